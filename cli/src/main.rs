@@ -1,0 +1,3 @@
+//! The Heddle host tool.
+
+fn main() {}

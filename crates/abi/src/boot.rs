@@ -1,0 +1,66 @@
+//! What is fixed before the guest runs: keys of the kernel command line, virtio-serial ports, exit codes.
+
+/// Offset in bytes of the root image in the file that backs guest memory.
+///
+/// The same number is the image's guest-physical address as long as the image ends below 3 GiB; the host tool
+/// passes the address that holds in [`KEY_IMAGE`].
+pub const IMAGE_OFFSET: u64 = 64 << 20;
+
+/// `heddle.image=ADDRESS,LENGTH`: guest-physical address and length in bytes of the root image (EROFS), both in
+/// hexadecimal with `0x`. The kernel never allocates frames from this range.
+pub const KEY_IMAGE: &str = "heddle.image";
+
+/// `heddle.memory=BYTES`: how much physical memory the kernel may use, its own image included and the root image
+/// not; decimal. The machine may have more, because guest memory also spans the image.
+pub const KEY_MEMORY: &str = "heddle.memory";
+
+/// `heddle.now=NANOSECONDS`: wall-clock time since the Unix epoch when the machine was started; decimal.
+pub const KEY_NOW: &str = "heddle.now";
+
+/// `heddle.tsc=HERTZ`: frequency of the time-stamp counter where the host knows it; decimal, absent otherwise.
+pub const KEY_TSC: &str = "heddle.tsc";
+
+/// `heddle.strace=1`: log every system call of every program.
+pub const KEY_STRACE: &str = "heddle.strace";
+
+/// `heddle.isolation=none|private`: whether programs share one address space.
+pub const KEY_ISOLATION: &str = "heddle.isolation";
+
+/// virtio-serial port numbers. Port 0 is left free: QEMU reserves it for consoles.
+pub mod port {
+    /// Framed messages of [`crate::control`], both ways.
+    pub const CONTROL: u32 = 1;
+    /// The program's standard input, host to guest.
+    pub const STDIN: u32 = 2;
+    /// The program's standard output, guest to host.
+    pub const STDOUT: u32 = 3;
+    /// The program's standard error, guest to host.
+    pub const STDERR: u32 = 4;
+    /// The terminal, both ways, raw: the line discipline is the guest's.
+    pub const TTY: u32 = 5;
+    /// What the device's `max_ports` must be at least.
+    pub const COUNT: u32 = 6;
+    /// Port names, by number less one, as `virtserialport,name=`; a Linux guest finds them by these.
+    pub const NAMES: [&str; 5] =
+        ["heddle.control", "heddle.stdin", "heddle.stdout", "heddle.stderr", "heddle.tty"];
+}
+
+/// I/O port of QEMU's `isa-debug-exit`: writing `v` ends QEMU with status `(v << 1) | 1`.
+pub const DEBUG_EXIT_PORT: u16 = 0x501;
+/// I/O port of QEMU's `isa-debugcon`: the kernel's log.
+pub const DEBUG_CONSOLE_PORT: u16 = 0xe9;
+
+/// Value for [`DEBUG_EXIT_PORT`] at an orderly end, after [`crate::control::Exit`] was delivered.
+pub const DEBUG_EXIT_DONE: u8 = 0x10;
+/// Value for [`DEBUG_EXIT_PORT`] after a kernel panic.
+pub const DEBUG_EXIT_PANIC: u8 = 0x11;
+
+/// QEMU's exit status for a value written to [`DEBUG_EXIT_PORT`].
+#[must_use]
+pub const fn qemu_status(value: u8) -> i32 {
+    ((value as i32) << 1) | 1
+}
+
+/// Prefix of the log lines that make up a panic report; each line is `heddle-panic: KIND REST` where KIND is
+/// `message` (free text), `frame` (a hexadecimal return address, innermost first) or `end`.
+pub const PANIC_PREFIX: &str = "heddle-panic: ";

@@ -1,0 +1,410 @@
+//! Messages on the control port.
+//!
+//! A message is an 8-byte header, `length: u32` (of the payload, in bytes) and `kind: u32`, then the payload; all
+//! integers are little-endian. A byte string is `length: u32` and its bytes, a list is `count: u32` and its items.
+//! The host speaks first ([`Start`]); the guest ends with [`Exit`], after which the host waits until it has
+//! received as many bytes on each stream as `Exit` counts, and then ends the machine. A side that receives a kind
+//! it does not know skips the message.
+
+/// Length of a message header in bytes.
+pub const HEADER_BYTES: usize = 8;
+/// Largest payload in bytes: room for Linux's 2 MiB of arguments and environment, and their lengths.
+pub const PAYLOAD_MAX_BYTES: usize = 4 << 20;
+
+/// What a message is.
+pub mod kind {
+    /// Host to guest: [`super::Start`].
+    pub const START: u32 = 1;
+    /// Host to guest: [`super::EndOfInput`].
+    pub const END_OF_INPUT: u32 = 2;
+    /// Host to guest: [`super::WindowSize`].
+    pub const WINDOW_SIZE: u32 = 3;
+    /// Host to guest: `signal: u32`, to be sent to the program's process group.
+    pub const SIGNAL: u32 = 4;
+    /// Host to guest: `stream: u32` (a [`super::stream`] number), nobody reads it any more.
+    pub const READER_GONE: u32 = 5;
+    /// Guest to host: [`super::Exit`].
+    pub const EXIT: u32 = 16;
+    /// Guest to host: `nanoseconds: u64`, guest time from its first instruction to the program's start.
+    pub const STARTED: u32 = 17;
+}
+
+/// Numbers of the streams in messages.
+pub mod stream {
+    /// Standard input.
+    pub const STDIN: u32 = 0;
+    /// Standard output.
+    pub const STDOUT: u32 = 1;
+    /// Standard error.
+    pub const STDERR: u32 = 2;
+    /// The terminal.
+    pub const TTY: u32 = 3;
+}
+
+/// What one of the program's standard descriptors is connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Descriptor {
+    /// Nothing: the descriptor is closed when the program starts.
+    Closed = 0,
+    /// A byte stream; the program sees a pipe.
+    Pipe = 1,
+    /// The terminal.
+    Terminal = 2,
+}
+
+impl Descriptor {
+    /// The inverse of `self as u32`.
+    #[must_use]
+    pub const fn from_u32(value: u32) -> Option<Self> {
+        match value {
+            0 => Some(Self::Closed),
+            1 => Some(Self::Pipe),
+            2 => Some(Self::Terminal),
+            _ => None,
+        }
+    }
+}
+
+/// Rows and columns of the terminal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WindowSize {
+    /// Height in characters.
+    pub rows: u32,
+    /// Width in characters.
+    pub columns: u32,
+}
+
+/// The host has sent all of a stream's input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndOfInput {
+    /// Which stream, by [`stream`].
+    pub stream: u32,
+    /// How many bytes the host sent on it in all: the guest reports end of file after that many.
+    pub total_bytes: u64,
+}
+
+/// What to run and where its streams go.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'a> {
+    /// Standard input, output and error.
+    pub descriptors: [Descriptor; 3],
+    /// The terminal's size, zero where there is none.
+    pub window: WindowSize,
+    /// Absolute path of the program in the guest.
+    pub program: &'a [u8],
+    /// Working directory in the guest.
+    pub directory: &'a [u8],
+    /// `argv`, the name first.
+    pub arguments: List<'a>,
+    /// `KEY=VALUE` strings.
+    pub environment: List<'a>,
+}
+
+/// How the program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It exited with this status, 0 to 255.
+    Exited(u32),
+    /// This signal killed it.
+    Signaled(u32),
+    /// It could not be started: the errno of `chdir` or `execve`.
+    NotStarted(u32),
+}
+
+/// The last message of the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// How the program ended.
+    pub ending: Ending,
+    /// Bytes written by the guest to standard output, standard error and the terminal.
+    pub written_bytes: [u64; 3],
+}
+
+/// A list of byte strings inside a message.
+#[derive(Clone, Copy, Debug)]
+pub struct List<'a> {
+    count: u32,
+    bytes: &'a [u8],
+}
+
+impl<'a> List<'a> {
+    /// The number of items.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether there are no items.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The items in order.
+    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let mut reader = Reader(self.bytes);
+        (0..self.count).map_while(move |_| reader.bytes())
+    }
+}
+
+/// Where a message is written to.
+pub trait Sink {
+    /// Appends bytes, or says that there is no room.
+    ///
+    /// # Errors
+    /// [`Full`] when the bytes don't fit; nothing useful is in the sink then.
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Full>;
+}
+
+/// A [`Sink`] has no room left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// A fixed buffer as a [`Sink`]; large enough for every message but [`Start`].
+#[derive(Clone, Debug)]
+pub struct Small {
+    bytes: [u8; 64],
+    length: usize,
+}
+
+impl Small {
+    /// An empty buffer.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { bytes: [0; 64], length: 0 }
+    }
+
+    /// What was put into it.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+impl Default for Small {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Sink for Small {
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Full> {
+        let end = self.length + bytes.len();
+        self.bytes.get_mut(self.length..end).ok_or(Full)?.copy_from_slice(bytes);
+        self.length = end;
+        Ok(())
+    }
+}
+
+fn header(sink: &mut impl Sink, kind: u32, length: usize) -> Result<(), Full> {
+    let length = u32::try_from(length).map_err(|_| Full)?;
+    sink.put(&length.to_le_bytes())?;
+    sink.put(&kind.to_le_bytes())
+}
+
+/// Splits a header into payload length and kind; `None` if the length is over [`PAYLOAD_MAX_BYTES`].
+#[must_use]
+pub fn parse_header(bytes: [u8; HEADER_BYTES]) -> Option<(usize, u32)> {
+    let mut reader = Reader(&bytes);
+    let length = reader.u32()? as usize;
+    (length <= PAYLOAD_MAX_BYTES).then_some((length, reader.u32()?))
+}
+
+/// Writes a message whose payload is one `u32`: [`kind::SIGNAL`], [`kind::READER_GONE`].
+///
+/// # Errors
+/// [`Full`] as the sink says.
+pub fn put_word(sink: &mut impl Sink, kind: u32, word: u32) -> Result<(), Full> {
+    header(sink, kind, 4)?;
+    sink.put(&word.to_le_bytes())
+}
+
+/// Reads the payload of a message written by [`put_word`].
+#[must_use]
+pub fn parse_word(payload: &[u8]) -> Option<u32> {
+    Reader(payload).u32()
+}
+
+/// Writes a [`kind::STARTED`] message.
+///
+/// # Errors
+/// [`Full`] as the sink says.
+pub fn put_started(sink: &mut impl Sink, nanoseconds: u64) -> Result<(), Full> {
+    header(sink, kind::STARTED, 8)?;
+    sink.put(&nanoseconds.to_le_bytes())
+}
+
+/// Reads the payload of [`kind::STARTED`].
+#[must_use]
+pub fn parse_started(payload: &[u8]) -> Option<u64> {
+    Reader(payload).u64()
+}
+
+impl WindowSize {
+    /// Writes a [`kind::WINDOW_SIZE`] message.
+    ///
+    /// # Errors
+    /// [`Full`] as the sink says.
+    pub fn put(&self, sink: &mut impl Sink) -> Result<(), Full> {
+        header(sink, kind::WINDOW_SIZE, 8)?;
+        sink.put(&self.rows.to_le_bytes())?;
+        sink.put(&self.columns.to_le_bytes())
+    }
+
+    /// Reads the payload of [`kind::WINDOW_SIZE`].
+    #[must_use]
+    pub fn parse(payload: &[u8]) -> Option<Self> {
+        let mut reader = Reader(payload);
+        Some(Self { rows: reader.u32()?, columns: reader.u32()? })
+    }
+}
+
+impl EndOfInput {
+    /// Writes a [`kind::END_OF_INPUT`] message.
+    ///
+    /// # Errors
+    /// [`Full`] as the sink says.
+    pub fn put(&self, sink: &mut impl Sink) -> Result<(), Full> {
+        header(sink, kind::END_OF_INPUT, 12)?;
+        sink.put(&self.stream.to_le_bytes())?;
+        sink.put(&self.total_bytes.to_le_bytes())
+    }
+
+    /// Reads the payload of [`kind::END_OF_INPUT`].
+    #[must_use]
+    pub fn parse(payload: &[u8]) -> Option<Self> {
+        let mut reader = Reader(payload);
+        Some(Self { stream: reader.u32()?, total_bytes: reader.u64()? })
+    }
+}
+
+impl Exit {
+    /// Writes a [`kind::EXIT`] message.
+    ///
+    /// # Errors
+    /// [`Full`] as the sink says.
+    pub fn put(&self, sink: &mut impl Sink) -> Result<(), Full> {
+        let (how, value) = match self.ending {
+            Ending::Exited(value) => (0u32, value),
+            Ending::Signaled(value) => (1, value),
+            Ending::NotStarted(value) => (2, value),
+        };
+        header(sink, kind::EXIT, 32)?;
+        sink.put(&how.to_le_bytes())?;
+        sink.put(&value.to_le_bytes())?;
+        self.written_bytes.iter().try_for_each(|total| sink.put(&total.to_le_bytes()))
+    }
+
+    /// Reads the payload of [`kind::EXIT`].
+    #[must_use]
+    pub fn parse(payload: &[u8]) -> Option<Self> {
+        let mut reader = Reader(payload);
+        let how = reader.u32()?;
+        let value = reader.u32()?;
+        let ending = match how {
+            0 => Ending::Exited(value),
+            1 => Ending::Signaled(value),
+            2 => Ending::NotStarted(value),
+            _ => return None,
+        };
+        Some(Self { ending, written_bytes: [reader.u64()?, reader.u64()?, reader.u64()?] })
+    }
+}
+
+impl<'a> Start<'a> {
+    /// Writes a [`kind::START`] message from parts; `arguments` and `environment` are given as slices because a
+    /// [`List`] only exists inside a message.
+    ///
+    /// # Errors
+    /// [`Full`] as the sink says, or when the payload would exceed [`PAYLOAD_MAX_BYTES`].
+    pub fn put<S: AsRef<[u8]>>(
+        sink: &mut impl Sink,
+        descriptors: [Descriptor; 3],
+        window: WindowSize,
+        program: &[u8],
+        directory: &[u8],
+        arguments: &[S],
+        environment: &[S],
+    ) -> Result<(), Full> {
+        let list_bytes = |list: &[S]| 4 + list.iter().map(|item| 4 + item.as_ref().len()).sum::<usize>();
+        let length =
+            12 + 8 + 8 + program.len() + directory.len() + list_bytes(arguments) + list_bytes(environment);
+        if length > PAYLOAD_MAX_BYTES {
+            return Err(Full);
+        }
+        header(sink, kind::START, length)?;
+        for descriptor in descriptors {
+            sink.put(&(descriptor as u32).to_le_bytes())?;
+        }
+        sink.put(&window.rows.to_le_bytes())?;
+        sink.put(&window.columns.to_le_bytes())?;
+        put_bytes(sink, program)?;
+        put_bytes(sink, directory)?;
+        for list in [arguments, environment] {
+            sink.put(&u32::try_from(list.len()).map_err(|_| Full)?.to_le_bytes())?;
+            for item in list {
+                put_bytes(sink, item.as_ref())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the payload of [`kind::START`]; `None` if it is malformed.
+    #[must_use]
+    pub fn parse(payload: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader(payload);
+        let mut descriptor = || Descriptor::from_u32(reader.u32()?);
+        let descriptors = [descriptor()?, descriptor()?, descriptor()?];
+        let window = WindowSize { rows: reader.u32()?, columns: reader.u32()? };
+        Some(Self {
+            descriptors,
+            window,
+            program: reader.bytes()?,
+            directory: reader.bytes()?,
+            arguments: reader.list()?,
+            environment: reader.list()?,
+        })
+    }
+}
+
+fn put_bytes(sink: &mut impl Sink, bytes: &[u8]) -> Result<(), Full> {
+    sink.put(&u32::try_from(bytes.len()).map_err(|_| Full)?.to_le_bytes())?;
+    sink.put(bytes)
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take(4)?.try_into().ok().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take(8)?.try_into().ok().map(u64::from_le_bytes)
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let length = self.u32()? as usize;
+        self.take(length)
+    }
+
+    fn list(&mut self) -> Option<List<'a>> {
+        let count = self.u32()?;
+        let start = self.0;
+        for _ in 0..count {
+            self.bytes()?;
+        }
+        let bytes = &start[..start.len() - self.0.len()];
+        Some(List { count, bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! Every message survives a round trip, and a cut one is refused instead of misread.
+
+extern crate std;
+
+use super::*;
+use std::vec::Vec;
+
+impl Sink for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Full> {
+        self.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+fn payload_of(message: &[u8], expected: u32) -> &[u8] {
+    let (header, payload) = message.split_first_chunk::<HEADER_BYTES>().unwrap();
+    assert_eq!(parse_header(*header), Some((payload.len(), expected)));
+    payload
+}
+
+fn start_message() -> Vec<u8> {
+    let mut message = Vec::new();
+    let descriptors = [Descriptor::Terminal, Descriptor::Pipe, Descriptor::Closed];
+    let window = WindowSize { rows: 24, columns: 80 };
+    let arguments: [&[u8]; 3] = [b"sh", b"", b"a\xffb"];
+    Start::put(&mut message, descriptors, window, b"/bin/sh", b"/tmp", &arguments, &[]).unwrap();
+    message
+}
+
+#[test]
+fn start_round_trip() {
+    let message = start_message();
+    let start = Start::parse(payload_of(&message, kind::START)).unwrap();
+    assert_eq!(start.descriptors, [Descriptor::Terminal, Descriptor::Pipe, Descriptor::Closed]);
+    assert_eq!(start.window, WindowSize { rows: 24, columns: 80 });
+    assert_eq!((start.program, start.directory), (&b"/bin/sh"[..], &b"/tmp"[..]));
+    assert_eq!(start.arguments.iter().collect::<Vec<_>>(), [&b"sh"[..], b"", b"a\xffb"]);
+    assert!(start.environment.is_empty());
+}
+
+#[test]
+fn cut_start_is_refused() {
+    let message = start_message();
+    let payload = payload_of(&message, kind::START);
+    for length in 0..payload.len() {
+        assert!(Start::parse(&payload[..length]).is_none(), "a payload of {length} bytes was accepted");
+    }
+}
+
+#[test]
+fn small_messages_round_trip() {
+    for ending in [Ending::Exited(3), Ending::Signaled(9), Ending::NotStarted(2)] {
+        let exit = Exit { ending, written_bytes: [1, u64::MAX, 0] };
+        let mut sink = Small::new();
+        exit.put(&mut sink).unwrap();
+        assert_eq!(Exit::parse(payload_of(sink.as_bytes(), kind::EXIT)), Some(exit));
+    }
+    let end = EndOfInput { stream: stream::STDIN, total_bytes: 10 << 20 };
+    let mut sink = Small::new();
+    end.put(&mut sink).unwrap();
+    assert_eq!(EndOfInput::parse(payload_of(sink.as_bytes(), kind::END_OF_INPUT)), Some(end));
+}
+
+#[test]
+fn oversized_header_is_refused() {
+    let mut header = [0xff; HEADER_BYTES];
+    assert_eq!(parse_header(header), None);
+    header[..4].copy_from_slice(&(PAYLOAD_MAX_BYTES as u32).to_le_bytes());
+    assert!(parse_header(header).is_some());
+}

@@ -1,0 +1,11 @@
+//! Layouts and names that two or more parts of Heddle must agree on, and nothing that behaves.
+//!
+//! - [`boot`]: what the host tool tells the kernel before it runs, and the codes with which the machine ends.
+//! - [`control`]: the framed messages on the control port while it runs.
+//!
+//! The crate is `no_std`, allocates nothing and depends on nothing, so kernel, host tool and guest programs can
+//! all use it.
+#![no_std]
+
+pub mod boot;
+pub mod control;

@@ -1,0 +1,2 @@
+//! Prioritized coroutines: control blocks, ready queues, bitmaps, executor.
+#![no_std]

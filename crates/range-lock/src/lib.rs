@@ -1,0 +1,2 @@
+//! A lock-free range lock.
+#![no_std]

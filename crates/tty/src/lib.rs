@@ -1,0 +1,2 @@
+//! The terminal line discipline, free of hardware and of processes.
+#![no_std]

@@ -1,0 +1,2 @@
+//! The Heddle kernel.
+fn main() {}
