@@ -1,0 +1,148 @@
+//! A process's table of descriptors.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::OpenFile;
+use crate::error::Errno;
+use crate::sync::SpinLock;
+
+/// What one descriptor number stands for.
+#[derive(Clone)]
+struct Slot {
+    open: Arc<OpenFile>,
+    close_on_exec: bool,
+}
+
+/// The descriptors of a process, shared by the threads that `CLONE_FILES` joins.
+#[derive(Default)]
+pub struct DescriptorTable {
+    slots: SpinLock<Vec<Option<Slot>>>,
+}
+
+impl DescriptorTable {
+    /// A table without descriptors.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { slots: SpinLock::new(Vec::new()) }
+    }
+
+    /// The open file behind a descriptor.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn get(&self, descriptor: i32) -> Result<Arc<OpenFile>, Errno> {
+        let index = usize::try_from(descriptor).map_err(|_| Errno::EBADF)?;
+        let slots = self.slots.lock();
+        slots.get(index).and_then(Option::as_ref).map(|slot| slot.open.clone()).ok_or(Errno::EBADF)
+    }
+
+    /// Gives `open` the lowest free descriptor that is at least `from` and below `limit`.
+    ///
+    /// # Errors
+    /// `EMFILE` (every number below `limit` is in use), `ENOMEM`.
+    pub fn add(&self, open: Arc<OpenFile>, from: usize, limit: usize, close_on_exec: bool) -> Result<i32, Errno> {
+        let mut slots = self.slots.lock();
+        let free = (from..slots.len()).find(|&index| slots[index].is_none());
+        let index = free.unwrap_or(from.max(slots.len()));
+        if index >= limit {
+            return Err(Errno::EMFILE);
+        }
+        Self::put(&mut slots, index, Slot { open, close_on_exec })?;
+        i32::try_from(index).map_err(|_| Errno::EMFILE)
+    }
+
+    /// Makes `descriptor` stand for `open`; returns what it stood for before, to be dropped without a lock held.
+    ///
+    /// # Errors
+    /// `EBADF` (not below `limit`), `ENOMEM`.
+    pub fn replace(
+        &self,
+        descriptor: i32,
+        open: Arc<OpenFile>,
+        limit: usize,
+        close_on_exec: bool,
+    ) -> Result<Option<Arc<OpenFile>>, Errno> {
+        let index = usize::try_from(descriptor).ok().filter(|&index| index < limit).ok_or(Errno::EBADF)?;
+        let old = Self::put(&mut self.slots.lock(), index, Slot { open, close_on_exec })?;
+        Ok(old.map(|slot| slot.open))
+    }
+
+    /// Frees a descriptor and returns what it stood for, to be dropped without a lock held.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn remove(&self, descriptor: i32) -> Result<Arc<OpenFile>, Errno> {
+        let index = usize::try_from(descriptor).map_err(|_| Errno::EBADF)?;
+        let slot = self.slots.lock().get_mut(index).and_then(Option::take).ok_or(Errno::EBADF)?;
+        Ok(slot.open)
+    }
+
+    /// Whether `exec` closes the descriptor.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn close_on_exec(&self, descriptor: i32) -> Result<bool, Errno> {
+        self.with(descriptor, |slot| slot.close_on_exec)
+    }
+
+    /// Says whether `exec` closes the descriptor.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn set_close_on_exec(&self, descriptor: i32, close: bool) -> Result<(), Errno> {
+        self.with(descriptor, |slot| slot.close_on_exec = close)
+    }
+
+    /// A table of its own with the same descriptors, for `fork`.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn duplicate(&self) -> Result<Self, Errno> {
+        let slots = self.slots.lock();
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(slots.len()).map_err(|_| Errno::ENOMEM)?;
+        copy.extend(slots.iter().cloned());
+        Ok(Self { slots: SpinLock::new(copy) })
+    }
+
+    /// Closes what `exec` closes.
+    pub fn exec(&self) {
+        self.close_where(|_, close_on_exec| close_on_exec);
+    }
+
+    /// Closes every descriptor for which `condition(number, close_on_exec)` holds, one at a time, because what a close
+    /// sets off may look into this table.
+    pub fn close_where(&self, condition: impl Fn(usize, bool) -> bool) {
+        let mut index = 0;
+        loop {
+            let mut slots = self.slots.lock();
+            let Some(slot) = slots.get_mut(index) else { return };
+            let closed = slot.take_if(|slot| condition(index, slot.close_on_exec));
+            drop(slots);
+            drop(closed);
+            index += 1;
+        }
+    }
+
+    /// The numbers in use, from `from` on, in order.
+    #[must_use]
+    pub fn next_in_use(&self, from: usize) -> Option<usize> {
+        let slots = self.slots.lock();
+        (from..slots.len()).find(|&index| slots[index].is_some())
+    }
+
+    fn with<R>(&self, descriptor: i32, change: impl FnOnce(&mut Slot) -> R) -> Result<R, Errno> {
+        let index = usize::try_from(descriptor).map_err(|_| Errno::EBADF)?;
+        let mut slots = self.slots.lock();
+        slots.get_mut(index).and_then(Option::as_mut).map(change).ok_or(Errno::EBADF)
+    }
+
+    fn put(slots: &mut Vec<Option<Slot>>, index: usize, slot: Slot) -> Result<Option<Slot>, Errno> {
+        if index >= slots.len() {
+            slots.try_reserve(index + 1 - slots.len()).map_err(|_| Errno::ENOMEM)?;
+            slots.resize(index + 1, None);
+        }
+        Ok(slots[index].replace(slot))
+    }
+}

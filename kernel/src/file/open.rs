@@ -1,0 +1,76 @@
+//! Open file descriptions.
+
+use alloc::sync::Arc;
+use bitflags::bitflags;
+use core::sync::atomic::{AtomicU32, Ordering};
+use linux_raw_sys::general as linux;
+
+use super::File;
+use crate::sync::SpinLock;
+
+bitflags! {
+    /// Access mode and status flags of an open file description, with the bits of open(2).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct StatusFlags: u32 {
+        /// Only writable; with neither this nor `RDWR`, only readable.
+        const WRONLY = linux::O_WRONLY;
+        /// Readable and writable.
+        const RDWR = linux::O_RDWR;
+        /// Every write goes to the end.
+        const APPEND = linux::O_APPEND;
+        /// Nothing waits.
+        const NONBLOCK = linux::O_NONBLOCK;
+        /// A place in the file system only: neither readable nor writable.
+        const PATH = linux::O_PATH;
+        /// Accepted and without effect where there is no device behind: see open(2).
+        const DIRECT = linux::O_DIRECT;
+        /// Large offsets; always on.
+        const LARGEFILE = linux::O_LARGEFILE;
+        /// Access times stay.
+        const NOATIME = linux::O_NOATIME;
+        /// A directory was asked for.
+        const DIRECTORY = linux::O_DIRECTORY;
+        const _ = !0;
+    }
+}
+
+/// An open file description: what `dup` and `fork` share.
+pub struct OpenFile {
+    /// The object.
+    pub file: Arc<dyn File>,
+    flags: AtomicU32,
+    /// The position of the next `read` or `write`, in bytes.
+    pub offset: SpinLock<u64>,
+}
+
+impl OpenFile {
+    /// Opens an object at offset 0.
+    #[must_use]
+    pub fn new(file: Arc<dyn File>, flags: StatusFlags) -> Self {
+        Self { file, flags: AtomicU32::new(flags.bits()), offset: SpinLock::new(0) }
+    }
+
+    /// Access mode and status flags.
+    #[must_use]
+    pub fn flags(&self) -> StatusFlags {
+        StatusFlags::from_bits_retain(self.flags.load(Ordering::Relaxed))
+    }
+
+    /// Replaces the flags that `F_SETFL` may change.
+    pub fn set_flags(&self, flags: StatusFlags) {
+        self.flags.store(flags.bits(), Ordering::Relaxed);
+    }
+
+    /// Whether `read` is allowed.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        !self.flags().intersects(StatusFlags::WRONLY | StatusFlags::PATH)
+    }
+
+    /// Whether `write` is allowed.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        let flags = self.flags();
+        flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR) && !flags.contains(StatusFlags::PATH)
+    }
+}

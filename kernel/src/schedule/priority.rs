@@ -1,0 +1,42 @@
+//! What the 64 levels are for.
+//!
+//! | levels | for | who may use them |
+//! |---|---|---|
+//! | 0–3 | kernel work that others wait for: interrupts' second halves, timers, the reaper | the kernel |
+//! | 4–19 | realtime threads (`SCHED_FIFO`, `SCHED_RR`) | `RLIMIT_RTPRIO`, root |
+//! | 20–23 | kernel work without a waiter | the kernel |
+//! | 24–43 | ordinary threads by nice, two nice values a level | everyone; below nice 0 root |
+//! | 44–59 | programs' own coroutines, ordered among themselves | everyone |
+//! | 60–62 | `SCHED_IDLE` threads | everyone |
+//! | 63 | kernel housekeeping while nothing else runs | the kernel |
+
+/// A priority level; the smaller number is the more urgent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Priority(u8);
+
+impl Priority {
+    /// The number of levels.
+    pub const COUNT: usize = 64;
+    /// Kernel work that others wait for.
+    pub const KERNEL: Self = Self(1);
+    /// An ordinary thread at nice 0.
+    pub const NORMAL: Self = Self(34);
+
+    /// The level of this number, the least urgent one for anything above 63.
+    #[must_use]
+    pub const fn new(level: u8) -> Self {
+        Self(if (level as usize) < Self::COUNT { level } else { Self::COUNT as u8 - 1 })
+    }
+
+    /// 0 to 63.
+    #[must_use]
+    pub const fn level(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The bitmap of this level and all that are more urgent.
+    #[must_use]
+    pub const fn at_least_as_urgent(self) -> u64 {
+        u64::MAX >> (63 - self.0)
+    }
+}

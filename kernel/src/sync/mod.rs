@@ -1,0 +1,11 @@
+//! Mutual exclusion and waiting inside the kernel.
+//!
+//! The kernel is cooperative and runs with interrupts off, so a [`SpinLock`] is only ever contended by another
+//! CPU, and then for the few instructions of a critical section. Whatever takes longer waits on a [`WaitQueue`],
+//! as a suspended coroutine, holding no spinlock.
+
+mod spin_lock;
+mod wait_queue;
+
+pub use spin_lock::{SpinGuard, SpinLock};
+pub use wait_queue::{Disposition, Events, WaitQueue, Watch, Watcher};

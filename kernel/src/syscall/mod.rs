@@ -1,0 +1,104 @@
+//! System calls: from a trapped thread to the function that implements the call.
+//!
+//! A call *starts* and is either done or pending with a future ([`Started`]); what never waits builds no future. An
+//! implementation is a function `fn(&mut Call) -> Outcome`. It reads what it needs from user memory first and has its
+//! side effects last, because on [`Halt::Fault`] the page is brought in and the function is started again from its
+//! beginning. A result that it must store in user memory after a side effect (say, the two descriptors of `pipe2`) is
+//! preceded by a check that the memory is writable ([`crate::memory::Space::probe_write`]).
+//!
+//! What has to wait returns [`Started::Pending`]; see [`wait`] for how a wait meets signals. The future owns what
+//! it uses (it may outlive the poll in which it was made, and resume while another address space is loaded).
+
+mod table;
+pub mod wait;
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::future::Future;
+use core::pin::Pin;
+
+use crate::arch::UserContext;
+use crate::error::{Errno, Halt};
+use crate::process::Thread;
+
+pub use table::name;
+
+/// What a pending call is waiting in. Its output is what the program gets.
+pub type CallFuture = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>>;
+
+/// A call that has started.
+pub enum Started {
+    /// It is finished.
+    Done(usize),
+    /// It waits.
+    Pending(CallFuture),
+}
+
+impl From<usize> for Started {
+    fn from(value: usize) -> Self {
+        Self::Done(value)
+    }
+}
+
+/// What starting a call gave.
+pub type Outcome = Result<Started, Halt>;
+
+/// A system call in the making.
+pub struct Call<'a> {
+    /// The calling thread.
+    pub thread: &'a Arc<Thread>,
+    /// Its registers. Only calls that replace them (`rt_sigreturn`, `execve`, `clone`) look here.
+    pub context: &'a mut UserContext,
+    arguments: [usize; 6],
+}
+
+impl<'a> Call<'a> {
+    /// The call that the thread's registers describe.
+    pub fn new(thread: &'a Arc<Thread>, context: &'a mut UserContext) -> Self {
+        let arguments = core::array::from_fn(|index| context.argument(index));
+        Self { thread, context, arguments }
+    }
+
+    /// Argument `index`, 0 to 5, as it was passed.
+    #[must_use]
+    pub const fn word(&self, index: usize) -> usize {
+        self.arguments[index]
+    }
+
+    /// Argument `index` as a C `int`: the upper half of the register is not looked at.
+    #[must_use]
+    pub const fn int(&self, index: usize) -> i32 {
+        self.arguments[index] as i32
+    }
+
+    /// Argument `index` as a C `unsigned int`.
+    #[must_use]
+    pub const fn uint(&self, index: usize) -> u32 {
+        self.arguments[index] as u32
+    }
+}
+
+/// Wraps the future of a call that waits.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn pending(future: impl Future<Output = Result<usize, Errno>> + Send + 'static) -> Outcome {
+    let future: CallFuture = Box::into_pin(crate::memory::fallible::try_box(future)?);
+    Ok(Started::Pending(future))
+}
+
+/// Starts the call that the registers describe. Page faults are resolved here as long as that needs no waiting;
+/// otherwise the pending future resolves them and starts the call again.
+pub fn start(thread: &Arc<Thread>, context: &mut UserContext) -> Outcome {
+    let number = context.syscall_number();
+    loop {
+        let mut call = Call::new(thread, context);
+        match table::invoke(number, &mut call) {
+            Err(Halt::Fault(fault)) => match thread.space().try_fault_in(fault) {
+                Some(resolved) => resolved?,
+                None => return Err(Halt::Fault(fault)),
+            },
+            outcome => return outcome,
+        }
+    }
+}
