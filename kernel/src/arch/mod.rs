@@ -1,0 +1,56 @@
+//! The machine, behind one contract per concern.
+//!
+//! Nothing outside this folder names a register, an instruction or a bit of a page-table entry. The folder of each
+//! architecture has the same files and offers the same items, re-exported here; `contract` below makes the compiler
+//! check their signatures, so that a second architecture cannot drift from the first.
+//!
+//! - [`UserContext`]: the registers of a program; [`enter_user`] runs it until its next [`Trap`].
+//! - [`FloatState`]: its floating-point and vector registers.
+//! - [`cpu`]: which CPU this is, waiting for interrupts, waking another CPU.
+//! - [`time`]: the monotonic clock and the one timer of each CPU.
+//! - [`interrupt`]: handlers of device interrupts.
+//! - [`paging`]: page-table entries, loading a root, flushing translations.
+//! - [`user`]: copies between kernel and user memory that survive a fault.
+//! - [`machine`]: console of the log, and the end of the machine.
+//!
+//! **Interrupts** are off in kernel code. They are taken in user mode, in [`cpu::idle`] and in
+//! [`cpu::poll_interrupts`], and nowhere else; handlers run to completion on the current stack and must neither
+//! lock, nor allocate, nor free.
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+use self::x86_64 as current;
+
+pub use current::{
+    FloatState, MAX_CPUS, Trap, UserContext, cpu, enter_user, exception_signal, float, interrupt, machine,
+    paging, time, user,
+};
+
+/// A fault that is a signal to the program: number and `si_code`, as in signal(7) and sigaction(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignalCause {
+    /// Signal number.
+    pub signal: u32,
+    /// `si_code`.
+    pub code: i32,
+}
+
+/// Signatures every architecture must offer.
+mod contract {
+    use super::current;
+
+    const _: fn(&mut current::UserContext) -> current::Trap = current::enter_user;
+    const _: fn(u8, u64) -> super::SignalCause = current::exception_signal;
+    const _: fn() -> usize = current::cpu::id;
+    const _: fn() -> usize = current::cpu::count;
+    const _: fn() = current::cpu::idle;
+    const _: fn() = current::cpu::poll_interrupts;
+    const _: fn(usize) = current::cpu::kick;
+    const _: fn() -> u64 = current::time::now_ns;
+    const _: fn(u64) = current::time::set_timer;
+    const _: fn() -> u64 = current::time::wall_clock_offset;
+    const _: fn(u32, fn()) = current::interrupt::register;
+    const _: fn(&[u8]) = current::machine::write_console;
+    const _: fn(u8) -> ! = current::machine::exit;
+}

@@ -1,0 +1,134 @@
+//! Segments, the task state segment and the interrupt descriptor table.
+//!
+//! `unsafe` here: loading descriptor tables and segment registers, and statics that the hardware reads.
+#![allow(unsafe_code)]
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use ::x86_64::instructions::segmentation::{CS, DS, ES, FS, SS, Segment};
+use ::x86_64::instructions::tables::{lidt, load_tss};
+use ::x86_64::registers::control::{Cr4, Cr4Flags, Efer, EferFlags};
+use ::x86_64::registers::model_specific::{LStar, SFMask, Star};
+use ::x86_64::registers::rflags::RFlags;
+use ::x86_64::structures::DescriptorTablePointer;
+use ::x86_64::structures::gdt::{Descriptor, GlobalDescriptorTable, SegmentSelector};
+use ::x86_64::{PrivilegeLevel, VirtAddr};
+
+use super::local::{self, CpuLocal, MAX_CPUS};
+
+/// Selector of kernel code; `sysret` and `syscall` fix the order of the segments.
+pub const KERNEL_CODE: u16 = 0x08;
+const KERNEL_DATA: u16 = 0x10;
+/// Selector of user data and stack.
+pub const USER_DATA: u16 = 0x1b;
+/// Selector of user code.
+pub const USER_CODE: u16 = 0x23;
+
+const FATAL_STACK_BYTES: usize = 8192;
+/// Vectors that may strike where the stack cannot be trusted: NMI, double fault, machine check.
+const FATAL_VECTORS: [usize; 3] = [2, 8, 18];
+
+#[repr(C, align(16))]
+struct Cell<T>(UnsafeCell<T>);
+
+// SAFETY: each cell is written by one CPU while it starts and only read, by hardware, afterwards: the descriptor
+// table by the boot processor before the others run, the rest by the CPU whose index it has.
+unsafe impl<T> Sync for Cell<T> {}
+
+static INTERRUPTS: Cell<[[u64; 2]; 256]> = Cell(UnsafeCell::new([[0; 2]; 256]));
+static SEGMENTS: [Cell<GlobalDescriptorTable>; MAX_CPUS] =
+    [const { Cell(UnsafeCell::new(GlobalDescriptorTable::new())) }; MAX_CPUS];
+static FATAL_STACKS: [Cell<[u8; FATAL_STACK_BYTES]>; MAX_CPUS] =
+    [const { Cell(UnsafeCell::new([0; FATAL_STACK_BYTES])) }; MAX_CPUS];
+static INTERRUPTS_READY: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" {
+    static heddle_trap_entries: u8;
+    static heddle_syscall_entry: u8;
+}
+
+/// Sets this CPU up for traps: segments, interrupt table, `syscall`.
+pub fn install(id: usize) {
+    let local = local::of(id);
+    load_segments(id, local);
+    if !INTERRUPTS_READY.swap(true, Ordering::AcqRel) {
+        fill_interrupts();
+    }
+    let table = DescriptorTablePointer {
+        limit: (size_of::<[[u64; 2]; 256]>() - 1) as u16,
+        base: VirtAddr::from_ptr(INTERRUPTS.0.get()),
+    };
+    // SAFETY: the table is static, filled, and each gate leads to an entry of trap.s.
+    unsafe { lidt(&table) };
+    install_syscall();
+}
+
+fn load_segments(id: usize, local: &'static CpuLocal) {
+    // SAFETY: only this CPU, which is starting, touches its task state segment and its descriptor table; the
+    // hardware sees both only after the loads below.
+    unsafe {
+        let tss = &mut *local.tss.get();
+        let stack_end = FATAL_STACKS[id].0.get() as u64 + FATAL_STACK_BYTES as u64;
+        tss.interrupt_stack_table[0] = VirtAddr::new(stack_end);
+        let table = &mut *SEGMENTS[id].0.get();
+        let _ = table.append(Descriptor::kernel_code_segment());
+        let _ = table.append(Descriptor::kernel_data_segment());
+        let _ = table.append(Descriptor::user_data_segment());
+        let _ = table.append(Descriptor::user_code_segment());
+        let selector = table.append(Descriptor::tss_segment_unchecked(local.tss.get()));
+        (*SEGMENTS[id].0.get()).load_unsafe();
+        CS::set_reg(SegmentSelector(KERNEL_CODE));
+        SS::set_reg(SegmentSelector(KERNEL_DATA));
+        let null = SegmentSelector::new(0, PrivilegeLevel::Ring0);
+        DS::set_reg(null);
+        ES::set_reg(null);
+        FS::set_reg(null);
+        load_tss(selector);
+    }
+}
+
+fn fill_interrupts() {
+    // SAFETY: the symbol is the first of 256 entries, 16 bytes apart; only its address is used.
+    let entries = (&raw const heddle_trap_entries) as u64;
+    // SAFETY: `INTERRUPTS_READY` lets one CPU in, before any CPU loads the table.
+    let table = unsafe { &mut *INTERRUPTS.0.get() };
+    for (vector, gate) in table.iter_mut().enumerate() {
+        let address = entries + 16 * vector as u64;
+        let stack = u64::from(FATAL_VECTORS.contains(&vector));
+        // Breakpoints may be raised by `int3`; the rest only by hardware.
+        let level = if vector == 3 { 3u64 } else { 0 };
+        let kind = 0x8e00 | level << 13;
+        gate[0] = (address & 0xffff)
+            | u64::from(KERNEL_CODE) << 16
+            | stack << 32
+            | kind << 32
+            | (address >> 16 & 0xffff) << 48;
+        gate[1] = address >> 32;
+    }
+}
+
+fn install_syscall() {
+    // SAFETY: only the address of the symbol is used.
+    let entry = (&raw const heddle_syscall_entry) as u64;
+    LStar::write(VirtAddr::new(entry));
+    // SAFETY: the selectors are those of `load_segments`: kernel code and data, then (sysret) user data and code
+    // at +8 and +16 from the base 0x13.
+    unsafe { Star::write_raw(0x13, KERNEL_CODE) };
+    SFMask::write(
+        RFlags::INTERRUPT_FLAG
+            | RFlags::TRAP_FLAG
+            | RFlags::DIRECTION_FLAG
+            | RFlags::NESTED_TASK
+            | RFlags::ALIGNMENT_CHECK,
+    );
+    // SAFETY: switches on `syscall`, whose entry is set, and no-execute; both are relied on from here.
+    unsafe {
+        Efer::update(|flags| flags.insert(EferFlags::SYSTEM_CALL_EXTENSIONS | EferFlags::NO_EXECUTE_ENABLE))
+    };
+    let features = core::arch::x86_64::__cpuid_count(7, 0);
+    if features.ebx & 1 << 7 != 0 {
+        // SAFETY: the CPU has SMEP; the kernel executes no user page.
+        unsafe { Cr4::update(|flags| flags.insert(Cr4Flags::SUPERVISOR_MODE_EXECUTION_PROTECTION)) };
+    }
+}

@@ -1,0 +1,110 @@
+# PVH entry: 32-bit protected mode, paging off, %ebx = physical address of the start info. Builds the boot page
+# tables and enters heddle_start in long mode on the boot processor's stack.
+#
+# Syntax: AT&T. Everything before "movabs" runs at physical addresses, hence P().
+
+.set KERNEL_BASE, 0xffffffff80000000
+
+.pushsection .note.heddle, "a", @note
+    .balign 4
+    .long 4, 4, 18                      # name and descriptor length, XEN_ELFNOTE_PHYS32_ENTRY
+    .asciz "Xen"
+    .long heddle_pvh_entry - KERNEL_BASE
+.popsection
+
+.pushsection .bss.stack, "aw", @nobits
+    .balign 4096
+.global heddle_boot_pml4
+heddle_boot_pml4:        .skip 4096
+boot_identity_pdpt:      .skip 4096
+boot_direct_pdpt:        .skip 4096
+.global heddle_boot_kernel_pdpt
+heddle_boot_kernel_pdpt: .skip 4096
+boot_kernel_pd:          .skip 4096
+# The lowest page is unmapped once the kernel has its own page tables: an overflow faults.
+.global heddle_boot_stack
+heddle_boot_stack:       .skip 4096 + 65536
+.global heddle_boot_stack_top
+heddle_boot_stack_top:
+.popsection
+
+.pushsection .boot.text, "ax", @progbits
+.code32
+.global heddle_pvh_entry
+heddle_pvh_entry:
+    cld
+    movl $(heddle_boot_stack_top - KERNEL_BASE), %esp
+    movl %ebx, %edi                     # kept for heddle_start
+
+    movl $(boot_identity_pdpt - KERNEL_BASE + 3), (heddle_boot_pml4 - KERNEL_BASE)
+    movl $(boot_direct_pdpt - KERNEL_BASE + 3), (heddle_boot_pml4 - KERNEL_BASE + 256 * 8)
+    movl $(heddle_boot_kernel_pdpt - KERNEL_BASE + 3), (heddle_boot_pml4 - KERNEL_BASE + 511 * 8)
+    movl $0x83, (boot_identity_pdpt - KERNEL_BASE)
+    movl $(boot_kernel_pd - KERNEL_BASE + 3), (heddle_boot_kernel_pdpt - KERNEL_BASE + 510 * 8)
+
+    # The direct map: 512 pages of 1 GiB, writable, global, not executable.
+    xorl %ecx, %ecx
+1:  movl %ecx, %eax
+    shll $30, %eax
+    orl $0x183, %eax
+    movl %eax, (boot_direct_pdpt - KERNEL_BASE)(,%ecx,8)
+    movl %ecx, %eax
+    shrl $2, %eax
+    orl $0x80000000, %eax
+    movl %eax, (boot_direct_pdpt - KERNEL_BASE + 4)(,%ecx,8)
+    incl %ecx
+    cmpl $512, %ecx
+    jne 1b
+
+    # The kernel's image, until heddle_start maps it page by page: 64 pages of 2 MiB.
+    xorl %ecx, %ecx
+2:  movl %ecx, %eax
+    shll $21, %eax
+    orl $0x83, %eax
+    movl %eax, (boot_kernel_pd - KERNEL_BASE)(,%ecx,8)
+    incl %ecx
+    cmpl $64, %ecx
+    jne 2b
+
+    movl $(heddle_boot_pml4 - KERNEL_BASE), %edx
+    call heddle_long_mode
+
+.code64
+    movabsq $heddle_boot_stack_top, %rsp
+    xorl %ebp, %ebp
+    movl %edi, %edi
+    movabsq $heddle_start, %rax
+    pushq %rbp
+    jmpq *%rax
+
+# Switches a processor from 32-bit protected mode without paging to long mode with the page table at %edx, and
+# returns to its caller as 64-bit code. Keeps %edi and %esp.
+.code32
+.global heddle_long_mode
+heddle_long_mode:
+    movl %cr4, %eax
+    orl $0x6b0, %eax                    # PSE, PAE, PGE, OSFXSR, OSXMMEXCPT, MCE is left off
+    movl %eax, %cr4
+    movl %edx, %cr3
+    movl $0xc0000080, %ecx
+    rdmsr
+    orl $0x901, %eax                    # SCE, LME, NXE
+    wrmsr
+    movl $0x80010033, %eax              # PG, WP, NE, ET, MP, PE
+    movl %eax, %cr0
+    popl %esi
+    lgdt (boot_gdt_pointer - KERNEL_BASE)
+    pushl $0x08
+    pushl %esi
+    lret
+
+.balign 8
+boot_gdt:
+    .quad 0
+    .quad 0x00af9a000000ffff            # 64-bit code
+    .quad 0x00cf92000000ffff            # data
+boot_gdt_pointer:
+    .word . - boot_gdt - 1
+    .long boot_gdt - KERNEL_BASE
+.code64
+.popsection

@@ -1,0 +1,108 @@
+//! What each CPU keeps for itself, found through the GS base.
+//!
+//! `unsafe` here: reads relative to GS and the one write of the GS base, which the compiler cannot follow.
+#![allow(unsafe_code)]
+
+use core::arch::asm;
+use core::cell::UnsafeCell;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use ::x86_64::VirtAddr;
+use ::x86_64::registers::model_specific::{GsBase, KernelGsBase};
+use ::x86_64::structures::tss::TaskStateSegment;
+
+/// How many CPUs the kernel uses at most.
+pub const MAX_CPUS: usize = 8;
+
+/// One CPU's own data. The assembly entries use the first fields by offset.
+#[repr(C, align(64))]
+pub struct CpuLocal {
+    /// Kernel stack pointer of the `enter_user` under way.
+    kernel_sp: AtomicUsize,
+    /// The program's stack pointer, between two instructions of the system-call entry.
+    user_sp: AtomicUsize,
+    /// This CPU's number, counted from 0 in the order of the start.
+    pub id: AtomicUsize,
+    /// Its local APIC's id.
+    pub apic_id: AtomicU32,
+    /// Makes the `rsp0` field of the task state segment 8-byte aligned.
+    padding: u32,
+    align: u32,
+    pub tss: UnsafeCell<TaskStateSegment>,
+    /// Base addresses in the FS and user GS registers now, and the context they were loaded for.
+    pub loaded_fs: AtomicU64,
+    pub loaded_gs: AtomicU64,
+    pub loaded_context: AtomicUsize,
+    /// Physical address of the page-table root in use.
+    pub root: AtomicU64,
+    /// Identity of the [`super::FloatState`] whose values the registers hold; 0 for none.
+    pub float_owner: AtomicU64,
+    /// Time for which the one-shot timer is set; `u64::MAX` when it is not.
+    pub timer_deadline: AtomicU64,
+}
+
+// SAFETY: every field but `tss` is atomic, and `tss` is written only by its own CPU while that starts, before
+// anything reads it; later only the hardware and the assembly entries of the same CPU touch it.
+unsafe impl Sync for CpuLocal {}
+
+impl CpuLocal {
+    const fn new() -> Self {
+        Self {
+            kernel_sp: AtomicUsize::new(0),
+            user_sp: AtomicUsize::new(0),
+            id: AtomicUsize::new(0),
+            apic_id: AtomicU32::new(0),
+            padding: 0,
+            align: 0,
+            tss: UnsafeCell::new(TaskStateSegment::new()),
+            loaded_fs: AtomicU64::new(0),
+            loaded_gs: AtomicU64::new(0),
+            loaded_context: AtomicUsize::new(0),
+            root: AtomicU64::new(0),
+            float_owner: AtomicU64::new(0),
+            timer_deadline: AtomicU64::new(u64::MAX),
+        }
+    }
+}
+
+/// Offset of the kernel stack pointer, for the assembly entries.
+pub const KERNEL_SP: usize = offset_of!(CpuLocal, kernel_sp);
+/// Offset of the saved user stack pointer.
+pub const USER_SP: usize = offset_of!(CpuLocal, user_sp);
+/// Offset of the task state segment's `rsp0`.
+pub const RSP0: usize = offset_of!(CpuLocal, tss) + offset_of!(TaskStateSegment, privilege_stack_table);
+const _: () = assert!(RSP0 % 8 == 0);
+
+static LOCALS: [CpuLocal; MAX_CPUS] = [const { CpuLocal::new() }; MAX_CPUS];
+
+/// The data of CPU `id`.
+pub fn of(id: usize) -> &'static CpuLocal {
+    &LOCALS[id]
+}
+
+/// Makes `LOCALS[id]` the data of the CPU that runs this.
+pub fn install(id: usize) -> &'static CpuLocal {
+    let local = of(id);
+    local.id.store(id, Ordering::Relaxed);
+    GsBase::write(VirtAddr::from_ptr(local));
+    KernelGsBase::write(VirtAddr::zero());
+    local
+}
+
+/// This CPU's data.
+pub fn current() -> &'static CpuLocal {
+    of(current_id())
+}
+
+/// This CPU's number.
+pub fn current_id() -> usize {
+    let id;
+    // SAFETY: `install` ran on this CPU before anything else, so GS points to its `CpuLocal`; the load has no
+    // other effect.
+    unsafe {
+        asm!("mov {}, gs:[{}]", out(reg) id, const offset_of!(CpuLocal, id),
+             options(nostack, preserves_flags, readonly));
+    }
+    id
+}

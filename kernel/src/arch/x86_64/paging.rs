@@ -1,0 +1,286 @@
+//! Page-table entries, roots, translations, and the kernel's own mappings.
+//!
+//! Every root has the same upper half: the direct map of the first 512 GiB of physical memory (one top-level entry,
+//! pages of 1 GiB) and the kernel's image (another). The lower half belongs to programs.
+//! `unsafe` here: writes to page tables and control registers.
+#![allow(unsafe_code)]
+
+use core::arch::asm;
+use core::cell::UnsafeCell;
+use core::sync::atomic::Ordering;
+
+use ::x86_64::registers::control::{Cr3, Cr3Flags};
+use ::x86_64::structures::paging::PhysFrame;
+use ::x86_64::{PhysAddr, VirtAddr};
+
+use super::local;
+
+/// Bytes of a page.
+pub const PAGE_SIZE: usize = 4096;
+/// Log2 of [`PAGE_SIZE`].
+pub const PAGE_SHIFT: u32 = 12;
+/// Entries of a page-table page.
+pub const ENTRIES: usize = 512;
+/// Levels of page tables; the root is level `LEVELS - 1`, leaves for pages are in level 0.
+pub const LEVELS: usize = 4;
+/// Entries of a root below this index are the program's, the others the kernel's.
+pub const ROOT_USER_ENTRIES: usize = 256;
+/// End of the addresses that programs can have. The last page stays free: a `syscall` there would return to an
+/// address that `sysret` refuses.
+pub const USER_END: usize = 0x7fff_ffff_f000;
+/// Where physical address 0 is mapped.
+pub const DIRECT_MAP: usize = 0xffff_8000_0000_0000;
+/// How much of physical memory the direct map covers.
+pub const DIRECT_MAP_BYTES: u64 = 512 << 30;
+
+const KERNEL_BASE: u64 = 0xffff_ffff_8000_0000;
+/// Tables of 2 MiB each for the kernel's image.
+const IMAGE_TABLES: usize = 4;
+
+/// An entry of a page table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Entry(pub u64);
+
+/// What a page may be used for; reading is always allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rights {
+    /// Stores.
+    pub write: bool,
+    /// Instruction fetches.
+    pub execute: bool,
+}
+
+impl Entry {
+    const PRESENT: u64 = 1;
+    const WRITE: u64 = 1 << 1;
+    const USER: u64 = 1 << 2;
+    const ACCESSED: u64 = 1 << 5;
+    const DIRTY: u64 = 1 << 6;
+    const GLOBAL: u64 = 1 << 8;
+    /// Ignored by the processor: the frame is counted, and the entry holds one reference.
+    const COUNTED: u64 = 1 << 9;
+    const NO_EXECUTE: u64 = 1 << 63;
+    const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+    /// An entry that maps nothing.
+    pub const EMPTY: Self = Self(0);
+
+    /// An entry for a page of a program. `counted`: it holds a reference to a counted frame.
+    #[must_use]
+    pub const fn page(physical: u64, rights: Rights, counted: bool) -> Self {
+        // Accessed and dirty are set ahead, which spares the processor a locked update at the first use.
+        let mut bits = physical | Self::PRESENT | Self::USER | Self::ACCESSED;
+        if rights.write {
+            bits |= Self::WRITE | Self::DIRTY;
+        }
+        if !rights.execute {
+            bits |= Self::NO_EXECUTE;
+        }
+        if counted {
+            bits |= Self::COUNTED;
+        }
+        Self(bits)
+    }
+
+    /// An entry for the next table. Without `write`, nothing below it can be written.
+    #[must_use]
+    pub const fn table(physical: u64, write: bool) -> Self {
+        let bits = physical | Self::PRESENT | Self::USER | Self::ACCESSED;
+        Self(if write { bits | Self::WRITE } else { bits })
+    }
+
+    /// Whether it maps something.
+    #[must_use]
+    pub const fn is_present(self) -> bool {
+        self.0 & Self::PRESENT != 0
+    }
+
+    /// Physical address of the page or table.
+    #[must_use]
+    pub const fn physical(self) -> u64 {
+        self.0 & Self::ADDRESS
+    }
+
+    /// Whether it allows stores.
+    #[must_use]
+    pub const fn is_writable(self) -> bool {
+        self.0 & Self::WRITE != 0
+    }
+
+    /// Whether it allows instruction fetches.
+    #[must_use]
+    pub const fn is_executable(self) -> bool {
+        self.0 & Self::NO_EXECUTE == 0
+    }
+
+    /// Whether it holds a reference to a counted frame.
+    #[must_use]
+    pub const fn is_counted(self) -> bool {
+        self.0 & Self::COUNTED != 0
+    }
+
+    /// The same page or table without the right to store.
+    #[must_use]
+    pub const fn read_only(self) -> Self {
+        Self(self.0 & !Self::WRITE)
+    }
+
+    /// The same page or table with the right to store.
+    #[must_use]
+    pub const fn writable(self) -> Self {
+        Self(self.0 | Self::WRITE | Self::DIRTY)
+    }
+
+    /// The same page with other rights.
+    #[must_use]
+    pub const fn with_rights(self, rights: Rights) -> Self {
+        Self::page(self.physical(), rights, self.is_counted())
+    }
+}
+
+/// The address at which the kernel reaches a physical address.
+#[must_use]
+pub const fn direct_map<T>(physical: u64) -> *mut T {
+    core::ptr::without_provenance_mut(DIRECT_MAP + physical as usize)
+}
+
+/// The physical address behind an address of the direct map or of the kernel's image.
+#[must_use]
+pub fn physical_of<T>(pointer: *const T) -> u64 {
+    let address = pointer as u64;
+    if address >= KERNEL_BASE { address - KERNEL_BASE } else { address - DIRECT_MAP as u64 }
+}
+
+/// Whether a word at this address can be read without a fault: the kernel's data, its stacks and the direct map of
+/// the memory it may use.
+#[must_use]
+pub fn is_kernel_data(address: usize) -> bool {
+    let image = (&raw const heddle_text_end) as usize..(&raw const heddle_image_end) as usize;
+    let direct = DIRECT_MAP..DIRECT_MAP + DIRECT_MAP_BYTES as usize;
+    let stack_guard = (&raw const heddle_boot_stack) as usize;
+    if (stack_guard..stack_guard + PAGE_SIZE).contains(&address) {
+        return false;
+    }
+    image.contains(&address) || direct.contains(&address)
+}
+
+/// The index of `address` in a table of `level`.
+#[must_use]
+pub const fn index(address: usize, level: usize) -> usize {
+    address >> (PAGE_SHIFT as usize + 9 * level) & (ENTRIES - 1)
+}
+
+/// Bytes that one entry of a table of `level` covers.
+#[must_use]
+pub const fn span(level: usize) -> usize {
+    PAGE_SIZE << (9 * level)
+}
+
+/// Physical address of the root whose lower half starts empty and is the shared space.
+#[must_use]
+pub fn shared_root() -> u64 {
+    physical_of(&raw const heddle_boot_pml4)
+}
+
+/// Gives a new root (a zeroed page) the kernel's half.
+pub fn adopt_kernel_half(root: u64) {
+    let from: *const u64 = direct_map(shared_root());
+    let to: *mut u64 = direct_map(root);
+    for index in ROOT_USER_ENTRIES..ENTRIES {
+        // SAFETY: both are page-table pages, and the kernel's half of the shared root never changes after start.
+        unsafe { to.add(index).write(from.add(index).read()) };
+    }
+}
+
+/// The root that this CPU uses.
+#[must_use]
+pub fn current_root() -> u64 {
+    local::current().root.load(Ordering::Relaxed)
+}
+
+/// Makes this CPU use a root, and forgets all translations of programs.
+///
+/// # Safety
+/// The root has the kernel's half, and stays valid until another is loaded.
+pub unsafe fn load_root(root: u64) {
+    local::current().root.store(root, Ordering::Relaxed);
+    let frame = PhysFrame::containing_address(PhysAddr::new_truncate(root));
+    // SAFETY: the caller's promise.
+    unsafe { Cr3::write(frame, Cr3Flags::empty()) };
+}
+
+/// Forgets this CPU's translation of one page of the current root.
+pub fn flush_page(address: usize) {
+    ::x86_64::instructions::tlb::flush(VirtAddr::new_truncate(address as u64));
+}
+
+/// Forgets this CPU's translations of programs.
+pub fn flush_all() {
+    // SAFETY: the root in use stays in use.
+    unsafe { load_root(current_root()) };
+}
+
+unsafe extern "C" {
+    static heddle_boot_pml4: u8;
+    static heddle_boot_kernel_pdpt: u8;
+    static heddle_boot_stack: u8;
+    static heddle_image_start: u8;
+    static heddle_text_end: u8;
+    static heddle_rodata_end: u8;
+    static heddle_image_end: u8;
+}
+
+/// Physical addresses of the kernel's image.
+#[must_use]
+pub fn image_range() -> core::ops::Range<u64> {
+    physical_of(&raw const heddle_image_start)..physical_of(&raw const heddle_image_end)
+}
+
+#[repr(C, align(4096))]
+struct Tables(UnsafeCell<[[u64; ENTRIES]; IMAGE_TABLES + 1]>);
+
+// SAFETY: written by the boot processor in `install` alone, before other CPUs run.
+unsafe impl Sync for Tables {}
+
+static IMAGE: Tables = Tables(UnsafeCell::new([[0; ENTRIES]; IMAGE_TABLES + 1]));
+
+/// Replaces the boot mappings: the image page by page with the rights its parts need, no identity map.
+pub(super) fn install() {
+    let text = (&raw const heddle_image_start) as u64..(&raw const heddle_text_end) as u64;
+    let rodata = text.end..(&raw const heddle_rodata_end) as u64;
+    let data = rodata.end..(&raw const heddle_image_end) as u64;
+    let guard = (&raw const heddle_boot_stack) as u64;
+    assert!(
+        data.end - KERNEL_BASE <= (IMAGE_TABLES as u64) << 21,
+        "the kernel's image outgrew its page tables"
+    );
+    // SAFETY: the boot processor alone runs; the tables become visible to the hardware only below.
+    let tables = unsafe { &mut *IMAGE.0.get() };
+    let [directory, pages @ ..] = tables;
+    for (index, page) in pages.as_flattened_mut().iter_mut().enumerate() {
+        let address = KERNEL_BASE + ((index as u64) << PAGE_SHIFT);
+        let rights = if text.contains(&address) {
+            0
+        } else if rodata.contains(&address) {
+            Entry::NO_EXECUTE
+        } else if data.contains(&address) && address != guard {
+            Entry::NO_EXECUTE | Entry::WRITE | Entry::DIRTY
+        } else {
+            continue;
+        };
+        *page = (address - KERNEL_BASE) | rights | Entry::PRESENT | Entry::GLOBAL | Entry::ACCESSED;
+    }
+    for (entry, table) in directory.iter_mut().zip(pages.iter()) {
+        *entry = physical_of(table) | Entry::PRESENT | Entry::WRITE | Entry::ACCESSED;
+    }
+    let upper: *mut u64 = direct_map(physical_of(&raw const heddle_boot_kernel_pdpt));
+    let root: *mut u64 = direct_map(shared_root());
+    // SAFETY: the new mappings cover the code, data and stack in use at the addresses in use; the reload of the root
+    // drops the old ones, which are not global.
+    unsafe {
+        upper.add(510).write(physical_of(&raw const *directory) | Entry::PRESENT | Entry::WRITE);
+        root.write(0);
+        load_root(shared_root());
+        asm!("", options(nostack));
+    }
+}

@@ -1,0 +1,159 @@
+# Entries from user mode and back.
+#
+# While a program runs, the processor's kernel stack pointer (TSS.RSP0) is the *end of its UserContext*: the
+# hardware pushes its frame straight into the last five words of the context, and the rest follows by pushes. So a
+# trap copies nothing, and heddle_enter_user returns to its caller like a function.
+#
+# Syntax: AT&T. CONTEXT_* and CPU_* are offsets from context.rs and local.rs.
+
+.macro PUSH_REGISTERS
+    pushq %rdi
+    pushq %rsi
+    pushq %rdx
+    pushq %rcx
+    pushq %rax
+    pushq %r8
+    pushq %r9
+    pushq %r10
+    pushq %r11
+    pushq %rbx
+    pushq %rbp
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+.endm
+
+.macro POP_REGISTERS
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbp
+    popq %rbx
+    popq %r11
+    popq %r10
+    popq %r9
+    popq %r8
+    popq %rax
+    popq %rcx
+    popq %rdx
+    popq %rsi
+    popq %rdi
+.endm
+
+.pushsection .text.trap, "ax", @progbits
+
+# heddle_enter_user(context: *mut UserContext): runs the program until its next trap.
+.global heddle_enter_user
+.balign 16
+heddle_enter_user:
+    pushq %rbp
+    movq %rsp, %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, %gs:{CPU_KERNEL_SP}
+    leaq {CONTEXT_SIZE}(%rdi), %rax
+    movq %rax, %gs:{CPU_RSP0}
+    # sysret loads rip from rcx and rflags from r11: usable exactly when the context agrees. A rip outside the
+    # lower half must go the other way, because sysret would fault in the kernel.
+    movq {CONTEXT_IP}(%rdi), %rcx
+    cmpq %rcx, {CONTEXT_RCX}(%rdi)
+    jne 1f
+    movq {CONTEXT_FLAGS}(%rdi), %r11
+    cmpq %r11, {CONTEXT_R11}(%rdi)
+    jne 1f
+    movq %rcx, %rax
+    shrq $47, %rax
+    jnz 1f
+    leaq {CONTEXT_R15}(%rdi), %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbp
+    popq %rbx
+    addq $8, %rsp                       # r11
+    popq %r10
+    popq %r9
+    popq %r8
+    popq %rax
+    addq $8, %rsp                       # rcx
+    popq %rdx
+    popq %rsi
+    popq %rdi
+    movq ({CONTEXT_SP} - {CONTEXT_VECTOR})(%rsp), %rsp
+    swapgs
+    sysretq
+1:  leaq {CONTEXT_R15}(%rdi), %rsp
+    POP_REGISTERS
+    addq $16, %rsp                      # vector, error
+    swapgs
+    iretq
+
+# The target of `syscall`: builds the same frame as a hardware trap, with the call number in the error slot.
+.global heddle_syscall_entry
+.balign 16
+heddle_syscall_entry:
+    swapgs
+    movq %rsp, %gs:{CPU_USER_SP}
+    movq %gs:{CPU_RSP0}, %rsp
+    pushq ${USER_DATA}
+    pushq %gs:{CPU_USER_SP}
+    pushq %r11
+    pushq ${USER_CODE}
+    pushq %rcx
+    pushq %rax
+    pushq ${VECTOR_SYSCALL}
+    PUSH_REGISTERS
+leave_user:
+    cld
+    movq %gs:{CPU_KERNEL_SP}, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    retq
+
+.balign 16
+trap_common:
+    testb $3, 24(%rsp)                  # the code segment's privilege level
+    jz 1f
+    swapgs
+    PUSH_REGISTERS
+    jmp leave_user
+1:  # From kernel mode: an interrupt at an explicit point, a fault of a user copy, or a bug.
+    PUSH_REGISTERS
+    cld
+    movq %rsp, %rdi
+    pushq 136(%rsp)                     # rip and rbp as a frame, for backtraces
+    pushq %rbp
+    movq %rsp, %rbp
+    andq $-16, %rsp
+    callq heddle_kernel_trap
+    leaq 16(%rbp), %rsp
+    POP_REGISTERS
+    addq $16, %rsp
+    iretq
+
+# One entry per vector, 16 bytes apart.
+.global heddle_trap_entries
+.balign 16
+heddle_trap_entries:
+.set vector, 0
+.rept 256
+    .balign 16
+    .if (vector == 8) || (vector == 10) || (vector == 11) || (vector == 12) || (vector == 13) || (vector == 14) || (vector == 17) || (vector == 21) || (vector == 29) || (vector == 30)
+    .else
+    pushq $0
+    .endif
+    pushq $vector
+    jmp trap_common
+    .set vector, vector + 1
+.endr
+.popsection

@@ -1,0 +1,119 @@
+//! Copies between kernel and user memory that survive a page fault.
+//!
+//! What is checked here is only that no *fault* harms the kernel; that an address belongs to the right program is the
+//! business of [`crate::memory::user`], the one caller.
+//! `unsafe` here: raw copies and the table of fault continuations.
+#![allow(unsafe_code)]
+
+use core::arch::global_asm;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use super::local::{self, MAX_CPUS};
+
+global_asm!(include_str!("user.s"), options(att_syntax, raw));
+
+unsafe extern "C" {
+    fn heddle_user_copy(to: *mut u8, from: *const u8, length: usize) -> usize;
+    fn heddle_user_clear(to: *mut u8, length: usize) -> usize;
+    fn heddle_user_load(from: *const u32, to: *mut u32) -> usize;
+    fn heddle_user_exchange(at: *mut u32, expected: u32, new: u32, found: *mut u32) -> usize;
+    static heddle_fixups: [u64; 3];
+    static heddle_fixups_end: [u64; 3];
+}
+
+static FAULT_ADDRESS: [AtomicUsize; MAX_CPUS] = [const { AtomicUsize::new(0) }; MAX_CPUS];
+
+/// A fault stopped an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// Bytes done before it.
+    pub done: usize,
+    /// The address that faulted.
+    pub address: usize,
+}
+
+fn outcome(length: usize, left: usize) -> Result<(), Stopped> {
+    if left == 0 {
+        return Ok(());
+    }
+    Err(Stopped { done: length - left, address: FAULT_ADDRESS[local::current_id()].load(Ordering::Relaxed) })
+}
+
+/// Copies from user memory.
+///
+/// # Errors
+/// [`Stopped`] at a fault.
+///
+/// # Safety
+/// `from..from + length` lies in the lower half, and `to` is valid for writes of `length` bytes.
+pub unsafe fn copy_from(to: *mut u8, from: usize, length: usize) -> Result<(), Stopped> {
+    // SAFETY: the caller's promise; user memory may fault, which the fixup table turns into a short count.
+    outcome(length, unsafe { heddle_user_copy(to, from as *const u8, length) })
+}
+
+/// Copies to user memory.
+///
+/// # Errors
+/// [`Stopped`] at a fault.
+///
+/// # Safety
+/// `to..to + length` lies in the lower half, and `from` is valid for reads of `length` bytes.
+pub unsafe fn copy_to(to: usize, from: *const u8, length: usize) -> Result<(), Stopped> {
+    // SAFETY: as in `copy_from`.
+    outcome(length, unsafe { heddle_user_copy(to as *mut u8, from, length) })
+}
+
+/// Fills user memory with zeros.
+///
+/// # Errors
+/// [`Stopped`] at a fault.
+///
+/// # Safety
+/// `to..to + length` lies in the lower half.
+pub unsafe fn clear(to: usize, length: usize) -> Result<(), Stopped> {
+    // SAFETY: as in `copy_from`.
+    outcome(length, unsafe { heddle_user_clear(to as *mut u8, length) })
+}
+
+/// Loads an aligned word of user memory in one access.
+///
+/// # Errors
+/// [`Stopped`] at a fault.
+///
+/// # Safety
+/// `from` is a multiple of 4 in the lower half.
+pub unsafe fn load(from: usize) -> Result<u32, Stopped> {
+    let mut value = 0;
+    // SAFETY: as in `copy_from`; `value` is this function's own.
+    outcome(4, 4 * unsafe { heddle_user_load(from as *const u32, &raw mut value) })?;
+    Ok(value)
+}
+
+/// Compares and exchanges an aligned word of user memory atomically; returns what was found.
+///
+/// # Errors
+/// [`Stopped`] at a fault.
+///
+/// # Safety
+/// `at` is a multiple of 4 in the lower half.
+pub unsafe fn compare_exchange(at: usize, expected: u32, new: u32) -> Result<u32, Stopped> {
+    let mut found = 0;
+    // SAFETY: as in `load`.
+    outcome(4, 4 * unsafe { heddle_user_exchange(at as *mut u32, expected, new, &raw mut found) })?;
+    Ok(found)
+}
+
+/// Where kernel code that faulted at `rip` continues; `None` if it may not fault there.
+pub(super) fn fixup(rip: u64) -> Option<u64> {
+    let start = &raw const heddle_fixups;
+    let end = &raw const heddle_fixups_end;
+    let count = (end as usize - start as usize) / size_of::<[u64; 3]>();
+    // SAFETY: the assembly in user.s fills the section between the two symbols with such triples.
+    let table = unsafe { core::slice::from_raw_parts(start, count) };
+    table.iter().find(|[from, to, _]| (*from..*to).contains(&rip)).map(|[_, _, target]| *target)
+}
+
+/// Remembers the address for the access that [`fixup`] ends.
+pub(super) fn note_fault(address: usize) {
+    FAULT_ADDRESS[local::current_id()].store(address, Ordering::Relaxed);
+}

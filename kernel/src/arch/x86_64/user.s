@@ -1,0 +1,118 @@
+# Copies between kernel and user memory. A fault inside one of them continues at the address that the table names
+# for it. Eight bytes at a time and never `rep movsb`, which QEMU interprets byte by byte.
+#
+# Syntax: AT&T.
+
+.macro FIXUP from, to, target
+    .pushsection .rodata.fixup, "a", @progbits
+    .quad \from, \to, \target
+    .popsection
+.endm
+
+.pushsection .rodata.fixup, "a", @progbits
+.balign 8
+.global heddle_fixups
+heddle_fixups:
+.popsection
+
+.pushsection .text.user, "ax", @progbits
+
+# heddle_user_copy(to: rdi, from: rsi, length: rdx) -> rax: how many bytes were not copied.
+.global heddle_user_copy
+.balign 16
+heddle_user_copy:
+    movq %rdx, %rcx
+    shrq $5, %rcx
+    jz 2f
+1:  movq (%rsi), %rax
+    movq 8(%rsi), %r8
+    movq 16(%rsi), %r9
+    movq 24(%rsi), %r10
+    movq %rax, (%rdi)
+    movq %r8, 8(%rdi)
+    movq %r9, 16(%rdi)
+    movq %r10, 24(%rdi)
+    addq $32, %rsi
+    addq $32, %rdi
+    subq $32, %rdx
+    decq %rcx
+    jnz 1b
+2:  cmpq $8, %rdx
+    jb 4f
+3:  movq (%rsi), %rax
+    movq %rax, (%rdi)
+    addq $8, %rsi
+    addq $8, %rdi
+    subq $8, %rdx
+    cmpq $8, %rdx
+    jae 3b
+4:  testq %rdx, %rdx                    # after a fault above: up to the byte that faults
+    jz 6f
+5:  movb (%rsi), %al
+    movb %al, (%rdi)
+    incq %rsi
+    incq %rdi
+    decq %rdx
+    jnz 5b
+6:  movq %rdx, %rax
+    retq
+    FIXUP 1b, 4b, 4b
+    FIXUP 4b, 6b, 6b
+
+# heddle_user_clear(to: rdi, length: rsi) -> rax: how many bytes were not cleared.
+.global heddle_user_clear
+.balign 16
+heddle_user_clear:
+    xorl %eax, %eax
+    movq %rsi, %rcx
+    shrq $5, %rcx
+    jz 2f
+1:  movq %rax, (%rdi)
+    movq %rax, 8(%rdi)
+    movq %rax, 16(%rdi)
+    movq %rax, 24(%rdi)
+    addq $32, %rdi
+    subq $32, %rsi
+    decq %rcx
+    jnz 1b
+2:  testq %rsi, %rsi
+    jz 4f
+3:  movb %al, (%rdi)
+    incq %rdi
+    decq %rsi
+    jnz 3b
+4:  movq %rsi, %rax
+    retq
+    FIXUP 1b, 2b, 2b
+    FIXUP 2b, 4b, 4b
+
+# heddle_user_load(from: rdi, to: rsi) -> rax: 0, or 1 after a fault. 32 bits, one access.
+.global heddle_user_load
+.balign 16
+heddle_user_load:
+1:  movl (%rdi), %eax
+2:  movl %eax, (%rsi)
+    xorl %eax, %eax
+    retq
+3:  movl $1, %eax
+    retq
+    FIXUP 1b, 2b, 3b
+
+# heddle_user_exchange(at: rdi, expected: esi, new: edx, found: rcx) -> rax: 0, or 1 after a fault. 32 bits.
+.global heddle_user_exchange
+.balign 16
+heddle_user_exchange:
+    movl %esi, %eax
+1:  lock cmpxchgl %edx, (%rdi)
+2:  movl %eax, (%rcx)
+    xorl %eax, %eax
+    retq
+3:  movl $1, %eax
+    retq
+    FIXUP 1b, 2b, 3b
+.popsection
+
+.pushsection .rodata.fixup, "a", @progbits
+.global heddle_fixups_end
+heddle_fixups_end:
+.popsection
