@@ -1,0 +1,50 @@
+//! Tests of the Linux interface, grouped in one program so that one boot runs them all.
+//!
+//! Each test runs in a child process of its own and prints one line: `ok NAME`, `not ok NAME: reason` or
+//! `skip NAME: reason`. The same binary runs on the host and in a Linux guest, which is what keeps the tests honest:
+//! what they assert is what Linux does. In Heddle the harness also compares the number of free frames before and
+//! after each test.
+//!
+//! `heddle-guest-tests [--list] [FILTER…]` runs the tests whose name contains one of the filters.
+
+mod harness;
+
+mod file;
+mod memory;
+mod pipe;
+mod poll;
+mod process;
+mod signal;
+mod socket;
+mod terminal;
+mod thread;
+mod time;
+
+use harness::Test;
+
+fn main() -> std::process::ExitCode {
+    let families: [&[Test]; 10] = [
+        process::TESTS,
+        signal::TESTS,
+        pipe::TESTS,
+        file::TESTS,
+        memory::TESTS,
+        thread::TESTS,
+        time::TESTS,
+        poll::TESTS,
+        socket::TESTS,
+        terminal::TESTS,
+    ];
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(role) = arguments.first().and_then(|first| first.strip_prefix("--as=")) {
+        return process::play_role(role, &arguments[1..]);
+    }
+    let tests = families.iter().copied().flatten();
+    if arguments.first().is_some_and(|first| first == "--list") {
+        tests.for_each(|test| println!("{}", test.name()));
+        return std::process::ExitCode::SUCCESS;
+    }
+    let chosen =
+        tests.filter(|test| arguments.is_empty() || arguments.iter().any(|f| test.name().contains(f)));
+    harness::run(chosen)
+}
