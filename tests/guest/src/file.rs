@@ -500,7 +500,7 @@ fn working_directory() -> Outcome {
 fn umask_applies() -> Outcome {
     let scratch = Scratch::new("umask")?;
     nix::sys::stat::umask(Mode::from_bits_truncate(0o027));
-    OpenOptions::new().write(true).create(true).mode(0o666).open(scratch.path("file")).or_fail()?;
+    OpenOptions::new().write(true).create_new(true).mode(0o666).open(scratch.path("file")).or_fail()?;
     expect_eq!(fs::metadata(scratch.path("file")).or_fail()?.mode() & 0o777, 0o640);
     Ok(())
 }
