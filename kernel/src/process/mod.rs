@@ -4,23 +4,27 @@
 //! scheduler, one coroutine: [`run`] enters user mode, handles the trap that comes back, awaits where it must wait.
 //! Which resources two threads share follows from `clone`'s flags, so address space, descriptors and directories hang
 //! off the thread and the process holds the rest.
+//!
+//! Lock order: [`table`], a process's links, its signal state, a thread's pending signals, its actions. Nothing of a
+//! file or an address space is touched with one of them held.
 
 pub mod calls;
 mod credentials;
+mod directories;
+mod job;
+mod limits;
+pub mod signal;
+pub mod start;
+mod status;
+pub mod table;
 mod thread;
+mod thread_group;
 
-use alloc::sync::Arc;
-
-pub use credentials::Credentials;
-pub use thread::{Directories, Thread};
-
-/// A thread group.
-pub struct Process {
-    /// Its number, that of its first thread.
-    pub pid: i32,
-}
-
-/// Runs a thread until it exits. This is the whole life of the thread's coroutine.
-pub async fn run(thread: Arc<Thread>) {
-    let _ = thread;
-}
+pub use credentials::{Capabilities, Credentials};
+pub use directories::Directories;
+pub use job::{Group, Session, Terminal};
+pub use limits::{Limit, Limits, Resource};
+pub use start::{Program, start};
+pub use status::{ExitStatus, RunState};
+pub use thread::Thread;
+pub use thread_group::Process;

@@ -1,13 +1,19 @@
 //! A thread and what hangs off it.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::task::Waker;
+use heddle_signal::{AlternateStack, Pending, SignalSet};
 
-use super::{Credentials, Process};
+use super::signal::Work;
+use super::{Credentials, Directories, Process, RunState};
+use crate::arch::{self, FloatState, UserContext};
+use crate::error::Errno;
 use crate::file::DescriptorTable;
-use crate::memory::Space;
+use crate::memory::{Space, fallible};
 use crate::sync::{Disposition, Events, SpinLock, Watch, Watcher};
+use crate::syscall::Restart;
 use crate::syscall::wait::WaitKind;
 
 /// The generation of a thread that waits for nothing is even, of one that waits odd.
@@ -15,36 +21,131 @@ const WAITING: u32 = 1;
 
 /// A thread of a program.
 pub struct Thread {
-    /// Its number.
-    pub tid: i32,
+    tid: AtomicI32,
     /// The thread group it belongs to.
     pub process: Arc<Process>,
-    space: SpinLock<Arc<Space>>,
-    descriptors: SpinLock<Arc<DescriptorTable>>,
+    space: SpinLock<Option<Arc<Space>>>,
+    descriptors: SpinLock<Option<Arc<DescriptorTable>>>,
     directories: SpinLock<Arc<Directories>>,
-    credentials: SpinLock<Credentials>,
+    credentials: SpinLock<Arc<Credentials>>,
+    name: SpinLock<[u8; Self::NAME_BYTES]>,
     /// The waker of the thread's coroutine: for signals, and for what the thread watches.
-    waker: spin::Once<Waker>,
+    pub(super) waker: spin::Once<Waker>,
     generation: AtomicU32,
+    /// What to look at before the next return to user mode.
+    work: AtomicU32,
+    /// The CPU that polls the thread's coroutine, plus one; 0 when none does.
+    pub(super) cpu: AtomicU32,
+    blocked: AtomicU64,
+    /// The mask to go back to once a signal has been delivered: `sigsuspend`, `ppoll`, `pselect`.
+    pub(super) saved_mask: SpinLock<Option<SignalSet>>,
+    pub(super) pending: SpinLock<Pending>,
+    pub(super) alternate_stack: SpinLock<AlternateStack>,
+    pub(super) restart: SpinLock<Option<Restart>>,
+    /// `CLONE_CHILD_CLEARTID`: where to write 0 and wake a futex at the end.
+    pub(super) clear_child_tid: AtomicUsize,
+    /// `set_robust_list`.
+    pub(super) robust_list: AtomicUsize,
+    /// Who waits in `vfork` for this thread to leave the space.
+    pub(super) vfork: SpinLock<Option<Arc<super::calls::clone::Vfork>>>,
+    pub(super) scheduling: SpinLock<crate::schedule::Parameters>,
+    pub(super) float: SpinLock<FloatState>,
+    /// Registers to go on with instead of those that the coroutine holds: `execve`.
+    next_context: SpinLock<Option<Box<UserContext>>>,
+    pub(super) user_ns: AtomicU64,
+    pub(super) system_ns: AtomicU64,
 }
 
-/// Root, working directory and file creation mask, shared by the threads that `CLONE_FS` joins.
-pub struct Directories {
-    /// File creation mask.
-    pub umask: AtomicU32,
+/// What a new thread starts with.
+pub(super) struct Parts {
+    pub tid: i32,
+    pub process: Arc<Process>,
+    pub space: Arc<Space>,
+    pub descriptors: Arc<DescriptorTable>,
+    pub directories: Arc<Directories>,
+    pub credentials: Arc<Credentials>,
+    pub name: [u8; Thread::NAME_BYTES],
+    pub blocked: SignalSet,
+    pub scheduling: crate::schedule::Parameters,
+    pub float: FloatState,
 }
 
 impl Thread {
+    /// The size of a thread's name with its final zero.
+    pub const NAME_BYTES: usize = 16;
+
+    pub(super) fn new(parts: Parts) -> Result<Arc<Self>, Errno> {
+        fallible::try_arc(Self {
+            tid: AtomicI32::new(parts.tid),
+            process: parts.process,
+            space: SpinLock::new(Some(parts.space)),
+            descriptors: SpinLock::new(Some(parts.descriptors)),
+            directories: SpinLock::new(parts.directories),
+            credentials: SpinLock::new(parts.credentials),
+            name: SpinLock::new(parts.name),
+            waker: spin::Once::new(),
+            generation: AtomicU32::new(0),
+            work: AtomicU32::new(0),
+            cpu: AtomicU32::new(0),
+            blocked: AtomicU64::new(parts.blocked.0),
+            saved_mask: SpinLock::new(None),
+            pending: SpinLock::new(Pending::new()),
+            alternate_stack: SpinLock::new(AlternateStack::default()),
+            restart: SpinLock::new(None),
+            clear_child_tid: AtomicUsize::new(0),
+            robust_list: AtomicUsize::new(0),
+            vfork: SpinLock::new(None),
+            scheduling: SpinLock::new(parts.scheduling),
+            float: SpinLock::new(parts.float),
+            next_context: SpinLock::new(None),
+            user_ns: AtomicU64::new(0),
+            system_ns: AtomicU64::new(0),
+        })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn tid(&self) -> i32 {
+        self.tid.load(Ordering::Relaxed)
+    }
+
+    /// Gives the thread another number: `execve` by a thread that isn't the first makes it the first.
+    pub(super) fn set_tid(&self, tid: i32) {
+        self.tid.store(tid, Ordering::Relaxed);
+    }
+
     /// The address space.
+    ///
+    /// # Panics
+    /// For a thread that has ended: the calling thread of a call never has.
     #[must_use]
     pub fn space(&self) -> Arc<Space> {
+        self.try_space().unwrap_or_else(Space::empty)
+    }
+
+    /// The address space, if the thread has not given it up at its end. For `/proc`.
+    #[must_use]
+    pub fn try_space(&self) -> Option<Arc<Space>> {
         self.space.lock().clone()
     }
 
-    /// The table of descriptors.
+    /// Replaces the address space and returns the one before, to be dropped without a lock held.
+    pub(super) fn set_space(&self, space: Option<Arc<Space>>) -> Option<Arc<Space>> {
+        core::mem::replace(&mut *self.space.lock(), space)
+    }
+
+    /// The table of descriptors; an empty one for a thread that has ended.
     #[must_use]
     pub fn descriptors(&self) -> Arc<DescriptorTable> {
-        self.descriptors.lock().clone()
+        self.descriptors.lock().clone().unwrap_or_default()
+    }
+
+    /// Replaces the table of descriptors and returns the one before, to be dropped without a lock held.
+    pub(super) fn set_descriptors(
+        &self,
+        table: Option<Arc<DescriptorTable>>,
+    ) -> Option<Arc<DescriptorTable>> {
+        core::mem::replace(&mut *self.descriptors.lock(), table)
     }
 
     /// Root and working directory.
@@ -53,16 +154,129 @@ impl Thread {
         self.directories.lock().clone()
     }
 
+    /// Replaces root and working directory: `unshare(CLONE_FS)`.
+    pub fn set_directories(&self, directories: Arc<Directories>) {
+        let before = core::mem::replace(&mut *self.directories.lock(), directories);
+        drop(before);
+    }
+
     /// Who the thread acts as.
     #[must_use]
-    pub fn credentials(&self) -> Credentials {
-        *self.credentials.lock()
+    pub fn credentials(&self) -> Arc<Credentials> {
+        self.credentials.lock().clone()
+    }
+
+    /// Changes who the thread acts as.
+    pub(super) fn set_credentials(&self, credentials: Arc<Credentials>) {
+        let before = core::mem::replace(&mut *self.credentials.lock(), credentials);
+        drop(before);
+    }
+
+    /// The name that `/proc/PID/comm` shows, filled up with zeros.
+    #[must_use]
+    pub fn name(&self) -> [u8; Self::NAME_BYTES] {
+        *self.name.lock()
+    }
+
+    /// Changes the name; what is too long is cut.
+    pub fn set_name(&self, name: &[u8]) {
+        let mut bytes = [0; Self::NAME_BYTES];
+        let length = name.len().min(Self::NAME_BYTES - 1);
+        bytes[..length].copy_from_slice(&name[..length]);
+        *self.name.lock() = bytes;
+    }
+
+    /// The signals that are held back.
+    #[must_use]
+    pub fn blocked(&self) -> SignalSet {
+        SignalSet(self.blocked.load(Ordering::Relaxed))
+    }
+
+    /// Changes the signals that are held back. Only the thread itself does.
+    pub fn set_blocked(&self, blocked: SignalSet) {
+        self.blocked.store(blocked.difference(SignalSet::UNBLOCKABLE).0, Ordering::Relaxed);
+        super::signal::recheck(self);
+    }
+
+    /// Waits with another mask (`ppoll`, `pselect`, `epoll_pwait`, `sigsuspend`): the old one comes back when the call
+    /// ends, but only after a signal that ended the wait has found the new one.
+    pub fn set_blocked_for_wait(&self, blocked: SignalSet) {
+        self.saved_mask.lock().get_or_insert(self.blocked());
+        self.add_work(Work::MASK);
+        self.set_blocked(blocked);
     }
 
     /// Whether a wait of this kind has to end: a signal is to be delivered, or the thread is to die.
     #[must_use]
     pub fn is_interrupted(&self, kind: WaitKind) -> bool {
-        kind != WaitKind::Uninterruptible && false
+        let work = self.work();
+        match kind {
+            WaitKind::Uninterruptible => false,
+            WaitKind::Killable => work.contains(Work::DIE),
+            WaitKind::Interruptible => work.intersects(Work::DIE | Work::SIGNAL | Work::STOP),
+        }
+    }
+
+    /// What to look at before the next return to user mode.
+    #[must_use]
+    pub(super) fn work(&self) -> Work {
+        Work::from_bits_retain(self.work.load(Ordering::Acquire))
+    }
+
+    pub(super) fn add_work(&self, work: Work) {
+        self.work.fetch_or(work.bits(), Ordering::Release);
+    }
+
+    pub(super) fn remove_work(&self, work: Work) {
+        self.work.fetch_and(!work.bits(), Ordering::AcqRel);
+    }
+
+    /// Makes the thread look at its work: wakes it if it waits, interrupts it if it runs a program elsewhere.
+    pub(super) fn kick(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake_by_ref();
+        }
+        let cpu = self.cpu.load(Ordering::Acquire);
+        if cpu != 0 && cpu as usize - 1 != arch::cpu::id() {
+            arch::cpu::kick(cpu as usize - 1);
+        }
+    }
+
+    /// What the thread is doing.
+    #[must_use]
+    pub fn run_state(&self) -> RunState {
+        if self.work().contains(Work::STOPPED) {
+            RunState::Stopped
+        } else if self.cpu.load(Ordering::Relaxed) != 0 {
+            RunState::Running
+        } else {
+            RunState::Sleeping
+        }
+    }
+
+    /// Nanoseconds used in user mode and in the kernel.
+    #[must_use]
+    pub fn cpu_times(&self) -> (u64, u64) {
+        (self.user_ns.load(Ordering::Relaxed), self.system_ns.load(Ordering::Relaxed))
+    }
+
+    /// Keeps what `restart_syscall` is to do; the call then returns `ERESTART_RESTARTBLOCK`.
+    pub fn set_restart(&self, restart: Restart) {
+        let before = self.restart.lock().replace(restart);
+        drop(before);
+    }
+
+    /// Makes the thread go on with these registers once the call under way has ended.
+    pub(super) fn replace_context(&self, context: Box<UserContext>) {
+        let before = self.next_context.lock().replace(context);
+        drop(before);
+        self.add_work(Work::CONTEXT);
+    }
+
+    /// The registers of [`Thread::replace_context`].
+    pub(super) fn take_context(&self) -> Option<Box<UserContext>> {
+        self.remove_work(Work::CONTEXT);
+        self.next_context.lock().take()
     }
 
     /// Starts a wait on any number of queues; ends the one before.

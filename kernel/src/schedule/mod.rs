@@ -4,6 +4,7 @@
 //! cooperative: a coroutine runs until its future returns `Pending`. Programs are preempted: the timer interrupt
 //! returns control to the thread's coroutine, which asks [`should_yield`] and, if so, awaits [`preempted`].
 
+mod parameters;
 pub mod priority;
 mod task;
 
@@ -18,6 +19,7 @@ use crate::arch;
 use crate::error::Errno;
 use crate::sync::SpinLock;
 
+pub use parameters::{Parameters, Policy};
 pub use priority::Priority;
 pub use task::TaskRef;
 

@@ -22,6 +22,34 @@ impl Priority {
     /// An ordinary thread at nice 0.
     pub const NORMAL: Self = Self(34);
 
+    /// The least urgent of the threads.
+    pub const IDLE: Self = Self(61);
+    const REALTIME_FIRST: u8 = 4;
+    const REALTIME_LEVELS: u8 = 16;
+    const ORDINARY_FIRST: u8 = 24;
+
+    /// The level of a realtime priority, 1 (least urgent) to 99: about six of them share a level.
+    #[must_use]
+    pub const fn realtime(priority: u8) -> Self {
+        let priority = if priority > 99 { 99 } else { priority } as u16;
+        let above = (99 - priority) * Self::REALTIME_LEVELS as u16 / 99;
+        let last = Self::REALTIME_LEVELS as u16 - 1;
+        Self(Self::REALTIME_FIRST + if above > last { last } else { above } as u8)
+    }
+
+    /// The level of a nice value, -20 (most urgent) to 19: two of them share a level.
+    #[must_use]
+    pub const fn ordinary(nice: i8) -> Self {
+        let nice = if nice < -20 {
+            -20
+        } else if nice > 19 {
+            19
+        } else {
+            nice
+        };
+        Self(Self::ORDINARY_FIRST + ((nice + 20) / 2) as u8)
+    }
+
     /// The level of this number, the least urgent one for anything above 63.
     #[must_use]
     pub const fn new(level: u8) -> Self {

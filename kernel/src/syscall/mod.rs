@@ -40,6 +40,9 @@ impl From<usize> for Started {
     }
 }
 
+/// How `restart_syscall` goes on with a call that a signal without a handler interrupted.
+pub type Restart = Arc<dyn Fn(&mut Call<'_>) -> Outcome + Send + Sync>;
+
 /// What starting a call gave.
 pub type Outcome = Result<Started, Halt>;
 

@@ -29,5 +29,5 @@ macro_rules! calls {
 }
 
 calls! {
-    getpid (__NR_getpid) => crate::process::calls::getpid,
+    getpid (__NR_getpid) => crate::process::calls::identity::getpid,
 }

@@ -1,0 +1,177 @@
+//! Signal frames: how a handler is called and how it returns. The layout is `heddle_signal::x86_64`'s.
+
+use heddle_signal::x86_64::{
+    CONTEXT_OFFSET, EXTENDED_STATE_FLAG, FRAME_WORDS, Frame, INFORMATION_OFFSET, Registers, STACK_SEGMENT_FLAGS,
+    place,
+};
+use heddle_signal::{Action, AlternateStack, Information, Signal, SignalSet};
+use linux_raw_sys::general::SA_RESTORER;
+
+use super::UserContext;
+use super::float;
+
+/// Below the stack pointer lies memory that a function without calls may use.
+const RED_ZONE_BYTES: u64 = 128;
+const FLOAT_HEAD_BYTES: usize = 512;
+/// Where Linux says what the floating-point state consists of.
+const SOFTWARE_OFFSET: usize = 464;
+/// `FP_XSTATE_MAGIC1` and `FP_XSTATE_MAGIC2`.
+const MAGIC_START: u32 = 0x4650_5853;
+const MAGIC_END: u32 = 0x4650_5845;
+const MAGIC_END_BYTES: usize = 4;
+
+/// What a handler is called with.
+pub struct Setup<'a> {
+    /// The signal.
+    pub information: &'a Information,
+    /// What the program asked for.
+    pub action: &'a Action,
+    /// The mask to restore when the handler returns.
+    pub mask: SignalSet,
+    /// The alternate stack as it is now.
+    pub stack: &'a AlternateStack,
+    /// The top of the alternate stack if the handler is to run there.
+    pub top: Option<usize>,
+    /// The floating-point state.
+    pub float: &'a [u8],
+}
+
+/// A frame that is ready to be written.
+pub struct HandlerCall {
+    /// Where it goes.
+    pub address: usize,
+    /// The frame.
+    pub words: [u64; FRAME_WORDS],
+    /// Where the floating-point state goes.
+    pub float_address: usize,
+    /// The start of the floating-point state as the frame has it; the rest is as it was passed.
+    pub float_head: [u8; FLOAT_HEAD_BYTES],
+    is_extended: bool,
+}
+
+/// Lays out the frame; `None` if the program gave no way to return or the stack is too low.
+#[must_use]
+pub fn prepare(context: &UserContext, setup: &Setup<'_>) -> Option<HandlerCall> {
+    if !setup.action.flags.has(SA_RESTORER) {
+        return None;
+    }
+    let is_extended = float::components() != 0;
+    let float_bytes = setup.float.len() + if is_extended { MAGIC_END_BYTES } else { 0 };
+    let top = setup.top.map_or(context.rsp.wrapping_sub(RED_ZONE_BYTES), |top| top as u64);
+    let (address, float_address) = place(top, float_bytes)?;
+    let mut float_head = [0; FLOAT_HEAD_BYTES];
+    float_head.copy_from_slice(setup.float.get(..FLOAT_HEAD_BYTES)?);
+    if is_extended {
+        let mut put = |offset: usize, bytes: &[u8]| {
+            let at = SOFTWARE_OFFSET + offset;
+            float_head[at..at + bytes.len()].copy_from_slice(bytes);
+        };
+        put(0, &MAGIC_START.to_ne_bytes());
+        put(4, &(float_bytes as u32).to_ne_bytes());
+        put(8, &float::components().to_ne_bytes());
+        put(16, &(setup.float.len() as u32).to_ne_bytes());
+    }
+    let frame = Frame {
+        registers: registers(context),
+        segments: (context.cs as u16, context.ss as u16),
+        fault: (context.error_code(), context.trap_number(), 0),
+        mask: setup.mask,
+        float_state: float_address,
+        flags: STACK_SEGMENT_FLAGS | if is_extended { EXTENDED_STATE_FLAG } else { 0 },
+        stack: (
+            setup.stack.base as u64,
+            setup.stack.flags_seen(context.sp()),
+            setup.stack.size as u64,
+        ),
+        information: setup.information.to_words(),
+        restorer: setup.action.restorer as u64,
+    };
+    Some(HandlerCall {
+        address: address as usize,
+        words: frame.to_words(),
+        float_address: float_address as usize,
+        float_head,
+        is_extended,
+    })
+}
+
+impl HandlerCall {
+    /// What follows the floating-point state.
+    #[must_use]
+    pub fn float_tail(&self) -> &'static [u8] {
+        const TAIL: [u8; MAGIC_END_BYTES] = MAGIC_END.to_ne_bytes();
+        if self.is_extended { &TAIL } else { &[] }
+    }
+
+    /// Makes the handler the next thing to run: `handler(signal, siginfo, ucontext)`.
+    pub fn enter(&self, context: &mut UserContext, handler: usize, signal: Signal) {
+        context.set_ip(handler);
+        context.set_sp(self.address);
+        context.set_argument(0, signal.number() as usize);
+        context.set_argument(1, self.address + INFORMATION_OFFSET);
+        context.set_argument(2, self.address + CONTEXT_OFFSET);
+        context.set_result(0);
+        context.set_flags(context.flags() & !FLAGS_CLEARED);
+    }
+}
+
+/// Direction, resume and trap flag: cleared for a handler.
+const FLAGS_CLEARED: usize = 0x1_0500;
+
+/// What rt_sigreturn(2) restores beyond registers.
+pub struct Restored {
+    /// The signal mask.
+    pub mask: SignalSet,
+    /// Where the floating-point state is; 0 for none.
+    pub float_address: usize,
+    /// The alternate stack: base, flags, size.
+    pub stack: (usize, u32, usize),
+}
+
+/// Where the frame is that rt_sigreturn(2) is called with: the handler's return has popped the first word.
+#[must_use]
+pub fn frame_address(context: &UserContext) -> usize {
+    context.sp().wrapping_sub(size_of::<u64>())
+}
+
+/// Takes the registers from a frame. Segments stay, and flags that a program may not set are left out, whatever the
+/// frame says.
+pub fn restore(context: &mut UserContext, words: &[u64; FRAME_WORDS]) -> Restored {
+    let frame = Frame::from_words(words);
+    let r = frame.registers;
+    (context.r8, context.r9, context.r10, context.r11) = (r.r8, r.r9, r.r10, r.r11);
+    (context.r12, context.r13, context.r14, context.r15) = (r.r12, r.r13, r.r14, r.r15);
+    (context.rdi, context.rsi, context.rbp, context.rbx) = (r.rdi, r.rsi, r.rbp, r.rbx);
+    (context.rdx, context.rax, context.rcx) = (r.rdx, r.rax, r.rcx);
+    (context.rsp, context.rip) = (r.rsp, r.rip);
+    context.set_flags(r.eflags as usize);
+    let (base, flags, size) = frame.stack;
+    Restored {
+        mask: frame.mask,
+        float_address: frame.float_state as usize,
+        stack: (base as usize, flags, size as usize),
+    }
+}
+
+fn registers(context: &UserContext) -> Registers {
+    Registers {
+        r8: context.r8,
+        r9: context.r9,
+        r10: context.r10,
+        r11: context.r11,
+        r12: context.r12,
+        r13: context.r13,
+        r14: context.r14,
+        r15: context.r15,
+        rdi: context.rdi,
+        rsi: context.rsi,
+        rbp: context.rbp,
+        rbx: context.rbx,
+        rdx: context.rdx,
+        rax: context.rax,
+        rcx: context.rcx,
+        rsp: context.rsp,
+        rip: context.rip,
+        eflags: context.rflags,
+    }
+}

@@ -1,0 +1,72 @@
+//! Resource limits, getrlimit(2).
+
+use linux_raw_sys::general as linux;
+
+/// A soft and a hard limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// What counts.
+    pub soft: u64,
+    /// How far an ordinary user may raise it.
+    pub hard: u64,
+}
+
+/// What can be limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs, reason = "the names are those of getrlimit(2)")]
+pub enum Resource {
+    CpuTime = linux::RLIMIT_CPU,
+    FileSize = linux::RLIMIT_FSIZE,
+    Data = linux::RLIMIT_DATA,
+    Stack = linux::RLIMIT_STACK,
+    Core = linux::RLIMIT_CORE,
+    Processes = linux::RLIMIT_NPROC,
+    OpenFiles = linux::RLIMIT_NOFILE,
+    LockedMemory = linux::RLIMIT_MEMLOCK,
+    AddressSpace = linux::RLIMIT_AS,
+    PendingSignals = linux::RLIMIT_SIGPENDING,
+    Nice = linux::RLIMIT_NICE,
+    RealtimePriority = linux::RLIMIT_RTPRIO,
+}
+
+/// The limits of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits([Limit; Self::COUNT]);
+
+impl Limits {
+    /// The number of resources.
+    pub const COUNT: usize = linux::RLIM_NLIMITS as usize;
+    /// No limit.
+    pub const INFINITY: u64 = u64::MAX;
+
+    /// What the first process starts with: Linux's own defaults.
+    #[must_use]
+    pub const fn initial() -> Self {
+        const NONE: Limit = Limit { soft: Limits::INFINITY, hard: Limits::INFINITY };
+        let mut limits = [NONE; Self::COUNT];
+        limits[linux::RLIMIT_STACK as usize].soft = 8 << 20;
+        limits[linux::RLIMIT_CORE as usize].soft = 0;
+        limits[linux::RLIMIT_NOFILE as usize] = Limit { soft: 1024, hard: 1 << 20 };
+        limits[linux::RLIMIT_MEMLOCK as usize] = Limit { soft: 8 << 20, hard: 8 << 20 };
+        limits[linux::RLIMIT_SIGPENDING as usize] = Limit { soft: 4096, hard: 4096 };
+        limits[linux::RLIMIT_NPROC as usize] = Limit { soft: 30_000, hard: 30_000 };
+        limits[linux::RLIMIT_MSGQUEUE as usize] = Limit { soft: 819_200, hard: 819_200 };
+        limits[linux::RLIMIT_NICE as usize] = Limit { soft: 0, hard: 0 };
+        limits[linux::RLIMIT_RTPRIO as usize] = Limit { soft: 0, hard: 0 };
+        Self(limits)
+    }
+
+    /// The limit of a resource by its number, if there is one.
+    #[must_use]
+    pub fn get(&self, number: u32) -> Option<Limit> {
+        self.0.get(number as usize).copied()
+    }
+
+    /// Changes a limit; the number must be one that [`Limits::get`] knows.
+    pub fn set(&mut self, number: u32, limit: Limit) {
+        if let Some(place) = self.0.get_mut(number as usize) {
+            *place = limit;
+        }
+    }
+}

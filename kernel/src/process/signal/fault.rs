@@ -1,0 +1,54 @@
+//! Signals that a thread's own instruction causes.
+
+use alloc::sync::Arc;
+use heddle_signal::{Action, DefaultAction, Detail, Information, Signal};
+
+use super::{Work, send};
+use crate::arch::{self, UserContext};
+use crate::process::{ExitStatus, Thread};
+
+/// Sends the signal of an exception.
+pub(in crate::process) fn post_exception(thread: &Arc<Thread>, context: &UserContext, vector: u8, code: u64) {
+    let cause = arch::exception_signal(vector, code);
+    post(thread, cause.signal as i32, cause.code as i32, context.ip(), context);
+}
+
+/// Sends a synchronous signal with the address it is about.
+pub(in crate::process) fn post(
+    thread: &Arc<Thread>,
+    signal: i32,
+    code: i32,
+    address: usize,
+    context: &UserContext,
+) {
+    let Some(signal) = Signal::new(signal) else { return };
+    let detail = if code == Information::FROM_KERNEL {
+        Detail::None
+    } else {
+        Detail::Fault { address, trap: context.trap_number() as i32 }
+    };
+    log::debug!("thread {}: {signal:?} at {:#x}, address {address:#x}", thread.tid(), context.ip());
+    force(thread, Information { signal, code, errno: 0, detail }, false);
+}
+
+/// Sends a signal that cannot be held back: if it is blocked or ignored, or `fatal` is set, the default action is
+/// taken, which ends the process.
+pub(in crate::process) fn force(thread: &Arc<Thread>, information: Information, fatal: bool) {
+    let signal = information.signal;
+    let actions = thread.process.actions();
+    let mut state = thread.process.state.lock();
+    {
+        let mut actions = actions.lock();
+        if fatal || thread.blocked().contains(signal) || actions.get(signal).ignores(signal) {
+            actions.set(signal, Action::default_action());
+        }
+        if !actions.get(signal).has_handler() {
+            let core = DefaultAction::of(signal) == DefaultAction::Core;
+            send::start_group_exit(&mut state, ExitStatus::Signaled { signal, core });
+            return;
+        }
+    }
+    // A lost siginfo for lack of memory still delivers the signal.
+    let _ = thread.pending.lock().push(information, usize::MAX);
+    thread.add_work(Work::SIGNAL);
+}

@@ -1,0 +1,87 @@
+//! Signals: sending, and what a thread does about them before it goes back to user mode.
+//!
+//! A process's signal state has one lock, as in Linux: it covers the list of threads, the signals pending for the process
+//! as a whole, stopping and ending. A thread's own pending signals have a lock below it. The bits of [`Work`] tell a thread
+//! that there is something to look at; who sets one kicks the thread.
+
+mod deliver;
+mod fault;
+mod send;
+mod stop;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use bitflags::bitflags;
+use heddle_signal::Pending;
+
+use super::{ExitStatus, Thread};
+
+pub use heddle_signal::{Detail, Information, Signal, SignalSet};
+pub use send::{send_to_group, send_to_process, send_to_thread};
+
+pub(super) use deliver::{Next, before_user};
+pub(super) use fault::post_exception;
+pub(super) use send::{Permission, kill_other_threads, recheck, start_group_exit};
+pub(super) use stop::notify_parent;
+
+bitflags! {
+    /// What a thread has to look at before it goes back to user mode.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Work: u32 {
+        /// A signal that isn't blocked may be pending.
+        const SIGNAL = 1;
+        /// The thread is to end.
+        const DIE = 2;
+        /// The process is stopping or stopped.
+        const STOP = 4;
+        /// The thread waits in a stop.
+        const STOPPED = 8;
+        /// A call waited with another signal mask; the old one comes back.
+        const MASK = 16;
+        /// Registers were replaced: see `Thread::replace_context`.
+        const CONTEXT = 32;
+    }
+}
+
+/// What the parent has not been told (by `wait4`) yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Nothing.
+    None,
+    /// Stopped by this signal.
+    Stopped(Signal),
+    /// Gone on.
+    Continued,
+}
+
+/// The part of a process that signals and endings are about.
+pub(super) struct State {
+    /// The threads that have not ended.
+    pub threads: Vec<Arc<Thread>>,
+    /// Signals for the process as a whole.
+    pub pending: Pending,
+    /// The process is ending, with this status; set once.
+    pub ending: Option<ExitStatus>,
+    /// The process has ended: no thread is left.
+    pub ended: Option<ExitStatus>,
+    /// The signal that stops or has stopped the process.
+    pub stop: Option<Signal>,
+    /// What `wait4` of the parent is to report.
+    pub change: Change,
+    /// The thread that runs `execve` and ends all others.
+    pub exec: Option<i32>,
+}
+
+impl State {
+    pub const fn new() -> Self {
+        Self {
+            threads: Vec::new(),
+            pending: Pending::new(),
+            ending: None,
+            ended: None,
+            stop: None,
+            change: Change::None,
+            exec: None,
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! A process: what the threads of a thread group share.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use heddle_signal::Actions;
+
+use super::signal::State;
+use super::{Credentials, ExitStatus, Group, Limit, Limits, Resource, Session, Thread};
+use crate::error::Errno;
+use crate::file::OpenFile;
+use crate::memory::fallible;
+use crate::sync::{SpinLock, WaitQueue};
+
+/// A thread group.
+pub struct Process {
+    /// Its number, that of its first thread.
+    pub pid: i32,
+    pub(super) parent: SpinLock<Weak<Process>>,
+    pub(super) children: SpinLock<Vec<Arc<Process>>>,
+    pub(super) group: SpinLock<Arc<Group>>,
+    pub(super) state: SpinLock<State>,
+    pub(super) actions: SpinLock<Arc<SpinLock<Actions>>>,
+    pub(super) limits: SpinLock<Limits>,
+    /// The program's file, for `/proc/PID/exe`.
+    pub(super) executable: SpinLock<Option<Arc<OpenFile>>>,
+    /// Notified when a child ends, stops or goes on: `wait4`.
+    pub(super) child_events: WaitQueue,
+    /// Notified when this process has ended.
+    pub(super) ended: WaitQueue,
+    /// The signal the parent gets at the end; 0 for none.
+    pub(super) exit_signal: AtomicI32,
+    /// When it started, on the monotonic clock.
+    pub start_ns: u64,
+    /// User and system time of threads that have ended, and of children waited for, in nanoseconds.
+    pub(super) times: Times,
+}
+
+/// Accumulated processor time, in nanoseconds.
+#[derive(Default)]
+pub struct Times {
+    pub(super) ended_user: AtomicU64,
+    pub(super) ended_system: AtomicU64,
+    pub(super) children_user: AtomicU64,
+    pub(super) children_system: AtomicU64,
+}
+
+impl Process {
+    /// A process without threads.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn new(
+        pid: i32,
+        parent: &Weak<Process>,
+        group: Arc<Group>,
+        actions: Arc<SpinLock<Actions>>,
+        limits: Limits,
+    ) -> Result<Arc<Self>, Errno> {
+        fallible::try_arc(Self {
+            pid,
+            parent: SpinLock::new(parent.clone()),
+            children: SpinLock::new(Vec::new()),
+            group: SpinLock::new(group),
+            state: SpinLock::new(State::new()),
+            actions: SpinLock::new(actions),
+            limits: SpinLock::new(limits),
+            executable: SpinLock::new(None),
+            child_events: WaitQueue::new(),
+            ended: WaitQueue::new(),
+            exit_signal: AtomicI32::new(heddle_signal::Signal::CHLD.number()),
+            start_ns: crate::time::now_ns(),
+            times: Times::default(),
+        })
+    }
+
+    /// The parent; `None` for the first process of the kernel.
+    #[must_use]
+    pub fn parent(&self) -> Option<Arc<Process>> {
+        self.parent.lock().upgrade()
+    }
+
+    /// The parent's number, 0 if there is none.
+    #[must_use]
+    pub fn parent_pid(&self) -> i32 {
+        self.parent().map_or(0, |parent| parent.pid)
+    }
+
+    /// The process group.
+    #[must_use]
+    pub fn group(&self) -> Arc<Group> {
+        self.group.lock().clone()
+    }
+
+    /// The session.
+    #[must_use]
+    pub fn session(&self) -> Arc<Session> {
+        self.group.lock().session.clone()
+    }
+
+    /// Whether the process is its session's leader.
+    #[must_use]
+    pub fn is_session_leader(&self) -> bool {
+        self.session().id == self.pid
+    }
+
+    /// A resource limit.
+    #[must_use]
+    pub fn limit(&self, resource: Resource) -> Limit {
+        let none = Limit { soft: Limits::INFINITY, hard: Limits::INFINITY };
+        self.limits.lock().get(resource as u32).unwrap_or(none)
+    }
+
+    /// The number of descriptors the process may have: what `RLIMIT_NOFILE` says.
+    #[must_use]
+    pub fn descriptor_limit(&self) -> usize {
+        usize::try_from(self.limit(Resource::OpenFiles).soft).unwrap_or(usize::MAX)
+    }
+
+    /// The actions of signals.
+    #[must_use]
+    pub fn actions(&self) -> Arc<SpinLock<Actions>> {
+        self.actions.lock().clone()
+    }
+
+    /// The number of threads that have not ended.
+    #[must_use]
+    pub fn thread_count(&self) -> usize {
+        self.state.lock().threads.len()
+    }
+
+    /// The thread with the smallest number from `from` on, to walk the threads without holding a lock.
+    #[must_use]
+    pub fn next_thread(&self, from: i32) -> Option<Arc<Thread>> {
+        let state = self.state.lock();
+        state.threads.iter().filter(|thread| thread.tid() >= from).min_by_key(|thread| thread.tid()).cloned()
+    }
+
+    /// The thread that stands for the process: its first, or any other when that has ended. `None` for a zombie.
+    #[must_use]
+    pub fn main_thread(&self) -> Option<Arc<Thread>> {
+        let state = self.state.lock();
+        state.threads.iter().find(|thread| thread.tid() == self.pid).or(state.threads.first()).cloned()
+    }
+
+    /// Who the process acts as; `None` for a zombie.
+    #[must_use]
+    pub fn credentials(&self) -> Option<Arc<Credentials>> {
+        self.main_thread().map(|thread| thread.credentials())
+    }
+
+    /// How the process ended, once its last thread has.
+    #[must_use]
+    pub fn exit_status(&self) -> Option<ExitStatus> {
+        self.state.lock().ended
+    }
+
+    /// The program's file.
+    #[must_use]
+    pub fn executable(&self) -> Option<Arc<OpenFile>> {
+        self.executable.lock().clone()
+    }
+
+    /// Completes when the process has ended, and says how. For coroutines of the kernel.
+    pub async fn wait_for_end(self: &Arc<Self>) -> ExitStatus {
+        loop {
+            if let Some(status) = self.exit_status() {
+                return status;
+            }
+            // Without memory for a watch, look again when everyone else has had a turn.
+            if crate::sync::until(&self.ended, || self.exit_status().is_some()).await.is_err() {
+                crate::schedule::yield_now().await;
+            }
+        }
+    }
+
+    /// User and system time used by all threads, in nanoseconds.
+    #[must_use]
+    pub fn cpu_times(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        let ended =
+            (self.times.ended_user.load(Ordering::Relaxed), self.times.ended_system.load(Ordering::Relaxed));
+        state
+            .threads
+            .iter()
+            .map(|thread| thread.cpu_times())
+            .fold(ended, |sum, each| (sum.0 + each.0, sum.1 + each.1))
+    }
+
+    /// User and system time of the children that were waited for, in nanoseconds.
+    #[must_use]
+    pub fn children_times(&self) -> (u64, u64) {
+        let times = &self.times;
+        (times.children_user.load(Ordering::Relaxed), times.children_system.load(Ordering::Relaxed))
+    }
+}
