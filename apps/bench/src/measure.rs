@@ -1,0 +1,36 @@
+//! Timing, and the lines in which results are printed.
+
+use std::time::Instant;
+
+/// Prints one result.
+pub fn report(name: &str, iterations: u64, nanoseconds: u128) {
+    println!("result {name} {iterations} {nanoseconds}");
+}
+
+/// Runs `step` for a warm-up of a tenth of the iterations and then `iterations` times under the clock; prints the
+/// result.
+pub fn repeat<E: std::fmt::Display>(
+    name: &str,
+    iterations: u64,
+    mut step: impl FnMut() -> Result<(), E>,
+) -> Result<(), String> {
+    let mut all = |count| (0..count).try_for_each(|_| step()).map_err(|error| format!("{name}: {error}"));
+    all(iterations.div_ceil(10))?;
+    let begin = Instant::now();
+    all(iterations)?;
+    report(name, iterations, begin.elapsed().as_nanos());
+    Ok(())
+}
+
+/// Turns the usual -1 of a C function into the error it left.
+pub fn check(result: i64) -> Result<i64, std::io::Error> {
+    if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Binds the calling thread to one CPU.
+pub fn pin(cpu: usize) -> Result<(), String> {
+    let mut set = nix::sched::CpuSet::new();
+    set.set(cpu).map_err(|error| error.to_string())?;
+    nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set)
+        .map_err(|error| format!("no CPU {cpu}: {error}"))
+}

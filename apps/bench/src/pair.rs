@@ -1,0 +1,204 @@
+//! Two sides that hand one byte, or one word, back and forth:
+//! `pair n=ROUNDS via=pipe|unix|futex|eventfd with=thread|fork|exec [cpus=1|2]`.
+//!
+//! A round is there and back. With `cpus=1` both sides are bound to CPU 0, with 2 to CPUs 0 and 1.
+#![allow(unsafe_code, reason = "fork, futex and inherited descriptors have no safe form")]
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::arguments::Arguments;
+use crate::measure::{check, pin, report};
+
+/// One side's ends.
+enum End {
+    Files { from: File, to: File },
+    Words(&'static [AtomicU32; 2], usize),
+}
+
+/// Descriptors of the other side when it is exec'ed.
+const CHILD_FROM: RawFd = 40;
+const CHILD_TO: RawFd = 41;
+
+/// Runs one pair.
+pub fn run(arguments: &Arguments) -> Result<(), String> {
+    let rounds = arguments.number("n", 10_000)?;
+    let (via, with) = (arguments.text("via", "pipe"), arguments.text("with", "fork"));
+    let cpus = arguments.number("cpus", 1)?;
+    if arguments.text("role", "") == "child" {
+        pin(cpus as usize - 1)?;
+        return echo(child_end(via)?, total(rounds)).map_err(|error| format!("child: {error}"));
+    }
+    let (own, other) = ends(via).map_err(|error| error.to_string())?;
+    let run_parent = || -> Result<u128, String> {
+        pin(0)?;
+        drive(own, rounds).map_err(|error| format!("parent: {error}"))
+    };
+    let nanoseconds = match with {
+        "thread" => {
+            let thread = std::thread::spawn(move || {
+                pin(cpus as usize - 1)?;
+                echo(other, total(rounds)).map_err(|error| format!("thread: {error}"))
+            });
+            let result = run_parent()?;
+            thread.join().map_err(|_| "the thread panicked")??;
+            result
+        }
+        // SAFETY: there is one thread.
+        "fork" => match unsafe { nix::unistd::fork() }.map_err(|error| error.to_string())? {
+            nix::unistd::ForkResult::Child => {
+                let ok = pin(cpus as usize - 1).is_ok() && echo(other, total(rounds)).is_ok();
+                // SAFETY: `_exit` has no preconditions; exit handlers belong to the parent.
+                unsafe { libc::_exit(i32::from(!ok)) }
+            }
+            nix::unistd::ForkResult::Parent { child } => {
+                drop(other);
+                let result = run_parent()?;
+                nix::sys::wait::waitpid(child, None).map_err(|error| error.to_string())?;
+                result
+            }
+        },
+        "exec" => {
+            let End::Files { from, to } = other else {
+                println!("absent {via}-exec: a word of private memory is not there after exec");
+                return Ok(());
+            };
+            let mut child = spawn_self(arguments, rounds, cpus, &from, &to)?;
+            drop((from, to));
+            let result = run_parent()?;
+            child.wait().map_err(|error| error.to_string())?;
+            result
+        }
+        _ => return Err(format!("unknown partner '{with}'")),
+    };
+    report(&format!("{via}-{with}-{cpus}"), rounds, nanoseconds);
+    Ok(())
+}
+
+/// Rounds with the warm-up.
+const fn total(rounds: u64) -> u64 {
+    rounds + rounds.div_ceil(10)
+}
+
+fn spawn_self(
+    arguments: &Arguments,
+    rounds: u64,
+    cpus: u64,
+    from: &File,
+    to: &File,
+) -> Result<std::process::Child, String> {
+    use std::os::unix::process::CommandExt;
+    let (from, to) = (from.as_raw_fd(), to.as_raw_fd());
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["pair", "role=child"]);
+    command.args([
+        format!("n={rounds}"),
+        format!("cpus={cpus}"),
+        format!("via={}", arguments.text("via", "pipe")),
+    ]);
+    // SAFETY: dup2 is allowed between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            check(libc::dup2(from, CHILD_FROM).into())?;
+            check(libc::dup2(to, CHILD_TO).into()).map(drop)
+        });
+    }
+    command.spawn().map_err(|error| error.to_string())
+}
+
+fn child_end(via: &str) -> Result<End, String> {
+    if via == "futex" {
+        return Err("a futex pair has no exec'ed side".to_owned());
+    }
+    // SAFETY: the parent put these descriptors there for this process alone.
+    Ok(unsafe { End::Files { from: File::from_raw_fd(CHILD_FROM), to: File::from_raw_fd(CHILD_TO) } })
+}
+
+fn files(from: impl Into<OwnedFd>, to: impl Into<OwnedFd>) -> End {
+    End::Files { from: File::from(from.into()), to: File::from(to.into()) }
+}
+
+fn ends(via: &str) -> Result<(End, End), std::io::Error> {
+    match via {
+        "pipe" => {
+            let (there_reader, there_writer) = nix::unistd::pipe()?;
+            let (back_reader, back_writer) = nix::unistd::pipe()?;
+            Ok((files(back_reader, there_writer), files(there_reader, back_writer)))
+        }
+        "unix" => {
+            let (left, right) = UnixStream::pair()?;
+            let (left_copy, right_copy) = (left.try_clone()?, right.try_clone()?);
+            Ok((files(left, left_copy), files(right, right_copy)))
+        }
+        "futex" => {
+            // SAFETY: a new mapping, never unmapped; atomics may be shared with a forked process.
+            let words: &'static [AtomicU32; 2] = unsafe {
+                let memory = libc::mmap(
+                    std::ptr::null_mut(),
+                    4096,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                    -1,
+                    0,
+                );
+                if memory == libc::MAP_FAILED {
+                    return Err(std::io::Error::last_os_error());
+                }
+                &*memory.cast()
+            };
+            Ok((End::Words(words, 0), End::Words(words, 1)))
+        }
+        _ => Err(std::io::Error::other(format!("unknown channel '{via}'"))),
+    }
+}
+
+fn drive(mut end: End, rounds: u64) -> Result<u128, std::io::Error> {
+    let mut round = || end.send().and_then(|()| end.receive());
+    (0..rounds.div_ceil(10)).try_for_each(|_| round())?;
+    let begin = std::time::Instant::now();
+    (0..rounds).try_for_each(|_| round())?;
+    Ok(begin.elapsed().as_nanos())
+}
+
+fn echo(mut end: End, rounds: u64) -> Result<(), std::io::Error> {
+    (0..rounds).try_for_each(|_| end.receive().and_then(|()| end.send()))
+}
+
+impl End {
+    fn send(&mut self) -> Result<(), std::io::Error> {
+        match self {
+            Self::Files { to, .. } => to.write_all(b"x"),
+            Self::Words(words, own) => {
+                let word = &words[1 - *own];
+                word.store(1, Ordering::Release);
+                futex(word, libc::FUTEX_WAKE, 1).map(drop)
+            }
+        }
+    }
+
+    fn receive(&mut self) -> Result<(), std::io::Error> {
+        match self {
+            Self::Files { from, .. } => from.read_exact(&mut [0]),
+            Self::Words(words, own) => {
+                let word = &words[*own];
+                while word.compare_exchange(1, 0, Ordering::Acquire, Ordering::Relaxed).is_err() {
+                    match futex(word, libc::FUTEX_WAIT, 0) {
+                        Err(error) if error.raw_os_error() != Some(libc::EAGAIN) => return Err(error),
+                        _ => {}
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn futex(word: &AtomicU32, operation: libc::c_int, value: u32) -> Result<i64, std::io::Error> {
+    let no_timeout = std::ptr::null::<libc::timespec>();
+    // SAFETY: the word is a live atomic; the call reads it and sleeps or wakes.
+    check(unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, no_timeout) })
+}

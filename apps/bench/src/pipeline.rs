@@ -1,0 +1,59 @@
+//! Experiment B of papers 1 and 2, with threads: `pipeline n=THREADS bytes=1|256|4096`.
+//!
+//! N + 1 pipes in a chain: thread i reads `bytes` bytes from pipe i, writes them to pipe i + 1 and closes its writing
+//! end. Main writes into the first pipe and reads from the last.
+
+use std::fs::File;
+use std::io::{Read, Write};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use crate::arguments::Arguments;
+use crate::measure::report;
+
+const STACK_BYTES: usize = 64 << 10;
+
+/// Runs one chain; the time is from the first write until the last byte has arrived and all threads have ended.
+pub fn run(arguments: &Arguments) -> Result<(), String> {
+    let count = arguments.number("n", 200)?;
+    let bytes = arguments.number("bytes", 1)? as usize;
+    allow_descriptors(2 * (count + 1) + 16)?;
+    let pipe = || nix::unistd::pipe().map_err(|error| format!("pipe: {error}"));
+    let (first, writer) = pipe()?;
+    let mut input = File::from(first);
+    let mut threads = Vec::new();
+    for number in 1..=count {
+        let (reader, writer) = pipe()?;
+        let (mut from, mut to) = (std::mem::replace(&mut input, File::from(reader)), File::from(writer));
+        let step = move || -> Result<(), std::io::Error> {
+            let mut buffer = vec![0; bytes];
+            from.read_exact(&mut buffer)?;
+            to.write_all(&buffer)
+        };
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(step);
+        threads.push(thread.map_err(|error| format!("thread {number}: {error}"))?);
+    }
+    let data = vec![7; bytes];
+    let mut result = vec![0; bytes];
+    let begin = std::time::Instant::now();
+    File::from(writer).write_all(&data).map_err(|error| error.to_string())?;
+    input.read_exact(&mut result).map_err(|error| error.to_string())?;
+    for thread in threads {
+        thread.join().map_err(|_| "a thread panicked")?.map_err(|error| error.to_string())?;
+    }
+    let elapsed = begin.elapsed().as_nanos();
+    if result != data {
+        return Err("the bytes that arrived are not those that were sent".to_owned());
+    }
+    report(&format!("pipeline-{bytes}-{count}"), count, elapsed);
+    Ok(())
+}
+
+fn allow_descriptors(needed: u64) -> Result<(), String> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|error| error.to_string())?;
+    if soft >= needed {
+        return Ok(());
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, needed, hard.max(needed))
+        .map_err(|error| format!("{needed} descriptors: {error}"))
+}
