@@ -1,0 +1,38 @@
+//! Builds the backing file of a guest by hand: `mkimage OUT PROGRAM [HOST-PATH[:GUEST-PATH]]...`, or with a directory
+//! as root `mkimage OUT --root DIRECTORY PROGRAM`. `--bare` before PROGRAM leaves the base out.
+//!
+//! Prints offset and length of the image in the file, as `heddle.image` takes them, and the program's path.
+
+use std::error::Error;
+use std::fs::File;
+use std::path::PathBuf;
+
+use heddle_abi::boot::IMAGE_OFFSET;
+use heddle_image::{ImageRequest, assemble, write_backing};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let mut next = |what| arguments.next().ok_or(format!("mkimage: {what} is missing"));
+    let out = next("OUT")?;
+    let (mut bare, mut root) = (false, None);
+    let program = loop {
+        match next("PROGRAM")?.as_str() {
+            "--bare" => bare = true,
+            "--root" => root = Some(PathBuf::from(next("DIRECTORY")?)),
+            program => break program.to_owned(),
+        }
+    };
+    let mut request = ImageRequest::new(program);
+    (request.bare, request.root) = (bare, root);
+    for argument in arguments {
+        let (from, to) = argument.split_once(':').unwrap_or((&argument, &argument));
+        request.add.push((std::path::absolute(from)?, std::path::absolute(to)?));
+    }
+    let mut assembly = assemble(&request)?;
+    for warning in assembly.root.take_warnings() {
+        eprintln!("{warning}");
+    }
+    let length = write_backing(&mut File::create(&out)?, assembly.root.tree(), &mut |_| {})?;
+    println!("{IMAGE_OFFSET:#x},{length:#x} {}", assembly.program.display());
+    Ok(())
+}

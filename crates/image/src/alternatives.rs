@@ -1,0 +1,104 @@
+//! Debian's alternatives: generic names such as `awk` that link through `/etc/alternatives` to one of several
+//! programs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::{Error, Root};
+
+/// Where the links between the generic name and the program are.
+const DIRECTORY: &str = "/etc/alternatives";
+
+/// One program that a generic name may stand for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    pub path: PathBuf,
+    pub priority: i32,
+    /// Targets of names that go along, such as manual pages, by name.
+    pub slaves: BTreeMap<String, PathBuf>,
+}
+
+/// A generic name with all that it may stand for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// The generic name's own path, such as `/usr/bin/awk`.
+    pub link: PathBuf,
+    /// Paths of names that go along, by name.
+    pub slave_links: BTreeMap<String, PathBuf>,
+    pub choices: Vec<Choice>,
+    /// What the administrator chose.
+    pub chosen: Option<PathBuf>,
+}
+
+/// Groups by name.
+pub type Groups = BTreeMap<String, Group>;
+
+/// The host's groups, from dpkg's `directory`.
+pub fn of_host(directory: &Path) -> Groups {
+    let mut groups = Groups::new();
+    let entries = fs::read_dir(directory.join("alternatives")).into_iter().flatten().flatten();
+    for entry in entries {
+        let (Ok(name), Ok(text)) = (entry.file_name().into_string(), fs::read_to_string(entry.path())) else {
+            continue;
+        };
+        if let Some(mut group) = parse(&text) {
+            group.chosen = fs::read_link(Path::new(DIRECTORY).join(&name)).ok();
+            groups.insert(name, group);
+        }
+    }
+    groups
+}
+
+/// A group as `update-alternatives` stores it: the mode, the link, pairs of slave name and slave link, an empty line,
+/// then for each choice its path, priority and one line for each slave, perhaps empty.
+fn parse(text: &str) -> Option<Group> {
+    let mut lines = text.lines();
+    let _mode = lines.next()?;
+    let mut group = Group { link: lines.next()?.into(), ..Group::default() };
+    let mut slaves = Vec::new();
+    while let Some(name) = lines.next().filter(|line| !line.is_empty()) {
+        slaves.push(name.to_owned());
+        group.slave_links.insert(name.to_owned(), lines.next()?.into());
+    }
+    while let Some(path) = lines.next().filter(|line| !line.is_empty()) {
+        let mut choice =
+            Choice { path: path.into(), priority: lines.next()?.parse().ok()?, slaves: BTreeMap::new() };
+        for slave in &slaves {
+            let target = lines.next()?;
+            if !target.is_empty() {
+                choice.slaves.insert(slave.clone(), target.into());
+            }
+        }
+        group.choices.push(choice);
+    }
+    Some(group)
+}
+
+/// Makes the links of all groups of which a program is there.
+pub fn install(root: &mut Root, groups: &Groups) -> Result<(), Error> {
+    for (name, group) in groups {
+        let present: Vec<&Choice> =
+            group.choices.iter().filter(|choice| root.find(&choice.path).is_some()).collect();
+        let chosen = present.iter().find(|choice| Some(&choice.path) == group.chosen.as_ref());
+        // Of equal priorities `update-alternatives` keeps the first.
+        let best = present.iter().rev().max_by_key(|choice| choice.priority);
+        let Some(choice) = chosen.or(best) else {
+            continue;
+        };
+        link(root, name, &group.link, &choice.path)?;
+        for (slave, target) in &choice.slaves {
+            match group.slave_links.get(slave) {
+                Some(path) if root.find(target).is_some() => link(root, slave, path, target)?,
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn link(root: &mut Root, name: &str, path: &Path, target: &Path) -> Result<(), Error> {
+    let middle = Path::new(DIRECTORY).join(name);
+    root.link_default(path, &middle)?;
+    root.link_default(&middle, target)
+}

@@ -1,0 +1,83 @@
+//! Root images for Heddle guests.
+//!
+//! A request names a program and where the root comes from: the packages installed on this host, packages from
+//! Debian's archive, or a directory. The answer is a file to back the guest's memory with, which holds an EROFS image
+//! at [`IMAGE_OFFSET`](heddle_abi::boot::IMAGE_OFFSET).
+//!
+//! - `assemble`: from a request to a [`Root`]; `host`, `dpkg`, `alternatives`, `finish` are its parts.
+//! - `program`, `loader`, `elf`: what must be there for a program to start. They look through a `View`, so that the
+//!   same search finds the files on the host and checks the finished root.
+//! - `backing`: the file.
+
+mod alternatives;
+mod assemble;
+mod backing;
+mod dpkg;
+mod elf;
+mod error;
+mod finish;
+mod host;
+mod ld_cache;
+mod loader;
+mod program;
+mod root;
+mod view;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+pub use assemble::{Assembly, assemble};
+pub use backing::write as write_backing;
+pub use elf::Architecture;
+pub use error::Error;
+pub use root::Root;
+
+/// What a root image is to hold.
+#[derive(Clone, Debug)]
+pub struct ImageRequest {
+    /// The program: a name for the search path, or a path.
+    pub program: OsString,
+    /// Leave the host's Essential packages out.
+    pub bare: bool,
+    /// Files and directories of the host, and where they go in the guest: both absolute.
+    pub add: Vec<(PathBuf, PathBuf)>,
+    /// Packages to fetch instead of taking the host's.
+    pub debs: Vec<String>,
+    /// A directory to take as it is instead.
+    pub root: Option<PathBuf>,
+    /// Where programs are looked for on the host: its `PATH`.
+    pub search_path: OsString,
+    /// What relative paths are relative to: the working directory.
+    pub directory: PathBuf,
+    /// The machine the guest is.
+    pub architecture: Architecture,
+}
+
+impl ImageRequest {
+    /// A request for `program` as this process would run it.
+    #[must_use]
+    pub fn new(program: impl Into<OsString>) -> Self {
+        ImageRequest {
+            program: program.into(),
+            bare: false,
+            add: Vec::new(),
+            debs: Vec::new(),
+            root: None,
+            search_path: std::env::var_os("PATH").unwrap_or_default(),
+            directory: std::env::current_dir().unwrap_or_default(),
+            architecture: Architecture::HOST,
+        }
+    }
+}
+
+/// How far the making of an image has come.
+#[derive(Clone, Debug)]
+pub enum Progress {
+    /// Bytes of the image are being written.
+    Writing {
+        /// So many are written.
+        done: u64,
+        /// Of so many.
+        total: u64,
+    },
+}
