@@ -11,7 +11,10 @@ pub mod buffer;
 pub mod descriptor;
 pub mod open;
 
+use alloc::sync::Arc;
+
 use crate::error::{Attempt, Errno};
+use crate::process::Thread;
 use crate::sync::{Events, Watch};
 
 pub use buffer::IoBuffer;
@@ -32,6 +35,26 @@ pub trait File: Send + Sync {
     fn write(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
         let _ = (open, buffer, offset);
         Err(Errno::EINVAL.into())
+    }
+
+    /// Whether `thread` may read (`IN`) or write (`OUT`) now: the job control of terminals. `read` and `write` ask before
+    /// each attempt.
+    ///
+    /// # Errors
+    /// `EIO`, or `ERESTARTSYS` after the thread's process group was sent a signal.
+    fn before_transfer(&self, thread: &Arc<Thread>, events: Events) -> Result<(), Errno> {
+        let _ = (thread, events);
+        Ok(())
+    }
+
+    /// Whether an operation that stopped with [`crate::error::Halt::Block`] can go on. The same as readiness but where a
+    /// blocking read is content with other than what `poll` reports (`VMIN` and `VTIME` of terminals).
+    ///
+    /// # Errors
+    /// `ENOMEM` when the watch could not be registered.
+    fn can_go_on(&self, open: &OpenFile, watch: &Watch, events: Events) -> Result<bool, Errno> {
+        let ready = self.poll(open, Some(watch), events)?;
+        Ok(ready.intersects(events | Events::ERR | Events::HUP))
     }
 
     /// What the object is ready for now, after registering `watch` (if there is one) for `events` at every queue

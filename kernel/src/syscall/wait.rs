@@ -97,8 +97,7 @@ impl Thread {
                 }
                 Err(Halt::Block) => {
                     self.wait_until(WaitKind::Interruptible, |watch| {
-                        let ready = open.file.poll(open, Some(watch), events)?;
-                        Ok(ready.intersects(events | Events::ERR | Events::HUP).then_some(()))
+                        Ok(open.file.can_go_on(open, watch, events)?.then_some(()))
                     })
                     .await?;
                 }
