@@ -8,7 +8,7 @@ use std::fs::File;
 use std::path::PathBuf;
 
 use heddle_abi::boot::IMAGE_OFFSET;
-use heddle_image::{ImageRequest, assemble, write_backing};
+use heddle_image::{Cache, ImageRequest, assemble, write_backing};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (from, to) = argument.split_once(':').unwrap_or((&argument, &argument));
         request.add.push((std::path::absolute(from)?, std::path::absolute(to)?));
     }
-    let mut assembly = assemble(&request)?;
+    let mut assembly = assemble(&request, &Cache::of_user()?, &mut |_| {})?;
     for warning in assembly.root.take_warnings() {
         eprintln!("{warning}");
     }

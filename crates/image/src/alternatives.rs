@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::{Error, Root};
 
 /// Where the links between the generic name and the program are.
-const DIRECTORY: &str = "/etc/alternatives";
+pub const DIRECTORY: &str = "/etc/alternatives";
 
 /// One program that a generic name may stand for.
 #[derive(Clone, Debug, PartialEq, Eq)]

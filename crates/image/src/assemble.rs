@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use crate::dpkg::{self, Database};
 use crate::host::{Importer, hops};
+use crate::stamp::Stamp;
 use crate::view::Host;
-use crate::{Error, ImageRequest, Root, alternatives, finish, program};
+use crate::{Cache, Error, ImageRequest, Progress, Root, alternatives, finish, ld_cache, program};
 
 /// Where programs are in a guest whose root has nothing to do with the host's search path.
 const GUEST_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -35,38 +36,60 @@ pub struct Assembly {
     pub root: Root,
     /// The program's path in the guest.
     pub program: PathBuf,
+    /// What on the host decided about all this.
+    pub(crate) stamps: Vec<Stamp>,
+    /// The packages that files come from, where they don't come from the host.
+    pub(crate) archives: Vec<PathBuf>,
 }
 
-/// Puts together what `request` asks for.
-pub fn assemble(request: &ImageRequest) -> Result<Assembly, Error> {
+/// Puts together what `request` asks for; packages are fetched into `cache`.
+pub fn assemble(
+    request: &ImageRequest,
+    cache: &Cache,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Assembly, Error> {
+    let _ = (cache, progress);
     let mut root = Root::default();
-    let (mut program, search_path) = if let Some(directory) = &request.root {
-        Importer::new(&mut root).subtree(directory, Path::new("/"))?;
-        (None, OsStr::new(GUEST_PATH))
+    let mut stamps = Vec::new();
+    let mut program = None;
+    let mut search_path = OsStr::new(GUEST_PATH);
+    if let Some(directory) = &request.root {
+        let mut importer = Importer::new(&mut root);
+        importer.subtree(directory, Path::new("/"))?;
+        stamps = importer.stamps;
     } else {
-        (Some(from_host(request, &mut root)?), request.search_path.as_os_str())
-    };
+        program = Some(from_host(request, &mut root, &mut stamps)?);
+        search_path = &request.search_path;
+    }
     for (from, to) in &request.add {
         if let Err(error) = fs::symlink_metadata(from) {
             return Err(Error::Read(from.clone(), error));
         }
-        Importer::new(&mut root).subtree(from, to)?;
+        let mut importer = Importer::new(&mut root);
+        importer.subtree(from, to)?;
+        stamps.append(&mut importer.stamps);
     }
     finish::times(&mut root);
-    if program.is_none() {
-        program = Some(program::search(&root, &request.program, search_path, Path::new("/"))?);
-    }
-    let program = program.unwrap_or_default();
+    let program = match program {
+        Some(program) => program,
+        None => program::search(&root, &request.program, search_path, Path::new("/"))?,
+    };
     program::trace(&root, &program, search_path, request.architecture)?;
-    Ok(Assembly { root, program })
+    Ok(Assembly { root, program, stamps, archives: Vec::new() })
 }
 
 /// The program as it is on this host, with its packages or libraries, on the host's base.
-fn from_host(request: &ImageRequest, root: &mut Root) -> Result<PathBuf, Error> {
+fn from_host(request: &ImageRequest, root: &mut Root, stamps: &mut Vec<Stamp>) -> Result<PathBuf, Error> {
     let search_path = &request.search_path;
+    let admin = Path::new(dpkg::ADMIN_DIRECTORY);
+    let deciding = ["status", "diversions", "alternatives"].map(|name| admin.join(name));
+    stamps.extend(deciding.iter().map(|path| Stamp::of(path)));
+    stamps.extend([ld_cache::PATH, alternatives::DIRECTORY].map(|path| Stamp::of(Path::new(path))));
+    stamps.extend(
+        program::candidates(&request.program, search_path, &request.directory).map(|path| Stamp::of(&path)),
+    );
     let program = program::search(&Host, &request.program, search_path, &request.directory)?;
     let steps = program::trace(&Host, &program, search_path, request.architecture)?;
-    let admin = Path::new(dpkg::ADMIN_DIRECTORY);
     let database = Database::open(admin, request.architecture.debian()).map_err(Error::NoDpkg)?;
 
     let mut packages: BTreeSet<usize> =
@@ -94,8 +117,11 @@ fn from_host(request: &ImageRequest, root: &mut Root) -> Result<PathBuf, Error> 
     }
     for &package in &packages {
         for path in database.files(package).map_err(Error::NoDpkg)? {
+            // The database tells of every other change.
+            importer.watch = path.starts_with("/etc") && !path.is_dir();
             importer.entry(&path, &path)?;
         }
+        importer.watch = true;
         for (name, path) in GENERATED {
             if database.name(package) == name {
                 importer.subtree(Path::new(path), Path::new(path))?;
@@ -105,6 +131,7 @@ fn from_host(request: &ImageRequest, root: &mut Root) -> Result<PathBuf, Error> 
     for path in files.iter().chain(&libraries) {
         importer.chain(path)?;
     }
+    stamps.append(&mut importer.stamps);
     alternatives::install(root, &alternatives::of_host(admin))?;
     finish::skeleton(root)?;
     finish::loader_cache(root, request.architecture, &libraries)?;

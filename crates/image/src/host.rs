@@ -10,26 +10,41 @@ use std::path::{Component, Path, PathBuf};
 use heddle_erofs::Time;
 use heddle_erofs::write::{Attributes, Content, NodeId, Source};
 
+use crate::stamp::Stamp;
 use crate::{Error, Root};
 
 /// Copies files of the host into a [`Root`]: their description at once, their bytes when the image is written.
 #[derive(Debug)]
 pub struct Importer<'a> {
     pub root: &'a mut Root,
+    /// Whether an image stands only as long as the files that come now stay the same. Files of installed packages
+    /// don't need that: the package database tells when they change.
+    pub watch: bool,
+    /// What the watched files looked like when they were described.
+    pub stamps: Vec<Stamp>,
+    /// Whether directories come with their times.
+    dated: bool,
     /// Files with several names, by device and inode number.
     shared: HashMap<(u64, u64), NodeId>,
 }
 
 impl<'a> Importer<'a> {
     pub fn new(root: &'a mut Root) -> Self {
-        Importer { root, shared: HashMap::new() }
+        Importer { root, watch: true, stamps: Vec::new(), dated: false, shared: HashMap::new() }
     }
 
     /// Puts the host's file or directory `from` at `to`, without what is in a directory and with symbolic links as
     /// they are. What the user may not read is left out with a warning.
     pub fn entry(&mut self, from: &Path, to: &Path) -> Result<(), Error> {
+        if self.watch {
+            self.stamps.push(Stamp::of(from));
+        }
+        self.place(from, to)
+    }
+
+    fn place(&mut self, from: &Path, to: &Path) -> Result<(), Error> {
         match fs::symlink_metadata(from) {
-            Ok(metadata) => self.entry_with(from, to, &metadata),
+            Ok(metadata) => self.place_with(from, to, &metadata),
             // Hosts leave out parts of packages (documentation in containers), and some files come and go.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 Ok(())
@@ -42,11 +57,13 @@ impl<'a> Importer<'a> {
         }
     }
 
-    fn entry_with(&mut self, from: &Path, to: &Path, metadata: &Metadata) -> Result<(), Error> {
+    fn place_with(&mut self, from: &Path, to: &Path, metadata: &Metadata) -> Result<(), Error> {
         let attributes = attributes_of(metadata);
         let kind = metadata.file_type();
         if kind.is_dir() {
-            self.root.put_directory(to, attributes)?;
+            // Directories of the system change with files that are none of the image's; they get times in the end.
+            let mtime = if self.dated { attributes.mtime } else { Time::default() };
+            self.root.put_directory(to, Attributes { mtime, ..attributes })?;
             return Ok(());
         }
         let identity = (metadata.dev(), metadata.ino());
@@ -84,6 +101,7 @@ impl<'a> Importer<'a> {
 
     /// Puts everything in and below the host's `from` at `to`.
     pub fn subtree(&mut self, from: &Path, to: &Path) -> Result<(), Error> {
+        self.dated = true;
         let mut open = vec![(from.to_owned(), to.to_owned())];
         while let Some((from, to)) = open.pop() {
             self.entry(&from, &to)?;
@@ -102,6 +120,7 @@ impl<'a> Importer<'a> {
                 open.push((from.join(&name), to.join(&name)));
             }
         }
+        self.dated = false;
         Ok(())
     }
 
@@ -109,7 +128,12 @@ impl<'a> Importer<'a> {
     /// and symbolic links on the way.
     pub fn chain(&mut self, path: &Path) -> Result<(), Error> {
         for step in hops(path) {
-            self.entry(&step, &step)?;
+            // Directories on the way change with every file that comes and goes in them.
+            if step.is_symlink() || !step.is_dir() {
+                self.entry(&step, &step)?;
+            } else {
+                self.place(&step, &step)?;
+            }
         }
         Ok(())
     }

@@ -8,19 +8,24 @@
 //! - `program`, `loader`, `elf`: what must be there for a program to start. They look through a `View`, so that the
 //!   same search finds the files on the host and checks the finished root.
 //! - `backing`: the file.
+//! - [`Cache`]: keeps files, `key` names them, `memo` and `stamp` tell whether an answer still holds.
 
 mod alternatives;
 mod assemble;
 mod backing;
+mod cache;
 mod dpkg;
 mod elf;
 mod error;
 mod finish;
 mod host;
+mod key;
 mod ld_cache;
 mod loader;
+mod memo;
 mod program;
 mod root;
+mod stamp;
 mod view;
 
 use std::ffi::OsString;
@@ -28,6 +33,7 @@ use std::path::PathBuf;
 
 pub use assemble::{Assembly, assemble};
 pub use backing::write as write_backing;
+pub use cache::{Cache, CachedImage, Cleaned, Image};
 pub use elf::Architecture;
 pub use error::Error;
 pub use root::Root;
@@ -73,6 +79,8 @@ impl ImageRequest {
 /// How far the making of an image has come.
 #[derive(Clone, Debug)]
 pub enum Progress {
+    /// Files are being looked for.
+    Assembling,
     /// Bytes of the image are being written.
     Writing {
         /// So many are written.

@@ -21,7 +21,7 @@ const SCRIPT_HEAD: u64 = 256;
 pub fn search(view: &dyn View, name: &OsStr, path: &OsStr, directory: &Path) -> Result<PathBuf, Error> {
     let missing = || Error::ProgramNotFound(name.to_string_lossy().into_owned());
     if name.as_bytes().contains(&b'/') {
-        let path = clean(&directory.join(name));
+        let path = candidates(name, path, directory).next().ok_or_else(missing)?;
         return match view.look(&path) {
             Target::Missing => Err(missing()),
             Target::Other => Err(Error::NotExecutable(path)),
@@ -33,8 +33,7 @@ pub fn search(view: &dyn View, name: &OsStr, path: &OsStr, directory: &Path) -> 
         return Err(missing());
     }
     let mut unusable = None;
-    for place in path.as_bytes().split(|&byte| byte == b':') {
-        let candidate = clean(&directory.join(OsStr::from_bytes(place)).join(name));
+    for candidate in candidates(name, path, directory) {
         match view.file(&candidate) {
             Some(found) if found.permissions & 0o111 != 0 => return Ok(candidate),
             Some(_) => unusable = unusable.or(Some(candidate)),
@@ -42,6 +41,17 @@ pub fn search(view: &dyn View, name: &OsStr, path: &OsStr, directory: &Path) -> 
         }
     }
     Err(unusable.map_or_else(missing, Error::NotExecutable))
+}
+
+/// Where `name` is looked for, in order.
+pub fn candidates<'a>(
+    name: &'a OsStr,
+    path: &'a OsStr,
+    directory: &'a Path,
+) -> impl Iterator<Item = PathBuf> + 'a {
+    let path = if name.as_bytes().contains(&b'/') { OsStr::new("") } else { path };
+    let places = path.as_bytes().split(|&byte| byte == b':');
+    places.map(move |place| clean(&directory.join(OsStr::from_bytes(place)).join(name)))
 }
 
 /// The path without `.`; `..` is left to the file system, where symbolic links decide what it means.

@@ -1,0 +1,314 @@
+//! The cache of images, shared by all runs of a user.
+//!
+//! ```text
+//! images/KEY      a backing file, written once, never changed
+//! memos/REQUEST   which image answers a request, and until when
+//! locks/KEY       held while an image is made, so that two runs don't make the same one
+//! packages/       what apt fetched
+//! ```
+//!
+//! Who uses an image holds a shared lock on its file; cleaning takes an exclusive one before it removes the file, and
+//! leaves alone what it can't lock. A lock is only worth something on the file that the path names at that moment: it
+//! may have been removed between opening and locking, so every lock is followed by a look whether it is still there.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use heddle_abi::boot::IMAGE_OFFSET;
+use rustix::fs::{FlockOperation, flock};
+
+use crate::backing;
+use crate::memo::Memo;
+use crate::{Assembly, Error, ImageRequest, Progress, assemble, key};
+
+/// Prefix of files that are being written. Their writers hold them locked.
+const TEMPORARY: &str = "tmp-";
+
+/// A directory of images.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    directory: PathBuf,
+}
+
+/// An image in the cache, kept from being cleaned away as long as this lives.
+#[derive(Debug)]
+pub struct Image {
+    /// The file to back guest memory with.
+    pub path: PathBuf,
+    /// Where in it the image starts.
+    pub offset: u64,
+    /// The image's length in bytes.
+    pub length: u64,
+    /// The program's path in the guest.
+    pub program: PathBuf,
+    /// What was left out of the image or is out of date; empty when the image was made before.
+    pub warnings: Vec<String>,
+    /// The open file with its shared lock.
+    lock: File,
+}
+
+impl Image {
+    /// The open backing file. Its shared lock belongs to the open file: whoever inherits the descriptor holds it too.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.lock
+    }
+}
+
+/// An image as it lies in the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CachedImage {
+    /// Its backing file.
+    pub path: PathBuf,
+    /// The space it takes on disk.
+    pub size_bytes: u64,
+    /// Whether a machine runs from it now.
+    pub in_use: bool,
+}
+
+/// What [`Cache::clean`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cleaned {
+    /// The space that was freed.
+    pub freed_bytes: u64,
+    /// Images that are in use and stayed.
+    pub in_use: usize,
+}
+
+impl Cache {
+    /// The user's cache: `$XDG_CACHE_HOME/heddle`, or `~/.cache/heddle`.
+    pub fn of_user() -> Result<Self, Error> {
+        let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
+        base.map(|base| Cache::at(base.join("heddle"))).ok_or(Error::NoCacheDirectory)
+    }
+
+    /// A cache in `directory`, which is made when it is needed.
+    #[must_use]
+    pub fn at(directory: PathBuf) -> Self {
+        Cache { directory }
+    }
+
+    /// Where the cache is.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Where fetched packages are kept.
+    pub fn packages(&self) -> Result<PathBuf, Error> {
+        self.subdirectory("packages")
+    }
+
+    /// The image that `request` asks for, made if there is none.
+    pub fn image(&self, request: &ImageRequest, progress: &mut dyn FnMut(Progress)) -> Result<Image, Error> {
+        let memo_path = self.subdirectory("memos")?.join(key::of_request(request));
+        let memo = Memo::read(&memo_path);
+        if let Some(memo) = memo.as_ref().filter(|memo| memo.holds()) {
+            if let Some(image) = self.open(&memo.key, &memo.program)? {
+                return Ok(image);
+            }
+        }
+        progress(Progress::Assembling);
+        let mut assembly = match assemble(request, self, progress) {
+            Ok(assembly) => assembly,
+            // What was fetched before is better than nothing when there is no network.
+            Err(Error::Fetch(text)) => {
+                let before =
+                    memo.and_then(|memo| self.open(&memo.key, &memo.program).transpose()).transpose()?;
+                let mut image = before.ok_or_else(|| Error::Fetch(text.clone()))?;
+                image.warnings.push(format!("packages may be out of date: {text}"));
+                return Ok(image);
+            }
+            Err(error) => return Err(error),
+        };
+        let key = key::of_tree(assembly.root.tree(), &assembly.archives);
+        let mut image = self.open_or_make(&key, &assembly, progress)?;
+        let stamps = std::mem::take(&mut assembly.stamps);
+        let memo = Memo { key, program: assembly.program, stamps };
+        memo.write(&memo_path).map_err(|error| Error::Cache(memo_path, error))?;
+        image.warnings = assembly.root.take_warnings();
+        Ok(image)
+    }
+
+    /// All images.
+    pub fn images(&self) -> Result<Vec<CachedImage>, Error> {
+        let mut images = Vec::new();
+        for path in self.entries("images")? {
+            let finished =
+                path.file_name().is_some_and(|name| !name.to_string_lossy().starts_with(TEMPORARY));
+            if !finished {
+                continue;
+            }
+            if let Ok(metadata) = fs::metadata(&path) {
+                let in_use = File::open(&path).is_ok_and(|file| !try_lock(&file));
+                images.push(CachedImage { path, size_bytes: metadata.blocks() * 512, in_use });
+            }
+        }
+        images.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(images)
+    }
+
+    /// The space that the cache takes on disk.
+    pub fn size_bytes(&self) -> u64 {
+        size_of(&self.directory)
+    }
+
+    /// Removes everything but images that are in use.
+    pub fn clean(&self) -> Result<Cleaned, Error> {
+        let before = self.size_bytes();
+        let mut in_use = 0;
+        for name in ["images", "locks"] {
+            for path in self.entries(name)? {
+                // Opening a file that is gone by now is fine, and so is removing it twice.
+                let Ok(file) = File::open(&path) else { continue };
+                if try_lock(&file) {
+                    if is_at(&file, &path) {
+                        remove(&path)?;
+                    }
+                } else {
+                    in_use += usize::from(name == "images");
+                }
+            }
+        }
+        for path in self.entries("memos")? {
+            remove(&path)?;
+        }
+        let packages = self.directory.join("packages");
+        let lock = OpenOptions::new().write(true).open(packages.join("lock"));
+        // Without the lock file nothing was ever fetched; with the lock taken, somebody is fetching.
+        if lock.is_ok_and(|lock| try_lock(&lock)) {
+            fs::remove_dir_all(&packages).map_err(|error| Error::Cache(packages, error))?;
+        }
+        Ok(Cleaned { freed_bytes: before.saturating_sub(self.size_bytes()), in_use })
+    }
+
+    fn open_or_make(
+        &self,
+        key: &str,
+        assembly: &Assembly,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Image, Error> {
+        if let Some(image) = self.open(key, &assembly.program)? {
+            return Ok(image);
+        }
+        let _lock = lock_exclusive(&self.subdirectory("locks")?.join(key))?;
+        loop {
+            // Whoever held the lock before may have made it; whoever cleans may have removed it since.
+            if let Some(image) = self.open(key, &assembly.program)? {
+                return Ok(image);
+            }
+            self.make(key, assembly, progress)?;
+        }
+    }
+
+    fn make(&self, key: &str, assembly: &Assembly, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
+        let directory = self.subdirectory("images")?;
+        let at = |error| Error::Cache(directory.clone(), error);
+        let mut file = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(&directory).map_err(at)?;
+        lock(file.as_file(), FlockOperation::LockExclusive).map_err(at)?;
+        if !is_at(file.as_file(), file.path()) {
+            // Cleaned away before it was locked: the caller tries again.
+            return Ok(());
+        }
+        backing::write(file.as_file_mut(), assembly.root.tree(), progress).map_err(Error::Image)?;
+        // The name must not outlive a power failure that the contents didn't.
+        file.as_file().sync_data().map_err(at)?;
+        file.persist(directory.join(key)).map_err(|error| at(error.error))?;
+        Ok(())
+    }
+
+    /// The image of this name, locked, if there is one.
+    fn open(&self, key: &str, program: &Path) -> Result<Option<Image>, Error> {
+        let path = self.directory.join("images").join(key);
+        let at = |error| Error::Cache(path.clone(), error);
+        loop {
+            let lock = match File::open(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(at(error)),
+            };
+            self::lock(&lock, FlockOperation::LockShared).map_err(at)?;
+            if !is_at(&lock, &path) {
+                continue;
+            }
+            let length = lock.metadata().map_err(at)?.len().checked_sub(IMAGE_OFFSET + backing::HOLE);
+            let Some(length) = length else {
+                return Err(at(io::ErrorKind::UnexpectedEof.into()));
+            };
+            let (offset, program) = (IMAGE_OFFSET, program.to_owned());
+            return Ok(Some(Image { path, offset, length, program, warnings: Vec::new(), lock }));
+        }
+    }
+
+    fn subdirectory(&self, name: &str) -> Result<PathBuf, Error> {
+        let path = self.directory.join(name);
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
+        made.map_err(|error| Error::Cache(path.clone(), error))?;
+        Ok(path)
+    }
+
+    /// The paths in a subdirectory, which may be missing.
+    fn entries(&self, name: &str) -> Result<Vec<PathBuf>, Error> {
+        let path = self.directory.join(name);
+        match fs::read_dir(&path) {
+            Ok(entries) => Ok(entries.flatten().map(|entry| entry.path()).collect()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(Error::Cache(path, error)),
+        }
+    }
+}
+
+/// Opens and locks the file at `path`, made if missing; whoever else wants it waits until the file is dropped.
+pub fn lock_exclusive(path: &Path) -> Result<File, Error> {
+    let at = |error| Error::Cache(path.to_owned(), error);
+    loop {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(at)?;
+        lock(&file, FlockOperation::LockExclusive).map_err(at)?;
+        if is_at(&file, path) {
+            return Ok(file);
+        }
+    }
+}
+
+fn lock(file: &File, operation: FlockOperation) -> io::Result<()> {
+    loop {
+        match flock(file, operation) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Locks a file against everyone else, if nobody has it.
+fn try_lock(file: &File) -> bool {
+    flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+/// Whether `path` names this very file.
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
+        _ => false,
+    }
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::Cache(path.to_owned(), error)),
+        _ => Ok(()),
+    }
+}
+
+/// The space that a file, or all in and below a directory, takes on disk.
+fn size_of(path: &Path) -> u64 {
+    let Ok(metadata) = fs::symlink_metadata(path) else {
+        return 0;
+    };
+    let entries = if metadata.is_dir() { fs::read_dir(path).ok() } else { None };
+    let below = entries.into_iter().flatten().flatten().map(|entry| size_of(&entry.path()));
+    metadata.blocks() * 512 + below.sum::<u64>()
+}
