@@ -1,0 +1,302 @@
+//! The contents of a bucket at one time: what was carried over when the chunk was built, and a tail that grows.
+//!
+//! A request enters by putting its node into the first free slot of the tail. Slots fill strictly in order and
+//! never change again, so whoever fills slot `i` has judged exactly the nodes that are there: everything carried
+//! over and slots `0..i`. A chunk is closed when its tail is full or a seal sits in the first free slot; then its
+//! set of nodes is final and a successor can be built from it.
+#![allow(unsafe_code)] // A chunk is one block: a head, then slots, then entries, reached by offsets.
+
+use core::marker::PhantomData;
+use core::ptr::{self, NonNull};
+use core::slice;
+
+use crate::epoch::{Context, Header, OutOfMemory};
+use crate::node::{Node, follow};
+use crate::span::{Span, reaches};
+use crate::sync::{AtomicPtr, AtomicU32, Ordering};
+use crate::table::Bucket;
+
+/// Slots of a tail at least: a cache line of them.
+const SLOTS: usize = if cfg!(heddle_loom) { 2 } else { 8 };
+/// Slots of a tail at most.
+const SLOTS_MAX: usize = 64;
+
+#[repr(C)]
+pub(crate) struct Chunk<T, P> {
+    /// `header.state` counts the appends that had to try again.
+    header: Header,
+    /// The bucket's upper bound: the next bucket's lower one.
+    hi: Option<T>,
+    next: *mut Bucket<T, P>,
+    len: u32,
+    slots: u32,
+    /// Successors to build before an empty lock goes back to its fast path.
+    pub(crate) cool: u32,
+    /// Predecessors in a row whose appends never collided.
+    pub(crate) quiet: u32,
+    /// Whether a sweep has come by.
+    pub(crate) swept: AtomicU32,
+    _nodes: PhantomData<P>,
+}
+
+/// A node carried over, its range beside it so that a search need not follow the pointer.
+#[repr(C)]
+pub(crate) struct Entry<T, P> {
+    pub(crate) span: Span<T>,
+    pub(crate) node: *mut Node<T, P>,
+}
+
+/// How an append ended.
+pub(crate) enum Append {
+    /// The node is in; whether it has to wait.
+    Done { blocked: bool },
+    /// A conflict, and the request does not wait.
+    Refused,
+    /// The chunk is closed; whether something in it conflicts.
+    Closed { blocked: bool },
+}
+
+/// What closes a tail: no node's address.
+fn seal<T, P>() -> *mut Node<T, P> {
+    ptr::without_provenance_mut(1)
+}
+
+/// A chunk that is kept in place by a pin of lifetime `'g`.
+pub(crate) struct ChunkRef<'g, T, P> {
+    chunk: NonNull<Chunk<T, P>>,
+    pinned: PhantomData<&'g Chunk<T, P>>,
+}
+
+impl<T, P> Clone for ChunkRef<'_, T, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, P> Copy for ChunkRef<'_, T, P> {}
+
+const fn slots_offset<T, P>() -> usize {
+    size_of::<Chunk<T, P>>().next_multiple_of(align_of::<AtomicPtr<Node<T, P>>>())
+}
+
+const fn entries_offset<T, P>(slots: usize) -> usize {
+    (slots_offset::<T, P>() + slots * size_of::<AtomicPtr<Node<T, P>>>())
+        .next_multiple_of(align_of::<Entry<T, P>>())
+}
+
+impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
+    /// A chunk of the caller's own, its tail empty, with room for `room` entries that [`Self::push`] fills.
+    pub(crate) fn create(
+        context: &Context,
+        hi: Option<T>,
+        next: *mut Bucket<T, P>,
+        room: usize,
+    ) -> Result<Self, OutOfMemory> {
+        let slots = if cfg!(heddle_loom) { SLOTS } else { (room / 4).clamp(SLOTS, SLOTS_MAX) };
+        let size = entries_offset::<T, P>(slots) + room * size_of::<Entry<T, P>>();
+        let chunk = context.alloc(size)?.cast::<Chunk<T, P>>();
+        let raw = chunk.as_ptr();
+        // SAFETY: the block is ours and `size` bytes long; the header is written by the allocation.
+        unsafe {
+            (&raw mut (*raw).hi).write(hi);
+            (&raw mut (*raw).next).write(next);
+            (&raw mut (*raw).len).write(0);
+            (&raw mut (*raw).slots).write(slots as u32);
+            (&raw mut (*raw).cool).write(0);
+            (&raw mut (*raw).quiet).write(0);
+            (&raw mut (*raw).swept).write(AtomicU32::new(0));
+            let first = raw.byte_add(slots_offset::<T, P>()).cast::<AtomicPtr<Node<T, P>>>();
+            for slot in 0..slots {
+                first.add(slot).write(AtomicPtr::new(ptr::null_mut()));
+            }
+        }
+        Ok(Self { chunk, pinned: PhantomData })
+    }
+
+    /// Names a chunk found in the table.
+    ///
+    /// # Safety
+    /// `chunk` points to a chunk that was read from the table under a pin that outlives `'g`.
+    #[inline]
+    pub(crate) unsafe fn from_header(chunk: NonNull<Header>) -> Self {
+        let this = Self { chunk: chunk.cast(), pinned: PhantomData };
+        #[cfg(heddle_loom)]
+        this.get().header.contents.with(|_| ());
+        this
+    }
+
+    #[inline]
+    pub(crate) fn header(self) -> NonNull<Header> {
+        self.chunk.cast()
+    }
+
+    #[inline]
+    fn get(&self) -> &'g Chunk<T, P> {
+        // SAFETY: the chunk stays in place for `'g`, and its plain fields do not change once it is published.
+        unsafe { self.chunk.as_ref() }
+    }
+
+    /// Carries an entry over into a chunk that is not published yet.
+    ///
+    /// # Safety
+    /// The chunk is the caller's own, and fewer entries than its room were pushed.
+    pub(crate) unsafe fn push(self, span: Span<T>, node: *mut Node<T, P>) {
+        let raw = self.chunk.as_ptr();
+        // SAFETY: see the contract.
+        unsafe {
+            let len = (*raw).len;
+            let offset = entries_offset::<T, P>((*raw).slots as usize);
+            let first = raw.byte_add(offset).cast::<Entry<T, P>>();
+            first.add(len as usize).write(Entry { span, node });
+            (&raw mut (*raw).len).write(len + 1);
+        }
+    }
+
+    /// Sets what a chunk that is not published yet remembers of its predecessor.
+    ///
+    /// # Safety
+    /// The chunk is the caller's own.
+    pub(crate) unsafe fn remember(self, cool: u32, quiet: u32) {
+        let raw = self.chunk.as_ptr();
+        // SAFETY: see the contract.
+        unsafe {
+            (&raw mut (*raw).cool).write(cool);
+            (&raw mut (*raw).quiet).write(quiet);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn hi(self) -> Option<T> {
+        self.get().hi
+    }
+
+    #[inline]
+    pub(crate) fn next(self) -> *mut Bucket<T, P> {
+        self.get().next
+    }
+
+    pub(crate) fn cool(self) -> u32 {
+        self.get().cool
+    }
+
+    pub(crate) fn quiet(self) -> u32 {
+        self.get().quiet
+    }
+
+    /// Whether a sweep had come by before this one.
+    pub(crate) fn sweep(self) -> bool {
+        self.get().swept.swap(1, Ordering::Relaxed) != 0
+    }
+
+    /// Appends that had to try again because another took their slot.
+    pub(crate) fn collisions(self) -> u32 {
+        self.get().header.state.load(Ordering::Relaxed)
+    }
+
+    /// Whether a range that starts in this bucket and ends at `end` lies in it.
+    #[inline]
+    pub(crate) fn covers_up_to(self, end: Option<T>) -> bool {
+        reaches(self.get().hi, end)
+    }
+
+    #[inline]
+    pub(crate) fn entries(self) -> &'g [Entry<T, P>] {
+        let offset = entries_offset::<T, P>(self.get().slots as usize);
+        // SAFETY: `len` entries were written behind the slots before the chunk was published.
+        unsafe {
+            let first = self.chunk.as_ptr().byte_add(offset).cast::<Entry<T, P>>();
+            slice::from_raw_parts(first, self.get().len as usize)
+        }
+    }
+
+    #[inline]
+    pub(crate) fn slots(self) -> &'g [AtomicPtr<Node<T, P>>] {
+        // SAFETY: `slots` slots were written behind the head when the chunk was made.
+        unsafe {
+            let first = self.chunk.as_ptr().byte_add(slots_offset::<T, P>()).cast();
+            slice::from_raw_parts(first, self.get().slots as usize)
+        }
+    }
+
+    /// All nodes, in the order of their arrival.
+    pub(crate) fn nodes(self) -> impl Iterator<Item = &'g Node<T, P>> {
+        // SAFETY: a node in a chunk is not reused while the chunk's readers are pinned.
+        self.pointers().map(|node| unsafe { follow(node, PhantomData) })
+    }
+
+    /// The pointers to all nodes, in the order of their arrival.
+    pub(crate) fn pointers(self) -> impl Iterator<Item = *mut Node<T, P>> {
+        let carried = self.entries().iter().map(|entry| entry.node);
+        let tail = self
+            .slots()
+            .iter()
+            .map(|slot| slot.load(Ordering::Acquire))
+            .take_while(|node| !node.is_null() && *node != seal());
+        carried.chain(tail)
+    }
+
+    /// Tries to put `node`, the caller's own and not published, behind everything that is there.
+    #[inline]
+    pub(crate) fn append(self, new: NonNull<Node<T, P>>, queue: bool) -> Append {
+        // SAFETY: the caller owns the node.
+        let node: &Node<T, P> = unsafe { follow(new.as_ptr(), PhantomData) };
+        let span = node.span;
+        let shared = node.is_shared();
+        let mut blocked = false;
+        for entry in self.entries() {
+            if entry.span.overlaps(&span) {
+                // SAFETY: as in `nodes`.
+                let other: &Node<T, P> = unsafe { follow(entry.node, PhantomData) };
+                blocked |= other.blocks(shared);
+            }
+        }
+        if blocked && !queue {
+            return Append::Refused;
+        }
+        for slot in self.slots() {
+            let mut found = slot.load(Ordering::Acquire);
+            if found.is_null() {
+                node.arrive(blocked);
+                // Release: the node's range and state. Acquire on failure: the range of the one that came first.
+                match slot.compare_exchange(found, new.as_ptr(), Ordering::Release, Ordering::Acquire) {
+                    Ok(_) => return Append::Done { blocked },
+                    Err(first) => found = first,
+                }
+                self.get().header.state.fetch_add(1, Ordering::Relaxed);
+            }
+            if found == seal() {
+                break;
+            }
+            // SAFETY: as in `nodes`.
+            let other = unsafe { follow(found, PhantomData) };
+            if other.span.overlaps(&span) && other.blocks(shared) {
+                if !queue {
+                    return Append::Refused;
+                }
+                blocked = true;
+            }
+        }
+        Append::Closed { blocked }
+    }
+
+    /// Puts the first node into a chunk that is not published yet.
+    pub(crate) fn begin_with(self, node: *mut Node<T, P>) {
+        self.slots()[0].store(node, Ordering::Relaxed);
+    }
+
+    /// Closes the tail: afterwards the set of nodes is final.
+    pub(crate) fn close(self) {
+        for slot in self.slots() {
+            let mut found = slot.load(Ordering::Acquire);
+            if found.is_null() {
+                match slot.compare_exchange(found, seal(), Ordering::Release, Ordering::Acquire) {
+                    Ok(_) => return,
+                    Err(first) => found = first,
+                }
+            }
+            if found == seal() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! Epoch-based reclamation with recycled blocks.
+//!
+//! A reader pins its [`Participant`] for the length of a search; what it can reach while pinned is not reused.
+//! A block that was unlinked waits in the unlinking participant's limbo until every reader that might have seen
+//! it is gone, and then becomes that participant's next allocation. Nothing on the retiring side allocates: limbo
+//! and free lists are linked through the blocks themselves.
+//!
+//! `crossbeam-epoch` was not taken because registering, deferring and sealing a bag of it allocate without a way
+//! to report failure, and because it returns memory to the allocator instead of to the next acquisition.
+#![allow(unsafe_code)] // Raw blocks are linked, recycled and handed out here; every other module goes through this.
+
+mod block;
+mod local;
+#[cfg(feature = "std")]
+mod thread;
+
+use core::cell::UnsafeCell;
+use core::marker::PhantomData;
+use core::ptr::{self, NonNull};
+
+use crate::sync::{AtomicPtr, AtomicUsize, Ordering, const_fn, fence};
+
+pub(crate) use block::Header;
+use local::Local;
+#[cfg(feature = "std")]
+pub use thread::{ThreadEpoch, ThreadSlot};
+
+/// Memory could not be allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+/// The default source of participants: the running thread's, under `std`.
+#[cfg(feature = "std")]
+pub type DefaultEpoch = ThreadEpoch;
+/// The default source of participants: any idle one, claimed for the length of each operation.
+#[cfg(not(feature = "std"))]
+pub type DefaultEpoch = SharedEpoch;
+
+/// How the running context (thread, CPU) finds its [`Participant`].
+///
+/// # Safety
+/// `with` passes a participant that no other context uses until the closure returns, and always participants of
+/// one and the same [`Domain`]. Nested calls in one context may pass the same participant.
+pub unsafe trait Epoch {
+    /// Runs `f` with this context's participant; fails where one had to be allocated and could not be.
+    fn with<R>(f: impl FnOnce(Context) -> R) -> Result<R, OutOfMemory>;
+
+    /// Runs `f` with some participant, without ever allocating: the way a release takes.
+    fn with_any<R>(f: impl FnOnce(Context) -> R) -> R;
+}
+
+/// Everything that reads one another's blocks: a global epoch and the list of participants.
+pub struct Domain {
+    epoch: AtomicUsize,
+    participants: AtomicPtr<Participant>,
+    count: AtomicUsize,
+    /// For releases by contexts that have no participant when none is idle.
+    reserve: Participant,
+}
+
+/// One context's part in a [`Domain`]: whether it is reading, its limbo and its free blocks.
+#[repr(align(128))] // Two lines: neighbours prefetch in pairs, and every pin writes here.
+pub struct Participant {
+    /// 0, or the epoch this participant reads in, times two, plus one.
+    state: AtomicUsize,
+    claimed: AtomicUsize,
+    next: AtomicPtr<Participant>,
+    /// Bytes taken from and given back to the allocator; written by the claimant only.
+    taken_bytes: AtomicUsize,
+    given_bytes: AtomicUsize,
+    local: UnsafeCell<Local>,
+}
+
+// SAFETY: `local` is only touched by the context that holds the participant's claim (the contract of `Context::new`
+// and of `Epoch::with`); the other fields are atomics.
+unsafe impl Sync for Participant {}
+// SAFETY: the blocks in `local` are plain memory that belongs to no thread.
+unsafe impl Send for Participant {}
+
+impl Participant {
+    const_fn! {
+        /// An idle participant, for [`Domain::attach`].
+        pub fn new() -> Self {
+            Self {
+                state: AtomicUsize::new(0),
+                claimed: AtomicUsize::new(0),
+                next: AtomicPtr::new(ptr::null_mut()),
+                taken_bytes: AtomicUsize::new(0),
+                given_bytes: AtomicUsize::new(0),
+                local: UnsafeCell::new(Local::new()),
+            }
+        }
+    }
+
+    fn claim(&self) -> bool {
+        self.claimed.load(Ordering::Relaxed) == 0
+            && self.claimed.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    fn give_back(&self) {
+        self.claimed.store(0, Ordering::Release);
+    }
+}
+
+impl Default for Participant {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Domain {
+    const_fn! {
+        /// A domain without participants.
+        pub fn new() -> Self {
+            Self {
+                epoch: AtomicUsize::new(4),
+                participants: AtomicPtr::new(ptr::null_mut()),
+                count: AtomicUsize::new(1),
+                reserve: Participant::new(),
+            }
+        }
+    }
+
+    /// Adds a participant that the caller placed itself (a kernel's per-CPU data). It starts idle; whoever uses it
+    /// through [`Context::new`] must be its only user, so claim it with [`Domain::claim_attached`] for good.
+    pub fn attach(&'static self, participant: &'static Participant) {
+        let new = ptr::from_ref(participant).cast_mut();
+        let mut head = self.participants.load(Ordering::Relaxed);
+        loop {
+            participant.next.store(head, Ordering::Relaxed);
+            match self.participants.compare_exchange(head, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => head = now,
+            }
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Claims an attached participant for one context; `false` if it is taken already.
+    pub fn claim_attached(&self, participant: &'static Participant) -> bool {
+        participant.claim()
+    }
+
+    /// Claims an idle participant, or allocates one.
+    pub fn claim(&'static self) -> Result<&'static Participant, OutOfMemory> {
+        if let Some(idle) = self.claim_idle() {
+            return Ok(idle);
+        }
+        let layout = core::alloc::Layout::new::<Participant>();
+        // SAFETY: the layout is not zero-sized.
+        let raw = unsafe { alloc::alloc::alloc(layout) }.cast::<Participant>();
+        let place = NonNull::new(raw).ok_or(OutOfMemory)?;
+        // SAFETY: freshly allocated with this type's layout, and never freed: a participant lives as long as its
+        // domain, which is `'static`.
+        let participant: &'static Participant = unsafe {
+            place.write(Participant::new());
+            place.as_ref()
+        };
+        participant.claim();
+        self.attach(participant);
+        Ok(participant)
+    }
+
+    fn claim_idle(&'static self) -> Option<&'static Participant> {
+        self.iter().find(|participant| participant.claim())
+    }
+
+    /// Gives a claimed participant back; its limbo stays with it for the next claimant.
+    ///
+    /// # Safety
+    /// The caller holds the claim, and no [`Context`] of it is in use.
+    pub unsafe fn release(&'static self, participant: &'static Participant) {
+        // SAFETY: the caller holds the claim.
+        let context = unsafe { Context::new(self, participant) };
+        context.collect();
+        context.drain();
+        participant.give_back();
+    }
+
+    /// Runs `f` with an idle participant, or with the reserve when every other one is taken: never allocates,
+    /// and waits only for another context in the same plight.
+    pub fn with_idle<R>(&'static self, f: impl FnOnce(Context) -> R) -> R {
+        struct GiveBack(&'static Participant);
+        impl Drop for GiveBack {
+            fn drop(&mut self) {
+                self.0.give_back();
+            }
+        }
+        let participant = self.claim_idle().unwrap_or_else(|| {
+            while !self.reserve.claim() {
+                core::hint::spin_loop();
+            }
+            &self.reserve
+        });
+        let claim = GiveBack(participant);
+        // SAFETY: claimed above, given back by the guard when `f` is through.
+        f(unsafe { Context::new(self, claim.0) })
+    }
+
+    /// Bytes the domain's participants hold from the allocator, in use, in limbo or free. Exact when they are quiet.
+    pub fn held_bytes(&'static self) -> usize {
+        self.iter().chain([&self.reserve]).fold(0usize, |sum, participant| {
+            sum.wrapping_add(participant.taken_bytes.load(Ordering::Relaxed))
+                .wrapping_sub(participant.given_bytes.load(Ordering::Relaxed))
+        })
+    }
+
+    fn iter(&'static self) -> impl Iterator<Item = &'static Participant> {
+        let mut at = self.participants.load(Ordering::Acquire);
+        core::iter::from_fn(move || {
+            // SAFETY: participants are `'static` and their `next` is written before they are published.
+            let participant: &'static Participant = unsafe { at.as_ref()? };
+            at = participant.next.load(Ordering::Relaxed);
+            Some(participant)
+        })
+    }
+
+    /// Moves the global epoch on if every pinned participant has seen it. Returns the epoch now.
+    fn advance(&'static self) -> usize {
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        // Against the fence in `pin`: either this scan sees the pin, or the pin sees an epoch at least this new.
+        fence(Ordering::SeqCst);
+        for participant in self.iter().chain([&self.reserve]) {
+            let state = participant.state.load(Ordering::Relaxed);
+            if state != 0 && state >> 1 != epoch {
+                return epoch;
+            }
+        }
+        // The unpins read above happen before whatever is reused because of the new epoch.
+        fence(Ordering::Acquire);
+        match self.epoch.compare_exchange(epoch, epoch + 1, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => epoch + 1,
+            Err(now) => now,
+        }
+    }
+}
+
+impl Default for Domain {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A participant in the hands of the context that may use it now.
+#[derive(Clone, Copy)]
+pub struct Context {
+    domain: &'static Domain,
+    participant: &'static Participant,
+    /// Neither sent nor shared: the claim belongs to the running context.
+    _here: PhantomData<*const ()>,
+}
+
+impl Context {
+    /// Takes up a participant.
+    ///
+    /// # Safety
+    /// The participant is attached to `domain`, and no other context uses it while this value or a copy is in use.
+    pub unsafe fn new(domain: &'static Domain, participant: &'static Participant) -> Self {
+        Self { domain, participant, _here: PhantomData }
+    }
+
+    /// Starts reading: until the pin is dropped, nothing reachable now is reused.
+    #[inline]
+    pub(crate) fn pin(&self) -> Pin {
+        // SAFETY: this context alone uses the participant, and the reference ends with this statement.
+        let outermost = unsafe { (*self.participant.local.get()).enter() };
+        if outermost {
+            let mut epoch = self.domain.epoch.load(Ordering::Relaxed);
+            loop {
+                announce(&self.participant.state, epoch << 1 | 1);
+                // Equal after the fence: no epoch beyond the next one is reached while this pin stands.
+                let now = self.domain.epoch.load(Ordering::Relaxed);
+                if now == epoch {
+                    break;
+                }
+                epoch = now;
+            }
+        }
+        Pin { context: *self }
+    }
+
+    /// A block of at least `size` bytes, aligned to 64, its header written.
+    #[inline]
+    pub(crate) fn alloc(&self, size: usize) -> Result<NonNull<Header>, OutOfMemory> {
+        // SAFETY: as in `pin`.
+        if let Some(block) = unsafe { (*self.participant.local.get()).take(size) } {
+            return Ok(block);
+        }
+        self.alloc_slow(size)
+    }
+
+    #[cold]
+    fn alloc_slow(&self, size: usize) -> Result<NonNull<Header>, OutOfMemory> {
+        // SAFETY: as in `pin`.
+        if unsafe { (*self.participant.local.get()).worth_collecting() } {
+            self.collect();
+            // SAFETY: as in `pin`.
+            if let Some(block) = unsafe { (*self.participant.local.get()).take(size) } {
+                return Ok(block);
+            }
+        }
+        let block = block::allocate(size).ok_or(OutOfMemory)?;
+        count(&self.participant.taken_bytes, block::size_of(block));
+        Ok(block)
+    }
+
+    /// Takes back a block that no other context has seen, or can see any more.
+    ///
+    /// # Safety
+    /// The block came from `alloc` in this domain, and no one else reads it.
+    #[inline]
+    pub(crate) unsafe fn free(&self, block: NonNull<Header>) {
+        // SAFETY: as in `pin`; the block is exclusively the caller's.
+        if let Some(surplus) = unsafe { (*self.participant.local.get()).put(block) } {
+            self.give(surplus);
+        }
+    }
+
+    /// Moves the epoch on if it can, and makes free what its limbo no longer needs to keep.
+    #[cold]
+    pub(crate) fn collect(&self) {
+        let epoch = self.domain.advance();
+        // SAFETY: as in `pin`.
+        while let Some(surplus) = unsafe { (*self.participant.local.get()).reclaim(epoch) } {
+            self.give(surplus);
+        }
+    }
+
+    /// Gives the free blocks back to the allocator.
+    fn drain(&self) {
+        // SAFETY: as in `pin`.
+        while let Some(block) = unsafe { (*self.participant.local.get()).pop_any() } {
+            self.give(block);
+        }
+    }
+
+    fn give(&self, block: NonNull<Header>) {
+        count(&self.participant.given_bytes, block::size_of(block));
+        // SAFETY: `Local` handed the block out as surplus: nothing links to it.
+        unsafe { block::deallocate(block) }
+    }
+
+    /// How many retired blocks make looking for a new epoch worth its scan of all participants.
+    fn patience(&self) -> usize {
+        if cfg!(heddle_loom) { 1 } else { 16 + 2 * self.domain.count.load(Ordering::Relaxed) }
+    }
+}
+
+/// Adds to a counter that only one context writes.
+fn count(counter: &AtomicUsize, bytes: usize) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
+}
+
+/// Publishes a pin and orders it before every read that follows.
+#[inline]
+fn announce(state: &AtomicUsize, value: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri), not(heddle_loom)))]
+    {
+        // A locked exchange is a full barrier on x86 and takes half the time of `mfence`.
+        state.swap(value, Ordering::SeqCst);
+        core::sync::atomic::compiler_fence(Ordering::SeqCst);
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri), not(heddle_loom))))]
+    {
+        state.store(value, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// A reading participant. What it reaches stays in place until it is dropped.
+pub(crate) struct Pin {
+    context: Context,
+}
+
+impl Pin {
+    /// The participant that is pinned.
+    #[inline]
+    pub(crate) fn context(&self) -> Context {
+        self.context
+    }
+
+    /// Lets a block go that this context has unlinked.
+    ///
+    /// # Safety
+    /// The block came from `alloc` in this domain, can no longer be reached by a pin taken from now on, and is
+    /// retired once.
+    pub(crate) unsafe fn retire(&self, block: NonNull<Header>) {
+        let participant = self.context.participant;
+        // The participant's own word: the epoch that was verified when the outermost pin was taken.
+        let epoch = participant.state.load(Ordering::Relaxed) >> 1;
+        // SAFETY: as in `Context::pin`.
+        while let Some(surplus) = unsafe { (*participant.local.get()).surplus_before(epoch) } {
+            self.context.give(surplus);
+        }
+        // SAFETY: as in `Context::pin`; the caller unlinked the block.
+        let waiting = unsafe { (*participant.local.get()).bury(block, epoch) };
+        if waiting >= self.context.patience() {
+            self.context.collect();
+        }
+    }
+}
+
+impl Drop for Pin {
+    #[inline]
+    fn drop(&mut self) {
+        let participant = self.context.participant;
+        // SAFETY: as in `Context::pin`.
+        if unsafe { (*participant.local.get()).leave() } {
+            participant.state.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Participants of one static domain, claimed for the length of each operation: for `no_std` programs without
+/// thread-locals. A kernel passes its CPU's own participant instead (see the README, "In a kernel").
+#[cfg(not(heddle_loom))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SharedEpoch;
+
+#[cfg(not(heddle_loom))]
+static SHARED: Domain = Domain::new();
+
+// SAFETY: a participant is claimed before and given back after the closure runs, always in `SHARED`.
+#[cfg(not(heddle_loom))]
+unsafe impl Epoch for SharedEpoch {
+    fn with<R>(f: impl FnOnce(Context) -> R) -> Result<R, OutOfMemory> {
+        if let Some(idle) = SHARED.claim_idle() {
+            idle.give_back();
+        } else {
+            SHARED.claim()?.give_back();
+        }
+        Ok(SHARED.with_idle(f))
+    }
+
+    fn with_any<R>(f: impl FnOnce(Context) -> R) -> R {
+        SHARED.with_idle(f)
+    }
+}

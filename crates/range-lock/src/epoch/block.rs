@@ -1,0 +1,126 @@
+//! Blocks of memory with a header, in size classes.
+
+use alloc::alloc::{Layout, alloc, dealloc};
+use core::cell::UnsafeCell;
+use core::ptr::{self, NonNull};
+
+use crate::sync::AtomicU32;
+
+/// Every block starts with this.
+#[repr(C)]
+pub(crate) struct Header {
+    /// The next block of a free list or limbo; null while in use.
+    /// In a cell: a retiring context writes it while readers still hold references to the block.
+    link: UnsafeCell<*mut Header>,
+    /// Bytes of the whole block.
+    pub(super) size: u32,
+    /// Free for the block's user; here because nodes would otherwise pad a word for it.
+    pub(crate) state: AtomicU32,
+    /// Stands for the block's contents in the models: readers read it, reuse writes it.
+    #[cfg(heddle_loom)]
+    pub(crate) contents: loom::cell::UnsafeCell<()>,
+}
+
+/// Blocks are whole cache lines.
+pub(super) const ALIGN: usize = 64;
+
+/// Free blocks are kept by size: steps of one line up to eight lines, then powers of two up to 4 KiB.
+pub(super) const CLASSES: usize = 11;
+
+/// The class a size falls in and the class's size; `None` for sizes that are not kept.
+pub(super) fn class_of(size: usize) -> Option<(usize, usize)> {
+    let lines = size.div_ceil(ALIGN).max(1);
+    match lines {
+        1..=8 => Some((lines - 1, lines * ALIGN)),
+        9..=64 => {
+            let lines = lines.next_power_of_two();
+            Some((lines.trailing_zeros() as usize + 4, lines * ALIGN))
+        }
+        _ => None,
+    }
+}
+
+/// Takes a block of at least `size` bytes from the allocator.
+pub(super) fn allocate(size: usize) -> Option<NonNull<Header>> {
+    let size = class_of(size).map_or(size, |(_, rounded)| rounded);
+    let layout = Layout::from_size_align(size, ALIGN).ok()?;
+    let stored = u32::try_from(size).ok()?;
+    // SAFETY: the size is at least one line.
+    let block = NonNull::new(unsafe { alloc(layout) }.cast::<Header>())?;
+    // SAFETY: freshly allocated, aligned to 64, larger than a header.
+    unsafe { init(block, stored) };
+    Some(block)
+}
+
+/// Writes a block's header anew.
+///
+/// # Safety
+/// The block is exclusively the caller's and `size` bytes long.
+pub(super) unsafe fn init(block: NonNull<Header>, size: u32) {
+    // SAFETY: see the contract.
+    unsafe {
+        block.write(Header {
+            link: UnsafeCell::new(ptr::null_mut()),
+            size,
+            state: AtomicU32::new(0),
+            #[cfg(heddle_loom)]
+            contents: loom::cell::UnsafeCell::new(()),
+        });
+    }
+}
+
+/// The block behind this one in its list.
+///
+/// # Safety
+/// The block is in a list of the caller's.
+pub(super) unsafe fn link(block: NonNull<Header>) -> *mut Header {
+    // SAFETY: only the list's owner writes the link.
+    unsafe { *(*block.as_ptr()).link.get() }
+}
+
+/// Puts the block in front of `next`.
+///
+/// # Safety
+/// The block is free, or retired by the caller.
+pub(super) unsafe fn set_link(block: NonNull<Header>, next: *mut Header) {
+    // SAFETY: readers of a retired block never look at its link.
+    unsafe { *(*block.as_ptr()).link.get() = next }
+}
+
+/// The block's size in bytes.
+pub(super) fn size_of(block: NonNull<Header>) -> usize {
+    // SAFETY: `size` never changes while the block exists.
+    unsafe { (*block.as_ptr()).size as usize }
+}
+
+/// Gives a block back to the allocator.
+///
+/// # Safety
+/// The block came from `allocate` and nothing refers to it.
+pub(super) unsafe fn deallocate(block: NonNull<Header>) {
+    // SAFETY: allocated with this size and alignment.
+    unsafe {
+        let layout = Layout::from_size_align_unchecked(size_of(block), ALIGN);
+        dealloc(block.as_ptr().cast(), layout);
+    }
+}
+
+#[cfg(all(test, not(heddle_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_dense_and_hold_their_sizes() {
+        let mut last = None;
+        for size in 1..=4096 {
+            let (class, rounded) = class_of(size).unwrap();
+            assert!(rounded >= size && class < CLASSES);
+            if let Some((before, held)) = last {
+                assert!(class == before && rounded == held || class == before + 1 && rounded > held);
+            }
+            last = Some((class, rounded));
+        }
+        assert!(class_of(4097).is_none());
+        assert_eq!(last, Some((CLASSES - 1, 4096)));
+    }
+}

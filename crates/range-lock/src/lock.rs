@@ -1,0 +1,366 @@
+//! The lock itself: acquiring, waiting and releasing over the table.
+#![allow(unsafe_code)] // Owns the nodes of its guards through raw pointers.
+
+use alloc::sync::Arc;
+use core::fmt;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use core::task::{Poll, Waker};
+
+use crate::epoch::{Context, DefaultEpoch, Epoch, OutOfMemory};
+use crate::node::{AWAITED, LONE, Node, RELEASED, SHARED, WAITING, Wait, follow};
+use crate::request::Request;
+use crate::span::Span;
+use crate::sync::{Ordering, const_fn};
+use crate::table::{Arrival, Table};
+
+/// Why a range was not locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockError {
+    /// The range holds no key.
+    Empty,
+    /// Someone holds, or waits for, a range that overlaps in a conflicting mode.
+    Conflict,
+    /// The time was up before the range was free.
+    TimedOut,
+    /// No memory for the request; nothing was changed.
+    OutOfMemory,
+}
+
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Empty => "the range is empty",
+            Self::Conflict => "a conflicting range is held or waited for",
+            Self::TimedOut => "the time was up before the range was free",
+            Self::OutOfMemory => "out of memory",
+        })
+    }
+}
+
+impl core::error::Error for LockError {}
+
+impl From<OutOfMemory> for LockError {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}
+
+/// How a range is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Together with no other range that overlaps.
+    Exclusive,
+    /// Together with other shared ranges only.
+    Shared,
+}
+
+/// Locks on ranges of `T`: any number of disjoint ones at once, overlapping ones only if all of them are shared.
+///
+/// Each held range carries a payload `P` that others can read, to know who holds it. `E` tells how the running
+/// context finds its part in memory reclamation: the thread's own under `std`.
+///
+/// # Behaviour
+/// - **Order.** Overlapping, conflicting requests that wait are served in the order of their arrival; nobody who
+///   comes later is served before. `try_lock` does not overtake a waiter that overlaps it either.
+/// - **Locking twice.** The lock does not know who asks. A context that requests a range overlapping one that it
+///   holds conflicts with itself: `try_lock` is refused, `lock` waits for ever, unless both are shared and no
+///   exclusive request waits in between.
+/// - **Panics.** A guard dropped by unwinding releases its range. There is no poisoning.
+/// - **Forgetting** a guard keeps its range locked as long as the lock exists.
+pub struct RangeLock<T: Ord + Copy, P: Copy = (), E: Epoch = DefaultEpoch> {
+    table: Table<T, P>,
+    _epoch: PhantomData<fn() -> E>,
+}
+
+// SAFETY: nodes, chunks and buckets are shared under the protocol of the table; keys and payloads are copied out
+// of them by other threads, hence `Send + Sync`.
+unsafe impl<T: Ord + Copy + Send + Sync, P: Copy + Send + Sync, E: Epoch> Send for RangeLock<T, P, E> {}
+// SAFETY: as above.
+unsafe impl<T: Ord + Copy + Send + Sync, P: Copy + Send + Sync, E: Epoch> Sync for RangeLock<T, P, E> {}
+
+// Every step leaves the table whole, so an unwinding thread leaves nothing behind that others could trip over.
+impl<T: Ord + Copy, P: Copy, E: Epoch> core::panic::RefUnwindSafe for RangeLock<T, P, E> {}
+impl<T: Ord + Copy, P: Copy, E: Epoch> core::panic::UnwindSafe for RangeLock<T, P, E> {}
+
+impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
+    /// Locks `range` exclusively if that is possible at once.
+    #[inline]
+    pub fn try_lock(&self, range: impl Into<Span<T>>) -> Result<crate::Guard<'_, T, P, E>, LockError>
+    where
+        P: Default,
+    {
+        self.request(range).try_lock()
+    }
+
+    /// Locks `range` shared if that is possible at once.
+    pub fn try_lock_shared(&self, range: impl Into<Span<T>>) -> Result<crate::Guard<'_, T, P, E>, LockError>
+    where
+        P: Default,
+    {
+        self.request(range).shared().try_lock()
+    }
+
+    /// Locks `range` exclusively, suspending the coroutine that awaits it until that is possible.
+    pub fn lock_async(&self, range: impl Into<Span<T>>) -> crate::LockFuture<&Self>
+    where
+        P: Default,
+    {
+        self.request(range).lock_async()
+    }
+
+    /// Locks `range` shared, suspending the coroutine that awaits it until that is possible.
+    pub fn lock_shared_async(&self, range: impl Into<Span<T>>) -> crate::LockFuture<&Self>
+    where
+        P: Default,
+    {
+        self.request(range).shared().lock_async()
+    }
+
+    /// A request for `range`, exclusive with a default payload until told otherwise.
+    #[inline]
+    pub fn request(&self, range: impl Into<Span<T>>) -> Request<&Self>
+    where
+        P: Default,
+    {
+        Request::new(self, range.into(), P::default())
+    }
+
+    /// A request for `range` that others see under `payload`.
+    #[inline]
+    pub fn request_as(&self, range: impl Into<Span<T>>, payload: P) -> Request<&Self> {
+        Request::new(self, range.into(), payload)
+    }
+
+    /// Like [`Self::request_as`], with guards and futures that keep the lock alive instead of borrowing it.
+    pub fn request_owned(self: &Arc<Self>, range: impl Into<Span<T>>, payload: P) -> Request<Arc<Self>> {
+        Request::new(self.clone(), range.into(), payload)
+    }
+
+    /// Makes a node and publishes it, or gives it back if it is refused.
+    #[inline]
+    pub(crate) fn begin(
+        &self,
+        span: Span<T>,
+        payload: P,
+        shared: bool,
+        queue: bool,
+    ) -> Result<(NonNull<Node<T, P>>, bool), LockError> {
+        if span.is_empty() {
+            return Err(LockError::Empty);
+        }
+        E::with(|context| {
+            let node = Node::create(&context, span, payload, shared)?;
+            if self.table.insert_alone(node) {
+                return Ok((node, true));
+            }
+            self.publish(context, node, queue)
+        })?
+    }
+
+    #[inline]
+    fn publish(
+        &self,
+        context: Context,
+        node: NonNull<Node<T, P>>,
+        queue: bool,
+    ) -> Result<(NonNull<Node<T, P>>, bool), LockError> {
+        let arrival = self.table.insert(&context.pin(), node, queue);
+        match arrival {
+            Ok(Arrival::Held) => Ok((node, true)),
+            Ok(Arrival::Queued) => Ok((node, false)),
+            Ok(Arrival::Refused) | Err(_) => {
+                // SAFETY: the table did not take the node.
+                unsafe { context.free(node.cast()) };
+                Err(arrival.err().map_or(LockError::Conflict, LockError::from))
+            }
+        }
+    }
+
+    /// Looks whether a queued node is granted by now; if not, `waker` is woken when looking again makes sense.
+    ///
+    /// # Safety
+    /// The caller owns the node, which this lock queued and which was not granted before.
+    pub(crate) unsafe fn poll_queued(
+        &self,
+        node: NonNull<Node<T, P>>,
+        waker: &Waker,
+    ) -> Result<Poll<()>, OutOfMemory> {
+        E::with(|context| {
+            let pin = context.pin();
+            // SAFETY: the caller owns the node.
+            let mine: &Node<T, P> = unsafe { follow(node.as_ptr(), PhantomData) };
+            while let Some(blocker) = self.table.blocker(&pin, node)? {
+                if mine.wait.load(Ordering::Relaxed).is_null() {
+                    // Release: a waker reads it through the pointer.
+                    mine.wait.store(Wait::create(&context)?.as_ptr(), Ordering::Release);
+                }
+                // SAFETY: set above, and retired with the node only.
+                let wait = unsafe { &*mine.wait.load(Ordering::Relaxed) };
+                wait.waker.register(waker);
+                wait.blocker.store(blocker.header_ptr(), Ordering::Relaxed);
+                // Release: the registration, for the blocker's release. Acquire: the blocker's doings, if it is gone.
+                let state = blocker.header.state.fetch_or(AWAITED, Ordering::AcqRel);
+                if state & RELEASED == 0 && !(mine.is_shared() && state & SHARED != 0) {
+                    return Ok(Poll::Pending);
+                }
+            }
+            mine.header.state.fetch_and(!WAITING, Ordering::Relaxed);
+            drop_waker(mine);
+            Ok(Poll::Ready(()))
+        })?
+    }
+
+    /// Withdraws a queued node, and lets those go on that queued behind it.
+    ///
+    /// # Safety
+    /// The caller owns the node, which this lock queued, and does not use it afterwards.
+    pub(crate) unsafe fn cancel(&self, node: NonNull<Node<T, P>>) {
+        // SAFETY: the caller owns the node.
+        drop_waker(unsafe { follow(node.as_ptr(), PhantomData) });
+        // SAFETY: see the contract; for those behind, a cancelled request is a released one.
+        unsafe { self.release(node) };
+    }
+
+    /// Releases a held node. Never allocates, and searches only if someone waits for the node.
+    ///
+    /// # Safety
+    /// The caller owns the node, which this lock granted, and does not use it afterwards.
+    #[inline]
+    pub(crate) unsafe fn release(&self, node: NonNull<Node<T, P>>) {
+        // SAFETY: the caller owns the node.
+        let (span, state) = unsafe { ((*node.as_ptr()).span, (*node.as_ptr()).state(Ordering::Relaxed)) };
+        if state & LONE != 0 && self.table.remove_alone(node) {
+            // SAFETY: nobody followed the node while the word was untouched, and it is out of the lock.
+            E::with_any(|context| unsafe { context.free(node.cast()) });
+        } else if Table::release(node) {
+            self.wake(&span, node);
+        }
+    }
+
+    /// Lets shared requests in beside a held exclusive node.
+    ///
+    /// # Safety
+    /// The caller owns the node, which this lock granted.
+    pub(crate) unsafe fn downgrade(&self, node: NonNull<Node<T, P>>) {
+        // SAFETY: the caller owns the node.
+        let mine: &Node<T, P> = unsafe { follow(node.as_ptr(), PhantomData) };
+        // Release: what was written under the exclusive lock. Acquire: the waiters' registrations.
+        if mine.header.state.fetch_or(SHARED, Ordering::AcqRel) & AWAITED != 0 {
+            self.wake(&mine.span, node);
+        }
+    }
+
+    /// Exchanges a held node for nodes of the same mode and payload over `parts`, which lie within its range and
+    /// do not overlap. On failure nothing has changed.
+    ///
+    /// # Safety
+    /// The caller owns `whole`, which this lock granted, and on success owns the new nodes in its place.
+    pub(crate) unsafe fn divide<const N: usize>(
+        &self,
+        whole: NonNull<Node<T, P>>,
+        parts: [Span<T>; N],
+    ) -> Result<[NonNull<Node<T, P>>; N], LockError> {
+        if parts.iter().any(Span::is_empty) {
+            return Err(LockError::Empty);
+        }
+        E::with(|context| {
+            // SAFETY: the caller owns the node.
+            let (span, payload, shared) =
+                unsafe { ((*whole.as_ptr()).span, (*whole.as_ptr()).payload, (*whole.as_ptr()).is_shared()) };
+            let mut nodes = [NonNull::dangling(); N];
+            let mut made = 0;
+            let done = (|| {
+                for part in parts {
+                    nodes[made] = Node::create(&context, part, payload, shared)?;
+                    made += 1;
+                }
+                self.table.substitute(&context.pin(), whole, &nodes)
+            })();
+            match done {
+                Ok(awaited) => {
+                    if awaited {
+                        self.wake(&span, whole);
+                    }
+                    Ok(nodes)
+                }
+                Err(error) => {
+                    // SAFETY: made above, and the table did not take them.
+                    nodes[..made].iter().for_each(|node| unsafe { context.free(node.cast()) });
+                    Err(error.into())
+                }
+            }
+        })?
+    }
+
+    /// Wakes those who named `blocker`, whose range was `span`, as what they wait for.
+    #[cold]
+    fn wake(&self, span: &Span<T>, blocker: NonNull<Node<T, P>>) {
+        const BATCH: usize = if cfg!(heddle_loom) { 1 } else { 8 };
+        let mut batch = [const { None }; BATCH];
+        loop {
+            let mut count = 0;
+            E::with_any(|context| {
+                let pin = context.pin();
+                let walked = self.table.walk(&pin, span, false, |chunk| {
+                    for node in chunk.nodes().filter(|node| node.state(Ordering::Relaxed) & WAITING != 0) {
+                        let wait = NonNull::new(node.wait.load(Ordering::Acquire));
+                        // SAFETY: retired with the node only, which was read under the pin.
+                        let Some(wait) = wait.map(|wait| unsafe { &*wait.as_ptr() }) else { continue };
+                        if wait.blocker.load(Ordering::Relaxed) != blocker.as_ptr().cast() {
+                            continue;
+                        }
+                        if let Some(waker) = wait.waker.take() {
+                            batch[count] = Some(waker);
+                            count += 1;
+                        }
+                        if count == BATCH {
+                            return false;
+                        }
+                    }
+                    true
+                });
+                debug_assert!(walked.is_ok(), "a walk that unfolds nothing allocates nothing");
+            });
+            // Outside of the pin: a waker runs code of the executor's.
+            batch.iter_mut().filter_map(Option::take).for_each(Waker::wake);
+            if count < BATCH {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn table(&self) -> &Table<T, P> {
+        &self.table
+    }
+}
+
+impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
+    const_fn! {
+        /// A lock with nothing locked; takes no memory until something is.
+        pub fn new() -> Self {
+            Self { table: Table::new(), _epoch: PhantomData }
+        }
+    }
+}
+
+/// Drops what the waiter registered, so that a retired node holds nothing that needs a destructor.
+fn drop_waker<T, P>(node: &Node<T, P>) {
+    // SAFETY: the wait record belongs to the node and is retired with it only.
+    if let Some(wait) = unsafe { node.wait.load(Ordering::Relaxed).as_ref() } {
+        drop(wait.waker.take());
+    }
+}
+
+impl<T: Ord + Copy, P: Copy, E: Epoch> Default for RangeLock<T, P, E> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Ord + Copy, P: Copy, E: Epoch> Drop for RangeLock<T, P, E> {
+    fn drop(&mut self) {
+        // SAFETY: guards and futures borrow the lock or keep it alive, and raw handles end with it by contract.
+        E::with_any(|context| unsafe { self.table.clear(&context) });
+    }
+}

@@ -1,0 +1,131 @@
+//! One acquisition: its range, its state, its payload.
+#![allow(unsafe_code)] // Nodes live in raw blocks that the epoch module recycles.
+
+use core::marker::PhantomData;
+use core::ptr::{self, NonNull};
+
+use crate::epoch::{Context, Header, OutOfMemory};
+use crate::span::Span;
+use crate::sync::{AtomicPtr, AtomicWaker, Ordering};
+
+/// Not yet granted: it waits for conflicting nodes that arrived earlier.
+pub(crate) const WAITING: u32 = 1;
+/// Released, or cancelled while it waited. The last bit ever to be set; nothing is cleared after it.
+pub(crate) const RELEASED: u32 = 2;
+/// Compatible with other shared nodes.
+pub(crate) const SHARED: u32 = 4;
+/// Some waiter named this node as what it waits for.
+pub(crate) const AWAITED: u32 = 8;
+/// Went into an empty lock by the fast path; read and written by the owner alone.
+pub(crate) const LONE: u32 = 16;
+
+/// A request for a range, from its arrival to its release. `span` and `payload` never change once it is published.
+#[repr(C)]
+pub(crate) struct Node<T, P> {
+    /// `header.state` holds the bits above.
+    pub(crate) header: Header,
+    pub(crate) span: Span<T>,
+    /// Null unless the node ever had to wait.
+    pub(crate) wait: AtomicPtr<Wait>,
+    pub(crate) payload: P,
+}
+
+/// What a waiting node needs beyond that.
+#[repr(C)]
+pub(crate) struct Wait {
+    header: Header,
+    pub(crate) waker: AtomicWaker,
+    /// The node this one waits for; compared, never followed.
+    pub(crate) blocker: AtomicPtr<Header>,
+}
+
+impl<T: Ord + Copy, P: Copy> Node<T, P> {
+    const FITS: () =
+        assert!(align_of::<Self>() <= 64, "keys and payloads may be aligned to a cache line at most");
+
+    /// A node of the caller's own; nobody sees it yet.
+    #[inline]
+    pub(crate) fn create(
+        context: &Context,
+        span: Span<T>,
+        payload: P,
+        shared: bool,
+    ) -> Result<NonNull<Self>, OutOfMemory> {
+        let () = Self::FITS;
+        let block = context.alloc(size_of::<Self>())?;
+        let node = block.cast::<Self>();
+        let raw = node.as_ptr();
+        // SAFETY: the block is ours, large enough and aligned; the header is already written, and the projections
+        // stay inside the block.
+        unsafe {
+            (&raw mut (*raw).span).write(span);
+            (&raw mut (*raw).wait).write(AtomicPtr::new(ptr::null_mut()));
+            (&raw mut (*raw).payload).write(payload);
+            (*raw).header.state.store(if shared { SHARED } else { 0 }, Ordering::Relaxed);
+        }
+        Ok(node)
+    }
+
+    /// Whether a request for (`span`, `shared`) must wait for this node. Acquire: what the holder of a released
+    /// node wrote is seen by whoever goes on because it is released.
+    #[inline]
+    pub(crate) fn blocks(&self, shared: bool) -> bool {
+        let state = self.state(Ordering::Acquire);
+        state & RELEASED == 0 && !(shared && state & SHARED != 0)
+    }
+
+    /// Whether the node is neither released nor cancelled.
+    #[inline]
+    pub(crate) fn is_live(&self) -> bool {
+        self.state(Ordering::Acquire) & RELEASED == 0
+    }
+
+    /// The node's address, to compare.
+    pub(crate) fn header_ptr(&self) -> *mut Header {
+        ptr::from_ref(self).cast_mut().cast()
+    }
+
+    #[inline]
+    pub(crate) fn state(&self, order: Ordering) -> u32 {
+        self.header.state.load(order)
+    }
+
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.state(Ordering::Relaxed) & SHARED != 0
+    }
+
+    /// Before the node is published: whether it arrives as a waiter.
+    #[inline]
+    pub(crate) fn arrive(&self, waiting: bool) {
+        let state = self.state(Ordering::Relaxed) & SHARED;
+        self.header.state.store(if waiting { state | WAITING } else { state }, Ordering::Relaxed);
+    }
+}
+
+impl Wait {
+    pub(crate) fn create(context: &Context) -> Result<NonNull<Self>, OutOfMemory> {
+        let wait = context.alloc(size_of::<Self>())?.cast::<Self>();
+        let raw = wait.as_ptr();
+        // SAFETY: as in `Node::create`.
+        unsafe {
+            (&raw mut (*raw).waker).write(AtomicWaker::new());
+            (&raw mut (*raw).blocker).write(AtomicPtr::new(ptr::null_mut()));
+        }
+        Ok(wait)
+    }
+}
+
+/// Follows a node pointer for as long as a pin lasts.
+///
+/// # Safety
+/// The pointer was read from the table under a pin that outlives `'g`, or belongs to a node that the caller owns
+/// for `'g`.
+#[inline]
+pub(crate) unsafe fn follow<T, P>(node: *mut Node<T, P>, _pinned: PhantomData<&()>) -> &Node<T, P> {
+    // SAFETY: see the contract: nodes are not reused while such a pin stands.
+    let node = unsafe { &*node };
+    #[cfg(heddle_loom)]
+    node.header.contents.with(|_| ());
+    node
+}

@@ -1,0 +1,362 @@
+//! Building successors of closed chunks: compaction, cutting a bucket in two, merging two into one.
+#![allow(unsafe_code)] // Fills chunks that are not published, and retires what a successful exchange unlinked.
+
+use core::ptr::{self, NonNull};
+
+use crate::chunk::{ChunkRef, Entry};
+use crate::epoch::{Context, Header, OutOfMemory, Pin};
+use crate::node::{LONE, Node, SHARED};
+use crate::span::below;
+use crate::sync::{AtomicPtr, Ordering};
+use crate::table::{Bucket, Place, Table, Word, alone_word, chunk_of, is_dead, kill};
+
+/// Live nodes beyond which a bucket is cut.
+const FULL: usize = if cfg!(heddle_loom) { 2 } else { 16 };
+/// Collisions while a tail filled that make a bucket worth cutting for their sake.
+const COLLIDING: u32 = 2;
+/// Buckets that collisions alone may lead to.
+const SPREAD: usize = 64;
+/// Successors in a row without a collision after which a nearly empty bucket takes its neighbour in.
+const QUIET: u32 = 64;
+
+/// A node that is to be in the successor too: the caller's own, and whether it arrives as a waiter.
+type Extra<T, P> = Option<(NonNull<Node<T, P>>, bool)>;
+
+impl<T: Ord + Copy, P: Copy> Table<T, P> {
+    /// Exchanges a closed chunk for a successor with its live nodes and `extra`; `false` if another came first.
+    pub(crate) fn replace(
+        &self,
+        pin: &Pin,
+        place: &Place<'_>,
+        chunk: ChunkRef<'_, T, P>,
+        extra: Extra<T, P>,
+    ) -> Result<bool, OutOfMemory> {
+        let live = chunk.nodes().filter(|node| node.is_live()).count();
+        let colliding = chunk.collisions() >= COLLIDING;
+        if let (0, false, Some((node, false))) = (live, colliding, extra)
+            && chunk.cool() == 0
+            && chunk.next().is_null()
+            && ptr::eq(place.cell, &self.head)
+        {
+            return Ok(self.fold(pin, place, chunk, node));
+        }
+        if let Some((node, blocked)) = extra {
+            // SAFETY: the caller owns the node, which is not published.
+            unsafe { (*node.as_ptr()).arrive(blocked) };
+        }
+        let spread = colliding && self.buckets.load(Ordering::Relaxed) < SPREAD;
+        if (live >= FULL || spread)
+            && let Some(cut) = choose_cut(chunk, extra, spread)
+        {
+            return self.cut_in_two(pin, place, chunk, extra, cut);
+        }
+        let context = pin.context();
+        let new = ChunkRef::create(&context, chunk.hi(), chunk.next(), live + 1)?;
+        let quiet = if colliding { 0 } else { chunk.quiet() + 1 };
+        let cool = if colliding { 4 } else { chunk.cool().saturating_sub(1) };
+        // SAFETY: `new` is not published and has room for the live nodes, which only become fewer, and one more.
+        unsafe {
+            new.remember(cool, quiet % QUIET);
+            fill(new, chunk, |_| true, live);
+            push_extra(new, extra);
+        }
+        if !exchange(place.cell, place.word, new.header().as_ptr()) {
+            // SAFETY: never published.
+            unsafe { context.free(new.header()) };
+            return Ok(false);
+        }
+        retire_left_out(pin, &[chunk], &[new], &[]);
+        if quiet == QUIET && live <= 2 && !new.next().is_null() {
+            self.take_in_idle(pin, place.cell, new);
+        }
+        Ok(true)
+    }
+
+    /// Empties the only bucket and puts `node` alone into the lock.
+    fn fold(
+        &self,
+        pin: &Pin,
+        place: &Place<'_>,
+        chunk: ChunkRef<'_, T, P>,
+        node: NonNull<Node<T, P>>,
+    ) -> bool {
+        // SAFETY: the caller of `replace` owns the node, which is not published.
+        let state = unsafe { &(*node.as_ptr()).header.state };
+        let mode = state.load(Ordering::Relaxed) & SHARED;
+        state.store(mode | LONE, Ordering::Relaxed);
+        if exchange(place.cell, place.word, alone_word(node)) {
+            retire_left_out(pin, &[chunk], &[], &[]);
+            return true;
+        }
+        state.store(mode, Ordering::Relaxed);
+        false
+    }
+
+    fn cut_in_two(
+        &self,
+        pin: &Pin,
+        place: &Place<'_>,
+        chunk: ChunkRef<'_, T, P>,
+        extra: Extra<T, P>,
+        cut: T,
+    ) -> Result<bool, OutOfMemory> {
+        let context = pin.context();
+        let is_left = |start: Option<T>| below(start, Some(cut));
+        let left_live = chunk.nodes().filter(|node| node.is_live() && is_left(node.span.start)).count();
+        let right_live = chunk.nodes().filter(|node| node.is_live() && !is_left(node.span.start)).count();
+        let upper = ChunkRef::create(&context, chunk.hi(), chunk.next(), right_live + 1)?;
+        let mut unpublished = Unpublished { context, blocks: [Some(upper.header()), None, None] };
+        let bucket = Bucket::create(&context, cut, upper.header().as_ptr())?;
+        unpublished.blocks[1] = Some(bucket.cast());
+        let lower = ChunkRef::create(&context, Some(cut), bucket.as_ptr(), left_live + 1)?;
+        unpublished.blocks[2] = Some(lower.header());
+        // SAFETY: neither is published, and both have room for their part of the live nodes and one more.
+        unsafe {
+            lower.remember(4, 0);
+            fill(lower, chunk, |node| is_left(node.span.start), left_live);
+            fill(upper, chunk, |node| !is_left(node.span.start), right_live);
+            if let Some((node, _)) = extra {
+                push_extra(if is_left((*node.as_ptr()).span.start) { lower } else { upper }, extra);
+            }
+        }
+        if !exchange(place.cell, place.word, lower.header().as_ptr()) {
+            return Ok(false);
+        }
+        unpublished.blocks = [None; 3];
+        retire_left_out(pin, &[chunk], &[lower, upper], &[]);
+        self.buckets.fetch_add(1, Ordering::Relaxed);
+        self.note_change(pin);
+        Ok(true)
+    }
+
+    /// Puts `parts`, which cover nothing outside of `whole`, in the place of the held node `whole` and releases that
+    /// one; whether someone waited for it. On failure nothing has changed.
+    pub(crate) fn substitute(
+        &self,
+        pin: &Pin,
+        whole: NonNull<Node<T, P>>,
+        parts: &[NonNull<Node<T, P>>],
+    ) -> Result<bool, OutOfMemory> {
+        let context = pin.context();
+        // SAFETY: the caller holds `whole`.
+        let start = unsafe { (*whole.as_ptr()).span.start };
+        loop {
+            let place = self.locate(pin, start)?;
+            // SAFETY: read under `pin`.
+            let Some(chunk) = (unsafe { chunk_of::<T, P>(place.word) }) else {
+                self.unfold(pin, place.word)?;
+                continue;
+            };
+            chunk.close();
+            let live = chunk.nodes().filter(|node| node.is_live()).count();
+            let new = ChunkRef::create(&context, chunk.hi(), chunk.next(), live + parts.len())?;
+            // SAFETY: `new` is not published, with room for the live nodes and the parts; `parts` are the caller's.
+            unsafe {
+                new.remember(4, 0);
+                for (pointer, node) in chunk.pointers().zip(chunk.nodes()) {
+                    if pointer == whole.as_ptr() {
+                        parts.iter().for_each(|&part| push_extra(new, Some((part, false))));
+                    } else if new.entries().len() < live + parts.len() && node.is_live() {
+                        new.push(node.span, pointer);
+                    }
+                }
+            }
+            if exchange(place.cell, place.word, new.header().as_ptr()) {
+                // Only now: a waiter that sees `whole` released must find the parts when it looks again.
+                let awaited = Self::release(whole);
+                retire_left_out(pin, &[chunk], &[new], parts);
+                return Ok(awaited);
+            }
+            // SAFETY: never published.
+            unsafe { context.free(new.header()) };
+        }
+    }
+
+    /// Makes a bucket take in its right neighbour, for a request that spans both.
+    pub(crate) fn absorb(
+        &self,
+        pin: &Pin,
+        cell: &AtomicPtr<Header>,
+        chunk: ChunkRef<'_, T, P>,
+    ) -> Result<(), OutOfMemory> {
+        // SAFETY: the caller's range reaches beyond the chunk's upper bound, so there is a next bucket.
+        kill(unsafe { Bucket::follow(chunk.next()) });
+        self.merge(pin, cell, chunk, chunk.next())
+    }
+
+    /// Merges a dead bucket into its left neighbour. Nothing happens if another came first.
+    pub(crate) fn merge(
+        &self,
+        pin: &Pin,
+        cell: &AtomicPtr<Header>,
+        left: ChunkRef<'_, T, P>,
+        dead: *mut Bucket<T, P>,
+    ) -> Result<(), OutOfMemory> {
+        if self.unlink(pin, cell, left, dead)? {
+            self.note_change(pin);
+        }
+        Ok(())
+    }
+
+    /// Moves a dead bucket's nodes into its left neighbour and unlinks it; `false` if another came first.
+    pub(crate) fn unlink(
+        &self,
+        pin: &Pin,
+        cell: &AtomicPtr<Header>,
+        left: ChunkRef<'_, T, P>,
+        dead: *mut Bucket<T, P>,
+    ) -> Result<bool, OutOfMemory> {
+        let context = pin.context();
+        // SAFETY: read under `pin`.
+        let word = unsafe { Bucket::follow(dead) }.word.load(Ordering::Acquire);
+        debug_assert!(is_dead(word));
+        // SAFETY: a dead bucket's word holds a chunk.
+        let Some(right) = (unsafe { chunk_of::<T, P>(word) }) else { return Ok(false) };
+        left.close();
+        let live = [left, right].map(|chunk| chunk.nodes().filter(|node| node.is_live()).count());
+        let new = ChunkRef::create(&context, right.hi(), right.next(), live[0] + live[1])?;
+        // SAFETY: `new` is not published and has room for both.
+        unsafe {
+            new.remember(4, 0);
+            fill(new, left, |_| true, live[0]);
+            fill(new, right, |_| true, live[1]);
+        }
+        if !exchange(cell, left.header().as_ptr(), new.header().as_ptr()) {
+            // SAFETY: never published.
+            unsafe { context.free(new.header()) };
+            return Ok(false);
+        }
+        retire_left_out(pin, &[left, right], &[new], &[]);
+        self.bury(dead);
+        self.buckets.fetch_sub(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Takes the right neighbour in if it is as empty; a failure leaves it for the next one.
+    fn take_in_idle(&self, pin: &Pin, cell: &AtomicPtr<Header>, chunk: ChunkRef<'_, T, P>) {
+        // SAFETY: checked by the caller, read under `pin`.
+        let next = unsafe { Bucket::follow(chunk.next()) };
+        // SAFETY: read under `pin`.
+        let idle = unsafe { chunk_of::<T, P>(next.word.load(Ordering::Acquire)) }
+            .is_some_and(|chunk| chunk.nodes().filter(|node| node.is_live()).count() <= 2);
+        if idle {
+            let _ = self.absorb(pin, cell, chunk);
+        }
+    }
+}
+
+/// Frees blocks that were made for an exchange that did not happen.
+struct Unpublished {
+    context: Context,
+    blocks: [Option<NonNull<Header>>; 3],
+}
+
+impl Drop for Unpublished {
+    fn drop(&mut self) {
+        for block in self.blocks.into_iter().flatten() {
+            // SAFETY: never published.
+            unsafe { self.context.free(block) };
+        }
+    }
+}
+
+/// The step that makes a successor the bucket's contents. Release: the successor. Acquire: nothing here, but the
+/// tables of whoever built what the successor refers to.
+fn exchange(cell: &AtomicPtr<Header>, old: Word, new: Word) -> bool {
+    cell.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
+
+/// Carries over the live nodes that `belongs` accepts, `room` at most.
+///
+/// # Safety
+/// `new` is the caller's own, with room for them; `old` is closed.
+unsafe fn fill<'g, T: Ord + Copy, P: Copy>(
+    new: ChunkRef<'_, T, P>,
+    old: ChunkRef<'g, T, P>,
+    belongs: impl Fn(&Node<T, P>) -> bool,
+    room: usize,
+) {
+    let live = old.pointers().zip(old.nodes()).filter(|(_, node)| node.is_live() && belongs(node));
+    for (pointer, node) in live.take(room) {
+        // SAFETY: see the contract.
+        unsafe { new.push(node.span, pointer) };
+    }
+}
+
+/// Adds the caller's own node behind the others.
+///
+/// # Safety
+/// `new` is the caller's own, with room for it.
+unsafe fn push_extra<T: Ord + Copy, P: Copy>(new: ChunkRef<'_, T, P>, extra: Extra<T, P>) {
+    if let Some((node, _)) = extra {
+        // SAFETY: see the contract; the node is the caller's.
+        unsafe { new.push((*node.as_ptr()).span, node.as_ptr()) };
+    }
+}
+
+/// After an exchange: retires the old chunks and those of their nodes that no new chunk carries on. New chunks hold
+/// the old nodes in the old order, but for the `added` ones, so one pass tells them apart.
+fn retire_left_out<T: Ord + Copy, P: Copy>(
+    pin: &Pin,
+    old: &[ChunkRef<'_, T, P>],
+    new: &[ChunkRef<'_, T, P>],
+    added: &[NonNull<Node<T, P>>],
+) {
+    let mut carried = [0usize; 2];
+    for chunk in old {
+        'nodes: for node in chunk.pointers() {
+            for (at, successor) in carried.iter_mut().zip(new) {
+                let is_added = |entry: &Entry<T, P>| added.iter().any(|node| node.as_ptr() == entry.node);
+                while successor.entries().get(*at).is_some_and(is_added) {
+                    *at += 1;
+                }
+                if successor.entries().get(*at).is_some_and(|entry| entry.node == node) {
+                    *at += 1;
+                    continue 'nodes;
+                }
+            }
+            // SAFETY: the exchange unlinked the node, only the exchanging context gets here, and it was released.
+            unsafe {
+                if let Some(wait) = NonNull::new((*node).wait.load(Ordering::Relaxed)) {
+                    pin.retire(wait.cast());
+                }
+                pin.retire(NonNull::new_unchecked(node).cast());
+            }
+        }
+        // SAFETY: the exchange unlinked the chunk, and only the exchanging context gets here.
+        unsafe { pin.retire(chunk.header()) };
+    }
+}
+
+/// A key that parts the bucket without cutting a live node, as evenly as a few samples allow. With `ghosts`,
+/// released nodes count too: where requests went tells where they collide.
+fn choose_cut<T: Ord + Copy, P: Copy>(
+    chunk: ChunkRef<'_, T, P>,
+    extra: Extra<T, P>,
+    ghosts: bool,
+) -> Option<T> {
+    const SAMPLES: usize = 16;
+    // SAFETY: the caller of `replace` owns the extra node.
+    let extra = extra.map(|(node, _)| unsafe { &*node.as_ptr() });
+    let count = chunk.nodes().count();
+    let step = count.div_ceil(SAMPLES).max(1);
+    let mut best = None;
+    for sample in chunk.nodes().step_by(step) {
+        let Some(cut) = sample.span.start else { continue };
+        let (mut left, mut right, mut whole) = (0usize, 0usize, true);
+        for node in chunk.nodes().chain(extra) {
+            let live = node.is_live();
+            if node.span.start.is_some_and(|start| start >= cut) {
+                right += usize::from(live || ghosts);
+            } else {
+                left += usize::from(live || ghosts);
+                whole &= !live || !below(Some(cut), node.span.end);
+            }
+        }
+        let smaller = left.min(right);
+        if whole && smaller > best.map_or(0, |(_, most)| most) {
+            best = Some((cut, smaller));
+        }
+    }
+    best.filter(|&(_, smaller)| ghosts || smaller >= count.min(FULL) / 8).map(|(cut, _)| cut)
+}

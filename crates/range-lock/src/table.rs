@@ -1,0 +1,417 @@
+//! The buckets: a sorted list that cuts the key space, each with one chunk at a time.
+//!
+//! Every live node lies wholly inside one bucket, so two requests that overlap always meet in the same chunk. A
+//! bucket is cut in two only where no live node is cut, and two neighbours become one when a request spans both.
+//! [`PROTOCOL.md`](../PROTOCOL.md) has the rules and the proof.
+#![allow(unsafe_code)] // Buckets, chunks and nodes are reached through tagged pointers under a pin.
+
+use core::marker::PhantomData;
+use core::ptr::{self, NonNull};
+
+use crate::chunk::{Append, ChunkRef};
+use crate::epoch::{Context, Header, OutOfMemory, Pin};
+use crate::index::Index;
+use crate::node::{AWAITED, LONE, Node, RELEASED, SHARED, follow};
+use crate::span::{Span, below};
+use crate::sync::{AtomicPtr, AtomicUsize, Ordering, const_fn};
+
+/// The bucket is being merged into its left neighbour; its word does not change any more.
+const DEAD: usize = 1;
+/// The word of an otherwise empty lock points to the only node instead of a chunk; no one has followed it yet.
+const ALONE: usize = 2;
+
+/// What a bucket holds: null (empty), a tagged pointer to a node ([`ALONE`]), or to a chunk (perhaps [`DEAD`]).
+pub(crate) type Word = *mut Header;
+
+/// A cut of the key space and what is above it, up to the next cut.
+#[repr(C)]
+pub(crate) struct Bucket<T, P> {
+    header: Header,
+    /// The smallest key of the bucket.
+    pub(crate) lo: T,
+    pub(crate) word: AtomicPtr<Header>,
+    /// The next bucket in the graveyard.
+    pub(crate) buried: AtomicPtr<Bucket<T, P>>,
+    _nodes: PhantomData<P>,
+}
+
+impl<T, P> Bucket<T, P> {
+    pub(crate) fn create(context: &Context, lo: T, word: Word) -> Result<NonNull<Self>, OutOfMemory> {
+        let bucket = context.alloc(size_of::<Self>())?.cast::<Self>();
+        let raw = bucket.as_ptr();
+        // SAFETY: the block is ours and large enough; the header is written by the allocation.
+        unsafe {
+            (&raw mut (*raw).lo).write(lo);
+            (&raw mut (*raw).word).write(AtomicPtr::new(word));
+            (&raw mut (*raw).buried).write(AtomicPtr::new(ptr::null_mut()));
+        }
+        Ok(bucket)
+    }
+
+    /// Follows a bucket pointer.
+    ///
+    /// # Safety
+    /// It was read from the table or its index under a pin that outlives `'g`.
+    #[inline]
+    pub(crate) unsafe fn follow<'g>(bucket: *mut Self) -> &'g Self {
+        // SAFETY: see the contract.
+        let bucket = unsafe { &*bucket };
+        #[cfg(heddle_loom)]
+        bucket.header.contents.with(|_| ());
+        bucket
+    }
+}
+
+pub(crate) fn is_dead(word: Word) -> bool {
+    word.addr() & DEAD != 0
+}
+
+pub(crate) fn is_alone(word: Word) -> bool {
+    word.addr() & ALONE != 0
+}
+
+fn untagged(word: Word) -> Word {
+    word.map_addr(|addr| addr & !(DEAD | ALONE))
+}
+
+/// The chunk in a word that holds one, dead or not.
+///
+/// # Safety
+/// The word was read from the table under a pin that outlives `'g`.
+#[inline]
+pub(crate) unsafe fn chunk_of<'g, T: Ord + Copy, P: Copy>(word: Word) -> Option<ChunkRef<'g, T, P>> {
+    if is_alone(word) {
+        return None;
+    }
+    // SAFETY: see the contract.
+    NonNull::new(untagged(word)).map(|chunk| unsafe { ChunkRef::from_header(chunk) })
+}
+
+/// Where a search ended: a bucket's word and the value it was seen with.
+pub(crate) struct Place<'g> {
+    pub(crate) cell: &'g AtomicPtr<Header>,
+    pub(crate) word: Word,
+}
+
+/// How an insertion ended, unless memory ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    Held,
+    Queued,
+    Refused,
+}
+
+/// The lock's memory: everything but the choice of the epoch.
+pub(crate) struct Table<T, P> {
+    /// The first bucket's word; that bucket has no lower bound.
+    pub(crate) head: AtomicPtr<Header>,
+    pub(crate) index: AtomicPtr<Index<T, P>>,
+    /// Unlinked buckets that the index may still name.
+    pub(crate) graveyard: AtomicPtr<Bucket<T, P>>,
+    /// Cuts made and unmade since the index was built.
+    pub(crate) changes: AtomicUsize,
+    /// Buckets beyond the first, roughly.
+    pub(crate) buckets: AtomicUsize,
+    _nodes: PhantomData<*mut Node<T, P>>,
+}
+
+impl<T: Ord + Copy, P: Copy> Table<T, P> {
+    const_fn! {
+        pub(crate) fn new() -> Self {
+            Self {
+                head: AtomicPtr::new(ptr::null_mut()),
+                index: AtomicPtr::new(ptr::null_mut()),
+                graveyard: AtomicPtr::new(ptr::null_mut()),
+                changes: AtomicUsize::new(0),
+                buckets: AtomicUsize::new(0),
+                _nodes: PhantomData,
+            }
+        }
+    }
+
+    /// The bucket that `start` falls in, alive and with the chunk it was seen with; merges dead ones on the way.
+    #[inline]
+    pub(crate) fn locate<'g>(&'g self, pin: &'g Pin, start: Option<T>) -> Result<Place<'g>, OutOfMemory> {
+        'restart: loop {
+            let mut cell = self.nearest(pin, start);
+            loop {
+                let word = cell.load(Ordering::Acquire);
+                if is_dead(word) {
+                    continue 'restart;
+                }
+                // SAFETY: read under `pin`.
+                let Some(chunk) = (unsafe { chunk_of::<T, P>(word) }) else {
+                    return Ok(Place { cell, word });
+                };
+                if below(start, chunk.hi()) {
+                    return Ok(Place { cell, word });
+                }
+                // SAFETY: a chunk with an upper bound has a next bucket; read under `pin`.
+                let next = unsafe { Bucket::follow(chunk.next()) };
+                if is_dead(next.word.load(Ordering::Acquire)) {
+                    self.merge(pin, cell, chunk, chunk.next())?;
+                } else {
+                    cell = &next.word;
+                }
+            }
+        }
+    }
+
+    /// The word of some bucket at or before `start`, alive when it was looked at.
+    #[inline]
+    fn nearest<'g>(&'g self, _pin: &'g Pin, start: Option<T>) -> &'g AtomicPtr<Header> {
+        let index = self.index.load(Ordering::Acquire);
+        let (Some(start), Some(index)) = (start, NonNull::new(index)) else { return &self.head };
+        // SAFETY: read under the pin.
+        let cuts = unsafe { Index::cuts(index) };
+        let mut at = cuts.partition_point(|cut| cut.lo <= start);
+        while at > 0 {
+            at -= 1;
+            // SAFETY: buckets outlive every index that names them; read under the pin.
+            let bucket = unsafe { Bucket::follow(cuts[at].bucket) };
+            if !is_dead(bucket.word.load(Ordering::Acquire)) {
+                return &bucket.word;
+            }
+        }
+        &self.head
+    }
+
+    /// Takes an empty lock with one exchange and without a pin, if it is empty.
+    #[inline]
+    pub(crate) fn insert_alone(&self, node: NonNull<Node<T, P>>) -> bool {
+        if !self.head.load(Ordering::Relaxed).is_null() {
+            return false;
+        }
+        // SAFETY: the caller owns the node.
+        let state = unsafe { &(*node.as_ptr()).header.state };
+        let mode = state.load(Ordering::Relaxed) & SHARED;
+        state.store(mode | LONE, Ordering::Relaxed);
+        let word = alone_word(node);
+        // Acquire: the release of whoever left the lock empty. Release: the node, for whoever unfolds it.
+        match self.head.compare_exchange(ptr::null_mut(), word, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => true,
+            Err(_) => {
+                state.store(mode, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    /// Leaves the lock empty again if nobody has looked at `node` since [`Self::insert_alone`]; the node is then
+    /// its owner's to reuse.
+    #[inline]
+    pub(crate) fn remove_alone(&self, node: NonNull<Node<T, P>>) -> bool {
+        let word = alone_word(node);
+        self.head.compare_exchange(word, ptr::null_mut(), Ordering::Release, Ordering::Relaxed).is_ok()
+    }
+
+    /// Publishes `node`, which the caller owns. On [`Arrival::Refused`] and on failure it stays the caller's.
+    pub(crate) fn insert(
+        &self,
+        pin: &Pin,
+        node: NonNull<Node<T, P>>,
+        queue: bool,
+    ) -> Result<Arrival, OutOfMemory> {
+        // SAFETY: the caller owns the node.
+        let (span, shared) = unsafe { ((*node.as_ptr()).span, (*node.as_ptr()).is_shared()) };
+        loop {
+            if self.insert_alone(node) {
+                return Ok(Arrival::Held);
+            }
+            let place = self.locate(pin, span.start)?;
+            // SAFETY: read under `pin`.
+            let Some(chunk) = (unsafe { chunk_of::<T, P>(place.word) }) else {
+                if is_alone(place.word) {
+                    self.unfold(pin, place.word)?;
+                }
+                continue;
+            };
+            if !chunk.covers_up_to(span.end) {
+                // Refused without a change to the buckets if it would be refused after one.
+                if !queue && self.conflict(pin, &span, shared)? {
+                    return Ok(Arrival::Refused);
+                }
+                self.absorb(pin, place.cell, chunk)?;
+                continue;
+            }
+            match chunk.append(node, queue) {
+                Append::Done { blocked: false } => return Ok(Arrival::Held),
+                Append::Done { blocked: true } => return Ok(Arrival::Queued),
+                Append::Refused => return Ok(Arrival::Refused),
+                Append::Closed { blocked: true } if !queue => return Ok(Arrival::Refused),
+                Append::Closed { blocked } => {
+                    if self.replace(pin, &place, chunk, Some((node, blocked)))? {
+                        return Ok(if blocked { Arrival::Queued } else { Arrival::Held });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives the only node of a lock a chunk, so that others can look at it.
+    pub(crate) fn unfold(&self, pin: &Pin, word: Word) -> Result<(), OutOfMemory> {
+        let context = pin.context();
+        let chunk = ChunkRef::<T, P>::create(&context, None, ptr::null_mut(), 0)?;
+        // SAFETY: not published yet. Four successors without a collision before the fast path is tried again.
+        unsafe { chunk.remember(4, 0) };
+        chunk.begin_with(untagged(word).cast());
+        let new = chunk.header().as_ptr();
+        // Acquire: the node, which the owner published with the word. Release: the chunk.
+        if self.head.compare_exchange(word, new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            // SAFETY: never published.
+            unsafe { context.free(chunk.header()) };
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` with every chunk that may hold a node overlapping `span`, from left to right, until it returns
+    /// `false`. Changes nothing, but for a lock with one node that nobody looked at yet: `unfold` gives it a chunk,
+    /// otherwise it is passed over.
+    pub(crate) fn walk<'g>(
+        &'g self,
+        pin: &'g Pin,
+        span: &Span<T>,
+        unfold: bool,
+        mut visit: impl FnMut(ChunkRef<'g, T, P>) -> bool,
+    ) -> Result<(), OutOfMemory> {
+        let mut cell = self.nearest(pin, span.start);
+        loop {
+            let word = cell.load(Ordering::Acquire);
+            if is_alone(word) && unfold {
+                self.unfold(pin, word)?;
+                continue;
+            }
+            // A dead bucket's chunk is final and complete, so it is as good as its successor for reading.
+            // SAFETY: read under `pin`.
+            let Some(chunk) = (unsafe { chunk_of::<T, P>(word) }) else { return Ok(()) };
+            if below(span.start, chunk.hi()) && !visit(chunk) {
+                return Ok(());
+            }
+            if chunk.covers_up_to(span.end) {
+                return Ok(());
+            }
+            // SAFETY: a chunk with an upper bound has a next bucket; read under `pin`.
+            cell = unsafe { &Bucket::follow(chunk.next()).word };
+        }
+    }
+
+    /// Whether some live node conflicts.
+    pub(crate) fn conflict(&self, pin: &Pin, span: &Span<T>, shared: bool) -> Result<bool, OutOfMemory> {
+        let mut found = false;
+        self.walk(pin, span, true, |chunk| {
+            found = chunk.nodes().any(|node| node.span.overlaps(span) && node.blocks(shared));
+            !found
+        })?;
+        Ok(found)
+    }
+
+    /// The last conflicting live node that arrived before `node`, which is published, waiting and the caller's.
+    /// `None`: there is none, and there never will be one again.
+    pub(crate) fn blocker<'g>(
+        &'g self,
+        pin: &'g Pin,
+        node: NonNull<Node<T, P>>,
+    ) -> Result<Option<&'g Node<T, P>>, OutOfMemory> {
+        // SAFETY: the caller owns the node until it is released.
+        let mine: &Node<T, P> = unsafe { follow(node.as_ptr(), PhantomData) };
+        loop {
+            let place = self.locate(pin, mine.span.start)?;
+            // SAFETY: read under `pin`.
+            let Some(chunk) = (unsafe { chunk_of::<T, P>(place.word) }) else { continue };
+            let (mut last, mut reached) = (None, false);
+            for other in chunk.nodes() {
+                if ptr::eq(other, mine) {
+                    reached = true;
+                    break;
+                }
+                if other.span.overlaps(&mine.span) && other.blocks(mine.is_shared()) {
+                    last = Some(other);
+                }
+            }
+            // A split puts new nodes in an older one's place before it releases that one, so an unblocked view
+            // counts only if it is still the current one.
+            if reached && (last.is_some() || place.cell.load(Ordering::Acquire) == place.word) {
+                return Ok(last);
+            }
+        }
+    }
+
+    /// Marks a node released and says whether someone waits for it. The node may be reused from then on.
+    #[inline]
+    pub(crate) fn release(node: NonNull<Node<T, P>>) -> bool {
+        // SAFETY: the caller owns the node and gives it up with this exchange.
+        let state = unsafe { &(*node.as_ptr()).header.state };
+        // Release: what the holder did happens before whoever reads the bit. Acquire: the waiters' registrations.
+        state.swap(RELEASED, Ordering::AcqRel) & AWAITED != 0
+    }
+}
+
+impl<T, P> Table<T, P> {
+    /// Frees everything that is linked. The table is empty afterwards.
+    ///
+    /// # Safety
+    /// Nobody else uses the table, and no guard or handle of it will be used again.
+    pub(crate) unsafe fn clear(&mut self, context: &Context)
+    where
+        T: Ord + Copy,
+        P: Copy,
+    {
+        // SAFETY: every block below is linked once, and no one reads it any more.
+        let free = |block: Word| unsafe { NonNull::new(block).map(|block| context.free(block)) };
+        let mut word = self.head.swap(ptr::null_mut(), Ordering::Acquire);
+        let mut bucket: *mut Bucket<T, P> = ptr::null_mut();
+        loop {
+            if is_alone(word) {
+                free(untagged(word));
+            }
+            // SAFETY: the table is exclusively ours.
+            let next = unsafe { chunk_of::<T, P>(word) }.map_or(ptr::null_mut(), |chunk| {
+                for node in chunk.pointers() {
+                    // SAFETY: the node is linked in this chunk alone.
+                    free(unsafe { (*node).wait.load(Ordering::Relaxed) }.cast());
+                    free(node.cast());
+                }
+                free(chunk.header().as_ptr());
+                chunk.next()
+            });
+            free(bucket.cast());
+            if next.is_null() {
+                break;
+            }
+            bucket = next;
+            // SAFETY: linked, and freed in the next turn.
+            word = unsafe { (*bucket).word.load(Ordering::Acquire) };
+        }
+        free(self.index.swap(ptr::null_mut(), Ordering::Acquire).cast());
+        let mut grave = self.graveyard.swap(ptr::null_mut(), Ordering::Acquire);
+        while !grave.is_null() {
+            // SAFETY: buried buckets are linked in the graveyard alone.
+            let next = unsafe { (*grave).buried.load(Ordering::Relaxed) };
+            free(grave.cast());
+            grave = next;
+        }
+    }
+}
+
+/// Marks a bucket dead so that its left neighbour takes over its contents.
+pub(crate) fn kill<T: Ord + Copy, P: Copy>(bucket: &Bucket<T, P>) {
+    loop {
+        let word = bucket.word.load(Ordering::Acquire);
+        if is_dead(word) {
+            return;
+        }
+        // SAFETY: a bucket beyond the first always holds a chunk; the caller is pinned.
+        if let Some(chunk) = unsafe { chunk_of::<T, P>(word) } {
+            chunk.close();
+        }
+        let dead = word.map_addr(|addr| addr | DEAD);
+        if bucket.word.compare_exchange(word, dead, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// The word that names a chunk's only node as the lock's only content.
+pub(crate) fn alone_word<T, P>(node: NonNull<Node<T, P>>) -> Word {
+    node.as_ptr().cast::<Header>().map_addr(|addr| addr | ALONE)
+}
