@@ -1,0 +1,130 @@
+//! Random system calls with random, boundary and half-valid arguments.
+#![allow(unsafe_code, reason = "the point is to make calls that no safe interface would")]
+
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+
+use crate::arguments::Plan;
+use crate::random::Random;
+
+/// Numbers that end the worker, stop it or reboot the machine, and so would end the test rather than test.
+const LEFT_OUT: [i64; 14] = [
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_reboot,
+    libc::SYS_kexec_load,
+    libc::SYS_vfork,
+    libc::SYS_pause,
+    libc::SYS_ptrace,
+    libc::SYS_seccomp,
+    libc::SYS_swapon,
+    libc::SYS_syslog,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_rt_sigtimedwait,
+];
+const NUMBERS_END: usize = 460;
+/// A worker that a random call left waiting is ended after this long; that is part of the game and no failure.
+const WAIT_SECONDS: u32 = 2;
+
+/// Runs workers until each has made its steps. A worker may die of what it did; the machine may not.
+pub fn run(plan: &Plan) -> Result<(), String> {
+    let slice = 200;
+    for process in 0..plan.processes {
+        for round in 0..plan.steps.div_ceil(slice) {
+            let worker = process * 1_000_000 + round;
+            // SAFETY: this process has one thread.
+            let child = match unsafe { fork() }.map_err(|error| format!("fork: {error}"))? {
+                ForkResult::Child => {
+                    run_worker(plan, worker, slice);
+                    // SAFETY: `_exit` has no preconditions.
+                    unsafe { libc::_exit(0) }
+                }
+                ForkResult::Parent { child } => child,
+            };
+            match waitpid(child, None) {
+                Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => {}
+                other => return Err(format!("worker {worker}: wait gave {other:?}")),
+            }
+        }
+    }
+    let text =
+        std::fs::read_to_string("/proc/self/status").map_err(|error| format!("afterwards: {error}"))?;
+    if text.starts_with("Name:") { Ok(()) } else { Err("afterwards /proc/self/status is garbage".to_owned()) }
+}
+
+fn run_worker(plan: &Plan, worker: u64, steps: u64) {
+    // SAFETY: the new process group keeps random kills from reaching the parent; the alarm ends a worker that waits.
+    unsafe {
+        libc::setsid();
+        libc::alarm(WAIT_SECONDS);
+    }
+    let _ = setrlimit(Resource::RLIMIT_NPROC, 64, 64);
+    let _ = setrlimit(Resource::RLIMIT_AS, 64 << 20, 64 << 20);
+    let _ = setrlimit(Resource::RLIMIT_FSIZE, 1 << 20, 1 << 20);
+    let _ = std::env::set_current_dir("/tmp");
+    let threads: Vec<_> = (1..plan.threads)
+        .map(|thread| {
+            let random = Random::new(plan.seed, worker * 100 + thread);
+            std::thread::Builder::new().stack_size(64 << 10).spawn(move || hammer(random, steps))
+        })
+        .collect();
+    hammer(Random::new(plan.seed, worker * 100), steps);
+    drop(threads);
+}
+
+fn hammer(mut random: Random, steps: u64) {
+    let mut scratch = vec![0u64; 1024];
+    for _ in 0..steps {
+        let number = random.below(NUMBERS_END) as i64;
+        if LEFT_OUT.contains(&number) {
+            continue;
+        }
+        for word in scratch.iter_mut().take(16) {
+            *word = random.next() >> random.below(64);
+        }
+        let mut argument = || value(&mut random, scratch.as_mut_ptr() as usize);
+        let arguments = [argument(), argument(), argument(), argument(), argument(), argument()];
+        // A clone into this worker's memory without a stack of its own would be a second flow on one stack.
+        if matches!(number, libc::SYS_clone | libc::SYS_clone3) {
+            continue;
+        }
+        // Signals to 0 and -1 reach more than this worker.
+        if matches!(number, libc::SYS_kill | libc::SYS_tkill | libc::SYS_tgkill | libc::SYS_rt_sigqueueinfo) {
+            continue;
+        }
+        // SAFETY: whatever the call does to this process is its own business; the parent only waits for its end.
+        unsafe {
+            let [a, b, c, d, e, f] = arguments;
+            libc::syscall(number, a, b, c, d, e, f);
+        }
+    }
+}
+
+/// An argument: small numbers, boundaries, flags, addresses good, bad and half good.
+fn value(random: &mut Random, scratch: usize) -> usize {
+    const PAGE_BYTES: usize = 4096;
+    let boundaries = [
+        0,
+        1,
+        usize::MAX,
+        usize::MAX - PAGE_BYTES,
+        i32::MAX as usize,
+        i64::MAX as usize,
+        0x8000_0000,
+        0x7fff_ffff_f000,
+        0x8000_0000_0000,
+        0xffff_8000_0000_0000,
+    ];
+    match random.below(10) {
+        0..=2 => random.below(10),
+        3 => *random.pick(&boundaries),
+        4 | 5 => scratch + random.below(1024) * 8,
+        6 => 1usize << random.below(64),
+        7 => random.below(1 << 16),
+        8 => (scratch & !(PAGE_BYTES - 1)) + PAGE_BYTES * random.below(8) - random.below(16),
+        _ => random.next() as usize,
+    }
+}

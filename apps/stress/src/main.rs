@@ -1,0 +1,40 @@
+//! Randomized programs for a guest, replayable by seed. They are ordinary Linux programs and run on Linux as well.
+//!
+//! - `heddle-stress-apps memory [seed=S] [processes=P] [threads=T] [steps=N]` maps, touches, protects, unmaps, forks
+//!   and exits at random from many sides, and checks every byte that it relies on.
+//! - `heddle-stress-apps calls [seed=S] [processes=P] [threads=T] [steps=N]` makes random system calls with random,
+//!   boundary and half-valid arguments. What it checks is that the machine survives.
+//!
+//! Each prints `ok NAME` at the end, or `not ok NAME: reason` with the seed that repeats it.
+
+mod arguments;
+mod calls;
+mod memory;
+mod random;
+
+fn main() -> std::process::ExitCode {
+    let mut words = std::env::args().skip(1);
+    let program = words.next().unwrap_or_default();
+    let plan = match arguments::Plan::parse(words) {
+        Ok(plan) => plan,
+        Err(error) => {
+            eprintln!("heddle-stress-apps: {error}");
+            return std::process::ExitCode::FAILURE;
+        }
+    };
+    let outcome = match program.as_str() {
+        "memory" => memory::run(&plan),
+        "calls" => calls::run(&plan),
+        _ => Err(format!("unknown program '{program}'")),
+    };
+    match outcome {
+        Ok(()) => {
+            println!("ok stress::{program} seed={}", plan.seed);
+            std::process::ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            println!("not ok stress::{program}: seed={}: {reason}", plan.seed);
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
