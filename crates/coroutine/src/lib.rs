@@ -1,2 +1,48 @@
 //! Prioritized coroutines: control blocks, ready queues, bitmaps, executor.
 #![no_std]
+
+#[cfg(feature = "alloc")]
+extern crate alloc;
+#[cfg(any(feature = "std", test, heddle_loom))]
+extern crate std;
+
+pub mod sched;
+mod sync;
+
+#[cfg(feature = "alloc")]
+mod builder;
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+mod core_entry;
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+mod handle;
+#[cfg(feature = "alloc")]
+mod join;
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+mod machine;
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+mod registry;
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+mod task;
+#[cfg(all(feature = "std", not(heddle_loom)))]
+mod threads;
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+mod turn;
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+mod waker;
+
+pub use sched::Id;
+
+#[cfg(feature = "alloc")]
+pub use builder::{Builder, DEFAULT_PRIORITY, SpawnError};
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+pub use handle::{AbortOnDrop, JoinHandle};
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+pub use machine::{Core, MACHINE_CORES, Machine, Platform};
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+pub use registry::{MAX_CORES, MAX_COROUTINES};
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+pub use task::JoinError;
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+pub use turn::{MoveTo, Preempted, YieldNow, move_to, preempted, yield_now};
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+pub use waker::{abort, id_of, set_priority, wake, waker};

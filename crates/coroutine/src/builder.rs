@@ -1,0 +1,76 @@
+//! How a coroutine is to be spawned.
+
+use core::fmt;
+
+/// The level of coroutines whose spawner names none: the middle.
+pub const DEFAULT_PRIORITY: u8 = 32;
+
+/// A description of a coroutine to be spawned.
+#[derive(Clone, Copy, Debug)]
+pub struct Builder {
+    pub(crate) priority: u8,
+    pub(crate) kind: u32,
+    pub(crate) cores: u64,
+    pub(crate) name: Option<&'static str>,
+}
+
+impl Builder {
+    /// Level [`DEFAULT_PRIORITY`], any core, kind 0, no name.
+    pub const fn new() -> Builder {
+        Builder { priority: DEFAULT_PRIORITY, kind: 0, cores: u64::MAX, name: None }
+    }
+
+    /// Its level: 0 the most urgent, 63 the least, more is taken as 63.
+    pub const fn priority(mut self, level: u8) -> Builder {
+        self.priority = if level > 63 { 63 } else { level };
+        self
+    }
+
+    /// A number for the spawner's own use.
+    pub const fn kind(mut self, kind: u32) -> Builder {
+        self.kind = kind;
+        self
+    }
+
+    /// The cores it may run on: bit `n` is core `n` of the machine. An executor of one thread ignores it.
+    pub const fn cores(mut self, mask: u64) -> Builder {
+        self.cores = mask;
+        self
+    }
+
+    /// A name for statistics and traces. Named coroutines cost 16 bytes more.
+    pub const fn name(mut self, name: &'static str) -> Builder {
+        self.name = Some(name);
+        self
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder::new()
+    }
+}
+
+/// Why a coroutine could not be spawned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum SpawnError {
+    /// There is no memory for it, or as many coroutines as there can be are alive.
+    NoMemory,
+    /// No started core is in its mask.
+    NoCore,
+    /// The executor is ending, or the caller is not on one.
+    NoExecutor,
+}
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SpawnError::NoMemory => "no memory for another coroutine",
+            SpawnError::NoCore => "no started core may run the coroutine",
+            SpawnError::NoExecutor => "no executor takes the coroutine",
+        })
+    }
+}
+
+impl core::error::Error for SpawnError {}

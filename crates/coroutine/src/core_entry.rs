@@ -1,0 +1,143 @@
+//! A core as the executors know it: scheduling state, who runs on it, and how to disturb it.
+#![allow(unsafe_code)] // Hooks and machines are kept as atomic pointers to statics, because cores are reused.
+
+use crate::machine::Shared;
+use crate::sched::{CoreState, Id, Table};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::ptr;
+
+/// What differs between platforms, as functions that need no context.
+pub(crate) struct Hooks {
+    /// Makes the core look at its inbox.
+    pub kick: fn(&CoreEntry),
+    /// Whether the caller runs on the core.
+    pub is_here: fn(&CoreEntry) -> bool,
+}
+
+/// A core. Entries are never freed: a late waker may still look at one.
+#[repr(C, align(128))]
+pub(crate) struct CoreEntry {
+    pub state: CoreState,
+    /// The id of the coroutine that is being polled, 0 if none.
+    current: AtomicU64,
+    /// Coroutines spawned here less coroutines ended here, modulo 2^64: only sums over a machine mean something.
+    live: AtomicU64,
+    /// Coroutines that were spawned into the inbox.
+    live_posted: AtomicU64,
+    taken: AtomicU32,
+    /// The word on which the core's thread sleeps.
+    #[allow(dead_code)]
+    pub parker: AtomicU32,
+    hooks: AtomicPtr<Hooks>,
+    shared: AtomicPtr<Shared>,
+}
+
+impl CoreEntry {
+    pub fn new(index: u16) -> CoreEntry {
+        let state = CoreState::new();
+        state.set_index(index, 0);
+        CoreEntry {
+            state,
+            current: AtomicU64::new(0),
+            live: AtomicU64::new(0),
+            live_posted: AtomicU64::new(0),
+            taken: AtomicU32::new(0),
+            parker: AtomicU32::new(0),
+            hooks: AtomicPtr::new(ptr::null_mut()),
+            shared: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// Takes the entry for an executor, unless another has it.
+    pub fn try_take(&self) -> bool {
+        self.taken.load(Ordering::Relaxed) == 0
+            && self.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Sets up a taken entry as core `number` of the machine `shared`, if any.
+    pub fn set_up(&self, number: u32, hooks: &'static Hooks, shared: *const Shared, fenced: bool) {
+        self.state.set_index(self.state.index() as u16, number);
+        self.state.set_share(0);
+        self.state.gate().set_fenced(fenced);
+        self.live.store(0, Ordering::Relaxed);
+        self.live_posted.store(0, Ordering::Relaxed);
+        self.shared.store(shared.cast_mut(), Ordering::Relaxed);
+        self.hooks.store(ptr::from_ref(hooks).cast_mut(), Ordering::Release);
+    }
+
+    /// Gives a taken entry back. Its queues are empty and no thread runs on it.
+    #[allow(dead_code)]
+    pub fn give_back(&self) {
+        self.shared.store(ptr::null_mut(), Ordering::Relaxed);
+        self.taken.store(0, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn hooks(&self) -> Option<&'static Hooks> {
+        // SAFETY: null or from a `&'static Hooks` in `set_up`.
+        unsafe { self.hooks.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Makes the core look at its inbox.
+    pub fn kick(&self) {
+        if let Some(hooks) = self.hooks() {
+            (hooks.kick)(self);
+        }
+    }
+
+    /// Whether the caller runs on this core.
+    #[cfg_attr(feature = "std", allow(dead_code))]
+    #[inline(always)]
+    pub fn is_here(&self) -> bool {
+        self.hooks().is_some_and(|hooks| (hooks.is_here)(self))
+    }
+
+    /// The machine of which this is a core; null for an executor of one thread.
+    #[inline(always)]
+    pub fn shared(&self) -> *const Shared {
+        self.shared.load(Ordering::Relaxed)
+    }
+
+    /// The coroutine that is being polled on this core.
+    #[inline(always)]
+    pub fn current(&self) -> Option<Id> {
+        Id::from_bits(self.current.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    pub fn set_current(&self, bits: u64) {
+        self.current.store(bits, Ordering::Relaxed);
+    }
+
+    /// Its share of the machine's number of living coroutines.
+    #[allow(dead_code)]
+    pub fn live(&self) -> u64 {
+        self.live.load(Ordering::Relaxed).wrapping_add(self.live_posted.load(Ordering::Relaxed))
+    }
+
+    /// Anybody: counts a spawn into the inbox.
+    pub fn count_live_remote(&self) {
+        self.live_posted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Owner: counts a spawn or an end.
+    #[inline(always)]
+    pub fn count_live(&self, change: u64) {
+        let live = self.live.load(Ordering::Relaxed);
+        self.live.store(live.wrapping_add(change), Ordering::Relaxed);
+    }
+
+    /// Owner: spawns into the own queue.
+    #[inline(always)]
+    pub fn spawn(&self, table: &impl Table, task: *mut (), level: u8) -> Option<Id> {
+        loop {
+            if let Some(id) = self.state.spawn(table, task, level) {
+                self.count_live(1);
+                return Some(id);
+            }
+            if !crate::registry::refill(&self.state) {
+                return None;
+            }
+        }
+    }
+}

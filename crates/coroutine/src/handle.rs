@@ -1,0 +1,159 @@
+//! What a spawner keeps: the handle by which a coroutine is awaited, named and aborted.
+#![allow(unsafe_code)] // The output's type is known to the handle alone.
+
+use crate::sched::Id;
+use crate::task::{Failure, JoinError, TaskRef};
+use crate::waker;
+use core::fmt;
+use core::future::Future;
+use core::marker::PhantomData;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+/// Awaits a coroutine's end and gives its output. Dropping it detaches the coroutine, which runs on.
+#[must_use = "the coroutine runs on its own; use `detach` to say that its output is not wanted"]
+pub struct JoinHandle<T> {
+    task: TaskRef,
+    id: Id,
+    output: PhantomData<T>,
+}
+
+// SAFETY: the handle takes the output, so it may go where the output may; everything else in the task that it
+// touches is guarded by the join state, which is atomic unless the handle is wrapped in a `LocalJoinHandle`.
+unsafe impl<T: Send> Send for JoinHandle<T> {}
+// SAFETY: through a shared handle nothing but the id and the join state are read.
+unsafe impl<T: Send> Sync for JoinHandle<T> {}
+
+// Nothing in a handle is pinned: the output stays in the task until it is moved out.
+impl<T> Unpin for JoinHandle<T> {}
+
+impl<T> JoinHandle<T> {
+    /// # Safety
+    /// `task` is a coroutine with output `T` whose handle was not made yet.
+    pub(crate) unsafe fn new(task: TaskRef, id: Id) -> JoinHandle<T> {
+        JoinHandle { task, id, output: PhantomData }
+    }
+
+    /// The coroutine's name. Stale as soon as the coroutine has ended.
+    pub fn id(&self) -> Id {
+        self.id
+    }
+
+    /// What the spawner called the coroutine.
+    pub fn name(&self) -> Option<&'static str> {
+        self.task.name()
+    }
+
+    /// The kind that the spawner gave.
+    pub fn kind(&self) -> u32 {
+        self.task.header().kind
+    }
+
+    /// Whether the coroutine has ended.
+    pub fn is_finished(&self) -> bool {
+        self.task.header().join.is_complete()
+    }
+
+    /// Drops the coroutine's future at its next turn, which is due at once. Awaiting the handle then gives a
+    /// `JoinError`, or the output if the coroutine ended before.
+    pub fn abort(&self) {
+        waker::abort(self.id);
+    }
+
+    /// Lets the coroutine run on without a handle.
+    pub fn detach(self) {}
+}
+
+impl<T> Drop for JoinHandle<T> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the handle leaves, once.
+        unsafe { self.task.drop_handle() };
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Result<T, JoinError>;
+
+    /// # Panics
+    /// When polled again after it was ready.
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.task.header().join.poll(cx.waker()).is_pending() {
+            return Poll::Pending;
+        }
+        assert!(self.task.header().join.take_output(), "a JoinHandle was polled after it was ready");
+        // SAFETY: complete, and taken here for the first time; `T` is the output's type by `new`.
+        Poll::Ready(unsafe { self.task.read_output() })
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle").field("id", &self.id).field("finished", &self.is_finished()).finish()
+    }
+}
+
+/// A handle that aborts its coroutine when it is dropped.
+#[derive(Debug)]
+pub struct AbortOnDrop<T>(JoinHandle<T>);
+
+impl<T> AbortOnDrop<T> {
+    /// Ties the coroutine to the wrapper's life.
+    pub fn new(handle: JoinHandle<T>) -> AbortOnDrop<T> {
+        AbortOnDrop(handle)
+    }
+
+    /// The handle inside.
+    pub fn handle(&self) -> &JoinHandle<T> {
+        &self.0
+    }
+}
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl<T> Future for AbortOnDrop<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(cx)
+    }
+}
+
+impl JoinError {
+    /// Whether the coroutine was aborted or its executor ended first.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self.0, Failure::Cancelled)
+    }
+
+    /// The payload of the panic that ended the coroutine, if one did.
+    #[cfg(feature = "std")]
+    pub fn into_panic(self) -> Option<alloc::boxed::Box<dyn core::any::Any + Send + 'static>> {
+        match self.0 {
+            Failure::Panicked(payload) => Some(payload),
+            Failure::Cancelled => None,
+        }
+    }
+}
+
+impl fmt::Debug for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_cancelled() { "JoinError(cancelled)" } else { "JoinError(panicked)" })
+    }
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_cancelled() {
+            "the coroutine was cancelled"
+        } else {
+            "the coroutine panicked"
+        })
+    }
+}
+
+impl core::error::Error for JoinError {}

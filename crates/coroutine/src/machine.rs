@@ -1,0 +1,317 @@
+//! An executor of several cores that the platform runs: the kernel's.
+//!
+//! A [`Machine`] is a static; each of its processors calls [`Machine::start`] once and then runs what the
+//! [`Core`] that it got picks. Nothing here knows how a processor sleeps, or how one disturbs another: that is the
+//! [`Platform`].
+#![allow(unsafe_code)] // Cores are reached through pointers to entries that are never freed.
+
+use crate::builder::{Builder, SpawnError};
+use crate::core_entry::{CoreEntry, Hooks};
+use crate::handle::JoinHandle;
+use crate::registry::{Global, acquire_core, single};
+use crate::sched::{self, Id, Picked, WATCH_PARKED};
+use crate::sync::{AtomicPtr, AtomicU64, Ordering, fence};
+use crate::task::{self, TaskRef};
+use crate::turn;
+use core::future::Future;
+use core::marker::PhantomData;
+use core::ptr;
+
+/// Most cores of one machine: a core mask has a bit for each.
+pub const MACHINE_CORES: usize = 64;
+
+/// What a machine needs of the processor and the rest of the kernel. One machine per implementing type.
+pub trait Platform: Sync + 'static {
+    /// Whether the light barrier of a core's gate is a full fence. `false` only if [`Platform::heavy_barrier`]
+    /// makes every core pass one.
+    const FENCED: bool = true;
+
+    /// The number of the core that the caller runs on, as it was given to [`Machine::start`]; `None` outside of the
+    /// machine. Called on every wake, from any context.
+    fn this_core() -> Option<u32>;
+
+    /// Makes core `core` look at its inbox: it is parked, or exposed with a program that is less urgent than what
+    /// was posted. From any context; must not wait. May be called for the calling core itself, by a handler that
+    /// interrupted it between [`Core::try_park`] and its sleep.
+    fn kick(core: u32);
+
+    /// The thief's barrier, see [`sched::Gate`].
+    fn heavy_barrier() {
+        fence(Ordering::SeqCst);
+    }
+
+    /// Called before each turn: the place to start a time slice.
+    #[inline(always)]
+    fn before_turn(core: u32, id: Id, level: u8) {
+        let _ = (core, id, level);
+    }
+}
+
+/// What cores of a machine know of each other.
+pub(crate) struct Shared {
+    /// Bit `n`: core `n` is parked.
+    idle: AtomicU64,
+    /// Bit `n`: core `n` was started.
+    started: AtomicU64,
+    cores: [AtomicPtr<CoreEntry>; MACHINE_CORES],
+}
+
+impl Shared {
+    pub const fn new() -> Shared {
+        Shared {
+            idle: AtomicU64::new(0),
+            started: AtomicU64::new(0),
+            cores: [const { AtomicPtr::new(ptr::null_mut()) }; MACHINE_CORES],
+        }
+    }
+
+    #[inline(always)]
+    fn core(&self, number: u32) -> Option<&'static CoreEntry> {
+        // SAFETY: null or a registry entry, which is never freed.
+        unsafe { self.cores.get(number as usize)?.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Disturbs one parked core of `mask`, so that it looks for work.
+    fn kick_idle(&self, mask: u64) {
+        let idle = self.idle.load(Ordering::Relaxed) & mask;
+        if idle == 0 {
+            return;
+        }
+        let bit = idle & idle.wrapping_neg();
+        if self.idle.fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+            if let Some(core) = self.core(bit.trailing_zeros()) {
+                core.kick();
+            }
+        }
+    }
+}
+
+/// The calling core `entry` has queued something: disturbs an idle core if there is more than it runs next itself.
+#[inline(always)]
+pub(crate) fn shared_work(entry: &CoreEntry) {
+    // SAFETY: null, or the machine of the core on which the caller runs, which outlives its cores' running.
+    if let Some(shared) = unsafe { entry.shared().as_ref() } {
+        if shared.idle.load(Ordering::Relaxed) != 0 && entry.state.ready().has_two() {
+            shared.kick_idle(u64::MAX);
+        }
+    }
+}
+
+/// Cores that share their work.
+pub struct Machine<P: Platform> {
+    shared: Shared,
+    platform: PhantomData<fn() -> P>,
+}
+
+impl<P: Platform> Machine<P> {
+    const HOOKS: Hooks = Hooks {
+        kick: |entry| P::kick(entry.state.number()),
+        is_here: |entry| P::this_core() == Some(entry.state.number()),
+    };
+
+    /// A machine without cores.
+    pub const fn new() -> Machine<P> {
+        Machine { shared: Shared::new(), platform: PhantomData }
+    }
+
+    /// Makes the calling processor core `number`, below 64 and not started before. `None` if it is not, or if there
+    /// is no memory.
+    pub fn start(&'static self, number: u32) -> Option<Core<P>> {
+        let place = self.shared.cores.get(number as usize)?;
+        let bit = 1 << number;
+        if self.shared.started.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+            return None;
+        }
+        let Some(entry) = acquire_core() else {
+            self.shared.started.fetch_and(!bit, Ordering::AcqRel);
+            return None;
+        };
+        entry.set_up(number, &Self::HOOKS, &self.shared, P::FENCED);
+        place.store(ptr::from_ref(entry).cast_mut(), Ordering::Release);
+        Some(Core { entry, shared: &self.shared, platform: PhantomData })
+    }
+
+    /// The coroutine that is being polled on the calling core.
+    pub fn current(&self) -> Option<Id> {
+        self.shared.core(P::this_core()?)?.current()
+    }
+
+    /// Spawns `future`. On a core of the machine that its mask allows, it is queued there, otherwise it is left in
+    /// the inbox of an allowed core, an idle one if there is one.
+    pub fn spawn<F>(&'static self, builder: Builder, future: F) -> Result<JoinHandle<F::Output>, SpawnError>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let here = P::this_core().filter(|core| builder.cores >> (core & 63) & 1 != 0);
+        let here = here.and_then(|core| self.shared.core(core));
+        spawn_on(&self.shared, here, builder, future)
+    }
+}
+
+impl<P: Platform> Default for Machine<P> {
+    fn default() -> Machine<P> {
+        Machine::new()
+    }
+}
+
+/// Spawns into the queue of `here`, a core on which the caller runs, or else into some allowed core's inbox.
+#[inline]
+pub(crate) fn spawn_on<F>(
+    shared: &Shared,
+    here: Option<&'static CoreEntry>,
+    builder: Builder,
+    future: F,
+) -> Result<JoinHandle<F::Output>, SpawnError>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let task = task::allocate(future, false, builder).map_err(|_| SpawnError::NoMemory)?;
+    let spawned = match here {
+        Some(entry) => {
+            let id = entry.spawn(&Global, task.as_ptr().cast(), builder.priority);
+            shared_work(entry);
+            id.ok_or(SpawnError::NoMemory)
+        }
+        None => post_to(shared, task.as_ptr().cast(), builder),
+    };
+    match spawned {
+        // SAFETY: the coroutine was just made with this output, and has no handle yet.
+        Ok(id) => Ok(unsafe { JoinHandle::new(TaskRef(task), id) }),
+        Err(error) => {
+            // SAFETY: it was not spawned, so nobody else has it.
+            unsafe { TaskRef(task).discard() };
+            Err(error)
+        }
+    }
+}
+
+fn post_to(shared: &Shared, task: *mut (), builder: Builder) -> Result<Id, SpawnError> {
+    let allowed = shared.started.load(Ordering::Acquire) & builder.cores;
+    let idle = shared.idle.load(Ordering::Relaxed) & allowed;
+    let number = if idle != 0 { idle } else { allowed }.trailing_zeros();
+    let entry = shared.core(number).ok_or(SpawnError::NoCore)?;
+    let slot = single().ok_or(SpawnError::NoMemory)?;
+    entry.count_live_remote();
+    sched::post_new(&Global, slot, task, builder.priority, entry.state.index() as u16)
+        .ok_or(SpawnError::NoMemory)
+}
+
+/// A processor's part of a machine. Stays on the processor that started it.
+pub struct Core<P: Platform> {
+    entry: &'static CoreEntry,
+    shared: &'static Shared,
+    platform: PhantomData<*const P>,
+}
+
+impl<P: Platform> Core<P> {
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.entry.state.number()
+    }
+
+    /// The scheduling state, for its bitmap and counters.
+    pub fn state(&self) -> &sched::CoreState {
+        &self.entry.state
+    }
+
+    /// Runs one turn of the most urgent ready coroutine, of another core if none is ready here. `false` if there was
+    /// none: then it is time to park.
+    #[inline]
+    pub fn run_one(&self) -> bool {
+        let Some(picked) = self.entry.state.pick(&Global).or_else(|| self.steal()) else { return false };
+        if let Some(target) = self.elsewhere(&picked) {
+            self.entry.state.hand_over(&Global, picked.id, picked.slot, target);
+            return true;
+        }
+        P::before_turn(self.number(), picked.id, picked.level);
+        #[cfg(feature = "std")]
+        crate::threads::enter(self.entry, || turn::run(self.entry, picked));
+        #[cfg(not(feature = "std"))]
+        turn::run(self.entry, picked);
+        true
+    }
+
+    /// Where the picked coroutine must run, if it may not run here.
+    #[inline(always)]
+    fn elsewhere(&self, picked: &Picked<'_>) -> Option<&'static sched::CoreState> {
+        let mask = task::cores_of(picked.slot);
+        if mask >> self.number() & 1 != 0 {
+            return None;
+        }
+        let allowed = mask & self.shared.started.load(Ordering::Acquire);
+        self.shared.core(allowed.trailing_zeros()).map(|entry| &entry.state)
+    }
+
+    fn steal(&self) -> Option<Picked<'static>> {
+        steal_for(self.shared, self.entry, P::heavy_barrier).then(|| self.entry.state.pick(&Global))?
+    }
+
+    /// Announces that the core is about to sleep. `true`: nothing is ready, and whoever posts from now on kicks it;
+    /// the processor may sleep, but must not miss a kick between this call and its sleep. [`Core::unpark`] follows
+    /// the sleep. `false`: there is work.
+    pub fn try_park(&self) -> bool {
+        if !self.entry.state.expose(WATCH_PARKED) {
+            return false;
+        }
+        self.shared.idle.fetch_or(1 << self.number(), Ordering::AcqRel);
+        true
+    }
+
+    /// Ends what [`Core::try_park`] announced.
+    pub fn unpark(&self) {
+        self.entry.state.inbox().cover();
+        self.shared.idle.fetch_and(!(1 << self.number()), Ordering::Relaxed);
+    }
+
+    /// About to run a program, outside of the scheduler, at `level`: whoever posts something more urgent from now on
+    /// kicks the core, until [`Core::enter_kernel`]. `false` if something more urgent is ready already: then the
+    /// running coroutine should give way. Other ready coroutines are offered to idle cores.
+    pub fn enter_program(&self, level: u8) -> bool {
+        self.entry.state.drain(&Global);
+        if !self.entry.state.expose(level.min(63)) {
+            return false;
+        }
+        if self.entry.state.ready().bitmap() != 0 && self.shared.idle.load(Ordering::Relaxed) != 0 {
+            self.shared.kick_idle(u64::MAX);
+        }
+        true
+    }
+
+    /// Back from a program: posts need not kick any more.
+    pub fn enter_kernel(&self) {
+        self.entry.state.inbox().cover();
+    }
+
+    /// Whether something more urgent than `level` is ready here, requests in the inbox included.
+    pub fn should_yield(&self, level: u8) -> bool {
+        self.entry.state.drain(&Global);
+        self.entry.state.ready().bitmap().trailing_zeros() < level as u32
+    }
+}
+
+/// Started cores other than `thief` from which something might be taken, from the next number up.
+fn victims<'a>(shared: &'a Shared, thief: &'a CoreEntry) -> impl Iterator<Item = &'static CoreEntry> + 'a {
+    let number = thief.state.number();
+    let others = shared.started.load(Ordering::Acquire) & !(1 << (number & 63));
+    let mut left = others.rotate_right(number & 63);
+    core::iter::from_fn(move || {
+        while left != 0 {
+            let bit = left.trailing_zeros();
+            left &= left.wrapping_sub(1);
+            if let Some(core) = shared.core((bit + number) & 63) {
+                if core.state.has_work() {
+                    return Some(core);
+                }
+            }
+        }
+        None
+    })
+}
+
+/// Takes work from other cores into the queue of `thief`, the calling core; returns whether there was any.
+pub(crate) fn steal_for(shared: &Shared, thief: &CoreEntry, heavy: fn()) -> bool {
+    victims(shared, thief)
+        .any(|victim| sched::steal(&Global, &thief.state, &victim.state, u64::MAX, sched::BATCH, heavy) != 0)
+}

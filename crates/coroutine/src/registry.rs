@@ -1,0 +1,125 @@
+//! The process-wide (or kernel-wide) table of slots and cores.
+//!
+//! Wakers hold a coroutine's id and nothing else: no count, no pointer. That makes cloning and dropping one free and
+//! lets it outlive everything, but asks for a table that is found without context and whose memory is never
+//! given back: a slot looked up by a stale id must still be a slot. So slots live in chunks that are allocated on
+//! demand, kept for ever and reused by whichever executor needs them next.
+#![allow(unsafe_code)] // Chunks and cores are allocated by hand, because allocation may fail.
+
+mod pool;
+
+use crate::core_entry::CoreEntry;
+use crate::sched::{CoreState, Slot, Table};
+use crate::sync::{AtomicPtr, Ordering};
+use alloc::alloc::{Layout, alloc_zeroed};
+use core::ptr;
+
+pub(crate) use pool::{refill, single, spill};
+
+/// Slots in a chunk, 16 KiB.
+const CHUNK_SLOTS: u32 = 512;
+const CHUNK_SHIFT: u32 = 9;
+const CHUNKS: usize = 8192;
+
+/// Most coroutines that can be alive at the same time, less one.
+pub const MAX_COROUTINES: u32 = CHUNK_SLOTS * CHUNKS as u32;
+
+/// Most cores that all executors of a process together can have.
+pub const MAX_CORES: usize = 4096;
+
+static SLOTS: [AtomicPtr<Slot>; CHUNKS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
+static CORES: [AtomicPtr<CoreEntry>; MAX_CORES] = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_CORES];
+
+/// The table itself.
+#[derive(Clone, Copy)]
+pub(crate) struct Global;
+
+impl Table for Global {
+    #[inline(always)]
+    fn slot(&self, index: u32) -> Option<&'static Slot> {
+        let chunk = SLOTS.get((index >> CHUNK_SHIFT) as usize)?.load(Ordering::Acquire);
+        if chunk.is_null() {
+            return None;
+        }
+        // SAFETY: a chunk holds CHUNK_SLOTS initialized slots, is published by a release store after that and never
+        // freed; the offset is below CHUNK_SLOTS.
+        Some(unsafe { &*chunk.add((index & (CHUNK_SLOTS - 1)) as usize) })
+    }
+
+    #[inline(always)]
+    fn core(&self, index: u32) -> Option<&'static CoreState> {
+        entry(index).map(|entry| &entry.state)
+    }
+
+    fn may_run(&self, slot: &Slot, core: &CoreState) -> bool {
+        crate::task::cores_of(slot) & 1 << (core.number() & 63) != 0
+    }
+
+    fn kick(&self, core: u32) {
+        if let Some(entry) = entry(core) {
+            entry.kick();
+        }
+    }
+}
+
+/// The core of registry index `index`.
+#[inline(always)]
+pub(crate) fn entry(index: u32) -> Option<&'static CoreEntry> {
+    let entry = CORES.get(index as usize)?.load(Ordering::Acquire);
+    // SAFETY: an entry is initialized before it is published and never freed.
+    unsafe { entry.as_ref() }
+}
+
+/// Takes a core that no executor uses, or makes one; `None` if memory or indices are used up.
+pub(crate) fn acquire_core() -> Option<&'static CoreEntry> {
+    for (index, place) in CORES.iter().enumerate() {
+        let mut entry = place.load(Ordering::Acquire);
+        if entry.is_null() {
+            let layout = Layout::new::<CoreEntry>();
+            // SAFETY: the layout is not zero-sized.
+            let fresh: *mut CoreEntry = unsafe { alloc_zeroed(layout) }.cast();
+            if fresh.is_null() {
+                return None;
+            }
+            // SAFETY: `fresh` is allocated with the layout of a `CoreEntry` and nobody else knows it.
+            unsafe { fresh.write(CoreEntry::new(index as u16)) };
+            match place.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => entry = fresh,
+                Err(other) => {
+                    // SAFETY: allocated above with this layout, and not published.
+                    unsafe { alloc::alloc::dealloc(fresh.cast(), layout) };
+                    entry = other;
+                }
+            }
+        }
+        // SAFETY: as in `entry`; non-null here.
+        let entry: &'static CoreEntry = unsafe { &*entry };
+        if entry.try_take() {
+            return Some(entry);
+        }
+    }
+    None
+}
+
+/// Allocates a chunk and returns the index of its first usable slot and how many there are.
+fn grow() -> Option<(u32, u32)> {
+    let layout = Layout::array::<Slot>(CHUNK_SLOTS as usize).ok()?;
+    // SAFETY: the layout is not zero-sized.
+    let chunk: *mut Slot = unsafe { alloc_zeroed(layout) }.cast();
+    if chunk.is_null() {
+        return None;
+    }
+    // All-zero memory is an array of unused slots, see `sched`.
+    for (number, place) in SLOTS.iter().enumerate() {
+        if place.load(Ordering::Relaxed).is_null()
+            && place.compare_exchange(ptr::null_mut(), chunk, Ordering::Release, Ordering::Relaxed).is_ok()
+        {
+            let first = number as u32 * CHUNK_SLOTS;
+            // Index 0 is the links' "none".
+            return Some(if first == 0 { (1, CHUNK_SLOTS - 1) } else { (first, CHUNK_SLOTS) });
+        }
+    }
+    // SAFETY: allocated above with this layout, and not published.
+    unsafe { alloc::alloc::dealloc(chunk.cast(), layout) };
+    None
+}

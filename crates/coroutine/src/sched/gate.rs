@@ -1,0 +1,113 @@
+//! The gate: a lock that its owner takes without a read-modify-write.
+//!
+//! A core's queue state is touched by its owner at every step and by a thief seldom, so the lock is biased. The
+//! owner stores `busy`, passes a *light* barrier and looks at `thief`; a thief sets `thief`, passes a *heavy*
+//! barrier and waits until `busy` is clear. Of the two at least one sees the other (Dekker), provided that the two
+//! barriers order as two full fences would. Either both are (`fenced`), or the light one is a compiler fence and
+//! the heavy one makes every core of the machine pass a fence (`membarrier` on Linux).
+//!
+//! `busy` also tells a handler (interrupt, signal) that it interrupted the owner within the gate: then it must not
+//! touch the queue, and posts to the inbox. A handler that finds the gate open passes through it as the owner,
+//! which the interrupted code cannot notice, because the handler is done before it goes on.
+
+use crate::sync::{AtomicU32, Ordering, compiler_fence, fence, maybe_const, spin_hint};
+
+/// How often a thief looks at a closed gate before it gives up: an owner that was descheduled inside its gate must
+/// not be waited for.
+#[cfg(not(heddle_loom))]
+const THIEF_SPINS: u32 = 1000;
+#[cfg(heddle_loom)]
+const THIEF_SPINS: u32 = 2;
+
+/// The owner's half and the others' half of a core's lock.
+#[repr(C)]
+pub struct Gate {
+    busy: AtomicU32,
+    fenced: AtomicU32,
+    thief: Thief,
+}
+
+/// The thief's half, on a cache line that the owner only reads.
+#[repr(C, align(128))]
+struct Thief(AtomicU32);
+
+impl Gate {
+    maybe_const! {
+        /// An open gate whose light barrier is a compiler fence: for a core from which nobody steals, or whose
+        /// thieves have a barrier that reaches every core.
+        pub fn new() -> Gate {
+            Gate { busy: AtomicU32::new(0), fenced: AtomicU32::new(0), thief: Thief(AtomicU32::new(0)) }
+        }
+    }
+
+    /// Chooses the owner's barrier: a full fence if `fenced`. Before the core runs.
+    pub fn set_fenced(&self, fenced: bool) {
+        self.fenced.store(fenced as u32, Ordering::Relaxed);
+    }
+
+    /// Owner: enters if it is not inside already and no thief is. Never waits, so handlers may call it.
+    #[inline(always)]
+    pub(super) fn try_enter(&self) -> bool {
+        if self.busy.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        self.busy.store(1, Ordering::Relaxed);
+        if self.fenced.load(Ordering::Relaxed) != 0 {
+            fence(Ordering::SeqCst);
+        } else {
+            compiler_fence();
+        }
+        // Acquire: what the last thief did under the gate is visible to what the owner does now.
+        if self.thief.0.load(Ordering::Acquire) != 0 {
+            self.busy.store(0, Ordering::Release);
+            return false;
+        }
+        true
+    }
+
+    /// Owner, not from a handler: enters, waiting for a thief to leave. Thieves stay for a bounded time.
+    #[inline(always)]
+    pub(super) fn enter(&self) {
+        while !self.try_enter() {
+            spin_hint();
+        }
+    }
+
+    /// Owner: leaves.
+    #[inline(always)]
+    pub(super) fn leave(&self) {
+        // Release: a thief that sees the gate open sees the queue as the owner left it.
+        self.busy.store(0, Ordering::Release);
+    }
+
+    /// Thief: enters unless another thief is inside or the owner stays too long. `heavy` is the heavy barrier.
+    #[inline]
+    pub(super) fn thief_enter(&self, heavy: impl FnOnce()) -> bool {
+        if self.thief.0.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        heavy();
+        let mut spins = 0;
+        while self.busy.load(Ordering::Acquire) != 0 {
+            spins += 1;
+            if spins > THIEF_SPINS {
+                self.thief.0.store(0, Ordering::Release);
+                return false;
+            }
+            spin_hint();
+        }
+        true
+    }
+
+    /// Thief: leaves.
+    #[inline]
+    pub(super) fn thief_leave(&self) {
+        self.thief.0.store(0, Ordering::Release);
+    }
+}
+
+impl Default for Gate {
+    fn default() -> Gate {
+        Gate::new()
+    }
+}

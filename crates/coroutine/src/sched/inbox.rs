@@ -1,0 +1,117 @@
+//! A core's inbox: where everybody but the owner leaves requests, lock-free, from any context.
+//!
+//! A stack of slots under one word, which also says whom to disturb: `watch << 24 | first index`. A core that parks
+//! or enters a program sets `watch` in the same word as the list's head, by a compare-and-swap that fails if the
+//! list is not empty; a poster reads it in the compare-and-swap that links its slot. So either the core sees the
+//! request or the poster sees that it must kick: there is no window between them and no fence.
+
+use super::{Slot, Table};
+use crate::sync::{AtomicU32, Ordering, maybe_const};
+
+const INDEX: u32 = (1 << 24) - 1;
+const WATCH_SHIFT: u32 = 24;
+
+/// The watch of a parked core: a post of any level kicks it.
+pub const WATCH_PARKED: u8 = 64;
+
+/// A core's inbox, on a cache line of its own.
+#[repr(C, align(128))]
+pub struct Inbox {
+    word: AtomicU32,
+}
+
+impl Inbox {
+    maybe_const! {
+        /// An empty inbox of a core that nobody need kick.
+        pub fn new() -> Inbox {
+            Inbox { word: AtomicU32::new(0) }
+        }
+    }
+
+    /// Whether no request is linked. The owner's quick look before each pick.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & INDEX == 0
+    }
+
+    /// The level below which a post kicks: 0 none, [`WATCH_PARKED`] all.
+    #[inline(always)]
+    pub fn watch(&self) -> u8 {
+        (self.word.load(Ordering::Relaxed) >> WATCH_SHIFT) as u8
+    }
+
+    /// Links `slot`; returns whether the poster must kick the core. A kick clears the watch, so one poster does it.
+    #[inline]
+    pub(super) fn push(&self, index: u32, slot: &Slot, level: u8) -> bool {
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            slot.inbox_next.store(word & INDEX, Ordering::Relaxed);
+            let watch = (word >> WATCH_SHIFT) as u8;
+            let kick = level < watch;
+            let kept = if kick { 0 } else { word & !INDEX };
+            // Release: the drainer sees the link, and everything that the requester did before.
+            match self.word.compare_exchange_weak(word, kept | index, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return kick,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Takes the watch off if a request of `level` should kick; returns whether the caller must.
+    #[inline]
+    pub(super) fn prod(&self, level: u8) -> bool {
+        let mut word = self.word.load(Ordering::Relaxed);
+        while level < (word >> WATCH_SHIFT) as u8 {
+            match self.word.compare_exchange_weak(word, word & INDEX, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// Owner: asks to be kicked for posts more urgent than `watch`. Fails if requests are waiting.
+    #[inline]
+    pub(super) fn expose(&self, watch: u8) -> bool {
+        let word = self.word.load(Ordering::Relaxed);
+        if word & INDEX != 0 {
+            return false;
+        }
+        let exposed = (watch as u32) << WATCH_SHIFT;
+        // Acquire on failure is not needed: the drain that follows acquires.
+        self.word.compare_exchange(word, exposed, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Owner: no kick is needed from now on.
+    #[inline]
+    pub fn cover(&self) {
+        if self.word.load(Ordering::Relaxed) & !INDEX != 0 {
+            self.word.fetch_and(INDEX, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the whole list and hands its slots to `each`, oldest first. Under the owner's gate.
+    #[inline]
+    pub(super) fn drain<T: Table>(&self, table: &T, mut each: impl FnMut(u32, &Slot)) {
+        // Acquire: pairs with each push's release, whose compare-and-swaps form one release sequence.
+        let mut index = self.word.fetch_and(!INDEX, Ordering::Acquire) & INDEX;
+        let mut reversed = 0;
+        while let Some(slot) = if index == 0 { None } else { table.slot(index) } {
+            let next = slot.inbox_next.load(Ordering::Relaxed);
+            slot.inbox_next.store(reversed, Ordering::Relaxed);
+            reversed = index;
+            index = next;
+        }
+        while let Some(slot) = if reversed == 0 { None } else { table.slot(reversed) } {
+            let index = reversed;
+            reversed = slot.inbox_next.load(Ordering::Relaxed);
+            each(index, slot);
+        }
+    }
+}
+
+impl Default for Inbox {
+    fn default() -> Inbox {
+        Inbox::new()
+    }
+}

@@ -1,0 +1,145 @@
+//! Requests from anywhere: wake, cancel, set a level.
+//!
+//! Each has two ways. On the owning core, with its gate open, the change is made at once by plain stores. Anywhere
+//! else, and in a handler that interrupted the owner inside its gate, the request is written into the slot's
+//! `remote` word, and the slot is linked into the owner's inbox unless it already is.
+
+use super::core_state::LEVEL_NONE;
+use super::slot::remote;
+use super::{CoreState, Id, Phase, Slot, Table};
+use crate::sync::Ordering;
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Woken {
+    /// The coroutine has ended: nothing was done.
+    Stale,
+    /// The coroutine is ready already, or will be queued when its turn ends.
+    Already,
+    /// It was put into the calling core's queue.
+    Queued,
+    /// It is left in another core's inbox.
+    Posted,
+}
+
+/// What is asked of the owner, in both encodings.
+#[derive(Clone, Copy)]
+enum Request {
+    Wake,
+    Cancel,
+    Base(u8),
+    Lent(u8),
+}
+
+/// Makes the coroutine `id` ready if it waits; if it is being polled, it is queued again afterwards. `here` is the
+/// core on which the caller runs. Lock-free from any context.
+#[inline(always)]
+pub fn wake<T: Table>(table: &T, here: Option<&CoreState>, id: Id) -> Woken {
+    request(table, here, id, Request::Wake)
+}
+
+/// Asks the owner of `id` to drop the coroutine's future at its next turn.
+pub fn cancel<T: Table>(table: &T, here: Option<&CoreState>, id: Id) -> Woken {
+    request(table, here, id, Request::Cancel)
+}
+
+/// Gives the coroutine `id` the level `level`, whether it is queued, runs or waits; takes effect at its owner's next
+/// pick at the latest. A queued one goes to the tail of its new level.
+pub fn set_priority<T: Table>(table: &T, here: Option<&CoreState>, id: Id, level: u8) -> Woken {
+    request(table, here, id, Request::Base(level.min(63)))
+}
+
+/// Runs the coroutine `id` at `level` as long as its own level is less urgent; `None` takes the loan back.
+pub fn lend<T: Table>(table: &T, here: Option<&CoreState>, id: Id, level: Option<u8>) -> Woken {
+    request(table, here, id, Request::Lent(level.map_or(LEVEL_NONE, |level| level.min(63))))
+}
+
+/// Starts a coroutine in the free slot `index`, which nobody else knows of, on the core of index `owner`.
+pub fn post_new<T: Table>(table: &T, index: u32, task: *mut (), level: u8, owner: u16) -> Option<Id> {
+    let (slot, core) = (table.slot(index)?, table.core(owner as u32)?);
+    let requests = remote::WAKE | remote::LINKED;
+    let generation = slot.begin(task, level, owner, Phase::Waiting, requests);
+    if core.inbox.push(index, slot, level & 63) {
+        table.kick(owner as u32);
+    }
+    Id::new(index, generation)
+}
+
+#[inline(always)]
+fn request<T: Table>(table: &T, here: Option<&CoreState>, id: Id, request: Request) -> Woken {
+    let index = id.index();
+    let Some(slot) = table.slot(index) else { return Woken::Stale };
+    if let Some(core) = here.filter(|core| slot.owner() as u32 == core.index() && core.gate.try_enter()) {
+        // The owner changes only under its gate, so now it is known, and with it that the generation is current.
+        if slot.owner() as u32 == core.index() {
+            let woken = if slot.generation() == id.generation() {
+                at_home(table, core, index, slot, request)
+            } else {
+                Woken::Stale
+            };
+            core.gate.leave();
+            // Only a handler finds its own core exposed: it interrupted the core on its way to park.
+            if core.inbox.watch() != 0 && woken == Woken::Queued && core.inbox.prod(slot.level()) {
+                table.kick(core.index());
+            }
+            return woken;
+        }
+        core.gate.leave();
+    }
+    post(table, id, slot, request)
+}
+
+/// Applies a request by plain stores. Gate of `core` held, `slot` owned by it.
+#[inline(always)]
+fn at_home<T: Table>(table: &T, core: &CoreState, index: u32, slot: &Slot, request: Request) -> Woken {
+    match request {
+        Request::Wake => match core.wake_in_gate(table, index, slot) {
+            true => return Woken::Queued,
+            false => return Woken::Already,
+        },
+        Request::Cancel => core.cancel_in_gate(table, index, slot),
+        Request::Base(level) => core.relevel(table, index, slot, Some(level), None),
+        Request::Lent(level) => core.relevel(table, index, slot, None, Some(level)),
+    }
+    Woken::Queued
+}
+
+/// Leaves a request with the owner.
+#[inline(never)]
+fn post<T: Table>(table: &T, id: Id, slot: &Slot, request: Request) -> Woken {
+    let (set, clear) = match request {
+        Request::Wake => (remote::WAKE, 0),
+        Request::Cancel => (remote::CANCEL, 0),
+        Request::Base(level) => (remote::BASE | ((level as u64) << remote::BASE_SHIFT), remote::BASE_MASK),
+        Request::Lent(level) => (remote::LENT | ((level as u64) << remote::LENT_SHIFT), remote::LENT_MASK),
+    };
+    let mut word = slot.remote.load(Ordering::Relaxed);
+    let before = loop {
+        if (word >> 32) as u32 != id.generation() {
+            return Woken::Stale;
+        }
+        let asked = (word & !clear) | set | remote::LINKED;
+        // Release, even where nothing changes: the coroutine's next turn sees what the requester did before.
+        match slot.remote.compare_exchange_weak(word, asked, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(before) => break before,
+            Err(now) => word = now,
+        }
+    };
+    let level = match request {
+        Request::Base(level) | Request::Lent(level) => level.min(slot.level()),
+        Request::Wake | Request::Cancel => slot.level(),
+    };
+    // The owner may change once the slot is linked; the stale one forwards it.
+    let owner = slot.owner() as u32;
+    let Some(core) = table.core(owner) else { return Woken::Stale };
+    let kick = if before & remote::LINKED == 0 {
+        core.inbox.push(id.index(), slot, level)
+    } else {
+        // Already on its way, perhaps at a less urgent level than it has now.
+        core.inbox.prod(level)
+    };
+    if kick {
+        table.kick(owner);
+    }
+    Woken::Posted
+}

@@ -1,0 +1,216 @@
+//! Ready queues: one FIFO list per level and a bitmap of those that are not empty.
+//!
+//! Lists are linked through the slots in both directions, so that a queued coroutine changes its level in constant
+//! time. All of it is guarded by the owner's gate; the words are atomic only so that others may read the bitmap.
+
+use super::{Slot, Table};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, maybe_const};
+
+/// Number of priority levels; 0 is the most urgent.
+pub const LEVELS: usize = 64;
+
+/// One level's list.
+#[repr(C)]
+pub struct Level {
+    head: AtomicU32,
+    tail: AtomicU32,
+    /// Number of the pick at which the level was last served or last became non-empty.
+    since: AtomicU32,
+    /// Most picks that its first coroutine ever saw go to other levels.
+    longest: AtomicU32,
+    /// How often a coroutine of the level was picked.
+    picks: AtomicU64,
+}
+
+impl Level {
+    maybe_const! {
+        fn new() -> Level {
+            Level {
+                head: AtomicU32::new(0),
+                tail: AtomicU32::new(0),
+                since: AtomicU32::new(0),
+                longest: AtomicU32::new(0),
+                picks: AtomicU64::new(0),
+            }
+        }
+    }
+}
+
+/// A core's ready queues.
+#[repr(C)]
+pub struct Ready {
+    bitmap: AtomicU64,
+    picks: AtomicU64,
+    levels: [Level; LEVELS],
+}
+
+impl Ready {
+    /// Empty queues.
+    #[cfg(not(heddle_loom))]
+    pub const fn new() -> Ready {
+        Ready {
+            bitmap: AtomicU64::new(0),
+            picks: AtomicU64::new(0),
+            levels: [const { Level::new() }; LEVELS],
+        }
+    }
+
+    /// Empty queues.
+    #[cfg(heddle_loom)]
+    pub fn new() -> Ready {
+        Ready {
+            bitmap: AtomicU64::new(0),
+            picks: AtomicU64::new(0),
+            levels: core::array::from_fn(|_| Level::new()),
+        }
+    }
+
+    /// Bit `n` is set while level `n` has a queued coroutine. Anybody may read it, as a hint.
+    #[inline(always)]
+    pub fn bitmap(&self) -> u64 {
+        self.bitmap.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn level(&self, level: u8) -> &Level {
+        &self.levels[level as usize & (LEVELS - 1)]
+    }
+
+    #[inline(always)]
+    fn set(&self, level: u8) {
+        self.level(level).since.store(self.picks() as u32, Ordering::Relaxed);
+        self.bitmap.store(self.bitmap() | 1 << (level & 63), Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn clear(&self, level: u8) {
+        self.bitmap.store(self.bitmap() & !(1 << (level & 63)), Ordering::Relaxed);
+    }
+
+    /// Whether two or more coroutines are queued.
+    #[inline(always)]
+    pub fn has_two(&self) -> bool {
+        let bitmap = self.bitmap();
+        let first = self.level(bitmap.trailing_zeros() as u8);
+        bitmap & bitmap.wrapping_sub(1) != 0
+            || first.head.load(Ordering::Relaxed) != first.tail.load(Ordering::Relaxed)
+    }
+
+    /// How many coroutines were picked so far.
+    #[inline(always)]
+    pub fn picks(&self) -> u64 {
+        self.picks.load(Ordering::Relaxed)
+    }
+
+    /// How many coroutines of `level` were picked so far.
+    pub fn picks_of(&self, level: u8) -> u64 {
+        self.level(level).picks.load(Ordering::Relaxed)
+    }
+
+    /// The longest that `level` ever waited while it was not empty, in picks of other levels.
+    pub fn longest_wait(&self, level: u8) -> u32 {
+        let waited = self.level(level).longest.load(Ordering::Relaxed);
+        waited.max(self.waiting(level))
+    }
+
+    /// For how many picks of other levels `level` has now been waiting; 0 if it is empty.
+    pub fn waiting(&self, level: u8) -> u32 {
+        if self.bitmap() & 1 << (level & 63) == 0 {
+            return 0;
+        }
+        (self.picks() as u32).wrapping_sub(self.level(level).since.load(Ordering::Relaxed))
+    }
+
+    /// Counts a pick of `level`.
+    #[inline(always)]
+    pub(super) fn count_pick(&self, level: u8) {
+        let picks = self.picks();
+        self.picks.store(picks.wrapping_add(1), Ordering::Relaxed);
+        let list = self.level(level);
+        let waited = (picks as u32).wrapping_sub(list.since.load(Ordering::Relaxed));
+        if waited > list.longest.load(Ordering::Relaxed) {
+            list.longest.store(waited, Ordering::Relaxed);
+        }
+        list.since.store((picks as u32).wrapping_add(1), Ordering::Relaxed);
+        list.picks.store(list.picks.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Index of the first coroutine of `level`, 0 if there is none.
+    #[inline(always)]
+    pub(super) fn first(&self, level: u8) -> u32 {
+        self.level(level).head.load(Ordering::Relaxed)
+    }
+
+    /// Appends `slot`, of index `index`, to `level`.
+    #[inline(always)]
+    pub(super) fn push_back(&self, table: &impl Table, index: u32, slot: &Slot, level: u8) {
+        let list = self.level(level);
+        let tail = list.tail.load(Ordering::Relaxed);
+        slot.next.store(0, Ordering::Relaxed);
+        slot.prev.store(tail, Ordering::Relaxed);
+        list.tail.store(index, Ordering::Relaxed);
+        match if tail == 0 { None } else { table.slot(tail) } {
+            Some(last) => last.next.store(index, Ordering::Relaxed),
+            None => {
+                list.head.store(index, Ordering::Relaxed);
+                self.set(level);
+            }
+        }
+    }
+
+    /// Puts `slot`, of index `index`, before all others of `level`.
+    #[inline]
+    pub(super) fn push_front(&self, table: &impl Table, index: u32, slot: &Slot, level: u8) {
+        let list = self.level(level);
+        let head = list.head.load(Ordering::Relaxed);
+        slot.next.store(head, Ordering::Relaxed);
+        list.head.store(index, Ordering::Relaxed);
+        match if head == 0 { None } else { table.slot(head) } {
+            Some(first) => first.prev.store(index, Ordering::Relaxed),
+            None => {
+                list.tail.store(index, Ordering::Relaxed);
+                self.set(level);
+            }
+        }
+    }
+
+    /// Takes the first coroutine of `level`. Does not touch the one behind it.
+    #[inline(always)]
+    pub(super) fn pop_front<'t>(&self, table: &'t impl Table, level: u8) -> Option<(u32, &'t Slot)> {
+        let list = self.level(level);
+        let index = list.head.load(Ordering::Relaxed);
+        let slot = if index == 0 { None } else { table.slot(index) }?;
+        let next = slot.next.load(Ordering::Relaxed);
+        list.head.store(next, Ordering::Relaxed);
+        if next == 0 {
+            list.tail.store(0, Ordering::Relaxed);
+            self.clear(level);
+        }
+        Some((index, slot))
+    }
+
+    /// Takes `slot`, of index `index`, out of `level`, in which it is queued.
+    #[inline]
+    pub(super) fn unlink(&self, table: &impl Table, index: u32, slot: &Slot, level: u8) {
+        let list = self.level(level);
+        if list.head.load(Ordering::Relaxed) == index {
+            self.pop_front(table, level);
+            return;
+        }
+        let next = slot.next.load(Ordering::Relaxed);
+        let prev = slot.prev.load(Ordering::Relaxed);
+        if let Some(before) = table.slot(prev) {
+            before.next.store(next, Ordering::Relaxed);
+        }
+        match if next == 0 { None } else { table.slot(next) } {
+            Some(behind) => behind.prev.store(prev, Ordering::Relaxed),
+            None => list.tail.store(prev, Ordering::Relaxed),
+        }
+    }
+}
+
+impl Default for Ready {
+    fn default() -> Ready {
+        Ready::new()
+    }
+}

@@ -1,0 +1,179 @@
+//! One coroutine's entry in the table.
+
+use crate::sync::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, maybe_const};
+
+/// Where a coroutine is, as its owner sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub enum Phase {
+    /// In no queue; a wake queues it. Also the phase of a free slot.
+    Waiting = 0,
+    /// In its owner's ready queue of its level.
+    Queued = 1,
+    /// Being polled.
+    Running = 2,
+    /// Being polled, and woken since; or on its way from one core's queue to another's.
+    Notified = 3,
+}
+
+/// The word that others may write: `generation << 32 | request`.
+pub(super) mod remote {
+    /// The slot is linked into an inbox, or about to be: whoever set it links it.
+    pub const LINKED: u64 = 1;
+    /// Queue the coroutine if it waits.
+    pub const WAKE: u64 = 2;
+    /// Mark the coroutine cancelled and queue it, so that its owner drops the future.
+    pub const CANCEL: u64 = 4;
+    /// Give it the base level in bits 8 to 13.
+    pub const BASE: u64 = 8;
+    /// Give it the lent level in bits 16 to 22 (64: none).
+    pub const LENT: u64 = 16;
+    /// Every request bit and operand.
+    pub const REQUESTS: u64 = 0xffff_ffff & !LINKED;
+    pub const BASE_SHIFT: u32 = 8;
+    pub const BASE_MASK: u64 = 0x3f << BASE_SHIFT;
+    pub const LENT_SHIFT: u32 = 16;
+    pub const LENT_MASK: u64 = 0x7f << LENT_SHIFT;
+}
+
+/// The word that only the holder of the owner's gate writes.
+pub(super) mod local {
+    pub const PHASE: u16 = 3;
+    /// The future is to be dropped at the next turn.
+    pub const CANCELLED: u16 = 4;
+    /// Requeue at the head: the coroutine was preempted.
+    pub const HEAD: u16 = 8;
+    pub const LEVEL_SHIFT: u32 = 4;
+    pub const LEVEL: u16 = 63 << LEVEL_SHIFT;
+    pub const BASE_SHIFT: u32 = 10;
+    pub const BASE: u16 = 63 << BASE_SHIFT;
+}
+
+/// One coroutine's entry in the table: 32 bytes, all-zero when it was never used.
+#[repr(C, align(32))]
+pub struct Slot {
+    /// Generation and pending requests. Any core, by compare-and-swap.
+    pub(super) remote: AtomicU64,
+    /// What the layer above runs for this coroutine.
+    pub(super) task: AtomicPtr<()>,
+    /// Next slot in the inbox that this one is linked into. Whoever set `LINKED`, then the inbox's drainer.
+    pub(super) inbox_next: AtomicU32,
+    /// Next in the ready queue or in the free list. Owner's gate.
+    pub(super) next: AtomicU32,
+    /// Previous in the ready queue; meaningless for the queue's head. Owner's gate.
+    pub(super) prev: AtomicU32,
+    /// Phase, level and base level. Owner's gate.
+    pub(super) local: AtomicU16,
+    /// Index of the owning core. Written under the owner's gate; read by anybody, as a hint.
+    pub(super) owner: AtomicU16,
+}
+
+impl Slot {
+    maybe_const! {
+        /// A slot that was never used.
+        pub fn new() -> Slot {
+            Slot {
+                remote: AtomicU64::new(0),
+                task: AtomicPtr::new(core::ptr::null_mut()),
+                inbox_next: AtomicU32::new(0),
+                next: AtomicU32::new(0),
+                prev: AtomicU32::new(0),
+                local: AtomicU16::new(0),
+                owner: AtomicU16::new(0),
+            }
+        }
+    }
+
+    /// What the layer above stored for this coroutine when it was spawned.
+    #[inline(always)]
+    pub fn task(&self) -> *mut () {
+        self.task.load(Ordering::Relaxed)
+    }
+
+    /// Index of the core that owns the coroutine; a hint for those who don't hold that core's gate.
+    #[inline(always)]
+    pub fn owner(&self) -> u16 {
+        self.owner.load(Ordering::Relaxed)
+    }
+
+    /// The level at which it is scheduled; a hint for those who don't hold the owner's gate.
+    #[inline(always)]
+    pub fn level(&self) -> u8 {
+        (self.local() >> local::LEVEL_SHIFT) as u8 & 63
+    }
+
+    /// Its own level, without what was lent to it.
+    #[inline(always)]
+    pub fn base_level(&self) -> u8 {
+        (self.local() >> local::BASE_SHIFT) as u8 & 63
+    }
+
+    /// Where it is; a hint for those who don't hold the owner's gate.
+    #[inline(always)]
+    pub fn phase(&self) -> Phase {
+        match self.local() & local::PHASE {
+            0 => Phase::Waiting,
+            1 => Phase::Queued,
+            2 => Phase::Running,
+            _ => Phase::Notified,
+        }
+    }
+
+    /// Generation of the slot; odd while a coroutine lives in it.
+    #[inline(always)]
+    pub fn generation(&self) -> u32 {
+        (self.remote.load(Ordering::Relaxed) >> 32) as u32
+    }
+
+    /// Next in a list of free slots that only the caller knows.
+    pub(crate) fn free_next(&self) -> u32 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_free_next(&self, index: u32) {
+        self.next.store(index, Ordering::Relaxed);
+    }
+
+    /// Next batch of free slots, in a stack of batches.
+    pub(crate) fn batch_next(&self) -> u32 {
+        self.inbox_next.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_batch_next(&self, index: u32) {
+        self.inbox_next.store(index, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn local(&self) -> u16 {
+        self.local.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(super) fn set_local(&self, word: u16) {
+        self.local.store(word, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn set_phase(&self, phase: Phase) {
+        self.set_local((self.local() & !local::PHASE) | phase as u16);
+    }
+
+    /// Starts a new use of a free slot: returns the new generation. The caller is the only one who may know the
+    /// slot, so plain stores are enough: a stale requester's compare-and-swap fails on the generation.
+    #[inline]
+    pub(super) fn begin(&self, task: *mut (), level: u8, owner: u16, phase: Phase, requests: u64) -> u32 {
+        let generation = self.generation().wrapping_add(1);
+        let level = level as u16 & 63;
+        self.task.store(task, Ordering::Relaxed);
+        self.set_local(phase as u16 | (level << local::LEVEL_SHIFT) | (level << local::BASE_SHIFT));
+        self.owner.store(owner, Ordering::Relaxed);
+        self.remote.store(((generation as u64) << 32) | requests, Ordering::Release);
+        generation
+    }
+}
+
+impl Default for Slot {
+    fn default() -> Slot {
+        Slot::new()
+    }
+}

@@ -1,0 +1,65 @@
+//! Taking work from a core that has more than it can run.
+
+use super::slot::Slot;
+use super::{CoreState, Table};
+use crate::sync::Ordering;
+
+/// Most coroutines that are taken at a time.
+pub const BATCH: usize = 16;
+
+/// How many coroutines of a level are looked at for one that may run here.
+const LOOK: u32 = 8;
+
+/// Moves up to `want` ready coroutines, the most urgent first, from `victim` to `thief`, the calling core; returns
+/// how many. Only levels in `levels` are taken, and no more than half of what the victim has in them, rounded up.
+/// `heavy` is the barrier that [`Gate`](super::Gate) describes.
+///
+/// They pass from gate to gate without either being held for the other: in between they belong to the thief, are
+/// in no queue and count as notified, so that wakes and changes of level find a state they know.
+pub fn steal<T: Table>(
+    table: &T,
+    thief: &CoreState,
+    victim: &CoreState,
+    levels: u64,
+    want: usize,
+    heavy: impl FnOnce(),
+) -> usize {
+    if !victim.gate.thief_enter(heavy) {
+        return 0;
+    }
+    if !victim.inbox.is_empty() {
+        victim.drain_in_gate(table);
+    }
+    let mut taken = [(0, None::<&Slot>); BATCH];
+    let mut count = 0;
+    let mut left = victim.ready.bitmap() & levels;
+    let want = want.min(BATCH);
+    while left != 0 && count < want {
+        let level = left.trailing_zeros() as u8;
+        let Some((index, slot)) = victim.give_up(table, level, LOOK, thief) else {
+            left &= left.wrapping_sub(1);
+            continue;
+        };
+        if let Some(place) = taken.get_mut(count) {
+            *place = (index, Some(slot));
+        }
+        count += 1;
+        if victim.ready.bitmap() & 1 << level == 0 {
+            left &= !(1 << level);
+        }
+    }
+    victim.gate.thief_leave();
+    if count == 0 {
+        return 0;
+    }
+    thief.gate.enter();
+    for (index, slot) in taken.iter().take(count) {
+        if let Some(slot) = slot {
+            thief.enqueue(table, *index, slot);
+        }
+    }
+    let steals = thief.steals.load(Ordering::Relaxed);
+    thief.steals.store(steals.wrapping_add(count as u32), Ordering::Relaxed);
+    thief.gate.leave();
+    count
+}

@@ -1,0 +1,64 @@
+//! Atomics and fences: the model checker's under `--cfg heddle_loom`, the processor's otherwise.
+
+#[cfg(not(heddle_loom))]
+pub(crate) use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(heddle_loom)]
+pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+
+/// Keeps the compiler from moving accesses across it. The model checker has no weaker order than the processor's,
+/// so there it is the full fence that stands for "light and heavy barrier meet".
+#[inline(always)]
+pub(crate) fn compiler_fence() {
+    #[cfg(not(heddle_loom))]
+    core::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(heddle_loom)]
+    fence(Ordering::SeqCst);
+}
+
+/// Tells the processor, or the model checker, that the caller waits for another core.
+#[inline(always)]
+pub(crate) fn spin_hint() {
+    #[cfg(not(heddle_loom))]
+    core::hint::spin_loop();
+    #[cfg(heddle_loom)]
+    loom::thread::yield_now();
+}
+
+/// Declares a function that is `const` except under the model checker, whose atomics have no `const` constructor.
+macro_rules! maybe_const {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty $body:block) => {
+        #[cfg(not(heddle_loom))]
+        $(#[$meta])* $vis const fn $name($($arg: $ty),*) -> $ret $body
+        #[cfg(heddle_loom)]
+        $(#[$meta])* $vis fn $name($($arg: $ty),*) -> $ret $body
+    };
+}
+pub(crate) use maybe_const;
+
+#[cfg(all(feature = "alloc", heddle_loom))]
+pub(crate) use loom::cell::UnsafeCell;
+
+/// `core`'s cell with the model checker's interface, which sees who reads and who writes.
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+pub(crate) struct UnsafeCell<T: ?Sized>(core::cell::UnsafeCell<T>);
+
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+impl<T> UnsafeCell<T> {
+    #[inline(always)]
+    pub(crate) const fn new(value: T) -> UnsafeCell<T> {
+        UnsafeCell(core::cell::UnsafeCell::new(value))
+    }
+}
+
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+impl<T: ?Sized> UnsafeCell<T> {
+    #[inline(always)]
+    pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+        f(self.0.get())
+    }
+
+    #[inline(always)]
+    pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        f(self.0.get())
+    }
+}

@@ -1,0 +1,125 @@
+//! One turn of one coroutine, the same for every executor, and what a coroutine can ask of its turn.
+#![allow(unsafe_code)] // Task pointers are known to be such because only this crate stores them in slots.
+
+use crate::core_entry::CoreEntry;
+use crate::registry::{Global, spill};
+use crate::sched::{Outcome, Picked, Table};
+use crate::task::{Header, TaskRef};
+use crate::waker;
+use core::future::Future;
+use core::mem::ManuallyDrop;
+use core::pin::Pin;
+use core::ptr::NonNull;
+use core::task::{Context, Poll};
+
+/// Polls the coroutine that `entry` picked, and files it according to the outcome. On the core's own thread.
+#[inline(always)]
+pub(crate) fn run(entry: &'static CoreEntry, picked: Picked<'_>) {
+    let Some(task) = NonNull::new(picked.task.cast::<Header>()) else { return };
+    let task = TaskRef(task);
+    let outer = entry.current().map_or(0, |id| id.to_bits());
+    entry.set_current(picked.id.to_bits());
+    let ended = if picked.cancelled {
+        // SAFETY: this is the coroutine's last turn; `complete` follows below.
+        unsafe { task.cancel() };
+        true
+    } else {
+        let waker = ManuallyDrop::new(waker::waker(picked.id));
+        // SAFETY: `pick` gave the turn to this core alone.
+        unsafe { task.poll(&mut Context::from_waker(&waker)) }
+    };
+    entry.set_current(outer);
+    if !ended {
+        entry.state.finish(&Global, picked.id, picked.slot, Outcome::Pending);
+        return;
+    }
+    // First the id becomes stale, then the joiner learns of the end.
+    entry.state.finish(&Global, picked.id, picked.slot, Outcome::Complete);
+    entry.count_live(u64::MAX);
+    // SAFETY: the output is stored, and nothing leads to the task from here any more.
+    unsafe { task.complete() };
+    spill(&entry.state, false);
+}
+
+/// Gives way to the others of the level, and to more urgent ones: the coroutine goes to the tail of its queue.
+pub fn yield_now() -> YieldNow {
+    YieldNow { yielded: false }
+}
+
+/// See [`yield_now`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct YieldNow {
+    yielded: bool,
+}
+
+impl Future for YieldNow {
+    type Output = ();
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.yielded {
+            return Poll::Ready(());
+        }
+        self.yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+/// Gives way as one that was preempted: the coroutine goes to the *head* of its level's queue, so that it goes on
+/// before the others of its level once what was more urgent is done.
+pub fn preempted() -> Preempted {
+    Preempted { yielded: false }
+}
+
+/// See [`preempted`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct Preempted {
+    yielded: bool,
+}
+
+impl Future for Preempted {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.yielded {
+            return Poll::Ready(());
+        }
+        self.yielded = true;
+        let slot = waker::id_of(cx.waker()).and_then(|id| Global.slot(id.index()));
+        if let Some((slot, core)) = slot.and_then(|slot| Some((slot, Global.core(slot.owner() as u32)?))) {
+            core.requeue_at_head(slot);
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+/// Moves the calling coroutine to the cores of `mask` (bit `n`: core `n` of its machine): ready once it runs on one
+/// of them. If none of them is started, it stays where it is.
+pub fn move_to(mask: u64) -> MoveTo {
+    MoveTo { mask, asked: false }
+}
+
+/// See [`move_to`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct MoveTo {
+    mask: u64,
+    asked: bool,
+}
+
+impl Future for MoveTo {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let slot = waker::id_of(cx.waker()).and_then(|id| Global.slot(id.index()));
+        let Some(slot) = slot.filter(|_| !self.asked) else { return Poll::Ready(()) };
+        self.asked = true;
+        crate::task::set_cores(slot, self.mask);
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}

@@ -1,0 +1,76 @@
+//! Wakers that hold nothing but an id.
+#![allow(unsafe_code)] // A `RawWaker`'s functions are unsafe by type; these take any bits.
+
+use crate::core_entry::CoreEntry;
+use crate::registry::Global;
+use crate::sched::{self, Id, Woken};
+use core::ptr;
+use core::task::{RawWaker, RawWakerVTable, Waker};
+
+static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake_raw, wake_raw, drop_raw);
+
+/// A waker of the coroutine `id`. Cloning and dropping it does nothing; after the coroutine's end, nor does waking.
+#[inline(always)]
+pub fn waker(id: Id) -> Waker {
+    // SAFETY: the functions accept every data word and keep no reference, so the contract of `RawWaker` holds: they
+    // are thread-safe, and clone and drop own nothing.
+    unsafe { Waker::from_raw(RawWaker::new(ptr::without_provenance(id.to_bits() as usize), &VTABLE)) }
+}
+
+/// The coroutine that `waker` wakes, if it is one of this crate's.
+#[inline(always)]
+pub fn id_of(waker: &Waker) -> Option<Id> {
+    if ptr::eq(waker.vtable(), &VTABLE) { Id::from_bits(waker.data().addr() as u64) } else { None }
+}
+
+fn clone(data: *const ()) -> RawWaker {
+    RawWaker::new(data, &VTABLE)
+}
+
+fn wake_raw(data: *const ()) {
+    if let Some(id) = Id::from_bits(data.addr() as u64) {
+        wake(id);
+    }
+}
+
+fn drop_raw(_: *const ()) {}
+
+/// Makes the coroutine `id` ready if it waits; one that is being polled is polled again. A stale id does nothing.
+///
+/// May be called from everywhere, interrupt and signal handlers included: takes no lock and no memory.
+#[inline]
+pub fn wake(id: Id) {
+    let here = here_for(id);
+    let woken = sched::wake(&Global, here.map(|entry| &entry.state), id);
+    if let (Woken::Queued, Some(here)) = (woken, here) {
+        crate::machine::shared_work(here);
+    }
+}
+
+/// Gives the coroutine `id` the level `level` (0 the most urgent, 63 the least), whether it is queued, runs or
+/// waits; takes effect at its core's next pick at the latest, in constant time. A stale id does nothing.
+#[inline]
+pub fn set_priority(id: Id, level: u8) {
+    sched::set_priority(&Global, here_for(id).map(|entry| &entry.state), id, level);
+}
+
+/// Drops the coroutine's future at its next turn, which is due at once; whoever awaits it gets a `JoinError`.
+pub fn abort(id: Id) {
+    sched::cancel(&Global, here_for(id).map(|entry| &entry.state), id);
+}
+
+/// The core on which the caller runs, if it can be the owner of `id`.
+#[cfg(feature = "std")]
+#[inline(always)]
+fn here_for(_: Id) -> Option<&'static CoreEntry> {
+    crate::threads::here()
+}
+
+/// The core on which the caller runs, if it is the owner of `id`.
+#[cfg(not(feature = "std"))]
+#[inline(always)]
+fn here_for(id: Id) -> Option<&'static CoreEntry> {
+    use crate::sched::Table;
+    let owner = crate::registry::entry(Global.slot(id.index())?.owner() as u32)?;
+    owner.is_here().then_some(owner)
+}
