@@ -1,5 +1,5 @@
 //! Builds the backing file of a guest by hand: `mkimage OUT PROGRAM [HOST-PATH[:GUEST-PATH]]...`, or with a directory
-//! as root `mkimage OUT --root DIRECTORY PROGRAM`. `--bare` before PROGRAM leaves the base out.
+//! as root `mkimage OUT --root DIRECTORY PROGRAM`, or with Debian packages `mkimage OUT --deb PACKAGE,... PROGRAM`. `--bare` before PROGRAM leaves the base out.
 //!
 //! Prints offset and length of the image in the file, as `heddle.image` takes them, and the program's path.
 
@@ -14,21 +14,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let mut next = |what| arguments.next().ok_or(format!("mkimage: {what} is missing"));
     let out = next("OUT")?;
-    let (mut bare, mut root) = (false, None);
+    let (mut bare, mut root, mut debs) = (false, None, Vec::new());
     let program = loop {
         match next("PROGRAM")?.as_str() {
             "--bare" => bare = true,
+            "--deb" => debs = next("PACKAGES")?.split(',').map(str::to_owned).collect(),
             "--root" => root = Some(PathBuf::from(next("DIRECTORY")?)),
             program => break program.to_owned(),
         }
     };
     let mut request = ImageRequest::new(program);
-    (request.bare, request.root) = (bare, root);
+    (request.bare, request.root, request.debs) = (bare, root, debs);
     for argument in arguments {
         let (from, to) = argument.split_once(':').unwrap_or((&argument, &argument));
         request.add.push((std::path::absolute(from)?, std::path::absolute(to)?));
     }
-    let mut assembly = assemble(&request, &Cache::of_user()?, &mut |_| {})?;
+    let mut assembly = assemble(&request, &Cache::of_user()?, &mut |progress| eprintln!("{progress:?}"))?;
     for warning in assembly.root.take_warnings() {
         eprintln!("{warning}");
     }

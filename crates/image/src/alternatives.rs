@@ -102,3 +102,32 @@ fn link(root: &mut Root, name: &str, path: &Path, target: &Path) -> Result<(), E
     root.link_default(path, &middle)?;
     root.link_default(&middle, target)
 }
+
+/// Notes what a script's `update-alternatives --install` adds, if `words` is one.
+pub fn install_command(words: &[String], groups: &mut Groups) {
+    let is_call = words.first().and_then(|program| program.rsplit('/').next()) == Some("update-alternatives");
+    let Some(at) = words.iter().position(|word| word == "--install").filter(|_| is_call) else {
+        return;
+    };
+    let [link, name, path, priority, rest @ ..] = &words[at + 1..] else {
+        return;
+    };
+    let Ok(priority) = priority.parse() else {
+        return;
+    };
+    if name.contains('/') || !link.starts_with('/') || !path.starts_with('/') {
+        return;
+    }
+    let group = groups.entry(name.clone()).or_default();
+    group.link = link.into();
+    let mut choice = Choice { path: path.into(), priority, slaves: BTreeMap::new() };
+    for (index, word) in rest.iter().enumerate() {
+        if let ("--slave", [link, name, path, ..]) = (word.as_str(), &rest[index + 1..]) {
+            if !name.contains('/') {
+                group.slave_links.insert(name.clone(), link.into());
+                choice.slaves.insert(name.clone(), path.into());
+            }
+        }
+    }
+    group.choices.push(choice);
+}

@@ -9,7 +9,7 @@ use crate::dpkg::{self, Database};
 use crate::host::{Importer, hops};
 use crate::stamp::Stamp;
 use crate::view::Host;
-use crate::{Cache, Error, ImageRequest, Progress, Root, alternatives, finish, ld_cache, program};
+use crate::{Cache, Error, ImageRequest, Progress, Root, alternatives, deb, finish, ld_cache, program};
 
 /// Where programs are in a guest whose root has nothing to do with the host's search path.
 const GUEST_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -48,15 +48,17 @@ pub fn assemble(
     cache: &Cache,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Assembly, Error> {
-    let _ = (cache, progress);
     let mut root = Root::default();
     let mut stamps = Vec::new();
+    let mut archives = Vec::new();
     let mut program = None;
     let mut search_path = OsStr::new(GUEST_PATH);
     if let Some(directory) = &request.root {
         let mut importer = Importer::new(&mut root);
         importer.subtree(directory, Path::new("/"))?;
         stamps = importer.stamps;
+    } else if !request.debs.is_empty() {
+        archives = deb::populate(request, &mut root, &mut stamps, cache, progress)?;
     } else {
         program = Some(from_host(request, &mut root, &mut stamps)?);
         search_path = &request.search_path;
@@ -75,7 +77,7 @@ pub fn assemble(
         None => program::search(&root, &request.program, search_path, Path::new("/"))?,
     };
     program::trace(&root, &program, search_path, request.architecture)?;
-    Ok(Assembly { root, program, stamps, archives: Vec::new() })
+    Ok(Assembly { root, program, stamps, archives })
 }
 
 /// The program as it is on this host, with its packages or libraries, on the host's base.
@@ -128,11 +130,11 @@ fn from_host(request: &ImageRequest, root: &mut Root, stamps: &mut Vec<Stamp>) -
             }
         }
     }
+    alternatives::install(importer.root, &alternatives::of_host(admin))?;
     for path in files.iter().chain(&libraries) {
         importer.chain(path)?;
     }
     stamps.append(&mut importer.stamps);
-    alternatives::install(root, &alternatives::of_host(admin))?;
     finish::skeleton(root)?;
     finish::loader_cache(root, request.architecture, &libraries)?;
     Ok(program)

@@ -88,6 +88,9 @@ impl<'a> Importer<'a> {
         } else {
             Content::Socket
         };
+        if self.root.is_link_to(to, &content) {
+            return Ok(());
+        }
         if kind.is_symlink() && self.root.is_directory(to) && self.root.find(to) == self.root.find_link(to) {
             self.root.warn(format!("{}: left out: a directory is in its place", from.display()));
             return Ok(());
@@ -125,7 +128,7 @@ impl<'a> Importer<'a> {
     }
 
     /// Puts the file that the host's absolute `path` leads to into the root, at the same path, with all directories
-    /// and symbolic links on the way.
+    /// and symbolic links on the way; links that are there already stay.
     pub fn chain(&mut self, path: &Path) -> Result<(), Error> {
         for step in hops(path) {
             // Directories on the way change with every file that comes and goes in them.

@@ -5,6 +5,7 @@
 //! at [`IMAGE_OFFSET`](heddle_abi::boot::IMAGE_OFFSET).
 //!
 //! - `assemble`: from a request to a [`Root`]; `host`, `dpkg`, `alternatives`, `finish` are its parts.
+//! - `deb`: the same from Debian's archive.
 //! - `program`, `loader`, `elf`: what must be there for a program to start. They look through a `View`, so that the
 //!   same search finds the files on the host and checks the finished root.
 //! - `backing`: the file.
@@ -14,6 +15,7 @@ mod alternatives;
 mod assemble;
 mod backing;
 mod cache;
+mod deb;
 mod dpkg;
 mod elf;
 mod error;
@@ -81,6 +83,22 @@ impl ImageRequest {
 pub enum Progress {
     /// Files are being looked for.
     Assembling,
+    /// apt reads the archive's package lists anew.
+    UpdatingLists,
+    /// Packages are being fetched.
+    Fetching {
+        /// So many are missing.
+        packages: usize,
+        /// Their size together.
+        bytes: u64,
+    },
+    /// Packages are being unpacked.
+    Unpacking {
+        /// So many are done.
+        done: usize,
+        /// Of so many.
+        total: usize,
+    },
     /// Bytes of the image are being written.
     Writing {
         /// So many are written.

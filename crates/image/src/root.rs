@@ -66,6 +66,15 @@ impl Root {
         self.find(path).is_some_and(|id| matches!(self.tree.node(id), Node::Directory(_)))
     }
 
+    /// Whether `path` is a symbolic link just like `content`.
+    pub(crate) fn is_link_to(&self, path: &Path, content: &Content) -> bool {
+        let present = self.find_link(path).map(|id| self.tree.node(id));
+        match (present, content) {
+            (Some(Node::Other(Content::Symlink(present))), Content::Symlink(target)) => present == target,
+            _ => false,
+        }
+    }
+
     /// Makes `path` a directory, with those above it, unless it is one or leads to one; gives it `attributes`.
     pub(crate) fn put_directory(&mut self, path: &Path, attributes: Attributes) -> Result<NodeId, Error> {
         let id = self.directory(path).map_err(|error| Error::Place(path.to_owned(), error))?;

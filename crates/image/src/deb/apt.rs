@@ -1,0 +1,165 @@
+//! Asking apt which packages are needed and to fetch them: with the host's configuration and keys, but as if nothing
+//! were installed, and with all that apt writes in a directory of the user's.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::SystemTime;
+
+use crate::{Architecture, Error, Progress};
+
+/// Where apt keeps the archive's package lists.
+const LISTS: &str = "/var/lib/apt/lists";
+
+/// What of the host's configuration decides which packages there are.
+const CONFIGURATION: [&str; 4] =
+    ["/etc/apt/sources.list", "/etc/apt/sources.list.d", "/etc/apt/preferences", "/etc/apt/preferences.d"];
+
+/// apt, at work in a directory.
+pub struct Apt {
+    directory: PathBuf,
+    architecture: Architecture,
+}
+
+impl Apt {
+    /// Prepares `directory` for apt.
+    pub fn new(directory: &Path, architecture: Architecture) -> Result<Self, Error> {
+        let at = |path: PathBuf| move |error| Error::Cache(path, error);
+        for name in ["archives/partial", "none/partial", "lists/partial"] {
+            let path = directory.join(name);
+            fs::create_dir_all(&path).map_err(at(path))?;
+        }
+        let status = directory.join("status");
+        File::create(&status).map_err(at(status))?;
+        Ok(Apt { directory: directory.to_owned(), architecture })
+    }
+
+    /// The host's files that decide what the archive offers.
+    pub fn inputs(&self) -> Vec<PathBuf> {
+        let mut inputs = vec![PathBuf::from(LISTS), self.directory.join("lists")];
+        inputs.extend(CONFIGURATION.map(PathBuf::from));
+        inputs
+    }
+
+    /// Fetches the packages `names`, all they depend on, and the Essential ones if `base`; returns their files, each
+    /// after those it depends on as far as apt could order them.
+    pub fn fetch(
+        &self,
+        names: &[String],
+        base: bool,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<PathBuf>, Error> {
+        // An option or a suffix in a name would make apt do something else.
+        let odd = |name: &&String| {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "+-.:=~/".contains(c);
+            !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain)
+        };
+        if let Some(name) = names.iter().find(odd) {
+            return Err(Error::UnknownPackage(format!("not a package name: {name:?}")));
+        }
+        let mut wanted: Vec<&str> = names.iter().map(String::as_str).collect();
+        if base {
+            wanted.push("?essential");
+        }
+        let own = newest_list(&self.directory.join("lists"));
+        let host = newest_list(Path::new(LISTS));
+        if own.is_none() && host.is_none() {
+            self.update(progress)?;
+        }
+        let attempt = self.resolve_and_download(&wanted, own >= host, progress);
+        match attempt {
+            // Lists that are out of date name packages that the archive has no more.
+            Err(Error::Fetch(_)) if self.update(progress).is_ok() => {
+                self.resolve_and_download(&wanted, true, progress)
+            }
+            other => other,
+        }
+    }
+
+    fn resolve_and_download(
+        &self,
+        wanted: &[&str],
+        own_lists: bool,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<PathBuf>, Error> {
+        // Seen from a directory without packages, all of them have to be fetched, and so all are listed.
+        let listing = self.run("none", own_lists, &["--print-uris", "install"], wanted);
+        let listing = listing.map_err(Error::UnknownPackage)?;
+        let listed = listing.lines().filter_map(|line| {
+            let mut fields = line.rsplitn(4, ' ');
+            let (_hash, size, file) = (fields.next()?, fields.next()?, fields.next()?);
+            Some((self.directory.join("archives").join(file), size.parse::<u64>().ok()?))
+        });
+        let listed: Vec<(PathBuf, u64)> = listed.collect();
+        let missing =
+            listed.iter().filter(|(path, size)| fs::metadata(path).map_or(0, |file| file.len()) != *size);
+        let (packages, bytes) = missing.fold((0, 0), |(count, sum), (_, size)| (count + 1, sum + size));
+        if packages > 0 {
+            progress(Progress::Fetching { packages, bytes });
+            self.run("archives", own_lists, &["--download-only", "install"], wanted).map_err(Error::Fetch)?;
+        }
+        for (path, _) in &listed {
+            if !path.is_file() {
+                return Err(Error::Fetch(format!("apt left no {}", path.display())));
+            }
+        }
+        Ok(listed.into_iter().map(|(path, _)| path).collect())
+    }
+
+    fn update(&self, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
+        progress(Progress::UpdatingLists);
+        self.run("archives", true, &["update"], &[]).map(drop).map_err(Error::Fetch)
+    }
+
+    /// Runs `apt-get` and returns its output, or its complaint.
+    fn run(
+        &self,
+        archives: &str,
+        own_lists: bool,
+        action: &[&str],
+        wanted: &[&str],
+    ) -> Result<String, String> {
+        let directory = &self.directory;
+        let mut command = Command::new("apt-get");
+        command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+        command.args(["-qq", "--yes", "--no-install-recommends"]);
+        let mut option = |name: &str, value: &str| {
+            command.arg("-o").arg(format!("{name}={value}"));
+        };
+        option("Dir::State::status", &directory.join("status").to_string_lossy());
+        option("Dir::Cache", &directory.to_string_lossy());
+        option("Dir::Cache::archives", &directory.join(archives).to_string_lossy());
+        option("Dir::Cache::pkgcache", "pkgcache.bin");
+        option("Dir::Cache::srcpkgcache", "srcpkgcache.bin");
+        if own_lists {
+            option("Dir::State::lists", &directory.join("lists").to_string_lossy());
+        }
+        option("Debug::NoLocking", "true");
+        option("APT::Architecture", self.architecture.debian());
+        // apt counts itself among the Essential packages unless told otherwise.
+        option("pkgCacheGen::ForceEssential", ",");
+        // A user's cache is closed to the account that apt would change to.
+        option("APT::Sandbox::User", "");
+        command.args(action).arg("--").args(wanted);
+        match command.output() {
+            Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            Ok(output) => Err(complaint(&String::from_utf8_lossy(&output.stderr))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err("there is no apt-get".to_owned()),
+            Err(error) => Err(format!("apt-get: {error}")),
+        }
+    }
+}
+
+/// The errors among what apt wrote.
+fn complaint(text: &str) -> String {
+    let errors: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("E: ")).collect();
+    if errors.is_empty() { text.trim().to_owned() } else { errors.join("; ") }
+}
+
+/// When the newest package list in a directory of apt's was published, if there are any.
+fn newest_list(directory: &Path) -> Option<SystemTime> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let lists = entries.filter(|entry| entry.file_name().to_string_lossy().contains("_Packages"));
+    lists.filter_map(|entry| entry.metadata().ok()?.modified().ok()).max()
+}

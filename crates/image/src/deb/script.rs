@@ -1,0 +1,374 @@
+//! Reading shell scripts without running them: the simple commands in them whose words can be told.
+//!
+//! Variables that are set to known words and loops over known words are followed; conditions are not looked at, both
+//! branches count. A command with a word that depends on anything else is left out. What comes of this is used for
+//! nothing but links and accounts, where too much does no harm.
+
+use std::collections::HashMap;
+
+/// What a script consists of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Token {
+    Word(Vec<Piece>),
+    /// A newline, `;`, `&&`, `|`, a parenthesis: where a command ends.
+    End,
+}
+
+/// A part of a word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    /// The value of a variable; split into words if it isn't quoted.
+    Variable(String, bool),
+    /// The result of something that would have to be run.
+    Unknown,
+}
+
+/// How deeply loops are followed, and how many commands are looked at: scripts are foreign.
+const DEPTH_LIMIT: usize = 8;
+const COMMAND_LIMIT: usize = 100_000;
+
+/// The simple commands of `script` in order, each as its words.
+pub fn commands(script: &str) -> Vec<Vec<String>> {
+    let mut run = Run { variables: HashMap::new(), commands: Vec::new(), steps: 0 };
+    run.variables.insert("1".to_owned(), Some("configure".to_owned()));
+    let tokens = tokens(script);
+    let lines: Vec<&[Token]> =
+        tokens.split(|token| *token == Token::End).filter(|line| !line.is_empty()).collect();
+    run.lines(&lines, 0);
+    run.commands
+}
+
+struct Run {
+    /// What variables hold; nothing, if that can't be told.
+    variables: HashMap<String, Option<String>>,
+    commands: Vec<Vec<String>>,
+    steps: usize,
+}
+
+impl Run {
+    fn lines(&mut self, lines: &[&[Token]], depth: usize) {
+        let mut next = 0;
+        while let Some(line) = lines.get(next) {
+            next += 1;
+            self.steps += 1;
+            if self.steps > COMMAND_LIMIT {
+                return;
+            }
+            let line = skip_keywords(line);
+            if plain(line.first()) == Some("for") && depth < DEPTH_LIMIT {
+                let length = loop_length(&lines[next..]);
+                let body = &lines[next..next + length];
+                next += length;
+                self.each(line, body, depth);
+            } else {
+                self.command(line);
+            }
+        }
+    }
+
+    /// `for NAME in WORDS` with the lines up to its `done`.
+    fn each(&mut self, line: &[Token], body: &[&[Token]], depth: usize) {
+        let Some(name) = plain(line.get(1)) else {
+            return;
+        };
+        let values: Option<Vec<Vec<String>>> = line.iter().skip(3).map(|word| self.expand(word)).collect();
+        for value in values.unwrap_or_default().into_iter().flatten() {
+            self.variables.insert(name.to_owned(), Some(value));
+            self.lines(body, depth + 1);
+        }
+        self.variables.insert(name.to_owned(), None);
+    }
+
+    fn command(&mut self, line: &[Token]) {
+        let mut words = line;
+        while let Some((Token::Word(pieces), rest)) = words.split_first() {
+            let Some((name, value)) = assignment(pieces) else {
+                break;
+            };
+            let value = self.expand(&Token::Word(value)).map(|words| words.join(" "));
+            self.variables.insert(name, value);
+            words = rest;
+        }
+        let words: Option<Vec<Vec<String>>> = words.iter().map(|word| self.expand(word)).collect();
+        match words.map(|words| words.concat()) {
+            Some(words) if !words.is_empty() => self.commands.push(words),
+            _ => {}
+        }
+    }
+
+    /// The words that a word becomes, or nothing if that can't be told.
+    fn expand(&self, token: &Token) -> Option<Vec<String>> {
+        let Token::Word(pieces) = token else {
+            return None;
+        };
+        let mut words = vec![String::new()];
+        let mut quoted_any = false;
+        for piece in pieces {
+            match piece {
+                Piece::Text(text) => {
+                    quoted_any = true;
+                    words.last_mut()?.push_str(text);
+                }
+                Piece::Variable(name, quoted) => {
+                    let value = self.variables.get(name)?.as_ref()?;
+                    if *quoted {
+                        quoted_any = true;
+                        words.last_mut()?.push_str(value);
+                    } else {
+                        let mut parts = value.split_whitespace();
+                        words.last_mut()?.push_str(parts.next().unwrap_or(""));
+                        words.extend(parts.map(str::to_owned));
+                    }
+                }
+                Piece::Unknown => return None,
+            }
+        }
+        words.retain(|word| quoted_any || !word.is_empty());
+        Some(words)
+    }
+}
+
+/// The text of a word that consists of nothing else.
+fn plain(token: Option<&Token>) -> Option<&str> {
+    match token {
+        Some(Token::Word(pieces)) => match pieces.as_slice() {
+            [Piece::Text(text)] => Some(text),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Drops words that only say when the rest of the line is run.
+fn skip_keywords(mut line: &[Token]) -> &[Token] {
+    const KEYWORDS: [&str; 10] = ["if", "then", "else", "elif", "do", "while", "until", "!", "{", "exec"];
+    while plain(line.first()).is_some_and(|word| KEYWORDS.contains(&word)) {
+        line = &line[1..];
+    }
+    line
+}
+
+/// How many lines there are to the `done` that ends a loop.
+fn loop_length(lines: &[&[Token]]) -> usize {
+    let mut depth = 1;
+    for (index, line) in lines.iter().enumerate() {
+        let first = plain(line.first());
+        let inner = plain(skip_keywords(line).first());
+        if inner == Some("for") || matches!(first, Some("while" | "until")) {
+            depth += 1;
+        } else if first == Some("done") {
+            depth -= 1;
+        }
+        if depth == 0 {
+            return index;
+        }
+    }
+    lines.len()
+}
+
+/// Name and value of a word that sets a variable.
+fn assignment(pieces: &[Piece]) -> Option<(String, Vec<Piece>)> {
+    let Some(Piece::Text(text)) = pieces.first() else {
+        return None;
+    };
+    let (name, rest) = text.split_once('=')?;
+    let is_name = |name: &str| {
+        !name.starts_with(|c: char| c.is_ascii_digit())
+            && !name.is_empty()
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let quoted = |piece: &Piece| match piece {
+        // What is assigned is not split, quoted or not.
+        Piece::Variable(name, _) => Piece::Variable(name.clone(), true),
+        other => other.clone(),
+    };
+    let value = [Piece::Text(rest.to_owned())].into_iter().chain(pieces[1..].iter().map(quoted));
+    is_name(name).then(|| (name.to_owned(), value.collect()))
+}
+
+fn tokens(script: &str) -> Vec<Token> {
+    Lexer { rest: script, tokens: Vec::new(), word: None }.run()
+}
+
+struct Lexer<'a> {
+    rest: &'a str,
+    tokens: Vec<Token>,
+    word: Option<Vec<Piece>>,
+}
+
+impl Lexer<'_> {
+    fn run(mut self) -> Vec<Token> {
+        while let Some(next) = self.next() {
+            match next {
+                '\\' => match self.next() {
+                    Some('\n') | None => {}
+                    Some(other) => self.text(other),
+                },
+                '\'' => {
+                    self.push(Piece::Text(String::new()));
+                    while let Some(inner) = self.next().filter(|&inner| inner != '\'') {
+                        self.text(inner);
+                    }
+                }
+                '"' => self.quoted(),
+                '$' => self.variable(false),
+                '`' => {
+                    self.skip_to('`');
+                    self.push(Piece::Unknown);
+                }
+                '#' if self.word.is_none() => {
+                    self.skip_to('\n');
+                    self.end();
+                }
+                ' ' | '\t' => self.end_word(),
+                '\n' | ';' | '&' | '|' | '(' | ')' => self.end(),
+                // Redirections are left in as words that name no command's argument of interest.
+                '*' | '?' | '[' => self.push(Piece::Unknown),
+                other => self.text(other),
+            }
+        }
+        self.end();
+        self.tokens
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let next = self.rest.chars().next()?;
+        self.rest = &self.rest[next.len_utf8()..];
+        Some(next)
+    }
+
+    fn skip_to(&mut self, end: char) {
+        while self.next().is_some_and(|next| next != end) {}
+    }
+
+    fn push(&mut self, piece: Piece) {
+        self.word.get_or_insert_default().push(piece);
+    }
+
+    fn text(&mut self, character: char) {
+        let word = self.word.get_or_insert_default();
+        match word.last_mut() {
+            Some(Piece::Text(text)) => text.push(character),
+            _ => word.push(Piece::Text(character.to_string())),
+        }
+    }
+
+    fn end_word(&mut self) {
+        self.tokens.extend(self.word.take().map(Token::Word));
+    }
+
+    fn end(&mut self) {
+        self.end_word();
+        self.tokens.push(Token::End);
+    }
+
+    fn quoted(&mut self) {
+        self.push(Piece::Text(String::new()));
+        while let Some(next) = self.next() {
+            match next {
+                '"' => return,
+                '$' => self.variable(true),
+                '`' => {
+                    self.skip_to('`');
+                    self.push(Piece::Unknown);
+                }
+                '\\' => match self.next() {
+                    Some('\n') | None => {}
+                    Some(other @ ('$' | '`' | '"' | '\\')) => self.text(other),
+                    Some(other) => {
+                        self.text('\\');
+                        self.text(other);
+                    }
+                },
+                other => self.text(other),
+            }
+        }
+    }
+
+    /// What follows a dollar sign.
+    fn variable(&mut self, quoted: bool) {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if let Some(rest) = self.rest.strip_prefix('{') {
+            let length = rest.find('}').unwrap_or(rest.len());
+            let name = &rest[..length];
+            let piece = if name.chars().all(is_name) {
+                Piece::Variable(name.to_owned(), quoted)
+            } else {
+                Piece::Unknown
+            };
+            self.rest = rest.get(length + 1..).unwrap_or("");
+            self.push(piece);
+        } else if self.rest.starts_with('(') {
+            let mut depth = 0usize;
+            while let Some(next) = self.next() {
+                match next {
+                    '(' => depth += 1,
+                    ')' => depth = depth.saturating_sub(1),
+                    _ => {}
+                }
+                if depth == 0 {
+                    break;
+                }
+            }
+            self.push(Piece::Unknown);
+        } else {
+            let length = self.rest.find(|c| !is_name(c)).unwrap_or(self.rest.len());
+            let (name, rest) = self.rest.split_at(length);
+            if name.is_empty() {
+                self.push(Piece::Unknown);
+            } else {
+                let piece = Piece::Variable(name.to_owned(), quoted);
+                self.rest = rest;
+                self.push(piece);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::commands;
+
+    fn words(script: &str) -> Vec<String> {
+        commands(script).into_iter().map(|words| words.join(" ")).collect()
+    }
+
+    #[test]
+    fn plain_commands() {
+        assert_eq!(words("a b 'c d' \"e f\"\n# x\ng;h &&i|j\n"), ["a b c d e f", "g", "h", "i", "j"]);
+        assert_eq!(words("a \\\n  --b c\n"), ["a --b c"]);
+        assert_eq!(words("if [ -x /f ]; then a b; else c; fi"), ["a b", "c", "fi"]);
+        assert_eq!(
+            words("case $1 in configure|x) a;; esac"),
+            ["case configure in configure", "x", "a", "esac"]
+        );
+    }
+
+    #[test]
+    fn variables_and_loops() {
+        assert_eq!(words("d=/usr/bin n=\"x y\"; u $d/${n} \"$n\""), ["u /usr/bin/x y x y"]);
+        assert_eq!(words("for i in a b; do\n u $i-1\ndone\nv"), ["u a-1", "u b-1", "done", "v"]);
+        let nested = "for i in 1 2; do for j in 3; do u $i$j; done; done; w";
+        assert_eq!(words(nested).iter().filter(|line| line.starts_with('u')).count(), 2);
+        assert!(words(nested).contains(&"w".to_owned()));
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_left_out() {
+        assert_eq!(words("a $(b c)\nd `e`\nf $g\nh *\nx=$(y)\nu $x\nok"), ["ok"]);
+        assert_eq!(words("for i in $(ls); do u $i; done; ok"), ["done", "ok"]);
+        assert_eq!(words("a \"${b:-c}\"; ok"), ["ok"]);
+    }
+
+    #[test]
+    fn damaged_scripts_end() {
+        for script in
+            ["'", "\"", "$", "${", "$(", "`", "\\", "for i in 1; do x", "for", "for i", "a=", "(", "é'ü"]
+        {
+            commands(script);
+        }
+        let bomb = "for i in 1 2 3 4 5 6 7 8 9 0; do\n".repeat(9);
+        assert!(commands(&bomb).len() <= super::COMMAND_LIMIT);
+    }
+}
