@@ -47,6 +47,7 @@ mod contract {
     const _: fn() = current::cpu::idle;
     const _: fn() = current::cpu::poll_interrupts;
     const _: fn(usize) = current::cpu::kick;
+    const _: fn() -> u64 = current::cpu::random;
     const _: fn() -> u64 = current::time::now_ns;
     const _: fn(u64) = current::time::set_timer;
     const _: fn() -> u64 = current::time::wall_clock_offset;

@@ -1,11 +1,103 @@
-//! Allocations that may fail.
+//! Allocations that can fail, in the shape of the standard library's that cannot.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::heap;
 use crate::error::Errno;
-use alloc::{boxed::Box, sync::Arc};
-/// Box.
+
+/// Two reference counts.
+const ARC_HEADER_BYTES: usize = 16;
+
+/// `Box::new`.
+///
+/// # Errors
+/// `ENOMEM`; the value is dropped.
 pub fn try_box<T>(value: T) -> Result<Box<T>, Errno> {
+    heap::reserve(size_of::<T>())?;
     Ok(Box::new(value))
 }
-/// Arc.
+
+/// `Arc::new`.
+///
+/// # Errors
+/// `ENOMEM`; the value is dropped.
 pub fn try_arc<T>(value: T) -> Result<Arc<T>, Errno> {
+    heap::reserve(size_of::<T>() + ARC_HEADER_BYTES)?;
     Ok(Arc::new(value))
+}
+
+/// `Vec::push`.
+///
+/// # Errors
+/// `ENOMEM`; the value is dropped.
+pub fn try_push<T>(vector: &mut Vec<T>, value: T) -> Result<(), Errno> {
+    vector.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    vector.push(value);
+    Ok(())
+}
+
+/// `VecDeque::push_back`.
+///
+/// # Errors
+/// `ENOMEM`; the value is dropped.
+pub fn try_push_back<T>(queue: &mut VecDeque<T>, value: T) -> Result<(), Errno> {
+    queue.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    queue.push_back(value);
+    Ok(())
+}
+
+/// `BTreeMap::insert`.
+///
+/// # Errors
+/// `ENOMEM`; key and value are dropped.
+pub fn try_insert<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: V) -> Result<Option<V>, Errno> {
+    // An insertion may split a node on every level; nodes hold eleven entries and twelve links, and four levels hold
+    // more entries than the machine has memory for.
+    heap::reserve(4 * (11 * (size_of::<K>() + size_of::<V>()) + 13 * size_of::<usize>()))?;
+    Ok(map.insert(key, value))
+}
+
+/// A vector with a copy of a slice.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn try_to_vec<T: Clone>(slice: &[T]) -> Result<Vec<T>, Errno> {
+    let mut vector = try_with_capacity(slice.len())?;
+    vector.extend_from_slice(slice);
+    Ok(vector)
+}
+
+/// `Vec::with_capacity`.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn try_with_capacity<T>(capacity: usize) -> Result<Vec<T>, Errno> {
+    let mut vector = Vec::new();
+    vector.try_reserve_exact(capacity).map_err(|_| Errno::ENOMEM)?;
+    Ok(vector)
+}
+
+/// A vector of `length` copies of a value.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn try_filled<T: Clone>(value: T, length: usize) -> Result<Vec<T>, Errno> {
+    let mut vector = try_with_capacity(length)?;
+    vector.resize(length, value);
+    Ok(vector)
+}
+
+/// `str::to_owned`.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn try_string(text: &str) -> Result<String, Errno> {
+    let mut string = String::new();
+    string.try_reserve_exact(text.len()).map_err(|_| Errno::ENOMEM)?;
+    string.push_str(text);
+    Ok(string)
 }

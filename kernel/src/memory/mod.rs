@@ -1,6 +1,39 @@
-//! Memory.
+//! Memory: frames, the kernel's heap, and the address spaces of programs.
+//!
+//! - [`frame`]: page frames of the machine; [`FrameRef`] is one reference to a counted frame.
+//! - [`heap`]: the kernel's own allocations; [`fallible`]: how to make them so that running out is an error.
+//! - [`space`]: the address space of a process; [`source`]: what a file must offer to be mapped.
+//! - [`user`]: copies between the kernel and a space.
+//!
+//! # Running out
+//! Any allocation can fail, and becomes `ENOMEM`. Two kinds of standard-library calls cannot report failure
+//! (`Box::new`, `BTreeMap::insert`, …); [`heap::reserve`] before such a call makes sure that it succeeds. It works
+//! because the kernel is cooperative: between the check and the call no other coroutine of this CPU runs, and for the
+//! other CPUs there is a reserve of frames that only small heap allocations may use.
+
+pub mod counters;
 pub mod fallible;
-mod heap;
+pub mod frame;
+mod gather;
+pub mod heap;
+mod slots;
+pub mod source;
+pub mod space;
+mod table;
 pub mod user;
-/// Init.
-pub fn initialize() {}
+
+pub use frame::{FrameRef, PageRef};
+pub use source::MapSource;
+pub use space::{Space, SpaceKind};
+
+/// Takes possession of the machine's memory. The boot processor calls this before anything allocates.
+pub fn initialize() {
+    frame::initialize();
+    space::initialize();
+    ::log::info!(
+        "memory: {} of {} frames free, image {:x?}",
+        frame::free_frames(),
+        frame::total_frames(),
+        frame::image_range()
+    );
+}

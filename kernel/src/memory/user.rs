@@ -1,9 +1,184 @@
-//! User memory.
-/// Fault.
+//! Copies between the kernel and the memory of a program.
+//!
+//! User memory is (space, address, length), never a pointer: a coroutine may resume while another space is in use. A copy
+//! checks that the range belongs to the space, makes this CPU use the space, and copies. It never waits; when a page is
+//! missing it stops and says where, and the caller drops what it holds, awaits [`Space::fault_in`], and tries again.
+//!
+//! `unsafe` here: the copies of [`crate::arch::user`], after the range check, and values as bytes.
+#![allow(unsafe_code)]
+
+use alloc::vec::Vec;
+use core::mem::MaybeUninit;
+
+use super::Space;
+use crate::arch::paging::PAGE_SIZE;
+use crate::arch::user::{self, Stopped};
+
+/// An access to user memory stopped at a page that is missing, or not for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageFault {
-    /// Where.
+    /// The address; everything below it was done.
     pub address: usize,
-    /// Whether it was a write.
+    /// Whether it was a store.
     pub write: bool,
+}
+
+/// A type whose values are plain bytes: every bit pattern is a value, and there is no padding.
+///
+/// # Safety
+/// That is what an implementation promises.
+pub unsafe trait Plain: Copy + 'static {}
+
+macro_rules! plain {
+    ($($type:ty)*) => {
+        $(
+            // SAFETY: integers have no padding and no forbidden values.
+            unsafe impl Plain for $type {}
+        )*
+    };
+}
+
+plain! { u8 i8 u16 i16 u32 i32 u64 i64 usize isize }
+
+// SAFETY: an array has the padding of its elements, which is none.
+unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
+
+impl Space {
+    /// Checks that `length` bytes from `address` are in this space, and makes this CPU use it.
+    fn prepare(&self, address: usize, length: usize, write: bool) -> Result<(), PageFault> {
+        let range = self.range();
+        let inside = range.start <= address && length <= range.end.saturating_sub(address);
+        if !inside && length > 0 {
+            let first_bad = if range.contains(&address) { range.end } else { address };
+            return Err(PageFault { address: first_bad, write });
+        }
+        self.activate();
+        Ok(())
+    }
+
+    /// Reads user memory.
+    ///
+    /// # Errors
+    /// [`PageFault`]: bytes below its address were read.
+    pub fn read_bytes(&self, address: usize, bytes: &mut [u8]) -> Result<(), PageFault> {
+        self.prepare(address, bytes.len(), false)?;
+        // SAFETY: the range is in the lower half (`prepare`), and `bytes` is valid for its length.
+        unsafe { user::copy_from(bytes.as_mut_ptr(), address, bytes.len()) }.map_err(fault(false))
+    }
+
+    /// Writes user memory.
+    ///
+    /// # Errors
+    /// [`PageFault`]: bytes below its address were written.
+    pub fn write_bytes(&self, address: usize, bytes: &[u8]) -> Result<(), PageFault> {
+        self.prepare(address, bytes.len(), true)?;
+        // SAFETY: the range is in the lower half (`prepare`), and `bytes` is valid for its length.
+        unsafe { user::copy_to(address, bytes.as_ptr(), bytes.len()) }.map_err(fault(true))
+    }
+
+    /// Fills user memory with zeros.
+    ///
+    /// # Errors
+    /// [`PageFault`]: bytes below its address were cleared.
+    pub fn clear_bytes(&self, address: usize, length: usize) -> Result<(), PageFault> {
+        self.prepare(address, length, true)?;
+        // SAFETY: the range is in the lower half (`prepare`).
+        unsafe { user::clear(address, length) }.map_err(fault(true))
+    }
+
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// [`PageFault`].
+    pub fn read<T: Plain>(&self, address: usize) -> Result<T, PageFault> {
+        let mut value = MaybeUninit::<T>::zeroed();
+        self.prepare(address, size_of::<T>(), false)?;
+        // SAFETY: the range is in the lower half, and the value has room for its size.
+        unsafe { user::copy_from(value.as_mut_ptr().cast(), address, size_of::<T>()) }
+            .map_err(fault(false))?;
+        // SAFETY: all bytes are initialized, and every pattern is a value of a plain type.
+        Ok(unsafe { value.assume_init() })
+    }
+
+    /// Writes a value.
+    ///
+    /// # Errors
+    /// [`PageFault`]; a part of the value may have been written.
+    pub fn write<T: Plain>(&self, address: usize, value: &T) -> Result<(), PageFault> {
+        self.prepare(address, size_of::<T>(), true)?;
+        let bytes = core::ptr::from_ref(value).cast();
+        // SAFETY: the range is in the lower half, and a plain value is readable byte by byte.
+        unsafe { user::copy_to(address, bytes, size_of::<T>()) }.map_err(fault(true))
+    }
+
+    /// Appends the string at an address to `string`, without its zero byte, which must be among the first `limit`
+    /// bytes: `Ok(false)` if it is not. Stops with what it has got if memory runs out, also with `Ok(false)`.
+    ///
+    /// # Errors
+    /// [`PageFault`]; `string` is as it was before.
+    pub fn read_cstr(&self, address: usize, limit: usize, string: &mut Vec<u8>) -> Result<bool, PageFault> {
+        let before = string.len();
+        let mut chunk = [0; 128];
+        let mut at = address;
+        let end = address.saturating_add(limit);
+        while at < end {
+            // Up to a page's end, so that nothing behind the string is touched that might be missing.
+            let length = chunk.len().min(end - at).min(PAGE_SIZE - at % PAGE_SIZE);
+            if let Err(stopped) = self.read_bytes(at, &mut chunk[..length]) {
+                string.truncate(before);
+                return Err(stopped);
+            }
+            let text = chunk[..length].split(|&byte| byte == 0).next().unwrap_or(&[]);
+            if string.try_reserve(text.len()).is_err() {
+                return Ok(false);
+            }
+            string.extend_from_slice(text);
+            if text.len() < length {
+                return Ok(true);
+            }
+            at += length;
+        }
+        Ok(false)
+    }
+
+    /// Loads an aligned word in one access.
+    ///
+    /// # Errors
+    /// [`PageFault`].
+    pub fn load_u32(&self, address: usize) -> Result<u32, PageFault> {
+        self.prepare(address & !3, 4, false)?;
+        // SAFETY: aligned, and in the lower half.
+        unsafe { user::load(address & !3) }.map_err(fault(false))
+    }
+
+    /// Compares and exchanges an aligned word atomically; returns what was there. The address's last two bits are
+    /// ignored.
+    ///
+    /// # Errors
+    /// [`PageFault`].
+    pub fn compare_exchange_u32(&self, address: usize, expected: u32, new: u32) -> Result<u32, PageFault> {
+        self.prepare(address & !3, 4, true)?;
+        // SAFETY: aligned, and in the lower half.
+        unsafe { user::compare_exchange(address & !3, expected, new) }.map_err(fault(true))
+    }
+
+    /// Checks that a range can be written now, without changing it.
+    ///
+    /// # Errors
+    /// [`PageFault`].
+    pub fn probe_write(&self, address: usize, length: usize) -> Result<(), PageFault> {
+        self.prepare(address, length, true)?;
+        let mut at = address;
+        let end = address.saturating_add(length);
+        while at < end {
+            // Stores 0 where there is 0: needs the right to store, and changes nothing.
+            self.compare_exchange_u32(at, 0, 0)?;
+            at = (at & !(PAGE_SIZE - 1)) + PAGE_SIZE;
+        }
+        Ok(())
+    }
+}
+
+fn fault(write: bool) -> impl Fn(Stopped) -> PageFault {
+    move |stopped| PageFault { address: stopped.address, write }
 }

@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use core::arch::asm;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::{interrupt, local};
 
@@ -49,4 +49,29 @@ pub fn halt() -> ! {
         // SAFETY: with interrupts off, only an NMI ends the halt, and the loop halts again.
         unsafe { asm!("cli", "hlt", options(nomem, nostack)) };
     }
+}
+
+/// A word that programs cannot predict: from the processor's generator, or mixed from its counter where it has none.
+#[must_use]
+pub fn random() -> u64 {
+    static STATE: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
+    const HAS_RDRAND: u32 = 1 << 30;
+    if core::arch::x86_64::__cpuid(1).ecx & HAS_RDRAND != 0 {
+        for _ in 0..10 {
+            let (value, done): (u64, u8);
+            // SAFETY: the processor has the instruction; it writes two registers and the carry flag.
+            unsafe {
+                asm!("rdrand {}", "setc {}", out(reg) value, out(reg_byte) done, options(nomem, nostack))
+            };
+            if done != 0 {
+                return value;
+            }
+        }
+    }
+    // splitmix64 over the counter.
+    let step = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+    let mut mixed = step ^ super::time::counter();
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
 }

@@ -59,15 +59,23 @@ impl Entry {
     const GLOBAL: u64 = 1 << 8;
     /// Ignored by the processor: the frame is counted, and the entry holds one reference.
     const COUNTED: u64 = 1 << 9;
+    /// In an entry that the processor takes for absent: it holds a page all the same. (The bit is [`Self::GLOBAL`] in
+    /// others, which pages of programs never are.)
+    const HIDDEN: u64 = 1 << 8;
+    /// Ignored by the processor: stores to the page are meant to be seen by everybody who maps it.
+    const SHARED: u64 = 1 << 10;
+    /// Ignored by the processor: one CPU is replacing the table behind this entry.
+    const LOCKED: u64 = 1 << 11;
     const NO_EXECUTE: u64 = 1 << 63;
     const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
     /// An entry that maps nothing.
     pub const EMPTY: Self = Self(0);
 
-    /// An entry for a page of a program. `counted`: it holds a reference to a counted frame.
+    /// An entry for a page of a program. `counted`: it holds a reference to a counted frame. `shared`: it belongs to a
+    /// shared mapping, and fork leaves its right to store.
     #[must_use]
-    pub const fn page(physical: u64, rights: Rights, counted: bool) -> Self {
+    pub const fn page(physical: u64, rights: Rights, counted: bool, shared: bool) -> Self {
         // Accessed and dirty are set ahead, which spares the processor a locked update at the first use.
         let mut bits = physical | Self::PRESENT | Self::USER | Self::ACCESSED;
         if rights.write {
@@ -79,6 +87,9 @@ impl Entry {
         if counted {
             bits |= Self::COUNTED;
         }
+        if shared {
+            bits |= Self::SHARED;
+        }
         Self(bits)
     }
 
@@ -89,10 +100,22 @@ impl Entry {
         Self(if write { bits | Self::WRITE } else { bits })
     }
 
-    /// Whether it maps something.
+    /// Whether it leads to something, hidden or not.
     #[must_use]
     pub const fn is_present(self) -> bool {
-        self.0 & Self::PRESENT != 0
+        self.0 & (Self::PRESENT | Self::HIDDEN) != 0
+    }
+
+    /// Whether every access to its page faults, although the entry holds it.
+    #[must_use]
+    pub const fn is_hidden(self) -> bool {
+        self.0 & Self::PRESENT == 0
+    }
+
+    /// The same page, without any right. [`Self::with_rights`] brings it back, without the right to store.
+    #[must_use]
+    pub const fn hidden(self) -> Self {
+        Self(self.0 & !(Self::PRESENT | Self::WRITE) | Self::HIDDEN)
     }
 
     /// Physical address of the page or table.
@@ -134,7 +157,25 @@ impl Entry {
     /// The same page with other rights.
     #[must_use]
     pub const fn with_rights(self, rights: Rights) -> Self {
-        Self::page(self.physical(), rights, self.is_counted())
+        Self::page(self.physical(), rights, self.is_counted(), self.is_shared())
+    }
+
+    /// Whether it belongs to a shared mapping.
+    #[must_use]
+    pub const fn is_shared(self) -> bool {
+        self.0 & Self::SHARED != 0
+    }
+
+    /// Whether a CPU is replacing the table behind it.
+    #[must_use]
+    pub const fn is_locked(self) -> bool {
+        self.0 & Self::LOCKED != 0
+    }
+
+    /// The same entry, marked as being replaced.
+    #[must_use]
+    pub const fn locked(self) -> Self {
+        Self(self.0 | Self::LOCKED)
     }
 }
 

@@ -1,0 +1,60 @@
+//! What the memory manager counts, for `/proc/heddle`.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// A counter.
+pub type Counter = AtomicU64;
+
+/// Times a CPU went from one address space to another.
+pub static SWITCHES: Counter = Counter::new(0);
+/// Times that changed the page table.
+pub static ROOT_CHANGES: Counter = Counter::new(0);
+/// Flushes of all translations, because many were stale.
+pub static FLUSH_ALL: Counter = Counter::new(0);
+/// Translations flushed one by one.
+pub static FLUSH_PAGE: Counter = Counter::new(0);
+/// Flushes of all translations after a fork.
+pub static FLUSH_FORK: Counter = Counter::new(0);
+/// Flushes of all translations because a slot was given up.
+pub static FLUSH_EXIT: Counter = Counter::new(0);
+/// Flushes of all translations because another CPU asked.
+pub static FLUSH_REMOTE: Counter = Counter::new(0);
+/// Interrupts sent to other CPUs to make them flush.
+pub static SHOOTDOWN_IPIS: Counter = Counter::new(0);
+/// Page faults that were resolved.
+pub static FAULTS: Counter = Counter::new(0);
+/// Page faults that copied a page.
+pub static COPIES: Counter = Counter::new(0);
+/// Leaf tables that fork shared.
+pub static TABLES_SHARED: Counter = Counter::new(0);
+/// Shared leaf tables that were copied after all.
+pub static TABLES_COPIED: Counter = Counter::new(0);
+
+/// All counters by name.
+pub fn all() -> [(&'static str, u64); 12] {
+    let value = |counter: &Counter| counter.load(Ordering::Relaxed);
+    [
+        ("switches", value(&SWITCHES)),
+        ("page_table_changes", value(&ROOT_CHANGES)),
+        ("flushes_all", value(&FLUSH_ALL)),
+        ("flushes_page", value(&FLUSH_PAGE)),
+        ("flushes_fork", value(&FLUSH_FORK)),
+        ("flushes_exit", value(&FLUSH_EXIT)),
+        ("flushes_remote", value(&FLUSH_REMOTE)),
+        ("shootdown_ipis", value(&SHOOTDOWN_IPIS)),
+        ("faults", value(&FAULTS)),
+        ("copies", value(&COPIES)),
+        ("tables_shared", value(&TABLES_SHARED)),
+        ("tables_copied", value(&TABLES_COPIED)),
+    ]
+}
+
+/// Adds one.
+pub fn count(counter: &Counter) {
+    add(counter, 1);
+}
+
+/// Adds `amount`.
+pub fn add(counter: &Counter, amount: u64) {
+    counter.fetch_add(amount, Ordering::Relaxed);
+}

@@ -1,0 +1,441 @@
+//! The machine's page frames.
+//!
+//! One buddy allocator under a spinlock, and in front of it a small cache of single frames per CPU, so that faults on
+//! different CPUs rarely meet. The root image lies in memory that is nobody's to give: its pages are *static*, have no
+//! descriptor, and are mapped into programs without being counted.
+//!
+//! `unsafe` here: frames' contents through the direct map.
+#![allow(unsafe_code)]
+
+use core::ops::Range;
+use core::ptr::NonNull;
+
+use heddle_abi::boot::{KEY_IMAGE, KEY_MEMORY};
+use heddle_frame::{Buddy, Descriptor, Layout, Region, slab};
+
+use crate::arch::paging::{self, PAGE_SIZE};
+use crate::arch::{MAX_CPUS, cpu, user as copy};
+use crate::boot;
+use crate::error::Errno;
+use crate::sync::SpinLock;
+
+/// Frames that only small allocations of the kernel's heap may use.
+pub const EMERGENCY_FRAMES: usize = 64;
+/// Memory below this is left to the firmware and to the start of other processors.
+const LOW_MEMORY_BYTES: u64 = 1 << 20;
+const CACHE_FRAMES: usize = 32;
+const REFILL_FRAMES: usize = 16;
+
+struct Machine {
+    layout: Layout,
+    descriptors: &'static [Descriptor],
+    total: usize,
+}
+
+struct Cache {
+    frames: [u32; CACHE_FRAMES],
+    length: usize,
+}
+
+static MACHINE: spin::Once<Machine> = spin::Once::new();
+static BUDDY: SpinLock<Buddy<'static>> = SpinLock::new(Buddy::new(&[]));
+static CACHES: [SpinLock<Cache>; MAX_CPUS] =
+    [const { SpinLock::new(Cache { frames: [0; CACHE_FRAMES], length: 0 }) }; MAX_CPUS];
+
+#[repr(C, align(4096))]
+struct Page([u8; PAGE_SIZE]);
+
+static ZERO_PAGE: Page = Page([0; PAGE_SIZE]);
+
+fn machine() -> &'static Machine {
+    MACHINE.get().expect("memory is initialized before it is used")
+}
+
+/// Physical addresses of the root image; `None` if the machine was given none.
+pub fn image_range() -> Option<Range<u64>> {
+    let (start, length) = boot::pair(KEY_IMAGE)?;
+    (length > 0).then(|| start..start.saturating_add(length))
+}
+
+/// The root image, where it lies.
+pub fn image() -> Option<&'static [u8]> {
+    let range = image_range()?;
+    let length = usize::try_from(range.end - range.start).ok()?;
+    if range.end > paging::DIRECT_MAP_BYTES {
+        return None;
+    }
+    // SAFETY: the direct map covers the range, `initialize` keeps it out of the allocator, and nothing writes to it.
+    Some(unsafe { core::slice::from_raw_parts(paging::direct_map(range.start), length) })
+}
+
+/// Hands the usable memory to the allocator, but for what is in use, up to the limit of the command line.
+pub fn initialize() {
+    let image = image_range().unwrap_or(0..0);
+    let image =
+        image.start / PAGE_SIZE as u64 * PAGE_SIZE as u64..image.end.next_multiple_of(PAGE_SIZE as u64);
+    let kernel = paging::image_range();
+    let limit = boot::number(KEY_MEMORY).unwrap_or(u64::MAX).saturating_sub(kernel.end - kernel.start);
+    let mut left = limit;
+    let mut layout = Layout::new();
+    for region in boot::regions() {
+        let end = region.end.min(paging::DIRECT_MAP_BYTES);
+        let start = region.start.max(LOW_MEMORY_BYTES);
+        for (from, to) in outside(start, end, [&kernel, &image]).into_iter().flatten() {
+            let to = to.min(from.saturating_add(left));
+            if layout.add(Region { start: from, end: to }) {
+                left -= to.saturating_sub(from);
+            }
+        }
+    }
+    let count = layout.indices() as usize;
+    let bytes = (count * size_of::<Descriptor>()).next_multiple_of(PAGE_SIZE) as u64;
+    let home = layout
+        .regions()
+        .find(|region| region.end - region.start >= bytes)
+        .expect("the machine has room for its frame descriptors");
+    let first: *mut Descriptor = paging::direct_map(home.start);
+    for index in 0..count {
+        // SAFETY: the region is usable memory in the direct map that nobody else knows of, and large enough.
+        unsafe { first.add(index).write(Descriptor::new()) };
+    }
+    // SAFETY: just initialized; the frames are kept out of the allocator below.
+    let descriptors = unsafe { core::slice::from_raw_parts(first, count) };
+    let mut buddy = Buddy::new(descriptors);
+    let mut total = 0;
+    for region in layout.regions() {
+        let start = if region == home { region.start + bytes } else { region.start };
+        let frames = ((region.end - start) / PAGE_SIZE as u64) as u32;
+        total += frames as usize;
+        if let Some(index) = layout.index(start) {
+            buddy.release_range(index, frames);
+        }
+    }
+    *BUDDY.lock() = buddy;
+    MACHINE.call_once(|| Machine { layout, descriptors, total });
+}
+
+/// The up to three parts of `start..end` that lie outside two ranges.
+fn outside(start: u64, end: u64, holes: [&Range<u64>; 2]) -> [Option<(u64, u64)>; 3] {
+    let [first, second] = if holes[0].start <= holes[1].start { holes } else { [holes[1], holes[0]] };
+    let part = |from: u64, to: u64| {
+        let (from, to) = (from.max(start), to.min(end));
+        (from < to).then_some((from, to))
+    };
+    [part(start, first.start), part(first.end, second.start), part(first.end.max(second.end), end)]
+}
+
+/// Frames that programs and the kernel share, whether free or used.
+pub fn total_frames() -> usize {
+    machine().total
+}
+
+/// Free frames, those in caches included. Exact when no other CPU allocates meanwhile.
+pub fn free_frames() -> usize {
+    let cached: usize = CACHES.iter().map(|cache| cache.lock().length).sum();
+    BUDDY.lock().free() + cached
+}
+
+/// Gives all cached frames back, so that contiguous memory can form.
+pub fn drain_caches() {
+    for cache in &CACHES {
+        let mut cache = cache.lock();
+        let mut buddy = BUDDY.lock();
+        for &index in &cache.frames[..cache.length] {
+            buddy.release(index, 0);
+        }
+        cache.length = 0;
+    }
+}
+
+/// Whether `count` contiguous frames can be had and the emergency reserve stays.
+pub(super) fn can_allocate(count: usize) -> bool {
+    let buddy = BUDDY.lock();
+    let order = count.next_power_of_two().trailing_zeros() as usize;
+    buddy.free() >= EMERGENCY_FRAMES + count && buddy.has_block(order)
+}
+
+/// Takes one frame; `urgent` may use the emergency reserve.
+fn take(urgent: bool) -> Option<u32> {
+    let mut cache = CACHES[cpu::id()].lock();
+    if cache.length == 0 {
+        let mut buddy = BUDDY.lock();
+        while cache.length < REFILL_FRAMES && buddy.free() > EMERGENCY_FRAMES {
+            let Some(index) = buddy.allocate(0) else { break };
+            let length = cache.length;
+            cache.frames[length] = index;
+            cache.length += 1;
+        }
+        if cache.length == 0 {
+            return if urgent { buddy.allocate(0) } else { None };
+        }
+    }
+    cache.length -= 1;
+    Some(cache.frames[cache.length])
+}
+
+/// Gives one frame back.
+fn give(index: u32) {
+    let mut cache = CACHES[cpu::id()].lock();
+    if cache.length == CACHE_FRAMES {
+        let mut buddy = BUDDY.lock();
+        for &index in &cache.frames[REFILL_FRAMES..] {
+            buddy.release(index, 0);
+        }
+        cache.length = REFILL_FRAMES;
+    }
+    let length = cache.length;
+    cache.frames[length] = index;
+    cache.length += 1;
+}
+
+/// Takes contiguous frames for the heap; leaves the emergency reserve alone.
+pub(super) fn take_contiguous(count: usize) -> Option<NonNull<u8>> {
+    let mut buddy = BUDDY.lock();
+    if buddy.free() < EMERGENCY_FRAMES + count {
+        return None;
+    }
+    let index = buddy.allocate_exact(u32::try_from(count).ok()?)?;
+    Some(memory_of(index))
+}
+
+/// Gives frames of [`take_contiguous`] back.
+pub(super) fn give_contiguous(memory: NonNull<u8>, count: usize) {
+    if let Some(index) = machine().layout.index(paging::physical_of(memory.as_ptr())) {
+        BUDDY.lock().release_range(index, count as u32);
+    }
+}
+
+fn memory_of(index: u32) -> NonNull<u8> {
+    let pointer = paging::direct_map(machine().layout.physical(index));
+    NonNull::new(pointer).expect("the direct map is not at address 0")
+}
+
+/// Where the heap's slabs come from.
+pub(super) struct Slabs;
+
+impl slab::Source for Slabs {
+    fn allocate(&self) -> Option<u32> {
+        take(true)
+    }
+    fn release(&self, index: u32) {
+        give(index);
+    }
+    fn descriptor(&self, index: u32) -> &Descriptor {
+        &machine().descriptors[index as usize]
+    }
+    fn memory(&self, index: u32) -> NonNull<u8> {
+        memory_of(index)
+    }
+    fn index(&self, address: NonNull<u8>) -> u32 {
+        machine().layout.index(paging::physical_of(address.as_ptr())).expect("an object of a slab")
+    }
+}
+
+/// One reference to a counted frame; the frame is free when the last one is dropped.
+///
+/// The contents may be mapped into programs and change at any time, so nothing may be concluded from reading them
+/// twice. Two kernel users of one frame must agree between themselves who writes.
+#[derive(Debug)]
+pub struct FrameRef {
+    physical: u64,
+}
+
+impl FrameRef {
+    /// A frame with unspecified contents.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn allocate() -> Result<Self, Errno> {
+        let index = take(false).ok_or(Errno::ENOMEM)?;
+        let machine = machine();
+        machine.descriptors[index as usize].set_references(1);
+        Ok(Self { physical: machine.layout.physical(index) })
+    }
+
+    /// A frame of zeros.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn allocate_zeroed() -> Result<Self, Errno> {
+        let frame = Self::allocate()?;
+        // SAFETY: the frame is this function's own; the routine is an ordinary loop of stores.
+        let _ = unsafe { copy::clear(frame.address() as usize, PAGE_SIZE) };
+        Ok(frame)
+    }
+
+    /// A frame with the contents of another page.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn allocate_copy(page: u64) -> Result<Self, Errno> {
+        let frame = Self::allocate()?;
+        let from: *const u8 = paging::direct_map(page);
+        // SAFETY: both are whole pages of the direct map, and the target is this function's own.
+        let _ = unsafe { copy::copy_to(frame.address() as usize, from, PAGE_SIZE) };
+        Ok(frame)
+    }
+
+    /// The physical address.
+    #[must_use]
+    pub const fn physical(&self) -> u64 {
+        self.physical
+    }
+
+    fn address(&self) -> *mut u8 {
+        paging::direct_map(self.physical)
+    }
+
+    /// The contents.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: the reference keeps the frame, and the direct map covers it.
+        unsafe { core::slice::from_raw_parts(self.address(), PAGE_SIZE) }
+    }
+
+    /// Writes into the frame, which the caller may do by the agreement among the frame's users.
+    ///
+    /// # Panics
+    /// If the bytes don't fit.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset <= PAGE_SIZE && bytes.len() <= PAGE_SIZE - offset);
+        // SAFETY: inside the frame, which the reference keeps.
+        let _ = unsafe { copy::copy_to(self.address() as usize + offset, bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Fills a part of the frame with zeros.
+    ///
+    /// # Panics
+    /// If the part is not inside the frame.
+    pub fn clear(&self, range: Range<usize>) {
+        assert!(range.start <= range.end && range.end <= PAGE_SIZE);
+        // SAFETY: inside the frame, which the reference keeps.
+        let _ = unsafe { copy::clear(self.address() as usize + range.start, range.len()) };
+    }
+
+    /// Runs `fill` on the frame's bytes. No other kernel user may look at them meanwhile.
+    pub fn with_bytes_mut<R>(&self, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+        // SAFETY: the reference keeps the frame; that nobody else in the kernel uses the bytes is the caller's part of
+        // the agreement, and programs' accesses are ordinary memory races of theirs.
+        fill(unsafe { core::slice::from_raw_parts_mut(self.address(), PAGE_SIZE) })
+    }
+
+    /// Whether this is the only reference.
+    #[must_use]
+    pub fn is_unique(&self) -> bool {
+        self.descriptor().references() == 1
+    }
+
+    /// How many references there are.
+    #[must_use]
+    pub fn references(&self) -> u32 {
+        self.descriptor().references()
+    }
+
+    fn descriptor(&self) -> &'static Descriptor {
+        descriptor(self.physical)
+    }
+
+    /// Gives the reference up unless it is the last one, which stays with the caller alone.
+    pub(super) fn into_last(self) -> Option<Self> {
+        let descriptor = self.descriptor();
+        if descriptor.drop_reference() {
+            descriptor.set_references(1);
+            return Some(self);
+        }
+        core::mem::forget(self);
+        None
+    }
+
+    /// The address, with the reference left to whoever keeps it: a page-table entry.
+    #[must_use]
+    pub(super) fn into_physical(self) -> u64 {
+        let physical = self.physical;
+        core::mem::forget(self);
+        physical
+    }
+
+    /// Takes over the reference that [`Self::into_physical`] left.
+    pub(super) const fn from_physical(physical: u64) -> Self {
+        Self { physical }
+    }
+}
+
+fn descriptor(physical: u64) -> &'static Descriptor {
+    let machine = machine();
+    let index = machine.layout.index(physical).expect("the frame is counted");
+    &machine.descriptors[index as usize]
+}
+
+/// Adds a reference to a counted frame that a page-table entry holds.
+pub(super) fn add_reference(physical: u64) {
+    descriptor(physical).add_reference();
+}
+
+/// References to a counted frame.
+pub(super) fn references(physical: u64) -> u32 {
+    descriptor(physical).references()
+}
+
+impl Clone for FrameRef {
+    fn clone(&self) -> Self {
+        self.descriptor().add_reference();
+        Self { physical: self.physical }
+    }
+}
+
+impl Drop for FrameRef {
+    fn drop(&mut self) {
+        if self.descriptor().drop_reference() {
+            let index = machine().layout.index(self.physical).expect("the frame is counted");
+            give(index);
+        }
+    }
+}
+
+/// A page that can be mapped into a program.
+#[derive(Clone, Debug)]
+pub enum PageRef {
+    /// A page that exists as long as the machine, at this physical address: one of the root image, or the zero page.
+    /// It is never mapped writable.
+    Static(u64),
+    /// A page in a counted frame.
+    Counted(FrameRef),
+}
+
+impl PageRef {
+    /// The page of zeros.
+    #[must_use]
+    pub fn zero() -> Self {
+        Self::Static(paging::physical_of(&raw const ZERO_PAGE))
+    }
+
+    /// A page of the root image, given by its bytes in [`image`]; `None` if they are not one whole page at a page
+    /// boundary.
+    #[must_use]
+    pub fn from_image(bytes: &'static [u8]) -> Option<Self> {
+        let address = bytes.as_ptr();
+        (bytes.len() == PAGE_SIZE && (address as usize).is_multiple_of(PAGE_SIZE))
+            .then(|| Self::Static(paging::physical_of(address)))
+    }
+
+    /// The physical address.
+    #[must_use]
+    pub const fn physical(&self) -> u64 {
+        match self {
+            Self::Static(physical) => *physical,
+            Self::Counted(frame) => frame.physical(),
+        }
+    }
+
+    /// The contents.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            // SAFETY: static pages are whole pages of the direct map that are always valid and never written.
+            Self::Static(physical) => unsafe {
+                core::slice::from_raw_parts(paging::direct_map(*physical), PAGE_SIZE)
+            },
+            Self::Counted(frame) => frame.as_bytes(),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What an operation has taken out of a page table and may release only after the translations are flushed.
+
+use core::ops::Range;
+
+use super::frame::FrameRef;
+use super::table;
+use crate::arch::paging::{self, Entry, PAGE_SIZE};
+
+const INLINE: usize = 8;
+/// Words of a page.
+const SPILL: usize = PAGE_SIZE / size_of::<u64>();
+/// Above this many pages, flushing everything is cheaper than page by page.
+const PAGES_BY_PAGE: usize = 16;
+
+/// References to frames and tables, and the addresses whose translations are stale.
+///
+/// It holds a few entries itself and, if it can get one, a page of more. A full gather is flushed, drained and used
+/// again.
+pub struct Gather {
+    inline: [u64; INLINE],
+    spill: Option<FrameRef>,
+    length: usize,
+    stale: Range<usize>,
+}
+
+impl Gather {
+    /// Nothing gathered.
+    pub const fn new() -> Self {
+        Self { inline: [0; INLINE], spill: None, length: 0, stale: usize::MAX..0 }
+    }
+
+    /// Whether nothing is stale and nothing waits for release.
+    pub const fn is_empty(&self) -> bool {
+        self.length == 0 && self.stale.start >= self.stale.end
+    }
+
+    /// Whether another entry finds room; tries to get a page for more.
+    pub fn has_room(&mut self) -> bool {
+        self.has_room_for(1)
+    }
+
+    /// Whether `count` more entries find room.
+    pub fn has_room_for(&mut self, count: usize) -> bool {
+        if self.length + count <= INLINE {
+            return true;
+        }
+        if self.spill.is_none() {
+            self.spill = FrameRef::allocate().ok();
+        }
+        self.spill.is_some() && self.length + count <= INLINE + SPILL
+    }
+
+    /// Marks the translations of some addresses as stale.
+    pub fn mark(&mut self, range: Range<usize>) {
+        self.stale = self.stale.start.min(range.start)..self.stale.end.max(range.end);
+    }
+
+    /// Takes an entry that was in a table of `level` and covered `range`. There must be room.
+    pub fn take(&mut self, entry: Entry, level: usize, range: Range<usize>) {
+        self.mark(range);
+        if level == 0 && !entry.is_counted() {
+            return;
+        }
+        // Physical addresses of pages leave the low bits free for the level.
+        let word = entry.physical() | level as u64;
+        match self.length.checked_sub(INLINE) {
+            None => self.inline[self.length] = word,
+            Some(at) => {
+                if let Some(page) = &self.spill {
+                    page.write(at * 8, &word.to_le_bytes());
+                }
+            }
+        }
+        self.length += 1;
+    }
+
+    /// The addresses whose translations are stale.
+    pub fn stale(&self) -> Range<usize> {
+        self.stale.clone()
+    }
+
+    /// Flushes this CPU's stale translations, if `root` is the one in use.
+    pub fn flush_here(&self, root: u64) {
+        if self.stale.start >= self.stale.end || paging::current_root() != root {
+            return;
+        }
+        let pages = self.stale.len() / PAGE_SIZE;
+        if pages > PAGES_BY_PAGE {
+            super::counters::count(&super::counters::FLUSH_ALL);
+            paging::flush_all();
+        } else {
+            super::counters::add(&super::counters::FLUSH_PAGE, pages as u64);
+            self.stale.clone().step_by(PAGE_SIZE).for_each(paging::flush_page);
+        }
+    }
+
+    /// Releases everything; no CPU has a stale translation any more.
+    pub fn release(&mut self) {
+        for at in 0..self.length {
+            let word = match at.checked_sub(INLINE) {
+                None => self.inline[at],
+                Some(at) => self.spill.as_ref().map_or(0, |page| {
+                    let mut bytes = [0; 8];
+                    bytes.copy_from_slice(&page.as_bytes()[at * 8..at * 8 + 8]);
+                    u64::from_le_bytes(bytes)
+                }),
+            };
+            let level = (word & 7) as usize;
+            if word != 0 {
+                table::release(word & !7, level);
+            }
+        }
+        self.length = 0;
+        self.stale = usize::MAX..0;
+    }
+}

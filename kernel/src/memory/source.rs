@@ -1,0 +1,87 @@
+//! What can be behind a mapping besides fresh memory.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use heddle_mapping::Backing;
+
+use super::fallible::try_insert;
+use super::{FrameRef, PageRef};
+use crate::error::Errno;
+use crate::sync::SpinLock;
+
+/// An object whose pages can be mapped: a file, or memory that processes share.
+pub trait MapSource: Send + Sync {
+    /// Page `index` of the object. With `write`, the page must be one that everybody who maps the object shares, in a
+    /// counted frame, because it is about to be mapped writable; holes are filled. Without it, a hole may be the page
+    /// of zeros. Never waits.
+    ///
+    /// # Errors
+    /// `ENOMEM`; anything else, for example beyond the end of the file, becomes `SIGBUS`.
+    fn page(&self, index: u64, write: bool) -> Result<PageRef, Errno>;
+
+    /// The page, if it can be had for reading at no cost. Faults bring in such pages around the one they are about.
+    fn resident(&self, index: u64) -> Option<PageRef> {
+        let _ = index;
+        None
+    }
+
+    /// The path shown in `/proc/PID/maps`.
+    fn path(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Device and inode numbers shown in `/proc/PID/maps`.
+    fn identity(&self) -> (u64, u64) {
+        (0, 0)
+    }
+}
+
+/// What is behind a mapping.
+#[derive(Clone)]
+pub enum Object {
+    /// Memory of the process's own, zeros at first; the name is for `/proc/PID/maps`.
+    Anonymous(Option<&'static str>),
+    /// A file or shared memory.
+    Source(Arc<dyn MapSource>),
+}
+
+impl Backing for Object {
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Anonymous(name), Self::Anonymous(other)) => name == other,
+            (Self::Source(source), Self::Source(other)) => Arc::ptr_eq(source, other),
+            _ => false,
+        }
+    }
+
+    fn has_offsets(&self) -> bool {
+        matches!(self, Self::Source(_))
+    }
+}
+
+/// Memory that a process shares with its children: `MAP_SHARED | MAP_ANONYMOUS`.
+#[derive(Default)]
+pub struct SharedMemory {
+    pages: SpinLock<BTreeMap<u64, FrameRef>>,
+}
+
+impl MapSource for SharedMemory {
+    fn page(&self, index: u64, write: bool) -> Result<PageRef, Errno> {
+        let mut pages = self.pages.lock();
+        if let Some(frame) = pages.get(&index) {
+            return Ok(PageRef::Counted(frame.clone()));
+        }
+        if !write {
+            return Ok(PageRef::zero());
+        }
+        let frame = FrameRef::allocate_zeroed()?;
+        try_insert(&mut pages, index, frame.clone())?;
+        Ok(PageRef::Counted(frame))
+    }
+
+    fn path(&self) -> Option<Vec<u8>> {
+        super::fallible::try_to_vec(b"/dev/zero (deleted)").ok()
+    }
+}

@@ -1,0 +1,116 @@
+//! madvise, msync and mincore.
+
+use core::ops::Range;
+
+use linux_raw_sys::general as linux;
+
+use super::{Access, Flags, Space};
+use crate::arch::paging::PAGE_SIZE;
+use crate::error::Errno;
+use crate::memory::source::Object;
+
+impl Space {
+    /// madvise(2).
+    ///
+    /// # Errors
+    /// `EINVAL`, `ENOMEM` (also for a range that is not mapped throughout; what is mapped has been treated then).
+    pub async fn advise(&self, start: usize, length: usize, advice: u32) -> Result<(), Errno> {
+        let end = start.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_SIZE));
+        let end = end.filter(|_| start.is_multiple_of(PAGE_SIZE)).ok_or(Errno::EINVAL)?;
+        if length == 0 {
+            return Ok(());
+        }
+        let range = self.check_range(start, end - start).ok_or(Errno::ENOMEM)?;
+        match advice {
+            linux::MADV_DONTNEED => self.forget(range, false).await,
+            linux::MADV_FREE => self.forget(range, true).await,
+            linux::MADV_DONTFORK => self.flag(range, Flags::NOT_INHERITED, true).await,
+            linux::MADV_DOFORK => self.flag(range, Flags::NOT_INHERITED, false).await,
+            linux::MADV_WIPEONFORK => self.flag(range, Flags::WIPED_IN_CHILD, true).await,
+            linux::MADV_KEEPONFORK => self.flag(range, Flags::WIPED_IN_CHILD, false).await,
+            linux::MADV_POPULATE_READ => self.populate(range, false).await,
+            linux::MADV_POPULATE_WRITE => self.populate(range, true).await,
+            linux::MADV_NORMAL
+            | linux::MADV_RANDOM
+            | linux::MADV_SEQUENTIAL
+            | linux::MADV_WILLNEED
+            | linux::MADV_HUGEPAGE
+            | linux::MADV_NOHUGEPAGE
+            | linux::MADV_MERGEABLE
+            | linux::MADV_UNMERGEABLE
+            | linux::MADV_DONTDUMP
+            | linux::MADV_DODUMP
+            | linux::MADV_COLD
+            | linux::MADV_PAGEOUT => self.is_mapped(range),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Whether a range is mapped throughout.
+    fn is_mapped(&self, range: Range<usize>) -> Result<(), Errno> {
+        if self.state.lock().mappings.covers(range) { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// Gives pages back; the next access finds the object's contents, or zeros.
+    async fn forget(&self, range: Range<usize>, only_own_memory: bool) -> Result<(), Errno> {
+        let _guard = self.lock.lock(range.clone()).await;
+        let mut at = range.start;
+        loop {
+            let next = {
+                let state = self.state.lock();
+                let mut rest = state.mappings.overlapping(at..range.end);
+                rest.next().map(|mapping| (mapping.part(&(at..range.end)).range(), mapping.backing.clone()))
+            };
+            let Some((part, object)) = next else { break };
+            if only_own_memory && matches!(object, Object::Source(_)) {
+                return Err(Errno::EINVAL);
+            }
+            at = part.end;
+            self.clear(part).await?;
+        }
+        self.is_mapped(range)
+    }
+
+    async fn flag(&self, range: Range<usize>, flag: Flags, value: bool) -> Result<(), Errno> {
+        let _guard = self.lock.lock(range.clone()).await;
+        super::reserve_mappings(2)?;
+        self.state.lock().mappings.change(range.clone(), |mapping| mapping.flags.set(flag, value));
+        self.is_mapped(range)
+    }
+
+    /// Brings all pages of a range in: `MAP_POPULATE`, `mlock`, `MADV_POPULATE_READ` and `_WRITE`.
+    ///
+    /// # Errors
+    /// `ENOMEM`, `EFAULT`.
+    pub async fn populate(&self, range: Range<usize>, write: bool) -> Result<(), Errno> {
+        self.is_mapped(range.clone())?;
+        for page in range.step_by(PAGE_SIZE) {
+            let entry = self.root().look(page);
+            if !entry.is_present() || (write && !entry.is_writable()) {
+                self.fault(page, Access { write, execute: false }).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// msync(2): there is no disk to write to, so this only checks the range.
+    ///
+    /// # Errors
+    /// `EINVAL`, `ENOMEM`.
+    pub fn sync(&self, start: usize, length: usize) -> Result<(), Errno> {
+        if !start.is_multiple_of(PAGE_SIZE) {
+            return Err(Errno::EINVAL);
+        }
+        let range = self.check_range(start, length).ok_or(Errno::ENOMEM)?;
+        self.is_mapped(range)
+    }
+
+    /// mincore(2): whether the page at an address is in memory.
+    ///
+    /// # Errors
+    /// `ENOMEM` where nothing is mapped.
+    pub fn is_resident(&self, page: usize) -> Result<bool, Errno> {
+        self.is_mapped(page..page.saturating_add(PAGE_SIZE))?;
+        Ok(self.root().look(page).is_present())
+    }
+}

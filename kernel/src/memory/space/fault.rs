@@ -1,0 +1,284 @@
+//! Page faults: what a program (or the kernel for it) may touch, and how the page gets there.
+
+use core::ops::Range;
+
+use linux_raw_sys::general as linux;
+
+use super::{Flags, Mapping, Protection, STACK_GUARD_BYTES, Space};
+use crate::arch::SignalCause;
+use crate::arch::paging::{self, Entry, PAGE_SIZE};
+use crate::error::Errno;
+use crate::memory::counters::{self, count};
+use crate::memory::gather::Gather;
+use crate::memory::source::Object;
+use crate::memory::table::rights;
+use crate::memory::user::PageFault;
+use crate::memory::{FrameRef, PageRef};
+
+/// Pages that a fault on a file brings in around it at most, as far as they can be had at no cost.
+const AROUND_PAGES: usize = 16;
+
+/// What was wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Access {
+    /// A store.
+    pub write: bool,
+    /// An instruction fetch.
+    pub execute: bool,
+}
+
+/// Why a fault cannot be resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultError {
+    /// Nothing is mapped there.
+    Unmapped,
+    /// What is mapped there does not allow it.
+    Forbidden,
+    /// The object has no such page, for example behind the end of a file.
+    Bus,
+    /// No memory is left.
+    OutOfMemory,
+}
+
+impl FaultError {
+    /// The signal that the program gets; `None` if memory ran out, which is not its fault alone.
+    #[must_use]
+    pub const fn signal(self) -> Option<SignalCause> {
+        match self {
+            Self::Unmapped => Some(SignalCause { signal: linux::SIGSEGV, code: 1 }),
+            Self::Forbidden => Some(SignalCause { signal: linux::SIGSEGV, code: 2 }),
+            Self::Bus => Some(SignalCause { signal: linux::SIGBUS, code: 2 }),
+            Self::OutOfMemory => None,
+        }
+    }
+}
+
+impl From<Errno> for FaultError {
+    fn from(error: Errno) -> Self {
+        if error == Errno::ENOMEM { Self::OutOfMemory } else { Self::Bus }
+    }
+}
+
+impl From<FaultError> for Errno {
+    fn from(error: FaultError) -> Self {
+        if error == FaultError::OutOfMemory { Self::ENOMEM } else { Self::EFAULT }
+    }
+}
+
+impl Space {
+    /// Resolves a fault without waiting; `None` if another operation on the range is under way.
+    pub fn try_fault(&self, address: usize, access: Access) -> Option<Result<(), FaultError>> {
+        let range = match self.fault_range(address, access) {
+            Ok(range) => range,
+            Err(error) => return Some(Err(error)),
+        };
+        let _guard = self.lock.try_lock(range.clone())?;
+        let mut gather = Gather::new();
+        let result = self.resolve(address, access, &range, &mut gather);
+        self.finish_now(&mut gather);
+        Some(result)
+    }
+
+    /// Resolves a fault.
+    ///
+    /// # Errors
+    /// [`FaultError`].
+    pub async fn fault(&self, address: usize, access: Access) -> Result<(), FaultError> {
+        if let Some(result) = self.try_fault(address, access) {
+            return result;
+        }
+        let range = self.fault_range(address, access)?;
+        let _guard = self.lock.lock(range.clone()).await;
+        let mut gather = Gather::new();
+        let result = self.resolve(address, access, &range, &mut gather);
+        self.finish(&mut gather).await;
+        result
+    }
+
+    /// Brings in the page that an access to user memory missed.
+    ///
+    /// # Errors
+    /// `EFAULT`, `ENOMEM`.
+    pub async fn fault_in(&self, fault: PageFault) -> Result<(), Errno> {
+        self.fault(fault.address, Access { write: fault.write, execute: false }).await.map_err(Errno::from)
+    }
+
+    /// The same without waiting; `None` if it would have to wait.
+    pub fn try_fault_in(&self, fault: PageFault) -> Option<Result<(), Errno>> {
+        let access = Access { write: fault.write, execute: false };
+        self.try_fault(fault.address, access).map(|result| result.map_err(Errno::from))
+    }
+
+    /// What to lock for a fault: the pages that it may bring in, or a stack's growth.
+    fn fault_range(&self, address: usize, access: Access) -> Result<Range<usize>, FaultError> {
+        let page = address & !(PAGE_SIZE - 1);
+        let state = self.state.lock();
+        if let Some(mapping) = state.mappings.get(address) {
+            return Ok(around(page, mapping, access));
+        }
+        let above = state.mappings.at_or_above(address).ok_or(FaultError::Unmapped)?;
+        if !above.flags.contains(Flags::GROWS_DOWN) || !self.range().contains(&address) {
+            return Err(FaultError::Unmapped);
+        }
+        Ok(page..above.start + PAGE_SIZE)
+    }
+
+    /// Resolves a fault with `range` locked.
+    fn resolve(
+        &self,
+        address: usize,
+        access: Access,
+        range: &Range<usize>,
+        gather: &mut Gather,
+    ) -> Result<(), FaultError> {
+        let page = address & !(PAGE_SIZE - 1);
+        let mapping = self.mapping_for(page)?;
+        check(&mapping, access)?;
+        let leaf = self.root().leaf(page, gather)?;
+        let old = leaf.get();
+        let usable = old.is_present() && !old.is_hidden();
+        if usable && (!access.write || old.is_writable()) && (!access.execute || old.is_executable()) {
+            // Another thread was faster, or this CPU had a stale translation.
+            gather.mark(page..page + PAGE_SIZE);
+            return Ok(());
+        }
+        count(&counters::FAULTS);
+        let new = new_entry(&mapping, page, access, old)?;
+        leaf.replace(new);
+        if old.is_present() {
+            if new.physical() == old.physical() {
+                gather.mark(page..page + PAGE_SIZE);
+            } else {
+                gather.take(old, 0, page..page + PAGE_SIZE);
+            }
+        } else if !access.write {
+            self.bring_in_around(&mapping, page, range, gather);
+        }
+        Ok(())
+    }
+
+    /// The mapping of a page, after the growth of a stack if that is what the page needs.
+    fn mapping_for(&self, page: usize) -> Result<Mapping<Object>, FaultError> {
+        let mut state = self.state.lock();
+        if let Some(mapping) = state.mappings.get(page) {
+            return Ok(mapping.clone());
+        }
+        let above = state.mappings.at_or_above(page).ok_or(FaultError::Unmapped)?;
+        let (start, end) = (above.start, above.end);
+        let stack_limit = self.stack_limit.load(core::sync::atomic::Ordering::Relaxed);
+        let may_grow = above.flags.contains(Flags::GROWS_DOWN)
+            && end - page <= stack_limit
+            && self.range().contains(&page)
+            && state.mappings.below(start).is_none_or(|below| below.end + STACK_GUARD_BYTES <= page);
+        if !may_grow {
+            return Err(FaultError::Unmapped);
+        }
+        super::reserve_mappings(1)?;
+        state.mappings.extend_down(start, page);
+        state.mappings.get(page).cloned().ok_or(FaultError::Unmapped)
+    }
+
+    /// Maps pages next to a fault that cost nothing. Whatever fails is left for its own fault.
+    fn bring_in_around(
+        &self,
+        mapping: &Mapping<Object>,
+        page: usize,
+        range: &Range<usize>,
+        gather: &mut Gather,
+    ) {
+        let Object::Source(source) = &mapping.backing else { return };
+        // The mapping may have changed before the range was locked.
+        let range = range.start.max(mapping.start)..range.end.min(mapping.end);
+        for near in range.step_by(PAGE_SIZE).filter(|&near| near != page) {
+            let Some(found) = source.resident(mapping.offset_of(near) / PAGE_SIZE as u64) else { continue };
+            let Ok(leaf) = self.root().leaf(near, gather) else { return };
+            if !leaf.get().is_present() {
+                leaf.replace(entry_for(found, mapping, false));
+            }
+        }
+    }
+}
+
+/// The pages around `page` that a fault may bring in: one leaf table's at most.
+fn around(page: usize, mapping: &Mapping<Object>, access: Access) -> Range<usize> {
+    if access.write || matches!(mapping.backing, Object::Anonymous(_)) {
+        return page..page + PAGE_SIZE;
+    }
+    let window = AROUND_PAGES * PAGE_SIZE;
+    let start = page & !(window - 1);
+    start.max(mapping.start)..(start + window).min(mapping.end)
+}
+
+fn check(mapping: &Mapping<Object>, access: Access) -> Result<(), FaultError> {
+    let wanted = if access.write {
+        Protection::WRITE
+    } else if access.execute {
+        Protection::EXECUTE
+    } else {
+        // The processor cannot forbid reading what may be written or executed.
+        Protection::all()
+    };
+    if mapping.protection.intersects(wanted) { Ok(()) } else { Err(FaultError::Forbidden) }
+}
+
+fn entry_for(page: PageRef, mapping: &Mapping<Object>, write: bool) -> Entry {
+    let shared = mapping.flags.contains(Flags::SHARED);
+    match page {
+        PageRef::Static(physical) => Entry::page(physical, rights(mapping.protection, false), false, shared),
+        PageRef::Counted(frame) => {
+            Entry::page(frame.into_physical(), rights(mapping.protection, write), true, shared)
+        }
+    }
+}
+
+/// What replaces `old`, which does not allow the access that the mapping allows.
+fn new_entry(
+    mapping: &Mapping<Object>,
+    page: usize,
+    access: Access,
+    old: Entry,
+) -> Result<Entry, FaultError> {
+    let index = mapping.offset_of(page) / PAGE_SIZE as u64;
+    if mapping.flags.contains(Flags::SHARED) {
+        let Object::Source(source) = &mapping.backing else { return Err(FaultError::Bus) };
+        let found = source.page(index, access.write)?;
+        if old.is_present() && found.physical() == old.physical() {
+            // The entry keeps the reference it has.
+            return Ok(old.with_rights(rights(mapping.protection, access.write)));
+        }
+        return Ok(entry_for(found, mapping, access.write));
+    }
+    if old.is_present() {
+        if !access.write {
+            return Ok(old.with_rights(rights(mapping.protection, old.is_writable())));
+        }
+        if old.is_counted() && crate::memory::frame::references(old.physical()) == 1 {
+            return Ok(old.with_rights(rights(mapping.protection, true)));
+        }
+        return copy_of(old.physical(), mapping);
+    }
+    match &mapping.backing {
+        Object::Anonymous(_) if access.write => {
+            Ok(entry_for(PageRef::Counted(FrameRef::allocate_zeroed()?), mapping, true))
+        }
+        Object::Anonymous(_) => Ok(entry_for(PageRef::zero(), mapping, false)),
+        Object::Source(source) => {
+            let found = source.page(index, false)?;
+            if access.write {
+                copy_of(found.physical(), mapping)
+            } else {
+                Ok(entry_for(found, mapping, false))
+            }
+        }
+    }
+}
+
+fn copy_of(physical: u64, mapping: &Mapping<Object>) -> Result<Entry, FaultError> {
+    count(&counters::COPIES);
+    let frame = if physical == PageRef::zero().physical() {
+        FrameRef::allocate_zeroed()?
+    } else {
+        FrameRef::allocate_copy(physical)?
+    };
+    Ok(entry_for(PageRef::Counted(frame), mapping, true))
+}

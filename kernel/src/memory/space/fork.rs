@@ -1,0 +1,79 @@
+//! fork: a private copy of a space, copy-on-write.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use super::lock::SpaceLock;
+use super::{Flags, LOWEST_ADDRESS, Space, State};
+use crate::arch::paging;
+use crate::error::Errno;
+use crate::memory::counters::{self, count};
+use crate::memory::fallible::try_arc;
+use crate::memory::heap;
+use crate::memory::source::Object;
+use crate::memory::table::Root;
+use crate::sync::SpinLock;
+use heddle_mapping::{Mapping, Mappings};
+
+impl Space {
+    /// A private space with this one's contents at the same addresses.
+    ///
+    /// Leaf tables are shared, not copied, so the cost follows the number of 2 MiB parts in use and not of pages.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub async fn fork(&self) -> Result<Arc<Self>, Errno> {
+        let range = self.range();
+        let _guard = self.lock.lock(range.clone()).await;
+        let child = self.empty_child()?;
+        let shared = self.root().share_with(child.root(), range);
+        // Even after a failure: some of this space's tables may be read-only now.
+        if paging::current_root() == self.root().0 {
+            count(&counters::FLUSH_FORK);
+            paging::flush_all();
+        }
+        shared?;
+        child.drop_what_is_not_inherited().await?;
+        Ok(child)
+    }
+
+    /// A space with copies of the records and none of the pages.
+    fn empty_child(&self) -> Result<Arc<Self>, Errno> {
+        let count = self.state.lock().mappings.len();
+        heap::reserve(count * 2 * size_of::<Mapping<Object>>() + Mappings::<Object>::GROWTH_BYTES)?;
+        let state = {
+            let state = self.state.lock();
+            let brk = state.brk.clone();
+            let window = state.window.clone();
+            State { mappings: state.mappings.clone(), layout: state.layout, window, brk, slot: None }
+        };
+        let root = Root::new()?;
+        try_arc(Self {
+            root: AtomicU64::new(root.0),
+            stack_limit: AtomicUsize::new(self.stack_limit.load(Ordering::Relaxed)),
+            start: AtomicUsize::new(LOWEST_ADDRESS),
+            end: AtomicUsize::new(paging::USER_END),
+            lock: SpaceLock::default(),
+            state: SpinLock::new(state),
+        })
+    }
+
+    /// In a child nobody runs in yet: what `MADV_DONTFORK` and `MADV_WIPEONFORK` keep from it.
+    async fn drop_what_is_not_inherited(&self) -> Result<(), Errno> {
+        let special = Flags::NOT_INHERITED | Flags::WIPED_IN_CHILD;
+        let mut at = 0;
+        loop {
+            let next = {
+                let state = self.state.lock();
+                let rest = state.mappings.overlapping(at..usize::MAX);
+                rest.filter(|mapping| mapping.flags.intersects(special)).map(|m| (m.range(), m.flags)).next()
+            };
+            let Some((range, flags)) = next else { return Ok(()) };
+            at = range.end;
+            self.clear(range.clone()).await?;
+            if flags.contains(Flags::NOT_INHERITED) {
+                self.state.lock().mappings.remove(range, |_| {});
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What /proc and futexes want to know about a space.
+
+use alloc::sync::Arc;
+
+use super::{Flags, Mapping, Protection, Space};
+use crate::memory::MapSource;
+use crate::memory::source::Object;
+
+/// One mapping, as `/proc/PID/maps` shows it.
+#[derive(Clone)]
+pub struct MappingView {
+    /// First address.
+    pub start: usize,
+    /// Address behind the last.
+    pub end: usize,
+    /// Rights.
+    pub protection: Protection,
+    /// Properties.
+    pub flags: Flags,
+    /// Position in the object.
+    pub offset: u64,
+    /// What is behind it.
+    pub object: Object,
+}
+
+impl From<&Mapping<Object>> for MappingView {
+    fn from(mapping: &Mapping<Object>) -> Self {
+        Self {
+            start: mapping.start,
+            end: mapping.end,
+            protection: mapping.protection,
+            flags: mapping.flags,
+            offset: mapping.offset,
+            object: mapping.backing.clone(),
+        }
+    }
+}
+
+impl Space {
+    /// The mapping at an address, or the first one above. Going on from its end visits all of them, each as it is at
+    /// that moment.
+    #[must_use]
+    pub fn mapping_at_or_above(&self, address: usize) -> Option<MappingView> {
+        self.state.lock().mappings.at_or_above(address).map(MappingView::from)
+    }
+
+    /// The object and position behind an address of a *shared* mapping: what identifies a futex there.
+    #[must_use]
+    pub fn shared_object_at(&self, address: usize) -> Option<(Arc<dyn MapSource>, u64)> {
+        let state = self.state.lock();
+        let mapping = state.mappings.get(address).filter(|found| found.flags.contains(Flags::SHARED))?;
+        match &mapping.backing {
+            Object::Source(source) => Some((source.clone(), mapping.offset_of(address))),
+            Object::Anonymous(_) => None,
+        }
+    }
+
+    /// How many mappings there are.
+    #[must_use]
+    pub fn mapping_count(&self) -> usize {
+        self.state.lock().mappings.len()
+    }
+
+    /// Bytes that are mapped.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> usize {
+        self.state.lock().mappings.total_bytes()
+    }
+
+    /// Pages that are in memory.
+    #[must_use]
+    pub fn resident_pages(&self) -> usize {
+        let mut pages = 0;
+        let mut at = 0;
+        while let Some(mapping) = self.mapping_at_or_above(at) {
+            pages += self.root().resident(mapping.start..mapping.end);
+            at = mapping.end;
+        }
+        pages
+    }
+}

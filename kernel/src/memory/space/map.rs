@@ -1,0 +1,283 @@
+//! mmap, munmap and mprotect.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::{Flags, LOWEST_ADDRESS, Mapping, Protection, STACK_GUARD_BYTES, Space};
+use crate::arch::paging::PAGE_SIZE;
+use crate::error::Errno;
+use crate::memory::fallible::try_arc;
+use crate::memory::gather::Gather;
+use crate::memory::source::{Object, SharedMemory};
+use crate::memory::table::rights;
+
+/// How many mappings a space may have, as Linux's `vm.max_map_count`.
+const MAPPINGS_MAX: usize = 65530;
+
+/// Where a mapping goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Anywhere.
+    Any,
+    /// At this address if that is free and in reach, else anywhere.
+    Hint(usize),
+    /// At this address, in place of what is there.
+    Fixed(usize),
+    /// At this address, or not at all.
+    FixedIfFree(usize),
+}
+
+/// A new mapping.
+#[derive(Clone)]
+pub struct MapRequest {
+    /// Where.
+    pub placement: Placement,
+    /// Length in bytes; rounded up to pages.
+    pub length: usize,
+    /// Rights.
+    pub protection: Protection,
+    /// Properties. Shared anonymous memory is made here.
+    pub flags: Flags,
+    /// What is behind it.
+    pub object: Object,
+    /// Position in the object in bytes, at a page boundary.
+    pub offset: u64,
+}
+
+impl MapRequest {
+    /// Private anonymous memory, readable and writable.
+    #[must_use]
+    pub const fn anonymous(placement: Placement, length: usize) -> Self {
+        Self {
+            placement,
+            length,
+            protection: Protection::READ.union(Protection::WRITE),
+            flags: Flags::empty(),
+            object: Object::Anonymous(None),
+            offset: 0,
+        }
+    }
+}
+
+impl Space {
+    /// Maps memory and returns its address.
+    ///
+    /// # Errors
+    /// `EINVAL` (length or alignment), `ENOMEM` (no room, or outside of what programs can have), `EEXIST` (with
+    /// [`Placement::FixedIfFree`]), `EPERM` (an address below the lowest).
+    pub async fn map(&self, mut request: MapRequest) -> Result<usize, Errno> {
+        let length = request.length.checked_next_multiple_of(PAGE_SIZE).ok_or(Errno::ENOMEM)?;
+        if length == 0 || !request.offset.is_multiple_of(PAGE_SIZE as u64) {
+            return Err(Errno::EINVAL);
+        }
+        request.offset.checked_add(length as u64).ok_or(Errno::EOVERFLOW)?;
+        if request.flags.contains(Flags::SHARED) && matches!(request.object, Object::Anonymous(_)) {
+            request.object = Object::Source(try_arc(SharedMemory::default())? as Arc<_>);
+            request.offset = 0;
+        }
+        match request.placement {
+            Placement::Fixed(start) => {
+                self.reach(start, length).await?;
+                self.map_at(start..start + length, &request, true).await
+            }
+            Placement::FixedIfFree(start) => {
+                self.reach(start, length).await?;
+                self.map_at(start..start + length, &request, false).await
+            }
+            Placement::Hint(start) => {
+                if let Some(range) = self.check_range(start & !(PAGE_SIZE - 1), length) {
+                    match self.map_at(range, &request, false).await {
+                        Err(Errno::EEXIST) => {}
+                        result => return result,
+                    }
+                }
+                self.map_anywhere(length, &request).await
+            }
+            Placement::Any => self.map_anywhere(length, &request).await,
+        }
+    }
+
+    /// Makes sure that a fixed range can be mapped; leaves the shared space if the range is outside the slot.
+    async fn reach(&self, start: usize, length: usize) -> Result<(), Errno> {
+        if !start.is_multiple_of(PAGE_SIZE) {
+            return Err(Errno::EINVAL);
+        }
+        if start < LOWEST_ADDRESS {
+            return Err(Errno::EPERM);
+        }
+        if self.check_range(start, length).is_none() && self.is_shared() {
+            self.leave_shared().await?;
+        }
+        self.check_range(start, length).map(|_| ()).ok_or(Errno::ENOMEM)
+    }
+
+    async fn map_anywhere(&self, length: usize, request: &MapRequest) -> Result<usize, Errno> {
+        loop {
+            let Some(start) = self.find_free(length) else {
+                if !self.is_shared() {
+                    return Err(Errno::ENOMEM);
+                }
+                self.leave_shared().await?;
+                continue;
+            };
+            match self.map_at(start..start + length, request, false).await {
+                // Somebody else took the range between the search and the lock.
+                Err(Errno::EEXIST) => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn find_free(&self, length: usize) -> Option<usize> {
+        let state = self.state.lock();
+        let find = |within| state.mappings.find_free(length, PAGE_SIZE, within, STACK_GUARD_BYTES);
+        find(state.window.clone()).or_else(|| find(self.range()))
+    }
+
+    async fn map_at(&self, range: Range<usize>, request: &MapRequest, replace: bool) -> Result<usize, Errno> {
+        let _guard = self.lock.lock(range.clone()).await;
+        {
+            let state = self.state.lock();
+            let is_free = state.mappings.is_free(range.clone());
+            if !replace && !is_free {
+                return Err(Errno::EEXIST);
+            }
+            if state.mappings.len() + 2 > MAPPINGS_MAX {
+                return Err(Errno::ENOMEM);
+            }
+            drop(state);
+            if !is_free {
+                self.clear(range.clone()).await?;
+            }
+        }
+        super::reserve_mappings(2)?;
+        let mut removed = Removed::default();
+        let mut state = self.state.lock();
+        state.mappings.remove(range.clone(), |mapping| removed.keep(mapping));
+        state.mappings.insert(Mapping {
+            start: range.start,
+            end: range.end,
+            protection: request.protection,
+            flags: request.flags,
+            backing: request.object.clone(),
+            offset: request.offset,
+        });
+        Ok(range.start)
+    }
+
+    /// Takes all pages of a locked range out of the page table.
+    pub(super) async fn clear(&self, range: Range<usize>) -> Result<(), Errno> {
+        let mut gather = Gather::new();
+        let mut at = range.start;
+        let mut result = Ok(());
+        while at < range.end && result.is_ok() {
+            match self.root().remove(at..range.end, &mut gather) {
+                Ok(reached) => at = reached,
+                Err(error) => result = Err(error),
+            }
+            self.finish(&mut gather).await;
+        }
+        result
+    }
+
+    /// Unmaps whatever is mapped in a range.
+    ///
+    /// # Errors
+    /// `EINVAL` for a range that is not whole pages of this space, `ENOMEM`.
+    pub async fn unmap(&self, start: usize, length: usize) -> Result<(), Errno> {
+        if length == 0 || !start.is_multiple_of(PAGE_SIZE) {
+            return Err(Errno::EINVAL);
+        }
+        let Some(range) = self.check_range(start, length) else {
+            // Nothing of this process can be there; below the top of programs' addresses that is no error.
+            let end = length.checked_next_multiple_of(PAGE_SIZE).and_then(|length| start.checked_add(length));
+            let in_lower_half = end.is_some_and(|end| end <= crate::arch::paging::USER_END);
+            return if in_lower_half && self.is_shared() { Ok(()) } else { Err(Errno::EINVAL) };
+        };
+        let _guard = self.lock.lock(range.clone()).await;
+        if self.state.lock().mappings.is_free(range.clone()) {
+            return Ok(());
+        }
+        super::reserve_mappings(1)?;
+        // The records first: a fault that comes afterwards finds nothing to bring in.
+        let mut removed = Removed::default();
+        self.state.lock().mappings.remove(range.clone(), |mapping| removed.keep(mapping));
+        self.clear(range).await
+    }
+
+    /// Changes the rights of everything in a range.
+    ///
+    /// # Errors
+    /// `EINVAL`, `ENOMEM` (also for a range that is not mapped throughout), `EACCES` (a shared mapping of a file that
+    /// was opened for reading cannot become writable).
+    pub async fn protect(&self, start: usize, length: usize, protection: Protection) -> Result<(), Errno> {
+        if !start.is_multiple_of(PAGE_SIZE) {
+            return Err(Errno::EINVAL);
+        }
+        if length == 0 {
+            return Ok(());
+        }
+        let range = self.check_range(start, length).ok_or(Errno::ENOMEM)?;
+        let _guard = self.lock.lock(range.clone()).await;
+        super::reserve_mappings(2)?;
+        {
+            let mut state = self.state.lock();
+            if !state.mappings.covers(range.clone()) {
+                return Err(Errno::ENOMEM);
+            }
+            let forbidden = |mapping: &Mapping<Object>| mapping.flags.contains(Flags::NEVER_WRITABLE);
+            if protection.contains(Protection::WRITE)
+                && state.mappings.overlapping(range.clone()).any(forbidden)
+            {
+                return Err(Errno::EACCES);
+            }
+            if state.mappings.len() + 2 > MAPPINGS_MAX {
+                return Err(Errno::ENOMEM);
+            }
+            state.mappings.change(range.clone(), |mapping| mapping.protection = protection);
+        }
+        if protection.is_empty() {
+            return self.hide(range).await;
+        }
+        let mut gather = Gather::new();
+        let mut at = range.start;
+        while at < range.end {
+            // The right to store comes back with the next fault, which knows whether the page must be copied first.
+            let reached = self.root().change(at..range.end, &mut gather, |entry| {
+                entry.with_rights(rights(protection, entry.is_writable()))
+            });
+            self.finish(&mut gather).await;
+            at = reached?;
+        }
+        Ok(())
+    }
+
+    /// Takes the pages of a range without any rights out of the program's reach, but keeps them.
+    async fn hide(&self, range: Range<usize>) -> Result<(), Errno> {
+        let mut gather = Gather::new();
+        let mut at = range.start;
+        while at < range.end {
+            let reached = self.root().change(at..range.end, &mut gather, crate::arch::paging::Entry::hidden);
+            self.finish(&mut gather).await;
+            at = reached?;
+        }
+        Ok(())
+    }
+}
+
+/// Mappings that were removed under a spinlock: the objects behind them are dropped after it, because that may free
+/// something of any size.
+#[derive(Default)]
+pub(super) struct Removed {
+    objects: Vec<Object>,
+}
+
+impl Removed {
+    /// Keeps what is behind a removed mapping, unless there is no memory to keep it in.
+    pub(super) fn keep(&mut self, mapping: Mapping<Object>) {
+        if matches!(mapping.backing, Object::Source(_)) && self.objects.try_reserve(1).is_ok() {
+            self.objects.push(mapping.backing);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The address space of a process.
+//!
+//! A [`Space`] is a page-table root, a range of addresses, and the mappings in it. By default spaces are *shared*: all of
+//! them use one root, each within a slot of its own, so that going from one to another changes nothing in the processor.
+//! A *private* space has its own root and the whole lower half: what fork makes, what a program that is not
+//! position-independent needs, and what a shared space becomes when its program asks for an address outside the slot.
+//!
+//! # Order of work
+//! Operations on mappings are `async`: they lock the range they change ([`lock`]), look at the mappings under a short
+//! spinlock, change page-table entries, flush, release what was taken out, and unlock. The spinlock is never held across
+//! an await. Nearly always they finish at their first poll.
+
+mod advise;
+mod brk;
+mod fault;
+mod fork;
+mod list;
+mod lock;
+mod map;
+mod remap;
+
+use alloc::sync::Arc;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use heddle_abi::boot::KEY_ISOLATION;
+use heddle_mapping::Mappings;
+
+use self::lock::SpaceLock;
+use super::counters::{self, count};
+use super::fallible::try_arc;
+use super::gather::Gather;
+use super::heap;
+use super::slots::{SLOT_BYTES, Slot};
+use super::source::Object;
+use super::table::Root;
+use crate::arch::{cpu, paging};
+use crate::boot;
+use crate::error::Errno;
+use crate::sync::SpinLock;
+
+pub use fault::{Access, FaultError};
+pub use heddle_mapping::{Flags, Mapping, Protection};
+pub use list::MappingView;
+pub use map::{MapRequest, Placement};
+
+/// Addresses below this are never mapped.
+const LOWEST_ADDRESS: usize = 0x1_0000;
+/// How far mappings stay away from a stack that may grow.
+const STACK_GUARD_BYTES: usize = 1 << 20;
+/// Slots kept free below the top of the stack for its growth.
+const STACK_MAX_BYTES: usize = 64 << 20;
+
+/// How a space relates to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpaceKind {
+    /// In the space that programs share; private if that is full, or if the machine isolates programs.
+    Shared,
+    /// With a page table of its own, all addresses included: for programs that are not position-independent, or that
+    /// must be out of others' reach.
+    Private,
+}
+
+/// Where things go in a space, randomized once.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Where the image of a position-independent program goes.
+    pub image_base: usize,
+    /// Mappings without a wish are placed below this.
+    pub mmap_top: usize,
+    /// End of the first stack.
+    pub stack_top: usize,
+}
+
+struct State {
+    mappings: Mappings<Object>,
+    layout: Layout,
+    /// Where addresses are looked for first.
+    window: Range<usize>,
+    brk: Range<usize>,
+    slot: Option<Slot>,
+}
+
+/// An address space.
+pub struct Space {
+    root: AtomicU64,
+    /// End of the stack's growth, as a size; the process's limit.
+    stack_limit: AtomicUsize,
+    /// All addresses that may be mapped.
+    start: AtomicUsize,
+    end: AtomicUsize,
+    lock: SpaceLock,
+    state: SpinLock<State>,
+}
+
+/// Prepares the shared space.
+pub(super) fn initialize() {
+    if boot::is(KEY_ISOLATION, "private") {
+        ::log::info!("isolation: every program has its own page table");
+    }
+}
+
+/// Makes sure that `count` records can be added to the mappings.
+fn reserve_mappings(count: usize) -> Result<(), Errno> {
+    heap::reserve(count * Mappings::<Object>::GROWTH_BYTES)
+}
+
+fn is_isolated() -> bool {
+    boot::is(KEY_ISOLATION, "private")
+}
+
+impl Space {
+    /// An empty space.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new(kind: SpaceKind) -> Result<Arc<Self>, Errno> {
+        let slot = if kind == SpaceKind::Shared && !is_isolated() { Slot::take() } else { None };
+        let (root, range, layout) = match &slot {
+            Some(slot) => (Root(paging::shared_root()), slot.range(), Layout::in_slot(slot.range())),
+            None => (Root::new()?, LOWEST_ADDRESS..paging::USER_END, Layout::in_lower_half()),
+        };
+        let state = State {
+            mappings: Mappings::new(),
+            layout,
+            window: range.start..layout.mmap_top,
+            brk: 0..0,
+            slot,
+        };
+        let space = Self {
+            root: AtomicU64::new(root.0),
+            stack_limit: AtomicUsize::new(8 << 20),
+            start: AtomicUsize::new(range.start),
+            end: AtomicUsize::new(range.end),
+            lock: SpaceLock::default(),
+            state: SpinLock::new(state),
+        };
+        // On failure the space is dropped, and with it the slot or root.
+        try_arc(space)
+    }
+
+    /// The addresses that can be mapped.
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.start.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed)
+    }
+
+    /// Whether the space has the shared page table.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.root() == Root(paging::shared_root())
+    }
+
+    /// The number of its slot in the shared space, 0 for a private space.
+    #[must_use]
+    pub fn slot(&self) -> usize {
+        self.state.lock().slot.as_ref().map_or(0, Slot::number)
+    }
+
+    /// Where image, stack and mappings of a program go.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.state.lock().layout
+    }
+
+    /// How far a stack may grow, in bytes (`RLIMIT_STACK`).
+    pub fn set_stack_limit(&self, bytes: usize) {
+        self.stack_limit.store(bytes.min(STACK_MAX_BYTES), Ordering::Relaxed);
+    }
+
+    fn root(&self) -> Root {
+        Root(self.root.load(Ordering::Acquire))
+    }
+
+    /// Makes this CPU use the space. Cheap if it does, or if the space shares its page table with the one in use.
+    pub fn activate(&self) {
+        let root = self.root();
+        if paging::current_root() != root.0 {
+            count(&counters::ROOT_CHANGES);
+            // SAFETY argument in `load`: the root lives as long as the space.
+            self.load(root);
+        }
+    }
+
+    #[allow(unsafe_code, reason = "loads a page-table root")]
+    fn load(&self, root: Root) {
+        // SAFETY: the root has the kernel's half (`Root::new`), and `Drop` loads another one before it destroys it.
+        unsafe { paging::load_root(root.0) };
+    }
+
+    /// Flushes what `gather` names, wherever it may be cached, then releases what it holds.
+    async fn finish(&self, gather: &mut Gather) {
+        self.finish_now(gather);
+    }
+
+    /// The same, without waiting for other CPUs.
+    fn finish_now(&self, gather: &mut Gather) {
+        if !gather.is_empty() {
+            gather.flush_here(self.root().0);
+            gather.release();
+        }
+    }
+
+    /// Whether `range` is whole pages of this space.
+    fn check_range(&self, start: usize, length: usize) -> Option<Range<usize>> {
+        let length = length.checked_next_multiple_of(paging::PAGE_SIZE)?;
+        let end = start.checked_add(length)?;
+        let all = self.range();
+        (start.is_multiple_of(paging::PAGE_SIZE) && all.start <= start && end <= all.end)
+            .then_some(start..end)
+    }
+
+    /// Gives the space a root of its own, with everything at its address; other threads of the process take it over
+    /// when they run next.
+    async fn leave_shared(&self) -> Result<(), Errno> {
+        let _guard = self.lock.lock(self.range()).await;
+        if !self.is_shared() {
+            return Ok(());
+        }
+        let old = self.root();
+        let new = Root::new()?;
+        let range = self.range();
+        let whole = range.start..range.start + SLOT_BYTES;
+        if let Err(error) = old.move_to(new, whole, 2) {
+            new.destroy();
+            return Err(error);
+        }
+        self.root.store(new.0, Ordering::Release);
+        if paging::current_root() == old.0 {
+            self.load(new);
+        }
+        count(&counters::ROOT_CHANGES);
+        self.start.store(LOWEST_ADDRESS, Ordering::Relaxed);
+        self.end.store(paging::USER_END, Ordering::Relaxed);
+        let slot = self.state.lock().slot.take();
+        drop(slot);
+        Ok(())
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        let root = self.root();
+        if self.is_shared() {
+            let mut gather = Gather::new();
+            let range = self.range();
+            let mut at = range.start;
+            // Whole tables go at once, so that this is a few steps; it copies nothing, and cannot fail.
+            while at < range.end {
+                match root.remove(at..range.start + SLOT_BYTES, &mut gather) {
+                    Ok(reached) => at = reached,
+                    Err(_) => break,
+                }
+                count(&counters::FLUSH_EXIT);
+                self.finish_now(&mut gather);
+            }
+        } else {
+            if paging::current_root() == root.0 {
+                self.load(Root(paging::shared_root()));
+            }
+            root.destroy();
+        }
+    }
+}
+
+impl Layout {
+    fn in_slot(slot: Range<usize>) -> Self {
+        // Image low, stack and mappings high; each within a gigabyte or a few, to need few tables.
+        let random = cpu::random();
+        let page = |bits: u32, shift: u32| (random >> shift & ((1 << bits) - 1)) as usize * paging::PAGE_SIZE;
+        let stack_top = slot.end - page(18, 0);
+        let mmap_top = stack_top - STACK_MAX_BYTES - page(12, 18);
+        let image_base = slot.start + (1 << 30) + page(22, 32);
+        Self { image_base, mmap_top, stack_top }
+    }
+
+    fn in_lower_half() -> Self {
+        let random = cpu::random();
+        let page = |bits: u32, shift: u32| (random >> shift & ((1 << bits) - 1)) as usize * paging::PAGE_SIZE;
+        let stack_top = paging::USER_END - page(22, 0);
+        let mmap_top = stack_top - STACK_MAX_BYTES - page(12, 22);
+        let image_base = 0x5555_0000_0000 + page(24, 34);
+        Self { image_base, mmap_top, stack_top }
+    }
+}

@@ -1,0 +1,407 @@
+//! Page tables of programs: finding, filling, emptying and sharing them.
+//!
+//! # Who may do what
+//! - Whoever has a range of addresses locked (see [`super::space`]) may change the leaf entries of that range, and
+//!   nobody else does. Entries are atomic because the hardware and other ranges' owners read tables at the same time.
+//! - A missing table is installed by compare-and-swap, so two ranges may grow the same part of a tree; a table is
+//!   taken out only by an owner of everything it covers.
+//! - A *leaf table* (level 0) may be shared by several roots after fork. Each root's entry for it is without the right
+//!   to store, and the table's frame counts the roots. Nobody changes the entries of a shared table, but for one thing:
+//!   who copies it takes the right to store from both copies. Before changing an entry, an owner makes the table its
+//!   own ([`Root::leaf`]). Two owners of different ranges may want that at once: the entry's lock bit lets one in.
+//!
+//! A table of level n has entries that each cover [`paging::span`]\(n) bytes; the root is level 3.
+//!
+//! `unsafe` here: tables are frames in the direct map.
+#![allow(unsafe_code)]
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::counters;
+use super::frame::{self, FrameRef};
+use super::gather::Gather;
+use crate::arch::paging::{self, ENTRIES, Entry, LEVELS, PAGE_SIZE, Rights};
+use crate::error::Errno;
+
+type Table = [AtomicU64; ENTRIES];
+
+fn table(physical: u64) -> &'static Table {
+    // SAFETY: `physical` comes from a root or an entry that leads to a table; tables are whole frames in the direct map,
+    // valid while the root leads there, and only ever accessed as atomics. The rules above keep a table from being
+    // released while an owner of a range it covers works in it.
+    unsafe { &*paging::direct_map::<Table>(physical).cast_const() }
+}
+
+fn load(entry: &AtomicU64) -> Entry {
+    Entry(entry.load(Ordering::Acquire))
+}
+
+fn store(entry: &AtomicU64, value: Entry) {
+    entry.store(value.0, Ordering::Release);
+}
+
+/// A page-table tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Root(pub u64);
+
+/// A leaf entry whose page the caller has locked.
+#[derive(Clone, Copy)]
+pub struct Leaf(&'static AtomicU64);
+
+impl Leaf {
+    /// The entry.
+    pub fn get(self) -> Entry {
+        load(self.0)
+    }
+
+    /// Replaces the entry; what was there is the caller's.
+    pub fn replace(self, value: Entry) -> Entry {
+        Entry(self.0.swap(value.0, Ordering::AcqRel))
+    }
+}
+
+impl Root {
+    /// A new root with an empty lower half.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new() -> Result<Self, Errno> {
+        let root = FrameRef::allocate_zeroed()?.into_physical();
+        paging::adopt_kernel_half(root);
+        Ok(Self(root))
+    }
+
+    /// The entry for a page, in a leaf table of this root's own; `gather` learns of translations that became stale.
+    /// Missing tables are made.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn leaf(self, address: usize, gather: &mut Gather) -> Result<Leaf, Errno> {
+        let mut current = table(self.0);
+        for level in (1..LEVELS).rev() {
+            let slot = &current[paging::index(address, level)];
+            let mut entry = load(slot);
+            if !entry.is_present() {
+                entry = install(slot)?;
+            }
+            if level == 1 && !entry.is_writable() {
+                entry = own(slot, address, gather)?;
+            }
+            current = table(entry.physical());
+        }
+        Ok(Leaf(&current[paging::index(address, 0)]))
+    }
+
+    /// The entry for a page as it is, for looking only; empty if there is no table.
+    pub fn look(self, address: usize) -> Entry {
+        let mut current = table(self.0);
+        for level in (1..LEVELS).rev() {
+            let entry = load(&current[paging::index(address, level)]);
+            if !entry.is_present() {
+                return Entry::EMPTY;
+            }
+            current = table(entry.physical());
+        }
+        load(&current[paging::index(address, 0)])
+    }
+
+    /// Takes everything out that is mapped in a locked range, until `gather` is full; returns the address up to which
+    /// it came. Tables that lie wholly inside the range go with it.
+    ///
+    /// # Errors
+    /// `ENOMEM`, when a shared table must be copied; the rest of the range is unchanged.
+    pub fn remove(self, range: Range<usize>, gather: &mut Gather) -> Result<usize, Errno> {
+        remove(table(self.0), LEVELS - 1, range, gather)
+    }
+
+    /// Calls `change` for every page that is mapped in a locked range, and stores what it returns, until `gather` is
+    /// full; returns the address up to which it came. Only rights may change.
+    ///
+    /// # Errors
+    /// `ENOMEM`, when a shared table must be copied; a part of the range may have been changed then.
+    pub fn change(
+        self,
+        range: Range<usize>,
+        gather: &mut Gather,
+        mut change: impl FnMut(Entry) -> Entry,
+    ) -> Result<usize, Errno> {
+        let mut at = range.start;
+        while at < range.end {
+            let next = self.next_table(at).min(range.end);
+            if self.has_table(at) {
+                for page in (at..next).step_by(PAGE_SIZE) {
+                    if !self.look(page).is_present() {
+                        continue;
+                    }
+                    if !gather.has_room() {
+                        return Ok(page);
+                    }
+                    let leaf = self.leaf(page, gather)?;
+                    let old = leaf.get();
+                    let new = change(old);
+                    if new != old {
+                        leaf.replace(new);
+                        gather.mark(page..page + PAGE_SIZE);
+                    }
+                }
+            }
+            at = next;
+        }
+        Ok(range.end)
+    }
+
+    /// How many pages are mapped in a range.
+    pub fn resident(self, range: Range<usize>) -> usize {
+        let mut pages = 0;
+        let mut at = range.start;
+        while at < range.end {
+            let next = self.next_table(at).min(range.end);
+            if self.has_table(at) {
+                pages += (at..next).step_by(PAGE_SIZE).filter(|&page| self.look(page).is_present()).count();
+            }
+            at = next;
+        }
+        pages
+    }
+
+    /// The start of the next table's part above `address`: leaf tables, or larger steps where tables are missing.
+    pub fn next_table(self, address: usize) -> usize {
+        let mut current = table(self.0);
+        for level in (1..LEVELS).rev() {
+            let entry = load(&current[paging::index(address, level)]);
+            if !entry.is_present() || level == 1 {
+                return (address & !(paging::span(level) - 1)) + paging::span(level);
+            }
+            current = table(entry.physical());
+        }
+        address + PAGE_SIZE
+    }
+
+    /// Whether there is a leaf table for an address.
+    pub fn has_table(self, address: usize) -> bool {
+        let mut current = table(self.0);
+        for level in (1..LEVELS).rev() {
+            let entry = load(&current[paging::index(address, level)]);
+            if !entry.is_present() {
+                return false;
+            }
+            current = table(entry.physical());
+        }
+        true
+    }
+
+    /// Gives `child`, an empty root, everything that is mapped in a locked range, by sharing the leaf tables. All
+    /// translations of this root are stale afterwards.
+    ///
+    /// # Errors
+    /// `ENOMEM`; the child has a part then, and this root is as good as before.
+    pub fn share_with(self, child: Self, range: Range<usize>) -> Result<(), Errno> {
+        share(table(self.0), table(child.0), LEVELS - 1, range)
+    }
+
+    /// Moves the entries that cover whole spans of `level` from this root to `other`, where they are missing. Both
+    /// sides' upper tables exist or are made.
+    ///
+    /// # Errors
+    /// `ENOMEM`; nothing was moved then.
+    pub fn move_to(self, other: Self, range: Range<usize>, level: usize) -> Result<(), Errno> {
+        let slots = |root: Self, address: usize| -> Result<&'static AtomicU64, Errno> {
+            let mut current = table(root.0);
+            for above in (level + 1..LEVELS).rev() {
+                let slot = &current[paging::index(address, above)];
+                let entry = load(slot);
+                let entry = if entry.is_present() { entry } else { install(slot)? };
+                current = table(entry.physical());
+            }
+            Ok(&current[paging::index(address, level)])
+        };
+        for address in range.clone().step_by(paging::span(level)) {
+            slots(other, address)?;
+            slots(self, address)?;
+        }
+        for address in range.step_by(paging::span(level)) {
+            let (from, to) = (slots(self, address)?, slots(other, address)?);
+            to.store(from.swap(0, Ordering::AcqRel), Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Releases the whole lower half and the root; no CPU uses it any more.
+    pub fn destroy(self) {
+        let root = table(self.0);
+        for slot in &root[..paging::ROOT_USER_ENTRIES] {
+            let entry = Entry(slot.swap(0, Ordering::AcqRel));
+            if entry.is_present() {
+                release(entry.physical(), LEVELS - 1);
+            }
+        }
+        drop(FrameRef::from_physical(self.0));
+    }
+
+    /// Releases the table of `level` at `address` if nothing is in it. Nobody else works below it.
+    pub fn prune(self, address: usize, level: usize) {
+        let mut current = table(self.0);
+        for above in (level + 1..LEVELS).rev() {
+            let slot = &current[paging::index(address, above)];
+            let entry = load(slot);
+            if !entry.is_present() {
+                return;
+            }
+            let below = table(entry.physical());
+            if above == level + 1 && below.iter().all(|entry| !load(entry).is_present()) {
+                store(slot, Entry::EMPTY);
+                drop(FrameRef::from_physical(entry.physical()));
+                return;
+            }
+            current = below;
+        }
+    }
+}
+
+/// Puts a new table behind an empty entry, unless somebody else does.
+fn install(slot: &AtomicU64) -> Result<Entry, Errno> {
+    let frame = FrameRef::allocate_zeroed()?;
+    let new = Entry::table(frame.physical(), true);
+    match slot.compare_exchange(Entry::EMPTY.0, new.0, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {
+            let _ = frame.into_physical();
+            Ok(new)
+        }
+        Err(other) => Ok(Entry(other)),
+    }
+}
+
+/// Makes the leaf table behind `slot` this root's own: by copying it, or by finding that no other root is left.
+fn own(slot: &AtomicU64, address: usize, gather: &mut Gather) -> Result<Entry, Errno> {
+    let old = loop {
+        let old = load(slot);
+        if old.is_writable() {
+            return Ok(old);
+        }
+        let free = !old.is_locked();
+        let locked = old.locked().0;
+        if free && slot.compare_exchange(old.0, locked, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            break old;
+        }
+        core::hint::spin_loop();
+    };
+    if frame::references(old.physical()) == 1 {
+        let new = Entry::table(old.physical(), true);
+        store(slot, new);
+        return Ok(new);
+    }
+    let copy = match FrameRef::allocate() {
+        Ok(copy) => copy,
+        Err(error) => {
+            store(slot, old);
+            return Err(error);
+        }
+    };
+    counters::count(&counters::TABLES_COPIED);
+    let (from, to) = (table(old.physical()), table(copy.physical()));
+    for (from, to) in from.iter().zip(to) {
+        let mut entry = load(from);
+        if entry.is_present() {
+            if entry.is_counted() {
+                frame::add_reference(entry.physical());
+            }
+            if entry.is_writable() && !entry.is_shared() {
+                entry = entry.read_only();
+                store(from, entry);
+            }
+        }
+        to.store(entry.0, Ordering::Relaxed);
+    }
+    let new = Entry::table(copy.into_physical(), true);
+    store(slot, new);
+    // The processor may have cached the old entry, and would go on to walk the old table.
+    let start = address & !(paging::span(1) - 1);
+    gather.take(old, 1, start..start + PAGE_SIZE);
+    Ok(new)
+}
+
+fn remove(
+    current: &'static Table,
+    level: usize,
+    range: Range<usize>,
+    gather: &mut Gather,
+) -> Result<usize, Errno> {
+    let span = paging::span(level);
+    let mut at = range.start;
+    while at < range.end {
+        let start = at & !(span - 1);
+        let next = (start + span).min(range.end);
+        let slot = &current[paging::index(at, level)];
+        let entry = load(slot);
+        if !entry.is_present() {
+            at = next;
+            continue;
+        }
+        if !gather.has_room() {
+            return Ok(at);
+        }
+        if level == 0 || (at == start && next == start + span) {
+            store(slot, Entry::EMPTY);
+            gather.take(entry, level, start..start + span);
+            at = next;
+            continue;
+        }
+        let entry = if level == 1 && !entry.is_writable() { own(slot, at, gather)? } else { entry };
+        let reached = remove(table(entry.physical()), level - 1, at..next, gather)?;
+        if reached < next {
+            return Ok(reached);
+        }
+        at = next;
+    }
+    Ok(range.end)
+}
+
+fn share(from: &'static Table, to: &'static Table, level: usize, range: Range<usize>) -> Result<(), Errno> {
+    let span = paging::span(level);
+    let mut at = range.start;
+    while at < range.end {
+        let start = at & !(span - 1);
+        let next = (start + span).min(range.end);
+        let index = paging::index(at, level);
+        let entry = load(&from[index]);
+        if entry.is_present() {
+            if level == 1 {
+                let shared = entry.read_only();
+                store(&from[index], shared);
+                frame::add_reference(entry.physical());
+                store(&to[index], shared);
+                counters::count(&counters::TABLES_SHARED);
+            } else {
+                let below = load(&to[index]);
+                let below = if below.is_present() { below } else { install(&to[index])? };
+                share(table(entry.physical()), table(below.physical()), level - 1, at..next)?;
+            }
+        }
+        at = next;
+    }
+    Ok(())
+}
+
+/// Releases what an entry of a table of `level` led to: a page, or a table and what is below it.
+pub fn release(physical: u64, level: usize) {
+    // Leaf tables may be shared: only the last owner may take the references that are in one.
+    let Some(frame) = FrameRef::from_physical(physical).into_last() else { return };
+    if level > 0 {
+        for slot in table(physical) {
+            let entry = load(slot);
+            if entry.is_present() && (level > 1 || entry.is_counted()) {
+                release(entry.physical(), level - 1);
+            }
+        }
+    }
+    drop(frame);
+}
+
+/// Rights of a page under a mapping's protection.
+pub const fn rights(protection: heddle_mapping::Protection, write: bool) -> Rights {
+    Rights {
+        write: write && protection.contains(heddle_mapping::Protection::WRITE),
+        execute: protection.contains(heddle_mapping::Protection::EXECUTE),
+    }
+}
