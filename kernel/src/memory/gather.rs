@@ -12,6 +12,9 @@ const SPILL: usize = PAGE_SIZE / size_of::<u64>();
 /// Above this many pages, flushing everything is cheaper than page by page.
 const PAGES_BY_PAGE: usize = 16;
 
+/// No addresses, such that a union with it is the other range.
+const NOTHING: Range<usize> = Range { start: usize::MAX, end: 0 };
+
 /// References to frames and tables, and the addresses whose translations are stale.
 ///
 /// It holds a few entries itself and, if it can get one, a page of more. A full gather is flushed, drained and used
@@ -26,7 +29,7 @@ pub struct Gather {
 impl Gather {
     /// Nothing gathered.
     pub const fn new() -> Self {
-        Self { inline: [0; INLINE], spill: None, length: 0, stale: usize::MAX..0 }
+        Self { inline: [0; INLINE], spill: None, length: 0, stale: NOTHING }
     }
 
     /// Whether nothing is stale and nothing waits for release.
@@ -111,6 +114,6 @@ impl Gather {
             }
         }
         self.length = 0;
-        self.stale = usize::MAX..0;
+        self.stale = NOTHING;
     }
 }

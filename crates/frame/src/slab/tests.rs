@@ -77,9 +77,8 @@ fn classes_fit_size_and_alignment() {
 #[test]
 fn objects_keep_their_contents_and_all_frames_come_back() {
     let machine = Machine::new();
-    for number in 0..SIZES.len() {
+    for (number, &size) in SIZES.iter().enumerate() {
         let mut class = Class::new(number);
-        let size = SIZES[number];
         let mut objects = Vec::new();
         let mut stamp = 0u8;
         for round in 0..3 {

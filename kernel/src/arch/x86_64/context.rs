@@ -42,7 +42,7 @@ pub struct UserContext {
     pub(super) ss: u64,
 }
 
-const _: () = assert!(size_of::<UserContext>() == SIZE && SIZE % 16 == 0);
+const _: () = assert!(size_of::<UserContext>() == SIZE && SIZE.is_multiple_of(16));
 const _: () = assert!(offset_of!(UserContext, ss) + 8 == SIZE);
 
 /// Offsets for the assembly entries.

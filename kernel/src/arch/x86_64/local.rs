@@ -72,7 +72,7 @@ pub const KERNEL_SP: usize = offset_of!(CpuLocal, kernel_sp);
 pub const USER_SP: usize = offset_of!(CpuLocal, user_sp);
 /// Offset of the task state segment's `rsp0`.
 pub const RSP0: usize = offset_of!(CpuLocal, tss) + offset_of!(TaskStateSegment, privilege_stack_table);
-const _: () = assert!(RSP0 % 8 == 0);
+const _: () = assert!(RSP0.is_multiple_of(8));
 
 static LOCALS: [CpuLocal; MAX_CPUS] = [const { CpuLocal::new() }; MAX_CPUS];
 

@@ -33,7 +33,7 @@ pub fn backtrace(mut visit: impl FnMut(usize)) {
     // SAFETY: reads a register.
     unsafe { asm!("mov {}, rbp", out(reg) frame, options(nomem, nostack, preserves_flags)) };
     for _ in 0..FRAMES_MAX {
-        if frame % 8 != 0 || !paging::is_kernel_data(frame) {
+        if !frame.is_multiple_of(8) || !paging::is_kernel_data(frame) {
             return;
         }
         // SAFETY: the address is aligned and lies in memory that the kernel maps; frames are pushed as (previous
