@@ -1,0 +1,157 @@
+//! What the host says and is told over the control port: the messages of `heddle_abi::control`.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+use heddle_abi::control::{self, EndOfInput, HEADER_BYTES, Small, WindowSize, kind, stream};
+use heddle_signal::{Information, Signal};
+
+use super::Port;
+use crate::file::terminal::console;
+use crate::process::signal::send_to_group;
+use crate::schedule;
+use crate::sync::{Events, SpinLock, WaitQueue, until};
+
+/// A total that the host has not announced.
+const UNKNOWN: u64 = u64::MAX;
+
+/// What the host has said so far.
+pub struct Host {
+    /// The payload of the first message.
+    start: SpinLock<Option<Vec<u8>>>,
+    /// How many bytes of standard input there are in all.
+    input_total: AtomicU64,
+    /// Nobody reads standard output, standard error.
+    reader_gone: [AtomicBool; 2],
+    /// The process group that the host's signals are for, 0 as long as there is none.
+    pub group: AtomicI32,
+    /// Notified after every message.
+    pub changed: WaitQueue,
+}
+
+/// The host.
+pub static HOST: Host = Host {
+    start: SpinLock::new(None),
+    input_total: AtomicU64::new(UNKNOWN),
+    reader_gone: [AtomicBool::new(false), AtomicBool::new(false)],
+    group: AtomicI32::new(0),
+    changed: WaitQueue::new(),
+};
+
+impl Host {
+    /// The payload of [`control::Start`], once.
+    pub fn take_start(&self) -> Option<Vec<u8>> {
+        self.start.lock().take()
+    }
+
+    /// Whether a program that has read so much of its standard input has read all of it.
+    pub fn is_end_of_input(&self, read_bytes: u64) -> bool {
+        self.input_total.load(Ordering::Acquire) == read_bytes
+    }
+
+    /// Whether nobody reads this stream (standard output or error) any more.
+    pub fn is_reader_gone(&self, number: u32) -> bool {
+        let index = number.wrapping_sub(stream::STDOUT) as usize;
+        self.reader_gone.get(index).is_some_and(|gone| gone.load(Ordering::Acquire))
+    }
+
+    fn handle(&self, message: u32, payload: Vec<u8>) {
+        match message {
+            kind::START => {
+                let before = self.start.lock().replace(payload);
+                drop(before);
+            }
+            kind::END_OF_INPUT => match EndOfInput::parse(&payload) {
+                Some(EndOfInput { stream: stream::STDIN, total_bytes }) => {
+                    self.input_total.store(total_bytes, Ordering::Release);
+                }
+                Some(EndOfInput { stream: stream::TTY, .. }) => hang_up_console(),
+                _ => {}
+            },
+            kind::READER_GONE => match control::parse_word(&payload) {
+                Some(stream::TTY) => hang_up_console(),
+                Some(number) => {
+                    let index = number.wrapping_sub(stream::STDOUT) as usize;
+                    if let Some(gone) = self.reader_gone.get(index) {
+                        gone.store(true, Ordering::Release);
+                    }
+                }
+                None => {}
+            },
+            kind::WINDOW_SIZE => {
+                if let Some(WindowSize { rows, columns }) = WindowSize::parse(&payload) {
+                    console::resize(rows, columns);
+                }
+            }
+            kind::SIGNAL => {
+                let number = control::parse_word(&payload).and_then(|number| i32::try_from(number).ok());
+                let group = self.group.load(Ordering::Acquire);
+                if let Some(signal) = number.and_then(Signal::new).filter(|_| group != 0) {
+                    // The group may have ended meanwhile.
+                    let _ = send_to_group(group, Information::kernel(signal));
+                }
+            }
+            // A host that knows more than this kernel.
+            _ => {}
+        }
+        self.changed.wake(Events::all());
+    }
+}
+
+fn hang_up_console() {
+    if let Ok(terminal) = console::terminal() {
+        terminal.hang_up(true);
+    }
+}
+
+/// Takes the host's messages as they come.
+pub async fn receive(port: &'static Port) {
+    loop {
+        let mut header = [0; HEADER_BYTES];
+        fill(port, &mut header).await;
+        let Some((length, message)) = control::parse_header(header) else {
+            ::log::error!("host: malformed message, the control port is given up");
+            return;
+        };
+        let mut payload = Vec::new();
+        if payload.try_reserve_exact(length).is_err() {
+            ::log::error!("host: no memory for a message of {length} bytes, the control port is given up");
+            return;
+        }
+        payload.resize(length, 0);
+        fill(port, &mut payload).await;
+        HOST.handle(message, payload);
+    }
+}
+
+/// Fills `bytes` from a port.
+async fn fill(port: &Port, bytes: &mut [u8]) {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        wait(&port.changed, || port.has_data()).await;
+        port.read(bytes.len() - filled, &mut |piece| {
+            bytes[filled..filled + piece.len()].copy_from_slice(piece);
+            filled += piece.len();
+            piece.len()
+        });
+    }
+}
+
+/// Sends a message that fits one buffer.
+pub async fn send(port: &Port, message: &Small) {
+    let fill = |buffer: &mut [u8]| {
+        let bytes = message.as_bytes();
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        bytes.len()
+    };
+    while port.write(fill).is_none() {
+        wait(&port.changed, || port.has_room()).await;
+    }
+}
+
+/// Waits until `condition` holds; without memory to wait, looks again when everyone else has had a turn.
+pub async fn wait(queue: &WaitQueue, mut condition: impl FnMut() -> bool) {
+    while until(queue, &mut condition).await.is_err() {
+        schedule::yield_now().await;
+    }
+}

@@ -1,0 +1,153 @@
+//! The machine's one session: runs the program that the host names, and ends the machine with it.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use heddle_abi::boot::{DEBUG_EXIT_DONE, port};
+use heddle_abi::control::{self, Descriptor, Ending, Exit, List, Small, Start, stream};
+
+use super::console::Console;
+use super::host::{self, HOST};
+use super::port::Buffers;
+use super::stream::Stream;
+use crate::arch::machine;
+use crate::error::Errno;
+use crate::file::terminal::{Terminal, TerminalFile, console};
+use crate::file::{DescriptorTable, File, OpenFile, StatusFlags, setup};
+use crate::memory::fallible::try_arc;
+use crate::process::{self, ExitStatus, Process, Program};
+use crate::time;
+
+/// QEMU reads its sockets 4 KiB at a time and gives each piece a buffer of its own.
+const INPUT: Buffers = Buffers { receive_count: 32, receive_bytes: 4096, transmit_count: 0, transmit_bytes: 0 };
+const OUTPUT: Buffers =
+    Buffers { receive_count: 0, receive_bytes: 0, transmit_count: 4, transmit_bytes: 32 << 10 };
+const ERRORS: Buffers = Buffers { receive_count: 0, receive_bytes: 0, transmit_count: 4, transmit_bytes: 4096 };
+const TERMINAL: Buffers =
+    Buffers { receive_count: 8, receive_bytes: 512, transmit_count: 4, transmit_bytes: 4096 };
+
+/// How long the host has to end the machine before the machine ends itself.
+const FAREWELL_NS: u64 = 10_000_000_000;
+/// How often the end looks whether the terminal's output is out.
+const DRAIN_NS: u64 = 1_000_000;
+
+/// Waits for the host's program, runs it, reports its end and ends the machine.
+pub async fn run(console: &'static Console) {
+    let mut start = None;
+    host::wait(&HOST.changed, || {
+        start = HOST.take_start();
+        start.is_some()
+    })
+    .await;
+    let ending = match start_program(console, &start.unwrap_or_default()).await {
+        Ok(process) => match process.wait_for_end().await {
+            ExitStatus::Exited(code) => Ending::Exited(code.into()),
+            ExitStatus::Signaled { signal, .. } => Ending::Signaled(signal.number() as u32),
+        },
+        Err(error) => Ending::NotStarted(error.0.into()),
+    };
+    finish(console, ending).await;
+}
+
+async fn start_program(console: &'static Console, payload: &[u8]) -> Result<Arc<Process>, Errno> {
+    let start = Start::parse(payload).ok_or(Errno::EINVAL)?;
+    let directories = setup::mount_root(start.directory)?;
+    let terminal = open_terminal(console, &start)?;
+    let program = Program {
+        path: copy(start.program)?,
+        arguments: copy_list(&start.arguments)?,
+        environment: copy_list(&start.environment)?,
+        descriptors: open_descriptors(console, &start.descriptors, terminal.as_ref())?,
+        directories,
+        terminal: terminal.map(|terminal| -> Arc<dyn process::Terminal> { terminal }),
+    };
+    drop(start);
+    let process = process::start(program).await?;
+    HOST.group.store(process.group().id, Ordering::Release);
+    let mut started = Small::new();
+    if control::put_started(&mut started, time::now_ns()).is_ok() {
+        host::send(console.port(port::CONTROL), &started).await;
+    }
+    Ok(process)
+}
+
+/// The terminal, if one of the descriptors is connected to it.
+fn open_terminal(console: &'static Console, start: &Start<'_>) -> Result<Option<Arc<Terminal>>, Errno> {
+    if !start.descriptors.contains(&Descriptor::Terminal) {
+        return Ok(None);
+    }
+    console.open(port::TTY, TERMINAL)?;
+    let terminal = console::start(console.port(port::TTY), start.window.rows, start.window.columns)?;
+    Ok(Some(terminal))
+}
+
+/// Standard input, output and error. Those on the terminal share one open file description, as a login makes it.
+fn open_descriptors(
+    console: &'static Console,
+    wanted: &[Descriptor; 3],
+    terminal: Option<&Arc<Terminal>>,
+) -> Result<DescriptorTable, Errno> {
+    let table = DescriptorTable::new();
+    let on_terminal = match terminal {
+        Some(terminal) => {
+            Some(try_arc(OpenFile::new(TerminalFile::open(terminal)?, StatusFlags::RDWR))?)
+        }
+        None => None,
+    };
+    let streams = [
+        (stream::STDIN, port::STDIN, INPUT, StatusFlags::empty()),
+        (stream::STDOUT, port::STDOUT, OUTPUT, StatusFlags::WRONLY),
+        (stream::STDERR, port::STDERR, ERRORS, StatusFlags::WRONLY),
+    ];
+    for (index, (descriptor, (number, port, buffers, flags))) in wanted.iter().zip(streams).enumerate() {
+        let open = match (descriptor, &on_terminal) {
+            (Descriptor::Closed, _) => continue,
+            (Descriptor::Terminal, Some(open)) => open.clone(),
+            _ => {
+                console.open(port, buffers)?;
+                let file: Arc<dyn File> = try_arc(Stream::new(number, console.port(port)))?;
+                try_arc(OpenFile::new(file, flags))?
+            }
+        };
+        table.add(open, index, index + 1, false)?;
+    }
+    Ok(table)
+}
+
+fn copy(bytes: &[u8]) -> Result<Vec<u8>, Errno> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len()).map_err(|_| Errno::ENOMEM)?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
+}
+
+fn copy_list(list: &List<'_>) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut copies = Vec::new();
+    copies.try_reserve_exact(list.len()).map_err(|_| Errno::ENOMEM)?;
+    for item in list.iter() {
+        copies.push(copy(item)?);
+    }
+    Ok(copies)
+}
+
+/// Hands everything that was written to the device, tells the host how the program ended, and waits for the host to end
+/// the machine.
+async fn finish(console: &'static Console, ending: Ending) {
+    if let Ok(terminal) = console::terminal() {
+        while terminal.has_output() && !terminal.is_line_closed() {
+            time::sleep_until(time::now_ns() + DRAIN_NS).await;
+        }
+    }
+    let written_bytes =
+        [port::STDOUT, port::STDERR, port::TTY].map(|number| console.port(number).sent_bytes());
+    let mut message = Small::new();
+    let control = console.port(port::CONTROL);
+    if (Exit { ending, written_bytes }).put(&mut message).is_ok() {
+        host::send(control, &message).await;
+    }
+    host::wait(&control.changed, || control.is_drained()).await;
+    time::sleep_until(time::now_ns() + FAREWELL_NS).await;
+    ::log::warn!("the host has not ended the machine");
+    machine::exit(DEBUG_EXIT_DONE)
+}
