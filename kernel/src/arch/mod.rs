@@ -44,6 +44,7 @@ mod contract {
     const _: fn(u8, u64) -> super::SignalCause = current::exception_signal;
     const _: fn() -> usize = current::cpu::id;
     const _: fn() -> usize = current::cpu::count;
+    const _: fn() = current::cpu::start_others;
     const _: fn() = current::cpu::idle;
     const _: fn() = current::cpu::poll_interrupts;
     const _: fn(usize) = current::cpu::kick;

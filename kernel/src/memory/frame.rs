@@ -348,7 +348,7 @@ impl FrameRef {
 
     /// The address, with the reference left to whoever keeps it: a page-table entry.
     #[must_use]
-    pub(super) fn into_physical(self) -> u64 {
+    pub fn into_physical(self) -> u64 {
         let physical = self.physical;
         core::mem::forget(self);
         physical

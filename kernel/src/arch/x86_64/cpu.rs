@@ -22,6 +22,15 @@ pub fn count() -> usize {
     COUNT.load(Ordering::Relaxed)
 }
 
+pub(super) fn set_count(count: usize) {
+    COUNT.store(count, Ordering::Relaxed);
+}
+
+/// Starts the other CPUs; they run [`crate::schedule::run_cpu`].
+pub fn start_others() {
+    super::smp::start_others();
+}
+
 /// Waits for an interrupt and runs its handler.
 ///
 /// Interrupts are off before and after; one that arrived since they were switched off ends the wait at once, so a

@@ -16,7 +16,8 @@
     .balign 4096
 .global heddle_boot_pml4
 heddle_boot_pml4:        .skip 4096
-boot_identity_pdpt:      .skip 4096
+.global heddle_boot_identity_pdpt
+heddle_boot_identity_pdpt: .skip 4096
 boot_direct_pdpt:        .skip 4096
 .global heddle_boot_kernel_pdpt
 heddle_boot_kernel_pdpt: .skip 4096
@@ -36,10 +37,10 @@ heddle_pvh_entry:
     movl $(heddle_boot_stack_top - KERNEL_BASE), %esp
     movl %ebx, %edi                     # kept for heddle_start
 
-    movl $(boot_identity_pdpt - KERNEL_BASE + 3), (heddle_boot_pml4 - KERNEL_BASE)
+    movl $(heddle_boot_identity_pdpt - KERNEL_BASE + 3), (heddle_boot_pml4 - KERNEL_BASE)
     movl $(boot_direct_pdpt - KERNEL_BASE + 3), (heddle_boot_pml4 - KERNEL_BASE + 256 * 8)
     movl $(heddle_boot_kernel_pdpt - KERNEL_BASE + 3), (heddle_boot_pml4 - KERNEL_BASE + 511 * 8)
-    movl $0x83, (boot_identity_pdpt - KERNEL_BASE)
+    movl $0x83, (heddle_boot_identity_pdpt - KERNEL_BASE)
     movl $(boot_kernel_pd - KERNEL_BASE + 3), (heddle_boot_kernel_pdpt - KERNEL_BASE + 510 * 8)
 
     # The direct map: 512 pages of 1 GiB, writable, global, not executable.

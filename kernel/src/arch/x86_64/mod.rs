@@ -9,6 +9,7 @@ pub mod interrupt;
 mod local;
 pub mod machine;
 pub mod paging;
+mod smp;
 pub mod time;
 mod trap;
 pub mod user;

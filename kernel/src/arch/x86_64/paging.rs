@@ -13,7 +13,9 @@ use ::x86_64::registers::control::{Cr3, Cr3Flags};
 use ::x86_64::structures::paging::PhysFrame;
 use ::x86_64::{PhysAddr, VirtAddr};
 
-use super::local;
+use super::cpu;
+use super::local::{self, MAX_CPUS};
+use crate::memory::FrameRef;
 
 /// Bytes of a page.
 pub const PAGE_SIZE: usize = 4096;
@@ -197,6 +199,12 @@ pub fn physical_of<T>(pointer: *const T) -> u64 {
 #[must_use]
 pub fn is_kernel_data(address: usize) -> bool {
     let image = (&raw const heddle_text_end) as usize..(&raw const heddle_image_end) as usize;
+    let stacks_end = KERNEL_BASE as usize + (IMAGE_TABLES << 21);
+    let stacks = stacks_end - (MAX_CPUS - 1) * STACK_SPACING..stacks_end;
+    let from_top = stacks_end.wrapping_sub(1).wrapping_sub(address);
+    if stacks.contains(&address) && from_top % STACK_SPACING < STACK_BYTES {
+        return from_top / STACK_SPACING < cpu::count().max(1);
+    }
     let direct = DIRECT_MAP..DIRECT_MAP + DIRECT_MAP_BYTES as usize;
     let stack_guard = (&raw const heddle_boot_stack) as usize;
     if (stack_guard..stack_guard + PAGE_SIZE).contains(&address) {
@@ -261,7 +269,43 @@ pub fn flush_all() {
     unsafe { load_root(current_root()) };
 }
 
+/// Bytes of a processor's kernel stack, and of the unmapped page below it.
+const STACK_BYTES: usize = 64 << 10;
+const STACK_SPACING: usize = STACK_BYTES + PAGE_SIZE;
+
+/// The kernel stack of processor `id`, a page that is not mapped below it, in the unused top of the image's tables;
+/// returns its upper end.
+pub(super) fn map_stack(id: usize) -> Option<usize> {
+    let top = KERNEL_BASE as usize + (IMAGE_TABLES << 21) - (id - 1) * STACK_SPACING;
+    let image_end = (&raw const heddle_image_end) as usize;
+    if top - STACK_SPACING < image_end {
+        return None;
+    }
+    for page in (top - STACK_BYTES..top).step_by(PAGE_SIZE) {
+        let frame = FrameRef::allocate_zeroed().ok()?.into_physical();
+        let number = (page - KERNEL_BASE as usize) >> PAGE_SHIFT;
+        let entry =
+            frame | Entry::PRESENT | Entry::WRITE | Entry::DIRTY | Entry::ACCESSED | Entry::NO_EXECUTE;
+        let tables = IMAGE.0.get().cast::<u64>();
+        // SAFETY: the boot processor alone writes the tables, whose page directory comes first; the entry was empty,
+        // so no translation is stale.
+        unsafe { tables.add(ENTRIES + number).write_volatile(entry) };
+    }
+    Some(top)
+}
+
+/// Maps physical memory at its own address, or no longer, for processors that are just switching paging on. Nobody uses
+/// the lower half of the shared root meanwhile.
+pub(super) fn set_identity_map(on: bool) {
+    let root: *mut u64 = direct_map(shared_root());
+    let entry = physical_of(&raw const heddle_boot_identity_pdpt) | Entry::PRESENT | Entry::WRITE;
+    // SAFETY: the first entry of the shared root covers slot 0, which is never given out.
+    unsafe { root.write_volatile(if on { entry } else { 0 }) };
+    flush_all();
+}
+
 unsafe extern "C" {
+    static heddle_boot_identity_pdpt: u8;
     static heddle_boot_pml4: u8;
     static heddle_boot_kernel_pdpt: u8;
     static heddle_boot_stack: u8;
