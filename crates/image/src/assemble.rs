@@ -54,6 +54,7 @@ pub fn assemble(
     let mut program = None;
     let mut search_path = OsStr::new(GUEST_PATH);
     if let Some(directory) = &request.root {
+        fs::read_dir(directory).map_err(|error| Error::Read(directory.clone(), error))?;
         let mut importer = Importer::new(&mut root);
         importer.subtree(directory, Path::new("/"))?;
         stamps = importer.stamps;

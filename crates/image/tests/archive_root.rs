@@ -1,0 +1,93 @@
+//! Roots from Debian's archive, fetched by the host's apt. Where the archive can't be reached this says so and how
+//! many tests were left out.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Guest, cache, make, request};
+use heddle_image::{Cache, Error, Image, ImageRequest, Progress};
+
+/// An image from packages, or nothing with a notice if they can't be fetched.
+fn fetch(cache: &Cache, request: &ImageRequest) -> Option<Image> {
+    match make(cache, request) {
+        Err(Error::Fetch(text)) => {
+            println!("skipped: 1 (the archive can't be reached: {text})");
+            None
+        }
+        result => Some(result.unwrap()),
+    }
+}
+
+fn packages(names: &[&str], program: &str) -> ImageRequest {
+    let mut request = request(program);
+    request.debs = names.iter().map(|name| (*name).to_owned()).collect();
+    request
+}
+
+#[test]
+fn packages_on_the_base_of_the_archive() {
+    let (_directory, cache) = cache();
+    let request = packages(&["gawk", "busybox", "sgml-base"], "awk");
+    let Some(image) = fetch(&cache, &request) else { return };
+    assert_eq!(image.program, Path::new("/usr/bin/awk"));
+    let guest = Guest::open(&image);
+    assert_eq!(guest.target("/bin").unwrap(), Path::new("usr/bin"));
+    assert_eq!(guest.target("/etc/alternatives/awk").unwrap(), Path::new("/usr/bin/gawk"));
+    assert_eq!(guest.target("/etc/alternatives/which").unwrap(), Path::new("/usr/bin/which.debianutils"));
+    let passwd = String::from_utf8(guest.read("/etc/passwd").unwrap()).unwrap();
+    assert!(passwd.starts_with("root:x:0:0:root:/root:/bin/bash\n"), "{passwd}");
+    let su = guest.find("/bin/su").unwrap();
+    assert_eq!((su.mode, su.uid, su.gid), (0o104755, 0, 0));
+    let expiry = guest.find("/sbin/unix_chkpwd").unwrap();
+    assert_eq!((expiry.mode, expiry.gid), (0o102755, 42), "a group of its own");
+    assert!(guest.find("/usr/bin/apt").is_none(), "apt is not Essential");
+    let script = "awk 'BEGIN { print 6 * 7 }'; busybox echo box; ldconfig -p | grep -c libc.so.6; id -un; test -L /bin/sh";
+    if let Some(text) = guest.run(&["/bin/sh", "-ec", script]) {
+        assert_eq!(text, "42\nbox\n1\nroot\n");
+    }
+
+    let mut steps = Vec::new();
+    let again = cache.image(&request, &mut |step| steps.push(step)).unwrap();
+    assert!(steps.is_empty(), "{steps:?}");
+    assert_eq!(again.path, image.path);
+
+    // Another program of the same packages is found in the same image, and nothing is fetched again.
+    let other =
+        cache.image(&packages(&["gawk", "busybox", "sgml-base"], "busybox"), &mut |step| steps.push(step));
+    assert_eq!(other.unwrap().path, image.path);
+    assert!(!steps.iter().any(|step| matches!(step, Progress::Fetching { .. })), "{steps:?}");
+
+    // Packages are not lost to a program that isn't in them.
+    let error = make(&cache, &packages(&["gawk", "busybox", "sgml-base"], "mawk")).unwrap_err();
+    assert!(matches!(error, Error::ProgramNotFound(_)));
+    drop((image, again));
+    assert_eq!(cache.clean().unwrap().in_use, 0);
+    assert!(cache.images().unwrap().is_empty());
+}
+
+#[test]
+fn accounts_that_packages_want() {
+    let (_directory, cache) = cache();
+    let mut request = packages(&["dbus-system-bus-common", "libc-bin", "base-passwd", "dash"], "dash");
+    request.bare = true;
+    let Some(image) = fetch(&cache, &request) else { return };
+    let guest = Guest::open(&image);
+    let passwd = String::from_utf8(guest.read("/etc/passwd").unwrap()).unwrap();
+    let account = passwd.lines().find(|line| line.starts_with("messagebus:")).expect("an account for D-Bus");
+    let id: u32 = account.split(':').nth(2).unwrap().parse().unwrap();
+    assert!((100..1000).contains(&id), "{account}");
+    assert!(guest.find("/usr/bin/ls").is_none(), "the base was not asked for");
+}
+
+#[test]
+fn packages_that_do_not_exist() {
+    let (_directory, cache) = cache();
+    for name in ["no-such-package", "hello=0.0.1", "-o", "hello hello", "a'b", ""] {
+        match make(&cache, &packages(&[name], "hello")) {
+            Err(Error::UnknownPackage(text)) => assert!(!text.is_empty()),
+            Err(Error::Fetch(text)) => println!("skipped: 1 (the archive can't be reached: {text})"),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The cache under one user, several, and cleaning.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use common::{cache, executable, make, request};
+use heddle_abi::boot::IMAGE_OFFSET;
+use heddle_image::{Cache, Image, ImageRequest, Progress};
+
+fn small(place: &Path) -> ImageRequest {
+    let program = fs::canonicalize(place).unwrap().join("program");
+    if !program.exists() {
+        executable(&program, "#!/bin/dash\n");
+    }
+    let mut request = request(program);
+    request.bare = true;
+    request
+}
+
+/// Whether an image's file is there and whole.
+fn check(image: &Image) {
+    let file = fs::File::open(&image.path).unwrap();
+    assert_eq!(file.metadata().unwrap().ino(), image.file().metadata().unwrap().ino());
+    let mut block = [0; 4096];
+    file.read_exact_at(&mut block, image.offset).unwrap();
+    assert_eq!(block[1024..1028], [0xe2, 0xe1, 0xf5, 0xe0]);
+    let blocks = u32::from_le_bytes(block[1024 + 36..][..4].try_into().unwrap());
+    assert_eq!(image.length, u64::from(blocks) * 4096);
+}
+
+#[test]
+fn the_backing_file() {
+    let (directory, cache) = cache();
+    let image = make(&cache, &small(directory.path())).unwrap();
+    check(&image);
+    assert_eq!(image.offset, IMAGE_OFFSET);
+    let metadata = image.file().metadata().unwrap();
+    assert!(metadata.len() >= image.offset + image.length + (64 << 30), "a guest's memory fits");
+    assert!(metadata.blocks() * 512 <= image.length + (1 << 20), "and takes no space");
+    assert_eq!(metadata.mode() & 0o077, 0, "it is nobody else's");
+    let images = cache.images().unwrap();
+    assert_eq!(images.len(), 1);
+    assert_eq!((images[0].path.as_path(), images[0].in_use), (image.path.as_path(), true));
+    assert!(cache.size_bytes() >= images[0].size_bytes);
+}
+
+#[test]
+fn a_repeated_request_makes_nothing() {
+    let (directory, cache) = cache();
+    let request = small(directory.path());
+    let first = make(&cache, &request).unwrap();
+    let mut steps = Vec::new();
+    let again = cache.image(&request, &mut |step| steps.push(step)).unwrap();
+    assert!(steps.is_empty(), "{steps:?}");
+    assert_eq!((again.path, again.program, again.length), (first.path, first.program, first.length));
+}
+
+#[test]
+fn what_decides_is_watched() {
+    let (directory, cache) = cache();
+    let place = fs::canonicalize(directory.path()).unwrap();
+    let added = place.join("added");
+    fs::create_dir(&added).unwrap();
+    let mut request = small(&place);
+    request.add = vec![(added.clone(), "/added".into())];
+    let mut path = make(&cache, &request).unwrap().path;
+    let mut changed = |what: &str| {
+        let now = make(&cache, &request).unwrap();
+        assert_ne!(now.path, path, "{what}");
+        check(&now);
+        path.clone_from(&now.path);
+    };
+    executable(&place.join("program"), "#!/bin/dash\n:\n");
+    changed("the program");
+    fs::write(added.join("new"), "1").unwrap();
+    changed("a new file");
+    fs::write(added.join("new"), "22").unwrap();
+    changed("a file's contents");
+    fs::remove_file(added.join("new")).unwrap();
+    changed("a file that is gone");
+}
+
+#[test]
+fn a_program_that_comes_before_another() {
+    let (directory, cache) = cache();
+    let place = fs::canonicalize(directory.path()).unwrap();
+    for name in ["first", "second"] {
+        fs::create_dir(place.join(name)).unwrap();
+    }
+    let mut request = request("tool");
+    request.bare = true;
+    request.search_path = format!("{0}/first:{0}/second", place.display()).into();
+    executable(&place.join("second/tool"), "#!/bin/dash\n");
+    assert_eq!(make(&cache, &request).unwrap().program, place.join("second/tool"));
+    executable(&place.join("first/tool"), "#!/bin/dash\n");
+    assert_eq!(make(&cache, &request).unwrap().program, place.join("first/tool"));
+}
+
+#[test]
+fn equal_roots_are_one_image() {
+    let (_directory, cache) = cache();
+    let mut requests = ["dash", "/bin/dash", "sh"].map(request);
+    for request in &mut requests {
+        request.bare = true;
+    }
+    let images: Vec<Image> = requests.iter().map(|request| make(&cache, request).unwrap()).collect();
+    assert!(images.iter().all(|image| image.path == images[0].path), "{images:?}");
+}
+
+#[test]
+fn builders_at_the_same_time() {
+    let (directory, cache) = cache();
+    let request = small(directory.path());
+    let counts: Vec<(usize, Image)> = thread::scope(|scope| {
+        let build = || {
+            let mut writes = 0;
+            let count = &mut |step| {
+                writes += usize::from(matches!(step, Progress::Writing { done, total } if done == total))
+            };
+            let image = Cache::at(cache.directory().to_owned()).image(&request, count).unwrap();
+            (writes, image)
+        };
+        let handles: Vec<_> = (0..8).map(|_| scope.spawn(build)).collect();
+        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+    });
+    assert_eq!(counts.iter().map(|(writes, _)| writes).sum::<usize>(), 1, "one of them made it");
+    for (_, image) in &counts {
+        check(image);
+    }
+}
+
+#[test]
+fn cleaning_spares_what_is_used() {
+    let (directory, cache) = cache();
+    let request = small(directory.path());
+    assert_eq!(cache.clean().unwrap().freed_bytes, 0, "there is nothing yet");
+    let image = make(&cache, &request).unwrap();
+    assert_eq!(cache.clean().unwrap().in_use, 1);
+    check(&image);
+
+    // A child that has inherited the file uses the image too, after this process let go of it.
+    let inherited = Stdio::from(image.file().try_clone().unwrap());
+    let mut child = Command::new("cat").stdin(Stdio::piped()).stderr(inherited).spawn().unwrap();
+    let path = image.path.clone();
+    drop(image);
+    assert_eq!(cache.clean().unwrap().in_use, 1);
+    assert!(path.exists());
+    drop(child.stdin.take());
+    child.wait().unwrap();
+
+    let cleaned = cache.clean().unwrap();
+    assert_eq!(cleaned.in_use, 0);
+    assert!(cleaned.freed_bytes > 0 && !path.exists());
+    assert!(cache.images().unwrap().is_empty());
+    check(&make(&cache, &request).unwrap());
+}
+
+#[test]
+fn leftovers_are_cleaned_away() {
+    let (directory, cache) = cache();
+    let request = small(directory.path());
+    drop(make(&cache, &request).unwrap());
+    let leftover = cache.directory().join("images/tmp-crashed");
+    fs::write(&leftover, [1; 10_000]).unwrap();
+    assert_eq!(cache.images().unwrap().len(), 1, "a leftover is no image");
+    cache.clean().unwrap();
+    assert!(!leftover.exists());
+}
+
+#[test]
+fn damaged_memos_are_no_harm() {
+    let (directory, cache) = cache();
+    let request = small(directory.path());
+    let path = make(&cache, &request).unwrap().path;
+    for entry in fs::read_dir(cache.directory().join("memos")).unwrap() {
+        fs::write(entry.unwrap().path(), "damaged").unwrap();
+    }
+    assert_eq!(make(&cache, &request).unwrap().path, path);
+}
+
+/// Builders and cleaners against each other: no builder may get an image that is gone or half made.
+#[test]
+fn building_and_cleaning_at_the_same_time() {
+    let (directory, cache) = cache();
+    let request = small(directory.path());
+    make(&cache, &request).unwrap();
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..30 {
+                    check(&make(&cache, &request).unwrap());
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..100 {
+                cache.clean().unwrap();
+                thread::yield_now();
+            }
+        });
+    });
+}
