@@ -1,8 +1,7 @@
-//! Builds the backing file of a guest by hand: `mkimage OUT PROGRAM [HOST-PATH[:GUEST-PATH]]...`.
+//! Builds the backing file of a guest by hand: `mkimage OUT PROGRAM [HOST-PATH[:GUEST-PATH]]...`, or with a directory
+//! as root `mkimage OUT --root DIRECTORY PROGRAM`, or with Debian packages `mkimage OUT --deb PACKAGE,... PROGRAM`. `--bare` before PROGRAM leaves the base out.
 //!
-//! Before PROGRAM, `--bare` leaves the base out, `--root DIRECTORY` takes a directory as it is, and
-//! `--deb PACKAGE,...` takes Debian packages. Prints offset and length of the image in the file, as `heddle.image`
-//! takes them, and the program's path.
+//! Prints offset and length of the image in the file, as `heddle.image` takes them, and the program's path.
 
 use std::error::Error;
 use std::fs::File;

@@ -48,6 +48,22 @@ impl<'a> IoBuffer<'a> {
         Self { target: Target::KernelIn(bytes), done: 0, length: bytes.len() }
     }
 
+    /// Passes over the next `count` bytes, which an earlier attempt has moved.
+    pub fn skip(&mut self, count: usize) {
+        let mut left = count.min(self.remaining());
+        self.done += left;
+        if let Target::User { segments, index, within, .. } = &mut self.target {
+            while left > 0 {
+                let step = left.min(segments[*index].length - *within);
+                *within += step;
+                left -= step;
+                if left > 0 {
+                    (*index, *within) = (*index + 1, 0);
+                }
+            }
+        }
+    }
+
     /// Bytes moved so far.
     #[must_use]
     pub const fn done(&self) -> usize {

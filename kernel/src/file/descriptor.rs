@@ -41,7 +41,13 @@ impl DescriptorTable {
     ///
     /// # Errors
     /// `EMFILE` (every number below `limit` is in use), `ENOMEM`.
-    pub fn add(&self, open: Arc<OpenFile>, from: usize, limit: usize, close_on_exec: bool) -> Result<i32, Errno> {
+    pub fn add(
+        &self,
+        open: Arc<OpenFile>,
+        from: usize,
+        limit: usize,
+        close_on_exec: bool,
+    ) -> Result<i32, Errno> {
         let mut slots = self.slots.lock();
         let free = (from..slots.len()).find(|&index| slots[index].is_none());
         let index = free.unwrap_or(from.max(slots.len()));
@@ -123,6 +129,12 @@ impl DescriptorTable {
             drop(closed);
             index += 1;
         }
+    }
+
+    /// How many descriptors there is room for without more memory.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.slots.lock().len()
     }
 
     /// The numbers in use, from `from` on, in order.

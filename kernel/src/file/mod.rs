@@ -4,26 +4,51 @@
 //! - [`descriptor`]: a process's table of descriptors.
 //! - [`OpenFile`]: an open file description: offset, status flags, and the object.
 //! - [`File`]: the object's behaviour. Its operations never wait: they stop with [`crate::error::Halt::Block`], and
-//!   the caller waits for the object's readiness ([`File::poll`]) and tries again. So one implementation serves blocking
-//!   and non-blocking calls, `poll`, epoll and asynchronous calls alike.
+//!   the caller waits for the object's readiness ([`File::poll`]) and tries again. So one implementation serves
+//!   blocking and non-blocking calls, `poll`, epoll and asynchronous calls alike.
+//!
+//! Beside them stands the name space: [`Node`]s are what file systems consist of, an [`Entry`] is a node under a name,
+//! a [`Place`] is an entry seen through a mount, and [`walk`] finds places by path. A node opens to a `File`.
 
+pub mod access;
 pub mod buffer;
+pub mod calls;
 pub mod descriptor;
+pub mod devices;
+mod directories;
+mod entry;
+pub mod executable;
+pub mod lock;
+mod memory_devices;
+pub mod mount;
+pub mod node;
 pub mod open;
+pub mod pipe;
+pub mod proc;
+pub mod setup;
+pub mod tree;
+pub mod walk;
 
 use alloc::sync::Arc;
+use core::any::Any;
 
 use crate::error::{Attempt, Errno};
+use crate::memory::MapSource;
 use crate::process::Thread;
 use crate::sync::{Events, Watch};
 
 pub use buffer::IoBuffer;
 pub use descriptor::DescriptorTable;
+pub use directories::Directories;
+pub use entry::Entry;
+pub use mount::{Mount, Place};
+pub use node::{Kind, Metadata, Node};
 pub use open::{OpenFile, StatusFlags};
+pub use tree::drain as drain_caches;
 
-/// Behaviour of an open object. Every method is an attempt that never waits; what an object doesn't support it leaves to the
-/// default, which says what Linux says.
-pub trait File: Send + Sync {
+/// Behaviour of an open object. Every method is an attempt that never waits; what an object doesn't support it leaves
+/// to the default, which says what Linux says.
+pub trait File: Any + Send + Sync {
     /// Copies data into `buffer`, from `offset` where the object has positions, and returns the number of bytes; 0 is
     /// end of file. On a fault in the middle it consumes exactly what was copied; the buffer remembers.
     fn read(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
@@ -37,8 +62,8 @@ pub trait File: Send + Sync {
         Err(Errno::EINVAL.into())
     }
 
-    /// Whether `thread` may read (`IN`) or write (`OUT`) now: the job control of terminals. `read` and `write` ask before
-    /// each attempt.
+    /// Whether `thread` may read (`IN`) or write (`OUT`) now: the job control of terminals. `read` and `write` ask
+    /// before each attempt.
     ///
     /// # Errors
     /// `EIO`, or `ERESTARTSYS` after the thread's process group was sent a signal.
@@ -47,8 +72,8 @@ pub trait File: Send + Sync {
         Ok(())
     }
 
-    /// Whether an operation that stopped with [`crate::error::Halt::Block`] can go on. The same as readiness but where a
-    /// blocking read is content with other than what `poll` reports (`VMIN` and `VTIME` of terminals).
+    /// Whether an operation that stopped with [`crate::error::Halt::Block`] can go on. The same as readiness but
+    /// where a blocking read is content with other than what `poll` reports (`VMIN` and `VTIME` of terminals).
     ///
     /// # Errors
     /// `ENOMEM` when the watch could not be registered.
@@ -67,8 +92,19 @@ pub trait File: Send + Sync {
         Ok(Events::IN | Events::OUT | Events::RDNORM | Events::WRNORM)
     }
 
+    /// Whether `poll` can ever say anything new; epoll refuses what can't be waited for.
+    fn is_pollable(&self) -> bool {
+        true
+    }
+
     /// ioctl(2). `argument` is what the program passed: an address or a number, as the request says.
-    fn ioctl(&self, call: &crate::syscall::Call<'_>, open: &OpenFile, request: u32, argument: usize) -> Attempt<usize> {
+    fn ioctl(
+        &self,
+        call: &crate::syscall::Call<'_>,
+        open: &OpenFile,
+        request: u32,
+        argument: usize,
+    ) -> Attempt<usize> {
         let _ = (call, open, request, argument);
         Err(Errno::ENOTTY.into())
     }
@@ -77,4 +113,121 @@ pub trait File: Send + Sync {
     fn is_seekable(&self) -> bool {
         false
     }
+
+    /// Whether a read goes on until the buffer is full or the end is reached, and a large one may be done in steps.
+    fn fills_buffer(&self) -> bool {
+        self.is_seekable()
+    }
+
+    /// How long a read (or write) waits at most: `SO_RCVTIMEO`, `SO_SNDTIMEO`.
+    fn timeout_ns(&self, write: bool) -> Option<u64> {
+        let _ = write;
+        None
+    }
+
+    /// What `fstat` tells of an object that was opened without a place in a file system.
+    fn metadata(&self) -> Metadata {
+        Metadata::anonymous(Kind::Regular, 0)
+    }
+
+    /// What `/proc/PID/fd` shows for an object that was opened without a place, say `anon_inode:[eventpoll]`.
+    fn name(&self) -> &'static str {
+        "anon_inode:[file]"
+    }
+
+    /// Length in bytes, of an object that has one.
+    fn size(&self) -> Option<u64> {
+        None
+    }
+
+    /// Changes the length.
+    ///
+    /// # Errors
+    /// `EINVAL` (has none), `EFBIG`, `EISDIR`, `ENOMEM`.
+    fn truncate(&self, size: u64) -> Result<(), Errno> {
+        let _ = size;
+        Err(Errno::EINVAL)
+    }
+
+    /// fallocate(2); `mode` has the `FALLOC_FL_` bits.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EOPNOTSUPP`, `EFBIG`, `ENOSPC`, `ENOMEM`.
+    fn allocate(&self, mode: u32, first: u64, length: u64) -> Result<(), Errno> {
+        let _ = (mode, first, length);
+        Err(Errno::ENODEV)
+    }
+
+    /// The first data, or if not `data` the first hole, from `offset` on.
+    ///
+    /// # Errors
+    /// `ENXIO`: there is none.
+    fn seek_data(&self, offset: u64, data: bool) -> Result<u64, Errno> {
+        match self.size() {
+            Some(size) if offset < size => Ok(if data { offset } else { size }),
+            _ => Err(Errno::ENXIO),
+        }
+    }
+
+    /// What gives the object's pages to mappings.
+    ///
+    /// # Errors
+    /// `ENODEV`: it can't be mapped.
+    fn map_source(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {
+        Err(Errno::ENODEV)
+    }
+
+    /// The seals of a `memfd`, `F_SEAL_` bits.
+    ///
+    /// # Errors
+    /// `EINVAL`: it is none.
+    fn seals(&self) -> Result<u32, Errno> {
+        Err(Errno::EINVAL)
+    }
+
+    /// Adds seals.
+    ///
+    /// # Errors
+    /// `EINVAL` (no `memfd`), `EPERM` (sealed against it), `EBUSY` (`F_SEAL_WRITE` while mapped writable).
+    fn add_seals(&self, seals: u32) -> Result<(), Errno> {
+        let _ = seals;
+        Err(Errno::EINVAL)
+    }
+
+    /// Whether the opening is complete; `open` waits until it is. A FIFO waits for its other end.
+    ///
+    /// # Errors
+    /// `ENXIO` (nobody reads, and the opener doesn't wait), `ENOMEM`.
+    fn is_opened(&self, open: &OpenFile, watch: Option<&Watch>) -> Result<bool, Errno> {
+        let _ = (open, watch);
+        Ok(true)
+    }
+
+    /// Opens the object once more, through `/proc/PID/fd`, when it has no place.
+    ///
+    /// # Errors
+    /// `ENXIO`: it can't be.
+    fn reopen(self: Arc<Self>, flags: StatusFlags) -> Result<Arc<dyn File>, Errno> {
+        let _ = flags;
+        Err(Errno::ENXIO)
+    }
+
+    /// Called once when the last reference to an open file description is gone.
+    fn released(&self, open: &OpenFile) {
+        let _ = open;
+    }
+}
+
+/// The object behind an open file as what it is, if it is a `T`.
+#[must_use]
+pub fn downcast<T: File>(open: &OpenFile) -> Option<&T> {
+    let any: &dyn Any = &*open.file;
+    any.downcast_ref()
+}
+
+/// The object as what it is, shared, if it is a `T`.
+#[must_use]
+pub fn downcast_arc<T: File>(file: &Arc<dyn File>) -> Option<Arc<T>> {
+    let any: Arc<dyn Any + Send + Sync> = file.clone();
+    any.downcast().ok()
 }

@@ -2,10 +2,10 @@
 
 use alloc::sync::Arc;
 use bitflags::bitflags;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as linux;
 
-use super::File;
+use super::{File, Metadata, Place};
 use crate::sync::SpinLock;
 
 bitflags! {
@@ -30,6 +30,8 @@ bitflags! {
         const NOATIME = linux::O_NOATIME;
         /// A directory was asked for.
         const DIRECTORY = linux::O_DIRECTORY;
+        /// Opened to be run: nobody may write to it meanwhile. A bit that no flag of open(2) has.
+        const EXECUTE = 0x20;
         const _ = !0;
     }
 }
@@ -38,16 +40,46 @@ bitflags! {
 pub struct OpenFile {
     /// The object.
     pub file: Arc<dyn File>,
+    /// Where it was opened; nothing for what is in no file system.
+    pub place: Option<Place>,
     flags: AtomicU32,
     /// The position of the next `read` or `write`, in bytes.
     pub offset: SpinLock<u64>,
+    id: u64,
+    /// Who gets `SIGIO`, as `F_SETOWN` says: a process, or a group as a negative number. Kept, not acted on.
+    pub owner: AtomicU32,
 }
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl OpenFile {
     /// Opens an object at offset 0.
     #[must_use]
     pub fn new(file: Arc<dyn File>, flags: StatusFlags) -> Self {
-        Self { file, flags: AtomicU32::new(flags.bits()), offset: SpinLock::new(0) }
+        Self::with_place(file, flags, None)
+    }
+
+    /// Opens an object that is at a place.
+    #[must_use]
+    pub fn at(file: Arc<dyn File>, flags: StatusFlags, place: Place) -> Self {
+        Self::with_place(file, flags, Some(place))
+    }
+
+    fn with_place(file: Arc<dyn File>, flags: StatusFlags, place: Option<Place>) -> Self {
+        Self {
+            file,
+            place,
+            flags: AtomicU32::new(flags.bits()),
+            offset: SpinLock::new(0),
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            owner: AtomicU32::new(0),
+        }
+    }
+
+    /// A number that no other open file description ever has.
+    #[must_use]
+    pub const fn id(&self) -> u64 {
+        self.id
     }
 
     /// Access mode and status flags.
@@ -72,5 +104,20 @@ impl OpenFile {
     pub fn is_writable(&self) -> bool {
         let flags = self.flags();
         flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR) && !flags.contains(StatusFlags::PATH)
+    }
+
+    /// What `fstat` tells.
+    #[must_use]
+    pub fn metadata(&self) -> Metadata {
+        match &self.place {
+            Some(place) => place.entry.node.metadata(),
+            None => self.file.metadata(),
+        }
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.file.released(self);
     }
 }

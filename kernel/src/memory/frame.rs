@@ -135,10 +135,8 @@ pub fn free_frames() -> usize {
     BUDDY.lock().free() + cached
 }
 
-/// Gives back everything that is only kept to be quick: empty slabs, cached frames, what other CPUs no longer use.
+/// Gives all cached frames back, so that contiguous memory can form.
 pub fn drain_caches() {
-    super::shootdown::drain();
-    super::heap::drain();
     for cache in &CACHES {
         let mut cache = cache.lock();
         let mut buddy = BUDDY.lock();

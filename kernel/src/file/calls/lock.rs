@@ -1,0 +1,128 @@
+//! Advisory locks: the lock commands of fcntl(2), and flock(2).
+
+use alloc::sync::Arc;
+use core::any::Any;
+use heddle_file_lock::{ByteRange, Kind};
+use linux_raw_sys::general as linux;
+
+use super::{encode, field, get, get_file, put};
+use crate::error::Errno;
+use crate::file::lock::Owner;
+use crate::file::tree::TreeNode;
+use crate::file::{Node, OpenFile};
+use crate::syscall::wait::WaitKind;
+use crate::syscall::{Call, Outcome, pending};
+
+/// The node that holds an open file's locks.
+fn node_of(open: &OpenFile) -> Result<Arc<TreeNode>, Errno> {
+    let node: Arc<dyn Node> = open.place.as_ref().ok_or(Errno::EBADF)?.entry.node.clone();
+    let any: Arc<dyn Any + Send + Sync> = node;
+    any.downcast().map_err(|_| Errno::EBADF)
+}
+
+/// The lock commands of fcntl(2), for a process's locks or for those of an open file description.
+pub(super) fn fcntl(call: &Call<'_>, open: &Arc<OpenFile>, of_description: bool) -> Outcome {
+    let bytes: [u8; size_of::<linux::flock>()] = get(call, call.word(2))?;
+    let (start, length) = (field!(&bytes, linux::flock, l_start), field!(&bytes, linux::flock, l_len));
+    let base = match field!(&bytes, linux::flock, l_whence) as u32 {
+        linux::SEEK_SET => 0,
+        linux::SEEK_CUR => *open.offset.lock(),
+        linux::SEEK_END => open.file.size().unwrap_or(0),
+        _ => return Err(Errno::EINVAL.into()),
+    };
+    let range = range_of(base, start, length)?;
+    let kind = match field!(&bytes, linux::flock, l_type) as u32 {
+        linux::F_RDLCK => Some(Kind::Shared),
+        linux::F_WRLCK => Some(Kind::Exclusive),
+        linux::F_UNLCK => None,
+        _ => return Err(Errno::EINVAL.into()),
+    };
+    if of_description && field!(&bytes, linux::flock, l_pid) != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let process = call.thread.process.pid;
+    let owner = if of_description { Owner::Description(open.id()) } else { Owner::Process(process) };
+    let node = node_of(open)?;
+    let command = call.uint(1);
+    if matches!(command, linux::F_GETLK | linux::F_OFD_GETLK) {
+        let kind = kind.ok_or(Errno::EINVAL)?;
+        let mut answer = bytes;
+        let kind_at = core::mem::offset_of!(linux::flock, l_type);
+        match node.locks().conflict(owner, range, kind) {
+            None => answer[kind_at..kind_at + 2].copy_from_slice(&(linux::F_UNLCK as i16).to_ne_bytes()),
+            Some(lock) => {
+                let length =
+                    lock.range.last.checked_sub(lock.range.first).and_then(|last| last.checked_add(1));
+                answer = encode!(linux::flock {
+                    l_type: if lock.kind == Kind::Shared { linux::F_RDLCK } else { linux::F_WRLCK },
+                    l_whence: linux::SEEK_SET,
+                    l_start: lock.range.first,
+                    l_len: if lock.range.last == u64::MAX { 0 } else { length.unwrap_or(0) },
+                    l_pid: match lock.owner {
+                        Owner::Process(pid) => pid,
+                        Owner::Description(_) => -1,
+                    },
+                });
+            }
+        }
+        put(call, call.word(2), &answer)?;
+        return Ok(0.into());
+    }
+    let permitted = match kind {
+        Some(Kind::Shared) => open.is_readable(),
+        Some(Kind::Exclusive) => open.is_writable(),
+        None => true,
+    };
+    if !permitted {
+        return Err(Errno::EBADF.into());
+    }
+    if node.locks().set(owner, range, kind, None)? {
+        return Ok(0.into());
+    }
+    if !matches!(command, linux::F_SETLKW | linux::F_OFD_SETLKW) {
+        return Err(Errno::EAGAIN.into());
+    }
+    let thread = call.thread.clone();
+    pending(async move {
+        let attempt = |watch: &_| Ok(node.locks().set(owner, range, kind, Some(watch))?.then_some(0));
+        thread.wait_until(WaitKind::Interruptible, attempt).await
+    })
+}
+
+fn range_of(base: u64, start: i64, length: i64) -> Result<ByteRange, Errno> {
+    let base = i64::try_from(base).map_err(|_| Errno::EOVERFLOW)?;
+    let start = base.checked_add(start).ok_or(Errno::EOVERFLOW)?;
+    // A negative length means the bytes before the start.
+    let (first, last) = match length {
+        0 => (start, None),
+        length if length > 0 => (start, Some(start.checked_add(length - 1).ok_or(Errno::EOVERFLOW)?)),
+        length => (start.checked_add(length).ok_or(Errno::EINVAL)?, Some(start - 1)),
+    };
+    let first = u64::try_from(first).map_err(|_| Errno::EINVAL)?;
+    let last = last.map_or(Ok(u64::MAX), u64::try_from).map_err(|_| Errno::EINVAL)?;
+    Ok(ByteRange { first, last })
+}
+
+/// flock(2).
+pub fn flock(call: &mut Call<'_>) -> Outcome {
+    let open = get_file(call, 0)?;
+    let operation = call.uint(1);
+    let kind = match operation & !linux::LOCK_NB {
+        linux::LOCK_SH => Some(Kind::Shared),
+        linux::LOCK_EX => Some(Kind::Exclusive),
+        linux::LOCK_UN => None,
+        _ => return Err(Errno::EINVAL.into()),
+    };
+    let node = node_of(&open)?;
+    if node.locks().set_whole(open.id(), kind, None)? {
+        return Ok(0.into());
+    }
+    if operation & linux::LOCK_NB != 0 {
+        return Err(Errno::EAGAIN.into());
+    }
+    let thread = call.thread.clone();
+    pending(async move {
+        let attempt = |watch: &_| Ok(node.locks().set_whole(open.id(), kind, Some(watch))?.then_some(0));
+        thread.wait_until(WaitKind::Interruptible, attempt).await
+    })
+}

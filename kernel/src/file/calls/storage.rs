@@ -1,0 +1,112 @@
+//! A file's length and memory: `truncate`, `fallocate`, and the syncing of what is already where it will ever be.
+
+use alloc::sync::Arc;
+use linux_raw_sys::general as linux;
+
+use super::transfer::Direction;
+use super::{find, get_file, get_path};
+use crate::error::Errno;
+use crate::file::access::{self, Access};
+use crate::file::node::Opening;
+use crate::file::{Kind, OpenFile, StatusFlags};
+use crate::syscall::{Call, Outcome};
+
+/// truncate(2).
+pub fn truncate(call: &mut Call<'_>) -> Outcome {
+    let size = u64::try_from(call.word(1) as i64).map_err(|_| Errno::EINVAL)?;
+    let path = get_path(call, 0)?;
+    let place = find(call, linux::AT_FDCWD, &path, 0)?;
+    match place.entry.node.kind() {
+        Kind::Regular => {}
+        Kind::Directory => return Err(Errno::EISDIR.into()),
+        _ => return Err(Errno::EINVAL.into()),
+    }
+    access::check_place(&place, &call.thread.credentials(), Access::WRITE)?;
+    // Opened like any writer, so that a program that runs from it is left alone.
+    let flags = StatusFlags::WRONLY;
+    let opening = Opening { flags, flags_of_call: 0, place: &place, thread: Some(call.thread) };
+    let file = place.entry.node.clone().open(&opening)?;
+    OpenFile::at(file, flags, place).file.truncate(size)?;
+    Ok(0.into())
+}
+
+/// ftruncate(2).
+pub fn ftruncate(call: &mut Call<'_>) -> Outcome {
+    let size = u64::try_from(call.word(1) as i64).map_err(|_| Errno::EINVAL)?;
+    let open = get_file(call, 0)?;
+    if !open.is_writable() {
+        return Err(Errno::EINVAL.into());
+    }
+    open.file.truncate(size)?;
+    Ok(0.into())
+}
+
+/// fallocate(2).
+pub fn fallocate(call: &mut Call<'_>) -> Outcome {
+    let open = get_file(call, 0)?;
+    let (first, length) = (call.word(2) as i64, call.word(3) as i64);
+    if first < 0 || length <= 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    super::read_write::check_direction(&open, Direction::Write)?;
+    if first.checked_add(length).is_none() {
+        return Err(Errno::EFBIG.into());
+    }
+    if open.metadata().kind == Kind::Fifo {
+        return Err(Errno::ESPIPE.into());
+    }
+    open.file.allocate(call.uint(1), first as u64, length as u64)?;
+    Ok(0.into())
+}
+
+/// fadvise64(2): there is nothing to prepare.
+pub fn fadvise64(call: &mut Call<'_>) -> Outcome {
+    let open = get_file(call, 0)?;
+    if !open.file.is_seekable() {
+        return Err(Errno::ESPIPE.into());
+    }
+    if call.uint(3) > linux::POSIX_FADV_NOREUSE {
+        return Err(Errno::EINVAL.into());
+    }
+    Ok(0.into())
+}
+
+/// readahead(2): everything is in memory.
+pub fn readahead(call: &mut Call<'_>) -> Outcome {
+    let open = get_file(call, 0)?;
+    if !open.is_readable() {
+        return Err(Errno::EBADF.into());
+    }
+    Ok(0.into())
+}
+
+/// fsync(2) and fdatasync(2): memory is the only storage there is.
+pub fn fsync(call: &mut Call<'_>) -> Outcome {
+    let open: Arc<OpenFile> = get_file(call, 0)?;
+    match open.metadata().kind {
+        Kind::Fifo | Kind::Socket => Err(Errno::EINVAL.into()),
+        _ => Ok(0.into()),
+    }
+}
+
+/// sync(2).
+pub fn sync(_: &mut Call<'_>) -> Outcome {
+    Ok(0.into())
+}
+
+/// syncfs(2).
+pub fn syncfs(call: &mut Call<'_>) -> Outcome {
+    get_file(call, 0)?;
+    Ok(0.into())
+}
+
+/// sync_file_range(2).
+pub fn sync_file_range(call: &mut Call<'_>) -> Outcome {
+    let open = get_file(call, 0)?;
+    let valid = call.word(1) as i64 >= 0 && call.word(2) as i64 >= 0;
+    match open.file.is_seekable() {
+        _ if !valid => Err(Errno::EINVAL.into()),
+        true => Ok(0.into()),
+        false => Err(Errno::ESPIPE.into()),
+    }
+}

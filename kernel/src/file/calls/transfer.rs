@@ -1,0 +1,207 @@
+//! Moving bytes between a file and user memory: what `read`, `write` and their kin have in common.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::error::{Attempt, Errno, Halt};
+use crate::file::buffer::Segment;
+use crate::file::{IoBuffer, OpenFile, StatusFlags};
+use crate::memory::user::PageFault;
+use crate::process::Thread;
+use crate::process::signal::{Information, Signal, send_to_thread};
+use crate::sync::Events;
+use crate::syscall::wait::WaitKind;
+use crate::syscall::{Outcome, pending};
+
+/// Bytes that one attempt moves from or to a file that has no boundaries of its own, so that a large call doesn't keep
+/// others from running.
+const ATTEMPT_BYTES: usize = 128 << 10;
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the file to memory.
+    Read,
+    /// From memory to the file.
+    Write,
+}
+
+/// Where user memory is: most calls name one piece.
+pub enum Segments {
+    /// One piece.
+    One([Segment; 1]),
+    /// Several.
+    Many(Vec<Segment>),
+}
+
+impl Segments {
+    fn as_slice(&self) -> &[Segment] {
+        match self {
+            Self::One(one) => one,
+            Self::Many(many) => many,
+        }
+    }
+}
+
+/// A read or write under way.
+pub struct Transfer {
+    /// Who asked for it.
+    pub thread: Arc<Thread>,
+    /// The file.
+    pub open: Arc<OpenFile>,
+    /// The memory.
+    pub segments: Segments,
+    /// Which way.
+    pub direction: Direction,
+    /// Where in the file; `None` is the open file's own offset.
+    pub position: Option<u64>,
+    /// Nothing waits, whatever the file's flags say.
+    pub no_wait: bool,
+    /// Bytes moved.
+    pub done: usize,
+}
+
+enum Step {
+    Finished(Result<usize, Errno>),
+    Fault(PageFault),
+    Wait,
+    Again,
+}
+
+impl Transfer {
+    fn total(&self) -> usize {
+        self.segments.as_slice().iter().map(|segment| segment.length).sum()
+    }
+
+    fn events(&self) -> Events {
+        match self.direction {
+            Direction::Read => Events::IN,
+            Direction::Write => Events::OUT,
+        }
+    }
+
+    /// Moves what can be moved at once.
+    fn attempt(&mut self) -> Attempt<usize> {
+        let open = &*self.open;
+        open.file.before_transfer(&self.thread, self.events())?;
+        let space = self.thread.space();
+        let mut buffer = IoBuffer::user(&space, self.segments.as_slice());
+        buffer.skip(self.done);
+        if open.file.fills_buffer() {
+            buffer.truncate(ATTEMPT_BYTES);
+        }
+        let operate = |buffer: &mut IoBuffer<'_>, offset| match self.direction {
+            Direction::Read => open.file.read(open, buffer, offset),
+            Direction::Write => open.file.write(open, buffer, offset),
+        };
+        let before = buffer.done();
+        let result = match self.position {
+            Some(position) => operate(&mut buffer, position + self.done as u64),
+            None if open.file.is_seekable() => {
+                let mut offset = open.offset.lock();
+                let result = operate(&mut buffer, *offset);
+                let moved = (buffer.done() - before) as u64;
+                let appended =
+                    self.direction == Direction::Write && open.flags().contains(StatusFlags::APPEND);
+                *offset = match open.file.size() {
+                    Some(size) if appended && moved > 0 => size,
+                    _ => *offset + moved,
+                };
+                result
+            }
+            None => operate(&mut buffer, 0),
+        };
+        let moved = buffer.done() - before;
+        self.done += moved;
+        match result {
+            Err(_) if moved > 0 => Ok(moved),
+            result => result,
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        match self.attempt() {
+            Ok(0) => Step::Finished(Ok(self.done)),
+            Ok(_) => {
+                let again = self.direction == Direction::Write || self.open.file.fills_buffer();
+                if again && self.done < self.total() { Step::Again } else { Step::Finished(Ok(self.done)) }
+            }
+            Err(Halt::Fault(fault)) => Step::Fault(fault),
+            Err(Halt::Block) if self.done > 0 && self.direction == Direction::Read => {
+                Step::Finished(Ok(self.done))
+            }
+            Err(Halt::Block) if self.no_wait || self.open.flags().contains(StatusFlags::NONBLOCK) => {
+                self.finish(Errno::EAGAIN)
+            }
+            Err(Halt::Block) => Step::Wait,
+            Err(Halt::Error(error)) => {
+                if error == Errno::EPIPE && self.direction == Direction::Write {
+                    broken_pipe(&self.thread);
+                }
+                self.finish(error)
+            }
+        }
+    }
+
+    /// The end by an error: what was moved before counts more.
+    fn finish(&self, error: Errno) -> Step {
+        Step::Finished(if self.done > 0 { Ok(self.done) } else { Err(error) })
+    }
+
+    /// Moves what can be moved without waiting, and leaves the rest to a future.
+    pub fn start(mut self) -> Outcome {
+        loop {
+            match self.step() {
+                Step::Finished(result) => return Ok(result?.into()),
+                Step::Again if crate::schedule::should_yield(crate::schedule::Priority::NORMAL) => break,
+                Step::Again => {}
+                Step::Fault(fault) => match self.thread.space().try_fault_in(fault) {
+                    Some(Ok(())) => {}
+                    Some(Err(error)) if self.done == 0 => return Err(error.into()),
+                    Some(Err(_)) => return Ok(self.done.into()),
+                    None => break,
+                },
+                Step::Wait => break,
+            }
+        }
+        pending(self.run())
+    }
+
+    async fn run(mut self) -> Result<usize, Errno> {
+        loop {
+            let result = match self.step() {
+                Step::Finished(result) => return result,
+                Step::Again => {
+                    crate::schedule::yield_now().await;
+                    Ok(())
+                }
+                Step::Fault(fault) => {
+                    let space = self.thread.space();
+                    space.fault_in(fault).await
+                }
+                Step::Wait => self.wait().await,
+            };
+            match result {
+                Ok(()) => {}
+                Err(error) if self.done == 0 => return Err(error),
+                Err(_) => return Ok(self.done),
+            }
+        }
+    }
+
+    async fn wait(&self) -> Result<(), Errno> {
+        let (open, events) = (&self.open, self.events());
+        let timeout = open.file.timeout_ns(self.direction == Direction::Write);
+        let deadline = timeout.map(|timeout| crate::time::now_ns().saturating_add(timeout));
+        let ready = super::wait::until(&self.thread, WaitKind::Interruptible, deadline, |watch| {
+            Ok(open.file.can_go_on(open, watch, events)?.then_some(()))
+        });
+        ready.await?.ok_or(Errno::EAGAIN)
+    }
+}
+
+/// Tells a thread that it wrote to something that nobody reads.
+pub fn broken_pipe(thread: &Arc<Thread>) {
+    // A realtime signal may find no room; this one always does.
+    let _ = send_to_thread(thread, Information::kernel(Signal::PIPE));
+}

@@ -1,0 +1,121 @@
+//! What is where in `/proc`.
+
+use super::{Follow, Item, Show, Store, What, link, process, system};
+
+const fn text(name: &'static [u8], show: Show) -> Item {
+    Item { name, permissions: 0o444, what: What::Text(show) }
+}
+
+const fn private(name: &'static [u8], show: Show) -> Item {
+    Item { name, permissions: 0o400, what: What::Text(show) }
+}
+
+const fn writable(name: &'static [u8], show: Show, store: Store) -> Item {
+    Item { name, permissions: 0o644, what: What::Writable(show, store) }
+}
+
+const fn link(name: &'static [u8], follow: Follow) -> Item {
+    Item { name, permissions: 0o777, what: What::Link(follow) }
+}
+
+const fn directory(name: &'static [u8], what: What) -> Item {
+    Item { name, permissions: 0o555, what }
+}
+
+pub(super) static ROOT: Item = directory(b"", What::Processes(ROOT_ITEMS));
+pub(super) static PROCESS: Item = directory(b"", What::Directory(PROCESS_ITEMS));
+pub(super) static THREAD: Item = directory(b"", What::Directory(THREAD_ITEMS));
+
+static DESCRIPTOR: Item = Item { name: b"", permissions: 0o700, what: What::Link(link::descriptor) };
+static DESCRIPTOR_INFORMATION: Item = text(b"", process::descriptor_information);
+
+static ROOT_ITEMS: &[Item] = &[
+    link(b"self", link::own_process),
+    link(b"thread-self", link::own_thread),
+    link(b"mounts", link::own_mounts),
+    text(b"cmdline", system::command_line),
+    text(b"cpuinfo", system::processors),
+    text(b"devices", system::devices),
+    text(b"filesystems", system::file_systems),
+    text(b"loadavg", system::load),
+    text(b"meminfo", system::memory),
+    text(b"stat", system::statistics),
+    text(b"uptime", system::uptime),
+    text(b"version", system::version),
+    text(b"vmstat", system::virtual_memory),
+    directory(b"heddle", What::Directory(HEDDLE_ITEMS)),
+    directory(b"sys", What::Directory(SYS_ITEMS)),
+];
+
+static HEDDLE_ITEMS: &[Item] = &[text(b"counters", system::counters)];
+
+static SYS_ITEMS: &[Item] = &[
+    directory(b"fs", What::Directory(SYS_FS_ITEMS)),
+    directory(b"kernel", What::Directory(SYS_KERNEL_ITEMS)),
+    directory(b"vm", What::Directory(SYS_VM_ITEMS)),
+];
+
+static SYS_FS_ITEMS: &[Item] = &[
+    text(b"file-max", system::file_limit),
+    text(b"nr_open", system::descriptor_limit),
+    text(b"pipe-max-size", system::pipe_limit),
+];
+
+static SYS_KERNEL_ITEMS: &[Item] = &[
+    text(b"cap_last_cap", system::last_capability),
+    text(b"hostname", system::host_name),
+    text(b"ngroups_max", system::group_limit),
+    text(b"osrelease", system::os_release),
+    text(b"ostype", system::os_type),
+    text(b"pid_max", system::pid_limit),
+    text(b"threads-max", system::thread_limit),
+    text(b"version", system::os_version),
+    directory(b"random", What::Directory(SYS_RANDOM_ITEMS)),
+];
+
+static SYS_RANDOM_ITEMS: &[Item] = &[text(b"boot_id", system::boot_id), text(b"uuid", system::uuid)];
+
+static SYS_VM_ITEMS: &[Item] =
+    &[text(b"max_map_count", system::mapping_limit), text(b"overcommit_memory", system::overcommit)];
+
+static PROCESS_ITEMS: &[Item] = &[
+    directory(b"task", What::Threads),
+    Item { name: b"fd", permissions: 0o500, what: What::Descriptors(&DESCRIPTOR) },
+    directory(b"fdinfo", What::Descriptors(&DESCRIPTOR_INFORMATION)),
+    link(b"cwd", link::working),
+    link(b"exe", link::executable),
+    link(b"root", link::root),
+    text(b"cgroup", process::control_group),
+    text(b"cmdline", process::command_line),
+    writable(b"comm", process::name, process::set_name),
+    private(b"environ", process::environment),
+    text(b"limits", process::limits),
+    text(b"maps", process::mappings),
+    text(b"mountinfo", process::mount_information),
+    text(b"mounts", process::mounts),
+    text(b"oom_score", process::oom_score),
+    writable(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
+    text(b"stat", process::statistics),
+    text(b"statm", process::memory),
+    text(b"status", process::status),
+    text(b"wchan", process::wait_channel),
+];
+
+static THREAD_ITEMS: &[Item] = &[
+    Item { name: b"fd", permissions: 0o500, what: What::Descriptors(&DESCRIPTOR) },
+    directory(b"fdinfo", What::Descriptors(&DESCRIPTOR_INFORMATION)),
+    link(b"cwd", link::working),
+    link(b"exe", link::executable),
+    link(b"root", link::root),
+    text(b"cmdline", process::command_line),
+    writable(b"comm", process::name, process::set_name),
+    private(b"environ", process::environment),
+    text(b"limits", process::limits),
+    text(b"maps", process::mappings),
+    text(b"mountinfo", process::mount_information),
+    text(b"mounts", process::mounts),
+    text(b"stat", process::statistics),
+    text(b"statm", process::memory),
+    text(b"status", process::status),
+    text(b"wchan", process::wait_channel),
+];

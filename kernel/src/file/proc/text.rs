@@ -1,0 +1,58 @@
+//! Text that is put together piece by piece, with memory that may run out.
+
+use alloc::vec::Vec;
+use core::fmt::{self, Write};
+
+use crate::error::Errno;
+
+/// Text under construction.
+pub struct Text(Vec<u8>);
+
+impl Text {
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Appends formatted text.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn line(&mut self, arguments: fmt::Arguments<'_>) -> Result<(), Errno> {
+        self.write_fmt(arguments).map_err(|_| Errno::ENOMEM)
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        self.0.try_reserve(bytes.len()).map_err(|_| Errno::ENOMEM)?;
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Appends a path with what would confuse a reader of lines written as octal numbers, as Linux does.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn escaped(&mut self, bytes: &[u8], special: &[u8]) -> Result<(), Errno> {
+        for &byte in bytes {
+            if special.contains(&byte) {
+                self.line(format_args!("\\{byte:03o}"))?;
+            } else {
+                self.bytes(&[byte])?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.bytes(text.as_bytes()).map_err(|_| fmt::Error)
+    }
+}

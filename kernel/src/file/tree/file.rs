@@ -1,0 +1,166 @@
+//! Reading, writing and mapping the nodes of a tree.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use linux_raw_sys::general as linux;
+
+use super::TreeNode;
+use super::content::Content;
+use super::node::{Body, SET_ID};
+use super::page::{self, PAGE, PAGE_BYTES};
+use crate::error::{Attempt, Errno};
+use crate::file::node::{Metadata, Node};
+use crate::file::{File, IoBuffer, Kind, OpenFile, StatusFlags};
+use crate::memory::{MapSource, PageRef};
+use crate::sync::SpinLock;
+
+impl TreeNode {
+    fn content(&self) -> Result<&SpinLock<Content>, Errno> {
+        match &self.body {
+            Body::Regular(content) => Ok(content),
+            Body::Directory(_) => Err(Errno::EISDIR),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Notes a change of the contents, which takes the set-id bits away.
+    fn written(&self) {
+        let mut attributes = self.attributes.lock();
+        attributes.touch();
+        if attributes.permissions & linux::S_IXGRP != 0 {
+            attributes.permissions &= !SET_ID;
+        } else {
+            attributes.permissions &= !linux::S_ISUID;
+        }
+    }
+}
+
+impl File for TreeNode {
+    fn read(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
+        let content = self.content()?;
+        let mut read = 0;
+        while buffer.remaining() > 0 {
+            let at = offset.saturating_add(read as u64);
+            let (source, length) = {
+                let content = content.lock();
+                let Some(left) = content.size().checked_sub(at).filter(|&left| left > 0) else { break };
+                let within = PAGE - at % PAGE;
+                let length = left.min(within).min(buffer.remaining() as u64) as usize;
+                (content.source(self.lower(), at / PAGE), length)
+            };
+            match page::copy_out(&source, at as usize % PAGE_BYTES, length, buffer) {
+                Ok(count) => read += count,
+                Err(halt) if buffer.done() == 0 || read == 0 => return Err(halt),
+                Err(_) => break,
+            }
+        }
+        if read > 0 && !open.flags().contains(StatusFlags::NOATIME) {
+            let mut attributes = self.attributes.lock();
+            // As with `relatime`; a node of the image stays clean.
+            if attributes.dirty && attributes.accessed.seconds <= attributes.modified.seconds {
+                attributes.accessed = crate::file::node::Timestamp::now();
+            }
+        }
+        Ok(read)
+    }
+
+    fn write(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
+        if buffer.remaining() == 0 {
+            return Ok(0);
+        }
+        let mut content = self.content()?.lock();
+        let offset = if open.flags().contains(StatusFlags::APPEND) { content.size() } else { offset };
+        let written = content.write(&self.tree, self.lower(), buffer, offset, |_| {});
+        drop(content);
+        if written.is_ok() {
+            self.written();
+        }
+        written
+    }
+
+    fn is_seekable(&self) -> bool {
+        matches!(self.kind, Kind::Regular | Kind::Directory)
+    }
+
+    fn metadata(&self) -> Metadata {
+        Node::metadata(self)
+    }
+
+    fn size(&self) -> Option<u64> {
+        self.content().ok().map(|content| content.lock().size())
+    }
+
+    fn truncate(&self, size: u64) -> Result<(), Errno> {
+        let mut content = self.content()?.lock();
+        content.truncate(&self.tree, self.lower(), size)?;
+        drop(content);
+        self.written();
+        Ok(())
+    }
+
+    fn allocate(&self, mode: u32, first: u64, length: u64) -> Result<(), Errno> {
+        const KEEP: u32 = linux::FALLOC_FL_KEEP_SIZE;
+        const PUNCH: u32 = linux::FALLOC_FL_PUNCH_HOLE | KEEP;
+        const ZERO: u32 = linux::FALLOC_FL_ZERO_RANGE;
+        let end = first.checked_add(length).ok_or(Errno::EFBIG)?;
+        let mut content = self.content()?.lock();
+        let (tree, lower) = (&*self.tree, self.lower());
+        match mode {
+            0 | KEEP => content.allocate(tree, lower, first, end, mode == 0)?,
+            PUNCH => content.punch(tree, lower, first, end)?,
+            _ if mode & !KEEP == ZERO => {
+                content.punch(tree, lower, first, end)?;
+                content.allocate(tree, lower, first, end, mode == ZERO)?;
+            }
+            _ => return Err(Errno::EOPNOTSUPP),
+        }
+        drop(content);
+        self.written();
+        Ok(())
+    }
+
+    fn seek_data(&self, offset: u64, data: bool) -> Result<u64, Errno> {
+        self.content()?.lock().seek(offset, data).ok_or(Errno::ENXIO)
+    }
+
+    fn map_source(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {
+        match self.body {
+            Body::Regular(_) => Ok(self),
+            _ => Err(Errno::ENODEV),
+        }
+    }
+
+    fn released(&self, open: &OpenFile) {
+        let flags = open.flags();
+        if flags.contains(StatusFlags::EXECUTE) {
+            self.writers.fetch_add(1, core::sync::atomic::Ordering::Release);
+        } else if self.kind == Kind::Regular && flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR) {
+            self.writers.fetch_sub(1, core::sync::atomic::Ordering::Release);
+        }
+        self.locks.release_description(open.id());
+    }
+}
+
+impl MapSource for TreeNode {
+    fn page(&self, index: u64, write: bool) -> Result<PageRef, Errno> {
+        let mut content = self.content()?.lock();
+        let page = content.map(&self.tree, self.lower(), index, write)?;
+        drop(content);
+        if write {
+            self.written();
+        }
+        Ok(page)
+    }
+
+    fn resident(&self, index: u64) -> Option<PageRef> {
+        self.content().ok()?.lock().resident(self.lower(), index)
+    }
+
+    fn path(&self) -> Option<Vec<u8>> {
+        self.last_place()?.path(&crate::file::mount::root()?).ok()
+    }
+
+    fn identity(&self) -> (u64, u64) {
+        (self.tree.device, self.inode)
+    }
+}
