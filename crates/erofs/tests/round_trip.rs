@@ -227,3 +227,37 @@ fn reads_what_mkfs_writes() {
     assert_eq!(link.file_type, FileType::Symlink);
     assert_eq!(image.symlink(&image.inode(link.nid).unwrap()).unwrap(), b"4000");
 }
+
+/// Linux mounts an image, in a mount namespace that ends with the test, and reads what was written.
+#[test]
+fn linux_mounts_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("image");
+    std::fs::write(&path, image_of(&everything())).unwrap();
+    let script = "mount -t erofs -o ro,loop image /mnt 2>/dev/null || { echo unable; exit; }
+        ls -f /mnt/many | wc -l; cksum < /mnt/big; cmp /mnt/big /mnt/many/hard; readlink /mnt/link
+        stat -c '%a %h %t:%T %F' /mnt/many /mnt/big /mnt/null /mnt/disk /mnt/fifo /mnt/socket; umount /mnt";
+    let output =
+        Command::new("unshare").current_dir(&directory).args(["--mount", "sh", "-c", script]).output();
+    let text = output.map(|output| String::from_utf8(output.stdout).unwrap()).unwrap_or_default();
+    if text.is_empty() || text == "unable\n" {
+        println!("skipped: 1 (no right to mount, or no EROFS in the kernel)");
+        return;
+    }
+    let big: Vec<u8> = (0..3_000_000u32).map(|index| (index >> 10) as u8).collect();
+    std::fs::write(&path, big).unwrap();
+    let sum = Command::new("cksum").stdin(std::fs::File::open(&path).unwrap()).output().unwrap().stdout;
+    let sum = String::from_utf8(sum).unwrap();
+    let expected = [
+        "5003",
+        sum.trim(),
+        "many/hard",
+        "1777 2 0:0 directory",
+        "644 3 0:0 regular file",
+        "644 1 1:3 character special file",
+        "644 1 8:0 block special file",
+        "644 1 0:0 fifo",
+        "644 1 0:0 socket",
+    ];
+    assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+}

@@ -1,7 +1,8 @@
-//! Builds the backing file of a guest by hand: `mkimage OUT PROGRAM [HOST-PATH[:GUEST-PATH]]...`, or with a directory
-//! as root `mkimage OUT --root DIRECTORY PROGRAM`, or with Debian packages `mkimage OUT --deb PACKAGE,... PROGRAM`. `--bare` before PROGRAM leaves the base out.
+//! Builds the backing file of a guest by hand: `mkimage OUT PROGRAM [HOST-PATH[:GUEST-PATH]]...`.
 //!
-//! Prints offset and length of the image in the file, as `heddle.image` takes them, and the program's path.
+//! Before PROGRAM, `--bare` leaves the base out, `--root DIRECTORY` takes a directory as it is, and
+//! `--deb PACKAGE,...` takes Debian packages. Prints offset and length of the image in the file, as `heddle.image`
+//! takes them, and the program's path.
 
 use std::error::Error;
 use std::fs::File;

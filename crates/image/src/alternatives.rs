@@ -131,3 +131,97 @@ pub fn install_command(words: &[String], groups: &mut Groups) {
     }
     group.choices.push(choice);
 }
+
+#[cfg(test)]
+mod tests {
+    use heddle_erofs::write::{Attributes, Content};
+
+    use super::*;
+
+    const AWK: &str = "\
+auto
+/usr/bin/awk
+awk.1.gz
+/usr/share/man/man1/awk.1.gz
+nawk
+/usr/bin/nawk
+
+/usr/bin/gawk
+10
+/usr/share/man/man1/gawk.1.gz
+
+/usr/bin/mawk
+5
+/usr/share/man/man1/mawk.1.gz
+/usr/bin/mawk
+
+";
+
+    fn root_with(paths: &[&str]) -> Root {
+        let mut root = Root::default();
+        for path in paths {
+            root.put(Path::new(path), Attributes::root(0o755), Content::Fifo).unwrap();
+        }
+        root
+    }
+
+    fn target(root: &Root, path: &str) -> Option<PathBuf> {
+        root.real_path(Path::new(path))
+    }
+
+    #[test]
+    fn the_best_that_is_there() {
+        let group = parse(AWK).unwrap();
+        assert_eq!(group.choices.len(), 2);
+        assert_eq!(group.choices[0].slaves.len(), 1, "an empty line is no slave");
+        let groups = Groups::from([("awk".to_owned(), group.clone())]);
+
+        let mut root = root_with(&["/usr/bin/mawk"]);
+        install(&mut root, &groups).unwrap();
+        assert_eq!(target(&root, "/usr/bin/awk").unwrap(), Path::new("/usr/bin/mawk"));
+        assert_eq!(target(&root, "/usr/bin/nawk").unwrap(), Path::new("/usr/bin/mawk"));
+        assert!(root.find_link(Path::new("/usr/share/man/man1/awk.1.gz")).is_none());
+
+        let mut root = root_with(&["/usr/bin/mawk", "/usr/bin/gawk"]);
+        install(&mut root, &groups).unwrap();
+        assert_eq!(target(&root, "/usr/bin/awk").unwrap(), Path::new("/usr/bin/gawk"));
+
+        let chosen = Group { chosen: Some("/usr/bin/mawk".into()), ..group };
+        let mut root = root_with(&["/usr/bin/mawk", "/usr/bin/gawk"]);
+        install(&mut root, &Groups::from([("awk".to_owned(), chosen)])).unwrap();
+        assert_eq!(target(&root, "/usr/bin/awk").unwrap(), Path::new("/usr/bin/mawk"));
+
+        let mut root = root_with(&[]);
+        install(&mut root, &groups).unwrap();
+        assert!(root.find_link(Path::new("/usr/bin/awk")).is_none(), "no link to nowhere");
+    }
+
+    #[test]
+    fn of_scripts() {
+        let mut groups = Groups::new();
+        let mut run = |command: &str| {
+            install_command(&command.split(' ').map(str::to_owned).collect::<Vec<_>>(), &mut groups);
+        };
+        run(
+            "update-alternatives --quiet --install /usr/bin/awk awk /usr/bin/gawk 10 --slave /usr/bin/nawk nawk /usr/bin/gawk",
+        );
+        run("/usr/bin/update-alternatives --install /usr/bin/awk awk /usr/bin/mawk 5");
+        run("update-alternatives --remove awk /usr/bin/mawk");
+        run("update-alternatives --install /usr/bin/x ../x /usr/bin/y 1");
+        run("update-alternatives --install /usr/bin/x x /usr/bin/y high");
+        run("echo --install /usr/bin/x x /usr/bin/y 1");
+        assert_eq!(groups.len(), 1);
+        let awk = &groups["awk"];
+        assert_eq!(awk.choices.iter().map(|choice| choice.priority).collect::<Vec<_>>(), [10, 5]);
+        assert_eq!(awk.slave_links["nawk"], Path::new("/usr/bin/nawk"));
+    }
+
+    #[test]
+    fn damage_is_no_group() {
+        for length in 0..AWK.len() - 1 {
+            if let Some(group) = parse(&AWK[..length]) {
+                assert!(group.choices.len() < 3);
+            }
+        }
+    }
+}

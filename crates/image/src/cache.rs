@@ -26,6 +26,9 @@ use crate::{Assembly, Error, ImageRequest, Progress, assemble, key};
 /// Prefix of files that are being written. Their writers hold them locked.
 const TEMPORARY: &str = "tmp-";
 
+/// What the specification of cache directories wants in their tag.
+const CACHE_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n";
+
 /// A directory of images.
 #[derive(Clone, Debug)]
 pub struct Cache {
@@ -247,6 +250,11 @@ impl Cache {
         let path = self.directory.join(name);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
         made.map_err(|error| Error::Cache(path.clone(), error))?;
+        // Backups leave out directories with this file; one that reads holes would be years at it.
+        let tag = self.directory.join("CACHEDIR.TAG");
+        if !tag.exists() {
+            fs::write(&tag, CACHE_TAG).map_err(|error| Error::Cache(tag, error))?;
+        }
         Ok(path)
     }
 

@@ -191,3 +191,107 @@ fn relations(field: &str) -> Vec<Vec<String>> {
     let name = |text: &str| text.trim().split([' ', '(', ':']).next().unwrap_or("").to_owned();
     field.split(',').map(|group| group.split('|').map(name).collect()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUS: &str = "\
+Package: tool
+Status: install ok installed
+Architecture: amd64
+Depends: libtool1 (>= 1.0), missing | mail-agent, perl:any
+Pre-Depends: base
+
+Package: libtool1
+Status: hold ok installed
+Multi-Arch: same
+Architecture: amd64
+Description: a library
+ Package: not-a-field
+
+Package: libtool1
+Status: install ok installed
+Architecture: i386
+
+Package: mailer
+Status: install ok installed
+Architecture: all
+Provides: mail-agent (= 1), other-agent
+Depends: tool
+
+Package: base
+Essential: yes
+Status: install ok installed
+Architecture: amd64
+
+Package: perl-base
+Essential: yes
+Status: install ok installed
+Architecture: amd64
+
+Package: perl
+Status: install ok installed
+Architecture: amd64
+Depends: perl-base (= 5)
+
+Package: removed
+Essential: yes
+Status: deinstall ok config-files
+Architecture: amd64
+";
+
+    fn database() -> (tempfile::TempDir, Database) {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| fs::write(directory.path().join(path), text).unwrap();
+        fs::create_dir(directory.path().join("info")).unwrap();
+        write("status", STATUS);
+        write("info/tool.list", "/.\n/bin\n/bin/tool\n/usr\n/usr/bin\n/usr/bin/helper\n");
+        write("info/libtool1:amd64.list", "/.\n/usr\n/usr/lib\n/usr/lib/libtool.so.1\n");
+        write("info/libtool1:i386.list", "/.\n/wrong\n");
+        write("diversions", "/bin/tool\n/bin/tool.real\nmailer\n/usr/bin/helper\n/usr/bin/h2\ntool\n");
+        let database = Database::open(directory.path(), "amd64").unwrap();
+        (directory, database)
+    }
+
+    fn names(database: &Database, packages: impl IntoIterator<Item = usize>) -> Vec<&str> {
+        packages.into_iter().map(|package| database.name(package)).collect()
+    }
+
+    #[test]
+    fn closures() {
+        let (_directory, database) = database();
+        assert_eq!(names(&database, database.essential()), ["base", "perl-base"]);
+        let tool = database.package("tool").unwrap();
+        let closure = ["tool", "libtool1", "mailer", "base", "perl-base", "perl"];
+        assert_eq!(names(&database, database.closure([tool])), closure);
+        assert_eq!(database.package("other-agent"), database.package("mailer"));
+        assert_eq!(database.package("removed"), None);
+    }
+
+    #[test]
+    fn fuller_packages() {
+        let (_directory, database) = database();
+        let fuller = database.fuller(database.package("perl-base").unwrap());
+        assert_eq!(fuller, database.package("perl"));
+        assert_eq!(database.fuller(database.package("tool").unwrap()), None);
+    }
+
+    #[test]
+    fn files_and_owners() {
+        let (_directory, database) = database();
+        let tool = database.package("tool").unwrap();
+        let files = database.files(tool).unwrap();
+        let expected = ["/bin", "/bin/tool.real", "/usr", "/usr/bin", "/usr/bin/helper"];
+        assert_eq!(files, expected.map(PathBuf::from), "diverted by others only");
+        let library = database.package("libtool1").unwrap();
+        assert_eq!(database.files(library).unwrap().last().unwrap(), Path::new("/usr/lib/libtool.so.1"));
+
+        let owner =
+            |paths: &[&str]| database.owner(&paths.iter().map(PathBuf::from).collect::<Vec<_>>()).unwrap();
+        assert_eq!(owner(&["/usr/bin/tool"]), Some(tool), "as a system with merged /usr spells it");
+        assert_eq!(owner(&["/lib/libtool.so.1"]), Some(library));
+        assert_eq!(owner(&["/nobody's", "/usr/lib/libtool.so.1", "/bin/tool"]), Some(library));
+        assert_eq!(owner(&["/usr/bin/too", "/wrong"]), None);
+    }
+}

@@ -102,13 +102,16 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// Puts everything in and below the host's `from` at `to`.
+    /// Puts everything in and below the host's `from` at `to`; directories of the kernel's own files stay empty.
     pub fn subtree(&mut self, from: &Path, to: &Path) -> Result<(), Error> {
         self.dated = true;
         let mut open = vec![(from.to_owned(), to.to_owned())];
         while let Some((from, to)) = open.pop() {
             self.entry(&from, &to)?;
             if !fs::symlink_metadata(&from).is_ok_and(|metadata| metadata.is_dir()) {
+                continue;
+            }
+            if is_kernels(&from) {
                 continue;
             }
             let entries = match fs::read_dir(&from) {
@@ -190,6 +193,19 @@ pub fn attributes_of(metadata: &Metadata) -> Attributes {
     }
 }
 
+/// Whether a directory's files are the running kernel's own rather than anybody's data: `/proc`, `/sys` and what is
+/// mounted inside them.
+fn is_kernels(directory: &Path) -> bool {
+    const PROC: i64 = 0x9fa0;
+    const SYSFS: i64 = 0x6265_6572;
+    const CGROUP2: i64 = 0x6367_7270;
+    const DEVPTS: i64 = 0x1cd1;
+    rustix::fs::statfs(directory).is_ok_and(|statistics| {
+        let kind: i64 = statistics.f_type;
+        [PROC, SYSFS, CGROUP2, DEVPTS].contains(&kind)
+    })
+}
+
 /// Whether the user may read a file; what everyone may read needs no further question.
 fn readable(path: &Path, metadata: &Metadata) -> bool {
     metadata.mode() & 0o004 != 0 || rustix::fs::access(path, rustix::fs::Access::READ_OK).is_ok()
@@ -199,4 +215,41 @@ fn readable(path: &Path, metadata: &Metadata) -> bool {
 fn device(metadata: &Metadata) -> u32 {
     let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_own_files_stay_out() {
+        assert!(is_kernels(Path::new("/proc")) && is_kernels(Path::new("/proc/self")));
+        assert!(!is_kernels(Path::new("/")) && !is_kernels(&std::env::temp_dir()));
+        let mut root = Root::default();
+        Importer::new(&mut root).subtree(Path::new("/proc"), Path::new("/proc")).unwrap();
+        assert!(root.is_directory(Path::new("/proc")) && root.find(Path::new("/proc/self")).is_none());
+    }
+
+    #[test]
+    fn every_hop_of_a_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = fs::canonicalize(directory.path()).unwrap();
+        fs::create_dir(place.join("real")).unwrap();
+        fs::write(place.join("real/file"), "").unwrap();
+        std::os::unix::fs::symlink("real", place.join("link")).unwrap();
+        std::os::unix::fs::symlink("../link/file", place.join("real/second")).unwrap();
+        let hops = hops(&place.join("link/./second"));
+        let below =
+            hops.iter().filter_map(|hop| hop.strip_prefix(&place).ok()).filter(|hop| *hop != Path::new(""));
+        let expected = ["link", "real", "real/second", "link", "real", "real/file"];
+        assert_eq!(below.collect::<Vec<_>>(), expected.map(Path::new));
+    }
+
+    #[test]
+    fn loops_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("loop");
+        std::os::unix::fs::symlink("loop", &path).unwrap();
+        assert!(hops(&path).len() < 100);
+    }
 }

@@ -115,3 +115,58 @@ fn number(text: &[u8]) -> (i32, &[u8]) {
     let add = |value: i32, digit: &u8| value.wrapping_mul(10).wrapping_add(i32::from(digit - b'0'));
     (digits.iter().fold(0, add), rest)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    const ARCHITECTURE: Architecture = Architecture::X86_64;
+
+    #[test]
+    fn comes_back_in_the_loaders_order() {
+        let names = ["liba.so.1", "liba.so.10", "liba.so.9", "libb.so", "lib", "liba-1.so"];
+        let libraries = names.map(|name| (name.as_bytes().to_vec(), PathBuf::from("/lib").join(name)));
+        let bytes = write(&libraries.clone().into(), ARCHITECTURE);
+        assert_eq!(parse(&bytes, ARCHITECTURE).unwrap(), libraries.into());
+        let position = |name: &str| memchr::memmem::find(&bytes, format!("\0{name}\0").as_bytes());
+        assert!(position("liba.so.10") < position("liba.so.9"), "numbers compare as numbers");
+        assert!(position("liba.so.9") < position("liba.so.1"));
+        assert_eq!(compare(b"libb.so", b"liba.so.10"), Ordering::Greater);
+        assert_eq!(compare(b"lib", b"lib"), Ordering::Equal);
+    }
+
+    #[test]
+    fn damage_is_no_panic() {
+        let libraries = BTreeMap::from([(b"liba.so".to_vec(), PathBuf::from("/lib/liba.so"))]);
+        let bytes = write(&libraries, ARCHITECTURE);
+        for length in 0..bytes.len() {
+            let _ = parse(&bytes[..length], ARCHITECTURE);
+        }
+        for offset in 20..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[offset] = 0xff;
+            let _ = parse(&damaged, ARCHITECTURE);
+        }
+    }
+
+    /// What we read of the host's cache is what ldconfig prints of it.
+    #[test]
+    fn the_hosts_cache() {
+        let printed = Command::new("/sbin/ldconfig").arg("-p").output();
+        let (Ok(bytes), Ok(printed)) = (std::fs::read(PATH), printed) else {
+            println!("skipped: 1 (no loader cache)");
+            return;
+        };
+        let libraries = parse(&bytes, ARCHITECTURE).unwrap();
+        let text = String::from_utf8(printed.stdout).unwrap();
+        let lines = text.lines().filter_map(|line| line.trim().split_once(" (libc6,x86-64) => "));
+        let mut count = 0;
+        for (name, path) in lines {
+            assert!(libraries.contains_key(name.as_bytes()), "{name} => {path}");
+            count += 1;
+        }
+        assert!(count >= libraries.len(), "{count} printed, {} read", libraries.len());
+    }
+}

@@ -93,11 +93,10 @@ pub fn trace(
             _ => return Err(Error::NotExecutable(program)),
         };
         let head = read_head(&found)?;
-        if let Some(line) = head.strip_prefix(b"#!") {
-            let Some((interpreter, argument)) = interpreter_of(line) else {
-                return Err(Error::NotElf(program));
-            };
-            if let Some(name) = program_of_env(&interpreter, &argument) {
+        if let Some(script) = heddle_exec::parse_script(&head) {
+            // Linux takes a relative path from the working directory; scripts that have one mean the root.
+            let interpreter = Path::new("/").join(OsStr::from_bytes(script.interpreter));
+            if let Some(name) = program_of_env(&interpreter, script.argument.unwrap_or_default()) {
                 let found = search(view, &name, path, Path::new("/"));
                 let found = found.map_err(|_| Error::MissingInterpreter(program.clone(), name.into()))?;
                 open.push((found, Some(program.clone())));
@@ -116,15 +115,6 @@ fn read_head(found: &Found) -> Result<Vec<u8>, Error> {
     let mut head = Vec::new();
     let read = Reader::open(&found.source).and_then(|reader| reader.take(SCRIPT_HEAD).read_to_end(&mut head));
     read.map(|_| head).map_err(|error| Error::Read(found.real_path.clone(), error))
-}
-
-/// Interpreter and argument from a script's first line, without the `#!`.
-fn interpreter_of(line: &[u8]) -> Option<(PathBuf, Vec<u8>)> {
-    let line = line.split(|&byte| byte == b'\n').next()?.trim_ascii();
-    let end = line.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(line.len());
-    let (interpreter, argument) = line.split_at(end);
-    let path = Path::new("/").join(OsStr::from_bytes(interpreter));
-    (!interpreter.is_empty()).then(|| (path, argument.trim_ascii().to_vec()))
 }
 
 /// The name of the program that `env` is to start, if the interpreter is `env`.

@@ -42,7 +42,7 @@ fn packages_on_the_base_of_the_archive() {
     let expiry = guest.find("/sbin/unix_chkpwd").unwrap();
     assert_eq!((expiry.mode, expiry.gid), (0o102755, 42), "a group of its own");
     assert!(guest.find("/usr/bin/apt").is_none(), "apt is not Essential");
-    let script = "awk 'BEGIN { print 6 * 7 }'; busybox echo box; ldconfig -p | grep -c libc.so.6; id -un; test -L /bin/sh";
+    let script = "awk 'BEGIN { print 6 * 7 }'; busybox echo box; ldconfig -p | grep -c libc.so.6; id -un";
     if let Some(text) = guest.run(&["/bin/sh", "-ec", script]) {
         assert_eq!(text, "42\nbox\n1\nroot\n");
     }

@@ -14,9 +14,10 @@ use super::stream::Stream;
 use crate::arch::machine;
 use crate::error::Errno;
 use crate::file::terminal::{Terminal, TerminalFile, console};
-use crate::file::{DescriptorTable, File, OpenFile, StatusFlags, setup};
+use crate::file::walk::Walker;
+use crate::file::{DescriptorTable, Directories, File, Kind, OpenFile, StatusFlags, mount};
 use crate::memory::fallible::try_arc;
-use crate::process::{self, ExitStatus, Process, Program};
+use crate::process::{self, Credentials, ExitStatus, Process, Program};
 use crate::time;
 
 /// QEMU reads its sockets 4 KiB at a time and gives each piece a buffer of its own.
@@ -52,7 +53,7 @@ pub async fn run(console: &'static Console) {
 
 async fn start_program(console: &'static Console, payload: &[u8]) -> Result<Arc<Process>, Errno> {
     let start = Start::parse(payload).ok_or(Errno::EINVAL)?;
-    let directories = setup::mount_root(start.directory)?;
+    let directories = directories(start.directory)?;
     let terminal = open_terminal(console, &start)?;
     let program = Program {
         path: copy(start.program)?,
@@ -70,6 +71,20 @@ async fn start_program(console: &'static Console, payload: &[u8]) -> Result<Arc<
         host::send(console.port(port::CONTROL), &started).await;
     }
     Ok(process)
+}
+
+/// The root, and where the program starts.
+fn directories(path: &[u8]) -> Result<Directories, Errno> {
+    let root = mount::root().ok_or(Errno::ENODEV)?;
+    let walker =
+        Walker { credentials: &Credentials::ROOT, root: root.clone(), start: root.clone(), thread: None };
+    let place = walker.find(path)?;
+    if place.entry.node.kind() != Kind::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    let directories = Directories::new(root.clone());
+    directories.set_working(place);
+    Ok(directories)
 }
 
 /// The terminal, if one of the descriptors is connected to it.

@@ -26,6 +26,7 @@ pub mod open;
 pub mod pipe;
 pub mod proc;
 pub mod setup;
+pub mod terminal;
 pub mod tree;
 pub mod walk;
 

@@ -135,8 +135,10 @@ pub fn free_frames() -> usize {
     BUDDY.lock().free() + cached
 }
 
-/// Gives all cached frames back, so that contiguous memory can form.
+/// Gives back everything that is only kept to be quick: empty slabs, cached frames, what other CPUs no longer use.
 pub fn drain_caches() {
+    super::shootdown::drain();
+    super::heap::drain();
     for cache in &CACHES {
         let mut cache = cache.lock();
         let mut buddy = BUDDY.lock();

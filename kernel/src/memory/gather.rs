@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use super::frame::FrameRef;
-use super::table;
+use super::shootdown::{self, Posted};
 use crate::arch::paging::{self, Entry, PAGE_SIZE};
 
 const INLINE: usize = 8;
@@ -24,12 +24,14 @@ pub struct Gather {
     spill: Option<FrameRef>,
     length: usize,
     stale: Range<usize>,
+    /// Whether other CPUs must flush too.
+    everywhere: bool,
 }
 
 impl Gather {
     /// Nothing gathered.
     pub const fn new() -> Self {
-        Self { inline: [0; INLINE], spill: None, length: 0, stale: NOTHING }
+        Self { inline: [0; INLINE], spill: None, length: 0, stale: NOTHING, everywhere: false }
     }
 
     /// Whether nothing is stale and nothing waits for release.
@@ -55,7 +57,19 @@ impl Gather {
 
     /// Marks the translations of some addresses as stale.
     pub fn mark(&mut self, range: Range<usize>) {
+        self.mark_here(range);
+        self.everywhere = true;
+    }
+
+    /// Marks translations as stale of which other CPUs may keep theirs: they only lack a right, and another fault of
+    /// theirs costs less than interrupting them.
+    pub fn mark_here(&mut self, range: Range<usize>) {
         self.stale = self.stale.start.min(range.start)..self.stale.end.max(range.end);
+    }
+
+    /// Whether other CPUs must flush too.
+    pub const fn is_everywhere(&self) -> bool {
+        self.everywhere
     }
 
     /// Takes an entry that was in a table of `level` and covered `range`. There must be room.
@@ -77,11 +91,6 @@ impl Gather {
         self.length += 1;
     }
 
-    /// The addresses whose translations are stale.
-    pub fn stale(&self) -> Range<usize> {
-        self.stale.clone()
-    }
-
     /// Flushes this CPU's stale translations, if `root` is the one in use.
     pub fn flush_here(&self, root: u64) {
         if self.stale.start >= self.stale.end || paging::current_root() != root {
@@ -97,23 +106,20 @@ impl Gather {
         }
     }
 
-    /// Releases everything; no CPU has a stale translation any more.
-    pub fn release(&mut self) {
-        for at in 0..self.length {
-            let word = match at.checked_sub(INLINE) {
-                None => self.inline[at],
-                Some(at) => self.spill.as_ref().map_or(0, |page| {
-                    let mut bytes = [0; 8];
-                    bytes.copy_from_slice(&page.as_bytes()[at * 8..at * 8 + 8]);
-                    u64::from_le_bytes(bytes)
-                }),
-            };
-            let level = (word & 7) as usize;
-            if word != 0 {
-                table::release(word & !7, level);
-            }
-        }
+    /// Releases everything when the CPUs it was posted to have passed.
+    pub fn release(&mut self, posted: Posted) {
+        let spill = self.spill.as_ref();
+        let word = |at: usize| match at.checked_sub(INLINE) {
+            None => self.inline[at],
+            Some(at) => spill.map_or(0, |page| {
+                let mut bytes = [0; 8];
+                bytes.copy_from_slice(&page.as_bytes()[at * 8..at * 8 + 8]);
+                u64::from_le_bytes(bytes)
+            }),
+        };
+        shootdown::release(posted, (0..self.length).map(word));
         self.length = 0;
         self.stale = NOTHING;
+        self.everywhere = false;
     }
 }

@@ -16,6 +16,7 @@ pub mod fallible;
 pub mod frame;
 mod gather;
 pub mod heap;
+pub mod shootdown;
 mod slots;
 pub mod source;
 pub mod space;

@@ -42,6 +42,18 @@ impl Slot {
         start..(start + SLOT_BYTES).min(paging::USER_END)
     }
 
+    /// The slot as a word with the low bits free, for the quarantine.
+    pub fn into_word(self) -> u64 {
+        let number = self.number;
+        core::mem::forget(self);
+        (number as u64) << 3
+    }
+
+    /// The slot of [`Self::into_word`].
+    pub const fn from_word(word: u64) -> Self {
+        Self { number: (word >> 3) as usize }
+    }
+
     /// The slot's number, from 1.
     pub const fn number(&self) -> usize {
         self.number

@@ -10,7 +10,7 @@
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
-use super::Space;
+use super::{Space, shootdown};
 use crate::arch::paging::PAGE_SIZE;
 use crate::arch::user::{self, Stopped};
 
@@ -43,9 +43,25 @@ plain! { u8 i8 u16 i16 u32 i32 u64 i64 usize isize }
 // SAFETY: an array has the padding of its elements, which is none.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
+/// This CPU touches user memory while this exists; other CPUs' flushes wait for its end.
+struct Using;
+
+impl Using {
+    fn begin() -> Self {
+        shootdown::enter();
+        Self
+    }
+}
+
+impl Drop for Using {
+    fn drop(&mut self) {
+        shootdown::leave();
+    }
+}
+
 impl Space {
     /// Checks that `length` bytes from `address` are in this space, and makes this CPU use it.
-    fn prepare(&self, address: usize, length: usize, write: bool) -> Result<(), PageFault> {
+    fn prepare(&self, address: usize, length: usize, write: bool) -> Result<Using, PageFault> {
         let range = self.range();
         let inside = range.start <= address && length <= range.end.saturating_sub(address);
         if !inside && length > 0 {
@@ -53,7 +69,7 @@ impl Space {
             return Err(PageFault { address: first_bad, write });
         }
         self.activate();
-        Ok(())
+        Ok(Using::begin())
     }
 
     /// Reads user memory.
@@ -61,7 +77,7 @@ impl Space {
     /// # Errors
     /// [`PageFault`]: bytes below its address were read.
     pub fn read_bytes(&self, address: usize, bytes: &mut [u8]) -> Result<(), PageFault> {
-        self.prepare(address, bytes.len(), false)?;
+        let _using = self.prepare(address, bytes.len(), false)?;
         // SAFETY: the range is in the lower half (`prepare`), and `bytes` is valid for its length.
         unsafe { user::copy_from(bytes.as_mut_ptr(), address, bytes.len()) }.map_err(fault(false))
     }
@@ -71,7 +87,7 @@ impl Space {
     /// # Errors
     /// [`PageFault`]: bytes below its address were written.
     pub fn write_bytes(&self, address: usize, bytes: &[u8]) -> Result<(), PageFault> {
-        self.prepare(address, bytes.len(), true)?;
+        let _using = self.prepare(address, bytes.len(), true)?;
         // SAFETY: the range is in the lower half (`prepare`), and `bytes` is valid for its length.
         unsafe { user::copy_to(address, bytes.as_ptr(), bytes.len()) }.map_err(fault(true))
     }
@@ -81,7 +97,7 @@ impl Space {
     /// # Errors
     /// [`PageFault`]: bytes below its address were cleared.
     pub fn clear_bytes(&self, address: usize, length: usize) -> Result<(), PageFault> {
-        self.prepare(address, length, true)?;
+        let _using = self.prepare(address, length, true)?;
         // SAFETY: the range is in the lower half (`prepare`).
         unsafe { user::clear(address, length) }.map_err(fault(true))
     }
@@ -92,7 +108,7 @@ impl Space {
     /// [`PageFault`].
     pub fn read<T: Plain>(&self, address: usize) -> Result<T, PageFault> {
         let mut value = MaybeUninit::<T>::zeroed();
-        self.prepare(address, size_of::<T>(), false)?;
+        let _using = self.prepare(address, size_of::<T>(), false)?;
         // SAFETY: the range is in the lower half, and the value has room for its size.
         unsafe { user::copy_from(value.as_mut_ptr().cast(), address, size_of::<T>()) }
             .map_err(fault(false))?;
@@ -105,7 +121,7 @@ impl Space {
     /// # Errors
     /// [`PageFault`]; a part of the value may have been written.
     pub fn write<T: Plain>(&self, address: usize, value: &T) -> Result<(), PageFault> {
-        self.prepare(address, size_of::<T>(), true)?;
+        let _using = self.prepare(address, size_of::<T>(), true)?;
         let bytes = core::ptr::from_ref(value).cast();
         // SAFETY: the range is in the lower half, and a plain value is readable byte by byte.
         unsafe { user::copy_to(address, bytes, size_of::<T>()) }.map_err(fault(true))
@@ -146,7 +162,7 @@ impl Space {
     /// # Errors
     /// [`PageFault`].
     pub fn load_u32(&self, address: usize) -> Result<u32, PageFault> {
-        self.prepare(address & !3, 4, false)?;
+        let _using = self.prepare(address & !3, 4, false)?;
         // SAFETY: aligned, and in the lower half.
         unsafe { user::load(address & !3) }.map_err(fault(false))
     }
@@ -157,7 +173,7 @@ impl Space {
     /// # Errors
     /// [`PageFault`].
     pub fn compare_exchange_u32(&self, address: usize, expected: u32, new: u32) -> Result<u32, PageFault> {
-        self.prepare(address & !3, 4, true)?;
+        let _using = self.prepare(address & !3, 4, true)?;
         // SAFETY: aligned, and in the lower half.
         unsafe { user::compare_exchange(address & !3, expected, new) }.map_err(fault(true))
     }
@@ -167,7 +183,7 @@ impl Space {
     /// # Errors
     /// [`PageFault`].
     pub fn probe_write(&self, address: usize, length: usize) -> Result<(), PageFault> {
-        self.prepare(address, length, true)?;
+        drop(self.prepare(address, length, true)?);
         let mut at = address;
         let end = address.saturating_add(length);
         while at < end {

@@ -62,7 +62,7 @@ pub struct Group {
 
 /// Whether no process of the group has a parent in another group of the same session: nobody could continue it after a
 /// stop, so the terminal's stop signals don't stop it.
-pub(super) fn is_orphaned(process: &Process) -> bool {
+pub fn is_orphaned(process: &Process) -> bool {
     let group = process.group();
     let table = table::lock();
     let has_minder = |member: &Process| {

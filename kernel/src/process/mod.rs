@@ -22,7 +22,7 @@ mod thread_group;
 
 pub use credentials::{Capabilities, Credentials};
 pub use directories::Directories;
-pub use job::{Group, Session, Terminal};
+pub use job::{Group, Session, Terminal, is_orphaned};
 pub use limits::{Limit, Limits, Resource};
 pub use start::{Program, start};
 pub use status::{ExitStatus, RunState};

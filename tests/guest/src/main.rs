@@ -14,6 +14,7 @@ mod memory;
 mod pipe;
 mod poll;
 mod process;
+mod pty;
 mod signal;
 mod socket;
 mod terminal;
@@ -23,7 +24,7 @@ mod time;
 use harness::Test;
 
 fn main() -> std::process::ExitCode {
-    let families: [&[Test]; 10] = [
+    let families: [&[Test]; 11] = [
         process::TESTS,
         signal::TESTS,
         pipe::TESTS,
@@ -34,6 +35,7 @@ fn main() -> std::process::ExitCode {
         poll::TESTS,
         socket::TESTS,
         terminal::TESTS,
+        pty::TESTS,
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(role) = arguments.first().and_then(|first| first.strip_prefix("--as=")) {

@@ -36,6 +36,7 @@ pub fn start_others() {
 /// Interrupts are off before and after; one that arrived since they were switched off ends the wait at once, so a
 /// caller that has just seen its queues empty loses no wake.
 pub fn idle() {
+    crate::memory::shootdown::before_idle();
     // SAFETY: `sti` takes effect after the next instruction, so nothing comes between it and `hlt`; the handlers
     // that run meanwhile keep every register (trap.s) and touch only atomics.
     unsafe { asm!("sti", "hlt", "cli", options(nostack)) };

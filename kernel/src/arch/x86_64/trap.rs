@@ -14,6 +14,7 @@ use linux_raw_sys::general as linux;
 use super::context::{self, UserContext};
 use super::{descriptor, interrupt, local, user};
 use crate::arch::SignalCause;
+use crate::memory::shootdown;
 
 global_asm!(
     include_str!("trap.s"),
@@ -82,14 +83,17 @@ pub fn enter_user(context: &mut UserContext) -> Trap {
         return Trap::Exception { vector: VECTOR_PROTECTION as u8, code: 0 };
     }
     load_bases(context);
+    shootdown::enter();
     // SAFETY: the context is exclusively borrowed, mapped in the kernel half of every root and sanitized, so the
     // entries may store the program's registers through it and the return to user mode cannot fault in the kernel.
     // User code cannot touch kernel memory.
     unsafe { heddle_enter_user(context) };
+    let address = if context.vector == VECTOR_PAGE_FAULT { fault_address() } else { 0 };
+    shootdown::leave();
     match context.vector {
         context::SYSCALL_VECTOR => Trap::SystemCall,
         VECTOR_PAGE_FAULT => Trap::PageFault {
-            address: fault_address(),
+            address,
             write: context.error & 2 != 0,
             execute: context.error & 16 != 0,
             present: context.error & 1 != 0,

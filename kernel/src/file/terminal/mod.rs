@@ -19,9 +19,9 @@ mod state;
 
 use alloc::sync::Arc;
 
-use super::File;
 use super::devices;
-use super::node::{Opening, device_number};
+use super::node::{Contents, Opening, device_number};
+use super::{File, Kind};
 use crate::error::Errno;
 use crate::process::Thread;
 
@@ -36,10 +36,10 @@ const MINOR_MASTER: u32 = 2;
 /// Major number of pseudoterminals.
 const MAJOR_PTY: u32 = 136;
 
-/// Makes the device nodes work.
+/// Makes the device nodes, and makes them work; `/dev` has to be there.
 ///
 /// # Errors
-/// `ENOMEM`.
+/// `ENOMEM`, or those of mknod(2).
 pub fn register() -> Result<(), Errno> {
     devices::register(MAJOR, MINOR_CONTROLLING..=MINOR_MASTER, |minor, opening| match minor {
         MINOR_CONTROLLING => open_controlling(opening),
@@ -48,7 +48,17 @@ pub fn register() -> Result<(), Errno> {
     })?;
     devices::register(MAJOR_PTY, 0..=pty::LIMIT as u32 - 1, |number, opening| {
         open(&pty::find(number)?, opening.thread, opening.flags_of_call)
-    })
+    })?;
+    let nodes = [
+        (&b"tty"[..], MINOR_CONTROLLING, 0o666),
+        (b"console", MINOR_CONSOLE, 0o600),
+        (b"ptmx", MINOR_MASTER, 0o666),
+    ];
+    for (name, minor, permissions) in nodes {
+        let device = device_number(MAJOR, minor);
+        devices::publish(name, permissions, Contents::Device(Kind::Character, device))?;
+    }
+    Ok(())
 }
 
 /// `/dev/tty`: the controlling terminal of whoever opens it.
@@ -59,7 +69,11 @@ fn open_controlling(opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
 
 /// Opens a terminal on its program's side, with the flags of open(2). It becomes the controlling terminal of a session
 /// leader that has none, unless the flags say no.
-fn open(terminal: &Arc<Terminal>, thread: Option<&Arc<Thread>>, flags: u32) -> Result<Arc<dyn File>, Errno> {
+fn open(
+    terminal: &Arc<Terminal>,
+    thread: Option<&Arc<Thread>>,
+    flags: u32,
+) -> Result<Arc<dyn File>, Errno> {
     use linux_raw_sys::general::{CAP_SYS_ADMIN, O_NOCTTY, O_WRONLY};
     let is_root = thread.is_none_or(|thread| thread.credentials().is_capable(CAP_SYS_ADMIN));
     if terminal.state.lock().exclusive && !is_root {
