@@ -8,8 +8,8 @@ mod linux_archive;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use heddle_image::Image;
 
-use crate::image::RootImage;
 use crate::machine::Configuration;
 
 /// Bytes in a mebibyte, the unit of `--memory`.
@@ -58,7 +58,7 @@ pub struct Choices {
 ///
 /// # Errors
 /// If the kernel is missing and cannot be had, or the choices contradict each other.
-pub fn configure(choices: &Choices, image: &RootImage) -> Result<Configuration> {
+pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     match choices.kernel {
         Kernel::Heddle => heddle::configure(choices, image),
         Kernel::Linux => linux::configure(choices, image),

@@ -5,9 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use heddle_abi::control::WindowSize;
 use rustix::process::getpgrp;
-use rustix::termios::{
-    OptionalActions, OutputModes, Termios, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr,
-};
+use rustix::termios::{OptionalActions, OutputModes, Termios, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr};
 
 /// The terminal that the program's input comes from. Dropping it restores the terminal.
 #[derive(Debug)]

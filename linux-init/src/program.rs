@@ -39,12 +39,8 @@ impl Terminal {
     /// Sets the size; the foreground process group hears of it.
     pub fn resize(&self, window: WindowSize) -> io::Result<()> {
         let clamp = |value: u32| u16::try_from(value).unwrap_or(u16::MAX);
-        let size = Winsize {
-            ws_row: clamp(window.rows),
-            ws_col: clamp(window.columns),
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
+        let size =
+            Winsize { ws_row: clamp(window.rows), ws_col: clamp(window.columns), ws_xpixel: 0, ws_ypixel: 0 };
         Ok(tcsetwinsize(&self.master, size)?)
     }
 }
@@ -99,10 +95,7 @@ pub fn spawn(start: &Start<'_>) -> Result<Program, NotStarted> {
     Ok(Program {
         pid: Pid::from_child(&child),
         stdin: own(child.stdin.take().map(OwnedFd::from))?,
-        outputs: [
-            own(child.stdout.take().map(OwnedFd::from))?,
-            own(child.stderr.take().map(OwnedFd::from))?,
-        ],
+        outputs: [own(child.stdout.take().map(OwnedFd::from))?, own(child.stderr.take().map(OwnedFd::from))?],
         terminal,
     })
 }

@@ -13,7 +13,8 @@ const NEW_ROOT: &str = "/root";
 fn mount_at(source: &str, target: &str, kind: &str, flags: MountFlags, data: &str) -> Result<()> {
     std::fs::create_dir_all(target).with_context(|| format!("creating {target}"))?;
     let data = std::ffi::CString::new(data)?;
-    mount(source, target, kind, flags, data.as_c_str()).with_context(|| format!("mounting {kind} at {target}"))
+    mount(source, target, kind, flags, data.as_c_str())
+        .with_context(|| format!("mounting {kind} at {target}"))
 }
 
 /// Mounts what the search for devices needs.

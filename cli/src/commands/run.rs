@@ -50,6 +50,9 @@ pub struct Options {
     /// Stop before the kernel's first instruction and wait for a debugger.
     #[arg(long)]
     pub gdb: bool,
+    /// What the root is made of.
+    #[command(flatten)]
+    pub image: image::Options,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM ARGS")]
     pub program: Vec<OsString>,
@@ -61,7 +64,13 @@ pub struct Options {
 /// Whatever keeps the program from being run; the status is [`STATUS_TOOL_FAILED`] then.
 pub fn execute(options: &Options) -> Result<u8> {
     let program = options.program.first().context("no program")?;
-    let image = image::prepare(&program.to_string_lossy())?;
+    let image = match image::prepare(&options.image, program) {
+        Ok(image) => image,
+        Err(error) => {
+            eprintln!("heddle: {error}");
+            return Ok(error.exit_status());
+        }
+    };
     let choices = Choices {
         kernel: options.kernel,
         processors: options.smp,
@@ -82,7 +91,7 @@ pub fn execute(options: &Options) -> Result<u8> {
     }
     let (mut machine, ports) = Machine::start(&configuration, &log)?;
     let program = Program {
-        path: image.program.clone(),
+        path: image.program.clone().into_os_string().into_vec(),
         directory: OsString::from(&options.directory).into_vec(),
         arguments: options.program.iter().map(|argument| argument.clone().into_vec()).collect(),
         environment: environment(&options.environment)?,
@@ -114,9 +123,7 @@ fn finish(report: &Report, program: &OsString, crash: impl Fn() -> crash::Crash)
             eprintln!("heddle: {}: {}", program.display(), std::io::Error::from(errno));
             if errno == Errno::NOENT { STATUS_NOT_FOUND } else { STATUS_NOT_EXECUTABLE }
         }
-        End::Interrupted(signal) => {
-            STATUS_SIGNAL_BASE.saturating_add(small(signal.as_raw().cast_unsigned()))
-        }
+        End::Interrupted(signal) => STATUS_SIGNAL_BASE.saturating_add(small(signal.as_raw().cast_unsigned())),
         End::Machine(_) | End::Stuck => {
             let crash = crash();
             for line in &crash.lines {
@@ -157,6 +164,7 @@ fn environment(settings: &[OsString]) -> Result<Vec<Vec<u8>>> {
 
 /// A TCP port that was free a moment ago.
 fn free_port() -> Result<u16> {
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).context("finding a port for the debugger")?;
+    let listener =
+        std::net::TcpListener::bind(("127.0.0.1", 0)).context("finding a port for the debugger")?;
     Ok(listener.local_addr().context("finding a port for the debugger")?.port())
 }

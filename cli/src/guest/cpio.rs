@@ -46,21 +46,8 @@ impl<W: Write> Archive<W> {
         self.entries += 1;
         let links = if mode & TYPE_DIRECTORY != 0 { 2 } else { 1 };
         let (user, group, time, check) = (0, 0, 0, 0);
-        let fields = [
-            self.entries,
-            mode,
-            user,
-            group,
-            links,
-            time,
-            size,
-            0,
-            0,
-            device.0,
-            device.1,
-            name_bytes,
-            check,
-        ];
+        let fields =
+            [self.entries, mode, user, group, links, time, size, 0, 0, device.0, device.1, name_bytes, check];
         let mut header = String::from(MAGIC);
         for field in fields {
             header.push_str(&format!("{field:08x}"));

@@ -1,15 +1,14 @@
 //! Heddle's kernel: the root image lies in guest memory, in place.
 
 use std::fmt::Write;
-use std::fs::File;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use heddle_abi::boot::{KEY_IMAGE, KEY_MEMORY, KEY_NOW, KEY_STRACE, KEY_TSC};
+use heddle_image::Image;
 
 use super::{Choices, MIB};
-use crate::image::RootImage;
 use crate::machine::{Clock, Configuration, Memory};
 use crate::{paths, tsc};
 
@@ -43,7 +42,7 @@ fn lay_out(offset: u64, length: u64, memory_bytes: u64) -> Result<(u64, u64)> {
 }
 
 /// The machine for Heddle.
-pub fn configure(choices: &Choices, image: &RootImage) -> Result<Configuration> {
+pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     let kernel = kernel()?;
     if !kernel.is_file() {
         bail!("no kernel at {}: start this tool by ./heddle, which builds it", kernel.display());
@@ -51,14 +50,15 @@ pub fn configure(choices: &Choices, image: &RootImage) -> Result<Configuration> 
     if choices.memory_bytes < MEMORY_MIN_BYTES {
         bail!("--memory: Heddle needs {} MiB at least", MEMORY_MIN_BYTES / MIB);
     }
-    let (address, size_bytes) = lay_out(image.offset_bytes, image.length_bytes, choices.memory_bytes)?;
-    extend(image, size_bytes)?;
+    let (address, size_bytes) = lay_out(image.offset, image.length, choices.memory_bytes)?;
+    let file_bytes = image.file().metadata().context("the root image's file")?.len();
+    if size_bytes > file_bytes {
+        bail!("--memory: {} MiB is more than a machine can have", choices.memory_bytes / MIB);
+    }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock")?.as_nanos();
     let memory = choices.memory_bytes;
-    let mut command_line = format!(
-        "{KEY_IMAGE}={address:#x},{:#x} {KEY_MEMORY}={memory} {KEY_NOW}={now}",
-        image.length_bytes
-    );
+    let mut command_line =
+        format!("{KEY_IMAGE}={address:#x},{:#x} {KEY_MEMORY}={memory} {KEY_NOW}={now}", image.length);
     if choices.clock == Clock::Host
         && let Some(hertz) = tsc::frequency_hz(&paths::cache()?)?
     {
@@ -79,17 +79,6 @@ pub fn configure(choices: &Choices, image: &RootImage) -> Result<Configuration> 
         clock: choices.clock,
         debugger_port: choices.debugger_port,
     })
-}
-
-/// Makes the file as long as the machine's memory; the new part is a hole.
-fn extend(image: &RootImage, size_bytes: u64) -> Result<()> {
-    let grow = || -> std::io::Result<()> {
-        if std::fs::metadata(&image.path)?.len() < size_bytes {
-            File::options().write(true).open(&image.path)?.set_len(size_bytes)?;
-        }
-        Ok(())
-    };
-    grow().with_context(|| format!("extending {}", image.path.display()))
 }
 
 #[cfg(test)]

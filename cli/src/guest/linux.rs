@@ -8,19 +8,20 @@ use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
+use heddle_image::Image;
 
 use super::cpio::Archive;
 use super::linux_archive::{Modules, unpack_kernel};
 use super::{Choices, MIB};
 use crate::cache::Lock;
-use crate::image::RootImage;
 use crate::machine::{Clock, Configuration, Memory, Root};
 use crate::{paths, tsc};
 
 /// Debian's package that depends on the current kernel's.
 const META_PACKAGE: &str = "linux-image-amd64";
 /// What the machine's devices and the root's file systems need. `erofs` asks for `crc32c` without saying so.
-const MODULES: [&str; 6] = ["virtio_mmio", "virtio_console", "virtio_blk", "crc32c_generic", "erofs", "overlay"];
+const MODULES: [&str; 6] =
+    ["virtio_mmio", "virtio_console", "virtio_blk", "crc32c_generic", "erofs", "overlay"];
 /// Where in the package those, and what they depend on, are.
 const MODULE_FOLDERS: [&str; 7] = [
     "*/kernel/drivers/virtio/*",
@@ -37,7 +38,7 @@ const INIT_SOURCES: [&str; 4] = ["linux-init", "crates/streams", "crates/abi", "
 const MEMORY_MIN_BYTES: u64 = 96 * MIB;
 
 /// The machine for Linux.
-pub fn configure(choices: &Choices, image: &RootImage) -> Result<Configuration> {
+pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     if choices.strace {
         bail!("--strace works with Heddle's kernel only; in a Linux guest run strace itself");
     }
@@ -62,11 +63,7 @@ pub fn configure(choices: &Choices, image: &RootImage) -> Result<Configuration> 
         command_line,
         initramfs: Some(initramfs),
         memory: Memory::Plain { size_bytes: choices.memory_bytes },
-        root: Some(Root {
-            path: image.path.clone(),
-            offset_bytes: image.offset_bytes,
-            length_bytes: image.length_bytes,
-        }),
+        root: Some(Root { path: image.path.clone(), offset_bytes: image.offset, length_bytes: image.length }),
         processors: choices.processors,
         acpi: true,
         serial_log: true,
@@ -142,7 +139,8 @@ fn unpack_package(package: &str, scratch: &Path, target: &Path) -> Result<PathBu
         .current_dir(&unpacked)
         .stdin(contents))?;
     unpacking.wait()?;
-    let image = find(&unpacked.join("boot"), |name| name.starts_with("vmlinuz")).context("no kernel in it")?;
+    let image =
+        find(&unpacked.join("boot"), |name| name.starts_with("vmlinuz")).context("no kernel in it")?;
     std::fs::write(done.join("vmlinux"), unpack_kernel(&std::fs::read(image)?)?)?;
     let modules = Modules::below(&unpacked)?.in_load_order(&MODULES)?;
     for (number, (name, contents)) in (0..).zip(modules) {

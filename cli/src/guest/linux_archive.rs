@@ -27,8 +27,10 @@ pub fn unpack_kernel(image: &[u8]) -> Result<Vec<u8>> {
         &sectors => usize::from(sectors),
     };
     let start = (setup + 1) * SECTOR_BYTES + word(OFFSET_PAYLOAD)?;
-    let payload =
-        image.get(start..).and_then(|rest| rest.get(..word(OFFSET_PAYLOAD_LENGTH).ok()?)).context("cut off")?;
+    let payload = image
+        .get(start..)
+        .and_then(|rest| rest.get(..word(OFFSET_PAYLOAD_LENGTH).ok()?))
+        .context("cut off")?;
     let kernel = unpack(payload).context("unpacking the kernel")?;
     if !kernel.starts_with(b"\x7fELF") {
         bail!("the kernel is packed in an unknown way");
