@@ -10,7 +10,6 @@ use crate::arch::paging::{self, Entry, PAGE_SIZE};
 use crate::error::Errno;
 use crate::memory::counters::{self, count};
 use crate::memory::gather::Gather;
-use crate::memory::shootdown;
 use crate::memory::source::Object;
 use crate::memory::table::rights;
 use crate::memory::user::PageFault;
@@ -73,11 +72,10 @@ impl Space {
             Ok(range) => range,
             Err(error) => return Some(Err(error)),
         };
-        // A store may replace a page that another CPU reads: it would have to be waited for.
-        if access.write && shootdown::is_elsewhere(self.identity()) {
-            return None;
-        }
-        let _guard = self.lock.try_lock(range.clone())?;
+        let _guard = match self.lock.try_lock(range.clone()) {
+            Ok(guard) => guard?,
+            Err(error) => return Some(Err(error.into())),
+        };
         let mut gather = Gather::new();
         let result = self.resolve(address, access, &range, &mut gather);
         self.finish_now(&mut gather);
@@ -93,7 +91,7 @@ impl Space {
             return result;
         }
         let range = self.fault_range(address, access)?;
-        let _guard = self.lock.lock(range.clone()).await;
+        let _guard = self.lock.lock(range.clone()).await?;
         let mut gather = Gather::new();
         let result = self.resolve(address, access, &range, &mut gather);
         self.finish(&mut gather).await;
@@ -144,7 +142,7 @@ impl Space {
         let usable = old.is_present() && !old.is_hidden();
         if usable && (!access.write || old.is_writable()) && (!access.execute || old.is_executable()) {
             // Another thread was faster, or this CPU had a stale translation.
-            gather.mark_here(page..page + PAGE_SIZE);
+            gather.mark(page..page + PAGE_SIZE);
             return Ok(());
         }
         count(&counters::FAULTS);
@@ -152,7 +150,7 @@ impl Space {
         leaf.replace(new);
         if old.is_present() {
             if new.physical() == old.physical() {
-                gather.mark_here(page..page + PAGE_SIZE);
+                gather.mark(page..page + PAGE_SIZE);
             } else {
                 gather.take(old, 0, page..page + PAGE_SIZE);
             }

@@ -31,7 +31,6 @@ use super::counters::{self, count};
 use super::fallible::try_arc;
 use super::gather::Gather;
 use super::heap;
-use super::shootdown::{self, Posted, TAG_ROOT, TAG_SLOT, Users};
 use super::slots::{SLOT_BYTES, Slot};
 use super::source::Object;
 use super::table::Root;
@@ -51,6 +50,8 @@ const LOWEST_ADDRESS: usize = 0x1_0000;
 const STACK_GUARD_BYTES: usize = 1 << 20;
 /// Slots kept free below the top of the stack for its growth.
 const STACK_MAX_BYTES: usize = 64 << 20;
+
+pub(super) use lock::drain as drain_locks;
 
 /// How a space relates to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,15 +91,12 @@ pub struct Space {
     /// All addresses that may be mapped.
     start: AtomicUsize,
     end: AtomicUsize,
-    users: Users,
     lock: SpaceLock,
     state: SpinLock<State>,
 }
 
 /// Prepares the shared space.
 pub(super) fn initialize() {
-    // Made while memory is certain to be there.
-    let _ = Space::none();
     if boot::is(KEY_ISOLATION, "private") {
         ::log::info!("isolation: every program has its own page table");
     }
@@ -136,36 +134,11 @@ impl Space {
             stack_limit: AtomicUsize::new(8 << 20),
             start: AtomicUsize::new(range.start),
             end: AtomicUsize::new(range.end),
-            users: Users::default(),
-            lock: SpaceLock::default(),
+            lock: SpaceLock::new(),
             state: SpinLock::new(state),
         };
         // On failure the space is dropped, and with it the slot or root.
         try_arc(space)
-    }
-
-    /// A space in which nothing can be mapped: for threads that have given theirs up.
-    #[must_use]
-    pub fn none() -> Arc<Self> {
-        static NONE: spin::Once<Arc<Space>> = spin::Once::new();
-        let none = || {
-            Arc::new(Self {
-                root: AtomicU64::new(paging::shared_root()),
-                stack_limit: AtomicUsize::new(0),
-                start: AtomicUsize::new(0),
-                end: AtomicUsize::new(0),
-                users: Users::default(),
-                lock: SpaceLock::default(),
-                state: SpinLock::new(State {
-                    mappings: Mappings::new(),
-                    layout: Layout { image_base: 0, mmap_top: 0, stack_top: 0 },
-                    window: 0..0,
-                    brk: 0..0,
-                    slot: None,
-                }),
-            })
-        };
-        NONE.call_once(none).clone()
     }
 
     /// The addresses that can be mapped.
@@ -201,48 +174,33 @@ impl Space {
         Root(self.root.load(Ordering::Acquire))
     }
 
-    fn identity(&self) -> usize {
-        core::ptr::from_ref(self) as usize
-    }
-
     /// Makes this CPU use the space. Cheap if it does, or if the space shares its page table with the one in use.
     pub fn activate(&self) {
         let root = self.root();
         if paging::current_root() != root.0 {
             count(&counters::ROOT_CHANGES);
+            // SAFETY argument in `load`: the root lives as long as the space.
             self.load(root);
         }
-        shootdown::activated(self.identity(), &self.users);
     }
 
     #[allow(unsafe_code, reason = "loads a page-table root")]
     fn load(&self, root: Root) {
-        // SAFETY: the root has the kernel's half (`Root::new`), and is not released while a CPU has it loaded.
+        // SAFETY: the root has the kernel's half (`Root::new`), and `Drop` loads another one before it destroys it.
         unsafe { paging::load_root(root.0) };
     }
 
-    /// Flushes what `gather` names wherever it may be cached, waits until no CPU runs this space with old translations,
-    /// and releases what was taken out.
+    /// Flushes what `gather` names, wherever it may be cached, then releases what it holds.
     async fn finish(&self, gather: &mut Gather) {
-        if gather.is_empty() {
-            return;
-        }
-        let posted = self.flush(gather);
-        posted.seen_in(self.identity()).await;
-        gather.release(posted);
+        self.finish_now(gather);
     }
 
-    /// The same without the wait, where no CPU that runs this space can have got a wrong translation.
+    /// The same, without waiting for other CPUs.
     fn finish_now(&self, gather: &mut Gather) {
         if !gather.is_empty() {
-            let posted = self.flush(gather);
-            gather.release(posted);
+            gather.flush_here(self.root().0);
+            gather.release();
         }
-    }
-
-    fn flush(&self, gather: &Gather) -> Posted {
-        gather.flush_here(self.root().0);
-        if gather.is_everywhere() { shootdown::post(&self.users) } else { Posted::NOBODY }
     }
 
     /// Whether `range` is whole pages of this space.
@@ -257,7 +215,7 @@ impl Space {
     /// Gives the space a root of its own, with everything at its address; other threads of the process take it over
     /// when they run next.
     async fn leave_shared(&self) -> Result<(), Errno> {
-        let _guard = self.lock.lock(self.range()).await;
+        let _guard = self.lock.lock(self.range()).await?;
         if !self.is_shared() {
             return Ok(());
         }
@@ -270,16 +228,14 @@ impl Space {
             return Err(error);
         }
         self.root.store(new.0, Ordering::Release);
-        count(&counters::ROOT_CHANGES);
         if paging::current_root() == old.0 {
             self.load(new);
         }
+        count(&counters::ROOT_CHANGES);
         self.start.store(LOWEST_ADDRESS, Ordering::Relaxed);
         self.end.store(paging::USER_END, Ordering::Relaxed);
-        let posted = shootdown::post(&self.users);
-        posted.seen_in(self.identity()).await;
         let slot = self.state.lock().slot.take();
-        shootdown::release(posted, slot.into_iter().map(|slot| slot.into_word() | TAG_SLOT));
+        drop(slot);
         Ok(())
     }
 }
@@ -287,31 +243,25 @@ impl Space {
 impl Drop for Space {
     fn drop(&mut self) {
         let root = self.root();
-        shootdown::drain();
-        if !self.is_shared() {
+        if self.is_shared() {
+            let mut gather = Gather::new();
+            let range = self.range();
+            let mut at = range.start;
+            // Whole tables go at once, so that this is a few steps; it copies nothing, and cannot fail.
+            while at < range.end {
+                match root.remove(at..range.start + SLOT_BYTES, &mut gather) {
+                    Ok(reached) => at = reached,
+                    Err(_) => break,
+                }
+                count(&counters::FLUSH_EXIT);
+                self.finish_now(&mut gather);
+            }
+        } else {
             if paging::current_root() == root.0 {
-                shootdown::load_shared();
+                self.load(Root(paging::shared_root()));
             }
-            shootdown::release(Posted::NOBODY, core::iter::once(root.0 | TAG_ROOT));
-            return;
+            root.destroy();
         }
-        let Some(slot) = self.state.get_mut().slot.take() else { return };
-        let mut gather = Gather::new();
-        let range = slot.range();
-        let end = range.start + SLOT_BYTES;
-        let mut at = range.start;
-        let mut posted = Posted::NOBODY;
-        // Whole tables go at once, so that this is a few steps; it copies nothing, and cannot fail.
-        while at < end {
-            match root.remove(at..end, &mut gather) {
-                Ok(reached) => at = reached,
-                Err(_) => break,
-            }
-            count(&counters::FLUSH_EXIT);
-            posted = self.flush(&gather);
-            gather.release(posted);
-        }
-        shootdown::release(posted, core::iter::once(slot.into_word() | TAG_SLOT));
     }
 }
 
