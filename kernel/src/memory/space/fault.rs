@@ -10,6 +10,7 @@ use crate::arch::paging::{self, Entry, PAGE_SIZE};
 use crate::error::Errno;
 use crate::memory::counters::{self, count};
 use crate::memory::gather::Gather;
+use crate::memory::shootdown;
 use crate::memory::source::Object;
 use crate::memory::table::rights;
 use crate::memory::user::PageFault;
@@ -72,6 +73,10 @@ impl Space {
             Ok(range) => range,
             Err(error) => return Some(Err(error)),
         };
+        // A store may replace a page that another CPU reads: it would have to be waited for.
+        if access.write && shootdown::is_elsewhere(self.identity()) {
+            return None;
+        }
         let _guard = match self.lock.try_lock(range.clone()) {
             Ok(guard) => guard?,
             Err(error) => return Some(Err(error.into())),
@@ -142,7 +147,7 @@ impl Space {
         let usable = old.is_present() && !old.is_hidden();
         if usable && (!access.write || old.is_writable()) && (!access.execute || old.is_executable()) {
             // Another thread was faster, or this CPU had a stale translation.
-            gather.mark(page..page + PAGE_SIZE);
+            gather.mark_here(page..page + PAGE_SIZE);
             return Ok(());
         }
         count(&counters::FAULTS);
@@ -150,7 +155,7 @@ impl Space {
         leaf.replace(new);
         if old.is_present() {
             if new.physical() == old.physical() {
-                gather.mark(page..page + PAGE_SIZE);
+                gather.mark_here(page..page + PAGE_SIZE);
             } else {
                 gather.take(old, 0, page..page + PAGE_SIZE);
             }

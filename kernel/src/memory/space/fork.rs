@@ -9,7 +9,9 @@ use crate::arch::paging;
 use crate::error::Errno;
 use crate::memory::counters::{self, count};
 use crate::memory::fallible::try_arc;
+use crate::memory::gather::Gather;
 use crate::memory::heap;
+use crate::memory::shootdown::Users;
 use crate::memory::source::Object;
 use crate::memory::table::Root;
 use crate::sync::SpinLock;
@@ -26,12 +28,12 @@ impl Space {
         let range = self.range();
         let _guard = self.lock.lock(range.clone()).await?;
         let child = self.empty_child()?;
-        let shared = self.root().share_with(child.root(), range);
+        let shared = self.root().share_with(child.root(), range.clone());
         // Even after a failure: some of this space's tables may be read-only now.
-        if paging::current_root() == self.root().0 {
-            count(&counters::FLUSH_FORK);
-            paging::flush_all();
-        }
+        let mut gather = Gather::new();
+        gather.mark(range);
+        count(&counters::FLUSH_FORK);
+        self.finish(&mut gather).await;
         shared?;
         child.drop_what_is_not_inherited().await?;
         Ok(child)
@@ -53,6 +55,7 @@ impl Space {
             stack_limit: AtomicUsize::new(self.stack_limit.load(Ordering::Relaxed)),
             start: AtomicUsize::new(LOWEST_ADDRESS),
             end: AtomicUsize::new(paging::USER_END),
+            users: Users::default(),
             lock: SpaceLock::new(),
             state: SpinLock::new(state),
         })

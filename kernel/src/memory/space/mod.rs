@@ -31,6 +31,7 @@ use super::counters::{self, count};
 use super::fallible::try_arc;
 use super::gather::Gather;
 use super::heap;
+use super::shootdown::{self, Posted, TAG_ROOT, TAG_SLOT, Users};
 use super::slots::{SLOT_BYTES, Slot};
 use super::source::Object;
 use super::table::Root;
@@ -91,12 +92,16 @@ pub struct Space {
     /// All addresses that may be mapped.
     start: AtomicUsize,
     end: AtomicUsize,
+    users: Users,
     lock: SpaceLock,
     state: SpinLock<State>,
 }
 
 /// Prepares the shared space.
 pub(super) fn initialize() {
+    lock::initialize();
+    // Made while memory is certain to be there.
+    let _ = Space::none();
     if boot::is(KEY_ISOLATION, "private") {
         ::log::info!("isolation: every program has its own page table");
     }
@@ -134,11 +139,36 @@ impl Space {
             stack_limit: AtomicUsize::new(8 << 20),
             start: AtomicUsize::new(range.start),
             end: AtomicUsize::new(range.end),
+            users: Users::default(),
             lock: SpaceLock::new(),
             state: SpinLock::new(state),
         };
         // On failure the space is dropped, and with it the slot or root.
         try_arc(space)
+    }
+
+    /// A space in which nothing can be mapped: for threads that have given theirs up.
+    #[must_use]
+    pub fn none() -> Arc<Self> {
+        static NONE: spin::Once<Arc<Space>> = spin::Once::new();
+        let none = || {
+            Arc::new(Self {
+                root: AtomicU64::new(paging::shared_root()),
+                stack_limit: AtomicUsize::new(0),
+                start: AtomicUsize::new(0),
+                end: AtomicUsize::new(0),
+                users: Users::default(),
+                lock: SpaceLock::new(),
+                state: SpinLock::new(State {
+                    mappings: Mappings::new(),
+                    layout: Layout { image_base: 0, mmap_top: 0, stack_top: 0 },
+                    window: 0..0,
+                    brk: 0..0,
+                    slot: None,
+                }),
+            })
+        };
+        NONE.call_once(none).clone()
     }
 
     /// The addresses that can be mapped.
@@ -174,33 +204,48 @@ impl Space {
         Root(self.root.load(Ordering::Acquire))
     }
 
+    fn identity(&self) -> usize {
+        core::ptr::from_ref(self) as usize
+    }
+
     /// Makes this CPU use the space. Cheap if it does, or if the space shares its page table with the one in use.
     pub fn activate(&self) {
         let root = self.root();
         if paging::current_root() != root.0 {
             count(&counters::ROOT_CHANGES);
-            // SAFETY argument in `load`: the root lives as long as the space.
             self.load(root);
         }
+        shootdown::activated(self.identity(), &self.users);
     }
 
     #[allow(unsafe_code, reason = "loads a page-table root")]
     fn load(&self, root: Root) {
-        // SAFETY: the root has the kernel's half (`Root::new`), and `Drop` loads another one before it destroys it.
+        // SAFETY: the root has the kernel's half (`Root::new`), and is not released while a CPU has it loaded.
         unsafe { paging::load_root(root.0) };
     }
 
-    /// Flushes what `gather` names, wherever it may be cached, then releases what it holds.
+    /// Flushes what `gather` names wherever it may be cached, waits until no CPU runs this space with old translations,
+    /// and releases what was taken out.
     async fn finish(&self, gather: &mut Gather) {
-        self.finish_now(gather);
+        if gather.is_empty() {
+            return;
+        }
+        let posted = self.flush(gather);
+        posted.seen_in(self.identity()).await;
+        gather.release(posted);
     }
 
-    /// The same, without waiting for other CPUs.
+    /// The same without the wait, where no CPU that runs this space can have got a wrong translation.
     fn finish_now(&self, gather: &mut Gather) {
         if !gather.is_empty() {
-            gather.flush_here(self.root().0);
-            gather.release();
+            let posted = self.flush(gather);
+            gather.release(posted);
         }
+    }
+
+    fn flush(&self, gather: &Gather) -> Posted {
+        gather.flush_here(self.root().0);
+        if gather.is_everywhere() { shootdown::post(&self.users) } else { Posted::NOBODY }
     }
 
     /// Whether `range` is whole pages of this space.
@@ -228,14 +273,16 @@ impl Space {
             return Err(error);
         }
         self.root.store(new.0, Ordering::Release);
+        count(&counters::ROOT_CHANGES);
         if paging::current_root() == old.0 {
             self.load(new);
         }
-        count(&counters::ROOT_CHANGES);
         self.start.store(LOWEST_ADDRESS, Ordering::Relaxed);
         self.end.store(paging::USER_END, Ordering::Relaxed);
+        let posted = shootdown::post(&self.users);
+        posted.seen_in(self.identity()).await;
         let slot = self.state.lock().slot.take();
-        drop(slot);
+        shootdown::release(posted, slot.into_iter().map(|slot| slot.into_word() | TAG_SLOT));
         Ok(())
     }
 }
@@ -243,25 +290,31 @@ impl Space {
 impl Drop for Space {
     fn drop(&mut self) {
         let root = self.root();
-        if self.is_shared() {
-            let mut gather = Gather::new();
-            let range = self.range();
-            let mut at = range.start;
-            // Whole tables go at once, so that this is a few steps; it copies nothing, and cannot fail.
-            while at < range.end {
-                match root.remove(at..range.start + SLOT_BYTES, &mut gather) {
-                    Ok(reached) => at = reached,
-                    Err(_) => break,
-                }
-                count(&counters::FLUSH_EXIT);
-                self.finish_now(&mut gather);
-            }
-        } else {
+        shootdown::drain();
+        if !self.is_shared() {
             if paging::current_root() == root.0 {
-                self.load(Root(paging::shared_root()));
+                shootdown::load_shared();
             }
-            root.destroy();
+            shootdown::release(Posted::NOBODY, core::iter::once(root.0 | TAG_ROOT));
+            return;
         }
+        let Some(slot) = self.state.get_mut().slot.take() else { return };
+        let mut gather = Gather::new();
+        let range = slot.range();
+        let end = range.start + SLOT_BYTES;
+        let mut at = range.start;
+        let mut posted = Posted::NOBODY;
+        // Whole tables go at once, so that this is a few steps; it copies nothing, and cannot fail.
+        while at < end {
+            match root.remove(at..end, &mut gather) {
+                Ok(reached) => at = reached,
+                Err(_) => break,
+            }
+            count(&counters::FLUSH_EXIT);
+            posted = self.flush(&gather);
+            gather.release(posted);
+        }
+        shootdown::release(posted, core::iter::once(slot.into_word() | TAG_SLOT));
     }
 }
 
