@@ -23,6 +23,7 @@ use heddle_abi::boot::port as number;
 
 use crate::arch::interrupt;
 use crate::error::Errno;
+use crate::file::terminal;
 use crate::schedule::{self, Priority, TaskRef};
 
 use console::Console;
@@ -45,6 +46,7 @@ const CONTROL_BUFFERS: Buffers =
 /// # Errors
 /// `ENODEV` (the machine has no console device), `ENOMEM`.
 pub fn initialize() -> Result<(), Errno> {
+    terminal::register()?;
     let found = Console::find()?;
     let console = CONSOLE.call_once(|| found);
     let service = poll_fn(|_| {

@@ -136,7 +136,7 @@ impl Space {
     }
 
     async fn map_at(&self, range: Range<usize>, request: &MapRequest, replace: bool) -> Result<usize, Errno> {
-        let _guard = self.lock.lock(range.clone()).await?;
+        let _guard = self.lock.lock(range.clone()).await;
         {
             let state = self.state.lock();
             let is_free = state.mappings.is_free(range.clone());
@@ -195,7 +195,7 @@ impl Space {
             let in_lower_half = end.is_some_and(|end| end <= crate::arch::paging::USER_END);
             return if in_lower_half && self.is_shared() { Ok(()) } else { Err(Errno::EINVAL) };
         };
-        let _guard = self.lock.lock(range.clone()).await?;
+        let _guard = self.lock.lock(range.clone()).await;
         if self.state.lock().mappings.is_free(range.clone()) {
             return Ok(());
         }
@@ -219,7 +219,7 @@ impl Space {
             return Ok(());
         }
         let range = self.check_range(start, length).ok_or(Errno::ENOMEM)?;
-        let _guard = self.lock.lock(range.clone()).await?;
+        let _guard = self.lock.lock(range.clone()).await;
         super::reserve_mappings(2)?;
         {
             let mut state = self.state.lock();

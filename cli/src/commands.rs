@@ -1,3 +1,0 @@
-//! The commands of the front door.
-
-pub mod run;
