@@ -4,6 +4,7 @@
 mod common;
 
 use std::path::Path;
+use std::process::Command;
 
 use common::{Guest, cache, make, request};
 use heddle_image::{Cache, Error, Image, ImageRequest, Progress};
@@ -78,6 +79,61 @@ fn accounts_that_packages_want() {
     let id: u32 = account.split(':').nth(2).unwrap().parse().unwrap();
     assert!((100..1000).contains(&id), "{account}");
     assert!(guest.find("/usr/bin/ls").is_none(), "the base was not asked for");
+}
+
+/// Set for the part of a test that runs without a network: the directory of the cache.
+const OFFLINE: &str = "HEDDLE_TEST_OFFLINE";
+
+/// What was made before is used when there is no network; what was not can't be made.
+#[test]
+fn without_a_network() {
+    if let Some(directory) = std::env::var_os(OFFLINE) {
+        let cache = Cache::at(directory.into());
+        let image = make(&cache, &hello()).unwrap();
+        assert!(
+            matches!(&image.warnings[..], [text] if text.contains("out of date")),
+            "{:?}",
+            image.warnings
+        );
+        let mut other = packages(&["sl"], "sl");
+        other.bare = true;
+        let error = make(&cache, &other).unwrap_err();
+        assert!(matches!(error, Error::Fetch(_)), "{error}");
+        assert_eq!(error.exit_status(), 125);
+        return;
+    }
+    let (_directory, cache) = cache();
+    let Some(image) = fetch(&cache, &hello()) else { return };
+    assert!(image.warnings.is_empty(), "{:?}", image.warnings);
+    // New lists, and the packages gone.
+    std::fs::write(cache.directory().join("packages/lists/new"), "").unwrap();
+    for entry in std::fs::read_dir(cache.directory().join("packages/archives")).unwrap().flatten() {
+        if entry.path().is_file() {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    // Without this apt tries for long.
+    let configuration = cache.directory().join("apt.conf");
+    std::fs::write(&configuration, "Acquire::Retries \"0\";\n").unwrap();
+    let output = Command::new("unshare")
+        .env("APT_CONFIG", &configuration)
+        .arg("--net")
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "without_a_network"])
+        .env(OFFLINE, cache.directory())
+        .output();
+    let text =
+        output.map(|output| String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned());
+    match text {
+        Ok(text) if !text.contains("unshare failed") => assert!(text.contains("1 passed"), "{text}"),
+        other => println!("skipped: 1 (no right to go without a network: {other:?})"),
+    }
+}
+
+fn hello() -> ImageRequest {
+    let mut request = packages(&["hello"], "hello");
+    request.bare = true;
+    request
 }
 
 #[test]

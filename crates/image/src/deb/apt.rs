@@ -69,8 +69,8 @@ impl Apt {
         }
         let attempt = self.resolve_and_download(&wanted, own >= host, progress);
         match attempt {
-            // Lists that are out of date name packages that the archive has no more.
-            Err(Error::Fetch(_)) if self.update(progress).is_ok() => {
+            Err(Error::Fetch(text)) if is_outdated(&text) => {
+                self.update(progress)?;
                 self.resolve_and_download(&wanted, true, progress)
             }
             other => other,
@@ -109,7 +109,9 @@ impl Apt {
 
     fn update(&self, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
         progress(Progress::UpdatingLists);
-        self.run("archives", true, &["update"], &[]).map(drop).map_err(Error::Fetch)
+        // By itself apt counts an archive that can't be reached as one that has nothing new.
+        let action = ["update", "-o", "APT::Update::Error-Mode=any"];
+        self.run("archives", true, &action, &[]).map(drop).map_err(Error::Fetch)
     }
 
     /// Runs `apt-get` and returns its output, or its complaint.
@@ -155,6 +157,11 @@ impl Apt {
 fn complaint(text: &str) -> String {
     let errors: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("E: ")).collect();
     if errors.is_empty() { text.trim().to_owned() } else { errors.join("; ") }
+}
+
+/// Whether packages can't be fetched because the lists name some that the archive has no more.
+fn is_outdated(complaint: &str) -> bool {
+    ["404", "Hash Sum mismatch", "unexpected size"].iter().any(|sign| complaint.contains(sign))
 }
 
 /// When the newest package list in a directory of apt's was published, if there are any.
