@@ -50,6 +50,15 @@ impl Errno {
     /// Restart through `restart_syscall` (which knows the time left), or `EINTR` if there is a handler.
     pub const ERESTART_RESTARTBLOCK: Self = Self(516);
 
+    /// Whether it is one of the restart codes.
+    #[must_use]
+    pub const fn is_restart(self) -> bool {
+        matches!(
+            self,
+            Self::ERESTARTSYS | Self::ERESTARTNOINTR | Self::ERESTARTNOHAND | Self::ERESTART_RESTARTBLOCK
+        )
+    }
+
     /// The value a program sees in its result register.
     #[must_use]
     pub const fn to_result(self) -> usize {

@@ -7,17 +7,35 @@ extern crate alloc;
 
 mod arch;
 mod boot;
+mod device;
 mod error;
+mod file;
 mod log;
 mod memory;
 mod panic;
+mod process;
+mod random;
 mod schedule;
 mod sync;
+mod syscall;
 mod time;
 
 /// What the boot processor runs once the architecture has set it up.
 fn main() -> ! {
     ::log::info!("heddle {} on {} CPU", env!("CARGO_PKG_VERSION"), arch::cpu::count());
     memory::initialize();
+    if boot::is(heddle_abi::boot::KEY_STRACE, "1") {
+        syscall::trace::enable();
+    }
+    if let Err(error) = initialize() {
+        ::log::error!("start failed: {error:?}");
+    }
     schedule::run_cpu()
+}
+
+/// Starts everything above memory; the last part runs the host's program.
+fn initialize() -> Result<(), error::Errno> {
+    process::initialize()?;
+    file::setup::initialize(memory::frame::image())?;
+    device::initialize()
 }

@@ -16,7 +16,7 @@ mod tests;
 
 pub use image::{Image, ImageError, Kind, Protection, Segment};
 pub use script::{Script, parse_script};
-pub use stack::{Auxiliary, Stack, StackError, StackPlan};
+pub use stack::{AUXILIARY_BYTES, Auxiliary, Stack, StackError, StackPlan};
 pub use strings::{Strings, StringsError};
 
 /// Bytes of a file that its headers have to be in: execve(2) reads no more.

@@ -74,6 +74,8 @@ pub struct Stack {
 const TOP_BYTES: u64 = 8;
 /// Pairs in the auxiliary vector, the final one included.
 const AUXILIARY_PAIRS: u64 = 21;
+/// Bytes of the auxiliary vector.
+pub const AUXILIARY_BYTES: usize = AUXILIARY_PAIRS as usize * 16;
 const CLOCK_TICKS: u64 = 100;
 
 impl StackPlan<'_> {

@@ -68,8 +68,10 @@ pub struct Action {
 }
 
 impl Action {
-    const DEFAULT: usize = 0;
-    const IGNORE: usize = 1;
+    /// `SIG_DFL`.
+    pub const DEFAULT: usize = 0;
+    /// `SIG_IGN`.
+    pub const IGNORE: usize = 1;
 
     /// The default action.
     #[must_use]
@@ -146,6 +148,21 @@ impl Actions {
             *slot = Action { handler: Action::DEFAULT, ..action };
         }
         action
+    }
+
+    /// The signals that are ignored by wish and those that have handlers, for `/proc/PID/status`.
+    #[must_use]
+    pub fn sets(&self) -> (SignalSet, SignalSet) {
+        let (mut ignored, mut caught) = (SignalSet::EMPTY, SignalSet::EMPTY);
+        for (index, action) in self.0.iter().enumerate() {
+            let Some(signal) = Signal::new(index as i32 + 1) else { continue };
+            if action.has_handler() {
+                caught = caught.with(signal);
+            } else if action.handler == Action::IGNORE {
+                ignored = ignored.with(signal);
+            }
+        }
+        (ignored, caught)
     }
 
     /// What `execve` leaves: what is ignored stays so, everything else is the default.

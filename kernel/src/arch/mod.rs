@@ -11,6 +11,7 @@
 //! - [`interrupt`]: handlers of device interrupts.
 //! - [`paging`]: page-table entries, loading a root, flushing translations.
 //! - [`user`]: copies between kernel and user memory that survive a fault.
+//! - [`signal`]: the frames that signal handlers are called with.
 //! - [`machine`]: console of the log, and the end of the machine.
 //!
 //! **Interrupts** are off in kernel code. They are taken in user mode, in [`cpu::idle`] and in
@@ -23,8 +24,9 @@ mod x86_64;
 use self::x86_64 as current;
 
 pub use current::{
-    FloatState, MAX_CPUS, Trap, UserContext, cpu, enter_user, exception_signal, float, interrupt, machine,
-    paging, time, user,
+    ELF_MACHINE, FloatState, MACHINE_NAME, MAX_CPUS, Trap, UserContext, arch_prctl, cpu, enter_user,
+    exception_signal, float, hardware_capabilities, interrupt, machine, paging, signal, syscall_name, time,
+    user,
 };
 
 /// A fault that is a signal to the program: number and `si_code`, as in signal(7) and sigaction(2).
@@ -42,6 +44,8 @@ mod contract {
 
     const _: fn(&mut current::UserContext) -> current::Trap = current::enter_user;
     const _: fn(u8, u64) -> super::SignalCause = current::exception_signal;
+    const _: fn(usize) -> Option<&'static str> = current::syscall_name;
+    const _: fn() -> u64 = current::hardware_capabilities;
     const _: fn() -> usize = current::cpu::id;
     const _: fn() -> usize = current::cpu::count;
     const _: fn() = current::cpu::start_others;

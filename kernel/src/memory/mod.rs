@@ -11,6 +11,7 @@
 //! because the kernel is cooperative: between the check and the call no other coroutine of this CPU runs, and for the
 //! other CPUs there is a reserve of frames that only small heap allocations may use.
 
+pub mod calls;
 pub mod counters;
 pub mod fallible;
 pub mod frame;

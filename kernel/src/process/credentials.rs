@@ -1,6 +1,7 @@
 //! Who a thread acts as.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 /// The capability sets of capabilities(7), one bit a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub struct Credentials {
     pub sgid: u32,
     pub fsgid: u32,
     /// Supplementary groups; `None` when there are none.
-    pub groups: Option<Arc<[u32]>>,
+    pub groups: Option<Arc<Vec<u32>>>,
     pub capabilities: Capabilities,
 }
 
@@ -61,7 +62,7 @@ impl Credentials {
     /// The supplementary groups.
     #[must_use]
     pub fn supplementary_groups(&self) -> &[u32] {
-        self.groups.as_deref().unwrap_or_default()
+        self.groups.as_ref().map_or(&[], |groups| groups.as_slice())
     }
 
     /// Whether files of group `gid` are accessed by their group bits.

@@ -62,6 +62,7 @@ pub struct Group {
 
 /// Whether no process of the group has a parent in another group of the same session: nobody could continue it after a
 /// stop, so the terminal's stop signals don't stop it.
+#[must_use]
 pub fn is_orphaned(process: &Process) -> bool {
     let group = process.group();
     let table = table::lock();
@@ -75,4 +76,16 @@ pub fn is_orphaned(process: &Process) -> bool {
         !table.processes().any(|member| member.group.lock().id == group.id && has_minder(member));
     drop(table);
     is_orphaned
+}
+
+/// Whether a process of the group is stopped.
+pub(super) fn has_stopped_member(group: i32) -> bool {
+    let table = table::lock();
+    let is_stopped = |process: &Process| {
+        let state = process.state.lock();
+        state.stop.is_some() && !state.threads.is_empty()
+    };
+    let found = table.processes().any(|process| process.group.lock().id == group && is_stopped(process));
+    drop(table);
+    found
 }

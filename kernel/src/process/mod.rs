@@ -10,21 +10,24 @@
 
 pub mod calls;
 mod credentials;
-mod directories;
+mod exec;
+mod exit;
 mod job;
 mod limits;
+mod run;
 pub mod signal;
 pub mod start;
 mod status;
 pub mod table;
 mod thread;
 mod thread_group;
+mod timers;
 
+pub use crate::file::Directories;
 pub use credentials::{Capabilities, Credentials};
-pub use directories::Directories;
 pub use job::{Group, Session, Terminal, is_orphaned};
 pub use limits::{Limit, Limits, Resource};
-pub use start::{Program, start};
+pub use start::{Program, initialize, start};
 pub use status::{ExitStatus, RunState};
 pub use thread::Thread;
-pub use thread_group::Process;
+pub use thread_group::{Layout, Process};

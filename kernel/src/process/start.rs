@@ -1,11 +1,22 @@
-//! Starting a program from the kernel itself.
+//! Starting programs from the kernel itself, and the reaper that they are children of.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use heddle_exec::Strings;
+use heddle_signal::{Actions, SignalSet};
+use linux_raw_sys::general as linux;
 
-use super::{Directories, Process, Terminal};
+use super::exec::{self, Request};
+use super::table::{self, REAPER_PID};
+use super::thread::Parts;
+use super::{Credentials, Directories, Group, Limits, Process, Session, Terminal, Thread, exit, run};
+use crate::arch::FloatState;
 use crate::error::Errno;
 use crate::file::DescriptorTable;
+use crate::file::walk::How;
+use crate::memory::{Space, SpaceKind, fallible};
+use crate::schedule::Parameters;
+use crate::sync::SpinLock;
 
 /// A program that the kernel starts: the one that `heddle run` names.
 pub struct Program {
@@ -24,11 +35,125 @@ pub struct Program {
     pub terminal: Option<Arc<dyn Terminal>>,
 }
 
+/// What stands in for the parts of a thread that has ended.
+pub(super) struct Nothing {
+    pub space: Arc<Space>,
+    pub descriptors: Arc<DescriptorTable>,
+}
+
+static NOTHING: spin::Once<Nothing> = spin::Once::new();
+
+/// Makes the reaper, process 1, which has no thread: the kernel itself frees the children that it gets.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn initialize() -> Result<(), Errno> {
+    let space = Space::new(SpaceKind::Private)?;
+    let descriptors = fallible::try_arc(DescriptorTable::new())?;
+    NOTHING.call_once(|| Nothing { space, descriptors });
+    let mut table = table::lock();
+    let pid = table.free_number()?;
+    debug_assert_eq!(pid, REAPER_PID);
+    let group = make_group(&mut table, pid)?;
+    let actions = fallible::try_arc(SpinLock::new(Actions::new()))?;
+    let reaper = Process::new(pid, &alloc::sync::Weak::new(), group, actions, Limits::initial())?;
+    table.enter_process(&reaper);
+    Ok(())
+}
+
+/// An empty space and an empty table of descriptors.
+pub(super) fn nothing() -> Option<&'static Nothing> {
+    NOTHING.get()
+}
+
+fn make_group(table: &mut table::Table, id: i32) -> Result<Arc<Group>, Errno> {
+    let session = fallible::try_arc(Session::new(id))?;
+    let group = fallible::try_arc(Group { id, session: session.clone() })?;
+    table.enter_session(&session);
+    table.enter_group(&group);
+    Ok(group)
+}
+
 /// Starts a program as a child of the kernel's reaper and leader of a session of its own.
 ///
 /// # Errors
 /// Those of execve(2): `ENOENT`, `EACCES`, `ENOEXEC`, `ENOMEM`…
 pub async fn start(program: Program) -> Result<Arc<Process>, Errno> {
-    let _ = program;
-    Err(Errno::ENOSYS)
+    let request = Request {
+        directory: linux::AT_FDCWD,
+        path: program.path,
+        how: How::FOLLOW,
+        arguments: strings(&program.arguments)?,
+        environment: strings(&program.environment)?,
+    };
+    let thread = make_first_thread(program.descriptors, program.directories)?;
+    let process = thread.process.clone();
+    let loaded = match load(&thread, request).await {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            exit::discard(&thread);
+            return Err(error);
+        }
+    };
+    exec::commit(&thread, loaded.0, loaded.1).await;
+    let context = thread.take_context().ok_or(Errno::ENOEXEC)?;
+    if let Some(terminal) = program.terminal {
+        terminal.adopt(process.pid, process.pid);
+        process.session().set_terminal(Some(terminal));
+    }
+    if let Err(error) = run::spawn(&thread, *context) {
+        exit::discard(&thread);
+        return Err(error);
+    }
+    Ok(process)
+}
+
+async fn load(thread: &Arc<Thread>, request: Request) -> Result<(exec::Loaded, exec::Prepared), Errno> {
+    let loaded = exec::load(thread, request).await?;
+    Ok((loaded, exec::prepare(thread)?))
+}
+
+fn strings(list: &[Vec<u8>]) -> Result<Strings, Errno> {
+    let mut strings = Strings::new();
+    for string in list {
+        strings.push(string)?;
+    }
+    Ok(strings)
+}
+
+fn make_first_thread(descriptors: DescriptorTable, directories: Directories) -> Result<Arc<Thread>, Errno> {
+    let nothing = nothing().ok_or(Errno::ENODEV)?;
+    let descriptors = fallible::try_arc(descriptors)?;
+    let directories = fallible::try_arc(directories)?;
+    let credentials = fallible::try_arc(Credentials::ROOT)?;
+    let float = FloatState::new()?;
+    let actions = fallible::try_arc(SpinLock::new(Actions::new()))?;
+    let mut table = table::lock();
+    let reaper = table.process(REAPER_PID).ok_or(Errno::ENODEV)?;
+    let pid = table.free_number()?;
+    let group = make_group(&mut table, pid)?;
+    let process = Process::new(pid, &Arc::downgrade(&reaper), group, actions, Limits::initial())?;
+    let thread = Thread::new(Parts {
+        tid: pid,
+        process: process.clone(),
+        space: nothing.space.clone(),
+        descriptors,
+        directories,
+        credentials,
+        name: [0; Thread::NAME_BYTES],
+        blocked: SignalSet::EMPTY,
+        scheduling: Parameters::ORDINARY,
+        float,
+    })?;
+    let mut children = reaper.children.lock();
+    children.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    let mut state = process.state.lock();
+    state.threads.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    state.threads.push(thread.clone());
+    drop(state);
+    children.push(process.clone());
+    drop(children);
+    table.enter_process(&process);
+    table.enter_thread(&thread);
+    Ok(thread)
 }

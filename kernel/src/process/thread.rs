@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::task::Waker;
 use heddle_signal::{AlternateStack, Pending, SignalSet};
 
@@ -12,6 +12,7 @@ use crate::arch::{self, FloatState, UserContext};
 use crate::error::Errno;
 use crate::file::DescriptorTable;
 use crate::memory::{Space, fallible};
+use crate::schedule::{Parameters, Priority, TaskRef};
 use crate::sync::{Disposition, Events, SpinLock, Watch, Watcher};
 use crate::syscall::Restart;
 use crate::syscall::wait::WaitKind;
@@ -24,8 +25,8 @@ pub struct Thread {
     tid: AtomicI32,
     /// The thread group it belongs to.
     pub process: Arc<Process>,
-    space: SpinLock<Option<Arc<Space>>>,
-    descriptors: SpinLock<Option<Arc<DescriptorTable>>>,
+    space: SpinLock<Arc<Space>>,
+    descriptors: SpinLock<Arc<DescriptorTable>>,
     directories: SpinLock<Arc<Directories>>,
     credentials: SpinLock<Arc<Credentials>>,
     name: SpinLock<[u8; Self::NAME_BYTES]>,
@@ -48,10 +49,15 @@ pub struct Thread {
     pub(super) robust_list: AtomicUsize,
     /// Who waits in `vfork` for this thread to leave the space.
     pub(super) vfork: SpinLock<Option<Arc<super::calls::clone::Vfork>>>,
-    pub(super) scheduling: SpinLock<crate::schedule::Parameters>,
+    pub(super) scheduling: SpinLock<Parameters>,
     pub(super) float: SpinLock<FloatState>,
     /// Registers to go on with instead of those that the coroutine holds: `execve`.
     next_context: SpinLock<Option<Box<UserContext>>>,
+    pub(super) task: spin::Once<TaskRef>,
+    /// What the thread passed to exit(2).
+    pub(super) exit_code: AtomicU8,
+    /// How often the thread gave the CPU up.
+    pub(super) switches: AtomicU64,
     pub(super) user_ns: AtomicU64,
     pub(super) system_ns: AtomicU64,
 }
@@ -66,7 +72,7 @@ pub(super) struct Parts {
     pub credentials: Arc<Credentials>,
     pub name: [u8; Thread::NAME_BYTES],
     pub blocked: SignalSet,
-    pub scheduling: crate::schedule::Parameters,
+    pub scheduling: Parameters,
     pub float: FloatState,
 }
 
@@ -78,8 +84,8 @@ impl Thread {
         fallible::try_arc(Self {
             tid: AtomicI32::new(parts.tid),
             process: parts.process,
-            space: SpinLock::new(Some(parts.space)),
-            descriptors: SpinLock::new(Some(parts.descriptors)),
+            space: SpinLock::new(parts.space),
+            descriptors: SpinLock::new(parts.descriptors),
             directories: SpinLock::new(parts.directories),
             credentials: SpinLock::new(parts.credentials),
             name: SpinLock::new(parts.name),
@@ -98,6 +104,9 @@ impl Thread {
             scheduling: SpinLock::new(parts.scheduling),
             float: SpinLock::new(parts.float),
             next_context: SpinLock::new(None),
+            task: spin::Once::new(),
+            exit_code: AtomicU8::new(0),
+            switches: AtomicU64::new(0),
             user_ns: AtomicU64::new(0),
             system_ns: AtomicU64::new(0),
         })
@@ -114,38 +123,85 @@ impl Thread {
         self.tid.store(tid, Ordering::Relaxed);
     }
 
-    /// The address space.
-    ///
-    /// # Panics
-    /// For a thread that has ended: the calling thread of a call never has.
+    /// The address space; one without mappings for a thread that has ended.
     #[must_use]
     pub fn space(&self) -> Arc<Space> {
-        self.try_space().unwrap_or_else(Space::empty)
-    }
-
-    /// The address space, if the thread has not given it up at its end. For `/proc`.
-    #[must_use]
-    pub fn try_space(&self) -> Option<Arc<Space>> {
         self.space.lock().clone()
     }
 
+    /// The address space; `None` for a thread that has ended.
+    #[must_use]
+    pub fn try_space(&self) -> Option<Arc<Space>> {
+        let space = self.space();
+        super::start::nothing().is_none_or(|nothing| !Arc::ptr_eq(&space, &nothing.space)).then_some(space)
+    }
+
+    /// How the thread is scheduled.
+    #[must_use]
+    pub fn scheduling(&self) -> Parameters {
+        *self.scheduling.lock()
+    }
+
+    /// The signals that are pending for this thread only.
+    #[must_use]
+    pub fn pending_signals(&self) -> SignalSet {
+        self.pending.lock().set()
+    }
+
+    /// Makes this CPU use the thread's address space.
+    pub(super) fn activate_space(&self) {
+        self.space.lock().activate();
+    }
+
     /// Replaces the address space and returns the one before, to be dropped without a lock held.
-    pub(super) fn set_space(&self, space: Option<Arc<Space>>) -> Option<Arc<Space>> {
+    pub(super) fn set_space(&self, space: Arc<Space>) -> Arc<Space> {
         core::mem::replace(&mut *self.space.lock(), space)
     }
 
     /// The table of descriptors; an empty one for a thread that has ended.
     #[must_use]
     pub fn descriptors(&self) -> Arc<DescriptorTable> {
-        self.descriptors.lock().clone().unwrap_or_default()
+        self.descriptors.lock().clone()
     }
 
     /// Replaces the table of descriptors and returns the one before, to be dropped without a lock held.
-    pub(super) fn set_descriptors(
-        &self,
-        table: Option<Arc<DescriptorTable>>,
-    ) -> Option<Arc<DescriptorTable>> {
+    pub(super) fn set_descriptors(&self, table: Arc<DescriptorTable>) -> Arc<DescriptorTable> {
         core::mem::replace(&mut *self.descriptors.lock(), table)
+    }
+
+    /// Gives up the address space.
+    pub(super) fn leave_space(&self) {
+        if let Some(nothing) = super::start::nothing() {
+            drop(self.set_space(nothing.space.clone()));
+        }
+    }
+
+    /// Gives up the descriptors.
+    pub(super) fn leave_descriptors(&self) {
+        if let Some(nothing) = super::start::nothing() {
+            drop(self.set_descriptors(nothing.descriptors.clone()));
+        }
+    }
+
+    /// Makes the thread ready if it waits.
+    pub(super) fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// The level of the thread's coroutine.
+    #[must_use]
+    pub fn priority(&self) -> Priority {
+        self.scheduling.lock().priority()
+    }
+
+    /// Changes how the thread is scheduled.
+    pub(super) fn set_scheduling(&self, parameters: Parameters) {
+        *self.scheduling.lock() = parameters;
+        if let Some(task) = self.task.get() {
+            task.set_priority(parameters.priority());
+        }
     }
 
     /// Root and working directory.
@@ -233,9 +289,7 @@ impl Thread {
 
     /// Makes the thread look at its work: wakes it if it waits, interrupts it if it runs a program elsewhere.
     pub(super) fn kick(&self) {
-        if let Some(waker) = self.waker.get() {
-            waker.wake_by_ref();
-        }
+        self.wake();
         let cpu = self.cpu.load(Ordering::Acquire);
         if cpu != 0 && cpu as usize - 1 != arch::cpu::id() {
             arch::cpu::kick(cpu as usize - 1);
@@ -298,9 +352,7 @@ impl Watcher for Thread {
         if self.generation() != generation {
             return Disposition::Stale;
         }
-        if let Some(waker) = self.waker.get() {
-            waker.wake_by_ref();
-        }
+        self.wake();
         Disposition::Done
     }
 

@@ -2,10 +2,11 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use heddle_signal::Actions;
 
 use super::signal::State;
+use super::timers::Timers;
 use super::{Credentials, ExitStatus, Group, Limit, Limits, Resource, Session, Thread};
 use crate::error::Errno;
 use crate::file::OpenFile;
@@ -22,18 +23,47 @@ pub struct Process {
     pub(super) state: SpinLock<State>,
     pub(super) actions: SpinLock<Arc<SpinLock<Actions>>>,
     pub(super) limits: SpinLock<Limits>,
+    pub(super) layout: SpinLock<Layout>,
     /// The program's file, for `/proc/PID/exe`.
     pub(super) executable: SpinLock<Option<Arc<OpenFile>>>,
     /// Notified when a child ends, stops or goes on: `wait4`.
     pub(super) child_events: WaitQueue,
+    /// Notified when a thread has ended: `execve` waits for the others.
+    pub(super) thread_events: WaitQueue,
     /// Notified when this process has ended.
     pub(super) ended: WaitQueue,
     /// The signal the parent gets at the end; 0 for none.
     pub(super) exit_signal: AtomicI32,
+    /// The user id at the start and after each change, which `SIGCHLD` tells when no thread is left.
+    pub(super) uid: AtomicU32,
+    /// Whether it has run `execve` since its fork: the parent can't change its group any more.
+    pub(super) has_executed: AtomicBool,
+    pub(super) timers: SpinLock<Timers>,
+    /// The signal that `PR_SET_PDEATHSIG` asks for when the parent ends; 0 for none.
+    pub(super) parent_death_signal: AtomicI32,
+    /// Orphans among the descendants become children of this process.
+    pub(super) is_subreaper: AtomicBool,
+    /// `PR_SET_NO_NEW_PRIVS`.
+    pub(super) no_new_privileges: AtomicBool,
     /// When it started, on the monotonic clock.
     pub start_ns: u64,
     /// User and system time of threads that have ended, and of children waited for, in nanoseconds.
     pub(super) times: Times,
+}
+
+/// Where things are in a program's memory, for `/proc`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Layout {
+    /// The strings of `argv`: start and end.
+    pub arguments: (usize, usize),
+    /// The strings of `envp`: start and end.
+    pub environment: (usize, usize),
+    /// The auxiliary vector: start and end.
+    pub auxiliary: (usize, usize),
+    /// The code of the program: start and end.
+    pub code: (usize, usize),
+    /// The stack pointer at the start.
+    pub stack: usize,
 }
 
 /// Accumulated processor time, in nanoseconds.
@@ -41,6 +71,7 @@ pub struct Process {
 pub struct Times {
     pub(super) ended_user: AtomicU64,
     pub(super) ended_system: AtomicU64,
+    pub(super) switches: AtomicU64,
     pub(super) children_user: AtomicU64,
     pub(super) children_system: AtomicU64,
 }
@@ -65,10 +96,18 @@ impl Process {
             state: SpinLock::new(State::new()),
             actions: SpinLock::new(actions),
             limits: SpinLock::new(limits),
+            layout: SpinLock::new(Layout::default()),
             executable: SpinLock::new(None),
             child_events: WaitQueue::new(),
+            thread_events: WaitQueue::new(),
             ended: WaitQueue::new(),
             exit_signal: AtomicI32::new(heddle_signal::Signal::CHLD.number()),
+            uid: AtomicU32::new(0),
+            has_executed: AtomicBool::new(false),
+            timers: SpinLock::new(Timers::new()),
+            parent_death_signal: AtomicI32::new(0),
+            is_subreaper: AtomicBool::new(false),
+            no_new_privileges: AtomicBool::new(false),
             start_ns: crate::time::now_ns(),
             times: Times::default(),
         })
@@ -109,6 +148,48 @@ impl Process {
     pub fn limit(&self, resource: Resource) -> Limit {
         let none = Limit { soft: Limits::INFINITY, hard: Limits::INFINITY };
         self.limits.lock().get(resource as u32).unwrap_or(none)
+    }
+
+    /// A resource limit by Linux's number, if there is such a resource.
+    #[must_use]
+    pub fn limit_by_number(&self, number: u32) -> Option<Limit> {
+        self.limits.lock().get(number)
+    }
+
+    /// The signals that are pending for the process as a whole.
+    #[must_use]
+    pub fn pending_signals(&self) -> heddle_signal::SignalSet {
+        self.state.lock().pending.set()
+    }
+
+    /// The strings of `argv` as they are in the program's memory now; nothing for a zombie.
+    #[must_use]
+    pub fn command_line(&self) -> Vec<u8> {
+        self.read_memory(self.layout().arguments)
+    }
+
+    /// The strings of `envp` as they are in the program's memory now; nothing for a zombie.
+    #[must_use]
+    pub fn environment(&self) -> Vec<u8> {
+        self.read_memory(self.layout().environment)
+    }
+
+    /// What of a range of the program's memory can be had without waiting.
+    fn read_memory(&self, (start, end): (usize, usize)) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let Some(space) = self.main_thread().and_then(|thread| thread.try_space()) else { return bytes };
+        let length = end.saturating_sub(start).min(heddle_exec::Strings::BYTES_MAX);
+        if bytes.try_reserve_exact(length).is_err() {
+            return bytes;
+        }
+        bytes.resize(length, 0);
+        while let Err(fault) = space.read_bytes(start, &mut bytes) {
+            if !matches!(space.try_fault_in(fault), Some(Ok(()))) {
+                bytes.truncate(fault.address.saturating_sub(start));
+                break;
+            }
+        }
+        bytes
     }
 
     /// The number of descriptors the process may have: what `RLIMIT_NOFILE` says.
@@ -155,6 +236,12 @@ impl Process {
         self.state.lock().ended
     }
 
+    /// Where things are in the program's memory.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        *self.layout.lock()
+    }
+
     /// The program's file.
     #[must_use]
     pub fn executable(&self) -> Option<Arc<OpenFile>> {
@@ -185,6 +272,14 @@ impl Process {
             .iter()
             .map(|thread| thread.cpu_times())
             .fold(ended, |sum, each| (sum.0 + each.0, sum.1 + each.1))
+    }
+
+    /// How often the process's threads gave the CPU up.
+    #[must_use]
+    pub fn switches(&self) -> u64 {
+        let state = self.state.lock();
+        let ended = self.times.switches.load(Ordering::Relaxed);
+        state.threads.iter().map(|thread| thread.switches.load(Ordering::Relaxed)).sum::<u64>() + ended
     }
 
     /// User and system time of the children that were waited for, in nanoseconds.

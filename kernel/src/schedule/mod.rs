@@ -6,6 +6,7 @@
 
 mod parameters;
 pub mod priority;
+mod slice;
 mod task;
 
 use alloc::collections::VecDeque;
@@ -21,6 +22,7 @@ use crate::sync::SpinLock;
 
 pub use parameters::{Parameters, Policy};
 pub use priority::Priority;
+pub use slice::{SLICE_NS, Slice};
 pub use task::TaskRef;
 
 /// Ready coroutines, by level.
@@ -63,6 +65,12 @@ pub fn run_cpu() -> ! {
 #[must_use]
 pub fn should_yield(priority: Priority) -> bool {
     READY_BITMAP.load(Ordering::Relaxed) & priority.at_least_as_urgent() != 0
+}
+
+/// Whether something more urgent than this level is ready.
+#[must_use]
+pub fn is_more_urgent_ready(priority: Priority) -> bool {
+    READY_BITMAP.load(Ordering::Relaxed) & priority.more_urgent() != 0
 }
 
 /// Called by the timer interrupt: wakes what is due. The preempted thread then asks [`should_yield`].

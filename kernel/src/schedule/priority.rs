@@ -67,4 +67,10 @@ impl Priority {
     pub const fn at_least_as_urgent(self) -> u64 {
         u64::MAX >> (63 - self.0)
     }
+
+    /// The bitmap of the levels that are more urgent.
+    #[must_use]
+    pub const fn more_urgent(self) -> u64 {
+        (1 << self.0) - 1
+    }
 }

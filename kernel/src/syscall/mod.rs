@@ -10,6 +10,8 @@
 //! it uses (it may outlive the poll in which it was made, and resume while another address space is loaded).
 
 mod table;
+pub mod trace;
+pub mod user;
 pub mod wait;
 
 use alloc::boxed::Box;
@@ -20,8 +22,6 @@ use core::pin::Pin;
 use crate::arch::UserContext;
 use crate::error::{Errno, Halt};
 use crate::process::Thread;
-
-pub use table::name;
 
 /// What a pending call is waiting in. Its output is what the program gets.
 pub type CallFuture = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>>;

@@ -1,7 +1,9 @@
 //! Clocks and timers.
 
+mod clock;
 mod timers;
 
+pub use clock::{Clock, Deadline, NS_PER_SECOND, read_timespec, timespec_ns, timespec_words};
 pub use timers::{Sleep, on_timer, sleep_until};
 
 pub use crate::arch::time::now_ns;
@@ -12,5 +14,11 @@ pub const CLOCK_TICKS_PER_SECOND: u64 = 100;
 /// Nanoseconds as clock ticks.
 #[must_use]
 pub const fn clock_ticks(nanoseconds: u64) -> i64 {
-    (nanoseconds / (1_000_000_000 / CLOCK_TICKS_PER_SECOND)) as i64
+    (nanoseconds / (NS_PER_SECOND / CLOCK_TICKS_PER_SECOND)) as i64
+}
+
+/// Nanoseconds since the Unix epoch.
+#[must_use]
+pub fn realtime_ns() -> u64 {
+    Clock::Realtime.now_ns()
 }

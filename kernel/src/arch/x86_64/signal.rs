@@ -1,10 +1,10 @@
 //! Signal frames: how a handler is called and how it returns. The layout is `heddle_signal::x86_64`'s.
 
 use heddle_signal::x86_64::{
-    CONTEXT_OFFSET, EXTENDED_STATE_FLAG, FRAME_WORDS, Frame, INFORMATION_OFFSET, Registers, STACK_SEGMENT_FLAGS,
-    place,
+    CONTEXT_OFFSET, EXTENDED_STATE_FLAG, FRAME_BYTES, FRAME_WORDS, Frame, INFORMATION_OFFSET, Registers,
+    STACK_SEGMENT_FLAGS, place,
 };
-use heddle_signal::{Action, AlternateStack, Information, Signal, SignalSet};
+use heddle_signal::{Action, AlternateStack, Detail, Information, Signal, SignalSet};
 use linux_raw_sys::general::SA_RESTORER;
 
 use super::UserContext;
@@ -19,6 +19,13 @@ const SOFTWARE_OFFSET: usize = 464;
 const MAGIC_START: u32 = 0x4650_5853;
 const MAGIC_END: u32 = 0x4650_5845;
 const MAGIC_END_BYTES: usize = 4;
+
+/// The smallest stack that a handler can be called on: `AT_MINSIGSTKSZ`.
+#[must_use]
+pub fn minimum_stack_bytes() -> usize {
+    const ALIGNMENT_BYTES: usize = 64 + 16;
+    FRAME_BYTES + float::area_bytes() + MAGIC_END_BYTES + ALIGNMENT_BYTES
+}
 
 /// What a handler is called with.
 pub struct Setup<'a> {
@@ -74,15 +81,11 @@ pub fn prepare(context: &UserContext, setup: &Setup<'_>) -> Option<HandlerCall> 
     let frame = Frame {
         registers: registers(context),
         segments: (context.cs as u16, context.ss as u16),
-        fault: (context.error_code(), context.trap_number(), 0),
+        fault: fault(context, setup.information),
         mask: setup.mask,
         float_state: float_address,
         flags: STACK_SEGMENT_FLAGS | if is_extended { EXTENDED_STATE_FLAG } else { 0 },
-        stack: (
-            setup.stack.base as u64,
-            setup.stack.flags_seen(context.sp()),
-            setup.stack.size as u64,
-        ),
+        stack: (setup.stack.base as u64, setup.stack.flags_seen(context.sp()), setup.stack.size as u64),
         information: setup.information.to_words(),
         restorer: setup.action.restorer as u64,
     };
@@ -150,6 +153,14 @@ pub fn restore(context: &mut UserContext, words: &[u64; FRAME_WORDS]) -> Restore
         mask: frame.mask,
         float_address: frame.float_state as usize,
         stack: (base as usize, flags, size as usize),
+    }
+}
+
+/// Error code, trap number and address, for a signal that an exception of this thread caused.
+fn fault(context: &UserContext, information: &Information) -> (u64, u64, u64) {
+    match information.detail {
+        Detail::Fault { address, .. } => (context.error_code(), context.trap_number(), address as u64),
+        _ => (0, 0, 0),
     }
 }
 

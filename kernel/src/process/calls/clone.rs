@@ -1,11 +1,336 @@
 //! fork(2), vfork(2), clone(2).
 
-use core::sync::atomic::AtomicBool;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
+use heddle_signal::{Actions, AlternateStack, Signal};
+use linux_raw_sys::general as linux;
 
-use crate::sync::WaitQueue;
+use crate::arch::UserContext;
+use crate::error::{Errno, Halt};
+use crate::memory::{Space, fallible};
+use crate::process::exit::discard;
+use crate::process::thread::Parts;
+use crate::process::{Process, Resource, Thread, run, table};
+use crate::sync::{Events, SpinLock, WaitQueue};
+use crate::syscall::wait::WaitKind;
+use crate::syscall::{Call, Outcome, pending, user};
 
 /// What a parent in `vfork` waits for.
 pub struct Vfork {
-    pub(in crate::process) done: AtomicBool,
-    pub(in crate::process) waiters: WaitQueue,
+    is_done: AtomicBool,
+    waiters: WaitQueue,
+}
+
+/// What to make, from the arguments of the three calls.
+#[derive(Clone, Copy)]
+struct Request {
+    flags: u64,
+    exit_signal: i32,
+    stack: usize,
+    parent_tid: usize,
+    child_tid: usize,
+    tls: usize,
+}
+
+/// Flags that are carried out.
+const SUPPORTED: u64 = (linux::CLONE_VM
+    | linux::CLONE_FS
+    | linux::CLONE_FILES
+    | linux::CLONE_SIGHAND
+    | linux::CLONE_VFORK
+    | linux::CLONE_PARENT
+    | linux::CLONE_THREAD
+    | linux::CLONE_SYSVSEM
+    | linux::CLONE_SETTLS
+    | linux::CLONE_PARENT_SETTID
+    | linux::CLONE_CHILD_CLEARTID
+    | linux::CLONE_DETACHED
+    | linux::CLONE_UNTRACED
+    | linux::CLONE_CHILD_SETTID
+    | linux::CLONE_PTRACE
+    | linux::CLONE_IO) as u64
+    | linux::CLONE_CLEAR_SIGHAND;
+
+/// fork(2).
+pub fn fork(call: &mut Call<'_>) -> Outcome {
+    start(call, Request { flags: 0, exit_signal: Signal::CHLD.number(), ..Request::NONE })
+}
+
+/// vfork(2).
+pub fn vfork(call: &mut Call<'_>) -> Outcome {
+    let flags = u64::from(linux::CLONE_VM | linux::CLONE_VFORK);
+    start(call, Request { flags, exit_signal: Signal::CHLD.number(), ..Request::NONE })
+}
+
+/// clone(2).
+pub fn clone(call: &mut Call<'_>) -> Outcome {
+    let flags = call.word(0) as u64 & 0xffff_ffff;
+    let signal_bits = u64::from(linux::CSIGNAL);
+    let [_, stack, parent_tid, child_tid, tls, _] = core::array::from_fn(|index| call.word(index));
+    let exit_signal = (flags & signal_bits) as i32;
+    start(call, Request { flags: flags & !signal_bits, exit_signal, stack, parent_tid, child_tid, tls })
+}
+
+/// clone3(2).
+pub fn clone3(call: &mut Call<'_>) -> Outcome {
+    const WORDS: usize = 11;
+    const SMALLEST_BYTES: usize = 64;
+    let (address, size) = (call.word(0), call.word(1));
+    if size < SMALLEST_BYTES {
+        return Err(Errno::EINVAL.into());
+    }
+    if size > 4096 {
+        return Err(Errno::E2BIG.into());
+    }
+    let space = call.thread.space();
+    let mut words = [0; WORDS];
+    for (index, word) in words.iter_mut().enumerate().take(size / 8) {
+        [*word] = user::read_words(&space, address + index * 8)?;
+    }
+    for index in WORDS..size / 8 {
+        if user::read_words(&space, address + index * 8)? != [0] {
+            return Err(Errno::E2BIG.into());
+        }
+    }
+    let [flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_bytes, tls, set_tid, set_tid_size, _] =
+        words;
+    let is_unsupported = set_tid != 0 || set_tid_size != 0 || flags & u64::from(linux::CLONE_PIDFD) != 0;
+    if is_unsupported || exit_signal > 64 || (stack == 0) != (stack_bytes == 0) {
+        let _ = pidfd;
+        return Err(Errno::EINVAL.into());
+    }
+    let request = Request {
+        flags,
+        exit_signal: exit_signal as i32,
+        stack: stack.wrapping_add(stack_bytes) as usize,
+        parent_tid: parent_tid as usize,
+        child_tid: child_tid as usize,
+        tls: tls as usize,
+    };
+    start(call, request)
+}
+
+impl Request {
+    const NONE: Self = Self { flags: 0, exit_signal: 0, stack: 0, parent_tid: 0, child_tid: 0, tls: 0 };
+
+    fn has(&self, flag: u32) -> bool {
+        self.flags & u64::from(flag) != 0
+    }
+
+    fn is_valid(&self) -> bool {
+        let needs = |flag, needed| !self.has(flag) || self.has(needed);
+        self.flags & !SUPPORTED == 0
+            && needs(linux::CLONE_SIGHAND, linux::CLONE_VM)
+            && needs(linux::CLONE_THREAD, linux::CLONE_SIGHAND)
+            && !(self.has(linux::CLONE_SIGHAND) && self.flags & linux::CLONE_CLEAR_SIGHAND != 0)
+    }
+}
+
+/// The new thread shares or copies as the flags say. Forking the address space may have to wait, so the rest happens
+/// in a future; a thread or a `vfork` without waiting is made at once.
+fn start(call: &mut Call<'_>, request: Request) -> Outcome {
+    if !request.is_valid() {
+        return Err(Errno::EINVAL.into());
+    }
+    let thread = call.thread;
+    thread.float.lock().save();
+    let mut context = call.context.clone();
+    context.set_result(0);
+    if request.stack != 0 {
+        context.set_sp(request.stack);
+    }
+    if request.has(linux::CLONE_SETTLS) {
+        context.set_tls(request.tls);
+    }
+    if request.has(linux::CLONE_PARENT_SETTID) {
+        thread.space().probe_write(request.parent_tid, size_of::<u32>())?;
+    }
+    if request.has(linux::CLONE_VM) {
+        let space = thread.space();
+        let child = make(thread, &request, space)?;
+        let tid = child.tid();
+        publish_tids(thread, &child, &request)?;
+        let vfork = if request.has(linux::CLONE_VFORK) { Some(attach_vfork(&child)?) } else { None };
+        launch(&child, context)?;
+        return match vfork {
+            None => Ok((tid as usize).into()),
+            Some(vfork) => {
+                let thread = thread.clone();
+                pending(async move { Ok(wait_for_vfork(&thread, &vfork, tid).await) })
+            }
+        };
+    }
+    let thread = thread.clone();
+    pending(fork_space(thread, request, context))
+}
+
+async fn fork_space(thread: Arc<Thread>, request: Request, context: UserContext) -> Result<usize, Errno> {
+    let space = thread.space().fork().await?;
+    let child = make(&thread, &request, space)?;
+    let tid = child.tid();
+    let child_tid = (tid as u32).to_ne_bytes();
+    if request.has(linux::CLONE_CHILD_SETTID) {
+        // As in Linux, an address that can't be written to is the child's problem.
+        let _ = user::resolve(&child.space(), |space| space.write_bytes(request.child_tid, &child_tid)).await;
+    }
+    if request.has(linux::CLONE_PARENT_SETTID) {
+        let _ =
+            user::resolve(&thread.space(), |space| space.write_bytes(request.parent_tid, &child_tid)).await;
+    }
+    let vfork = if request.has(linux::CLONE_VFORK) { Some(attach_vfork(&child)?) } else { None };
+    launch(&child, context)?;
+    match vfork {
+        None => Ok(tid as usize),
+        Some(vfork) => Ok(wait_for_vfork(&thread, &vfork, tid).await),
+    }
+}
+
+/// Writes the number where parent and child want it, in the space that both share.
+fn publish_tids(parent: &Arc<Thread>, child: &Arc<Thread>, request: &Request) -> Result<(), Halt> {
+    let space = parent.space();
+    let tid = child.tid() as u32;
+    for (flag, address) in
+        [(linux::CLONE_PARENT_SETTID, request.parent_tid), (linux::CLONE_CHILD_SETTID, request.child_tid)]
+    {
+        if request.has(flag)
+            && let Err(fault) = user::write_int(&space, address, tid)
+        {
+            discard(child);
+            return Err(fault.into());
+        }
+    }
+    Ok(())
+}
+
+/// Makes the thread, in the caller's process or in a new one, without starting it.
+fn make(parent: &Arc<Thread>, request: &Request, space: Arc<Space>) -> Result<Arc<Thread>, Errno> {
+    let descriptors = if request.has(linux::CLONE_FILES) {
+        parent.descriptors()
+    } else {
+        fallible::try_arc(parent.descriptors().duplicate()?)?
+    };
+    let directories = if request.has(linux::CLONE_FS) {
+        parent.directories()
+    } else {
+        fallible::try_arc(parent.directories().duplicate())?
+    };
+    let is_thread = request.has(linux::CLONE_THREAD);
+    let actions = if is_thread { None } else { Some(child_actions(parent, request)?) };
+    let float = parent.float.lock().try_clone()?;
+    let scheduling = parent.scheduling.lock().for_child();
+
+    let mut table = table::lock();
+    let tid = table.free_number()?;
+    let process = match actions {
+        None => parent.process.clone(),
+        Some(actions) => make_process(parent, request, tid, actions)?,
+    };
+    let child = Thread::new(Parts {
+        tid,
+        process: process.clone(),
+        space,
+        descriptors,
+        directories,
+        credentials: parent.credentials(),
+        name: parent.name(),
+        blocked: parent.blocked(),
+        scheduling,
+        float,
+    })?;
+    if request.has(linux::CLONE_CHILD_CLEARTID) {
+        child.clear_child_tid.store(request.child_tid, Ordering::Relaxed);
+    }
+    // A new thread has no alternate stack; a child that got a copy of the space, or borrows it in vfork, keeps it.
+    if !request.has(linux::CLONE_VM) || request.has(linux::CLONE_VFORK) {
+        let stack: AlternateStack = *parent.alternate_stack.lock();
+        *child.alternate_stack.lock() = stack;
+    }
+    let mut state = process.state.lock();
+    if is_thread && (state.ending.is_some() || state.exec.is_some()) {
+        return Err(Errno::EAGAIN);
+    }
+    state.threads.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    if !is_thread {
+        let parent_process = real_parent(parent, request).ok_or(Errno::EINVAL)?;
+        let mut children = parent_process.children.lock();
+        children.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        children.push(process.clone());
+        table.enter_process(&process);
+    }
+    state.threads.push(child.clone());
+    table.enter_thread(&child);
+    drop(state);
+    Ok(child)
+}
+
+fn child_actions(parent: &Arc<Thread>, request: &Request) -> Result<Arc<SpinLock<Actions>>, Errno> {
+    let actions = parent.process.actions();
+    if request.has(linux::CLONE_SIGHAND) {
+        return Ok(actions);
+    }
+    let mut copy = fallible::try_box(actions.lock().clone())?;
+    if request.flags & linux::CLONE_CLEAR_SIGHAND != 0 {
+        copy.exec();
+    }
+    fallible::try_arc(SpinLock::new(*copy))
+}
+
+/// The parent of the new process; with `CLONE_PARENT` the caller's own.
+fn real_parent(parent: &Arc<Thread>, request: &Request) -> Option<Arc<Process>> {
+    if request.has(linux::CLONE_PARENT) { parent.process.parent() } else { Some(parent.process.clone()) }
+}
+
+fn make_process(
+    parent: &Arc<Thread>,
+    request: &Request,
+    pid: i32,
+    actions: Arc<SpinLock<Actions>>,
+) -> Result<Arc<Process>, Errno> {
+    let old = &parent.process;
+    let limit = usize::try_from(old.limit(Resource::Processes).soft).unwrap_or(usize::MAX);
+    if !parent.credentials().is_capable(linux::CAP_SYS_RESOURCE) && old.children.lock().len() >= limit {
+        return Err(Errno::EAGAIN);
+    }
+    let real_parent = real_parent(parent, request).ok_or(Errno::EINVAL)?;
+    let limits = *old.limits.lock();
+    let process = Process::new(pid, &Arc::downgrade(&real_parent), old.group(), actions, limits)?;
+    process.exit_signal.store(request.exit_signal, Ordering::Relaxed);
+    process.uid.store(parent.credentials().uid, Ordering::Relaxed);
+    *process.layout.lock() = *old.layout.lock();
+    let executable = old.executable();
+    *process.executable.lock() = executable;
+    Ok(process)
+}
+
+/// Starts the thread, or takes it back if there is no memory for its coroutine.
+fn launch(child: &Arc<Thread>, context: UserContext) -> Result<(), Errno> {
+    run::spawn(child, context).inspect_err(|_| discard(child))
+}
+
+fn attach_vfork(child: &Arc<Thread>) -> Result<Arc<Vfork>, Errno> {
+    let made = fallible::try_arc(Vfork { is_done: AtomicBool::new(false), waiters: WaitQueue::new() });
+    let vfork = made.inspect_err(|_| discard(child))?;
+    let before = child.vfork.lock().replace(vfork.clone());
+    drop(before);
+    Ok(vfork)
+}
+
+/// Waits until the child has left the space. Only the parent's death ends the wait earlier.
+async fn wait_for_vfork(thread: &Arc<Thread>, vfork: &Arc<Vfork>, tid: i32) -> usize {
+    let waiting = thread.wait_until(WaitKind::Killable, |watch| {
+        vfork.waiters.watch(watch, Events::all())?;
+        Ok(vfork.is_done.load(Ordering::Acquire).then_some(()))
+    });
+    // Interrupted by death: nobody sees the result.
+    let _ = waiting.await;
+    tid as usize
+}
+
+/// Lets the parent of a `vfork` go on.
+pub(in crate::process) fn release_parent(thread: &Thread) {
+    let vfork = thread.vfork.lock().take();
+    if let Some(vfork) = vfork {
+        vfork.is_done.store(true, Ordering::Release);
+        vfork.waiters.wake(Events::all());
+    }
 }

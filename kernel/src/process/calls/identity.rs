@@ -1,8 +1,110 @@
-//! Calls about the identity of processes.
+//! Process and thread numbers, groups, sessions.
 
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use crate::error::Errno;
+use crate::memory::fallible;
+use crate::process::{Group, Process, Session, table};
 use crate::syscall::{Call, Outcome};
+
+fn number(value: i32) -> Outcome {
+    Ok((value as usize).into())
+}
 
 /// getpid(2).
 pub fn getpid(call: &mut Call<'_>) -> Outcome {
-    Ok((call.thread.process.pid as usize).into())
+    number(call.thread.process.pid)
+}
+
+/// gettid(2).
+pub fn gettid(call: &mut Call<'_>) -> Outcome {
+    number(call.thread.tid())
+}
+
+/// getppid(2).
+pub fn getppid(call: &mut Call<'_>) -> Outcome {
+    number(call.thread.process.parent_pid())
+}
+
+/// The process that a call names: 0 is the caller's own.
+fn named(call: &Call<'_>, pid: i32) -> Result<Arc<Process>, Errno> {
+    match pid {
+        0 => Ok(call.thread.process.clone()),
+        pid => table::process(pid).ok_or(Errno::ESRCH),
+    }
+}
+
+/// getpgid(2).
+pub fn getpgid(call: &mut Call<'_>) -> Outcome {
+    number(named(call, call.int(0))?.group().id)
+}
+
+/// getpgrp(2).
+pub fn getpgrp(call: &mut Call<'_>) -> Outcome {
+    number(call.thread.process.group().id)
+}
+
+/// getsid(2).
+pub fn getsid(call: &mut Call<'_>) -> Outcome {
+    number(named(call, call.int(0))?.session().id)
+}
+
+/// setpgid(2).
+pub fn setpgid(call: &mut Call<'_>) -> Outcome {
+    let own = &call.thread.process;
+    let pid = if call.int(0) == 0 { own.pid } else { call.int(0) };
+    let id = if call.int(1) == 0 { pid } else { call.int(1) };
+    if id < 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let mut table = table::lock();
+    let target = table.process(pid).ok_or(Errno::ESRCH)?;
+    let session = own.session();
+    if !Arc::ptr_eq(&target, own) {
+        let is_child = target.parent().is_some_and(|parent| Arc::ptr_eq(&parent, own));
+        if !is_child {
+            return Err(Errno::ESRCH.into());
+        }
+        if target.session().id != session.id {
+            return Err(Errno::EPERM.into());
+        }
+        if target.has_executed.load(Ordering::Relaxed) {
+            return Err(Errno::EACCES.into());
+        }
+    }
+    if target.is_session_leader() {
+        return Err(Errno::EPERM.into());
+    }
+    let group = match table.group(id) {
+        Some(group) if group.session.id == session.id => group,
+        Some(_) => return Err(Errno::EPERM.into()),
+        None if id == pid => {
+            let group = fallible::try_arc(Group { id, session })?;
+            table.enter_group(&group);
+            group
+        }
+        None => return Err(Errno::EPERM.into()),
+    };
+    let before = core::mem::replace(&mut *target.group.lock(), group);
+    drop(table);
+    drop(before);
+    number(0)
+}
+
+/// setsid(2).
+pub fn setsid(call: &mut Call<'_>) -> Outcome {
+    let own = &call.thread.process;
+    let mut table = table::lock();
+    if table.group(own.pid).is_some() {
+        return Err(Errno::EPERM.into());
+    }
+    let session = fallible::try_arc(Session::new(own.pid))?;
+    let group = fallible::try_arc(Group { id: own.pid, session: session.clone() })?;
+    table.enter_session(&session);
+    table.enter_group(&group);
+    let before = core::mem::replace(&mut *own.group.lock(), group);
+    drop(table);
+    drop(before);
+    number(own.pid)
 }

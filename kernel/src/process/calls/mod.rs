@@ -1,4 +1,15 @@
 //! The system calls about processes, threads, signals and scheduling; one file a family.
 
 pub mod clone;
+pub mod credentials;
+pub mod exec;
+pub mod exit;
+pub mod futex;
 pub mod identity;
+pub mod limits;
+pub mod schedule;
+pub mod signal;
+pub mod system;
+pub mod time;
+pub mod timer;
+pub mod usage;

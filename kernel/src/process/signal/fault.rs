@@ -5,12 +5,34 @@ use heddle_signal::{Action, DefaultAction, Detail, Information, Signal};
 
 use super::{Work, send};
 use crate::arch::{self, UserContext};
+use crate::memory::space::FaultError;
 use crate::process::{ExitStatus, Thread};
 
 /// Sends the signal of an exception.
 pub(in crate::process) fn post_exception(thread: &Arc<Thread>, context: &UserContext, vector: u8, code: u64) {
     let cause = arch::exception_signal(vector, code);
-    post(thread, cause.signal as i32, cause.code as i32, context.ip(), context);
+    post(thread, cause.signal as i32, cause.code, context.ip(), context);
+}
+
+/// Sends the signal of an access to memory that can't be resolved.
+pub(in crate::process) fn post_page_fault(
+    thread: &Arc<Thread>,
+    context: &UserContext,
+    address: usize,
+    failure: FaultError,
+) {
+    match failure.signal() {
+        Some(cause) => post(thread, cause.signal as i32, cause.code, address, context),
+        None => {
+            ::log::warn!("out of memory: process {} ends", thread.process.pid);
+            force(thread, Information::kernel(Signal::KILL), true);
+        }
+    }
+}
+
+/// Ends the process, or runs its handler, for a frame that can't be returned through.
+pub(in crate::process) fn force_segv(thread: &Arc<Thread>) {
+    force(thread, Information::kernel(Signal::SEGV), false);
 }
 
 /// Sends a synchronous signal with the address it is about.
@@ -27,7 +49,7 @@ pub(in crate::process) fn post(
     } else {
         Detail::Fault { address, trap: context.trap_number() as i32 }
     };
-    log::debug!("thread {}: {signal:?} at {:#x}, address {address:#x}", thread.tid(), context.ip());
+    ::log::debug!("thread {}: {signal:?} at {:#x}, address {address:#x}", thread.tid(), context.ip());
     force(thread, Information { signal, code, errno: 0, detail }, false);
 }
 

@@ -19,10 +19,10 @@ use super::{ExitStatus, Thread};
 pub use heddle_signal::{Detail, Information, Signal, SignalSet};
 pub use send::{send_to_group, send_to_process, send_to_thread};
 
-pub(super) use deliver::{Next, before_user};
-pub(super) use fault::post_exception;
-pub(super) use send::{Permission, kill_other_threads, recheck, start_group_exit};
-pub(super) use stop::notify_parent;
+pub(super) use deliver::{Next, before_user, restore_mask};
+pub(super) use fault::{force_segv, post_exception, post_page_fault};
+pub(super) use send::{Permission, discard, kill_other_threads, recheck, start_group_exit};
+pub(super) use stop::thread_left;
 
 bitflags! {
     /// What a thread has to look at before it goes back to user mode.

@@ -151,3 +151,8 @@ pub(super) fn forget(state: &mut State, signals: SignalSet) {
         thread.pending.lock().remove(signals);
     }
 }
+
+/// Forgets a pending signal that has become an ignored one.
+pub(in crate::process) fn discard(process: &Process, signal: Signal) {
+    forget(&mut process.state.lock(), SignalSet::of(&[signal]));
+}

@@ -1,0 +1,328 @@
+//! Users, groups and capabilities: credentials(7).
+
+use alloc::sync::Arc;
+use linux_raw_sys::general as linux;
+
+use crate::error::Errno;
+use crate::memory::fallible;
+use crate::process::{Credentials, Thread, table};
+use crate::syscall::{Call, Outcome, user};
+
+/// "Leave it as it is" in the calls that set several ids.
+const KEEP: u32 = u32::MAX;
+const GROUPS_MAX: usize = 65_536;
+
+fn id(value: u32) -> Outcome {
+    Ok((value as usize).into())
+}
+
+/// getuid(2).
+pub fn getuid(call: &mut Call<'_>) -> Outcome {
+    id(call.thread.credentials().uid)
+}
+
+/// geteuid(2).
+pub fn geteuid(call: &mut Call<'_>) -> Outcome {
+    id(call.thread.credentials().euid)
+}
+
+/// getgid(2).
+pub fn getgid(call: &mut Call<'_>) -> Outcome {
+    id(call.thread.credentials().gid)
+}
+
+/// getegid(2).
+pub fn getegid(call: &mut Call<'_>) -> Outcome {
+    id(call.thread.credentials().egid)
+}
+
+/// Real, effective and saved id, of user or group.
+#[derive(Clone, Copy)]
+struct Ids {
+    real: u32,
+    effective: u32,
+    saved: u32,
+}
+
+fn user_ids(credentials: &Credentials) -> Ids {
+    Ids { real: credentials.uid, effective: credentials.euid, saved: credentials.suid }
+}
+
+fn group_ids(credentials: &Credentials) -> Ids {
+    Ids { real: credentials.gid, effective: credentials.egid, saved: credentials.sgid }
+}
+
+/// Makes new credentials from the old ones and puts them in force.
+fn change(thread: &Thread, edit: impl FnOnce(&mut Credentials) -> Result<(), Errno>) -> Outcome {
+    let mut credentials = (*thread.credentials()).clone();
+    edit(&mut credentials)?;
+    thread.set_credentials(fallible::try_arc(credentials)?);
+    Ok(0.into())
+}
+
+fn set_user_ids(thread: &Thread, new: Ids) -> Outcome {
+    change(thread, |credentials| {
+        let had_root = [credentials.uid, credentials.euid, credentials.suid].contains(&0);
+        let was_effective = credentials.euid == 0;
+        (credentials.uid, credentials.euid, credentials.suid) = (new.real, new.effective, new.saved);
+        credentials.fsuid = new.effective;
+        let has_root = [new.real, new.effective, new.saved].contains(&0);
+        let sets = &mut credentials.capabilities;
+        // As in capabilities(7): giving up the last root id drops everything, the effective one the effective set.
+        if had_root && !has_root {
+            (sets.permitted, sets.effective, sets.ambient) = (0, 0, 0);
+        } else if was_effective && new.effective != 0 {
+            sets.effective = 0;
+        } else if !was_effective && new.effective == 0 {
+            sets.effective = sets.permitted;
+        }
+        Ok(())
+    })
+}
+
+fn set_group_ids(thread: &Thread, new: Ids) -> Outcome {
+    change(thread, |credentials| {
+        (credentials.gid, credentials.egid, credentials.sgid) = (new.real, new.effective, new.saved);
+        credentials.fsgid = new.effective;
+        Ok(())
+    })
+}
+
+/// setuid(2) and setgid(2): everything for the privileged, else the effective id among the three.
+fn set_one(old: Ids, new: u32, is_privileged: bool) -> Result<Ids, Errno> {
+    if new == KEEP {
+        return Err(Errno::EINVAL);
+    }
+    if is_privileged {
+        Ok(Ids { real: new, effective: new, saved: new })
+    } else if new == old.real || new == old.saved {
+        Ok(Ids { effective: new, ..old })
+    } else {
+        Err(Errno::EPERM)
+    }
+}
+
+/// setreuid(2) and setregid(2).
+fn set_two(old: Ids, real: u32, effective: u32, is_privileged: bool) -> Result<Ids, Errno> {
+    let choose = |new: u32, old: u32| if new == KEEP { old } else { new };
+    let new_real = choose(real, old.real);
+    let new_effective = choose(effective, old.effective);
+    let real_allowed = is_privileged || [old.real, old.effective].contains(&new_real);
+    let effective_allowed = is_privileged || [old.real, old.effective, old.saved].contains(&new_effective);
+    if !real_allowed || !effective_allowed {
+        return Err(Errno::EPERM);
+    }
+    let follows = real != KEEP || effective != KEEP && new_effective != old.real;
+    let saved = if follows { new_effective } else { old.saved };
+    Ok(Ids { real: new_real, effective: new_effective, saved })
+}
+
+/// setresuid(2) and setresgid(2).
+fn set_three(old: Ids, new: [u32; 3], is_privileged: bool) -> Result<Ids, Errno> {
+    let current = [old.real, old.effective, old.saved];
+    let is_allowed = |id: &u32| *id == KEEP || is_privileged || current.contains(id);
+    if !new.iter().all(is_allowed) {
+        return Err(Errno::EPERM);
+    }
+    let choose = |index: usize| if new[index] == KEEP { current[index] } else { new[index] };
+    Ok(Ids { real: choose(0), effective: choose(1), saved: choose(2) })
+}
+
+fn words(call: &Call<'_>) -> [u32; 3] {
+    [call.uint(0), call.uint(1), call.uint(2)]
+}
+
+/// setuid(2).
+pub fn setuid(call: &mut Call<'_>) -> Outcome {
+    let old = call.thread.credentials();
+    let new = set_one(user_ids(&old), call.uint(0), old.is_capable(linux::CAP_SETUID))?;
+    set_user_ids(call.thread, new)
+}
+
+/// setgid(2).
+pub fn setgid(call: &mut Call<'_>) -> Outcome {
+    let old = call.thread.credentials();
+    let new = set_one(group_ids(&old), call.uint(0), old.is_capable(linux::CAP_SETGID))?;
+    set_group_ids(call.thread, new)
+}
+
+/// setreuid(2).
+pub fn setreuid(call: &mut Call<'_>) -> Outcome {
+    let old = call.thread.credentials();
+    let new = set_two(user_ids(&old), call.uint(0), call.uint(1), old.is_capable(linux::CAP_SETUID))?;
+    set_user_ids(call.thread, new)
+}
+
+/// setregid(2).
+pub fn setregid(call: &mut Call<'_>) -> Outcome {
+    let old = call.thread.credentials();
+    let new = set_two(group_ids(&old), call.uint(0), call.uint(1), old.is_capable(linux::CAP_SETGID))?;
+    set_group_ids(call.thread, new)
+}
+
+/// setresuid(2).
+pub fn setresuid(call: &mut Call<'_>) -> Outcome {
+    let old = call.thread.credentials();
+    let new = set_three(user_ids(&old), words(call), old.is_capable(linux::CAP_SETUID))?;
+    set_user_ids(call.thread, new)
+}
+
+/// setresgid(2).
+pub fn setresgid(call: &mut Call<'_>) -> Outcome {
+    let old = call.thread.credentials();
+    let new = set_three(group_ids(&old), words(call), old.is_capable(linux::CAP_SETGID))?;
+    set_group_ids(call.thread, new)
+}
+
+fn store_three(call: &Call<'_>, ids: Ids) -> Outcome {
+    let space = call.thread.space();
+    for (index, value) in [ids.real, ids.effective, ids.saved].into_iter().enumerate() {
+        user::write_int(&space, call.word(index), value)?;
+    }
+    Ok(0.into())
+}
+
+/// getresuid(2).
+pub fn getresuid(call: &mut Call<'_>) -> Outcome {
+    store_three(call, user_ids(&call.thread.credentials()))
+}
+
+/// getresgid(2).
+pub fn getresgid(call: &mut Call<'_>) -> Outcome {
+    store_three(call, group_ids(&call.thread.credentials()))
+}
+
+/// setfsuid(2): returns the id from before, whatever happens.
+pub fn setfsuid(call: &mut Call<'_>) -> Outcome {
+    let (old, new) = (call.thread.credentials(), call.uint(0));
+    let is_own = [old.uid, old.euid, old.suid, old.fsuid].contains(&new);
+    if new != KEEP && (is_own || old.is_capable(linux::CAP_SETUID)) {
+        change(call.thread, |credentials| {
+            credentials.fsuid = new;
+            Ok(())
+        })?;
+    }
+    id(old.fsuid)
+}
+
+/// setfsgid(2): returns the id from before, whatever happens.
+pub fn setfsgid(call: &mut Call<'_>) -> Outcome {
+    let (old, new) = (call.thread.credentials(), call.uint(0));
+    let is_own = [old.gid, old.egid, old.sgid, old.fsgid].contains(&new);
+    if new != KEEP && (is_own || old.is_capable(linux::CAP_SETGID)) {
+        change(call.thread, |credentials| {
+            credentials.fsgid = new;
+            Ok(())
+        })?;
+    }
+    id(old.fsgid)
+}
+
+/// getgroups(2).
+pub fn getgroups(call: &mut Call<'_>) -> Outcome {
+    let credentials = call.thread.credentials();
+    let groups = credentials.supplementary_groups();
+    let size = usize::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
+    if size != 0 {
+        if size < groups.len() {
+            return Err(Errno::EINVAL.into());
+        }
+        let space = call.thread.space();
+        for (index, group) in groups.iter().enumerate() {
+            user::write_int(&space, call.word(1).wrapping_add(index * 4), *group)?;
+        }
+    }
+    Ok(groups.len().into())
+}
+
+/// setgroups(2).
+pub fn setgroups(call: &mut Call<'_>) -> Outcome {
+    if !call.thread.credentials().is_capable(linux::CAP_SETGID) {
+        return Err(Errno::EPERM.into());
+    }
+    let count = call.word(0);
+    if count > GROUPS_MAX {
+        return Err(Errno::EINVAL.into());
+    }
+    let space = call.thread.space();
+    let mut groups = fallible::try_with_capacity(count)?;
+    for index in 0..count {
+        groups.push(user::read_int(&space, call.word(1).wrapping_add(index * 4))?);
+    }
+    let groups = if groups.is_empty() { None } else { Some(fallible::try_arc(groups)?) };
+    change(call.thread, |credentials| {
+        credentials.groups = groups;
+        Ok(())
+    })
+}
+
+/// Reads the header of capget(2): version and process. An unknown version is answered with the one that is known.
+fn capability_header(call: &Call<'_>) -> Result<(usize, Arc<Thread>), crate::error::Halt> {
+    const VERSION_1: u32 = 0x1998_0330;
+    const VERSION_2: u32 = 0x2007_1026;
+    const VERSION_3: u32 = 0x2008_0522;
+    let space = call.thread.space();
+    let [header] = user::read_words(&space, call.word(0))?;
+    let parts = match header as u32 {
+        VERSION_1 => 1,
+        VERSION_2 | VERSION_3 => 2,
+        _ => {
+            user::write_int(&space, call.word(0), VERSION_3)?;
+            return Err(Errno::EINVAL.into());
+        }
+    };
+    let pid = (header >> 32) as i32;
+    let thread = match pid {
+        0 => call.thread.clone(),
+        pid if pid < 0 => return Err(Errno::EINVAL.into()),
+        pid => table::thread(pid).ok_or(Errno::ESRCH)?,
+    };
+    Ok((parts, thread))
+}
+
+/// capget(2).
+pub fn capget(call: &mut Call<'_>) -> Outcome {
+    let (parts, thread) = match capability_header(call) {
+        // Asking for the version only is no error.
+        Err(crate::error::Halt::Error(Errno::EINVAL)) if call.word(1) == 0 => return Ok(0.into()),
+        other => other?,
+    };
+    if call.word(1) != 0 {
+        let sets = thread.credentials().capabilities;
+        let space = call.thread.space();
+        for part in 0..parts {
+            for (index, set) in [sets.effective, sets.permitted, sets.inheritable].into_iter().enumerate() {
+                let address = call.word(1).wrapping_add(part * 12 + index * 4);
+                user::write_int(&space, address, (set >> (32 * part)) as u32)?;
+            }
+        }
+    }
+    Ok(0.into())
+}
+
+/// capset(2).
+pub fn capset(call: &mut Call<'_>) -> Outcome {
+    let (parts, thread) = capability_header(call)?;
+    if !Arc::ptr_eq(&thread, call.thread) {
+        return Err(Errno::EPERM.into());
+    }
+    let space = call.thread.space();
+    let mut sets = [0u64; 3];
+    for part in 0..parts {
+        for (index, set) in sets.iter_mut().enumerate() {
+            let value = user::read_int(&space, call.word(1).wrapping_add(part * 12 + index * 4))?;
+            *set |= u64::from(value) << (32 * part);
+        }
+    }
+    let [effective, permitted, inheritable] = sets;
+    change(call.thread, |credentials| {
+        let sets = &mut credentials.capabilities;
+        let grows = permitted & !sets.permitted != 0 || effective & !permitted != 0;
+        if grows || inheritable & !(sets.inheritable | sets.permitted) != 0 {
+            return Err(Errno::EPERM);
+        }
+        (sets.effective, sets.permitted, sets.inheritable) = (effective, permitted, inheritable);
+        sets.ambient &= permitted & inheritable;
+        Ok(())
+    })
+}

@@ -1,0 +1,73 @@
+//! getrlimit(2), setrlimit(2), prlimit(2).
+
+use alloc::sync::Arc;
+use linux_raw_sys::general as linux;
+
+use crate::error::Errno;
+use crate::process::{Limit, Process, Resource, table};
+use crate::syscall::{Call, Outcome, user};
+
+fn get(process: &Process, resource: u32) -> Result<Limit, Errno> {
+    process.limits.lock().get(resource).ok_or(Errno::EINVAL)
+}
+
+fn set(call: &Call<'_>, process: &Arc<Process>, resource: u32, words: [u64; 2]) -> Result<(), Errno> {
+    let [soft, hard] = words;
+    let is_privileged = call.thread.credentials().is_capable(linux::CAP_SYS_RESOURCE);
+    let mut limits = process.limits.lock();
+    let old = limits.get(resource).ok_or(Errno::EINVAL)?;
+    if soft > hard {
+        return Err(Errno::EINVAL);
+    }
+    let is_files = resource == Resource::OpenFiles as u32;
+    if hard > old.hard && !is_privileged || is_files && hard > Limit::OPEN_FILES_MAX {
+        return Err(Errno::EPERM);
+    }
+    limits.set(resource, Limit { soft, hard });
+    drop(limits);
+    if resource == Resource::Stack as u32 {
+        call.thread.space().set_stack_limit(usize::try_from(soft).unwrap_or(usize::MAX));
+    }
+    Ok(())
+}
+
+/// getrlimit(2).
+pub fn getrlimit(call: &mut Call<'_>) -> Outcome {
+    let limit = get(&call.thread.process, call.uint(0))?;
+    user::write_words(&call.thread.space(), call.word(1), &[limit.soft, limit.hard])?;
+    Ok(0.into())
+}
+
+/// setrlimit(2).
+pub fn setrlimit(call: &mut Call<'_>) -> Outcome {
+    let words = user::read_words(&call.thread.space(), call.word(1))?;
+    set(call, &call.thread.process, call.uint(0), words)?;
+    Ok(0.into())
+}
+
+/// prlimit64(2).
+pub fn prlimit64(call: &mut Call<'_>) -> Outcome {
+    let process = match call.int(0) {
+        0 => call.thread.process.clone(),
+        pid => table::process(pid).ok_or(Errno::ESRCH)?,
+    };
+    let own = call.thread.credentials();
+    let is_same_user =
+        process.credentials().is_none_or(|theirs| theirs.uid == own.uid && theirs.suid == own.uid);
+    if !is_same_user && !own.is_capable(linux::CAP_SYS_RESOURCE) {
+        return Err(Errno::EPERM.into());
+    }
+    let space = call.thread.space();
+    let old = get(&process, call.uint(1))?;
+    let new = match call.word(2) {
+        0 => None,
+        address => Some(user::read_words(&space, address)?),
+    };
+    if call.word(3) != 0 {
+        user::write_words(&space, call.word(3), &[old.soft, old.hard])?;
+    }
+    if let Some(words) = new {
+        set(call, &process, call.uint(1), words)?;
+    }
+    Ok(0.into())
+}

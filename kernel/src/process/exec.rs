@@ -1,0 +1,464 @@
+//! Loading programs: from a file to an address space that is ready to run, and the change of a process to it.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use heddle_exec::{
+    Auxiliary, HEADER_BYTES, Image, ImageError, Kind, Segment, StackError, StackPlan, Strings, StringsError,
+    parse_script,
+};
+use heddle_signal::{AlternateStack, Signal};
+use linux_raw_sys::general as linux;
+
+use super::signal::kill_other_threads;
+use super::thread_group::Layout;
+use super::{Credentials, Resource, Thread, table};
+use crate::arch::{self, UserContext};
+use crate::error::Errno;
+use crate::file::walk::How;
+use crate::file::{OpenFile, executable};
+use crate::memory::source::Object;
+use crate::memory::space::{Flags, MapRequest, Placement, Protection};
+use crate::memory::{Space, SpaceKind, fallible};
+use crate::sync::{Events, SpinLock};
+use crate::syscall::user;
+use crate::syscall::wait::WaitKind;
+
+/// Scripts whose interpreter is a script: as deep as Linux goes.
+const SCRIPT_DEPTH_MAX: usize = 5;
+/// Stack mapped at the start; the rest grows.
+const STACK_START_BYTES: usize = 132 << 10;
+const PAGE_BYTES: usize = heddle_exec::PAGE_BYTES as usize;
+
+/// What to run, as execve(2) is called.
+pub struct Request {
+    /// Where a relative path starts: a descriptor or `AT_FDCWD`.
+    pub directory: i32,
+    /// The file.
+    pub path: Vec<u8>,
+    /// How the path is walked.
+    pub how: How,
+    /// `argv`.
+    pub arguments: Strings,
+    /// `envp`.
+    pub environment: Strings,
+}
+
+/// A program in its new space.
+pub struct Loaded {
+    space: Arc<Space>,
+    executable: Arc<OpenFile>,
+    layout: Layout,
+    name: Vec<u8>,
+    credentials: Arc<Credentials>,
+    context: Box<UserContext>,
+}
+
+impl From<ImageError> for Errno {
+    fn from(error: ImageError) -> Self {
+        if error == ImageError::OutOfMemory { Self::ENOMEM } else { Self::ENOEXEC }
+    }
+}
+
+impl From<StringsError> for Errno {
+    fn from(error: StringsError) -> Self {
+        match error {
+            StringsError::TooBig => Self::E2BIG,
+            StringsError::OutOfMemory => Self::ENOMEM,
+        }
+    }
+}
+
+impl From<StackError> for Errno {
+    fn from(error: StackError) -> Self {
+        match error {
+            StackError::TooBig => Self::E2BIG,
+            StackError::OutOfMemory => Self::ENOMEM,
+        }
+    }
+}
+
+/// A program's file with its headers.
+struct Source {
+    file: Arc<OpenFile>,
+    image: Image,
+    header: Vec<u8>,
+}
+
+/// A file with its first bytes.
+fn open(
+    thread: &Arc<Thread>,
+    directory: i32,
+    path: &[u8],
+    how: How,
+) -> Result<(Arc<OpenFile>, Vec<u8>), Errno> {
+    let file = executable::open(thread, directory, path, how)?;
+    let mut header = fallible::try_filled(0, HEADER_BYTES)?;
+    let length = executable::read_at(&file, 0, &mut header)?;
+    header.truncate(length);
+    Ok((file, header))
+}
+
+fn parse(file: Arc<OpenFile>, header: Vec<u8>) -> Result<Source, Errno> {
+    let size = file.file.size().unwrap_or(0);
+    let image = Image::parse(&header, size, arch::ELF_MACHINE)?;
+    Ok(Source { file, image, header })
+}
+
+/// Finds the program: the file itself, or the interpreter that a script names, with the arguments put before.
+fn find(thread: &Arc<Thread>, request: &mut Request) -> Result<Source, Errno> {
+    let mut path = fallible::try_to_vec(&request.path)?;
+    let (mut directory, mut how) = (request.directory, request.how);
+    for _ in 0..=SCRIPT_DEPTH_MAX {
+        let (file, header) = open(thread, directory, &path, how)?;
+        if !header.starts_with(b"#!") {
+            return parse(file, header);
+        }
+        let script = parse_script(&header).ok_or(Errno::ENOEXEC)?;
+        request.arguments.pop_front();
+        request.arguments.push_front(&path)?;
+        if let Some(argument) = script.argument {
+            request.arguments.push_front(argument)?;
+        }
+        request.arguments.push_front(script.interpreter)?;
+        path = fallible::try_to_vec(script.interpreter)?;
+        (directory, how) = (linux::AT_FDCWD, How::FOLLOW);
+    }
+    Err(Errno::ELOOP)
+}
+
+/// The dynamic loader that a program names.
+fn find_loader(thread: &Arc<Thread>, program: &Source) -> Result<Option<Source>, Errno> {
+    let Some((offset, length)) = program.image.interpreter else { return Ok(None) };
+    let mut path = fallible::try_filled(0, length as usize)?;
+    let in_header = program.header.get(offset as usize..(offset + length) as usize);
+    match in_header {
+        Some(bytes) => path.copy_from_slice(bytes),
+        None if executable::read_at(&program.file, offset, &mut path)? == path.len() => {}
+        None => return Err(Errno::ENOEXEC),
+    }
+    if path.pop() != Some(0) {
+        return Err(Errno::ENOEXEC);
+    }
+    let (file, header) = open(thread, linux::AT_FDCWD, &path, How::FOLLOW)?;
+    let source =
+        parse(file, header).map_err(|error| if error == Errno::ENOEXEC { Errno::ELIBBAD } else { error })?;
+    Ok(Some(source))
+}
+
+/// Loads a program into a new space.
+///
+/// # Errors
+/// Those of execve(2).
+pub(super) async fn load(thread: &Arc<Thread>, mut request: Request) -> Result<Loaded, Errno> {
+    let program = find(thread, &mut request)?;
+    let loader = find_loader(thread, &program)?;
+    let credentials = set_id_credentials(thread, &program.file)?;
+    let kind = if program.image.kind == Kind::Fixed || !is_default_user(&credentials) {
+        SpaceKind::Private
+    } else {
+        SpaceKind::Shared
+    };
+    let space = Space::new(kind)?;
+    space.set_stack_limit(usize::try_from(thread.process.limit(Resource::Stack).soft).unwrap_or(usize::MAX));
+    let base = match program.image.kind {
+        Kind::Fixed => 0,
+        Kind::PositionIndependent => {
+            let wanted = space.layout().image_base & !(program.image.alignment as usize - 1);
+            wanted.wrapping_sub(program.image.span().0 as usize)
+        }
+    };
+    map_image(&space, &program, base).await?;
+    let end = base.wrapping_add(program.image.span().1 as usize);
+    space.set_brk(end);
+    let loader_base = match &loader {
+        Some(loader) => Some(place_loader(&space, loader).await?),
+        None => None,
+    };
+    let entry = match (&loader, loader_base) {
+        (Some(loader), Some(loader_base)) => loader_base.wrapping_add(loader.image.entry as usize),
+        _ => base.wrapping_add(program.image.entry as usize),
+    };
+    let auxiliary = auxiliary(&program, base, loader_base.unwrap_or(0), &credentials, thread);
+    let stack = build_stack(thread, &space, &request, auxiliary, program.image.executable_stack).await?;
+    let mut context = fallible::try_box(UserContext::new_user())?;
+    context.set_ip(entry);
+    context.set_sp(stack.stack);
+    let name = request.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    Ok(Loaded {
+        executable: program.file,
+        layout: Layout { code: (base.wrapping_add(program.image.span().0 as usize), end), ..stack },
+        name: fallible::try_to_vec(name)?,
+        space,
+        credentials,
+        context,
+    })
+}
+
+/// The credentials after a program with set-id bits; the thread's own otherwise.
+fn set_id_credentials(thread: &Thread, file: &OpenFile) -> Result<Arc<Credentials>, Errno> {
+    const SET_UID: u32 = 0o4000;
+    const SET_GID: u32 = 0o2000;
+    const GROUP_EXECUTE: u32 = 0o010;
+    let metadata = file.metadata();
+    let old = thread.credentials();
+    if thread.process.no_new_privileges.load(Ordering::Relaxed) {
+        return Ok(old);
+    }
+    let sets_user = metadata.permissions & SET_UID != 0;
+    let sets_group = metadata.permissions & SET_GID != 0 && metadata.permissions & GROUP_EXECUTE != 0;
+    let euid = if sets_user { metadata.uid } else { old.euid };
+    let egid = if sets_group { metadata.gid } else { old.egid };
+    let mut new = (*old).clone();
+    (new.euid, new.suid, new.fsuid) = (euid, euid, euid);
+    (new.egid, new.sgid, new.fsgid) = (egid, egid, egid);
+    if euid == 0 || new.uid == 0 {
+        // A program that root runs, or that runs as root, has what the bounding set leaves.
+        new.capabilities.permitted = new.capabilities.bounding;
+        new.capabilities.effective = if euid == 0 { new.capabilities.bounding } else { 0 };
+    } else {
+        new.capabilities.permitted = new.capabilities.ambient;
+        new.capabilities.effective = new.capabilities.ambient;
+    }
+    if new == *old { Ok(old) } else { fallible::try_arc(new) }
+}
+
+/// Whether a program may share the space of the programs that the superuser runs.
+fn is_default_user(credentials: &Credentials) -> bool {
+    let ids = [credentials.uid, credentials.euid, credentials.suid, credentials.gid, credentials.egid];
+    ids.iter().all(|&id| id == 0)
+}
+
+const fn protection(segment: &Segment) -> Protection {
+    let mut bits = 0;
+    if segment.protection.read {
+        bits |= Protection::READ.bits();
+    }
+    if segment.protection.write {
+        bits |= Protection::WRITE.bits();
+    }
+    if segment.protection.execute {
+        bits |= Protection::EXECUTE.bits();
+    }
+    Protection::from_bits_truncate(bits)
+}
+
+/// Maps an image's segments at `base` plus their own addresses.
+async fn map_image(space: &Arc<Space>, source: &Source, base: usize) -> Result<(), Errno> {
+    let pages = source.file.file.clone().map_source()?;
+    for segment in &source.image.segments {
+        let start = base.wrapping_add(segment.address as usize);
+        let file_end = start.wrapping_add(segment.file_bytes as usize);
+        let end = start.wrapping_add(segment.memory_bytes as usize);
+        let first = start & !(PAGE_BYTES - 1);
+        let file_pages_end = file_end.next_multiple_of(PAGE_BYTES);
+        if segment.file_bytes > 0 {
+            let request = MapRequest {
+                placement: Placement::Fixed(first),
+                length: file_pages_end - first,
+                protection: protection(segment),
+                flags: Flags::empty(),
+                object: Object::Source(pages.clone()),
+                offset: segment.offset & !(PAGE_BYTES as u64 - 1),
+            };
+            space.map(request).await?;
+        }
+        let zero_start = if segment.file_bytes > 0 { file_pages_end } else { first };
+        if segment.memory_bytes > segment.file_bytes {
+            if file_end < zero_start && segment.protection.write {
+                let length = zero_start - file_end;
+                user::resolve(space, |space| space.clear_bytes(file_end, length)).await?;
+            }
+            if end > zero_start {
+                let mut request = MapRequest::anonymous(Placement::Fixed(zero_start), end - zero_start);
+                request.protection = protection(segment);
+                space.map(request).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Finds room for the dynamic loader and maps it; returns what its addresses are relative to.
+async fn place_loader(space: &Arc<Space>, loader: &Source) -> Result<usize, Errno> {
+    let (start, end) = loader.image.span();
+    if loader.image.kind == Kind::Fixed {
+        map_image(space, loader, 0).await?;
+        return Ok(0);
+    }
+    // A reservation finds the place; the segments go over it, and what they leave is given back.
+    let length = (end - start) as usize;
+    let mut request = MapRequest::anonymous(Placement::Any, length);
+    request.protection = Protection::empty();
+    let place = space.map(request).await?;
+    space.unmap(place, length).await?;
+    let base = place.wrapping_sub(start as usize);
+    map_image(space, loader, base).await?;
+    Ok(base)
+}
+
+fn auxiliary(
+    program: &Source,
+    base: usize,
+    loader_base: usize,
+    credentials: &Credentials,
+    thread: &Thread,
+) -> Auxiliary {
+    let image = &program.image;
+    let old = thread.credentials();
+    Auxiliary {
+        headers: image.headers.map_or(0, |headers| (base as u64).wrapping_add(headers)),
+        header_bytes: u64::from(image.header_bytes),
+        header_count: u64::from(image.header_count),
+        base: loader_base as u64,
+        entry: (base as u64).wrapping_add(image.entry),
+        uid: credentials.uid,
+        euid: credentials.euid,
+        gid: credentials.gid,
+        egid: credentials.egid,
+        hardware_capabilities: arch::hardware_capabilities(),
+        hardware_capabilities2: 0,
+        secure: (credentials.euid, credentials.egid) != (old.uid, old.gid),
+        vdso: 0,
+        minimum_signal_stack: arch::signal::minimum_stack_bytes() as u64,
+    }
+}
+
+/// Maps the stack and fills its top; returns what `/proc` shows of it.
+async fn build_stack(
+    thread: &Thread,
+    space: &Arc<Space>,
+    request: &Request,
+    auxiliary: Auxiliary,
+    is_executable: bool,
+) -> Result<Layout, Errno> {
+    let stack_limit = thread.process.limit(Resource::Stack).soft;
+    let mut random = [0; 16];
+    crate::random::fill(&mut random);
+    let top = space.layout().stack_top & !(PAGE_BYTES - 1);
+    let plan = StackPlan {
+        top: top as u64,
+        limit_bytes: (stack_limit / 4).clamp(STACK_START_BYTES as u64, Strings::BYTES_MAX as u64),
+        path: &request.path,
+        arguments: &request.arguments,
+        environment: &request.environment,
+        random,
+        platform: arch::MACHINE_NAME.as_bytes(),
+        auxiliary,
+    };
+    let stack = plan.build()?;
+    let length = (stack.bytes.len() + STACK_START_BYTES).next_multiple_of(PAGE_BYTES);
+    let mut mapping = MapRequest::anonymous(Placement::Fixed(top - length), length);
+    mapping.flags = Flags::GROWS_DOWN;
+    mapping.object = Object::Anonymous(Some("[stack]"));
+    if is_executable {
+        mapping.protection |= Protection::EXECUTE;
+    }
+    space.map(mapping).await?;
+    let pointer = stack.pointer as usize;
+    for (index, piece) in stack.bytes.chunks(PAGE_BYTES).enumerate() {
+        user::resolve(space, |space| space.write_bytes(pointer + index * PAGE_BYTES, piece)).await?;
+    }
+    let pair = |(start, end): (u64, u64)| (start as usize, end as usize);
+    let vector =
+        pointer + (1 + request.arguments.len() + 1 + request.environment.len() + 1) * size_of::<u64>();
+    Ok(Layout {
+        arguments: pair(stack.arguments),
+        environment: pair(stack.environment),
+        auxiliary: (vector, vector + heddle_exec::AUXILIARY_BYTES),
+        code: (0, 0),
+        stack: pointer,
+    })
+}
+
+/// Ends all other threads and waits until they are gone.
+///
+/// # Errors
+/// `EAGAIN`: another thread is at this already, or the process ends.
+pub(super) async fn become_only_thread(thread: &Arc<Thread>) -> Result<(), Errno> {
+    let process = &thread.process;
+    {
+        let mut state = process.state.lock();
+        if state.exec.is_some() || state.ending.is_some() {
+            return Err(Errno::EAGAIN);
+        }
+        if state.threads.len() == 1 {
+            return Ok(());
+        }
+        state.exec = Some(thread.tid());
+        kill_other_threads(&state, thread);
+    }
+    let waited = thread
+        .wait_until(WaitKind::Killable, |watch| {
+            process.thread_events.watch(watch, Events::all())?;
+            Ok((process.thread_count() == 1).then_some(()))
+        })
+        .await;
+    process.state.lock().exec = None;
+    waited?;
+    take_over_pid(thread);
+    Ok(())
+}
+
+/// The thread that is left becomes the first of its process.
+fn take_over_pid(thread: &Arc<Thread>) {
+    let pid = thread.process.pid;
+    if thread.tid() == pid {
+        return;
+    }
+    let mut table = table::lock();
+    let entry = table.remove_thread(thread.tid());
+    thread.set_tid(pid);
+    table.enter_thread(thread);
+    drop(table);
+    drop(entry);
+}
+
+/// What the change to a new program needs of memory, got before anything is changed.
+pub(super) struct Prepared {
+    actions: Arc<SpinLock<heddle_signal::Actions>>,
+    descriptors: Arc<crate::file::DescriptorTable>,
+}
+
+/// Gets the memory for [`commit`].
+///
+/// # Errors
+/// `ENOMEM`.
+pub(super) fn prepare(thread: &Thread) -> Result<Prepared, Errno> {
+    let mut actions = fallible::try_box(thread.process.actions().lock().clone())?;
+    actions.exec();
+    let actions = fallible::try_arc(SpinLock::new(*actions))?;
+    let table = thread.descriptors();
+    // One reference is the thread's, one is ours.
+    let descriptors =
+        if Arc::strong_count(&table) > 2 { fallible::try_arc(table.duplicate()?)? } else { table };
+    Ok(Prepared { actions, descriptors })
+}
+
+/// Makes the only thread of a process run the program. Cannot fail.
+pub(super) async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
+    let process = &thread.process;
+    super::calls::futex::release_robust_list(thread).await;
+    super::exit::release_space(thread).await;
+    drop(thread.set_space(loaded.space));
+    let table = prepared.descriptors;
+    drop(thread.set_descriptors(table.clone()));
+    table.exec();
+    super::timers::clear(process, true);
+    let actions = core::mem::replace(&mut *process.actions.lock(), prepared.actions);
+    drop(actions);
+    *thread.alternate_stack.lock() = AlternateStack::default();
+    thread.float.lock().reset();
+    thread.set_name(&loaded.name);
+    if thread.credentials() != loaded.credentials {
+        process.parent_death_signal.store(0, Ordering::Relaxed);
+    }
+    thread.set_credentials(loaded.credentials);
+    *process.layout.lock() = loaded.layout;
+    let executable = process.executable.lock().replace(loaded.executable);
+    drop(executable);
+    process.has_executed.store(true, Ordering::Relaxed);
+    process.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
+    thread.replace_context(loaded.context);
+}

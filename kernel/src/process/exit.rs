@@ -1,0 +1,194 @@
+//! The end of threads and processes.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use heddle_signal::{Detail, Information, Signal};
+use linux_raw_sys::general as linux;
+
+use super::signal::{self, start_group_exit};
+use super::table::{self, REAPER_PID};
+use super::{ExitStatus, Process, Thread};
+use crate::sync::Events;
+
+/// Begins the end of the calling process: exit_group(2).
+pub(super) fn exit_group(process: &Process, code: u8) {
+    start_group_exit(&mut process.state.lock(), ExitStatus::Exited(code));
+}
+
+/// Gives up everything a thread has, and ends the process with its last thread. The last thing a thread's coroutine does.
+pub(super) async fn end_thread(thread: &Arc<Thread>) {
+    super::calls::futex::release_robust_list(thread).await;
+    release_space(thread).await;
+    thread.leave_descriptors();
+    super::timers::thread_ended(thread);
+    let is_last = leave(thread);
+    if is_last {
+        end_process(&thread.process);
+    } else {
+        signal::thread_left(&thread.process);
+    }
+}
+
+/// Leaves the address space: what others wait for in it is told first. Also what `execve` does with the old space.
+pub(super) async fn release_space(thread: &Arc<Thread>) {
+    let clear = thread.clear_child_tid.swap(0, Ordering::Relaxed);
+    if clear != 0 {
+        super::calls::futex::clear_and_wake(thread, clear).await;
+    }
+    thread.leave_space();
+    super::calls::clone::release_parent(thread);
+}
+
+/// Takes a thread out of its process. Returns whether it was the last.
+fn leave(thread: &Arc<Thread>) -> bool {
+    let process = &thread.process;
+    let (user, system) = thread.cpu_times();
+    let (entry, is_last) = {
+        let mut table = table::lock();
+        let mut state = process.state.lock();
+        process.times.ended_user.fetch_add(user, Ordering::Relaxed);
+        process.times.ended_system.fetch_add(system, Ordering::Relaxed);
+        process.times.switches.fetch_add(thread.switches.load(Ordering::Relaxed), Ordering::Relaxed);
+        let position = state.threads.iter().position(|each| Arc::ptr_eq(each, thread));
+        let own = position.map(|position| state.threads.swap_remove(position));
+        let is_last = state.threads.is_empty();
+        if is_last && state.ending.is_none() {
+            state.ending = Some(ExitStatus::Exited(thread.exit_code.load(Ordering::Relaxed)));
+        }
+        drop(state);
+        ((table.remove_thread(thread.tid()), own), is_last)
+    };
+    drop(entry);
+    process.thread_events.wake(Events::all());
+    is_last
+}
+
+/// Makes the process a zombie, or lets it disappear if nobody wants its status.
+fn end_process(process: &Arc<Process>) {
+    super::timers::process_ended(process);
+    let session = process.session();
+    if session.id == process.pid
+        && let Some(terminal) = session.set_terminal(None)
+    {
+        terminal.release(true);
+    }
+    let executable = process.executable.lock().take();
+    drop(executable);
+    let orphans = give_children_to_reaper(process);
+    let pending = {
+        let mut state = process.state.lock();
+        state.ended = state.ending;
+        state.stop = None;
+        core::mem::take(&mut state.pending)
+    };
+    drop(pending);
+    let ended_orphans = orphans.iter().filter(|child| child.exit_status().is_some());
+    ended_orphans.for_each(|child| drop(reap(child)));
+    continue_orphaned_groups(process, &orphans);
+    notify_of_end(process);
+    process.ended.wake(Events::all());
+}
+
+/// Tells the parent. A parent that ignores `SIGCHLD`, and the reaper, leave no zombie behind.
+fn notify_of_end(process: &Arc<Process>) {
+    let Some(parent) = process.parent() else { return };
+    let (status, code) = match process.exit_status() {
+        Some(ExitStatus::Exited(code)) => (i32::from(code), linux::CLD_EXITED),
+        Some(ExitStatus::Signaled { signal, .. }) => (signal.number(), linux::CLD_KILLED),
+        None => return,
+    };
+    let exit_signal = Signal::new(process.exit_signal.load(Ordering::Relaxed));
+    let is_unwanted = parent.pid == REAPER_PID
+        || exit_signal == Some(Signal::CHLD) && {
+            let actions = parent.actions();
+            let actions = actions.lock();
+            let action = actions.get(Signal::CHLD);
+            action.handler == heddle_signal::Action::IGNORE || action.flags.has(linux::SA_NOCLDWAIT)
+        };
+    if is_unwanted {
+        drop(reap(process));
+    }
+    if let Some(signal) = exit_signal {
+        let (user, system) = process.cpu_times();
+        let detail = Detail::Child {
+            pid: process.pid,
+            uid: process.uid.load(Ordering::Relaxed),
+            status,
+            utime: crate::time::clock_ticks(user),
+            stime: crate::time::clock_ticks(system),
+        };
+        let information = Information { signal, code: code as i32, errno: 0, detail };
+        // Only a queued realtime signal can be refused.
+        let _ = signal::send_to_process(&parent, information);
+    }
+    parent.child_events.wake(Events::all());
+}
+
+/// Removes a zombie and adds its times to its parent's. Returns what to drop without a lock held.
+pub(super) fn reap(process: &Arc<Process>) -> (Option<Arc<Process>>, Option<Arc<Process>>) {
+    let mut table = table::lock();
+    // Whoever takes the entry out is the one that reaps.
+    let Some(entry) = table.remove_process(process.pid) else { return (None, None) };
+    let Some(parent) = process.parent() else { return (None, Some(entry)) };
+    let (user, system) = process.cpu_times();
+    let (children_user, children_system) = process.children_times();
+    parent.times.children_user.fetch_add(user + children_user, Ordering::Relaxed);
+    parent.times.children_system.fetch_add(system + children_system, Ordering::Relaxed);
+    let child = {
+        let mut children = parent.children.lock();
+        let position = children.iter().position(|each| Arc::ptr_eq(each, process));
+        position.map(|position| children.swap_remove(position))
+    };
+    (child, Some(entry))
+}
+
+/// Makes the reaper the parent of a process's children; returns them.
+fn give_children_to_reaper(process: &Arc<Process>) -> Vec<Arc<Process>> {
+    let table = table::lock();
+    let orphans = core::mem::take(&mut *process.children.lock());
+    let Some(reaper) = table.process(REAPER_PID) else { return orphans };
+    let mut adopted = reaper.children.lock();
+    for child in &orphans {
+        *child.parent.lock() = Arc::downgrade(&reaper);
+        child.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
+        // Without memory the reaper doesn't know its child; the child is still found by number, and its end still
+        // frees it.
+        if adopted.try_reserve(1).is_ok() {
+            adopted.push(child.clone());
+        }
+    }
+    orphans
+}
+
+/// A stopped group that nobody can continue any more gets `SIGHUP` and `SIGCONT`.
+fn continue_orphaned_groups(process: &Arc<Process>, orphans: &[Arc<Process>]) {
+    let own = core::iter::once(process);
+    for member in orphans.iter().chain(own) {
+        let group = member.group().id;
+        if super::job::is_orphaned(member) && super::job::has_stopped_member(group) {
+            for signal in [Signal::HUP, Signal::CONT] {
+                // The group may have ended meanwhile.
+                let _ = signal::send_to_group(group, Information::kernel(signal));
+            }
+        }
+    }
+}
+
+/// Takes back a thread that never ran, with its process if that is new.
+pub(super) fn discard(thread: &Arc<Thread>) {
+    let process = &thread.process;
+    let is_alone = {
+        let mut state = process.state.lock();
+        state.threads.retain(|each| !Arc::ptr_eq(each, thread));
+        state.threads.is_empty()
+    };
+    let entry = table::lock().remove_thread(thread.tid());
+    drop(entry);
+    if is_alone {
+        drop(reap(process));
+    }
+    super::calls::clone::release_parent(thread);
+    thread.leave_space();
+    thread.leave_descriptors();
+}

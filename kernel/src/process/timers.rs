@@ -1,0 +1,212 @@
+//! Timers that send signals: setitimer(2), alarm(2), timer_create(2).
+//!
+//! A timer that is armed has a coroutine, which sleeps until the next expiry, sends the signal and sleeps again. Setting the
+//! timer changes its state and wakes the coroutine; disarming ends it.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use heddle_signal::{Detail, Information, Signal};
+
+use super::{Process, Thread, signal};
+use crate::error::Errno;
+use crate::memory::fallible;
+use crate::schedule::{self, Priority};
+use crate::sync::SpinLock;
+use crate::time::{Clock, Deadline, now_ns, sleep_until};
+
+/// What a timer does when it expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Notice {
+    /// Nothing.
+    None,
+    /// A signal of the kernel to the process: setitimer(2).
+    Plain(Signal),
+    /// A signal with a value to the process, or to one thread: timer_create(2).
+    Event {
+        /// Which signal.
+        signal: Signal,
+        /// `sigev_value`.
+        value: u64,
+        /// The thread of `SIGEV_THREAD_ID`, else 0.
+        thread: i32,
+    },
+}
+
+struct State {
+    /// On the monotonic clock; `None` when disarmed.
+    deadline_ns: Option<u64>,
+    interval_ns: u64,
+    /// The coroutine's, from its first poll to its end.
+    waker: Option<Waker>,
+    has_coroutine: bool,
+    overrun: i32,
+}
+
+/// A timer of a process.
+pub(super) struct Timer {
+    process: Weak<Process>,
+    id: i32,
+    /// The clock it was made for.
+    pub clock: Clock,
+    notice: Notice,
+    state: SpinLock<State>,
+}
+
+/// The timers of a process.
+#[derive(Default)]
+pub(super) struct Timers {
+    /// `ITIMER_REAL`.
+    pub real: Option<Arc<Timer>>,
+    /// Those of timer_create(2), by number.
+    pub created: Vec<Option<Arc<Timer>>>,
+}
+
+impl Timers {
+    pub const fn new() -> Self {
+        Self { real: None, created: Vec::new() }
+    }
+}
+
+impl Timer {
+    pub fn new(process: &Arc<Process>, id: i32, clock: Clock, notice: Notice) -> Result<Arc<Self>, Errno> {
+        let state =
+            State { deadline_ns: None, interval_ns: 0, waker: None, has_coroutine: false, overrun: 0 };
+        let process = Arc::downgrade(process);
+        fallible::try_arc(Self { process, id, clock, notice, state: SpinLock::new(state) })
+    }
+
+    /// Interval and time left in nanoseconds; 0 left when disarmed.
+    pub fn get(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        // A timer that is due and whose coroutine has not run yet is not disarmed.
+        let left = state.deadline_ns.map_or(0, |deadline| deadline.saturating_sub(now_ns()).max(1));
+        (state.interval_ns, left)
+    }
+
+    /// How often it expired since its last signal was delivered.
+    pub fn overrun(&self) -> i32 {
+        self.state.lock().overrun
+    }
+
+    /// Arms it, or disarms it with no deadline; returns what [`Timer::get`] said before.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn set(self: &Arc<Self>, deadline_ns: Option<u64>, interval_ns: u64) -> Result<(u64, u64), Errno> {
+        let before = self.get();
+        let (needs_coroutine, waker) = {
+            let mut state = self.state.lock();
+            state.deadline_ns = deadline_ns;
+            state.interval_ns = interval_ns;
+            state.overrun = 0;
+            let needs_coroutine = deadline_ns.is_some() && !state.has_coroutine;
+            state.has_coroutine |= needs_coroutine;
+            (needs_coroutine, state.waker.clone())
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        if needs_coroutine {
+            let spawned = schedule::spawn(Priority::KERNEL, run(self.clone()));
+            spawned.inspect_err(|_| {
+                let mut state = self.state.lock();
+                (state.has_coroutine, state.deadline_ns) = (false, None);
+            })?;
+        }
+        Ok(before)
+    }
+
+    /// One expiry: sets the next deadline and says how many were missed.
+    fn expire(&self, now: u64) -> i32 {
+        let mut state = self.state.lock();
+        let Some(deadline) = state.deadline_ns else { return 0 };
+        if state.interval_ns == 0 {
+            state.deadline_ns = None;
+            return 0;
+        }
+        let missed = (now - deadline) / state.interval_ns;
+        state.deadline_ns = Some(deadline.saturating_add((missed + 1).saturating_mul(state.interval_ns)));
+        state.overrun = i32::try_from(missed).unwrap_or(i32::MAX);
+        state.overrun
+    }
+
+    fn notify(&self, overrun: i32) {
+        let Some(process) = self.process.upgrade() else { return };
+        // A timer's signal that is pending already, or finds no room, is what overruns are for.
+        let _ = match self.notice {
+            Notice::None => Ok(()),
+            Notice::Plain(signal) => signal::send_to_process(&process, Information::kernel(signal)),
+            Notice::Event { signal, value, thread } => {
+                let detail = Detail::Timer { id: self.id, overrun, value };
+                let code = linux_raw_sys::general::SI_TIMER;
+                let information = Information { signal, code, errno: 0, detail };
+                match super::table::thread(thread) {
+                    Some(target) if thread != 0 => signal::send_to_thread(&target, information),
+                    _ => signal::send_to_process(&process, information),
+                }
+            }
+        };
+    }
+
+    /// The coroutine's poll: `Ready` when the timer is disarmed.
+    fn poll(&self, context: &mut Context<'_>, sleep: &mut Option<crate::time::Sleep>) -> Poll<()> {
+        loop {
+            let deadline = {
+                let mut state = self.state.lock();
+                let Some(deadline) = state.deadline_ns else {
+                    (state.has_coroutine, state.waker) = (false, None);
+                    return Poll::Ready(());
+                };
+                state.waker.get_or_insert_with(|| context.waker().clone());
+                deadline
+            };
+            *sleep = None;
+            let next = sleep.insert(sleep_until(deadline));
+            if Pin::new(next).poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            let overrun = self.expire(now_ns());
+            self.notify(overrun);
+        }
+    }
+}
+
+async fn run(timer: Arc<Timer>) {
+    let mut sleep = None;
+    core::future::poll_fn(|context| timer.poll(context, &mut sleep)).await;
+}
+
+/// When a timer on `clock` that was set to `value_ns` expires: an absolute time of the clock, or so long from now. 0 disarms.
+pub(super) fn deadline_ns(clock: Clock, value_ns: u64, is_absolute: bool) -> Option<u64> {
+    if value_ns == 0 {
+        return None;
+    }
+    let deadline = if is_absolute { Deadline::at(clock, value_ns) } else { Deadline::after(Some(value_ns)) };
+    Some(deadline.moment_ns())
+}
+
+/// Ends every timer; with `keep_real`, as `execve` does, only those of timer_create(2).
+pub(super) fn clear(process: &Process, keep_real: bool) {
+    let ended = {
+        let mut timers = process.timers.lock();
+        let real = if keep_real { None } else { timers.real.take() };
+        (real, core::mem::take(&mut timers.created))
+    };
+    for timer in ended.0.iter().chain(ended.1.iter().flatten()) {
+        // Disarming needs no memory.
+        let _ = timer.set(None, 0);
+    }
+}
+
+/// Nothing of a process's timers outlives it.
+pub(super) fn process_ended(process: &Process) {
+    clear(process, false);
+}
+
+/// What is a thread's own ends with it.
+pub(super) fn thread_ended(thread: &Thread) {
+    let restart = thread.restart.lock().take();
+    drop(restart);
+}

@@ -1,0 +1,25 @@
+//! Random bytes: ChaCha20 over a seed of the processor's.
+
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use crate::arch::cpu;
+use crate::sync::SpinLock;
+
+/// Made at first use; every call draws from it.
+static GENERATOR: SpinLock<Option<ChaCha20Rng>> = SpinLock::new(None);
+
+const SEED_BYTES: usize = 32;
+
+fn seed() -> ChaCha20Rng {
+    let mut seed = [0; SEED_BYTES];
+    for word in seed.chunks_exact_mut(size_of::<u64>()) {
+        word.copy_from_slice(&cpu::random().to_ne_bytes());
+    }
+    ChaCha20Rng::from_seed(seed)
+}
+
+/// Fills `bytes` with random ones.
+pub fn fill(bytes: &mut [u8]) {
+    GENERATOR.lock().get_or_insert_with(seed).fill_bytes(bytes);
+}

@@ -1,0 +1,120 @@
+//! Linux's clocks, and moments on them.
+
+use core::sync::atomic::{AtomicI64, Ordering};
+
+use super::{Sleep, now_ns, sleep_until};
+use crate::arch;
+use crate::error::{Attempt, Errno};
+use crate::memory::Space;
+use crate::syscall::user;
+
+pub const NS_PER_SECOND: u64 = 1_000_000_000;
+
+/// A clock that runs on its own, whoever asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// Time of day, since the Unix epoch.
+    Realtime,
+    /// Since the start; never set.
+    Monotonic,
+}
+
+/// What clock_settime(2) has moved the time of day by.
+static ADJUSTMENT_NS: AtomicI64 = AtomicI64::new(0);
+
+impl Clock {
+    /// The clock's time in nanoseconds.
+    #[must_use]
+    pub fn now_ns(self) -> u64 {
+        match self {
+            Self::Monotonic => now_ns(),
+            Self::Realtime => now_ns().wrapping_add(Self::realtime_offset_ns()),
+        }
+    }
+
+    /// What the time of day is ahead of the monotonic clock.
+    #[must_use]
+    pub fn realtime_offset_ns() -> u64 {
+        arch::time::wall_clock_offset().wrapping_add_signed(ADJUSTMENT_NS.load(Ordering::Relaxed))
+    }
+
+    /// Sets the time of day.
+    pub fn set_realtime(time_ns: u64) {
+        let unset = now_ns().wrapping_add(arch::time::wall_clock_offset());
+        ADJUSTMENT_NS.store(time_ns.wrapping_sub(unset) as i64, Ordering::Relaxed);
+    }
+}
+
+/// A moment to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline(u64);
+
+impl Deadline {
+    /// A moment that doesn't come.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// So many nanoseconds from now; never if there is no number.
+    #[must_use]
+    pub fn after(nanoseconds: Option<u64>) -> Self {
+        nanoseconds.map_or(Self::NEVER, |nanoseconds| Self(now_ns().saturating_add(nanoseconds)))
+    }
+
+    /// When a clock shows `time_ns`.
+    #[must_use]
+    pub fn at(clock: Clock, time_ns: u64) -> Self {
+        match clock {
+            Clock::Monotonic => Self(time_ns),
+            Clock::Realtime => Self(time_ns.saturating_sub(Clock::realtime_offset_ns())),
+        }
+    }
+
+    /// Completes when the moment has come.
+    #[must_use]
+    pub fn sleep(self) -> Sleep {
+        sleep_until(self.0)
+    }
+
+    /// The moment on the monotonic clock.
+    #[must_use]
+    pub const fn moment_ns(self) -> u64 {
+        self.0
+    }
+
+    /// Nanoseconds left, 0 when the moment has passed.
+    #[must_use]
+    pub fn remaining_ns(self) -> u64 {
+        self.0.saturating_sub(now_ns())
+    }
+
+    /// Whether the moment has come.
+    #[must_use]
+    pub fn is_over(self) -> bool {
+        self.remaining_ns() == 0
+    }
+}
+
+/// Reads a `struct timespec` as nanoseconds; times beyond what 64 bits hold count as the latest.
+///
+/// # Errors
+/// `EINVAL`: negative, or a second and more of nanoseconds.
+pub fn read_timespec(space: &Space, address: usize) -> Attempt<u64> {
+    let [seconds, nanoseconds] = user::read_words(space, address)?;
+    Ok(timespec_ns(seconds, nanoseconds)?)
+}
+
+/// Nanoseconds of a `struct timespec`.
+///
+/// # Errors
+/// `EINVAL`.
+pub fn timespec_ns(seconds: u64, nanoseconds: u64) -> Result<u64, Errno> {
+    if (seconds as i64) < 0 || nanoseconds >= NS_PER_SECOND {
+        return Err(Errno::EINVAL);
+    }
+    Ok(seconds.saturating_mul(NS_PER_SECOND).saturating_add(nanoseconds))
+}
+
+/// The words of a `struct timespec`.
+#[must_use]
+pub const fn timespec_words(time_ns: u64) -> [u64; 2] {
+    [time_ns / NS_PER_SECOND, time_ns % NS_PER_SECOND]
+}
