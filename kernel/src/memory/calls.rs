@@ -10,7 +10,7 @@ use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
 use crate::file::{OpenFile, StatusFlags};
 use crate::process::Resource;
-use crate::syscall::{Call, Outcome, pending};
+use crate::syscall::{Call, Outcome, pending, user};
 
 const KNOWN_PROTECTION: u32 = linux::PROT_READ | linux::PROT_WRITE | linux::PROT_EXEC | linux::PROT_SEM;
 
@@ -179,11 +179,14 @@ pub fn mincore(call: &mut Call<'_>) -> Outcome {
         return Err(Errno::EINVAL.into());
     }
     let space = call.thread.space();
-    for index in 0..length.div_ceil(PAGE_SIZE) {
-        let page = start.checked_add(index * PAGE_SIZE).ok_or(Errno::ENOMEM)?;
-        space.write_bytes(vector.wrapping_add(index), &[u8::from(space.is_resident(page)?)])?;
-    }
-    Ok(0.into())
+    pending(async move {
+        for index in 0..length.div_ceil(PAGE_SIZE) {
+            let page = start.checked_add(index * PAGE_SIZE).ok_or(Errno::ENOMEM)?;
+            let byte = [u8::from(space.is_resident(page)?)];
+            user::resolve(&space, |space| space.write_bytes(vector.wrapping_add(index), &byte)).await?;
+        }
+        Ok(0)
+    })
 }
 
 /// Checks a range that is to be locked or unlocked: nothing is ever swapped out, so that is all that unlocking does.

@@ -137,19 +137,18 @@ impl Space {
 
     async fn map_at(&self, range: Range<usize>, request: &MapRequest, replace: bool) -> Result<usize, Errno> {
         let _guard = self.lock.lock(range.clone()).await;
-        {
+        let is_free = {
             let state = self.state.lock();
-            let is_free = state.mappings.is_free(range.clone());
-            if !replace && !is_free {
-                return Err(Errno::EEXIST);
-            }
             if state.mappings.len() + 2 > MAPPINGS_MAX {
                 return Err(Errno::ENOMEM);
             }
-            drop(state);
-            if !is_free {
-                self.clear(range.clone()).await?;
+            state.mappings.is_free(range.clone())
+        };
+        if !is_free {
+            if !replace {
+                return Err(Errno::EEXIST);
             }
+            self.clear(range.clone()).await?;
         }
         super::reserve_mappings(2)?;
         let mut removed = Removed::default();
