@@ -28,6 +28,8 @@ pub(crate) struct CoreEntry {
     /// The word on which the core's thread sleeps.
     #[allow(dead_code)]
     pub parker: AtomicU32,
+    /// 1: a thread runs the core.
+    thread: AtomicU32,
     hooks: AtomicPtr<Hooks>,
     shared: AtomicPtr<Shared>,
 }
@@ -43,6 +45,7 @@ impl CoreEntry {
             live_posted: AtomicU64::new(0),
             taken: AtomicU32::new(0),
             parker: AtomicU32::new(0),
+            thread: AtomicU32::new(0),
             hooks: AtomicPtr::new(ptr::null_mut()),
             shared: AtomicPtr::new(ptr::null_mut()),
         }
@@ -58,6 +61,7 @@ impl CoreEntry {
     pub fn set_up(&self, number: u32, hooks: &'static Hooks, shared: *const Shared, fenced: bool) {
         self.state.set_index(self.state.index() as u16, number);
         self.state.set_share(0);
+        self.state.inbox().cover();
         self.state.gate().set_fenced(fenced);
         self.live.store(0, Ordering::Relaxed);
         self.live_posted.store(0, Ordering::Relaxed);
@@ -70,6 +74,27 @@ impl CoreEntry {
     pub fn give_back(&self) {
         self.shared.store(ptr::null_mut(), Ordering::Relaxed);
         self.taken.store(0, Ordering::Release);
+    }
+
+    /// Says whether a thread runs the core.
+    #[cfg(feature = "std")]
+    pub fn set_thread(&self, runs: bool) {
+        self.thread.store(runs as u32, Ordering::SeqCst);
+    }
+
+    /// Whether a thread runs the core.
+    #[cfg(feature = "std")]
+    pub fn has_thread(&self) -> bool {
+        self.thread.load(Ordering::SeqCst) != 0
+    }
+
+    /// Disturbs an idle core of the same machine.
+    #[cfg(feature = "std")]
+    pub fn kick_another(&self) {
+        // SAFETY: null, or a machine of an `Executor`, which is never freed.
+        if let Some(shared) = unsafe { self.shared().as_ref() } {
+            shared.kick_idle(u64::MAX);
+        }
     }
 
     #[inline(always)]

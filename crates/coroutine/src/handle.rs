@@ -26,6 +26,7 @@ unsafe impl<T: Send> Sync for JoinHandle<T> {}
 
 // Nothing in a handle is pinned: the output stays in the task until it is moved out.
 impl<T> Unpin for JoinHandle<T> {}
+impl<T> Unpin for LocalJoinHandle<T> {}
 
 impl<T> JoinHandle<T> {
     /// # Safety
@@ -157,3 +158,59 @@ impl fmt::Display for JoinError {
 }
 
 impl core::error::Error for JoinError {}
+
+/// The handle of a coroutine of a [`LocalExecutor`](crate::LocalExecutor): like [`JoinHandle`], but it stays on its
+/// thread, which makes joining free of atomic read-modify-writes.
+#[must_use = "the coroutine runs on its own; use `detach` to say that its output is not wanted"]
+#[derive(Debug)]
+pub struct LocalJoinHandle<T> {
+    handle: JoinHandle<T>,
+    not_send: PhantomData<*const ()>,
+}
+
+impl<T> LocalJoinHandle<T> {
+    /// The caller is on the executor's thread, and `handle`'s join state is local.
+    #[cfg_attr(not(feature = "std"), allow(dead_code))]
+    pub(crate) fn new(handle: JoinHandle<T>) -> LocalJoinHandle<T> {
+        LocalJoinHandle { handle, not_send: PhantomData }
+    }
+
+    /// See [`JoinHandle::id`].
+    pub fn id(&self) -> Id {
+        self.handle.id
+    }
+
+    /// See [`JoinHandle::name`].
+    pub fn name(&self) -> Option<&'static str> {
+        self.handle.name()
+    }
+
+    /// See [`JoinHandle::kind`].
+    pub fn kind(&self) -> u32 {
+        self.handle.kind()
+    }
+
+    /// See [`JoinHandle::is_finished`].
+    pub fn is_finished(&self) -> bool {
+        self.handle.is_finished()
+    }
+
+    /// See [`JoinHandle::abort`].
+    pub fn abort(&self) {
+        self.handle.abort();
+    }
+
+    /// See [`JoinHandle::detach`].
+    pub fn detach(self) {}
+}
+
+impl<T> Future for LocalJoinHandle<T> {
+    type Output = Result<T, JoinError>;
+
+    /// # Panics
+    /// When polled again after it was ready.
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.handle).poll(cx)
+    }
+}

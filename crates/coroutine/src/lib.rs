@@ -17,8 +17,14 @@ mod core_entry;
 mod handle;
 #[cfg(feature = "alloc")]
 mod join;
+#[cfg(all(feature = "std", not(heddle_loom)))]
+mod local;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod machine;
+#[cfg(all(feature = "std", not(heddle_loom)))]
+mod park;
+#[cfg(all(feature = "std", not(heddle_loom)))]
+mod pool;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod registry;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
@@ -35,13 +41,19 @@ pub use sched::Id;
 #[cfg(feature = "alloc")]
 pub use builder::{Builder, DEFAULT_PRIORITY, SpawnError};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
-pub use handle::{AbortOnDrop, JoinHandle};
+pub use handle::{AbortOnDrop, JoinHandle, LocalJoinHandle};
+#[cfg(all(feature = "std", not(heddle_loom)))]
+pub use local::{LocalExecutor, block_on, coroutine_run};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use machine::{Core, MACHINE_CORES, Machine, Platform};
+#[cfg(all(feature = "std", not(heddle_loom)))]
+pub use pool::Executor;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use registry::{MAX_CORES, MAX_COROUTINES};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use task::JoinError;
+#[cfg(all(feature = "std", not(heddle_loom)))]
+pub use threads::{current_id, spawn, spawn_local, try_spawn, try_spawn_local};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use turn::{MoveTo, Preempted, YieldNow, move_to, preempted, yield_now};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]

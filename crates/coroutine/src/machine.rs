@@ -10,7 +10,7 @@ use crate::core_entry::{CoreEntry, Hooks};
 use crate::handle::JoinHandle;
 use crate::registry::{Global, acquire_core, single};
 use crate::sched::{self, Id, Picked, WATCH_PARKED};
-use crate::sync::{AtomicPtr, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use crate::task::{self, TaskRef};
 use crate::turn;
 use core::future::Future;
@@ -49,6 +49,10 @@ pub trait Platform: Sync + 'static {
 
 /// What cores of a machine know of each other.
 pub(crate) struct Shared {
+    /// No more coroutines are taken.
+    closed: AtomicU32,
+    /// 1: an idle core looks at the others from time to time.
+    pub watched: AtomicU32,
     /// Bit `n`: core `n` is parked.
     idle: AtomicU64,
     /// Bit `n`: core `n` was started.
@@ -59,20 +63,68 @@ pub(crate) struct Shared {
 impl Shared {
     pub const fn new() -> Shared {
         Shared {
+            closed: AtomicU32::new(0),
+            watched: AtomicU32::new(0),
             idle: AtomicU64::new(0),
             started: AtomicU64::new(0),
             cores: [const { AtomicPtr::new(ptr::null_mut()) }; MACHINE_CORES],
         }
     }
 
+    /// Makes `entry` core `number`, from which on others steal from it.
+    pub fn add(&self, number: u32, entry: &'static CoreEntry) {
+        if let Some(place) = self.cores.get(number as usize) {
+            place.store(ptr::from_ref(entry).cast_mut(), Ordering::Release);
+            self.started.fetch_or(1 << (number & 63), Ordering::AcqRel);
+        }
+    }
+
     #[inline(always)]
-    fn core(&self, number: u32) -> Option<&'static CoreEntry> {
+    pub fn core(&self, number: u32) -> Option<&'static CoreEntry> {
         // SAFETY: null or a registry entry, which is never freed.
         unsafe { self.cores.get(number as usize)?.load(Ordering::Acquire).as_ref() }
     }
 
+    /// Core `number` goes to sleep, or has woken.
+    pub fn set_idle(&self, number: u32, idle: bool) {
+        let bit = 1 << (number & 63);
+        if idle {
+            self.idle.fetch_or(bit, Ordering::AcqRel);
+        } else if self.idle.load(Ordering::Relaxed) & bit != 0 {
+            self.idle.fetch_and(!bit, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether every core is parked.
+    #[cfg(feature = "std")]
+    pub fn all_idle(&self) -> bool {
+        self.idle.load(Ordering::Relaxed) == self.started.load(Ordering::Relaxed)
+    }
+
+    /// Forgets the cores, for another use.
+    #[cfg(feature = "std")]
+    pub fn reset(&self) {
+        self.started.store(0, Ordering::Relaxed);
+        self.idle.store(0, Ordering::Relaxed);
+        self.watched.store(0, Ordering::Relaxed);
+        self.cores.iter().for_each(|core| core.store(ptr::null_mut(), Ordering::Relaxed));
+        self.closed.store(0, Ordering::Release);
+    }
+
+    /// Takes no more coroutines, and has the cores' threads end.
+    #[cfg(feature = "std")]
+    pub fn close(&self) {
+        self.closed.store(1, Ordering::Release);
+    }
+
+    #[cfg(feature = "std")]
+    #[inline(always)]
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire) != 0
+    }
+
     /// Disturbs one parked core of `mask`, so that it looks for work.
-    fn kick_idle(&self, mask: u64) {
+    pub fn kick_idle(&self, mask: u64) {
         let idle = self.idle.load(Ordering::Relaxed) & mask;
         if idle == 0 {
             return;
@@ -91,7 +143,9 @@ impl Shared {
 pub(crate) fn shared_work(entry: &CoreEntry) {
     // SAFETY: null, or the machine of the core on which the caller runs, which outlives its cores' running.
     if let Some(shared) = unsafe { entry.shared().as_ref() } {
-        if shared.idle.load(Ordering::Relaxed) != 0 && entry.state.ready().has_two() {
+        if shared.idle.load(Ordering::Relaxed) != 0
+            && (entry.state.ready().has_two() || shared.watched.load(Ordering::Relaxed) == 0)
+        {
             shared.kick_idle(u64::MAX);
         }
     }
@@ -114,20 +168,13 @@ impl<P: Platform> Machine<P> {
         Machine { shared: Shared::new(), platform: PhantomData }
     }
 
-    /// Makes the calling processor core `number`, below 64 and not started before. `None` if it is not, or if there
-    /// is no memory.
+    /// Makes the calling processor core `number`, below 64 and not started before, nor at the same
+    /// time. `None` if it was started, or if there is no memory.
     pub fn start(&'static self, number: u32) -> Option<Core<P>> {
         let place = self.shared.cores.get(number as usize)?;
-        let bit = 1 << number;
-        if self.shared.started.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
-            return None;
-        }
-        let Some(entry) = acquire_core() else {
-            self.shared.started.fetch_and(!bit, Ordering::AcqRel);
-            return None;
-        };
+        let entry = acquire_core().filter(|_| place.load(Ordering::Relaxed).is_null())?;
         entry.set_up(number, &Self::HOOKS, &self.shared, P::FENCED);
-        place.store(ptr::from_ref(entry).cast_mut(), Ordering::Release);
+        self.shared.add(number, entry);
         Some(Core { entry, shared: &self.shared, platform: PhantomData })
     }
 
@@ -167,16 +214,26 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    let task = task::allocate(future, false, builder).map_err(|_| SpawnError::NoMemory)?;
-    let spawned = match here {
+    spawn_by(builder, future, false, |task| match here {
         Some(entry) => {
-            let id = entry.spawn(&Global, task.as_ptr().cast(), builder.priority);
+            let id = entry.spawn(&Global, task, builder.priority);
             shared_work(entry);
             id.ok_or(SpawnError::NoMemory)
         }
-        None => post_to(shared, task.as_ptr().cast(), builder),
-    };
-    match spawned {
+        None => post_to(shared, task, builder),
+    })
+}
+
+/// Allocates a coroutine and has `place` put it into some queue. `local`: the handle stays on the executor's thread.
+#[inline(always)]
+pub(crate) fn spawn_by<F: Future + 'static>(
+    builder: Builder,
+    future: F,
+    local: bool,
+    place: impl FnOnce(*mut ()) -> Result<Id, SpawnError>,
+) -> Result<JoinHandle<F::Output>, SpawnError> {
+    let task = task::allocate(future, local, builder).map_err(|_| SpawnError::NoMemory)?;
+    match place(task.as_ptr().cast()) {
         // SAFETY: the coroutine was just made with this output, and has no handle yet.
         Ok(id) => Ok(unsafe { JoinHandle::new(TaskRef(task), id) }),
         Err(error) => {
@@ -188,6 +245,9 @@ where
 }
 
 fn post_to(shared: &Shared, task: *mut (), builder: Builder) -> Result<Id, SpawnError> {
+    if shared.closed.load(Ordering::Relaxed) != 0 {
+        return Err(SpawnError::NoExecutor);
+    }
     let allowed = shared.started.load(Ordering::Acquire) & builder.cores;
     let idle = shared.idle.load(Ordering::Relaxed) & allowed;
     let number = if idle != 0 { idle } else { allowed }.trailing_zeros();
@@ -221,7 +281,7 @@ impl<P: Platform> Core<P> {
     #[inline]
     pub fn run_one(&self) -> bool {
         let Some(picked) = self.entry.state.pick(&Global).or_else(|| self.steal()) else { return false };
-        if let Some(target) = self.elsewhere(&picked) {
+        if let Some(target) = elsewhere(self.shared, self.entry, &picked) {
             self.entry.state.hand_over(&Global, picked.id, picked.slot, target);
             return true;
         }
@@ -231,17 +291,6 @@ impl<P: Platform> Core<P> {
         #[cfg(not(feature = "std"))]
         turn::run(self.entry, picked);
         true
-    }
-
-    /// Where the picked coroutine must run, if it may not run here.
-    #[inline(always)]
-    fn elsewhere(&self, picked: &Picked<'_>) -> Option<&'static sched::CoreState> {
-        let mask = task::cores_of(picked.slot);
-        if mask >> self.number() & 1 != 0 {
-            return None;
-        }
-        let allowed = mask & self.shared.started.load(Ordering::Acquire);
-        self.shared.core(allowed.trailing_zeros()).map(|entry| &entry.state)
     }
 
     fn steal(&self) -> Option<Picked<'static>> {
@@ -255,14 +304,14 @@ impl<P: Platform> Core<P> {
         if !self.entry.state.expose(WATCH_PARKED) {
             return false;
         }
-        self.shared.idle.fetch_or(1 << self.number(), Ordering::AcqRel);
+        self.shared.set_idle(self.number(), true);
         true
     }
 
     /// Ends what [`Core::try_park`] announced.
     pub fn unpark(&self) {
         self.entry.state.inbox().cover();
-        self.shared.idle.fetch_and(!(1 << self.number()), Ordering::Relaxed);
+        self.shared.set_idle(self.number(), false);
     }
 
     /// About to run a program, outside of the scheduler, at `level`: whoever posts something more urgent from now on
@@ -291,8 +340,26 @@ impl<P: Platform> Core<P> {
     }
 }
 
+/// Where the picked coroutine must run, if it may not run on `entry`.
+#[inline(always)]
+pub(crate) fn elsewhere(
+    shared: &Shared,
+    entry: &CoreEntry,
+    picked: &Picked<'_>,
+) -> Option<&'static sched::CoreState> {
+    let mask = task::cores_of(picked.slot);
+    if mask >> entry.state.number() & 1 != 0 {
+        return None;
+    }
+    let allowed = mask & shared.started.load(Ordering::Acquire);
+    shared.core(allowed.trailing_zeros()).map(|entry| &entry.state)
+}
+
 /// Started cores other than `thief` from which something might be taken, from the next number up.
-fn victims<'a>(shared: &'a Shared, thief: &'a CoreEntry) -> impl Iterator<Item = &'static CoreEntry> + 'a {
+pub(crate) fn victims<'a>(
+    shared: &'a Shared,
+    thief: &'a CoreEntry,
+) -> impl Iterator<Item = &'static CoreEntry> + 'a {
     let number = thief.state.number();
     let others = shared.started.load(Ordering::Acquire) & !(1 << (number & 63));
     let mut left = others.rotate_right(number & 63);
@@ -314,4 +381,17 @@ fn victims<'a>(shared: &'a Shared, thief: &'a CoreEntry) -> impl Iterator<Item =
 pub(crate) fn steal_for(shared: &Shared, thief: &CoreEntry, heavy: fn()) -> bool {
     victims(shared, thief)
         .any(|victim| sched::steal(&Global, &thief.state, &victim.state, u64::MAX, sched::BATCH, heavy) != 0)
+}
+
+/// Takes what is more urgent than the best of `thief`, the calling core, from another core.
+#[cfg(feature = "std")]
+pub(crate) fn steal_urgent(shared: &Shared, thief: &CoreEntry, heavy: fn()) {
+    let own = thief.state.ready().bitmap();
+    // All levels above the own best: everything if nothing is ready here.
+    let above = (own & own.wrapping_neg()).wrapping_sub(1);
+    for victim in victims(shared, thief) {
+        if victim.state.ready().bitmap() & above != 0 {
+            sched::steal(&Global, &thief.state, &victim.state, above, 1, heavy);
+        }
+    }
 }

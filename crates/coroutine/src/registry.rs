@@ -70,6 +70,16 @@ pub(crate) fn entry(index: u32) -> Option<&'static CoreEntry> {
     unsafe { entry.as_ref() }
 }
 
+/// Calls `each` with every slot that memory was taken for.
+pub(crate) fn for_each_slot(mut each: impl FnMut(u32, &'static Slot)) {
+    for chunk in 0..CHUNKS as u32 {
+        for index in chunk * CHUNK_SLOTS..(chunk + 1) * CHUNK_SLOTS {
+            let Some(slot) = Global.slot(index) else { return };
+            each(index, slot);
+        }
+    }
+}
+
 /// Takes a core that no executor uses, or makes one; `None` if memory or indices are used up.
 pub(crate) fn acquire_core() -> Option<&'static CoreEntry> {
     for (index, place) in CORES.iter().enumerate() {

@@ -24,7 +24,7 @@ mod steal;
 pub use core_state::{CoreState, Outcome, Picked};
 pub use gate::Gate;
 pub use id::{Id, MAX_SLOTS};
-pub use inbox::{Inbox, WATCH_PARKED};
+pub use inbox::{Inbox, WATCH_ABSENT, WATCH_PARKED};
 pub use post::{Woken, cancel, lend, post_new, set_priority, wake};
 pub use ready::{LEVELS, Level, Ready};
 pub use slot::{Phase, Slot};

@@ -101,7 +101,29 @@ pub(crate) fn allocate<F: Future>(future: F, local: bool, builder: Builder) -> R
     Ok(unsafe { memory.byte_add(mem::offset_of!(Named<F>, task)) }.cast())
 }
 
+/// A coroutine in its caller's stack frame, which stays until it has ended.
+pub(crate) struct Framed<F: Future>(Task<F>);
+
+impl<F: Future> Framed<F> {
+    pub fn new(future: F, builder: Builder) -> Framed<F> {
+        let vtable = &Task::<F>::FRAMED_VTABLE;
+        let cores = AtomicU64::new(builder.cores);
+        Framed(Task {
+            header: Header { vtable, join: JoinCell::new(true), kind: builder.kind, cores },
+            stage: UnsafeCell::new(Stage { future: ManuallyDrop::new(future) }),
+        })
+    }
+
+    /// The pointer for a slot. The frame must not move or end before the coroutine has.
+    pub fn task(self: Pin<&mut Self>) -> TaskRef {
+        // SAFETY: nothing is moved out; the pointer is to the whole task.
+        TaskRef(NonNull::from(unsafe { self.get_unchecked_mut() }).cast())
+    }
+}
+
 impl<F: Future> Task<F> {
+    const FRAMED_VTABLE: Vtable = Vtable { free: |_| (), ..Task::<F>::VTABLE };
+
     const VTABLE: Vtable = Vtable {
         poll: Task::<F>::poll,
         cancel: Task::<F>::cancel,

@@ -267,6 +267,25 @@ impl CoreState {
         self.gate.leave();
     }
 
+    /// Owner, between turns: takes the coroutine in `slot`, queued or waiting, for a last turn in which it is
+    /// cancelled. `None` if the slot is free, another core's, or in a turn further out on the owner's stack.
+    pub fn pick_to_cancel<'t>(&self, table: &impl Table, index: u32, slot: &'t Slot) -> Option<Picked<'t>> {
+        self.gate.enter();
+        let mine = slot.owner() as u32 == self.index();
+        let id = Id::new(index, slot.generation()).filter(|_| mine);
+        let phase = slot.phase();
+        let level = slot.level();
+        let idle = matches!(phase, Phase::Queued | Phase::Waiting);
+        if id.is_some() && phase == Phase::Queued {
+            self.ready.unlink(table, index, slot, level);
+        }
+        if id.is_some() && idle {
+            slot.set_phase(Phase::Running);
+        }
+        self.gate.leave();
+        Some(Picked { id: id.filter(|_| idle)?, task: slot.task(), level, cancelled: true, slot })
+    }
+
     /// Owner, instead of running the coroutine that [`CoreState::pick`] gave: makes it ready on `target`.
     pub fn hand_over(&self, table: &impl Table, id: Id, slot: &Slot, target: &CoreState) {
         self.gate.enter();

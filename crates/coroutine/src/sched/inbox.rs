@@ -14,6 +14,9 @@ const WATCH_SHIFT: u32 = 24;
 /// The watch of a parked core: a post of any level kicks it.
 pub const WATCH_PARKED: u8 = 64;
 
+/// The watch of a core that nobody runs: every post kicks, so that another core takes the work, and none clears it.
+pub const WATCH_ABSENT: u8 = 127;
+
 /// A core's inbox, on a cache line of its own.
 #[repr(C, align(128))]
 pub struct Inbox {
@@ -48,9 +51,10 @@ impl Inbox {
             slot.inbox_next.store(word & INDEX, Ordering::Relaxed);
             let watch = (word >> WATCH_SHIFT) as u8;
             let kick = level < watch;
-            let kept = if kick { 0 } else { word & !INDEX };
-            // Release: the drainer sees the link, and everything that the requester did before.
-            match self.word.compare_exchange_weak(word, kept | index, Ordering::Release, Ordering::Relaxed) {
+            let kept = if kick && watch != WATCH_ABSENT { 0 } else { word & !INDEX };
+            // Release: the drainer sees the link, and everything that the requester did before. Acquire: what the
+            // core did before it exposed itself is visible to the kick.
+            match self.word.compare_exchange_weak(word, kept | index, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return kick,
                 Err(now) => word = now,
             }
@@ -62,7 +66,9 @@ impl Inbox {
     pub(super) fn prod(&self, level: u8) -> bool {
         let mut word = self.word.load(Ordering::Relaxed);
         while level < (word >> WATCH_SHIFT) as u8 {
-            match self.word.compare_exchange_weak(word, word & INDEX, Ordering::Release, Ordering::Relaxed) {
+            let absent = (word >> WATCH_SHIFT) as u8 == WATCH_ABSENT;
+            let left = if absent { word } else { word & INDEX };
+            match self.word.compare_exchange_weak(word, left, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => word = now,
             }
@@ -80,6 +86,13 @@ impl Inbox {
         let exposed = (watch as u32) << WATCH_SHIFT;
         // Acquire on failure is not needed: the drain that follows acquires.
         self.word.compare_exchange(word, exposed, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Owner: nobody runs the core from now on. Returns whether requests are waiting.
+    #[inline]
+    pub fn leave(&self) -> bool {
+        let absent = (WATCH_ABSENT as u32) << WATCH_SHIFT;
+        self.word.fetch_or(absent, Ordering::AcqRel) & INDEX != 0
     }
 
     /// Owner: no kick is needed from now on.

@@ -1,0 +1,231 @@
+//! The executor of one thread.
+#![allow(unsafe_code)] // Coroutines need not be `Send`, and the main one need not be `'static`.
+
+use crate::builder::{Builder, SpawnError};
+use crate::core_entry::CoreEntry;
+use crate::handle::{JoinHandle, LocalJoinHandle};
+use crate::machine::spawn_by;
+use crate::registry::{Global, acquire_core, for_each_slot, spill};
+use crate::sched::{Picked, WATCH_PARKED};
+use crate::task::{Framed, JoinError};
+use crate::{park, threads, turn};
+use core::fmt;
+use core::future::Future;
+use core::marker::PhantomData;
+use core::pin::pin;
+use core::ptr;
+use std::panic::resume_unwind;
+
+/// An executor of one thread, whose coroutines need not be `Send`.
+///
+/// Spawning, running, yielding and waking among its own coroutines takes no atomic read-modify-write. Wakers may
+/// still be used from every thread, and from signal handlers.
+pub struct LocalExecutor {
+    entry: &'static CoreEntry,
+    not_send: PhantomData<*const ()>,
+}
+
+impl LocalExecutor {
+    /// An executor without coroutines.
+    ///
+    /// # Panics
+    /// If there is no memory, or [`MAX_CORES`](crate::MAX_CORES) executors are alive.
+    pub fn new() -> LocalExecutor {
+        LocalExecutor::try_new().expect("no memory for another executor")
+    }
+
+    /// An executor without coroutines, unless there is no memory or too many are alive.
+    pub fn try_new() -> Option<LocalExecutor> {
+        let entry = acquire_core()?;
+        entry.set_up(0, &park::THREAD_HOOKS, ptr::null(), false);
+        Some(LocalExecutor { entry, not_send: PhantomData })
+    }
+
+    /// Serves a level below the most urgent ready one at every `every`-th turn, in rotation. Without it, or with 0,
+    /// less urgent coroutines run only when nothing more urgent is ready.
+    pub fn share(self, every: u32) -> LocalExecutor {
+        self.entry.state.set_share(every);
+        self
+    }
+
+    /// Spawns `future` at the default priority.
+    ///
+    /// # Panics
+    /// If there is no memory; see [`LocalExecutor::try_spawn`].
+    #[inline]
+    pub fn spawn<F: Future + 'static>(&self, future: F) -> LocalJoinHandle<F::Output> {
+        self.try_spawn(Builder::new(), future).expect("no memory for a coroutine")
+    }
+
+    /// Spawns `future` as `builder` says.
+    #[inline]
+    pub fn try_spawn<F: Future + 'static>(
+        &self,
+        builder: Builder,
+        future: F,
+    ) -> Result<LocalJoinHandle<F::Output>, SpawnError> {
+        spawn_into(self.entry, builder, future)
+    }
+
+    /// Runs one turn of the most urgent ready coroutine; `false` if none is ready.
+    pub fn run_one(&self) -> bool {
+        threads::enter(self.entry, || run_one(self.entry))
+    }
+
+    /// Runs until no coroutine is ready.
+    pub fn run_until_idle(&self) {
+        threads::enter(self.entry, || while run_one(self.entry) {});
+    }
+
+    /// Runs `future` as a coroutine, and the others beside it, until it has ended; sleeps when none is ready.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.block_on_with(Builder::new(), future)
+    }
+
+    /// Like [`LocalExecutor::block_on`], with a priority.
+    pub fn block_on_with<F: Future>(&self, builder: Builder, future: F) -> F::Output {
+        threads::enter(self.entry, || run_frame(self.entry, builder, future, pick, sleep))
+    }
+
+    /// Runs until every coroutine has ended; sleeps when none is ready.
+    pub fn run(&self) {
+        threads::enter(self.entry, || {
+            while self.entry.live() != 0 {
+                if !run_one(self.entry) {
+                    sleep(self.entry);
+                }
+            }
+        });
+    }
+
+    /// The scheduling state, for its bitmap and counters.
+    pub fn state(&self) -> &crate::sched::CoreState {
+        &self.entry.state
+    }
+}
+
+#[inline(always)]
+fn pick(entry: &'static CoreEntry) -> Option<Picked<'static>> {
+    entry.state.pick(&Global)
+}
+
+#[inline(always)]
+fn run_one(entry: &'static CoreEntry) -> bool {
+    let Some(picked) = pick(entry) else { return false };
+    turn::run(entry, picked);
+    true
+}
+
+/// Sleeps until something is posted.
+fn sleep(entry: &'static CoreEntry) {
+    if entry.state.expose(WATCH_PARKED) {
+        park::sleep(entry, None);
+        entry.state.inbox().cover();
+    }
+}
+
+/// Spawns into `entry`, an executor of one thread on whose thread the caller is.
+#[inline]
+pub(crate) fn spawn_into<F: Future + 'static>(
+    entry: &'static CoreEntry,
+    builder: Builder,
+    future: F,
+) -> Result<LocalJoinHandle<F::Output>, SpawnError> {
+    let spawned = spawn_by(builder, future, true, |task| {
+        entry.spawn(&Global, task, builder.priority).ok_or(SpawnError::NoMemory)
+    });
+    spawned.map(LocalJoinHandle::new)
+}
+
+/// Runs `future` as a coroutine of `entry`, from the caller's frame, until it has ended. `next` picks, and `idle` is
+/// called when it finds nothing. The caller has entered `entry`.
+pub(crate) fn run_frame<F: Future>(
+    entry: &'static CoreEntry,
+    builder: Builder,
+    future: F,
+    mut next: impl FnMut(&'static CoreEntry) -> Option<Picked<'static>>,
+    mut idle: impl FnMut(&'static CoreEntry),
+) -> F::Output {
+    let task = pin!(Framed::new(future, builder)).task();
+    entry.spawn(&Global, task.0.as_ptr().cast(), builder.priority).expect("no memory for a coroutine");
+    // Panics of coroutines are caught, so nothing unwinds from here before the coroutine has ended.
+    while !task.header().join.is_complete() {
+        match next(entry) {
+            Some(picked) => turn::run(entry, picked),
+            None => idle(entry),
+        }
+    }
+    // SAFETY: complete; nobody else takes the output, whose type is the future's.
+    match unsafe { task.read_output::<F::Output>() } {
+        Ok(output) => output,
+        Err(error) => resume_unwind(cause(error)),
+    }
+}
+
+fn cause(error: JoinError) -> std::boxed::Box<dyn core::any::Any + Send> {
+    error.into_panic().unwrap_or_else(|| std::boxed::Box::new("the main coroutine was aborted"))
+}
+
+/// Drops every coroutine of `cores`, one executor's, whose owner the caller now is and on which nothing runs, and gives
+/// the cores back.
+pub(crate) fn tear_down(cores: &[&'static CoreEntry]) {
+    let live = || cores.iter().fold(0u64, |sum, entry| sum.wrapping_add(entry.live()));
+    // The drop of a future may spawn or wake; it cannot go on for ever unless the program wants it to.
+    while live() != 0 {
+        for entry in cores {
+            threads::enter(entry, || {
+                entry.state.drain(&Global);
+                for_each_slot(|index, slot| {
+                    if let Some(picked) = entry.state.pick_to_cancel(&Global, index, slot) {
+                        turn::run(entry, picked);
+                    }
+                });
+            });
+        }
+    }
+    for entry in cores {
+        entry.state.drain(&Global);
+        spill(&entry.state, true);
+        entry.give_back();
+    }
+}
+
+impl Default for LocalExecutor {
+    fn default() -> LocalExecutor {
+        LocalExecutor::new()
+    }
+}
+
+impl Drop for LocalExecutor {
+    fn drop(&mut self) {
+        tear_down(&[self.entry]);
+    }
+}
+
+impl fmt::Debug for LocalExecutor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalExecutor").field("coroutines", &self.entry.live()).finish()
+    }
+}
+
+/// Runs `future` to its end on the calling thread, and what it spawns beside it; what is left then is dropped.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    LocalExecutor::new().block_on(future)
+}
+
+/// The papers' one entry: makes `main` a coroutine of level `priority`. On a thread that runs an executor it is
+/// spawned there, and the call returns at once. Elsewhere it is the first, which starts an executor: the call returns
+/// when `main` and everything spawned by it have ended.
+pub fn coroutine_run<F: Future<Output = ()> + Send + 'static>(
+    main: F,
+    priority: u8,
+) -> Result<(), SpawnError> {
+    let builder = Builder::new().priority(priority);
+    if threads::here().is_some() {
+        return threads::try_spawn(builder, main).map(JoinHandle::detach);
+    }
+    let executor = LocalExecutor::try_new().ok_or(SpawnError::NoMemory)?;
+    executor.try_spawn(builder, main)?.detach();
+    executor.run();
+    Ok(())
+}

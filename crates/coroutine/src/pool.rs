@@ -1,0 +1,224 @@
+//! The executor of several threads.
+#![allow(unsafe_code)] // The main coroutine need not be `'static`; it stays on its core.
+
+use crate::builder::{Builder, SpawnError};
+use crate::core_entry::{CoreEntry, Hooks};
+use crate::handle::JoinHandle;
+use crate::local::{run_frame, tear_down};
+use crate::machine::{Shared, elsewhere, spawn_on, steal_for, steal_urgent, victims};
+use crate::registry::{Global, acquire_core};
+use crate::sched::{Picked, WATCH_PARKED};
+use crate::sync::Ordering;
+use crate::{park, threads, turn};
+use core::fmt;
+use core::future::Future;
+use core::time::Duration;
+use std::boxed::Box;
+use std::sync::Mutex;
+use std::thread;
+use std::vec::Vec;
+
+/// How often an idle core looks whether a coroutine waits behind another's long turn.
+const WATCH: Duration = Duration::from_micros(500);
+
+/// Every how many turns a core looks whether another has something more urgent than its own best.
+const LOOK_EVERY: u32 = 32;
+
+/// An executor of several threads, among which coroutines move.
+///
+/// Its first core is the thread that calls [`Executor::block_on`]; while no thread does, the others run its work.
+pub struct Executor {
+    shared: &'static Shared,
+    main: &'static CoreEntry,
+    /// Held while a thread runs as the first core.
+    entered: Mutex<()>,
+    workers: Vec<(&'static CoreEntry, thread::JoinHandle<()>)>,
+}
+
+impl Executor {
+    /// An executor of `threads` threads, at most 64: one less are started.
+    ///
+    /// # Panics
+    /// If there is no memory or no thread.
+    pub fn new(threads: usize) -> Executor {
+        let shared = take_shared();
+        let fenced = !park::has_heavy_barrier();
+        let core = |number| {
+            let entry = acquire_core().expect("no memory for another core");
+            entry.set_up(number, &POOL_HOOKS, shared, fenced);
+            shared.add(number, entry);
+            entry
+        };
+        let main = core(0);
+        main.set_thread(false);
+        main.state.inbox().leave();
+        let cores: Vec<_> = (1..threads.clamp(1, 64) as u32).map(core).collect();
+        let start = |entry: &'static CoreEntry| {
+            let builder = thread::Builder::new().name(std::format!("heddle-{}", entry.state.number()));
+            entry.set_thread(true);
+            let thread = builder.spawn(move || threads::enter(entry, || work(shared, entry)));
+            (entry, thread.expect("no thread for a core"))
+        };
+        let workers = cores.into_iter().map(start).collect();
+        Executor { shared, main, entered: Mutex::new(()), workers }
+    }
+
+    /// Spawns `future` at the default priority.
+    ///
+    /// # Panics
+    /// If there is no memory; see [`Executor::try_spawn`].
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.try_spawn(Builder::new(), future).expect("no memory for a coroutine")
+    }
+
+    /// Spawns `future` as `builder` says.
+    pub fn try_spawn<F>(&self, builder: Builder, future: F) -> Result<JoinHandle<F::Output>, SpawnError>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let here = threads::here().filter(|entry| core::ptr::eq(entry.shared(), self.shared));
+        spawn_on(self.shared, here, builder, future)
+    }
+
+    /// Runs `future` on the calling thread as a coroutine of the first core, and the others' coroutines beside it,
+    /// until it has ended. A second thread that calls it waits until the first is done.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let _alone = self.entered.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let entry = self.main;
+        let builder = Builder::new().cores(1);
+        entry.set_thread(true);
+        entry.state.inbox().cover();
+        let mut look = 0;
+        let output = threads::enter(entry, || {
+            run_frame(
+                entry,
+                builder,
+                future,
+                |entry| next(self.shared, entry, &mut look),
+                |entry| {
+                    idle(self.shared, entry);
+                },
+            )
+        });
+        entry.set_thread(false);
+        if entry.state.inbox().leave() || entry.state.ready().bitmap() != 0 {
+            // What is ready here is the others' now.
+            self.shared.kick_idle(u64::MAX);
+        }
+        output
+    }
+
+    /// How many threads it has, the caller of [`Executor::block_on`] included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// The scheduling state of core `number`, for its bitmap and counters.
+    pub fn state(&self, number: usize) -> Option<&crate::sched::CoreState> {
+        self.shared.core(number as u32).map(|entry| &entry.state)
+    }
+}
+
+/// Machines of ended executors. They are not freed, because a late waker may still look for an idle core in one.
+static UNUSED: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
+
+fn take_shared() -> &'static Shared {
+    let unused = UNUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
+    unused.unwrap_or_else(|| Box::leak(Box::new(Shared::new())))
+}
+
+/// Cores of an [`Executor`]: the first may have no thread for a while, and then another must take its work.
+static POOL_HOOKS: Hooks = Hooks {
+    kick: |entry| {
+        if entry.has_thread() {
+            park::kick(entry);
+        } else {
+            // Parked or not, somebody has to steal it.
+            entry.kick_another();
+        }
+    },
+    is_here: |entry| threads::here().is_some_and(|here| core::ptr::eq(here, entry)),
+};
+
+/// The next coroutine to run: now and then another core's, if it is more urgent.
+#[inline(always)]
+fn next(shared: &Shared, entry: &'static CoreEntry, look: &mut u32) -> Option<Picked<'static>> {
+    *look += 1;
+    if *look >= LOOK_EVERY {
+        *look = 0;
+        steal_urgent(shared, entry, park::heavy_barrier);
+    }
+    loop {
+        let picked = entry.state.pick(&Global)?;
+        match elsewhere(shared, entry, &picked) {
+            None => return Some(picked),
+            Some(target) => entry.state.hand_over(&Global, picked.id, picked.slot, target),
+        }
+    }
+}
+
+fn work(shared: &Shared, entry: &'static CoreEntry) {
+    let mut look = 0;
+    while !shared.is_closed() {
+        match next(shared, entry, &mut look) {
+            Some(picked) => turn::run(entry, picked),
+            None => idle(shared, entry),
+        }
+    }
+}
+
+/// Nothing is ready here: steals, or else sleeps.
+#[cold]
+fn idle(shared: &Shared, entry: &'static CoreEntry) {
+    if steal_for(shared, entry, park::heavy_barrier) {
+        return;
+    }
+    if !entry.state.expose(WATCH_PARKED) {
+        return;
+    }
+    shared.set_idle(entry.state.number(), true);
+    // One idle core keeps looking as long as others run, for what waits behind a long turn.
+    let others_run = !shared.all_idle();
+    let watch = others_run && shared.watched.swap(1, Ordering::Relaxed) == 0;
+    if victims(shared, entry).next().is_none() && !shared.is_closed() {
+        park::sleep(entry, watch.then_some(WATCH));
+    }
+    if watch {
+        shared.watched.store(0, Ordering::Relaxed);
+    }
+    entry.state.inbox().cover();
+    shared.set_idle(entry.state.number(), false);
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        self.shared.close();
+        for (entry, _) in &self.workers {
+            park::kick(entry);
+        }
+        let cores: Vec<_> = self
+            .workers
+            .drain(..)
+            .map(|(entry, thread)| {
+                // A worker ends by itself: panics of coroutines are caught.
+                let _ = thread.join();
+                entry
+            })
+            .chain([self.main])
+            .collect();
+        tear_down(&cores);
+        self.shared.reset();
+        UNUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(self.shared);
+    }
+}
+
+impl fmt::Debug for Executor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Executor").field("threads", &self.threads()).finish()
+    }
+}
