@@ -146,7 +146,8 @@ pub(crate) fn run_frame<F: Future>(
     mut next: impl FnMut(&'static CoreEntry) -> Option<Picked<'static>>,
     mut idle: impl FnMut(&'static CoreEntry),
 ) -> F::Output {
-    let task = pin!(Framed::new(future, builder)).task();
+    let mut frame = pin!(Framed::new(future, builder));
+    let task = frame.as_mut().task();
     entry.spawn(&Global, task.0.as_ptr().cast(), builder.priority).expect("no memory for a coroutine");
     // Panics of coroutines are caught, so nothing unwinds from here before the coroutine has ended.
     while !task.header().join.is_complete() {

@@ -1,0 +1,120 @@
+//! `executors`: heddle-coroutine and other executors side by side.
+//!
+//! Every experiment runs on every side in turn, round after round, so that what disturbs the machine disturbs all;
+//! the table gives the median of the rounds, the spread between the quartiles, and the ratio of the best rival's
+//! median to ours (above 1: ours is faster, or leaner).
+
+mod memory;
+mod rows;
+mod sides;
+
+use rows::{Row, rows};
+use serde_json::json;
+use sides::*;
+
+#[global_allocator]
+static ALLOCATOR: memory::Counting = memory::Counting;
+
+/// A column of the table: a side and its experiments. The first of a group is ours.
+type Column = (&'static str, [Row; 8]);
+
+fn column<S: Side + 'static>() -> Column {
+    (S::NAME, rows::<S>())
+}
+
+/// Median and quartiles of one cell.
+struct Cell {
+    side: &'static str,
+    median: f64,
+    low: f64,
+    high: f64,
+}
+
+fn measure(columns: &[Column], row: usize, rounds: usize) -> Vec<Cell> {
+    let mut samples = vec![Vec::new(); columns.len()];
+    for round in 0..=rounds {
+        for (column, samples) in columns.iter().zip(&mut samples) {
+            let sample = (column.1[row].2)();
+            // The first round warms up.
+            if round > 0 {
+                samples.push(sample);
+            }
+        }
+    }
+    let cell = |(column, mut samples): (&Column, Vec<f64>)| {
+        samples.sort_by(f64::total_cmp);
+        let at = |part: usize| samples[(samples.len() - 1) * part / 4];
+        Cell { side: column.0, median: at(2), low: at(1), high: at(3) }
+    };
+    columns.iter().zip(samples).map(cell).collect()
+}
+
+struct Options {
+    rounds: usize,
+    json: Option<String>,
+    only: Option<String>,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options { rounds: 15, json: None, only: None };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+        match argument.as_str() {
+            "--json" => options.json = Some(value()?),
+            "--only" => options.only = Some(value()?),
+            "--rounds" => {
+                options.rounds =
+                    value()?.parse().ok().filter(|rounds| *rounds > 0).ok_or("a number of rounds")?;
+            }
+            _ => {
+                return Err(format!(
+                    "usage: executors [--rounds N] [--only TEXT] [--json FILE]; not {argument}"
+                ));
+            }
+        }
+    }
+    Ok(options)
+}
+
+fn main() -> Result<(), String> {
+    let options = options()?;
+    let one = [
+        column::<HeddleLocal>(),
+        column::<TokioCurrent>(),
+        column::<TokioLocalSet>(),
+        column::<AsyncLocal>(),
+        column::<LocalPool>(),
+    ];
+    let two = [column::<HeddlePool>(), column::<TokioMulti>(), column::<AsyncStatic>()];
+    let mut results = Vec::new();
+    for (threads, columns) in [(1, &one[..]), (2, &two[..])] {
+        println!("{threads} thread{}", if threads == 1 { "" } else { "s" });
+        for row in 0..columns[0].1.len() {
+            let (name, unit, _) = columns[0].1[row];
+            if options.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
+                continue;
+            }
+            let rounds = if unit == "B" { 1 } else { options.rounds };
+            let cells = measure(columns, row, rounds);
+            let best = cells[1..].iter().min_by(|a, b| a.median.total_cmp(&b.median)).expect("a rival");
+            let ratio = best.median / cells[0].median;
+            println!("  {name} ({unit}): {ratio:.2} times as good as {}", best.side);
+            for cell in &cells {
+                println!("    {:22} {:9.1}  [{:.1} .. {:.1}]", cell.side, cell.median, cell.low, cell.high);
+            }
+            let cells: Vec<_> = cells
+                .iter()
+                .map(|c| json!({"side": c.side, "median": c.median, "low": c.low, "high": c.high}))
+                .collect();
+            results.push(json!({
+                "threads": threads, "row": name, "unit": unit, "ratio": ratio, "sides": cells,
+            }));
+        }
+    }
+    if let Some(file) = options.json {
+        let text = json!({"experiment": "executors", "rounds": options.rounds, "rows": results}).to_string();
+        std::fs::write(&file, text).map_err(|error| format!("{file}: {error}"))?;
+    }
+    Ok(())
+}
