@@ -50,18 +50,24 @@ fn measure(columns: &[Column], row: usize, rounds: usize) -> Vec<Cell> {
 }
 
 struct Options {
+    /// Only our own side, for a profiler.
+    ours: bool,
+    /// Only this number of threads.
+    threads: Option<usize>,
     rounds: usize,
     json: Option<String>,
     only: Option<String>,
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { rounds: 15, json: None, only: None };
+    let mut options = Options { ours: false, threads: None, rounds: 15, json: None, only: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
         match argument.as_str() {
+            "--ours" => options.ours = true,
             "--json" => options.json = Some(value()?),
+            "--threads" => options.threads = value()?.parse().ok(),
             "--only" => options.only = Some(value()?),
             "--rounds" => {
                 options.rounds =
@@ -69,7 +75,7 @@ fn options() -> Result<Options, String> {
             }
             _ => {
                 return Err(format!(
-                    "usage: executors [--rounds N] [--only TEXT] [--json FILE]; not {argument}"
+                    "usage: executors [--ours] [--threads 1|2] [--rounds N] [--only TEXT] [--json FILE]; not {argument}"
                 ));
             }
         }
@@ -89,6 +95,9 @@ fn main() -> Result<(), String> {
     let two = [column::<HeddlePool>(), column::<TokioMulti>(), column::<AsyncStatic>()];
     let mut results = Vec::new();
     for (threads, columns) in [(1, &one[..]), (2, &two[..])] {
+        if options.threads.is_some_and(|only| only != threads) {
+            continue;
+        }
         println!("{threads} thread{}", if threads == 1 { "" } else { "s" });
         for row in 0..columns[0].1.len() {
             let (name, unit, _) = columns[0].1[row];
@@ -96,6 +105,11 @@ fn main() -> Result<(), String> {
                 continue;
             }
             let rounds = if unit == "B" { 1 } else { options.rounds };
+            if options.ours {
+                let cell = &measure(&columns[..1], row, rounds)[0];
+                println!("  {name} ({unit}): {:.1} [{:.1} .. {:.1}]", cell.median, cell.low, cell.high);
+                continue;
+            }
             let cells = measure(columns, row, rounds);
             let best = cells[1..].iter().min_by(|a, b| a.median.total_cmp(&b.median)).expect("a rival");
             let ratio = best.median / cells[0].median;

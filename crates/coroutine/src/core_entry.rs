@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Hooks and machines are kept as atomic pointers to statics, because cores are reused.
 
 use crate::machine::Shared;
-use crate::sched::{CoreState, Id, Table};
+use crate::sched::{CoreState, Id, Stealing, Table};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::ptr;
 
@@ -25,11 +25,16 @@ pub(crate) struct CoreEntry {
     /// Coroutines that were spawned into the inbox.
     live_posted: AtomicU64,
     taken: AtomicU32,
+    /// Level of the coroutine that is being polled, in an executor of several threads.
+    pub running: AtomicU32,
     /// The word on which the core's thread sleeps.
     #[allow(dead_code)]
     pub parker: AtomicU32,
     /// 1: a thread runs the core.
     thread: AtomicU32,
+    /// Memory of ended coroutines. Owner's thread only.
+    #[cfg(feature = "std")]
+    pub blocks: crate::blocks::Blocks,
     hooks: AtomicPtr<Hooks>,
     shared: AtomicPtr<Shared>,
 }
@@ -44,8 +49,11 @@ impl CoreEntry {
             live: AtomicU64::new(0),
             live_posted: AtomicU64::new(0),
             taken: AtomicU32::new(0),
+            running: AtomicU32::new(0),
             parker: AtomicU32::new(0),
             thread: AtomicU32::new(0),
+            #[cfg(feature = "std")]
+            blocks: crate::blocks::Blocks::new(),
             hooks: AtomicPtr::new(ptr::null_mut()),
             shared: AtomicPtr::new(ptr::null_mut()),
         }
@@ -58,11 +66,11 @@ impl CoreEntry {
     }
 
     /// Sets up a taken entry as core `number` of the machine `shared`, if any.
-    pub fn set_up(&self, number: u32, hooks: &'static Hooks, shared: *const Shared, fenced: bool) {
+    pub fn set_up(&self, number: u32, hooks: &'static Hooks, shared: *const Shared, stealing: Stealing) {
         self.state.set_index(self.state.index() as u16, number);
         self.state.set_share(0);
         self.state.inbox().cover();
-        self.state.gate().set_fenced(fenced);
+        self.state.gate().set_stealing(stealing);
         self.live.store(0, Ordering::Relaxed);
         self.live_posted.store(0, Ordering::Relaxed);
         self.shared.store(shared.cast_mut(), Ordering::Relaxed);
@@ -121,6 +129,11 @@ impl CoreEntry {
     #[inline(always)]
     pub fn shared(&self) -> *const Shared {
         self.shared.load(Ordering::Relaxed)
+    }
+
+    /// Whether something more urgent than what is being polled here is queued here.
+    pub fn has_more_urgent(&self) -> bool {
+        self.state.ready().bitmap().trailing_zeros() < self.running.load(Ordering::Relaxed)
     }
 
     /// The coroutine that is being polled on this core.

@@ -9,6 +9,8 @@ extern crate std;
 pub mod sched;
 mod sync;
 
+#[cfg(all(feature = "std", not(heddle_loom)))]
+mod blocks;
 #[cfg(feature = "alloc")]
 mod builder;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]

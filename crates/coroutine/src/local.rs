@@ -5,8 +5,9 @@ use crate::builder::{Builder, SpawnError};
 use crate::core_entry::CoreEntry;
 use crate::handle::{JoinHandle, LocalJoinHandle};
 use crate::machine::spawn_by;
+use crate::park::Patience;
 use crate::registry::{Global, acquire_core, for_each_slot, spill};
-use crate::sched::{Picked, WATCH_PARKED};
+use crate::sched::{Picked, Stealing, WATCH_PARKED};
 use crate::task::{Framed, JoinError};
 use crate::{park, threads, turn};
 use core::fmt;
@@ -37,7 +38,7 @@ impl LocalExecutor {
     /// An executor without coroutines, unless there is no memory or too many are alive.
     pub fn try_new() -> Option<LocalExecutor> {
         let entry = acquire_core()?;
-        entry.set_up(0, &park::THREAD_HOOKS, ptr::null(), false);
+        entry.set_up(0, &park::THREAD_HOOKS, ptr::null(), Stealing::Never);
         Some(LocalExecutor { entry, not_send: PhantomData })
     }
 
@@ -84,15 +85,19 @@ impl LocalExecutor {
 
     /// Like [`LocalExecutor::block_on`], with a priority.
     pub fn block_on_with<F: Future>(&self, builder: Builder, future: F) -> F::Output {
-        threads::enter(self.entry, || run_frame(self.entry, builder, future, pick, sleep))
+        let mut patience = Patience::new();
+        threads::enter(self.entry, || {
+            run_frame(self.entry, builder, future, pick, |entry| sleep(entry, &mut patience))
+        })
     }
 
     /// Runs until every coroutine has ended; sleeps when none is ready.
     pub fn run(&self) {
+        let mut patience = Patience::new();
         threads::enter(self.entry, || {
             while self.entry.live() != 0 {
                 if !run_one(self.entry) {
-                    sleep(self.entry);
+                    sleep(self.entry, &mut patience);
                 }
             }
         });
@@ -117,9 +122,9 @@ fn run_one(entry: &'static CoreEntry) -> bool {
 }
 
 /// Sleeps until something is posted.
-fn sleep(entry: &'static CoreEntry) {
-    if entry.state.expose(WATCH_PARKED) {
-        park::sleep(entry, None);
+fn sleep(entry: &'static CoreEntry, patience: &mut Patience) {
+    if !patience.spin(entry) && entry.state.expose(WATCH_PARKED) {
+        patience.sleep(entry, None);
         entry.state.inbox().cover();
     }
 }
@@ -187,6 +192,7 @@ pub(crate) fn tear_down(cores: &[&'static CoreEntry]) {
     for entry in cores {
         entry.state.drain(&Global);
         spill(&entry.state, true);
+        entry.blocks.clear();
         entry.give_back();
     }
 }

@@ -9,7 +9,7 @@ use crate::builder::{Builder, SpawnError};
 use crate::core_entry::{CoreEntry, Hooks};
 use crate::handle::JoinHandle;
 use crate::registry::{Global, acquire_core, single};
-use crate::sched::{self, Id, Picked, WATCH_PARKED};
+use crate::sched::{self, Id, Picked, Stealing, WATCH_PARKED};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use crate::task::{self, TaskRef};
 use crate::turn;
@@ -51,6 +51,8 @@ pub trait Platform: Sync + 'static {
 pub(crate) struct Shared {
     /// No more coroutines are taken.
     closed: AtomicU32,
+    /// 1: idle cores are kicked as soon as a core has more than it runs next. 0: they look from time to time.
+    eager: AtomicU32,
     /// 1: an idle core looks at the others from time to time.
     pub watched: AtomicU32,
     /// Bit `n`: core `n` is parked.
@@ -64,6 +66,7 @@ impl Shared {
     pub const fn new() -> Shared {
         Shared {
             closed: AtomicU32::new(0),
+            eager: AtomicU32::new(1),
             watched: AtomicU32::new(0),
             idle: AtomicU64::new(0),
             started: AtomicU64::new(0),
@@ -99,6 +102,12 @@ impl Shared {
     #[cfg(feature = "std")]
     pub fn all_idle(&self) -> bool {
         self.idle.load(Ordering::Relaxed) == self.started.load(Ordering::Relaxed)
+    }
+
+    /// Has idle cores look for work themselves, except for what is urgent.
+    #[cfg(feature = "std")]
+    pub fn set_lazy(&self) {
+        self.eager.store(0, Ordering::Relaxed);
     }
 
     /// Forgets the cores, for another use.
@@ -138,14 +147,21 @@ impl Shared {
     }
 }
 
-/// The calling core `entry` has queued something: disturbs an idle core if there is more than it runs next itself.
+/// The calling core `entry` has queued something: disturbs an idle core if that may be of use.
 #[inline(always)]
 pub(crate) fn shared_work(entry: &CoreEntry) {
     // SAFETY: null, or the machine of the core on which the caller runs, which outlives its cores' running.
     if let Some(shared) = unsafe { entry.shared().as_ref() } {
-        if shared.idle.load(Ordering::Relaxed) != 0
-            && (entry.state.ready().has_two() || shared.watched.load(Ordering::Relaxed) == 0)
-        {
+        if shared.idle.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let ready = entry.state.ready();
+        let kick = if shared.eager.load(Ordering::Relaxed) != 0 {
+            ready.has_two()
+        } else {
+            shared.watched.load(Ordering::Relaxed) == 0 || entry.has_more_urgent()
+        };
+        if kick {
             shared.kick_idle(u64::MAX);
         }
     }
@@ -173,7 +189,12 @@ impl<P: Platform> Machine<P> {
     pub fn start(&'static self, number: u32) -> Option<Core<P>> {
         let place = self.shared.cores.get(number as usize)?;
         let entry = acquire_core().filter(|_| place.load(Ordering::Relaxed).is_null())?;
-        entry.set_up(number, &Self::HOOKS, &self.shared, P::FENCED);
+        entry.set_up(
+            number,
+            &Self::HOOKS,
+            &self.shared,
+            if P::FENCED { Stealing::Fenced } else { Stealing::Barrier },
+        );
         self.shared.add(number, entry);
         Some(Core { entry, shared: &self.shared, platform: PhantomData })
     }
@@ -387,7 +408,9 @@ pub(crate) fn steal_for(shared: &Shared, thief: &CoreEntry, heavy: fn()) -> bool
 #[cfg(feature = "std")]
 pub(crate) fn steal_urgent(shared: &Shared, thief: &CoreEntry, heavy: fn()) {
     let own = thief.state.ready().bitmap();
-    // All levels above the own best: everything if nothing is ready here.
+    if own == 0 {
+        return;
+    }
     let above = (own & own.wrapping_neg()).wrapping_sub(1);
     for victim in victims(shared, thief) {
         if victim.state.ready().bitmap() & above != 0 {

@@ -2,9 +2,10 @@
 #![allow(unsafe_code)] // Two system calls.
 
 use crate::core_entry::{CoreEntry, Hooks};
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, fence, spin_hint};
 use core::ptr;
 use core::time::Duration;
+use std::time::Instant;
 
 /// The parker's word: nobody has kicked since the thread last looked.
 const CALM: u32 = 0;
@@ -54,6 +55,44 @@ pub(crate) fn sleep(entry: &CoreEntry, limit: Option<Duration>) {
         );
     }
     entry.parker.store(CALM, Ordering::Relaxed);
+}
+
+/// How long a core spins before it sleeps: long if its sleeps turn out short, because then a poster pays for a system
+/// call that the spinning would have spared both.
+pub(crate) struct Patience {
+    spins: u32,
+}
+
+/// In looks at the inbox; the longest spin is some microseconds, about what a wake costs.
+const SPINS_MIN: u32 = 4;
+const SPINS_MAX: u32 = 100;
+
+/// A sleep below this was not worth it.
+const SHORT: Duration = Duration::from_micros(50);
+
+impl Patience {
+    pub fn new() -> Patience {
+        Patience { spins: SPINS_MIN }
+    }
+
+    /// Waits a little for a post; `true` if there was one.
+    pub fn spin(&self, entry: &CoreEntry) -> bool {
+        for _ in 0..self.spins {
+            if !entry.state.inbox().is_empty() {
+                return true;
+            }
+            spin_hint();
+        }
+        false
+    }
+
+    /// Sleeps like [`sleep`], and learns from it.
+    pub fn sleep(&mut self, entry: &CoreEntry, limit: Option<Duration>) {
+        let start = Instant::now();
+        sleep(entry, limit);
+        let short = !entry.state.inbox().is_empty() && start.elapsed() < SHORT;
+        self.spins = if short { SPINS_MAX } else { (self.spins / 2).max(SPINS_MIN) };
+    }
 }
 
 /// Whether every thread of the process can be made to pass a fence, so that owners need none of their own.

@@ -5,9 +5,10 @@ use crate::builder::{Builder, SpawnError};
 use crate::core_entry::{CoreEntry, Hooks};
 use crate::handle::JoinHandle;
 use crate::local::{run_frame, tear_down};
-use crate::machine::{Shared, elsewhere, spawn_on, steal_for, steal_urgent, victims};
+use crate::machine::{MACHINE_CORES, Shared, elsewhere, spawn_on, steal_urgent, victims};
+use crate::park::Patience;
 use crate::registry::{Global, acquire_core};
-use crate::sched::{Picked, WATCH_PARKED};
+use crate::sched::{BATCH, LEVELS, Picked, Stealing, WATCH_PARKED, steal};
 use crate::sync::Ordering;
 use crate::{park, threads, turn};
 use core::fmt;
@@ -16,10 +17,11 @@ use core::time::Duration;
 use std::boxed::Box;
 use std::sync::Mutex;
 use std::thread;
+use std::time::Instant;
 use std::vec::Vec;
 
 /// How often an idle core looks whether a coroutine waits behind another's long turn.
-const WATCH: Duration = Duration::from_micros(500);
+const WATCH: Duration = Duration::from_micros(200);
 
 /// Every how many turns a core looks whether another has something more urgent than its own best.
 const LOOK_EVERY: u32 = 32;
@@ -42,10 +44,11 @@ impl Executor {
     /// If there is no memory or no thread.
     pub fn new(threads: usize) -> Executor {
         let shared = take_shared();
-        let fenced = !park::has_heavy_barrier();
+        shared.set_lazy();
+        let stealing = if park::has_heavy_barrier() { Stealing::Barrier } else { Stealing::Fenced };
         let core = |number| {
             let entry = acquire_core().expect("no memory for another core");
-            entry.set_up(number, &POOL_HOOKS, shared, fenced);
+            entry.set_up(number, &POOL_HOOKS, shared, stealing);
             shared.add(number, entry);
             entry
         };
@@ -93,7 +96,7 @@ impl Executor {
         let builder = Builder::new().cores(1);
         entry.set_thread(true);
         entry.state.inbox().cover();
-        let mut look = 0;
+        let (mut look, mut idler) = (0, Idler::new());
         let output = threads::enter(entry, || {
             run_frame(
                 entry,
@@ -101,7 +104,7 @@ impl Executor {
                 future,
                 |entry| next(self.shared, entry, &mut look),
                 |entry| {
-                    idle(self.shared, entry);
+                    idler.idle(self.shared, entry);
                 },
             )
         });
@@ -156,43 +159,93 @@ fn next(shared: &Shared, entry: &'static CoreEntry, look: &mut u32) -> Option<Pi
     loop {
         let picked = entry.state.pick(&Global)?;
         match elsewhere(shared, entry, &picked) {
-            None => return Some(picked),
+            None => {
+                entry.running.store(picked.level.into(), Ordering::Relaxed);
+                return Some(picked);
+            }
             Some(target) => entry.state.hand_over(&Global, picked.id, picked.slot, target),
         }
     }
 }
 
 fn work(shared: &Shared, entry: &'static CoreEntry) {
-    let mut look = 0;
+    let (mut look, mut idler) = (0, Idler::new());
     while !shared.is_closed() {
         match next(shared, entry, &mut look) {
             Some(picked) => turn::run(entry, picked),
-            None => idle(shared, entry),
+            None => idler.idle(shared, entry),
         }
     }
 }
 
-/// Nothing is ready here: steals, or else sleeps.
-#[cold]
-fn idle(shared: &Shared, entry: &'static CoreEntry) {
-    if steal_for(shared, entry, park::heavy_barrier) {
-        return;
+/// What a core remembers from one idle spell to the next.
+struct Idler {
+    patience: Patience,
+    /// For each core, its count of idle looks when it was last seen with work; `None` if it had none.
+    seen: [Option<u64>; MACHINE_CORES],
+    /// When.
+    looked: Instant,
+    /// How often nothing was found since something was.
+    vain: u32,
+}
+
+/// How many looks a watching core takes after all others went idle, before it sleeps for good: work that comes and
+/// goes need not wake it each time.
+const VAIN_LOOKS: u32 = 25;
+
+impl Idler {
+    fn new() -> Idler {
+        Idler { patience: Patience::new(), seen: [None; MACHINE_CORES], looked: Instant::now(), vain: 0 }
     }
-    if !entry.state.expose(WATCH_PARKED) {
-        return;
+
+    /// Nothing is ready here: takes what others cannot run soon, or else sleeps.
+    #[cold]
+    fn idle(&mut self, shared: &Shared, entry: &'static CoreEntry) {
+        entry.running.store(LEVELS as u32, Ordering::Relaxed);
+        if self.patience.spin(entry) || self.take(shared, entry) || !entry.state.expose(WATCH_PARKED) {
+            self.vain = 0;
+            return;
+        }
+        shared.set_idle(entry.state.number(), true);
+        self.vain = if shared.all_idle() { self.vain + 1 } else { 0 };
+        // One idle core keeps looking as long as others run, for what waits behind a long turn.
+        let watch = self.vain < VAIN_LOOKS && shared.watched.swap(1, Ordering::Relaxed) == 0;
+        if !shared.is_closed() {
+            self.patience.sleep(entry, watch.then_some(WATCH));
+        }
+        if watch {
+            shared.watched.store(0, Ordering::Relaxed);
+        }
+        entry.state.inbox().cover();
+        shared.set_idle(entry.state.number(), false);
     }
-    shared.set_idle(entry.state.number(), true);
-    // One idle core keeps looking as long as others run, for what waits behind a long turn.
-    let others_run = !shared.all_idle();
-    let watch = others_run && shared.watched.swap(1, Ordering::Relaxed) == 0;
-    if victims(shared, entry).next().is_none() && !shared.is_closed() {
-        park::sleep(entry, watch.then_some(WATCH));
+
+    /// Takes from other cores: at once what is more urgent than what they run, or what nobody runs; else only from
+    /// those that have been busy, with more waiting, for as long as a watch. Moving a coroutine costs more than many
+    /// a turn, so a short queue is best left where it is.
+    fn take(&mut self, shared: &Shared, entry: &CoreEntry) -> bool {
+        let due = self.looked.elapsed() >= WATCH / 2;
+        let mut taken = 0;
+        for victim in victims(shared, entry) {
+            let number = victim.state.number() as usize % MACHINE_CORES;
+            let idles = victim.state.idles();
+            let busy = due && self.seen[number] == Some(idles);
+            if busy || !victim.has_thread() {
+                taken += steal(&Global, &entry.state, &victim.state, u64::MAX, BATCH, park::heavy_barrier);
+            } else if victim.has_more_urgent() {
+                let urgent = (1 << victim.running.load(Ordering::Relaxed).min(63)) - 1;
+                taken += steal(&Global, &entry.state, &victim.state, urgent, 1, park::heavy_barrier);
+            }
+        }
+        if due {
+            self.looked = Instant::now();
+            self.seen = [None; MACHINE_CORES];
+            for victim in victims(shared, entry) {
+                self.seen[victim.state.number() as usize % MACHINE_CORES] = Some(victim.state.idles());
+            }
+        }
+        taken != 0
     }
-    if watch {
-        shared.watched.store(0, Ordering::Relaxed);
-    }
-    entry.state.inbox().cover();
-    shared.set_idle(entry.state.number(), false);
 }
 
 impl Drop for Executor {

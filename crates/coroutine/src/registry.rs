@@ -71,6 +71,7 @@ pub(crate) fn entry(index: u32) -> Option<&'static CoreEntry> {
 }
 
 /// Calls `each` with every slot that memory was taken for.
+#[cfg(feature = "std")]
 pub(crate) fn for_each_slot(mut each: impl FnMut(u32, &'static Slot)) {
     for chunk in 0..CHUNKS as u32 {
         for index in chunk * CHUNK_SLOTS..(chunk + 1) * CHUNK_SLOTS {

@@ -22,7 +22,7 @@ mod slot;
 mod steal;
 
 pub use core_state::{CoreState, Outcome, Picked};
-pub use gate::Gate;
+pub use gate::{Gate, Stealing};
 pub use id::{Id, MAX_SLOTS};
 pub use inbox::{Inbox, WATCH_ABSENT, WATCH_PARKED};
 pub use post::{Woken, cancel, lend, post_new, set_priority, wake};

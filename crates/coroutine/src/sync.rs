@@ -5,14 +5,10 @@ pub(crate) use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, 
 #[cfg(heddle_loom)]
 pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Keeps the compiler from moving accesses across it. The model checker has no weaker order than the processor's,
-/// so there it is the full fence that stands for "light and heavy barrier meet".
+/// Keeps the compiler from moving accesses across it: what a handler on the same core may rely on.
 #[inline(always)]
 pub(crate) fn compiler_fence() {
-    #[cfg(not(heddle_loom))]
     core::sync::atomic::compiler_fence(Ordering::SeqCst);
-    #[cfg(heddle_loom)]
-    fence(Ordering::SeqCst);
 }
 
 /// Tells the processor, or the model checker, that the caller waits for another core.

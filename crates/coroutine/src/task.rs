@@ -1,11 +1,15 @@
 //! A coroutine's memory: header, then the future or its output, in one allocation.
 #![allow(unsafe_code)] // Futures of any type are kept behind one pointer, in memory whose allocation may fail.
 
+#[cfg(feature = "std")]
+use crate::blocks::{give as give_block, take as take_block};
 use crate::builder::Builder;
 use crate::join::{JoinCell, Leave};
 use crate::sched::Slot;
 use crate::sync::{AtomicU64, Ordering};
-use alloc::alloc::{Layout, alloc, dealloc};
+#[cfg(not(feature = "std"))]
+use alloc::alloc::{alloc as take_block, dealloc as give_block};
+use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::future::Future;
 use core::mem::{self, ManuallyDrop, MaybeUninit};
@@ -85,7 +89,7 @@ pub(crate) fn allocate<F: Future>(future: F, local: bool, builder: Builder) -> R
     let Builder { kind, cores, name, .. } = builder;
     let layout = if name.is_some() { Layout::new::<Named<F>>() } else { Layout::new::<Task<F>>() };
     // SAFETY: the layout is not zero-sized, since the header is not.
-    let Some(memory) = NonNull::new(unsafe { alloc(layout) }) else { return Err(future) };
+    let Some(memory) = NonNull::new(unsafe { take_block(layout) }) else { return Err(future) };
     let task = |vtable| Task {
         header: Header { vtable, join: JoinCell::new(local), kind, cores: AtomicU64::new(cores) },
         stage: UnsafeCell::new(Stage { future: ManuallyDrop::new(future) }),
@@ -102,8 +106,10 @@ pub(crate) fn allocate<F: Future>(future: F, local: bool, builder: Builder) -> R
 }
 
 /// A coroutine in its caller's stack frame, which stays until it has ended.
+#[cfg(feature = "std")]
 pub(crate) struct Framed<F: Future>(Task<F>);
 
+#[cfg(feature = "std")]
 impl<F: Future> Framed<F> {
     pub fn new(future: F, builder: Builder) -> Framed<F> {
         let vtable = &Task::<F>::FRAMED_VTABLE;
@@ -122,6 +128,7 @@ impl<F: Future> Framed<F> {
 }
 
 impl<F: Future> Task<F> {
+    #[cfg(feature = "std")]
     const FRAMED_VTABLE: Vtable = Vtable { free: |_| (), ..Task::<F>::VTABLE };
 
     const VTABLE: Vtable = Vtable {
@@ -192,12 +199,12 @@ impl<F: Future> Task<F> {
 
     unsafe fn free(task: NonNull<Header>) {
         // SAFETY: `task` came from `allocate::<F>` and nobody refers to it any more.
-        unsafe { dealloc(task.cast().as_ptr(), Layout::new::<Task<F>>()) };
+        unsafe { give_block(task.cast().as_ptr(), Layout::new::<Task<F>>()) };
     }
 
     unsafe fn free_named(task: NonNull<Header>) {
         // SAFETY: `task` lies within a `Named<F>` that `allocate::<F>` made, and nobody refers to it any more.
-        unsafe { dealloc(Self::named(task).cast().as_ptr(), Layout::new::<Named<F>>()) };
+        unsafe { give_block(Self::named(task).cast().as_ptr(), Layout::new::<Named<F>>()) };
     }
 
     unsafe fn name(task: NonNull<Header>) -> Option<&'static str> {
@@ -261,7 +268,7 @@ impl TaskRef {
                 // SAFETY: the handle is gone, so the output is the executor's to drop.
                 let dropped = guarded(|| unsafe { (self.header().vtable.drop_output)(self.0) });
                 // A panic in the drop of an output that nobody wants has nobody to be told.
-                core::mem::forget(dropped);
+                let _ = ManuallyDrop::new(dropped);
                 // SAFETY: the handle is gone, and the executor leaves.
                 unsafe { self.free() };
             }

@@ -1,4 +1,5 @@
 //! The executors of Linux threads.
+#![cfg(all(feature = "std", not(heddle_loom)))]
 
 use heddle_coroutine::{
     AbortOnDrop, Builder, Executor, LocalExecutor, block_on, coroutine_run, current_id, id_of, set_priority,

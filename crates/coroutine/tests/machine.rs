@@ -1,4 +1,5 @@
 //! The kernel's executor, with threads in the place of processors.
+#![cfg(all(feature = "alloc", not(heddle_loom)))]
 
 use heddle_coroutine::{
     Builder, Core, Id, Machine, Platform, move_to, preempted, set_priority, wake, yield_now,

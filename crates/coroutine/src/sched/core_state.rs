@@ -22,6 +22,8 @@ pub struct CoreState {
     share_left: AtomicU32,
     share_level: AtomicU32,
     pub(super) steals: AtomicU32,
+    /// How often nothing was ready.
+    idles: AtomicU64,
     wakes: AtomicU64,
     pub(super) posts: AtomicU64,
     pub(super) ready: Ready,
@@ -65,6 +67,7 @@ impl CoreState {
                 share_left: AtomicU32::new(0),
                 share_level: AtomicU32::new(0),
                 steals: AtomicU32::new(0),
+                idles: AtomicU64::new(0),
                 wakes: AtomicU64::new(0),
                 posts: AtomicU64::new(0),
                 ready: Ready::new(),
@@ -112,6 +115,11 @@ impl CoreState {
     #[inline(always)]
     pub fn ready(&self) -> &Ready {
         &self.ready
+    }
+
+    /// How often the core looked for a coroutine and none was ready. Unchanged between two looks: it was busy.
+    pub fn idles(&self) -> u64 {
+        self.idles.load(Ordering::Relaxed)
     }
 
     /// How many wakes made a waiting coroutine ready here.
@@ -216,6 +224,7 @@ impl CoreState {
     fn pick_in_gate<'t>(&self, table: &'t impl Table) -> Option<Picked<'t>> {
         let bitmap = self.ready.bitmap();
         if bitmap == 0 {
+            self.idles.store(self.idles().wrapping_add(1), Ordering::Relaxed);
             return None;
         }
         let mut level = bitmap.trailing_zeros() as u8;

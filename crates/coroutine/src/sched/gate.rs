@@ -3,8 +3,9 @@
 //! A core's queue state is touched by its owner at every step and by a thief seldom, so the lock is biased. The
 //! owner stores `busy`, passes a *light* barrier and looks at `thief`; a thief sets `thief`, passes a *heavy*
 //! barrier and waits until `busy` is clear. Of the two at least one sees the other (Dekker), provided that the two
-//! barriers order as two full fences would. Either both are (`fenced`), or the light one is a compiler fence and
-//! the heavy one makes every core of the machine pass a fence (`membarrier` on Linux).
+//! barriers order as two full fences would. Either both are ([`Stealing::Fenced`]), or the light one is a compiler
+//! fence and the heavy one makes every core of the machine pass a fence ([`Stealing::Barrier`]: `membarrier` on
+//! Linux).
 //!
 //! `busy` also tells a handler (interrupt, signal) that it interrupted the owner within the gate: then it must not
 //! touch the queue, and posts to the inbox. A handler that finds the gate open passes through it as the owner,
@@ -19,11 +20,23 @@ const THIEF_SPINS: u32 = 1000;
 #[cfg(heddle_loom)]
 const THIEF_SPINS: u32 = 2;
 
+/// Which barrier the owner passes on its way in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Stealing {
+    /// None, because there are no thieves.
+    Never = 0,
+    /// A compiler fence: the thieves' barrier reaches every core.
+    Barrier = 1,
+    /// A full fence, as the thieves do.
+    Fenced = 2,
+}
+
 /// The owner's half and the others' half of a core's lock.
 #[repr(C)]
 pub struct Gate {
     busy: AtomicU32,
-    fenced: AtomicU32,
+    stealing: AtomicU32,
     thief: Thief,
 }
 
@@ -33,16 +46,15 @@ struct Thief(AtomicU32);
 
 impl Gate {
     maybe_const! {
-        /// An open gate whose light barrier is a compiler fence: for a core from which nobody steals, or whose
-        /// thieves have a barrier that reaches every core.
+        /// An open gate of a core from which nobody steals.
         pub fn new() -> Gate {
-            Gate { busy: AtomicU32::new(0), fenced: AtomicU32::new(0), thief: Thief(AtomicU32::new(0)) }
+            Gate { busy: AtomicU32::new(0), stealing: AtomicU32::new(0), thief: Thief(AtomicU32::new(0)) }
         }
     }
 
-    /// Chooses the owner's barrier: a full fence if `fenced`. Before the core runs.
-    pub fn set_fenced(&self, fenced: bool) {
-        self.fenced.store(fenced as u32, Ordering::Relaxed);
+    /// Chooses the owner's barrier. Before the core runs.
+    pub fn set_stealing(&self, stealing: Stealing) {
+        self.stealing.store(stealing as u32, Ordering::Relaxed);
     }
 
     /// Owner: enters if it is not inside already and no thief is. Never waits, so handlers may call it.
@@ -52,10 +64,14 @@ impl Gate {
             return false;
         }
         self.busy.store(1, Ordering::Relaxed);
-        if self.fenced.load(Ordering::Relaxed) != 0 {
+        let stealing = self.stealing.load(Ordering::Relaxed);
+        // Also for handlers, which must find `busy` set before the queue is touched.
+        compiler_fence();
+        if stealing == Stealing::Never as u32 {
+            return true;
+        }
+        if stealing == Stealing::Fenced as u32 {
             fence(Ordering::SeqCst);
-        } else {
-            compiler_fence();
         }
         // Acquire: what the last thief did under the gate is visible to what the owner does now.
         if self.thief.0.load(Ordering::Acquire) != 0 {

@@ -125,24 +125,6 @@ impl Slot {
         (self.remote.load(Ordering::Relaxed) >> 32) as u32
     }
 
-    /// Next in a list of free slots that only the caller knows.
-    pub(crate) fn free_next(&self) -> u32 {
-        self.next.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_free_next(&self, index: u32) {
-        self.next.store(index, Ordering::Relaxed);
-    }
-
-    /// Next batch of free slots, in a stack of batches.
-    pub(crate) fn batch_next(&self) -> u32 {
-        self.inbox_next.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_batch_next(&self, index: u32) {
-        self.inbox_next.store(index, Ordering::Relaxed);
-    }
-
     #[inline(always)]
     pub(super) fn local(&self) -> u16 {
         self.local.load(Ordering::Relaxed)
@@ -169,6 +151,28 @@ impl Slot {
         self.owner.store(owner, Ordering::Relaxed);
         self.remote.store(((generation as u64) << 32) | requests, Ordering::Release);
         generation
+    }
+}
+
+/// Lists of free slots, for the layer that shares them out among cores.
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+impl Slot {
+    /// Next in a list of free slots that only the caller knows.
+    pub(crate) fn free_next(&self) -> u32 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_free_next(&self, index: u32) {
+        self.next.store(index, Ordering::Relaxed);
+    }
+
+    /// Next batch of free slots, in a stack of batches.
+    pub(crate) fn batch_next(&self) -> u32 {
+        self.inbox_next.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_batch_next(&self, index: u32) {
+        self.inbox_next.store(index, Ordering::Relaxed);
     }
 }
 
