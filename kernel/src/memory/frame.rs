@@ -137,7 +137,8 @@ pub fn free_frames() -> usize {
 
 /// Gives back everything that is only kept to be quick: empty slabs, cached frames, what other CPUs no longer use.
 pub fn drain_caches() {
-    super::shootdown::drain();
+    super::quarantine::drain();
+    super::space::drain_locks();
     super::heap::drain();
     for cache in &CACHES {
         let mut cache = cache.lock();

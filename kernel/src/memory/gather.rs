@@ -3,7 +3,8 @@
 use core::ops::Range;
 
 use super::frame::FrameRef;
-use super::shootdown::{self, Posted};
+use super::quarantine;
+use super::shootdown::Posted;
 use crate::arch::paging::{self, Entry, PAGE_SIZE};
 
 const INLINE: usize = 8;
@@ -117,7 +118,7 @@ impl Gather {
                 u64::from_le_bytes(bytes)
             }),
         };
-        shootdown::release(posted, (0..self.length).map(word));
+        quarantine::release(posted, (0..self.length).map(word));
         self.length = 0;
         self.stale = NOTHING;
         self.everywhere = false;

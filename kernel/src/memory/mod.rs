@@ -17,6 +17,8 @@ pub mod fallible;
 pub mod frame;
 mod gather;
 pub mod heap;
+pub mod pressure;
+pub mod quarantine;
 pub mod shootdown;
 mod slots;
 pub mod source;
@@ -38,4 +40,12 @@ pub fn initialize() {
         frame::total_frames(),
         frame::image_range()
     );
+}
+
+/// Starts the coroutines of the memory manager; the scheduler is ready for them.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn start() -> Result<(), crate::error::Errno> {
+    crate::schedule::spawn(crate::schedule::Priority::KERNEL, quarantine::reaper()).map(|_| ())
 }

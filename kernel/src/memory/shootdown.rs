@@ -9,7 +9,7 @@
 //! - in the *same space*: they get an interrupt, and the operation awaits them, because its effect must be seen before it
 //!   returns;
 //! - in *another space of the same page table*: they are left alone and pass when they next enter the kernel. What was
-//!   taken out stays in quarantine until then, for the kernel's sake: a program that reaches into another's slot through
+//!   taken out stays in [`quarantine`] until then, for the kernel's sake: a program that reaches into another's slot through
 //!   a stale translation must not find memory that has a new owner.
 //!
 //! # Why no request is missed
@@ -18,26 +18,16 @@
 //! these are sequentially consistent: either the poster sees the use or the CPU's walk comes after the removal; either
 //! the poster sees the mode and waits, or the CPU sees the request and flushes first.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::future::poll_fn;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use core::task::{Poll, Waker};
 
 use super::counters::{self, count};
-use super::slots::Slot;
-use super::table::{self, Root};
-use crate::arch::paging::{self, LEVELS};
+use super::quarantine;
+use crate::arch::paging;
 use crate::arch::{MAX_CPUS, cpu};
 use crate::sync::SpinLock;
-
-/// Low bits of a word in quarantine that stand for a page-table root; smaller ones are the level of an entry.
-pub const TAG_ROOT: u64 = LEVELS as u64;
-/// Low bits of a word that stand for a slot.
-pub const TAG_SLOT: u64 = LEVELS as u64 + 1;
-const TAG_MASK: u64 = 7;
-/// A quarantine longer than this makes the next operation wait for all CPUs.
-const QUARANTINE_MAX: usize = 1 << 16;
 
 #[repr(align(128))]
 struct Cpu {
@@ -62,15 +52,6 @@ static CPUS: [Cpu; MAX_CPUS] = [const {
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 /// Coroutines that wait until some CPU passes.
 static WAITING: SpinLock<Vec<Waker>> = SpinLock::new(Vec::new());
-static QUARANTINE: SpinLock<VecDeque<Held>> = SpinLock::new(VecDeque::new());
-static QUARANTINE_USED: AtomicBool = AtomicBool::new(false);
-
-/// Something to be released when some CPUs have passed a generation.
-#[derive(Clone, Copy)]
-struct Held {
-    word: u64,
-    posted: Posted,
-}
 
 /// Which CPUs have used a space since they last changed their page table.
 #[derive(Default)]
@@ -187,7 +168,7 @@ impl Posted {
     }
 
     /// Waits on the spot. For the one case where nothing else is possible: no memory to put things off.
-    fn spin(self) {
+    pub fn spin(self) {
         for cpu in self.cpus().filter(|&cpu| !self.is_passed_by(cpu)) {
             cpu::kick(cpu);
             while !self.is_passed_by(cpu) {
@@ -221,68 +202,6 @@ pub fn is_elsewhere(space: usize) -> bool {
     (0..cpu::count()).any(|other| other != me && CPUS[other].mode.load(Ordering::SeqCst) == space)
 }
 
-/// Releases words when all CPUs have passed: at once, or later from the quarantine.
-pub fn release(posted: Posted, words: impl Iterator<Item = u64>) {
-    let passed = posted.is_passed();
-    for word in words {
-        if passed && is_unused(word) {
-            release_word(word);
-        } else {
-            hold(word, posted);
-        }
-    }
-}
-
-fn hold(word: u64, posted: Posted) {
-    let mut quarantine = QUARANTINE.lock();
-    if quarantine.len() < QUARANTINE_MAX && quarantine.try_reserve(1).is_ok() {
-        quarantine.push_back(Held { word, posted });
-        QUARANTINE_USED.store(true, Ordering::Relaxed);
-        return;
-    }
-    drop(quarantine);
-    posted.spin();
-    while !is_unused(word) {
-        core::hint::spin_loop();
-    }
-    release_word(word);
-}
-
-/// Releases what has served its quarantine.
-pub fn drain() {
-    if !QUARANTINE_USED.load(Ordering::Relaxed) {
-        return;
-    }
-    let mut left = QUARANTINE.lock().len();
-    while left > 0 {
-        left -= 1;
-        let mut quarantine = QUARANTINE.lock();
-        let Some(held) = quarantine.pop_front() else { break };
-        if held.posted.is_passed() && is_unused(held.word) {
-            drop(quarantine);
-            release_word(held.word);
-        } else {
-            quarantine.push_back(held);
-        }
-    }
-    let quarantine = QUARANTINE.lock();
-    QUARANTINE_USED.store(!quarantine.is_empty(), Ordering::Relaxed);
-}
-
-/// A root may be loaded in a CPU that has nothing else to load yet; anything else is only cached.
-fn is_unused(word: u64) -> bool {
-    word & TAG_MASK != TAG_ROOT || !(0..cpu::count()).any(|cpu| paging::root_of(cpu) == word & !TAG_MASK)
-}
-
-fn release_word(word: u64) {
-    let value = word & !TAG_MASK;
-    match word & TAG_MASK {
-        TAG_ROOT => Root(value).destroy(),
-        TAG_SLOT => drop(Slot::from_word(value)),
-        level => table::release(value, level as usize),
-    }
-}
-
 /// To be called before this CPU goes idle: gives up a page table that may be on its way out, and what others wait for.
 pub fn before_idle() {
     let me = &CPUS[cpu::id()];
@@ -291,7 +210,7 @@ pub fn before_idle() {
         count(&counters::ROOT_CHANGES);
         load_shared();
     }
-    drain();
+    quarantine::drain();
 }
 
 /// Makes this CPU use the shared root.

@@ -227,16 +227,10 @@ impl Root {
         Ok(())
     }
 
-    /// Releases the whole lower half and the root; no CPU uses it any more.
-    pub fn destroy(self) {
-        let root = table(self.0);
-        for slot in &root[..paging::ROOT_USER_ENTRIES] {
-            let entry = Entry(slot.swap(0, Ordering::AcqRel));
-            if entry.is_present() {
-                release(entry.physical(), LEVELS - 1);
-            }
-        }
-        drop(FrameRef::from_physical(self.0));
+    /// Releases the root, which no CPU uses, and gives what was in its lower half to `visit`, as words of the
+    /// quarantine.
+    pub fn take_apart(self, visit: impl FnMut(u64)) {
+        take_apart(self.0, LEVELS, visit);
     }
 
     /// Releases the table of `level` at `address` if nothing is in it. Nobody else works below it.
@@ -381,6 +375,19 @@ fn share(from: &'static Table, to: &'static Table, level: usize, range: Range<us
         at = next;
     }
     Ok(())
+}
+
+/// Releases a table above the leaf tables that an entry of a table of `level` led to, and gives what was in it to
+/// `visit`, as words of the quarantine.
+pub fn take_apart(physical: u64, level: usize, mut visit: impl FnMut(u64)) {
+    let entries = if level == LEVELS { paging::ROOT_USER_ENTRIES } else { ENTRIES };
+    for slot in &table(physical)[..entries] {
+        let entry = Entry(slot.swap(0, Ordering::AcqRel));
+        if entry.is_present() {
+            visit(entry.physical() | (level - 1) as u64);
+        }
+    }
+    drop(FrameRef::from_physical(physical));
 }
 
 /// Releases what an entry of a table of `level` led to: a page, or a table and what is below it.

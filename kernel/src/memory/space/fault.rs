@@ -10,11 +10,11 @@ use crate::arch::paging::{self, Entry, PAGE_SIZE};
 use crate::error::Errno;
 use crate::memory::counters::{self, count};
 use crate::memory::gather::Gather;
-use crate::memory::shootdown;
 use crate::memory::source::Object;
 use crate::memory::table::rights;
 use crate::memory::user::PageFault;
 use crate::memory::{FrameRef, PageRef};
+use crate::memory::{pressure, shootdown};
 
 /// Pages that a fault on a file brings in around it at most, as far as they can be had at no cost.
 const AROUND_PAGES: usize = 16;
@@ -84,14 +84,26 @@ impl Space {
         Some(result)
     }
 
-    /// Resolves a fault.
+    /// Resolves a fault. When memory is short, caches are given back first.
     ///
     /// # Errors
     /// [`FaultError`].
     pub async fn fault(&self, address: usize, access: Access) -> Result<(), FaultError> {
-        if let Some(result) = self.try_fault(address, access) {
-            return result;
+        match self.try_fault(address, access) {
+            Some(Err(FaultError::OutOfMemory)) => {}
+            Some(result) => return result,
+            None => match self.wait_and_fault(address, access).await {
+                Err(FaultError::OutOfMemory) => {}
+                result => return result,
+            },
         }
+        if !pressure::reclaim() {
+            return Err(FaultError::OutOfMemory);
+        }
+        self.wait_and_fault(address, access).await
+    }
+
+    async fn wait_and_fault(&self, address: usize, access: Access) -> Result<(), FaultError> {
         let range = self.fault_range(address, access)?;
         let _guard = self.lock.lock(range.clone()).await;
         let mut gather = Gather::new();

@@ -31,7 +31,8 @@ use super::counters::{self, count};
 use super::fallible::try_arc;
 use super::gather::Gather;
 use super::heap;
-use super::shootdown::{self, Posted, TAG_ROOT, TAG_SLOT, Users};
+use super::quarantine::{self, TAG_ROOT, TAG_SLOT};
+use super::shootdown::{self, Posted, Users};
 use super::slots::{SLOT_BYTES, Slot};
 use super::source::Object;
 use super::table::Root;
@@ -266,7 +267,7 @@ impl Space {
         let range = self.range();
         let whole = range.start..range.start + SLOT_BYTES;
         if let Err(error) = old.move_to(new, whole, 2) {
-            new.destroy();
+            quarantine::release(Posted::NOBODY, core::iter::once(new.0 | TAG_ROOT));
             return Err(error);
         }
         self.root.store(new.0, Ordering::Release);
@@ -279,7 +280,7 @@ impl Space {
         let posted = shootdown::post(&self.users);
         posted.seen_in(self.identity()).await;
         let slot = self.state.lock().slot.take();
-        shootdown::release(posted, slot.into_iter().map(|slot| slot.into_word() | TAG_SLOT));
+        quarantine::release(posted, slot.into_iter().map(|slot| slot.into_word() | TAG_SLOT));
         Ok(())
     }
 }
@@ -287,12 +288,11 @@ impl Space {
 impl Drop for Space {
     fn drop(&mut self) {
         let root = self.root();
-        shootdown::drain();
         if !self.is_shared() {
             if paging::current_root() == root.0 {
                 shootdown::load_shared();
             }
-            shootdown::release(Posted::NOBODY, core::iter::once(root.0 | TAG_ROOT));
+            quarantine::release(Posted::NOBODY, core::iter::once(root.0 | TAG_ROOT));
             return;
         }
         let Some(slot) = self.state.get_mut().slot.take() else { return };
@@ -311,7 +311,7 @@ impl Drop for Space {
             posted = self.flush(&gather);
             gather.release(posted);
         }
-        shootdown::release(posted, core::iter::once(slot.into_word() | TAG_SLOT));
+        quarantine::release(posted, core::iter::once(slot.into_word() | TAG_SLOT));
     }
 }
 

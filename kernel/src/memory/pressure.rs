@@ -1,0 +1,31 @@
+//! When memory runs short: caches that can be given back.
+//!
+//! A part of the kernel that keeps memory only to be quick registers a function that gives it back. A fault that finds
+//! no frame has them called, and tries once more, before its program is told.
+
+use crate::sync::SpinLock;
+
+const RECLAIMERS_MAX: usize = 8;
+
+static RECLAIMERS: SpinLock<[Option<fn()>; RECLAIMERS_MAX]> = SpinLock::new([None; RECLAIMERS_MAX]);
+
+/// Has `reclaim` called when memory is short: from coroutines that hold no spinlock. It must not wait.
+///
+/// # Panics
+/// If there are too many; parts of the kernel register once, at their start.
+pub fn register(reclaim: fn()) {
+    let mut reclaimers = RECLAIMERS.lock();
+    let free = reclaimers.iter_mut().find(|slot| slot.is_none());
+    *free.expect("room for every cache of the kernel") = Some(reclaim);
+}
+
+/// Gives back what can be given back; whether that was anything.
+pub fn reclaim() -> bool {
+    let before = super::frame::free_frames();
+    let reclaimers = *RECLAIMERS.lock();
+    for reclaim in reclaimers.into_iter().flatten() {
+        reclaim();
+    }
+    super::frame::drain_caches();
+    super::frame::free_frames() > before
+}
