@@ -1,3 +1,37 @@
 //! The Heddle host tool.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use heddle_cli::{STATUS_TOOL_FAILED, commands};
+
+/// Runs unmodified Linux programs in virtual machines of their own.
+#[derive(Parser)]
+#[command(name = "heddle", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a program in a virtual machine.
+    Run(Box<commands::run::Options>),
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(STATUS_TOOL_FAILED) } else { ExitCode::SUCCESS };
+        }
+    };
+    let result = match arguments.command {
+        Command::Run(options) => commands::run::execute(&options),
+    };
+    ExitCode::from(result.unwrap_or_else(|error| {
+        eprintln!("heddle: {error:#}");
+        STATUS_TOOL_FAILED
+    }))
+}

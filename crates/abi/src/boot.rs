@@ -26,6 +26,10 @@ pub const KEY_STRACE: &str = "heddle.strace";
 /// `heddle.isolation=none|private`: whether programs share one address space.
 pub const KEY_ISOLATION: &str = "heddle.isolation";
 
+/// `heddle.space-lock=ranges|one`: whether each address space has a range lock (the default) or, for comparison, one
+/// lock.
+pub const KEY_SPACE_LOCK: &str = "heddle.space-lock";
+
 /// virtio-serial port numbers. Port 0 is left free: QEMU reserves it for consoles.
 pub mod port {
     /// Framed messages of [`crate::control`], both ways.

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::{fmt, io};
 
 pub use plan::Plan;
-pub use tree::{Attributes, Content, Node, NodeId, Source, Tree};
+pub use tree::{Attributes, Content, Node, NodeId, Source, Tree, device_number};
 
 /// Why an image can't be made.
 #[derive(Debug)]

@@ -65,11 +65,11 @@ pub fn assemble(
         search_path = &request.search_path;
     }
     for (from, to) in &request.add {
-        if let Err(error) = fs::symlink_metadata(from) {
-            return Err(Error::Read(from.clone(), error));
-        }
+        // Of a symbolic link, what it stands for is wanted.
+        let real = fs::canonicalize(from).map_err(|error| Error::Read(from.clone(), error))?;
         let mut importer = Importer::new(&mut root);
-        importer.subtree(from, to)?;
+        importer.stamps.extend(hops(from).iter().filter(|hop| hop.is_symlink()).map(|hop| Stamp::of(hop)));
+        importer.subtree(&real, to)?;
         stamps.append(&mut importer.stamps);
     }
     finish::times(&mut root);
@@ -126,8 +126,11 @@ fn from_host(request: &ImageRequest, root: &mut Root, stamps: &mut Vec<Stamp>) -
         }
         importer.watch = true;
         for (name, path) in GENERATED {
-            if database.name(package) == name {
-                importer.subtree(Path::new(path), Path::new(path))?;
+            let path = Path::new(path);
+            if database.name(package) == name && path.is_dir() {
+                importer.subtree(path, path)?;
+            } else if database.name(package) == name {
+                importer.chain(path)?;
             }
         }
     }

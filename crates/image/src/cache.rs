@@ -26,6 +26,9 @@ use crate::{Assembly, Error, ImageRequest, Progress, assemble, key};
 /// Prefix of files that are being written. Their writers hold them locked.
 const TEMPORARY: &str = "tmp-";
 
+/// The file in the directory of packages that is locked by who works there.
+const PACKAGES_LOCK: &str = "lock";
+
 /// What the specification of cache directories wants in their tag.
 const CACHE_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n";
 
@@ -100,9 +103,12 @@ impl Cache {
         &self.directory
     }
 
-    /// Where fetched packages are kept.
-    pub fn packages(&self) -> Result<PathBuf, Error> {
-        self.subdirectory("packages")
+    /// Where fetched packages are kept, locked: two fetches into one directory would trip over each other, and
+    /// cleaning must not remove what is being read.
+    pub(crate) fn packages(&self) -> Result<(PathBuf, File), Error> {
+        let directory = self.subdirectory("packages")?;
+        let lock = lock_exclusive(&directory.join(PACKAGES_LOCK))?;
+        Ok((directory, lock))
     }
 
     /// The image that `request` asks for, made if there is none.
@@ -131,7 +137,13 @@ impl Cache {
         let mut image = self.open_or_make(&key, &assembly, progress)?;
         let stamps = std::mem::take(&mut assembly.stamps);
         let memo = Memo { key, program: assembly.program, stamps };
-        memo.write(&memo_path).map_err(|error| Error::Cache(memo_path, error))?;
+        match memo.write(&memo_path) {
+            // Cleaned away while it was written: there is just no memo then.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::Cache(memo_path, error));
+            }
+            _ => {}
+        }
         image.warnings = assembly.root.take_warnings();
         Ok(image)
     }
@@ -179,11 +191,15 @@ impl Cache {
         for path in self.entries("memos")? {
             remove(&path)?;
         }
-        let packages = self.directory.join("packages");
-        let lock = OpenOptions::new().write(true).open(packages.join("lock"));
-        // Without the lock file nothing was ever fetched; with the lock taken, somebody is fetching.
+        let lock_path = self.directory.join("packages").join(PACKAGES_LOCK);
+        let lock = OpenOptions::new().write(true).open(&lock_path);
+        // Without the lock file nothing was ever fetched; with the lock taken, somebody is fetching. The file itself
+        // stays, for those who wait for it.
         if lock.is_ok_and(|lock| try_lock(&lock)) {
-            fs::remove_dir_all(&packages).map_err(|error| Error::Cache(packages, error))?;
+            for path in self.entries("packages")?.into_iter().filter(|path| *path != lock_path) {
+                let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+                removed.map_err(|error| Error::Cache(path, error))?;
+            }
         }
         Ok(Cleaned { freed_bytes: before.saturating_sub(self.size_bytes()), in_use })
     }
@@ -270,7 +286,7 @@ impl Cache {
 }
 
 /// Opens and locks the file at `path`, made if missing; whoever else wants it waits until the file is dropped.
-pub fn lock_exclusive(path: &Path) -> Result<File, Error> {
+fn lock_exclusive(path: &Path) -> Result<File, Error> {
     let at = |error| Error::Cache(path.to_owned(), error);
     loop {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(at)?;

@@ -25,9 +25,7 @@ pub fn populate(
     cache: &Cache,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Vec<PathBuf>, Error> {
-    let directory = cache.packages()?;
-    // Two fetches into one directory would trip over each other, and cleaning must not remove what is being read.
-    let _lock = crate::cache::lock_exclusive(&directory.join("lock"))?;
+    let (directory, _lock) = cache.packages()?;
     let apt = apt::Apt::new(&directory, request.architecture)?;
     stamps.extend(apt.inputs().iter().map(|path| Stamp::of(path)));
     let archives = apt.fetch(&request.debs, !request.bare, progress)?;

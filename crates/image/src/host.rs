@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
 use heddle_erofs::Time;
-use heddle_erofs::write::{Attributes, Content, NodeId, Source};
+use heddle_erofs::write::{Attributes, Content, NodeId, Source, device_number};
 
 use crate::stamp::Stamp;
 use crate::{Error, Root};
@@ -211,10 +211,8 @@ fn readable(path: &Path, metadata: &Metadata) -> bool {
     metadata.mode() & 0o004 != 0 || rustix::fs::access(path, rustix::fs::Access::READ_OK).is_ok()
 }
 
-/// The device number in Linux's 32-bit encoding.
 fn device(metadata: &Metadata) -> u32 {
-    let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
-    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+    device_number(rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()))
 }
 
 #[cfg(test)]

@@ -192,6 +192,7 @@ fn files_that_are_added() {
     fs::hard_link(folder.join("deep/file"), folder.join("hard")).unwrap();
     symlink("../hard", folder.join("deep/link")).unwrap();
     fs::write(place.join("passwd"), "replaced").unwrap();
+    symlink("folder/deep", place.join("to-folder")).unwrap();
     let mut bare = request("dash");
     bare.bare = true;
     bare.add = vec![
@@ -199,6 +200,7 @@ fn files_that_are_added() {
         (place.join("passwd"), "/etc/passwd".into()),
         // Through a symbolic link of the root.
         (place.join("passwd"), "/bin/via-link".into()),
+        (place.join("to-folder"), "/opt/linked".into()),
     ];
     let image = make(&cache, &bare).unwrap();
     let guest = Guest::open(&image);
@@ -208,6 +210,7 @@ fn files_that_are_added() {
     assert!(guest.names("/opt/new/place/deep/deeper").is_empty());
     assert_eq!(guest.read("/etc/passwd").unwrap(), b"replaced");
     assert_eq!(guest.read("/usr/bin/via-link").unwrap(), b"replaced");
+    assert_eq!(guest.read("/opt/linked/file").unwrap(), b"contents");
 
     bare.add = vec![(place.join("missing"), "/x".into())];
     let error = make(&cache, &bare).unwrap_err();

@@ -78,6 +78,12 @@ pub enum Content {
     Socket,
 }
 
+/// A device number in Linux's 32-bit encoding.
+#[must_use]
+pub fn device_number(major: u32, minor: u32) -> u32 {
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
 /// Names a file of a [`Tree`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub(super) usize);

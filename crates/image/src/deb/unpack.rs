@@ -13,7 +13,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use heddle_erofs::Time;
-use heddle_erofs::write::{Attributes, Content, Source};
+use heddle_erofs::write::{Attributes, Content, Source, device_number};
 use tar::{Archive, Entry, EntryType};
 
 use crate::{Error, Root};
@@ -123,7 +123,7 @@ fn place_entry<R: Read>(package: &Package, entry: &Entry<'_, R>, root: &mut Root
     };
     let device = || -> io::Result<u32> {
         let (major, minor) = (header.device_major()?.unwrap_or(0), header.device_minor()?.unwrap_or(0));
-        Ok((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
+        Ok(device_number(major, minor))
     };
     let target = entry.link_name_bytes().map(|target| target.to_vec()).unwrap_or_default();
     let content = match header.entry_type() {

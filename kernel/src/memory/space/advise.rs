@@ -53,7 +53,7 @@ impl Space {
 
     /// Gives pages back; the next access finds the object's contents, or zeros.
     async fn forget(&self, range: Range<usize>, only_own_memory: bool) -> Result<(), Errno> {
-        let _guard = self.lock.lock(range.clone()).await;
+        let _guard = self.lock.lock(range.clone()).await?;
         let mut at = range.start;
         loop {
             let next = {
@@ -72,7 +72,7 @@ impl Space {
     }
 
     async fn flag(&self, range: Range<usize>, flag: Flags, value: bool) -> Result<(), Errno> {
-        let _guard = self.lock.lock(range.clone()).await;
+        let _guard = self.lock.lock(range.clone()).await?;
         super::reserve_mappings(2)?;
         self.state.lock().mappings.change(range.clone(), |mapping| mapping.flags.set(flag, value));
         self.is_mapped(range)
@@ -85,10 +85,7 @@ impl Space {
     pub async fn populate(&self, range: Range<usize>, write: bool) -> Result<(), Errno> {
         self.is_mapped(range.clone())?;
         for page in range.step_by(PAGE_SIZE) {
-            let entry = self.root().look(page);
-            if !entry.is_present() || (write && !entry.is_writable()) {
-                self.fault(page, Access { write, execute: false }).await?;
-            }
+            self.fault(page, Access { write, execute: false }).await?;
         }
         Ok(())
     }
@@ -109,8 +106,10 @@ impl Space {
     ///
     /// # Errors
     /// `ENOMEM` where nothing is mapped.
-    pub fn is_resident(&self, page: usize) -> Result<bool, Errno> {
-        self.is_mapped(page..page.saturating_add(PAGE_SIZE))?;
+    pub async fn is_resident(&self, page: usize) -> Result<bool, Errno> {
+        let range = page..page.saturating_add(PAGE_SIZE);
+        let _guard = self.lock.lock(range.clone()).await?;
+        self.is_mapped(range)?;
         Ok(self.root().look(page).is_present())
     }
 }

@@ -77,7 +77,10 @@ impl Space {
         if access.write && shootdown::is_elsewhere(self.identity()) {
             return None;
         }
-        let _guard = self.lock.try_lock(range.clone())?;
+        let _guard = match self.lock.try_lock(range.clone()) {
+            Ok(guard) => guard?,
+            Err(error) => return Some(Err(error.into())),
+        };
         let mut gather = Gather::new();
         let result = self.resolve(address, access, &range, &mut gather);
         self.finish_now(&mut gather);
@@ -105,7 +108,7 @@ impl Space {
 
     async fn wait_and_fault(&self, address: usize, access: Access) -> Result<(), FaultError> {
         let range = self.fault_range(address, access)?;
-        let _guard = self.lock.lock(range.clone()).await;
+        let _guard = self.lock.lock(range.clone()).await?;
         let mut gather = Gather::new();
         let result = self.resolve(address, access, &range, &mut gather);
         self.finish(&mut gather).await;

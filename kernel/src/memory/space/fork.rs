@@ -26,7 +26,7 @@ impl Space {
     /// `ENOMEM`.
     pub async fn fork(&self) -> Result<Arc<Self>, Errno> {
         let range = self.range();
-        let _guard = self.lock.lock(range.clone()).await;
+        let _guard = self.lock.lock(range.clone()).await?;
         let child = self.empty_child()?;
         let shared = self.root().share_with(child.root(), range.clone());
         // Even after a failure: some of this space's tables may be read-only now.
@@ -56,7 +56,7 @@ impl Space {
             start: AtomicUsize::new(LOWEST_ADDRESS),
             end: AtomicUsize::new(paging::USER_END),
             users: Users::default(),
-            lock: SpaceLock::default(),
+            lock: SpaceLock::new(),
             state: SpinLock::new(state),
         })
     }

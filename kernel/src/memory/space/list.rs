@@ -67,14 +67,16 @@ impl Space {
         self.state.lock().mappings.total_bytes()
     }
 
-    /// Pages that are in memory.
+    /// Pages that are in memory. Ranges that somebody works on at the moment are left out.
     #[must_use]
     pub fn resident_pages(&self) -> usize {
         let mut pages = 0;
         let mut at = 0;
         while let Some(mapping) = self.mapping_at_or_above(at) {
-            pages += self.root().resident(mapping.start..mapping.end);
             at = mapping.end;
+            if let Ok(Some(_guard)) = self.lock.try_lock(mapping.start..mapping.end) {
+                pages += self.root().resident(mapping.start..mapping.end);
+            }
         }
         pages
     }

@@ -1,4 +1,11 @@
-//! Who works on which addresses of a space: operations on disjoint ranges run in parallel, others one after another.
+//! Who works on which addresses of a space: operations on disjoint ranges run in parallel, others one after another, in
+//! the order of their arrival, as suspended coroutines.
+//!
+//! Each space has a concurrent range lock of its own, so processes share no cache line here. The boot option
+//! [`KEY_SPACE_LOCK`]`=one` takes one lock per space instead, for comparison.
+//!
+//! `unsafe` here: the range lock's memory reclamation is told which participant belongs to this CPU.
+#![allow(unsafe_code)]
 
 use alloc::collections::VecDeque;
 use core::future::poll_fn;
@@ -6,31 +13,126 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 
+use heddle_abi::boot::KEY_SPACE_LOCK;
+use heddle_range_lock::{Context, Domain, Epoch, Guard, LockError, OutOfMemory, Participant, RangeLock};
+
+use crate::arch::{MAX_CPUS, cpu};
+use crate::boot;
+use crate::error::Errno;
 use crate::sync::SpinLock;
 
-/// The lock of one space. This form ignores the range: one operation at a time.
+static DOMAIN: Domain = Domain::new();
+static PARTICIPANTS: [Participant; MAX_CPUS] = [const { Participant::new() }; MAX_CPUS];
+
+/// Each CPU has its own participant, for good.
+pub struct CpuEpoch;
+
+// SAFETY: the participant is this CPU's own (`initialize` claims all of them), the kernel is cooperative, so nothing else
+// runs on this CPU until the closure returns, and all participants belong to one domain.
+unsafe impl Epoch for CpuEpoch {
+    fn with<R>(f: impl FnOnce(Context) -> R) -> Result<R, OutOfMemory> {
+        Ok(Self::with_any(f))
+    }
+
+    fn with_any<R>(f: impl FnOnce(Context) -> R) -> R {
+        // SAFETY: as above.
+        f(unsafe { Context::new(&DOMAIN, &PARTICIPANTS[cpu::id()]) })
+    }
+}
+
+/// Gives each CPU its participant.
+pub fn initialize() {
+    for participant in &PARTICIPANTS {
+        DOMAIN.attach(participant);
+        let _ = DOMAIN.claim_attached(participant);
+    }
+}
+
+/// Gives back the memory that this CPU's participant keeps for the next requests.
+pub fn drain() {
+    let participant = &PARTICIPANTS[cpu::id()];
+    // SAFETY: this CPU holds the claim and is in no operation of a range lock; nothing runs here before the claim is
+    // taken again, and other CPUs only ever take their own.
+    unsafe { DOMAIN.release(participant) };
+    let _ = DOMAIN.claim_attached(participant);
+}
+
+/// The lock of one space.
+pub enum SpaceLock {
+    /// By range.
+    Ranges(RangeLock<usize, (), CpuEpoch>),
+    /// All at once.
+    One(OneLock),
+}
+
+/// The right to change the mappings and page-table entries of a range.
+pub enum RangeGuard<'a> {
+    /// Of the range lock.
+    Range(#[allow(dead_code, reason = "held for its drop")] Guard<'a, usize, (), CpuEpoch>),
+    /// Of the one lock.
+    One(#[allow(dead_code, reason = "held for its drop")] OneGuard<'a>),
+}
+
+impl SpaceLock {
+    /// An unlocked lock of the kind that the machine was started with.
+    pub fn new() -> Self {
+        if boot::is(KEY_SPACE_LOCK, "one") {
+            Self::One(OneLock::default())
+        } else {
+            Self::Ranges(RangeLock::new())
+        }
+    }
+
+    /// Locks a range if nobody works on an overlapping one, or waits for it.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn try_lock(&self, range: Range<usize>) -> Result<Option<RangeGuard<'_>>, Errno> {
+        match self {
+            Self::Ranges(lock) => match lock.try_lock(range) {
+                Ok(guard) => Ok(Some(RangeGuard::Range(guard))),
+                Err(LockError::OutOfMemory) => Err(Errno::ENOMEM),
+                Err(_) => Ok(None),
+            },
+            Self::One(lock) => Ok(lock.try_lock().map(RangeGuard::One)),
+        }
+    }
+
+    /// Waits until nobody works on an overlapping range, and locks it.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub async fn lock(&self, range: Range<usize>) -> Result<RangeGuard<'_>, Errno> {
+        match self {
+            Self::Ranges(lock) => {
+                lock.lock_async(range).await.map(RangeGuard::Range).map_err(|_| Errno::ENOMEM)
+            }
+            Self::One(lock) => Ok(RangeGuard::One(lock.lock().await)),
+        }
+    }
+}
+
+/// A lock without ranges.
 #[derive(Default)]
-pub struct SpaceLock {
+pub struct OneLock {
     held: AtomicBool,
     waiting: SpinLock<VecDeque<Waker>>,
 }
 
-/// The right to change the mappings and page-table entries of a range.
-pub struct RangeGuard<'a> {
-    lock: &'a SpaceLock,
+/// Unlocks on drop.
+pub struct OneGuard<'a> {
+    lock: &'a OneLock,
 }
 
-impl SpaceLock {
-    /// Locks a range if nobody works on an overlapping one.
-    pub fn try_lock(&self, _range: Range<usize>) -> Option<RangeGuard<'_>> {
+impl OneLock {
+    fn try_lock(&self) -> Option<OneGuard<'_>> {
         let free = self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        free.then_some(RangeGuard { lock: self })
+        free.then_some(OneGuard { lock: self })
     }
 
-    /// Waits until nobody works on an overlapping range, and locks it.
-    pub async fn lock(&self, range: Range<usize>) -> RangeGuard<'_> {
+    async fn lock(&self) -> OneGuard<'_> {
         poll_fn(|context| {
-            if let Some(guard) = self.try_lock(range.clone()) {
+            if let Some(guard) = self.try_lock() {
                 return Poll::Ready(guard);
             }
             let mut waiting = self.waiting.lock();
@@ -41,7 +143,7 @@ impl SpaceLock {
             }
             drop(waiting);
             // The holder may have left before the registration.
-            match self.try_lock(range.clone()) {
+            match self.try_lock() {
                 Some(guard) => Poll::Ready(guard),
                 None => Poll::Pending,
             }
@@ -50,7 +152,7 @@ impl SpaceLock {
     }
 }
 
-impl Drop for RangeGuard<'_> {
+impl Drop for OneGuard<'_> {
     fn drop(&mut self) {
         self.lock.held.store(false, Ordering::Release);
         // All of them: one that was registered and then got the lock after all leaves a stale entry, and must not take

@@ -136,7 +136,7 @@ impl Space {
     }
 
     async fn map_at(&self, range: Range<usize>, request: &MapRequest, replace: bool) -> Result<usize, Errno> {
-        let _guard = self.lock.lock(range.clone()).await;
+        let _guard = self.lock.lock(range.clone()).await?;
         let is_free = {
             let state = self.state.lock();
             if state.mappings.len() + 2 > MAPPINGS_MAX {
@@ -194,7 +194,7 @@ impl Space {
             let in_lower_half = end.is_some_and(|end| end <= crate::arch::paging::USER_END);
             return if in_lower_half && self.is_shared() { Ok(()) } else { Err(Errno::EINVAL) };
         };
-        let _guard = self.lock.lock(range.clone()).await;
+        let _guard = self.lock.lock(range.clone()).await?;
         if self.state.lock().mappings.is_free(range.clone()) {
             return Ok(());
         }
@@ -218,7 +218,7 @@ impl Space {
             return Ok(());
         }
         let range = self.check_range(start, length).ok_or(Errno::ENOMEM)?;
-        let _guard = self.lock.lock(range.clone()).await;
+        let _guard = self.lock.lock(range.clone()).await?;
         super::reserve_mappings(2)?;
         {
             let mut state = self.state.lock();

@@ -53,6 +53,8 @@ const STACK_GUARD_BYTES: usize = 1 << 20;
 /// Slots kept free below the top of the stack for its growth.
 const STACK_MAX_BYTES: usize = 64 << 20;
 
+pub(super) use lock::drain as drain_locks;
+
 /// How a space relates to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpaceKind {
@@ -98,6 +100,7 @@ pub struct Space {
 
 /// Prepares the shared space.
 pub(super) fn initialize() {
+    lock::initialize();
     // Made while memory is certain to be there.
     let _ = Space::none();
     if boot::is(KEY_ISOLATION, "private") {
@@ -138,7 +141,7 @@ impl Space {
             start: AtomicUsize::new(range.start),
             end: AtomicUsize::new(range.end),
             users: Users::default(),
-            lock: SpaceLock::default(),
+            lock: SpaceLock::new(),
             state: SpinLock::new(state),
         };
         // On failure the space is dropped, and with it the slot or root.
@@ -156,7 +159,7 @@ impl Space {
                 start: AtomicUsize::new(0),
                 end: AtomicUsize::new(0),
                 users: Users::default(),
-                lock: SpaceLock::default(),
+                lock: SpaceLock::new(),
                 state: SpinLock::new(State {
                     mappings: Mappings::new(),
                     layout: Layout { image_base: 0, mmap_top: 0, stack_top: 0 },
@@ -258,7 +261,7 @@ impl Space {
     /// Gives the space a root of its own, with everything at its address; other threads of the process take it over
     /// when they run next.
     async fn leave_shared(&self) -> Result<(), Errno> {
-        let _guard = self.lock.lock(self.range()).await;
+        let _guard = self.lock.lock(self.range()).await?;
         if !self.is_shared() {
             return Ok(());
         }

@@ -72,7 +72,7 @@ impl Space {
     /// Makes a mapping longer in place if there is room.
     async fn grow(&self, old: Range<usize>, new_length: usize) -> Result<bool, Errno> {
         let Some(new) = self.check_range(old.start, new_length) else { return Ok(false) };
-        let _guard = self.lock.lock(new.clone()).await;
+        let _guard = self.lock.lock(new.clone()).await?;
         let mapping = self.single(&old)?;
         let more = old.end..new.end;
         super::reserve_mappings(1)?;
@@ -94,7 +94,7 @@ impl Space {
         keep_old: bool,
     ) -> Result<usize, Errno> {
         // One lock around both ranges: two could be waited for in opposite orders.
-        let _guard = self.lock.lock(old.start.min(new.start)..old.end.max(new.end)).await;
+        let _guard = self.lock.lock(old.start.min(new.start)..old.end.max(new.end)).await?;
         let mapping = self.single(&old)?;
         if !self.state.lock().mappings.is_free(new.clone()) {
             if !replace {

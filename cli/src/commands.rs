@@ -1,0 +1,3 @@
+//! The commands of the front door.
+
+pub mod run;

@@ -1,0 +1,170 @@
+//! `heddle run`: a program in a machine of its own, as if it ran here.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use heddle_abi::control::Ending;
+use rustix::io::Errno;
+
+use crate::guest::{self, Choices, Kernel, MIB};
+use crate::log::Log;
+use crate::machine::{Clock, Machine};
+use crate::session::{self, End, Program, Report, Streams};
+use crate::{
+    STATUS_KERNEL_PANIC, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND, STATUS_SIGNAL_BASE, STATUS_TOOL_FAILED,
+    crash, image,
+};
+
+/// The search path of programs in the guest.
+const GUEST_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Variables of this tool's own environment that the program gets too.
+const PASSED_VARIABLES: [&str; 2] = ["TERM", "LANG"];
+const PROCESSORS_MAX: u32 = 255;
+
+/// Runs PROGRAM in a virtual machine.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Processors of the machine.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(PROCESSORS_MAX)))]
+    pub smp: u32,
+    /// Memory for the kernel and its programs, in MiB; the root image is not counted.
+    #[arg(long, value_name = "MIB", default_value_t = 256)]
+    pub memory: u64,
+    /// The kernel: Heddle's, or Debian's Linux in the same kind of machine.
+    #[arg(long, value_enum, default_value_t = Kernel::Heddle)]
+    pub kernel: Kernel,
+    /// Set a variable of the program's environment; KEY alone takes the value that it has here.
+    #[arg(short = 'e', long = "env", value_name = "KEY[=VALUE]")]
+    pub environment: Vec<OsString>,
+    /// The program's working directory in the guest.
+    #[arg(short = 'w', long = "workdir", value_name = "DIR", default_value = "/")]
+    pub directory: PathBuf,
+    /// Show each system call of every program, or write it to FILE.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub strace: Option<Option<PathBuf>>,
+    /// Write the kernel's log to FILE.
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Stop before the kernel's first instruction and wait for a debugger.
+    #[arg(long)]
+    pub gdb: bool,
+    /// What the root is made of.
+    #[command(flatten)]
+    pub image: image::Options,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM ARGS")]
+    pub program: Vec<OsString>,
+}
+
+/// Runs the command and says with which status to end.
+///
+/// # Errors
+/// Whatever keeps the program from being run; the status is [`STATUS_TOOL_FAILED`] then.
+pub fn execute(options: &Options) -> Result<u8> {
+    let program = options.program.first().context("no program")?;
+    let image = match image::prepare(&options.image, program) {
+        Ok(image) => image,
+        Err(error) => {
+            eprintln!("heddle: {error}");
+            return Ok(error.exit_status());
+        }
+    };
+    let choices = Choices {
+        kernel: options.kernel,
+        processors: options.smp,
+        memory_bytes: options.memory.checked_mul(MIB).context("--memory: too much")?,
+        strace: options.strace.is_some(),
+        verbose_log: options.log.is_some(),
+        debugger_port: options.gdb.then(free_port).transpose()?,
+        clock: Clock::Host,
+    };
+    let configuration = guest::configure(&choices, &image)?;
+    let mut log = match &options.log {
+        Some(path) => Log::at(path).with_context(|| path.display().to_string())?,
+        None => Log::in_memory().context("making a file for the kernel's log")?,
+    };
+    if let Some(port) = choices.debugger_port {
+        let kernel = configuration.kernel.display();
+        eprintln!("heddle: waiting for: gdb {kernel} -ex 'target remote localhost:{port}'");
+    }
+    let (mut machine, ports) = Machine::start(&configuration, &log)?;
+    let program = Program {
+        path: image.program.clone().into_os_string().into_vec(),
+        directory: OsString::from(&options.directory).into_vec(),
+        arguments: options.program.iter().map(|argument| argument.clone().into_vec()).collect(),
+        environment: environment(&options.environment)?,
+    };
+    let shown = choices.strace.then_some(&mut log);
+    let report = session::run(&mut machine, ports, &program, Streams::inherited()?, shown)?;
+    let errors = machine.errors();
+    drop(machine);
+    finish(&report, &options.program[0], || {
+        let symbols = guest::symbols(options.kernel).ok().flatten();
+        match &report.end {
+            End::Machine(status) => crash::explain(*status, &errors, &log.text(), symbols.as_deref()),
+            _ => crash::stuck(&log.text()),
+        }
+    })
+}
+
+/// Says what there is to say about the end, and turns it into a status.
+fn finish(report: &Report, program: &OsString, crash: impl Fn() -> crash::Crash) -> Result<u8> {
+    if let Some(error) = &report.output_error {
+        bail!("writing the program's output: {error}");
+    }
+    let small = |value: u32| u8::try_from(value).unwrap_or(u8::MAX);
+    Ok(match &report.end {
+        End::Program(Ending::Exited(status)) => small(*status),
+        End::Program(Ending::Signaled(signal)) => STATUS_SIGNAL_BASE.saturating_add(small(*signal)),
+        End::Program(Ending::NotStarted(errno)) => {
+            let errno = Errno::from_raw_os_error(errno.cast_signed());
+            eprintln!("heddle: {}: {}", program.display(), std::io::Error::from(errno));
+            if errno == Errno::NOENT { STATUS_NOT_FOUND } else { STATUS_NOT_EXECUTABLE }
+        }
+        End::Interrupted(signal) => STATUS_SIGNAL_BASE.saturating_add(small(signal.as_raw().cast_unsigned())),
+        End::Machine(_) | End::Stuck => {
+            let crash = crash();
+            for line in &crash.lines {
+                eprintln!("heddle: {line}");
+            }
+            if crash.is_guest { STATUS_KERNEL_PANIC } else { STATUS_TOOL_FAILED }
+        }
+    })
+}
+
+/// The program's environment: later settings of a name replace earlier ones.
+fn environment(settings: &[OsString]) -> Result<Vec<Vec<u8>>> {
+    let mut variables: Vec<(Vec<u8>, Vec<u8>)> =
+        vec![(b"PATH".to_vec(), GUEST_PATH.into()), (b"HOME".to_vec(), b"/root".to_vec())];
+    let mut set = |key: Vec<u8>, value: Vec<u8>| {
+        variables.retain(|(other, _)| *other != key);
+        variables.push((key, value));
+    };
+    for key in PASSED_VARIABLES {
+        if let Some(value) = std::env::var_os(key) {
+            set(key.into(), value.into_vec());
+        }
+    }
+    for setting in settings {
+        let bytes = setting.clone().into_vec();
+        match bytes.iter().position(|&byte| byte == b'=') {
+            Some(0) => bail!("-e {}: no name", setting.display()),
+            Some(equals) => set(bytes[..equals].to_vec(), bytes[equals + 1..].to_vec()),
+            None => {
+                if let Some(value) = std::env::var_os(setting) {
+                    set(bytes, value.into_vec());
+                }
+            }
+        }
+    }
+    Ok(variables.into_iter().map(|(key, value)| [key, value].join(&b'=')).collect())
+}
+
+/// A TCP port that was free a moment ago.
+fn free_port() -> Result<u16> {
+    let listener =
+        std::net::TcpListener::bind(("127.0.0.1", 0)).context("finding a port for the debugger")?;
+    Ok(listener.local_addr().context("finding a port for the debugger")?.port())
+}

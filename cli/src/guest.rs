@@ -1,0 +1,77 @@
+//! The kernels that a program can run on, and what each wants from the machine.
+
+mod cpio;
+mod heddle;
+pub mod linux;
+mod linux_archive;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use heddle_image::Image;
+
+use crate::machine::Configuration;
+
+/// Bytes in a mebibyte, the unit of `--memory`.
+pub const MIB: u64 = 1 << 20;
+
+/// A kernel to boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kernel {
+    /// Heddle's own.
+    Heddle,
+    /// Debian's Linux.
+    Linux,
+}
+
+impl Kernel {
+    /// The name as the user writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Heddle => "heddle",
+            Self::Linux => "linux",
+        }
+    }
+}
+
+/// What the user can choose about the machine and its kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choices {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// How many processors.
+    pub processors: u32,
+    /// Memory for the kernel and its programs, the root image not counted.
+    pub memory_bytes: u64,
+    /// Whether each system call is logged.
+    pub strace: bool,
+    /// Whether the user asked to see the log, and so wants all of it.
+    pub verbose_log: bool,
+    /// Wait for a debugger on this port.
+    pub debugger_port: Option<u16>,
+    /// What time means to the guest.
+    pub clock: crate::machine::Clock,
+}
+
+/// The machine that runs `image` as chosen.
+///
+/// # Errors
+/// If the kernel is missing and cannot be had, or the choices contradict each other.
+pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
+    match choices.kernel {
+        Kernel::Heddle => heddle::configure(choices, image),
+        Kernel::Linux => linux::configure(choices, image),
+    }
+}
+
+/// The kernel file with the symbols to explain a panic, where there is one.
+///
+/// # Errors
+/// If this tool is not inside its repository.
+pub fn symbols(kernel: Kernel) -> Result<Option<PathBuf>> {
+    match kernel {
+        Kernel::Heddle => heddle::kernel().map(Some),
+        Kernel::Linux => Ok(None),
+    }
+}

@@ -1,0 +1,105 @@
+//! Heddle's kernel: the root image lies in guest memory, in place.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result, bail};
+use heddle_abi::boot::{KEY_IMAGE, KEY_MEMORY, KEY_NOW, KEY_STRACE, KEY_TSC};
+use heddle_image::Image;
+
+use super::{Choices, MIB};
+use crate::machine::{Clock, Configuration, Memory};
+use crate::{paths, tsc};
+
+const KERNEL: &str = "target/x86_64-unknown-none/release/heddle-kernel";
+/// Memory below this address is contiguous; the machine has devices from here to [`HIGH_MEMORY`].
+const LOW_MEMORY_END: u64 = 3 << 30;
+/// Where memory goes on that did not fit below [`LOW_MEMORY_END`].
+const HIGH_MEMORY: u64 = 4 << 30;
+/// Less than this the kernel itself does not fit in.
+const MEMORY_MIN_BYTES: u64 = 8 * MIB;
+const PAGE_BYTES: u64 = 4096;
+
+/// The kernel's file.
+pub fn kernel() -> Result<PathBuf> {
+    Ok(paths::repository()?.join(KERNEL))
+}
+
+/// Where an image at a file offset lies in guest-physical memory, and how much memory the machine needs to hold
+/// it and `memory_bytes` besides.
+fn lay_out(offset: u64, length: u64, memory_bytes: u64) -> Result<(u64, u64)> {
+    let end = (offset + length).next_multiple_of(PAGE_BYTES);
+    let address = if offset >= LOW_MEMORY_END {
+        offset - LOW_MEMORY_END + HIGH_MEMORY
+    } else if end <= LOW_MEMORY_END {
+        offset
+    } else {
+        bail!("the root image would lie across the hole in the machine's memory at 3 GiB");
+    };
+    // What lies below the image serves as memory too.
+    Ok((address, end + memory_bytes.saturating_sub(offset)))
+}
+
+/// The machine for Heddle.
+pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
+    let kernel = kernel()?;
+    if !kernel.is_file() {
+        bail!("no kernel at {}: start this tool by ./heddle, which builds it", kernel.display());
+    }
+    if choices.memory_bytes < MEMORY_MIN_BYTES {
+        bail!("--memory: Heddle needs {} MiB at least", MEMORY_MIN_BYTES / MIB);
+    }
+    let (address, size_bytes) = lay_out(image.offset, image.length, choices.memory_bytes)?;
+    let file_bytes = image.file().metadata().context("the root image's file")?.len();
+    if size_bytes > file_bytes {
+        bail!("--memory: {} MiB is more than a machine can have", choices.memory_bytes / MIB);
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock")?.as_nanos();
+    let memory = choices.memory_bytes;
+    let mut command_line =
+        format!("{KEY_IMAGE}={address:#x},{:#x} {KEY_MEMORY}={memory} {KEY_NOW}={now}", image.length);
+    if choices.clock == Clock::Host
+        && let Some(hertz) = tsc::frequency_hz(&paths::cache()?)?
+    {
+        write!(command_line, " {KEY_TSC}={hertz}")?;
+    }
+    if choices.strace {
+        write!(command_line, " {KEY_STRACE}=1")?;
+    }
+    Ok(Configuration {
+        kernel,
+        command_line,
+        initramfs: None,
+        memory: Memory::File { path: image.path.clone(), size_bytes },
+        root: None,
+        processors: choices.processors,
+        acpi: false,
+        serial_log: false,
+        clock: choices.clock,
+        debugger_port: choices.debugger_port,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IMAGE_OFFSET: u64 = 64 * MIB;
+
+    #[test]
+    fn memory_lies_around_the_image() {
+        let (address, size) = lay_out(IMAGE_OFFSET, 100 * MIB + 1, 256 * MIB).unwrap();
+        assert_eq!(address, IMAGE_OFFSET);
+        assert_eq!(size, 64 * MIB + 100 * MIB + PAGE_BYTES + 192 * MIB);
+        let (_, size) = lay_out(IMAGE_OFFSET, MIB, 16 * MIB).unwrap();
+        assert_eq!(size, 65 * MIB, "memory that fits below the image needs no more after it");
+    }
+
+    #[test]
+    fn a_large_image_goes_above_the_hole() {
+        assert!(lay_out(IMAGE_OFFSET, 3 << 30, 256 * MIB).is_err());
+        let (address, size) = lay_out(LOW_MEMORY_END, 4 << 30, 256 * MIB).unwrap();
+        assert_eq!((address, size), (HIGH_MEMORY, 7 << 30));
+    }
+}

@@ -1,0 +1,262 @@
+//! Debian's Linux, in the same kind of machine: fetched once, started without its boot loader's detours.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::SystemTime;
+
+use anyhow::{Context, Result, bail};
+use heddle_image::Image;
+
+use super::cpio::Archive;
+use super::linux_archive::{Modules, unpack_kernel};
+use super::{Choices, MIB};
+use crate::cache::Lock;
+use crate::machine::{Clock, Configuration, Memory, Root};
+use crate::{paths, tsc};
+
+/// Debian's package that depends on the current kernel's.
+const META_PACKAGE: &str = "linux-image-amd64";
+/// What the machine's devices and the root's file systems need. `erofs` asks for `crc32c` without saying so.
+const MODULES: [&str; 6] =
+    ["virtio_mmio", "virtio_console", "virtio_blk", "crc32c_generic", "erofs", "overlay"];
+/// Where in the package those, and what they depend on, are.
+const MODULE_FOLDERS: [&str; 7] = [
+    "*/kernel/drivers/virtio/*",
+    "*/kernel/drivers/char/*",
+    "*/kernel/drivers/block/*",
+    "*/kernel/fs/erofs/*",
+    "*/kernel/fs/overlayfs/*",
+    "*/kernel/lib/*",
+    "*/kernel/crypto/*",
+];
+const INIT: &str = "target/linux-guest/x86_64-unknown-linux-gnu/release/heddle-linux-init";
+const INIT_SOURCES: [&str; 4] = ["linux-init", "crates/streams", "crates/abi", "Cargo.lock"];
+/// Less than this Debian's kernel does not boot in.
+const MEMORY_MIN_BYTES: u64 = 96 * MIB;
+
+/// The machine for Linux.
+pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
+    if choices.strace {
+        bail!("--strace works with Heddle's kernel only; in a Linux guest run strace itself");
+    }
+    if choices.memory_bytes < MEMORY_MIN_BYTES {
+        bail!("--memory: Debian's kernel needs {} MiB at least", MEMORY_MIN_BYTES / MIB);
+    }
+    let kernel = kernel()?;
+    let initramfs = initramfs(&kernel, &init()?)?;
+    // Without the mitigations of hardware faults that an emulator does not have, so that comparisons are fair.
+    let mut command_line = String::from("console=ttyS0 panic=-1 mitigations=off");
+    // Linux fails to start now and then where it has to find this out on a busy host.
+    if choices.clock == Clock::Host
+        && let Some(hertz) = tsc::frequency_hz(&paths::cache()?)?
+    {
+        write!(command_line, " tsc_early_khz={}", hertz / 1000)?;
+    }
+    if !choices.verbose_log {
+        command_line.push_str(" quiet");
+    }
+    Ok(Configuration {
+        kernel: kernel.join("vmlinux"),
+        command_line,
+        initramfs: Some(initramfs),
+        memory: Memory::Plain { size_bytes: choices.memory_bytes },
+        root: Some(Root { path: image.path.clone(), offset_bytes: image.offset, length_bytes: image.length }),
+        processors: choices.processors,
+        acpi: true,
+        serial_log: true,
+        clock: choices.clock,
+        debugger_port: choices.debugger_port,
+    })
+}
+
+/// The folder with a kernel and its modules: the newest of the cache, or else fetched.
+///
+/// # Errors
+/// If there is none and it cannot be fetched.
+pub fn kernel() -> Result<PathBuf> {
+    let folder = paths::cache()?.join("linux");
+    std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    if let Some(kernel) = newest(&folder)? {
+        return Ok(kernel);
+    }
+    let _lock = Lock::exclusive(&folder.join("lock"))?;
+    match newest(&folder)? {
+        Some(kernel) => Ok(kernel),
+        None => fetch(&folder).context("fetching Debian's kernel"),
+    }
+}
+
+/// Complete kernels are the folders whose names start like the package's.
+fn newest(folder: &Path) -> Result<Option<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with("linux-image-") {
+            found.push((entry.metadata()?.modified()?, entry.path()));
+        }
+    }
+    Ok(found.into_iter().max().map(|(_, path)| path))
+}
+
+fn fetch(folder: &Path) -> Result<PathBuf> {
+    let package = match current_package() {
+        Ok(package) => package,
+        Err(_) if rustix::process::geteuid().is_root() => {
+            run(Command::new("apt-get").args(["-qq", "update"]))?;
+            current_package()?
+        }
+        Err(error) => return Err(error.context("as root, `apt-get update` may help")),
+    };
+    eprintln!("heddle: fetching Debian's package {package}, once");
+    let scratch = folder.join(format!("new-{}", std::process::id()));
+    let result = unpack_package(&package, &scratch, &folder.join(&package));
+    let _ = std::fs::remove_dir_all(&scratch);
+    result
+}
+
+fn unpack_package(package: &str, scratch: &Path, target: &Path) -> Result<PathBuf> {
+    let _ = std::fs::remove_dir_all(scratch);
+    let [unpacked, done] = ["unpacked", "done"].map(|name| scratch.join(name));
+    std::fs::create_dir_all(&unpacked)?;
+    std::fs::create_dir_all(done.join("modules"))?;
+    // The unprivileged user that apt prefers for downloads cannot write into this cache.
+    let download = ["-qq", "-o", "APT::Sandbox::User=root", "download", package];
+    run(Command::new("apt-get").args(download).current_dir(scratch))?;
+    let archive = find(scratch, |name| name.ends_with(".deb")).context("apt-get left no package")?;
+    let mut unpacking = Command::new("dpkg-deb")
+        .arg("--fsys-tarfile")
+        .arg(archive)
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("dpkg-deb")?;
+    let contents = unpacking.stdout.take().context("dpkg-deb")?;
+    run(Command::new("tar")
+        .args(["-x", "--no-same-owner", "--wildcards", "./boot/vmlinuz*"])
+        .args(MODULE_FOLDERS)
+        .current_dir(&unpacked)
+        .stdin(contents))?;
+    unpacking.wait()?;
+    let image =
+        find(&unpacked.join("boot"), |name| name.starts_with("vmlinuz")).context("no kernel in it")?;
+    std::fs::write(done.join("vmlinux"), unpack_kernel(&std::fs::read(image)?)?)?;
+    let modules = Modules::below(&unpacked)?.in_load_order(&MODULES)?;
+    for (number, (name, contents)) in (0..).zip(modules) {
+        std::fs::write(done.join(format!("modules/{number:02}-{name}.ko")), contents)?;
+    }
+    std::fs::rename(&done, target)?;
+    Ok(target.to_path_buf())
+}
+
+/// The package that the meta package stands for now.
+fn current_package() -> Result<String> {
+    let output = Command::new("apt-cache")
+        .args(["show", "--no-all-versions", META_PACKAGE])
+        .stderr(Stdio::null())
+        .output()
+        .context("apt-cache")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut dependencies = text.lines().filter_map(|line| line.strip_prefix("Depends:"));
+    let found = dependencies.next().into_iter().flat_map(|list| list.split(','));
+    found
+        .filter_map(|item| item.split_whitespace().next())
+        .find(|name| name.starts_with("linux-image-"))
+        .map(str::to_owned)
+        .with_context(|| format!("apt knows no package {META_PACKAGE}"))
+}
+
+fn find(folder: &Path, is_it: impl Fn(&str) -> bool) -> Option<PathBuf> {
+    let mut entries = std::fs::read_dir(folder).ok()?.filter_map(Result::ok);
+    entries.find(|entry| is_it(&entry.file_name().to_string_lossy())).map(|entry| entry.path())
+}
+
+/// Runs a command whose output is only of interest when it fails.
+fn run(command: &mut Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| name.clone())?;
+    if !output.status.success() {
+        bail!("{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
+/// The guest's first process, built when its sources changed.
+fn init() -> Result<PathBuf> {
+    let repository = paths::repository()?;
+    let init = repository.join(INIT);
+    let built = std::fs::metadata(&init).and_then(|metadata| metadata.modified()).ok();
+    let mut changed = SystemTime::UNIX_EPOCH;
+    for source in INIT_SOURCES {
+        changed = changed.max(newest_change(&repository.join(source))?);
+    }
+    if built.is_none_or(|built| built <= changed) {
+        build_init(&repository)?;
+    }
+    Ok(init)
+}
+
+fn newest_change(path: &Path) -> Result<SystemTime> {
+    let metadata = std::fs::metadata(path).with_context(|| path.display().to_string())?;
+    let mut newest = if metadata.is_dir() { SystemTime::UNIX_EPOCH } else { metadata.modified()? };
+    if metadata.is_dir() {
+        for entry in std::fs::read_dir(path)? {
+            newest = newest.max(newest_change(&entry?.path())?);
+        }
+    }
+    Ok(newest)
+}
+
+fn build_init(repository: &Path) -> Result<()> {
+    let _lock = Lock::exclusive(&repository.join("target/linux-guest.lock"))?;
+    let status = Command::new("cargo")
+        .args(["build", "--quiet", "--release", "--locked", "--package", "heddle-linux-init"])
+        .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir", "target/linux-guest"])
+        .args(["--config", "target.x86_64-unknown-linux-gnu.rustflags=['-Ctarget-feature=+crt-static']"])
+        .args(["--config", "profile.release.strip=true", "--config", "profile.release.debug=false"])
+        .current_dir(repository)
+        .stdout(Stdio::null())
+        .status()
+        .context("cargo")?;
+    if !status.success() {
+        bail!("cargo could not build the Linux guest's first process");
+    }
+    // Cargo leaves a file alone that would not change, and the next run would build again.
+    File::options().append(true).open(repository.join(INIT))?.set_modified(SystemTime::now())?;
+    Ok(())
+}
+
+/// The initial file system for this kernel and this first process.
+fn initramfs(kernel: &Path, init: &Path) -> Result<PathBuf> {
+    let metadata = std::fs::metadata(init).with_context(|| init.display().to_string())?;
+    let made = metadata.modified()?.duration_since(SystemTime::UNIX_EPOCH)?.as_nanos();
+    let path = kernel.join(format!("initramfs-{made}"));
+    if path.exists() {
+        return Ok(path);
+    }
+    let _lock = Lock::exclusive(&kernel.join("lock"))?;
+    for entry in std::fs::read_dir(kernel)? {
+        let entry = entry?;
+        let is_old = entry.file_name().to_string_lossy().starts_with("initramfs-");
+        if is_old && entry.metadata()?.modified()?.elapsed().unwrap_or_default().as_secs() > 60 {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    let scratch = kernel.join(format!("new-initramfs-{}", std::process::id()));
+    let mut archive = Archive::new(BufWriter::new(File::create(&scratch)?));
+    for folder in ["dev", "proc", "sys", "modules", "image", "writes", "root"] {
+        archive.directory(folder)?;
+    }
+    archive.character_device("dev/console", 5, 1)?;
+    archive.file("init", &std::fs::read(init)?)?;
+    let mut modules = std::fs::read_dir(kernel.join("modules"))?.collect::<std::io::Result<Vec<_>>>()?;
+    modules.sort_by_key(std::fs::DirEntry::file_name);
+    for module in modules {
+        let name = format!("modules/{}", module.file_name().to_string_lossy());
+        archive.file(&name, &std::fs::read(module.path())?)?;
+    }
+    archive.finish()?.flush()?;
+    std::fs::rename(&scratch, &path)?;
+    Ok(path)
+}

@@ -1,0 +1,119 @@
+//! Root images for the commands: the options that describe one, and the progress of making it.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use heddle_image::{Cache, Error, Image, ImageRequest, Progress};
+
+/// Bytes in a megabyte, the unit of what is shown.
+const MB: u64 = 1_000_000;
+
+/// What the root of the machine is made of.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[group(skip)]
+pub struct Options {
+    /// Leave this host's Essential packages out of the root.
+    #[arg(long, conflicts_with = "root")]
+    pub bare: bool,
+    /// Add a file or folder to the root.
+    #[arg(long, value_name = "PATH[:GUESTPATH]", conflicts_with = "root")]
+    pub add: Vec<OsString>,
+    /// Make the root of these Debian packages and their dependencies, fetched by apt.
+    #[arg(long = "deb", value_name = "PKG[,PKG…]", value_delimiter = ',', conflicts_with = "root")]
+    pub debs: Vec<String>,
+    /// Take a folder as the root.
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+}
+
+/// Makes the image for `program`, or takes it from the cache.
+///
+/// # Errors
+/// Why there is none.
+pub fn prepare(options: &Options, program: &OsString) -> Result<Image, Error> {
+    let mut request = ImageRequest::new(program);
+    request.bare = options.bare;
+    request.debs.clone_from(&options.debs);
+    request.root = options.root.as_ref().map(|root| absolute(root, &request.directory));
+    request.add = options.add.iter().map(|text| parse_addition(text, &request.directory)).collect();
+    let mut line = Line { is_shown: std::io::stderr().is_terminal(), is_dirty: false };
+    let image = Cache::of_user()?.image(&request, &mut |progress| line.show(&progress));
+    line.clear();
+    if let Ok(image) = &image {
+        for warning in &image.warnings {
+            eprintln!("heddle: {warning}");
+        }
+    }
+    image
+}
+
+fn absolute(path: &Path, directory: &Path) -> PathBuf {
+    directory.join(path)
+}
+
+/// `PATH[:GUESTPATH]`; without a path in the guest it is the same there.
+fn parse_addition(text: &OsString, directory: &Path) -> (PathBuf, PathBuf) {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let bytes = text.as_bytes();
+    let at = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
+    let colon = bytes.iter().rposition(|&byte| byte == b':').filter(|&colon| colon > 0);
+    match colon {
+        Some(colon) => {
+            let guest = Path::new("/").join(at(&bytes[colon + 1..]));
+            (absolute(&at(&bytes[..colon]), directory), guest)
+        }
+        None => {
+            let path = absolute(&at(bytes), directory);
+            (path.clone(), path)
+        }
+    }
+}
+
+/// A line of the terminal that shows how far something has come.
+struct Line {
+    is_shown: bool,
+    is_dirty: bool,
+}
+
+impl Line {
+    fn show(&mut self, progress: &Progress) {
+        let text = match progress {
+            Progress::Assembling => String::from("collecting the root"),
+            Progress::UpdatingLists => String::from("reading the archive's package lists"),
+            Progress::Fetching { packages, bytes } => {
+                format!("fetching {packages} packages, {} MB", bytes / MB)
+            }
+            Progress::Unpacking { done, total } => format!("unpacking package {done} of {total}"),
+            Progress::Writing { done, total } => {
+                format!("writing the root image: {} of {} MB", done / MB, total / MB)
+            }
+        };
+        if self.is_shown {
+            eprint!("\r\x1b[Kheddle: {text}");
+            let _ = std::io::stderr().flush();
+            self.is_dirty = true;
+        } else if matches!(progress, Progress::Fetching { .. }) {
+            eprintln!("heddle: {text}");
+        }
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.is_dirty) {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn additions_name_both_paths() {
+        let parse = |text: &str| parse_addition(&text.into(), Path::new("/here"));
+        assert_eq!(parse("file"), ("/here/file".into(), "/here/file".into()));
+        assert_eq!(parse("/a:/b/c"), ("/a".into(), "/b/c".into()));
+        assert_eq!(parse("x:y:z"), ("/here/x:y".into(), "/z".into()));
+    }
+}

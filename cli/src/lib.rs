@@ -1,0 +1,30 @@
+//! The Heddle host tool as a library: `run`, `test` and `bench` are thin users of the same parts.
+//!
+//! [`image`] turns a request into a cached root image; [`guest`] says what kernel boots and with which command
+//! line; [`machine`] is QEMU with its sockets; [`session`] moves the program's streams, terminal and signals
+//! between the host and the machine until the program ends; [`crash`] explains a machine that ended otherwise.
+
+pub mod cache;
+pub mod commands;
+pub mod crash;
+pub mod guest;
+pub mod image;
+pub mod log;
+pub mod machine;
+pub mod paths;
+pub mod session;
+pub mod signals;
+pub mod sink;
+pub mod terminal;
+pub mod tsc;
+
+/// Exit status when the tool itself failed.
+pub const STATUS_TOOL_FAILED: u8 = 125;
+/// Exit status when the program was found but could not be executed.
+pub const STATUS_NOT_EXECUTABLE: u8 = 126;
+/// Exit status when the program was not found.
+pub const STATUS_NOT_FOUND: u8 = 127;
+/// What is added to the number of the signal that ended the program, or this tool.
+pub const STATUS_SIGNAL_BASE: u8 = 128;
+/// Exit status after a panic or crash of the guest's kernel.
+pub const STATUS_KERNEL_PANIC: u8 = 255;

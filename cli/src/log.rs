@@ -1,0 +1,91 @@
+//! The kernel's log: a file that QEMU writes and that the tool reads when there is something to explain.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+/// A log that the machine writes to.
+#[derive(Debug)]
+pub struct Log {
+    file: File,
+    read_bytes: u64,
+    partial: Vec<u8>,
+}
+
+impl Log {
+    /// A log kept in memory.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn in_memory() -> io::Result<Self> {
+        let file = File::from(memfd_create("heddle-log", MemfdFlags::CLOEXEC)?);
+        Ok(Self { file, read_bytes: 0, partial: Vec::new() })
+    }
+
+    /// A log in a file of the user's choice; what the file had is lost.
+    ///
+    /// # Errors
+    /// If the file cannot be created.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        // A device such as /dev/stderr may not be readable; nothing is read back from it then.
+        let open = |read| {
+            let mut options = File::options();
+            options.read(read).write(true).create(true).truncate(true);
+            options.open(path)
+        };
+        let file = open(true).or_else(|_| open(false))?;
+        Ok(Self { file, read_bytes: 0, partial: Vec::new() })
+    }
+
+    /// All that was written so far; nothing if the log cannot be read.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut bytes = Vec::new();
+        let mut file = &self.file;
+        if file.metadata().is_ok_and(|metadata| metadata.is_file()) && file.seek(SeekFrom::Start(0)).is_ok() {
+            let _ = file.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The complete lines that were written since the last call.
+    pub fn new_lines(&mut self) -> Vec<String> {
+        let mut bytes = std::mem::take(&mut self.partial);
+        if self.file.seek(SeekFrom::Start(self.read_bytes)).is_ok()
+            && let Ok(count) = self.file.read_to_end(&mut bytes)
+        {
+            self.read_bytes += count as u64;
+        }
+        let end = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |index| index + 1);
+        self.partial = bytes.split_off(end);
+        String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect()
+    }
+}
+
+impl AsFd for Log {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn new_lines_are_whole_and_come_once() {
+        let mut log = Log::in_memory().unwrap();
+        let mut writer = File::options().write(true).open(crate::machine::descriptor_path(&log)).unwrap();
+        writer.write_all(b"one\ntw").unwrap();
+        assert_eq!(log.new_lines(), ["one"]);
+        assert!(log.new_lines().is_empty());
+        writer.write_all(b"o\nthree\n").unwrap();
+        assert_eq!(log.new_lines(), ["two", "three"]);
+        assert_eq!(log.text(), "one\ntwo\nthree\n");
+    }
+}

@@ -1,0 +1,211 @@
+//! QEMU's command line.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use heddle_abi::boot::{DEBUG_CONSOLE_PORT, DEBUG_EXIT_PORT, port};
+
+/// What the machine's memory is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Plain memory.
+    Plain {
+        /// How much.
+        size_bytes: u64,
+    },
+    /// A private mapping of a file, from its start: what the guest writes stays out of the file.
+    File {
+        /// The file, at least `size_bytes` long.
+        path: PathBuf,
+        /// How much.
+        size_bytes: u64,
+    },
+}
+
+/// A root image on a drive, for a kernel that cannot read it in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// The file that holds the image.
+    pub path: PathBuf,
+    /// Where in the file it starts.
+    pub offset_bytes: u64,
+    /// How long it is.
+    pub length_bytes: u64,
+}
+
+/// What time means to the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// The host's clock.
+    Host,
+    /// Executed instructions: repeats exactly, on one CPU.
+    Instructions,
+}
+
+/// A machine to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// An ELF kernel with a PVH entry.
+    pub kernel: PathBuf,
+    /// The kernel's command line.
+    pub command_line: String,
+    /// A file that the kernel finds in memory.
+    pub initramfs: Option<PathBuf>,
+    /// Memory.
+    pub memory: Memory,
+    /// The root image as a read-only drive.
+    pub root: Option<Root>,
+    /// How many processors.
+    pub processors: u32,
+    /// Whether devices are described by ACPI tables; the kernel has to know their addresses otherwise.
+    pub acpi: bool,
+    /// Whether the log comes from a serial port; from the debug console otherwise.
+    pub serial_log: bool,
+    /// Time.
+    pub clock: Clock,
+    /// Wait for a debugger on this TCP port of the local host.
+    pub debugger_port: Option<u16>,
+}
+
+/// An argument in the making: key and value pairs separated by commas.
+struct Options(OsString);
+
+impl Options {
+    fn new(start: impl Into<OsString>) -> Self {
+        Self(start.into())
+    }
+
+    fn plain(mut self, text: &str) -> Self {
+        self.0.push(",");
+        self.0.push(text);
+        self
+    }
+
+    /// A path, its commas doubled as QEMU wants.
+    fn path(mut self, key: &str, path: &Path) -> Self {
+        use std::os::unix::ffi::{OsStrExt, OsStringExt};
+        let mut escaped = Vec::with_capacity(path.as_os_str().len());
+        for &byte in path.as_os_str().as_bytes() {
+            escaped.push(byte);
+            if byte == b',' {
+                escaped.push(byte);
+            }
+        }
+        self.0.push(",");
+        self.0.push(key);
+        self.0.push("=");
+        self.0.push(OsString::from_vec(escaped));
+        self
+    }
+}
+
+#[derive(Default)]
+struct Arguments(Vec<OsString>);
+
+impl Arguments {
+    fn flag(&mut self, flag: &str) {
+        self.0.push(flag.into());
+    }
+
+    fn pair(&mut self, flag: &str, value: impl AsRef<OsStr>) {
+        self.0.push(flag.into());
+        self.0.push(value.as_ref().into());
+    }
+}
+
+/// The arguments for a machine whose ports are these inherited sockets and whose log is this inherited file.
+pub fn arguments(configuration: &Configuration, sockets: &[i32], log: i32) -> Vec<OsString> {
+    let mut arguments = Arguments::default();
+    for flag in ["-nodefaults", "-no-user-config", "-no-reboot"] {
+        arguments.flag(flag);
+    }
+    arguments.pair("-display", "none");
+    let acpi = if configuration.acpi { "on" } else { "off" };
+    let mut machine = format!("microvm,acpi={acpi},rtc=on");
+    match &configuration.memory {
+        Memory::Plain { size_bytes } => arguments.pair("-m", format!("{size_bytes}B")),
+        Memory::File { path, size_bytes } => {
+            machine.push_str(",memory-backend=memory");
+            arguments.pair("-m", format!("{size_bytes}B"));
+            let object = Options::new("memory-backend-file,id=memory,share=off")
+                .plain(&format!("size={size_bytes}B"))
+                .path("mem-path", path);
+            arguments.pair("-object", object.0);
+        }
+    }
+    arguments.pair("-M", machine);
+    // Multi-byte string instructions are interpreted byte by byte by the emulator; a guest that believes them
+    // fast, as Linux would, copies many times slower than it could.
+    arguments.pair("-cpu", "max,erms=off,fsrm=off");
+    arguments.pair("-smp", configuration.processors.to_string());
+    match configuration.clock {
+        Clock::Host => arguments.pair("-accel", "tcg,thread=multi"),
+        Clock::Instructions => {
+            arguments.pair("-accel", "tcg,thread=single");
+            arguments.pair("-icount", "shift=0,sleep=off");
+        }
+    }
+    arguments.pair("-kernel", &configuration.kernel);
+    arguments.pair("-append", &configuration.command_line);
+    if let Some(initramfs) = &configuration.initramfs {
+        arguments.pair("-initrd", initramfs);
+    }
+    devices(&mut arguments, configuration, sockets, log);
+    if let Some(port) = configuration.debugger_port {
+        arguments.pair("-gdb", format!("tcp:127.0.0.1:{port}"));
+        arguments.flag("-S");
+    }
+    arguments.0
+}
+
+fn devices(arguments: &mut Arguments, configuration: &Configuration, sockets: &[i32], log: i32) {
+    arguments.pair("-global", "virtio-mmio.force-legacy=false");
+    arguments.pair("-device", format!("isa-debug-exit,iobase={DEBUG_EXIT_PORT:#x},iosize=1"));
+    arguments.pair("-chardev", format!("file,id=log,path=/proc/self/fd/{log}"));
+    if configuration.serial_log {
+        arguments.pair("-serial", "chardev:log");
+    } else {
+        arguments.pair("-device", format!("isa-debugcon,iobase={DEBUG_CONSOLE_PORT:#x},chardev=log"));
+    }
+    if let Some(root) = &configuration.root {
+        let node = Options::new("driver=raw,node-name=root,read-only=on")
+            .plain(&format!("offset={}", root.offset_bytes))
+            .plain(&format!("size={}", root.length_bytes))
+            .plain("file.driver=file,file.locking=off")
+            .path("file.filename", &root.path);
+        arguments.pair("-blockdev", node.0);
+        arguments.pair("-device", "virtio-blk-device,drive=root");
+    }
+    arguments.pair("-device", format!("virtio-serial-device,max_ports={}", port::COUNT));
+    for ((number, name), socket) in (1..).zip(port::NAMES).zip(sockets) {
+        arguments.pair("-chardev", format!("socket,id=port{number},fd={socket}"));
+        arguments.pair("-device", format!("virtserialport,chardev=port{number},name={name},nr={number}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_in_paths_are_escaped() {
+        let configuration = Configuration {
+            kernel: "k,1".into(),
+            command_line: String::from("a,b"),
+            initramfs: None,
+            memory: Memory::File { path: "a,b/c".into(), size_bytes: 1 << 20 },
+            root: Some(Root { path: "d,e".into(), offset_bytes: 512, length_bytes: 1024 }),
+            processors: 2,
+            acpi: false,
+            serial_log: false,
+            clock: Clock::Host,
+            debugger_port: None,
+        };
+        let arguments = arguments(&configuration, &[10, 11, 12, 13, 14], 9);
+        let has = |text: &str| arguments.iter().any(|argument| argument == text);
+        assert!(has("memory-backend-file,id=memory,share=off,size=1048576B,mem-path=a,,b/c"));
+        assert!(has("k,1") && has("a,b"), "arguments that are no option lists stay as they are");
+        assert!(arguments.iter().any(|argument| argument.to_string_lossy().ends_with("file.filename=d,,e")));
+        assert!(has("virtserialport,chardev=port5,name=heddle.tty,nr=5"));
+    }
+}

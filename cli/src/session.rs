@@ -1,0 +1,394 @@
+//! A program's life as the host sees it: one loop that moves its streams, tells it of the terminal and of signals,
+//! and learns how it ended.
+
+mod output;
+mod wait;
+
+use std::io::IsTerminal;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use heddle_abi::control::{
+    Descriptor, EndOfInput, Ending, Exit, Start, WindowSize, kind, parse_started, put_word, stream,
+};
+use heddle_streams::{Drained, Filled, Messages, Outbox, Pump};
+use rustix::process::{Signal, getpid, kill_process};
+
+use crate::log::Log;
+use crate::machine::{Machine, Ports};
+use crate::signals::Signals;
+use crate::terminal::{Terminal, window_size};
+use output::Output;
+use wait::Ready;
+
+/// How long the kernel may take until the program starts, under an emulator on a busy host.
+const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
+/// How often the log is looked at while its lines are shown.
+const LOG_PERIOD: Duration = Duration::from_millis(50);
+/// A third interrupt ends the machine: its kernel may be stuck.
+const INTERRUPTS_MAX: u32 = 3;
+
+/// What to run in the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Its absolute path.
+    pub path: Vec<u8>,
+    /// Its working directory.
+    pub directory: Vec<u8>,
+    /// Its arguments, its name first.
+    pub arguments: Vec<Vec<u8>>,
+    /// Its environment, as `KEY=VALUE`.
+    pub environment: Vec<Vec<u8>>,
+}
+
+/// Where the program's standard streams lead on the host.
+#[derive(Debug)]
+pub struct Streams {
+    /// Standard input.
+    pub stdin: OwnedFd,
+    /// Standard output.
+    pub stdout: OwnedFd,
+    /// Standard error.
+    pub stderr: OwnedFd,
+}
+
+impl Streams {
+    /// This process's own.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn inherited() -> std::io::Result<Self> {
+        Ok(Self {
+            stdin: rustix::stdio::stdin().try_clone_to_owned()?,
+            stdout: rustix::stdio::stdout().try_clone_to_owned()?,
+            stderr: rustix::stdio::stderr().try_clone_to_owned()?,
+        })
+    }
+}
+
+/// How a session ended.
+#[derive(Debug)]
+pub enum End {
+    /// The program ended, or could not be started.
+    Program(Ending),
+    /// A signal told this tool to end.
+    Interrupted(Signal),
+    /// The machine ended before the program did.
+    Machine(ExitStatus),
+    /// The kernel did not start the program in time.
+    Stuck,
+}
+
+/// What a session leaves behind.
+#[derive(Debug)]
+pub struct Report {
+    /// How it ended.
+    pub end: End,
+    /// Guest time from the kernel's first instruction to the program's start.
+    pub started_nanoseconds: Option<u64>,
+    /// Why output of the program could not be written on the host.
+    pub output_error: Option<std::io::Error>,
+}
+
+/// A program in a machine, connected to the host.
+struct Session<'a> {
+    machine: &'a mut Machine,
+    ports: Ports,
+    signals: Signals,
+    streams: Streams,
+    descriptors: [Descriptor; 3],
+    messages: Messages,
+    outbox: Outbox,
+    stdin: Pump,
+    stdin_ended: bool,
+    tty: Pump,
+    outputs: [Output; 3],
+    terminal: Option<Terminal>,
+    log: Option<&'a mut Log>,
+    exit: Option<Exit>,
+    machine_status: Option<ExitStatus>,
+    started_nanoseconds: Option<u64>,
+    output_error: Option<std::io::Error>,
+    interrupts: u32,
+}
+
+/// Runs a program in a machine that was just started. The lines of `log`, if given, are shown while it runs.
+///
+/// # Errors
+/// What the system says, and a guest that does not keep to the protocol.
+pub fn run(
+    machine: &mut Machine,
+    ports: Ports,
+    program: &Program,
+    streams: Streams,
+    log: Option<&mut Log>,
+) -> Result<Report> {
+    let mut session = Session::new(machine, ports, streams, log)?;
+    session.send_start(program)?;
+    let end = session.run()?;
+    session.show_log();
+    Ok(Report {
+        end,
+        started_nanoseconds: session.started_nanoseconds,
+        output_error: session.output_error.take(),
+    })
+}
+
+fn descriptor(fd: &OwnedFd) -> Descriptor {
+    if fd.is_terminal() { Descriptor::Terminal } else { Descriptor::Pipe }
+}
+
+impl<'a> Session<'a> {
+    fn new(
+        machine: &'a mut Machine,
+        ports: Ports,
+        streams: Streams,
+        log: Option<&'a mut Log>,
+    ) -> Result<Self> {
+        let signals = Signals::watch().context("watching signals")?;
+        let descriptors = [&streams.stdin, &streams.stdout, &streams.stderr].map(descriptor);
+        let shows_on_terminal = descriptors[1] == Descriptor::Terminal;
+        let mut terminal = (descriptors[0] == Descriptor::Terminal)
+            .then(|| Terminal::new(streams.stdin.as_fd(), !shows_on_terminal))
+            .transpose()
+            .context("reading the terminal's state")?;
+        if let Some(terminal) = &mut terminal {
+            terminal.enter();
+        }
+        let keeps_output_modes = terminal.is_none() || !shows_on_terminal;
+        let output = |number: usize, fd: Option<&OwnedFd>, socket: &_| {
+            let sink = fd.filter(|_| number == 2 || descriptors[number + 1] == Descriptor::Pipe);
+            Output::new(socket, sink.map(AsFd::as_fd), number == 2 && keeps_output_modes)
+        };
+        let screen = match descriptors {
+            [_, Descriptor::Terminal, _] => Some(&streams.stdout),
+            [_, _, Descriptor::Terminal] => Some(&streams.stderr),
+            [Descriptor::Terminal, ..] => Some(&streams.stdin),
+            _ => None,
+        };
+        let outputs = [
+            output(0, Some(&streams.stdout), &ports.stdout)?,
+            output(1, Some(&streams.stderr), &ports.stderr)?,
+            output(2, screen, &ports.tty)?,
+        ];
+        Ok(Self {
+            machine,
+            signals,
+            descriptors,
+            messages: Messages::default(),
+            outbox: Outbox::default(),
+            stdin: Pump::default(),
+            stdin_ended: descriptors[0] != Descriptor::Pipe,
+            tty: Pump::default(),
+            outputs,
+            terminal,
+            log,
+            exit: None,
+            machine_status: None,
+            started_nanoseconds: None,
+            output_error: None,
+            interrupts: 0,
+            ports,
+            streams,
+        })
+    }
+
+    fn window(&self) -> WindowSize {
+        let fds = [&self.streams.stdout, &self.streams.stderr, &self.streams.stdin];
+        fds.into_iter().map(|fd| window_size(fd.as_fd())).find(|size| size.rows != 0).unwrap_or_default()
+    }
+
+    fn send_start(&mut self, program: &Program) -> Result<()> {
+        let window = self.window();
+        Start::put(
+            &mut self.outbox,
+            self.descriptors,
+            window,
+            &program.path,
+            &program.directory,
+            &program.arguments,
+            &program.environment,
+        )
+        .ok()
+        .context("the arguments and the environment are too long")
+    }
+
+    fn run(&mut self) -> Result<End> {
+        let deadline = Instant::now() + BOOT_TIMEOUT;
+        loop {
+            if let Some(exit) = self.exit
+                && self.has_all_output(&exit)
+            {
+                return Ok(End::Program(exit.ending));
+            }
+            if let Some(status) = self.machine_status
+                && self.outputs.iter().all(Output::is_finished)
+            {
+                return Ok(End::Machine(status));
+            }
+            let mut timeout = None;
+            if self.started_nanoseconds.is_none() && self.exit.is_none() && self.machine_status.is_none() {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Ok(End::Stuck);
+                }
+                timeout = Some(left);
+            }
+            if self.log.is_some() {
+                timeout = Some(timeout.map_or(LOG_PERIOD, |timeout| timeout.min(LOG_PERIOD)));
+            }
+            for ready in self.wait(timeout)? {
+                if let Some(end) = self.handle(ready)? {
+                    return Ok(end);
+                }
+            }
+            self.show_log();
+        }
+    }
+
+    fn has_all_output(&self, exit: &Exit) -> bool {
+        let complete = |(output, total): (&Output, u64)| output.is_drained() && output.received() >= total;
+        self.outputs.iter().zip(exit.written_bytes).all(complete)
+    }
+
+    fn handle(&mut self, ready: Ready) -> Result<Option<End>> {
+        match ready {
+            Ready::Signal => return self.handle_signals(),
+            Ready::MachineEnded => {
+                self.machine_status = Some(self.machine.wait().context("waiting for QEMU")?);
+                self.read_control()?;
+            }
+            Ready::ControlIn => self.read_control()?,
+            // A machine that is gone is noticed by its end.
+            Ready::ControlOut => drop(self.outbox.drain(&self.ports.control)),
+            Ready::StdinSource => self.read_stdin()?,
+            Ready::StdinPort => drop(self.stdin.drain(&self.ports.stdin)),
+            Ready::TerminalSource => return self.read_terminal(),
+            Ready::TerminalPort => drop(self.tty.drain(&self.ports.tty)),
+            Ready::OutputPort(index) => {
+                self.outputs[index].fill();
+                self.write_output(index)?;
+            }
+            Ready::OutputSink(index) => self.write_output(index)?,
+            Ready::OutputGone(index) => self.reader_gone(index)?,
+        }
+        Ok(None)
+    }
+
+    fn read_control(&mut self) -> Result<()> {
+        // The end of the port is the end of the machine, which is noticed by itself.
+        while self.messages.fill(&self.ports.control).unwrap_or(false) {
+            let mut any = false;
+            while let Some(message) = self.messages.take().ok().context("malformed message from the guest")? {
+                any = true;
+                match message.kind {
+                    kind::EXIT => {
+                        self.exit = Some(Exit::parse(&message.payload).context("malformed exit message")?);
+                    }
+                    kind::STARTED => self.started_nanoseconds = parse_started(&message.payload),
+                    _ => {}
+                }
+            }
+            if !any {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_stdin(&mut self) -> Result<()> {
+        // What cannot be read has no more input for the program.
+        if self.stdin.fill(&self.streams.stdin).unwrap_or(Filled::End) == Filled::End {
+            self.stdin_ended = true;
+            let end = EndOfInput { stream: stream::STDIN, total_bytes: self.stdin.received() };
+            end.put(&mut self.outbox).ok().context("end of input")?;
+            let _ = self.outbox.drain(&self.ports.control);
+        }
+        let _ = self.stdin.drain(&self.ports.stdin);
+        Ok(())
+    }
+
+    fn read_terminal(&mut self) -> Result<Option<End>> {
+        let Some(terminal) = &self.terminal else { return Ok(None) };
+        if self.tty.fill(terminal).context("reading the terminal")? == Filled::End {
+            return Ok(Some(End::Interrupted(Signal::HUP)));
+        }
+        let _ = self.tty.drain(&self.ports.tty);
+        Ok(None)
+    }
+
+    fn write_output(&mut self, index: usize) -> Result<()> {
+        match self.outputs[index].drain() {
+            Ok(Drained::ReaderGone) => self.reader_gone(index),
+            Ok(Drained::All | Drained::Some) => Ok(()),
+            Err(error) => {
+                self.output_error = Some(error);
+                self.reader_gone(index)
+            }
+        }
+    }
+
+    fn reader_gone(&mut self, index: usize) -> Result<()> {
+        if self.outputs[index].close_sink() {
+            let number = [stream::STDOUT, stream::STDERR, stream::TTY][index];
+            put_word(&mut self.outbox, kind::READER_GONE, number).ok().context("reader gone")?;
+            let _ = self.outbox.drain(&self.ports.control);
+        }
+        Ok(())
+    }
+
+    fn handle_signals(&mut self) -> Result<Option<End>> {
+        for signal in self.signals.take() {
+            match signal {
+                Signal::WINCH => {
+                    let window = self.window();
+                    window.put(&mut self.outbox).ok().context("window size")?;
+                }
+                Signal::INT | Signal::QUIT => {
+                    self.interrupts += 1;
+                    if self.started_nanoseconds.is_none() || self.interrupts >= INTERRUPTS_MAX {
+                        return Ok(Some(End::Interrupted(signal)));
+                    }
+                    let number = signal.as_raw().cast_unsigned();
+                    put_word(&mut self.outbox, kind::SIGNAL, number).ok().context("signal")?;
+                }
+                Signal::TSTP => self.stop()?,
+                Signal::CONT => {
+                    if let Some(terminal) = &mut self.terminal {
+                        terminal.enter();
+                    }
+                }
+                _ => return Ok(Some(End::Interrupted(signal))),
+            }
+        }
+        let _ = self.outbox.drain(&self.ports.control);
+        Ok(None)
+    }
+
+    /// Stops the machine and this process until somebody continues it.
+    fn stop(&mut self) -> Result<()> {
+        if let Some(terminal) = &mut self.terminal {
+            terminal.leave();
+        }
+        self.machine.pause();
+        let stopped = kill_process(getpid(), Signal::STOP);
+        self.machine.resume();
+        if let Some(terminal) = &mut self.terminal {
+            terminal.enter();
+        }
+        if stopped.is_err() {
+            bail!("cannot stop");
+        }
+        Ok(())
+    }
+
+    fn show_log(&mut self) {
+        if let Some(log) = &mut self.log {
+            for line in log.new_lines() {
+                eprintln!("heddle: {line}");
+            }
+        }
+    }
+}

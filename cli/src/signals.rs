@@ -1,0 +1,56 @@
+//! Signals of this process as something to poll.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::process::Signal;
+
+/// The signals that a session acts on.
+const WATCHED: [Signal; 7] =
+    [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT, Signal::WINCH, Signal::TSTP, Signal::CONT];
+
+/// Watched signals; from its creation on they no longer end the process.
+#[derive(Debug)]
+pub struct Signals {
+    watches: Vec<(Signal, UnixStream)>,
+}
+
+impl Signals {
+    /// Starts watching, except for signals that this process was started to ignore (`nohup`, `&` in a script).
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn watch() -> io::Result<Self> {
+        let ignored = ignored_mask();
+        let mut watches = Vec::new();
+        for signal in WATCHED {
+            if ignored & (1 << (signal.as_raw() - 1)) != 0 {
+                continue;
+            }
+            let (reader, writer) = UnixStream::pair()?;
+            reader.set_nonblocking(true)?;
+            signal_hook::low_level::pipe::register(signal.as_raw(), writer)?;
+            watches.push((signal, reader));
+        }
+        Ok(Self { watches })
+    }
+
+    /// What to poll for reading.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.watches.iter().map(|(_, reader)| reader.as_fd())
+    }
+
+    /// The signals that came since the last call.
+    pub fn take(&self) -> Vec<Signal> {
+        let came =
+            |reader: &UnixStream| matches!(rustix::io::read(reader, &mut [0; 64]), Ok(count) if count > 0);
+        self.watches.iter().filter(|(_, reader)| came(reader)).map(|(signal, _)| *signal).collect()
+    }
+}
+
+fn ignored_mask() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
