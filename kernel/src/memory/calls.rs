@@ -182,7 +182,7 @@ pub fn mincore(call: &mut Call<'_>) -> Outcome {
     pending(async move {
         for index in 0..length.div_ceil(PAGE_SIZE) {
             let page = start.checked_add(index * PAGE_SIZE).ok_or(Errno::ENOMEM)?;
-            let byte = [u8::from(space.is_resident(page)?)];
+            let byte = [u8::from(space.is_resident(page).await?)];
             user::resolve(&space, |space| space.write_bytes(vector.wrapping_add(index), &byte)).await?;
         }
         Ok(0)
