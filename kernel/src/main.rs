@@ -35,6 +35,8 @@ fn main() -> ! {
 
 /// Starts everything above memory; the last part runs the host's program.
 fn initialize() -> Result<(), error::Errno> {
+    memory::start()?;
+    memory::pressure::register(file::drain_caches);
     process::initialize()?;
     file::setup::initialize(memory::frame::image())?;
     device::initialize()

@@ -93,12 +93,7 @@ impl Console {
         // Dropping it would reset the device.
         core::mem::forget(transport);
         let control = Control { receive, transmit, states: [State::default(); COUNT as usize] };
-        Ok(Self {
-            registers,
-            control: SpinLock::new(control),
-            ports,
-            irq,
-        })
+        Ok(Self { registers, control: SpinLock::new(control), ports, irq })
     }
 
     /// Tells the device that control messages can come; to be called once interrupts are handled.

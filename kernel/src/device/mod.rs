@@ -28,8 +28,8 @@ use crate::schedule::{self, Priority, TaskRef};
 
 use console::Console;
 pub use host::wait;
-pub use port::Port;
 use port::Buffers;
+pub use port::Port;
 
 static CONSOLE: spin::Once<Console> = spin::Once::new();
 /// The coroutine that looks at the queues after an interrupt.

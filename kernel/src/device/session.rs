@@ -21,10 +21,12 @@ use crate::process::{self, Credentials, ExitStatus, Process, Program};
 use crate::time;
 
 /// QEMU reads its sockets 4 KiB at a time and gives each piece a buffer of its own.
-const INPUT: Buffers = Buffers { receive_count: 32, receive_bytes: 4096, transmit_count: 0, transmit_bytes: 0 };
+const INPUT: Buffers =
+    Buffers { receive_count: 32, receive_bytes: 4096, transmit_count: 0, transmit_bytes: 0 };
 const OUTPUT: Buffers =
     Buffers { receive_count: 0, receive_bytes: 0, transmit_count: 4, transmit_bytes: 32 << 10 };
-const ERRORS: Buffers = Buffers { receive_count: 0, receive_bytes: 0, transmit_count: 4, transmit_bytes: 4096 };
+const ERRORS: Buffers =
+    Buffers { receive_count: 0, receive_bytes: 0, transmit_count: 4, transmit_bytes: 4096 };
 const TERMINAL: Buffers =
     Buffers { receive_count: 8, receive_bytes: 512, transmit_count: 4, transmit_bytes: 4096 };
 
@@ -105,9 +107,7 @@ fn open_descriptors(
 ) -> Result<DescriptorTable, Errno> {
     let table = DescriptorTable::new();
     let on_terminal = match terminal {
-        Some(terminal) => {
-            Some(try_arc(OpenFile::new(TerminalFile::open(terminal)?, StatusFlags::RDWR))?)
-        }
+        Some(terminal) => Some(try_arc(OpenFile::new(TerminalFile::open(terminal)?, StatusFlags::RDWR))?),
         None => None,
     };
     let streams = [

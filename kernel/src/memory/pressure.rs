@@ -7,7 +7,9 @@ use crate::sync::SpinLock;
 
 const RECLAIMERS_MAX: usize = 8;
 
-static RECLAIMERS: SpinLock<[Option<fn()>; RECLAIMERS_MAX]> = SpinLock::new([None; RECLAIMERS_MAX]);
+type Reclaimers = [Option<fn()>; RECLAIMERS_MAX];
+
+static RECLAIMERS: SpinLock<Reclaimers> = SpinLock::new([None; RECLAIMERS_MAX]);
 
 /// Has `reclaim` called when memory is short: from coroutines that hold no spinlock. It must not wait.
 ///

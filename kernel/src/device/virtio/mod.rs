@@ -45,7 +45,9 @@ pub fn find(wanted: DeviceType) -> Option<Found> {
         let header = direct_map::<VirtIOHeader>(FIRST_SLOT + slot * SLOT_BYTES);
         let registers = Registers { base: header.cast() };
         // A slot without a device has device number 0, memory without a slot no magic value.
-        if registers.read(Registers::MAGIC) != Registers::MAGIC_VALUE || registers.read(Registers::DEVICE) == 0 {
+        if registers.read(Registers::MAGIC) != Registers::MAGIC_VALUE
+            || registers.read(Registers::DEVICE) == 0
+        {
             continue;
         }
         let irq = FIRST_IRQ + slot as u32;

@@ -69,11 +69,7 @@ fn open_controlling(opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
 
 /// Opens a terminal on its program's side, with the flags of open(2). It becomes the controlling terminal of a session
 /// leader that has none, unless the flags say no.
-fn open(
-    terminal: &Arc<Terminal>,
-    thread: Option<&Arc<Thread>>,
-    flags: u32,
-) -> Result<Arc<dyn File>, Errno> {
+fn open(terminal: &Arc<Terminal>, thread: Option<&Arc<Thread>>, flags: u32) -> Result<Arc<dyn File>, Errno> {
     use linux_raw_sys::general::{CAP_SYS_ADMIN, O_NOCTTY, O_WRONLY};
     let is_root = thread.is_none_or(|thread| thread.credentials().is_capable(CAP_SYS_ADMIN));
     if terminal.state.lock().exclusive && !is_root {

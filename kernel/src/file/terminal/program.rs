@@ -82,7 +82,8 @@ impl TerminalFile {
         let now = time::now_ns();
         let is_late = state.reading.is_late(now);
         // With a minimum the time runs from byte to byte, without one from the beginning.
-        let starts = if minimum > 0 { available != state.reading.seen } else { state.reading.deadline_ns == 0 };
+        let starts =
+            if minimum > 0 { available != state.reading.seen } else { state.reading.deadline_ns == 0 };
         state.reading.seen = available;
         state.reading.wanted = wanted;
         if is_late && !(starts && minimum > 0) {
@@ -106,7 +107,8 @@ impl TerminalFile {
             loop {
                 let deadline = {
                     let mut state = terminal.state.lock();
-                    state.timer_runs = !state.reading.is_late(time::now_ns()) && state.reading.deadline_ns != 0;
+                    state.timer_runs =
+                        !state.reading.is_late(time::now_ns()) && state.reading.deadline_ns != 0;
                     if !state.timer_runs {
                         break;
                     }

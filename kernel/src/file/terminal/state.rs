@@ -108,7 +108,8 @@ impl Effects {
         self.signals |= received.signals;
         self.foreground = state.foreground;
         if received.flushed {
-            state.note(linux_raw_sys::general::TIOCPKT_FLUSHREAD | linux_raw_sys::general::TIOCPKT_FLUSHWRITE);
+            state
+                .note(linux_raw_sys::general::TIOCPKT_FLUSHREAD | linux_raw_sys::general::TIOCPKT_FLUSHWRITE);
         }
         if received.flow_changed {
             state.note_flow();
