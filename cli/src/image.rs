@@ -37,7 +37,7 @@ pub fn prepare(options: &Options, program: &OsString) -> Result<Image, Error> {
     request.debs.clone_from(&options.debs);
     request.root = options.root.as_ref().map(|root| absolute(root, &request.directory));
     request.add = options.add.iter().map(|text| parse_addition(text, &request.directory)).collect();
-    let mut line = Line { is_shown: std::io::stderr().is_terminal(), is_dirty: false };
+    let mut line = Line { is_terminal: std::io::stderr().is_terminal(), shown: String::new() };
     let image = Cache::of_user()?.image(&request, &mut |progress| line.show(&progress));
     line.clear();
     if let Ok(image) = &image {
@@ -72,8 +72,8 @@ fn parse_addition(text: &OsString, directory: &Path) -> (PathBuf, PathBuf) {
 
 /// A line of the terminal that shows how far something has come.
 struct Line {
-    is_shown: bool,
-    is_dirty: bool,
+    is_terminal: bool,
+    shown: String,
 }
 
 impl Line {
@@ -89,17 +89,20 @@ impl Line {
                 format!("writing the root image: {} of {} MB", done / MB, total / MB)
             }
         };
-        if self.is_shown {
+        if text == self.shown {
+            return;
+        }
+        if self.is_terminal {
             eprint!("\r\x1b[Kheddle: {text}");
             let _ = std::io::stderr().flush();
-            self.is_dirty = true;
+            self.shown = text;
         } else if matches!(progress, Progress::Fetching { .. }) {
             eprintln!("heddle: {text}");
         }
     }
 
     fn clear(&mut self) {
-        if std::mem::take(&mut self.is_dirty) {
+        if !std::mem::take(&mut self.shown).is_empty() {
             eprint!("\r\x1b[K");
         }
     }

@@ -56,7 +56,7 @@ enum Source {
     Child,
     InputPort(usize),
     InputSink(usize),
-    OutputSource(usize),
+    OutputPipe(usize),
     OutputPort(usize),
 }
 
@@ -175,7 +175,7 @@ impl Session {
             if output.pump.has_output() {
                 entries.push(entry(Source::OutputPort(index), output.port.as_fd(), PollFlags::OUT));
             } else if let Some(source) = self.source(index) {
-                entries.push(entry(Source::OutputSource(index), source, PollFlags::IN));
+                entries.push(entry(Source::OutputPipe(index), source, PollFlags::IN));
             }
         }
         let (sources, mut fds): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
@@ -217,7 +217,7 @@ impl Session {
                 self.feed(index)?;
             }
             Source::InputSink(index) => self.feed(index)?,
-            Source::OutputSource(index) => {
+            Source::OutputPipe(index) => {
                 self.collect(index)?;
             }
             Source::OutputPort(index) => {
