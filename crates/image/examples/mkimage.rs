@@ -9,7 +9,7 @@ use std::fs::File;
 use std::path::PathBuf;
 
 use heddle_abi::boot::IMAGE_OFFSET;
-use heddle_image::{Cache, ImageRequest, assemble, write_backing};
+use heddle_image::{Cache, ImageRequest, Progress, assemble, write_backing};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -30,11 +30,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (from, to) = argument.split_once(':').unwrap_or((&argument, &argument));
         request.add.push((std::path::absolute(from)?, std::path::absolute(to)?));
     }
-    let mut assembly = assemble(&request, &Cache::of_user()?, &mut |progress| eprintln!("{progress:?}"))?;
+    let mut assembly = assemble(&request, &Cache::of_user()?, &mut fetching)?;
     for warning in assembly.root.take_warnings() {
         eprintln!("{warning}");
     }
     let length = write_backing(&mut File::create(&out)?, assembly.root.tree(), &mut |_| {})?;
     println!("{IMAGE_OFFSET:#x},{length:#x} {}", assembly.program.display());
     Ok(())
+}
+
+fn fetching(progress: Progress) {
+    if let Progress::Fetching { packages, bytes } = progress {
+        eprintln!("fetching {packages} packages, {bytes} bytes");
+    }
 }

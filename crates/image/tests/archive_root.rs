@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -10,13 +11,33 @@ use common::{Guest, cache, make, request};
 use heddle_image::{Cache, Error, Image, ImageRequest, Progress};
 
 /// An image from packages, or nothing with a notice if they can't be fetched.
+///
+/// Packages are kept in the build directory, so that the archive is asked for them once and not on every test.
 fn fetch(cache: &Cache, request: &ImageRequest) -> Option<Image> {
-    match make(cache, request) {
+    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages");
+    let archives = cache.directory().join("packages/archives");
+    copy_packages(&kept, &archives);
+    let result = make(cache, request);
+    copy_packages(&archives, &kept);
+    match result {
         Err(Error::Fetch(text)) => {
             println!("skipped: 1 (the archive can't be reached: {text})");
             None
         }
         result => Some(result.unwrap()),
+    }
+}
+
+fn copy_packages(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).into_iter().flatten().flatten() {
+        let target = to.join(entry.file_name());
+        if entry.path().extension().is_some_and(|extension| extension == "deb") && !target.exists() {
+            // Under another name first: tests at the same time must not see half a package.
+            let partial = tempfile::NamedTempFile::new_in(to).unwrap();
+            fs::copy(entry.path(), partial.path()).unwrap();
+            partial.persist(target).unwrap();
+        }
     }
 }
 
@@ -106,15 +127,15 @@ fn without_a_network() {
     let Some(image) = fetch(&cache, &hello()) else { return };
     assert!(image.warnings.is_empty(), "{:?}", image.warnings);
     // New lists, and the packages gone.
-    std::fs::write(cache.directory().join("packages/lists/new"), "").unwrap();
-    for entry in std::fs::read_dir(cache.directory().join("packages/archives")).unwrap().flatten() {
+    fs::write(cache.directory().join("packages/lists/new"), "").unwrap();
+    for entry in fs::read_dir(cache.directory().join("packages/archives")).unwrap().flatten() {
         if entry.path().is_file() {
-            std::fs::remove_file(entry.path()).unwrap();
+            fs::remove_file(entry.path()).unwrap();
         }
     }
     // Without this apt tries for long.
     let configuration = cache.directory().join("apt.conf");
-    std::fs::write(&configuration, "Acquire::Retries \"0\";\n").unwrap();
+    fs::write(&configuration, "Acquire::Retries \"0\";\n").unwrap();
     let output = Command::new("unshare")
         .env("APT_CONFIG", &configuration)
         .arg("--net")

@@ -73,13 +73,18 @@ impl Run {
                 break;
             };
             let value = self.expand(&Token::Word(value)).map(|words| words.join(" "));
-            self.variables.insert(name, value);
+            // A branch that computes a value is the exception to the value that stands there plainly.
+            if value.is_some() || !self.variables.contains_key(&name) {
+                self.variables.insert(name, value);
+            }
             words = rest;
         }
         let words: Option<Vec<Vec<String>>> = words.iter().map(|word| self.expand(word)).collect();
-        match words.map(|words| words.concat()) {
-            Some(words) if !words.is_empty() => self.commands.push(words),
-            _ => {}
+        let words = words.map(|words| words.concat()).unwrap_or_default();
+        if words.first().is_some_and(|program| program == "unset") {
+            self.variables.extend(words.iter().skip(1).map(|name| (name.clone(), Some(String::new()))));
+        } else if !words.is_empty() {
+            self.commands.push(words);
         }
     }
 
@@ -199,6 +204,14 @@ mod tests {
         let nested = "for i in 1 2; do for j in 3; do u $i$j; done; done; w";
         assert_eq!(words(nested).iter().filter(|line| line.starts_with('u')).count(), 2);
         assert!(words(nested).contains(&"w".to_owned()));
+    }
+
+    #[test]
+    fn values_that_some_branch_computes() {
+        let script = "p=17 s=x; if a; then p=$(expr $p - 1); fi
+            for i in java jar; do unset s t || true; if b; then s=\"--slave \\\n\t$i\"; fi; u $i $p $s $t; done";
+        let lines: Vec<String> = words(script).into_iter().filter(|line| line.starts_with('u')).collect();
+        assert_eq!(lines, ["u java 17 --slave java", "u jar 17 --slave jar"]);
     }
 
     #[test]
