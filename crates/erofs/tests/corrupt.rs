@@ -92,9 +92,9 @@ fn the_sample_is_sound() {
 }
 
 #[test]
-fn every_length() {
+fn many_lengths() {
     let bytes = sample(true);
-    for length in (0..bytes.len()).step_by(509).chain(0..1200) {
+    for length in (0..bytes.len()).step_by(4051).chain((0..1200).step_by(7)) {
         assert!(exercise(&bytes[..length]).is_err());
     }
     let longer = [&bytes[..], &[0xff; 5000]].concat();
@@ -117,12 +117,12 @@ fn unknown_features_are_refused() {
     }
 }
 
-/// Every byte of superblock, inodes and directories, changed in several ways.
+/// Bytes all over superblock, inodes and directories, changed in several ways.
 #[test]
-fn every_byte() {
+fn many_bytes() {
     let sound = sample(false);
     let mut refused = 0;
-    for offset in (1024..8 * 4096).step_by(11) {
+    for offset in (1024..8 * 4096).step_by(29) {
         for change in [0xff, 0x80, 1] {
             let mut bytes = sound.clone();
             bytes[offset] ^= change;
@@ -133,7 +133,7 @@ fn every_byte() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn several_words(changes in proptest::collection::vec((1024usize..6 * 4096, any::<u32>(), 0u8..4), 1..20)) {

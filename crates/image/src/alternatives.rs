@@ -202,9 +202,8 @@ nawk
         let mut run = |command: &str| {
             install_command(&command.split(' ').map(str::to_owned).collect::<Vec<_>>(), &mut groups);
         };
-        run(
-            "update-alternatives --quiet --install /usr/bin/awk awk /usr/bin/gawk 10 --slave /usr/bin/nawk nawk /usr/bin/gawk",
-        );
+        let slave = "--slave /usr/bin/nawk nawk /usr/bin/gawk";
+        run(&format!("update-alternatives --quiet --install /usr/bin/awk awk /usr/bin/gawk 10 {slave}"));
         run("/usr/bin/update-alternatives --install /usr/bin/awk awk /usr/bin/mawk 5");
         run("update-alternatives --remove awk /usr/bin/mawk");
         run("update-alternatives --install /usr/bin/x ../x /usr/bin/y 1");
