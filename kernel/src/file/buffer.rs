@@ -21,6 +21,14 @@ pub struct IoBuffer<'a> {
     length: usize,
 }
 
+/// A position in an [`IoBuffer`].
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    done: usize,
+    index: usize,
+    within: usize,
+}
+
 enum Target<'a> {
     User { space: &'a Space, segments: &'a [Segment], index: usize, within: usize },
     KernelOut(&'a mut [u8]),
@@ -109,6 +117,35 @@ impl<'a> IoBuffer<'a> {
             }
             Place::KernelOut(_) => Ok(()),
         })
+    }
+
+    /// Like [`IoBuffer::copy_in`], but the bytes stay to be taken.
+    ///
+    /// # Errors
+    /// [`PageFault`] when a page is missing.
+    pub fn peek(&mut self, bytes: &mut [u8]) -> Result<usize, PageFault> {
+        let before = self.mark();
+        let result = self.copy_in(bytes);
+        self.rewind(before);
+        result
+    }
+
+    /// Where it is, to come back to with [`IoBuffer::rewind`].
+    #[must_use]
+    pub const fn mark(&self) -> Mark {
+        let (index, within) = match &self.target {
+            Target::User { index, within, .. } => (*index, *within),
+            Target::KernelOut(_) | Target::KernelIn(_) => (0, 0),
+        };
+        Mark { done: self.done, index, within }
+    }
+
+    /// Goes back to where it was.
+    pub const fn rewind(&mut self, mark: Mark) {
+        self.done = mark.done;
+        if let Target::User { index, within, .. } = &mut self.target {
+            (*index, *within) = (mark.index, mark.within);
+        }
     }
 
     /// Cuts the next `limit` bytes into pieces that are contiguous and stay within one page, and advances over each

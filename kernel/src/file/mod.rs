@@ -17,6 +17,8 @@ pub mod descriptor;
 pub mod devices;
 mod directories;
 mod entry;
+pub mod epoll;
+pub mod event;
 pub mod executable;
 pub mod lock;
 mod memory_devices;
@@ -27,6 +29,7 @@ pub mod pipe;
 pub mod proc;
 pub mod setup;
 pub mod terminal;
+pub mod timer;
 pub mod tree;
 pub mod walk;
 

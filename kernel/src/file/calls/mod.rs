@@ -3,6 +3,8 @@
 pub mod attributes;
 pub mod descriptor;
 pub mod directory;
+pub mod epoll;
+pub mod event;
 pub mod lock;
 pub mod names;
 pub mod open;
@@ -24,7 +26,7 @@ use super::walk::{Found, How, PATH_LIMIT, Walker};
 use super::{OpenFile, Place};
 use crate::error::{Attempt, Errno};
 use crate::process::{Credentials, Thread};
-use crate::syscall::Call;
+use crate::syscall::{Call, Outcome};
 
 pub(crate) use record::{Plain, encode, field};
 
@@ -107,6 +109,15 @@ pub fn get_file(call: &Call<'_>, index: usize) -> Result<Arc<OpenFile>, Errno> {
         return Err(Errno::EBADF);
     }
     Ok(open)
+}
+
+/// Gives an open file the lowest free descriptor; that is the call's result.
+///
+/// # Errors
+/// `EMFILE`, `ENOMEM`.
+pub fn add(call: &Call<'_>, open: Arc<OpenFile>, close_on_exec: bool) -> Outcome {
+    let limit = call.thread.process.descriptor_limit();
+    Ok((call.thread.descriptors().add(open, 0, limit, close_on_exec)? as usize).into())
 }
 
 /// A thread's view of the name space: who walks, and from where.

@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 use linux_raw_sys::general as linux;
 
 use super::TreeNode;
@@ -21,6 +22,10 @@ impl TreeNode {
             Body::Directory(_) => Err(Errno::EISDIR),
             _ => Err(Errno::EINVAL),
         }
+    }
+
+    fn is_sealed(&self, seals: u32) -> bool {
+        self.seals.load(Ordering::Relaxed) & seals != 0
     }
 
     /// Notes a change of the contents, which takes the set-id bits away.
@@ -70,6 +75,16 @@ impl File for TreeNode {
         }
         let mut content = self.content()?.lock();
         let offset = if open.flags().contains(StatusFlags::APPEND) { content.size() } else { offset };
+        if self.is_sealed(linux::F_SEAL_WRITE | linux::F_SEAL_FUTURE_WRITE) {
+            return Err(Errno::EPERM.into());
+        }
+        if self.is_sealed(linux::F_SEAL_GROW) {
+            let room = content.size().saturating_sub(offset);
+            if room == 0 {
+                return Err(Errno::EPERM.into());
+            }
+            buffer.truncate(usize::try_from(room).unwrap_or(usize::MAX));
+        }
         let written = content.write(&self.tree, self.lower(), buffer, offset, |_| {});
         drop(content);
         if written.is_ok() {
@@ -92,6 +107,14 @@ impl File for TreeNode {
 
     fn truncate(&self, size: u64) -> Result<(), Errno> {
         let mut content = self.content()?.lock();
+        let seal = match size.cmp(&content.size()) {
+            core::cmp::Ordering::Less => linux::F_SEAL_SHRINK,
+            core::cmp::Ordering::Equal => 0,
+            core::cmp::Ordering::Greater => linux::F_SEAL_GROW,
+        };
+        if self.is_sealed(seal) {
+            return Err(Errno::EPERM);
+        }
         content.truncate(&self.tree, self.lower(), size)?;
         drop(content);
         self.written();
@@ -105,6 +128,9 @@ impl File for TreeNode {
         let end = first.checked_add(length).ok_or(Errno::EFBIG)?;
         let mut content = self.content()?.lock();
         let (tree, lower) = (&*self.tree, self.lower());
+        if self.is_sealed(linux::F_SEAL_WRITE) || end > content.size() && self.is_sealed(linux::F_SEAL_GROW) {
+            return Err(Errno::EPERM);
+        }
         match mode {
             0 | KEEP => content.allocate(tree, lower, first, end, mode == 0)?,
             PUNCH => content.punch(tree, lower, first, end)?,
@@ -123,6 +149,26 @@ impl File for TreeNode {
         self.content()?.lock().seek(offset, data).ok_or(Errno::ENXIO)
     }
 
+    fn seals(&self) -> Result<u32, Errno> {
+        if self.kind == Kind::Regular { Ok(self.seals.load(Ordering::Relaxed)) } else { Err(Errno::EINVAL) }
+    }
+
+    fn add_seals(&self, seals: u32) -> Result<(), Errno> {
+        const KNOWN: u32 = linux::F_SEAL_SEAL
+            | linux::F_SEAL_SHRINK
+            | linux::F_SEAL_GROW
+            | linux::F_SEAL_WRITE
+            | linux::F_SEAL_FUTURE_WRITE;
+        if self.kind != Kind::Regular || seals & !KNOWN != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if self.is_sealed(linux::F_SEAL_SEAL) {
+            return Err(Errno::EPERM);
+        }
+        self.seals.fetch_or(seals, Ordering::Relaxed);
+        Ok(())
+    }
+
     fn map_source(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {
         match self.body {
             Body::Regular(_) => Ok(self),
@@ -133,9 +179,9 @@ impl File for TreeNode {
     fn released(&self, open: &OpenFile) {
         let flags = open.flags();
         if flags.contains(StatusFlags::EXECUTE) {
-            self.writers.fetch_add(1, core::sync::atomic::Ordering::Release);
+            self.writers.fetch_add(1, Ordering::Release);
         } else if self.kind == Kind::Regular && flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR) {
-            self.writers.fetch_sub(1, core::sync::atomic::Ordering::Release);
+            self.writers.fetch_sub(1, Ordering::Release);
         }
         self.locks.release_description(open.id());
     }

@@ -138,6 +138,7 @@ impl Tree {
             body,
             writers: core::sync::atomic::AtomicI32::new(0),
             locks: super::lock::Locks::new(),
+            seals: AtomicU32::new(linux_raw_sys::general::F_SEAL_SEAL),
             opened_at: SpinLock::new(None),
         })
     }

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use heddle_erofs::{FileType, Inode};
 use linux_raw_sys::general as linux;
 
@@ -35,6 +35,8 @@ pub struct TreeNode {
     /// Open descriptions that may write; below zero, how many programs run from it.
     pub(super) writers: AtomicI32,
     pub(super) locks: Locks,
+    /// `F_SEAL_` bits, fcntl(2); what isn't a `memfd` is sealed against sealing.
+    pub(super) seals: AtomicU32,
     /// Where it was opened last, for the paths in `/proc/PID/maps`.
     pub(super) opened_at: SpinLock<Option<(Weak<Mount>, Weak<Entry>)>>,
 }
@@ -151,6 +153,7 @@ impl TreeNode {
             body,
             writers: AtomicI32::new(0),
             locks: Locks::new(),
+            seals: AtomicU32::new(linux::F_SEAL_SEAL),
             opened_at: SpinLock::new(None),
         })
     }
@@ -166,10 +169,18 @@ impl TreeNode {
     }
 
     /// Counts an open description that may write.
-    pub(super) fn begin_writing(&self) -> Result<(), Errno> {
+    ///
+    /// # Errors
+    /// `ETXTBSY`: a program runs from the file.
+    pub fn begin_writing(&self) -> Result<(), Errno> {
         let more = |count| if count >= 0 { Some(count + 1) } else { None };
         self.writers.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).map_err(|_| Errno::ETXTBSY)?;
         Ok(())
+    }
+
+    /// Lets the file be sealed, or not, as it was made.
+    pub fn allow_seals(&self, allowed: bool) {
+        self.seals.store(if allowed { 0 } else { linux::F_SEAL_SEAL }, Ordering::Relaxed);
     }
 
     /// Counts a program that runs from the file.
