@@ -28,6 +28,7 @@ pub mod open;
 pub mod pipe;
 pub mod proc;
 pub mod setup;
+pub mod socket;
 pub mod terminal;
 pub mod timer;
 pub mod tree;

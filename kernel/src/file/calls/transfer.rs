@@ -35,7 +35,9 @@ pub enum Segments {
 }
 
 impl Segments {
-    fn as_slice(&self) -> &[Segment] {
+    /// The pieces in order.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Segment] {
         match self {
             Self::One(one) => one,
             Self::Many(many) => many,
@@ -168,8 +170,13 @@ impl Transfer {
     }
 
     async fn run(mut self) -> Result<usize, Errno> {
+        let mut waited = false;
         loop {
-            let result = match self.step() {
+            let step = self.step();
+            let fruitless = waited && matches!(step, Step::Wait);
+            waited = matches!(step, Step::Wait);
+            let result = match step {
+                Step::Wait if fruitless => super::wait::take_turns(&self.thread).await,
                 Step::Finished(result) => return result,
                 Step::Again => {
                     crate::schedule::yield_now().await;

@@ -5,10 +5,104 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::Poll;
 
-use crate::error::Errno;
+use crate::error::{Attempt, Errno, Halt};
 use crate::process::Thread;
 use crate::sync::Watch;
 use crate::syscall::wait::WaitKind;
+use crate::syscall::{Outcome, pending};
+
+/// What a call does that waited and then could not go on although the file said it could: a file's readiness can be about
+/// less than the call wants. Others run, and a signal ends it.
+///
+/// # Errors
+/// `ERESTARTSYS`.
+pub async fn take_turns(thread: &Arc<Thread>) -> Result<(), Errno> {
+    if thread.is_interrupted(WaitKind::Interruptible) {
+        return Err(Errno::ERESTARTSYS);
+    }
+    crate::schedule::yield_now().await;
+    Ok(())
+}
+
+/// An attempt that is repeated until it is done.
+pub trait Operation: Send + Sync + 'static {
+    /// Goes on; the value is the call's result.
+    ///
+    /// # Errors
+    /// See [`Halt`].
+    fn attempt(&mut self) -> Attempt<usize>;
+
+    /// The result if the call has to end now, when it has done something.
+    fn partial(&self) -> Option<usize> {
+        None
+    }
+
+    /// Whether a wait may end; called with a watch that it must register.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno>;
+}
+
+/// How an [`Operation`] waits.
+pub struct Manner {
+    /// It doesn't.
+    pub no_wait: bool,
+    /// When it ends by itself with `EAGAIN`.
+    pub deadline_ns: Option<u64>,
+}
+
+/// Carries an operation out: at once if it can be done, else as a future.
+pub fn carry_out(thread: &Arc<Thread>, manner: Manner, mut operation: impl Operation) -> Outcome {
+    loop {
+        match operation.attempt() {
+            Ok(value) => return Ok(value.into()),
+            Err(Halt::Error(error)) => return finish(&operation, error).map(Into::into).map_err(Into::into),
+            Err(Halt::Block) if manner.no_wait => {
+                return finish(&operation, Errno::EAGAIN).map(Into::into).map_err(Into::into);
+            }
+            Err(Halt::Block) => break,
+            Err(Halt::Fault(fault)) => match thread.space().try_fault_in(fault) {
+                Some(Ok(())) => {}
+                Some(Err(error)) => return finish(&operation, error).map(Into::into).map_err(Into::into),
+                None => break,
+            },
+        }
+    }
+    let thread = thread.clone();
+    pending(async move {
+        let mut waited = false;
+        loop {
+            let result = match operation.attempt() {
+                Ok(value) => return Ok(value),
+                Err(Halt::Error(error)) => Err(error),
+                Err(Halt::Fault(fault)) => {
+                    let space = thread.space();
+                    space.fault_in(fault).await
+                }
+                Err(Halt::Block) if manner.no_wait => Err(Errno::EAGAIN),
+                Err(Halt::Block) if core::mem::replace(&mut waited, true) => {
+                    waited = false;
+                    take_turns(&thread).await
+                }
+                Err(Halt::Block) => {
+                    let ready = until(&thread, WaitKind::Interruptible, manner.deadline_ns, |watch| {
+                        Ok(operation.can_go_on(watch)?.then_some(()))
+                    });
+                    ready.await.and_then(|ready| ready.ok_or(Errno::EAGAIN))
+                }
+            };
+            if let Err(error) = result {
+                return finish(&operation, error);
+            }
+        }
+    })
+}
+
+/// The end by an error: what was done before counts more.
+fn finish(operation: &impl Operation, error: Errno) -> Result<usize, Errno> {
+    operation.partial().ok_or(error)
+}
 
 /// Waits until `check` gives an answer, as `Thread::wait_until` does, or the monotonic clock has reached `deadline_ns`:
 /// then the answer is nothing.

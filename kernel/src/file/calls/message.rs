@@ -1,0 +1,443 @@
+//! Sending and receiving on sockets.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use linux_raw_sys::net;
+
+use super::read_write::many;
+use super::socket::{ADDRESS_LIMIT, get_address, get_socket, manner};
+use super::transfer::{Segments, broken_pipe};
+use super::wait::{Operation, carry_out};
+use super::{TRANSFER_LIMIT, encode, field, get, get_bytes};
+use crate::error::{Attempt, Errno, Halt};
+use crate::file::buffer::Segment;
+use crate::file::socket::{Address, Ancillary, Identity, Inbox, Received, Socket, Style, find_target};
+use crate::file::{IoBuffer, OpenFile};
+use crate::memory::fallible;
+use crate::process::Thread;
+use crate::sync::{Events, Watch};
+use crate::syscall::{Call, Outcome};
+
+const HEADER: usize = size_of::<net::cmsghdr>();
+/// The most control data of one message.
+const CONTROL_LIMIT: usize = 20 << 10;
+/// The most descriptors of one message, as in Linux.
+const FILES_LIMIT: usize = 253;
+const WORD: usize = size_of::<usize>();
+/// `struct ucred`.
+const IDENTITY_BYTES: usize = 12;
+
+struct Send {
+    thread: Arc<Thread>,
+    open: Arc<OpenFile>,
+    socket: Arc<Socket>,
+    segments: Segments,
+    target: Option<Arc<Inbox>>,
+    ancillary: Option<Ancillary>,
+    flags: u32,
+    done: usize,
+}
+
+impl Operation for Send {
+    fn attempt(&mut self) -> Attempt<usize> {
+        let space = self.thread.space();
+        let segments = self.segments.as_slice();
+        let total: usize = segments.iter().map(|segment| segment.length).sum();
+        loop {
+            let mut buffer = IoBuffer::user(&space, segments);
+            buffer.skip(self.done);
+            let result = self.socket.send(&mut buffer, self.target.as_ref(), &mut self.ancillary);
+            match result {
+                Ok(count) => self.done += count,
+                Err(Halt::Error(Errno::EPIPE)) if self.flags & net::MSG_NOSIGNAL == 0 => {
+                    broken_pipe(&self.thread);
+                    return Err(Errno::EPIPE.into());
+                }
+                Err(halt) => return Err(halt),
+            }
+            if self.done >= total || self.socket.style != Style::Stream {
+                return Ok(self.done);
+            }
+        }
+    }
+
+    fn partial(&self) -> Option<usize> {
+        (self.done > 0).then_some(self.done)
+    }
+
+    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
+        if let Some(target) = &self.target {
+            return target.watch_for_room(watch);
+        }
+        self.open.file.can_go_on(&self.open, watch, Events::OUT)
+    }
+}
+
+/// sendto(2).
+pub fn sendto(call: &mut Call<'_>) -> Outcome {
+    let (open, socket) = get_socket(call)?;
+    let target = match call.word(4) {
+        0 => None,
+        address => target_of(call, &socket, get_address(call, address, call.int(5))?.as_ref())?,
+    };
+    let segment = Segment { address: call.word(1), length: call.word(2).min(TRANSFER_LIMIT) };
+    let ancillary = with_identity(call, &socket, target.as_ref(), Ancillary::default());
+    start_send(call, open, socket, Segments::One([segment]), target, ancillary, call.uint(3))
+}
+
+fn target_of(call: &Call<'_>, socket: &Socket, address: Option<&Address>) -> Result<Option<Arc<Inbox>>, Errno> {
+    // A connected socket takes no address; Linux looks away for streams that are connected.
+    if socket.style == Style::Stream {
+        return Err(if socket.peer_address().is_ok() { Errno::EISCONN } else { Errno::EOPNOTSUPP });
+    }
+    let target = find_target(call.thread, address.ok_or(Errno::EINVAL)?)?;
+    if target.style != socket.style {
+        return Err(Errno::EPROTOTYPE);
+    }
+    Ok(Some(target.inbox().clone()))
+}
+
+/// What goes along, with the sender's identity if the receiver wants to know it.
+fn with_identity(
+    call: &Call<'_>,
+    socket: &Socket,
+    target: Option<&Arc<Inbox>>,
+    mut ancillary: Ancillary,
+) -> Option<Ancillary> {
+    let wanted = socket.inbox().passes_identity()
+        || match target {
+            Some(target) => target.passes_identity(),
+            None => socket.peer_passes_identity(),
+        };
+    if wanted && ancillary.identity.is_none() {
+        ancillary.identity = Some(Identity::of(call.thread));
+    }
+    (wanted || ancillary.identity.is_some() || !ancillary.files.is_empty()).then_some(ancillary)
+}
+
+fn start_send(
+    call: &Call<'_>,
+    open: Arc<OpenFile>,
+    socket: Arc<Socket>,
+    segments: Segments,
+    target: Option<Arc<Inbox>>,
+    ancillary: Option<Ancillary>,
+    flags: u32,
+) -> Outcome {
+    if flags & net::MSG_OOB != 0 {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    let manner = manner(&open, true, flags);
+    let thread = call.thread.clone();
+    let operation = Send { thread, open, socket, segments, target, ancillary, flags, done: 0 };
+    carry_out(call.thread, manner, operation)
+}
+
+/// A `struct msghdr`.
+struct Header {
+    name: usize,
+    name_length: usize,
+    vectors: usize,
+    vector_count: usize,
+    control: usize,
+    control_length: usize,
+}
+
+const MESSAGE: usize = size_of::<net::msghdr>();
+
+fn get_header(call: &Call<'_>, address: usize) -> Attempt<Header> {
+    let bytes: [u8; MESSAGE] = get(call, address)?;
+    // The fields that are pointers are read by their places.
+    let word = |offset: usize| {
+        let mut word = [0; WORD];
+        word.copy_from_slice(&bytes[offset..offset + WORD]);
+        usize::from_ne_bytes(word)
+    };
+    let name_length = field!(&bytes, net::msghdr, msg_namelen);
+    Ok(Header {
+        name: word(core::mem::offset_of!(net::msghdr, msg_name)),
+        name_length: usize::try_from(name_length).map_err(|_| Errno::EINVAL)?.min(ADDRESS_LIMIT),
+        vectors: word(core::mem::offset_of!(net::msghdr, msg_iov)),
+        vector_count: word(core::mem::offset_of!(net::msghdr, msg_iovlen)),
+        control: word(core::mem::offset_of!(net::msghdr, msg_control)),
+        control_length: word(core::mem::offset_of!(net::msghdr, msg_controllen)),
+    })
+}
+
+/// sendmsg(2).
+pub fn sendmsg(call: &mut Call<'_>) -> Outcome {
+    send_one(call, call.word(1), call.uint(2))
+}
+
+fn send_one(call: &Call<'_>, address: usize, flags: u32) -> Outcome {
+    let (open, socket) = get_socket(call)?;
+    let header = get_header(call, address)?;
+    let segments = many(call, header.vectors, header.vector_count).map_err(too_many)?;
+    let target = match header.name {
+        0 => None,
+        _ if header.name_length == 0 => None,
+        name => target_of(call, &socket, get_address(call, name, header.name_length as i32)?.as_ref())?,
+    };
+    let ancillary = get_control(call, &header)?;
+    let ancillary = with_identity(call, &socket, target.as_ref(), ancillary);
+    start_send(call, open, socket, segments, target, ancillary, flags)
+}
+
+/// Too many pieces have an error of their own here.
+fn too_many(halt: Halt) -> Halt {
+    if halt == Halt::Error(Errno::EINVAL) { Errno::EMSGSIZE.into() } else { halt }
+}
+
+/// What goes along with a message.
+fn get_control(call: &Call<'_>, header: &Header) -> Attempt<Ancillary> {
+    let mut ancillary = Ancillary::default();
+    if header.control == 0 || header.control_length == 0 {
+        return Ok(ancillary);
+    }
+    if header.control_length > CONTROL_LIMIT {
+        return Err(Errno::ENOBUFS.into());
+    }
+    let bytes = get_bytes(call, header.control, header.control_length)?;
+    let mut rest = &bytes[..];
+    while rest.len() >= HEADER {
+        let length = field!(rest, net::cmsghdr, cmsg_len) as usize;
+        let level = field!(rest, net::cmsghdr, cmsg_level) as u32;
+        let kind = field!(rest, net::cmsghdr, cmsg_type) as u32;
+        let data = rest.get(HEADER..length).ok_or(Errno::EINVAL)?;
+        if level == net::SOL_SOCKET {
+            match kind {
+                net::SCM_RIGHTS => add_files(call, data, &mut ancillary)?,
+                net::SCM_CREDENTIALS => ancillary.identity = Some(check_identity(call, data)?),
+                _ => return Err(Errno::EINVAL.into()),
+            }
+        }
+        rest = rest.get(length.next_multiple_of(WORD)..).unwrap_or_default();
+    }
+    Ok(ancillary)
+}
+
+fn add_files(call: &Call<'_>, data: &[u8], ancillary: &mut Ancillary) -> Result<(), Errno> {
+    let table = call.thread.descriptors();
+    if data.len() / 4 + ancillary.files.len() > FILES_LIMIT {
+        return Err(Errno::EINVAL);
+    }
+    for descriptor in data.chunks_exact(4) {
+        let number = i32::from_ne_bytes([descriptor[0], descriptor[1], descriptor[2], descriptor[3]]);
+        fallible::try_push(&mut ancillary.files, table.get(number)?)?;
+    }
+    Ok(())
+}
+
+/// An identity that a program claims: its own, unless it may claim any.
+fn check_identity(call: &Call<'_>, data: &[u8]) -> Result<Identity, Errno> {
+    let number = |index: usize| -> Result<[u8; 4], Errno> {
+        data.get(index * 4..).and_then(<[u8]>::first_chunk).copied().ok_or(Errno::EINVAL)
+    };
+    let claimed = Identity {
+        pid: i32::from_ne_bytes(number(0)?),
+        uid: u32::from_ne_bytes(number(1)?),
+        gid: u32::from_ne_bytes(number(2)?),
+    };
+    let who = call.thread.credentials();
+    let own = claimed.pid == call.thread.process.pid
+        && [who.uid, who.euid, who.suid].contains(&claimed.uid)
+        && [who.gid, who.egid, who.sgid].contains(&claimed.gid);
+    if own || who.is_capable(linux_raw_sys::general::CAP_SYS_ADMIN) { Ok(claimed) } else { Err(Errno::EPERM) }
+}
+
+/// Where the results of a receiving call go.
+struct Places {
+    /// The sender's address: where, how much room, and where its length goes (4 bytes).
+    name: usize,
+    name_room: usize,
+    name_length_at: usize,
+    /// Control data: where, how much room, and where its length goes (a word).
+    control: usize,
+    control_room: usize,
+    control_length_at: usize,
+    /// Where the flags go; 0 for nowhere.
+    flags_at: usize,
+}
+
+struct Receive {
+    thread: Arc<Thread>,
+    open: Arc<OpenFile>,
+    socket: Arc<Socket>,
+    segments: Segments,
+    places: Places,
+    flags: u32,
+    done: usize,
+}
+
+impl Operation for Receive {
+    fn attempt(&mut self) -> Attempt<usize> {
+        self.probe()?;
+        let space = self.thread.space();
+        let total: usize = self.segments.as_slice().iter().map(|segment| segment.length).sum();
+        loop {
+            let mut buffer = IoBuffer::user(&space, self.segments.as_slice());
+            buffer.skip(self.done);
+            let peek = self.flags & net::MSG_PEEK != 0;
+            let received = self.socket.receive(&mut buffer, peek)?;
+            self.done += received.count;
+            let all = self.flags & net::MSG_WAITALL != 0 && !peek && self.socket.style == Style::Stream;
+            let plain = received.ancillary.is_none();
+            if all && plain && received.count > 0 && self.done < total {
+                continue;
+            }
+            return self.store(received);
+        }
+    }
+
+    fn partial(&self) -> Option<usize> {
+        (self.done > 0).then_some(self.done)
+    }
+
+    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
+        self.open.file.can_go_on(&self.open, watch, Events::IN)
+    }
+}
+
+impl Receive {
+    /// Makes sure that what is received can be stored.
+    fn probe(&self) -> Attempt<()> {
+        let (space, places) = (self.thread.space(), &self.places);
+        for (address, length) in [
+            (places.name, places.name_room),
+            (places.name_length_at, 4),
+            (places.control, places.control_room),
+            (places.control_length_at, WORD),
+            (places.flags_at, 4),
+        ] {
+            if address != 0 && length > 0 {
+                space.probe_write(address, length)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn store(&self, received: Received) -> Attempt<usize> {
+        let (space, places) = (self.thread.space(), &self.places);
+        let mut flags = 0;
+        if received.length > received.count && self.socket.style != Style::Stream {
+            flags |= net::MSG_TRUNC;
+        }
+        if places.name_length_at != 0 {
+            let bytes = match &received.sender {
+                Some(sender) => Address::encode(Some(sender))?,
+                None => Vec::new(),
+            };
+            space.write_bytes(places.name, &bytes[..bytes.len().min(places.name_room)])?;
+            space.write_bytes(places.name_length_at, &(bytes.len() as u32).to_ne_bytes())?;
+        }
+        let mut control = Vec::new();
+        if let Some(ancillary) = received.ancillary {
+            self.encode_control(ancillary, &mut control, &mut flags)?;
+        }
+        if places.control_length_at != 0 {
+            space.write_bytes(places.control, &control)?;
+            space.write_bytes(places.control_length_at, &control.len().to_ne_bytes())?;
+        }
+        if places.flags_at != 0 {
+            space.write_bytes(places.flags_at, &flags.to_ne_bytes())?;
+        }
+        let whole = self.flags & net::MSG_TRUNC != 0 && self.socket.style != Style::Stream;
+        Ok(if whole { received.length } else { self.done })
+    }
+
+    /// Turns what came along into control data; what doesn't fit is lost, and the flags say so.
+    fn encode_control(&self, ancillary: Ancillary, control: &mut Vec<u8>, flags: &mut u32) -> Result<(), Errno> {
+        let room = self.places.control_room;
+        if let Some(identity) = ancillary.identity.filter(|_| self.socket.inbox().passes_identity()) {
+            let mut bytes = [0; IDENTITY_BYTES];
+            bytes[..4].copy_from_slice(&identity.pid.to_ne_bytes());
+            bytes[4..8].copy_from_slice(&identity.uid.to_ne_bytes());
+            bytes[8..].copy_from_slice(&identity.gid.to_ne_bytes());
+            if !push_control(control, room, net::SCM_CREDENTIALS, &bytes)? {
+                *flags |= net::MSG_CTRUNC;
+            }
+        }
+        if ancillary.files.is_empty() {
+            return Ok(());
+        }
+        let (table, limit) = (self.thread.descriptors(), self.thread.process.descriptor_limit());
+        let close_on_exec = self.flags & net::MSG_CMSG_CLOEXEC != 0;
+        let fit = room.saturating_sub(control.len() + HEADER) / 4;
+        let mut numbers = fallible::try_with_capacity(ancillary.files.len() * 4)?;
+        let count = ancillary.files.len();
+        for file in ancillary.files.into_iter().take(fit) {
+            let Ok(number) = table.add(file, 0, limit, close_on_exec) else { break };
+            numbers.extend_from_slice(&number.to_ne_bytes());
+        }
+        if numbers.len() / 4 < count {
+            *flags |= net::MSG_CTRUNC;
+        }
+        if !numbers.is_empty() {
+            push_control(control, room, net::SCM_RIGHTS, &numbers)?;
+        }
+        Ok(())
+    }
+}
+
+/// Appends a piece of control data; false if there is no room.
+fn push_control(control: &mut Vec<u8>, room: usize, kind: u32, data: &[u8]) -> Result<bool, Errno> {
+    let length = HEADER + data.len();
+    if control.len() + length > room {
+        return Ok(false);
+    }
+    let padded = length.next_multiple_of(WORD).min(room - control.len());
+    control.try_reserve(padded).map_err(|_| Errno::ENOMEM)?;
+    let start = control.len();
+    let head = encode!(net::cmsghdr { cmsg_len: length, cmsg_level: net::SOL_SOCKET, cmsg_type: kind });
+    control.extend_from_slice(&head);
+    control.extend_from_slice(data);
+    control.resize(start + padded, 0);
+    Ok(true)
+}
+
+/// recvfrom(2).
+pub fn recvfrom(call: &mut Call<'_>) -> Outcome {
+    let segment = Segment { address: call.word(1), length: call.word(2).min(TRANSFER_LIMIT) };
+    let (name, length_at) = (call.word(4), call.word(5));
+    let name_room = if name == 0 { 0 } else { u32::from_ne_bytes(get(call, length_at)?) as usize };
+    let places = Places {
+        name,
+        name_room: name_room.min(ADDRESS_LIMIT),
+        name_length_at: if name == 0 { 0 } else { length_at },
+        control: 0,
+        control_room: 0,
+        control_length_at: 0,
+        flags_at: 0,
+    };
+    start_receive(call, Segments::One([segment]), places, call.uint(3))
+}
+
+/// recvmsg(2).
+pub fn recvmsg(call: &mut Call<'_>) -> Outcome {
+    receive_one(call, call.word(1), call.uint(2))
+}
+
+fn receive_one(call: &Call<'_>, address: usize, flags: u32) -> Outcome {
+    let header = get_header(call, address)?;
+    let segments = many(call, header.vectors, header.vector_count).map_err(too_many)?;
+    let places = Places {
+        name: header.name,
+        name_room: if header.name == 0 { 0 } else { header.name_length },
+        name_length_at: if header.name == 0 { 0 } else { address + core::mem::offset_of!(net::msghdr, msg_namelen) },
+        control: header.control,
+        control_room: if header.control == 0 { 0 } else { header.control_length.min(CONTROL_LIMIT) },
+        control_length_at: address + core::mem::offset_of!(net::msghdr, msg_controllen),
+        flags_at: address + core::mem::offset_of!(net::msghdr, msg_flags),
+    };
+    start_receive(call, segments, places, flags)
+}
+
+fn start_receive(call: &Call<'_>, segments: Segments, places: Places, flags: u32) -> Outcome {
+    let (open, socket) = get_socket(call)?;
+    if flags & net::MSG_OOB != 0 {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    let manner = manner(&open, false, flags);
+    let operation = Receive { thread: call.thread.clone(), open, socket, segments, places, flags, done: 0 };
+    carry_out(call.thread, manner, operation)
+}
