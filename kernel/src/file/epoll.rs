@@ -63,7 +63,11 @@ pub struct Report {
 impl Interest {
     fn wanted(&self) -> Events {
         let events = self.events.load(Ordering::Relaxed);
-        if events == 0 { Events::empty() } else { Events::from_bits_retain(events & !MODIFIERS) | Events::ERR | Events::HUP }
+        if events == 0 {
+            Events::empty()
+        } else {
+            Events::from_bits_retain(events & !MODIFIERS) | Events::ERR | Events::HUP
+        }
     }
 
     fn queue(&self) {
@@ -180,13 +184,7 @@ impl Epoll {
     ///
     /// # Errors
     /// `ENOENT`, `ENOMEM`.
-    pub fn modify(
-        &self,
-        descriptor: i32,
-        open: &Arc<OpenFile>,
-        events: u32,
-        data: u64,
-    ) -> Result<(), Errno> {
+    pub fn modify(&self, descriptor: i32, open: &Arc<OpenFile>, events: u32, data: u64) -> Result<(), Errno> {
         let interest = self.find(descriptor, open.id()).ok_or(Errno::ENOENT)?;
         interest.events.store(events, Ordering::Relaxed);
         interest.data.store(data, Ordering::Relaxed);
@@ -221,7 +219,8 @@ impl Epoll {
         }
         let count = self.interests.lock().len();
         for index in 0..count {
-            let open = self.interests.lock().get(index).and_then(Option::as_ref).map(|known| known.open.clone());
+            let open =
+                self.interests.lock().get(index).and_then(Option::as_ref).map(|known| known.open.clone());
             let Some(open) = open.and_then(|open| open.upgrade()) else { continue };
             if let Some(inner) = downcast::<Epoll>(&open) {
                 inner.check_loop(outer, depth + 1)?;
@@ -241,7 +240,8 @@ impl Epoll {
             let Some(index) = self.ready.list.lock().pop_front() else { break };
             let interest = self.interests.lock().get(index as usize).and_then(Clone::clone);
             // A number may be there twice after its place was given to another file.
-            let Some(interest) = interest.filter(|interest| interest.queued.swap(false, Ordering::AcqRel)) else {
+            let Some(interest) = interest.filter(|interest| interest.queued.swap(false, Ordering::AcqRel))
+            else {
                 continue;
             };
             let Some(open) = interest.open.upgrade() else { continue };

@@ -51,7 +51,8 @@ pub fn epoll_ctl(call: &mut Call<'_>) -> Outcome {
     let (operation, descriptor) = (call.uint(1), call.int(2));
     let bytes: [u8; EVENT] =
         if operation == linux::EPOLL_CTL_DEL { [0; EVENT] } else { get(call, call.word(3))? };
-    let (events, data) = (field!(&bytes, linux::epoll_event, events), field!(&bytes, linux::epoll_event, data));
+    let (events, data) =
+        (field!(&bytes, linux::epoll_event, events), field!(&bytes, linux::epoll_event, data));
     let (outer, epoll) = instance(call, 0)?;
     let open = get_file(call, 2)?;
     if Arc::ptr_eq(&outer, &open) {

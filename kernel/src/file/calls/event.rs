@@ -92,7 +92,12 @@ pub fn timerfd_gettime(call: &mut Call<'_>) -> Outcome {
 
 fn put_setting(call: &Call<'_>, address: usize, setting: Setting) -> Attempt<()> {
     let (interval, remaining) = (setting.interval_ns, setting.remaining_ns);
-    let words = [interval / NS_PER_SECOND, interval % NS_PER_SECOND, remaining / NS_PER_SECOND, remaining % NS_PER_SECOND];
+    let words = [
+        interval / NS_PER_SECOND,
+        interval % NS_PER_SECOND,
+        remaining / NS_PER_SECOND,
+        remaining % NS_PER_SECOND,
+    ];
     for (index, word) in words.iter().enumerate() {
         put(call, address.wrapping_add(index * 8), &word.to_ne_bytes())?;
     }

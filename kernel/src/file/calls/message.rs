@@ -85,7 +85,11 @@ pub fn sendto(call: &mut Call<'_>) -> Outcome {
     start_send(call, open, socket, Segments::One([segment]), target, ancillary, call.uint(3))
 }
 
-fn target_of(call: &Call<'_>, socket: &Socket, address: Option<&Address>) -> Result<Option<Arc<Inbox>>, Errno> {
+fn target_of(
+    call: &Call<'_>,
+    socket: &Socket,
+    address: Option<&Address>,
+) -> Result<Option<Arc<Inbox>>, Errno> {
     // A connected socket takes no address; Linux looks away for streams that are connected.
     if socket.style == Style::Stream {
         return Err(if socket.peer_address().is_ok() { Errno::EISCONN } else { Errno::EOPNOTSUPP });
@@ -346,7 +350,12 @@ impl Receive {
     }
 
     /// Turns what came along into control data; what doesn't fit is lost, and the flags say so.
-    fn encode_control(&self, ancillary: Ancillary, control: &mut Vec<u8>, flags: &mut u32) -> Result<(), Errno> {
+    fn encode_control(
+        &self,
+        ancillary: Ancillary,
+        control: &mut Vec<u8>,
+        flags: &mut u32,
+    ) -> Result<(), Errno> {
         let room = self.places.control_room;
         if let Some(identity) = ancillary.identity.filter(|_| self.socket.inbox().passes_identity()) {
             let mut bytes = [0; IDENTITY_BYTES];
@@ -423,7 +432,11 @@ fn receive_one(call: &Call<'_>, address: usize, flags: u32) -> Outcome {
     let places = Places {
         name: header.name,
         name_room: if header.name == 0 { 0 } else { header.name_length },
-        name_length_at: if header.name == 0 { 0 } else { address + core::mem::offset_of!(net::msghdr, msg_namelen) },
+        name_length_at: if header.name == 0 {
+            0
+        } else {
+            address + core::mem::offset_of!(net::msghdr, msg_namelen)
+        },
         control: header.control,
         control_room: if header.control == 0 { 0 } else { header.control_length.min(CONTROL_LIMIT) },
         control_length_at: address + core::mem::offset_of!(net::msghdr, msg_controllen),

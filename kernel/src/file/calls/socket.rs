@@ -75,7 +75,8 @@ pub fn socketpair(call: &mut Call<'_>) -> Outcome {
 /// # Errors
 /// A fault; `EINVAL`.
 pub fn get_address(call: &Call<'_>, address: usize, length: i32) -> Attempt<Option<Address>> {
-    let length = usize::try_from(length).ok().filter(|&length| length <= ADDRESS_LIMIT).ok_or(Errno::EINVAL)?;
+    let length =
+        usize::try_from(length).ok().filter(|&length| length <= ADDRESS_LIMIT).ok_or(Errno::EINVAL)?;
     let bytes = get_bytes(call, address, length)?;
     Ok(Address::parse(&bytes)?)
 }

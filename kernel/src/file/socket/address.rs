@@ -99,10 +99,12 @@ pub(super) fn register(
             let name = found.vacant().map_err(|_| Errno::EADDRINUSE)?;
             access::check_create(&found.directory, &view.credentials)?;
             let permissions = 0o777 & !thread.directories().umask();
-            let creation = Creation { contents: Contents::Socket, permissions, credentials: &view.credentials };
+            let creation =
+                Creation { contents: Contents::Socket, permissions, credentials: &view.credentials };
             let parent = &found.directory.entry;
             let created = parent.node.create(parent, name, &creation);
-            let entry = created.map_err(|error| if error == Errno::EEXIST { Errno::EADDRINUSE } else { error })?;
+            let entry =
+                created.map_err(|error| if error == Errno::EEXIST { Errno::EADDRINUSE } else { error })?;
             let weak: Weak<dyn File> = Arc::downgrade(socket) as Weak<dyn File>;
             tree_node(&entry.node)?.bind_socket(weak);
         }

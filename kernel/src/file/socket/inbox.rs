@@ -132,7 +132,11 @@ impl Inbox {
             error: None,
         };
         let passes_identity = AtomicBool::new(false);
-        fallible::try_arc(Self { contents: SpinLock::new(contents), queue: WaitQueue::new(), passes_identity })
+        fallible::try_arc(Self {
+            contents: SpinLock::new(contents),
+            queue: WaitQueue::new(),
+            passes_identity,
+        })
     }
 
     /// Whether messages tell who sent them.

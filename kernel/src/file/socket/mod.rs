@@ -268,7 +268,8 @@ impl Socket {
         {
             let mut inner = accepted.state.lock();
             inner.address.clone_from(&address);
-            inner.peer = Some(Peer { inbox: self.inbox.clone(), address: own, identity: Identity::of(thread) });
+            inner.peer =
+                Some(Peer { inbox: self.inbox.clone(), address: own, identity: Identity::of(thread) });
         }
         let identity = listening.identity;
         listening.waiting.push_back(accepted.clone());
@@ -310,7 +311,11 @@ impl Socket {
     /// Whether a connection would find room.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.state.lock().listening.as_ref().is_none_or(|listening| listening.waiting.len() <= listening.limit)
+        self.state
+            .lock()
+            .listening
+            .as_ref()
+            .is_none_or(|listening| listening.waiting.len() <= listening.limit)
     }
 
     /// shutdown(2).
@@ -375,7 +380,10 @@ impl File for Socket {
             Some(peer) => {
                 let theirs = peer.readiness();
                 ready.set(Events::OUT | Events::WRNORM, theirs.has_room || theirs.is_closed);
-                ready.set(Events::HUP, self.style.is_connected() && own.has_ended && (theirs.is_closed || theirs.has_ended));
+                ready.set(
+                    Events::HUP,
+                    self.style.is_connected() && own.has_ended && (theirs.is_closed || theirs.has_ended),
+                );
             }
             None if self.style.is_connected() => ready |= Events::OUT | Events::WRNORM | Events::HUP,
             None => ready |= Events::OUT | Events::WRNORM,
@@ -428,4 +436,3 @@ impl Drop for Socket {
 fn upgrade(socket: &Weak<Socket>) -> Result<Arc<Socket>, Errno> {
     socket.upgrade().ok_or(Errno::ECONNREFUSED)
 }
-
