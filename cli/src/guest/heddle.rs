@@ -19,7 +19,8 @@ const LOW_MEMORY_END: u64 = 3 << 30;
 const HIGH_MEMORY: u64 = 4 << 30;
 /// Less than this the kernel itself does not fit in.
 const MEMORY_MIN_BYTES: u64 = 8 * MIB;
-const PAGE_BYTES: u64 = 4096;
+/// The emulator rounds the size of memory to this, and refuses a backend of another size.
+const MEMORY_UNIT_BYTES: u64 = 8192;
 
 /// The kernel's file.
 pub fn kernel() -> Result<PathBuf> {
@@ -29,7 +30,7 @@ pub fn kernel() -> Result<PathBuf> {
 /// Where an image at a file offset lies in guest-physical memory, and how much memory the machine needs to hold
 /// it and `memory_bytes` besides.
 fn lay_out(offset: u64, length: u64, memory_bytes: u64) -> Result<(u64, u64)> {
-    let end = (offset + length).next_multiple_of(PAGE_BYTES);
+    let end = (offset + length).next_multiple_of(MEMORY_UNIT_BYTES);
     let address = if offset >= LOW_MEMORY_END {
         offset - LOW_MEMORY_END + HIGH_MEMORY
     } else if end <= LOW_MEMORY_END {
@@ -91,7 +92,7 @@ mod tests {
     fn memory_lies_around_the_image() {
         let (address, size) = lay_out(IMAGE_OFFSET, 100 * MIB + 1, 256 * MIB).unwrap();
         assert_eq!(address, IMAGE_OFFSET);
-        assert_eq!(size, 64 * MIB + 100 * MIB + PAGE_BYTES + 192 * MIB);
+        assert_eq!(size, 64 * MIB + 100 * MIB + MEMORY_UNIT_BYTES + 192 * MIB);
         let (_, size) = lay_out(IMAGE_OFFSET, MIB, 16 * MIB).unwrap();
         assert_eq!(size, 65 * MIB, "memory that fits below the image needs no more after it");
     }
