@@ -13,7 +13,7 @@ use super::port::Buffers;
 use super::stream::Stream;
 use crate::arch::machine;
 use crate::error::Errno;
-use crate::file::terminal::{Terminal, TerminalFile, console};
+use crate::file::terminal::{self, Terminal, console};
 use crate::file::walk::Walker;
 use crate::file::{DescriptorTable, Directories, File, Kind, OpenFile, StatusFlags, mount};
 use crate::memory::fallible::try_arc;
@@ -65,7 +65,6 @@ async fn start_program(console: &'static Console, payload: &[u8]) -> Result<Arc<
         directories,
         terminal: terminal.map(|terminal| -> Arc<dyn process::Terminal> { terminal }),
     };
-    drop(start);
     let process = process::start(program).await?;
     HOST.group.store(process.group().id, Ordering::Release);
     let mut started = Small::new();
@@ -106,10 +105,7 @@ fn open_descriptors(
     terminal: Option<&Arc<Terminal>>,
 ) -> Result<DescriptorTable, Errno> {
     let table = DescriptorTable::new();
-    let on_terminal = match terminal {
-        Some(terminal) => Some(try_arc(OpenFile::new(TerminalFile::open(terminal)?, StatusFlags::RDWR))?),
-        None => None,
-    };
+    let on_terminal = terminal.map(terminal::open_console).transpose()?;
     let streams = [
         (stream::STDIN, port::STDIN, INPUT, StatusFlags::empty()),
         (stream::STDOUT, port::STDOUT, OUTPUT, StatusFlags::WRONLY),

@@ -38,6 +38,8 @@ pub struct Thread {
     /// The CPU that polls the thread's coroutine, plus one; 0 when none does.
     pub(super) cpu: AtomicU32,
     blocked: AtomicU64,
+    /// Signals that `sigwait` waits for: they are neither ignored nor fatal meanwhile.
+    awaited: AtomicU64,
     /// The mask to go back to once a signal has been delivered: `sigsuspend`, `ppoll`, `pselect`.
     pub(super) saved_mask: SpinLock<Option<SignalSet>>,
     pub(super) pending: SpinLock<Pending>,
@@ -94,6 +96,7 @@ impl Thread {
             work: AtomicU32::new(0),
             cpu: AtomicU32::new(0),
             blocked: AtomicU64::new(parts.blocked.0),
+            awaited: AtomicU64::new(0),
             saved_mask: SpinLock::new(None),
             pending: SpinLock::new(Pending::new()),
             alternate_stack: SpinLock::new(AlternateStack::default()),
@@ -240,6 +243,17 @@ impl Thread {
         let length = name.len().min(Self::NAME_BYTES - 1);
         bytes[..length].copy_from_slice(&name[..length]);
         *self.name.lock() = bytes;
+    }
+
+    /// The signals that the thread waits for with `sigwait`.
+    #[must_use]
+    pub fn awaited(&self) -> SignalSet {
+        SignalSet(self.awaited.load(Ordering::Relaxed))
+    }
+
+    /// Says which signals the thread waits for. Only the thread itself does.
+    pub(super) fn set_awaited(&self, awaited: SignalSet) {
+        self.awaited.store(awaited.0, Ordering::Relaxed);
     }
 
     /// The signals that are held back.

@@ -61,7 +61,7 @@ async fn pump_input(terminal: Arc<Terminal>, port: &'static Port) {
 async fn pump_output(terminal: Arc<Terminal>, port: &'static Port) {
     loop {
         wait(&terminal.line, || terminal.has_output()).await;
-        let mut fill = |buffer: &mut [u8]| {
+        let fill = |buffer: &mut [u8]| {
             let mut filled = 0;
             terminal.line_output(|bytes| {
                 let count = bytes.len().min(buffer.len() - filled);
@@ -70,7 +70,7 @@ async fn pump_output(terminal: Arc<Terminal>, port: &'static Port) {
                 count
             })
         };
-        if port.write(&mut fill).is_none() {
+        if port.write(fill).is_none() {
             wait(&port.changed, || port.has_room()).await;
         }
     }

@@ -21,11 +21,13 @@ use alloc::sync::Arc;
 
 use super::devices;
 use super::node::{Contents, Opening, device_number};
-use super::{File, Kind};
+use super::walk::Walker;
+use super::{File, Kind, OpenFile, StatusFlags, mount};
 use crate::error::Errno;
-use crate::process::Thread;
+use crate::memory::fallible;
+use crate::process::{Credentials, Thread};
 
-pub use program::TerminalFile;
+use program::TerminalFile;
 pub use state::Terminal;
 
 /// Major number of `/dev/tty`, `/dev/console` and `/dev/ptmx`, and their minor numbers.
@@ -44,7 +46,7 @@ pub fn register() -> Result<(), Errno> {
     devices::register(MAJOR, MINOR_CONTROLLING..=MINOR_MASTER, |minor, opening| match minor {
         MINOR_CONTROLLING => open_controlling(opening),
         MINOR_CONSOLE => open(&console::terminal()?, opening.thread, opening.flags_of_call),
-        _ => pty::open_master(),
+        _ => pty::open_master(opening.thread),
     })?;
     devices::register(MAJOR_PTY, 0..=pty::LIMIT as u32 - 1, |number, opening| {
         open(&pty::find(number)?, opening.thread, opening.flags_of_call)
@@ -80,6 +82,30 @@ fn open(terminal: &Arc<Terminal>, thread: Option<&Arc<Thread>>, flags: u32) -> R
         job::adopt_if_free(terminal, thread);
     }
     Ok(file)
+}
+
+/// A terminal's node below `/dev`, so that ttyname(3) finds it; none if a program has removed it.
+pub(super) fn open_file(
+    file: Arc<dyn File>,
+    path: &[u8],
+    flags: StatusFlags,
+) -> Result<Arc<OpenFile>, Errno> {
+    let place = mount::root().and_then(|root| {
+        let start = root.clone();
+        Walker { credentials: &Credentials::ROOT, root, start, thread: None }.find(path).ok()
+    });
+    fallible::try_arc(match place {
+        Some(place) => OpenFile::at(file, flags, place),
+        None => OpenFile::new(file, flags),
+    })
+}
+
+/// An open file description of the console, as a login makes it.
+///
+/// # Errors
+/// `EIO` (the host's terminal is gone), `ENOMEM`.
+pub fn open_console(console: &Arc<Terminal>) -> Result<Arc<OpenFile>, Errno> {
+    open_file(TerminalFile::open(console)?, b"/dev/console", StatusFlags::RDWR)
 }
 
 /// The number of the console's device.

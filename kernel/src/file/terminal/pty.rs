@@ -14,6 +14,7 @@ use crate::file::devices;
 use crate::file::node::{Contents, device_number};
 use crate::file::{File, IoBuffer, Kind, Metadata, OpenFile, StatusFlags};
 use crate::memory::fallible;
+use crate::process::Thread;
 use crate::sync::{Events, SpinLock, Watch};
 use crate::syscall::Call;
 
@@ -39,7 +40,7 @@ pub(super) fn find(number: u32) -> Result<Arc<Terminal>, Errno> {
 ///
 /// # Errors
 /// `ENOSPC` (there are too many), `ENOMEM`.
-pub(super) fn open_master() -> Result<Arc<dyn File>, Errno> {
+pub(super) fn open_master(thread: Option<&Arc<Thread>>) -> Result<Arc<dyn File>, Errno> {
     let mut open = OPEN.lock();
     let number = open.iter().position(Option::is_none).unwrap_or(open.len());
     if number == LIMIT {
@@ -57,6 +58,10 @@ pub(super) fn open_master() -> Result<Arc<dyn File>, Errno> {
     let master = Master { terminal, number };
     let contents = Contents::Device(Kind::Character, device);
     devices::publish(Path::of(number).as_bytes(), PERMISSIONS, contents)?;
+    if let Some(thread) = thread {
+        let credentials = thread.credentials();
+        devices::give(Path::of(number).as_bytes(), credentials.fsuid, credentials.fsgid)?;
+    }
     Ok(fallible::try_arc(master)?)
 }
 
@@ -187,7 +192,7 @@ impl Master {
         let flags = StatusFlags::from_bits_retain(argument as u32);
         let close_on_exec = argument as u32 & linux_raw_sys::general::O_CLOEXEC != 0;
         let file = super::open(&self.terminal, Some(call.thread), argument as u32)?;
-        let open = fallible::try_arc(OpenFile::new(file, flags))?;
+        let open = super::open_file(file, Path::of(self.number).as_bytes(), flags)?;
         let limit = call.thread.process.descriptor_limit();
         let descriptor = call.thread.descriptors().add(open, 0, limit, close_on_exec)?;
         Ok(descriptor as usize)
@@ -214,10 +219,10 @@ impl Drop for Master {
     }
 }
 
-/// `pts/N`, below `/dev`.
+/// `/dev/pts/N`.
 #[derive(Default)]
 struct Path {
-    bytes: [u8; 16],
+    bytes: [u8; 24],
     length: usize,
 }
 
@@ -225,7 +230,7 @@ impl Path {
     fn of(number: usize) -> Self {
         let mut path = Self::default();
         // The longest number fits.
-        let _ = write!(path, "pts/{number}");
+        let _ = write!(path, "/dev/pts/{number}");
         path
     }
 

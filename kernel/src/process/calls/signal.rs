@@ -139,11 +139,13 @@ pub fn rt_sigtimedwait(call: &mut Call<'_>) -> Outcome {
     pending(async move {
         // Unblocked while waiting, so that senders choose this thread and wake it.
         let before = thread.blocked();
+        thread.set_awaited(wanted);
         thread.set_blocked(before.difference(wanted));
         let deadline = Deadline::after(timeout);
         let slept = thread.wait(WaitKind::Interruptible, deadline.sleep()).await;
         let found = take_wanted(&thread, wanted);
         thread.set_blocked(before);
+        thread.set_awaited(SignalSet::EMPTY);
         let Some(found) = found else {
             return Err(if slept.is_ok() { Errno::EAGAIN } else { Errno::EINTR });
         };

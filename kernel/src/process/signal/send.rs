@@ -75,7 +75,7 @@ fn send(process: &Arc<Process>, target: Option<&Arc<Thread>>, information: Infor
         forget(&mut state, SignalSet::of(&[Signal::CONT]));
     }
     let blocked = match target.or(state.threads.first()) {
-        Some(thread) => thread.blocked(),
+        Some(thread) => thread.blocked().union(thread.awaited()),
         None => return Ok(()),
     };
     let result = if action.ignores(signal) && !blocked.contains(signal) {
@@ -106,7 +106,7 @@ fn notify(state: &mut State, target: Option<&Arc<Thread>>, signal: Signal, is_fa
         None => state.threads.iter().find(|thread| takes(thread)).cloned(),
     };
     let Some(thread) = chosen else { return };
-    if is_fatal {
+    if is_fatal && !thread.awaited().contains(signal) {
         let core = DefaultAction::of(signal) == DefaultAction::Core;
         start_group_exit(state, ExitStatus::Signaled { signal, core });
         return;
