@@ -4,6 +4,9 @@
 //! one bit when it leaves, and the second to leave frees. `PROTOCOL.md` has the state diagram.
 #![allow(unsafe_code)] // The waker's place belongs to whichever party the state word says.
 
+#[cfg(all(test, heddle_loom))]
+mod models;
+
 use crate::sync::{AtomicU32, Ordering, UnsafeCell};
 use core::task::{Poll, Waker};
 
@@ -78,12 +81,10 @@ impl JoinCell {
         if before & WAKER == 0 {
             return Leave::Nothing;
         }
-        // SAFETY: WAKER was set when COMPLETE was announced, so the handle does not touch the place any more.
-        let waker = self.waker.with_mut(|waker| unsafe { (*waker).take() });
+        // It is only read: the handle, which saw no completion yet, may be comparing it with another at this moment.
+        // SAFETY: WAKER was set when COMPLETE was announced, so the handle does not write to the place any more.
+        self.waker.with(|waker| unsafe { (*waker).as_ref().map(Waker::wake_by_ref) });
         let (Ok(before) | Err(before)) = self.update(|state| Some(state | DONE));
-        if let Some(waker) = waker {
-            waker.wake();
-        }
         if before & HANDLE == 0 { Leave::Free } else { Leave::Nothing }
     }
 

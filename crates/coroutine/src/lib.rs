@@ -1,5 +1,6 @@
 //! Prioritized coroutines: control blocks, ready queues, bitmaps, executor.
 #![no_std]
+#![cfg_attr(heddle_loom, allow(dead_code))] // Only the protocols are compiled for the model checker.
 
 #[cfg(feature = "alloc")]
 extern crate alloc;

@@ -12,6 +12,7 @@
 //! read-modify-writes, no lock and no allocation. The owner applies requests before each pick. `PROTOCOL.md` has
 //! the rules and the proofs.
 
+mod batches;
 mod core_state;
 mod gate;
 mod id;
@@ -21,6 +22,10 @@ mod ready;
 mod slot;
 mod steal;
 
+#[cfg(all(test, heddle_loom))]
+mod models;
+
+pub use batches::Batches;
 pub use core_state::{CoreState, Outcome, Picked};
 pub use gate::{Gate, Stealing};
 pub use id::{Id, MAX_SLOTS};

@@ -1,11 +1,7 @@
-//! Free slots that belong to no core: a lock-free stack of batches.
-//!
-//! A batch is a list of free slots linked through `next`; batches are linked through the first slot's `inbox_next`.
-//! The head carries a tag against ABA, because slots come back.
+//! How free slots get from fresh memory to the cores, and from a core that has too many to one that has none.
 
 use super::{Global, grow};
-use crate::sched::{CoreState, Slot, Table};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sched::{Batches, CoreState, Table};
 
 /// Slots in a batch.
 const BATCH: u32 = 64;
@@ -13,8 +9,7 @@ const BATCH: u32 = 64;
 /// A core that holds more free slots than this gives a batch back.
 const HOARD: u32 = 4 * BATCH;
 
-/// `tag << 32 | first slot of the first batch`.
-static BATCHES: AtomicU64 = AtomicU64::new(0);
+static BATCHES: Batches = Batches::new();
 
 /// Gives `core` a batch of free slots. `false` if there is no memory for more. Owner only.
 #[cold]
@@ -33,7 +28,7 @@ pub(crate) fn single() -> Option<u32> {
     let first = take()?;
     let rest = Global.slot(first)?.free_next();
     if rest != 0 {
-        put(rest);
+        BATCHES.put(&Global, rest);
     }
     Some(first)
 }
@@ -60,20 +55,14 @@ fn spill_batches(core: &CoreState, all: bool) {
         if first == 0 {
             return;
         }
-        put(first);
+        BATCHES.put(&Global, first);
     }
 }
 
 /// A batch from the stack, or from fresh memory.
 fn take() -> Option<u32> {
-    let mut head = BATCHES.load(Ordering::Acquire);
-    while let Some(slot) = if head as u32 == 0 { None } else { Global.slot(head as u32) } {
-        // The link may be stale if another took the batch meanwhile; then the tag differs and the exchange fails.
-        let next = (head >> 32).wrapping_add(1) << 32 | slot.batch_next() as u64;
-        match BATCHES.compare_exchange_weak(head, next, Ordering::Acquire, Ordering::Acquire) {
-            Ok(_) => return Some(head as u32),
-            Err(now) => head = now,
-        }
+    if let Some(first) = BATCHES.take(&Global) {
+        return Some(first);
     }
     let (first, count) = grow()?;
     let mut taken = 0;
@@ -88,22 +77,9 @@ fn take() -> Option<u32> {
         if taken == 0 {
             taken = index
         } else {
-            put(index)
+            BATCHES.put(&Global, index)
         }
         index = end;
     }
     Some(taken)
-}
-
-fn put(first: u32) {
-    let Some(slot): Option<&Slot> = Global.slot(first) else { return };
-    let mut head = BATCHES.load(Ordering::Relaxed);
-    loop {
-        slot.set_batch_next(head as u32);
-        let next = (head >> 32).wrapping_add(1) << 32 | first as u64;
-        match BATCHES.compare_exchange_weak(head, next, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => return,
-            Err(now) => head = now,
-        }
-    }
 }

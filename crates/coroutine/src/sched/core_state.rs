@@ -408,7 +408,7 @@ impl CoreState {
             self.posts.store(self.posts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
             // Acquire: what the requesters did before they asked is visible to the coroutine's next turn.
             let clear = !(remote::REQUESTS | remote::LINKED);
-            let word = slot.remote.fetch_and(clear, Ordering::AcqRel);
+            let word = slot.remote.fetch_and(clear, Ordering::Acquire);
             if (word >> 32) & 1 == 0 {
                 // It ended while it was linked, and its slot could not be freed then.
                 self.push_free(index, slot);
@@ -437,7 +437,7 @@ impl CoreState {
         let mut word = slot.remote.load(Ordering::Relaxed);
         loop {
             let ended = ((word >> 32).wrapping_add(1) << 32) | (word & remote::LINKED);
-            match slot.remote.compare_exchange_weak(word, ended, Ordering::AcqRel, Ordering::Relaxed) {
+            match slot.remote.compare_exchange_weak(word, ended, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => word = now,
             }

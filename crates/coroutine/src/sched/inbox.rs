@@ -61,19 +61,20 @@ impl Inbox {
         }
     }
 
-    /// Takes the watch off if a request of `level` should kick; returns whether the caller must.
+    /// Takes the watch off if a request of `level`, linked or about to be, should kick; returns whether the caller
+    /// must. Always writes, so that a [`Inbox::push`] that comes later sees what the caller did before.
     #[inline]
     pub(super) fn prod(&self, level: u8) -> bool {
         let mut word = self.word.load(Ordering::Relaxed);
-        while level < (word >> WATCH_SHIFT) as u8 {
-            let absent = (word >> WATCH_SHIFT) as u8 == WATCH_ABSENT;
-            let left = if absent { word } else { word & INDEX };
+        loop {
+            let watch = (word >> WATCH_SHIFT) as u8;
+            let kick = level < watch;
+            let left = if kick && watch != WATCH_ABSENT { word & INDEX } else { word };
             match self.word.compare_exchange_weak(word, left, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return true,
+                Ok(_) => return kick,
                 Err(now) => word = now,
             }
         }
-        false
     }
 
     /// Owner: asks to be kicked for posts more urgent than `watch`. Fails if requests are waiting.
@@ -84,15 +85,16 @@ impl Inbox {
             return false;
         }
         let exposed = (watch as u32) << WATCH_SHIFT;
-        // Acquire on failure is not needed: the drain that follows acquires.
-        self.word.compare_exchange(word, exposed, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        // Release: see `push`.
+        self.word.compare_exchange(word, exposed, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
     /// Owner: nobody runs the core from now on. Returns whether requests are waiting.
     #[inline]
     pub fn leave(&self) -> bool {
         let absent = (WATCH_ABSENT as u32) << WATCH_SHIFT;
-        self.word.fetch_or(absent, Ordering::AcqRel) & INDEX != 0
+        // Release: see `push`.
+        self.word.fetch_or(absent, Ordering::Release) & INDEX != 0
     }
 
     /// Owner: no kick is needed from now on.

@@ -120,7 +120,7 @@ fn post<T: Table>(table: &T, id: Id, slot: &Slot, request: Request) -> Woken {
         }
         let asked = (word & !clear) | set | remote::LINKED;
         // Release, even where nothing changes: the coroutine's next turn sees what the requester did before.
-        match slot.remote.compare_exchange_weak(word, asked, Ordering::AcqRel, Ordering::Relaxed) {
+        match slot.remote.compare_exchange_weak(word, asked, Ordering::Release, Ordering::Relaxed) {
             Ok(before) => break before,
             Err(now) => word = now,
         }
@@ -133,13 +133,28 @@ fn post<T: Table>(table: &T, id: Id, slot: &Slot, request: Request) -> Woken {
     let owner = slot.owner() as u32;
     let Some(core) = table.core(owner) else { return Woken::Stale };
     let kick = if before & remote::LINKED == 0 {
-        core.inbox.push(id.index(), slot, level)
+        // Another may have asked for a more urgent level since, and found the core not exposed yet: either its prod
+        // came after this push, and saw the watch, or this look sees its request.
+        core.inbox.push(id.index(), slot, level) || {
+            let now = slot.remote.load(Ordering::Relaxed);
+            let asked = asked_level(now);
+            (now >> 32) as u32 == id.generation() && asked < level && core.inbox.prod(asked)
+        }
     } else {
-        // Already on its way, perhaps at a less urgent level than it has now.
-        core.inbox.prod(level)
+        // Already on its way, perhaps at a less urgent level than it is to have now.
+        matches!(request, Request::Base(_) | Request::Lent(_)) && core.inbox.prod(level)
     };
     if kick {
         table.kick(owner);
     }
     Woken::Posted
+}
+
+/// The most urgent level that the pending requests of `word` ask for; 64 if they ask for none.
+fn asked_level(word: u64) -> u8 {
+    let field = |flag: u64, mask: u64, shift: u32| {
+        if word & flag != 0 { ((word & mask) >> shift) as u8 } else { LEVEL_NONE }
+    };
+    let base = field(remote::BASE, remote::BASE_MASK, remote::BASE_SHIFT);
+    base.min(field(remote::LENT, remote::LENT_MASK, remote::LENT_SHIFT))
 }

@@ -149,7 +149,7 @@ impl Slot {
         self.task.store(task, Ordering::Relaxed);
         self.set_local(phase as u16 | (level << local::LEVEL_SHIFT) | (level << local::BASE_SHIFT));
         self.owner.store(owner, Ordering::Relaxed);
-        self.remote.store(((generation as u64) << 32) | requests, Ordering::Release);
+        self.remote.store(((generation as u64) << 32) | requests, Ordering::Relaxed);
         generation
     }
 }
@@ -164,15 +164,6 @@ impl Slot {
 
     pub(crate) fn set_free_next(&self, index: u32) {
         self.next.store(index, Ordering::Relaxed);
-    }
-
-    /// Next batch of free slots, in a stack of batches.
-    pub(crate) fn batch_next(&self) -> u32 {
-        self.inbox_next.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_batch_next(&self, index: u32) {
-        self.inbox_next.store(index, Ordering::Relaxed);
     }
 }
 

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# The checks of heddle-coroutine that are too long for `cargo test`; run anywhere inside of the repository.
+#   loom [MODEL]    every interleaving of the real protocols, or of one model
+#   weaken [NAME]   the orderings of weaken.list, weakened one by one: each must make its model fail
+#   miri            the unsafe code under the interpreter
+#   object          builds the core as a shared object and reads it
+#   long            randomized schedules and stress, longer
+#   msrv            builds and tests with the oldest supported compiler, if it is installed
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+
+loom() {
+    RUSTFLAGS="--cfg heddle_loom" nice -n 10 cargo test -j2 --release --no-default-features --features alloc --lib \
+        --target-dir "$target/loom" --quiet -- --test-threads=2 models "$@"
+}
+
+# A copy of the crate in which one line is changed, with which its model must fail.
+weaken() {
+    local copy="$target/weaken" failed=0 name
+    mkdir -p "$copy"
+    while read -r name; do
+        rm -rf "$copy/src" && cp -r src "$copy/src"
+        python3 weaken.py "$name" "$copy" || { failed=1; continue; }
+        local model run
+        model=$(cat "$copy/model")
+        run=(env RUSTFLAGS="--cfg heddle_loom -A warnings" nice -n 10 cargo test -j2 --release --quiet --offline
+            --manifest-path "$copy/Cargo.toml" --no-default-features --features alloc --lib
+            --target-dir "$target/loom-weak")
+        if ! "${run[@]}" --no-run >"$copy/log" 2>&1; then
+            echo "$name: does not build"; tail -20 "$copy/log"; failed=1
+        elif timeout 300 "${run[@]}" -- "$model" >"$copy/log" 2>&1; then
+            echo "$name: NOT NOTICED by $model"; failed=1
+        else
+            echo "$name: noticed by $model"
+        fi
+    done < <(if [ $# -gt 0 ]; then printf '%s\n' "$@"; else grep -v '^#' weaken.list | cut -d'|' -f1; fi)
+    return $failed
+}
+
+miri() {
+    MIRIFLAGS="-Zmiri-strict-provenance -Zmiri-ignore-leaks" nice -n 10 cargo +nightly miri test -j2 --target-dir "$target/miri" \
+        --test machine --test executors --test hostile "$@"
+}
+
+object() {
+    nice -n 10 cargo test -j2 --test object "$@"
+}
+
+long() {
+    HEDDLE_LONG=1 nice -n 10 cargo test -j2 --release --test random --test hostile --test machine --test executors "$@"
+}
+
+msrv() {
+    nice -n 10 cargo +1.85 test -j2 --target-dir "$target/msrv" "$@"
+}
+
+"${@:?what to check: loom, weaken, miri, object, long or msrv}"

@@ -1,0 +1,29 @@
+"""Makes COPY a crate of its own whose one line is weakened as NAME in weaken.list says: weaken.py NAME COPY."""
+
+import re
+import sys
+
+name, copy = sys.argv[1:]
+for line in open("weaken.list"):
+    fields = [field.replace("\\|", "|").replace("\\n", "\n") for field in re.split(r"(?<!\\)\|", line.rstrip("\n"))]
+    if fields[0] == name:
+        break
+else:
+    sys.exit(f"weaken.list has no {name}")
+_, file, old, new, model = fields
+path = f"{copy}/src/{file}"
+text = open(path).read()
+if text.count(old) != 1:
+    sys.exit(f"{name}: {text.count(old)} matches in {file}, want 1")
+open(path, "w").write(text.replace(old, new))
+open(f"{copy}/model", "w").write(model)
+open(f"{copy}/Cargo.toml", "w").write("""[package]
+name = "heddle-coroutine"
+version = "0.1.0"
+edition = "2024"
+[features]
+alloc = []
+[target.'cfg(heddle_loom)'.dependencies]
+loom = "0.7"
+[workspace]
+""")
