@@ -14,6 +14,8 @@ mod sync;
 mod blocks;
 #[cfg(feature = "alloc")]
 mod builder;
+#[cfg(all(feature = "capi", not(heddle_loom)))]
+pub mod capi;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod core_entry;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
