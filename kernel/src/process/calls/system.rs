@@ -142,6 +142,11 @@ pub fn personality(call: &mut Call<'_>) -> Outcome {
     }
 }
 
+/// rseq(2) and ptrace(2): not offered, which the C library and debuggers take as it is.
+pub fn not_offered(_: &mut Call<'_>) -> Outcome {
+    Err(Errno::ENOSYS.into())
+}
+
 /// prctl(2).
 pub fn prctl(call: &mut Call<'_>) -> Outcome {
     let thread = call.thread;

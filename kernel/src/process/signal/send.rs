@@ -1,6 +1,7 @@
 //! Sending signals.
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 use heddle_signal::{DefaultAction, Information, Signal, SignalSet};
 
 use super::{State, Work};
@@ -21,8 +22,11 @@ impl Permission<'_> {
         if self.credentials.is_capable(linux_raw_sys::general::CAP_KILL) {
             return true;
         }
-        let Some(theirs) = target.credentials() else { return true };
         let ours = self.credentials;
+        let Some(theirs) = target.credentials() else {
+            let uid = target.uid.load(Ordering::Relaxed);
+            return [ours.uid, ours.euid].contains(&uid);
+        };
         let is_same_user =
             [ours.uid, ours.euid].iter().any(|&user| user == theirs.uid || user == theirs.suid);
         is_same_user || signal == Some(Signal::CONT) && target.session().id == self.sender.session().id
