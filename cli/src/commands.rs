@@ -1,3 +1,4 @@
 //! The commands of the front door.
 
+pub mod bench;
 pub mod run;

@@ -4,6 +4,7 @@
 //! line; [`machine`] is QEMU with its sockets; [`session`] moves the program's streams, terminal and signals
 //! between the host and the machine until the program ends; [`crash`] explains a machine that ended otherwise.
 
+pub mod bench;
 pub mod cache;
 pub mod commands;
 pub mod crash;

@@ -17,6 +17,8 @@ struct Arguments {
 enum Command {
     /// Run a program in a virtual machine.
     Run(Box<commands::run::Options>),
+    /// Measure, all sides in one run.
+    Bench(commands::bench::Options),
 }
 
 fn main() -> ExitCode {
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
     };
     let result = match arguments.command {
         Command::Run(options) => commands::run::execute(&options),
+        Command::Bench(options) => commands::bench::execute(&options),
     };
     ExitCode::from(result.unwrap_or_else(|error| {
         eprintln!("heddle: {error:#}");
