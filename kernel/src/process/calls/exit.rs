@@ -80,8 +80,14 @@ pub fn wait4(call: &mut Call<'_>) -> Outcome {
     // A child that is there already needs no future.
     if let Some(report) = find(&call.thread.process, &selection)? {
         let space = call.thread.space();
-        store_wait4(&space, &report, status, rusage)?;
-        return Ok((report.pid as usize).into());
+        if store_wait4(&space, &report, status, rusage).is_ok() {
+            return Ok((report.pid as usize).into());
+        }
+        // A thread on another CPU has changed the mapping since the check; the child must not be waited for again.
+        return pending(async move {
+            user::resolve(&space, |space| store_wait4(space, &report, status, rusage)).await?;
+            Ok(report.pid as usize)
+        });
     }
     if options & linux::WNOHANG != 0 {
         return Ok(0.into());
@@ -112,8 +118,14 @@ pub fn waitid(call: &mut Call<'_>) -> Outcome {
     let selection = Selection { which, options };
     probe(&call.thread.space(), information, Information::BYTES, rusage)?;
     if let Some(report) = find(&call.thread.process, &selection)? {
-        store_waitid(&call.thread.space(), Some(&report), information, rusage)?;
-        return Ok(0.into());
+        let space = call.thread.space();
+        if store_waitid(&space, Some(&report), information, rusage).is_ok() {
+            return Ok(0.into());
+        }
+        return pending(async move {
+            user::resolve(&space, |space| store_waitid(space, Some(&report), information, rusage)).await?;
+            Ok(0)
+        });
     }
     if options & linux::WNOHANG != 0 {
         store_waitid(&call.thread.space(), None, information, rusage)?;
