@@ -1,20 +1,24 @@
 //! What a spawner keeps: the handle by which a coroutine is awaited, named and aborted.
 #![allow(unsafe_code)] // The output's type is known to the handle alone.
 
-use crate::sched::Id;
+use crate::registry::Global;
+use crate::sched::{Id, Slot, Table};
 use crate::task::{Failure, JoinError, TaskRef};
+use crate::wait::inherit;
 use crate::waker;
 use core::fmt;
 use core::future::Future;
 use core::marker::PhantomData;
 use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, Waker};
 
 /// Awaits a coroutine's end and gives its output. Dropping it detaches the coroutine, which runs on.
 #[must_use = "the coroutine runs on its own; use `detach` to say that its output is not wanted"]
 pub struct JoinHandle<T> {
     task: TaskRef,
     id: Id,
+    /// Who awaits it and has lent its level to the coroutine.
+    lender: Option<Id>,
     output: PhantomData<T>,
 }
 
@@ -32,7 +36,7 @@ impl<T> JoinHandle<T> {
     /// # Safety
     /// `task` is a coroutine with output `T` whose handle was not made yet.
     pub(crate) unsafe fn new(task: TaskRef, id: Id) -> JoinHandle<T> {
-        JoinHandle { task, id, output: PhantomData }
+        JoinHandle { task, id, lender: None, output: PhantomData }
     }
 
     /// The coroutine's name. Stale as soon as the coroutine has ended.
@@ -63,11 +67,30 @@ impl<T> JoinHandle<T> {
 
     /// Lets the coroutine run on without a handle.
     pub fn detach(self) {}
+
+    /// The coroutine runs at its joiner's level if that is more urgent.
+    #[inline]
+    fn lend(&mut self, joiner: &Waker) {
+        let Some(joiner) = waker::id_of(joiner) else { return };
+        let level = |id: Id| Global.slot(id.index()).map_or(63, Slot::level);
+        if self.lender.is_none() && level(joiner) < level(self.id) {
+            inherit::wait_for(joiner, self.id);
+            self.lender = Some(joiner);
+        }
+    }
+
+    #[inline]
+    fn take_back(&mut self) {
+        if let Some(lender) = self.lender.take() {
+            inherit::stop_waiting(lender, self.id);
+        }
+    }
 }
 
 impl<T> Drop for JoinHandle<T> {
     #[inline]
     fn drop(&mut self) {
+        self.take_back();
         // SAFETY: the handle leaves, once.
         unsafe { self.task.drop_handle() };
     }
@@ -79,10 +102,12 @@ impl<T> Future for JoinHandle<T> {
     /// # Panics
     /// When polled again after it was ready.
     #[inline]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if self.task.header().join.poll(cx.waker()).is_pending() {
+            self.lend(cx.waker());
             return Poll::Pending;
         }
+        self.take_back();
         assert!(self.task.header().join.take_output(), "a JoinHandle was polled after it was ready");
         // SAFETY: complete, and taken here for the first time; `T` is the output's type by `new`.
         Poll::Ready(unsafe { self.task.read_output() })

@@ -25,6 +25,8 @@ mod join;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 mod local;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
+mod lock;
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod machine;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 mod park;
@@ -38,6 +40,8 @@ mod task;
 mod threads;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod turn;
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+pub mod wait;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod waker;
 

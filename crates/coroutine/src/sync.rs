@@ -1,5 +1,7 @@
 //! Atomics and fences: the model checker's under `--cfg heddle_loom`, the processor's otherwise.
 
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+pub(crate) use core::sync::atomic::AtomicUsize;
 #[cfg(not(heddle_loom))]
 pub(crate) use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(heddle_loom)]

@@ -3,7 +3,7 @@
 
 use crate::core_entry::CoreEntry;
 use crate::registry::Global;
-use crate::sched::{self, Id, Woken};
+use crate::sched::{self, Id, Table, Woken};
 use core::ptr;
 use core::task::{RawWaker, RawWakerVTable, Waker};
 
@@ -48,10 +48,22 @@ pub fn wake(id: Id) {
 }
 
 /// Gives the coroutine `id` the level `level` (0 the most urgent, 63 the least), whether it is queued, runs or
-/// waits; takes effect at its core's next pick at the latest, in constant time. A stale id does nothing.
-#[inline]
+/// waits; takes effect at its core's next pick at the latest, in constant time. A stale id does nothing. One that waits
+/// and becomes more urgent is polled once, so that it lends its new level to those whose end it awaits.
 pub fn set_priority(id: Id, level: u8) {
+    let slot = Global.slot(id.index());
+    let before = slot.map_or(level, |slot| slot.asked_base_level());
     sched::set_priority(&Global, here_for(id).map(|entry| &entry.state), id, level);
+    crate::wait::inherit::changed(id);
+    if level < before {
+        // Let it look again at the joins that it awaits, to lend its new level.
+        wake(id);
+    }
+}
+
+/// Runs the coroutine `id` at `level` if its own is less urgent; `None` takes the loan back.
+pub(crate) fn lend(id: Id, level: Option<u8>) {
+    sched::lend(&Global, here_for(id).map(|entry| &entry.state), id, level);
 }
 
 /// Drops the coroutine's future at its next turn, which is due at once; whoever awaits it gets a `JoinError`.
@@ -70,7 +82,6 @@ fn here_for(_: Id) -> Option<&'static CoreEntry> {
 #[cfg(not(feature = "std"))]
 #[inline(always)]
 fn here_for(id: Id) -> Option<&'static CoreEntry> {
-    use crate::sched::Table;
     let owner = crate::registry::entry(Global.slot(id.index())?.owner() as u32)?;
     owner.is_here().then_some(owner)
 }

@@ -75,6 +75,8 @@ impl Gate {
         }
         // Acquire: what the last thief did under the gate is visible to what the owner does now.
         if self.thief.0.load(Ordering::Acquire) != 0 {
+            // Release, for `Stealing::Barrier`: a thief that reads this store and not the last `leave` must see what
+            // that published. The models don't notice, because there the light barrier is a fence.
             self.busy.store(0, Ordering::Release);
             return false;
         }
@@ -99,15 +101,16 @@ impl Gate {
     /// Thief: enters unless another thief is inside or the owner stays too long. `heavy` is the heavy barrier.
     #[inline]
     pub(super) fn thief_enter(&self, heavy: impl FnOnce()) -> bool {
-        if self.thief.0.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if self.thief.0.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return false;
         }
+        // With the exchange it also acquires what the last thief did, and whatever is stored below releases it.
         heavy();
         let mut spins = 0;
         while self.busy.load(Ordering::Acquire) != 0 {
             spins += 1;
             if spins > THIEF_SPINS {
-                self.thief.0.store(0, Ordering::Release);
+                self.thief.0.store(0, Ordering::Relaxed);
                 return false;
             }
             spin_hint();

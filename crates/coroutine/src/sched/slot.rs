@@ -108,6 +108,16 @@ impl Slot {
         (self.local() >> local::BASE_SHIFT) as u8 & 63
     }
 
+    /// Its own level, a change that its owner has not applied yet included.
+    pub fn asked_base_level(&self) -> u8 {
+        let word = self.remote.load(Ordering::Relaxed);
+        if word & remote::BASE != 0 {
+            ((word & remote::BASE_MASK) >> remote::BASE_SHIFT) as u8
+        } else {
+            self.base_level()
+        }
+    }
+
     /// Where it is; a hint for those who don't hold the owner's gate.
     #[inline(always)]
     pub fn phase(&self) -> Phase {

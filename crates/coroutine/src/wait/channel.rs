@@ -1,0 +1,214 @@
+//! A bounded channel of many senders and receivers, in which the most urgent go first.
+
+use super::list::Waiters;
+use crate::lock::Lock;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use core::fmt;
+use core::future::{Future, poll_fn};
+use core::task::{Poll, Waker};
+
+/// A channel that holds up to `capacity` messages (at least 1), in the order in which they were sent. When it is full
+/// the most urgent sender is the next to send, and when it is empty the most urgent receiver the next to receive.
+pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+    let state = State {
+        messages: VecDeque::new(),
+        capacity: capacity.max(1),
+        senders: 1,
+        receivers: 1,
+        sending: Waiters::new(),
+        receiving: Waiters::new(),
+    };
+    let shared = Arc::new(Lock::new(state));
+    (Sender(shared.clone()), Receiver(shared))
+}
+
+struct State<T> {
+    messages: VecDeque<T>,
+    capacity: usize,
+    senders: usize,
+    receivers: usize,
+    sending: Waiters<()>,
+    receiving: Waiters<()>,
+}
+
+/// The end that sends; when the last is dropped, receivers get what is left and then `None`.
+pub struct Sender<T>(Arc<Lock<State<T>>>);
+
+/// The end that receives; when the last is dropped, senders get their messages back.
+pub struct Receiver<T>(Arc<Lock<State<T>>>);
+
+impl<T> State<T> {
+    /// Wakes one of those who could go on; if it is gone by then, its drop wakes the next.
+    fn next_sender(&mut self) -> Option<Waker> {
+        let room = self.messages.len() < self.capacity || self.receivers == 0;
+        if room { self.sending.pop_best().map(|waiter| waiter.waker) } else { None }
+    }
+
+    fn next_receiver(&mut self) -> Option<Waker> {
+        let some = !self.messages.is_empty() || self.senders == 0;
+        if some { self.receiving.pop_best().map(|waiter| waiter.waker) } else { None }
+    }
+}
+
+/// A wait of one end, which passes its wake on if it is dropped before it could use it.
+struct Wait<'a, T> {
+    shared: &'a Lock<State<T>>,
+    list: fn(&mut State<T>) -> &mut Waiters<()>,
+    next: fn(&mut State<T>) -> Option<Waker>,
+    key: u64,
+}
+
+impl<T> Wait<'_, T> {
+    /// Whether it has been woken, or does not wait yet. Otherwise `waker` is woken later.
+    fn ready(&mut self, waker: &Waker) -> bool {
+        let ready = self.key == 0 || !self.shared.with(|state| (self.list)(state).refresh(self.key, waker));
+        if ready {
+            self.key = 0;
+        }
+        ready
+    }
+}
+
+impl<T> Drop for Wait<'_, T> {
+    fn drop(&mut self) {
+        let next = self.shared.with(|state| {
+            let woken = self.key != 0 && (self.list)(state).remove(self.key).is_none();
+            if woken { (self.next)(state) } else { None }
+        });
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+}
+
+impl<T> Sender<T> {
+    /// Sends `message`, waiting for room; gives it back if no receiver is left.
+    pub fn send(&self, message: T) -> impl Future<Output = Result<(), T>> + '_ {
+        let mut message = Some(message);
+        let mut wait =
+            Wait { shared: &self.0, list: |state| &mut state.sending, next: State::next_sender, key: 0 };
+        poll_fn(move |cx| {
+            if !wait.ready(cx.waker()) {
+                return Poll::Pending;
+            }
+            let Some(sent) = message.take() else { return Poll::Pending };
+            let (outcome, wake) = self.0.with(|state| {
+                if state.receivers == 0 {
+                    return (Poll::Ready(Err(sent)), None);
+                }
+                if state.messages.len() >= state.capacity {
+                    wait.key = state.sending.push(cx.waker(), ());
+                    message = Some(sent);
+                    return (Poll::Pending, None);
+                }
+                state.messages.push_back(sent);
+                (Poll::Ready(Ok(())), state.next_receiver())
+            });
+            if let Some(wake) = wake {
+                wake.wake();
+            }
+            outcome
+        })
+    }
+
+    /// Sends `message` if there is room and a receiver; gives it back otherwise.
+    pub fn try_send(&self, message: T) -> Result<(), T> {
+        let wake = self.0.with(|state| {
+            if state.receivers == 0 || state.messages.len() >= state.capacity {
+                return Err(message);
+            }
+            state.messages.push_back(message);
+            Ok(state.next_receiver())
+        })?;
+        if let Some(wake) = wake {
+            wake.wake();
+        }
+        Ok(())
+    }
+}
+
+impl<T> Receiver<T> {
+    /// Waits for a message; `None` when none is left and no sender either.
+    pub fn receive(&self) -> impl Future<Output = Option<T>> + '_ {
+        let mut wait =
+            Wait { shared: &self.0, list: |state| &mut state.receiving, next: State::next_receiver, key: 0 };
+        poll_fn(move |cx| {
+            if !wait.ready(cx.waker()) {
+                return Poll::Pending;
+            }
+            let (outcome, wake) = self.0.with(|state| match state.messages.pop_front() {
+                Some(message) => (Poll::Ready(Some(message)), state.next_sender()),
+                None if state.senders == 0 => (Poll::Ready(None), None),
+                None => {
+                    wait.key = state.receiving.push(cx.waker(), ());
+                    (Poll::Pending, None)
+                }
+            });
+            if let Some(wake) = wake {
+                wake.wake();
+            }
+            outcome
+        })
+    }
+
+    /// A message, if there is one.
+    pub fn try_receive(&self) -> Option<T> {
+        let (message, wake) = self.0.with(|state| {
+            let message = state.messages.pop_front();
+            (message, state.next_sender())
+        });
+        if let Some(wake) = wake {
+            wake.wake();
+        }
+        message
+    }
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Sender<T> {
+        self.0.with(|state| state.senders += 1);
+        Sender(self.0.clone())
+    }
+}
+
+impl<T> Clone for Receiver<T> {
+    fn clone(&self) -> Receiver<T> {
+        self.0.with(|state| state.receivers += 1);
+        Receiver(self.0.clone())
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        self.0.with(|state| state.senders -= 1);
+        while let Some(waker) =
+            self.0.with(|state| if state.senders == 0 { state.next_receiver() } else { None })
+        {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        self.0.with(|state| state.receivers -= 1);
+        while let Some(waker) =
+            self.0.with(|state| if state.receivers == 0 { state.next_sender() } else { None })
+        {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,127 @@
+//! A counting semaphore that serves the most urgent first.
+
+use super::list::Waiters;
+use crate::lock::Lock;
+use core::fmt;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+/// A number of permits, which coroutines take and give back.
+///
+/// While the most urgent waiter wants more than there are, nobody else gets any: large wishes don't starve.
+pub struct Semaphore(Lock<State>);
+
+struct State {
+    permits: usize,
+    waiters: Waiters<usize>,
+}
+
+impl Semaphore {
+    /// A semaphore with `permits` permits.
+    pub const fn new(permits: usize) -> Semaphore {
+        Semaphore(Lock::new(State { permits, waiters: Waiters::new() }))
+    }
+
+    /// Waits for `permits` permits, all at once.
+    pub fn acquire(&self, permits: usize) -> Acquire<'_> {
+        Acquire { semaphore: self, permits, key: 0 }
+    }
+
+    /// `permits` permits, if there are as many and nobody waits.
+    pub fn try_acquire(&self, permits: usize) -> Option<Permit<'_>> {
+        let taken = self.0.with(|state| {
+            let free = state.waiters.is_empty() && state.permits >= permits;
+            state.permits -= if free { permits } else { 0 };
+            free
+        });
+        taken.then(|| Permit { semaphore: self, permits })
+    }
+
+    /// How many permits nobody has.
+    pub fn available(&self) -> usize {
+        self.0.with(|state| state.permits)
+    }
+
+    /// Adds `permits` permits.
+    pub fn release(&self, permits: usize) {
+        self.0.with(|state| state.permits += permits);
+        self.serve();
+    }
+
+    /// Gives permits to waiters as far as they go.
+    fn serve(&self) {
+        while let Some(next) = self.0.with(|state| {
+            let wants = state.waiters.best()?.wants;
+            state.permits = state.permits.checked_sub(wants)?;
+            state.waiters.pop_best()
+        }) {
+            next.waker.wake();
+        }
+    }
+}
+
+/// See [`Semaphore::acquire`].
+#[must_use = "futures do nothing unless awaited"]
+pub struct Acquire<'a> {
+    semaphore: &'a Semaphore,
+    permits: usize,
+    key: u64,
+}
+
+impl<'a> Future for Acquire<'a> {
+    type Output = Permit<'a>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit<'a>> {
+        let (semaphore, permits) = (self.semaphore, self.permits);
+        if self.key == 0 {
+            if let Some(permit) = semaphore.try_acquire(permits) {
+                return Poll::Ready(permit);
+            }
+            self.key = semaphore.0.with(|state| state.waiters.push(cx.waker(), permits));
+            // It may be more urgent than whoever waited for more than there is.
+            semaphore.serve();
+        }
+        if semaphore.0.with(|state| state.waiters.refresh(self.key, cx.waker())) {
+            return Poll::Pending;
+        }
+        self.key = 0;
+        Poll::Ready(Permit { semaphore, permits })
+    }
+}
+
+impl Drop for Acquire<'_> {
+    fn drop(&mut self) {
+        if self.key != 0 {
+            let waited = self.semaphore.0.with(|state| state.waiters.remove(self.key).is_some());
+            self.semaphore.release(if waited { 0 } else { self.permits });
+        }
+    }
+}
+
+/// Permits that were taken; given back when it is dropped.
+#[must_use = "the permits are given back at once if this is not kept"]
+#[derive(Debug)]
+pub struct Permit<'a> {
+    semaphore: &'a Semaphore,
+    permits: usize,
+}
+
+impl Permit<'_> {
+    /// Never gives the permits back.
+    pub fn forget(mut self) {
+        self.permits = 0;
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        self.semaphore.release(self.permits);
+    }
+}
+
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Semaphore").field("available", &self.available()).finish()
+    }
+}
