@@ -21,6 +21,8 @@ const ATOMIC_BYTES: usize = linux::PIPE_BUF as usize;
 pub struct Pipe {
     state: SpinLock<State>,
     queue: WaitQueue,
+    /// It is a FIFO: opening one end waits for the other.
+    named: bool,
 }
 
 struct State {
@@ -42,11 +44,11 @@ pub struct PipeEnd {
 }
 
 impl Pipe {
-    /// A pipe that nobody has open.
+    /// A pipe that nobody has open; `named` if it is one of a FIFO.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn new() -> Result<Arc<Self>, Errno> {
+    pub fn new(named: bool) -> Result<Arc<Self>, Errno> {
         let state = State {
             ring: Ring::new(CAPACITY),
             readers: 0,
@@ -54,7 +56,7 @@ impl Pipe {
             reader_openings: 0,
             writer_openings: 0,
         };
-        fallible::try_arc(Self { state: SpinLock::new(state), queue: WaitQueue::new() })
+        fallible::try_arc(Self { state: SpinLock::new(state), queue: WaitQueue::new(), named })
     }
 
     /// Opens an end; with `O_RDWR` both.
@@ -193,7 +195,7 @@ impl File for PipeEnd {
                 ready |= Events::IN | Events::RDNORM;
             }
             // Without a writer since this end was opened, a FIFO has not ended but not begun.
-            if state.writers == 0 && state.writer_openings != self.seen {
+            if state.writers == 0 && (state.writer_openings != self.seen || !self.pipe.named) {
                 ready |= Events::HUP;
             }
         }
@@ -223,7 +225,7 @@ impl File for PipeEnd {
         if let Some(watch) = watch {
             self.pipe.queue.watch(watch, Events::IN | Events::OUT)?;
         }
-        if self.reads == self.writes || open.flags().contains(StatusFlags::NONBLOCK) {
+        if !self.pipe.named || self.reads == self.writes || open.flags().contains(StatusFlags::NONBLOCK) {
             return Ok(true);
         }
         let state = self.pipe.state.lock();

@@ -160,11 +160,8 @@ impl Tree {
 
     fn statistics(&self) -> Statistics {
         let used = self.pages.load(Ordering::Relaxed);
-        let (total, free) = if self.page_limit > 0 {
-            (self.page_limit, self.page_limit.saturating_sub(used))
-        } else {
-            (memory::frame::total_frames() as u64, memory::frame::free_frames() as u64)
-        };
+        let limit = if self.page_limit > 0 { self.page_limit } else { memory::frame::total_frames() as u64 };
+        let (total, free) = (limit, limit.saturating_sub(used).min(memory::frame::free_frames() as u64));
         let nodes = total;
         Statistics {
             magic: linux_raw_sys::general::TMPFS_MAGIC,

@@ -220,7 +220,7 @@ impl TreeNode {
         if let Some(pipe) = current.upgrade() {
             return Ok(pipe);
         }
-        let pipe = Pipe::new()?;
+        let pipe = Pipe::new(self.attributes.lock().links > 0)?;
         *current = Arc::downgrade(&pipe);
         Ok(pipe)
     }
