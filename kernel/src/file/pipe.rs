@@ -89,6 +89,41 @@ impl PipeEnd {
         self.pipe.state.lock().ring.capacity()
     }
 
+    /// Copies up to `length` bytes to another pipe without taking them: tee(2).
+    ///
+    /// # Errors
+    /// Blocks while this pipe is empty or the other is full. `EINVAL` (they are one), `EPIPE`, `ENOMEM`.
+    pub fn tee(&self, to: &Self, length: usize) -> Attempt<usize> {
+        if Arc::ptr_eq(&self.pipe, &to.pipe) {
+            return Err(Errno::EINVAL.into());
+        }
+        // Two pipes at once: the one with the lower address first.
+        let swapped = Arc::as_ptr(&self.pipe) > Arc::as_ptr(&to.pipe);
+        let (first, second) = if swapped { (&to.pipe, &self.pipe) } else { (&self.pipe, &to.pipe) };
+        let (mut first, mut second) = (first.state.lock(), second.state.lock());
+        let (source, target) = if swapped { (&mut second, &mut first) } else { (&mut first, &mut second) };
+        if target.readers == 0 {
+            return Err(Errno::EPIPE.into());
+        }
+        if source.ring.is_empty() && source.writers == 0 || length == 0 {
+            return Ok(0);
+        }
+        if source.ring.is_empty() || target.ring.room() == 0 {
+            return Err(Halt::Block);
+        }
+        let mut copied = 0;
+        let (one, two) = source.ring.parts();
+        for part in [one, two] {
+            let part = &part[..part.len().min(length - copied)];
+            let room = target.ring.room();
+            let mut buffer = IoBuffer::kernel_in(part);
+            copied += fill_ring(&mut target.ring, &mut buffer, room)?;
+        }
+        drop((first, second));
+        to.pipe.queue.wake(Events::IN | Events::RDNORM);
+        Ok(copied)
+    }
+
     /// Changes how much the pipe may hold; rounded up to a power of two of at least a page.
     ///
     /// # Errors

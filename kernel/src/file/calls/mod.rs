@@ -14,6 +14,7 @@ pub mod poll;
 pub mod position;
 pub mod read_write;
 pub mod record;
+pub mod send;
 pub mod socket;
 pub mod socket_options;
 pub mod stat;
