@@ -77,6 +77,10 @@ impl File for Device {
         Ok(count)
     }
 
+    fn is_pollable(&self) -> bool {
+        matches!(self.0, RANDOM | URANDOM)
+    }
+
     fn is_seekable(&self) -> bool {
         true
     }

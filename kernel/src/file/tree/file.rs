@@ -93,6 +93,10 @@ impl File for TreeNode {
         written
     }
 
+    fn is_pollable(&self) -> bool {
+        false
+    }
+
     fn is_seekable(&self) -> bool {
         matches!(self.kind, Kind::Regular | Kind::Directory)
     }
