@@ -30,11 +30,13 @@ fn main() -> ! {
     if let Err(error) = initialize() {
         ::log::error!("start failed: {error:?}");
     }
+    arch::cpu::start_others();
     schedule::run_cpu()
 }
 
 /// Starts everything above memory; the last part runs the host's program.
 fn initialize() -> Result<(), error::Errno> {
+    schedule::start_cpu()?;
     memory::start()?;
     memory::pressure::register(file::drain_caches);
     process::initialize()?;

@@ -10,7 +10,7 @@ use super::signal::{self, Next, Work};
 use crate::arch::{self, Trap, UserContext};
 use crate::error::{Errno, Halt};
 use crate::memory::space::Access;
-use crate::schedule::{self, Slice};
+use crate::schedule;
 use crate::syscall::{self, Started};
 
 /// Starts the thread's coroutine with the given registers.
@@ -18,8 +18,9 @@ use crate::syscall::{self, Started};
 /// # Errors
 /// `ENOMEM`.
 pub(super) fn spawn(thread: &Arc<Thread>, context: UserContext) -> Result<(), Errno> {
-    let priority = thread.scheduling.lock().priority();
-    let task = schedule::spawn(priority, run(thread.clone(), context))?;
+    let priority = thread.standing.lock().priority;
+    let affinity = thread.scheduling.lock().affinity;
+    let task = schedule::spawn_on(priority, affinity, run(thread.clone(), context))?;
     thread.task.call_once(|| task);
     Ok(())
 }
@@ -31,15 +32,21 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
         thread.waker.call_once(|| poll_context.waker().clone());
         thread.cpu.store(arch::cpu::id() as u32 + 1, Ordering::Release);
         let start_ns = crate::time::now_ns();
+        let parameters = *thread.scheduling.lock();
+        let changed = thread.standing.lock().start(&parameters, start_ns);
+        thread.apply_priority(changed);
         let user_before = thread.user_ns.load(Ordering::Relaxed);
         let result = life.as_mut().poll(poll_context);
-        let total = crate::time::now_ns().saturating_sub(start_ns);
+        let now_ns = crate::time::now_ns();
         let user = thread.user_ns.load(Ordering::Relaxed) - user_before;
-        thread.system_ns.fetch_add(total.saturating_sub(user), Ordering::Relaxed);
+        thread.system_ns.fetch_add((now_ns - start_ns).saturating_sub(user), Ordering::Relaxed);
         if result.is_pending() {
             // The thread may go on elsewhere.
             thread.float.lock().save();
             thread.switches.fetch_add(1, Ordering::Relaxed);
+            let parameters = *thread.scheduling.lock();
+            let changed = thread.standing.lock().end(&parameters, now_ns);
+            thread.apply_priority(changed);
         }
         thread.cpu.store(0, Ordering::Release);
         match result {
@@ -51,7 +58,6 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
 }
 
 async fn live(thread: Arc<Thread>, mut context: UserContext) {
-    let mut slice = Slice::begin(thread.priority());
     let mut interrupted = None;
     loop {
         if interrupted.is_some() || !thread.work().is_empty() {
@@ -65,23 +71,28 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
                 break;
             }
         }
-        slice.before_user();
-        match enter(&thread, &mut context) {
-            Trap::SystemCall => {
-                interrupted = system_call(&thread, &mut context).await;
-                if slice.is_outranked() {
-                    schedule::preempted().await;
-                    slice = Slice::begin(thread.priority());
-                }
-            }
+        let (priority, until_ns) = {
+            let standing = thread.standing.lock();
+            (standing.priority, standing.until_ns)
+        };
+        if !schedule::enter_program(priority) {
+            thread.standing.lock().give_way();
+            schedule::preempted().await;
+            continue;
+        }
+        arch::time::set_timer(until_ns);
+        let trap = enter(&thread, &mut context);
+        schedule::leave_program();
+        match trap {
+            Trap::SystemCall => interrupted = system_call(&thread, &mut context).await,
             Trap::PageFault { address, write, execute, .. } => {
                 resolve_fault(&thread, &context, address, Access { write, execute }).await;
             }
             Trap::Exception { vector, code } => signal::post_exception(&thread, &context, vector, code),
             Trap::Interrupt => {
-                if slice.is_over() {
-                    schedule::preempted().await;
-                    slice = Slice::begin(thread.priority());
+                if crate::time::now_ns() >= until_ns {
+                    thread.standing.lock().give_way();
+                    schedule::yield_now().await;
                 }
             }
         }

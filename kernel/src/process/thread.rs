@@ -12,7 +12,7 @@ use crate::arch::{self, FloatState, UserContext};
 use crate::error::Errno;
 use crate::file::DescriptorTable;
 use crate::memory::{Space, fallible};
-use crate::schedule::{Parameters, Priority, TaskRef};
+use crate::schedule::{Parameters, Priority, Standing, TaskRef};
 use crate::sync::{Disposition, Events, SpinLock, Watch, Watcher};
 use crate::syscall::Restart;
 use crate::syscall::wait::WaitKind;
@@ -56,6 +56,7 @@ pub struct Thread {
     /// Registers to go on with instead of those that the coroutine holds: `execve`.
     next_context: SpinLock<Option<Box<UserContext>>>,
     pub(super) task: spin::Once<TaskRef>,
+    pub(super) standing: SpinLock<Standing>,
     /// What the thread passed to exit(2).
     pub(super) exit_code: AtomicU8,
     /// How often the thread gave the CPU up.
@@ -75,6 +76,7 @@ pub(super) struct Parts {
     pub name: [u8; Thread::NAME_BYTES],
     pub blocked: SignalSet,
     pub scheduling: Parameters,
+    pub account: heddle_fairness::Account,
     pub float: FloatState,
 }
 
@@ -108,6 +110,7 @@ impl Thread {
             float: SpinLock::new(parts.float),
             next_context: SpinLock::new(None),
             task: spin::Once::new(),
+            standing: SpinLock::new(Standing::new(&parts.scheduling, parts.account)),
             exit_code: AtomicU8::new(0),
             switches: AtomicU64::new(0),
             user_ns: AtomicU64::new(0),
@@ -193,18 +196,23 @@ impl Thread {
         }
     }
 
-    /// The level of the thread's coroutine.
-    #[must_use]
-    pub fn priority(&self) -> Priority {
-        self.scheduling.lock().priority()
+    /// Gives the thread's coroutine a new level, if there is one.
+    pub(super) fn apply_priority(&self, changed: Option<Priority>) {
+        if let (Some(task), Some(priority)) = (self.task.get(), changed) {
+            task.set_priority(priority);
+        }
     }
 
     /// Changes how the thread is scheduled.
     pub(super) fn set_scheduling(&self, parameters: Parameters) {
-        *self.scheduling.lock() = parameters;
-        if let Some(task) = self.task.get() {
-            task.set_priority(parameters.priority());
+        let before = core::mem::replace(&mut *self.scheduling.lock(), parameters);
+        if before.affinity != parameters.affinity {
+            self.add_work(Work::AFFINITY);
         }
+        // An ordinary thread that becomes a realtime one, or the other way round, must not wait for its next turn.
+        let changed = self.standing.lock().end(&parameters, crate::time::now_ns());
+        self.apply_priority(changed);
+        self.kick();
     }
 
     /// Root and working directory.

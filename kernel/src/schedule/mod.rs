@@ -1,41 +1,93 @@
 //! The scheduler: every task, thread of a program or kernel work, is a coroutine with one of 64 priority levels.
 //!
-//! Level 0 is the most urgent. A level's queue is FIFO. See [`priority`] for what each level is for. The kernel is
-//! cooperative: a coroutine runs until its future returns `Pending`. Programs are preempted: the timer interrupt
-//! returns control to the thread's coroutine, which asks [`should_yield`] and, if so, awaits [`preempted`].
+//! The queues, wakes, inboxes and stealing are `heddle-coroutine`'s; this module gives it the processors. See
+//! [`priority`] for what each level is for. The kernel is cooperative: a coroutine runs until its future returns
+//! `Pending`. Programs are preempted: an interrupt returns control to the thread's coroutine, which gives way at the end
+//! of its turn, or when [`enter_program`] says that something more urgent is ready. A post from another CPU of
+//! something more urgent than the program that a CPU runs interrupts that CPU.
 
 mod parameters;
 pub mod priority;
-mod slice;
-mod task;
+mod turn;
 
-use alloc::collections::VecDeque;
-use alloc::sync::Arc;
 use core::future::Future;
-use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, Ordering};
-use core::task::{Context, Poll};
 
-use crate::arch;
+use heddle_coroutine::{Builder, Core, Id, Machine, Platform, SpawnError};
+
+use crate::arch::{self, MAX_CPUS};
 use crate::error::Errno;
-use crate::sync::SpinLock;
 
+pub use heddle_coroutine::{move_to, preempted, yield_now};
 pub use parameters::{Parameters, Policy};
 pub use priority::Priority;
-pub use slice::{SLICE_NS, Slice};
-pub use task::TaskRef;
+pub use turn::{SLICE_NS, Standing, Turn};
 
-/// Ready coroutines, by level.
-struct ReadyQueues {
-    levels: [VecDeque<Arc<task::Task>>; Priority::COUNT],
-    bitmap: u64,
+/// One pick in so many serves a level below the most urgent one, so that threads that sleep a lot cannot starve those
+/// that compute.
+const SHARE_PICKS: u32 = 32;
+/// Turns of kernel coroutines after which interrupts are let in: programs let them in whenever they run.
+const TURNS_WITHOUT_INTERRUPTS: u32 = 16;
+
+/// The processors, for `heddle-coroutine`.
+struct Processors;
+
+impl Platform for Processors {
+    fn this_core() -> Option<u32> {
+        Some(arch::cpu::id() as u32)
+    }
+
+    fn kick(core: u32) {
+        KICKS.fetch_add(1, Ordering::Relaxed);
+        arch::cpu::kick(core as usize);
+    }
 }
 
-static READY: SpinLock<ReadyQueues> =
-    SpinLock::new(ReadyQueues { levels: [const { VecDeque::new() }; Priority::COUNT], bitmap: 0 });
+static MACHINE: Machine<Processors> = Machine::new();
+static KICKS: AtomicU64 = AtomicU64::new(0);
 
-/// Mirror of the bitmap of [`READY`], so that [`should_yield`] takes no lock.
-static READY_BITMAP: AtomicU64 = AtomicU64::new(0);
+/// A CPU's part of the machine. Only that CPU uses it.
+struct Part(spin::Once<Core<Processors>>);
+
+#[allow(unsafe_code, reason = "each CPU reaches only its own part")]
+// SAFETY: `core` picks the element by the number of the CPU that runs, interrupts are off in kernel code, and a
+// coroutine that is between two awaits stays on its CPU; so a `Core` is used by one CPU only.
+unsafe impl Sync for Part {}
+
+static PARTS: [Part; MAX_CPUS] = [const { Part(spin::Once::new()) }; MAX_CPUS];
+
+/// This CPU's part of the machine, `None` before it has started.
+fn core() -> Option<&'static Core<Processors>> {
+    PARTS[arch::cpu::id()].0.get()
+}
+
+/// Makes this CPU a part of the machine. Coroutines can be spawned on it from here on.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn start_cpu() -> Result<(), Errno> {
+    let number = arch::cpu::id();
+    let core = MACHINE.start(number as u32).ok_or(Errno::ENOMEM)?;
+    core.state().set_share(SHARE_PICKS);
+    PARTS[number].0.call_once(|| core);
+    Ok(())
+}
+
+/// A handle on a task. It keeps nothing alive; when the task has ended it does nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskRef(Id);
+
+impl TaskRef {
+    /// Makes the task ready if it waits.
+    pub fn wake(&self) {
+        heddle_coroutine::wake(self.0);
+    }
+
+    /// Changes the level, wherever the task is.
+    pub fn set_priority(&self, priority: Priority) {
+        heddle_coroutine::set_priority(self.0, priority.level() as u8);
+    }
+}
 
 /// Creates a coroutine and makes it ready.
 ///
@@ -45,84 +97,85 @@ pub fn spawn(
     priority: Priority,
     future: impl Future<Output = ()> + Send + 'static,
 ) -> Result<TaskRef, Errno> {
-    let task = task::Task::new(priority, crate::memory::fallible::try_box(future)?)?;
-    let reference = TaskRef(task.clone());
-    task.wake_by_ref();
-    Ok(reference)
+    spawn_on(priority, u64::MAX, future)
+}
+
+/// Creates a coroutine that runs only on the CPUs of `affinity`, a bit each.
+///
+/// # Errors
+/// `ENOMEM`, `EINVAL` (no CPU that runs is among them).
+pub fn spawn_on(
+    priority: Priority,
+    affinity: u64,
+    future: impl Future<Output = ()> + Send + 'static,
+) -> Result<TaskRef, Errno> {
+    let builder = Builder::new().priority(priority.level() as u8).cores(affinity);
+    let handle = MACHINE.spawn(builder, future).map_err(|error| match error {
+        SpawnError::NoCore => Errno::EINVAL,
+        _ => Errno::ENOMEM,
+    })?;
+    let id = handle.id();
+    handle.detach();
+    Ok(TaskRef(id))
 }
 
 /// Runs ready coroutines on this CPU, most urgent first, and halts when there are none. Every CPU ends up here.
 pub fn run_cpu() -> ! {
+    if core().is_none()
+        && let Err(error) = start_cpu()
+    {
+        ::log::error!("CPU {} cannot take part: {error:?}", arch::cpu::id());
+        arch::cpu::halt();
+    }
+    let mut turns = 0;
     loop {
-        match pop() {
-            Some(task) => task.poll(),
-            None => arch::cpu::idle(),
+        let Some(core) = core() else { arch::cpu::halt() };
+        if core.run_one() {
+            turns += 1;
+            if turns % TURNS_WITHOUT_INTERRUPTS == 0 {
+                arch::cpu::poll_interrupts();
+            }
+        } else if core.try_park() {
+            arch::cpu::idle();
+            core.unpark();
         }
     }
 }
 
-/// Whether a thread of this level should give way at this moment: something at least as urgent is ready.
+/// Whether a coroutine of this level should give way at this moment: something more urgent is ready.
 #[must_use]
 pub fn should_yield(priority: Priority) -> bool {
-    READY_BITMAP.load(Ordering::Relaxed) & priority.at_least_as_urgent() != 0
+    core().is_some_and(|core| core.should_yield(priority.level() as u8))
 }
 
-/// Whether something more urgent than this level is ready.
+/// Announces that this CPU is about to run a program of this level: from now on it is interrupted for anything more
+/// urgent. `false` if something more urgent is ready already; the thread then gives way first.
 #[must_use]
-pub fn is_more_urgent_ready(priority: Priority) -> bool {
-    READY_BITMAP.load(Ordering::Relaxed) & priority.more_urgent() != 0
+pub fn enter_program(priority: Priority) -> bool {
+    core().is_none_or(|core| core.enter_program(priority.level() as u8))
 }
 
-/// Called by the timer interrupt: wakes what is due. The preempted thread then asks [`should_yield`].
+/// Ends what [`enter_program`] announced.
+pub fn leave_program() {
+    if let Some(core) = core() {
+        core.enter_kernel();
+    }
+}
+
+/// Called by the timer interrupt: wakes what is due.
 pub fn on_timer() {
     crate::time::on_timer();
 }
 
-/// Goes to the end of the coroutine's level once.
-pub fn yield_now() -> impl Future<Output = ()> {
-    YieldNow { yielded: false }
-}
-
-/// What a thread awaits when its slice is over.
-pub fn preempted() -> impl Future<Output = ()> {
-    yield_now()
-}
-
-struct YieldNow {
-    yielded: bool,
-}
-
-impl Future for YieldNow {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if self.yielded {
-            return Poll::Ready(());
-        }
-        self.yielded = true;
-        context.waker().wake_by_ref();
-        Poll::Pending
+/// Figures for `/proc/heddle`.
+#[must_use]
+pub fn counters() -> [(&'static str, u64); 4] {
+    let mut sums = [0; 3];
+    for part in PARTS.iter().filter_map(|part| part.0.get()) {
+        let state = part.state();
+        sums[0] += state.ready().picks();
+        sums[1] += state.wakes();
+        sums[2] += u64::from(state.steals());
     }
-}
-
-fn push(task: Arc<task::Task>) {
-    let mut ready = READY.lock();
-    let level = task.priority().level();
-    ready.levels[level].push_back(task);
-    ready.bitmap |= 1 << level;
-    READY_BITMAP.store(ready.bitmap, Ordering::Release);
-}
-
-fn pop() -> Option<Arc<task::Task>> {
-    if READY_BITMAP.load(Ordering::Acquire) == 0 {
-        return None;
-    }
-    let mut ready = READY.lock();
-    let level = (ready.bitmap != 0).then(|| ready.bitmap.trailing_zeros() as usize)?;
-    let task = ready.levels[level].pop_front();
-    if ready.levels[level].is_empty() {
-        ready.bitmap &= !(1 << level);
-        READY_BITMAP.store(ready.bitmap, Ordering::Release);
-    }
-    task
+    [("turns", sums[0]), ("wakes", sums[1]), ("steals", sums[2]), ("kicks", KICKS.load(Ordering::Relaxed))]
 }

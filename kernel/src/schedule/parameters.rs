@@ -72,12 +72,13 @@ impl Parameters {
     pub const ORDINARY: Self =
         Self { policy: Policy::Other, nice: 0, realtime: 0, affinity: u64::MAX, reset_on_fork: false };
 
-    /// The level of these parameters.
+    /// The level of these parameters; of an ordinary thread also by whether its budget is spent.
     #[must_use]
-    pub const fn priority(&self) -> Priority {
+    pub const fn priority(&self, is_spent: bool) -> Priority {
         match self.policy {
             Policy::Fifo | Policy::RoundRobin => Priority::realtime(self.realtime),
-            Policy::Other | Policy::Batch => Priority::ordinary(self.nice),
+            Policy::Other if !is_spent => Priority::fresh(self.nice),
+            Policy::Other | Policy::Batch => Priority::SPENT,
             Policy::Idle => Priority::IDLE,
         }
     }

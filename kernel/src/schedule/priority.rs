@@ -5,10 +5,14 @@
 //! | 0–3 | kernel work that others wait for: interrupts' second halves, timers, the reaper | the kernel |
 //! | 4–19 | realtime threads (`SCHED_FIFO`, `SCHED_RR`) | `RLIMIT_RTPRIO`, root |
 //! | 20–23 | kernel work without a waiter | the kernel |
-//! | 24–43 | ordinary threads by nice, two nice values a level | everyone; below nice 0 root |
+//! | 24–33 | ordinary threads with some of their budget left, four nice values a level | everyone; below nice 0 root |
+//! | 38 | ordinary threads that have spent their budget, and `SCHED_BATCH`: turns in proportion to nice | everyone |
 //! | 44–59 | programs' own coroutines, ordered among themselves | everyone |
 //! | 60–62 | `SCHED_IDLE` threads | everyone |
 //! | 63 | kernel housekeeping while nothing else runs | the kernel |
+//!
+//! A level is exact for the kernel and the realtime threads. Among ordinary threads nice decides how much of the processor
+//! a thread gets (see `heddle-fairness`) more than when; one pick in 32 goes to a level below the most urgent one.
 
 /// A priority level; the smaller number is the more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,8 +23,10 @@ impl Priority {
     pub const COUNT: usize = 64;
     /// Kernel work that others wait for.
     pub const KERNEL: Self = Self(1);
-    /// An ordinary thread at nice 0.
-    pub const NORMAL: Self = Self(34);
+    /// An ordinary thread at nice 0 that has some of its budget left.
+    pub const NORMAL: Self = Self(29);
+    /// Ordinary threads that have used their budget up.
+    pub const SPENT: Self = Self(38);
 
     /// The least urgent of the threads.
     pub const IDLE: Self = Self(61);
@@ -37,9 +43,9 @@ impl Priority {
         Self(Self::REALTIME_FIRST + if above > last { last } else { above } as u8)
     }
 
-    /// The level of a nice value, -20 (most urgent) to 19: two of them share a level.
+    /// The level of a nice value, -20 (most urgent) to 19, while there is budget left: four of them share a level.
     #[must_use]
-    pub const fn ordinary(nice: i8) -> Self {
+    pub const fn fresh(nice: i8) -> Self {
         let nice = if nice < -20 {
             -20
         } else if nice > 19 {
@@ -47,7 +53,7 @@ impl Priority {
         } else {
             nice
         };
-        Self(Self::ORDINARY_FIRST + ((nice + 20) / 2) as u8)
+        Self(Self::ORDINARY_FIRST + ((nice + 20) / 4) as u8)
     }
 
     /// The level of this number, the least urgent one for anything above 63.
@@ -60,17 +66,5 @@ impl Priority {
     #[must_use]
     pub const fn level(self) -> usize {
         self.0 as usize
-    }
-
-    /// The bitmap of this level and all that are more urgent.
-    #[must_use]
-    pub const fn at_least_as_urgent(self) -> u64 {
-        u64::MAX >> (63 - self.0)
-    }
-
-    /// The bitmap of the levels that are more urgent.
-    #[must_use]
-    pub const fn more_urgent(self) -> u64 {
-        (1 << self.0) - 1
     }
 }

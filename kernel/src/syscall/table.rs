@@ -231,6 +231,7 @@ calls! {
     __NR_fadvise64 => crate::file::calls::storage::fadvise64,
     __NR_readahead => crate::file::calls::storage::readahead,
     __NR_fsync => crate::file::calls::storage::fsync,
+    __NR_fdatasync => crate::file::calls::storage::fsync,
     __NR_sync => crate::file::calls::storage::sync,
     __NR_syncfs => crate::file::calls::storage::syncfs,
     __NR_sync_file_range => crate::file::calls::storage::sync_file_range,

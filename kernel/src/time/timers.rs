@@ -8,6 +8,7 @@ use core::task::{Context, Poll, Waker};
 
 use super::now_ns;
 use crate::arch;
+use crate::memory::fallible;
 use crate::sync::SpinLock;
 
 /// Who waits until when; the number tells two waits for the same moment apart.
@@ -35,7 +36,11 @@ impl Future for Sleep {
             return Poll::Ready(());
         }
         let mut timers = TIMERS.lock();
-        timers.insert(self.key, context.waker().clone());
+        if fallible::try_insert(&mut timers, self.key, context.waker().clone()).is_err() {
+            // Without memory for a timer, look again when everyone else has had a turn.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         if timers.first_key_value().is_some_and(|(first, _)| *first == self.key) {
             arch::time::set_timer(self.key.0);
         }

@@ -218,6 +218,7 @@ fn make(parent: &Arc<Thread>, request: &Request, space: Arc<Space>) -> Result<Ar
     let actions = if is_thread { None } else { Some(child_actions(parent, request)?) };
     let float = parent.float.lock().try_clone()?;
     let scheduling = parent.scheduling.lock().for_child();
+    let account = parent.standing.lock().split();
 
     let mut table = table::lock();
     let tid = table.free_number()?;
@@ -235,6 +236,7 @@ fn make(parent: &Arc<Thread>, request: &Request, space: Arc<Space>) -> Result<Ar
         name: parent.name(),
         blocked: parent.blocked(),
         scheduling,
+        account,
         float,
     })?;
     if request.has(linux::CLONE_CHILD_CLEARTID) {

@@ -42,7 +42,10 @@ fn read_strings(space: &Space, address: usize) -> Attempt<Strings> {
     let mut strings = Strings::new();
     let mut string = Vec::new();
     let mut at = address;
-    while address != 0 {
+    if address == 0 {
+        return Ok(strings);
+    }
+    loop {
         let [pointer] = user::read_words(space, at)?;
         if pointer == 0 {
             break;

@@ -124,7 +124,7 @@ enum Timeout {
 }
 
 fn key(space: &Arc<Space>, address: usize, is_private: bool) -> Attempt<FutexKey> {
-    if address % size_of::<u32>() != 0 {
+    if !address.is_multiple_of(size_of::<u32>()) {
         return Err(Errno::EINVAL.into());
     }
     Ok(FutexKey::of(space, address, is_private))

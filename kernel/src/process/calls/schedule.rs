@@ -15,8 +15,10 @@ const REALTIME_MAX: u8 = 99;
 const MASK_BYTES: usize = size_of::<u64>();
 
 /// sched_yield(2).
-pub fn sched_yield(_: &mut Call<'_>) -> Outcome {
-    pending(async {
+pub fn sched_yield(call: &mut Call<'_>) -> Outcome {
+    let thread = call.thread.clone();
+    pending(async move {
+        thread.standing.lock().give_way();
         schedule::yield_now().await;
         Ok(0)
     })
@@ -183,16 +185,12 @@ pub fn sched_setaffinity(call: &mut Call<'_>) -> Outcome {
     let target = named(call, call.int(0))?;
     let old = *target.scheduling.lock();
     apply(call, &target, Parameters { affinity, ..old })?;
-    if Arc::ptr_eq(&target, call.thread) && affinity & 1 << arch::cpu::id() == 0 {
-        // Goes on where it may.
-        return sched_yield(call);
-    }
     Ok(0.into())
 }
 
 /// sched_getaffinity(2).
 pub fn sched_getaffinity(call: &mut Call<'_>) -> Outcome {
-    if call.word(1) < MASK_BYTES || call.word(1) % MASK_BYTES != 0 {
+    if call.word(1) < MASK_BYTES || !call.word(1).is_multiple_of(MASK_BYTES) {
         return Err(Errno::EINVAL.into());
     }
     let affinity = named(call, call.int(0))?.scheduling.lock().affinity & existing_cpus();

@@ -8,6 +8,7 @@ use super::{Work, fault, send, stop};
 use crate::arch::{UserContext, signal as frame};
 use crate::error::{Attempt, Errno, Halt};
 use crate::process::{ExitStatus, Thread};
+use crate::schedule;
 
 /// How a thread goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,11 @@ pub(in crate::process) async fn before_user(
         let work = thread.work();
         if work.contains(Work::DIE) {
             return Next::Exit;
+        }
+        if work.contains(Work::AFFINITY) {
+            thread.remove_work(Work::AFFINITY);
+            let affinity = thread.scheduling.lock().affinity;
+            schedule::move_to(affinity).await;
         }
         if work.contains(Work::STOP) {
             stop::wait(thread).await;

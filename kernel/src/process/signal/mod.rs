@@ -40,6 +40,8 @@ bitflags! {
         const MASK = 16;
         /// Registers were replaced: see `Thread::replace_context`.
         const CONTEXT = 32;
+        /// The CPUs that the thread may use have changed.
+        const AFFINITY = 64;
     }
 }
 

@@ -1,0 +1,121 @@
+//! How long a thread runs, and at which level.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use heddle_fairness::Account;
+
+use super::{Parameters, Policy, Priority};
+use crate::arch::{self, MAX_CPUS};
+
+/// The time slice of `SCHED_RR`, and of an ordinary thread at nice 0.
+pub const SLICE_NS: u64 = heddle_fairness::SLICE_NS;
+
+/// Realtime threads get so much of each window at their levels; what they want beyond that comes behind the ordinary
+/// threads, so that a loop at a realtime priority does not take the machine away.
+const REALTIME_WINDOW_NS: u64 = 1_000_000_000;
+const REALTIME_SHARE_NS: u64 = 950_000_000;
+
+/// What the realtime threads of a CPU have used in the current window.
+struct Window {
+    start_ns: AtomicU64,
+    used_ns: AtomicU64,
+}
+
+static WINDOWS: [Window; MAX_CPUS] =
+    [const { Window { start_ns: AtomicU64::new(0), used_ns: AtomicU64::new(0) } }; MAX_CPUS];
+
+/// Time that realtime threads may still use on this CPU.
+fn realtime_left_ns(now_ns: u64) -> u64 {
+    let window = &WINDOWS[arch::cpu::id()];
+    if now_ns.saturating_sub(window.start_ns.load(Ordering::Relaxed)) >= REALTIME_WINDOW_NS {
+        window.start_ns.store(now_ns, Ordering::Relaxed);
+        window.used_ns.store(0, Ordering::Relaxed);
+    }
+    REALTIME_SHARE_NS.saturating_sub(window.used_ns.load(Ordering::Relaxed))
+}
+
+/// Why a thread's last turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It waits.
+    Waits,
+    /// It gave way and is ready.
+    GaveWay,
+}
+
+/// A thread's standing with the scheduler, from turn to turn.
+#[derive(Debug)]
+pub struct Standing {
+    account: Account,
+    ended_as: Turn,
+    started_ns: u64,
+    ended_ns: u64,
+    /// When the turn is over; `u64::MAX` for never.
+    pub until_ns: u64,
+    /// The level that the thread has now.
+    pub priority: Priority,
+}
+
+impl Standing {
+    /// The standing of a new thread.
+    #[must_use]
+    pub const fn new(parameters: &Parameters, account: Account) -> Self {
+        Self {
+            account,
+            ended_as: Turn::GaveWay,
+            started_ns: 0,
+            ended_ns: 0,
+            until_ns: 0,
+            priority: parameters.priority(account.is_spent()),
+        }
+    }
+
+    /// The account of a child: half of the parent's budget.
+    #[must_use]
+    pub const fn split(&mut self) -> Account {
+        self.account.split()
+    }
+
+    /// A turn starts. Returns the thread's new level if it has changed.
+    pub fn start(&mut self, parameters: &Parameters, now_ns: u64) -> Option<Priority> {
+        if self.ended_as == Turn::Waits {
+            self.account.slept(now_ns.saturating_sub(self.ended_ns), parameters.nice);
+        }
+        self.started_ns = now_ns;
+        self.ended_as = Turn::Waits;
+        self.plan(parameters, now_ns)
+    }
+
+    /// The turn ends, or its slice does. Returns the thread's new level if it has changed.
+    pub fn end(&mut self, parameters: &Parameters, now_ns: u64) -> Option<Priority> {
+        let ran_ns = now_ns.saturating_sub(self.started_ns);
+        if parameters.policy.is_realtime() {
+            WINDOWS[arch::cpu::id()].used_ns.fetch_add(ran_ns, Ordering::Relaxed);
+        } else {
+            self.account.ran(ran_ns, parameters.nice);
+        }
+        (self.started_ns, self.ended_ns) = (now_ns, now_ns);
+        self.plan(parameters, now_ns)
+    }
+
+    /// The thread gives way though it has more to do.
+    pub const fn give_way(&mut self) {
+        self.ended_as = Turn::GaveWay;
+    }
+
+    fn plan(&mut self, parameters: &Parameters, now_ns: u64) -> Option<Priority> {
+        let (until_ns, priority) = if parameters.policy.is_realtime() {
+            let left_ns = realtime_left_ns(now_ns);
+            let slice_ns = if parameters.policy == Policy::Fifo { u64::MAX } else { SLICE_NS };
+            match left_ns {
+                0 => (now_ns + SLICE_NS, Priority::SPENT),
+                left_ns => (now_ns.saturating_add(left_ns.min(slice_ns)), parameters.priority(false)),
+            }
+        } else {
+            (now_ns + self.account.budget_ns(), parameters.priority(self.account.is_spent()))
+        };
+        self.until_ns = until_ns;
+        let before = core::mem::replace(&mut self.priority, priority);
+        (before != priority).then_some(priority)
+    }
+}
