@@ -9,11 +9,14 @@ use heddle_signal::{Information, Signal};
 use super::Port;
 use crate::file::terminal::console;
 use crate::process::signal::send_to_group;
-use crate::schedule;
 use crate::sync::{Events, SpinLock, WaitQueue, until};
+use crate::time;
 
 /// A total that the host has not announced.
 const UNKNOWN: u64 = u64::MAX;
+
+/// How long a wait that there is no memory for sleeps before it looks again.
+const NO_MEMORY_NS: u64 = 1_000_000;
 
 /// What the host has said so far.
 pub struct Host {
@@ -149,9 +152,9 @@ pub async fn send(port: &Port, message: &Small) {
     }
 }
 
-/// Waits until `condition` holds; without memory to wait, looks again when everyone else has had a turn.
+/// Waits until `condition` holds; without memory to wait, looks again now and then.
 pub async fn wait(queue: &WaitQueue, mut condition: impl FnMut() -> bool) {
     while until(queue, &mut condition).await.is_err() {
-        schedule::yield_now().await;
+        time::sleep_until(time::now_ns() + NO_MEMORY_NS).await;
     }
 }

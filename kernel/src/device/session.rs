@@ -43,7 +43,8 @@ pub async fn run(console: &'static Console) {
         start.is_some()
     })
     .await;
-    let ending = match start_program(console, &start.unwrap_or_default()).await {
+    let started = start_program(console, start.unwrap_or_default()).await;
+    let ending = match started {
         Ok(process) => match process.wait_for_end().await {
             ExitStatus::Exited(code) => Ending::Exited(code.into()),
             ExitStatus::Signaled { signal, .. } => Ending::Signaled(signal.number() as u32),
@@ -53,8 +54,8 @@ pub async fn run(console: &'static Console) {
     finish(console, ending).await;
 }
 
-async fn start_program(console: &'static Console, payload: &[u8]) -> Result<Arc<Process>, Errno> {
-    let start = Start::parse(payload).ok_or(Errno::EINVAL)?;
+async fn start_program(console: &'static Console, payload: Vec<u8>) -> Result<Arc<Process>, Errno> {
+    let start = Start::parse(&payload).ok_or(Errno::EINVAL)?;
     let directories = directories(start.directory)?;
     let terminal = open_terminal(console, &start)?;
     let program = Program {
@@ -65,6 +66,7 @@ async fn start_program(console: &'static Console, payload: &[u8]) -> Result<Arc<
         directories,
         terminal: terminal.map(|terminal| -> Arc<dyn process::Terminal> { terminal }),
     };
+    drop(payload);
     let process = process::start(program).await?;
     HOST.group.store(process.group().id, Ordering::Release);
     let mut started = Small::new();

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 
 use super::{Process, table};
+use crate::error::Errno;
 use crate::sync::SpinLock;
 
 /// What a session needs of its controlling terminal.
@@ -23,8 +24,11 @@ pub trait Terminal: Send + Sync {
     /// the leader's end hang up.
     fn release(&self, hang_up: bool);
 
-    /// A new open file description of the terminal, for `/dev/tty`.
-    fn open(self: Arc<Self>) -> Arc<dyn crate::file::File>;
+    /// Opens the terminal once more, for `/dev/tty`.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn open(self: Arc<Self>) -> Result<Arc<dyn crate::file::File>, Errno>;
 }
 
 /// A session, setsid(2). Its number stays taken as long as one of its groups exists.

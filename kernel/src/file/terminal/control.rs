@@ -106,6 +106,7 @@ pub(super) fn ioctl(
             let exclusive = terminal.state.lock().exclusive;
             store(call, argument, &u32::from(exclusive).to_le_bytes())
         }
+        ioctl::TIOCGDEV => store(call, argument, &(terminal.device as u32).to_le_bytes()),
         ioctl::TIOCGETD => store(call, argument, &[0; 4]),
         // Pushing input would let one program type into another.
         ioctl::TIOCSTI => Err(Errno::EIO.into()),

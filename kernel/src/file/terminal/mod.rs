@@ -66,7 +66,7 @@ pub fn register() -> Result<(), Errno> {
 /// `/dev/tty`: the controlling terminal of whoever opens it.
 fn open_controlling(opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
     let session = opening.thread.ok_or(Errno::ENXIO)?.process.session();
-    Ok(session.terminal().ok_or(Errno::ENXIO)?.open())
+    session.terminal().ok_or(Errno::ENXIO)?.open()
 }
 
 /// Opens a terminal on its program's side, with the flags of open(2). It becomes the controlling terminal of a session

@@ -13,12 +13,14 @@ use crate::file::{File, IoBuffer, Kind, Metadata, OpenFile};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::schedule::{self, Priority};
-use crate::sync::{Events, Watch};
+use crate::sync::{Events, SpinGuard, Watch};
 use crate::syscall::Call;
 use crate::time;
 
 /// Bytes that are copied at a time from a program.
 const PIECE_BYTES: usize = 256;
+/// The most that one attempt prints: a longer write lets others run in between.
+const ATTEMPT_BYTES: usize = 4096;
 /// The unit of `VTIME`.
 const DECISECOND_NS: u64 = 100_000_000;
 
@@ -39,25 +41,23 @@ impl TerminalFile {
         if state.locked || state.line_closed {
             return Err(Errno::EIO);
         }
-        let file = Self { terminal: terminal.clone(), hang_ups: state.hang_ups };
-        drop(state);
-        let file = fallible::try_arc(file)?;
-        file.count();
-        Ok(file)
+        Ok(fallible::try_arc(Self::count(terminal.clone(), state))?)
     }
 
     /// Opens the controlling terminal, whatever its state.
-    pub(super) fn reopen(terminal: Arc<Terminal>) -> Arc<dyn File> {
-        let hang_ups = terminal.state.lock().hang_ups;
-        let file = Arc::new(Self { terminal, hang_ups });
-        file.count();
-        file
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn reopen(terminal: Arc<Terminal>) -> Result<Arc<dyn File>, Errno> {
+        let state = terminal.state.lock();
+        Ok(fallible::try_arc(Self::count(terminal.clone(), state))?)
     }
 
-    fn count(&self) {
-        let mut state = self.terminal.state.lock();
+    /// Counts a new file while the terminal is locked, so that a hang-up comes before or after it.
+    fn count(terminal: Arc<Terminal>, mut state: SpinGuard<'_, State>) -> Self {
         state.open_files += 1;
         state.was_open = true;
+        Self { terminal, hang_ups: state.hang_ups }
     }
 
     pub(super) fn is_hung_up(&self, state: &State) -> bool {
@@ -161,7 +161,8 @@ impl File for TerminalFile {
         }
         let State { discipline, output, .. } = &mut *state;
         discipline.flush_echo(output);
-        while result.is_ok() && buffer.remaining() > 0 && !discipline.is_stopped() {
+        let goes_on = |buffer: &IoBuffer<'_>| buffer.remaining() > 0 && buffer.done() - start < ATTEMPT_BYTES;
+        while result.is_ok() && goes_on(buffer) && !discipline.is_stopped() {
             let mut piece = [0; PIECE_BYTES];
             let length = output.program_room().min(PIECE_BYTES);
             let before = buffer.done();

@@ -22,6 +22,8 @@ use crate::syscall::Call;
 pub(super) const LIMIT: usize = 4096;
 /// Bytes that are copied at a time from the master's program.
 const PIECE_BYTES: usize = 256;
+/// The most that one attempt types: each byte goes through the line editor, so a longer write lets others run in between.
+const ATTEMPT_BYTES: usize = 1024;
 /// Permissions of a new pseudoterminal: its owner, and the group of terminals may write.
 const PERMISSIONS: u32 = 0o620;
 
@@ -120,7 +122,8 @@ impl File for Master {
     fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
         let start = buffer.done();
         let mut result = Ok(());
-        while result.is_ok() && buffer.remaining() > 0 && self.terminal.accepts_input() {
+        let goes_on = |buffer: &IoBuffer<'_>| buffer.remaining() > 0 && buffer.done() - start < ATTEMPT_BYTES;
+        while result.is_ok() && goes_on(buffer) && self.terminal.accepts_input() {
             let mut piece = [0; PIECE_BYTES];
             let before = buffer.done();
             result = buffer.copy_in(&mut piece).map(drop);

@@ -376,7 +376,7 @@ impl process::Terminal for Terminal {
         send(foreground, Signal::CONT);
     }
 
-    fn open(self: Arc<Self>) -> Arc<dyn File> {
+    fn open(self: Arc<Self>) -> Result<Arc<dyn File>, Errno> {
         TerminalFile::reopen(self)
     }
 }
