@@ -114,7 +114,22 @@ pub fn counters(_: &Subject, text: &mut Text) -> Shown {
     for (name, value) in counters::all() {
         text.line(format_args!("{name} {value}\n"))?;
     }
+    Ok(())
+}
+
+/// Page frames: those that are free, caches of frames included, and all that programs and the kernel share.
+pub fn frames(_: &Subject, text: &mut Text) -> Shown {
     text.line(format_args!("free_frames {}\ntotal_frames {}\n", frame::free_frames(), frame::total_frames()))
+}
+
+pub fn nothing(_: &Subject, _: &mut Text) -> Shown {
+    Ok(())
+}
+
+/// Gives back what is only kept to be quick, so that tests can count frames.
+pub fn drain(_: &Subject, _: &[u8]) -> Shown {
+    crate::memory::pressure::reclaim();
+    Ok(())
 }
 
 pub fn file_limit(_: &Subject, text: &mut Text) -> Shown {

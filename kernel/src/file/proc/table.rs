@@ -47,7 +47,11 @@ static ROOT_ITEMS: &[Item] = &[
     directory(b"sys", What::Directory(SYS_ITEMS)),
 ];
 
-static HEDDLE_ITEMS: &[Item] = &[text(b"counters", system::counters)];
+static HEDDLE_ITEMS: &[Item] = &[
+    text(b"counters", system::counters),
+    Item { name: b"drain", permissions: 0o200, what: What::Writable(system::nothing, system::drain) },
+    text(b"memory", system::frames),
+];
 
 static SYS_ITEMS: &[Item] = &[
     directory(b"fs", What::Directory(SYS_FS_ITEMS)),
