@@ -67,6 +67,7 @@ fn leave(thread: &Arc<Thread>) -> bool {
 /// Makes the process a zombie, or lets it disappear if nobody wants its status.
 fn end_process(process: &Arc<Process>) {
     super::timers::process_ended(process);
+    process.child_events.clear();
     let session = process.session();
     if session.id == process.pid
         && let Some(terminal) = session.set_terminal(None)

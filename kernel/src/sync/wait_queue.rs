@@ -112,6 +112,13 @@ impl WaitQueue {
         Ok(())
     }
 
+    /// Forgets every watch. For an owner at its end whose own waits are among them: the entries refer to the watcher, and
+    /// it to the owner.
+    pub fn clear(&self) {
+        let entries = core::mem::take(&mut *self.entries.lock());
+        drop(entries);
+    }
+
     /// Notifies every watch that asked for one of `events`.
     pub fn wake(&self, events: Events) {
         self.entries.lock().retain(|entry| {
