@@ -10,7 +10,7 @@ use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 use core::slice;
 
-use crate::epoch::{Context, Header, OutOfMemory};
+use crate::epoch::{Context, Header, OutOfMemory, Pin};
 use crate::node::{Node, follow};
 use crate::span::{Span, reaches};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering};
@@ -219,32 +219,38 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
     }
 
     /// All nodes, in the order of their arrival.
-    pub(crate) fn nodes(self) -> impl Iterator<Item = &'g Node<T, P>> {
+    pub(crate) fn nodes(self, pin: &'g Pin) -> impl Iterator<Item = &'g Node<T, P>> {
         // SAFETY: a node in a chunk is not reused while the chunk's readers are pinned.
-        self.pointers().map(|node| unsafe { follow(node, PhantomData) })
+        self.pointers(pin).map(|node| unsafe { follow(node, PhantomData) })
     }
 
     /// The pointers to all nodes, in the order of their arrival.
-    pub(crate) fn pointers(self) -> impl Iterator<Item = *mut Node<T, P>> {
+    pub(crate) fn pointers(self, pin: &'g Pin) -> impl Iterator<Item = *mut Node<T, P>> {
         let carried = self.entries().iter().map(|entry| entry.node);
         let tail = self
             .slots()
             .iter()
-            .map(|slot| slot.load(Ordering::Acquire))
+            .map(|slot| pin.read(slot))
             .take_while(|node| !node.is_null() && *node != seal());
         carried.chain(tail)
     }
 
-    /// Tries to put `node`, the caller's own and not published, behind everything that is there.
+    /// Tries to put `new`, the caller's own and not published, behind everything that is there. Its range and mode
+    /// are passed along because they were written a moment ago: reading them back would stall.
     #[inline]
-    pub(crate) fn append(self, new: NonNull<Node<T, P>>, queue: bool) -> Append {
+    pub(crate) fn append(
+        self,
+        pin: &Pin,
+        new: NonNull<Node<T, P>>,
+        span: &Span<T>,
+        shared: bool,
+        queue: bool,
+    ) -> Append {
         // SAFETY: the caller owns the node.
         let node: &Node<T, P> = unsafe { follow(new.as_ptr(), PhantomData) };
-        let span = node.span;
-        let shared = node.is_shared();
         let mut blocked = false;
         for entry in self.entries() {
-            if entry.span.overlaps(&span) {
+            if entry.span.overlaps(span) {
                 // SAFETY: as in `nodes`.
                 let other: &Node<T, P> = unsafe { follow(entry.node, PhantomData) };
                 blocked |= other.blocks(shared);
@@ -254,13 +260,13 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             return Append::Refused;
         }
         for slot in self.slots() {
-            let mut found = slot.load(Ordering::Acquire);
+            let mut found = pin.read(slot);
             if found.is_null() {
                 node.arrive(blocked);
-                // Release: the node's range and state. Acquire on failure: the range of the one that came first.
-                match slot.compare_exchange(found, new.as_ptr(), Ordering::Release, Ordering::Acquire) {
+                // Release: the node's range and state.
+                match slot.compare_exchange(found, new.as_ptr(), Ordering::Release, Ordering::Relaxed) {
                     Ok(_) => return Append::Done { blocked },
-                    Err(first) => found = first,
+                    Err(_) => found = pin.read(slot),
                 }
                 self.get().header.state.fetch_add(1, Ordering::Relaxed);
             }
@@ -269,7 +275,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             }
             // SAFETY: as in `nodes`.
             let other = unsafe { follow(found, PhantomData) };
-            if other.span.overlaps(&span) && other.blocks(shared) {
+            if other.span.overlaps(span) && other.blocks(shared) {
                 if !queue {
                     return Append::Refused;
                 }

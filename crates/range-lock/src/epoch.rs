@@ -1,12 +1,14 @@
-//! Epoch-based reclamation with recycled blocks.
+//! Interval-based reclamation (Wen et al., PPoPP 2018) with recycled blocks.
 //!
-//! A reader pins its [`Participant`] for the length of a search; what it can reach while pinned is not reused.
-//! A block that was unlinked waits in the unlinking participant's limbo until every reader that might have seen
-//! it is gone, and then becomes that participant's next allocation. Nothing on the retiring side allocates: limbo
-//! and free lists are linked through the blocks themselves.
+//! A global epoch counts on. Every block carries the epoch it was allocated in; a reader announces, in its
+//! [`Participant`], the epochs it has been reading in, and a retired block is reused once no reader's interval meets
+//! its lifetime. Under plain epochs one reader that is preempted in mid-search keeps back everything retired since;
+//! here it keeps back only what was there when it began. Nothing on the retiring side allocates: limbo and free
+//! lists are linked through the blocks themselves.
 //!
 //! `crossbeam-epoch` was not taken because registering, deferring and sealing a bag of it allocate without a way
-//! to report failure, and because it returns memory to the allocator instead of to the next acquisition.
+//! to report failure, because it returns memory to the allocator instead of to the next acquisition, and because of
+//! the preempted reader.
 #![allow(unsafe_code)] // Raw blocks are linked, recycled and handed out here; every other module goes through this.
 
 mod block;
@@ -21,7 +23,7 @@ use core::ptr::{self, NonNull};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering, const_fn, fence};
 
 pub(crate) use block::Header;
-use local::Local;
+use local::{Local, Readers};
 #[cfg(feature = "std")]
 pub use thread::{ThreadEpoch, ThreadSlot};
 
@@ -61,8 +63,10 @@ pub struct Domain {
 /// One context's part in a [`Domain`]: whether it is reading, its limbo and its free blocks.
 #[repr(align(128))] // Two lines: neighbours prefetch in pairs, and every pin writes here.
 pub struct Participant {
-    /// 0, or the epoch this participant reads in, times two, plus one.
-    state: AtomicUsize,
+    /// The epoch this participant began to read in; 0 while it does not read.
+    since: AtomicUsize,
+    /// The last epoch it has read in; means something while it reads.
+    until: AtomicUsize,
     claimed: AtomicUsize,
     next: AtomicPtr<Participant>,
     /// Bytes taken from and given back to the allocator; written by the claimant only.
@@ -82,7 +86,8 @@ impl Participant {
         /// An idle participant, for [`Domain::attach`].
         pub fn new() -> Self {
             Self {
-                state: AtomicUsize::new(0),
+                since: AtomicUsize::new(0),
+                until: AtomicUsize::new(0),
                 claimed: AtomicUsize::new(0),
                 next: AtomicPtr::new(ptr::null_mut()),
                 taken_bytes: AtomicUsize::new(0),
@@ -113,7 +118,7 @@ impl Domain {
         /// A domain without participants.
         pub fn new() -> Self {
             Self {
-                epoch: AtomicUsize::new(4),
+                epoch: AtomicUsize::new(1),
                 participants: AtomicPtr::new(ptr::null_mut()),
                 count: AtomicUsize::new(1),
                 reserve: Participant::new(),
@@ -215,23 +220,21 @@ impl Domain {
         })
     }
 
-    /// Moves the global epoch on if every pinned participant has seen it. Returns the epoch now.
-    fn advance(&'static self) -> usize {
-        let epoch = self.epoch.load(Ordering::Relaxed);
-        // Against the fence in `pin`: either this scan sees the pin, or the pin sees an epoch at least this new.
+    /// Moves the epoch on. Returns the one it was in, and the intervals that readers were reading in since: what
+    /// the caller had unlinked before and allocated outside of all of them is out of reach.
+    fn advance(&'static self) -> (usize, Readers) {
+        // Against the one in `announce`: either the scan below sees a reader, or the reader sees what is unlinked.
         fence(Ordering::SeqCst);
+        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel);
+        let mut readers = Readers::none();
         for participant in self.iter().chain([&self.reserve]) {
-            let state = participant.state.load(Ordering::Relaxed);
-            if state != 0 && state >> 1 != epoch {
-                return epoch;
+            // Acquire: its earlier reads happen before the reuse that this interval allows.
+            let since = participant.since.load(Ordering::Acquire);
+            if since != 0 {
+                readers.add(since, participant.until.load(Ordering::Acquire));
             }
         }
-        // The unpins read above happen before whatever is reused because of the new epoch.
-        fence(Ordering::Acquire);
-        match self.epoch.compare_exchange(epoch, epoch + 1, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => epoch + 1,
-            Err(now) => now,
-        }
+        (epoch, readers)
     }
 }
 
@@ -265,16 +268,9 @@ impl Context {
         // SAFETY: this context alone uses the participant, and the reference ends with this statement.
         let outermost = unsafe { (*self.participant.local.get()).enter() };
         if outermost {
-            let mut epoch = self.domain.epoch.load(Ordering::Relaxed);
-            loop {
-                announce(&self.participant.state, epoch << 1 | 1);
-                // Equal after the fence: no epoch beyond the next one is reached while this pin stands.
-                let now = self.domain.epoch.load(Ordering::Relaxed);
-                if now == epoch {
-                    break;
-                }
-                epoch = now;
-            }
+            let epoch = self.domain.epoch.load(Ordering::Relaxed);
+            self.participant.until.store(epoch, Ordering::Relaxed);
+            announce(&self.participant.since, epoch);
         }
         Pin { context: *self }
     }
@@ -282,24 +278,25 @@ impl Context {
     /// A block of at least `size` bytes, aligned to 64, its header written.
     #[inline]
     pub(crate) fn alloc(&self, size: usize) -> Result<NonNull<Header>, OutOfMemory> {
+        let birth = self.domain.epoch.load(Ordering::Relaxed);
         // SAFETY: as in `pin`.
-        if let Some(block) = unsafe { (*self.participant.local.get()).take(size) } {
+        if let Some(block) = unsafe { (*self.participant.local.get()).take(size, birth) } {
             return Ok(block);
         }
-        self.alloc_slow(size)
+        self.alloc_slow(size, birth)
     }
 
     #[cold]
-    fn alloc_slow(&self, size: usize) -> Result<NonNull<Header>, OutOfMemory> {
+    fn alloc_slow(&self, size: usize, birth: usize) -> Result<NonNull<Header>, OutOfMemory> {
         // SAFETY: as in `pin`.
         if unsafe { (*self.participant.local.get()).worth_collecting() } {
             self.collect();
             // SAFETY: as in `pin`.
-            if let Some(block) = unsafe { (*self.participant.local.get()).take(size) } {
+            if let Some(block) = unsafe { (*self.participant.local.get()).take(size, birth) } {
                 return Ok(block);
             }
         }
-        let block = block::allocate(size).ok_or(OutOfMemory)?;
+        let block = block::allocate(size, birth).ok_or(OutOfMemory)?;
         count(&self.participant.taken_bytes, block::size_of(block));
         Ok(block)
     }
@@ -316,13 +313,18 @@ impl Context {
         }
     }
 
-    /// Moves the epoch on if it can, and makes free what its limbo no longer needs to keep.
+    /// Moves the epoch on, and makes free what its limbo no longer needs to keep.
     #[cold]
     pub(crate) fn collect(&self) {
-        let epoch = self.domain.advance();
+        let (epoch, readers) = self.domain.advance();
         // SAFETY: as in `pin`.
-        while let Some(surplus) = unsafe { (*self.participant.local.get()).reclaim(epoch) } {
-            self.give(surplus);
+        unsafe { (*self.participant.local.get()).settle(epoch) };
+        // SAFETY: as in `pin`.
+        let mut surplus = unsafe { (*self.participant.local.get()).reclaim(&readers) };
+        while let Some(block) = NonNull::new(surplus) {
+            // SAFETY: the list is this context's now.
+            surplus = unsafe { block::link(block) };
+            self.give(block);
         }
     }
 
@@ -340,9 +342,11 @@ impl Context {
         unsafe { block::deallocate(block) }
     }
 
-    /// How many retired blocks make looking for a new epoch worth its scan of all participants.
+    /// How many retired blocks make it worth to scan all participants, and again what was kept back before.
     fn patience(&self) -> usize {
-        if cfg!(heddle_loom) { 1 } else { 16 + 2 * self.domain.count.load(Ordering::Relaxed) }
+        // SAFETY: as in `pin`.
+        let kept_back = unsafe { (*self.participant.local.get()).kept_back() };
+        if cfg!(heddle_loom) { 1 } else { 16 + 2 * self.domain.count.load(Ordering::Relaxed) + kept_back / 2 }
     }
 }
 
@@ -351,7 +355,7 @@ fn count(counter: &AtomicUsize, bytes: usize) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
 }
 
-/// Publishes a pin and orders it before every read that follows.
+/// Announces an epoch to read in, before every read that follows.
 #[inline]
 fn announce(state: &AtomicUsize, value: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri), not(heddle_loom)))]
@@ -362,7 +366,8 @@ fn announce(state: &AtomicUsize, value: usize) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri), not(heddle_loom))))]
     {
-        state.store(value, Ordering::Relaxed);
+        // Release: what was read under an earlier announcement.
+        state.store(value, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 }
@@ -385,17 +390,25 @@ impl Pin {
     /// The block came from `alloc` in this domain, can no longer be reached by a pin taken from now on, and is
     /// retired once.
     pub(crate) unsafe fn retire(&self, block: NonNull<Header>) {
-        let participant = self.context.participant;
-        // The participant's own word: the epoch that was verified when the outermost pin was taken.
-        let epoch = participant.state.load(Ordering::Relaxed) >> 1;
-        // SAFETY: as in `Context::pin`.
-        while let Some(surplus) = unsafe { (*participant.local.get()).surplus_before(epoch) } {
-            self.context.give(surplus);
-        }
         // SAFETY: as in `Context::pin`; the caller unlinked the block.
-        let waiting = unsafe { (*participant.local.get()).bury(block, epoch) };
+        let waiting = unsafe { (*self.context.participant.local.get()).bury(block) };
         if waiting >= self.context.patience() {
             self.context.collect();
+        }
+    }
+
+    /// Reads a pointer such that what it points to stays in place: the read is repeated until it happened in an
+    /// epoch that this pin has announced.
+    #[inline(always)]
+    pub(crate) fn read<V>(&self, place: &AtomicPtr<V>) -> *mut V {
+        loop {
+            // Acquire: what it points to, and with it that the epoch below is no older than that.
+            let pointer = place.load(Ordering::Acquire);
+            let epoch = self.context.domain.epoch.load(Ordering::Relaxed);
+            if self.context.participant.until.load(Ordering::Relaxed) == epoch {
+                return pointer;
+            }
+            announce(&self.context.participant.until, epoch);
         }
     }
 }
@@ -406,7 +419,7 @@ impl Drop for Pin {
         let participant = self.context.participant;
         // SAFETY: as in `Context::pin`.
         if unsafe { (*participant.local.get()).leave() } {
-            participant.state.store(0, Ordering::Release);
+            participant.since.store(0, Ordering::Release);
         }
     }
 }

@@ -78,7 +78,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
 
     /// Builds the index anew, merges idle empty buckets on the way, and retires the buckets only the old one named.
     pub(crate) fn rebuild_index(&self, pin: &Pin) -> Result<(), OutOfMemory> {
-        let old = self.index.load(Ordering::Acquire);
+        let old = pin.read(&self.index);
         // Acquire: these were unlinked before, so the walk below cannot come by them.
         let graves = self.graveyard.swap(ptr::null_mut(), Ordering::AcqRel);
         let built = self.build_index(pin);
@@ -130,7 +130,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         let mut cell = &self.head;
         while len < room {
             // SAFETY: read under `pin`.
-            let Some(chunk) = (unsafe { chunk_of::<T, P>(cell.load(Ordering::Acquire)) }) else { break };
+            let Some(chunk) = (unsafe { chunk_of::<T, P>(pin.read(cell)) }) else { break };
             let Some(next) = NonNull::new(chunk.next()) else { break };
             // SAFETY: read under `pin`; the index is ours and has `room` places.
             unsafe {
@@ -150,7 +150,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     fn sweep(&self, pin: &Pin, mut stays: impl FnMut(&Bucket<T, P>)) -> Result<(), OutOfMemory> {
         let mut cell: &AtomicPtr<Header> = &self.head;
         loop {
-            let word = cell.load(Ordering::Acquire);
+            let word = pin.read(cell);
             // SAFETY: read under `pin`.
             let Some(chunk) = (unsafe { chunk_of::<T, P>(word) }) else { return Ok(()) };
             if chunk.next().is_null() {
@@ -158,12 +158,12 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
             }
             // SAFETY: read under `pin`.
             let next = unsafe { Bucket::follow(chunk.next()) };
-            let inside = next.word.load(Ordering::Acquire);
+            let inside = pin.read(&next.word);
             // SAFETY: read under `pin`.
             let idle = unsafe { chunk_of::<T, P>(inside) }
-                .is_some_and(|chunk| chunk.sweep() && !chunk.nodes().any(Node::is_live));
+                .is_some_and(|chunk| chunk.sweep() && !chunk.nodes(pin).any(Node::is_live));
             if idle {
-                kill(next);
+                kill(pin, next);
             }
             if (idle || is_dead(inside)) && !is_dead(word) {
                 self.unlink(pin, cell, chunk, chunk.next())?;

@@ -71,8 +71,9 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
         }
         E::with(|context| {
             let mut outcome = Ok(());
-            self.table().walk(&context.pin(), &span, true, |chunk| {
-                let mut overlapping = chunk.nodes().filter(|node| node.span.overlaps(&span));
+            let pin = context.pin();
+            self.table().walk(&pin, &span, true, |chunk| {
+                let mut overlapping = chunk.nodes(&pin).filter(|node| node.span.overlaps(&span));
                 outcome = overlapping.by_ref().filter_map(Holder::of).try_for_each(&mut visit);
                 outcome.is_ok()
             })?;

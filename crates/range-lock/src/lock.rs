@@ -151,10 +151,10 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
         }
         E::with(|context| {
             let node = Node::create(&context, span, payload, shared)?;
-            if self.table.insert_alone(node) {
+            if self.table.insert_alone(node, shared) {
                 return Ok((node, true));
             }
-            self.publish(context, node, queue)
+            self.publish(context, node, &span, shared, queue)
         })?
     }
 
@@ -163,9 +163,11 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
         &self,
         context: Context,
         node: NonNull<Node<T, P>>,
+        span: &Span<T>,
+        shared: bool,
         queue: bool,
     ) -> Result<(NonNull<Node<T, P>>, bool), LockError> {
-        let arrival = self.table.insert(&context.pin(), node, queue);
+        let arrival = self.table.insert(&context.pin(), node, span, shared, queue);
         match arrival {
             Ok(Arrival::Held) => Ok((node, true)),
             Ok(Arrival::Queued) => Ok((node, false)),
@@ -303,7 +305,8 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
             E::with_any(|context| {
                 let pin = context.pin();
                 let walked = self.table.walk(&pin, span, false, |chunk| {
-                    for node in chunk.nodes().filter(|node| node.state(Ordering::Relaxed) & WAITING != 0) {
+                    for node in chunk.nodes(&pin).filter(|node| node.state(Ordering::Relaxed) & WAITING != 0)
+                    {
                         let wait = NonNull::new(node.wait.load(Ordering::Acquire));
                         // SAFETY: retired with the node only, which was read under the pin.
                         let Some(wait) = wait.map(|wait| unsafe { &*wait.as_ptr() }) else { continue };

@@ -31,7 +31,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         chunk: ChunkRef<'_, T, P>,
         extra: Extra<T, P>,
     ) -> Result<bool, OutOfMemory> {
-        let live = chunk.nodes().filter(|node| node.is_live()).count();
+        let live = chunk.nodes(pin).filter(|node| node.is_live()).count();
         let colliding = chunk.collisions() >= COLLIDING;
         if let (0, false, Some((node, false))) = (live, colliding, extra)
             && chunk.cool() == 0
@@ -46,7 +46,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         }
         let spread = colliding && self.buckets.load(Ordering::Relaxed) < SPREAD;
         if (live >= FULL || spread)
-            && let Some(cut) = choose_cut(chunk, extra, spread)
+            && let Some(cut) = choose_cut(pin, chunk, extra, spread)
         {
             return self.cut_in_two(pin, place, chunk, extra, cut);
         }
@@ -57,7 +57,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         // SAFETY: `new` is not published and has room for the live nodes, which only become fewer, and one more.
         unsafe {
             new.remember(cool, quiet % QUIET);
-            fill(new, chunk, |_| true, live);
+            fill(pin, new, chunk, |_| true, live);
             push_extra(new, extra);
         }
         if !exchange(place.cell, place.word, new.header().as_ptr()) {
@@ -102,8 +102,8 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     ) -> Result<bool, OutOfMemory> {
         let context = pin.context();
         let is_left = |start: Option<T>| below(start, Some(cut));
-        let left_live = chunk.nodes().filter(|node| node.is_live() && is_left(node.span.start)).count();
-        let right_live = chunk.nodes().filter(|node| node.is_live() && !is_left(node.span.start)).count();
+        let left_live = chunk.nodes(pin).filter(|node| node.is_live() && is_left(node.span.start)).count();
+        let right_live = chunk.nodes(pin).filter(|node| node.is_live() && !is_left(node.span.start)).count();
         let upper = ChunkRef::create(&context, chunk.hi(), chunk.next(), right_live + 1)?;
         let mut unpublished = Unpublished { context, blocks: [Some(upper.header()), None, None] };
         let bucket = Bucket::create(&context, cut, upper.header().as_ptr())?;
@@ -113,8 +113,8 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         // SAFETY: neither is published, and both have room for their part of the live nodes and one more.
         unsafe {
             lower.remember(4, 0);
-            fill(lower, chunk, |node| is_left(node.span.start), left_live);
-            fill(upper, chunk, |node| !is_left(node.span.start), right_live);
+            fill(pin, lower, chunk, |node| is_left(node.span.start), left_live);
+            fill(pin, upper, chunk, |node| !is_left(node.span.start), right_live);
             if let Some((node, _)) = extra {
                 push_extra(if is_left((*node.as_ptr()).span.start) { lower } else { upper }, extra);
             }
@@ -148,12 +148,12 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
                 continue;
             };
             chunk.close();
-            let live = chunk.nodes().filter(|node| node.is_live()).count();
+            let live = chunk.nodes(pin).filter(|node| node.is_live()).count();
             let new = ChunkRef::create(&context, chunk.hi(), chunk.next(), live + parts.len())?;
             // SAFETY: `new` is not published, with room for the live nodes and the parts; `parts` are the caller's.
             unsafe {
                 new.remember(4, 0);
-                for (pointer, node) in chunk.pointers().zip(chunk.nodes()) {
+                for (pointer, node) in chunk.pointers(pin).zip(chunk.nodes(pin)) {
                     if pointer == whole.as_ptr() {
                         parts.iter().for_each(|&part| push_extra(new, Some((part, false))));
                     } else if new.entries().len() < live + parts.len() && node.is_live() {
@@ -180,7 +180,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         chunk: ChunkRef<'_, T, P>,
     ) -> Result<(), OutOfMemory> {
         // SAFETY: the caller's range reaches beyond the chunk's upper bound, so there is a next bucket.
-        kill(unsafe { Bucket::follow(chunk.next()) });
+        kill(pin, unsafe { Bucket::follow(chunk.next()) });
         self.merge(pin, cell, chunk, chunk.next())
     }
 
@@ -208,18 +208,18 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     ) -> Result<bool, OutOfMemory> {
         let context = pin.context();
         // SAFETY: read under `pin`.
-        let word = unsafe { Bucket::follow(dead) }.word.load(Ordering::Acquire);
+        let word = pin.read(unsafe { &Bucket::follow(dead).word });
         debug_assert!(is_dead(word));
         // SAFETY: a dead bucket's word holds a chunk.
         let Some(right) = (unsafe { chunk_of::<T, P>(word) }) else { return Ok(false) };
         left.close();
-        let live = [left, right].map(|chunk| chunk.nodes().filter(|node| node.is_live()).count());
+        let live = [left, right].map(|chunk| chunk.nodes(pin).filter(|node| node.is_live()).count());
         let new = ChunkRef::create(&context, right.hi(), right.next(), live[0] + live[1])?;
         // SAFETY: `new` is not published and has room for both.
         unsafe {
             new.remember(4, 0);
-            fill(new, left, |_| true, live[0]);
-            fill(new, right, |_| true, live[1]);
+            fill(pin, new, left, |_| true, live[0]);
+            fill(pin, new, right, |_| true, live[1]);
         }
         if !exchange(cell, left.header().as_ptr(), new.header().as_ptr()) {
             // SAFETY: never published.
@@ -237,8 +237,8 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         // SAFETY: checked by the caller, read under `pin`.
         let next = unsafe { Bucket::follow(chunk.next()) };
         // SAFETY: read under `pin`.
-        let idle = unsafe { chunk_of::<T, P>(next.word.load(Ordering::Acquire)) }
-            .is_some_and(|chunk| chunk.nodes().filter(|node| node.is_live()).count() <= 2);
+        let idle = unsafe { chunk_of::<T, P>(pin.read(&next.word)) }
+            .is_some_and(|chunk| chunk.nodes(pin).filter(|node| node.is_live()).count() <= 2);
         if idle {
             let _ = self.absorb(pin, cell, chunk);
         }
@@ -271,12 +271,13 @@ fn exchange(cell: &AtomicPtr<Header>, old: Word, new: Word) -> bool {
 /// # Safety
 /// `new` is the caller's own, with room for them; `old` is closed.
 unsafe fn fill<'g, T: Ord + Copy, P: Copy>(
+    pin: &'g Pin,
     new: ChunkRef<'_, T, P>,
     old: ChunkRef<'g, T, P>,
     belongs: impl Fn(&Node<T, P>) -> bool,
     room: usize,
 ) {
-    let live = old.pointers().zip(old.nodes()).filter(|(_, node)| node.is_live() && belongs(node));
+    let live = old.pointers(pin).zip(old.nodes(pin)).filter(|(_, node)| node.is_live() && belongs(node));
     for (pointer, node) in live.take(room) {
         // SAFETY: see the contract.
         unsafe { new.push(node.span, pointer) };
@@ -304,7 +305,7 @@ fn retire_left_out<T: Ord + Copy, P: Copy>(
 ) {
     let mut carried = [0usize; 2];
     for chunk in old {
-        'nodes: for node in chunk.pointers() {
+        'nodes: for node in chunk.pointers(pin) {
             for (at, successor) in carried.iter_mut().zip(new) {
                 let is_added = |entry: &Entry<T, P>| added.iter().any(|node| node.as_ptr() == entry.node);
                 while successor.entries().get(*at).is_some_and(is_added) {
@@ -331,6 +332,7 @@ fn retire_left_out<T: Ord + Copy, P: Copy>(
 /// A key that parts the bucket without cutting a live node, as evenly as a few samples allow. With `ghosts`,
 /// released nodes count too: where requests went tells where they collide.
 fn choose_cut<T: Ord + Copy, P: Copy>(
+    pin: &Pin,
     chunk: ChunkRef<'_, T, P>,
     extra: Extra<T, P>,
     ghosts: bool,
@@ -338,13 +340,13 @@ fn choose_cut<T: Ord + Copy, P: Copy>(
     const SAMPLES: usize = 16;
     // SAFETY: the caller of `replace` owns the extra node.
     let extra = extra.map(|(node, _)| unsafe { &*node.as_ptr() });
-    let count = chunk.nodes().count();
+    let count = chunk.nodes(pin).count();
     let step = count.div_ceil(SAMPLES).max(1);
     let mut best = None;
-    for sample in chunk.nodes().step_by(step) {
+    for sample in chunk.nodes(pin).step_by(step) {
         let Some(cut) = sample.span.start else { continue };
         let (mut left, mut right, mut whole) = (0usize, 0usize, true);
-        for node in chunk.nodes().chain(extra) {
+        for node in chunk.nodes(pin).chain(extra) {
             let live = node.is_live();
             if node.span.start.is_some_and(|start| start >= cut) {
                 right += usize::from(live || ghosts);

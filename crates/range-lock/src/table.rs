@@ -135,7 +135,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         'restart: loop {
             let mut cell = self.nearest(pin, start);
             loop {
-                let word = cell.load(Ordering::Acquire);
+                let word = pin.read(cell);
                 if is_dead(word) {
                     continue 'restart;
                 }
@@ -159,8 +159,8 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
 
     /// The word of some bucket at or before `start`, alive when it was looked at.
     #[inline]
-    fn nearest<'g>(&'g self, _pin: &'g Pin, start: Option<T>) -> &'g AtomicPtr<Header> {
-        let index = self.index.load(Ordering::Acquire);
+    fn nearest<'g>(&'g self, pin: &'g Pin, start: Option<T>) -> &'g AtomicPtr<Header> {
+        let index = pin.read(&self.index);
         let (Some(start), Some(index)) = (start, NonNull::new(index)) else { return &self.head };
         // SAFETY: read under the pin.
         let cuts = unsafe { Index::cuts(index) };
@@ -178,13 +178,13 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
 
     /// Takes an empty lock with one exchange and without a pin, if it is empty.
     #[inline]
-    pub(crate) fn insert_alone(&self, node: NonNull<Node<T, P>>) -> bool {
+    pub(crate) fn insert_alone(&self, node: NonNull<Node<T, P>>, shared: bool) -> bool {
         if !self.head.load(Ordering::Relaxed).is_null() {
             return false;
         }
         // SAFETY: the caller owns the node.
         let state = unsafe { &(*node.as_ptr()).header.state };
-        let mode = state.load(Ordering::Relaxed) & SHARED;
+        let mode = if shared { SHARED } else { 0 };
         state.store(mode | LONE, Ordering::Relaxed);
         let word = alone_word(node);
         // Acquire: the release of whoever left the lock empty. Release: the node, for whoever unfolds it.
@@ -205,17 +205,17 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         self.head.compare_exchange(word, ptr::null_mut(), Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
-    /// Publishes `node`, which the caller owns. On [`Arrival::Refused`] and on failure it stays the caller's.
+    /// Publishes `node`, which the caller owns, for `span` in its mode. On [`Arrival::Refused`] and on failure it stays the caller's.
     pub(crate) fn insert(
         &self,
         pin: &Pin,
         node: NonNull<Node<T, P>>,
+        span: &Span<T>,
+        shared: bool,
         queue: bool,
     ) -> Result<Arrival, OutOfMemory> {
-        // SAFETY: the caller owns the node.
-        let (span, shared) = unsafe { ((*node.as_ptr()).span, (*node.as_ptr()).is_shared()) };
         loop {
-            if self.insert_alone(node) {
+            if self.insert_alone(node, shared) {
                 return Ok(Arrival::Held);
             }
             let place = self.locate(pin, span.start)?;
@@ -228,13 +228,13 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
             };
             if !chunk.covers_up_to(span.end) {
                 // Refused without a change to the buckets if it would be refused after one.
-                if !queue && self.conflict(pin, &span, shared)? {
+                if !queue && self.conflict(pin, span, shared)? {
                     return Ok(Arrival::Refused);
                 }
                 self.absorb(pin, place.cell, chunk)?;
                 continue;
             }
-            match chunk.append(node, queue) {
+            match chunk.append(pin, node, span, shared, queue) {
                 Append::Done { blocked: false } => return Ok(Arrival::Held),
                 Append::Done { blocked: true } => return Ok(Arrival::Queued),
                 Append::Refused => return Ok(Arrival::Refused),
@@ -276,7 +276,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     ) -> Result<(), OutOfMemory> {
         let mut cell = self.nearest(pin, span.start);
         loop {
-            let word = cell.load(Ordering::Acquire);
+            let word = pin.read(cell);
             if is_alone(word) && unfold {
                 self.unfold(pin, word)?;
                 continue;
@@ -299,7 +299,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     pub(crate) fn conflict(&self, pin: &Pin, span: &Span<T>, shared: bool) -> Result<bool, OutOfMemory> {
         let mut found = false;
         self.walk(pin, span, true, |chunk| {
-            found = chunk.nodes().any(|node| node.span.overlaps(span) && node.blocks(shared));
+            found = chunk.nodes(pin).any(|node| node.span.overlaps(span) && node.blocks(shared));
             !found
         })?;
         Ok(found)
@@ -319,7 +319,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
             // SAFETY: read under `pin`.
             let Some(chunk) = (unsafe { chunk_of::<T, P>(place.word) }) else { continue };
             let (mut last, mut reached) = (None, false);
-            for other in chunk.nodes() {
+            for other in chunk.nodes(pin) {
                 if ptr::eq(other, mine) {
                     reached = true;
                     break;
@@ -356,6 +356,7 @@ impl<T, P> Table<T, P> {
         T: Ord + Copy,
         P: Copy,
     {
+        let pin = context.pin();
         // SAFETY: every block below is linked once, and no one reads it any more.
         let free = |block: Word| unsafe { NonNull::new(block).map(|block| context.free(block)) };
         let mut word = self.head.swap(ptr::null_mut(), Ordering::Acquire);
@@ -366,7 +367,7 @@ impl<T, P> Table<T, P> {
             }
             // SAFETY: the table is exclusively ours.
             let next = unsafe { chunk_of::<T, P>(word) }.map_or(ptr::null_mut(), |chunk| {
-                for node in chunk.pointers() {
+                for node in chunk.pointers(&pin) {
                     // SAFETY: the node is linked in this chunk alone.
                     free(unsafe { (*node).wait.load(Ordering::Relaxed) }.cast());
                     free(node.cast());
@@ -394,9 +395,9 @@ impl<T, P> Table<T, P> {
 }
 
 /// Marks a bucket dead so that its left neighbour takes over its contents.
-pub(crate) fn kill<T: Ord + Copy, P: Copy>(bucket: &Bucket<T, P>) {
+pub(crate) fn kill<T: Ord + Copy, P: Copy>(pin: &Pin, bucket: &Bucket<T, P>) {
     loop {
-        let word = bucket.word.load(Ordering::Acquire);
+        let word = pin.read(&bucket.word);
         if is_dead(word) {
             return;
         }

@@ -1,19 +1,52 @@
-//! What a participant keeps for itself: free blocks by size, and limbo by epoch.
+//! What a participant keeps for itself: free blocks by size, and limbo.
 
 use core::ptr::{self, NonNull};
 
 use super::block::{self, CLASSES, Header};
 
-/// Free blocks kept of one size; more go back to the allocator.
-const KEPT: u32 = 64;
+/// Bytes of free blocks kept of one size; more go back to the allocator.
+const KEPT_BYTES: usize = 128 << 10;
 
-/// Limbo is sorted by the epoch it was filled in. A block retired by a participant pinned in epoch `e` may be known
-/// to readers pinned in `e + 1` at most (the global epoch is not further while that pin stands), and such readers
-/// hold the global epoch at `e + 2` at most: from `e + 3` on it is free. So four bags tell all ages apart.
+/// Bags of limbo. Each collection settles what was retired since the last one in the bag whose turn it is; what is
+/// still in that bag has outlived as many collections and takes on the new epoch too.
 const BAGS: usize = 4;
-const AGE: usize = 3;
+
+/// Intervals told apart; more are put together into one that covers them.
+const INTERVALS: usize = 32;
+
+/// The intervals that readers read in at the time of a scan.
+pub(super) struct Readers {
+    intervals: [(usize, usize); INTERVALS],
+    count: usize,
+    /// The earliest beginning.
+    since: usize,
+}
+
+impl Readers {
+    pub(super) fn none() -> Self {
+        Self { intervals: [(0, 0); INTERVALS], count: 0, since: usize::MAX }
+    }
+
+    pub(super) fn add(&mut self, since: usize, until: usize) {
+        self.since = self.since.min(since);
+        if self.count < INTERVALS {
+            self.intervals[self.count] = (since, until);
+            self.count += 1;
+        } else {
+            let last = &mut self.intervals[INTERVALS - 1];
+            *last = (last.0.min(since), last.1.max(until));
+        }
+    }
+
+    /// Whether a reader may know a block that lived from `birth` until it was unlinked in `death` or before.
+    fn meet(&self, birth: usize, death: usize) -> bool {
+        self.since <= death
+            && self.intervals[..self.count].iter().any(|&(since, until)| since <= death && birth <= until)
+    }
+}
 
 struct Bag {
+    /// An epoch in which all of its blocks had been unlinked.
     epoch: usize,
     first: *mut Header,
 }
@@ -23,10 +56,14 @@ pub(super) struct Local {
     depth: usize,
     free: [*mut Header; CLASSES],
     kept: [u32; CLASSES],
-    bags: [Bag; BAGS],
-    /// Blocks retired since limbo was last looked through.
+    /// Retired since the last collection, and how many they are.
+    fresh: *mut Header,
     waiting: usize,
-    /// Allocations that found no free block since limbo was last looked through.
+    bags: [Bag; BAGS],
+    turn: usize,
+    /// Blocks that the last collection had to keep back.
+    kept_back: usize,
+    /// Allocations that found no free block since then.
     missed: usize,
 }
 
@@ -36,8 +73,11 @@ impl Local {
             depth: 0,
             free: [ptr::null_mut(); CLASSES],
             kept: [0; CLASSES],
-            bags: [const { Bag { epoch: 0, first: ptr::null_mut() } }; BAGS],
+            fresh: ptr::null_mut(),
             waiting: 0,
+            bags: [const { Bag { epoch: 0, first: ptr::null_mut() } }; BAGS],
+            turn: 0,
+            kept_back: 0,
             missed: 0,
         }
     }
@@ -58,14 +98,14 @@ impl Local {
 
     /// A free block of `size`, its header written anew.
     #[inline]
-    pub(super) fn take(&mut self, size: usize) -> Option<NonNull<Header>> {
+    pub(super) fn take(&mut self, size: usize, birth: usize) -> Option<NonNull<Header>> {
         let (class, rounded) = block::class_of(size)?;
         let block = NonNull::new(self.free[class])?;
         self.kept[class] -= 1;
         // SAFETY: blocks in the free lists are this participant's alone; a class's blocks all have its size.
         unsafe {
             self.free[class] = block::link(block);
-            block::init(block, rounded as u32);
+            block::init(block, rounded as u32, birth);
         }
         Some(block)
     }
@@ -78,8 +118,8 @@ impl Local {
         unsafe {
             (*block.as_ptr()).contents.with_mut(|_| ());
         }
-        let Some((class, _)) = block::class_of(block::size_of(block)) else { return Some(block) };
-        if self.kept[class] >= KEPT {
+        let Some((class, size)) = block::class_of(block::size_of(block)) else { return Some(block) };
+        if self.kept[class] as usize * size >= KEPT_BYTES {
             return Some(block);
         }
         self.kept[class] += 1;
@@ -102,58 +142,63 @@ impl Local {
     /// Whether limbo holds enough for an allocation that found nothing free to look through it.
     pub(super) fn worth_collecting(&mut self) -> bool {
         self.missed += 1;
-        self.missed >= 16 && self.bags.iter().any(|bag| !bag.first.is_null())
+        self.missed >= 16 && self.waiting + self.kept_back > 0 && self.missed * 2 >= self.kept_back
     }
 
-    /// Before something is buried in `epoch`: frees what the bag of that turn still holds from four or more epochs
-    /// ago. Returns surplus; call again until it returns none.
-    pub(super) fn surplus_before(&mut self, epoch: usize) -> Option<NonNull<Header>> {
-        let turn = epoch % BAGS;
-        if self.bags[turn].epoch == epoch {
-            return None;
-        }
-        let surplus = self.empty(turn);
-        if surplus.is_none() {
-            self.bags[turn].epoch = epoch;
-        }
-        surplus
+    /// Blocks that the last collection had to keep back.
+    pub(super) fn kept_back(&self) -> usize {
+        self.kept_back
     }
 
-    /// Puts an unlinked block into limbo; how many wait since the last collection.
-    pub(super) fn bury(&mut self, block: NonNull<Header>, epoch: usize) -> usize {
-        let bag = &mut self.bags[epoch % BAGS];
-        debug_assert_eq!(bag.epoch, epoch);
+    /// Puts an unlinked block into limbo; how many wait for the next collection.
+    pub(super) fn bury(&mut self, block: NonNull<Header>) -> usize {
         // SAFETY: `link` is no one's but the unlinker's once a block is retired; readers never look at it.
-        unsafe { block::set_link(block, bag.first) };
-        bag.first = block.as_ptr();
+        unsafe { block::set_link(block, self.fresh) };
+        self.fresh = block.as_ptr();
         self.waiting += 1;
         self.waiting
     }
 
-    /// Frees the bags that are old enough at global epoch `epoch`. Returns surplus; call again until none.
-    pub(super) fn reclaim(&mut self, epoch: usize) -> Option<NonNull<Header>> {
+    /// Begins a collection: what was retired so far had been unlinked by `epoch`.
+    pub(super) fn settle(&mut self, epoch: usize) {
+        self.turn = (self.turn + 1) % BAGS;
+        let bag = &mut self.bags[self.turn];
+        bag.epoch = epoch;
+        while let Some(block) = NonNull::new(self.fresh) {
+            // SAFETY: blocks in limbo are linked by this participant alone.
+            unsafe {
+                self.fresh = block::link(block);
+                block::set_link(block, bag.first);
+            }
+            bag.first = block.as_ptr();
+        }
         self.waiting = 0;
         self.missed = 0;
-        for turn in 0..BAGS {
-            if !self.bags[turn].first.is_null() && self.bags[turn].epoch + AGE <= epoch {
-                let surplus = self.empty(turn);
-                if surplus.is_some() {
-                    return surplus;
-                }
-            }
-        }
-        None
+        self.kept_back = 0;
     }
 
-    /// Moves a bag's blocks to the free lists until one is surplus.
-    fn empty(&mut self, turn: usize) -> Option<NonNull<Header>> {
-        while let Some(block) = NonNull::new(self.bags[turn].first) {
-            // SAFETY: blocks in limbo are linked by this participant alone, and their readers are gone.
-            self.bags[turn].first = unsafe { block::link(block) };
-            if let Some(surplus) = self.put(block) {
-                return Some(surplus);
+    /// Frees what no reader can know. Returns the surplus, linked, for the allocator.
+    pub(super) fn reclaim(&mut self, readers: &Readers) -> *mut Header {
+        let mut surplus = ptr::null_mut();
+        for turn in 0..BAGS {
+            let epoch = self.bags[turn].epoch;
+            let mut next = core::mem::replace(&mut self.bags[turn].first, ptr::null_mut());
+            while let Some(block) = NonNull::new(next) {
+                // SAFETY: blocks in limbo are linked by this participant alone.
+                next = unsafe { block::link(block) };
+                let list = if readers.meet(block::birth_of(block), epoch) {
+                    self.kept_back += 1;
+                    &mut self.bags[turn].first
+                } else if self.put(block).is_some() {
+                    &mut surplus
+                } else {
+                    continue;
+                };
+                // SAFETY: as above.
+                unsafe { block::set_link(block, *list) };
+                *list = block.as_ptr();
             }
         }
-        None
+        surplus
     }
 }

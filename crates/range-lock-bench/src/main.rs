@@ -1,0 +1,215 @@
+//! `heddle bench ranges`: this project's range lock beside its competitors, all in one run.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use heddle_range_lock_bench::memory::{self, Counting};
+use heddle_range_lock_bench::plan::{self, Effort, Entrant, Row};
+use heddle_range_lock_bench::plot;
+use heddle_range_lock_bench::report::{self, Memory, Report};
+use heddle_range_lock_bench::side::Side;
+use heddle_range_lock_bench::sides;
+use heddle_range_lock_bench::sides::skiplist::SkipList;
+use heddle_range_lock_bench::workload::{self, Kind, Sample};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const USAGE: &str =
+    "usage: heddle-range-lock-bench [--quick | --full] [--filter TEXT] [--json FILE] [--svg DIR]
+  --quick        about a minute (the default)
+  --full         more rounds, longer runs, more rows: about half an hour
+  --filter TEXT  only workloads whose name begins with TEXT
+  --json FILE    write everything as JSON
+  --svg DIR      write plots";
+
+struct Options {
+    effort: Effort,
+    filter: String,
+    json: Option<PathBuf>,
+    svg: Option<PathBuf>,
+}
+
+fn options() -> Result<Options, String> {
+    let quick = Effort { rounds: 3, time: Duration::from_millis(25), full: false };
+    let full = Effort { rounds: 7, time: Duration::from_millis(150), full: true };
+    let mut options = Options { effort: quick, filter: String::new(), json: None, svg: None };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value\n{USAGE}"));
+        match argument.as_str() {
+            "--quick" => options.effort = quick,
+            "--full" => options.effort = full,
+            "--filter" => options.filter = value()?,
+            "--json" => options.json = Some(value()?.into()),
+            "--svg" => options.svg = Some(value()?.into()),
+            _ => return Err(format!("{argument}: unknown\n{USAGE}")),
+        }
+    }
+    Ok(options)
+}
+
+fn main() -> ExitCode {
+    match options().map_err(Into::into).and_then(|options| measure(&options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("heddle-range-lock-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(options: &Options) -> Result<(), Box<dyn Error>> {
+    let (effort, sides) = (options.effort, plan::entrants());
+    let cores = std::thread::available_parallelism()?.get();
+    let mut report = Report { parameters: parameters(effort, cores, &sides), ..Report::default() };
+    for (name, value) in &report.parameters {
+        println!("{name}: {value}");
+    }
+    let wanted = |row: &Row| row.kind.name().starts_with(&options.filter);
+    println!(
+        "\nMillions of lock+unlock pairs a second: median, half the range of the rounds, and heddle's ratio to it.\n\
+         *: more threads than cores, so preempted holders are measured. x: shared requests served as exclusive."
+    );
+    report::print_head(&sides);
+    for row in plan::rows(effort.full).into_iter().filter(wanted) {
+        let samples = plan::measure(row, &sides, effort, false);
+        let figures = report::figures(row, &sides, &samples, cores);
+        report::print_row(&figures);
+        report.figures.extend(figures);
+    }
+    if options.filter.is_empty() {
+        heights(&mut report, effort, cores);
+        latencies(&mut report, &sides, effort);
+        memories(&mut report);
+    }
+    if let Some(file) = &options.json {
+        std::fs::write(file, serde_json::to_string_pretty(&report)?)?;
+    }
+    if let Some(folder) = &options.svg {
+        plot::write(&report, folder)?;
+    }
+    Ok(())
+}
+
+fn parameters(effort: Effort, cores: usize, sides: &[Entrant]) -> Vec<(String, String)> {
+    let mut parameters = vec![
+        ("cores".into(), cores.to_string()),
+        ("rounds".into(), effort.rounds.to_string()),
+        ("time of a run".into(), format!("{} ms", effort.time.as_millis())),
+        ("ranges".into(), format!("{} of {} keys, batches of 16", workload::RANGES, workload::UNIT)),
+    ];
+    parameters.extend(sides.iter().map(|side| (side.name.into(), (side.parameters)())));
+    parameters
+}
+
+/// The paper's height sweep, on its own list.
+fn heights(report: &mut Report, effort: Effort, cores: usize) {
+    fn at<const LEVELS: usize>() -> Entrant {
+        Entrant {
+            name: NAMES[LEVELS],
+            shares: false,
+            parameters: String::new,
+            run: |kind, threads, time, latencies| {
+                workload::run::<Tall<LEVELS>>(kind, threads, time, latencies)
+            },
+        }
+    }
+    println!("\nThe thesis' list by its height (ratio: height 1 over this one)");
+    let sides = [at::<1>(), at::<2>(), at::<4>(), at::<6>(), at::<8>(), at::<10>(), at::<12>(), at::<16>()];
+    report::print_head(&sides);
+    for kind in [Kind::Fine { memset: true }, Kind::Batch { memset: true }, Kind::Held(1_000)] {
+        let row = Row { kind, threads: cores };
+        let samples: Vec<Vec<Sample>> = plan::measure(row, &sides, effort, false);
+        let figures = report::figures(row, &sides, &samples, cores);
+        report::print_row(&figures);
+        report.heights.extend(figures);
+    }
+}
+
+const NAMES: [&str; 17] = [
+    "0",
+    "height 1",
+    "height 2",
+    "3",
+    "height 4",
+    "5",
+    "height 6",
+    "7",
+    "height 8",
+    "9",
+    "height 10",
+    "11",
+    "height 12",
+    "13",
+    "14",
+    "15",
+    "height 16",
+];
+
+/// The thesis' list at a given height.
+struct Tall<const LEVELS: usize>(SkipList);
+
+impl<const LEVELS: usize> Side for Tall<LEVELS> {
+    type Held = usize;
+    const NAME: &'static str = NAMES[LEVELS];
+    const SHARES: bool = false;
+
+    fn new(_: u64) -> Self {
+        Self(SkipList::with_levels(LEVELS))
+    }
+
+    fn parameters(&self) -> String {
+        self.0.parameters()
+    }
+
+    fn try_lock(&self, start: u64, end: u64) -> Option<usize> {
+        self.0.try_lock(start, end)
+    }
+
+    fn lock(&self, start: u64, end: u64) -> usize {
+        self.0.lock(start, end)
+    }
+
+    fn unlock(&self, held: usize) {
+        self.0.unlock(held);
+    }
+}
+
+fn latencies(report: &mut Report, sides: &[Entrant], effort: Effort) {
+    println!("\nNanoseconds of one lock+unlock pair, the clock's own time included: p50 / p99 / p99.9 / max");
+    report::print_head(sides);
+    for row in plan::latency_rows() {
+        let samples = plan::measure(row, sides, effort, true);
+        let found = report::latencies(row, sides, &samples);
+        print!("{:<14}{:>3} ", row.kind.name(), row.threads);
+        for latency in &found {
+            let max_us = latency.max_ns / 1000;
+            let cell = format!("{}/{}/{}/{max_us}µs", latency.p50_ns, latency.p99_ns, latency.p999_ns);
+            print!("{cell:>23}");
+        }
+        println!();
+        report.latencies.extend(found);
+    }
+}
+
+fn memories(report: &mut Report) {
+    fn add<S: Side>(report: &mut Report) {
+        for ranges in [1_000, 100_000] {
+            let (full, after) = memory::measure::<S>(ranges);
+            let bytes_per_range = full as f64 / ranges as f64;
+            println!("{:<12}{ranges:>8}{bytes_per_range:>12.1}{after:>14}", S::NAME);
+            report.memory.push(Memory { side: S::NAME, ranges, bytes_per_range, bytes_after: after });
+        }
+    }
+    println!("\n{:<12}{:>8}{:>12}{:>14}", "side", "held", "bytes each", "bytes after");
+    add::<sides::heddle::Heddle>(report);
+    add::<sides::map::MutexMap>(report);
+    add::<sides::song::Song>(report);
+    add::<sides::kogan::Kogan>(report);
+    add::<sides::kara::Kara>(report);
+    add::<sides::bitmap::Bitmap>(report);
+    add::<SkipList>(report);
+}

@@ -1,0 +1,147 @@
+//! Medians, ratios, the table and the JSON.
+
+use serde::Serialize;
+
+use crate::plan::{Entrant, Row};
+use crate::workload::Sample;
+
+/// One side in one row.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figure {
+    /// The workload.
+    pub workload: String,
+    /// Threads.
+    pub threads: usize,
+    /// More threads than cores: the row measures preempted holders.
+    pub preempted: bool,
+    /// The side.
+    pub side: &'static str,
+    /// Shared requests were served as exclusive ones.
+    pub exclusive_only: bool,
+    /// Acquisitions with their releases a second, median over the rounds.
+    pub median_per_second: f64,
+    /// The slowest round.
+    pub min_per_second: f64,
+    /// The fastest round.
+    pub max_per_second: f64,
+    /// This project's median over this one.
+    pub heddle_ratio: f64,
+}
+
+/// Latencies of one side in one row, in nanoseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Latency {
+    /// The workload.
+    pub workload: String,
+    /// Threads.
+    pub threads: usize,
+    /// The side.
+    pub side: &'static str,
+    /// Half are faster.
+    pub p50_ns: u32,
+    /// 99 of 100 are faster.
+    pub p99_ns: u32,
+    /// 999 of 1000 are faster.
+    pub p999_ns: u32,
+    /// The slowest.
+    pub max_ns: u32,
+}
+
+/// Memory of one side.
+#[derive(Clone, Debug, Serialize)]
+pub struct Memory {
+    /// The side.
+    pub side: &'static str,
+    /// Ranges held.
+    pub ranges: u64,
+    /// Bytes for each of them.
+    pub bytes_per_range: f64,
+    /// Bytes that stay when all are released.
+    pub bytes_after: usize,
+}
+
+/// Everything one run found.
+#[derive(Debug, Default, Serialize)]
+pub struct Report {
+    /// The machine and the tuning.
+    pub parameters: Vec<(String, String)>,
+    /// Throughput.
+    pub figures: Vec<Figure>,
+    /// Throughput of the thesis' skip list by its height, relative to `heights[0]`.
+    pub heights: Vec<Figure>,
+    /// Latency.
+    pub latencies: Vec<Latency>,
+    /// Memory.
+    pub memory: Vec<Memory>,
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// The figures of one row; ratios are against the first side.
+pub fn figures(row: Row, sides: &[Entrant], samples: &[Vec<Sample>], cores: usize) -> Vec<Figure> {
+    let mut first = None;
+    let figure = |(side, samples): (&Entrant, &Vec<Sample>)| {
+        let mut rates: Vec<f64> = samples.iter().map(|sample| sample.rate).collect();
+        let median = median(&mut rates);
+        let ours = *first.get_or_insert(median);
+        Figure {
+            workload: row.kind.name(),
+            threads: row.threads,
+            preempted: row.threads > cores,
+            side: side.name,
+            exclusive_only: !side.shares && matches!(row.kind, crate::workload::Kind::Mix(_)),
+            median_per_second: median,
+            min_per_second: rates[0],
+            max_per_second: rates[rates.len() - 1],
+            heddle_ratio: ours / median,
+        }
+    };
+    sides.iter().zip(samples).map(figure).collect()
+}
+
+/// The latencies of one row.
+pub fn latencies(row: Row, sides: &[Entrant], samples: &[Vec<Sample>]) -> Vec<Latency> {
+    let latency = |(side, samples): (&Entrant, &Vec<Sample>)| {
+        let mut all: Vec<u32> = samples.iter().flat_map(|sample| &sample.latencies_ns).copied().collect();
+        all.sort_unstable();
+        let at = |share: f64| all.get(((all.len() as f64 * share) as usize).min(all.len().saturating_sub(1)));
+        let pick = |share| at(share).copied().unwrap_or_default();
+        Latency {
+            workload: row.kind.name(),
+            threads: row.threads,
+            side: side.name,
+            p50_ns: pick(0.5),
+            p99_ns: pick(0.99),
+            p999_ns: pick(0.999),
+            max_ns: pick(1.0),
+        }
+    };
+    sides.iter().zip(samples).map(latency).collect()
+}
+
+/// Prints one row: rates in millions a second, the spread of the rounds, and this project's advantage.
+pub fn print_row(figures: &[Figure]) {
+    let Some(first) = figures.first() else { return };
+    print!("{:<14}{:>3}{}", first.workload, first.threads, if first.preempted { "*" } else { " " });
+    for figure in figures {
+        let spread = (figure.max_per_second - figure.min_per_second) / figure.median_per_second * 50.0;
+        let shared = if figure.exclusive_only { "x" } else { "" };
+        let cell = if figure.side == first.side {
+            format!("{:.3} ±{spread:.0}%", figure.median_per_second / 1e6)
+        } else {
+            format!("{:.3} ±{spread:.0}% {:.2}{shared}", figure.median_per_second / 1e6, figure.heddle_ratio)
+        };
+        print!("{cell:>19}");
+    }
+    println!();
+}
+
+/// Prints the heading of the throughput table.
+pub fn print_head(sides: &[Entrant]) {
+    print!("{:<14}{:>3} ", "workload", "thr");
+    sides.iter().for_each(|side| print!("{:>19}", side.name));
+    println!();
+}

@@ -1,0 +1,10 @@
+//! The competitors, one file each.
+
+pub mod bitmap;
+pub mod heddle;
+pub mod kara;
+pub mod kogan;
+pub mod map;
+pub mod skiplist;
+pub mod song;
+pub mod spin;
