@@ -7,6 +7,7 @@
 #![allow(unsafe_code)] // A chunk is one block: a head, then slots, then entries, reached by offsets.
 
 use core::marker::PhantomData;
+use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 use core::slice;
 
@@ -39,11 +40,54 @@ pub(crate) struct Chunk<T, P> {
     _nodes: PhantomData<P>,
 }
 
-/// A node carried over, its range beside it so that a search need not follow the pointer.
-#[repr(C)]
+/// A node carried over, its range beside it so that a search need not follow the pointer. Two bits of the pointer
+/// tell which bounds there are: a range of optional keys would take half as many lines again.
 pub(crate) struct Entry<T, P> {
-    pub(crate) span: Span<T>,
-    pub(crate) node: *mut Node<T, P>,
+    start: MaybeUninit<T>,
+    end: MaybeUninit<T>,
+    node: *mut Node<T, P>,
+}
+
+const NO_START: usize = 1;
+const NO_END: usize = 2;
+
+impl<T: Ord + Copy, P: Copy> Entry<T, P> {
+    fn new(span: Span<T>, node: *mut Node<T, P>) -> Self {
+        let open =
+            if span.start.is_none() { NO_START } else { 0 } | if span.end.is_none() { NO_END } else { 0 };
+        Self {
+            start: span.start.map_or(MaybeUninit::uninit(), MaybeUninit::new),
+            end: span.end.map_or(MaybeUninit::uninit(), MaybeUninit::new),
+            node: node.map_addr(|addr| addr | open),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn node(&self) -> *mut Node<T, P> {
+        self.node.map_addr(|addr| addr & !(NO_START | NO_END))
+    }
+
+    #[inline(always)]
+    pub(crate) fn span(&self) -> Span<T> {
+        let open = self.node.addr();
+        // SAFETY: a bound that is not marked missing was written.
+        unsafe {
+            Span {
+                start: (open & NO_START == 0).then(|| self.start.assume_init()),
+                end: (open & NO_END == 0).then(|| self.end.assume_init()),
+            }
+        }
+    }
+
+    /// Whether the node's range and `span` have a key in common.
+    #[inline(always)]
+    fn overlaps(&self, span: &Span<T>) -> bool {
+        if let (0, Some(start), Some(end)) = (self.node.addr() & (NO_START | NO_END), span.start, span.end) {
+            // SAFETY: both bounds were written.
+            return unsafe { (self.start.assume_init() < end) & (start < self.end.assume_init()) };
+        }
+        self.span().overlaps(span)
+    }
 }
 
 /// How an append ended.
@@ -147,7 +191,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             let len = (*raw).len;
             let offset = entries_offset::<T, P>((*raw).slots as usize);
             let first = raw.byte_add(offset).cast::<Entry<T, P>>();
-            first.add(len as usize).write(Entry { span, node });
+            first.add(len as usize).write(Entry::new(span, node));
             (&raw mut (*raw).len).write(len + 1);
         }
     }
@@ -226,13 +270,29 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
 
     /// The pointers to all nodes, in the order of their arrival.
     pub(crate) fn pointers(self, pin: &'g Pin) -> impl Iterator<Item = *mut Node<T, P>> {
-        let carried = self.entries().iter().map(|entry| entry.node);
+        let carried = self.entries().iter().map(Entry::node);
         let tail = self
             .slots()
             .iter()
             .map(|slot| pin.read(slot))
             .take_while(|node| !node.is_null() && *node != seal());
         carried.chain(tail)
+    }
+
+    /// What a successor carries over: the nodes in the order of their arrival, without those of the tail that are
+    /// released, nor, if `thorough`, any that is. Looking at every carried node each time would cost a line each.
+    pub(crate) fn survivors(
+        self,
+        pin: &'g Pin,
+        thorough: bool,
+    ) -> impl Iterator<Item = (Span<T>, *mut Node<T, P>)> {
+        // SAFETY: as in `nodes`.
+        let is_live = |node: &*mut Node<T, P>| unsafe { follow(*node, PhantomData) }.is_live();
+        let carried = self.entries().iter().map(|entry| (entry.span(), entry.node()));
+        let carried = carried.filter(move |(_, node)| !thorough || is_live(node));
+        let tail = self.pointers(pin).skip(self.entries().len()).filter(is_live);
+        // SAFETY: as in `nodes`.
+        carried.chain(tail.map(|node| (unsafe { follow(node, PhantomData) }.span, node)))
     }
 
     /// Tries to put `new`, the caller's own and not published, behind everything that is there. Its range and mode
@@ -250,9 +310,9 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         let node: &Node<T, P> = unsafe { follow(new.as_ptr(), PhantomData) };
         let mut blocked = false;
         for entry in self.entries() {
-            if entry.span.overlaps(span) {
+            if entry.overlaps(span) {
                 // SAFETY: as in `nodes`.
-                let other: &Node<T, P> = unsafe { follow(entry.node, PhantomData) };
+                let other: &Node<T, P> = unsafe { follow(entry.node(), PhantomData) };
                 blocked |= other.blocks(shared);
             }
         }

@@ -6,7 +6,7 @@ use core::ptr::{self, NonNull};
 use crate::chunk::{ChunkRef, Entry};
 use crate::epoch::{Context, Header, OutOfMemory, Pin};
 use crate::node::{LONE, Node, SHARED};
-use crate::span::below;
+use crate::span::{Span, below};
 use crate::sync::{AtomicPtr, Ordering};
 use crate::table::{Bucket, Place, Table, Word, alone_word, chunk_of, is_dead, kill};
 
@@ -31,13 +31,15 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         chunk: ChunkRef<'_, T, P>,
         extra: Extra<T, P>,
     ) -> Result<bool, OutOfMemory> {
-        let live = chunk.nodes(pin).filter(|node| node.is_live()).count();
         let colliding = chunk.collisions() >= COLLIDING;
-        if let (0, false, Some((node, false))) = (live, colliding, extra)
-            && chunk.cool() == 0
-            && chunk.next().is_null()
-            && ptr::eq(place.cell, &self.head)
-        {
+        let folds =
+            !colliding && chunk.cool() == 0 && chunk.next().is_null() && ptr::eq(place.cell, &self.head);
+        let mut live = chunk.survivors(pin, false).count();
+        let thorough = folds || live >= FULL;
+        if thorough {
+            live = chunk.survivors(pin, true).count();
+        }
+        if let (true, 0, Some((node, false))) = (folds, live, extra) {
             return Ok(self.fold(pin, place, chunk, node));
         }
         if let Some((node, blocked)) = extra {
@@ -57,7 +59,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         // SAFETY: `new` is not published and has room for the live nodes, which only become fewer, and one more.
         unsafe {
             new.remember(cool, quiet % QUIET);
-            fill(pin, new, chunk, |_| true, live);
+            fill(new, chunk.survivors(pin, thorough).take(live));
             push_extra(new, extra);
         }
         if !exchange(place.cell, place.word, new.header().as_ptr()) {
@@ -102,8 +104,8 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     ) -> Result<bool, OutOfMemory> {
         let context = pin.context();
         let is_left = |start: Option<T>| below(start, Some(cut));
-        let left_live = chunk.nodes(pin).filter(|node| node.is_live() && is_left(node.span.start)).count();
-        let right_live = chunk.nodes(pin).filter(|node| node.is_live() && !is_left(node.span.start)).count();
+        let part = |left| chunk.survivors(pin, true).filter(move |(span, _)| is_left(span.start) == left);
+        let (left_live, right_live) = (part(true).count(), part(false).count());
         let upper = ChunkRef::create(&context, chunk.hi(), chunk.next(), right_live + 1)?;
         let mut unpublished = Unpublished { context, blocks: [Some(upper.header()), None, None] };
         let bucket = Bucket::create(&context, cut, upper.header().as_ptr())?;
@@ -113,8 +115,8 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         // SAFETY: neither is published, and both have room for their part of the live nodes and one more.
         unsafe {
             lower.remember(4, 0);
-            fill(pin, lower, chunk, |node| is_left(node.span.start), left_live);
-            fill(pin, upper, chunk, |node| !is_left(node.span.start), right_live);
+            fill(lower, part(true).take(left_live));
+            fill(upper, part(false).take(right_live));
             if let Some((node, _)) = extra {
                 push_extra(if is_left((*node.as_ptr()).span.start) { lower } else { upper }, extra);
             }
@@ -148,16 +150,17 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
                 continue;
             };
             chunk.close();
-            let live = chunk.nodes(pin).filter(|node| node.is_live()).count();
+            let live = chunk.survivors(pin, true).count();
             let new = ChunkRef::create(&context, chunk.hi(), chunk.next(), live + parts.len())?;
             // SAFETY: `new` is not published, with room for the live nodes and the parts; `parts` are the caller's.
             unsafe {
                 new.remember(4, 0);
-                for (pointer, node) in chunk.pointers(pin).zip(chunk.nodes(pin)) {
-                    if pointer == whole.as_ptr() {
+                // `whole` is live, so it is among them and makes room for itself.
+                for (span, node) in chunk.survivors(pin, true).take(live) {
+                    if node == whole.as_ptr() {
                         parts.iter().for_each(|&part| push_extra(new, Some((part, false))));
-                    } else if new.entries().len() < live + parts.len() && node.is_live() {
-                        new.push(node.span, pointer);
+                    } else {
+                        new.push(span, node);
                     }
                 }
             }
@@ -213,13 +216,13 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         // SAFETY: a dead bucket's word holds a chunk.
         let Some(right) = (unsafe { chunk_of::<T, P>(word) }) else { return Ok(false) };
         left.close();
-        let live = [left, right].map(|chunk| chunk.nodes(pin).filter(|node| node.is_live()).count());
+        let live = [left, right].map(|chunk| chunk.survivors(pin, true).count());
         let new = ChunkRef::create(&context, right.hi(), right.next(), live[0] + live[1])?;
         // SAFETY: `new` is not published and has room for both.
         unsafe {
             new.remember(4, 0);
-            fill(pin, new, left, |_| true, live[0]);
-            fill(pin, new, right, |_| true, live[1]);
+            fill(new, left.survivors(pin, true).take(live[0]));
+            fill(new, right.survivors(pin, true).take(live[1]));
         }
         if !exchange(cell, left.header().as_ptr(), new.header().as_ptr()) {
             // SAFETY: never published.
@@ -266,21 +269,17 @@ fn exchange(cell: &AtomicPtr<Header>, old: Word, new: Word) -> bool {
     cell.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
-/// Carries over the live nodes that `belongs` accepts, `room` at most.
+/// Carries nodes over.
 ///
 /// # Safety
-/// `new` is the caller's own, with room for them; `old` is closed.
-unsafe fn fill<'g, T: Ord + Copy, P: Copy>(
-    pin: &'g Pin,
+/// `new` is the caller's own, with room for them.
+unsafe fn fill<T: Ord + Copy, P: Copy>(
     new: ChunkRef<'_, T, P>,
-    old: ChunkRef<'g, T, P>,
-    belongs: impl Fn(&Node<T, P>) -> bool,
-    room: usize,
+    survivors: impl Iterator<Item = (Span<T>, *mut Node<T, P>)>,
 ) {
-    let live = old.pointers(pin).zip(old.nodes(pin)).filter(|(_, node)| node.is_live() && belongs(node));
-    for (pointer, node) in live.take(room) {
+    for (span, node) in survivors {
         // SAFETY: see the contract.
-        unsafe { new.push(node.span, pointer) };
+        unsafe { new.push(span, node) };
     }
 }
 
@@ -307,11 +306,11 @@ fn retire_left_out<T: Ord + Copy, P: Copy>(
     for chunk in old {
         'nodes: for node in chunk.pointers(pin) {
             for (at, successor) in carried.iter_mut().zip(new) {
-                let is_added = |entry: &Entry<T, P>| added.iter().any(|node| node.as_ptr() == entry.node);
+                let is_added = |entry: &Entry<T, P>| added.iter().any(|node| node.as_ptr() == entry.node());
                 while successor.entries().get(*at).is_some_and(is_added) {
                     *at += 1;
                 }
-                if successor.entries().get(*at).is_some_and(|entry| entry.node == node) {
+                if successor.entries().get(*at).is_some_and(|entry| entry.node() == node) {
                     *at += 1;
                     continue 'nodes;
                 }
