@@ -19,11 +19,12 @@ fn main() {
     let began = std::time::Instant::now();
     let before = cpu_ns();
     let sample = (side.run)(kind, number(3) as usize, Duration::from_millis(number(4)), false);
+    let operations = sample.rate * began.elapsed().as_secs_f64();
+    let cpu = (cpu_ns() - before) / operations;
     println!(
-        "{} {kind:?} {}: {:.3} M/s, {:.1} ns",
+        "{:<10}{kind:?} {}: {cpu:.1} ns of processor, {:.1} ns by the clock",
         side.name,
         number(3),
-        sample.rate / 1e6,
         1e9 / sample.rate
     );
 }

@@ -13,7 +13,9 @@
 
 mod block;
 mod local;
-#[cfg(feature = "std")]
+#[cfg(heddle_loom)]
+mod model;
+#[cfg(all(feature = "std", not(heddle_loom)))]
 mod thread;
 
 use core::cell::UnsafeCell;
@@ -24,7 +26,9 @@ use crate::sync::{AtomicPtr, AtomicUsize, Ordering, const_fn, fence};
 
 pub(crate) use block::Header;
 use local::{Local, Readers};
-#[cfg(feature = "std")]
+#[cfg(heddle_loom)]
+pub use model::ModelEpoch;
+#[cfg(all(feature = "std", not(heddle_loom)))]
 pub use thread::{ThreadEpoch, ThreadSlot};
 
 /// Memory could not be allocated.
@@ -32,11 +36,14 @@ pub use thread::{ThreadEpoch, ThreadSlot};
 pub struct OutOfMemory;
 
 /// The default source of participants: the running thread's, under `std`.
-#[cfg(feature = "std")]
+#[cfg(all(feature = "std", not(heddle_loom)))]
 pub type DefaultEpoch = ThreadEpoch;
 /// The default source of participants: any idle one, claimed for the length of each operation.
-#[cfg(not(feature = "std"))]
+#[cfg(not(any(feature = "std", heddle_loom)))]
 pub type DefaultEpoch = SharedEpoch;
+/// Under loom: the model's threads'.
+#[cfg(heddle_loom)]
+pub type DefaultEpoch = ModelEpoch;
 
 /// How the running context (thread, CPU) finds its [`Participant`].
 ///

@@ -7,6 +7,8 @@ extern crate std;
 
 #[cfg(all(feature = "std", not(heddle_loom)))]
 mod blocking;
+#[cfg(all(feature = "capi", not(heddle_loom)))]
+pub mod capi;
 mod chunk;
 mod epoch;
 mod index;
@@ -23,7 +25,7 @@ mod table;
 #[cfg(not(heddle_loom))]
 pub use epoch::SharedEpoch;
 pub use epoch::{Context, DefaultEpoch, Domain, Epoch, OutOfMemory, Participant};
-#[cfg(feature = "std")]
+#[cfg(all(feature = "std", not(heddle_loom)))]
 pub use epoch::{ThreadEpoch, ThreadSlot};
 pub use inspect::Holder;
 pub use lock::{LockError, Mode, RangeLock};

@@ -1,5 +1,7 @@
 //! What the lock promises, one thread at a time.
 
+#![cfg(not(heddle_loom))]
+
 use heddle_range_lock::{LockError, Mode, RangeLock, Span};
 use std::future::Future;
 use std::pin::Pin;

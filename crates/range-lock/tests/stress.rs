@@ -1,6 +1,8 @@
 //! Threads over a shadow array that knows who owns every key: any overlap that the lock lets through is seen.
 //! `HEDDLE_STRESS_OPS` sets the number of operations (the long tier takes 100 million).
 
+#![cfg(not(heddle_loom))]
+
 use heddle_range_lock::{Guard, RangeLock, Span, ThreadEpoch};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::thread;

@@ -69,6 +69,9 @@ pub(super) unsafe fn init(block: NonNull<Header>, size: u32, birth: usize) {
             #[cfg(heddle_loom)]
             contents: loom::cell::UnsafeCell::new(()),
         });
+        // The allocating context writes the contents: a reader that is not ordered behind it fails the model.
+        #[cfg(heddle_loom)]
+        (*block.as_ptr()).contents.with_mut(|_| ());
     }
 }
 

@@ -5,7 +5,7 @@ use core::ptr::{self, NonNull};
 use super::block::{self, CLASSES, Header};
 
 /// Bytes of free blocks kept of one size; more go back to the allocator.
-const KEPT_BYTES: usize = 128 << 10;
+const KEPT_BYTES: usize = 512 << 10;
 
 /// Bags of limbo. Each collection settles what was retired since the last one in the bag whose turn it is; what is
 /// still in that bag has outlived as many collections and takes on the new epoch too.
@@ -137,6 +137,24 @@ impl Local {
         // SAFETY: blocks in the free lists are this participant's alone.
         self.free[class] = unsafe { block::link(block) };
         Some(block)
+    }
+
+    /// Takes any block out, free or in limbo.
+    #[cfg(heddle_loom)]
+    pub(super) fn pop_anything(&mut self) -> Option<NonNull<Header>> {
+        let lists = self
+            .free
+            .iter_mut()
+            .chain([&mut self.fresh])
+            .chain(self.bags.iter_mut().map(|bag| &mut bag.first));
+        for list in lists {
+            if let Some(block) = NonNull::new(*list) {
+                // SAFETY: the lists are this participant's alone.
+                *list = unsafe { block::link(block) };
+                return Some(block);
+            }
+        }
+        None
     }
 
     /// Whether limbo holds enough for an allocation that found nothing free to look through it.

@@ -34,42 +34,20 @@ impl Drop for ThreadSlot {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThreadEpoch;
 
-#[cfg(not(heddle_loom))]
 static DOMAIN: Domain = Domain::new();
-
-#[cfg(heddle_loom)]
-loom::lazy_static! {
-    static ref DOMAIN: Domain = Domain::new();
-}
 
 impl ThreadEpoch {
     /// The domain of all threads of the program.
     pub fn domain() -> &'static Domain {
-        #[cfg(not(heddle_loom))]
-        return &DOMAIN;
-        #[cfg(heddle_loom)]
-        return loom_domain();
+        &DOMAIN
     }
 }
 
-#[cfg(heddle_loom)]
-fn loom_domain() -> &'static Domain {
-    use core::ops::Deref;
-    DOMAIN.deref()
-}
-
-#[cfg(not(heddle_loom))]
 thread_local! {
     /// What every operation reads: no destructor, so no check whether one is registered.
     static CURRENT: Cell<Option<&'static Participant>> = const { Cell::new(None) };
     /// Gives the claim back at the thread's end.
     static SLOT: Cell<Option<Leave>> = const { Cell::new(None) };
-}
-
-#[cfg(heddle_loom)]
-loom::thread_local! {
-    static CURRENT: Cell<Option<&'static Participant>> = Cell::new(None);
-    static SLOT: Cell<Option<Leave>> = Cell::new(None);
 }
 
 struct Leave(#[allow(dead_code)] ThreadSlot);

@@ -1,0 +1,244 @@
+//! Models of the real code: `crates/range-lock/check.sh loom`. What a guard protects is a cell that loom watches,
+//! so a missing exclusion and a missing ordering both fail.
+#![cfg(heddle_loom)]
+#![allow(unsafe_code)] // The watched cell is read and written through pointers.
+
+use heddle_range_lock::{Guard, RangeLock};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// The keys' data: exclusive guards over key 1 write it, shared ones read it.
+struct Watched {
+    lock: RangeLock<u8>,
+    cell: UnsafeCell<u32>,
+}
+
+// SAFETY: the cell is what the models are about: loom reports any access that the lock fails to order.
+unsafe impl Sync for Watched {}
+// SAFETY: as above.
+unsafe impl Send for Watched {}
+
+impl Watched {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { lock: RangeLock::new(), cell: UnsafeCell::new(0) })
+    }
+
+    fn write(&self, guard: Guard<'_, u8>) {
+        // SAFETY: the guard is exclusive over the cell's key.
+        self.cell.with_mut(|value| unsafe { *value += 1 });
+        drop(guard);
+    }
+
+    fn read(&self, guard: Guard<'_, u8>) {
+        // SAFETY: the guard keeps writers out.
+        self.cell.with(|value| unsafe { *value });
+        drop(guard);
+    }
+}
+
+/// Checks `body` with so many preemptions at most (`LOOM_MAX_PREEMPTIONS` overrides it): as many as fit a minute.
+fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
+    builder.max_branches = 20_000;
+    builder.check(body);
+}
+
+/// Polls once with a waker that wakes nobody.
+fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(std::task::Waker::noop()))
+}
+
+#[test]
+fn two_overlapping_try_locks_in_an_empty_lock() {
+    model(3, || {
+        let shared = Watched::new();
+        let other = shared.clone();
+        let second = thread::spawn(move || other.lock.try_lock(1..3).map(|guard| other.write(guard)).is_ok());
+        let first = shared.lock.try_lock(0..2).map(|guard| shared.write(guard)).is_ok();
+        assert!(second.join().unwrap() || first, "one of them comes first");
+    });
+}
+
+#[test]
+fn two_overlapping_try_locks_behind_different_nodes() {
+    model(2, || {
+        let shared = Watched::new();
+        let low = shared.lock.try_lock(0..1).unwrap();
+        let high = shared.lock.try_lock(5..6).unwrap();
+        let other = shared.clone();
+        let second = thread::spawn(move || other.lock.try_lock(1..5).map(|guard| other.write(guard)).is_ok());
+        let first = shared.lock.try_lock(1..2).map(|guard| shared.write(guard)).is_ok();
+        assert!(second.join().unwrap() || first, "one of them comes first");
+        drop((low, high));
+    });
+}
+
+#[test]
+fn overlapping_try_locks_across_a_cut() {
+    model(1, || {
+        let shared = Watched::new();
+        // More than a bucket takes: it is cut, and 0..9 spans the cut.
+        let held = [20, 30, 40, 50, 60, 70].map(|key| shared.lock.try_lock(key..key + 1).unwrap());
+        held.into_iter().skip(1).for_each(drop);
+        let other = shared.clone();
+        let second = thread::spawn(move || other.lock.try_lock(1..).map(|guard| other.write(guard)).is_ok());
+        if let Ok(guard) = shared.lock.try_lock(0..2) {
+            shared.write(guard);
+        }
+        second.join().unwrap();
+    });
+}
+
+#[test]
+fn release_against_insert_before_and_behind() {
+    model(3, || {
+        let shared = Watched::new();
+        let first = shared.lock.try_lock(1..2).unwrap();
+        let other = shared.clone();
+        let second = thread::spawn(move || {
+            let before = other.lock.try_lock(0..1).unwrap();
+            let behind = other.lock.try_lock(2..3).unwrap();
+            if let Ok(guard) = other.lock.try_lock(1..2) {
+                other.write(guard);
+            }
+            drop((before, behind));
+        });
+        shared.write(first);
+        second.join().unwrap();
+        drop(shared.lock.try_lock(..).unwrap());
+    });
+}
+
+#[test]
+fn index_and_cut_against_release() {
+    model(2, || {
+        let shared = Watched::new();
+        let held = [10, 20, 30].map(|key| shared.lock.try_lock(key..key + 1).unwrap());
+        let first = shared.lock.try_lock(1..2).unwrap();
+        let other = shared.clone();
+        let second = thread::spawn(move || {
+            // Fills the tail: a successor is built, the bucket is cut, and the index is built.
+            let more = [40, 50].map(|key| other.lock.try_lock(key..key + 1).unwrap());
+            if let Ok(guard) = other.lock.try_lock(1..2) {
+                other.write(guard);
+            }
+            drop(more);
+        });
+        shared.write(first);
+        drop(held);
+        second.join().unwrap();
+    });
+}
+
+#[test]
+fn wait_against_release() {
+    model(3, || {
+        let shared = Watched::new();
+        let first = shared.lock.try_lock(0..2).unwrap();
+        let other = shared.clone();
+        let second = thread::spawn(move || {
+            let guard = loom::future::block_on(other.lock.lock_async(1..3)).unwrap();
+            other.write(guard);
+        });
+        shared.write(first);
+        second.join().unwrap();
+    });
+}
+
+#[test]
+fn cancel_against_wake() {
+    model(2, || {
+        let shared = Watched::new();
+        let first = shared.lock.try_lock(0..2).unwrap();
+        let mut cancelled = shared.lock.lock_async(1..3);
+        assert!(poll_once(&mut cancelled).is_pending());
+        let other = shared.clone();
+        // Waits for the one that is cancelled, or for the holder if that comes first; either must let it go on.
+        let last = thread::spawn(move || {
+            let guard = loom::future::block_on(other.lock.lock_async(1..4)).unwrap();
+            other.write(guard);
+        });
+        shared.write(first);
+        drop(cancelled);
+        last.join().unwrap();
+    });
+}
+
+#[test]
+fn read_against_write() {
+    model(1, || {
+        let shared = Watched::new();
+        let (writer, reader) = (shared.clone(), shared.clone());
+        let write = thread::spawn(move || {
+            if let Ok(mut guard) = writer.lock.try_lock(0..2) {
+                // SAFETY: the guard is exclusive over the cell's key.
+                writer.cell.with_mut(|value| unsafe { *value += 1 });
+                guard.downgrade();
+                writer.read(guard);
+            }
+        });
+        let read =
+            thread::spawn(move || reader.lock.try_lock_shared(1..9).map(|guard| reader.read(guard)).is_ok());
+        if let Ok(guard) = shared.lock.try_lock_shared(1..2) {
+            shared.read(guard);
+        }
+        write.join().unwrap();
+        read.join().unwrap();
+    });
+}
+
+#[test]
+fn downgrade_against_a_waiting_reader() {
+    model(3, || {
+        let shared = Watched::new();
+        let mut first = shared.lock.try_lock(0..2).unwrap();
+        let other = shared.clone();
+        let second = thread::spawn(move || {
+            let guard = loom::future::block_on(other.lock.lock_shared_async(1..3)).unwrap();
+            other.read(guard);
+        });
+        // SAFETY: the guard is exclusive over the cell's key.
+        shared.cell.with_mut(|value| unsafe { *value += 1 });
+        first.downgrade();
+        shared.read(first);
+        second.join().unwrap();
+    });
+}
+
+#[test]
+fn split_against_a_waiter() {
+    model(1, || {
+        let shared = Watched::new();
+        let first = shared.lock.try_lock(0..4).unwrap();
+        let other = shared.clone();
+        let second = thread::spawn(move || {
+            let guard = loom::future::block_on(other.lock.lock_async(1..3)).unwrap();
+            other.write(guard);
+        });
+        let Ok((low, high)) = first.split(2) else { panic!("memory for two") };
+        drop(high);
+        shared.write(low);
+        second.join().unwrap();
+    });
+}
+
+#[test]
+fn reuse_against_a_reader() {
+    model(2, || {
+        let shared = Watched::new();
+        let other = shared.clone();
+        let held = shared.lock.try_lock(9..10).unwrap();
+        // Chunks and nodes are retired and come round again while this thread looks through them.
+        let second = thread::spawn(move || other.lock.first_conflict(0..3).map(drop));
+        for _ in 0..6 {
+            drop(shared.lock.try_lock(1..2).unwrap());
+        }
+        second.join().unwrap().unwrap();
+        drop(held);
+    });
+}

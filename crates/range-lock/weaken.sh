@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Weakens each ordering once, in a copy, and expects a model to fail: one line of `weaken.txt` a weakening,
+#   FILE | TEXT | WEAKER TEXT | MODEL
+# A weakening that no model notices, or a line that no longer matches the source, fails this script.
+#   weaken.sh [TEXT]   only the lines that contain TEXT
+set -u
+cd "$(dirname "$0")"
+target=$(realpath -m "${CARGO_TARGET_DIR:-../../target}")/weaken
+copy=$target/crate
+survivors=0
+while IFS='|' read -r file text weaker model; do
+    case $file in '' | \#*) continue ;; esac
+    file=$(echo $file) model=$(echo $model)
+    text=$(printf '%b' "${text# }") weaker=$(printf '%b' "${weaker# }")
+    text=${text% } weaker=${weaker% }
+    case "$file $text" in *"${1:-}"*) ;; *) continue ;; esac
+    rm -rf "$copy" && mkdir -p "$copy"
+    cp -r src tests "$copy/"
+    sed -e '/^readme/d' -e 's/^version.workspace.*/version = "0.1.0"/' -e 's/^edition.workspace.*/edition = "2024"/' \
+        -e '/workspace = true/d' -e '/^\[lints\]/d' -e '/^proptest/d' Cargo.toml >"$copy/Cargo.toml"
+    echo '[workspace]' >>"$copy/Cargo.toml"
+    rm -f "$copy"/tests/{list,stress,semantics,capi}.rs
+    if ! FROM=$text TO=$weaker perl -0pi -e \
+        'BEGIN { $found = 0 } $found += s/\Q$ENV{FROM}\E/$ENV{TO}/; END { exit !$found }' "$copy/src/$file"; then
+        echo "NOT FOUND  $file: $text"
+        survivors=1
+        continue
+    fi
+    if (cd "$copy" && RUSTFLAGS="--cfg heddle_loom" CARGO_TARGET_DIR=$target/target RUST_BACKTRACE=0 \
+        timeout 600 cargo test -q --release --test loom "$model" </dev/null >"$target/log" 2>&1); then
+        echo "UNNOTICED  $file: $text"
+        survivors=1
+    elif grep -q '^error' "$target/log" && ! grep -q 'test result: FAILED' "$target/log"; then
+        echo "NOT BUILT  $file: $text"
+        survivors=1
+    else
+        echo "noticed    $file: $text -> $weaker ($model)"
+    fi
+done <weaken.txt
+exit $survivors
