@@ -17,6 +17,7 @@ pub mod session;
 pub mod signals;
 pub mod sink;
 pub mod terminal;
+pub mod testing;
 pub mod tsc;
 
 /// Exit status when the tool itself failed.

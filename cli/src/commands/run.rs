@@ -54,7 +54,7 @@ pub struct Options {
     #[command(flatten)]
     pub image: image::Options,
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM ARGS")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM ARGS")]
     pub program: Vec<OsString>,
 }
 

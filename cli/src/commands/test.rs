@@ -1,0 +1,88 @@
+//! `heddle test`: everything that the CI tier runs, and one line of counts at the end.
+
+use anyhow::Result;
+
+use crate::guest::Kernel;
+use crate::paths;
+use crate::testing::{Tally, cargo, front, guest, scripts, streams, terminals};
+
+const STATUS_FAILED: u8 = 1;
+
+/// Runs the tests.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Also run the tests that take long.
+    #[arg(long)]
+    pub long: bool,
+    /// Run only these parts.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub only: Vec<Part>,
+    /// Run tests in machines only where the name contains this.
+    #[arg(value_name = "FILTER")]
+    pub filter: Option<String>,
+}
+
+/// A part of the tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// What cargo tests on this host, tidiness included, and that the kernel builds.
+    Host,
+    /// The front door and its errors.
+    Front,
+    /// Streams and statuses.
+    Streams,
+    /// Terminals.
+    Terminals,
+    /// Programs in shell scripts, compared with Linux.
+    Apps,
+    /// The Linux interface from inside.
+    Guest,
+}
+
+impl Options {
+    fn has(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+}
+
+/// Runs the command and says with which status to end.
+///
+/// # Errors
+/// If a part cannot be run at all.
+pub fn execute(options: &Options) -> Result<u8> {
+    let repository = paths::repository()?;
+    let mut tally = Tally::default();
+    if options.has(Part::Host) {
+        cargo::run(&repository, &["test", "--no-fail-fast"], &mut tally)?;
+        let kernel = ["build", "--release", "--package", "heddle-kernel", "--target", "x86_64-unknown-none"];
+        cargo::build(&repository, &kernel, &mut tally)?;
+        if options.long {
+            cargo::run(&repository, &["test", "--no-fail-fast", "--release", "--", "--ignored"], &mut tally)?;
+        }
+    }
+    if options.has(Part::Front) {
+        front::test(&repository, &mut tally);
+    }
+    let groups = [
+        (Part::Streams, "streams", &streams::TESTS[..]),
+        (Part::Terminals, "terminals", &terminals::TESTS[..]),
+    ];
+    for (part, group, tests) in groups {
+        for kernel in [Kernel::Linux, Kernel::Heddle] {
+            for (name, test) in tests.iter().filter(|_| options.has(part)) {
+                let name = format!("{group}/{}: {name}", kernel.name());
+                if options.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str())) {
+                    tally.record(&name, &test(kernel).into());
+                }
+            }
+        }
+    }
+    if options.has(Part::Apps) {
+        scripts::test(&repository, &mut tally)?;
+    }
+    if options.has(Part::Guest) {
+        guest::test(&repository, &mut tally)?;
+    }
+    tally.finish();
+    Ok(if tally.is_success() { 0 } else { STATUS_FAILED })
+}

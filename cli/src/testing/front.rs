@@ -1,0 +1,78 @@
+//! The front door itself: the script, and errors that must come at once and be clear.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::process::{Output, RUN_TIMEOUT, run};
+use super::{Tally, Verdict};
+
+fn heddle(repository: &Path, arguments: &[&str]) -> Result<Output, String> {
+    let mut command = Command::new(repository.join("heddle"));
+    run(command.args(arguments), b"", RUN_TIMEOUT).map_err(|error| format!("{error:#}"))
+}
+
+fn first_command(repository: &Path) -> Result<(), String> {
+    let script = "for i in 1 2 3; do echo $i | sed s/^/line-/; done";
+    let output = heddle(repository, &["run", "--", "bash", "-c", script])?;
+    if output.text() != "line-1\nline-2\nline-3\n" || output.status != Some(0) {
+        return Err(format!("{:?}, status {:?}; {}", output.text(), output.status, output.complaints()));
+    }
+    Ok(())
+}
+
+/// A run that must fail with this status and these words.
+fn fails(repository: &Path, arguments: &[&str], status: i32, words: &str) -> Result<(), String> {
+    let output = heddle(repository, arguments)?;
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status != Some(status) || !errors.contains(words) || !output.stdout.is_empty() {
+        return Err(format!("status {:?}, expected {status} and {words:?} in {errors:?}", output.status));
+    }
+    Ok(())
+}
+
+/// Runs these tests.
+pub fn test(repository: &Path, tally: &mut Tally) {
+    tally.record("front/the first command", &first_command(repository).into());
+    let empty = std::env::temp_dir().join(format!("heddle-empty-{}", std::process::id()));
+    let text = empty.with_extension("text");
+    let foreign = empty.with_extension("foreign");
+    let prepared = prepare(&empty, &text, &foreign).map_err(|error| error.to_string());
+    if let Err(reason) = prepared {
+        tally.record("front/errors", &Verdict::Failed(reason));
+        return;
+    }
+    let [empty_name, text_name, foreign_name] = [&empty, &text, &foreign].map(|path| path.to_string_lossy());
+    let cases: [(&str, &[&str], i32, &str); 8] = [
+        ("unknown option", &["run", "--nonsense", "true"], 125, "--nonsense"),
+        ("no program", &["run"], 125, "PROGRAM"),
+        ("not found", &["run", "no-such-program"], 127, "no-such-program"),
+        ("not an ELF file", &["run", &text_name], 126, "not an ELF file"),
+        ("wrong architecture", &["run", &foreign_name], 126, "wrong architecture"),
+        ("program not in the root", &["run", "--root", &empty_name, "true"], 127, "true"),
+        ("too little memory", &["run", "--memory", "1", "true"], 125, "--memory"),
+        ("too much memory", &["run", "--memory", "99999999", "true"], 125, "--memory"),
+    ];
+    for (name, arguments, status, words) in cases {
+        tally.record(&format!("front/{name}"), &fails(repository, arguments, status, words).into());
+    }
+    let _ = std::fs::remove_dir_all(&empty);
+    let _ = std::fs::remove_file(&text);
+    let _ = std::fs::remove_file(&foreign);
+}
+
+/// An empty root, an executable text, and an executable for another machine.
+fn prepare(empty: &Path, text: &Path, foreign: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    const MACHINE_OFFSET: usize = 18;
+    const MACHINE_AARCH64: u8 = 183;
+    std::fs::create_dir_all(empty)?;
+    std::fs::write(text, "just text\n")?;
+    let mut program = std::fs::read(std::env::current_exe()?)?;
+    program.truncate(4096);
+    program[MACHINE_OFFSET] = MACHINE_AARCH64;
+    std::fs::write(foreign, program)?;
+    for path in [text, foreign] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! Terminals: size, resizing, raw mode, keys that are signals, and a terminal that is as before afterwards.
+
+use heddle_abi::control::WindowSize;
+use rustix::termios::{LocalModes, Termios};
+
+use super::process::{RUN_TIMEOUT, heddle_run};
+use super::pseudo_terminal::PseudoTerminal;
+use super::streams::Test;
+use crate::guest::Kernel;
+
+const WINDOW: WindowSize = WindowSize { rows: 33, columns: 101 };
+const LARGER: WindowSize = WindowSize { rows: 44, columns: 132 };
+const CONTROL_C: &[u8] = b"\x03";
+const CONTROL_D: &[u8] = b"\x04";
+const CONTROL_Z: &[u8] = b"\x1a";
+
+/// All tests of this module.
+pub const TESTS: [Test; 6] = [
+    ("the program sees a terminal of the right size, and its new size", size_and_resize),
+    ("typed lines are edited, echoed and ended", typed_lines),
+    ("control-C interrupts the program", control_c),
+    ("control-Z stops a job", control_z),
+    ("raw mode brings keys one by one", raw_mode),
+    ("the terminal is as before afterwards", restored),
+];
+
+fn start(kernel: Kernel, arguments: &[&str]) -> Result<PseudoTerminal, String> {
+    let command = heddle_run(kernel, arguments).map_err(|error| format!("{error:#}"))?;
+    PseudoTerminal::start(command, WINDOW).map_err(|error| error.to_string())
+}
+
+fn text(error: std::io::Error) -> String {
+    error.to_string()
+}
+
+fn ends_with(terminal: &mut PseudoTerminal, status: i32) -> Result<(), String> {
+    match terminal.wait(RUN_TIMEOUT) {
+        Some(found) if found == status => Ok(()),
+        found => Err(format!("status {found:?}, expected {status}")),
+    }
+}
+
+fn size_and_resize(kernel: Kernel) -> Result<(), String> {
+    let script =
+        "tty -s && stty size; trap 'stty size; exit 9' WINCH; echo ready; while :; do sleep 0.1; done";
+    let mut terminal = start(kernel, &["bash", "-c", script])?;
+    terminal.expect("33 101\r\n", RUN_TIMEOUT)?;
+    terminal.expect("ready", RUN_TIMEOUT)?;
+    terminal.resize(LARGER).map_err(text)?;
+    terminal.expect("44 132\r\n", RUN_TIMEOUT)?;
+    ends_with(&mut terminal, 9)
+}
+
+fn typed_lines(kernel: Kernel) -> Result<(), String> {
+    let mut terminal = start(kernel, &["sh", "-c", "echo ready; cat; exit 4"])?;
+    terminal.expect("ready\r\n", RUN_TIMEOUT)?;
+    terminal.write(b"helko\x7f\x7flo\n").map_err(text)?;
+    terminal.expect("\r\nhello\r\n", RUN_TIMEOUT)?;
+    terminal.write(CONTROL_D).map_err(text)?;
+    ends_with(&mut terminal, 4)
+}
+
+fn control_c(kernel: Kernel) -> Result<(), String> {
+    let mut terminal = start(kernel, &["sh", "-c", "echo ready; sleep 1000"])?;
+    terminal.expect("ready", RUN_TIMEOUT)?;
+    terminal.write(CONTROL_C).map_err(text)?;
+    ends_with(&mut terminal, 130)
+}
+
+fn control_z(kernel: Kernel) -> Result<(), String> {
+    let mut terminal = start(kernel, &["bash", "--norc", "-i"])?;
+    terminal.expect("# ", RUN_TIMEOUT)?;
+    terminal.write(b"sh -c 'echo rea''dy; sleep 1000'\n").map_err(text)?;
+    terminal.expect("ready\r\n", RUN_TIMEOUT)?;
+    terminal.write(CONTROL_Z).map_err(text)?;
+    terminal.expect("Stopped", RUN_TIMEOUT)?;
+    terminal.expect("# ", RUN_TIMEOUT)?;
+    terminal.write(b"kill -KILL %1; exit 6\n").map_err(text)?;
+    ends_with(&mut terminal, 6)
+}
+
+fn raw_mode(kernel: Kernel) -> Result<(), String> {
+    let script = "stty raw -echo; echo ready; dd bs=1 count=3 2>/dev/null | od -An -c; stty sane; exit 3";
+    let mut terminal = start(kernel, &["sh", "-c", script])?;
+    terminal.expect("ready", RUN_TIMEOUT)?;
+    terminal.write(b"a\x03\r").map_err(text)?;
+    terminal.expect("a 003  \\r", RUN_TIMEOUT)?;
+    ends_with(&mut terminal, 3)
+}
+
+fn flags(modes: &Termios) -> impl PartialEq + use<> {
+    (modes.input_modes, modes.output_modes, modes.control_modes, modes.local_modes)
+}
+
+fn restored(kernel: Kernel) -> Result<(), String> {
+    let mut terminal = start(kernel, &["sh", "-c", "echo ready; read -r x; kill -KILL $$"])?;
+    terminal.expect("ready", RUN_TIMEOUT)?;
+    let during = terminal.modes().map_err(text)?;
+    if during.local_modes.intersects(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG) {
+        return Err(String::from("the host's terminal is not raw meanwhile"));
+    }
+    terminal.write(b"\n").map_err(text)?;
+    ends_with(&mut terminal, 137)?;
+    let after = terminal.modes().map_err(text)?;
+    let fresh = PseudoTerminal::start(std::process::Command::new("true"), WINDOW).map_err(text)?;
+    if flags(&after) != flags(&fresh.modes().map_err(text)?) {
+        return Err(String::from("the modes differ from those of a new terminal"));
+    }
+    Ok(())
+}
