@@ -27,7 +27,8 @@ const PROCESSORS_MAX: u32 = 255;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Processors of the machine.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(PROCESSORS_MAX)))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(PROCESSORS_MAX)))]
     pub smp: u32,
     /// Memory for the kernel and its programs, in MiB; the root image is not counted.
     #[arg(long, value_name = "MIB", default_value_t = 256)]

@@ -1,3 +1,5 @@
+//! Errors of reading an image.
+
 use core::fmt;
 
 /// Why an image, or one of its inodes, can't be read.

@@ -1,3 +1,5 @@
+//! The reader: an image in memory and its files.
+
 use crate::checksum;
 use crate::layout::{self, superblock, u16_at, u32_at, u64_at};
 use crate::{Error, Inode, Time};

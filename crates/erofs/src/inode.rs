@@ -1,3 +1,5 @@
+//! Inodes as the reader sees them.
+
 use crate::layout::{self, BLOCK_SIZE, inode as at, u16_at, u32_at, u64_at};
 use crate::{Error, SYMLINK_LIMIT};
 

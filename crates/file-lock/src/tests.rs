@@ -1,3 +1,5 @@
+//! Tests of this crate, against a model that keeps each byte apart.
+
 use super::*;
 
 /// Bytes told apart; the last one stands for the rest of the file.

@@ -1,3 +1,5 @@
+//! Why there is no image, in words for the user.
+
 use std::path::PathBuf;
 use std::{fmt, io};
 

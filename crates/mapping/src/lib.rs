@@ -260,8 +260,8 @@ impl<B: Backing> Mappings<B> {
         self.insert(mapping);
     }
 
-    /// The highest free range of `length` bytes inside `within`, at a multiple of `align`, that keeps `guard` bytes away
-    /// from a mapping above that grows down.
+    /// The highest free range of `length` bytes inside `within`, at a multiple of `align`, that keeps `guard` bytes
+    /// away from a mapping above that grows down.
     #[must_use]
     pub fn find_free(
         &self,

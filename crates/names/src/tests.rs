@@ -1,3 +1,5 @@
+//! Tests of this crate.
+
 use super::*;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;

@@ -1,3 +1,5 @@
+//! Tests of this crate.
+
 extern crate std;
 
 use linux_raw_sys::general as linux;

@@ -1,8 +1,9 @@
 //! The virtio console device with several ports, virtio 1.2 section 5.3.
 //!
 //! Each port is a pair of queues ([`Port`]); a further pair carries control messages. The device announces ports after
-//! the driver's `DEVICE_READY`; a port carries data once both sides have opened it. The device drops a control message for
-//! which it finds no buffer, so buffers are posted before it is told that the driver is ready, and are given back at once.
+//! the driver's `DEVICE_READY`; a port carries data once both sides have opened it. The device drops a control
+//! message for which it finds no buffer, so buffers are posted before it is told that the driver is ready, and are
+//! given back at once.
 
 use alloc::vec::Vec;
 

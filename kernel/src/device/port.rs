@@ -1,7 +1,8 @@
 //! The data of one port of the console device: a byte stream in each direction, with back pressure.
 //!
-//! Received buffers go back to the device only when a reader has taken what is in them, so a host that sends more than is
-//! read has to wait; sent buffers come back when the host has taken them, so a program that writes more has to wait.
+//! Received buffers go back to the device only when a reader has taken what is in them, so a host that sends more
+//! than is read has to wait; sent buffers come back when the host has taken them, so a program that writes more has
+//! to wait.
 
 use crate::error::Errno;
 use crate::sync::{Events, SpinLock, WaitQueue, Watch};

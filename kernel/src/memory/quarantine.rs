@@ -2,7 +2,8 @@
 //!
 //! Everything is a *word*: a physical address with a tag in its low bits. Words whose CPUs have passed (see
 //! [`super::shootdown`]) are released at once, but no longer than [`BUDGET_NS`] in one go: what is left is put off to
-//! [`reaper`], a coroutine, so that the end of a large program keeps interrupts off for no longer than that of a small one.
+//! [`reaper`], a coroutine, so that the end of a large program keeps interrupts off for no longer than that of a
+//! small one.
 
 use alloc::collections::VecDeque;
 use core::future::poll_fn;

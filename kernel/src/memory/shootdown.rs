@@ -1,22 +1,22 @@
 //! Making other CPUs forget translations.
 //!
-//! Nobody spins for another CPU. Whoever took entries out of a page table *posts* a generation to the CPUs that may have
-//! them cached, and what it took out is released when all of those have *passed* it.
+//! Nobody spins for another CPU. Whoever took entries out of a page table *posts* a generation to the CPUs that may
+//! have them cached, and what it took out is released when all of those have *passed* it.
 //!
 //! A CPU passes by flushing. It has to before it next touches memory of programs, in user mode or in a copy; a CPU that
-//! is idle or elsewhere in the kernel owes nothing until then, and counts as passed. So only CPUs in user mode are waited
-//! for:
-//! - in the *same space*: they get an interrupt, and the operation awaits them, because its effect must be seen before it
-//!   returns;
+//! is idle or elsewhere in the kernel owes nothing until then, and counts as passed. So only CPUs in user mode are
+//! waited for:
+//! - in the *same space*: they get an interrupt, and the operation awaits them, because its effect must be seen
+//!   before it returns;
 //! - in *another space of the same page table*: they are left alone and pass when they next enter the kernel. What was
-//!   taken out stays in [`quarantine`] until then, for the kernel's sake: a program that reaches into another's slot through
-//!   a stale translation must not find memory that has a new owner.
+//!   taken out stays in [`quarantine`] until then, for the kernel's sake: a program that reaches into another's slot
+//!   through a stale translation must not find memory that has a new owner.
 //!
 //! # Why no request is missed
-//! The poster takes entries out, then reads which CPUs have used the space ([`Users`]), then writes their requests, then
-//! reads their modes. A CPU records its use, then writes its mode, then reads its requests, then touches memory. All of
-//! these are sequentially consistent: either the poster sees the use or the CPU's walk comes after the removal; either
-//! the poster sees the mode and waits, or the CPU sees the request and flushes first.
+//! The poster takes entries out, then reads which CPUs have used the space ([`Users`]), then writes their requests,
+//! then reads their modes. A CPU records its use, then writes its mode, then reads its requests, then touches memory.
+//! All of these are sequentially consistent: either the poster sees the use or the CPU's walk comes after the
+//! removal; either the poster sees the mode and waits, or the CPU sees the request and flushes first.
 
 use alloc::vec::Vec;
 use core::future::poll_fn;

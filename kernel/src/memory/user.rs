@@ -1,8 +1,9 @@
 //! Copies between the kernel and the memory of a program.
 //!
-//! User memory is (space, address, length), never a pointer: a coroutine may resume while another space is in use. A copy
-//! checks that the range belongs to the space, makes this CPU use the space, and copies. It never waits; when a page is
-//! missing it stops and says where, and the caller drops what it holds, awaits [`Space::fault_in`], and tries again.
+//! User memory is (space, address, length), never a pointer: a coroutine may resume while another space is in use. A
+//! copy checks that the range belongs to the space, makes this CPU use the space, and copies. It never waits; when a
+//! page is missing it stops and says where, and the caller drops what it holds, awaits [`Space::fault_in`], and tries
+//! again.
 //!
 //! `unsafe` here: the copies of [`crate::arch::user`], after the range check, and values as bytes.
 #![allow(unsafe_code)]

@@ -16,7 +16,8 @@ pub(super) fn exit_group(process: &Process, code: u8) {
     start_group_exit(&mut process.state.lock(), ExitStatus::Exited(code));
 }
 
-/// Gives up everything a thread has, and ends the process with its last thread. The last thing a thread's coroutine does.
+/// Gives up everything a thread has, and ends the process with its last thread. The last thing a thread's coroutine
+/// does.
 pub(super) async fn end_thread(thread: &Arc<Thread>) {
     super::calls::futex::release_robust_list(thread).await;
     release_space(thread).await;

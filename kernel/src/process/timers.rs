@@ -1,7 +1,7 @@
 //! Timers that send signals: setitimer(2), alarm(2), timer_create(2).
 //!
-//! A timer that is armed has a coroutine, which sleeps until the next expiry, sends the signal and sleeps again. Setting the
-//! timer changes its state and wakes the coroutine; disarming ends it.
+//! A timer that is armed has a coroutine, which sleeps until the next expiry, sends the signal and sleeps again.
+//! Setting the timer changes its state and wakes the coroutine; disarming ends it.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -178,7 +178,8 @@ async fn run(timer: Arc<Timer>) {
     core::future::poll_fn(|context| timer.poll(context, &mut sleep)).await;
 }
 
-/// When a timer on `clock` that was set to `value_ns` expires: an absolute time of the clock, or so long from now. 0 disarms.
+/// When a timer on `clock` that was set to `value_ns` expires: an absolute time of the clock, or so long from now. 0
+/// disarms.
 pub(super) fn deadline_ns(clock: Clock, value_ns: u64, is_absolute: bool) -> Option<u64> {
     if value_ns == 0 {
         return None;

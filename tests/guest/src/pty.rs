@@ -1,4 +1,5 @@
-//! What pseudoterminals offer beyond lines: reads with minimum and time, packet mode, flow control, readiness, hang-ups.
+//! What pseudoterminals offer beyond lines: reads with minimum and time, packet mode, flow control, readiness,
+//! hang-ups.
 
 use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};

@@ -1,3 +1,5 @@
+//! Where an image is written to, and the contents of files copied.
+
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::FileExt;

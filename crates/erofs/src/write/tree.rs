@@ -1,3 +1,5 @@
+//! The tree that an image is made of.
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;

@@ -51,8 +51,8 @@ pub fn find(wanted: DeviceType) -> Option<Found> {
             continue;
         }
         let irq = FIRST_IRQ + slot as u32;
-        // SAFETY: the slot is a device's registers, mapped for good by the direct map, and nobody else uses them: devices
-        // are looked for once per type, before their drivers run.
+        // SAFETY: the slot is a device's registers, mapped for good by the direct map, and nobody else uses them:
+        // devices are looked for once per type, before their drivers run.
         let transport = unsafe { MmioTransport::new(NonNull::new(header)?, SLOT_BYTES as usize) };
         match transport {
             Ok(transport) if transport.device_type() == wanted && irq < IRQS => {

@@ -117,8 +117,8 @@ impl BufferQueue {
         if self.owned & 1 << buffer == 0 || length == 0 {
             return;
         }
-        // SAFETY: the driver owns the buffer, which stays allocated as long as the queue; clearing its bit in `owned` keeps
-        // everyone from its bytes until `take_used` pops this descriptor.
+        // SAFETY: the driver owns the buffer, which stays allocated as long as the queue; clearing its bit in `owned`
+        // keeps everyone from its bytes until `take_used` pops this descriptor.
         let token = unsafe {
             let bytes = self.slice(buffer, length);
             match self.direction {
@@ -179,8 +179,8 @@ impl BufferQueue {
 impl Drop for BufferQueue {
     fn drop(&mut self) {
         if let Some(memory) = self.memory {
-            // SAFETY: allocated with this layout; queues are dropped only if their device's set-up failed, before it was
-            // given a buffer.
+            // SAFETY: allocated with this layout; queues are dropped only if their device's set-up failed, before it
+            // was given a buffer.
             unsafe { dealloc(memory.as_ptr(), self.layout) };
         }
     }

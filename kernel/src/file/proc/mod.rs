@@ -1,5 +1,5 @@
-//! The process file system, proc(5): what the kernel knows, as files. Nothing is stored; each node computes what it shows
-//! when it is asked.
+//! The process file system, proc(5): what the kernel knows, as files. Nothing is stored; each node computes what it
+//! shows when it is asked.
 //!
 //! The tree is a table: an [`Item`] says what a name is, and a [`ProcNode`] is an item applied to a [`Subject`], the
 //! process or thread that the path went through.

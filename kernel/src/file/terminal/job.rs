@@ -18,7 +18,8 @@ pub(super) fn is_controlling(terminal: &Terminal, thread: &Thread) -> bool {
 /// `signal` (`SIGTTIN` or `SIGTTOU`), unless the thread ignores or blocks it.
 ///
 /// # Errors
-/// `ERESTARTSYS` (the signal was sent), `EIO` (it would stop a group that nobody could continue, or a reader ignores it).
+/// `ERESTARTSYS` (the signal was sent), `EIO` (it would stop a group that nobody could continue, or a reader ignores
+/// it).
 pub(super) fn check(terminal: &Terminal, thread: &Thread, signal: Signal) -> Result<(), Errno> {
     let group = thread.process.group();
     let foreground = terminal.foreground_group();
@@ -38,8 +39,8 @@ pub(super) fn check(terminal: &Terminal, thread: &Thread, signal: Signal) -> Res
     Err(Errno::ERESTARTSYS)
 }
 
-/// Makes the terminal the controlling one of the thread's session, if the thread leads a session without a terminal and the
-/// terminal controls none.
+/// Makes the terminal the controlling one of the thread's session, if the thread leads a session without a terminal
+/// and the terminal controls none.
 pub(super) fn adopt_if_free(terminal: &Arc<Terminal>, thread: &Thread) {
     let session = thread.process.session();
     let is_free = terminal.state.lock().session == 0;

@@ -64,8 +64,8 @@ impl TerminalFile {
         state.hang_ups != self.hang_ups
     }
 
-    /// Whether a read of at most `limit` bytes can be answered now (with nothing, if nothing is there), according to lines,
-    /// `VMIN` and `VTIME`. A read that can't leaves everything where it is.
+    /// Whether a read of at most `limit` bytes can be answered now (with nothing, if nothing is there), according to
+    /// lines, `VMIN` and `VTIME`. A read that can't leaves everything where it is.
     fn can_answer(&self, state: &mut State, limit: usize) -> bool {
         if state.discipline.reads_lines() {
             return state.discipline.is_readable();

@@ -13,8 +13,8 @@ use crate::memory::fallible;
 use crate::process::{self, signal};
 use crate::sync::{Events, SpinLock, WaitQueue};
 
-/// What Linux's pseudoterminals hold on to of the output that a signal character throws away: what the master's side has
-/// already taken over.
+/// What Linux's pseudoterminals hold on to of the output that a signal character throws away: what the master's side
+/// has already taken over.
 const PTY_KEPT_BYTES: usize = 4096;
 /// The most input that waits for a program to read; more is refused.
 const WAITING_BYTES: usize = 256;

@@ -27,8 +27,8 @@ static PARTICIPANTS: [Participant; MAX_CPUS] = [const { Participant::new() }; MA
 /// Each CPU has its own participant, for good.
 pub struct CpuEpoch;
 
-// SAFETY: the participant is this CPU's own (`initialize` claims all of them), the kernel is cooperative, so nothing else
-// runs on this CPU until the closure returns, and all participants belong to one domain.
+// SAFETY: the participant is this CPU's own (`initialize` claims all of them), the kernel is cooperative, so nothing
+// else runs on this CPU until the closure returns, and all participants belong to one domain.
 unsafe impl Epoch for CpuEpoch {
     fn with<R>(f: impl FnOnce(Context) -> R) -> Result<R, OutOfMemory> {
         Ok(Self::with_any(f))

@@ -1,14 +1,15 @@
 //! The address space of a process.
 //!
-//! A [`Space`] is a page-table root, a range of addresses, and the mappings in it. By default spaces are *shared*: all of
-//! them use one root, each within a slot of its own, so that going from one to another changes nothing in the processor.
-//! A *private* space has its own root and the whole lower half: what fork makes, what a program that is not
-//! position-independent needs, and what a shared space becomes when its program asks for an address outside the slot.
+//! A [`Space`] is a page-table root, a range of addresses, and the mappings in it. By default spaces are *shared*:
+//! all of them use one root, each within a slot of its own, so that going from one to another changes nothing in the
+//! processor. A *private* space has its own root and the whole lower half: what fork makes, what a program that is
+//! not position-independent needs, and what a shared space becomes when its program asks for an address outside the
+//! slot.
 //!
 //! # Order of work
 //! Operations on mappings are `async`: they lock the range they change ([`lock`]), look at the mappings under a short
-//! spinlock, change page-table entries, flush, release what was taken out, and unlock. The spinlock is never held across
-//! an await. Nearly always they finish at their first poll.
+//! spinlock, change page-table entries, flush, release what was taken out, and unlock. The spinlock is never held
+//! across an await. Nearly always they finish at their first poll.
 
 mod advise;
 mod brk;

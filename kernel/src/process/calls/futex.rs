@@ -1,8 +1,8 @@
 //! futex(2) and the robust list.
 //!
-//! Waiters are kept in buckets by the hash of their key. The lock of a bucket orders a waiter's look at the word against
-//! a waker's: the word is read and the waiter entered under the lock, so a wake after a change of the word finds
-//! whoever read the old value.
+//! Waiters are kept in buckets by the hash of their key. The lock of a bucket orders a waiter's look at the word
+//! against a waker's: the word is read and the waiter entered under the lock, so a wake after a change of the word
+//! finds whoever read the old value.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -149,8 +149,8 @@ pub fn clock_nanosleep(call: &mut Call<'_>) -> Outcome {
     sleep(call.thread, Deadline::after(Some(time)), Some(call.word(3)))
 }
 
-/// Sleeps. A relative sleep that a signal ends says what is left at `remaining`, and goes on until the same moment if no
-/// handler ran; an absolute one is simply repeated.
+/// Sleeps. A relative sleep that a signal ends says what is left at `remaining`, and goes on until the same moment if
+/// no handler ran; an absolute one is simply repeated.
 fn sleep(thread: &Arc<Thread>, deadline: Deadline, remaining: Option<usize>) -> Outcome {
     if deadline.is_over() {
         return Ok(0.into());

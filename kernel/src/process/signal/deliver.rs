@@ -71,7 +71,8 @@ pub(in crate::process) fn restore_mask(thread: &Thread) {
     }
 }
 
-/// Takes the next signal with its action; ignored ones are dropped on the way. `None` clears the note that there is one.
+/// Takes the next signal with its action; ignored ones are dropped on the way. `None` clears the note that there is
+/// one.
 fn take(thread: &Arc<Thread>) -> Option<(Information, Action)> {
     let wanted = SignalSet::ALL.difference(thread.blocked());
     let actions = thread.process.actions();
