@@ -64,8 +64,8 @@ impl Account {
         self.is_spent
     }
 
-    /// The thread ran for `ran_ns`. Returns whether its turn is over: then it goes to the end of the spent queue, with a
-    /// new slice.
+    /// The thread ran for `ran_ns`. Returns whether its turn is over: then it goes to the end of the spent queue,
+    /// with a new slice.
     pub fn ran(&mut self, ran_ns: u64, nice: i8) -> bool {
         self.budget_ns = self.budget_ns.saturating_sub(ran_ns);
         let is_over = self.budget_ns == 0;

@@ -1,3 +1,5 @@
+//! Tests of this crate.
+
 extern crate std;
 
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
 //! epoll(7).
 //!
 //! An instance holds *interests*, one for each file it watches. An interest is a watcher that stays in the file's wait
-//! queue: when the file wakes its queue, the interest puts its number into the instance's ready list, unless it is there
-//! already, and wakes whoever waits for the instance. That may happen in an interrupt handler, so the list has
+//! queue: when the file wakes its queue, the interest puts its number into the instance's ready list, unless it is
+//! there already, and wakes whoever waits for the instance. That may happen in an interrupt handler, so the list has
 //! room for every interest from the start.
 //!
 //! A number in the ready list is a hint: epoll_wait(2) takes it out, asks the file, and puts it back when the file is

@@ -2,8 +2,8 @@
 //!
 //! The queues, wakes, inboxes and stealing are `heddle-coroutine`'s; this module gives it the processors. See
 //! [`priority`] for what each level is for. The kernel is cooperative: a coroutine runs until its future returns
-//! `Pending`. Programs are preempted: an interrupt returns control to the thread's coroutine, which gives way at the end
-//! of its turn, or when [`enter_program`] says that something more urgent is ready. A post from another CPU of
+//! `Pending`. Programs are preempted: an interrupt returns control to the thread's coroutine, which gives way at the
+//! end of its turn, or when [`enter_program`] says that something more urgent is ready. A post from another CPU of
 //! something more urgent than the program that a CPU runs interrupts that CPU.
 
 mod parameters;

@@ -11,8 +11,9 @@
 //! | 60–62 | `SCHED_IDLE` threads | everyone |
 //! | 63 | kernel housekeeping while nothing else runs | the kernel |
 //!
-//! A level is exact for the kernel and the realtime threads. Among ordinary threads nice decides how much of the processor
-//! a thread gets (see `heddle-fairness`) more than when; one pick in 32 goes to a level below the most urgent one.
+//! A level is exact for the kernel and the realtime threads. Among ordinary threads nice decides how much of the
+//! processor a thread gets (see `heddle-fairness`) more than when; one pick in 32 goes to a level below the most
+//! urgent one.
 
 /// A priority level; the smaller number is the more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

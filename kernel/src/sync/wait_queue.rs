@@ -112,8 +112,8 @@ impl WaitQueue {
         Ok(())
     }
 
-    /// Forgets every watch. For an owner at its end whose own waits are among them: the entries refer to the watcher, and
-    /// it to the owner.
+    /// Forgets every watch. For an owner at its end whose own waits are among them: the entries refer to the watcher,
+    /// and it to the owner.
     pub fn clear(&self) {
         let entries = core::mem::take(&mut *self.entries.lock());
         drop(entries);

@@ -1,8 +1,8 @@
 //! Priority inheritance: who waits for whom, and the level that is lent along.
 //!
 //! An edge leads from a waiter to a coroutine that it waits for. A coroutine runs at the most urgent of its own level
-//! and the levels of its waiters, theirs being found the same way, so that a loan passes along a chain. The graph is one
-//! for all executors and knows only edges along which something may have to be lent: waits for a held mutex, and
+//! and the levels of its waiters, theirs being found the same way, so that a loan passes along a chain. The graph is
+//! one for all executors and knows only edges along which something may have to be lent: waits for a held mutex, and
 //! joins of a coroutine that was less urgent than its joiner when the joiner looked.
 
 use crate::lock::Lock;

@@ -11,8 +11,8 @@ use crate::sync::Watch;
 use crate::syscall::wait::WaitKind;
 use crate::syscall::{Outcome, pending};
 
-/// What a call does that waited and then could not go on although the file said it could: a file's readiness can be about
-/// less than the call wants. Others run, and a signal ends it.
+/// What a call does that waited and then could not go on although the file said it could: a file's readiness can be
+/// about less than the call wants. Others run, and a signal ends it.
 ///
 /// # Errors
 /// `ERESTARTSYS`.

@@ -1,7 +1,8 @@
 //! UNIX domain sockets, unix(7).
 //!
-//! A socket owns an [`Inbox`], where everything sent to it waits, and knows the inbox of its peer. Neither inbox knows the
-//! sockets, so nothing keeps itself alive. Whoever waits to read watches the own inbox, whoever waits to write the peer's.
+//! A socket owns an [`Inbox`], where everything sent to it waits, and knows the inbox of its peer. Neither inbox
+//! knows the sockets, so nothing keeps itself alive. Whoever waits to read watches the own inbox, whoever waits to
+//! write the peer's.
 
 mod address;
 mod inbox;

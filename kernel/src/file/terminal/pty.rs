@@ -22,7 +22,8 @@ use crate::syscall::Call;
 pub(super) const LIMIT: usize = 4096;
 /// Bytes that are copied at a time from the master's program.
 const PIECE_BYTES: usize = 256;
-/// The most that one attempt types: each byte goes through the line editor, so a longer write lets others run in between.
+/// The most that one attempt types: each byte goes through the line editor, so a longer write lets others run in
+/// between.
 const ATTEMPT_BYTES: usize = 1024;
 /// Permissions of a new pseudoterminal: its owner, and the group of terminals may write.
 const PERMISSIONS: u32 = 0o620;

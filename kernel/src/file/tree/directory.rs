@@ -341,8 +341,9 @@ impl TreeNode {
         }
         let _mutation = self.tree.mutation.lock();
         let old_name = entry.name()?;
-        let is_here = |child: Option<&Child>| {
-            matches!(child, Some(Child::Entry { entry: current, .. }) if Arc::ptr_eq(current, entry))
+        let is_here = |child: Option<&Child>| match child {
+            Some(Child::Entry { entry: current, .. }) => Arc::ptr_eq(current, entry),
+            _ => false,
         };
         if !is_here(self.children()?.lock().names.get(&old_name)) {
             return Err(Errno::ENOENT);
