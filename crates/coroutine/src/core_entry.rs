@@ -35,6 +35,9 @@ pub(crate) struct CoreEntry {
     /// Memory of ended coroutines. Owner's thread only.
     #[cfg(feature = "std")]
     pub blocks: crate::blocks::Blocks,
+    /// 1: the core's thread sleeps in the reactor, not on `parker`.
+    #[cfg(feature = "std")]
+    pub polling: AtomicU32,
     hooks: AtomicPtr<Hooks>,
     shared: AtomicPtr<Shared>,
 }
@@ -54,6 +57,8 @@ impl CoreEntry {
             thread: AtomicU32::new(0),
             #[cfg(feature = "std")]
             blocks: crate::blocks::Blocks::new(),
+            #[cfg(feature = "std")]
+            polling: AtomicU32::new(0),
             hooks: AtomicPtr::new(ptr::null_mut()),
             shared: AtomicPtr::new(ptr::null_mut()),
         }

@@ -97,7 +97,8 @@ impl JoinCell {
 
     /// Handle: ready if the output is stored and was not taken; otherwise `waker` is woken when it is.
     pub fn poll(&self, waker: &Waker) -> Poll<()> {
-        let state = self.state.load(Ordering::Acquire);
+        // Taking the output acquires it.
+        let state = self.state.load(Ordering::Relaxed);
         if state & COMPLETE != 0 {
             return Poll::Ready(());
         }

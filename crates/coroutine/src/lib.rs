@@ -18,8 +18,12 @@ mod builder;
 pub mod capi;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod core_entry;
+#[cfg(feature = "alloc")]
+pub mod global;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod handle;
+#[cfg(all(feature = "std", not(heddle_loom)))]
+pub mod io;
 #[cfg(feature = "alloc")]
 mod join;
 #[cfg(all(feature = "std", not(heddle_loom)))]
@@ -32,12 +36,16 @@ mod machine;
 mod park;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 mod pool;
+#[cfg(all(feature = "std", not(heddle_loom)))]
+mod reactor;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod registry;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod task;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 mod threads;
+#[cfg(all(feature = "std", not(heddle_loom)))]
+pub mod time;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod turn;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]

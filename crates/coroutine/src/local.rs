@@ -3,9 +3,11 @@
 
 use crate::builder::{Builder, SpawnError};
 use crate::core_entry::CoreEntry;
+use crate::global::{Place, Step, System};
 use crate::handle::{JoinHandle, LocalJoinHandle};
 use crate::machine::spawn_by;
 use crate::park::Patience;
+use crate::reactor::Looked;
 use crate::registry::{Global, acquire_core, for_each_slot, spill};
 use crate::sched::{Picked, Stealing, WATCH_PARKED};
 use crate::task::{Framed, JoinError};
@@ -87,7 +89,12 @@ impl LocalExecutor {
     pub fn block_on_with<F: Future>(&self, builder: Builder, future: F) -> F::Output {
         let mut patience = Patience::new();
         threads::enter(self.entry, || {
-            run_frame(self.entry, builder, future, pick, |entry| sleep(entry, &mut patience))
+            let mut looked = Looked::new();
+            let next = |entry| {
+                looked.look();
+                pick(entry)
+            };
+            run_frame(self.entry, builder, future, next, |entry| sleep(entry, &mut patience))
         })
     }
 
@@ -95,12 +102,30 @@ impl LocalExecutor {
     pub fn run(&self) {
         let mut patience = Patience::new();
         threads::enter(self.entry, || {
+            let mut looked = Looked::new();
             while self.entry.live() != 0 {
+                looked.look();
                 if !run_one(self.entry) {
                     sleep(self.entry, &mut patience);
                 }
             }
         });
+    }
+
+    /// Runs one turn as one of several processes: see [`global`](crate::global).
+    pub fn run_one_in<S: System>(&self, place: &Place<S>) -> Step {
+        self.entry.state.drain(&Global);
+        let bitmap = self.entry.state.ready().bitmap();
+        if bitmap == 0 {
+            place.publish(0);
+            return Step::Idle;
+        }
+        if place.before_turn(bitmap) {
+            return Step::GaveWay;
+        }
+        let ran = self.run_one();
+        place.publish(self.entry.state.ready().bitmap());
+        if ran { Step::Ran } else { Step::Idle }
     }
 
     /// The scheduling state, for its bitmap and counters.

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // Two system calls.
 
 use crate::core_entry::{CoreEntry, Hooks};
+use crate::reactor;
 use crate::sync::{Ordering, fence, spin_hint};
 use core::ptr;
 use core::time::Duration;
@@ -21,6 +22,9 @@ fn is_here(entry: &CoreEntry) -> bool {
 /// Wakes the thread that sleeps in [`sleep`], or makes its next sleep end at once. Safe in signal handlers.
 pub(crate) fn kick(entry: &CoreEntry) {
     if entry.parker.swap(KICKED, Ordering::AcqRel) == CALM {
+        if entry.polling.load(Ordering::Relaxed) != 0 {
+            return reactor::notify();
+        }
         // SAFETY: a futex wake only reads the address, which is valid; it changes no memory.
         unsafe {
             libc::syscall(
@@ -35,7 +39,8 @@ pub(crate) fn kick(entry: &CoreEntry) {
 
 /// Sleeps until a kick or for `limit`; the kick is used up. May return early.
 pub(crate) fn sleep(entry: &CoreEntry, limit: Option<Duration>) {
-    if entry.parker.swap(CALM, Ordering::AcqRel) == KICKED {
+    let kicked = || entry.parker.swap(CALM, Ordering::AcqRel) == KICKED;
+    if reactor::sleep_in(entry, limit, kicked) || kicked() {
         return;
     }
     let timeout = limit.map(|limit| libc::timespec {

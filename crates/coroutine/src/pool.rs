@@ -7,6 +7,7 @@ use crate::handle::JoinHandle;
 use crate::local::{run_frame, tear_down};
 use crate::machine::{MACHINE_CORES, Shared, elsewhere, spawn_on, steal_urgent, victims};
 use crate::park::Patience;
+use crate::reactor::Looked;
 use crate::registry::{Global, acquire_core};
 use crate::sched::{BATCH, LEVELS, Picked, Stealing, WATCH_PARKED, steal};
 use crate::sync::Ordering;
@@ -96,7 +97,7 @@ impl Executor {
         let builder = Builder::new().cores(1);
         entry.set_thread(true);
         entry.state.inbox().cover();
-        let (mut look, mut idler) = (0, Idler::new());
+        let (mut look, mut idler) = ((0, Looked::new()), Idler::new());
         let output = threads::enter(entry, || {
             run_frame(
                 entry,
@@ -150,7 +151,12 @@ static POOL_HOOKS: Hooks = Hooks {
 
 /// The next coroutine to run: now and then another core's, if it is more urgent.
 #[inline(always)]
-fn next(shared: &Shared, entry: &'static CoreEntry, look: &mut u32) -> Option<Picked<'static>> {
+fn next(
+    shared: &Shared,
+    entry: &'static CoreEntry,
+    (look, looked): &mut (u32, Looked),
+) -> Option<Picked<'static>> {
+    looked.look();
     *look += 1;
     if *look >= LOOK_EVERY {
         *look = 0;
@@ -169,7 +175,7 @@ fn next(shared: &Shared, entry: &'static CoreEntry, look: &mut u32) -> Option<Pi
 }
 
 fn work(shared: &Shared, entry: &'static CoreEntry) {
-    let (mut look, mut idler) = (0, Idler::new());
+    let (mut look, mut idler) = ((0, Looked::new()), Idler::new());
     while !shared.is_closed() {
         match next(shared, entry, &mut look) {
             Some(picked) => turn::run(entry, picked),

@@ -1,0 +1,78 @@
+//! Timers.
+
+use crate::reactor;
+use core::fmt;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use std::time::Instant;
+
+/// Waits until `when`.
+pub fn sleep_until(when: Instant) -> Sleep {
+    Sleep { when, key: None }
+}
+
+/// Waits for `duration`.
+pub fn sleep(duration: Duration) -> Sleep {
+    sleep_until(Instant::now() + duration)
+}
+
+/// See [`sleep`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct Sleep {
+    when: Instant,
+    key: Option<(Instant, u64)>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    /// # Panics
+    /// If the process can have no reactor, for want of file descriptors.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if Instant::now() >= self.when {
+            return Poll::Ready(());
+        }
+        let reactor = reactor::get().expect("no reactor");
+        match self.key {
+            Some(key) if reactor.refresh_timer(key, cx.waker()) => {}
+            _ => self.key = Some(reactor.add_timer(self.when, cx.waker())),
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let (Some(key), Ok(reactor)) = (self.key, reactor::get()) {
+            reactor.remove_timer(key);
+        }
+    }
+}
+
+/// The output of `future`, unless it takes longer than `duration`; then it is dropped.
+pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
+    let mut future = core::pin::pin!(future);
+    let mut limit = core::pin::pin!(sleep(duration));
+    core::future::poll_fn(|cx| {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        limit.as_mut().poll(cx).map(|()| Err(Elapsed))
+    })
+    .await
+}
+
+/// A [`timeout`] has passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Elapsed;
+
+impl fmt::Display for Elapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the time is up")
+    }
+}
+
+impl core::error::Error for Elapsed {}
