@@ -158,10 +158,11 @@ fn finished_shows_its_effects() {
         let memory = Memory::new();
         let executor = memory.clone();
         let end = thread::spawn(move || executor.end());
-        if memory.join.is_complete() {
-            // SAFETY: checked.
-            memory.output.with(|output| unsafe { assert_eq!(*output, 7) });
+        while !memory.join.is_complete() {
+            thread::yield_now();
         }
+        // SAFETY: checked.
+        memory.output.with(|output| unsafe { assert_eq!(*output, 7) });
         end.join().unwrap();
         memory.leave();
     });
