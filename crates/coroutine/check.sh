@@ -40,7 +40,7 @@ weaken() {
 
 miri() {
     MIRIFLAGS="-Zmiri-strict-provenance -Zmiri-ignore-leaks" nice -n 10 cargo +nightly miri test -j2 --target-dir "$target/miri" \
-        --test machine --test executors --test hostile "$@"
+        --test machine --test executors --test hostile --test wait --test global --test random "$@"
 }
 
 object() {

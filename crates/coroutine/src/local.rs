@@ -209,7 +209,9 @@ pub(crate) fn tear_down(cores: &[&'static CoreEntry]) {
                 for_each_slot(|index, slot| {
                     if let Some(picked) = entry.state.pick_to_cancel(&Global, index, slot) {
                         turn::run(entry, picked);
+                        return live() != 0;
                     }
+                    true
                 });
             });
         }

@@ -70,13 +70,15 @@ pub(crate) fn entry(index: u32) -> Option<&'static CoreEntry> {
     unsafe { entry.as_ref() }
 }
 
-/// Calls `each` with every slot that memory was taken for.
+/// Calls `each` with every slot that memory was taken for, until it returns `false`.
 #[cfg(feature = "std")]
-pub(crate) fn for_each_slot(mut each: impl FnMut(u32, &'static Slot)) {
+pub(crate) fn for_each_slot(mut each: impl FnMut(u32, &'static Slot) -> bool) {
     for chunk in 0..CHUNKS as u32 {
         for index in chunk * CHUNK_SLOTS..(chunk + 1) * CHUNK_SLOTS {
             let Some(slot) = Global.slot(index) else { return };
-            each(index, slot);
+            if !each(index, slot) {
+                return;
+            }
         }
     }
 }

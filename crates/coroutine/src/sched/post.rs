@@ -31,6 +31,17 @@ enum Request {
     Lent(u8),
 }
 
+impl Request {
+    #[inline(always)]
+    fn is_overtaken_by(self, pending: u64) -> bool {
+        match self {
+            Request::Wake | Request::Cancel => false,
+            Request::Base(_) => pending & remote::BASE != 0,
+            Request::Lent(_) => pending & remote::LENT != 0,
+        }
+    }
+}
+
 /// Makes the coroutine `id` ready if it waits; if it is being polled, it is queued again afterwards. `here` is the
 /// core on which the caller runs. Lock-free from any context.
 #[inline(always)]
@@ -72,7 +83,13 @@ fn request<T: Table>(table: &T, here: Option<&CoreState>, id: Id, request: Reque
     if let Some(core) = here.filter(|core| slot.owner() as u32 == core.index() && core.gate.try_enter()) {
         // The owner changes only under its gate, so now it is known, and with it that the generation is current.
         if slot.owner() as u32 == core.index() {
-            let woken = if slot.generation() == id.generation() {
+            let pending = slot.remote.load(Ordering::Relaxed);
+            if request.is_overtaken_by(pending) {
+                // An older request of the kind waits in the inbox, and would undo this one when it is applied.
+                core.gate.leave();
+                return post(table, id, slot, request);
+            }
+            let woken = if (pending >> 32) as u32 == id.generation() {
                 at_home(table, core, index, slot, request)
             } else {
                 Woken::Stale
