@@ -28,6 +28,7 @@ pub mod open;
 pub mod pipe;
 pub mod proc;
 pub mod setup;
+pub mod signal;
 pub mod socket;
 pub mod terminal;
 pub mod timer;
@@ -180,6 +181,11 @@ pub trait File: Any + Send + Sync {
     /// `ENODEV`: it can't be mapped.
     fn map_source(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {
         Err(Errno::ENODEV)
+    }
+
+    /// The object as [`File::map_source`] gives it, if it has ever been mapped.
+    fn mapped_source(self: Arc<Self>) -> Option<Arc<dyn MapSource>> {
+        None
     }
 
     /// The seals of a `memfd`, `F_SEAL_` bits.

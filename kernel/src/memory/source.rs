@@ -21,6 +21,11 @@ pub trait MapSource: Send + Sync {
     /// `ENOMEM`; anything else, for example beyond the end of the file, becomes `SIGBUS`.
     fn page(&self, index: u64, write: bool) -> Result<PageRef, Errno>;
 
+    /// Told before the object is mapped; `shared` if changes through the mapping are others' to see.
+    fn mapped(&self, shared: bool) {
+        let _ = shared;
+    }
+
     /// The page, if it can be had for reading at no cost. Faults bring in such pages around the one they are about.
     fn resident(&self, index: u64) -> Option<PageRef> {
         let _ = index;

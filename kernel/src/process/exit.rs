@@ -69,6 +69,7 @@ fn leave(thread: &Arc<Thread>) -> bool {
 fn end_process(process: &Arc<Process>) {
     super::timers::process_ended(process);
     process.child_events.clear();
+    process.signal_events.clear();
     let session = process.session();
     if session.id == process.pid
         && let Some(terminal) = session.set_terminal(None)

@@ -30,6 +30,8 @@ pub struct Process {
     pub(super) child_events: WaitQueue,
     /// Notified when a thread has ended: `execve` waits for the others.
     pub(super) thread_events: WaitQueue,
+    /// Notified when a signal has come, held back or not: `signalfd`.
+    pub signal_events: WaitQueue,
     /// Notified when this process has ended.
     pub(super) ended: WaitQueue,
     /// The signal the parent gets at the end; 0 for none.
@@ -100,6 +102,7 @@ impl Process {
             executable: SpinLock::new(None),
             child_events: WaitQueue::new(),
             thread_events: WaitQueue::new(),
+            signal_events: WaitQueue::new(),
             ended: WaitQueue::new(),
             exit_signal: AtomicI32::new(heddle_signal::Signal::CHLD.number()),
             uid: AtomicU32::new(0),

@@ -144,6 +144,8 @@ calls! {
     __NR_fchdir => crate::file::calls::directory::fchdir,
     __NR_chroot => crate::file::calls::directory::chroot,
     __NR_umask => crate::file::calls::directory::umask,
+    __NR_signalfd => crate::file::calls::event::signalfd,
+    __NR_signalfd4 => crate::file::calls::event::signalfd4,
     __NR_eventfd => crate::file::calls::event::eventfd,
     __NR_eventfd2 => crate::file::calls::event::eventfd2,
     __NR_timerfd_create => crate::file::calls::event::timerfd_create,

@@ -8,9 +8,11 @@ use super::{get, get_file, get_string, put};
 use crate::error::{Attempt, Errno};
 use crate::file::event::EventCounter;
 use crate::file::node::Contents;
+use crate::file::signal::SignalFile;
 use crate::file::timer::{Setting, TimerFile};
-use crate::file::{Entry, File, OpenFile, Place, StatusFlags, downcast_arc, setup};
+use crate::file::{Entry, File, OpenFile, Place, StatusFlags, downcast, downcast_arc, setup};
 use crate::memory::fallible;
+use crate::process::signal::SignalSet;
 use crate::syscall::{Call, Outcome};
 use crate::time::{Clock, NS_PER_SECOND, now_ns, timespec_ns};
 
@@ -32,6 +34,32 @@ fn make_counter(call: &Call<'_>, flags: u32) -> Outcome {
     let status = StatusFlags::RDWR | StatusFlags::from_bits_retain(flags & linux::EFD_NONBLOCK);
     let open = fallible::try_arc(OpenFile::new(counter, status))?;
     super::add(call, open, flags & linux::EFD_CLOEXEC != 0)
+}
+
+/// signalfd(2), the old call without flags.
+pub fn signalfd(call: &mut Call<'_>) -> Outcome {
+    make_signal_file(call, 0)
+}
+
+/// signalfd4(2).
+pub fn signalfd4(call: &mut Call<'_>) -> Outcome {
+    make_signal_file(call, call.uint(3))
+}
+
+fn make_signal_file(call: &Call<'_>, flags: u32) -> Outcome {
+    if flags & !(linux::O_CLOEXEC | linux::O_NONBLOCK) != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let wanted = super::poll::get_mask(call, call.word(1), call.word(2))?.ok_or(Errno::EFAULT)?;
+    let wanted = wanted.difference(SignalSet::UNBLOCKABLE);
+    if call.int(0) != -1 {
+        let open = get_file(call, 0)?;
+        downcast::<SignalFile>(&open).ok_or(Errno::EINVAL)?.set_wanted(wanted);
+        return Ok((call.int(0) as usize).into());
+    }
+    let status = StatusFlags::from_bits_retain(flags & linux::O_NONBLOCK) | StatusFlags::RDWR;
+    let open = fallible::try_arc(OpenFile::new(SignalFile::new(wanted, call.thread)?, status))?;
+    super::add(call, open, flags & linux::O_CLOEXEC != 0)
 }
 
 /// timerfd_create(2).

@@ -118,7 +118,11 @@ fn start(call: &mut Call<'_>, descriptor: i32, path: &[u8], request: &Request) -
     let close_on_exec = request.flags & linux::O_CLOEXEC != 0;
     if open.file.is_opened(&open, None)? {
         let open = fallible::try_arc(open)?;
-        return Ok((table.add(open, 0, limit, close_on_exec)? as usize).into());
+        let descriptor = table.add(open.clone(), 0, limit, close_on_exec)? as usize;
+        if request.flags & linux::O_TRUNC == 0 {
+            return Ok(descriptor.into());
+        }
+        return super::storage::after_loss(&open, descriptor, 0..u64::MAX);
     }
     let thread = thread.clone();
     pending(async move {

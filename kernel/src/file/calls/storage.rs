@@ -1,6 +1,7 @@
 //! A file's length and memory: `truncate`, `fallocate`, and the syncing of what is already where it will ever be.
 
 use alloc::sync::Arc;
+use core::ops::Range;
 use linux_raw_sys::general as linux;
 
 use super::transfer::Direction;
@@ -9,7 +10,11 @@ use crate::error::Errno;
 use crate::file::access::{self, Access};
 use crate::file::node::Opening;
 use crate::file::{Kind, OpenFile, StatusFlags};
-use crate::syscall::{Call, Outcome};
+use crate::memory::fallible;
+use crate::memory::space::forget_pages;
+use crate::syscall::{Call, Outcome, pending};
+
+const PAGE_BYTES: u64 = 4096;
 
 /// truncate(2).
 pub fn truncate(call: &mut Call<'_>) -> Outcome {
@@ -26,8 +31,18 @@ pub fn truncate(call: &mut Call<'_>) -> Outcome {
     let flags = StatusFlags::WRONLY;
     let opening = Opening { flags, flags_of_call: 0, place: &place, thread: Some(call.thread) };
     let file = place.entry.node.clone().open(&opening)?;
-    OpenFile::at(file, flags, place).file.truncate(size)?;
-    Ok(0.into())
+    let open = fallible::try_arc(OpenFile::at(file, flags, place))?;
+    open.file.truncate(size)?;
+    after_loss(&open, 0, size.div_ceil(PAGE_BYTES)..u64::MAX)
+}
+
+/// Ends a call that has taken pages from a file, with this result: whoever has them mapped loses them first.
+pub(super) fn after_loss(open: &Arc<OpenFile>, result: usize, pages: Range<u64>) -> Outcome {
+    let Some(source) = open.file.clone().mapped_source() else { return Ok(result.into()) };
+    pending(async move {
+        forget_pages(&source, pages).await;
+        Ok(result)
+    })
 }
 
 /// ftruncate(2).
@@ -38,7 +53,7 @@ pub fn ftruncate(call: &mut Call<'_>) -> Outcome {
         return Err(Errno::EINVAL.into());
     }
     open.file.truncate(size)?;
-    Ok(0.into())
+    after_loss(&open, 0, size.div_ceil(PAGE_BYTES)..u64::MAX)
 }
 
 /// fallocate(2).
@@ -55,8 +70,12 @@ pub fn fallocate(call: &mut Call<'_>) -> Outcome {
     if open.metadata().kind == Kind::Fifo {
         return Err(Errno::ESPIPE.into());
     }
-    open.file.allocate(call.uint(1), first as u64, length as u64)?;
-    Ok(0.into())
+    let (first, end) = (first as u64, (first + length) as u64);
+    open.file.allocate(call.uint(1), first, end - first)?;
+    if call.uint(1) & (linux::FALLOC_FL_PUNCH_HOLE | linux::FALLOC_FL_ZERO_RANGE) == 0 {
+        return Ok(0.into());
+    }
+    after_loss(&open, 0, first.div_ceil(PAGE_BYTES)..end / PAGE_BYTES)
 }
 
 /// fadvise64(2): there is nothing to prepare.

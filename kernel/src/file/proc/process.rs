@@ -10,7 +10,7 @@ use crate::file::{Mount, mount};
 use crate::memory::Space;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, Protection};
-use crate::process::signal::Signal;
+use crate::process::signal::{self, Signal};
 use crate::process::{Limits, Process, Resource, Thread};
 use crate::time::clock_ticks;
 
@@ -194,7 +194,14 @@ fn status_of_thread(process: &Process, thread: &Arc<Thread>, text: &mut Text) ->
     }
     text.line(format_args!("\nThreads:\t{}\nSigQ:\t0/0\n", process.thread_count()))?;
     let (ignored, caught) = actions_of(process);
-    for (name, set) in [("SigBlk", thread.blocked().0), ("SigIgn", ignored), ("SigCgt", caught)] {
+    let (own, shared) = signal::pending(thread);
+    for (name, set) in [
+        ("SigPnd", own.0),
+        ("ShdPnd", shared.0),
+        ("SigBlk", thread.blocked().0),
+        ("SigIgn", ignored),
+        ("SigCgt", caught),
+    ] {
         text.line(format_args!("{name}:\t{set:016x}\n"))?;
     }
     let capabilities = &who.capabilities;

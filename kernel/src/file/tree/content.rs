@@ -15,6 +15,8 @@ pub const SIZE_LIMIT: u64 = i64::MAX as u64;
 /// A page that differs from the image.
 enum Slot {
     Page(FrameRef),
+    /// The image's bytes in a frame that can be shared and counted; nobody has written to it.
+    Copy(FrameRef),
     /// Punched out, where the image has data.
     Hole,
 }
@@ -51,14 +53,15 @@ impl Content {
     }
 
     /// Whether it is as the image has it.
-    pub fn is_clean(&self, inode: &Inode) -> bool {
+    pub fn is_clean(&mut self, tree: &Tree, inode: &Inode) -> bool {
+        self.drop_copies(tree);
         self.slots.is_empty() && self.size == inode.size && self.image_pages == inode.size.div_ceil(PAGE)
     }
 
     /// Where the bytes of page `index` are.
     pub fn source(&self, lower: Lower<'_>, index: u64) -> Source {
         match self.slots.get(index) {
-            Some(Slot::Page(page)) => Source::Own(page.clone()),
+            Some(Slot::Page(page) | Slot::Copy(page)) => Source::Own(page.clone()),
             Some(Slot::Hole) => Source::Hole,
             None if index < self.image_pages => {
                 lower.map_or(Source::Hole, |(image, inode)| in_image(image, inode, index))
@@ -69,14 +72,29 @@ impl Content {
 
     /// The page `index` as the file's own; whether it has just become so.
     fn own(&mut self, tree: &Tree, lower: Lower<'_>, index: u64) -> Result<(FrameRef, bool), Errno> {
+        if let Some(Slot::Copy(page)) = self.slots.get(index) {
+            let page = page.clone();
+            self.slots.insert(index, Slot::Page(page)).map_err(|_| Errno::ENOMEM)?;
+        }
         let source = self.source(lower, index);
         if let Source::Own(page) = source {
             return Ok((page, false));
         }
+        self.add(tree, index, &source, Slot::Page).map(|page| (page, true))
+    }
+
+    /// A new frame with the bytes of `source` as page `index`.
+    fn add(
+        &mut self,
+        tree: &Tree,
+        index: u64,
+        source: &Source,
+        slot: fn(FrameRef) -> Slot,
+    ) -> Result<FrameRef, Errno> {
         tree.take_page()?;
-        let page = page::copy(&source);
-        let inserted = page.and_then(|page| match self.slots.insert(index, Slot::Page(page.clone())) {
-            Ok(_) => Ok((page, true)),
+        let page = page::copy(source);
+        let inserted = page.and_then(|page| match self.slots.insert(index, slot(page.clone())) {
+            Ok(_) => Ok(page),
             Err(_) => Err(Errno::ENOMEM),
         });
         match inserted {
@@ -86,40 +104,61 @@ impl Content {
         inserted
     }
 
-    /// The page `index` to be mapped, made the file's own if it is a hole or will be written.
-    pub fn map(&mut self, tree: &Tree, lower: Lower<'_>, index: u64, write: bool) -> Result<PageRef, Errno> {
+    /// The page `index` to be mapped: the image's own, unless somebody shares the file's memory or it is to be
+    /// written.
+    pub fn map(
+        &mut self,
+        tree: &Tree,
+        lower: Lower<'_>,
+        index: u64,
+        write: bool,
+        shared: bool,
+    ) -> Result<PageRef, Errno> {
         if index >= self.size.div_ceil(PAGE) {
             return Err(Errno::EFAULT);
         }
-        if !write && let Source::Image(bytes) = self.source(lower, index) {
-            if let Some(page) = PageRef::from_image(bytes) {
-                return Ok(page);
-            }
+        if !write && let source @ Source::Image(bytes) = self.source(lower, index) {
+            let in_place = PageRef::from_image(bytes).filter(|_| !shared);
+            return match in_place {
+                Some(page) => Ok(page),
+                None => Ok(PageRef::Counted(self.add(tree, index, &source, Slot::Copy)?)),
+            };
         }
         Ok(PageRef::Counted(self.own(tree, lower, index)?.0))
     }
 
+    /// Drops copies of the image that nobody has mapped.
+    fn drop_copies(&mut self, tree: &Tree) {
+        let mut at = 0;
+        while let Some((index, slot)) = self.slots.next(at) {
+            let unused = matches!(slot, Slot::Copy(page) if page.is_unique());
+            if unused {
+                self.drop_slot(tree, index);
+            }
+            let Some(next) = index.checked_add(1) else { break };
+            at = next;
+        }
+    }
+
     /// The page `index`, if it can be mapped for reading as it is.
-    pub fn resident(&self, lower: Lower<'_>, index: u64) -> Option<PageRef> {
+    pub fn resident(&self, lower: Lower<'_>, index: u64, shared: bool) -> Option<PageRef> {
         if index >= self.size.div_ceil(PAGE) {
             return None;
         }
         match self.source(lower, index) {
             Source::Own(page) => Some(PageRef::Counted(page)),
-            Source::Image(bytes) => PageRef::from_image(bytes),
+            Source::Image(bytes) => PageRef::from_image(bytes).filter(|_| !shared),
             Source::Hole => None,
         }
     }
 
-    /// Takes data from `buffer`. `replaced` is told of pages that were the image's or a hole before, because
-    /// somebody may have mapped them.
+    /// Takes data from `buffer`.
     pub fn write(
         &mut self,
         tree: &Tree,
         lower: Lower<'_>,
         buffer: &mut IoBuffer<'_>,
         offset: u64,
-        mut replaced: impl FnMut(u64),
     ) -> Attempt<usize> {
         let limit = usize::try_from(SIZE_LIMIT.saturating_sub(offset)).unwrap_or(usize::MAX);
         if limit == 0 && buffer.remaining() > 0 {
@@ -130,10 +169,7 @@ impl Content {
             let at = offset + written as u64;
             let within = (at % PAGE) as usize;
             let length = (PAGE_BYTES - within).min(total - written);
-            let step = self.own(tree, lower, at / PAGE).map_err(Halt::Error).and_then(|(page, new)| {
-                if new {
-                    replaced(at / PAGE);
-                }
+            let step = self.own(tree, lower, at / PAGE).map_err(Halt::Error).and_then(|(page, _)| {
                 Ok(page.with_bytes_mut(|bytes| buffer.copy_in(&mut bytes[within..within + length]))?)
             });
             match step {
@@ -227,7 +263,7 @@ impl Content {
         let mut index = offset / PAGE;
         while index * PAGE < self.size {
             let is_data = match self.slots.get(index) {
-                Some(slot) => matches!(slot, Slot::Page(_)),
+                Some(slot) => !matches!(slot, Slot::Hole),
                 None => index < self.image_pages,
             };
             if is_data == data {
@@ -256,7 +292,7 @@ impl Content {
     }
 
     fn forget(&mut self, tree: &Tree, slot: Option<&Slot>) {
-        if let Some(Slot::Page(_)) = slot {
+        if let Some(Slot::Page(_) | Slot::Copy(_)) = slot {
             self.own -= 1;
             tree.give_page();
         }

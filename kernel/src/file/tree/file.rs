@@ -15,6 +15,11 @@ use crate::file::{File, IoBuffer, Kind, OpenFile, StatusFlags};
 use crate::memory::{MapSource, PageRef};
 use crate::sync::SpinLock;
 
+/// A bit of [`TreeNode::mapped`]: the file has been mapped.
+const MAPPED: u8 = 1;
+/// A bit of [`TreeNode::mapped`]: it has been mapped shared.
+const SHARED: u8 = 2;
+
 impl TreeNode {
     fn content(&self) -> Result<&SpinLock<Content>, Errno> {
         match &self.body {
@@ -22,6 +27,12 @@ impl TreeNode {
             Body::Directory(_) => Err(Errno::EISDIR),
             _ => Err(Errno::EINVAL),
         }
+    }
+
+    /// Whether somebody has mapped the file so that changes are seen by others: then no page is the image's own, which
+    /// a write would have to take away again.
+    fn is_shared(&self) -> bool {
+        self.mapped.load(Ordering::Relaxed) & SHARED != 0
     }
 
     fn is_sealed(&self, seals: u32) -> bool {
@@ -85,7 +96,7 @@ impl File for TreeNode {
             }
             buffer.truncate(usize::try_from(room).unwrap_or(usize::MAX));
         }
-        let written = content.write(&self.tree, self.lower(), buffer, offset, |_| {});
+        let written = content.write(&self.tree, self.lower(), buffer, offset);
         drop(content);
         if written.is_ok() {
             self.written();
@@ -180,6 +191,11 @@ impl File for TreeNode {
         }
     }
 
+    fn mapped_source(self: Arc<Self>) -> Option<Arc<dyn MapSource>> {
+        let mapped = self.mapped.load(Ordering::Relaxed) & MAPPED != 0;
+        mapped.then_some(self as Arc<dyn MapSource>)
+    }
+
     fn released(&self, open: &OpenFile) {
         let flags = open.flags();
         if flags.contains(StatusFlags::EXECUTE) {
@@ -192,9 +208,13 @@ impl File for TreeNode {
 }
 
 impl MapSource for TreeNode {
+    fn mapped(&self, shared: bool) {
+        self.mapped.fetch_or(if shared { MAPPED | SHARED } else { MAPPED }, Ordering::Relaxed);
+    }
+
     fn page(&self, index: u64, write: bool) -> Result<PageRef, Errno> {
         let mut content = self.content()?.lock();
-        let page = content.map(&self.tree, self.lower(), index, write)?;
+        let page = content.map(&self.tree, self.lower(), index, write, self.is_shared())?;
         drop(content);
         if write {
             self.written();
@@ -203,7 +223,7 @@ impl MapSource for TreeNode {
     }
 
     fn resident(&self, index: u64) -> Option<PageRef> {
-        self.content().ok()?.lock().resident(self.lower(), index)
+        self.content().ok()?.lock().resident(self.lower(), index, self.is_shared())
     }
 
     fn path(&self) -> Option<Vec<u8>> {

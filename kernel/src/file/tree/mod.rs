@@ -23,7 +23,7 @@ mod page;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use hashbrown::HashMap;
 use heddle_erofs::Image;
 
@@ -139,6 +139,7 @@ impl Tree {
             writers: core::sync::atomic::AtomicI32::new(0),
             locks: super::lock::Locks::new(),
             seals: AtomicU32::new(linux_raw_sys::general::F_SEAL_SEAL),
+            mapped: AtomicU8::new(0),
             opened_at: SpinLock::new(None),
         })
     }

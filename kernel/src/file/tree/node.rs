@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use heddle_erofs::{FileType, Inode};
 use linux_raw_sys::general as linux;
 
@@ -37,6 +37,8 @@ pub struct TreeNode {
     pub(super) locks: Locks,
     /// `F_SEAL_` bits, fcntl(2); what isn't a `memfd` is sealed against sealing.
     pub(super) seals: AtomicU32,
+    /// Whether it has been mapped, and how.
+    pub(super) mapped: AtomicU8,
     /// Where it was opened last, for the paths in `/proc/PID/maps`.
     pub(super) opened_at: SpinLock<Option<(Weak<Mount>, Weak<Entry>)>>,
 }
@@ -154,6 +156,7 @@ impl TreeNode {
             writers: AtomicI32::new(0),
             locks: Locks::new(),
             seals: AtomicU32::new(linux::F_SEAL_SEAL),
+            mapped: AtomicU8::new(0),
             opened_at: SpinLock::new(None),
         })
     }
@@ -248,7 +251,7 @@ impl TreeNode {
             return false;
         }
         match &self.body {
-            Body::Regular(content) => content.lock().is_clean(lower),
+            Body::Regular(content) => content.lock().is_clean(&self.tree, lower),
             Body::Directory(children) => children.lock().is_empty(),
             Body::Fifo(pipe) => pipe.lock().strong_count() == 0,
             Body::Socket(socket) => socket.lock().is_none(),

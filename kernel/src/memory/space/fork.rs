@@ -36,6 +36,8 @@ impl Space {
         self.finish(&mut gather).await;
         shared?;
         child.drop_what_is_not_inherited().await?;
+        // Under this space's lock, so that who makes it forget pages looks at the child afterwards.
+        super::forget::register(&child)?;
         Ok(child)
     }
 

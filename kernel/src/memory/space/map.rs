@@ -136,6 +136,9 @@ impl Space {
     }
 
     async fn map_at(&self, range: Range<usize>, request: &MapRequest, replace: bool) -> Result<usize, Errno> {
+        if let Object::Source(source) = &request.object {
+            source.mapped(request.flags.contains(Flags::SHARED));
+        }
         let _guard = self.lock.lock(range.clone()).await?;
         let is_free = {
             let state = self.state.lock();

@@ -14,6 +14,7 @@
 mod advise;
 mod brk;
 mod fault;
+mod forget;
 mod fork;
 mod list;
 mod lock;
@@ -43,6 +44,7 @@ use crate::error::Errno;
 use crate::sync::SpinLock;
 
 pub use fault::{Access, FaultError};
+pub use forget::forget_pages;
 pub use heddle_mapping::{Flags, Mapping, Protection};
 pub use list::MappingView;
 pub use map::{MapRequest, Placement};
@@ -146,7 +148,9 @@ impl Space {
             state: SpinLock::new(state),
         };
         // On failure the space is dropped, and with it the slot or root.
-        try_arc(space)
+        let space = try_arc(space)?;
+        forget::register(&space)?;
+        Ok(space)
     }
 
     /// A space in which nothing can be mapped: for threads that have given theirs up.

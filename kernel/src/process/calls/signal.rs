@@ -6,7 +6,7 @@ use linux_raw_sys::general as linux;
 
 use crate::arch::signal as frame;
 use crate::error::{Attempt, Errno};
-use crate::process::signal::{self, Permission, force_segv};
+use crate::process::signal::{self, Permission, force_segv, take_pending};
 use crate::process::{Process, Thread, table};
 use crate::syscall::wait::WaitKind;
 use crate::syscall::{Call, Outcome, pending, user};
@@ -127,7 +127,7 @@ pub fn rt_sigtimedwait(call: &mut Call<'_>) -> Outcome {
         space.probe_write(information, Information::BYTES)?;
     }
     let thread = call.thread.clone();
-    if let Some(found) = take_wanted(&thread, wanted) {
+    if let Some(found) = take_pending(&thread, wanted) {
         if information != 0 {
             user::write_words(&space, information, &found.to_words())?;
         }
@@ -143,7 +143,7 @@ pub fn rt_sigtimedwait(call: &mut Call<'_>) -> Outcome {
         thread.set_blocked(before.difference(wanted));
         let deadline = Deadline::after(timeout);
         let slept = thread.wait(WaitKind::Interruptible, deadline.sleep()).await;
-        let found = take_wanted(&thread, wanted);
+        let found = take_pending(&thread, wanted);
         thread.set_blocked(before);
         thread.set_awaited(SignalSet::EMPTY);
         let Some(found) = found else {
@@ -155,12 +155,6 @@ pub fn rt_sigtimedwait(call: &mut Call<'_>) -> Outcome {
         }
         Ok(found.signal.number() as usize)
     })
-}
-
-fn take_wanted(thread: &Thread, wanted: SignalSet) -> Option<Information> {
-    let mut state = thread.process.state.lock();
-    let own = thread.pending.lock().take(wanted);
-    own.or_else(|| state.pending.take(wanted))
 }
 
 /// rt_sigreturn(2).

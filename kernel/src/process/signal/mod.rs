@@ -17,7 +17,7 @@ use heddle_signal::Pending;
 use super::{ExitStatus, Thread};
 
 pub use heddle_signal::{Detail, Information, Signal, SignalSet};
-pub use send::{send_to_group, send_to_process, send_to_thread};
+pub use send::{pending, send_to_group, send_to_process, send_to_thread, take_pending};
 
 pub(super) use deliver::{Next, before_user, restore_mask};
 pub(super) use fault::{force_segv, post_exception, post_page_fault};

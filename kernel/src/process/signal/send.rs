@@ -7,6 +7,7 @@ use heddle_signal::{DefaultAction, Information, Signal, SignalSet};
 use super::{State, Work};
 use crate::error::Errno;
 use crate::process::{Credentials, ExitStatus, Process, Resource, Thread, table};
+use crate::sync::Events;
 
 /// Who may send, checked per process for kill(2).
 pub(in crate::process) struct Permission<'a> {
@@ -96,10 +97,26 @@ fn send(process: &Arc<Process>, target: Option<&Arc<Thread>>, information: Infor
         })
     };
     drop(state);
+    process.signal_events.wake(Events::IN);
     if went_on {
         super::stop::notify_parent(process);
     }
     result
+}
+
+/// Takes a pending signal out of `wanted`: the thread's own first, then its process's.
+pub fn take_pending(thread: &Thread, wanted: SignalSet) -> Option<Information> {
+    let mut state = thread.process.state.lock();
+    let own = thread.pending.lock().take(wanted);
+    own.or_else(|| state.pending.take(wanted))
+}
+
+/// The signals that are pending for a thread itself, and those for its process.
+#[must_use]
+pub fn pending(thread: &Thread) -> (SignalSet, SignalSet) {
+    let state = thread.process.state.lock();
+    let own = thread.pending.lock().set();
+    (own, state.pending.set())
 }
 
 /// Finds a thread that takes the signal and tells it; a fatal signal ends the process at once.

@@ -1,0 +1,90 @@
+//! Pages that an object has given up: a file that was cut off must not be seen through mappings of it any longer.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::Space;
+use crate::arch::paging::PAGE_SIZE;
+use crate::error::Errno;
+use crate::memory::MapSource;
+use crate::memory::fallible::try_push;
+use crate::memory::source::Object;
+use crate::sync::SpinLock;
+
+/// All spaces. The place of one that is gone goes to a new one.
+static SPACES: SpinLock<Vec<Weak<Space>>> = SpinLock::new(Vec::new());
+/// How many spaces there have ever been.
+static REGISTERED: AtomicU64 = AtomicU64::new(0);
+
+/// Makes a new space known: before anything is mapped in it, or for a child before its parent is unlocked.
+pub(super) fn register(space: &Arc<Space>) -> Result<(), Errno> {
+    let mut spaces = SPACES.lock();
+    let space = Arc::downgrade(space);
+    let gone = spaces.iter().position(|known| known.strong_count() == 0);
+    let old = match gone {
+        Some(index) => Some(core::mem::replace(&mut spaces[index], space)),
+        None => {
+            try_push(&mut spaces, space)?;
+            None
+        }
+    };
+    REGISTERED.fetch_add(1, Ordering::Release);
+    drop(spaces);
+    drop(old);
+    Ok(())
+}
+
+/// Takes the pages with these numbers of an object out of every space that maps them; later accesses ask the object
+/// again. It must refuse the pages, or give others, before this is called.
+///
+/// A fault that found the old page holds its range until it has mapped it, so waiting for the range is enough. A fork
+/// holds the whole space until its child is known; if spaces came while these were looked at, all are looked at again.
+pub async fn forget_pages(source: &Arc<dyn MapSource>, pages: Range<u64>) {
+    loop {
+        let before = REGISTERED.load(Ordering::Acquire);
+        let mut index = 0;
+        loop {
+            let space = match SPACES.lock().get(index) {
+                Some(space) => space.upgrade(),
+                None => break,
+            };
+            index += 1;
+            if let Some(space) = space {
+                space.forget_object(source, &pages).await;
+            }
+        }
+        if REGISTERED.load(Ordering::Acquire) == before {
+            return;
+        }
+    }
+}
+
+impl Space {
+    async fn forget_object(&self, source: &Arc<dyn MapSource>, pages: &Range<u64>) {
+        let mut at = 0;
+        while let Some(mapping) = self.mapping_at_or_above(at) {
+            at = mapping.end;
+            let same = matches!(&mapping.object, Object::Source(mapped) if Arc::ptr_eq(mapped, source));
+            if !same {
+                continue;
+            }
+            let first = mapping.offset / PAGE_SIZE as u64;
+            let address = |page: u64| {
+                let distance = usize::try_from(page.saturating_sub(first)).unwrap_or(usize::MAX);
+                mapping.start.saturating_add(distance.saturating_mul(PAGE_SIZE)).min(mapping.end)
+            };
+            let range = address(pages.start)..address(pages.end);
+            if range.is_empty() {
+                continue;
+            }
+            // Without memory for the lock's record or for a table of its own the pages stay mapped, which only
+            // shows the program what it could have read before.
+            let Ok(_guard) = self.lock.lock(range.clone()).await else { continue };
+            if self.clear(range).await.is_err() {
+                ::log::warn!("pages of a file that was cut off stay mapped: no memory");
+            }
+        }
+    }
+}
