@@ -194,28 +194,23 @@ impl Model {
                 continue;
             }
             self.coroutines[number].phase = Phase::Running;
-            let mut turn = turn;
-            let end = loop {
-                self.trace.push((number, turn));
-                let (acts, end) = &plan.programs[number][turn];
-                turn += 1;
-                for act in acts {
-                    match *act {
-                        Act::Wake(other) => self.wake(other),
-                        Act::Rank(other, level) => self.rank(other, level),
-                        Act::Spawn(level) => self.start(level),
-                        Act::Abort(other) => {
-                            if let Some(coroutine) = self.coroutines.get_mut(other) {
-                                coroutine.cancelled = true;
-                                self.wake(other);
-                            }
+            self.trace.push((number, turn));
+            let (acts, end) = &plan.programs[number][turn];
+            for act in acts {
+                match *act {
+                    Act::Wake(other) => self.wake(other),
+                    Act::Rank(other, level) => self.rank(other, level),
+                    Act::Spawn(level) => self.start(level),
+                    Act::Abort(other) => {
+                        if let Some(coroutine) = self.coroutines.get_mut(other) {
+                            coroutine.cancelled = true;
+                            self.wake(other);
                         }
                     }
                 }
-                break *end;
-            };
+            }
             let coroutine = &mut self.coroutines[number];
-            coroutine.turn = turn;
+            coroutine.turn = turn + 1;
             let again = coroutine.phase == Phase::Notified || matches!(end, End::Yield | End::Preempted);
             let queue = &mut self.queue[coroutine.level as usize];
             match (end, again) {
