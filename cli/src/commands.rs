@@ -1,5 +1,6 @@
 //! The commands of the front door.
 
 pub mod bench;
+pub mod clean;
 pub mod run;
 pub mod test;

@@ -1,7 +1,7 @@
 //! The kernel's log: a file that QEMU writes and that the tool reads when there is something to explain.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
@@ -65,6 +65,37 @@ impl Log {
     }
 }
 
+/// What stands before a system call in a line of the log.
+const TRACE_MARK: &str = " strace ";
+
+/// The system calls in a log, passed on while the machine runs.
+pub struct Trace<'a> {
+    log: &'a mut Log,
+    output: Box<dyn Write>,
+    prefix: &'static str,
+}
+
+impl<'a> Trace<'a> {
+    /// Passes the system calls in `log` on to `output`, each with this prefix.
+    #[must_use]
+    pub fn new(log: &'a mut Log, output: Box<dyn Write>, prefix: &'static str) -> Self {
+        Self { log, output, prefix }
+    }
+
+    /// Passes on what is new.
+    ///
+    /// # Errors
+    /// What writing says.
+    pub fn show(&mut self) -> io::Result<()> {
+        for line in self.log.new_lines() {
+            if let Some((_, call)) = line.split_once(TRACE_MARK) {
+                writeln!(self.output, "{}{call}", self.prefix)?;
+            }
+        }
+        self.output.flush()
+    }
+}
+
 impl AsFd for Log {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -73,8 +104,6 @@ impl AsFd for Log {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use super::*;
 
     #[test]

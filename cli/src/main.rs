@@ -19,6 +19,8 @@ enum Command {
     Run(Box<commands::run::Options>),
     /// Measure, all sides in one run.
     Bench(commands::bench::Options),
+    /// Empty the cache of root images, packages and kernels.
+    Clean(commands::clean::Options),
     /// Run the tests.
     Test(commands::test::Options),
 }
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Run(options) => commands::run::execute(&options),
         Command::Bench(options) => commands::bench::execute(&options),
+        Command::Clean(options) => commands::clean::execute(&options),
         Command::Test(options) => commands::test::execute(&options),
     };
     ExitCode::from(result.unwrap_or_else(|error| {

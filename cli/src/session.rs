@@ -16,7 +16,7 @@ use heddle_abi::control::{
 use heddle_streams::{Drained, Filled, Messages, Outbox, Pump};
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::log::Log;
+use crate::log::Trace;
 use crate::machine::{Machine, Ports};
 use crate::signals::Signals;
 use crate::terminal::{Terminal, window_size};
@@ -25,8 +25,8 @@ use wait::Ready;
 
 /// How long the kernel may take until the program starts, under an emulator on a busy host.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
-/// How often the log is looked at while its lines are shown.
-const LOG_PERIOD: Duration = Duration::from_millis(50);
+/// How often the log is looked at while system calls are shown.
+const TRACE_PERIOD: Duration = Duration::from_millis(50);
 /// A third interrupt ends the machine: its kernel may be stuck.
 const INTERRUPTS_MAX: u32 = 3;
 
@@ -106,7 +106,7 @@ struct Session<'a> {
     tty: Pump,
     outputs: [Output; 3],
     terminal: Option<Terminal>,
-    log: Option<&'a mut Log>,
+    trace: Option<Trace<'a>>,
     exit: Option<Exit>,
     machine_status: Option<ExitStatus>,
     started_nanoseconds: Option<u64>,
@@ -114,7 +114,7 @@ struct Session<'a> {
     interrupts: u32,
 }
 
-/// Runs a program in a machine that was just started. The lines of `log`, if given, are shown while it runs.
+/// Runs a program in a machine that was just started. System calls are shown on `trace`, if given.
 ///
 /// # Errors
 /// What the system says, and a guest that does not keep to the protocol.
@@ -123,12 +123,12 @@ pub fn run(
     ports: Ports,
     program: &Program,
     streams: Streams,
-    log: Option<&mut Log>,
+    trace: Option<Trace<'_>>,
 ) -> Result<Report> {
-    let mut session = Session::new(machine, ports, streams, log)?;
+    let mut session = Session::new(machine, ports, streams, trace)?;
     session.send_start(program)?;
     let end = session.run()?;
-    session.show_log();
+    session.show_trace()?;
     Ok(Report {
         end,
         started_nanoseconds: session.started_nanoseconds,
@@ -145,7 +145,7 @@ impl<'a> Session<'a> {
         machine: &'a mut Machine,
         ports: Ports,
         streams: Streams,
-        log: Option<&'a mut Log>,
+        trace: Option<Trace<'a>>,
     ) -> Result<Self> {
         let signals = Signals::watch().context("watching signals")?;
         let descriptors = [&streams.stdin, &streams.stdout, &streams.stderr].map(descriptor);
@@ -184,7 +184,7 @@ impl<'a> Session<'a> {
             tty: Pump::default(),
             outputs,
             terminal,
-            log,
+            trace,
             exit: None,
             machine_status: None,
             started_nanoseconds: None,
@@ -236,15 +236,15 @@ impl<'a> Session<'a> {
                 }
                 timeout = Some(left);
             }
-            if self.log.is_some() {
-                timeout = Some(timeout.map_or(LOG_PERIOD, |timeout| timeout.min(LOG_PERIOD)));
+            if self.trace.is_some() {
+                timeout = Some(timeout.map_or(TRACE_PERIOD, |timeout| timeout.min(TRACE_PERIOD)));
             }
             for ready in self.wait(timeout)? {
                 if let Some(end) = self.handle(ready)? {
                     return Ok(end);
                 }
             }
-            self.show_log();
+            self.show_trace()?;
         }
     }
 
@@ -384,11 +384,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn show_log(&mut self) {
-        if let Some(log) = &mut self.log {
-            for line in log.new_lines() {
-                eprintln!("heddle: {line}");
-            }
-        }
+    fn show_trace(&mut self) -> Result<()> {
+        self.trace.as_mut().map_or(Ok(()), Trace::show).context("writing the trace")
     }
 }

@@ -1,6 +1,8 @@
 //! `heddle run`: a program in a machine of its own, as if it ran here.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
@@ -9,7 +11,7 @@ use heddle_abi::control::Ending;
 use rustix::io::Errno;
 
 use crate::guest::{self, Choices, Kernel, MIB};
-use crate::log::Log;
+use crate::log::{Log, Trace};
 use crate::machine::{Clock, Machine};
 use crate::session::{self, End, Program, Report, Streams};
 use crate::{
@@ -97,8 +99,21 @@ pub fn execute(options: &Options) -> Result<u8> {
         arguments: options.program.iter().map(|argument| argument.clone().into_vec()).collect(),
         environment: environment(&options.environment)?,
     };
-    let shown = choices.strace.then_some(&mut log);
-    let report = session::run(&mut machine, ports, &program, Streams::inherited()?, shown)?;
+    let streams = Streams::inherited()?;
+    let report = match &options.strace {
+        None => session::run(&mut machine, ports, &program, streams, None)?,
+        Some(path) => {
+            let (output, prefix): (Box<dyn Write>, _) = match path {
+                Some(path) => {
+                    let file = File::create(path).with_context(|| path.display().to_string())?;
+                    (Box::new(BufWriter::new(file)), "")
+                }
+                None => (Box::new(std::io::stderr()), "heddle: "),
+            };
+            let trace = Trace::new(&mut log, output, prefix);
+            session::run(&mut machine, ports, &program, streams, Some(trace))?
+        }
+    };
     let errors = machine.errors();
     drop(machine);
     finish(&report, &options.program[0], || {

@@ -68,12 +68,15 @@ enum Outcome {
     Cut(String),
 }
 
-/// The scripts of a file, and the names of the shells that they are for.
-fn parse(text: &str) -> Result<(Vec<&str>, Vec<(&str, String)>)> {
+/// A script's name and text.
+type Named<'a> = (&'a str, String);
+
+/// The names of the shells that a file's scripts are for, and the scripts.
+fn parse(text: &str) -> Result<(Vec<&str>, Vec<Named<'_>>)> {
     let mut lines = text.lines();
     let header = lines.next().and_then(|line| line.strip_prefix("shells: "));
     let shells = header.context("the first line says `shells: …`")?.split_whitespace().collect();
-    let mut scripts: Vec<(&str, String)> = Vec::new();
+    let mut scripts: Vec<Named<'_>> = Vec::new();
     for line in lines {
         if let Some(name) = line.strip_prefix("=== ") {
             scripts.push((name, String::new()));
