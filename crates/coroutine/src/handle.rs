@@ -150,6 +150,9 @@ impl<T> Future for AbortOnDrop<T> {
     }
 }
 
+// SAFETY: a shared reference gives no access to the payload, which alone need not be `Sync`.
+unsafe impl Sync for JoinError {}
+
 impl JoinError {
     /// Whether the coroutine was aborted or its executor ended first.
     pub fn is_cancelled(&self) -> bool {

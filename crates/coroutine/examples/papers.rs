@@ -1,0 +1,100 @@
+//! The experiments of papers 1 and 2, on Linux: coroutines against operating-system threads.
+//!
+//! A: N numbered ones share a variable; each waits until it equals its number, then adds 1. A coroutine gives way to
+//! the others until it is its turn, a thread calls `sched_yield`. Created in order, one pass is enough under a FIFO
+//! scheduler, so a shuffled order is run beside it.
+//! B: N+1 pipes in a chain; number i reads pipe i, then writes what it read into pipe i+1 and closes its end. The
+//! first has the highest priority. Coroutines wait for readiness, threads block.
+//!
+//! Each point runs both sides in turn, `--rounds` times (5), and prints the medians in microseconds and their
+//! ratio; creation and joining included. `--plot FILE` writes an SVG, `--most N` ends before N.
+//!
+//!     cargo run --release -p heddle-coroutine --example papers -- --plot papers.svg
+
+#[path = "papers/pipes.rs"]
+mod pipes;
+#[path = "papers/plot.rs"]
+mod plot;
+#[path = "papers/shared.rs"]
+mod shared;
+
+use std::time::Instant;
+
+/// One line of a diagram: its name, and (N, coroutines, threads) in microseconds.
+pub struct Line {
+    name: String,
+    points: Vec<(usize, f64, f64)>,
+}
+
+const NUMBERS: [usize; 13] = [1, 2, 10, 50, 200, 400, 800, 1200, 1600, 2000, 2600, 3200, 4000];
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn microseconds(run: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    run();
+    start.elapsed().as_nanos() as f64 / 1000.0
+}
+
+fn line(name: &str, rounds: usize, most: usize, coroutines: impl Fn(usize), threads: impl Fn(usize)) -> Line {
+    println!("{name}\n      N   coroutines      threads   threads/coroutines");
+    let mut points = Vec::new();
+    for number in NUMBERS.into_iter().filter(|number| *number <= most) {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        // The first round warms both sides up.
+        for round in 0..=rounds {
+            let times = (microseconds(|| coroutines(number)), microseconds(|| threads(number)));
+            if round > 0 {
+                ours.push(times.0);
+                theirs.push(times.1);
+            }
+        }
+        let (ours, theirs) = (median(ours), median(theirs));
+        println!("{number:7} {ours:12.1} {theirs:12.1} {:12.2}", theirs / ours);
+        points.push((number, ours, theirs));
+    }
+    Line { name: name.to_owned(), points }
+}
+
+fn main() {
+    let (mut rounds, mut most, mut plot) = (5, 4000, None);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let value = arguments.next();
+        let number = value.as_ref().and_then(|value| value.parse().ok());
+        match (argument.as_str(), number) {
+            ("--rounds", Some(number)) => rounds = number,
+            ("--most", Some(number)) => most = number,
+            ("--plot", _) if value.is_some() => plot = value,
+            _ => {
+                eprintln!("usage: papers [--rounds N] [--most N] [--plot FILE]");
+                std::process::exit(2);
+            }
+        }
+    }
+    let mut lines = Vec::new();
+    for shuffled in [false, true] {
+        let name = format!("A, created {}", if shuffled { "shuffled" } else { "in order" });
+        let coroutines = |number| shared::coroutines(&shared::order(number, shuffled));
+        let threads = |number| shared::threads(&shared::order(number, shuffled));
+        lines.push(line(&name, rounds, most, coroutines, threads));
+    }
+    for bytes in [1, 256, 4096] {
+        let name = format!("B, {bytes} bytes");
+        lines.push(line(
+            &name,
+            rounds,
+            most,
+            |number| pipes::coroutines(number, bytes),
+            |number| {
+                pipes::threads(number, bytes);
+            },
+        ));
+    }
+    if let Some(file) = plot {
+        std::fs::write(&file, plot::svg(&lines)).expect("the plot's file can be written");
+    }
+}
