@@ -47,6 +47,15 @@ pub trait Source {
     fn index(&self, address: NonNull<u8>) -> u32;
 }
 
+/// What a heap, or a part of it, takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Frames held.
+    pub frames: usize,
+    /// Bytes in use in them.
+    pub bytes: usize,
+}
+
 /// The slabs of one size.
 #[derive(Debug)]
 pub struct Class {
@@ -55,13 +64,17 @@ pub struct Class {
     head: u32,
     /// A slab without objects, kept for the next allocation; it is in no list.
     spare: u32,
+    /// Frames that slabs of this class are made of, the spare one included.
+    slabs: usize,
+    /// Objects in use.
+    objects: usize,
 }
 
 impl Class {
     /// Class `number` of [`SIZES`], without slabs.
     #[must_use]
     pub const fn new(number: usize) -> Self {
-        Self { number, head: NONE, spare: NONE }
+        Self { number, head: NONE, spare: NONE, slabs: 0, objects: 0 }
     }
 
     const fn size(&self) -> usize {
@@ -70,6 +83,12 @@ impl Class {
 
     const fn capacity(&self) -> u32 {
         (FRAME / self.size()) as u32
+    }
+
+    /// How many frames the class holds, and how many bytes of them are objects in use.
+    #[must_use]
+    pub const fn usage(&self) -> Usage {
+        Usage { frames: self.slabs, bytes: self.objects * self.size() }
     }
 
     /// Takes an object; `None` if the source has no frame.
@@ -92,6 +111,7 @@ impl Class {
         if next == END {
             self.unlink(source, slab);
         }
+        self.objects += 1;
         Some(object)
     }
 
@@ -107,6 +127,7 @@ impl Class {
         // SAFETY: the caller gives the object up; its first bytes are the slab's from here.
         unsafe { object.cast::<u16>().write(first as u16) };
         pack(descriptor, number, used - 1);
+        self.objects -= 1;
         if first == END {
             self.link(source, slab);
         }
@@ -115,6 +136,7 @@ impl Class {
             if self.spare == NONE {
                 self.spare = slab;
             } else {
+                self.slabs -= 1;
                 source.release(slab);
             }
         }
@@ -123,13 +145,15 @@ impl Class {
     /// Gives the kept slab back to the source.
     pub fn drain(&mut self, source: &impl Source) {
         if self.spare != NONE {
+            self.slabs -= 1;
             source.release(self.spare);
             self.spare = NONE;
         }
     }
 
-    fn create(&self, source: &impl Source) -> Option<u32> {
+    fn create(&mut self, source: &impl Source) -> Option<u32> {
         let slab = source.allocate()?;
+        self.slabs += 1;
         let memory = source.memory(slab);
         let capacity = self.capacity();
         for number in 0..capacity {

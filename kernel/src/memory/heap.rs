@@ -8,8 +8,9 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use heddle_frame::slab::{Class, SIZES, class_of};
+use heddle_frame::slab::{Class, SIZES, Usage, class_of};
 
 use super::frame::{self, EMERGENCY_FRAMES, Slabs};
 use crate::arch::paging::PAGE_SIZE;
@@ -25,6 +26,9 @@ static CLASSES: [SpinLock<Class>; SIZES.len()] = {
     }
     classes
 };
+
+/// Frames of objects that no class serves.
+static LARGE_FRAMES: AtomicUsize = AtomicUsize::new(0);
 
 struct Heap;
 
@@ -49,7 +53,7 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let object = match class_of(layout.size(), layout.align()) {
             Some(class) => CLASSES[class].lock().allocate(&Slabs),
-            None => frames_of(layout).and_then(frame::take_contiguous),
+            None => frames_of(layout).and_then(take_large),
         };
         object.map_or(core::ptr::null_mut(), NonNull::as_ptr)
     }
@@ -59,9 +63,29 @@ unsafe impl GlobalAlloc for Heap {
         match class_of(layout.size(), layout.align()) {
             // SAFETY: the caller's promise: the object came from `alloc` with this layout.
             Some(class) => unsafe { CLASSES[class].lock().release(&Slabs, object) },
-            None => frame::give_contiguous(object, frames_of(layout).unwrap_or(0)),
+            None => give_large(object, frames_of(layout).unwrap_or(0)),
         }
     }
+}
+
+fn take_large(frames: usize) -> Option<NonNull<u8>> {
+    let memory = frame::take_contiguous(frames)?;
+    LARGE_FRAMES.fetch_add(frames, Relaxed);
+    Some(memory)
+}
+
+fn give_large(memory: NonNull<u8>, frames: usize) {
+    LARGE_FRAMES.fetch_sub(frames, Relaxed);
+    frame::give_contiguous(memory, frames);
+}
+
+/// What the kernel's own objects take.
+pub fn usage() -> Usage {
+    let large = LARGE_FRAMES.load(Relaxed);
+    CLASSES.iter().fold(Usage { frames: large, bytes: large * PAGE_SIZE }, |sum, class| {
+        let part = class.lock().usage();
+        Usage { frames: sum.frames + part.frames, bytes: sum.bytes + part.bytes }
+    })
 }
 
 /// Makes sure that allocations which cannot report failure succeed, if they follow at once, without an await between,

@@ -3,7 +3,7 @@
 use super::{Subject, Text};
 use crate::arch::cpu;
 use crate::error::Errno;
-use crate::memory::{counters, frame};
+use crate::memory::{counters, frame, heap};
 use crate::process::table;
 use crate::time::{NS_PER_SECOND, clock_ticks, now_ns};
 
@@ -118,9 +118,12 @@ pub fn counters(_: &Subject, text: &mut Text) -> Shown {
     Ok(())
 }
 
-/// Page frames: those that are free, caches of frames included, and all that programs and the kernel share.
+/// Page frames: those that are free, caches of frames included; all that programs and the kernel share; those of the
+/// kernel's heap, and the bytes in use in them.
 pub fn frames(_: &Subject, text: &mut Text) -> Shown {
-    text.line(format_args!("free_frames {}\ntotal_frames {}\n", frame::free_frames(), frame::total_frames()))
+    let (free, total, heap) = (frame::free_frames(), frame::total_frames(), heap::usage());
+    text.line(format_args!("free_frames {free}\ntotal_frames {total}\n"))?;
+    text.line(format_args!("heap_frames {}\nheap_bytes {}\n", heap.frames, heap.bytes))
 }
 
 pub fn nothing(_: &Subject, _: &mut Text) -> Shown {
