@@ -26,12 +26,25 @@ pub const SIZES: [usize; 13] = [16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 102
 /// The class for objects of `size` bytes aligned to `align`; `None` if they need whole frames.
 #[must_use]
 pub fn class_of(size: usize, align: usize) -> Option<usize> {
-    if align <= 16 {
-        return SIZES.iter().position(|&class| class >= size);
-    }
-    let size = size.max(align).checked_next_power_of_two()?;
-    SIZES.iter().position(|&class| class == size)
+    let size = if align <= 16 { size } else { size.max(align).checked_next_power_of_two()? };
+    // A power of two from 64 on is a class of its own, so the smallest class that fits is aligned as well.
+    BY_SIZE.get(size.div_ceil(16)).map(|&class| class as usize)
 }
+
+/// The class for each size, in steps of 16 bytes.
+const BY_SIZE: [u8; SIZES[SIZES.len() - 1] / 16 + 1] = {
+    let mut table = [0; SIZES[SIZES.len() - 1] / 16 + 1];
+    let mut step = 0;
+    let mut class = 0;
+    while step < table.len() {
+        if step * 16 > SIZES[class] {
+            class += 1;
+        }
+        table[step] = class as u8;
+        step += 1;
+    }
+    table
+};
 
 /// Where slabs come from.
 pub trait Source {

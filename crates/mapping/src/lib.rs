@@ -108,6 +108,8 @@ impl<B: Backing> Mapping<B> {
 pub struct Mappings<B> {
     /// By first address.
     map: BTreeMap<usize, Mapping<B>>,
+    /// The sum of the lengths.
+    total: usize,
 }
 
 impl<B> Default for Mappings<B> {
@@ -124,7 +126,7 @@ impl<B> Mappings<B> {
     /// No mappings.
     #[must_use]
     pub const fn new() -> Self {
-        Self { map: BTreeMap::new() }
+        Self { map: BTreeMap::new(), total: 0 }
     }
 
     /// How many mappings there are.
@@ -148,8 +150,8 @@ impl<B: Backing> Mappings<B> {
 
     /// The sum of the lengths in bytes.
     #[must_use]
-    pub fn total_bytes(&self) -> usize {
-        self.iter().map(|mapping| mapping.end - mapping.start).sum()
+    pub const fn total_bytes(&self) -> usize {
+        self.total
     }
 
     /// The mapping that an address lies in.
@@ -204,6 +206,7 @@ impl<B: Backing> Mappings<B> {
     /// Adds a mapping where nothing is mapped.
     pub fn insert(&mut self, mut mapping: Mapping<B>) {
         debug_assert!(mapping.start < mapping.end && self.is_free(mapping.range()));
+        self.total += mapping.end - mapping.start;
         if let Some(before) = self.below(mapping.start).filter(|before| before.continues_in(&mapping)) {
             mapping.start = before.start;
             mapping.offset = before.offset;
@@ -221,6 +224,8 @@ impl<B: Backing> Mappings<B> {
     pub fn remove(&mut self, range: Range<usize>, mut removed: impl FnMut(Mapping<B>)) {
         while let Some(start) = self.first_in(&range).map(|mapping| mapping.start) {
             let Some(whole) = self.map.remove(&start) else { return };
+            let removed_part = whole.part(&range);
+            self.total -= removed_part.end - removed_part.start;
             if whole.start < range.start {
                 let left = whole.part(&(whole.start..range.start));
                 self.map.insert(left.start, left);
@@ -229,7 +234,7 @@ impl<B: Backing> Mappings<B> {
                 let right = whole.part(&(range.end..whole.end));
                 self.map.insert(right.start, right);
             }
-            removed(whole.part(&range));
+            removed(removed_part);
         }
     }
 
@@ -255,6 +260,7 @@ impl<B: Backing> Mappings<B> {
     /// Moves the first address of the mapping that starts at `start` down to `new_start`; nothing may be mapped there.
     pub fn extend_down(&mut self, start: usize, new_start: usize) {
         let Some(mut mapping) = self.map.remove(&start) else { return };
+        self.total -= mapping.end - mapping.start;
         mapping.offset = mapping.offset.wrapping_sub((mapping.start - new_start) as u64);
         mapping.start = new_start;
         self.insert(mapping);

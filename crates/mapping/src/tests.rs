@@ -104,6 +104,7 @@ fn random_operations_agree_with_single_pages() {
             }
             assert_eq!(pages_of(&set), model, "seed {seed}");
             assert_canonical(&set);
+            assert_eq!(set.total_bytes(), model.iter().flatten().count() * PAGE);
         }
     }
 }
@@ -141,6 +142,7 @@ fn growing_down_keeps_the_offset_of_what_was_there() {
     set.extend_down(20 * PAGE, 18 * PAGE);
     let found = set.get(18 * PAGE).unwrap();
     assert_eq!((found.start, found.end), (18 * PAGE, 22 * PAGE));
+    assert_eq!(set.total_bytes(), 4 * PAGE);
     assert_eq!(found.offset_of(20 * PAGE), 5 * PAGE as u64);
     assert!(set.get(17 * PAGE).is_none());
     assert_eq!(set.below(18 * PAGE), None);

@@ -72,6 +72,16 @@ impl Users {
     }
 }
 
+/// Whether this CPU has used a space last, and no other page table since.
+pub fn is_active(space: usize) -> bool {
+    CPUS[cpu::id()].active.load(Ordering::Relaxed) == space
+}
+
+/// Forgets which space this CPU used last: its page table changes.
+fn deactivate() {
+    CPUS[cpu::id()].active.store(0, Ordering::Relaxed);
+}
+
 /// Notes that this CPU uses a space from here on.
 pub fn activated(space: usize, users: &Users) {
     let id = cpu::id();
@@ -84,10 +94,14 @@ pub fn activated(space: usize, users: &Users) {
 }
 
 /// To be called before this CPU touches memory of the active space: in user mode or in a copy.
+#[inline]
 pub fn enter() {
-    if cpu::count() == 1 {
-        return;
+    if cpu::count() > 1 {
+        enter_with_others();
     }
+}
+
+fn enter_with_others() {
     let me = &CPUS[cpu::id()];
     me.mode.store(me.active.load(Ordering::Relaxed), Ordering::SeqCst);
     if me.requested.load(Ordering::SeqCst) != me.passed.load(Ordering::Relaxed) {
@@ -96,10 +110,14 @@ pub fn enter() {
 }
 
 /// To be called when it no longer does.
+#[inline]
 pub fn leave() {
-    if cpu::count() == 1 {
-        return;
+    if cpu::count() > 1 {
+        leave_with_others();
     }
+}
+
+fn leave_with_others() {
     let me = &CPUS[cpu::id()];
     me.mode.store(0, Ordering::SeqCst);
     if me.requested.load(Ordering::SeqCst) != me.passed.load(Ordering::Relaxed) {
@@ -204,8 +222,7 @@ pub fn is_elsewhere(space: usize) -> bool {
 
 /// To be called before this CPU goes idle: gives up a page table that may be on its way out, and what others wait for.
 pub fn before_idle() {
-    let me = &CPUS[cpu::id()];
-    me.active.store(0, Ordering::Relaxed);
+    deactivate();
     if paging::current_root() != paging::shared_root() {
         count(&counters::ROOT_CHANGES);
         load_shared();
@@ -216,6 +233,7 @@ pub fn before_idle() {
 /// Makes this CPU use the shared root.
 #[allow(unsafe_code, reason = "loads a page-table root")]
 pub fn load_shared() {
+    deactivate();
     // SAFETY: the shared root has the kernel's half and lives as long as the machine.
     unsafe { paging::load_root(paging::shared_root()) };
 }

@@ -33,6 +33,28 @@ fn table(physical: u64) -> &'static Table {
     unsafe { &*paging::direct_map::<Table>(physical).cast_const() }
 }
 
+/// Calls `visit` with the index and value of each entry that leads somewhere. Tables are mostly empty, so this looks at
+/// eight entries at a time.
+fn each_occupied(
+    entries: &[AtomicU64],
+    mut visit: impl FnMut(usize, Entry) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    const GROUP: usize = 8;
+    for (number, group) in entries.chunks_exact(GROUP).enumerate() {
+        let bits = |index: usize| group[index].load(Ordering::Relaxed);
+        if bits(0) | bits(1) | bits(2) | bits(3) | bits(4) | bits(5) | bits(6) | bits(7) == 0 {
+            continue;
+        }
+        for (index, entry) in group.iter().enumerate() {
+            let entry = load(entry);
+            if entry.is_present() {
+                visit(number * GROUP + index, entry)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 fn load(entry: &AtomicU64) -> Entry {
     Entry(entry.load(Ordering::Acquire))
 }
@@ -44,6 +66,17 @@ fn store(entry: &AtomicU64, value: Entry) {
 /// A page-table tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Root(pub u64);
+
+/// A leaf table of which the caller has a part locked.
+#[derive(Clone, Copy)]
+pub struct Leaves(&'static Table);
+
+impl Leaves {
+    /// The entry for a page that the table covers.
+    pub fn leaf(self, address: usize) -> Leaf {
+        Leaf(&self.0[paging::index(address, 0)])
+    }
+}
 
 /// A leaf entry whose page the caller has locked.
 #[derive(Clone, Copy)]
@@ -78,6 +111,14 @@ impl Root {
     /// # Errors
     /// `ENOMEM`.
     pub fn leaf(self, address: usize, gather: &mut Gather) -> Result<Leaf, Errno> {
+        Ok(self.leaves(address, gather)?.leaf(address))
+    }
+
+    /// The leaf table of a page, as in [`Self::leaf`]: gives the entries of all pages that it covers.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn leaves(self, address: usize, gather: &mut Gather) -> Result<Leaves, Errno> {
         let mut current = table(self.0);
         for level in (1..LEVELS).rev() {
             let slot = &current[paging::index(address, level)];
@@ -90,7 +131,7 @@ impl Root {
             }
             current = table(entry.physical());
         }
-        Ok(Leaf(&current[paging::index(address, 0)]))
+        Ok(Leaves(current))
     }
 
     /// The entry for a page as it is, for looking only; empty if there is no table.
@@ -285,7 +326,7 @@ fn own(slot: &AtomicU64, address: usize, gather: &mut Gather) -> Result<Entry, E
         store(slot, new);
         return Ok(new);
     }
-    let copy = match FrameRef::allocate() {
+    let copy = match FrameRef::allocate_zeroed() {
         Ok(copy) => copy,
         Err(error) => {
             store(slot, old);
@@ -294,19 +335,17 @@ fn own(slot: &AtomicU64, address: usize, gather: &mut Gather) -> Result<Entry, E
     };
     counters::count(&counters::TABLES_COPIED);
     let (from, to) = (table(old.physical()), table(copy.physical()));
-    for (from, to) in from.iter().zip(to) {
-        let mut entry = load(from);
-        if entry.is_present() {
-            if entry.is_counted() {
-                frame::add_reference(entry.physical());
-            }
-            if entry.is_writable() && !entry.is_shared() {
-                entry = entry.read_only();
-                store(from, entry);
-            }
+    let _ = each_occupied(from, |index, mut entry| {
+        if entry.is_counted() {
+            frame::add_reference(entry.physical());
         }
-        to.store(entry.0, Ordering::Relaxed);
-    }
+        if entry.is_writable() && !entry.is_shared() {
+            entry = entry.read_only();
+            store(&from[index], entry);
+        }
+        to[index].store(entry.0, Ordering::Relaxed);
+        Ok(())
+    });
     let new = Entry::table(copy.into_physical(), true);
     store(slot, new);
     // The processor may have cached the old entry, and would go on to walk the old table.
@@ -353,40 +392,34 @@ fn remove(
 
 fn share(from: &'static Table, to: &'static Table, level: usize, range: Range<usize>) -> Result<(), Errno> {
     let span = paging::span(level);
-    let mut at = range.start;
-    while at < range.end {
-        let start = at & !(span - 1);
-        let next = (start + span).min(range.end);
-        let index = paging::index(at, level);
-        let entry = load(&from[index]);
-        if entry.is_present() {
-            if level == 1 {
-                let shared = entry.read_only();
-                store(&from[index], shared);
-                frame::add_reference(entry.physical());
-                store(&to[index], shared);
-                counters::count(&counters::TABLES_SHARED);
-            } else {
-                let below = load(&to[index]);
-                let below = if below.is_present() { below } else { install(&to[index])? };
-                share(table(entry.physical()), table(below.physical()), level - 1, at..next)?;
-            }
+    let base = range.start & !(paging::span(level + 1) - 1);
+    each_occupied(from, |index, entry| {
+        let part = (base + index * span).max(range.start)..(base + (index + 1) * span).min(range.end);
+        if part.start >= part.end {
+            return Ok(());
         }
-        at = next;
-    }
-    Ok(())
+        if level > 1 {
+            let below = load(&to[index]);
+            let below = if below.is_present() { below } else { install(&to[index])? };
+            return share(table(entry.physical()), table(below.physical()), level - 1, part);
+        }
+        let shared = entry.read_only();
+        store(&from[index], shared);
+        frame::add_reference(entry.physical());
+        store(&to[index], shared);
+        counters::count(&counters::TABLES_SHARED);
+        Ok(())
+    })
 }
 
 /// Releases a table above the leaf tables that an entry of a table of `level` led to, and gives what was in it to
 /// `visit`, as words of the quarantine.
 pub fn take_apart(physical: u64, level: usize, mut visit: impl FnMut(u64)) {
     let entries = if level == LEVELS { paging::ROOT_USER_ENTRIES } else { ENTRIES };
-    for slot in &table(physical)[..entries] {
-        let entry = Entry(slot.swap(0, Ordering::AcqRel));
-        if entry.is_present() {
-            visit(entry.physical() | (level - 1) as u64);
-        }
-    }
+    let _ = each_occupied(&table(physical)[..entries], |_, entry| {
+        visit(entry.physical() | (level - 1) as u64);
+        Ok(())
+    });
     drop(FrameRef::from_physical(physical));
 }
 
@@ -395,12 +428,12 @@ pub fn release(physical: u64, level: usize) {
     // Leaf tables may be shared: only the last owner may take the references that are in one.
     let Some(frame) = FrameRef::from_physical(physical).into_last() else { return };
     if level > 0 {
-        for slot in table(physical) {
-            let entry = load(slot);
-            if entry.is_present() && (level > 1 || entry.is_counted()) {
+        let _ = each_occupied(table(physical), |_, entry| {
+            if level > 1 || entry.is_counted() {
                 release(entry.physical(), level - 1);
             }
-        }
+            Ok(())
+        });
     }
     drop(frame);
 }

@@ -175,7 +175,7 @@ impl UserContext {
         self.fs_base as usize
     }
 
-    /// Sets the thread pointer. A value outside the lower half is replaced by 0: see [`Self::sanitize`].
+    /// Sets the thread pointer. A value outside the lower half is replaced by 0.
     pub fn set_tls(&mut self, value: usize) {
         self.fs_base = value as u64;
     }
@@ -209,12 +209,16 @@ impl UserContext {
         self.vector == SYSCALL_VECTOR
     }
 
-    /// Replaces whatever a program may not have: privileged flags, kernel selectors, base addresses that the
-    /// processor would refuse.
-    pub(super) fn sanitize(&mut self) {
+    /// Replaces whatever a program may not have: privileged flags, kernel selectors.
+    #[inline]
+    pub(super) const fn sanitize(&mut self) {
         self.rflags = self.rflags & FLAGS_OF_USER | FLAGS_FIXED;
-        self.cs = u64::from(USER_CODE);
-        self.ss = u64::from(USER_DATA);
+        self.cs = USER_CODE as u64;
+        self.ss = USER_DATA as u64;
+    }
+
+    /// Replaces base addresses that the processor would refuse.
+    pub(super) const fn sanitize_bases(&mut self) {
         if self.fs_base >> 47 != 0 {
             self.fs_base = 0;
         }
@@ -225,8 +229,7 @@ impl UserContext {
 
     /// Whether the processor can be asked to go on at `rip`: sign-extended from bit 47.
     pub(super) const fn has_canonical_ip(&self) -> bool {
-        let upper = self.rip >> 47;
-        upper == 0 || upper == 0x1_ffff
+        (self.rip as i64 >> 47).wrapping_add(1) as u64 <= 1
     }
 }
 

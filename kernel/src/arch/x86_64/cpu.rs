@@ -12,12 +12,14 @@ static COUNT: AtomicUsize = AtomicUsize::new(1);
 
 /// This CPU's number, from 0.
 #[must_use]
+#[inline]
 pub fn id() -> usize {
     local::current_id()
 }
 
 /// How many CPUs run.
 #[must_use]
+#[inline]
 pub fn count() -> usize {
     COUNT.load(Ordering::Relaxed)
 }

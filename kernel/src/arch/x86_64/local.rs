@@ -18,6 +18,8 @@ pub const MAX_CPUS: usize = 8;
 /// One CPU's own data. The assembly entries use the first fields by offset.
 #[repr(C, align(64))]
 pub struct CpuLocal {
+    /// Address of this structure.
+    address: AtomicUsize,
     /// Kernel stack pointer of the `enter_user` under way.
     kernel_sp: AtomicUsize,
     /// The program's stack pointer, between two instructions of the system-call entry.
@@ -51,6 +53,7 @@ unsafe impl Sync for CpuLocal {}
 impl CpuLocal {
     const fn new() -> Self {
         Self {
+            address: AtomicUsize::new(0),
             kernel_sp: AtomicUsize::new(0),
             user_sp: AtomicUsize::new(0),
             id: AtomicUsize::new(0),
@@ -88,17 +91,27 @@ pub fn of(id: usize) -> &'static CpuLocal {
 pub fn install(id: usize) -> &'static CpuLocal {
     let local = of(id);
     local.id.store(id, Ordering::Relaxed);
+    local.address.store(core::ptr::from_ref(local) as usize, Ordering::Relaxed);
     GsBase::write(VirtAddr::from_ptr(local));
     KernelGsBase::write(VirtAddr::zero());
     local
 }
 
 /// This CPU's data.
+#[inline]
 pub fn current() -> &'static CpuLocal {
-    of(current_id())
+    let address: *const CpuLocal;
+    // SAFETY: `install` ran on this CPU before anything else, so GS points to its `CpuLocal`, which is static and
+    // holds its own address.
+    unsafe {
+        asm!("mov {}, gs:[{}]", out(reg) address, const offset_of!(CpuLocal, address),
+             options(nostack, preserves_flags, readonly));
+        &*address
+    }
 }
 
 /// This CPU's number.
+#[inline]
 pub fn current_id() -> usize {
     let id;
     // SAFETY: `install` ran on this CPU before anything else, so GS points to its `CpuLocal`; the load has no

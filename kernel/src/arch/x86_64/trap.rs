@@ -113,15 +113,23 @@ fn fault_address() -> usize {
 /// Writes the FS and GS bases if another context's are loaded: a write of such a register is slow.
 ///
 /// A program may lose its own bases by loading a segment register, so equal values count only for the same context.
-fn load_bases(context: &UserContext) {
+#[inline]
+fn load_bases(context: &mut UserContext) {
     let local = local::current();
-    let same = local.loaded_context.load(Ordering::Relaxed) == core::ptr::from_ref(context) as usize;
-    if !same || local.loaded_fs.load(Ordering::Relaxed) != context.fs_base {
-        FsBase::write(VirtAddr::new_truncate(context.fs_base));
-        local.loaded_fs.store(context.fs_base, Ordering::Relaxed);
+    let is_same = local.loaded_context.load(Ordering::Relaxed) == core::ptr::from_ref(context) as usize;
+    let is_fs = local.loaded_fs.load(Ordering::Relaxed) == context.fs_base;
+    let is_gs = local.loaded_gs.load(Ordering::Relaxed) == context.gs_base;
+    if !(is_same && is_fs && is_gs) {
+        load_new_bases(local, context);
     }
-    let loaded_gs = local.loaded_gs.load(Ordering::Relaxed);
-    if loaded_gs != context.gs_base || (!same && context.gs_base != 0) {
+}
+
+fn load_new_bases(local: &local::CpuLocal, context: &mut UserContext) {
+    context.sanitize_bases();
+    FsBase::write(VirtAddr::new_truncate(context.fs_base));
+    local.loaded_fs.store(context.fs_base, Ordering::Relaxed);
+    // Every segment that a program can load has the base 0, so one that was 0 still is.
+    if local.loaded_gs.load(Ordering::Relaxed) != context.gs_base || context.gs_base != 0 {
         KernelGsBase::write(VirtAddr::new_truncate(context.gs_base));
         local.loaded_gs.store(context.gs_base, Ordering::Relaxed);
     }

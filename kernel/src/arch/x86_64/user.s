@@ -22,7 +22,7 @@ heddle_fixups:
 .balign 16
 heddle_user_copy:
     movq %rdx, %rcx
-    shrq $5, %rcx
+    shrq $6, %rcx
     jz 2f
 1:  movq (%rsi), %rax
     movq 8(%rsi), %r8
@@ -32,9 +32,17 @@ heddle_user_copy:
     movq %r8, 8(%rdi)
     movq %r9, 16(%rdi)
     movq %r10, 24(%rdi)
-    addq $32, %rsi
-    addq $32, %rdi
-    subq $32, %rdx
+    movq 32(%rsi), %rax
+    movq 40(%rsi), %r8
+    movq 48(%rsi), %r9
+    movq 56(%rsi), %r10
+    movq %rax, 32(%rdi)
+    movq %r8, 40(%rdi)
+    movq %r9, 48(%rdi)
+    movq %r10, 56(%rdi)
+    addq $64, %rsi
+    addq $64, %rdi
+    subq $64, %rdx
     decq %rcx
     jnz 1b
 2:  cmpq $8, %rdx
@@ -65,14 +73,18 @@ heddle_user_copy:
 heddle_user_clear:
     xorl %eax, %eax
     movq %rsi, %rcx
-    shrq $5, %rcx
+    shrq $6, %rcx
     jz 2f
 1:  movq %rax, (%rdi)
     movq %rax, 8(%rdi)
     movq %rax, 16(%rdi)
     movq %rax, 24(%rdi)
-    addq $32, %rdi
-    subq $32, %rsi
+    movq %rax, 32(%rdi)
+    movq %rax, 40(%rdi)
+    movq %rax, 48(%rdi)
+    movq %rax, 56(%rdi)
+    addq $64, %rdi
+    subq $64, %rsi
     decq %rcx
     jnz 1b
 2:  testq %rsi, %rsi

@@ -11,7 +11,7 @@ use crate::error::Errno;
 use crate::memory::counters::{self, count};
 use crate::memory::gather::Gather;
 use crate::memory::source::Object;
-use crate::memory::table::rights;
+use crate::memory::table::{Leaves, rights};
 use crate::memory::user::PageFault;
 use crate::memory::{FrameRef, PageRef};
 use crate::memory::{pressure, shootdown};
@@ -154,7 +154,8 @@ impl Space {
         let page = address & !(PAGE_SIZE - 1);
         let mapping = self.mapping_for(page)?;
         check(&mapping, access)?;
-        let leaf = self.root().leaf(page, gather)?;
+        let leaves = self.root().leaves(page, gather)?;
+        let leaf = leaves.leaf(page);
         let old = leaf.get();
         let usable = old.is_present() && !old.is_hidden();
         if usable && (!access.write || old.is_writable()) && (!access.execute || old.is_executable()) {
@@ -172,7 +173,7 @@ impl Space {
                 gather.take(old, 0, page..page + PAGE_SIZE);
             }
         } else if !access.write {
-            self.bring_in_around(&mapping, page, range, gather);
+            bring_in_around(leaves, &mapping, page, range);
         }
         Ok(())
     }
@@ -197,24 +198,20 @@ impl Space {
         state.mappings.extend_down(start, page);
         state.mappings.get(page).cloned().ok_or(FaultError::Unmapped)
     }
+}
 
-    /// Maps pages next to a fault that cost nothing. Whatever fails is left for its own fault.
-    fn bring_in_around(
-        &self,
-        mapping: &Mapping<Object>,
-        page: usize,
-        range: &Range<usize>,
-        gather: &mut Gather,
-    ) {
-        let Object::Source(source) = &mapping.backing else { return };
-        // The mapping may have changed before the range was locked.
-        let range = range.start.max(mapping.start)..range.end.min(mapping.end);
-        for near in range.step_by(PAGE_SIZE).filter(|&near| near != page) {
-            let Some(found) = source.resident(mapping.offset_of(near) / PAGE_SIZE as u64) else { continue };
-            let Ok(leaf) = self.root().leaf(near, gather) else { return };
-            if !leaf.get().is_present() {
-                leaf.replace(entry_for(found, mapping, false));
-            }
+/// Maps pages next to a fault that cost nothing, out of the same leaf table.
+fn bring_in_around(leaves: Leaves, mapping: &Mapping<Object>, page: usize, range: &Range<usize>) {
+    let Object::Source(source) = &mapping.backing else { return };
+    // The mapping may have changed before the range was locked.
+    let range = range.start.max(mapping.start)..range.end.min(mapping.end);
+    for near in range.step_by(PAGE_SIZE).filter(|&near| near != page) {
+        let leaf = leaves.leaf(near);
+        if leaf.get().is_present() {
+            continue;
+        }
+        if let Some(found) = source.resident(mapping.offset_of(near) / PAGE_SIZE as u64) {
+            leaf.replace(entry_for(found, mapping, false));
         }
     }
 }

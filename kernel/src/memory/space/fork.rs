@@ -53,6 +53,7 @@ impl Space {
         };
         let root = Root::new()?;
         try_arc(Self {
+            identity: super::new_identity(),
             root: AtomicU64::new(root.0),
             stack_limit: AtomicUsize::new(self.stack_limit.load(Ordering::Relaxed)),
             start: AtomicUsize::new(LOWEST_ADDRESS),

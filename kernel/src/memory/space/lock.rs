@@ -24,6 +24,9 @@ use crate::sync::SpinLock;
 static DOMAIN: Domain = Domain::new();
 static PARTICIPANTS: [Participant; MAX_CPUS] = [const { Participant::new() }; MAX_CPUS];
 
+/// Whether spaces have one lock each.
+static IS_ONE: AtomicBool = AtomicBool::new(false);
+
 /// Each CPU has its own participant, for good.
 pub struct CpuEpoch;
 
@@ -40,8 +43,9 @@ unsafe impl Epoch for CpuEpoch {
     }
 }
 
-/// Gives each CPU its participant.
+/// Gives each CPU its participant, and reads the boot option.
 pub fn initialize() {
+    IS_ONE.store(boot::is(KEY_SPACE_LOCK, "one"), Ordering::Relaxed);
     for participant in &PARTICIPANTS {
         DOMAIN.attach(participant);
         let _ = DOMAIN.claim_attached(participant);

@@ -23,7 +23,7 @@ mod remap;
 
 use alloc::sync::Arc;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use heddle_abi::boot::KEY_ISOLATION;
 use heddle_mapping::Mappings;
@@ -90,6 +90,7 @@ struct State {
 
 /// An address space.
 pub struct Space {
+    identity: usize,
     root: AtomicU64,
     /// End of the stack's growth, as a size; the process's limit.
     stack_limit: AtomicUsize,
@@ -107,6 +108,7 @@ pub(super) fn initialize() {
     // Made while memory is certain to be there.
     let _ = Space::none();
     if boot::is(KEY_ISOLATION, "private") {
+        IS_ISOLATED.store(true, Ordering::Relaxed);
         ::log::info!("isolation: every program has its own page table");
     }
 }
@@ -116,9 +118,14 @@ fn reserve_mappings(count: usize) -> Result<(), Errno> {
     heap::reserve(count * Mappings::<Object>::GROWTH_BYTES)
 }
 
-fn is_isolated() -> bool {
-    boot::is(KEY_ISOLATION, "private")
+/// 0 stands for no space.
+fn new_identity() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
+
+/// Whether every program gets a page table of its own.
+static IS_ISOLATED: AtomicBool = AtomicBool::new(false);
 
 impl Space {
     /// An empty space.
@@ -126,7 +133,11 @@ impl Space {
     /// # Errors
     /// `ENOMEM`.
     pub fn new(kind: SpaceKind) -> Result<Arc<Self>, Errno> {
-        let slot = if kind == SpaceKind::Shared && !is_isolated() { Slot::take() } else { None };
+        let slot = if kind == SpaceKind::Shared && !IS_ISOLATED.load(Ordering::Relaxed) {
+            Slot::take()
+        } else {
+            None
+        };
         let (root, range, layout) = match &slot {
             Some(slot) => (Root(paging::shared_root()), slot.range(), Layout::in_slot(slot.range())),
             None => (Root::new()?, LOWEST_ADDRESS..paging::USER_END, Layout::in_lower_half()),
@@ -139,6 +150,7 @@ impl Space {
             slot,
         };
         let space = Self {
+            identity: new_identity(),
             root: AtomicU64::new(root.0),
             stack_limit: AtomicUsize::new(8 << 20),
             start: AtomicUsize::new(range.start),
@@ -159,6 +171,7 @@ impl Space {
         static NONE: spin::Once<Arc<Space>> = spin::Once::new();
         let none = || {
             Arc::new(Self {
+                identity: new_identity(),
                 root: AtomicU64::new(paging::shared_root()),
                 stack_limit: AtomicUsize::new(0),
                 start: AtomicUsize::new(0),
@@ -210,14 +223,19 @@ impl Space {
         Root(self.root.load(Ordering::Acquire))
     }
 
-    fn identity(&self) -> usize {
-        core::ptr::from_ref(self) as usize
+    /// A number that no other space has or had: CPUs remember it longer than the space lives.
+    const fn identity(&self) -> usize {
+        self.identity
     }
 
     /// Makes this CPU use the space. Cheap if it does, or if the space shares its page table with the one in use.
     pub fn activate(&self) {
         let root = self.root();
-        if paging::current_root() != root.0 {
+        let is_loaded = paging::current_root() == root.0;
+        if is_loaded && shootdown::is_active(self.identity()) {
+            return;
+        }
+        if !is_loaded {
             count(&counters::ROOT_CHANGES);
             self.load(root);
         }
