@@ -1,4 +1,41 @@
 //! `heddle bench`: every claim beside Linux or a rival, all sides in one run on the same machine.
+//!
+//! An experiment is a [`plan`] of machines and what runs in them, or a tool of its own on the host ([`host`]), or
+//! `boot`, whose subject is the machine itself. All end in a [`record::Record`], which becomes a table, JSON and
+//! drawings.
+
+mod baseline;
+mod boot;
+mod elf;
+mod environment;
+mod goal;
+mod guest;
+mod host;
+mod machines;
+pub mod plan;
+mod plot;
+mod progress;
+mod record;
+mod side;
+mod table;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+
+pub use baseline::{check, update};
+pub use plan::Effort;
+
+use environment::Environment;
+use machines::Rounds;
+use record::{Record, SCHEMA, Scale};
+
+/// The side whose goals are judged.
+const OURS: &str = "heddle";
+/// Where results are kept, below the repository.
+const RESULTS: &str = "bench/results";
 
 /// An experiment that can be asked for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,3 +63,112 @@ pub const EXPERIMENTS: [Experiment; 8] = [
     Experiment { name: "executors", summary: "heddle-coroutine beside other executors, on this host" },
     Experiment { name: "ranges", summary: "heddle-range-lock beside other range locks, on this host" },
 ];
+
+/// The user wants it to end.
+#[derive(Debug)]
+pub struct Interrupted;
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Notices signals that ask this tool to end, between machines; while one runs, its session does.
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Starts to notice.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn watch() -> Result<Self> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in
+            [rustix::process::Signal::INT, rustix::process::Signal::TERM, rustix::process::Signal::HUP]
+        {
+            signal_hook::flag::register(signal.as_raw(), flag.clone()).context("watching signals")?;
+        }
+        Ok(Self(flag))
+    }
+
+    /// # Errors
+    /// [`Interrupted`] once a signal has come.
+    pub fn check(&self) -> Result<()> {
+        if self.0.load(Ordering::Relaxed) { Err(Interrupted.into()) } else { Ok(()) }
+    }
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The experiment's name.
+    pub name: String,
+    /// How long to measure.
+    pub effort: Effort,
+    /// Processors of the machines that have more than one.
+    pub processors: Option<u32>,
+    /// How often to measure what varies.
+    pub runs: Option<usize>,
+    /// The command line that repeats it.
+    pub command: String,
+}
+
+/// Runs an experiment, prints its table, and keeps the results.
+///
+/// # Errors
+/// If there is no such experiment, the user interrupted, or something that it needs is missing.
+pub fn run(request: &Request) -> Result<()> {
+    let known = EXPERIMENTS.iter().any(|experiment| experiment.name == request.name);
+    anyhow::ensure!(known, "no experiment '{}'; `./heddle bench` lists them", request.name);
+    let interrupt = Interrupt::watch()?;
+    let mut record = Record {
+        schema: SCHEMA,
+        experiment: request.name.clone(),
+        command: request.command.clone(),
+        environment: Environment::here()?,
+        reference: "linux".to_owned(),
+        ..Record::default()
+    };
+    let runs = request.runs.unwrap_or(request.effort.runs());
+    let goals = match request.name.as_str() {
+        "boot" => boot::run(request.effort, runs, &mut record, &interrupt)?,
+        "executors" | "ranges" => host::run(request, &mut record, &interrupt)?,
+        _ => {
+            let plan = plan::plan(&request.name, request.effort, request.processors)
+                .with_context(|| format!("no plan for '{}'", request.name))?;
+            record.axis = plan.axis.map(str::to_owned);
+            let rounds = Rounds { emulated: runs, instructions: request.effort.instruction_runs() };
+            let runner = guest::Runner::new()?;
+            let progress = progress::Progress::new(rounds.machines(&plan))?;
+            machines::run(&plan, rounds, &runner, &mut record, &progress, &interrupt)?;
+            plan.goals
+        }
+    };
+    record.summarize();
+    record.goals.extend(goals.iter().flat_map(|goal| goal.judge(&record, OURS)).collect::<Vec<_>>());
+    print!("{}", table::render(&record));
+    let folder = keep(&record)?;
+    eprintln!("heddle: results are in {}", folder.display());
+    Ok(())
+}
+
+/// Writes what there is to keep.
+fn keep(record: &Record) -> Result<PathBuf> {
+    let folder = crate::paths::repository()?.join(RESULTS).join(&record.experiment);
+    std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let write = |name: &str, text: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).with_context(|| path.display().to_string())
+    };
+    write("results.json", &(serde_json::to_string_pretty(record)? + "\n"))?;
+    write("table.md", &table::render(record))?;
+    for scale in [Scale::Instructions, Scale::Emulated, Scale::Native] {
+        if record.figures.iter().any(|figure| figure.scale == scale) {
+            plot::draw(record, scale, &folder.join(format!("{}.svg", scale.name())))?;
+        }
+    }
+    Ok(folder)
+}

@@ -1,6 +1,6 @@
 //! The kernels that a program can run on, and what each wants from the machine.
 
-mod cpio;
+pub(crate) mod cpio;
 mod heddle;
 pub mod linux;
 mod linux_archive;
@@ -52,6 +52,8 @@ pub struct Choices {
     pub debugger_port: Option<u16>,
     /// What time means to the guest.
     pub clock: crate::machine::Clock,
+    /// More for the kernel's command line.
+    pub kernel_arguments: String,
 }
 
 /// The machine that runs `image` as chosen.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::process::Signal;
+use signal_hook::SigId;
 
 /// The signals that a session acts on.
 const WATCHED: [Signal; 7] =
@@ -13,7 +14,7 @@ const WATCHED: [Signal; 7] =
 /// Watched signals; from its creation on they no longer end the process.
 #[derive(Debug)]
 pub struct Signals {
-    watches: Vec<(Signal, UnixStream)>,
+    watches: Vec<(Signal, UnixStream, SigId)>,
 }
 
 impl Signals {
@@ -30,22 +31,30 @@ impl Signals {
             }
             let (reader, writer) = UnixStream::pair()?;
             reader.set_nonblocking(true)?;
-            signal_hook::low_level::pipe::register(signal.as_raw(), writer)?;
-            watches.push((signal, reader));
+            let id = signal_hook::low_level::pipe::register(signal.as_raw(), writer)?;
+            watches.push((signal, reader, id));
         }
         Ok(Self { watches })
     }
 
     /// What to poll for reading.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.watches.iter().map(|(_, reader)| reader.as_fd())
+        self.watches.iter().map(|(_, reader, _)| reader.as_fd())
     }
 
     /// The signals that came since the last call.
     pub fn take(&self) -> Vec<Signal> {
         let came =
             |reader: &UnixStream| matches!(rustix::io::read(reader, &mut [0; 64]), Ok(count) if count > 0);
-        self.watches.iter().filter(|(_, reader)| came(reader)).map(|(signal, _)| *signal).collect()
+        self.watches.iter().filter(|(_, reader, _)| came(reader)).map(|(signal, ..)| *signal).collect()
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        for (_, _, id) in &self.watches {
+            signal_hook::low_level::unregister(*id);
+        }
     }
 }
 

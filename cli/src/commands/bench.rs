@@ -2,19 +2,83 @@
 
 use anyhow::Result;
 
-use crate::bench::EXPERIMENTS;
+use crate::bench::{self, EXPERIMENTS, Effort, Interrupted, Request};
+use crate::{STATUS_SIGNAL_BASE, STATUS_TOOL_FAILED};
 
-/// Lists the experiments.
+/// Runs an experiment, or lists them.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {}
+pub struct Options {
+    /// The experiment; without one, all are listed.
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+    /// As short as shows anything.
+    #[arg(long, conflicts_with = "full")]
+    pub quick: bool,
+    /// Everything that the papers show.
+    #[arg(long)]
+    pub full: bool,
+    /// Processors of the machines that have more than one.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub smp: Option<u32>,
+    /// How often to measure what varies.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: Option<u32>,
+    /// Compare instruction counts with the committed ones, and fail where one has risen by more than 5 %.
+    #[arg(long, conflicts_with_all = ["smp", "runs"])]
+    pub check: bool,
+    /// Replace the committed instruction counts by new ones.
+    #[arg(long, requires = "check")]
+    pub update: bool,
+}
 
 /// Runs the command and says with which status to end.
 ///
 /// # Errors
 /// Whatever keeps the experiment from being run.
-pub fn execute(_: &Options) -> Result<u8> {
-    for experiment in EXPERIMENTS {
-        println!("{:10} {}", experiment.name, experiment.summary);
+pub fn execute(options: &Options) -> Result<u8> {
+    let result = match (&options.name, options.check) {
+        (name, true) => {
+            if options.update {
+                bench::update(name.as_deref()).map(|()| 0)
+            } else {
+                bench::check(name.as_deref()).map(|is_good| u8::from(!is_good))
+            }
+        }
+        (Some(name), false) => bench::run(&request(options, name)).map(|()| 0),
+        (None, false) => {
+            for experiment in EXPERIMENTS {
+                println!("{:10} {}", experiment.name, experiment.summary);
+            }
+            Ok(0)
+        }
+    };
+    result.or_else(|error| {
+        if error.is::<Interrupted>() {
+            let interrupt = rustix::process::Signal::INT.as_raw();
+            return Ok(STATUS_SIGNAL_BASE + u8::try_from(interrupt).unwrap_or(STATUS_TOOL_FAILED));
+        }
+        Err(error)
+    })
+}
+
+fn request(options: &Options, name: &str) -> Request {
+    let mut command = format!("./heddle bench {name}");
+    let effort = match (options.quick, options.full) {
+        (true, _) => Effort::Quick,
+        (_, true) => Effort::Full,
+        _ => Effort::Normal,
+    };
+    for (flag, is_set) in [(" --quick", options.quick), (" --full", options.full)] {
+        command += if is_set { flag } else { "" };
     }
-    Ok(0)
+    for (flag, value) in [("smp", options.smp), ("runs", options.runs)] {
+        command += &value.map_or_else(String::new, |value| format!(" --{flag} {value}"));
+    }
+    Request {
+        name: name.to_owned(),
+        effort,
+        processors: options.smp,
+        runs: options.runs.map(|runs| runs as usize),
+        command,
+    }
 }

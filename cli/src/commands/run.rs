@@ -82,6 +82,7 @@ pub fn execute(options: &Options) -> Result<u8> {
         verbose_log: options.log.is_some(),
         debugger_port: options.gdb.then(free_port).transpose()?,
         clock: Clock::Host,
+        kernel_arguments: String::new(),
     };
     let configuration = guest::configure(&choices, &image)?;
     let mut log = match &options.log {

@@ -68,6 +68,9 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     if choices.strace {
         write!(command_line, " {KEY_STRACE}=1")?;
     }
+    if !choices.kernel_arguments.is_empty() {
+        write!(command_line, " {}", choices.kernel_arguments)?;
+    }
     Ok(Configuration {
         kernel,
         command_line,

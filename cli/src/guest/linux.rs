@@ -14,7 +14,7 @@ use super::cpio::Archive;
 use super::linux_archive::{Modules, unpack_kernel};
 use super::{Choices, MIB};
 use crate::cache::Lock;
-use crate::machine::{Clock, Configuration, Memory, Root};
+use crate::machine::{Clock, Configuration, INSTRUCTIONS_PER_SECOND, Memory, Root};
 use crate::{paths, tsc};
 
 /// Debian's package that depends on the current kernel's.
@@ -49,14 +49,20 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     let initramfs = initramfs(&kernel, &init()?)?;
     // Without the mitigations of hardware faults that an emulator does not have, so that comparisons are fair.
     let mut command_line = String::from("console=ttyS0 panic=-1 mitigations=off");
-    // Linux fails to start now and then where it has to find this out on a busy host.
-    if choices.clock == Clock::Host
-        && let Some(hertz) = tsc::frequency_hz(&paths::cache()?)?
-    {
-        write!(command_line, " tsc_early_khz={}", hertz / 1000)?;
+    // Linux fails to start now and then where it has to find this out on a busy host; and where it checks the counter
+    // against the timer interrupt, which a busy host delays, it distrusts the counter and has a clock of 4 ms.
+    let hertz = match choices.clock {
+        Clock::Host => tsc::frequency_hz(&paths::cache()?)?,
+        Clock::Instructions => Some(INSTRUCTIONS_PER_SECOND),
+    };
+    if let Some(hertz) = hertz {
+        write!(command_line, " tsc=reliable tsc_early_khz={}", hertz / 1000)?;
     }
     if !choices.verbose_log {
         command_line.push_str(" quiet");
+    }
+    if !choices.kernel_arguments.is_empty() {
+        write!(command_line, " {}", choices.kernel_arguments)?;
     }
     Ok(Configuration {
         kernel: kernel.join("vmlinux"),

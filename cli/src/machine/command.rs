@@ -42,6 +42,9 @@ pub enum Clock {
     Instructions,
 }
 
+/// Under [`Clock::Instructions`] one instruction takes a nanosecond, and counters count them.
+pub const INSTRUCTIONS_PER_SECOND: u64 = 1_000_000_000;
+
 /// A machine to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configuration {

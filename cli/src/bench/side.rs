@@ -1,0 +1,58 @@
+//! The sides of an experiment in machines: a kernel, and how it is told to behave.
+
+use heddle_abi::boot::{KEY_ISOLATION, KEY_SPACE_LOCK};
+
+use super::record::Scale;
+use crate::guest::{Choices, Kernel};
+use crate::machine::Clock;
+
+/// Memory of the machines, for all sides alike.
+pub const MEMORY_BYTES: u64 = 512 << 20;
+
+/// A side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// Its name in the results.
+    pub name: &'static str,
+    /// The kernel.
+    pub kernel: Kernel,
+    /// A key of the kernel's command line and its value.
+    argument: Option<(&'static str, &'static str)>,
+}
+
+/// Heddle as it is.
+pub const HEDDLE: Side = Side { name: "heddle", kernel: Kernel::Heddle, argument: None };
+/// Heddle with an address space for each process.
+pub const HEDDLE_PRIVATE: Side =
+    Side { name: "heddle-private", kernel: Kernel::Heddle, argument: Some((KEY_ISOLATION, "private")) };
+/// Heddle with one lock in place of each range lock.
+pub const HEDDLE_ONE_LOCK: Side =
+    Side { name: "heddle-one-lock", kernel: Kernel::Heddle, argument: Some((KEY_SPACE_LOCK, "one")) };
+/// Debian's Linux.
+pub const LINUX: Side = Side { name: "linux", kernel: Kernel::Linux, argument: None };
+
+impl Side {
+    /// The machine for this side.
+    #[must_use]
+    pub fn choices(&self, clock: Clock, processors: u32) -> Choices {
+        Choices {
+            kernel: self.kernel,
+            processors,
+            memory_bytes: MEMORY_BYTES,
+            strace: false,
+            verbose_log: false,
+            debugger_port: None,
+            clock,
+            kernel_arguments: self.argument.map_or_else(String::new, |(key, value)| format!("{key}={value}")),
+        }
+    }
+}
+
+/// By what a machine with this clock measures.
+#[must_use]
+pub fn scale(clock: Clock) -> Scale {
+    match clock {
+        Clock::Host => Scale::Emulated,
+        Clock::Instructions => Scale::Instructions,
+    }
+}
