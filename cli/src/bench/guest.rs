@@ -117,8 +117,9 @@ impl Runner {
             let (text, failure) = self.run_once(boot, items)?;
             lines.extend(text.lines().filter_map(Line::parse));
             let Some(failure) = failure else { break };
-            let begun = text.lines().filter_map(|line| line.strip_prefix("begin ")?.parse::<usize>().ok());
-            let index = begun.last().unwrap_or(0);
+            let mut begun =
+                text.lines().filter_map(|line| line.strip_prefix("begin ")?.parse::<usize>().ok());
+            let index = begun.next_back().unwrap_or(0);
             lines.push(Line::Absent(items[index].clone(), failure));
             items = &items[index + 1..];
         }
