@@ -2,7 +2,7 @@
 //!
 //! Nothing here allocates, waits for other cores (but for a thief to leave, which takes a bounded time), calls back or
 //! refers to anything outside of the memory. A core of the machine is told to look at its inbox by the caller, who
-//! finds whom to tell in [`Memory::kicks`].
+//! finds whom to tell in the `kicks` of [`Memory`].
 #![allow(unsafe_code)] // C's pointers, and symbols with C's names.
 
 use crate::sched::{self, CoreState, Id, Outcome, Slot, Table, Woken};

@@ -1,4 +1,68 @@
-//! Prioritized coroutines: control blocks, ready queues, bitmaps, executor.
+//! Prioritized stackless coroutines, for kernels and for Linux.
+//!
+//! An executor that knows priorities: 64 levels, 0 the most urgent, first in first out within a level. Picking the next
+//! coroutine, waking one and changing the level of any of them, queued, running or waiting, from any core, take constant
+//! time. The same scheduler runs in the Heddle kernel, on one thread or several on Linux, and, as a C library, wherever
+//! memory can be given to it.
+//!
+//! ```
+//! use heddle_coroutine::{Builder, LocalExecutor, set_priority, yield_now};
+//! use std::cell::RefCell;
+//! use std::rc::Rc;
+//!
+//! let executor = LocalExecutor::new();
+//! let log = Rc::new(RefCell::new(Vec::new()));
+//! let worker = |name: &'static str| {
+//!     let log = log.clone();
+//!     async move {
+//!         for _ in 0..2 {
+//!             log.borrow_mut().push(name);
+//!             yield_now().await;
+//!         }
+//!     }
+//! };
+//!
+//! let backup = executor.try_spawn(Builder::new().priority(40).name("backup"), worker("backup")).unwrap();
+//! let report = executor.try_spawn(Builder::new().priority(20).name("report"), worker("report")).unwrap();
+//! // Queued already, and suddenly urgent.
+//! set_priority(backup.id(), 10);
+//! executor.block_on(async {
+//!     report.await.unwrap();
+//!     backup.await.unwrap();
+//! });
+//! assert_eq!(*log.borrow(), ["backup", "backup", "report", "report"]);
+//! ```
+//!
+//! # Which part for what
+//! - [`LocalExecutor`], [`block_on`], [`coroutine_run`]: one thread; coroutines need not be `Send`; its own spawning,
+//!   polling, yielding and waking take no atomic read-modify-write.
+//! - [`Executor`]: several threads, which share their work and watch each other's urgency.
+//! - [`Machine`] and [`Platform`] (without `std`): the cores of a kernel; see "In a kernel" in the README.
+//! - [`sched`]: the scheduler alone, over memory that the caller gives; feature `capi`: its C interface.
+//! - [`wait`]: mutex, semaphore, channel and waiting by key, in which the most urgent goes first and holders inherit.
+//! - [`time`], [`io`]: timers and file descriptors. [`global`]: one order of urgency over several processes.
+//!
+//! # Ids and wakers
+//! A coroutine is named by an [`Id`], and a waker holds an id and nothing else: it is cloned and dropped for free, may
+//! outlive everything, and may be used in interrupt and signal handlers. When a coroutine ends, its id reaches nothing
+//! any more, and never another coroutine.
+//!
+//! # Priorities
+//! Strict by default: a level runs only when no more urgent one is ready. [`LocalExecutor::share`] opts into a share for
+//! lower levels, and [`sched::Ready::waiting`] shows who is kept waiting. Whoever awaits a handle or a held
+//! [`wait::Mutex`] lends its level to the coroutine it waits for, along the whole chain, until it waits no more. A join
+//! lends when the joiner looks: one that was as urgent as the coroutine it awaits, and stays so while that one's level is
+//! lowered, lends at its next turn.
+//!
+//! # Features
+//! `std` (default) contains `alloc`, which contains the core. `std`: threads, timers, descriptors, panics caught into a
+//! [`JoinError`]. Without `std` a panic in a coroutine is the platform's panic. `tracing`: a span
+//! per turn, with id, name and level. 64-bit targets only, as a waker's word holds an id; `std` needs Linux. The minimum Rust version is 1.85, and a
+//! change of it is a minor version.
+//!
+//! # Implementation notes
+//! Slots of coroutines live in a process-wide table that never shrinks: that is what makes uncounted wakers sound. The
+//! protocol, with its proofs and models, is in `PROTOCOL.md`.
 #![no_std]
 #![cfg_attr(heddle_loom, allow(dead_code))] // Only the protocols are compiled for the model checker.
 
@@ -6,6 +70,9 @@
 extern crate alloc;
 #[cfg(any(feature = "std", test, heddle_loom))]
 extern crate std;
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("a waker's data word holds an id of 64 bits");
 
 pub mod sched;
 mod sync;
@@ -75,3 +142,7 @@ pub use threads::{current_id, spawn, spawn_local, try_spawn, try_spawn_local};
 pub use turn::{MoveTo, Preempted, YieldNow, move_to, preempted, yield_now};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use waker::{abort, id_of, set_priority, wake, waker};
+
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

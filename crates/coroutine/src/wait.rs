@@ -2,7 +2,7 @@
 //!
 //! Whenever several wait and one can go on, it is the most urgent one, as its level is *then*; among equals the one
 //! that came first. Whoever waits for a [`Mutex`] or a `JoinHandle` lends its level to the coroutine that it waits for
-//! (see [`inherit`]). What has no need of priorities (one-shot channels, cells, streams) other crates have.
+//! (see `wait/inherit.rs`). What has no need of priorities (one-shot channels, cells, streams) other crates have.
 
 pub(crate) mod inherit;
 mod list;
