@@ -13,12 +13,12 @@ use core::slice;
 
 use crate::epoch::{Context, Header, OutOfMemory, Pin};
 use crate::node::{Node, follow};
-use crate::span::{Span, reaches};
+use crate::span::{Bounds, NO_END, NO_START, reaches};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 use crate::table::Bucket;
 
 /// Slots of a tail at least: a cache line of them.
-const SLOTS: usize = if cfg!(heddle_loom) { 2 } else { 8 };
+const SLOTS: usize = if cfg!(heddle_loom) { 3 } else { 8 };
 /// Slots of a tail at most.
 const SLOTS_MAX: usize = 64;
 
@@ -48,18 +48,10 @@ pub(crate) struct Entry<T, P> {
     node: *mut Node<T, P>,
 }
 
-const NO_START: usize = 1;
-const NO_END: usize = 2;
-
 impl<T: Ord + Copy, P: Copy> Entry<T, P> {
-    fn new(span: Span<T>, node: *mut Node<T, P>) -> Self {
-        let open =
-            if span.start.is_none() { NO_START } else { 0 } | if span.end.is_none() { NO_END } else { 0 };
-        Self {
-            start: span.start.map_or(MaybeUninit::uninit(), MaybeUninit::new),
-            end: span.end.map_or(MaybeUninit::uninit(), MaybeUninit::new),
-            node: node.map_addr(|addr| addr | open),
-        }
+    #[inline(always)]
+    pub(crate) fn new(bounds: &Bounds<T>, node: *mut Node<T, P>) -> Self {
+        Self { start: bounds.start, end: bounds.end, node: node.map_addr(|addr| addr | bounds.open) }
     }
 
     #[inline(always)]
@@ -68,25 +60,8 @@ impl<T: Ord + Copy, P: Copy> Entry<T, P> {
     }
 
     #[inline(always)]
-    pub(crate) fn span(&self) -> Span<T> {
-        let open = self.node.addr();
-        // SAFETY: a bound that is not marked missing was written.
-        unsafe {
-            Span {
-                start: (open & NO_START == 0).then(|| self.start.assume_init()),
-                end: (open & NO_END == 0).then(|| self.end.assume_init()),
-            }
-        }
-    }
-
-    /// Whether the node's range and `span` have a key in common.
-    #[inline(always)]
-    fn overlaps(&self, span: &Span<T>) -> bool {
-        if let (0, Some(start), Some(end)) = (self.node.addr() & (NO_START | NO_END), span.start, span.end) {
-            // SAFETY: both bounds were written.
-            return unsafe { (self.start.assume_init() < end) & (start < self.end.assume_init()) };
-        }
-        self.span().overlaps(span)
+    pub(crate) fn bounds(&self) -> Bounds<T> {
+        Bounds { start: self.start, end: self.end, open: self.node.addr() & (NO_START | NO_END) }
     }
 }
 
@@ -184,15 +159,30 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
     ///
     /// # Safety
     /// The chunk is the caller's own, and fewer entries than its room were pushed.
-    pub(crate) unsafe fn push(self, span: Span<T>, node: *mut Node<T, P>) {
+    pub(crate) unsafe fn push(self, bounds: &Bounds<T>, node: *mut Node<T, P>) {
         let raw = self.chunk.as_ptr();
         // SAFETY: see the contract.
         unsafe {
             let len = (*raw).len;
             let offset = entries_offset::<T, P>((*raw).slots as usize);
             let first = raw.byte_add(offset).cast::<Entry<T, P>>();
-            first.add(len as usize).write(Entry::new(span, node));
+            first.add(len as usize).write(Entry::new(bounds, node));
             (&raw mut (*raw).len).write(len + 1);
+        }
+    }
+
+    /// Carries entries over into an empty chunk that is not published yet.
+    ///
+    /// # Safety
+    /// The chunk is the caller's own, with room for them; all of them are written.
+    pub(crate) unsafe fn push_all(self, entries: &[MaybeUninit<Entry<T, P>>]) {
+        let raw = self.chunk.as_ptr();
+        // SAFETY: see the contract.
+        unsafe {
+            let offset = entries_offset::<T, P>((*raw).slots as usize);
+            let first = raw.byte_add(offset).cast::<MaybeUninit<Entry<T, P>>>();
+            ptr::copy_nonoverlapping(entries.as_ptr(), first, entries.len());
+            (&raw mut (*raw).len).write(entries.len() as u32);
         }
     }
 
@@ -285,14 +275,14 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         self,
         pin: &'g Pin,
         thorough: bool,
-    ) -> impl Iterator<Item = (Span<T>, *mut Node<T, P>)> {
+    ) -> impl Iterator<Item = (Bounds<T>, *mut Node<T, P>)> {
         // SAFETY: as in `nodes`.
         let is_live = |node: &*mut Node<T, P>| unsafe { follow(*node, PhantomData) }.is_live();
-        let carried = self.entries().iter().map(|entry| (entry.span(), entry.node()));
+        let carried = self.entries().iter().map(|entry| (entry.bounds(), entry.node()));
         let carried = carried.filter(move |(_, node)| !thorough || is_live(node));
         let tail = self.pointers(pin).skip(self.entries().len()).filter(is_live);
         // SAFETY: as in `nodes`.
-        carried.chain(tail.map(|node| (unsafe { follow(node, PhantomData) }.span, node)))
+        carried.chain(tail.map(|node| (unsafe { follow(node, PhantomData) }.bounds, node)))
     }
 
     /// Tries to put `new`, the caller's own and not published, behind everything that is there. Its range and mode
@@ -302,7 +292,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         self,
         pin: &Pin,
         new: NonNull<Node<T, P>>,
-        span: &Span<T>,
+        bounds: &Bounds<T>,
         shared: bool,
         queue: bool,
     ) -> Append {
@@ -310,7 +300,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         let node: &Node<T, P> = unsafe { follow(new.as_ptr(), PhantomData) };
         let mut blocked = false;
         for entry in self.entries() {
-            if entry.overlaps(span) {
+            if entry.bounds().overlaps(bounds) {
                 // SAFETY: as in `nodes`.
                 let other: &Node<T, P> = unsafe { follow(entry.node(), PhantomData) };
                 blocked |= other.blocks(shared);
@@ -335,7 +325,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             }
             // SAFETY: as in `nodes`.
             let other = unsafe { follow(found, PhantomData) };
-            if other.span.overlaps(span) && other.blocks(shared) {
+            if other.bounds.overlaps(bounds) && other.blocks(shared) {
                 if !queue {
                     return Append::Refused;
                 }

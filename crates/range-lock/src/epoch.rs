@@ -31,6 +31,9 @@ pub use model::ModelEpoch;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 pub use thread::{ThreadEpoch, ThreadSlot};
 
+/// Retired blocks that are worth a collection, at least.
+const PATIENCE: usize = if cfg!(heddle_loom) { 1 } else { 40 };
+
 /// Memory could not be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory;
@@ -335,6 +338,18 @@ impl Context {
         }
     }
 
+    /// Collects if what is retired is worth to scan all participants, and again what was kept back before.
+    #[cold]
+    fn collect_patiently(&self, waiting: usize) {
+        // SAFETY: as in `pin`.
+        let kept_back = unsafe { (*self.participant.local.get()).kept_back() };
+        if cfg!(heddle_loom)
+            || waiting >= PATIENCE + 2 * self.domain.count.load(Ordering::Relaxed) + kept_back / 2
+        {
+            self.collect();
+        }
+    }
+
     /// Gives the free blocks back to the allocator.
     fn drain(&self) {
         // SAFETY: as in `pin`.
@@ -347,13 +362,6 @@ impl Context {
         count(&self.participant.given_bytes, block::size_of(block));
         // SAFETY: `Local` handed the block out as surplus: nothing links to it.
         unsafe { block::deallocate(block) }
-    }
-
-    /// How many retired blocks make it worth to scan all participants, and again what was kept back before.
-    fn patience(&self) -> usize {
-        // SAFETY: as in `pin`.
-        let kept_back = unsafe { (*self.participant.local.get()).kept_back() };
-        if cfg!(heddle_loom) { 1 } else { 16 + 2 * self.domain.count.load(Ordering::Relaxed) + kept_back / 2 }
     }
 }
 
@@ -398,10 +406,7 @@ impl Pin {
     /// retired once.
     pub(crate) unsafe fn retire(&self, block: NonNull<Header>) {
         // SAFETY: as in `Context::pin`; the caller unlinked the block.
-        let waiting = unsafe { (*self.context.participant.local.get()).bury(block) };
-        if waiting >= self.context.patience() {
-            self.context.collect();
-        }
+        unsafe { (*self.context.participant.local.get()).bury(block) }
     }
 
     /// Reads a pointer such that what it points to stays in place: the read is repeated until it happened in an
@@ -425,8 +430,12 @@ impl Drop for Pin {
     fn drop(&mut self) {
         let participant = self.context.participant;
         // SAFETY: as in `Context::pin`.
-        if unsafe { (*participant.local.get()).leave() } {
+        if let Some(waiting) = unsafe { (*participant.local.get()).leave() } {
             participant.since.store(0, Ordering::Release);
+            // Only now, when this context itself no longer keeps anything back.
+            if waiting >= PATIENCE {
+                self.context.collect_patiently(waiting);
+            }
         }
     }
 }

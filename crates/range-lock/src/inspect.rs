@@ -25,7 +25,7 @@ impl<T: Ord + Copy, P: Copy> Holder<T, P> {
     /// What a live node says; `None` if it is released.
     fn of(node: &Node<T, P>) -> Option<Self> {
         node.is_live().then(|| Self {
-            range: node.span,
+            range: node.bounds.span(),
             mode: if node.is_shared() { Mode::Shared } else { Mode::Exclusive },
             waiting: node.state(Ordering::Relaxed) & WAITING != 0,
             payload: node.payload,
@@ -73,7 +73,7 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
             let mut outcome = Ok(());
             let pin = context.pin();
             self.table().walk(&pin, &span, true, |chunk| {
-                let mut overlapping = chunk.nodes(&pin).filter(|node| node.span.overlaps(&span));
+                let mut overlapping = chunk.nodes(&pin).filter(|node| node.bounds.span().overlaps(&span));
                 outcome = overlapping.by_ref().filter_map(Holder::of).try_for_each(&mut visit);
                 outcome.is_ok()
             })?;

@@ -10,7 +10,7 @@ use core::task::{Poll, Waker};
 use crate::epoch::{Context, DefaultEpoch, Epoch, OutOfMemory};
 use crate::node::{AWAITED, LONE, Node, RELEASED, SHARED, WAITING, Wait, follow};
 use crate::request::Request;
-use crate::span::Span;
+use crate::span::{Bounds, Span};
 use crate::sync::{Ordering, const_fn};
 use crate::table::{Arrival, Table};
 
@@ -149,12 +149,13 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
         if span.is_empty() {
             return Err(LockError::Empty);
         }
+        let bounds = Bounds::of(span);
         E::with(|context| {
-            let node = Node::create(&context, span, payload, shared)?;
+            let node = Node::create(&context, &bounds, payload, shared)?;
             if self.table.insert_alone(node, shared) {
                 return Ok((node, true));
             }
-            self.publish(context, node, &span, shared, queue)
+            self.publish(context, node, &bounds, shared, queue)
         })?
     }
 
@@ -163,11 +164,11 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
         &self,
         context: Context,
         node: NonNull<Node<T, P>>,
-        span: &Span<T>,
+        bounds: &Bounds<T>,
         shared: bool,
         queue: bool,
     ) -> Result<(NonNull<Node<T, P>>, bool), LockError> {
-        let arrival = self.table.insert(&context.pin(), node, span, shared, queue);
+        let arrival = self.table.insert(&context.pin(), node, bounds, shared, queue);
         match arrival {
             Ok(Arrival::Held) => Ok((node, true)),
             Ok(Arrival::Queued) => Ok((node, false)),
@@ -231,12 +232,12 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
     #[inline]
     pub(crate) unsafe fn release(&self, node: NonNull<Node<T, P>>) {
         // SAFETY: the caller owns the node.
-        let (span, state) = unsafe { ((*node.as_ptr()).span, (*node.as_ptr()).state(Ordering::Relaxed)) };
+        let (bounds, state) = unsafe { ((*node.as_ptr()).bounds, (*node.as_ptr()).state(Ordering::Relaxed)) };
         if state & LONE != 0 && self.table.remove_alone(node) {
             // SAFETY: nobody followed the node while the word was untouched, and it is out of the lock.
             E::with_any(|context| unsafe { context.free(node.cast()) });
         } else if Table::release(node) {
-            self.wake(&span, node);
+            self.wake(&bounds.span(), node);
         }
     }
 
@@ -249,7 +250,7 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
         let mine: &Node<T, P> = unsafe { follow(node.as_ptr(), PhantomData) };
         // Release: what was written under the exclusive lock. Acquire: the waiters' registrations.
         if mine.header.state.fetch_or(SHARED, Ordering::AcqRel) & AWAITED != 0 {
-            self.wake(&mine.span, node);
+            self.wake(&mine.bounds.span(), node);
         }
     }
 
@@ -268,13 +269,14 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
         }
         E::with(|context| {
             // SAFETY: the caller owns the node.
-            let (span, payload, shared) =
-                unsafe { ((*whole.as_ptr()).span, (*whole.as_ptr()).payload, (*whole.as_ptr()).is_shared()) };
+            let (span, payload, shared) = unsafe {
+                ((*whole.as_ptr()).bounds.span(), (*whole.as_ptr()).payload, (*whole.as_ptr()).is_shared())
+            };
             let mut nodes = [NonNull::dangling(); N];
             let mut made = 0;
             let done = (|| {
                 for part in parts {
-                    nodes[made] = Node::create(&context, part, payload, shared)?;
+                    nodes[made] = Node::create(&context, &Bounds::of(part), payload, shared)?;
                     made += 1;
                 }
                 self.table.substitute(&context.pin(), whole, &nodes)

@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 
 use crate::epoch::{Context, Header, OutOfMemory};
-use crate::span::Span;
+use crate::span::Bounds;
 use crate::sync::{AtomicPtr, AtomicWaker, Ordering};
 
 /// Not yet granted: it waits for conflicting nodes that arrived earlier.
@@ -19,12 +19,12 @@ pub(crate) const AWAITED: u32 = 8;
 /// Went into an empty lock by the fast path; read and written by the owner alone.
 pub(crate) const LONE: u32 = 16;
 
-/// A request for a range, from its arrival to its release. `span` and `payload` never change once it is published.
+/// A request for a range, from its arrival to its release. `bounds` and `payload` never change once it is published.
 #[repr(C)]
 pub(crate) struct Node<T, P> {
     /// `header.state` holds the bits above.
     pub(crate) header: Header,
-    pub(crate) span: Span<T>,
+    pub(crate) bounds: Bounds<T>,
     /// Null unless the node ever had to wait.
     pub(crate) wait: AtomicPtr<Wait>,
     pub(crate) payload: P,
@@ -47,7 +47,7 @@ impl<T: Ord + Copy, P: Copy> Node<T, P> {
     #[inline]
     pub(crate) fn create(
         context: &Context,
-        span: Span<T>,
+        bounds: &Bounds<T>,
         payload: P,
         shared: bool,
     ) -> Result<NonNull<Self>, OutOfMemory> {
@@ -58,7 +58,9 @@ impl<T: Ord + Copy, P: Copy> Node<T, P> {
         // SAFETY: the block is ours, large enough and aligned; the header is already written, and the projections
         // stay inside the block.
         unsafe {
-            (&raw mut (*raw).span).write(span);
+            (&raw mut (*raw).bounds.start).write(bounds.start);
+            (&raw mut (*raw).bounds.end).write(bounds.end);
+            (&raw mut (*raw).bounds.open).write(bounds.open);
             (&raw mut (*raw).wait).write(AtomicPtr::new(ptr::null_mut()));
             (&raw mut (*raw).payload).write(payload);
             (*raw).header.state.store(if shared { SHARED } else { 0 }, Ordering::Relaxed);

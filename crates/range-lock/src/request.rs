@@ -119,7 +119,7 @@ impl<L: Handle> RangeGuard<L> {
 
     /// The locked range.
     pub fn range(&self) -> Span<L::Key> {
-        self.node().span
+        self.node().bounds.span()
     }
 
     /// How it is locked.

@@ -1,23 +1,24 @@
 //! Building successors of closed chunks: compaction, cutting a bucket in two, merging two into one.
 #![allow(unsafe_code)] // Fills chunks that are not published, and retires what a successful exchange unlinked.
 
+use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
 use crate::chunk::{ChunkRef, Entry};
 use crate::epoch::{Context, Header, OutOfMemory, Pin};
 use crate::node::{LONE, Node, SHARED};
-use crate::span::{Span, below};
+use crate::span::{Bounds, below};
 use crate::sync::{AtomicPtr, Ordering};
 use crate::table::{Bucket, Place, Table, Word, alone_word, chunk_of, is_dead, kill};
 
 /// Live nodes beyond which a bucket is cut.
-const FULL: usize = if cfg!(heddle_loom) { 2 } else { 16 };
+const FULL: usize = if cfg!(heddle_loom) { 2 } else { 12 };
 /// Collisions while a tail filled that make a bucket worth cutting for their sake.
 const COLLIDING: u32 = 2;
 /// Buckets that collisions alone may lead to.
 const SPREAD: usize = 64;
 /// Successors in a row without a collision after which a nearly empty bucket takes its neighbour in.
-const QUIET: u32 = 64;
+const QUIET: u32 = 16;
 
 /// A node that is to be in the successor too: the caller's own, and whether it arrives as a waiter.
 type Extra<T, P> = Option<(NonNull<Node<T, P>>, bool)>;
@@ -34,11 +35,11 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         let colliding = chunk.collisions() >= COLLIDING;
         let folds =
             !colliding && chunk.cool() == 0 && chunk.next().is_null() && ptr::eq(place.cell, &self.head);
-        let mut live = chunk.survivors(pin, false).count();
-        let thorough = folds || live >= FULL;
-        if thorough {
-            live = chunk.survivors(pin, true).count();
+        let mut kept = Kept::of(chunk.survivors(pin, folds));
+        if !folds && kept.count >= FULL {
+            kept = Kept::of(chunk.survivors(pin, true));
         }
+        let live = kept.count;
         if let (true, 0, Some((node, false))) = (folds, live, extra) {
             return Ok(self.fold(pin, place, chunk, node));
         }
@@ -59,7 +60,11 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         // SAFETY: `new` is not published and has room for the live nodes, which only become fewer, and one more.
         unsafe {
             new.remember(cool, quiet % QUIET);
-            fill(new, chunk.survivors(pin, thorough).take(live));
+            if live <= KEPT {
+                new.push_all(&kept.entries[..live]);
+            } else {
+                fill(new, chunk.survivors(pin, true).take(live));
+            }
             push_extra(new, extra);
         }
         if !exchange(place.cell, place.word, new.header().as_ptr()) {
@@ -104,7 +109,8 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     ) -> Result<bool, OutOfMemory> {
         let context = pin.context();
         let is_left = |start: Option<T>| below(start, Some(cut));
-        let part = |left| chunk.survivors(pin, true).filter(move |(span, _)| is_left(span.start) == left);
+        let part =
+            |left| chunk.survivors(pin, true).filter(move |(bounds, _)| is_left(bounds.start()) == left);
         let (left_live, right_live) = (part(true).count(), part(false).count());
         let upper = ChunkRef::create(&context, chunk.hi(), chunk.next(), right_live + 1)?;
         let mut unpublished = Unpublished { context, blocks: [Some(upper.header()), None, None] };
@@ -118,7 +124,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
             fill(lower, part(true).take(left_live));
             fill(upper, part(false).take(right_live));
             if let Some((node, _)) = extra {
-                push_extra(if is_left((*node.as_ptr()).span.start) { lower } else { upper }, extra);
+                push_extra(if is_left((*node.as_ptr()).bounds.start()) { lower } else { upper }, extra);
             }
         }
         if !exchange(place.cell, place.word, lower.header().as_ptr()) {
@@ -141,7 +147,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     ) -> Result<bool, OutOfMemory> {
         let context = pin.context();
         // SAFETY: the caller holds `whole`.
-        let start = unsafe { (*whole.as_ptr()).span.start };
+        let start = unsafe { (*whole.as_ptr()).bounds.start() };
         loop {
             let place = self.locate(pin, start)?;
             // SAFETY: read under `pin`.
@@ -156,11 +162,11 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
             unsafe {
                 new.remember(4, 0);
                 // `whole` is live, so it is among them and makes room for itself.
-                for (span, node) in chunk.survivors(pin, true).take(live) {
+                for (bounds, node) in chunk.survivors(pin, true).take(live) {
                     if node == whole.as_ptr() {
                         parts.iter().for_each(|&part| push_extra(new, Some((part, false))));
                     } else {
-                        new.push(span, node);
+                        new.push(&bounds, node);
                     }
                 }
             }
@@ -248,6 +254,29 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     }
 }
 
+/// Survivors noted on the stack.
+const KEPT: usize = 32;
+
+/// What survives a chunk, noted in one pass over nodes that may be cold: all of it, up to [`KEPT`], and the count.
+struct Kept<T, P> {
+    entries: [MaybeUninit<Entry<T, P>>; KEPT],
+    count: usize,
+}
+
+impl<T: Ord + Copy, P: Copy> Kept<T, P> {
+    #[inline]
+    fn of(survivors: impl Iterator<Item = (Bounds<T>, *mut Node<T, P>)>) -> Self {
+        let mut kept = Self { entries: [const { MaybeUninit::uninit() }; KEPT], count: 0 };
+        for (bounds, node) in survivors {
+            if let Some(place) = kept.entries.get_mut(kept.count) {
+                place.write(Entry::new(&bounds, node));
+            }
+            kept.count += 1;
+        }
+        kept
+    }
+}
+
 /// Frees blocks that were made for an exchange that did not happen.
 struct Unpublished {
     context: Context,
@@ -275,11 +304,11 @@ fn exchange(cell: &AtomicPtr<Header>, old: Word, new: Word) -> bool {
 /// `new` is the caller's own, with room for them.
 unsafe fn fill<T: Ord + Copy, P: Copy>(
     new: ChunkRef<'_, T, P>,
-    survivors: impl Iterator<Item = (Span<T>, *mut Node<T, P>)>,
+    survivors: impl Iterator<Item = (Bounds<T>, *mut Node<T, P>)>,
 ) {
-    for (span, node) in survivors {
+    for (bounds, node) in survivors {
         // SAFETY: see the contract.
-        unsafe { new.push(span, node) };
+        unsafe { new.push(&bounds, node) };
     }
 }
 
@@ -290,7 +319,7 @@ unsafe fn fill<T: Ord + Copy, P: Copy>(
 unsafe fn push_extra<T: Ord + Copy, P: Copy>(new: ChunkRef<'_, T, P>, extra: Extra<T, P>) {
     if let Some((node, _)) = extra {
         // SAFETY: see the contract; the node is the caller's.
-        unsafe { new.push((*node.as_ptr()).span, node.as_ptr()) };
+        unsafe { new.push(&(*node.as_ptr()).bounds, node.as_ptr()) };
     }
 }
 
@@ -343,15 +372,15 @@ fn choose_cut<T: Ord + Copy, P: Copy>(
     let step = count.div_ceil(SAMPLES).max(1);
     let mut best = None;
     for sample in chunk.nodes(pin).step_by(step) {
-        let Some(cut) = sample.span.start else { continue };
+        let Some(cut) = sample.bounds.start() else { continue };
         let (mut left, mut right, mut whole) = (0usize, 0usize, true);
         for node in chunk.nodes(pin).chain(extra) {
             let live = node.is_live();
-            if node.span.start.is_some_and(|start| start >= cut) {
+            if node.bounds.start().is_some_and(|start| start >= cut) {
                 right += usize::from(live || ghosts);
             } else {
                 left += usize::from(live || ghosts);
-                whole &= !live || !below(Some(cut), node.span.end);
+                whole &= !live || !below(Some(cut), node.bounds.end());
             }
         }
         let smaller = left.min(right);

@@ -1,6 +1,9 @@
 //! Half-open ranges with explicit bounds.
 
+#![allow(unsafe_code)] // Bounds that are missing are not written.
+
 use core::fmt;
+use core::mem::MaybeUninit;
 use core::ops::{Range, RangeFrom, RangeFull, RangeTo};
 
 /// A half-open range `[start, end)` over an ordered type. `None` is a bound outside the key space, below every
@@ -22,8 +25,7 @@ impl<T: Ord + Copy> Span<T> {
     /// Whether the two ranges have a key in common (neither being empty).
     #[inline(always)]
     pub fn overlaps(&self, other: &Self) -> bool {
-        // Not `&&`: either half alone is as good as random, and a search makes this test for many ranges.
-        below(self.start, other.end) & below(other.start, self.end)
+        below(self.start, other.end) && below(other.start, self.end)
     }
 
     /// Whether `key` lies in the range.
@@ -58,6 +60,73 @@ pub(crate) fn reaches<T: Ord>(limit: Option<T>, end: Option<T>) -> bool {
         (None, _) => true,
         (Some(_), None) => false,
         (Some(limit), Some(end)) => limit >= end,
+    }
+}
+
+/// A range as nodes keep it: a third smaller than a [`Span`], and compared without a look at each bound's tag. Made
+/// field by field: copying a [`Span`] that was just written as a whole would stall on the way through the cache.
+pub(crate) struct Bounds<T> {
+    pub(crate) start: MaybeUninit<T>,
+    pub(crate) end: MaybeUninit<T>,
+    /// Which bounds there are not: [`NO_START`], [`NO_END`].
+    pub(crate) open: usize,
+}
+
+impl<T: Copy> Clone for Bounds<T> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: Copy> Copy for Bounds<T> {}
+
+/// There is no lower bound.
+pub(crate) const NO_START: usize = 1;
+/// There is no upper bound.
+pub(crate) const NO_END: usize = 2;
+
+impl<T: Ord + Copy> Bounds<T> {
+    #[inline(always)]
+    pub(crate) fn of(span: Span<T>) -> Self {
+        let open =
+            if span.start.is_none() { NO_START } else { 0 } | if span.end.is_none() { NO_END } else { 0 };
+        Self {
+            start: span.start.map_or(MaybeUninit::uninit(), MaybeUninit::new),
+            end: span.end.map_or(MaybeUninit::uninit(), MaybeUninit::new),
+            open,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn start(&self) -> Option<T> {
+        // SAFETY: a bound that is not marked missing was written.
+        (self.open & NO_START == 0).then(|| unsafe { self.start.assume_init() })
+    }
+
+    #[inline(always)]
+    pub(crate) fn end(&self) -> Option<T> {
+        // SAFETY: as in `start`.
+        (self.open & NO_END == 0).then(|| unsafe { self.end.assume_init() })
+    }
+
+    #[inline(always)]
+    pub(crate) fn span(&self) -> Span<T> {
+        Span { start: self.start(), end: self.end() }
+    }
+
+    /// Whether the two ranges have a key in common.
+    #[inline(always)]
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        if self.open | other.open == 0 {
+            // Not `&&`: either half alone is as good as random, and a search makes this test for many ranges.
+            // SAFETY: no bound is missing.
+            return unsafe {
+                (self.start.assume_init() < other.end.assume_init())
+                    & (other.start.assume_init() < self.end.assume_init())
+            };
+        }
+        self.span().overlaps(&other.span())
     }
 }
 

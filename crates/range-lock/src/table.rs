@@ -12,7 +12,7 @@ use crate::chunk::{Append, ChunkRef};
 use crate::epoch::{Context, Header, OutOfMemory, Pin};
 use crate::index::Index;
 use crate::node::{AWAITED, LONE, Node, RELEASED, SHARED, follow};
-use crate::span::{Span, below};
+use crate::span::{Bounds, Span, below};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering, const_fn};
 
 /// The bucket is being merged into its left neighbour; its word does not change any more.
@@ -205,12 +205,12 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         self.head.compare_exchange(word, ptr::null_mut(), Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
-    /// Publishes `node`, which the caller owns, for `span` in its mode. On [`Arrival::Refused`] and on failure it stays the caller's.
+    /// Publishes `node`, which the caller owns, for `bounds` in its mode. On [`Arrival::Refused`] and on failure it stays the caller's.
     pub(crate) fn insert(
         &self,
         pin: &Pin,
         node: NonNull<Node<T, P>>,
-        span: &Span<T>,
+        bounds: &Bounds<T>,
         shared: bool,
         queue: bool,
     ) -> Result<Arrival, OutOfMemory> {
@@ -218,7 +218,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
             if self.insert_alone(node, shared) {
                 return Ok(Arrival::Held);
             }
-            let place = self.locate(pin, span.start)?;
+            let place = self.locate(pin, bounds.start())?;
             // SAFETY: read under `pin`.
             let Some(chunk) = (unsafe { chunk_of::<T, P>(place.word) }) else {
                 if is_alone(place.word) {
@@ -226,15 +226,15 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
                 }
                 continue;
             };
-            if !chunk.covers_up_to(span.end) {
+            if !chunk.covers_up_to(bounds.end()) {
                 // Refused without a change to the buckets if it would be refused after one.
-                if !queue && self.conflict(pin, span, shared)? {
+                if !queue && self.conflict(pin, bounds, shared)? {
                     return Ok(Arrival::Refused);
                 }
                 self.absorb(pin, place.cell, chunk)?;
                 continue;
             }
-            match chunk.append(pin, node, span, shared, queue) {
+            match chunk.append(pin, node, bounds, shared, queue) {
                 Append::Done { blocked: false } => return Ok(Arrival::Held),
                 Append::Done { blocked: true } => return Ok(Arrival::Queued),
                 Append::Refused => return Ok(Arrival::Refused),
@@ -252,8 +252,6 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     pub(crate) fn unfold(&self, pin: &Pin, word: Word) -> Result<(), OutOfMemory> {
         let context = pin.context();
         let chunk = ChunkRef::<T, P>::create(&context, None, ptr::null_mut(), 0)?;
-        // SAFETY: not published yet. Four successors without a collision before the fast path is tried again.
-        unsafe { chunk.remember(4, 0) };
         chunk.begin_with(untagged(word).cast());
         let new = chunk.header().as_ptr();
         // Acquire: the node, which the owner published with the word. Release: the chunk.
@@ -296,10 +294,10 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     }
 
     /// Whether some live node conflicts.
-    pub(crate) fn conflict(&self, pin: &Pin, span: &Span<T>, shared: bool) -> Result<bool, OutOfMemory> {
+    pub(crate) fn conflict(&self, pin: &Pin, bounds: &Bounds<T>, shared: bool) -> Result<bool, OutOfMemory> {
         let mut found = false;
-        self.walk(pin, span, true, |chunk| {
-            found = chunk.nodes(pin).any(|node| node.span.overlaps(span) && node.blocks(shared));
+        self.walk(pin, &bounds.span(), true, |chunk| {
+            found = chunk.nodes(pin).any(|node| node.bounds.overlaps(bounds) && node.blocks(shared));
             !found
         })?;
         Ok(found)
@@ -315,7 +313,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         // SAFETY: the caller owns the node until it is released.
         let mine: &Node<T, P> = unsafe { follow(node.as_ptr(), PhantomData) };
         loop {
-            let place = self.locate(pin, mine.span.start)?;
+            let place = self.locate(pin, mine.bounds.start())?;
             // SAFETY: read under `pin`.
             let Some(chunk) = (unsafe { chunk_of::<T, P>(place.word) }) else { continue };
             let (mut last, mut reached) = (None, false);
@@ -324,7 +322,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
                     reached = true;
                     break;
                 }
-                if other.span.overlaps(&mine.span) && other.blocks(mine.is_shared()) {
+                if other.bounds.overlaps(&mine.bounds) && other.blocks(mine.is_shared()) {
                     last = Some(other);
                 }
             }

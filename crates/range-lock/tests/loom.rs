@@ -130,8 +130,30 @@ fn index_and_cut_against_release() {
             drop(more);
         });
         shared.write(first);
+        // Reads what the other thread has built by then.
+        drop(shared.lock.try_lock(25..26));
         drop(held);
         second.join().unwrap();
+    });
+}
+
+#[test]
+fn a_release_seen_only_by_a_compaction() {
+    model(2, || {
+        let shared = Watched::new();
+        let first = shared.lock.try_lock(1..2).unwrap();
+        let kept = shared.lock.try_lock(7..8).unwrap();
+        let other = shared.clone();
+        let second = thread::spawn(move || {
+            // The successor leaves the released node out, so nobody looks at its state again.
+            (3..6).for_each(|key| drop(other.lock.try_lock(key..key + 1).unwrap()));
+            if let Ok(guard) = other.lock.try_lock(1..2) {
+                other.write(guard);
+            }
+        });
+        shared.write(first);
+        second.join().unwrap();
+        drop(kept);
     });
 }
 

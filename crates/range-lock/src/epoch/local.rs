@@ -58,6 +58,7 @@ pub(super) struct Local {
     kept: [u32; CLASSES],
     /// Retired since the last collection, and how many they are.
     fresh: *mut Header,
+    oldest_fresh: *mut Header,
     waiting: usize,
     bags: [Bag; BAGS],
     turn: usize,
@@ -74,6 +75,7 @@ impl Local {
             free: [ptr::null_mut(); CLASSES],
             kept: [0; CLASSES],
             fresh: ptr::null_mut(),
+            oldest_fresh: ptr::null_mut(),
             waiting: 0,
             bags: [const { Bag { epoch: 0, first: ptr::null_mut() } }; BAGS],
             turn: 0,
@@ -89,11 +91,11 @@ impl Local {
         self.depth == 1
     }
 
-    /// Leaves a pin; whether it was the outermost one.
+    /// Leaves a pin; if it was the outermost one, how many blocks wait for the next collection.
     #[inline]
-    pub(super) fn leave(&mut self) -> bool {
+    pub(super) fn leave(&mut self) -> Option<usize> {
         self.depth -= 1;
-        self.depth == 0
+        (self.depth == 0).then_some(self.waiting)
     }
 
     /// A free block of `size`, its header written anew.
@@ -168,13 +170,16 @@ impl Local {
         self.kept_back
     }
 
-    /// Puts an unlinked block into limbo; how many wait for the next collection.
-    pub(super) fn bury(&mut self, block: NonNull<Header>) -> usize {
+    /// Puts an unlinked block into limbo.
+    #[inline]
+    pub(super) fn bury(&mut self, block: NonNull<Header>) {
+        if self.fresh.is_null() {
+            self.oldest_fresh = block.as_ptr();
+        }
         // SAFETY: `link` is no one's but the unlinker's once a block is retired; readers never look at it.
         unsafe { block::set_link(block, self.fresh) };
         self.fresh = block.as_ptr();
         self.waiting += 1;
-        self.waiting
     }
 
     /// Begins a collection: what was retired so far had been unlinked by `epoch`.
@@ -182,13 +187,12 @@ impl Local {
         self.turn = (self.turn + 1) % BAGS;
         let bag = &mut self.bags[self.turn];
         bag.epoch = epoch;
-        while let Some(block) = NonNull::new(self.fresh) {
-            // SAFETY: blocks in limbo are linked by this participant alone.
-            unsafe {
-                self.fresh = block::link(block);
-                block::set_link(block, bag.first);
-            }
-            bag.first = block.as_ptr();
+        if let Some(oldest) = NonNull::new(self.oldest_fresh) {
+            // SAFETY: blocks in limbo are linked by this participant alone; the oldest one ends the list.
+            unsafe { block::set_link(oldest, bag.first) };
+            bag.first = self.fresh;
+            self.fresh = ptr::null_mut();
+            self.oldest_fresh = ptr::null_mut();
         }
         self.waiting = 0;
         self.missed = 0;
