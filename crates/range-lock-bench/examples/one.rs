@@ -16,23 +16,12 @@ fn main() {
         other => panic!("{other}: not a workload"),
     };
     let side = entrants().into_iter().find(|side| side.name == arguments[1]).expect("a side");
-    let began = std::time::Instant::now();
-    let before = cpu_ns();
     let sample = (side.run)(kind, number(3) as usize, Duration::from_millis(number(4)), false);
-    let operations = sample.rate * began.elapsed().as_secs_f64();
-    let cpu = (cpu_ns() - before) / operations;
+    let clock_ns = 1e9 / sample.rate;
     println!(
-        "{:<10}{kind:?} {}: {cpu:.1} ns of processor, {:.1} ns by the clock",
+        "{:<10}{kind:?} {}: {:.1} ns of processor, {clock_ns:.1} ns by the clock",
         side.name,
         number(3),
-        1e9 / sample.rate
+        sample.cpu_ns
     );
-}
-
-/// Processor time of the process: on a busy machine the only measure that holds still.
-fn cpu_ns() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
-    let ticks = |at: usize| fields[at].parse::<f64>().expect("a number of ticks");
-    (ticks(11) + ticks(12)) * 1e7
 }

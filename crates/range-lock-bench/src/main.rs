@@ -80,6 +80,7 @@ fn measure(options: &Options) -> Result<(), Box<dyn Error>> {
         report::print_row(&figures);
         report.figures.extend(figures);
     }
+    report::print_cpu(&report.figures, &sides);
     if options.filter.is_empty() {
         heights(&mut report, effort, cores);
         latencies(&mut report, &sides, effort);

@@ -26,6 +26,8 @@ pub struct Figure {
     pub max_per_second: f64,
     /// This project's median over this one.
     pub heddle_ratio: f64,
+    /// Nanoseconds of processor time for each, median over the rounds.
+    pub cpu_ns_each: f64,
 }
 
 /// Latencies of one side in one row, in nanoseconds.
@@ -97,6 +99,10 @@ pub fn figures(row: Row, sides: &[Entrant], samples: &[Vec<Sample>], cores: usiz
             min_per_second: rates[0],
             max_per_second: rates[rates.len() - 1],
             heddle_ratio: ours / median,
+            cpu_ns_each: {
+                let mut each: Vec<f64> = samples.iter().map(|sample| sample.cpu_ns).collect();
+                self::median(&mut each)
+            },
         }
     };
     sides.iter().zip(samples).map(figure).collect()
@@ -130,13 +136,20 @@ pub fn print_row(figures: &[Figure]) {
         let spread = (figure.max_per_second - figure.min_per_second) / figure.median_per_second * 50.0;
         let shared = if figure.exclusive_only { "x" } else { "" };
         let cell = if figure.side == first.side {
-            format!("{:.3} ±{spread:.0}%", figure.median_per_second / 1e6)
+            format!("{} ±{spread:.0}%", millions(figure.median_per_second))
         } else {
-            format!("{:.3} ±{spread:.0}% {:.2}{shared}", figure.median_per_second / 1e6, figure.heddle_ratio)
+            let rate = millions(figure.median_per_second);
+            format!("{rate} ±{spread:.0}% {:.2}{shared}", figure.heddle_ratio)
         };
         print!("{cell:>19}");
     }
     println!();
+}
+
+/// A rate in millions a second, with digits enough for the slow ones.
+fn millions(rate: f64) -> String {
+    let millions = rate / 1e6;
+    if millions < 0.1 { format!("{millions:.5}") } else { format!("{millions:.3}") }
 }
 
 /// Prints the heading of the throughput table.
@@ -144,4 +157,24 @@ pub fn print_head(sides: &[Entrant]) {
     print!("{:<14}{:>3} ", "workload", "thr");
     sides.iter().for_each(|side| print!("{:>19}", side.name));
     println!();
+}
+
+/// Prints processor time by row and side, in nanoseconds: on a machine that is busy with other things, the table to
+/// look at.
+pub fn print_cpu(figures: &[Figure], sides: &[Entrant]) {
+    println!("\nNanoseconds of processor time for one lock+unlock pair, and its ratio to heddle's");
+    print_head(sides);
+    for row in figures.chunk_by(|a, b| a.workload == b.workload && a.threads == b.threads) {
+        let Some(first) = row.first() else { continue };
+        print!("{:<14}{:>3}{}", first.workload, first.threads, if first.preempted { "*" } else { " " });
+        for figure in row {
+            let cell = if figure.side == first.side {
+                format!("{:.1}", figure.cpu_ns_each)
+            } else {
+                format!("{:.1} {:.2}", figure.cpu_ns_each, figure.cpu_ns_each / first.cpu_ns_each)
+            };
+            print!("{cell:>19}");
+        }
+        println!();
+    }
 }

@@ -91,6 +91,8 @@ fn units_around(held: u64) -> u64 {
 pub struct Sample {
     /// Acquisitions (with their releases) a second.
     pub rate: f64,
+    /// Nanoseconds of processor time for each: holds still when other programs keep the machine busy.
+    pub cpu_ns: f64,
     /// Sampled times of an acquisition with its release, in nanoseconds, if asked for.
     pub latencies_ns: Vec<u32>,
 }
@@ -259,16 +261,18 @@ pub fn run<S: Side>(kind: Kind, threads: usize, time: Duration, latencies: bool)
         start.wait();
         thread::sleep(time);
         stop.store(true, Ordering::Relaxed);
-        let mut operations = 0;
+        let (mut operations, mut cpu_ns) = (0, 0);
         // By the workers' own clocks: with more threads than cores this thread comes late to both ends.
         let mut span: Option<(Instant, Instant)> = None;
         for worker in workers {
-            let (done, mut times, began, ended) = worker.join().expect("a worker panicked");
+            let (done, mut times, began, ended, cpu) = worker.join().expect("a worker panicked");
             operations += done;
+            cpu_ns += cpu;
             sample.latencies_ns.append(&mut times);
             let (first, last) = span.unwrap_or((began, ended));
             span = Some((first.min(began), last.max(ended)));
         }
+        sample.cpu_ns = cpu_ns as f64 / operations as f64;
         sample.rate = span.map_or(0.0, |(first, last)| operations as f64 / (last - first).as_secs_f64());
     });
     kept.into_iter().for_each(|held| lock.unlock(held));
@@ -280,8 +284,8 @@ fn work<S: Side>(
     kind: Kind,
     stop: &AtomicBool,
     latencies: bool,
-) -> (u64, Vec<u32>, Instant, Instant) {
-    let (mut operations, mut times, began) = (0, Vec::new(), Instant::now());
+) -> (u64, Vec<u32>, Instant, Instant, u64) {
+    let (mut operations, mut times, began, cpu) = (0, Vec::new(), Instant::now(), thread_cpu_ns());
     while !stop.load(Ordering::Relaxed) {
         if latencies {
             let before = Instant::now();
@@ -291,5 +295,11 @@ fn work<S: Side>(
             operations += worker.step(kind);
         }
     }
-    (operations, times, began, Instant::now())
+    (operations, times, began, Instant::now(), thread_cpu_ns() - cpu)
+}
+
+/// Processor time of the running thread.
+fn thread_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -18,7 +18,7 @@ use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 use crate::table::Bucket;
 
 /// Slots of a tail at least: a cache line of them.
-const SLOTS: usize = if cfg!(heddle_loom) { 3 } else { 8 };
+const SLOTS: usize = if cfg!(heddle_loom) { 4 } else { 8 };
 /// Slots of a tail at most.
 const SLOTS_MAX: usize = 64;
 

@@ -1,4 +1,24 @@
 //! A lock-free range lock: exclusive and shared locks on ranges of any ordered type.
+//!
+//! ```
+//! # #[cfg(feature = "std")] {
+//! use heddle_range_lock::{LockError, RangeLock};
+//!
+//! let lock = RangeLock::<u64>::new();
+//! let header = lock.try_lock(0..4096)?;
+//! let rest = lock.lock_shared(4096..)?;
+//! assert_eq!(lock.try_lock(100..200).unwrap_err(), LockError::Conflict);
+//! drop(header);
+//! assert!(lock.try_lock(100..200).is_ok());
+//! # drop(rest);
+//! # }
+//! # Ok::<(), heddle_range_lock::LockError>(())
+//! ```
+//!
+//! The paper this begins with (Nguyen, "Concurrent Range Locking", 2024) keeps one skip-list node for each held
+//! range. Here the key space is cut into buckets that hold a dozen ranges each: an acquisition is a binary search
+//! in an array, a look through a few neighbouring cache lines, and one compare-and-swap; a release is one exchange.
+//! `PROTOCOL.md` has the rules and the proof, `README.md` the uses, the memory and the figures.
 #![no_std]
 
 extern crate alloc;

@@ -149,26 +149,26 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
         if span.is_empty() {
             return Err(LockError::Empty);
         }
-        let bounds = Bounds::of(span);
         E::with(|context| {
-            let node = Node::create(&context, &bounds, payload, shared)?;
+            let node = Node::create(&context, Bounds::of(span), payload, shared)?;
             if self.table.insert_alone(node, shared) {
                 return Ok((node, true));
             }
-            self.publish(context, node, &bounds, shared, queue)
+            self.publish(context, node, span, shared, queue)
         })?
     }
 
-    #[inline]
+    // Not inlined: the fast path's range stays in registers that way.
+    #[inline(never)]
     fn publish(
         &self,
         context: Context,
         node: NonNull<Node<T, P>>,
-        bounds: &Bounds<T>,
+        span: Span<T>,
         shared: bool,
         queue: bool,
     ) -> Result<(NonNull<Node<T, P>>, bool), LockError> {
-        let arrival = self.table.insert(&context.pin(), node, bounds, shared, queue);
+        let arrival = self.table.insert(&context.pin(), node, &Bounds::of(span), shared, queue);
         match arrival {
             Ok(Arrival::Held) => Ok((node, true)),
             Ok(Arrival::Queued) => Ok((node, false)),
@@ -276,7 +276,7 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
             let mut made = 0;
             let done = (|| {
                 for part in parts {
-                    nodes[made] = Node::create(&context, &Bounds::of(part), payload, shared)?;
+                    nodes[made] = Node::create(&context, Bounds::of(part), payload, shared)?;
                     made += 1;
                 }
                 self.table.substitute(&context.pin(), whole, &nodes)

@@ -47,7 +47,7 @@ impl<T: Ord + Copy, P: Copy> Node<T, P> {
     #[inline]
     pub(crate) fn create(
         context: &Context,
-        bounds: &Bounds<T>,
+        bounds: Bounds<T>,
         payload: P,
         shared: bool,
     ) -> Result<NonNull<Self>, OutOfMemory> {

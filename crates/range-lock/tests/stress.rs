@@ -3,7 +3,7 @@
 
 #![cfg(not(heddle_loom))]
 
-use heddle_range_lock::{Guard, RangeLock, Span, ThreadEpoch};
+use heddle_range_lock::{Guard, RangeLock, SharedEpoch, Span, ThreadEpoch};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::thread;
 
@@ -177,4 +177,54 @@ fn ranges_held_across_operations_stay_owned() {
     });
     assert!(lock.holders().unwrap().is_empty());
     assert!(lock.try_lock(..).is_ok());
+}
+
+#[test]
+fn wide_requests_get_their_turn_among_short_ones() {
+    let lock = RangeLock::<u64>::new();
+    let turns = if cfg!(miri) { 2 } else { 200 };
+    let over = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (lock, over) = (&lock, &over);
+            scope.spawn(move || {
+                let mut random = Random(thread + 5);
+                while !over.load(Ordering::Relaxed) {
+                    let start = random.below(64);
+                    drop(lock.lock(start..start + 2).unwrap());
+                }
+            });
+        }
+        // Without a place in the order these would wait for a moment in which nobody holds anything.
+        for _ in 0..turns {
+            drop(lock.lock(..).unwrap());
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn participants_can_be_claimed_for_each_operation() {
+    let lock = RangeLock::<u64, (), SharedEpoch>::new();
+    let sum = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (lock, sum) = (&lock, &sum);
+            scope.spawn(move || {
+                for turn in 0..operations() / 4000 {
+                    let key = (turn * 7 + thread) % 5;
+                    let guard = lock.lock(key..key + 3).unwrap();
+                    let other = lock.try_lock(100 + thread..101 + thread).unwrap();
+                    if guard.range().contains(4) {
+                        sum.store(sum.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    }
+                    drop(other);
+                }
+            });
+        }
+    });
+    let over_four = |turn: u64, thread| (2..=4).contains(&((turn * 7 + thread) % 5));
+    let expected = (0..THREADS).flat_map(|thread| (0..operations() / 4000).map(move |turn| (turn, thread)));
+    let expected = expected.filter(|&(turn, thread)| over_four(turn, thread)).count();
+    assert_eq!(sum.load(Ordering::Relaxed), expected as u64, "two owners wrote at once");
 }

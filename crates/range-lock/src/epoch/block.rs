@@ -29,7 +29,18 @@ pub(super) const ALIGN: usize = 64;
 /// Free blocks are kept by size: steps of one line up to eight lines, then powers of two up to 4 KiB.
 pub(super) const CLASSES: usize = 11;
 
+/// The class of a size that was rounded to one, if it is kept.
+#[inline]
+pub(super) fn class_of_rounded(size: usize) -> Option<usize> {
+    match size / ALIGN {
+        lines @ 1..=8 => Some(lines - 1),
+        lines @ 9..=64 => Some(lines.trailing_zeros() as usize + 4),
+        _ => None,
+    }
+}
+
 /// The class a size falls in and the class's size; `None` for sizes that are not kept.
+#[inline]
 pub(super) fn class_of(size: usize) -> Option<(usize, usize)> {
     let lines = size.div_ceil(ALIGN).max(1);
     match lines {
@@ -126,7 +137,7 @@ mod tests {
         let mut last = None;
         for size in 1..=4096 {
             let (class, rounded) = class_of(size).unwrap();
-            assert!(rounded >= size && class < CLASSES);
+            assert!(rounded >= size && class < CLASSES && class_of_rounded(rounded) == Some(class));
             if let Some((before, held)) = last {
                 assert!(class == before && rounded == held || class == before + 1 && rounded > held);
             }

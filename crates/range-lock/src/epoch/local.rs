@@ -4,8 +4,9 @@ use core::ptr::{self, NonNull};
 
 use super::block::{self, CLASSES, Header};
 
-/// Bytes of free blocks kept of one size; more go back to the allocator.
-const KEPT_BYTES: usize = 512 << 10;
+/// Bytes of free blocks kept of one size; more go back to the allocator. Threads are preempted in mid-search and keep
+/// more back than a kernel's CPUs, which are not.
+const KEPT_BYTES: usize = if cfg!(feature = "std") { 512 << 10 } else { 32 << 10 };
 
 /// Bags of limbo. Each collection settles what was retired since the last one in the bag whose turn it is; what is
 /// still in that bag has outlived as many collections and takes on the new epoch too.
@@ -120,7 +121,8 @@ impl Local {
         unsafe {
             (*block.as_ptr()).contents.with_mut(|_| ());
         }
-        let Some((class, size)) = block::class_of(block::size_of(block)) else { return Some(block) };
+        let size = block::size_of(block);
+        let Some(class) = block::class_of_rounded(size) else { return Some(block) };
         if self.kept[class] as usize * size >= KEPT_BYTES {
             return Some(block);
         }
