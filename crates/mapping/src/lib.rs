@@ -266,8 +266,8 @@ impl<B: Backing> Mappings<B> {
         self.insert(mapping);
     }
 
-    /// The highest free range of `length` bytes inside `within`, at a multiple of `align`, that keeps `guard` bytes
-    /// away from a mapping above that grows down.
+    /// The highest free range of `length` bytes inside `within`, at a multiple of `align`, that keeps `guard` bytes away
+    /// from a mapping above that grows down. `skipped` is raised to the length of the longest free range passed over.
     #[must_use]
     pub fn find_free(
         &self,
@@ -275,17 +275,23 @@ impl<B: Backing> Mappings<B> {
         align: usize,
         within: Range<usize>,
         guard: usize,
+        skipped: &mut usize,
     ) -> Option<usize> {
         let mut ceiling = within.end;
-        let fits = |floor: usize, ceiling: usize| {
-            let start = ceiling.checked_sub(length)? / align * align;
-            (start >= floor.max(within.start)).then_some(start)
+        let mut fits = |floor: usize, ceiling: usize| {
+            let floor = floor.max(within.start);
+            let found = ceiling.checked_sub(length).map(|start| start / align * align);
+            let found = found.filter(|&start| start >= floor);
+            if found.is_none() {
+                *skipped = (*skipped).max(ceiling.saturating_sub(floor));
+            }
+            found
         };
         // A mapping above the range that grows down keeps its distance too.
-        if let Some(above) = self.at_or_above(within.end).filter(|above| above.start >= within.end) {
-            if above.flags.contains(Flags::GROWS_DOWN) {
-                ceiling = ceiling.min(above.start.saturating_sub(guard));
-            }
+        if let Some(above) = self.at_or_above(within.end).filter(|above| above.start >= within.end)
+            && above.flags.contains(Flags::GROWS_DOWN)
+        {
+            ceiling = ceiling.min(above.start.saturating_sub(guard));
         }
         for (_, mapping) in self.map.range(..within.end).rev() {
             if let Some(start) = fits(mapping.end, ceiling) {

@@ -114,7 +114,7 @@ fn free_ranges_are_found_from_the_top() {
     let mut set = Mappings::new();
     let within = 4 * PAGE..40 * PAGE;
     let find = |set: &Mappings<Object>, pages: usize| {
-        set.find_free(pages * PAGE, PAGE, within.clone(), 2 * PAGE).map(|start| start / PAGE)
+        set.find_free(pages * PAGE, PAGE, within.clone(), 2 * PAGE, &mut 0).map(|start| start / PAGE)
     };
     assert_eq!(find(&set, 36), Some(4));
     assert_eq!(find(&set, 37), None);
@@ -129,8 +129,11 @@ fn free_ranges_are_found_from_the_top() {
     stack.flags = Flags::GROWS_DOWN;
     set.insert(stack);
     assert_eq!(find(&set, 1), Some(33), "two pages stay free below what grows down");
-    assert_eq!(set.find_free(PAGE, 16 * PAGE, within.clone(), 0), Some(32 * PAGE));
-    assert_eq!(set.find_free(PAGE, PAGE, 4 * PAGE..36 * PAGE, 2 * PAGE), Some(33 * PAGE));
+    assert_eq!(set.find_free(PAGE, 16 * PAGE, within.clone(), 0, &mut 0), Some(32 * PAGE));
+    assert_eq!(set.find_free(PAGE, PAGE, 4 * PAGE..36 * PAGE, 2 * PAGE, &mut 0), Some(33 * PAGE));
+    let mut skipped = 0;
+    assert_eq!(set.find_free(25 * PAGE, PAGE, within.clone(), 0, &mut skipped), None);
+    assert_eq!(skipped, 24 * PAGE);
 }
 
 #[test]

@@ -33,22 +33,32 @@ fn table(physical: u64) -> &'static Table {
     unsafe { &*paging::direct_map::<Table>(physical).cast_const() }
 }
 
-/// Calls `visit` with the index and value of each entry that leads somewhere. Tables are mostly empty, so this looks at
-/// eight entries at a time.
+/// How many entries are looked at together: tables are mostly empty.
+const GROUP: usize = 8;
+
+/// Whether the group of entries that begins at `index` leads nowhere; `false` if none begins there.
+#[inline]
+fn is_group_empty(entries: &[AtomicU64], index: usize) -> bool {
+    let Some(group) = entries.get(index..index + GROUP).filter(|_| index.is_multiple_of(GROUP)) else {
+        return false;
+    };
+    let bits = |index: usize| group[index].load(Ordering::Relaxed);
+    bits(0) | bits(1) | bits(2) | bits(3) | bits(4) | bits(5) | bits(6) | bits(7) == 0
+}
+
+/// Calls `visit` with the index and value of each entry that leads somewhere.
 fn each_occupied(
     entries: &[AtomicU64],
     mut visit: impl FnMut(usize, Entry) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    const GROUP: usize = 8;
-    for (number, group) in entries.chunks_exact(GROUP).enumerate() {
-        let bits = |index: usize| group[index].load(Ordering::Relaxed);
-        if bits(0) | bits(1) | bits(2) | bits(3) | bits(4) | bits(5) | bits(6) | bits(7) == 0 {
+    for start in (0..entries.len()).step_by(GROUP) {
+        if is_group_empty(entries, start) {
             continue;
         }
-        for (index, entry) in group.iter().enumerate() {
+        for (index, entry) in entries[start..start + GROUP].iter().enumerate() {
             let entry = load(entry);
             if entry.is_present() {
-                visit(number * GROUP + index, entry)?;
+                visit(start + index, entry)?;
             }
         }
     }
@@ -363,9 +373,14 @@ fn remove(
     let span = paging::span(level);
     let mut at = range.start;
     while at < range.end {
+        let index = paging::index(at, level);
+        if is_group_empty(current, index) {
+            at = (at & !(span - 1)) + GROUP * span;
+            continue;
+        }
         let start = at & !(span - 1);
         let next = (start + span).min(range.end);
-        let slot = &current[paging::index(at, level)];
+        let slot = &current[index];
         let entry = load(slot);
         if !entry.is_present() {
             at = next;

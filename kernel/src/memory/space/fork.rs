@@ -49,7 +49,8 @@ impl Space {
             let state = self.state.lock();
             let brk = state.brk.clone();
             let window = state.window.clone();
-            State { mappings: state.mappings.clone(), layout: state.layout, window, brk, slot: None }
+            let search = state.search;
+            State { mappings: state.mappings.clone(), layout: state.layout, window, search, brk, slot: None }
         };
         let root = Root::new()?;
         try_arc(Self {

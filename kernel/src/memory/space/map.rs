@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::{Flags, LOWEST_ADDRESS, Mapping, Protection, STACK_GUARD_BYTES, Space};
+use super::{Flags, LOWEST_ADDRESS, Mapping, Protection, Space};
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
 use crate::memory::fallible::try_arc;
@@ -129,12 +129,6 @@ impl Space {
         }
     }
 
-    fn find_free(&self, length: usize) -> Option<usize> {
-        let state = self.state.lock();
-        let find = |within| state.mappings.find_free(length, PAGE_SIZE, within, STACK_GUARD_BYTES);
-        find(state.window.clone()).or_else(|| find(self.range()))
-    }
-
     async fn map_at(&self, range: Range<usize>, request: &MapRequest, replace: bool) -> Result<usize, Errno> {
         if let Object::Source(source) = &request.object {
             source.mapped(request.flags.contains(Flags::SHARED));
@@ -204,7 +198,11 @@ impl Space {
         super::reserve_mappings(1)?;
         // The records first: a fault that comes afterwards finds nothing to bring in.
         let mut removed = Removed::default();
-        self.state.lock().mappings.remove(range.clone(), |mapping| removed.keep(mapping));
+        {
+            let mut state = self.state.lock();
+            state.mappings.remove(range.clone(), |mapping| removed.keep(mapping));
+            state.search.note_free(&range);
+        }
         self.clear(range).await
     }
 

@@ -79,11 +79,30 @@ pub struct Layout {
     pub stack_top: usize,
 }
 
+/// What the search for free addresses remembers, so that it need not begin at the top each time.
+#[derive(Clone, Copy, Default)]
+struct Search {
+    /// No free range above this, inside the window, is longer than `skipped`. 0 stands for nothing known.
+    top: usize,
+    skipped: usize,
+}
+
+impl Search {
+    /// A range has become free.
+    fn note_free(&mut self, range: &Range<usize>) {
+        if self.top != 0 && range.end > self.top {
+            // It may have joined free ranges on both sides, so nothing is known any more.
+            *self = Self::default();
+        }
+    }
+}
+
 struct State {
     mappings: Mappings<Object>,
     layout: Layout,
     /// Where addresses are looked for first.
     window: Range<usize>,
+    search: Search,
     brk: Range<usize>,
     slot: Option<Slot>,
 }
@@ -146,6 +165,7 @@ impl Space {
             mappings: Mappings::new(),
             layout,
             window: range.start..layout.mmap_top,
+            search: Search::default(),
             brk: 0..0,
             slot,
         };
@@ -182,6 +202,7 @@ impl Space {
                     mappings: Mappings::new(),
                     layout: Layout { image_base: 0, mmap_top: 0, stack_top: 0 },
                     window: 0..0,
+                    search: Search::default(),
                     brk: 0..0,
                     slot: None,
                 }),
@@ -270,6 +291,25 @@ impl Space {
     fn flush(&self, gather: &Gather) -> Posted {
         gather.flush_here(self.root().0);
         if gather.is_everywhere() { shootdown::post(&self.users) } else { Posted::NOBODY }
+    }
+
+    /// Free addresses for a mapping.
+    fn find_free(&self, length: usize) -> Option<usize> {
+        let mut state = self.state.lock();
+        let State { mappings, search, window, .. } = &mut *state;
+        if length <= search.skipped || search.top == 0 {
+            *search = Search { top: window.end, skipped: 0 };
+        }
+        let below = window.start..search.top.min(window.end);
+        let found =
+            mappings.find_free(length, paging::PAGE_SIZE, below, STACK_GUARD_BYTES, &mut search.skipped);
+        match found {
+            Some(start) => search.top = start + length,
+            None => *search = Search::default(),
+        }
+        found.or_else(|| {
+            mappings.find_free(length, paging::PAGE_SIZE, self.range(), STACK_GUARD_BYTES, &mut 0)
+        })
     }
 
     /// Whether `range` is whole pages of this space.

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use super::map::Removed;
-use super::{Mapping, Placement, STACK_GUARD_BYTES, Space};
+use super::{Mapping, Placement, Space};
 use crate::arch::paging::{Entry, PAGE_SIZE};
 use crate::error::Errno;
 use crate::memory::gather::Gather;
@@ -49,12 +49,7 @@ impl Space {
             return Err(Errno::ENOMEM);
         }
         loop {
-            let target = {
-                let state = self.state.lock();
-                let window = state.window.clone();
-                state.mappings.find_free(new_length, PAGE_SIZE, window, STACK_GUARD_BYTES)
-            };
-            let target = target.ok_or(Errno::ENOMEM)?;
+            let target = self.find_free(new_length).ok_or(Errno::ENOMEM)?;
             match self.relocate(old.clone(), target..target + new_length, false, keep_old).await {
                 Err(Errno::EEXIST) => {}
                 result => return result,
@@ -111,6 +106,7 @@ impl Space {
             state.mappings.remove(new.clone(), |mapping| removed.keep(mapping));
             if !keep_old {
                 state.mappings.remove(old.clone(), |mapping| removed.keep(mapping));
+                state.search.note_free(&old);
             }
             let offset = mapping.offset_of(old.start);
             state.mappings.insert(Mapping { start: new.start, end: new.end, offset, ..mapping });
