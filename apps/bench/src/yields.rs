@@ -21,13 +21,29 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         yield_times(calls);
         return Ok(());
     }
+    let before = counters();
     let nanoseconds = match with {
         "exec" => with_exec(calls).map_err(|error| error.to_string())?,
         "fork" => with_fork(calls).map_err(|error| error.to_string())?,
         _ => return Err(format!("unknown partner '{with}'")),
     };
     report(&format!("yield-{with}-{calls}"), calls, nanoseconds);
+    for ((name, before), (_, after)) in before.iter().zip(counters()) {
+        println!("count yield-{with}-{calls}-{name} {}", after - before);
+    }
     Ok(())
+}
+
+/// What Heddle counts of page tables and flushes, from before the other side is made until it is gone; nothing on a
+/// kernel without such counters.
+fn counters() -> Vec<(String, u64)> {
+    let text = std::fs::read_to_string("/proc/heddle/counters").unwrap_or_default();
+    let counter = |line: &str| {
+        let (name, value) = line.split_once(' ')?;
+        let is_meant = name == "switches" || name == "page_table_changes" || name.starts_with("flushes");
+        is_meant.then_some((name.to_owned(), value.parse().ok()?))
+    };
+    text.lines().filter_map(counter).collect()
 }
 
 fn yield_times(calls: u64) {

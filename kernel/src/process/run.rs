@@ -117,6 +117,11 @@ async fn system_call(thread: &Arc<Thread>, context: &mut UserContext) -> Option<
         match syscall::start(thread, context) {
             Ok(Started::Done(value)) => break Ok(value),
             Ok(Started::Pending(future)) => break future.await,
+            Ok(Started::GiveWay) => {
+                thread.standing.lock().give_way();
+                schedule::yield_now().await;
+                break Ok(0);
+            }
             Err(Halt::Error(error)) => break Err(error),
             // Only files that wait say so, and they are driven by `Thread::retry`.
             Err(Halt::Block) => break Err(Errno::EAGAIN),

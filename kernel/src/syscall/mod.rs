@@ -32,6 +32,9 @@ pub enum Started {
     Done(usize),
     /// It waits.
     Pending(CallFuture),
+    /// It is finished with 0 once other threads have had their turn. Nothing else waits so often that a future of its
+    /// own would be too dear.
+    GiveWay,
 }
 
 impl From<usize> for Started {
