@@ -14,6 +14,8 @@ use crate::machine::Configuration;
 
 /// Bytes in a mebibyte, the unit of `--memory`.
 pub const MIB: u64 = 1 << 20;
+/// What `--memory` is if nobody says otherwise.
+pub const MEMORY_DEFAULT_MIB: u64 = 256;
 
 /// A kernel to boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -35,6 +37,16 @@ impl Kernel {
     }
 }
 
+/// Whether programs on Heddle's kernel share one address space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Isolation {
+    /// They do; the machine is the boundary.
+    #[default]
+    None,
+    /// Each process has its own page table.
+    Private,
+}
+
 /// What the user can choose about the machine and its kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choices {
@@ -44,6 +56,8 @@ pub struct Choices {
     pub processors: u32,
     /// Memory for the kernel and its programs, the root image not counted.
     pub memory_bytes: u64,
+    /// Whether each process of Heddle has an address space of its own.
+    pub isolation: Isolation,
     /// Whether each system call is logged.
     pub strace: bool,
     /// Whether the user asked to see the log, and so wants all of it.
@@ -54,6 +68,24 @@ pub struct Choices {
     pub clock: crate::machine::Clock,
     /// More for the kernel's command line.
     pub kernel_arguments: String,
+}
+
+impl Choices {
+    /// What a user gets who asks for nothing else.
+    #[must_use]
+    pub fn new(kernel: Kernel) -> Self {
+        Self {
+            kernel,
+            processors: 1,
+            memory_bytes: MEMORY_DEFAULT_MIB * MIB,
+            isolation: Isolation::None,
+            strace: false,
+            verbose_log: false,
+            debugger_port: None,
+            clock: crate::machine::Clock::Host,
+            kernel_arguments: String::new(),
+        }
+    }
 }
 
 /// The machine that runs `image` as chosen.

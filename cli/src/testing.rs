@@ -3,6 +3,7 @@
 pub mod cargo;
 pub mod front;
 pub mod guest;
+pub mod panic;
 pub mod process;
 pub mod pseudo_terminal;
 pub mod scripts;

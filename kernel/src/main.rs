@@ -28,7 +28,8 @@ fn main() -> ! {
         syscall::trace::enable();
     }
     if let Err(error) = initialize() {
-        ::log::error!("start failed: {error:?}");
+        // Nothing would ever run; the host must hear of it.
+        panic!("start failed: {error:?}");
     }
     arch::cpu::start_others();
     schedule::run_cpu()

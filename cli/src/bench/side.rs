@@ -36,14 +36,11 @@ impl Side {
     #[must_use]
     pub fn choices(&self, clock: Clock, processors: u32) -> Choices {
         Choices {
-            kernel: self.kernel,
             processors,
             memory_bytes: MEMORY_BYTES,
-            strace: false,
-            verbose_log: false,
-            debugger_port: None,
             clock,
             kernel_arguments: self.argument.map_or_else(String::new, |(key, value)| format!("{key}={value}")),
+            ..Choices::new(self.kernel)
         }
     }
 }

@@ -10,9 +10,9 @@ use anyhow::{Context, Result, bail};
 use heddle_abi::control::Ending;
 use rustix::io::Errno;
 
-use crate::guest::{self, Choices, Kernel, MIB};
+use crate::guest::{self, Choices, Isolation, Kernel, MEMORY_DEFAULT_MIB, MIB};
 use crate::log::{Log, Trace};
-use crate::machine::{Clock, Machine};
+use crate::machine::Machine;
 use crate::session::{self, End, Program, Report, Streams};
 use crate::{
     STATUS_KERNEL_PANIC, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND, STATUS_SIGNAL_BASE, STATUS_TOOL_FAILED,
@@ -33,11 +33,14 @@ pub struct Options {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(PROCESSORS_MAX)))]
     pub smp: u32,
     /// Memory for the kernel and its programs, in MiB; the root image is not counted.
-    #[arg(long, value_name = "MIB", default_value_t = 256)]
+    #[arg(long, value_name = "MIB", default_value_t = MEMORY_DEFAULT_MIB)]
     pub memory: u64,
     /// The kernel: Heddle's, or Debian's Linux in the same kind of machine.
     #[arg(long, value_enum, default_value_t = Kernel::Heddle)]
     pub kernel: Kernel,
+    /// Whether programs share one address space (none) or not (private); Heddle's kernel only.
+    #[arg(long, value_enum, default_value_t = Isolation::None)]
+    pub isolation: Isolation,
     /// Set a variable of the program's environment; KEY alone takes the value that it has here.
     #[arg(short = 'e', long = "env", value_name = "KEY[=VALUE]")]
     pub environment: Vec<OsString>,
@@ -75,14 +78,13 @@ pub fn execute(options: &Options) -> Result<u8> {
         }
     };
     let choices = Choices {
-        kernel: options.kernel,
         processors: options.smp,
         memory_bytes: options.memory.checked_mul(MIB).context("--memory: too much")?,
+        isolation: options.isolation,
         strace: options.strace.is_some(),
         verbose_log: options.log.is_some(),
         debugger_port: options.gdb.then(free_port).transpose()?,
-        clock: Clock::Host,
-        kernel_arguments: String::new(),
+        ..Choices::new(options.kernel)
     };
     let configuration = guest::configure(&choices, &image)?;
     let mut log = match &options.log {

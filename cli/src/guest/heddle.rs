@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
-use heddle_abi::boot::{KEY_IMAGE, KEY_MEMORY, KEY_NOW, KEY_STRACE, KEY_TSC};
+use heddle_abi::boot::{KEY_IMAGE, KEY_ISOLATION, KEY_MEMORY, KEY_NOW, KEY_STRACE, KEY_TSC};
 use heddle_image::Image;
 
-use super::{Choices, MIB};
+use super::{Choices, Isolation, MIB};
 use crate::machine::{Clock, Configuration, Memory};
 use crate::{paths, tsc};
 
@@ -64,6 +64,9 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         && let Some(hertz) = tsc::frequency_hz(&paths::cache()?)?
     {
         write!(command_line, " {KEY_TSC}={hertz}")?;
+    }
+    if choices.isolation == Isolation::Private {
+        write!(command_line, " {KEY_ISOLATION}=private")?;
     }
     if choices.strace {
         write!(command_line, " {KEY_STRACE}=1")?;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::process::{Output, RUN_TIMEOUT, run};
-use super::{Tally, Verdict};
+use super::{Tally, Verdict, panic};
 
 fn heddle(repository: &Path, arguments: &[&str]) -> Result<Output, String> {
     let mut command = Command::new(repository.join("heddle"));
@@ -33,6 +33,7 @@ fn fails(repository: &Path, arguments: &[&str], status: i32, words: &str) -> Res
 /// Runs these tests.
 pub fn test(repository: &Path, tally: &mut Tally) {
     tally.record("front/the first command", &first_command(repository).into());
+    tally.record("front/a kernel panic is explained by source lines", &panic::test().into());
     let empty = std::env::temp_dir().join(format!("heddle-empty-{}", std::process::id()));
     let text = empty.with_extension("text");
     let foreign = empty.with_extension("foreign");
