@@ -205,7 +205,8 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         self.head.compare_exchange(word, ptr::null_mut(), Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
-    /// Publishes `node`, which the caller owns, for `bounds` in its mode. On [`Arrival::Refused`] and on failure it stays the caller's.
+    /// Publishes `node`, which the caller owns, for `bounds` in its mode. On [`Arrival::Refused`] and on failure it
+    /// stays the caller's.
     pub(crate) fn insert(
         &self,
         pin: &Pin,
