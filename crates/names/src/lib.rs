@@ -158,6 +158,24 @@ impl<T> Names<T> {
         Some(removed.value)
     }
 
+    /// Takes some name out, without needing memory.
+    pub fn pop(&mut self) -> Option<T> {
+        let mut last = self.slots.pop()?;
+        while last.entry.is_none() {
+            last = self.slots.pop()?;
+        }
+        let entry = last.entry?;
+        let hash = self.hasher.hash_one(&*entry.name);
+        if let Ok(found) = self.by_name.find_entry(hash, |&cookie| cookie == last.cookie) {
+            found.remove();
+        }
+        if self.by_name.is_empty() {
+            self.slots = Vec::new();
+            self.by_name = HashTable::new();
+        }
+        Some(entry.value)
+    }
+
     /// The first entry whose cookie is greater than `cookie` (0 for the very first): its cookie, name and value.
     #[must_use]
     pub fn after(&self, cookie: u64) -> Option<(u64, &[u8], &T)> {

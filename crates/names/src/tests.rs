@@ -72,3 +72,18 @@ fn replacing_keeps_the_place() {
     assert_eq!(list(&names), ["a", "b", "c"]);
     assert_eq!(names.get(b"b"), Some(&7));
 }
+
+#[test]
+fn popping_empties() {
+    let mut names = Names::new();
+    for number in 0..50 {
+        names.insert(format!("{number}").as_bytes(), number).unwrap();
+    }
+    for number in (0..50).step_by(3) {
+        names.remove(format!("{number}").as_bytes()).unwrap();
+    }
+    let mut popped: Vec<u32> = core::iter::from_fn(|| names.pop()).collect();
+    popped.sort_unstable();
+    assert_eq!(popped, (0..50).filter(|number| number % 3 != 0).collect::<Vec<u32>>());
+    assert!(names.is_empty() && names.get(b"1").is_none() && names.slots.capacity() == 0);
+}

@@ -112,22 +112,31 @@ impl DescriptorTable {
         Ok(Self { slots: SpinLock::new(copy) })
     }
 
-    /// Closes what `exec` closes.
-    pub fn exec(&self) {
-        self.close_where(|_, close_on_exec| close_on_exec);
-    }
-
-    /// Closes every descriptor for which `condition(number, close_on_exec)` holds, one at a time, because what a close
-    /// sets off may look into this table.
-    pub fn close_where(&self, condition: impl Fn(usize, bool) -> bool) {
+    /// Closes what `exec` closes, in a process of this number. One at a time, because what a close sets off may look into
+    /// this table.
+    pub fn exec(&self, pid: i32) {
         let mut index = 0;
         loop {
             let mut slots = self.slots.lock();
             let Some(slot) = slots.get_mut(index) else { return };
-            let closed = slot.take_if(|slot| condition(index, slot.close_on_exec));
+            let closed = slot.take_if(|slot| slot.close_on_exec);
             drop(slots);
-            drop(closed);
+            if let Some(closed) = closed {
+                closed.open.release_locks(pid);
+            }
             index += 1;
+        }
+    }
+
+    /// Takes away the byte-range locks that a process holds on the files in the table: at its end.
+    pub fn release_locks(&self, pid: i32) {
+        let mut next = self.next_in_use(0);
+        while let Some(index) = next {
+            let open = self.slots.lock().get(index).and_then(Option::as_ref).map(|slot| slot.open.clone());
+            if let Some(open) = open {
+                open.release_locks(pid);
+            }
+            next = self.next_in_use(index + 1);
         }
     }
 

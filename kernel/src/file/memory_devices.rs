@@ -24,8 +24,9 @@ const FULL: u32 = 7;
 const RANDOM: u32 = 8;
 const URANDOM: u32 = 9;
 
-/// Bytes made at a time.
+/// Random bytes made at a time.
 const PIECE: usize = 256;
+static ZEROS: [u8; 4096] = [0; 4096];
 
 struct Device(u32);
 
@@ -52,12 +53,15 @@ impl File for Device {
         let mut read = 0;
         while buffer.remaining() > 0 {
             let mut piece = [0; PIECE];
-            let length = PIECE.min(buffer.remaining());
-            if matches!(self.0, RANDOM | URANDOM) {
-                crate::random::fill(&mut piece[..length]);
-            }
+            let bytes = if matches!(self.0, RANDOM | URANDOM) {
+                let piece = &mut piece[..PIECE.min(buffer.remaining())];
+                crate::random::fill(piece);
+                piece
+            } else {
+                &ZEROS[..]
+            };
             let before = buffer.done();
-            let result = buffer.copy_out(&piece[..length]);
+            let result = buffer.copy_out(bytes);
             read += buffer.done() - before;
             match result {
                 Err(fault) if read == 0 => return Err(fault.into()),

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as linux;
 
 use super::entry::{Entry, copy_name};
+use super::tree::Tree;
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::sync::SpinLock;
@@ -45,12 +46,15 @@ impl Mount {
     /// # Errors
     /// `ENOMEM`.
     pub fn new(root: Arc<Entry>, kind: &'static str, source: &[u8], flags: u32) -> Result<Arc<Self>, Errno> {
+        let source = copy_name(source)?;
+        Tree::begin_mount(&root);
+        // Dropped on failure, which counts it back.
         fallible::try_arc(Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             root,
             at: SpinLock::new(None),
             kind,
-            source: copy_name(source)?,
+            source,
             flags: AtomicU32::new(flags),
         })
     }
@@ -114,6 +118,12 @@ impl Mount {
         drop(mounts);
         drop(at);
         Ok(())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        Tree::end_mount(&self.root);
     }
 }
 

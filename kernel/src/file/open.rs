@@ -2,9 +2,11 @@
 
 use alloc::sync::Arc;
 use bitflags::bitflags;
+use core::any::Any;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as linux;
 
+use super::tree::TreeNode;
 use super::{File, Metadata, Place};
 use crate::sync::SpinLock;
 
@@ -104,6 +106,15 @@ impl OpenFile {
     pub fn is_writable(&self) -> bool {
         let flags = self.flags();
         flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR) && !flags.contains(StatusFlags::PATH)
+    }
+
+    /// Takes away the byte-range locks that a process holds on the file: it has closed a descriptor of it.
+    pub fn release_locks(&self, pid: i32) {
+        let Some(place) = &self.place else { return };
+        let node: &dyn Any = &*place.entry.node;
+        if let Some(node) = node.downcast_ref::<TreeNode>() {
+            node.locks().release_process(pid);
+        }
     }
 
     /// What `fstat` tells.

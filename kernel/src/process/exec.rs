@@ -444,7 +444,7 @@ pub(super) async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepa
     drop(thread.set_space(loaded.space));
     let table = prepared.descriptors;
     drop(thread.set_descriptors(table.clone()));
-    table.exec();
+    table.exec(process.pid);
     super::timers::clear(process, true);
     let actions = core::mem::replace(&mut *process.actions.lock(), prepared.actions);
     drop(actions);

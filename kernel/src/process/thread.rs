@@ -185,8 +185,23 @@ impl Thread {
     /// Gives up the descriptors.
     pub(super) fn leave_descriptors(&self) {
         if let Some(nothing) = super::start::nothing() {
-            drop(self.set_descriptors(nothing.descriptors.clone()));
+            let table = self.set_descriptors(nothing.descriptors.clone());
+            // The last to leave: what a close of each descriptor does to the process's locks.
+            if Arc::strong_count(&table) == 1 {
+                table.release_locks(self.process.pid);
+            }
+            drop(table);
         }
+    }
+
+    /// Gives the thread a table of descriptors of its own, with what is in the one it shares.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn unshare_descriptors(&self) -> Result<(), Errno> {
+        let copy = fallible::try_arc(self.descriptors().duplicate()?)?;
+        drop(self.set_descriptors(copy));
+        Ok(())
     }
 
     /// Makes the thread ready if it waits.

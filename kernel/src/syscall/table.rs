@@ -179,6 +179,8 @@ calls! {
     __NR_splice => crate::file::calls::send::splice,
     __NR_tee => crate::file::calls::send::tee,
     __NR_vmsplice => crate::file::calls::send::vmsplice,
+    __NR_mount => crate::file::calls::mount::mount,
+    __NR_umount2 => crate::file::calls::mount::umount2,
     __NR_flock => crate::file::calls::lock::flock,
     __NR_mkdir => crate::file::calls::names::mkdir,
     __NR_mkdirat => crate::file::calls::names::mkdirat,

@@ -1,16 +1,12 @@
 //! Descriptors: `close`, `dup`, `fcntl`, `ioctl`.
 
-use alloc::sync::Arc;
-use core::any::Any;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::{general as linux, ioctl as requests};
 
 use super::{get, get_file, put};
 use crate::error::Errno;
 use crate::file::pipe::{CAPACITY_LIMIT, PipeEnd};
-use crate::file::tree::TreeNode;
-use crate::file::{OpenFile, StatusFlags, downcast};
-use crate::process::Thread;
+use crate::file::{StatusFlags, downcast};
 use crate::syscall::{Call, Outcome};
 
 /// The flags that `F_SETFL` changes.
@@ -20,30 +16,25 @@ const CHANGEABLE: StatusFlags = StatusFlags::APPEND
     .union(StatusFlags::NOATIME)
     .union(StatusFlags::from_bits_retain(linux::FASYNC));
 
-/// A flag of close_range(2) that `linux-raw-sys` leaves out.
+/// Flags of close_range(2), which `linux-raw-sys` leaves out.
+const CLOSE_RANGE_UNSHARE: u32 = 2;
 const CLOSE_RANGE_CLOEXEC: u32 = 4;
-
-/// What closing any descriptor of a file does to the process's locks on it.
-pub(super) fn closed(thread: &Arc<Thread>, open: &Arc<OpenFile>) {
-    let Some(place) = &open.place else { return };
-    let node: &dyn Any = &*place.entry.node;
-    if let Some(node) = node.downcast_ref::<TreeNode>() {
-        node.locks().release_process(thread.process.pid);
-    }
-}
 
 /// close(2).
 pub fn close(call: &mut Call<'_>) -> Outcome {
     let open = call.thread.descriptors().remove(call.int(0))?;
-    closed(call.thread, &open);
+    open.release_locks(call.thread.process.pid);
     Ok(0.into())
 }
 
 /// close_range(2).
 pub fn close_range(call: &mut Call<'_>) -> Outcome {
     let (first, last, flags) = (call.uint(0) as usize, call.uint(1) as usize, call.uint(2));
-    if first > last || flags & !CLOSE_RANGE_CLOEXEC != 0 {
+    if first > last || flags & !(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE) != 0 {
         return Err(Errno::EINVAL.into());
+    }
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
+        call.thread.unshare_descriptors()?;
     }
     let table = call.thread.descriptors();
     let mut next = table.next_in_use(first);
@@ -53,7 +44,7 @@ pub fn close_range(call: &mut Call<'_>) -> Outcome {
         if flags & CLOSE_RANGE_CLOEXEC != 0 {
             let _ = table.set_close_on_exec(descriptor, true);
         } else if let Ok(open) = table.remove(descriptor) {
-            closed(call.thread, &open);
+            open.release_locks(call.thread.process.pid);
         }
         next = table.next_in_use(index + 1);
     }
@@ -95,7 +86,7 @@ fn replace(call: &Call<'_>, close_on_exec: bool) -> Outcome {
     let open = table.get(call.int(0))?;
     let old = table.replace(call.int(1), open, call.thread.process.descriptor_limit(), close_on_exec)?;
     if let Some(old) = old {
-        closed(call.thread, &old);
+        old.release_locks(call.thread.process.pid);
     }
     Ok((call.int(1) as usize).into())
 }

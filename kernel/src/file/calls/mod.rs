@@ -7,6 +7,7 @@ pub mod epoll;
 pub mod event;
 pub mod lock;
 pub mod message;
+pub mod mount;
 pub mod names;
 pub mod open;
 pub mod pipe;

@@ -7,8 +7,8 @@ use crate::error::{Attempt, Errno, Halt};
 use crate::file::buffer::Segment;
 use crate::file::{IoBuffer, OpenFile, StatusFlags};
 use crate::memory::user::PageFault;
-use crate::process::Thread;
 use crate::process::signal::{Information, Signal, send_to_thread};
+use crate::process::{Limits, Resource, Thread};
 use crate::sync::Events;
 use crate::syscall::wait::WaitKind;
 use crate::syscall::{Outcome, pending};
@@ -96,6 +96,9 @@ impl Transfer {
             Direction::Read => open.file.read(open, buffer, offset),
             Direction::Write => open.file.write(open, buffer, offset),
         };
+        if self.direction == Direction::Write && open.file.size().is_some() {
+            self.limit_size(&mut buffer)?;
+        }
         let before = buffer.done();
         let result = match self.position {
             Some(position) => operate(&mut buffer, position + self.done as u64),
@@ -119,6 +122,26 @@ impl Transfer {
             Err(_) if moved > 0 => Ok(moved),
             result => result,
         }
+    }
+
+    /// Keeps a write below the limit of a file's size.
+    fn limit_size(&self, buffer: &mut IoBuffer<'_>) -> Result<(), Errno> {
+        let limit = self.thread.process.limit(Resource::FileSize).soft;
+        if limit == Limits::INFINITY || buffer.remaining() == 0 {
+            return Ok(());
+        }
+        let at = match self.position {
+            Some(position) => position + self.done as u64,
+            None if self.open.flags().contains(StatusFlags::APPEND) => self.open.file.size().unwrap_or(0),
+            None => *self.open.offset.lock(),
+        };
+        let room = limit.saturating_sub(at);
+        if room == 0 {
+            let _ = send_to_thread(&self.thread, Information::kernel(Signal::XFSZ));
+            return Err(Errno::EFBIG);
+        }
+        buffer.truncate(usize::try_from(room).unwrap_or(usize::MAX));
+        Ok(())
     }
 
     fn step(&mut self) -> Step {

@@ -57,6 +57,15 @@ impl Children {
         }
     }
 
+    /// Takes some entry out; the caller drops it.
+    pub fn take_any(&mut self) -> Option<Arc<Entry>> {
+        loop {
+            if let Child::Entry { entry, .. } = self.names.pop()? {
+                return Some(entry);
+            }
+        }
+    }
+
     /// The directories among the entries, after a listing position.
     pub fn next_directory(&self, mut cookie: u64) -> Option<(u64, Arc<Entry>)> {
         while let Some((next, _, child)) = self.names.after(cookie) {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 
 use super::TreeNode;
-use crate::file::{Entry, mount};
+use crate::file::{Entry, Kind, mount};
 
 /// Frees every node that was made from the image, has not been changed, and is not in use.
 pub fn drain() {
@@ -38,6 +38,28 @@ pub fn drain() {
         }
     }
     drop_shared();
+}
+
+/// Takes a tree that nobody sees any more apart: entries and their parents hold one another. Goes down and up by the
+/// entries' own links, because programs decide how deep directories are.
+pub fn take_apart(root: &Arc<Entry>) {
+    let mut current = root.clone();
+    loop {
+        let taken = {
+            let node: &dyn Any = &*current.node;
+            let children = node.downcast_ref::<TreeNode>().and_then(|node| node.children().ok());
+            children.and_then(|children| children.lock().take_any())
+        };
+        current = match taken {
+            Some(child) if child.node.kind() == Kind::Directory => child,
+            Some(_) => current,
+            None if Arc::ptr_eq(&current, root) => return,
+            None => match current.parent() {
+                Some(parent) => parent,
+                None => return,
+            },
+        };
+    }
 }
 
 /// Frees the nodes with several names to which no name leads any more.

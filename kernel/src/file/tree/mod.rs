@@ -23,6 +23,7 @@ mod page;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::any::Any;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use hashbrown::HashMap;
 use heddle_erofs::Image;
@@ -45,6 +46,8 @@ pub struct Tree {
     /// Nodes of the image with several names, so that each name leads to the same node.
     shared: SpinLock<HashMap<u64, Arc<TreeNode>, hashbrown::DefaultHashBuilder>>,
     mutation: SpinLock<()>,
+    /// Mounts that show the tree or a part of it.
+    mounts: AtomicU32,
     /// Pages in use, and the most that may be; 0 for no limit.
     pages: AtomicU64,
     page_limit: u64,
@@ -71,6 +74,7 @@ impl Tree {
             image,
             shared: SpinLock::new(HashMap::with_hasher(hashbrown::DefaultHashBuilder::default())),
             mutation: SpinLock::new(()),
+            mounts: AtomicU32::new(0),
             pages: AtomicU64::new(0),
             page_limit,
         })
@@ -157,6 +161,29 @@ impl Tree {
         let node = self.node(contents, permissions, credentials.fsuid, credentials.fsgid)?;
         node.attributes.lock().links = 0;
         Ok(node)
+    }
+
+    /// Counts a mount of the tree that this entry is in, if it is in one.
+    pub fn begin_mount(entry: &Entry) {
+        let node: &dyn Any = &*entry.node;
+        if let Some(node) = node.downcast_ref::<TreeNode>() {
+            node.tree.mounts.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a mount less; with the last the tree goes.
+    pub fn end_mount(entry: &Arc<Entry>) {
+        let node: &dyn Any = &*entry.node;
+        let Some(node) = node.downcast_ref::<TreeNode>() else { return };
+        if node.tree.mounts.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        // A bind mount may have shown only a part.
+        let mut root = entry.clone();
+        while let Some(parent) = root.parent() {
+            root = parent;
+        }
+        drain::take_apart(&root);
     }
 
     fn statistics(&self) -> Statistics {
