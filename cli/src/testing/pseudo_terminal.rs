@@ -18,7 +18,8 @@ const POLL_PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// A program on a terminal of its own.
 pub struct PseudoTerminal {
-    master: OwnedFd,
+    /// Gone once the terminal was closed.
+    master: Option<OwnedFd>,
     slave: OwnedFd,
     child: Child,
     seen: Vec<u8>,
@@ -50,7 +51,7 @@ impl PseudoTerminal {
             });
         }
         let child = command.spawn()?;
-        Ok(Self { master, slave, child, seen: Vec::new(), passed: 0 })
+        Ok(Self { master: Some(master), slave, child, seen: Vec::new(), passed: 0 })
     }
 
     /// Types.
@@ -58,7 +59,7 @@ impl PseudoTerminal {
     /// # Errors
     /// What the system says.
     pub fn write(&self, keys: &[u8]) -> io::Result<()> {
-        rustix::io::write(&self.master, keys)?;
+        rustix::io::write(self.master()?, keys)?;
         Ok(())
     }
 
@@ -67,7 +68,7 @@ impl PseudoTerminal {
     /// # Errors
     /// What the system says.
     pub fn resize(&self, window: WindowSize) -> io::Result<()> {
-        set_size(&self.master, window)
+        set_size(self.master()?, window)
     }
 
     /// The terminal's modes.
@@ -115,14 +116,26 @@ impl PseudoTerminal {
         &self.child
     }
 
+    /// Closes the terminal, as a person closes its window, and waits for the program's end.
+    #[must_use]
+    pub fn close(mut self, timeout: Duration) -> Option<i32> {
+        self.master = None;
+        wait(&mut self.child, timeout)
+    }
+
+    fn master(&self) -> io::Result<&OwnedFd> {
+        self.master.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
     /// Takes what the program wrote; `false` if nothing comes for a while.
     fn read(&mut self) -> bool {
-        let mut entry = [PollFd::new(&self.master, PollFlags::IN)];
+        let Some(master) = &self.master else { return false };
+        let mut entry = [PollFd::new(master, PollFlags::IN)];
         if !matches!(poll(&mut entry, Some(&POLL_PERIOD)), Ok(1..)) {
             return false;
         }
         let mut chunk = [0; 4096];
-        let count = rustix::io::read(&self.master, &mut chunk).unwrap_or(0);
+        let count = rustix::io::read(master, &mut chunk).unwrap_or(0);
         self.seen.extend_from_slice(&chunk[..count]);
         count > 0
     }

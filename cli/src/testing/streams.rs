@@ -168,7 +168,8 @@ fn first_line(child: &mut Child) -> Result<String, String> {
 }
 
 /// The machines that a run has started: its child processes.
-fn machines(child: &Child) -> Vec<Pid> {
+#[must_use]
+pub fn machines(child: &Child) -> Vec<Pid> {
     let path = format!("/proc/{0}/task/{0}/children", child.id());
     let text = std::fs::read_to_string(Path::new(&path)).unwrap_or_default();
     text.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
@@ -194,6 +195,14 @@ fn ended_by(kernel: Kernel, signal: Signal) -> Result<(), String> {
     if status != Some(128 + signal.as_raw()) {
         return Err(format!("status {status:?}"));
     }
+    all_gone(&machines)
+}
+
+/// Waits until these processes have ended.
+///
+/// # Errors
+/// If one does not.
+pub fn all_gone(machines: &[Pid]) -> Result<(), String> {
     let deadline = Instant::now() + RUN_TIMEOUT;
     while machines.iter().any(|machine| test_kill_process(*machine).is_ok()) {
         if Instant::now() > deadline {

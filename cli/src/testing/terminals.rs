@@ -5,7 +5,7 @@ use rustix::termios::{LocalModes, Termios};
 
 use super::process::{RUN_TIMEOUT, heddle_run};
 use super::pseudo_terminal::PseudoTerminal;
-use super::streams::Test;
+use super::streams::{Test, all_gone, machines};
 use crate::guest::Kernel;
 
 const WINDOW: WindowSize = WindowSize { rows: 33, columns: 101 };
@@ -15,13 +15,14 @@ const CONTROL_D: &[u8] = b"\x04";
 const CONTROL_Z: &[u8] = b"\x1a";
 
 /// All tests of this module.
-pub const TESTS: [Test; 6] = [
+pub const TESTS: [Test; 7] = [
     ("the program sees a terminal of the right size, and its new size", size_and_resize),
     ("typed lines are edited, echoed and ended", typed_lines),
     ("control-C interrupts the program", control_c),
     ("control-Z stops a job", control_z),
     ("raw mode brings keys one by one", raw_mode),
     ("the terminal is as before afterwards", restored),
+    ("closing the terminal leaves no machine behind", closed),
 ];
 
 fn start(kernel: Kernel, arguments: &[&str]) -> Result<PseudoTerminal, String> {
@@ -109,4 +110,17 @@ fn restored(kernel: Kernel) -> Result<(), String> {
         return Err(String::from("the modes differ from those of a new terminal"));
     }
     Ok(())
+}
+
+fn closed(kernel: Kernel) -> Result<(), String> {
+    let mut terminal = start(kernel, &["sh", "-c", "echo ready; sleep 1000"])?;
+    terminal.expect("ready", RUN_TIMEOUT)?;
+    let machines = machines(terminal.child());
+    if machines.len() != 1 {
+        return Err(format!("{} machines run, expected one", machines.len()));
+    }
+    match terminal.close(RUN_TIMEOUT) {
+        Some(129) => all_gone(&machines),
+        status => Err(format!("status {status:?}, expected 129 for SIGHUP")),
+    }
 }
