@@ -14,7 +14,7 @@ use linux_raw_sys::general as linux;
 use super::signal::kill_other_threads;
 use super::thread_group::Layout;
 use super::{Credentials, Resource, Thread, table};
-use crate::arch::{self, UserContext};
+use crate::arch::{self, FloatState, UserContext};
 use crate::error::Errno;
 use crate::file::walk::How;
 use crate::file::{OpenFile, executable};
@@ -449,7 +449,7 @@ pub(super) async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepa
     let actions = core::mem::replace(&mut *process.actions.lock(), prepared.actions);
     drop(actions);
     *thread.alternate_stack.lock() = AlternateStack::default();
-    thread.float.lock().reset();
+    thread.with_float(FloatState::reset);
     thread.set_name(&loaded.name);
     if thread.credentials() != loaded.credentials {
         process.parent_death_signal.store(0, Ordering::Relaxed);

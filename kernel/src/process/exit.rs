@@ -153,7 +153,7 @@ fn give_children_to_reaper(process: &Arc<Process>) -> Vec<Arc<Process>> {
     let Some(reaper) = table.process(REAPER_PID) else { return orphans };
     let mut adopted = reaper.children.lock();
     for child in &orphans {
-        *child.parent.lock() = Arc::downgrade(&reaper);
+        child.set_parent(&reaper);
         child.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
         // Without memory the reaper doesn't know its child; the child is still found by number, and its end still
         // frees it.

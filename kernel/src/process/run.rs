@@ -7,7 +7,7 @@ use core::task::Poll;
 
 use super::Thread;
 use super::signal::{self, Next, Work};
-use crate::arch::{self, Trap, UserContext};
+use crate::arch::{self, FloatState, Trap, UserContext};
 use crate::error::{Errno, Halt};
 use crate::memory::space::Access;
 use crate::schedule;
@@ -32,21 +32,16 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
         thread.waker.call_once(|| poll_context.waker().clone());
         thread.cpu.store(arch::cpu::id() as u32 + 1, Ordering::Release);
         let start_ns = crate::time::now_ns();
-        let parameters = *thread.scheduling.lock();
-        let changed = thread.standing.lock().start(&parameters, start_ns);
-        thread.apply_priority(changed);
-        let user_before = thread.user_ns.load(Ordering::Relaxed);
+        thread.change_standing(|standing, parameters| standing.start(parameters, start_ns));
         let result = life.as_mut().poll(poll_context);
         let now_ns = crate::time::now_ns();
-        let user = thread.user_ns.load(Ordering::Relaxed) - user_before;
-        thread.system_ns.fetch_add((now_ns - start_ns).saturating_sub(user), Ordering::Relaxed);
+        thread.total_ns.fetch_add(now_ns - start_ns, Ordering::Relaxed);
         if result.is_pending() {
+            end_sample(&thread);
             // The thread may go on elsewhere.
-            thread.float.lock().save();
+            thread.with_float(FloatState::save);
             thread.switches.fetch_add(1, Ordering::Relaxed);
-            let parameters = *thread.scheduling.lock();
-            let changed = thread.standing.lock().end(&parameters, now_ns);
-            thread.apply_priority(changed);
+            thread.change_standing(|standing, parameters| standing.end(parameters, now_ns));
         }
         thread.cpu.store(0, Ordering::Release);
         match result {
@@ -59,6 +54,7 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
 
 async fn live(thread: Arc<Thread>, mut context: UserContext) {
     let mut interrupted = None;
+    let mut visits = 0;
     loop {
         if interrupted.is_some() || !thread.work().is_empty() {
             if thread.work().contains(Work::CONTEXT)
@@ -71,17 +67,18 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
                 break;
             }
         }
-        let (priority, until_ns) = {
-            let standing = thread.standing.lock();
-            (standing.priority, standing.until_ns)
-        };
-        if !schedule::enter_program(priority) {
+        if !schedule::enter_program(thread.priority()) {
             thread.standing.lock().give_way();
             schedule::preempted().await;
             continue;
         }
+        let until_ns = thread.until_ns.load(Ordering::Relaxed);
         arch::time::set_timer(until_ns);
-        let trap = enter(&thread, &mut context);
+        thread.activate_space();
+        thread.load_float();
+        end_sample(&thread);
+        let trap = arch::enter_user(&mut context);
+        begin_sample(&thread, &mut visits);
         schedule::leave_program();
         match trap {
             Trap::SystemCall => interrupted = system_call(&thread, &mut context).await,
@@ -100,15 +97,26 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
     super::exit::end_thread(&thread).await;
 }
 
-/// Runs the program until its next trap, in its address space and with its floating-point registers.
-fn enter(thread: &Arc<Thread>, context: &mut UserContext) -> Trap {
-    thread.activate_space();
-    thread.float.lock().restore();
-    let start_ns = crate::time::now_ns();
-    let trap = arch::enter_user(context);
-    let spent = crate::time::now_ns().saturating_sub(start_ns);
-    thread.user_ns.fetch_add(spent, Ordering::Relaxed);
-    trap
+/// One of so many visits of a program to the kernel is measured and counted as so many: reading the clock at each would
+/// cost more than a short system call.
+const SAMPLE_EVERY: u32 = 16;
+
+/// A program has entered the kernel.
+fn begin_sample(thread: &Thread, visits: &mut u32) {
+    *visits = visits.wrapping_add(1);
+    if visits.is_multiple_of(SAMPLE_EVERY) {
+        thread.sample_start_ns.store(crate::time::now_ns(), Ordering::Relaxed);
+    }
+}
+
+/// The visit ends: the thread goes back to its program, or waits.
+fn end_sample(thread: &Thread) {
+    let start_ns = thread.sample_start_ns.load(Ordering::Relaxed);
+    if start_ns != 0 {
+        thread.sample_start_ns.store(0, Ordering::Relaxed);
+        let spent = crate::time::now_ns().saturating_sub(start_ns);
+        thread.system_ns.fetch_add(spent * u64::from(SAMPLE_EVERY), Ordering::Relaxed);
+    }
 }
 
 /// Carries out a system call. Returns the restart code if a signal interrupted it.

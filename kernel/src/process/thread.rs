@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::task::Waker;
 use heddle_signal::{AlternateStack, Pending, SignalSet};
 
@@ -52,16 +52,25 @@ pub struct Thread {
     /// Who waits in `vfork` for this thread to leave the space.
     pub(super) vfork: SpinLock<Option<Arc<super::calls::clone::Vfork>>>,
     pub(super) scheduling: SpinLock<Parameters>,
-    pub(super) float: SpinLock<FloatState>,
+    /// Reached through [`Thread::with_float`].
+    float: SpinLock<FloatState>,
+    /// The registers of the CPU may not be the thread's.
+    float_stale: AtomicBool,
     /// Registers to go on with instead of those that the coroutine holds: `execve`.
     next_context: SpinLock<Option<Box<UserContext>>>,
     pub(super) task: spin::Once<TaskRef>,
     pub(super) standing: SpinLock<Standing>,
+    /// The level and the end of the turn from `standing`, for a look without the lock.
+    priority: AtomicU8,
+    pub(super) until_ns: AtomicU64,
     /// What the thread passed to exit(2).
     pub(super) exit_code: AtomicU8,
     /// How often the thread gave the CPU up.
     pub(super) switches: AtomicU64,
-    pub(super) user_ns: AtomicU64,
+    /// When the visit to the kernel began that is being measured; 0 for none.
+    pub(super) sample_start_ns: AtomicU64,
+    /// Time on a CPU, and the part of it in the kernel.
+    pub(super) total_ns: AtomicU64,
     pub(super) system_ns: AtomicU64,
 }
 
@@ -108,12 +117,16 @@ impl Thread {
             vfork: SpinLock::new(None),
             scheduling: SpinLock::new(parts.scheduling),
             float: SpinLock::new(parts.float),
+            float_stale: AtomicBool::new(true),
             next_context: SpinLock::new(None),
             task: spin::Once::new(),
+            priority: AtomicU8::new(0),
+            until_ns: AtomicU64::new(0),
             standing: SpinLock::new(Standing::new(&parts.scheduling, parts.account)),
             exit_code: AtomicU8::new(0),
             switches: AtomicU64::new(0),
-            user_ns: AtomicU64::new(0),
+            sample_start_ns: AtomicU64::new(0),
+            total_ns: AtomicU64::new(0),
             system_ns: AtomicU64::new(0),
         })
     }
@@ -211,10 +224,37 @@ impl Thread {
         }
     }
 
-    /// Gives the thread's coroutine a new level, if there is one.
-    pub(super) fn apply_priority(&self, changed: Option<Priority>) {
-        if let (Some(task), Some(priority)) = (self.task.get(), changed) {
-            task.set_priority(priority);
+    /// Looks at or changes the saved floating-point registers; a CPU loads them again before the program runs on.
+    pub(super) fn with_float<R>(&self, access: impl FnOnce(&mut FloatState) -> R) -> R {
+        self.float_stale.store(true, Ordering::Relaxed);
+        access(&mut self.float.lock())
+    }
+
+    /// Makes the CPU's floating-point registers the thread's.
+    pub(super) fn load_float(&self) {
+        if self.float_stale.load(Ordering::Relaxed) {
+            self.float.lock().restore();
+            self.float_stale.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// The level of the thread's coroutine.
+    #[must_use]
+    pub fn priority(&self) -> Priority {
+        Priority::new(self.priority.load(Ordering::Relaxed))
+    }
+
+    /// Changes the standing, and what follows from it: the end of the turn and the coroutine's level.
+    pub(super) fn change_standing(&self, change: impl FnOnce(&mut Standing, &Parameters)) {
+        let parameters = self.scheduling();
+        let mut standing = self.standing.lock();
+        change(&mut standing, &parameters);
+        self.until_ns.store(standing.until_ns, Ordering::Relaxed);
+        let level = standing.priority.level() as u8;
+        if self.priority.swap(level, Ordering::Relaxed) != level
+            && let Some(task) = self.task.get()
+        {
+            task.set_priority(standing.priority);
         }
     }
 
@@ -225,8 +265,7 @@ impl Thread {
             self.add_work(Work::AFFINITY);
         }
         // An ordinary thread that becomes a realtime one, or the other way round, must not wait for its next turn.
-        let changed = self.standing.lock().end(&parameters, crate::time::now_ns());
-        self.apply_priority(changed);
+        self.change_standing(|standing, parameters| standing.end(parameters, crate::time::now_ns()));
         self.kick();
     }
 
@@ -348,7 +387,9 @@ impl Thread {
     /// Nanoseconds used in user mode and in the kernel.
     #[must_use]
     pub fn cpu_times(&self) -> (u64, u64) {
-        (self.user_ns.load(Ordering::Relaxed), self.system_ns.load(Ordering::Relaxed))
+let total = self.total_ns.load(Ordering::Relaxed);
+        let system = self.system_ns.load(Ordering::Relaxed).min(total);
+        (total - system, system)
     }
 
     /// Keeps what `restart_syscall` is to do; the call then returns `ERESTART_RESTARTBLOCK`.

@@ -17,7 +17,9 @@ use crate::sync::{SpinLock, WaitQueue};
 pub struct Process {
     /// Its number, that of its first thread.
     pub pid: i32,
-    pub(super) parent: SpinLock<Weak<Process>>,
+    parent: SpinLock<Weak<Process>>,
+    /// The parent's number, so that asking for it takes no lock.
+    parent_pid: AtomicI32,
     pub(super) children: SpinLock<Vec<Arc<Process>>>,
     pub(super) group: SpinLock<Arc<Group>>,
     pub(super) state: SpinLock<State>,
@@ -93,6 +95,7 @@ impl Process {
         fallible::try_arc(Self {
             pid,
             parent: SpinLock::new(parent.clone()),
+            parent_pid: AtomicI32::new(parent.upgrade().map_or(0, |parent| parent.pid)),
             children: SpinLock::new(Vec::new()),
             group: SpinLock::new(group),
             state: SpinLock::new(State::new()),
@@ -122,10 +125,16 @@ impl Process {
         self.parent.lock().upgrade()
     }
 
+    /// Gives the process another parent, with the table locked.
+    pub(super) fn set_parent(&self, parent: &Arc<Process>) {
+        *self.parent.lock() = Arc::downgrade(parent);
+        self.parent_pid.store(parent.pid, Ordering::Relaxed);
+    }
+
     /// The parent's number, 0 if there is none.
     #[must_use]
     pub fn parent_pid(&self) -> i32 {
-        self.parent().map_or(0, |parent| parent.pid)
+        self.parent_pid.load(Ordering::Relaxed)
     }
 
     /// The process group.

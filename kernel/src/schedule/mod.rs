@@ -152,12 +152,17 @@ pub fn should_yield(priority: Priority) -> bool {
 /// urgent. `false` if something more urgent is ready already; the thread then gives way first.
 #[must_use]
 pub fn enter_program(priority: Priority) -> bool {
-    core().is_none_or(|core| core.enter_program(priority.level() as u8))
+    let Some(core) = core() else { return true };
+    let level = priority.level() as u8;
+    // The only CPU is interrupted by whatever may make something ready.
+    if arch::cpu::count() == 1 { !core.should_yield(level) } else { core.enter_program(level) }
 }
 
 /// Ends what [`enter_program`] announced.
 pub fn leave_program() {
-    if let Some(core) = core() {
+    if arch::cpu::count() > 1
+        && let Some(core) = core()
+    {
         core.enter_kernel();
     }
 }

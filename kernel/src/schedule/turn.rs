@@ -76,18 +76,18 @@ impl Standing {
         self.account.split()
     }
 
-    /// A turn starts. Returns the thread's new level if it has changed.
-    pub fn start(&mut self, parameters: &Parameters, now_ns: u64) -> Option<Priority> {
+    /// A turn starts.
+    pub fn start(&mut self, parameters: &Parameters, now_ns: u64) {
         if self.ended_as == Turn::Waits {
             self.account.slept(now_ns.saturating_sub(self.ended_ns), parameters.nice);
         }
         self.started_ns = now_ns;
         self.ended_as = Turn::Waits;
-        self.plan(parameters, now_ns)
+        self.plan(parameters, now_ns);
     }
 
-    /// The turn ends, or its slice does. Returns the thread's new level if it has changed.
-    pub fn end(&mut self, parameters: &Parameters, now_ns: u64) -> Option<Priority> {
+    /// The turn ends, or its slice does.
+    pub fn end(&mut self, parameters: &Parameters, now_ns: u64) {
         let ran_ns = now_ns.saturating_sub(self.started_ns);
         if parameters.policy.is_realtime() {
             WINDOWS[arch::cpu::id()].used_ns.fetch_add(ran_ns, Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl Standing {
             self.account.ran(ran_ns, parameters.nice);
         }
         (self.started_ns, self.ended_ns) = (now_ns, now_ns);
-        self.plan(parameters, now_ns)
+        self.plan(parameters, now_ns);
     }
 
     /// The thread gives way though it has more to do.
@@ -103,7 +103,7 @@ impl Standing {
         self.ended_as = Turn::GaveWay;
     }
 
-    fn plan(&mut self, parameters: &Parameters, now_ns: u64) -> Option<Priority> {
+    fn plan(&mut self, parameters: &Parameters, now_ns: u64) {
         let (until_ns, priority) = if parameters.policy.is_realtime() {
             let left_ns = realtime_left_ns(now_ns);
             let slice_ns = if parameters.policy == Policy::Fifo { u64::MAX } else { SLICE_NS };
@@ -114,8 +114,6 @@ impl Standing {
         } else {
             (now_ns + self.account.budget_ns(), parameters.priority(self.account.is_spent()))
         };
-        self.until_ns = until_ns;
-        let before = core::mem::replace(&mut self.priority, priority);
-        (before != priority).then_some(priority)
+        (self.until_ns, self.priority) = (until_ns, priority);
     }
 }

@@ -60,6 +60,7 @@ pub struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// The call that the thread's registers describe.
+    #[inline]
     pub fn new(thread: &'a Arc<Thread>, context: &'a mut UserContext) -> Self {
         let arguments = core::array::from_fn(|index| context.argument(index));
         Self { thread, context, arguments }

@@ -133,7 +133,6 @@ fn start(call: &mut Call<'_>, request: Request) -> Outcome {
         return Err(Errno::EINVAL.into());
     }
     let thread = call.thread;
-    thread.float.lock().save();
     let mut context = call.context.clone();
     context.set_result(0);
     if request.stack != 0 {
@@ -216,7 +215,10 @@ fn make(parent: &Arc<Thread>, request: &Request, space: Arc<Space>) -> Result<Ar
     };
     let is_thread = request.has(linux::CLONE_THREAD);
     let actions = if is_thread { None } else { Some(child_actions(parent, request)?) };
-    let float = parent.float.lock().try_clone()?;
+    let float = parent.with_float(|float| {
+        float.save();
+        float.try_clone()
+    })?;
     let scheduling = parent.scheduling.lock().for_child();
     let account = parent.standing.lock().split();
 

@@ -7,6 +7,7 @@ use linux_raw_sys::general as linux;
 use crate::arch::signal as frame;
 use crate::error::{Attempt, Errno};
 use crate::process::signal::{self, Permission, force_segv, take_pending};
+use crate::memory::fallible;
 use crate::process::{Process, Thread, table};
 use crate::syscall::wait::WaitKind;
 use crate::syscall::{Call, Outcome, pending, user};
@@ -176,18 +177,16 @@ fn take_frame(call: &mut Call<'_>) -> Attempt<()> {
     let words = user::read_words(&space, frame::frame_address(call.context))?;
     let mut context = call.context.clone();
     let restored = frame::restore(&mut context, &words);
-    let mut float = thread.float.lock();
-    if restored.float_address == 0 {
-        float.reset();
-    } else {
-        let length = float.as_bytes().len();
-        let mut bytes = alloc::vec::Vec::new();
-        bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
-        bytes.resize(length, 0);
+    thread.with_float(|float| {
+        if restored.float_address == 0 {
+            float.reset();
+            return Ok(());
+        }
+        let mut bytes = fallible::try_filled(0, float.as_bytes().len())?;
         space.read_bytes(restored.float_address, &mut bytes)?;
         float.set_bytes(&bytes);
-    }
-    drop(float);
+        Attempt::Ok(())
+    })?;
     let (base, flags, size) = restored.stack;
     // As in Linux, a stack in the frame that isn't valid is ignored.
     if let Ok(stack) = AlternateStack::new(base, flags & !linux::SS_ONSTACK, size) {

@@ -5,7 +5,7 @@ use heddle_signal::{Action, DefaultAction, Information, Signal, SignalSet};
 use linux_raw_sys::general as linux;
 
 use super::{Work, fault, send, stop};
-use crate::arch::{UserContext, signal as frame};
+use crate::arch::{FloatState, UserContext, signal as frame};
 use crate::error::{Attempt, Errno, Halt};
 use crate::process::{ExitStatus, Thread};
 use crate::schedule;
@@ -156,10 +156,19 @@ fn try_call_handler(
     information: &Information,
     action: &Action,
 ) -> Attempt<()> {
+    thread.with_float(|float| put_frame(thread, context, information, action, float))
+}
+
+fn put_frame(
+    thread: &Arc<Thread>,
+    context: &mut UserContext,
+    information: &Information,
+    action: &Action,
+    float: &mut FloatState,
+) -> Attempt<()> {
     let mask = (*thread.saved_mask.lock()).unwrap_or(thread.blocked());
     let mut stack = *thread.alternate_stack.lock();
     let top = if action.flags.has(linux::SA_ONSTACK) { stack.top_for(context.sp()) } else { None };
-    let mut float = thread.float.lock();
     float.save();
     let setup = frame::Setup { information, action, mask, stack: &stack, top, float: float.as_bytes() };
     let call = frame::prepare(context, &setup).ok_or(Errno::EFAULT)?;
@@ -174,7 +183,6 @@ fn try_call_handler(
         space.write_bytes(call.address + index * size_of::<u64>(), &word.to_ne_bytes())?;
     }
     float.reset();
-    drop(float);
     if top.is_some() && stack.disarms() {
         stack = heddle_signal::AlternateStack::default();
         *thread.alternate_stack.lock() = stack;
