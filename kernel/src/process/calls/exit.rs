@@ -179,7 +179,8 @@ fn store_waitid(
             Information { signal: Signal::CHLD, code: report.code as i32, errno: 0, detail }.to_words()
         });
         // Linux writes no more than the members that waitid(2) names.
-        user::write_words(space, information, &words[..4])?;
+        let [a, b, c, d, ..] = words;
+        user::write_words(space, information, &[a, b, c, d])?;
     }
     if let Some(report) = report
         && rusage != 0

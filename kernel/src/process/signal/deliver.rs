@@ -179,9 +179,7 @@ fn put_frame(
         &float.as_bytes()[call.float_head.len()..],
     )?;
     space.write_bytes(call.float_address + float.as_bytes().len(), call.float_tail())?;
-    for (index, word) in call.words.iter().enumerate() {
-        space.write_bytes(call.address + index * size_of::<u64>(), &word.to_ne_bytes())?;
-    }
+    space.write(call.address, &call.words)?;
     float.reset();
     if top.is_some() && stack.disarms() {
         stack = heddle_signal::AlternateStack::default();
