@@ -8,7 +8,7 @@ use linux_raw_sys::general as linux;
 
 use super::signal::{self, start_group_exit};
 use super::table::{self, REAPER_PID};
-use super::{ExitStatus, Process, Thread};
+use super::{ExitStatus, Group, Process, Session, Thread};
 use crate::sync::Events;
 
 /// Begins the end of the calling process: exit_group(2).
@@ -128,22 +128,41 @@ fn notify_of_end(process: &Arc<Process>) {
     parent.child_events.wake(Events::all());
 }
 
-/// Removes a zombie and adds its times to its parent's. Returns what to drop without a lock held.
-pub(super) fn reap(process: &Arc<Process>) -> (Option<Arc<Process>>, Option<Arc<Process>>) {
+/// What a process leaves behind when it is reaped, to be dropped without a lock held.
+#[derive(Default)]
+pub(super) struct Remains {
+    entry: Option<Arc<Process>>,
+    child: Option<Arc<Process>>,
+    group: (Option<Arc<Group>>, Option<Arc<Session>>),
+}
+
+impl Remains {
+    /// Whether the process was there to be reaped: only one gets it.
+    pub const fn is_reaped(&self) -> bool {
+        self.entry.is_some()
+    }
+}
+
+/// Removes a zombie and adds its times to its parent's.
+pub(super) fn reap(process: &Arc<Process>) -> Remains {
     let mut table = table::lock();
-    // Whoever takes the entry out is the one that reaps.
-    let Some(entry) = table.remove_process(process.pid) else { return (None, None) };
-    let Some(parent) = process.parent() else { return (None, Some(entry)) };
+    let Some(entry) = table.remove_process(process.pid) else { return Remains::default() };
+    let group = process.group();
+    let group = table.leave(&group);
+    let mut remains = Remains { entry: Some(entry), child: None, group };
+    let Some(parent) = process.parent() else { return remains };
     let (user, system) = process.cpu_times();
     let (children_user, children_system) = process.children_times();
     parent.times.children_user.fetch_add(user + children_user, Ordering::Relaxed);
     parent.times.children_system.fetch_add(system + children_system, Ordering::Relaxed);
-    let child = {
-        let mut children = parent.children.lock();
-        let position = children.iter().position(|each| Arc::ptr_eq(each, process));
-        position.map(|position| children.swap_remove(position))
-    };
-    (child, Some(entry))
+    let mut children = parent.children.lock();
+    let position = children.iter().position(|each| Arc::ptr_eq(each, process));
+    remains.child = position.map(|position| children.swap_remove(position));
+    if children.is_empty() {
+        children.shrink_to_fit();
+    }
+    drop(children);
+    remains
 }
 
 /// Makes the reaper the parent of a process's children; returns them.

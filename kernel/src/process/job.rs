@@ -1,6 +1,7 @@
 //! Process groups, sessions and their terminals.
 
 use alloc::sync::Arc;
+use core::sync::atomic::AtomicUsize;
 
 use super::{Process, table};
 use crate::error::Errno;
@@ -36,12 +37,14 @@ pub struct Session {
     /// The pid of the process that made it.
     pub id: i32,
     terminal: SpinLock<Option<Arc<dyn Terminal>>>,
+    /// Its groups; counted by the table.
+    pub(super) groups: AtomicUsize,
 }
 
 impl Session {
     /// A session without a terminal.
     pub const fn new(id: i32) -> Self {
-        Self { id, terminal: SpinLock::new(None) }
+        Self { id, terminal: SpinLock::new(None), groups: AtomicUsize::new(0) }
     }
 
     /// The controlling terminal.
@@ -62,6 +65,16 @@ pub struct Group {
     pub id: i32,
     /// Its session.
     pub session: Arc<Session>,
+    /// Its processes, zombies included; counted by the table.
+    pub(super) members: AtomicUsize,
+}
+
+impl Group {
+    /// A group without processes.
+    #[must_use]
+    pub const fn new(id: i32, session: Arc<Session>) -> Self {
+        Self { id, session, members: AtomicUsize::new(0) }
+    }
 }
 
 /// Whether no process of the group has a parent in another group of the same session: nobody could continue it after a

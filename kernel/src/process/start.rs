@@ -48,6 +48,7 @@ static NOTHING: spin::Once<Nothing> = spin::Once::new();
 /// # Errors
 /// `ENOMEM`.
 pub fn initialize() -> Result<(), Errno> {
+    crate::memory::pressure::register(super::calls::futex::drain);
     let space = Space::new(SpaceKind::Private)?;
     let descriptors = fallible::try_arc(DescriptorTable::new())?;
     NOTHING.call_once(|| Nothing { space, descriptors });
@@ -55,10 +56,11 @@ pub fn initialize() -> Result<(), Errno> {
     let mut table = table::lock();
     let pid = table.free_number()?;
     debug_assert_eq!(pid, REAPER_PID);
-    let group = make_group(&mut table, pid)?;
+    let group = make_group(pid)?;
     let actions = fallible::try_arc(SpinLock::new(Actions::new()))?;
     let reaper = Process::new(pid, &alloc::sync::Weak::new(), group, actions, Limits::initial())?;
     table.enter_process(&reaper);
+    table.join(&reaper.group());
     Ok(())
 }
 
@@ -67,12 +69,9 @@ pub(super) fn nothing() -> Option<&'static Nothing> {
     NOTHING.get()
 }
 
-fn make_group(table: &mut table::Table, id: i32) -> Result<Arc<Group>, Errno> {
+fn make_group(id: i32) -> Result<Arc<Group>, Errno> {
     let session = fallible::try_arc(Session::new(id))?;
-    let group = fallible::try_arc(Group { id, session: session.clone() })?;
-    table.enter_session(&session);
-    table.enter_group(&group);
-    Ok(group)
+    fallible::try_arc(Group::new(id, session))
 }
 
 /// Starts a program as a child of the kernel's reaper and leader of a session of its own.
@@ -132,7 +131,7 @@ fn make_first_thread(descriptors: DescriptorTable, directories: Directories) -> 
     let mut table = table::lock();
     let reaper = table.process(REAPER_PID).ok_or(Errno::ENODEV)?;
     let pid = table.free_number()?;
-    let group = make_group(&mut table, pid)?;
+    let group = make_group(pid)?;
     let process = Process::new(pid, &Arc::downgrade(&reaper), group, actions, Limits::initial())?;
     let thread = Thread::new(Parts {
         tid: pid,
@@ -156,6 +155,7 @@ fn make_first_thread(descriptors: DescriptorTable, directories: Directories) -> 
     children.push(process.clone());
     drop(children);
     table.enter_process(&process);
+    table.join(&process.group());
     table.enter_thread(&thread);
     Ok(thread)
 }

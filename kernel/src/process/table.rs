@@ -3,11 +3,13 @@
 //! Its lock also orders every change of the links among processes (parent, children, group): fork, the end of a
 //! process, `setpgid`, `setsid` and `wait` hold it for a few pointer moves.
 
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 
 use super::{Group, Process, Session, Thread};
 use crate::error::Errno;
+use crate::memory::fallible;
 use crate::sync::{SpinGuard, SpinLock};
 
 /// What one number stands for.
@@ -16,26 +18,31 @@ struct Entry {
     thread: Option<Arc<Thread>>,
     /// The process, from its start until it has been waited for.
     process: Option<Arc<Process>>,
-    group: Weak<Group>,
-    session: Weak<Session>,
+    /// The group, as long as it has a process.
+    group: Option<Arc<Group>>,
+    /// The session, as long as it has a group.
+    session: Option<Arc<Session>>,
 }
 
 impl Entry {
-    fn is_free(&self) -> bool {
-        self.thread.is_none()
-            && self.process.is_none()
-            && self.group.strong_count() == 0
-            && self.session.strong_count() == 0
+    const fn is_free(&self) -> bool {
+        self.thread.is_none() && self.process.is_none() && self.group.is_none() && self.session.is_none()
     }
 }
 
-/// The table.
+/// Numbers in a chunk.
+const CHUNK: usize = 64;
+
+type Chunk = [Entry; CHUNK];
+
+/// The table: chunks of entries that exist only where numbers are in use.
 pub struct Table {
-    entries: Vec<Entry>,
+    chunks: [Option<Box<Chunk>>; PID_LIMIT as usize / CHUNK],
     last: i32,
 }
 
-static TABLE: SpinLock<Table> = SpinLock::new(Table { entries: Vec::new(), last: 0 });
+static TABLE: SpinLock<Table> =
+    SpinLock::new(Table { chunks: [const { None }; PID_LIMIT as usize / CHUNK], last: 0 });
 
 /// The number of the kernel's own reaper, parent of orphans.
 pub const REAPER_PID: i32 = 1;
@@ -64,19 +71,19 @@ pub fn next_process(from: i32) -> Option<Arc<Process>> {
 /// The process group of this number.
 #[must_use]
 pub fn group(id: i32) -> Option<Arc<Group>> {
-    lock().entry(id)?.group.upgrade()
+    lock().group(id)
 }
 
 /// The session of this number.
 #[must_use]
 pub fn session(id: i32) -> Option<Arc<Session>> {
-    lock().entry(id)?.session.upgrade()
+    lock().entry(id)?.session.clone()
 }
 
 /// The number of threads, for `sysinfo` and `/proc/loadavg`.
 #[must_use]
 pub fn thread_count() -> usize {
-    lock().entries.iter().filter(|entry| entry.thread.is_some()).count()
+    lock().entries().filter(|entry| entry.thread.is_some()).count()
 }
 
 /// The number given out last.
@@ -105,11 +112,27 @@ pub(super) fn lock() -> SpinGuard<'static, Table> {
 
 impl Table {
     fn entry(&self, number: i32) -> Option<&Entry> {
-        self.entries.get(usize::try_from(number).ok()?)
+        let index = usize::try_from(number).ok()?;
+        Some(&self.chunks.get(index / CHUNK)?.as_ref()?[index % CHUNK])
     }
 
     fn entry_mut(&mut self, number: i32) -> Option<&mut Entry> {
-        self.entries.get_mut(usize::try_from(number).ok()?)
+        let index = usize::try_from(number).ok()?;
+        Some(&mut self.chunks.get_mut(index / CHUNK)?.as_mut()?[index % CHUNK])
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.chunks.iter().flatten().flat_map(|chunk| chunk.iter())
+    }
+
+    /// Frees the chunk of a number that has become free if it was the last one in use there.
+    fn tidy(&mut self, number: i32) {
+        let index = usize::try_from(number).unwrap_or(0) / CHUNK;
+        if let Some(place) = self.chunks.get_mut(index)
+            && place.as_ref().is_some_and(|chunk| chunk.iter().all(Entry::is_free))
+        {
+            *place = None;
+        }
     }
 
     pub(super) fn process(&self, pid: i32) -> Option<Arc<Process>> {
@@ -118,16 +141,21 @@ impl Table {
 
     pub(super) fn next_process(&self, from: i32) -> Option<Arc<Process>> {
         let from = usize::try_from(from).unwrap_or(0);
-        self.entries.get(from..)?.iter().find_map(|entry| entry.process.clone())
+        let chunks = self.chunks.iter().enumerate().skip(from / CHUNK);
+        let in_chunk = |(number, chunk): (usize, &Option<Box<Chunk>>)| {
+            let skipped = from.saturating_sub(number * CHUNK);
+            chunk.as_ref()?.iter().skip(skipped).find_map(|entry| entry.process.clone())
+        };
+        chunks.into_iter().find_map(in_chunk)
     }
 
     /// All processes, in the order of their numbers.
     pub(super) fn processes(&self) -> impl Iterator<Item = &Arc<Process>> {
-        self.entries.iter().filter_map(|entry| entry.process.as_ref())
+        self.entries().filter_map(|entry| entry.process.as_ref())
     }
 
     pub(super) fn group(&self, id: i32) -> Option<Arc<Group>> {
-        self.entry(id)?.group.upgrade()
+        self.entry(id)?.group.clone()
     }
 
     /// A number that nothing uses, the next after the last one given out. It stays free until something is entered.
@@ -137,12 +165,11 @@ impl Table {
     pub(super) fn free_number(&mut self) -> Result<i32, Errno> {
         for step in 1..PID_LIMIT {
             let number = (self.last + step - 1) % (PID_LIMIT - 1) + 1;
-            let index = number as usize;
-            if index >= self.entries.len() {
-                self.entries.try_reserve(index + 1 - self.entries.len()).map_err(|_| Errno::ENOMEM)?;
-                self.entries.resize_with(index + 1, Entry::default);
+            if self.entry(number).is_none() {
+                let chunk = fallible::try_box(core::array::from_fn(|_| Entry::default()))?;
+                self.chunks[number as usize / CHUNK] = Some(chunk);
             }
-            if self.entries[index].is_free() {
+            if self.entry(number).is_some_and(Entry::is_free) {
                 self.last = number;
                 return Ok(number);
             }
@@ -162,27 +189,50 @@ impl Table {
         }
     }
 
-    pub(super) fn enter_group(&mut self, group: &Arc<Group>) {
-        if let Some(entry) = self.entry_mut(group.id) {
-            entry.group = Arc::downgrade(group);
+    /// A process becomes a member of a group; the first one enters the group, and the session with its first group.
+    pub(super) fn join(&mut self, group: &Arc<Group>) {
+        if group.members.fetch_add(1, Ordering::Relaxed) == 0 {
+            if let Some(entry) = self.entry_mut(group.id) {
+                entry.group = Some(group.clone());
+            }
+            if group.session.groups.fetch_add(1, Ordering::Relaxed) == 0
+                && let Some(entry) = self.entry_mut(group.session.id)
+            {
+                entry.session = Some(group.session.clone());
+            }
         }
     }
 
-    pub(super) fn enter_session(&mut self, session: &Arc<Session>) {
-        if let Some(entry) = self.entry_mut(session.id) {
-            entry.session = Arc::downgrade(session);
+    /// A process leaves its group. The last one takes the group out, and with the last group the session; the caller
+    /// drops what is returned once the table is unlocked.
+    #[must_use]
+    pub(super) fn leave(&mut self, group: &Arc<Group>) -> (Option<Arc<Group>>, Option<Arc<Session>>) {
+        if group.members.fetch_sub(1, Ordering::Relaxed) != 1 {
+            return (None, None);
         }
+        let left = self.entry_mut(group.id).and_then(|entry| entry.group.take());
+        let mut session = None;
+        if group.session.groups.fetch_sub(1, Ordering::Relaxed) == 1 {
+            session = self.entry_mut(group.session.id).and_then(|entry| entry.session.take());
+            self.tidy(group.session.id);
+        }
+        self.tidy(group.id);
+        (left, session)
     }
 
     /// Takes a thread out; the caller drops it once the table is unlocked.
     #[must_use]
     pub(super) fn remove_thread(&mut self, tid: i32) -> Option<Arc<Thread>> {
-        self.entry_mut(tid)?.thread.take()
+        let thread = self.entry_mut(tid)?.thread.take();
+        self.tidy(tid);
+        thread
     }
 
     /// Takes a process out; the caller drops it once the table is unlocked.
     #[must_use]
     pub(super) fn remove_process(&mut self, pid: i32) -> Option<Arc<Process>> {
-        self.entry_mut(pid)?.process.take()
+        let process = self.entry_mut(pid)?.process.take();
+        self.tidy(pid);
+        process
     }
 }

@@ -387,7 +387,7 @@ impl Thread {
     /// Nanoseconds used in user mode and in the kernel.
     #[must_use]
     pub fn cpu_times(&self) -> (u64, u64) {
-let total = self.total_ns.load(Ordering::Relaxed);
+        let total = self.total_ns.load(Ordering::Relaxed);
         let system = self.system_ns.load(Ordering::Relaxed).min(total);
         (total - system, system)
     }

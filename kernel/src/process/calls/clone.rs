@@ -260,6 +260,7 @@ fn make(parent: &Arc<Thread>, request: &Request, space: Arc<Space>) -> Result<Ar
         children.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         children.push(process.clone());
         table.enter_process(&process);
+        table.join(&process.group());
     }
     state.threads.push(child.clone());
     table.enter_thread(&child);

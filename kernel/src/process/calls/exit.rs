@@ -223,12 +223,10 @@ fn find(process: &Arc<Process>, selection: &Selection) -> Result<Option<Report>,
     };
     let is_end = !matches!(report.code, linux::CLD_STOPPED | linux::CLD_CONTINUED);
     if is_end && options & linux::WNOWAIT == 0 {
-        let (own, entry) = exit::reap(&child);
-        if entry.is_none() {
+        if !exit::reap(&child).is_reaped() {
             // Another thread of this process was faster.
             return find(process, selection);
         }
-        drop(own);
     }
     Ok(Some(report))
 }

@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering;
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::{Group, Process, Session, table};
+use crate::sync::SpinGuard;
 use crate::syscall::{Call, Outcome};
 
 fn number(value: i32) -> Outcome {
@@ -50,6 +51,18 @@ pub fn getsid(call: &mut Call<'_>) -> Outcome {
     number(named(call, call.int(0))?.session().id)
 }
 
+/// Moves a process to another group and unlocks the table. Returns what is to be dropped after that.
+fn change_group(
+    mut table: SpinGuard<'static, table::Table>,
+    process: &Process,
+    group: Arc<Group>,
+) -> (Arc<Group>, (Option<Arc<Group>>, Option<Arc<Session>>)) {
+    table.join(&group);
+    let before = core::mem::replace(&mut *process.group.lock(), group);
+    let left = table.leave(&before);
+    (before, left)
+}
+
 /// setpgid(2).
 pub fn setpgid(call: &mut Call<'_>) -> Outcome {
     let own = &call.thread.process;
@@ -58,7 +71,7 @@ pub fn setpgid(call: &mut Call<'_>) -> Outcome {
     if id < 0 {
         return Err(Errno::EINVAL.into());
     }
-    let mut table = table::lock();
+    let table = table::lock();
     let target = table.process(pid).ok_or(Errno::ESRCH)?;
     let session = own.session();
     if !Arc::ptr_eq(&target, own) {
@@ -79,32 +92,22 @@ pub fn setpgid(call: &mut Call<'_>) -> Outcome {
     let group = match table.group(id) {
         Some(group) if group.session.id == session.id => group,
         Some(_) => return Err(Errno::EPERM.into()),
-        None if id == pid => {
-            let group = fallible::try_arc(Group { id, session })?;
-            table.enter_group(&group);
-            group
-        }
+        None if id == pid => fallible::try_arc(Group::new(id, session))?,
         None => return Err(Errno::EPERM.into()),
     };
-    let before = core::mem::replace(&mut *target.group.lock(), group);
-    drop(table);
-    drop(before);
+    drop(change_group(table, &target, group));
     number(0)
 }
 
 /// setsid(2).
 pub fn setsid(call: &mut Call<'_>) -> Outcome {
     let own = &call.thread.process;
-    let mut table = table::lock();
+    let table = table::lock();
     if table.group(own.pid).is_some() {
         return Err(Errno::EPERM.into());
     }
     let session = fallible::try_arc(Session::new(own.pid))?;
-    let group = fallible::try_arc(Group { id: own.pid, session: session.clone() })?;
-    table.enter_session(&session);
-    table.enter_group(&group);
-    let before = core::mem::replace(&mut *own.group.lock(), group);
-    drop(table);
-    drop(before);
+    let group = fallible::try_arc(Group::new(own.pid, session))?;
+    drop(change_group(table, own, group));
     number(own.pid)
 }

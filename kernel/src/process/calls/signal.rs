@@ -6,8 +6,8 @@ use linux_raw_sys::general as linux;
 
 use crate::arch::signal as frame;
 use crate::error::{Attempt, Errno};
-use crate::process::signal::{self, Permission, force_segv, take_pending};
 use crate::memory::fallible;
+use crate::process::signal::{self, Permission, force_segv, take_pending};
 use crate::process::{Process, Thread, table};
 use crate::syscall::wait::WaitKind;
 use crate::syscall::{Call, Outcome, pending, user};
