@@ -60,6 +60,16 @@ struct Entry {
 
 static WAITERS: [SpinLock<Vec<Entry>>; BUCKETS] = [const { SpinLock::new(Vec::new()) }; BUCKETS];
 
+/// Gives back the room of buckets in which nobody waits.
+pub fn drain() {
+    for bucket in &WAITERS {
+        let mut entries = bucket.lock();
+        if entries.is_empty() {
+            *entries = Vec::new();
+        }
+    }
+}
+
 fn bucket_of(key: &FutexKey) -> usize {
     let (object, offset) = key.parts();
     let mixed = (object ^ offset.rotate_left(21)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
