@@ -87,7 +87,7 @@ const LIMIT_SECONDS: u32 = 60;
 const FAILED: i32 = 1;
 
 /// A test that takes memory on each of so many runs leaks.
-const RUNS: u32 = 4;
+const RUNS: u32 = 6;
 
 /// Runs the tests one after another; fails if one of them did.
 pub fn run<'a>(tests: impl Iterator<Item = &'a Test>) -> ExitCode {
