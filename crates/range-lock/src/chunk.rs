@@ -17,8 +17,8 @@ use crate::span::{Bounds, NO_END, NO_START, reaches};
 use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 use crate::table::Bucket;
 
-/// Slots of a tail at least: a cache line of them.
-const SLOTS: usize = if cfg!(heddle_loom) { 4 } else { 8 };
+/// Slots of a tail at least: more make successors rarer, fewer make buckets smaller.
+const SLOTS: usize = if cfg!(heddle_loom) { 4 } else { 16 };
 /// Slots of a tail at most.
 const SLOTS_MAX: usize = 64;
 
@@ -35,8 +35,10 @@ pub(crate) struct Chunk<T, P> {
     pub(crate) cool: u32,
     /// Predecessors in a row whose appends never collided.
     pub(crate) quiet: u32,
+    /// So many slots from the first one on hold nodes that are released, at least: nobody needs to look at them.
+    dead: AtomicU32,
     /// Whether a sweep has come by.
-    pub(crate) swept: AtomicU32,
+    swept: AtomicU32,
     _nodes: PhantomData<P>,
 }
 
@@ -123,6 +125,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             (&raw mut (*raw).slots).write(slots as u32);
             (&raw mut (*raw).cool).write(0);
             (&raw mut (*raw).quiet).write(0);
+            (&raw mut (*raw).dead).write(AtomicU32::new(0));
             (&raw mut (*raw).swept).write(AtomicU32::new(0));
             let first = raw.byte_add(slots_offset::<T, P>()).cast::<AtomicPtr<Node<T, P>>>();
             for slot in 0..slots {
@@ -280,7 +283,8 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         let is_live = |node: &*mut Node<T, P>| unsafe { follow(*node, PhantomData) }.is_live();
         let carried = self.entries().iter().map(|entry| (entry.bounds(), entry.node()));
         let carried = carried.filter(move |(_, node)| !thorough || is_live(node));
-        let tail = self.pointers(pin).skip(self.entries().len()).filter(is_live);
+        let dead = self.get().dead.load(Ordering::Acquire) as usize;
+        let tail = self.pointers(pin).skip(self.entries().len() + dead).filter(is_live);
         // SAFETY: as in `nodes`.
         carried.chain(tail.map(|node| (unsafe { follow(node, PhantomData) }.bounds, node)))
     }
@@ -309,30 +313,65 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         if blocked && !queue {
             return Append::Refused;
         }
-        for slot in self.slots() {
-            let mut found = pin.read(slot);
-            if found.is_null() {
-                node.arrive(blocked);
-                // Release: the node's range and state.
-                match slot.compare_exchange(found, new.as_ptr(), Ordering::Release, Ordering::Relaxed) {
-                    Ok(_) => return Append::Done { blocked },
-                    Err(_) => found = pin.read(slot),
+        // Acquire: the releases of the nodes that are passed over.
+        let known_dead = self.get().dead.load(Ordering::Acquire) as usize;
+        let (slots, mut dead, mut at) = (self.slots(), known_dead, known_dead);
+        loop {
+            let (filled, end) = Self::filled(pin, slots, at);
+            for slot in &slots[at..filled] {
+                // Relaxed: read with acquire just before, and it does not change again.
+                // SAFETY: as in `nodes`; the pin covers all of them.
+                let other = unsafe { follow(slot.load(Ordering::Relaxed), PhantomData) };
+                if at == dead && !other.is_live() {
+                    dead += 1;
+                } else if other.bounds.overlaps(bounds) && other.blocks(shared) {
+                    if !queue {
+                        return Append::Refused;
+                    }
+                    blocked = true;
                 }
-                self.get().header.state.fetch_add(1, Ordering::Relaxed);
+                at += 1;
             }
-            if found == seal() {
-                break;
+            let Some(free) = slots.get(at).filter(|_| end.is_null()) else { break };
+            node.arrive(blocked);
+            // Release: the node's range and state.
+            if free.compare_exchange(end, new.as_ptr(), Ordering::Release, Ordering::Relaxed).is_ok() {
+                self.note_dead(known_dead, dead);
+                return Append::Done { blocked };
             }
-            // SAFETY: as in `nodes`.
-            let other = unsafe { follow(found, PhantomData) };
-            if other.bounds.overlaps(bounds) && other.blocks(shared) {
-                if !queue {
-                    return Append::Refused;
+            self.get().header.state.fetch_add(1, Ordering::Relaxed);
+        }
+        self.note_dead(known_dead, dead);
+        Append::Closed { blocked }
+    }
+
+    /// How many slots hold nodes, given that so many do, and what is in the next one: null, or the seal. The pin covers
+    /// the nodes: one look at the epoch behind all the reads is as good as one behind each.
+    #[inline(always)]
+    fn filled(pin: &Pin, slots: &[AtomicPtr<Node<T, P>>], known: usize) -> (usize, *mut Node<T, P>) {
+        loop {
+            let (mut filled, mut end) = (known, seal());
+            while let Some(slot) = slots.get(filled) {
+                // Acquire: the node's range.
+                end = slot.load(Ordering::Acquire);
+                if end.is_null() || end == seal() {
+                    break;
                 }
-                blocked = true;
+                filled += 1;
+            }
+            if pin.is_current() {
+                return (filled, end);
             }
         }
-        Append::Closed { blocked }
+    }
+
+    /// Remembers how many slots at the front nobody needs to look at any more.
+    #[inline]
+    fn note_dead(self, known: usize, dead: usize) {
+        if dead > known {
+            // Release: the releases that were seen. A smaller number that comes later is true as well.
+            self.get().dead.store(dead as u32, Ordering::Release);
+        }
     }
 
     /// Puts the first node into a chunk that is not published yet.

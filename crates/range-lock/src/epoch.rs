@@ -414,14 +414,24 @@ impl Pin {
     #[inline(always)]
     pub(crate) fn read<V>(&self, place: &AtomicPtr<V>) -> *mut V {
         loop {
-            // Acquire: what it points to, and with it that the epoch below is no older than that.
+            // Acquire: what it points to, and with it that the epoch looked at next is no older than that.
             let pointer = place.load(Ordering::Acquire);
-            let epoch = self.context.domain.epoch.load(Ordering::Relaxed);
-            if self.context.participant.until.load(Ordering::Relaxed) == epoch {
+            if self.is_current() {
                 return pointer;
             }
+        }
+    }
+
+    /// Whether everything this pin has read so far was read in epochs that it has announced. If not, it announces the
+    /// present one, and what was read since the last time is to be read again.
+    #[inline(always)]
+    pub(crate) fn is_current(&self) -> bool {
+        let epoch = self.context.domain.epoch.load(Ordering::Relaxed);
+        let current = self.context.participant.until.load(Ordering::Relaxed) == epoch;
+        if !current {
             announce(&self.context.participant.until, epoch);
         }
+        current
     }
 }
 

@@ -18,7 +18,7 @@ impl Side for Heddle {
     }
 
     fn parameters(&self) -> String {
-        "buckets of 16, tails of 8, at most 64 buckets for collisions".into()
+        "buckets of 12, tails of 16, at most 64 buckets for collisions".into()
     }
 
     #[inline]
