@@ -317,11 +317,14 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         let known_dead = self.get().dead.load(Ordering::Acquire) as usize;
         let (slots, mut dead, mut at) = (self.slots(), known_dead, known_dead);
         loop {
-            let (filled, end) = Self::filled(pin, slots, at);
-            for slot in &slots[at..filled] {
-                // Relaxed: read with acquire just before, and it does not change again.
-                // SAFETY: as in `nodes`; the pin covers all of them.
-                let other = unsafe { follow(slot.load(Ordering::Relaxed), PhantomData) };
+            let mut end = seal();
+            while let Some(slot) = slots.get(at) {
+                end = pin.read(slot);
+                if end.is_null() || end == seal() {
+                    break;
+                }
+                // SAFETY: as in `nodes`.
+                let other = unsafe { follow(end, PhantomData) };
                 if at == dead && !other.is_live() {
                     dead += 1;
                 } else if other.bounds.overlaps(bounds) && other.blocks(shared) {
@@ -343,26 +346,6 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         }
         self.note_dead(known_dead, dead);
         Append::Closed { blocked }
-    }
-
-    /// How many slots hold nodes, given that so many do, and what is in the next one: null, or the seal. The pin covers
-    /// the nodes: one look at the epoch behind all the reads is as good as one behind each.
-    #[inline(always)]
-    fn filled(pin: &Pin, slots: &[AtomicPtr<Node<T, P>>], known: usize) -> (usize, *mut Node<T, P>) {
-        loop {
-            let (mut filled, mut end) = (known, seal());
-            while let Some(slot) = slots.get(filled) {
-                // Acquire: the node's range.
-                end = slot.load(Ordering::Acquire);
-                if end.is_null() || end == seal() {
-                    break;
-                }
-                filled += 1;
-            }
-            if pin.is_current() {
-                return (filled, end);
-            }
-        }
     }
 
     /// Remembers how many slots at the front nobody needs to look at any more.

@@ -1,14 +1,16 @@
-//! Interval-based reclamation (Wen et al., PPoPP 2018) with recycled blocks.
+//! Epoch-based reclamation with recycled blocks.
 //!
-//! A global epoch counts on. Every block carries the epoch it was allocated in; a reader announces, in its
-//! [`Participant`], the epochs it has been reading in, and a retired block is reused once no reader's interval meets
-//! its lifetime. Under plain epochs one reader that is preempted in mid-search keeps back everything retired since;
-//! here it keeps back only what was there when it began. Nothing on the retiring side allocates: limbo and free
-//! lists are linked through the blocks themselves.
+//! A reader pins its [`Participant`] for the length of a search: it announces the global epoch it began in. A block
+//! that was unlinked waits in the unlinking participant's limbo until every reader that began by then is gone, and then
+//! becomes that participant's next allocation. Nothing on the retiring side allocates: limbo and free lists are linked
+//! through the blocks themselves.
 //!
 //! `crossbeam-epoch` was not taken because registering, deferring and sealing a bag of it allocate without a way
-//! to report failure, because it returns memory to the allocator instead of to the next acquisition, and because of
-//! the preempted reader.
+//! to report failure, and because it returns memory to the allocator instead of to the next acquisition.
+//!
+//! Narrower announcements (hazard pointers, intervals of epochs) would keep less back for a reader that is preempted,
+//! but they need every read to be of what is still linked, and a chunk's slots go on naming nodes that its successor
+//! has let go.
 #![allow(unsafe_code)] // Raw blocks are linked, recycled and handed out here; every other module goes through this.
 
 mod block;
@@ -25,7 +27,7 @@ use core::ptr::{self, NonNull};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering, const_fn, fence};
 
 pub(crate) use block::Header;
-use local::{Local, Readers};
+use local::Local;
 #[cfg(heddle_loom)]
 pub use model::ModelEpoch;
 #[cfg(all(feature = "std", not(heddle_loom)))]
@@ -75,8 +77,6 @@ pub struct Domain {
 pub struct Participant {
     /// The epoch this participant began to read in; 0 while it does not read.
     since: AtomicUsize,
-    /// The last epoch it has read in; means something while it reads.
-    until: AtomicUsize,
     claimed: AtomicUsize,
     next: AtomicPtr<Participant>,
     /// Bytes taken from and given back to the allocator; written by the claimant only.
@@ -97,7 +97,6 @@ impl Participant {
         pub fn new() -> Self {
             Self {
                 since: AtomicUsize::new(0),
-                until: AtomicUsize::new(0),
                 claimed: AtomicUsize::new(0),
                 next: AtomicPtr::new(ptr::null_mut()),
                 taken_bytes: AtomicUsize::new(0),
@@ -230,21 +229,22 @@ impl Domain {
         })
     }
 
-    /// Moves the epoch on. Returns the one it was in, and the intervals that readers were reading in since: what
-    /// the caller had unlinked before and allocated outside of all of them is out of reach.
-    fn advance(&'static self) -> (usize, Readers) {
+    /// Moves the epoch on. Returns an epoch below which every reader has begun later: what the caller unlinked in an
+    /// earlier one is out of reach.
+    fn advance(&'static self) -> (usize, usize) {
         // Against the one in `announce`: either the scan below sees a reader, or the reader sees what is unlinked.
         fence(Ordering::SeqCst);
+        // Release: what is unlinked, for readers that begin in the new epoch.
         let epoch = self.epoch.fetch_add(1, Ordering::AcqRel);
-        let mut readers = Readers::none();
+        let mut oldest = usize::MAX;
         for participant in self.iter().chain([&self.reserve]) {
-            // Acquire: its earlier reads happen before the reuse that this interval allows.
+            // Acquire: its earlier reads happen before the reuse that this allows.
             let since = participant.since.load(Ordering::Acquire);
             if since != 0 {
-                readers.add(since, participant.until.load(Ordering::Acquire));
+                oldest = oldest.min(since);
             }
         }
-        (epoch, readers)
+        (epoch, oldest)
     }
 }
 
@@ -279,7 +279,6 @@ impl Context {
         let outermost = unsafe { (*self.participant.local.get()).enter() };
         if outermost {
             let epoch = self.domain.epoch.load(Ordering::Relaxed);
-            self.participant.until.store(epoch, Ordering::Relaxed);
             announce(&self.participant.since, epoch);
         }
         Pin { context: *self }
@@ -288,25 +287,24 @@ impl Context {
     /// A block of at least `size` bytes, aligned to 64, its header written.
     #[inline]
     pub(crate) fn alloc(&self, size: usize) -> Result<NonNull<Header>, OutOfMemory> {
-        let birth = self.domain.epoch.load(Ordering::Relaxed);
         // SAFETY: as in `pin`.
-        if let Some(block) = unsafe { (*self.participant.local.get()).take(size, birth) } {
+        if let Some(block) = unsafe { (*self.participant.local.get()).take(size) } {
             return Ok(block);
         }
-        self.alloc_slow(size, birth)
+        self.alloc_slow(size)
     }
 
     #[cold]
-    fn alloc_slow(&self, size: usize, birth: usize) -> Result<NonNull<Header>, OutOfMemory> {
+    fn alloc_slow(&self, size: usize) -> Result<NonNull<Header>, OutOfMemory> {
         // SAFETY: as in `pin`.
         if unsafe { (*self.participant.local.get()).worth_collecting() } {
             self.collect();
             // SAFETY: as in `pin`.
-            if let Some(block) = unsafe { (*self.participant.local.get()).take(size, birth) } {
+            if let Some(block) = unsafe { (*self.participant.local.get()).take(size) } {
                 return Ok(block);
             }
         }
-        let block = block::allocate(size, birth).ok_or(OutOfMemory)?;
+        let block = block::allocate(size).ok_or(OutOfMemory)?;
         count(&self.participant.taken_bytes, block::size_of(block));
         Ok(block)
     }
@@ -326,11 +324,11 @@ impl Context {
     /// Moves the epoch on, and makes free what its limbo no longer needs to keep.
     #[cold]
     pub(crate) fn collect(&self) {
-        let (epoch, readers) = self.domain.advance();
+        let (epoch, oldest) = self.domain.advance();
         // SAFETY: as in `pin`.
         unsafe { (*self.participant.local.get()).settle(epoch) };
         // SAFETY: as in `pin`.
-        let mut surplus = unsafe { (*self.participant.local.get()).reclaim(&readers) };
+        let mut surplus = unsafe { (*self.participant.local.get()).reclaim(oldest) };
         while let Some(block) = NonNull::new(surplus) {
             // SAFETY: the list is this context's now.
             surplus = unsafe { block::link(block) };
@@ -409,29 +407,11 @@ impl Pin {
         unsafe { (*self.context.participant.local.get()).bury(block) }
     }
 
-    /// Reads a pointer such that what it points to stays in place: the read is repeated until it happened in an
-    /// epoch that this pin has announced.
+    /// Reads a pointer; what it points to stays in place as long as the pin.
     #[inline(always)]
     pub(crate) fn read<V>(&self, place: &AtomicPtr<V>) -> *mut V {
-        loop {
-            // Acquire: what it points to, and with it that the epoch looked at next is no older than that.
-            let pointer = place.load(Ordering::Acquire);
-            if self.is_current() {
-                return pointer;
-            }
-        }
-    }
-
-    /// Whether everything this pin has read so far was read in epochs that it has announced. If not, it announces the
-    /// present one, and what was read since the last time is to be read again.
-    #[inline(always)]
-    pub(crate) fn is_current(&self) -> bool {
-        let epoch = self.context.domain.epoch.load(Ordering::Relaxed);
-        let current = self.context.participant.until.load(Ordering::Relaxed) == epoch;
-        if !current {
-            announce(&self.context.participant.until, epoch);
-        }
-        current
+        // Acquire: what it points to.
+        place.load(Ordering::Acquire)
     }
 }
 

@@ -12,8 +12,6 @@ pub(crate) struct Header {
     /// The next block of a free list or limbo; null while in use.
     /// In a cell: a retiring context writes it while readers still hold references to the block.
     link: UnsafeCell<*mut Header>,
-    /// The epoch the block was last allocated in.
-    birth: usize,
     /// Bytes of the whole block.
     size: u32,
     /// Free for the block's user; here because nodes would otherwise pad a word for it.
@@ -54,14 +52,14 @@ pub(super) fn class_of(size: usize) -> Option<(usize, usize)> {
 }
 
 /// Takes a block of at least `size` bytes from the allocator.
-pub(super) fn allocate(size: usize, birth: usize) -> Option<NonNull<Header>> {
+pub(super) fn allocate(size: usize) -> Option<NonNull<Header>> {
     let size = class_of(size).map_or(size, |(_, rounded)| rounded);
     let layout = Layout::from_size_align(size, ALIGN).ok()?;
     let stored = u32::try_from(size).ok()?;
     // SAFETY: the size is at least one line.
     let block = NonNull::new(unsafe { alloc(layout) }.cast::<Header>())?;
     // SAFETY: freshly allocated, aligned to 64, larger than a header.
-    unsafe { init(block, stored, birth) };
+    unsafe { init(block, stored) };
     Some(block)
 }
 
@@ -69,12 +67,11 @@ pub(super) fn allocate(size: usize, birth: usize) -> Option<NonNull<Header>> {
 ///
 /// # Safety
 /// The block is exclusively the caller's and `size` bytes long.
-pub(super) unsafe fn init(block: NonNull<Header>, size: u32, birth: usize) {
+pub(super) unsafe fn init(block: NonNull<Header>, size: u32) {
     // SAFETY: see the contract.
     unsafe {
         block.write(Header {
             link: UnsafeCell::new(ptr::null_mut()),
-            birth,
             size,
             state: AtomicU32::new(0),
             #[cfg(heddle_loom)]
@@ -102,12 +99,6 @@ pub(super) unsafe fn link(block: NonNull<Header>) -> *mut Header {
 pub(super) unsafe fn set_link(block: NonNull<Header>, next: *mut Header) {
     // SAFETY: readers of a retired block never look at its link.
     unsafe { *(*block.as_ptr()).link.get() = next }
-}
-
-/// The epoch the block was allocated in.
-pub(super) fn birth_of(block: NonNull<Header>) -> usize {
-    // SAFETY: `birth` changes only when the block is reused.
-    unsafe { (*block.as_ptr()).birth }
 }
 
 /// The block's size in bytes.

@@ -12,44 +12,11 @@ const KEPT_BYTES: usize = if cfg!(feature = "std") { 512 << 10 } else { 32 << 10
 /// still in that bag has outlived as many collections and takes on the new epoch too.
 const BAGS: usize = 4;
 
-/// Intervals told apart; more are put together into one that covers them.
-const INTERVALS: usize = 32;
-
-/// The intervals that readers read in at the time of a scan.
-pub(super) struct Readers {
-    intervals: [(usize, usize); INTERVALS],
-    count: usize,
-    /// The earliest beginning.
-    since: usize,
-}
-
-impl Readers {
-    pub(super) fn none() -> Self {
-        Self { intervals: [(0, 0); INTERVALS], count: 0, since: usize::MAX }
-    }
-
-    pub(super) fn add(&mut self, since: usize, until: usize) {
-        self.since = self.since.min(since);
-        if self.count < INTERVALS {
-            self.intervals[self.count] = (since, until);
-            self.count += 1;
-        } else {
-            let last = &mut self.intervals[INTERVALS - 1];
-            *last = (last.0.min(since), last.1.max(until));
-        }
-    }
-
-    /// Whether a reader may know a block that lived from `birth` until it was unlinked in `death` or before.
-    fn meet(&self, birth: usize, death: usize) -> bool {
-        self.since <= death
-            && self.intervals[..self.count].iter().any(|&(since, until)| since <= death && birth <= until)
-    }
-}
-
 struct Bag {
     /// An epoch in which all of its blocks had been unlinked.
     epoch: usize,
     first: *mut Header,
+    count: usize,
 }
 
 pub(super) struct Local {
@@ -78,7 +45,7 @@ impl Local {
             fresh: ptr::null_mut(),
             oldest_fresh: ptr::null_mut(),
             waiting: 0,
-            bags: [const { Bag { epoch: 0, first: ptr::null_mut() } }; BAGS],
+            bags: [const { Bag { epoch: 0, first: ptr::null_mut(), count: 0 } }; BAGS],
             turn: 0,
             kept_back: 0,
             missed: 0,
@@ -101,14 +68,14 @@ impl Local {
 
     /// A free block of `size`, its header written anew.
     #[inline]
-    pub(super) fn take(&mut self, size: usize, birth: usize) -> Option<NonNull<Header>> {
+    pub(super) fn take(&mut self, size: usize) -> Option<NonNull<Header>> {
         let (class, rounded) = block::class_of(size)?;
         let block = NonNull::new(self.free[class])?;
         self.kept[class] -= 1;
         // SAFETY: blocks in the free lists are this participant's alone; a class's blocks all have its size.
         unsafe {
             self.free[class] = block::link(block);
-            block::init(block, rounded as u32, birth);
+            block::init(block, rounded as u32);
         }
         Some(block)
     }
@@ -193,6 +160,7 @@ impl Local {
             // SAFETY: blocks in limbo are linked by this participant alone; the oldest one ends the list.
             unsafe { block::set_link(oldest, bag.first) };
             bag.first = self.fresh;
+            bag.count += self.waiting;
             self.fresh = ptr::null_mut();
             self.oldest_fresh = ptr::null_mut();
         }
@@ -201,26 +169,25 @@ impl Local {
         self.kept_back = 0;
     }
 
-    /// Frees what no reader can know. Returns the surplus, linked, for the allocator.
-    pub(super) fn reclaim(&mut self, readers: &Readers) -> *mut Header {
+    /// Frees what was unlinked in epochs before `oldest`, the one that the oldest reader began in. Returns the surplus,
+    /// linked, for the allocator.
+    pub(super) fn reclaim(&mut self, oldest: usize) -> *mut Header {
         let mut surplus = ptr::null_mut();
         for turn in 0..BAGS {
-            let epoch = self.bags[turn].epoch;
+            if self.bags[turn].epoch >= oldest {
+                self.kept_back += self.bags[turn].count;
+                continue;
+            }
+            self.bags[turn].count = 0;
             let mut next = core::mem::replace(&mut self.bags[turn].first, ptr::null_mut());
             while let Some(block) = NonNull::new(next) {
-                // SAFETY: blocks in limbo are linked by this participant alone.
+                // SAFETY: blocks in limbo are linked by this participant alone, and nobody reads these any more.
                 next = unsafe { block::link(block) };
-                let list = if readers.meet(block::birth_of(block), epoch) {
-                    self.kept_back += 1;
-                    &mut self.bags[turn].first
-                } else if self.put(block).is_some() {
-                    &mut surplus
-                } else {
-                    continue;
-                };
-                // SAFETY: as above.
-                unsafe { block::set_link(block, *list) };
-                *list = block.as_ptr();
+                if self.put(block).is_some() {
+                    // SAFETY: as above.
+                    unsafe { block::set_link(block, surplus) };
+                    surplus = block.as_ptr();
+                }
             }
         }
         surplus
