@@ -112,8 +112,8 @@ impl DescriptorTable {
         Ok(Self { slots: SpinLock::new(copy) })
     }
 
-    /// Closes what `exec` closes, in a process of this number. One at a time, because what a close sets off may look into
-    /// this table.
+    /// Closes what `exec` closes, in a process of this number. One at a time, because what a close sets off may look
+    /// into this table.
     pub fn exec(&self, pid: i32) {
         let mut index = 0;
         loop {

@@ -21,6 +21,8 @@ use crate::sync::{Disposition, Events, SpinLock, WaitQueue, Watch, Watcher};
 
 /// How deep instances may watch one another, as in Linux.
 const DEPTH_LIMIT: u32 = 5;
+/// How many instances are looked at to find that out; who builds a larger web is refused.
+const VISITS_MAX: u32 = 4096;
 /// The bits of an interest that are not events.
 const MODIFIERS: u32 = linux::EPOLLET | linux::EPOLLONESHOT | linux::EPOLLEXCLUSIVE | linux::EPOLLWAKEUP;
 
@@ -28,6 +30,9 @@ const MODIFIERS: u32 = linux::EPOLLET | linux::EPOLLONESHOT | linux::EPOLLEXCLUS
 pub struct Epoll {
     interests: SpinLock<Vec<Option<Arc<Interest>>>>,
     ready: Arc<Ready>,
+    /// How many instances are above this one at most. It only grows, so that depth is limited whatever the order in
+    /// which instances come to watch one another.
+    above: AtomicU32,
 }
 
 /// What may be ready, and who waits for it.
@@ -112,7 +117,8 @@ impl Epoll {
     pub fn new() -> Result<Arc<Self>, Errno> {
         let ready =
             fallible::try_arc(Ready { list: SpinLock::new(VecDeque::new()), queue: WaitQueue::new() })?;
-        fallible::try_arc(Self { interests: SpinLock::new(Vec::new()), ready })
+        let above = AtomicU32::new(0);
+        fallible::try_arc(Self { interests: SpinLock::new(Vec::new()), ready, above })
     }
 
     /// The queue that is woken when something may be ready.
@@ -140,7 +146,9 @@ impl Epoll {
             return Err(Errno::EPERM);
         }
         if let Some(inner) = downcast::<Epoll>(open) {
-            inner.check_loop(self, 1)?;
+            let above = self.above.load(Ordering::Relaxed) + 1;
+            inner.admit(self, above, false, &mut VISITS_MAX.clone())?;
+            inner.admit(self, above, true, &mut VISITS_MAX.clone())?;
         }
         if self.find(descriptor, open.id()).is_some() {
             return Err(Errno::EEXIST);
@@ -212,10 +220,15 @@ impl Epoll {
         }
     }
 
-    /// Whether watching `this` would make a circle.
-    fn check_loop(&self, outer: &Arc<Self>, depth: u32) -> Result<(), Errno> {
-        if core::ptr::eq(self, Arc::as_ptr(outer)) || depth > DEPTH_LIMIT {
+    /// Checks that `outer` may watch this instance, or with `mark` notes that it does: no circle, and no more than so
+    /// many instances above one another.
+    fn admit(&self, outer: &Arc<Self>, above: u32, mark: bool, visits: &mut u32) -> Result<(), Errno> {
+        *visits = visits.checked_sub(1).ok_or(Errno::EINVAL)?;
+        if core::ptr::eq(self, Arc::as_ptr(outer)) || above >= DEPTH_LIMIT {
             return Err(Errno::ELOOP);
+        }
+        if mark {
+            self.above.fetch_max(above, Ordering::Relaxed);
         }
         let count = self.interests.lock().len();
         for index in 0..count {
@@ -223,7 +236,7 @@ impl Epoll {
                 self.interests.lock().get(index).and_then(Option::as_ref).map(|known| known.open.clone());
             let Some(open) = open.and_then(|open| open.upgrade()) else { continue };
             if let Some(inner) = downcast::<Epoll>(&open) {
-                inner.check_loop(outer, depth + 1)?;
+                inner.admit(outer, above + 1, mark, visits)?;
             }
         }
         Ok(())

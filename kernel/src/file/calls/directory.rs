@@ -7,6 +7,7 @@ use super::{encode, find, get_file, get_path, put};
 use crate::error::{Errno, Halt};
 use crate::file::access::{self, Access};
 use crate::file::node::Listed;
+use crate::file::walk::PATH_LIMIT;
 use crate::file::{Kind, Place};
 use crate::syscall::{Call, Outcome};
 
@@ -89,6 +90,9 @@ pub fn getcwd(call: &mut Call<'_>) -> Outcome {
     let mut path = working.path(&directories.root())?;
     path.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
     path.push(0);
+    if path.len() > PATH_LIMIT {
+        return Err(Errno::ENAMETOOLONG.into());
+    }
     if path.len() > call.word(1) {
         return Err(Errno::ERANGE.into());
     }

@@ -352,7 +352,7 @@ impl Receive {
     /// Turns what came along into control data; what doesn't fit is lost, and the flags say so.
     fn encode_control(
         &self,
-        ancillary: Ancillary,
+        mut ancillary: Ancillary,
         control: &mut Vec<u8>,
         flags: &mut u32,
     ) -> Result<(), Errno> {
@@ -374,7 +374,7 @@ impl Receive {
         let fit = room.saturating_sub(control.len() + HEADER) / 4;
         let mut numbers = fallible::try_with_capacity(ancillary.files.len() * 4)?;
         let count = ancillary.files.len();
-        for file in ancillary.files.into_iter().take(fit) {
+        for file in core::mem::take(&mut ancillary.files).into_iter().take(fit) {
             let Ok(number) = table.add(file, 0, limit, close_on_exec) else { break };
             numbers.extend_from_slice(&number.to_ne_bytes());
         }

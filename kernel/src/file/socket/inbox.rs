@@ -60,6 +60,41 @@ impl Ancillary {
     }
 }
 
+impl Drop for Ancillary {
+    fn drop(&mut self) {
+        bury(core::mem::take(&mut self.files));
+    }
+}
+
+/// Files that nobody received, to be closed.
+static BURIED: SpinLock<Vec<Arc<OpenFile>>> = SpinLock::new(Vec::new());
+/// Somebody is closing them.
+static CLOSING: AtomicBool = AtomicBool::new(false);
+
+/// Closes files that were on their way. One of them may be a socket to which others are on their way, and so on as deep
+/// as a program likes: so a close that happens within another only leaves its files to that one.
+fn bury(files: Vec<Arc<OpenFile>>) {
+    if files.is_empty() {
+        return;
+    }
+    let mut buried = BURIED.lock();
+    if buried.try_reserve(files.len()).is_err() {
+        // They are closed right here, at the end of the function.
+        return;
+    }
+    buried.extend(files);
+    drop(buried);
+    // Looked at again after giving the work up: somebody may have left files in between and gone.
+    while !BURIED.lock().is_empty() && !CLOSING.swap(true, Ordering::AcqRel) {
+        loop {
+            let next = BURIED.lock().pop();
+            let Some(file) = next else { break };
+            drop(file);
+        }
+        CLOSING.store(false, Ordering::Release);
+    }
+}
+
 /// Who sent a message.
 pub type Sender = Option<Arc<Address>>;
 

@@ -85,7 +85,7 @@ impl Children {
 fn is_clean(entry: &Entry) -> bool {
     let node: &dyn Any = &*entry.node;
     node.downcast_ref::<TreeNode>().is_some_and(|node| {
-        let shared = node.lower.as_ref().is_some_and(|inode| is_shared(inode));
+        let shared = node.lower.as_ref().is_some_and(is_shared);
         (shared || Arc::strong_count(&entry.node) == 1) && node.is_clean()
     })
 }
@@ -170,7 +170,7 @@ impl TreeNode {
                 }
             }
         }
-        let mut position = cookie.checked_sub(HERE).unwrap_or(0);
+        let mut position = cookie.saturating_sub(HERE);
         while let Some((next, name, child)) = children.names.after(position) {
             position = next;
             let Child::Entry { entry, cached: false } = child else { continue };
@@ -254,8 +254,15 @@ impl TreeNode {
         }
         let _mutation = self.tree.mutation.lock();
         self.check_free(this, name)?;
-        if node.attributes.lock().links >= LINK_LIMIT {
-            return Err(Errno::EMLINK);
+        {
+            let attributes = node.attributes.lock();
+            if attributes.links >= LINK_LIMIT {
+                return Err(Errno::EMLINK);
+            }
+            // The last name is gone for good.
+            if attributes.links == 0 && !attributes.linkable {
+                return Err(Errno::ENOENT);
+            }
         }
         self.put(name, Entry::new(node.clone(), Some(this.clone()), name)?)?;
         let mut attributes = node.attributes.lock();

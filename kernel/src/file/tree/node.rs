@@ -55,6 +55,8 @@ pub(super) struct Attributes {
     pub born: Timestamp,
     /// Whether they differ from the image's.
     pub dirty: bool,
+    /// It has no name yet but may get one: `O_TMPFILE`.
+    pub linkable: bool,
 }
 
 /// What a node holds, by its kind.
@@ -102,6 +104,7 @@ impl Attributes {
             changed: now,
             born: now,
             dirty: true,
+            linkable: false,
         }
     }
 
@@ -145,6 +148,7 @@ impl TreeNode {
             changed: time,
             born: time,
             dirty: false,
+            linkable: false,
         };
         fallible::try_arc(Self {
             tree: tree.clone(),
@@ -203,7 +207,9 @@ impl TreeNode {
         credentials: &Credentials,
     ) -> Result<Arc<Self>, Errno> {
         let directory = super::directory::tree_node(directory).map_err(|_| Errno::EOPNOTSUPP)?;
-        directory.tree.unnamed(&Contents::Regular, permissions, credentials)
+        let node = directory.tree.unnamed(&Contents::Regular, permissions, credentials)?;
+        node.attributes.lock().linkable = true;
+        Ok(node)
     }
 
     /// Where the file was opened last, if that still exists.
