@@ -52,8 +52,6 @@ pub fn initialize() -> Result<(), Errno> {
     let space = Space::new(SpaceKind::Private)?;
     let descriptors = fallible::try_arc(DescriptorTable::new())?;
     NOTHING.call_once(|| Nothing { space, descriptors });
-    crate::memory::pressure::register(table::drain);
-    crate::memory::pressure::register(super::calls::futex::drain);
     let mut table = table::lock();
     let pid = table.free_number()?;
     debug_assert_eq!(pid, REAPER_PID);

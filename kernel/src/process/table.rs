@@ -92,19 +92,6 @@ pub fn last_pid() -> i32 {
     lock().last
 }
 
-/// Gives back what the table keeps of groups and sessions that are gone, and its room behind the last number in use.
-pub fn drain() {
-    let mut table = lock();
-    for entry in table.entries.iter_mut().filter(|entry| entry.is_free()) {
-        *entry = Entry::default();
-    }
-    let used = table.entries.iter().rposition(|entry| !entry.is_free()).map_or(0, |last| last + 1);
-    table.entries.truncate(used);
-    if crate::memory::heap::reserve(used * size_of::<Entry>()).is_ok() {
-        table.entries.shrink_to_fit();
-    }
-}
-
 /// Locks the table, and with it the links among processes.
 pub(super) fn lock() -> SpinGuard<'static, Table> {
     TABLE.lock()

@@ -222,11 +222,9 @@ fn find(process: &Arc<Process>, selection: &Selection) -> Result<Option<Report>,
         return if has_candidate { Ok(None) } else { Err(Errno::ECHILD) };
     };
     let is_end = !matches!(report.code, linux::CLD_STOPPED | linux::CLD_CONTINUED);
-    if is_end && options & linux::WNOWAIT == 0 {
-        if !exit::reap(&child).is_reaped() {
-            // Another thread of this process was faster.
-            return find(process, selection);
-        }
+    if is_end && options & linux::WNOWAIT == 0 && !exit::reap(&child).is_reaped() {
+        // Another thread of this process was faster.
+        return find(process, selection);
     }
     Ok(Some(report))
 }
