@@ -98,16 +98,6 @@ impl Drop for Registration {
     }
 }
 
-/// Gives back the room of buckets where nobody waits.
-pub(in crate::process) fn drain() {
-    for bucket in &WAITERS {
-        let mut bucket = bucket.lock();
-        let room = if bucket.is_empty() { core::mem::take(&mut *bucket) } else { Vec::new() };
-        drop(bucket);
-        drop(room);
-    }
-}
-
 /// futex(2).
 pub fn futex(call: &mut Call<'_>) -> Outcome {
     let operation = call.uint(1);
