@@ -20,7 +20,7 @@ loom) shift; loom "$@" ;;
 weaken) exec ./weaken.sh ;;
 miri)
     MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-ignore-leaks" cargo +nightly miri test -q -p heddle-range-lock \
-        --test semantics --test stress --test list -- --skip many
+        --test semantics --test stress --test memory --test list -- --skip many
     ;;
 stress)
     HEDDLE_STRESS_OPS=${2:-100000000} cargo test -q --release -p heddle-range-lock --test stress -- --nocapture

@@ -3,7 +3,7 @@
 
 #![cfg(not(heddle_loom))]
 
-use heddle_range_lock::{Guard, RangeLock, SharedEpoch, Span, ThreadEpoch};
+use heddle_range_lock::{Guard, RangeLock, SharedEpoch, Span};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::thread;
 
@@ -124,8 +124,7 @@ fn no_key_ever_has_two_owners() {
     let lock = RangeLock::<u64>::new();
     let shadow = Shadow::new();
     let share = operations() / THREADS;
-    let mut held_bytes = Vec::new();
-    // In rounds, so that threads come and go and memory can be looked at between them.
+    // In rounds, so that threads come and go.
     for round in 0..4 {
         thread::scope(|scope| {
             for thread in 0..THREADS {
@@ -139,13 +138,9 @@ fn no_key_ever_has_two_owners() {
             }
         });
         assert!(lock.holders().unwrap().is_empty());
-        held_bytes.push(ThreadEpoch::domain().held_bytes());
     }
     let sum: u64 = shadow.sums.iter().map(|sum| sum.load(Ordering::Relaxed)).sum();
     assert_eq!(sum, shadow.written.load(Ordering::Relaxed), "two owners wrote at once");
-    println!("bytes held after each round: {held_bytes:?}");
-    // What stays is bounded by what is in limbo and in one lock, however many operations there were.
-    assert!(held_bytes.iter().all(|&bytes| bytes < 4 << 20), "{held_bytes:?}");
 }
 
 #[test]

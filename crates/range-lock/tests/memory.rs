@@ -1,0 +1,45 @@
+//! Memory stays flat, however many operations there were. Alone in its program: it looks at the domain of all threads.
+
+#![cfg(not(heddle_loom))]
+
+use heddle_range_lock::{RangeLock, ThreadEpoch};
+use std::thread;
+
+/// Locks and releases ranges that wander through the key space, some of them held across others.
+fn wander(lock: &RangeLock<u64>, thread: u64, operations: u64) {
+    let mut held = std::collections::VecDeque::new();
+    for turn in 0..operations {
+        let start = turn * 8 + thread;
+        held.extend(lock.try_lock(start..start + 1 + turn % 4));
+        if held.len() > (turn % 32) as usize {
+            held.pop_front();
+        }
+        if turn % 64 == 0 {
+            held.clear();
+            drop(lock.lock(start..start + 100).unwrap());
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_is_bounded_by_what_was_held_at_once() {
+    let operations = if cfg!(miri) { 150 } else { 60_000 };
+    let lock = RangeLock::<u64>::new();
+    let mut kept = Vec::new();
+    for _ in 0..4 {
+        thread::scope(|scope| {
+            (0..4).for_each(|thread| {
+                let lock = &lock;
+                scope.spawn(move || wander(lock, thread, operations));
+            });
+        });
+        // The threads are gone: what is left is the lock's own, and this thread's few free blocks.
+        ThreadEpoch::domain().trim();
+        kept.push(ThreadEpoch::domain().held_bytes());
+    }
+    assert!(kept.iter().all(|&bytes| bytes < 256 << 10), "bytes kept after each round: {kept:?}");
+    drop(lock);
+    thread::spawn(|| ThreadEpoch::domain().trim()).join().unwrap();
+    let end = ThreadEpoch::domain().held_bytes();
+    assert!(end < 16 << 10, "{end} bytes without any lock");
+}
