@@ -98,10 +98,10 @@ fn both_clocks(sides: &[Side], items: &[String]) -> Vec<Group> {
 
 fn pairs(rounds: u32, processors: u32) -> Vec<String> {
     let mut items = Vec::new();
-    for via in ["pipe", "unix", "eventfd", "futex"] {
-        // A word of private memory and an event counter are not there after exec.
+    for via in ["pipe", "unix", "futex"] {
+        // A word of memory that threads or a fork share is not there after exec.
         let partners: &[&str] =
-            if matches!(via, "pipe" | "unix") { &["thread", "fork", "exec"] } else { &["thread", "fork"] };
+            if via == "futex" { &["thread", "fork"] } else { &["thread", "fork", "exec"] };
         for with in partners {
             items.push(format!("pair n={rounds} via={via} with={with} cpus={processors}"));
         }
