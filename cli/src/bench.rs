@@ -29,6 +29,7 @@ pub use baseline::{check, update};
 pub use plan::Effort;
 
 use environment::Environment;
+use goal::Goal;
 use machines::Rounds;
 use record::{Record, SCHEMA, Scale};
 
@@ -132,10 +133,26 @@ pub fn run(request: &Request) -> Result<()> {
         reference: "linux".to_owned(),
         ..Record::default()
     };
+    let outcome = measure(request, &mut record, &interrupt);
+    let goals = match outcome {
+        Ok(goals) => goals,
+        // What was measured until then is worth keeping.
+        Err(error) if error.is::<Interrupted>() && !record.figures.is_empty() => {
+            record.note("interrupted: fewer rounds than asked for".to_owned());
+            finish(record, &[])?;
+            return Err(error);
+        }
+        Err(error) => return Err(error),
+    };
+    finish(record, &goals)
+}
+
+/// Runs the experiment into `record`, and says what is wanted of it.
+fn measure(request: &Request, record: &mut Record, interrupt: &Interrupt) -> Result<Vec<Goal>> {
     let runs = request.runs.unwrap_or(request.effort.runs());
-    let goals = match request.name.as_str() {
-        "boot" => boot::run(request.effort, runs, &mut record, &interrupt)?,
-        "executors" | "ranges" => host::run(request, &mut record, &interrupt)?,
+    match request.name.as_str() {
+        "boot" => boot::run(request.effort, runs, record, interrupt),
+        "executors" | "ranges" => host::run(request, record, interrupt),
         _ => {
             let plan = plan::plan(&request.name, request.effort, request.processors)
                 .with_context(|| format!("no plan for '{}'", request.name))?;
@@ -143,12 +160,17 @@ pub fn run(request: &Request) -> Result<()> {
             let rounds = Rounds { emulated: runs, instructions: request.effort.instruction_runs() };
             let runner = guest::Runner::new()?;
             let progress = progress::Progress::new(rounds.machines(&plan))?;
-            machines::run(&plan, rounds, &runner, &mut record, &progress, &interrupt)?;
-            plan.goals
+            machines::run(&plan, rounds, &runner, record, &progress, interrupt)?;
+            Ok(plan.goals)
         }
-    };
+    }
+}
+
+/// Computes what follows, prints the table, and keeps everything.
+fn finish(mut record: Record, goals: &[Goal]) -> Result<()> {
     record.summarize();
-    record.goals.extend(goals.iter().flat_map(|goal| goal.judge(&record, OURS)).collect::<Vec<_>>());
+    let verdicts: Vec<_> = goals.iter().flat_map(|goal| goal.judge(&record, OURS)).collect();
+    record.goals.extend(verdicts);
     print!("{}", table::render(&record));
     let folder = keep(&record)?;
     eprintln!("heddle: results are in {}", folder.display());
