@@ -9,6 +9,7 @@
 
 mod harness;
 
+mod descriptor;
 mod file;
 mod memory;
 mod pipe;
@@ -24,11 +25,12 @@ mod time;
 use harness::Test;
 
 fn main() -> std::process::ExitCode {
-    let families: [&[Test]; 11] = [
+    let families: [&[Test]; 12] = [
         process::TESTS,
         signal::TESTS,
         pipe::TESTS,
         file::TESTS,
+        descriptor::TESTS,
         memory::TESTS,
         thread::TESTS,
         time::TESTS,

@@ -267,6 +267,7 @@ impl TreeNode {
         self.put(name, Entry::new(node.clone(), Some(this.clone()), name)?)?;
         let mut attributes = node.attributes.lock();
         attributes.links += 1;
+        attributes.linkable = false;
         attributes.touch_metadata();
         drop(attributes);
         self.attributes.lock().touch();
