@@ -14,6 +14,7 @@ mod exec;
 mod exit;
 mod job;
 mod limits;
+mod pressure;
 mod run;
 pub mod signal;
 pub mod start;

@@ -1,5 +1,6 @@
 //! The life of a thread: one coroutine from its first instruction to its end.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::pin::pin;
 use core::sync::atomic::Ordering;
@@ -9,7 +10,7 @@ use super::Thread;
 use super::signal::{self, Next, Work};
 use crate::arch::{self, FloatState, Trap, UserContext};
 use crate::error::{Errno, Halt};
-use crate::memory::space::Access;
+use crate::memory::space::{Access, FaultError};
 use crate::schedule;
 use crate::syscall::{self, Started};
 
@@ -20,9 +21,27 @@ use crate::syscall::{self, Started};
 pub(super) fn spawn(thread: &Arc<Thread>, context: UserContext) -> Result<(), Errno> {
     let priority = thread.standing.lock().priority;
     let affinity = thread.scheduling.lock().affinity;
-    let task = schedule::spawn_on(priority, affinity, run(thread.clone(), context))?;
+    let task = schedule::spawn_on(priority, affinity, checked(run(thread.clone(), context)))?;
     thread.task.call_once(|| task);
     Ok(())
+}
+
+/// The most bytes of a thread's coroutine: what a thread costs besides its own pages. What is larger is boxed while it
+/// is needed.
+const FUTURE_BYTES_MAX: usize = 1024;
+
+/// Makes the build fail if the future is larger than a thread's may be.
+const fn checked<F>(future: F) -> F {
+    const { assert!(size_of::<F>() < FUTURE_BYTES_MAX, "a thread's future is too large") };
+    future
+}
+
+/// Waits until there is memory to box a future in, for what must not fail.
+async fn room() {
+    const BOX_BYTES: usize = 4096;
+    while crate::memory::heap::reserve(BOX_BYTES).is_err() {
+        schedule::yield_now().await;
+    }
 }
 
 /// Polls the thread's life and does what belongs to each switch to it and away from it.
@@ -63,7 +82,8 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
                 context = *replaced;
                 interrupted = None;
             }
-            if signal::before_user(&thread, &mut context, interrupted.take()).await == Next::Exit {
+            room().await;
+            if Box::pin(signal::before_user(&thread, &mut context, interrupted.take())).await == Next::Exit {
                 break;
             }
         }
@@ -94,7 +114,8 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
             }
         }
     }
-    super::exit::end_thread(&thread).await;
+    room().await;
+    Box::pin(super::exit::end_thread(&thread)).await;
 }
 
 /// One of so many visits of a program to the kernel is measured and counted as so many: reading the clock at each would
@@ -134,7 +155,9 @@ async fn system_call(thread: &Arc<Thread>, context: &mut UserContext) -> Option<
             // Only files that wait say so, and they are driven by `Thread::retry`.
             Err(Halt::Block) => break Err(Errno::EAGAIN),
             Err(Halt::Fault(fault)) => {
-                if let Err(error) = thread.space().fault_in(fault).await {
+                room().await;
+                let space = thread.space();
+                if let Err(error) = Box::pin(space.fault_in(fault)).await {
                     break Err(error);
                 }
             }
@@ -159,7 +182,20 @@ async fn system_call(thread: &Arc<Thread>, context: &mut UserContext) -> Option<
 }
 
 async fn resolve_fault(thread: &Arc<Thread>, context: &UserContext, address: usize, access: Access) {
-    if let Err(error) = thread.space().fault(address, access).await {
-        signal::post_page_fault(thread, context, address, error);
+    let space = thread.space();
+    let resolved = match space.try_fault(address, access) {
+        Some(resolved) => resolved,
+        None => {
+            room().await;
+            Box::pin(space.fault(address, access)).await
+        }
+    };
+    match resolved {
+        Ok(()) => {}
+        Err(FaultError::OutOfMemory) => {
+            room().await;
+            Box::pin(super::pressure::relieve(thread)).await;
+        }
+        Err(error) => signal::post_page_fault(thread, context, address, error),
     }
 }

@@ -112,7 +112,7 @@ pub fn virtual_memory(_: &Subject, text: &mut Text) -> Shown {
 }
 
 pub fn counters(_: &Subject, text: &mut Text) -> Shown {
-    for (name, value) in counters::all() {
+    for (name, value) in counters::all().into_iter().chain(crate::schedule::counters()) {
         text.line(format_args!("{name} {value}\n"))?;
     }
     Ok(())

@@ -21,12 +21,8 @@ pub(in crate::process) fn post_page_fault(
     address: usize,
     failure: FaultError,
 ) {
-    match failure.signal() {
-        Some(cause) => post(thread, cause.signal as i32, cause.code, address, context),
-        None => {
-            ::log::warn!("out of memory: process {} ends", thread.process.pid);
-            force(thread, Information::kernel(Signal::KILL), true);
-        }
+    if let Some(cause) = failure.signal() {
+        post(thread, cause.signal as i32, cause.code, address, context);
     }
 }
 
