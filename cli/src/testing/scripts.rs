@@ -13,9 +13,12 @@ use crate::guest::Kernel;
 /// Runs scripts one after the other and marks where each begins and ends. Arguments come in threes: name, shell,
 /// script. It is written for the smallest of the shells.
 const DRIVER: &str = r#"
+number=0
 while [ $# -ge 3 ]; do
     printf '\n@@@ begin %s\n' "$1"
-    cd /tmp
+    number=$((number + 1))
+    mkdir "/tmp/script-$number"
+    cd "/tmp/script-$number"
     $2 -c "$3" "$1" </dev/null 2>&1
     printf '\n@@@ end %s\n' "$?"
     shift 3

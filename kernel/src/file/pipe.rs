@@ -41,6 +41,9 @@ pub struct PipeEnd {
     writes: bool,
     /// Openings of the other side when this end was opened.
     seen: u64,
+    /// The other side was open when this end was opened. It may be gone by the first look: that is an end then, and
+    /// not a beginning still to come.
+    met: bool,
 }
 
 impl Pipe {
@@ -71,7 +74,8 @@ impl Pipe {
             return Err(Errno::ENXIO);
         }
         let seen = if reads { state.writer_openings } else { state.reader_openings };
-        let end = fallible::try_arc(PipeEnd { pipe: self.clone(), reads, writes, seen })?;
+        let met = if reads { state.writers > 0 } else { state.readers > 0 };
+        let end = fallible::try_arc(PipeEnd { pipe: self.clone(), reads, writes, seen, met })?;
         state.readers += u32::from(reads);
         state.writers += u32::from(writes);
         state.reader_openings += u64::from(reads);
@@ -230,7 +234,8 @@ impl File for PipeEnd {
                 ready |= Events::IN | Events::RDNORM;
             }
             // Without a writer since this end was opened, a FIFO has not ended but not begun.
-            if state.writers == 0 && (state.writer_openings != self.seen || !self.pipe.named) {
+            let has_begun = self.met || state.writer_openings != self.seen || !self.pipe.named;
+            if state.writers == 0 && has_begun {
                 ready |= Events::HUP;
             }
         }
@@ -264,7 +269,9 @@ impl File for PipeEnd {
             return Ok(true);
         }
         let state = self.pipe.state.lock();
-        Ok(if self.reads {
+        Ok(if self.met {
+            true
+        } else if self.reads {
             state.writers > 0 || state.writer_openings != self.seen
         } else {
             state.readers > 0 || state.reader_openings != self.seen
