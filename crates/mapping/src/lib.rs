@@ -266,8 +266,9 @@ impl<B: Backing> Mappings<B> {
         self.insert(mapping);
     }
 
-    /// The highest free range of `length` bytes inside `within`, at a multiple of `align`, that keeps `guard` bytes away
-    /// from a mapping above that grows down. `skipped` is raised to the length of the longest free range passed over.
+    /// The highest free range of `length` bytes inside `within`, at a multiple of `align`, that keeps `guard` bytes
+    /// away from a mapping above that grows down. `skipped` is raised to the length of the longest free range passed
+    /// over.
     #[must_use]
     pub fn find_free(
         &self,
