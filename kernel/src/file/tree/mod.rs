@@ -80,7 +80,7 @@ impl Tree {
         })
     }
 
-    /// A mount of an empty file system with this mode for its root.
+    /// A mount of an empty file system with this mode for its root; without a limit half the memory is one, as in Linux.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -91,7 +91,8 @@ impl Tree {
         page_limit: u64,
         flags: u32,
     ) -> Result<Arc<Mount>, Errno> {
-        let tree = Self::new(page_limit)?;
+        let usual = memory::frame::total_frames() as u64 / 2;
+        let tree = Self::new(if page_limit == 0 { usual } else { page_limit })?;
         let root = tree.node(&Contents::Directory, permissions, 0, 0)?;
         Mount::new(Entry::new(root, None, b"")?, kind, source, flags)
     }
@@ -105,7 +106,8 @@ impl Tree {
             log::error!("root image: {error}");
             Errno::EIO
         })?;
-        let tree = Self::with_image(Some(image), 0)?;
+        // What programs write here must leave them room to run.
+        let tree = Self::with_image(Some(image), memory::frame::total_frames() as u64 / 4 * 3)?;
         let root = image.inode(image.root()).map_err(|_| Errno::EIO)?;
         let root = TreeNode::from_image(&tree, root)?;
         Mount::new(Entry::new(root, None, b"")?, "tmpfs", b"root", 0)
