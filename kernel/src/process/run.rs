@@ -36,9 +36,11 @@ const fn checked<F>(future: F) -> F {
     future
 }
 
+/// Room for any of the futures that are boxed here.
+const BOX_BYTES: usize = 4096;
+
 /// Waits until there is memory to box a future in, for what must not fail.
 async fn room() {
-    const BOX_BYTES: usize = 4096;
     while crate::memory::heap::reserve(BOX_BYTES).is_err() {
         schedule::yield_now().await;
     }
@@ -82,6 +84,9 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
                 context = *replaced;
                 interrupted = None;
             }
+            if thread.work().contains(Work::DIE) {
+                break;
+            }
             room().await;
             if Box::pin(signal::before_user(&thread, &mut context, interrupted.take())).await == Next::Exit {
                 break;
@@ -114,7 +119,12 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
             }
         }
     }
-    room().await;
+    if crate::memory::heap::reserve(BOX_BYTES).is_err() {
+        // A thread that ends because memory ran out gives its own back first.
+        thread.leave_space();
+        thread.leave_descriptors();
+        room().await;
+    }
     Box::pin(super::exit::end_thread(&thread)).await;
 }
 
@@ -193,8 +203,9 @@ async fn resolve_fault(thread: &Arc<Thread>, context: &UserContext, address: usi
     match resolved {
         Ok(()) => {}
         Err(FaultError::OutOfMemory) => {
-            room().await;
-            Box::pin(super::pressure::relieve(thread)).await;
+            super::pressure::relieve();
+            thread.standing.lock().give_way();
+            schedule::yield_now().await;
         }
         Err(error) => signal::post_page_fault(thread, context, address, error),
     }
