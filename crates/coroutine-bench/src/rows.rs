@@ -2,6 +2,7 @@
 
 use crate::memory;
 use crate::sides::Side;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
@@ -96,40 +97,65 @@ fn yields<S: Side>() -> f64 {
     timed::<S>(N * YIELDS, body)
 }
 
+/// What coroutines share, as a user of the executor would keep it: behind a cell on one thread, else behind a mutex.
+enum Kept<T> {
+    Cell(RefCell<T>),
+    Mutex(Mutex<T>),
+}
+
+#[allow(unsafe_code)]
+// SAFETY: the cell is used by the sides of one thread only, whose coroutines all stay there.
+unsafe impl<T: Send> Sync for Kept<T> {}
+
+impl<T> Kept<T> {
+    fn new<S: Side>(value: T) -> Arc<Kept<T>> {
+        Arc::new(if S::THREADS == 1 {
+            Kept::Cell(RefCell::new(value))
+        } else {
+            Kept::Mutex(Mutex::new(value))
+        })
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        match self {
+            Kept::Cell(cell) => f(&mut cell.borrow_mut()),
+            Kept::Mutex(mutex) => f(&mut mutex.lock().expect("no panic")),
+        }
+    }
+}
+
 /// Whose turn it is, and the waker of the one that waits.
 #[derive(Default)]
 struct Turn {
-    turn: AtomicU32,
-    waker: Mutex<Option<Waker>>,
+    turn: u32,
+    waker: Option<Waker>,
 }
 
 fn ping_pong<S: Side>() -> f64 {
     const N: u32 = 50_000;
-    async fn player(turns: Arc<Turn>, parity: u32) {
+    async fn player(turns: Arc<Kept<Turn>>, parity: u32) {
         for _ in 0..N / 2 {
             poll_fn(|cx| {
-                if turns.turn.load(Ordering::Relaxed) % 2 == parity {
-                    return Poll::Ready(());
-                }
-                let mut waker = turns.waker.lock().expect("no panic");
-                if turns.turn.load(Ordering::Relaxed) % 2 == parity {
-                    return Poll::Ready(());
-                }
-                *waker = Some(cx.waker().clone());
-                Poll::Pending
+                turns.with(|turns| {
+                    if turns.turn % 2 == parity {
+                        return Poll::Ready(());
+                    }
+                    turns.waker = Some(cx.waker().clone());
+                    Poll::Pending
+                })
             })
             .await;
-            let mut waker = turns.waker.lock().expect("no panic");
-            turns.turn.fetch_add(1, Ordering::Relaxed);
-            let waiting = waker.take();
-            drop(waker);
+            let waiting = turns.with(|turns| {
+                turns.turn += 1;
+                turns.waker.take()
+            });
             if let Some(waiting) = waiting {
                 waiting.wake();
             }
         }
     }
     let body = Here(async {
-        let turns = Arc::new(Turn::default());
+        let turns = Kept::new::<S>(Turn::default());
         let (ping, pong) = (S::spawn(player(turns.clone(), 0)), S::spawn(player(turns, 1)));
         ping.await;
         pong.await;
@@ -194,22 +220,27 @@ fn cross_thread_wake<S: Side>() -> f64 {
 /// Something that happens once.
 #[derive(Default)]
 struct Event {
-    done: AtomicU32,
-    waker: Mutex<Option<Waker>>,
+    done: bool,
+    waker: Option<Waker>,
 }
 
-impl Event {
+impl Kept<Event> {
     fn happen(&self) {
-        self.done.store(1, Ordering::Release);
-        if let Some(waker) = self.waker.lock().expect("no panic").take() {
-            waker.wake();
+        let waiting = self.with(|event| {
+            event.done = true;
+            event.waker.take()
+        });
+        if let Some(waiting) = waiting {
+            waiting.wake();
         }
     }
 
     fn wait(&self) -> impl Future<Output = ()> + Send + '_ {
         poll_fn(|cx| {
-            *self.waker.lock().expect("no panic") = Some(cx.waker().clone());
-            if self.done.load(Ordering::Acquire) != 0 { Poll::Ready(()) } else { Poll::Pending }
+            self.with(|event| {
+                event.waker = Some(cx.waker().clone());
+                if event.done { Poll::Ready(()) } else { Poll::Pending }
+            })
         })
     }
 }
@@ -217,14 +248,14 @@ impl Event {
 fn chained_spawn<S: Side>() -> f64 {
     const N: u32 = 1000;
     const ROUNDS: u32 = 20;
-    fn link<S: Side>(left: u32, event: Arc<Event>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    fn link<S: Side>(left: u32, event: Arc<Kept<Event>>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(
             async move { if left == 0 { event.happen() } else { S::detach(link::<S>(left - 1, event)) } },
         )
     }
     let body = async {
         for _ in 0..ROUNDS {
-            let event = Arc::new(Event::default());
+            let event = Kept::new::<S>(Event::default());
             S::detach(link::<S>(N, event.clone()));
             event.wait().await;
         }
@@ -236,17 +267,15 @@ fn chained_spawn<S: Side>() -> f64 {
 fn many_producers<S: Side>() -> f64 {
     const PRODUCERS: u32 = 64;
     const MESSAGES: u32 = 200;
-    #[derive(Default)]
-    struct Queue(Mutex<(VecDeque<u32>, Option<Waker>)>);
+    type Queue = Kept<(VecDeque<u32>, Option<Waker>)>;
     let body = Here(async {
-        let queue = Arc::new(Queue::default());
+        let queue = Queue::new::<S>(Default::default());
         let producer = |queue: Arc<Queue>| async move {
             for message in 0..MESSAGES {
-                let waker = {
-                    let mut queue = queue.0.lock().expect("no panic");
+                let waker = queue.with(|queue| {
                     queue.0.push_back(message);
                     queue.1.take()
-                };
+                });
                 if let Some(waker) = waker {
                     waker.wake();
                 }
@@ -256,14 +285,13 @@ fn many_producers<S: Side>() -> f64 {
         let handles: Vec<_> = (0..PRODUCERS).map(|_| S::spawn(producer(queue.clone()))).collect();
         for _ in 0..PRODUCERS * MESSAGES {
             poll_fn(|cx| {
-                let mut queue = queue.0.lock().expect("no panic");
-                match queue.0.pop_front() {
+                queue.with(|queue| match queue.0.pop_front() {
                     Some(message) => Poll::Ready(message),
                     None => {
                         queue.1 = Some(cx.waker().clone());
                         Poll::Pending
                     }
-                }
+                })
             })
             .await;
         }

@@ -11,6 +11,8 @@ use std::sync::LazyLock;
 pub trait Side {
     /// What it is called in the table.
     const NAME: &'static str;
+    /// How many threads run coroutines.
+    const THREADS: usize;
     /// Gives the end of a coroutine.
     type Handle: Future<Output = ()>;
 
@@ -29,6 +31,7 @@ pub struct HeddleLocal;
 
 impl Side for HeddleLocal {
     const NAME: &'static str = "heddle local";
+    const THREADS: usize = 1;
     type Handle = Unwrapped<heddle_coroutine::LocalJoinHandle<()>>;
 
     fn run<F: Future<Output = f64> + Send + 'static>(main: F) -> f64 {
@@ -56,6 +59,7 @@ static HEDDLE_POOL: LazyLock<heddle_coroutine::Executor> =
 
 impl Side for HeddlePool {
     const NAME: &'static str = "heddle pool";
+    const THREADS: usize = 2;
     type Handle = Unwrapped<heddle_coroutine::JoinHandle<()>>;
 
     fn run<F: Future<Output = f64> + Send + 'static>(main: F) -> f64 {
@@ -80,6 +84,7 @@ pub struct TokioCurrent;
 
 impl Side for TokioCurrent {
     const NAME: &'static str = "tokio current-thread";
+    const THREADS: usize = 1;
     type Handle = Unwrapped<tokio::task::JoinHandle<()>>;
 
     fn run<F: Future<Output = f64> + Send + 'static>(main: F) -> f64 {
@@ -105,6 +110,7 @@ pub struct TokioLocalSet;
 
 impl Side for TokioLocalSet {
     const NAME: &'static str = "tokio LocalSet";
+    const THREADS: usize = 1;
     type Handle = Unwrapped<tokio::task::JoinHandle<()>>;
 
     fn run<F: Future<Output = f64> + Send + 'static>(main: F) -> f64 {
@@ -135,6 +141,7 @@ static TOKIO_MULTI: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
 
 impl Side for TokioMulti {
     const NAME: &'static str = "tokio multi-thread";
+    const THREADS: usize = 2;
     type Handle = Unwrapped<tokio::task::JoinHandle<()>>;
 
     fn run<F: Future<Output = f64> + Send + 'static>(main: F) -> f64 {
@@ -165,6 +172,7 @@ pub struct AsyncLocal;
 
 impl Side for AsyncLocal {
     const NAME: &'static str = "async-executor local";
+    const THREADS: usize = 1;
     type Handle = async_executor::Task<()>;
 
     fn run<F: Future<Output = f64> + Send + 'static>(main: F) -> f64 {
@@ -196,6 +204,7 @@ static ASYNC_WORKER: LazyLock<()> = LazyLock::new(|| {
 
 impl Side for AsyncStatic {
     const NAME: &'static str = "async-executor static";
+    const THREADS: usize = 2;
     type Handle = async_executor::Task<()>;
 
     fn run<F: Future<Output = f64> + Send + 'static>(main: F) -> f64 {
@@ -222,6 +231,7 @@ pub struct LocalPool;
 
 impl Side for LocalPool {
     const NAME: &'static str = "futures LocalPool";
+    const THREADS: usize = 1;
     type Handle = futures::future::RemoteHandle<()>;
 
     fn run<F: Future<Output = f64> + Send + 'static>(main: F) -> f64 {

@@ -1,6 +1,6 @@
 //! Memory of ended coroutines, kept for the next ones of the same size.
 //!
-//! Each core keeps a few blocks of every small size class, 16 bytes apart, in lists that only its thread touches, so
+//! Each core keeps some blocks of every small size class, 16 bytes apart, in lists that only its thread touches, so
 //! that spawning in a steady state costs no call of the allocator.
 #![allow(unsafe_code)] // Raw blocks are linked through their own first words.
 
@@ -8,9 +8,11 @@ use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 use alloc::alloc::{Layout, alloc, dealloc};
 use core::ptr;
 
-/// Bytes between size classes, and every small block's alignment.
+/// Bytes between size classes, and the most alignment that is served.
 const STEP: usize = 16;
-/// Number of size classes: blocks of up to 512 bytes are kept.
+/// Every class is this much above a multiple of `STEP`: so are the allocator's chunks, less their own word.
+const ABOVE: usize = 8;
+/// Number of size classes: blocks of up to 504 bytes are kept.
 const CLASSES: usize = 32;
 /// Most blocks that a core keeps of one class.
 const KEPT: u32 = 256;
@@ -26,12 +28,20 @@ struct List {
 /// The size class of `layout` and the layout of its blocks, if it is small.
 #[inline(always)]
 const fn class(layout: Layout) -> Option<(usize, Layout)> {
-    if layout.size() == 0 || layout.size() > STEP * CLASSES || layout.align() > STEP {
+    let class = layout.size().saturating_sub(ABOVE).div_ceil(STEP);
+    if class == 0 || class >= CLASSES || layout.align() > STEP {
         return None;
     }
-    let class = layout.size().div_ceil(STEP);
-    match Layout::from_size_align(class * STEP, STEP) {
-        Ok(block) => Some((class - 1, block)),
+    match layout_of(class) {
+        Some(block) => Some((class, block)),
+        None => None,
+    }
+}
+
+#[inline(always)]
+const fn layout_of(class: usize) -> Option<Layout> {
+    match Layout::from_size_align(class * STEP + ABOVE, STEP) {
+        Ok(block) => Some(block),
         Err(_) => None,
     }
 }
@@ -115,7 +125,7 @@ impl Blocks {
                 if block.is_null() {
                     break;
                 }
-                if let Ok(layout) = Layout::from_size_align((class + 1) * STEP, STEP) {
+                if let Some(layout) = layout_of(class) {
                     // SAFETY: a kept block of this class.
                     unsafe { dealloc(block, layout) };
                 }

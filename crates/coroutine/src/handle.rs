@@ -46,12 +46,12 @@ impl<T> JoinHandle<T> {
 
     /// What the spawner called the coroutine.
     pub fn name(&self) -> Option<&'static str> {
-        self.task.name()
+        self.task.extras().name
     }
 
     /// The kind that the spawner gave.
     pub fn kind(&self) -> u32 {
-        self.task.header().kind
+        self.task.extras().kind
     }
 
     /// Whether the coroutine has ended.

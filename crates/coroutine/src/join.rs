@@ -36,15 +36,19 @@ pub(crate) enum Leave {
 
 /// State of the join, and the place of the joiner's waker.
 pub(crate) struct JoinCell {
-    state: AtomicU32,
     waker: UnsafeCell<Option<Waker>>,
+    state: AtomicU32,
+    /// A word that has nothing to do with the join, where alignment leaves room for one: the cores on which the
+    /// coroutine may run, by bit.
+    pub cores: AtomicU32,
 }
 
 impl JoinCell {
     /// A coroutine that runs and whose handle exists. `local`: both stay on one thread.
-    pub fn new(local: bool) -> JoinCell {
+    pub fn new(local: bool, cores: u32) -> JoinCell {
         let state = HANDLE | if local { LOCAL } else { 0 };
-        JoinCell { state: AtomicU32::new(state), waker: UnsafeCell::new(None) }
+        let waker = UnsafeCell::new(None);
+        JoinCell { waker, state: AtomicU32::new(state), cores: AtomicU32::new(cores) }
     }
 
     /// Replaces the state by `next(state)` until `next` gives `None` or it succeeds; returns the state before.

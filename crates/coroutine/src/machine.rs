@@ -17,8 +17,8 @@ use core::future::Future;
 use core::marker::PhantomData;
 use core::ptr;
 
-/// Most cores of one machine: a core mask has a bit for each.
-pub const MACHINE_CORES: usize = 64;
+/// Most cores of one machine. Further bits of core masks mean nothing.
+pub const MACHINE_CORES: usize = 32;
 
 /// What a machine needs of the processor and the rest of the kernel. One machine per implementing type.
 pub trait Platform: Sync + 'static {
@@ -184,7 +184,7 @@ impl<P: Platform> Machine<P> {
         Machine { shared: Shared::new(), platform: PhantomData }
     }
 
-    /// Makes the calling processor core `number`, below 64 and not started before, nor at the same
+    /// Makes the calling processor core `number`, below [`MACHINE_CORES`] and not started before, nor at the same
     /// time. `None` if it was started, or if there is no memory.
     pub fn start(&'static self, number: u32) -> Option<Core<P>> {
         let place = self.shared.cores.get(number as usize)?;

@@ -39,7 +39,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// An executor of `threads` threads, at most 64: one less are started.
+    /// An executor of `threads` threads, at most [`MACHINE_CORES`](crate::MACHINE_CORES): one less are started.
     ///
     /// # Panics
     /// If there is no memory or no thread.
@@ -56,7 +56,7 @@ impl Executor {
         let main = core(0);
         main.set_thread(false);
         main.state.inbox().leave();
-        let cores: Vec<_> = (1..threads.clamp(1, 64) as u32).map(core).collect();
+        let cores: Vec<_> = (1..threads.clamp(1, MACHINE_CORES) as u32).map(core).collect();
         let start = |entry: &'static CoreEntry| {
             let builder = thread::Builder::new().name(std::format!("heddle-{}", entry.state.number()));
             entry.set_thread(true);

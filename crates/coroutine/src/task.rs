@@ -6,7 +6,7 @@ use crate::blocks::{give as give_block, take as take_block};
 use crate::builder::Builder;
 use crate::join::{JoinCell, Leave};
 use crate::sched::Slot;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::Ordering;
 #[cfg(not(feature = "std"))]
 use alloc::alloc::{alloc as take_block, dealloc as give_block};
 use core::alloc::Layout;
@@ -33,11 +33,9 @@ pub(crate) enum Failure {
 pub(crate) struct Header {
     vtable: &'static Vtable,
     pub join: JoinCell,
-    /// What the spawner called it; of no meaning here.
-    pub kind: u32,
-    /// Bit `n`: may run on core `n`.
-    cores: AtomicU64,
 }
+
+const _: () = assert!(size_of::<Header>() == 32, "figures of bytes per coroutine rest on this");
 
 struct Vtable {
     poll: unsafe fn(NonNull<Header>, &mut Context<'_>) -> bool,
@@ -45,7 +43,7 @@ struct Vtable {
     read_output: unsafe fn(NonNull<Header>, *mut ()),
     drop_output: unsafe fn(NonNull<Header>),
     free: unsafe fn(NonNull<Header>),
-    name: unsafe fn(NonNull<Header>) -> Option<&'static str>,
+    extras: unsafe fn(NonNull<Header>) -> Extras,
 }
 
 #[repr(C)]
@@ -60,10 +58,19 @@ union Stage<F: Future> {
     output: ManuallyDrop<Result<F::Output, JoinError>>,
 }
 
-/// A coroutine with a name, which others don't pay for: it lies before the header.
+/// What the spawner says of a coroutine and the scheduler has no use for.
+#[derive(Clone, Copy)]
+pub(crate) struct Extras {
+    pub name: Option<&'static str>,
+    pub kind: u32,
+}
+
+const NO_EXTRAS: Extras = Extras { name: None, kind: 0 };
+
+/// A coroutine with a name or a kind, for which others don't pay: they lie before the header.
 #[repr(C)]
 struct Named<F: Future> {
-    name: &'static str,
+    extras: Extras,
     task: Task<F>,
 }
 
@@ -72,7 +79,7 @@ struct Named<F: Future> {
 pub(crate) fn cores_of(slot: &Slot) -> u64 {
     let task = slot.task().cast::<Header>();
     // SAFETY: the task pointer of a queued coroutine is that of its header, valid until its last turn ends.
-    unsafe { task.as_ref() }.map_or(u64::MAX, |header| header.cores.load(Ordering::Relaxed))
+    unsafe { task.as_ref() }.map_or(u64::MAX, |header| header.join.cores.load(Ordering::Relaxed).into())
 }
 
 /// Sets which cores the coroutine in `slot`, whose turn the caller runs, may run on.
@@ -80,27 +87,28 @@ pub(crate) fn set_cores(slot: &Slot, mask: u64) {
     let task = slot.task().cast::<Header>();
     // SAFETY: the task pointer of a running coroutine is that of its header, valid until its last turn ends.
     if let Some(header) = unsafe { task.as_ref() } {
-        header.cores.store(mask, Ordering::Relaxed);
+        header.join.cores.store(mask as u32, Ordering::Relaxed);
     }
 }
 
 /// Puts `future` into memory of its own; gives it back if there is none.
 pub(crate) fn allocate<F: Future>(future: F, local: bool, builder: Builder) -> Result<NonNull<Header>, F> {
-    let Builder { kind, cores, name, .. } = builder;
-    let layout = if name.is_some() { Layout::new::<Named<F>>() } else { Layout::new::<Task<F>>() };
+    let extras = Extras { name: builder.name, kind: builder.kind };
+    let plain = extras.name.is_none() && extras.kind == 0;
+    let layout = if plain { Layout::new::<Task<F>>() } else { Layout::new::<Named<F>>() };
     // SAFETY: the layout is not zero-sized, since the header is not.
     let Some(memory) = NonNull::new(unsafe { take_block(layout) }) else { return Err(future) };
     let task = |vtable| Task {
-        header: Header { vtable, join: JoinCell::new(local), kind, cores: AtomicU64::new(cores) },
+        header: Header { vtable, join: JoinCell::new(local, builder.cores as u32) },
         stage: UnsafeCell::new(Stage { future: ManuallyDrop::new(future) }),
     };
-    let Some(name) = name else {
+    if plain {
         // SAFETY: freshly allocated with this layout.
         unsafe { memory.cast().write(task(&Task::<F>::VTABLE)) };
         return Ok(memory.cast());
-    };
+    }
     // SAFETY: freshly allocated with this layout.
-    unsafe { memory.cast().write(Named { name, task: task(&Task::<F>::NAMED_VTABLE) }) };
+    unsafe { memory.cast().write(Named { extras, task: task(&Task::<F>::NAMED_VTABLE) }) };
     // SAFETY: the offset of a field is within its structure.
     Ok(unsafe { memory.byte_add(mem::offset_of!(Named<F>, task)) }.cast())
 }
@@ -113,9 +121,8 @@ pub(crate) struct Framed<F: Future>(Task<F>);
 impl<F: Future> Framed<F> {
     pub fn new(future: F, builder: Builder) -> Framed<F> {
         let vtable = &Task::<F>::FRAMED_VTABLE;
-        let cores = AtomicU64::new(builder.cores);
         Framed(Task {
-            header: Header { vtable, join: JoinCell::new(true), kind: builder.kind, cores },
+            header: Header { vtable, join: JoinCell::new(true, builder.cores as u32) },
             stage: UnsafeCell::new(Stage { future: ManuallyDrop::new(future) }),
         })
     }
@@ -137,11 +144,11 @@ impl<F: Future> Task<F> {
         read_output: Task::<F>::read_output,
         drop_output: Task::<F>::drop_output,
         free: Task::<F>::free,
-        name: |_| None,
+        extras: |_| NO_EXTRAS,
     };
 
     const NAMED_VTABLE: Vtable =
-        Vtable { free: Task::<F>::free_named, name: Task::<F>::name, ..Task::<F>::VTABLE };
+        Vtable { free: Task::<F>::free_named, extras: Task::<F>::extras, ..Task::<F>::VTABLE };
 
     /// Polls the future; at its end drops it and stores the output. Returns whether it ended.
     unsafe fn poll(task: NonNull<Header>, cx: &mut Context<'_>) -> bool {
@@ -207,9 +214,9 @@ impl<F: Future> Task<F> {
         unsafe { give_block(Self::named(task).cast().as_ptr(), Layout::new::<Named<F>>()) };
     }
 
-    unsafe fn name(task: NonNull<Header>) -> Option<&'static str> {
+    unsafe fn extras(task: NonNull<Header>) -> Extras {
         // SAFETY: `task` lies within a `Named<F>`, which is there while a party is.
-        Some(unsafe { Self::named(task).as_ref() }.name)
+        unsafe { Self::named(task).as_ref() }.extras
     }
 
     unsafe fn named(task: NonNull<Header>) -> NonNull<Named<F>> {
@@ -326,9 +333,9 @@ impl TaskRef {
         unsafe { (self.header().vtable.free)(self.0) };
     }
 
-    pub fn name(&self) -> Option<&'static str> {
+    pub fn extras(&self) -> Extras {
         // SAFETY: the vtable is that of the task's type.
-        unsafe { (self.header().vtable.name)(self.0) }
+        unsafe { (self.header().vtable.extras)(self.0) }
     }
 }
 

@@ -21,7 +21,8 @@ pub(crate) fn run(entry: &'static CoreEntry, picked: Picked<'_>) {
     entry.set_current(picked.id.to_bits());
     #[cfg(feature = "tracing")]
     let _span =
-        tracing::trace_span!("turn", id = %picked.id, name = task.name(), level = picked.level).entered();
+        tracing::trace_span!("turn", id = %picked.id, name = task.extras().name, level = picked.level)
+            .entered();
     let ended = if picked.cancelled {
         // SAFETY: this is the coroutine's last turn; `complete` follows below.
         unsafe { task.cancel() };

@@ -21,7 +21,7 @@ unsafe impl Send for Memory {}
 impl Memory {
     fn new() -> Arc<Memory> {
         Arc::new(Memory {
-            join: JoinCell::new(false),
+            join: JoinCell::new(false, 0),
             output: UnsafeCell::new(0),
             frees: Default::default(),
             drops: Default::default(),
