@@ -40,7 +40,8 @@ weaken() {
 
 miri() {
     # Backtraces of the tests' own panics take the interpreter minutes.
-    RUST_BACKTRACE=0 MIRIFLAGS="-Zmiri-strict-provenance -Zmiri-ignore-leaks" nice -n 10 cargo +nightly miri test -j2 --target-dir "$target/miri" \
+    RUST_BACKTRACE=0 MIRIFLAGS="-Zmiri-strict-provenance -Zmiri-ignore-leaks" \
+        nice -n 10 cargo +nightly miri test -j2 --target-dir "$target/miri" \
         --test machine --test executors --test hostile --test wait --test global --test random "$@"
 }
 

@@ -30,6 +30,25 @@ struct Cell {
     high: f64,
 }
 
+/// Bytes per coroutine of one side, in a process of its own: tables that a side keeps are not to be counted as found.
+fn bytes(threads: usize, column: usize) -> Option<f64> {
+    let program = std::env::current_exe().ok()?;
+    let output = std::process::Command::new(program)
+        .arg("--bytes")
+        .arg(format!("{threads}:{column}"))
+        .output()
+        .ok()?;
+    String::from_utf8(output.stdout).ok()?.trim().parse().ok()
+}
+
+fn measure_bytes(columns: &[Column], threads: usize) -> Result<Vec<Cell>, String> {
+    let cell = |(number, column): (usize, &Column)| {
+        let bytes = bytes(threads, number).ok_or(format!("{}: no figure of its bytes", column.0))?;
+        Ok(Cell { side: column.0, median: bytes, low: bytes, high: bytes })
+    };
+    columns.iter().enumerate().map(cell).collect()
+}
+
 fn measure(columns: &[Column], row: usize, rounds: usize) -> Vec<Cell> {
     let mut samples = vec![Vec::new(); columns.len()];
     for round in 0..=rounds {
@@ -56,16 +75,19 @@ struct Options {
     threads: Option<usize>,
     rounds: usize,
     json: Option<String>,
+    /// `THREADS:COLUMN`: print the bytes per coroutine of one side, and nothing else.
+    bytes: Option<String>,
     only: Option<String>,
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { ours: false, threads: None, rounds: 15, json: None, only: None };
+    let mut options = Options { ours: false, threads: None, rounds: 15, json: None, bytes: None, only: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
         match argument.as_str() {
             "--ours" => options.ours = true,
+            "--bytes" => options.bytes = Some(value()?),
             "--json" => options.json = Some(value()?),
             "--threads" => options.threads = value()?.parse().ok(),
             "--only" => options.only = Some(value()?),
@@ -93,6 +115,14 @@ fn main() -> Result<(), String> {
         column::<LocalPool>(),
     ];
     let two = [column::<HeddlePool>(), column::<TokioMulti>(), column::<AsyncStatic>()];
+    if let Some(which) = options.bytes {
+        let (threads, column) = which.split_once(':').ok_or("THREADS:COLUMN")?;
+        let columns = if threads == "1" { &one[..] } else { &two[..] };
+        let column = column.parse().ok().and_then(|column: usize| columns.get(column)).ok_or("a column")?;
+        let row = column.1.iter().find(|row| row.1 == "B").ok_or("a row of bytes")?;
+        println!("{}", (row.2)());
+        return Ok(());
+    }
     let mut results = Vec::new();
     for (threads, columns) in [(1, &one[..]), (2, &two[..])] {
         if options.threads.is_some_and(|only| only != threads) {
@@ -104,13 +134,15 @@ fn main() -> Result<(), String> {
             if options.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
                 continue;
             }
-            let rounds = if unit == "B" { 1 } else { options.rounds };
-            if options.ours {
-                let cell = &measure(&columns[..1], row, rounds)[0];
+            if options.ours && unit != "B" {
+                let cell = &measure(&columns[..1], row, options.rounds)[0];
                 println!("  {name} ({unit}): {:.1} [{:.1} .. {:.1}]", cell.median, cell.low, cell.high);
                 continue;
             }
-            let cells = measure(columns, row, rounds);
+            let cells = match unit {
+                "B" => measure_bytes(columns, threads)?,
+                _ => measure(columns, row, options.rounds),
+            };
             let best = cells[1..].iter().min_by(|a, b| a.median.total_cmp(&b.median)).expect("a rival");
             let ratio = best.median / cells[0].median;
             println!("  {name} ({unit}): {ratio:.2} times as good as {}", best.side);

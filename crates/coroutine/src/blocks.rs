@@ -1,6 +1,6 @@
 //! Memory of ended coroutines, kept for the next ones of the same size.
 //!
-//! Each core keeps some blocks of every small size class, 16 bytes apart, in lists that only its thread touches, so
+//! Each core keeps some blocks of every small size class, 8 bytes apart, in lists that only its thread touches, so
 //! that spawning in a steady state costs no call of the allocator.
 #![allow(unsafe_code)] // Raw blocks are linked through their own first words.
 
@@ -8,12 +8,12 @@ use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 use alloc::alloc::{Layout, alloc, dealloc};
 use core::ptr;
 
-/// Bytes between size classes, and the most alignment that is served.
-const STEP: usize = 16;
-/// Every class is this much above a multiple of `STEP`: so are the allocator's chunks, less their own word.
-const ABOVE: usize = 8;
+/// Bytes between size classes. Coroutines are multiples of it, so no class is larger than what it serves.
+const STEP: usize = 8;
+/// Every block's alignment, and the most that is served.
+const ALIGN: usize = 16;
 /// Number of size classes: blocks of up to 504 bytes are kept.
-const CLASSES: usize = 32;
+const CLASSES: usize = 64;
 /// Most blocks that a core keeps of one class.
 const KEPT: u32 = 256;
 
@@ -28,8 +28,8 @@ struct List {
 /// The size class of `layout` and the layout of its blocks, if it is small.
 #[inline(always)]
 const fn class(layout: Layout) -> Option<(usize, Layout)> {
-    let class = layout.size().saturating_sub(ABOVE).div_ceil(STEP);
-    if class == 0 || class >= CLASSES || layout.align() > STEP {
+    let class = layout.size().div_ceil(STEP);
+    if class == 0 || class >= CLASSES || layout.align() > ALIGN {
         return None;
     }
     match layout_of(class) {
@@ -40,7 +40,7 @@ const fn class(layout: Layout) -> Option<(usize, Layout)> {
 
 #[inline(always)]
 const fn layout_of(class: usize) -> Option<Layout> {
-    match Layout::from_size_align(class * STEP + ABOVE, STEP) {
+    match Layout::from_size_align(class * STEP, ALIGN) {
         Ok(block) => Some(block),
         Err(_) => None,
     }

@@ -163,7 +163,7 @@ impl JoinError {
     #[cfg(feature = "std")]
     pub fn into_panic(self) -> Option<alloc::boxed::Box<dyn core::any::Any + Send + 'static>> {
         match self.0 {
-            Failure::Panicked(payload) => Some(payload),
+            Failure::Panicked(payload) => Some(*payload),
             Failure::Cancelled => None,
         }
     }

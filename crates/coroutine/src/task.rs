@@ -9,6 +9,8 @@ use crate::sched::Slot;
 use crate::sync::Ordering;
 #[cfg(not(feature = "std"))]
 use alloc::alloc::{alloc as take_block, dealloc as give_block};
+#[cfg(feature = "std")]
+use alloc::boxed::Box;
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::future::Future;
@@ -23,10 +25,13 @@ pub struct JoinError(pub(crate) Failure);
 pub(crate) enum Failure {
     /// It was aborted, or its executor ended first.
     Cancelled,
-    /// Its future panicked, with this payload.
+    /// Its future panicked, with this payload. Boxed twice, so that a result takes two words and not three.
     #[cfg(feature = "std")]
-    Panicked(alloc::boxed::Box<dyn core::any::Any + Send + 'static>),
+    Panicked(Box<Payload>),
 }
+
+#[cfg(feature = "std")]
+type Payload = Box<dyn core::any::Any + Send + 'static>;
 
 /// What is the same for every coroutine.
 #[repr(C)]
@@ -230,7 +235,7 @@ impl<F: Future> Task<F> {
 fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, JoinError> {
     #[cfg(feature = "std")]
     return std::panic::catch_unwind(std::panic::AssertUnwindSafe(f))
-        .map_err(|payload| JoinError(Failure::Panicked(payload)));
+        .map_err(|payload| JoinError(Failure::Panicked(Box::new(payload))));
     #[cfg(not(feature = "std"))]
     Ok(f())
 }

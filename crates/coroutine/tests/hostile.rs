@@ -115,7 +115,7 @@ fn a_signal_handler_wakes() {
         action.sa_sigaction = handler as extern "C" fn(libc::c_int) as usize;
         assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
     }
-    let rounds = if LONG { 200_000 } else { 1000 };
+    let rounds = if LONG { 200_000 } else { 200 };
     let (send, receive) = std::sync::mpsc::channel();
     let target = thread::spawn(move || {
         block_on(async {

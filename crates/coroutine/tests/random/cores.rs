@@ -143,8 +143,7 @@ impl Machine {
         known[number].passed = 0;
         let level = known[number].level;
         for other in known.iter_mut().filter(|other| other.due && !other.running && other.level < level) {
-            // A core that has just looked passes over a more urgent one at most while it is on its way through an
-            // inbox.
+            // A core that has just looked passes over a more urgent one only while that is on its way through an inbox.
             other.passed += u32::from(looked);
             assert!(other.passed <= CORES as u32 * 2, "seed {seed}: passed over {} times", other.passed);
         }
