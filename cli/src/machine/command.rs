@@ -146,6 +146,8 @@ pub fn arguments(configuration: &Configuration, sockets: &[i32], log: i32) -> Ve
         Clock::Instructions => {
             arguments.pair("-accel", "tcg,thread=single");
             arguments.pair("-icount", "shift=0,sleep=off");
+            // Addresses are random otherwise, and with them how many tables and faults a program needs.
+            arguments.pair("-seed", "1");
         }
     }
     arguments.pair("-kernel", &configuration.kernel);
