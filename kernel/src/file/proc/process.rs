@@ -31,9 +31,14 @@ fn space_of(subject: &Subject) -> Option<Arc<Space>> {
     subject.thread().ok().map(|thread| thread.space())
 }
 
-/// The letter of the state; a process without threads is a zombie.
+/// The letter of the state. A process without threads is a zombie, or the kernel's own reaper.
 fn state_of(subject: &Subject) -> char {
-    subject.thread().map_or('Z', |thread| thread.run_state().letter())
+    let ended = || subject.process().is_ok_and(|process| process.exit_status().is_some());
+    match subject.thread() {
+        Ok(thread) => thread.run_state().letter(),
+        Err(_) if ended() => 'Z',
+        Err(_) => 'S',
+    }
 }
 
 pub fn name(subject: &Subject, text: &mut Text) -> Shown {
