@@ -159,7 +159,8 @@ impl Posted {
         self.cpus().all(|cpu| self.is_passed_by(cpu))
     }
 
-    fn is_seen_in(self, space: usize) -> bool {
+    /// Whether no CPU runs this space with old translations.
+    pub fn is_seen_in(self, space: usize) -> bool {
         self.cpus().all(|cpu| CPUS[cpu].mode.load(Ordering::SeqCst) != space || self.is_passed_by(cpu))
     }
 

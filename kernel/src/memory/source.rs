@@ -73,13 +73,10 @@ pub struct SharedMemory {
 }
 
 impl MapSource for SharedMemory {
-    fn page(&self, index: u64, write: bool) -> Result<PageRef, Errno> {
+    fn page(&self, index: u64, _write: bool) -> Result<PageRef, Errno> {
         let mut pages = self.pages.lock();
         if let Some(frame) = pages.get(&index) {
             return Ok(PageRef::Counted(frame.clone()));
-        }
-        if !write {
-            return Ok(PageRef::zero());
         }
         let frame = FrameRef::allocate_zeroed()?;
         try_insert(&mut pages, index, frame.clone())?;

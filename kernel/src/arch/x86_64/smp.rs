@@ -23,7 +23,7 @@ const FIRMWARE_DATA: u16 = 0x511;
 const FIRMWARE_CPU_COUNT: u16 = 5;
 const COMMAND_INIT: u32 = 0x4500;
 const COMMAND_STARTUP: u32 = 0x4600;
-const START_TIMEOUT_NS: u64 = 200_000_000;
+const START_TIMEOUT_NS: u64 = 10_000_000_000;
 
 unsafe extern "C" {
     static heddle_trampoline: u8;

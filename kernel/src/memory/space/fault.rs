@@ -1,6 +1,7 @@
 //! Page faults: what a program (or the kernel for it) may touch, and how the page gets there.
 
 use core::ops::Range;
+use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as linux;
 
@@ -83,8 +84,8 @@ impl Space {
         };
         let mut gather = Gather::new();
         let result = self.resolve(address, access, &range, &mut gather);
-        self.finish_now(&mut gather);
-        Some(result)
+        // A CPU may have begun to run the space meanwhile; then the caller has to wait for it after all.
+        self.finish_now(&mut gather).then_some(result)
     }
 
     /// Resolves a fault. When memory is short, caches are given back first.
@@ -110,6 +111,9 @@ impl Space {
         let range = self.fault_range(address, access)?;
         let _guard = self.lock.lock(range.clone()).await?;
         let mut gather = Gather::new();
+        if self.is_unseen.swap(false, Ordering::AcqRel) {
+            gather.mark(range.clone());
+        }
         let result = self.resolve(address, access, &range, &mut gather);
         self.finish(&mut gather).await;
         result
@@ -186,7 +190,7 @@ impl Space {
         }
         let above = state.mappings.at_or_above(page).ok_or(FaultError::Unmapped)?;
         let (start, end) = (above.start, above.end);
-        let stack_limit = self.stack_limit.load(core::sync::atomic::Ordering::Relaxed);
+        let stack_limit = self.stack_limit.load(Ordering::Relaxed);
         let may_grow = above.flags.contains(Flags::GROWS_DOWN)
             && end - page <= stack_limit
             && self.range().contains(&page)
@@ -258,7 +262,11 @@ fn new_entry(
     let index = mapping.offset_of(page) / PAGE_SIZE as u64;
     if mapping.flags.contains(Flags::SHARED) {
         let Object::Source(source) = &mapping.backing else { return Err(FaultError::Bus) };
-        let found = source.page(index, access.write)?;
+        let mut found = source.page(index, access.write)?;
+        if found.physical() == PageRef::zero().physical() {
+            // A hole that somebody else may fill: who has it mapped must see that.
+            found = source.page(index, true)?;
+        }
         if old.is_present() && found.physical() == old.physical() {
             // The entry keeps the reference it has.
             return Ok(old.with_rights(rights(mapping.protection, access.write)));

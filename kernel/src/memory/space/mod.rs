@@ -117,6 +117,8 @@ pub struct Space {
     start: AtomicUsize,
     end: AtomicUsize,
     users: Users,
+    /// Whether a flush was posted that nobody has waited for.
+    is_unseen: AtomicBool,
     lock: SpaceLock,
     state: SpinLock<State>,
 }
@@ -176,6 +178,7 @@ impl Space {
             start: AtomicUsize::new(range.start),
             end: AtomicUsize::new(range.end),
             users: Users::default(),
+            is_unseen: AtomicBool::new(false),
             lock: SpaceLock::new(),
             state: SpinLock::new(state),
         };
@@ -197,6 +200,7 @@ impl Space {
                 start: AtomicUsize::new(0),
                 end: AtomicUsize::new(0),
                 users: Users::default(),
+                is_unseen: AtomicBool::new(false),
                 lock: SpaceLock::new(),
                 state: SpinLock::new(State {
                     mappings: Mappings::new(),
@@ -280,12 +284,19 @@ impl Space {
         gather.release(posted);
     }
 
-    /// The same without the wait, where no CPU that runs this space can have got a wrong translation.
-    fn finish_now(&self, gather: &mut Gather) {
-        if !gather.is_empty() {
-            let posted = self.flush(gather);
-            gather.release(posted);
+    /// The same without the wait. `false` if a CPU still runs this space with old translations: the next
+    /// [`Self::finish`] waits for it.
+    fn finish_now(&self, gather: &mut Gather) -> bool {
+        if gather.is_empty() {
+            return true;
         }
+        let posted = self.flush(gather);
+        gather.release(posted);
+        let is_seen = posted.is_seen_in(self.identity());
+        if !is_seen {
+            self.is_unseen.store(true, Ordering::Release);
+        }
+        is_seen
     }
 
     fn flush(&self, gather: &Gather) -> Posted {
@@ -340,6 +351,7 @@ impl Space {
         count(&counters::ROOT_CHANGES);
         if paging::current_root() == old.0 {
             self.load(new);
+            shootdown::activated(self.identity(), &self.users);
         }
         self.start.store(LOWEST_ADDRESS, Ordering::Relaxed);
         self.end.store(paging::USER_END, Ordering::Relaxed);
