@@ -15,11 +15,14 @@ const CONTROL_D: &[u8] = b"\x04";
 const CONTROL_Z: &[u8] = b"\x1a";
 
 /// All tests of this module.
-pub const TESTS: [Test; 7] = [
+pub const TESTS: [Test; 10] = [
     ("the program sees a terminal of the right size, and its new size", size_and_resize),
     ("typed lines are edited, echoed and ended", typed_lines),
     ("control-C interrupts the program", control_c),
     ("control-Z stops a job", control_z),
+    ("jobs go to the background and come back", jobs),
+    ("a password is read from the terminal whatever standard input is", from_controlling_terminal),
+    ("a terminal inside the terminal", nested),
     ("raw mode brings keys one by one", raw_mode),
     ("the terminal is as before afterwards", restored),
     ("closing the terminal leaves no machine behind", closed),
@@ -78,8 +81,46 @@ fn control_z(kernel: Kernel) -> Result<(), String> {
     terminal.write(CONTROL_Z).map_err(text)?;
     terminal.expect("Stopped", RUN_TIMEOUT)?;
     terminal.expect("# ", RUN_TIMEOUT)?;
-    terminal.write(b"kill -KILL %1; exit 6\n").map_err(text)?;
+    terminal.write(b"kill -KILL %1; wait %1; exit 6\n").map_err(text)?;
     ends_with(&mut terminal, 6)
+}
+
+fn jobs(kernel: Kernel) -> Result<(), String> {
+    let mut terminal = start(kernel, &["bash", "--norc", "-i"])?;
+    terminal.expect("# ", RUN_TIMEOUT)?;
+    // A job in the background that reads is stopped; in the foreground it gets its line.
+    terminal.write(b"cat &\n").map_err(text)?;
+    terminal.expect("# ", RUN_TIMEOUT)?;
+    terminal.write(b"until jobs | grep Stop; do sleep 0.1; done\n").map_err(text)?;
+    terminal.expect("Stopped", RUN_TIMEOUT)?;
+    terminal.expect("# ", RUN_TIMEOUT)?;
+    terminal.write(b"fg\n").map_err(text)?;
+    terminal.expect("cat\r\n", RUN_TIMEOUT)?;
+    terminal.write(b"to the job\n").map_err(text)?;
+    terminal.expect("to the job\r\nto the job\r\n", RUN_TIMEOUT)?;
+    terminal.write(CONTROL_D).map_err(text)?;
+    terminal.expect("# ", RUN_TIMEOUT)?;
+    terminal.write(b"exit 8\n").map_err(text)?;
+    ends_with(&mut terminal, 8)
+}
+
+fn from_controlling_terminal(kernel: Kernel) -> Result<(), String> {
+    let script = "echo piped | { stty -echo </dev/tty; printf 'password: '; read -r word </dev/tty; \
+                  stty echo </dev/tty; read -r line; echo; echo \"<$word $line>\"; }; tty; exit 5";
+    let mut terminal = start(kernel, &["bash", "-c", script])?;
+    terminal.expect("password: ", RUN_TIMEOUT)?;
+    terminal.write(b"secret\n").map_err(text)?;
+    terminal.expect("\r\n<secret piped>\r\n/dev/", RUN_TIMEOUT)?;
+    ends_with(&mut terminal, 5)
+}
+
+fn nested(kernel: Kernel) -> Result<(), String> {
+    let mut terminal = start(kernel, &["script", "-qec", "stty size; tty; cat; exit 7", "/dev/null"])?;
+    terminal.expect("33 101\r\n/dev/pts/", RUN_TIMEOUT)?;
+    terminal.write(b"through both\n").map_err(text)?;
+    terminal.expect("through both\r\nthrough both\r\n", RUN_TIMEOUT)?;
+    terminal.write(CONTROL_D).map_err(text)?;
+    ends_with(&mut terminal, 7)
 }
 
 fn raw_mode(kernel: Kernel) -> Result<(), String> {
