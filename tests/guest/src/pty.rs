@@ -36,6 +36,7 @@ crate::tests! {
     background_output_stops_only_when_asked
     an_orphaned_reader_gets_an_error
     a_hung_up_terminal_is_at_its_end
+    a_session_s_end_is_not_the_terminal_s
     numbers_are_used_again
 }
 
@@ -341,6 +342,20 @@ fn a_hung_up_terminal_is_at_its_end() -> Outcome {
     expect_eq!(read(&slave, &mut [0; 4]), Ok(0));
     expect_eq!(write(&slave, b"x"), Err(Errno::EIO));
     expect!(events(&slave)?.contains(PollFlags::POLLIN | PollFlags::POLLHUP));
+    Ok(())
+}
+
+fn a_session_s_end_is_not_the_terminal_s() -> Outcome {
+    let OpenptyResult { master, slave } = openpty(None, None).or_fail()?;
+    let own = slave.try_clone().or_fail()?;
+    let (master, child) = in_session(OpenptyResult { master, slave }, |_| 0)?;
+    expect_eq!(waitpid(child, None).or_fail()?, WaitStatus::Exited(child, 0));
+    // Who still has it open can go on; the master sees an end only when the last file is closed.
+    expect_eq!(write(&own, b"x"), Ok(1));
+    expect_eq!(read(&master, &mut [0; 4]), Ok(1));
+    expect!(!events(&master)?.contains(PollFlags::POLLHUP));
+    drop(own);
+    expect!(events(&master)?.contains(PollFlags::POLLHUP));
     Ok(())
 }
 

@@ -234,9 +234,6 @@ impl File for TerminalFile {
 impl Drop for TerminalFile {
     fn drop(&mut self) {
         let mut state = self.terminal.state.lock();
-        if self.is_hung_up(&state) {
-            return;
-        }
         state.open_files -= 1;
         let is_last = state.open_files == 0;
         drop(state);

@@ -44,7 +44,7 @@ pub(super) struct State {
     pub hang_ups: u32,
     /// The line is gone for good.
     pub line_closed: bool,
-    /// Files that are open on the program's side.
+    /// Files that are open on the program's side, dead ones too: the master sees the end when the last one is closed.
     pub open_files: usize,
     /// Whether there ever was one.
     pub was_open: bool,
@@ -302,7 +302,6 @@ impl Terminal {
         let mut state = self.state.lock();
         state.hang_ups = state.hang_ups.wrapping_add(1);
         state.line_closed |= for_good;
-        state.open_files = 0;
         state.exclusive = false;
         state.discard_input();
         let (session, foreground) = (state.session, state.foreground);
@@ -365,7 +364,8 @@ impl process::Terminal for Terminal {
     }
 
     fn release(&self, hang_up: bool) {
-        if hang_up {
+        // A pseudoterminal outlives its session, as on Linux: its end is its master's.
+        if hang_up && self.device == super::CONSOLE_DEVICE {
             return self.hang_up(false);
         }
         let mut state = self.state.lock();
@@ -373,7 +373,9 @@ impl process::Terminal for Terminal {
         (state.session, state.foreground) = (0, 0);
         drop(state);
         send(foreground, Signal::HUP);
-        send(foreground, Signal::CONT);
+        if !hang_up {
+            send(foreground, Signal::CONT);
+        }
     }
 
     fn open(self: Arc<Self>) -> Result<Arc<dyn File>, Errno> {
