@@ -28,10 +28,11 @@ fn what_is_kept_is_bounded_by_what_was_held_at_once() {
     let mut kept = Vec::new();
     for _ in 0..4 {
         thread::scope(|scope| {
-            (0..4).for_each(|thread| {
-                let lock = &lock;
-                scope.spawn(move || wander(lock, thread, operations));
-            });
+            let lock = &lock;
+            let threads: Vec<_> =
+                (0..4).map(|thread| scope.spawn(move || wander(lock, thread, operations))).collect();
+            // A join waits for a thread's destructors, which give back what it kept; the scope's end does not.
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
         // The threads are gone: what is left is the lock's own, and this thread's few free blocks.
         ThreadEpoch::domain().trim();

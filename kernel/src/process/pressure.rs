@@ -6,8 +6,8 @@ use heddle_signal::{Information, Signal};
 use super::signal::send_to_process;
 use super::{Process, Thread, table};
 
-/// Makes room for a thread that found no memory: kills the largest program unless one is dying already. The thread gives
-/// way and tries again. Allocates nothing.
+/// Makes room for a thread that found no memory: kills the largest program unless one is dying already. The
+/// thread gives way and tries again. Allocates nothing.
 pub(super) fn relieve() {
     if is_one_dying() {
         return;

@@ -80,7 +80,8 @@ impl Tree {
         })
     }
 
-    /// A mount of an empty file system with this mode for its root; without a limit half the memory is one, as in Linux.
+    /// A mount of an empty file system with this mode for its root; without a limit half the memory is one, as
+    /// in Linux.
     ///
     /// # Errors
     /// `ENOMEM`.
