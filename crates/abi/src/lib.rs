@@ -2,6 +2,7 @@
 //!
 //! - [`boot`]: what the host tool tells the kernel before it runs, and the codes with which the machine ends.
 //! - [`control`]: the framed messages on the control port while it runs.
+//! - [`shared`]: the pages, records and calls of the shared scheduler, which kernel, vDSO and programs have in common.
 //!
 //! The crate is `no_std`, allocates nothing and depends on nothing, so kernel, host tool and guest programs can
 //! all use it.
@@ -9,3 +10,4 @@
 
 pub mod boot;
 pub mod control;
+pub mod shared;

@@ -1,0 +1,51 @@
+//! Heddle's own system calls for executor threads. They are made like Linux's, by number; Linux answers `ENOSYS`.
+//! The numbers below [`REGISTER`] belong to the asynchronous calls.
+
+/// `register(number, handler, argument)`: the calling thread becomes executor `number` of its process, below
+/// [`EXECUTORS_MAX`](super::EXECUTORS_MAX). `handler` is where a user interrupt enters, the vDSO's
+/// `__heddle_interrupt` or 0 for none; `argument` is what it is given. A second call by the same thread replaces the
+/// first. `EINVAL` (number), `EBUSY` (another living thread has it), `ENOMEM`.
+pub const REGISTER: usize = 0x4844_0010;
+
+/// `unregister()`: the calling thread is an executor no more. The end of a thread does the same. Returns 0.
+pub const UNREGISTER: usize = 0x4844_0011;
+
+/// `interrupt(number)`: sets [`PENDING_KICK`](super::PENDING_KICK) of executor `number` and, if it is in its program and
+/// its mask is 0, interrupts it. Returns 1 if it is interrupted, 0 if it sees the word itself: masked, or in the
+/// kernel. `EINVAL` (no such executor).
+pub const INTERRUPT: usize = 0x4844_0012;
+
+/// `give_way()`: the calling thread takes the level of its process's best coroutine, and whatever is more urgent runs
+/// first. Returns 0.
+pub const GIVE_WAY: usize = 0x4844_0013;
+
+/// `policy(policy)`: sets the process's [`policy`]; [`policy::KEEP`] only asks. Returns the one before. `EINVAL`.
+pub const POLICY: usize = 0x4844_0014;
+
+/// How a process gives way to what is more urgent elsewhere.
+pub mod policy {
+    /// At the clock tick.
+    pub const RELAXED: u32 = 0;
+    /// Before each coroutine too: the executor compares, and calls [`GIVE_WAY`](super::GIVE_WAY).
+    pub const STRICT: u32 = 1;
+    /// No change.
+    pub const KEEP: u32 = u32::MAX;
+}
+
+/// What the kernel pushes before it enters a user interrupt's handler, [`RED_ZONE_BYTES`] below the stack pointer; the
+/// stack pointer then points at it. The handler returns by `popfq` at `flags` and then `ret 128`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InterruptFrame {
+    /// From [`REGISTER`].
+    pub argument: u64,
+    /// Flags of the interrupted code.
+    pub flags: u64,
+    /// Where it goes on.
+    pub ip: u64,
+}
+
+/// Bytes below the stack pointer that a function may use without moving it.
+pub const RED_ZONE_BYTES: usize = 128;
+
+const _: () = assert!(size_of::<InterruptFrame>() == 24);

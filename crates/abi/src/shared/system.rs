@@ -1,0 +1,49 @@
+//! The page that the kernel writes and every program reads.
+
+use super::{AtomicU32, AtomicU64};
+
+/// One for the machine. It lies in the page before the vDSO's first; a program cannot write it.
+#[repr(C, align(4096))]
+#[derive(Debug)]
+pub struct SystemPage {
+    /// [`MAGIC`](super::MAGIC).
+    pub magic: AtomicU32,
+    /// [`VERSION`](super::VERSION).
+    pub version: AtomicU32,
+    /// Processors that run.
+    pub cpus: AtomicU32,
+    reserved0: [u32; 13],
+    /// Bit `n`: something of level `n`, a kernel coroutine or a thread, is ready and waits for a processor. What is
+    /// running at this moment does not count.
+    pub bitmap: AtomicU64,
+    /// The most urgent level in `bitmap`, 64 if it is empty. Written after it.
+    pub best: AtomicU32,
+    reserved1: [u32; 13],
+    /// What reading the time needs.
+    pub clock: Clock,
+}
+
+/// The clock: `monotonic = ((counter - base) * scale) >> 32` in 128 bits, `realtime = monotonic + realtime_offset`.
+///
+/// `base` and `scale` are written once, before the first program starts, and `realtime_offset` is one word, so that
+/// no reader needs a sequence lock.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Clock {
+    /// The processor's counter at time 0.
+    pub base: AtomicU64,
+    /// Nanoseconds for each count, as a fraction of 2^32. 0: the counter cannot be used, ask by system call.
+    pub scale: AtomicU64,
+    /// Nanoseconds that the time of day is ahead of the monotonic clock.
+    pub realtime_offset: AtomicU64,
+    reserved: [u64; 5],
+}
+
+#[cfg(not(heddle_loom))]
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<SystemPage>() == super::PAGE_BYTES);
+    assert!(offset_of!(SystemPage, bitmap) == 64);
+    assert!(offset_of!(SystemPage, best) == 72);
+    assert!(offset_of!(SystemPage, clock) == 128);
+};
