@@ -3,7 +3,7 @@
 //!
 //! - [`SystemPage`]: one for the machine, read-only to programs.
 //! - [`ProcessPages`]: one for each program, which it may write: its ready levels, a record per executor thread.
-//! - [`calls`]: Heddle's own system calls for executor threads. Asynchronous calls and their ring have their own module.
+//! - [`calls`]: Heddle's own system calls for executor threads; asynchronous calls have a module of their own.
 //! - [`levels`]: what the 64 levels mean to a program.
 
 pub mod calls;

@@ -10,8 +10,8 @@ pub const REGISTER: usize = 0x4844_0010;
 /// `unregister()`: the calling thread is an executor no more. The end of a thread does the same. Returns 0.
 pub const UNREGISTER: usize = 0x4844_0011;
 
-/// `interrupt(number)`: sets [`PENDING_KICK`](super::PENDING_KICK) of executor `number` and, if it is in its program and
-/// its mask is 0, interrupts it. Returns 1 if it is interrupted, 0 if it sees the word itself: masked, or in the
+/// `interrupt(number)`: sets [`PENDING_KICK`](super::PENDING_KICK) of executor `number` and, if it is in its program
+/// and its mask is 0, interrupts it. Returns 1 if it is interrupted, 0 if it sees the word itself: masked, or in the
 /// kernel. `EINVAL` (no such executor).
 pub const INTERRUPT: usize = 0x4844_0012;
 
