@@ -1,6 +1,7 @@
 //! The tests behind `heddle test`: what cargo runs on the host, and programs in real machines, on Heddle and on Linux.
 
 pub mod cargo;
+pub mod checks;
 pub mod front;
 pub mod guest;
 pub mod panic;

@@ -5,7 +5,8 @@
 #   miri            the unsafe code under the interpreter
 #   object          builds the core as a shared object and reads it
 #   long            randomized schedules and stress, longer
-#   msrv            builds and tests with the oldest supported compiler, if it is installed
+#   msrv            builds and tests with the oldest supported compiler
+# Compilers that are missing are installed by rustup.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
@@ -39,6 +40,8 @@ weaken() {
 }
 
 miri() {
+    cargo +nightly miri --version >/dev/null 2>&1 ||
+        rustup toolchain install nightly --profile minimal --component miri,rust-src
     # Backtraces of the tests' own panics take the interpreter minutes.
     RUST_BACKTRACE=0 MIRIFLAGS="-Zmiri-strict-provenance -Zmiri-ignore-leaks" \
         nice -n 10 cargo +nightly miri test -j2 --target-dir "$target/miri" \
@@ -54,7 +57,11 @@ long() {
 }
 
 msrv() {
-    nice -n 10 cargo +1.85 test -j2 --target-dir "$target/msrv" "$@"
+    local oldest
+    oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' ../../Cargo.toml)
+    cargo "+$oldest" --version >/dev/null 2>&1 || rustup toolchain install "$oldest" --profile minimal
+    nice -n 10 cargo "+$oldest" test -j2 --target-dir "$target/msrv" "$@"
+    nice -n 10 cargo "+$oldest" build -j2 --target-dir "$target/msrv" --no-default-features --features capi
 }
 
 "${@:?what to check: loom, weaken, miri, object, long or msrv}"

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::guest::Kernel;
 use crate::paths;
-use crate::testing::{Tally, cargo, front, guest, scripts, streams, terminals};
+use crate::testing::{Tally, cargo, checks, front, guest, scripts, streams, terminals};
 
 const STATUS_FAILED: u8 = 1;
 
@@ -17,7 +17,7 @@ pub struct Options {
     /// Run only these parts.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Part>,
-    /// Run tests in machines only where the name contains this.
+    /// Run checks, and tests in machines, only where the name contains this.
     #[arg(value_name = "FILTER")]
     pub filter: Option<String>,
 }
@@ -27,6 +27,8 @@ pub struct Options {
 pub enum Part {
     /// What cargo tests on this host, tidiness included, and that the kernel builds.
     Host,
+    /// Checks of single crates that take more than `cargo test`, such as models of every interleaving.
+    Checks,
     /// The front door and its errors.
     Front,
     /// Streams and statuses.
@@ -59,6 +61,9 @@ pub fn execute(options: &Options) -> Result<u8> {
         if options.long {
             cargo::run(&repository, &["test", "--no-fail-fast", "--release", "--", "--ignored"], &mut tally)?;
         }
+    }
+    if options.has(Part::Checks) {
+        checks::run(&repository, options.long, options.filter.as_deref(), &mut tally)?;
     }
     if options.has(Part::Front) {
         front::test(&repository, &mut tally);

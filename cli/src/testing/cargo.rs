@@ -1,4 +1,4 @@
-//! What cargo tests on the host, and that the kernel builds.
+//! What cargo and other commands test on the host, and that the kernel builds.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -33,32 +33,40 @@ fn parse_summary(line: &str) -> Option<Summary> {
 
 /// Runs a cargo command, shows what it says, and adds up its tests.
 ///
-/// A command that fails without a failed test, because something does not build, counts as a failed test.
-///
 /// # Errors
 /// If cargo cannot be run.
 pub fn run(repository: &Path, arguments: &[&str], tally: &mut Tally) -> Result<()> {
-    let name = format!("cargo {}", arguments.join(" "));
+    let mut cargo = Command::new("cargo");
+    cargo.args(arguments).current_dir(repository);
+    count(&format!("cargo {}", arguments.join(" ")), cargo, tally)
+}
+
+/// Runs a command, shows what it says, and adds up the tests of every test harness that it runs.
+///
+/// One that runs none is a test itself, and so is one that fails without a failed test, because something does not
+/// build.
+///
+/// # Errors
+/// If the command cannot be run.
+pub fn count(name: &str, mut command: Command, tally: &mut Tally) -> Result<()> {
     println!("{name}");
-    let mut child = Command::new("cargo")
-        .args(arguments)
-        .current_dir(repository)
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("starting cargo")?;
-    let mut failed = 0;
-    let output = child.stdout.take().context("cargo's output")?;
+    let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("starting {name}"))?;
+    let (mut counted, mut failed) = (0, 0);
+    let output = child.stdout.take().context("a command's output")?;
     for line in BufReader::new(output).lines() {
-        let line = line.context("reading cargo's output")?;
+        let line = line.with_context(|| format!("reading the output of {name}"))?;
         println!("{line}");
         if let Some(summary) = parse_summary(&line) {
             tally.add(summary.passed, summary.failed, summary.ignored);
+            counted += summary.passed + summary.failed;
             failed += summary.failed;
         }
     }
-    let status = child.wait().context("waiting for cargo")?;
+    let status = child.wait().with_context(|| format!("waiting for {name}"))?;
     if !status.success() && failed == 0 {
-        tally.record(&name, &super::Verdict::Failed(status.to_string()));
+        tally.record(name, &super::Verdict::Failed(status.to_string()));
+    } else if counted == 0 {
+        tally.record(name, &super::Verdict::Passed);
     }
     Ok(())
 }
@@ -78,6 +86,22 @@ pub fn build(repository: &Path, arguments: &[&str], tally: &mut Tally) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_are_tests_or_have_some() {
+        let counts = |script: &str| {
+            let mut tally = Tally::default();
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            count("a script", command, &mut tally).unwrap();
+            (tally.passed, tally.failed)
+        };
+        assert_eq!(counts("true"), (1, 0));
+        assert_eq!(counts("false"), (0, 1));
+        assert_eq!(counts("echo 'test result: ok. 3 passed; 0 failed; 0 ignored'"), (3, 0));
+        assert_eq!(counts("echo 'test result: FAILED. 3 passed; 1 failed; 0 ignored'; false"), (3, 1));
+        assert_eq!(counts("echo 'test result: ok. 3 passed; 0 failed; 0 ignored'; false"), (3, 1));
+    }
 
     #[test]
     fn summaries_are_parsed() {

@@ -69,7 +69,7 @@ fn steal_against_pick() {
         }
         thief.join().unwrap();
         while world.turn(0, true).is_some() {}
-        ids.map(|id| assert_eq!(world.turns(id), 1));
+        ids.into_iter().for_each(|id| assert_eq!(world.turns(id), 1));
     });
 }
 
@@ -90,7 +90,7 @@ fn steal_against_wake_at_home() {
         thief.join().unwrap();
         while world.turn(0, false).is_some() {}
         while world.turn(1, false).is_some() {}
-        ids.map(|id| assert_eq!(world.turns(id), 1));
+        ids.into_iter().for_each(|id| assert_eq!(world.turns(id), 1));
     });
 }
 
@@ -142,9 +142,9 @@ fn thieves_take_turns() {
             })
         });
         while world.turn(0, false).is_some() {}
-        thieves.map(|thief| thief.join().unwrap());
+        thieves.into_iter().for_each(|thief| thief.join().unwrap());
         while world.turn(0, false).is_some() {}
-        ids.map(|id| assert_eq!(world.turns(id), 1));
+        ids.into_iter().for_each(|id| assert_eq!(world.turns(id), 1));
     });
 }
 

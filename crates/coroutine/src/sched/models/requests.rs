@@ -183,7 +183,7 @@ fn push_against_drain() {
         while world.turn(0, true).is_some() {}
         wakers.into_iter().for_each(|waker| waker.join().unwrap());
         while world.turn(0, true).is_some() {}
-        ids.map(|id| assert_eq!(world.turns(id), 1));
+        ids.into_iter().for_each(|id| assert_eq!(world.turns(id), 1));
     });
 }
 
