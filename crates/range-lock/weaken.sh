@@ -7,7 +7,7 @@ set -u
 cd "$(dirname "$0")"
 target=$(realpath -m "${CARGO_TARGET_DIR:-../../target}")/weaken
 copy=$target/crate
-survivors=0
+noticed=0 survivors=0
 while IFS='|' read -r file text weaker model; do
     case $file in '' | \#*) continue ;; esac
     file=$(echo $file) model=$(echo $model)
@@ -23,18 +23,20 @@ while IFS='|' read -r file text weaker model; do
     if ! FROM=$text TO=$weaker perl -0pi -e \
         'BEGIN { $found = 0 } $found += s/\Q$ENV{FROM}\E/$ENV{TO}/; END { exit !$found }' "$copy/src/$file"; then
         echo "NOT FOUND  $file: $text"
-        survivors=1
+        survivors=$((survivors + 1))
         continue
     fi
     if (cd "$copy" && RUSTFLAGS="--cfg heddle_loom" CARGO_TARGET_DIR=$target/target RUST_BACKTRACE=0 \
-        timeout 600 cargo test -q --release --test loom "$model" </dev/null >"$target/log" 2>&1); then
+        timeout 600 nice -n 15 cargo test -q --release --test loom "$model" </dev/null >"$target/log" 2>&1); then
         echo "UNNOTICED  $file: $text"
-        survivors=1
+        survivors=$((survivors + 1))
     elif grep -q 'could not compile' "$target/log"; then
         echo "NOT BUILT  $file: $text"
-        survivors=1
+        survivors=$((survivors + 1))
     else
+        noticed=$((noticed + 1))
         echo "noticed    $file: $text -> $weaker ($model)"
     fi
 done <weaken.txt
-exit $survivors
+echo "weaken: $noticed noticed, $survivors not"
+[ $noticed -gt 0 ] && [ $survivors -eq 0 ]

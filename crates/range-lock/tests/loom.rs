@@ -40,12 +40,21 @@ impl Watched {
     }
 }
 
-/// Checks `body` with so many preemptions at most (`LOOM_MAX_PREEMPTIONS` overrides it): as many as fit a minute.
+/// Checks `body` with so many preemptions at most, as many as fit a minute: one more under `check.sh loom-all`, and
+/// `LOOM_MAX_PREEMPTIONS` overrides both.
 fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
+    let more = usize::from(std::env::var_os("HEDDLE_LOOM_ALL").is_some());
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
+    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions + more));
     builder.max_branches = 20_000;
-    builder.check(body);
+    let runs = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let counted = runs.clone();
+    builder.check(move || {
+        counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        body();
+    });
+    let name = std::thread::current().name().unwrap_or_default().to_owned();
+    println!("{name}: {} ran", runs.load(std::sync::atomic::Ordering::Relaxed));
 }
 
 /// Polls once with a waker that wakes nobody.
