@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -43,10 +44,17 @@ impl Log {
     /// All that was written so far; nothing if the log cannot be read.
     #[must_use]
     pub fn text(&self) -> String {
+        // Not through the file's position: whoever writes to the log may share it.
         let mut bytes = Vec::new();
-        let mut file = &self.file;
-        if file.metadata().is_ok_and(|metadata| metadata.is_file()) && file.seek(SeekFrom::Start(0)).is_ok() {
-            let _ = file.read_to_end(&mut bytes);
+        if let Ok(metadata) = self.file.metadata()
+            && metadata.is_file()
+        {
+            bytes.resize(usize::try_from(metadata.len()).unwrap_or(0), 0);
+            let mut count = 0;
+            while let Ok(more @ 1..) = self.file.read_at(&mut bytes[count..], count as u64) {
+                count += more;
+            }
+            bytes.truncate(count);
         }
         String::from_utf8_lossy(&bytes).into_owned()
     }

@@ -111,7 +111,21 @@ struct Session<'a> {
     machine_status: Option<ExitStatus>,
     started_nanoseconds: Option<u64>,
     output_error: Option<std::io::Error>,
-    interrupts: u32,
+    /// With so many more, an interrupt ends the session.
+    interrupts_left: u32,
+}
+
+/// Runs a program that no user sees: an interrupt is meant for this tool, and ends the session.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_unattended(
+    machine: &mut Machine,
+    ports: Ports,
+    program: &Program,
+    streams: Streams,
+) -> Result<Report> {
+    run_with(machine, ports, program, streams, None, 1)
 }
 
 /// Runs a program in a machine that was just started. System calls are shown on `trace`, if given.
@@ -125,7 +139,19 @@ pub fn run(
     streams: Streams,
     trace: Option<Trace<'_>>,
 ) -> Result<Report> {
+    run_with(machine, ports, program, streams, trace, INTERRUPTS_MAX)
+}
+
+fn run_with(
+    machine: &mut Machine,
+    ports: Ports,
+    program: &Program,
+    streams: Streams,
+    trace: Option<Trace<'_>>,
+    interrupts_max: u32,
+) -> Result<Report> {
     let mut session = Session::new(machine, ports, streams, trace)?;
+    session.interrupts_left = interrupts_max;
     session.send_start(program)?;
     let end = session.run()?;
     session.show_trace()?;
@@ -189,7 +215,7 @@ impl<'a> Session<'a> {
             machine_status: None,
             started_nanoseconds: None,
             output_error: None,
-            interrupts: 0,
+            interrupts_left: INTERRUPTS_MAX,
             ports,
             streams,
         })
@@ -347,8 +373,8 @@ impl<'a> Session<'a> {
                     window.put(&mut self.outbox).ok().context("window size")?;
                 }
                 Signal::INT | Signal::QUIT => {
-                    self.interrupts += 1;
-                    if self.started_nanoseconds.is_none() || self.interrupts >= INTERRUPTS_MAX {
+                    self.interrupts_left = self.interrupts_left.saturating_sub(1);
+                    if self.started_nanoseconds.is_none() || self.interrupts_left == 0 {
                         return Ok(Some(End::Interrupted(signal)));
                     }
                     let number = signal.as_raw().cast_unsigned();

@@ -23,10 +23,9 @@ impl Signals {
     /// # Errors
     /// What the system says.
     pub fn watch() -> io::Result<Self> {
-        let ignored = ignored_mask();
         let mut watches = Vec::new();
         for signal in WATCHED {
-            if ignored & (1 << (signal.as_raw() - 1)) != 0 {
+            if is_ignored(signal) {
                 continue;
             }
             let (reader, writer) = UnixStream::pair()?;
@@ -58,8 +57,11 @@ impl Drop for Signals {
     }
 }
 
-fn ignored_mask() -> u64 {
+/// Whether this process ignores a signal.
+#[must_use]
+pub fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & (1 << (signal.as_raw() - 1)) != 0
 }

@@ -1,7 +1,7 @@
 //! The guest side of `./heddle bench`: measures, and prints one line a result.
 //!
 //! `heddle-bench-apps EXPERIMENT [NAME=VALUE…]` prints lines of the form
-//! `result NAME ITERATIONS NANOSECONDS`, where the time is that of all iterations by the monotonic clock. Under
+//! `result NAME ITERATIONS NANOSECONDS` (or `size NAME BYTES`, `count NAME NUMBER`), where the time is that of all iterations by the monotonic clock. Under
 //! QEMU's icount that clock counts instructions. With `limit=SECONDS` an experiment ends by `SIGALRM` after that time.
 //! What a run was not able to do it prints as `absent NAME: reason`.
 
@@ -9,6 +9,7 @@ mod arguments;
 mod batch;
 mod calls;
 mod first;
+mod idle;
 mod measure;
 mod memory;
 mod pair;
@@ -18,6 +19,20 @@ mod ring;
 mod yields;
 
 use arguments::Arguments;
+
+type Experiment = fn(&Arguments) -> Result<(), String>;
+
+/// The experiments by name: a module each.
+const EXPERIMENTS: [(&str, Experiment); 8] = [
+    ("calls", calls::run),
+    ("pair", pair::run),
+    ("processes", processes::run),
+    ("yields", yields::run),
+    ("ring", ring::run),
+    ("pipeline", pipeline::run),
+    ("memory", memory::run),
+    ("idle", idle::run),
+];
 
 fn main() -> std::process::ExitCode {
     let mut words = std::env::args().skip(1);
@@ -36,16 +51,11 @@ fn main() -> std::process::ExitCode {
     if let Ok(seconds @ 1..) = arguments.number("limit", 0) {
         nix::unistd::alarm::set(seconds.try_into().unwrap_or(u32::MAX));
     }
-    let outcome = match experiment.as_str() {
-        "calls" => calls::run(&arguments),
-        "pair" => pair::run(&arguments),
-        "processes" => processes::run(&arguments),
-        "yields" => yields::run(&arguments),
-        "ring" => ring::run(&arguments),
-        "pipeline" => pipeline::run(&arguments),
-        "memory" => memory::run(&arguments),
-        "exit" => Ok(()),
-        _ => Err(format!("unknown experiment '{experiment}'")),
+    let outcome = match EXPERIMENTS.iter().find(|(name, _)| *name == experiment) {
+        Some((_, run)) => run(&arguments),
+        // What processes that only begin and end are made of.
+        None if experiment == "exit" => Ok(()),
+        None => Err(format!("unknown experiment '{experiment}'")),
     };
     outcome.map_or_else(|error| fail(&error), |()| std::process::ExitCode::SUCCESS)
 }

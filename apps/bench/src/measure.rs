@@ -7,6 +7,11 @@ pub fn report(name: &str, iterations: u64, nanoseconds: u128) {
     println!("result {name} {iterations} {nanoseconds}");
 }
 
+/// Prints a quantity of bytes.
+pub fn report_bytes(name: &str, bytes: u64) {
+    println!("size {name} {bytes}");
+}
+
 /// Runs `step` for a warm-up of a tenth of the iterations and then `iterations` times under the clock; prints the
 /// result.
 pub fn repeat<E: std::fmt::Display>(

@@ -74,18 +74,25 @@ fn with_processes(sides: usize, rounds: u64, pages: usize) -> Result<u128, Strin
     Ok(begin.elapsed().as_nanos())
 }
 
+/// Each round maps memory, writes to each page, and looks at the end whether everything is still there.
 fn work(rounds: u64, pages: usize) -> Result<(), std::io::Error> {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    for _ in 0..rounds {
-        // SAFETY: a new mapping at an address of the kernel's choice; each page is written once, and nothing refers to
-        // the mapping when it goes.
+    for round in 0..rounds {
+        // SAFETY: a new mapping at an address of the kernel's choice; the accesses lie in it, and nothing refers to it
+        // when it goes.
         unsafe {
             let memory = libc::mmap(std::ptr::null_mut(), pages * PAGE_BYTES, protection, flags, -1, 0);
             if memory == libc::MAP_FAILED {
                 return Err(std::io::Error::last_os_error());
             }
+            // Its own address and the round: what another side, or an earlier round, would not have written.
+            let word = |page: usize| memory.cast::<u8>().add(page * PAGE_BYTES).cast::<u64>();
+            let value = |page: usize| word(page).addr() as u64 ^ (round << 48);
             for page in 0..pages {
-                memory.cast::<u8>().add(page * PAGE_BYTES).write_volatile(1);
+                word(page).write_volatile(value(page));
+            }
+            if let Some(page) = (0..pages).find(|&page| word(page).read_volatile() != value(page)) {
+                return Err(std::io::Error::other(format!("page {page} of round {round} was changed")));
             }
             if libc::munmap(memory, pages * PAGE_BYTES) != 0 {
                 return Err(std::io::Error::last_os_error());

@@ -1,4 +1,4 @@
-//! Two sides that hand one byte, or one word, back and forth:
+//! Two sides that hand eight bytes, or one word, back and forth:
 //! `pair n=ROUNDS via=pipe|unix|futex|eventfd with=thread|fork|exec [cpus=1|2]`.
 //!
 //! A round is there and back. With `cpus=1` both sides are bound to CPU 0, with 2 to CPUs 0 and 1.
@@ -11,18 +11,26 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use nix::sys::eventfd::EventFd;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
 use crate::arguments::Arguments;
 use crate::measure::{check, pin, report};
 
 /// One side's ends.
 enum End {
     Files { from: File, to: File },
-    Words(&'static [AtomicU32; 2], usize),
+    Words { words: &'static [AtomicU32; 2], own: usize, memory: File, flag: libc::c_int },
 }
+
+/// What is handed over: the number 1 where the channel is a counter, which takes no fewer bytes.
+const MESSAGE: [u8; 8] = 1_u64.to_ne_bytes();
 
 /// Descriptors of the other side when it is exec'ed.
 const CHILD_FROM: RawFd = 40;
 const CHILD_TO: RawFd = 41;
+/// A page for the two words of a futex pair.
+const WORDS_BYTES: usize = 4096;
 
 /// Runs one pair.
 pub fn run(arguments: &Arguments) -> Result<(), String> {
@@ -31,9 +39,10 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     let cpus = arguments.number("cpus", 1)?;
     if arguments.text("role", "") == "child" {
         pin(cpus as usize - 1)?;
-        return echo(child_end(via)?, total(rounds)).map_err(|error| format!("child: {error}"));
+        let end = child_end(via).map_err(|error| error.to_string())?;
+        return echo(end, total(rounds)).map_err(|error| format!("child: {error}"));
     }
-    let (own, other) = ends(via).map_err(|error| error.to_string())?;
+    let (own, other) = ends(via, with).map_err(|error| error.to_string())?;
     let run_parent = || -> Result<u128, String> {
         pin(0)?;
         drive(own, rounds).map_err(|error| format!("parent: {error}"))
@@ -63,14 +72,13 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
             }
         },
         "exec" => {
-            let End::Files { from, to } = other else {
-                println!("absent {via}-exec: a word of private memory is not there after exec");
-                return Ok(());
-            };
-            let mut child = spawn_self(arguments, rounds, cpus, &from, &to)?;
-            drop((from, to));
+            let mut child = spawn_self(arguments, rounds, cpus, &other)?;
+            drop(other);
             let result = run_parent()?;
-            child.wait().map_err(|error| error.to_string())?;
+            let status = child.wait().map_err(|error| error.to_string())?;
+            if !status.success() {
+                return Err(format!("child: {status}"));
+            }
             result
         }
         _ => return Err(format!("unknown partner '{with}'")),
@@ -88,11 +96,13 @@ fn spawn_self(
     arguments: &Arguments,
     rounds: u64,
     cpus: u64,
-    from: &File,
-    to: &File,
+    end: &End,
 ) -> Result<std::process::Child, String> {
     use std::os::unix::process::CommandExt;
-    let (from, to) = (from.as_raw_fd(), to.as_raw_fd());
+    let (from, to) = match end {
+        End::Files { from, to } => (from.as_raw_fd(), to.as_raw_fd()),
+        End::Words { memory, .. } => (memory.as_raw_fd(), memory.as_raw_fd()),
+    };
     let mut command = Command::new("/proc/self/exe");
     command.args(["pair", "role=child"]);
     command.args([
@@ -110,24 +120,46 @@ fn spawn_self(
     command.spawn().map_err(|error| error.to_string())
 }
 
-fn child_end(via: &str) -> Result<End, String> {
-    if via == "futex" {
-        return Err("a futex pair has no exec'ed side".to_owned());
-    }
+fn child_end(via: &str) -> Result<End, std::io::Error> {
     // SAFETY: the parent put these descriptors there for this process alone.
-    Ok(unsafe { End::Files { from: File::from_raw_fd(CHILD_FROM), to: File::from_raw_fd(CHILD_TO) } })
+    let (from, to) = unsafe { (File::from_raw_fd(CHILD_FROM), File::from_raw_fd(CHILD_TO)) };
+    if via == "futex" {
+        Ok(End::Words { words: map_words(&from)?, own: 1, memory: from, flag: 0 })
+    } else {
+        Ok(End::Files { from, to })
+    }
+}
+
+/// The two words in `memory`.
+fn map_words(memory: &File) -> Result<&'static [AtomicU32; 2], std::io::Error> {
+    let (protection, start) = (libc::PROT_READ | libc::PROT_WRITE, std::ptr::null_mut());
+    // SAFETY: a new mapping at an address of the kernel's choice, never unmapped and large enough for the words;
+    // atomics may be shared with another process.
+    unsafe {
+        let mapped = libc::mmap(start, WORDS_BYTES, protection, libc::MAP_SHARED, memory.as_raw_fd(), 0);
+        if mapped == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error());
+        }
+        Ok(&*mapped.cast())
+    }
 }
 
 fn files(from: impl Into<OwnedFd>, to: impl Into<OwnedFd>) -> End {
     End::Files { from: File::from(from.into()), to: File::from(to.into()) }
 }
 
-fn ends(via: &str) -> Result<(End, End), std::io::Error> {
+fn ends(via: &str, with: &str) -> Result<(End, End), std::io::Error> {
     match via {
         "pipe" => {
             let (there_reader, there_writer) = nix::unistd::pipe()?;
             let (back_reader, back_writer) = nix::unistd::pipe()?;
             Ok((files(back_reader, there_writer), files(there_reader, back_writer)))
+        }
+        "eventfd" => {
+            let counter = || EventFd::new().map(OwnedFd::from);
+            let (there, back) = (counter()?, counter()?);
+            let (there_copy, back_copy) = (there.try_clone()?, back.try_clone()?);
+            Ok((files(back, there), files(there_copy, back_copy)))
         }
         "unix" => {
             let (left, right) = UnixStream::pair()?;
@@ -135,22 +167,16 @@ fn ends(via: &str) -> Result<(End, End), std::io::Error> {
             Ok((files(left, left_copy), files(right, right_copy)))
         }
         "futex" => {
-            // SAFETY: a new mapping, never unmapped; atomics may be shared with a forked process.
-            let words: &'static [AtomicU32; 2] = unsafe {
-                let memory = libc::mmap(
-                    std::ptr::null_mut(),
-                    4096,
-                    libc::PROT_READ | libc::PROT_WRITE,
-                    libc::MAP_SHARED | libc::MAP_ANONYMOUS,
-                    -1,
-                    0,
-                );
-                if memory == libc::MAP_FAILED {
-                    return Err(std::io::Error::last_os_error());
-                }
-                &*memory.cast()
-            };
-            Ok((End::Words(words, 0), End::Words(words, 1)))
+            let memory = memfd_create(c"words", MFdFlags::MFD_CLOEXEC)?;
+            let memory = File::from(memory);
+            memory.set_len(WORDS_BYTES as u64)?;
+            // A private futex is of one process, as threads would have it.
+            let flag = if with == "thread" { libc::FUTEX_PRIVATE_FLAG } else { 0 };
+            // One mapping for both: a private futex is known by its address.
+            let words = map_words(&memory)?;
+            let end = |own, memory| End::Words { words, own, memory, flag };
+            let own = end(0, memory.try_clone()?);
+            Ok((own, end(1, memory)))
         }
         _ => Err(std::io::Error::other(format!("unknown channel '{via}'"))),
     }
@@ -171,22 +197,22 @@ fn echo(mut end: End, rounds: u64) -> Result<(), std::io::Error> {
 impl End {
     fn send(&mut self) -> Result<(), std::io::Error> {
         match self {
-            Self::Files { to, .. } => to.write_all(b"x"),
-            Self::Words(words, own) => {
+            Self::Files { to, .. } => to.write_all(&MESSAGE),
+            Self::Words { words, own, flag, .. } => {
                 let word = &words[1 - *own];
                 word.store(1, Ordering::Release);
-                futex(word, libc::FUTEX_WAKE, 1).map(drop)
+                futex(word, libc::FUTEX_WAKE | *flag, 1).map(drop)
             }
         }
     }
 
     fn receive(&mut self) -> Result<(), std::io::Error> {
         match self {
-            Self::Files { from, .. } => from.read_exact(&mut [0]),
-            Self::Words(words, own) => {
+            Self::Files { from, .. } => from.read_exact(&mut [0; MESSAGE.len()]),
+            Self::Words { words, own, flag, .. } => {
                 let word = &words[*own];
                 while word.compare_exchange(1, 0, Ordering::Acquire, Ordering::Relaxed).is_err() {
-                    match futex(word, libc::FUTEX_WAIT, 0) {
+                    match futex(word, libc::FUTEX_WAIT | *flag, 0) {
                         Err(error) if error.raw_os_error() != Some(libc::EAGAIN) => return Err(error),
                         _ => {}
                     }

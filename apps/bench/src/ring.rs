@@ -1,8 +1,8 @@
-//! Experiment A of papers 1 and 2, with threads: `ring n=THREADS by=yield|futex [order=created|shuffled] [seed=S]`.
+//! Experiment A of papers 1 and 2, with threads: `ring n=THREADS by=yield|key [order=created|shuffled] [seed=S]`.
 //!
 //! N threads numbered 1 to N share a word that starts at 0; main sets it to 1; each waits until the word is its number
-//! and then adds 1. By `yield` a thread whose turn it isn't yields, as in the papers; by `futex` it sleeps and is woken
-//! by its predecessor.
+//! and then adds 1. By `yield` a thread whose turn it isn't yields, as in the papers; by `key` it sleeps until its
+//! predecessor wakes it by its number: with threads by a futex.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ struct Ring {
     started: AtomicU64,
     /// The threads by number, for waking; entry 0 is unused.
     members: Vec<OnceLock<Thread>>,
-    by_futex: bool,
+    by_key: bool,
 }
 
 impl Ring {
@@ -27,14 +27,14 @@ impl Ring {
         own.get_or_init(std::thread::current);
         self.started.fetch_add(1, Ordering::Release);
         while self.word.load(Ordering::Acquire) != number {
-            if self.by_futex { std::thread::park() } else { std::thread::yield_now() }
+            if self.by_key { std::thread::park() } else { std::thread::yield_now() }
         }
         self.word.store(number + 1, Ordering::Release);
         self.wake(number + 1);
     }
 
     fn wake(&self, number: u64) {
-        if self.by_futex
+        if self.by_key
             && let Some(thread) = self.members.get(number as usize).and_then(OnceLock::get)
         {
             thread.unpark();
@@ -46,8 +46,8 @@ impl Ring {
 pub fn run(arguments: &Arguments) -> Result<(), String> {
     let count = arguments.number("n", 200)?;
     let (by, order) = (arguments.text("by", "yield"), arguments.text("order", "created"));
-    let by_futex = match by {
-        "futex" => true,
+    let by_key = match by {
+        "key" => true,
         "yield" => false,
         _ => return Err(format!("unknown way '{by}'")),
     };
@@ -56,7 +56,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         shuffle(&mut numbers, arguments.number("seed", 1)?);
     }
     let members = (0..=count).map(|_| OnceLock::new()).collect();
-    let ring = Arc::new(Ring { word: AtomicU64::new(0), started: AtomicU64::new(0), members, by_futex });
+    let ring = Arc::new(Ring { word: AtomicU64::new(0), started: AtomicU64::new(0), members, by_key });
     let mut threads = Vec::new();
     for number in numbers {
         let ring = ring.clone();

@@ -8,11 +8,12 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::environment::Versions;
+use super::experiments::{ALL, Experiment, Kind};
 use super::guest::Runner;
 use super::machines::{self, Rounds};
-use super::plan::{Effort, Group, Plan, plan};
-use super::progress::Progress;
-use super::record::{Record, SCHEMA};
+use super::plan::{Effort, Plan};
+use super::progress::{Progress, Step};
+use super::record::{Record, SCHEMA, Scale};
 use super::side::HEDDLE;
 use super::{Interrupt, OURS};
 use crate::machine::Clock;
@@ -20,8 +21,6 @@ use crate::paths;
 
 /// Where the committed counts are, below the repository.
 const FOLDER: &str = "bench/baseline";
-/// The experiments that have counts.
-const CHECKED: [&str; 3] = ["syscalls", "yield", "pipeline"];
 /// By which factor a count may rise.
 const RISE_MAX: f64 = 1.05;
 
@@ -37,42 +36,95 @@ struct Entry {
     instructions: BTreeMap<String, f64>,
 }
 
-/// Compares; false if a count has risen too far.
+/// What came of comparing an experiment's counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// No count rose too far. A line for each.
+    Good(Vec<String>),
+    /// A line for each count that rose too far, or vanished; and all lines.
+    Bad(Vec<String>, Vec<String>),
+    /// What differs from what the committed counts were made with.
+    NotComparable(String),
+}
+
+/// The experiments whose counts are committed, or the one that is asked for.
+///
+/// # Errors
+/// If that one has none.
+pub fn checked(only: Option<&str>) -> Result<Vec<&'static Experiment>> {
+    let is_meant =
+        |experiment: &&Experiment| experiment.is_checked && only.is_none_or(|only| only == experiment.name);
+    let found: Vec<_> = ALL.iter().filter(is_meant).collect();
+    if found.is_empty() {
+        let known: Vec<_> =
+            ALL.iter().filter(|experiment| experiment.is_checked).map(|one| one.name).collect();
+        bail!("no counts are kept of '{}', only of {}", only.unwrap_or_default(), known.join(", "));
+    }
+    Ok(found)
+}
+
+/// Compares the counts of these experiments with the committed ones. What is not comparable is not measured.
 ///
 /// # Errors
 /// If the measurement fails.
-pub fn check(only: Option<&str>) -> Result<bool> {
+pub fn check(experiments: &[&'static Experiment]) -> Result<Vec<(&'static str, Outcome)>> {
     let versions = Versions::here()?;
-    let mut is_good = true;
-    for (name, measured) in measure(only)? {
-        let baseline = read(name)?;
-        let Some(entry) = baseline.entries.into_iter().find(|entry| entry.versions == versions) else {
-            println!("{name}: not compared: nothing is committed for {versions:?}");
-            continue;
-        };
-        for line in compare(&entry.instructions, &measured) {
-            is_good &= line.is_good;
-            println!("{name}: {}", line.text);
+    let (mut outcomes, mut comparable) = (Vec::new(), Vec::new());
+    for experiment in experiments {
+        let baseline = read(experiment.name)?;
+        match baseline.entries.iter().find(|entry| entry.versions == versions) {
+            Some(entry) => comparable.push((*experiment, entry.instructions.clone())),
+            None => {
+                let reason = difference(&baseline, &versions);
+                outcomes.push((experiment.name, Outcome::NotComparable(reason)));
+            }
         }
     }
-    Ok(is_good)
+    let measured = measure(&comparable.iter().map(|(experiment, _)| *experiment).collect::<Vec<_>>())?;
+    for ((experiment, committed), measured) in comparable.iter().zip(measured) {
+        let lines = compare(committed, &measured.instructions);
+        let text = |line: &Comparison| line.text.clone();
+        let mut bad: Vec<_> = lines.iter().filter(|line| !line.is_good).map(text).collect();
+        let mut all: Vec<_> = lines.iter().map(text).collect();
+        if !bad.is_empty() {
+            bad.extend(measured.notes.clone());
+            all.extend(measured.notes);
+        }
+        let outcome = if bad.is_empty() { Outcome::Good(all) } else { Outcome::Bad(bad, all) };
+        outcomes.push((experiment.name, outcome));
+    }
+    Ok(outcomes)
+}
+
+/// Why counts cannot be compared with any that is committed.
+fn difference(baseline: &Baseline, here: &Versions) -> String {
+    let Some(entry) = baseline.entries.first() else { return "no counts are committed".to_owned() };
+    let parts = [
+        (&entry.versions.rustc, &here.rustc),
+        (&entry.versions.qemu, &here.qemu),
+        (&entry.versions.libc, &here.libc),
+    ];
+    let differs = parts.iter().filter(|(committed, here)| committed != here);
+    let words: Vec<_> = differs.map(|(committed, here)| format!("{here} here, {committed} there")).collect();
+    words.join("; ")
 }
 
 /// Measures, and writes the files to commit.
 ///
 /// # Errors
 /// If the measurement fails, or the files can't be written.
-pub fn update(only: Option<&str>) -> Result<()> {
+pub fn update(experiments: &[&'static Experiment]) -> Result<()> {
     let versions = Versions::here()?;
-    for (name, instructions) in measure(only)? {
-        let mut baseline = read(name)?;
+    for (experiment, measured) in experiments.iter().zip(measure(experiments)?) {
+        let mut baseline = read(experiment.name)?;
         baseline.entries.retain(|entry| entry.versions != versions);
-        baseline.entries.push(Entry { versions: versions.clone(), instructions });
-        let path = path(name)?;
+        baseline.entries.push(Entry { versions: versions.clone(), instructions: measured.instructions });
+        measured.notes.iter().for_each(|note| println!("{}: {note}", experiment.name));
+        let path = path(experiment.name)?;
         std::fs::create_dir_all(path.parent().context("no folder")?)?;
         std::fs::write(&path, serde_json::to_string_pretty(&baseline)? + "\n")
             .with_context(|| path.display().to_string())?;
-        println!("{name}: wrote {}", path.display());
+        println!("{}: wrote {}", experiment.name, path.display());
     }
     Ok(())
 }
@@ -90,34 +142,55 @@ fn read(name: &str) -> Result<Baseline> {
     }
 }
 
-/// The instruction counts of the experiments' quick form on Heddle.
-fn measure(only: Option<&str>) -> Result<Vec<(&'static str, BTreeMap<String, f64>)>> {
-    let names: Vec<_> = CHECKED.into_iter().filter(|name| only.is_none_or(|only| only == *name)).collect();
-    if names.is_empty() {
-        bail!("no counts are kept of '{}', only of {}", only.unwrap_or_default(), CHECKED.join(", "));
+struct Measured {
+    instructions: BTreeMap<String, f64>,
+    /// What the run remarked: why something is absent.
+    notes: Vec<String>,
+}
+
+/// The instruction counts of the experiments' quick form on Heddle, in their order.
+fn measure(experiments: &[&Experiment]) -> Result<Vec<Measured>> {
+    if experiments.is_empty() {
+        return Ok(Vec::new());
     }
     let interrupt = Interrupt::watch()?;
-    let runner = Runner::new()?;
-    let progress = Progress::new(names.len())?;
+    let runner = Runner::new(&interrupt)?;
+    let rounds = Rounds { emulated: 0, instructions: 1 };
+    let plans: Vec<_> = experiments.iter().filter_map(|experiment| counting_plan(experiment)).collect();
+    let steps = |(experiment, plan): (&&Experiment, &Plan)| {
+        let name = experiment.name;
+        machines::steps(plan, rounds)
+            .into_iter()
+            .map(move |step| Step::new(format!("{name}: {}", step.label)))
+    };
+    let progress = Progress::new(experiments.iter().zip(&plans).flat_map(steps).collect())?;
     let mut all = Vec::new();
-    for name in names {
-        let plan = plan(name, Effort::Quick, None).context("no plan")?;
-        let counting = |group: &Group| group.clock == Clock::Instructions;
-        let groups = plan.groups.into_iter().filter(counting);
-        let groups = groups.map(|group| Group { sides: vec![HEDDLE], ..group }).collect();
-        let plan = Plan { groups, ..plan };
-        let mut record = Record { schema: SCHEMA, experiment: name.to_owned(), ..Record::default() };
-        let rounds = Rounds { emulated: 0, instructions: 1 };
-        machines::run(&plan, rounds, &runner, &mut record, &progress, &interrupt)?;
+    for (experiment, plan) in experiments.iter().zip(&plans) {
+        let mut record =
+            Record { schema: SCHEMA, experiment: experiment.name.to_owned(), ..Record::default() };
+        machines::run(plan, rounds, &runner, &mut record, &progress, &interrupt)?;
         record.summarize();
-        let ours = record.figures.iter().filter(|figure| figure.side == OURS);
+        let ours = record.figures.iter();
+        let ours = ours.filter(|figure| figure.side == OURS && figure.scale == Scale::Instructions);
         let named = ours.filter_map(|figure| {
             let x = figure.x.map_or_else(String::new, |x| format!("-{x}"));
             Some((format!("{}{x}", figure.name), figure.median?))
         });
-        all.push((name, named.collect()));
+        let instructions = named.collect();
+        all.push(Measured { instructions, notes: record.notes.clone() });
     }
     Ok(all)
+}
+
+/// What of an experiment's quick form counts instructions on Heddle.
+fn counting_plan(experiment: &Experiment) -> Option<Plan> {
+    let Kind::Machines(plan) = experiment.kind else { return None };
+    let mut plan = plan(Effort::Quick, None);
+    plan.groups.retain(|group| group.clock == Clock::Instructions);
+    for group in &mut plan.groups {
+        group.sides = vec![HEDDLE];
+    }
+    Some(plan)
 }
 
 struct Comparison {

@@ -5,15 +5,16 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use heddle_abi::control::Ending;
 use heddle_image::{Cache, Image, ImageRequest};
 use rustix::process::{Signal, pidfd_send_signal};
 
-use super::Interrupted;
+use super::progress::Progress;
 use super::side::Side;
+use super::{Interrupt, Interrupted};
 use crate::guest::{self, Kernel};
 use crate::log::Log;
 use crate::machine::{Clock, Machine};
@@ -21,6 +22,8 @@ use crate::session::{self, End, Program, Streams};
 use crate::{crash, paths};
 
 const PACKAGE: &str = "heddle-bench-apps";
+/// How often is looked at what a program has printed.
+const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
 /// What a batch printed.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +37,13 @@ pub enum Line {
         /// The guest's time of all of them.
         nanoseconds: f64,
     },
+    /// A measured quantity that is no time.
+    Size {
+        /// Its name.
+        name: String,
+        /// How much.
+        bytes: f64,
+    },
     /// A number that the guest counted.
     Count {
         /// Its name.
@@ -45,6 +55,8 @@ pub enum Line {
     Absent(String, String),
     /// The item took longer than it may.
     Stopped(String),
+    /// The item was not tried, because a smaller one took too long.
+    Skipped(String),
 }
 
 impl Line {
@@ -64,6 +76,8 @@ impl Line {
                 let (what, why) = rest.split_once(": ")?;
                 Some(Self::Absent(what.to_owned(), why.to_owned()))
             }
+            "size" => Some(Self::Size { name: words.next()?.to_owned(), bytes: words.next()?.parse().ok()? }),
+            "skipped" => Some(Self::Skipped(rest.to_owned())),
             "stopped" => Some(Self::Stopped(rest.to_owned())),
             _ => None,
         }
@@ -98,8 +112,8 @@ impl Runner {
     ///
     /// # Errors
     /// If that fails.
-    pub fn new() -> Result<Self> {
-        let program = build()?;
+    pub fn new(interrupt: &Interrupt) -> Result<Self> {
+        let program = build(interrupt)?;
         let mut request = ImageRequest::new(&program);
         request.bare = true;
         let image = Cache::of_user()?.image(&request, &mut |_| {}).context("making the image")?;
@@ -110,16 +124,16 @@ impl Runner {
     ///
     /// # Errors
     /// If the user interrupted, or the machine can't be started.
-    pub fn run(&self, boot: &Boot) -> Result<Vec<Line>> {
+    pub fn run(&self, boot: &Boot, progress: &Progress) -> Result<Vec<Line>> {
         let mut lines = Vec::new();
         let mut items = boot.items.as_slice();
         while !items.is_empty() {
-            let (text, failure) = self.run_once(boot, items)?;
+            let before = boot.items.len() - items.len();
+            let part = |text: &str| (before + begun(text)) as f64 / boot.items.len() as f64;
+            let (text, failure) = self.run_once(boot, items, &|text| progress.part(part(text)))?;
             lines.extend(text.lines().filter_map(Line::parse));
             let Some(failure) = failure else { break };
-            let mut begun =
-                text.lines().filter_map(|line| line.strip_prefix("begin ")?.parse::<usize>().ok());
-            let index = begun.next_back().unwrap_or(0);
+            let index = begun(&text);
             lines.push(Line::Absent(items[index].clone(), failure));
             items = &items[index + 1..];
         }
@@ -127,14 +141,22 @@ impl Runner {
     }
 
     /// One machine: what it printed, and why it failed if it did.
-    fn run_once(&self, boot: &Boot, items: &[String]) -> Result<(String, Option<String>)> {
+    fn run_once(
+        &self,
+        boot: &Boot,
+        items: &[String],
+        look: &(dyn Fn(&str) + Sync),
+    ) -> Result<(String, Option<String>)> {
         let limit = format!("limit={}", boot.item_limit_s);
-        let words = ["batch", &limit].into_iter().chain(items.iter().map(String::as_str));
+        let words = |item: &String| format!("{item} {}", boot.side.words);
+        let items: Vec<_> = items.iter().map(words).collect();
+        let words = ["batch", &limit].into_iter().chain(items.iter().map(|item| item.trim_end()));
         let outcome = run_in_machine(
             &guest::configure(&boot.side.choices(boot.clock, boot.processors), &self.image)?,
             boot.side.kernel,
             &self.program(words),
             Duration::from_secs(boot.limit_s),
+            look,
         )?;
         Ok((outcome.output, outcome.failure))
     }
@@ -162,7 +184,12 @@ pub struct Outcome {
     pub failure: Option<String>,
 }
 
-/// Runs a program in a machine for at most `limit`.
+/// Which item of a batch began last.
+fn begun(text: &str) -> usize {
+    text.lines().rev().find_map(|line| line.strip_prefix("begin ")?.parse().ok()).unwrap_or(0)
+}
+
+/// Runs a program in a machine for at most `limit`. Meanwhile `look` sees now and then what it has printed.
 ///
 /// # Errors
 /// If the user interrupted, or the machine can't be started.
@@ -171,6 +198,7 @@ pub fn run_in_machine(
     kernel: Kernel,
     program: &Program,
     limit: Duration,
+    look: &(dyn Fn(&str) + Sync),
 ) -> Result<Outcome> {
     let log = Log::in_memory().context("making a file for the kernel's log")?;
     let [output, errors] = [Log::in_memory()?, Log::in_memory()?];
@@ -181,16 +209,31 @@ pub fn run_in_machine(
     let streams =
         Streams { stdin: File::open("/dev/null")?.into(), stdout: file(&output)?, stderr: file(&errors)? };
     let (mut machine, ports) = Machine::start(configuration, &log)?;
-    let watchdog = Watchdog::start(&machine, limit)?;
-    let report = session::run(&mut machine, ports, program, streams, None)?;
-    let was_late = watchdog.stop();
+    let process = machine.ended().try_clone_to_owned()?;
+    let (cancel, cancelled) = mpsc::channel::<()>();
+    let printed = &output;
+    let watch = move || {
+        let deadline = Instant::now() + limit;
+        while cancelled.recv_timeout(LOOK_PERIOD) == Err(mpsc::RecvTimeoutError::Timeout) {
+            look(&printed.text());
+            if Instant::now() > deadline {
+                let _ = pidfd_send_signal(&process, Signal::KILL);
+                return true;
+            }
+        }
+        false
+    };
+    let (report, was_late) = std::thread::scope(|scope| {
+        let watchdog = scope.spawn(watch);
+        let report = session::run_unattended(&mut machine, ports, program, streams);
+        drop(cancel);
+        (report, watchdog.join().unwrap_or(false))
+    });
+    let report = report?;
     let qemu_errors = machine.errors();
     drop(machine);
     let failure = match &report.end {
         End::Program(Ending::Exited(0)) => None,
-        End::Program(Ending::Signaled(signal)) if *signal == Signal::INT.as_raw().cast_unsigned() => {
-            bail!(Interrupted)
-        }
         End::Program(Ending::Exited(status)) => {
             Some(format!("status {status}: {}", errors.text().trim().replace('\n', " / ")))
         }
@@ -206,52 +249,23 @@ pub fn run_in_machine(
     Ok(Outcome { output: output.text(), started_nanoseconds: report.started_nanoseconds, failure })
 }
 
-/// Ends a machine that takes too long.
-struct Watchdog {
-    cancel: mpsc::Sender<()>,
-    thread: std::thread::JoinHandle<bool>,
-}
-
-impl Watchdog {
-    fn start(machine: &Machine, limit: Duration) -> Result<Self> {
-        let process = machine.ended().try_clone_to_owned()?;
-        let (cancel, cancelled) = mpsc::channel();
-        let watch = move || {
-            let is_late = cancelled.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);
-            if is_late {
-                let _ = pidfd_send_signal(&process, Signal::KILL);
-            }
-            is_late
-        };
-        Ok(Self { cancel, thread: std::thread::spawn(watch) })
-    }
-
-    /// Calls it off, and says whether it had to act.
-    fn stop(self) -> bool {
-        let _ = self.cancel.send(());
-        self.thread.join().unwrap_or(false)
-    }
-}
-
 /// Builds the experiments' program.
-fn build() -> Result<PathBuf> {
+fn build(interrupt: &Interrupt) -> Result<PathBuf> {
     let repository = paths::repository()?;
-    cargo_build(&repository, &["--release", "--package", PACKAGE])?;
+    cargo_build(&repository, &["--release", "--package", PACKAGE], interrupt)?;
     Ok(repository.join("target/release").join(PACKAGE))
 }
 
 /// Runs `cargo build` with these arguments, quietly.
 ///
 /// # Errors
-/// If the build fails.
-pub fn cargo_build(repository: &Path, arguments: &[&str]) -> Result<()> {
-    let status = Command::new("cargo")
-        .args(["build", "--quiet", "--locked"])
-        .args(arguments)
-        .current_dir(repository)
-        .stdout(Stdio::null())
-        .status()
-        .context("cargo")?;
+/// If the build fails, or the user interrupted.
+pub fn cargo_build(repository: &Path, arguments: &[&str], interrupt: &Interrupt) -> Result<()> {
+    let mut command = Command::new("cargo");
+    command.args(["build", "--quiet", "--locked"]).args(arguments).current_dir(repository);
+    let status = interrupt.run(command.stdout(Stdio::null()))?;
+    // An interrupt from the terminal ends cargo too.
+    interrupt.check()?;
     if !status.success() {
         bail!("cargo could not build what the experiment runs");
     }

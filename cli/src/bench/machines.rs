@@ -2,12 +2,12 @@
 
 use anyhow::Result;
 
+use super::Interrupt;
 use super::guest::{Boot, Line, Runner};
 use super::plan::{Group, Plan, Sample};
-use super::progress::Progress;
-use super::record::{Figure, Record};
+use super::progress::{Progress, Step};
+use super::record::{Figure, Record, Scale};
 use super::side::{Side, scale};
-use super::{Interrupt, record::Scale};
 use crate::machine::Clock;
 
 /// How long a machine may take by the host's clock, its boot and all its items.
@@ -29,16 +29,33 @@ impl Rounds {
             Clock::Instructions => self.instructions,
         }
     }
-
-    /// How many machines a plan boots.
-    #[must_use]
-    pub fn machines(self, plan: &Plan) -> usize {
-        plan.groups.iter().map(|group| group.sides.len() * self.of(group)).sum()
-    }
 }
 
-/// Runs everything into `record`. Sides alternate, and which is first alternates too, so that what disturbs the host
-/// for a while disturbs all sides.
+/// The machines of a plan in the order in which they run. Sides alternate, and which is first alternates too, so that
+/// what disturbs the host for a while disturbs all sides.
+fn schedule(plan: &Plan, rounds: Rounds) -> Vec<(usize, &Group, Side)> {
+    let mut machines = Vec::new();
+    for round in 0..rounds.emulated.max(rounds.instructions) {
+        for group in plan.groups.iter().filter(|group| round < rounds.of(group)) {
+            let mut sides = group.sides.clone();
+            sides.rotate_left(round % group.sides.len());
+            machines.extend(sides.into_iter().map(|side| (round, group, side)));
+        }
+    }
+    machines
+}
+
+/// A step for each machine of a plan.
+#[must_use]
+pub fn steps(plan: &Plan, rounds: Rounds) -> Vec<Step> {
+    let step = |(round, group, side): (usize, &Group, Side)| {
+        let kind = format!("{} by {}, {} CPU", side.name, scale(group.clock).name(), group.processors);
+        Step { label: format!("{kind}, round {}", round + 1), kind }
+    };
+    schedule(plan, rounds).into_iter().map(step).collect()
+}
+
+/// Runs everything into `record`.
 ///
 /// # Errors
 /// If the user interrupted, or a machine can't be started.
@@ -50,53 +67,30 @@ pub fn run(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<()> {
-    for round in 0..rounds.emulated.max(rounds.instructions) {
-        for group in plan.groups.iter().filter(|group| round < rounds.of(group)) {
-            let mut sides = group.sides.clone();
-            sides.rotate_left(round % group.sides.len());
-            for side in sides {
-                interrupt.check()?;
-                progress.show(format!(
-                    "{} on {}, {} CPU, round {}",
-                    side.name,
-                    scale(group.clock).name(),
-                    group.processors,
-                    round + 1
-                ));
-                let boot = Boot {
-                    side,
-                    clock: group.clock,
-                    processors: group.processors,
-                    items: group.items.clone(),
-                    item_limit_s: plan.item_limit_s,
-                    limit_s: MACHINE_LIMIT_S,
-                };
-                for line in runner.run(&boot)? {
-                    take(record, plan, group, side, line);
-                }
-                progress.step();
-            }
+    for (_, group, side) in schedule(plan, rounds) {
+        interrupt.check()?;
+        progress.begin();
+        let boot = Boot {
+            side,
+            clock: group.clock,
+            processors: group.processors,
+            items: group.items.clone(),
+            item_limit_s: plan.item_limit_s,
+            limit_s: MACHINE_LIMIT_S,
+        };
+        for line in runner.run(&boot, progress)? {
+            take(record, plan, group, side, line);
         }
+        progress.end();
     }
     Ok(())
 }
 
 fn take(record: &mut Record, plan: &Plan, group: &Group, side: Side, line: Line) {
     let scale = scale(group.clock);
-    let mut figure = Figure {
-        name: String::new(),
-        x: None,
-        side: side.name.to_owned(),
-        scale,
-        unit: if scale == Scale::Instructions { "instructions" } else { "ns" }.to_owned(),
-        processors: group.processors,
-        samples: Vec::new(),
-        median: None,
-        low: None,
-        high: None,
-        ratio: None,
-        absent: None,
-    };
+    let mut figure =
+        Figure { side: side.name.to_owned(), processors: group.processors, ..Figure::new(scale) };
+    let place = format!("{}, {}, {} CPU", side.name, scale.name(), group.processors);
     match line {
         Line::Result { name, iterations, nanoseconds } => {
             match plan.sample {
@@ -113,17 +107,25 @@ fn take(record: &mut Record, plan: &Plan, group: &Group, side: Side, line: Line)
             }
             record.add(figure);
         }
-        Line::Count { name, value } => {
-            record.note(format!("{}, {}: {name} {value}", side.name, scale.name()));
+        Line::Size { name, bytes } => {
+            // By whatever clock the machine ran, a size is the same figure; it is taken where it repeats.
+            if group.clock == Clock::Instructions {
+                record.add(Figure {
+                    name,
+                    samples: vec![bytes],
+                    side: figure.side,
+                    ..Figure::new(Scale::Size)
+                });
+            }
         }
-        Line::Absent(what, why) => {
-            record.note(format!("{}, {}: absent: {what}: {why}", side.name, scale.name()));
-        }
+        Line::Count { name, value } => record.note(format!("{place}: {name} {value}")),
+        Line::Absent(what, why) => record.note(format!("{place}: absent: {what}: {why}")),
         Line::Stopped(what) => {
             let limit = plan.item_limit_s;
-            let note =
-                format!("{}, {}: {what}: cut off after {limit} s of the guest", side.name, scale.name());
-            record.note(note);
+            record.note(format!("{place}: {what}: cut off after {limit} s of the guest"));
+        }
+        Line::Skipped(what) => {
+            record.note(format!("{place}: {what}: not tried, a smaller one was cut off"));
         }
     }
 }

@@ -31,6 +31,16 @@ impl Scale {
         }
     }
 
+    /// The unit of its figures, where they do not say another.
+    #[must_use]
+    pub fn unit(self) -> &'static str {
+        match self {
+            Self::Instructions => "instructions",
+            Self::Emulated | Self::Native => "ns",
+            Self::Size => "bytes",
+        }
+    }
+
     /// What a figure on this scale does not tell.
     #[must_use]
     pub fn blind_spot(self) -> &'static str {
@@ -79,6 +89,25 @@ pub struct Figure {
 }
 
 impl Figure {
+    /// A figure with nothing in it yet.
+    #[must_use]
+    pub fn new(scale: Scale) -> Self {
+        Self {
+            name: String::new(),
+            x: None,
+            side: String::new(),
+            scale,
+            unit: scale.unit().to_owned(),
+            processors: 1,
+            samples: Vec::new(),
+            median: None,
+            low: None,
+            high: None,
+            ratio: None,
+            absent: None,
+        }
+    }
+
     /// Whether both were measured in the same way and place, so that their sides can be compared.
     #[must_use]
     pub fn is_comparable(&self, other: &Self) -> bool {
@@ -179,17 +208,9 @@ mod tests {
     fn figure(side: &str, samples: &[f64]) -> Figure {
         Figure {
             name: "null".to_owned(),
-            x: None,
             side: side.to_owned(),
-            scale: Scale::Instructions,
-            unit: "instructions".to_owned(),
-            processors: 1,
             samples: samples.to_vec(),
-            median: None,
-            low: None,
-            high: None,
-            ratio: None,
-            absent: None,
+            ..Figure::new(Scale::Instructions)
         }
     }
 

@@ -18,18 +18,20 @@ pub struct Side {
     pub kernel: Kernel,
     /// A key of the kernel's command line and its value.
     argument: Option<(&'static str, &'static str)>,
+    /// Words added to each item, for a side that differs in what runs and not in the kernel.
+    pub words: &'static str,
 }
 
 /// Heddle as it is.
-pub const HEDDLE: Side = Side { name: "heddle", kernel: Kernel::Heddle, argument: None };
+pub const HEDDLE: Side = Side { name: "heddle", kernel: Kernel::Heddle, argument: None, words: "" };
 /// Heddle with an address space for each process.
 pub const HEDDLE_PRIVATE: Side =
-    Side { name: "heddle-private", kernel: Kernel::Heddle, argument: Some((KEY_ISOLATION, "private")) };
+    Side { name: "heddle-private", argument: Some((KEY_ISOLATION, "private")), ..HEDDLE };
 /// Heddle with one lock in place of each range lock.
 pub const HEDDLE_ONE_LOCK: Side =
-    Side { name: "heddle-one-lock", kernel: Kernel::Heddle, argument: Some((KEY_SPACE_LOCK, "one")) };
+    Side { name: "heddle-one-lock", argument: Some((KEY_SPACE_LOCK, "one")), ..HEDDLE };
 /// Debian's Linux.
-pub const LINUX: Side = Side { name: "linux", kernel: Kernel::Linux, argument: None };
+pub const LINUX: Side = Side { name: "linux", kernel: Kernel::Linux, argument: None, words: "" };
 
 impl Side {
     /// The machine for this side.

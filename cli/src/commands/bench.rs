@@ -2,7 +2,9 @@
 
 use anyhow::Result;
 
-use crate::bench::{self, EXPERIMENTS, Effort, Interrupted, Request};
+use crate::bench::baseline::{self, Outcome};
+use crate::bench::experiments::ALL;
+use crate::bench::{self, Effort, Interrupted, Request};
 use crate::{STATUS_SIGNAL_BASE, STATUS_TOOL_FAILED};
 
 /// Runs an experiment, or lists them.
@@ -27,7 +29,7 @@ pub struct Options {
     #[arg(long, conflicts_with_all = ["smp", "runs"])]
     pub check: bool,
     /// Replace the committed instruction counts by new ones.
-    #[arg(long, requires = "check")]
+    #[arg(long, requires = "check", visible_alias = "accept")]
     pub update: bool,
 }
 
@@ -37,16 +39,10 @@ pub struct Options {
 /// Whatever keeps the experiment from being run.
 pub fn execute(options: &Options) -> Result<u8> {
     let result = match (&options.name, options.check) {
-        (name, true) => {
-            if options.update {
-                bench::update(name.as_deref()).map(|()| 0)
-            } else {
-                bench::check(name.as_deref()).map(|is_good| u8::from(!is_good))
-            }
-        }
+        (name, true) => check(name.as_deref(), options.update),
         (Some(name), false) => bench::run(&request(options, name)).map(|()| 0),
         (None, false) => {
-            for experiment in EXPERIMENTS {
+            for experiment in ALL {
                 println!("{:10} {}", experiment.name, experiment.summary);
             }
             Ok(0)
@@ -59,6 +55,29 @@ pub fn execute(options: &Options) -> Result<u8> {
         }
         Err(error)
     })
+}
+
+/// Compares instruction counts, or replaces the committed ones.
+fn check(name: Option<&str>, update: bool) -> Result<u8> {
+    let experiments = baseline::checked(name)?;
+    if update {
+        return baseline::update(&experiments).map(|()| 0);
+    }
+    let mut is_good = true;
+    for (name, outcome) in baseline::check(&experiments)? {
+        let lines = match outcome {
+            Outcome::Good(lines) => lines,
+            Outcome::Bad(_, lines) => {
+                is_good = false;
+                lines
+            }
+            Outcome::NotComparable(reason) => vec![format!("not comparable: {reason}")],
+        };
+        for line in lines {
+            println!("{name}: {line}");
+        }
+    }
+    Ok(u8::from(!is_good))
 }
 
 fn request(options: &Options, name: &str) -> Request {

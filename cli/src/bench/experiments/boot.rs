@@ -11,18 +11,27 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use heddle_image::{Cache, Image, ImageRequest};
 
-use super::goal::{Goal, Wanted};
-use super::guest::{Outcome, cargo_build, run_in_machine};
-use super::progress::Progress;
-use super::record::{Figure, Record, Scale};
-use super::side::{HEDDLE, LINUX, MEMORY_BYTES, Side, scale};
-use super::{Effort, Interrupt, Interrupted, elf};
+use super::{Experiment, Kind};
+use crate::bench::goal::{Goal, Wanted};
+use crate::bench::guest::{Outcome, cargo_build, run_in_machine};
+use crate::bench::progress::{Progress, Step};
+use crate::bench::record::{Figure, Record, Scale};
+use crate::bench::side::{HEDDLE, LINUX, MEMORY_BYTES, Side, scale};
+use crate::bench::{Effort, Interrupt, Interrupted, Request, elf};
 use crate::guest::cpio::Archive;
 use crate::guest::{self, Kernel, MIB, linux};
 use crate::log::Log;
 use crate::machine::{Clock, Configuration, Machine, Memory};
 use crate::paths;
 use crate::session::Program;
+
+/// The experiment.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "boot",
+    summary: "from command to exit of `true`, guest time to main, memory floor, sizes",
+    kind: Kind::Own(run),
+    is_checked: false,
+};
 
 /// The side with the smallest initial file system.
 const SMALLEST: &str = "linux-smallest";
@@ -49,38 +58,49 @@ fn goals() -> Vec<Goal> {
 ///
 /// # Errors
 /// If the user interrupted, or something is missing.
-pub fn run(effort: Effort, runs: usize, record: &mut Record, interrupt: &Interrupt) -> Result<Vec<Goal>> {
-    let smallest = smallest_initramfs()?;
+fn run(request: &Request, runs: usize, record: &mut Record, interrupt: &Interrupt) -> Result<Vec<Goal>> {
+    let effort = request.effort;
+    let smallest = smallest_initramfs(interrupt)?;
     let image = image("true")?;
-    let searches_floor = effort != Effort::Quick;
-    let progress = Progress::new(runs * 3 + 3 + if searches_floor { 2 } else { 1 })?;
-    for round in 0..runs {
+    let orders = (0..runs).map(|round| {
         let mut sides = [HEDDLE.name, LINUX.name, SMALLEST];
-        let first = round % sides.len();
-        sides.rotate_left(first);
-        for side in sides {
+        sides.rotate_left(round % 3);
+        sides
+    });
+    let orders: Vec<_> = orders.flatten().collect();
+    let mut steps: Vec<_> = orders.iter().map(|side| Step::new(format!("{side}, command to exit"))).collect();
+    let to_main = |side: &str, clock| Step::new(format!("{side}, kernel to main by {}", scale(clock).name()));
+    let clocks = [Clock::Instructions, Clock::Host];
+    steps.extend(
+        [HEDDLE.name, LINUX.name, SMALLEST].iter().flat_map(|side| clocks.map(|clock| to_main(side, clock))),
+    );
+    steps.push(Step::new("memory"));
+    let progress = Progress::new(steps)?;
+    for side in orders {
+        interrupt.check()?;
+        progress.begin();
+        command_to_exit(side, &smallest, record, interrupt)?;
+        progress.end();
+    }
+    for side in [Some(HEDDLE), Some(LINUX), None] {
+        for clock in clocks {
             interrupt.check()?;
-            progress.show(format!("{side}: command to exit, round {}", round + 1));
-            command_to_exit(side, &smallest, record)?;
-            progress.step();
+            progress.begin();
+            let (name, nanoseconds) = match side {
+                Some(side) => {
+                    let choices = side.choices(clock, 1);
+                    let outcome = start(&choices, &image, "true", &["true"], MACHINE_LIMIT)?;
+                    (side.name, outcome.started_nanoseconds)
+                }
+                None => (SMALLEST, Some(run_smallest(&smallest, clock, interrupt)?)),
+            };
+            note_start(name, clock, nanoseconds, record);
+            progress.end();
         }
     }
-    for side in [HEDDLE, LINUX] {
-        interrupt.check()?;
-        progress.show(format!("{}: instructions to main", side.name));
-        let outcome = start(&side.choices(Clock::Instructions, 1), &image, "true", &["true"], MACHINE_LIMIT)?;
-        note_start(side.name, Clock::Instructions, outcome.started_nanoseconds, record);
-        let outcome = start(&side.choices(Clock::Host, 1), &image, "true", &["true"], MACHINE_LIMIT)?;
-        note_start(side.name, Clock::Host, outcome.started_nanoseconds, record);
-        progress.step();
-    }
-    interrupt.check()?;
-    progress.show(format!("{SMALLEST}: instructions to main"));
-    let nanoseconds = run_smallest(&smallest, Clock::Instructions)?;
-    note_start(SMALLEST, Clock::Instructions, Some(nanoseconds), record);
-    progress.step();
-    progress.show("memory".to_owned());
+    progress.begin();
     memory(effort, &image, record, interrupt)?;
+    progress.end();
     for (side, kernel) in
         [(HEDDLE.name, guest::symbols(Kernel::Heddle)?), (LINUX.name, Some(linux::kernel()?.join("vmlinux")))]
     {
@@ -110,24 +130,11 @@ fn choose_faster_linux(record: &mut Record) {
 }
 
 fn add(record: &mut Record, name: &str, side: &str, scale: Scale, value: f64) {
-    let unit = match scale {
-        Scale::Instructions => "instructions",
-        Scale::Size => "bytes",
-        Scale::Emulated | Scale::Native => "ns",
-    };
     record.add(Figure {
         name: name.to_owned(),
-        x: None,
         side: side.to_owned(),
-        scale,
-        unit: unit.to_owned(),
-        processors: 1,
         samples: vec![value],
-        median: None,
-        low: None,
-        high: None,
-        ratio: None,
-        absent: None,
+        ..Figure::new(scale)
     });
 }
 
@@ -139,18 +146,15 @@ fn note_start(side: &str, clock: Clock, nanoseconds: Option<u64>, record: &mut R
 }
 
 /// From starting the command until it has ended.
-fn command_to_exit(side: &str, smallest: &Path, record: &mut Record) -> Result<()> {
+fn command_to_exit(side: &str, smallest: &Path, record: &mut Record, interrupt: &Interrupt) -> Result<()> {
     let begin = Instant::now();
     if side == SMALLEST {
-        run_smallest(smallest, Clock::Host)?;
+        run_smallest(smallest, Clock::Host, interrupt)?;
     } else {
         let memory = (MEMORY_BYTES / MIB).to_string();
-        let status = Command::new(std::env::current_exe()?)
-            .args(["run", "--kernel", side, "--memory", &memory, "--", "true"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .status()
-            .context("starting this tool")?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["run", "--kernel", side, "--memory", &memory, "--", "true"]);
+        let status = interrupt.run(command.stdin(Stdio::null()).stdout(Stdio::null()))?;
         if status.code().is_some_and(|code| code > i32::from(crate::STATUS_SIGNAL_BASE)) {
             bail!(Interrupted);
         }
@@ -182,7 +186,7 @@ fn start(
         environment: vec![b"PATH=/usr/bin:/bin".to_vec()],
     };
     let configuration = guest::configure(choices, image)?;
-    run_in_machine(&configuration, choices.kernel, &program, limit).with_context(|| name.to_owned())
+    run_in_machine(&configuration, choices.kernel, &program, limit, &|_| {}).with_context(|| name.to_owned())
 }
 
 /// What little memory is enough for, in bytes.
@@ -237,7 +241,7 @@ fn floor_mib(side: Side, image: &Image, interrupt: &Interrupt) -> Result<Option<
             arguments: vec![b"true".to_vec()],
             environment: Vec::new(),
         };
-        Ok(run_in_machine(&configuration, side.kernel, &program, FLOOR_LIMIT)?.failure.is_none())
+        Ok(run_in_machine(&configuration, side.kernel, &program, FLOOR_LIMIT, &|_| {})?.failure.is_none())
     };
     if !runs_in(FLOOR_MAX_MIB)? {
         return Ok(None);
@@ -251,41 +255,24 @@ fn floor_mib(side: Side, image: &Image, interrupt: &Interrupt) -> Result<Option<
 }
 
 /// Boots Linux with nothing but the program, and says at which guest time it started.
-fn run_smallest(initramfs: &Path, clock: Clock) -> Result<u64> {
+fn run_smallest(initramfs: &Path, clock: Clock, interrupt: &Interrupt) -> Result<u64> {
     let image = image("true")?;
     let usual = guest::configure(&LINUX.choices(clock, 1), &image)?;
     let configuration = Configuration { initramfs: Some(initramfs.to_path_buf()), root: None, ..usual };
     let log = Log::in_memory()?;
     let (mut machine, _ports) = Machine::start(&configuration, &log)?;
     let deadline = Instant::now() + MACHINE_LIMIT;
-    wait(&mut machine, deadline)?;
+    if !interrupt.wait(machine.ended(), Some(deadline))? {
+        bail!("the smallest Linux guest hung");
+    }
+    machine.wait()?;
     let text = log.text();
     let start = text.lines().find_map(|line| line.trim().strip_prefix(PRINTED_START)?.parse().ok());
     start.with_context(|| format!("the smallest Linux guest did not start its program: {}", text.trim()))
 }
 
-/// Waits until the machine has ended, or ends it.
-fn wait(machine: &mut Machine, deadline: Instant) -> Result<()> {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now()))?;
-    let ended = {
-        let descriptor = machine.ended();
-        let mut polled = [PollFd::new(&descriptor, PollFlags::IN)];
-        match poll(&mut polled, Some(&left)) {
-            Ok(count) => count > 0,
-            Err(rustix::io::Errno::INTR) => bail!(Interrupted),
-            Err(error) => return Err(error.into()),
-        }
-    };
-    if !ended {
-        bail!("the smallest Linux guest hung");
-    }
-    machine.wait()?;
-    Ok(())
-}
-
 /// An initial file system with `true`, its libraries, and a first process that starts it.
-fn smallest_initramfs() -> Result<PathBuf> {
+fn smallest_initramfs(interrupt: &Interrupt) -> Result<PathBuf> {
     let repository = paths::repository()?;
     cargo_build(
         &repository,
@@ -304,6 +291,7 @@ fn smallest_initramfs() -> Result<PathBuf> {
             "--config",
             "profile.release.debug=false",
         ],
+        interrupt,
     )?;
     let path = paths::cache()?.join("linux/bench-initramfs");
     let scratch = path.with_extension(format!("new-{}", std::process::id()));

@@ -1,0 +1,44 @@
+//! `memory`: mapping, touching and unmapping disjoint memory from several CPUs at once; and what idle
+//! processes cost in memory.
+
+use super::{Experiment, Kind};
+use crate::bench::plan::{Effort, Group, Plan, Sample, both_clocks};
+use crate::bench::side::{HEDDLE, HEDDLE_ONE_LOCK, HEDDLE_PRIVATE, LINUX};
+use crate::machine::Clock;
+
+/// The experiment.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "memory",
+    summary: "mapping, touching and unmapping disjoint memory on 1 to 4 CPUs; 1,000 idle processes",
+    kind: Kind::Machines(plan),
+    is_checked: false,
+};
+
+/// How many idle processes there are while their memory is measured.
+const IDLE: u32 = 1000;
+
+fn plan(effort: Effort, processors: Option<u32>) -> Plan {
+    let rounds = effort.choose(300, 2000, 10_000);
+    let items = |sides| {
+        ["threads", "processes"].map(|with| format!("memory n={rounds} sides={sides} with={with}")).to_vec()
+    };
+    let sides = [HEDDLE, HEDDLE_ONE_LOCK, LINUX];
+    // What 1,000 idle processes cost takes no second clock.
+    let mut groups = both_clocks(&sides, &items(1));
+    let idle = |with| format!("idle n={IDLE} with={with}");
+    groups.push(Group {
+        clock: Clock::Instructions,
+        processors: 1,
+        sides: vec![HEDDLE, HEDDLE_PRIVATE, LINUX],
+        items: ["exec", "fork"].map(idle).to_vec(),
+    });
+    for processors in 2..=processors.unwrap_or(effort.choose(2, 4, 4)) {
+        groups.push(Group {
+            clock: Clock::Host,
+            processors,
+            sides: sides.to_vec(),
+            items: items(processors),
+        });
+    }
+    Plan { sample: Sample::PerIteration, axis: None, groups, item_limit_s: 120, goals: Vec::new() }
+}

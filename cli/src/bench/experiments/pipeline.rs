@@ -1,0 +1,25 @@
+//! `pipeline`: experiment B of papers 1 and 2, N in a row joined by pipes.
+
+use super::{Experiment, Kind};
+use crate::bench::plan::{Effort, Plan, Sample, both_clocks};
+use crate::bench::side::{HEDDLE, LINUX};
+
+/// The experiment.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "pipeline",
+    summary: "papers 1 and 2, B: N threads joined by pipes",
+    kind: Kind::Machines(plan),
+    is_checked: true,
+};
+
+fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
+    let mut items = Vec::new();
+    for bytes in [1, 256, 4096] {
+        for count in effort.counts() {
+            items.push(format!("pipeline n={count} bytes={bytes}"));
+        }
+    }
+    let groups = both_clocks(&[HEDDLE, LINUX], &items);
+    let item_limit_s = effort.choose(20, 60, 120);
+    Plan { sample: Sample::Total, axis: Some("threads"), groups, item_limit_s, goals: Vec::new() }
+}

@@ -1,0 +1,27 @@
+//! `ring`: experiment A of papers 1 and 2, N that take turns by a shared word.
+
+use super::{Experiment, Kind};
+use crate::bench::plan::{Effort, Plan, Sample, both_clocks};
+use crate::bench::side::{HEDDLE, LINUX};
+
+/// The experiment.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "ring",
+    summary: "papers 1 and 2, A: N threads that take turns",
+    kind: Kind::Machines(plan),
+    is_checked: false,
+};
+
+fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
+    let mut items = Vec::new();
+    for by in ["yield", "key"] {
+        for order in ["created", "shuffled"] {
+            for count in effort.counts() {
+                items.push(format!("ring n={count} by={by} order={order}"));
+            }
+        }
+    }
+    let groups = both_clocks(&[HEDDLE, LINUX], &items);
+    let item_limit_s = effort.choose(5, 20, 60);
+    Plan { sample: Sample::Total, axis: Some("threads"), groups, item_limit_s, goals: Vec::new() }
+}
