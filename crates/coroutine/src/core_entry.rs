@@ -18,7 +18,7 @@ pub(crate) struct Hooks {
 #[repr(C, align(128))]
 pub(crate) struct CoreEntry {
     pub state: CoreState,
-    /// The id of the coroutine that is being polled, 0 if none.
+    /// The id of the coroutine that is being polled, 0 if none; with [`YIELDED`] once it has given way.
     current: AtomicU64,
     /// Coroutines spawned here less coroutines ended here, modulo 2^64: only sums over a machine mean something.
     live: AtomicU64,
@@ -41,6 +41,9 @@ pub(crate) struct CoreEntry {
     hooks: AtomicPtr<Hooks>,
     shared: AtomicPtr<Shared>,
 }
+
+/// In `current`: the coroutine has given way. No id has this bit, since indices have 24.
+const YIELDED: u64 = 1 << 31;
 
 impl CoreEntry {
     pub fn new(index: u16) -> CoreEntry {
@@ -144,12 +147,34 @@ impl CoreEntry {
     /// The coroutine that is being polled on this core.
     #[inline(always)]
     pub fn current(&self) -> Option<Id> {
-        Id::from_bits(self.current.load(Ordering::Relaxed))
+        Id::from_bits(self.current_bits() & !YIELDED)
+    }
+
+    /// What [`CoreEntry::set_current`] needs to go back to the turn that goes on around a nested one.
+    #[inline(always)]
+    pub fn current_bits(&self) -> u64 {
+        self.current.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
     pub fn set_current(&self, bits: u64) {
         self.current.store(bits, Ordering::Relaxed);
+    }
+
+    /// Owner, within a turn of `id`: it is ready again when the turn ends. `false` if it isn't its turn.
+    #[inline(always)]
+    pub fn yield_current(&self, id: Id) -> bool {
+        let is_current = self.current() == Some(id);
+        if is_current {
+            self.set_current(id.to_bits() | YIELDED);
+        }
+        is_current
+    }
+
+    /// Owner, at the end of a turn: whether the coroutine gave way in it.
+    #[inline(always)]
+    pub fn has_yielded(&self) -> bool {
+        self.current_bits() & YIELDED != 0
     }
 
     /// Its share of the machine's number of living coroutines.

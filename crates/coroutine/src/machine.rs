@@ -12,10 +12,11 @@ use crate::registry::{Global, acquire_core, single};
 use crate::sched::{self, Id, Picked, Stealing, WATCH_PARKED};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use crate::task::{self, TaskRef};
-use crate::turn;
+use crate::{turn, waker};
 use core::future::Future;
 use core::marker::PhantomData;
 use core::ptr;
+use core::task::Waker;
 
 /// Most cores of one machine. Further bits of core masks mean nothing.
 pub const MACHINE_CORES: usize = 32;
@@ -312,6 +313,13 @@ impl<P: Platform> Core<P> {
         #[cfg(not(feature = "std"))]
         turn::run(self.entry, picked);
         true
+    }
+
+    /// Within a turn: makes the coroutine whose waker this is ready again, as the waker would, for less. `false` if
+    /// it isn't its turn here: then nothing has happened.
+    #[inline]
+    pub fn yield_current(&self, waker: &Waker) -> bool {
+        waker::id_of(waker).is_some_and(|id| self.entry.yield_current(id))
     }
 
     fn steal(&self) -> Option<Picked<'static>> {

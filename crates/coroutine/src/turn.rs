@@ -17,7 +17,7 @@ use core::task::{Context, Poll};
 pub(crate) fn run(entry: &'static CoreEntry, picked: Picked<'_>) {
     let Some(task) = NonNull::new(picked.task.cast::<Header>()) else { return };
     let task = TaskRef(task);
-    let outer = entry.current().map_or(0, |id| id.to_bits());
+    let outer = entry.current_bits();
     entry.set_current(picked.id.to_bits());
     #[cfg(feature = "tracing")]
     let _span =
@@ -32,9 +32,10 @@ pub(crate) fn run(entry: &'static CoreEntry, picked: Picked<'_>) {
         // SAFETY: `pick` gave the turn to this core alone.
         unsafe { task.poll(&mut Context::from_waker(&waker)) }
     };
+    let outcome = if entry.has_yielded() { Outcome::Yielded } else { Outcome::Pending };
     entry.set_current(outer);
     if !ended {
-        entry.state.finish(&Global, picked.id, picked.slot, Outcome::Pending);
+        entry.state.finish(&Global, picked.id, picked.slot, outcome);
         return;
     }
     // First the id becomes stale, then the joiner learns of the end.

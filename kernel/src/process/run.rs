@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::pin::pin;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Poll;
 
 use super::Thread;
@@ -11,6 +11,7 @@ use super::signal::{self, Next, Work};
 use crate::arch::{self, FloatState, Trap, UserContext};
 use crate::error::{Errno, Halt};
 use crate::memory::space::{Access, FaultError};
+use crate::memory::user::PageFault;
 use crate::schedule;
 use crate::syscall::{self, Started};
 
@@ -19,8 +20,10 @@ use crate::syscall::{self, Started};
 /// # Errors
 /// `ENOMEM`.
 pub(super) fn spawn(thread: &Arc<Thread>, context: UserContext) -> Result<(), Errno> {
-    let priority = thread.standing.lock().priority;
-    let affinity = thread.scheduling.lock().affinity;
+    let (priority, affinity) = {
+        let standing = thread.standing.lock();
+        (standing.priority, standing.parameters().affinity)
+    };
     let task = schedule::spawn_on(priority, affinity, checked(run(thread.clone(), context)))?;
     thread.task.call_once(|| task);
     Ok(())
@@ -53,16 +56,16 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
         thread.waker.call_once(|| poll_context.waker().clone());
         thread.cpu.store(arch::cpu::id() as u32 + 1, Ordering::Release);
         let start_ns = crate::time::now_ns();
-        thread.change_standing(|standing, parameters| standing.start(parameters, start_ns));
+        thread.change_standing(|standing| standing.start(start_ns));
         let result = life.as_mut().poll(poll_context);
         let now_ns = crate::time::now_ns();
-        thread.total_ns.fetch_add(now_ns - start_ns, Ordering::Relaxed);
+        add(&thread.total_ns, now_ns - start_ns);
         if result.is_pending() {
             end_sample(&thread);
             // The thread may go on elsewhere.
             thread.with_float(FloatState::save);
-            thread.switches.fetch_add(1, Ordering::Relaxed);
-            thread.change_standing(|standing, parameters| standing.end(parameters, now_ns));
+            add(&thread.switches, 1);
+            thread.change_standing(|standing| standing.end(now_ns));
         }
         thread.cpu.store(0, Ordering::Release);
         match result {
@@ -71,6 +74,11 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
         }
     })
     .await;
+}
+
+/// Adds to a figure that only the thread's coroutine changes.
+fn add(figure: &AtomicU64, amount: u64) {
+    figure.store(figure.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
 }
 
 async fn live(thread: Arc<Thread>, mut context: UserContext) {
@@ -106,7 +114,27 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
         begin_sample(&thread, &mut visits);
         schedule::leave_program();
         match trap {
-            Trap::SystemCall => interrupted = system_call(&thread, &mut context).await,
+            Trap::SystemCall => {
+                interrupted = match syscall::start(&thread, &mut context) {
+                    Ok(Started::Done(value)) => end_call(&thread, &mut context, Ok(value)),
+                    Ok(Started::GiveWay) => {
+                        thread.standing.lock().give_way();
+                        schedule::yield_now().await;
+                        end_call(&thread, &mut context, Ok(0))
+                    }
+                    Ok(Started::Pending(future)) => {
+                        let result = future.await;
+                        end_call(&thread, &mut context, result)
+                    }
+                    Err(Halt::Error(error)) => end_call(&thread, &mut context, Err(error)),
+                    // Only files that wait say so, and they are driven by `Thread::retry`.
+                    Err(Halt::Block) => end_call(&thread, &mut context, Err(Errno::EAGAIN)),
+                    Err(Halt::Fault(fault)) => {
+                        let result = start_again(&thread, &mut context, fault).await;
+                        end_call(&thread, &mut context, result)
+                    }
+                }
+            }
             Trap::PageFault { address, write, execute, .. } => {
                 resolve_fault(&thread, &context, address, Access { write, execute }).await;
             }
@@ -146,44 +174,47 @@ fn end_sample(thread: &Thread) {
     if start_ns != 0 {
         thread.sample_start_ns.store(0, Ordering::Relaxed);
         let spent = crate::time::now_ns().saturating_sub(start_ns);
-        thread.system_ns.fetch_add(spent * u64::from(SAMPLE_EVERY), Ordering::Relaxed);
+        add(&thread.system_ns, spent * u64::from(SAMPLE_EVERY));
     }
 }
 
-/// Carries out a system call. Returns the restart code if a signal interrupted it.
-async fn system_call(thread: &Arc<Thread>, context: &mut UserContext) -> Option<Errno> {
-    let result = loop {
+/// Brings in the page that a call has met, and starts the call again until it is done.
+async fn start_again(
+    thread: &Arc<Thread>,
+    context: &mut UserContext,
+    mut fault: PageFault,
+) -> Result<usize, Errno> {
+    loop {
+        room().await;
+        let space = thread.space();
+        Box::pin(space.fault_in(fault)).await?;
         match syscall::start(thread, context) {
-            Ok(Started::Done(value)) => break Ok(value),
-            Ok(Started::Pending(future)) => break future.await,
+            Ok(Started::Done(value)) => return Ok(value),
+            Ok(Started::Pending(future)) => return future.await,
             Ok(Started::GiveWay) => {
-                thread.standing.lock().give_way();
                 schedule::yield_now().await;
-                break Ok(0);
+                return Ok(0);
             }
-            Err(Halt::Error(error)) => break Err(error),
-            // Only files that wait say so, and they are driven by `Thread::retry`.
-            Err(Halt::Block) => break Err(Errno::EAGAIN),
-            Err(Halt::Fault(fault)) => {
-                room().await;
-                let space = thread.space();
-                if let Err(error) = Box::pin(space.fault_in(fault)).await {
-                    break Err(error);
-                }
-            }
+            Err(Halt::Error(error)) => return Err(error),
+            Err(Halt::Block) => return Err(Errno::EAGAIN),
+            Err(Halt::Fault(next)) => fault = next,
         }
-    };
+    }
+}
+
+/// Gives the program the result of its call. Returns the restart code if a signal interrupted it.
+#[inline]
+fn end_call(thread: &Arc<Thread>, context: &mut UserContext, result: Result<usize, Errno>) -> Option<Errno> {
     syscall::trace::finished(thread, context, &result);
-    let mut restart = None;
     match result {
         Ok(value) => context.set_result(value),
         Err(error) => {
             context.set_result(error.to_result());
             if error.is_restart() {
-                restart = Some(error);
+                return Some(error);
             }
-            if error.is_restart() || error == Errno::EINTR {
-                return restart;
+            if error == Errno::EINTR {
+                return None;
             }
         }
     }

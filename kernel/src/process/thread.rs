@@ -51,7 +51,6 @@ pub struct Thread {
     pub(super) robust_list: AtomicUsize,
     /// Who waits in `vfork` for this thread to leave the space.
     pub(super) vfork: SpinLock<Option<Arc<super::calls::clone::Vfork>>>,
-    pub(super) scheduling: SpinLock<Parameters>,
     /// Reached through [`Thread::with_float`].
     float: SpinLock<FloatState>,
     /// The registers of the CPU may not be the thread's.
@@ -115,14 +114,13 @@ impl Thread {
             clear_child_tid: AtomicUsize::new(0),
             robust_list: AtomicUsize::new(0),
             vfork: SpinLock::new(None),
-            scheduling: SpinLock::new(parts.scheduling),
             float: SpinLock::new(parts.float),
             float_stale: AtomicBool::new(true),
             next_context: SpinLock::new(None),
             task: spin::Once::new(),
             priority: AtomicU8::new(0),
             until_ns: AtomicU64::new(0),
-            standing: SpinLock::new(Standing::new(&parts.scheduling, parts.account)),
+            standing: SpinLock::new(Standing::new(parts.scheduling, parts.account)),
             exit_code: AtomicU8::new(0),
             switches: AtomicU64::new(0),
             sample_start_ns: AtomicU64::new(0),
@@ -158,7 +156,7 @@ impl Thread {
     /// How the thread is scheduled.
     #[must_use]
     pub fn scheduling(&self) -> Parameters {
-        *self.scheduling.lock()
+        self.standing.lock().parameters()
     }
 
     /// The signals that are pending for this thread only.
@@ -245,27 +243,29 @@ impl Thread {
     }
 
     /// Changes the standing, and what follows from it: the end of the turn and the coroutine's level.
-    pub(super) fn change_standing(&self, change: impl FnOnce(&mut Standing, &Parameters)) {
-        let parameters = self.scheduling();
+    pub(super) fn change_standing(&self, change: impl FnOnce(&mut Standing)) {
         let mut standing = self.standing.lock();
-        change(&mut standing, &parameters);
+        change(&mut standing);
         self.until_ns.store(standing.until_ns, Ordering::Relaxed);
         let level = standing.priority.level() as u8;
-        if self.priority.swap(level, Ordering::Relaxed) != level
-            && let Some(task) = self.task.get()
-        {
-            task.set_priority(standing.priority);
+        if self.priority.load(Ordering::Relaxed) != level {
+            self.priority.store(level, Ordering::Relaxed);
+            if let Some(task) = self.task.get() {
+                task.set_priority(standing.priority);
+            }
         }
     }
 
     /// Changes how the thread is scheduled.
     pub(super) fn set_scheduling(&self, parameters: Parameters) {
-        let before = core::mem::replace(&mut *self.scheduling.lock(), parameters);
-        if before.affinity != parameters.affinity {
+        if self.scheduling().affinity != parameters.affinity {
             self.add_work(Work::AFFINITY);
         }
         // An ordinary thread that becomes a realtime one, or the other way round, must not wait for its next turn.
-        self.change_standing(|standing, parameters| standing.end(parameters, crate::time::now_ns()));
+        let is_running = self.cpu.load(Ordering::Acquire) != 0;
+        self.change_standing(|standing| {
+            standing.set_parameters(parameters, crate::time::now_ns(), is_running)
+        });
         self.kick();
     }
 

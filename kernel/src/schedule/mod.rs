@@ -6,6 +6,7 @@
 //! end of its turn, or when [`enter_program`] says that something more urgent is ready. A post from another CPU of
 //! something more urgent than the program that a CPU runs interrupts that CPU.
 
+mod give_way;
 mod parameters;
 pub mod priority;
 mod turn;
@@ -18,7 +19,8 @@ use heddle_coroutine::{Builder, Core, Id, Machine, Platform, SpawnError};
 use crate::arch::{self, MAX_CPUS};
 use crate::error::Errno;
 
-pub use heddle_coroutine::{move_to, preempted, yield_now};
+pub use give_way::yield_now;
+pub use heddle_coroutine::{move_to, preempted};
 pub use parameters::{Parameters, Policy};
 pub use priority::Priority;
 pub use turn::{SLICE_NS, Standing, Turn};
@@ -127,9 +129,9 @@ pub fn run_cpu() -> ! {
         ::log::error!("CPU {} cannot take part: {error:?}", arch::cpu::id());
         arch::cpu::halt();
     }
+    let Some(core) = core() else { arch::cpu::halt() };
     let mut turns = 0;
     loop {
-        let Some(core) = core() else { arch::cpu::halt() };
         if core.run_one() {
             turns += 1;
             if turns % TURNS_WITHOUT_INTERRUPTS == 0 {

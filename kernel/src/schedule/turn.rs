@@ -46,10 +46,14 @@ pub enum Turn {
 /// A thread's standing with the scheduler, from turn to turn.
 #[derive(Debug)]
 pub struct Standing {
+    /// How the thread is scheduled.
+    parameters: Parameters,
     account: Account,
     ended_as: Turn,
     started_ns: u64,
     ended_ns: u64,
+    /// When `until_ns` and `priority` were worked out.
+    planned_ns: u64,
     /// When the turn is over; `u64::MAX` for never.
     pub until_ns: u64,
     /// The level that the thread has now.
@@ -59,13 +63,15 @@ pub struct Standing {
 impl Standing {
     /// The standing of a new thread.
     #[must_use]
-    pub const fn new(parameters: &Parameters, account: Account) -> Self {
+    pub const fn new(parameters: Parameters, account: Account) -> Self {
         Self {
+            parameters,
             account,
             ended_as: Turn::GaveWay,
             started_ns: 0,
             ended_ns: 0,
-            until_ns: 0,
+            planned_ns: 0,
+            until_ns: account.budget_ns(),
             priority: parameters.priority(account.is_spent()),
         }
     }
@@ -76,26 +82,47 @@ impl Standing {
         self.account.split()
     }
 
-    /// A turn starts.
-    pub fn start(&mut self, parameters: &Parameters, now_ns: u64) {
-        if self.ended_as == Turn::Waits {
-            self.account.slept(now_ns.saturating_sub(self.ended_ns), parameters.nice);
-        }
-        self.started_ns = now_ns;
-        self.ended_as = Turn::Waits;
-        self.plan(parameters, now_ns);
+    /// How the thread is scheduled.
+    #[must_use]
+    pub const fn parameters(&self) -> Parameters {
+        self.parameters
     }
 
-    /// The turn ends, or its slice does.
-    pub fn end(&mut self, parameters: &Parameters, now_ns: u64) {
+    /// Changes how the thread is scheduled; `is_running`: in the midst of a turn.
+    pub fn set_parameters(&mut self, parameters: Parameters, now_ns: u64, is_running: bool) {
+        if is_running {
+            self.end(now_ns);
+        }
+        self.parameters = parameters;
+        self.plan(now_ns);
+    }
+
+    /// A turn starts.
+    pub fn start(&mut self, now_ns: u64) {
+        self.started_ns = now_ns;
+        if self.ended_as == Turn::GaveWay && !self.parameters.policy.is_realtime() {
+            // Nothing has changed but the time.
+            self.until_ns = self.until_ns.saturating_add(now_ns.saturating_sub(self.planned_ns));
+            self.planned_ns = now_ns;
+        } else {
+            if self.ended_as == Turn::Waits {
+                self.account.slept(now_ns.saturating_sub(self.ended_ns), self.parameters.nice);
+            }
+            self.plan(now_ns);
+        }
+        self.ended_as = Turn::Waits;
+    }
+
+    /// The turn ends.
+    pub fn end(&mut self, now_ns: u64) {
         let ran_ns = now_ns.saturating_sub(self.started_ns);
-        if parameters.policy.is_realtime() {
+        if self.parameters.policy.is_realtime() {
             WINDOWS[arch::cpu::id()].used_ns.fetch_add(ran_ns, Ordering::Relaxed);
         } else {
-            self.account.ran(ran_ns, parameters.nice);
+            self.account.ran(ran_ns, self.parameters.nice);
         }
         (self.started_ns, self.ended_ns) = (now_ns, now_ns);
-        self.plan(parameters, now_ns);
+        self.plan(now_ns);
     }
 
     /// The thread gives way though it has more to do.
@@ -103,7 +130,10 @@ impl Standing {
         self.ended_as = Turn::GaveWay;
     }
 
-    fn plan(&mut self, parameters: &Parameters, now_ns: u64) {
+    #[inline]
+    fn plan(&mut self, now_ns: u64) {
+        let parameters = &self.parameters;
+        self.planned_ns = now_ns;
         let (until_ns, priority) = if parameters.policy.is_realtime() {
             let left_ns = realtime_left_ns(now_ns);
             let slice_ns = if parameters.policy == Policy::Fifo { u64::MAX } else { SLICE_NS };

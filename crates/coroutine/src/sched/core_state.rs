@@ -48,6 +48,8 @@ pub struct Picked<'t> {
 pub enum Outcome {
     /// It waits, unless it was woken meanwhile.
     Pending,
+    /// It gave way and is ready.
+    Yielded,
     /// It has ended: its id becomes stale and its slot free.
     Complete,
 }
@@ -269,6 +271,7 @@ impl CoreState {
     pub fn finish(&self, table: &impl Table, id: Id, slot: &Slot, outcome: Outcome) {
         self.gate.enter();
         match outcome {
+            Outcome::Yielded => self.enqueue(table, id.index(), slot),
             Outcome::Pending if slot.phase() == Phase::Notified => self.enqueue(table, id.index(), slot),
             Outcome::Pending => slot.set_phase(Phase::Waiting),
             Outcome::Complete => self.release(id.index(), slot),

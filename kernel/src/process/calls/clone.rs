@@ -219,7 +219,7 @@ fn make(parent: &Arc<Thread>, request: &Request, space: Arc<Space>) -> Result<Ar
         float.save();
         float.try_clone()
     })?;
-    let scheduling = parent.scheduling.lock().for_child();
+    let scheduling = parent.scheduling().for_child();
     let account = parent.standing.lock().split();
 
     let mut table = table::lock();

@@ -56,7 +56,7 @@ fn change_group(
     mut table: SpinGuard<'static, table::Table>,
     process: &Process,
     group: Arc<Group>,
-) -> (Arc<Group>, (Option<Arc<Group>>, Option<Arc<Session>>)) {
+) -> impl Sized + use<> {
     table.join(&group);
     let before = core::mem::replace(&mut *process.group.lock(), group);
     let left = table.leave(&before);

@@ -36,7 +36,7 @@ fn check_owner(call: &Call<'_>, target: &Thread) -> Result<(), Errno> {
 
 fn apply(call: &Call<'_>, target: &Thread, new: Parameters) -> Result<(), Errno> {
     check_owner(call, target)?;
-    let old = *target.scheduling.lock();
+    let old = target.scheduling();
     let is_privileged = call.thread.credentials().is_capable(linux::CAP_SYS_NICE);
     if !is_privileged {
         let rt_limit = target.process.limit(Resource::RealtimePriority).soft;
@@ -69,14 +69,14 @@ pub fn sched_setscheduler(call: &mut Call<'_>) -> Outcome {
     let (policy, reset_on_fork) = decode_policy(call.uint(1))?;
     let realtime = check_realtime(policy, priority)?;
     let target = named(call, call.int(0))?;
-    let old = *target.scheduling.lock();
+    let old = target.scheduling();
     apply(call, &target, Parameters { policy, realtime, reset_on_fork, ..old })?;
     Ok(0.into())
 }
 
 /// sched_getscheduler(2).
 pub fn sched_getscheduler(call: &mut Call<'_>) -> Outcome {
-    let parameters = *named(call, call.int(0))?.scheduling.lock();
+    let parameters = named(call, call.int(0))?.scheduling();
     let flag = if parameters.reset_on_fork { linux::SCHED_RESET_ON_FORK } else { 0 };
     Ok(((parameters.policy.number() | flag) as usize).into())
 }
@@ -85,7 +85,7 @@ pub fn sched_getscheduler(call: &mut Call<'_>) -> Outcome {
 pub fn sched_setparam(call: &mut Call<'_>) -> Outcome {
     let priority = user::read_int(&call.thread.space(), call.word(1))? as i32;
     let target = named(call, call.int(0))?;
-    let old = *target.scheduling.lock();
+    let old = target.scheduling();
     let realtime = check_realtime(old.policy, priority)?;
     apply(call, &target, Parameters { realtime, ..old })?;
     Ok(0.into())
@@ -93,7 +93,7 @@ pub fn sched_setparam(call: &mut Call<'_>) -> Outcome {
 
 /// sched_getparam(2).
 pub fn sched_getparam(call: &mut Call<'_>) -> Outcome {
-    let parameters = *named(call, call.int(0))?.scheduling.lock();
+    let parameters = named(call, call.int(0))?.scheduling();
     user::write_int(&call.thread.space(), call.word(1), u32::from(parameters.realtime))?;
     Ok(0.into())
 }
@@ -112,7 +112,7 @@ pub fn sched_get_priority_min(call: &mut Call<'_>) -> Outcome {
 
 /// sched_rr_get_interval(2).
 pub fn sched_rr_get_interval(call: &mut Call<'_>) -> Outcome {
-    let policy = named(call, call.int(0))?.scheduling.lock().policy;
+    let policy = named(call, call.int(0))?.scheduling().policy;
     let slice = if policy == Policy::Fifo { 0 } else { schedule::SLICE_NS };
     user::write_words(&call.thread.space(), call.word(1), &timespec_words(slice))?;
     Ok(0.into())
@@ -138,7 +138,7 @@ pub fn sched_setattr(call: &mut Call<'_>) -> Outcome {
     }
     let realtime = check_realtime(policy, (words[2] >> 32) as i32)?;
     let target = named(call, call.int(0))?;
-    let old = *target.scheduling.lock();
+    let old = target.scheduling();
     let nice = if policy.is_realtime() { old.nice } else { nice };
     apply(call, &target, Parameters { policy, nice, realtime, reset_on_fork: words[1] & 1 != 0, ..old })?;
     Ok(0.into())
@@ -149,7 +149,7 @@ pub fn sched_getattr(call: &mut Call<'_>) -> Outcome {
     if call.uint(3) != 0 || call.uint(2) < (ATTRIBUTE_WORDS * 8) as u32 {
         return Err(Errno::EINVAL.into());
     }
-    let parameters = *named(call, call.int(0))?.scheduling.lock();
+    let parameters = named(call, call.int(0))?.scheduling();
     let size = (ATTRIBUTE_WORDS * 8) as u64;
     let words = [
         size | u64::from(parameters.policy.number()) << 32,
@@ -178,7 +178,7 @@ pub fn sched_setaffinity(call: &mut Call<'_>) -> Outcome {
         return Err(Errno::EINVAL.into());
     }
     let target = named(call, call.int(0))?;
-    let old = *target.scheduling.lock();
+    let old = target.scheduling();
     apply(call, &target, Parameters { affinity, ..old })?;
     Ok(0.into())
 }
@@ -188,7 +188,7 @@ pub fn sched_getaffinity(call: &mut Call<'_>) -> Outcome {
     if call.word(1) < MASK_BYTES || !call.word(1).is_multiple_of(MASK_BYTES) {
         return Err(Errno::EINVAL.into());
     }
-    let affinity = named(call, call.int(0))?.scheduling.lock().affinity & existing_cpus();
+    let affinity = named(call, call.int(0))?.scheduling().affinity & existing_cpus();
     user::write_words(&call.thread.space(), call.word(2), &[affinity])?;
     Ok(MASK_BYTES.into())
 }
@@ -240,7 +240,7 @@ fn for_each_named(call: &Call<'_>, mut each: impl FnMut(&Arc<Thread>) -> Attempt
 pub fn getpriority(call: &mut Call<'_>) -> Outcome {
     let mut lowest = i8::MAX;
     let found = for_each_named(call, |thread| {
-        lowest = lowest.min(thread.scheduling.lock().nice);
+        lowest = lowest.min(thread.scheduling().nice);
         Ok(())
     })?;
     if found { Ok(((20 - i32::from(lowest)) as usize).into()) } else { Err(Errno::ESRCH.into()) }
@@ -250,7 +250,7 @@ pub fn getpriority(call: &mut Call<'_>) -> Outcome {
 pub fn setpriority(call: &mut Call<'_>) -> Outcome {
     let nice = call.int(2).clamp(-20, 19) as i8;
     let found = for_each_named(call, |thread| {
-        let old = *thread.scheduling.lock();
+        let old = thread.scheduling();
         let result = apply(call, thread, Parameters { nice, ..old });
         // Only nice values below the limit are EACCES rather than EPERM.
         let is_owner = check_owner(call, thread).is_ok();

@@ -33,7 +33,7 @@ pub(in crate::process) async fn before_user(
         }
         if work.contains(Work::AFFINITY) {
             thread.remove_work(Work::AFFINITY);
-            let affinity = thread.scheduling.lock().affinity;
+            let affinity = thread.scheduling().affinity;
             schedule::move_to(affinity).await;
         }
         if work.contains(Work::STOP) {
