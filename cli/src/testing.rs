@@ -1,5 +1,6 @@
 //! The tests behind `heddle test`: what cargo runs on the host, and programs in real machines, on Heddle and on Linux.
 
+pub mod bench;
 pub mod cargo;
 pub mod checks;
 pub mod front;

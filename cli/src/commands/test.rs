@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::guest::Kernel;
 use crate::paths;
-use crate::testing::{Tally, cargo, checks, front, guest, scripts, streams, terminals};
+use crate::testing::{Tally, bench, cargo, checks, front, guest, scripts, streams, terminals};
 
 const STATUS_FAILED: u8 = 1;
 
@@ -39,6 +39,8 @@ pub enum Part {
     Apps,
     /// The Linux interface from inside.
     Guest,
+    /// Instruction counts beside the committed ones, and experiments that are ended.
+    Bench,
 }
 
 impl Options {
@@ -87,6 +89,9 @@ pub fn execute(options: &Options) -> Result<u8> {
     }
     if options.has(Part::Guest) {
         guest::test(&repository, &mut tally)?;
+    }
+    if options.has(Part::Bench) {
+        bench::test(options.filter.as_deref(), &mut tally);
     }
     tally.finish();
     Ok(if tally.is_success() { 0 } else { STATUS_FAILED })
