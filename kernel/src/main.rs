@@ -16,6 +16,7 @@ mod panic;
 mod process;
 mod random;
 mod schedule;
+mod shared;
 mod sync;
 mod syscall;
 mod time;
@@ -41,6 +42,7 @@ fn initialize() -> Result<(), error::Errno> {
     memory::start()?;
     memory::pressure::register(file::drain_caches);
     process::initialize()?;
+    shared::set_clock();
     file::setup::initialize(memory::frame::image())?;
     device::initialize()
 }

@@ -15,7 +15,7 @@ pub use process::{
     CoroutineInfo, CoroutineTable, EXECUTORS_MAX, ExecutorRecord, PENDING_COMPLETION, PENDING_KICK,
     ProcessHeader, ProcessPages, RUNNING_NONE, state,
 };
-pub use system::{Clock, SystemPage};
+pub use system::{CPU_SEGMENT, Clock, SystemPage};
 
 #[cfg(not(heddle_loom))]
 pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -30,10 +30,10 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"HEDL");
 
 /// Entry of the auxiliary vector (getauxval(3)) with the address of the process's [`ProcessPages`]. Its absence says
 /// that the kernel is not Heddle, or has no shared scheduler.
-pub const AT_HEDDLE_PROCESS: u64 = 0x4865_6401;
+pub const AT_HEDDLE_PROCESS: u32 = 0x4865_6401;
 
 /// Entry of the auxiliary vector with the address of the [`SystemPage`].
-pub const AT_HEDDLE_SYSTEM: u64 = 0x4865_6402;
+pub const AT_HEDDLE_SYSTEM: u32 = 0x4865_6402;
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;

@@ -1,6 +1,7 @@
 //! The stack that a program starts with: strings, auxiliary vector, `envp`, `argv`, `argc`.
 
 use alloc::vec::Vec;
+use heddle_abi::shared::{AT_HEDDLE_PROCESS, AT_HEDDLE_SYSTEM};
 use linux_raw_sys::auxvec;
 
 use crate::Strings;
@@ -23,6 +24,10 @@ pub struct Auxiliary {
     pub secure: bool,
     /// Address of the vDSO, 0 if there is none.
     pub vdso: u64,
+    /// Address of Heddle's system page, 0 if there is none.
+    pub system_page: u64,
+    /// Address of the pages that the process shares with the kernel, 0 if there are none.
+    pub process_pages: u64,
     /// Smallest stack for a signal handler.
     pub minimum_signal_stack: u64,
 }
@@ -73,7 +78,7 @@ pub struct Stack {
 /// Bytes above the strings that stay zero.
 const TOP_BYTES: u64 = 8;
 /// Pairs in the auxiliary vector, the final one included.
-const AUXILIARY_PAIRS: u64 = 21;
+const AUXILIARY_PAIRS: u64 = 23;
 /// Bytes of the auxiliary vector.
 pub const AUXILIARY_BYTES: usize = AUXILIARY_PAIRS as usize * 16;
 const CLOCK_TICKS: u64 = 100;
@@ -130,9 +135,11 @@ impl StackPlan<'_> {
     fn vector(&self, path: u64, platform: u64, random: u64) -> [(u32, u64); AUXILIARY_PAIRS as usize] {
         let a = &self.auxiliary;
         // A pair that doesn't apply is skipped by its reader.
-        let vdso = if a.vdso == 0 { (auxvec::AT_IGNORE, 0) } else { (auxvec::AT_SYSINFO_EHDR, a.vdso) };
+        let unless_zero = |kind, value| if value == 0 { (auxvec::AT_IGNORE, 0) } else { (kind, value) };
         [
-            vdso,
+            unless_zero(auxvec::AT_SYSINFO_EHDR, a.vdso),
+            unless_zero(AT_HEDDLE_SYSTEM, a.system_page),
+            unless_zero(AT_HEDDLE_PROCESS, a.process_pages),
             (auxvec::AT_HWCAP, a.hardware_capabilities),
             (auxvec::AT_PAGESZ, crate::PAGE_BYTES),
             (auxvec::AT_CLKTCK, CLOCK_TICKS),

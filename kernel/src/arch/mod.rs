@@ -56,6 +56,7 @@ mod contract {
     const _: fn() -> u64 = current::time::now_ns;
     const _: fn(u64) = current::time::set_timer;
     const _: fn() -> u64 = current::time::wall_clock_offset;
+    const _: fn() -> (u64, u64) = current::time::parameters;
     const _: fn(u32, fn()) = current::interrupt::register;
     const _: fn(&[u8]) = current::machine::write_console;
     const _: fn(u8) -> ! = current::machine::exit;

@@ -421,6 +421,13 @@ impl PageRef {
             .then(|| Self::Static(paging::physical_of(address)))
     }
 
+    /// A page of the kernel's own image, for programs to read: at a page boundary, and in it as long as the machine.
+    #[must_use]
+    pub fn of_kernel<T>(address: *const T) -> Self {
+        debug_assert!((address as usize).is_multiple_of(PAGE_SIZE));
+        Self::Static(paging::physical_of(address))
+    }
+
     /// The physical address.
     #[must_use]
     pub const fn physical(&self) -> u64 {

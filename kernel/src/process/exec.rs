@@ -21,6 +21,7 @@ use crate::file::{OpenFile, executable};
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::memory::{Space, SpaceKind, fallible};
+use crate::shared;
 use crate::sync::{Events, SpinLock};
 use crate::syscall::user;
 use crate::syscall::wait::WaitKind;
@@ -180,7 +181,10 @@ pub(super) async fn load(thread: &Arc<Thread>, mut request: Request) -> Result<L
         (Some(loader), Some(loader_base)) => loader_base.wrapping_add(loader.image.entry as usize),
         _ => base.wrapping_add(program.image.entry as usize),
     };
-    let auxiliary = auxiliary(&program, base, loader_base.unwrap_or(0), &credentials, thread);
+    let places = shared::map(&space).await?;
+    let mut auxiliary = auxiliary(&program, base, loader_base.unwrap_or(0), &credentials, thread);
+    auxiliary.vdso = places.object as u64;
+    auxiliary.system_page = places.system as u64;
     let stack = build_stack(thread, &space, &request, auxiliary, program.image.executable_stack).await?;
     let mut context = fallible::try_box(UserContext::new_user())?;
     context.set_ip(entry);
@@ -321,6 +325,8 @@ fn auxiliary(
         hardware_capabilities2: 0,
         secure: (credentials.euid, credentials.egid) != (old.uid, old.gid),
         vdso: 0,
+        system_page: 0,
+        process_pages: 0,
         minimum_signal_stack: arch::signal::minimum_stack_bytes() as u64,
     }
 }

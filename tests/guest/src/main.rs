@@ -21,11 +21,12 @@ mod socket;
 mod terminal;
 mod thread;
 mod time;
+mod vdso;
 
 use harness::Test;
 
 fn main() -> std::process::ExitCode {
-    let families: [&[Test]; 12] = [
+    let families: [&[Test]; 13] = [
         process::TESTS,
         signal::TESTS,
         pipe::TESTS,
@@ -38,6 +39,7 @@ fn main() -> std::process::ExitCode {
         socket::TESTS,
         terminal::TESTS,
         pty::TESTS,
+        vdso::TESTS,
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(role) = arguments.first().and_then(|first| first.strip_prefix("--as=")) {

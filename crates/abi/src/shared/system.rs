@@ -40,6 +40,39 @@ pub struct Clock {
 }
 
 #[cfg(not(heddle_loom))]
+impl SystemPage {
+    /// A page that says nothing: no level is ready, and the counter cannot be used.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            magic: AtomicU32::new(super::MAGIC),
+            version: AtomicU32::new(super::VERSION),
+            cpus: AtomicU32::new(0),
+            reserved0: [0; 13],
+            bitmap: AtomicU64::new(0),
+            best: AtomicU32::new(64),
+            reserved1: [0; 13],
+            clock: Clock {
+                base: AtomicU64::new(0),
+                scale: AtomicU64::new(0),
+                realtime_offset: AtomicU64::new(0),
+                reserved: [0; 5],
+            },
+        }
+    }
+}
+
+#[cfg(not(heddle_loom))]
+impl Default for SystemPage {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Selector of the segment whose limit is the number of the processor, on x86-64.
+pub const CPU_SEGMENT: u16 = 0x3b;
+
+#[cfg(not(heddle_loom))]
 const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<SystemPage>() == super::PAGE_BYTES);

@@ -25,6 +25,9 @@ pub const USER_DATA: u16 = 0x1b;
 /// Selector of user code.
 pub const USER_CODE: u16 = 0x23;
 
+/// A data segment that programs may read: present, of level 3; its limit is the number of the CPU.
+const CPU_SEGMENT: u64 = 0x0040_f100_0000_0000;
+
 const FATAL_STACK_BYTES: usize = 8192;
 /// Vectors that may strike where the stack cannot be trusted: NMI, double fault, machine check.
 const FATAL_VECTORS: [usize; 3] = [2, 8, 18];
@@ -77,6 +80,8 @@ fn load_segments(id: usize, local: &'static CpuLocal) {
         let _ = table.append(Descriptor::user_data_segment());
         let _ = table.append(Descriptor::user_code_segment());
         let selector = table.append(Descriptor::tss_segment_unchecked(local.tss.get()));
+        let number = table.append(Descriptor::UserSegment(CPU_SEGMENT | id as u64));
+        debug_assert_eq!(number.0 | 3, heddle_abi::shared::CPU_SEGMENT);
         (*SEGMENTS[id].0.get()).load_unsafe();
         CS::set_reg(SegmentSelector(KERNEL_CODE));
         SS::set_reg(SegmentSelector(KERNEL_DATA));
