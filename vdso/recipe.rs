@@ -1,5 +1,5 @@
-// How the vDSO is built: by rustc and the linker that comes with it, without cargo, because a build script of the
-// kernel and a test include this file. The crates it is made of depend on nothing but `core`.
+//! How the vDSO is built: by rustc and the linker that comes with it, without cargo, because a build script of the
+//! kernel and a test include this file. The crates it is made of depend on nothing but `core`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

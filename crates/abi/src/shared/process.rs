@@ -24,11 +24,11 @@ pub struct ProcessHeader {
     pub magic: AtomicU32,
     /// [`VERSION`](super::VERSION); likewise.
     pub version: AtomicU32,
-    reserved0: [u32; 14],
+    reserved0: [AtomicU32; 14],
     /// Bit `n`: a coroutine of level `n` is ready and in no executor's own queue, so that any executor may run it.
     /// The program writes it; with each registered executor's `ready` it makes up the process's bitmap.
     pub bitmap: AtomicU64,
-    reserved1: [u64; 7],
+    reserved1: [AtomicU64; 7],
     /// Where the program keeps what `/proc/PID/heddle` shows.
     pub coroutines: CoroutineTable,
     /// Address of the program's ring of completions, for the program's own use: the kernel knows the one that was
@@ -46,14 +46,37 @@ pub struct ExecutorRecord {
     pub pending: AtomicU32,
     /// Level of the coroutine that the thread runs, or [`RUNNING_NONE`] while it looks for one. The program writes it.
     pub running: AtomicU32,
-    reserved0: u32,
+    reserved0: AtomicU32,
     /// Bit `n`: a coroutine of level `n` is ready in the thread's own queue. The program writes it.
     pub ready: AtomicU64,
     /// Id of the coroutine that the thread runs, 0 for none. The program writes it.
     pub current: AtomicU64,
     /// Interrupts that the kernel has delivered to the thread. Kernel only.
     pub interrupts: AtomicU64,
-    reserved1: [u64; 3],
+    reserved1: [AtomicU64; 3],
+}
+
+impl ExecutorRecord {
+    /// A record of zeros, but that no coroutine runs.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            mask: AtomicU32::new(0),
+            pending: AtomicU32::new(0),
+            running: AtomicU32::new(RUNNING_NONE),
+            reserved0: AtomicU32::new(0),
+            ready: AtomicU64::new(0),
+            current: AtomicU64::new(0),
+            interrupts: AtomicU64::new(0),
+            reserved1: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+}
+
+impl Default for ExecutorRecord {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// `running` of an executor that runs no coroutine: it looks at its inbox and the ring before it sleeps.
