@@ -4,7 +4,6 @@
 //! the time of day is ahead of it by one word. So no reading can see half of a change, and none waits or retries. All
 //! processors have the same counter, so the monotonic clock is one clock.
 
-use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
 use heddle_abi::shared::Clock;
@@ -115,7 +114,7 @@ pub unsafe extern "C" fn __vdso_clock_getres(id: i32, to: *mut TimeSpec) -> i32 
         // SAFETY: the kernel checks the address.
         return unsafe { arch::call(CALL_CLOCK_GETRES, [id as usize, to as usize, 0]) as i32 };
     }
-    if to != null_mut() {
+    if !to.is_null() {
         // SAFETY: by contract.
         unsafe { to.write(TimeSpec { seconds: 0, nanoseconds: 1 }) };
     }
@@ -132,7 +131,7 @@ pub unsafe extern "C" fn __vdso_gettimeofday(to: *mut TimeValue, zone: *mut Time
         // SAFETY: the kernel checks the addresses.
         return unsafe { arch::call(CALL_GETTIMEOFDAY, [to as usize, zone as usize, 0]) as i32 };
     };
-    if to != null_mut() {
+    if !to.is_null() {
         let time = TimeValue {
             seconds: (time_ns / NS_PER_SECOND) as i64,
             microseconds: (time_ns % NS_PER_SECOND / NS_PER_US) as i64,
@@ -140,7 +139,7 @@ pub unsafe extern "C" fn __vdso_gettimeofday(to: *mut TimeValue, zone: *mut Time
         // SAFETY: by contract.
         unsafe { to.write(time) };
     }
-    if zone != null_mut() {
+    if !zone.is_null() {
         // SAFETY: by contract.
         unsafe { zone.write(TimeZone { minutes_west: 0, daylight: 0 }) };
     }
@@ -158,7 +157,7 @@ pub unsafe extern "C" fn __vdso_time(to: *mut i64) -> i64 {
         return unsafe { arch::call(CALL_TIME, [to as usize, 0, 0]) as i64 };
     };
     let seconds = (time_ns / NS_PER_SECOND) as i64;
-    if to != null_mut() {
+    if !to.is_null() {
         // SAFETY: by contract.
         unsafe { to.write(seconds) };
     }
@@ -172,11 +171,11 @@ pub unsafe extern "C" fn __vdso_time(to: *mut i64) -> i64 {
 #[cfg_attr(heddle_vdso, unsafe(no_mangle))]
 pub unsafe extern "C" fn __vdso_getcpu(cpu: *mut u32, node: *mut u32, cache: *mut u8) -> i32 {
     let _ = cache;
-    if cpu != null_mut() {
+    if !cpu.is_null() {
         // SAFETY: by contract.
         unsafe { cpu.write(arch::cpu()) };
     }
-    if node != null_mut() {
+    if !node.is_null() {
         // SAFETY: by contract.
         unsafe { node.write(0) };
     }
