@@ -9,6 +9,7 @@
 
 use core::ops::Range;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use heddle_abi::boot::{KEY_IMAGE, KEY_MEMORY};
 use heddle_frame::{Buddy, Descriptor, Layout, Region, slab};
@@ -39,6 +40,8 @@ struct Cache {
 
 static MACHINE: spin::Once<Machine> = spin::Once::new();
 static BUDDY: SpinLock<Buddy<'static>> = SpinLock::new(Buddy::new(&[]));
+/// Free frames of `BUDDY` when it was last unlocked.
+static FREE_IN_BUDDY: AtomicUsize = AtomicUsize::new(0);
 static CACHES: [SpinLock<Cache>; MAX_CPUS] =
     [const { SpinLock::new(Cache { frames: [0; CACHE_FRAMES], length: 0 }) }; MAX_CPUS];
 
@@ -110,6 +113,7 @@ pub fn initialize() {
             buddy.release_range(index, frames);
         }
     }
+    note_free(&buddy);
     *BUDDY.lock() = buddy;
     MACHINE.call_once(|| Machine { layout, descriptors, total });
 }
@@ -135,6 +139,11 @@ pub fn free_frames() -> usize {
     BUDDY.lock().free() + cached
 }
 
+/// Whether there are more free frames than the emergency reserve. Asked before each small allocation of the kernel.
+pub fn is_above_reserve() -> bool {
+    FREE_IN_BUDDY.load(Relaxed) > EMERGENCY_FRAMES || free_frames() > EMERGENCY_FRAMES
+}
+
 /// Gives back everything that is only kept to be quick: empty slabs, cached frames, what other CPUs no longer use.
 pub fn drain_caches() {
     super::quarantine::drain();
@@ -146,8 +155,14 @@ pub fn drain_caches() {
         for &index in &cache.frames[..cache.length] {
             buddy.release(index, 0);
         }
+        note_free(&buddy);
         cache.length = 0;
     }
+}
+
+/// To be called before the allocator is unlocked after a change.
+fn note_free(buddy: &Buddy<'_>) {
+    FREE_IN_BUDDY.store(buddy.free(), Relaxed);
 }
 
 /// Whether `count` contiguous frames can be had and the emergency reserve stays.
@@ -168,8 +183,10 @@ fn take(urgent: bool) -> Option<u32> {
             cache.frames[length] = index;
             cache.length += 1;
         }
+        let last = if cache.length == 0 && urgent { buddy.allocate(0) } else { None };
+        note_free(&buddy);
         if cache.length == 0 {
-            return if urgent { buddy.allocate(0) } else { None };
+            return last;
         }
     }
     cache.length -= 1;
@@ -184,6 +201,7 @@ fn give(index: u32) {
         for &index in &cache.frames[REFILL_FRAMES..] {
             buddy.release(index, 0);
         }
+        note_free(&buddy);
         cache.length = REFILL_FRAMES;
     }
     let length = cache.length;
@@ -198,13 +216,16 @@ pub(super) fn take_contiguous(count: usize) -> Option<NonNull<u8>> {
         return None;
     }
     let index = buddy.allocate_exact(u32::try_from(count).ok()?)?;
+    note_free(&buddy);
     Some(memory_of(index))
 }
 
 /// Gives frames of [`take_contiguous`] back.
 pub(super) fn give_contiguous(memory: NonNull<u8>, count: usize) {
     if let Some(index) = machine().layout.index(paging::physical_of(memory.as_ptr())) {
-        BUDDY.lock().release_range(index, count as u32);
+        let mut buddy = BUDDY.lock();
+        buddy.release_range(index, count as u32);
+        note_free(&buddy);
     }
 }
 

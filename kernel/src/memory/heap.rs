@@ -1,6 +1,7 @@
 //! The kernel's heap: slabs for what is smaller than a page, whole frames for the rest.
 //!
-//! One spinlock per size class. Requests of a page or less may use the emergency reserve of frames, larger ones may
+//! One spinlock per size class, and in front of it a few objects per CPU: most are given back soon, on the CPU that
+//! took them. Requests of a page or less may use the emergency reserve of frames, larger ones may
 //! not; see the [module above](super) for why.
 //!
 //! `unsafe` here: the allocator interface.
@@ -12,8 +13,9 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use heddle_frame::slab::{Class, SIZES, Usage, class_of};
 
-use super::frame::{self, EMERGENCY_FRAMES, Slabs};
+use super::frame::{self, Slabs};
 use crate::arch::paging::PAGE_SIZE;
+use crate::arch::{MAX_CPUS, cpu};
 use crate::error::Errno;
 use crate::sync::SpinLock;
 
@@ -29,6 +31,56 @@ static CLASSES: [SpinLock<Class>; SIZES.len()] = {
 
 /// Frames of objects that no class serves.
 static LARGE_FRAMES: AtomicUsize = AtomicUsize::new(0);
+
+/// The most objects that a CPU keeps of a class, and their most bytes.
+const KEPT_OBJECTS: usize = 16;
+const KEPT_BYTES: usize = 4096;
+
+/// Objects of one class that one CPU keeps.
+struct Kept {
+    objects: [*mut u8; KEPT_OBJECTS],
+    count: usize,
+}
+
+// SAFETY: the pointers are to free objects, which belong to nobody else.
+unsafe impl Send for Kept {}
+
+impl Kept {
+    const EMPTY: Self = Self { objects: [core::ptr::null_mut(); KEPT_OBJECTS], count: 0 };
+
+    fn take(&mut self) -> Option<NonNull<u8>> {
+        self.count = self.count.checked_sub(1)?;
+        NonNull::new(*self.objects.get(self.count)?)
+    }
+
+    /// `false`: there are enough.
+    fn keep(&mut self, class: usize, object: NonNull<u8>) -> bool {
+        let is_full = self.count >= KEPT_OBJECTS.min(KEPT_BYTES / SIZES[class]);
+        if !is_full {
+            self.objects[self.count] = object.as_ptr();
+            self.count += 1;
+        }
+        !is_full
+    }
+}
+
+/// By CPU and class. Locked by the CPU itself, and by who gives everything back.
+static KEPT: [[SpinLock<Kept>; SIZES.len()]; MAX_CPUS] =
+    [const { [const { SpinLock::new(Kept::EMPTY) }; SIZES.len()] }; MAX_CPUS];
+
+fn take(class: usize) -> Option<NonNull<u8>> {
+    let kept = KEPT[cpu::id()][class].lock().take();
+    kept.or_else(|| CLASSES[class].lock().allocate(&Slabs))
+}
+
+/// # Safety
+/// `object` is from [`take`] of the same class, and not used any more.
+unsafe fn give(class: usize, object: NonNull<u8>) {
+    if !KEPT[cpu::id()][class].lock().keep(class, object) {
+        // SAFETY: the caller's promise.
+        unsafe { CLASSES[class].lock().release(&Slabs, object) };
+    }
+}
 
 struct Heap;
 
@@ -52,7 +104,7 @@ fn frames_of(layout: Layout) -> Option<usize> {
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let object = match class_of(layout.size(), layout.align()) {
-            Some(class) => CLASSES[class].lock().allocate(&Slabs),
+            Some(class) => take(class),
             None => frames_of(layout).and_then(take_large),
         };
         object.map_or(core::ptr::null_mut(), NonNull::as_ptr)
@@ -62,7 +114,7 @@ unsafe impl GlobalAlloc for Heap {
         let Some(object) = NonNull::new(object) else { return };
         match class_of(layout.size(), layout.align()) {
             // SAFETY: the caller's promise: the object came from `alloc` with this layout.
-            Some(class) => unsafe { CLASSES[class].lock().release(&Slabs, object) },
+            Some(class) => unsafe { give(class, object) },
             None => give_large(object, frames_of(layout).unwrap_or(0)),
         }
     }
@@ -82,10 +134,16 @@ fn give_large(memory: NonNull<u8>, frames: usize) {
 /// What the kernel's own objects take.
 pub fn usage() -> Usage {
     let large = LARGE_FRAMES.load(Relaxed);
-    CLASSES.iter().fold(Usage { frames: large, bytes: large * PAGE_SIZE }, |sum, class| {
-        let part = class.lock().usage();
-        Usage { frames: sum.frames + part.frames, bytes: sum.bytes + part.bytes }
-    })
+    CLASSES.iter().enumerate().fold(
+        Usage { frames: large, bytes: large * PAGE_SIZE },
+        |sum, (class, slabs)| {
+            let kept: usize = KEPT.iter().map(|by_class| by_class[class].lock().count).sum();
+            let part = slabs.lock().usage();
+            // Objects may come and go on other CPUs between the two looks.
+            let bytes = part.bytes.saturating_sub(kept * SIZES[class]);
+            Usage { frames: sum.frames + part.frames, bytes: sum.bytes + bytes }
+        },
+    )
 }
 
 /// Makes sure that allocations which cannot report failure succeed, if they follow at once, without an await between,
@@ -95,14 +153,20 @@ pub fn usage() -> Usage {
 /// `ENOMEM`.
 pub fn reserve(bytes: usize) -> Result<(), Errno> {
     let frames = bytes.div_ceil(PAGE_SIZE);
-    let enough =
-        if frames <= 1 { frame::free_frames() > EMERGENCY_FRAMES } else { frame::can_allocate(frames) };
+    let enough = if frames <= 1 { frame::is_above_reserve() } else { frame::can_allocate(frames) };
     if enough { Ok(()) } else { Err(Errno::ENOMEM) }
 }
 
 /// Gives the slabs without objects back to the frame allocator.
 pub fn drain() {
-    for class in &CLASSES {
-        class.lock().drain(&Slabs);
+    for (class, slabs) in CLASSES.iter().enumerate() {
+        for by_class in &KEPT {
+            let mut kept = by_class[class].lock();
+            while let Some(object) = kept.take() {
+                // SAFETY: it came from this class, and was given back.
+                unsafe { slabs.lock().release(&Slabs, object) };
+            }
+        }
+        slabs.lock().drain(&Slabs);
     }
 }

@@ -32,6 +32,10 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.key.0 == u64::MAX {
+            // Never.
+            return Poll::Pending;
+        }
         if now_ns() >= self.key.0 {
             return Poll::Ready(());
         }
