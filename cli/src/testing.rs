@@ -10,6 +10,7 @@ pub mod process;
 pub mod pseudo_terminal;
 pub mod scripts;
 pub mod streams;
+pub mod stress;
 pub mod terminals;
 
 /// What became of a test.

@@ -196,11 +196,11 @@ impl Worker {
         // SAFETY: the child only reads and writes mappings and then leaves by `_exit`.
         let child = match unsafe { fork() }.map_err(|error| format!("fork: {error}"))? {
             ForkResult::Child => {
-                let before = (0..self.regions.len()).all(|index| self.check(index).is_ok());
+                let before = self.check_all("at the child's start");
                 for region in self.regions.iter_mut().filter(|region| region.writable && !region.shared) {
                     (0..region.tags.len()).step_by(3).for_each(|page| region.store(page, tag));
                 }
-                let after = (0..self.regions.len()).all(|index| self.check(index).is_ok());
+                let after = self.check_all("after the child's stores");
                 // SAFETY: `_exit` has no preconditions.
                 unsafe { libc::_exit(i32::from(!before) + 2 * i32::from(!after)) }
             }
@@ -209,6 +209,12 @@ impl Worker {
         self.write_some(tag)?;
         wait_for(child)?;
         (0..self.regions.len()).try_for_each(|index| self.check(index))
+    }
+
+    /// Whether everything is as it should be; says what is not.
+    fn check_all(&self, when: &str) -> bool {
+        let wrong = (0..self.regions.len()).filter_map(|index| self.check(index).err());
+        wrong.map(|reason| eprintln!("{when}: {reason}")).count() == 0
     }
 
     /// Writes while a child may still share the pages.

@@ -53,6 +53,9 @@ pub struct Options {
     /// Write the kernel's log to FILE.
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
+    /// Add an option to the kernel's command line, as `heddle.space-lock=one`.
+    #[arg(long = "boot", value_name = "KEY=VALUE")]
+    pub kernel_options: Vec<String>,
     /// Stop before the kernel's first instruction and wait for a debugger.
     #[arg(long)]
     pub gdb: bool,
@@ -84,6 +87,7 @@ pub fn execute(options: &Options) -> Result<u8> {
         strace: options.strace.is_some(),
         verbose_log: options.log.is_some(),
         debugger_port: options.gdb.then(free_port).transpose()?,
+        kernel_arguments: options.kernel_options.join(" "),
         ..Choices::new(options.kernel)
     };
     let configuration = guest::configure(&choices, &image)?;

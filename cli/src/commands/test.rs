@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::guest::Kernel;
 use crate::paths;
-use crate::testing::{Tally, bench, cargo, checks, front, guest, scripts, streams, terminals};
+use crate::testing::{Tally, bench, cargo, checks, front, guest, scripts, streams, stress, terminals};
 
 const STATUS_FAILED: u8 = 1;
 
@@ -41,6 +41,8 @@ pub enum Part {
     Guest,
     /// Instruction counts beside the committed ones, and experiments that are ended.
     Bench,
+    /// Random operations on several processors.
+    Stress,
 }
 
 impl Options {
@@ -92,6 +94,9 @@ pub fn execute(options: &Options) -> Result<u8> {
     }
     if options.has(Part::Bench) {
         bench::test(options.filter.as_deref(), &mut tally);
+    }
+    if options.has(Part::Stress) {
+        stress::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
     }
     tally.finish();
     Ok(if tally.is_success() { 0 } else { STATUS_FAILED })

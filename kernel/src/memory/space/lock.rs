@@ -7,19 +7,16 @@
 //! `unsafe` here: the range lock's memory reclamation is told which participant belongs to this CPU.
 #![allow(unsafe_code)]
 
-use alloc::collections::VecDeque;
-use core::future::poll_fn;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
-use core::task::{Poll, Waker};
 
 use heddle_abi::boot::KEY_SPACE_LOCK;
 use heddle_range_lock::{Context, Domain, Epoch, Guard, LockError, OutOfMemory, Participant, RangeLock};
+use heddle_space::{OneGuard, OneLock};
 
 use crate::arch::{MAX_CPUS, cpu};
 use crate::boot;
 use crate::error::Errno;
-use crate::sync::SpinLock;
 
 static DOMAIN: Domain = Domain::new();
 static PARTICIPANTS: [Participant; MAX_CPUS] = [const { Participant::new() }; MAX_CPUS];
@@ -80,7 +77,7 @@ pub enum RangeGuard<'a> {
 impl SpaceLock {
     /// An unlocked lock of the kind that the machine was started with.
     pub fn new() -> Self {
-        if boot::is(KEY_SPACE_LOCK, "one") {
+        if IS_ONE.load(Ordering::Relaxed) {
             Self::One(OneLock::default())
         } else {
             Self::Ranges(RangeLock::new())
@@ -113,55 +110,5 @@ impl SpaceLock {
             }
             Self::One(lock) => Ok(RangeGuard::One(lock.lock().await)),
         }
-    }
-}
-
-/// A lock without ranges.
-#[derive(Default)]
-pub struct OneLock {
-    held: AtomicBool,
-    waiting: SpinLock<VecDeque<Waker>>,
-}
-
-/// Unlocks on drop.
-pub struct OneGuard<'a> {
-    lock: &'a OneLock,
-}
-
-impl OneLock {
-    fn try_lock(&self) -> Option<OneGuard<'_>> {
-        let free = self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        free.then_some(OneGuard { lock: self })
-    }
-
-    async fn lock(&self) -> OneGuard<'_> {
-        poll_fn(|context| {
-            if let Some(guard) = self.try_lock() {
-                return Poll::Ready(guard);
-            }
-            let mut waiting = self.waiting.lock();
-            if waiting.try_reserve(1).is_ok() {
-                waiting.push_back(context.waker().clone());
-            } else {
-                context.waker().wake_by_ref();
-            }
-            drop(waiting);
-            // The holder may have left before the registration.
-            match self.try_lock() {
-                Some(guard) => Poll::Ready(guard),
-                None => Poll::Pending,
-            }
-        })
-        .await
-    }
-}
-
-impl Drop for OneGuard<'_> {
-    fn drop(&mut self) {
-        self.lock.held.store(false, Ordering::Release);
-        // All of them: one that was registered and then got the lock after all leaves a stale entry, and must not take
-        // another's wake with it.
-        let woken = core::mem::take(&mut *self.lock.waiting.lock());
-        woken.into_iter().for_each(Waker::wake);
     }
 }

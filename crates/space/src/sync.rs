@@ -1,0 +1,23 @@
+//! The atomics and locks that the crate runs on: the machine's, or loom's in its models.
+
+#[cfg(not(heddle_loom))]
+pub(crate) use core::sync::atomic::{AtomicBool, Ordering};
+#[cfg(heddle_loom)]
+pub(crate) use loom::sync::atomic::{AtomicBool, Ordering};
+
+#[cfg(not(heddle_loom))]
+pub(crate) use spin::mutex::SpinMutex as Mutex;
+
+#[cfg(heddle_loom)]
+pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+#[cfg(heddle_loom)]
+impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(loom::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+        self.0.lock().expect("models don't panic with a lock held")
+    }
+}
