@@ -1,4 +1,5 @@
-//! One row for one side, for a profiler: `one SIDE KIND THREADS MS [N]`.
+//! One row for one side, for a profiler: `one SIDE KIND THREADS MS [N]`; with 0 threads, MS is a number of operations
+//! on one thread. `callgrind.sh` counts the instructions of one operation that way.
 use heddle_range_lock_bench::plan::entrants;
 use heddle_range_lock_bench::workload::Kind;
 use std::time::Duration;
@@ -16,6 +17,9 @@ fn main() {
         other => panic!("{other}: not a workload"),
     };
     let side = entrants().into_iter().find(|side| side.name == arguments[1]).expect("a side");
+    if number(3) == 0 {
+        return (side.count)(kind, number(4));
+    }
     let sample = (side.run)(kind, number(3) as usize, Duration::from_millis(number(4)), false);
     let clock_ns = 1e9 / sample.rate;
     println!(

@@ -116,6 +116,7 @@ fn heights(report: &mut Report, effort: Effort, cores: usize) {
             run: |kind, threads, time, latencies| {
                 workload::run::<Tall<LEVELS>>(kind, threads, time, latencies)
             },
+            count: workload::count::<Tall<LEVELS>>,
         }
     }
     println!("\nThe thesis' list by its height (ratio: height 1 over this one)");

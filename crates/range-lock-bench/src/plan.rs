@@ -10,7 +10,7 @@ use crate::sides::kogan::Kogan;
 use crate::sides::map::MutexMap;
 use crate::sides::skiplist::SkipList;
 use crate::sides::song::Song;
-use crate::workload::{Kind, Sample, run};
+use crate::workload::{Kind, Sample, count, run};
 
 /// A competitor as the plan sees it.
 #[derive(Clone, Copy)]
@@ -23,10 +23,18 @@ pub struct Entrant {
     pub parameters: fn() -> String,
     /// Measures one row.
     pub run: fn(Kind, usize, Duration, bool) -> Sample,
+    /// Runs so many operations of a row on one thread.
+    pub count: fn(Kind, u64),
 }
 
 fn entrant<S: Side>() -> Entrant {
-    Entrant { name: S::NAME, shares: S::SHARES, parameters: || S::new(1024).parameters(), run: run::<S> }
+    Entrant {
+        name: S::NAME,
+        shares: S::SHARES,
+        parameters: || S::new(1024).parameters(),
+        run: run::<S>,
+        count: count::<S>,
+    }
 }
 
 /// All sides; this project's first.

@@ -217,18 +217,41 @@ struct Arena(*mut u8);
 // SAFETY: see `Worker::write`.
 unsafe impl Send for Arena {}
 
+/// Locks what stays held while `kind` runs.
+fn keep<S: Side>(kind: Kind, lock: &S) -> Vec<S::Held> {
+    let Kind::Held(ranges) = kind else { return Vec::new() };
+    let stride = units_around(ranges) / ranges;
+    // From the upper end down, so that a sorted list inserts at its head.
+    let units = (0..ranges).rev().map(|at| at * stride);
+    units.filter_map(|unit| lock.try_lock(unit * UNIT, (unit + 1) * UNIT)).collect()
+}
+
+/// Runs `operations` acquisitions of a kind that writes nothing on one thread, for a profiler to count.
+pub fn count<S: Side>(kind: Kind, operations: u64) {
+    let lock = S::new(kind.space());
+    let kept = keep(kind, &lock);
+    let mut worker = Worker {
+        lock: &lock,
+        thread: 0,
+        threads: 1,
+        random: Random::new(0),
+        arena: std::ptr::null_mut(),
+        blobs: &[],
+        buffer: Vec::new(),
+        zipf: &Zipf::new(1000, 0.99),
+        batch: Vec::with_capacity(BATCH),
+    };
+    let mut done = 0;
+    while done < operations {
+        done += worker.step(kind);
+    }
+    kept.into_iter().for_each(|held| lock.unlock(held));
+}
+
 /// Runs `kind` with `threads` threads for `time` on a fresh lock.
 pub fn run<S: Side>(kind: Kind, threads: usize, time: Duration, latencies: bool) -> Sample {
     let lock = S::new(kind.space());
-    // From the upper end down, so that a sorted list inserts at its head.
-    let kept: Vec<_> = match kind {
-        Kind::Held(ranges) => {
-            let stride = units_around(ranges) / ranges;
-            let units = (0..ranges).rev().map(|at| at * stride);
-            units.filter_map(|unit| lock.try_lock(unit * UNIT, (unit + 1) * UNIT)).collect()
-        }
-        _ => Vec::new(),
-    };
+    let kept = keep(kind, &lock);
     let mut arena = vec![0u8; if kind.writes() { ARENA_BYTES } else { 0 }];
     let arena = Arena(arena.as_mut_ptr());
     let copies = matches!(kind, Kind::Blobs { .. });

@@ -8,6 +8,7 @@
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
+use core::ops::Range;
 use core::ptr::{self, NonNull};
 use core::slice;
 
@@ -31,6 +32,8 @@ pub(crate) struct Chunk<T, P> {
     next: *mut Bucket<T, P>,
     len: u32,
     slots: u32,
+    /// Bounds that some entry lacks: the union of what their pointers are tagged with.
+    open: u32,
     /// Successors to build before an empty lock goes back to its fast path.
     pub(crate) cool: u32,
     /// Predecessors in a row whose appends never collided.
@@ -113,7 +116,9 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         next: *mut Bucket<T, P>,
         room: usize,
     ) -> Result<Self, OutOfMemory> {
-        let slots = if cfg!(heddle_loom) { SLOTS } else { (room / 4).clamp(SLOTS, SLOTS_MAX) };
+        // An only bucket gets twice as many: it sees every request.
+        let least = if next.is_null() { 2 * SLOTS } else { SLOTS };
+        let slots = if cfg!(heddle_loom) { SLOTS } else { (room / 4).clamp(least, SLOTS_MAX) };
         let size = entries_offset::<T, P>(slots) + room * size_of::<Entry<T, P>>();
         let chunk = context.alloc(size)?.cast::<Chunk<T, P>>();
         let raw = chunk.as_ptr();
@@ -123,6 +128,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             (&raw mut (*raw).next).write(next);
             (&raw mut (*raw).len).write(0);
             (&raw mut (*raw).slots).write(slots as u32);
+            (&raw mut (*raw).open).write(0);
             (&raw mut (*raw).cool).write(0);
             (&raw mut (*raw).quiet).write(0);
             (&raw mut (*raw).dead).write(AtomicU32::new(0));
@@ -171,14 +177,15 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             let first = raw.byte_add(offset).cast::<Entry<T, P>>();
             first.add(len as usize).write(Entry::new(bounds, node));
             (&raw mut (*raw).len).write(len + 1);
+            (&raw mut (*raw).open).write((*raw).open | bounds.open as u32);
         }
     }
 
     /// Carries entries over into an empty chunk that is not published yet.
     ///
     /// # Safety
-    /// The chunk is the caller's own, with room for them; all of them are written.
-    pub(crate) unsafe fn push_all(self, entries: &[MaybeUninit<Entry<T, P>>]) {
+    /// The chunk is the caller's own, with room for them; all of them are written, and lack no bounds but `open`.
+    pub(crate) unsafe fn push_all(self, entries: &[MaybeUninit<Entry<T, P>>], open: usize) {
         let raw = self.chunk.as_ptr();
         // SAFETY: see the contract.
         unsafe {
@@ -186,6 +193,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             let first = raw.byte_add(offset).cast::<MaybeUninit<Entry<T, P>>>();
             ptr::copy_nonoverlapping(entries.as_ptr(), first, entries.len());
             (&raw mut (*raw).len).write(entries.len() as u32);
+            (&raw mut (*raw).open).write(open as u32);
         }
     }
 
@@ -289,6 +297,36 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         carried.chain(tail.map(|node| (unsafe { follow(node, PhantomData) }.bounds, node)))
     }
 
+    /// Whether some carried node's range overlaps, released or not.
+    #[inline(always)]
+    fn overlaps_carried(self, bounds: &Bounds<T>) -> bool {
+        let entries = self.entries();
+        if self.get().open as usize | bounds.open != 0 {
+            return entries.iter().any(|entry| entry.bounds().overlaps(bounds));
+        }
+        // Without a branch in it: nearly all of them do not overlap, and the way out comes too late to matter.
+        // SAFETY: no bound is missing.
+        entries.iter().fold(false, |found, entry| found | unsafe { entry.bounds().overlaps_closed(bounds) })
+    }
+
+    /// Whether some carried node is in the way.
+    #[inline(never)]
+    fn carried_blocks(self, bounds: &Bounds<T>, shared: bool) -> bool {
+        let mut overlapping = self.entries().iter().filter(|entry| entry.bounds().overlaps(bounds));
+        // SAFETY: as in `nodes`.
+        overlapping.any(|entry| unsafe { follow(entry.node(), PhantomData) }.blocks(shared))
+    }
+
+    /// Whether some node in these slots, which are filled, is in the way.
+    #[inline(never)]
+    fn tail_blocks(self, pin: &Pin, filled: Range<usize>, bounds: &Bounds<T>, shared: bool) -> bool {
+        self.slots()[filled].iter().any(|slot| {
+            // SAFETY: as in `nodes`.
+            let other: &Node<T, P> = unsafe { follow(pin.read(slot), PhantomData) };
+            other.bounds.overlaps(bounds) && other.blocks(shared)
+        })
+    }
+
     /// Tries to put `new`, the caller's own and not published, behind everything that is there. Its range and mode
     /// are passed along because they were written a moment ago: reading them back would stall.
     #[inline]
@@ -302,20 +340,14 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
     ) -> Append {
         // SAFETY: the caller owns the node.
         let node: &Node<T, P> = unsafe { follow(new.as_ptr(), PhantomData) };
-        let mut blocked = false;
-        for entry in self.entries() {
-            if entry.bounds().overlaps(bounds) {
-                // SAFETY: as in `nodes`.
-                let other: &Node<T, P> = unsafe { follow(entry.node(), PhantomData) };
-                blocked |= other.blocks(shared);
-            }
-        }
+        let mut blocked = self.overlaps_carried(bounds) && self.carried_blocks(bounds, shared);
         if blocked && !queue {
             return Append::Refused;
         }
         // Acquire: the releases of the nodes that are passed over.
         let known_dead = self.get().dead.load(Ordering::Acquire) as usize;
         let (slots, mut dead, mut at) = (self.slots(), known_dead, known_dead);
+        let mut overlapping = false;
         loop {
             let mut end = seal();
             while let Some(slot) = slots.get(at) {
@@ -324,16 +356,20 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
                     break;
                 }
                 // SAFETY: as in `nodes`.
-                let other = unsafe { follow(end, PhantomData) };
+                let other: &Node<T, P> = unsafe { follow(end, PhantomData) };
                 if at == dead && !other.is_live() {
                     dead += 1;
-                } else if other.bounds.overlaps(bounds) && other.blocks(shared) {
-                    if !queue {
-                        return Append::Refused;
-                    }
-                    blocked = true;
+                } else {
+                    // As in `overlaps_carried`, no branch on what is as good as random.
+                    overlapping |= other.bounds.overlaps(bounds);
                 }
                 at += 1;
+            }
+            if overlapping && self.tail_blocks(pin, dead..at, bounds, shared) {
+                if !queue {
+                    return Append::Refused;
+                }
+                blocked = true;
             }
             let Some(free) = slots.get(at).filter(|_| end.is_null()) else { break };
             node.arrive(blocked);

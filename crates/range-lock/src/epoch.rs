@@ -54,10 +54,17 @@ pub type DefaultEpoch = ModelEpoch;
 ///
 /// # Safety
 /// `with` passes a participant that no other context uses until the closure returns, and always participants of
-/// one and the same [`Domain`]. Nested calls in one context may pass the same participant.
+/// one and the same [`Domain`]. Nested calls in one context may pass the same participant. What `at_hand` returns is
+/// as good until the operation that asked for it returns.
 pub unsafe trait Epoch {
     /// Runs `f` with this context's participant; fails where one had to be allocated and could not be.
     fn with<R>(f: impl FnOnce(Context) -> R) -> Result<R, OutOfMemory>;
+
+    /// This context's participant, where it is at hand without a call: spares the common path what a closure costs.
+    #[inline]
+    fn at_hand() -> Option<Context> {
+        None
+    }
 
     /// Runs `f` with some participant, without ever allocating: the way a release takes.
     fn with_any<R>(f: impl FnOnce(Context) -> R) -> R;
@@ -326,6 +333,23 @@ impl Context {
     pub(crate) unsafe fn free(&self, block: NonNull<Header>) {
         // SAFETY: as in `pin`; the block is exclusively the caller's.
         if let Some(surplus) = unsafe { (*self.participant.local.get()).put(block) } {
+            self.give(surplus);
+        }
+    }
+
+    /// [`Self::free`] for a block that was allocated for a `B`.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline]
+    pub(crate) unsafe fn free_sized<B>(&self, block: NonNull<B>) {
+        let block = block.cast();
+        let Some((_, size)) = block::class_of(size_of::<B>()) else {
+            // SAFETY: the caller's contract.
+            return unsafe { self.free(block) };
+        };
+        // SAFETY: as in `pin`; the block is exclusively the caller's, and its size is that of its class.
+        if let Some(surplus) = unsafe { (*self.participant.local.get()).put_sized(block, size) } {
             self.give(surplus);
         }
     }

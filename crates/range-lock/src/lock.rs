@@ -46,6 +46,9 @@ impl From<OutOfMemory> for LockError {
     }
 }
 
+/// A node that is in the lock, and whether it is held; it waits otherwise.
+type Begun<T, P> = Result<(NonNull<Node<T, P>>, bool), LockError>;
+
 /// How a range is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -139,23 +142,40 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
 
     /// Makes a node and publishes it, or gives it back if it is refused.
     #[inline]
-    pub(crate) fn begin(
+    pub(crate) fn begin(&self, span: Span<T>, payload: P, shared: bool, queue: bool) -> Begun<T, P> {
+        if span.is_empty() {
+            return Err(LockError::Empty);
+        }
+        match E::at_hand() {
+            Some(context) => self.begin_with(context, span, payload, shared, queue),
+            None => self.begin_afar(span, payload, shared, queue),
+        }
+    }
+
+    #[inline(never)]
+    fn begin_afar(&self, span: Span<T>, payload: P, shared: bool, queue: bool) -> Begun<T, P> {
+        E::with(|context| self.begin_with(context, span, payload, shared, queue))?
+    }
+
+    #[inline(always)]
+    fn begin_with(
         &self,
+        context: Context,
         span: Span<T>,
         payload: P,
         shared: bool,
         queue: bool,
-    ) -> Result<(NonNull<Node<T, P>>, bool), LockError> {
-        if span.is_empty() {
-            return Err(LockError::Empty);
+    ) -> Begun<T, P> {
+        let node = Node::create(&context, Bounds::of(span), payload, shared)?;
+        if self.table.insert_alone(node, shared) {
+            return Ok((node, true));
         }
-        E::with(|context| {
-            let node = Node::create(&context, Bounds::of(span), payload, shared)?;
-            if self.table.insert_alone(node, shared) {
-                return Ok((node, true));
-            }
-            self.publish(context, node, span, shared, queue)
-        })?
+        match self.publish(context, node, shared, queue) {
+            Ok(Arrival::Held) => Ok((node, true)),
+            Ok(Arrival::Queued) => Ok((node, false)),
+            Ok(Arrival::Refused) => Err(LockError::Conflict),
+            Err(error) => Err(error.into()),
+        }
     }
 
     // Not inlined: the fast path's range stays in registers that way.
@@ -164,20 +184,15 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
         &self,
         context: Context,
         node: NonNull<Node<T, P>>,
-        span: Span<T>,
         shared: bool,
         queue: bool,
-    ) -> Result<(NonNull<Node<T, P>>, bool), LockError> {
-        let arrival = self.table.insert(&context.pin(), node, &Bounds::of(span), shared, queue);
-        match arrival {
-            Ok(Arrival::Held) => Ok((node, true)),
-            Ok(Arrival::Queued) => Ok((node, false)),
-            Ok(Arrival::Refused) | Err(_) => {
-                // SAFETY: the table did not take the node.
-                unsafe { context.free(node.cast()) };
-                Err(arrival.err().map_or(LockError::Conflict, LockError::from))
-            }
+    ) -> Result<Arrival, OutOfMemory> {
+        let arrival = self.table.insert(&context.pin(), node, shared, queue);
+        if matches!(arrival, Ok(Arrival::Refused) | Err(_)) {
+            // SAFETY: the table did not take the node.
+            unsafe { context.free(node.cast()) };
         }
+        arrival
     }
 
     /// Looks whether a queued node is granted by now; if not, `waker` is woken when looking again makes sense.
@@ -235,7 +250,11 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
         let (bounds, state) = unsafe { ((*node.as_ptr()).bounds, (*node.as_ptr()).state(Ordering::Relaxed)) };
         if state & LONE != 0 && self.table.remove_alone(node) {
             // SAFETY: nobody followed the node while the word was untouched, and it is out of the lock.
-            E::with_any(|context| unsafe { context.free(node.cast()) });
+            let free = |context: Context| unsafe { context.free_sized(node) };
+            match E::at_hand() {
+                Some(context) => free(context),
+                None => E::with_any(free),
+            }
         } else if Table::release(node) {
             self.wake(&bounds.span(), node);
         }

@@ -61,7 +61,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         unsafe {
             new.remember(cool, quiet % QUIET);
             if live <= KEPT {
-                new.push_all(&kept.entries[..live]);
+                new.push_all(&kept.entries[..live], kept.open);
             } else {
                 fill(new, chunk.survivors(pin, true).take(live));
             }
@@ -72,7 +72,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
             unsafe { context.free(new.header()) };
             return Ok(false);
         }
-        retire_left_out(pin, &[chunk], &[new], &[]);
+        retire_replaced(pin, chunk, new);
         if quiet == QUIET && live <= 2 && !new.next().is_null() {
             self.take_in_idle(pin, place.cell, new);
         }
@@ -261,17 +261,20 @@ const KEPT: usize = 32;
 struct Kept<T, P> {
     entries: [MaybeUninit<Entry<T, P>>; KEPT],
     count: usize,
+    /// Bounds that some of them lack.
+    open: usize,
 }
 
 impl<T: Ord + Copy, P: Copy> Kept<T, P> {
     #[inline]
     fn of(survivors: impl Iterator<Item = (Bounds<T>, *mut Node<T, P>)>) -> Self {
-        let mut kept = Self { entries: [const { MaybeUninit::uninit() }; KEPT], count: 0 };
+        let mut kept = Self { entries: [const { MaybeUninit::uninit() }; KEPT], count: 0, open: 0 };
         for (bounds, node) in survivors {
             if let Some(place) = kept.entries.get_mut(kept.count) {
                 place.write(Entry::new(&bounds, node));
             }
             kept.count += 1;
+            kept.open |= bounds.open;
         }
         kept
     }
@@ -323,6 +326,36 @@ unsafe fn push_extra<T: Ord + Copy, P: Copy>(new: ChunkRef<'_, T, P>, extra: Ext
     }
 }
 
+/// [`retire_left_out`] for one chunk and the one successor that `replace` has built.
+fn retire_replaced<T: Ord + Copy, P: Copy>(pin: &Pin, old: ChunkRef<'_, T, P>, new: ChunkRef<'_, T, P>) {
+    let mut carried = new.entries().iter().map(Entry::node);
+    let mut next = carried.next();
+    for node in old.pointers(pin) {
+        if next == Some(node) {
+            next = carried.next();
+        } else {
+            // SAFETY: the exchange unlinked the node, only the exchanging context gets here, and it was released.
+            unsafe { retire_node(pin, node) };
+        }
+    }
+    // SAFETY: the exchange unlinked the chunk, and only the exchanging context gets here.
+    unsafe { pin.retire(old.header()) };
+}
+
+/// Retires a node with what it needed to wait.
+///
+/// # Safety
+/// The calling context has unlinked the node, which was released.
+unsafe fn retire_node<T, P>(pin: &Pin, node: *mut Node<T, P>) {
+    // SAFETY: see the contract.
+    unsafe {
+        if let Some(wait) = NonNull::new((*node).wait.load(Ordering::Relaxed)) {
+            pin.retire(wait.cast());
+        }
+        pin.retire(NonNull::new_unchecked(node).cast());
+    }
+}
+
 /// After an exchange: retires the old chunks and those of their nodes that no new chunk carries on. New chunks hold
 /// the old nodes in the old order, but for the `added` ones, so one pass tells them apart.
 fn retire_left_out<T: Ord + Copy, P: Copy>(
@@ -345,12 +378,7 @@ fn retire_left_out<T: Ord + Copy, P: Copy>(
                 }
             }
             // SAFETY: the exchange unlinked the node, only the exchanging context gets here, and it was released.
-            unsafe {
-                if let Some(wait) = NonNull::new((*node).wait.load(Ordering::Relaxed)) {
-                    pin.retire(wait.cast());
-                }
-                pin.retire(NonNull::new_unchecked(node).cast());
-            }
+            unsafe { retire_node(pin, node) };
         }
         // SAFETY: the exchange unlinked the chunk, and only the exchanging context gets here.
         unsafe { pin.retire(chunk.header()) };

@@ -98,6 +98,23 @@ impl<T: Ord + Copy> Bounds<T> {
         }
     }
 
+    /// Reads bounds that were written a moment ago, each the way it was written: one load of several would wait until
+    /// they have all reached the cache.
+    ///
+    /// # Safety
+    /// `bounds` are readable, and no one writes them now.
+    #[inline(always)]
+    pub(crate) unsafe fn of_written(bounds: *const Self) -> Self {
+        // SAFETY: see the contract.
+        unsafe {
+            Self {
+                start: (&raw const (*bounds).start).read_volatile(),
+                end: (&raw const (*bounds).end).read_volatile(),
+                open: (&raw const (*bounds).open).read_volatile(),
+            }
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn start(&self) -> Option<T> {
         // SAFETY: a bound that is not marked missing was written.
@@ -119,14 +136,24 @@ impl<T: Ord + Copy> Bounds<T> {
     #[inline(always)]
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         if self.open | other.open == 0 {
-            // Not `&&`: either half alone is as good as random, and a search makes this test for many ranges.
             // SAFETY: no bound is missing.
-            return unsafe {
-                (self.start.assume_init() < other.end.assume_init())
-                    & (other.start.assume_init() < self.end.assume_init())
-            };
+            return unsafe { self.overlaps_closed(other) };
         }
         self.span().overlaps(&other.span())
+    }
+
+    /// The same where no bound is missing.
+    ///
+    /// # Safety
+    /// Both ranges have both bounds.
+    #[inline(always)]
+    pub(crate) unsafe fn overlaps_closed(&self, other: &Self) -> bool {
+        // Not `&&`: either half alone is as good as random, and a search makes this test for many ranges.
+        // SAFETY: see the contract.
+        unsafe {
+            (self.start.assume_init() < other.end.assume_init())
+                & (other.start.assume_init() < self.end.assume_init())
+        }
     }
 }
 

@@ -130,7 +130,6 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     }
 
     /// The bucket that `start` falls in, alive and with the chunk it was seen with; merges dead ones on the way.
-    #[inline]
     pub(crate) fn locate<'g>(&'g self, pin: &'g Pin, start: Option<T>) -> Result<Place<'g>, OutOfMemory> {
         'restart: loop {
             let mut cell = self.nearest(pin, start);
@@ -205,16 +204,47 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         self.head.compare_exchange(word, ptr::null_mut(), Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
-    /// Publishes `node`, which the caller owns, for `bounds` in its mode. On [`Arrival::Refused`] and on failure it
+    /// Publishes `node`, which the caller owns, for its range in its mode. On [`Arrival::Refused`] and on failure it
     /// stays the caller's.
+    #[inline]
     pub(crate) fn insert(
         &self,
         pin: &Pin,
         node: NonNull<Node<T, P>>,
-        bounds: &Bounds<T>,
         shared: bool,
         queue: bool,
     ) -> Result<Arrival, OutOfMemory> {
+        // What nearly every request meets, without calls: the nearest bucket is the right one and has a free slot.
+        // SAFETY: the caller owns the node.
+        let bounds = unsafe { Bounds::of_written(&raw const (*node.as_ptr()).bounds) };
+        let word = pin.read(self.nearest(pin, bounds.start()));
+        // SAFETY: read under `pin`.
+        if let Some(chunk) = (unsafe { chunk_of::<T, P>(word) })
+            && !is_dead(word)
+            && below(bounds.start(), chunk.hi())
+            && chunk.covers_up_to(bounds.end())
+        {
+            match chunk.append(pin, node, &bounds, shared, queue) {
+                Append::Done { blocked: false } => return Ok(Arrival::Held),
+                Append::Done { blocked: true } => return Ok(Arrival::Queued),
+                Append::Refused => return Ok(Arrival::Refused),
+                Append::Closed { .. } => {}
+            }
+        }
+        self.insert_anywhere(pin, node, shared, queue)
+    }
+
+    /// [`Self::insert`] where the buckets have to be changed first, or were changed meanwhile.
+    #[inline(never)]
+    fn insert_anywhere(
+        &self,
+        pin: &Pin,
+        node: NonNull<Node<T, P>>,
+        shared: bool,
+        queue: bool,
+    ) -> Result<Arrival, OutOfMemory> {
+        // SAFETY: the caller owns the node.
+        let bounds = &unsafe { (*node.as_ptr()).bounds };
         loop {
             if self.insert_alone(node, shared) {
                 return Ok(Arrival::Held);

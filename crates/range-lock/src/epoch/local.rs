@@ -83,12 +83,17 @@ impl Local {
     /// Keeps a free block, or hands it back as surplus.
     #[inline]
     pub(super) fn put(&mut self, block: NonNull<Header>) -> Option<NonNull<Header>> {
+        self.put_sized(block, block::size_of(block))
+    }
+
+    /// The same for a block whose rounded size is known.
+    #[inline(always)]
+    pub(super) fn put_sized(&mut self, block: NonNull<Header>, size: usize) -> Option<NonNull<Header>> {
         #[cfg(heddle_loom)]
         // SAFETY: the header is valid; in the models this fails if a reader of the block is not ordered before.
         unsafe {
             (*block.as_ptr()).contents.with_mut(|_| ());
         }
-        let size = block::size_of(block);
         let Some(class) = block::class_of_rounded(size) else { return Some(block) };
         if self.kept[class] as usize * size >= KEPT_BYTES {
             return Some(block);

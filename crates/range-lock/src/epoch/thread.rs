@@ -85,6 +85,12 @@ unsafe impl Epoch for ThreadEpoch {
     }
 
     #[inline]
+    fn at_hand() -> Option<Context> {
+        // SAFETY: the running thread's own participant.
+        current().map(|participant| unsafe { Context::new(Self::domain(), participant) })
+    }
+
+    #[inline]
     fn with_any<R>(f: impl FnOnce(Context) -> R) -> R {
         match current() {
             // SAFETY: the running thread's own participant.

@@ -34,6 +34,11 @@ unsafe impl Epoch for CpuEpoch {
         Ok(Self::with_any(f))
     }
 
+    fn at_hand() -> Option<Context> {
+        // SAFETY: as above.
+        Some(unsafe { Context::new(&DOMAIN, &PARTICIPANTS[cpu::id()]) })
+    }
+
     fn with_any<R>(f: impl FnOnce(Context) -> R) -> R {
         // SAFETY: as above.
         f(unsafe { Context::new(&DOMAIN, &PARTICIPANTS[cpu::id()]) })
