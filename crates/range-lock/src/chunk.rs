@@ -398,12 +398,13 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         self.slots()[0].store(node, Ordering::Relaxed);
     }
 
-    /// Closes the tail: afterwards the set of nodes is final.
+    /// Closes the tail: afterwards the set of nodes is final. Relaxed: nothing is followed here, and whoever looks
+    /// through the slots afterwards finds each as it was found here or filled since.
     pub(crate) fn close(self) {
         for slot in self.slots() {
-            let mut found = slot.load(Ordering::Acquire);
+            let mut found = slot.load(Ordering::Relaxed);
             if found.is_null() {
-                match slot.compare_exchange(found, seal(), Ordering::Release, Ordering::Acquire) {
+                match slot.compare_exchange(found, seal(), Ordering::Relaxed, Ordering::Relaxed) {
                     Ok(_) => return,
                     Err(first) => found = first,
                 }

@@ -149,7 +149,8 @@ impl Domain {
         let mut head = self.participants.load(Ordering::Relaxed);
         loop {
             participant.next.store(head, Ordering::Relaxed);
-            match self.participants.compare_exchange(head, new, Ordering::AcqRel, Ordering::Relaxed) {
+            // Release: the participant; those it leads to were released by whoever attached them.
+            match self.participants.compare_exchange(head, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => head = now,
             }
@@ -250,8 +251,9 @@ impl Domain {
     fn advance(&'static self) -> (usize, usize) {
         // Against the one in `announce`: either the scan below sees a reader, or the reader sees what is unlinked.
         fence(Ordering::SeqCst);
-        // Release: what is unlinked, for readers that begin in the new epoch.
-        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel);
+        // Relaxed: the fence before it releases what is unlinked to readers that begin in the new epoch, and theirs
+        // behind the announcement acquires it.
+        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
         let mut oldest = usize::MAX;
         for participant in self.iter().chain([&self.reserve]) {
             // Acquire: its earlier reads happen before the reuse that this allows.

@@ -80,10 +80,11 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     pub(crate) fn rebuild_index(&self, pin: &Pin) -> Result<(), OutOfMemory> {
         let old = pin.read(&self.index);
         // Acquire: these were unlinked before, so the walk below cannot come by them.
-        let graves = self.graveyard.swap(ptr::null_mut(), Ordering::AcqRel);
+        let graves = self.graveyard.swap(ptr::null_mut(), Ordering::Acquire);
         let built = self.build_index(pin);
         let exchanged = built.is_ok_and(|new| {
-            let done = self.index.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            // Release: the index. What it names was acquired on the way to it.
+            let done = self.index.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed).is_ok();
             if !done && let Some(new) = NonNull::new(new) {
                 // SAFETY: never published.
                 unsafe { pin.context().free(new.cast()) };

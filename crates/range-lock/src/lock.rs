@@ -330,7 +330,7 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
                     {
                         let wait = NonNull::new(node.wait.load(Ordering::Acquire));
                         // SAFETY: retired with the node only, which was read under the pin.
-                        let Some(wait) = wait.map(|wait| unsafe { &*wait.as_ptr() }) else { continue };
+                        let Some(wait) = wait.map(|wait| unsafe { Wait::follow(wait) }) else { continue };
                         if wait.blocker.load(Ordering::Relaxed) != blocker.as_ptr().cast() {
                             continue;
                         }

@@ -106,6 +106,18 @@ impl<T: Ord + Copy, P: Copy> Node<T, P> {
 }
 
 impl Wait {
+    /// Follows a node's wait record.
+    ///
+    /// # Safety
+    /// The node was read under a pin that outlives `'g`.
+    pub(crate) unsafe fn follow<'g>(wait: NonNull<Self>) -> &'g Self {
+        // SAFETY: see the contract: the record is retired with the node only.
+        let wait: &Self = unsafe { &*wait.as_ptr() };
+        #[cfg(heddle_loom)]
+        wait.header.contents.with(|_| ());
+        wait
+    }
+
     pub(crate) fn create(context: &Context) -> Result<NonNull<Self>, OutOfMemory> {
         let wait = context.alloc(size_of::<Self>())?.cast::<Self>();
         let raw = wait.as_ptr();

@@ -295,10 +295,10 @@ impl Drop for Unpublished {
     }
 }
 
-/// The step that makes a successor the bucket's contents. Release: the successor. Acquire: nothing here, but the
-/// tables of whoever built what the successor refers to.
+/// The step that makes a successor the bucket's contents. Release: the successor, and what it refers to, which was
+/// acquired with the old word.
 fn exchange(cell: &AtomicPtr<Header>, old: Word, new: Word) -> bool {
-    cell.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    cell.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed).is_ok()
 }
 
 /// Carries nodes over.

@@ -147,7 +147,8 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
                 }
                 // SAFETY: a chunk with an upper bound has a next bucket; read under `pin`.
                 let next = unsafe { Bucket::follow(chunk.next()) };
-                if is_dead(next.word.load(Ordering::Acquire)) {
+                // Relaxed, as in `nearest`: nothing is followed from here.
+                if is_dead(next.word.load(Ordering::Relaxed)) {
                     self.merge(pin, cell, chunk, chunk.next())?;
                 } else {
                     cell = &next.word;
@@ -168,7 +169,8 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
             at -= 1;
             // SAFETY: buckets outlive every index that names them; read under the pin.
             let bucket = unsafe { Bucket::follow(cuts[at].bucket) };
-            if !is_dead(bucket.word.load(Ordering::Acquire)) {
+            // Relaxed: the word is read anew by whoever follows it.
+            if !is_dead(bucket.word.load(Ordering::Relaxed)) {
                 return &bucket.word;
             }
         }
@@ -285,8 +287,8 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         let chunk = ChunkRef::<T, P>::create(&context, None, ptr::null_mut(), 0)?;
         chunk.begin_with(untagged(word).cast());
         let new = chunk.header().as_ptr();
-        // Acquire: the node, which the owner published with the word. Release: the chunk.
-        if self.head.compare_exchange(word, new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        // Release: the chunk, and the node that the owner published with the word, which was read to get here.
+        if self.head.compare_exchange(word, new, Ordering::Release, Ordering::Relaxed).is_err() {
             // SAFETY: never published.
             unsafe { context.free(chunk.header()) };
         }
@@ -358,8 +360,8 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
                 }
             }
             // A split puts new nodes in an older one's place before it releases that one, so an unblocked view
-            // counts only if it is still the current one.
-            if reached && (last.is_some() || place.cell.load(Ordering::Acquire) == place.word) {
+            // counts only if it is still the current one. Relaxed: whoever acquired that release sees the new word.
+            if reached && (last.is_some() || place.cell.load(Ordering::Relaxed) == place.word) {
                 return Ok(last);
             }
         }
@@ -388,7 +390,8 @@ impl<T, P> Table<T, P> {
         let pin = context.pin();
         // SAFETY: every block below is linked once, and no one reads it any more.
         let free = |block: Word| unsafe { NonNull::new(block).map(|block| context.free(block)) };
-        let mut word = self.head.swap(ptr::null_mut(), Ordering::Acquire);
+        // Relaxed, all of it: whoever has the table for itself is ordered behind all others already.
+        let mut word = self.head.swap(ptr::null_mut(), Ordering::Relaxed);
         let mut bucket: *mut Bucket<T, P> = ptr::null_mut();
         loop {
             if is_alone(word) {
@@ -410,10 +413,10 @@ impl<T, P> Table<T, P> {
             }
             bucket = next;
             // SAFETY: linked, and freed in the next turn.
-            word = unsafe { (*bucket).word.load(Ordering::Acquire) };
+            word = unsafe { (*bucket).word.load(Ordering::Relaxed) };
         }
-        free(self.index.swap(ptr::null_mut(), Ordering::Acquire).cast());
-        let mut grave = self.graveyard.swap(ptr::null_mut(), Ordering::Acquire);
+        free(self.index.swap(ptr::null_mut(), Ordering::Relaxed).cast());
+        let mut grave = self.graveyard.swap(ptr::null_mut(), Ordering::Relaxed);
         while !grave.is_null() {
             // SAFETY: buried buckets are linked in the graveyard alone.
             let next = unsafe { (*grave).buried.load(Ordering::Relaxed) };
@@ -435,7 +438,8 @@ pub(crate) fn kill<T: Ord + Copy, P: Copy>(pin: &Pin, bucket: &Bucket<T, P>) {
             chunk.close();
         }
         let dead = word.map_addr(|addr| addr | DEAD);
-        if bucket.word.compare_exchange(word, dead, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        // Release: that the chunk is closed, for whoever moves its nodes.
+        if bucket.word.compare_exchange(word, dead, Ordering::Release, Ordering::Relaxed).is_ok() {
             return;
         }
     }

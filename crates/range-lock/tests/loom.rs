@@ -7,6 +7,7 @@ use heddle_range_lock::{Guard, RangeLock};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -60,6 +61,155 @@ fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
 /// Polls once with a waker that wakes nobody.
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(std::task::Waker::noop()))
+}
+
+/// A key whose next comparison in this thread first runs what [`under_a_pin`] left there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key(u8);
+
+loom::thread_local! {
+    static WITHIN: RefCell<Option<Box<dyn FnOnce()>>> = RefCell::new(None);
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        if let Some(run) = WITHIN.with(|within| within.borrow_mut().take()) {
+            run();
+        }
+        self.0.cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Runs `body` while another lock's operation is pinned, so that no pin of its own orders what it does.
+fn under_a_pin(body: impl FnOnce() + 'static) {
+    let outer = RangeLock::<Key>::new();
+    let held = outer.try_lock(Key(0)..Key(9)).unwrap();
+    WITHIN.with(|within| within.borrow_mut().replace(Box::new(body)));
+    // Compares its start with the end of what is held, pinned by then.
+    outer.first_conflict(Key(1)..).unwrap();
+    assert!(WITHIN.with(|within| within.borrow().is_none()), "a comparison under the pin");
+    drop(held);
+}
+
+#[test]
+fn an_append_under_a_pin_against_a_search() {
+    model(2, || {
+        let shared = Watched::new();
+        let held = [5, 8].map(|key| shared.lock.try_lock(key..key + 1).unwrap());
+        let other = shared.clone();
+        let second = thread::spawn(move || {
+            under_a_pin(move || {
+                if let Ok(guard) = other.lock.try_lock(1..2) {
+                    other.write(guard);
+                }
+            });
+        });
+        if let Ok(guard) = shared.lock.try_lock(1..3) {
+            shared.write(guard);
+        }
+        second.join().unwrap();
+        drop(held);
+    });
+}
+
+#[test]
+fn a_release_under_a_pin_against_a_waiter() {
+    model(3, || {
+        let shared = Watched::new();
+        let first = shared.lock.try_lock(0..2).unwrap().into_raw();
+        let other = shared.clone();
+        let second = thread::spawn(move || {
+            let guard = loom::future::block_on(other.lock.lock_async(1..3)).unwrap();
+            other.write(guard);
+        });
+        // SAFETY: the guard is taken back from its raw form once.
+        under_a_pin(move || shared.write(unsafe { Guard::from_raw(&shared.lock, first) }));
+        second.join().unwrap();
+    });
+}
+
+#[test]
+fn a_downgrade_under_a_pin_against_a_waiting_reader() {
+    model(3, || {
+        let shared = Watched::new();
+        let first = shared.lock.try_lock(0..2).unwrap().into_raw();
+        let other = shared.clone();
+        let second = thread::spawn(move || {
+            let guard = loom::future::block_on(other.lock.lock_shared_async(1..3)).unwrap();
+            other.read(guard);
+        });
+        under_a_pin(move || {
+            // SAFETY: the guard is taken back from its raw form once, and stays held on purpose.
+            let mut guard = unsafe { Guard::from_raw(&shared.lock, first) };
+            guard.downgrade();
+            std::mem::forget(guard);
+            // The lock goes when both are through: a forgotten range ends with it.
+        });
+        second.join().unwrap();
+    });
+}
+
+#[test]
+fn a_wake_beside_another_waiter_that_arrives() {
+    model(2, || {
+        let shared = Watched::new();
+        let first = shared.lock.try_lock(0..2).unwrap();
+        let far = shared.lock.try_lock(5..7).unwrap();
+        let mut waiting = shared.lock.lock_async(1..4);
+        assert!(poll_once(&mut waiting).is_pending());
+        let other = shared.clone();
+        // Its record is made while the release below looks through the waiters of the bucket.
+        let second = thread::spawn(move || {
+            let mut beside = other.lock.lock_async(6..9);
+            assert!(poll_once(&mut beside).is_pending());
+        });
+        shared.write(first);
+        assert!(poll_once(&mut waiting).is_ready());
+        second.join().unwrap();
+        drop(far);
+    });
+}
+
+#[test]
+fn a_release_seen_in_the_operation_that_goes_on_because_of_it() {
+    model(3, || {
+        let shared = Watched::new();
+        let first = shared.lock.try_lock(0..2).unwrap();
+        let other = shared.clone();
+        // No pin between looking at the first slot and holding the range: only that look orders the two.
+        let second = thread::spawn(move || other.lock.try_lock(1..3).map(|guard| other.write(guard)).is_ok());
+        shared.write(first);
+        second.join().unwrap();
+    });
+}
+
+#[test]
+fn a_prefix_that_another_found_released() {
+    model(2, || {
+        let shared = Watched::new();
+        let first = shared.lock.try_lock(1..2).unwrap();
+        let kept = shared.lock.try_lock(7..8).unwrap();
+        let (finder, taker) = (shared.clone(), shared.clone());
+        // Notes that nobody needs to look at the first slot any more.
+        let find = thread::spawn(move || drop(finder.lock.try_lock(5..6).unwrap()));
+        let take = thread::spawn(move || {
+            under_a_pin(move || {
+                if let Ok(guard) = taker.lock.try_lock(1..2) {
+                    taker.write(guard);
+                }
+            });
+        });
+        shared.write(first);
+        find.join().unwrap();
+        take.join().unwrap();
+        drop(kept);
+    });
 }
 
 #[test]
