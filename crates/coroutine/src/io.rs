@@ -1,10 +1,12 @@
 //! File descriptors whose readiness coroutines wait for.
 
 use crate::reactor;
+use core::future::Future;
 use core::future::poll_fn;
-use core::task::Poll;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// A file descriptor in non-blocking mode (a socket, a pipe), waited for by the executors' reactor.
 #[derive(Debug)]
@@ -89,6 +91,73 @@ impl<T: AsFd> Async<T> {
             filled += read;
         }
         Ok(())
+    }
+}
+
+/// What a descriptor is waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// Reading, accepting.
+    Read,
+    /// Writing, having connected.
+    Write,
+}
+
+/// Waits until `fd` is ready, for callers that don't own it as an [`Async`]: a short attempt may still find that it is
+/// not. The descriptor stays open meanwhile.
+///
+/// # Errors
+/// `PermissionDenied` for a file that is always ready.
+pub fn ready(fd: BorrowedFd<'_>, direction: Direction) -> Ready<'_> {
+    Ready { fd, direction, waker: None }
+}
+
+/// See [`ready`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct Ready<'a> {
+    fd: BorrowedFd<'a>,
+    direction: Direction,
+    waker: Option<Waker>,
+}
+
+impl Ready<'_> {
+    fn is_ready(&self) -> bool {
+        let events = if self.direction == Direction::Write { libc::POLLOUT } else { libc::POLLIN };
+        let mut entry = libc::pollfd { fd: self.fd.as_raw_fd(), events, revents: 0 };
+        #[allow(unsafe_code)]
+        // SAFETY: one entry, which lives for the call.
+        let found = unsafe { libc::poll(&raw mut entry, 1, 0) };
+        found != 0
+    }
+}
+
+impl Future for Ready<'_> {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.waker.is_some() && self.is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        // Readiness that is there already is reported at once: interest is level-triggered.
+        let writable = self.direction == Direction::Write;
+        let watched =
+            reactor::get().and_then(|reactor| reactor.watch_raw(self.fd.as_raw_fd(), writable, cx.waker()));
+        match watched {
+            Ok(()) => {
+                self.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+}
+
+impl Drop for Ready<'_> {
+    fn drop(&mut self) {
+        if let (Some(waker), Ok(reactor)) = (&self.waker, reactor::get()) {
+            reactor.unwatch_raw(self.fd.as_raw_fd(), self.direction == Direction::Write, waker);
+        }
     }
 }
 

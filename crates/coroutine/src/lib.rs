@@ -43,7 +43,8 @@
 //! - [`Machine`] and [`Platform`] (without `std`): the cores of a kernel; see "In a kernel" in the README.
 //! - [`sched`]: the scheduler alone, over memory that the caller gives; feature `capi`: its C interface.
 //! - [`wait`]: mutex, semaphore, channel and waiting by key, in which the most urgent goes first and holders inherit.
-//! - [`time`], [`io`]: timers and file descriptors. [`global`]: one order of urgency over several processes.
+//! - [`time`], [`io`]: timers and file descriptors. [`global`]: one order of urgency over several processes;
+//!   [`host`]: other things than Linux's to sleep in.
 //!
 //! # Ids and wakers
 //! A coroutine is named by an [`Id`], and a waker holds an id and nothing else: it is cloned and dropped for free, may
@@ -98,6 +99,8 @@ pub mod global;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod handle;
 #[cfg(all(feature = "std", not(heddle_loom)))]
+pub mod host;
+#[cfg(all(feature = "std", not(heddle_loom)))]
 pub mod io;
 #[cfg(feature = "alloc")]
 mod join;
@@ -149,7 +152,7 @@ pub use threads::{current_id, spawn, spawn_local, try_spawn, try_spawn_local};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use turn::{MoveTo, Preempted, YieldNow, move_to, preempted, yield_now};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
-pub use waker::{abort, id_of, set_priority, wake, waker};
+pub use waker::{abort, id_of, priority, set_priority, wake, waker};
 
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]

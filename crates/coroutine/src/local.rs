@@ -91,7 +91,7 @@ impl LocalExecutor {
         threads::enter(self.entry, || {
             let mut looked = Looked::new();
             let next = |entry| {
-                looked.look();
+                looked.look(entry);
                 pick(entry)
             };
             run_frame(self.entry, builder, future, next, |entry| sleep(entry, &mut patience))
@@ -104,7 +104,7 @@ impl LocalExecutor {
         threads::enter(self.entry, || {
             let mut looked = Looked::new();
             while self.entry.live() != 0 {
-                looked.look();
+                looked.look(self.entry);
                 if !run_one(self.entry) {
                     sleep(self.entry, &mut patience);
                 }

@@ -40,6 +40,13 @@ pub(crate) fn kick(entry: &CoreEntry) {
 /// Sleeps until a kick or for `limit`; the kick is used up. May return early.
 pub(crate) fn sleep(entry: &CoreEntry, limit: Option<Duration>) {
     let kicked = || entry.parker.swap(CALM, Ordering::AcqRel) == KICKED;
+    if let Some(host) = crate::host::host() {
+        if !kicked() {
+            host.sleep(&entry.parker, CALM, limit);
+            entry.parker.store(CALM, Ordering::Relaxed);
+        }
+        return;
+    }
     if reactor::sleep_in(entry, limit, kicked) || kicked() {
         return;
     }

@@ -156,7 +156,7 @@ fn next(
     entry: &'static CoreEntry,
     (look, looked): &mut (u32, Looked),
 ) -> Option<Picked<'static>> {
-    looked.look();
+    looked.look(entry);
     *look += 1;
     if *look >= LOOK_EVERY {
         *look = 0;

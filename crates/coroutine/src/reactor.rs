@@ -7,13 +7,14 @@
 //! happens on the core that runs the coroutine anyway. A thread that is no core starts a thread for it.
 
 use crate::core_entry::CoreEntry;
+use crate::host::host;
 use crate::sync::{AtomicUsize, Ordering};
 use alloc::collections::BTreeMap;
 use core::task::Waker;
 use core::time::Duration;
 use polling::{Event, Events, PollMode, Poller};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -21,6 +22,9 @@ use std::vec::Vec;
 
 /// Shortest time between two looks of a busy core.
 const LOOK: Duration = Duration::from_micros(20);
+
+/// In the keys of descriptors that nobody owns as an [`Async`](crate::io::Async): the bit beside the number.
+const RAW: usize = 1 << 40;
 
 /// The process's reactor.
 pub(crate) struct Reactor {
@@ -94,9 +98,12 @@ impl Looked {
         Looked(None)
     }
 
-    /// Between turns: looks into the reactor if it is time to.
+    /// Between turns of `entry`: shows the host what is ready, and looks into the reactor if it is time to.
     #[inline(always)]
-    pub fn look(&mut self) {
+    pub fn look(&mut self, entry: &CoreEntry) {
+        if let Some(host) = host() {
+            return host.before_turn(entry.state.ready().bitmap());
+        }
         if let Some(reactor) = active() {
             self.look_into(reactor);
         }
@@ -140,7 +147,9 @@ impl Reactor {
                 wakers.append(&mut source.writable);
             }
             // Interest is used up by an event; what is still waited for is asked again.
-            self.arm(event.key, source);
+            if !source.readable.is_empty() || !source.writable.is_empty() {
+                let _ = self.arm(event.key, source);
+            }
         }
         let now = Instant::now();
         while let Some(timer) = state.timers.first_entry().filter(|timer| timer.key().0 <= now) {
@@ -181,7 +190,8 @@ impl Reactor {
 
     fn count_one(&self) {
         self.active.fetch_add(1, Ordering::Relaxed);
-        if crate::threads::here().is_none() {
+        // Who sleeps in the host does not sleep here.
+        if crate::threads::here().is_none() || host().is_some() {
             static THREAD: OnceLock<()> = OnceLock::new();
             THREAD.get_or_init(|| {
                 let run = || {
@@ -233,17 +243,56 @@ impl Reactor {
             list.push(waker.clone());
             self.count_one();
         }
-        self.arm(key, source);
+        // It can only fail for a descriptor that is not registered.
+        let _ = self.arm(key, source);
+    }
+
+    /// Wakes `waker` when the descriptor `fd`, which nobody has registered, is readable, or else writable. The poller
+    /// keeps it until it is closed; then another file may have its number.
+    pub fn watch_raw(&self, fd: RawFd, writable: bool, waker: &Waker) -> io::Result<()> {
+        let key = RAW | fd as usize;
+        let mut state = locked(&self.state);
+        let source = state.sources.entry(key).or_insert_with(|| Source { fd, ..Source::default() });
+        let list = if writable { &mut source.writable } else { &mut source.readable };
+        let is_new = !list.iter().any(|old| old.will_wake(waker));
+        if is_new {
+            list.push(waker.clone());
+            self.count_one();
+        }
+        let armed = match self.arm(key, source) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                #[allow(unsafe_code)]
+                // SAFETY: the descriptor's owner waits, see `io::ready`.
+                let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+                self.add_to_poller(fd, key).and_then(|()| self.arm(key, source))
+            }
+            armed => armed,
+        };
+        drop(state);
+        if armed.is_err() && is_new {
+            self.unwatch_raw(fd, writable, waker);
+        }
+        armed
+    }
+
+    /// Takes back [`Reactor::watch_raw`], if nothing has come.
+    pub fn unwatch_raw(&self, fd: RawFd, writable: bool, waker: &Waker) {
+        let mut state = locked(&self.state);
+        let Some(source) = state.sources.get_mut(&(RAW | fd as usize)) else { return };
+        let list = if writable { &mut source.writable } else { &mut source.readable };
+        if let Some(position) = list.iter().position(|old| old.will_wake(waker)) {
+            list.swap_remove(position);
+            self.active.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Tells the poller what is waited for.
-    fn arm(&self, key: usize, source: &Source) {
+    fn arm(&self, key: usize, source: &Source) -> io::Result<()> {
         let interest = Event::new(key, !source.readable.is_empty(), !source.writable.is_empty());
         #[allow(unsafe_code)]
         // SAFETY: a registered descriptor is open, see `add_to_poller`.
         let fd = unsafe { BorrowedFd::borrow_raw(source.fd) };
-        // It can only fail for a descriptor that is not registered.
-        let _ = self.poller.modify_with_mode(fd.as_fd(), interest, PollMode::Oneshot);
+        self.poller.modify_with_mode(fd.as_fd(), interest, PollMode::Oneshot)
     }
 }
 

@@ -47,6 +47,14 @@ pub fn wake(id: Id) {
     }
 }
 
+/// The level at which a coroutine is scheduled, lent ones included; `None` if it has ended. Stale if its core is just
+/// changing it.
+#[inline]
+pub fn priority(id: Id) -> Option<u8> {
+    let slot = Global.slot(id.index())?;
+    (slot.generation() == id.generation()).then(|| slot.level())
+}
+
 /// Gives the coroutine `id` the level `level` (0 the most urgent, 63 the least), whether it is queued, runs or
 /// waits; takes effect at its core's next pick at the latest, in constant time. A stale id does nothing. One that waits
 /// and becomes more urgent is polled once, so that it lends its new level to those whose end it awaits.

@@ -23,6 +23,7 @@ use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::memory::{Space, SpaceKind, fallible};
 use crate::shared;
 use crate::sync::{Events, SpinLock};
+use crate::syscall::Caller;
 use crate::syscall::user;
 use crate::syscall::wait::WaitKind;
 
@@ -382,7 +383,7 @@ async fn build_stack(
 ///
 /// # Errors
 /// `EAGAIN`: another thread is at this already, or the process ends.
-pub(super) async fn become_only_thread(thread: &Arc<Thread>) -> Result<(), Errno> {
+pub(super) async fn become_only_thread(thread: &Caller) -> Result<(), Errno> {
     let process = &thread.process;
     {
         let mut state = process.state.lock();

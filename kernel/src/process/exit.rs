@@ -10,6 +10,7 @@ use super::signal::{self, start_group_exit};
 use super::table::{self, REAPER_PID};
 use super::{ExitStatus, Group, Process, Session, Thread};
 use crate::sync::Events;
+use crate::syscall::asynchronous;
 
 /// Begins the end of the calling process: exit_group(2).
 pub(super) fn exit_group(process: &Process, code: u8) {
@@ -19,6 +20,10 @@ pub(super) fn exit_group(process: &Process, code: u8) {
 /// Gives up everything a thread has, and ends the process with its last thread. The last thing a thread's coroutine
 /// does.
 pub(super) async fn end_thread(thread: &Arc<Thread>) {
+    if is_last_to_leave(thread) {
+        // They use the space and the descriptors, and their locks are released with these.
+        asynchronous::end_all(&thread.process).await;
+    }
     super::calls::futex::release_robust_list(thread).await;
     release_space(thread).await;
     thread.leave_descriptors();
@@ -29,6 +34,13 @@ pub(super) async fn end_thread(thread: &Arc<Thread>) {
     } else {
         signal::thread_left(&thread.process);
     }
+}
+
+/// Counts a thread that is about to give up what it has. Whether all others have been counted before.
+fn is_last_to_leave(thread: &Thread) -> bool {
+    let mut state = thread.process.state.lock();
+    state.leaving += 1;
+    state.leaving == state.threads.len()
 }
 
 /// Leaves the address space: what others wait for in it is told first. Also what `execve` does with the old space.
@@ -53,6 +65,7 @@ fn leave(thread: &Arc<Thread>) -> bool {
         process.times.switches.fetch_add(thread.switches.load(Ordering::Relaxed), Ordering::Relaxed);
         let position = state.threads.iter().position(|each| Arc::ptr_eq(each, thread));
         let own = position.map(|position| state.threads.swap_remove(position));
+        state.leaving -= 1;
         let is_last = state.threads.is_empty();
         if is_last && state.ending.is_none() {
             state.ending = Some(ExitStatus::Exited(thread.exit_code.load(Ordering::Relaxed)));

@@ -13,7 +13,7 @@ use crate::error::{Errno, Halt};
 use crate::memory::space::{Access, FaultError};
 use crate::memory::user::PageFault;
 use crate::schedule;
-use crate::syscall::{self, Started};
+use crate::syscall::{self, Caller, Started};
 
 /// Starts the thread's coroutine with the given registers.
 ///
@@ -51,7 +51,7 @@ async fn room() {
 
 /// Polls the thread's life and does what belongs to each switch to it and away from it.
 async fn run(thread: Arc<Thread>, context: UserContext) {
-    let mut life = pin!(live(thread.clone(), context));
+    let mut life = pin!(live(Caller::Thread(thread.clone()), context));
     core::future::poll_fn(|poll_context| {
         thread.waker.call_once(|| poll_context.waker().clone());
         thread.cpu.store(arch::cpu::id() as u32 + 1, Ordering::Release);
@@ -81,7 +81,7 @@ fn add(figure: &AtomicU64, amount: u64) {
     figure.store(figure.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
 }
 
-async fn live(thread: Arc<Thread>, mut context: UserContext) {
+async fn live(thread: Caller, mut context: UserContext) {
     let mut interrupted = None;
     let mut visits = 0;
     loop {
@@ -180,7 +180,7 @@ fn end_sample(thread: &Thread) {
 
 /// Brings in the page that a call has met, and starts the call again until it is done.
 async fn start_again(
-    thread: &Arc<Thread>,
+    thread: &Caller,
     context: &mut UserContext,
     mut fault: PageFault,
 ) -> Result<usize, Errno> {

@@ -216,7 +216,7 @@ impl Thread {
     }
 
     /// Makes the thread ready if it waits.
-    pub(super) fn wake(&self) {
+    pub fn wake(&self) {
         if let Some(waker) = self.waker.get() {
             waker.wake_by_ref();
         }

@@ -12,6 +12,7 @@ use crate::error::Errno;
 use crate::file::OpenFile;
 use crate::memory::fallible;
 use crate::sync::{SpinLock, WaitQueue};
+use crate::syscall::asynchronous::Calls;
 
 /// A thread group.
 pub struct Process {
@@ -51,6 +52,8 @@ pub struct Process {
     pub(super) no_new_privileges: AtomicBool,
     /// When it started, on the monotonic clock.
     pub start_ns: u64,
+    /// Its calls that go on by themselves.
+    pub asynchronous: Calls,
     /// User and system time of threads that have ended, and of children waited for, in nanoseconds.
     pub(super) times: Times,
 }
@@ -115,6 +118,7 @@ impl Process {
             is_subreaper: AtomicBool::new(false),
             no_new_privileges: AtomicBool::new(false),
             start_ns: crate::time::now_ns(),
+            asynchronous: Calls::new(),
             times: Times::default(),
         })
     }

@@ -6,9 +6,14 @@
 //! beginning. A result that it must store in user memory after a side effect (say, the two descriptors of `pipe2`) is
 //! preceded by a check that the memory is writable ([`crate::memory::Space::probe_write`]).
 //!
+//! The same functions serve calls that a thread waits for and those that go on by themselves ([`asynchronous`]);
+//! [`Caller`] is what they see of either.
+//!
 //! What has to wait returns [`Started::Pending`]; see [`wait`] for how a wait meets signals. The future owns what
 //! it uses (it may outlive the poll in which it was made, and resume while another address space is loaded).
 
+pub mod asynchronous;
+mod caller;
 mod table;
 pub mod trace;
 pub mod user;
@@ -21,7 +26,8 @@ use core::pin::Pin;
 
 use crate::arch::UserContext;
 use crate::error::{Errno, Halt};
-use crate::process::Thread;
+
+pub use caller::Caller;
 
 /// What a pending call is waiting in. Its output is what the program gets.
 pub type CallFuture = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>>;
@@ -51,8 +57,8 @@ pub type Outcome = Result<Started, Halt>;
 
 /// A system call in the making.
 pub struct Call<'a> {
-    /// The calling thread.
-    pub thread: &'a Arc<Thread>,
+    /// Who calls.
+    pub thread: &'a Caller,
     /// Its registers. Only calls that replace them (`rt_sigreturn`, `execve`, `clone`) look here.
     pub context: &'a mut UserContext,
     arguments: [usize; 6],
@@ -61,8 +67,17 @@ pub struct Call<'a> {
 impl<'a> Call<'a> {
     /// The call that the thread's registers describe.
     #[inline]
-    pub fn new(thread: &'a Arc<Thread>, context: &'a mut UserContext) -> Self {
+    pub fn new(thread: &'a Caller, context: &'a mut UserContext) -> Self {
         let arguments = core::array::from_fn(|index| context.argument(index));
+        Self { thread, context, arguments }
+    }
+
+    /// A call with these arguments, of a kind that does not look at the registers.
+    pub const fn with_arguments(
+        thread: &'a Caller,
+        context: &'a mut UserContext,
+        arguments: [usize; 6],
+    ) -> Self {
         Self { thread, context, arguments }
     }
 
@@ -95,13 +110,17 @@ pub fn pending(future: impl Future<Output = Result<usize, Errno>> + Send + 'stat
 }
 
 /// Starts the call that the registers describe. Page faults are resolved here as long as that needs no waiting;
-/// otherwise the pending future resolves them and starts the call again.
-pub fn start(thread: &Arc<Thread>, context: &mut UserContext) -> Outcome {
+/// otherwise the caller resolves them and starts the call again.
+pub fn start(thread: &Caller, context: &mut UserContext) -> Outcome {
     let number = context.syscall_number();
+    start_call(number, &mut Call::new(thread, context))
+}
+
+/// Starts a call of this number, as [`start`] does.
+fn start_call(number: usize, call: &mut Call<'_>) -> Outcome {
     loop {
-        let mut call = Call::new(thread, context);
-        match table::invoke(number, &mut call) {
-            Err(Halt::Fault(fault)) => match thread.space().try_fault_in(fault) {
+        match table::invoke(number, call) {
+            Err(Halt::Fault(fault)) => match call.thread.space().try_fault_in(fault) {
                 Some(resolved) => resolved?,
                 None => return Err(Halt::Fault(fault)),
             },

@@ -10,6 +10,7 @@ macro_rules! calls {
         pub(super) fn invoke(number: usize, call: &mut Call<'_>) -> Outcome {
             match u32::try_from(number) {
                 $(Ok(linux_raw_sys::general::$number) => $path(call),)*
+                Ok(number) if number >= heddle_abi::call::FIRST => invoke_own(number, call),
                 _ => {
                     super::trace::unknown(number);
                     Err(Errno::ENOSYS.into())
@@ -264,4 +265,20 @@ calls! {
     __NR_listxattr => crate::file::calls::attributes::list_extended_attributes,
     __NR_llistxattr => crate::file::calls::attributes::list_extended_attributes,
     __NR_flistxattr => crate::file::calls::attributes::list_extended_attributes,
+}
+
+/// Heddle's own calls.
+fn invoke_own(number: u32, call: &mut Call<'_>) -> Outcome {
+    use super::asynchronous::calls;
+    use heddle_abi::call::{CANCEL, RING, SUBMIT, WAIT};
+    match number {
+        SUBMIT => calls::submit(call),
+        CANCEL => calls::cancel(call),
+        RING => calls::ring(call),
+        WAIT => calls::wait(call),
+        _ => {
+            super::trace::unknown(number as usize);
+            Err(Errno::ENOSYS.into())
+        }
+    }
 }

@@ -16,7 +16,7 @@ use crate::file::{IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sync::{Events, Watch};
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, Outcome, Caller};
 
 const HEADER: usize = size_of::<net::cmsghdr>();
 /// The most control data of one message.
@@ -28,7 +28,7 @@ const WORD: usize = size_of::<usize>();
 const IDENTITY_BYTES: usize = 12;
 
 struct Send {
-    thread: Arc<Thread>,
+    thread: Caller,
     open: Arc<OpenFile>,
     socket: Arc<Socket>,
     segments: Segments,
@@ -264,7 +264,7 @@ struct Places {
 }
 
 struct Receive {
-    thread: Arc<Thread>,
+    thread: Caller,
     open: Arc<OpenFile>,
     socket: Arc<Socket>,
     segments: Segments,

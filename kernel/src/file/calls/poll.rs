@@ -12,7 +12,7 @@ use crate::process::Thread;
 use crate::process::signal::SignalSet;
 use crate::sync::{Events, Watch};
 use crate::syscall::wait::WaitKind;
-use crate::syscall::{Call, Outcome, pending};
+use crate::syscall::{Call, Outcome, pending, Caller};
 use crate::time::now_ns;
 
 /// One file that is waited for.
@@ -44,7 +44,7 @@ fn look(
 
 /// Waits for any of the files; nothing ready means that the time is over.
 async fn wait(
-    thread: &Arc<Thread>,
+    thread: &Caller,
     interests: &[Interest],
     deadline: Option<u64>,
 ) -> Result<Vec<(usize, Events)>, Errno> {
@@ -164,7 +164,7 @@ fn set_results(entries: &mut [u8], ready: &[(usize, Events)]) {
 ///
 /// # Errors
 /// `EFAULT`.
-pub(super) async fn store(thread: &Arc<Thread>, address: usize, bytes: &[u8]) -> Result<(), Errno> {
+pub(super) async fn store(thread: &Caller, address: usize, bytes: &[u8]) -> Result<(), Errno> {
     let space = thread.space();
     while let Err(fault) = space.write_bytes(address, bytes) {
         space.fault_in(fault).await?;

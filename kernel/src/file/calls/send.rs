@@ -13,7 +13,7 @@ use crate::file::pipe::PipeEnd;
 use crate::file::{IoBuffer, Kind, OpenFile, StatusFlags, downcast};
 use crate::process::Thread;
 use crate::sync::{Events, Watch};
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, Outcome, Caller};
 
 /// Bytes moved at a time from a file with positions.
 const CHUNK: usize = 64 << 10;
@@ -81,7 +81,7 @@ impl Side {
 }
 
 struct Copy {
-    thread: Arc<Thread>,
+    thread: Caller,
     from: Side,
     to: Side,
     left: usize,

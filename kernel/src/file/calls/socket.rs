@@ -12,7 +12,7 @@ use crate::file::{File, OpenFile, StatusFlags, downcast_arc};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sync::{Events, Watch};
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, Outcome, Caller};
 use crate::time::now_ns;
 
 /// The most bytes an address may have, `struct sockaddr_storage`.
@@ -117,7 +117,7 @@ pub fn listen(call: &mut Call<'_>) -> Outcome {
 }
 
 struct Connect {
-    thread: Arc<Thread>,
+    thread: Caller,
     socket: Arc<Socket>,
     target: Arc<Socket>,
 }
@@ -156,7 +156,7 @@ pub fn manner(open: &OpenFile, send: bool, flags: u32) -> Manner {
 }
 
 struct Accept {
-    thread: Arc<Thread>,
+    thread: Caller,
     open: Arc<OpenFile>,
     socket: Arc<Socket>,
     status: StatusFlags,

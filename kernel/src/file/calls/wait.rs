@@ -9,14 +9,14 @@ use crate::error::{Attempt, Errno, Halt};
 use crate::process::Thread;
 use crate::sync::Watch;
 use crate::syscall::wait::WaitKind;
-use crate::syscall::{Outcome, pending};
+use crate::syscall::{Outcome, pending, Caller};
 
 /// What a call does that waited and then could not go on although the file said it could: a file's readiness can be
 /// about less than the call wants. Others run, and a signal ends it.
 ///
 /// # Errors
 /// `ERESTARTSYS`.
-pub async fn take_turns(thread: &Arc<Thread>) -> Result<(), Errno> {
+pub async fn take_turns(thread: &Caller) -> Result<(), Errno> {
     if thread.is_interrupted(WaitKind::Interruptible) {
         return Err(Errno::ERESTARTSYS);
     }
@@ -53,7 +53,7 @@ pub struct Manner {
 }
 
 /// Carries an operation out: at once if it can be done, else as a future.
-pub fn carry_out(thread: &Arc<Thread>, manner: Manner, mut operation: impl Operation) -> Outcome {
+pub fn carry_out(thread: &Caller, manner: Manner, mut operation: impl Operation) -> Outcome {
     loop {
         match operation.attempt() {
             Ok(value) => return Ok(value.into()),
@@ -110,7 +110,7 @@ fn finish(operation: &impl Operation, error: Errno) -> Result<usize, Errno> {
 /// # Errors
 /// What `check` says, or `ERESTARTSYS` when interrupted.
 pub async fn until<T>(
-    thread: &Arc<Thread>,
+    thread: &Caller,
     kind: WaitKind,
     deadline_ns: Option<u64>,
     mut check: impl FnMut(&Watch) -> Result<Option<T>, Errno>,

@@ -13,7 +13,7 @@ use crate::process::thread::Parts;
 use crate::process::{Process, Resource, Thread, run, table};
 use crate::sync::{Events, SpinLock, WaitQueue};
 use crate::syscall::wait::WaitKind;
-use crate::syscall::{Call, Outcome, pending, user};
+use crate::syscall::{Call, Outcome, pending, user, Caller};
 
 /// What a parent in `vfork` waits for.
 pub struct Vfork {
@@ -163,7 +163,7 @@ fn start(call: &mut Call<'_>, request: Request) -> Outcome {
     pending(fork_space(thread, request, context))
 }
 
-async fn fork_space(thread: Arc<Thread>, request: Request, context: UserContext) -> Result<usize, Errno> {
+async fn fork_space(thread: Caller, request: Request, context: UserContext) -> Result<usize, Errno> {
     let space = thread.space().fork().await?;
     let child = make(&thread, &request, space)?;
     let tid = child.tid();
@@ -321,7 +321,7 @@ fn attach_vfork(child: &Arc<Thread>) -> Result<Arc<Vfork>, Errno> {
 }
 
 /// Waits until the child has left the space. Only the parent's death ends the wait earlier.
-async fn wait_for_vfork(thread: &Arc<Thread>, vfork: &Arc<Vfork>, tid: i32) -> usize {
+async fn wait_for_vfork(thread: &Caller, vfork: &Arc<Vfork>, tid: i32) -> usize {
     let waiting = thread.wait_until(WaitKind::Killable, |watch| {
         vfork.waiters.watch(watch, Events::all())?;
         Ok(vfork.is_done.load(Ordering::Acquire).then_some(()))

@@ -273,7 +273,7 @@ fn capability_header(call: &Call<'_>) -> Result<(usize, Arc<Thread>), crate::err
     };
     let pid = (header >> 32) as i32;
     let thread = match pid {
-        0 => call.thread.clone(),
+        0 => Arc::clone(call.thread),
         pid if pid < 0 => return Err(Errno::EINVAL.into()),
         pid => table::thread(pid).ok_or(Errno::ESRCH)?,
     };

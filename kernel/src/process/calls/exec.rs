@@ -8,7 +8,7 @@ use crate::error::{Attempt, Errno};
 use crate::file::walk::How;
 use crate::memory::Space;
 use crate::process::exec::{self, Request};
-use crate::syscall::{Call, Outcome, pending, user};
+use crate::syscall::{Call, Outcome, asynchronous, pending, user};
 
 /// execve(2).
 pub fn execve(call: &mut Call<'_>) -> Outcome {
@@ -80,6 +80,7 @@ fn run(
         let loaded = exec::load(&thread, Request { directory, path, how, arguments, environment }).await?;
         let prepared = exec::prepare(&thread)?;
         exec::become_only_thread(&thread).await?;
+        asynchronous::end_all(&thread.process).await;
         exec::commit(&thread, loaded, prepared).await;
         Ok(0)
     })

@@ -12,7 +12,7 @@ use crate::process::signal::{Change, Work};
 use crate::process::{ExitStatus, Process, Thread, exit, table};
 use crate::sync::Events;
 use crate::syscall::wait::WaitKind;
-use crate::syscall::{Call, Outcome, pending, user};
+use crate::syscall::{Call, Outcome, pending, user, Caller};
 
 /// exit(2): ends the calling thread.
 pub fn exit(call: &mut Call<'_>) -> Outcome {
@@ -190,7 +190,7 @@ fn store_waitid(
     Ok(())
 }
 
-async fn wait(thread: &Arc<Thread>, selection: &Selection) -> Result<Report, Errno> {
+async fn wait(thread: &Caller, selection: &Selection) -> Result<Report, Errno> {
     let process = &thread.process;
     thread
         .wait_until(WaitKind::Interruptible, |watch| {

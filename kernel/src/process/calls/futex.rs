@@ -14,7 +14,7 @@ use crate::memory::{Space, fallible};
 use crate::process::{Thread, table};
 use crate::sync::SpinLock;
 use crate::syscall::wait::WaitKind;
-use crate::syscall::{Call, Outcome, pending, user};
+use crate::syscall::{Call, Caller, Outcome, pending, user};
 use crate::time::{Clock, Deadline, read_timespec};
 
 const BUCKETS: usize = 256;
@@ -46,7 +46,7 @@ impl FutexKey {
 
 /// A thread that waits.
 struct Waiter {
-    thread: Arc<Thread>,
+    thread: Caller,
     is_woken: AtomicBool,
     /// Index of the bucket that holds the entry; a requeue changes it, with both buckets locked.
     bucket: AtomicUsize,
@@ -77,7 +77,14 @@ fn bucket_of(key: &FutexKey) -> usize {
 }
 
 /// Takes its waiter out of the bucket when the wait ends for another reason than a wake.
-struct Registration(Arc<Waiter>);
+pub struct Registration(Arc<Waiter>);
+
+impl Registration {
+    /// Whether the waiter has been woken.
+    pub fn is_woken(&self) -> bool {
+        self.0.is_woken.load(Ordering::Acquire)
+    }
+}
 
 impl Drop for Registration {
     fn drop(&mut self) {
@@ -156,14 +163,14 @@ fn wait(call: &mut Call<'_>, expected: u32, bitset: u32, timeout: Timeout) -> Ou
     wait_until(call.thread, call.word(0), expected, bitset, is_private, deadline)
 }
 
-fn wait_until(
-    thread: &Arc<Thread>,
+/// Enters a waiter at the word, if it has the value expected.
+fn register(
+    thread: &Caller,
     address: usize,
     expected: u32,
     bitset: u32,
     is_private: bool,
-    deadline: Deadline,
-) -> Outcome {
+) -> Attempt<Registration> {
     if bitset == 0 {
         return Err(Errno::EINVAL.into());
     }
@@ -183,7 +190,26 @@ fn wait_until(
         bucket.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         bucket.push(Entry { key, bitset, waiter: waiter.clone() });
     }
-    let registration = Registration(waiter);
+    Ok(Registration(waiter))
+}
+
+/// For a call that waits for more than the word: enters `caller` as a waiter at a word of the process.
+///
+/// # Errors
+/// `EAGAIN` (it does not have the value expected), `EINVAL`, `ENOMEM`, a page fault.
+pub fn enter(caller: &Caller, address: usize, expected: u32) -> Attempt<Registration> {
+    register(caller, address, expected, linux::FUTEX_BITSET_MATCH_ANY, true)
+}
+
+fn wait_until(
+    thread: &Caller,
+    address: usize,
+    expected: u32,
+    bitset: u32,
+    is_private: bool,
+    deadline: Deadline,
+) -> Outcome {
+    let registration = register(thread, address, expected, bitset, is_private)?;
     let thread = thread.clone();
     pending(async move {
         let waiter = registration.0.clone();
@@ -431,7 +457,7 @@ pub fn set_robust_list(call: &mut Call<'_>) -> Outcome {
 /// get_robust_list(2).
 pub fn get_robust_list(call: &mut Call<'_>) -> Outcome {
     let target = match call.int(0) {
-        0 => call.thread.clone(),
+        0 => Arc::clone(call.thread),
         tid => table::thread(tid).ok_or(Errno::ESRCH)?,
     };
     let space = call.thread.space();

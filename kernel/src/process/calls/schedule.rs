@@ -21,7 +21,7 @@ pub fn sched_yield(_: &mut Call<'_>) -> Outcome {
 
 fn named(call: &Call<'_>, tid: i32) -> Result<Arc<Thread>, Errno> {
     match tid {
-        0 => Ok(call.thread.clone()),
+        0 => Ok(Arc::clone(call.thread)),
         tid if tid < 0 => Err(Errno::EINVAL),
         tid => table::thread(tid).ok_or(Errno::ESRCH),
     }

@@ -10,7 +10,7 @@ use crate::memory::fallible;
 use crate::process::signal::{self, Permission, force_segv, take_pending};
 use crate::process::{Process, Thread, table};
 use crate::syscall::wait::WaitKind;
-use crate::syscall::{Call, Outcome, pending, user};
+use crate::syscall::{Call, Outcome, pending, user, Caller};
 use crate::time::{Deadline, read_timespec};
 
 /// The size of a signal set, which every call is told.
@@ -107,7 +107,7 @@ pub fn pause(call: &mut Call<'_>) -> Outcome {
     pending(async move { Err(sleep_until_signal(&thread).await) })
 }
 
-async fn sleep_until_signal(thread: &Arc<Thread>) -> Errno {
+async fn sleep_until_signal(thread: &Caller) -> Errno {
     // A future that never completes: only a signal ends the wait.
     let _ = thread.wait(WaitKind::Interruptible, core::future::pending::<()>()).await;
     Errno::ERESTARTNOHAND

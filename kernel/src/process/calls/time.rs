@@ -7,7 +7,7 @@ use crate::error::{Attempt, Errno};
 use crate::memory::{Space, fallible};
 use crate::process::{Thread, table};
 use crate::syscall::wait::WaitKind;
-use crate::syscall::{Call, Outcome, pending, user};
+use crate::syscall::{Call, Outcome, pending, user, Caller};
 use crate::time::{Clock, Deadline, read_timespec, timespec_ns, timespec_words};
 
 const US_PER_SECOND: u64 = 1_000_000;
@@ -151,7 +151,7 @@ pub fn clock_nanosleep(call: &mut Call<'_>) -> Outcome {
 
 /// Sleeps. A relative sleep that a signal ends says what is left at `remaining`, and goes on until the same moment if
 /// no handler ran; an absolute one is simply repeated.
-fn sleep(thread: &Arc<Thread>, deadline: Deadline, remaining: Option<usize>) -> Outcome {
+fn sleep(thread: &Caller, deadline: Deadline, remaining: Option<usize>) -> Outcome {
     if deadline.is_over() {
         return Ok(0.into());
     }

@@ -72,6 +72,8 @@ pub(super) struct State {
     pub change: Change,
     /// The thread that runs `execve` and ends all others.
     pub exec: Option<i32>,
+    /// How many of the threads are giving up what they have.
+    pub leaving: usize,
 }
 
 impl State {
@@ -84,6 +86,7 @@ impl State {
             stop: None,
             change: Change::None,
             exec: None,
+            leaving: 0,
         }
     }
 }

@@ -1,0 +1,204 @@
+//! The system calls for system calls that go on by themselves: see [`heddle_abi::call`].
+
+use alloc::sync::Arc;
+use core::future::Future;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::Poll;
+use heddle_abi::call::{CANCEL_AND_WAIT, DONE, ENTRY_STATE, ENTRY_WORDS, Entry, FOR_EVER, SUBMIT_MAX, WAITS};
+
+use super::flight::{Flight, fly, start_later};
+use super::ring::Ring;
+use super::{Calls, Sleeper, may_fly};
+use crate::error::{Errno, Halt};
+use crate::memory::fallible;
+use crate::process::calls::futex;
+use crate::schedule;
+use crate::sync::Events;
+use crate::syscall::wait::WaitKind;
+use crate::syscall::{Call, CallFuture, Caller, Outcome, Started, pending, start_call, user};
+use crate::time::Deadline;
+
+/// What became of a call that was handed in: [`Entry::state`] and [`Entry::outcome`].
+type Answer = [u64; 2];
+
+/// Gives the room back that was not used.
+struct Admission<'a> {
+    calls: &'a Calls,
+    left: u32,
+}
+
+impl Drop for Admission<'_> {
+    fn drop(&mut self) {
+        self.calls.give_back(self.left);
+    }
+}
+
+/// Starts calls.
+pub fn submit(call: &mut Call<'_>) -> Outcome {
+    let (address, count) = (call.word(0), call.word(1));
+    if count == 0 || count > SUBMIT_MAX || !address.is_multiple_of(8) {
+        return Err(Errno::EINVAL.into());
+    }
+    let caller = call.thread;
+    let calls = &caller.process.asynchronous;
+    let space = caller.space();
+    space.probe_write(address, count * size_of::<Entry>())?;
+    let head_address = calls.state.lock().ring.as_ref().ok_or(Errno::ENXIO)?.head_address();
+    let head = space.load_u32(head_address)?;
+    let mut admission = Admission { calls, left: calls.admit(count as u32, head)? };
+    let admitted = admission.left as usize;
+    for index in 0..admitted {
+        let entry = address + index * size_of::<Entry>();
+        let words = match space.read::<[u64; ENTRY_WORDS]>(entry) {
+            Ok(words) => words,
+            // Nothing has happened yet.
+            Err(fault) if index == 0 => return Err(fault.into()),
+            Err(_) => return Ok(index.into()),
+        };
+        let answer = match start_one(call, &words) {
+            Ok(answer) => answer,
+            Err(error) if index == 0 => return Err(error.into()),
+            Err(_) => return Ok(index.into()),
+        };
+        if answer[0] == WAITS {
+            admission.left -= 1;
+        }
+        if user::write_words(&space, entry + ENTRY_STATE, &answer).is_err() {
+            // Another thread has changed the mapping since the check; the call must not be started again.
+            return pending(async move {
+                user::resolve(&space, |space| user::write_words(space, entry + ENTRY_STATE, &answer)).await?;
+                Ok(index + 1)
+            });
+        }
+    }
+    Ok(admitted.into())
+}
+
+/// Starts a call, described by the first words of an [`Entry`].
+fn start_one(call: &mut Call<'_>, words: &[u64; ENTRY_WORDS]) -> Result<Answer, Errno> {
+    let [head, cookie, coroutine, arguments @ ..] = *words;
+    let (number, level) = (head as u32, (head >> 32) as u32);
+    let done = |flight: &Flight, result| Ok([DONE, flight.outcome(result) as u64]);
+    let flight = Flight::new(call.thread, cookie, coroutine)?;
+    if !may_fly(number) {
+        return done(&flight, Err(Errno::ENOSYS));
+    }
+    let arguments = arguments.map(|word| word as usize);
+    let started = {
+        let caller = Caller::Flight(flight.clone());
+        start_call(number as usize, &mut Call::with_arguments(&caller, call.context, arguments))
+    };
+    match started {
+        Ok(Started::Done(value)) => done(&flight, Ok(value)),
+        Ok(Started::GiveWay) => done(&flight, Ok(0)),
+        Ok(Started::Pending(future)) => launch(call.thread, flight, level, future),
+        Err(Halt::Error(error)) => done(&flight, Err(error)),
+        Err(Halt::Block) => done(&flight, Err(Errno::EAGAIN)),
+        Err(Halt::Fault(fault)) => {
+            let later = start_later(flight.clone(), number as usize, arguments, fault);
+            let future: CallFuture = alloc::boxed::Box::into_pin(fallible::try_box(later)?);
+            launch(call.thread, flight, level, future)
+        }
+    }
+}
+
+/// Lets a call go on by itself.
+fn launch(caller: &Caller, flight: Arc<Flight>, _level: u32, future: CallFuture) -> Result<Answer, Errno> {
+    let calls = &caller.process.asynchronous;
+    let token = calls.enter(&flight)?;
+    if let Err(error) = schedule::spawn(caller.priority(), fly(flight.clone(), future)) {
+        // The future is gone; the room is still the caller's.
+        let taken = {
+            let mut state = calls.state.lock();
+            state.admitted += 1;
+            state.leave(&flight)
+        };
+        drop(taken);
+        return Err(error);
+    }
+    Ok([WAITS, token])
+}
+
+/// Cancels a call.
+pub fn cancel(call: &mut Call<'_>) -> Outcome {
+    let (token, flags) = (call.word(0) as u64, call.word(1) as u64);
+    if flags & !CANCEL_AND_WAIT != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let flight = call.thread.process.asynchronous.find(token).ok_or(Errno::ENOENT)?;
+    flight.cancel();
+    if flags & CANCEL_AND_WAIT == 0 {
+        return Ok(0.into());
+    }
+    let caller = call.thread.clone();
+    pending(async move {
+        let calls = &caller.process.asynchronous;
+        loop {
+            let waited = caller.wait_until(WaitKind::Uninterruptible, |watch| {
+                calls.ended.watch(watch, Events::all())?;
+                Ok(flight.is_over().then_some(()))
+            });
+            if waited.await.is_ok() {
+                return Ok(0);
+            }
+            // Without memory for a watch, look again when everyone else has had a turn.
+            schedule::yield_now().await;
+        }
+    })
+}
+
+/// Registers a ring.
+pub fn ring(call: &mut Call<'_>) -> Outcome {
+    let ring = Ring::new(call.word(0), call.uint(1))?;
+    let space = call.thread.space();
+    space.probe_write(call.word(0), ring.bytes().min(heddle_abi::call::RING_HEADER_BYTES))?;
+    ring.clear(&space)?;
+    call.thread.process.asynchronous.state.lock().ring = Some(ring);
+    Ok(0.into())
+}
+
+/// Takes a sleeper off the list when it stops sleeping for another reason than its wake.
+struct Sleep {
+    caller: Caller,
+    sleeper: Arc<Sleeper>,
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        let mut state = self.caller.process.asynchronous.state.lock();
+        let position = state.sleepers.iter().position(|each| Arc::ptr_eq(each, &self.sleeper));
+        let taken = position.and_then(|position| state.sleepers.remove(position));
+        drop(state);
+        drop(taken);
+    }
+}
+
+/// Sleeps until there is something in the ring, or a futex wakes the thread.
+pub fn wait(call: &mut Call<'_>) -> Outcome {
+    let (word, value, seen, timeout_ns) = (call.word(0), call.uint(1), call.uint(2), call.word(3) as u64);
+    let calls = &call.thread.process.asynchronous;
+    let deadline = if timeout_ns == FOR_EVER { Deadline::NEVER } else { Deadline::after(Some(timeout_ns)) };
+    let woken = futex::enter(call.thread, word, value)?;
+    let sleeper =
+        fallible::try_arc(Sleeper { thread: Arc::clone(call.thread), is_woken: AtomicBool::new(false) })?;
+    {
+        let mut state = calls.state.lock();
+        if state.ring.as_ref().ok_or(Errno::ENXIO)?.tail() != seen {
+            return Ok(0.into());
+        }
+        state.sleepers.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        state.sleepers.push_back(sleeper.clone());
+    }
+    let sleep = Sleep { caller: call.thread.clone(), sleeper };
+    pending(async move {
+        let mut time = deadline.sleep();
+        let waiting = core::future::poll_fn(|context| {
+            if woken.is_woken() || sleep.sleeper.is_woken.load(Ordering::Acquire) {
+                return Poll::Ready(Ok(0));
+            }
+            Pin::new(&mut time).poll(context).map(|()| Err(Errno::ETIMEDOUT))
+        });
+        sleep.caller.wait(WaitKind::Interruptible, waiting).await.unwrap_or(Err(Errno::EINTR))
+    })
+}

@@ -1,0 +1,201 @@
+//! One call that goes on by itself.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::task::Waker;
+
+use crate::arch::UserContext;
+use crate::error::{Errno, Halt};
+use crate::file::DescriptorTable;
+use crate::memory::user::PageFault;
+use crate::memory::{Space, fallible};
+use crate::process::Thread;
+use crate::schedule;
+use crate::sync::{Disposition, Events, Watch, Watcher};
+use crate::syscall::wait::WaitKind;
+use crate::syscall::{Call, CallFuture, Caller, Started};
+
+/// The generation of one that waits for nothing is even, of one that waits odd.
+const WAITING: u32 = 1;
+
+const CANCELLED: u8 = 1;
+const KILLED: u8 = 2;
+
+/// What a call has of its own that otherwise is its thread's.
+pub struct Flight {
+    /// Who made it.
+    pub thread: Arc<Thread>,
+    /// The space it works on.
+    pub space: Arc<Space>,
+    /// The descriptors it works on.
+    pub descriptors: Arc<DescriptorTable>,
+    cookie: u64,
+    coroutine: u64,
+    token: AtomicU64,
+    waker: spin::Once<Waker>,
+    generation: AtomicU32,
+    cancelled: AtomicU8,
+    is_over: AtomicBool,
+}
+
+impl Flight {
+    /// A call of `caller`, a thread, whose result is to carry `cookie` and `coroutine`.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn new(caller: &Caller, cookie: u64, coroutine: u64) -> Result<Arc<Self>, Errno> {
+        fallible::try_arc(Self {
+            thread: Arc::clone(caller),
+            space: caller.space(),
+            descriptors: caller.descriptors(),
+            cookie,
+            coroutine,
+            token: AtomicU64::new(0),
+            waker: spin::Once::new(),
+            generation: AtomicU32::new(0),
+            cancelled: AtomicU8::new(0),
+            is_over: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn token(&self) -> u64 {
+        self.token.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_token(&self, token: u64) {
+        self.token.store(token, Ordering::Relaxed);
+    }
+
+    /// Whether its result has been put into the ring.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_over(&self) {
+        self.is_over.store(true, Ordering::Release);
+    }
+
+    /// Ends its interruptible waits.
+    pub(super) fn cancel(&self) {
+        self.cancelled.fetch_or(CANCELLED, Ordering::Release);
+        self.wake();
+    }
+
+    /// Ends its waits.
+    pub(super) fn kill(&self) {
+        self.cancelled.fetch_or(CANCELLED | KILLED, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether a wait of this kind has to end.
+    #[must_use]
+    pub fn is_interrupted(&self, kind: WaitKind) -> bool {
+        let cancelled = self.cancelled.load(Ordering::Acquire);
+        match kind {
+            WaitKind::Uninterruptible => false,
+            WaitKind::Killable => cancelled & KILLED != 0,
+            WaitKind::Interruptible => cancelled != 0,
+        }
+    }
+
+    /// Makes its coroutine ready. Before its first turn it is ready anyway.
+    pub fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// See [`Caller::begin_watch`].
+    pub fn begin_watch(self: &Arc<Self>) -> Watch {
+        let generation = self.generation.load(Ordering::Relaxed);
+        self.generation.store((generation | WAITING).wrapping_add(2), Ordering::Release);
+        Watch::new(self.clone())
+    }
+
+    /// See [`Caller::end_watch`].
+    pub fn end_watch(&self) {
+        let generation = self.generation.load(Ordering::Relaxed);
+        self.generation.store((generation | WAITING).wrapping_add(1), Ordering::Release);
+    }
+
+    /// What a program sees of a result. A restart is for signals, which end no call that goes on by itself.
+    pub(super) fn outcome(&self, result: Result<usize, Errno>) -> i64 {
+        let error = match result {
+            Ok(value) => return value as i64,
+            Err(error) if error.is_restart() || error == Errno::EINTR => {
+                if self.is_interrupted(WaitKind::Interruptible) { Errno::ECANCELED } else { Errno::EINTR }
+            }
+            Err(error) => error,
+        };
+        error.to_result() as i64
+    }
+}
+
+impl Watcher for Flight {
+    fn notify(&self, generation: u32, _events: Events) -> Disposition {
+        if self.generation() != generation {
+            return Disposition::Stale;
+        }
+        self.wake();
+        Disposition::Done
+    }
+
+    fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+}
+
+/// The coroutine of a call that waits.
+pub(super) async fn fly(flight: Arc<Flight>, mut future: CallFuture) {
+    let result = core::future::poll_fn(|context| {
+        flight.waker.call_once(|| context.waker().clone());
+        future.as_mut().poll(context)
+    })
+    .await;
+    // What the call used is given back before its result is seen.
+    drop(future);
+    let result = flight.outcome(result);
+    let calls = &flight.thread.process.asynchronous;
+    loop {
+        let missing = {
+            let mut state = calls.state.lock();
+            let (cookie, coroutine) = (flight.cookie, flight.coroutine);
+            match state.ring.as_mut().map(|ring| ring.put(&flight.space, cookie, coroutine, result)) {
+                Some(Err(fault)) => fault,
+                Some(Ok(())) | None => break,
+            }
+        };
+        if flight.space.fault_in(missing).await.is_err() {
+            // The program has unmapped its ring, and with it the result.
+            break;
+        }
+    }
+    calls.leave(&flight);
+    calls.wake_one();
+}
+
+/// Starts a call that missed a page which is not in memory, once that is there.
+pub(super) async fn start_later(
+    flight: Arc<Flight>,
+    number: usize,
+    arguments: [usize; 6],
+    mut missing: PageFault,
+) -> Result<usize, Errno> {
+    loop {
+        flight.space.fault_in(missing).await?;
+        let started = {
+            let caller = Caller::Flight(flight.clone());
+            let mut context = fallible::try_box(UserContext::new_user())?;
+            super::super::start_call(number, &mut Call::with_arguments(&caller, &mut context, arguments))
+        };
+        match started {
+            Ok(Started::Done(value)) => return Ok(value),
+            Ok(Started::Pending(future)) => return future.await,
+            Ok(Started::GiveWay) => return Ok(0),
+            Err(Halt::Error(error)) => return Err(error),
+            Err(Halt::Block) => return Err(Errno::EAGAIN),
+            Err(Halt::Fault(fault)) => missing = fault,
+        }
+        schedule::yield_now().await;
+    }
+}

@@ -1,0 +1,235 @@
+//! System calls that go on by themselves.
+//!
+//! A program hands in calls, one or a batch ([`calls::submit`]). Each is started like any other; what need not wait is
+//! finished at once, and what waits goes on as a coroutine of the kernel, at the level of the program's coroutine that
+//! made it, and its result goes into the ring ([`ring`]). The functions that implement calls are the same
+//! ([`super::Caller`]). No thread and no stack waits.
+//!
+//! There are never more calls under way than the ring has room for results, so it cannot overflow. A program may
+//! cancel a call; the end of the process and `execve` cancel all and wait for them, and nothing of them is inherited by
+//! a fork. Once a call's result is in the ring the kernel touches none of its memory.
+
+pub mod calls;
+mod flight;
+mod ring;
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+use linux_raw_sys::general as linux;
+
+use crate::error::Errno;
+use crate::memory::fallible;
+use crate::process::{Process, Thread};
+use crate::sync::{Events, SpinLock, WaitQueue};
+use ring::Ring;
+
+pub use flight::Flight;
+
+/// A process's calls that go on by themselves.
+pub struct Calls {
+    state: SpinLock<State>,
+    /// Notified when a call has ended.
+    ended: WaitQueue,
+}
+
+struct State {
+    ring: Option<Ring>,
+    slots: Vec<Slot>,
+    /// Indices of slots without a call.
+    free: Vec<u32>,
+    /// Calls that are started or under way and may need an entry of the ring.
+    admitted: u32,
+    /// Threads that sleep until there is something in the ring, the first to be woken first.
+    sleepers: VecDeque<Arc<Sleeper>>,
+}
+
+/// Where a call under way is found by its token: index and generation.
+struct Slot {
+    generation: u32,
+    flight: Option<Arc<Flight>>,
+}
+
+/// A thread in [`calls::wait`].
+struct Sleeper {
+    thread: Arc<Thread>,
+    is_woken: AtomicBool,
+}
+
+impl Calls {
+    /// None.
+    #[must_use]
+    pub const fn new() -> Self {
+        let state =
+            State { ring: None, slots: Vec::new(), free: Vec::new(), admitted: 0, sleepers: VecDeque::new() };
+        Self { state: SpinLock::new(state), ended: WaitQueue::new() }
+    }
+
+    /// Enters a call that waits; returns its token.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn enter(&self, flight: &Arc<Flight>) -> Result<u64, Errno> {
+        let mut state = self.state.lock();
+        let index = match state.free.pop() {
+            Some(index) => index,
+            None => {
+                // Room to free every slot there is, so that leaving needs no memory.
+                let slots = state.slots.len();
+                state.free.try_reserve(slots + 1).map_err(|_| Errno::ENOMEM)?;
+                fallible::try_push(&mut state.slots, Slot { generation: 0, flight: None })?;
+                slots as u32
+            }
+        };
+        let slot = &mut state.slots[index as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.flight = Some(flight.clone());
+        let token = u64::from(slot.generation) << 32 | u64::from(index);
+        flight.set_token(token);
+        Ok(token)
+    }
+
+    fn find(&self, token: u64) -> Option<Arc<Flight>> {
+        let state = self.state.lock();
+        let slot = state.slots.get(token as u32 as usize)?;
+        slot.flight.clone().filter(|_| u64::from(slot.generation) == token >> 32)
+    }
+
+    /// Takes a call out that has ended.
+    fn leave(&self, flight: &Flight) {
+        let taken = self.state.lock().leave(flight);
+        drop(taken);
+        flight.set_over();
+        self.ended.wake(Events::all());
+    }
+
+    /// Lets as many of `count` calls start as there is room for, at least one; the rest of the room is given back by
+    /// [`Calls::give_back`]. `head` is what the program says it has taken out.
+    ///
+    /// # Errors
+    /// `EAGAIN` (there is no room), `ENXIO` (there is no ring).
+    fn admit(&self, count: u32, head: u32) -> Result<u32, Errno> {
+        let mut state = self.state.lock();
+        let ring = state.ring.as_ref().ok_or(Errno::ENXIO)?;
+        let room = ring.room(head).saturating_sub(state.admitted);
+        let admitted = count.min(room);
+        state.admitted += admitted;
+        if admitted == 0 { Err(Errno::EAGAIN) } else { Ok(admitted) }
+    }
+
+    fn give_back(&self, count: u32) {
+        self.state.lock().admitted -= count;
+    }
+
+    /// Wakes one of the threads that sleep in [`calls::wait`]. `false` if none does.
+    pub fn wake_one(&self) -> bool {
+        let sleeper = self.state.lock().sleepers.pop_front();
+        let Some(sleeper) = sleeper else { return false };
+        sleeper.is_woken.store(true, Ordering::Release);
+        sleeper.thread.wake();
+        true
+    }
+
+    fn cancel_all(&self) {
+        let mut index = 0;
+        loop {
+            let flight = {
+                let state = self.state.lock();
+                let rest = state.slots.get(index..).unwrap_or_default();
+                let Some(found) = rest.iter().position(|slot| slot.flight.is_some()) else { return };
+                index += found + 1;
+                state.slots[index - 1].flight.clone()
+            };
+            if let Some(flight) = flight {
+                flight.kill();
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.slots.len() == state.free.len()
+    }
+}
+
+impl State {
+    fn leave(&mut self, flight: &Flight) -> Option<Arc<Flight>> {
+        let index = flight.token() as u32;
+        let taken = self.slots.get_mut(index as usize)?.flight.take()?;
+        // There is room, by `Calls::enter`.
+        self.free.push(index);
+        self.admitted -= 1;
+        Some(taken)
+    }
+}
+
+/// Cancels every call of a process whose last thread is about to leave its space, waits until they have ended, and
+/// forgets the ring.
+pub async fn end_all(process: &Arc<Process>) {
+    let calls = &process.asynchronous;
+    if calls.state.lock().ring.is_none() {
+        return;
+    }
+    calls.cancel_all();
+    while !calls.is_idle() {
+        // Without memory for a watch, look again when everyone else has had a turn.
+        if crate::sync::until(&calls.ended, || calls.is_idle()).await.is_err() {
+            crate::schedule::yield_now().await;
+        }
+    }
+    let mut state = calls.state.lock();
+    state.ring = None;
+    let slots = core::mem::take(&mut state.slots);
+    let free = core::mem::take(&mut state.free);
+    drop(state);
+    drop((slots, free));
+    calls.ended.clear();
+}
+
+/// Whether a call may go on by itself: it concerns neither the registers nor the signal mask of the calling thread.
+const fn may_fly(number: u32) -> bool {
+    matches!(
+        number,
+        linux::__NR_read
+            | linux::__NR_write
+            | linux::__NR_pread64
+            | linux::__NR_pwrite64
+            | linux::__NR_readv
+            | linux::__NR_writev
+            | linux::__NR_preadv
+            | linux::__NR_pwritev
+            | linux::__NR_preadv2
+            | linux::__NR_pwritev2
+            | linux::__NR_open
+            | linux::__NR_openat
+            | linux::__NR_openat2
+            | linux::__NR_close
+            | linux::__NR_accept
+            | linux::__NR_accept4
+            | linux::__NR_connect
+            | linux::__NR_sendto
+            | linux::__NR_recvfrom
+            | linux::__NR_sendmsg
+            | linux::__NR_recvmsg
+            | linux::__NR_poll
+            | linux::__NR_epoll_wait
+            | linux::__NR_nanosleep
+            | linux::__NR_clock_nanosleep
+            | linux::__NR_futex
+            | linux::__NR_wait4
+            | linux::__NR_waitid
+            | linux::__NR_fsync
+            | linux::__NR_fdatasync
+            | linux::__NR_fallocate
+            | linux::__NR_ftruncate
+            | linux::__NR_statx
+            | linux::__NR_unlinkat
+            | linux::__NR_renameat2
+            | linux::__NR_mkdirat
+            | linux::__NR_splice
+            | linux::__NR_sendfile
+            | linux::__NR_shutdown
+            | linux::__NR_getpid
+    )
+}

@@ -1,0 +1,71 @@
+//! How a program's executor is made.
+
+use crate::heddle;
+use heddle_coroutine::{DEFAULT_PRIORITY, Executor, SpawnError, current_id, set_priority};
+use std::thread;
+
+/// Settings of a program's executor.
+#[derive(Clone, Copy, Debug)]
+pub struct Builder {
+    threads: usize,
+    priority: u8,
+}
+
+impl Builder {
+    /// As many threads as there are processors, and `main` at the default priority.
+    #[must_use]
+    pub fn new() -> Builder {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        Builder { threads, priority: DEFAULT_PRIORITY }
+    }
+
+    /// How many threads run coroutines.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Builder {
+        self.threads = threads.max(1);
+        self
+    }
+
+    /// The level of the first coroutine, 0 to 63.
+    #[must_use]
+    pub fn priority(mut self, level: u8) -> Builder {
+        self.priority = level;
+        self
+    }
+
+    /// Runs `main` as the first coroutine, on the calling thread, to its end. What it has spawned is dropped then.
+    ///
+    /// # Panics
+    /// If there is no memory or no thread for the executor.
+    pub fn run<F: Future>(self, main: F) -> F::Output {
+        // Before the executor's threads look for a host.
+        heddle::is_here();
+        let executor = Executor::new(self.threads);
+        executor.block_on(async move {
+            if let (Some(id), true) = (current_id(), self.priority != DEFAULT_PRIORITY) {
+                set_priority(id, self.priority);
+            }
+            main.await
+        })
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder::new()
+    }
+}
+
+/// The papers' one entry: makes `main` a coroutine of level `priority`. Within a coroutine it is spawned beside it, and
+/// the call returns at once. Elsewhere it is the first of an executor on the calling thread: the call returns when `main`
+/// and everything spawned by it have ended.
+///
+/// # Errors
+/// There is no memory.
+pub fn coroutine_run(
+    main: impl Future<Output = ()> + Send + 'static,
+    priority: u8,
+) -> Result<(), SpawnError> {
+    heddle::is_here();
+    heddle_coroutine::coroutine_run(main, priority)
+}

@@ -1,0 +1,326 @@
+//! Calls on Heddle: the ring in which results come back, and what executors sleep in.
+//!
+//! Any executor thread takes results out, one at a time: whoever finds the lock held leaves them to its holder, who
+//! looks again after releasing it.
+#![allow(unsafe_code)] // The ring is memory that the kernel writes.
+
+use crate::operation::Handle;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::task::{Context, Waker};
+use core::time::Duration;
+use heddle_abi::call::{
+    CANCEL, CANCEL_AND_WAIT, COMPLETION_BYTES, Completion, DONE, Entry, FOR_EVER, NOT_STARTED, RING,
+    RING_HEAD, RING_HEADER_BYTES, RING_ORDER_MAX, RING_TAIL, SUBMIT, SUBMIT_MAX, WAIT, WAITS,
+};
+use heddle_coroutine::host::{self, Host};
+use std::cell::RefCell;
+use std::io;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The first ring holds so many results, as a power of two; a larger one replaces it when that is too few.
+const FIRST_ORDER: u32 = 8;
+
+static HERE: OnceLock<Option<&'static Ring>> = OnceLock::new();
+
+/// Whether the kernel is Heddle's.
+#[inline]
+pub(crate) fn is_here() -> bool {
+    ring().is_some()
+}
+
+#[inline]
+fn ring() -> Option<&'static Ring> {
+    *HERE.get_or_init(detect)
+}
+
+/// Registers a ring. A kernel that knows no rings is Linux's.
+fn detect() -> Option<&'static Ring> {
+    let memory = Memory::new(FIRST_ORDER)?;
+    if memory.register().is_err() {
+        memory.give_back();
+        return None;
+    }
+    let tail = memory.counter(RING_TAIL);
+    let ring: &'static Ring = Box::leak(Box::new(Ring {
+        tail: AtomicPtr::new(tail.as_ptr()),
+        head: AtomicU32::new(0),
+        memory: Mutex::new(memory),
+        refused: Mutex::new(Vec::new()),
+    }));
+    // Executors that started before look into it only as far as they poll calls; `Builder::run` comes first.
+    host::install(ring);
+    Some(ring)
+}
+
+/// A system call by number. Errors are negated.
+fn system_call(number: u32, arguments: [u64; 4]) -> i64 {
+    let [a, b, c, d] = arguments;
+    // SAFETY: Heddle's own calls, each with the memory that `heddle_abi::call` asks for, which the callers keep.
+    let result = unsafe { libc::syscall(number.into(), a, b, c, d) };
+    if result == -1 { -i64::from(crate::words::last_error()) } else { result }
+}
+
+/// The memory of a ring. It is never unmapped once it has been one: another thread may be looking at its tail.
+struct Memory {
+    start: *mut u8,
+    order: u32,
+}
+
+// SAFETY: what several threads touch are the counters, which are atomic, and entries under the ring's lock.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn new(order: u32) -> Option<Memory> {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory at a place of the kernel's choice.
+        let start =
+            unsafe { libc::mmap(core::ptr::null_mut(), Self::bytes(order), protection, flags, -1, 0) };
+        (start != libc::MAP_FAILED).then_some(Memory { start: start.cast(), order })
+    }
+
+    const fn bytes(order: u32) -> usize {
+        RING_HEADER_BYTES + (COMPLETION_BYTES << order)
+    }
+
+    fn register(&self) -> io::Result<()> {
+        match system_call(RING, [self.start.expose_provenance() as u64, self.order.into(), 0, 0]) {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(-error as i32)),
+        }
+    }
+
+    /// For memory that is no ring.
+    fn give_back(self) {
+        // SAFETY: mapped by `new`, and nobody has heard of it.
+        unsafe { libc::munmap(self.start.cast(), Self::bytes(self.order)) };
+    }
+
+    fn counter(&self, offset: usize) -> &'static AtomicU32 {
+        // SAFETY: an aligned word of the header, which stays mapped.
+        unsafe { AtomicU32::from_ptr(self.start.add(offset).cast()) }
+    }
+
+    /// # Safety
+    /// The entry is between head and tail, and the ring's lock is held.
+    unsafe fn read(&self, number: u32) -> Completion {
+        let index = (number & ((1 << self.order) - 1)) as usize;
+        // SAFETY: inside the memory; the kernel has written it before it moved the tail.
+        unsafe { self.start.add(RING_HEADER_BYTES).cast::<Completion>().add(index).read() }
+    }
+}
+
+pub(crate) struct Ring {
+    /// The tail of the current memory.
+    tail: AtomicPtr<u32>,
+    /// A copy of the head of the current memory.
+    head: AtomicU32,
+    memory: Mutex<Memory>,
+    /// Who waits for room.
+    refused: Mutex<Vec<Waker>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ring {
+    #[inline(always)]
+    fn tail(&self) -> u32 {
+        // SAFETY: the tail of a ring's memory, which stays mapped.
+        unsafe { AtomicU32::from_ptr(self.tail.load(Ordering::Acquire)) }.load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    fn has_results(&self) -> bool {
+        self.tail() != self.head.load(Ordering::Relaxed)
+    }
+
+    /// Takes all results, unless another thread is doing so.
+    fn drain(&self) {
+        while self.has_results() {
+            let Ok(memory) = self.memory.try_lock() else { return };
+            self.drain_locked(&memory);
+        }
+    }
+
+    fn drain_locked(&self, memory: &Memory) {
+        let tail = memory.counter(RING_TAIL);
+        let mut head = self.head.load(Ordering::Relaxed);
+        while head != tail.load(Ordering::Acquire) {
+            // SAFETY: between head and tail, with the lock.
+            let completion = unsafe { memory.read(head) };
+            head = head.wrapping_add(1);
+            memory.counter(RING_HEAD).store(head, Ordering::Release);
+            self.head.store(head, Ordering::Relaxed);
+            // SAFETY: the kernel gives back each cookie once.
+            unsafe { Handle::from_cookie(completion.cookie) }.complete(completion.result);
+        }
+        let refused = core::mem::take(&mut *locked(&self.refused));
+        refused.into_iter().for_each(Waker::wake);
+    }
+
+    /// Replaces the ring by a larger one. `false` if there is none.
+    fn grow(&self, seen: u32) -> bool {
+        let mut memory = locked(&self.memory);
+        if memory.order > seen {
+            // Another thread was faster.
+            return true;
+        }
+        self.drain_locked(&memory);
+        if memory.order >= RING_ORDER_MAX {
+            return false;
+        }
+        let Some(larger) = Memory::new(memory.order + 2) else { return false };
+        if larger.register().is_err() {
+            larger.give_back();
+            return false;
+        }
+        // From here on nothing is put into the old one.
+        self.drain_locked(&memory);
+        self.head.store(0, Ordering::Relaxed);
+        self.tail.store(larger.counter(RING_TAIL).as_ptr(), Ordering::Release);
+        *memory = larger;
+        true
+    }
+
+    fn order(&self) -> u32 {
+        locked(&self.memory).order
+    }
+}
+
+impl Host for Ring {
+    #[inline]
+    fn before_turn(&self, _ready: u64) {
+        if self.has_results() {
+            self.drain();
+        }
+    }
+
+    fn sleep(&self, word: &AtomicU32, calm: u32, limit: Option<Duration>) {
+        let seen = self.tail();
+        if seen != self.head.load(Ordering::Relaxed) && self.memory.try_lock().is_ok() {
+            return self.drain();
+        }
+        // If another thread is taking results, it also takes those up to `seen`.
+        let limit = limit.map_or(FOR_EVER, |limit| u64::try_from(limit.as_nanos()).unwrap_or(FOR_EVER));
+        let word = word.as_ptr().expose_provenance() as u64;
+        // Whatever ends the sleep, the executor looks for work.
+        system_call(WAIT, [word, calm.into(), seen.into(), limit]);
+        self.drain();
+    }
+}
+
+/// What became of a call that was handed over.
+pub(crate) enum Submitted {
+    /// It is finished.
+    Done(i64),
+    /// Its handle's `complete` will be called.
+    Flying,
+    /// There is no room; the waker will be woken when there may be.
+    Refused,
+}
+
+thread_local! {
+    /// The calls of the batch that the thread is collecting.
+    static BATCH: RefCell<Option<Vec<Entry>>> = const { RefCell::new(None) };
+}
+
+/// Hands a call to the kernel.
+pub(crate) fn submit(mut entry: Entry, handle: Handle, context: &Context<'_>) -> Submitted {
+    let Some(ring) = ring() else { return Submitted::Done(-i64::from(libc::ENOSYS)) };
+    entry.cookie = handle.into_cookie();
+    let collected = BATCH.with_borrow_mut(|batch| batch.as_mut().map(|batch| batch.push(entry)).is_some());
+    if collected {
+        return Submitted::Flying;
+    }
+    loop {
+        let order = ring.order();
+        let started = start(core::slice::from_mut(&mut entry));
+        // SAFETY: the cookie's handle, which is used once: the kernel has not taken the call, or is done with it.
+        let take = || unsafe { Handle::from_cookie(entry.cookie) };
+        match (started, entry.state) {
+            (1, DONE) => {
+                drop(take());
+                return Submitted::Done(entry.outcome as i64);
+            }
+            (1, WAITS) => {
+                crate::operation::set_token(entry.cookie, entry.outcome);
+                return Submitted::Flying;
+            }
+            (error, _) if error == NO_ROOM => {
+                if !ring.grow(order) {
+                    drop(take());
+                    locked(&ring.refused).push(context.waker().clone());
+                    return Submitted::Refused;
+                }
+            }
+            (error, _) => {
+                drop(take());
+                return Submitted::Done(error);
+            }
+        }
+    }
+}
+
+/// There is no room in the ring for another result.
+const NO_ROOM: i64 = -(libc::EAGAIN as i64);
+
+fn start(entries: &mut [Entry]) -> i64 {
+    system_call(SUBMIT, [entries.as_mut_ptr().expose_provenance() as u64, entries.len() as u64, 0, 0])
+}
+
+/// Collects the calls that `poll` starts, and hands them over in one entry into the kernel. `true` if some are finished
+/// already.
+pub(crate) fn collect(poll: impl FnOnce()) -> bool {
+    struct Stop;
+    impl Drop for Stop {
+        fn drop(&mut self) {
+            submit_all(BATCH.take().unwrap_or_default());
+        }
+    }
+    if !is_here() || BATCH.with_borrow(Option::is_some) {
+        poll();
+        return false;
+    }
+    BATCH.set(Some(Vec::new()));
+    let stop = Stop;
+    poll();
+    let batch = BATCH.take().unwrap_or_default();
+    drop(stop);
+    submit_all(batch)
+}
+
+fn submit_all(mut batch: Vec<Entry>) -> bool {
+    let mut rest = &mut batch[..];
+    let mut any_done = false;
+    while !rest.is_empty() {
+        let length = rest.len().min(SUBMIT_MAX);
+        let started = start(&mut rest[..length]);
+        let (front, back) = rest.split_at_mut(usize::try_from(started).unwrap_or(0).min(length));
+        for entry in front {
+            if entry.state == WAITS {
+                crate::operation::set_token(entry.cookie, entry.outcome);
+            } else {
+                debug_assert_ne!(entry.state, NOT_STARTED, "the kernel counts what it has started");
+                any_done = true;
+                // SAFETY: the kernel is done with the call.
+                unsafe { Handle::from_cookie(entry.cookie) }.complete(entry.outcome as i64);
+            }
+        }
+        rest = back;
+        if started <= 0 {
+            // SAFETY: the kernel has not taken these calls. Their futures start them again, one at a time.
+            rest.iter().for_each(|entry| unsafe { Handle::from_cookie(entry.cookie) }.refuse());
+            return true;
+        }
+    }
+    any_done
+}
+
+/// Cancels a call that waits; with `wait`, returns when the kernel does not touch its memory any more.
+pub(crate) fn cancel(token: u64, wait: bool) {
+    let flags = if wait { CANCEL_AND_WAIT } else { 0 };
+    // A call that has ended meanwhile needs no cancelling.
+    system_call(CANCEL, [token, flags, 0, 0]);
+}

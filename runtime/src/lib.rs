@@ -1,0 +1,82 @@
+//! Prioritized coroutines and asynchronous system calls for ordinary programs.
+//!
+//! A program is an ordinary Linux program with an asynchronous `main`. On Heddle its system calls are carried out by
+//! the kernel's own coroutines, many at a time and without a thread waiting for each; on Linux the same binary waits
+//! with epoll. Coroutines and their 64 levels are those of [`heddle_coroutine`].
+//!
+//! ```
+//! use heddle_rt::{read, spawn, write};
+//!
+//! #[heddle_rt::main(threads = 2)]
+//! async fn main() -> std::io::Result<()> {
+//!     let (reader, writer) = std::io::pipe()?;
+//!     let greeter = spawn(async move { write(&writer, "hello").await.0 });
+//!     let (length, buffer) = read(&reader, vec![0; 16]).await;
+//!     assert_eq!(&buffer[..length?], b"hello");
+//!     assert_eq!(greeter.await.unwrap()?, 5);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Three forms of each call
+//! - `read(file, buffer).await` owns what it uses and gives the buffer back. Dropping it cancels the call; the buffer
+//!   lives until the kernel has let go of it.
+//! - `unsafe { read_borrowed(file, &mut buffer) }.await` borrows. Dropping it waits until the kernel has let go, so the
+//!   future must not be leaked (`mem::forget`): that is its safety condition.
+//! - `read_sync(file, &mut buffer)` keeps the thread.
+//!
+//! [`batch`] hands several calls to the kernel at once.
+//!
+//! A descriptor in non-blocking mode is not waited for: the call answers `WouldBlock`, as its synchronous form does.
+//! A signal handler does not interrupt an asynchronous call.
+//!
+//! # Processes
+//! `fork` copies memory, but calls under way belong to the parent alone. A child that goes on with the runtime is not
+//! supported; `exec` and `std::process::Command` are.
+//!
+//! # Implementation notes
+//! The way to the kernel is chosen when the first executor starts: a kernel that knows Heddle's calls registers the
+//! ring of results, any other answers `ENOSYS` and is taken for Linux. Every call under way has one allocation, shared
+//! by its future and the ring; `phase.rs` says who frees it, and is checked by
+//! loom.
+
+#[cfg(not(heddle_loom))]
+mod batch;
+#[cfg(not(heddle_loom))]
+mod buffer;
+#[cfg(not(heddle_loom))]
+mod builder;
+#[cfg(not(heddle_loom))]
+mod calls;
+#[cfg(not(heddle_loom))]
+mod heddle;
+#[cfg(not(heddle_loom))]
+mod linux;
+#[cfg(not(heddle_loom))]
+mod lower;
+#[cfg(not(heddle_loom))]
+mod operation;
+#[cfg_attr(heddle_loom, allow(dead_code))]
+mod phase;
+#[cfg(not(heddle_loom))]
+mod words;
+
+#[cfg(not(heddle_loom))]
+pub use batch::batch;
+#[cfg(not(heddle_loom))]
+pub use buffer::{Buffer, BufferMut};
+#[cfg(not(heddle_loom))]
+pub use builder::{Builder, coroutine_run};
+#[cfg(not(heddle_loom))]
+pub use calls::*;
+#[cfg(not(heddle_loom))]
+pub use heddle_coroutine::{
+    AbortOnDrop, Builder as SpawnBuilder, DEFAULT_PRIORITY, Id, JoinError, JoinHandle, SpawnError, abort,
+    current_id, preempted, priority, set_priority, spawn, try_spawn, wake, yield_now,
+};
+#[cfg(not(heddle_loom))]
+pub use heddle_coroutine::{time, wait};
+#[cfg(not(heddle_loom))]
+pub use heddle_rt_macros::main;
+#[cfg(not(heddle_loom))]
+pub use lower::{Closing, Span};

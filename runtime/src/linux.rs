@@ -1,0 +1,322 @@
+//! Calls on Linux: attempts that do not wait, and epoll in between. What Linux can only do by blocking a thread is done
+//! on a thread of a pool.
+#![allow(unsafe_code)] // The memory that a call's words name.
+
+use crate::calls::ChildInfo;
+use crate::words::{Words, last_error};
+use core::ffi::CStr;
+use core::future::{Future, poll_fn};
+use core::pin::{Pin, pin};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::Poll;
+use core::time::Duration;
+use heddle_coroutine::io::{Direction, Ready, ready};
+use heddle_coroutine::time::sleep;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+const AGAIN: i64 = -(libc::EAGAIN as i64);
+
+/// How often children of an unknown number are looked for.
+const CHILD_LOOK: Duration = Duration::from_millis(5);
+
+/// Carries a call out. When the future is dropped, nothing touches the call's memory any more.
+pub(crate) async fn run(words: &Words) -> i64 {
+    match words.number {
+        libc::SYS_read | libc::SYS_write => transfer(words).await,
+        libc::SYS_recvfrom | libc::SYS_sendto => message(words).await,
+        libc::SYS_accept4 => accept(words).await,
+        libc::SYS_connect => connect(words).await,
+        libc::SYS_openat => open(words).await,
+        libc::SYS_fsync => {
+            let words = *words;
+            blocking::unblock(move || words.call()).await
+        }
+        libc::SYS_poll => poll(words).await,
+        libc::SYS_nanosleep => nanosleep(words).await,
+        libc::SYS_futex => futex(words).await,
+        libc::SYS_waitid => waitid(words).await,
+        // A file's position is known, so it is a regular file; and a close does not wait.
+        _ => words.call(),
+    }
+}
+
+fn descriptor(words: &Words) -> RawFd {
+    words.arguments[0] as RawFd
+}
+
+fn borrowed<'a>(number: RawFd) -> Option<BorrowedFd<'a>> {
+    // SAFETY: whoever waits for the call keeps the descriptor open.
+    (number >= 0).then(|| unsafe { BorrowedFd::borrow_raw(number) })
+}
+
+/// Whether the descriptor is in non-blocking mode: then the program does not want to wait.
+fn is_non_blocking(number: RawFd) -> bool {
+    // SAFETY: asks for a number.
+    unsafe { libc::fcntl(number, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
+}
+
+/// Waits until another attempt may do better. `false`: the file is always ready.
+async fn wait_for(number: RawFd, direction: Direction) -> io::Result<bool> {
+    let Some(fd) = borrowed(number) else { return Err(io::Error::from_raw_os_error(libc::EBADF)) };
+    match ready(fd, direction).await {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn negated(error: &io::Error) -> i64 {
+    -i64::from(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// Repeats an attempt that does not wait until it needs not.
+async fn retry(
+    number: RawFd,
+    direction: Direction,
+    attempt: impl Fn() -> i64,
+    last: impl Fn() -> i64,
+) -> i64 {
+    loop {
+        let result = attempt();
+        if result != AGAIN || is_non_blocking(number) {
+            return result;
+        }
+        match wait_for(number, direction).await {
+            Ok(true) => {}
+            Ok(false) => return last(),
+            Err(error) => return negated(&error),
+        }
+    }
+}
+
+async fn transfer(words: &Words) -> i64 {
+    let reads = words.number == libc::SYS_read;
+    let direction = if reads { Direction::Read } else { Direction::Write };
+    retry(descriptor(words), direction, || attempt_transfer(words, reads), || words.call()).await
+}
+
+fn attempt_transfer(words: &Words, reads: bool) -> i64 {
+    let [fd, address, length, ..] = words.arguments;
+    let piece = [address, length];
+    let number = if reads { libc::SYS_preadv2 } else { libc::SYS_pwritev2 };
+    // SAFETY: one piece of the call's memory, which its future keeps; the position -1 is the file's own.
+    let result = unsafe { libc::syscall(number, fd, piece.as_ptr(), 1, -1_i64, -1_i64, libc::RWF_NOWAIT) };
+    if result >= 0 {
+        return result;
+    }
+    match last_error() {
+        libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL => attempt_when_ready(words, reads),
+        error => -i64::from(error),
+    }
+}
+
+/// For files that know no attempts: looks first, and takes no more than what a ready file has or takes at least.
+fn attempt_when_ready(words: &Words, reads: bool) -> i64 {
+    let events = if reads { libc::POLLIN } else { libc::POLLOUT };
+    let mut entry = libc::pollfd { fd: descriptor(words), events, revents: 0 };
+    // SAFETY: one entry, which lives for the call.
+    if unsafe { libc::poll(&raw mut entry, 1, 0) } == 0 {
+        return AGAIN;
+    }
+    let mut words = *words;
+    if !reads {
+        words.arguments[2] = words.arguments[2].min(libc::PIPE_BUF as u64);
+    }
+    words.call()
+}
+
+async fn message(words: &Words) -> i64 {
+    let direction = if words.number == libc::SYS_recvfrom { Direction::Read } else { Direction::Write };
+    let mut attempt = *words;
+    attempt.arguments[3] |= libc::MSG_DONTWAIT as u64;
+    let wants_to_wait = words.arguments[3] & libc::MSG_DONTWAIT as u64 == 0;
+    if !wants_to_wait {
+        return words.call();
+    }
+    retry(descriptor(words), direction, || attempt.call(), || words.call()).await
+}
+
+/// Waits for a connection, and takes it on another thread if it might be gone by then.
+async fn accept(words: &Words) -> i64 {
+    if is_non_blocking(descriptor(words)) {
+        return words.call();
+    }
+    if let Err(error) = wait_for(descriptor(words), Direction::Read).await {
+        return negated(&error);
+    }
+    let words = *words;
+    made(blocking::unblock(move || take(words.call())).await)
+}
+
+/// A descriptor that is closed if nobody comes for it.
+fn take(result: i64) -> Result<OwnedFd, i64> {
+    // SAFETY: the descriptor is the call's result, known here alone.
+    if result < 0 { Err(result) } else { Ok(unsafe { OwnedFd::from_raw_fd(result as RawFd) }) }
+}
+
+fn made(result: Result<OwnedFd, i64>) -> i64 {
+    result.map_or_else(|error| error, |descriptor| descriptor.into_raw_fd().into())
+}
+
+async fn connect(words: &Words) -> i64 {
+    let number = descriptor(words);
+    if is_non_blocking(number) {
+        return words.call();
+    }
+    // SAFETY: the call's memory, which its future keeps.
+    let address = unsafe {
+        let start = core::ptr::with_exposed_provenance::<u8>(words.arguments[1] as usize);
+        core::slice::from_raw_parts(start, words.arguments[2] as usize)
+    };
+    let address = address.to_vec();
+    let mut words = *words;
+    blocking::unblock(move || {
+        words.arguments[1] = address.as_ptr().expose_provenance() as u64;
+        words.call()
+    })
+    .await
+}
+
+async fn open(words: &Words) -> i64 {
+    // SAFETY: a path that ends with a zero, which the call's future keeps.
+    let path = unsafe { CStr::from_ptr(core::ptr::with_exposed_provenance(words.arguments[1] as usize)) };
+    let path = path.to_owned();
+    let mut words = *words;
+    let opened = blocking::unblock(move || {
+        words.arguments[1] = path.as_ptr().expose_provenance() as u64;
+        take(words.call())
+    });
+    made(opened.await)
+}
+
+async fn nanosleep(words: &Words) -> i64 {
+    // SAFETY: the call's memory, which its future keeps.
+    let time =
+        unsafe { core::ptr::with_exposed_provenance::<libc::timespec>(words.arguments[0] as usize).read() };
+    match (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec)) {
+        (Ok(seconds), Ok(nanoseconds)) if nanoseconds < 1_000_000_000 => {
+            sleep(Duration::new(seconds, nanoseconds)).await;
+            0
+        }
+        _ => -i64::from(libc::EINVAL),
+    }
+}
+
+async fn poll(words: &Words) -> i64 {
+    let [address, count, timeout, ..] = words.arguments;
+    let mut look = *words;
+    look.arguments[2] = 0;
+    let timeout_ms = timeout as i32;
+    let mut limit = pin!(u64::try_from(timeout_ms).ok().map(|ms| sleep(Duration::from_millis(ms))));
+    loop {
+        let found = look.call();
+        if found != 0 || timeout_ms == 0 {
+            return found;
+        }
+        // SAFETY: the entries are the call's memory, which its future keeps.
+        let entries = unsafe {
+            let start = core::ptr::with_exposed_provenance::<libc::pollfd>(address as usize);
+            core::slice::from_raw_parts(start, count as usize)
+        };
+        let mut waiting: Vec<Ready<'_>> = entries.iter().flat_map(waits).collect();
+        let is_over = poll_fn(|context| {
+            for each in &mut waiting {
+                if Pin::new(each).poll(context).is_ready() {
+                    return Poll::Ready(false);
+                }
+            }
+            limit.as_mut().as_pin_mut().map_or(Poll::Pending, |limit| limit.poll(context).map(|()| true))
+        });
+        if is_over.await {
+            return look.call();
+        }
+    }
+}
+
+fn waits<'a>(entry: &libc::pollfd) -> impl Iterator<Item = Ready<'a>> {
+    let wanted = [(libc::POLLOUT, Direction::Write), (libc::POLLIN, Direction::Read)];
+    let (number, events) = (entry.fd, entry.events);
+    // An end or an error is told to whoever waits for anything.
+    wanted
+        .into_iter()
+        .filter(move |(event, direction)| events & event != 0 || *direction == Direction::Read)
+        .filter_map(move |(_, direction)| borrowed(number).map(|fd| ready(fd, direction)))
+}
+
+/// A thread waits at the word. Its wait has a bit of its own (or nearly so: others with the same bit wake too, which a
+/// futex may), by which it is ended when the future is dropped.
+async fn futex(words: &Words) -> i64 {
+    struct Cancel {
+        word: u64,
+        bit: u32,
+        is_over: Arc<AtomicBool>,
+        is_cancelled: Arc<AtomicBool>,
+    }
+
+    impl Drop for Cancel {
+        fn drop(&mut self) {
+            self.is_cancelled.store(true, Ordering::Release);
+            while !self.is_over.load(Ordering::Acquire) {
+                let wake = libc::FUTEX_WAKE_BITSET | libc::FUTEX_PRIVATE_FLAG;
+                // SAFETY: wakes at a word; reads no memory.
+                unsafe { libc::syscall(libc::SYS_futex, self.word, wake, i32::MAX, 0, 0, self.bit) };
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    static NEXT: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+    let bit = 1 << (NEXT.fetch_add(1, Ordering::Relaxed) % 32);
+    let [word, _, expected, ..] = words.arguments;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let is_cancelled = Arc::new(AtomicBool::new(false));
+    let cancel = Cancel { word, bit, is_over: is_over.clone(), is_cancelled: is_cancelled.clone() };
+    let result = blocking::unblock(move || {
+        let wait = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
+        let result = loop {
+            if is_cancelled.load(Ordering::Acquire) {
+                break -i64::from(libc::ECANCELED);
+            }
+            // SAFETY: the word is kept until `is_over`, which the drop of `cancel` waits for.
+            let result = unsafe { libc::syscall(libc::SYS_futex, word, wait, expected, 0, 0, bit) };
+            if result == 0 || last_error() != libc::EINTR {
+                break if result == 0 { 0 } else { -i64::from(last_error()) };
+            }
+        };
+        is_over.store(true, Ordering::Release);
+        result
+    })
+    .await;
+    drop(cancel);
+    result
+}
+
+async fn waitid(words: &Words) -> i64 {
+    let [kind, id, info, options, ..] = words.arguments;
+    let mut look = *words;
+    look.arguments[3] |= libc::WNOHANG as u64;
+    let child = if kind == u64::from(libc::P_PID) { process_descriptor(id) } else { None };
+    loop {
+        // SAFETY: the call's memory, which its future keeps.
+        let info = unsafe { &mut *core::ptr::with_exposed_provenance_mut::<ChildInfo>(info as usize) };
+        *info = ChildInfo::default();
+        let result = look.call();
+        if result != 0 || info.pid != 0 || options & libc::WNOHANG as u64 != 0 {
+            return result;
+        }
+        match &child {
+            // It tells of the child's end alone.
+            Some(child) if options & (libc::WSTOPPED | libc::WCONTINUED) as u64 == 0 => {
+                let _ = ready(child.as_fd(), Direction::Read).await;
+            }
+            _ => sleep(CHILD_LOOK).await,
+        }
+    }
+}
+
+fn process_descriptor(id: u64) -> Option<OwnedFd> {
+    // SAFETY: makes a descriptor.
+    take(unsafe { libc::syscall(libc::SYS_pidfd_open, id, 0) }).ok()
+}
