@@ -9,6 +9,7 @@ use std::thread;
 pub struct Builder {
     threads: usize,
     priority: u8,
+    strict: bool,
 }
 
 impl Builder {
@@ -16,7 +17,7 @@ impl Builder {
     #[must_use]
     pub fn new() -> Builder {
         let threads = thread::available_parallelism().map_or(1, usize::from);
-        Builder { threads, priority: DEFAULT_PRIORITY }
+        Builder { threads, priority: DEFAULT_PRIORITY, strict: false }
     }
 
     /// How many threads run coroutines.
@@ -30,6 +31,14 @@ impl Builder {
     #[must_use]
     pub fn priority(mut self, level: u8) -> Builder {
         self.priority = level;
+        self
+    }
+
+    /// Whether each executor gives way, before each turn, to anything more urgent elsewhere in the machine; otherwise
+    /// the kernel sees to that at its clock's ticks. Only Heddle has one order of priorities.
+    #[must_use]
+    pub fn strict(mut self, strict: bool) -> Builder {
+        self.strict = strict;
         self
     }
 

@@ -6,14 +6,17 @@
 //! What a run was not able to do it prints as `absent NAME: reason`.
 
 mod arguments;
+mod asynccall;
 mod batch;
 mod calls;
+mod coroutine;
 mod first;
 mod idle;
 mod measure;
 mod memory;
 mod pair;
 mod pipeline;
+mod priority;
 mod processes;
 mod ring;
 mod yields;
@@ -23,7 +26,7 @@ use arguments::Arguments;
 type Experiment = fn(&Arguments) -> Result<(), String>;
 
 /// The experiments by name: a module each.
-const EXPERIMENTS: [(&str, Experiment); 8] = [
+const EXPERIMENTS: [(&str, Experiment); 10] = [
     ("calls", calls::run),
     ("pair", pair::run),
     ("processes", processes::run),
@@ -32,6 +35,8 @@ const EXPERIMENTS: [(&str, Experiment); 8] = [
     ("pipeline", pipeline::run),
     ("memory", memory::run),
     ("idle", idle::run),
+    ("priority", priority::run),
+    ("asynccall", asynccall::run),
 ];
 
 fn main() -> std::process::ExitCode {

@@ -1,4 +1,5 @@
-//! Experiment B of papers 1 and 2, with threads: `pipeline n=THREADS bytes=1|256|4096`.
+//! Experiment B of papers 1 and 2, with threads: `pipeline n=THREADS bytes=1|256|4096`; with `as=coroutine`
+//! [`crate::coroutine`] runs it.
 //!
 //! N + 1 pipes in a chain: thread i reads `bytes` bytes from pipe i, writes them to pipe i + 1 and closes its writing
 //! end. Main writes into the first pipe and reads from the last.
@@ -18,6 +19,11 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     let count = arguments.number("n", 200)?;
     let bytes = arguments.number("bytes", 1)? as usize;
     allow_descriptors(2 * (count + 1) + 16)?;
+    let name = format!("pipeline-{bytes}-{count}");
+    if arguments.text("as", "thread") == "coroutine" {
+        report(&name, count, crate::coroutine::pipeline(arguments, count, bytes)?);
+        return Ok(());
+    }
     let pipe = || nix::unistd::pipe().map_err(|error| format!("pipe: {error}"));
     let (first, writer) = pipe()?;
     let mut input = File::from(first);
@@ -45,7 +51,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     if result != data {
         return Err("the bytes that arrived are not those that were sent".to_owned());
     }
-    report(&format!("pipeline-{bytes}-{count}"), count, elapsed);
+    report(&name, count, elapsed);
     Ok(())
 }
 

@@ -1,4 +1,5 @@
-//! Experiment A of papers 1 and 2, with threads: `ring n=THREADS by=yield|key [order=created|shuffled] [seed=S]`.
+//! Experiment A of papers 1 and 2, with threads: `ring n=THREADS by=yield|key [order=created|shuffled] [seed=S]`; with
+//! `as=coroutine` [`crate::coroutine`] runs it.
 //!
 //! N threads numbered 1 to N share a word that starts at 0; main sets it to 1; each waits until the word is its number
 //! and then adds 1. By `yield` a thread whose turn it isn't yields, as in the papers; by `key` it sleeps until its
@@ -55,6 +56,11 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     if order == "shuffled" {
         shuffle(&mut numbers, arguments.number("seed", 1)?);
     }
+    let name = format!("ring-{by}-{order}-{count}");
+    if arguments.text("as", "thread") == "coroutine" {
+        report(&name, count, crate::coroutine::ring(arguments, numbers, by_key)?);
+        return Ok(());
+    }
     let members = (0..=count).map(|_| OnceLock::new()).collect();
     let ring = Arc::new(Ring { word: AtomicU64::new(0), started: AtomicU64::new(0), members, by_key });
     let mut threads = Vec::new();
@@ -72,7 +78,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     for thread in threads {
         thread.join().map_err(|_| "a thread panicked")?;
     }
-    report(&format!("ring-{by}-{order}-{count}"), count, begin.elapsed().as_nanos());
+    report(&name, count, begin.elapsed().as_nanos());
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use crate::file::{IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sync::{Events, Watch};
-use crate::syscall::{Call, Outcome, Caller};
+use crate::syscall::{Call, Caller, Outcome};
 
 const HEADER: usize = size_of::<net::cmsghdr>();
 /// The most control data of one message.

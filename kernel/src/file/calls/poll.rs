@@ -12,7 +12,7 @@ use crate::process::Thread;
 use crate::process::signal::SignalSet;
 use crate::sync::{Events, Watch};
 use crate::syscall::wait::WaitKind;
-use crate::syscall::{Call, Outcome, pending, Caller};
+use crate::syscall::{Call, Caller, Outcome, pending};
 use crate::time::now_ns;
 
 /// One file that is waited for.

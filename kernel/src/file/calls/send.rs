@@ -13,7 +13,7 @@ use crate::file::pipe::PipeEnd;
 use crate::file::{IoBuffer, Kind, OpenFile, StatusFlags, downcast};
 use crate::process::Thread;
 use crate::sync::{Events, Watch};
-use crate::syscall::{Call, Outcome, Caller};
+use crate::syscall::{Call, Caller, Outcome};
 
 /// Bytes moved at a time from a file with positions.
 const CHUNK: usize = 64 << 10;

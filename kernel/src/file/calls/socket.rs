@@ -12,7 +12,7 @@ use crate::file::{File, OpenFile, StatusFlags, downcast_arc};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sync::{Events, Watch};
-use crate::syscall::{Call, Outcome, Caller};
+use crate::syscall::{Call, Caller, Outcome};
 use crate::time::now_ns;
 
 /// The most bytes an address may have, `struct sockaddr_storage`.

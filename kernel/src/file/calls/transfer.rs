@@ -11,7 +11,7 @@ use crate::process::signal::{Information, Signal, send_to_thread};
 use crate::process::{Limits, Resource, Thread};
 use crate::sync::Events;
 use crate::syscall::wait::WaitKind;
-use crate::syscall::{Outcome, pending, Caller};
+use crate::syscall::{Caller, Outcome, pending};
 
 /// Bytes that one attempt moves from or to a file that has no boundaries of its own, so that a large call doesn't keep
 /// others from running.

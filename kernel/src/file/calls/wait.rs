@@ -9,7 +9,7 @@ use crate::error::{Attempt, Errno, Halt};
 use crate::process::Thread;
 use crate::sync::Watch;
 use crate::syscall::wait::WaitKind;
-use crate::syscall::{Outcome, pending, Caller};
+use crate::syscall::{Caller, Outcome, pending};
 
 /// What a call does that waited and then could not go on although the file said it could: a file's readiness can be
 /// about less than the call wants. Others run, and a signal ends it.

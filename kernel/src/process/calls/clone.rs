@@ -13,7 +13,7 @@ use crate::process::thread::Parts;
 use crate::process::{Process, Resource, Thread, run, table};
 use crate::sync::{Events, SpinLock, WaitQueue};
 use crate::syscall::wait::WaitKind;
-use crate::syscall::{Call, Outcome, pending, user, Caller};
+use crate::syscall::{Call, Caller, Outcome, pending, user};
 
 /// What a parent in `vfork` waits for.
 pub struct Vfork {

@@ -12,7 +12,7 @@ use crate::process::signal::{Change, Work};
 use crate::process::{ExitStatus, Process, Thread, exit, table};
 use crate::sync::Events;
 use crate::syscall::wait::WaitKind;
-use crate::syscall::{Call, Outcome, pending, user, Caller};
+use crate::syscall::{Call, Caller, Outcome, pending, user};
 
 /// exit(2): ends the calling thread.
 pub fn exit(call: &mut Call<'_>) -> Outcome {

@@ -10,7 +10,7 @@ use crate::memory::fallible;
 use crate::process::signal::{self, Permission, force_segv, take_pending};
 use crate::process::{Process, Thread, table};
 use crate::syscall::wait::WaitKind;
-use crate::syscall::{Call, Outcome, pending, user, Caller};
+use crate::syscall::{Call, Caller, Outcome, pending, user};
 use crate::time::{Deadline, read_timespec};
 
 /// The size of a signal set, which every call is told.

@@ -7,7 +7,7 @@ use crate::error::{Attempt, Errno};
 use crate::memory::{Space, fallible};
 use crate::process::{Thread, table};
 use crate::syscall::wait::WaitKind;
-use crate::syscall::{Call, Outcome, pending, user, Caller};
+use crate::syscall::{Call, Caller, Outcome, pending, user};
 use crate::time::{Clock, Deadline, read_timespec, timespec_ns, timespec_words};
 
 const US_PER_SECOND: u64 = 1_000_000;
