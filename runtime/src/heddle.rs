@@ -43,6 +43,7 @@ fn detect() -> Option<&'static Ring> {
     let tail = memory.counter(RING_TAIL);
     let ring: &'static Ring = Box::leak(Box::new(Ring {
         tail: AtomicPtr::new(tail.as_ptr()),
+        order: AtomicU32::new(FIRST_ORDER),
         head: AtomicU32::new(0),
         memory: Mutex::new(memory),
         refused: Mutex::new(Vec::new()),
@@ -113,6 +114,8 @@ impl Memory {
 pub(crate) struct Ring {
     /// The tail of the current memory.
     tail: AtomicPtr<u32>,
+    /// Of the current memory; stale ones only lead to another look.
+    order: AtomicU32,
     /// A copy of the head of the current memory.
     head: AtomicU32,
     memory: Mutex<Memory>,
@@ -180,12 +183,13 @@ impl Ring {
         self.drain_locked(&memory);
         self.head.store(0, Ordering::Relaxed);
         self.tail.store(larger.counter(RING_TAIL).as_ptr(), Ordering::Release);
+        self.order.store(larger.order, Ordering::Relaxed);
         *memory = larger;
         true
     }
 
     fn order(&self) -> u32 {
-        locked(&self.memory).order
+        self.order.load(Ordering::Relaxed)
     }
 }
 

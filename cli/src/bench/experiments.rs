@@ -4,11 +4,13 @@
 //! as lines; the plan says which sides run it and with which words. A side of its own for an experiment that is there
 //! already, such as coroutines beside threads, is a [`Side`](super::side::Side) whose words are added to each item.
 
+mod asynccall;
 mod boot;
 mod executors;
 mod host;
 mod memory;
 mod pipeline;
+mod priority;
 mod ranges;
 mod ring;
 mod syscalls;
@@ -51,6 +53,8 @@ pub const ALL: &[Experiment] = &[
     yields::EXPERIMENT,
     ring::EXPERIMENT,
     pipeline::EXPERIMENT,
+    priority::EXPERIMENT,
+    asynccall::EXPERIMENT,
     memory::EXPERIMENT,
     executors::EXPERIMENT,
     ranges::EXPERIMENT,

@@ -32,6 +32,10 @@ pub const HEDDLE_ONE_LOCK: Side =
     Side { name: "heddle-one-lock", argument: Some((KEY_SPACE_LOCK, "one")), ..HEDDLE };
 /// Debian's Linux.
 pub const LINUX: Side = Side { name: "linux", kernel: Kernel::Linux, argument: None, words: "" };
+/// Coroutines in place of threads, on Heddle.
+pub const HEDDLE_COROUTINES: Side = Side { name: "heddle-coroutines", words: "as=coroutine", ..HEDDLE };
+/// The same program on Linux.
+pub const LINUX_COROUTINES: Side = Side { name: "linux-coroutines", words: "as=coroutine", ..LINUX };
 
 impl Side {
     /// The machine for this side.

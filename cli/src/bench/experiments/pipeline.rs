@@ -2,12 +2,12 @@
 
 use super::{Experiment, Kind};
 use crate::bench::plan::{Effort, Plan, Sample, both_clocks};
-use crate::bench::side::{HEDDLE, LINUX};
+use crate::bench::side::{HEDDLE, HEDDLE_COROUTINES, LINUX, LINUX_COROUTINES};
 
 /// The experiment.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "pipeline",
-    summary: "papers 1 and 2, B: N threads joined by pipes",
+    summary: "papers 1 and 2, B: N threads or coroutines joined by pipes",
     kind: Kind::Machines(plan),
     is_checked: true,
 };
@@ -19,7 +19,13 @@ fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
             items.push(format!("pipeline n={count} bytes={bytes}"));
         }
     }
-    let groups = both_clocks(&[HEDDLE, LINUX], &items);
+    let groups = both_clocks(&[HEDDLE, HEDDLE_COROUTINES, LINUX, LINUX_COROUTINES], &items);
     let item_limit_s = effort.choose(20, 60, 120);
-    Plan { sample: Sample::Total, axis: Some("threads"), groups, item_limit_s, goals: Vec::new() }
+    Plan {
+        sample: Sample::Total,
+        axis: Some("threads or coroutines"),
+        groups,
+        item_limit_s,
+        goals: Vec::new(),
+    }
 }

@@ -2,12 +2,12 @@
 
 use super::{Experiment, Kind};
 use crate::bench::plan::{Effort, Plan, Sample, both_clocks};
-use crate::bench::side::{HEDDLE, LINUX};
+use crate::bench::side::{HEDDLE, HEDDLE_COROUTINES, LINUX, LINUX_COROUTINES};
 
 /// The experiment.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "ring",
-    summary: "papers 1 and 2, A: N threads that take turns",
+    summary: "papers 1 and 2, A: N threads or coroutines that take turns",
     kind: Kind::Machines(plan),
     is_checked: false,
 };
@@ -21,7 +21,13 @@ fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
             }
         }
     }
-    let groups = both_clocks(&[HEDDLE, LINUX], &items);
+    let groups = both_clocks(&[HEDDLE, HEDDLE_COROUTINES, LINUX, LINUX_COROUTINES], &items);
     let item_limit_s = effort.choose(5, 20, 60);
-    Plan { sample: Sample::Total, axis: Some("threads"), groups, item_limit_s, goals: Vec::new() }
+    Plan {
+        sample: Sample::Total,
+        axis: Some("threads or coroutines"),
+        groups,
+        item_limit_s,
+        goals: Vec::new(),
+    }
 }

@@ -19,6 +19,9 @@ use crate::syscall::wait::WaitKind;
 use crate::syscall::{Call, CallFuture, Caller, Outcome, Started, pending, start_call, user};
 use crate::time::Deadline;
 
+/// The least urgent level.
+const LEVEL_MAX: u64 = 63;
+
 /// What became of a call that was handed in: [`Entry::state`] and [`Entry::outcome`].
 type Answer = [u64; 2];
 
@@ -43,10 +46,7 @@ pub fn submit(call: &mut Call<'_>) -> Outcome {
     let caller = call.thread;
     let calls = &caller.process.asynchronous;
     let space = caller.space();
-    space.probe_write(address, count * size_of::<Entry>())?;
-    let head_address = calls.state.lock().ring.as_ref().ok_or(Errno::ENXIO)?.head_address();
-    let head = space.load_u32(head_address)?;
-    let mut admission = Admission { calls, left: calls.admit(count as u32, head)? };
+    let mut admission = Admission { calls, left: calls.admit(count as u32, &space)? };
     let admitted = admission.left as usize;
     for index in 0..admitted {
         let entry = address + index * size_of::<Entry>();
@@ -65,7 +65,7 @@ pub fn submit(call: &mut Call<'_>) -> Outcome {
             admission.left -= 1;
         }
         if user::write_words(&space, entry + ENTRY_STATE, &answer).is_err() {
-            // Another thread has changed the mapping since the check; the call must not be started again.
+            // The page is missing, or another thread has changed the mapping; the call must not be started again.
             return pending(async move {
                 user::resolve(&space, |space| user::write_words(space, entry + ENTRY_STATE, &answer)).await?;
                 Ok(index + 1)
@@ -78,9 +78,9 @@ pub fn submit(call: &mut Call<'_>) -> Outcome {
 /// Starts a call, described by the first words of an [`Entry`].
 fn start_one(call: &mut Call<'_>, words: &[u64; ENTRY_WORDS]) -> Result<Answer, Errno> {
     let [head, cookie, coroutine, arguments @ ..] = *words;
-    let (number, level) = (head as u32, (head >> 32) as u32);
+    let (number, level) = (head as u32, (head >> 32).min(LEVEL_MAX) as u8);
     let done = |flight: &Flight, result| Ok([DONE, flight.outcome(result) as u64]);
-    let flight = Flight::new(call.thread, cookie, coroutine)?;
+    let flight = Flight::new(call.thread, level, cookie, coroutine)?;
     if !may_fly(number) {
         return done(&flight, Err(Errno::ENOSYS));
     }
@@ -92,19 +92,19 @@ fn start_one(call: &mut Call<'_>, words: &[u64; ENTRY_WORDS]) -> Result<Answer, 
     match started {
         Ok(Started::Done(value)) => done(&flight, Ok(value)),
         Ok(Started::GiveWay) => done(&flight, Ok(0)),
-        Ok(Started::Pending(future)) => launch(call.thread, flight, level, future),
+        Ok(Started::Pending(future)) => launch(call.thread, flight, future),
         Err(Halt::Error(error)) => done(&flight, Err(error)),
         Err(Halt::Block) => done(&flight, Err(Errno::EAGAIN)),
         Err(Halt::Fault(fault)) => {
             let later = start_later(flight.clone(), number as usize, arguments, fault);
             let future: CallFuture = alloc::boxed::Box::into_pin(fallible::try_box(later)?);
-            launch(call.thread, flight, level, future)
+            launch(call.thread, flight, future)
         }
     }
 }
 
 /// Lets a call go on by itself.
-fn launch(caller: &Caller, flight: Arc<Flight>, _level: u32, future: CallFuture) -> Result<Answer, Errno> {
+fn launch(caller: &Caller, flight: Arc<Flight>, future: CallFuture) -> Result<Answer, Errno> {
     let calls = &caller.process.asynchronous;
     let token = calls.enter(&flight)?;
     if let Err(error) = schedule::spawn(caller.priority(), fly(flight.clone(), future)) {

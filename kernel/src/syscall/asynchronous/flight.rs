@@ -29,6 +29,8 @@ pub struct Flight {
     pub space: Arc<Space>,
     /// The descriptors it works on.
     pub descriptors: Arc<DescriptorTable>,
+    /// The program's level for it.
+    pub(super) level: u8,
     cookie: u64,
     coroutine: u64,
     token: AtomicU64,
@@ -43,11 +45,12 @@ impl Flight {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub(super) fn new(caller: &Caller, cookie: u64, coroutine: u64) -> Result<Arc<Self>, Errno> {
+    pub(super) fn new(caller: &Caller, level: u8, cookie: u64, coroutine: u64) -> Result<Arc<Self>, Errno> {
         fallible::try_arc(Self {
             thread: Arc::clone(caller),
             space: caller.space(),
             descriptors: caller.descriptors(),
+            level,
             cookie,
             coroutine,
             token: AtomicU64::new(0),

@@ -19,8 +19,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general as linux;
 
-use crate::error::Errno;
-use crate::memory::fallible;
+use crate::error::{Attempt, Errno};
+use crate::memory::{Space, fallible};
 use crate::process::{Process, Thread};
 use crate::sync::{Events, SpinLock, WaitQueue};
 use ring::Ring;
@@ -104,22 +104,24 @@ impl Calls {
         self.ended.wake(Events::all());
     }
 
-    /// Lets as many of `count` calls start as there is room for, at least one; the rest of the room is given back by
-    /// [`Calls::give_back`]. `head` is what the program says it has taken out.
+    /// Lets as many of `count` calls start as there is room for, at least one; what of it is not used is given back by
+    /// [`Calls::give_back`].
     ///
     /// # Errors
-    /// `EAGAIN` (there is no room), `ENXIO` (there is no ring).
-    fn admit(&self, count: u32, head: u32) -> Result<u32, Errno> {
+    /// `EAGAIN` (there is no room), `ENXIO` (there is no ring), the page of the ring's header that is missing.
+    fn admit(&self, count: u32, space: &Space) -> Attempt<u32> {
         let mut state = self.state.lock();
         let ring = state.ring.as_ref().ok_or(Errno::ENXIO)?;
-        let room = ring.room(head).saturating_sub(state.admitted);
+        let room = ring.room(ring.head(space)?).saturating_sub(state.admitted);
         let admitted = count.min(room);
         state.admitted += admitted;
-        if admitted == 0 { Err(Errno::EAGAIN) } else { Ok(admitted) }
+        if admitted == 0 { Err(Errno::EAGAIN.into()) } else { Ok(admitted) }
     }
 
     fn give_back(&self, count: u32) {
-        self.state.lock().admitted -= count;
+        if count > 0 {
+            self.state.lock().admitted -= count;
+        }
     }
 
     /// Wakes one of the threads that sleep in [`calls::wait`]. `false` if none does.

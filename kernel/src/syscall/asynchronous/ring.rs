@@ -34,9 +34,16 @@ impl Ring {
         RING_HEADER_BYTES + (COMPLETION_BYTES << self.order)
     }
 
-    /// Where the program counts what it has taken out.
-    pub const fn head_address(&self) -> usize {
+    const fn head_address(&self) -> usize {
         self.address.wrapping_add(RING_HEAD)
+    }
+
+    /// What the program says it has taken out.
+    ///
+    /// # Errors
+    /// The page that is missing.
+    pub fn head(&self, space: &Space) -> Result<u32, PageFault> {
+        space.load_u32(self.head_address())
     }
 
     /// What has been put in.
