@@ -33,11 +33,17 @@ pub const HEDDLE_ONE_LOCK: Side =
 /// Debian's Linux.
 pub const LINUX: Side = Side { name: "linux", kernel: Kernel::Linux, argument: None, words: "" };
 /// Coroutines in place of threads, on Heddle.
-pub const HEDDLE_COROUTINES: Side = Side { name: "heddle-coroutines", words: "as=coroutine", ..HEDDLE };
+pub const HEDDLE_COROUTINES: Side = HEDDLE.with("heddle-coroutines", "as=coroutine");
 /// The same program on Linux.
-pub const LINUX_COROUTINES: Side = Side { name: "linux-coroutines", words: "as=coroutine", ..LINUX };
+pub const LINUX_COROUTINES: Side = LINUX.with("linux-coroutines", "as=coroutine");
 
 impl Side {
+    /// The same kernel under another name, with words added to each item.
+    #[must_use]
+    pub const fn with(self, name: &'static str, words: &'static str) -> Self {
+        Self { name, words, ..self }
+    }
+
     /// The machine for this side.
     #[must_use]
     pub fn choices(&self, clock: Clock, processors: u32) -> Choices {

@@ -14,11 +14,11 @@ pub const EXPERIMENT: Experiment = Experiment {
 
 /// The program's ways on each kernel. On Linux the asynchronous form attempts, and waits with epoll.
 const SIDES: [Side; 5] = [
-    Side { name: "heddle", words: "by=async", ..HEDDLE },
-    Side { name: "heddle-sync", words: "by=sync", ..HEDDLE },
-    Side { name: "linux", words: "by=uring", ..LINUX },
-    Side { name: "linux-epoll", words: "by=async", ..LINUX },
-    Side { name: "linux-sync", words: "by=sync", ..LINUX },
+    HEDDLE.with("heddle", "by=async"),
+    HEDDLE.with("heddle-sync", "by=sync"),
+    LINUX.with("linux", "by=uring"),
+    LINUX.with("linux-epoll", "by=async"),
+    LINUX.with("linux-sync", "by=sync"),
 ];
 
 fn plan(effort: Effort, _processors: Option<u32>) -> Plan {

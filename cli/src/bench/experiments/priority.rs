@@ -13,11 +13,11 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 const SIDES: [Side; 5] = [
-    Side { name: "heddle", words: "by=coroutine policy=strict", ..HEDDLE },
-    Side { name: "heddle-relaxed", words: "by=coroutine policy=relaxed", ..HEDDLE },
-    Side { name: "heddle-threads", words: "by=thread", ..HEDDLE },
-    Side { name: "linux", words: "by=thread", ..LINUX },
-    Side { name: "linux-coroutines", words: "by=coroutine", ..LINUX },
+    HEDDLE.with("heddle", "by=coroutine policy=strict"),
+    HEDDLE.with("heddle-relaxed", "by=coroutine policy=relaxed"),
+    HEDDLE.with("heddle-threads", "by=thread"),
+    LINUX.with("linux", "by=thread"),
+    LINUX.with("linux-coroutines", "by=coroutine"),
 ];
 
 fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
