@@ -1,7 +1,9 @@
 //! How a program's executor is made.
 
 use crate::heddle;
-use heddle_coroutine::{DEFAULT_PRIORITY, Executor, SpawnError, current_id, set_priority};
+use heddle_coroutine::{
+    Builder as SpawnBuilder, DEFAULT_PRIORITY, Executor, LocalExecutor, SpawnError, current_id, set_priority,
+};
 use std::thread;
 
 /// Settings of a program's executor.
@@ -49,8 +51,11 @@ impl Builder {
     pub fn run<F: Future>(self, main: F) -> F::Output {
         // Before the executor's threads look for a host.
         heddle::is_here();
-        let executor = Executor::new(self.threads);
-        executor.block_on(async move {
+        if self.threads == 1 {
+            // Without other threads there is nothing to share, and turns are cheaper.
+            return LocalExecutor::new().block_on_with(SpawnBuilder::new().priority(self.priority), main);
+        }
+        Executor::new(self.threads).block_on(async move {
             if let (Some(id), true) = (current_id(), self.priority != DEFAULT_PRIORITY) {
                 set_priority(id, self.priority);
             }
@@ -66,8 +71,8 @@ impl Default for Builder {
 }
 
 /// The papers' one entry: makes `main` a coroutine of level `priority`. Within a coroutine it is spawned beside it, and
-/// the call returns at once. Elsewhere it is the first of an executor on the calling thread: the call returns when `main`
-/// and everything spawned by it have ended.
+/// the call returns at once. Elsewhere it is the first of an executor on the calling thread: the call returns when
+/// `main` and everything spawned by it have ended.
 ///
 /// # Errors
 /// There is no memory.

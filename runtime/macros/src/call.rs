@@ -77,8 +77,8 @@ pub fn expand(number: TokenStream, item: TokenStream) -> Result<TokenStream> {
     };
     let sync_doc = format!("[`{name}`], synchronously: the calling thread waits.");
     let borrowed_doc = format!(
-        "[`{name}`] with borrowed memory.\n\n# Safety\nThe future is not leaked: its drop is what makes the kernel let go \
-         of the memory."
+        "[`{name}`] with borrowed memory.\n\n# Safety\nThe future is not leaked: its drop is what makes the kernel let \
+         go of the memory."
     );
     Ok(quote! {
         #(#attributes)*
