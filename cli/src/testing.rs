@@ -7,6 +7,7 @@ pub mod front;
 pub mod guest;
 pub mod panic;
 pub mod process;
+pub mod programs;
 pub mod pseudo_terminal;
 pub mod scripts;
 pub mod streams;

@@ -4,7 +4,9 @@ use anyhow::Result;
 
 use crate::guest::Kernel;
 use crate::paths;
-use crate::testing::{Tally, bench, cargo, checks, front, guest, scripts, streams, stress, terminals};
+use crate::testing::{
+    Tally, bench, cargo, checks, front, guest, programs, scripts, streams, stress, terminals,
+};
 
 const STATUS_FAILED: u8 = 1;
 
@@ -43,6 +45,8 @@ pub enum Part {
     Bench,
     /// Random operations on several processors.
     Stress,
+    /// Tests that programs bring along, compared with Linux; a part of them unless --long.
+    Programs,
 }
 
 impl Options {
@@ -97,6 +101,9 @@ pub fn execute(options: &Options) -> Result<u8> {
     }
     if options.has(Part::Stress) {
         stress::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
+    }
+    if options.has(Part::Programs) {
+        programs::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
     }
     tally.finish();
     Ok(if tally.is_success() { 0 } else { STATUS_FAILED })

@@ -41,7 +41,7 @@ struct Root {
 }
 
 /// Both busyboxes are the same file to Debian, so each has a root of its own.
-const ROOTS: [Root; 2] = [
+const ROOTS: [Root; 3] = [
     Root {
         name: "debian",
         packages: "bash,dash,coreutils,findutils,grep,sed,gawk,tar,gzip,diffutils,busybox",
@@ -53,6 +53,13 @@ const ROOTS: [Root; 2] = [
         packages: "busybox-static",
         driver: &["busybox", "sh", "-c"],
         shells: &[("busybox-static", "busybox sh")],
+    },
+    Root {
+        name: "programs",
+        packages: "bash,coreutils,findutils,grep,sed,tar,gcc,libc6-dev,make,git,perl,sqlite3,xz-utils,bzip2,diffutils,\
+                   patch,util-linux,bsdextrautils,bsdutils,procps",
+        driver: &["bash", "-c"],
+        shells: &[("programs", "bash")],
     },
 ];
 
