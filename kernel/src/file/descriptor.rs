@@ -17,14 +17,21 @@ struct Slot {
 /// The descriptors of a process, shared by the threads that `CLONE_FILES` joins.
 #[derive(Default)]
 pub struct DescriptorTable {
-    slots: SpinLock<Vec<Option<Slot>>>,
+    slots: SpinLock<Slots>,
+}
+
+#[derive(Default)]
+struct Slots {
+    all: Vec<Option<Slot>>,
+    /// Every descriptor below this one is in use, so that the lowest free one is found soon.
+    full_below: usize,
 }
 
 impl DescriptorTable {
     /// A table without descriptors.
     #[must_use]
     pub const fn new() -> Self {
-        Self { slots: SpinLock::new(Vec::new()) }
+        Self { slots: SpinLock::new(Slots { all: Vec::new(), full_below: 0 }) }
     }
 
     /// The open file behind a descriptor.
@@ -34,7 +41,7 @@ impl DescriptorTable {
     pub fn get(&self, descriptor: i32) -> Result<Arc<OpenFile>, Errno> {
         let index = usize::try_from(descriptor).map_err(|_| Errno::EBADF)?;
         let slots = self.slots.lock();
-        slots.get(index).and_then(Option::as_ref).map(|slot| slot.open.clone()).ok_or(Errno::EBADF)
+        slots.all.get(index).and_then(Option::as_ref).map(|slot| slot.open.clone()).ok_or(Errno::EBADF)
     }
 
     /// Gives `open` the lowest free descriptor that is at least `from` and below `limit`.
@@ -49,12 +56,16 @@ impl DescriptorTable {
         close_on_exec: bool,
     ) -> Result<i32, Errno> {
         let mut slots = self.slots.lock();
-        let free = (from..slots.len()).find(|&index| slots[index].is_none());
-        let index = free.unwrap_or(from.max(slots.len()));
+        let first = from.max(slots.full_below);
+        let free = (first..slots.all.len()).find(|&index| slots.all[index].is_none());
+        let index = free.unwrap_or(first.max(slots.all.len()));
         if index >= limit {
             return Err(Errno::EMFILE);
         }
         Self::put(&mut slots, index, Slot { open, close_on_exec })?;
+        if from <= slots.full_below {
+            slots.full_below = index + 1;
+        }
         i32::try_from(index).map_err(|_| Errno::EMFILE)
     }
 
@@ -80,7 +91,9 @@ impl DescriptorTable {
     /// `EBADF`.
     pub fn remove(&self, descriptor: i32) -> Result<Arc<OpenFile>, Errno> {
         let index = usize::try_from(descriptor).map_err(|_| Errno::EBADF)?;
-        let slot = self.slots.lock().get_mut(index).and_then(Option::take).ok_or(Errno::EBADF)?;
+        let mut slots = self.slots.lock();
+        let slot = slots.all.get_mut(index).and_then(Option::take).ok_or(Errno::EBADF)?;
+        slots.full_below = slots.full_below.min(index);
         Ok(slot.open)
     }
 
@@ -107,9 +120,9 @@ impl DescriptorTable {
     pub fn duplicate(&self) -> Result<Self, Errno> {
         let slots = self.slots.lock();
         let mut copy = Vec::new();
-        copy.try_reserve_exact(slots.len()).map_err(|_| Errno::ENOMEM)?;
-        copy.extend(slots.iter().cloned());
-        Ok(Self { slots: SpinLock::new(copy) })
+        copy.try_reserve_exact(slots.all.len()).map_err(|_| Errno::ENOMEM)?;
+        copy.extend(slots.all.iter().cloned());
+        Ok(Self { slots: SpinLock::new(Slots { all: copy, full_below: slots.full_below }) })
     }
 
     /// Closes what `exec` closes, in a process of this number. One at a time, because what a close sets off may look
@@ -118,8 +131,11 @@ impl DescriptorTable {
         let mut index = 0;
         loop {
             let mut slots = self.slots.lock();
-            let Some(slot) = slots.get_mut(index) else { return };
+            let Some(slot) = slots.all.get_mut(index) else { return };
             let closed = slot.take_if(|slot| slot.close_on_exec);
+            if closed.is_some() {
+                slots.full_below = slots.full_below.min(index);
+            }
             drop(slots);
             if let Some(closed) = closed {
                 closed.open.release_locks(pid);
@@ -132,7 +148,8 @@ impl DescriptorTable {
     pub fn release_locks(&self, pid: i32) {
         let mut next = self.next_in_use(0);
         while let Some(index) = next {
-            let open = self.slots.lock().get(index).and_then(Option::as_ref).map(|slot| slot.open.clone());
+            let open =
+                self.slots.lock().all.get(index).and_then(Option::as_ref).map(|slot| slot.open.clone());
             if let Some(open) = open {
                 open.release_locks(pid);
             }
@@ -143,23 +160,24 @@ impl DescriptorTable {
     /// How many descriptors there is room for without more memory.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.slots.lock().len()
+        self.slots.lock().all.len()
     }
 
     /// The numbers in use, from `from` on, in order.
     #[must_use]
     pub fn next_in_use(&self, from: usize) -> Option<usize> {
         let slots = self.slots.lock();
-        (from..slots.len()).find(|&index| slots[index].is_some())
+        (from..slots.all.len()).find(|&index| slots.all[index].is_some())
     }
 
     fn with<R>(&self, descriptor: i32, change: impl FnOnce(&mut Slot) -> R) -> Result<R, Errno> {
         let index = usize::try_from(descriptor).map_err(|_| Errno::EBADF)?;
         let mut slots = self.slots.lock();
-        slots.get_mut(index).and_then(Option::as_mut).map(change).ok_or(Errno::EBADF)
+        slots.all.get_mut(index).and_then(Option::as_mut).map(change).ok_or(Errno::EBADF)
     }
 
-    fn put(slots: &mut Vec<Option<Slot>>, index: usize, slot: Slot) -> Result<Option<Slot>, Errno> {
+    fn put(slots: &mut Slots, index: usize, slot: Slot) -> Result<Option<Slot>, Errno> {
+        let slots = &mut slots.all;
         if index >= slots.len() {
             slots.try_reserve(index + 1 - slots.len()).map_err(|_| Errno::ENOMEM)?;
             slots.resize(index + 1, None);

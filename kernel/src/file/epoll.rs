@@ -8,6 +8,8 @@
 //! A number in the ready list is a hint: epoll_wait(2) takes it out, asks the file, and puts it back when the file is
 //! ready and the interest is level-triggered.
 
+mod interests;
+
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -18,6 +20,7 @@ use super::{File, Kind, Metadata, OpenFile, downcast};
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::sync::{Disposition, Events, SpinLock, WaitQueue, Watch, Watcher};
+use interests::Interests;
 
 /// How deep instances may watch one another, as in Linux.
 const DEPTH_LIMIT: u32 = 5;
@@ -28,7 +31,7 @@ const MODIFIERS: u32 = linux::EPOLLET | linux::EPOLLONESHOT | linux::EPOLLEXCLUS
 
 /// An instance.
 pub struct Epoll {
-    interests: SpinLock<Vec<Option<Arc<Interest>>>>,
+    interests: SpinLock<Interests>,
     ready: Arc<Ready>,
     /// How many instances are above this one at most. It only grows, so that depth is limited whatever the order in
     /// which instances come to watch one another.
@@ -118,7 +121,7 @@ impl Epoll {
         let ready =
             fallible::try_arc(Ready { list: SpinLock::new(VecDeque::new()), queue: WaitQueue::new() })?;
         let above = AtomicU32::new(0);
-        fallible::try_arc(Self { interests: SpinLock::new(Vec::new()), ready, above })
+        fallible::try_arc(Self { interests: SpinLock::new(Interests::new()), ready, above })
     }
 
     /// The queue that is woken when something may be ready.
@@ -127,8 +130,7 @@ impl Epoll {
     }
 
     fn find(&self, descriptor: i32, id: u64) -> Option<Arc<Interest>> {
-        let interests = self.interests.lock();
-        interests.iter().flatten().find(|known| known.descriptor == descriptor && known.id == id).cloned()
+        self.interests.lock().find(descriptor, id)
     }
 
     /// Begins to watch a file: `EPOLL_CTL_ADD`.
@@ -155,14 +157,7 @@ impl Epoll {
         }
         let interest = {
             let mut interests = self.interests.lock();
-            // Files that have been closed for good leave their place to others.
-            let gone = |slot: &Option<Arc<Interest>>| {
-                slot.as_ref().is_none_or(|interest| interest.open.strong_count() == 0)
-            };
-            let index = interests.iter().position(gone).unwrap_or(interests.len());
-            if index == interests.len() {
-                fallible::try_push(&mut interests, None)?;
-            }
+            let index = interests.reserve()?;
             let mut list = self.ready.list.lock();
             let missing = (2 * interests.len()).saturating_sub(list.len());
             list.try_reserve(missing).map_err(|_| Errno::ENOMEM)?;
@@ -178,7 +173,7 @@ impl Epoll {
                 queued: AtomicBool::new(false),
                 generation: AtomicU32::new(0),
             })?;
-            interests[index] = Some(interest.clone());
+            interests.put(interest.clone());
             interest
         };
         let watched = interest.watch(open);
@@ -212,12 +207,8 @@ impl Epoll {
     fn forget(&self, interest: &Arc<Interest>) {
         interest.events.store(0, Ordering::Relaxed);
         interest.generation.fetch_add(1, Ordering::AcqRel);
-        let mut interests = self.interests.lock();
-        if let Some(slot) = interests.get_mut(interest.index as usize) {
-            let old = slot.take_if(|known| Arc::ptr_eq(known, interest));
-            drop(interests);
-            drop(old);
-        }
+        let old = self.interests.lock().remove(interest);
+        drop(old);
     }
 
     /// Checks that `outer` may watch this instance, or with `mark` notes that it does: no circle, and no more than so
@@ -232,8 +223,7 @@ impl Epoll {
         }
         let count = self.interests.lock().len();
         for index in 0..count {
-            let open =
-                self.interests.lock().get(index).and_then(Option::as_ref).map(|known| known.open.clone());
+            let open = self.interests.lock().get(index).map(|known| known.open.clone());
             let Some(open) = open.and_then(|open| open.upgrade()) else { continue };
             if let Some(inner) = downcast::<Epoll>(&open) {
                 inner.admit(outer, above + 1, mark, visits)?;
@@ -251,7 +241,7 @@ impl Epoll {
         while left > 0 && reports.len() < limit {
             left -= 1;
             let Some(index) = self.ready.list.lock().pop_front() else { break };
-            let interest = self.interests.lock().get(index as usize).and_then(Clone::clone);
+            let interest = self.interests.lock().get(index as usize).cloned();
             // A number may be there twice after its place was given to another file.
             let Some(interest) = interest.filter(|interest| interest.queued.swap(false, Ordering::AcqRel))
             else {
@@ -278,7 +268,7 @@ impl Epoll {
     fn is_ready(&self) -> Result<bool, Errno> {
         let count = self.interests.lock().len();
         for index in 0..count {
-            let interest = self.interests.lock().get(index).and_then(Clone::clone);
+            let interest = self.interests.lock().get(index).cloned();
             let Some(interest) = interest.filter(|interest| interest.queued.load(Ordering::Acquire)) else {
                 continue;
             };

@@ -9,6 +9,8 @@ use alloc::vec::Vec;
 use core::any::Any;
 use linux_raw_sys::general as linux;
 
+use super::extended::Extended;
+use super::notify::Marks;
 use super::{Entry, File, Place, StatusFlags};
 use crate::error::Errno;
 use crate::process::{Credentials, Thread};
@@ -355,6 +357,16 @@ pub trait Node: Any + Send + Sync {
     fn change(&self, change: &Change) -> Result<(), Errno> {
         let _ = change;
         Err(Errno::EPERM)
+    }
+
+    /// The extended attributes, if the file system keeps any.
+    fn extended(&self) -> Option<&Extended> {
+        None
+    }
+
+    /// The marks of inotify(7), if the file system keeps any.
+    fn marks(&self) -> Option<&Marks> {
+        None
     }
 
     /// Opens the object behind the node.

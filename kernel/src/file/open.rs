@@ -3,11 +3,11 @@
 use alloc::sync::Arc;
 use bitflags::bitflags;
 use core::any::Any;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as linux;
 
 use super::tree::TreeNode;
-use super::{File, Metadata, Place};
+use super::{File, Metadata, Place, notify};
 use crate::sync::SpinLock;
 
 bitflags! {
@@ -50,6 +50,8 @@ pub struct OpenFile {
     id: u64,
     /// Who gets `SIGIO`, as `F_SETOWN` says: a process, or a group as a negative number. Kept, not acted on.
     pub owner: AtomicU32,
+    /// Whether a program opened it, so that its closing is to be reported.
+    is_reported: AtomicBool,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -75,6 +77,7 @@ impl OpenFile {
             offset: SpinLock::new(0),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             owner: AtomicU32::new(0),
+            is_reported: AtomicBool::new(false),
         }
     }
 
@@ -117,6 +120,25 @@ impl OpenFile {
         }
     }
 
+    /// Reports an `IN_` event of the file to inotify(7).
+    #[inline]
+    pub fn report(&self, event: u32) {
+        if notify::is_idle() {
+            return;
+        }
+        if let Some(place) = &self.place {
+            notify::report(&place.entry, event);
+        }
+    }
+
+    /// Reports that a program opened the file, and later its closing.
+    pub fn report_opening(&self) {
+        if !self.flags().contains(StatusFlags::PATH) {
+            self.is_reported.store(true, Ordering::Relaxed);
+            self.report(linux::IN_OPEN);
+        }
+    }
+
     /// What `fstat` tells.
     #[must_use]
     pub fn metadata(&self) -> Metadata {
@@ -129,6 +151,10 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
+        if *self.is_reported.get_mut() {
+            let written = self.is_writable();
+            self.report(if written { linux::IN_CLOSE_WRITE } else { linux::IN_CLOSE_NOWRITE });
+        }
         self.file.released(self);
     }
 }

@@ -14,6 +14,8 @@ pub struct Limit {
 impl Limit {
     /// What `RLIMIT_NOFILE` can be raised to: Linux's `fs.nr_open`.
     pub const OPEN_FILES_MAX: u64 = 1 << 20;
+    /// The hard limit of descriptors that the first process starts with.
+    const OPEN_FILES_HARD: u64 = 4096;
 }
 
 /// What can be limited.
@@ -52,7 +54,7 @@ impl Limits {
         let mut limits = [NONE; Self::COUNT];
         limits[linux::RLIMIT_STACK as usize].soft = 8 << 20;
         limits[linux::RLIMIT_CORE as usize].soft = 0;
-        limits[linux::RLIMIT_NOFILE as usize] = Limit { soft: 1024, hard: Limit::OPEN_FILES_MAX };
+        limits[linux::RLIMIT_NOFILE as usize] = Limit { soft: 1024, hard: Limit::OPEN_FILES_HARD };
         limits[linux::RLIMIT_MEMLOCK as usize] = Limit { soft: 8 << 20, hard: 8 << 20 };
         limits[linux::RLIMIT_SIGPENDING as usize] = Limit { soft: 4096, hard: 4096 };
         limits[linux::RLIMIT_NPROC as usize] = Limit { soft: 30_000, hard: 30_000 };

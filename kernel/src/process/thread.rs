@@ -51,6 +51,8 @@ pub struct Thread {
     pub(super) robust_list: AtomicUsize,
     /// Who waits in `vfork` for this thread to leave the space.
     pub(super) vfork: SpinLock<Option<Arc<super::calls::clone::Vfork>>>,
+    /// ioprio_set(2).
+    pub(super) io_priority: AtomicU32,
     /// Reached through [`Thread::with_float`].
     float: SpinLock<FloatState>,
     /// The registers of the CPU may not be the thread's.
@@ -114,6 +116,7 @@ impl Thread {
             clear_child_tid: AtomicUsize::new(0),
             robust_list: AtomicUsize::new(0),
             vfork: SpinLock::new(None),
+            io_priority: AtomicU32::new(0),
             float: SpinLock::new(parts.float),
             float_stale: AtomicBool::new(true),
             next_context: SpinLock::new(None),

@@ -1,6 +1,7 @@
 //! Clocks and timers.
 
 mod clock;
+pub mod load;
 mod timers;
 
 pub use clock::{Clock, Deadline, NS_PER_SECOND, read_timespec, timespec_ns, timespec_words};

@@ -10,7 +10,9 @@
 mod harness;
 
 mod descriptor;
+mod extended;
 mod file;
+mod inotify;
 mod memory;
 mod pipe;
 mod poll;
@@ -26,7 +28,7 @@ mod vdso;
 use harness::Test;
 
 fn main() -> std::process::ExitCode {
-    let families: [&[Test]; 13] = [
+    let families: &[&[Test]] = &[
         process::TESTS,
         signal::TESTS,
         pipe::TESTS,
@@ -40,6 +42,8 @@ fn main() -> std::process::ExitCode {
         terminal::TESTS,
         pty::TESTS,
         vdso::TESTS,
+        extended::TESTS,
+        inotify::TESTS,
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(role) = arguments.first().and_then(|first| first.strip_prefix("--as=")) {

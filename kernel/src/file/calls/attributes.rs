@@ -1,4 +1,4 @@
-//! Changing metadata: mode, owner, times; extended attributes, which no file system here has.
+//! Changing metadata: mode, owner, times.
 
 use linux_raw_sys::general as linux;
 
@@ -6,7 +6,7 @@ use super::{find, get, get_path};
 use crate::error::{Attempt, Errno};
 use crate::file::access::{self, Access};
 use crate::file::node::{Change, Timestamp};
-use crate::file::{Kind, Metadata, Place};
+use crate::file::{Kind, Metadata, Place, notify};
 use crate::process::Credentials;
 use crate::syscall::{Call, Outcome};
 
@@ -15,6 +15,7 @@ fn change(place: &Place, change: &Change) -> Outcome {
         return Err(Errno::EROFS.into());
     }
     place.entry.node.change(change)?;
+    notify::report(&place.entry, linux::IN_ATTRIB);
     Ok(0.into())
 }
 
@@ -211,14 +212,4 @@ fn change_times(call: &Call<'_>, place: &Place, times: [When; 2]) -> Outcome {
     };
     let [accessed, modified] = times.map(resolve);
     change(place, &Change { accessed, modified, ..Change::default() })
-}
-
-/// `getxattr` and all others about extended attributes: no file system here has any.
-pub fn extended_attributes(_: &mut Call<'_>) -> Outcome {
-    Err(Errno::EOPNOTSUPP.into())
-}
-
-/// `listxattr` and its kin: the list of extended attributes is empty.
-pub fn list_extended_attributes(_: &mut Call<'_>) -> Outcome {
-    Ok(0.into())
 }

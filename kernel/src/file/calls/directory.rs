@@ -46,6 +46,7 @@ pub fn getdents64(call: &mut Call<'_>) -> Outcome {
     }
     put(call, call.word(1), &listing.bytes)?;
     *open.offset.lock() = listing.position;
+    open.report(linux::IN_ACCESS);
     Ok(listing.bytes.len().into())
 }
 

@@ -1,7 +1,9 @@
 //! Advisory locks: the lock commands of fcntl(2), and flock(2).
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::any::Any;
+use core::sync::atomic::{AtomicU64, Ordering};
 use heddle_file_lock::{ByteRange, Kind};
 use linux_raw_sys::general as linux;
 
@@ -10,6 +12,8 @@ use crate::error::Errno;
 use crate::file::lock::Owner;
 use crate::file::tree::TreeNode;
 use crate::file::{Node, OpenFile};
+use crate::memory::fallible;
+use crate::sync::SpinLock;
 use crate::syscall::wait::WaitKind;
 use crate::syscall::{Call, Outcome, pending};
 
@@ -82,11 +86,79 @@ pub(super) fn fcntl(call: &Call<'_>, open: &Arc<OpenFile>, of_description: bool)
     if !matches!(command, linux::F_SETLKW | linux::F_OFD_SETLKW) {
         return Err(Errno::EAGAIN.into());
     }
+    // Whoever waits for a process's lock may be waited for.
+    let waiting = match owner {
+        Owner::Process(pid) => kind.map(|kind| Waiting::begin(pid, &node, range, kind)).transpose()?,
+        Owner::Description(_) => None,
+    };
     let thread = call.thread.clone();
     pending(async move {
         let attempt = |watch: &_| Ok(node.locks().set(owner, range, kind, Some(watch))?.then_some(0));
-        thread.wait_until(WaitKind::Interruptible, attempt).await
+        let result = thread.wait_until(WaitKind::Interruptible, attempt).await;
+        drop(waiting);
+        result
     })
+}
+
+/// A process that waits for a byte-range lock.
+#[derive(Clone)]
+struct Want {
+    number: u64,
+    pid: i32,
+    node: Arc<TreeNode>,
+    range: ByteRange,
+    kind: Kind,
+}
+
+/// Everybody who waits for a process's byte-range lock. Taken before the locks of any file.
+static WANTS: SpinLock<Vec<Want>> = SpinLock::new(Vec::new());
+static NEXT_WANT: AtomicU64 = AtomicU64::new(0);
+/// How far a chain of processes that wait for one another is followed, as in Linux.
+const CHAIN_LIMIT: u32 = 10;
+
+/// An entry of [`WANTS`], until it is dropped.
+struct Waiting(u64);
+
+impl Waiting {
+    /// Notes that a process is about to wait.
+    ///
+    /// # Errors
+    /// `EDEADLK` (it would wait for itself), `ENOMEM`.
+    fn begin(pid: i32, node: &Arc<TreeNode>, range: ByteRange, kind: Kind) -> Result<Self, Errno> {
+        let number = NEXT_WANT.fetch_add(1, Ordering::Relaxed);
+        let want = Want { number, pid, node: node.clone(), range, kind };
+        let mut wants = WANTS.lock();
+        let mut blocker = want.blocker();
+        for _ in 0..CHAIN_LIMIT {
+            let Some(holder) = blocker else { break };
+            if holder == pid {
+                return Err(Errno::EDEADLK);
+            }
+            blocker = wants.iter().find(|other| other.pid == holder).and_then(Want::blocker);
+        }
+        fallible::try_push(&mut wants, want)?;
+        Ok(Self(number))
+    }
+}
+
+impl Want {
+    /// The process that holds what is wanted, now.
+    fn blocker(&self) -> Option<i32> {
+        match self.node.locks().conflict(Owner::Process(self.pid), self.range, self.kind)?.owner {
+            Owner::Process(pid) => Some(pid),
+            Owner::Description(_) => None,
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut wants = WANTS.lock();
+        let place = wants.iter().position(|want| want.number == self.0);
+        let old = place.map(|place| wants.swap_remove(place));
+        drop(wants);
+        drop(old);
+    }
 }
 
 fn range_of(base: u64, start: i64, length: i64) -> Result<ByteRange, Errno> {

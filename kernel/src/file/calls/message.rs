@@ -27,7 +27,8 @@ const WORD: usize = size_of::<usize>();
 /// `struct ucred`.
 const IDENTITY_BYTES: usize = 12;
 
-struct Send {
+/// A message on its way out.
+pub struct Send {
     thread: Caller,
     open: Arc<OpenFile>,
     socket: Arc<Socket>,
@@ -82,7 +83,8 @@ pub fn sendto(call: &mut Call<'_>) -> Outcome {
     };
     let segment = Segment { address: call.word(1), length: call.word(2).min(TRANSFER_LIMIT) };
     let ancillary = with_identity(call, &socket, target.as_ref(), Ancillary::default());
-    start_send(call, open, socket, Segments::One([segment]), target, ancillary, call.uint(3))
+    let (thread, segments, flags) = (call.thread.clone(), Segments::One([segment]), call.uint(3));
+    start_send(call, Send { thread, open, socket, segments, target, ancillary, flags, done: 0 })
 }
 
 fn target_of(
@@ -119,22 +121,11 @@ fn with_identity(
     (wanted || ancillary.identity.is_some() || !ancillary.files.is_empty()).then_some(ancillary)
 }
 
-fn start_send(
-    call: &Call<'_>,
-    open: Arc<OpenFile>,
-    socket: Arc<Socket>,
-    segments: Segments,
-    target: Option<Arc<Inbox>>,
-    ancillary: Option<Ancillary>,
-    flags: u32,
-) -> Outcome {
-    if flags & net::MSG_OOB != 0 {
+fn start_send(call: &Call<'_>, operation: Send) -> Outcome {
+    if operation.flags & net::MSG_OOB != 0 {
         return Err(Errno::EOPNOTSUPP.into());
     }
-    let manner = manner(&open, true, flags);
-    let thread = call.thread.clone();
-    let operation = Send { thread, open, socket, segments, target, ancillary, flags, done: 0 };
-    carry_out(call.thread, manner, operation)
+    carry_out(call.thread, manner(&operation.open, true, operation.flags), operation)
 }
 
 /// A `struct msghdr`.
@@ -170,10 +161,15 @@ fn get_header(call: &Call<'_>, address: usize) -> Attempt<Header> {
 
 /// sendmsg(2).
 pub fn sendmsg(call: &mut Call<'_>) -> Outcome {
-    send_one(call, call.word(1), call.uint(2))
+    let operation = prepare_send(call, call.word(1), call.uint(2))?;
+    start_send(call, operation)
 }
 
-fn send_one(call: &Call<'_>, address: usize, flags: u32) -> Outcome {
+/// What sends the message that a `struct msghdr` describes.
+///
+/// # Errors
+/// What is wrong with it; a page fault.
+pub fn prepare_send(call: &Call<'_>, address: usize, flags: u32) -> Attempt<Send> {
     let (open, socket) = get_socket(call)?;
     let header = get_header(call, address)?;
     let segments = many(call, header.vectors, header.vector_count).map_err(too_many)?;
@@ -184,7 +180,8 @@ fn send_one(call: &Call<'_>, address: usize, flags: u32) -> Outcome {
     };
     let ancillary = get_control(call, &header)?;
     let ancillary = with_identity(call, &socket, target.as_ref(), ancillary);
-    start_send(call, open, socket, segments, target, ancillary, flags)
+    let thread = call.thread.clone();
+    Ok(Send { thread, open, socket, segments, target, ancillary, flags, done: 0 })
 }
 
 /// Too many pieces have an error of their own here.
@@ -263,7 +260,8 @@ struct Places {
     flags_at: usize,
 }
 
-struct Receive {
+/// A message on its way in.
+pub struct Receive {
     thread: Caller,
     open: Arc<OpenFile>,
     socket: Arc<Socket>,
@@ -418,15 +416,21 @@ pub fn recvfrom(call: &mut Call<'_>) -> Outcome {
         control_length_at: 0,
         flags_at: 0,
     };
-    start_receive(call, Segments::One([segment]), places, call.uint(3))
+    let operation = receive(call, Segments::One([segment]), places, call.uint(3))?;
+    start_receive(call, operation)
 }
 
 /// recvmsg(2).
 pub fn recvmsg(call: &mut Call<'_>) -> Outcome {
-    receive_one(call, call.word(1), call.uint(2))
+    let operation = prepare_receive(call, call.word(1), call.uint(2))?;
+    start_receive(call, operation)
 }
 
-fn receive_one(call: &Call<'_>, address: usize, flags: u32) -> Outcome {
+/// What receives a message as a `struct msghdr` describes it.
+///
+/// # Errors
+/// What is wrong with it; a page fault.
+pub fn prepare_receive(call: &Call<'_>, address: usize, flags: u32) -> Attempt<Receive> {
     let header = get_header(call, address)?;
     let segments = many(call, header.vectors, header.vector_count).map_err(too_many)?;
     let places = Places {
@@ -442,15 +446,17 @@ fn receive_one(call: &Call<'_>, address: usize, flags: u32) -> Outcome {
         control_length_at: address + core::mem::offset_of!(net::msghdr, msg_controllen),
         flags_at: address + core::mem::offset_of!(net::msghdr, msg_flags),
     };
-    start_receive(call, segments, places, flags)
+    receive(call, segments, places, flags)
 }
 
-fn start_receive(call: &Call<'_>, segments: Segments, places: Places, flags: u32) -> Outcome {
+fn receive(call: &Call<'_>, segments: Segments, places: Places, flags: u32) -> Attempt<Receive> {
     let (open, socket) = get_socket(call)?;
-    if flags & net::MSG_OOB != 0 {
+    Ok(Receive { thread: call.thread.clone(), open, socket, segments, places, flags, done: 0 })
+}
+
+fn start_receive(call: &Call<'_>, operation: Receive) -> Outcome {
+    if operation.flags & net::MSG_OOB != 0 {
         return Err(Errno::EOPNOTSUPP.into());
     }
-    let manner = manner(&open, false, flags);
-    let operation = Receive { thread: call.thread.clone(), open, socket, segments, places, flags, done: 0 };
-    carry_out(call.thread, manner, operation)
+    carry_out(call.thread, manner(&operation.open, false, operation.flags), operation)
 }

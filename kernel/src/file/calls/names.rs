@@ -7,7 +7,7 @@ use super::{View, get_path};
 use crate::error::Errno;
 use crate::file::node::{Contents, Creation, Rename};
 use crate::file::walk::{Found, How, Last};
-use crate::file::{Kind, Place, access};
+use crate::file::{Entry, Kind, Place, access, notify};
 use crate::syscall::{Call, Outcome};
 
 /// Walks to a name that is to be created and checks that it may be.
@@ -37,7 +37,9 @@ fn create(
     let permissions = if matches!(contents, Contents::Symlink(_)) { 0o777 } else { masked };
     let creation = Creation { contents, permissions, credentials: &view.credentials };
     let parent = &found.directory.entry;
-    parent.node.create(parent, found.vacant()?, &creation)?;
+    let name = found.vacant()?;
+    let entry = parent.node.create(parent, name, &creation)?;
+    notify::report_name(parent, name, entry.node.kind(), linux::IN_CREATE);
     Ok(())
 }
 
@@ -149,7 +151,10 @@ fn make_link(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u32) 
         }
     }
     let parent = &found.directory.entry;
-    parent.node.link(parent, found.vacant()?, node)?;
+    let name = found.vacant()?;
+    parent.node.link(parent, name, node)?;
+    notify::report_self(&**node, linux::IN_ATTRIB);
+    notify::report_name(parent, name, node.kind(), linux::IN_CREATE);
     Ok(0.into())
 }
 
@@ -198,7 +203,14 @@ fn remove(call: &Call<'_>, descriptor: i32, path: &[u8], directory: bool) -> Out
         (false, false) if trailing_slash => return Err(Errno::ENOTDIR.into()),
         _ => {}
     }
+    // A watched node goes with its last reference, which is when its end is reported.
     parent.entry.node.unlink(&place.entry)?;
+    if !directory {
+        notify::report_self(&*place.entry.node, linux::IN_ATTRIB);
+    }
+    if let (false, Ok(name)) = (notify::is_idle(), place.entry.name()) {
+        notify::report_name(&parent.entry, &name, place.entry.node.kind(), linux::IN_DELETE);
+    }
     Ok(0.into())
 }
 
@@ -258,6 +270,36 @@ fn rename_paths(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u3
         }
         None => access::check_create(&target.directory, &view.credentials)?,
     }
+    let old_name = if notify::is_idle() { None } else { Some(place.entry.name()?) };
     parent.entry.node.rename(&place.entry, &target.directory.entry, name, how)?;
+    if let Some(old_name) = old_name {
+        let (from, to) = (&parent.entry, &target.directory.entry);
+        report_rename(from, &old_name, to, name, &place, target.place.as_ref(), how);
+    }
     Ok(0.into())
+}
+
+/// Reports a rename, and what became of what was there.
+fn report_rename(
+    from: &Entry,
+    old_name: &[u8],
+    to: &Entry,
+    name: &[u8],
+    moved: &Place,
+    other: Option<&Place>,
+    how: Rename,
+) {
+    let node = &moved.entry.node;
+    // Two names of one file: nothing happened.
+    if other.is_some_and(|other| Arc::ptr_eq(&other.entry.node, node)) {
+        return;
+    }
+    notify::report_rename(from, old_name, to, name, &**node);
+    match other {
+        Some(other) if how == Rename::Exchange => {
+            notify::report_rename(to, name, from, old_name, &*other.entry.node);
+        }
+        Some(other) => notify::report_self(&*other.entry.node, linux::IN_ATTRIB),
+        None => {}
+    }
 }

@@ -9,7 +9,7 @@ use crate::file::access::{self, Access};
 use crate::file::node::{Contents, Creation, Node, Opening};
 use crate::file::tree::TreeNode;
 use crate::file::walk::{Found, How, Last};
-use crate::file::{Entry, File, Kind, OpenFile, Place, StatusFlags};
+use crate::file::{Entry, File, Kind, OpenFile, Place, StatusFlags, notify};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sync::Events;
@@ -119,6 +119,7 @@ fn start(call: &mut Call<'_>, descriptor: i32, path: &[u8], request: &Request) -
     if open.file.is_opened(&open, None)? {
         let open = fallible::try_arc(open)?;
         let descriptor = table.add(open.clone(), 0, limit, close_on_exec)? as usize;
+        open.report_opening();
         if request.flags & linux::O_TRUNC == 0 {
             return Ok(descriptor.into());
         }
@@ -129,7 +130,9 @@ fn start(call: &mut Call<'_>, descriptor: i32, path: &[u8], request: &Request) -
         let opened = |watch: &_| Ok(open.file.is_opened(&open, Some(watch))?.then_some(()));
         thread.wait_until(WaitKind::Interruptible, opened).await?;
         let open = fallible::try_arc(open)?;
-        Ok(table.add(open, 0, limit, close_on_exec)? as usize)
+        let descriptor = table.add(open.clone(), 0, limit, close_on_exec)? as usize;
+        open.report_opening();
+        Ok(descriptor)
     })
 }
 
@@ -191,6 +194,7 @@ fn create_or_open(
     let directory = &found.directory.entry;
     match directory.node.create(directory, name, &creation) {
         Ok(entry) => {
+            notify::report_name(directory, name, Kind::Regular, linux::IN_CREATE);
             let place = Place { mount: found.directory.mount, entry };
             open_existing(view, thread, place, flags, true)
         }
@@ -252,6 +256,7 @@ fn open_existing(
     let open = OpenFile::at(file, status, place);
     if truncates {
         open.file.truncate(0)?;
+        open.report(linux::IN_MODIFY);
     }
     Ok(open)
 }

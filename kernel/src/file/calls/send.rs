@@ -55,6 +55,7 @@ impl Side {
         let operate = |buffer: &mut IoBuffer<'_>, offset| {
             if write { open.file.write(open, buffer, offset) } else { open.file.read(open, buffer, offset) }
         };
+        open.report(if write { linux::IN_MODIFY } else { linux::IN_ACCESS });
         if let Some(position) = &mut self.position {
             let moved = operate(buffer, *position)?;
             *position += moved as u64;

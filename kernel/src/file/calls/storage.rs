@@ -33,6 +33,7 @@ pub fn truncate(call: &mut Call<'_>) -> Outcome {
     let file = place.entry.node.clone().open(&opening)?;
     let open = fallible::try_arc(OpenFile::at(file, flags, place))?;
     open.file.truncate(size)?;
+    open.report(linux::IN_MODIFY);
     after_loss(&open, 0, size.div_ceil(PAGE_BYTES)..u64::MAX)
 }
 
@@ -53,6 +54,7 @@ pub fn ftruncate(call: &mut Call<'_>) -> Outcome {
         return Err(Errno::EINVAL.into());
     }
     open.file.truncate(size)?;
+    open.report(linux::IN_MODIFY);
     after_loss(&open, 0, size.div_ceil(PAGE_BYTES)..u64::MAX)
 }
 
@@ -72,6 +74,7 @@ pub fn fallocate(call: &mut Call<'_>) -> Outcome {
     }
     let (first, end) = (first as u64, (first + length) as u64);
     open.file.allocate(call.uint(1), first, end - first)?;
+    open.report(linux::IN_MODIFY);
     if call.uint(1) & (linux::FALLOC_FL_PUNCH_HOLE | linux::FALLOC_FL_ZERO_RANGE) == 0 {
         return Ok(0.into());
     }

@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use linux_raw_sys::general as linux;
 
 use crate::error::{Attempt, Errno, Halt};
 use crate::file::buffer::Segment;
@@ -118,6 +119,12 @@ impl Transfer {
         };
         let moved = buffer.done() - before;
         self.done += moved;
+        if moved > 0 {
+            open.report(match self.direction {
+                Direction::Read => linux::IN_ACCESS,
+                Direction::Write => linux::IN_MODIFY,
+            });
+        }
         match result {
             Err(_) if moved > 0 => Ok(moved),
             result => result,

@@ -5,7 +5,7 @@ use crate::arch::cpu;
 use crate::error::Errno;
 use crate::memory::{counters, frame, heap};
 use crate::process::table;
-use crate::time::{NS_PER_SECOND, clock_ticks, now_ns};
+use crate::time::{NS_PER_SECOND, clock_ticks, load, now_ns};
 
 /// Linux's version that programs are shown.
 use crate::process::calls::system::RELEASE;
@@ -37,10 +37,14 @@ pub fn file_systems(_: &Subject, text: &mut Text) -> Shown {
     text.bytes(b"nodev\tproc\nnodev\ttmpfs\nnodev\tdevtmpfs\nnodev\tpipefs\n")
 }
 
-/// Load averages aren't kept; how many threads there are is known.
 pub fn load(_: &Subject, text: &mut Text) -> Shown {
-    let (count, last) = (table::thread_count(), table::last_pid());
-    text.line(format_args!("0.00 0.00 0.00 1/{count} {last}\n"))
+    for average in load::averages() {
+        // Rounded to hundredths.
+        let hundredths = (average * 100 + (1 << (load::FRACTION_BITS - 1))) >> load::FRACTION_BITS;
+        text.line(format_args!("{}.{:02} ", hundredths / 100, hundredths % 100))?;
+    }
+    let (running, count, last) = (load::running(), table::thread_count(), table::last_pid());
+    text.line(format_args!("{running}/{count} {last}\n"))
 }
 
 pub fn memory(_: &Subject, text: &mut Text) -> Shown {

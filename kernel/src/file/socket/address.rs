@@ -15,7 +15,7 @@ use crate::file::entry::copy_name;
 use crate::file::node::{Contents, Creation, Node};
 use crate::file::tree::TreeNode;
 use crate::file::walk::How;
-use crate::file::{File, Kind, downcast_arc};
+use crate::file::{File, Kind, downcast_arc, notify};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sync::SpinLock;
@@ -107,6 +107,7 @@ pub(super) fn register(
                 created.map_err(|error| if error == Errno::EEXIST { Errno::EADDRINUSE } else { error })?;
             let weak: Weak<dyn File> = Arc::downgrade(socket) as Weak<dyn File>;
             tree_node(&entry.node)?.bind_socket(weak);
+            notify::report_name(parent, name, Kind::Socket, linux::IN_CREATE);
         }
         Address::Abstract(name) => {
             if !claim(name, socket)? {

@@ -309,6 +309,9 @@ impl TreeNode {
             let old = if is_shared(inode) { self.tree.shared.lock().remove(&inode.nid) } else { None };
             drop(old);
         }
+        if gone {
+            self.marks.nameless();
+        }
     }
 
     /// Notes that a name of this directory is gone.

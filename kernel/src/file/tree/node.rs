@@ -11,11 +11,13 @@ use super::content::{Content, Lower};
 use super::directory::Children;
 use super::page::PAGE;
 use crate::error::Errno;
+use crate::file::extended::Extended;
 use crate::file::lock::Locks;
 use crate::file::node::{
     BLOCK_UNIT, Change, Contents, Creation, Listed, Metadata, Node, Opening, Rename, Statistics, Target,
     Timestamp,
 };
+use crate::file::notify::Marks;
 use crate::file::pipe::Pipe;
 use crate::file::{Entry, File, Kind, Mount, Place, StatusFlags, devices};
 use crate::memory::fallible;
@@ -35,6 +37,8 @@ pub struct TreeNode {
     /// Open descriptions that may write; below zero, how many programs run from it.
     pub(super) writers: AtomicI32,
     pub(super) locks: Locks,
+    pub(super) extended: Extended,
+    pub(super) marks: Marks,
     /// `F_SEAL_` bits, fcntl(2); what isn't a `memfd` is sealed against sealing.
     pub(super) seals: AtomicU32,
     /// Whether it has been mapped, and how.
@@ -159,6 +163,8 @@ impl TreeNode {
             body,
             writers: AtomicI32::new(0),
             locks: Locks::new(),
+            extended: Extended::new(),
+            marks: Marks::new(),
             seals: AtomicU32::new(linux::F_SEAL_SEAL),
             mapped: AtomicU8::new(0),
             opened_at: SpinLock::new(None),
@@ -351,6 +357,14 @@ impl Node for TreeNode {
         attributes.accessed = change.accessed.unwrap_or(attributes.accessed);
         attributes.modified = change.modified.unwrap_or(attributes.modified);
         Ok(())
+    }
+
+    fn extended(&self) -> Option<&Extended> {
+        Some(&self.extended)
+    }
+
+    fn marks(&self) -> Option<&Marks> {
+        Some(&self.marks)
     }
 
     fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {

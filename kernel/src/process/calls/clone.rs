@@ -241,6 +241,7 @@ fn make(parent: &Arc<Thread>, request: &Request, space: Arc<Space>) -> Result<Ar
         account,
         float,
     })?;
+    child.io_priority.store(parent.io_priority.load(Ordering::Relaxed), Ordering::Relaxed);
     if request.has(linux::CLONE_CHILD_CLEARTID) {
         child.clear_child_tid.store(request.child_tid, Ordering::Relaxed);
     }

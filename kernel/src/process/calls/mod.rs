@@ -12,4 +12,5 @@ pub mod signal;
 pub mod system;
 pub mod time;
 pub mod timer;
+pub mod unshare;
 pub mod usage;

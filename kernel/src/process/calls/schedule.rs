@@ -1,6 +1,7 @@
 //! The calls of sched(7), and nice values.
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 use linux_raw_sys::general as linux;
 
 use crate::arch;
@@ -188,7 +189,8 @@ pub fn sched_getaffinity(call: &mut Call<'_>) -> Outcome {
     if call.word(1) < MASK_BYTES || !call.word(1).is_multiple_of(MASK_BYTES) {
         return Err(Errno::EINVAL.into());
     }
-    let affinity = named(call, call.int(0))?.scheduling().affinity & existing_cpus();
+    let target = if call.int(0) < 0 { Err(Errno::ESRCH) } else { named(call, call.int(0)) };
+    let affinity = target?.scheduling().affinity & existing_cpus();
     user::write_words(&call.thread.space(), call.word(2), &[affinity])?;
     Ok(MASK_BYTES.into())
 }
@@ -258,4 +260,39 @@ pub fn setpriority(call: &mut Call<'_>) -> Outcome {
         Ok(())
     })?;
     if found { Ok(0.into()) } else { Err(Errno::ESRCH.into()) }
+}
+
+const IO_CLASS_SHIFT: u32 = 13;
+const IO_CLASS_REALTIME: u32 = 1;
+const IO_CLASS_IDLE: u32 = 3;
+const IO_WHO_PROCESS: u32 = 1;
+
+/// The thread that ioprio_get(2) or ioprio_set(2) names. Groups and users of threads are not offered.
+fn io_named(call: &Call<'_>) -> Result<Arc<Thread>, Errno> {
+    if call.uint(0) != IO_WHO_PROCESS {
+        return Err(Errno::EINVAL);
+    }
+    named(call, call.int(1)).map_err(|_| Errno::ESRCH)
+}
+
+/// ioprio_get(2).
+pub fn ioprio_get(call: &mut Call<'_>) -> Outcome {
+    Ok((io_named(call)?.io_priority.load(Ordering::Relaxed) as usize).into())
+}
+
+/// ioprio_set(2): kept for whoever asks; there is no device whose requests it could order.
+pub fn ioprio_set(call: &mut Call<'_>) -> Outcome {
+    let priority = call.uint(2);
+    let (class, level) = (priority >> IO_CLASS_SHIFT, priority & ((1 << IO_CLASS_SHIFT) - 1));
+    // Above the three bits of a level are hints for devices.
+    if class > IO_CLASS_IDLE || class == 0 && level != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    if class == IO_CLASS_REALTIME && !call.thread.credentials().is_capable(linux::CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM.into());
+    }
+    let target = io_named(call)?;
+    check_owner(call, &target)?;
+    target.io_priority.store(priority, Ordering::Relaxed);
+    Ok(0.into())
 }

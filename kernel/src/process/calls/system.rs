@@ -11,7 +11,7 @@ use crate::memory::fallible;
 use crate::process::{Credentials, Thread, table};
 use crate::sync::SpinLock;
 use crate::syscall::{Call, Outcome, user};
-use crate::time::{NS_PER_SECOND, now_ns};
+use crate::time::{NS_PER_SECOND, load, now_ns};
 
 /// Bytes of each string of `struct utsname`.
 const NAME_BYTES: usize = 65;
@@ -89,11 +89,13 @@ pub fn sysinfo(call: &mut Call<'_>) -> Outcome {
     const PAGE_BYTES: u64 = 4096;
     let (total, free) = (crate::memory::frame::total_frames(), crate::memory::frame::free_frames());
     let threads = table::thread_count().min(usize::from(u16::MAX)) as u64;
+    // Load averages have 16 bits behind the point here.
+    let loads = load::averages().map(|average| average << (16 - load::FRACTION_BITS));
     let words = [
         now_ns() / NS_PER_SECOND,
-        0,
-        0,
-        0,
+        loads[0],
+        loads[1],
+        loads[2],
         total as u64 * PAGE_BYTES,
         free as u64 * PAGE_BYTES,
         0,
