@@ -1,5 +1,8 @@
 //! What STYLE asks of the source text and a program can check, for every file that git knows.
 
+#[path = "tidy/syscalls.rs"]
+mod syscalls;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
