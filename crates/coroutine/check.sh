@@ -2,8 +2,11 @@
 # The checks of heddle-coroutine that are too long for `cargo test`; run anywhere inside of the repository.
 #   loom [MODEL]    every interleaving of the real protocols, or of one model
 #   weaken [NAME]   the orderings of weaken.list, weakened one by one: each must make its model fail
-#   miri            the unsafe code under the interpreter
+#   miri            the unsafe code under the interpreter, leaks included; some minutes. Not run there: `reactor` (epoll
+#                   with a timer descriptor) and a signal handler, which it does not know; `million` and the long
+#                   rounds, for time; `object`, which starts compilers; the models, which loom runs
 #   object          builds the core as a shared object and reads it
+#   features        what needs features that no other test turns on
 #   long            randomized schedules and stress, longer
 #   msrv            builds and tests with the oldest supported compiler
 # Compilers that are missing are installed by rustup.
@@ -43,13 +46,20 @@ miri() {
     cargo +nightly miri --version >/dev/null 2>&1 ||
         rustup toolchain install nightly --profile minimal --component miri,rust-src
     # Backtraces of the tests' own panics take the interpreter minutes.
-    RUST_BACKTRACE=0 MIRIFLAGS="-Zmiri-strict-provenance -Zmiri-ignore-leaks" \
-        nice -n 10 cargo +nightly miri test -j2 --target-dir "$target/miri" \
+    RUST_BACKTRACE=0 MIRIFLAGS="-Zmiri-strict-provenance" nice -n 10 cargo +nightly miri test -j2 \
+        --target-dir "$target/miri" \
         --test machine --test executors --test hostile --test wait --test global --test random "$@"
 }
 
 object() {
     nice -n 10 cargo test -j2 --test object "$@"
+}
+
+features() {
+    nice -n 10 cargo test -j2 --features tracing --test tracing "$@"
+    for features in "" alloc alloc,tracing capi; do
+        nice -n 10 cargo build -j2 --no-default-features --features "$features"
+    done
 }
 
 long() {
@@ -64,4 +74,4 @@ msrv() {
     nice -n 10 cargo "+$oldest" build -j2 --target-dir "$target/msrv" --no-default-features --features capi
 }
 
-"${@:?what to check: loom, weaken, miri, object, long or msrv}"
+"${@:?what to check: loom, weaken, miri, object, features, long or msrv}"

@@ -21,13 +21,14 @@ pub enum Tier {
 pub type Check = (&'static str, Tier, &'static [&'static str]);
 
 /// Every check.
-pub const CHECKS: [Check; 11] = [
+pub const CHECKS: [Check; 12] = [
     ("coroutine models", Tier::Always, &["crates/coroutine/check.sh", "loom"]),
     ("range-lock models", Tier::Always, &["crates/range-lock/check.sh", "loom"]),
     ("coroutine orderings", Tier::Long, &["crates/coroutine/check.sh", "weaken"]),
     ("coroutine interpreted", Tier::Long, &["crates/coroutine/check.sh", "miri"]),
     ("coroutine oldest compiler", Tier::Long, &["crates/coroutine/check.sh", "msrv"]),
     ("coroutine object", Tier::Long, &["crates/coroutine/check.sh", "object"]),
+    ("coroutine features", Tier::Long, &["crates/coroutine/check.sh", "features"]),
     ("coroutine stress", Tier::Long, &["crates/coroutine/check.sh", "long"]),
     ("range-lock orderings", Tier::Long, &["crates/range-lock/check.sh", "weaken"]),
     ("range-lock interpreted", Tier::Long, &["crates/range-lock/check.sh", "miri"]),

@@ -13,9 +13,9 @@ const STEP: usize = 8;
 /// Every block's alignment, and the most that is served.
 const ALIGN: usize = 16;
 /// Number of size classes: blocks of up to 504 bytes are kept.
-const CLASSES: usize = 64;
-/// Most blocks that a core keeps of one class.
-const KEPT: u32 = 256;
+const CLASSES: usize = if cfg!(miri) { 8 } else { 64 };
+/// Most bytes of blocks that a core keeps of one class.
+const KEPT_BYTES: usize = 128 << 10;
 
 /// The blocks that one core keeps.
 pub(crate) struct Blocks([List; CLASSES]);
@@ -107,7 +107,7 @@ impl Blocks {
     unsafe fn keep(&self, class: usize, block: *mut u8) -> bool {
         let Some(list) = self.0.get(class) else { return false };
         let count = list.count.load(Ordering::Relaxed);
-        if count >= KEPT {
+        if (count + 1) as usize * class * STEP > KEPT_BYTES {
             return false;
         }
         // SAFETY: the block is at least a word long, aligned for it and unused.

@@ -4,11 +4,13 @@
 //! one bit when it leaves, and the second to leave frees. `PROTOCOL.md` has the state diagram.
 #![allow(unsafe_code)] // The waker's place belongs to whichever party the state word says.
 
+mod joiner;
 #[cfg(all(test, heddle_loom))]
 mod models;
 
 use crate::sync::{AtomicU32, Ordering, UnsafeCell};
 use core::task::{Poll, Waker};
+use joiner::Joiner;
 
 /// The output (or the error) is stored.
 const COMPLETE: u32 = 1;
@@ -36,7 +38,7 @@ pub(crate) enum Leave {
 
 /// State of the join, and the place of the joiner's waker.
 pub(crate) struct JoinCell {
-    waker: UnsafeCell<Option<Waker>>,
+    waker: UnsafeCell<Option<Joiner>>,
     state: AtomicU32,
     /// A word that has nothing to do with the join, where alignment leaves room for one: the cores on which the
     /// coroutine may run, by bit.
@@ -70,6 +72,7 @@ impl JoinCell {
     }
 
     /// Whether the output is stored.
+    #[inline(always)]
     pub fn is_complete(&self) -> bool {
         self.state.load(Ordering::Acquire) & COMPLETE != 0
     }
@@ -87,7 +90,7 @@ impl JoinCell {
         }
         // It is only read: the handle, which saw no completion yet, may be comparing it with another at this moment.
         // SAFETY: WAKER was set when COMPLETE was announced, so the handle does not write to the place any more.
-        self.waker.with(|waker| unsafe { (*waker).as_ref().map(Waker::wake_by_ref) });
+        self.waker.with(|waker| unsafe { (*waker).as_ref().map(Joiner::wake) });
         let (Ok(before) | Err(before)) = self.update(|state| Some(state | DONE));
         if before & HANDLE == 0 { Leave::Free } else { Leave::Nothing }
     }
@@ -100,16 +103,21 @@ impl JoinCell {
     }
 
     /// Handle: ready if the output is stored and was not taken; otherwise `waker` is woken when it is.
+    #[inline(always)]
     pub fn poll(&self, waker: &Waker) -> Poll<()> {
         // Taking the output acquires it.
         let state = self.state.load(Ordering::Relaxed);
         if state & COMPLETE != 0 {
             return Poll::Ready(());
         }
+        self.wait(state, waker)
+    }
+
+    /// The coroutine runs, or did when `state` was read.
+    fn wait(&self, state: u32, waker: &Waker) -> Poll<()> {
         if state & WAKER != 0 {
             // SAFETY: the executor only reads the place until it announces completion, and only the handle writes.
-            let same =
-                self.waker.with(|old| unsafe { (*old).as_ref().is_some_and(|old| old.will_wake(waker)) });
+            let same = self.waker.with(|old| unsafe { (*old).as_ref().is_some_and(|old| old.is(waker)) });
             if same {
                 return Poll::Pending;
             }
@@ -118,13 +126,19 @@ impl JoinCell {
                 return Poll::Ready(());
             }
         }
+        let Some(joiner) = Joiner::new(waker) else {
+            // No memory to keep it in: it looks again at its next turn, until there is some or the output.
+            waker.wake_by_ref();
+            return Poll::Pending;
+        };
         // SAFETY: WAKER is clear and only the handle sets it, so the place is the handle's.
-        self.waker.with_mut(|place| unsafe { *place = Some(waker.clone()) });
+        self.waker.with_mut(|place| unsafe { *place = Some(joiner) });
         let give = |state| (state & COMPLETE == 0).then_some(state | WAKER);
         if self.update(give).is_err() { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// Handle: marks the output taken, which [`JoinCell::poll`] said is there. `false` if it was taken before.
+    #[inline(always)]
     pub fn take_output(&self) -> bool {
         let take = |state| (state & TAKEN == 0).then_some(state | TAKEN);
         self.update(take).is_ok()
@@ -142,6 +156,7 @@ impl JoinCell {
     }
 
     /// Both parties have left, or the coroutine was never started: drops the joiner's waker.
+    #[inline(always)]
     pub fn clear(&self) {
         // SAFETY: nobody else has the memory any more.
         drop(self.waker.with_mut(|waker| unsafe { (*waker).take() }));

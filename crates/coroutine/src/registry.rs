@@ -19,13 +19,14 @@ pub(crate) use pool::{refill, single, spill};
 /// Slots in a chunk, 16 KiB.
 const CHUNK_SLOTS: u32 = 512;
 const CHUNK_SHIFT: u32 = 9;
-const CHUNKS: usize = 8192;
+/// The interpreter looks at every element of an array at each access.
+const CHUNKS: usize = if cfg!(miri) { 8 } else { 8192 };
 
 /// Most coroutines that can be alive at the same time, less one.
 pub const MAX_COROUTINES: u32 = CHUNK_SLOTS * CHUNKS as u32;
 
 /// Most cores that all executors of a process together can have.
-pub const MAX_CORES: usize = 4096;
+pub const MAX_CORES: usize = if cfg!(miri) { 32 } else { 4096 };
 
 static SLOTS: [AtomicPtr<Slot>; CHUNKS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
 static CORES: [AtomicPtr<CoreEntry>; MAX_CORES] = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_CORES];

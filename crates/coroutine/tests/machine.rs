@@ -139,8 +139,8 @@ fn a_queued_coroutine_changes_its_level_and_a_stale_id_reaches_nothing() {
 #[test]
 fn two_cores_share_and_wake_each_other() {
     platform!(P, MACHINE);
-    const COROUTINES: u32 = 64;
-    const ROUNDS: u32 = if cfg!(miri) { 5 } else { 200 };
+    const COROUTINES: u32 = if cfg!(miri) { 6 } else { 64 };
+    const ROUNDS: u32 = if cfg!(miri) { 4 } else { 200 };
     let stop = Arc::new(AtomicBool::new(false));
     let left = Arc::new(AtomicU32::new(COROUTINES));
     let (other_stop, other_left) = (stop.clone(), left.clone());

@@ -30,7 +30,7 @@ impl Random {
 /// Calls `check` with many seeds.
 pub fn seeds(count: u64, check: impl Fn(u64)) {
     let count = match (cfg!(miri), std::env::var_os("HEDDLE_LONG")) {
-        (true, _) => 3,
+        (true, _) => 8,
         (_, Some(_)) => count * 100,
         _ => count,
     };

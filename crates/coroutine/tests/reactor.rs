@@ -2,7 +2,7 @@
 #![cfg(all(feature = "std", not(heddle_loom), not(miri)))]
 
 use heddle_coroutine::io::Async;
-use heddle_coroutine::time::{sleep, timeout};
+use heddle_coroutine::time::{sleep, sleep_until, timeout};
 use heddle_coroutine::{Executor, LocalExecutor, block_on, spawn, spawn_local, yield_now};
 use std::cell::RefCell;
 use std::io::{Read, Write};
@@ -25,7 +25,8 @@ fn timers_fire_in_order_and_not_early() {
         let log = log.clone();
         executor
             .spawn(async move {
-                sleep(Duration::from_millis(delay)).await;
+                // From one start, since the thread may lose the processor between one first turn and the next.
+                sleep_until(start + Duration::from_millis(delay)).await;
                 assert!(start.elapsed() >= Duration::from_millis(delay));
                 log.borrow_mut().push(delay);
             })

@@ -7,7 +7,7 @@ use crate::sched::{Batches, CoreState, Table};
 const BATCH: u32 = 64;
 
 /// A core that holds more free slots than this gives a batch back.
-const HOARD: u32 = 4 * BATCH;
+const HOARD: u32 = 32 * BATCH;
 
 static BATCHES: Batches = Batches::new();
 

@@ -437,14 +437,8 @@ impl CoreState {
     fn release(&self, index: u32, slot: &Slot) {
         slot.task.store(core::ptr::null_mut(), Ordering::Relaxed);
         slot.set_phase(Phase::Waiting);
-        let mut word = slot.remote.load(Ordering::Relaxed);
-        loop {
-            let ended = ((word >> 32).wrapping_add(1) << 32) | (word & remote::LINKED);
-            match slot.remote.compare_exchange_weak(word, ended, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(now) => word = now,
-            }
-        }
+        // The generation alone: requests are there only if the slot is linked, and then the drain clears them.
+        let word = slot.remote.fetch_add(1 << 32, Ordering::Relaxed);
         if word & remote::LINKED == 0 {
             self.push_free(index, slot);
         }

@@ -15,10 +15,13 @@ use crate::sync::{AtomicU32, Ordering, compiler_fence, fence, maybe_const, spin_
 
 /// How often a thief looks at a closed gate before it gives up: an owner that was descheduled inside its gate must
 /// not be waited for.
-#[cfg(not(heddle_loom))]
-const THIEF_SPINS: u32 = 1000;
-#[cfg(heddle_loom)]
-const THIEF_SPINS: u32 = 2;
+const THIEF_SPINS: u32 = if cfg!(heddle_loom) {
+    2
+} else if cfg!(miri) {
+    20
+} else {
+    1000
+};
 
 /// Which barrier the owner passes on its way in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -133,7 +133,9 @@ fn thieves_take_turns() {
     check(2, || {
         let world = World::new();
         let ids = [world.waiting(1), world.waiting(1)];
-        ids.map(|id| wake(&*world, Some(&world.cores[0]), id));
+        for id in ids {
+            wake(&*world, Some(&world.cores[0]), id);
+        }
         let thieves = [1, 2].map(|thief| {
             let world = world.clone();
             thread::spawn(move || {
