@@ -9,7 +9,7 @@ use crate::machine::{MACHINE_CORES, Shared, elsewhere, spawn_on, steal_urgent, v
 use crate::park::Patience;
 use crate::reactor::Looked;
 use crate::registry::{Global, acquire_core};
-use crate::sched::{BATCH, LEVELS, Picked, Stealing, WATCH_PARKED, steal};
+use crate::sched::{BATCH, CoreState, LEVELS, Picked, Stealing, WATCH_PARKED, steal};
 use crate::sync::Ordering;
 use crate::{park, threads, turn};
 use core::fmt;
@@ -65,6 +65,15 @@ impl Executor {
         };
         let workers = cores.into_iter().map(start).collect();
         Executor { shared, main, entered: Mutex::new(()), workers }
+    }
+
+    /// Serves a level below the most urgent ready one at every `every`-th turn of each core, in rotation. Without it,
+    /// or with 0, less urgent coroutines run only when a core has nothing more urgent.
+    pub fn share(self, every: u32) -> Executor {
+        for core in (0..self.threads()).filter_map(|number| self.state(number)) {
+            core.set_share(every);
+        }
+        self
     }
 
     /// Spawns `future` at the default priority.
@@ -187,8 +196,8 @@ fn work(shared: &Shared, entry: &'static CoreEntry) {
 /// What a core remembers from one idle spell to the next.
 struct Idler {
     patience: Patience,
-    /// For each core, its count of idle looks when it was last seen with work; `None` if it had none.
-    seen: [Option<u64>; MACHINE_CORES],
+    /// For each core, what was seen of it when it last had work; `None` if it had none.
+    seen: [Option<Seen>; MACHINE_CORES],
     /// When.
     looked: Instant,
     /// How often nothing was found since something was.
@@ -198,6 +207,30 @@ struct Idler {
 /// How many looks a watching core takes after all others went idle, before it sleeps for good: work that comes and
 /// goes need not wake it each time.
 const VAIN_LOOKS: u32 = 25;
+
+/// A core's counters at a look.
+#[derive(Clone, Copy)]
+struct Seen {
+    idles: u64,
+    picks: u64,
+    wakes: u64,
+}
+
+impl Seen {
+    fn of(core: &CoreState) -> Seen {
+        Seen { idles: core.idles(), picks: core.ready().picks(), wakes: core.wakes() }
+    }
+
+    /// Whether `core`, seen so before, has been busy since with more than it can run. One that has a single coroutine
+    /// waiting, and whose turns were all due to wakes, runs a conversation: apart, its ends would wake each other from
+    /// core to core.
+    fn is_overloaded(self, core: &CoreState) -> bool {
+        let now = Seen::of(core);
+        let picks = now.picks.wrapping_sub(self.picks);
+        let wakes = now.wakes.wrapping_sub(self.wakes);
+        now.idles == self.idles && (core.ready().has_two() || picks == 0 || wakes < picks / 2)
+    }
+}
 
 impl Idler {
     fn new() -> Idler {
@@ -234,8 +267,7 @@ impl Idler {
         let mut taken = 0;
         for victim in victims(shared, entry) {
             let number = victim.state.number() as usize % MACHINE_CORES;
-            let idles = victim.state.idles();
-            let busy = due && self.seen[number] == Some(idles);
+            let busy = due && self.seen[number].is_some_and(|seen| seen.is_overloaded(&victim.state));
             if busy || !victim.has_thread() {
                 taken += steal(&Global, &entry.state, &victim.state, u64::MAX, BATCH, park::heavy_barrier);
             } else if victim.has_more_urgent() {
@@ -247,7 +279,7 @@ impl Idler {
             self.looked = Instant::now();
             self.seen = [None; MACHINE_CORES];
             for victim in victims(shared, entry) {
-                self.seen[victim.state.number() as usize % MACHINE_CORES] = Some(victim.state.idles());
+                self.seen[victim.state.number() as usize % MACHINE_CORES] = Some(Seen::of(&victim.state));
             }
         }
         taken != 0

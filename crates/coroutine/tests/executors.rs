@@ -165,6 +165,50 @@ fn a_share_lets_lower_levels_run_and_the_statistics_show_a_stall() {
 }
 
 #[test]
+fn a_share_holds_on_every_core_of_several() {
+    let executor = Executor::new(2).share(4);
+    let busy = |level| {
+        try_spawn(Builder::new().priority(level), async {
+            loop {
+                yield_now().await;
+            }
+        })
+        .unwrap()
+    };
+    executor.block_on(async {
+        // More than there are cores, so that without a share the last level would never have a turn.
+        let urgent: Vec<_> = (0..3).map(|_| AbortOnDrop::new(busy(1))).collect();
+        try_spawn(Builder::new().priority(60), async {}).unwrap().await.unwrap();
+        drop(urgent);
+    });
+}
+
+#[test]
+fn two_that_never_wait_get_a_core_each() {
+    let executor = Executor::new(2);
+    let turns = |core: usize| executor.state(core).unwrap().ready().picks();
+    executor.block_on(async {
+        let stop = Arc::new(AtomicUsize::new(0));
+        let spin = || {
+            let stop = stop.clone();
+            spawn(async move {
+                while stop.load(Ordering::Relaxed) == 0 {
+                    yield_now().await;
+                }
+            })
+        };
+        let both = [spin(), spin()];
+        while turns(0) < 10 || turns(1) < 10 {
+            yield_now().await;
+        }
+        stop.store(1, Ordering::Relaxed);
+        for handle in both {
+            handle.await.unwrap();
+        }
+    });
+}
+
+#[test]
 fn coroutine_run_starts_and_then_joins_an_executor() {
     let order = Arc::new(Mutex::new(Vec::new()));
     let (outer, inner) = (order.clone(), order.clone());
