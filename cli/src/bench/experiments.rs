@@ -9,6 +9,7 @@ mod boot;
 mod executors;
 mod host;
 mod memory;
+mod papers;
 mod pipeline;
 mod priority;
 mod ranges;
@@ -57,6 +58,7 @@ pub const ALL: &[Experiment] = &[
     asynccall::EXPERIMENT,
     memory::EXPERIMENT,
     executors::EXPERIMENT,
+    papers::EXPERIMENT,
     ranges::EXPERIMENT,
 ];
 

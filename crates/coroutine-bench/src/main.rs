@@ -69,8 +69,8 @@ fn measure(columns: &[Column], row: usize, rounds: usize) -> Vec<Cell> {
 }
 
 struct Options {
-    /// Only our own side, for a profiler.
-    ours: bool,
+    /// Only the sides whose names contain this, without comparison: for a profiler.
+    side: Option<String>,
     /// Only this number of threads.
     threads: Option<usize>,
     rounds: usize,
@@ -81,12 +81,12 @@ struct Options {
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { ours: false, threads: None, rounds: 15, json: None, bytes: None, only: None };
+    let mut options = Options { side: None, threads: None, rounds: 15, json: None, bytes: None, only: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
         match argument.as_str() {
-            "--ours" => options.ours = true,
+            "--side" => options.side = Some(value()?),
             "--bytes" => options.bytes = Some(value()?),
             "--json" => options.json = Some(value()?),
             "--threads" => options.threads = value()?.parse().ok(),
@@ -97,7 +97,8 @@ fn options() -> Result<Options, String> {
             }
             _ => {
                 return Err(format!(
-                    "usage: executors [--ours] [--threads 1|2] [--rounds N] [--only TEXT] [--json FILE]; not {argument}"
+                    "usage: executors [--side TEXT] [--threads 1|2] [--rounds N] [--only TEXT] [--json FILE]; \
+                     not {argument}"
                 ));
             }
         }
@@ -134,9 +135,12 @@ fn main() -> Result<(), String> {
             if options.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
                 continue;
             }
-            if options.ours && unit != "B" {
-                let cell = &measure(&columns[..1], row, options.rounds)[0];
-                println!("  {name} ({unit}): {:.1} [{:.1} .. {:.1}]", cell.median, cell.low, cell.high);
+            if let Some(side) = options.side.as_ref().filter(|_| unit != "B") {
+                let columns: Vec<_> =
+                    columns.iter().filter(|column| column.0.contains(side)).copied().collect();
+                for Cell { side, median, low, high } in measure(&columns, row, options.rounds) {
+                    println!("  {name} ({unit}): {side} {median:.1} [{low:.1} .. {high:.1}]");
+                }
                 continue;
             }
             let cells = match unit {

@@ -7,28 +7,37 @@
 //! first has the highest priority. Coroutines wait for readiness, threads block.
 //!
 //! Each point runs both sides in turn, `--rounds` times (5), and prints the medians in microseconds and their
-//! ratio; creation and joining included. `--plot FILE` writes an SVG, `--most N` ends before N.
+//! ratio; creation and joining included. `--most N` ends at N, `--json FILE` writes every time.
 //!
-//!     cargo run --release -p heddle-coroutine --example papers -- --plot papers.svg
+//!     cargo run --release -p heddle-coroutine --example papers -- --most 800
+//!
+//! In Heddle's repository `./heddle bench papers` runs it and draws the plot.
 
 #[path = "papers/pipes.rs"]
 mod pipes;
-#[path = "papers/plot.rs"]
-mod plot;
 #[path = "papers/shared.rs"]
 mod shared;
 
+use std::fmt::Write;
 use std::time::Instant;
 
-/// One line of a diagram: its name, and (N, coroutines, threads) in microseconds.
-pub struct Line {
+/// One line of a diagram.
+struct Line {
     name: String,
-    points: Vec<(usize, f64, f64)>,
+    points: Vec<Point>,
+}
+
+/// What was measured at one N, in microseconds.
+struct Point {
+    number: usize,
+    coroutines: Vec<f64>,
+    threads: Vec<f64>,
 }
 
 const NUMBERS: [usize; 13] = [1, 2, 10, 50, 200, 400, 800, 1200, 1600, 2000, 2600, 3200, 4000];
 
-fn median(mut times: Vec<f64>) -> f64 {
+fn median(times: &[f64]) -> f64 {
+    let mut times = times.to_vec();
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
 }
@@ -43,34 +52,58 @@ fn line(name: &str, rounds: usize, most: usize, coroutines: impl Fn(usize), thre
     println!("{name}\n      N   coroutines      threads   threads/coroutines");
     let mut points = Vec::new();
     for number in NUMBERS.into_iter().filter(|number| *number <= most) {
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let mut point = Point { number, coroutines: Vec::new(), threads: Vec::new() };
         // The first round warms both sides up.
         for round in 0..=rounds {
             let times = (microseconds(|| coroutines(number)), microseconds(|| threads(number)));
             if round > 0 {
-                ours.push(times.0);
-                theirs.push(times.1);
+                point.coroutines.push(times.0);
+                point.threads.push(times.1);
             }
         }
-        let (ours, theirs) = (median(ours), median(theirs));
+        let (ours, theirs) = (median(&point.coroutines), median(&point.threads));
         println!("{number:7} {ours:12.1} {theirs:12.1} {:12.2}", theirs / ours);
-        points.push((number, ours, theirs));
+        points.push(point);
     }
     Line { name: name.to_owned(), points }
 }
 
+/// `{"lines": [{"name": …, "points": [{"n": …, "coroutines": […], "threads": […]}]}]}`, in microseconds.
+fn json(lines: &[Line]) -> String {
+    let mut text = String::from("{\"lines\": [");
+    for (number, line) in lines.iter().enumerate() {
+        // Writing to a string cannot fail. Names hold nothing that would have to be escaped.
+        let _ = write!(
+            text,
+            "{}{{\"name\": \"{}\", \"points\": [",
+            if number == 0 { "" } else { ", " },
+            line.name
+        );
+        for (number, point) in line.points.iter().enumerate() {
+            let comma = if number == 0 { "" } else { ", " };
+            let Point { number, coroutines, threads } = point;
+            let _ = write!(
+                text,
+                "{comma}{{\"n\": {number}, \"coroutines\": {coroutines:?}, \"threads\": {threads:?}}}"
+            );
+        }
+        text += "]}";
+    }
+    text + "]}\n"
+}
+
 fn main() {
-    let (mut rounds, mut most, mut plot) = (5, 4000, None);
+    let (mut rounds, mut most, mut file) = (5, 4000, None);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let value = arguments.next();
         let number = value.as_ref().and_then(|value| value.parse().ok());
         match (argument.as_str(), number) {
-            ("--rounds", Some(number)) => rounds = number,
+            ("--rounds", Some(number)) if number > 0 => rounds = number,
             ("--most", Some(number)) => most = number,
-            ("--plot", _) if value.is_some() => plot = value,
+            ("--json", _) if value.is_some() => file = value,
             _ => {
-                eprintln!("usage: papers [--rounds N] [--most N] [--plot FILE]");
+                eprintln!("usage: papers [--rounds N] [--most N] [--json FILE]");
                 std::process::exit(2);
             }
         }
@@ -94,7 +127,7 @@ fn main() {
             },
         ));
     }
-    if let Some(file) = plot {
-        std::fs::write(&file, plot::svg(&lines)).expect("the plot's file can be written");
+    if let Some(file) = file {
+        std::fs::write(&file, json(&lines)).expect("the file can be written");
     }
 }

@@ -9,13 +9,15 @@ use crate::bench::Interrupt;
 use crate::bench::guest::cargo_build;
 use crate::paths;
 
-/// Builds a tool and runs it; what it wrote.
+/// Builds a tool, a binary or `examples/NAME`, and runs it; what it wrote.
 ///
 /// # Errors
 /// If the user interrupted, or the tool fails.
 pub fn run(package: &str, binary: &str, arguments: &[String], interrupt: &Interrupt) -> Result<Value> {
     let repository = paths::repository()?;
-    cargo_build(&repository, &["--release", "--package", package], interrupt)?;
+    let mut build = vec!["--release", "--package", package];
+    build.extend(binary.strip_prefix("examples/").into_iter().flat_map(|example| ["--example", example]));
+    cargo_build(&repository, &build, interrupt)?;
     let scratch = std::env::temp_dir().join(format!("heddle-bench-{}.json", std::process::id()));
     let mut command = Command::new(repository.join("target/release").join(binary));
     command.arg("--json").arg(&scratch).args(arguments);
