@@ -1,4 +1,4 @@
-//! `papers`: papers 1 and 2, experiments A and B on this host: coroutines beside threads, by heddle-coroutine's example.
+//! `papers`: papers 1 and 2, A and B on this host: coroutines beside threads, by an example of heddle-coroutine.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
