@@ -8,4 +8,5 @@ pub mod random;
 pub mod report;
 pub mod side;
 pub mod sides;
+pub mod store;
 pub mod workload;

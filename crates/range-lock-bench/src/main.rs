@@ -19,7 +19,7 @@ static ALLOCATOR: Counting = Counting;
 
 const USAGE: &str =
     "usage: heddle-range-lock-bench [--quick | --full] [--filter TEXT] [--json FILE] [--svg DIR]
-  --quick        about a minute (the default)
+  --quick        about a minute; without it, about five
   --full         more rounds, longer runs, more rows: about half an hour
   --filter TEXT  only workloads whose name begins with TEXT
   --json FILE    write everything as JSON
@@ -35,7 +35,8 @@ struct Options {
 fn options() -> Result<Options, String> {
     let quick = Effort { rounds: 3, time: Duration::from_millis(25), full: false };
     let full = Effort { rounds: 7, time: Duration::from_millis(150), full: true };
-    let mut options = Options { effort: quick, filter: String::new(), json: None, svg: None };
+    let normal = Effort { rounds: 5, time: Duration::from_millis(80), full: false };
+    let mut options = Options { effort: normal, filter: String::new(), json: None, svg: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value\n{USAGE}"));

@@ -10,6 +10,7 @@ use crate::sides::kogan::Kogan;
 use crate::sides::map::MutexMap;
 use crate::sides::skiplist::SkipList;
 use crate::sides::song::Song;
+use crate::store::Keys;
 use crate::workload::{Kind, Sample, count, run};
 
 /// A competitor as the plan sees it.
@@ -87,8 +88,10 @@ pub fn rows(full: bool) -> Vec<Row> {
     for shared in [50, 90, 100] {
         add(Kind::Mix(shared), if full { threads } else { &[1, 2, 8] });
     }
-    for skewed in [false, true] {
-        add(Kind::Blobs { skewed }, if full { threads } else { &[1, 2, 8] });
+    for copies in [true, false] {
+        for keys in [Keys::Uniform, Keys::Zipf, Keys::Latest] {
+            add(Kind::Blobs { keys, copies }, if full { threads } else { &[1, 2, 8] });
+        }
     }
     rows
 }

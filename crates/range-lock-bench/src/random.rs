@@ -51,6 +51,11 @@ impl Zipf {
 
     /// The next item.
     pub fn item(&self, random: &mut Random) -> u64 {
+        self.rank(random).wrapping_mul(0x9E37_79B9_7F4A_7C15) % self.items
+    }
+
+    /// The rank of the next item: 0 is the most frequent one.
+    pub fn rank(&self, random: &mut Random) -> u64 {
         let u = random.unit();
         let uz = u * self.zeta;
         let rank = if uz < 1.0 {
@@ -60,6 +65,6 @@ impl Zipf {
         } else {
             (self.items as f64 * (self.eta * u - self.eta + 1.0).powf(self.alpha)) as u64
         };
-        (rank.min(self.items - 1)).wrapping_mul(0x9E37_79B9_7F4A_7C15) % self.items
+        rank.min(self.items - 1)
     }
 }

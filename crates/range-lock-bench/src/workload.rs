@@ -1,6 +1,5 @@
 //! The workloads, the same code for every side.
 
-use std::hint::black_box;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -8,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::random::{Random, Zipf};
 use crate::side::Side;
+use crate::store::{AREA_PAGES, BLOB_PAGES, Keys, Store};
 
 /// Keys to a range: the paper's 1 KB.
 pub const UNIT: u64 = 1024;
@@ -17,11 +17,6 @@ pub const RANGES: u64 = 1 << 20;
 pub const BATCH: usize = 16;
 /// Memory that memset writes to; ranges beyond wrap around.
 const ARENA_BYTES: usize = 64 << 20;
-/// The storage engine: pages of the aliasing area, pages to a blob, blobs, and bytes to a page.
-const AREA_PAGES: u64 = 16 * 1024;
-const BLOB_PAGES: u64 = 256;
-const BLOBS: u64 = 64;
-const PAGE_BYTES: usize = 4096;
 
 /// What the threads do.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,10 +39,12 @@ pub enum Kind {
     Zipf,
     /// Ranges of 1 to 16 units among 1,000 that may overlap; this many of 100 are shared.
     Mix(u64),
-    /// Storage engine: reserve 1 MB of a shared aliasing area, copy a blob there, give it up.
+    /// Storage engine: reserve 1 MB of a shared aliasing area, show a blob there, read it, give it up.
     Blobs {
-        /// Blobs chosen with YCSB's skew instead of uniformly.
-        skewed: bool,
+        /// Which blobs.
+        keys: Keys,
+        /// Whether the blob is copied there; otherwise its frames are entered in a table.
+        copies: bool,
     },
 }
 
@@ -63,8 +60,8 @@ impl Kind {
             Self::Hot => "hot range".into(),
             Self::Zipf => "zipf 0.99".into(),
             Self::Mix(shared) => format!("{shared}% shared"),
-            Self::Blobs { skewed: true } => "blobs zipf".into(),
-            Self::Blobs { skewed: false } => "blobs uniform".into(),
+            Self::Blobs { keys, copies: true } => format!("blobs {}", keys.name()),
+            Self::Blobs { keys, copies: false } => format!("alias {}", keys.name()),
         }
     }
 
@@ -104,8 +101,7 @@ struct Worker<'a, S: Side> {
     threads: u64,
     random: Random,
     arena: *mut u8,
-    blobs: &'a [u8],
-    buffer: Vec<u8>,
+    store: Option<&'static Store>,
     zipf: &'a Zipf,
     batch: Vec<S::Held>,
 }
@@ -189,22 +185,27 @@ impl<S: Side> Worker<'_, S> {
                 };
                 self.lock.unlock(held);
             }
-            Kind::Blobs { skewed } => self.read_blob(skewed),
+            Kind::Blobs { keys, copies } => self.read_blob(keys, copies),
         }
         1
     }
 
-    fn read_blob(&mut self, skewed: bool) {
-        let blob = if skewed { self.zipf.item(&mut self.random) % BLOBS } else { self.random.below(BLOBS) };
-        let held = loop {
+    #[allow(unsafe_code)] // The lock on the pages is what the call asks for.
+    fn read_blob(&mut self, keys: Keys, copies: bool) {
+        let Some(store) = self.store else { return };
+        let blob = store.choose(keys, &mut self.random);
+        let (page, held) = loop {
             let page = self.random.below(AREA_PAGES - BLOB_PAGES);
             if let Some(held) = self.lock.try_lock(page * UNIT, (page + BLOB_PAGES) * UNIT) {
-                break held;
+                break (page, held);
             }
         };
-        let bytes = BLOB_PAGES as usize * PAGE_BYTES;
-        self.buffer.copy_from_slice(&self.blobs[blob as usize * bytes..][..bytes]);
-        black_box(self.buffer.as_mut_ptr());
+        if copies {
+            // SAFETY: the pages are locked.
+            unsafe { store.copy(blob, page) };
+        } else {
+            store.map(blob, page);
+        }
         self.lock.unlock(held);
     }
 }
@@ -236,8 +237,7 @@ pub fn count<S: Side>(kind: Kind, operations: u64) {
         threads: 1,
         random: Random::new(0),
         arena: std::ptr::null_mut(),
-        blobs: &[],
-        buffer: Vec::new(),
+        store: None,
         zipf: &Zipf::new(1000, 0.99),
         batch: Vec::with_capacity(BATCH),
     };
@@ -254,15 +254,14 @@ pub fn run<S: Side>(kind: Kind, threads: usize, time: Duration, latencies: bool)
     let kept = keep(kind, &lock);
     let mut arena = vec![0u8; if kind.writes() { ARENA_BYTES } else { 0 }];
     let arena = Arena(arena.as_mut_ptr());
-    let copies = matches!(kind, Kind::Blobs { .. });
-    let blobs = vec![1u8; if copies { (BLOBS * BLOB_PAGES) as usize * PAGE_BYTES } else { 0 }];
+    let store = matches!(kind, Kind::Blobs { .. }).then(Store::get);
     let zipf = Zipf::new(1000, 0.99);
     let (stop, start) = (AtomicBool::new(false), Barrier::new(threads + 1));
     let mut sample = Sample::default();
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
             .map(|thread| {
-                let (lock, stop, start, blobs, zipf) = (&lock, &stop, &start, &blobs[..], &zipf);
+                let (lock, stop, start, zipf) = (&lock, &stop, &start, &zipf);
                 scope.spawn(move || {
                     let arena: Arena = arena;
                     let mut worker = Worker {
@@ -271,8 +270,7 @@ pub fn run<S: Side>(kind: Kind, threads: usize, time: Duration, latencies: bool)
                         threads: threads as u64,
                         random: Random::new(thread as u64),
                         arena: arena.0,
-                        blobs,
-                        buffer: vec![0; if copies { BLOB_PAGES as usize * PAGE_BYTES } else { 0 }],
+                        store,
                         zipf,
                         batch: Vec::with_capacity(BATCH),
                     };
