@@ -2,75 +2,14 @@
 
 use core::future::Future;
 use core::pin::pin;
-use core::sync::atomic::{AtomicBool, Ordering};
-use core::task::{Context, Poll, Waker};
-use std::sync::Arc;
-use std::task::Wake;
-use std::thread::{self, Thread};
-use std::thread_local;
+use core::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::epoch::Epoch;
 use crate::lock::{LockError, RangeLock};
+use crate::parker::Parker;
 use crate::request::{Guard, Handle, LockFuture, RangeGuard, Request};
 use crate::span::Span;
-
-/// Looks at the flag before a thread parks: about as long as a short critical section elsewhere takes.
-const SPINS: u32 = 100;
-
-/// A thread that waits for a range.
-struct Parker {
-    thread: Thread,
-    woken: AtomicBool,
-}
-
-impl Wake for Parker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.woken.store(true, Ordering::Release);
-        self.thread.unpark();
-    }
-}
-
-thread_local! {
-    static PARKER: Arc<Parker> =
-        Arc::new(Parker { thread: thread::current(), woken: AtomicBool::new(false) });
-}
-
-impl Parker {
-    /// The running thread's own, also while its locals are torn down.
-    fn current() -> Arc<Self> {
-        PARKER
-            .try_with(Arc::clone)
-            .unwrap_or_else(|_| Arc::new(Self { thread: thread::current(), woken: AtomicBool::new(false) }))
-    }
-
-    /// Waits for a wake; `false` if the deadline came first.
-    fn wait(&self, deadline: Option<Instant>) -> bool {
-        for _ in 0..SPINS {
-            if self.woken.swap(false, Ordering::Acquire) {
-                return true;
-            }
-            core::hint::spin_loop();
-        }
-        while !self.woken.swap(false, Ordering::Acquire) {
-            match deadline {
-                None => thread::park(),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return false;
-                    }
-                    thread::park_timeout(left);
-                }
-            }
-        }
-        true
-    }
-}
 
 fn block_on<L: Handle>(
     mut future: LockFuture<L>,
@@ -79,8 +18,8 @@ fn block_on<L: Handle>(
     if let Some(outcome) = future.arrive() {
         return outcome;
     }
-    let parker = Parker::current();
-    let waker = Waker::from(parker.clone());
+    let parker = Parker::current()?;
+    let waker = parker.waker();
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {

@@ -35,6 +35,8 @@ mod index;
 mod inspect;
 mod lock;
 mod node;
+#[cfg(all(feature = "std", not(heddle_loom)))]
+mod parker;
 mod raw;
 mod request;
 mod reshape;
