@@ -109,6 +109,21 @@ fn finish(mut record: Record, goals: &[Goal]) -> Result<()> {
     Ok(())
 }
 
+/// Tabulates and draws kept results anew.
+///
+/// # Errors
+/// If there are none, or files can't be written.
+pub fn draw(name: &str) -> Result<()> {
+    let experiment = experiments::find(name)?;
+    let path = crate::paths::repository()?.join(RESULTS).join(experiment.name).join("results.json");
+    let place = || path.display().to_string();
+    let text = std::fs::read_to_string(&path).with_context(place)?;
+    let record: Record = serde_json::from_str(&text).with_context(place)?;
+    anyhow::ensure!(record.schema == SCHEMA, "{}: of another version of this tool", place());
+    print!("{}", table::render(&record));
+    keep(&record).map(drop)
+}
+
 /// Writes what there is to keep.
 fn keep(record: &Record) -> Result<PathBuf> {
     let folder = crate::paths::repository()?.join(RESULTS).join(&record.experiment);

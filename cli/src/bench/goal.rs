@@ -35,8 +35,12 @@ pub struct Verdict {
     pub x: Option<f64>,
     /// By what it was measured.
     pub scale: Scale,
+    /// On how many processors.
+    pub processors: u32,
     /// What was wanted, in words.
     pub wanted: String,
+    /// The ratio that was wanted, if it is one.
+    pub wanted_ratio: Option<f64>,
     /// What was measured; nothing if the figure is absent.
     pub got: Option<f64>,
     /// Whether that is enough.
@@ -72,11 +76,28 @@ impl Goal {
                 figure: figure.name.clone(),
                 x: figure.x,
                 scale: figure.scale,
+                processors: figure.processors,
                 wanted: wanted.clone(),
+                wanted_ratio: match self.wanted {
+                    Wanted::Ratio(ratio) => Some(ratio),
+                    Wanted::AtMost(_) => None,
+                },
                 got,
                 met,
             }
         };
         record.figures.iter().filter(is_meant).map(verdict).collect()
+    }
+}
+
+impl Verdict {
+    /// The ratio that was wanted of this figure, if this is about it.
+    #[must_use]
+    pub fn ratio_for(&self, figure: &super::record::Figure) -> Option<f64> {
+        let is_meant = self.figure == figure.name
+            && self.x == figure.x
+            && self.scale == figure.scale
+            && self.processors == figure.processors;
+        self.wanted_ratio.filter(|_| is_meant)
     }
 }

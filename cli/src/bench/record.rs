@@ -41,6 +41,17 @@ impl Scale {
         }
     }
 
+    /// Words for the title of a drawing.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Instructions => "guest instructions (blind to TLB and caches)",
+            Self::Emulated => "time under emulation (flushes and interrupts cost more than on hardware)",
+            Self::Native => "time on this host",
+            Self::Size => "bytes",
+        }
+    }
+
     /// What a figure on this scale does not tell.
     #[must_use]
     pub fn blind_spot(self) -> &'static str {
@@ -160,7 +171,7 @@ pub struct Record {
 }
 
 /// The version of [`Record`] that this tool writes.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 impl Record {
     /// Adds a sample, to the figure of its kind if there is one already.

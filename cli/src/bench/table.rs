@@ -30,14 +30,15 @@ pub fn render(record: &Record) -> String {
         }
     }
     if !record.goals.is_empty() {
-        text += "\n| Goal | scale | wanted | got | |\n|---|---|---:|---:|---|\n";
+        text += "\n| Goal | CPUs | scale | wanted | got | |\n|---|---:|---|---:|---:|---|\n";
         for goal in &record.goals {
             let got = goal.got.map_or_else(|| "-".to_owned(), number);
             let met = if goal.met { "met" } else { "**missed**" };
             let x = goal.x.map_or_else(String::new, |x| format!(" at {x}"));
             text += &format!(
-                "| {}{x} | {} | {} | {got} | {met} |\n",
+                "| {}{x} | {} | {} | {} | {got} | {met} |\n",
                 goal.figure,
+                goal.processors,
                 goal.scale.name(),
                 goal.wanted
             );

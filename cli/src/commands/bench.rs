@@ -25,6 +25,9 @@ pub struct Options {
     /// How often to measure what varies.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: Option<u32>,
+    /// Only tabulate and draw the kept results anew.
+    #[arg(long, requires = "name", conflicts_with_all = ["quick", "full", "smp", "runs", "check"])]
+    pub draw: bool,
     /// Compare instruction counts with the committed ones, and fail where one has risen by more than 5 %.
     #[arg(long, conflicts_with_all = ["smp", "runs"])]
     pub check: bool,
@@ -40,6 +43,7 @@ pub struct Options {
 pub fn execute(options: &Options) -> Result<u8> {
     let result = match (&options.name, options.check) {
         (name, true) => check(name.as_deref(), options.update),
+        (Some(name), false) if options.draw => bench::draw(name).map(|()| 0),
         (Some(name), false) => bench::run(&request(options, name)).map(|()| 0),
         (None, false) => {
             for experiment in ALL {

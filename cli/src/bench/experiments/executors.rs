@@ -41,9 +41,11 @@ fn run(request: &Request, _runs: usize, record: &mut Record, interrupt: &Interru
         }
         let wanted = if unit == "B" || threads > 1 { 1.0 } else { 2.0 };
         record.goals.push(Verdict {
-            figure: format!("{name}, {threads} threads"),
+            figure: name.to_owned(),
             x: None,
             scale,
+            processors: threads,
+            wanted_ratio: Some(wanted),
             wanted: format!("{wanted} times the best rival"),
             got: ratio,
             met: ratio.is_some_and(|ratio| ratio >= wanted),
