@@ -1,5 +1,5 @@
 //! Two sides that hand eight bytes, or one word, back and forth:
-//! `pair n=ROUNDS via=pipe|unix|futex|eventfd with=thread|fork|exec [cpus=1|2]`.
+//! `pair n=ROUNDS via=pipe|unix|epoll|eventfd|futex with=thread|fork|exec [cpus=1|2]`.
 //!
 //! A round is there and back. With `cpus=1` both sides are bound to CPU 0, with 2 to CPUs 0 and 1.
 #![allow(unsafe_code, reason = "fork, futex and inherited descriptors have no safe form")]
@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::EventFd;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -19,8 +20,22 @@ use crate::measure::{check, pin, report};
 
 /// One side's ends.
 enum End {
-    Files { from: File, to: File },
-    Words { words: &'static [AtomicU32; 2], own: usize, memory: File, flag: libc::c_int },
+    Files {
+        from: File,
+        to: File,
+    },
+    /// As files, but it waits for them by epoll before it reads.
+    Watched {
+        from: File,
+        to: File,
+        epoll: Epoll,
+    },
+    Words {
+        words: &'static [AtomicU32; 2],
+        own: usize,
+        memory: File,
+        flag: libc::c_int,
+    },
 }
 
 /// What is handed over: the number 1 where the channel is a counter, which takes no fewer bytes.
@@ -100,7 +115,7 @@ fn spawn_self(
 ) -> Result<std::process::Child, String> {
     use std::os::unix::process::CommandExt;
     let (from, to) = match end {
-        End::Files { from, to } => (from.as_raw_fd(), to.as_raw_fd()),
+        End::Files { from, to } | End::Watched { from, to, .. } => (from.as_raw_fd(), to.as_raw_fd()),
         End::Words { memory, .. } => (memory.as_raw_fd(), memory.as_raw_fd()),
     };
     let mut command = Command::new("/proc/self/exe");
@@ -125,6 +140,8 @@ fn child_end(via: &str) -> Result<End, std::io::Error> {
     let (from, to) = unsafe { (File::from_raw_fd(CHILD_FROM), File::from_raw_fd(CHILD_TO)) };
     if via == "futex" {
         Ok(End::Words { words: map_words(&from)?, own: 1, memory: from, flag: 0 })
+    } else if via == "epoll" {
+        watched(from, to)
     } else {
         Ok(End::Files { from, to })
     }
@@ -144,6 +161,12 @@ fn map_words(memory: &File) -> Result<&'static [AtomicU32; 2], std::io::Error> {
     }
 }
 
+fn watched(from: File, to: File) -> Result<End, std::io::Error> {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    epoll.add(&from, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+    Ok(End::Watched { from, to, epoll })
+}
+
 fn files(from: impl Into<OwnedFd>, to: impl Into<OwnedFd>) -> End {
     End::Files { from: File::from(from.into()), to: File::from(to.into()) }
 }
@@ -154,6 +177,12 @@ fn ends(via: &str, with: &str) -> Result<(End, End), std::io::Error> {
             let (there_reader, there_writer) = nix::unistd::pipe()?;
             let (back_reader, back_writer) = nix::unistd::pipe()?;
             Ok((files(back_reader, there_writer), files(there_reader, back_writer)))
+        }
+        "epoll" => {
+            let (there_reader, there_writer) = nix::unistd::pipe()?;
+            let (back_reader, back_writer) = nix::unistd::pipe()?;
+            let own = watched(File::from(back_reader), File::from(there_writer))?;
+            Ok((own, watched(File::from(there_reader), File::from(back_writer))?))
         }
         "eventfd" => {
             let counter = || EventFd::new().map(OwnedFd::from);
@@ -197,7 +226,7 @@ fn echo(mut end: End, rounds: u64) -> Result<(), std::io::Error> {
 impl End {
     fn send(&mut self) -> Result<(), std::io::Error> {
         match self {
-            Self::Files { to, .. } => to.write_all(&MESSAGE),
+            Self::Files { to, .. } | Self::Watched { to, .. } => to.write_all(&MESSAGE),
             Self::Words { words, own, flag, .. } => {
                 let word = &words[1 - *own];
                 word.store(1, Ordering::Release);
@@ -209,6 +238,10 @@ impl End {
     fn receive(&mut self) -> Result<(), std::io::Error> {
         match self {
             Self::Files { from, .. } => from.read_exact(&mut [0; MESSAGE.len()]),
+            Self::Watched { from, epoll, .. } => {
+                epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE)?;
+                from.read_exact(&mut [0; MESSAGE.len()])
+            }
             Self::Words { words, own, flag, .. } => {
                 let word = &words[*own];
                 while word.compare_exchange(1, 0, Ordering::Acquire, Ordering::Relaxed).is_err() {

@@ -46,9 +46,12 @@ impl Account {
         Self { budget_ns: slice_ns(nice), is_spent: false }
     }
 
-    /// Gives a child half of what is left, so that making children brings no time.
+    /// Gives a child half of what is left, so that making children brings no time ahead of others. Spent threads have
+    /// none: the child of one takes turns as its parent does, and does not make its parent's turns shorter.
     pub const fn split(&mut self) -> Self {
-        self.budget_ns /= 2;
+        if !self.is_spent {
+            self.budget_ns /= 2;
+        }
         Self { budget_ns: self.budget_ns, is_spent: self.is_spent }
     }
 

@@ -86,6 +86,14 @@ fn children_bring_no_time() {
 }
 
 #[test]
+fn a_spent_parent_keeps_its_turns_however_many_children_it_makes() {
+    let mut parent = Account::new(0);
+    assert!(parent.ran(SLICE_NS, 0));
+    assert!((0..1000).all(|_| parent.split().is_spent()));
+    assert_eq!(parent.budget_ns(), SLICE_NS);
+}
+
+#[test]
 fn slices_fall_with_nice() {
     assert!((-20..19).all(|nice| slice_ns(nice) > slice_ns(nice + 1)));
     assert_eq!((slice_ns(-20), slice_ns(0), slice_ns(19)), (80_000_000, SLICE_NS, 500_000));

@@ -14,25 +14,25 @@ pub const EXPERIMENT: Experiment = Experiment {
     is_checked: false,
 };
 
-/// How many idle processes there are while their memory is measured.
-const IDLE: u32 = 1000;
-
 fn plan(effort: Effort, processors: Option<u32>) -> Plan {
     let rounds = effort.choose(300, 2000, 10_000);
     let items = |sides| {
         ["threads", "processes"].map(|with| format!("memory n={rounds} sides={sides} with={with}")).to_vec()
     };
     let sides = [HEDDLE, HEDDLE_ONE_LOCK, LINUX];
-    // What 1,000 idle processes cost takes no second clock.
     let mut groups = both_clocks(&sides, &items(1));
-    let idle = |with| format!("idle n={IDLE} with={with}");
+    let idle_processes = effort.choose(100, 1000, 1000);
+    let idle = |with| format!("idle n={idle_processes} with={with}");
+    // A size takes no second clock.
     groups.push(Group {
         clock: Clock::Instructions,
         processors: 1,
         sides: vec![HEDDLE, HEDDLE_PRIVATE, LINUX],
         items: ["exec", "fork"].map(idle).to_vec(),
     });
-    for processors in 2..=processors.unwrap_or(effort.choose(2, 4, 4)) {
+    let most = processors.unwrap_or(effort.choose(2, 4, 4));
+    let is_shown = |processors: &u32| effort != Effort::Normal || *processors != 3 || most == 3;
+    for processors in (2..=most).filter(is_shown) {
         groups.push(Group {
             clock: Clock::Host,
             processors,

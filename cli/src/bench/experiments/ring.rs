@@ -22,7 +22,8 @@ fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
         }
     }
     let groups = both_clocks(&[HEDDLE, HEDDLE_COROUTINES, LINUX, LINUX_COROUTINES], &items);
-    let item_limit_s = effort.choose(5, 20, 60);
+    // Turns by yielding are quadratic where the next is not who yields next.
+    let item_limit_s = effort.choose(2, 5, 60);
     Plan {
         sample: Sample::Total,
         axis: Some("threads or coroutines"),

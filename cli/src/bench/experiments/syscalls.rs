@@ -17,7 +17,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 /// What two sides hand back and forth.
-const CHANNELS: [&str; 4] = ["pipe", "unix", "eventfd", "futex"];
+const CHANNELS: [&str; 5] = ["pipe", "unix", "epoll", "eventfd", "futex"];
 /// Where the other side is.
 const PARTNERS: [&str; 3] = ["thread", "fork", "exec"];
 
