@@ -16,6 +16,7 @@ mod plot;
 mod progress;
 mod record;
 mod side;
+pub mod summary;
 mod table;
 
 use std::path::PathBuf;
@@ -115,13 +116,22 @@ fn finish(mut record: Record, goals: &[Goal]) -> Result<()> {
 /// If there are none, or files can't be written.
 pub fn draw(name: &str) -> Result<()> {
     let experiment = experiments::find(name)?;
-    let path = crate::paths::repository()?.join(RESULTS).join(experiment.name).join("results.json");
+    let record = kept(experiment.name)?.with_context(|| format!("no results of {name} are kept"))?;
+    print!("{}", table::render(&record));
+    keep(&record).map(drop)
+}
+
+/// The kept results of an experiment, if there are any.
+fn kept(name: &str) -> Result<Option<Record>> {
+    let path = crate::paths::repository()?.join(RESULTS).join(name).join("results.json");
     let place = || path.display().to_string();
+    if !path.exists() {
+        return Ok(None);
+    }
     let text = std::fs::read_to_string(&path).with_context(place)?;
     let record: Record = serde_json::from_str(&text).with_context(place)?;
     anyhow::ensure!(record.schema == SCHEMA, "{}: of another version of this tool", place());
-    print!("{}", table::render(&record));
-    keep(&record).map(drop)
+    Ok(Some(record))
 }
 
 /// Writes what there is to keep.

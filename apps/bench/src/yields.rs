@@ -29,7 +29,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     };
     report(&format!("yield-{with}-{calls}"), calls, nanoseconds);
     for ((name, before), (_, after)) in before.iter().zip(counters()) {
-        println!("count yield-{with}-{calls}-{name} {}", after - before);
+        println!("count yield-{with}-{calls}:{name} {}", after - before);
     }
     Ok(())
 }

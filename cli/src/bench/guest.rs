@@ -41,8 +41,8 @@ pub enum Line {
     Size {
         /// Its name.
         name: String,
-        /// How much.
-        bytes: f64,
+        /// How many bytes.
+        value: f64,
     },
     /// A number that the guest counted.
     Count {
@@ -76,7 +76,7 @@ impl Line {
                 let (what, why) = rest.split_once(": ")?;
                 Some(Self::Absent(what.to_owned(), why.to_owned()))
             }
-            "size" => Some(Self::Size { name: words.next()?.to_owned(), bytes: words.next()?.parse().ok()? }),
+            "size" => Some(Self::Size { name: words.next()?.to_owned(), value: words.next()?.parse().ok()? }),
             "skipped" => Some(Self::Skipped(rest.to_owned())),
             "stopped" => Some(Self::Stopped(rest.to_owned())),
             _ => None,

@@ -107,18 +107,14 @@ fn take(record: &mut Record, plan: &Plan, group: &Group, side: Side, line: Line)
             }
             record.add(figure);
         }
-        Line::Size { name, bytes } => {
-            // By whatever clock the machine ran, a size is the same figure; it is taken where it repeats.
-            if group.clock == Clock::Instructions {
-                record.add(Figure {
-                    name,
-                    samples: vec![bytes],
-                    side: figure.side,
-                    ..Figure::new(Scale::Size)
-                });
-            }
+        // By whatever clock the machine ran, sizes and counts are the same figures; they are taken where they repeat.
+        Line::Size { .. } | Line::Count { .. } if group.clock == Clock::Host => {}
+        Line::Size { name, value } => {
+            record.add(Figure { name, samples: vec![value], side: figure.side, ..Figure::new(Scale::Size) });
         }
-        Line::Count { name, value } => record.note(format!("{place}: {name} {value}")),
+        Line::Count { name, value } => {
+            record.add(Figure { name, samples: vec![value], side: figure.side, ..Figure::new(Scale::Count) });
+        }
         Line::Absent(what, why) => record.note(format!("{place}: absent: {what}: {why}")),
         Line::Stopped(what) => {
             let limit = plan.item_limit_s;

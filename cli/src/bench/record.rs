@@ -17,6 +17,8 @@ pub enum Scale {
     Native,
     /// No time: bytes.
     Size,
+    /// No time: how often something happened.
+    Count,
 }
 
 impl Scale {
@@ -28,6 +30,7 @@ impl Scale {
             Self::Emulated => "emulated",
             Self::Native => "native",
             Self::Size => "size",
+            Self::Count => "count",
         }
     }
 
@@ -38,6 +41,7 @@ impl Scale {
             Self::Instructions => "instructions",
             Self::Emulated | Self::Native => "ns",
             Self::Size => "bytes",
+            Self::Count => "times",
         }
     }
 
@@ -49,6 +53,7 @@ impl Scale {
             Self::Emulated => "time under emulation (flushes and interrupts cost more than on hardware)",
             Self::Native => "time on this host",
             Self::Size => "bytes",
+            Self::Count => "events",
         }
     }
 
@@ -66,6 +71,10 @@ impl Scale {
             }
             Self::Native => "native: time on this host; other work on the host disturbs it",
             Self::Size => "size: bytes; they say nothing about time",
+            Self::Count => {
+                "count: how often, over all of an experiment and not an iteration, by the kernel's own counters where \
+                 it has them; taken in the runs that count instructions"
+            }
         }
     }
 }

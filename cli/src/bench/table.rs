@@ -3,7 +3,7 @@
 use super::record::{Figure, Record, Scale};
 
 /// The order in which scales are shown.
-const SCALES: [Scale; 4] = [Scale::Instructions, Scale::Emulated, Scale::Native, Scale::Size];
+const SCALES: [Scale; 5] = [Scale::Instructions, Scale::Emulated, Scale::Native, Scale::Size, Scale::Count];
 
 /// All of a record as Markdown, which reads well on a terminal too.
 #[must_use]
@@ -106,7 +106,8 @@ fn cell_text(record: &Record, figure: &Figure) -> String {
 }
 
 /// A number with the digits that mean something.
-fn number(value: f64) -> String {
+#[must_use]
+pub fn number(value: f64) -> String {
     match value.abs() {
         value if value >= 100.0 || value == 0.0 => {}
         value_abs if value_abs >= 10.0 => return format!("{value:.1}"),

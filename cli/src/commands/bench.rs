@@ -4,7 +4,8 @@ use anyhow::Result;
 
 use crate::bench::baseline::{self, Outcome};
 use crate::bench::experiments::ALL;
-use crate::bench::{self, Effort, Interrupted, Request};
+use crate::bench::{self, Effort, Interrupted, Request, summary};
+use crate::paths;
 use crate::{STATUS_SIGNAL_BASE, STATUS_TOOL_FAILED};
 
 /// Runs an experiment, or lists them.
@@ -29,10 +30,13 @@ pub struct Options {
     #[arg(long, requires = "name", conflicts_with_all = ["quick", "full", "smp", "runs", "check"])]
     pub draw: bool,
     /// Compare instruction counts with the committed ones, and fail where one has risen by more than 5 %.
-    #[arg(long, conflicts_with_all = ["smp", "runs"])]
+    #[arg(long, group = "kept", conflicts_with_all = ["smp", "runs"])]
     pub check: bool,
-    /// Replace the committed instruction counts by new ones.
-    #[arg(long, requires = "check", visible_alias = "accept")]
+    /// Print the main figures of all kept results, as README.md shows them.
+    #[arg(long, group = "kept", conflicts_with_all = ["name", "quick", "full", "smp", "runs"])]
+    pub summary: bool,
+    /// With `--check`, replace the committed instruction counts by new ones; with `--summary`, the table in README.md.
+    #[arg(long, requires = "kept", visible_alias = "accept")]
     pub update: bool,
 }
 
@@ -42,6 +46,7 @@ pub struct Options {
 /// Whatever keeps the experiment from being run.
 pub fn execute(options: &Options) -> Result<u8> {
     let result = match (&options.name, options.check) {
+        _ if options.summary => summary(options.update).map(|()| 0),
         (name, true) => check(name.as_deref(), options.update),
         (Some(name), false) if options.draw => bench::draw(name).map(|()| 0),
         (Some(name), false) => bench::run(&request(options, name)).map(|()| 0),
@@ -59,6 +64,14 @@ pub fn execute(options: &Options) -> Result<u8> {
         }
         Err(error)
     })
+}
+
+fn summary(update: bool) -> Result<()> {
+    if update {
+        return summary::write(&paths::repository()?.join("README.md"));
+    }
+    print!("{}", summary::render()?);
+    Ok(())
 }
 
 /// Compares instruction counts, or replaces the committed ones.
