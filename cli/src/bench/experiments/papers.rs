@@ -53,6 +53,8 @@ fn run(request: &Request, _runs: usize, record: &mut Record, interrupt: &Interru
         figure: figure.name.clone(),
         x: figure.x,
         scale: figure.scale,
+        processors: figure.processors,
+        wanted_ratio: Some(1.0),
         wanted: format!("1 times {THREADS}"),
         got: figure.ratio,
         met: figure.ratio.is_some_and(|ratio| ratio >= 1.0),
