@@ -150,9 +150,11 @@ fn judge(record: &mut Record) {
         };
         let got = of(PLAINEST).zip(of(OURS)).map(|(theirs, ours)| theirs / ours);
         record.goals.push(Verdict {
-            figure: format!("{name}, {processors} threads, against {PLAINEST}"),
+            figure: format!("{name}, against {PLAINEST}"),
             x: None,
             scale: Scale::Native,
+            processors,
+            wanted_ratio: Some(wanted),
             wanted: format!("{wanted} times as good"),
             got,
             met: got.is_some_and(|got| got >= wanted),
