@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The checks of heddle-coroutine that are too long for `cargo test`; run anywhere inside of the repository.
 #   loom [MODEL]    every interleaving of the real protocols, or of one model
+#   schedules       random schedules of larger machines, 500 of each kind; 50,000 with HEDDLE_LONG=1
 #   weaken [NAME]   the orderings of weaken.list, weakened one by one: each must make its model fail
 #   miri            the unsafe code under the interpreter, leaks included; some minutes. Not run there: `reactor` (epoll
 #                   with a timer descriptor) and a signal handler, which it does not know; `million` and the long
@@ -17,6 +18,11 @@ target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_director
 loom() {
     RUSTFLAGS="--cfg heddle_loom" nice -n 10 cargo test -j2 --release --no-default-features --features alloc --lib \
         --target-dir "$target/loom" --quiet -- --test-threads=2 models "$@"
+}
+
+schedules() {
+    SHUTTLE_SILENCE_WARNINGS=1 RUSTFLAGS="--cfg heddle_loom --cfg heddle_shuttle" nice -n 10 cargo test -j2 --release \
+        --no-default-features --features alloc --lib --target-dir "$target/shuttle" --quiet -- schedules "$@"
 }
 
 # A copy of the crate in which one line is changed, with which its model must fail.
@@ -63,6 +69,7 @@ features() {
 }
 
 long() {
+    HEDDLE_LONG=1 schedules
     HEDDLE_LONG=1 nice -n 10 cargo test -j2 --release --test random --test hostile --test machine --test executors "$@"
 }
 
@@ -74,4 +81,4 @@ msrv() {
     nice -n 10 cargo "+$oldest" build -j2 --target-dir "$target/msrv" --no-default-features --features capi
 }
 
-"${@:?what to check: loom, weaken, miri, object, features, long or msrv}"
+"${@:?what to check: loom, schedules, weaken, miri, object, features, long or msrv}"

@@ -21,9 +21,10 @@ pub enum Tier {
 pub type Check = (&'static str, Tier, &'static [&'static str]);
 
 /// Every check.
-pub const CHECKS: [Check; 12] = [
+pub const CHECKS: [Check; 13] = [
     ("coroutine models", Tier::Always, &["crates/coroutine/check.sh", "loom"]),
     ("range-lock models", Tier::Always, &["crates/range-lock/check.sh", "loom"]),
+    ("coroutine schedules", Tier::Always, &["crates/coroutine/check.sh", "schedules"]),
     ("coroutine orderings", Tier::Long, &["crates/coroutine/check.sh", "weaken"]),
     ("coroutine interpreted", Tier::Long, &["crates/coroutine/check.sh", "miri"]),
     ("coroutine oldest compiler", Tier::Long, &["crates/coroutine/check.sh", "msrv"]),

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)] // The waker's place belongs to whichever party the state word says.
 
 mod joiner;
-#[cfg(all(test, heddle_loom))]
+#[cfg(all(test, heddle_loom, not(heddle_shuttle)))]
 mod models;
 
 use crate::sync::{AtomicU32, Ordering, UnsafeCell};

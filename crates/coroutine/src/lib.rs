@@ -1,12 +1,9 @@
 //! Prioritized stackless coroutines, for kernels and for Linux.
 //!
 //! An executor that knows priorities: 64 levels, 0 the most urgent, first in first out within a level. Picking the
-//! next
-//! coroutine, waking one and changing the level of any of them, queued, running or waiting, from any core, take
-//! constant
-//! time. The same scheduler runs in the Heddle kernel, on one thread or several on Linux, and, as a C library,
-//! wherever
-//! memory can be given to it.
+//! next coroutine, waking one and changing the level of any of them, queued, running or waiting, from any core, take
+//! constant time. The same scheduler runs in the Heddle kernel, on one thread or several on Linux, and, as a C library,
+//! wherever memory can be given to it.
 //!
 //! ```
 //! use heddle_coroutine::{Builder, LocalExecutor, set_priority, yield_now};
@@ -52,22 +49,18 @@
 //! any more, and never another coroutine.
 //!
 //! # Priorities
-//! Strict by default: a level runs only when no more urgent one is ready. [`LocalExecutor::share`] opts into a share
-//! for
-//! lower levels, and [`sched::Ready::waiting`] shows who is kept waiting. Whoever awaits a handle or a held
-//! [`wait::Mutex`] lends its level to the coroutine it waits for, along the whole chain, until it waits no more. A
-//! join
-//! lends when the joiner looks: one that was as urgent as the coroutine it awaits, and stays so while that one's level
-//! is
-//! lowered, lends at its next turn.
+//! Strict by default: a level runs only when no more urgent one is ready. [`LocalExecutor::share`] and
+//! [`Executor::share`] opt into a share for lower levels, and [`sched::Ready::waiting`] and
+//! [`sched::Ready::longest_wait`] show who is kept waiting. Whoever awaits a handle or a held [`wait::Mutex`] lends its
+//! level to the coroutine it waits for, along the whole chain, until it waits no more. A join lends when the joiner
+//! looks: one that was as urgent as the coroutine it awaits, and stays so while that one's level is lowered, lends at
+//! its next turn.
 //!
 //! # Features
 //! `std` (default) contains `alloc`, which contains the core. `std`: threads, timers, descriptors, panics caught into
-//! a
-//! [`JoinError`]. Without `std` a panic in a coroutine is the platform's panic. `tracing`: a span
-//! per turn, with id, name and level. 64-bit targets only, as a waker's word holds an id; `std` needs Linux. The
-//! minimum Rust version is 1.85, and a
-//! change of it is a minor version.
+//! a [`JoinError`]. Without `std` a panic in a coroutine is the platform's panic. `tracing`: a span per turn, with id,
+//! name and level. `capi`: the core's C interface. 64-bit targets only, as a waker's word holds an id; `std` needs
+//! Linux. The minimum Rust version is 1.85, and a change of it is a minor version.
 //!
 //! # Implementation notes
 //! Slots of coroutines live in a process-wide table that never shrinks: that is what makes uncounted wakers sound. The

@@ -1,9 +1,7 @@
 //! Timers and file descriptors: one reactor for the process, run by whichever core has nothing better to do.
 //!
-//! A core that is about to sleep takes the reactor if it is free and sleeps in it; the others sleep on their own
-//! words.
-//! While all are busy, each looks into it between turns, but not more often than every [`LOOK`]. Waking therefore
-//! mostly
+//! A core that is about to sleep takes the reactor if it is free and sleeps in it; the others sleep on their own words.
+//! While all are busy, each looks into it between turns, but not more often than every [`LOOK`]. So waking mostly
 //! happens on the core that runs the coroutine anyway. A thread that is no core starts a thread for it.
 
 use crate::core_entry::CoreEntry;

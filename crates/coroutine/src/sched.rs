@@ -22,8 +22,10 @@ mod ready;
 mod slot;
 mod steal;
 
-#[cfg(all(test, heddle_loom))]
+#[cfg(all(test, heddle_loom, not(heddle_shuttle)))]
 mod models;
+#[cfg(all(test, heddle_shuttle))]
+mod schedules;
 
 pub use batches::Batches;
 pub use core_state::{CoreState, Outcome, Picked};

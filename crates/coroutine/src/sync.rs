@@ -1,11 +1,14 @@
-//! Atomics and fences: the model checker's under `--cfg heddle_loom`, the processor's otherwise.
+//! Atomics and fences: the model checker's under `--cfg heddle_loom`, the randomizing scheduler's if `heddle_shuttle`
+//! is set with it, the processor's otherwise.
 
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub(crate) use core::sync::atomic::AtomicUsize;
 #[cfg(not(heddle_loom))]
 pub(crate) use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
-#[cfg(heddle_loom)]
+#[cfg(all(heddle_loom, not(heddle_shuttle)))]
 pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(heddle_shuttle)]
+pub(crate) use shuttle::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Keeps the compiler from moving accesses across it: what a handler on the same core may rely on.
 #[inline(always)]
@@ -18,8 +21,10 @@ pub(crate) fn compiler_fence() {
 pub(crate) fn spin_hint() {
     #[cfg(not(heddle_loom))]
     core::hint::spin_loop();
-    #[cfg(heddle_loom)]
+    #[cfg(all(heddle_loom, not(heddle_shuttle)))]
     loom::thread::yield_now();
+    #[cfg(heddle_shuttle)]
+    shuttle::thread::yield_now();
 }
 
 /// Declares a function that is `const` except under the model checker, whose atomics have no `const` constructor.
@@ -33,14 +38,14 @@ macro_rules! maybe_const {
 }
 pub(crate) use maybe_const;
 
-#[cfg(all(feature = "alloc", heddle_loom))]
+#[cfg(all(feature = "alloc", heddle_loom, not(heddle_shuttle)))]
 pub(crate) use loom::cell::UnsafeCell;
 
 /// `core`'s cell with the model checker's interface, which sees who reads and who writes.
-#[cfg(all(feature = "alloc", not(heddle_loom)))]
+#[cfg(all(feature = "alloc", any(not(heddle_loom), heddle_shuttle)))]
 pub(crate) struct UnsafeCell<T: ?Sized>(core::cell::UnsafeCell<T>);
 
-#[cfg(all(feature = "alloc", not(heddle_loom)))]
+#[cfg(all(feature = "alloc", any(not(heddle_loom), heddle_shuttle)))]
 impl<T> UnsafeCell<T> {
     #[inline(always)]
     pub(crate) const fn new(value: T) -> UnsafeCell<T> {
@@ -48,7 +53,7 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-#[cfg(all(feature = "alloc", not(heddle_loom)))]
+#[cfg(all(feature = "alloc", any(not(heddle_loom), heddle_shuttle)))]
 impl<T: ?Sized> UnsafeCell<T> {
     #[inline(always)]
     pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
