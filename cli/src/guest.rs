@@ -4,6 +4,7 @@ pub(crate) mod cpio;
 mod heddle;
 pub mod linux;
 mod linux_archive;
+pub mod share;
 
 use std::path::PathBuf;
 
@@ -66,6 +67,8 @@ pub struct Choices {
     pub debugger_port: Option<u16>,
     /// What time means to the guest.
     pub clock: crate::machine::Clock,
+    /// Folders of this host that appear in the guest.
+    pub shares: Vec<share::Share>,
     /// More for the kernel's command line.
     pub kernel_arguments: String,
 }
@@ -83,6 +86,7 @@ impl Choices {
             verbose_log: false,
             debugger_port: None,
             clock: crate::machine::Clock::Host,
+            shares: Vec::new(),
             kernel_arguments: String::new(),
         }
     }

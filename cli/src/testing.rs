@@ -10,6 +10,7 @@ pub mod process;
 pub mod programs;
 pub mod pseudo_terminal;
 pub mod scripts;
+pub mod shares;
 pub mod streams;
 pub mod stress;
 pub mod terminals;

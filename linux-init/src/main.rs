@@ -35,6 +35,7 @@ fn run() -> Result<std::convert::Infallible> {
     load_modules()?;
     let ports = ports::open_all()?;
     root::switch()?;
+    root::mount_shares()?;
     let mut session = session::Session::receive_start(ports)?;
     session.run()?;
     loop {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use heddle_abi::boot::{KEY_SHARE, SHARE_READ_ONLY, SHARE_TAG};
 use rustix::mount::{MountFlags, mount, mount_move};
 
 const IMAGE_DEVICE: &str = "/dev/vda";
@@ -47,6 +48,25 @@ pub fn switch() -> Result<()> {
     mount_at("tmpfs", "/dev/shm", "tmpfs", MountFlags::empty(), "mode=1777")?;
     link_descriptors()?;
     rustix::system::sethostname(b"heddle")?;
+    Ok(())
+}
+
+/// Mounts the shared folders of the host where the kernel's command line wants them.
+pub fn mount_shares() -> Result<()> {
+    let command_line = std::fs::read_to_string("/proc/cmdline").context("/proc/cmdline")?;
+    let key = format!("{KEY_SHARE}=");
+    let Some(targets) = command_line.split_whitespace().find_map(|word| word.strip_prefix(key.as_str()))
+    else {
+        return Ok(());
+    };
+    for (number, target) in targets.split(',').enumerate() {
+        let (path, flags) = match target.strip_suffix(SHARE_READ_ONLY) {
+            Some(path) => (path, MountFlags::RDONLY),
+            None => (target, MountFlags::empty()),
+        };
+        let tag = format!("{SHARE_TAG}{number}");
+        mount_at(&tag, path, "9p", flags, "trans=virtio,version=9p2000.L,msize=65536")?;
+    }
     Ok(())
 }
 

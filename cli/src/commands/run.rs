@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use heddle_abi::control::Ending;
 use rustix::io::Errno;
 
+use crate::guest::share::Share;
 use crate::guest::{self, Choices, Isolation, Kernel, MEMORY_DEFAULT_MIB, MIB};
 use crate::log::{Log, Trace};
 use crate::machine::Machine;
@@ -56,6 +57,9 @@ pub struct Options {
     /// Add an option to the kernel's command line, as `heddle.space-lock=one`.
     #[arg(long = "boot", value_name = "KEY=VALUE")]
     pub kernel_options: Vec<String>,
+    /// Show a folder of this host in the guest, where programs may change it unless it ends with :ro.
+    #[arg(long, value_name = "HOST[:GUEST][:ro]")]
+    pub share: Vec<String>,
     /// Stop before the kernel's first instruction and wait for a debugger.
     #[arg(long)]
     pub gdb: bool,
@@ -87,6 +91,7 @@ pub fn execute(options: &Options) -> Result<u8> {
         strace: options.strace.is_some(),
         verbose_log: options.log.is_some(),
         debugger_port: options.gdb.then(free_port).transpose()?,
+        shares: options.share.iter().map(|text| Share::parse(text)).collect::<Result<_>>()?,
         kernel_arguments: options.kernel_options.join(" "),
         ..Choices::new(options.kernel)
     };

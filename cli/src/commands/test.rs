@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::guest::Kernel;
 use crate::paths;
 use crate::testing::{
-    Tally, bench, cargo, checks, front, guest, programs, scripts, streams, stress, terminals,
+    Tally, bench, cargo, checks, front, guest, programs, scripts, shares, streams, stress, terminals,
 };
 
 const STATUS_FAILED: u8 = 1;
@@ -37,6 +37,8 @@ pub enum Part {
     Streams,
     /// Terminals.
     Terminals,
+    /// Folders of the host in the guest.
+    Shares,
     /// Programs in shell scripts, compared with Linux.
     Apps,
     /// The Linux interface from inside.
@@ -79,6 +81,7 @@ pub fn execute(options: &Options) -> Result<u8> {
     let groups = [
         (Part::Streams, "streams", &streams::TESTS[..]),
         (Part::Terminals, "terminals", &terminals::TESTS[..]),
+        (Part::Shares, "shares", &shares::TESTS[..]),
     ];
     for (part, group, tests) in groups {
         for kernel in [Kernel::Linux, Kernel::Heddle] {

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use heddle_abi::boot::{KEY_IMAGE, KEY_ISOLATION, KEY_MEMORY, KEY_NOW, KEY_STRACE, KEY_TSC};
 use heddle_image::Image;
 
+use super::share::kernel_argument;
 use super::{Choices, Isolation, MIB};
 use crate::machine::{Clock, Configuration, Memory};
 use crate::{paths, tsc};
@@ -71,6 +72,9 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     if choices.strace {
         write!(command_line, " {KEY_STRACE}=1")?;
     }
+    if let Some(shares) = kernel_argument(&choices.shares)? {
+        write!(command_line, " {shares}")?;
+    }
     if !choices.kernel_arguments.is_empty() {
         write!(command_line, " {}", choices.kernel_arguments)?;
     }
@@ -85,6 +89,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         serial_log: false,
         clock: choices.clock,
         debugger_port: choices.debugger_port,
+        shares: choices.shares.clone(),
     })
 }
 

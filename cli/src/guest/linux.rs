@@ -12,6 +12,7 @@ use heddle_image::Image;
 
 use super::cpio::Archive;
 use super::linux_archive::{Modules, unpack_kernel};
+use super::share::kernel_argument;
 use super::{Choices, MIB};
 use crate::cache::Lock;
 use crate::machine::{Clock, Configuration, INSTRUCTIONS_PER_SECOND, Memory, Root};
@@ -22,8 +23,13 @@ const META_PACKAGE: &str = "linux-image-amd64";
 /// What the machine's devices and the root's file systems need. `erofs` asks for `crc32c` without saying so.
 const MODULES: [&str; 6] =
     ["virtio_mmio", "virtio_console", "virtio_blk", "crc32c_generic", "erofs", "overlay"];
+/// What shared folders need besides; only guests that have some get it.
+const SHARE_MODULES: [&str; 2] = ["9pnet_virtio", "9p"];
+/// Where both lie in the cache.
+const MODULES_FOLDER: &str = "modules";
+const SHARE_MODULES_FOLDER: &str = "modules-9p";
 /// Where in the package those, and what they depend on, are.
-const MODULE_FOLDERS: [&str; 7] = [
+const MODULE_FOLDERS: [&str; 11] = [
     "*/kernel/drivers/virtio/*",
     "*/kernel/drivers/char/*",
     "*/kernel/drivers/block/*",
@@ -31,6 +37,10 @@ const MODULE_FOLDERS: [&str; 7] = [
     "*/kernel/fs/overlayfs/*",
     "*/kernel/lib/*",
     "*/kernel/crypto/*",
+    "*/kernel/fs/9p/*",
+    "*/kernel/fs/fscache/*",
+    "*/kernel/fs/netfs/*",
+    "*/kernel/net/9p/*",
 ];
 const INIT: &str = "target/linux-guest/x86_64-unknown-linux-gnu/release/heddle-linux-init";
 const INIT_SOURCES: [&str; 4] = ["linux-init", "crates/streams", "crates/abi", "Cargo.lock"];
@@ -46,7 +56,11 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         bail!("--memory: Debian's kernel needs {} MiB at least", MEMORY_MIN_BYTES / MIB);
     }
     let kernel = kernel()?;
-    let initramfs = initramfs(&kernel, &init()?)?;
+    let mut modules = vec![kernel.join(MODULES_FOLDER)];
+    if !choices.shares.is_empty() {
+        modules.push(share_modules(&kernel)?);
+    }
+    let initramfs = initramfs(&kernel, &init()?, &modules)?;
     // Without the mitigations of hardware faults that an emulator does not have, so that comparisons are fair.
     let mut command_line = String::from("console=ttyS0 panic=-1 mitigations=off");
     // Linux fails to start now and then where it has to find this out on a busy host; and where it checks the counter
@@ -60,6 +74,9 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     }
     if !choices.verbose_log {
         command_line.push_str(" quiet");
+    }
+    if let Some(shares) = kernel_argument(&choices.shares)? {
+        write!(command_line, " {shares}")?;
     }
     if !choices.kernel_arguments.is_empty() {
         write!(command_line, " {}", choices.kernel_arguments)?;
@@ -75,6 +92,7 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         serial_log: true,
         clock: choices.clock,
         debugger_port: choices.debugger_port,
+        shares: choices.shares.clone(),
     })
 }
 
@@ -128,6 +146,20 @@ fn unpack_package(package: &str, scratch: &Path, target: &Path) -> Result<PathBu
     let [unpacked, done] = ["unpacked", "done"].map(|name| scratch.join(name));
     std::fs::create_dir_all(&unpacked)?;
     std::fs::create_dir_all(done.join("modules"))?;
+    download(package, scratch, &unpacked)?;
+    let image =
+        find(&unpacked.join("boot"), |name| name.starts_with("vmlinuz")).context("no kernel in it")?;
+    std::fs::write(done.join("vmlinux"), unpack_kernel(&std::fs::read(image)?)?)?;
+    let modules = Modules::below(&unpacked)?.in_load_order(&MODULES)?;
+    for (number, (name, contents)) in (0..).zip(modules) {
+        std::fs::write(done.join(format!("modules/{number:02}-{name}.ko")), contents)?;
+    }
+    std::fs::rename(&done, target)?;
+    Ok(target.to_path_buf())
+}
+
+/// Fetches a package and takes what is needed out of it.
+fn download(package: &str, scratch: &Path, unpacked: &Path) -> Result<()> {
     // The unprivileged user that apt prefers for downloads cannot write into this cache.
     let download = ["-qq", "-o", "APT::Sandbox::User=root", "download", package];
     run(Command::new("apt-get").args(download).current_dir(scratch))?;
@@ -142,18 +174,49 @@ fn unpack_package(package: &str, scratch: &Path, target: &Path) -> Result<PathBu
     run(Command::new("tar")
         .args(["-x", "--no-same-owner", "--wildcards", "./boot/vmlinuz*"])
         .args(MODULE_FOLDERS)
-        .current_dir(&unpacked)
+        .current_dir(unpacked)
         .stdin(contents))?;
     unpacking.wait()?;
-    let image =
-        find(&unpacked.join("boot"), |name| name.starts_with("vmlinuz")).context("no kernel in it")?;
-    std::fs::write(done.join("vmlinux"), unpack_kernel(&std::fs::read(image)?)?)?;
-    let modules = Modules::below(&unpacked)?.in_load_order(&MODULES)?;
-    for (number, (name, contents)) in (0..).zip(modules) {
-        std::fs::write(done.join(format!("modules/{number:02}-{name}.ko")), contents)?;
+    Ok(())
+}
+
+/// The folder with the modules for shared folders, fetched when the first is shared.
+fn share_modules(kernel: &Path) -> Result<PathBuf> {
+    let target = kernel.join(SHARE_MODULES_FOLDER);
+    let _lock = Lock::exclusive(&kernel.join("lock-9p"))?;
+    if target.is_dir() {
+        return Ok(target);
     }
-    std::fs::rename(&done, target)?;
-    Ok(target.to_path_buf())
+    let package = kernel.file_name().context("the kernel's folder")?.to_string_lossy().into_owned();
+    eprintln!("heddle: fetching the modules for shared folders from Debian's package {package}, once");
+    let scratch = kernel.join(format!("new-9p-{}", std::process::id()));
+    let [unpacked, done] = ["unpacked", "done"].map(|name| scratch.join(name));
+    std::fs::create_dir_all(&unpacked)?;
+    std::fs::create_dir_all(&done)?;
+    let result = download(&package, &scratch, &unpacked).and_then(|()| {
+        let there: Vec<_> = files(&kernel.join(MODULES_FOLDER))?.into_iter().map(|(name, _)| name).collect();
+        let modules = Modules::below(&unpacked)?.in_load_order(&SHARE_MODULES)?;
+        let is_new = |name: &str| !there.iter().any(|known| known.ends_with(&format!("-{name}.ko")));
+        let first = there.len();
+        for (number, (name, contents)) in (first..).zip(modules.into_iter().filter(|(name, _)| is_new(name)))
+        {
+            std::fs::write(done.join(format!("{number:02}-{name}.ko")), contents)?;
+        }
+        Ok(std::fs::rename(&done, &target)?)
+    });
+    let _ = std::fs::remove_dir_all(&scratch);
+    result.map(|()| target)
+}
+
+/// The files of a folder by name, in order.
+fn files(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let entry = entry?;
+        files.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// The package that the meta package stands for now.
@@ -233,18 +296,18 @@ fn build_init(repository: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The initial file system for this kernel and this first process.
-fn initramfs(kernel: &Path, init: &Path) -> Result<PathBuf> {
+/// The initial file system for this kernel, this first process and the modules in these folders.
+fn initramfs(kernel: &Path, init: &Path, modules: &[PathBuf]) -> Result<PathBuf> {
     let metadata = std::fs::metadata(init).with_context(|| init.display().to_string())?;
     let made = metadata.modified()?.duration_since(SystemTime::UNIX_EPOCH)?.as_nanos();
-    let path = kernel.join(format!("initramfs-{made}"));
+    let path = kernel.join(format!("{}initramfs-{made}", "share-".repeat(modules.len() - 1)));
     if path.exists() {
         return Ok(path);
     }
     let _lock = Lock::exclusive(&kernel.join("lock"))?;
     for entry in std::fs::read_dir(kernel)? {
         let entry = entry?;
-        let is_old = entry.file_name().to_string_lossy().starts_with("initramfs-");
+        let is_old = entry.file_name().to_string_lossy().contains("initramfs-");
         if is_old && entry.metadata()?.modified()?.elapsed().unwrap_or_default().as_secs() > 60 {
             std::fs::remove_file(entry.path())?;
         }
@@ -256,11 +319,10 @@ fn initramfs(kernel: &Path, init: &Path) -> Result<PathBuf> {
     }
     archive.character_device("dev/console", 5, 1)?;
     archive.file("init", &std::fs::read(init)?)?;
-    let mut modules = std::fs::read_dir(kernel.join("modules"))?.collect::<std::io::Result<Vec<_>>>()?;
-    modules.sort_by_key(std::fs::DirEntry::file_name);
-    for module in modules {
-        let name = format!("modules/{}", module.file_name().to_string_lossy());
-        archive.file(&name, &std::fs::read(module.path())?)?;
+    for folder in modules {
+        for (name, path) in files(folder)? {
+            archive.file(&format!("modules/{name}"), &std::fs::read(path)?)?;
+        }
     }
     archive.finish()?.flush()?;
     std::fs::rename(&scratch, &path)?;

@@ -3,7 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use heddle_abi::boot::{DEBUG_CONSOLE_PORT, DEBUG_EXIT_PORT, port};
+use heddle_abi::boot::{DEBUG_CONSOLE_PORT, DEBUG_EXIT_PORT, SHARE_TAG, port};
+
+use crate::guest::share::Share;
 
 /// What the machine's memory is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +70,8 @@ pub struct Configuration {
     pub clock: Clock,
     /// Wait for a debugger on this TCP port of the local host.
     pub debugger_port: Option<u16>,
+    /// Folders of the host, as 9P devices.
+    pub shares: Vec<Share>,
 }
 
 /// An argument in the making: key and value pairs separated by commas.
@@ -181,6 +185,15 @@ fn devices(arguments: &mut Arguments, configuration: &Configuration, sockets: &[
         arguments.pair("-blockdev", node.0);
         arguments.pair("-device", "virtio-blk-device,drive=root");
     }
+    for (number, share) in configuration.shares.iter().enumerate() {
+        let mut folder = Options::new(format!("local,id=folder{number},security_model=none,multidevs=remap"));
+        if share.is_read_only {
+            folder = folder.plain("readonly=on");
+        }
+        arguments.pair("-fsdev", folder.path("path", &share.host).0);
+        let tag = format!("virtio-9p-device,fsdev=folder{number},mount_tag={SHARE_TAG}{number}");
+        arguments.pair("-device", tag);
+    }
     arguments.pair("-device", format!("virtio-serial-device,max_ports={}", port::COUNT));
     for ((number, name), socket) in (1..).zip(port::NAMES).zip(sockets) {
         arguments.pair("-chardev", format!("socket,id=port{number},fd={socket}"));
@@ -205,10 +218,13 @@ mod tests {
             serial_log: false,
             clock: Clock::Host,
             debugger_port: None,
+            shares: vec![Share { host: "/h,i".into(), guest: String::from("/g"), is_read_only: true }],
         };
         let arguments = arguments(&configuration, &[10, 11, 12, 13, 14], 9);
         let has = |text: &str| arguments.iter().any(|argument| argument == text);
         assert!(has("memory-backend-file,id=memory,share=off,size=1048576B,mem-path=a,,b/c"));
+        assert!(has("virtio-9p-device,fsdev=folder0,mount_tag=share0"));
+        assert!(has("local,id=folder0,security_model=none,multidevs=remap,readonly=on,path=/h,,i"));
         assert!(has("k,1") && has("a,b"), "arguments that are no option lists stay as they are");
         assert!(arguments.iter().any(|argument| argument.to_string_lossy().ends_with("file.filename=d,,e")));
         assert!(has("virtserialport,chardev=port5,name=heddle.tty,nr=5"));

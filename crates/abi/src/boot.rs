@@ -30,6 +30,18 @@ pub const KEY_ISOLATION: &str = "heddle.isolation";
 /// lock.
 pub const KEY_SPACE_LOCK: &str = "heddle.space-lock";
 
+/// `heddle.share=PATH[:ro][,PATH[:ro]…]`: where the shared folders of the host appear, in the order of their tags.
+pub const KEY_SHARE: &str = "heddle.share";
+/// What marks a shared folder in [`KEY_SHARE`] that nothing can be changed in.
+pub const SHARE_READ_ONLY: &str = ":ro";
+/// At most so many folders are shared.
+pub const SHARES_MAX: usize = 8;
+/// Bytes of [`KEY_SHARE`]'s value, at most.
+pub const SHARE_VALUE_MAX: usize = 1024;
+
+/// The tag of shared folder `index`, by which the guest finds its device: `share0`.
+pub const SHARE_TAG: &str = "share";
+
 /// virtio-serial port numbers. Port 0 is left free: QEMU reserves it for consoles.
 pub mod port {
     /// Framed messages of [`crate::control`], both ways.

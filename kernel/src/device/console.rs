@@ -69,7 +69,7 @@ impl Console {
     /// # Errors
     /// `ENODEV` (there is none, or not one with enough ports), `ENOMEM`.
     pub fn find() -> Result<Self, Errno> {
-        let virtio::Found { mut transport, registers, irq } =
+        let virtio::Found { mut transport, registers, irq, .. } =
             virtio::find(DeviceType::Console).ok_or(Errno::ENODEV)?;
         let features = transport.begin_init(Features::all());
         let port_count: u32 = transport.read_config_space(4).map_err(|_| Errno::ENODEV)?;

@@ -12,6 +12,7 @@ mod console;
 mod host;
 mod port;
 mod session;
+pub mod share;
 mod stream;
 mod virtio;
 
@@ -47,6 +48,7 @@ const CONTROL_BUFFERS: Buffers =
 /// `ENODEV` (the machine has no console device), `ENOMEM`.
 pub fn initialize() -> Result<(), Errno> {
     terminal::register()?;
+    crate::file::share::mount_all(share::find_all()?)?;
     let found = Console::find()?;
     let console = CONSOLE.call_once(|| found);
     let service = poll_fn(|_| {

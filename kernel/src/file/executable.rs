@@ -54,7 +54,7 @@ pub fn read_at(open: &OpenFile, offset: u64, bytes: &mut [u8]) -> Result<usize, 
 }
 
 /// A halt of something that neither waits nor touches user memory.
-const fn as_error(halt: Halt) -> Errno {
+pub(super) const fn as_error(halt: Halt) -> Errno {
     match halt {
         Halt::Error(error) => error,
         Halt::Fault(_) => Errno::EFAULT,

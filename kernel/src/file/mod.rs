@@ -31,6 +31,7 @@ pub mod open;
 pub mod pipe;
 pub mod proc;
 pub mod setup;
+pub mod share;
 pub mod signal;
 pub mod socket;
 pub mod terminal;
@@ -184,6 +185,11 @@ pub trait File: Any + Send + Sync {
     /// `ENODEV`: it can't be mapped.
     fn map_source(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {
         Err(Errno::ENODEV)
+    }
+
+    /// Whether what programs write to shared mappings of the object ends up in it.
+    fn keeps_mapped_writes(&self) -> bool {
+        true
     }
 
     /// The object as [`File::map_source`] gives it, if it has ever been mapped.

@@ -88,3 +88,17 @@ fn attach(mount: &Arc<Mount>, path: &[u8]) -> Result<(), Errno> {
     let place: Place = walker()?.find(path)?;
     mount.attach(place)
 }
+
+/// Shows a mount at a path, whose directories are made where they are missing.
+///
+/// # Errors
+/// `ENOTDIR`, `ENOMEM`.
+pub fn attach_at(mount: &Arc<Mount>, path: &[u8]) -> Result<(), Errno> {
+    let ends = path.iter().enumerate().skip(1).filter(|&(_, &byte)| byte == b'/').map(|(at, _)| at);
+    for end in ends.chain([path.len()]) {
+        if path.get(end - 1) != Some(&b'/') {
+            make(&path[..end], Contents::Directory, 0o755)?;
+        }
+    }
+    attach(mount, path)
+}

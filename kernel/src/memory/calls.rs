@@ -87,6 +87,12 @@ fn back_with_file(
     if open.flags().contains(StatusFlags::PATH) {
         return Err(Errno::EBADF);
     }
+    if is_shared && !open.file.keeps_mapped_writes() {
+        if request.protection.contains(Protection::WRITE) {
+            return Err(Errno::EINVAL);
+        }
+        request.flags |= Flags::NEVER_WRITABLE;
+    }
     request.object = Object::Source(open.file.clone().map_source()?);
     request.offset = offset;
     Ok(())

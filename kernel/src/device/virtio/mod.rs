@@ -4,6 +4,7 @@
 //! `unsafe` here: device registers, and memory that a device reads and writes.
 #![allow(unsafe_code)]
 
+mod exchange;
 mod queue;
 
 use alloc::alloc::{alloc_zeroed, dealloc, handle_alloc_error};
@@ -16,6 +17,7 @@ use virtio_drivers::{BufferDirection, Hal, PhysAddr};
 
 use crate::arch::paging::{PAGE_SIZE, direct_map, physical_of};
 
+pub use exchange::Exchange;
 pub use queue::{BufferQueue, Direction, QUEUE_LENGTH};
 
 /// Physical address of the machine's first slot for a virtio device.
@@ -37,16 +39,24 @@ pub struct Found {
     pub registers: Registers,
     /// Its interrupt line.
     pub irq: u32,
+    /// Which slot it is in.
+    pub slot: u64,
 }
 
 /// Finds the first device of a type.
 pub fn find(wanted: DeviceType) -> Option<Found> {
-    for slot in 0..SLOTS {
+    find_from(wanted, 0)
+}
+
+/// Finds the first device of a type in this slot or a later one.
+pub fn find_from(wanted: DeviceType, first: u64) -> Option<Found> {
+    for slot in first..SLOTS {
         let header = direct_map::<VirtIOHeader>(FIRST_SLOT + slot * SLOT_BYTES);
         let registers = Registers { base: header.cast() };
-        // A slot without a device has device number 0, memory without a slot no magic value.
+        // A slot without a device has device number 0, memory without a slot no magic value. The devices of other
+        // types are left alone: dropping a transport resets its device, which may have a driver.
         if registers.read(Registers::MAGIC) != Registers::MAGIC_VALUE
-            || registers.read(Registers::DEVICE) == 0
+            || registers.read(Registers::DEVICE) != wanted as u32
         {
             continue;
         }
@@ -56,9 +66,8 @@ pub fn find(wanted: DeviceType) -> Option<Found> {
         let transport = unsafe { MmioTransport::new(NonNull::new(header)?, SLOT_BYTES as usize) };
         match transport {
             Ok(transport) if transport.device_type() == wanted && irq < IRQS => {
-                return Some(Found { transport, registers, irq });
+                return Some(Found { transport, registers, irq, slot });
             }
-            // Dropping a transport resets its device, which is right for one that no driver has taken.
             Ok(_) => {}
             Err(error) => ::log::warn!("virtio slot {slot}: {error}"),
         }

@@ -21,7 +21,7 @@ use crate::syscall::{Call, Outcome, pending};
 fn node_of(open: &OpenFile) -> Result<Arc<TreeNode>, Errno> {
     let node: Arc<dyn Node> = open.place.as_ref().ok_or(Errno::EBADF)?.entry.node.clone();
     let any: Arc<dyn Any + Send + Sync> = node;
-    any.downcast().map_err(|_| Errno::EBADF)
+    any.downcast().map_err(|_| Errno::ENOLCK)
 }
 
 /// The lock commands of fcntl(2), for a process's locks or for those of an open file description.

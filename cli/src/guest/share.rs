@@ -1,0 +1,100 @@
+//! Folders of the host in the guest: what the user writes, and what the kernels are told.
+
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use heddle_abi::boot::{KEY_SHARE, SHARE_READ_ONLY, SHARE_VALUE_MAX, SHARES_MAX};
+
+/// A folder to be shared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The folder here.
+    pub host: PathBuf,
+    /// Where it appears in the guest: an absolute path.
+    pub guest: String,
+    /// Whether the guest may only read.
+    pub is_read_only: bool,
+}
+
+/// What separates paths on the kernel's command line cannot be in one.
+const SEPARATORS: [char; 4] = [' ', ',', ':', '"'];
+
+impl Share {
+    /// Parses `HOST[:GUEST][:ro]`; without a path in the guest it is the same there.
+    ///
+    /// # Errors
+    /// If there is no such folder, or its path in the guest cannot be passed on.
+    pub fn parse(text: &str) -> Result<Self> {
+        let (paths, is_read_only) = match text.strip_suffix(SHARE_READ_ONLY) {
+            Some(paths) => (paths, true),
+            None => (text, false),
+        };
+        let (host, guest) = match paths.rsplit_once(':') {
+            Some((host, guest)) => (host, Some(guest)),
+            None => (paths, None),
+        };
+        let host = Path::new(host).canonicalize().with_context(|| format!("--share {text}"))?;
+        if !host.is_dir() {
+            bail!("--share {text}: not a folder");
+        }
+        let guest = match guest {
+            Some(guest) => Path::new("/").join(guest),
+            None => host.clone(),
+        };
+        let guest =
+            guest.to_str().with_context(|| format!("--share {text}: the path is not UTF-8"))?.to_owned();
+        let is_plain = Path::new(&guest).components().all(|part| !matches!(part, Component::ParentDir));
+        if guest == "/" || !is_plain || guest.contains(SEPARATORS) {
+            bail!("--share {text}: {guest} cannot be a path in the guest");
+        }
+        Ok(Self { host, guest, is_read_only })
+    }
+}
+
+/// What the kernel's command line says of the folders; nothing if there are none.
+///
+/// # Errors
+/// If there are too many, or their paths are too long.
+pub fn kernel_argument(shares: &[Share]) -> Result<Option<String>> {
+    if shares.is_empty() {
+        return Ok(None);
+    }
+    let target =
+        |share: &Share| format!("{}{}", share.guest, if share.is_read_only { SHARE_READ_ONLY } else { "" });
+    let value = shares.iter().map(target).collect::<Vec<_>>().join(",");
+    if shares.len() > SHARES_MAX || value.len() > SHARE_VALUE_MAX {
+        bail!("--share: too many folders");
+    }
+    Ok(Some(format!("{KEY_SHARE}={value}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_parsed() {
+        let share = |host: &str, guest: &str, is_read_only| Share {
+            host: host.into(),
+            guest: guest.to_owned(),
+            is_read_only,
+        };
+        assert_eq!(Share::parse("/usr").unwrap(), share("/usr", "/usr", false));
+        assert_eq!(Share::parse("/usr:ro").unwrap(), share("/usr", "/usr", true));
+        assert_eq!(Share::parse("/usr:/mnt/x").unwrap(), share("/usr", "/mnt/x", false));
+        assert_eq!(Share::parse("/usr:x:ro").unwrap(), share("/usr", "/x", true));
+        assert!(Share::parse("/does/not/exist").is_err());
+        assert!(Share::parse("/etc/passwd").is_err());
+        assert!(Share::parse("/usr:/a b").is_err());
+        assert!(Share::parse("/usr:/a/../..").is_err());
+        assert!(Share::parse("/usr:/").is_err());
+    }
+
+    #[test]
+    fn kernels_are_told() {
+        let shares = [Share::parse("/usr:/a").unwrap(), Share::parse("/etc:/b:ro").unwrap()];
+        assert_eq!(kernel_argument(&shares).unwrap().as_deref(), Some("heddle.share=/a,/b:ro"));
+        assert_eq!(kernel_argument(&[]).unwrap(), None);
+        assert!(kernel_argument(&vec![shares[0].clone(); 9]).is_err());
+    }
+}

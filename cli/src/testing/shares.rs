@@ -1,0 +1,103 @@
+//! Folders of the host in the guest.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::process::{RUN_TIMEOUT, heddle_run, run};
+use super::streams::Test;
+use crate::guest::Kernel;
+
+/// All tests of this module.
+pub const TESTS: [Test; 4] = [
+    ("results come out of a shared folder", results_come_out),
+    ("names and metadata in a shared folder", names_and_metadata),
+    ("a folder shared to be read is not changed", read_only),
+    ("a folder that is not there is refused", missing),
+];
+
+/// A folder of this host for one test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self, String> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("heddle-share-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).map_err(|error| error.to_string())?;
+        Ok(Self(path))
+    }
+
+    fn write(&self, name: &str, contents: &[u8]) -> Result<(), String> {
+        fs::write(self.0.join(name), contents).map_err(|error| error.to_string())
+    }
+
+    fn read(&self, name: &str) -> Result<Vec<u8>, String> {
+        fs::read(self.0.join(name)).map_err(|error| format!("{name}: {error}"))
+    }
+
+    /// Runs a script with the folder at `/mnt/shared`; its output, if it ends well.
+    fn run(&self, kernel: Kernel, options: &str, script: &str) -> Result<String, String> {
+        let share = format!("{}:/mnt/shared{options}", self.0.display());
+        let arguments = ["--share", &share, "-w", "/mnt/shared", "--", "sh", "-c", script];
+        let mut command = heddle_run(kernel, &arguments).map_err(|error| error.to_string())?;
+        let output = run(&mut command, b"", RUN_TIMEOUT).map_err(|error| error.to_string())?;
+        let text = output.text();
+        if output.status == Some(0) {
+            return Ok(text);
+        }
+        Err(format!("{:?}: {text} {}", output.status, String::from_utf8_lossy(&output.stderr)))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn expect<T: PartialEq + std::fmt::Debug>(found: T, expected: T) -> Result<(), String> {
+    if found == expected { Ok(()) } else { Err(format!("{found:?}, expected {expected:?}")) }
+}
+
+fn results_come_out(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    let numbers: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
+    folder.write("input", &numbers)?;
+    // Copied, mapped and run from there; what is there is more than a message holds.
+    let script = "cp input output && cmp input output && cp $(command -v cat) here && ./here input >> twice \
+                  && ./here input >> twice && echo late > input && wc -c < output";
+    expect(folder.run(kernel, "", script)?.trim(), "1200000")?;
+    expect(folder.read("output")? == numbers, true)?;
+    expect(folder.read("twice")?.len(), 2 * numbers.len())?;
+    expect(folder.read("input")?, b"late\n".to_vec())
+}
+
+fn names_and_metadata(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    folder.write("a", b"text")?;
+    let script = "mkdir -p d/e && mv a d/b && ln d/b d/hard && ln -s b d/link && cat d/link && stat -c ' %h %s' d/b \
+                  && rm d/hard && touch -d '2020-01-01 00:00:00 UTC' d/b && chmod 640 d/b && stat -c '%a %Y' d/b \
+                  && truncate -s 2 d/b && rmdir d/e && ! rmdir d 2>/dev/null && for n in 1 2 3 4 5 6 7 8 9; do \
+                  for m in 0 1 2 3 4 5 6 7 8 9; do : > d/file-with-a-long-name-$n$m; done; done && ls d | wc -l";
+    expect(folder.run(kernel, "", script)?, String::from("text 2 4\n640 1577836800\n92\n"))?;
+    expect(folder.read("d/b")?, b"te".to_vec())?;
+    expect(folder.read("a").is_err(), true)
+}
+
+fn read_only(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    folder.write("a", b"text")?;
+    let script = "cat a; (echo x > a) 2>/dev/null || echo refused; rm a 2>/dev/null || echo refused; \
+                  mkdir d 2>/dev/null || echo refused";
+    expect(folder.run(kernel, ":ro", script)?, String::from("textrefused\nrefused\nrefused\n"))?;
+    expect(folder.read("a")?, b"text".to_vec())
+}
+
+fn missing(kernel: Kernel) -> Result<(), String> {
+    let arguments = ["--share", "/there/is/no/such/folder", "--", "true"];
+    let mut command = heddle_run(kernel, &arguments).map_err(|error| error.to_string())?;
+    let output = run(&mut command, b"", RUN_TIMEOUT).map_err(|error| error.to_string())?;
+    expect(output.status, Some(crate::STATUS_TOOL_FAILED.into()))
+}
