@@ -47,7 +47,7 @@ impl Caller {
     pub fn space(&self) -> Arc<Space> {
         match self {
             Self::Thread(thread) => thread.space(),
-            Self::Flight(flight) => flight.space.clone(),
+            Self::Flight(flight) => flight.space(),
         }
     }
 
@@ -57,7 +57,7 @@ impl Caller {
     pub fn descriptors(&self) -> Arc<DescriptorTable> {
         match self {
             Self::Thread(thread) => thread.descriptors(),
-            Self::Flight(flight) => flight.descriptors.clone(),
+            Self::Flight(flight) => flight.descriptors(),
         }
     }
 

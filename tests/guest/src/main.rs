@@ -9,6 +9,7 @@
 
 mod harness;
 
+mod asynchronous;
 mod descriptor;
 mod extended;
 mod file;
@@ -18,6 +19,7 @@ mod pipe;
 mod poll;
 mod process;
 mod pty;
+mod runtime;
 mod signal;
 mod socket;
 mod terminal;
@@ -41,6 +43,8 @@ fn main() -> std::process::ExitCode {
         socket::TESTS,
         terminal::TESTS,
         pty::TESTS,
+        asynchronous::TESTS,
+        runtime::TESTS,
         vdso::TESTS,
         extended::TESTS,
         inotify::TESTS,

@@ -115,6 +115,7 @@ fn launch(caller: &Caller, flight: Arc<Flight>, future: CallFuture) -> Result<An
             state.leave(&flight)
         };
         drop(taken);
+        flight.release();
         return Err(error);
     }
     Ok([WAITS, token])

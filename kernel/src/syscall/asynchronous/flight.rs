@@ -11,7 +11,7 @@ use crate::memory::user::PageFault;
 use crate::memory::{Space, fallible};
 use crate::process::Thread;
 use crate::schedule;
-use crate::sync::{Disposition, Events, Watch, Watcher};
+use crate::sync::{Disposition, Events, SpinLock, Watch, Watcher};
 use crate::syscall::wait::WaitKind;
 use crate::syscall::{Call, CallFuture, Caller, Started};
 
@@ -21,14 +21,18 @@ const WAITING: u32 = 1;
 const CANCELLED: u8 = 1;
 const KILLED: u8 = 2;
 
+/// What a call works on.
+struct Holds {
+    space: Arc<Space>,
+    descriptors: Arc<DescriptorTable>,
+}
+
 /// What a call has of its own that otherwise is its thread's.
 pub struct Flight {
     /// Who made it.
     pub thread: Arc<Thread>,
-    /// The space it works on.
-    pub space: Arc<Space>,
-    /// The descriptors it works on.
-    pub descriptors: Arc<DescriptorTable>,
+    /// What it works on, until it ends: wait queues of its files may refer to it for longer.
+    holds: SpinLock<Option<Holds>>,
     /// The program's level for it.
     pub(super) level: u8,
     cookie: u64,
@@ -48,8 +52,7 @@ impl Flight {
     pub(super) fn new(caller: &Caller, level: u8, cookie: u64, coroutine: u64) -> Result<Arc<Self>, Errno> {
         fallible::try_arc(Self {
             thread: Arc::clone(caller),
-            space: caller.space(),
-            descriptors: caller.descriptors(),
+            holds: SpinLock::new(Some(Holds { space: caller.space(), descriptors: caller.descriptors() })),
             level,
             cookie,
             coroutine,
@@ -59,6 +62,24 @@ impl Flight {
             cancelled: AtomicU8::new(0),
             is_over: AtomicBool::new(false),
         })
+    }
+
+    /// The space that it works on.
+    pub fn space(&self) -> Arc<Space> {
+        let own = self.holds.lock().as_ref().map(|holds| holds.space.clone());
+        own.unwrap_or_else(|| self.thread.space())
+    }
+
+    /// The descriptors that it works on.
+    pub fn descriptors(&self) -> Arc<DescriptorTable> {
+        let own = self.holds.lock().as_ref().map(|holds| holds.descriptors.clone());
+        own.unwrap_or_else(|| self.thread.descriptors())
+    }
+
+    /// Gives up what it works on, at its end.
+    pub(super) fn release(&self) {
+        let holds = self.holds.lock().take();
+        drop(holds);
     }
 
     pub(super) fn token(&self) -> u64 {
@@ -158,21 +179,24 @@ pub(super) async fn fly(flight: Arc<Flight>, mut future: CallFuture) {
     // What the call used is given back before its result is seen.
     drop(future);
     let result = flight.outcome(result);
+    let space = flight.space();
+    flight.release();
     let calls = &flight.thread.process.asynchronous;
     loop {
         let missing = {
             let mut state = calls.state.lock();
             let (cookie, coroutine) = (flight.cookie, flight.coroutine);
-            match state.ring.as_mut().map(|ring| ring.put(&flight.space, cookie, coroutine, result)) {
+            match state.ring.as_mut().map(|ring| ring.put(&space, cookie, coroutine, result)) {
                 Some(Err(fault)) => fault,
                 Some(Ok(())) | None => break,
             }
         };
-        if flight.space.fault_in(missing).await.is_err() {
+        if space.fault_in(missing).await.is_err() {
             // The program has unmapped its ring, and with it the result.
             break;
         }
     }
+    drop(space);
     calls.leave(&flight);
     calls.wake_one();
 }
@@ -185,7 +209,8 @@ pub(super) async fn start_later(
     mut missing: PageFault,
 ) -> Result<usize, Errno> {
     loop {
-        flight.space.fault_in(missing).await?;
+        let space = flight.space();
+        space.fault_in(missing).await?;
         let started = {
             let caller = Caller::Flight(flight.clone());
             let mut context = fallible::try_box(UserContext::new_user())?;
