@@ -5,12 +5,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The crates in the order in which they need each other: name, root file below the repository, edition, settings.
-const CRATES: [(&str, &str, &[&str]); 2] =
-    [("heddle_abi", "crates/abi/src/lib.rs", &[]), ("heddle_vdso", "vdso/src/lib.rs", &["heddle_vdso"])];
+const CRATES: [(&str, &str, &[&str]); 4] = [
+    ("heddle_abi", "crates/abi/src/lib.rs", &[]),
+    ("heddle_shared", "crates/shared/src/lib.rs", &[]),
+    ("heddle_coroutine", "crates/coroutine/src/lib.rs", &[]),
+    ("heddle_vdso", "vdso/src/lib.rs", &["heddle_vdso"]),
+];
 
 /// What it is made of, below the repository.
 #[allow(dead_code, reason = "only the kernel's build script has to know when to build again")]
-pub const SOURCES: [&str; 4] = ["crates/abi/src", "vdso/src", "vdso/recipe.rs", "vdso/symbols.map"];
+pub const SOURCES: [&str; 6] = [
+    "crates/abi/src",
+    "crates/coroutine/src",
+    "crates/shared/src",
+    "vdso/src",
+    "vdso/recipe.rs",
+    "vdso/symbols.map",
+];
 
 /// Builds the shared object in `folder` from the sources of `repository`, for `target`, and returns its path.
 pub fn build_vdso(repository: &Path, folder: &Path, target: &str) -> PathBuf {

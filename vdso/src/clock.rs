@@ -83,6 +83,13 @@ fn here(id: i32) -> Option<u64> {
     read(&arch::system_page().clock, id, arch::counter)
 }
 
+/// The monotonic clock in nanoseconds; 0 if only the kernel knows it.
+#[inline(always)]
+#[must_use]
+pub fn monotonic_now() -> u64 {
+    here(MONOTONIC).unwrap_or(0)
+}
+
 /// clock_gettime(2).
 ///
 /// # Safety
@@ -100,7 +107,7 @@ pub unsafe extern "C" fn __vdso_clock_gettime(id: i32, to: *mut TimeSpec) -> i32
             0
         }
         // SAFETY: the kernel checks the address.
-        None => unsafe { arch::call(CALL_CLOCK_GETTIME, [id as usize, to as usize, 0]) as i32 },
+        None => unsafe { arch::call(CALL_CLOCK_GETTIME, [id as usize, to as usize, 0, 0]) as i32 },
     }
 }
 
@@ -112,7 +119,7 @@ pub unsafe extern "C" fn __vdso_clock_gettime(id: i32, to: *mut TimeSpec) -> i32
 pub unsafe extern "C" fn __vdso_clock_getres(id: i32, to: *mut TimeSpec) -> i32 {
     if !matches!(id, REALTIME | MONOTONIC | MONOTONIC_RAW | BOOTTIME) {
         // SAFETY: the kernel checks the address.
-        return unsafe { arch::call(CALL_CLOCK_GETRES, [id as usize, to as usize, 0]) as i32 };
+        return unsafe { arch::call(CALL_CLOCK_GETRES, [id as usize, to as usize, 0, 0]) as i32 };
     }
     if !to.is_null() {
         // SAFETY: by contract.
@@ -129,7 +136,7 @@ pub unsafe extern "C" fn __vdso_clock_getres(id: i32, to: *mut TimeSpec) -> i32 
 pub unsafe extern "C" fn __vdso_gettimeofday(to: *mut TimeValue, zone: *mut TimeZone) -> i32 {
     let Some(time_ns) = here(REALTIME) else {
         // SAFETY: the kernel checks the addresses.
-        return unsafe { arch::call(CALL_GETTIMEOFDAY, [to as usize, zone as usize, 0]) as i32 };
+        return unsafe { arch::call(CALL_GETTIMEOFDAY, [to as usize, zone as usize, 0, 0]) as i32 };
     };
     if !to.is_null() {
         let time = TimeValue {
@@ -154,7 +161,7 @@ pub unsafe extern "C" fn __vdso_gettimeofday(to: *mut TimeValue, zone: *mut Time
 pub unsafe extern "C" fn __vdso_time(to: *mut i64) -> i64 {
     let Some(time_ns) = here(REALTIME) else {
         // SAFETY: the kernel checks the address.
-        return unsafe { arch::call(CALL_TIME, [to as usize, 0, 0]) as i64 };
+        return unsafe { arch::call(CALL_TIME, [to as usize, 0, 0, 0]) as i64 };
     };
     let seconds = (time_ns / NS_PER_SECOND) as i64;
     if !to.is_null() {

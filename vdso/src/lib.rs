@@ -7,6 +7,7 @@
 //!
 //! - [`clock`]: Linux's usual functions. The C library finds them by name and version, and reads the time without a
 //!   system call.
+//! - [`scheduler`]: coroutines for programs in any language, under the machine's order of priorities.
 //!
 //! `recipe.rs` builds it, for the kernel and for the test that reads the result.
 #![no_std]
@@ -16,6 +17,7 @@
 extern crate std;
 
 pub mod clock;
+pub mod scheduler;
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;

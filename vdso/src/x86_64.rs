@@ -52,12 +52,81 @@ pub fn cpu() -> u32 {
 /// # Safety
 /// As the call's own.
 #[inline(always)]
-pub unsafe fn call(number: usize, arguments: [usize; 3]) -> isize {
+pub unsafe fn call(number: usize, arguments: [usize; 4]) -> isize {
     let result: isize;
+    let [first, second, third, fourth] = arguments;
     // SAFETY: the registers are those of the system call convention; the rest is the caller's promise.
     unsafe {
-        asm!("syscall", inlateout("rax") number => result, in("rdi") arguments[0], in("rsi") arguments[1],
-            in("rdx") arguments[2], lateout("rcx") _, lateout("r11") _, options(nostack));
+        asm!("syscall", inlateout("rax") number => result, in("rdi") first, in("rsi") second, in("rdx") third,
+            in("r10") fourth, lateout("rcx") _, lateout("r11") _, options(nostack));
     }
     result
+}
+
+// Where a user interrupt enters: the stack holds an `InterruptFrame`, and below it lies what was interrupted, behind its
+// red zone. Only general registers are used, here and in what is called: the object is built without others.
+#[cfg(heddle_vdso)]
+core::arch::global_asm!(
+    ".globl __heddle_interrupt",
+    ".type __heddle_interrupt, @function",
+    "__heddle_interrupt:",
+    // The exported name may be another object's; this one is here.
+    ".hidden heddle_interrupt_here",
+    "heddle_interrupt_here:",
+    "push rax",
+    "push rcx",
+    "push rdx",
+    "push rbx",
+    "push rbp",
+    "push rsi",
+    "push rdi",
+    "push r8",
+    "push r9",
+    "push r10",
+    "push r11",
+    "push r12",
+    "push r13",
+    "push r14",
+    "push r15",
+    "mov rdi, [rsp + 15 * 8]",
+    "mov rbp, rsp",
+    "and rsp, -16",
+    "call [rdi]",
+    "mov rsp, rbp",
+    "pop r15",
+    "pop r14",
+    "pop r13",
+    "pop r12",
+    "pop r11",
+    "pop r10",
+    "pop r9",
+    "pop r8",
+    "pop rdi",
+    "pop rsi",
+    "pop rbp",
+    "pop rbx",
+    "pop rdx",
+    "pop rcx",
+    "pop rax",
+    // The argument, the flags, and then back over the red zone.
+    "lea rsp, [rsp + 8]",
+    "popfq",
+    "ret 128",
+    ".size __heddle_interrupt, . - __heddle_interrupt",
+);
+
+/// The address of a function of this object, whatever its own address is.
+#[inline(always)]
+pub fn interrupt_entry() -> usize {
+    #[cfg(heddle_vdso)]
+    {
+        let entry: usize;
+        // SAFETY: the address of the function above.
+        unsafe {
+            asm!("lea {}, [rip + heddle_interrupt_here]", out(reg) entry, options(pure, nomem, nostack))
+        };
+        entry
+    }
+    #[cfg(not(heddle_vdso))]
+    0
 }

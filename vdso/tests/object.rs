@@ -14,6 +14,21 @@ mod recipe;
 const LINUX: [&str; 5] =
     ["__vdso_clock_getres", "__vdso_clock_gettime", "__vdso_getcpu", "__vdso_gettimeofday", "__vdso_time"];
 
+const HEDDLE: [&str; 12] = [
+    "__heddle_enter",
+    "__heddle_get_cid",
+    "__heddle_interrupt",
+    "__heddle_interrupt_entry",
+    "__heddle_leave",
+    "__heddle_policy",
+    "__heddle_reprio",
+    "__heddle_run",
+    "__heddle_scheduler_bytes",
+    "__heddle_scheduler_init",
+    "__heddle_spawn",
+    "__heddle_wake",
+];
+
 fn built() -> &'static [u8] {
     static BUILT: OnceLock<Vec<u8>> = OnceLock::new();
     BUILT.get_or_init(build)
@@ -55,8 +70,8 @@ fn it_is_code_and_constants() {
 
     let symbols = file.dynamic_symbols().filter(|symbol| symbol.is_definition() && symbol.is_global());
     let names: Vec<_> = symbols.map(|symbol| symbol.name().unwrap().to_owned()).collect();
-    for name in LINUX {
-        assert!(names.iter().any(|found| found == name), "{name} is missing from {names:?}");
+    for name in LINUX.iter().chain(&HEDDLE) {
+        assert!(names.iter().any(|found| found == *name), "{name} is missing from {names:?}");
     }
     let undefined = file.dynamic_symbols().filter(|symbol| symbol.is_undefined()).count();
     assert_eq!(undefined, 0, "symbols from outside");
@@ -73,10 +88,12 @@ fn linux_names_have_linux_version() {
     let strings = table.strings();
     for (index, symbol) in table.enumerate() {
         let name = symbol.name(endian, strings).unwrap();
-        if name.starts_with(b"__vdso_") {
-            let version = versions.version(versions.version_index(endian, index).into());
-            let version = version.unwrap().expect("a version");
-            assert_eq!(version.name(), b"LINUX_2.6");
-        }
+        let expected: &[u8] = match name {
+            name if name.starts_with(b"__vdso_") => b"LINUX_2.6",
+            name if name.starts_with(b"__heddle_") => b"HEDDLE_1",
+            _ => continue,
+        };
+        let version = versions.version(versions.version_index(endian, index).into());
+        assert_eq!(version.unwrap().expect("a version").name(), expected);
     }
 }

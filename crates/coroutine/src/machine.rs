@@ -326,6 +326,15 @@ impl<P: Platform> Core<P> {
         steal_for(self.shared, self.entry, P::heavy_barrier).then(|| self.entry.state.pick(&Global))?
     }
 
+    /// Takes one ready coroutine of `levels`, a bit each, from another core into this one's queue. `false` if there was
+    /// none.
+    pub fn pull(&self, levels: u64) -> bool {
+        victims(self.shared, self.entry).any(|victim| {
+            victim.state.ready().bitmap() & levels != 0
+                && sched::steal(&Global, &self.entry.state, &victim.state, levels, 1, P::heavy_barrier) != 0
+        })
+    }
+
     /// Announces that the core is about to sleep. `true`: nothing is ready, and whoever posts from now on kicks it;
     /// the processor may sleep, but must not miss a kick between this call and its sleep. [`Core::unpark`] follows
     /// the sleep. `false`: there is work.

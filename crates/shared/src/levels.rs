@@ -39,9 +39,9 @@ impl Levels {
             let bit = 1u64 << level;
             let count = &self.counts[level];
             let reached_or_left_zero = if new & bit != 0 {
-                count.fetch_add(1, Ordering::SeqCst) == 0
+                count.fetch_add(1, Ordering::AcqRel) == 0
             } else {
-                count.fetch_sub(1, Ordering::SeqCst) == 1
+                count.fetch_sub(1, Ordering::AcqRel) == 1
             };
             if reached_or_left_zero {
                 follow(count, bitmap, bit);
@@ -64,24 +64,25 @@ impl Default for Levels {
 /// Makes the bit what the count says.
 fn follow(count: &AtomicU32, bitmap: &AtomicU64, bit: u64) {
     loop {
-        let is_ready = count.load(Ordering::SeqCst) != 0;
+        let is_ready = count.load(Ordering::Acquire) != 0;
         if is_ready {
-            bitmap.fetch_or(bit, Ordering::SeqCst);
+            bitmap.fetch_or(bit, Ordering::AcqRel);
         } else {
-            bitmap.fetch_and(!bit, Ordering::SeqCst);
+            bitmap.fetch_and(!bit, Ordering::AcqRel);
         }
-        if (count.load(Ordering::SeqCst) != 0) == is_ready {
+        if (count.load(Ordering::Acquire) != 0) == is_ready {
             return;
         }
     }
 }
 
-/// Makes `best` what the bitmap says.
+/// Makes `best` what the bitmap says. The exchange acquires what the one before released, so that whoever is the last to
+/// write sees every bit that the others saw.
 fn settle(bitmap: &AtomicU64, best: &AtomicU32) {
-    let mut seen = bitmap.load(Ordering::SeqCst);
+    let mut seen = bitmap.load(Ordering::Acquire);
     loop {
-        best.store(seen.trailing_zeros(), Ordering::SeqCst);
-        let now = bitmap.load(Ordering::SeqCst);
+        best.swap(seen.trailing_zeros(), Ordering::AcqRel);
+        let now = bitmap.load(Ordering::Acquire);
         if now == seen {
             return;
         }

@@ -14,12 +14,19 @@ fn both(first: impl FnOnce() + 'static, second: impl FnOnce() + 'static) {
     other.join().unwrap();
 }
 
+/// As many switches at bad moments as a model with loops can have.
+fn bounded(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
 /// Two CPUs take a level and leave it, in every interleaving: the bit ends as the counts say.
 #[test]
 fn bits_follow_counts() {
     const BIT: u64 = 1 << 9;
     for (first_keeps, second_keeps) in [(false, false), (true, false), (false, true), (true, true)] {
-        loom::model(move || {
+        bounded(move || {
             let page = Arc::new((Levels::new(), AtomicU64::new(0), AtomicU32::new(64)));
             let run = |keeps: bool| {
                 let page = page.clone();

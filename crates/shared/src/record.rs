@@ -1,20 +1,20 @@
 //! An executor's record: what its thread does, and what others do to it.
 //!
-//! Two pairs of words are Dekker's, one side writing what the other reads and the other way round, all sequentially
-//! consistent: `running` and `pending` at the beginning of a turn, `mask` and `pending` at the end of a masked stretch.
-//! Either the thread sees what became ready, or who made it ready sees that the thread must be interrupted.
+//! Two pairs of words are Dekker's, each side writing one, passing a sequentially consistent fence, and reading the
+//! other: `running` and `pending` at the beginning of a turn, `mask` and `pending` at the end of a masked stretch. Either the thread sees what became ready, or who made it ready sees that the thread must be interrupted.
 
 use heddle_abi::shared::{ExecutorRecord, RUNNING_NONE};
 
-use crate::Ordering;
+use crate::{Ordering, fence};
 
 /// The thread: is about to run a coroutine of `level`. `false`: something has become ready; it should look first, after
 /// [`end_turn`].
 #[inline(always)]
 #[must_use]
 pub fn begin_turn(record: &ExecutorRecord, level: u32) -> bool {
-    record.running.swap(level, Ordering::SeqCst);
-    record.pending.load(Ordering::SeqCst) == 0
+    record.running.store(level, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+    record.pending.load(Ordering::Relaxed) == 0
 }
 
 /// The thread: runs no coroutine.
@@ -26,21 +26,22 @@ pub fn end_turn(record: &ExecutorRecord) {
 /// The thread: takes the reasons to look around. What it looks at afterwards is at least as new as they are.
 #[inline(always)]
 pub fn take(record: &ExecutorRecord) -> u32 {
-    record.pending.swap(0, Ordering::SeqCst)
+    record.pending.swap(0, Ordering::Acquire)
 }
 
 /// The thread: is not interrupted from here on.
 #[inline(always)]
 pub fn mask(record: &ExecutorRecord) {
-    record.mask.store(1, Ordering::SeqCst);
+    record.mask.store(1, Ordering::Relaxed);
 }
 
 /// The thread: may be interrupted again. `true`: something came meanwhile that no interrupt will tell; it should look.
 #[inline(always)]
 #[must_use]
 pub fn unmask(record: &ExecutorRecord) -> bool {
-    record.mask.swap(0, Ordering::SeqCst);
-    record.pending.load(Ordering::SeqCst) != 0
+    record.mask.store(0, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+    record.pending.load(Ordering::Relaxed) != 0
 }
 
 /// Anybody: something has become ready. `true`: the thread must be made to look, by an interrupt, or it sees the word
@@ -48,15 +49,16 @@ pub fn unmask(record: &ExecutorRecord) -> bool {
 #[inline(always)]
 #[must_use]
 pub fn post(record: &ExecutorRecord, reason: u32) -> bool {
-    record.pending.fetch_or(reason, Ordering::SeqCst);
-    record.mask.load(Ordering::SeqCst) == 0
+    record.pending.fetch_or(reason, Ordering::Release);
+    fence(Ordering::SeqCst);
+    record.mask.load(Ordering::Relaxed) == 0
 }
 
 /// After [`post`]: the level of what the thread runs, if it runs a coroutine.
 #[inline(always)]
 #[must_use]
 pub fn running(record: &ExecutorRecord) -> Option<u32> {
-    let level = record.running.load(Ordering::SeqCst);
+    let level = record.running.load(Ordering::Relaxed);
     (level < RUNNING_NONE).then_some(level)
 }
 
@@ -64,9 +66,9 @@ pub fn running(record: &ExecutorRecord) -> Option<u32> {
 #[inline(always)]
 #[must_use]
 pub fn enter_handler(record: &ExecutorRecord) -> bool {
-    if record.mask.load(Ordering::SeqCst) != 0 || record.pending.load(Ordering::SeqCst) == 0 {
+    if record.mask.load(Ordering::Relaxed) != 0 || record.pending.load(Ordering::Relaxed) == 0 {
         return false;
     }
-    record.mask.store(1, Ordering::SeqCst);
+    record.mask.store(1, Ordering::Relaxed);
     true
 }

@@ -27,19 +27,19 @@ impl Runnable {
 
     /// One more can run.
     pub fn starts(&self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
+        self.0.fetch_add(1, Ordering::Relaxed);
     }
 
     /// One less can. `true`: it was the last.
     #[must_use]
     pub fn blocks(&self) -> bool {
-        self.0.fetch_sub(1, Ordering::SeqCst) == 1
+        self.0.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     /// How many can run.
     #[must_use]
     pub fn count(&self) -> u32 {
-        self.0.load(Ordering::SeqCst)
+        self.0.load(Ordering::Acquire)
     }
 }
 

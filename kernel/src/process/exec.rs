@@ -186,6 +186,7 @@ pub(super) async fn load(thread: &Arc<Thread>, mut request: Request) -> Result<L
     let mut auxiliary = auxiliary(&program, base, loader_base.unwrap_or(0), &credentials, thread);
     auxiliary.vdso = places.object as u64;
     auxiliary.system_page = places.system as u64;
+    auxiliary.process_pages = places.process as u64;
     let stack = build_stack(thread, &space, &request, auxiliary, program.image.executable_stack).await?;
     let mut context = fallible::try_box(UserContext::new_user())?;
     context.set_ip(entry);
@@ -446,6 +447,7 @@ pub(super) fn prepare(thread: &Thread) -> Result<Prepared, Errno> {
 /// Makes the only thread of a process run the program. Cannot fail.
 pub(super) async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     let process = &thread.process;
+    super::executor::leave(thread);
     super::calls::futex::release_robust_list(thread).await;
     super::exit::release_space(thread).await;
     drop(thread.set_space(loaded.space));

@@ -20,6 +20,7 @@ pub(super) fn exit_group(process: &Process, code: u8) {
 /// Gives up everything a thread has, and ends the process with its last thread. The last thing a thread's coroutine
 /// does.
 pub(super) async fn end_thread(thread: &Arc<Thread>) {
+    super::executor::leave(thread);
     if is_last_to_leave(thread) {
         // They use the space and the descriptors, and their locks are released with these.
         asynchronous::end_all(&thread.process).await;

@@ -11,6 +11,7 @@
 pub mod calls;
 mod credentials;
 mod exec;
+pub mod executor;
 mod exit;
 mod job;
 mod limits;

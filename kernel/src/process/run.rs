@@ -6,8 +6,8 @@ use core::pin::pin;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Poll;
 
-use super::Thread;
 use super::signal::{self, Next, Work};
+use super::{Thread, executor};
 use crate::arch::{self, FloatState, Trap, UserContext};
 use crate::error::{Errno, Halt};
 use crate::memory::space::{Access, FaultError};
@@ -56,6 +56,7 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
         thread.waker.call_once(|| poll_context.waker().clone());
         thread.cpu.store(arch::cpu::id() as u32 + 1, Ordering::Release);
         let start_ns = crate::time::now_ns();
+        executor::turn_starts(&thread);
         thread.change_standing(|standing| standing.start(start_ns));
         let result = life.as_mut().poll(poll_context);
         let now_ns = crate::time::now_ns();
@@ -66,6 +67,7 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
             thread.with_float(FloatState::save);
             add(&thread.switches, 1);
             thread.change_standing(|standing| standing.end(now_ns));
+            executor::turn_ends(&thread);
         }
         thread.cpu.store(0, Ordering::Release);
         match result {
@@ -140,6 +142,7 @@ async fn live(thread: Caller, mut context: UserContext) {
             }
             Trap::Exception { vector, code } => signal::post_exception(&thread, &context, vector, code),
             Trap::Interrupt => {
+                executor::tick(&thread);
                 if crate::time::now_ns() >= until_ns {
                     thread.standing.lock().give_way();
                     schedule::yield_now().await;

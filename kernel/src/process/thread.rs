@@ -60,6 +60,8 @@ pub struct Thread {
     /// Registers to go on with instead of those that the coroutine holds: `execve`.
     next_context: SpinLock<Option<Box<UserContext>>>,
     pub(super) task: spin::Once<TaskRef>,
+    /// What the thread is to its program's scheduler.
+    pub(super) executor: super::executor::Place,
     pub(super) standing: SpinLock<Standing>,
     /// The level and the end of the turn from `standing`, for a look without the lock.
     priority: AtomicU8,
@@ -121,6 +123,7 @@ impl Thread {
             float_stale: AtomicBool::new(true),
             next_context: SpinLock::new(None),
             task: spin::Once::new(),
+            executor: super::executor::Place::new(),
             priority: AtomicU8::new(0),
             until_ns: AtomicU64::new(0),
             standing: SpinLock::new(Standing::new(parts.scheduling, parts.account)),
@@ -250,13 +253,23 @@ impl Thread {
         let mut standing = self.standing.lock();
         change(&mut standing);
         self.until_ns.store(standing.until_ns, Ordering::Relaxed);
-        let level = standing.priority.level() as u8;
+        let mut priority = standing.priority;
+        if self.executor.is_executor() {
+            priority = super::executor::level(self).unwrap_or(priority);
+        }
+        let level = priority.level() as u8;
         if self.priority.load(Ordering::Relaxed) != level {
             self.priority.store(level, Ordering::Relaxed);
             if let Some(task) = self.task.get() {
-                task.set_priority(standing.priority);
+                task.set_priority(priority);
             }
         }
+    }
+
+    /// The level that the thread has by nice value and budget, whatever its coroutines' are.
+    #[must_use]
+    pub fn standing_priority(&self) -> Priority {
+        self.standing.lock().priority
     }
 
     /// Changes how the thread is scheduled.
@@ -373,6 +386,12 @@ impl Thread {
         if cpu != 0 && cpu as usize - 1 != arch::cpu::id() {
             arch::cpu::kick(cpu as usize - 1);
         }
+    }
+
+    /// Whether an executor thread that does not run waits for a processor, and for nothing else.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        !self.executor.is_blocked()
     }
 
     /// What the thread is doing.

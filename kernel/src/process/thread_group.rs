@@ -44,6 +44,8 @@ pub struct Process {
     /// Whether it has run `execve` since its fork: the parent can't change its group any more.
     pub(super) has_executed: AtomicBool,
     pub(super) timers: SpinLock<Timers>,
+    /// The threads that run the program's coroutines.
+    pub executors: super::executor::Executors,
     /// The signal that `PR_SET_PDEATHSIG` asks for when the parent ends; 0 for none.
     pub(super) parent_death_signal: AtomicI32,
     /// Orphans among the descendants become children of this process.
@@ -114,6 +116,7 @@ impl Process {
             uid: AtomicU32::new(0),
             has_executed: AtomicBool::new(false),
             timers: SpinLock::new(Timers::new()),
+            executors: super::executor::Executors::new(),
             parent_death_signal: AtomicI32::new(0),
             is_subreaper: AtomicBool::new(false),
             no_new_privileges: AtomicBool::new(false),

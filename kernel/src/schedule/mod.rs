@@ -138,6 +138,7 @@ pub fn run_cpu() -> ! {
                 arch::cpu::poll_interrupts();
             }
         } else if core.try_park() {
+            publish(core);
             arch::cpu::idle();
             core.unpark();
         }
@@ -157,7 +158,36 @@ pub fn enter_program(priority: Priority) -> bool {
     let Some(core) = core() else { return true };
     let level = priority.level() as u8;
     // The only CPU is interrupted by whatever may make something ready.
-    if arch::cpu::count() == 1 { !core.should_yield(level) } else { core.enter_program(level) }
+    let enters = if arch::cpu::count() == 1 { !core.should_yield(level) } else { core.enter_program(level) };
+    if enters {
+        publish(core);
+    }
+    enters
+}
+
+/// The levels that this CPU has told programs.
+static PUBLISHED: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
+
+/// Tells programs which levels are ready here, if that has changed.
+#[inline]
+fn publish(core: &Core<Processors>) {
+    let now = core.state().ready().bitmap();
+    let published = &PUBLISHED[core.number() as usize];
+    let before = published.load(Ordering::Relaxed);
+    if now != before {
+        published.store(now, Ordering::Relaxed);
+        crate::shared::levels_changed(before, now);
+    }
+}
+
+/// Takes one coroutine of `levels` from another CPU's queue into this one's, if there is one.
+pub fn pull(levels: u64) {
+    if arch::cpu::count() > 1
+        && crate::shared::ready_levels() & levels != 0
+        && let Some(core) = core()
+    {
+        core.pull(levels);
+    }
 }
 
 /// Ends what [`enter_program`] announced.

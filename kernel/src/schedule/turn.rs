@@ -125,6 +125,12 @@ impl Standing {
         self.plan(now_ns);
     }
 
+    /// Whether the turn that is going on, or was the last, ends because the thread waits.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.ended_as == Turn::Waits
+    }
+
     /// The thread gives way though it has more to do.
     pub const fn give_way(&mut self) {
         self.ended_as = Turn::GaveWay;

@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering;
 
 use heddle_abi::shared::SystemPage;
 
+use super::Pages;
 use crate::arch;
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
@@ -76,18 +77,28 @@ pub struct Places {
     pub object: usize,
     /// The system page.
     pub system: usize,
+    /// The pages that it shares with the kernel.
+    pub process: usize,
 }
 
-/// Maps the system page and, behind it, the vDSO into a new space.
+/// Maps the process's own pages, the system page and, behind it, the vDSO into a new space.
 ///
 /// # Errors
 /// `ENOMEM`.
 pub async fn map(space: &Arc<Space>) -> Result<Places, Errno> {
     // A reservation finds room for all of it.
-    let length = PAGE_SIZE + OBJECT.0.len();
+    let length = Pages::BYTES + PAGE_SIZE + OBJECT.0.len();
     let mut request = MapRequest::anonymous(Placement::Any, length);
+    let process = space.map(request.clone()).await?;
+    let pages = Pages::new(process)?;
+    request.placement = Placement::Fixed(process);
+    request.length = Pages::BYTES;
+    request.flags = Flags::SHARED;
+    request.object = Object::Source(pages.clone());
+    space.map(request.clone()).await?;
+    space.set_pages(pages);
+    let system = process + Pages::BYTES;
     request.protection = Protection::READ;
-    let system = space.map(request.clone()).await?;
     request.placement = Placement::Fixed(system);
     request.length = PAGE_SIZE;
     request.flags = Flags::SHARED | Flags::NEVER_WRITABLE;
@@ -100,7 +111,7 @@ pub async fn map(space: &Arc<Space>) -> Result<Places, Errno> {
     request.flags = Flags::empty();
     request.object = Object::Source(source(&OBJECT_SOURCE, ObjectSource)?);
     space.map(request).await?;
-    Ok(Places { object, system })
+    Ok(Places { object, system, process })
 }
 
 /// One object for all programs, made when the first one needs it.

@@ -279,12 +279,19 @@ calls! {
 /// Heddle's own calls.
 fn invoke_own(number: u32, call: &mut Call<'_>) -> Outcome {
     use super::asynchronous::calls;
+    use crate::process::calls::executor;
     use heddle_abi::call::{CANCEL, RING, SUBMIT, WAIT};
+    use heddle_abi::shared::calls::{GIVE_WAY, INTERRUPT, POLICY, REGISTER, UNREGISTER};
     match number {
         SUBMIT => calls::submit(call),
         CANCEL => calls::cancel(call),
         RING => calls::ring(call),
         WAIT => calls::wait(call),
+        REGISTER => executor::register(call),
+        UNREGISTER => executor::unregister(call),
+        INTERRUPT => executor::interrupt(call),
+        GIVE_WAY => executor::give_way(call),
+        POLICY => executor::policy(call),
         _ => {
             super::trace::unknown(number as usize);
             Err(Errno::ENOSYS.into())

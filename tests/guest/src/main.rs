@@ -20,6 +20,7 @@ mod poll;
 mod process;
 mod pty;
 mod runtime;
+mod scheduler;
 mod signal;
 mod socket;
 mod terminal;
@@ -48,6 +49,8 @@ fn main() -> std::process::ExitCode {
         vdso::TESTS,
         extended::TESTS,
         inotify::TESTS,
+        scheduler::TESTS,
+        scheduler::ORDER_TESTS,
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(role) = arguments.first().and_then(|first| first.strip_prefix("--as=")) {

@@ -5,22 +5,22 @@
 /// [`EXECUTORS_MAX`](super::EXECUTORS_MAX). `handler` is where a user interrupt enters, the vDSO's
 /// `__heddle_interrupt` or 0 for none; `argument` is what it is given. A second call by the same thread replaces the
 /// first. `EINVAL` (number), `EBUSY` (another living thread has it), `ENOMEM`.
-pub const REGISTER: usize = 0x4844_0010;
+pub const REGISTER: u32 = 0x4844_0010;
 
 /// `unregister()`: the calling thread is an executor no more. The end of a thread does the same. Returns 0.
-pub const UNREGISTER: usize = 0x4844_0011;
+pub const UNREGISTER: u32 = 0x4844_0011;
 
 /// `interrupt(number)`: sets [`PENDING_KICK`](super::PENDING_KICK) of executor `number` and, if it is in its program
 /// and its mask is 0, interrupts it. Returns 1 if it is interrupted, 0 if it sees the word itself: masked, or in the
 /// kernel. `EINVAL` (no such executor).
-pub const INTERRUPT: usize = 0x4844_0012;
+pub const INTERRUPT: u32 = 0x4844_0012;
 
 /// `give_way()`: the calling thread takes the level of its process's best coroutine, and whatever is more urgent runs
 /// first. Returns 0.
-pub const GIVE_WAY: usize = 0x4844_0013;
+pub const GIVE_WAY: u32 = 0x4844_0013;
 
 /// `policy(policy)`: sets the process's [`policy`]; [`policy::KEEP`] only asks. Returns the one before. `EINVAL`.
-pub const POLICY: usize = 0x4844_0014;
+pub const POLICY: u32 = 0x4844_0014;
 
 /// How a process gives way to what is more urgent elsewhere.
 pub mod policy {

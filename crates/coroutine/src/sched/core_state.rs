@@ -78,6 +78,7 @@ impl CoreState {
     }
 
     /// Tells the core its index in the table and its number in core masks. Before it is used.
+    #[inline]
     pub fn set_index(&self, index: u16, number: u32) {
         self.index.store(index as u32, Ordering::Relaxed);
         self.number.store(number, Ordering::Relaxed);
@@ -120,6 +121,7 @@ impl CoreState {
     }
 
     /// How often the core looked for a coroutine and none was ready. Unchanged between two looks: it was busy.
+    #[inline]
     pub fn idles(&self) -> u64 {
         self.idles.load(Ordering::Relaxed)
     }
@@ -154,6 +156,7 @@ impl CoreState {
     /// Owner: about to sleep ([`WATCH_PARKED`](super::WATCH_PARKED)) or to run a program of level `watch`. `true`:
     /// nothing more urgent is ready, and whoever posts something more urgent from now on kicks the core, until
     /// [`Inbox::cover`]. `false`: there is, or may be.
+    #[inline]
     pub fn expose(&self, watch: u8) -> bool {
         if !self.inbox.expose(watch) {
             return false;
@@ -247,7 +250,8 @@ impl CoreState {
     }
 
     /// Whose turn it is when lower levels have a share: `first`, or at every `share`-th pick the next in rotation.
-    #[inline(never)]
+    #[cold]
+    #[inline]
     fn shared_level(&self, bitmap: u64, first: u8) -> u8 {
         let left = self.share_left.load(Ordering::Relaxed).saturating_sub(1);
         if left != 0 {

@@ -56,6 +56,7 @@ impl Gate {
     }
 
     /// Chooses the owner's barrier. Before the core runs.
+    #[inline]
     pub fn set_stealing(&self, stealing: Stealing) {
         self.stealing.store(stealing as u32, Ordering::Relaxed);
     }

@@ -35,6 +35,8 @@ pub struct Setup<'a> {
     pub action: &'a Action,
     /// The mask to restore when the handler returns.
     pub mask: SignalSet,
+    /// Whether user interrupts were allowed; kept for the handler's return.
+    pub is_interruptible: bool,
     /// The alternate stack as it is now.
     pub stack: &'a AlternateStack,
     /// The top of the alternate stack if the handler is to run there.
@@ -84,7 +86,9 @@ pub fn prepare(context: &UserContext, setup: &Setup<'_>) -> Option<HandlerCall> 
         fault: fault(context, setup.information),
         mask: setup.mask,
         float_state: float_address,
-        flags: STACK_SEGMENT_FLAGS | if is_extended { EXTENDED_STATE_FLAG } else { 0 },
+        flags: STACK_SEGMENT_FLAGS
+            | if is_extended { EXTENDED_STATE_FLAG } else { 0 }
+            | if setup.is_interruptible { INTERRUPTIBLE_FLAG } else { 0 },
         stack: (setup.stack.base as u64, setup.stack.flags_seen(context.sp()), setup.stack.size as u64),
         information: setup.information.to_words(),
         restorer: setup.action.restorer as u64,
@@ -121,8 +125,13 @@ impl HandlerCall {
 /// Direction, resume and trap flag: cleared for a handler.
 const FLAGS_CLEARED: usize = 0x1_0500;
 
+/// In a frame's flags, where Linux has none: user interrupts were allowed.
+const INTERRUPTIBLE_FLAG: u64 = 1 << 31;
+
 /// What rt_sigreturn(2) restores beyond registers.
 pub struct Restored {
+    /// User interrupts are allowed again.
+    pub is_interruptible: bool,
     /// The signal mask.
     pub mask: SignalSet,
     /// Where the floating-point state is; 0 for none.
@@ -150,6 +159,7 @@ pub fn restore(context: &mut UserContext, words: &[u64; FRAME_WORDS]) -> Restore
     context.set_flags(r.eflags as usize);
     let (base, flags, size) = frame.stack;
     Restored {
+        is_interruptible: frame.flags & INTERRUPTIBLE_FLAG != 0,
         mask: frame.mask,
         float_address: frame.float_state as usize,
         stack: (base as usize, flags, size as usize),

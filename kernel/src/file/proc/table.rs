@@ -1,6 +1,6 @@
 //! What is where in `/proc`.
 
-use super::{Follow, Item, Show, Store, What, link, process, system};
+use super::{Follow, Item, Show, Store, What, coroutines, link, process, system};
 
 const fn text(name: &'static [u8], show: Show) -> Item {
     Item { name, permissions: 0o444, what: What::Text(show) }
@@ -93,6 +93,7 @@ static PROCESS_ITEMS: &[Item] = &[
     text(b"cmdline", process::command_line),
     writable(b"comm", process::name, process::set_name),
     private(b"environ", process::environment),
+    text(b"heddle", coroutines::list),
     text(b"limits", process::limits),
     text(b"maps", process::mappings),
     text(b"mountinfo", process::mount_information),

@@ -15,7 +15,7 @@ use crate::memory::shootdown::Users;
 use crate::memory::source::Object;
 use crate::memory::table::Root;
 use crate::sync::SpinLock;
-use heddle_mapping::{Mapping, Mappings};
+use heddle_mapping::{Backing, Mapping, Mappings};
 
 impl Space {
     /// A private space with this one's contents at the same addresses.
@@ -36,6 +36,7 @@ impl Space {
         self.finish(&mut gather).await;
         shared?;
         child.drop_what_is_not_inherited().await?;
+        child.renew_pages().await?;
         // Under this space's lock, so that who makes it forget pages looks at the child afterwards.
         super::forget::register(&child)?;
         Ok(child)
@@ -50,7 +51,16 @@ impl Space {
             let brk = state.brk.clone();
             let window = state.window.clone();
             let search = state.search;
-            State { mappings: state.mappings.clone(), layout: state.layout, window, search, brk, slot: None }
+            let pages = state.pages.clone();
+            State {
+                mappings: state.mappings.clone(),
+                layout: state.layout,
+                window,
+                search,
+                brk,
+                slot: None,
+                pages,
+            }
         };
         let root = Root::new()?;
         try_arc(Self {
@@ -83,5 +93,27 @@ impl Space {
                 self.state.lock().mappings.remove(range, |_| {});
             }
         }
+    }
+
+    /// In a child nobody runs in yet: gives it pages of its own in place of the parent's, which it shares with the kernel.
+    async fn renew_pages(&self) -> Result<(), Errno> {
+        let Some(old) = self.pages() else { return Ok(()) };
+        let new = old.for_child()?;
+        let (old, object) = (Object::Source(old), Object::Source(new.clone()));
+        let mut at = 0;
+        loop {
+            let next = {
+                let state = self.state.lock();
+                let mut rest = state.mappings.overlapping(at..usize::MAX);
+                rest.find(|mapping| mapping.backing.is_same(&old)).map(Mapping::range)
+            };
+            let Some(range) = next else { break };
+            at = range.end;
+            self.clear(range.clone()).await?;
+            super::reserve_mappings(2)?;
+            self.state.lock().mappings.change(range, |mapping| mapping.backing = object.clone());
+        }
+        self.set_pages(new);
+        Ok(())
     }
 }

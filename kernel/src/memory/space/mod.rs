@@ -41,6 +41,7 @@ use super::table::Root;
 use crate::arch::{cpu, paging};
 use crate::boot;
 use crate::error::Errno;
+use crate::shared::Pages;
 use crate::sync::SpinLock;
 
 pub use fault::{Access, FaultError};
@@ -105,6 +106,8 @@ struct State {
     search: Search,
     brk: Range<usize>,
     slot: Option<Slot>,
+    /// The pages that the process shares with the kernel.
+    pages: Option<Arc<Pages>>,
 }
 
 /// An address space.
@@ -170,6 +173,7 @@ impl Space {
             search: Search::default(),
             brk: 0..0,
             slot,
+            pages: None,
         };
         let space = Self {
             identity: new_identity(),
@@ -209,6 +213,7 @@ impl Space {
                     search: Search::default(),
                     brk: 0..0,
                     slot: None,
+                    pages: None,
                 }),
             })
         };
@@ -237,6 +242,17 @@ impl Space {
     #[must_use]
     pub fn layout(&self) -> Layout {
         self.state.lock().layout
+    }
+
+    /// The pages that the process shares with the kernel.
+    #[must_use]
+    pub fn pages(&self) -> Option<Arc<Pages>> {
+        self.state.lock().pages.clone()
+    }
+
+    /// Says which pages the process shares with the kernel, in a new space.
+    pub fn set_pages(&self, pages: Arc<Pages>) {
+        self.state.lock().pages = Some(pages);
     }
 
     /// How far a stack may grow, in bytes (`RLIMIT_STACK`).

@@ -392,6 +392,13 @@ pub(in crate::process) async fn clear_and_wake(thread: &Arc<Thread>, address: us
     }
 }
 
+/// Wakes whoever waits at a word that the kernel has changed; returns whether somebody did.
+pub(in crate::process) fn wake_word(space: &Arc<Space>, address: usize) -> bool {
+    [true, false].into_iter().any(|is_private| {
+        wake_key(&FutexKey::of(space, address, is_private), 1, linux::FUTEX_BITSET_MATCH_ANY) != 0
+    })
+}
+
 /// The most entries of a robust list that are looked at: it may be a circle.
 const ROBUST_LIST_MAX: usize = 2048;
 

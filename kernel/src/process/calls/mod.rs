@@ -3,6 +3,7 @@
 pub mod clone;
 pub mod credentials;
 pub mod exec;
+pub mod executor;
 pub mod exit;
 pub mod futex;
 pub mod identity;

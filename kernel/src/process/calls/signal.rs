@@ -7,6 +7,7 @@ use linux_raw_sys::general as linux;
 use crate::arch::signal as frame;
 use crate::error::{Attempt, Errno};
 use crate::memory::fallible;
+use crate::process::executor;
 use crate::process::signal::{self, Permission, force_segv, take_pending};
 use crate::process::{Process, Thread, table};
 use crate::syscall::wait::WaitKind;
@@ -193,6 +194,9 @@ fn take_frame(call: &mut Call<'_>) -> Attempt<()> {
         *thread.alternate_stack.lock() = stack;
     }
     thread.set_blocked(restored.mask);
+    if restored.is_interruptible {
+        executor::unmask(thread);
+    }
     *call.context = context;
     Ok(())
 }

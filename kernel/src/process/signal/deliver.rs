@@ -7,7 +7,7 @@ use linux_raw_sys::general as linux;
 use super::{Work, fault, send, stop};
 use crate::arch::{FloatState, UserContext, signal as frame};
 use crate::error::{Attempt, Errno, Halt};
-use crate::process::{ExitStatus, Thread};
+use crate::process::{ExitStatus, Thread, executor};
 use crate::schedule;
 
 /// How a thread goes on.
@@ -57,6 +57,10 @@ pub(in crate::process) async fn before_user(
         restart(context, code);
     }
     restore_mask(thread);
+    if thread.work().contains(Work::INTERRUPT) {
+        thread.remove_work(Work::INTERRUPT);
+        executor::enter_handler(thread, context).await;
+    }
     Next::Resume
 }
 
@@ -140,6 +144,7 @@ async fn call_handler(
             }
         }
     }
+    executor::mask(thread);
     thread.saved_mask.lock().take();
     thread.remove_work(Work::MASK);
     let own = if action.flags.has(linux::SA_NODEFER) {
@@ -170,7 +175,10 @@ fn put_frame(
     let mut stack = *thread.alternate_stack.lock();
     let top = if action.flags.has(linux::SA_ONSTACK) { stack.top_for(context.sp()) } else { None };
     float.save();
-    let setup = frame::Setup { information, action, mask, stack: &stack, top, float: float.as_bytes() };
+    let is_interruptible = executor::is_unmasked(thread);
+    let float_bytes = float.as_bytes();
+    let setup =
+        frame::Setup { information, action, mask, is_interruptible, stack: &stack, top, float: float_bytes };
     let call = frame::prepare(context, &setup).ok_or(Errno::EFAULT)?;
     let space = thread.space();
     space.write_bytes(call.float_address, &call.float_head)?;

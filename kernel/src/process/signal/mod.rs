@@ -42,6 +42,8 @@ bitflags! {
         const CONTEXT = 32;
         /// The CPUs that the thread may use have changed.
         const AFFINITY = 64;
+        /// The thread's program may have to be interrupted: see `executor`.
+        const INTERRUPT = 128;
     }
 }
 

@@ -1,0 +1,435 @@
+//! Executor threads: threads of a program that run coroutines, as the kernel's scheduler sees them.
+//!
+//! An executor thread has the level of the best coroutine that it can run, worked out from the process's pages whenever
+//! its turn starts or ends, at a clock tick, and when it gives way. `docs/SHARED-SCHEDULER.md` has the rules.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+
+use heddle_abi::shared::calls::{InterruptFrame, RED_ZONE_BYTES, policy};
+use heddle_abi::shared::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK, levels};
+use heddle_shared::{Runnable, process_level, record};
+use linux_raw_sys::general as linux;
+
+use super::signal::Work;
+use super::{Process, Resource, Thread};
+use crate::arch::{self, UserContext};
+use crate::error::Errno;
+use crate::memory::fallible;
+use crate::schedule::{self, Priority};
+use crate::shared::Pages;
+use crate::sync::SpinLock;
+use crate::syscall::user;
+
+/// No level of its own, and no boost.
+const LEVEL_NONE: u8 = 64;
+/// Flags that a handler starts without: trap and direction.
+const FLAGS_CLEARED: usize = 0x500;
+
+/// What makes a thread an executor.
+pub struct Executor {
+    /// Its number in the process.
+    pub number: u32,
+    /// Where a user interrupt enters; 0 for nowhere.
+    pub handler: usize,
+    /// What the handler is given.
+    pub argument: usize,
+    pages: Arc<Pages>,
+    may_be_urgent: bool,
+}
+
+impl Executor {
+    /// What the thread and others write.
+    #[must_use]
+    pub fn record(&self) -> Option<&ExecutorRecord> {
+        self.pages.record(self.number)
+    }
+}
+
+/// A thread's part of this.
+pub struct Place {
+    /// Whether `executor` is there, for a look without the lock.
+    is_executor: AtomicBool,
+    executor: SpinLock<Option<Arc<Executor>>>,
+    /// Waits in the kernel, so that it can run no coroutine.
+    is_blocked: AtomicBool,
+    /// A level that something which became ready lends the thread, until it has looked.
+    boost: AtomicU8,
+}
+
+impl Place {
+    /// Of a thread that is no executor.
+    pub const fn new() -> Self {
+        Self {
+            is_executor: AtomicBool::new(false),
+            executor: SpinLock::new(None),
+            is_blocked: AtomicBool::new(false),
+            boost: AtomicU8::new(LEVEL_NONE),
+        }
+    }
+
+    /// The registration, if the thread is an executor.
+    pub(super) fn get(&self) -> Option<Arc<Executor>> {
+        if self.is_executor.load(Ordering::Relaxed) { self.executor.lock().clone() } else { None }
+    }
+
+    /// Whether the thread is an executor that waits in the kernel.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.is_blocked.load(Ordering::Relaxed)
+    }
+
+    /// Whether the thread is an executor.
+    #[inline]
+    pub(super) fn is_executor(&self) -> bool {
+        self.is_executor.load(Ordering::Relaxed)
+    }
+}
+
+/// A process's executors.
+pub struct Executors {
+    list: SpinLock<Vec<(Arc<Executor>, Weak<Thread>)>>,
+    runnable: Runnable,
+    policy: AtomicU32,
+}
+
+impl Executors {
+    /// None.
+    pub const fn new() -> Self {
+        Self {
+            list: SpinLock::new(Vec::new()),
+            runnable: Runnable::new(),
+            policy: AtomicU32::new(policy::RELAXED),
+        }
+    }
+
+    /// Sets the policy and returns the one before.
+    ///
+    /// # Errors
+    /// `EINVAL`.
+    pub(super) fn set_policy(&self, new: u32) -> Result<u32, Errno> {
+        match new {
+            policy::KEEP => Ok(self.policy()),
+            policy::RELAXED | policy::STRICT => Ok(self.policy.swap(new, Ordering::Relaxed)),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// How the process gives way.
+    #[must_use]
+    pub fn policy(&self) -> u32 {
+        self.policy.load(Ordering::Relaxed)
+    }
+
+    /// The executors that are registered, with their threads.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn snapshot(&self) -> Result<Vec<(Arc<Executor>, Arc<Thread>)>, Errno> {
+        let list = self.list.lock();
+        let mut found = Vec::new();
+        found.try_reserve(list.len()).map_err(|_| Errno::ENOMEM)?;
+        found.extend(list.iter().filter_map(|(each, thread)| Some((each.clone(), thread.upgrade()?))));
+        Ok(found)
+    }
+
+    /// Whom to tell of something that became ready: one that looks around anyway before the one that runs the least
+    /// urgent coroutine, and that before one that is blocked.
+    fn to_tell(&self) -> Option<(Arc<Executor>, Arc<Thread>)> {
+        let list = self.list.lock();
+        let mut best = None;
+        for (executor, thread) in list.iter() {
+            let (Some(record), Some(thread)) = (executor.record(), thread.upgrade()) else { continue };
+            let is_blocked = thread.executor.is_blocked.load(Ordering::Relaxed);
+            let rank =
+                if is_blocked { 0 } else { record::running(record).map_or(u32::MAX, |level| level + 1) };
+            if best.as_ref().is_none_or(|(_, _, found)| rank > *found) {
+                best = Some((executor, thread, rank));
+            }
+        }
+        best.map(|(executor, thread, _)| (executor.clone(), thread))
+    }
+
+    /// Levels that `own`'s thread can run: in nobody's queue, in its own, and in those of executors that cannot run.
+    fn ready(&self, own: &Executor) -> u64 {
+        let mut ready = own.pages.header().map_or(0, |header| header.bitmap.load(Ordering::Relaxed));
+        for (each, thread) in self.list.lock().iter() {
+            let is_own = each.number == own.number;
+            if is_own
+                || thread.upgrade().is_none_or(|thread| thread.executor.is_blocked.load(Ordering::Relaxed))
+            {
+                ready |= each.record().map_or(0, |record| record.ready.load(Ordering::Relaxed));
+            }
+        }
+        ready
+    }
+}
+
+/// Makes the calling thread executor `number`.
+///
+/// # Errors
+/// `EINVAL`, `EBUSY`, `ENOMEM`.
+pub(super) fn register(
+    thread: &Arc<Thread>,
+    number: usize,
+    handler: usize,
+    argument: usize,
+) -> Result<(), Errno> {
+    let number = u32::try_from(number).map_err(|_| Errno::EINVAL)?;
+    let pages = thread.space().pages().ok_or(Errno::EINVAL)?;
+    pages.need_records()?;
+    pages.record(number).ok_or(Errno::EINVAL)?;
+    let may_be_urgent = thread.credentials().is_capable(linux::CAP_SYS_NICE)
+        || thread.process.limit(Resource::RealtimePriority).soft > 0;
+    let executor = fallible::try_arc(Executor { number, handler, argument, pages, may_be_urgent })?;
+    let executors = &thread.process.executors;
+    let mut list = executors.list.lock();
+    let is_other = |other: &Weak<Thread>| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(thread));
+    let is_taken = |(each, other): &(Arc<Executor>, Weak<Thread>)| each.number == number && is_other(other);
+    if list.iter().any(is_taken) {
+        return Err(Errno::EBUSY);
+    }
+    list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    let was_executor = list.iter().any(|(_, other)| !is_other(other));
+    list.retain(|(_, other)| is_other(other));
+    list.push((executor.clone(), Arc::downgrade(thread)));
+    drop(list);
+    if !was_executor {
+        executors.runnable.starts();
+    }
+    drop(thread.executor.executor.lock().replace(executor));
+    thread.executor.is_executor.store(true, Ordering::Relaxed);
+    refresh(thread);
+    Ok(())
+}
+
+/// Makes the thread an ordinary one again: at its wish, at its end, and when it runs another program.
+pub(super) fn leave(thread: &Arc<Thread>) {
+    if !thread.executor.is_executor() {
+        return;
+    }
+    thread.executor.is_executor.store(false, Ordering::Relaxed);
+    let registration = thread.executor.executor.lock().take();
+    let executors = &thread.process.executors;
+    executors.list.lock().retain(|(_, other)| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(thread)));
+    let is_last = !thread.executor.is_blocked.swap(false, Ordering::Relaxed) && executors.runnable.blocks();
+    if let Some(executor) = registration.filter(|_| is_last) {
+        wake_spare(thread, &executor);
+    }
+    refresh(thread);
+}
+
+/// The level that the thread has as an executor; `None`: the one it has anyway.
+#[inline]
+pub(super) fn level(thread: &Thread) -> Option<Priority> {
+    let executor = thread.executor.get()?;
+    let ready = thread.process.executors.ready(&executor);
+    let running = executor.record().map_or(u32::MAX, |record| record.running.load(Ordering::Relaxed));
+    let own = process_level(ready, running, executor.may_be_urgent);
+    let boost = thread.executor.boost.load(Ordering::Relaxed);
+    let boost = (boost != LEVEL_NONE).then_some(boost);
+    own.into_iter().chain(boost).min().map(Priority::new)
+}
+
+/// Works the level out anew, because the thread's program may have gone on.
+pub(super) fn refresh(thread: &Thread) {
+    thread.executor.boost.store(LEVEL_NONE, Ordering::Relaxed);
+    thread.change_standing(|_| {});
+}
+
+/// An interrupt found the thread in its program. Takes what is more urgent from another CPU, if there is such a thing.
+pub(super) fn tick(thread: &Thread) {
+    if thread.executor.is_executor() {
+        refresh(thread);
+        schedule::pull(levels::before(thread.priority().level() as u32));
+    }
+}
+
+/// A turn of the thread starts.
+#[inline]
+pub(super) fn turn_starts(thread: &Thread) {
+    if thread.executor.is_executor() && thread.executor.is_blocked.swap(false, Ordering::Relaxed) {
+        thread.process.executors.runnable.starts();
+    }
+}
+
+/// A turn of the thread ends, because it waits or has to give way.
+#[inline]
+pub(super) fn turn_ends(thread: &Arc<Thread>) {
+    if !thread.executor.is_executor() {
+        return;
+    }
+    refresh(thread);
+    let waits = thread.standing.lock().is_waiting();
+    if waits && !thread.executor.is_blocked.swap(true, Ordering::Relaxed) {
+        let is_last = thread.process.executors.runnable.blocks();
+        if let Some(executor) = thread.executor.get().filter(|_| is_last) {
+            wake_spare(thread, &executor);
+        }
+    }
+}
+
+/// No executor of the process can run: if something is ready, wakes one that sleeps, to run it.
+fn wake_spare(thread: &Arc<Thread>, own: &Executor) {
+    let executors = &thread.process.executors;
+    let ready = executors.ready(own);
+    if ready == 0 {
+        return;
+    }
+    // Without memory for the list nobody is woken; the levels stay withdrawn until a thread comes back.
+    for (executor, other) in executors.snapshot().unwrap_or_default() {
+        if executor.number != own.number
+            && rouse(&other, &executor, PENDING_KICK, ready.trailing_zeros() as u8)
+        {
+            return;
+        }
+    }
+}
+
+/// Wakes an executor if it sleeps at its pending word, at the given level of its process.
+fn rouse(thread: &Arc<Thread>, executor: &Executor, reason: u32, level: u8) -> bool {
+    let Some(record) = executor.record() else { return false };
+    let _ = record::post(record, reason);
+    let address = executor.pages.pending_address(executor.number);
+    boost(thread, executor, level);
+    super::calls::futex::wake_word(&thread.space(), address)
+}
+
+/// Lends the thread the level of something that became ready for it.
+fn boost(thread: &Thread, executor: &Executor, level: u8) {
+    if let Some(level) = levels::in_machine(level.into(), executor.may_be_urgent) {
+        thread.executor.boost.fetch_min(level, Ordering::Relaxed);
+        thread.change_standing(|_| {});
+    }
+}
+
+/// The level in the machine of a coroutine of `level`, or of what is done for it: the thread's own if it is ordinary.
+#[must_use]
+pub fn priority_of(thread: &Thread, level: u8) -> Priority {
+    let may_be_urgent = thread.executor.get().is_some_and(|executor| executor.may_be_urgent);
+    levels::in_machine(level.into(), may_be_urgent).map_or(thread.standing_priority(), Priority::new)
+}
+
+/// Something of `level` has become ready for a process none of whose executors sleeps: a completion in its ring. Tells
+/// an executor that looks around anyway; else interrupts the one that runs the least urgent coroutine, if that is less
+/// urgent; else leaves word for one.
+pub fn completed(process: &Process, level: u8) {
+    let Some((executor, thread)) = process.executors.to_tell() else { return };
+    let Some(record) = executor.record() else { return };
+    let may_interrupt = record::post(record, PENDING_COMPLETION);
+    let running = record::running(record);
+    if running.is_none_or(|running| running > u32::from(level)) {
+        boost(&thread, &executor, level);
+        if may_interrupt && running.is_some() {
+            BySoftware.interrupt(&thread);
+        }
+    }
+}
+
+/// Makes executor `number` look around: wakes it if it sleeps, interrupts it if it is in its program and unmasked.
+///
+/// # Errors
+/// `EINVAL`.
+pub(super) fn kick(process: &Process, number: usize) -> Result<bool, Errno> {
+    let found = {
+        let list = process.executors.list.lock();
+        let found = list.iter().find(|(executor, _)| executor.number as usize == number);
+        found.and_then(|(executor, thread)| Some((executor.clone(), thread.upgrade()?)))
+    };
+    let (executor, thread) = found.ok_or(Errno::EINVAL)?;
+    let record = executor.record().ok_or(Errno::EINVAL)?;
+    let may_interrupt = record::post(record, PENDING_KICK);
+    if super::calls::futex::wake_word(&thread.space(), executor.pages.pending_address(executor.number)) {
+        return Ok(true);
+    }
+    if may_interrupt && record::running(record).is_some() {
+        BySoftware.interrupt(&thread);
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+/// How an executor thread that is in its program is brought to its handler. Where a processor has interrupts between
+/// programs (UINTR), it does both by itself.
+trait Delivery {
+    /// Sends word to the thread, whose record is pending and was not masked.
+    fn interrupt(&self, thread: &Thread);
+
+    /// On the thread's way to its program: makes the handler the next thing to run, if it should be.
+    async fn enter(&self, thread: &Arc<Thread>, context: &mut UserContext);
+}
+
+/// By the way out of the kernel, on which the CPU is brought by an interprocessor interrupt.
+struct BySoftware;
+
+impl Delivery for BySoftware {
+    fn interrupt(&self, thread: &Thread) {
+        thread.add_work(Work::INTERRUPT);
+        let cpu = thread.cpu.load(Ordering::Acquire);
+        if cpu != 0 && cpu as usize - 1 != arch::cpu::id() {
+            arch::cpu::kick(cpu as usize - 1);
+        }
+    }
+
+    async fn enter(&self, thread: &Arc<Thread>, context: &mut UserContext) {
+        let Some(executor) = thread.executor.get() else { return };
+        let Some(record) = executor.record().filter(|_| executor.handler != 0) else { return };
+        let frame = InterruptFrame {
+            argument: executor.argument as u64,
+            flags: context.flags() as u64,
+            ip: context.ip() as u64,
+        };
+        let words = [frame.argument, frame.flags, frame.ip];
+        let address = context.sp().wrapping_sub(RED_ZONE_BYTES + size_of::<InterruptFrame>());
+        let space = thread.space();
+        // Brings the stack in first: from the look at the record on nothing waits.
+        if user::resolve(&space, |space| space.probe_write(address, size_of::<InterruptFrame>()))
+            .await
+            .is_err()
+        {
+            return;
+        }
+        if !record::enter_handler(record) {
+            return;
+        }
+        if user::write_words(&space, address, &words).is_err() {
+            // The program has taken its stack away meanwhile. The word stays pending, so nothing is lost.
+            record.mask.store(0, Ordering::SeqCst);
+            return;
+        }
+        record.interrupts.fetch_add(1, Ordering::Relaxed);
+        context.set_sp(address);
+        context.set_ip(executor.handler);
+        context.set_flags(context.flags() & !FLAGS_CLEARED);
+    }
+}
+
+/// On the thread's way to its program, when there is word for it.
+pub(super) async fn enter_handler(thread: &Arc<Thread>, context: &mut UserContext) {
+    BySoftware.enter(thread, context).await;
+}
+
+/// Whether the thread may be interrupted, before a signal's handler is entered: what its frame keeps.
+pub(super) fn is_unmasked(thread: &Thread) -> bool {
+    let executor = thread.executor.get();
+    executor
+        .as_ref()
+        .and_then(|executor| executor.record())
+        .is_some_and(|record| record.mask.load(Ordering::SeqCst) == 0)
+}
+
+/// A signal's handler is entered: it is not interrupted.
+pub(super) fn mask(thread: &Thread) {
+    if let Some(record) = thread.executor.get().as_ref().and_then(|executor| executor.record()) {
+        record::mask(record);
+    }
+}
+
+/// A signal's handler returns to where interrupts were allowed.
+pub(super) fn unmask(thread: &Thread) {
+    if let Some(record) = thread.executor.get().as_ref().and_then(|executor| executor.record())
+        && record::unmask(record)
+    {
+        thread.add_work(Work::INTERRUPT);
+    }
+}

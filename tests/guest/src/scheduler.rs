@@ -1,0 +1,501 @@
+//! The shared scheduler: the vDSO's coroutines, the pages that program and kernel share, user interrupts, and the order
+//! of priorities over processes. Linux has none of it, and the tests are skipped there by passing.
+#![allow(unsafe_code)] // The vDSO's functions are C's, and the pages are reached by address.
+
+mod api;
+mod order;
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use nix::sys::wait::WaitStatus;
+
+use self::api::{Api, Block, Body, DONE, Scheduler, WAITS};
+use crate::harness::{OrFail, Outcome, in_child};
+use crate::{expect, expect_eq};
+
+pub use self::order::TESTS as ORDER_TESTS;
+
+crate::tests! {
+    the_c_example_runs
+    pages_are_there
+    a_child_has_fresh_pages
+    levels_are_served_in_order
+    a_wake_is_neither_lost_nor_doubled
+    wakes_from_another_thread
+    executors_share_their_work
+    a_blocked_executor_wakes_a_spare_one
+    an_interrupt_brings_an_urgent_coroutine_forward
+    interrupts_leave_registers_alone
+    signals_mask_interrupts
+    garbage_in_the_pages_does_no_harm
+    bad_calls_are_refused
+    proc_lists_coroutines
+    fork_and_exec_with_a_scheduler
+}
+
+fn the_c_example_runs() -> Outcome {
+    const EXAMPLE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/order"));
+    if Api::find().is_none() {
+        return Ok(());
+    }
+    let path = format!("/tmp/heddle-order-{}", std::process::id());
+    std::fs::write(&path, EXAMPLE).or_fail()?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).or_fail()?;
+    let output = Command::new(&path).output();
+    std::fs::remove_file(&path).or_fail()?;
+    let output = output.or_fail()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    expect_eq!(text.trim(), "urgent background-waits ordinary background");
+    expect!(output.status.success());
+    Ok(())
+}
+
+fn pages_are_there() -> Outcome {
+    let Some(api) = Api::find() else { return Ok(()) };
+    expect_eq!(api.header_word(0), u32::from_le_bytes(*b"HEDL"));
+    expect_eq!(api.header_word(4), 1);
+    expect_eq!(api.system_word(0), u32::from_le_bytes(*b"HEDL"));
+    // A zombie of a thread would be at 64 too: nothing runs.
+    expect_eq!(api.record(5).running.load(Ordering::Relaxed), 64);
+    let page = api.system;
+    let status = in_child(move || {
+        // SAFETY: in a child of its own, which this kills.
+        unsafe { (page as *mut u32).write_volatile(1) };
+        0
+    })?;
+    expect!(matches!(status, WaitStatus::Signaled(..)));
+    Ok(())
+}
+
+fn a_child_has_fresh_pages() -> Outcome {
+    let Some(api) = Api::find() else { return Ok(()) };
+    api.bitmap().store(5, Ordering::Relaxed);
+    api.record(3).ready.store(77, Ordering::Relaxed);
+    let status = in_child(|| {
+        let is_fresh = api.header_word(0) == u32::from_le_bytes(*b"HEDL")
+            && api.bitmap().load(Ordering::Relaxed) == 0
+            && api.record(3).ready.load(Ordering::Relaxed) == 0;
+        api.bitmap().store(9, Ordering::Relaxed);
+        i32::from(!is_fresh)
+    })?;
+    expect!(matches!(status, WaitStatus::Exited(_, 0)));
+    expect_eq!(api.bitmap().load(Ordering::Relaxed), 5);
+    expect_eq!(api.record(3).ready.load(Ordering::Relaxed), 77);
+    Ok(())
+}
+
+fn levels_are_served_in_order() -> Outcome {
+    let Some(api) = Api::find() else { return Ok(()) };
+    let scheduler = Scheduler::new(api, 1, 64);
+    let log = AtomicU64::new(0);
+    let mut blocks: Vec<_> = [50u32, 32, 10, 44, 10]
+        .iter()
+        .enumerate()
+        .map(|(index, &level)| {
+            let log = &log;
+            let body: Body<'_> = Box::new(move |_| {
+                let before = log.load(Ordering::Relaxed);
+                log.store(before * 10 + index as u64 + 1, Ordering::Relaxed);
+                DONE
+            });
+            (level, Block::new(body))
+        })
+        .collect();
+    scheduler.enter(0)?;
+    for (level, block) in &mut blocks {
+        expect!(scheduler.spawn(0, block, *level) != 0);
+    }
+    expect_eq!(scheduler.run(0), 5);
+    expect_eq!(log.load(Ordering::Relaxed), 35241);
+    scheduler.leave(0);
+    Ok(())
+}
+
+/// Wakes before the wait, during the poll, at its end and afterwards: one turn follows each that found it waiting.
+fn a_wake_is_neither_lost_nor_doubled() -> Outcome {
+    let Some(api) = Api::find() else { return Ok(()) };
+    let scheduler = Scheduler::new(api, 1, 8);
+    let (polls, id) = (AtomicU32::new(0), AtomicU64::new(0));
+    let mut waiter = Block::new(Box::new(|_| {
+        match polls.fetch_add(1, Ordering::Relaxed) {
+            // Woken in its own turn, twice: one more turn.
+            0 => {
+                scheduler.wake(0, id.load(Ordering::Relaxed));
+                scheduler.wake(0, id.load(Ordering::Relaxed));
+                WAITS
+            }
+            // Waits, and is woken by the other, twice before it runs: one more turn.
+            1 => WAITS,
+            _ => DONE,
+        }
+    }));
+    let mut waker = Block::new(Box::new(|_| {
+        scheduler.wake(0, id.load(Ordering::Relaxed));
+        scheduler.wake(0, id.load(Ordering::Relaxed));
+        DONE
+    }));
+    scheduler.enter(0)?;
+    id.store(scheduler.spawn(0, &mut waiter, 20), Ordering::Relaxed);
+    // Before its first turn: it is ready already.
+    expect_eq!(scheduler.wake(0, id.load(Ordering::Relaxed)), 1);
+    scheduler.spawn(0, &mut waker, 30);
+    scheduler.run(0);
+    expect_eq!(polls.load(Ordering::Relaxed), 3);
+    expect_eq!(scheduler.wake(0, id.load(Ordering::Relaxed)), 0);
+    scheduler.leave(0);
+    Ok(())
+}
+
+/// A thread that is no executor wakes at every moment of the coroutine's turns.
+fn wakes_from_another_thread() -> Outcome {
+    const ROUNDS: u32 = 2_000;
+    let Some(api) = Api::find() else { return Ok(()) };
+    let scheduler = Scheduler::new(api, 1, 8);
+    let (wanted, seen, id) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU64::new(0));
+    let mut waiter = Block::new(Box::new(|_| {
+        seen.store(wanted.load(Ordering::Acquire), Ordering::Release);
+        if seen.load(Ordering::Relaxed) == ROUNDS { DONE } else { WAITS }
+    }));
+    scheduler.enter(0)?;
+    id.store(scheduler.spawn(0, &mut waiter, 20), Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=ROUNDS {
+                wanted.store(round, Ordering::Release);
+                scheduler.wake(api::NO_EXECUTOR, id.load(Ordering::Relaxed));
+                // Every other round at once, into whatever the coroutine is doing.
+                while round % 2 == 0 && seen.load(Ordering::Acquire) < round {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        scheduler.run(0);
+    });
+    expect_eq!(seen.load(Ordering::Relaxed), ROUNDS);
+    scheduler.leave(0);
+    Ok(())
+}
+
+fn executors_share_their_work() -> Outcome {
+    const COROUTINES: usize = 300;
+    let Some(api) = Api::find() else { return Ok(()) };
+    let scheduler = Scheduler::new(api, 4, COROUTINES as u32);
+    let turns = AtomicU32::new(0);
+    let mut blocks: Vec<_> = (0..COROUTINES)
+        .map(|_| {
+            Block::new(Box::new(|block: &api::Header| {
+                turns.fetch_add(1, Ordering::Relaxed);
+                if block.polls() == 3 {
+                    return DONE;
+                }
+                scheduler.wake(api::NO_EXECUTOR, block.id());
+                WAITS
+            }))
+        })
+        .collect();
+    scheduler.enter(0)?;
+    for (index, block) in blocks.iter_mut().enumerate() {
+        expect!(scheduler.spawn(0, block, 20 + index as u32 % 8) != 0);
+    }
+    std::thread::scope(|scope| {
+        for number in 1..4 {
+            let scheduler = &scheduler;
+            scope.spawn(move || {
+                scheduler.enter(number).expect("an executor");
+                scheduler.run(number);
+                scheduler.leave(number);
+            });
+        }
+        scheduler.run(0);
+    });
+    expect_eq!(turns.load(Ordering::Relaxed), 3 * COROUTINES as u32);
+    scheduler.leave(0);
+    Ok(())
+}
+
+/// The only executor that runs blocks in a system call while a coroutine is ready in its queue, which would end the
+/// wait. The kernel wakes the one that sleeps.
+fn a_blocked_executor_wakes_a_spare_one() -> Outcome {
+    let Some(api) = Api::find() else { return Ok(()) };
+    let scheduler = Scheduler::new(api, 2, 8);
+    let (reader, writer) = nix::unistd::pipe().or_fail()?;
+    let got = AtomicU32::new(0);
+    let mut helper = Block::new(Box::new(|_| nix::unistd::write(&writer, b"x").map_or(DONE, |_| DONE)));
+    let helper_place = &raw mut helper;
+    let mut blocker = Block::new(Box::new(|_| {
+        // SAFETY: nobody else uses it before it is spawned here.
+        scheduler.spawn(0, unsafe { &mut *helper_place }, 45);
+        let mut byte = [0];
+        got.store(nix::unistd::read(&reader, &mut byte).unwrap_or(0) as u32, Ordering::Relaxed);
+        DONE
+    }));
+    scheduler.enter(0)?;
+    scheduler.spawn(0, &mut blocker, 40);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            scheduler.enter(1).expect("an executor");
+            scheduler.run(1);
+            scheduler.leave(1);
+        });
+        // The other sleeps by then.
+        std::thread::sleep(Duration::from_millis(20));
+        scheduler.run(0);
+    });
+    expect_eq!(got.load(Ordering::Relaxed), 1);
+    scheduler.leave(0);
+    Ok(())
+}
+
+/// A coroutine computes without end at a background level; one that waits on the same executor is woken from a thread
+/// that is none, and must run although that turn does not end.
+fn an_interrupt_brings_an_urgent_coroutine_forward() -> Outcome {
+    let Some(api) = Api::find() else { return Ok(()) };
+    let scheduler = Scheduler::new(api, 2, 8);
+    let (urgent_ran, id, running) = (AtomicU32::new(0), AtomicU64::new(0), AtomicU32::new(0));
+    let mut urgent = Block::new(Box::new(|block: &api::Header| {
+        if block.polls() == 1 {
+            return WAITS;
+        }
+        urgent_ran.store(1, Ordering::Release);
+        DONE
+    }));
+    let mut endless = Block::new(Box::new(|_| {
+        running.store(1, Ordering::Release);
+        while urgent_ran.load(Ordering::Acquire) == 0 {
+            std::hint::spin_loop();
+        }
+        DONE
+    }));
+    scheduler.enter(0)?;
+    id.store(scheduler.spawn(0, &mut urgent, 10), Ordering::Relaxed);
+    scheduler.spawn(0, &mut endless, 50);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Only when the first runs its endless turn: otherwise this one would take the urgent coroutine.
+            while running.load(Ordering::Acquire) == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            scheduler.enter(1).expect("an executor");
+            scheduler.run(1);
+            scheduler.leave(1);
+        });
+        scope.spawn(|| {
+            while running.load(Ordering::Acquire) == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            scheduler.wake(api::NO_EXECUTOR, id.load(Ordering::Relaxed));
+        });
+        scheduler.run(0);
+    });
+    expect_eq!(urgent_ran.load(Ordering::Relaxed), 1);
+    expect!(api.record(0).interrupts.load(Ordering::Relaxed) >= 1);
+    scheduler.leave(0);
+    Ok(())
+}
+
+/// A computation in registers, flags and red zone, interrupted as often as can be.
+fn interrupts_leave_registers_alone() -> Outcome {
+    fn mix(rounds: u64) -> u64 {
+        let mut words = [1u64, 2, 3, 5, 8, 13, 21, 34];
+        let mut scale = 1.0f64;
+        for round in 0..rounds {
+            for index in 0..8 {
+                words[index] = words[index]
+                    .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                    .rotate_left(index as u32 + 1)
+                    .wrapping_add(words[(index + 3) % 8]);
+            }
+            scale = (scale * 1.000_001 + f64::from(round as u32) * 1e-9).sqrt();
+        }
+        words.iter().fold(scale.to_bits(), |sum, word| sum.rotate_left(7) ^ word)
+    }
+    let Some(api) = Api::find() else { return Ok(()) };
+    let scheduler = Scheduler::new(api, 1, 8);
+    let rounds = 2_000_000;
+    let expected = mix(std::hint::black_box(rounds));
+    let (result, is_done) = (AtomicU64::new(0), AtomicU32::new(0));
+    let mut worker = Block::new(Box::new(|_| {
+        result.store(mix(std::hint::black_box(rounds)), Ordering::Relaxed);
+        is_done.store(1, Ordering::Release);
+        DONE
+    }));
+    scheduler.enter(0)?;
+    scheduler.spawn(0, &mut worker, 50);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while is_done.load(Ordering::Acquire) == 0 {
+                api.interrupt(0);
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        scheduler.run(0);
+    });
+    expect_eq!(result.load(Ordering::Relaxed), expected);
+    expect!(api.record(0).interrupts.load(Ordering::Relaxed) >= 2);
+    scheduler.leave(0);
+    Ok(())
+}
+
+static MASK_IN_HANDLER: AtomicU32 = AtomicU32::new(u32::MAX);
+
+fn signals_mask_interrupts() -> Outcome {
+    extern "C" fn handler(_: libc::c_int) {
+        let Some(api) = Api::find() else { return };
+        // Posted while masked: it is told after the return.
+        api.interrupt(0);
+        MASK_IN_HANDLER.store(api.record(0).mask.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    let Some(api) = Api::find() else { return Ok(()) };
+    let scheduler = Scheduler::new(api, 1, 8);
+    scheduler.enter(0)?;
+    let record = api.record(0);
+    record.running.store(50, Ordering::Relaxed);
+    let action = nix::sys::signal::SigAction::new(
+        nix::sys::signal::SigHandler::Handler(handler),
+        nix::sys::signal::SaFlags::empty(),
+        nix::sys::signal::SigSet::empty(),
+    );
+    // SAFETY: the handler uses atomics and system calls.
+    unsafe { nix::sys::signal::sigaction(nix::sys::signal::SIGUSR1, &action) }.or_fail()?;
+    nix::sys::signal::raise(nix::sys::signal::SIGUSR1).or_fail()?;
+    expect_eq!(MASK_IN_HANDLER.load(Ordering::Relaxed), 1);
+    expect_eq!(record.mask.load(Ordering::Relaxed), 0);
+    expect_eq!(record.interrupts.load(Ordering::Relaxed), 1);
+    expect_eq!(record.pending.load(Ordering::Relaxed), 0);
+    // In a masked stretch nothing is changed by a signal either.
+    record.mask.store(1, Ordering::Relaxed);
+    nix::sys::signal::raise(nix::sys::signal::SIGUSR1).or_fail()?;
+    expect_eq!(record.mask.load(Ordering::Relaxed), 1);
+    expect_eq!(record.interrupts.load(Ordering::Relaxed), 1);
+    expect_eq!(record.pending.load(Ordering::Relaxed), 2);
+    scheduler.leave(0);
+    Ok(())
+}
+
+fn garbage_in_the_pages_does_no_harm() -> Outcome {
+    let Some(api) = Api::find() else { return Ok(()) };
+    let status = in_child(|| {
+        let mut seed = 0x1234_5678_9abc_def1u64;
+        for round in 0..300 {
+            for number in 0..4 {
+                // No handler: where it would lead to is the program's own affair.
+                api.register(number, 0, 0);
+            }
+            for word in 0..1024 {
+                seed ^= seed << 13;
+                seed ^= seed >> 7;
+                seed ^= seed << 17;
+                let value = if word % 5 == 0 { seed % 70 } else { seed };
+                // SAFETY: the process's own two pages.
+                unsafe { (api.process as *mut u64).add(word).write_volatile(value) };
+            }
+            api.interrupt(round % 6);
+            api.give_way();
+            std::thread::yield_now();
+            if round % 50 == 0 {
+                std::thread::sleep(Duration::from_micros(100));
+                let _ = std::fs::read_to_string("/proc/self/heddle");
+            }
+        }
+        0
+    })?;
+    expect!(matches!(status, WaitStatus::Exited(_, 0)));
+    // The pages may be taken away, too.
+    let status = in_child(|| {
+        api.register(0, 0, 0);
+        // SAFETY: nothing of this program's lies there but what it stops using.
+        unsafe { libc::munmap(api.process as *mut libc::c_void, 8192) };
+        for _ in 0..20 {
+            api.give_way();
+            std::thread::sleep(Duration::from_micros(10));
+        }
+        0
+    })?;
+    expect!(matches!(status, WaitStatus::Exited(_, 0)));
+    Ok(())
+}
+
+fn bad_calls_are_refused() -> Outcome {
+    let Some(api) = Api::find() else { return Ok(()) };
+    expect_eq!(api.register(64, 0, 0), -i64::from(libc::EINVAL));
+    expect_eq!(api.register(usize::MAX, 0, 0), -i64::from(libc::EINVAL));
+    expect_eq!(api.interrupt(7), -i64::from(libc::EINVAL));
+    expect_eq!(api.policy(5), -i64::from(libc::EINVAL));
+    expect_eq!(api.policy(1), 0);
+    expect_eq!(api.policy(u32::MAX), 1);
+    expect_eq!(api.register(2, 0, 0), 0);
+    let other = std::thread::spawn(move || api.register(2, 0, 0)).join().map_err(|_| "panicked")?;
+    expect_eq!(other, -i64::from(libc::EBUSY));
+    // A handler that is nowhere is a segmentation fault of the program.
+    let status = in_child(|| {
+        api.register(0, 0x10, 0);
+        api.record(0).running.store(50, Ordering::Relaxed);
+        api.interrupt(0);
+        std::thread::yield_now();
+        0
+    })?;
+    expect!(matches!(status, WaitStatus::Signaled(_, nix::sys::signal::Signal::SIGSEGV, _)));
+    Ok(())
+}
+
+fn proc_lists_coroutines() -> Outcome {
+    let Some(api) = Api::find() else { return Ok(()) };
+    let scheduler = Scheduler::new(api, 1, 8);
+    let text = std::cell::RefCell::new(String::new());
+    let mut blocks: Vec<Block<'_>> = Vec::new();
+    blocks.push(Block::new(Box::new(|_| {
+        *text.borrow_mut() = std::fs::read_to_string("/proc/self/heddle").unwrap_or_default();
+        DONE
+    })));
+    blocks.push(Block::new(Box::new(|_| DONE)));
+    api.show(&blocks);
+    scheduler.enter(0)?;
+    for (block, level) in blocks.iter_mut().zip([12, 48]) {
+        block.header.set_kind(level + 100);
+        scheduler.spawn(0, block, level);
+    }
+    scheduler.run(0);
+    let text = text.borrow();
+    expect!(text.contains("policy relaxed"));
+    let line = |level: &str| text.lines().find(|line| line.split_whitespace().nth(2) == Some(level));
+    let fields: Vec<_> = line("12").ok_or(format!("no level 12 in {text}"))?.split_whitespace().collect();
+    expect_eq!((fields[1], fields[3], fields[4]), ("112", "running", "1"));
+    let fields: Vec<_> = line("48").ok_or(format!("no level 48 in {text}"))?.split_whitespace().collect();
+    expect_eq!((fields[1], fields[3], fields[4]), ("148", "ready", "0"));
+    scheduler.leave(0);
+    Ok(())
+}
+
+/// A child of a process with a scheduler has none until it makes one, and may run another program.
+fn fork_and_exec_with_a_scheduler() -> Outcome {
+    let Some(api) = Api::find() else { return Ok(()) };
+    let scheduler = Scheduler::new(api, 1, 8);
+    let statuses = std::cell::RefCell::new(Vec::new());
+    let mut forker = Block::new(Box::new(|_| {
+        statuses.borrow_mut().push(in_child(|| {
+            let inner = Scheduler::new(api, 1, 8);
+            let mut block = Block::new(Box::new(|_| DONE));
+            let entered = inner.enter(0).is_ok();
+            inner.spawn(0, &mut block, 10);
+            i32::from(!(entered && inner.run(0) == 1))
+        }));
+        let ran = Command::new("/proc/self/exe").arg("--list").output();
+        statuses.borrow_mut().push(ran.map_err(|error| error.to_string()).and_then(|output| {
+            let status = output.status.code().unwrap_or(-1);
+            Ok(WaitStatus::Exited(nix::unistd::Pid::from_raw(1), status))
+        }));
+        DONE
+    }));
+    scheduler.enter(0)?;
+    scheduler.spawn(0, &mut forker, 10);
+    expect_eq!(scheduler.run(0), 1);
+    for status in statuses.borrow().iter() {
+        expect!(matches!(status, Ok(WaitStatus::Exited(_, 0))));
+    }
+    scheduler.leave(0);
+    Ok(())
+}

@@ -1,0 +1,80 @@
+/* Coroutines under Heddle's order of priorities, from the vDSO: see docs/SHARED-SCHEDULER.md.
+ *
+ * The functions are found in the object that the auxiliary vector names (AT_SYSINFO_EHDR), for example by
+ * dlvsym(dlopen("linux-vdso.so.1", RTLD_NOW | RTLD_NOLOAD), NAME, "HEDDLE_1"). A kernel without them is not Heddle. */
+#ifndef HEDDLE_H
+#define HEDDLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Entries of the auxiliary vector: the pages of the process, and the page of the system. */
+#define AT_HEDDLE_PROCESS 0x48656401
+#define AT_HEDDLE_SYSTEM 0x48656402
+
+/* What a coroutine's function returns. */
+#define HEDDLE_WAITS 0
+#define HEDDLE_DONE 1
+
+/* Levels: 0 is the most urgent, 63 the least. In the machine, 20 to 43 are ordinary: the thread is scheduled by its
+ * nice value. 4 to 19 go before all ordinary threads, for those who may use realtime priorities; 44 to 62 behind. */
+#define HEDDLE_LEVEL_DEFAULT 32
+
+#define HEDDLE_RELAXED 0
+#define HEDDLE_STRICT 1
+
+/* No executor: the calling thread runs no coroutines. */
+#define HEDDLE_NO_EXECUTOR UINT32_MAX
+
+struct heddle_info {
+    uint64_t id;         /* 0: unused */
+    uint32_t kind;       /* the program's own */
+    uint8_t level;
+    uint8_t state;       /* 0 ready, 1 running, 2 waits */
+    uint16_t reserved;
+    uint64_t polls;
+    uint64_t since_ns;
+    uint64_t delayed_ns;
+};
+
+struct heddle_coroutine {
+    uint32_t (*poll)(struct heddle_coroutine *);
+    void (*done)(struct heddle_coroutine *); /* called last, if not null; then the memory is the program's again */
+    struct heddle_info info;                 /* `kind` may be set before the coroutine is spawned */
+};
+
+struct heddle_scheduler;
+
+/* Bytes that a scheduler needs; 0 if there can be none for so many. At most 64 executors. */
+size_t __heddle_scheduler_bytes(uint32_t executors, uint32_t coroutines);
+
+/* Makes a scheduler in zeroed memory at a multiple of 128. `pages` is what AT_HEDDLE_PROCESS says; with NULL the kernel
+ * knows nothing of it, and one thread may run it. Returns NULL if something does not fit. */
+struct heddle_scheduler *__heddle_scheduler_init(
+    void *memory, size_t bytes, uint32_t executors, uint32_t coroutines, void *pages);
+
+/* The calling thread becomes executor `number`, from 0 on. Returns 0 or a negative errno. */
+int __heddle_enter(struct heddle_scheduler *, uint32_t number);
+void __heddle_leave(struct heddle_scheduler *, uint32_t number);
+
+/* Makes a coroutine ready, on the thread of executor `number`; returns its id, 0 if there are too many. */
+uint64_t __heddle_spawn(struct heddle_scheduler *, uint32_t number, struct heddle_coroutine *, uint32_t level);
+
+/* The id of the coroutine that executor `number` runs, 0 for none. */
+uint64_t __heddle_get_cid(struct heddle_scheduler *, uint32_t number);
+
+/* Makes a coroutine ready; one that runs has another turn. `number` is the calling thread's, or HEDDLE_NO_EXECUTOR.
+ * Returns 0 if it has ended. */
+uint32_t __heddle_wake(struct heddle_scheduler *, uint32_t number, uint64_t id);
+
+/* Changes the level of a coroutine. Otherwise as wake. */
+uint32_t __heddle_reprio(struct heddle_scheduler *, uint32_t number, uint64_t id, uint32_t level);
+
+/* Runs coroutines on the calling thread, executor `number`, the most urgent first, until all have ended, on whichever
+ * executor. Sleeps when none is ready. Returns how many turns were run here. */
+uint64_t __heddle_run(struct heddle_scheduler *, uint32_t number);
+
+/* How the process gives way to what is more urgent elsewhere; returns the policy before, or a negative errno. */
+int __heddle_policy(struct heddle_scheduler *, uint32_t policy);
+
+#endif
