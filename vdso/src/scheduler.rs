@@ -273,11 +273,11 @@ pub unsafe extern "C" fn __heddle_enter(scheduler: *const Scheduler, number: u32
 pub unsafe extern "C" fn __heddle_leave(scheduler: *const Scheduler, number: u32) {
     // SAFETY: by contract.
     let scheduler = unsafe { &*scheduler };
-    if let Some(executor) = scheduler.executor(number) {
-        if executor.is_registered.swap(0, Ordering::Relaxed) != 0 {
-            // SAFETY: touches no memory of the program's.
-            unsafe { arch::call(UNREGISTER as usize, [0; 4]) };
-        }
+    if let Some(executor) = scheduler.executor(number)
+        && executor.is_registered.swap(0, Ordering::Relaxed) != 0
+    {
+        // SAFETY: touches no memory of the program's.
+        unsafe { arch::call(UNREGISTER as usize, [0; 4]) };
     }
 }
 
@@ -475,10 +475,10 @@ fn turn(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord) -> boo
         (*pointer).done
     };
     core.finish(scheduler, picked.id, picked.slot, Outcome::Complete);
-    if core.free_slots() > KEPT_SLOTS {
-        if let Some(index) = core.take_slot(scheduler) {
-            scheduler.free.put(scheduler, index);
-        }
+    if core.free_slots() > KEPT_SLOTS
+        && let Some(index) = core.take_slot(scheduler)
+    {
+        scheduler.free.put(scheduler, index);
     }
     if let Some(done) = done {
         // SAFETY: the program's function, with its coroutine, which nobody refers to any more.

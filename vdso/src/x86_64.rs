@@ -63,8 +63,8 @@ pub unsafe fn call(number: usize, arguments: [usize; 4]) -> isize {
     result
 }
 
-// Where a user interrupt enters: the stack holds an `InterruptFrame`, and below it lies what was interrupted, behind its
-// red zone. Only general registers are used, here and in what is called: the object is built without others.
+// Where a user interrupt enters: the stack holds an `InterruptFrame`, and above it lies what was interrupted, behind
+// its red zone. Only general registers are used, here and in what is called: the object is built without others.
 #[cfg(heddle_vdso)]
 core::arch::global_asm!(
     ".globl __heddle_interrupt",

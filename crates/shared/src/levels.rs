@@ -76,8 +76,8 @@ fn follow(count: &AtomicU32, bitmap: &AtomicU64, bit: u64) {
     }
 }
 
-/// Makes `best` what the bitmap says. The exchange acquires what the one before released, so that whoever is the last to
-/// write sees every bit that the others saw.
+/// Makes `best` what the bitmap says. The exchange acquires what the one before released, so that whoever is the last
+/// to write sees every bit that the others saw.
 fn settle(bitmap: &AtomicU64, best: &AtomicU32) {
     let mut seen = bitmap.load(Ordering::Acquire);
     loop {

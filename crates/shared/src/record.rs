@@ -1,7 +1,8 @@
 //! An executor's record: what its thread does, and what others do to it.
 //!
 //! Two pairs of words are Dekker's, each side writing one, passing a sequentially consistent fence, and reading the
-//! other: `running` and `pending` at the beginning of a turn, `mask` and `pending` at the end of a masked stretch. Either the thread sees what became ready, or who made it ready sees that the thread must be interrupted.
+//! other: `running` and `pending` at the beginning of a turn, `mask` and `pending` at the end of a masked stretch.
+//! Either the thread sees what became ready, or who made it ready sees that the thread must be interrupted.
 
 use heddle_abi::shared::{ExecutorRecord, RUNNING_NONE};
 

@@ -47,6 +47,9 @@ impl Executor {
     }
 }
 
+/// An executor and its thread.
+type Registered = (Arc<Executor>, Arc<Thread>);
+
 /// A thread's part of this.
 pub struct Place {
     /// Whether `executor` is there, for a look without the lock.
@@ -125,7 +128,7 @@ impl Executors {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn snapshot(&self) -> Result<Vec<(Arc<Executor>, Arc<Thread>)>, Errno> {
+    pub fn snapshot(&self) -> Result<Vec<Registered>, Errno> {
         let list = self.list.lock();
         let mut found = Vec::new();
         found.try_reserve(list.len()).map_err(|_| Errno::ENOMEM)?;
@@ -135,7 +138,7 @@ impl Executors {
 
     /// Whom to tell of something that became ready: one that looks around anyway before the one that runs the least
     /// urgent coroutine, and that before one that is blocked.
-    fn to_tell(&self) -> Option<(Arc<Executor>, Arc<Thread>)> {
+    fn to_tell(&self) -> Option<Registered> {
         let list = self.list.lock();
         let mut best = None;
         for (executor, thread) in list.iter() {

@@ -95,7 +95,7 @@ impl Space {
         }
     }
 
-    /// In a child nobody runs in yet: gives it pages of its own in place of the parent's, which it shares with the kernel.
+    /// In a child nobody runs in yet: gives it pages of its own to share with the kernel, in place of the parent's.
     async fn renew_pages(&self) -> Result<(), Errno> {
         let Some(old) = self.pages() else { return Ok(()) };
         let new = old.for_child()?;
