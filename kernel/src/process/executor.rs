@@ -274,18 +274,24 @@ pub(super) fn turn_ends(thread: &Arc<Thread>) {
 
 /// No executor of the process can run: if something is ready, wakes one that sleeps, to run it.
 fn wake_spare(thread: &Arc<Thread>, own: &Executor) {
-    let executors = &thread.process.executors;
-    let ready = executors.ready(own);
+    let ready = thread.process.executors.ready(own);
     if ready == 0 {
         return;
     }
+    let level = ready.trailing_zeros() as u8;
     // Without memory for the list nobody is woken; the levels stay withdrawn until a thread comes back.
-    for (executor, other) in executors.snapshot().unwrap_or_default() {
-        if executor.number != own.number
-            && rouse(&other, &executor, PENDING_KICK, ready.trailing_zeros() as u8)
-        {
+    for (executor, other) in thread.process.executors.snapshot().unwrap_or_default() {
+        if executor.number != own.number && rouse(&other, &executor, PENDING_KICK, level) {
             return;
         }
+    }
+    thread.process.asynchronous.wake_one(level);
+}
+
+/// Lends an executor thread the level of something that became ready for it, before it is woken.
+pub fn lend(thread: &Thread, level: u8) {
+    if let Some(executor) = thread.executor.get() {
+        boost(thread, &executor, level);
     }
 }
 
@@ -313,10 +319,13 @@ pub fn priority_of(thread: &Thread, level: u8) -> Priority {
     levels::in_machine(level.into(), may_be_urgent).map_or(thread.standing_priority(), Priority::new)
 }
 
-/// Something of `level` has become ready for a process none of whose executors sleeps: a completion in its ring. Tells
-/// an executor that looks around anyway; else interrupts the one that runs the least urgent coroutine, if that is less
+/// Something of `level` has become ready for a process: a completion in its ring. Wakes an executor that sleeps; else
+/// tells one that looks around anyway; else interrupts the one that runs the least urgent coroutine, if that is less
 /// urgent; else leaves word for one.
 pub fn completed(process: &Process, level: u8) {
+    if process.asynchronous.wake_one(level) {
+        return;
+    }
     let Some((executor, thread)) = process.executors.to_tell() else { return };
     let Some(record) = executor.record() else { return };
     let may_interrupt = record::post(record, PENDING_COMPLETION);

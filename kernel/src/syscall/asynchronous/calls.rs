@@ -13,6 +13,7 @@ use super::{Calls, Sleeper, may_fly};
 use crate::error::{Errno, Halt};
 use crate::memory::fallible;
 use crate::process::calls::futex;
+use crate::process::executor;
 use crate::schedule;
 use crate::sync::Events;
 use crate::syscall::wait::WaitKind;
@@ -107,7 +108,9 @@ fn start_one(call: &mut Call<'_>, words: &[u64; ENTRY_WORDS]) -> Result<Answer, 
 fn launch(caller: &Caller, flight: Arc<Flight>, future: CallFuture) -> Result<Answer, Errno> {
     let calls = &caller.process.asynchronous;
     let token = calls.enter(&flight)?;
-    if let Err(error) = schedule::spawn(caller.priority(), fly(flight.clone(), future)) {
+    if let Err(error) =
+        schedule::spawn(executor::priority_of(caller, flight.level), fly(flight.clone(), future))
+    {
         // The future is gone; the room is still the caller's.
         let taken = {
             let mut state = calls.state.lock();

@@ -9,7 +9,7 @@ use crate::error::{Errno, Halt};
 use crate::file::DescriptorTable;
 use crate::memory::user::PageFault;
 use crate::memory::{Space, fallible};
-use crate::process::Thread;
+use crate::process::{Thread, executor};
 use crate::schedule;
 use crate::sync::{Disposition, Events, SpinLock, Watch, Watcher};
 use crate::syscall::wait::WaitKind;
@@ -198,7 +198,7 @@ pub(super) async fn fly(flight: Arc<Flight>, mut future: CallFuture) {
     }
     drop(space);
     calls.leave(&flight);
-    calls.wake_one();
+    executor::completed(&flight.thread.process, flight.level);
 }
 
 /// Starts a call that missed a page which is not in memory, once that is there.

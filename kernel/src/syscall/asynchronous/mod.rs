@@ -21,7 +21,7 @@ use linux_raw_sys::general as linux;
 
 use crate::error::{Attempt, Errno};
 use crate::memory::{Space, fallible};
-use crate::process::{Process, Thread};
+use crate::process::{Process, Thread, executor};
 use crate::sync::{Events, SpinLock, WaitQueue};
 use ring::Ring;
 
@@ -124,10 +124,12 @@ impl Calls {
         }
     }
 
-    /// Wakes one of the threads that sleep in [`calls::wait`]. `false` if none does.
-    pub fn wake_one(&self) -> bool {
+    /// Wakes one of the threads that sleep in [`calls::wait`], for something of the program's `level`. `false` if none
+    /// does.
+    pub fn wake_one(&self, level: u8) -> bool {
         let sleeper = self.state.lock().sleepers.pop_front();
         let Some(sleeper) = sleeper else { return false };
+        executor::lend(&sleeper.thread, level);
         sleeper.is_woken.store(true, Ordering::Release);
         sleeper.thread.wake();
         true
