@@ -17,6 +17,7 @@
 extern crate std;
 
 pub mod clock;
+mod ring;
 pub mod scheduler;
 
 #[cfg(target_arch = "x86_64")]

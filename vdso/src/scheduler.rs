@@ -17,6 +17,7 @@ use heddle_shared::record;
 
 use crate::arch;
 use crate::clock::monotonic_now;
+use crate::ring::Ring;
 
 /// Memory is taken in pieces that begin at multiples of this.
 const ALIGNMENT: usize = 128;
@@ -64,6 +65,7 @@ pub struct Scheduler {
     parked: AtomicU64,
     live: AtomicU32,
     policy: AtomicU32,
+    ring: Ring,
     /// Slots that no core keeps, one in each batch.
     free: Batches,
     /// Whether the records are those of the process's pages, so that the kernel knows them.
@@ -123,6 +125,17 @@ impl Scheduler {
             self.disturb(kicks.trailing_zeros());
             kicks &= kicks.wrapping_sub(1);
         }
+    }
+
+    /// Takes the reasons to look around, and the completions that have come: stores each result and makes its coroutine
+    /// ready.
+    fn look_around(&self, number: u32, record: &ExecutorRecord) {
+        record::take(record);
+        self.ring.drain(|coroutine| {
+            if let Some(id) = Id::from_bits(coroutine) {
+                sched::wake(self, self.core(number), id);
+            }
+        });
     }
 
     /// Makes an executor look around.
@@ -213,6 +226,7 @@ pub unsafe extern "C" fn __heddle_scheduler_init(
         parked: AtomicU64::new(0),
         live: AtomicU32::new(0),
         policy: AtomicU32::new(policy::RELAXED),
+        ring: Ring::new(),
         free: Batches::new(),
         is_known: known.is_some().into(),
     };
@@ -416,7 +430,7 @@ pub unsafe extern "C" fn __heddle_run(scheduler: *const Scheduler, number: u32) 
         }
         if !record::begin_turn(record, best) {
             record::end_turn(record);
-            record::take(record);
+            scheduler.look_around(number, record);
             continue;
         }
         turns += u64::from(turn(scheduler, core, record));
@@ -431,6 +445,18 @@ pub unsafe extern "C" fn __heddle_run(scheduler: *const Scheduler, number: u32) 
         }
         scheduler.wake_parked(parked);
     }
+}
+
+/// See `heddle.h`.
+///
+/// # Safety
+/// See [`__heddle_enter`]; the memory is a ring's, and each call's cookie is 0 or where its result goes.
+#[cfg_attr(heddle_vdso, unsafe(no_mangle))]
+pub unsafe extern "C" fn __heddle_ring(scheduler: *const Scheduler, memory: *mut u8, order: u32) -> i32 {
+    // SAFETY: by contract.
+    let scheduler = unsafe { &*scheduler };
+    // SAFETY: by contract.
+    unsafe { scheduler.ring.register(memory, order) }
 }
 
 /// Runs one coroutine for one turn.
@@ -505,7 +531,7 @@ fn steal(scheduler: &Scheduler, core: &CoreState) -> bool {
 
 /// Sleeps until something is posted, or another executor has something to spare.
 fn sleep(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord) {
-    record::take(record);
+    scheduler.look_around(core.number(), record);
     if !core.expose(WATCH_PARKED) {
         return;
     }
@@ -521,8 +547,8 @@ fn sleep(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord) {
     core.inbox().cover();
 }
 
-/// A user interrupt: something has become ready that is more urgent than what this thread runs, or may be. The queues
-/// have it already; what is left is to find an executor that runs it at once.
+/// A user interrupt: something has become ready that is more urgent than what this thread runs, or may be. Records the
+/// coroutines whose calls have ended as ready, and wakes an executor that runs what is urgent at once.
 unsafe extern "C" fn interrupted(executor: *const Executor) {
     // SAFETY: what `enter` has registered.
     let executor = unsafe { &*executor };
@@ -531,9 +557,10 @@ unsafe extern "C" fn interrupted(executor: *const Executor) {
     else {
         return;
     };
-    let Some(record) = scheduler.record(executor.number.load(Ordering::Relaxed)) else { return };
+    let number = executor.number.load(Ordering::Relaxed);
+    let Some(record) = scheduler.record(number) else { return };
     loop {
-        record::take(record);
+        scheduler.look_around(number, record);
         scheduler.wake_parked(scheduler.parked.load(Ordering::Acquire));
         if !record::unmask(record) {
             return;

@@ -14,7 +14,7 @@ mod recipe;
 const LINUX: [&str; 5] =
     ["__vdso_clock_getres", "__vdso_clock_gettime", "__vdso_getcpu", "__vdso_gettimeofday", "__vdso_time"];
 
-const HEDDLE: [&str; 12] = [
+const HEDDLE: [&str; 13] = [
     "__heddle_enter",
     "__heddle_get_cid",
     "__heddle_interrupt",
@@ -22,6 +22,7 @@ const HEDDLE: [&str; 12] = [
     "__heddle_leave",
     "__heddle_policy",
     "__heddle_reprio",
+    "__heddle_ring",
     "__heddle_run",
     "__heddle_scheduler_bytes",
     "__heddle_scheduler_init",

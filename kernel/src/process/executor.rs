@@ -136,16 +136,19 @@ impl Executors {
         Ok(found)
     }
 
-    /// Whom to tell of something that became ready: one that looks around anyway before the one that runs the least
-    /// urgent coroutine, and that before one that is blocked.
+    /// Whom to tell of something that became ready: one that looks around anyway, then one that sleeps, then the one
+    /// that runs the least urgent coroutine, and last one that is blocked in a coroutine.
     fn to_tell(&self) -> Option<Registered> {
         let list = self.list.lock();
         let mut best = None;
         for (executor, thread) in list.iter() {
             let (Some(record), Some(thread)) = (executor.record(), thread.upgrade()) else { continue };
             let is_blocked = thread.executor.is_blocked.load(Ordering::Relaxed);
-            let rank =
-                if is_blocked { 0 } else { record::running(record).map_or(u32::MAX, |level| level + 1) };
+            let rank = match record::running(record) {
+                None => u32::MAX - u32::from(is_blocked),
+                Some(_) if is_blocked => 0,
+                Some(level) => level + 1,
+            };
             if best.as_ref().is_none_or(|(_, _, found)| rank > *found) {
                 best = Some((executor, thread, rank));
             }
@@ -329,12 +332,19 @@ pub fn completed(process: &Process, level: u8) {
     let Some((executor, thread)) = process.executors.to_tell() else { return };
     let Some(record) = executor.record() else { return };
     let may_interrupt = record::post(record, PENDING_COMPLETION);
-    let running = record::running(record);
-    if running.is_none_or(|running| running > u32::from(level)) {
-        boost(&thread, &executor, level);
-        if may_interrupt && running.is_some() {
-            BySoftware.interrupt(&thread);
+    match record::running(record) {
+        None => {
+            boost(&thread, &executor, level);
+            // It looks by itself, unless it has fallen asleep at the word meanwhile.
+            super::calls::futex::wake_word(&thread.space(), executor.pages.pending_address(executor.number));
         }
+        Some(running) if running > u32::from(level) => {
+            boost(&thread, &executor, level);
+            if may_interrupt {
+                BySoftware.interrupt(&thread);
+            }
+        }
+        Some(_) => {}
     }
 }
 

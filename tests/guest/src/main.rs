@@ -50,6 +50,7 @@ fn main() -> std::process::ExitCode {
         extended::TESTS,
         inotify::TESTS,
         scheduler::TESTS,
+        scheduler::INTERRUPT_TESTS,
         scheduler::ORDER_TESTS,
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // The vDSO's functions are C's, and the pages are reached by address.
 
 mod api;
+mod interrupt;
 mod order;
 
 use std::os::unix::fs::PermissionsExt;
@@ -16,6 +17,7 @@ use self::api::{Api, Block, Body, DONE, Scheduler, WAITS};
 use crate::harness::{OrFail, Outcome, in_child};
 use crate::{expect, expect_eq};
 
+pub use self::interrupt::TESTS as INTERRUPT_TESTS;
 pub use self::order::TESTS as ORDER_TESTS;
 
 crate::tests! {
@@ -27,9 +29,6 @@ crate::tests! {
     wakes_from_another_thread
     executors_share_their_work
     a_blocked_executor_wakes_a_spare_one
-    an_interrupt_brings_an_urgent_coroutine_forward
-    interrupts_leave_registers_alone
-    signals_mask_interrupts
     garbage_in_the_pages_does_no_harm
     bad_calls_are_refused
     proc_lists_coroutines
@@ -245,133 +244,6 @@ fn a_blocked_executor_wakes_a_spare_one() -> Outcome {
         scheduler.run(0);
     });
     expect_eq!(got.load(Ordering::Relaxed), 1);
-    scheduler.leave(0);
-    Ok(())
-}
-
-/// A coroutine computes without end at a background level; one that waits on the same executor is woken from a thread
-/// that is none, and must run although that turn does not end.
-fn an_interrupt_brings_an_urgent_coroutine_forward() -> Outcome {
-    let Some(api) = Api::find() else { return Ok(()) };
-    let scheduler = Scheduler::new(api, 2, 8);
-    let (urgent_ran, id, running) = (AtomicU32::new(0), AtomicU64::new(0), AtomicU32::new(0));
-    let mut urgent = Block::new(Box::new(|block: &api::Header| {
-        if block.polls() == 1 {
-            return WAITS;
-        }
-        urgent_ran.store(1, Ordering::Release);
-        DONE
-    }));
-    let mut endless = Block::new(Box::new(|_| {
-        running.store(1, Ordering::Release);
-        while urgent_ran.load(Ordering::Acquire) == 0 {
-            std::hint::spin_loop();
-        }
-        DONE
-    }));
-    scheduler.enter(0)?;
-    id.store(scheduler.spawn(0, &mut urgent, 10), Ordering::Relaxed);
-    scheduler.spawn(0, &mut endless, 50);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            // Only when the first runs its endless turn: otherwise this one would take the urgent coroutine.
-            while running.load(Ordering::Acquire) == 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            scheduler.enter(1).expect("an executor");
-            scheduler.run(1);
-            scheduler.leave(1);
-        });
-        scope.spawn(|| {
-            while running.load(Ordering::Acquire) == 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-            scheduler.wake(api::NO_EXECUTOR, id.load(Ordering::Relaxed));
-        });
-        scheduler.run(0);
-    });
-    expect_eq!(urgent_ran.load(Ordering::Relaxed), 1);
-    expect!(api.record(0).interrupts.load(Ordering::Relaxed) >= 1);
-    scheduler.leave(0);
-    Ok(())
-}
-
-/// A computation in registers, flags and red zone, interrupted as often as can be.
-fn interrupts_leave_registers_alone() -> Outcome {
-    fn mix(rounds: u64) -> u64 {
-        let mut words = [1u64, 2, 3, 5, 8, 13, 21, 34];
-        let mut scale = 1.0f64;
-        for round in 0..rounds {
-            for index in 0..8 {
-                words[index] = words[index]
-                    .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                    .rotate_left(index as u32 + 1)
-                    .wrapping_add(words[(index + 3) % 8]);
-            }
-            scale = (scale * 1.000_001 + f64::from(round as u32) * 1e-9).sqrt();
-        }
-        words.iter().fold(scale.to_bits(), |sum, word| sum.rotate_left(7) ^ word)
-    }
-    let Some(api) = Api::find() else { return Ok(()) };
-    let scheduler = Scheduler::new(api, 1, 8);
-    let rounds = 2_000_000;
-    let expected = mix(std::hint::black_box(rounds));
-    let (result, is_done) = (AtomicU64::new(0), AtomicU32::new(0));
-    let mut worker = Block::new(Box::new(|_| {
-        result.store(mix(std::hint::black_box(rounds)), Ordering::Relaxed);
-        is_done.store(1, Ordering::Release);
-        DONE
-    }));
-    scheduler.enter(0)?;
-    scheduler.spawn(0, &mut worker, 50);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while is_done.load(Ordering::Acquire) == 0 {
-                api.interrupt(0);
-                std::thread::sleep(Duration::from_micros(200));
-            }
-        });
-        scheduler.run(0);
-    });
-    expect_eq!(result.load(Ordering::Relaxed), expected);
-    expect!(api.record(0).interrupts.load(Ordering::Relaxed) >= 2);
-    scheduler.leave(0);
-    Ok(())
-}
-
-static MASK_IN_HANDLER: AtomicU32 = AtomicU32::new(u32::MAX);
-
-fn signals_mask_interrupts() -> Outcome {
-    extern "C" fn handler(_: libc::c_int) {
-        let Some(api) = Api::find() else { return };
-        // Posted while masked: it is told after the return.
-        api.interrupt(0);
-        MASK_IN_HANDLER.store(api.record(0).mask.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-    let Some(api) = Api::find() else { return Ok(()) };
-    let scheduler = Scheduler::new(api, 1, 8);
-    scheduler.enter(0)?;
-    let record = api.record(0);
-    record.running.store(50, Ordering::Relaxed);
-    let action = nix::sys::signal::SigAction::new(
-        nix::sys::signal::SigHandler::Handler(handler),
-        nix::sys::signal::SaFlags::empty(),
-        nix::sys::signal::SigSet::empty(),
-    );
-    // SAFETY: the handler uses atomics and system calls.
-    unsafe { nix::sys::signal::sigaction(nix::sys::signal::SIGUSR1, &action) }.or_fail()?;
-    nix::sys::signal::raise(nix::sys::signal::SIGUSR1).or_fail()?;
-    expect_eq!(MASK_IN_HANDLER.load(Ordering::Relaxed), 1);
-    expect_eq!(record.mask.load(Ordering::Relaxed), 0);
-    expect_eq!(record.interrupts.load(Ordering::Relaxed), 1);
-    expect_eq!(record.pending.load(Ordering::Relaxed), 0);
-    // In a masked stretch nothing is changed by a signal either.
-    record.mask.store(1, Ordering::Relaxed);
-    nix::sys::signal::raise(nix::sys::signal::SIGUSR1).or_fail()?;
-    expect_eq!(record.mask.load(Ordering::Relaxed), 1);
-    expect_eq!(record.interrupts.load(Ordering::Relaxed), 1);
-    expect_eq!(record.pending.load(Ordering::Relaxed), 2);
     scheduler.leave(0);
     Ok(())
 }

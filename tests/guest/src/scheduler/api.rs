@@ -13,6 +13,7 @@ pub const NO_EXECUTOR: u32 = u32::MAX;
 
 const AT_PROCESS: libc::c_ulong = 0x4865_6401;
 const AT_SYSTEM: libc::c_ulong = 0x4865_6402;
+const CALL_SUBMIT: libc::c_long = 0x4844_0000;
 const CALL_REGISTER: libc::c_long = 0x4844_0010;
 const CALL_INTERRUPT: libc::c_long = 0x4844_0012;
 const CALL_GIVE_WAY: libc::c_long = 0x4844_0013;
@@ -72,6 +73,7 @@ functions! {
     spawn = c"__heddle_spawn": fn(*mut c_void, u32, *mut c_void, u32) -> u64;
     wake = c"__heddle_wake": fn(*mut c_void, u32, u64) -> u32;
     run = c"__heddle_run": fn(*mut c_void, u32) -> u64;
+    ring = c"__heddle_ring": fn(*mut c_void, *mut u8, u32) -> i32;
     policy = c"__heddle_policy": fn(*mut c_void, u32) -> i32;
 }
 
@@ -146,6 +148,23 @@ impl Api {
     /// Interrupts or wakes an executor.
     pub fn interrupt(&self, number: usize) -> i64 {
         Self::call(CALL_INTERRUPT, [number, 0, 0])
+    }
+
+    /// Starts an asynchronous read of one byte, whose result goes to `result` and wakes `coroutine`. Returns what
+    /// became of it: 1 done, 2 waits.
+    pub fn read_later(
+        &self,
+        from: i32,
+        byte: *mut u8,
+        level: u32,
+        coroutine: u64,
+        result: &AtomicU64,
+    ) -> u64 {
+        let cookie = result.as_ptr() as u64;
+        let mut entry =
+            [u64::from(level) << 32, cookie, coroutine, from as u64, byte as u64, 1, 0, 0, 0, 0, 0];
+        Self::call(CALL_SUBMIT, [entry.as_mut_ptr() as usize, 1, 0]);
+        entry[9]
     }
 
     /// Lets what is more urgent run.
@@ -267,6 +286,12 @@ impl Scheduler {
     pub fn run(&self, number: u32) -> u64 {
         // SAFETY: as above.
         unsafe { run()(self.raw, number) }
+    }
+
+    /// Has results of asynchronous calls come back in `memory`.
+    pub fn ring(&self, memory: &mut [u64], order: u32) -> i32 {
+        // SAFETY: as above; the tests keep the memory.
+        unsafe { ring()(self.raw, memory.as_mut_ptr().cast(), order) }
     }
 
     /// Sets the policy.
