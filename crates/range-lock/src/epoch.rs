@@ -363,10 +363,14 @@ impl Context {
         // SAFETY: as in `pin`.
         unsafe { (*self.participant.local.get()).settle(epoch) };
         // SAFETY: as in `pin`.
-        let mut surplus = unsafe { (*self.participant.local.get()).reclaim(oldest) };
-        while let Some(block) = NonNull::new(surplus) {
+        let mut others = unsafe { (*self.participant.local.get()).reclaim(oldest) };
+        while let Some(block) = NonNull::new(others) {
             // SAFETY: the list is this context's now.
-            surplus = unsafe { block::link(block) };
+            others = unsafe { block::link(block) };
+            self.give(block);
+        }
+        // SAFETY: as in `pin`.
+        while let Some(block) = unsafe { (*self.participant.local.get()).pop_surplus() } {
             self.give(block);
         }
     }

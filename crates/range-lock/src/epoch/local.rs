@@ -4,29 +4,83 @@ use core::ptr::{self, NonNull};
 
 use super::block::{self, CLASSES, Header};
 
-/// Bytes of free blocks kept of one size; more go back to the allocator. Threads are preempted in mid-search and keep
-/// more back than a kernel's CPUs, which are not.
-const KEPT_BYTES: usize = if cfg!(feature = "std") { 512 << 10 } else { 32 << 10 };
+/// Bytes of free blocks kept; more go back to the allocator. Threads are preempted in mid-search, and what that keeps
+/// back comes free all at once; a kernel's CPUs are not.
+const KEPT_BYTES: usize = if cfg!(feature = "std") { 4 << 20 } else { 128 << 10 };
 
 /// Bags of limbo. Each collection settles what was retired since the last one in the bag whose turn it is; what is
 /// still in that bag has outlived as many collections and takes on the new epoch too.
 const BAGS: usize = 4;
 
+/// Lists of a bag: one for each size that is kept, one for the others.
+const LISTS: usize = CLASSES + 1;
+
+/// Blocks of one size. Lists are moved as a whole: a block that was in limbo for long is no longer in the cache, and
+/// walking a list of them would wait for each.
+#[derive(Clone, Copy)]
+struct List {
+    first: *mut Header,
+    last: *mut Header,
+    count: usize,
+}
+
+impl List {
+    const EMPTY: Self = Self { first: ptr::null_mut(), last: ptr::null_mut(), count: 0 };
+
+    #[inline]
+    fn push(&mut self, block: NonNull<Header>) {
+        if self.first.is_null() {
+            self.last = block.as_ptr();
+        }
+        // SAFETY: `link` is no one's but the owner's of the list once a block is retired; readers never look at it.
+        unsafe { block::set_link(block, self.first) };
+        self.first = block.as_ptr();
+        self.count += 1;
+    }
+
+    fn pop(&mut self) -> Option<NonNull<Header>> {
+        let block = NonNull::new(self.first)?;
+        // SAFETY: blocks in a list are its owner's alone.
+        self.first = unsafe { block::link(block) };
+        self.count -= 1;
+        Some(block)
+    }
+
+    /// Puts all of `other` in front.
+    fn splice(&mut self, other: &mut Self) {
+        let taken = core::mem::replace(other, Self::EMPTY);
+        let Some(last) = NonNull::new(taken.last).filter(|_| taken.count > 0) else { return };
+        if self.first.is_null() {
+            self.last = taken.last;
+        }
+        // SAFETY: blocks in a list are its owner's alone.
+        unsafe { block::set_link(last, self.first) };
+        self.first = taken.first;
+        self.count += taken.count;
+    }
+}
+
 struct Bag {
     /// An epoch in which all of its blocks had been unlinked.
     epoch: usize,
-    first: *mut Header,
-    count: usize,
+    lists: [List; LISTS],
+}
+
+impl Bag {
+    const EMPTY: Self = Self { epoch: 0, lists: [List::EMPTY; LISTS] };
+
+    fn count(&self) -> usize {
+        self.lists.iter().map(|list| list.count).sum()
+    }
 }
 
 pub(super) struct Local {
     /// How deep pins are nested: a comparison or a waker may come back to a range lock.
     depth: usize,
-    free: [*mut Header; CLASSES],
-    kept: [u32; CLASSES],
+    free: [List; CLASSES],
+    kept_bytes: usize,
     /// Retired since the last collection, and how many they are.
-    fresh: *mut Header,
-    oldest_fresh: *mut Header,
+    fresh: [List; LISTS],
     waiting: usize,
     bags: [Bag; BAGS],
     turn: usize,
@@ -40,12 +94,11 @@ impl Local {
     pub(super) const fn new() -> Self {
         Self {
             depth: 0,
-            free: [ptr::null_mut(); CLASSES],
-            kept: [0; CLASSES],
-            fresh: ptr::null_mut(),
-            oldest_fresh: ptr::null_mut(),
+            free: [List::EMPTY; CLASSES],
+            kept_bytes: 0,
+            fresh: [List::EMPTY; LISTS],
             waiting: 0,
-            bags: [const { Bag { epoch: 0, first: ptr::null_mut(), count: 0 } }; BAGS],
+            bags: [const { Bag::EMPTY }; BAGS],
             turn: 0,
             kept_back: 0,
             missed: 0,
@@ -70,13 +123,10 @@ impl Local {
     #[inline]
     pub(super) fn take(&mut self, size: usize) -> Option<NonNull<Header>> {
         let (class, rounded) = block::class_of(size)?;
-        let block = NonNull::new(self.free[class])?;
-        self.kept[class] -= 1;
-        // SAFETY: blocks in the free lists are this participant's alone; a class's blocks all have its size.
-        unsafe {
-            self.free[class] = block::link(block);
-            block::init(block, rounded as u32);
-        }
+        let block = self.free[class].pop()?;
+        self.kept_bytes -= rounded;
+        // SAFETY: the block is this participant's alone; a class's blocks all have its size.
+        unsafe { block::init(block, rounded as u32) };
         Some(block)
     }
 
@@ -89,48 +139,40 @@ impl Local {
     /// The same for a block whose rounded size is known.
     #[inline(always)]
     pub(super) fn put_sized(&mut self, block: NonNull<Header>, size: usize) -> Option<NonNull<Header>> {
-        #[cfg(heddle_loom)]
-        // SAFETY: the header is valid; in the models this fails if a reader of the block is not ordered before.
-        unsafe {
-            (*block.as_ptr()).contents.with_mut(|_| ());
-        }
+        must_be_unread(block);
         let Some(class) = block::class_of_rounded(size) else { return Some(block) };
-        if self.kept[class] as usize * size >= KEPT_BYTES {
+        if self.kept_bytes >= KEPT_BYTES {
             return Some(block);
         }
-        self.kept[class] += 1;
-        // SAFETY: the block is exclusively this participant's now.
-        unsafe { block::set_link(block, self.free[class]) };
-        self.free[class] = block.as_ptr();
+        self.kept_bytes += size;
+        self.free[class].push(block);
         None
     }
 
     /// Takes any free block out.
     pub(super) fn pop_any(&mut self) -> Option<NonNull<Header>> {
-        let class = self.free.iter().position(|first| !first.is_null())?;
-        let block = NonNull::new(self.free[class])?;
-        self.kept[class] -= 1;
-        // SAFETY: blocks in the free lists are this participant's alone.
-        self.free[class] = unsafe { block::link(block) };
+        let block = self.free.iter_mut().find_map(List::pop)?;
+        self.kept_bytes -= block::size_of(block);
+        Some(block)
+    }
+
+    /// Takes a free block out of the size that there is most of, if more is kept than should be.
+    pub(super) fn pop_surplus(&mut self) -> Option<NonNull<Header>> {
+        if self.kept_bytes <= KEPT_BYTES {
+            return None;
+        }
+        let bytes = |class: &usize| self.free[*class].count * block::size_of_class(*class);
+        let largest = (0..CLASSES).max_by_key(bytes)?;
+        let block = self.free[largest].pop()?;
+        self.kept_bytes -= block::size_of_class(largest);
         Some(block)
     }
 
     /// Takes any block out, free or in limbo.
     #[cfg(heddle_loom)]
     pub(super) fn pop_anything(&mut self) -> Option<NonNull<Header>> {
-        let lists = self
-            .free
-            .iter_mut()
-            .chain([&mut self.fresh])
-            .chain(self.bags.iter_mut().map(|bag| &mut bag.first));
-        for list in lists {
-            if let Some(block) = NonNull::new(*list) {
-                // SAFETY: the lists are this participant's alone.
-                *list = unsafe { block::link(block) };
-                return Some(block);
-            }
-        }
-        None
+        let limbo = self.fresh.iter_mut().chain(self.bags.iter_mut().flat_map(|bag| &mut bag.lists));
+        self.free.iter_mut().chain(limbo).find_map(List::pop)
     }
 
     /// Whether limbo holds enough for an allocation that found nothing free to look through it.
@@ -147,12 +189,8 @@ impl Local {
     /// Puts an unlinked block into limbo.
     #[inline]
     pub(super) fn bury(&mut self, block: NonNull<Header>) {
-        if self.fresh.is_null() {
-            self.oldest_fresh = block.as_ptr();
-        }
-        // SAFETY: `link` is no one's but the unlinker's once a block is retired; readers never look at it.
-        unsafe { block::set_link(block, self.fresh) };
-        self.fresh = block.as_ptr();
+        let class = block::class_of_rounded(block::size_of(block)).unwrap_or(CLASSES);
+        self.fresh[class].push(block);
         self.waiting += 1;
     }
 
@@ -161,40 +199,53 @@ impl Local {
         self.turn = (self.turn + 1) % BAGS;
         let bag = &mut self.bags[self.turn];
         bag.epoch = epoch;
-        if let Some(oldest) = NonNull::new(self.oldest_fresh) {
-            // SAFETY: blocks in limbo are linked by this participant alone; the oldest one ends the list.
-            unsafe { block::set_link(oldest, bag.first) };
-            bag.first = self.fresh;
-            bag.count += self.waiting;
-            self.fresh = ptr::null_mut();
-            self.oldest_fresh = ptr::null_mut();
-        }
+        bag.lists.iter_mut().zip(&mut self.fresh).for_each(|(list, fresh)| list.splice(fresh));
         self.waiting = 0;
         self.missed = 0;
         self.kept_back = 0;
     }
 
-    /// Frees what was unlinked in epochs before `oldest`, the one that the oldest reader began in. Returns the surplus,
-    /// linked, for the allocator.
+    /// Frees what was unlinked in epochs before `oldest`, the one that the oldest reader began in. Returns the blocks
+    /// of sizes that are not kept, linked, for the allocator; [`Self::pop_surplus`] may have more.
     pub(super) fn reclaim(&mut self, oldest: usize) -> *mut Header {
-        let mut surplus = ptr::null_mut();
-        for turn in 0..BAGS {
-            if self.bags[turn].epoch >= oldest {
-                self.kept_back += self.bags[turn].count;
+        let mut others = List::EMPTY;
+        for bag in &mut self.bags {
+            if bag.epoch >= oldest {
+                self.kept_back += bag.count();
                 continue;
             }
-            self.bags[turn].count = 0;
-            let mut next = core::mem::replace(&mut self.bags[turn].first, ptr::null_mut());
-            while let Some(block) = NonNull::new(next) {
-                // SAFETY: blocks in limbo are linked by this participant alone, and nobody reads these any more.
-                next = unsafe { block::link(block) };
-                if self.put(block).is_some() {
-                    // SAFETY: as above.
-                    unsafe { block::set_link(block, surplus) };
-                    surplus = block.as_ptr();
-                }
+            let (kept, rest) = bag.lists.split_at_mut(CLASSES);
+            for (class, (list, free)) in kept.iter_mut().zip(&mut self.free).enumerate() {
+                #[cfg(heddle_loom)]
+                list.must_be_unread();
+                self.kept_bytes += list.count * block::size_of_class(class);
+                free.splice(list);
             }
+            rest.iter_mut().for_each(|list| others.splice(list));
         }
-        surplus
+        others.first
+    }
+}
+
+/// In the models this fails if a reader of the block is not ordered before.
+#[inline(always)]
+fn must_be_unread(_block: NonNull<Header>) {
+    #[cfg(heddle_loom)]
+    // SAFETY: the header is valid.
+    unsafe {
+        (*_block.as_ptr()).contents.with_mut(|_| ());
+    }
+}
+
+#[cfg(heddle_loom)]
+impl List {
+    fn must_be_unread(&self) {
+        let mut at = self.first;
+        for _ in 0..self.count {
+            let Some(block) = NonNull::new(at) else { return };
+            must_be_unread(block);
+            // SAFETY: blocks in a list are its owner's alone.
+            at = unsafe { block::link(block) };
+        }
     }
 }
