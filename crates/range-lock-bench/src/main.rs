@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use heddle_range_lock_bench::memory::{self, Counting};
@@ -10,7 +10,6 @@ use heddle_range_lock_bench::plan::{self, Effort, Entrant, Row};
 use heddle_range_lock_bench::plot;
 use heddle_range_lock_bench::report::{self, Memory, Report};
 use heddle_range_lock_bench::side::Side;
-use heddle_range_lock_bench::sides;
 use heddle_range_lock_bench::sides::skiplist::SkipList;
 use heddle_range_lock_bench::workload::{self, Kind, Sample};
 
@@ -53,7 +52,17 @@ fn options() -> Result<Options, String> {
 }
 
 fn main() -> ExitCode {
-    match options().map_err(Into::into).and_then(|options| measure(&options)) {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [flag, side, ranges] = &arguments[..]
+        && flag == MEMORY
+    {
+        return exit(memory_of(side, ranges));
+    }
+    exit(options().map_err(Into::into).and_then(|options| measure(&options)))
+}
+
+fn exit(outcome: Result<(), Box<dyn Error>>) -> ExitCode {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("heddle-range-lock-bench: {error}");
@@ -85,7 +94,7 @@ fn measure(options: &Options) -> Result<(), Box<dyn Error>> {
     if options.filter.is_empty() {
         heights(&mut report, effort, cores);
         latencies(&mut report, &sides, effort);
-        memories(&mut report);
+        memories(&mut report)?;
     }
     if let Some(file) = &options.json {
         std::fs::write(file, serde_json::to_string_pretty(&report)?)?;
@@ -118,6 +127,7 @@ fn heights(report: &mut Report, effort: Effort, cores: usize) {
                 workload::run::<Tall<LEVELS>>(kind, threads, time, latencies)
             },
             count: workload::count::<Tall<LEVELS>>,
+            memory: memory::measure::<Tall<LEVELS>>,
         }
     }
     println!("\nThe thesis' list by its height (ratio: height 1 over this one)");
@@ -198,21 +208,37 @@ fn latencies(report: &mut Report, sides: &[Entrant], effort: Effort) {
     }
 }
 
-fn memories(report: &mut Report) {
-    fn add<S: Side>(report: &mut Report) {
-        for ranges in [1_000, 100_000] {
-            let (full, after) = memory::measure::<S>(ranges);
+/// What the program is told to be instead: one that measures one side's memory and prints it.
+const MEMORY: &str = "--memory-of";
+
+/// Ranges held to measure memory with.
+const MEMORY_RANGES: [u64; 2] = [1_000, 100_000];
+
+/// Measures memory, each side in a program of its own: what earlier runs left in pools would be taken up here.
+fn memories(report: &mut Report) -> Result<(), Box<dyn Error>> {
+    println!("\n{:<12}{:>8}{:>12}{:>14}", "side", "held", "bytes each", "bytes after");
+    for side in plan::entrants() {
+        for ranges in MEMORY_RANGES {
+            let output = Command::new(std::env::current_exe()?)
+                .args([MEMORY, side.name, &ranges.to_string()])
+                .stderr(Stdio::inherit())
+                .output()?;
+            let text = String::from_utf8(output.stdout)?;
+            let (full, after) = text.trim().split_once(' ').ok_or("no figures of memory")?;
+            let (full, bytes_after): (usize, usize) = (full.parse()?, after.parse()?);
             let bytes_per_range = full as f64 / ranges as f64;
-            println!("{:<12}{ranges:>8}{bytes_per_range:>12.1}{after:>14}", S::NAME);
-            report.memory.push(Memory { side: S::NAME, ranges, bytes_per_range, bytes_after: after });
+            println!("{:<12}{ranges:>8}{bytes_per_range:>12.1}{bytes_after:>14}", side.name);
+            report.memory.push(Memory { side: side.name, ranges, bytes_per_range, bytes_after });
         }
     }
-    println!("\n{:<12}{:>8}{:>12}{:>14}", "side", "held", "bytes each", "bytes after");
-    add::<sides::heddle::Heddle>(report);
-    add::<sides::map::MutexMap>(report);
-    add::<sides::song::Song>(report);
-    add::<sides::kogan::Kogan>(report);
-    add::<sides::kara::Kara>(report);
-    add::<sides::bitmap::Bitmap>(report);
-    add::<SkipList>(report);
+    Ok(())
+}
+
+/// The program that [`memories`] starts: `--memory-of SIDE RANGES`.
+fn memory_of(side: &str, ranges: &str) -> Result<(), Box<dyn Error>> {
+    let sides = plan::entrants();
+    let side = sides.iter().find(|entrant| entrant.name == side).ok_or("no such side")?;
+    let (full, after) = (side.memory)(ranges.parse()?);
+    println!("{full} {after}");
+    Ok(())
 }

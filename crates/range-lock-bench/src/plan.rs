@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::memory;
 use crate::side::Side;
 use crate::sides::bitmap::Bitmap;
 use crate::sides::heddle::Heddle;
@@ -26,6 +27,8 @@ pub struct Entrant {
     pub run: fn(Kind, usize, Duration, bool) -> Sample,
     /// Runs so many operations of a row on one thread.
     pub count: fn(Kind, u64),
+    /// Bytes with so many ranges held, and after their release.
+    pub memory: fn(u64) -> (usize, usize),
 }
 
 fn entrant<S: Side>() -> Entrant {
@@ -35,6 +38,7 @@ fn entrant<S: Side>() -> Entrant {
         parameters: || S::new(1024).parameters(),
         run: run::<S>,
         count: count::<S>,
+        memory: memory::measure::<S>,
     }
 }
 
