@@ -1,7 +1,7 @@
 //! Folders of the host: a file system whose nodes are the host's files, reached by 9P over a virtio device.
 //!
-//! Nothing is kept here but a *fid*, the server's handle, for each node and each open file; what a file is, holds and is
-//! called the host says each time. Several looks at one file give several nodes, which have the same number.
+//! Nothing is kept here but a *fid*, the server's handle, for each node and each open file; what a file is, holds and
+//! is called the host says each time. Several looks at one file give several nodes, which have the same number.
 //!
 //! Not there: mappings that programs write to and share, byte-range locks, FIFOs, sockets and device files.
 
