@@ -1,6 +1,6 @@
 //! How a program's executor is made.
 
-use crate::heddle;
+use crate::{heddle, place};
 use heddle_coroutine::{
     Builder as SpawnBuilder, DEFAULT_PRIORITY, Executor, LocalExecutor, SpawnError, current_id, set_priority,
 };
@@ -50,7 +50,10 @@ impl Builder {
     /// If there is no memory or no thread for the executor.
     pub fn run<F: Future>(self, main: F) -> F::Output {
         // Before the executor's threads look for a host.
-        heddle::is_here();
+        if heddle::is_here() {
+            place::set_strict(self.strict);
+        }
+        let _leave = Leave;
         if self.threads == 1 {
             // Without other threads there is nothing to share, and turns are cheaper.
             return LocalExecutor::new().block_on_with(SpawnBuilder::new().priority(self.priority), main);
@@ -61,6 +64,15 @@ impl Builder {
             }
             main.await
         })
+    }
+}
+
+/// The calling thread stops being an executor, also when a panic comes out of it.
+struct Leave;
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        place::leave();
     }
 }
 
@@ -81,5 +93,6 @@ pub fn coroutine_run(
     priority: u8,
 ) -> Result<(), SpawnError> {
     heddle::is_here();
+    let _leave = current_id().is_none().then_some(Leave);
     heddle_coroutine::coroutine_run(main, priority)
 }

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)] // The ring is memory that the kernel writes.
 
 use crate::operation::Handle;
+use crate::place;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use core::task::{Context, Waker};
 use core::time::Duration;
@@ -195,13 +196,16 @@ impl Ring {
 
 impl Host for Ring {
     #[inline]
-    fn before_turn(&self, _ready: u64) {
-        if self.has_results() {
-            self.drain();
-        }
+    fn before_turn(&self, ready: u64) {
+        place::before_turn(ready, || {
+            if self.has_results() {
+                self.drain();
+            }
+        });
     }
 
     fn sleep(&self, word: &AtomicU32, calm: u32, limit: Option<Duration>) {
+        place::before_sleep();
         let seen = self.tail();
         if seen != self.head.load(Ordering::Relaxed) && self.memory.try_lock().is_ok() {
             return self.drain();

@@ -59,6 +59,8 @@ mod operation;
 #[cfg_attr(heddle_loom, allow(dead_code))]
 mod phase;
 #[cfg(not(heddle_loom))]
+mod place;
+#[cfg(not(heddle_loom))]
 mod words;
 
 #[cfg(not(heddle_loom))]
