@@ -45,10 +45,10 @@ fn find() -> Option<Pages> {
     ours.iter().all(is_known).then_some(Pages { process, system })
 }
 
-fn call(number: usize, arguments: [usize; 3]) -> bool {
+fn call(number: u32, arguments: [usize; 3]) -> bool {
     let [a, b, c] = arguments;
     // SAFETY: these calls take numbers only; no handler is registered.
-    unsafe { libc::syscall(number as libc::c_long, a, b, c) != -1 }
+    unsafe { libc::syscall(number.into(), a, b, c) != -1 }
 }
 
 /// What a thread knows of its place.
