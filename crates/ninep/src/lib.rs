@@ -1,8 +1,8 @@
 //! Messages of 9P2000.L, as a client writes and reads them.
 //!
 //! A message is `size: u32`, `kind: u8`, `tag: u16` and fields in little endian; a string is its length as `u16` and
-//! its bytes. This crate knows how fields are laid out; which message has which is the client's business, because each is
-//! used in one place.
+//! its bytes. This crate knows how fields are laid out; which message has which is the client's business, because each
+//! is used in one place.
 #![no_std]
 
 #[cfg(test)]
