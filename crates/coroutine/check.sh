@@ -34,9 +34,11 @@ weaken() {
         python3 weaken.py "$name" "$copy" || { failed=1; continue; }
         local model run
         model=$(cat "$copy/model")
-        run=(env RUSTFLAGS="--cfg heddle_loom -A warnings" nice -n 10 cargo test -j2 --release --quiet --offline
+        # The same flags, folder and versions as the models have, so that what they need is built once.
+        cp ../../Cargo.lock "$copy/Cargo.lock"
+        run=(env RUSTFLAGS="--cfg heddle_loom" nice -n 10 cargo test -j2 --release --quiet --offline
             --manifest-path "$copy/Cargo.toml" --no-default-features --features alloc --lib
-            --target-dir "$target/loom-weak")
+            --target-dir "$target/loom")
         if ! "${run[@]}" --no-run >"$copy/log" 2>&1; then
             echo "$name: does not build"; tail -20 "$copy/log"; failed=1
         elif timeout 300 "${run[@]}" -- "$model" >"$copy/log" 2>&1; then

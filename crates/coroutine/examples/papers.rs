@@ -53,10 +53,11 @@ fn line(name: &str, rounds: usize, most: usize, coroutines: impl Fn(usize), thre
     let mut points = Vec::new();
     for number in NUMBERS.into_iter().filter(|number| *number <= most) {
         let mut point = Point { number, coroutines: Vec::new(), threads: Vec::new() };
-        // The first round warms both sides up.
-        for round in 0..=rounds {
+        // An additional round warms both sides up, where it does not take long.
+        let warming = usize::from(number <= 200);
+        for round in 0..rounds + warming {
             let times = (microseconds(|| coroutines(number)), microseconds(|| threads(number)));
-            if round > 0 {
+            if round >= warming {
                 point.coroutines.push(times.0);
                 point.threads.push(times.1);
             }
