@@ -7,7 +7,7 @@
 //! - [`process_level`]: what a process's words make its threads' level.
 //! - [`Runnable`]: how many executors of a process can run, and who notices that the last one cannot.
 //!
-//! Each is checked by a loom model (`RUSTFLAGS="--cfg heddle_loom" cargo test --release -p heddle-shared`).
+//! Each is checked by a loom model: `check.sh loom`.
 #![no_std]
 
 #[cfg(test)]
