@@ -165,6 +165,7 @@ fn a_share_lets_lower_levels_run_and_the_statistics_show_a_stall() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "turns without end until another thread looks: too long for the interpreter")]
 fn a_share_holds_on_every_core_of_several() {
     let executor = Executor::new(2).share(4);
     let busy = |level| {
@@ -184,6 +185,7 @@ fn a_share_holds_on_every_core_of_several() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "turns without end until another thread looks: too long for the interpreter")]
 fn two_that_never_wait_get_a_core_each() {
     let executor = Executor::new(2);
     let turns = |core: usize| executor.state(core).unwrap().ready().picks();
