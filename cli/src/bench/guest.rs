@@ -87,7 +87,7 @@ impl Line {
 /// One machine to boot: a side, and what to run there.
 #[derive(Clone, Debug)]
 pub struct Boot {
-    /// The side.
+    /// The side; where several share the machine, one of them.
     pub side: Side,
     /// The machine's clock.
     pub clock: Clock,
@@ -120,21 +120,24 @@ impl Runner {
         Ok(Self { image, program })
     }
 
-    /// Runs a batch. Where the machine fails, the item at fault is reported absent and the rest goes on in a new one.
+    /// Runs a batch: what it printed, with the number of the item that did. Where the machine fails, the item at fault is reported absent and the rest goes on in a new one.
     ///
     /// # Errors
     /// If the user interrupted, or the machine can't be started.
-    pub fn run(&self, boot: &Boot, progress: &Progress) -> Result<Vec<Line>> {
+    pub fn run(&self, boot: &Boot, progress: &Progress) -> Result<Vec<(usize, Line)>> {
         let mut lines = Vec::new();
         let mut items = boot.items.as_slice();
         while !items.is_empty() {
             let before = boot.items.len() - items.len();
             let part = |text: &str| (before + begun(text)) as f64 / boot.items.len() as f64;
             let (text, failure) = self.run_once(boot, items, &|text| progress.part(part(text)))?;
-            lines.extend(text.lines().filter_map(Line::parse));
+            let mut index = 0;
+            for line in text.lines() {
+                index = begin(line).filter(|index| *index < items.len()).unwrap_or(index);
+                lines.extend(Line::parse(line).map(|line| (before + index, line)));
+            }
             let Some(failure) = failure else { break };
-            let index = begun(&text);
-            lines.push(Line::Absent(items[index].clone(), failure));
+            lines.push((before + index, Line::Absent(items[index].clone(), failure)));
             items = &items[index + 1..];
         }
         Ok(lines)
@@ -148,9 +151,7 @@ impl Runner {
         look: &(dyn Fn(&str) + Sync),
     ) -> Result<(String, Option<String>)> {
         let limit = format!("limit={}", boot.item_limit_s);
-        let words = |item: &String| format!("{item} {}", boot.side.words);
-        let items: Vec<_> = items.iter().map(words).collect();
-        let words = ["batch", &limit].into_iter().chain(items.iter().map(|item| item.trim_end()));
+        let words = ["batch", &limit].into_iter().chain(items.iter().map(String::as_str));
         let outcome = run_in_machine(
             &guest::configure(&boot.side.choices(boot.clock, boot.processors), &self.image)?,
             boot.side.kernel,
@@ -184,9 +185,14 @@ pub struct Outcome {
     pub failure: Option<String>,
 }
 
+/// The item of a batch that begins with this line.
+fn begin(line: &str) -> Option<usize> {
+    line.strip_prefix("begin ")?.parse().ok()
+}
+
 /// Which item of a batch began last.
 fn begun(text: &str) -> usize {
-    text.lines().rev().find_map(|line| line.strip_prefix("begin ")?.parse().ok()).unwrap_or(0)
+    text.lines().rev().find_map(begin).unwrap_or(0)
 }
 
 /// Runs a program in a machine for at most `limit`. Meanwhile `look` sees now and then what it has printed.

@@ -31,25 +31,40 @@ impl Rounds {
     }
 }
 
-/// The machines of a plan in the order in which they run. Sides alternate, and which is first alternates too, so that
-/// what disturbs the host for a while disturbs all sides.
-fn schedule(plan: &Plan, rounds: Rounds) -> Vec<(usize, &Group, Side)> {
-    let mut machines = Vec::new();
-    for round in 0..rounds.emulated.max(rounds.instructions) {
-        for group in plan.groups.iter().filter(|group| round < rounds.of(group)) {
-            let mut sides = group.sides.clone();
-            sides.rotate_left(round % group.sides.len());
-            machines.extend(sides.into_iter().map(|side| (round, group, side)));
+/// The sides of a group by the machine that they share, most often one each.
+fn machines(group: &Group) -> Vec<Vec<Side>> {
+    let mut machines: Vec<Vec<Side>> = Vec::new();
+    for side in &group.sides {
+        match machines.iter_mut().find(|sides| sides[0].shares_machine(side)) {
+            Some(sides) => sides.push(*side),
+            None => machines.push(vec![*side]),
         }
     }
     machines
 }
 
+/// The machines of a plan in the order in which they run. Sides alternate, and which is first alternates too, so that
+/// what disturbs the host for a while disturbs all sides.
+fn schedule(plan: &Plan, rounds: Rounds) -> Vec<(usize, &Group, Vec<Side>)> {
+    let mut all = Vec::new();
+    for round in 0..rounds.emulated.max(rounds.instructions) {
+        for group in plan.groups.iter().filter(|group| round < rounds.of(group)) {
+            let mut machines = machines(group);
+            let first = round % machines.len();
+            machines.rotate_left(first);
+            all.extend(machines.into_iter().map(|sides| (round, group, sides)));
+        }
+    }
+    all
+}
+
 /// A step for each machine of a plan.
 #[must_use]
 pub fn steps(plan: &Plan, rounds: Rounds) -> Vec<Step> {
-    let step = |(round, group, side): (usize, &Group, Side)| {
-        let kind = format!("{} by {}, {} CPU", side.name, scale(group.clock).name(), group.processors);
+    let step = |(round, group, sides): (usize, &Group, Vec<Side>)| {
+        let names: Vec<_> = sides.iter().map(|side| side.name).collect();
+        let kind =
+            format!("{} by {}, {} CPU", names.join(" and "), scale(group.clock).name(), group.processors);
         Step { label: format!("{kind}, round {}", round + 1), kind }
     };
     schedule(plan, rounds).into_iter().map(step).collect()
@@ -67,19 +82,22 @@ pub fn run(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<()> {
-    for (_, group, side) in schedule(plan, rounds) {
+    for (_, group, sides) in schedule(plan, rounds) {
         interrupt.check()?;
         progress.begin();
+        // Sides of one machine alternate from item to item.
+        let both = |words: &String| sides.iter().map(|side| (*side, side.item(words))).collect::<Vec<_>>();
+        let items: Vec<(Side, String)> = group.items.iter().flat_map(both).collect();
         let boot = Boot {
-            side,
+            side: sides[0],
             clock: group.clock,
             processors: group.processors,
-            items: group.items.clone(),
+            items: items.iter().map(|(_, words)| words.clone()).collect(),
             item_limit_s: plan.item_limit_s,
             limit_s: MACHINE_LIMIT_S,
         };
-        for line in runner.run(&boot, progress)? {
-            take(record, plan, group, side, line);
+        for (item, line) in runner.run(&boot, progress)? {
+            take(record, plan, group, items[item].0, line);
         }
         progress.end();
     }
@@ -123,5 +141,32 @@ fn take(record: &mut Record, plan: &Plan, group: &Group, side: Side, line: Line)
         Line::Skipped(what) => {
             record.note(format!("{place}: {what}: not tried, a smaller one was cut off"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::plan::both_clocks;
+    use crate::bench::side::{HEDDLE, HEDDLE_COROUTINES, HEDDLE_PRIVATE, LINUX, LINUX_COROUTINES};
+
+    #[test]
+    fn sides_that_differ_in_words_share_a_machine_and_machines_take_turns() {
+        let sides = [HEDDLE, HEDDLE_PRIVATE, HEDDLE_COROUTINES, LINUX, LINUX_COROUTINES];
+        let plan = Plan {
+            sample: Sample::Total,
+            axis: None,
+            groups: both_clocks(&sides, &["ring".to_owned()]),
+            item_limit_s: 1,
+            goals: Vec::new(),
+        };
+        let order: Vec<Vec<&str>> = schedule(&plan, Rounds { emulated: 2, instructions: 0 })
+            .into_iter()
+            .map(|(_, _, sides)| sides.iter().map(|side| side.name).collect())
+            .collect();
+        let (ours, private) = (vec!["heddle", "heddle-coroutines"], vec!["heddle-private"]);
+        let linux = vec!["linux", "linux-coroutines"];
+        let again = [private.clone(), linux.clone(), ours.clone()];
+        assert_eq!(order, [&[ours, private, linux][..], &again].concat());
     }
 }

@@ -166,7 +166,7 @@ fn panel(record: &Record, name: &str, figures: &[&Figure], sides: &[&str], area:
 
 /// How many times as good as the reference each figure is, and a mark where the goal is.
 fn bars(record: &Record, scale: Scale, figures: &[&Figure], path: &Path) -> Drawn {
-    let bars: Vec<(&Figure, f64)> = figures
+    let mut bars: Vec<(&Figure, f64)> = figures
         .iter()
         .filter(|figure| figure.side != record.reference)
         .filter_map(|figure| Some((*figure, figure.ratio.filter(|ratio| *ratio > 0.0)?)))
@@ -174,6 +174,9 @@ fn bars(record: &Record, scale: Scale, figures: &[&Figure], path: &Path) -> Draw
     if bars.is_empty() {
         return Ok(());
     }
+    // The sides of a figure beside each other, and not in the order in which machines ran.
+    let place = |figure: &Figure| figures.iter().position(|other| other.is_comparable(figure));
+    bars.sort_by_key(|(figure, _)| (place(figure), figure.side.as_str()));
     let has_sides = sides(record, &bars.iter().map(|bar| bar.0).collect::<Vec<_>>()).len() > 1;
     let has_processors = bars.iter().any(|(figure, _)| figure.processors != bars[0].0.processors);
     let label = |figure: &Figure| {

@@ -44,6 +44,18 @@ impl Side {
         Self { name, words, ..self }
     }
 
+    /// Whether both run in the same machine, and differ in words only.
+    #[must_use]
+    pub fn shares_machine(&self, other: &Self) -> bool {
+        self.kernel == other.kernel && self.argument == other.argument
+    }
+
+    /// The words of an item on this side.
+    #[must_use]
+    pub fn item(&self, words: &str) -> String {
+        format!("{words} {}", self.words).trim_end().to_owned()
+    }
+
     /// The machine for this side.
     #[must_use]
     pub fn choices(&self, clock: Clock, processors: u32) -> Choices {

@@ -44,9 +44,19 @@ const ROWS: &[Row] = &[
     Row("ring", "ring-yield-created", Some(200), Instructions, 1, "200 threads take turns by yielding"),
     Row("ring", "ring-key-created", Some(4000), Instructions, 1, "4,000 threads take turns by futex"),
     Row("pipeline", "pipeline-1", Some(4000), Instructions, 1, "4,000 threads in a row of pipes"),
+    Row("priority", "priority-p99", None, Emulated, 1, "urgent work: from ready to running, 99th percentile"),
+    Row(
+        "asynccall",
+        "asynccall-now",
+        None,
+        Instructions,
+        1,
+        "asynchronous call, done at once (Linux: io_uring)",
+    ),
+    Row("asynccall", "asynccall-batch-32", None, Instructions, 1, "the same, 32 in a batch"),
     Row("memory", "memory-threads-1", None, Instructions, 1, "map, touch, unmap 16 pages, one thread"),
     Row("memory", "memory-threads-2", None, Emulated, 2, "the same, two threads on two CPUs"),
-    Row("memory", "idle-exec-process", None, Size, 1, "memory of an idle process, of 1,000"),
+    Row("memory", "idle-exec-process", None, Size, 1, "memory of an idle exec'ed process"),
 ];
 
 /// Where the table is in README.md.

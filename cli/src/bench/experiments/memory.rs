@@ -20,16 +20,12 @@ fn plan(effort: Effort, processors: Option<u32>) -> Plan {
         ["threads", "processes"].map(|with| format!("memory n={rounds} sides={sides} with={with}")).to_vec()
     };
     let sides = [HEDDLE, HEDDLE_ONE_LOCK, LINUX];
-    let mut groups = both_clocks(&sides, &items(1));
+    // What idle processes cost is a size, which takes no second clock.
     let idle_processes = effort.choose(100, 1000, 1000);
     let idle = |with| format!("idle n={idle_processes} with={with}");
-    // A size takes no second clock.
-    groups.push(Group {
-        clock: Clock::Instructions,
-        processors: 1,
-        sides: vec![HEDDLE, HEDDLE_PRIVATE, LINUX],
-        items: ["exec", "fork"].map(idle).to_vec(),
-    });
+    let mut groups = both_clocks(&sides, &items(1));
+    groups[0].sides.insert(1, HEDDLE_PRIVATE);
+    groups[0].items.extend(["exec", "fork"].map(idle));
     let most = processors.unwrap_or(effort.choose(2, 4, 4));
     let is_shown = |processors: &u32| effort != Effort::Normal || *processors != 3 || most == 3;
     for processors in (2..=most).filter(is_shown) {
