@@ -120,7 +120,8 @@ impl Runner {
         Ok(Self { image, program })
     }
 
-    /// Runs a batch: what it printed, with the number of the item that did. Where the machine fails, the item at fault is reported absent and the rest goes on in a new one.
+    /// Runs a batch: what it printed, with the number of the item that did. Where the machine fails, the item at fault
+    /// is reported absent and the rest goes on in a new one.
     ///
     /// # Errors
     /// If the user interrupted, or the machine can't be started.
