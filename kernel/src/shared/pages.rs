@@ -63,6 +63,12 @@ impl Pages {
         })
     }
 
+    /// Whether anybody has touched them: else none is in a page table.
+    #[must_use]
+    pub fn is_touched(&self) -> bool {
+        self.frames.iter().any(|frame| frame.get().is_some())
+    }
+
     /// The first page, if anybody has touched it.
     #[must_use]
     pub fn header(&self) -> Option<&ProcessHeader> {

@@ -99,6 +99,8 @@ impl Space {
     async fn renew_pages(&self) -> Result<(), Errno> {
         let Some(old) = self.pages() else { return Ok(()) };
         let new = old.for_child()?;
+        // A page that is touched after the tables were shared is in the parent's only.
+        let is_touched = old.is_touched();
         let (old, object) = (Object::Source(old), Object::Source(new.clone()));
         let mut at = 0;
         loop {
@@ -109,7 +111,9 @@ impl Space {
             };
             let Some(range) = next else { break };
             at = range.end;
-            self.clear(range.clone()).await?;
+            if is_touched {
+                self.clear(range.clone()).await?;
+            }
             super::reserve_mappings(2)?;
             self.state.lock().mappings.change(range, |mapping| mapping.backing = object.clone());
         }
