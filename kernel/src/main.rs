@@ -40,6 +40,7 @@ fn main() -> ! {
 fn initialize() -> Result<(), error::Errno> {
     schedule::start_cpu()?;
     memory::start()?;
+    schedule::spawn(schedule::Priority::KERNEL, time::keeper())?;
     schedule::spawn(schedule::Priority::KERNEL, time::load::keep())?;
     memory::pressure::register(file::drain_caches);
     process::initialize()?;

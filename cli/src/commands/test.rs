@@ -97,7 +97,7 @@ pub fn execute(options: &Options) -> Result<u8> {
         scripts::test(&repository, &mut tally)?;
     }
     if options.has(Part::Guest) {
-        guest::test(&repository, &mut tally)?;
+        guest::test(&repository, options.filter.as_deref(), &mut tally)?;
     }
     if options.has(Part::Bench) {
         bench::test(options.filter.as_deref(), &mut tally);

@@ -35,6 +35,38 @@ pub fn parse_line(line: &str) -> Option<(&str, Verdict)> {
     Some((name, if is_skip { Verdict::Skipped(reason) } else { Verdict::Failed(reason) }))
 }
 
+/// How a machine for the guest tests is started, and which of the tests run in it: those whose names begin with one of
+/// these, or all.
+struct Machine {
+    name: &'static str,
+    kernel: Kernel,
+    options: &'static [&'static str],
+    families: &'static [&'static str],
+}
+
+const MACHINES: [Machine; 5] = [
+    Machine { name: "linux", kernel: Kernel::Linux, options: &[], families: &[] },
+    Machine { name: "heddle", kernel: Kernel::Heddle, options: &[], families: &[] },
+    Machine {
+        name: "heddle-private",
+        kernel: Kernel::Heddle,
+        options: &["--isolation", "private"],
+        families: &[],
+    },
+    Machine {
+        name: "heddle-8-cpus",
+        kernel: Kernel::Heddle,
+        options: &["--smp", "8"],
+        families: &["process::", "thread::", "memory::", "space::"],
+    },
+    Machine {
+        name: "heddle-4-slots",
+        kernel: Kernel::Heddle,
+        options: &["--boot", "heddle.slots=4"],
+        families: &["space::", "process::exec"],
+    },
+];
+
 fn build(repository: &Path) -> Result<PathBuf> {
     let status = Command::new("cargo")
         .args(["build", "--quiet", "--release", "--package", PACKAGE])
@@ -56,16 +88,23 @@ fn list(program: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn verdicts(kernel: Kernel, program: &Path, names: &[String]) -> Result<BTreeMap<String, Verdict>> {
+/// Runs these tests, of which there are `total`.
+fn verdicts(
+    machine: &Machine,
+    program: &Path,
+    names: &[String],
+    total: usize,
+) -> Result<BTreeMap<String, Verdict>> {
     let mut verdicts: BTreeMap<String, Verdict> = BTreeMap::new();
     for _ in 0..MACHINES_MAX {
         let missing: Vec<_> = names.iter().filter(|name| !verdicts.contains_key(*name)).collect();
         let Some(first) = missing.first() else { break };
-        let mut arguments = vec![String::from("--"), program.to_string_lossy().into_owned()];
-        if missing.len() < names.len() {
+        let mut arguments: Vec<String> = machine.options.iter().map(ToString::to_string).collect();
+        arguments.extend([String::from("--"), program.to_string_lossy().into_owned()]);
+        if missing.len() < total {
             arguments.extend(missing.iter().map(|name| (*name).clone()));
         }
-        let output = run(&mut heddle_run(kernel, &arguments)?, b"", QUIET_MAX)?;
+        let output = run(&mut heddle_run(machine.kernel, &arguments)?, b"", QUIET_MAX)?;
         let text = output.text();
         let mut any = false;
         for (name, verdict) in text.lines().filter_map(parse_line) {
@@ -84,19 +123,28 @@ fn verdicts(kernel: Kernel, program: &Path, names: &[String]) -> Result<BTreeMap
     Ok(verdicts)
 }
 
-/// Runs the guest tests on both kernels.
+/// Runs the guest tests in every kind of machine.
 ///
 /// # Errors
 /// If they do not build or the tool cannot be started.
-pub fn test(repository: &Path, tally: &mut Tally) -> Result<()> {
+pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     let program = build(repository)?;
-    let names = list(&program)?;
-    for kernel in [Kernel::Linux, Kernel::Heddle] {
-        println!("{} guest tests on {}", names.len(), kernel.name());
-        let verdicts = verdicts(kernel, &program, &names)?;
+    let all = list(&program)?;
+    for machine in &MACHINES {
+        let is_chosen = |name: &String| {
+            let families = machine.families;
+            (families.is_empty() || families.iter().any(|family| name.starts_with(family)))
+                && filter.is_none_or(|filter| format!("guest/{}/{name}", machine.name).contains(filter))
+        };
+        let names: Vec<String> = all.iter().filter(|name| is_chosen(name)).cloned().collect();
+        if names.is_empty() {
+            continue;
+        }
+        println!("{} guest tests on {}", names.len(), machine.name);
+        let verdicts = verdicts(machine, &program, &names, all.len())?;
         for name in &names {
             let missing = Verdict::Failed(format!("not reached within {MACHINES_MAX} machines"));
-            tally.record(&format!("guest/{}/{name}", kernel.name()), verdicts.get(name).unwrap_or(&missing));
+            tally.record(&format!("guest/{}/{name}", machine.name), verdicts.get(name).unwrap_or(&missing));
         }
     }
     Ok(())

@@ -42,6 +42,9 @@ pub const SHARE_VALUE_MAX: usize = 1024;
 /// The tag of shared folder `index`, by which the guest finds its device: `share0`.
 pub const SHARE_TAG: &str = "share";
 
+/// `heddle.slots=NUMBER`: how many programs fit into the shared space at most, for tests; decimal.
+pub const KEY_SLOTS: &str = "heddle.slots";
+
 /// virtio-serial port numbers. Port 0 is left free: QEMU reserves it for consoles.
 pub mod port {
     /// Framed messages of [`crate::control`], both ways.

@@ -6,7 +6,7 @@ use super::{File, IoBuffer, OpenFile};
 use crate::error::{Attempt, Errno, Halt};
 use crate::memory::fallible;
 use crate::process::Thread;
-use crate::process::signal::{Detail, Information, SignalSet, pending, take_pending};
+use crate::process::signal::{Detail, Information, SignalSet, give_back, pending, take_pending};
 use crate::sync::{Events, SpinLock, Watch};
 
 /// Bytes of `struct signalfd_siginfo`, which `linux-raw-sys` leaves out.
@@ -67,7 +67,15 @@ impl File for SignalFile {
                 Ok(_) => take_pending(&thread, wanted),
             };
             let Some(information) = taken else { break };
-            buffer.copy_out(&record(&information))?;
+            if let Err(fault) = buffer.copy_out(&record(&information)) {
+                // Another thread's fork has protected the page meanwhile.
+                give_back(&thread, information);
+                buffer.rewind(mark);
+                if read == 0 {
+                    return Err(fault.into());
+                }
+                break;
+            }
             read += RECORD;
         }
         if read == 0 { Err(Halt::Block) } else { Ok(read) }

@@ -20,6 +20,14 @@ static USED: SpinLock<[u64; SLOTS / WORD_BITS]> = SpinLock::new({
     words
 });
 
+/// Lets no more than so many slots be given out.
+pub fn limit(count: usize) {
+    let mut words = USED.lock();
+    for number in count.saturating_add(1)..SLOTS {
+        words[number / WORD_BITS] |= 1 << (number % WORD_BITS);
+    }
+}
+
 /// A slot, until it is dropped. Its owner has emptied it by then, translations included.
 #[derive(Debug)]
 pub struct Slot {

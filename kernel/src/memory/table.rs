@@ -145,16 +145,29 @@ impl Root {
     }
 
     /// The entry for a page as it is, for looking only; empty if there is no table.
+    ///
+    /// The owner of another page may copy a shared leaf table meanwhile, and the one that is looked at here may even be
+    /// released: what was read counts only if the table is still the one in use afterwards.
     pub fn look(self, address: usize) -> Entry {
         let mut current = table(self.0);
-        for level in (1..LEVELS).rev() {
+        for level in (2..LEVELS).rev() {
             let entry = load(&current[paging::index(address, level)]);
             if !entry.is_present() {
                 return Entry::EMPTY;
             }
             current = table(entry.physical());
         }
-        load(&current[paging::index(address, 0)])
+        let slot = &current[paging::index(address, 1)];
+        loop {
+            let before = load(slot);
+            if !before.is_present() {
+                return Entry::EMPTY;
+            }
+            let found = load(&table(before.physical())[paging::index(address, 0)]);
+            if load(slot).physical() == before.physical() {
+                return found;
+            }
+        }
     }
 
     /// Takes everything out that is mapped in a locked range, until `gather` is full; returns the address up to which

@@ -39,6 +39,12 @@ pub struct Credentials {
 }
 
 impl Credentials {
+    /// Whether all ids are the superuser's: such programs share a page table, others have one each.
+    #[must_use]
+    pub fn is_superuser_s(&self) -> bool {
+        [self.uid, self.euid, self.suid, self.gid, self.egid].iter().all(|&id| id == 0)
+    }
+
     /// The superuser.
     pub const ROOT: Self = Self {
         uid: 0,

@@ -157,7 +157,7 @@ pub(super) async fn load(thread: &Arc<Thread>, mut request: Request) -> Result<L
     let program = find(thread, &mut request)?;
     let loader = find_loader(thread, &program)?;
     let credentials = set_id_credentials(thread, &program.file)?;
-    let kind = if program.image.kind == Kind::Fixed || !is_default_user(&credentials) {
+    let kind = if program.image.kind == Kind::Fixed || !credentials.is_superuser_s() {
         SpaceKind::Private
     } else {
         SpaceKind::Shared
@@ -228,12 +228,6 @@ fn set_id_credentials(thread: &Thread, file: &OpenFile) -> Result<Arc<Credential
         new.capabilities.effective = new.capabilities.ambient;
     }
     if new == *old { Ok(old) } else { fallible::try_arc(new) }
-}
-
-/// Whether a program may share the space of the programs that the superuser runs.
-fn is_default_user(credentials: &Credentials) -> bool {
-    let ids = [credentials.uid, credentials.euid, credentials.suid, credentials.gid, credentials.egid];
-    ids.iter().all(|&id| id == 0)
 }
 
 const fn protection(segment: &Segment) -> Protection {

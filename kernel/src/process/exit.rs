@@ -33,6 +33,7 @@ pub(super) async fn end_thread(thread: &Arc<Thread>) {
     if is_last {
         end_process(&thread.process);
     } else {
+        tell_children_of(thread);
         signal::thread_left(&thread.process);
     }
 }
@@ -92,7 +93,7 @@ fn end_process(process: &Arc<Process>) {
     }
     let executable = process.executable.lock().take();
     drop(executable);
-    let orphans = give_children_to_reaper(process);
+    let (orphans, heir) = give_children_away(process);
     let pending = {
         let mut state = process.state.lock();
         state.ended = state.ending;
@@ -100,8 +101,14 @@ fn end_process(process: &Arc<Process>) {
         core::mem::take(&mut state.pending)
     };
     drop(pending);
+    orphans.iter().for_each(tell_of_parent_s_death);
     let ended_orphans = orphans.iter().filter(|child| child.exit_status().is_some());
-    ended_orphans.for_each(|child| drop(reap(child)));
+    if heir.is_some_and(|heir| heir.pid != REAPER_PID) {
+        // A subreaper waits for them as for children of its own.
+        ended_orphans.for_each(notify_of_end);
+    } else {
+        ended_orphans.for_each(|child| drop(reap(child)));
+    }
     continue_orphaned_groups(process, &orphans);
     notify_of_end(process);
     process.ended.wake(Events::all());
@@ -179,22 +186,63 @@ pub(super) fn reap(process: &Arc<Process>) -> Remains {
     remains
 }
 
-/// Makes the reaper the parent of a process's children; returns them.
-fn give_children_to_reaper(process: &Arc<Process>) -> Vec<Arc<Process>> {
+/// Gives a process's children to the nearest living ancestor that asked for orphans (`PR_SET_CHILD_SUBREAPER`), or else
+/// to the kernel's reaper. Returns them, and their new parent.
+fn give_children_away(process: &Arc<Process>) -> (Vec<Arc<Process>>, Option<Arc<Process>>) {
     let table = table::lock();
     let orphans = core::mem::take(&mut *process.children.lock());
-    let Some(reaper) = table.process(REAPER_PID) else { return orphans };
-    let mut adopted = reaper.children.lock();
+    let Some(heir) = subreaper(process).or_else(|| table.process(REAPER_PID)) else {
+        return (orphans, None);
+    };
+    let mut adopted = heir.children.lock();
     for child in &orphans {
-        child.set_parent(&reaper);
+        child.set_parent(&heir);
         child.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
-        // Without memory the reaper doesn't know its child; the child is still found by number, and its end still
+        // Without memory the new parent doesn't know its child; the child is still found by number, and its end still
         // frees it.
         if adopted.try_reserve(1).is_ok() {
             adopted.push(child.clone());
         }
     }
-    orphans
+    drop(adopted);
+    (orphans, Some(heir))
+}
+
+/// The nearest ancestor that asked for orphans and has a thread left. The table is locked, so parents stay.
+fn subreaper(process: &Process) -> Option<Arc<Process>> {
+    let mut ancestor = process.parent()?;
+    loop {
+        let is_alive = || !ancestor.state.lock().threads.is_empty();
+        if ancestor.is_subreaper.load(Ordering::Relaxed) && is_alive() {
+            return Some(ancestor);
+        }
+        ancestor = ancestor.parent()?;
+    }
+}
+
+/// Sends the signal that a child asked for with `PR_SET_PDEATHSIG`.
+fn tell_of_parent_s_death(child: &Arc<Process>) {
+    if let Some(signal) = Signal::new(child.parent_death_signal.load(Ordering::Relaxed)) {
+        // Only a queued realtime signal can be refused.
+        let _ = signal::send_to_process(child, Information::user(signal, child.parent_pid(), 0));
+    }
+}
+
+/// A thread ends before its process: to the children that it made it was the parent that they asked about.
+fn tell_children_of(thread: &Thread) {
+    let mut at = 0;
+    loop {
+        let next = {
+            let children = thread.process.children.lock();
+            children.get(at..).and_then(|rest| {
+                let is_own = |child: &&Arc<Process>| child.creator.load(Ordering::Relaxed) == thread.tid();
+                at += rest.iter().position(|child| is_own(&child))? + 1;
+                children.get(at - 1).cloned()
+            })
+        };
+        let Some(child) = next else { return };
+        tell_of_parent_s_death(&child);
+    }
 }
 
 /// A stopped group that nobody can continue any more gets `SIGHUP` and `SIGCONT`.

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::task::Waker;
 use heddle_signal::{AlternateStack, Pending, SignalSet};
@@ -66,6 +67,8 @@ pub struct Thread {
     /// The level and the end of the turn from `standing`, for a look without the lock.
     priority: AtomicU8,
     pub(super) until_ns: AtomicU64,
+    /// Results that found their page missing, with their addresses.
+    late: SpinLock<Vec<(usize, Vec<u8>)>>,
     /// What the thread passed to exit(2).
     pub(super) exit_code: AtomicU8,
     /// How often the thread gave the CPU up.
@@ -127,6 +130,7 @@ impl Thread {
             priority: AtomicU8::new(0),
             until_ns: AtomicU64::new(0),
             standing: SpinLock::new(Standing::new(parts.scheduling, parts.account)),
+            late: SpinLock::new(Vec::new()),
             exit_code: AtomicU8::new(0),
             switches: AtomicU64::new(0),
             sample_start_ns: AtomicU64::new(0),
@@ -303,8 +307,11 @@ impl Thread {
         self.credentials.lock().clone()
     }
 
-    /// Changes who the thread acts as.
+    /// Changes who the thread acts as. Only the superuser's programs stay in the shared space.
     pub(super) fn set_credentials(&self, credentials: Arc<Credentials>) {
+        if !credentials.is_superuser_s() && self.space().is_shared() {
+            self.add_work(Work::LEAVE);
+        }
         let before = core::mem::replace(&mut *self.credentials.lock(), credentials);
         drop(before);
     }
@@ -412,6 +419,32 @@ impl Thread {
         let total = self.total_ns.load(Ordering::Relaxed);
         let system = self.system_ns.load(Ordering::Relaxed).min(total);
         (total - system, system)
+    }
+
+    /// Stores a result of a call whose effects are done, so that it must not start again. A page that has become
+    /// missing or read-only since the call looked ([`Space::probe_write`]) is brought in before the program goes on.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn store_result(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
+        if self.space().write_bytes(address, bytes).is_ok() {
+            return Ok(());
+        }
+        let bytes = fallible::try_to_vec(bytes)?;
+        fallible::try_push(&mut self.late.lock(), (address, bytes))?;
+        self.add_work(Work::STORE);
+        Ok(())
+    }
+
+    /// The next of the results that could not be stored at once.
+    pub(super) fn take_late_result(&self) -> Option<(usize, Vec<u8>)> {
+        let mut late = self.late.lock();
+        let next = late.pop();
+        if late.is_empty() {
+            *late = Vec::new();
+            self.remove_work(Work::STORE);
+        }
+        next
     }
 
     /// Keeps what `restart_syscall` is to do; the call then returns `ERESTART_RESTARTBLOCK`.

@@ -48,6 +48,8 @@ pub struct Process {
     pub executors: super::executor::Executors,
     /// The signal that `PR_SET_PDEATHSIG` asks for when the parent ends; 0 for none.
     pub(super) parent_death_signal: AtomicI32,
+    /// The thread that made it, which counts as its parent for that signal.
+    pub(super) creator: AtomicI32,
     /// Orphans among the descendants become children of this process.
     pub(super) is_subreaper: AtomicBool,
     /// `PR_SET_NO_NEW_PRIVS`.
@@ -118,6 +120,7 @@ impl Process {
             timers: SpinLock::new(Timers::new()),
             executors: super::executor::Executors::new(),
             parent_death_signal: AtomicI32::new(0),
+            creator: AtomicI32::new(0),
             is_subreaper: AtomicBool::new(false),
             no_new_privileges: AtomicBool::new(false),
             start_ns: crate::time::now_ns(),

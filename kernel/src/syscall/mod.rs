@@ -4,7 +4,9 @@
 //! implementation is a function `fn(&mut Call) -> Outcome`. It reads what it needs from user memory first and has its
 //! side effects last, because on [`Halt::Fault`] the page is brought in and the function is started again from its
 //! beginning. A result that it must store in user memory after a side effect (say, the two descriptors of `pipe2`) is
-//! preceded by a check that the memory is writable ([`crate::memory::Space::probe_write`]).
+//! preceded by a check that the memory is writable ([`crate::memory::Space::probe_write`]), and stored by
+//! [`Thread::store_result`], which never makes the call start again: another thread's fork may have protected the page
+//! since the check.
 //!
 //! The same functions serve calls that a thread waits for and those that go on by themselves ([`asynchronous`]);
 //! [`Caller`] is what they see of either.

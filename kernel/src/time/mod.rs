@@ -5,7 +5,7 @@ pub mod load;
 mod timers;
 
 pub use clock::{Clock, Deadline, NS_PER_SECOND, read_timespec, timespec_ns, timespec_words};
-pub use timers::{Sleep, on_timer, sleep_until};
+pub use timers::{Sleep, keeper, on_timer, sleep_until};
 
 pub use crate::arch::time::now_ns;
 

@@ -13,6 +13,10 @@ use crate::sync::SpinLock;
 
 /// Who waits until when; the number tells two waits for the same moment apart.
 static TIMERS: SpinLock<BTreeMap<(u64, u64), Waker>> = SpinLock::new(BTreeMap::new());
+/// The first moment of [`TIMERS`] or an earlier one, for a look without the lock; `u64::MAX` for none.
+static NEXT_NS: AtomicU64 = AtomicU64::new(u64::MAX);
+/// The waker of [`keeper`].
+static KEEPER: spin::Once<Waker> = spin::Once::new();
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// Completes when the monotonic clock has reached `deadline_ns`.
@@ -46,6 +50,7 @@ impl Future for Sleep {
             return Poll::Pending;
         }
         if timers.first_key_value().is_some_and(|(first, _)| *first == self.key) {
+            NEXT_NS.store(self.key.0, Ordering::Relaxed);
             arch::time::set_timer(self.key.0);
         }
         drop(timers);
@@ -62,15 +67,46 @@ impl Drop for Sleep {
     }
 }
 
-/// Wakes what is due and programs the timer for the next.
+/// The timer's interrupt handler: tells [`keeper`] if something is due, and sets the timer again if not.
 pub fn on_timer() {
-    let now = now_ns();
-    let mut timers = TIMERS.lock();
-    while let Some(entry) = timers.first_entry() {
-        if entry.key().0 > now {
-            arch::time::set_timer(entry.key().0);
-            break;
-        }
-        entry.remove().wake();
+    let next = NEXT_NS.load(Ordering::Relaxed);
+    if next == u64::MAX {
+        return;
     }
+    if now_ns() < next {
+        arch::time::set_timer(next);
+    } else if let Some(waker) = KEEPER.get() {
+        waker.wake_by_ref();
+    }
+}
+
+/// At most so many are woken before others have a turn.
+const WAKES_MAX: usize = 32;
+
+/// The coroutine that wakes what is due and sets the timer for the next. It does what the interrupt handler may not:
+/// take a lock and free memory.
+pub async fn keeper() {
+    core::future::poll_fn(|context| {
+        KEEPER.call_once(|| context.waker().clone());
+        for _ in 0..WAKES_MAX {
+            let due = {
+                let mut timers = TIMERS.lock();
+                let due = timers.first_entry().filter(|entry| entry.key().0 <= now_ns());
+                let due = due.map(alloc::collections::btree_map::OccupiedEntry::remove);
+                if due.is_none() {
+                    let next = timers.first_key_value().map_or(u64::MAX, |(key, _)| key.0);
+                    NEXT_NS.store(next, Ordering::Relaxed);
+                    arch::time::set_timer(next);
+                }
+                due
+            };
+            match due {
+                Some(waker) => waker.wake(),
+                None => return Poll::Pending,
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::<()>::Pending
+    })
+    .await;
 }

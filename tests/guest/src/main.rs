@@ -23,6 +23,7 @@ mod runtime;
 mod scheduler;
 mod signal;
 mod socket;
+mod space;
 mod terminal;
 mod thread;
 mod time;
@@ -52,6 +53,7 @@ fn main() -> std::process::ExitCode {
         scheduler::TESTS,
         scheduler::INTERRUPT_TESTS,
         scheduler::ORDER_TESTS,
+        space::TESTS,
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(role) = arguments.first().and_then(|first| first.strip_prefix("--as=")) {

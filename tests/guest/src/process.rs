@@ -30,6 +30,10 @@ crate::tests! {
     posix_spawn_pipeline
     groups_and_sessions
     orphan_goes_to_pid_1
+    orphans_go_to_the_subreaper
+    the_parents_death_is_a_signal
+    the_creating_threads_death_counts_as_the_parents
+    results_are_stored_once_while_another_thread_forks
     credentials
     resource_limits
     vfork_child_shares_memory
@@ -51,6 +55,7 @@ pub fn play_role(role: &str, arguments: &[String]) -> ExitCode {
             let open = std::fs::metadata(format!("/proc/self/fd/{}", arguments[0])).is_ok();
             ExitCode::from(u8::from(open))
         }
+        "space" => crate::space::play_role(arguments),
         "exit" => ExitCode::from(arguments[0].parse::<u8>().unwrap_or(255)),
         _ => ExitCode::from(99),
     }
@@ -273,6 +278,101 @@ fn orphan_goes_to_pid_1() -> Outcome {
     read(&reader, &mut parent).or_fail()?;
     expect!(i32::from_ne_bytes(parent) != middle.as_raw());
     expect_eq!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Err(Errno::ECHILD));
+    Ok(())
+}
+
+fn orphans_go_to_the_subreaper() -> Outcome {
+    nix::sys::prctl::set_child_subreaper(true).or_fail()?;
+    let (reader, writer) = pipe().or_fail()?;
+    let middle = spawn_child(|| {
+        let middle = getpid();
+        let orphan = spawn_child(|| {
+            while getppid() == middle {
+                std::thread::yield_now();
+            }
+            i32::from(write(&writer, &getppid().as_raw().to_ne_bytes()).is_err()) + 5
+        });
+        // One that has ended by the time its parent does becomes a zombie of the subreaper.
+        let ended = spawn_child(|| 6);
+        let _ = ended.map(|pid| waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT));
+        i32::from(orphan.is_err())
+    })?;
+    expect!(matches!(waitpid(middle, None), Ok(WaitStatus::Exited(_, 0))));
+    let mut parent = [0; 4];
+    read(&reader, &mut parent).or_fail()?;
+    expect_eq!(i32::from_ne_bytes(parent), getpid().as_raw());
+    let mut statuses = Vec::new();
+    for _ in 0..2 {
+        match waitpid(None, None).or_fail()? {
+            WaitStatus::Exited(_, status) => statuses.push(status),
+            other => return Err(format!("{other:?}")),
+        }
+    }
+    statuses.sort_unstable();
+    expect_eq!(statuses, [5, 6]);
+    Ok(())
+}
+
+/// A process that asks for SIGUSR1 at its parent's end, says that it is ready, and ends with 7 when the signal comes.
+fn await_death_of_parent(ready: &impl std::os::fd::AsFd) -> i32 {
+    let set = nix::sys::signal::SigSet::from_iter([Signal::SIGUSR1]);
+    let is_set = set.thread_block().is_ok() && nix::sys::prctl::set_pdeathsig(Signal::SIGUSR1).is_ok();
+    if !is_set || write(ready, b"r").is_err() {
+        return 1;
+    }
+    if set.wait() == Ok(Signal::SIGUSR1) { 7 } else { 2 }
+}
+
+fn the_parents_death_is_a_signal() -> Outcome {
+    nix::sys::prctl::set_child_subreaper(true).or_fail()?;
+    let (reader, writer) = pipe().or_fail()?;
+    let middle = spawn_child(|| {
+        let child = spawn_child(|| await_death_of_parent(&writer));
+        let ready = read(&reader, &mut [0]);
+        i32::from(child.is_err() || ready != Ok(1))
+    })?;
+    expect!(matches!(waitpid(middle, None), Ok(WaitStatus::Exited(_, 0))));
+    expect!(matches!(waitpid(None, None), Ok(WaitStatus::Exited(_, 7))));
+    // The wish is not inherited.
+    expect!(matches!(
+        in_child(|| i32::from(nix::sys::prctl::get_pdeathsig() != Ok(None))),
+        Ok(WaitStatus::Exited(_, 0))
+    ));
+    Ok(())
+}
+
+fn the_creating_threads_death_counts_as_the_parents() -> Outcome {
+    let (reader, writer) = pipe().or_fail()?;
+    let creator = std::thread::spawn(move || {
+        let child = spawn_child(|| await_death_of_parent(&writer));
+        let _ = read(&reader, &mut [0]);
+        child
+    });
+    let child = creator.join().map_err(|_| "the thread panicked")??;
+    expect!(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 7))));
+    Ok(())
+}
+
+/// While a thread forks, which makes pages read-only again and again, another makes pipes: each call stores two numbers
+/// after it has made them, and must not make them twice.
+fn results_are_stored_once_while_another_thread_forks() -> Outcome {
+    let open = || std::fs::read_dir("/proc/self/fd").map(Iterator::count).or_fail();
+    let before = open()?;
+    let forker = std::thread::spawn(|| {
+        (0..60).try_for_each(|_| {
+            let ended = in_child(|| 0)?;
+            if matches!(ended, WaitStatus::Exited(_, 0)) { Ok(()) } else { Err(format!("{ended:?}")) }
+        })
+    });
+    while !forker.is_finished() {
+        let (reader, writer) = pipe().or_fail()?;
+        write(&writer, b"z").or_fail()?;
+        let mut byte = [0];
+        expect_eq!(read(&reader, &mut byte), Ok(1));
+        expect_eq!(byte, *b"z");
+    }
+    forker.join().map_err(|_| "the thread panicked")??;
+    expect_eq!(open()?, before);
     Ok(())
 }
 

@@ -135,13 +135,13 @@ fn bytes_of(reports: &[Report]) -> Result<Vec<u8>, Errno> {
 /// Reports that are handed over in one copy.
 const PIECE: usize = 16;
 
-fn put_reports(call: &Call<'_>, address: usize, reports: &[Report]) -> Attempt<()> {
+fn put_reports(call: &Call<'_>, address: usize, reports: &[Report]) -> Result<(), Errno> {
     let mut bytes = [0; PIECE * EVENT];
     for (number, piece) in reports.chunks(PIECE).enumerate() {
         for (event, report) in bytes.chunks_exact_mut(EVENT).zip(piece) {
             event.copy_from_slice(&encode!(linux::epoll_event { events: report.events, data: report.data }));
         }
-        put(call, address + number * PIECE * EVENT, &bytes[..piece.len() * EVENT])?;
+        call.thread.store_result(address + number * PIECE * EVENT, &bytes[..piece.len() * EVENT])?;
     }
     Ok(())
 }

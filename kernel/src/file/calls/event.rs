@@ -106,7 +106,7 @@ pub fn timerfd_settime(call: &mut Call<'_>) -> Outcome {
     }
     let before = timer.set(next, interval);
     if call.word(3) != 0 {
-        put_setting(call, call.word(3), before)?;
+        call.thread.store_result(call.word(3), &setting_bytes(before))?;
     }
     Ok(0.into())
 }
@@ -114,11 +114,11 @@ pub fn timerfd_settime(call: &mut Call<'_>) -> Outcome {
 /// timerfd_gettime(2).
 pub fn timerfd_gettime(call: &mut Call<'_>) -> Outcome {
     let setting = timer(call)?.setting();
-    put_setting(call, call.word(1), setting)?;
+    put(call, call.word(1), &setting_bytes(setting))?;
     Ok(0.into())
 }
 
-fn put_setting(call: &Call<'_>, address: usize, setting: Setting) -> Attempt<()> {
+fn setting_bytes(setting: Setting) -> [u8; size_of::<linux::itimerspec>()] {
     let (interval, remaining) = (setting.interval_ns, setting.remaining_ns);
     let words = [
         interval / NS_PER_SECOND,
@@ -126,10 +126,9 @@ fn put_setting(call: &Call<'_>, address: usize, setting: Setting) -> Attempt<()>
         remaining / NS_PER_SECOND,
         remaining % NS_PER_SECOND,
     ];
-    for (index, word) in words.iter().enumerate() {
-        put(call, address.wrapping_add(index * 8), &word.to_ne_bytes())?;
-    }
-    Ok(())
+    let mut bytes = [0; size_of::<linux::itimerspec>()];
+    bytes.copy_from_slice(words.map(u64::to_ne_bytes).as_flattened());
+    bytes
 }
 
 /// memfd_create(2).

@@ -319,7 +319,7 @@ impl Receive {
     }
 
     fn store(&self, received: Received) -> Attempt<usize> {
-        let (space, places) = (self.thread.space(), &self.places);
+        let (thread, places) = (&self.thread, &self.places);
         let mut flags = 0;
         if received.length > received.count && self.socket.style != Style::Stream {
             flags |= net::MSG_TRUNC;
@@ -329,19 +329,19 @@ impl Receive {
                 Some(sender) => Address::encode(Some(sender))?,
                 None => Vec::new(),
             };
-            space.write_bytes(places.name, &bytes[..bytes.len().min(places.name_room)])?;
-            space.write_bytes(places.name_length_at, &(bytes.len() as u32).to_ne_bytes())?;
+            thread.store_result(places.name, &bytes[..bytes.len().min(places.name_room)])?;
+            thread.store_result(places.name_length_at, &(bytes.len() as u32).to_ne_bytes())?;
         }
         let mut control = Vec::new();
         if let Some(ancillary) = received.ancillary {
             self.encode_control(ancillary, &mut control, &mut flags)?;
         }
         if places.control_length_at != 0 {
-            space.write_bytes(places.control, &control)?;
-            space.write_bytes(places.control_length_at, &control.len().to_ne_bytes())?;
+            thread.store_result(places.control, &control)?;
+            thread.store_result(places.control_length_at, &control.len().to_ne_bytes())?;
         }
         if places.flags_at != 0 {
-            space.write_bytes(places.flags_at, &flags.to_ne_bytes())?;
+            thread.store_result(places.flags_at, &flags.to_ne_bytes())?;
         }
         let whole = self.flags & net::MSG_TRUNC != 0 && self.socket.style != Style::Stream;
         Ok(if whole { received.length } else { self.done })

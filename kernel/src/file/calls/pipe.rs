@@ -45,7 +45,7 @@ fn make(call: &mut Call<'_>, flags: u32) -> Outcome {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&descriptors[0].to_ne_bytes());
     bytes[4..].copy_from_slice(&descriptors[1].to_ne_bytes());
-    super::put(call, call.word(0), &bytes)?;
+    call.thread.store_result(call.word(0), &bytes)?;
     Ok(0.into())
 }
 

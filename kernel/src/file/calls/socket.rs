@@ -65,8 +65,8 @@ pub fn socketpair(call: &mut Call<'_>) -> Outcome {
     let first = fallible::try_arc(OpenFile::new(first, status))?;
     let second = fallible::try_arc(OpenFile::new(second, status))?;
     let descriptors = super::pipe::add_pair(call, first, second, close_on_exec)?;
-    put(call, call.word(3), &descriptors[0].to_ne_bytes())?;
-    put(call, call.word(3) + 4, &descriptors[1].to_ne_bytes())?;
+    call.thread.store_result(call.word(3), &descriptors[0].to_ne_bytes())?;
+    call.thread.store_result(call.word(3) + 4, &descriptors[1].to_ne_bytes())?;
     Ok(0.into())
 }
 
@@ -178,8 +178,8 @@ impl Operation for Accept {
         if self.address != 0 {
             let bytes: Vec<u8> = Address::encode(accepted.peer_address().ok().flatten().as_deref())?;
             let room = u32::from_ne_bytes(room) as usize;
-            space.write_bytes(self.address, &bytes[..bytes.len().min(room)])?;
-            space.write_bytes(self.length_at, &(bytes.len() as u32).to_ne_bytes())?;
+            self.thread.store_result(self.address, &bytes[..bytes.len().min(room)])?;
+            self.thread.store_result(self.length_at, &(bytes.len() as u32).to_ne_bytes())?;
         }
         let open = fallible::try_arc(OpenFile::new(accepted, self.status))?;
         let limit = self.thread.process.descriptor_limit();

@@ -130,6 +130,23 @@ pub fn frames(_: &Subject, text: &mut Text) -> Shown {
     text.line(format_args!("heap_frames {}\nheap_bytes {}\n", heap.frames, heap.bytes))
 }
 
+/// Where each process is: its number; `shared` for the page table that programs share, with the number of its slot
+/// there, or `private` for one of its own, with 0; how many mappings it has; its name. One line a process.
+pub fn spaces(_: &Subject, text: &mut Text) -> Shown {
+    let mut next = 0;
+    while let Some(process) = table::next_process(next) {
+        next = process.pid.saturating_add(1);
+        let Some(thread) = process.main_thread() else { continue };
+        let Some(space) = thread.try_space() else { continue };
+        let kind = if space.is_shared() { "shared" } else { "private" };
+        text.line(format_args!("{} {kind} {} {} ", process.pid, space.slot(), space.mapping_count()))?;
+        let name = thread.name();
+        text.bytes(name.split(|&byte| byte == 0).next().unwrap_or(&[]))?;
+        text.bytes(b"\n")?;
+    }
+    Ok(())
+}
+
 pub fn nothing(_: &Subject, _: &mut Text) -> Shown {
     Ok(())
 }

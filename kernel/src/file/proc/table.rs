@@ -51,6 +51,7 @@ static HEDDLE_ITEMS: &[Item] = &[
     text(b"counters", system::counters),
     Item { name: b"drain", permissions: 0o200, what: What::Writable(system::nothing, system::drain) },
     text(b"memory", system::frames),
+    text(b"spaces", system::spaces),
 ];
 
 static SYS_ITEMS: &[Item] = &[

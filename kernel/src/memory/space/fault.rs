@@ -111,11 +111,15 @@ impl Space {
         let range = self.fault_range(address, access)?;
         let _guard = self.lock.lock(range.clone()).await?;
         let mut gather = Gather::new();
-        if self.is_unseen.swap(false, Ordering::AcqRel) {
+        // Every fault that comes here before one of them has waited waits itself: the first one's wait is no news to
+        // the others before it ends.
+        let unseen = self.unseen.load(Ordering::Acquire);
+        if unseen != self.seen.load(Ordering::Acquire) {
             gather.mark(range.clone());
         }
         let result = self.resolve(address, access, &range, &mut gather);
         self.finish(&mut gather).await;
+        self.seen.fetch_max(unseen, Ordering::AcqRel);
         result
     }
 
@@ -156,7 +160,7 @@ impl Space {
         gather: &mut Gather,
     ) -> Result<(), FaultError> {
         let page = address & !(PAGE_SIZE - 1);
-        let mapping = self.mapping_for(page)?;
+        let Some(mapping) = self.mapping_for(page, range)? else { return Ok(()) };
         check(&mapping, access)?;
         let leaves = self.root().leaves(page, gather)?;
         let leaf = leaves.leaf(page);
@@ -182,11 +186,12 @@ impl Space {
         Ok(())
     }
 
-    /// The mapping of a page, after the growth of a stack if that is what the page needs.
-    fn mapping_for(&self, page: usize) -> Result<Mapping<Object>, FaultError> {
+    /// The mapping of a page, after the growth of a stack if that is what the page needs. `None` if the stack has moved
+    /// since the range was locked: the program faults again, and another range is locked.
+    fn mapping_for(&self, page: usize, locked: &Range<usize>) -> Result<Option<Mapping<Object>>, FaultError> {
         let mut state = self.state.lock();
         if let Some(mapping) = state.mappings.get(page) {
-            return Ok(mapping.clone());
+            return Ok(Some(mapping.clone()));
         }
         let above = state.mappings.at_or_above(page).ok_or(FaultError::Unmapped)?;
         let (start, end) = (above.start, above.end);
@@ -198,17 +203,22 @@ impl Space {
         if !may_grow {
             return Err(FaultError::Unmapped);
         }
+        if !locked.contains(&start) {
+            return Ok(None);
+        }
         super::reserve_mappings(1)?;
         state.mappings.extend_down(start, page);
-        state.mappings.get(page).cloned().ok_or(FaultError::Unmapped)
+        state.mappings.get(page).cloned().map(Some).ok_or(FaultError::Unmapped)
     }
 }
 
 /// Maps pages next to a fault that cost nothing, out of the same leaf table.
 fn bring_in_around(leaves: Leaves, mapping: &Mapping<Object>, page: usize, range: &Range<usize>) {
     let Object::Source(source) = &mapping.backing else { return };
-    // The mapping may have changed before the range was locked.
-    let range = range.start.max(mapping.start)..range.end.min(mapping.end);
+    // The mapping may have changed before the range was locked, which may have been meant for a stack's growth then.
+    let table = page & !(paging::span(1) - 1);
+    let range =
+        range.start.max(mapping.start).max(table)..range.end.min(mapping.end).min(table + paging::span(1));
     for near in range.step_by(PAGE_SIZE).filter(|&near| near != page) {
         let leaf = leaves.leaf(near);
         if leaf.get().is_present() {

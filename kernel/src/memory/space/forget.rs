@@ -62,6 +62,15 @@ pub async fn forget_pages(source: &Arc<dyn MapSource>, pages: Range<u64>) {
 }
 
 impl Space {
+    /// Whether a locked range maps this part of an object throughout, as one mapping.
+    fn still_maps(&self, source: &Arc<dyn MapSource>, range: &Range<usize>, offset: u64) -> bool {
+        let state = self.state.lock();
+        state.mappings.get(range.start).is_some_and(|mapping| {
+            let same = matches!(&mapping.backing, Object::Source(mapped) if Arc::ptr_eq(mapped, source));
+            same && mapping.end >= range.end && mapping.offset_of(range.start) == offset
+        })
+    }
+
     async fn forget_object(&self, source: &Arc<dyn MapSource>, pages: &Range<u64>) {
         let mut at = 0;
         while let Some(mapping) = self.mapping_at_or_above(at) {
@@ -82,6 +91,11 @@ impl Space {
             // Without memory for the lock's record or for a table of its own the pages stay mapped, which only
             // shows the program what it could have read before.
             let Ok(_guard) = self.lock.lock(range.clone()).await else { continue };
+            if !self.still_maps(source, &range, mapping.offset + (range.start - mapping.start) as u64) {
+                // Something else has been mapped there meanwhile, of which nothing must be lost.
+                at = mapping.start;
+                continue;
+            }
             if self.clear(range).await.is_err() {
                 ::log::warn!("pages of a file that was cut off stay mapped: no memory");
             }

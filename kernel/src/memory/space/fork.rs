@@ -1,7 +1,7 @@
 //! fork: a private copy of a space, copy-on-write.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::lock::SpaceLock;
 use super::{Flags, LOWEST_ADDRESS, Space, State};
@@ -70,7 +70,8 @@ impl Space {
             start: AtomicUsize::new(LOWEST_ADDRESS),
             end: AtomicUsize::new(paging::USER_END),
             users: Users::default(),
-            is_unseen: AtomicBool::new(false),
+            unseen: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
             lock: SpaceLock::new(),
             state: SpinLock::new(state),
         })

@@ -25,7 +25,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use heddle_abi::boot::KEY_ISOLATION;
+use heddle_abi::boot::{KEY_ISOLATION, KEY_SLOTS};
 use heddle_mapping::Mappings;
 
 use self::lock::SpaceLock;
@@ -35,7 +35,7 @@ use super::gather::Gather;
 use super::heap;
 use super::quarantine::{self, TAG_ROOT, TAG_SLOT};
 use super::shootdown::{self, Posted, Users};
-use super::slots::{SLOT_BYTES, Slot};
+use super::slots::{self, SLOT_BYTES, Slot};
 use super::source::Object;
 use super::table::Root;
 use crate::arch::{cpu, paging};
@@ -120,8 +120,9 @@ pub struct Space {
     start: AtomicUsize,
     end: AtomicUsize,
     users: Users,
-    /// Whether a flush was posted that nobody has waited for.
-    is_unseen: AtomicBool,
+    /// How many flushes were posted without waiting for them, and up to which of these somebody has waited since.
+    unseen: AtomicU64,
+    seen: AtomicU64,
     lock: SpaceLock,
     state: SpinLock<State>,
 }
@@ -131,6 +132,9 @@ pub(super) fn initialize() {
     lock::initialize();
     // Made while memory is certain to be there.
     let _ = Space::none();
+    if let Some(count) = boot::number(KEY_SLOTS) {
+        slots::limit(usize::try_from(count).unwrap_or(usize::MAX));
+    }
     if boot::is(KEY_ISOLATION, "private") {
         IS_ISOLATED.store(true, Ordering::Relaxed);
         ::log::info!("isolation: every program has its own page table");
@@ -182,7 +186,8 @@ impl Space {
             start: AtomicUsize::new(range.start),
             end: AtomicUsize::new(range.end),
             users: Users::default(),
-            is_unseen: AtomicBool::new(false),
+            unseen: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
             lock: SpaceLock::new(),
             state: SpinLock::new(state),
         };
@@ -204,7 +209,8 @@ impl Space {
                 start: AtomicUsize::new(0),
                 end: AtomicUsize::new(0),
                 users: Users::default(),
-                is_unseen: AtomicBool::new(false),
+                unseen: AtomicU64::new(0),
+                seen: AtomicU64::new(0),
                 lock: SpaceLock::new(),
                 state: SpinLock::new(State {
                     mappings: Mappings::new(),
@@ -310,7 +316,7 @@ impl Space {
         gather.release(posted);
         let is_seen = posted.is_seen_in(self.identity());
         if !is_seen {
-            self.is_unseen.store(true, Ordering::Release);
+            self.unseen.fetch_add(1, Ordering::AcqRel);
         }
         is_seen
     }
@@ -350,7 +356,10 @@ impl Space {
 
     /// Gives the space a root of its own, with everything at its address; other threads of the process take it over
     /// when they run next.
-    async fn leave_shared(&self) -> Result<(), Errno> {
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub async fn leave_shared(&self) -> Result<(), Errno> {
         let _guard = self.lock.lock(self.range()).await?;
         if !self.is_shared() {
             return Ok(());

@@ -302,6 +302,7 @@ fn make_process(
     let process = Process::new(pid, &Arc::downgrade(&real_parent), old.group(), actions, limits)?;
     process.exit_signal.store(request.exit_signal, Ordering::Relaxed);
     process.uid.store(parent.credentials().uid, Ordering::Relaxed);
+    process.creator.store(parent.tid(), Ordering::Relaxed);
     *process.layout.lock() = *old.layout.lock();
     let executable = old.executable();
     *process.executable.lock() = executable;

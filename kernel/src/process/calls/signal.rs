@@ -131,7 +131,7 @@ pub fn rt_sigtimedwait(call: &mut Call<'_>) -> Outcome {
     let thread = call.thread.clone();
     if let Some(found) = take_pending(&thread, wanted) {
         if information != 0 {
-            user::write_words(&space, information, &found.to_words())?;
+            thread.store_result(information, found.to_words().map(u64::to_ne_bytes).as_flattened())?;
         }
         return Ok((found.signal.number() as usize).into());
     }

@@ -9,6 +9,7 @@ use crate::arch::{FloatState, UserContext, signal as frame};
 use crate::error::{Attempt, Errno, Halt};
 use crate::process::{ExitStatus, Thread, executor};
 use crate::schedule;
+use crate::syscall::user;
 
 /// How a thread goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,16 @@ pub(in crate::process) async fn before_user(
         let work = thread.work();
         if work.contains(Work::DIE) {
             return Next::Exit;
+        }
+        if work.contains(Work::STORE) {
+            store_late_results(thread, context).await;
+        }
+        if work.contains(Work::LEAVE) {
+            // Programs of several users don't share a page table. There may be no memory for another one yet.
+            while thread.space().leave_shared().await.is_err() {
+                schedule::yield_now().await;
+            }
+            thread.remove_work(Work::LEAVE);
         }
         if work.contains(Work::AFFINITY) {
             thread.remove_work(Work::AFFINITY);
@@ -62,6 +73,16 @@ pub(in crate::process) async fn before_user(
         executor::enter_handler(thread, context).await;
     }
     Next::Resume
+}
+
+/// Stores what a call could not store at once. A page that is gone for good makes the call fail after all, as in Linux.
+async fn store_late_results(thread: &Arc<Thread>, context: &mut UserContext) {
+    let space = thread.space();
+    while let Some((address, bytes)) = thread.take_late_result() {
+        if user::resolve(&space, |space| space.write_bytes(address, &bytes)).await.is_err() {
+            context.set_result(Errno::EFAULT.to_result());
+        }
+    }
 }
 
 /// Goes back to the mask from before a call that waited with another one.

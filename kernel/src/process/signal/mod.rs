@@ -17,7 +17,7 @@ use heddle_signal::Pending;
 use super::{ExitStatus, Thread};
 
 pub use heddle_signal::{Detail, Information, Signal, SignalSet};
-pub use send::{pending, send_to_group, send_to_process, send_to_thread, take_pending};
+pub use send::{give_back, pending, send_to_group, send_to_process, send_to_thread, take_pending};
 
 pub(super) use deliver::{Next, before_user, restore_mask};
 pub(super) use fault::{force_segv, post_exception, post_page_fault};
@@ -44,6 +44,10 @@ bitflags! {
         const AFFINITY = 64;
         /// The thread's program may have to be interrupted: see `executor`.
         const INTERRUPT = 128;
+        /// The program acts as another user now: see `signal::deliver`.
+        const LEAVE = 256;
+        /// A call's results have to be stored still: see `Thread::store_result`.
+        const STORE = 512;
     }
 }
 

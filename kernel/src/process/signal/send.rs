@@ -111,6 +111,12 @@ pub fn take_pending(thread: &Thread, wanted: SignalSet) -> Option<Information> {
     own.or_else(|| state.pending.take(wanted))
 }
 
+/// Makes a signal pending again that was taken and could not be reported. It stays with the thread that took it.
+pub fn give_back(thread: &Thread, information: Information) {
+    // Without memory for what is known of it, the signal itself stays.
+    let _ = thread.pending.lock().push(information, usize::MAX);
+}
+
 /// The signals that are pending for a thread itself, and those for its process.
 #[must_use]
 pub fn pending(thread: &Thread) -> (SignalSet, SignalSet) {

@@ -1,0 +1,294 @@
+//! Where programs are: the space that they share, private ones, and the ways between them. Linux has nothing to compare:
+//! there each test ends at once.
+
+use std::io::{Read, Write};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use nix::unistd::{getpid, getppid, setuid};
+
+use crate::harness::{OrFail, Outcome, own_path, spawn_child};
+use crate::{expect, expect_eq};
+
+crate::tests! {
+    programs_share_a_space
+    forked_children_have_their_own_until_they_exec
+    switches_in_the_shared_space_change_no_page_table
+    other_users_programs_are_alone
+    leaving_the_shared_space_keeps_addresses
+    large_reservations
+    more_programs_than_slots
+}
+
+const SPACES: &str = "/proc/heddle/spaces";
+/// Somewhere outside of every slot but the first, which no program has.
+const OUTSIDE: usize = 0x1000_0000;
+const ROUNDS: usize = 200;
+
+/// A line of `/proc/heddle/spaces`.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    is_shared: bool,
+    slot: u64,
+}
+
+fn place_of(pid: i32) -> Result<Place, String> {
+    let text = std::fs::read_to_string(SPACES).or_fail()?;
+    let line = text.lines().find(|line| line.split(' ').next() == Some(&pid.to_string()));
+    let words: Vec<&str> = line.ok_or(format!("no process {pid} in {text}"))?.split(' ').collect();
+    Ok(Place { is_shared: words[1] == "shared", slot: words[2].parse().or_fail()? })
+}
+
+/// Whether this is Heddle; and then whether programs share a space, as the test program does by itself.
+fn is_sharing() -> Result<Option<bool>, String> {
+    if std::fs::metadata(SPACES).is_err() {
+        return Ok(None);
+    }
+    // The test runs in a forked child of the program.
+    place_of(getppid().as_raw()).map(|place| Some(place.is_shared))
+}
+
+fn start(arguments: &[&str]) -> Result<Child, String> {
+    let mut command = Command::new(own_path());
+    command.arg("--as=space").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.spawn().or_fail()
+}
+
+/// Runs a role of this file and returns what it wrote.
+fn ask(arguments: &[&str]) -> Result<String, String> {
+    let output = start(arguments)?.wait_with_output().or_fail()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() { Ok(text) } else { Err(format!("{arguments:?}: {} {text}", output.status)) }
+}
+
+/// What this program does with `--as=space ROLE`.
+pub fn play_role(arguments: &[String]) -> ExitCode {
+    let outcome = match arguments.first().map(String::as_str) {
+        Some("place") => place_of(getpid().as_raw()).map(|place| print!("{place:?}")),
+        Some("echo") => echo(),
+        Some("switch") => switch(),
+        Some("setuid") => become_another(),
+        Some("leave") => leave(),
+        Some("reserve") => reserve(),
+        _ => Err(String::from("no such role")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            print!("{reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn programs_share_a_space() -> Outcome {
+    let Some(sharing) = is_sharing()? else { return Ok(()) };
+    // Both wait for input, so both are there at the same time.
+    let (first, second) = (start(&["echo"])?, start(&["echo"])?);
+    let shell = Command::new("/bin/bash").args(["-c", "read line"]).stdin(Stdio::piped()).spawn();
+    let mut slots = Vec::new();
+    for mut child in [Some(first), Some(second), shell.ok()].into_iter().flatten() {
+        // The child has read a byte: it has run `execve`.
+        child.stdin.as_mut().ok_or("no input")?.write_all(b"\n").or_fail()?;
+        if let Some(output) = child.stdout.as_mut() {
+            output.read_exact(&mut [0]).or_fail()?;
+            let place = place_of(child.id() as i32)?;
+            expect_eq!(place.is_shared, sharing);
+            expect_eq!(place.slot != 0, sharing);
+            slots.push(place.slot);
+        }
+        drop(child.stdin.take());
+        let _ = child.wait().or_fail()?;
+    }
+    expect!(slots.len() == 2 && (!sharing || place_of(getppid().as_raw())?.slot != slots[0]));
+    Ok(())
+}
+
+fn forked_children_have_their_own_until_they_exec() -> Outcome {
+    let Some(sharing) = is_sharing()? else { return Ok(()) };
+    expect_eq!(place_of(getpid().as_raw())?, Place { is_shared: false, slot: 0 });
+    let answer = ask(&["place"])?;
+    expect_eq!(answer.contains("is_shared: true"), sharing);
+    Ok(())
+}
+
+/// Answers each byte until there are no more.
+fn echo() -> Result<(), String> {
+    let mut byte = [0];
+    while std::io::stdin().read(&mut byte).or_fail()? == 1 {
+        std::io::stdout().write_all(&byte).or_fail()?;
+        std::io::stdout().flush().or_fail()?;
+    }
+    Ok(())
+}
+
+fn counter(name: &str) -> Result<u64, String> {
+    let text = std::fs::read_to_string("/proc/heddle/counters").or_fail()?;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.ok_or(format!("no counter {name}"))?.parse().or_fail()
+}
+
+/// Plays ball with another program and prints how often spaces and page tables changed.
+fn switch() -> Result<(), String> {
+    let mut other = start(&["echo"])?;
+    let (mut input, mut output) =
+        (other.stdin.take().ok_or("no input")?, other.stdout.take().ok_or("no output")?);
+    let mut play = || -> Result<(), String> {
+        input.write_all(b"x").or_fail()?;
+        output.read_exact(&mut [0]).or_fail()
+    };
+    // Both have touched what they need after the first rounds.
+    (0..8).try_for_each(|_| play())?;
+    let before = (counter("switches")?, counter("page_table_changes")?);
+    (0..ROUNDS).try_for_each(|_| play())?;
+    let after = (counter("switches")?, counter("page_table_changes")?);
+    print!("{} {}", after.0 - before.0, after.1 - before.1);
+    drop(input);
+    let _ = other.wait().or_fail()?;
+    Ok(())
+}
+
+fn switches_in_the_shared_space_change_no_page_table() -> Outcome {
+    let Some(sharing) = is_sharing()? else { return Ok(()) };
+    let answer = ask(&["switch"])?;
+    let mut numbers = answer.split(' ').map(|word| word.parse::<usize>().unwrap_or(usize::MAX));
+    let (switches, changes) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(usize::MAX));
+    // With several processors each of the two may have one for itself.
+    let is_alone = std::thread::available_parallelism().is_ok_and(|count| count.get() == 1);
+    expect!(!is_alone || switches >= 2 * ROUNDS);
+    if sharing {
+        expect_eq!(changes, 0);
+    } else {
+        expect!(!is_alone || changes >= 2 * ROUNDS);
+    }
+    Ok(())
+}
+
+/// Gives up being the superuser, and says where that leaves the program.
+fn become_another() -> Result<(), String> {
+    let before = place_of(getpid().as_raw())?.is_shared;
+    let kept = vec![7_u8; 100_000];
+    setuid(1000.into()).or_fail()?;
+    let after = place_of(getpid().as_raw())?.is_shared;
+    print!("{before} {after} {}", kept.iter().all(|&byte| byte == 7));
+    Ok(())
+}
+
+fn other_users_programs_are_alone() -> Outcome {
+    let Some(sharing) = is_sharing()? else { return Ok(()) };
+    expect_eq!(ask(&["setuid"])?, format!("{sharing} false true"));
+    // And by exec, after the change.
+    let child = spawn_child(|| {
+        let place = setuid(1000.into()).or_fail().and_then(|()| ask(&["place"]));
+        i32::from(!place.is_ok_and(|place| place.contains("is_shared: false")))
+    })?;
+    expect!(matches!(
+        nix::sys::wait::waitpid(child, None).or_fail()?,
+        nix::sys::wait::WaitStatus::Exited(_, 0)
+    ));
+    Ok(())
+}
+
+#[allow(unsafe_code, reason = "a mapping at a fixed address has no safe form")]
+fn leave() -> Result<(), String> {
+    let kept: Vec<u64> = (0..50_000).collect();
+    let before = place_of(getpid().as_raw())?.is_shared;
+    let length = std::num::NonZeroUsize::new(4096).ok_or("0")?;
+    // A thread that runs meanwhile goes on in the new page table.
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let counter = std::thread::spawn({
+        let stop = stop.clone();
+        move || {
+            let mut sum = vec![0_u64; 2000];
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                sum.iter_mut().for_each(|value| *value += 1);
+                std::thread::yield_now();
+            }
+            sum.iter().all(|&value| value == sum[0])
+        }
+    });
+    let (rights, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE);
+    // SAFETY: nothing of this program is there.
+    let mapped = unsafe {
+        mmap_anonymous(
+            std::num::NonZeroUsize::new(OUTSIDE),
+            length,
+            rights,
+            flags | MapFlags::MAP_FIXED_NOREPLACE,
+        )
+    }
+    .or_fail()?;
+    // SAFETY: the page is new and this function's own.
+    unsafe { mapped.cast::<u64>().write(99) };
+    let after = place_of(getpid().as_raw())?.is_shared;
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let counted = counter.join().map_err(|_| "the thread panicked")?;
+    let is_same = kept.iter().enumerate().all(|(index, &value)| value == index as u64);
+    print!("{before} {after} {} {}", is_same && counted, mapped.as_ptr() as usize == OUTSIDE);
+    Ok(())
+}
+
+fn leaving_the_shared_space_keeps_addresses() -> Outcome {
+    let Some(sharing) = is_sharing()? else { return Ok(()) };
+    expect_eq!(ask(&["leave"])?, format!("{sharing} false true true"));
+    Ok(())
+}
+
+/// Reserves more than any slot has, uses both ends, and gives it back.
+#[allow(unsafe_code, reason = "mapping memory has no safe form")]
+fn reserve() -> Result<(), String> {
+    let kept: Vec<u64> = (0..10_000).collect();
+    let length = std::num::NonZeroUsize::new(200 << 30).ok_or("0")?;
+    let (rights, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE);
+    // SAFETY: a new mapping at an address of the kernel's choice; only its own bytes are touched.
+    unsafe {
+        let start = mmap_anonymous(None, length, rights, flags | MapFlags::MAP_NORESERVE).or_fail()?;
+        let (first, last) = (start.cast::<u8>(), start.cast::<u8>().add(length.get() - 1));
+        first.write(1);
+        last.write(2);
+        let sum = first.read() + last.read();
+        munmap(start, length.get()).or_fail()?;
+        print!("{sum} {}", kept.iter().enumerate().all(|(index, &value)| value == index as u64));
+    }
+    Ok(())
+}
+
+fn large_reservations() -> Outcome {
+    if is_sharing()?.is_some() {
+        expect_eq!(ask(&["reserve"])?, "3 true");
+    }
+    Ok(())
+}
+
+/// As many programs as there is memory for, or slots in a machine that was given few of them (`heddle.slots`): who finds
+/// none left gets a space of its own, and slots that were given back are used again.
+fn more_programs_than_slots() -> Outcome {
+    const PROGRAMS: usize = 12;
+    if is_sharing()?.is_none() {
+        return Ok(());
+    }
+    for _ in 0..2 {
+        let mut children = Vec::new();
+        for _ in 0..PROGRAMS {
+            children.push(start(&["echo"])?);
+        }
+        for child in &mut children {
+            let (input, output) = (child.stdin.as_mut(), child.stdout.as_mut());
+            input.ok_or("no input")?.write_all(b"y").or_fail()?;
+            output.ok_or("no output")?.read_exact(&mut [0]).or_fail()?;
+        }
+        let places: Vec<Place> =
+            children.iter().map(|child| place_of(child.id() as i32)).collect::<Result<_, _>>()?;
+        for mut child in children {
+            drop(child.stdin.take());
+            expect!(child.wait().or_fail()?.success());
+        }
+        let mut slots: Vec<u64> = places.iter().map(|place| place.slot).filter(|&slot| slot != 0).collect();
+        slots.sort_unstable();
+        let before = slots.len();
+        slots.dedup();
+        expect_eq!(slots.len(), before);
+        expect!(places.iter().all(|place| place.is_shared == (place.slot != 0)));
+    }
+    Ok(())
+}
