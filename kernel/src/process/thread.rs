@@ -2,7 +2,6 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::task::Waker;
 use heddle_signal::{AlternateStack, Pending, SignalSet};
@@ -15,8 +14,8 @@ use crate::file::DescriptorTable;
 use crate::memory::{Space, fallible};
 use crate::schedule::{Parameters, Priority, Standing, TaskRef};
 use crate::sync::{Disposition, Events, SpinLock, Watch, Watcher};
-use crate::syscall::Restart;
 use crate::syscall::wait::WaitKind;
+use crate::syscall::{LateResults, Restart};
 
 /// The generation of a thread that waits for nothing is even, of one that waits odd.
 const WAITING: u32 = 1;
@@ -68,7 +67,7 @@ pub struct Thread {
     priority: AtomicU8,
     pub(super) until_ns: AtomicU64,
     /// Results that found their page missing, with their addresses.
-    late: SpinLock<Vec<(usize, Vec<u8>)>>,
+    pub(super) late: LateResults,
     /// What the thread passed to exit(2).
     pub(super) exit_code: AtomicU8,
     /// How often the thread gave the CPU up.
@@ -130,7 +129,7 @@ impl Thread {
             priority: AtomicU8::new(0),
             until_ns: AtomicU64::new(0),
             standing: SpinLock::new(Standing::new(parts.scheduling, parts.account)),
-            late: SpinLock::new(Vec::new()),
+            late: LateResults::default(),
             exit_code: AtomicU8::new(0),
             switches: AtomicU64::new(0),
             sample_start_ns: AtomicU64::new(0),
@@ -430,21 +429,9 @@ impl Thread {
         if self.space().write_bytes(address, bytes).is_ok() {
             return Ok(());
         }
-        let bytes = fallible::try_to_vec(bytes)?;
-        fallible::try_push(&mut self.late.lock(), (address, bytes))?;
+        self.late.put(address, bytes)?;
         self.add_work(Work::STORE);
         Ok(())
-    }
-
-    /// The next of the results that could not be stored at once.
-    pub(super) fn take_late_result(&self) -> Option<(usize, Vec<u8>)> {
-        let mut late = self.late.lock();
-        let next = late.pop();
-        if late.is_empty() {
-            *late = Vec::new();
-            self.remove_work(Work::STORE);
-        }
-        next
     }
 
     /// Keeps what `restart_syscall` is to do; the call then returns `ERESTART_RESTARTBLOCK`.

@@ -79,6 +79,19 @@ impl Caller {
         }
     }
 
+    /// Stores a result of a call whose effects are done, so that it must not start again. A page that has become
+    /// missing or read-only since the call looked ([`Space::probe_write`]) is brought in before the call is over.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn store_result(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
+        match self {
+            Self::Thread(thread) => thread.store_result(address, bytes),
+            Self::Flight(flight) if flight.space.write_bytes(address, bytes).is_ok() => Ok(()),
+            Self::Flight(flight) => flight.late.put(address, bytes),
+        }
+    }
+
     /// Keeps what `restart_syscall` is to do. A cancelled call is not restarted.
     pub fn set_restart(&self, restart: Restart) {
         if let Self::Thread(thread) = self {

@@ -16,6 +16,7 @@
 
 pub mod asynchronous;
 mod caller;
+mod late;
 mod table;
 pub mod trace;
 pub mod user;
@@ -30,6 +31,7 @@ use crate::arch::UserContext;
 use crate::error::{Errno, Halt};
 
 pub use caller::Caller;
+pub use late::LateResults;
 
 /// What a pending call is waiting in. Its output is what the program gets.
 pub type CallFuture = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>>;

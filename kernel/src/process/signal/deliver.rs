@@ -9,7 +9,6 @@ use crate::arch::{FloatState, UserContext, signal as frame};
 use crate::error::{Attempt, Errno, Halt};
 use crate::process::{ExitStatus, Thread, executor};
 use crate::schedule;
-use crate::syscall::user;
 
 /// How a thread goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +32,10 @@ pub(in crate::process) async fn before_user(
             return Next::Exit;
         }
         if work.contains(Work::STORE) {
-            store_late_results(thread, context).await;
+            thread.remove_work(Work::STORE);
+            if let Err(error) = thread.late.store(&thread.space()).await {
+                context.set_result(error.to_result());
+            }
         }
         if work.contains(Work::LEAVE) {
             // Programs of several users don't share a page table. There may be no memory for another one yet.
@@ -73,16 +75,6 @@ pub(in crate::process) async fn before_user(
         executor::enter_handler(thread, context).await;
     }
     Next::Resume
-}
-
-/// Stores what a call could not store at once. A page that is gone for good makes the call fail after all, as in Linux.
-async fn store_late_results(thread: &Arc<Thread>, context: &mut UserContext) {
-    let space = thread.space();
-    while let Some((address, bytes)) = thread.take_late_result() {
-        if user::resolve(&space, |space| space.write_bytes(address, &bytes)).await.is_err() {
-            context.set_result(Errno::EFAULT.to_result());
-        }
-    }
 }
 
 /// Goes back to the mask from before a call that waited with another one.

@@ -91,7 +91,12 @@ fn start_one(call: &mut Call<'_>, words: &[u64; ENTRY_WORDS]) -> Result<Answer, 
         start_call(number as usize, &mut Call::with_arguments(&caller, call.context, arguments))
     };
     match started {
-        Ok(Started::Done(value)) => done(&flight, Ok(value)),
+        Ok(Started::Done(value)) if flight.late.is_empty() => done(&flight, Ok(value)),
+        Ok(Started::Done(value)) => {
+            let future: CallFuture =
+                alloc::boxed::Box::into_pin(fallible::try_box(async move { Ok(value) })?);
+            launch(call.thread, flight, future)
+        }
         Ok(Started::GiveWay) => done(&flight, Ok(0)),
         Ok(Started::Pending(future)) => launch(call.thread, flight, future),
         Err(Halt::Error(error)) => done(&flight, Err(error)),

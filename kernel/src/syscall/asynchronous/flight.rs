@@ -13,7 +13,7 @@ use crate::process::{Thread, executor};
 use crate::schedule;
 use crate::sync::{Disposition, Events, SpinLock, Watch, Watcher};
 use crate::syscall::wait::WaitKind;
-use crate::syscall::{Call, CallFuture, Caller, Started};
+use crate::syscall::{Call, CallFuture, Caller, LateResults, Started};
 
 /// The generation of one that waits for nothing is even, of one that waits odd.
 const WAITING: u32 = 1;
@@ -35,6 +35,8 @@ pub struct Flight {
     holds: SpinLock<Option<Holds>>,
     /// The program's level for it.
     pub(super) level: u8,
+    /// Results that have to be stored still.
+    pub late: LateResults,
     cookie: u64,
     coroutine: u64,
     token: AtomicU64,
@@ -54,6 +56,7 @@ impl Flight {
             thread: Arc::clone(caller),
             holds: SpinLock::new(Some(Holds { space: caller.space(), descriptors: caller.descriptors() })),
             level,
+            late: LateResults::default(),
             cookie,
             coroutine,
             token: AtomicU64::new(0),
@@ -178,6 +181,7 @@ pub(super) async fn fly(flight: Arc<Flight>, mut future: CallFuture) {
     .await;
     // What the call used is given back before its result is seen.
     drop(future);
+    let result = flight.late.store(&flight.space).await.and(result);
     let result = flight.outcome(result);
     let space = flight.space();
     flight.release();
