@@ -38,21 +38,25 @@ struct Root {
     driver: &'static [&'static str],
     /// Names of shells in the files, and their command lines.
     shells: &'static [(&'static str, &'static str)],
+    /// Whether its scripts also run with a page table for each process.
+    also_private: bool,
 }
 
 /// Both busyboxes are the same file to Debian, so each has a root of its own.
-const ROOTS: [Root; 3] = [
+const ROOTS: [Root; 4] = [
     Root {
         name: "debian",
         packages: "bash,dash,coreutils,findutils,grep,sed,gawk,tar,gzip,diffutils,busybox",
         driver: &["dash", "-c"],
         shells: &[("bash", "bash"), ("dash", "dash"), ("busybox", "busybox sh")],
+        also_private: false,
     },
     Root {
         name: "static",
         packages: "busybox-static",
         driver: &["busybox", "sh", "-c"],
         shells: &[("busybox-static", "busybox sh")],
+        also_private: false,
     },
     Root {
         name: "programs",
@@ -60,6 +64,14 @@ const ROOTS: [Root; 3] = [
                    patch,util-linux,bsdextrautils,bsdutils,procps",
         driver: &["bash", "-c"],
         shells: &[("programs", "bash")],
+        also_private: false,
+    },
+    Root {
+        name: "services",
+        packages: "bash,coreutils,grep,sed,diffutils,python3,redis-server,redis-tools",
+        driver: &["bash", "-c"],
+        shells: &[("services", "bash")],
+        also_private: true,
     },
 ];
 
@@ -136,8 +148,13 @@ fn split(output: &str, reason: &str) -> Vec<Outcome> {
     outcomes
 }
 
-fn boot(kernel: Kernel, root: &Root, scripts: &[Script]) -> Result<Vec<Outcome>> {
-    let mut arguments = vec!["--deb", root.packages, "--"];
+/// A kernel, and how the machine is started.
+type Side = (Kernel, &'static [&'static str]);
+
+fn boot(side: Side, root: &Root, scripts: &[Script]) -> Result<Vec<Outcome>> {
+    let (kernel, options) = side;
+    let mut arguments = options.to_vec();
+    arguments.extend(["--deb", root.packages, "--"]);
     arguments.extend(root.driver);
     arguments.extend([DRIVER, "driver"]);
     for script in scripts {
@@ -156,14 +173,14 @@ fn boot(kernel: Kernel, root: &Root, scripts: &[Script]) -> Result<Vec<Outcome>>
 }
 
 /// Runs all scripts of a root, in as many boots as it takes.
-fn outcomes(kernel: Kernel, root: &Root, scripts: &[Script]) -> Result<BTreeMap<String, Outcome>> {
+fn outcomes(side: Side, root: &Root, scripts: &[Script]) -> Result<BTreeMap<String, Outcome>> {
     let mut all = BTreeMap::new();
     let mut rest = scripts;
     for _ in 0..BOOTS_MAX {
         if rest.is_empty() {
             break;
         }
-        let done = boot(kernel, root, rest)?;
+        let done = boot(side, root, rest)?;
         let count = done.len().min(rest.len());
         all.extend(rest[..count].iter().map(|script| script.name.clone()).zip(done));
         rest = &rest[count..];
@@ -224,11 +241,15 @@ pub fn test(repository: &Path, tally: &mut Tally) -> Result<()> {
     for root in &ROOTS {
         let scripts = collect(&repository.join("tests/apps"), root)?;
         println!("{} scripts in the root {}", scripts.len(), root.name);
-        let linux = outcomes(Kernel::Linux, root, &scripts)?;
-        let heddle = outcomes(Kernel::Heddle, root, &scripts)?;
-        for script in &scripts {
-            let verdict = judge(linux.get(&script.name), heddle.get(&script.name));
-            tally.record(&format!("apps/{}", script.name), &verdict);
+        let linux = outcomes((Kernel::Linux, &[]), root, &scripts)?;
+        let sides: [(&str, &'static [&'static str]); 2] =
+            [("", &[]), (" (private)", &["--isolation", "private", "--smp", "2"])];
+        for (suffix, options) in sides.into_iter().take(1 + usize::from(root.also_private)) {
+            let heddle = outcomes((Kernel::Heddle, options), root, &scripts)?;
+            for script in &scripts {
+                let verdict = judge(linux.get(&script.name), heddle.get(&script.name));
+                tally.record(&format!("apps/{}{suffix}", script.name), &verdict);
+            }
         }
     }
     Ok(())

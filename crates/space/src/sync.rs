@@ -1,9 +1,17 @@
 //! The atomics and locks that the crate runs on: the machine's, or loom's in its models.
 
 #[cfg(not(heddle_loom))]
-pub(crate) use core::sync::atomic::{AtomicBool, Ordering};
+pub(crate) use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(heddle_loom)]
-pub(crate) use loom::sync::atomic::{AtomicBool, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+
+/// What a sequentially consistent store means for the loads behind it. loom takes such operations for acquire and release
+/// alone, and knows only fences to be more.
+#[inline]
+pub(crate) fn implied_fence() {
+    #[cfg(heddle_loom)]
+    fence(Ordering::SeqCst);
+}
 
 #[cfg(not(heddle_loom))]
 pub(crate) use spin::mutex::SpinMutex as Mutex;

@@ -1,0 +1,89 @@
+//! One processor takes a page away while another runs a program that reads it through a cache of translations.
+#![allow(unsafe_code, reason = "loom's cell reports two accesses at once")]
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+use super::*;
+
+const SPACE: usize = 1;
+const EPOCH: u64 = 1;
+const PRESENT: u64 = 1;
+
+struct Machine {
+    state: Shootdown<2>,
+    users: Users<2>,
+    /// The page-table entry.
+    entry: AtomicU64,
+    /// The page. Who reads it while another writes it has a stale translation.
+    page: UnsafeCell<u64>,
+}
+
+impl Machine {
+    /// A program on processor 1: enters user mode, reads the page if its translation allows, and comes back.
+    fn run(&self, cached: &mut Option<u64>) {
+        self.users.note(1, EPOCH);
+        self.state.enter(1, SPACE, || *cached = None);
+        let translation = *cached.get_or_insert_with(|| self.entry.load(Ordering::Relaxed));
+        if translation == PRESENT {
+            // SAFETY: the model looks whether anybody writes meanwhile.
+            self.page.with(|page| unsafe { page.read() });
+        }
+        // An interrupt, or a system call: nothing else ends a program's turn.
+        self.state.leave(1, || *cached = None);
+    }
+
+    /// Takes the page out on processor 0, and uses it for something else when the other has passed.
+    fn take_away(&self) {
+        self.entry.store(0, Ordering::Relaxed);
+        let posted = self.state.post(1..2, |other| self.users.contains(other, EPOCH));
+        while !self.state.is_passed(posted) {
+            thread::yield_now();
+        }
+        // SAFETY: as above.
+        self.page.with_mut(|page| unsafe { page.write(2) });
+    }
+}
+
+fn machine() -> Arc<Machine> {
+    Arc::new(Machine {
+        state: Shootdown::new(),
+        users: Users::default(),
+        entry: AtomicU64::new(PRESENT),
+        page: UnsafeCell::new(1),
+    })
+}
+
+#[test]
+fn no_page_is_reused_while_a_stale_translation_is_in_use() {
+    loom::model(|| {
+        let machine = machine();
+        let other = thread::spawn({
+            let machine = machine.clone();
+            move || {
+                let mut cached = None;
+                machine.run(&mut cached);
+                machine.run(&mut cached);
+            }
+        });
+        machine.take_away();
+        other.join().expect("no panic");
+    });
+}
+
+#[test]
+fn a_waiter_is_woken() {
+    loom::model(|| {
+        let machine = machine();
+        let other = thread::spawn({
+            let machine = machine.clone();
+            move || machine.run(&mut None)
+        });
+        machine.entry.store(0, Ordering::Relaxed);
+        let posted = machine.state.post(1..2, |_| true);
+        // The other one's turn ends by itself, so that nothing has to be kicked.
+        loom::future::block_on(machine.state.seen_in(posted, SPACE, |_| {}));
+        other.join().expect("no panic");
+    });
+}
