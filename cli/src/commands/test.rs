@@ -94,7 +94,7 @@ pub fn execute(options: &Options) -> Result<u8> {
         }
     }
     if options.has(Part::Apps) {
-        scripts::test(&repository, &mut tally)?;
+        scripts::test(&repository, options.filter.as_deref(), &mut tally)?;
     }
     if options.has(Part::Guest) {
         guest::test(&repository, options.filter.as_deref(), &mut tally)?;

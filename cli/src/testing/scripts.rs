@@ -237,9 +237,13 @@ fn difference(expected: &str, found: &str) -> String {
 ///
 /// # Errors
 /// If the scripts cannot be read or the tool cannot be started.
-pub fn test(repository: &Path, tally: &mut Tally) -> Result<()> {
+pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     for root in &ROOTS {
-        let scripts = collect(&repository.join("tests/apps"), root)?;
+        let mut scripts = collect(&repository.join("tests/apps"), root)?;
+        scripts.retain(|script| filter.is_none_or(|filter| format!("apps/{}", script.name).contains(filter)));
+        if scripts.is_empty() {
+            continue;
+        }
         println!("{} scripts in the root {}", scripts.len(), root.name);
         let linux = outcomes((Kernel::Linux, &[]), root, &scripts)?;
         let sides: [(&str, &'static [&'static str]); 2] =

@@ -5,8 +5,8 @@ pub(crate) use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering
 #[cfg(heddle_loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
-/// What a sequentially consistent store means for the loads behind it. loom takes such operations for acquire and release
-/// alone, and knows only fences to be more.
+/// What a sequentially consistent store means for the loads behind it. loom takes such operations for acquire and
+/// release alone, and knows only fences to be more.
 #[inline]
 pub(crate) fn implied_fence() {
     #[cfg(heddle_loom)]

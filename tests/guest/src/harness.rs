@@ -139,7 +139,7 @@ impl Memory {
 
 /// What the heap may grow by without a leak: other processors keep a few objects each, which only they can give back.
 fn spare_heap_bytes() -> u64 {
-    const SPARE_BYTES: u64 = 1024;
+    const SPARE_BYTES: u64 = 8192;
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     (processors - 1) * SPARE_BYTES
 }

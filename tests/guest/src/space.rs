@@ -1,5 +1,5 @@
-//! Where programs are: the space that they share, private ones, and the ways between them. Linux has nothing to compare:
-//! there each test ends at once.
+//! Where programs are: the space that they share, private ones, and the ways between them. Linux has nothing to
+//! compare: there each test ends at once.
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -260,8 +260,8 @@ fn large_reservations() -> Outcome {
     Ok(())
 }
 
-/// As many programs as there is memory for, or slots in a machine that was given few of them (`heddle.slots`): who finds
-/// none left gets a space of its own, and slots that were given back are used again.
+/// More programs than slots in a machine that was given few of them (`heddle.slots`): who finds none left gets a space
+/// of its own, and slots that were given back are used again.
 fn more_programs_than_slots() -> Outcome {
     const PROGRAMS: usize = 12;
     if is_sharing()?.is_none() {
