@@ -87,7 +87,7 @@ impl Caller {
     pub fn store_result(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
         match self {
             Self::Thread(thread) => thread.store_result(address, bytes),
-            Self::Flight(flight) if flight.space.write_bytes(address, bytes).is_ok() => Ok(()),
+            Self::Flight(flight) if flight.space().write_bytes(address, bytes).is_ok() => Ok(()),
             Self::Flight(flight) => flight.late.put(address, bytes),
         }
     }

@@ -181,7 +181,7 @@ pub(super) async fn fly(flight: Arc<Flight>, mut future: CallFuture) {
     .await;
     // What the call used is given back before its result is seen.
     drop(future);
-    let result = flight.late.store(&flight.space).await.and(result);
+    let result = flight.late.store(&flight.space()).await.and(result);
     let result = flight.outcome(result);
     let space = flight.space();
     flight.release();
