@@ -86,7 +86,7 @@ def work(module, classes, seen):
             self.bad = "passes, which is not expected"
 
     try:
-        loaded = importlib.import_module(module if "." in module else f"test.{module}")
+        loaded = importlib.import_module(f"test.{module}")
         suite = unittest.defaultTestLoader.loadTestsFromModule(loaded)
     except unittest.SkipTest as reason:
         print(f"\n@skip {module}: {reason}", flush=True)

@@ -1,9 +1,12 @@
 //! Random system calls with random, boundary and half-valid arguments.
 #![allow(unsafe_code, reason = "the point is to make calls that no safe interface would")]
 
+use std::time::{Duration, Instant};
+
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, fork};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork};
 
 use crate::arguments::Plan;
 use crate::random::Random;
@@ -28,6 +31,8 @@ const LEFT_OUT: [i64; 14] = [
 const NUMBERS_END: usize = 460;
 /// A worker that a random call left waiting is ended after this long; that is part of the game and no failure.
 const WAIT_SECONDS: u32 = 2;
+/// A killed worker that has not ended by then never will.
+const DEATH_SECONDS: u64 = 60;
 
 /// Runs workers until each has made its steps. A worker may die of what it did; the machine may not.
 pub fn run(plan: &Plan) -> Result<(), String> {
@@ -44,15 +49,34 @@ pub fn run(plan: &Plan) -> Result<(), String> {
                 }
                 ForkResult::Parent { child } => child,
             };
-            match waitpid(child, None) {
-                Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => {}
-                other => return Err(format!("worker {worker}: wait gave {other:?}")),
-            }
+            await_end(child).map_err(|error| format!("worker {worker}: {error}"))?;
         }
     }
     let text =
         std::fs::read_to_string("/proc/self/status").map_err(|error| format!("afterwards: {error}"))?;
     if text.starts_with("Name:") { Ok(()) } else { Err("afterwards /proc/self/status is garbage".to_owned()) }
+}
+
+/// Waits for a worker. One that blocked or ignored its alarm is killed, which nothing may withstand.
+fn await_end(child: Pid) -> Result<(), String> {
+    let start = Instant::now();
+    let mut killed = false;
+    loop {
+        match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => return Ok(()),
+            Ok(WaitStatus::StillAlive) => std::thread::sleep(Duration::from_millis(2)),
+            other => return Err(format!("wait gave {other:?}")),
+        }
+        let seconds = start.elapsed().as_secs();
+        if seconds > u64::from(2 * WAIT_SECONDS) && !killed {
+            killed = true;
+            kill(child, Signal::SIGKILL).map_err(|error| format!("killing it: {error}"))?;
+        }
+        if seconds > DEATH_SECONDS {
+            let status = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+            return Err(format!("it lives on after SIGKILL: {status}"));
+        }
+    }
 }
 
 fn run_worker(plan: &Plan, worker: u64, steps: u64) {

@@ -4,11 +4,15 @@
 //!   and exits at random from many sides, and checks every byte that it relies on.
 //! - `heddle-stress-apps calls [seed=S] [processes=P] [threads=T] [steps=N]` makes random system calls with random,
 //!   boundary and half-valid arguments. What it checks is that the machine survives.
+//! - `heddle-stress-apps hostile [processes=P] [threads=T] [steps=N]` has N processes one after the other, P at once, T
+//!   threads at once, a program that allocates until it is killed, and a fork bomb. In Heddle it checks that all memory
+//!   comes back.
 //!
 //! Each prints `ok NAME` at the end, or `not ok NAME: reason` with the seed that repeats it.
 
 mod arguments;
 mod calls;
+mod hostile;
 mod memory;
 mod random;
 
@@ -25,6 +29,7 @@ fn main() -> std::process::ExitCode {
     let outcome = match program.as_str() {
         "memory" => memory::run(&plan),
         "calls" => calls::run(&plan),
+        "hostile" => hostile::run(&plan),
         _ => Err(format!("unknown program '{program}'")),
     };
     match outcome {

@@ -130,6 +130,7 @@ fn verdicts(
 pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     let program = build(repository)?;
     let all = list(&program)?;
+    let mut counts = Vec::new();
     for machine in &MACHINES {
         let is_chosen = |name: &String| {
             let families = machine.families;
@@ -146,6 +147,11 @@ pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Resul
             let missing = Verdict::Failed(format!("not reached within {MACHINES_MAX} machines"));
             tally.record(&format!("guest/{}/{name}", machine.name), verdicts.get(name).unwrap_or(&missing));
         }
+        let passed = verdicts.values().filter(|verdict| **verdict == Verdict::Passed).count();
+        counts.push(format!("guest tests on {}: {passed} of {} passed", machine.name, names.len()));
+    }
+    for line in counts {
+        println!("{line}");
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Random operations in machines, by seed, with contents checked: each kind of locking and isolation, on several
-//! processors.
+//! Machines under stress: random operations with contents checked, for each kind of locking and isolation and on
+//! several processors; random system calls; programs that take all they can get.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,6 +16,13 @@ const PACKAGE: &str = "heddle-stress-apps";
 const QUIET_MAX: Duration = Duration::from_secs(240);
 const SEEDS: std::ops::Range<u32> = 33..35;
 const SEEDS_LONG: std::ops::Range<u32> = 33..65;
+
+/// Programs that take all they can get, how many of it in CI and in the long tier.
+const HOSTILE: [&str; 3] = ["processes=200", "threads=200", "steps=200"];
+const HOSTILE_LONG: [&str; 3] = ["processes=1000", "threads=10000", "steps=10000"];
+/// Random calls: steps of each worker; in the long tier a million calls over all seeds.
+const CALLS: &str = "steps=1000";
+const CALLS_LONG: &str = "steps=4000";
 
 /// A machine to put under stress: its name, how it is started, and for how long.
 const MACHINES: [(&str, &[&str], &str); 4] = [
@@ -47,18 +54,36 @@ pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut 
                 continue;
             }
             let seed = format!("seed={seed}");
-            let work = ["--", &program, "memory", "processes=3", "threads=3", steps, &seed];
-            let arguments: Vec<&str> = options.iter().copied().chain(work).collect();
-            let output = run(&mut heddle_run(Kernel::Heddle, &arguments)?, b"", QUIET_MAX)?;
-            let verdict = if output.status == Some(0) {
-                Verdict::Passed
-            } else {
-                let status = output.status.map_or(String::from("stuck"), |status| format!("status {status}"));
-                let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-                Verdict::Failed(format!("{status}: {} {errors}", output.text()))
-            };
-            tally.record(&name, &verdict);
+            let work = ["memory", "processes=3", "threads=3", steps, &seed];
+            tally.record(&name, &verdict(options, &program, &work)?);
         }
     }
+    for seed in if is_long { SEEDS_LONG } else { SEEDS } {
+        let name = format!("stress/random calls, seed {seed}");
+        if filter.is_none_or(|filter| name.contains(filter)) {
+            let (seed, steps) = (format!("seed={seed}"), if is_long { CALLS_LONG } else { CALLS });
+            let work = ["calls", "processes=4", "threads=2", steps, &seed];
+            tally.record(&name, &verdict(&["--smp", "2"], &program, &work)?);
+        }
+    }
+    let name = "stress/programs that take all they can get";
+    if filter.is_none_or(|filter| name.contains(filter)) {
+        let amounts = if is_long { HOSTILE_LONG } else { HOSTILE };
+        let work: Vec<&str> = ["hostile"].into_iter().chain(amounts).collect();
+        tally.record(name, &verdict(&["--smp", "2", "--memory", "512"], &program, &work)?);
+    }
     Ok(())
+}
+
+/// Runs a stress program in a machine of Heddle's.
+fn verdict(options: &[&str], program: &str, work: &[&str]) -> Result<Verdict> {
+    let arguments: Vec<&str> =
+        options.iter().copied().chain(["--", program]).chain(work.iter().copied()).collect();
+    let output = run(&mut heddle_run(Kernel::Heddle, &arguments)?, b"", QUIET_MAX)?;
+    if output.status == Some(0) {
+        return Ok(Verdict::Passed);
+    }
+    let status = output.status.map_or(String::from("stuck"), |status| format!("status {status}"));
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    Ok(Verdict::Failed(format!("{status}: {} {errors}", output.text())))
 }
