@@ -139,9 +139,13 @@ pub fn free_frames() -> usize {
     BUDDY.lock().free() + cached
 }
 
-/// Whether there are more free frames than the emergency reserve. Asked before each small allocation of the kernel.
+/// Whether this CPU has more free frames within reach than the emergency reserve: what others keep doesn't help it. Asked
+/// before each small allocation of the kernel.
 pub fn is_above_reserve() -> bool {
-    FREE_IN_BUDDY.load(Relaxed) > EMERGENCY_FRAMES || free_frames() > EMERGENCY_FRAMES
+    FREE_IN_BUDDY.load(Relaxed) > EMERGENCY_FRAMES || {
+        let cached = CACHES[cpu::id()].lock().length;
+        BUDDY.lock().free() + cached > EMERGENCY_FRAMES
+    }
 }
 
 /// Gives back everything that is only kept to be quick: empty slabs, cached frames, what other CPUs no longer use.
@@ -207,6 +211,11 @@ fn give(index: u32) {
     let length = cache.length;
     cache.frames[length] = index;
     cache.length += 1;
+}
+
+/// Takes a frame for the heap, from the emergency reserve if it must be.
+pub(super) fn take_single() -> Option<NonNull<u8>> {
+    take(true).map(memory_of)
 }
 
 /// Takes contiguous frames for the heap; leaves the emergency reserve alone.

@@ -121,7 +121,8 @@ unsafe impl GlobalAlloc for Heap {
 }
 
 fn take_large(frames: usize) -> Option<NonNull<u8>> {
-    let memory = frame::take_contiguous(frames)?;
+    // Objects between the largest class and a page are promised like smaller ones.
+    let memory = if frames == 1 { frame::take_single() } else { frame::take_contiguous(frames) }?;
     LARGE_FRAMES.fetch_add(frames, Relaxed);
     Some(memory)
 }

@@ -9,8 +9,9 @@ use crate::arch::UserContext;
 use crate::error::{Errno, Halt};
 use crate::memory::{Space, fallible};
 use crate::process::exit::discard;
+use crate::process::table::Table;
 use crate::process::thread::Parts;
-use crate::process::{Process, Resource, Thread, run, table};
+use crate::process::{Limits, Process, Resource, Thread, run, table};
 use crate::sync::{Events, SpinLock, WaitQueue};
 use crate::syscall::wait::WaitKind;
 use crate::syscall::{Call, Caller, Outcome, pending, user};
@@ -201,6 +202,20 @@ fn publish_tids(parent: &Arc<Thread>, child: &Arc<Thread>, request: &Request) ->
     Ok(())
 }
 
+/// Checks that the user may have one more thread: `RLIMIT_NPROC` counts those of all the user's processes. The count is
+/// made anew each time; who is privileged is not counted.
+fn check_limit(parent: &Arc<Thread>, table: &Table) -> Result<(), Errno> {
+    let credentials = parent.credentials();
+    let limit = parent.process.limit(Resource::Processes).soft;
+    let is_free = credentials.uid == 0
+        || credentials.is_capable(linux::CAP_SYS_RESOURCE)
+        || credentials.is_capable(linux::CAP_SYS_ADMIN);
+    if is_free || limit == Limits::INFINITY {
+        return Ok(());
+    }
+    if table.count_of_user(credentials.uid) as u64 >= limit { Err(Errno::EAGAIN) } else { Ok(()) }
+}
+
 /// Makes the thread, in the caller's process or in a new one, without starting it.
 fn make(parent: &Arc<Thread>, request: &Request, space: Arc<Space>) -> Result<Arc<Thread>, Errno> {
     let descriptors = if request.has(linux::CLONE_FILES) {
@@ -223,6 +238,7 @@ fn make(parent: &Arc<Thread>, request: &Request, space: Arc<Space>) -> Result<Ar
     let account = parent.standing.lock().split();
 
     let mut table = table::lock();
+    check_limit(parent, &table)?;
     let tid = table.free_number()?;
     let process = match actions {
         None => parent.process.clone(),
@@ -293,10 +309,6 @@ fn make_process(
     actions: Arc<SpinLock<Actions>>,
 ) -> Result<Arc<Process>, Errno> {
     let old = &parent.process;
-    let limit = usize::try_from(old.limit(Resource::Processes).soft).unwrap_or(usize::MAX);
-    if !parent.credentials().is_capable(linux::CAP_SYS_RESOURCE) && old.children.lock().len() >= limit {
-        return Err(Errno::EAGAIN);
-    }
     let real_parent = real_parent(parent, request).ok_or(Errno::EINVAL)?;
     let limits = *old.limits.lock();
     let process = Process::new(pid, &Arc::downgrade(&real_parent), old.group(), actions, limits)?;
