@@ -139,8 +139,8 @@ pub fn free_frames() -> usize {
     BUDDY.lock().free() + cached
 }
 
-/// Whether this CPU has more free frames within reach than the emergency reserve: what others keep doesn't help it. Asked
-/// before each small allocation of the kernel.
+/// Whether this CPU has more free frames within reach than the emergency reserve: what others keep doesn't help it.
+/// Asked before each small allocation of the kernel.
 pub fn is_above_reserve() -> bool {
     FREE_IN_BUDDY.load(Relaxed) > EMERGENCY_FRAMES || {
         let cached = CACHES[cpu::id()].lock().length;
