@@ -52,12 +52,13 @@ pub enum Outcome {
 /// # Errors
 /// If that one has none.
 pub fn checked(only: Option<&str>) -> Result<Vec<&'static Experiment>> {
-    let is_meant =
-        |experiment: &&Experiment| experiment.is_checked && only.is_none_or(|only| only == experiment.name);
+    let is_meant = |experiment: &&Experiment| {
+        experiment.checked.is_some() && only.is_none_or(|only| only == experiment.name)
+    };
     let found: Vec<_> = ALL.iter().filter(is_meant).collect();
     if found.is_empty() {
         let known: Vec<_> =
-            ALL.iter().filter(|experiment| experiment.is_checked).map(|one| one.name).collect();
+            ALL.iter().filter(|experiment| experiment.checked.is_some()).map(|one| one.name).collect();
         bail!("no counts are kept of '{}', only of {}", only.unwrap_or_default(), known.join(", "));
     }
     Ok(found)
@@ -184,11 +185,14 @@ fn measure(experiments: &[&Experiment]) -> Result<Vec<Measured>> {
 
 /// What of an experiment's quick form counts instructions on Heddle.
 fn counting_plan(experiment: &Experiment) -> Option<Plan> {
-    let Kind::Machines(plan) = experiment.kind else { return None };
+    let (Kind::Machines(plan), Some(is_checked)) = (&experiment.kind, experiment.checked) else {
+        return None;
+    };
     let mut plan = plan(Effort::Quick, None);
     plan.groups.retain(|group| group.clock == Clock::Instructions);
     for group in &mut plan.groups {
         group.sides = vec![HEDDLE];
+        group.items.retain(|item| is_checked(item));
     }
     Some(plan)
 }

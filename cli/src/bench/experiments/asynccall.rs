@@ -9,7 +9,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "asynccall",
     summary: "a call that is done at once, one that waits, 32 in a batch; synchronous, asynchronous, by io_uring",
     kind: Kind::Machines(plan),
-    is_checked: false,
+    checked: None,
 };
 
 /// The program's ways on each kernel. On Linux the asynchronous form attempts, and waits with epoll.

@@ -30,7 +30,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "boot",
     summary: "from command to exit of `true`, guest time to main, memory floor, sizes",
     kind: Kind::Own(run),
-    is_checked: false,
+    checked: None,
 };
 
 /// The side with the smallest initial file system.

@@ -12,7 +12,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "executors",
     summary: "heddle-coroutine beside other executors, on this host",
     kind: Kind::Own(run),
-    is_checked: false,
+    checked: None,
 };
 
 /// A row a quantity and number of threads, the best rival as the reference.

@@ -11,7 +11,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "memory",
     summary: "mapping, touching and unmapping disjoint memory on 1 to 4 CPUs; 1,000 idle processes",
     kind: Kind::Machines(plan),
-    is_checked: false,
+    checked: None,
 };
 
 fn plan(effort: Effort, processors: Option<u32>) -> Plan {

@@ -14,7 +14,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "papers",
     summary: "papers 1 and 2, A and B: coroutines beside threads, on this host",
     kind: Kind::Own(run),
-    is_checked: false,
+    checked: None,
 };
 
 /// The side that coroutines are compared with.

@@ -9,8 +9,16 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "pipeline",
     summary: "papers 1 and 2, B: N threads or coroutines joined by pipes",
     kind: Kind::Machines(plan),
-    is_checked: true,
+    checked: Some(repeats),
 };
+
+/// With more threads the count hangs on where their turns end, which a longer path of the program moves.
+const REPEATING_COUNT: u32 = 10;
+
+fn repeats(item: &str) -> bool {
+    let count = item.split_whitespace().find_map(|word| word.strip_prefix("n="));
+    count.and_then(|count| count.parse().ok()).is_some_and(|count: u32| count <= REPEATING_COUNT)
+}
 
 fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
     let mut items = Vec::new();

@@ -9,7 +9,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "priority",
     summary: "from ready to running of what is urgent: coroutines relaxed and strict, SCHED_FIFO threads",
     kind: Kind::Machines(plan),
-    is_checked: false,
+    checked: None,
 };
 
 const SIDES: [Side; 5] = [

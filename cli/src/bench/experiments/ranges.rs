@@ -14,7 +14,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "ranges",
     summary: "heddle-range-lock beside other range locks, on this host",
     kind: Kind::Own(run),
-    is_checked: false,
+    checked: None,
 };
 
 const PACKAGE: &str = "heddle-range-lock-bench";

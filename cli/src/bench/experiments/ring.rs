@@ -9,7 +9,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "ring",
     summary: "papers 1 and 2, A: N threads or coroutines that take turns",
     kind: Kind::Machines(plan),
-    is_checked: false,
+    checked: None,
 };
 
 fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
