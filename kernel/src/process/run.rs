@@ -51,7 +51,7 @@ async fn room() {
 
 /// Polls the thread's life and does what belongs to each switch to it and away from it.
 async fn run(thread: Arc<Thread>, context: UserContext) {
-    let mut life = pin!(live(Caller::Thread(thread.clone()), context));
+    let mut life = pin!(live(thread.clone(), context));
     core::future::poll_fn(|poll_context| {
         thread.waker.call_once(|| poll_context.waker().clone());
         thread.cpu.store(arch::cpu::id() as u32 + 1, Ordering::Release);
@@ -83,7 +83,8 @@ fn add(figure: &AtomicU64, amount: u64) {
     figure.store(figure.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
 }
 
-async fn live(thread: Caller, mut context: UserContext) {
+async fn live(thread: Arc<Thread>, mut context: UserContext) {
+    let caller = Caller::Thread(thread.clone());
     let mut interrupted = None;
     let mut visits = 0;
     loop {
@@ -117,7 +118,7 @@ async fn live(thread: Caller, mut context: UserContext) {
         schedule::leave_program();
         match trap {
             Trap::SystemCall => {
-                interrupted = match syscall::start(&thread, &mut context) {
+                interrupted = match syscall::start(&caller, &mut context) {
                     Ok(Started::Done(value)) => end_call(&thread, &mut context, Ok(value)),
                     Ok(Started::GiveWay) => {
                         thread.standing.lock().give_way();
@@ -132,7 +133,7 @@ async fn live(thread: Caller, mut context: UserContext) {
                     // Only files that wait say so, and they are driven by `Thread::retry`.
                     Err(Halt::Block) => end_call(&thread, &mut context, Err(Errno::EAGAIN)),
                     Err(Halt::Fault(fault)) => {
-                        let result = start_again(&thread, &mut context, fault).await;
+                        let result = start_again(&caller, &mut context, fault).await;
                         end_call(&thread, &mut context, result)
                     }
                 }
@@ -183,15 +184,15 @@ fn end_sample(thread: &Thread) {
 
 /// Brings in the page that a call has met, and starts the call again until it is done.
 async fn start_again(
-    thread: &Caller,
+    caller: &Caller,
     context: &mut UserContext,
     mut fault: PageFault,
 ) -> Result<usize, Errno> {
     loop {
         room().await;
-        let space = thread.space();
+        let space = caller.space();
         Box::pin(space.fault_in(fault)).await?;
-        match syscall::start(thread, context) {
+        match syscall::start(caller, context) {
             Ok(Started::Done(value)) => return Ok(value),
             Ok(Started::Pending(future)) => return future.await,
             Ok(Started::GiveWay) => {

@@ -18,10 +18,15 @@ pub fn enable() {
 }
 
 /// Writes the line of a call that has ended.
+#[inline]
 pub fn finished(thread: &Arc<Thread>, context: &UserContext, result: &Result<usize, Errno>) {
-    if !ENABLED.load(Ordering::Relaxed) {
-        return;
+    if ENABLED.load(Ordering::Relaxed) {
+        write(thread, context, result);
     }
+}
+
+#[cold]
+fn write(thread: &Arc<Thread>, context: &UserContext, result: &Result<usize, Errno>) {
     let number = context.syscall_number();
     let name = crate::arch::syscall_name(number).unwrap_or("?");
     let [a, b, c, d, e, f] = core::array::from_fn(|index| context.argument(index));
