@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The checks of the range lock that are too long, or need too much, for `cargo test`. Each ends with a line of counts
 # and fails if anything did:
-#   check.sh loom [NAME]      models of the real code, half a minute (a name runs one)
+#   check.sh loom [NAME]      models of the real code, a minute (a name runs one)
 #   check.sh loom-all [NAME]  the same with one preemption more in each, where that ends within the hour
 #   check.sh weaken [TEXT]    weakens each ordering once and expects a model to fail (a text: only lines with it)
 #   check.sh miri             the tests under Miri, with fewer operations

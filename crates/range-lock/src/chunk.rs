@@ -291,7 +291,8 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         let is_live = |node: &*mut Node<T, P>| unsafe { follow(*node, PhantomData) }.is_live();
         let carried = self.entries().iter().map(|entry| (entry.bounds(), entry.node()));
         let carried = carried.filter(move |(_, node)| !thorough || is_live(node));
-        let dead = self.get().dead.load(Ordering::Acquire) as usize;
+        // Relaxed: as in `append`; all slots are read below, also the passed over.
+        let dead = self.get().dead.load(Ordering::Relaxed) as usize;
         let tail = self.pointers(pin).skip(self.entries().len() + dead).filter(is_live);
         // SAFETY: as in `nodes`.
         carried.chain(tail.map(|node| (unsafe { follow(node, PhantomData) }.bounds, node)))
@@ -344,8 +345,9 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         if blocked && !queue {
             return Append::Refused;
         }
-        // Acquire: the releases of the nodes that are passed over.
-        let known_dead = self.get().dead.load(Ordering::Acquire) as usize;
+        // Relaxed: whoever noted it had filled a slot behind those that it passed over, and nothing is entered here
+        // before that slot was read, which acquires the releases it had seen.
+        let known_dead = self.get().dead.load(Ordering::Relaxed) as usize;
         let (slots, mut dead, mut at) = (self.slots(), known_dead, known_dead);
         let mut overlapping = false;
         loop {
@@ -380,16 +382,17 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             }
             self.get().header.state.fetch_add(1, Ordering::Relaxed);
         }
-        self.note_dead(known_dead, dead);
+        // Not noted: no slot of this context's stands for what it has seen.
         Append::Closed { blocked }
     }
 
-    /// Remembers how many slots at the front nobody needs to look at any more.
+    /// Remembers how many slots at the front nobody needs to look at any more, for a context that has just filled a
+    /// slot behind them.
     #[inline]
     fn note_dead(self, known: usize, dead: usize) {
         if dead > known {
-            // Release: the releases that were seen. A smaller number that comes later is true as well.
-            self.get().dead.store(dead as u32, Ordering::Release);
+            // Relaxed: the slot that was filled released what was seen. A smaller number that comes later is true too.
+            self.get().dead.store(dead as u32, Ordering::Relaxed);
         }
     }
 

@@ -189,27 +189,42 @@ fn a_release_seen_in_the_operation_that_goes_on_because_of_it() {
     });
 }
 
+/// The first of a chunk's nodes is released, another thread notes that nobody needs to look at it any more, and a
+/// third passes it over because of that. `kept` more nodes are there from the start.
+fn a_prefix_behind(kept: u8) {
+    let shared = Watched::new();
+    let first = shared.lock.try_lock(1..2).unwrap();
+    let kept: Vec<_> = (0..kept).map(|key| shared.lock.try_lock(7 + key..8 + key).unwrap()).collect();
+    let (finder, taker) = (shared.clone(), shared.clone());
+    let find = thread::spawn(move || drop(finder.lock.try_lock(5..6).unwrap()));
+    let take = thread::spawn(move || {
+        under_a_pin(move || {
+            if let Ok(guard) = taker.lock.try_lock(1..2) {
+                taker.write(guard);
+            }
+        });
+    });
+    shared.write(first);
+    find.join().unwrap();
+    take.join().unwrap();
+    drop(kept);
+}
+
 #[test]
 fn a_prefix_that_another_found_released() {
-    model(2, || {
-        let shared = Watched::new();
-        let first = shared.lock.try_lock(1..2).unwrap();
-        let kept = shared.lock.try_lock(7..8).unwrap();
-        let (finder, taker) = (shared.clone(), shared.clone());
-        // Notes that nobody needs to look at the first slot any more.
-        let find = thread::spawn(move || drop(finder.lock.try_lock(5..6).unwrap()));
-        let take = thread::spawn(move || {
-            under_a_pin(move || {
-                if let Ok(guard) = taker.lock.try_lock(1..2) {
-                    taker.write(guard);
-                }
-            });
-        });
-        shared.write(first);
-        find.join().unwrap();
-        take.join().unwrap();
-        drop(kept);
-    });
+    model(2, || a_prefix_behind(1));
+}
+
+#[test]
+fn a_prefix_that_another_found_released_as_the_tail_filled() {
+    // The third one finds the chunk closed, and builds the successor without looking at the first node.
+    model(2, || a_prefix_behind(2));
+}
+
+#[test]
+fn a_prefix_that_another_found_released_in_a_full_chunk() {
+    // The other fills no slot of this chunk, so what it found must not be relied on.
+    model(2, || a_prefix_behind(3));
 }
 
 #[test]
@@ -420,6 +435,24 @@ fn reuse_against_a_reader() {
             drop(shared.lock.try_lock(1..2).unwrap());
         }
         second.join().unwrap().unwrap();
+        drop(held);
+    });
+}
+
+#[test]
+fn reuse_against_a_reader_that_reads_again() {
+    model(2, || {
+        let shared = Watched::new();
+        let other = shared.clone();
+        let held = shared.lock.try_lock(9..10).unwrap();
+        // The collection may see only the second announcement; what the first one covered is ordered before it.
+        let second = thread::spawn(move || {
+            (0..6).for_each(|_| drop(other.lock.try_lock(1..2).unwrap()));
+        });
+        for _ in 0..2 {
+            shared.lock.first_conflict(0..3).map(drop).unwrap();
+        }
+        second.join().unwrap();
         drop(held);
     });
 }
