@@ -281,7 +281,7 @@ impl TaskRef {
                 let dropped = guarded(|| unsafe { (self.header().vtable.drop_output)(self.0) });
                 // A panic in the drop of an output that nobody wants has nobody to be told. Should the drop of what it
                 // carries panic too, what that carries stays where it is.
-                mem::forget(guarded(|| drop(dropped)));
+                let _ = ManuallyDrop::new(guarded(|| drop(dropped)));
                 // SAFETY: the handle is gone, and the executor leaves.
                 unsafe { self.free() };
             }
