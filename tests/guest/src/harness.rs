@@ -144,6 +144,11 @@ fn spare_heap_bytes() -> u64 {
     (processors - 1) * SPARE_BYTES
 }
 
+/// Whether the kernel is Heddle: what only it has must then be there.
+pub fn is_heddle() -> bool {
+    std::path::Path::new("/proc/heddle").exists()
+}
+
 /// `None` on Linux, which has no such count.
 fn memory() -> Option<Memory> {
     fs::write("/proc/heddle/drain", "1").ok()?;
