@@ -19,6 +19,7 @@ mod pipeline;
 mod priority;
 mod processes;
 mod ring;
+mod signals;
 mod yields;
 
 use arguments::Arguments;

@@ -1,5 +1,5 @@
 //! Two sides that hand eight bytes, or one word, back and forth:
-//! `pair n=ROUNDS via=pipe|unix|epoll|eventfd|futex with=thread|fork|exec [cpus=1|2]`.
+//! `pair n=ROUNDS via=pipe|unix|epoll|eventfd|futex|signal with=thread|fork|exec [cpus=1|2]`.
 //!
 //! A round is there and back. With `cpus=1` both sides are bound to CPU 0, with 2 to CPUs 0 and 1.
 #![allow(unsafe_code, reason = "fork, futex and inherited descriptors have no safe form")]
@@ -17,6 +17,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::arguments::Arguments;
 use crate::measure::{check, pin, report};
+use crate::signals::Signals;
 
 /// One side's ends.
 enum End {
@@ -35,6 +36,10 @@ enum End {
         own: usize,
         memory: File,
         flag: libc::c_int,
+    },
+    Signals {
+        side: Signals,
+        memory: File,
     },
 }
 
@@ -116,7 +121,7 @@ fn spawn_self(
     use std::os::unix::process::CommandExt;
     let (from, to) = match end {
         End::Files { from, to } | End::Watched { from, to, .. } => (from.as_raw_fd(), to.as_raw_fd()),
-        End::Words { memory, .. } => (memory.as_raw_fd(), memory.as_raw_fd()),
+        End::Words { memory, .. } | End::Signals { memory, .. } => (memory.as_raw_fd(), memory.as_raw_fd()),
     };
     let mut command = Command::new("/proc/self/exe");
     command.args(["pair", "role=child"]);
@@ -140,11 +145,20 @@ fn child_end(via: &str) -> Result<End, std::io::Error> {
     let (from, to) = unsafe { (File::from_raw_fd(CHILD_FROM), File::from_raw_fd(CHILD_TO)) };
     if via == "futex" {
         Ok(End::Words { words: map_words(&from)?, own: 1, memory: from, flag: 0 })
+    } else if via == "signal" {
+        Ok(End::Signals { side: Signals::new(map_words(&from)?, 1, false), memory: from })
     } else if via == "epoll" {
         watched(from, to)
     } else {
         Ok(End::Files { from, to })
     }
+}
+
+/// Memory for two words, that a process can inherit.
+fn words_memory() -> Result<File, std::io::Error> {
+    let memory = File::from(memfd_create(c"words", MFdFlags::MFD_CLOEXEC)?);
+    memory.set_len(WORDS_BYTES as u64)?;
+    Ok(memory)
 }
 
 /// The two words in `memory`.
@@ -195,10 +209,14 @@ fn ends(via: &str, with: &str) -> Result<(End, End), std::io::Error> {
             let (left_copy, right_copy) = (left.try_clone()?, right.try_clone()?);
             Ok((files(left, left_copy), files(right, right_copy)))
         }
+        "signal" => {
+            let memory = words_memory()?;
+            let words = map_words(&memory)?;
+            let end = |own, memory| End::Signals { side: Signals::new(words, own, with == "thread"), memory };
+            Ok((end(0, memory.try_clone()?), end(1, memory)))
+        }
         "futex" => {
-            let memory = memfd_create(c"words", MFdFlags::MFD_CLOEXEC)?;
-            let memory = File::from(memory);
-            memory.set_len(WORDS_BYTES as u64)?;
+            let memory = words_memory()?;
             // A private futex is of one process, as threads would have it.
             let flag = if with == "thread" { libc::FUTEX_PRIVATE_FLAG } else { 0 };
             // One mapping for both: a private futex is known by its address.
@@ -212,6 +230,7 @@ fn ends(via: &str, with: &str) -> Result<(End, End), std::io::Error> {
 }
 
 fn drive(mut end: End, rounds: u64) -> Result<u128, std::io::Error> {
+    end.meet()?;
     let mut round = || end.send().and_then(|()| end.receive());
     (0..rounds.div_ceil(10)).try_for_each(|_| round())?;
     let begin = std::time::Instant::now();
@@ -220,10 +239,16 @@ fn drive(mut end: End, rounds: u64) -> Result<u128, std::io::Error> {
 }
 
 fn echo(mut end: End, rounds: u64) -> Result<(), std::io::Error> {
+    end.meet()?;
     (0..rounds).try_for_each(|_| end.receive().and_then(|()| end.send()))
 }
 
 impl End {
+    /// Waits for the other side, where it must be there before it can be sent to.
+    fn meet(&self) -> Result<(), std::io::Error> {
+        if let Self::Signals { side, .. } = self { side.meet() } else { Ok(()) }
+    }
+
     fn send(&mut self) -> Result<(), std::io::Error> {
         match self {
             Self::Files { to, .. } | Self::Watched { to, .. } => to.write_all(&MESSAGE),
@@ -232,6 +257,7 @@ impl End {
                 word.store(1, Ordering::Release);
                 futex(word, libc::FUTEX_WAKE | *flag, 1).map(drop)
             }
+            Self::Signals { side, .. } => side.send(),
         }
     }
 
@@ -250,6 +276,10 @@ impl End {
                         _ => {}
                     }
                 }
+                Ok(())
+            }
+            Self::Signals { side, .. } => {
+                side.receive();
                 Ok(())
             }
         }

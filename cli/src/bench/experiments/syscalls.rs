@@ -17,7 +17,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 /// What two sides hand back and forth.
-const CHANNELS: [&str; 5] = ["pipe", "unix", "epoll", "eventfd", "futex"];
+const CHANNELS: [&str; 6] = ["pipe", "unix", "epoll", "eventfd", "futex", "signal"];
 /// Where the other side is.
 const PARTNERS: [&str; 3] = ["thread", "fork", "exec"];
 
