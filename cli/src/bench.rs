@@ -144,7 +144,7 @@ fn keep(record: &Record) -> Result<PathBuf> {
     };
     write("results.json", &(serde_json::to_string_pretty(record)? + "\n"))?;
     write("table.md", &table::render(record))?;
-    for scale in [Scale::Instructions, Scale::Emulated, Scale::Native] {
+    for scale in [Scale::Instructions, Scale::Emulated, Scale::Native, Scale::Size] {
         if record.figures.iter().any(|figure| figure.scale == scale) {
             plot::draw(record, scale, &folder.join(format!("{}.svg", scale.name())))?;
         }

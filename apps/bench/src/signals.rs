@@ -41,8 +41,8 @@ impl Signals {
             check(libc::pthread_sigmask(libc::SIG_BLOCK, &raw const blocked, std::ptr::null_mut()).into())?;
             check(libc::sigaction(SIGNALS[self.own], &raw const action, std::ptr::null_mut()).into())?;
         }
-        let thread = nix::unistd::gettid().as_raw().cast_unsigned();
-        self.threads[self.own].store(thread, Ordering::Release);
+        let thread = nix::unistd::gettid().as_raw();
+        self.threads[self.own].store(thread as u32, Ordering::Release);
         while self.threads[1 - self.own].load(Ordering::Acquire) == 0 {
             std::thread::yield_now();
         }
