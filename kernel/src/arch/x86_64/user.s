@@ -1,5 +1,6 @@
 # Copies between kernel and user memory. A fault inside one of them continues at the address that the table names
-# for it. Eight bytes at a time and never `rep movsb`, which QEMU interprets byte by byte.
+# for it. Eight bytes at a time and never `rep movsb`, which QEMU interprets byte by byte; string instructions only
+# where there is enough to make up for their start.
 #
 # Syntax: AT&T.
 
@@ -21,6 +22,8 @@ heddle_fixups:
 .global heddle_user_copy
 .balign 16
 heddle_user_copy:
+    cmpq $256, %rdx
+    jae 7f
     movq %rdx, %rcx
     shrq $6, %rcx
     jz 2f
@@ -64,8 +67,16 @@ heddle_user_copy:
     jnz 5b
 6:  movq %rdx, %rax
     retq
+7:  movq %rdx, %rcx
+    shrq $3, %rcx
+    andl $7, %edx
+8:  rep movsq
+9:  jmp 4b
+10: leaq (%rdx, %rcx, 8), %rdx
+    jmp 4b
     FIXUP 1b, 4b, 4b
     FIXUP 4b, 6b, 6b
+    FIXUP 8b, 9b, 10b
 
 # heddle_user_clear(to: rdi, length: rsi) -> rax: how many bytes were not cleared.
 .global heddle_user_clear
@@ -73,20 +84,9 @@ heddle_user_copy:
 heddle_user_clear:
     xorl %eax, %eax
     movq %rsi, %rcx
-    shrq $6, %rcx
-    jz 2f
-1:  movq %rax, (%rdi)
-    movq %rax, 8(%rdi)
-    movq %rax, 16(%rdi)
-    movq %rax, 24(%rdi)
-    movq %rax, 32(%rdi)
-    movq %rax, 40(%rdi)
-    movq %rax, 48(%rdi)
-    movq %rax, 56(%rdi)
-    addq $64, %rdi
-    subq $64, %rsi
-    decq %rcx
-    jnz 1b
+    shrq $3, %rcx
+    andl $7, %esi
+1:  rep stosq
 2:  testq %rsi, %rsi
     jz 4f
 3:  movb %al, (%rdi)
@@ -95,7 +95,9 @@ heddle_user_clear:
     jnz 3b
 4:  movq %rsi, %rax
     retq
-    FIXUP 1b, 2b, 2b
+5:  leaq (%rsi, %rcx, 8), %rsi
+    jmp 2b
+    FIXUP 1b, 2b, 5b
     FIXUP 2b, 4b, 4b
 
 # heddle_user_load(from: rdi, to: rsi) -> rax: 0, or 1 after a fault. 32 bits, one access.
