@@ -10,6 +10,7 @@ mod boot;
 mod device;
 mod error;
 mod file;
+mod ipc;
 mod log;
 mod memory;
 mod panic;

@@ -3,6 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
 
 use heddle_mapping::Backing;
 
@@ -12,7 +13,7 @@ use crate::error::Errno;
 use crate::sync::SpinLock;
 
 /// An object whose pages can be mapped: a file, or memory that processes share.
-pub trait MapSource: Send + Sync {
+pub trait MapSource: Any + Send + Sync {
     /// Page `index` of the object. With `write`, the page must be one that everybody who maps the object shares, in a
     /// counted frame, because it is about to be mapped writable; holes are filled. Without it, a hole may be the page
     /// of zeros. Never waits.
@@ -29,6 +30,16 @@ pub trait MapSource: Send + Sync {
     /// The page, if it can be had for reading at no cost. Faults bring in such pages around the one they are about.
     fn resident(&self, index: u64) -> Option<PageRef> {
         let _ = index;
+        None
+    }
+
+    /// The object whose pages these are, if this one only stands for it: a futex there is that object's.
+    fn stands_for(&self) -> Option<Arc<dyn MapSource>> {
+        None
+    }
+
+    /// What a child maps in place of this object; `None` for the object itself.
+    fn for_child(&self) -> Option<Result<Arc<dyn MapSource>, Errno>> {
         None
     }
 
@@ -70,6 +81,13 @@ impl Backing for Object {
 #[derive(Default)]
 pub struct SharedMemory {
     pages: SpinLock<BTreeMap<u64, FrameRef>>,
+}
+
+impl SharedMemory {
+    /// How many of its pages are in memory.
+    pub fn resident_pages(&self) -> usize {
+        self.pages.lock().len()
+    }
 }
 
 impl MapSource for SharedMemory {

@@ -82,6 +82,7 @@ fn leave(thread: &Arc<Thread>) -> bool {
 
 /// Makes the process a zombie, or lets it disappear if nobody wants its status.
 fn end_process(process: &Arc<Process>) {
+    crate::ipc::semaphore::leave(process);
     super::timers::process_ended(process);
     process.child_events.clear();
     process.signal_events.clear();

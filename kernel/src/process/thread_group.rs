@@ -10,6 +10,7 @@ use super::timers::Timers;
 use super::{Credentials, ExitStatus, Group, Limit, Limits, Resource, Session, Thread};
 use crate::error::Errno;
 use crate::file::OpenFile;
+use crate::ipc::semaphore::Undoes;
 use crate::memory::fallible;
 use crate::sync::{SpinLock, WaitQueue};
 use crate::syscall::asynchronous::Calls;
@@ -58,6 +59,8 @@ pub struct Process {
     pub start_ns: u64,
     /// Its calls that go on by themselves.
     pub asynchronous: Calls,
+    /// Operations on semaphores that are undone at its end.
+    pub semaphore_undoes: SpinLock<Option<Arc<Undoes>>>,
     /// User and system time of threads that have ended, and of children waited for, in nanoseconds.
     pub(super) times: Times,
 }
@@ -125,6 +128,7 @@ impl Process {
             no_new_privileges: AtomicBool::new(false),
             start_ns: crate::time::now_ns(),
             asynchronous: Calls::new(),
+            semaphore_undoes: SpinLock::new(None),
             times: Times::default(),
         })
     }

@@ -274,6 +274,18 @@ calls! {
     __NR_listxattr => crate::file::calls::extended::listxattr,
     __NR_llistxattr => crate::file::calls::extended::llistxattr,
     __NR_flistxattr => crate::file::calls::extended::flistxattr,
+    __NR_shmget => crate::ipc::shared_memory::shmget,
+    __NR_shmat => crate::ipc::shared_memory::shmat,
+    __NR_shmdt => crate::ipc::shared_memory::shmdt,
+    __NR_shmctl => crate::ipc::shared_memory::shmctl,
+    __NR_semget => crate::ipc::semaphore::semget,
+    __NR_semop => crate::ipc::semaphore::semop,
+    __NR_semtimedop => crate::ipc::semaphore::semtimedop,
+    __NR_semctl => crate::ipc::semaphore::semctl,
+    __NR_msgget => crate::ipc::message::msgget,
+    __NR_msgsnd => crate::ipc::message::msgsnd,
+    __NR_msgrcv => crate::ipc::message::msgrcv,
+    __NR_msgctl => crate::ipc::message::msgctl,
 }
 
 /// Heddle's own calls.

@@ -14,6 +14,7 @@ mod descriptor;
 mod extended;
 mod file;
 mod inotify;
+mod ipc;
 mod memory;
 mod pipe;
 mod poll;
@@ -50,6 +51,9 @@ fn main() -> std::process::ExitCode {
         vdso::TESTS,
         extended::TESTS,
         inotify::TESTS,
+        ipc::segments::TESTS,
+        ipc::semaphores::TESTS,
+        ipc::queues::TESTS,
         scheduler::TESTS,
         scheduler::INTERRUPT_TESTS,
         scheduler::ORDER_TESTS,

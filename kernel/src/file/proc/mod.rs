@@ -6,6 +6,7 @@
 
 mod coroutines;
 mod file;
+mod ipc;
 mod link;
 mod list;
 mod process;

@@ -1,6 +1,6 @@
 //! What is where in `/proc`.
 
-use super::{Follow, Item, Show, Store, What, coroutines, link, process, system};
+use super::{Follow, Item, Show, Store, What, coroutines, ipc, link, process, system};
 
 const fn text(name: &'static [u8], show: Show) -> Item {
     Item { name, permissions: 0o444, what: What::Text(show) }
@@ -45,7 +45,11 @@ static ROOT_ITEMS: &[Item] = &[
     text(b"vmstat", system::virtual_memory),
     directory(b"heddle", What::Directory(HEDDLE_ITEMS)),
     directory(b"sys", What::Directory(SYS_ITEMS)),
+    directory(b"sysvipc", What::Directory(IPC_ITEMS)),
 ];
+
+static IPC_ITEMS: &[Item] =
+    &[text(b"msg", ipc::queues), text(b"sem", ipc::semaphores), text(b"shm", ipc::segments)];
 
 static HEDDLE_ITEMS: &[Item] = &[
     text(b"counters", system::counters),
@@ -69,10 +73,17 @@ static SYS_FS_ITEMS: &[Item] = &[
 static SYS_KERNEL_ITEMS: &[Item] = &[
     text(b"cap_last_cap", system::last_capability),
     text(b"hostname", system::host_name),
+    writable(b"msgmax", ipc::show_msgmax, ipc::set_msgmax),
+    writable(b"msgmnb", ipc::show_msgmnb, ipc::set_msgmnb),
+    writable(b"msgmni", ipc::show_msgmni, ipc::set_msgmni),
     text(b"ngroups_max", system::group_limit),
     text(b"osrelease", system::os_release),
     text(b"ostype", system::os_type),
     text(b"pid_max", system::pid_limit),
+    writable(b"sem", ipc::show_sem, ipc::set_sem),
+    writable(b"shmall", ipc::show_shmall, ipc::set_shmall),
+    writable(b"shmmax", ipc::show_shmmax, ipc::set_shmmax),
+    writable(b"shmmni", ipc::show_shmmni, ipc::set_shmmni),
     text(b"threads-max", system::thread_limit),
     text(b"version", system::os_version),
     directory(b"random", What::Directory(SYS_RANDOM_ITEMS)),

@@ -37,6 +37,7 @@ impl Space {
         shared?;
         child.drop_what_is_not_inherited().await?;
         child.renew_pages().await?;
+        child.renew_attachments()?;
         // Under this space's lock, so that who makes it forget pages looks at the child afterwards.
         super::forget::register(&child)?;
         Ok(child)
@@ -52,6 +53,7 @@ impl Space {
             let window = state.window.clone();
             let search = state.search;
             let pages = state.pages.clone();
+            let has_attachments = state.has_attachments;
             State {
                 mappings: state.mappings.clone(),
                 layout: state.layout,
@@ -60,6 +62,7 @@ impl Space {
                 brk,
                 slot: None,
                 pages,
+                has_attachments,
             }
         };
         let root = Root::new()?;

@@ -50,7 +50,10 @@ impl Space {
         let state = self.state.lock();
         let mapping = state.mappings.get(address).filter(|found| found.flags.contains(Flags::SHARED))?;
         match &mapping.backing {
-            Object::Source(source) => Some((source.clone(), mapping.offset_of(address))),
+            Object::Source(source) => {
+                let object = source.stands_for().unwrap_or_else(|| source.clone());
+                Some((object, mapping.offset_of(address)))
+            }
             Object::Anonymous(_) => None,
         }
     }

@@ -12,6 +12,7 @@
 //! across an await. Nearly always they finish at their first poll.
 
 mod advise;
+mod attach;
 mod brk;
 mod fault;
 mod forget;
@@ -108,6 +109,8 @@ struct State {
     slot: Option<Slot>,
     /// The pages that the process shares with the kernel.
     pages: Option<Arc<Pages>>,
+    /// Whether objects may be mapped of which a child gets others ([`MapSource::for_child`](super::MapSource)).
+    has_attachments: bool,
 }
 
 /// An address space.
@@ -178,6 +181,7 @@ impl Space {
             brk: 0..0,
             slot,
             pages: None,
+            has_attachments: false,
         };
         let space = Self {
             identity: new_identity(),
@@ -220,6 +224,7 @@ impl Space {
                     brk: 0..0,
                     slot: None,
                     pages: None,
+                    has_attachments: false,
                 }),
             })
         };

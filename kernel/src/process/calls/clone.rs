@@ -7,6 +7,7 @@ use linux_raw_sys::general as linux;
 
 use crate::arch::UserContext;
 use crate::error::{Errno, Halt};
+use crate::ipc::semaphore::Undoes;
 use crate::memory::{Space, fallible};
 use crate::process::exit::discard;
 use crate::process::table::Table;
@@ -168,6 +169,7 @@ async fn fork_space(thread: Caller, request: Request, context: UserContext) -> R
     let space = thread.space().fork().await?;
     let child = make(&thread, &request, space)?;
     let tid = child.tid();
+    crate::ipc::shared_memory::inherited(&child.space(), tid);
     let child_tid = (tid as u32).to_ne_bytes();
     if request.has(linux::CLONE_CHILD_SETTID) {
         // As in Linux, an address that can't be written to is the child's problem.
@@ -312,6 +314,10 @@ fn make_process(
     let real_parent = real_parent(parent, request).ok_or(Errno::EINVAL)?;
     let limits = *old.limits.lock();
     let process = Process::new(pid, &Arc::downgrade(&real_parent), old.group(), actions, limits)?;
+    if request.has(linux::CLONE_SYSVSEM) {
+        let shared = Undoes::of(old)?;
+        *process.semaphore_undoes.lock() = Some(shared);
+    }
     process.exit_signal.store(request.exit_signal, Ordering::Relaxed);
     process.uid.store(parent.credentials().uid, Ordering::Relaxed);
     process.creator.store(parent.tid(), Ordering::Relaxed);

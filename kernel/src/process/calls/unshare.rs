@@ -8,8 +8,10 @@ use crate::syscall::{Call, Outcome};
 
 /// What only a process with one thread can stop sharing, because it shares it with nobody.
 const WHOLE: u32 = linux::CLONE_THREAD | linux::CLONE_SIGHAND | linux::CLONE_VM;
-/// Semaphore adjustments belong to a process here, so there is nothing to leave.
-const KNOWN: u32 = WHOLE | linux::CLONE_FILES | linux::CLONE_FS | linux::CLONE_SYSVSEM;
+/// Undoes of semaphore operations belong to a process here, not to a thread.
+const OF_PROCESS: u32 = WHOLE | linux::CLONE_SYSVSEM;
+/// Everything that can be left.
+const KNOWN: u32 = OF_PROCESS | linux::CLONE_FILES | linux::CLONE_FS;
 
 /// unshare(2).
 pub fn unshare(call: &mut Call<'_>) -> Outcome {
@@ -18,7 +20,7 @@ pub fn unshare(call: &mut Call<'_>) -> Outcome {
         return Err(Errno::EINVAL.into());
     }
     let thread = call.thread;
-    if flags & WHOLE != 0 && thread.process.thread_count() > 1 {
+    if flags & OF_PROCESS != 0 && thread.process.thread_count() > 1 {
         return Err(Errno::EINVAL.into());
     }
     let directories = if flags & linux::CLONE_FS != 0 {
@@ -28,6 +30,9 @@ pub fn unshare(call: &mut Call<'_>) -> Outcome {
     };
     if flags & linux::CLONE_FILES != 0 {
         thread.unshare_descriptors()?;
+    }
+    if flags & linux::CLONE_SYSVSEM != 0 {
+        crate::ipc::semaphore::leave(&thread.process);
     }
     if let Some(directories) = directories {
         thread.set_directories(directories);

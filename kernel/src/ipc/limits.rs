@@ -1,0 +1,60 @@
+//! How much of each there may be: `/proc/sys/kernel`, where the superuser changes it.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use heddle_ipc::registry::PLACES;
+
+use crate::error::Errno;
+
+/// A limit that can be changed.
+pub struct Limit {
+    value: AtomicUsize,
+    max: usize,
+}
+
+impl Limit {
+    const fn new(value: usize, max: usize) -> Self {
+        Self { value: AtomicUsize::new(value), max }
+    }
+
+    /// Its value.
+    pub fn get(&self) -> usize {
+        self.value.load(Ordering::Relaxed)
+    }
+
+    /// Changes it.
+    ///
+    /// # Errors
+    /// `EINVAL`: it cannot be as large.
+    pub fn set(&self, value: usize) -> Result<(), Errno> {
+        if value > self.max {
+            return Err(Errno::EINVAL);
+        }
+        self.value.store(value, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// As good as none: rounding up to pages must not overflow.
+const UNLIMITED: usize = usize::MAX - (1 << 24);
+
+/// Bytes of a segment.
+pub static SHMMAX: Limit = Limit::new(UNLIMITED, usize::MAX);
+/// Pages of all segments.
+pub static SHMALL: Limit = Limit::new(UNLIMITED, usize::MAX);
+/// Segments.
+pub static SHMMNI: Limit = Limit::new(4096, PLACES);
+/// Semaphores of a set.
+pub static SEMMSL: Limit = Limit::new(32_000, 65_536);
+/// Semaphores of all sets.
+pub static SEMMNS: Limit = Limit::new(1_024_000_000, i32::MAX as usize);
+/// Operations of a call.
+pub static SEMOPM: Limit = Limit::new(500, 65_536);
+/// Sets of semaphores.
+pub static SEMMNI: Limit = Limit::new(32_000, PLACES);
+/// Bytes of a message.
+pub static MSGMAX: Limit = Limit::new(8192, i32::MAX as usize);
+/// Bytes of a new queue.
+pub static MSGMNB: Limit = Limit::new(16_384, i32::MAX as usize);
+/// Queues.
+pub static MSGMNI: Limit = Limit::new(32_000, PLACES);

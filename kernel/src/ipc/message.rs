@@ -1,0 +1,348 @@
+//! Message queues: msgget(2), msgop(2), msgctl(2).
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use heddle_ipc::message::{Message, Queue, Selection};
+use heddle_ipc::permission::Permissions;
+use heddle_ipc::registry::Registry;
+use linux_raw_sys::general as linux;
+
+use super::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, READ, WRITE, limits};
+use crate::error::{Attempt, Errno, Halt};
+use crate::file::calls::wait::{Manner, Operation, carry_out};
+use crate::memory::{Space, fallible};
+use crate::sync::{Events, SpinLock, WaitQueue, Watch};
+use crate::syscall::{Call, Caller, Outcome, Started, pending};
+
+/// Flags of `msgrcv`.
+const MSG_NOERROR: u32 = 0o10_000;
+const MSG_EXCEPT: u32 = 0o20_000;
+const MSG_COPY: u32 = 0o40_000;
+/// Commands.
+const MSG_STAT: u32 = 11;
+const MSG_INFO: u32 = 12;
+const MSG_STAT_ANY: u32 = 13;
+
+/// Where the text of a message is in a program's buffer, behind the type.
+const TEXT_OFFSET: usize = size_of::<i64>();
+
+static QUEUES: SpinLock<Registry<Arc<Messages>>> = SpinLock::new(Registry::new());
+/// Messages in all queues, and their bytes.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// A queue.
+pub struct Messages {
+    state: SpinLock<State>,
+    /// Notified when there is a message (`IN`) or room (`OUT`), and of every other change.
+    waiters: WaitQueue,
+}
+
+struct State {
+    permissions: Permissions,
+    queue: Queue,
+    limit_bytes: usize,
+    sent_s: u64,
+    received_s: u64,
+    changed_s: u64,
+    last_sender: i32,
+    last_receiver: i32,
+    is_removed: bool,
+}
+
+impl Object for Messages {
+    fn permissions(&self) -> Permissions {
+        self.state.lock().permissions
+    }
+}
+
+/// msgget(2).
+pub fn msgget(call: &mut Call<'_>) -> Outcome {
+    let flags = call.uint(1);
+    let permissions = super::permissions_of_new(call, flags);
+    let make = |_| {
+        let state = State {
+            permissions,
+            queue: Queue::new(),
+            limit_bytes: limits::MSGMNB.get(),
+            sent_s: 0,
+            received_s: 0,
+            changed_s: super::now_s(),
+            last_sender: 0,
+            last_receiver: 0,
+            is_removed: false,
+        };
+        fallible::try_arc(Messages { state: SpinLock::new(state), waiters: WaitQueue::new() })
+    };
+    Ok(super::get(call, &QUEUES, flags, limits::MSGMNI.get(), |_| Ok(()), make)?.into())
+}
+
+/// Carries a call out that no handler restarts.
+fn run(call: &Call<'_>, operation: impl Operation) -> Outcome {
+    let manner = Manner { no_wait: false, deadline_ns: None };
+    match carry_out(call.thread, manner, operation)? {
+        Started::Pending(future) => pending(async move {
+            future.await.map_err(|error| match error {
+                Errno::ERESTARTSYS => Errno::ERESTARTNOHAND,
+                error => error,
+            })
+        }),
+        done => Ok(done),
+    }
+}
+
+/// What may and what may not be done with the queue has changed while a call waited: it looks again.
+fn check_use(state: &State, call: &Caller, wanted: u32) -> Result<(), Errno> {
+    if state.is_removed {
+        return Err(Errno::EIDRM);
+    }
+    super::check(&state.permissions, &call.credentials(), wanted)
+}
+
+struct Send {
+    caller: Caller,
+    messages: Arc<Messages>,
+    /// `None` once it has been sent.
+    message: Option<Message>,
+    no_wait: bool,
+}
+
+impl Operation for Send {
+    fn attempt(&mut self) -> Attempt<usize> {
+        let Some(message) = self.message.take() else { return Ok(0) };
+        let mut state = self.messages.state.lock();
+        check_use(&state, &self.caller, WRITE)?;
+        if !state.queue.has_room(message.text.len(), state.limit_bytes) {
+            self.message = Some(message);
+            return Err(if self.no_wait { Errno::EAGAIN.into() } else { Halt::Block });
+        }
+        let length = message.text.len();
+        state.queue.push(message).map_err(Errno::from)?;
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        BYTES.fetch_add(length, Ordering::Relaxed);
+        (state.sent_s, state.last_sender) = (super::now_s(), self.caller.process.pid);
+        drop(state);
+        self.messages.waiters.wake(Events::IN);
+        Ok(0)
+    }
+
+    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
+        self.messages.waiters.watch(watch, Events::OUT)?;
+        let state = self.messages.state.lock();
+        let length = self.message.as_ref().map_or(0, |message| message.text.len());
+        Ok(state.is_removed || state.queue.has_room(length, state.limit_bytes))
+    }
+}
+
+/// msgsnd(2).
+pub fn msgsnd(call: &mut Call<'_>) -> Outcome {
+    let (id, address, length, flags) = (call.int(0), call.word(1), call.word(2), call.uint(3));
+    let space = call.thread.space();
+    let kind: i64 = space.read(address)?;
+    if id < 0 || length > limits::MSGMAX.get() || kind < 1 {
+        return Err(Errno::EINVAL.into());
+    }
+    let text = crate::file::calls::get_bytes(call, address.wrapping_add(TEXT_OFFSET), length)?;
+    let (_, messages) = super::find(&QUEUES, id)?;
+    let message = Some(Message { kind, text });
+    let no_wait = flags & IPC_NOWAIT != 0;
+    run(call, Send { caller: call.thread.clone(), messages, message, no_wait })
+}
+
+struct Receive {
+    caller: Caller,
+    space: Arc<Space>,
+    messages: Arc<Messages>,
+    selection: Selection,
+    address: usize,
+    length: usize,
+    flags: u32,
+}
+
+impl Receive {
+    /// Hands a message over, as much as there is room for.
+    fn deliver(&self, message: &Message) -> Attempt<usize> {
+        let length = message.text.len().min(self.length);
+        self.space.write(self.address, &message.kind)?;
+        self.space.write_bytes(self.address.wrapping_add(TEXT_OFFSET), &message.text[..length])?;
+        Ok(length)
+    }
+}
+
+impl Operation for Receive {
+    fn attempt(&mut self) -> Attempt<usize> {
+        let mut state = self.messages.state.lock();
+        check_use(&state, &self.caller, READ)?;
+        let Some(index) = state.queue.find(self.selection) else {
+            return Err(if self.flags & IPC_NOWAIT != 0 { Errno::ENOMSG.into() } else { Halt::Block });
+        };
+        let Some(message) = state.queue.get(index) else { return Err(Halt::Block) };
+        let is_cut = message.text.len() > self.length;
+        if is_cut && self.flags & MSG_NOERROR == 0 {
+            return Err(Errno::E2BIG.into());
+        }
+        if self.flags & MSG_COPY != 0 {
+            return if is_cut { Err(Errno::EINVAL.into()) } else { self.deliver(message) };
+        }
+        // Taken out once the program has it.
+        let length = self.deliver(message)?;
+        let taken = state.queue.remove(index);
+        let bytes = taken.as_ref().map_or(0, |message| message.text.len());
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+        BYTES.fetch_sub(bytes, Ordering::Relaxed);
+        (state.received_s, state.last_receiver) = (super::now_s(), self.caller.process.pid);
+        drop(state);
+        drop(taken);
+        self.messages.waiters.wake(Events::OUT);
+        Ok(length)
+    }
+
+    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
+        self.messages.waiters.watch(watch, Events::IN)?;
+        let state = self.messages.state.lock();
+        Ok(state.is_removed || state.queue.find(self.selection).is_some())
+    }
+}
+
+/// msgrcv(2).
+pub fn msgrcv(call: &mut Call<'_>) -> Outcome {
+    let (id, address, length, flags) = (call.int(0), call.word(1), call.word(2), call.uint(4));
+    if id < 0 || length > isize::MAX as usize {
+        return Err(Errno::EINVAL.into());
+    }
+    let by_position = flags & MSG_COPY != 0;
+    if by_position && (flags & MSG_EXCEPT != 0 || flags & IPC_NOWAIT == 0) {
+        return Err(Errno::EINVAL.into());
+    }
+    let selection = Selection::new(call.word(3) as i64, flags & MSG_EXCEPT != 0, by_position);
+    let (_, messages) = super::find(&QUEUES, id)?;
+    let caller = call.thread.clone();
+    let space = caller.space();
+    run(call, Receive { caller, space, messages, selection, address, length, flags })
+}
+
+/// `struct msqid64_ds`.
+fn description(id: i32, key: i32, messages: &Messages) -> [u64; 15] {
+    let state = messages.state.lock();
+    let mut words = [0; 15];
+    words[..6].copy_from_slice(&super::permission_words(id, key, &state.permissions));
+    words[6..13].copy_from_slice(&[
+        state.sent_s,
+        state.received_s,
+        state.changed_s,
+        state.queue.bytes() as u64,
+        state.queue.len() as u64,
+        state.limit_bytes as u64,
+        u64::from(state.last_sender as u32) | u64::from(state.last_receiver as u32) << 32,
+    ]);
+    words
+}
+
+/// msgctl(2).
+pub fn msgctl(call: &mut Call<'_>) -> Outcome {
+    /// Where `struct msqid64_ds` has the limit.
+    const LIMIT_OFFSET: usize = 11 * size_of::<u64>();
+    let (id, command, buffer) = (call.int(0), call.uint(1), call.word(2));
+    if id < 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let who = call.thread.credentials();
+    match command {
+        IPC_INFO | MSG_INFO => information(call),
+        IPC_STAT | MSG_STAT | MSG_STAT_ANY => {
+            let (id, key, messages) = if command == IPC_STAT {
+                let (key, messages) = super::find(&QUEUES, id)?;
+                (id, key, messages)
+            } else {
+                super::find_at(&QUEUES, id)?
+            };
+            if command != MSG_STAT_ANY {
+                super::check(&messages.permissions(), &who, READ)?;
+            }
+            super::put_words(call, buffer, &description(id, key, &messages))?;
+            Ok((if command == IPC_STAT { 0 } else { id as usize }).into())
+        }
+        IPC_SET => {
+            let (uid, gid, mode) = super::read_owner(call, buffer)?;
+            let limit: u64 = call.thread.space().read(buffer.wrapping_add(LIMIT_OFFSET))?;
+            let (_, messages) = super::find(&QUEUES, id)?;
+            let mut state = messages.state.lock();
+            super::check_owner(&state.permissions, &who)?;
+            if limit > limits::MSGMNB.get() as u64 && !who.is_capable(linux::CAP_SYS_RESOURCE) {
+                return Err(Errno::EPERM.into());
+            }
+            state.limit_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
+            state.permissions.change(uid, gid, mode);
+            state.changed_s = super::now_s();
+            drop(state);
+            messages.waiters.wake(Events::all());
+            Ok(0.into())
+        }
+        IPC_RMID => remove(call, id),
+        _ => Err(Errno::EINVAL.into()),
+    }
+}
+
+/// `struct msginfo`, with limits or with what there is.
+fn information(call: &Call<'_>) -> Outcome {
+    let (count, highest) = {
+        let queues = QUEUES.lock();
+        (queues.len(), queues.highest())
+    };
+    let [queues, most, bytes] =
+        [&limits::MSGMNI, &limits::MSGMAX, &limits::MSGMNB].map(|limit| super::int(limit.get()));
+    let (pool, map, all) = if call.uint(1) == MSG_INFO {
+        (
+            super::int(count),
+            super::int(COUNT.load(Ordering::Relaxed)),
+            super::int(BYTES.load(Ordering::Relaxed)),
+        )
+    } else {
+        (super::int((queues as usize).saturating_mul(bytes as usize) / 1024), bytes, bytes)
+    };
+    super::put_ints(call, call.word(2), &[pool, map, most, bytes, queues, 16, all, 0xffff])?;
+    Ok(highest.into())
+}
+
+fn remove(call: &Call<'_>, id: i32) -> Outcome {
+    let mut queues = QUEUES.lock();
+    let messages = queues.get(id).map(|(_, messages)| messages.clone()).ok_or(Errno::EINVAL)?;
+    let mut state = messages.state.lock();
+    super::check_owner(&state.permissions, &call.thread.credentials())?;
+    state.is_removed = true;
+    let left = core::mem::take(&mut state.queue);
+    drop(state);
+    let removed = queues.remove(id);
+    drop(queues);
+    COUNT.fetch_sub(left.len(), Ordering::Relaxed);
+    BYTES.fetch_sub(left.bytes(), Ordering::Relaxed);
+    drop((removed, left));
+    messages.waiters.wake(Events::all());
+    Ok(0.into())
+}
+
+/// `/proc/sysvipc/msg`.
+///
+/// # Errors
+/// The text's: there is no memory.
+pub fn show(text: &mut impl Write) -> fmt::Result {
+    writeln!(
+        text,
+        "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      \
+         stime      rtime      ctime"
+    )?;
+    let mut place = 0;
+    while let Some((next, id, key, messages)) = super::next(&QUEUES, place) {
+        place = next;
+        let state = messages.state.lock();
+        let p = &state.permissions;
+        write!(text, "{key:10} {id:10}  {:4o}  {:10} ", p.mode, state.queue.bytes())?;
+        write!(text, "{:10} {:5} {:5} ", state.queue.len(), state.last_sender, state.last_receiver)?;
+        write!(text, "{:5} {:5} {:5} {:5} ", p.uid, p.gid, p.creator_uid, p.creator_gid)?;
+        writeln!(text, "{:10} {:10} {:10}", state.sent_s, state.received_s, state.changed_s)?;
+    }
+    Ok(())
+}
