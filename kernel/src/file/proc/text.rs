@@ -36,13 +36,30 @@ impl Text {
     /// # Errors
     /// `ENOMEM`.
     pub fn escaped(&mut self, bytes: &[u8], special: &[u8]) -> Result<(), Errno> {
-        for &byte in bytes {
-            if special.contains(&byte) {
-                self.line(format_args!("\\{byte:03o}"))?;
-            } else {
-                self.bytes(&[byte])?;
+        for piece in bytes.split_inclusive(|byte| special.contains(byte)) {
+            match piece.split_last() {
+                Some((last, plain)) if special.contains(last) => {
+                    self.bytes(plain)?;
+                    self.line(format_args!("\\{last:03o}"))?;
+                }
+                _ => self.bytes(piece)?,
             }
         }
+        Ok(())
+    }
+
+    /// Appends a number in at least `digits` hexadecimal digits. What is shown often does without the formatting
+    /// machinery: each program of the C library reads its `maps` when it asks where its stack is.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn hexadecimal(&mut self, number: u64, digits: usize) -> Result<(), Errno> {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let needed = (u64::BITS - number.leading_zeros()).div_ceil(4) as usize;
+        let count = digits.max(needed);
+        self.0.try_reserve(count).map_err(|_| Errno::ENOMEM)?;
+        let digit = |place| DIGITS[(number >> (4 * place) & 15) as usize];
+        self.0.extend((0..count).rev().map(digit));
         Ok(())
     }
 

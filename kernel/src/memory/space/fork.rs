@@ -46,7 +46,7 @@ impl Space {
     /// A space with copies of the records and none of the pages.
     fn empty_child(&self) -> Result<Arc<Self>, Errno> {
         let count = self.state.lock().mappings.len();
-        heap::reserve(count * 2 * size_of::<Mapping<Object>>() + Mappings::<Object>::GROWTH_BYTES)?;
+        heap::reserve(count * Mappings::<Object>::MAPPING_BYTES)?;
         let state = {
             let state = self.state.lock();
             let brk = state.brk.clone();
