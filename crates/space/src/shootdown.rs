@@ -9,12 +9,21 @@
 //!
 //! # Why no request is missed
 //! The poster takes entries out, then reads which processors have used the space ([`Users`]), then writes their
-//! requests, then reads their modes. A processor records its use, then writes its mode, then reads its requests, then
-//! touches memory. All of these are sequentially consistent: either the poster sees the use or the processor's walk
-//! comes after the removal; either the poster sees the mode and waits, or the processor sees the request and flushes
-//! first.
+//! requests, then reads their modes. A processor records its use, then loads the page table, then writes its mode, then
+//! reads its requests, then touches memory. All of these are sequentially consistent: either the poster sees the use or
+//! the processor's walk comes after the removal; either the poster sees the mode and waits, or the processor sees the
+//! request and flushes first.
+//!
+//! A use is recorded before the page table is loaded, because a processor may walk a table for no visible reason from
+//! then on. It is recorded with the number of the processor's changes of the page table, and the number goes up before
+//! a change, so uses from before are void: the change itself forgets what they left.
 //!
 //! A generation is taken after the removal, so whoever passes it or a later one flushes after the removal.
+//!
+//! # Several spaces in one page table
+//! A program that reaches into another's space caches translations although its processor never used that space. What
+//! was taken out of such a table is therefore released only when *all* processors have passed
+//! ([`Shootdown::post_to_all`]); as nobody waits for that, one generation serves many removals.
 
 use alloc::vec::Vec;
 use core::future::poll_fn;
@@ -30,6 +39,8 @@ struct Processor {
     requested: AtomicU64,
     /// The last generation it passed.
     passed: AtomicU64,
+    /// Counts its changes of the page table, from 1.
+    epoch: AtomicU64,
 }
 
 /// The state of up to `N` processors, 32 at most.
@@ -51,22 +62,6 @@ impl<const N: usize> Default for Users<N> {
     }
 }
 
-impl<const N: usize> Users<N> {
-    /// The processor uses the space; `epoch` counts its changes of the page table, and is not 0.
-    #[inline]
-    pub fn note(&self, processor: usize, epoch: u64) {
-        if self.epochs[processor].load(Ordering::Relaxed) != epoch {
-            self.epochs[processor].store(epoch, Ordering::SeqCst);
-            implied_fence();
-        }
-    }
-
-    /// Whether it has used the space since its last change of the page table.
-    pub fn contains(&self, processor: usize, epoch: u64) -> bool {
-        self.epochs[processor].load(Ordering::SeqCst) == epoch
-    }
-}
-
 /// A generation and the processors it was posted to.
 #[derive(Clone, Copy, Debug)]
 pub struct Posted {
@@ -79,6 +74,7 @@ impl Posted {
     pub const NOBODY: Self = Self { generation: 0, processors: 0 };
 
     /// The processors.
+    #[inline]
     pub fn processors(self) -> impl Iterator<Item = usize> {
         (0..u32::BITS as usize).filter(move |processor| self.processors & 1 << processor != 0)
     }
@@ -95,6 +91,7 @@ impl<const N: usize> Shootdown<N> {
                     mode: AtomicUsize::new(0),
                     requested: AtomicU64::new(0),
                     passed: AtomicU64::new(0),
+                    epoch: AtomicU64::new(1),
                 }
             }; N],
             generation: AtomicU64::new(0),
@@ -110,12 +107,37 @@ impl<const N: usize> Shootdown<N> {
             mode: AtomicUsize::new(0),
             requested: AtomicU64::new(0),
             passed: AtomicU64::new(0),
+            epoch: AtomicU64::new(1),
         };
         Self {
             processors: core::array::from_fn(processor),
             generation: AtomicU64::new(0),
             waiting: Mutex::new(Vec::new()),
         }
+    }
+
+    /// To be called on processor `me` before it loads another page table, which makes it forget all translations.
+    pub fn begin_root_change(&self, me: usize) {
+        let epoch = &self.processors[me].epoch;
+        epoch.store(epoch.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
+        implied_fence();
+    }
+
+    /// To be called on processor `me` before it uses the space of `users`: before it loads a page table for that, if it
+    /// has another one loaded, and after [`Self::begin_root_change`] then.
+    #[inline]
+    pub fn note(&self, me: usize, users: &Users<N>) {
+        let epoch = self.processors[me].epoch.load(Ordering::Relaxed);
+        if users.epochs[me].load(Ordering::Relaxed) != epoch {
+            users.epochs[me].store(epoch, Ordering::SeqCst);
+            implied_fence();
+        }
+    }
+
+    /// Whether a processor has used the space since its last change of the page table.
+    fn has_used(&self, processor: usize, users: &Users<N>) -> bool {
+        users.epochs[processor].load(Ordering::SeqCst)
+            == self.processors[processor].epoch.load(Ordering::SeqCst)
     }
 
     /// To be called on processor `me` before it touches memory of `space`; `flush` makes it forget all translations.
@@ -149,12 +171,23 @@ impl<const N: usize> Shootdown<N> {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Asks the processors of which `may_know` says that they may have translations cached to flush. The entries have
-    /// been taken out before.
-    pub fn post(&self, others: impl Iterator<Item = usize>, may_know: impl Fn(usize) -> bool) -> Posted {
+    /// Asks those of `others` that have used a space to flush. The entries have been taken out before.
+    #[inline]
+    pub fn post(&self, others: impl Iterator<Item = usize>, users: &Users<N>) -> Posted {
         fence(Ordering::SeqCst);
+        self.post_to(others.filter(|&other| self.has_used(other, users)))
+    }
+
+    /// Asks all `others` to flush. The entries have been taken out before.
+    pub fn post_to_all(&self, others: impl Iterator<Item = usize>) -> Posted {
+        fence(Ordering::SeqCst);
+        self.post_to(others)
+    }
+
+    #[inline]
+    fn post_to(&self, others: impl Iterator<Item = usize>) -> Posted {
         let mut posted = Posted::NOBODY;
-        for other in others.filter(|&other| may_know(other)) {
+        for other in others {
             if posted.processors == 0 {
                 posted.generation = self.generation.fetch_add(1, Ordering::SeqCst) + 1;
             }
@@ -196,10 +229,19 @@ impl<const N: usize> Shootdown<N> {
             return;
         }
         posted.processors().filter(|&other| self.mode(other) == space).for_each(kick);
-        poll_fn(|context| self.poll_seen(posted, space, context)).await;
+        poll_fn(|context| self.poll(context, || self.is_seen_in(posted, space))).await;
     }
 
-    fn poll_seen(&self, posted: Posted, space: usize, context: &mut Context<'_>) -> Poll<()> {
+    /// Waits until all processors have passed; `kick` interrupts those that have not.
+    pub async fn passed(&self, posted: Posted, kick: impl Fn(usize)) {
+        self.behind(posted).for_each(kick);
+        poll_fn(|context| self.poll(context, || self.is_passed(posted))).await;
+    }
+
+    fn poll(&self, context: &mut Context<'_>, is_over: impl Fn() -> bool) -> Poll<()> {
+        if is_over() {
+            return Poll::Ready(());
+        }
         let mut waiting = self.waiting.lock();
         if waiting.try_reserve(1).is_ok() {
             waiting.push(context.waker().clone());
@@ -207,7 +249,7 @@ impl<const N: usize> Shootdown<N> {
             context.waker().wake_by_ref();
         }
         drop(waiting);
-        if self.is_seen_in(posted, space) { Poll::Ready(()) } else { Poll::Pending }
+        if is_over() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
@@ -228,7 +270,7 @@ mod tests {
         let state = Shootdown::<2>::new();
         let mut flushes = 0;
         state.enter(1, SPACE, || unreachable!("nobody asked"));
-        let posted = state.post(1..2, |_| true);
+        let posted = state.post_to_all(1..2);
         assert!(!state.is_passed(posted) && !state.is_seen_in(posted, SPACE));
         assert!(state.is_seen_in(posted, SPACE + 1), "it runs another space");
         state.leave(1, || flushes += 1);
@@ -240,7 +282,7 @@ mod tests {
     #[test]
     fn a_processor_in_the_kernel_is_not_waited_for_and_flushes_before_it_runs_the_space() {
         let state = Shootdown::<2>::new();
-        let posted = state.post(1..2, |_| true);
+        let posted = state.post_to_all(1..2);
         assert!(state.is_passed(posted));
         let mut flushes = 0;
         state.enter(1, SPACE, || flushes += 1);
@@ -249,11 +291,22 @@ mod tests {
     }
 
     #[test]
+    fn one_that_comes_back_to_a_page_table_knows_it_again() {
+        let (state, users) = (Shootdown::<2>::new(), Users::<2>::default());
+        for _ in 0..2 {
+            state.begin_root_change(1);
+            assert_eq!(state.post(1..2, &users).processors().count(), 0);
+            state.note(1, &users);
+            assert_eq!(state.post(1..2, &users).processors().count(), 1);
+        }
+    }
+
+    #[test]
     fn passing_a_later_generation_passes_the_earlier_ones() {
         let state = Shootdown::<3>::new();
         state.enter(2, SPACE, || {});
-        let first = state.post(2..3, |_| true);
-        let second = state.post(2..3, |_| true);
+        let first = state.post_to_all(2..3);
+        let second = state.post_to_all(2..3);
         state.leave(2, || {});
         state.enter(2, SPACE, || {});
         assert!(state.is_passed(first) && state.is_passed(second));
@@ -262,11 +315,10 @@ mod tests {
     #[test]
     fn nothing_is_posted_to_processors_that_cannot_know() {
         let (state, users) = (Shootdown::<3>::new(), Users::<3>::default());
-        users.note(1, 5);
-        users.note(2, 5);
-        // Processor 2 has changed its page table since.
-        let epochs = [1, 5, 6];
-        let posted = state.post(1..3, |other| users.contains(other, epochs[other]));
+        state.note(1, &users);
+        state.note(2, &users);
+        state.begin_root_change(2);
+        let posted = state.post(1..3, &users);
         assert_eq!(posted.processors().collect::<Vec<_>>(), [1]);
     }
 }

@@ -8,7 +8,6 @@ use loom::thread;
 use super::*;
 
 const SPACE: usize = 1;
-const EPOCH: u64 = 1;
 const PRESENT: u64 = 1;
 
 struct Machine {
@@ -21,9 +20,15 @@ struct Machine {
 }
 
 impl Machine {
+    /// Processor 1 loads the page table, and walks it because it wants to.
+    fn load(&self, cached: &mut Option<u64>) {
+        self.state.begin_root_change(1);
+        self.state.note(1, &self.users);
+        *cached = Some(self.entry.load(Ordering::Relaxed));
+    }
+
     /// A program on processor 1: enters user mode, reads the page if its translation allows, and comes back.
     fn run(&self, cached: &mut Option<u64>) {
-        self.users.note(1, EPOCH);
         self.state.enter(1, SPACE, || *cached = None);
         let translation = *cached.get_or_insert_with(|| self.entry.load(Ordering::Relaxed));
         if translation == PRESENT {
@@ -34,10 +39,11 @@ impl Machine {
         self.state.leave(1, || *cached = None);
     }
 
-    /// Takes the page out on processor 0, and uses it for something else when the other has passed.
-    fn take_away(&self) {
+    /// Takes the page out on processor 0, asks with `post`, and uses the page for something else when the other has
+    /// passed.
+    fn take_away(&self, post: impl FnOnce(&Self) -> Posted) {
         self.entry.store(0, Ordering::Relaxed);
-        let posted = self.state.post(1..2, |other| self.users.contains(other, EPOCH));
+        let posted = post(self);
         while !self.state.is_passed(posted) {
             thread::yield_now();
         }
@@ -63,11 +69,50 @@ fn no_page_is_reused_while_a_stale_translation_is_in_use() {
             let machine = machine.clone();
             move || {
                 let mut cached = None;
+                machine.load(&mut cached);
                 machine.run(&mut cached);
                 machine.run(&mut cached);
             }
         });
-        machine.take_away();
+        machine.take_away(|machine| machine.state.post(1..2, &machine.users));
+        other.join().expect("no panic");
+    });
+}
+
+#[test]
+fn one_that_goes_to_another_page_table_and_back_has_nothing_stale() {
+    loom::model(|| {
+        let machine = machine();
+        let other = thread::spawn({
+            let machine = machine.clone();
+            move || {
+                let mut cached = None;
+                machine.load(&mut cached);
+                // Elsewhere, where it has nothing of this space.
+                machine.state.begin_root_change(1);
+                machine.load(&mut cached);
+                machine.run(&mut cached);
+            }
+        });
+        machine.take_away(|machine| machine.state.post(1..2, &machine.users));
+        other.join().expect("no panic");
+    });
+}
+
+#[test]
+fn no_page_is_reused_while_another_space_of_the_same_page_table_reaches_for_it() {
+    loom::model(|| {
+        let machine = machine();
+        let other = thread::spawn({
+            let machine = machine.clone();
+            move || {
+                // It has the page table loaded, and never says that it uses the space.
+                let mut cached = Some(machine.entry.load(Ordering::Relaxed));
+                machine.run(&mut cached);
+                machine.run(&mut cached);
+            }
+        });
+        machine.take_away(|machine| machine.state.post_to_all(1..2));
         other.join().expect("no panic");
     });
 }
@@ -81,9 +126,10 @@ fn a_waiter_is_woken() {
             move || machine.run(&mut None)
         });
         machine.entry.store(0, Ordering::Relaxed);
-        let posted = machine.state.post(1..2, |_| true);
+        let posted = machine.state.post_to_all(1..2);
         // The other one's turn ends by itself, so that nothing has to be kicked.
         loom::future::block_on(machine.state.seen_in(posted, SPACE, |_| {}));
+        loom::future::block_on(machine.state.passed(posted, |_| {}));
         other.join().expect("no panic");
     });
 }

@@ -38,8 +38,6 @@ pub struct CpuLocal {
     pub loaded_context: AtomicUsize,
     /// Physical address of the page-table root in use.
     pub root: AtomicU64,
-    /// Counts the changes of the root.
-    pub root_epoch: AtomicU64,
     /// Identity of the [`super::FloatState`] whose values the registers hold; 0 for none.
     pub float_owner: AtomicU64,
     /// Time for which the one-shot timer is set; `u64::MAX` when it is not.
@@ -65,7 +63,6 @@ impl CpuLocal {
             loaded_gs: AtomicU64::new(0),
             loaded_context: AtomicUsize::new(0),
             root: AtomicU64::new(0),
-            root_epoch: AtomicU64::new(0),
             float_owner: AtomicU64::new(0),
             timer_deadline: AtomicU64::new(u64::MAX),
         }

@@ -253,12 +253,6 @@ pub fn root_of(cpu: usize) -> u64 {
     local::of(cpu).root.load(Ordering::SeqCst)
 }
 
-/// Counts a CPU's changes of its root; each one made it forget all translations of programs. Never 0 once it runs.
-#[must_use]
-pub fn root_epoch(cpu: usize) -> u64 {
-    local::of(cpu).root_epoch.load(Ordering::SeqCst)
-}
-
 /// Makes this CPU use a root, and forgets all translations of programs.
 ///
 /// # Safety
@@ -268,10 +262,7 @@ pub unsafe fn load_root(root: u64) {
     // SAFETY: the caller's promise.
     unsafe { Cr3::write(frame, Cr3Flags::empty()) };
     // Only now: once others read that this CPU uses another root, the one before may be released.
-    let local = local::current();
-    if local.root.swap(root, Ordering::SeqCst) != root {
-        local.root_epoch.fetch_add(1, Ordering::SeqCst);
-    }
+    local::current().root.store(root, Ordering::SeqCst);
 }
 
 /// Forgets this CPU's translation of one page of the current root.

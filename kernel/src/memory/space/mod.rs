@@ -287,17 +287,12 @@ impl Space {
         if is_loaded && shootdown::is_active(self.identity()) {
             return;
         }
-        if !is_loaded {
+        if is_loaded {
+            shootdown::activate(self.identity(), &self.users);
+        } else {
             count(&counters::ROOT_CHANGES);
-            self.load(root);
+            shootdown::load(root.0, self.identity(), &self.users);
         }
-        shootdown::activated(self.identity(), &self.users);
-    }
-
-    #[allow(unsafe_code, reason = "loads a page-table root")]
-    fn load(&self, root: Root) {
-        // SAFETY: the root has the kernel's half (`Root::new`), and is not released while a CPU has it loaded.
-        unsafe { paging::load_root(root.0) };
     }
 
     /// Flushes what `gather` names wherever it may be cached, waits until no CPU runs this space with old translations,
@@ -380,8 +375,7 @@ impl Space {
         self.root.store(new.0, Ordering::Release);
         count(&counters::ROOT_CHANGES);
         if paging::current_root() == old.0 {
-            self.load(new);
-            shootdown::activated(self.identity(), &self.users);
+            shootdown::load(new.0, self.identity(), &self.users);
         }
         self.start.store(LOWEST_ADDRESS, Ordering::Relaxed);
         self.end.store(paging::USER_END, Ordering::Relaxed);
