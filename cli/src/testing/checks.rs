@@ -21,9 +21,10 @@ pub enum Tier {
 pub type Check = (&'static str, Tier, &'static [&'static str]);
 
 /// Every check.
-pub const CHECKS: [Check; 13] = [
+pub const CHECKS: [Check; 15] = [
     ("coroutine models", Tier::Always, &["crates/coroutine/check.sh", "loom"]),
     ("range-lock models", Tier::Always, &["crates/range-lock/check.sh", "loom"]),
+    ("space models", Tier::Always, &["crates/space/check.sh", "loom"]),
     ("coroutine schedules", Tier::Always, &["crates/coroutine/check.sh", "schedules"]),
     ("coroutine orderings", Tier::Long, &["crates/coroutine/check.sh", "weaken"]),
     ("coroutine interpreted", Tier::Long, &["crates/coroutine/check.sh", "miri"]),
@@ -34,6 +35,7 @@ pub const CHECKS: [Check; 13] = [
     ("range-lock orderings", Tier::Long, &["crates/range-lock/check.sh", "weaken"]),
     ("range-lock interpreted", Tier::Long, &["crates/range-lock/check.sh", "miri"]),
     ("range-lock stress", Tier::Long, &["crates/range-lock/check.sh", "stress"]),
+    ("space orderings", Tier::Long, &["crates/space/check.sh", "weaken"]),
     ("range-lock C interface", Tier::Long, &["crates/range-lock/check.sh", "capi"]),
 ];
 

@@ -1,6 +1,8 @@
 //! What is known about one frame.
 
-use core::sync::atomic::{AtomicU32, Ordering, fence};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::references::References;
 
 /// State word: nothing here, or not the first frame of a free block.
 const OTHER: u32 = 0;
@@ -16,7 +18,7 @@ const LOW: u32 = 0xff;
 pub struct Descriptor {
     state: AtomicU32,
     /// References to a frame in use; for a slab, its packed free list.
-    count: AtomicU32,
+    count: References,
     pub(crate) next: AtomicU32,
     pub(crate) previous: AtomicU32,
 }
@@ -26,11 +28,12 @@ pub(crate) const NONE: u32 = u32::MAX;
 
 impl Descriptor {
     /// The descriptor of a frame that is neither free nor used.
+    #[cfg(not(heddle_loom))]
     #[must_use]
     pub const fn new() -> Self {
         Self {
             state: AtomicU32::new(OTHER),
-            count: AtomicU32::new(0),
+            count: References::new(0),
             next: AtomicU32::new(NONE),
             previous: AtomicU32::new(NONE),
         }
@@ -39,29 +42,23 @@ impl Descriptor {
     /// How many references there are. Exact only for a caller that holds the only one.
     #[must_use]
     pub fn references(&self) -> u32 {
-        self.count.load(Ordering::Acquire)
+        self.count.get()
     }
 
     /// Sets the count of a frame that nobody else knows yet.
     pub fn set_references(&self, count: u32) {
-        self.count.store(count, Ordering::Relaxed);
+        self.count.set(count);
     }
 
     /// Adds a reference; the caller holds one already.
     pub fn add_reference(&self) {
-        self.count.fetch_add(1, Ordering::Relaxed);
+        self.count.add();
     }
 
     /// Drops a reference; `true` if it was the last, and the frame is the caller's to free.
     #[must_use]
     pub fn drop_reference(&self) -> bool {
-        // Release: what this owner did to the frame comes before its release. Acquire for the last one: it sees
-        // what all others did.
-        if self.count.fetch_sub(1, Ordering::Release) != 1 {
-            return false;
-        }
-        fence(Ordering::Acquire);
-        true
+        self.count.subtract()
     }
 
     pub(crate) fn set_free(&self, order: usize) {
@@ -90,10 +87,10 @@ impl Descriptor {
     }
 
     pub(crate) fn packed(&self) -> u32 {
-        self.count.load(Ordering::Relaxed)
+        self.count.word()
     }
 
     pub(crate) fn set_packed(&self, value: u32) {
-        self.count.store(value, Ordering::Relaxed);
+        self.count.set(value);
     }
 }

@@ -18,11 +18,13 @@ extern crate std;
 mod buddy;
 mod descriptor;
 mod layout;
+mod references;
 pub mod slab;
 
 pub use buddy::{Buddy, ORDERS};
 pub use descriptor::Descriptor;
 pub use layout::{Layout, Region};
+pub use references::References;
 
 /// Bytes of a frame.
 pub const FRAME_BYTES: u64 = 4096;

@@ -1,13 +1,16 @@
 //! The protocols of address spaces that need no machine, so that they are tested and modelled on the host.
 //!
+//! - [`leaf_table`]: page tables that several roots share.
 //! - [`one_lock`]: a lock without ranges, whose waiters are suspended.
 //! - [`shootdown`]: what other processors must forget, and when they have.
 //!
-//! Models of the real code run under loom: `RUSTFLAGS="--cfg heddle_loom" cargo test -p heddle-space --release`.
+//! `check.sh loom` runs models of the real code under loom, and `check.sh weaken` expects them to notice each ordering
+//! of `weaken.txt` that is weakened.
 #![cfg_attr(not(any(test, heddle_loom)), no_std)]
 
 extern crate alloc;
 
+pub mod leaf_table;
 pub mod one_lock;
 pub mod shootdown;
 mod sync;

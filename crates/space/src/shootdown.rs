@@ -119,8 +119,7 @@ impl<const N: usize> Shootdown<N> {
     /// To be called on processor `me` before it loads another page table, which makes it forget all translations.
     pub fn begin_root_change(&self, me: usize) {
         let epoch = &self.processors[me].epoch;
-        epoch.store(epoch.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
-        implied_fence();
+        epoch.store(epoch.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     /// To be called on processor `me` before it uses the space of `users`: before it loads a page table for that, if it
@@ -136,8 +135,9 @@ impl<const N: usize> Shootdown<N> {
 
     /// Whether a processor has used the space since its last change of the page table.
     fn has_used(&self, processor: usize, users: &Users<N>) -> bool {
+        // Whoever sees the new number there sees it here too; the other way round, the space has not been used since.
         users.epochs[processor].load(Ordering::SeqCst)
-            == self.processors[processor].epoch.load(Ordering::SeqCst)
+            == self.processors[processor].epoch.load(Ordering::Relaxed)
     }
 
     /// To be called on processor `me` before it touches memory of `space`; `flush` makes it forget all translations.

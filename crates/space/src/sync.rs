@@ -1,9 +1,15 @@
 //! The atomics and locks that the crate runs on: the machine's, or loom's in its models.
 
 #[cfg(not(heddle_loom))]
-pub(crate) use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use core::{
+    hint::spin_loop,
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
+};
 #[cfg(heddle_loom)]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use loom::{
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
+    thread::yield_now as spin_loop,
+};
 
 /// What a sequentially consistent store means for the loads behind it. loom takes such operations for acquire and
 /// release alone, and knows only fences to be more.

@@ -150,7 +150,7 @@ pub fn is_above_reserve() -> bool {
 
 /// Gives back everything that is only kept to be quick: empty slabs, cached frames, what other CPUs no longer use.
 pub fn drain_caches() {
-    super::quarantine::drain();
+    super::quarantine::drain_everywhere();
     super::space::drain_locks();
     super::heap::drain();
     for cache in &CACHES {
@@ -368,17 +368,6 @@ impl FrameRef {
         descriptor(self.physical)
     }
 
-    /// Gives the reference up unless it is the last one, which stays with the caller alone.
-    pub(super) fn into_last(self) -> Option<Self> {
-        let descriptor = self.descriptor();
-        if descriptor.drop_reference() {
-            descriptor.set_references(1);
-            return Some(self);
-        }
-        core::mem::forget(self);
-        None
-    }
-
     /// The address, with the reference left to whoever keeps it: a page-table entry.
     #[must_use]
     pub fn into_physical(self) -> u64 {
@@ -402,6 +391,16 @@ fn descriptor(physical: u64) -> &'static Descriptor {
 /// Adds a reference to a counted frame that a page-table entry holds.
 pub(super) fn add_reference(physical: u64) {
     descriptor(physical).add_reference();
+}
+
+/// Drops a reference to a counted frame; `true` if it was the last.
+pub(super) fn drop_reference(physical: u64) -> bool {
+    descriptor(physical).drop_reference()
+}
+
+/// Frees a counted frame without references.
+pub(super) fn free(physical: u64) {
+    give(machine().layout.index(physical).expect("the frame is counted"));
 }
 
 /// References to a counted frame.

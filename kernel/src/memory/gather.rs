@@ -3,8 +3,7 @@
 use core::ops::Range;
 
 use super::frame::FrameRef;
-use super::quarantine;
-use super::shootdown::Posted;
+use super::quarantine::{self, Holders};
 use crate::arch::paging::{self, Entry, PAGE_SIZE};
 
 const INLINE: usize = 8;
@@ -107,8 +106,8 @@ impl Gather {
         }
     }
 
-    /// Releases everything when the CPUs it was posted to have passed.
-    pub fn release(&mut self, posted: Posted) {
+    /// Releases everything when no CPU has it cached any more.
+    pub fn release(&mut self, holders: Holders) {
         let spill = self.spill.as_ref();
         let word = |at: usize| match at.checked_sub(INLINE) {
             None => self.inline[at],
@@ -118,7 +117,7 @@ impl Gather {
                 u64::from_le_bytes(bytes)
             }),
         };
-        quarantine::release(posted, (0..self.length).map(word));
+        quarantine::release(holders, (0..self.length).map(word));
         self.length = 0;
         self.stale = NOTHING;
         self.everywhere = false;

@@ -4,17 +4,21 @@
 //! [`super::shootdown`]) are released at once, but no longer than [`BUDGET_NS`] in one go: what is left is put off to
 //! [`reaper`], a coroutine, so that the end of a large program keeps interrupts off for no longer than that of a
 //! small one.
+//!
+//! What was in the page table that programs share may be cached by any CPU, whatever it runs. Such words are first
+//! collected, by the CPU that took them out, and the reaper asks all CPUs to flush for many of them at once.
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 
-use super::shootdown::Posted;
+use super::shootdown::{self, Posted};
 use super::slots::Slot;
 use super::table::{self, Root};
 use crate::arch::paging::{self, LEVELS};
-use crate::arch::{cpu, time};
+use crate::arch::{MAX_CPUS, cpu, time};
 use crate::schedule;
 use crate::sync::SpinLock;
 
@@ -31,6 +35,18 @@ const PATIENCE_NS: u64 = 1_000_000;
 /// A longer quarantine makes the next operation wait for all CPUs.
 const WORDS_MAX: usize = 1 << 16;
 
+/// A CPU that has collected as many words does not wait for the reaper.
+const COLLECTED_MAX: usize = 1 << 12;
+
+/// Which CPUs may still have a word cached.
+#[derive(Clone, Copy)]
+pub enum Holders {
+    /// Those to which a generation was posted.
+    Posted(Posted),
+    /// Any, and none was asked yet: it was in the page table that programs share.
+    Any,
+}
+
 /// A word to be released when some CPUs have passed a generation.
 #[derive(Clone, Copy)]
 struct Held {
@@ -42,6 +58,14 @@ static HELD: SpinLock<VecDeque<Held>> = SpinLock::new(VecDeque::new());
 /// Whether [`HELD`] may hold something, to be read without its lock.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 static REAPER: SpinLock<Option<Waker>> = SpinLock::new(None);
+
+/// Words of [`Holders::Any`], by the CPU that took them out.
+static COLLECTED: [Collected; MAX_CPUS] = [const { Collected(SpinLock::new(Vec::new())) }; MAX_CPUS];
+/// Whether one of [`COLLECTED`] may hold something.
+static IS_COLLECTED: AtomicBool = AtomicBool::new(false);
+
+#[repr(align(64))]
+struct Collected(SpinLock<Vec<u64>>);
 
 /// When to stop for now.
 #[derive(Clone, Copy)]
@@ -61,8 +85,13 @@ impl Budget {
     }
 }
 
-/// Releases words when all CPUs have passed: at once or later.
-pub fn release(posted: Posted, words: impl Iterator<Item = u64>) {
+/// Releases words when no CPU has them cached any more: at once or later.
+pub fn release(holders: Holders, words: impl Iterator<Item = u64>) {
+    let posted = match holders {
+        Holders::Posted(posted) => posted,
+        Holders::Any if cpu::count() == 1 => Posted::NOBODY,
+        Holders::Any => return words.for_each(collect),
+    };
     let passed = posted.is_passed();
     let budget = Budget::new();
     for word in words {
@@ -74,6 +103,39 @@ pub fn release(posted: Posted, words: impl Iterator<Item = u64>) {
     }
 }
 
+/// Keeps a word until the reaper asks all CPUs.
+fn collect(word: u64) {
+    let mut collected = COLLECTED[cpu::id()].0.lock();
+    if collected.try_reserve(1).is_err() {
+        drop(collected);
+        return hold(word, shootdown::post_to_all());
+    }
+    collected.push(word);
+    let length = collected.len();
+    drop(collected);
+    if length == 1 {
+        IS_COLLECTED.store(true, Ordering::Release);
+        wake_reaper();
+    } else if length > COLLECTED_MAX {
+        ask();
+    }
+}
+
+/// Asks all CPUs to flush for what was collected, which is held until they have.
+fn ask() -> Posted {
+    IS_COLLECTED.store(false, Ordering::SeqCst);
+    let collected = COLLECTED.each_ref().map(|list| core::mem::take(&mut *list.0.lock()));
+    let posted = shootdown::post_to_all();
+    collected.into_iter().flatten().for_each(|word| hold(word, posted));
+    posted
+}
+
+fn wake_reaper() {
+    if let Some(waker) = &*REAPER.lock() {
+        waker.wake_by_ref();
+    }
+}
+
 /// Keeps a word for later. Without memory to keep it in, waits for the other CPUs on the spot.
 fn hold(word: u64, posted: Posted) {
     let mut held = HELD.lock();
@@ -81,9 +143,7 @@ fn hold(word: u64, posted: Posted) {
         held.push_back(Held { word, posted });
         IN_USE.store(true, Ordering::Release);
         drop(held);
-        if let Some(waker) = &*REAPER.lock() {
-            waker.wake_by_ref();
-        }
+        wake_reaper();
         return;
     }
     drop(held);
@@ -97,6 +157,15 @@ fn hold(word: u64, posted: Posted) {
 /// Releases all words whose CPUs have passed.
 pub fn drain() {
     let _ = drain_within(Budget::UNLIMITED);
+}
+
+/// Makes all CPUs flush, on the spot, and releases everything. For when memory is short.
+pub fn drain_everywhere() {
+    // Twice, since the last slot of a table releases the table, which is collected anew.
+    for _ in 0..2 {
+        ask().spin();
+        drain();
+    }
 }
 
 /// The same until the budget is spent; whether it came to the end.
@@ -148,14 +217,24 @@ pub async fn reaper() {
     })
     .await;
     loop {
+        if IS_COLLECTED.load(Ordering::Acquire) {
+            ask();
+        }
         let finished = drain_within(Budget::new());
         if !finished {
             schedule::yield_now().await;
         } else if IN_USE.load(Ordering::Acquire) {
             crate::time::sleep_until(time::now_ns() + PATIENCE_NS).await;
+            // A program that never enters the kernel would keep everybody's memory back.
+            let posted = HELD.lock().front().map(|first| first.posted);
+            posted.inspect(|posted| posted.interrupt());
         } else {
             let mut first = true;
             poll_fn(|_| if core::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }).await;
+            if !IN_USE.load(Ordering::Acquire) {
+                // More may come that the same flush serves.
+                crate::time::sleep_until(time::now_ns() + PATIENCE_NS).await;
+            }
         }
     }
 }

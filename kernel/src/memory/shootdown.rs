@@ -131,11 +131,14 @@ impl Posted {
         STATE.passed(self.0, interrupt).await;
     }
 
-    /// Waits on the spot. For the one case where nothing else is possible: no memory to put things off.
+    /// Interrupts the CPUs that have not passed.
+    pub fn interrupt(self) {
+        STATE.behind(self.0).for_each(interrupt);
+    }
+
+    /// Waits on the spot. For when nothing else is possible: no memory to put things off.
     pub fn spin(self) {
-        for cpu in STATE.behind(self.0) {
-            cpu::kick(cpu);
-        }
+        self.interrupt();
         while !self.is_passed() {
             core::hint::spin_loop();
         }

@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use super::quarantine::{self, Holders};
 use super::table::Root;
 use crate::arch::paging;
 use crate::sync::SpinLock;
@@ -78,8 +79,17 @@ impl Drop for Slot {
         let mask = ((1u64 << table_slots) - 1) << (first % WORD_BITS);
         let used = words[first / WORD_BITS] & mask;
         let only_reserved = first == 0 && used == 1;
-        if used == 0 || only_reserved {
-            Root(paging::shared_root()).prune(first * SLOT_BYTES, SLOT_LEVEL);
+        let is_last = used == 0 || only_reserved;
+        let root = Root(paging::shared_root());
+        let table = if is_last { root.prune(first * SLOT_BYTES, SLOT_LEVEL) } else { None };
+        drop(words);
+        if let Some(table) = table {
+            // No page of it is cached, but the entry that led to it may be.
+            if paging::current_root() == root.0 {
+                paging::flush_page(first * SLOT_BYTES);
+            }
+            let word = table.physical() | (SLOT_LEVEL + 1) as u64;
+            quarantine::release(Holders::Any, core::iter::once(word));
         }
     }
 }

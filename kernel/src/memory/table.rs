@@ -5,10 +5,8 @@
 //!   nobody else does. Entries are atomic because the hardware and other ranges' owners read tables at the same time.
 //! - A missing table is installed by compare-and-swap, so two ranges may grow the same part of a tree; a table is
 //!   taken out only by an owner of everything it covers.
-//! - A *leaf table* (level 0) may be shared by several roots after fork. Each root's entry for it is without the right
-//!   to store, and the table's frame counts the roots. Nobody changes the entries of a shared table, but for one thing:
-//!   who copies it takes the right to store from both copies. Before changing an entry, an owner makes the table its
-//!   own ([`Root::leaf`]). Two owners of different ranges may want that at once: the entry's lock bit lets one in.
+//! - A *leaf table* (level 0) may be shared by several roots after fork, by the rules of
+//!   [`heddle_space::leaf_table`]. Before changing an entry, an owner makes the table its own ([`Root::leaf`]).
 //!
 //! A table of level n has entries that each cover [`paging::span`]\(n) bytes; the root is level 3.
 //!
@@ -17,6 +15,8 @@
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
+
+use heddle_space::leaf_table::{self, GROUP, Owned, each_occupied, is_group_empty, load, store};
 
 use super::counters;
 use super::frame::{self, FrameRef};
@@ -33,44 +33,83 @@ fn table(physical: u64) -> &'static Table {
     unsafe { &*paging::direct_map::<Table>(physical).cast_const() }
 }
 
-/// How many entries are looked at together: tables are mostly empty.
-const GROUP: usize = 8;
+/// The machine's tables and frames.
+struct Machine;
 
-/// Whether the group of entries that begins at `index` leads nowhere; `false` if none begins there.
-#[inline]
-fn is_group_empty(entries: &[AtomicU64], index: usize) -> bool {
-    let Some(group) = entries.get(index..index + GROUP).filter(|_| index.is_multiple_of(GROUP)) else {
-        return false;
-    };
-    let bits = |index: usize| group[index].load(Ordering::Relaxed);
-    bits(0) | bits(1) | bits(2) | bits(3) | bits(4) | bits(5) | bits(6) | bits(7) == 0
-}
+impl leaf_table::Tables for Machine {
+    type Entry = Entry;
 
-/// Calls `visit` with the index and value of each entry that leads somewhere.
-fn each_occupied(
-    entries: &[AtomicU64],
-    mut visit: impl FnMut(usize, Entry) -> Result<(), Errno>,
-) -> Result<(), Errno> {
-    for start in (0..entries.len()).step_by(GROUP) {
-        if is_group_empty(entries, start) {
-            continue;
-        }
-        for (index, entry) in entries[start..start + GROUP].iter().enumerate() {
-            let entry = load(entry);
-            if entry.is_present() {
-                visit(start + index, entry)?;
-            }
-        }
+    #[inline]
+    fn entries(&self, physical: u64) -> &[AtomicU64] {
+        table(physical)
     }
-    Ok(())
+
+    fn allocate(&self) -> Option<u64> {
+        FrameRef::allocate_zeroed().ok().map(FrameRef::into_physical)
+    }
+
+    fn references(&self, physical: u64) -> u32 {
+        frame::references(physical)
+    }
+
+    fn add_reference(&self, physical: u64) {
+        frame::add_reference(physical);
+    }
+
+    fn drop_reference(&self, physical: u64) -> bool {
+        frame::drop_reference(physical)
+    }
+
+    fn free(&self, physical: u64) {
+        frame::free(physical);
+    }
 }
 
-fn load(entry: &AtomicU64) -> Entry {
-    Entry(entry.load(Ordering::Acquire))
-}
-
-fn store(entry: &AtomicU64, value: Entry) {
-    entry.store(value.0, Ordering::Release);
+impl leaf_table::Entry for Entry {
+    #[inline]
+    fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+    #[inline]
+    fn bits(self) -> u64 {
+        self.0
+    }
+    #[inline]
+    fn for_table(physical: u64) -> Self {
+        Self::table(physical, true)
+    }
+    #[inline]
+    fn address(self) -> u64 {
+        self.physical()
+    }
+    #[inline]
+    fn is_occupied(self) -> bool {
+        self.is_present()
+    }
+    #[inline]
+    fn allows_stores(self) -> bool {
+        self.is_writable()
+    }
+    #[inline]
+    fn without_stores(self) -> Self {
+        self.read_only()
+    }
+    #[inline]
+    fn holds_reference(self) -> bool {
+        self.is_counted()
+    }
+    #[inline]
+    fn keeps_stores(self) -> bool {
+        self.is_shared()
+    }
+    #[inline]
+    fn is_replaced(self) -> bool {
+        self.is_locked()
+    }
+    #[inline]
+    fn replaced(self) -> Self {
+        self.locked()
+    }
 }
 
 /// A page-table tree.
@@ -132,7 +171,7 @@ impl Root {
         let mut current = table(self.0);
         for level in (1..LEVELS).rev() {
             let slot = &current[paging::index(address, level)];
-            let mut entry = load(slot);
+            let mut entry: Entry = load(slot);
             if !entry.is_present() {
                 entry = install(slot)?;
             }
@@ -151,23 +190,14 @@ impl Root {
     pub fn look(self, address: usize) -> Entry {
         let mut current = table(self.0);
         for level in (2..LEVELS).rev() {
-            let entry = load(&current[paging::index(address, level)]);
+            let entry: Entry = load(&current[paging::index(address, level)]);
             if !entry.is_present() {
                 return Entry::EMPTY;
             }
             current = table(entry.physical());
         }
         let slot = &current[paging::index(address, 1)];
-        loop {
-            let before = load(slot);
-            if !before.is_present() {
-                return Entry::EMPTY;
-            }
-            let found = load(&table(before.physical())[paging::index(address, 0)]);
-            if load(slot).physical() == before.physical() {
-                return found;
-            }
-        }
+        leaf_table::look(&Machine, slot, paging::index(address, 0)).unwrap_or(Entry::EMPTY)
     }
 
     /// Takes everything out that is mapped in a locked range, until `gather` is full; returns the address up to which
@@ -233,7 +263,7 @@ impl Root {
     pub fn next_table(self, address: usize) -> usize {
         let mut current = table(self.0);
         for level in (1..LEVELS).rev() {
-            let entry = load(&current[paging::index(address, level)]);
+            let entry: Entry = load(&current[paging::index(address, level)]);
             if !entry.is_present() || level == 1 {
                 return (address & !(paging::span(level) - 1)) + paging::span(level);
             }
@@ -246,7 +276,7 @@ impl Root {
     pub fn has_table(self, address: usize) -> bool {
         let mut current = table(self.0);
         for level in (1..LEVELS).rev() {
-            let entry = load(&current[paging::index(address, level)]);
+            let entry: Entry = load(&current[paging::index(address, level)]);
             if !entry.is_present() {
                 return false;
             }
@@ -274,7 +304,7 @@ impl Root {
             let mut current = table(root.0);
             for above in (level + 1..LEVELS).rev() {
                 let slot = &current[paging::index(address, above)];
-                let entry = load(slot);
+                let entry: Entry = load(slot);
                 let entry = if entry.is_present() { entry } else { install(slot)? };
                 current = table(entry.physical());
             }
@@ -297,23 +327,27 @@ impl Root {
         take_apart(self.0, LEVELS, visit);
     }
 
-    /// Releases the table of `level` at `address` if nothing is in it. Nobody else works below it.
-    pub fn prune(self, address: usize, level: usize) {
+    /// Takes out the table of `level` at `address` if nothing is in it; it may still be cached. Nobody else works below
+    /// it.
+    pub fn prune(self, address: usize, level: usize) -> Option<Entry> {
         let mut current = table(self.0);
         for above in (level + 1..LEVELS).rev() {
             let slot = &current[paging::index(address, above)];
-            let entry = load(slot);
+            let entry: Entry = load(slot);
             if !entry.is_present() {
-                return;
+                return None;
             }
             let below = table(entry.physical());
-            if above == level + 1 && below.iter().all(|entry| !load(entry).is_present()) {
-                store(slot, Entry::EMPTY);
-                drop(FrameRef::from_physical(entry.physical()));
-                return;
+            if above == level + 1 {
+                let is_empty = below.iter().all(|entry| !load::<Entry>(entry).is_present());
+                return is_empty.then(|| {
+                    store(slot, Entry::EMPTY);
+                    entry
+                });
             }
             current = below;
         }
+        None
     }
 }
 
@@ -330,51 +364,18 @@ fn install(slot: &AtomicU64) -> Result<Entry, Errno> {
     }
 }
 
-/// Makes the leaf table behind `slot` this root's own: by copying it, or by finding that no other root is left.
+/// Makes the leaf table behind `slot` this root's own.
 fn own(slot: &AtomicU64, address: usize, gather: &mut Gather) -> Result<Entry, Errno> {
-    let old = loop {
-        let old = load(slot);
-        if old.is_writable() {
-            return Ok(old);
+    match leaf_table::own(&Machine, slot).map_err(|_| Errno::ENOMEM)? {
+        Owned::Kept(entry) => Ok(entry),
+        Owned::Copied { new, old } => {
+            counters::count(&counters::TABLES_COPIED);
+            // The processor may have cached the old entry, and would go on to walk the old table.
+            let start = address & !(paging::span(1) - 1);
+            gather.take(old, 1, start..start + PAGE_SIZE);
+            Ok(new)
         }
-        let free = !old.is_locked();
-        let locked = old.locked().0;
-        if free && slot.compare_exchange(old.0, locked, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            break old;
-        }
-        core::hint::spin_loop();
-    };
-    if frame::references(old.physical()) == 1 {
-        let new = Entry::table(old.physical(), true);
-        store(slot, new);
-        return Ok(new);
     }
-    let copy = match FrameRef::allocate_zeroed() {
-        Ok(copy) => copy,
-        Err(error) => {
-            store(slot, old);
-            return Err(error);
-        }
-    };
-    counters::count(&counters::TABLES_COPIED);
-    let (from, to) = (table(old.physical()), table(copy.physical()));
-    let _ = each_occupied(from, |index, mut entry| {
-        if entry.is_counted() {
-            frame::add_reference(entry.physical());
-        }
-        if entry.is_writable() && !entry.is_shared() {
-            entry = entry.read_only();
-            store(&from[index], entry);
-        }
-        to[index].store(entry.0, Ordering::Relaxed);
-        Ok(())
-    });
-    let new = Entry::table(copy.into_physical(), true);
-    store(slot, new);
-    // The processor may have cached the old entry, and would go on to walk the old table.
-    let start = address & !(paging::span(1) - 1);
-    gather.take(old, 1, start..start + PAGE_SIZE);
-    Ok(new)
 }
 
 fn remove(
@@ -394,7 +395,7 @@ fn remove(
         let start = at & !(span - 1);
         let next = (start + span).min(range.end);
         let slot = &current[index];
-        let entry = load(slot);
+        let entry: Entry = load(slot);
         if !entry.is_present() {
             at = next;
             continue;
@@ -421,20 +422,17 @@ fn remove(
 fn share(from: &'static Table, to: &'static Table, level: usize, range: Range<usize>) -> Result<(), Errno> {
     let span = paging::span(level);
     let base = range.start & !(paging::span(level + 1) - 1);
-    each_occupied(from, |index, entry| {
+    each_occupied(from, |index, entry: Entry| {
         let part = (base + index * span).max(range.start)..(base + (index + 1) * span).min(range.end);
         if part.start >= part.end {
             return Ok(());
         }
         if level > 1 {
-            let below = load(&to[index]);
+            let below: Entry = load(&to[index]);
             let below = if below.is_present() { below } else { install(&to[index])? };
             return share(table(entry.physical()), table(below.physical()), level - 1, part);
         }
-        let shared = entry.read_only();
-        store(&from[index], shared);
-        frame::add_reference(entry.physical());
-        store(&to[index], shared);
+        leaf_table::share(&Machine, entry, &from[index], &to[index]);
         counters::count(&counters::TABLES_SHARED);
         Ok(())
     })
@@ -444,26 +442,16 @@ fn share(from: &'static Table, to: &'static Table, level: usize, range: Range<us
 /// `visit`, as words of the quarantine.
 pub fn take_apart(physical: u64, level: usize, mut visit: impl FnMut(u64)) {
     let entries = if level == LEVELS { paging::ROOT_USER_ENTRIES } else { ENTRIES };
-    let _ = each_occupied(&table(physical)[..entries], |_, entry| {
+    let _ = each_occupied(&table(physical)[..entries], |_, entry: Entry| {
         visit(entry.physical() | (level - 1) as u64);
-        Ok(())
+        Ok::<_, Errno>(())
     });
     drop(FrameRef::from_physical(physical));
 }
 
 /// Releases what an entry of a table of `level` led to: a page, or a table and what is below it.
 pub fn release(physical: u64, level: usize) {
-    // Leaf tables may be shared: only the last owner may take the references that are in one.
-    let Some(frame) = FrameRef::from_physical(physical).into_last() else { return };
-    if level > 0 {
-        let _ = each_occupied(table(physical), |_, entry| {
-            if level > 1 || entry.is_counted() {
-                release(entry.physical(), level - 1);
-            }
-            Ok(())
-        });
-    }
-    drop(frame);
+    leaf_table::release(&Machine, physical, level);
 }
 
 /// Rights of a page under a mapping's protection.

@@ -34,7 +34,7 @@ use super::counters::{self, count};
 use super::fallible::try_arc;
 use super::gather::Gather;
 use super::heap;
-use super::quarantine::{self, TAG_ROOT, TAG_SLOT};
+use super::quarantine::{self, Holders, TAG_ROOT, TAG_SLOT};
 use super::shootdown::{self, Posted, Users};
 use super::slots::{self, SLOT_BYTES, Slot};
 use super::source::Object;
@@ -303,7 +303,7 @@ impl Space {
         }
         let posted = self.flush(gather);
         posted.seen_in(self.identity()).await;
-        gather.release(posted);
+        gather.release(self.holders(posted));
     }
 
     /// The same without the wait. `false` if a CPU still runs this space with old translations: the next
@@ -313,7 +313,7 @@ impl Space {
             return true;
         }
         let posted = self.flush(gather);
-        gather.release(posted);
+        gather.release(self.holders(posted));
         let is_seen = posted.is_seen_in(self.identity());
         if !is_seen {
             self.unseen.fetch_add(1, Ordering::AcqRel);
@@ -324,6 +324,11 @@ impl Space {
     fn flush(&self, gather: &Gather) -> Posted {
         gather.flush_here(self.root().0);
         if gather.is_everywhere() { shootdown::post(&self.users) } else { Posted::NOBODY }
+    }
+
+    /// Who may have cached what was taken out of this space, a generation having been posted to its users.
+    fn holders(&self, posted: Posted) -> Holders {
+        if self.is_shared() { Holders::Any } else { Holders::Posted(posted) }
     }
 
     /// Free addresses for a mapping.
@@ -369,7 +374,7 @@ impl Space {
         let range = self.range();
         let whole = range.start..range.start + SLOT_BYTES;
         if let Err(error) = old.move_to(new, whole, 2) {
-            quarantine::release(Posted::NOBODY, core::iter::once(new.0 | TAG_ROOT));
+            quarantine::release(Holders::Posted(Posted::NOBODY), core::iter::once(new.0 | TAG_ROOT));
             return Err(error);
         }
         self.root.store(new.0, Ordering::Release);
@@ -379,10 +384,13 @@ impl Space {
         }
         self.start.store(LOWEST_ADDRESS, Ordering::Relaxed);
         self.end.store(paging::USER_END, Ordering::Relaxed);
-        let posted = shootdown::post(&self.users);
-        posted.seen_in(self.identity()).await;
+        // What is taken out of the new root later is flushed only where that is in use.
+        shootdown::post_to_all().passed().await;
         let slot = self.state.lock().slot.take();
-        quarantine::release(posted, slot.into_iter().map(|slot| slot.into_word() | TAG_SLOT));
+        quarantine::release(
+            Holders::Posted(Posted::NOBODY),
+            slot.into_iter().map(|slot| slot.into_word() | TAG_SLOT),
+        );
         Ok(())
     }
 }
@@ -394,7 +402,7 @@ impl Drop for Space {
             if paging::current_root() == root.0 {
                 shootdown::load_shared();
             }
-            quarantine::release(Posted::NOBODY, core::iter::once(root.0 | TAG_ROOT));
+            quarantine::release(Holders::Posted(Posted::NOBODY), core::iter::once(root.0 | TAG_ROOT));
             return;
         }
         let Some(slot) = self.state.get_mut().slot.take() else { return };
@@ -402,7 +410,6 @@ impl Drop for Space {
         let range = slot.range();
         let end = range.start + SLOT_BYTES;
         let mut at = range.start;
-        let mut posted = Posted::NOBODY;
         // Whole tables go at once, so that this is a few steps; it copies nothing, and cannot fail.
         while at < end {
             match root.remove(at..end, &mut gather) {
@@ -410,10 +417,10 @@ impl Drop for Space {
                 Err(_) => break,
             }
             count(&counters::FLUSH_EXIT);
-            posted = self.flush(&gather);
-            gather.release(posted);
+            let posted = self.flush(&gather);
+            gather.release(self.holders(posted));
         }
-        quarantine::release(posted, core::iter::once(slot.into_word() | TAG_SLOT));
+        quarantine::release(Holders::Any, core::iter::once(slot.into_word() | TAG_SLOT));
     }
 }
 
