@@ -180,7 +180,6 @@ impl<const N: usize> Shootdown<N> {
 
     /// Asks all `others` to flush. The entries have been taken out before.
     pub fn post_to_all(&self, others: impl Iterator<Item = usize>) -> Posted {
-        fence(Ordering::SeqCst);
         self.post_to(others)
     }
 
