@@ -1,9 +1,9 @@
 //! Which parts of an address space are mapped, to what, and with which rights: the records behind mmap(2).
 //!
 //! [`Mappings`] is an ordered map of disjoint [`Mapping`]s. Neighbours that could be one mapping are one, so the set is
-//! canonical: what a sequence of operations leaves depends only on what each address ended up as. They are in a red-black
-//! tree, because what counts is the lookup at each page fault: in a tree of a few dozen it takes a sixth of what a range of
-//! a `BTreeMap` takes.
+//! canonical: what a sequence of operations leaves depends only on what each address ended up as. They are in a
+//! red-black tree, because what counts is the lookup at each page fault: among a few dozen it takes a sixth of what a
+//! range of a `BTreeMap` takes.
 //!
 //! Nothing here knows pages, page tables or locks. Addresses and lengths are in bytes, and the caller keeps them at
 //! page boundaries. Operations allocate; a kernel makes sure beforehand that [`Mappings::GROWTH_BYTES`] can be had.
