@@ -112,9 +112,13 @@ impl Table {
         self.chunks.iter().flatten().flat_map(|chunk| chunk.iter())
     }
 
-    /// Frees the chunk of a number that has become free if it was the last one in use there.
+    /// Frees the chunk of a number that has become free if it was the last one in use there. The chunk from which
+    /// numbers are given out stays, so that what comes and goes does not build it anew each time.
     fn tidy(&mut self, number: i32) {
         let index = usize::try_from(number).unwrap_or(0) / CHUNK;
+        if index == self.last as usize / CHUNK {
+            return;
+        }
         if let Some(place) = self.chunks.get_mut(index)
             && place.as_ref().is_some_and(|chunk| chunk.iter().all(Entry::is_free))
         {
@@ -167,7 +171,8 @@ impl Table {
                 self.chunks[number as usize / CHUNK] = Some(chunk);
             }
             if self.entry(number).is_some_and(Entry::is_free) {
-                self.last = number;
+                let before = core::mem::replace(&mut self.last, number);
+                self.tidy(before);
                 return Ok(number);
             }
         }

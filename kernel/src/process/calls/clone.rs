@@ -85,14 +85,18 @@ pub fn clone3(call: &mut Call<'_>) -> Outcome {
         return Err(Errno::E2BIG.into());
     }
     let space = call.thread.space();
-    let mut words = [0; WORDS];
-    for (index, word) in words.iter_mut().enumerate().take(size / 8) {
-        [*word] = user::read_words(&space, address + index * 8)?;
-    }
-    for index in WORDS..size / 8 {
-        if user::read_words(&space, address + index * 8)? != [0] {
+    // What a program knows no word for is 0, and so must be what the kernel knows none for.
+    let mut bytes = [0; WORDS * 8];
+    let known = size.min(bytes.len());
+    space.read_bytes(address, &mut bytes[..known])?;
+    for at in known..size {
+        if space.read::<u8>(address + at)? != 0 {
             return Err(Errno::E2BIG.into());
         }
+    }
+    let mut words = [0; WORDS];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u64::from_ne_bytes(*bytes);
     }
     let [flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_bytes, tls, set_tid, set_tid_size, _] =
         words;
