@@ -1,4 +1,4 @@
-//! The main figures of all kept results as one table, which is what README.md shows.
+//! The main figures of all kept results, as the two tables that README.md shows.
 
 use std::path::Path;
 
@@ -8,6 +8,7 @@ use super::experiments::ALL;
 use super::record::Scale::{self, Emulated, Instructions, Size};
 use super::record::{Figure, Record};
 use super::table::number;
+use super::goal::Verdict;
 use super::{OURS, kept};
 
 /// A row: the experiment, its figure, where on the axis, by what, and what README calls it.
@@ -59,7 +60,10 @@ const ROWS: &[Row] = &[
     Row("memory", "idle-exec-process", None, Size, 1, "memory of an idle exec'ed process"),
 ];
 
-/// Where the table is in README.md.
+/// Experiments without a machine, which README shows by their goals.
+const ON_THE_HOST: [&str; 3] = ["executors", "papers", "ranges"];
+
+/// Where the tables are in README.md.
 const BEGIN: &str = "<!-- ./heddle bench --summary -->\n";
 const END: &str = "<!-- end -->\n";
 
@@ -82,7 +86,45 @@ pub fn render() -> Result<String> {
             text.extend(rows.iter().filter_map(|row| line(&record, row)));
         }
     }
+    text += "\n| `./heddle bench` | the crates beside their rivals, on this host | threads | times as good | goal |\n\
+             |---|---|---:|---:|---|\n";
+    for name in ON_THE_HOST {
+        if let Some(record) = kept(name)? {
+            sources += &source(&record);
+            text += &goals(&record);
+        }
+    }
     Ok(format!("{text}\n{sources}"))
+}
+
+/// A line for each figure that has a goal; of a figure that has it at several places, the one that is nearest to it.
+fn goals(record: &Record) -> String {
+    let mut text = String::new();
+    for goal in &record.goals {
+        let is_same =
+            |other: &&Verdict| other.figure == goal.figure && other.processors == goal.processors;
+        let all: Vec<&Verdict> = record.goals.iter().filter(is_same).collect();
+        if all.first().is_none_or(|first| !core::ptr::eq(*first, goal)) {
+            continue;
+        }
+        let least = all.iter().filter_map(|goal| goal.got).reduce(f64::min);
+        let met = if all.iter().all(|goal| goal.met) { "met" } else { "missed" };
+        let axis = record.axis.as_deref().unwrap_or_default();
+        let places = all.iter().filter_map(|goal| goal.x);
+        let places = match (places.clone().reduce(f64::min), places.reduce(f64::max)) {
+            (Some(low), Some(high)) if low < high => format!(", {axis} {low} to {high}, at least"),
+            _ => String::new(),
+        };
+        text += &format!(
+            "| `{}` | {}{places} | {} | {} | {met} ({}) |\n",
+            record.experiment,
+            goal.figure,
+            goal.processors,
+            least.map_or_else(|| "-".to_owned(), number),
+            goal.wanted,
+        );
+    }
+    text
 }
 
 /// A line that says when and with what a record was made.
