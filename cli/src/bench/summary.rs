@@ -5,10 +5,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::experiments::ALL;
+use super::goal::Verdict;
 use super::record::Scale::{self, Emulated, Instructions, Size};
 use super::record::{Figure, Record};
 use super::table::number;
-use super::goal::Verdict;
 use super::{OURS, kept};
 
 /// A row: the experiment, its figure, where on the axis, by what, and what README calls it.
@@ -101,8 +101,7 @@ pub fn render() -> Result<String> {
 fn goals(record: &Record) -> String {
     let mut text = String::new();
     for goal in &record.goals {
-        let is_same =
-            |other: &&Verdict| other.figure == goal.figure && other.processors == goal.processors;
+        let is_same = |other: &&Verdict| other.figure == goal.figure && other.processors == goal.processors;
         let all: Vec<&Verdict> = record.goals.iter().filter(is_same).collect();
         if all.first().is_none_or(|first| !core::ptr::eq(*first, goal)) {
             continue;

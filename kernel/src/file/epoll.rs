@@ -12,9 +12,9 @@ mod interests;
 
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as linux;
+use smallvec::SmallVec;
 
 use super::{File, Kind, Metadata, OpenFile, downcast};
 use crate::error::Errno;
@@ -58,6 +58,9 @@ struct Interest {
     queued: AtomicBool,
     generation: AtomicU32,
 }
+
+/// Reports that are taken together: the few of most calls need no memory of their own.
+pub type Reports = SmallVec<[Report; 8]>;
 
 /// What is reported.
 #[derive(Clone, Copy, Debug)]
@@ -236,7 +239,7 @@ impl Epoll {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn collect(&self, limit: usize, reports: &mut Vec<Report>) -> Result<(), Errno> {
+    pub fn collect(&self, limit: usize, reports: &mut Reports) -> Result<(), Errno> {
         let mut left = self.ready.list.lock().len();
         while left > 0 && reports.len() < limit {
             left -= 1;
@@ -253,7 +256,8 @@ impl Epoll {
                 continue;
             }
             let data = interest.data.load(Ordering::Relaxed);
-            fallible::try_push(reports, Report { events: found.bits(), data })?;
+            reports.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            reports.push(Report { events: found.bits(), data });
             let events = interest.events.load(Ordering::Relaxed);
             if events & linux::EPOLLONESHOT != 0 {
                 interest.events.store(0, Ordering::Relaxed);

@@ -61,14 +61,20 @@ impl Drop for Using {
 }
 
 impl Space {
-    /// Checks that `length` bytes from `address` are in this space, and makes this CPU use it.
-    fn prepare(&self, address: usize, length: usize, write: bool) -> Result<Using, PageFault> {
+    /// Checks that `length` bytes from `address` are in this space.
+    fn check(&self, address: usize, length: usize, write: bool) -> Result<(), PageFault> {
         let range = self.range();
         let inside = range.start <= address && length <= range.end.saturating_sub(address);
         if !inside && length > 0 {
             let first_bad = if range.contains(&address) { range.end } else { address };
             return Err(PageFault { address: first_bad, write });
         }
+        Ok(())
+    }
+
+    /// Checks the range, and makes this CPU use the space.
+    fn prepare(&self, address: usize, length: usize, write: bool) -> Result<Using, PageFault> {
+        self.check(address, length, write)?;
         self.activate();
         Ok(Using::begin())
     }
@@ -184,7 +190,7 @@ impl Space {
     /// # Errors
     /// [`PageFault`].
     pub fn probe_write(&self, address: usize, length: usize) -> Result<(), PageFault> {
-        drop(self.prepare(address, length, true)?);
+        self.check(address, length, true)?;
         let mut at = address;
         let end = address.saturating_add(length);
         while at < end {

@@ -6,7 +6,7 @@ use linux_raw_sys::general as linux;
 
 use super::{encode, field, get, get_file, put};
 use crate::error::{Attempt, Errno};
-use crate::file::epoll::{Epoll, Report};
+use crate::file::epoll::{Epoll, Report, Reports};
 use crate::file::{OpenFile, StatusFlags, downcast_arc};
 use crate::memory::fallible;
 use crate::process::signal::SignalSet;
@@ -17,7 +17,7 @@ use crate::time::now_ns;
 
 const EVENT: usize = size_of::<linux::epoll_event>();
 /// The most reports of one call, so that they fit a small buffer here; a program asks again for the rest.
-const REPORTS: usize = 1024;
+const REPORTS_MAX: usize = 1024;
 
 /// epoll_create(2).
 pub fn epoll_create(call: &mut Call<'_>) -> Outcome {
@@ -95,10 +95,10 @@ fn wait(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSet>) -> O
     let (open, epoll) = instance(call, 0)?;
     let address = call.word(1);
     let limit = usize::try_from(call.int(2)).ok().filter(|&limit| limit > 0).ok_or(Errno::EINVAL)?;
-    let limit = limit.min(REPORTS);
+    let limit = limit.min(REPORTS_MAX);
     // What is taken from the ready list must reach the program.
     call.thread.space().probe_write(address, limit * EVENT)?;
-    let mut reports = Vec::new();
+    let mut reports = Reports::new();
     epoll.collect(limit, &mut reports)?;
     if !reports.is_empty() || timeout == Some(0) {
         put_reports(call, address, &reports)?;
@@ -133,7 +133,7 @@ fn bytes_of(reports: &[Report]) -> Result<Vec<u8>, Errno> {
 }
 
 /// Reports that are handed over in one copy.
-const PIECE: usize = 16;
+const PIECE: usize = 8;
 
 fn put_reports(call: &Call<'_>, address: usize, reports: &[Report]) -> Result<(), Errno> {
     let mut bytes = [0; PIECE * EVENT];
