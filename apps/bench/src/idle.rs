@@ -1,7 +1,8 @@
 //! What idle processes cost in memory: `idle n=PROCESSES with=fork|exec`.
 //!
 //! Makes them, lets each say that it is ready and then wait for the end of a pipe, and compares what memory the kernel
-//! says is free, before and with all of them. Prints the bytes a process.
+//! says is free, before and with all of them. Prints the bytes a process, what of them are its own pages and page
+//! tables, and what it costs beyond its pages.
 #![allow(unsafe_code, reason = "fork has no safe form")]
 
 use std::io::{Read, Write};
@@ -35,9 +36,16 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     }
     await_ready(&ready_reader, count)?;
     let after = free_bytes()?;
+    let own: Vec<Own> = group.pids().skip(1).map(own).collect::<Result<_, _>>()?;
     drop(end_writer);
     group.wait()?;
-    report_bytes(&format!("idle-{with}-process"), before.saturating_sub(after) / count.max(1));
+    let each = |bytes: u64| bytes / count.max(1);
+    let total = before.saturating_sub(after);
+    let pages = own.iter().map(|own| own.pages).sum();
+    report_bytes(&format!("idle-{with}-process"), each(total));
+    report_bytes(&format!("idle-{with}-own-pages"), each(pages));
+    report_bytes(&format!("idle-{with}-page-tables"), each(own.iter().map(|own| own.tables).sum()));
+    report_bytes(&format!("idle-{with}-beyond-pages"), each(total.saturating_sub(pages)));
     Ok(())
 }
 
@@ -78,6 +86,11 @@ impl Group {
         Ok(())
     }
 
+    fn pids(&self) -> impl Iterator<Item = u32> {
+        let forked = self.forked.iter().map(|pid| pid.as_raw().unsigned_abs());
+        self.exec.iter().map(Child::id).chain(forked)
+    }
+
     fn wait(self) -> Result<(), String> {
         for mut child in self.exec {
             child.wait().map_err(|error| error.to_string())?;
@@ -106,6 +119,32 @@ fn await_ready(reader: &OwnedFd, count: u64) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// What only one process uses, in bytes.
+struct Own {
+    pages: u64,
+    tables: u64,
+}
+
+/// By Heddle's counts, or by what Linux shows of each mapping.
+fn own(pid: u32) -> Result<Own, String> {
+    const PAGE_BYTES: u64 = 4096;
+    if let Ok(text) = std::fs::read_to_string("/proc/heddle/pages") {
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{pid} "))?.split_once(' '));
+        let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
+        let (pages, tables) = line.ok_or("a process without a line")?;
+        return Ok(Own { pages: number(pages)? * PAGE_BYTES, tables: number(tables)? * PAGE_BYTES });
+    }
+    let sum = |file: &str, name: &str| {
+        let text =
+            std::fs::read_to_string(format!("/proc/{pid}/{file}")).map_err(|error| error.to_string())?;
+        let kilobytes = text.lines().filter_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"));
+        Ok::<u64, String>(
+            kilobytes.filter_map(|number| number.trim().parse::<u64>().ok()).sum::<u64>() * 1024,
+        )
+    };
+    Ok(Own { pages: sum("smaps", "Private_Dirty:")?, tables: sum("status", "VmPTE:")? })
 }
 
 /// Memory that nobody uses, by the kernel's count.

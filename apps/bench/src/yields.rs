@@ -34,10 +34,14 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// What Heddle counts of page tables and flushes, from before the other side is made until it is gone; nothing on a
-/// kernel without such counters.
+/// What Heddle counts of page tables and flushes, from before the other side is made until it is gone; on Linux how
+/// often it went from one thread to another, which a yield need not do there.
 fn counters() -> Vec<(String, u64)> {
-    let text = std::fs::read_to_string("/proc/heddle/counters").unwrap_or_default();
+    let Ok(text) = std::fs::read_to_string("/proc/heddle/counters") else {
+        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let switches = text.lines().find_map(|line| line.strip_prefix("ctxt ")?.trim().parse().ok());
+        return switches.map(|switches| ("switches".to_owned(), switches)).into_iter().collect();
+    };
     let counter = |line: &str| {
         let (name, value) = line.split_once(' ')?;
         let is_meant = name == "switches" || name == "page_table_changes" || name.starts_with("flushes");

@@ -259,6 +259,13 @@ impl Root {
         pages
     }
 
+    /// What is in a locked range that nothing else leads to.
+    pub fn own(self, range: Range<usize>) -> Owns {
+        let mut owns = Owns::default();
+        count_own(table(self.0), LEVELS - 1, range, &mut owns);
+        owns
+    }
+
     /// The start of the next table's part above `address`: leaf tables, or larger steps where tables are missing.
     pub fn next_table(self, address: usize) -> usize {
         let mut current = table(self.0);
@@ -436,6 +443,38 @@ fn share(from: &'static Table, to: &'static Table, level: usize, range: Range<us
         counters::count(&counters::TABLES_SHARED);
         Ok(())
     })
+}
+
+/// What only one root leads to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Owns {
+    /// Pages of memory.
+    pub pages: usize,
+    /// Page tables, the root not included.
+    pub tables: usize,
+}
+
+fn count_own(current: &'static Table, level: usize, range: Range<usize>, owns: &mut Owns) {
+    let span = paging::span(level);
+    let base = range.start & !(paging::span(level + 1) - 1);
+    let first = paging::index(range.start, level) / GROUP * GROUP;
+    let last = (paging::index(range.end - 1, level) / GROUP + 1) * GROUP;
+    let _ = each_occupied(&current[first..last], |index, entry: Entry| {
+        let start = base + (first + index) * span;
+        let part = start.max(range.start)..(start + span).min(range.end);
+        let is_own = (level > 0 || entry.is_counted()) && frame::references(entry.physical()) == 1;
+        if part.start >= part.end || !is_own {
+            return Ok(());
+        }
+        if level == 0 {
+            owns.pages += 1;
+        } else {
+            // A table that covers more than the range is other ranges' too.
+            owns.tables += usize::from(part.start == start && part.end == start + span);
+            count_own(table(entry.physical()), level - 1, part, owns);
+        }
+        Ok::<_, Errno>(())
+    });
 }
 
 /// Releases a table above the leaf tables that an entry of a table of `level` led to, and gives what was in it to

@@ -18,6 +18,7 @@ crate::tests! {
     leaving_the_shared_space_keeps_addresses
     large_reservations
     more_programs_than_slots
+    own_pages_are_counted
 }
 
 const SPACES: &str = "/proc/heddle/spaces";
@@ -290,5 +291,50 @@ fn more_programs_than_slots() -> Outcome {
         expect_eq!(slots.len(), before);
         expect!(places.iter().all(|place| place.is_shared == (place.slot != 0)));
     }
+    Ok(())
+}
+
+/// Pages and page tables that only this process has.
+fn own_frames() -> Result<(usize, usize), String> {
+    let text = std::fs::read_to_string("/proc/heddle/pages").or_fail()?;
+    let mut line = text
+        .lines()
+        .map(|line| line.split(' '))
+        .find_map(|mut words| (words.next()? == getpid().to_string()).then_some(words));
+    let mut number = || line.as_mut().and_then(Iterator::next)?.parse().ok();
+    number().zip(number()).ok_or_else(|| format!("no line for {} in {text}", getpid()))
+}
+
+#[allow(unsafe_code, reason = "mapping memory has no safe form")]
+fn own_pages_are_counted() -> Outcome {
+    const PAGES: usize = 600;
+    const PAGE_BYTES: usize = 4096;
+    if is_sharing()?.is_none() {
+        return Ok(());
+    }
+    let length = std::num::NonZeroUsize::new(PAGES * PAGE_BYTES).ok_or("0")?;
+    let writable = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let before = own_frames()?;
+    // SAFETY: new memory at an address of the kernel's choice.
+    let memory = unsafe { mmap_anonymous(None, length, writable, MapFlags::MAP_PRIVATE) }.or_fail()?;
+    let untouched = own_frames()?;
+    for page in 0..PAGES {
+        // SAFETY: inside of the mapping.
+        unsafe { memory.cast::<u8>().add(page * PAGE_BYTES).write_volatile(1) };
+    }
+    let touched = own_frames()?;
+    // A forked child shares them until one of the two writes.
+    let child = spawn_child(|| i32::from(!own_frames().is_ok_and(|(pages, _)| pages < PAGES)))?;
+    let status = nix::sys::wait::waitpid(child, None).or_fail()?;
+    expect_eq!(status, nix::sys::wait::WaitStatus::Exited(child, 0));
+    // SAFETY: nobody uses it.
+    unsafe { munmap(memory, length.get()) }.or_fail()?;
+    let unmapped = own_frames()?;
+    // The program itself touches a page here and there.
+    let about = |from: (usize, usize), to: (usize, usize)| to.0.abs_diff(from.0) < 50;
+    expect!(about(before, untouched));
+    expect!(about((untouched.0 + PAGES, 0), touched));
+    expect!(touched.1 > untouched.1);
+    expect!(about(before, unmapped));
     Ok(())
 }

@@ -2,7 +2,9 @@
 //! processes cost in memory.
 
 use super::{Experiment, Kind};
+use crate::bench::goal::{Goal, Wanted};
 use crate::bench::plan::{Effort, Group, Plan, Sample, both_clocks};
+use crate::bench::record::Scale;
 use crate::bench::side::{HEDDLE, HEDDLE_ONE_LOCK, HEDDLE_PRIVATE, LINUX};
 use crate::machine::Clock;
 
@@ -36,5 +38,7 @@ fn plan(effort: Effort, processors: Option<u32>) -> Plan {
             items: items(processors),
         });
     }
-    Plan { sample: Sample::PerIteration, axis: None, groups, item_limit_s: 120, goals: Vec::new() }
+    let goals = ["idle-exec-beyond-pages", "idle-fork-beyond-pages"]
+        .map(|figure| Goal::new(figure, Scale::Size, Wanted::AtMost(65_536.0)));
+    Plan { sample: Sample::PerIteration, axis: None, groups, item_limit_s: 120, goals: goals.to_vec() }
 }

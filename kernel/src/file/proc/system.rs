@@ -147,6 +147,20 @@ pub fn spaces(_: &Subject, text: &mut Text) -> Shown {
     Ok(())
 }
 
+/// A line a process: its number, pages that are its alone, page tables that are its alone. A process that changes its
+/// mappings at the moment has none.
+pub fn own_frames(_: &Subject, text: &mut Text) -> Shown {
+    let mut next = 0;
+    while let Some(process) = table::next_process(next) {
+        next = process.pid.saturating_add(1);
+        let space = process.main_thread().and_then(|thread| thread.try_space());
+        if let Some((pages, tables)) = space.and_then(|space| space.own_frames()) {
+            text.line(format_args!("{} {pages} {tables}\n", process.pid))?;
+        }
+    }
+    Ok(())
+}
+
 pub fn nothing(_: &Subject, _: &mut Text) -> Shown {
     Ok(())
 }

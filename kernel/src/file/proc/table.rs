@@ -56,6 +56,7 @@ static HEDDLE_ITEMS: &[Item] = &[
     Item { name: b"drain", permissions: 0o200, what: What::Writable(system::nothing, system::drain) },
     text(b"memory", system::frames),
     text(b"spaces", system::spaces),
+    text(b"pages", system::own_frames),
 ];
 
 static SYS_ITEMS: &[Item] = &[

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 
 use super::{Flags, Mapping, Protection, Space};
 use crate::memory::MapSource;
+use crate::memory::slots::SLOT_BYTES;
 use crate::memory::source::Object;
 
 /// One mapping, as `/proc/PID/maps` shows it.
@@ -68,6 +69,20 @@ impl Space {
     #[must_use]
     pub fn mapped_bytes(&self) -> usize {
         self.state.lock().mappings.total_bytes()
+    }
+
+    /// Pages and page tables that nothing else leads to, with the root if it is this space's own; `None` while somebody
+    /// works on the space.
+    #[must_use]
+    pub fn own_frames(&self) -> Option<(usize, usize)> {
+        let range = self.range();
+        if range.is_empty() {
+            return Some((0, 0));
+        }
+        let _guard = self.lock.try_lock(range.clone()).ok()??;
+        // The last page is no program's, but the table that it is in is.
+        let owns = self.root().own(range.start & !(SLOT_BYTES - 1)..range.end.next_multiple_of(SLOT_BYTES));
+        Some((owns.pages, owns.tables + usize::from(!self.is_shared())))
     }
 
     /// Pages that are in memory. Ranges that somebody works on at the moment are left out.
