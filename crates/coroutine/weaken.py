@@ -1,5 +1,8 @@
-"""Makes COPY a crate of its own whose one line is weakened as NAME in weaken.list says: weaken.py NAME COPY."""
+"""Makes COPY a crate of its own whose one line is weakened as NAME in weaken.list says: weaken.py NAME COPY.
 
+Run in the folder of the crate, which has weaken.list and weaken.toml, the copy's manifest."""
+
+import os
 import re
 import sys
 
@@ -17,13 +20,5 @@ if text.count(old) != 1:
     sys.exit(f"{name}: {text.count(old)} matches in {file}, want 1")
 open(path, "w").write(text.replace(old, new))
 open(f"{copy}/model", "w").write(model)
-open(f"{copy}/Cargo.toml", "w").write("""[package]
-name = "heddle-coroutine"
-version = "0.1.0"
-edition = "2024"
-[features]
-alloc = []
-[target.'cfg(heddle_loom)'.dependencies]
-loom = "0.7"
-[workspace]
-""")
+manifest = open("weaken.toml").read().replace("REPOSITORY", os.path.realpath("../.."))
+open(f"{copy}/Cargo.toml", "w").write(manifest)

@@ -22,7 +22,9 @@ impl Builder {
         Builder { threads, priority: DEFAULT_PRIORITY, strict: false }
     }
 
-    /// How many threads run coroutines.
+    /// How many threads run coroutines. If there are several, or the order is [strict](Builder::strict), Heddle has one
+    /// more in reserve, for what becomes ready while all of them run something less urgent, and for when all are
+    /// blocked.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Builder {
         self.threads = threads.max(1);
@@ -50,15 +52,16 @@ impl Builder {
     /// If there is no memory or no thread for the executor.
     pub fn run<F: Future>(self, main: F) -> F::Output {
         // Before the executor's threads look for a host.
-        if heddle::is_here() {
+        let is_heddle = heddle::is_here();
+        if is_heddle {
             place::set_strict(self.strict);
         }
         let _leave = Leave;
-        if self.threads == 1 {
+        if self.threads == 1 && !(self.strict && is_heddle) {
             // Without other threads there is nothing to share, and turns are cheaper.
             return LocalExecutor::new().block_on_with(SpawnBuilder::new().priority(self.priority), main);
         }
-        Executor::new(self.threads).block_on(async move {
+        Executor::with_reserve(self.threads).block_on(async move {
             if let (Some(id), true) = (current_id(), self.priority != DEFAULT_PRIORITY) {
                 set_priority(id, self.priority);
             }

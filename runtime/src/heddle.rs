@@ -10,10 +10,11 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use core::task::{Context, Waker};
 use core::time::Duration;
 use heddle_abi::call::{
-    CANCEL, CANCEL_AND_WAIT, COMPLETION_BYTES, Completion, DONE, Entry, FOR_EVER, NOT_STARTED, RING,
-    RING_HEAD, RING_HEADER_BYTES, RING_ORDER_MAX, RING_TAIL, SUBMIT, SUBMIT_MAX, WAIT, WAITS,
+    CANCEL, CANCEL_AND_WAIT, COMPLETION_BYTES, DONE, Entry, FOR_EVER, NOT_STARTED, RING, RING_HEAD,
+    RING_HEADER_BYTES, RING_ORDER_MAX, RING_TAIL, SUBMIT, SUBMIT_MAX, WAIT, WAITS,
 };
-use heddle_coroutine::host::{self, Host};
+use heddle_coroutine::host::{self, Host, Told};
+use heddle_shared::ring::{Consumer, ENTRY_WORDS};
 use std::cell::RefCell;
 use std::io;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -103,12 +104,12 @@ impl Memory {
         unsafe { AtomicU32::from_ptr(self.start.add(offset).cast()) }
     }
 
-    /// # Safety
-    /// The entry is between head and tail, and the ring's lock is held.
-    unsafe fn read(&self, number: u32) -> Completion {
-        let index = (number & ((1 << self.order) - 1)) as usize;
-        // SAFETY: inside the memory; the kernel has written it before it moved the tail.
-        unsafe { self.start.add(RING_HEADER_BYTES).cast::<Completion>().add(index).read() }
+    fn consumer(&self) -> Consumer<'static> {
+        // SAFETY: the entries, which stay mapped, and are words that the kernel and threads write.
+        let entries = unsafe {
+            core::slice::from_raw_parts(self.start.add(RING_HEADER_BYTES).cast(), ENTRY_WORDS << self.order)
+        };
+        Consumer { head: self.counter(RING_HEAD), tail: self.counter(RING_TAIL), entries }
     }
 }
 
@@ -149,16 +150,11 @@ impl Ring {
     }
 
     fn drain_locked(&self, memory: &Memory) {
-        let tail = memory.counter(RING_TAIL);
-        let mut head = self.head.load(Ordering::Relaxed);
-        while head != tail.load(Ordering::Acquire) {
-            // SAFETY: between head and tail, with the lock.
-            let completion = unsafe { memory.read(head) };
-            head = head.wrapping_add(1);
-            memory.counter(RING_HEAD).store(head, Ordering::Release);
-            self.head.store(head, Ordering::Relaxed);
+        let consumer = memory.consumer();
+        while let Some([cookie, _, result]) = consumer.pop() {
+            self.head.store(consumer.head.load(Ordering::Relaxed), Ordering::Relaxed);
             // SAFETY: the kernel gives back each cookie once.
-            unsafe { Handle::from_cookie(completion.cookie) }.complete(completion.result);
+            unsafe { Handle::from_cookie(cookie) }.complete(result as i64);
         }
         let refused = core::mem::take(&mut *locked(&self.refused));
         refused.into_iter().for_each(Waker::wake);
@@ -216,6 +212,24 @@ impl Host for Ring {
         // Whatever ends the sleep, the executor looks for work.
         system_call(WAIT, [word, calm.into(), seen.into(), limit]);
         self.drain();
+    }
+
+    fn is_watching(&self) -> bool {
+        place::is_known()
+    }
+
+    fn urgent(&self) {
+        place::rouse();
+    }
+
+    fn reserve(&self) {
+        place::reserve();
+    }
+
+    fn stand_by(&self) -> Told {
+        let told = place::stand_by();
+        self.drain();
+        told
     }
 }
 

@@ -30,6 +30,12 @@
 //! A descriptor in non-blocking mode is not waited for: the call answers `WouldBlock`, as its synchronous form does.
 //! A signal handler does not interrupt an asynchronous call.
 //!
+//! # Priorities
+//! A coroutine is preempted between its turns, and in a turn at each call. When something more urgent becomes ready,
+//! Heddle interrupts a thread that runs something less urgent, so that the next call gives way; [`should_yield`] tells
+//! of it in between. A program of several threads need not wait for that: one more thread, in reserve, runs the urgent
+//! coroutine at once.
+//!
 //! # Processes
 //! `fork` copies memory, but calls under way belong to the parent alone. A child that goes on with the runtime is not
 //! supported; `exec` and `std::process::Command` are.
@@ -37,48 +43,29 @@
 //! # Implementation notes
 //! The way to the kernel is chosen when the first executor starts: a kernel that knows Heddle's calls registers the
 //! ring of results, any other answers `ENOSYS` and is taken for Linux. Every call under way has one allocation, shared
-//! by its future and the ring; `phase.rs` says who frees it, and is checked by
-//! loom.
+//! by its future and the ring; `heddle_shared::Phase` says who frees it, and is checked
+//! by loom.
 
-#[cfg(not(heddle_loom))]
 mod batch;
-#[cfg(not(heddle_loom))]
 mod buffer;
-#[cfg(not(heddle_loom))]
 mod builder;
-#[cfg(not(heddle_loom))]
 mod calls;
-#[cfg(not(heddle_loom))]
 mod heddle;
-#[cfg(not(heddle_loom))]
 mod linux;
-#[cfg(not(heddle_loom))]
 mod lower;
-#[cfg(not(heddle_loom))]
 mod operation;
-#[cfg_attr(heddle_loom, allow(dead_code))]
-mod phase;
-#[cfg(not(heddle_loom))]
 mod place;
-#[cfg(not(heddle_loom))]
 mod words;
 
-#[cfg(not(heddle_loom))]
 pub use batch::batch;
-#[cfg(not(heddle_loom))]
 pub use buffer::{Buffer, BufferMut};
-#[cfg(not(heddle_loom))]
 pub use builder::{Builder, coroutine_run};
-#[cfg(not(heddle_loom))]
 pub use calls::*;
-#[cfg(not(heddle_loom))]
 pub use heddle_coroutine::{
     AbortOnDrop, Builder as SpawnBuilder, DEFAULT_PRIORITY, Id, JoinError, JoinHandle, SpawnError, abort,
     current_id, preempted, priority, set_priority, spawn, try_spawn, wake, yield_now,
 };
-#[cfg(not(heddle_loom))]
 pub use heddle_coroutine::{time, wait};
-#[cfg(not(heddle_loom))]
 pub use heddle_rt_macros::main;
-#[cfg(not(heddle_loom))]
 pub use lower::{Closing, Span};
+pub use place::should_yield;

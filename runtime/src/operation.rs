@@ -7,7 +7,7 @@
 
 use crate::heddle::{self, Submitted};
 use crate::linux;
-use crate::phase::{Found, Phase};
+use crate::place;
 use crate::words::Words;
 use atomic_waker::AtomicWaker;
 use core::cell::UnsafeCell;
@@ -17,6 +17,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use core::task::{Context, Poll};
 use heddle_abi::call::Entry;
+use heddle_shared::{Found, Phase};
 use std::sync::Arc;
 
 /// Carries a call out; gives back what `keep` was, which it kept where it was meanwhile.
@@ -168,6 +169,10 @@ struct Flight<K: Send> {
 /// # Safety
 /// If `borrows`, the future is not leaked.
 async unsafe fn fly<K: Send>(keep: K, words: impl FnOnce(&mut K) -> Words, borrows: bool) -> (i64, K) {
+    if place::is_noticed() {
+        // Something more urgent has become ready, and before a call is where a coroutine can be preempted.
+        heddle_coroutine::preempted().await;
+    }
     let mut keep = UnsafeCell::new(Some(keep));
     // A `Some`, by the line above.
     let words = words(keep.get_mut().as_mut().expect("kept"));

@@ -1,23 +1,34 @@
 //! An executor thread's place in the machine's order of priorities: its record in the process's pages, which the kernel
 //! looks at, and the system page, which the kernel writes. `docs/SHARED-SCHEDULER.md` says who writes what and when.
 //!
-//! The threads take no user interrupts: a completion is seen when the turn that is under way ends.
+//! The threads take user interrupts: their handler, the vDSO's `__heddle_notice`, sets a word ([`is_noticed`]), because it
+//! interrupts code that may hold any lock. The thread looks when it is next at a point where its coroutine can give way:
+//! between turns, and at each call. What is urgent need not wait for that, if the process has more than one executor
+//! thread: then there is one in reserve ([`stand_by`]), which the kernel and other threads wake instead.
 #![allow(unsafe_code)] // The pages that the kernel has mapped.
 
 use core::cell::Cell;
-use core::sync::atomic::{AtomicBool, Ordering};
-use heddle_abi::shared::calls::{GIVE_WAY, POLICY, REGISTER, UNREGISTER, policy};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use heddle_abi::shared::calls::{GIVE_WAY, INTERRUPT, Notice, POLICY, REGISTER, UNREGISTER, policy};
 use heddle_abi::shared::{
-    AT_HEDDLE_PROCESS, AT_HEDDLE_SYSTEM, EXECUTORS_MAX, ExecutorRecord, MAGIC, ProcessPages, SystemPage,
-    VERSION, levels,
+    AT_HEDDLE_PROCESS, AT_HEDDLE_SYSTEM, EXECUTORS_MAX, ExecutorRecord, MAGIC, PENDING_SPARE, ProcessPages,
+    RUNNING_RESERVE, SystemPage, VERSION, levels,
 };
+use heddle_coroutine::host::Told;
 use heddle_shared::record;
+use std::ffi::CStr;
 use std::sync::OnceLock;
 
 /// The pages of a kernel that has them.
 struct Pages {
     process: &'static ProcessPages,
     system: &'static SystemPage,
+    /// Where user interrupts enter, and what they call; 0 if the vDSO has no such thing.
+    entry: usize,
+    notice: usize,
+    /// What each executor's handler is given.
+    notices: [Notice; EXECUTORS_MAX],
 }
 
 static PAGES: OnceLock<Option<Pages>> = OnceLock::new();
@@ -42,12 +53,33 @@ fn find() -> Option<Pages> {
     let is_known = |(magic, version): &(&core::sync::atomic::AtomicU32, &core::sync::atomic::AtomicU32)| {
         magic.load(Ordering::Relaxed) == MAGIC && version.load(Ordering::Relaxed) == VERSION
     };
-    ours.iter().all(is_known).then_some(Pages { process, system })
+    if !ours.iter().all(is_known) {
+        return None;
+    }
+    let (entry, notice) = handler().unwrap_or((0, 0));
+    let notices = core::array::from_fn(|_| Notice { function: notice, noticed: AtomicU32::new(0) });
+    Some(Pages { process, system, entry, notice, notices })
+}
+
+/// Where interrupts enter, and the function that they call.
+fn handler() -> Option<(usize, usize)> {
+    let function = |name: &CStr| {
+        // SAFETY: looks up names in an object that is loaded already.
+        let address = unsafe {
+            let object = libc::dlopen(c"linux-vdso.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+            if object.is_null() { ptr::null_mut() } else { libc::dlsym(object, name.as_ptr()) }
+        };
+        (!address.is_null()).then_some(address.expose_provenance())
+    };
+    let entry = function(c"__heddle_interrupt_entry")?;
+    // SAFETY: the vDSO's function of that name takes nothing and returns an address: vdso/include/heddle.h.
+    let entry = unsafe { core::mem::transmute::<usize, extern "C" fn() -> usize>(entry) };
+    Some((entry(), function(c"__heddle_notice")?))
 }
 
 fn call(number: u32, arguments: [usize; 3]) -> bool {
     let [a, b, c] = arguments;
-    // SAFETY: these calls take numbers only; no handler is registered.
+    // SAFETY: these calls take numbers, and a handler with its argument, which live as long as the program.
     unsafe { libc::syscall(number.into(), a, b, c) != -1 }
 }
 
@@ -59,7 +91,15 @@ enum Place {
     /// It has none.
     None,
     /// Its record.
-    At(&'static ExecutorRecord, &'static SystemPage),
+    At(Here),
+}
+
+/// A place that a thread has.
+#[derive(Clone, Copy)]
+struct Here {
+    record: &'static ExecutorRecord,
+    system: &'static SystemPage,
+    noticed: &'static AtomicU32,
 }
 
 thread_local! {
@@ -70,16 +110,29 @@ thread_local! {
 #[cold]
 fn register() -> Place {
     let place = pages().and_then(|pages| {
-        let number = (0..EXECUTORS_MAX).find(|&number| {
-            let record = &pages.process.executors[number];
-            record::end_turn(record);
-            call(REGISTER, [number, 0, 0])
-        })?;
-        Some(Place::At(&pages.process.executors[number], pages.system))
+        let number = (0..EXECUTORS_MAX).find(|&number| take(pages, number))?;
+        let (record, notice) = (&pages.process.executors[number], &pages.notices[number]);
+        Some(Place::At(Here { record, system: pages.system, noticed: &notice.noticed }))
     });
     let place = place.unwrap_or(Place::None);
     PLACE.set(place);
     place
+}
+
+/// Takes the record of that number for the calling thread, if it is free.
+fn take(pages: &'static Pages, number: usize) -> bool {
+    let notice = &pages.notices[number];
+    let entry = if pages.notice == 0 { 0 } else { pages.entry };
+    if !call(REGISTER, [number, entry, ptr::from_ref(notice).expose_provenance()]) {
+        return false;
+    }
+    // Its own from here on. Whoever had it before has left it without interrupts allowed or forbidden for good.
+    let record = &pages.process.executors[number];
+    record::end_turn(record);
+    if record::unmask(record) {
+        notice.noticed.store(1, Ordering::Relaxed);
+    }
+    true
 }
 
 #[inline]
@@ -94,41 +147,118 @@ fn place() -> Place {
 /// policy says so. `look` looks for results that have come.
 #[inline]
 pub(crate) fn before_turn(ready: u64, mut look: impl FnMut()) {
-    let Place::At(record, system) = place() else { return look() };
+    let Place::At(here) = place() else { return look() };
+    let record = here.record;
     if record.ready.load(Ordering::Relaxed) != ready {
         record.ready.store(ready, Ordering::Relaxed);
+    }
+    if record.pending.load(Ordering::Relaxed) != 0 {
+        here.attend();
     }
     look();
     if ready == 0 {
         return record::end_turn(record);
     }
     let level = ready.trailing_zeros();
-    if IS_STRICT.load(Ordering::Relaxed) && system.bitmap.load(Ordering::Relaxed) & levels::before(level) != 0
+    if IS_STRICT.load(Ordering::Relaxed)
+        && here.system.bitmap.load(Ordering::Relaxed) & levels::before(level) != 0
     {
         call(GIVE_WAY, [0; 3]);
     }
     if !record::begin_turn(record, level) {
         // What has come may be more urgent; the executor picks after this. Until its next turn the record says a level
         // that is at worst not urgent enough, which costs an interrupt.
-        record::take(record);
+        here.attend();
         look();
     }
 }
 
+impl Here {
+    /// Takes the reasons to look, which gives the level back that was lent with them, and allows interrupts again. What
+    /// is looked at afterwards is at least as new.
+    fn attend(&self) {
+        self.noticed.store(0, Ordering::Relaxed);
+        record::attend(self.record);
+    }
+}
+
+/// Whether an interrupt has asked the thread to look, and it has not yet.
+#[inline]
+pub(crate) fn is_noticed() -> bool {
+    matches!(PLACE.get(), Place::At(here) if here.noticed.load(Ordering::Relaxed) != 0)
+}
+
+/// Whether something more urgent than the calling coroutine is ready, or may be. A coroutine that computes for long asks
+/// now and then, and lets that go first by [`preempted`](crate::preempted); calls do so by themselves. On Heddle an
+/// interrupt tells of finished calls.
+#[inline]
+#[must_use]
+pub fn should_yield() -> bool {
+    is_noticed() || heddle_coroutine::should_yield()
+}
+
 /// Before the thread sleeps: nothing is ready here.
 pub(crate) fn before_sleep() {
-    if let Place::At(record, _) = PLACE.get() {
-        record.ready.store(0, Ordering::Relaxed);
-        record::end_turn(record);
-        record::take(record);
+    if let Place::At(here) = PLACE.get() {
+        here.record.ready.store(0, Ordering::Relaxed);
+        record::end_turn(here.record);
+        here.attend();
+    }
+}
+
+/// Whether threads have records, by which they can be told of what is urgent.
+pub(crate) fn is_known() -> bool {
+    pages().is_some()
+}
+
+/// 1 more than the number of the executor in reserve, 0 if there is none.
+static RESERVE: AtomicU32 = AtomicU32::new(0);
+
+/// The calling thread is the one in reserve.
+pub(crate) fn reserve() {
+    if let (Place::At(here), Some(pages)) = (place(), pages()) {
+        let number = pages.process.executors.iter().position(|each| ptr::eq(each, here.record));
+        RESERVE.store(number.map_or(0, |number| number as u32 + 1), Ordering::SeqCst);
+    }
+}
+
+/// Sleeps as the executor in reserve until it is told that it is of use.
+pub(crate) fn stand_by() -> Told {
+    let Place::At(here) = place() else {
+        // Too many executors: this one stays out of the way.
+        std::thread::sleep(core::time::Duration::from_millis(10));
+        return Told::Urgent;
+    };
+    let record = here.record;
+    record.ready.store(0, Ordering::Relaxed);
+    record.running.store(RUNNING_RESERVE, Ordering::SeqCst);
+    loop {
+        let word = record.pending.as_ptr();
+        // SAFETY: sleeps at the word as long as it is 0; the kernel wakes by the page that it shares.
+        unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, 0, ptr::null::<libc::timespec>()) };
+        let reasons = record.pending.load(Ordering::Acquire);
+        if reasons != 0 {
+            // They stay where they are, and the lent level with them, until the thread looks.
+            record::end_turn(record);
+            return if reasons & PENDING_SPARE != 0 { Told::Spare } else { Told::Urgent };
+        }
+    }
+}
+
+/// Tells the executor in reserve.
+pub(crate) fn rouse() {
+    if let number @ 1.. = RESERVE.load(Ordering::SeqCst) {
+        // The most urgent level there is, until it has found out what it is about.
+        const MOST_URGENT: usize = 1;
+        call(INTERRUPT, [number as usize - 1, MOST_URGENT, 0]);
     }
 }
 
 /// The calling thread runs no executor any more.
 pub(crate) fn leave() {
-    if let Place::At(record, _) = PLACE.replace(Place::Unknown) {
-        record.ready.store(0, Ordering::Relaxed);
-        record::end_turn(record);
+    if let Place::At(here) = PLACE.replace(Place::Unknown) {
+        here.record.ready.store(0, Ordering::Relaxed);
+        record::end_turn(here.record);
         call(UNREGISTER, [0; 3]);
     }
 }

@@ -7,6 +7,7 @@
 //!
 //! - [`clock`]: Linux's usual functions. The C library finds them by name and version, and reads the time without a
 //!   system call.
+//! - [`notice`]: a handler of user interrupts for programs that have a scheduler of their own.
 //! - [`scheduler`]: coroutines for programs in any language, under the machine's order of priorities.
 //!
 //! `recipe.rs` builds it, for the kernel and for the test that reads the result.
@@ -17,6 +18,7 @@
 extern crate std;
 
 pub mod clock;
+pub mod notice;
 mod ring;
 pub mod scheduler;
 

@@ -1,9 +1,10 @@
 //! The ring in which asynchronous calls' results come back: see `heddle_abi::call`.
 
 use core::ptr::{null_mut, with_exposed_provenance_mut};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use heddle_abi::call::{COMPLETION_BYTES, RING, RING_HEAD, RING_HEADER_BYTES, RING_TAIL};
+use heddle_abi::call::{RING, RING_HEAD, RING_HEADER_BYTES, RING_TAIL};
+use heddle_shared::ring::{Consumer, ENTRY_WORDS};
 
 use crate::arch;
 
@@ -35,33 +36,23 @@ impl Ring {
     }
 
     /// Stores the results that have come, and names the coroutine of each. Other threads may be doing the same, and a
-    /// handler in the midst of it: an entry is whose exchange moves the head past it.
+    /// handler in the midst of it.
     #[inline]
     pub fn drain(&self, mut ready: impl FnMut(u64)) {
         let ring = self.memory.load(Ordering::Acquire);
         if ring.is_null() {
             return;
         }
-        let mask = (1u32 << (self.order.load(Ordering::Relaxed) & 31)).wrapping_sub(1);
-        // SAFETY: two words of the ring's header.
-        let (head, tail) =
-            unsafe { (&*ring.add(RING_HEAD).cast::<AtomicU32>(), &*ring.add(RING_TAIL).cast::<AtomicU32>()) };
-        loop {
-            let at = head.load(Ordering::Acquire);
-            if at == tail.load(Ordering::Acquire) {
-                return;
+        let entries = ENTRY_WORDS << (self.order.load(Ordering::Relaxed) & 31);
+        // SAFETY: two words of the ring's header, and its entries.
+        let consumer = unsafe {
+            Consumer {
+                head: &*ring.add(RING_HEAD).cast(),
+                tail: &*ring.add(RING_TAIL).cast(),
+                entries: core::slice::from_raw_parts(ring.add(RING_HEADER_BYTES).cast(), entries),
             }
-            let offset = RING_HEADER_BYTES + (at & mask) as usize * COMPLETION_BYTES;
-            // SAFETY: inside of the ring. Another may have taken the entry, and the kernel be writing there: then the
-            // exchange fails, and what was read is not used.
-            let (cookie, coroutine, result) = unsafe {
-                let words: *const AtomicU64 = ring.add(offset).cast();
-                let word = |index: usize| (*words.add(index)).load(Ordering::Relaxed);
-                (word(0), word(1), word(2))
-            };
-            if head.compare_exchange(at, at.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed).is_err() {
-                continue;
-            }
+        };
+        while let Some([cookie, coroutine, result]) = consumer.pop() {
             let place: *mut u64 = with_exposed_provenance_mut(cookie as usize);
             if !place.is_null() {
                 // SAFETY: by the contract of `register`.

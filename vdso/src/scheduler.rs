@@ -21,6 +21,8 @@ use crate::ring::Ring;
 
 /// Memory is taken in pieces that begin at multiples of this.
 const ALIGNMENT: usize = 128;
+/// An executor that is disturbed has the most urgent level until it has looked at what there is.
+const LENT: usize = 1;
 /// Free slots that an executor keeps for itself.
 const KEPT_SLOTS: u32 = 32;
 /// The function of a coroutine returned that it has ended.
@@ -142,7 +144,7 @@ impl Scheduler {
     fn disturb(&self, number: u32) {
         if self.is_known != 0 {
             // SAFETY: touches no memory of the program's but the record.
-            unsafe { arch::call(INTERRUPT as usize, [number as usize, 0, 0, 0]) };
+            unsafe { arch::call(INTERRUPT as usize, [number as usize, LENT, 0, 0]) };
         }
     }
 

@@ -20,6 +20,7 @@ const HEDDLE: [&str; 13] = [
     "__heddle_interrupt",
     "__heddle_interrupt_entry",
     "__heddle_leave",
+    "__heddle_notice",
     "__heddle_policy",
     "__heddle_reprio",
     "__heddle_ring",

@@ -21,10 +21,11 @@ pub enum Tier {
 pub type Check = (&'static str, Tier, &'static [&'static str]);
 
 /// Every check.
-pub const CHECKS: [Check; 15] = [
+pub const CHECKS: [Check; 17] = [
     ("coroutine models", Tier::Always, &["crates/coroutine/check.sh", "loom"]),
     ("range-lock models", Tier::Always, &["crates/range-lock/check.sh", "loom"]),
     ("space models", Tier::Always, &["crates/space/check.sh", "loom"]),
+    ("shared-scheduler models", Tier::Always, &["crates/shared/check.sh", "loom"]),
     ("coroutine schedules", Tier::Always, &["crates/coroutine/check.sh", "schedules"]),
     ("coroutine orderings", Tier::Long, &["crates/coroutine/check.sh", "weaken"]),
     ("coroutine interpreted", Tier::Long, &["crates/coroutine/check.sh", "miri"]),
@@ -32,6 +33,7 @@ pub const CHECKS: [Check; 15] = [
     ("coroutine object", Tier::Long, &["crates/coroutine/check.sh", "object"]),
     ("coroutine features", Tier::Long, &["crates/coroutine/check.sh", "features"]),
     ("coroutine stress", Tier::Long, &["crates/coroutine/check.sh", "long"]),
+    ("shared-scheduler orderings", Tier::Long, &["crates/shared/check.sh", "weaken"]),
     ("range-lock orderings", Tier::Long, &["crates/range-lock/check.sh", "weaken"]),
     ("range-lock interpreted", Tier::Long, &["crates/range-lock/check.sh", "miri"]),
     ("range-lock stress", Tier::Long, &["crates/range-lock/check.sh", "stress"]),

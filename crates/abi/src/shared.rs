@@ -13,7 +13,7 @@ mod system;
 
 pub use process::{
     CoroutineInfo, CoroutineTable, EXECUTORS_MAX, ExecutorRecord, PENDING_COMPLETION, PENDING_KICK,
-    ProcessHeader, ProcessPages, RUNNING_NONE, state,
+    PENDING_SPARE, ProcessHeader, ProcessPages, RUNNING_NONE, RUNNING_RESERVE, state,
 };
 pub use system::{CPU_SEGMENT, Clock, SystemPage};
 

@@ -113,6 +113,14 @@ impl CoreEntry {
         }
     }
 
+    /// What the machine in reserve has to do with this core: see [`Shared::tell_urgent`].
+    #[cfg(feature = "std")]
+    pub fn tell_urgent(&self) -> bool {
+        // SAFETY: as above.
+        let shared = unsafe { self.shared().as_ref() };
+        shared.is_some_and(|shared| shared.tell_urgent(self))
+    }
+
     #[inline(always)]
     fn hooks(&self) -> Option<&'static Hooks> {
         // SAFETY: null or from a `&'static Hooks` in `set_up`.
@@ -142,6 +150,12 @@ impl CoreEntry {
     /// Whether something more urgent than what is being polled here is queued here.
     pub fn has_more_urgent(&self) -> bool {
         self.state.ready().bitmap().trailing_zeros() < self.running.load(Ordering::Relaxed)
+    }
+
+    /// Whether a turn goes on here, of an executor of several threads.
+    #[cfg(feature = "std")]
+    pub fn is_in_turn(&self) -> bool {
+        self.running.load(Ordering::Relaxed) < crate::sched::LEVELS as u32
     }
 
     /// The coroutine that is being polled on this core.

@@ -14,6 +14,34 @@ pub trait Host: Sync {
     /// Sleeps until `word` is no longer `calm` and has been woken (by Linux's private futex call), until there is
     /// something for [`Host::before_turn`] to look at, or until `limit` is over. May return early.
     fn sleep(&self, word: &AtomicU32, calm: u32, limit: Option<Duration>);
+
+    /// Whether [`Host::urgent`] is of use: executors of several threads then watch, during each turn, for what others
+    /// make ready on them.
+    fn is_watching(&self) -> bool {
+        false
+    }
+
+    /// Something more urgent than what a core runs has been left with it, and no core is idle: makes the thread in
+    /// [`Host::stand_by`] return, now or when it is next there. Called from any context.
+    fn urgent(&self) {}
+
+    /// The calling thread is that of the core in reserve: from now on [`Host::urgent`] reaches it.
+    fn reserve(&self) {}
+
+    /// Sleeps, as the thread of the core that an executor has in reserve
+    /// ([`Executor::with_reserve`](crate::Executor::with_reserve)), until there may be something for it.
+    fn stand_by(&self) -> Told {
+        Told::Urgent
+    }
+}
+
+/// Why the core in reserve is called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// Something more urgent than what another core runs may be ready.
+    Urgent,
+    /// No other core's thread can run: whatever is ready is for the reserve.
+    Spare,
 }
 
 static HOST: OnceLock<&'static dyn Host> = OnceLock::new();

@@ -142,6 +142,8 @@ pub use registry::{MAX_CORES, MAX_COROUTINES};
 pub use task::JoinError;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 pub use threads::{current_id, spawn, spawn_local, try_spawn, try_spawn_local};
+#[cfg(all(feature = "std", not(heddle_loom)))]
+pub use turn::should_yield;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use turn::{MoveTo, Preempted, YieldNow, move_to, preempted, yield_now};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]

@@ -56,6 +56,11 @@ pub(crate) struct Shared {
     eager: AtomicU32,
     /// 1: an idle core looks at the others from time to time.
     pub watched: AtomicU32,
+    /// 1: cores watch during turns, see [`Host::is_watching`](crate::host::Host::is_watching).
+    #[cfg(feature = "std")]
+    pub watching: AtomicU32,
+    /// Bit `n`: core `n` is in reserve. It runs what is urgent, is never idle, and nothing is left with it.
+    reserve: AtomicU64,
     /// Bit `n`: core `n` is parked.
     idle: AtomicU64,
     /// Bit `n`: core `n` was started.
@@ -69,6 +74,9 @@ impl Shared {
             closed: AtomicU32::new(0),
             eager: AtomicU32::new(1),
             watched: AtomicU32::new(0),
+            #[cfg(feature = "std")]
+            watching: AtomicU32::new(0),
+            reserve: AtomicU64::new(0),
             idle: AtomicU64::new(0),
             started: AtomicU64::new(0),
             cores: [const { AtomicPtr::new(ptr::null_mut()) }; MACHINE_CORES],
@@ -102,7 +110,41 @@ impl Shared {
     /// Whether every core is parked.
     #[cfg(feature = "std")]
     pub fn all_idle(&self) -> bool {
-        self.idle.load(Ordering::Relaxed) == self.started.load(Ordering::Relaxed)
+        self.idle.load(Ordering::Relaxed) == self.regular()
+    }
+
+    /// The started cores that are not in reserve.
+    #[inline(always)]
+    pub fn regular(&self) -> u64 {
+        self.started.load(Ordering::Acquire) & !self.reserve.load(Ordering::Relaxed)
+    }
+
+    /// Makes core `number` the one in reserve. Before it is added.
+    #[cfg(feature = "std")]
+    pub fn set_reserve(&self, number: u32) {
+        self.reserve.store(1 << (number & 63), Ordering::Relaxed);
+    }
+
+    /// Something was left with `entry` which is more urgent than what that runs, or it is the one in reserve: has an
+    /// idle core take it, or else the one in reserve. `false` if that is not how this machine works, or if the core
+    /// sleeps and is to be woken itself.
+    #[cfg(feature = "std")]
+    pub fn tell_urgent(&self, entry: &CoreEntry) -> bool {
+        if self.watching.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let is_reserve = self.reserve.load(Ordering::Relaxed) >> (entry.state.number() & 63) & 1 != 0;
+        if !is_reserve && !entry.is_in_turn() {
+            return false;
+        }
+        if !is_reserve && self.idle.load(Ordering::Relaxed) != 0 {
+            self.kick_idle(u64::MAX);
+        } else if crate::threads::here().is_some_and(|here| ptr::eq(here, entry)) {
+            // The turn itself has made it ready, and knows how soon it will end.
+        } else if let Some(host) = crate::host::host() {
+            host.urgent();
+        }
+        true
     }
 
     /// Has idle cores look for work themselves, except for what is urgent.
@@ -117,6 +159,8 @@ impl Shared {
         self.started.store(0, Ordering::Relaxed);
         self.idle.store(0, Ordering::Relaxed);
         self.watched.store(0, Ordering::Relaxed);
+        self.watching.store(0, Ordering::Relaxed);
+        self.reserve.store(0, Ordering::Relaxed);
         self.cores.iter().for_each(|core| core.store(ptr::null_mut(), Ordering::Relaxed));
         self.closed.store(0, Ordering::Release);
     }
@@ -270,7 +314,7 @@ fn post_to(shared: &Shared, task: *mut (), builder: Builder) -> Result<Id, Spawn
     if shared.closed.load(Ordering::Relaxed) != 0 {
         return Err(SpawnError::NoExecutor);
     }
-    let allowed = shared.started.load(Ordering::Acquire) & builder.cores;
+    let allowed = shared.regular() & builder.cores;
     let idle = shared.idle.load(Ordering::Relaxed) & allowed;
     let number = if idle != 0 { idle } else { allowed }.trailing_zeros();
     let entry = shared.core(number).ok_or(SpawnError::NoCore)?;
@@ -389,7 +433,7 @@ pub(crate) fn elsewhere(
     if mask >> entry.state.number() & 1 != 0 {
         return None;
     }
-    let allowed = mask & shared.started.load(Ordering::Acquire);
+    let allowed = mask & shared.regular();
     shared.core(allowed.trailing_zeros()).map(|entry| &entry.state)
 }
 

@@ -4,14 +4,17 @@
 use crate::builder::{Builder, SpawnError};
 use crate::core_entry::{CoreEntry, Hooks};
 use crate::handle::JoinHandle;
+use crate::host::{Host, host};
 use crate::local::{run_frame, tear_down};
 use crate::machine::{MACHINE_CORES, Shared, elsewhere, spawn_on, steal_urgent, victims};
 use crate::park::Patience;
 use crate::reactor::Looked;
 use crate::registry::{Global, acquire_core};
 use crate::sched::{BATCH, CoreState, LEVELS, Picked, Stealing, WATCH_PARKED, steal};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, fence};
 use crate::{park, threads, turn};
+mod reserve;
+
 use core::fmt;
 use core::future::Future;
 use core::time::Duration;
@@ -36,6 +39,7 @@ pub struct Executor {
     /// Held while a thread runs as the first core.
     entered: Mutex<()>,
     workers: Vec<(&'static CoreEntry, thread::JoinHandle<()>)>,
+    reserve: Option<(&'static CoreEntry, thread::JoinHandle<()>)>,
 }
 
 impl Executor {
@@ -44,8 +48,24 @@ impl Executor {
     /// # Panics
     /// If there is no memory or no thread.
     pub fn new(threads: usize) -> Executor {
+        Executor::build(threads, false)
+    }
+
+    /// Like [`Executor::new`], with one thread more in reserve: while all others run something, it runs what is more
+    /// urgent than the least urgent of that, at once instead of when a turn ends; and when all others are blocked in
+    /// system calls, it runs what they cannot. The process's [host](crate::host) calls it; without one it is the same
+    /// as [`Executor::new`].
+    ///
+    /// # Panics
+    /// If there is no memory or no thread.
+    pub fn with_reserve(threads: usize) -> Executor {
+        Executor::build(threads, host().is_some_and(Host::is_watching))
+    }
+
+    fn build(threads: usize, with_reserve: bool) -> Executor {
         let shared = take_shared();
         shared.set_lazy();
+        shared.watching.store(with_reserve.into(), Ordering::Relaxed);
         let stealing = if park::has_heavy_barrier() { Stealing::Barrier } else { Stealing::Fenced };
         let core = |number| {
             let entry = acquire_core().expect("no memory for another core");
@@ -56,15 +76,21 @@ impl Executor {
         let main = core(0);
         main.set_thread(false);
         main.state.inbox().leave();
-        let cores: Vec<_> = (1..threads.clamp(1, MACHINE_CORES) as u32).map(core).collect();
-        let start = |entry: &'static CoreEntry| {
+        let count = threads.clamp(1, MACHINE_CORES - usize::from(with_reserve)) as u32;
+        let cores: Vec<_> = (1..count).map(core).collect();
+        if with_reserve {
+            shared.set_reserve(count);
+        }
+        let reserve = with_reserve.then(|| core(count));
+        let start = |entry: &'static CoreEntry, run: fn(&Shared, &'static CoreEntry)| {
             let builder = thread::Builder::new().name(std::format!("heddle-{}", entry.state.number()));
             entry.set_thread(true);
-            let thread = builder.spawn(move || threads::enter(entry, || work(shared, entry)));
+            let thread = builder.spawn(move || threads::enter(entry, || run(shared, entry)));
             (entry, thread.expect("no thread for a core"))
         };
-        let workers = cores.into_iter().map(start).collect();
-        Executor { shared, main, entered: Mutex::new(()), workers }
+        let workers = cores.into_iter().map(|entry| start(entry, work)).collect();
+        let reserve = reserve.map(|entry| start(entry, reserve::work));
+        Executor { shared, main, entered: Mutex::new(()), workers, reserve }
     }
 
     /// Serves a level below the most urgent ready one at every `every`-th turn of each core, in rotation. Without it,
@@ -149,7 +175,9 @@ fn take_shared() -> &'static Shared {
 static POOL_HOOKS: Hooks = Hooks {
     kick: |entry| {
         if entry.has_thread() {
-            park::kick(entry);
+            if !entry.tell_urgent() {
+                park::kick(entry);
+            }
         } else {
             // Parked or not, somebody has to steal it.
             entry.kick_another();
@@ -165,6 +193,10 @@ fn next(
     entry: &'static CoreEntry,
     (look, looked): &mut (u32, Looked),
 ) -> Option<Picked<'static>> {
+    let is_watching = shared.watching.load(Ordering::Relaxed) != 0;
+    if is_watching {
+        entry.state.inbox().cover();
+    }
     looked.look(entry);
     *look += 1;
     if *look >= LOOK_EVERY {
@@ -176,6 +208,11 @@ fn next(
         match elsewhere(shared, entry, &picked) {
             None => {
                 entry.running.store(picked.level.into(), Ordering::Relaxed);
+                if is_watching {
+                    // From here on whoever makes something more urgent ready tells another core. What is ready already
+                    // was less urgent, or has been seen by them.
+                    let _ = entry.state.expose(picked.level);
+                }
                 return Some(picked);
             }
             Some(target) => entry.state.hand_over(&Global, picked.id, picked.slot, target),
@@ -270,7 +307,7 @@ impl Idler {
             let busy = due && self.seen[number].is_some_and(|seen| seen.is_overloaded(&victim.state));
             if busy || !victim.has_thread() {
                 taken += steal(&Global, &entry.state, &victim.state, u64::MAX, BATCH, park::heavy_barrier);
-            } else if victim.has_more_urgent() {
+            } else if victim.has_more_urgent() || left_in_a_turn(shared, victim) {
                 let urgent = (1 << victim.running.load(Ordering::Relaxed).min(63)) - 1;
                 taken += steal(&Global, &entry.state, &victim.state, urgent, 1, park::heavy_barrier);
             }
@@ -286,15 +323,25 @@ impl Idler {
     }
 }
 
+/// Whether something was left with a core that watches for what is more urgent than what it runs.
+fn left_in_a_turn(shared: &Shared, victim: &CoreEntry) -> bool {
+    shared.watching.load(Ordering::Relaxed) != 0 && victim.is_in_turn() && !victim.state.inbox().is_empty()
+}
+
 impl Drop for Executor {
     fn drop(&mut self) {
         self.shared.close();
+        if let (Some(_), Some(host)) = (&self.reserve, host()) {
+            fence(Ordering::SeqCst);
+            host.urgent();
+        }
         for (entry, _) in &self.workers {
             park::kick(entry);
         }
         let cores: Vec<_> = self
             .workers
             .drain(..)
+            .chain(self.reserve.take())
             .map(|(entry, thread)| {
                 // A worker ends by itself: panics of coroutines are caught.
                 let _ = thread.join();

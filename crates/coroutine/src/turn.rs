@@ -72,6 +72,16 @@ impl Future for YieldNow {
     }
 }
 
+/// Whether something more urgent than the calling coroutine is ready on its core, or may be: a coroutine with a long turn
+/// then lets it go first, by [`preempted`].
+#[cfg(feature = "std")]
+pub fn should_yield() -> bool {
+    let Some(entry) = crate::threads::here() else { return false };
+    let slot = entry.current().and_then(|id| Global.slot(id.index()));
+    !entry.state.inbox().is_empty()
+        || slot.is_some_and(|slot| entry.state.ready().bitmap().trailing_zeros() < u32::from(slot.level()))
+}
+
 /// Gives way as one that was preempted: the coroutine goes to the *head* of its level's queue, so that it goes on
 /// before the others of its level once what was more urgent is done.
 pub fn preempted() -> Preempted {

@@ -6,23 +6,30 @@
 //!   word of user interrupts.
 //! - [`process_level`]: what a process's words make its threads' level.
 //! - [`Runnable`]: how many executors of a process can run, and who notices that the last one cannot.
+//! - [`ring`]: the ring of completions, the kernel's side and the program's.
+//! - [`Phase`], [`Fate`]: a call under way, its end and its cancellation, in the program and in the kernel.
 //!
-//! Each is checked by a loom model: `check.sh loom`.
+//! Each is checked by a loom model: `check.sh loom`; `check.sh weaken` weakens their orderings one by one.
 #![no_std]
 
 #[cfg(test)]
 extern crate std;
 
+mod fate;
 mod levels;
 #[cfg(all(test, heddle_loom))]
 mod models;
+mod phase;
 pub mod record;
+pub mod ring;
 mod runnable;
 
+pub use fate::Fate;
 pub use levels::{Levels, process_level};
+pub use phase::{Found, Phase};
 pub use runnable::Runnable;
 
 #[cfg(not(heddle_loom))]
-pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(heddle_loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};

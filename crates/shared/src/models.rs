@@ -1,12 +1,16 @@
 //! Loom models of the protocols.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::vec::Vec;
 
 use heddle_abi::shared::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK};
+use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use loom::thread;
 
-use crate::{Levels, Runnable, record};
+use crate::ring::{Consumer, ENTRY_WORDS, Place, Producer};
+use crate::{Fate, Found, Levels, Phase, Runnable, record};
 
 fn both(first: impl FnOnce() + 'static, second: impl FnOnce() + 'static) {
     let other = thread::spawn(second);
@@ -164,5 +168,208 @@ fn last_executor_blocks_while_a_spare_goes_to_sleep() {
         };
         waker.join().unwrap();
         assert!(!sleeps || shared.1.load(Ordering::Relaxed));
+    });
+}
+
+/// A handler has left it to the thread to look: what is posted meanwhile is seen by that look or the next turn's, or is
+/// told by another interrupt.
+#[test]
+fn a_notice_is_attended() {
+    loom::model(|| {
+        let shared = Arc::new((ExecutorRecord::new(), AtomicU32::new(0)));
+        record::mask(&shared.0);
+        shared.0.pending.store(PENDING_KICK, Ordering::Relaxed);
+        let kernel = shared.clone();
+        let poster = thread::spawn(move || {
+            kernel.1.store(1, Ordering::Relaxed);
+            record::post(&kernel.0, PENDING_COMPLETION)
+        });
+        record::attend(&shared.0);
+        let mut seen = shared.1.load(Ordering::Relaxed) == 1;
+        if !record::begin_turn(&shared.0, 50) {
+            record::attend(&shared.0);
+            assert_eq!(shared.1.load(Ordering::Relaxed), 1);
+            seen = true;
+        }
+        let must_interrupt = poster.join().unwrap();
+        assert!(seen || must_interrupt && record::enter_handler(&shared.0));
+    });
+}
+
+/// A ring in plain memory.
+struct Memory {
+    head: AtomicU32,
+    tail: AtomicU32,
+    entries: Vec<AtomicU64>,
+}
+
+impl Memory {
+    fn new(order: u32) -> Self {
+        let entries = (0..ENTRY_WORDS << order).map(|_| AtomicU64::new(0)).collect();
+        Self { head: AtomicU32::new(0), tail: AtomicU32::new(0), entries }
+    }
+
+    fn pop(&self) -> Option<[u64; 3]> {
+        Consumer { head: &self.head, tail: &self.tail, entries: &self.entries }.pop()
+    }
+}
+
+impl Place for Memory {
+    type Missing = Infallible;
+
+    fn head(&self) -> Result<u32, Infallible> {
+        Ok(self.head.load(Ordering::Acquire))
+    }
+
+    fn write(&self, index: usize, words: [u64; ENTRY_WORDS]) -> Result<(), Infallible> {
+        for (number, word) in words.into_iter().enumerate() {
+            self.entries[index * ENTRY_WORDS + number].store(word, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn publish(&self, old: u32, new: u32) -> Result<(), Infallible> {
+        // As the kernel does it: an exchange.
+        assert_eq!(self.tail.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire), Ok(old));
+        Ok(())
+    }
+}
+
+/// The kernel puts more results in than the ring has entries, as far as there is room, while two threads take them out:
+/// each comes once, whole.
+#[test]
+fn results_pass_through_a_small_ring() {
+    const RESULTS: u64 = 3;
+    bounded(|| {
+        let ring = Arc::new(Memory::new(1));
+        let taken = Arc::new(AtomicU32::new(0));
+        let take = |ring: &Memory, taken: &AtomicU32| {
+            while let Some([cookie, coroutine, result]) = ring.pop() {
+                assert_eq!((coroutine, result), (cookie * 10, cookie * 100));
+                let bit = 1 << cookie;
+                assert_eq!(taken.fetch_or(bit, Ordering::Relaxed) & bit, 0);
+            }
+        };
+        let other = {
+            let (ring, taken) = (ring.clone(), taken.clone());
+            thread::spawn(move || take(&ring, &taken))
+        };
+        let mut producer = Producer::new(1);
+        for cookie in 1..=RESULTS {
+            while producer.admit(&*ring, 1) == Ok(0) {
+                take(&ring, &taken);
+                thread::yield_now();
+            }
+            let Ok(()) = producer.put(&*ring, [cookie, cookie * 10, cookie * 100, 0]);
+            producer.give_back(1);
+        }
+        other.join().unwrap();
+        take(&ring, &taken);
+        assert_eq!(taken.load(Ordering::Relaxed), 0b1110);
+    });
+}
+
+/// The future of a call that has borrowed memory is dropped while the call ends and its result comes through the ring.
+/// Once the drop is over nobody but the program touches the memory, and the result is dealt with once.
+#[test]
+fn a_cancelled_call_lets_go_of_its_memory() {
+    struct Call {
+        memory: UnsafeCell<u64>,
+        phase: Phase,
+        fate: Fate,
+        ring: Memory,
+        discarded: AtomicU32,
+    }
+    #[allow(unsafe_code, reason = "the cell's order is what the model checks")]
+    // SAFETY: loom reports an access to the cell that nothing orders.
+    unsafe impl Sync for Call {}
+    fn drain(call: &Call) {
+        while let Some([_, _, result]) = call.ring.pop() {
+            assert_eq!(result, 7);
+            if !call.phase.complete() {
+                call.discarded.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+    bounded(|| {
+        let call = Arc::new(Call {
+            memory: UnsafeCell::new(0),
+            phase: Phase::new(),
+            fate: Fate::new(),
+            ring: Memory::new(1),
+            discarded: AtomicU32::new(0),
+        });
+        let kernel = {
+            let call = call.clone();
+            thread::spawn(move || {
+                let mut producer = Producer::new(1);
+                let _ = producer.admit(&call.ring, 1);
+                if !call.fate.is_cancelled() {
+                    #[allow(unsafe_code, reason = "what the call reads into")]
+                    // SAFETY: loom reports an access that nothing orders.
+                    call.memory.with_mut(|memory| unsafe { *memory = 1 });
+                }
+                let Ok(()) = producer.put(&call.ring, [1, 2, 7, 0]);
+                call.fate.end();
+            })
+        };
+        let drainer = {
+            let call = call.clone();
+            thread::spawn(move || drain(&call))
+        };
+        let is_dropped = call.phase.leave();
+        if is_dropped {
+            call.fate.cancel();
+            while !call.fate.is_over() {
+                thread::yield_now();
+            }
+        } else {
+            assert_eq!(call.phase.look(), Found::Done);
+        }
+        #[allow(unsafe_code, reason = "the program's memory again")]
+        // SAFETY: as above.
+        call.memory.with_mut(|memory| unsafe { *memory = 2 });
+        kernel.join().unwrap();
+        drainer.join().unwrap();
+        drain(&call);
+        assert_eq!(call.discarded.load(Ordering::Relaxed), u32::from(is_dropped));
+    });
+}
+
+/// A result is taken once, by the future or by the completer, and is seen whole.
+#[test]
+fn completion_against_drop() {
+    struct Call {
+        phase: Phase,
+        result: UnsafeCell<u64>,
+        taken: AtomicU32,
+    }
+    #[allow(unsafe_code, reason = "the cell's order is what the model checks")]
+    // SAFETY: loom reports an access to the cell that nothing orders.
+    unsafe impl Sync for Call {}
+    fn take(call: &Call) {
+        #[allow(unsafe_code, reason = "the result, which the phase guards")]
+        // SAFETY: loom reports an access that the phase does not order.
+        call.result.with(|result| assert_eq!(unsafe { *result }, 7));
+        call.taken.fetch_add(1, Ordering::Relaxed);
+    }
+    loom::model(|| {
+        let call =
+            Arc::new(Call { phase: Phase::new(), result: UnsafeCell::new(0), taken: AtomicU32::new(0) });
+        let completer = call.clone();
+        let completer = thread::spawn(move || {
+            #[allow(unsafe_code, reason = "the result, which the phase guards")]
+            // SAFETY: as above.
+            completer.result.with_mut(|result| unsafe { *result = 7 });
+            if !completer.phase.complete() {
+                take(&completer);
+            }
+        });
+        if !call.phase.leave() {
+            assert_eq!(call.phase.look(), Found::Done);
+            take(&call);
+        }
+        completer.join().unwrap();
+        assert_eq!(call.taken.load(Ordering::Relaxed), 1);
     });
 }

@@ -4,7 +4,7 @@
 //! other: `running` and `pending` at the beginning of a turn, `mask` and `pending` at the end of a masked stretch.
 //! Either the thread sees what became ready, or who made it ready sees that the thread must be interrupted.
 
-use heddle_abi::shared::{ExecutorRecord, RUNNING_NONE};
+use heddle_abi::shared::{ExecutorRecord, RUNNING_NONE, RUNNING_RESERVE};
 
 use crate::{Ordering, fence};
 
@@ -45,6 +45,18 @@ pub fn unmask(record: &ExecutorRecord) -> bool {
     record.pending.load(Ordering::Relaxed) != 0
 }
 
+/// The thread: takes the reasons to look around, and may be interrupted again if a handler has left that to it. What it
+/// looks at afterwards is at least as new as the reasons.
+#[inline]
+pub fn attend(record: &ExecutorRecord) {
+    loop {
+        take(record);
+        if record.mask.load(Ordering::Relaxed) == 0 || !unmask(record) {
+            return;
+        }
+    }
+}
+
 /// Anybody: something has become ready. `true`: the thread must be made to look, by an interrupt, or it sees the word
 /// when it returns from where it is.
 #[inline(always)]
@@ -61,6 +73,13 @@ pub fn post(record: &ExecutorRecord, reason: u32) -> bool {
 pub fn running(record: &ExecutorRecord) -> Option<u32> {
     let level = record.running.load(Ordering::Relaxed);
     (level < RUNNING_NONE).then_some(level)
+}
+
+/// Whether the executor sleeps in reserve.
+#[inline(always)]
+#[must_use]
+pub fn is_reserve(record: &ExecutorRecord) -> bool {
+    record.running.load(Ordering::Relaxed) == RUNNING_RESERVE
 }
 
 /// The kernel, on the thread's way to its program: whether it goes to its handler instead. If so it is masked.

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use heddle_abi::shared::calls::{InterruptFrame, RED_ZONE_BYTES, policy};
-use heddle_abi::shared::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK, levels};
+use heddle_abi::shared::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK, PENDING_SPARE, levels};
 use heddle_shared::{Runnable, process_level, record};
 use linux_raw_sys::general as linux;
 
@@ -144,6 +144,9 @@ impl Executors {
         for (executor, thread) in list.iter() {
             let (Some(record), Some(thread)) = (executor.record(), thread.upgrade()) else { continue };
             let is_blocked = thread.executor.is_blocked.load(Ordering::Relaxed);
+            if record::is_reserve(record) {
+                continue;
+            }
             let rank = match record::running(record) {
                 None => u32::MAX - u32::from(is_blocked),
                 Some(_) if is_blocked => 0,
@@ -154,6 +157,15 @@ impl Executors {
             }
         }
         best.map(|(executor, thread, _)| (executor.clone(), thread))
+    }
+
+    /// One in reserve that sleeps.
+    fn reserve(&self) -> Option<Registered> {
+        let list = self.list.lock();
+        list.iter().find_map(|(executor, thread)| {
+            executor.record().filter(|record| record::is_reserve(record))?;
+            Some((executor.clone(), thread.upgrade()?))
+        })
     }
 
     /// Levels that `own`'s thread can run: in nobody's queue, in its own, and in those of executors that cannot run.
@@ -234,12 +246,19 @@ pub(super) fn level(thread: &Thread) -> Option<Priority> {
     let own = process_level(ready, running, executor.may_be_urgent);
     let boost = thread.executor.boost.load(Ordering::Relaxed);
     let boost = (boost != LEVEL_NONE).then_some(boost);
-    own.into_iter().chain(boost).min().map(Priority::new)
+    let level = own.into_iter().chain(boost).min().map(Priority::new)?;
+    // What urgent coroutines may take of the machine is limited as for realtime threads.
+    Some(if level.is_realtime() && schedule::realtime_is_spent() { Priority::SPENT } else { level })
 }
 
-/// Works the level out anew, because the thread's program may have gone on.
+/// Works the level out anew, because the thread's program may have gone on. What was lent to it stays until it has
+/// looked: an interrupt in between must not send it back behind others.
 pub(super) fn refresh(thread: &Thread) {
-    thread.executor.boost.store(LEVEL_NONE, Ordering::Relaxed);
+    let executor = thread.executor.get();
+    let record = executor.as_ref().and_then(|executor| executor.record());
+    if record.is_none_or(|record| record.pending.load(Ordering::Relaxed) == 0) {
+        thread.executor.boost.store(LEVEL_NONE, Ordering::Relaxed);
+    }
     thread.change_standing(|_| {});
 }
 
@@ -256,6 +275,15 @@ pub(super) fn tick(thread: &Thread) {
 pub(super) fn turn_starts(thread: &Thread) {
     if thread.executor.is_executor() && thread.executor.is_blocked.swap(false, Ordering::Relaxed) {
         thread.process.executors.runnable.starts();
+    }
+}
+
+/// A turn of the thread has taken so long, at the level that it had last.
+#[inline]
+pub(super) fn charge(thread: &Thread, ran_ns: u64) {
+    let is_urgent = thread.executor.is_executor() && thread.priority().is_realtime();
+    if is_urgent && !thread.scheduling().policy.is_realtime() {
+        schedule::charge_realtime(ran_ns);
     }
 }
 
@@ -282,18 +310,26 @@ fn wake_spare(thread: &Arc<Thread>, own: &Executor) {
         return;
     }
     let level = ready.trailing_zeros() as u8;
+    if thread.process.asynchronous.wake_one(level) {
+        return;
+    }
     // Without memory for the list nobody is woken; the levels stay withdrawn until a thread comes back.
     for (executor, other) in thread.process.executors.snapshot().unwrap_or_default() {
-        if executor.number != own.number && rouse(&other, &executor, PENDING_KICK, level) {
+        let is_reserve = executor.record().is_some_and(record::is_reserve);
+        let reason = if is_reserve { PENDING_SPARE } else { PENDING_KICK };
+        if executor.number != own.number && rouse(&other, &executor, reason, level) {
             return;
         }
     }
-    thread.process.asynchronous.wake_one(level);
 }
 
 /// Lends an executor thread the level of something that became ready for it, before it is woken.
 pub fn lend(thread: &Thread, level: u8) {
     if let Some(executor) = thread.executor.get() {
+        if let Some(record) = executor.record() {
+            // It gives the level back when it has looked. It does that anyway, so it is not interrupted.
+            let _ = record::post(record, PENDING_COMPLETION);
+        }
         boost(thread, &executor, level);
     }
 }
@@ -323,14 +359,25 @@ pub fn priority_of(thread: &Thread, level: u8) -> Priority {
 }
 
 /// Something of `level` has become ready for a process: a completion in its ring. Wakes an executor that sleeps; else
-/// tells one that looks around anyway; else interrupts the one that runs the least urgent coroutine, if that is less
-/// urgent; else leaves word for one.
+/// tells one that looks around anyway; else, if the one that runs the least urgent coroutine runs something less urgent,
+/// wakes one in reserve or interrupts that one; else leaves word for it.
 pub fn completed(process: &Process, level: u8) {
     if process.asynchronous.wake_one(level) {
         return;
     }
-    let Some((executor, thread)) = process.executors.to_tell() else { return };
+    let told = process.executors.to_tell();
+    let is_blocked = |thread: &Thread| thread.executor.is_blocked.load(Ordering::Relaxed);
+    let Some((executor, thread)) = told else { return };
     let Some(record) = executor.record() else { return };
+    let running = record::running(record);
+    if running.is_some_and(|running| is_blocked(&thread) || running > u32::from(level))
+        && let Some((executor, other)) = process.executors.reserve()
+    {
+        let reason = if is_blocked(&thread) { PENDING_SPARE } else { PENDING_COMPLETION };
+        if rouse(&other, &executor, reason, level) {
+            return;
+        }
+    }
     let may_interrupt = record::post(record, PENDING_COMPLETION);
     match record::running(record) {
         None => {
@@ -348,11 +395,12 @@ pub fn completed(process: &Process, level: u8) {
     }
 }
 
-/// Makes executor `number` look around: wakes it if it sleeps, interrupts it if it is in its program and unmasked.
+/// Makes executor `number` look around: wakes it if it sleeps, at the level `lent` if it is one, and interrupts it if it
+/// is in its program and unmasked.
 ///
 /// # Errors
 /// `EINVAL`.
-pub(super) fn kick(process: &Process, number: usize) -> Result<bool, Errno> {
+pub(super) fn kick(process: &Process, number: usize, lent: Option<u8>) -> Result<bool, Errno> {
     let found = {
         let list = process.executors.list.lock();
         let found = list.iter().find(|(executor, _)| executor.number as usize == number);
@@ -361,6 +409,9 @@ pub(super) fn kick(process: &Process, number: usize) -> Result<bool, Errno> {
     let (executor, thread) = found.ok_or(Errno::EINVAL)?;
     let record = executor.record().ok_or(Errno::EINVAL)?;
     let may_interrupt = record::post(record, PENDING_KICK);
+    if let Some(level) = lent {
+        boost(&thread, &executor, level);
+    }
     if super::calls::futex::wake_word(&thread.space(), executor.pages.pending_address(executor.number)) {
         return Ok(true);
     }

@@ -66,6 +66,7 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
             // The thread may go on elsewhere.
             thread.with_float(FloatState::save);
             add(&thread.switches, 1);
+            executor::charge(&thread, now_ns - start_ns);
             thread.change_standing(|standing| standing.end(now_ns));
             executor::turn_ends(&thread);
         }

@@ -23,7 +23,7 @@ pub use give_way::yield_now;
 pub use heddle_coroutine::{move_to, preempted};
 pub use parameters::{Parameters, Policy};
 pub use priority::Priority;
-pub use turn::{SLICE_NS, Standing, Turn};
+pub use turn::{SLICE_NS, Standing, Turn, charge_realtime, realtime_is_spent};
 
 /// One pick in so many serves a level below the most urgent one, so that threads that sleep a lot cannot starve those
 /// that compute.

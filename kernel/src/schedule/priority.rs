@@ -57,6 +57,12 @@ impl Priority {
         Self(Self::ORDINARY_FIRST + ((nice + 20) / 4) as u8)
     }
 
+    /// Whether it is one of the realtime threads' levels, which programs' urgent coroutines share.
+    #[must_use]
+    pub const fn is_realtime(self) -> bool {
+        self.0 >= Self::REALTIME_FIRST && self.0 < Self::REALTIME_FIRST + Self::REALTIME_LEVELS
+    }
+
     /// The level of this number, the least urgent one for anything above 63.
     #[must_use]
     pub const fn new(level: u8) -> Self {

@@ -34,6 +34,16 @@ fn realtime_left_ns(now_ns: u64) -> u64 {
     REALTIME_SHARE_NS.saturating_sub(window.used_ns.load(Ordering::Relaxed))
 }
 
+/// Whether what has a realtime level has had its share of this CPU's window.
+pub fn realtime_is_spent() -> bool {
+    realtime_left_ns(crate::time::now_ns()) == 0
+}
+
+/// Counts time that was spent at a realtime level by what is no realtime thread: a coroutine of a program.
+pub fn charge_realtime(ran_ns: u64) {
+    WINDOWS[arch::cpu::id()].used_ns.fetch_add(ran_ns, Ordering::Relaxed);
+}
+
 /// Why a thread's last turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {

@@ -18,6 +18,7 @@ mod ipc;
 mod memory;
 mod pipe;
 mod poll;
+mod preemption;
 mod process;
 mod pty;
 mod runtime;
@@ -47,6 +48,7 @@ fn main() -> std::process::ExitCode {
         terminal::TESTS,
         pty::TESTS,
         asynchronous::TESTS,
+        preemption::TESTS,
         runtime::TESTS,
         vdso::TESTS,
         extended::TESTS,

@@ -10,9 +10,10 @@ pub const REGISTER: u32 = 0x4844_0010;
 /// `unregister()`: the calling thread is an executor no more. The end of a thread does the same. Returns 0.
 pub const UNREGISTER: u32 = 0x4844_0011;
 
-/// `interrupt(number)`: sets [`PENDING_KICK`](super::PENDING_KICK) of executor `number` and, if it is in its program
-/// and its mask is 0, interrupts it. Returns 1 if it is interrupted, 0 if it sees the word itself: masked, or in the
-/// kernel. `EINVAL` (no such executor).
+/// `interrupt(number, lent)`: sets [`PENDING_KICK`](super::PENDING_KICK) of executor `number`, wakes it if it sleeps at
+/// that word and, if it is in its program and its mask is 0, interrupts it. `lent` is 0, or 1 more than a level that
+/// the thread has until its own is next worked out. Returns 1 if it is woken or interrupted, 0 if it sees the word
+/// itself: masked, or in the kernel. `EINVAL` (no such executor).
 pub const INTERRUPT: u32 = 0x4844_0012;
 
 /// `give_way()`: the calling thread takes the level of its process's best coroutine, and whatever is more urgent runs
@@ -43,6 +44,17 @@ pub struct InterruptFrame {
     pub flags: u64,
     /// Where it goes on.
     pub ip: u64,
+}
+
+/// What `__heddle_notice` is given when it is registered as a handler, for programs that look around by themselves and
+/// only want to know when: argument of [`REGISTER`], first in it the address of that function.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Notice {
+    /// `__heddle_notice`.
+    pub function: usize,
+    /// Set to 1 by an interrupt, for the program to clear when it looks. The handler leaves reasons and mask as they are.
+    pub noticed: super::AtomicU32,
 }
 
 /// Bytes below the stack pointer that a function may use without moving it.

@@ -81,11 +81,16 @@ impl Default for ExecutorRecord {
 
 /// `running` of an executor that runs no coroutine: it looks at its inbox and the ring before it sleeps.
 pub const RUNNING_NONE: u32 = 64;
+/// `running` of an executor in reserve, while it sleeps at its pending word: it is told only of what is more urgent than
+/// what every other executor runs, and when no other can run.
+pub const RUNNING_RESERVE: u32 = 65;
 
 /// In `pending`: completions have come.
 pub const PENDING_COMPLETION: u32 = 1;
 /// In `pending`: another executor has left something in the thread's inbox.
 pub const PENDING_KICK: u32 = 2;
+/// In `pending`, of an executor in reserve: no other executor of the process can run.
+pub const PENDING_SPARE: u32 = 4;
 
 /// Where a program keeps an array of [`CoroutineInfo`]; zeros if it keeps none.
 #[repr(C)]

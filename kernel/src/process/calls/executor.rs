@@ -20,7 +20,8 @@ pub fn unregister(call: &mut Call<'_>) -> Outcome {
 
 /// `interrupt`.
 pub fn interrupt(call: &mut Call<'_>) -> Outcome {
-    Ok(usize::from(executor::kick(&call.thread.process, call.word(0))?).into())
+    let lent = call.word(1).checked_sub(1).map(|level| level.min(63) as u8);
+    Ok(usize::from(executor::kick(&call.thread.process, call.word(0), lent)?).into())
 }
 
 /// `give_way`.

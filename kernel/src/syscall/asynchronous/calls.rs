@@ -117,11 +117,7 @@ fn launch(caller: &Caller, flight: Arc<Flight>, future: CallFuture) -> Result<An
         schedule::spawn(executor::priority_of(caller, flight.level), fly(flight.clone(), future))
     {
         // The future is gone; the room is still the caller's.
-        let taken = {
-            let mut state = calls.state.lock();
-            state.admitted += 1;
-            state.leave(&flight)
-        };
+        let taken = calls.state.lock().leave(&flight);
         drop(taken);
         flight.release();
         return Err(error);
@@ -146,7 +142,7 @@ pub fn cancel(call: &mut Call<'_>) -> Outcome {
         loop {
             let waited = caller.wait_until(WaitKind::Uninterruptible, |watch| {
                 calls.ended.watch(watch, Events::all())?;
-                Ok(flight.is_over().then_some(()))
+                Ok(flight.fate.is_over().then_some(()))
             });
             if waited.await.is_ok() {
                 return Ok(0);
@@ -159,11 +155,17 @@ pub fn cancel(call: &mut Call<'_>) -> Outcome {
 
 /// Registers a ring.
 pub fn ring(call: &mut Call<'_>) -> Outcome {
-    let ring = Ring::new(call.word(0), call.uint(1))?;
+    let mut ring = Ring::new(call.word(0), call.uint(1))?;
     let space = call.thread.space();
-    space.probe_write(call.word(0), ring.bytes().min(heddle_abi::call::RING_HEADER_BYTES))?;
+    space.probe_write(call.word(0), heddle_abi::call::RING_HEADER_BYTES)?;
+    let mut state = call.thread.process.asynchronous.state.lock();
+    let before = state.ring.as_ref().map_or(0, |ring| ring.producer.admitted());
+    if before > ring.producer.entries() {
+        return Err(Errno::EBUSY.into());
+    }
     ring.clear(&space)?;
-    call.thread.process.asynchronous.state.lock().ring = Some(ring);
+    ring.producer.take_over(before);
+    state.ring = Some(ring);
     Ok(0.into())
 }
 
@@ -193,7 +195,7 @@ pub fn wait(call: &mut Call<'_>) -> Outcome {
         fallible::try_arc(Sleeper { thread: Arc::clone(call.thread), is_woken: AtomicBool::new(false) })?;
     {
         let mut state = calls.state.lock();
-        if state.ring.as_ref().ok_or(Errno::ENXIO)?.tail() != seen {
+        if state.ring.as_ref().ok_or(Errno::ENXIO)?.producer.tail() != seen {
             return Ok(0.into());
         }
         state.sleepers.try_reserve(1).map_err(|_| Errno::ENOMEM)?;

@@ -1,8 +1,10 @@
 //! One call that goes on by itself.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::task::Waker;
+
+use heddle_shared::Fate;
 
 use crate::arch::UserContext;
 use crate::error::{Errno, Halt};
@@ -17,9 +19,6 @@ use crate::syscall::{Call, CallFuture, Caller, LateResults, Started};
 
 /// The generation of one that waits for nothing is even, of one that waits odd.
 const WAITING: u32 = 1;
-
-const CANCELLED: u8 = 1;
-const KILLED: u8 = 2;
 
 /// What a call works on.
 struct Holds {
@@ -42,8 +41,7 @@ pub struct Flight {
     token: AtomicU64,
     waker: spin::Once<Waker>,
     generation: AtomicU32,
-    cancelled: AtomicU8,
-    is_over: AtomicBool,
+    pub(super) fate: Fate,
 }
 
 impl Flight {
@@ -62,8 +60,7 @@ impl Flight {
             token: AtomicU64::new(0),
             waker: spin::Once::new(),
             generation: AtomicU32::new(0),
-            cancelled: AtomicU8::new(0),
-            is_over: AtomicBool::new(false),
+            fate: Fate::new(),
         })
     }
 
@@ -93,35 +90,25 @@ impl Flight {
         self.token.store(token, Ordering::Relaxed);
     }
 
-    /// Whether its result has been put into the ring.
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Acquire)
-    }
-
-    pub(super) fn set_over(&self) {
-        self.is_over.store(true, Ordering::Release);
-    }
-
     /// Ends its interruptible waits.
     pub(super) fn cancel(&self) {
-        self.cancelled.fetch_or(CANCELLED, Ordering::Release);
+        self.fate.cancel();
         self.wake();
     }
 
     /// Ends its waits.
     pub(super) fn kill(&self) {
-        self.cancelled.fetch_or(CANCELLED | KILLED, Ordering::Release);
+        self.fate.kill();
         self.wake();
     }
 
     /// Whether a wait of this kind has to end.
     #[must_use]
     pub fn is_interrupted(&self, kind: WaitKind) -> bool {
-        let cancelled = self.cancelled.load(Ordering::Acquire);
         match kind {
             WaitKind::Uninterruptible => false,
-            WaitKind::Killable => cancelled & KILLED != 0,
-            WaitKind::Interruptible => cancelled != 0,
+            WaitKind::Killable => self.fate.is_killed(),
+            WaitKind::Interruptible => self.fate.is_cancelled(),
         }
     }
 

@@ -39,8 +39,6 @@ struct State {
     slots: Vec<Slot>,
     /// Indices of slots without a call.
     free: Vec<u32>,
-    /// Calls that are started or under way and may need an entry of the ring.
-    admitted: u32,
     /// Threads that sleep until there is something in the ring, the first to be woken first.
     sleepers: VecDeque<Arc<Sleeper>>,
 }
@@ -61,8 +59,7 @@ impl Calls {
     /// None.
     #[must_use]
     pub const fn new() -> Self {
-        let state =
-            State { ring: None, slots: Vec::new(), free: Vec::new(), admitted: 0, sleepers: VecDeque::new() };
+        let state = State { ring: None, slots: Vec::new(), free: Vec::new(), sleepers: VecDeque::new() };
         Self { state: SpinLock::new(state), ended: WaitQueue::new() }
     }
 
@@ -98,9 +95,13 @@ impl Calls {
 
     /// Takes a call out that has ended.
     fn leave(&self, flight: &Flight) {
-        let taken = self.state.lock().leave(flight);
+        let taken = {
+            let mut state = self.state.lock();
+            state.give_back(1);
+            state.leave(flight)
+        };
         drop(taken);
-        flight.set_over();
+        flight.fate.end();
         self.ended.wake(Events::all());
     }
 
@@ -111,16 +112,14 @@ impl Calls {
     /// `EAGAIN` (there is no room), `ENXIO` (there is no ring), the page of the ring's header that is missing.
     fn admit(&self, count: u32, space: &Space) -> Attempt<u32> {
         let mut state = self.state.lock();
-        let ring = state.ring.as_ref().ok_or(Errno::ENXIO)?;
-        let room = ring.room(ring.head(space)?).saturating_sub(state.admitted);
-        let admitted = count.min(room);
-        state.admitted += admitted;
+        let ring = state.ring.as_mut().ok_or(Errno::ENXIO)?;
+        let admitted = ring.admit(space, count)?;
         if admitted == 0 { Err(Errno::EAGAIN.into()) } else { Ok(admitted) }
     }
 
     fn give_back(&self, count: u32) {
         if count > 0 {
-            self.state.lock().admitted -= count;
+            self.state.lock().give_back(count);
         }
     }
 
@@ -163,8 +162,14 @@ impl State {
         let taken = self.slots.get_mut(index as usize)?.flight.take()?;
         // There is room, by `Calls::enter`.
         self.free.push(index);
-        self.admitted -= 1;
         Some(taken)
+    }
+
+    /// So many calls need no entry of the ring any more.
+    const fn give_back(&mut self, count: u32) {
+        if let Some(ring) = &mut self.ring {
+            ring.producer.give_back(count);
+        }
     }
 }
 

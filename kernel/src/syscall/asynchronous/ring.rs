@@ -1,4 +1,4 @@
-//! The ring of results, in memory of the program: see [`heddle_abi::call`].
+//! The ring of results, in memory of the program: see [`heddle_abi::call`], and [`heddle_shared::ring`] for its protocol.
 //!
 //! The kernel writes to it as to any user memory, under the lock of the process's calls, and keeps the tail itself:
 //! whatever the program writes into head, tail or entries, only its own results suffer.
@@ -6,6 +6,7 @@
 use heddle_abi::call::{
     COMPLETION_BYTES, RING_HEAD, RING_HEADER_BYTES, RING_ORDER_MAX, RING_ORDER_MIN, RING_TAIL,
 };
+use heddle_shared::ring::{ENTRY_WORDS, Place, Producer};
 
 use crate::error::Errno;
 use crate::memory::Space;
@@ -15,8 +16,7 @@ use crate::syscall::user;
 /// A registered ring.
 pub(super) struct Ring {
     address: usize,
-    order: u32,
-    tail: u32,
+    pub producer: Producer,
 }
 
 impl Ring {
@@ -26,34 +26,20 @@ impl Ring {
     /// `EINVAL`.
     pub fn new(address: usize, order: u32) -> Result<Self, Errno> {
         let is_usable = address.is_multiple_of(8) && (RING_ORDER_MIN..=RING_ORDER_MAX).contains(&order);
-        if is_usable { Ok(Self { address, order, tail: 0 }) } else { Err(Errno::EINVAL) }
+        if is_usable { Ok(Self { address, producer: Producer::new(order) }) } else { Err(Errno::EINVAL) }
     }
 
-    /// The bytes that it takes.
-    pub const fn bytes(&self) -> usize {
-        RING_HEADER_BYTES + (COMPLETION_BYTES << self.order)
+    /// The memory in the space where it was registered.
+    const fn place<'a>(address: usize, space: &'a Space) -> Memory<'a> {
+        Memory { address, space }
     }
 
-    const fn head_address(&self) -> usize {
-        self.address.wrapping_add(RING_HEAD)
-    }
-
-    /// What the program says it has taken out.
+    /// Admits up to `count` calls: see [`Producer::admit`].
     ///
     /// # Errors
     /// The page that is missing.
-    pub fn head(&self, space: &Space) -> Result<u32, PageFault> {
-        space.load_u32(self.head_address())
-    }
-
-    /// What has been put in.
-    pub const fn tail(&self) -> u32 {
-        self.tail
-    }
-
-    /// How many entries are free if the program has taken out `head`. A head that cannot be leaves no room.
-    pub const fn room(&self, head: u32) -> u32 {
-        (1_u32 << self.order).saturating_sub(self.tail.wrapping_sub(head))
+    pub fn admit(&mut self, space: &Space, count: u32) -> Result<u32, PageFault> {
+        self.producer.admit(&Self::place(self.address, space), count)
     }
 
     /// Puts a result in.
@@ -61,13 +47,7 @@ impl Ring {
     /// # Errors
     /// The page that is missing; nothing has been put in then.
     pub fn put(&mut self, space: &Space, cookie: u64, coroutine: u64, result: i64) -> Result<(), PageFault> {
-        let index = (self.tail & ((1 << self.order) - 1)) as usize;
-        let entry = self.address.wrapping_add(RING_HEADER_BYTES).wrapping_add(index * COMPLETION_BYTES);
-        user::write_words(space, entry, &[cookie, coroutine, result as u64, 0])?;
-        let next = self.tail.wrapping_add(1);
-        store(space, self.address.wrapping_add(RING_TAIL), self.tail, next)?;
-        self.tail = next;
-        Ok(())
+        self.producer.put(&Self::place(self.address, space), [cookie, coroutine, result as u64, 0])
     }
 
     /// Writes head and tail for the first time.
@@ -75,17 +55,37 @@ impl Ring {
     /// # Errors
     /// The page that is missing.
     pub fn clear(&self, space: &Space) -> Result<(), PageFault> {
-        user::write_int(space, self.head_address(), 0)?;
+        user::write_int(space, self.address.wrapping_add(RING_HEAD), 0)?;
         user::write_int(space, self.address.wrapping_add(RING_TAIL), 0)
     }
 }
 
-/// Stores a word in one access, which also makes what was written before visible. It is `old`, unless the program has
-/// written there; one that keeps writing keeps its value.
-fn store(space: &Space, address: usize, old: u32, new: u32) -> Result<(), PageFault> {
-    let found = space.compare_exchange_u32(address, old, new)?;
-    if found != old {
-        space.compare_exchange_u32(address, found, new)?;
-    }
-    Ok(())
+struct Memory<'a> {
+    address: usize,
+    space: &'a Space,
 }
+
+impl Place for Memory<'_> {
+    type Missing = PageFault;
+
+    fn head(&self) -> Result<u32, PageFault> {
+        self.space.load_u32(self.address.wrapping_add(RING_HEAD))
+    }
+
+    fn write(&self, index: usize, words: [u64; ENTRY_WORDS]) -> Result<(), PageFault> {
+        let entry = self.address.wrapping_add(RING_HEADER_BYTES).wrapping_add(index * COMPLETION_BYTES);
+        user::write_words(self.space, entry, &words)
+    }
+
+    /// One access. A program that keeps writing there keeps its value.
+    fn publish(&self, old: u32, new: u32) -> Result<(), PageFault> {
+        let address = self.address.wrapping_add(RING_TAIL);
+        let found = self.space.compare_exchange_u32(address, old, new)?;
+        if found != old {
+            self.space.compare_exchange_u32(address, found, new)?;
+        }
+        Ok(())
+    }
+}
+
+const _: () = assert!(COMPLETION_BYTES == ENTRY_WORDS * size_of::<u64>());
