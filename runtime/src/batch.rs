@@ -1,8 +1,29 @@
 //! Several calls with one entry into the kernel.
+#![allow(unsafe_code)] // Futures are pinned in one piece of memory.
 
-use crate::heddle;
+use crate::heddle::{self, Collected};
 use core::future::{Future, poll_fn};
-use core::task::Poll;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+/// A call of a batch, where it is pinned until its end; its output then.
+enum Part<F: Future> {
+    Call(F),
+    Done(Option<F::Output>),
+}
+
+impl<F: Future> Part<F> {
+    /// Polls it if it is not done; whether it is now and was not before.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> bool {
+        // SAFETY: the future is not moved: it is polled in place, or dropped in place by the assignment.
+        let part = unsafe { self.get_unchecked_mut() };
+        let Part::Call(call) = part else { return false };
+        // SAFETY: pinned as the part is.
+        let Poll::Ready(output) = unsafe { Pin::new_unchecked(call) }.poll(context) else { return false };
+        *part = Part::Done(Some(output));
+        true
+    }
+}
 
 /// Awaits all of `calls`, which are handed to the kernel together. Gives their outputs in the same order.
 ///
@@ -19,28 +40,42 @@ use core::task::Poll;
 /// # }
 /// ```
 pub async fn batch<F: Future>(calls: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut waiting: Vec<_> = calls.into_iter().map(|call| Some(Box::pin(call))).collect();
-    let mut outputs: Vec<Option<F::Output>> = waiting.iter().map(|_| None).collect();
-    let mut left = waiting.len();
+    let parts: Box<[Part<F>]> = calls.into_iter().map(Part::Call).collect();
+    let mut left = parts.len();
+    let mut parts = Box::into_pin(parts);
+    let mut is_together = true;
     poll_fn(|context| {
         loop {
-            let some_done = heddle::collect(|| {
-                for (call, output) in waiting.iter_mut().zip(&mut outputs) {
-                    let polled = call.as_mut().map(|call| call.as_mut().poll(context));
-                    if let Some(Poll::Ready(ready)) = polled {
-                        (*call, *output) = (None, Some(ready));
-                        left -= 1;
-                    }
+            let mut poll = || {
+                // SAFETY: the parts stay where they are.
+                for part in unsafe { parts.as_mut().get_unchecked_mut() } {
+                    // SAFETY: pinned, since the slice is.
+                    left -= usize::from(unsafe { Pin::new_unchecked(part) }.poll(context));
                 }
-            });
+            };
+            let collected = if is_together {
+                heddle::collect(poll)
+            } else {
+                poll();
+                Collected::None
+            };
             if left == 0 {
                 return Poll::Ready(());
             }
-            if !some_done {
-                return Poll::Pending;
+            // Calls that were handed over may be done, and those that are not know their waker by the next poll only.
+            match collected {
+                Collected::None => return Poll::Pending,
+                Collected::Some => {}
+                Collected::Refused => is_together = false,
             }
         }
     })
     .await;
-    outputs.into_iter().flatten().collect()
+    // SAFETY: no part is a future any more.
+    let parts = unsafe { Pin::into_inner_unchecked(parts) };
+    let output = |part| match part {
+        Part::Done(output) => output,
+        Part::Call(_) => None,
+    };
+    parts.into_vec().into_iter().filter_map(output).collect()
 }

@@ -15,7 +15,7 @@ use heddle_abi::call::{
 };
 use heddle_coroutine::host::{self, Host, Told};
 use heddle_shared::ring::{Consumer, ENTRY_WORDS};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -239,22 +239,35 @@ pub(crate) enum Submitted {
     Done(i64),
     /// Its handle's `complete` will be called.
     Flying,
+    /// It will be handed over with others; then its future is polled again.
+    Collected,
     /// There is no room; the waker will be woken when there may be.
     Refused,
 }
 
+/// The calls of the batch that a thread is collecting, and memory for them.
+struct Batch {
+    is_open: Cell<bool>,
+    entries: RefCell<Vec<Entry>>,
+}
+
 thread_local! {
-    /// The calls of the batch that the thread is collecting.
-    static BATCH: RefCell<Option<Vec<Entry>>> = const { RefCell::new(None) };
+    static BATCH: Batch = const { Batch { is_open: Cell::new(false), entries: RefCell::new(Vec::new()) } };
 }
 
 /// Hands a call to the kernel.
 pub(crate) fn submit(mut entry: Entry, handle: Handle, context: &Context<'_>) -> Submitted {
     let Some(ring) = ring() else { return Submitted::Done(-i64::from(libc::ENOSYS)) };
     entry.cookie = handle.into_cookie();
-    let collected = BATCH.with_borrow_mut(|batch| batch.as_mut().map(|batch| batch.push(entry)).is_some());
-    if collected {
-        return Submitted::Flying;
+    let is_collected = BATCH.with(|batch| {
+        let is_open = batch.is_open.get();
+        if is_open {
+            batch.entries.borrow_mut().push(entry);
+        }
+        is_open
+    });
+    if is_collected {
+        return Submitted::Collected;
     }
     loop {
         let order = ring.order();
@@ -292,32 +305,59 @@ fn start(entries: &mut [Entry]) -> i64 {
     system_call(SUBMIT, [entries.as_mut_ptr().expose_provenance() as u64, entries.len() as u64, 0, 0])
 }
 
-/// Collects the calls that `poll` starts, and hands them over in one entry into the kernel. `true` if some are finished
-/// already.
-pub(crate) fn collect(poll: impl FnOnce()) -> bool {
-    struct Stop;
-    impl Drop for Stop {
-        fn drop(&mut self) {
-            submit_all(BATCH.take().unwrap_or_default());
-        }
-    }
-    if !is_here() || BATCH.with_borrow(Option::is_some) {
-        poll();
-        return false;
-    }
-    BATCH.set(Some(Vec::new()));
-    let stop = Stop;
-    poll();
-    let batch = BATCH.take().unwrap_or_default();
-    drop(stop);
-    submit_all(batch)
+/// What became of the calls that were collected.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Collected {
+    /// There were none.
+    None,
+    /// Their futures are to be polled again.
+    Some,
+    /// The same, and not all could be started: they are to be started one at a time.
+    Refused,
 }
 
-fn submit_all(mut batch: Vec<Entry>) -> bool {
-    let mut rest = &mut batch[..];
-    let mut any_done = false;
+/// Collects the calls that `poll` starts, and hands them over in one entry into the kernel.
+pub(crate) fn collect(poll: impl FnOnce()) -> Collected {
+    struct Stop;
+    impl Stop {
+        fn finish(&self) -> Collected {
+            let mut entries = BATCH.with(|batch| {
+                batch.is_open.set(false);
+                batch.entries.take()
+            });
+            let found = match (entries.is_empty(), submit_all(&mut entries)) {
+                (true, _) => Collected::None,
+                (false, true) => Collected::Some,
+                (false, false) => Collected::Refused,
+            };
+            entries.clear();
+            BATCH.with(|batch| batch.entries.replace(entries));
+            found
+        }
+    }
+    impl Drop for Stop {
+        // Also when a poll panics: the calls that are collected have their futures' words.
+        fn drop(&mut self) {
+            self.finish();
+        }
+    }
+    if !is_here() || BATCH.with(|batch| batch.is_open.replace(true)) {
+        poll();
+        return Collected::None;
+    }
+    let stop = Stop;
+    poll();
+    let found = stop.finish();
+    core::mem::forget(stop);
+    found
+}
+
+/// Hands calls over whose futures are polled again afterwards. `false` if some could not be started.
+fn submit_all(batch: &mut [Entry]) -> bool {
+    let Some(ring) = ring() else { return true };
+    let mut rest = batch;
     while !rest.is_empty() {
-        let length = rest.len().min(SUBMIT_MAX);
+        let (order, length) = (ring.order(), rest.len().min(SUBMIT_MAX));
         let started = start(&mut rest[..length]);
         let (front, back) = rest.split_at_mut(usize::try_from(started).unwrap_or(0).min(length));
         for entry in front {
@@ -325,19 +365,18 @@ fn submit_all(mut batch: Vec<Entry>) -> bool {
                 crate::operation::set_token(entry.cookie, entry.outcome);
             } else {
                 debug_assert_ne!(entry.state, NOT_STARTED, "the kernel counts what it has started");
-                any_done = true;
                 // SAFETY: the kernel is done with the call.
-                unsafe { Handle::from_cookie(entry.cookie) }.complete(entry.outcome as i64);
+                unsafe { Handle::from_cookie(entry.cookie) }.land(entry.outcome as i64);
             }
         }
         rest = back;
-        if started <= 0 {
-            // SAFETY: the kernel has not taken these calls. Their futures start them again, one at a time.
+        if started <= 0 && !(started == NO_ROOM && ring.grow(order)) {
+            // SAFETY: the kernel has not taken these calls.
             rest.iter().for_each(|entry| unsafe { Handle::from_cookie(entry.cookie) }.refuse());
-            return true;
+            return false;
         }
     }
-    any_done
+    true
 }
 
 /// Cancels a call that waits; with `wait`, returns when the kernel does not touch its memory any more.

@@ -110,11 +110,18 @@ impl Handle {
         }
     }
 
-    /// The call could not be started; its future is to try again.
-    pub fn refuse(self) {
+    /// [`Handle::complete`] of a call whose future is polled again anyway.
+    pub fn land(self, result: i64) {
         let header = self.header();
-        header.phase.refuse();
-        header.waker.wake();
+        header.result.store(result, Ordering::Relaxed);
+        if !header.phase.complete() {
+            header.discard();
+        }
+    }
+
+    /// The call could not be started; its future, which is polled again anyway, is to try again.
+    pub fn refuse(self) {
+        self.header().phase.refuse();
     }
 }
 
@@ -196,7 +203,6 @@ impl<K: Send> Flight<K> {
     fn poll(&mut self, words: &Words, context: &mut Context<'_>) -> Poll<i64> {
         loop {
             let header = &self.state.header;
-            header.waker.register(context.waker());
             if self.stage == Stage::Grounded {
                 header.phase.again();
                 let entry = entry(words, context);
@@ -207,18 +213,25 @@ impl<K: Send> Flight<K> {
                         return Poll::Ready(result);
                     }
                     Submitted::Flying => {}
+                    Submitted::Collected => return Poll::Pending,
                     Submitted::Refused => {
                         self.stage = Stage::Grounded;
                         return Poll::Pending;
                     }
                 }
             }
-            match self.state.header.phase.look() {
+            let mut found = header.phase.look();
+            if found == Found::Flying {
+                header.waker.register(context.waker());
+                // What came before the waker was there woke nobody.
+                found = header.phase.look();
+            }
+            match found {
                 Found::Flying => return Poll::Pending,
                 Found::Refused => self.stage = Stage::Grounded,
                 Found::Done => {
                     self.stage = Stage::Landed;
-                    return Poll::Ready(self.state.header.result.load(Ordering::Relaxed));
+                    return Poll::Ready(header.result.load(Ordering::Relaxed));
                 }
             }
         }

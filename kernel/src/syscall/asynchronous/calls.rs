@@ -49,6 +49,7 @@ pub fn submit(call: &mut Call<'_>) -> Outcome {
     let space = caller.space();
     let mut admission = Admission { calls, left: calls.admit(count as u32, &space)? };
     let admitted = admission.left as usize;
+    let mut unused = None;
     for index in 0..admitted {
         let entry = address + index * size_of::<Entry>();
         let words = match space.read::<[u64; ENTRY_WORDS]>(entry) {
@@ -57,7 +58,7 @@ pub fn submit(call: &mut Call<'_>) -> Outcome {
             Err(fault) if index == 0 => return Err(fault.into()),
             Err(_) => return Ok(index.into()),
         };
-        let answer = match start_one(call, &words) {
+        let answer = match start_one(call, &words, &mut unused) {
             Ok(answer) => answer,
             Err(error) if index == 0 => return Err(error.into()),
             Err(_) => return Ok(index.into()),
@@ -76,14 +77,23 @@ pub fn submit(call: &mut Call<'_>) -> Outcome {
     Ok(admitted.into())
 }
 
-/// Starts a call, described by the first words of an [`Entry`].
-fn start_one(call: &mut Call<'_>, words: &[u64; ENTRY_WORDS]) -> Result<Answer, Errno> {
+/// Starts a call, described by the first words of an [`Entry`]. `unused` is where a flight is left of which nothing has
+/// become, for the next call: most that a program hands in need not wait.
+fn start_one(
+    call: &mut Call<'_>,
+    words: &[u64; ENTRY_WORDS],
+    unused: &mut Option<Arc<Flight>>,
+) -> Result<Answer, Errno> {
     let [head, cookie, coroutine, arguments @ ..] = *words;
     let (number, level) = (head as u32, (head >> 32).min(LEVEL_MAX) as u8);
-    let done = |flight: &Flight, result| Ok([DONE, flight.outcome(result) as u64]);
-    let flight = Flight::new(call.thread, level, cookie, coroutine)?;
+    let flight = Flight::new(unused.take(), call.thread, level, cookie, coroutine)?;
+    let mut done = |flight: Arc<Flight>, result| {
+        let outcome = flight.outcome(result) as u64;
+        *unused = Some(flight);
+        Ok([DONE, outcome])
+    };
     if !may_fly(number) {
-        return done(&flight, Err(Errno::ENOSYS));
+        return done(flight, Err(Errno::ENOSYS));
     }
     let arguments = arguments.map(|word| word as usize);
     let started = {
@@ -91,16 +101,16 @@ fn start_one(call: &mut Call<'_>, words: &[u64; ENTRY_WORDS]) -> Result<Answer, 
         start_call(number as usize, &mut Call::with_arguments(&caller, call.context, arguments))
     };
     match started {
-        Ok(Started::Done(value)) if flight.late.is_empty() => done(&flight, Ok(value)),
+        Ok(Started::Done(value)) if flight.late.is_empty() => done(flight, Ok(value)),
         Ok(Started::Done(value)) => {
             let future: CallFuture =
                 alloc::boxed::Box::into_pin(fallible::try_box(async move { Ok(value) })?);
             launch(call.thread, flight, future)
         }
-        Ok(Started::GiveWay) => done(&flight, Ok(0)),
+        Ok(Started::GiveWay) => done(flight, Ok(0)),
         Ok(Started::Pending(future)) => launch(call.thread, flight, future),
-        Err(Halt::Error(error)) => done(&flight, Err(error)),
-        Err(Halt::Block) => done(&flight, Err(Errno::EAGAIN)),
+        Err(Halt::Error(error)) => done(flight, Err(error)),
+        Err(Halt::Block) => done(flight, Err(Errno::EAGAIN)),
         Err(Halt::Fault(fault)) => {
             let later = start_later(flight.clone(), number as usize, arguments, fault);
             let future: CallFuture = alloc::boxed::Box::into_pin(fallible::try_box(later)?);

@@ -45,11 +45,25 @@ pub struct Flight {
 }
 
 impl Flight {
-    /// A call of `caller`, a thread, whose result is to carry `cookie` and `coroutine`.
+    /// A call of `caller`, a thread, whose result is to carry `cookie` and `coroutine`. It takes the place of `unused`,
+    /// one of the same thread and the same [`calls::submit`](super::calls::submit), if nobody refers to that any more.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub(super) fn new(caller: &Caller, level: u8, cookie: u64, coroutine: u64) -> Result<Arc<Self>, Errno> {
+    pub(super) fn new(
+        unused: Option<Arc<Self>>,
+        caller: &Caller,
+        level: u8,
+        cookie: u64,
+        coroutine: u64,
+    ) -> Result<Arc<Self>, Errno> {
+        if let Some(mut flight) = unused
+            && let Some(fields) = Arc::get_mut(&mut flight)
+            && fields.late.is_empty()
+        {
+            (fields.level, fields.cookie, fields.coroutine) = (level, cookie, coroutine);
+            return Ok(flight);
+        }
         fallible::try_arc(Self {
             thread: Arc::clone(caller),
             holds: SpinLock::new(Some(Holds { space: caller.space(), descriptors: caller.descriptors() })),
