@@ -12,14 +12,13 @@ use core::task::Poll;
 use core::time::Duration;
 use heddle_coroutine::io::{Direction, Ready, ready};
 use heddle_coroutine::time::sleep;
-use std::io;
+use signal_hook::SigId;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 const AGAIN: i64 = -(libc::EAGAIN as i64);
-
-/// How often children of an unknown number are looked for.
-const CHILD_LOOK: Duration = Duration::from_millis(5);
 
 /// Carries a call out. When the future is dropped, nothing touches the call's memory any more.
 pub(crate) async fn run(words: &Words) -> i64 {
@@ -297,7 +296,17 @@ async fn waitid(words: &Words) -> i64 {
     let [kind, id, info, options, ..] = words.arguments;
     let mut look = *words;
     look.arguments[3] |= libc::WNOHANG as u64;
-    let child = if kind == u64::from(libc::P_PID) { process_descriptor(id) } else { None };
+    // A process's descriptor tells of its end alone.
+    let tells_all = options & (libc::WSTOPPED | libc::WCONTINUED) as u64 == 0;
+    let child = if kind == u64::from(libc::P_PID) && tells_all { process_descriptor(id) } else { None };
+    // Before the first look, so that what happens after it is told.
+    let mut signals = None;
+    if child.is_none() && options & libc::WNOHANG as u64 == 0 {
+        signals = match ChildSignals::new() {
+            Ok(signals) => Some(signals),
+            Err(error) => return negated(&error),
+        };
+    }
     loop {
         // SAFETY: the call's memory, which its future keeps.
         let info = unsafe { &mut *core::ptr::with_exposed_provenance_mut::<ChildInfo>(info as usize) };
@@ -306,13 +315,46 @@ async fn waitid(words: &Words) -> i64 {
         if result != 0 || info.pid != 0 || options & libc::WNOHANG as u64 != 0 {
             return result;
         }
-        match &child {
-            // It tells of the child's end alone.
-            Some(child) if options & (libc::WSTOPPED | libc::WCONTINUED) as u64 == 0 => {
-                let _ = ready(child.as_fd(), Direction::Read).await;
-            }
-            _ => sleep(CHILD_LOOK).await,
+        let waited = match (&child, &signals) {
+            (Some(child), _) => ready(child.as_fd(), Direction::Read).await,
+            (None, Some(signals)) => signals.next().await,
+            (None, None) => return result,
+        };
+        if let Err(error) = waited {
+            return negated(&error);
         }
+    }
+}
+
+/// Tells of SIGCHLD, for as long as it lives: the signal's handler, which calls the program's own too, writes into a
+/// socket.
+struct ChildSignals {
+    told: UnixStream,
+    id: SigId,
+}
+
+impl ChildSignals {
+    fn new() -> io::Result<ChildSignals> {
+        let (told, teller) = UnixStream::pair()?;
+        told.set_nonblocking(true)?;
+        Ok(ChildSignals { told, id: signal_hook::low_level::pipe::register(libc::SIGCHLD, teller)? })
+    }
+
+    /// Waits for one that came since the last wait, or since the beginning.
+    async fn next(&self) -> io::Result<()> {
+        ready(self.told.as_fd(), Direction::Read).await?;
+        let mut bytes = [0; 64];
+        // Fewer bytes than there were signals are as good as one.
+        match (&self.told).read(&mut bytes) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for ChildSignals {
+    fn drop(&mut self) {
+        signal_hook::low_level::unregister(self.id);
     }
 }
 

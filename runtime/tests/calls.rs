@@ -161,6 +161,28 @@ fn a_child_is_waited_for() {
     });
 }
 
+/// Whichever of a group, and what becomes of it: stopped, going on, ended.
+#[test]
+fn a_child_of_unknown_number_is_waited_for() {
+    use std::os::unix::process::CommandExt;
+    run(async {
+        #[allow(clippy::zombie_processes, reason = "waited for by group")]
+        let child =
+            Command::new("/bin/sh").args(["-c", "kill -STOP $$; exit 9"]).process_group(0).spawn().unwrap();
+        let wait = async |options| {
+            let info = Box::new(ChildInfo::default());
+            let (result, info) = heddle_rt::waitid(libc::P_PGID, child.id(), info, options).await;
+            result.unwrap();
+            assert_eq!(info.pid as u32, child.id());
+            (info.code, info.status)
+        };
+        assert_eq!(wait(libc::WSTOPPED | libc::WEXITED).await, (libc::CLD_STOPPED, libc::SIGSTOP));
+        // SAFETY: a signal to the child.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGCONT) }, 0);
+        assert_eq!(wait(libc::WEXITED).await, (libc::CLD_EXITED, 9));
+    });
+}
+
 #[test]
 fn many_calls_wait_at_once() {
     const CALLS: usize = 2000;

@@ -76,7 +76,9 @@ uint64_t __heddle_run(struct heddle_scheduler *, uint32_t number);
 
 /* Makes `memory`, of 128 + (32 << order) bytes, the ring in which asynchronous calls' results come back (SUBMIT in
  * crates/abi/src/call.rs): each result is stored where the call's cookie says, if that is not 0, and the coroutine whose
- * id the call carries is made ready. Returns 0 or a negative errno. */
+ * id the call carries is made ready. A second call replaces the ring, say by a larger one; calls under way then come
+ * back in the new one. The memory of a ring is the program's again when the last executor has left. Returns 0 or a
+ * negative errno. */
 int __heddle_ring(struct heddle_scheduler *, void *memory, uint32_t order);
 
 /* How the process gives way to what is more urgent elsewhere; returns the policy before, or a negative errno. */

@@ -3,33 +3,27 @@
 //!
 //! The queues are those of the kernel's scheduler, compiled from the same source (`heddle_coroutine::sched`). All state
 //! lies in memory that the program gives. `include/heddle.h` is the reference of the functions.
+//!
+//! - [`memory`]: how that memory is laid out and set up.
+//! - [`run`]: an executor's loop, and what its interrupts do.
+
+pub mod memory;
+pub mod run;
 
 use core::mem::size_of;
-use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use heddle_abi::shared::calls::{GIVE_WAY, INTERRUPT, POLICY, REGISTER, UNREGISTER, policy};
-use heddle_abi::shared::{
-    CoroutineInfo, EXECUTORS_MAX, ExecutorRecord, MAGIC, ProcessPages, VERSION, levels, state,
-};
-use heddle_coroutine::sched::{self, Batches, CoreState, Id, Outcome, Slot, Stealing, Table, WATCH_PARKED};
+use heddle_abi::shared::calls::{INTERRUPT, POLICY, REGISTER, UNREGISTER, policy};
+use heddle_abi::shared::{CoroutineInfo, ExecutorRecord, state};
+use heddle_coroutine::sched::{self, Batches, CoreState, Id, Slot, Table};
 use heddle_shared::record;
 
 use crate::arch;
 use crate::clock::monotonic_now;
 use crate::ring::Ring;
 
-/// Memory is taken in pieces that begin at multiples of this.
-const ALIGNMENT: usize = 128;
 /// An executor that is disturbed has the most urgent level until it has looked at what there is.
 const LENT: usize = 1;
-/// Free slots that an executor keeps for itself.
-const KEPT_SLOTS: u32 = 32;
-/// The function of a coroutine returned that it has ended.
-const DONE: u32 = 1;
-const CALL_FUTEX: usize = 202;
-/// `FUTEX_WAIT`, of a word that lies in a mapping that the kernel shares.
-const FUTEX_WAIT: usize = 0;
 
 /// A coroutine, in memory of the program's.
 #[repr(C)]
@@ -168,94 +162,6 @@ impl Scheduler {
     }
 }
 
-/// Where the parts lie in the memory, as offsets; the last is the size.
-struct Plan {
-    cores: usize,
-    executors: usize,
-    records: usize,
-    slots: usize,
-    bytes: usize,
-}
-
-fn plan(executors: u32, coroutines: u32) -> Option<Plan> {
-    let (count, slot_count) = (executors as usize, coroutines as usize + 1);
-    if executors == 0 || count > EXECUTORS_MAX || coroutines >= sched::MAX_SLOTS {
-        return None;
-    }
-    let cores = size_of::<Scheduler>().next_multiple_of(ALIGNMENT);
-    let executors = cores + count * size_of::<CoreState>();
-    let records = (executors + count * size_of::<Executor>()).next_multiple_of(ALIGNMENT);
-    let slots = (records + count * size_of::<ExecutorRecord>()).next_multiple_of(ALIGNMENT);
-    Some(Plan { cores, executors, records, slots, bytes: slots + slot_count * size_of::<Slot>() })
-}
-
-/// See `heddle.h`.
-#[cfg_attr(heddle_vdso, unsafe(no_mangle))]
-pub extern "C" fn __heddle_scheduler_bytes(executors: u32, coroutines: u32) -> usize {
-    plan(executors, coroutines).map_or(0, |plan| plan.bytes)
-}
-
-/// See `heddle.h`.
-///
-/// # Safety
-/// `memory` is null or so many bytes of zeros at a multiple of 128; `pages` is null or what the auxiliary vector says.
-#[cfg_attr(heddle_vdso, unsafe(no_mangle))]
-pub unsafe extern "C" fn __heddle_scheduler_init(
-    memory: *mut u8,
-    bytes: usize,
-    executors: u32,
-    coroutines: u32,
-    pages: *const ProcessPages,
-) -> *mut Scheduler {
-    let Some(plan) = plan(executors, coroutines) else { return null_mut() };
-    if memory.is_null() || bytes < plan.bytes || memory as usize & (ALIGNMENT - 1) != 0 {
-        return null_mut();
-    }
-    // SAFETY: by contract, null or the process's pages.
-    let known = unsafe { pages.as_ref() }.filter(|pages| {
-        let header = &pages.header;
-        header.magic.load(Ordering::Relaxed) == MAGIC && header.version.load(Ordering::Relaxed) == VERSION
-    });
-    let at = |offset: usize| memory.wrapping_add(offset);
-    let scheduler = Scheduler {
-        slots: at(plan.slots).cast(),
-        cores: at(plan.cores).cast(),
-        executors: at(plan.executors).cast(),
-        records: known.map_or(at(plan.records).cast(), |pages| (&raw const pages.executors).cast()),
-        slot_count: coroutines + 1,
-        core_count: executors,
-        kicks: AtomicU64::new(0),
-        parked: AtomicU64::new(0),
-        live: AtomicU32::new(0),
-        policy: AtomicU32::new(policy::RELAXED),
-        ring: Ring::new(),
-        free: Batches::new(),
-        is_known: known.is_some().into(),
-    };
-    let place: *mut Scheduler = memory.cast();
-    // SAFETY: inside of the memory, by the plan, and aligned.
-    let scheduler = unsafe {
-        place.write(scheduler);
-        &*place
-    };
-    let stealing = if executors > 1 { Stealing::Fenced } else { Stealing::Never };
-    let mut number = 0;
-    while let (Some(core), Some(executor)) = (scheduler.core(number), scheduler.executor(number)) {
-        core.set_index(number as u16, number);
-        core.gate().set_stealing(stealing);
-        executor.scheduler.store(place, Ordering::Relaxed);
-        executor.number.store(number, Ordering::Relaxed);
-        number += 1;
-    }
-    // The last given is the first taken, so that slots are used from the bottom.
-    let mut index = coroutines;
-    while index != 0 {
-        scheduler.free.put(scheduler, index);
-        index -= 1;
-    }
-    place
-}
-
 /// See `heddle.h`.
 ///
 /// # Safety
@@ -271,7 +177,7 @@ pub unsafe extern "C" fn __heddle_enter(scheduler: *const Scheduler, number: u32
     if scheduler.is_known == 0 {
         return 0;
     }
-    executor.on_interrupt.store(interrupted as *mut (), Ordering::Relaxed);
+    executor.on_interrupt.store(run::interrupted as *mut (), Ordering::Relaxed);
     let entry = arch::interrupt_entry();
     // SAFETY: the handler and its argument belong together, and live as long as the scheduler.
     let result = unsafe {
@@ -406,169 +312,20 @@ pub unsafe extern "C" fn __heddle_policy(scheduler: *const Scheduler, new: u32) 
 /// See `heddle.h`.
 ///
 /// # Safety
-/// See [`__heddle_enter`]; the coroutines' functions may be called.
-#[cfg_attr(heddle_vdso, unsafe(no_mangle))]
-pub unsafe extern "C" fn __heddle_run(scheduler: *const Scheduler, number: u32) -> u64 {
-    // SAFETY: by contract.
-    let scheduler = unsafe { &*scheduler };
-    let (Some(core), Some(record)) = (scheduler.core(number), scheduler.record(number)) else { return 0 };
-    let mut turns = 0;
-    while scheduler.live.load(Ordering::Acquire) != 0 {
-        core.drain(scheduler);
-        let bitmap = core.ready().bitmap();
-        record.ready.store(bitmap, Ordering::Relaxed);
-        if bitmap == 0 {
-            if !steal(scheduler, core) {
-                sleep(scheduler, core, record);
-            }
-            continue;
-        }
-        let best = bitmap.trailing_zeros();
-        if scheduler.policy.load(Ordering::Relaxed) == policy::STRICT
-            && arch::system_page().bitmap.load(Ordering::Relaxed) & levels::before(best) != 0
-        {
-            // SAFETY: touches no memory of the program's.
-            unsafe { arch::call(GIVE_WAY as usize, [0; 4]) };
-        }
-        if !record::begin_turn(record, best) {
-            record::end_turn(record);
-            scheduler.look_around(number, record);
-            continue;
-        }
-        turns += u64::from(turn(scheduler, core, record));
-        record::end_turn(record);
-    }
-    record.ready.store(0, Ordering::Relaxed);
-    // Whoever ran the last one wakes the others, so that they return too.
-    loop {
-        let parked = scheduler.parked.load(Ordering::Acquire);
-        if parked == 0 {
-            return turns;
-        }
-        scheduler.wake_parked(parked);
-    }
-}
-
-/// See `heddle.h`.
-///
-/// # Safety
 /// See [`__heddle_enter`]; the memory is a ring's, and each call's cookie is 0 or where its result goes.
 #[cfg_attr(heddle_vdso, unsafe(no_mangle))]
 pub unsafe extern "C" fn __heddle_ring(scheduler: *const Scheduler, memory: *mut u8, order: u32) -> i32 {
     // SAFETY: by contract.
     let scheduler = unsafe { &*scheduler };
+    let ready = |coroutine| {
+        if let Some(id) = Id::from_bits(coroutine) {
+            sched::wake(scheduler, None, id);
+        }
+    };
     // SAFETY: by contract.
-    unsafe { scheduler.ring.register(memory, order) }
-}
-
-/// Runs one coroutine for one turn.
-fn turn(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord) -> bool {
-    let Some(picked) = core.pick(scheduler) else { return false };
-    record.ready.store(core.ready().bitmap(), Ordering::Relaxed);
-    record.running.store(picked.level.into(), Ordering::Relaxed);
-    record.current.store(picked.id.to_bits(), Ordering::Relaxed);
-    let pointer: *mut Coroutine = picked.task.cast();
-    let now_ns = monotonic_now();
-    // SAFETY: what `spawn` was given; it is the scheduler's, and this executor's during the turn.
-    let poll = unsafe {
-        let info = &mut (*pointer).info;
-        info.delayed_ns = info.delayed_ns.wrapping_add(now_ns.wrapping_sub(info.since_ns));
-        info.polls = info.polls.wrapping_add(1);
-        info.level = picked.level;
-        info.since_ns = now_ns;
-        info.state = state::RUNNING;
-        (*pointer).poll
-    };
-    // From here on whoever makes something more urgent ready, and is not this thread, has it interrupted.
-    let is_watched = scheduler.core_count > 1 && core.expose(picked.level);
-    // SAFETY: the program's function, with its coroutine.
-    let result = unsafe { poll(pointer) };
-    if is_watched {
-        core.inbox().cover();
-    }
-    record.current.store(0, Ordering::Relaxed);
-    if result != DONE {
-        let since_ns = monotonic_now();
-        // SAFETY: as above. It becomes another executor's only after `finish`.
-        unsafe {
-            (*pointer).info.since_ns = since_ns;
-            (*pointer).info.state = state::WAITING;
-        }
-        core.finish(scheduler, picked.id, picked.slot, Outcome::Pending);
-        return true;
-    }
-    // SAFETY: as above.
-    let done = unsafe {
-        (*pointer).info.id = 0;
-        (*pointer).done
-    };
-    core.finish(scheduler, picked.id, picked.slot, Outcome::Complete);
-    if core.free_slots() > KEPT_SLOTS
-        && let Some(index) = core.take_slot(scheduler)
-    {
-        scheduler.free.put(scheduler, index);
-    }
-    if let Some(done) = done {
-        // SAFETY: the program's function, with its coroutine, which nobody refers to any more.
-        unsafe { done(pointer) };
-    }
-    scheduler.live.fetch_sub(1, Ordering::AcqRel);
-    true
-}
-
-/// Takes work from another executor.
-fn steal(scheduler: &Scheduler, core: &CoreState) -> bool {
-    let mut number = 0;
-    while let Some(victim) = scheduler.core(number) {
-        number += 1;
-        if victim.index() != core.index() && victim.has_work() {
-            let heavy = || core::sync::atomic::fence(Ordering::SeqCst);
-            if sched::steal(scheduler, core, victim, u64::MAX, 1, heavy) != 0 {
-                return true;
-            }
-        }
-    }
-    false
-}
-
-/// Sleeps until something is posted, or another executor has something to spare.
-fn sleep(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord) {
-    scheduler.look_around(core.number(), record);
-    if !core.expose(WATCH_PARKED) {
-        return;
-    }
-    let bit = 1 << (core.number() & 63);
-    scheduler.parked.fetch_or(bit, Ordering::SeqCst);
-    // What was offered before this executor was seen to sleep is found here.
-    if scheduler.live.load(Ordering::SeqCst) != 0 && !steal(scheduler, core) {
-        let word = &raw const record.pending;
-        // SAFETY: waits at the word as long as it is 0.
-        unsafe { arch::call(CALL_FUTEX, [word as usize, FUTEX_WAIT, 0, 0]) };
-    }
-    scheduler.parked.fetch_and(!bit, Ordering::AcqRel);
-    core.inbox().cover();
-}
-
-/// A user interrupt: something has become ready that is more urgent than what this thread runs, or may be. Records the
-/// coroutines whose calls have ended as ready, and wakes an executor that runs what is urgent at once.
-unsafe extern "C" fn interrupted(executor: *const Executor) {
-    // SAFETY: what `enter` has registered.
-    let executor = unsafe { &*executor };
-    // SAFETY: the scheduler that it belongs to.
-    let Some(scheduler) = (unsafe { executor.scheduler.load(Ordering::Relaxed).cast_const().as_ref() })
-    else {
-        return;
-    };
-    let number = executor.number.load(Ordering::Relaxed);
-    let Some(record) = scheduler.record(number) else { return };
-    loop {
-        scheduler.look_around(number, record);
-        scheduler.wake_parked(scheduler.parked.load(Ordering::Acquire));
-        if !record::unmask(record) {
-            return;
-        }
-        record::mask(record);
-    }
+    let result = unsafe { scheduler.ring.register(memory, order, ready) };
+    scheduler.deliver_kicks();
+    result
 }
 
 /// Where a user interrupt enters, for programs that register their own argument: the address of a structure whose first

@@ -28,6 +28,7 @@ crate::tests! {
     a_wake_is_neither_lost_nor_doubled
     wakes_from_another_thread
     executors_share_their_work
+    a_hundred_thousand_coroutines
     a_blocked_executor_wakes_a_spare_one
     garbage_in_the_pages_does_no_harm
     bad_calls_are_refused
@@ -368,6 +369,44 @@ fn fork_and_exec_with_a_scheduler() -> Outcome {
     for status in statuses.borrow().iter() {
         expect!(matches!(status, Ok(WaitStatus::Exited(_, 0))));
     }
+    scheduler.leave(0);
+    Ok(())
+}
+
+/// As many as wait at the same time, each woken once, by the one before it.
+fn a_hundred_thousand_coroutines() -> Outcome {
+    const COUNT: usize = 100_000;
+    let Some(api) = Api::find() else { return Ok(()) };
+    let scheduler = Scheduler::new(api, 1, COUNT as u32);
+    let ids: Vec<AtomicU64> = (0..COUNT).map(|_| AtomicU64::new(0)).collect();
+    let ran = AtomicU32::new(0);
+    let (scheduler, ids, ran) = (&scheduler, &ids, &ran);
+    let mut blocks: Vec<Block<'_>> = (0..COUNT)
+        .map(|number| {
+            let body: Body<'_> = Box::new(move |block: &api::Header| {
+                // The last has its first turn last, when all others wait.
+                if block.polls() == 1 && number + 1 != COUNT {
+                    return WAITS;
+                }
+                ran.fetch_add(1, Ordering::Relaxed);
+                if let Some(next) = number.checked_sub(1) {
+                    scheduler.wake(0, ids[next].load(Ordering::Relaxed));
+                }
+                DONE
+            });
+            Block::new(body)
+        })
+        .collect();
+    scheduler.enter(0)?;
+    for (block, id) in blocks.iter_mut().zip(ids) {
+        let spawned = scheduler.spawn(0, block, 32);
+        expect!(spawned != 0);
+        id.store(spawned, Ordering::Relaxed);
+    }
+    let mut last = Block::new(Box::new(|_| DONE));
+    expect_eq!(scheduler.spawn(0, &mut last, 32), 0);
+    expect_eq!(scheduler.run(0), 2 * COUNT as u64 - 1);
+    expect_eq!(ran.load(Ordering::Relaxed), COUNT as u32);
     scheduler.leave(0);
     Ok(())
 }

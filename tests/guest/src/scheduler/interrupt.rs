@@ -12,6 +12,7 @@ crate::tests! {
     an_interrupt_brings_an_urgent_coroutine_forward
     a_completion_interrupts_what_is_less_urgent
     a_completion_wakes_who_sleeps
+    a_ring_is_replaced_while_calls_wait
     interrupts_leave_registers_alone
     signals_mask_interrupts
 }
@@ -118,6 +119,44 @@ fn a_completion_interrupts_what_is_less_urgent() -> Outcome {
     });
     expect_eq!(log.load(Ordering::Relaxed), 123);
     expect_eq!(byte, b'z');
+    scheduler.leave(0);
+    Ok(())
+}
+
+/// Calls are started with one ring and end with another, or with the one before it: each result comes once.
+fn a_ring_is_replaced_while_calls_wait() -> Outcome {
+    const CALLS: usize = 3;
+    let Some(api) = Api::find() else { return Ok(()) };
+    let scheduler = Scheduler::new(api, 1, 8);
+    let mut rings = [[0; RING_WORDS]; CALLS];
+    let pipes: Vec<_> = (0..CALLS).map(|_| nix::unistd::pipe().or_fail()).collect::<Result<_, _>>()?;
+    let results: Vec<AtomicU64> = (0..CALLS).map(|_| AtomicU64::new(u64::MAX)).collect();
+    let mut bytes = [0u8; CALLS];
+    let place = &raw mut bytes;
+    let mut waiter = Block::new(Box::new(|block: &api::Header| {
+        if block.polls() == 1 {
+            for (number, (reader, _)) in pipes.iter().enumerate() {
+                let byte = place.cast::<u8>().wrapping_add(number);
+                if api.read_later(reader.as_raw_fd(), byte, 32, block.id(), &results[number]) != 2 {
+                    return DONE;
+                }
+            }
+            for (ring, (_, writer)) in rings[1..].iter_mut().zip(&pipes) {
+                if nix::unistd::write(writer, b"r") != Ok(1) || scheduler.ring(ring, RING_ORDER) != 0 {
+                    return DONE;
+                }
+            }
+            return if nix::unistd::write(&pipes[CALLS - 1].1, b"r") == Ok(1) { WAITS } else { DONE };
+        }
+        if results.iter().all(|result| result.load(Ordering::Relaxed) == 1) { DONE } else { WAITS }
+    }));
+    scheduler.enter(0)?;
+    let mut first = [0; RING_WORDS];
+    expect_eq!(scheduler.ring(&mut first, RING_ORDER), 0);
+    expect!(scheduler.spawn(0, &mut waiter, 32) != 0);
+    scheduler.run(0);
+    expect_eq!(bytes, *b"rrr");
+    expect!(results.iter().all(|result| result.load(Ordering::Relaxed) == 1));
     scheduler.leave(0);
     Ok(())
 }
