@@ -14,7 +14,7 @@ mod recipe;
 const LINUX: [&str; 5] =
     ["__vdso_clock_getres", "__vdso_clock_gettime", "__vdso_getcpu", "__vdso_gettimeofday", "__vdso_time"];
 
-const HEDDLE: [&str; 13] = [
+const HEDDLE: [&str; 14] = [
     "__heddle_enter",
     "__heddle_get_cid",
     "__heddle_interrupt",

@@ -242,7 +242,8 @@ mod tests {
                 Ok(self.0.head.load(Ordering::Acquire))
             }
             fn write(&self, index: usize, words: [u64; ENTRY_WORDS]) -> Result<(), Infallible> {
-                Ok(self.0.write(index, words).unwrap())
+                self.0.write(index, words).unwrap();
+                Ok(())
             }
             fn publish(&self, old: u32, new: u32) -> Result<(), Infallible> {
                 assert_eq!(self.0.tail.swap(new, Ordering::Release), old);

@@ -1,7 +1,8 @@
 //! heddle-rt: what becomes ready while every executor thread runs something less urgent goes first all the same. Linux
 //! has nothing like it, and the tests are skipped there by passing.
 
-use std::io::{Read, Write, pipe};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -66,7 +67,7 @@ fn a_completion_goes_ahead_of_turns_that_do_not_end() -> Outcome {
     }
     Builder::new().threads(THREADS as usize).priority(60).run(async {
         let signs = Arc::new(Signs::default());
-        let (reader, mut writer) = pipe().or_fail()?;
+        let (reader, mut writer) = UnixStream::pair().or_fail()?;
         let urgent = {
             let signs = signs.clone();
             let waiting = async move {
@@ -151,7 +152,7 @@ fn interrupted_on_one_thread<F: Future<Output = Outcome> + Send + 'static>(
 ) -> Outcome {
     Builder::new().threads(1).priority(60).run(async {
         let signs = Arc::new(Signs::default());
-        let (reader, mut writer) = pipe().or_fail()?;
+        let (reader, mut writer) = UnixStream::pair().or_fail()?;
         let urgent = {
             let signs = signs.clone();
             let waiting = async move {
@@ -190,7 +191,7 @@ fn blocked_threads_have_a_substitute() -> Outcome {
         let signs = Arc::new(Signs::default());
         let (mut writers, mut blocked) = (Vec::new(), Vec::new());
         for _ in 0..THREADS {
-            let (mut reader, writer) = pipe().or_fail()?;
+            let (mut reader, writer) = UnixStream::pair().or_fail()?;
             writers.push(writer);
             let signs = signs.clone();
             blocked.push(spawn(async move {
