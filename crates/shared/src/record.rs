@@ -49,11 +49,10 @@ pub fn unmask(record: &ExecutorRecord) -> bool {
 /// looks at afterwards is at least as new as the reasons.
 #[inline]
 pub fn attend(record: &ExecutorRecord) {
-    loop {
-        take(record);
-        if record.mask.load(Ordering::Relaxed) == 0 || !unmask(record) {
-            return;
-        }
+    take(record);
+    if record.mask.load(Ordering::Relaxed) != 0 {
+        // What was posted before is found by the look, what comes after interrupts.
+        let _ = unmask(record);
     }
 }
 
