@@ -1,8 +1,8 @@
 //! An executor thread's place in the machine's order of priorities: its record in the process's pages, which the kernel
 //! looks at, and the system page, which the kernel writes. `docs/SHARED-SCHEDULER.md` says who writes what and when.
 //!
-//! The threads take user interrupts: their handler, the vDSO's `__heddle_notice`, sets a word ([`is_noticed`]), because it
-//! interrupts code that may hold any lock. The thread looks when it is next at a point where its coroutine can give way:
+//! The threads take user interrupts: their handler, the vDSO's `__heddle_notice`, sets a word ([`is_noticed`]), because
+//! it interrupts code that may hold any lock. The thread looks when it is next where its coroutine can give way:
 //! between turns, and at each call. What is urgent need not wait for that, if the process has more than one executor
 //! thread: then there is one in reserve ([`stand_by`]), which the kernel and other threads wake instead.
 #![allow(unsafe_code)] // The pages that the kernel has mapped.
@@ -188,8 +188,8 @@ pub(crate) fn is_noticed() -> bool {
     matches!(PLACE.get(), Place::At(here) if here.noticed.load(Ordering::Relaxed) != 0)
 }
 
-/// Whether something more urgent than the calling coroutine is ready, or may be. A coroutine that computes for long asks
-/// now and then, and lets that go first by [`preempted`](crate::preempted); calls do so by themselves. On Heddle an
+/// Whether something more urgent than the calling coroutine is ready, or may be. A coroutine that computes for long
+/// asks now and then, and lets that go first by [`preempted`](crate::preempted); calls do so by themselves. On Heddle an
 /// interrupt tells of finished calls.
 #[inline]
 #[must_use]

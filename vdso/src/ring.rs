@@ -8,8 +8,8 @@ use heddle_shared::ring::{Consumer, ENTRY_WORDS};
 
 use crate::arch;
 
-/// Where in a ring's header the program's side keeps the ring's order: beside the head, which is the program's too. So one
-/// pointer says all, and a thread that still looks at a ring that has been replaced finds what belongs to it.
+/// Where in a ring's header the program's side keeps the ring's order: beside the head, which is the program's too. So
+/// one pointer says all, and a thread that still looks at a ring that has been replaced finds what belongs to it.
 const ORDER: usize = RING_HEAD + 8;
 
 /// A ring, or none.
@@ -24,12 +24,12 @@ impl Ring {
         Self { memory: AtomicPtr::new(null_mut()) }
     }
 
-    /// Makes `memory` the process's ring; returns 0 or a negative errno. What has come in the one before, is taken out by
-    /// `ready` as in [`Ring::drain`].
+    /// Makes `memory` the process's ring; returns 0 or a negative errno. What has come in the one before, is taken out
+    /// by `ready` as in [`Ring::drain`].
     ///
     /// # Safety
-    /// The memory is that of a ring of this order, and stays so until the last executor has left; each call's cookie is 0
-    /// or where its result goes.
+    /// The memory is that of a ring of this order, and stays so until the last executor has left; each call's cookie
+    /// is 0 or where its result goes.
     pub unsafe fn register(&self, memory: *mut u8, order: u32, mut ready: impl FnMut(u64)) -> i32 {
         // SAFETY: the memory is the ring's from here on.
         let result = unsafe { arch::call(RING as usize, [memory as usize, order as usize, 0, 0]) } as i32;

@@ -72,8 +72,8 @@ impl Future for YieldNow {
     }
 }
 
-/// Whether something more urgent than the calling coroutine is ready on its core, or may be: a coroutine with a long turn
-/// then lets it go first, by [`preempted`].
+/// Whether something more urgent than the calling coroutine is ready on its core, or may be: a coroutine with a long
+/// turn then lets it go first, by [`preempted`].
 #[cfg(feature = "std")]
 pub fn should_yield() -> bool {
     let Some(entry) = crate::threads::here() else { return false };

@@ -1,4 +1,4 @@
-//! The ring in which asynchronous calls' results come back: the kernel puts them in, the program's threads take them out.
+//! The ring in which asynchronous calls' results come back: the kernel puts them in, threads take them out.
 //! The layout is `heddle_abi::call`'s.
 //!
 //! Tail and head count up for ever. The kernel writes an entry and then moves the tail past it; a thread reads an entry

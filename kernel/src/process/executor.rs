@@ -359,8 +359,8 @@ pub fn priority_of(thread: &Thread, level: u8) -> Priority {
 }
 
 /// Something of `level` has become ready for a process: a completion in its ring. Wakes an executor that sleeps; else
-/// tells one that looks around anyway; else, if the one that runs the least urgent coroutine runs something less urgent,
-/// wakes one in reserve or interrupts that one; else leaves word for it.
+/// tells one that looks around anyway; else, if the one that runs the least urgent coroutine runs something less
+/// urgent, wakes one in reserve or interrupts that one; else leaves word for it.
 pub fn completed(process: &Process, level: u8) {
     if process.asynchronous.wake_one(level) {
         return;
@@ -395,8 +395,8 @@ pub fn completed(process: &Process, level: u8) {
     }
 }
 
-/// Makes executor `number` look around: wakes it if it sleeps, at the level `lent` if it is one, and interrupts it if it
-/// is in its program and unmasked.
+/// Makes executor `number` look around: wakes it if it sleeps, at the level `lent` if it is one, and interrupts it if
+/// it is in its program and unmasked.
 ///
 /// # Errors
 /// `EINVAL`.

@@ -53,7 +53,7 @@ pub struct InterruptFrame {
 pub struct Notice {
     /// `__heddle_notice`.
     pub function: usize,
-    /// Set to 1 by an interrupt, for the program to clear when it looks. The handler leaves reasons and mask as they are.
+    /// Set to 1 by an interrupt, for the program to clear when it looks. The handler leaves reasons and mask alone.
     pub noticed: super::AtomicU32,
 }
 

@@ -81,8 +81,8 @@ impl Default for ExecutorRecord {
 
 /// `running` of an executor that runs no coroutine: it looks at its inbox and the ring before it sleeps.
 pub const RUNNING_NONE: u32 = 64;
-/// `running` of an executor in reserve, while it sleeps at its pending word: it is told only of what is more urgent than
-/// what every other executor runs, and when no other can run.
+/// `running` of an executor in reserve, while it sleeps at its pending word: it is told only of what is more urgent
+/// than what every other executor runs, and when no other can run.
 pub const RUNNING_RESERVE: u32 = 65;
 
 /// In `pending`: completions have come.

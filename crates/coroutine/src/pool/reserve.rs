@@ -1,7 +1,7 @@
 //! The core that an executor has in reserve.
 //!
-//! It has a thread, which sleeps as long as it is of no use. Coroutines that it has run are its own afterwards, like any
-//! core's; when they become ready again and there is no need for it, it hands them to another.
+//! It has a thread, which sleeps as long as it is of no use. Coroutines that it has run are its own afterwards, as
+//! with any core; when they become ready again and there is no need for it, it hands them to another.
 
 use super::next;
 use crate::core_entry::CoreEntry;

@@ -1,4 +1,4 @@
-//! The ring of results, in memory of the program: see [`heddle_abi::call`], and [`heddle_shared::ring`] for its protocol.
+//! The ring of results, in memory of the program: see [`heddle_abi::call`]; [`heddle_shared::ring`] has the protocol.
 //!
 //! The kernel writes to it as to any user memory, under the lock of the process's calls, and keeps the tail itself:
 //! whatever the program writes into head, tail or entries, only its own results suffer.
