@@ -189,8 +189,8 @@ pub(crate) fn is_noticed() -> bool {
 }
 
 /// Whether something more urgent than the calling coroutine is ready, or may be. A coroutine that computes for long
-/// asks now and then, and lets that go first by [`preempted`](crate::preempted); calls do so by themselves. On Heddle an
-/// interrupt tells of finished calls.
+/// asks now and then, and lets that go first by [`preempted`](crate::preempted); calls do so by themselves. On Heddle
+/// an interrupt tells of finished calls.
 #[inline]
 #[must_use]
 pub fn should_yield() -> bool {
