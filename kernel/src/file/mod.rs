@@ -28,6 +28,7 @@ pub mod mount;
 pub mod node;
 pub mod notify;
 pub mod open;
+pub mod pidfd;
 pub mod pipe;
 pub mod proc;
 pub mod setup;

@@ -12,7 +12,7 @@ use crate::error::Errno;
 use crate::file::OpenFile;
 use crate::ipc::semaphore::Undoes;
 use crate::memory::fallible;
-use crate::sync::{SpinLock, WaitQueue};
+use crate::sync::{Events, SpinLock, WaitQueue, Watch};
 use crate::syscall::asynchronous::Calls;
 
 /// A thread group.
@@ -272,6 +272,14 @@ impl Process {
     #[must_use]
     pub fn executable(&self) -> Option<Arc<OpenFile>> {
         self.executable.lock().clone()
+    }
+
+    /// Has a watch told of the end of the process.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn watch_end(&self, watch: &Watch, events: Events) -> Result<(), Errno> {
+        self.ended.watch(watch, events)
     }
 
     /// Completes when the process has ended, and says how. For coroutines of the kernel.

@@ -16,6 +16,7 @@ mod file;
 mod inotify;
 mod ipc;
 mod memory;
+mod pidfd;
 mod pipe;
 mod poll;
 mod preemption;
@@ -36,6 +37,7 @@ use harness::Test;
 fn main() -> std::process::ExitCode {
     let families: &[&[Test]] = &[
         process::TESTS,
+        pidfd::TESTS,
         signal::TESTS,
         pipe::TESTS,
         file::TESTS,

@@ -118,6 +118,17 @@ pub fn mount() -> Result<Arc<Mount>, Errno> {
     Mount::new(Entry::new(root, None, b"")?, "proc", b"proc", 0)
 }
 
+/// The process whose directory in `/proc` an open file is, or `ESRCH` if it has gone; `None` for any other file.
+#[must_use]
+pub fn process_of(open: &OpenFile) -> Option<Result<Arc<Process>, Errno>> {
+    let node: &dyn core::any::Any = &*open.place.as_ref()?.entry.node;
+    let node = node.downcast_ref::<ProcNode>()?;
+    if !core::ptr::eq(node.item, &raw const table::PROCESS) || node.subject.tid.is_some() {
+        return None;
+    }
+    Some(node.subject.process())
+}
+
 impl ProcNode {
     /// A number that two nodes share only by the rarest chance.
     fn inode(item: &Item, subject: &Subject) -> u64 {

@@ -6,7 +6,8 @@ use super::{Subject, Text};
 use heddle_signal::Action;
 
 use crate::error::Errno;
-use crate::file::{Mount, mount};
+use crate::file::pidfd::ProcessFile;
+use crate::file::{Mount, downcast, mount};
 use crate::memory::Space;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, Protection};
@@ -339,5 +340,12 @@ pub fn descriptor_information(subject: &Subject, text: &mut Text) -> Shown {
     text.line(format_args!(
         "pos:\t{offset}\nflags:\t0{:o}\nmnt_id:\t{mount}\nino:\t{inode}\n",
         open.flags().bits() | linux_raw_sys::general::O_LARGEFILE
-    ))
+    ))?;
+    match downcast::<ProcessFile>(&open) {
+        Some(file) => {
+            let pid = file.pid().unwrap_or(-1);
+            text.line(format_args!("Pid:\t{pid}\nNSpid:\t{pid}\n"))
+        }
+        None => Ok(()),
+    }
 }

@@ -8,6 +8,8 @@ use linux_raw_sys::general as linux;
 use crate::arch::UserContext;
 use crate::error::{Errno, Halt};
 use crate::ipc::semaphore::Undoes;
+use crate::file::pidfd::ProcessFile;
+use crate::file::{DescriptorTable, StatusFlags};
 use crate::memory::{Space, fallible};
 use crate::process::exit::discard;
 use crate::process::table::Table;
@@ -32,6 +34,8 @@ struct Request {
     parent_tid: usize,
     child_tid: usize,
     tls: usize,
+    /// Where `CLONE_PIDFD` puts the descriptor.
+    pidfd: usize,
 }
 
 /// Flags that are carried out.
@@ -50,6 +54,7 @@ const SUPPORTED: u64 = (linux::CLONE_VM
     | linux::CLONE_UNTRACED
     | linux::CLONE_CHILD_SETTID
     | linux::CLONE_PTRACE
+    | linux::CLONE_PIDFD
     | linux::CLONE_IO) as u64
     | linux::CLONE_CLEAR_SIGHAND;
 
@@ -70,7 +75,13 @@ pub fn clone(call: &mut Call<'_>) -> Outcome {
     let signal_bits = u64::from(linux::CSIGNAL);
     let [_, stack, parent_tid, child_tid, tls, _] = core::array::from_fn(|index| call.word(index));
     let exit_signal = (flags & signal_bits) as i32;
-    start(call, Request { flags: flags & !signal_bits, exit_signal, stack, parent_tid, child_tid, tls })
+    let both = u64::from(linux::CLONE_PIDFD | linux::CLONE_PARENT_SETTID);
+    if flags & both == both {
+        // There is one argument for the two.
+        return Err(Errno::EINVAL.into());
+    }
+    let flags = flags & !signal_bits;
+    start(call, Request { flags, exit_signal, stack, parent_tid, child_tid, tls, pidfd: parent_tid })
 }
 
 /// clone3(2).
@@ -100,9 +111,11 @@ pub fn clone3(call: &mut Call<'_>) -> Outcome {
     }
     let [flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_bytes, tls, set_tid, set_tid_size, _] =
         words;
-    let is_unsupported = set_tid != 0 || set_tid_size != 0 || flags & u64::from(linux::CLONE_PIDFD) != 0;
-    if is_unsupported || exit_signal > 64 || (stack == 0) != (stack_bytes == 0) {
-        let _ = pidfd;
+    let old = u64::from(linux::CLONE_DETACHED | linux::CSIGNAL);
+    let is_unsupported = set_tid != 0 || set_tid_size != 0 || flags & old != 0;
+    let both = u64::from(linux::CLONE_PIDFD | linux::CLONE_PARENT_SETTID);
+    let is_one_place = flags & both == both && pidfd == parent_tid;
+    if is_unsupported || is_one_place || exit_signal > 64 || (stack == 0) != (stack_bytes == 0) {
         return Err(Errno::EINVAL.into());
     }
     let request = Request {
@@ -112,12 +125,14 @@ pub fn clone3(call: &mut Call<'_>) -> Outcome {
         parent_tid: parent_tid as usize,
         child_tid: child_tid as usize,
         tls: tls as usize,
+        pidfd: pidfd as usize,
     };
     start(call, request)
 }
 
 impl Request {
-    const NONE: Self = Self { flags: 0, exit_signal: 0, stack: 0, parent_tid: 0, child_tid: 0, tls: 0 };
+    const NONE: Self =
+        Self { flags: 0, exit_signal: 0, stack: 0, parent_tid: 0, child_tid: 0, tls: 0, pidfd: 0 };
 
     fn has(&self, flag: u32) -> bool {
         self.flags & u64::from(flag) != 0
@@ -129,6 +144,7 @@ impl Request {
             && needs(linux::CLONE_SIGHAND, linux::CLONE_VM)
             && needs(linux::CLONE_THREAD, linux::CLONE_SIGHAND)
             && !(self.has(linux::CLONE_SIGHAND) && self.flags & linux::CLONE_CLEAR_SIGHAND != 0)
+            && !(self.has(linux::CLONE_PIDFD) && self.has(linux::CLONE_THREAD | linux::CLONE_DETACHED))
     }
 }
 
@@ -150,13 +166,20 @@ fn start(call: &mut Call<'_>, request: Request) -> Outcome {
     if request.has(linux::CLONE_PARENT_SETTID) {
         thread.space().probe_write(request.parent_tid, size_of::<u32>())?;
     }
+    if request.has(linux::CLONE_PIDFD) {
+        thread.space().probe_write(request.pidfd, size_of::<u32>())?;
+    }
     if request.has(linux::CLONE_VM) {
         let space = thread.space();
         let child = make(thread, &request, space)?;
         let tid = child.tid();
-        publish_tids(thread, &child, &request)?;
-        let vfork = if request.has(linux::CLONE_VFORK) { Some(attach_vfork(&child)?) } else { None };
-        launch(&child, context)?;
+        let pidfd = attach_pidfd(thread, &child, &request)?;
+        let started = publish_tids(thread, &child, &request, pidfd.as_ref()).and_then(|()| {
+            let vfork = if request.has(linux::CLONE_VFORK) { Some(attach_vfork(&child)?) } else { None };
+            run::spawn(&child, context)?;
+            Ok(vfork)
+        });
+        let vfork = started.inspect_err(|_| take_back(&child, pidfd))?;
         return match vfork {
             None => Ok((tid as usize).into()),
             Some(vfork) => {
@@ -183,29 +206,71 @@ async fn fork_space(thread: Caller, request: Request, context: UserContext) -> R
         let _ =
             user::resolve(&thread.space(), |space| space.write_bytes(request.parent_tid, &child_tid)).await;
     }
-    let vfork = if request.has(linux::CLONE_VFORK) { Some(attach_vfork(&child)?) } else { None };
-    launch(&child, context)?;
-    match vfork {
+    let pidfd = attach_pidfd(&thread, &child, &request)?;
+    let written = match &pidfd {
+        None => Ok(()),
+        Some(pidfd) => {
+            let number = (pidfd.number as u32).to_ne_bytes();
+            user::resolve(&thread.space(), |space| space.write_bytes(request.pidfd, &number)).await
+        }
+    };
+    let started = written.and_then(|()| {
+        let vfork = if request.has(linux::CLONE_VFORK) { Some(attach_vfork(&child)?) } else { None };
+        run::spawn(&child, context)?;
+        Ok(vfork)
+    });
+    match started.inspect_err(|_| take_back(&child, pidfd))? {
         None => Ok(tid as usize),
         Some(vfork) => Ok(wait_for_vfork(&thread, &vfork, tid).await),
     }
 }
 
-/// Writes the number where parent and child want it, in the space that both share.
-fn publish_tids(parent: &Arc<Thread>, child: &Arc<Thread>, request: &Request) -> Result<(), Halt> {
+/// Writes the numbers where parent and child want them, in the space that both share.
+fn publish_tids(
+    parent: &Arc<Thread>,
+    child: &Arc<Thread>,
+    request: &Request,
+    pidfd: Option<&Pidfd>,
+) -> Result<(), Halt> {
     let space = parent.space();
     let tid = child.tid() as u32;
     for (flag, address) in
         [(linux::CLONE_PARENT_SETTID, request.parent_tid), (linux::CLONE_CHILD_SETTID, request.child_tid)]
     {
-        if request.has(flag)
-            && let Err(fault) = user::write_int(&space, address, tid)
-        {
-            discard(child);
-            return Err(fault.into());
+        if request.has(flag) {
+            user::write_int(&space, address, tid)?;
         }
     }
+    if let Some(pidfd) = pidfd {
+        user::write_int(&space, request.pidfd, pidfd.number as u32)?;
+    }
     Ok(())
+}
+
+/// The parent's descriptor for its new child.
+struct Pidfd {
+    table: Arc<DescriptorTable>,
+    number: i32,
+}
+
+/// `CLONE_PIDFD`: gives the parent a descriptor for the child; takes the child back if it can't have one.
+fn attach_pidfd(parent: &Caller, child: &Arc<Thread>, request: &Request) -> Result<Option<Pidfd>, Errno> {
+    if !request.has(linux::CLONE_PIDFD) {
+        return Ok(None);
+    }
+    let table = parent.descriptors();
+    let added = ProcessFile::open(child.process.clone(), StatusFlags::empty())
+        .and_then(|open| table.add(open, 0, parent.process.descriptor_limit(), true));
+    let number = added.inspect_err(|_| discard(child))?;
+    Ok(Some(Pidfd { table, number }))
+}
+
+/// Takes back a child that could not be started, and its descriptor.
+fn take_back(child: &Arc<Thread>, pidfd: Option<Pidfd>) {
+    discard(child);
+    if let Some(pidfd) = pidfd {
+        drop(pidfd.table.remove(pidfd.number));
+    }
 }
 
 /// Checks that the user may have one more thread: `RLIMIT_NPROC` counts those of all the user's processes. The count is
@@ -331,14 +396,8 @@ fn make_process(
     Ok(process)
 }
 
-/// Starts the thread, or takes it back if there is no memory for its coroutine.
-fn launch(child: &Arc<Thread>, context: UserContext) -> Result<(), Errno> {
-    run::spawn(child, context).inspect_err(|_| discard(child))
-}
-
 fn attach_vfork(child: &Arc<Thread>) -> Result<Arc<Vfork>, Errno> {
-    let made = fallible::try_arc(Vfork { is_done: AtomicBool::new(false), waiters: WaitQueue::new() });
-    let vfork = made.inspect_err(|_| discard(child))?;
+    let vfork = fallible::try_arc(Vfork { is_done: AtomicBool::new(false), waiters: WaitQueue::new() })?;
     let before = child.vfork.lock().replace(vfork.clone());
     drop(before);
     Ok(vfork)

@@ -7,6 +7,8 @@ use linux_raw_sys::general as linux;
 
 use super::usage;
 use crate::error::Errno;
+use crate::file::StatusFlags;
+use crate::file::pidfd::ProcessFile;
 use crate::memory::Space;
 use crate::process::signal::{Change, Work};
 use crate::process::{ExitStatus, Process, Thread, exit, table};
@@ -28,15 +30,17 @@ pub fn exit_group(call: &mut Call<'_>) -> Outcome {
 }
 
 /// Which children count.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 enum Which {
     Any,
     Process(i32),
     Group(i32),
+    /// Of a pidfd: this one, whatever its number means by now.
+    Same(Arc<Process>),
 }
 
 /// What is waited for: who, what, how.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Selection {
     which: Which,
     options: u32,
@@ -108,7 +112,13 @@ pub fn waitid(call: &mut Call<'_>) -> Outcome {
     if options & !WAITID_OPTIONS != 0 || options & wanted == 0 {
         return Err(Errno::EINVAL.into());
     }
+    let mut may_wait = options & linux::WNOHANG == 0;
     let which = match kind {
+        linux::P_PIDFD if id >= 0 => {
+            let open = call.thread.descriptors().get(id)?;
+            may_wait &= !open.flags().contains(StatusFlags::NONBLOCK);
+            Which::Same(ProcessFile::process_of(&open)?)
+        }
         linux::P_ALL => Which::Any,
         linux::P_PID if id > 0 => Which::Process(id),
         linux::P_PGID if id > 0 => Which::Group(id),
@@ -127,7 +137,10 @@ pub fn waitid(call: &mut Call<'_>) -> Outcome {
             Ok(0)
         });
     }
-    if options & linux::WNOHANG != 0 {
+    if !may_wait && options & linux::WNOHANG == 0 {
+        return Err(Errno::EAGAIN.into());
+    }
+    if !may_wait {
         store_waitid(&call.thread.space(), None, information, rusage)?;
         return Ok(0.into());
     }
@@ -233,10 +246,11 @@ impl Selection {
     fn matches(&self, child: &Process) -> bool {
         let is_clone = child.exit_signal.load(Ordering::Relaxed) != Signal::CHLD.number();
         let is_kind = self.options & linux::__WALL != 0 || is_clone == (self.options & linux::__WCLONE != 0);
-        let is_named = match self.which {
+        let is_named = match &self.which {
             Which::Any => true,
-            Which::Process(pid) => child.pid == pid,
-            Which::Group(id) => child.group.lock().id == id,
+            Which::Process(pid) => child.pid == *pid,
+            Which::Group(id) => child.group.lock().id == *id,
+            Which::Same(process) => core::ptr::eq(child, &**process),
         };
         is_kind && is_named
     }

@@ -17,7 +17,7 @@ use crate::time::{Deadline, read_timespec};
 /// The size of a signal set, which every call is told.
 const SET_BYTES: usize = size_of::<u64>();
 
-fn signal_argument(number: i32) -> Result<Option<Signal>, Errno> {
+pub(super) fn signal_argument(number: i32) -> Result<Option<Signal>, Errno> {
     if number == 0 {
         return Ok(None);
     }
@@ -231,7 +231,7 @@ pub fn sigaltstack(call: &mut Call<'_>) -> Outcome {
 }
 
 /// Sends to one process, or only checks whether that is allowed.
-fn send_checked(
+pub(super) fn send_checked(
     thread: &Thread,
     target: &Arc<Process>,
     information: Option<Information>,
@@ -321,7 +321,12 @@ pub fn tkill(call: &mut Call<'_>) -> Outcome {
 }
 
 /// Reads the `siginfo_t` of a queueing call. Only the kernel says `SI_USER`, or a positive code, to others.
-fn read_information(call: &Call<'_>, address: usize, target: i32, number: i32) -> Attempt<[u64; 16]> {
+pub(super) fn read_information(
+    call: &Call<'_>,
+    address: usize,
+    target: i32,
+    number: i32,
+) -> Attempt<[u64; 16]> {
     let words: [u64; 16] = user::read_words(&call.thread.space(), address)?;
     let code = words[1] as i32;
     if (code >= 0 || code == linux::SI_TKILL) && target != call.thread.process.pid {
