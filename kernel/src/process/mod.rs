@@ -9,6 +9,7 @@
 //! file or an address space is touched with one of them held.
 
 pub mod calls;
+mod cpu_time;
 mod credentials;
 mod exec;
 pub mod executor;

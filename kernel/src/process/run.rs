@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Poll;
 
 use super::signal::{self, Next, Work};
-use super::{Thread, executor};
+use super::{Thread, cpu_time, executor};
 use crate::arch::{self, FloatState, Trap, UserContext};
 use crate::error::{Errno, Halt};
 use crate::memory::space::{Access, FaultError};
@@ -58,9 +58,16 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
         let start_ns = crate::time::now_ns();
         executor::turn_starts(&thread);
         thread.change_standing(|standing| standing.start(start_ns));
+        thread.meter.start(start_ns);
+        if thread.process.alarms.is_armed() {
+            cpu_time::plan(&thread);
+        }
         let result = life.as_mut().poll(poll_context);
         let now_ns = crate::time::now_ns();
-        add(&thread.total_ns, now_ns - start_ns);
+        thread.meter.end(now_ns);
+        if thread.process.alarms.is_armed() {
+            cpu_time::check(&thread.process);
+        }
         if result.is_pending() {
             end_sample(&thread);
             // The thread may go on elsewhere.
@@ -145,6 +152,12 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
             Trap::Exception { vector, code } => signal::post_exception(&thread, &context, vector, code),
             Trap::Interrupt => {
                 executor::tick(&thread);
+                let until_ns = if thread.process.alarms.is_armed() {
+                    cpu_time::check(&thread.process);
+                    cpu_time::plan(&thread)
+                } else {
+                    until_ns
+                };
                 if crate::time::now_ns() >= until_ns {
                     thread.standing.lock().give_way();
                     schedule::yield_now().await;

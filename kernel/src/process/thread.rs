@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, 
 use core::task::Waker;
 use heddle_signal::{AlternateStack, Pending, SignalSet};
 
+use super::cpu_time::Meter;
 use super::signal::Work;
 use super::{Credentials, Directories, Process, RunState};
 use crate::arch::{self, FloatState, UserContext};
@@ -75,7 +76,7 @@ pub struct Thread {
     /// When the visit to the kernel began that is being measured; 0 for none.
     pub(super) sample_start_ns: AtomicU64,
     /// Time on a CPU, and the part of it in the kernel.
-    pub(super) total_ns: AtomicU64,
+    pub(super) meter: Meter,
     pub(super) system_ns: AtomicU64,
 }
 
@@ -133,7 +134,7 @@ impl Thread {
             exit_code: AtomicU8::new(0),
             switches: AtomicU64::new(0),
             sample_start_ns: AtomicU64::new(0),
-            total_ns: AtomicU64::new(0),
+            meter: Meter::default(),
             system_ns: AtomicU64::new(0),
         })
     }
@@ -415,7 +416,7 @@ impl Thread {
     /// Nanoseconds used in user mode and in the kernel.
     #[must_use]
     pub fn cpu_times(&self) -> (u64, u64) {
-        let total = self.total_ns.load(Ordering::Relaxed);
+        let total = self.meter.used_ns();
         let system = self.system_ns.load(Ordering::Relaxed).min(total);
         (total - system, system)
     }

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use heddle_signal::Actions;
 
+use super::cpu_time::Alarms;
 use super::signal::State;
 use super::timers::Timers;
 use super::{Credentials, ExitStatus, Group, Limit, Limits, Resource, Session, Thread};
@@ -45,6 +46,8 @@ pub struct Process {
     /// Whether it has run `execve` since its fork: the parent can't change its group any more.
     pub(super) has_executed: AtomicBool,
     pub(super) timers: SpinLock<Timers>,
+    /// What waits for its processor time.
+    pub(super) alarms: Alarms,
     /// The threads that run the program's coroutines.
     pub executors: super::executor::Executors,
     /// The signal that `PR_SET_PDEATHSIG` asks for when the parent ends; 0 for none.
@@ -121,6 +124,9 @@ impl Process {
             uid: AtomicU32::new(0),
             has_executed: AtomicBool::new(false),
             timers: SpinLock::new(Timers::new()),
+            alarms: Alarms::new(
+                limits.get(Resource::CpuTime as u32).is_some_and(|limit| limit.soft != Limits::INFINITY),
+            ),
             executors: super::executor::Executors::new(),
             parent_death_signal: AtomicI32::new(0),
             creator: AtomicI32::new(0),

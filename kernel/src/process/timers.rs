@@ -1,7 +1,8 @@
 //! Timers that send signals: setitimer(2), alarm(2), timer_create(2).
 //!
 //! A timer that is armed has a coroutine, which sleeps until the next expiry, sends the signal and sleeps again.
-//! Setting the timer changes its state and wakes the coroutine; disarming ends it.
+//! Setting the timer changes its state and wakes the coroutine; disarming ends it. A timer on a clock of processor time
+//! has none: [`cpu_time`] looks after it.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -9,6 +10,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use heddle_signal::{Detail, Information, Signal};
 
+use super::cpu_time::{self, CpuClock, Target};
 use super::{Process, Thread, signal};
 use crate::error::Errno;
 use crate::memory::fallible;
@@ -34,8 +36,37 @@ pub(super) enum Notice {
     },
 }
 
+/// What a timer's time is.
+#[derive(Clone)]
+pub(super) enum TimerClock {
+    /// Time that goes on by itself.
+    Wall(Clock),
+    /// Processor time.
+    Cpu(CpuClock),
+}
+
+impl TimerClock {
+    /// What a deadline is compared with. Time stands still for a process that has gone.
+    fn now_ns(&self) -> u64 {
+        match self {
+            Self::Wall(_) => now_ns(),
+            Self::Cpu(clock) => clock.now_ns().unwrap_or(0),
+        }
+    }
+}
+
+/// What [`Timer::expire`] found.
+pub(super) struct Expiry {
+    /// Whether there is somebody to tell.
+    pub is_due: bool,
+    /// How many expiries were missed.
+    pub overrun: i32,
+    /// When the next one is.
+    pub next_ns: Option<u64>,
+}
+
 struct State {
-    /// On the monotonic clock; `None` when disarmed.
+    /// On the monotonic clock or that of processor time; `None` when disarmed.
     deadline_ns: Option<u64>,
     interval_ns: u64,
     /// The coroutine's, from its first poll to its end.
@@ -49,7 +80,7 @@ pub(super) struct Timer {
     process: Weak<Process>,
     id: i32,
     /// The clock it was made for.
-    pub clock: Clock,
+    clock: TimerClock,
     notice: Notice,
     state: SpinLock<State>,
 }
@@ -59,18 +90,36 @@ pub(super) struct Timer {
 pub(super) struct Timers {
     /// `ITIMER_REAL`.
     pub real: Option<Arc<Timer>>,
+    /// `ITIMER_VIRTUAL`.
+    pub user_time: Option<Arc<Timer>>,
+    /// `ITIMER_PROF`.
+    pub all_time: Option<Arc<Timer>>,
     /// Those of timer_create(2), by number.
     pub created: Vec<Option<Arc<Timer>>>,
 }
 
 impl Timers {
+    /// The place of a timer of setitimer(2).
+    pub const fn of_interval(&mut self, which: u32) -> &mut Option<Arc<Timer>> {
+        match which {
+            linux_raw_sys::general::ITIMER_VIRTUAL => &mut self.user_time,
+            linux_raw_sys::general::ITIMER_PROF => &mut self.all_time,
+            _ => &mut self.real,
+        }
+    }
+
     pub const fn new() -> Self {
-        Self { real: None, created: Vec::new() }
+        Self { real: None, user_time: None, all_time: None, created: Vec::new() }
     }
 }
 
 impl Timer {
-    pub fn new(process: &Arc<Process>, id: i32, clock: Clock, notice: Notice) -> Result<Arc<Self>, Errno> {
+    pub fn new(
+        process: &Arc<Process>,
+        id: i32,
+        clock: TimerClock,
+        notice: Notice,
+    ) -> Result<Arc<Self>, Errno> {
         let state =
             State { deadline_ns: None, interval_ns: 0, waker: None, has_coroutine: false, overrun: 0 };
         let process = Arc::downgrade(process);
@@ -79,9 +128,10 @@ impl Timer {
 
     /// Interval and time left in nanoseconds; 0 left when disarmed.
     pub fn get(&self) -> (u64, u64) {
+        let now = self.clock.now_ns();
         let state = self.state.lock();
         // A timer that is due and whose coroutine has not run yet is not disarmed.
-        let left = state.deadline_ns.map_or(0, |deadline| deadline.saturating_sub(now_ns()).max(1));
+        let left = state.deadline_ns.map_or(0, |deadline| deadline.saturating_sub(now).max(1));
         (state.interval_ns, left)
     }
 
@@ -90,12 +140,48 @@ impl Timer {
         self.state.lock().overrun
     }
 
-    /// Arms it, or disarms it with no deadline; returns what [`Timer::get`] said before.
+    /// Sets it to an absolute time of its clock, or to so long from now; 0 disarms it. Returns what [`Timer::get`] said
+    /// before.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn set(self: &Arc<Self>, deadline_ns: Option<u64>, interval_ns: u64) -> Result<(u64, u64), Errno> {
+    pub fn set(
+        self: &Arc<Self>,
+        value_ns: u64,
+        is_absolute: bool,
+        interval_ns: u64,
+    ) -> Result<(u64, u64), Errno> {
         let before = self.get();
+        match &self.clock {
+            TimerClock::Wall(clock) => self.arm(deadline_ns(*clock, value_ns, is_absolute), interval_ns)?,
+            TimerClock::Cpu(clock) => self.arm_cpu(clock, value_ns, is_absolute, interval_ns)?,
+        }
+        Ok(before)
+    }
+
+    fn arm_cpu(
+        self: &Arc<Self>,
+        clock: &CpuClock,
+        value_ns: u64,
+        is_absolute: bool,
+        interval_ns: u64,
+    ) -> Result<(), Errno> {
+        let zero = if is_absolute { 0 } else { clock.now_ns().unwrap_or(0) };
+        let deadline_ns = (value_ns != 0).then(|| zero.saturating_add(value_ns));
+        {
+            let mut state = self.state.lock();
+            (state.deadline_ns, state.interval_ns, state.overrun) = (deadline_ns, interval_ns, 0);
+        }
+        cpu_time::arm(clock, deadline_ns, &Target::Timer(self.clone())).inspect_err(|_| {
+            self.state.lock().deadline_ns = None;
+        })?;
+        if let Some(process) = clock.process.upgrade() {
+            cpu_time::check(&process);
+        }
+        Ok(())
+    }
+
+    fn arm(self: &Arc<Self>, deadline_ns: Option<u64>, interval_ns: u64) -> Result<(), Errno> {
         let (needs_coroutine, waker) = {
             let mut state = self.state.lock();
             state.deadline_ns = deadline_ns;
@@ -115,24 +201,27 @@ impl Timer {
                 (state.has_coroutine, state.deadline_ns) = (false, None);
             })?;
         }
-        Ok(before)
+        Ok(())
     }
 
-    /// One expiry: sets the next deadline and says how many were missed.
-    fn expire(&self, now: u64) -> i32 {
+    /// One expiry, unless the timer has been set anew: sets the next deadline.
+    pub fn expire(&self, now: u64) -> Expiry {
         let mut state = self.state.lock();
-        let Some(deadline) = state.deadline_ns else { return 0 };
+        let Some(deadline) = state.deadline_ns.filter(|&deadline| deadline <= now) else {
+            return Expiry { is_due: false, overrun: 0, next_ns: state.deadline_ns };
+        };
         if state.interval_ns == 0 {
             state.deadline_ns = None;
-            return 0;
+            return Expiry { is_due: true, overrun: 0, next_ns: None };
         }
         let missed = (now - deadline) / state.interval_ns;
         state.deadline_ns = Some(deadline.saturating_add((missed + 1).saturating_mul(state.interval_ns)));
         state.overrun = i32::try_from(missed).unwrap_or(i32::MAX);
-        state.overrun
+        Expiry { is_due: true, overrun: state.overrun, next_ns: state.deadline_ns }
     }
 
-    fn notify(&self, overrun: i32) {
+    /// Does what the timer is for.
+    pub fn notify(&self, overrun: i32) {
         let Some(process) = self.process.upgrade() else { return };
         // A timer's signal that is pending already, or finds no room, is what overruns are for.
         let _ = match self.notice {
@@ -167,8 +256,10 @@ impl Timer {
             if Pin::new(next).poll(context).is_pending() {
                 return Poll::Pending;
             }
-            let overrun = self.expire(now_ns());
-            self.notify(overrun);
+            let expiry = self.expire(now_ns());
+            if expiry.is_due {
+                self.notify(expiry.overrun);
+            }
         }
     }
 }
@@ -180,7 +271,7 @@ async fn run(timer: Arc<Timer>) {
 
 /// When a timer on `clock` that was set to `value_ns` expires: an absolute time of the clock, or so long from now. 0
 /// disarms.
-pub(super) fn deadline_ns(clock: Clock, value_ns: u64, is_absolute: bool) -> Option<u64> {
+fn deadline_ns(clock: Clock, value_ns: u64, is_absolute: bool) -> Option<u64> {
     if value_ns == 0 {
         return None;
     }
@@ -188,22 +279,27 @@ pub(super) fn deadline_ns(clock: Clock, value_ns: u64, is_absolute: bool) -> Opt
     Some(deadline.moment_ns())
 }
 
-/// Ends every timer; with `keep_real`, as `execve` does, only those of timer_create(2).
-pub(super) fn clear(process: &Process, keep_real: bool) {
-    let ended = {
+/// Ends every timer; with `keep_own`, as `execve` does, only those of timer_create(2).
+pub(super) fn clear(process: &Process, keep_own: bool) {
+    let (own, created) = {
         let mut timers = process.timers.lock();
-        let real = if keep_real { None } else { timers.real.take() };
-        (real, core::mem::take(&mut timers.created))
+        let own = if keep_own {
+            [None, None, None]
+        } else {
+            [timers.real.take(), timers.user_time.take(), timers.all_time.take()]
+        };
+        (own, core::mem::take(&mut timers.created))
     };
-    for timer in ended.0.iter().chain(ended.1.iter().flatten()) {
+    for timer in own.iter().chain(&created).flatten() {
         // Disarming needs no memory.
-        let _ = timer.set(None, 0);
+        let _ = timer.set(0, false, 0);
     }
 }
 
 /// Nothing of a process's timers outlives it.
 pub(super) fn process_ended(process: &Process) {
     clear(process, false);
+    process.alarms.clear();
 }
 
 /// What is a thread's own ends with it.

@@ -10,6 +10,7 @@
 mod harness;
 
 mod asynchronous;
+mod cpu_time;
 mod descriptor;
 mod extended;
 mod file;
@@ -45,6 +46,7 @@ fn main() -> std::process::ExitCode {
         memory::TESTS,
         thread::TESTS,
         time::TESTS,
+        cpu_time::TESTS,
         poll::TESTS,
         socket::TESTS,
         terminal::TESTS,

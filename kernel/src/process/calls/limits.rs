@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
-use crate::process::{Limit, Process, Resource, table};
+use crate::process::{Limit, Process, Resource, cpu_time, table};
 use crate::syscall::{Call, Outcome, user};
 
 fn get(process: &Process, resource: u32) -> Result<Limit, Errno> {
@@ -25,6 +25,9 @@ fn set(call: &Call<'_>, process: &Arc<Process>, resource: u32, words: [u64; 2]) 
     }
     limits.set(resource, Limit { soft, hard });
     drop(limits);
+    if resource == Resource::CpuTime as u32 {
+        cpu_time::look_again(process);
+    }
     if resource == Resource::Stack as u32 {
         call.thread.space().set_stack_limit(usize::try_from(soft).unwrap_or(usize::MAX));
     }

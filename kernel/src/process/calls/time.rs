@@ -1,10 +1,14 @@
 //! Clocks and sleeping.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::Poll;
 use linux_raw_sys::general as linux;
 
 use crate::error::{Attempt, Errno};
 use crate::memory::{Space, fallible};
+use crate::process::cpu_time::{self, CpuClock, Kind, Sleeper, Target};
+use crate::process::timers::TimerClock;
 use crate::process::{Thread, table};
 use crate::syscall::wait::WaitKind;
 use crate::syscall::{Call, Caller, Outcome, pending, user};
@@ -16,53 +20,81 @@ const RESOLUTION_NS: u64 = 1;
 /// Resolution of the coarse clocks: they show the same time here, but programs may rely on the number.
 const COARSE_RESOLUTION_NS: u64 = 4_000_000;
 
-/// The time that clock number `id` shows.
-fn read_clock(thread: &Thread, id: i32) -> Result<u64, Errno> {
-    let sum = |(user, system): (u64, u64)| user + system;
-    let Ok(id) = u32::try_from(id) else {
-        return read_cpu_clock(thread, id);
-    };
-    Ok(match id {
-        linux::CLOCK_REALTIME
-        | linux::CLOCK_REALTIME_COARSE
-        | linux::CLOCK_REALTIME_ALARM
-        | linux::CLOCK_TAI => Clock::Realtime.now_ns(),
-        linux::CLOCK_MONOTONIC
-        | linux::CLOCK_MONOTONIC_RAW
-        | linux::CLOCK_MONOTONIC_COARSE
-        | linux::CLOCK_BOOTTIME
-        | linux::CLOCK_BOOTTIME_ALARM => Clock::Monotonic.now_ns(),
-        linux::CLOCK_PROCESS_CPUTIME_ID => sum(thread.process.cpu_times()),
-        linux::CLOCK_THREAD_CPUTIME_ID => sum(thread.cpu_times()),
-        _ => return Err(Errno::EINVAL),
+/// A clock by its number.
+pub(super) fn clock(thread: &Arc<Thread>, id: i32) -> Result<TimerClock, Errno> {
+    let own = Arc::downgrade(&thread.process);
+    Ok(match u32::try_from(id) {
+        Ok(
+            linux::CLOCK_REALTIME
+            | linux::CLOCK_REALTIME_COARSE
+            | linux::CLOCK_REALTIME_ALARM
+            | linux::CLOCK_TAI,
+        ) => TimerClock::Wall(Clock::Realtime),
+        Ok(
+            linux::CLOCK_MONOTONIC
+            | linux::CLOCK_MONOTONIC_RAW
+            | linux::CLOCK_MONOTONIC_COARSE
+            | linux::CLOCK_BOOTTIME
+            | linux::CLOCK_BOOTTIME_ALARM,
+        ) => TimerClock::Wall(Clock::Monotonic),
+        Ok(linux::CLOCK_PROCESS_CPUTIME_ID) => {
+            TimerClock::Cpu(CpuClock { process: own, thread: None, kind: Kind::All })
+        }
+        Ok(linux::CLOCK_THREAD_CPUTIME_ID) => {
+            let thread = Some(Arc::downgrade(thread));
+            TimerClock::Cpu(CpuClock { process: own, thread, kind: Kind::All })
+        }
+        Ok(_) => return Err(Errno::EINVAL),
+        Err(_) => TimerClock::Cpu(cpu_clock(thread, id)?),
     })
 }
 
+/// In the number of a clock of processor time, the lowest bits of one that is exact in Linux, too.
+const SCHEDULER_TIME: i32 = 2;
+/// In the number of a clock of processor time: a thread's.
+const PER_THREAD: i32 = 4;
+
 /// Clocks of other processes and threads carry their number, inverted, above three bits that say which clock.
-fn read_cpu_clock(thread: &Thread, id: i32) -> Result<u64, Errno> {
-    const PER_THREAD: i32 = 4;
+fn cpu_clock(caller: &Arc<Thread>, id: i32) -> Result<CpuClock, Errno> {
+    /// Of the lowest two bits: only time in user mode counts; a file's clock.
+    const USER: i32 = 1;
     const FILE: i32 = 3;
     let number = !(id >> 3);
-    if id & 3 == FILE {
-        return Err(Errno::EINVAL);
-    }
-    let (user, system) = if id & PER_THREAD != 0 {
-        let target = if number == 0 { table::thread(thread.tid()) } else { table::thread(number) };
-        target.ok_or(Errno::EINVAL)?.cpu_times()
-    } else {
-        let target = if number == 0 { Some(thread.process.clone()) } else { table::process(number) };
-        target.ok_or(Errno::EINVAL)?.cpu_times()
+    let kind = match id & 3 {
+        FILE => return Err(Errno::EINVAL),
+        USER => Kind::User,
+        _ => Kind::All,
     };
-    Ok(user + system)
+    if id & PER_THREAD != 0 {
+        let target = if number == 0 { Some(caller.clone()) } else { table::thread(number) };
+        // Of other processes' threads nothing is told.
+        let target = target.filter(|target| Arc::ptr_eq(&target.process, &caller.process));
+        let thread = Some(Arc::downgrade(&target.ok_or(Errno::EINVAL)?));
+        return Ok(CpuClock { process: Arc::downgrade(&caller.process), thread, kind });
+    }
+    let process = match number {
+        0 => caller.process.clone(),
+        number => table::process(number).ok_or(Errno::EINVAL)?,
+    };
+    Ok(CpuClock { process: Arc::downgrade(&process), thread: None, kind })
 }
 
-/// The clock that a sleep or timer runs on.
-pub(super) fn waiting_clock(id: u32) -> Result<Clock, Errno> {
-    match id {
-        linux::CLOCK_REALTIME | linux::CLOCK_REALTIME_ALARM | linux::CLOCK_TAI => Ok(Clock::Realtime),
-        linux::CLOCK_MONOTONIC | linux::CLOCK_BOOTTIME | linux::CLOCK_BOOTTIME_ALARM => Ok(Clock::Monotonic),
-        linux::CLOCK_PROCESS_CPUTIME_ID | linux::CLOCK_MONOTONIC_RAW => Err(Errno::EOPNOTSUPP),
-        _ => Err(Errno::EINVAL),
+/// The time that clock number `id` shows.
+fn read_clock(thread: &Arc<Thread>, id: i32) -> Result<u64, Errno> {
+    match clock(thread, id)? {
+        TimerClock::Wall(clock) => Ok(clock.now_ns()),
+        TimerClock::Cpu(clock) => clock.now_ns().ok_or(Errno::EINVAL),
+    }
+}
+
+/// The clock that a timer runs on.
+pub(super) fn timer_clock(thread: &Arc<Thread>, id: i32) -> Result<TimerClock, Errno> {
+    let found = clock(thread, id)?;
+    match id as u32 {
+        linux::CLOCK_MONOTONIC_RAW | linux::CLOCK_MONOTONIC_COARSE | linux::CLOCK_REALTIME_COARSE => {
+            Err(Errno::EOPNOTSUPP)
+        }
+        _ => Ok(found),
     }
 }
 
@@ -75,9 +107,14 @@ pub fn clock_gettime(call: &mut Call<'_>) -> Outcome {
 
 /// clock_settime(2).
 pub fn clock_settime(call: &mut Call<'_>) -> Outcome {
+    if call.int(0) < 0 {
+        clock(call.thread, call.int(0))?;
+    }
     let time_ns = read_timespec(&call.thread.space(), call.word(1))?;
-    if call.uint(0) != linux::CLOCK_REALTIME {
-        return Err(Errno::EINVAL.into());
+    match call.uint(0) {
+        linux::CLOCK_REALTIME => {}
+        _ if call.int(0) < 0 => return Err(Errno::EPERM.into()),
+        _ => return Err(Errno::EINVAL.into()),
     }
     set_realtime(call.thread, time_ns)
 }
@@ -94,7 +131,8 @@ fn set_realtime(thread: &Thread, time_ns: u64) -> Outcome {
 pub fn clock_getres(call: &mut Call<'_>) -> Outcome {
     read_clock(call.thread, call.int(0))?;
     let is_coarse = matches!(call.uint(0), linux::CLOCK_REALTIME_COARSE | linux::CLOCK_MONOTONIC_COARSE);
-    let resolution = if is_coarse { COARSE_RESOLUTION_NS } else { RESOLUTION_NS };
+    let counts_ticks = call.int(0) < 0 && call.int(0) & 3 != SCHEDULER_TIME;
+    let resolution = if is_coarse || counts_ticks { COARSE_RESOLUTION_NS } else { RESOLUTION_NS };
     if call.word(1) != 0 {
         user::write_words(&call.thread.space(), call.word(1), &timespec_words(resolution))?;
     }
@@ -141,12 +179,73 @@ pub fn nanosleep(call: &mut Call<'_>) -> Outcome {
 
 /// clock_nanosleep(2).
 pub fn clock_nanosleep(call: &mut Call<'_>) -> Outcome {
-    let clock = waiting_clock(call.uint(0))?;
-    let time = read_timespec(&call.thread.space(), call.word(2))?;
-    if call.uint(1) & linux::TIMER_ABSTIME != 0 {
-        return sleep(call.thread, Deadline::at(clock, time), None);
+    let clock = timer_clock(call.thread, call.int(0))?;
+    if call.uint(0) == linux::CLOCK_THREAD_CPUTIME_ID {
+        return Err(Errno::EOPNOTSUPP.into());
     }
-    sleep(call.thread, Deadline::after(Some(time)), Some(call.word(3)))
+    let time = read_timespec(&call.thread.space(), call.word(2))?;
+    let is_absolute = call.uint(1) & linux::TIMER_ABSTIME != 0;
+    let remaining = (!is_absolute).then_some(call.word(3));
+    match clock {
+        TimerClock::Wall(clock) if is_absolute => sleep(call.thread, Deadline::at(clock, time), None),
+        TimerClock::Wall(_) => sleep(call.thread, Deadline::after(Some(time)), remaining),
+        TimerClock::Cpu(clock) => {
+            let is_own = |own: &Weak<Thread>| core::ptr::eq(own.as_ptr(), Arc::as_ptr(call.thread));
+            if clock.thread.as_ref().is_some_and(is_own) {
+                // It would sleep for ever.
+                return Err(Errno::EINVAL.into());
+            }
+            let now = clock.now_ns().ok_or(Errno::EINVAL)?;
+            let until_ns = if is_absolute { time } else { now.saturating_add(time) };
+            sleep_cpu(call.thread, clock, until_ns, remaining)
+        }
+    }
+}
+
+/// Takes a sleeper off its clock when it stops sleeping.
+struct CpuSleep {
+    clock: CpuClock,
+    sleeper: Arc<Sleeper>,
+}
+
+impl Drop for CpuSleep {
+    fn drop(&mut self) {
+        // Disarming needs no memory.
+        let _ = cpu_time::arm(&self.clock, None, &Target::Sleeper(self.sleeper.clone()));
+    }
+}
+
+/// As [`sleep`], until a clock of processor time shows `until_ns`.
+fn sleep_cpu(thread: &Caller, clock: CpuClock, until_ns: u64, remaining: Option<usize>) -> Outcome {
+    if clock.now_ns().is_some_and(|now| now >= until_ns) {
+        return Ok(0.into());
+    }
+    let sleeper = Sleeper { caller: thread.clone(), is_woken: AtomicBool::new(false) };
+    let sleep = CpuSleep { clock, sleeper: fallible::try_arc(sleeper)? };
+    cpu_time::arm(&sleep.clock, Some(until_ns), &Target::Sleeper(sleep.sleeper.clone()))?;
+    let thread = thread.clone();
+    pending(async move {
+        let woken = core::future::poll_fn(|_| {
+            if sleep.sleeper.is_woken.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+        });
+        if thread.wait(WaitKind::Interruptible, woken).await.is_ok() {
+            return Ok(0);
+        }
+        let clock = sleep.clock.clone();
+        drop(sleep);
+        let Some(remaining) = remaining else { return Err(Errno::ERESTARTNOHAND) };
+        if remaining != 0 {
+            let left_ns = until_ns.saturating_sub(clock.now_ns().unwrap_or(0));
+            user::resolve(&thread.space(), |space| {
+                user::write_words(space, remaining, &timespec_words(left_ns))
+            })
+            .await?;
+        }
+        let again =
+            move |call: &mut Call<'_>| sleep_cpu(call.thread, clock.clone(), until_ns, Some(remaining));
+        thread.set_restart(fallible::try_arc(again)?);
+        Err(Errno::ERESTART_RESTARTBLOCK)
+    })
 }
 
 /// Sleeps. A relative sleep that a signal ends says what is left at `remaining`, and goes on until the same moment if

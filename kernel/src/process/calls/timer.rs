@@ -4,10 +4,11 @@ use alloc::sync::Arc;
 use heddle_signal::Signal;
 use linux_raw_sys::general as linux;
 
-use super::time::{interval_words, read_interval, waiting_clock};
+use super::time::{interval_words, read_interval, timer_clock};
 use crate::error::Errno;
 use crate::process::Process;
-use crate::process::timers::{Notice, Timer, deadline_ns};
+use crate::process::cpu_time::{CpuClock, Kind};
+use crate::process::timers::{Notice, Timer, TimerClock};
 use crate::syscall::{Call, Outcome, user};
 use crate::time::{Clock, NS_PER_SECOND};
 
@@ -17,57 +18,60 @@ const TIMERS_MAX: usize = 1024;
 
 /// The timer of alarm(2) and `ITIMER_REAL`, made when first needed.
 fn real_timer(process: &Arc<Process>) -> Result<Arc<Timer>, Errno> {
-    if let Some(timer) = &process.timers.lock().real {
+    interval_timer(process, linux::ITIMER_REAL)
+}
+
+/// A timer of setitimer(2), made when first needed.
+fn interval_timer(process: &Arc<Process>, which: u32) -> Result<Arc<Timer>, Errno> {
+    let cpu = |kind| TimerClock::Cpu(CpuClock { process: Arc::downgrade(process), thread: None, kind });
+    let (clock, signal) = match which {
+        linux::ITIMER_REAL => (TimerClock::Wall(Clock::Monotonic), Signal::ALRM),
+        linux::ITIMER_VIRTUAL => (cpu(Kind::User), Signal::VTALRM),
+        linux::ITIMER_PROF => (cpu(Kind::All), Signal::PROF),
+        _ => return Err(Errno::EINVAL),
+    };
+    let mut timers = process.timers.lock();
+    let place = timers.of_interval(which);
+    if let Some(timer) = place {
         return Ok(timer.clone());
     }
-    let timer = Timer::new(process, 0, Clock::Monotonic, Notice::Plain(Signal::ALRM))?;
-    Ok(process.timers.lock().real.get_or_insert(timer).clone())
+    let timer = Timer::new(process, 0, clock, Notice::Plain(signal))?;
+    Ok(place.insert(timer).clone())
 }
 
 /// alarm(2).
 pub fn alarm(call: &mut Call<'_>) -> Outcome {
     let timer = real_timer(&call.thread.process)?;
-    let value = u64::from(call.uint(0)) * NS_PER_SECOND;
-    let (_, left) = timer.set(deadline_ns(Clock::Monotonic, value, false), 0)?;
+    let (_, left) = timer.set(u64::from(call.uint(0)) * NS_PER_SECOND, false, 0)?;
     Ok((left.div_ceil(NS_PER_SECOND) as usize).into())
 }
 
-/// setitimer(2). Timers that count processor time are not offered.
+/// setitimer(2).
 pub fn setitimer(call: &mut Call<'_>) -> Outcome {
-    check_which(call.uint(0))?;
+    let timer = interval_timer(&call.thread.process, call.uint(0))?;
     let space = call.thread.space();
     let (interval, value) = match call.word(1) {
         0 => (0, 0),
         address => read_interval(&space, address, US_NS)?,
     };
-    let timer = real_timer(&call.thread.process)?;
     if call.word(2) != 0 {
         let (interval, left) = timer.get();
         user::write_words(&space, call.word(2), &interval_words(interval, left, US_NS))?;
     }
-    timer.set(deadline_ns(Clock::Monotonic, value, false), interval)?;
+    timer.set(value, false, interval)?;
     Ok(0.into())
 }
 
 /// getitimer(2).
 pub fn getitimer(call: &mut Call<'_>) -> Outcome {
-    check_which(call.uint(0))?;
-    let (interval, left) = real_timer(&call.thread.process)?.get();
+    let (interval, left) = interval_timer(&call.thread.process, call.uint(0))?.get();
     user::write_words(&call.thread.space(), call.word(1), &interval_words(interval, left, US_NS))?;
     Ok(0.into())
 }
 
-fn check_which(which: u32) -> Result<(), Errno> {
-    match which {
-        linux::ITIMER_REAL => Ok(()),
-        linux::ITIMER_VIRTUAL | linux::ITIMER_PROF => Err(Errno::EOPNOTSUPP),
-        _ => Err(Errno::EINVAL),
-    }
-}
-
 /// timer_create(2).
 pub fn timer_create(call: &mut Call<'_>) -> Outcome {
-    let clock = waiting_clock(call.uint(0))?;
+    let clock = timer_clock(call.thread, call.int(0))?;
     let space = call.thread.space();
     let event = match call.word(1) {
         0 => None,
@@ -128,7 +132,7 @@ pub fn timer_settime(call: &mut Call<'_>) -> Outcome {
         user::write_words(&space, call.word(3), &interval_words(interval, left, 1))?;
     }
     let is_absolute = call.uint(1) & linux::TIMER_ABSTIME != 0;
-    timer.set(deadline_ns(timer.clock, value, is_absolute), interval)?;
+    timer.set(value, is_absolute, interval)?;
     Ok(0.into())
 }
 
@@ -152,6 +156,6 @@ pub fn timer_delete(call: &mut Call<'_>) -> Outcome {
         timers.created.get_mut(call.int(0) as usize).and_then(Option::take)
     };
     drop(removed);
-    timer.set(None, 0)?;
+    timer.set(0, false, 0)?;
     Ok(0.into())
 }
