@@ -33,20 +33,20 @@ impl Meter {
     /// A turn starts.
     pub fn start(&self, now_ns: u64) {
         let used = self.0.load(Ordering::Relaxed) & !Self::RUNNING;
-        self.0.store(now_ns.saturating_sub(used) | Self::RUNNING, Ordering::Release);
+        self.0.store(now_ns.wrapping_sub(used) | Self::RUNNING, Ordering::Release);
     }
 
     /// The turn ends.
     pub fn end(&self, now_ns: u64) {
         let zero = self.0.load(Ordering::Relaxed) & !Self::RUNNING;
-        self.0.store(now_ns.saturating_sub(zero), Ordering::Release);
+        self.0.store(now_ns.wrapping_sub(zero), Ordering::Release);
     }
 
     /// Nanoseconds used.
     pub fn used_ns(&self) -> u64 {
         match self.0.load(Ordering::Acquire) {
             word if word & Self::RUNNING == 0 => word,
-            word => now_ns().saturating_sub(word & !Self::RUNNING),
+            word => now_ns().wrapping_sub(word & !Self::RUNNING),
         }
     }
 }
@@ -192,6 +192,8 @@ pub(super) fn look_again(process: &Arc<Process>) {
 }
 
 /// Makes a thread that runs on this CPU look when the first alarm may be due. Returns when its turn is over.
+#[cold]
+#[inline(never)]
 pub(super) fn plan(thread: &Thread) -> u64 {
     let turn_ns = thread.standing.lock().until_ns;
     let first = thread.process.alarms.is_armed().then(|| first_alarm_ns(thread)).flatten();
@@ -221,7 +223,17 @@ fn first_alarm_ns(thread: &Thread) -> Option<u64> {
     left.chain(limit_ns).min()
 }
 
+/// [`check`] and [`plan`].
+#[cold]
+#[inline(never)]
+pub(super) fn look(thread: &Thread) -> u64 {
+    check(&thread.process);
+    plan(thread)
+}
+
 /// Tells whoever waits for a moment that has come, and carries out the limit.
+#[cold]
+#[inline(never)]
 pub(super) fn check(process: &Arc<Process>) {
     let mut index = 0;
     // Each alarm at most once, however short its interval.

@@ -152,12 +152,8 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
             Trap::Exception { vector, code } => signal::post_exception(&thread, &context, vector, code),
             Trap::Interrupt => {
                 executor::tick(&thread);
-                let until_ns = if thread.process.alarms.is_armed() {
-                    cpu_time::check(&thread.process);
-                    cpu_time::plan(&thread)
-                } else {
-                    until_ns
-                };
+                let is_watched = thread.process.alarms.is_armed();
+                let until_ns = if is_watched { cpu_time::look(&thread) } else { until_ns };
                 if crate::time::now_ns() >= until_ns {
                     thread.standing.lock().give_way();
                     schedule::yield_now().await;
