@@ -26,6 +26,7 @@ pub(super) async fn end_thread(thread: &Arc<Thread>) {
         asynchronous::end_all(&thread.process).await;
     }
     super::calls::futex::release_robust_list(thread).await;
+    super::calls::futex::pi::owner_ends(thread).await;
     release_space(thread).await;
     thread.leave_descriptors();
     super::timers::thread_ended(thread);

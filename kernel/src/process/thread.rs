@@ -50,6 +50,10 @@ pub struct Thread {
     pub(super) clear_child_tid: AtomicUsize,
     /// `set_robust_list`.
     pub(super) robust_list: AtomicUsize,
+    /// Where the thread waits for a lock that inherits priorities. Guarded by the lock of all those.
+    pub(super) pi_wait: SpinLock<Option<Arc<super::calls::futex::pi::Waiter>>>,
+    /// It has ended and given up such locks.
+    pub(super) has_left_locks: AtomicBool,
     /// Who waits in `vfork` for this thread to leave the space.
     pub(super) vfork: SpinLock<Option<Arc<super::calls::clone::Vfork>>>,
     /// ioprio_set(2).
@@ -78,6 +82,8 @@ pub struct Thread {
     /// Time on a CPU, and the part of it in the kernel.
     pub(super) meter: Meter,
     pub(super) system_ns: AtomicU64,
+    /// The most time in user mode that anybody was told.
+    user_seen_ns: AtomicU64,
 }
 
 /// What a new thread starts with.
@@ -95,7 +101,12 @@ pub(super) struct Parts {
     pub float: FloatState,
 }
 
+/// The most urgent realtime priority.
+const REALTIME_MAX: u8 = 99;
+
 impl Thread {
+    /// See [`Thread::rank`].
+    pub(super) const RANK_ORDINARY: u8 = 120;
     /// The size of a thread's name with its final zero.
     pub const NAME_BYTES: usize = 16;
 
@@ -120,6 +131,8 @@ impl Thread {
             restart: SpinLock::new(None),
             clear_child_tid: AtomicUsize::new(0),
             robust_list: AtomicUsize::new(0),
+            pi_wait: SpinLock::new(None),
+            has_left_locks: AtomicBool::new(false),
             vfork: SpinLock::new(None),
             io_priority: AtomicU32::new(0),
             float: SpinLock::new(parts.float),
@@ -136,6 +149,7 @@ impl Thread {
             sample_start_ns: AtomicU64::new(0),
             meter: Meter::default(),
             system_ns: AtomicU64::new(0),
+            user_seen_ns: AtomicU64::new(0),
         })
     }
 
@@ -289,6 +303,29 @@ impl Thread {
         self.kick();
     }
 
+    /// How urgent the thread is, as Linux counts: 0 for realtime priority 99, 98 for 1, 120 for every ordinary thread.
+    #[must_use]
+    pub(super) fn rank(&self) -> u8 {
+        match self.standing.lock().realtime() {
+            0 => Self::RANK_ORDINARY,
+            realtime => REALTIME_MAX - realtime,
+        }
+    }
+
+    /// Lends the thread the level of those who wait for it, the most urgent of which has this rank. Returns whether
+    /// the thread's own rank has changed.
+    pub(super) fn lend(&self, rank: Option<u8>) -> bool {
+        let before = self.rank();
+        let realtime = rank.map_or(0, |rank| REALTIME_MAX.saturating_sub(rank));
+        let is_running = self.cpu.load(Ordering::Acquire) != 0;
+        self.change_standing(|standing| standing.lend(realtime, crate::time::now_ns(), is_running));
+        let has_changed = self.rank() != before;
+        if has_changed {
+            self.kick();
+        }
+        has_changed
+    }
+
     /// Root and working directory.
     #[must_use]
     pub fn directories(&self) -> Arc<Directories> {
@@ -418,7 +455,9 @@ impl Thread {
     pub fn cpu_times(&self) -> (u64, u64) {
         let total = self.meter.used_ns();
         let system = self.system_ns.load(Ordering::Relaxed).min(total);
-        (total - system, system)
+        // The kernel's part is an estimate that grows in steps, but no clock goes back.
+        let user = self.user_seen_ns.fetch_max(total - system, Ordering::Relaxed).max(total - system);
+        (user, total.saturating_sub(user))
     }
 
     /// Stores a result of a call whose effects are done, so that it must not start again. A page that has become

@@ -58,6 +58,8 @@ pub enum Turn {
 pub struct Standing {
     /// How the thread is scheduled.
     parameters: Parameters,
+    /// A realtime priority that waiters lend the thread; 0 for none.
+    lent: u8,
     account: Account,
     ended_as: Turn,
     started_ns: u64,
@@ -76,6 +78,7 @@ impl Standing {
     pub const fn new(parameters: Parameters, account: Account) -> Self {
         Self {
             parameters,
+            lent: 0,
             account,
             ended_as: Turn::GaveWay,
             started_ns: 0,
@@ -107,10 +110,25 @@ impl Standing {
         self.plan(now_ns);
     }
 
+    /// The realtime priority that the thread runs with, its own or lent; 0 for an ordinary thread.
+    #[must_use]
+    pub const fn realtime(&self) -> u8 {
+        if self.lent > self.parameters.realtime { self.lent } else { self.parameters.realtime }
+    }
+
+    /// Lends the thread a realtime priority, 0 for none; `is_running`: in the midst of a turn.
+    pub fn lend(&mut self, realtime: u8, now_ns: u64, is_running: bool) {
+        if is_running {
+            self.end(now_ns);
+        }
+        self.lent = realtime;
+        self.plan(now_ns);
+    }
+
     /// A turn starts.
     pub fn start(&mut self, now_ns: u64) {
         self.started_ns = now_ns;
-        if self.ended_as == Turn::GaveWay && !self.parameters.policy.is_realtime() {
+        if self.ended_as == Turn::GaveWay && self.realtime() == 0 {
             // Nothing has changed but the time.
             self.until_ns = self.until_ns.saturating_add(now_ns.saturating_sub(self.planned_ns));
             self.planned_ns = now_ns;
@@ -126,7 +144,7 @@ impl Standing {
     /// The turn ends.
     pub fn end(&mut self, now_ns: u64) {
         let ran_ns = now_ns.saturating_sub(self.started_ns);
-        if self.parameters.policy.is_realtime() {
+        if self.realtime() != 0 {
             WINDOWS[arch::cpu::id()].used_ns.fetch_add(ran_ns, Ordering::Relaxed);
         } else {
             self.account.ran(ran_ns, self.parameters.nice);
@@ -150,12 +168,14 @@ impl Standing {
     fn plan(&mut self, now_ns: u64) {
         let parameters = &self.parameters;
         self.planned_ns = now_ns;
-        let (until_ns, priority) = if parameters.policy.is_realtime() {
+        let (until_ns, priority) = if self.realtime() != 0 {
             let left_ns = realtime_left_ns(now_ns);
-            let slice_ns = if parameters.policy == Policy::Fifo { u64::MAX } else { SLICE_NS };
+            let slice_ns = if parameters.policy == Policy::RoundRobin { SLICE_NS } else { u64::MAX };
             match left_ns {
                 0 => (now_ns + SLICE_NS, Priority::SPENT),
-                left_ns => (now_ns.saturating_add(left_ns.min(slice_ns)), parameters.priority(false)),
+                left_ns => {
+                    (now_ns.saturating_add(left_ns.min(slice_ns)), Priority::realtime(self.realtime()))
+                }
             }
         } else {
             (now_ns + self.account.budget_ns(), parameters.priority(self.account.is_spent()))

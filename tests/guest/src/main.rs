@@ -17,6 +17,7 @@ mod file;
 mod inotify;
 mod ipc;
 mod memory;
+mod pi;
 mod pidfd;
 mod pipe;
 mod poll;
@@ -45,6 +46,7 @@ fn main() -> std::process::ExitCode {
         descriptor::TESTS,
         memory::TESTS,
         thread::TESTS,
+        pi::TESTS,
         time::TESTS,
         cpu_time::TESTS,
         poll::TESTS,

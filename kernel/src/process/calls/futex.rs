@@ -4,6 +4,9 @@
 //! against a waker's: the word is read and the waiter entered under the lock, so a wake after a change of the word
 //! finds whoever read the old value.
 
+pub mod pi;
+mod requeue_pi;
+
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,7 +23,7 @@ use crate::time::{Clock, Deadline, read_timespec};
 const BUCKETS: usize = 256;
 
 /// What identifies a word that is waited at.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum FutexKey {
     /// A word of one space, which outlives the wait because the waiting thread is in it.
     Private { space: usize, address: usize },
@@ -55,7 +58,20 @@ struct Waiter {
 struct Entry {
     key: FutexKey,
     bitset: u32,
+    /// As urgent as the thread was when it began to wait: the most urgent are woken first.
+    rank: u8,
     waiter: Arc<Waiter>,
+    /// The lock to be moved to: `FUTEX_WAIT_REQUEUE_PI`.
+    lock: Option<Arc<pi::Waiter>>,
+}
+
+impl Entry {
+    /// Takes its place among those who wait in the bucket; there is room.
+    fn enter(self, bucket: &mut Vec<Self>) {
+        let is_ordinary = self.rank == Thread::RANK_ORDINARY;
+        let behind = (!is_ordinary).then(|| bucket.iter().position(|each| each.rank > self.rank)).flatten();
+        bucket.insert(behind.unwrap_or(bucket.len()), self);
+    }
 }
 
 static WAITERS: [SpinLock<Vec<Entry>>; BUCKETS] = [const { SpinLock::new(Vec::new()) }; BUCKETS];
@@ -109,10 +125,16 @@ impl Drop for Registration {
 pub fn futex(call: &mut Call<'_>) -> Outcome {
     let operation = call.uint(1);
     let is_private = operation & linux::FUTEX_PRIVATE_FLAG != 0;
+    let command = operation & linux::FUTEX_CMD_MASK as u32;
+    let takes_clock =
+        matches!(command, linux::FUTEX_WAIT_BITSET | linux::FUTEX_WAIT_REQUEUE_PI | linux::FUTEX_LOCK_PI2);
+    if operation & linux::FUTEX_CLOCK_REALTIME != 0 && !takes_clock {
+        return Err(Errno::ENOSYS.into());
+    }
     let clock = if operation & linux::FUTEX_CLOCK_REALTIME != 0 { Clock::Realtime } else { Clock::Monotonic };
     let (address, value) = (call.word(0), call.uint(2));
     let arguments = Two { address, other: call.word(4), is_private };
-    match operation & linux::FUTEX_CMD_MASK as u32 {
+    match command {
         linux::FUTEX_WAIT => wait(call, value, linux::FUTEX_BITSET_MATCH_ANY, Timeout::Relative),
         linux::FUTEX_WAIT_BITSET => wait(call, value, call.uint(5), Timeout::Absolute(clock)),
         linux::FUTEX_WAKE => done(wake(call.thread, &arguments, value, linux::FUTEX_BITSET_MATCH_ANY)),
@@ -120,6 +142,12 @@ pub fn futex(call: &mut Call<'_>) -> Outcome {
         linux::FUTEX_REQUEUE => done(requeue(call, &arguments, None)),
         linux::FUTEX_CMP_REQUEUE => done(requeue(call, &arguments, Some(call.uint(5)))),
         linux::FUTEX_WAKE_OP => done(wake_op(call, &arguments)),
+        linux::FUTEX_LOCK_PI => pi::lock(call, is_private, absolute(call, Clock::Realtime)?, true),
+        linux::FUTEX_LOCK_PI2 => pi::lock(call, is_private, absolute(call, clock)?, true),
+        linux::FUTEX_TRYLOCK_PI => pi::lock(call, is_private, Deadline::NEVER, false),
+        linux::FUTEX_UNLOCK_PI => done(pi::unlock(call, is_private)),
+        linux::FUTEX_WAIT_REQUEUE_PI => requeue_pi::wait(call, &arguments, absolute(call, clock)?),
+        linux::FUTEX_CMP_REQUEUE_PI => done(requeue_pi::requeue(call, &arguments)),
         _ => Err(Errno::ENOSYS.into()),
     }
 }
@@ -163,6 +191,14 @@ fn wait(call: &mut Call<'_>, expected: u32, bitset: u32, timeout: Timeout) -> Ou
     wait_until(call.thread, call.word(0), expected, bitset, is_private, deadline)
 }
 
+/// The absolute timeout in the fourth argument.
+fn absolute(call: &Call<'_>, clock: Clock) -> Attempt<Deadline> {
+    Ok(match call.word(3) {
+        0 => Deadline::NEVER,
+        address => Deadline::at(clock, read_timespec(&call.thread.space(), address)?),
+    })
+}
+
 /// Enters a waiter at the word, if it has the value expected.
 fn register(
     thread: &Caller,
@@ -170,6 +206,7 @@ fn register(
     expected: u32,
     bitset: u32,
     is_private: bool,
+    lock: Option<Arc<pi::Waiter>>,
 ) -> Attempt<Registration> {
     if bitset == 0 {
         return Err(Errno::EINVAL.into());
@@ -188,7 +225,7 @@ fn register(
             return Err(Errno::EAGAIN.into());
         }
         bucket.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        bucket.push(Entry { key, bitset, waiter: waiter.clone() });
+        Entry { key, bitset, rank: thread.rank(), waiter: waiter.clone(), lock }.enter(&mut bucket);
     }
     Ok(Registration(waiter))
 }
@@ -198,7 +235,7 @@ fn register(
 /// # Errors
 /// `EAGAIN` (it does not have the value expected), `EINVAL`, `ENOMEM`, a page fault.
 pub fn enter(caller: &Caller, address: usize, expected: u32) -> Attempt<Registration> {
-    register(caller, address, expected, linux::FUTEX_BITSET_MATCH_ANY, true)
+    register(caller, address, expected, linux::FUTEX_BITSET_MATCH_ANY, true, None)
 }
 
 fn wait_until(
@@ -209,7 +246,7 @@ fn wait_until(
     is_private: bool,
     deadline: Deadline,
 ) -> Outcome {
-    let registration = register(thread, address, expected, bitset, is_private)?;
+    let registration = register(thread, address, expected, bitset, is_private, None)?;
     let thread = thread.clone();
     pending(async move {
         let waiter = registration.0.clone();
@@ -240,7 +277,8 @@ fn wake_key(key: &FutexKey, count: u32, bitset: u32) -> usize {
     let mut woken = 0;
     let mut bucket = WAITERS[bucket_of(key)].lock();
     bucket.retain(|entry| {
-        let is_chosen = woken < count as usize && entry.key == *key && entry.bitset & bitset != 0;
+        let is_chosen =
+            woken < count as usize && entry.key == *key && entry.bitset & bitset != 0 && entry.lock.is_none();
         if is_chosen {
             woken += 1;
             entry.waiter.is_woken.store(true, Ordering::Release);
@@ -256,6 +294,9 @@ fn wake(thread: &Arc<Thread>, arguments: &Two, count: u32, bitset: u32) -> Attem
         return Err(Errno::EINVAL.into());
     }
     let key = key(&thread.space(), arguments.address, arguments.is_private)?;
+    if pi::has_waiters(&key) {
+        return Err(Errno::EINVAL.into());
+    }
     // Linux wakes one where a program asks for none.
     Ok(wake_key(&key, count.max(1), bitset))
 }
@@ -287,6 +328,9 @@ fn requeue(call: &Call<'_>, arguments: &Two, expected: Option<u32>) -> Attempt<u
     while index < source.len() && (woken < wake_count || moved < move_count) {
         if source[index].key != from {
             index += 1;
+        } else if source[index].lock.is_some() {
+            // It waits to be moved to a lock that inherits priorities, and to nothing else.
+            return Err(Errno::EINVAL.into());
         } else if woken < wake_count {
             let entry = source.remove(index);
             entry.waiter.is_woken.store(true, Ordering::Release);
@@ -303,7 +347,7 @@ fn requeue(call: &Call<'_>, arguments: &Two, expected: Option<u32>) -> Attempt<u
                     target.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
                     let entry = source.remove(index);
                     entry.waiter.bucket.store(to_index, Ordering::Release);
-                    target.push(Entry { key: to, ..entry });
+                    Entry { key: to, ..entry }.enter(target);
                 }
             }
         }

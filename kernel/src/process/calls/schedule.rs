@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as linux;
 
+use super::futex;
 use crate::arch;
 use crate::error::{Attempt, Errno};
 use crate::process::{Resource, Thread, table};
@@ -35,7 +36,7 @@ fn check_owner(call: &Call<'_>, target: &Thread) -> Result<(), Errno> {
     if is_same_user || own.is_capable(linux::CAP_SYS_NICE) { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-fn apply(call: &Call<'_>, target: &Thread, new: Parameters) -> Result<(), Errno> {
+fn apply(call: &Call<'_>, target: &Arc<Thread>, new: Parameters) -> Result<(), Errno> {
     check_owner(call, target)?;
     let old = target.scheduling();
     let is_privileged = call.thread.credentials().is_capable(linux::CAP_SYS_NICE);
@@ -50,6 +51,7 @@ fn apply(call: &Call<'_>, target: &Thread, new: Parameters) -> Result<(), Errno>
         }
     }
     target.set_scheduling(new);
+    futex::pi::level_changed(target);
     Ok(())
 }
 

@@ -89,6 +89,10 @@ fn read_clock(thread: &Arc<Thread>, id: i32) -> Result<u64, Errno> {
 
 /// The clock that a timer runs on.
 pub(super) fn timer_clock(thread: &Arc<Thread>, id: i32) -> Result<TimerClock, Errno> {
+    if id < 0 && id & (PER_THREAD | 3) == 3 {
+        // A file's clock has none.
+        return Err(Errno::EOPNOTSUPP);
+    }
     let found = clock(thread, id)?;
     match id as u32 {
         linux::CLOCK_MONOTONIC_RAW | linux::CLOCK_MONOTONIC_COARSE | linux::CLOCK_REALTIME_COARSE => {
