@@ -70,6 +70,8 @@ pub struct Thread {
     pub(super) standing: SpinLock<Standing>,
     /// The level and the end of the turn from `standing`, for a look without the lock.
     priority: AtomicU8,
+    /// See [`Thread::rank`].
+    rank: AtomicU8,
     pub(super) until_ns: AtomicU64,
     /// Results that found their page missing, with their addresses.
     pub(super) late: LateResults,
@@ -103,6 +105,11 @@ pub(super) struct Parts {
 
 /// The most urgent realtime priority.
 const REALTIME_MAX: u8 = 99;
+
+/// The rank of a realtime priority, or of 0 for an ordinary thread.
+const fn rank_of(realtime: u8) -> u8 {
+    if realtime == 0 { Thread::RANK_ORDINARY } else { REALTIME_MAX - realtime }
+}
 
 impl Thread {
     /// See [`Thread::rank`].
@@ -141,6 +148,7 @@ impl Thread {
             task: spin::Once::new(),
             executor: super::executor::Place::new(),
             priority: AtomicU8::new(0),
+            rank: AtomicU8::new(rank_of(parts.scheduling.realtime)),
             until_ns: AtomicU64::new(0),
             standing: SpinLock::new(Standing::new(parts.scheduling, parts.account)),
             late: LateResults::default(),
@@ -298,18 +306,17 @@ impl Thread {
         // An ordinary thread that becomes a realtime one, or the other way round, must not wait for its next turn.
         let is_running = self.cpu.load(Ordering::Acquire) != 0;
         self.change_standing(|standing| {
-            standing.set_parameters(parameters, crate::time::now_ns(), is_running)
+            standing.set_parameters(parameters, crate::time::now_ns(), is_running);
+            self.rank.store(rank_of(standing.realtime()), Ordering::Relaxed);
         });
         self.kick();
     }
 
     /// How urgent the thread is, as Linux counts: 0 for realtime priority 99, 98 for 1, 120 for every ordinary thread.
     #[must_use]
+    #[inline]
     pub(super) fn rank(&self) -> u8 {
-        match self.standing.lock().realtime() {
-            0 => Self::RANK_ORDINARY,
-            realtime => REALTIME_MAX - realtime,
-        }
+        self.rank.load(Ordering::Relaxed)
     }
 
     /// Lends the thread the level of those who wait for it, the most urgent of which has this rank. Returns whether
@@ -318,7 +325,10 @@ impl Thread {
         let before = self.rank();
         let realtime = rank.map_or(0, |rank| REALTIME_MAX.saturating_sub(rank));
         let is_running = self.cpu.load(Ordering::Acquire) != 0;
-        self.change_standing(|standing| standing.lend(realtime, crate::time::now_ns(), is_running));
+        self.change_standing(|standing| {
+            standing.lend(realtime, crate::time::now_ns(), is_running);
+            self.rank.store(rank_of(standing.realtime()), Ordering::Relaxed);
+        });
         let has_changed = self.rank() != before;
         if has_changed {
             self.kick();

@@ -68,8 +68,10 @@ struct Entry {
 impl Entry {
     /// Takes its place among those who wait in the bucket; there is room.
     fn enter(self, bucket: &mut Vec<Self>) {
-        let is_ordinary = self.rank == Thread::RANK_ORDINARY;
-        let behind = (!is_ordinary).then(|| bucket.iter().position(|each| each.rank > self.rank)).flatten();
+        if self.rank == Thread::RANK_ORDINARY {
+            return bucket.push(self);
+        }
+        let behind = bucket.iter().position(|each| each.rank > self.rank);
         bucket.insert(behind.unwrap_or(bucket.len()), self);
     }
 }
