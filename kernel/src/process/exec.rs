@@ -445,6 +445,7 @@ pub(super) async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepa
     super::calls::futex::release_robust_list(thread).await;
     super::calls::futex::pi::owner_ends(thread).await;
     thread.has_left_locks.store(false, Ordering::Relaxed);
+    process.barriers.store(0, Ordering::Relaxed);
     super::exit::release_space(thread).await;
     drop(thread.set_space(loaded.space));
     let table = prepared.descriptors;

@@ -48,6 +48,8 @@ pub struct Process {
     pub(super) timers: SpinLock<Timers>,
     /// What waits for its processor time.
     pub(super) alarms: Alarms,
+    /// What membarrier(2) has registered: bits of its commands.
+    pub(super) barriers: AtomicU32,
     /// The threads that run the program's coroutines.
     pub executors: super::executor::Executors,
     /// The signal that `PR_SET_PDEATHSIG` asks for when the parent ends; 0 for none.
@@ -127,6 +129,7 @@ impl Process {
             alarms: Alarms::new(
                 limits.get(Resource::CpuTime as u32).is_some_and(|limit| limit.soft != Limits::INFINITY),
             ),
+            barriers: AtomicU32::new(0),
             executors: super::executor::Executors::new(),
             parent_death_signal: AtomicI32::new(0),
             creator: AtomicI32::new(0),

@@ -121,7 +121,7 @@ calls! {
     __NR_sethostname => crate::process::calls::system::sethostname,
     __NR_sysinfo => crate::process::calls::system::sysinfo,
     __NR_getrandom => crate::process::calls::system::getrandom,
-    __NR_membarrier => crate::process::calls::system::membarrier,
+    __NR_membarrier => crate::process::calls::membarrier::membarrier,
     __NR_personality => crate::process::calls::system::personality,
     __NR_prctl => crate::process::calls::system::prctl,
     __NR_rseq => crate::process::calls::system::not_offered,

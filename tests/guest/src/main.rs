@@ -10,6 +10,7 @@
 mod harness;
 
 mod asynchronous;
+mod barrier;
 mod cpu_time;
 mod descriptor;
 mod extended;
@@ -47,6 +48,7 @@ fn main() -> std::process::ExitCode {
         memory::TESTS,
         thread::TESTS,
         pi::TESTS,
+        barrier::TESTS,
         time::TESTS,
         cpu_time::TESTS,
         poll::TESTS,

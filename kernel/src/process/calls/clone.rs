@@ -7,9 +7,9 @@ use linux_raw_sys::general as linux;
 
 use crate::arch::UserContext;
 use crate::error::{Errno, Halt};
-use crate::ipc::semaphore::Undoes;
 use crate::file::pidfd::ProcessFile;
 use crate::file::{DescriptorTable, StatusFlags};
+use crate::ipc::semaphore::Undoes;
 use crate::memory::{Space, fallible};
 use crate::process::exit::discard;
 use crate::process::table::Table;
@@ -389,6 +389,7 @@ fn make_process(
     }
     process.exit_signal.store(request.exit_signal, Ordering::Relaxed);
     process.uid.store(parent.credentials().uid, Ordering::Relaxed);
+    process.barriers.store(old.barriers.load(Ordering::Relaxed), Ordering::Relaxed);
     process.creator.store(parent.tid(), Ordering::Relaxed);
     *process.layout.lock() = *old.layout.lock();
     let executable = old.executable();

@@ -8,6 +8,7 @@ pub mod exit;
 pub mod futex;
 pub mod identity;
 pub mod limits;
+pub mod membarrier;
 pub mod pidfd;
 pub mod schedule;
 pub mod signal;

@@ -131,11 +131,6 @@ pub fn getrandom(call: &mut Call<'_>) -> Outcome {
     Ok(done.into())
 }
 
-/// membarrier(2): no command is offered, which is what MEMBARRIER_CMD_QUERY says.
-pub fn membarrier(call: &mut Call<'_>) -> Outcome {
-    if call.int(0) == 0 && call.uint(1) == 0 { Ok(0.into()) } else { Err(Errno::EINVAL.into()) }
-}
-
 /// personality(2): only the ordinary one, which can be asked for.
 pub fn personality(call: &mut Call<'_>) -> Outcome {
     match call.uint(0) {

@@ -1,6 +1,7 @@
 //! What a thread does about signals before it goes back to user mode.
 
 use alloc::sync::Arc;
+use core::sync::atomic::{Ordering, fence};
 use heddle_signal::{Action, DefaultAction, Information, Signal, SignalSet};
 use linux_raw_sys::general as linux;
 
@@ -30,6 +31,10 @@ pub(in crate::process) async fn before_user(
         let work = thread.work();
         if work.contains(Work::DIE) {
             return Next::Exit;
+        }
+        if work.contains(Work::BARRIER) {
+            fence(Ordering::SeqCst);
+            thread.remove_work(Work::BARRIER);
         }
         if work.contains(Work::STORE) {
             thread.remove_work(Work::STORE);

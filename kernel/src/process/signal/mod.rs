@@ -48,6 +48,8 @@ bitflags! {
         const LEAVE = 256;
         /// A call's results have to be stored still: see `Thread::store_result`.
         const STORE = 512;
+        /// Another thread waits until this one has passed a memory barrier: membarrier(2).
+        const BARRIER = 1024;
     }
 }
 
