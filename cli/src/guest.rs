@@ -1,7 +1,7 @@
 //! The kernels that a program can run on, and what each wants from the machine.
 
 pub(crate) mod cpio;
-mod heddle;
+pub mod heddle;
 pub mod linux;
 mod linux_archive;
 pub mod share;
@@ -63,6 +63,8 @@ pub struct Choices {
     pub strace: bool,
     /// Whether the user asked to see the log, and so wants all of it.
     pub verbose_log: bool,
+    /// Whether it is the checking build of Heddle's kernel.
+    pub checking: bool,
     /// Wait for a debugger on this port.
     pub debugger_port: Option<u16>,
     /// What time means to the guest.
@@ -84,6 +86,7 @@ impl Choices {
             isolation: Isolation::None,
             strace: false,
             verbose_log: false,
+            checking: false,
             debugger_port: None,
             clock: crate::machine::Clock::Host,
             shares: Vec::new(),
@@ -107,9 +110,9 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
 ///
 /// # Errors
 /// If this tool is not inside its repository.
-pub fn symbols(kernel: Kernel) -> Result<Option<PathBuf>> {
+pub fn symbols(kernel: Kernel, checking: bool) -> Result<Option<PathBuf>> {
     match kernel {
-        Kernel::Heddle => heddle::kernel().map(Some),
+        Kernel::Heddle => heddle::kernel(checking).map(Some),
         Kernel::Linux => Ok(None),
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod cargo;
+pub mod checking;
 pub mod checks;
 pub mod front;
 pub mod guest;

@@ -248,7 +248,7 @@ pub fn run_in_machine(
         End::Interrupted(_) => bail!(Interrupted),
         End::Machine(_) if was_late => Some(format!("the machine hung: ended after {} s", limit.as_secs())),
         End::Machine(status) => {
-            let symbols = guest::symbols(kernel).ok().flatten();
+            let symbols = guest::symbols(kernel, false).ok().flatten();
             Some(crash::explain(*status, &qemu_errors, &log.text(), symbols.as_deref()).lines.join(" / "))
         }
         End::Stuck => Some(crash::stuck(&log.text()).lines.join(" / ")),

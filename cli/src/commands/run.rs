@@ -42,6 +42,10 @@ pub struct Options {
     /// Whether programs share one address space (none) or not (private); Heddle's kernel only.
     #[arg(long, value_enum, default_value_t = Isolation::None)]
     pub isolation: Isolation,
+    /// Run on the checking build of Heddle's kernel, which is built if need be: slower, with assertions, with a check
+    /// of the order of locks, and with failures that tests can inject.
+    #[arg(long)]
+    pub checking: bool,
     /// Set a variable of the program's environment; KEY alone takes the value that it has here.
     #[arg(short = 'e', long = "env", value_name = "KEY[=VALUE]")]
     pub environment: Vec<OsString>,
@@ -90,11 +94,15 @@ pub fn execute(options: &Options) -> Result<u8> {
         isolation: options.isolation,
         strace: options.strace.is_some(),
         verbose_log: options.log.is_some(),
+        checking: options.checking,
         debugger_port: options.gdb.then(free_port).transpose()?,
         shares: options.share.iter().map(|text| Share::parse(text)).collect::<Result<_>>()?,
         kernel_arguments: options.kernel_options.join(" "),
         ..Choices::new(options.kernel)
     };
+    if options.checking {
+        guest::heddle::build_checking()?;
+    }
     let configuration = guest::configure(&choices, &image)?;
     let mut log = match &options.log {
         Some(path) => Log::at(path).with_context(|| path.display().to_string())?,
@@ -129,7 +137,7 @@ pub fn execute(options: &Options) -> Result<u8> {
     let errors = machine.errors();
     drop(machine);
     finish(&report, &options.program[0], || {
-        let symbols = guest::symbols(options.kernel).ok().flatten();
+        let symbols = guest::symbols(options.kernel, options.checking).ok().flatten();
         match &report.end {
             End::Machine(status) => crash::explain(*status, &errors, &log.text(), symbols.as_deref()),
             _ => crash::stuck(&log.text()),

@@ -5,7 +5,8 @@ use anyhow::Result;
 use crate::guest::Kernel;
 use crate::paths;
 use crate::testing::{
-    Tally, bench, cargo, checks, front, guest, programs, scripts, shares, streams, stress, terminals,
+    Tally, bench, cargo, checking, checks, front, guest, programs, scripts, shares, streams, stress,
+    terminals,
 };
 
 const STATUS_FAILED: u8 = 1;
@@ -43,6 +44,8 @@ pub enum Part {
     Apps,
     /// The Linux interface from inside.
     Guest,
+    /// The kernel's checking build: what it is to notice.
+    Checking,
     /// Instruction counts beside the committed ones, and experiments that are ended.
     Bench,
     /// Random operations on several processors.
@@ -97,7 +100,10 @@ pub fn execute(options: &Options) -> Result<u8> {
         scripts::test(&repository, options.filter.as_deref(), &mut tally)?;
     }
     if options.has(Part::Guest) {
-        guest::test(&repository, options.filter.as_deref(), &mut tally)?;
+        guest::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
+    }
+    if options.has(Part::Checking) {
+        checking::test(options.filter.as_deref(), &mut tally);
     }
     if options.has(Part::Bench) {
         bench::test(options.filter.as_deref(), &mut tally);

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
@@ -14,6 +15,7 @@ use crate::machine::{Clock, Configuration, Memory};
 use crate::{paths, tsc};
 
 const KERNEL: &str = "target/x86_64-unknown-none/release/heddle-kernel";
+const KERNEL_CHECKING: &str = "target/x86_64-unknown-none/checking/heddle-kernel";
 /// Memory below this address is contiguous; the machine has devices from here to [`HIGH_MEMORY`].
 const LOW_MEMORY_END: u64 = 3 << 30;
 /// Where memory goes on that did not fit below [`LOW_MEMORY_END`].
@@ -23,9 +25,27 @@ const MEMORY_MIN_BYTES: u64 = 8 * MIB;
 /// The emulator rounds the size of memory to this, and refuses a backend of another size.
 const MEMORY_UNIT_BYTES: u64 = 8192;
 
-/// The kernel's file.
-pub fn kernel() -> Result<PathBuf> {
-    Ok(paths::repository()?.join(KERNEL))
+/// The kernel's file: of the ordinary build, or of the checking one.
+///
+/// # Errors
+/// If this tool is not inside its repository.
+pub fn kernel(checking: bool) -> Result<PathBuf> {
+    Ok(paths::repository()?.join(if checking { KERNEL_CHECKING } else { KERNEL }))
+}
+
+/// Builds the checking kernel where something has changed.
+///
+/// # Errors
+/// If it cannot be built.
+pub fn build_checking() -> Result<()> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--quiet", "--profile", "checking", "--features", "checking"]);
+    cargo.args(["--package", "heddle-kernel", "--target", "x86_64-unknown-none"]);
+    let status = cargo.current_dir(paths::repository()?).status().context("starting cargo")?;
+    if !status.success() {
+        bail!("the checking kernel does not build");
+    }
+    Ok(())
 }
 
 /// Where an image at a file offset lies in guest-physical memory, and how much memory the machine needs to hold
@@ -44,8 +64,11 @@ fn lay_out(offset: u64, length: u64, memory_bytes: u64) -> Result<(u64, u64)> {
 }
 
 /// The machine for Heddle.
+///
+/// # Errors
+/// If there is no kernel, or no machine can be like that.
 pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
-    let kernel = kernel()?;
+    let kernel = kernel(choices.checking)?;
     if !kernel.is_file() {
         bail!("no kernel at {}: start this tool by ./heddle, which builds it", kernel.display());
     }

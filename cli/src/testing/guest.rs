@@ -17,6 +17,8 @@ use crate::guest::Kernel;
 const PACKAGE: &str = "heddle-guest-tests";
 /// A hung test is ended by the program itself, and says so, after a minute.
 const QUIET_MAX: Duration = Duration::from_secs(150);
+/// The machine with the checking kernel, in which the long tier runs every test.
+const CHECKING: &str = "heddle-checking";
 /// At most so many machines for one list of tests.
 const MACHINES_MAX: usize = 16;
 
@@ -44,7 +46,7 @@ struct Machine {
     families: &'static [&'static str],
 }
 
-const MACHINES: [Machine; 5] = [
+const MACHINES: [Machine; 6] = [
     Machine { name: "linux", kernel: Kernel::Linux, options: &[], families: &[] },
     Machine { name: "heddle", kernel: Kernel::Heddle, options: &[], families: &[] },
     Machine {
@@ -64,6 +66,12 @@ const MACHINES: [Machine; 5] = [
         kernel: Kernel::Heddle,
         options: &["--boot", "heddle.slots=4"],
         families: &["space::", "process::exec"],
+    },
+    Machine {
+        name: CHECKING,
+        kernel: Kernel::Heddle,
+        options: &["--checking", "--smp", "2"],
+        families: &["process::", "thread::", "signal::", "socket::", "memory::"],
     },
 ];
 
@@ -127,14 +135,16 @@ fn verdicts(
 ///
 /// # Errors
 /// If they do not build or the tool cannot be started.
-pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
+pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     let program = build(repository)?;
     let all = list(&program)?;
     let mut counts = Vec::new();
     for machine in &MACHINES {
         let is_chosen = |name: &String| {
             let families = machine.families;
-            (families.is_empty() || families.iter().any(|family| name.starts_with(family)))
+            (families.is_empty()
+                || is_long && machine.name == CHECKING
+                || families.iter().any(|family| name.starts_with(family)))
                 && filter.is_none_or(|filter| format!("guest/{}/{name}", machine.name).contains(filter))
         };
         let names: Vec<String> = all.iter().filter(|name| is_chosen(name)).cloned().collect();

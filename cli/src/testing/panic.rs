@@ -34,7 +34,7 @@ fn panic() -> Result<crash::Crash> {
     let streams = Streams { stdin: null()?.into(), stdout: null()?.into(), stderr: null()?.into() };
     let report = session::run(&mut machine, ports, &program, streams, None)?;
     let End::Machine(status) = report.end else { bail!("it ended otherwise: {:?}", report.end) };
-    let symbols = guest::symbols(Kernel::Heddle)?;
+    let symbols = guest::symbols(Kernel::Heddle, false)?;
     Ok(crash::explain(status, &machine.errors(), &log.text(), symbols.as_deref()))
 }
 

@@ -104,7 +104,7 @@ impl PipeEnd {
         // Two pipes at once: the one with the lower address first.
         let swapped = Arc::as_ptr(&self.pipe) > Arc::as_ptr(&to.pipe);
         let (first, second) = if swapped { (&to.pipe, &self.pipe) } else { (&self.pipe, &to.pipe) };
-        let (mut first, mut second) = (first.state.lock(), second.state.lock());
+        let (mut first, mut second) = (first.state.lock(), second.state.lock_below(1));
         let (source, target) = if swapped { (&mut second, &mut first) } else { (&mut first, &mut second) };
         if target.readers == 0 {
             return Err(Errno::EPIPE.into());

@@ -112,6 +112,8 @@ pub fn spawn_on(
     future: impl Future<Output = ()> + Send + 'static,
 ) -> Result<TaskRef, Errno> {
     let builder = Builder::new().priority(priority.level() as u8).cores(affinity);
+    #[cfg(feature = "checking")]
+    let future = checked(future);
     let handle = MACHINE.spawn(builder, future).map_err(|error| match error {
         SpawnError::NoCore => Errno::EINVAL,
         _ => Errno::ENOMEM,
@@ -119,6 +121,24 @@ pub fn spawn_on(
     let id = handle.id();
     handle.detach();
     Ok(TaskRef(id))
+}
+
+/// A coroutine that is looked at whenever it returns: it must hold no spinlock then.
+#[cfg(feature = "checking")]
+async fn checked(future: impl Future<Output = ()>) {
+    let mut future = core::pin::pin!(future);
+    core::future::poll_fn(|context| {
+        let result = future.as_mut().poll(context);
+        crate::sync::order::expect_none("where a coroutine returns");
+        result
+    })
+    .await;
+}
+
+/// The coroutine that runs on this CPU, as a number; 0 for none.
+#[cfg(feature = "checking")]
+pub fn current() -> u64 {
+    MACHINE.current().map_or(0, Id::to_bits)
 }
 
 /// Runs ready coroutines on this CPU, most urgent first, and halts when there are none. Every CPU ends up here.

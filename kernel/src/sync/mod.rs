@@ -5,6 +5,8 @@
 //! as a suspended coroutine, holding no spinlock.
 
 mod kernel_wait;
+#[cfg(feature = "checking")]
+pub mod order;
 mod spin_lock;
 mod wait_queue;
 

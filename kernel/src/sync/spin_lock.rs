@@ -6,35 +6,82 @@ use core::ops::{Deref, DerefMut};
 /// A spinlock around a value.
 ///
 /// Its guard is `!Send`, and futures of the scheduler are `Send`, so the compiler refuses a guard that lives across
-/// an await.
-#[derive(Debug, Default)]
-pub struct SpinLock<T>(spin::mutex::SpinMutex<T>);
+/// an await. In the checking build every lock is also reported to [`super::order`].
+#[derive(Debug)]
+pub struct SpinLock<T> {
+    #[cfg(feature = "checking")]
+    class: heddle_lock_order::Class,
+    value: spin::mutex::SpinMutex<T>,
+}
 
 impl<T> SpinLock<T> {
-    /// An unlocked value.
+    /// An unlocked value. Locks that are made at one place are one class: see [`SpinLock::lock_below`].
+    #[cfg_attr(feature = "checking", track_caller)]
     pub const fn new(value: T) -> Self {
-        Self(spin::mutex::SpinMutex::new(value))
+        Self {
+            #[cfg(feature = "checking")]
+            class: heddle_lock_order::Class::new(),
+            value: spin::mutex::SpinMutex::new(value),
+        }
     }
 
     /// Waits, spinning, until the lock is free.
+    #[cfg_attr(feature = "checking", track_caller)]
     pub fn lock(&self) -> SpinGuard<'_, T> {
-        SpinGuard { guard: self.0.lock(), not_send: PhantomData }
+        self.lock_below(0)
+    }
+
+    /// As [`SpinLock::lock`], while locks of the same class with smaller levels are held: `level` is how deep this one
+    /// is below the first, in an order that everybody keeps to.
+    #[cfg_attr(feature = "checking", track_caller)]
+    pub fn lock_below(&self, level: u8) -> SpinGuard<'_, T> {
+        #[cfg(feature = "checking")]
+        super::order::taking(&self.class, level, core::ptr::from_ref(self).addr());
+        #[cfg(not(feature = "checking"))]
+        let _ = level;
+        SpinGuard {
+            #[cfg(feature = "checking")]
+            note: Note(core::ptr::from_ref(self).addr()),
+            guard: self.value.lock(),
+            not_send: PhantomData,
+        }
     }
 
     /// The value without locking: the borrow proves that nobody else can hold the lock.
     pub fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut()
+        self.value.get_mut()
     }
 
     /// The value, by giving up the lock.
     pub fn into_inner(self) -> T {
-        self.0.into_inner()
+        self.value.into_inner()
+    }
+}
+
+impl<T: Default> Default for SpinLock<T> {
+    #[cfg_attr(feature = "checking", track_caller)]
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+/// Tells [`super::order`] of a guard's end, which is before the lock's.
+#[cfg(feature = "checking")]
+#[derive(Debug)]
+struct Note(usize);
+
+#[cfg(feature = "checking")]
+impl Drop for Note {
+    fn drop(&mut self) {
+        super::order::giving(self.0);
     }
 }
 
 /// Access to the value of a [`SpinLock`] until dropped.
 #[derive(Debug)]
 pub struct SpinGuard<'a, T> {
+    #[cfg(feature = "checking")]
+    note: Note,
     guard: spin::mutex::SpinMutexGuard<'a, T>,
     not_send: PhantomData<*const ()>,
 }
@@ -52,3 +99,15 @@ impl<T> DerefMut for SpinGuard<'_, T> {
         &mut self.guard
     }
 }
+
+/// A guard that could be sent would let a coroutine be left while it holds one: this does not compile then, because both
+/// implementations would fit.
+const _: () = {
+    trait Ambiguous<A> {
+        fn check() {}
+    }
+    impl<T: ?Sized> Ambiguous<()> for T {}
+    struct Sendable;
+    impl<T: ?Sized + Send> Ambiguous<Sendable> for T {}
+    let _ = <SpinGuard<'static, ()> as Ambiguous<_>>::check;
+};

@@ -85,7 +85,6 @@ struct Entry {
 }
 
 /// The watches on one object.
-#[derive(Default)]
 pub struct WaitQueue {
     entries: SpinLock<Vec<Entry>>,
 }
@@ -93,6 +92,7 @@ pub struct WaitQueue {
 impl WaitQueue {
     /// A queue without watches; allocates nothing.
     #[must_use]
+    #[cfg_attr(feature = "checking", track_caller)]
     pub const fn new() -> Self {
         Self { entries: SpinLock::new(Vec::new()) }
     }
@@ -141,5 +141,12 @@ impl WaitQueue {
             woken = disposition == Disposition::Done;
             disposition == Disposition::Keep
         });
+    }
+}
+
+impl Default for WaitQueue {
+    #[cfg_attr(feature = "checking", track_caller)]
+    fn default() -> Self {
+        Self::new()
     }
 }

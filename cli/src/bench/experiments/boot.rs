@@ -102,7 +102,7 @@ fn run(request: &Request, runs: usize, record: &mut Record, interrupt: &Interrup
     memory(effort, &image, record, interrupt)?;
     progress.end();
     let linux = elf::loaded_bytes(&linux::kernel()?.join("vmlinux"))?;
-    let ours = elf::loaded_bytes(&guest::symbols(Kernel::Heddle)?.context("no kernel")?)?;
+    let ours = elf::loaded_bytes(&guest::symbols(Kernel::Heddle, false)?.context("no kernel")?)?;
     for (side, bytes) in [(HEDDLE.name, ours), (LINUX.name, linux), (SMALLEST, linux)] {
         add(record, "kernel image", side, Scale::Size, bytes as f64);
     }

@@ -38,6 +38,8 @@ pub fn start_others() {
 /// Interrupts are off before and after; one that arrived since they were switched off ends the wait at once, so a
 /// caller that has just seen its queues empty loses no wake.
 pub fn idle() {
+    #[cfg(feature = "checking")]
+    crate::sync::order::expect_none("before a halt");
     crate::memory::shootdown::before_idle();
     // SAFETY: `sti` takes effect after the next instruction, so nothing comes between it and `hlt`; the handlers
     // that run meanwhile keep every register (trap.s) and touch only atomics.
@@ -46,8 +48,16 @@ pub fn idle() {
 
 /// Lets pending interrupts in: for long stretches of kernel code.
 pub fn poll_interrupts() {
+    #[cfg(feature = "checking")]
+    crate::sync::order::expect_none("where interrupts are let in");
     // SAFETY: as in `idle`.
     unsafe { asm!("sti", "nop", "cli", options(nostack)) };
+}
+
+/// Whether an interrupt could come now.
+#[cfg(feature = "checking")]
+pub fn are_interrupts_on() -> bool {
+    ::x86_64::instructions::interrupts::are_enabled()
 }
 
 /// Interrupts a CPU, so that it comes out of [`idle`] or out of the program it runs.

@@ -96,6 +96,8 @@ pub fn register(irq: u32, handler: fn()) {
 
 /// Runs the handler of an interrupt vector and acknowledges it.
 pub(super) fn dispatch(vector: u8) {
+    #[cfg(feature = "checking")]
+    let before = crate::sync::order::set_handler(true);
     match vector {
         VECTOR_TIMER => {
             write(REGISTER_END, 0);
@@ -114,6 +116,8 @@ pub(super) fn dispatch(vector: u8) {
             write(REGISTER_END, 0);
         }
     }
+    #[cfg(feature = "checking")]
+    crate::sync::order::set_handler(before);
 }
 
 /// Starts the one-shot timer: an interrupt after `ticks` of 1 ns; 0 stops it.

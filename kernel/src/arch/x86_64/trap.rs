@@ -82,6 +82,8 @@ pub fn enter_user(context: &mut UserContext) -> Trap {
         context.error = 0;
         return Trap::Exception { vector: VECTOR_PROTECTION as u8, code: 0 };
     }
+    #[cfg(feature = "checking")]
+    crate::sync::order::expect_none("while a program runs");
     load_bases(context);
     shootdown::enter();
     // SAFETY: the context is exclusively borrowed, mapped in the kernel half of every root and sanitized, so the

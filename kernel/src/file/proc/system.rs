@@ -171,6 +171,12 @@ pub fn drain(_: &Subject, _: &[u8]) -> Shown {
     Ok(())
 }
 
+/// Makes one of the mistakes that the checking build is to notice.
+#[cfg(feature = "checking")]
+pub fn provoke(_: &Subject, name: &[u8]) -> Shown {
+    if crate::sync::order::provoke(name.trim_ascii_end()) { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
 pub fn file_limit(_: &Subject, text: &mut Text) -> Shown {
     text.line(format_args!("{}\n", i64::MAX))
 }

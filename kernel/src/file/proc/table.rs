@@ -55,6 +55,8 @@ static HEDDLE_ITEMS: &[Item] = &[
     text(b"counters", system::counters),
     Item { name: b"drain", permissions: 0o200, what: What::Writable(system::nothing, system::drain) },
     text(b"memory", system::frames),
+    #[cfg(feature = "checking")]
+    Item { name: b"provoke", permissions: 0o200, what: What::Writable(system::nothing, system::provoke) },
     text(b"spaces", system::spaces),
     text(b"pages", system::own_frames),
 ];

@@ -267,7 +267,8 @@ impl Socket {
         }
         listening.waiting.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         {
-            let mut inner = accepted.state.lock();
+            // Nobody else knows the new socket.
+            let mut inner = accepted.state.lock_below(1);
             inner.address.clone_from(&address);
             inner.peer =
                 Some(Peer { inbox: self.inbox.clone(), address: own, identity: Identity::of(thread) });

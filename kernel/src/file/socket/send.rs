@@ -51,6 +51,7 @@ impl Socket {
         }
         let mut bytes = fallible::try_filled(0, length)?;
         let before = buffer.mark();
+        let sender = self.address();
         let mut contents = inbox.contents.lock();
         if contents.closed || contents.ended && self.style == Style::Packets {
             let gone = if self.style == Style::Datagram { Errno::ECONNREFUSED } else { Errno::EPIPE };
@@ -65,7 +66,6 @@ impl Socket {
         }
         contents.messages.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         contents.message_bytes += length;
-        let sender = self.address();
         contents.messages.push_back(Message { bytes, ancillary: ancillary.take(), sender });
         Ok(length)
     }

@@ -264,7 +264,8 @@ impl TreeNode {
         }
         match &self.body {
             Body::Regular(content) => content.lock().is_clean(&self.tree, lower),
-            Body::Directory(children) => children.lock().is_empty(),
+            // Asked with the parent's children locked.
+            Body::Directory(children) => children.lock_below(1).is_empty(),
             Body::Fifo(pipe) => pipe.lock().strong_count() == 0,
             Body::Socket(socket) => socket.lock().is_none(),
             Body::Symlink(_) | Body::LowerSymlink | Body::Device(_) => true,

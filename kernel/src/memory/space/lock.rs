@@ -8,6 +8,8 @@
 #![allow(unsafe_code)]
 
 use core::ops::Range;
+#[cfg(feature = "checking")]
+use core::panic::Location;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use heddle_abi::boot::KEY_SPACE_LOCK;
@@ -17,6 +19,8 @@ use heddle_space::{OneGuard, OneLock};
 use crate::arch::{MAX_CPUS, cpu};
 use crate::boot;
 use crate::error::Errno;
+#[cfg(feature = "checking")]
+use crate::sync::order::Suspending;
 
 static DOMAIN: Domain = Domain::new();
 static PARTICIPANTS: [Participant; MAX_CPUS] = [const { Participant::new() }; MAX_CPUS];
@@ -64,7 +68,13 @@ pub fn drain() {
 }
 
 /// The lock of one space.
-pub enum SpaceLock {
+pub struct SpaceLock {
+    #[cfg(feature = "checking")]
+    class: heddle_lock_order::Class,
+    kind: Kind,
+}
+
+enum Kind {
     /// By range.
     Ranges(RangeLock<usize, (), CpuEpoch>),
     /// All at once.
@@ -72,7 +82,16 @@ pub enum SpaceLock {
 }
 
 /// The right to change the mappings and page-table entries of a range.
-pub enum RangeGuard<'a> {
+pub struct RangeGuard<'a> {
+    /// In the checking build every range is also reported to [`crate::sync::order`].
+    #[cfg(feature = "checking")]
+    #[allow(dead_code, reason = "held for its drop")]
+    note: crate::sync::order::Suspending,
+    #[allow(dead_code, reason = "held for its drop")]
+    guard: KindGuard<'a>,
+}
+
+enum KindGuard<'a> {
     /// Of the range lock.
     Range(#[allow(dead_code, reason = "held for its drop")] Guard<'a, usize, (), CpuEpoch>),
     /// Of the one lock.
@@ -82,10 +101,11 @@ pub enum RangeGuard<'a> {
 impl SpaceLock {
     /// An unlocked lock of the kind that the machine was started with.
     pub fn new() -> Self {
-        if IS_ONE.load(Ordering::Relaxed) {
-            Self::One(OneLock::default())
-        } else {
-            Self::Ranges(RangeLock::new())
+        let is_one = IS_ONE.load(Ordering::Relaxed);
+        Self {
+            #[cfg(feature = "checking")]
+            class: heddle_lock_order::Class::new(),
+            kind: if is_one { Kind::One(OneLock::default()) } else { Kind::Ranges(RangeLock::new()) },
         }
     }
 
@@ -93,27 +113,62 @@ impl SpaceLock {
     ///
     /// # Errors
     /// `ENOMEM`.
+    #[cfg_attr(feature = "checking", track_caller)]
     pub fn try_lock(&self, range: Range<usize>) -> Result<Option<RangeGuard<'_>>, Errno> {
-        match self {
-            Self::Ranges(lock) => match lock.try_lock(range) {
-                Ok(guard) => Ok(Some(RangeGuard::Range(guard))),
-                Err(LockError::OutOfMemory) => Err(Errno::ENOMEM),
-                Err(_) => Ok(None),
+        #[cfg(feature = "checking")]
+        let (part, place) = (self.part(&range), Location::caller());
+        let guard = match &self.kind {
+            Kind::Ranges(lock) => match lock.try_lock(range) {
+                Ok(guard) => Some(KindGuard::Range(guard)),
+                Err(LockError::OutOfMemory) => return Err(Errno::ENOMEM),
+                Err(_) => None,
             },
-            Self::One(lock) => Ok(lock.try_lock().map(RangeGuard::One)),
-        }
+            Kind::One(lock) => lock.try_lock().map(KindGuard::One),
+        };
+        Ok(guard.map(|guard| RangeGuard {
+            #[cfg(feature = "checking")]
+            note: Suspending::had(&self.class, core::ptr::from_ref(self).addr(), part, place),
+            guard,
+        }))
     }
 
     /// Waits until nobody works on an overlapping range, and locks it.
     ///
     /// # Errors
     /// `ENOMEM`.
+    #[cfg(not(feature = "checking"))]
     pub async fn lock(&self, range: Range<usize>) -> Result<RangeGuard<'_>, Errno> {
-        match self {
-            Self::Ranges(lock) => {
-                lock.lock_async(range).await.map(RangeGuard::Range).map_err(|_| Errno::ENOMEM)
+        Ok(RangeGuard { guard: self.wait(range).await? })
+    }
+
+    /// As in the ordinary build, and its order is checked.
+    #[cfg(feature = "checking")]
+    #[track_caller]
+    pub fn lock(&self, range: Range<usize>) -> impl Future<Output = Result<RangeGuard<'_>, Errno>> + Send {
+        let (part, place) = (self.part(&range), Location::caller());
+        let address = core::ptr::from_ref(self).addr();
+        async move {
+            Suspending::waiting(&self.class, address, part.clone(), place);
+            let guard = self.wait(range).await?;
+            Ok(RangeGuard { note: Suspending::had(&self.class, address, part, place), guard })
+        }
+    }
+
+    async fn wait(&self, range: Range<usize>) -> Result<KindGuard<'_>, Errno> {
+        match &self.kind {
+            Kind::Ranges(lock) => {
+                lock.lock_async(range).await.map(KindGuard::Range).map_err(|_| Errno::ENOMEM)
             }
-            Self::One(lock) => Ok(RangeGuard::One(lock.lock().await)),
+            Kind::One(lock) => Ok(KindGuard::One(lock.lock().await)),
+        }
+    }
+
+    /// What is locked when `range` is.
+    #[cfg(feature = "checking")]
+    fn part(&self, range: &Range<usize>) -> Range<usize> {
+        match &self.kind {
+            Kind::Ranges(_) => range.clone(),
+            Kind::One(_) => 0..usize::MAX,
         }
     }
 }

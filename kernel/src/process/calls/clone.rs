@@ -337,15 +337,18 @@ fn make(parent: &Arc<Thread>, request: &Request, space: Arc<Space>) -> Result<Ar
         let stack: AlternateStack = *parent.alternate_stack.lock();
         *child.alternate_stack.lock() = stack;
     }
+    // A parent's list of children comes before the state of a child.
+    let real_parent = if is_thread { None } else { Some(real_parent(parent, request).ok_or(Errno::EINVAL)?) };
+    let mut children = real_parent.as_ref().map(|process| process.children.lock());
+    if let Some(children) = &mut children {
+        children.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    }
     let mut state = process.state.lock();
     if is_thread && (state.ending.is_some() || state.exec.is_some()) {
         return Err(Errno::EAGAIN);
     }
     state.threads.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-    if !is_thread {
-        let parent_process = real_parent(parent, request).ok_or(Errno::EINVAL)?;
-        let mut children = parent_process.children.lock();
-        children.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    if let Some(children) = &mut children {
         children.push(process.clone());
         table.enter_process(&process);
         table.join(&process.group());
@@ -391,7 +394,8 @@ fn make_process(
     process.uid.store(parent.credentials().uid, Ordering::Relaxed);
     process.barriers.store(old.barriers.load(Ordering::Relaxed), Ordering::Relaxed);
     process.creator.store(parent.tid(), Ordering::Relaxed);
-    *process.layout.lock() = *old.layout.lock();
+    let layout = *old.layout.lock();
+    *process.layout.lock() = layout;
     let executable = old.executable();
     *process.executable.lock() = executable;
     Ok(process)

@@ -1,0 +1,44 @@
+//! The checking build of Heddle's kernel: that it notices what it is for.
+
+use super::process::{RUN_TIMEOUT, heddle_run, run};
+use super::{Tally, Verdict};
+use crate::STATUS_KERNEL_PANIC;
+use crate::guest::Kernel;
+
+/// Mistakes that the kernel makes when asked to, and what it must say of each.
+const MISTAKES: [(&str, &[&str]); 4] = [
+    ("inversion", &["was taken while", "; before, "]),
+    ("self-deadlock", &["is held since", "and taken again at"]),
+    ("handler", &["takes a spinlock in an interrupt handler"]),
+    ("await", &["is held where a coroutine may wait"]),
+];
+
+fn is_noticed(mistake: &str, words: &[&str]) -> Result<(), String> {
+    let script = format!("echo {mistake} > /proc/heddle/provoke");
+    let arguments = ["--checking", "--", "sh", "-c", &script];
+    let mut command = heddle_run(Kernel::Heddle, &arguments).map_err(|error| format!("{error:#}"))?;
+    let output = run(&mut command, b"", RUN_TIMEOUT).map_err(|error| format!("{error:#}"))?;
+    let said = output.complaints();
+    if output.status != Some(i32::from(STATUS_KERNEL_PANIC)) {
+        return Err(format!("status {:?}: {said}", output.status));
+    }
+    // Both sides of an order are places of the kernel's source.
+    match words
+        .iter()
+        .chain(&["lock order: ", "kernel/src/sync/order.rs:"])
+        .find(|word| !said.contains(**word))
+    {
+        Some(word) => Err(format!("nothing of {word:?}: {said}")),
+        None => Ok(()),
+    }
+}
+
+/// Runs the tests.
+pub fn test(filter: Option<&str>, tally: &mut Tally) {
+    for (mistake, words) in MISTAKES {
+        let name = format!("checking/{mistake} of locks is reported");
+        if filter.is_none_or(|filter| name.contains(filter)) {
+            tally.record(&name, &Verdict::from(is_noticed(mistake, words)));
+        }
+    }
+}

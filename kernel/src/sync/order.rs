@@ -1,0 +1,175 @@
+//! What the checking build knows about locks: every order is compared with those seen before, no lock is taken where it
+//! must not be, and no spinlock is held where a coroutine may be left. What is wrong ends the machine, with both places.
+//!
+//! - Spinlocks are held by a CPU. A CPU holds none when a coroutine returns, when it enters a program, and when it lets
+//!   interrupts in; an interrupt handler takes none.
+//! - Locks that suspend (of ranges) are held by a coroutine, and nobody waits for one with a spinlock in hand. What is
+//!   only tried makes nobody wait, so it has no order, but counts as held.
+
+#![allow(clippy::result_large_err, reason = "a report is the end of the run")]
+
+use core::ops::Range;
+use core::panic::Location;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use heddle_lock_order::{Class, Graph, Held, Place, Report, Taken};
+use spin::mutex::SpinMutex;
+
+use crate::arch::{MAX_CPUS, cpu};
+
+/// The most spinlocks of a CPU, and the most suspending locks of a coroutine, that are held at once.
+const HELD_MAX: usize = 16;
+/// The most suspending locks that all coroutines hold at once.
+const SUSPENDING_MAX: usize = 4096;
+
+static GRAPH: Graph = Graph::new();
+static CPUS: [SpinMutex<Held<HELD_MAX>>; MAX_CPUS] = [const { SpinMutex::new(Held::new()) }; MAX_CPUS];
+/// By the coroutine that holds them.
+static SUSPENDING: SpinMutex<[Option<(u64, Taken)>; SUSPENDING_MAX]> =
+    SpinMutex::new([const { None }; SUSPENDING_MAX]);
+/// Whether the CPU runs an interrupt handler.
+static IN_HANDLER: [AtomicBool; MAX_CPUS] = [const { AtomicBool::new(false) }; MAX_CPUS];
+/// After a report nothing is checked, so that it gets out.
+static REPORTED: AtomicBool = AtomicBool::new(false);
+
+fn report(report: &Report) -> ! {
+    REPORTED.store(true, Ordering::SeqCst);
+    panic!("{report}");
+}
+
+fn is_off() -> bool {
+    REPORTED.load(Ordering::Relaxed)
+}
+
+/// A spinlock is about to be taken.
+#[track_caller]
+pub fn taking(class: &Class, level: u8, lock: usize) {
+    if is_off() {
+        return;
+    }
+    let place = Location::caller();
+    if IN_HANDLER[cpu::id()].load(Ordering::Relaxed) || cpu::are_interrupts_on() {
+        REPORTED.store(true, Ordering::SeqCst);
+        panic!("lock order: {place} takes a spinlock in an interrupt handler, or with interrupts on");
+    }
+    let mut held = CPUS[cpu::id()].lock();
+    let result = GRAPH.number(class, level).and_then(|number| {
+        let wanted = Taken { class: number, lock, part: 0..usize::MAX, place };
+        GRAPH.take(&held, &wanted)?;
+        if held.push(wanted) { Ok(()) } else { Err(Report::Full) }
+    });
+    drop(held);
+    if let Err(found) = result {
+        report(&found);
+    }
+}
+
+/// A spinlock is given back.
+pub fn giving(lock: usize) {
+    if !CPUS[cpu::id()].lock().remove(lock, 0) && !is_off() {
+        REPORTED.store(true, Ordering::SeqCst);
+        panic!("lock order: CPU {} gives back a spinlock that it does not hold", cpu::id());
+    }
+}
+
+/// Ends the machine if this CPU holds a spinlock.
+#[track_caller]
+pub fn expect_none(what: &str) {
+    let first = CPUS[cpu::id()].lock().iter().next().map(|taken| taken.place);
+    if let Some(place) = first
+        && !is_off()
+    {
+        REPORTED.store(true, Ordering::SeqCst);
+        panic!("lock order: the spinlock taken at {place} is held {what} at {}", Location::caller());
+    }
+}
+
+/// An interrupt handler starts or ends; it says what was before.
+pub fn set_handler(is_running: bool) -> bool {
+    IN_HANDLER[cpu::id()].swap(is_running, Ordering::Relaxed)
+}
+
+/// A suspending lock, held or wanted.
+pub struct Suspending {
+    taken: Taken,
+}
+
+impl Suspending {
+    /// It is about to be waited for.
+    pub fn waiting(class: &Class, lock: usize, part: Range<usize>, place: Place) {
+        if is_off() {
+            return;
+        }
+        expect_none("where a coroutine may wait");
+        let mut held = Held::<HELD_MAX>::new();
+        let owner = crate::schedule::current();
+        for (_, taken) in SUSPENDING.lock().iter().flatten().filter(|(holder, _)| *holder == owner) {
+            if !held.push(taken.clone()) {
+                report(&Report::Full);
+            }
+        }
+        let result = GRAPH
+            .number(class, 0)
+            .and_then(|number| GRAPH.take(&held, &Taken { class: number, lock, part, place }));
+        if let Err(found) = result {
+            report(&found);
+        }
+    }
+
+    /// It is held from now on.
+    #[must_use]
+    pub fn had(class: &Class, lock: usize, part: Range<usize>, place: Place) -> Self {
+        let number = GRAPH.number(class, 0).unwrap_or_else(|found| report(&found));
+        let taken = Taken { class: number, lock, part, place };
+        let mut all = SUSPENDING.lock();
+        if let Some(free) = all.iter_mut().find(|entry| entry.is_none()) {
+            *free = Some((crate::schedule::current(), taken.clone()));
+        }
+        Self { taken }
+    }
+}
+
+impl Drop for Suspending {
+    fn drop(&mut self) {
+        let mut all = SUSPENDING.lock();
+        let is_it = |entry: &&mut Option<(u64, Taken)>| {
+            entry.as_ref().is_some_and(|(_, taken)| taken.overlaps(&self.taken))
+        };
+        if let Some(entry) = all.iter_mut().find(is_it) {
+            *entry = None;
+        }
+    }
+}
+
+/// Deliberate mistakes, for the test that shows that each is noticed.
+///
+/// Returns `false` for a name of none, and otherwise only if nobody noticed.
+pub fn provoke(name: &[u8]) -> bool {
+    static FIRST: super::SpinLock<u32> = super::SpinLock::new(0);
+    static SECOND: super::SpinLock<u32> = super::SpinLock::new(0);
+    match name {
+        b"inversion" => {
+            let first = FIRST.lock();
+            drop((SECOND.lock(), first));
+            let second = SECOND.lock();
+            drop((FIRST.lock(), second));
+        }
+        b"self-deadlock" => {
+            let first = FIRST.lock();
+            // Only the check keeps this from hanging.
+            drop((FIRST.lock(), first));
+        }
+        b"handler" => {
+            let before = set_handler(true);
+            drop(FIRST.lock());
+            set_handler(before);
+        }
+        b"await" => {
+            let guard = FIRST.lock();
+            expect_none("where a coroutine may wait");
+            drop(guard);
+        }
+        _ => return false,
+    }
+    true
+}
