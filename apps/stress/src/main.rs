@@ -7,12 +7,15 @@
 //! - `heddle-stress-apps hostile [processes=P] [threads=T] [steps=N]` has N processes one after the other, P at once, T
 //!   threads at once, a program that allocates until it is killed, and a fork bomb. In Heddle it checks that all memory
 //!   comes back.
+//! - `heddle-stress-apps inject` makes each call of a list with each failure that it can have; in Heddle's checking
+//!   kernel only. `heddle-stress-apps nothing` is what it executes.
 //!
 //! Each prints `ok NAME` at the end, or `not ok NAME: reason` with the seed that repeats it.
 
 mod arguments;
 mod calls;
 mod hostile;
+mod inject;
 mod memory;
 mod random;
 
@@ -30,6 +33,8 @@ fn main() -> std::process::ExitCode {
         "memory" => memory::run(&plan),
         "calls" => calls::run(&plan),
         "hostile" => hostile::run(&plan),
+        "inject" => inject::run(&plan),
+        "nothing" => return std::process::ExitCode::SUCCESS,
         _ => Err(format!("unknown program '{program}'")),
     };
     match outcome {

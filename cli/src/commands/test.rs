@@ -103,7 +103,7 @@ pub fn execute(options: &Options) -> Result<u8> {
         guest::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
     }
     if options.has(Part::Checking) {
-        checking::test(options.filter.as_deref(), &mut tally);
+        checking::test(&repository, options.filter.as_deref(), &mut tally)?;
     }
     if options.has(Part::Bench) {
         bench::test(options.filter.as_deref(), &mut tally);

@@ -1,7 +1,12 @@
 //! The checking build of Heddle's kernel: that it notices what it is for.
 
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+
 use super::process::{RUN_TIMEOUT, heddle_run, run};
-use super::{Tally, Verdict};
+use super::{Tally, Verdict, stress};
 use crate::STATUS_KERNEL_PANIC;
 use crate::guest::Kernel;
 
@@ -13,7 +18,7 @@ const MISTAKES: [(&str, &[&str]); 4] = [
     ("await", &["is held where a coroutine may wait"]),
 ];
 
-fn is_noticed(mistake: &str, words: &[&str]) -> Result<(), String> {
+fn is_noticed(mistake: &str, words: &[&str]) -> std::result::Result<(), String> {
     let script = format!("echo {mistake} > /proc/heddle/provoke");
     let arguments = ["--checking", "--", "sh", "-c", &script];
     let mut command = heddle_run(Kernel::Heddle, &arguments).map_err(|error| format!("{error:#}"))?;
@@ -33,12 +38,37 @@ fn is_noticed(mistake: &str, words: &[&str]) -> Result<(), String> {
     }
 }
 
+/// The program is silent while it makes one call with all its failures.
+const QUIET_MAX: Duration = Duration::from_secs(240);
+
+/// Calls with failures on order.
+fn injection(repository: &Path) -> Result<Verdict> {
+    let program = stress::build(repository)?;
+    let arguments = ["--checking", "--", program.as_str(), "inject"];
+    let output = run(&mut heddle_run(Kernel::Heddle, &arguments)?, b"", QUIET_MAX)?;
+    if output.status == Some(0) {
+        return Ok(Verdict::Passed);
+    }
+    let text = output.text();
+    let wrong: Vec<&str> = text.lines().filter(|line| line.contains("wrong")).collect();
+    let last = text.lines().last().unwrap_or_default();
+    Ok(Verdict::Failed(format!("{} after '{last}' {}", wrong.join("; "), output.complaints())))
+}
+
 /// Runs the tests.
-pub fn test(filter: Option<&str>, tally: &mut Tally) {
+///
+/// # Errors
+/// If the stress programs do not build or the tool cannot be started.
+pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     for (mistake, words) in MISTAKES {
         let name = format!("checking/{mistake} of locks is reported");
         if filter.is_none_or(|filter| name.contains(filter)) {
             tally.record(&name, &Verdict::from(is_noticed(mistake, words)));
         }
     }
+    let name = "checking/calls survive the failure of each of their steps";
+    if filter.is_none_or(|filter| name.contains(filter)) {
+        tally.record(name, &injection(repository)?);
+    }
+    Ok(())
 }

@@ -37,16 +37,7 @@ const MACHINES: [(&str, &[&str], &str); 4] = [
 /// # Errors
 /// If the program does not build or the tool cannot be started.
 pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
-    let status = Command::new("cargo")
-        .args(["build", "--quiet", "--release", "--package", PACKAGE])
-        .current_dir(repository)
-        .status()
-        .context("starting cargo")?;
-    if !status.success() {
-        bail!("the stress programs do not build");
-    }
-    let program = repository.join("target/release").join(PACKAGE);
-    let program = program.to_string_lossy();
+    let program = build(repository)?;
     for (machine, options, steps) in MACHINES {
         for seed in if is_long { SEEDS_LONG } else { SEEDS } {
             let name = format!("stress/memory with {machine}, seed {seed}");
@@ -73,6 +64,22 @@ pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut 
         tally.record(name, &verdict(&["--smp", "2", "--memory", "512"], &program, &work)?);
     }
     Ok(())
+}
+
+/// Builds the stress programs and says where they are.
+///
+/// # Errors
+/// If they do not build.
+pub fn build(repository: &Path) -> Result<String> {
+    let status = Command::new("cargo")
+        .args(["build", "--quiet", "--release", "--package", PACKAGE])
+        .current_dir(repository)
+        .status()
+        .context("starting cargo")?;
+    if !status.success() {
+        bail!("the stress programs do not build");
+    }
+    Ok(repository.join("target/release").join(PACKAGE).to_string_lossy().into_owned())
 }
 
 /// Runs a stress program in a machine of Heddle's.

@@ -1,12 +1,13 @@
-//! Watches the order in which locks are taken, and reports orders that can deadlock, whether they do so this time or not.
+//! Watches the order in which locks are taken, and reports orders that can deadlock, whether they do so this time or
+//! not.
 //!
-//! Locks that are made at the same place of the source form a [`Class`]: what holds of one holds of all. Whoever takes a
-//! lock while it holds others adds an edge from each of their classes to the class of the new one. Two threads that run
-//! at the same time can deadlock if the edges form a circle, so the first edge that closes one is reported, with the
-//! places where both orders were seen. This is the method of Linux's lockdep.
+//! Locks that are made at the same place of the source form a [`Class`]: what holds of one holds of all. Whoever takes
+//! a lock while it holds others adds an edge from each of their classes to the class of the new one. Two threads that
+//! run at the same time can deadlock if the edges form a circle, so the first edge that closes one is reported, with
+//! the places where both orders were seen. This is the method of Linux's lockdep.
 //!
-//! Nothing here allocates or waits for more than a few steps; [`Held`] is kept by the caller, one for each processor (of
-//! spinlocks) or for each task (of locks that suspend). A checker costs much, so it belongs into builds for tests.
+//! Nothing here allocates or waits for more than a few steps; [`Held`] is kept by the caller, one for each processor
+//! (of spinlocks) or for each task (of locks that suspend). A checker costs much, so it belongs into builds for tests.
 #![no_std]
 #![forbid(unsafe_code)]
 #![allow(clippy::result_large_err, reason = "a report is the end of the run")]

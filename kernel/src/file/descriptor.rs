@@ -55,6 +55,24 @@ impl DescriptorTable {
         limit: usize,
         close_on_exec: bool,
     ) -> Result<i32, Errno> {
+        #[cfg(feature = "checking")]
+        if crate::memory::inject::fails(crate::memory::inject::Step::Descriptor) {
+            return Err(Errno::EMFILE);
+        }
+        self.add_in_room(open, from, limit, close_on_exec)
+    }
+
+    /// As [`DescriptorTable::add`], after [`DescriptorTable::make_room`].
+    ///
+    /// # Errors
+    /// Those of `add`, if somebody else took the number.
+    pub fn add_in_room(
+        &self,
+        open: Arc<OpenFile>,
+        from: usize,
+        limit: usize,
+        close_on_exec: bool,
+    ) -> Result<i32, Errno> {
         let mut slots = self.slots.lock();
         let first = from.max(slots.full_below);
         let free = (first..slots.all.len()).find(|&index| slots.all[index].is_none());
@@ -67,6 +85,34 @@ impl DescriptorTable {
             slots.full_below = index + 1;
         }
         i32::try_from(index).map_err(|_| Errno::EMFILE)
+    }
+
+    /// Makes sure that [`DescriptorTable::add_in_room`] will find a number below `limit`, as far as nobody else takes it.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENOMEM`.
+    pub fn make_room(&self, limit: usize) -> Result<(), Errno> {
+        #[cfg(feature = "checking")]
+        if crate::memory::inject::fails(crate::memory::inject::Step::Descriptor) {
+            return Err(Errno::EMFILE);
+        }
+        let mut slots = self.slots.lock();
+        let first = slots.full_below;
+        if first >= limit {
+            return Err(Errno::EMFILE);
+        }
+        if slots.all.get(first).is_some_and(Option::is_none) {
+            return Ok(());
+        }
+        let free = (first..slots.all.len()).find(|&index| slots.all[index].is_none());
+        if free.unwrap_or(slots.all.len()) >= limit {
+            return Err(Errno::EMFILE);
+        }
+        slots.full_below = free.unwrap_or(slots.all.len());
+        if free.is_none() {
+            slots.all.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        }
+        Ok(())
     }
 
     /// Makes `descriptor` stand for `open`; returns what it stood for before, to be dropped without a lock held.

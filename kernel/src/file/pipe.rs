@@ -75,7 +75,8 @@ impl Pipe {
         }
         let seen = if reads { state.writer_openings } else { state.reader_openings };
         let met = if reads { state.writers > 0 } else { state.readers > 0 };
-        let end = fallible::try_arc(PipeEnd { pipe: self.clone(), reads, writes, seen, met })?;
+        // An end that is dropped counts itself out, so there must be none that was not counted in.
+        let end = fallible::try_arc_with(|| PipeEnd { pipe: self.clone(), reads, writes, seen, met })?;
         state.readers += u32::from(reads);
         state.writers += u32::from(writes);
         state.reader_openings += u64::from(reads);

@@ -12,13 +12,23 @@ use crate::error::Errno;
 /// Two reference counts.
 const ARC_HEADER_BYTES: usize = 16;
 
+/// Allocates at most `bytes`, which are there.
+fn reserved<R>(bytes: usize, allocate: impl FnOnce() -> R) -> Result<R, Errno> {
+    #[cfg(feature = "checking")]
+    let before = super::inject::promise(0);
+    let reserved = heap::reserve(bytes).map(|()| allocate());
+    // What was promised and not needed promises nothing to others.
+    #[cfg(feature = "checking")]
+    super::inject::promise(before);
+    reserved
+}
+
 /// `Box::new`.
 ///
 /// # Errors
 /// `ENOMEM`; the value is dropped.
 pub fn try_box<T>(value: T) -> Result<Box<T>, Errno> {
-    heap::reserve(size_of::<T>())?;
-    Ok(Box::new(value))
+    reserved(size_of::<T>(), || Box::new(value))
 }
 
 /// `Arc::new`.
@@ -26,8 +36,15 @@ pub fn try_box<T>(value: T) -> Result<Box<T>, Errno> {
 /// # Errors
 /// `ENOMEM`; the value is dropped.
 pub fn try_arc<T>(value: T) -> Result<Arc<T>, Errno> {
-    heap::reserve(size_of::<T>() + ARC_HEADER_BYTES)?;
-    Ok(Arc::new(value))
+    try_arc_with(|| value)
+}
+
+/// `Arc::new` of a value that is only made if there is memory for it.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn try_arc_with<T>(make: impl FnOnce() -> T) -> Result<Arc<T>, Errno> {
+    reserved(size_of::<T>() + ARC_HEADER_BYTES, || Arc::new(make()))
 }
 
 /// `Vec::push`.
@@ -57,8 +74,8 @@ pub fn try_push_back<T>(queue: &mut VecDeque<T>, value: T) -> Result<(), Errno> 
 pub fn try_insert<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: V) -> Result<Option<V>, Errno> {
     // An insertion may split a node on every level; nodes hold eleven entries and twelve links, and four levels hold
     // more entries than the machine has memory for.
-    heap::reserve(4 * (11 * (size_of::<K>() + size_of::<V>()) + 13 * size_of::<usize>()))?;
-    Ok(map.insert(key, value))
+    let bytes = 4 * (11 * (size_of::<K>() + size_of::<V>()) + 13 * size_of::<usize>());
+    reserved(bytes, || map.insert(key, value))
 }
 
 /// A vector with a copy of a slice.

@@ -279,6 +279,10 @@ impl FrameRef {
     /// # Errors
     /// `ENOMEM`.
     pub fn allocate() -> Result<Self, Errno> {
+        #[cfg(feature = "checking")]
+        if super::inject::fails(super::inject::Step::Frame) {
+            return Err(Errno::ENOMEM);
+        }
         let index = take(false).ok_or(Errno::ENOMEM)?;
         let machine = machine();
         machine.descriptors[index as usize].set_references(1);

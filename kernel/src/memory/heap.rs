@@ -103,6 +103,10 @@ fn frames_of(layout: Layout) -> Option<usize> {
 // layout.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        #[cfg(feature = "checking")]
+        if super::inject::allocation_fails(layout.size()) {
+            return core::ptr::null_mut();
+        }
         let object = match class_of(layout.size(), layout.align()) {
             Some(class) => take(class),
             None => frames_of(layout).and_then(take_large),
@@ -153,6 +157,14 @@ pub fn usage() -> Usage {
 /// # Errors
 /// `ENOMEM`.
 pub fn reserve(bytes: usize) -> Result<(), Errno> {
+    #[cfg(feature = "checking")]
+    {
+        if super::inject::fails(super::inject::Step::Heap) {
+            return Err(Errno::ENOMEM);
+        }
+        let before = super::inject::promise(0);
+        super::inject::promise(before + bytes);
+    }
     let frames = bytes.div_ceil(PAGE_SIZE);
     let enough = if frames <= 1 { frame::is_above_reserve() } else { frame::can_allocate(frames) };
     if enough { Ok(()) } else { Err(Errno::ENOMEM) }

@@ -17,6 +17,8 @@ pub mod fallible;
 pub mod frame;
 mod gather;
 pub mod heap;
+#[cfg(feature = "checking")]
+pub mod inject;
 pub mod pressure;
 pub mod quarantine;
 pub mod shootdown;

@@ -14,6 +14,7 @@ use core::mem::MaybeUninit;
 use super::{Space, shootdown};
 use crate::arch::paging::PAGE_SIZE;
 use crate::arch::user::{self, Stopped};
+use crate::error::{Attempt, Errno};
 
 /// An access to user memory stopped at a page that is missing, or not for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +69,10 @@ impl Space {
         if !inside && length > 0 {
             let first_bad = if range.contains(&address) { range.end } else { address };
             return Err(PageFault { address: first_bad, write });
+        }
+        #[cfg(feature = "checking")]
+        if super::inject::fails(super::inject::Step::Copy) {
+            return Err(PageFault { address, write });
         }
         Ok(())
     }
@@ -135,11 +140,11 @@ impl Space {
     }
 
     /// Appends the string at an address to `string`, without its zero byte, which must be among the first `limit`
-    /// bytes: `Ok(false)` if it is not. Stops with what it has got if memory runs out, also with `Ok(false)`.
+    /// bytes: `Ok(false)` if it is not.
     ///
     /// # Errors
-    /// [`PageFault`]; `string` is as it was before.
-    pub fn read_cstr(&self, address: usize, limit: usize, string: &mut Vec<u8>) -> Result<bool, PageFault> {
+    /// A fault, with `string` as it was before; `ENOMEM`.
+    pub fn read_cstr(&self, address: usize, limit: usize, string: &mut Vec<u8>) -> Attempt<bool> {
         let before = string.len();
         let mut chunk = [0; 128];
         let mut at = address;
@@ -149,12 +154,10 @@ impl Space {
             let length = chunk.len().min(end - at).min(PAGE_SIZE - at % PAGE_SIZE);
             if let Err(stopped) = self.read_bytes(at, &mut chunk[..length]) {
                 string.truncate(before);
-                return Err(stopped);
+                return Err(stopped.into());
             }
             let text = chunk[..length].split(|&byte| byte == 0).next().unwrap_or(&[]);
-            if string.try_reserve(text.len()).is_err() {
-                return Ok(false);
-            }
+            string.try_reserve(text.len()).map_err(|_| Errno::ENOMEM)?;
             string.extend_from_slice(text);
             if text.len() < length {
                 return Ok(true);

@@ -126,6 +126,8 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
         schedule::leave_program();
         match trap {
             Trap::SystemCall => {
+                #[cfg(feature = "checking")]
+                crate::memory::inject::call_starts();
                 interrupted = match syscall::start(&caller, &mut context) {
                     Ok(Started::Done(value)) => end_call(&thread, &mut context, Ok(value)),
                     Ok(Started::GiveWay) => {
@@ -219,6 +221,8 @@ async fn start_again(
 /// Gives the program the result of its call. Returns the restart code if a signal interrupted it.
 #[inline]
 fn end_call(thread: &Arc<Thread>, context: &mut UserContext, result: Result<usize, Errno>) -> Option<Errno> {
+    #[cfg(feature = "checking")]
+    crate::memory::inject::call_ends();
     syscall::trace::finished(thread, context, &result);
     match result {
         Ok(value) => context.set_result(value),

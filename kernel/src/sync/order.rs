@@ -1,5 +1,6 @@
-//! What the checking build knows about locks: every order is compared with those seen before, no lock is taken where it
-//! must not be, and no spinlock is held where a coroutine may be left. What is wrong ends the machine, with both places.
+//! What the checking build knows about locks: every order is compared with those seen before, no lock is taken where
+//! it must not be, and no spinlock is held where a coroutine may be left. What is wrong ends the machine, with both
+//! places.
 //!
 //! - Spinlocks are held by a CPU. A CPU holds none when a coroutine returns, when it enters a program, and when it lets
 //!   interrupts in; an interrupt handler takes none.

@@ -100,8 +100,8 @@ impl<T> DerefMut for SpinGuard<'_, T> {
     }
 }
 
-/// A guard that could be sent would let a coroutine be left while it holds one: this does not compile then, because both
-/// implementations would fit.
+/// A guard that could be sent would let a coroutine be left while it holds one: this does not compile then, because
+/// both implementations would fit.
 const _: () = {
     trait Ambiguous<A> {
         fn check() {}

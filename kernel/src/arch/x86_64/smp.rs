@@ -72,7 +72,9 @@ fn start(id: usize) -> bool {
     let deadline = time::now_ns() + START_TIMEOUT_NS;
     while STARTED.load(Ordering::Acquire) == id {
         if time::now_ns() > deadline {
-            return false;
+            // Should it still come, it would find neither the identity map nor a stack of its own.
+            interrupt::send(id as u32, COMMAND_INIT);
+            return STARTED.load(Ordering::Acquire) != id;
         }
         core::hint::spin_loop();
     }

@@ -26,6 +26,9 @@ const FILES_LIMIT: usize = 253;
 const WORD: usize = size_of::<usize>();
 /// `struct ucred`.
 const IDENTITY_BYTES: usize = 12;
+/// What a received message brings along at most, as control data.
+const CONTROL_BYTES_MAX: usize =
+    2 * HEADER + IDENTITY_BYTES.next_multiple_of(WORD) + (4 * FILES_LIMIT).next_multiple_of(WORD);
 
 /// A message on its way out.
 pub struct Send {
@@ -280,6 +283,8 @@ impl Operation for Receive {
             let mut buffer = IoBuffer::user(&space, self.segments.as_slice());
             buffer.skip(self.done);
             let peek = self.flags & net::MSG_PEEK != 0;
+            // What is received is out of the socket, so nothing may fail after.
+            let texts = self.texts()?;
             let received = self.socket.receive(&mut buffer, peek)?;
             self.done += received.count;
             let all = self.flags & net::MSG_WAITALL != 0 && !peek && self.socket.style == Style::Stream;
@@ -287,7 +292,7 @@ impl Operation for Receive {
             if all && plain && received.count > 0 && self.done < total {
                 continue;
             }
-            return self.store(received);
+            return self.store(received, texts);
         }
     }
 
@@ -298,6 +303,12 @@ impl Operation for Receive {
     fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
         self.open.file.can_go_on(&self.open, watch, Events::IN)
     }
+}
+
+/// Where the sender's name and the control data of a message are put together.
+struct Texts {
+    name: Vec<u8>,
+    control: Vec<u8>,
 }
 
 impl Receive {
@@ -318,23 +329,32 @@ impl Receive {
         Ok(())
     }
 
-    fn store(&self, received: Received) -> Attempt<usize> {
+    /// Room for whatever may have to be stored.
+    fn texts(&self) -> Result<Texts, Errno> {
+        let places = &self.places;
+        let control_bytes = places.control_room.min(CONTROL_BYTES_MAX);
+        Ok(Texts {
+            name: Address::room(places.name_length_at != 0)?,
+            control: fallible::try_with_capacity(control_bytes)?,
+        })
+    }
+
+    fn store(&self, received: Received, texts: Texts) -> Attempt<usize> {
         let (thread, places) = (&self.thread, &self.places);
+        let Texts { mut name, mut control } = texts;
         let mut flags = 0;
         if received.length > received.count && self.socket.style != Style::Stream {
             flags |= net::MSG_TRUNC;
         }
         if places.name_length_at != 0 {
-            let bytes = match &received.sender {
-                Some(sender) => Address::encode(Some(sender))?,
-                None => Vec::new(),
-            };
-            thread.store_result(places.name, &bytes[..bytes.len().min(places.name_room)])?;
-            thread.store_result(places.name_length_at, &(bytes.len() as u32).to_ne_bytes())?;
+            if let Some(sender) = &received.sender {
+                Address::encode_into(Some(sender), &mut name);
+            }
+            thread.store_result(places.name, &name[..name.len().min(places.name_room)])?;
+            thread.store_result(places.name_length_at, &(name.len() as u32).to_ne_bytes())?;
         }
-        let mut control = Vec::new();
         if let Some(ancillary) = received.ancillary {
-            self.encode_control(ancillary, &mut control, &mut flags)?;
+            self.encode_control(ancillary, &mut control, &mut flags);
         }
         if places.control_length_at != 0 {
             thread.store_result(places.control, &control)?;
@@ -348,58 +368,53 @@ impl Receive {
     }
 
     /// Turns what came along into control data; what doesn't fit is lost, and the flags say so.
-    fn encode_control(
-        &self,
-        mut ancillary: Ancillary,
-        control: &mut Vec<u8>,
-        flags: &mut u32,
-    ) -> Result<(), Errno> {
+    fn encode_control(&self, mut ancillary: Ancillary, control: &mut Vec<u8>, flags: &mut u32) {
         let room = self.places.control_room;
         if let Some(identity) = ancillary.identity.filter(|_| self.socket.inbox().passes_identity()) {
             let mut bytes = [0; IDENTITY_BYTES];
             bytes[..4].copy_from_slice(&identity.pid.to_ne_bytes());
             bytes[4..8].copy_from_slice(&identity.uid.to_ne_bytes());
             bytes[8..].copy_from_slice(&identity.gid.to_ne_bytes());
-            if !push_control(control, room, net::SCM_CREDENTIALS, &bytes)? {
+            if !push_control(control, room, net::SCM_CREDENTIALS, &bytes) {
                 *flags |= net::MSG_CTRUNC;
             }
         }
         if ancillary.files.is_empty() {
-            return Ok(());
+            return;
         }
         let (table, limit) = (self.thread.descriptors(), self.thread.process.descriptor_limit());
         let close_on_exec = self.flags & net::MSG_CMSG_CLOEXEC != 0;
         let fit = room.saturating_sub(control.len() + HEADER) / 4;
-        let mut numbers = fallible::try_with_capacity(ancillary.files.len() * 4)?;
-        let count = ancillary.files.len();
-        for file in core::mem::take(&mut ancillary.files).into_iter().take(fit) {
+        let mut numbers = [0; 4 * FILES_LIMIT];
+        let (count, mut stored) = (ancillary.files.len(), 0);
+        let places = numbers.chunks_exact_mut(4);
+        for (file, place) in core::mem::take(&mut ancillary.files).into_iter().take(fit).zip(places) {
             let Ok(number) = table.add(file, 0, limit, close_on_exec) else { break };
-            numbers.extend_from_slice(&number.to_ne_bytes());
+            place.copy_from_slice(&number.to_ne_bytes());
+            stored += 1;
         }
-        if numbers.len() / 4 < count {
+        if stored < count {
             *flags |= net::MSG_CTRUNC;
         }
-        if !numbers.is_empty() {
-            push_control(control, room, net::SCM_RIGHTS, &numbers)?;
+        if stored > 0 {
+            push_control(control, room, net::SCM_RIGHTS, &numbers[..4 * stored]);
         }
-        Ok(())
     }
 }
 
-/// Appends a piece of control data; false if there is no room.
-fn push_control(control: &mut Vec<u8>, room: usize, kind: u32, data: &[u8]) -> Result<bool, Errno> {
+/// Appends a piece of control data, for which there is memory; false if the program has no room.
+fn push_control(control: &mut Vec<u8>, room: usize, kind: u32, data: &[u8]) -> bool {
     let length = HEADER + data.len();
     if control.len() + length > room {
-        return Ok(false);
+        return false;
     }
     let padded = length.next_multiple_of(WORD).min(room - control.len());
-    control.try_reserve(padded).map_err(|_| Errno::ENOMEM)?;
     let start = control.len();
     let head = encode!(net::cmsghdr { cmsg_len: length, cmsg_level: net::SOL_SOCKET, cmsg_type: kind });
     control.extend_from_slice(&head);
     control.extend_from_slice(data);
     control.resize(start + padded, 0);
-    Ok(true)
+    true
 }
 
 /// recvfrom(2).

@@ -114,11 +114,12 @@ fn start(call: &mut Call<'_>, descriptor: i32, path: &[u8], request: &Request) -
     let thread = call.thread;
     let table = thread.descriptors();
     let limit = thread.process.descriptor_limit();
+    // Before anything is created or truncated.
+    table.make_room(limit)?;
     let open = open_path(thread, descriptor, path, request)?;
     let close_on_exec = request.flags & linux::O_CLOEXEC != 0;
     if open.file.is_opened(&open, None)? {
-        let open = fallible::try_arc(open)?;
-        let descriptor = table.add(open.clone(), 0, limit, close_on_exec)? as usize;
+        let descriptor = table.add_in_room(open.clone(), 0, limit, close_on_exec)? as usize;
         open.report_opening();
         if request.flags & linux::O_TRUNC == 0 {
             return Ok(descriptor.into());
@@ -129,8 +130,7 @@ fn start(call: &mut Call<'_>, descriptor: i32, path: &[u8], request: &Request) -
     pending(async move {
         let opened = |watch: &_| Ok(open.file.is_opened(&open, Some(watch))?.then_some(()));
         thread.wait_until(WaitKind::Interruptible, opened).await?;
-        let open = fallible::try_arc(open)?;
-        let descriptor = table.add(open.clone(), 0, limit, close_on_exec)? as usize;
+        let descriptor = table.add_in_room(open.clone(), 0, limit, close_on_exec)? as usize;
         open.report_opening();
         Ok(descriptor)
     })
@@ -141,7 +141,7 @@ fn open_path(
     descriptor: i32,
     path: &[u8],
     request: &Request,
-) -> Result<OpenFile, Errno> {
+) -> Result<Arc<OpenFile>, Errno> {
     let flags = request.flags;
     let view = View::of(thread, descriptor, path)?;
     let mut how = request.how;
@@ -173,7 +173,7 @@ fn create_or_open(
     thread: &Arc<Thread>,
     found: Found,
     request: &Request,
-) -> Result<OpenFile, Errno> {
+) -> Result<Arc<OpenFile>, Errno> {
     let flags = request.flags;
     if let Some(place) = found.place {
         if flags & linux::O_EXCL != 0 {
@@ -195,8 +195,13 @@ fn create_or_open(
     match directory.node.create(directory, name, &creation) {
         Ok(entry) => {
             notify::report_name(directory, name, Kind::Regular, linux::IN_CREATE);
-            let place = Place { mount: found.directory.mount, entry };
-            open_existing(view, thread, place, flags, true)
+            let place = Place { mount: found.directory.mount, entry: entry.clone() };
+            open_existing(view, thread, place, flags, true).inspect_err(|_| {
+                // Without memory to open it, there is to be no new file.
+                if directory.node.unlink(&entry).is_ok() {
+                    notify::report_name(directory, name, Kind::Regular, linux::IN_DELETE);
+                }
+            })
         }
         // Somebody else was faster.
         Err(Errno::EEXIST) if flags & linux::O_EXCL == 0 => {
@@ -226,7 +231,7 @@ fn open_existing(
     place: Place,
     flags: u32,
     created: bool,
-) -> Result<OpenFile, Errno> {
+) -> Result<Arc<OpenFile>, Errno> {
     let node = &place.entry.node;
     let kind = node.kind();
     if kind == Kind::Symlink {
@@ -253,7 +258,7 @@ fn open_existing(
     let opening = Opening { flags: status, place: &place, thread: Some(thread), flags_of_call: flags };
     let file = node.clone().open(&opening)?;
     let truncates = flags & linux::O_TRUNC != 0 && kind == Kind::Regular && !created;
-    let open = OpenFile::at(file, status, place);
+    let open = fallible::try_arc(OpenFile::at(file, status, place))?;
     if truncates {
         open.file.truncate(0)?;
         open.report(linux::IN_MODIFY);
@@ -270,13 +275,13 @@ impl File for PathOnly {
     }
 }
 
-fn open_place_only(place: Place, flags: u32) -> Result<OpenFile, Errno> {
+fn open_place_only(place: Place, flags: u32) -> Result<Arc<OpenFile>, Errno> {
     if flags & linux::O_DIRECTORY != 0 && place.entry.node.kind() != Kind::Directory {
         return Err(Errno::ENOTDIR);
     }
     let kept = linux::O_PATH | linux::O_DIRECTORY | linux::O_NOFOLLOW;
     let file = fallible::try_arc(PathOnly)?;
-    Ok(OpenFile::at(file, StatusFlags::from_bits_retain(flags & kept), place))
+    fallible::try_arc(OpenFile::at(file, StatusFlags::from_bits_retain(flags & kept), place))
 }
 
 fn open_temporary(
@@ -284,7 +289,7 @@ fn open_temporary(
     thread: &Arc<Thread>,
     directory: Place,
     request: &Request,
-) -> Result<OpenFile, Errno> {
+) -> Result<Arc<OpenFile>, Errno> {
     if request.flags & linux::O_DIRECTORY == 0 || !wanted(request.flags).contains(Access::WRITE) {
         return Err(Errno::EINVAL);
     }

@@ -171,6 +171,20 @@ pub fn drain(_: &Subject, _: &[u8]) -> Shown {
     Ok(())
 }
 
+/// Which step of the last call failed on order.
+#[cfg(feature = "checking")]
+pub fn injected(_: &Subject, text: &mut Text) -> Shown {
+    text.line(format_args!("{}\n", crate::memory::inject::failed()))
+}
+
+/// Orders that the n-th step of the next call fails.
+#[cfg(feature = "checking")]
+pub fn inject(_: &Subject, number: &[u8]) -> Shown {
+    let number = core::str::from_utf8(number.trim_ascii_end()).ok().and_then(|text| text.parse().ok());
+    crate::memory::inject::arm(number.ok_or(Errno::EINVAL)?);
+    Ok(())
+}
+
 /// Makes one of the mistakes that the checking build is to notice.
 #[cfg(feature = "checking")]
 pub fn provoke(_: &Subject, name: &[u8]) -> Shown {

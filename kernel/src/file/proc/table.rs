@@ -54,6 +54,8 @@ static IPC_ITEMS: &[Item] =
 static HEDDLE_ITEMS: &[Item] = &[
     text(b"counters", system::counters),
     Item { name: b"drain", permissions: 0o200, what: What::Writable(system::nothing, system::drain) },
+    #[cfg(feature = "checking")]
+    Item { name: b"inject", permissions: 0o600, what: What::Writable(system::injected, system::inject) },
     text(b"memory", system::frames),
     #[cfg(feature = "checking")]
     Item { name: b"provoke", permissions: 0o200, what: What::Writable(system::nothing, system::provoke) },

@@ -69,7 +69,21 @@ impl Address {
     /// # Errors
     /// `ENOMEM`.
     pub fn encode(address: Option<&Self>) -> Result<Vec<u8>, Errno> {
-        let mut bytes = fallible::try_with_capacity(FAMILY_BYTES + NAME_LIMIT + 1)?;
+        let mut bytes = Self::room(true)?;
+        Self::encode_into(address, &mut bytes);
+        Ok(bytes)
+    }
+
+    /// Room for an encoded address, if one is `wanted`.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn room(wanted: bool) -> Result<Vec<u8>, Errno> {
+        fallible::try_with_capacity(if wanted { FAMILY_BYTES + NAME_LIMIT + 1 } else { 0 })
+    }
+
+    /// As [`Address::encode`], into what [`Address::room`] made.
+    pub fn encode_into(address: Option<&Self>, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&(net::AF_UNIX as u16).to_ne_bytes());
         match address {
             Some(Self::Path(path)) => {
@@ -82,7 +96,6 @@ impl Address {
             }
             Some(Self::Unnamed) | None => {}
         }
-        Ok(bytes)
     }
 }
 
@@ -92,7 +105,9 @@ pub(super) fn register(
     thread: &Arc<Thread>,
     address: Address,
 ) -> Result<Arc<Address>, Errno> {
-    match &address {
+    // Nothing may fail once the name is taken.
+    let address = fallible::try_arc(address)?;
+    match &*address {
         Address::Path(path) => {
             let view = View::of(thread, linux::AT_FDCWD, path)?;
             let found = view.walk(thread, path, How::empty())?;
@@ -120,14 +135,15 @@ pub(super) fn register(
                 let mut rest = &mut name[..];
                 // Five digits fit five bytes.
                 let _ = write!(Digits(&mut rest), "{number:05x}");
+                let address = fallible::try_arc(Address::Abstract(copy_name(&name)?))?;
                 if claim(&name, socket)? {
-                    return fallible::try_arc(Address::Abstract(copy_name(&name)?));
+                    return Ok(address);
                 }
             }
             return Err(Errno::ENOSPC);
         }
     }
-    fallible::try_arc(address)
+    Ok(address)
 }
 
 struct Digits<'a, 'b>(&'a mut &'b mut [u8]);

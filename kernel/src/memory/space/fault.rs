@@ -128,11 +128,19 @@ impl Space {
     /// # Errors
     /// `EFAULT`, `ENOMEM`.
     pub async fn fault_in(&self, fault: PageFault) -> Result<(), Errno> {
+        #[cfg(feature = "checking")]
+        if crate::memory::inject::is_unmapped() {
+            return Err(Errno::EFAULT);
+        }
         self.fault(fault.address, Access { write: fault.write, execute: false }).await.map_err(Errno::from)
     }
 
     /// The same without waiting; `None` if it would have to wait.
     pub fn try_fault_in(&self, fault: PageFault) -> Option<Result<(), Errno>> {
+        #[cfg(feature = "checking")]
+        if crate::memory::inject::is_unmapped() {
+            return Some(Err(Errno::EFAULT));
+        }
         let access = Access { write: fault.write, execute: false };
         self.try_fault(fault.address, access).map(|result| result.map_err(Errno::from))
     }

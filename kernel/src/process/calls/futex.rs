@@ -315,7 +315,7 @@ fn requeue(call: &Call<'_>, arguments: &Two, expected: Option<u32>) -> Attempt<u
     let (wake_count, move_count) = (wake_count as usize, move_count as usize);
     // In the order of their indices, so that two requeues can't wait for each other.
     let mut first = WAITERS[from_index.min(to_index)].lock();
-    let mut second = (from_index != to_index).then(|| WAITERS[from_index.max(to_index)].lock());
+    let mut second = (from_index != to_index).then(|| WAITERS[from_index.max(to_index)].lock_below(1));
     if let Some(expected) = expected
         && space.load_u32(arguments.address)? != expected
     {
