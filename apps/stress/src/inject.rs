@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "system calls as they are")]
 
 mod files;
+mod ipc;
 mod memory;
 mod processes;
 mod signals;
@@ -234,7 +235,8 @@ fn weigh(case: &Case) -> Result<u64, String> {
 
 /// Runs every case from number `seed` on.
 pub fn run(plan: &Plan) -> Result<(), String> {
-    let families = [files::CASES, memory::CASES, sockets::CASES, processes::CASES, signals::CASES];
+    let families =
+        [files::CASES, memory::CASES, sockets::CASES, processes::CASES, signals::CASES, ipc::CASES];
     let (mut calls, mut steps, mut wrong) = (0, 0, 0);
     for (number, case) in (1..).zip(families.into_iter().flatten()).filter(|(number, _)| *number >= plan.seed)
     {
