@@ -87,7 +87,8 @@ impl DescriptorTable {
         i32::try_from(index).map_err(|_| Errno::EMFILE)
     }
 
-    /// Makes sure that [`DescriptorTable::add_in_room`] will find a number below `limit`, as far as nobody else takes it.
+    /// Makes sure that [`DescriptorTable::add_in_room`] will find a number below `limit`, as far as nobody else takes
+    /// it.
     ///
     /// # Errors
     /// `EMFILE`, `ENOMEM`.
