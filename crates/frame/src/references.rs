@@ -26,22 +26,26 @@ impl References {
 
     /// How many there are. Exact only for a caller that holds the only one, who sees what all others did before.
     #[must_use]
+    #[inline]
     pub fn get(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
 
     /// Sets the count of a frame that nobody else knows yet.
+    #[inline]
     pub fn set(&self, count: u32) {
         self.0.store(count, Ordering::Relaxed);
     }
 
     /// Adds a reference; the caller holds one already.
+    #[inline]
     pub fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Drops a reference; `true` if it was the last, and the frame is the caller's to free.
     #[must_use]
+    #[inline]
     pub fn subtract(&self) -> bool {
         // Release: what this owner did to the frame comes before its release. Acquire for the last one: it sees
         // what all others did.
@@ -53,6 +57,7 @@ impl References {
     }
 
     /// The word, which is something else while the frame is not counted.
+    #[inline]
     pub(crate) fn word(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }

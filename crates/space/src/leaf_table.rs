@@ -103,9 +103,17 @@ pub fn is_group_empty(entries: &[AtomicU64], index: usize) -> bool {
     group.is_some_and(is_empty)
 }
 
+/// Written out, since a build for size would make a loop of it, on the hottest path of all.
+#[cfg(not(heddle_loom))]
 #[inline]
 fn is_empty(group: &[AtomicU64; GROUP]) -> bool {
-    group.iter().fold(0, |bits, entry| bits | entry.load(Ordering::Relaxed)) == 0
+    let bits = |index: usize| group[index].load(Ordering::Relaxed);
+    bits(0) | bits(1) | bits(2) | bits(3) | bits(4) | bits(5) | bits(6) | bits(7) == 0
+}
+
+#[cfg(heddle_loom)]
+fn is_empty(group: &[AtomicU64; GROUP]) -> bool {
+    group.iter().all(|entry| entry.load(Ordering::Relaxed) == 0)
 }
 
 /// Calls `visit` with the index and value of each entry that leads somewhere.

@@ -76,7 +76,12 @@ impl Posted {
     /// The processors.
     #[inline]
     pub fn processors(self) -> impl Iterator<Item = usize> {
-        (0..u32::BITS as usize).filter(move |processor| self.processors & 1 << processor != 0)
+        let mut left = self.processors;
+        core::iter::from_fn(move || {
+            let next = (left != 0).then(|| left.trailing_zeros() as usize);
+            left &= left.wrapping_sub(1);
+            next
+        })
     }
 }
 

@@ -104,6 +104,7 @@ pub fn release(holders: Holders, words: impl Iterator<Item = u64>) {
 }
 
 /// Keeps a word until the reaper asks all CPUs.
+#[inline(never)]
 fn collect(word: u64) {
     let mut collected = COLLECTED[cpu::id()].0.lock();
     if collected.try_reserve(1).is_err() {

@@ -27,11 +27,13 @@ struct Active(AtomicUsize);
 pub type Users = protocol::Users<MAX_CPUS>;
 
 /// Whether this CPU has used a space last, and no other page table since.
+#[inline]
 pub fn is_active(space: usize) -> bool {
     ACTIVE[cpu::id()].0.load(Ordering::Relaxed) == space
 }
 
 /// Notes that this CPU uses a space from here on, whose page table it has loaded.
+#[inline]
 pub fn activate(space: usize, users: &Users) {
     let me = cpu::id();
     let active = &ACTIVE[me].0;
@@ -75,17 +77,28 @@ pub fn before_idle() {
 #[inline]
 pub fn enter() {
     if cpu::count() > 1 {
-        let me = cpu::id();
-        STATE.enter(me, ACTIVE[me].0.load(Ordering::Relaxed), flush);
+        enter_with_others();
     }
+}
+
+// Not inlined, so that a single CPU's way into a program stays short.
+#[inline(never)]
+fn enter_with_others() {
+    let me = cpu::id();
+    STATE.enter(me, ACTIVE[me].0.load(Ordering::Relaxed), flush);
 }
 
 /// To be called when it no longer does.
 #[inline]
 pub fn leave() {
     if cpu::count() > 1 {
-        STATE.leave(cpu::id(), flush);
+        leave_with_others();
     }
+}
+
+#[inline(never)]
+fn leave_with_others() {
+    STATE.leave(cpu::id(), flush);
 }
 
 fn flush() {

@@ -26,6 +26,7 @@ use crate::error::Errno;
 
 type Table = [AtomicU64; ENTRIES];
 
+#[inline]
 fn table(physical: u64) -> &'static Table {
     // SAFETY: `physical` comes from a root or an entry that leads to a table; tables are whole frames in the direct
     // map, valid while the root leads there, and only ever accessed as atomics. The rules above keep a table from

@@ -281,13 +281,17 @@ impl Space {
     }
 
     /// Makes this CPU use the space. Cheap if it does, or if the space shares its page table with the one in use.
+    #[inline]
     pub fn activate(&self) {
         let root = self.root();
-        let is_loaded = paging::current_root() == root.0;
-        if is_loaded && shootdown::is_active(self.identity()) {
-            return;
+        if paging::current_root() != root.0 || !shootdown::is_active(self.identity()) {
+            self.switch_to(root);
         }
-        if is_loaded {
+    }
+
+    #[inline(never)]
+    fn switch_to(&self, root: Root) {
+        if paging::current_root() == root.0 {
             shootdown::activate(self.identity(), &self.users);
         } else {
             count(&counters::ROOT_CHANGES);
