@@ -366,8 +366,8 @@ fn completion_against_drop() {
             }
         });
         if !call.phase.leave() {
-            assert_eq!(call.phase.look(), Found::Done);
             take(&call);
+            assert_eq!(call.phase.look(), Found::Done);
         }
         completer.join().unwrap();
         assert_eq!(call.taken.load(Ordering::Relaxed), 1);
