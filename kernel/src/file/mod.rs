@@ -25,6 +25,7 @@ pub mod inotify;
 pub mod lock;
 mod memory_devices;
 pub mod mount;
+pub mod mqueue;
 pub mod node;
 pub mod notify;
 pub mod open;

@@ -6,6 +6,7 @@ use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as linux;
 
+use super::mqueue::Queue;
 use super::tree::TreeNode;
 use super::{File, Metadata, Place, notify};
 use crate::sync::SpinLock;
@@ -111,12 +112,15 @@ impl OpenFile {
         flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR) && !flags.contains(StatusFlags::PATH)
     }
 
-    /// Takes away the byte-range locks that a process holds on the file: it has closed a descriptor of it.
+    /// Takes away what a process holds on the file, since it has closed a descriptor of it: byte-range locks, and the
+    /// wish to hear of a message queue.
     pub fn release_locks(&self, pid: i32) {
         let Some(place) = &self.place else { return };
         let node: &dyn Any = &*place.entry.node;
         if let Some(node) = node.downcast_ref::<TreeNode>() {
             node.locks().release_process(pid);
+        } else if let Some(queue) = node.downcast_ref::<Queue>() {
+            queue.forget_notice(pid);
         }
     }
 

@@ -1,4 +1,5 @@
-//! How much of each there may be: `/proc/sys/kernel`, where the superuser changes it.
+//! How much of each there may be: `/proc/sys/kernel`, and for POSIX message queues `/proc/sys/fs/mqueue`, where the
+//! superuser changes them.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,12 +10,17 @@ use crate::error::Errno;
 /// A limit that can be changed.
 pub struct Limit {
     value: AtomicUsize,
+    min: usize,
     max: usize,
 }
 
 impl Limit {
     const fn new(value: usize, max: usize) -> Self {
-        Self { value: AtomicUsize::new(value), max }
+        Self::between(value, 0, max)
+    }
+
+    const fn between(value: usize, min: usize, max: usize) -> Self {
+        Self { value: AtomicUsize::new(value), min, max }
     }
 
     /// Its value.
@@ -25,9 +31,9 @@ impl Limit {
     /// Changes it.
     ///
     /// # Errors
-    /// `EINVAL`: it cannot be as large.
+    /// `EINVAL`: it cannot be as large or as small.
     pub fn set(&self, value: usize) -> Result<(), Errno> {
-        if value > self.max {
+        if value < self.min || value > self.max {
             return Err(Errno::EINVAL);
         }
         self.value.store(value, Ordering::Relaxed);
@@ -58,3 +64,12 @@ pub static MSGMAX: Limit = Limit::new(8192, i32::MAX as usize);
 pub static MSGMNB: Limit = Limit::new(16_384, i32::MAX as usize);
 /// Queues.
 pub static MSGMNI: Limit = Limit::new(32_000, PLACES);
+
+/// POSIX message queues.
+pub static MQ_QUEUES_MAX: Limit = Limit::new(256, i32::MAX as usize);
+/// Messages of a queue whose maker is not privileged, and of one whose maker does not say.
+pub static MQ_MSG_MAX: Limit = Limit::between(10, 1, 65_536);
+pub static MQ_MSG_DEFAULT: Limit = Limit::between(10, 1, 65_536);
+/// Bytes of a message, likewise.
+pub static MQ_MSGSIZE_MAX: Limit = Limit::between(8192, 128, 16 << 20);
+pub static MQ_MSGSIZE_DEFAULT: Limit = Limit::between(8192, 128, 16 << 20);

@@ -33,6 +33,7 @@ pub enum Resource {
     LockedMemory = linux::RLIMIT_MEMLOCK,
     AddressSpace = linux::RLIMIT_AS,
     PendingSignals = linux::RLIMIT_SIGPENDING,
+    MessageQueues = linux::RLIMIT_MSGQUEUE,
     Nice = linux::RLIMIT_NICE,
     RealtimePriority = linux::RLIMIT_RTPRIO,
 }

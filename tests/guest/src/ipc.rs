@@ -1,5 +1,6 @@
-//! System V's IPC: shared memory, semaphores and message queues.
+//! System V's IPC: shared memory, semaphores and message queues; and POSIX's message queues.
 
+pub mod posix;
 pub mod queues;
 pub mod segments;
 pub mod semaphores;

@@ -64,6 +64,7 @@ fn main() -> std::process::ExitCode {
         ipc::segments::TESTS,
         ipc::semaphores::TESTS,
         ipc::queues::TESTS,
+        ipc::posix::TESTS,
         scheduler::TESTS,
         scheduler::INTERRUPT_TESTS,
         scheduler::ORDER_TESTS,

@@ -11,6 +11,7 @@ pub mod lock;
 pub mod message;
 pub mod messages;
 pub mod mount;
+pub mod mqueue;
 pub mod names;
 pub mod open;
 pub mod pipe;

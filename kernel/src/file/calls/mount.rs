@@ -7,7 +7,7 @@ use super::{find, get_string};
 use crate::error::{Attempt, Errno};
 use crate::file::tree::Tree;
 use crate::file::walk::PATH_LIMIT;
-use crate::file::{Kind, Mount, Place, proc};
+use crate::file::{Kind, Mount, Place, mqueue, proc};
 use crate::syscall::{Call, Outcome};
 
 /// The flags that a mount keeps.
@@ -62,6 +62,7 @@ pub fn mount(call: &mut Call<'_>) -> Outcome {
                 Tree::mount("tmpfs", &source, settings.permissions, settings.pages, flags & KEPT)?
             }
             b"proc" => proc::mount()?,
+            b"mqueue" => mqueue::mount(&source, flags & KEPT)?,
             _ => return Err(Errno::ENODEV.into()),
         }
     };

@@ -1,4 +1,4 @@
-//! Files of `/proc` about System V's IPC: what there is, and how much there may be.
+//! Files of `/proc` about System V's IPC and POSIX message queues: what there is, and how much there may be.
 
 use super::{Subject, Text};
 use crate::error::Errno;
@@ -48,6 +48,11 @@ limit_files! {
     show_msgmax set_msgmax MSGMAX;
     show_msgmnb set_msgmnb MSGMNB;
     show_msgmni set_msgmni MSGMNI;
+    show_mq_messages set_mq_messages MQ_MSG_DEFAULT;
+    show_mq_messages_max set_mq_messages_max MQ_MSG_MAX;
+    show_mq_queues set_mq_queues MQ_QUEUES_MAX;
+    show_mq_size set_mq_size MQ_MSGSIZE_DEFAULT;
+    show_mq_size_max set_mq_size_max MQ_MSGSIZE_MAX;
     show_shmall set_shmall SHMALL;
     show_shmmax set_shmmax SHMMAX;
     show_shmmni set_shmmni SHMMNI;

@@ -277,6 +277,7 @@ pub fn limits(subject: &Subject, text: &mut Text) -> Shown {
         ("Max locked memory", Resource::LockedMemory, "bytes"),
         ("Max address space", Resource::AddressSpace, "bytes"),
         ("Max pending signals", Resource::PendingSignals, "signals"),
+        ("Max msgqueue size", Resource::MessageQueues, "bytes"),
         ("Max nice priority", Resource::Nice, ""),
         ("Max realtime priority", Resource::RealtimePriority, ""),
     ];

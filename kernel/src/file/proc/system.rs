@@ -34,7 +34,7 @@ pub fn devices(_: &Subject, text: &mut Text) -> Shown {
 }
 
 pub fn file_systems(_: &Subject, text: &mut Text) -> Shown {
-    text.bytes(b"nodev\tproc\nnodev\ttmpfs\nnodev\tdevtmpfs\nnodev\tpipefs\n")
+    text.bytes(b"nodev\tproc\nnodev\ttmpfs\nnodev\tdevtmpfs\nnodev\tmqueue\nnodev\tpipefs\n")
 }
 
 pub fn load(_: &Subject, text: &mut Text) -> Shown {

@@ -71,8 +71,17 @@ static SYS_ITEMS: &[Item] = &[
 
 static SYS_FS_ITEMS: &[Item] = &[
     text(b"file-max", system::file_limit),
+    directory(b"mqueue", What::Directory(SYS_QUEUE_ITEMS)),
     text(b"nr_open", system::descriptor_limit),
     text(b"pipe-max-size", system::pipe_limit),
+];
+
+static SYS_QUEUE_ITEMS: &[Item] = &[
+    writable(b"msg_default", ipc::show_mq_messages, ipc::set_mq_messages),
+    writable(b"msg_max", ipc::show_mq_messages_max, ipc::set_mq_messages_max),
+    writable(b"msgsize_default", ipc::show_mq_size, ipc::set_mq_size),
+    writable(b"msgsize_max", ipc::show_mq_size_max, ipc::set_mq_size_max),
+    writable(b"queues_max", ipc::show_mq_queues, ipc::set_mq_queues),
 ];
 
 static SYS_KERNEL_ITEMS: &[Item] = &[
