@@ -157,8 +157,7 @@ pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut 
             let missing = Verdict::Failed(format!("not reached within {MACHINES_MAX} machines"));
             tally.record(&format!("guest/{}/{name}", machine.name), verdicts.get(name).unwrap_or(&missing));
         }
-        let passed = verdicts.values().filter(|verdict| **verdict == Verdict::Passed).count();
-        counts.push(format!("guest tests on {}: {passed} of {} passed", machine.name, names.len()));
+        counts.push(summary(machine.name, &verdicts, names.len()));
     }
     for line in counts {
         println!("{line}");
@@ -166,9 +165,26 @@ pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut 
     Ok(())
 }
 
+/// The line that says how many passed. Those that show nothing on a kernel are counted apart.
+fn summary(machine: &str, verdicts: &BTreeMap<String, Verdict>, total: usize) -> String {
+    let count = |wanted: fn(&Verdict) -> bool| verdicts.values().filter(|verdict| wanted(verdict)).count();
+    let passed = count(|verdict| matches!(verdict, Verdict::Passed));
+    let skipped = count(|verdict| matches!(verdict, Verdict::Skipped(_)));
+    let rest = if skipped > 0 { format!(", {skipped} more skipped") } else { String::new() };
+    format!("guest tests on {machine}: {passed} of {} passed{rest}", total - skipped)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn skipped_tests_count_apart() {
+        let skipped = Verdict::Skipped(String::from("why"));
+        let verdicts = [("a", Verdict::Passed), ("b", skipped), ("c", Verdict::Passed)];
+        let verdicts = verdicts.into_iter().map(|(name, verdict)| (name.to_owned(), verdict)).collect();
+        assert_eq!(summary("linux", &verdicts, 4), "guest tests on linux: 2 of 3 passed, 1 more skipped");
+    }
 
     #[test]
     fn lines_of_the_protocol_are_parsed() {

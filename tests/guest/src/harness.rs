@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{SigHandler, Signal, signal};
@@ -84,8 +85,23 @@ impl<T, E: std::fmt::Display> OrFail<T> for Result<T, E> {
 
 /// A hung test is ended by SIGALRM after this long.
 const LIMIT_SECONDS: u32 = 60;
-/// The exit status of a test that failed with a reason on the pipe.
+/// The exit statuses of tests that failed, or ended at once, with a reason on the pipe.
 const FAILED: i32 = 1;
+const SKIPPED: i32 = 2;
+
+/// Why the running test shows nothing here, if it has said so.
+static SKIP: OnceLock<&str> = OnceLock::new();
+
+/// Says that the running test shows nothing on this kernel; it ends then. In Heddle that is a failure.
+pub fn skip(reason: &'static str) {
+    let _ = SKIP.set(reason);
+}
+
+/// What became of a test that has not failed.
+enum Done {
+    Passed,
+    Skipped(String),
+}
 
 /// A test that takes memory on each of so many runs leaks.
 const RUNS: u32 = 6;
@@ -95,7 +111,8 @@ pub fn run<'a>(tests: impl Iterator<Item = &'a Test>) -> ExitCode {
     let mut failures = 0;
     for test in tests {
         match run_and_weigh(test) {
-            Ok(()) => println!("ok {}", test.name()),
+            Ok(Done::Passed) => println!("ok {}", test.name()),
+            Ok(Done::Skipped(reason)) => println!("skip {}: {reason}", test.name()),
             Err(reason) => {
                 failures += 1;
                 println!("not ok {}: {}", test.name(), reason.replace('\n', " | "));
@@ -108,19 +125,24 @@ pub fn run<'a>(tests: impl Iterator<Item = &'a Test>) -> ExitCode {
 /// Runs a test and, in Heddle, compares memory before and after: the frames outside the kernel's heap must be exactly
 /// as many, and its heap must not be larger. What a test changes for good (a page of a file, a larger table) it changes
 /// once, so after a difference the test runs again: what leaks, leaks each time.
-fn run_and_weigh(test: &Test) -> Outcome {
+fn run_and_weigh(test: &Test) -> Result<Done, String> {
     let mut difference = None;
     for _ in 0..RUNS {
         let before = memory();
-        run_in_child(test)?;
-        let Some(before) = before else { return Ok(()) };
+        match run_in_child(test)? {
+            Done::Skipped(reason) if is_heddle() => return Err(format!("skipped in Heddle: {reason}")),
+            Done::Skipped(reason) => return Ok(Done::Skipped(reason)),
+            Done::Passed => {}
+        }
+        let Some(before) = before else { return Ok(Done::Passed) };
         let after = settled_memory(&before);
         if after.is_no_more_than(&before) {
-            return Ok(());
+            return Ok(Done::Passed);
         }
         difference = Some((before, after));
     }
-    difference.map_or(Ok(()), |(before, after)| Err(format!("leaks: {before:?} before, {after:?} after")))
+    difference
+        .map_or(Ok(Done::Passed), |(before, after)| Err(format!("leaks: {before:?} before, {after:?} after")))
 }
 
 /// Memory in Heddle, caches drained.
@@ -183,7 +205,7 @@ fn settled_memory(before: &Memory) -> Memory {
 }
 
 #[allow(unsafe_code, reason = "fork has no safe form")]
-fn run_in_child(test: &Test) -> Outcome {
+fn run_in_child(test: &Test) -> Result<Done, String> {
     let (reader, writer) = pipe().or_fail()?;
     // SAFETY: the harness has one thread, so the child may do anything that the parent could.
     match unsafe { fork() }.or_fail()? {
@@ -197,7 +219,8 @@ fn run_in_child(test: &Test) -> Outcome {
             let mut reason = String::new();
             fs::File::from(reader).read_to_string(&mut reason).or_fail()?;
             match waitpid(child, None).or_fail()? {
-                WaitStatus::Exited(_, 0) => Ok(()),
+                WaitStatus::Exited(_, 0) => Ok(Done::Passed),
+                WaitStatus::Exited(_, SKIPPED) if !reason.is_empty() => Ok(Done::Skipped(reason)),
                 WaitStatus::Exited(_, FAILED) if !reason.is_empty() => Err(reason),
                 WaitStatus::Signaled(_, Signal::SIGALRM, _) => Err(format!("hung for {LIMIT_SECONDS} s")),
                 status => Err(format!("ended with {status:?} {reason}")),
@@ -212,7 +235,13 @@ fn child(test: &Test, writer: &OwnedFd) -> i32 {
     let _ = unsafe { signal(Signal::SIGALRM, SigHandler::SigDfl) };
     alarm::set(LIMIT_SECONDS);
     match std::panic::catch_unwind(test.body) {
-        Ok(Ok(())) => 0,
+        Ok(Ok(())) => match SKIP.get() {
+            None => 0,
+            Some(reason) => {
+                let _ = write(writer, reason.as_bytes());
+                SKIPPED
+            }
+        },
         Ok(Err(reason)) => {
             let _ = write(writer, reason.as_bytes());
             FAILED

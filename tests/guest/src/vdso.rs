@@ -152,6 +152,8 @@ fn setting_the_time_is_seen() -> Outcome {
         expect_eq!(shift(-DAY_NS), 0);
         expect!(after >= before + DAY_NS as u64);
         expect!(by_library(libc::CLOCK_REALTIME) < after);
+    } else {
+        crate::harness::skip("the time of day is only Heddle's to set here: on a host it is everybody's");
     }
     Ok(())
 }

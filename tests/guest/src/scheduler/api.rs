@@ -88,6 +88,9 @@ impl Api {
             is_there || !crate::harness::is_heddle(),
             "Heddle tells its programs where the shared pages are"
         );
+        if !is_there {
+            crate::harness::skip("only Heddle has the shared pages");
+        }
         is_there.then_some(found)
     }
 
