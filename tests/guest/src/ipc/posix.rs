@@ -347,13 +347,13 @@ fn who_waits_comes_before_who_is_told() -> Outcome {
     set.thread_block().or_fail()?;
     queue.notify(Some(libc::SIGUSR1)).or_fail()?;
     let child = spawn_child(|| i32::from(queue.receive() != got("x", 0)))?;
-    // It waits when it sleeps: nothing else in it does.
-    loop {
+    // It waits when it sleeps and goes on sleeping while others do nothing.
+    let mut seen = 0;
+    while seen < 20 {
         let text = fs::read_to_string(format!("/proc/{child}/stat")).or_fail()?;
-        if text.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S')) {
-            break;
-        }
-        std::thread::yield_now();
+        let sleeps = text.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'));
+        seen = if sleeps { seen + 1 } else { 0 };
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
     queue.send("x", 0).or_fail()?;
     expect_eq!(ended(child)?, 0);
