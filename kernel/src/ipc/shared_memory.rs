@@ -156,6 +156,10 @@ impl MapSource for Attachment {
         self.segment.page(index, write)
     }
 
+    fn is_memory(&self) -> bool {
+        true
+    }
+
     fn stands_for(&self) -> Option<Arc<dyn MapSource>> {
         Some(self.segment.clone())
     }

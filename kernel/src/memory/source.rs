@@ -33,6 +33,11 @@ pub trait MapSource: Any + Send + Sync {
         None
     }
 
+    /// Whether it is memory that processes share, and no file.
+    fn is_memory(&self) -> bool {
+        false
+    }
+
     /// The object whose pages these are, if this one only stands for it: a futex there is that object's.
     fn stands_for(&self) -> Option<Arc<dyn MapSource>> {
         None
@@ -99,6 +104,10 @@ impl MapSource for SharedMemory {
         let frame = FrameRef::allocate_zeroed()?;
         try_insert(&mut pages, index, frame.clone())?;
         Ok(PageRef::Counted(frame))
+    }
+
+    fn is_memory(&self) -> bool {
+        true
     }
 
     fn path(&self) -> Option<Vec<u8>> {

@@ -293,6 +293,22 @@ impl Root {
         true
     }
 
+    /// How many roots share the leaf table for an address; 0 if there is none.
+    pub fn sharers(self, address: usize) -> u32 {
+        let mut current = table(self.0);
+        for level in (1..LEVELS).rev() {
+            let entry: Entry = load(&current[paging::index(address, level)]);
+            if !entry.is_present() {
+                return 0;
+            }
+            if level == 1 {
+                return frame::references(entry.physical()).max(1);
+            }
+            current = table(entry.physical());
+        }
+        0
+    }
+
     /// Gives `child`, an empty root, everything that is mapped in a locked range, by sharing the leaf tables. All
     /// translations of this root are stale afterwards.
     ///

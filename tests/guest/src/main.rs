@@ -33,6 +33,7 @@ mod space;
 mod terminal;
 mod thread;
 mod time;
+mod usage;
 mod vdso;
 
 use harness::Test;
@@ -69,6 +70,7 @@ fn main() -> std::process::ExitCode {
         scheduler::INTERRUPT_TESTS,
         scheduler::ORDER_TESTS,
         space::TESTS,
+        usage::TESTS,
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(role) = arguments.first().and_then(|first| first.strip_prefix("--as=")) {

@@ -13,6 +13,7 @@ mod process;
 mod system;
 mod table;
 mod text;
+mod usage;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

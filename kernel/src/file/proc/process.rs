@@ -10,7 +10,7 @@ use crate::file::pidfd::ProcessFile;
 use crate::file::{Mount, downcast, mount};
 use crate::memory::Space;
 use crate::memory::source::Object;
-use crate::memory::space::{Flags, Protection};
+use crate::memory::space::{Flags, MappingView, Protection};
 use crate::process::signal::{self, Signal};
 use crate::process::{Limits, Process, Resource, Thread};
 use crate::time::clock_ticks;
@@ -28,7 +28,7 @@ fn name_of(subject: &Subject) -> [u8; Thread::NAME_BYTES] {
     subject.thread().map_or([0; Thread::NAME_BYTES], |thread| thread.name())
 }
 
-fn space_of(subject: &Subject) -> Option<Arc<Space>> {
+pub(super) fn space_of(subject: &Subject) -> Option<Arc<Space>> {
     subject.thread().ok().map(|thread| thread.space())
 }
 
@@ -233,36 +233,41 @@ pub fn mappings(subject: &Subject, text: &mut Text) -> Shown {
     let Some(space) = space_of(subject) else { return Ok(()) };
     let mut at = 0;
     while let Some(mapping) = space.mapping_at_or_above(at) {
-        let right = |bit: Protection, letter| if mapping.protection.contains(bit) { letter } else { b'-' };
-        let (device, inode) = match &mapping.object {
-            Object::Source(source) => source.identity(),
-            Object::Anonymous(_) => (0, 0),
-        };
-        text.hexadecimal(mapping.start as u64, 8)?;
-        text.bytes(b"-")?;
-        text.hexadecimal(mapping.end as u64, 8)?;
-        let sharing = if mapping.flags.contains(Flags::SHARED) { b's' } else { b'p' };
-        let (read, write) = (right(Protection::READ, b'r'), right(Protection::WRITE, b'w'));
-        text.bytes(&[b' ', read, write, right(Protection::EXECUTE, b'x'), sharing, b' '])?;
-        text.hexadecimal(mapping.offset, 8)?;
-        text.bytes(b" ")?;
-        text.hexadecimal(crate::file::node::device_major(device).into(), 2)?;
-        text.bytes(b":")?;
-        text.hexadecimal(crate::file::node::device_minor(device).into(), 2)?;
-        text.line(format_args!(" {inode} "))?;
-        match &mapping.object {
-            Object::Source(source) => {
-                let path = source.path().unwrap_or_default();
-                text.bytes(b"                  ")?;
-                text.escaped(&path, b"\n")?;
-            }
-            Object::Anonymous(Some(name)) => text.line(format_args!("                  {name}"))?,
-            Object::Anonymous(None) => {}
-        }
-        text.bytes(b"\n")?;
+        mapping_line(&mapping, text)?;
         at = mapping.end;
     }
     Ok(())
+}
+
+/// The line of `maps` about a mapping.
+pub(super) fn mapping_line(mapping: &MappingView, text: &mut Text) -> Shown {
+    let right = |bit: Protection, letter| if mapping.protection.contains(bit) { letter } else { '-' };
+    let (device, inode) = match &mapping.object {
+        Object::Source(source) => source.identity(),
+        Object::Anonymous(_) => (0, 0),
+    };
+    text.line(format_args!(
+        "{:08x}-{:08x} {}{}{}{} {:08x} {:02x}:{:02x} {inode} ",
+        mapping.start,
+        mapping.end,
+        right(Protection::READ, 'r'),
+        right(Protection::WRITE, 'w'),
+        right(Protection::EXECUTE, 'x'),
+        if mapping.flags.contains(Flags::SHARED) { 's' } else { 'p' },
+        mapping.offset,
+        crate::file::node::device_major(device),
+        crate::file::node::device_minor(device),
+    ))?;
+    match &mapping.object {
+        Object::Source(source) => {
+            let path = source.path().unwrap_or_default();
+            text.bytes(b"                  ")?;
+            text.escaped(&path, b"\n")?;
+        }
+        Object::Anonymous(Some(name)) => text.line(format_args!("                  {name}"))?,
+        Object::Anonymous(None) => {}
+    }
+    text.bytes(b"\n")
 }
 
 pub fn limits(subject: &Subject, text: &mut Text) -> Shown {

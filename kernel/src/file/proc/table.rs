@@ -1,6 +1,6 @@
 //! What is where in `/proc`.
 
-use super::{Follow, Item, Show, Store, What, coroutines, ipc, link, process, system};
+use super::{Follow, Item, Show, Store, What, coroutines, ipc, link, process, system, usage};
 
 const fn text(name: &'static [u8], show: Show) -> Item {
     Item { name, permissions: 0o444, what: What::Text(show) }
@@ -126,6 +126,8 @@ static PROCESS_ITEMS: &[Item] = &[
     text(b"mounts", process::mounts),
     text(b"oom_score", process::oom_score),
     writable(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
+    text(b"smaps", usage::by_mapping),
+    text(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
     text(b"status", process::status),
@@ -145,6 +147,8 @@ static THREAD_ITEMS: &[Item] = &[
     text(b"maps", process::mappings),
     text(b"mountinfo", process::mount_information),
     text(b"mounts", process::mounts),
+    text(b"smaps", usage::by_mapping),
+    text(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
     text(b"status", process::status),

@@ -21,6 +21,7 @@ mod list;
 mod lock;
 mod map;
 mod remap;
+mod usage;
 
 use alloc::sync::Arc;
 use core::ops::Range;
@@ -50,6 +51,7 @@ pub use forget::forget_pages;
 pub use heddle_mapping::{Flags, Mapping, Protection};
 pub use list::MappingView;
 pub use map::{MapRequest, Placement};
+pub use usage::Usage;
 
 /// Addresses below this are never mapped.
 const LOWEST_ADDRESS: usize = 0x1_0000;

@@ -1,0 +1,125 @@
+//! How much memory mappings take, page by page: `/proc/PID/smaps`.
+
+use super::{Flags, MappingView, Space};
+use crate::arch::paging::{Entry, PAGE_SIZE};
+use crate::memory::source::Object;
+use crate::memory::{PageRef, frame};
+
+/// Shares of pages are counted in parts of a byte this small.
+const SHARE_BITS: u32 = 12;
+
+/// Bytes in memory. What is in a counted frame is dirty, since it is nowhere else; a page of the root image belongs to
+/// the machine, so it is clean and shared, and part of nobody's share.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// All that is there.
+    pub resident: u64,
+    /// Pages of the root image.
+    pub shared_clean: u64,
+    /// Pages that others map too, and those that nobody else does.
+    pub shared_dirty: u64,
+    pub private_dirty: u64,
+    /// Pages that belong to no object.
+    pub anonymous: u64,
+    /// The shares of pages that several map, in parts of a byte: of no object, of files, of shared memory.
+    shares: [u64; 3],
+}
+
+/// Whose a page is.
+#[derive(Clone, Copy)]
+enum Owner {
+    Nobody,
+    File,
+    Memory,
+}
+
+impl Usage {
+    /// The share of what several map that falls to this one, in bytes.
+    #[must_use]
+    pub fn share(&self) -> u64 {
+        self.shares.iter().sum::<u64>() >> SHARE_BITS
+    }
+
+    /// The share by whose the pages are: nobody's, files', shared memory's.
+    #[must_use]
+    pub fn shares(&self) -> [u64; 3] {
+        self.shares.map(|share| share >> SHARE_BITS)
+    }
+
+    /// Adds another's.
+    pub fn add(&mut self, other: &Self) {
+        self.resident += other.resident;
+        self.shared_clean += other.shared_clean;
+        self.shared_dirty += other.shared_dirty;
+        self.private_dirty += other.private_dirty;
+        self.anonymous += other.anonymous;
+        for (sum, share) in self.shares.iter_mut().zip(other.shares) {
+            *sum += share;
+        }
+    }
+
+    fn note(&mut self, owner: Owner, mappers: u32) {
+        let bytes = PAGE_SIZE as u64;
+        self.resident += bytes;
+        *(if mappers > 1 { &mut self.shared_dirty } else { &mut self.private_dirty }) += bytes;
+        self.shares[owner as usize] += (bytes << SHARE_BITS) / u64::from(mappers.max(1));
+        if matches!(owner, Owner::Nobody) {
+            self.anonymous += bytes;
+        }
+    }
+}
+
+impl Space {
+    /// What a mapping takes. Nothing is seen of one that somebody works on at the moment.
+    #[must_use]
+    pub fn usage(&self, mapping: &MappingView) -> Usage {
+        let mut usage = Usage::default();
+        let Ok(Some(_guard)) = self.lock.try_lock(mapping.start..mapping.end) else { return usage };
+        let root = self.root();
+        let mut at = mapping.start;
+        while at < mapping.end {
+            let next = root.next_table(at).min(mapping.end);
+            let sharers = root.sharers(at);
+            if sharers > 0 {
+                for page in (at..next).step_by(PAGE_SIZE) {
+                    let entry = root.look(page);
+                    if entry.is_present() {
+                        note_page(&mut usage, mapping, page, entry, sharers);
+                    }
+                }
+            }
+            at = next;
+        }
+        usage
+    }
+}
+
+fn note_page(usage: &mut Usage, mapping: &MappingView, page: usize, entry: Entry, sharers: u32) {
+    let physical = entry.physical();
+    if !entry.is_counted() {
+        // The page of zeros stands for a page that is not there.
+        if physical != PageRef::zero().physical() {
+            usage.resident += PAGE_SIZE as u64;
+            usage.shared_clean += PAGE_SIZE as u64;
+        }
+        return;
+    }
+    let owner = match &mapping.object {
+        Object::Anonymous(_) => Owner::Nobody,
+        Object::Source(source) => {
+            let index = (mapping.offset + (page - mapping.start) as u64) / PAGE_SIZE as u64;
+            let is_object_s = mapping.flags.contains(Flags::SHARED)
+                || source.resident(index).is_some_and(|found| found.physical() == physical);
+            match source.is_memory() {
+                _ if !is_object_s => Owner::Nobody,
+                true => Owner::Memory,
+                false => Owner::File,
+            }
+        }
+    };
+    // One reference is the object's, the others are those of leaf tables. How many spaces share this one's is known;
+    // the others are taken to be one space's each.
+    let held = u32::from(!matches!(owner, Owner::Nobody));
+    let tables = frame::references(physical).saturating_sub(held).max(1);
+    usage.note(owner, tables - 1 + sharers);
+}
