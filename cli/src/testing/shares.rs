@@ -9,9 +9,10 @@ use super::streams::Test;
 use crate::guest::Kernel;
 
 /// All tests of this module.
-pub const TESTS: [Test; 4] = [
+pub const TESTS: [Test; 5] = [
     ("results come out of a shared folder", results_come_out),
     ("names and metadata in a shared folder", names_and_metadata),
+    ("programs lock files of a shared folder", locks),
     ("a folder shared to be read is not changed", read_only),
     ("a folder that is not there is refused", missing),
 ];
@@ -84,6 +85,20 @@ fn names_and_metadata(kernel: Kernel) -> Result<(), String> {
     expect(folder.run(kernel, "", script)?, String::from("text 2 4\n640 1577836800\n92\n"))?;
     expect(folder.read("d/b")?, b"te".to_vec())?;
     expect(folder.read("a").is_err(), true)
+}
+
+fn locks(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    folder.write("a", b"text")?;
+    // Locks of open files, and of processes: these go with any descriptor of the file.
+    let script = "exec 3<> a && flock -x 3 && ! flock -n a true && exec 3>&- && flock -n a echo free; \
+                  perl -e 'use Fcntl; sub lock_of { my ($file, $type) = @_; fcntl($file, F_SETLK, \
+                  pack(\"s s x4 q q l x4\", $type, 0, 1, 2, 0)) ? \"locked\" : \"refused\" } \
+                  open(my $own, \"+<\", \"a\") or die; print lock_of($own, F_WRLCK), \"\\n\"; \
+                  if (!fork) { open(my $other, \"+<\", \"a\") or die; print lock_of($other, F_RDLCK), \"\\n\"; exit } \
+                  wait; close(do { open(my $again, \"<\", \"a\"); $again }); \
+                  if (!fork) { open(my $other, \"+<\", \"a\") or die; print lock_of($other, F_RDLCK), \"\\n\"; exit } wait'";
+    expect(folder.run(kernel, "", script)?, String::from("free\nlocked\nrefused\nlocked\n"))
 }
 
 fn read_only(kernel: Kernel) -> Result<(), String> {

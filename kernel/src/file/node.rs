@@ -10,6 +10,7 @@ use core::any::Any;
 use linux_raw_sys::general as linux;
 
 use super::extended::Extended;
+use super::lock::LockTable;
 use super::notify::Marks;
 use super::{Entry, File, Place, StatusFlags};
 use crate::error::Errno;
@@ -362,6 +363,14 @@ pub trait Node: Any + Send + Sync {
     /// The extended attributes, if the file system keeps any.
     fn extended(&self) -> Option<&Extended> {
         None
+    }
+
+    /// The advisory locks on the file, if the file system keeps any. Without `make`, nothing if there are none yet.
+    ///
+    /// # Errors
+    /// `ENOLCK` (there can be none), `ENOMEM`.
+    fn locks(&self, make: bool) -> Result<Option<LockTable<'_>>, Errno> {
+        if make { Err(Errno::ENOLCK) } else { Ok(None) }
     }
 
     /// The marks of inotify(7), if the file system keeps any.

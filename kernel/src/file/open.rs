@@ -7,7 +7,6 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as linux;
 
 use super::mqueue::Queue;
-use super::tree::TreeNode;
 use super::{File, Metadata, Place, notify};
 use crate::sync::SpinLock;
 
@@ -116,10 +115,12 @@ impl OpenFile {
     /// wish to hear of a message queue.
     pub fn release_locks(&self, pid: i32) {
         let Some(place) = &self.place else { return };
+        if let Ok(Some(locks)) = place.entry.node.locks(false) {
+            locks.release_process(pid);
+            return;
+        }
         let node: &dyn Any = &*place.entry.node;
-        if let Some(node) = node.downcast_ref::<TreeNode>() {
-            node.locks().release_process(pid);
-        } else if let Some(queue) = node.downcast_ref::<Queue>() {
+        if let Some(queue) = node.downcast_ref::<Queue>() {
             queue.forget_notice(pid);
         }
     }

@@ -2,15 +2,13 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::any::Any;
 use core::sync::atomic::{AtomicU64, Ordering};
 use heddle_file_lock::{ByteRange, Kind};
 use linux_raw_sys::general as linux;
 
 use super::{encode, field, get, get_file, put};
 use crate::error::Errno;
-use crate::file::lock::Owner;
-use crate::file::tree::TreeNode;
+use crate::file::lock::{LockTable, Owner};
 use crate::file::{Node, OpenFile};
 use crate::memory::fallible;
 use crate::sync::SpinLock;
@@ -18,10 +16,15 @@ use crate::syscall::wait::WaitKind;
 use crate::syscall::{Call, Outcome, pending};
 
 /// The node that holds an open file's locks.
-fn node_of(open: &OpenFile) -> Result<Arc<TreeNode>, Errno> {
-    let node: Arc<dyn Node> = open.place.as_ref().ok_or(Errno::EBADF)?.entry.node.clone();
-    let any: Arc<dyn Any + Send + Sync> = node;
-    any.downcast().map_err(|_| Errno::ENOLCK)
+fn node_of(open: &OpenFile) -> Result<Arc<dyn Node>, Errno> {
+    let node = open.place.as_ref().ok_or(Errno::EBADF)?.entry.node.clone();
+    node.locks(true)?;
+    Ok(node)
+}
+
+/// The locks of a node that has some or can have some.
+fn locks(node: &Arc<dyn Node>) -> Result<LockTable<'_>, Errno> {
+    node.locks(true)?.ok_or(Errno::ENOLCK)
 }
 
 /// The lock commands of fcntl(2), for a process's locks or for those of an open file description.
@@ -52,7 +55,7 @@ pub(super) fn fcntl(call: &Call<'_>, open: &Arc<OpenFile>, of_description: bool)
         let kind = kind.ok_or(Errno::EINVAL)?;
         let mut answer = bytes;
         let kind_at = core::mem::offset_of!(linux::flock, l_type);
-        match node.locks().conflict(owner, range, kind) {
+        match locks(&node)?.conflict(owner, range, kind) {
             None => answer[kind_at..kind_at + 2].copy_from_slice(&(linux::F_UNLCK as i16).to_ne_bytes()),
             Some(lock) => {
                 let length =
@@ -80,7 +83,7 @@ pub(super) fn fcntl(call: &Call<'_>, open: &Arc<OpenFile>, of_description: bool)
     if !permitted {
         return Err(Errno::EBADF.into());
     }
-    if node.locks().set(owner, range, kind, None)? {
+    if locks(&node)?.set(owner, range, kind, None)? {
         return Ok(0.into());
     }
     if !matches!(command, linux::F_SETLKW | linux::F_OFD_SETLKW) {
@@ -93,7 +96,7 @@ pub(super) fn fcntl(call: &Call<'_>, open: &Arc<OpenFile>, of_description: bool)
     };
     let thread = call.thread.clone();
     pending(async move {
-        let attempt = |watch: &_| Ok(node.locks().set(owner, range, kind, Some(watch))?.then_some(0));
+        let attempt = |watch: &_| Ok(locks(&node)?.set(owner, range, kind, Some(watch))?.then_some(0));
         let result = thread.wait_until(WaitKind::Interruptible, attempt).await;
         drop(waiting);
         result
@@ -105,7 +108,7 @@ pub(super) fn fcntl(call: &Call<'_>, open: &Arc<OpenFile>, of_description: bool)
 struct Want {
     number: u64,
     pid: i32,
-    node: Arc<TreeNode>,
+    node: Arc<dyn Node>,
     range: ByteRange,
     kind: Kind,
 }
@@ -124,7 +127,7 @@ impl Waiting {
     ///
     /// # Errors
     /// `EDEADLK` (it would wait for itself), `ENOMEM`.
-    fn begin(pid: i32, node: &Arc<TreeNode>, range: ByteRange, kind: Kind) -> Result<Self, Errno> {
+    fn begin(pid: i32, node: &Arc<dyn Node>, range: ByteRange, kind: Kind) -> Result<Self, Errno> {
         let number = NEXT_WANT.fetch_add(1, Ordering::Relaxed);
         let want = Want { number, pid, node: node.clone(), range, kind };
         let mut wants = WANTS.lock();
@@ -144,7 +147,8 @@ impl Waiting {
 impl Want {
     /// The process that holds what is wanted, now.
     fn blocker(&self) -> Option<i32> {
-        match self.node.locks().conflict(Owner::Process(self.pid), self.range, self.kind)?.owner {
+        let locks = self.node.locks(false).ok()??;
+        match locks.conflict(Owner::Process(self.pid), self.range, self.kind)?.owner {
             Owner::Process(pid) => Some(pid),
             Owner::Description(_) => None,
         }
@@ -186,7 +190,7 @@ pub fn flock(call: &mut Call<'_>) -> Outcome {
         _ => return Err(Errno::EINVAL.into()),
     };
     let node = node_of(&open)?;
-    if node.locks().set_whole(open.id(), kind, None)? {
+    if locks(&node)?.set_whole(open.id(), kind, None)? {
         return Ok(0.into());
     }
     if operation & linux::LOCK_NB != 0 {
@@ -194,7 +198,7 @@ pub fn flock(call: &mut Call<'_>) -> Outcome {
     }
     let thread = call.thread.clone();
     pending(async move {
-        let attempt = |watch: &_| Ok(node.locks().set_whole(open.id(), kind, Some(watch))?.then_some(0));
+        let attempt = |watch: &_| Ok(locks(&node)?.set_whole(open.id(), kind, Some(watch))?.then_some(0));
         thread.wait_until(WaitKind::Interruptible, attempt).await
     })
 }

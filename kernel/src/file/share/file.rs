@@ -8,7 +8,7 @@ use heddle_ninep::{Reader, Writer, kind};
 use super::node::SharedNode;
 use super::{CHUNK, Fid};
 use crate::error::{Attempt, Errno};
-use crate::file::{File, IoBuffer, OpenFile, StatusFlags};
+use crate::file::{File, IoBuffer, Node, OpenFile, StatusFlags};
 use crate::memory::{FrameRef, MapSource, PageRef, fallible};
 use crate::sync::SpinLock;
 
@@ -98,6 +98,12 @@ impl File for SharedFile {
 
     fn allocate(&self, _: u32, _: u64, _: u64) -> Result<(), Errno> {
         Err(Errno::EOPNOTSUPP)
+    }
+
+    fn released(&self, open: &OpenFile) {
+        if let Ok(Some(locks)) = self.node.locks(false) {
+            locks.release_description(open.id());
+        }
     }
 
     fn keeps_mapped_writes(&self) -> bool {

@@ -3,12 +3,15 @@
 //! Nothing is kept here but a *fid*, the server's handle, for each node and each open file; what a file is, holds and
 //! is called the host says each time. Several looks at one file give several nodes, which have the same number.
 //!
-//! Not there: mappings that programs write to and share, byte-range locks, FIFOs, sockets and device files.
+//! Locks hold among the guest's programs; QEMU's server would grant all that it is asked for, so it is not asked.
+//!
+//! Not there: mappings that programs write to and share, FIFOs, sockets and device files.
 
 mod file;
 mod node;
 
-use alloc::sync::Arc;
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,12 +19,14 @@ use heddle_abi::boot::{KEY_SHARE, SHARE_READ_ONLY, SHARE_TAG, SHARE_VALUE_MAX};
 use heddle_ninep::{Failure, HEADER_BYTES, NO_FID, NO_TAG, Reader, VERSION, Writer, kind};
 use linux_raw_sys::general as linux;
 
+use super::lock::Locks;
 use super::node::{Kind, device_number};
 use super::{Entry, Mount, setup};
 use crate::boot;
 use crate::device::share::{MESSAGE_BYTES, Share};
 use crate::error::{Attempt, Errno};
 use crate::memory::fallible;
+use crate::sync::SpinLock;
 use node::SharedNode;
 
 /// Bytes of file contents in one message: what is left beside the longest header, in whole pages.
@@ -33,6 +38,8 @@ struct Server {
     next_fid: AtomicU32,
     /// The number of the file system.
     device: u64,
+    /// The locks on files that somebody has locked, by the files' numbers.
+    locks: SpinLock<BTreeMap<u64, Weak<Locks>>>,
 }
 
 impl From<Failure> for Errno {
@@ -75,6 +82,21 @@ impl Server {
         };
         let result = self.ask(request, write, |reader| Ok(read(reader).map_err(Errno::from)?));
         result.map_err(super::executable::as_error)
+    }
+
+    /// The locks on a file, which all its nodes have in common.
+    fn locks_of(&self, number: u64, make: bool) -> Result<Option<Arc<Locks>>, Errno> {
+        let mut all = self.locks.lock();
+        if let Some(locks) = all.get(&number).and_then(Weak::upgrade) {
+            return Ok(Some(locks));
+        }
+        if !make {
+            return Ok(None);
+        }
+        all.retain(|_, locks| locks.strong_count() > 0);
+        let locks = fallible::try_arc(Locks::new())?;
+        fallible::try_insert(&mut all, number, Arc::downgrade(&locks))?;
+        Ok(Some(locks))
     }
 
     fn fid(self: &Arc<Self>) -> Fid {
@@ -165,7 +187,12 @@ pub fn mount_all(shares: Vec<Share>) -> Result<(), Errno> {
             None => (target, 0),
         };
         let device = device_number(0, 60 + number.unwrap_or(0) as u32);
-        let server = fallible::try_arc(Server { share, next_fid: AtomicU32::new(0), device })?;
+        let server = fallible::try_arc(Server {
+            share,
+            next_fid: AtomicU32::new(0),
+            device,
+            locks: SpinLock::new(BTreeMap::new()),
+        })?;
         let root = SharedNode::new(server.attach()?)?;
         if super::Node::kind(&*root) != Kind::Directory {
             return Err(Errno::ENOTDIR);

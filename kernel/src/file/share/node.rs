@@ -11,6 +11,7 @@ use super::file::SharedFile;
 use super::{CHUNK, Fid};
 use crate::error::Errno;
 use crate::file::entry::copy_name;
+use crate::file::lock::{LockTable, Locks};
 use crate::file::node::{
     Change, Contents, Creation, Listed, Metadata, Node, Opening, Rename, Statistics, Target, Timestamp,
 };
@@ -23,6 +24,8 @@ pub struct SharedNode {
     pub(super) fid: Fid,
     kind: Kind,
     number: u64,
+    /// The file's locks, since somebody has locked it through this node.
+    locks: spin::Once<Arc<Locks>>,
 }
 
 fn timestamp((seconds, nanoseconds): (u64, u64)) -> Timestamp {
@@ -34,7 +37,7 @@ impl SharedNode {
     pub(super) fn new(fid: Fid) -> Result<Arc<Self>, Errno> {
         let attributes = attributes(&fid)?;
         let kind = Kind::from_mode(attributes.mode).ok_or(Errno::EIO)?;
-        fallible::try_arc(Self { fid, kind, number: attributes.number })
+        fallible::try_arc(Self { fid, kind, number: attributes.number, locks: spin::Once::new() })
     }
 
     /// Another node as one of this folder.
@@ -266,6 +269,18 @@ impl Node for SharedNode {
             valid |= if is_asked { bits } else { 0 };
         }
         if valid == 0 { Ok(()) } else { self.set_attributes(valid, change, 0) }
+    }
+
+    fn locks(&self, make: bool) -> Result<Option<LockTable<'_>>, Errno> {
+        if let Some(locks) = self.locks.get() {
+            return Ok(Some(LockTable::Own(locks)));
+        }
+        let Some(locks) = self.fid.server.locks_of(self.number, make)? else { return Ok(None) };
+        if make {
+            // Kept as long as the node is: who waits for them must find the same ones.
+            return Ok(Some(LockTable::Own(self.locks.call_once(|| locks))));
+        }
+        Ok(Some(LockTable::Common(locks)))
     }
 
     fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {

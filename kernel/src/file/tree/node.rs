@@ -12,7 +12,7 @@ use super::directory::Children;
 use super::page::PAGE;
 use crate::error::Errno;
 use crate::file::extended::Extended;
-use crate::file::lock::Locks;
+use crate::file::lock::{LockTable, Locks};
 use crate::file::node::{
     BLOCK_UNIT, Change, Contents, Creation, Listed, Metadata, Node, Opening, Rename, Statistics, Target,
     Timestamp,
@@ -174,11 +174,6 @@ impl TreeNode {
     /// The image and the node in it that this one began as.
     pub(super) fn lower(&self) -> Lower<'_> {
         Some((self.tree.image.as_ref()?, self.lower.as_ref()?))
-    }
-
-    /// The advisory locks on the file.
-    pub fn locks(&self) -> &Locks {
-        &self.locks
     }
 
     /// Counts an open description that may write.
@@ -362,6 +357,10 @@ impl Node for TreeNode {
 
     fn extended(&self) -> Option<&Extended> {
         Some(&self.extended)
+    }
+
+    fn locks(&self, _: bool) -> Result<Option<LockTable<'_>>, Errno> {
+        Ok(Some(LockTable::Own(&self.locks)))
     }
 
     fn marks(&self) -> Option<&Marks> {
