@@ -6,7 +6,9 @@ use std::process::Command;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
-use heddle_abi::boot::{KEY_IMAGE, KEY_ISOLATION, KEY_MEMORY, KEY_NOW, KEY_STRACE, KEY_TSC};
+use heddle_abi::boot::{
+    KEY_IMAGE, KEY_ISOLATION, KEY_MEMORY, KEY_NOW, KEY_STRACE, KEY_TSC, LARGE_IMAGE_OFFSET,
+};
 use heddle_image::Image;
 
 use super::share::kernel_argument;
@@ -17,7 +19,7 @@ use crate::{paths, tsc};
 const KERNEL: &str = "target/x86_64-unknown-none/release/heddle-kernel";
 const KERNEL_CHECKING: &str = "target/x86_64-unknown-none/checking/heddle-kernel";
 /// Memory below this address is contiguous; the machine has devices from here to [`HIGH_MEMORY`].
-const LOW_MEMORY_END: u64 = 3 << 30;
+const LOW_MEMORY_END: u64 = LARGE_IMAGE_OFFSET;
 /// Where memory goes on that did not fit below [`LOW_MEMORY_END`].
 const HIGH_MEMORY: u64 = 4 << 30;
 /// Less than this the kernel itself does not fit in.

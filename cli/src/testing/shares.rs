@@ -92,12 +92,12 @@ fn locks(kernel: Kernel) -> Result<(), String> {
     folder.write("a", b"text")?;
     // Locks of open files, and of processes: these go with any descriptor of the file.
     let script = "exec 3<> a && flock -x 3 && ! flock -n a true && exec 3>&- && flock -n a echo free; \
-                  perl -e 'use Fcntl; sub lock_of { my ($file, $type) = @_; fcntl($file, F_SETLK, \
-                  pack(\"s s x4 q q l x4\", $type, 0, 1, 2, 0)) ? \"locked\" : \"refused\" } \
+                  perl -e 'use Fcntl; sub lock_of { my ($file, $type) = @_; \
+                  fcntl($file, F_SETLK, pack(\"s s x4 q q l x4\", $type, 0, 1, 2, 0)) ? \"locked\" : \"refused\" } \
+                  sub other { if (!fork) { open(my $other, \"+<\", \"a\") or die; \
+                  print lock_of($other, F_RDLCK), \"\\n\"; exit } wait } \
                   open(my $own, \"+<\", \"a\") or die; print lock_of($own, F_WRLCK), \"\\n\"; \
-                  if (!fork) { open(my $other, \"+<\", \"a\") or die; print lock_of($other, F_RDLCK), \"\\n\"; exit } \
-                  wait; close(do { open(my $again, \"<\", \"a\"); $again }); \
-                  if (!fork) { open(my $other, \"+<\", \"a\") or die; print lock_of($other, F_RDLCK), \"\\n\"; exit } wait'";
+                  other(); close(do { open(my $again, \"<\", \"a\"); $again }); other()'";
     expect(folder.run(kernel, "", script)?, String::from("free\nlocked\nrefused\nlocked\n"))
 }
 

@@ -6,6 +6,10 @@
 /// passes the address that holds in [`KEY_IMAGE`].
 pub const IMAGE_OFFSET: u64 = 64 << 20;
 
+/// The offset of an image that would not end below 3 GiB. The machine's memory goes on at 4 GiB there, so the image
+/// lies behind the hole as a whole.
+pub const LARGE_IMAGE_OFFSET: u64 = 3 << 30;
+
 /// `heddle.image=ADDRESS,LENGTH`: guest-physical address and length in bytes of the root image (EROFS), both in
 /// hexadecimal with `0x`. The kernel never allocates frames from this range.
 pub const KEY_IMAGE: &str = "heddle.image";

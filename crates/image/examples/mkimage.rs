@@ -8,7 +8,6 @@ use std::error::Error;
 use std::fs::File;
 use std::path::PathBuf;
 
-use heddle_abi::boot::IMAGE_OFFSET;
 use heddle_image::{Cache, ImageRequest, Progress, assemble, write_backing};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -34,8 +33,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for warning in assembly.root.take_warnings() {
         eprintln!("{warning}");
     }
-    let length = write_backing(&mut File::create(&out)?, assembly.root.tree(), &mut |_| {})?;
-    println!("{IMAGE_OFFSET:#x},{length:#x} {}", assembly.program.display());
+    let (offset, length) = write_backing(&mut File::create(&out)?, assembly.root.tree(), &mut |_| {})?;
+    println!("{offset:#x},{length:#x} {}", assembly.program.display());
     Ok(())
 }
 

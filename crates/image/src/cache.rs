@@ -16,7 +16,6 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use heddle_abi::boot::IMAGE_OFFSET;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::backing;
@@ -253,11 +252,10 @@ impl Cache {
             if !is_at(&lock, &path) {
                 continue;
             }
-            let length = lock.metadata().map_err(at)?.len().checked_sub(IMAGE_OFFSET + backing::HOLE);
-            let Some(length) = length else {
+            let Some((offset, length)) = backing::place(lock.metadata().map_err(at)?.len()) else {
                 return Err(at(io::ErrorKind::UnexpectedEof.into()));
             };
-            let (offset, program) = (IMAGE_OFFSET, program.to_owned());
+            let program = program.to_owned();
             return Ok(Some(Image { path, offset, length, program, warnings: Vec::new(), lock }));
         }
     }

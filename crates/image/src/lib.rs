@@ -2,7 +2,7 @@
 //!
 //! A request names a program and where the root comes from: the packages installed on this host, packages from
 //! Debian's archive, or a directory. The answer is a file to back the guest's memory with, which holds an EROFS image
-//! at [`IMAGE_OFFSET`](heddle_abi::boot::IMAGE_OFFSET).
+//! at [`IMAGE_OFFSET`](heddle_abi::boot::IMAGE_OFFSET), or behind the hole below 4 GiB if it is large.
 //!
 //! - `assemble`: from a request to a [`Root`]; `host`, `dpkg`, `alternatives`, `finish` are its parts.
 //! - `deb`: the same from Debian's archive.
