@@ -2,11 +2,12 @@
 //!
 //! A core that is about to sleep takes the reactor if it is free and sleeps in it; the others sleep on their own words.
 //! While all are busy, each looks into it between turns, but not more often than every [`LOOK`]. So waking mostly
-//! happens on the core that runs the coroutine anyway. A thread that is no core starts a thread for it.
+//! happens on the core that runs the coroutine anyway. A thread that is no core starts a thread for it, and so does one
+//! that stops running coroutines while others may count on it.
 
 use crate::core_entry::CoreEntry;
 use crate::host::host;
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::{AtomicUsize, Ordering, fence};
 use alloc::collections::BTreeMap;
 use core::task::Waker;
 use core::time::Duration;
@@ -59,6 +60,36 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[inline(always)]
 pub(crate) fn active() -> Option<&'static Reactor> {
     REACTOR.get().filter(|reactor| reactor.active.load(Ordering::Relaxed) != 0)
+}
+
+/// For a thread that runs no more coroutines: who sleeps on another executor may have found the reactor in its hands, so
+/// if anybody uses it, a thread of its own takes it over.
+#[inline]
+pub(crate) fn hand_over() {
+    if REACTOR.get().is_some() {
+        // Either a user is seen here, or that one finds the reactor free (`sleep_in`).
+        fence(Ordering::SeqCst);
+        if active().is_some() {
+            start_thread();
+        }
+    }
+}
+
+/// Starts a thread for the reactor, if there is none yet.
+#[cold]
+fn start_thread() {
+    static THREAD: OnceLock<()> = OnceLock::new();
+    THREAD.get_or_init(|| {
+        let run = || {
+            loop {
+                if !get().is_ok_and(|reactor| reactor.try_run(None)) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+        };
+        // Without the thread the waiter is woken as soon as an executor sleeps.
+        let _ = thread::Builder::new().name("heddle-reactor".into()).spawn(run);
+    });
 }
 
 /// Ends the sleep of whoever sleeps in the reactor.
@@ -190,18 +221,7 @@ impl Reactor {
         self.active.fetch_add(1, Ordering::Relaxed);
         // Who sleeps in the host does not sleep here.
         if crate::threads::here().is_none() || host().is_some() {
-            static THREAD: OnceLock<()> = OnceLock::new();
-            THREAD.get_or_init(|| {
-                let run = || {
-                    loop {
-                        if !get().is_ok_and(|reactor| reactor.try_run(None)) {
-                            thread::sleep(Duration::from_millis(1));
-                        }
-                    }
-                };
-                // Without the thread the waiter is woken as soon as an executor sleeps.
-                let _ = thread::Builder::new().name("heddle-reactor".into()).spawn(run);
-            });
+            start_thread();
         }
     }
 
@@ -298,6 +318,8 @@ impl Reactor {
 pub(crate) fn sleep_in(entry: &CoreEntry, limit: Option<Duration>, kicked: impl FnOnce() -> bool) -> bool {
     let Some(reactor) = active() else { return false };
     entry.polling.store(1, Ordering::Relaxed);
+    // See `hand_over`.
+    fence(Ordering::SeqCst);
     // The look at the parker's word comes after, so a kick is seen there or ends the wait.
     let done = kicked() || reactor.try_run(limit);
     entry.polling.store(0, Ordering::Relaxed);

@@ -26,6 +26,9 @@ pub(crate) fn enter<R>(entry: &'static CoreEntry, f: impl FnOnce() -> R) -> R {
     impl Drop for Reset {
         fn drop(&mut self) {
             HERE.set(self.0);
+            if self.0.is_none() {
+                crate::reactor::hand_over();
+            }
         }
     }
     let _reset = Reset(HERE.replace(Some(entry)));

@@ -118,3 +118,30 @@ fn a_thread_that_is_no_core_may_wait_too() {
         std::thread::park();
     }
 }
+
+#[test]
+fn who_stops_polling_hands_the_reactor_over() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let (ours, theirs) = pair();
+    // This one sleeps in the reactor until the other side writes, which wakes it too.
+    let first = std::thread::spawn(move || {
+        LocalExecutor::new().block_on(async move {
+            tell.send(()).unwrap();
+            ours.read_exact(&mut [0]).await.unwrap();
+        })
+    });
+    told.recv().unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    // This one finds the reactor taken, and counts on the first.
+    let (done, is_done) = std::sync::mpsc::channel();
+    let second = std::thread::spawn(move || {
+        LocalExecutor::new().block_on(sleep(Duration::from_millis(100)));
+        done.send(()).unwrap();
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    (&theirs).write_all(b"x").unwrap();
+    first.join().unwrap();
+    // No bound on how long it takes: without a hand-over it never ends.
+    is_done.recv_timeout(Duration::from_secs(60)).expect("nobody polls the reactor");
+    second.join().unwrap();
+}
