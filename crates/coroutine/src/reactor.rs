@@ -62,8 +62,8 @@ pub(crate) fn active() -> Option<&'static Reactor> {
     REACTOR.get().filter(|reactor| reactor.active.load(Ordering::Relaxed) != 0)
 }
 
-/// For a thread that runs no more coroutines: who sleeps on another executor may have found the reactor in its hands, so
-/// if anybody uses it, a thread of its own takes it over.
+/// For a thread that runs no more coroutines: who sleeps on another executor may have found the reactor in its hands,
+/// so if anybody uses it, a thread of its own takes it over.
 #[inline]
 pub(crate) fn hand_over() {
     if REACTOR.get().is_some() {
