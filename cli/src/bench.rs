@@ -56,9 +56,8 @@ pub struct Request {
 ///
 /// # Errors
 /// If there is no such experiment, the user interrupted, or something that it needs is missing.
-pub fn run(request: &Request) -> Result<()> {
+pub fn run(request: &Request, interrupt: &Interrupt) -> Result<()> {
     let experiment = experiments::find(&request.name)?;
-    let interrupt = Interrupt::watch()?;
     let mut record = Record {
         schema: SCHEMA,
         experiment: request.name.clone(),
@@ -67,7 +66,7 @@ pub fn run(request: &Request) -> Result<()> {
         reference: "linux".to_owned(),
         ..Record::default()
     };
-    let outcome = measure(experiment, request, &mut record, &interrupt);
+    let outcome = measure(experiment, request, &mut record, interrupt);
     if outcome.as_ref().is_err_and(anyhow::Error::is::<Interrupted>) && !record.figures.is_empty() {
         // What was measured until then is shown, and does not replace complete results.
         record.note("interrupted: fewer rounds than asked for; not kept".to_owned());

@@ -82,8 +82,10 @@ impl Environment {
 
 fn commit(root: &Path) -> Result<String> {
     let root = root.to_str().context("the repository's path is not text")?;
-    let dirty =
-        !first_line("git", &["-C", root, "status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    // The results of the experiments before this one change nothing that it measures.
+    let others = format!(":(exclude){}", super::RESULTS);
+    let status = ["-C", root, "status", "--porcelain", "--untracked-files=no", "--", ".", &others];
+    let dirty = !first_line("git", &status)?.is_empty();
     let commit = first_line("git", &["-C", root, "rev-parse", "--short", "HEAD"])?;
     Ok(if dirty { commit + " with changes" } else { commit })
 }

@@ -47,6 +47,9 @@ pub enum Kind {
     Own(fn(&Request, usize, &mut Record, &Interrupt) -> Result<Vec<Goal>>),
 }
 
+/// The name that stands for all of them, one after the other.
+pub const EVERY: &str = "all";
+
 /// All experiments, in the order in which they are listed.
 pub const ALL: &[Experiment] = &[
     boot::EXPERIMENT,
@@ -78,7 +81,8 @@ mod tests {
     #[test]
     fn names_are_unique_and_what_is_checked_has_a_plan() {
         for (index, experiment) in ALL.iter().enumerate() {
-            assert!(ALL[..index].iter().all(|other| other.name != experiment.name), "{}", experiment.name);
+            let mut others = ALL[..index].iter().map(|other| other.name).chain([EVERY]);
+            assert!(others.all(|other| other != experiment.name), "{}", experiment.name);
             assert!(experiment.checked.is_none() || matches!(experiment.kind, Kind::Machines(_)));
         }
     }

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{Record, Scale};
+use super::record::{Figure, Record, Scale};
+use super::side::{HEDDLE, HEDDLE_COROUTINES, LINUX};
 
 /// What is wanted of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,6 +12,10 @@ pub enum Wanted {
     Ratio(f64),
     /// At most so much, in the figure's unit.
     AtMost(f64),
+    /// One side so many times as good as another, wherever on the axis both were measured.
+    Everywhere(&'static str, f64, &'static str),
+    /// The same at the end of what both have of the axis.
+    AtTheEnd(&'static str, f64, &'static str),
 }
 
 /// A goal: what is wanted of one figure of Heddle's.
@@ -24,6 +29,21 @@ pub struct Goal {
     pub processors: u32,
     /// What is wanted.
     pub wanted: Wanted,
+}
+
+/// What papers 1 and 2 promise of these figures: coroutines are never slower than threads on the same kernel, and at the
+/// largest number that both finish ten times as fast as Linux's threads.
+#[must_use]
+pub fn coroutines_ahead(figures: &[&'static str]) -> Vec<Goal> {
+    let wanted = [
+        Wanted::Everywhere(HEDDLE_COROUTINES.name, 1.0, HEDDLE.name),
+        Wanted::AtTheEnd(HEDDLE_COROUTINES.name, 10.0, LINUX.name),
+    ];
+    let scales = [Scale::Instructions, Scale::Emulated];
+    let of = |figure: &'static str| {
+        wanted.into_iter().flat_map(move |wanted| scales.map(|scale| Goal::new(figure, scale, wanted)))
+    };
+    figures.iter().copied().flat_map(of).collect()
 }
 
 /// A goal beside what was measured.
@@ -54,50 +74,124 @@ impl Goal {
         Self { figure, scale, processors: 1, wanted }
     }
 
-    /// Holds it against what was measured on `side`: one verdict for each point of the figure's axis.
+    /// Holds it against what was measured: one verdict for each point of the figure's axis. `side` is whose figure is
+    /// meant where the goal names none.
     #[must_use]
     pub fn judge(&self, record: &Record, side: &str) -> Vec<Verdict> {
-        let wanted = match self.wanted {
-            Wanted::Ratio(ratio) => format!("{ratio} times {}", record.reference),
-            Wanted::AtMost(limit) => format!("at most {limit}"),
-        };
-        let is_meant = |figure: &&super::record::Figure| {
+        match self.wanted {
+            Wanted::Ratio(wanted) => {
+                let verdict = |figure: &Figure| Verdict {
+                    wanted: format!("{wanted} times {}", record.reference),
+                    wanted_ratio: Some(wanted),
+                    got: figure.ratio,
+                    met: figure.ratio.is_some_and(|got| got >= wanted),
+                    ..Verdict::open(figure)
+                };
+                self.figures(record, side).map(verdict).collect()
+            }
+            Wanted::AtMost(limit) => {
+                let verdict = |figure: &Figure| Verdict {
+                    wanted: format!("at most {limit}"),
+                    got: figure.median,
+                    met: figure.median.is_some_and(|got| got <= limit),
+                    ..Verdict::open(figure)
+                };
+                self.figures(record, side).map(verdict).collect()
+            }
+            Wanted::Everywhere(side, wanted, other) => self.compare(record, side, wanted, other),
+            Wanted::AtTheEnd(side, wanted, other) => {
+                let mut verdicts = self.compare(record, side, wanted, other);
+                let end = verdicts.iter().filter_map(|verdict| verdict.x).reduce(f64::max);
+                verdicts.retain(|verdict| verdict.x == end);
+                verdicts
+            }
+        }
+    }
+
+    /// What was measured on a side.
+    fn figures<'a>(&self, record: &'a Record, side: &str) -> impl Iterator<Item = &'a Figure> {
+        record.figures.iter().filter(move |figure| {
             figure.name == self.figure
                 && figure.scale == self.scale
                 && figure.processors == self.processors
                 && figure.side == side
+        })
+    }
+
+    /// A verdict for each point at which both sides were measured.
+    fn compare(&self, record: &Record, side: &str, wanted: f64, other: &str) -> Vec<Verdict> {
+        let verdict = |figure: &Figure| {
+            let is_other = |theirs: &&Figure| theirs.side == other && theirs.is_comparable(figure);
+            let got = record.figures.iter().find(is_other)?.median? / figure.median?;
+            Some(Verdict {
+                figure: format!("{}: {side}", self.figure),
+                wanted: format!("{wanted} times {other}"),
+                wanted_ratio: Some(wanted),
+                got: Some(got),
+                met: got >= wanted,
+                ..Verdict::open(figure)
+            })
         };
-        let verdict = |figure: &super::record::Figure| {
-            let (got, met) = match self.wanted {
-                Wanted::Ratio(ratio) => (figure.ratio, figure.ratio.is_some_and(|got| got >= ratio)),
-                Wanted::AtMost(limit) => (figure.median, figure.median.is_some_and(|got| got <= limit)),
-            };
-            Verdict {
-                figure: figure.name.clone(),
-                x: figure.x,
-                scale: figure.scale,
-                processors: figure.processors,
-                wanted: wanted.clone(),
-                wanted_ratio: match self.wanted {
-                    Wanted::Ratio(ratio) => Some(ratio),
-                    Wanted::AtMost(_) => None,
-                },
-                got,
-                met,
-            }
-        };
-        record.figures.iter().filter(is_meant).map(verdict).collect()
+        self.figures(record, side).filter_map(verdict).collect()
     }
 }
 
 impl Verdict {
+    /// Of a figure, before anything was asked of it.
+    fn open(figure: &Figure) -> Self {
+        Self {
+            figure: figure.name.clone(),
+            x: figure.x,
+            scale: figure.scale,
+            processors: figure.processors,
+            wanted: String::new(),
+            wanted_ratio: None,
+            got: None,
+            met: false,
+        }
+    }
+
     /// The ratio that was wanted of this figure, if this is about it.
     #[must_use]
-    pub fn ratio_for(&self, figure: &super::record::Figure) -> Option<f64> {
+    pub fn ratio_for(&self, figure: &Figure) -> Option<f64> {
         let is_meant = self.figure == figure.name
             && self.x == figure.x
             && self.scale == figure.scale
             && self.processors == figure.processors;
         self.wanted_ratio.filter(|_| is_meant)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sides_are_compared_where_both_were_measured() {
+        let mut record = Record::default();
+        let of = |side: &str, x: f64, median: f64| Figure {
+            name: "ring".to_owned(),
+            side: side.to_owned(),
+            x: Some(x),
+            median: Some(median),
+            ..Figure::new(Scale::Instructions)
+        };
+        record.figures = vec![
+            of("coroutines", 1.0, 10.0),
+            of("coroutines", 10.0, 40.0),
+            of("coroutines", 100.0, 50.0),
+            of("threads", 1.0, 5.0),
+            of("threads", 10.0, 80.0),
+        ];
+        let judged = |wanted| {
+            let verdicts = Goal::new("ring", Scale::Instructions, wanted).judge(&record, "heddle");
+            verdicts.iter().map(|verdict| (verdict.x, verdict.got, verdict.met)).collect::<Vec<_>>()
+        };
+        let end = (Some(10.0), Some(2.0), true);
+        assert_eq!(
+            judged(Wanted::Everywhere("coroutines", 1.0, "threads")),
+            [(Some(1.0), Some(0.5), false), end]
+        );
+        assert_eq!(judged(Wanted::AtTheEnd("coroutines", 2.0, "threads")), [end]);
     }
 }

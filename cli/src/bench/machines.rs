@@ -24,10 +24,11 @@ pub struct Rounds {
 
 impl Rounds {
     fn of(self, group: &Group) -> usize {
-        match group.clock {
+        let rounds = match group.clock {
             Clock::Host => self.emulated,
             Clock::Instructions => self.instructions,
-        }
+        };
+        rounds.min(group.rounds)
     }
 }
 

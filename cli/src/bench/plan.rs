@@ -70,6 +70,8 @@ pub struct Group {
     pub sides: Vec<Side>,
     /// The items of the batch.
     pub items: Vec<String>,
+    /// In how many rounds it runs at most.
+    pub rounds: usize,
 }
 
 /// An experiment in machines.
@@ -90,7 +92,12 @@ pub struct Plan {
 /// The same items by both clocks on one processor.
 #[must_use]
 pub fn both_clocks(sides: &[Side], items: &[String]) -> Vec<Group> {
-    [Clock::Instructions, Clock::Host]
-        .map(|clock| Group { clock, processors: 1, sides: sides.to_vec(), items: items.to_vec() })
-        .into()
+    let group = |clock| Group {
+        clock,
+        processors: 1,
+        sides: sides.to_vec(),
+        items: items.to_vec(),
+        rounds: usize::MAX,
+    };
+    [Clock::Instructions, Clock::Host].map(group).into()
 }

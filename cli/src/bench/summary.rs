@@ -60,8 +60,8 @@ const ROWS: &[Row] = &[
     Row("memory", "idle-exec-process", None, Size, 1, "memory of an idle exec'ed process"),
 ];
 
-/// Experiments without a machine, which README shows by their goals.
-const ON_THE_HOST: [&str; 3] = ["executors", "papers", "ranges"];
+/// Experiments that README shows by their goals: those with an axis, and those without a machine.
+const BY_GOALS: [&str; 5] = ["ring", "pipeline", "executors", "papers", "ranges"];
 
 /// Where the tables are in README.md.
 const BEGIN: &str = "<!-- ./heddle bench --summary -->\n";
@@ -86,22 +86,32 @@ pub fn render() -> Result<String> {
             text.extend(rows.iter().filter_map(|row| line(&record, row)));
         }
     }
-    text += "\n| `./heddle bench` | the crates beside their rivals, on this host | threads | times as good | goal |\n\
-             |---|---|---:|---:|---|\n";
-    for name in ON_THE_HOST {
+    text += "\n| `./heddle bench` | coroutines beside threads, the crates beside their rivals | CPUs or threads | times as \
+             good | goal |\n|---|---|---:|---:|---|\n";
+    for name in BY_GOALS {
         if let Some(record) = kept(name)? {
-            sources += &source(&record);
+            if !ROWS.iter().any(|row| row.0 == name) {
+                sources += &source(&record);
+            }
             text += &goals(&record);
         }
     }
     Ok(format!("{text}\n{sources}"))
 }
 
-/// A line for each figure that has a goal; of a figure that has it at several places, the one that is nearest to it.
+/// What a goal is about, without the one of several figures for which it is judged.
+fn subject(goal: &Verdict) -> &str {
+    goal.figure.rsplit(": ").next().unwrap_or_default()
+}
+
+/// A line for each subject that has a goal; of one that has it for several figures and places, the least that was got.
 fn goals(record: &Record) -> String {
     let mut text = String::new();
     for goal in &record.goals {
-        let is_same = |other: &&Verdict| other.figure == goal.figure && other.processors == goal.processors;
+        let is_same = |other: &&Verdict| {
+            (subject(other), other.processors, &other.wanted)
+                == (subject(goal), goal.processors, &goal.wanted)
+        };
         let all: Vec<&Verdict> = record.goals.iter().filter(is_same).collect();
         if all.first().is_none_or(|first| !core::ptr::eq(*first, goal)) {
             continue;
@@ -117,7 +127,7 @@ fn goals(record: &Record) -> String {
         text += &format!(
             "| `{}` | {}{places} | {} | {} | {met} ({}) |\n",
             record.experiment,
-            goal.figure,
+            subject(goal),
             goal.processors,
             least.map_or_else(|| "-".to_owned(), number),
             goal.wanted,

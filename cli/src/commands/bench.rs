@@ -1,17 +1,19 @@
 //! `heddle bench`: experiments, each with all its sides in one run.
 
+use std::time::Instant;
+
 use anyhow::Result;
 
 use crate::bench::baseline::{self, Outcome};
-use crate::bench::experiments::ALL;
-use crate::bench::{self, Effort, Interrupted, Request, summary};
+use crate::bench::experiments::{ALL, EVERY};
+use crate::bench::{self, Effort, Interrupt, Interrupted, Request, summary};
 use crate::paths;
 use crate::{STATUS_SIGNAL_BASE, STATUS_TOOL_FAILED};
 
 /// Runs an experiment, or lists them.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// The experiment; without one, all are listed.
+    /// The experiment, or `all` for one after the other; without a name, all are listed.
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
     /// As short as shows anything.
@@ -49,7 +51,8 @@ pub fn execute(options: &Options) -> Result<u8> {
         _ if options.summary => summary(options.update).map(|()| 0),
         (name, true) => check(name.as_deref(), options.update),
         (Some(name), false) if options.draw => bench::draw(name).map(|()| 0),
-        (Some(name), false) => bench::run(&request(options, name)).map(|()| 0),
+        (Some(name), false) if name == EVERY => every(options).map(|()| 0),
+        (Some(name), false) => bench::run(&request(options, name), &Interrupt::watch()?).map(|()| 0),
         (None, false) => {
             for experiment in ALL {
                 println!("{:10} {}", experiment.name, experiment.summary);
@@ -64,6 +67,18 @@ pub fn execute(options: &Options) -> Result<u8> {
         }
         Err(error)
     })
+}
+
+/// Runs one experiment after the other, and says how long each took.
+fn every(options: &Options) -> Result<()> {
+    let (begin, interrupt) = (Instant::now(), Interrupt::watch()?);
+    for experiment in ALL {
+        let begin = Instant::now();
+        bench::run(&request(options, experiment.name), &interrupt)?;
+        eprintln!("heddle: {} took {} s", experiment.name, begin.elapsed().as_secs());
+    }
+    eprintln!("heddle: all took {} s", begin.elapsed().as_secs());
+    Ok(())
 }
 
 fn summary(update: bool) -> Result<()> {

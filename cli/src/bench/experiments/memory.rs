@@ -36,6 +36,7 @@ fn plan(effort: Effort, processors: Option<u32>) -> Plan {
             processors,
             sides: sides.to_vec(),
             items: items(processors),
+            rounds: usize::MAX,
         });
     }
     let goals = ["idle-exec-beyond-pages", "idle-fork-beyond-pages"]

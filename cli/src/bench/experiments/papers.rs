@@ -22,7 +22,7 @@ const THREADS: &str = "threads";
 
 /// A line for each experiment, order and size; both sides at each N.
 fn run(request: &Request, _runs: usize, record: &mut Record, interrupt: &Interrupt) -> Result<Vec<Goal>> {
-    let rounds = request.runs.unwrap_or(request.effort.choose(1, 5, 15));
+    let rounds = request.runs.unwrap_or(request.effort.choose(1, 3, 9));
     let mut arguments = vec!["--rounds".to_owned(), rounds.to_string()];
     if request.effort == Effort::Quick {
         arguments.extend(["--most".to_owned(), "800".to_owned()]);

@@ -1,6 +1,7 @@
 //! `pipeline`: experiment B of papers 1 and 2, N in a row joined by pipes.
 
 use super::{Experiment, Kind};
+use crate::bench::goal::coroutines_ahead;
 use crate::bench::plan::{Effort, Plan, Sample, both_clocks};
 use crate::bench::side::{HEDDLE, HEDDLE_COROUTINES, LINUX, LINUX_COROUTINES};
 
@@ -20,6 +21,9 @@ fn repeats(item: &str) -> bool {
     count.and_then(|count| count.parse().ok()).is_some_and(|count: u32| count <= REPEATING_COUNT)
 }
 
+/// The figures, each a line of the plot.
+const FIGURES: [&str; 3] = ["pipeline-1", "pipeline-256", "pipeline-4096"];
+
 fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
     let mut items = Vec::new();
     for bytes in [1, 256, 4096] {
@@ -34,6 +38,6 @@ fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
         axis: Some("threads or coroutines"),
         groups,
         item_limit_s,
-        goals: Vec::new(),
+        goals: coroutines_ahead(&FIGURES),
     }
 }

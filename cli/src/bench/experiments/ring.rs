@@ -1,6 +1,7 @@
 //! `ring`: experiment A of papers 1 and 2, N that take turns by a shared word.
 
 use super::{Experiment, Kind};
+use crate::bench::goal::coroutines_ahead;
 use crate::bench::plan::{Effort, Plan, Sample, both_clocks};
 use crate::bench::side::{HEDDLE, HEDDLE_COROUTINES, LINUX, LINUX_COROUTINES};
 
@@ -11,6 +12,10 @@ pub const EXPERIMENT: Experiment = Experiment {
     kind: Kind::Machines(plan),
     checked: None,
 };
+
+/// The figures, each a line of the plot.
+const FIGURES: [&str; 4] =
+    ["ring-yield-created", "ring-yield-shuffled", "ring-key-created", "ring-key-shuffled"];
 
 fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
     let mut items = Vec::new();
@@ -29,6 +34,6 @@ fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
         axis: Some("threads or coroutines"),
         groups,
         item_limit_s,
-        goals: Vec::new(),
+        goals: coroutines_ahead(&FIGURES),
     }
 }

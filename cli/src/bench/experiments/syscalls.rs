@@ -51,8 +51,13 @@ fn plan(effort: Effort, processors: Option<u32>) -> Plan {
     let sides = [HEDDLE, LINUX];
     let mut groups = both_clocks(&sides, &items);
     if processors > 1 {
-        let items = pairs(rounds, 2);
-        groups.push(Group { clock: Clock::Host, processors, sides: sides.to_vec(), items });
+        groups.push(Group {
+            clock: Clock::Host,
+            processors,
+            sides: sides.to_vec(),
+            items: pairs(rounds, 2),
+            rounds: usize::MAX,
+        });
     }
     let goals = GOALS.into_iter().flat_map(|(figure, emulated, instructions)| {
         [

@@ -2,7 +2,7 @@
 
 use super::{Experiment, Kind};
 use crate::bench::goal::{Goal, Wanted};
-use crate::bench::plan::{Effort, Plan, Sample, both_clocks};
+use crate::bench::plan::{Effort, Group, Plan, Sample, both_clocks};
 use crate::bench::record::Scale::{Emulated, Instructions};
 use crate::bench::side::{HEDDLE, HEDDLE_PRIVATE, LINUX};
 
@@ -18,13 +18,22 @@ pub const EXPERIMENT: Experiment = Experiment {
 const GOALS: [&str; 3] = ["yield-exec-10000", "yield-exec-100000", "yield-exec-1000000"];
 
 fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
-    let counts: &[u32] =
-        effort.choose(&[10_000, 100_000][..], &[100_000, 1_000_000][..], &[100_000, 1_000_000][..]);
-    let item = |count| ["exec", "fork"].map(|with| format!("yields n={count} with={with}"));
-    let items: Vec<_> = counts.iter().flat_map(item).collect();
-    let groups = both_clocks(&[HEDDLE, HEDDLE_PRIVATE, LINUX], &items);
+    let items = |count| ["exec", "fork"].map(|with| format!("yields n={count} with={with}"));
+    let both = |counts: &[u32]| {
+        let items: Vec<_> = counts.iter().copied().flat_map(items).collect();
+        both_clocks(&[HEDDLE, HEDDLE_PRIVATE, LINUX], &items)
+    };
+    let groups = match effort {
+        Effort::Quick => both(&[10_000, 100_000]),
+        Effort::Full => both(&[100_000, 1_000_000]),
+        Effort::Normal => {
+            // A million take a minute a machine, and differ little from run to run.
+            let once = both(&[1_000_000]).into_iter().map(|group| Group { rounds: 1, ..group });
+            both(&[100_000]).into_iter().chain(once).collect()
+        }
+    };
     let goals = GOALS.into_iter().flat_map(|figure| {
         [Goal::new(figure, Emulated, Wanted::Ratio(5.0)), Goal::new(figure, Instructions, Wanted::Ratio(2.0))]
     });
-    Plan { sample: Sample::PerIteration, axis: None, groups, item_limit_s: 120, goals: goals.collect() }
+    Plan { sample: Sample::PerIteration, axis: None, groups, item_limit_s: 240, goals: goals.collect() }
 }
