@@ -25,29 +25,9 @@ schedules() {
         --no-default-features --features alloc --lib --target-dir "$target/shuttle" --quiet -- schedules "$@"
 }
 
-# A copy of the crate in which one line is changed, with which its model must fail.
+. ./weaken.sh
 weaken() {
-    local copy="$target/weaken" failed=0 name
-    mkdir -p "$copy"
-    while read -r name; do
-        rm -rf "$copy/src" && cp -r src "$copy/src"
-        python3 weaken.py "$name" "$copy" || { failed=1; continue; }
-        local model run
-        model=$(cat "$copy/model")
-        # The same flags, folder and versions as the models have, so that what they need is built once.
-        cp ../../Cargo.lock "$copy/Cargo.lock"
-        run=(env RUSTFLAGS="--cfg heddle_loom" nice -n 10 cargo test -j2 --release --quiet --offline
-            --manifest-path "$copy/Cargo.toml" --no-default-features --features alloc --lib
-            --target-dir "$target/loom")
-        if ! "${run[@]}" --no-run >"$copy/log" 2>&1; then
-            echo "$name: does not build"; tail -20 "$copy/log"; failed=1
-        elif timeout 300 "${run[@]}" -- "$model" >"$copy/log" 2>&1; then
-            echo "$name: NOT NOTICED by $model"; failed=1
-        else
-            echo "$name: noticed by $model"
-        fi
-    done < <(if [ $# -gt 0 ]; then printf '%s\n' "$@"; else grep -v '^#' weaken.list | cut -d'|' -f1; fi)
-    return $failed
+    weakened "$target/weaken" "--no-default-features --features alloc --lib" "$@"
 }
 
 miri() {

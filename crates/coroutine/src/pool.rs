@@ -1,6 +1,8 @@
 //! The executor of several threads.
 #![allow(unsafe_code)] // The main coroutine need not be `'static`; it stays on its core.
 
+mod reserve;
+
 use crate::builder::{Builder, SpawnError};
 use crate::core_entry::{CoreEntry, Hooks};
 use crate::handle::JoinHandle;
@@ -13,8 +15,6 @@ use crate::registry::{Global, acquire_core};
 use crate::sched::{BATCH, CoreState, LEVELS, Picked, Stealing, WATCH_PARKED, steal};
 use crate::sync::{Ordering, fence};
 use crate::{park, threads, turn};
-mod reserve;
-
 use core::fmt;
 use core::future::Future;
 use core::time::Duration;

@@ -16,7 +16,7 @@ use crate::error::{Attempt, Errno, Halt};
 use crate::memory::{Space, fallible};
 use crate::process::{Thread, table};
 use crate::sync::SpinLock;
-use crate::syscall::wait::WaitKind;
+use crate::syscall::wait::{Interrupted, WaitKind};
 use crate::syscall::{Call, Caller, Outcome, pending};
 use crate::time::Deadline;
 
@@ -281,6 +281,24 @@ fn living_thread(tid: u32) -> Result<Arc<Thread>, Errno> {
 /// Ends the wait of a waiter, whatever comes.
 pub(super) struct Wait(pub Arc<Waiter>);
 
+impl Wait {
+    /// Waits until the waiter has the lock (0) or the time is over (`ETIMEDOUT`).
+    pub async fn granted(
+        &self,
+        caller: &Caller,
+        deadline: Deadline,
+    ) -> Result<Result<usize, Errno>, Interrupted> {
+        let mut sleep = deadline.sleep();
+        let waiting = core::future::poll_fn(|context| {
+            if self.0.is_granted() {
+                return Poll::Ready(Ok(0));
+            }
+            core::pin::Pin::new(&mut sleep).poll(context).map(|()| Err(Errno::ETIMEDOUT))
+        });
+        caller.wait(WaitKind::Interruptible, waiting).await
+    }
+}
+
 impl Drop for Wait {
     fn drop(&mut self) {
         with_locks(|locks| locks.leave(&self.0));
@@ -298,14 +316,7 @@ pub(super) fn lock(call: &Call<'_>, is_private: bool, deadline: Deadline, may_wa
     let wait = Wait(waiter);
     let caller = call.thread.clone();
     pending(async move {
-        let mut sleep = deadline.sleep();
-        let waiting = core::future::poll_fn(|context| {
-            if wait.0.is_granted() {
-                return Poll::Ready(Ok(0));
-            }
-            core::pin::Pin::new(&mut sleep).poll(context).map(|()| Err(Errno::ETIMEDOUT))
-        });
-        let result = caller.wait(WaitKind::Interruptible, waiting).await;
+        let result = wait.granted(&caller, deadline).await;
         let result = result.unwrap_or(Err(Errno::ERESTARTNOINTR));
         let waiter = wait.0.clone();
         drop(wait);

@@ -2,12 +2,10 @@
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
-use core::task::Poll;
 use linux_raw_sys::general as linux;
 
 use super::{Two, WAITERS, bucket_of, key, pi, register};
 use crate::error::{Attempt, Errno};
-use crate::syscall::wait::WaitKind;
 use crate::syscall::{Call, Caller, Outcome, pending};
 use crate::time::Deadline;
 
@@ -24,14 +22,7 @@ pub(super) fn wait(call: &Call<'_>, words: &Two, deadline: Deadline) -> Outcome 
     let wait = pi::Wait(lock);
     let caller = call.thread.clone();
     pending(async move {
-        let mut sleep = deadline.sleep();
-        let waiting = core::future::poll_fn(|context| {
-            if wait.0.is_granted() {
-                return Poll::Ready(Ok(0));
-            }
-            core::pin::Pin::new(&mut sleep).poll(context).map(|()| Err(Errno::ETIMEDOUT))
-        });
-        let result = caller.wait(WaitKind::Interruptible, waiting).await;
+        let result = wait.granted(&caller, deadline).await;
         // Not to be moved any more, and then not to be given the lock.
         drop(registration);
         let lock = wait.0.clone();
