@@ -43,7 +43,7 @@ impl Effort {
         let mut counts = vec![1, 2, 10, 50, 200];
         match self {
             Self::Quick => counts.push(800),
-            Self::Normal => counts.extend([400, 800, 1200, 2000, 4000]),
+            Self::Normal => counts.extend([800, 2000, 4000]),
             Self::Full => counts.extend((2..=20).map(|hundreds| hundreds * 200)),
         }
         counts

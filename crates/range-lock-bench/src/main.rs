@@ -18,7 +18,7 @@ static ALLOCATOR: Counting = Counting;
 
 const USAGE: &str =
     "usage: heddle-range-lock-bench [--quick | --full] [--filter TEXT] [--json FILE] [--svg DIR]
-  --quick        about a minute; without it, about five
+  --quick        about a minute and a half; without it, about three
   --full         more rounds, longer runs, more rows: about half an hour
   --filter TEXT  only workloads whose name begins with TEXT
   --json FILE    write everything as JSON
@@ -34,7 +34,7 @@ struct Options {
 fn options() -> Result<Options, String> {
     let quick = Effort { rounds: 3, time: Duration::from_millis(25), full: false };
     let full = Effort { rounds: 7, time: Duration::from_millis(150), full: true };
-    let normal = Effort { rounds: 5, time: Duration::from_millis(80), full: false };
+    let normal = Effort { rounds: 5, time: Duration::from_millis(40), full: false };
     let mut options = Options { effort: normal, filter: String::new(), json: None, svg: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
