@@ -31,8 +31,8 @@ pub struct Goal {
     pub wanted: Wanted,
 }
 
-/// What papers 1 and 2 promise of these figures: coroutines are never slower than threads on the same kernel, and at the
-/// largest number that both finish ten times as fast as Linux's threads.
+/// What is wanted of papers 1 and 2: coroutines are never slower than threads on the same kernel, and at the largest
+/// number that both finish ten times as fast as Linux's threads.
 #[must_use]
 pub fn coroutines_ahead(figures: &[&'static str]) -> Vec<Goal> {
     let wanted = [

@@ -86,8 +86,8 @@ pub fn render() -> Result<String> {
             text.extend(rows.iter().filter_map(|row| line(&record, row)));
         }
     }
-    text += "\n| `./heddle bench` | coroutines beside threads, the crates beside their rivals | CPUs or threads | times as \
-             good | goal |\n|---|---|---:|---:|---|\n";
+    text += "\n| `./heddle bench` | coroutines beside threads, the crates beside their rivals | CPUs or threads \
+             | times as good | goal |\n|---|---|---:|---:|---|\n";
     for name in BY_GOALS {
         if let Some(record) = kept(name)? {
             if !ROWS.iter().any(|row| row.0 == name) {
