@@ -5,7 +5,7 @@
 #![allow(unsafe_code)] // The ring is memory that the kernel writes.
 
 use crate::operation::Handle;
-use crate::place;
+use crate::{listing, place};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use core::task::{Context, Waker};
 use core::time::Duration;
@@ -13,6 +13,7 @@ use heddle_abi::call::{
     CANCEL, CANCEL_AND_WAIT, COMPLETION_BYTES, DONE, Entry, FOR_EVER, NOT_STARTED, RING, RING_HEAD,
     RING_HEADER_BYTES, RING_ORDER_MAX, RING_TAIL, SUBMIT, SUBMIT_MAX, WAIT, WAITS,
 };
+use heddle_coroutine::Id;
 use heddle_coroutine::host::{self, Host, Told};
 use heddle_shared::ring::{Consumer, ENTRY_WORDS};
 use std::cell::{Cell, RefCell};
@@ -50,6 +51,7 @@ fn detect() -> Option<&'static Ring> {
         memory: Mutex::new(memory),
         refused: Mutex::new(Vec::new()),
     }));
+    listing::open();
     // Executors that started before look into it only as far as they poll calls; `Builder::run` comes first.
     host::install(ring);
     Some(ring)
@@ -212,6 +214,26 @@ impl Host for Ring {
         // Whatever ends the sleep, the executor looks for work.
         system_call(WAIT, [word, calm.into(), seen.into(), limit]);
         self.drain();
+    }
+
+    fn queued(&self, id: Id, level: u8) {
+        listing::queued(id, level);
+    }
+
+    fn posted(&self, id: Id) {
+        listing::posted(id);
+    }
+
+    fn is_of_kind(&self, id: Id, kind: u32) {
+        listing::is_of_kind(id, kind);
+    }
+
+    fn turn_begins(&self, id: Id, level: u8) {
+        listing::turn_begins(id, level);
+    }
+
+    fn turn_ends(&self, id: Id, has_ended: bool) {
+        listing::turn_ends(id, has_ended);
     }
 
     fn is_watching(&self) -> bool {

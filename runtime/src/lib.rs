@@ -52,6 +52,7 @@ mod builder;
 mod calls;
 mod heddle;
 mod linux;
+mod listing;
 mod lower;
 mod operation;
 mod place;

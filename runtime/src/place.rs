@@ -254,6 +254,45 @@ pub(crate) fn rouse() {
     }
 }
 
+/// The coroutine that the calling thread runs, 0 for none.
+#[inline]
+pub(crate) fn set_current(id: u64) {
+    if let Place::At(here) = PLACE.get() {
+        here.record.current.store(id, Ordering::Relaxed);
+    }
+}
+
+/// The monotonic clock; 0 if only the kernel knows it.
+#[inline]
+pub(crate) fn now_ns() -> u64 {
+    pages().and_then(|pages| heddle_shared::monotonic_ns(&pages.system.clock, counter)).unwrap_or(0)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn counter() -> u64 {
+    // SAFETY: reads a counter that programs may read.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Tells the kernel of a table of coroutines with entries of so many bytes.
+pub(crate) fn publish_table(address: usize, stride: usize) {
+    if let Some(pages) = pages() {
+        let table = &pages.process.header.coroutines;
+        table.address.store(address as u64, Ordering::Relaxed);
+        table.stride.store(stride as u32, Ordering::Relaxed);
+    }
+}
+
+/// The table of coroutines has at least so many entries in use.
+pub(crate) fn raise_count(count: u32) {
+    if let Some(pages) = pages()
+        && pages.process.header.coroutines.count.load(Ordering::Relaxed) < count
+    {
+        pages.process.header.coroutines.count.fetch_max(count, Ordering::Relaxed);
+    }
+}
+
 /// The calling thread runs no executor any more.
 pub(crate) fn leave() {
     if let Place::At(here) = PLACE.replace(Place::Unknown) {

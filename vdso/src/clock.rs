@@ -55,17 +55,6 @@ pub struct TimeZone {
     pub daylight: i32,
 }
 
-/// Nanoseconds for a reading of the counter; `None` if the kernel does not say how to scale it.
-#[inline(always)]
-fn monotonic_ns(clock: &Clock, counter: impl FnOnce() -> u64) -> Option<u64> {
-    let scale = clock.scale.load(Relaxed);
-    if scale == 0 {
-        return None;
-    }
-    let counts = counter().wrapping_sub(clock.base.load(Relaxed));
-    Some(((u128::from(counts) * u128::from(scale)) >> 32) as u64)
-}
-
 /// A clock's time in nanoseconds; `None` for a clock that only the kernel knows.
 #[inline(always)]
 fn read(clock: &Clock, id: i32, counter: impl FnOnce() -> u64) -> Option<u64> {
@@ -74,7 +63,7 @@ fn read(clock: &Clock, id: i32, counter: impl FnOnce() -> u64) -> Option<u64> {
         REALTIME | REALTIME_COARSE => true,
         _ => return None,
     };
-    let time_ns = monotonic_ns(clock, counter)?;
+    let time_ns = heddle_shared::monotonic_ns(clock, counter)?;
     Some(if is_realtime { time_ns.wrapping_add(clock.realtime_offset.load(Relaxed)) } else { time_ns })
 }
 

@@ -91,6 +91,18 @@ impl Table for Scheduler {
     fn kick(&self, core: u32) {
         self.kicks.fetch_or(1 << (core & 63), Ordering::Relaxed);
     }
+
+    #[inline]
+    fn queued(&self, _id: Id, slot: &Slot, level: u8) {
+        let block: *mut Coroutine = slot.task().cast();
+        // SAFETY: a queued coroutine's memory is the scheduler's, and its owner's gate is held.
+        if let Some(info) = unsafe { block.as_mut() }.map(|block| &mut block.info) {
+            if info.state != state::READY {
+                info.since_ns = monotonic_now();
+            }
+            (info.state, info.level) = (state::READY, level);
+        }
+    }
 }
 
 impl Scheduler {

@@ -1,6 +1,7 @@
 //! What the threads of executors sleep in and look at, where that is not plain Linux: a runtime whose kernel tells of
 //! finished system calls, say.
 
+use crate::sched::Id;
 use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 use std::sync::OnceLock;
@@ -14,6 +15,32 @@ pub trait Host: Sync {
     /// Sleeps until `word` is no longer `calm` and has been woken (by Linux's private futex call), until there is
     /// something for [`Host::before_turn`] to look at, or until `limit` is over. May return early.
     fn sleep(&self, word: &AtomicU32, calm: u32, limit: Option<Duration>);
+
+    /// The coroutine `id` is ready at `level` from now on. Called under a gate: must not call this crate.
+    fn queued(&self, id: Id, level: u8) {
+        let _ = (id, level);
+    }
+
+    /// The coroutine `id`, if it has not ended, has been woken, and is ready once its core has noticed. Called from any
+    /// context, signal handlers included.
+    fn posted(&self, id: Id) {
+        let _ = id;
+    }
+
+    /// The coroutine `id`, if it has not ended, was spawned with this [kind](crate::Builder::kind), which is not 0.
+    fn is_of_kind(&self, id: Id, kind: u32) {
+        let _ = (id, kind);
+    }
+
+    /// The coroutine `id` begins a turn at `level`.
+    fn turn_begins(&self, id: Id, level: u8) {
+        let _ = (id, level);
+    }
+
+    /// Its turn ends, and it with it if it `has_ended`. It may be queued at once.
+    fn turn_ends(&self, id: Id, has_ended: bool) {
+        let _ = (id, has_ended);
+    }
 
     /// Whether [`Host::urgent`] is of use: executors of several threads then watch, during each turn, for what others
     /// make ready on them.

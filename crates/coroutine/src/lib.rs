@@ -147,7 +147,7 @@ pub use turn::should_yield;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use turn::{MoveTo, Preempted, YieldNow, move_to, preempted, yield_now};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
-pub use waker::{abort, id_of, priority, set_priority, wake, waker};
+pub use waker::{abort, id_of, phase, priority, set_priority, wake, waker};
 
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]

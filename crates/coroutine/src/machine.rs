@@ -300,8 +300,16 @@ pub(crate) fn spawn_by<F: Future + 'static>(
 ) -> Result<JoinHandle<F::Output>, SpawnError> {
     let task = task::allocate(future, local, builder).map_err(|_| SpawnError::NoMemory)?;
     match place(task.as_ptr().cast()) {
-        // SAFETY: the coroutine was just made with this output, and has no handle yet.
-        Ok(id) => Ok(unsafe { JoinHandle::new(TaskRef(task), id) }),
+        Ok(id) => {
+            #[cfg(feature = "std")]
+            if builder.kind != 0 {
+                if let Some(host) = crate::host::host() {
+                    host.is_of_kind(id, builder.kind);
+                }
+            }
+            // SAFETY: the coroutine was just made with this output, and has no handle yet.
+            Ok(unsafe { JoinHandle::new(TaskRef(task), id) })
+        }
         Err(error) => {
             // SAFETY: it was not spawned, so nobody else has it.
             unsafe { TaskRef(task).discard() };

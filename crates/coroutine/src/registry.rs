@@ -9,6 +9,8 @@
 mod pool;
 
 use crate::core_entry::CoreEntry;
+#[cfg(feature = "std")]
+use crate::sched::Id;
 use crate::sched::{CoreState, Slot, Table};
 use crate::sync::{AtomicPtr, Ordering};
 use alloc::alloc::{Layout, alloc_zeroed};
@@ -59,6 +61,22 @@ impl Table for Global {
     fn kick(&self, core: u32) {
         if let Some(entry) = entry(core) {
             entry.kick();
+        }
+    }
+
+    #[cfg(feature = "std")]
+    #[inline(always)]
+    fn queued(&self, id: Id, _slot: &Slot, level: u8) {
+        if let Some(host) = crate::host::host() {
+            host.queued(id, level);
+        }
+    }
+
+    #[cfg(feature = "std")]
+    #[inline(always)]
+    fn posted(&self, id: Id) {
+        if let Some(host) = crate::host::host() {
+            host.posted(id);
         }
     }
 }

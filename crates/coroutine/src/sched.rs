@@ -54,6 +54,18 @@ pub trait Table {
     /// Makes the core of index `core` look at its inbox: it is parked, or runs a program less urgent than what was
     /// posted. Called from any context, under any gate; must not wait, and must not call the scheduler.
     fn kick(&self, core: u32);
+    /// For those who watch: the coroutine `id` has got into the ready queue of `level`. Under its owner's gate, so it
+    /// must not call the scheduler.
+    #[inline(always)]
+    fn queued(&self, id: Id, slot: &Slot, level: u8) {
+        let _ = (id, slot, level);
+    }
+    /// For those who watch: the coroutine `id` has just been woken, by somebody who is not its owner, unless it has
+    /// ended meanwhile. From any context.
+    #[inline(always)]
+    fn posted(&self, id: Id) {
+        let _ = id;
+    }
 }
 
 /// A table over two slices, with a function to kick by.

@@ -19,6 +19,12 @@ pub(crate) fn run(entry: &'static CoreEntry, picked: Picked<'_>) {
     let task = TaskRef(task);
     let outer = entry.current_bits();
     entry.set_current(picked.id.to_bits());
+    #[cfg(feature = "std")]
+    let host = crate::host::host();
+    #[cfg(feature = "std")]
+    if let Some(host) = host {
+        host.turn_begins(picked.id, picked.level);
+    }
     #[cfg(feature = "tracing")]
     let _span =
         tracing::trace_span!("turn", id = %picked.id, name = task.extras().name, level = picked.level)
@@ -34,6 +40,10 @@ pub(crate) fn run(entry: &'static CoreEntry, picked: Picked<'_>) {
     };
     let outcome = if entry.has_yielded() { Outcome::Yielded } else { Outcome::Pending };
     entry.set_current(outer);
+    #[cfg(feature = "std")]
+    if let Some(host) = host {
+        host.turn_ends(picked.id, ended);
+    }
     if !ended {
         entry.state.finish(&Global, picked.id, picked.slot, outcome);
         return;

@@ -3,7 +3,7 @@
 
 use crate::core_entry::CoreEntry;
 use crate::registry::Global;
-use crate::sched::{self, Id, Table, Woken};
+use crate::sched::{self, Id, Phase, Table, Woken};
 use core::ptr;
 use core::task::{RawWaker, RawWakerVTable, Waker};
 
@@ -53,6 +53,12 @@ pub fn wake(id: Id) {
 pub fn priority(id: Id) -> Option<u8> {
     let slot = Global.slot(id.index())?;
     (slot.generation() == id.generation()).then(|| slot.level())
+}
+
+/// Where a coroutine is; `None` if it has ended. Stale if its core is just changing it.
+pub fn phase(id: Id) -> Option<Phase> {
+    let slot = Global.slot(id.index())?;
+    (slot.generation() == id.generation()).then(|| slot.phase())
 }
 
 /// Gives the coroutine `id` the level `level` (0 the most urgent, 63 the least), whether it is queued, runs or

@@ -7,6 +7,7 @@
 //! - [`process_level`]: what a process's words make its threads' level.
 //! - [`Runnable`]: how many executors of a process can run, and who notices that the last one cannot.
 //! - [`ring`]: the ring of completions, the kernel's side and the program's.
+//! - [`monotonic_ns`]: the clock of the system page.
 //! - [`Phase`], [`Fate`]: a call under way, its end and its cancellation, in the program and in the kernel.
 //!
 //! Each is checked by a loom model: `check.sh loom`; `check.sh weaken` weakens their orderings one by one.
@@ -15,6 +16,8 @@
 #[cfg(test)]
 extern crate std;
 
+#[cfg(not(heddle_loom))]
+mod clock;
 mod fate;
 mod levels;
 #[cfg(all(test, heddle_loom))]
@@ -24,6 +27,8 @@ pub mod record;
 pub mod ring;
 mod runnable;
 
+#[cfg(not(heddle_loom))]
+pub use clock::monotonic_ns;
 pub use fate::Fate;
 pub use levels::{Levels, process_level};
 pub use phase::{Found, Phase};

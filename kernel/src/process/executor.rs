@@ -77,11 +77,6 @@ impl Place {
         if self.is_executor.load(Ordering::Relaxed) { self.executor.lock().clone() } else { None }
     }
 
-    /// Whether the thread is an executor that waits in the kernel.
-    pub(super) fn is_blocked(&self) -> bool {
-        self.is_blocked.load(Ordering::Relaxed)
-    }
-
     /// Whether the thread is an executor.
     #[inline]
     pub(super) fn is_executor(&self) -> bool {

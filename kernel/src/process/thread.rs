@@ -442,10 +442,22 @@ impl Thread {
         }
     }
 
-    /// Whether an executor thread that does not run waits for a processor, and for nothing else.
+    /// The thread's coroutine.
     #[must_use]
-    pub fn is_ready(&self) -> bool {
-        !self.executor.is_blocked()
+    pub fn task(&self) -> Option<&TaskRef> {
+        self.task.get()
+    }
+
+    /// How often the thread gave the CPU up.
+    #[must_use]
+    pub fn switches(&self) -> u64 {
+        self.switches.load(Ordering::Relaxed)
+    }
+
+    /// When its turn began, or the last one ended.
+    #[must_use]
+    pub fn since_ns(&self) -> u64 {
+        self.standing.lock().since_ns()
     }
 
     /// What the thread is doing.

@@ -13,7 +13,9 @@ mod turn;
 
 use core::future::Future;
 use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::Waker;
 
+use heddle_coroutine::sched::Phase;
 use heddle_coroutine::{Builder, Core, Id, Machine, Platform, SpawnError};
 
 use crate::arch::{self, MAX_CPUS};
@@ -83,6 +85,36 @@ impl TaskRef {
     /// Makes the task ready if it waits.
     pub fn wake(&self) {
         heddle_coroutine::wake(self.0);
+    }
+
+    /// Its number among the kernel's coroutines.
+    #[must_use]
+    pub const fn number(&self) -> u64 {
+        self.0.to_bits()
+    }
+
+    /// The task that a waker wakes, if it is one.
+    #[must_use]
+    pub fn of(waker: &Waker) -> Option<Self> {
+        heddle_coroutine::id_of(waker).map(Self)
+    }
+
+    /// Its level; nothing if it has ended.
+    #[must_use]
+    pub fn level(&self) -> Option<u8> {
+        heddle_coroutine::priority(self.0)
+    }
+
+    /// Whether it is ready and waits for a CPU.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        heddle_coroutine::phase(self.0) == Some(Phase::Queued)
+    }
+
+    /// Whether it waits to be woken.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        heddle_coroutine::phase(self.0) == Some(Phase::Waiting)
     }
 
     /// Changes the level, wherever the task is.

@@ -159,6 +159,12 @@ impl Standing {
         self.ended_as == Turn::Waits
     }
 
+    /// When the turn that goes on began, or the last one ended.
+    #[must_use]
+    pub const fn since_ns(&self) -> u64 {
+        self.started_ns
+    }
+
     /// The thread gives way though it has more to do.
     pub const fn give_way(&mut self) {
         self.ended_as = Turn::GaveWay;

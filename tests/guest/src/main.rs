@@ -17,6 +17,7 @@ mod extended;
 mod file;
 mod inotify;
 mod ipc;
+mod listing;
 mod memory;
 mod pi;
 mod pidfd;
@@ -59,6 +60,7 @@ fn main() -> std::process::ExitCode {
         asynchronous::TESTS,
         preemption::TESTS,
         runtime::TESTS,
+        listing::TESTS,
         vdso::TESTS,
         extended::TESTS,
         inotify::TESTS,

@@ -15,6 +15,7 @@ use nix::sys::wait::WaitStatus;
 
 use self::api::{Api, Block, Body, DONE, Scheduler, WAITS};
 use crate::harness::{OrFail, Outcome, in_child};
+use crate::listing::{Listed, listing};
 use crate::{expect, expect_eq};
 
 pub use self::interrupt::TESTS as INTERRUPT_TESTS;
@@ -319,26 +320,40 @@ fn proc_lists_coroutines() -> Outcome {
     let Some(api) = Api::find() else { return Ok(()) };
     let scheduler = Scheduler::new(api, 1, 8);
     let text = std::cell::RefCell::new(String::new());
+    let ids = std::cell::Cell::new([0; 2]);
     let mut blocks: Vec<Block<'_>> = Vec::new();
     blocks.push(Block::new(Box::new(|_| {
-        *text.borrow_mut() = std::fs::read_to_string("/proc/self/heddle").unwrap_or_default();
+        scheduler.wake(0, ids.get()[0]);
+        std::thread::sleep(Duration::from_millis(20));
+        text.borrow_mut().push_str(&listing(0));
+        scheduler.wake(0, ids.get()[1]);
         DONE
     })));
     blocks.push(Block::new(Box::new(|_| DONE)));
+    for _ in 0..2 {
+        let mut turns = 0;
+        blocks.push(Block::new(Box::new(move |_| {
+            turns += 1;
+            if turns == 2 { DONE } else { WAITS }
+        })));
+    }
     api.show(&blocks);
     scheduler.enter(0)?;
-    for (block, level) in blocks.iter_mut().zip([12, 48]) {
+    for (block, level) in blocks.iter_mut().zip([12, 48, 10, 11]) {
         block.header.set_kind(level + 100);
-        scheduler.spawn(0, block, level);
+        let id = scheduler.spawn(0, block, level);
+        ids.set([id, ids.get()[0]]);
     }
-    scheduler.run(0);
+    expect_eq!(scheduler.run(0), 6);
     let text = text.borrow();
     expect!(text.contains("policy relaxed"));
-    let line = |level: &str| text.lines().find(|line| line.split_whitespace().nth(2) == Some(level));
-    let fields: Vec<_> = line("12").ok_or(format!("no level 12 in {text}"))?.split_whitespace().collect();
-    expect_eq!((fields[1], fields[3], fields[4]), ("112", "running", "1"));
-    let fields: Vec<_> = line("48").ok_or(format!("no level 48 in {text}"))?.split_whitespace().collect();
-    expect_eq!((fields[1], fields[3], fields[4]), ("148", "ready", "0"));
+    expect_eq!(Listed::find(&text, 112)?.main(), ("program", 12, "running", 1));
+    expect_eq!(Listed::find(&text, 148)?.main(), ("program", 48, "ready", 0));
+    expect_eq!(Listed::find(&text, 110)?.main(), ("program", 10, "waiting", 1));
+    let woken = Listed::find(&text, 111)?;
+    expect_eq!(woken.main(), ("program", 11, "ready", 1));
+    expect!(woken.since_ns >= 20_000_000);
+    expect!(text.contains(" kernel thread "));
     scheduler.leave(0);
     Ok(())
 }

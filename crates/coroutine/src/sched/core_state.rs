@@ -196,7 +196,9 @@ impl CoreState {
         let spawned = self.pop_free(table).and_then(|(index, slot)| {
             let generation = slot.begin(task, level, self.index() as u16, Phase::Queued, 0);
             self.ready.push_back(table, index, slot, level & 63);
-            Id::new(index, generation)
+            let id = Id::new(index, generation)?;
+            table.queued(id, slot, level & 63);
+            Some(id)
         });
         self.gate.leave();
         spawned
@@ -330,6 +332,9 @@ impl CoreState {
         } else {
             self.ready.push_back(table, index, slot, level);
         }
+        if let Some(id) = Id::new(index, slot.generation()) {
+            table.queued(id, slot, level);
+        }
     }
 
     /// A wake reached the owner's queue. Gate held, `slot` owned.
@@ -373,6 +378,9 @@ impl CoreState {
         if level != old && slot.phase() == Phase::Queued {
             self.ready.unlink(table, index, slot, old);
             self.ready.push_back(table, index, slot, level);
+            if let Some(id) = Id::new(index, slot.generation()) {
+                table.queued(id, slot, level);
+            }
         }
     }
 

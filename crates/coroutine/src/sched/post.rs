@@ -149,6 +149,9 @@ fn post<T: Table>(table: &T, id: Id, slot: &Slot, request: Request) -> Woken {
     // The owner may change once the slot is linked; the stale one forwards it.
     let owner = slot.owner() as u32;
     let Some(core) = table.core(owner) else { return Woken::Stale };
+    if matches!(request, Request::Wake) && before & remote::WAKE == 0 {
+        table.posted(id);
+    }
     let kick = if before & remote::LINKED == 0 {
         // Another may have asked for a more urgent level since, and found the core not exposed yet: either its prod
         // came after this push, and saw the watch, or this look sees its request.

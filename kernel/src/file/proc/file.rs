@@ -16,7 +16,32 @@ const WRITE_LIMIT: usize = 4096;
 /// An open file: what it showed when it was last read from the start.
 struct ProcFile {
     node: Arc<ProcNode>,
-    shown: SpinLock<Option<Vec<u8>>>,
+    shown: SpinLock<Option<Shown>>,
+}
+
+/// A part of what a file shows; most have only one.
+struct Shown {
+    text: Vec<u8>,
+    /// Where in the file it begins.
+    offset: u64,
+    /// Where the next part goes on; nothing behind the last.
+    next: Option<u64>,
+}
+
+impl ProcFile {
+    /// The part that follows `before`, or the first.
+    fn part(&self, before: Option<Shown>) -> Result<Shown, Errno> {
+        let (from, offset) = before
+            .map_or((0, 0), |before| (before.next.unwrap_or(0), before.offset + before.text.len() as u64));
+        let mut text = Text::new();
+        let subject = &self.node.subject;
+        let next = match self.node.item.what {
+            What::Text(show) | What::Writable(show, _) => show(subject, &mut text).map(|()| None)?,
+            What::Parts(show) => show(subject, &mut text, from)?,
+            _ => return Err(Errno::EISDIR),
+        };
+        Ok(Shown { text: text.into_bytes(), offset, next })
+    }
 }
 
 pub(super) fn open(node: Arc<ProcNode>) -> Result<Arc<dyn File>, Errno> {
@@ -25,23 +50,21 @@ pub(super) fn open(node: Arc<ProcNode>) -> Result<Arc<dyn File>, Errno> {
 
 impl File for ProcFile {
     fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
-        let (What::Text(show) | What::Writable(show, _)) = self.node.item.what else {
-            return Err(Errno::EISDIR.into());
-        };
-        let mut shown = self.shown.lock();
+        let mut kept = self.shown.lock();
         // A reader that starts again sees what is now; one that goes on sees the rest of what it began.
-        let text = match shown.take() {
-            Some(text) if offset > 0 => text,
+        let mut shown = match kept.take() {
+            Some(shown) if offset > 0 && offset >= shown.offset => shown,
             before => {
                 drop(before);
-                let mut text = Text::new();
-                show(&self.node.subject, &mut text)?;
-                text.into_bytes()
+                self.part(None)?
             }
         };
-        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
-        let result = buffer.copy_out(&text[from..]);
-        *shown = Some(text);
+        while shown.next.is_some() && offset >= shown.offset + shown.text.len() as u64 {
+            shown = self.part(Some(shown))?;
+        }
+        let from = usize::try_from(offset - shown.offset).unwrap_or(usize::MAX).min(shown.text.len());
+        let result = buffer.copy_out(&shown.text[from..]);
+        *kept = Some(shown);
         Ok(result?)
     }
 

@@ -29,6 +29,8 @@ use text::Text;
 
 /// Writes what a file shows.
 type Show = fn(&Subject, &mut Text) -> Result<(), Errno>;
+/// Writes a part of what a file shows, from 0 or where the part before said that the next goes on; says so in turn.
+type ShowPart = fn(&Subject, &mut Text, u64) -> Result<Option<u64>, Errno>;
 /// Takes what a program writes to a file.
 type Store = fn(&Subject, &[u8]) -> Result<(), Errno>;
 /// Finds where a link leads.
@@ -46,6 +48,8 @@ enum What {
     Descriptors(&'static Item),
     /// A file.
     Text(Show),
+    /// A file that may be long, so that it is made part by part.
+    Parts(ShowPart),
     /// A file that can be written.
     Writable(Show, Store),
     /// A link.
@@ -196,7 +200,7 @@ impl Node for ProcNode {
     fn kind(&self) -> Kind {
         match self.item.what {
             What::Directory(_) | What::Processes(_) | What::Threads | What::Descriptors(_) => Kind::Directory,
-            What::Text(_) | What::Writable(..) => Kind::Regular,
+            What::Text(_) | What::Parts(_) | What::Writable(..) => Kind::Regular,
             What::Link(_) => Kind::Symlink,
         }
     }

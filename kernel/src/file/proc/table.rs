@@ -119,7 +119,7 @@ static PROCESS_ITEMS: &[Item] = &[
     text(b"cmdline", process::command_line),
     writable(b"comm", process::name, process::set_name),
     private(b"environ", process::environment),
-    text(b"heddle", coroutines::list),
+    Item { name: b"heddle", permissions: 0o444, what: What::Parts(coroutines::list) },
     text(b"limits", process::limits),
     text(b"maps", process::mappings),
     text(b"mountinfo", process::mount_information),

@@ -86,7 +86,7 @@ fn start_one(
 ) -> Result<Answer, Errno> {
     let [head, cookie, coroutine, arguments @ ..] = *words;
     let (number, level) = (head as u32, (head >> 32).min(LEVEL_MAX) as u8);
-    let flight = Flight::new(unused.take(), call.thread, level, cookie, coroutine)?;
+    let flight = Flight::new(unused.take(), call.thread, (number, level), [cookie, coroutine])?;
     let mut done = |flight: Arc<Flight>, result| {
         let outcome = flight.outcome(result) as u64;
         *unused = Some(flight);

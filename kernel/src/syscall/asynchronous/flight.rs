@@ -12,7 +12,7 @@ use crate::file::DescriptorTable;
 use crate::memory::user::PageFault;
 use crate::memory::{Space, fallible};
 use crate::process::{Thread, executor};
-use crate::schedule;
+use crate::schedule::{self, TaskRef};
 use crate::sync::{Disposition, Events, SpinLock, Watch, Watcher};
 use crate::syscall::wait::WaitKind;
 use crate::syscall::{Call, CallFuture, Caller, LateResults, Started};
@@ -32,6 +32,8 @@ pub struct Flight {
     pub thread: Arc<Thread>,
     /// What it works on, until it ends: wait queues of its files may refer to it for longer.
     holds: SpinLock<Option<Holds>>,
+    /// The number of the system call.
+    pub number: u32,
     /// The program's level for it.
     pub(super) level: u8,
     /// Results that have to be stored still.
@@ -40,6 +42,9 @@ pub struct Flight {
     coroutine: u64,
     token: AtomicU64,
     waker: spin::Once<Waker>,
+    /// When its coroutine was made, and how often that was polled.
+    since_ns: AtomicU64,
+    polls: AtomicU64,
     generation: AtomicU32,
     pub(super) fate: Fate,
 }
@@ -53,26 +58,29 @@ impl Flight {
     pub(super) fn new(
         unused: Option<Arc<Self>>,
         caller: &Caller,
-        level: u8,
-        cookie: u64,
-        coroutine: u64,
+        (number, level): (u32, u8),
+        [cookie, coroutine]: [u64; 2],
     ) -> Result<Arc<Self>, Errno> {
         if let Some(mut flight) = unused
             && let Some(fields) = Arc::get_mut(&mut flight)
             && fields.late.is_empty()
         {
-            (fields.level, fields.cookie, fields.coroutine) = (level, cookie, coroutine);
+            (fields.number, fields.level) = (number, level);
+            (fields.cookie, fields.coroutine) = (cookie, coroutine);
             return Ok(flight);
         }
         fallible::try_arc(Self {
             thread: Arc::clone(caller),
             holds: SpinLock::new(Some(Holds { space: caller.space(), descriptors: caller.descriptors() })),
+            number,
             level,
             late: LateResults::default(),
             cookie,
             coroutine,
             token: AtomicU64::new(0),
             waker: spin::Once::new(),
+            since_ns: AtomicU64::new(0),
+            polls: AtomicU64::new(0),
             generation: AtomicU32::new(0),
             fate: Fate::new(),
         })
@@ -102,6 +110,24 @@ impl Flight {
 
     pub(super) fn set_token(&self, token: u64) {
         self.token.store(token, Ordering::Relaxed);
+    }
+
+    /// Its coroutine, once that has been polled.
+    #[must_use]
+    pub fn task(&self) -> Option<TaskRef> {
+        self.waker.get().and_then(TaskRef::of)
+    }
+
+    /// When it began to go on by itself.
+    #[must_use]
+    pub fn since_ns(&self) -> u64 {
+        self.since_ns.load(Ordering::Relaxed)
+    }
+
+    /// How often its coroutine was polled.
+    #[must_use]
+    pub fn polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
     }
 
     /// Ends its interruptible waits.
@@ -175,8 +201,10 @@ impl Watcher for Flight {
 
 /// The coroutine of a call that waits.
 pub(super) async fn fly(flight: Arc<Flight>, mut future: CallFuture) {
+    flight.since_ns.store(crate::time::now_ns(), Ordering::Relaxed);
     let result = core::future::poll_fn(|context| {
         flight.waker.call_once(|| context.waker().clone());
+        flight.polls.store(flight.polls() + 1, Ordering::Relaxed);
         future.as_mut().poll(context)
     })
     .await;

@@ -136,18 +136,18 @@ impl Calls {
 
     fn cancel_all(&self) {
         let mut index = 0;
-        loop {
-            let flight = {
-                let state = self.state.lock();
-                let rest = state.slots.get(index..).unwrap_or_default();
-                let Some(found) = rest.iter().position(|slot| slot.flight.is_some()) else { return };
-                index += found + 1;
-                state.slots[index - 1].flight.clone()
-            };
-            if let Some(flight) = flight {
-                flight.kill();
-            }
+        while let Some((found, flight)) = self.next(index) {
+            flight.kill();
+            index = found + 1;
         }
+    }
+
+    /// The first call under way whose token has an index from `from` on, and that index.
+    #[must_use]
+    pub fn next(&self, from: usize) -> Option<(usize, Arc<Flight>)> {
+        let state = self.state.lock();
+        let mut rest = state.slots.iter().enumerate().skip(from);
+        rest.find_map(|(index, slot)| Some((index, slot.flight.clone()?)))
     }
 
     fn is_idle(&self) -> bool {
