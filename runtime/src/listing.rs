@@ -1,5 +1,5 @@
-//! What `/proc/PID/heddle` shows of the coroutines: a table in memory of the process's own. The kernel finds its place in
-//! the process's pages, and reads it when somebody looks.
+//! What `/proc/PID/heddle` shows of the coroutines: a table in memory of the process's own. The kernel finds its place
+//! in the process's pages, and reads it when somebody looks.
 //!
 //! The table has an entry for each coroutine that there could be, by the index in its id, and costs memory as far as
 //! there have been so many. Whoever queues or runs a coroutine writes its entry, in words of their own and in no order:
