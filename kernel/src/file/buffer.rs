@@ -39,7 +39,10 @@ impl<'a> IoBuffer<'a> {
     /// User memory of `space`; the segments' sum must have been checked to fit an `isize`.
     #[must_use]
     pub fn user(space: &'a Space, segments: &'a [Segment]) -> Self {
-        let length = segments.iter().map(|segment| segment.length).sum();
+        let length = match segments {
+            [one] => one.length,
+            several => several.iter().map(|segment| segment.length).sum(),
+        };
         Self { target: Target::User { space, segments, index: 0, within: 0 }, done: 0, length }
     }
 

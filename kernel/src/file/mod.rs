@@ -121,14 +121,10 @@ pub trait File: Any + Send + Sync {
         Err(Errno::ENOTTY.into())
     }
 
-    /// Whether the object has positions (`lseek`, `pread`); pipes and sockets have none.
+    /// Whether the object has positions (`lseek`, `pread`); pipes and sockets have none. A read of one that has goes on
+    /// until the buffer is full or the end is reached, and a large one may be done in steps.
     fn is_seekable(&self) -> bool {
         false
-    }
-
-    /// Whether a read goes on until the buffer is full or the end is reached, and a large one may be done in steps.
-    fn fills_buffer(&self) -> bool {
-        self.is_seekable()
     }
 
     /// How long a read (or write) waits at most: `SO_RCVTIMEO`, `SO_SNDTIMEO`.

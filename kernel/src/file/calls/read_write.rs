@@ -117,10 +117,11 @@ fn start(
 ) -> Outcome {
     let open = get_file(call, 0)?;
     check_direction(&open, direction)?;
+    let has_positions = open.file.is_seekable();
     let position = match position {
         Some(position) => {
             let position = u64::try_from(position).map_err(|_| Errno::EINVAL)?;
-            if !open.file.is_seekable() {
+            if !has_positions {
                 return Err(Errno::ESPIPE.into());
             }
             Some(position)
@@ -133,6 +134,7 @@ fn start(
         segments,
         direction,
         position,
+        has_positions,
         no_wait: flags & linux::RWF_NOWAIT != 0,
         done: 0,
     };

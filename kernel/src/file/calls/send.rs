@@ -291,5 +291,6 @@ pub fn vmsplice(call: &mut Call<'_>) -> Outcome {
     let segments = many(call, call.word(1), call.word(2))?;
     let no_wait = flags & SPLICE_NONBLOCK != 0;
     let thread = call.thread.clone();
-    Transfer { thread, open, segments, direction, position: None, no_wait, done: 0 }.start()
+    let has_positions = open.file.is_seekable();
+    Transfer { thread, open, segments, direction, position: None, has_positions, no_wait, done: 0 }.start()
 }

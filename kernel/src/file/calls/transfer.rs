@@ -4,13 +4,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
+use super::wait::{self, Waited};
 use crate::error::{Attempt, Errno, Halt};
 use crate::file::buffer::Segment;
 use crate::file::{IoBuffer, OpenFile, StatusFlags};
 use crate::memory::user::PageFault;
 use crate::process::signal::{Information, Signal, send_to_thread};
 use crate::process::{Limits, Resource, Thread};
-use crate::sync::Events;
+use crate::sync::{Events, Watch};
 use crate::syscall::wait::WaitKind;
 use crate::syscall::{Caller, Outcome, pending};
 
@@ -58,6 +59,8 @@ pub struct Transfer {
     pub direction: Direction,
     /// Where in the file; `None` is the open file's own offset.
     pub position: Option<u64>,
+    /// Whether the file has positions: a read goes on until all of the memory is filled or the end is reached.
+    pub has_positions: bool,
     /// Nothing waits, whatever the file's flags say.
     pub no_wait: bool,
     /// Bytes moved.
@@ -90,20 +93,20 @@ impl Transfer {
         let space = self.thread.space();
         let mut buffer = IoBuffer::user(&space, self.segments.as_slice());
         buffer.skip(self.done);
-        if open.file.fills_buffer() {
+        if self.has_positions {
             buffer.truncate(ATTEMPT_BYTES);
         }
         let operate = |buffer: &mut IoBuffer<'_>, offset| match self.direction {
             Direction::Read => open.file.read(open, buffer, offset),
             Direction::Write => open.file.write(open, buffer, offset),
         };
-        if self.direction == Direction::Write && open.file.size().is_some() {
+        if self.direction == Direction::Write && self.has_positions && open.file.size().is_some() {
             self.limit_size(&mut buffer)?;
         }
         let before = buffer.done();
         let result = match self.position {
             Some(position) => operate(&mut buffer, position + self.done as u64),
-            None if open.file.is_seekable() => {
+            None if self.has_positions => {
                 let mut offset = open.offset.lock();
                 let result = operate(&mut buffer, *offset);
                 let moved = (buffer.done() - before) as u64;
@@ -155,7 +158,7 @@ impl Transfer {
         match self.attempt() {
             Ok(0) => Step::Finished(Ok(self.done)),
             Ok(_) => {
-                let again = self.direction == Direction::Write || self.open.file.fills_buffer();
+                let again = self.direction == Direction::Write || self.has_positions;
                 if again && self.done < self.total() { Step::Again } else { Step::Finished(Ok(self.done)) }
             }
             Err(Halt::Fault(fault)) => Step::Fault(fault),
@@ -183,30 +186,26 @@ impl Transfer {
     /// Moves what can be moved without waiting, and leaves the rest to a future.
     pub fn start(mut self) -> Outcome {
         loop {
-            match self.step() {
+            let step = self.step();
+            match step {
                 Step::Finished(result) => return Ok(result?.into()),
-                Step::Again if crate::schedule::should_yield(crate::schedule::Priority::NORMAL) => break,
-                Step::Again => {}
+                Step::Again if !crate::schedule::should_yield(crate::schedule::Priority::NORMAL) => {}
                 Step::Fault(fault) => match self.thread.space().try_fault_in(fault) {
                     Some(Ok(())) => {}
                     Some(Err(error)) if self.done == 0 => return Err(error.into()),
                     Some(Err(_)) => return Ok(self.done.into()),
-                    None => break,
+                    None => return pending(self.run(step)),
                 },
-                Step::Wait => break,
+                Step::Again | Step::Wait => return pending(self.run(step)),
             }
         }
-        pending(self.run())
     }
 
-    async fn run(mut self) -> Result<usize, Errno> {
-        let mut waited = false;
+    /// Goes on after `step`.
+    async fn run(mut self, mut step: Step) -> Result<usize, Errno> {
+        let (mut fruitless, mut deadline_ns) = (false, None);
         loop {
-            let step = self.step();
-            let fruitless = waited && matches!(step, Step::Wait);
-            waited = matches!(step, Step::Wait);
             let result = match step {
-                Step::Wait if fruitless => super::wait::take_turns(&self.thread).await,
                 Step::Finished(result) => return result,
                 Step::Again => {
                     crate::schedule::yield_now().await;
@@ -216,24 +215,29 @@ impl Transfer {
                     let space = self.thread.space();
                     space.fault_in(fault).await
                 }
-                Step::Wait => self.wait().await,
+                Step::Wait if core::mem::take(&mut fruitless) => wait::take_turns(&self.thread).await,
+                Step::Wait => {
+                    let waited = self.wait(&mut deadline_ns).await;
+                    waited.and_then(|waited| waited.note(&mut fruitless))
+                }
             };
             match result {
-                Ok(()) => {}
+                Ok(()) => step = self.step(),
                 Err(error) if self.done == 0 => return Err(error),
                 Err(_) => return Ok(self.done),
             }
         }
     }
 
-    async fn wait(&self) -> Result<(), Errno> {
+    /// Waits for the file, of whose waits the first sets the deadline.
+    async fn wait(&self, deadline_ns: &mut Option<u64>) -> Result<Waited, Errno> {
         let (open, events) = (&self.open, self.events());
-        let timeout = open.file.timeout_ns(self.direction == Direction::Write);
-        let deadline = timeout.map(|timeout| crate::time::now_ns().saturating_add(timeout));
-        let ready = super::wait::until(&self.thread, WaitKind::Interruptible, deadline, |watch| {
-            Ok(open.file.can_go_on(open, watch, events)?.then_some(()))
-        });
-        ready.await?.ok_or(Errno::EAGAIN)
+        if deadline_ns.is_none() {
+            let timeout = open.file.timeout_ns(self.direction == Direction::Write);
+            *deadline_ns = timeout.map(|timeout| crate::time::now_ns().saturating_add(timeout));
+        }
+        let check = |watch: &Watch| open.file.can_go_on(open, watch, events);
+        wait::ready(&self.thread, WaitKind::Interruptible, *deadline_ns, check).await
     }
 }
 

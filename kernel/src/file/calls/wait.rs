@@ -54,47 +54,46 @@ pub struct Manner {
 
 /// Carries an operation out: at once if it can be done, else as a future.
 pub fn carry_out(thread: &Caller, manner: Manner, mut operation: impl Operation) -> Outcome {
-    loop {
+    let mut halt = loop {
         match operation.attempt() {
             Ok(value) => return Ok(value.into()),
             Err(Halt::Error(error)) => return finish(&operation, error).map(Into::into).map_err(Into::into),
             Err(Halt::Block) if manner.no_wait => {
                 return finish(&operation, Errno::EAGAIN).map(Into::into).map_err(Into::into);
             }
-            Err(Halt::Block) => break,
+            Err(Halt::Block) => break Halt::Block,
             Err(Halt::Fault(fault)) => match thread.space().try_fault_in(fault) {
                 Some(Ok(())) => {}
                 Some(Err(error)) => return finish(&operation, error).map(Into::into).map_err(Into::into),
-                None => break,
+                None => break Halt::Fault(fault),
             },
         }
-    }
+    };
     let thread = thread.clone();
     pending(async move {
-        let mut waited = false;
+        let mut fruitless = false;
         loop {
-            let result = match operation.attempt() {
-                Ok(value) => return Ok(value),
-                Err(Halt::Error(error)) => Err(error),
-                Err(Halt::Fault(fault)) => {
+            let result = match halt {
+                Halt::Error(error) => Err(error),
+                Halt::Fault(fault) => {
                     let space = thread.space();
                     space.fault_in(fault).await
                 }
-                Err(Halt::Block) if manner.no_wait => Err(Errno::EAGAIN),
-                Err(Halt::Block) if core::mem::replace(&mut waited, true) => {
-                    waited = false;
-                    take_turns(&thread).await
-                }
-                Err(Halt::Block) => {
-                    let ready = until(&thread, WaitKind::Interruptible, manner.deadline_ns, |watch| {
-                        Ok(operation.can_go_on(watch)?.then_some(()))
-                    });
-                    ready.await.and_then(|ready| ready.ok_or(Errno::EAGAIN))
+                Halt::Block if manner.no_wait => Err(Errno::EAGAIN),
+                Halt::Block if core::mem::take(&mut fruitless) => take_turns(&thread).await,
+                Halt::Block => {
+                    let check = |watch: &Watch| operation.can_go_on(watch);
+                    let waited = ready(&thread, WaitKind::Interruptible, manner.deadline_ns, check).await;
+                    waited.and_then(|waited| waited.note(&mut fruitless))
                 }
             };
             if let Err(error) = result {
                 return finish(&operation, error);
             }
+            halt = match operation.attempt() {
+                Ok(value) => return Ok(value),
+                Err(halt) => halt,
+            };
         }
     })
 }
@@ -102,6 +101,59 @@ pub fn carry_out(thread: &Caller, manner: Manner, mut operation: impl Operation)
 /// The end by an error: what was done before counts more.
 fn finish(operation: &impl Operation, error: Errno) -> Result<usize, Errno> {
     operation.partial().ok_or(error)
+}
+
+/// How a wait for readiness went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// It could go on at once.
+    NotAtAll,
+    /// Something has come since. Whether it is what was waited for, an attempt says.
+    Woken,
+    /// Until its deadline.
+    InVain,
+}
+
+impl Waited {
+    /// Notes whether the file could go on although an attempt before has found the opposite. If the next one does too,
+    /// [`take_turns`].
+    ///
+    /// # Errors
+    /// `EAGAIN`: the deadline has passed.
+    pub fn note(self, fruitless: &mut bool) -> Result<(), Errno> {
+        *fruitless = self == Self::NotAtAll;
+        if self == Self::InVain { Err(Errno::EAGAIN) } else { Ok(()) }
+    }
+}
+
+/// Waits until `check`, which registers the watch that it gets, says that an attempt may go on. After the first wake it
+/// is not asked again: the attempt that follows is the better question.
+///
+/// # Errors
+/// What `check` says, or `ERESTARTSYS` when interrupted.
+pub async fn ready(
+    thread: &Caller,
+    kind: WaitKind,
+    deadline_ns: Option<u64>,
+    check: impl Fn(&Watch) -> Result<bool, Errno>,
+) -> Result<Waited, Errno> {
+    let mut sleep = deadline_ns.map(crate::time::sleep_until);
+    let mut is_registered = false;
+    let waiting = core::future::poll_fn(|context| {
+        if core::mem::replace(&mut is_registered, true) {
+            return Poll::Ready(Ok(Waited::Woken));
+        }
+        if check(&thread.begin_watch())? {
+            return Poll::Ready(Ok(Waited::NotAtAll));
+        }
+        match &mut sleep {
+            Some(sleep) => Pin::new(sleep).poll(context).map(|()| Ok(Waited::InVain)),
+            None => Poll::Pending,
+        }
+    });
+    let result = thread.wait(kind, waiting).await;
+    thread.end_watch();
+    result?
 }
 
 /// Waits until `check` gives an answer, as `Thread::wait_until` does, or the monotonic clock has reached `deadline_ns`:
