@@ -201,30 +201,32 @@ impl Transfer {
         }
     }
 
-    /// Goes on after `step`.
-    async fn run(mut self, mut step: Step) -> Result<usize, Errno> {
+    /// Goes on after `step`. A block instead of an `async fn`, which would keep its arguments twice.
+    fn run(mut self, mut step: Step) -> impl Future<Output = Result<usize, Errno>> + Send {
         let (mut fruitless, mut deadline_ns) = (false, None);
-        loop {
-            let result = match step {
-                Step::Finished(result) => return result,
-                Step::Again => {
-                    crate::schedule::yield_now().await;
-                    Ok(())
+        async move {
+            loop {
+                let result = match step {
+                    Step::Finished(result) => return result,
+                    Step::Again => {
+                        crate::schedule::yield_now().await;
+                        Ok(())
+                    }
+                    Step::Fault(fault) => {
+                        let space = self.thread.space();
+                        space.fault_in(fault).await
+                    }
+                    Step::Wait if core::mem::take(&mut fruitless) => wait::take_turns(&self.thread).await,
+                    Step::Wait => {
+                        let waited = self.wait(&mut deadline_ns).await;
+                        waited.and_then(|waited| waited.note(&mut fruitless))
+                    }
+                };
+                match result {
+                    Ok(()) => step = self.step(),
+                    Err(error) if self.done == 0 => return Err(error),
+                    Err(_) => return Ok(self.done),
                 }
-                Step::Fault(fault) => {
-                    let space = self.thread.space();
-                    space.fault_in(fault).await
-                }
-                Step::Wait if core::mem::take(&mut fruitless) => wait::take_turns(&self.thread).await,
-                Step::Wait => {
-                    let waited = self.wait(&mut deadline_ns).await;
-                    waited.and_then(|waited| waited.note(&mut fruitless))
-                }
-            };
-            match result {
-                Ok(()) => step = self.step(),
-                Err(error) if self.done == 0 => return Err(error),
-                Err(_) => return Ok(self.done),
             }
         }
     }
