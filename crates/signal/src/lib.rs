@@ -8,6 +8,7 @@ extern crate alloc;
 mod action;
 mod information;
 mod pending;
+pub mod section;
 mod set;
 mod stack;
 pub mod x86_64;

@@ -455,6 +455,7 @@ pub(super) async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepa
     let actions = core::mem::replace(&mut *process.actions.lock(), prepared.actions);
     drop(actions);
     *thread.alternate_stack.lock() = AlternateStack::default();
+    thread.restartable.set(None);
     thread.with_float(FloatState::reset);
     thread.set_name(&loaded.name);
     if thread.credentials() != loaded.credentials {

@@ -442,21 +442,22 @@ impl Delivery for BySoftware {
     async fn enter(&self, thread: &Arc<Thread>, context: &mut UserContext) {
         let Some(executor) = thread.executor.get() else { return };
         let Some(record) = executor.record().filter(|_| executor.handler != 0) else { return };
+        let address = context.sp().wrapping_sub(RED_ZONE_BYTES + size_of::<InterruptFrame>());
+        let space = thread.space();
+        // Brings the stack in first: from the look at the record on nothing waits.
+        let ready = user::resolve_attempt(&space, |space| {
+            space.probe_write(address, size_of::<InterruptFrame>())?;
+            super::restartable::attempt(thread, space, context)
+        });
+        if ready.await.is_err() {
+            return;
+        }
         let frame = InterruptFrame {
             argument: executor.argument as u64,
             flags: context.flags() as u64,
             ip: context.ip() as u64,
         };
         let words = [frame.argument, frame.flags, frame.ip];
-        let address = context.sp().wrapping_sub(RED_ZONE_BYTES + size_of::<InterruptFrame>());
-        let space = thread.space();
-        // Brings the stack in first: from the look at the record on nothing waits.
-        if user::resolve(&space, |space| space.probe_write(address, size_of::<InterruptFrame>()))
-            .await
-            .is_err()
-        {
-            return;
-        }
         if !record::enter_handler(record) {
             return;
         }

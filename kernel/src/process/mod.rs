@@ -17,6 +17,7 @@ mod exit;
 mod job;
 mod limits;
 mod pressure;
+mod restartable;
 mod run;
 pub mod signal;
 pub mod start;

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Poll;
 
 use super::signal::{self, Next, Work};
-use super::{Thread, cpu_time, executor};
+use super::{Thread, cpu_time, executor, restartable};
 use crate::arch::{self, FloatState, Trap, UserContext};
 use crate::error::{Errno, Halt};
 use crate::memory::space::{Access, FaultError};
@@ -43,8 +43,9 @@ const fn checked<F>(future: F) -> F {
 const BOX_BYTES: usize = 4096;
 
 /// Waits until there is memory to box a future in, for what must not fail.
-async fn room() {
+async fn room(thread: &Thread) {
     while crate::memory::heap::reserve(BOX_BYTES).is_err() {
+        restartable::leaves_program(thread);
         schedule::yield_now().await;
     }
 }
@@ -55,6 +56,7 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
     core::future::poll_fn(|poll_context| {
         thread.waker.call_once(|| poll_context.waker().clone());
         thread.cpu.store(arch::cpu::id() as u32 + 1, Ordering::Release);
+        restartable::turn_starts(&thread);
         let start_ns = crate::time::now_ns();
         executor::turn_starts(&thread);
         thread.change_standing(|standing| standing.start(start_ns));
@@ -106,13 +108,21 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
             if thread.work().contains(Work::DIE) {
                 break;
             }
-            room().await;
-            if Box::pin(signal::before_user(&thread, &mut context, interrupted.take())).await == Next::Exit {
-                break;
+            let is_settled = interrupted.is_none()
+                && thread.work() == Work::RESTART
+                && restartable::try_settle(&thread, &mut context);
+            if !is_settled {
+                room(&thread).await;
+                if Box::pin(signal::before_user(&thread, &mut context, interrupted.take())).await
+                    == Next::Exit
+                {
+                    break;
+                }
             }
         }
         if !schedule::enter_program(thread.priority()) {
             thread.standing.lock().give_way();
+            restartable::leaves_program(&thread);
             schedule::preempted().await;
             continue;
         }
@@ -158,6 +168,7 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
                 let until_ns = if is_watched { cpu_time::look(&thread) } else { until_ns };
                 if crate::time::now_ns() >= until_ns {
                     thread.standing.lock().give_way();
+                    restartable::leaves_program(&thread);
                     schedule::yield_now().await;
                 }
             }
@@ -167,7 +178,7 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
         // A thread that ends because memory ran out gives its own back first.
         thread.leave_space();
         thread.leave_descriptors();
-        room().await;
+        room(&thread).await;
     }
     Box::pin(super::exit::end_thread(&thread)).await;
 }
@@ -201,7 +212,7 @@ async fn start_again(
     mut fault: PageFault,
 ) -> Result<usize, Errno> {
     loop {
-        room().await;
+        room(caller).await;
         let space = caller.space();
         Box::pin(space.fault_in(fault)).await?;
         match syscall::start(caller, context) {
@@ -245,7 +256,8 @@ async fn resolve_fault(thread: &Arc<Thread>, context: &UserContext, address: usi
     let resolved = match space.try_fault(address, access) {
         Some(resolved) => resolved,
         None => {
-            room().await;
+            restartable::leaves_program(thread);
+            room(thread).await;
             Box::pin(space.fault(address, access)).await
         }
     };

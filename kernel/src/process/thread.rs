@@ -50,6 +50,7 @@ pub struct Thread {
     pub(super) clear_child_tid: AtomicUsize,
     /// `set_robust_list`.
     pub(super) robust_list: AtomicUsize,
+    pub(super) restartable: super::restartable::Registration,
     /// Where the thread waits for a lock that inherits priorities. Guarded by the lock of all those.
     pub(super) pi_wait: SpinLock<Option<Arc<super::calls::futex::pi::Waiter>>>,
     /// It has ended and given up such locks.
@@ -138,6 +139,7 @@ impl Thread {
             restart: SpinLock::new(None),
             clear_child_tid: AtomicUsize::new(0),
             robust_list: AtomicUsize::new(0),
+            restartable: super::restartable::Registration::new(),
             pi_wait: SpinLock::new(None),
             has_left_locks: AtomicBool::new(false),
             vfork: SpinLock::new(None),

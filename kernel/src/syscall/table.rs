@@ -124,7 +124,7 @@ calls! {
     __NR_membarrier => crate::process::calls::membarrier::membarrier,
     __NR_personality => crate::process::calls::system::personality,
     __NR_prctl => crate::process::calls::system::prctl,
-    __NR_rseq => crate::process::calls::system::not_offered,
+    __NR_rseq => crate::process::calls::rseq::rseq,
     __NR_ptrace => crate::process::calls::system::not_offered,
     __NR_arch_prctl => crate::arch::arch_prctl,
     __NR_chmod => crate::file::calls::attributes::chmod,

@@ -1,6 +1,6 @@
 //! Small structures of C in user memory: on 64-bit machines those that system calls pass are rows of words.
 
-use crate::error::Errno;
+use crate::error::{Attempt, Errno, Halt};
 use crate::memory::Space;
 use crate::memory::user::PageFault;
 
@@ -48,6 +48,24 @@ pub async fn resolve<T>(
         match access(space) {
             Ok(value) => return Ok(value),
             Err(fault) => space.fault_in(fault).await?,
+        }
+    }
+}
+
+/// Repeats an attempt that has no file to wait for until it needs no page that is missing.
+///
+/// # Errors
+/// Those of the attempt; `EFAULT`, `ENOMEM`.
+pub async fn resolve_attempt<T>(
+    space: &Space,
+    mut attempt: impl FnMut(&Space) -> Attempt<T>,
+) -> Result<T, Errno> {
+    loop {
+        match attempt(space) {
+            Ok(value) => return Ok(value),
+            Err(Halt::Fault(fault)) => space.fault_in(fault).await?,
+            Err(Halt::Error(error)) => return Err(error),
+            Err(Halt::Block) => return Err(Errno::EAGAIN),
         }
     }
 }

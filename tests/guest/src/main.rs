@@ -26,6 +26,7 @@ mod poll;
 mod preemption;
 mod process;
 mod pty;
+mod rseq;
 mod runtime;
 mod scheduler;
 mod signal;
@@ -51,6 +52,7 @@ fn main() -> std::process::ExitCode {
         thread::TESTS,
         pi::TESTS,
         barrier::TESTS,
+        rseq::TESTS,
         time::TESTS,
         cpu_time::TESTS,
         poll::TESTS,

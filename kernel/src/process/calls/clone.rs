@@ -337,6 +337,9 @@ fn make(parent: &Arc<Thread>, request: &Request, space: Arc<Space>) -> Result<Ar
         let stack: AlternateStack = *parent.alternate_stack.lock();
         *child.alternate_stack.lock() = stack;
     }
+    if !request.has(linux::CLONE_VM) {
+        child.restartable.set(parent.restartable.get());
+    }
     // A parent's list of children comes before the state of a child.
     let real_parent = if is_thread { None } else { Some(real_parent(parent, request).ok_or(Errno::EINVAL)?) };
     let mut children = real_parent.as_ref().map(|process| process.children.lock());

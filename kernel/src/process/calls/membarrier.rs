@@ -6,7 +6,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, fence};
-use linux_raw_sys::general::membarrier_cmd as command;
+use linux_raw_sys::general::{membarrier_cmd as command, membarrier_cmd_flag as flag};
 
 use crate::arch;
 use crate::error::Errno;
@@ -23,44 +23,65 @@ const PRIVATE: u32 = command::MEMBARRIER_CMD_PRIVATE_EXPEDITED as u32;
 const REGISTER_PRIVATE: u32 = command::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED as u32;
 const CORE: u32 = command::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE as u32;
 const REGISTER_CORE: u32 = command::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as u32;
-/// What `MEMBARRIER_CMD_QUERY` answers. The commands about restartable sequences need rseq(2).
-const OFFERED: u32 =
-    GLOBAL | GLOBAL_EXPEDITED | REGISTER_GLOBAL | PRIVATE | REGISTER_PRIVATE | CORE | REGISTER_CORE;
+const RESTART: u32 = command::MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ as u32;
+const REGISTER_RESTART: u32 = command::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_RSEQ as u32;
+/// What `MEMBARRIER_CMD_QUERY` answers.
+const OFFERED: u32 = GLOBAL
+    | GLOBAL_EXPEDITED
+    | REGISTER_GLOBAL
+    | PRIVATE
+    | REGISTER_PRIVATE
+    | CORE
+    | REGISTER_CORE
+    | RESTART
+    | REGISTER_RESTART;
+/// Only the processor that the third argument names, for the command that restarts sequences.
+const ONE_CPU: u32 = flag::MEMBARRIER_CMD_FLAG_CPU as u32;
 
 /// membarrier(2).
 pub fn membarrier(call: &mut Call<'_>) -> Outcome {
-    if call.uint(1) != 0 {
+    let (wanted, flags) = (call.uint(0), call.uint(1));
+    if flags != 0 && (wanted != RESTART || flags != ONE_CPU) {
         return Err(Errno::EINVAL.into());
     }
     let registered = &call.thread.process.barriers;
-    match call.uint(0) {
+    match wanted {
         0 => Ok((OFFERED as usize).into()),
-        registration @ (REGISTER_GLOBAL | REGISTER_PRIVATE | REGISTER_CORE) => {
+        registration @ (REGISTER_GLOBAL | REGISTER_PRIVATE | REGISTER_CORE | REGISTER_RESTART) => {
             registered.fetch_or(registration, Ordering::Relaxed);
             Ok(0.into())
         }
-        GLOBAL => barrier(call.thread, |_| true),
+        GLOBAL => barrier(call.thread, Work::BARRIER, |_| true),
         GLOBAL_EXPEDITED => {
             // Only programs that have asked for it take part.
-            barrier(call.thread, |thread| {
+            barrier(call.thread, Work::BARRIER, |thread| {
                 thread.process.barriers.load(Ordering::Relaxed) & REGISTER_GLOBAL != 0
             })
         }
-        wanted @ (PRIVATE | CORE) => {
-            let needed = if wanted == PRIVATE { REGISTER_PRIVATE } else { REGISTER_CORE };
+        PRIVATE | CORE | RESTART => {
+            let (needed, work) = match wanted {
+                PRIVATE => (REGISTER_PRIVATE, Work::BARRIER),
+                CORE => (REGISTER_CORE, Work::BARRIER),
+                _ => (REGISTER_RESTART, Work::BARRIER | Work::RESTART),
+            };
             if registered.load(Ordering::Relaxed) & needed == 0 {
                 return Err(Errno::EPERM.into());
             }
             let space = call.thread.space();
-            barrier(call.thread, |thread| thread.try_space().is_some_and(|own| Arc::ptr_eq(&own, &space)))
+            // A processor that there is not runs nothing of the program.
+            let cpu = (flags == ONE_CPU).then(|| call.uint(2).saturating_add(1));
+            barrier(call.thread, work, |thread| {
+                cpu.is_none_or(|cpu| thread.cpu.load(Ordering::SeqCst) == cpu)
+                    && thread.try_space().is_some_and(|own| Arc::ptr_eq(&own, &space))
+            })
         }
         _ => Err(Errno::EINVAL.into()),
     }
 }
 
-/// Completes when each thread that was running, of those that `is_chosen`, has passed a barrier. The way back to a
-/// program also makes the processor forget instructions that it has read ahead.
-fn barrier(caller: &Caller, is_chosen: impl Fn(&Thread) -> bool) -> Outcome {
+/// Completes when each thread that was running, of those that `is_chosen`, has passed a barrier and begun the rest of
+/// `work`. The way back to a program also makes the processor forget instructions that it has read ahead.
+fn barrier(caller: &Caller, work: Work, is_chosen: impl Fn(&Thread) -> bool) -> Outcome {
     fence(Ordering::SeqCst);
     let mut noted: Vec<Arc<Thread>> = Vec::new();
     if arch::cpu::count() > 1 {
@@ -81,7 +102,7 @@ fn barrier(caller: &Caller, is_chosen: impl Fn(&Thread) -> bool) -> Outcome {
         return Ok(0.into());
     }
     for thread in &noted {
-        thread.add_work(Work::BARRIER);
+        thread.add_work(work);
         thread.kick();
     }
     pending(async move {

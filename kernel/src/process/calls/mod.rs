@@ -10,6 +10,7 @@ pub mod identity;
 pub mod limits;
 pub mod membarrier;
 pub mod pidfd;
+pub mod rseq;
 pub mod schedule;
 pub mod signal;
 pub mod system;

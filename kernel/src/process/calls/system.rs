@@ -139,7 +139,7 @@ pub fn personality(call: &mut Call<'_>) -> Outcome {
     }
 }
 
-/// rseq(2) and ptrace(2): not offered, which the C library and debuggers take as it is.
+/// ptrace(2): not offered, which debuggers take as it is.
 pub fn not_offered(_: &mut Call<'_>) -> Outcome {
     Err(Errno::ENOSYS.into())
 }

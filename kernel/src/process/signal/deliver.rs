@@ -8,7 +8,8 @@ use linux_raw_sys::general as linux;
 use super::{Work, fault, send, stop};
 use crate::arch::{FloatState, UserContext, signal as frame};
 use crate::error::{Attempt, Errno, Halt};
-use crate::process::{ExitStatus, Thread, executor};
+use crate::memory::Space;
+use crate::process::{ExitStatus, Thread, executor, restartable};
 use crate::schedule;
 
 /// How a thread goes on.
@@ -28,6 +29,18 @@ pub(in crate::process) async fn before_user(
 ) -> Next {
     let mut interrupted = interrupted;
     loop {
+        if carry_out(thread, context, interrupted.take()).await == Next::Exit {
+            return Next::Exit;
+        }
+        if !thread.work().contains(Work::RESTART) || restartable::settle(thread, context).await {
+            return Next::Resume;
+        }
+    }
+}
+
+/// All work but [`Work::RESTART`], which comes last.
+async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrupted: Option<Errno>) -> Next {
+    loop {
         let work = thread.work();
         if work.contains(Work::DIE) {
             return Next::Exit;
@@ -38,11 +51,13 @@ pub(in crate::process) async fn before_user(
         }
         if work.contains(Work::STORE) {
             thread.remove_work(Work::STORE);
+            restartable::leaves_program(thread);
             if let Err(error) = thread.late.store(&thread.space()).await {
                 context.set_result(error.to_result());
             }
         }
         if work.contains(Work::LEAVE) {
+            restartable::leaves_program(thread);
             // Programs of several users don't share a page table. There may be no memory for another one yet.
             while thread.space().leave_shared().await.is_err() {
                 schedule::yield_now().await;
@@ -51,10 +66,12 @@ pub(in crate::process) async fn before_user(
         }
         if work.contains(Work::AFFINITY) {
             thread.remove_work(Work::AFFINITY);
+            restartable::leaves_program(thread);
             let affinity = thread.scheduling().affinity;
             schedule::move_to(affinity).await;
         }
         if work.contains(Work::STOP) {
+            restartable::leaves_program(thread);
             stop::wait(thread).await;
             continue;
         }
@@ -179,11 +196,16 @@ fn try_call_handler(
     information: &Information,
     action: &Action,
 ) -> Attempt<()> {
-    thread.with_float(|float| put_frame(thread, context, information, action, float))
+    let space = thread.space();
+    // What the frame keeps is where the section starts again.
+    thread.remove_work(Work::RESTART);
+    restartable::attempt(thread, &space, context)?;
+    thread.with_float(|float| put_frame(thread, &space, context, information, action, float))
 }
 
 fn put_frame(
     thread: &Arc<Thread>,
+    space: &Space,
     context: &mut UserContext,
     information: &Information,
     action: &Action,
@@ -198,7 +220,6 @@ fn put_frame(
     let setup =
         frame::Setup { information, action, mask, is_interruptible, stack: &stack, top, float: float_bytes };
     let call = frame::prepare(context, &setup).ok_or(Errno::EFAULT)?;
-    let space = thread.space();
     space.write_bytes(call.float_address, &call.float_head)?;
     space.write_bytes(
         call.float_address + call.float_head.len(),

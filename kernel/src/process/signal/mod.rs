@@ -50,6 +50,8 @@ bitflags! {
         const STORE = 512;
         /// Another thread waits until this one has passed a memory barrier: membarrier(2).
         const BARRIER = 1024;
+        /// The program may have been interrupted in a section that is to start again: see `restartable`.
+        const RESTART = 2048;
     }
 }
 

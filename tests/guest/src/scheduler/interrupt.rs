@@ -10,6 +10,7 @@ use crate::{expect, expect_eq};
 
 crate::tests! {
     an_interrupt_brings_an_urgent_coroutine_forward
+    an_interrupt_starts_a_restartable_section_again
     a_completion_interrupts_what_is_less_urgent
     a_completion_wakes_who_sleeps
     a_ring_is_replaced_while_calls_wait
@@ -20,6 +21,25 @@ crate::tests! {
 /// A coroutine computes without end at a background level; one that waits on the same executor is woken from a thread
 /// that is none, and must run although that turn does not end.
 fn an_interrupt_brings_an_urgent_coroutine_forward() -> Outcome {
+    interrupt_turn(|urgent_ran, running| {
+        running.store(1, Ordering::Release);
+        while urgent_ran.load(Ordering::Acquire) == 0 {
+            std::hint::spin_loop();
+        }
+    })
+}
+
+/// The same in a restartable section, in which the thread would stay for ever if the handler came back into it.
+fn an_interrupt_starts_a_restartable_section_again() -> Outcome {
+    interrupt_turn(|urgent_ran, running| {
+        while urgent_ran.load(Ordering::Acquire) == 0 {
+            crate::rseq::wait_in_section(crate::rseq::own_area(), running, true);
+        }
+    })
+}
+
+/// Runs `turn`, which ends when the urgent coroutine has run. It says that it is running.
+fn interrupt_turn(turn: impl Fn(&AtomicU32, &AtomicU32)) -> Outcome {
     let Some(api) = Api::find() else { return Ok(()) };
     let scheduler = Scheduler::new(api, 2, 8);
     let (urgent_ran, id, running) = (AtomicU32::new(0), AtomicU64::new(0), AtomicU32::new(0));
@@ -31,10 +51,7 @@ fn an_interrupt_brings_an_urgent_coroutine_forward() -> Outcome {
         DONE
     }));
     let mut endless = Block::new(Box::new(|_| {
-        running.store(1, Ordering::Release);
-        while urgent_ran.load(Ordering::Acquire) == 0 {
-            std::hint::spin_loop();
-        }
+        turn(&urgent_ran, &running);
         DONE
     }));
     scheduler.enter(0)?;
