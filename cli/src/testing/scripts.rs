@@ -38,8 +38,8 @@ struct Root {
     driver: &'static [&'static str],
     /// Names of shells in the files, and their command lines.
     shells: &'static [(&'static str, &'static str)],
-    /// Whether its scripts also run with a page table for each process.
-    also_private: bool,
+    /// Whether its scripts also run on more processors, and with a page table for each process.
+    on_all: bool,
 }
 
 /// Both busyboxes are the same file to Debian, so each has a root of its own.
@@ -49,14 +49,14 @@ const ROOTS: [Root; 4] = [
         packages: "bash,dash,coreutils,findutils,grep,sed,gawk,tar,gzip,diffutils,busybox",
         driver: &["dash", "-c"],
         shells: &[("bash", "bash"), ("dash", "dash"), ("busybox", "busybox sh")],
-        also_private: false,
+        on_all: false,
     },
     Root {
         name: "static",
         packages: "busybox-static",
         driver: &["busybox", "sh", "-c"],
         shells: &[("busybox-static", "busybox sh")],
-        also_private: false,
+        on_all: false,
     },
     Root {
         name: "programs",
@@ -64,15 +64,22 @@ const ROOTS: [Root; 4] = [
                    patch,util-linux,bsdextrautils,bsdutils,procps",
         driver: &["bash", "-c"],
         shells: &[("programs", "bash")],
-        also_private: false,
+        on_all: false,
     },
     Root {
         name: "services",
         packages: "bash,coreutils,grep,sed,diffutils,python3,redis-server,redis-tools",
         driver: &["bash", "-c"],
         shells: &[("services", "bash")],
-        also_private: true,
+        on_all: true,
     },
+];
+
+/// How Heddle is started for a root's scripts, and what their names then end with.
+const SIDES: [(&str, &[&str]); 3] = [
+    ("", &[]),
+    (" (4 processors)", &["--smp", "4"]),
+    (" (private)", &["--isolation", "private", "--env", "SPACES=private", "--smp", "4"]),
 ];
 
 /// One script for one shell.
@@ -246,9 +253,7 @@ pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Resul
         }
         println!("{} scripts in the root {}", scripts.len(), root.name);
         let linux = outcomes((Kernel::Linux, &[]), root, &scripts)?;
-        let sides: [(&str, &'static [&'static str]); 2] =
-            [("", &[]), (" (private)", &["--isolation", "private", "--smp", "2"])];
-        for (suffix, options) in sides.into_iter().take(1 + usize::from(root.also_private)) {
+        for (suffix, options) in SIDES.into_iter().take(if root.on_all { SIDES.len() } else { 1 }) {
             let heddle = outcomes((Kernel::Heddle, options), root, &scripts)?;
             for script in &scripts {
                 let verdict = judge(linux.get(&script.name), heddle.get(&script.name));

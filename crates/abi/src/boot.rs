@@ -34,6 +34,10 @@ pub const KEY_ISOLATION: &str = "heddle.isolation";
 /// lock.
 pub const KEY_SPACE_LOCK: &str = "heddle.space-lock";
 
+/// `heddle.pcid=on|off`: whether processors keep the translations of private spaces that they don't use, where they can;
+/// off by default.
+pub const KEY_PCID: &str = "heddle.pcid";
+
 /// `heddle.share=PATH[:ro][,PATH[:ro]…]`: where the shared folders of the host appear, in the order of their tags.
 pub const KEY_SHARE: &str = "heddle.share";
 /// What marks a shared folder in [`KEY_SHARE`] that nothing can be changed in.

@@ -3,6 +3,7 @@
 //! - [`leaf_table`]: page tables that several roots share.
 //! - [`one_lock`]: a lock without ranges, whose waiters are suspended.
 //! - [`shootdown`]: what other processors must forget, and when they have.
+//! - [`tags`]: what a processor may keep of page tables that it does not use.
 //!
 //! `check.sh loom` runs models of the real code under loom, and `check.sh weaken` expects them to notice each ordering
 //! of `weaken.txt` that is weakened.
@@ -14,5 +15,6 @@ pub mod leaf_table;
 pub mod one_lock;
 pub mod shootdown;
 mod sync;
+pub mod tags;
 
 pub use one_lock::{OneGuard, OneLock};

@@ -9,6 +9,8 @@ pub type Counter = AtomicU64;
 pub static SWITCHES: Counter = Counter::new(0);
 /// Times that changed the page table.
 pub static ROOT_CHANGES: Counter = Counter::new(0);
+/// Of these, the ones that kept the table's translations from its last use.
+pub static ROOTS_KEPT: Counter = Counter::new(0);
 /// Flushes of all translations, because many were stale.
 pub static FLUSH_ALL: Counter = Counter::new(0);
 /// Translations flushed one by one.
@@ -31,11 +33,12 @@ pub static TABLES_SHARED: Counter = Counter::new(0);
 pub static TABLES_COPIED: Counter = Counter::new(0);
 
 /// All counters by name.
-pub fn all() -> [(&'static str, u64); 12] {
+pub fn all() -> [(&'static str, u64); 13] {
     let value = |counter: &Counter| counter.load(Ordering::Relaxed);
     [
         ("switches", value(&SWITCHES)),
         ("page_table_changes", value(&ROOT_CHANGES)),
+        ("page_tables_kept", value(&ROOTS_KEPT)),
         ("flushes_all", value(&FLUSH_ALL)),
         ("flushes_page", value(&FLUSH_PAGE)),
         ("flushes_fork", value(&FLUSH_FORK)),

@@ -91,10 +91,10 @@ impl Gather {
         self.length += 1;
     }
 
-    /// Flushes this CPU's stale translations, if `root` is the one in use.
-    pub fn flush_here(&self, root: u64) {
+    /// Flushes this CPU's stale translations, if `root` is the one in use. Returns whether it has.
+    pub fn flush_here(&self, root: u64) -> bool {
         if self.stale.start >= self.stale.end || paging::current_root() != root {
-            return;
+            return false;
         }
         let pages = self.stale.len() / PAGE_SIZE;
         if pages > PAGES_BY_PAGE {
@@ -104,6 +104,7 @@ impl Gather {
             super::counters::add(&super::counters::FLUSH_PAGE, pages as u64);
             self.stale.clone().step_by(PAGE_SIZE).for_each(paging::flush_page);
         }
+        true
     }
 
     /// Releases everything when no CPU has it cached any more.

@@ -9,11 +9,14 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use heddle_space::shootdown::{self as protocol, Shootdown};
+pub use heddle_space::tags::Removals;
+use heddle_space::tags::Tags;
 
 use super::counters::{self, count};
 use super::quarantine;
 use crate::arch::paging;
 use crate::arch::{MAX_CPUS, cpu};
+use crate::sync::SpinLock;
 
 static STATE: Shootdown<MAX_CPUS> = Shootdown::new();
 
@@ -44,13 +47,35 @@ pub fn activate(space: usize, users: &Users) {
     STATE.note(me, users);
 }
 
+/// Private page tables whose translations a CPU keeps, where processors have tags.
+const TAGS: usize = 6;
+
+/// Each CPU's tags.
+static OWN_TAGS: [SpinLock<Tags<TAGS>>; MAX_CPUS] = [const { SpinLock::new(Tags::new()) }; MAX_CPUS];
+
+/// This CPU has flushed what removal `number` took out of a private space.
+pub fn has_flushed(space: usize, number: u64) {
+    OWN_TAGS[cpu::id()].lock().has_flushed(space, number);
+}
+
 /// Makes this CPU use a space with a page table that it has not loaded.
 #[allow(unsafe_code, reason = "loads a page-table root")]
-pub fn load(root: u64, space: usize, users: &Users) {
+pub fn load(root: u64, space: usize, users: &Users, removals: &Removals) {
     STATE.begin_root_change(cpu::id());
     activate(space, users);
-    // SAFETY: the root of a space has the kernel's half (`Root::new`), and is not released while a CPU has it loaded.
-    unsafe { paging::load_root(root) };
+    // The shared root has no tag but 0, and is flushed whenever it is loaded: a CPU that comes back to it has recorded
+    // no use of the spaces there, so nobody would tell it what was taken out of one between this and its use.
+    if !paging::has_tags() || root == paging::shared_root() {
+        // SAFETY: the root of a space has the kernel's half (`Root::new`), and is not released while a CPU has it loaded.
+        unsafe { paging::load_root(root) };
+        return;
+    }
+    let choice = OWN_TAGS[cpu::id()].lock().choose(space, removals.count());
+    if choice.keeps {
+        count(&counters::ROOTS_KEPT);
+    }
+    // SAFETY: likewise; and a space has one private root in its life, whose translations alone have its tag.
+    unsafe { paging::load_tagged_root(root, choice.tag as u16 + 1, choice.keeps) };
 }
 
 /// Makes this CPU use the shared root.

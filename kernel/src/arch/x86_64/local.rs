@@ -38,6 +38,8 @@ pub struct CpuLocal {
     pub loaded_context: AtomicUsize,
     /// Physical address of the page-table root in use.
     pub root: AtomicU64,
+    /// The tag that it was loaded with.
+    pub tag: AtomicU64,
     /// Identity of the [`super::FloatState`] whose values the registers hold; 0 for none.
     pub float_owner: AtomicU64,
     /// Time for which the one-shot timer is set; `u64::MAX` when it is not.
@@ -63,6 +65,7 @@ impl CpuLocal {
             loaded_gs: AtomicU64::new(0),
             loaded_context: AtomicUsize::new(0),
             root: AtomicU64::new(0),
+            tag: AtomicU64::new(0),
             float_owner: AtomicU64::new(0),
             timer_deadline: AtomicU64::new(u64::MAX),
         }

@@ -7,9 +7,10 @@
 
 use core::arch::asm;
 use core::cell::UnsafeCell;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use ::x86_64::registers::control::{Cr3, Cr3Flags};
+use ::x86_64::instructions::tlb::Pcid;
+use ::x86_64::registers::control::{Cr3, Cr3Flags, Cr4, Cr4Flags};
 use ::x86_64::structures::paging::PhysFrame;
 use ::x86_64::{PhysAddr, VirtAddr};
 
@@ -261,8 +262,54 @@ pub unsafe fn load_root(root: u64) {
     let frame = PhysFrame::containing_address(PhysAddr::new_truncate(root));
     // SAFETY: the caller's promise.
     unsafe { Cr3::write(frame, Cr3Flags::empty()) };
+    note_root(root, 0);
+}
+
+fn note_root(root: u64, tag: u64) {
+    local::current().tag.store(tag, Ordering::Relaxed);
     // Only now: once others read that this CPU uses another root, the one before may be released.
     local::current().root.store(root, Ordering::SeqCst);
+}
+
+/// Whether the processors keep translations by tags: only then are those but 0 in use.
+static HAS_TAGS: AtomicBool = AtomicBool::new(false);
+
+/// Whether the processors keep translations by tags.
+#[must_use]
+#[inline]
+pub fn has_tags() -> bool {
+    HAS_TAGS.load(Ordering::Relaxed)
+}
+
+/// Makes the processors use tags, this one at once and others when they start. `false` if they have none.
+pub fn use_tags() -> bool {
+    const PCID: u32 = 1 << 17;
+    if core::arch::x86_64::__cpuid(1).ecx & PCID == 0 {
+        return false;
+    }
+    HAS_TAGS.store(true, Ordering::Relaxed);
+    install_tags();
+    true
+}
+
+/// Makes this CPU use tags if the others do.
+pub(super) fn install_tags() {
+    if has_tags() {
+        // SAFETY: the processor has them, as `use_tags` found out, and the tag in use is 0, as it must be now.
+        unsafe { Cr4::update(|flags| flags.insert(Cr4Flags::PCID)) };
+    }
+}
+
+/// The same as [`load_root`] with a tag. If it `keeps`, what is cached with the tag remains.
+///
+/// # Safety
+/// As for [`load_root`]. The processors use tags, and what remains was cached from this root.
+pub unsafe fn load_tagged_root(root: u64, tag: u16, keeps: bool) {
+    let frame = PhysFrame::containing_address(PhysAddr::new_truncate(root));
+    let Ok(pcid) = Pcid::new(tag) else { return };
+    // SAFETY: the caller's promise.
+    unsafe { if keeps { Cr3::write_pcid_no_flush(frame, pcid) } else { Cr3::write_pcid(frame, pcid) } }
+    note_root(root, tag.into());
 }
 
 /// Forgets this CPU's translation of one page of the current root.
@@ -270,10 +317,15 @@ pub fn flush_page(address: usize) {
     ::x86_64::instructions::tlb::flush(VirtAddr::new_truncate(address as u64));
 }
 
-/// Forgets this CPU's translations of programs.
+/// Forgets this CPU's translations of programs; with tags, those of the root in use.
 pub fn flush_all() {
-    // SAFETY: the root in use stays in use.
-    unsafe { load_root(current_root()) };
+    let root = current_root();
+    match local::current().tag.load(Ordering::Relaxed) as u16 {
+        // SAFETY: the root in use stays in use.
+        0 => unsafe { load_root(root) },
+        // SAFETY: likewise, and a root is loaded with a tag only where there are tags.
+        tag => unsafe { load_tagged_root(root, tag, false) },
+    }
 }
 
 /// Bytes of a processor's kernel stack, and of the unmapped page below it.

@@ -104,5 +104,6 @@ extern "C" fn heddle_ap_start(id: usize) -> ! {
     // Drops what the identity map left.
     // SAFETY: the shared root lives as long as the machine.
     unsafe { paging::load_root(paging::shared_root()) };
+    paging::install_tags();
     crate::schedule::run_cpu()
 }

@@ -11,7 +11,7 @@ use crate::memory::counters::{self, count};
 use crate::memory::fallible::try_arc;
 use crate::memory::gather::Gather;
 use crate::memory::heap;
-use crate::memory::shootdown::Users;
+use crate::memory::shootdown::{Removals, Users};
 use crate::memory::source::Object;
 use crate::memory::table::Root;
 use crate::sync::SpinLock;
@@ -73,6 +73,7 @@ impl Space {
             start: AtomicUsize::new(LOWEST_ADDRESS),
             end: AtomicUsize::new(paging::USER_END),
             users: Users::default(),
+            removals: Removals::new(),
             unseen: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             lock: SpaceLock::new(),

@@ -27,7 +27,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use heddle_abi::boot::{KEY_ISOLATION, KEY_SLOTS};
+use heddle_abi::boot::{KEY_ISOLATION, KEY_PCID, KEY_SLOTS};
 use heddle_mapping::Mappings;
 
 use self::lock::SpaceLock;
@@ -36,7 +36,7 @@ use super::fallible::try_arc;
 use super::gather::Gather;
 use super::heap;
 use super::quarantine::{self, Holders, TAG_ROOT, TAG_SLOT};
-use super::shootdown::{self, Posted, Users};
+use super::shootdown::{self, Posted, Removals, Users};
 use super::slots::{self, SLOT_BYTES, Slot};
 use super::source::Object;
 use super::table::Root;
@@ -125,6 +125,7 @@ pub struct Space {
     start: AtomicUsize,
     end: AtomicUsize,
     users: Users,
+    removals: Removals,
     /// How many flushes were posted without waiting for them, and up to which of these somebody has waited since.
     unseen: AtomicU64,
     seen: AtomicU64,
@@ -143,6 +144,9 @@ pub(super) fn initialize() {
     if boot::is(KEY_ISOLATION, "private") {
         IS_ISOLATED.store(true, Ordering::Relaxed);
         ::log::info!("isolation: every program has its own page table");
+    }
+    if boot::is(KEY_PCID, "on") && !paging::use_tags() {
+        ::log::warn!("the processors have no PCID: translations are flushed when the page table changes");
     }
 }
 
@@ -192,6 +196,7 @@ impl Space {
             start: AtomicUsize::new(range.start),
             end: AtomicUsize::new(range.end),
             users: Users::default(),
+            removals: Removals::new(),
             unseen: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             lock: SpaceLock::new(),
@@ -215,6 +220,7 @@ impl Space {
                 start: AtomicUsize::new(0),
                 end: AtomicUsize::new(0),
                 users: Users::default(),
+                removals: Removals::new(),
                 unseen: AtomicU64::new(0),
                 seen: AtomicU64::new(0),
                 lock: SpaceLock::new(),
@@ -297,7 +303,7 @@ impl Space {
             shootdown::activate(self.identity(), &self.users);
         } else {
             count(&counters::ROOT_CHANGES);
-            shootdown::load(root.0, self.identity(), &self.users);
+            shootdown::load(root.0, self.identity(), &self.users, &self.removals);
         }
     }
 
@@ -328,7 +334,14 @@ impl Space {
     }
 
     fn flush(&self, gather: &Gather) -> Posted {
-        gather.flush_here(self.root().0);
+        if paging::has_tags() && gather.is_everywhere() && !self.is_shared() {
+            let number = self.removals.add();
+            if gather.flush_here(self.root().0) {
+                shootdown::has_flushed(self.identity(), number);
+            }
+        } else {
+            gather.flush_here(self.root().0);
+        }
         if gather.is_everywhere() { shootdown::post(&self.users) } else { Posted::NOBODY }
     }
 
@@ -386,7 +399,7 @@ impl Space {
         self.root.store(new.0, Ordering::Release);
         count(&counters::ROOT_CHANGES);
         if paging::current_root() == old.0 {
-            shootdown::load(new.0, self.identity(), &self.users);
+            shootdown::load(new.0, self.identity(), &self.users, &self.removals);
         }
         self.start.store(LOWEST_ADDRESS, Ordering::Relaxed);
         self.end.store(paging::USER_END, Ordering::Relaxed);
