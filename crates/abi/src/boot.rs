@@ -34,8 +34,8 @@ pub const KEY_ISOLATION: &str = "heddle.isolation";
 /// lock.
 pub const KEY_SPACE_LOCK: &str = "heddle.space-lock";
 
-/// `heddle.pcid=on|off`: whether processors keep the translations of private spaces that they don't use, where they can;
-/// off by default.
+/// `heddle.pcid=on|off`: whether processors keep the translations of private spaces that they don't use, where they
+/// can; off by default.
 pub const KEY_PCID: &str = "heddle.pcid";
 
 /// `heddle.share=PATH[:ro][,PATH[:ro]…]`: where the shared folders of the host appear, in the order of their tags.
