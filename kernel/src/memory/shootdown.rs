@@ -66,7 +66,8 @@ pub fn load(root: u64, space: usize, users: &Users, removals: &Removals) {
     // The shared root has no tag but 0, and is flushed whenever it is loaded: a CPU that comes back to it has recorded
     // no use of the spaces there, so nobody would tell it what was taken out of one between this and its use.
     if !paging::has_tags() || root == paging::shared_root() {
-        // SAFETY: the root of a space has the kernel's half (`Root::new`), and is not released while a CPU has it loaded.
+        // SAFETY: the root of a space has the kernel's half (`Root::new`), and is not released while a CPU has it
+        // loaded.
         unsafe { paging::load_root(root) };
         return;
     }
