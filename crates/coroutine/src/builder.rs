@@ -1,5 +1,6 @@
 //! How a coroutine is to be spawned.
 
+use crate::sched::Rank;
 use core::fmt;
 
 /// The level of coroutines whose spawner names none: the middle.
@@ -8,7 +9,7 @@ pub const DEFAULT_PRIORITY: u8 = 32;
 /// A description of a coroutine to be spawned.
 #[derive(Clone, Copy, Debug)]
 pub struct Builder {
-    pub(crate) priority: u8,
+    pub(crate) rank: Rank,
     pub(crate) kind: u32,
     pub(crate) cores: u64,
     pub(crate) name: Option<&'static str>,
@@ -17,12 +18,18 @@ pub struct Builder {
 impl Builder {
     /// Level [`DEFAULT_PRIORITY`], any core, kind 0, no name.
     pub const fn new() -> Builder {
-        Builder { priority: DEFAULT_PRIORITY, kind: 0, cores: u64::MAX, name: None }
+        Builder { rank: Rank::new(DEFAULT_PRIORITY, 0), kind: 0, cores: u64::MAX, name: None }
     }
 
     /// Its level: 0 the most urgent, 63 the least, more is taken as 63.
     pub const fn priority(mut self, level: u8) -> Builder {
-        self.priority = if level > 63 { 63 } else { level };
+        self.rank = Rank::new(level, self.rank.order());
+        self
+    }
+
+    /// Its place in the order within its level: 0, the default, the most urgent, 7 the least, more is taken as 7.
+    pub const fn order(mut self, order: u8) -> Builder {
+        self.rank = Rank::new(self.rank.level(), order);
         self
     }
 

@@ -72,7 +72,7 @@ pub extern "C" fn heddle_core_bytes() -> usize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn heddle_core_init(memory: *const Memory, core: u32, stealing: u32) {
     // SAFETY: by contract.
-    if let Some(state) = unsafe { &*memory }.core(core) {
+    if let Some(state) = unsafe { &*memory }.core(core).filter(|_| (core as usize) < sched::MAX_OWNERS) {
         state.set_index(core as u16, core);
         state.gate().set_stealing(if stealing == 0 {
             sched::Stealing::Never

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Hooks and machines are kept as atomic pointers to statics, because cores are reused.
 
 use crate::machine::Shared;
-use crate::sched::{CoreState, Id, Stealing, Table};
+use crate::sched::{CoreState, Id, Rank, Stealing, Table};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use core::ptr;
 
@@ -12,6 +12,8 @@ pub(crate) struct Hooks {
     pub kick: fn(&CoreEntry),
     /// Whether the caller runs on the core.
     pub is_here: fn(&CoreEntry) -> bool,
+    /// Something of this level was left with the core, which goes on with what is no less urgent.
+    pub left: fn(&CoreEntry, u8),
 }
 
 /// A core. Entries are never freed: a late waker may still look at one.
@@ -134,6 +136,13 @@ impl CoreEntry {
         }
     }
 
+    /// Something of `level` was left with the core, which goes on with what is no less urgent.
+    pub fn left(&self, level: u8) {
+        if let Some(hooks) = self.hooks() {
+            (hooks.left)(self, level);
+        }
+    }
+
     /// Whether the caller runs on this core.
     #[cfg_attr(feature = "std", allow(dead_code))]
     #[inline(always)]
@@ -211,9 +220,9 @@ impl CoreEntry {
 
     /// Owner: spawns into the own queue.
     #[inline(always)]
-    pub fn spawn(&self, table: &impl Table, task: *mut (), level: u8) -> Option<Id> {
+    pub fn spawn(&self, table: &impl Table, task: *mut (), rank: Rank) -> Option<Id> {
         loop {
-            if let Some(id) = self.state.spawn(table, task, level) {
+            if let Some(id) = self.state.spawn(table, task, rank) {
                 self.count_live(1);
                 return Some(id);
             }

@@ -124,7 +124,7 @@ pub mod wait;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod waker;
 
-pub use sched::Id;
+pub use sched::{Id, Rank};
 
 #[cfg(feature = "alloc")]
 pub use builder::{Builder, DEFAULT_PRIORITY, SpawnError};
@@ -147,7 +147,7 @@ pub use turn::should_yield;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use turn::{MoveTo, Preempted, YieldNow, move_to, preempted, yield_now};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
-pub use waker::{abort, id_of, phase, priority, set_priority, wake, waker};
+pub use waker::{abort, id_of, is_ready, phase, priority, set_priority, set_rank, wake, waker};
 
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]

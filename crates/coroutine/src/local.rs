@@ -162,7 +162,7 @@ pub(crate) fn spawn_into<F: Future + 'static>(
     future: F,
 ) -> Result<LocalJoinHandle<F::Output>, SpawnError> {
     let spawned = spawn_by(builder, future, true, |task| {
-        entry.spawn(&Global, task, builder.priority).ok_or(SpawnError::NoMemory)
+        entry.spawn(&Global, task, builder.rank).ok_or(SpawnError::NoMemory)
     });
     spawned.map(LocalJoinHandle::new)
 }
@@ -178,7 +178,7 @@ pub(crate) fn run_frame<F: Future>(
 ) -> F::Output {
     let mut frame = pin!(Framed::new(future, builder));
     let task = frame.as_mut().task();
-    entry.spawn(&Global, task.0.as_ptr().cast(), builder.priority).expect("no memory for a coroutine");
+    entry.spawn(&Global, task.0.as_ptr().cast(), builder.rank).expect("no memory for a coroutine");
     // Panics of coroutines are caught, so nothing unwinds from here before the coroutine has ended.
     while !task.header().join.is_complete() {
         match next(entry) {

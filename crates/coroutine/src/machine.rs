@@ -9,7 +9,7 @@ use crate::builder::{Builder, SpawnError};
 use crate::core_entry::{CoreEntry, Hooks};
 use crate::handle::JoinHandle;
 use crate::registry::{Global, acquire_core, single};
-use crate::sched::{self, Id, Picked, Stealing, WATCH_PARKED};
+use crate::sched::{self, Id, Picked, Rank, Stealing, WATCH_PARKED};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use crate::task::{self, TaskRef};
 use crate::{turn, waker};
@@ -39,6 +39,13 @@ pub trait Platform: Sync + 'static {
     /// The thief's barrier, see [`sched::Gate`].
     fn heavy_barrier() {
         fence(Ordering::SeqCst);
+    }
+
+    /// Something of `level` was left with `core`, which sleeps or runs a program and is not kicked, because what it
+    /// runs is no less urgent: the place to have another core take it. From any context; must not wait.
+    #[inline(always)]
+    fn left(core: u32, level: u8) {
+        let _ = (core, level);
     }
 
     /// Called before each turn: the place to start a time slice.
@@ -222,6 +229,7 @@ impl<P: Platform> Machine<P> {
     const HOOKS: Hooks = Hooks {
         kick: |entry| P::kick(entry.state.number()),
         is_here: |entry| P::this_core() == Some(entry.state.number()),
+        left: |entry, level| P::left(entry.state.number(), level),
     };
 
     /// A machine without cores.
@@ -242,6 +250,18 @@ impl<P: Platform> Machine<P> {
         );
         self.shared.add(number, entry);
         Some(Core { entry, shared: &self.shared, platform: PhantomData })
+    }
+
+    /// Kicks core `number` if it sleeps or runs a program, of whatever level. `false`: it is in the kernel, and will
+    /// look by itself.
+    pub fn disturb(&self, number: u32) -> bool {
+        self.shared.core(number).is_some_and(|entry| {
+            let kick = entry.state.inbox().watch() != 0 && entry.state.inbox().prod(0);
+            if kick {
+                P::kick(number);
+            }
+            kick
+        })
     }
 
     /// The coroutine that is being polled on the calling core.
@@ -282,7 +302,7 @@ where
 {
     spawn_by(builder, future, false, |task| match here {
         Some(entry) => {
-            let id = entry.spawn(&Global, task, builder.priority);
+            let id = entry.spawn(&Global, task, builder.rank);
             shared_work(entry);
             id.ok_or(SpawnError::NoMemory)
         }
@@ -328,8 +348,7 @@ fn post_to(shared: &Shared, task: *mut (), builder: Builder) -> Result<Id, Spawn
     let entry = shared.core(number).ok_or(SpawnError::NoCore)?;
     let slot = single().ok_or(SpawnError::NoMemory)?;
     entry.count_live_remote();
-    sched::post_new(&Global, slot, task, builder.priority, entry.state.index() as u16)
-        .ok_or(SpawnError::NoMemory)
+    sched::post_new(&Global, slot, task, builder.rank, entry.state.index() as u16).ok_or(SpawnError::NoMemory)
 }
 
 /// A processor's part of a machine. Stays on the processor that started it.
@@ -404,12 +423,27 @@ impl<P: Platform> Core<P> {
         self.shared.set_idle(self.number(), false);
     }
 
-    /// About to run a program, outside of the scheduler, at `level`: whoever posts something more urgent from now on
+    /// Takes the first ready coroutine that is more urgent than `rank`, orders within a level included, from another
+    /// core into this one's queue. `false` if there was none.
+    pub fn pull_before(&self, rank: Rank) -> bool {
+        victims(self.shared, self.entry).any(|victim| {
+            let ready = victim.state.ready();
+            (!victim.state.inbox().is_empty() || ready.is_before(&Global, rank))
+                && sched::steal_before(&Global, &self.entry.state, &victim.state, rank, P::heavy_barrier)
+        })
+    }
+
+    /// The rank of the most urgent coroutine that is queued here, and the cores it may run on.
+    pub fn first_waiting(&self) -> Option<(Rank, u64)> {
+        self.entry.state.first_queued(&Global, |slot| (slot.rank(), task::cores_of(slot)))
+    }
+
+    /// About to run a program, outside of the scheduler, at `rank`: whoever posts something more urgent from now on
     /// kicks the core, until [`Core::enter_kernel`]. `false` if something more urgent is ready already: then the
     /// running coroutine should give way. Other ready coroutines are offered to idle cores.
-    pub fn enter_program(&self, level: u8) -> bool {
+    pub fn enter_program(&self, rank: Rank) -> bool {
         self.entry.state.drain(&Global);
-        if !self.entry.state.expose(level.min(63)) {
+        if !self.entry.state.expose_program(&Global, rank) {
             return false;
         }
         if self.entry.state.ready().bitmap() != 0 && self.shared.idle.load(Ordering::Relaxed) != 0 {
@@ -423,10 +457,11 @@ impl<P: Platform> Core<P> {
         self.entry.state.inbox().cover();
     }
 
-    /// Whether something more urgent than `level` is ready here, requests in the inbox included.
-    pub fn should_yield(&self, level: u8) -> bool {
+    /// Whether something more urgent than `rank` is ready here, requests in the inbox included.
+    #[inline]
+    pub fn should_yield(&self, rank: Rank) -> bool {
         self.entry.state.drain(&Global);
-        self.entry.state.ready().bitmap().trailing_zeros() < level as u32
+        self.entry.state.ready().is_before(&Global, rank)
     }
 }
 

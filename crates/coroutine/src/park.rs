@@ -13,7 +13,7 @@ const CALM: u32 = 0;
 const KICKED: u32 = 1;
 
 /// Cores whose own thread sleeps on the entry's word.
-pub(crate) static THREAD_HOOKS: Hooks = Hooks { kick, is_here };
+pub(crate) static THREAD_HOOKS: Hooks = Hooks { kick, is_here, left: |_, _| {} };
 
 fn is_here(entry: &CoreEntry) -> bool {
     crate::threads::here().is_some_and(|here| ptr::eq(here, entry))

@@ -184,6 +184,7 @@ static POOL_HOOKS: Hooks = Hooks {
         }
     },
     is_here: |entry| threads::here().is_some_and(|here| core::ptr::eq(here, entry)),
+    left: |_, _| {},
 };
 
 /// The next coroutine to run: now and then another core's, if it is more urgent.

@@ -11,7 +11,7 @@ mod pool;
 use crate::core_entry::CoreEntry;
 #[cfg(feature = "std")]
 use crate::sched::Id;
-use crate::sched::{CoreState, Slot, Table};
+use crate::sched::{CoreState, MAX_OWNERS, Slot, Table};
 use crate::sync::{AtomicPtr, Ordering};
 use alloc::alloc::{Layout, alloc_zeroed};
 use core::ptr;
@@ -28,7 +28,7 @@ const CHUNKS: usize = if cfg!(miri) { 8 } else { 8192 };
 pub const MAX_COROUTINES: u32 = CHUNK_SLOTS * CHUNKS as u32;
 
 /// Most cores that all executors of a process together can have.
-pub const MAX_CORES: usize = if cfg!(miri) { 32 } else { 4096 };
+pub const MAX_CORES: usize = if cfg!(miri) { 32 } else { MAX_OWNERS };
 
 static SLOTS: [AtomicPtr<Slot>; CHUNKS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
 static CORES: [AtomicPtr<CoreEntry>; MAX_CORES] = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_CORES];
@@ -56,6 +56,12 @@ impl Table for Global {
 
     fn may_run(&self, slot: &Slot, core: &CoreState) -> bool {
         crate::task::cores_of(slot) & 1 << (core.number() & 63) != 0
+    }
+
+    fn left(&self, core: u32, level: u8) {
+        if let Some(entry) = entry(core) {
+            entry.left(level);
+        }
     }
 
     fn kick(&self, core: u32) {

@@ -18,6 +18,7 @@ mod gate;
 mod id;
 mod inbox;
 mod post;
+mod rank;
 mod ready;
 mod slot;
 mod steal;
@@ -32,10 +33,11 @@ pub use core_state::{CoreState, Outcome, Picked};
 pub use gate::{Gate, Stealing};
 pub use id::{Id, MAX_SLOTS};
 pub use inbox::{Inbox, WATCH_ABSENT, WATCH_PARKED};
-pub use post::{Woken, cancel, lend, post_new, set_priority, wake};
+pub use post::{Woken, cancel, lend, post_new, set_priority, set_rank, wake};
+pub use rank::{ORDERS, Rank};
 pub use ready::{LEVELS, Level, Ready};
-pub use slot::{Phase, Slot};
-pub use steal::{BATCH, steal};
+pub use slot::{MAX_OWNERS, Phase, Slot};
+pub use steal::{BATCH, steal, steal_before};
 
 /// Where slots and cores are found by index: a slice, or a directory that grows.
 ///
@@ -50,6 +52,11 @@ pub trait Table {
     fn may_run(&self, slot: &Slot, core: &CoreState) -> bool {
         let _ = (slot, core);
         true
+    }
+    /// A request for a coroutine of `level` was left with the core of index `core`, which sleeps or runs a program and
+    /// is not disturbed: what it runs is no less urgent.
+    fn left(&self, core: u32, level: u8) {
+        let _ = (core, level);
     }
     /// Makes the core of index `core` look at its inbox: it is parked, or runs a program less urgent than what was
     /// posted. Called from any context, under any gate; must not wait, and must not call the scheduler.

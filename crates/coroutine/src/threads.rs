@@ -64,7 +64,7 @@ where
     let entry = here().ok_or(SpawnError::NoExecutor)?;
     spawn_by(builder, future, false, |task| {
         // A mask that excludes this core is honoured when the coroutine is picked.
-        let id = entry.spawn(&Global, task, builder.priority);
+        let id = entry.spawn(&Global, task, builder.rank);
         shared_work(entry);
         id.ok_or(SpawnError::NoMemory)
     })

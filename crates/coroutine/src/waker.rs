@@ -3,7 +3,7 @@
 
 use crate::core_entry::CoreEntry;
 use crate::registry::Global;
-use crate::sched::{self, Id, Phase, Table, Woken};
+use crate::sched::{self, Id, Phase, Rank, Table, Woken};
 use core::ptr;
 use core::task::{RawWaker, RawWakerVTable, Waker};
 
@@ -61,15 +61,26 @@ pub fn phase(id: Id) -> Option<Phase> {
     (slot.generation() == id.generation()).then(|| slot.phase())
 }
 
+/// Whether the coroutine is polled or is to be; a hint, as others may be about to change it.
+pub fn is_ready(id: Id) -> bool {
+    let slot = Global.slot(id.index()).filter(|slot| slot.generation() == id.generation());
+    slot.is_some_and(|slot| slot.phase() != Phase::Waiting || slot.is_asked_to_run())
+}
+
 /// Gives the coroutine `id` the level `level` (0 the most urgent, 63 the least), whether it is queued, runs or
 /// waits; takes effect at its core's next pick at the latest, in constant time. A stale id does nothing. One that waits
 /// and becomes more urgent is polled once, so that it lends its new level to those whose end it awaits.
 pub fn set_priority(id: Id, level: u8) {
-    let slot = Global.slot(id.index());
-    let before = slot.map_or(level, |slot| slot.asked_base_level());
-    sched::set_priority(&Global, here_for(id).map(|entry| &entry.state), id, level);
+    set_rank(id, level.into(), false);
+}
+
+/// [`set_priority`] with an order within the level. A queued coroutine whose rank changes goes behind the others of its
+/// new rank, or with `front` before them.
+pub fn set_rank(id: Id, rank: Rank, front: bool) {
+    let before = Global.slot(id.index()).map_or(rank.level(), |slot| slot.asked_base_level());
+    sched::set_rank(&Global, here_for(id).map(|entry| &entry.state), id, rank, front);
     crate::wait::inherit::changed(id);
-    if level < before {
+    if rank.level() < before {
         // Let it look again at the joins that it awaits, to lend its new level.
         wake(id);
     }

@@ -8,6 +8,8 @@
 mod cores;
 #[path = "random/order.rs"]
 mod order;
+#[path = "random/ranks.rs"]
+mod ranks;
 
 /// A generator of numbers (xorshift64*).
 pub struct Random(u64);

@@ -121,9 +121,13 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
             }
         }
         if !schedule::enter_program(thread.priority()) {
-            thread.standing.lock().give_way();
+            let is_last = thread.standing.lock().preempted();
             restartable::leaves_program(&thread);
-            schedule::preempted().await;
+            if is_last {
+                schedule::yield_now().await;
+            } else {
+                schedule::preempted().await;
+            }
             continue;
         }
         let until_ns = thread.until_ns.load(Ordering::Relaxed);

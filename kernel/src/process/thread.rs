@@ -2,7 +2,9 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 use core::task::Waker;
 use heddle_signal::{AlternateStack, Pending, SignalSet};
 
@@ -70,7 +72,7 @@ pub struct Thread {
     pub(super) executor: super::executor::Place,
     pub(super) standing: SpinLock<Standing>,
     /// The level and the end of the turn from `standing`, for a look without the lock.
-    priority: AtomicU8,
+    priority: AtomicU16,
     /// See [`Thread::rank`].
     rank: AtomicU8,
     pub(super) until_ns: AtomicU64,
@@ -149,7 +151,7 @@ impl Thread {
             next_context: SpinLock::new(None),
             task: spin::Once::new(),
             executor: super::executor::Place::new(),
-            priority: AtomicU8::new(0),
+            priority: AtomicU16::new(parts.scheduling.priority(parts.account.is_spent()).to_bits()),
             rank: AtomicU8::new(rank_of(parts.scheduling.realtime)),
             until_ns: AtomicU64::new(0),
             standing: SpinLock::new(Standing::new(parts.scheduling, parts.account)),
@@ -273,7 +275,7 @@ impl Thread {
     /// The level of the thread's coroutine.
     #[must_use]
     pub fn priority(&self) -> Priority {
-        Priority::new(self.priority.load(Ordering::Relaxed))
+        Priority::from_bits(self.priority.load(Ordering::Relaxed))
     }
 
     /// Changes the standing, and what follows from it: the end of the turn and the coroutine's level.
@@ -285,11 +287,12 @@ impl Thread {
         if self.executor.is_executor() {
             priority = super::executor::level(self).unwrap_or(priority);
         }
-        let level = priority.level() as u8;
-        if self.priority.load(Ordering::Relaxed) != level {
-            self.priority.store(level, Ordering::Relaxed);
+        let before = self.priority.load(Ordering::Relaxed);
+        if before != priority.to_bits() {
+            self.priority.store(priority.to_bits(), Ordering::Relaxed);
             if let Some(task) = self.task.get() {
-                task.set_priority(priority);
+                // As in Linux: whose priority falls is the first of its new equals, whose priority rises the last.
+                task.set_priority(priority, before < priority.to_bits());
             }
         }
     }
@@ -462,12 +465,18 @@ impl Thread {
         self.standing.lock().since_ns()
     }
 
+    /// Whether the thread is ready, but does not run.
+    fn is_queued(&self) -> bool {
+        // Without a coroutine it has just been made, and gets one before its first run.
+        self.task.get().is_none_or(TaskRef::runs_or_is_ready)
+    }
+
     /// What the thread is doing.
     #[must_use]
     pub fn run_state(&self) -> RunState {
         if self.work().contains(Work::STOPPED) {
             RunState::Stopped
-        } else if self.cpu.load(Ordering::Relaxed) != 0 {
+        } else if self.cpu.load(Ordering::Relaxed) != 0 || self.is_queued() {
             RunState::Running
         } else {
             RunState::Sleeping

@@ -9,6 +9,7 @@
 mod give_way;
 mod parameters;
 pub mod priority;
+mod spread;
 mod turn;
 
 use core::future::Future;
@@ -25,7 +26,7 @@ pub use give_way::yield_now;
 pub use heddle_coroutine::{move_to, preempted};
 pub use parameters::{Parameters, Policy};
 pub use priority::Priority;
-pub use turn::{SLICE_NS, Standing, Turn, charge_realtime, realtime_is_spent};
+pub use turn::{ROUND_ROBIN_NS, SLICE_NS, Standing, Turn, charge_realtime, realtime_is_spent};
 
 /// One pick in so many serves a level below the most urgent one, so that threads that sleep a lot cannot starve those
 /// that compute.
@@ -44,6 +45,12 @@ impl Platform for Processors {
     fn kick(core: u32) {
         KICKS.fetch_add(1, Ordering::Relaxed);
         arch::cpu::kick(core as usize);
+    }
+
+    fn left(core: u32, level: u8) {
+        if 1 << level & Priority::REALTIME_BITS != 0 {
+            spread::left(core, Priority::new(level));
+        }
     }
 }
 
@@ -73,6 +80,7 @@ pub fn start_cpu() -> Result<(), Errno> {
     let number = arch::cpu::id();
     let core = MACHINE.start(number as u32).ok_or(Errno::ENOMEM)?;
     core.state().set_share(SHARE_PICKS);
+    core.state().set_share_from(Priority::SHARED_FIRST);
     PARTS[number].0.call_once(|| core);
     Ok(())
 }
@@ -117,9 +125,15 @@ impl TaskRef {
         heddle_coroutine::phase(self.0) == Some(Phase::Waiting)
     }
 
-    /// Changes the level, wherever the task is.
-    pub fn set_priority(&self, priority: Priority) {
-        heddle_coroutine::set_priority(self.0, priority.level() as u8);
+    /// Whether the task runs or is ready to; a hint, unless it is the caller's.
+    #[must_use]
+    pub fn runs_or_is_ready(&self) -> bool {
+        heddle_coroutine::is_ready(self.0)
+    }
+
+    /// Changes the priority, wherever the task is. One that is queued goes behind its equals, with `front` before them.
+    pub fn set_priority(&self, priority: Priority, front: bool) {
+        heddle_coroutine::set_rank(self.0, priority.rank(), front);
     }
 }
 
@@ -143,7 +157,8 @@ pub fn spawn_on(
     affinity: u64,
     future: impl Future<Output = ()> + Send + 'static,
 ) -> Result<TaskRef, Errno> {
-    let builder = Builder::new().priority(priority.level() as u8).cores(affinity);
+    let rank = priority.rank();
+    let builder = Builder::new().priority(rank.level()).order(rank.order()).cores(affinity);
     #[cfg(feature = "checking")]
     let future = checked(future);
     let handle = MACHINE.spawn(builder, future).map_err(|error| match error {
@@ -190,6 +205,7 @@ pub fn run_cpu() -> ! {
                 arch::cpu::poll_interrupts();
             }
         } else if core.try_park() {
+            spread::idles(core);
             publish(core);
             arch::cpu::idle();
             core.unpark();
@@ -200,7 +216,7 @@ pub fn run_cpu() -> ! {
 /// Whether a coroutine of this level should give way at this moment: something more urgent is ready.
 #[must_use]
 pub fn should_yield(priority: Priority) -> bool {
-    core().is_some_and(|core| core.should_yield(priority.level() as u8))
+    core().is_some_and(|core| core.should_yield(priority.rank()))
 }
 
 /// Announces that this CPU is about to run a program of this level: from now on it is interrupted for anything more
@@ -208,9 +224,11 @@ pub fn should_yield(priority: Priority) -> bool {
 #[must_use]
 pub fn enter_program(priority: Priority) -> bool {
     let Some(core) = core() else { return true };
-    let level = priority.level() as u8;
     // The only CPU is interrupted by whatever may make something ready.
-    let enters = if arch::cpu::count() == 1 { !core.should_yield(level) } else { core.enter_program(level) };
+    if arch::cpu::count() > 1 {
+        return spread::enter_program(core, priority);
+    }
+    let enters = !core.should_yield(priority.rank());
     if enters {
         publish(core);
     }

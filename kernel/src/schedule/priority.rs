@@ -11,37 +11,45 @@
 //! | 60–62 | `SCHED_IDLE` threads | everyone |
 //! | 63 | kernel housekeeping while nothing else runs | the kernel |
 //!
-//! A level is exact for the kernel and the realtime threads. Among ordinary threads nice decides how much of the
-//! processor a thread gets (see `heddle-fairness`) more than when; one pick in 32 goes to a level below the most
-//! urgent one.
+//! The kernel's levels and those of the realtime threads are exact: nothing less urgent is picked before them. Linux
+//! has 99 realtime priorities; seven share a level, and within it they are ordered by the [`Rank`]. Among ordinary
+//! threads nice decides how much of the processor a thread gets (see `heddle-fairness`) more than when; one pick in 32
+//! goes to a level below the most urgent one.
 
-/// A priority level; the smaller number is the more urgent.
+use heddle_coroutine::Rank;
+
+/// A priority level with the place in it; the smaller is the more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Priority(u8);
+pub struct Priority(Rank);
 
 impl Priority {
     /// The number of levels.
     pub const COUNT: usize = 64;
     /// Kernel work that others wait for.
-    pub const KERNEL: Self = Self(1);
+    pub const KERNEL: Self = Self::new(1);
     /// An ordinary thread at nice 0 that has some of its budget left.
-    pub const NORMAL: Self = Self(29);
+    pub const NORMAL: Self = Self::new(29);
     /// Ordinary threads that have used their budget up.
-    pub const SPENT: Self = Self(38);
+    pub const SPENT: Self = Self::new(38);
 
     /// The least urgent of the threads.
-    pub const IDLE: Self = Self(61);
+    pub const IDLE: Self = Self::new(61);
     const REALTIME_FIRST: u8 = 4;
     const REALTIME_LEVELS: u8 = 16;
+    /// So many realtime priorities share a level, each with an order of its own.
+    const REALTIME_ORDERS: u8 = 7;
     const ORDINARY_FIRST: u8 = 24;
+    /// The levels of the realtime threads, a bit each.
+    pub const REALTIME_BITS: u64 = ((1 << Self::REALTIME_LEVELS) - 1) << Self::REALTIME_FIRST;
+    /// The most urgent level that is not exact.
+    pub const SHARED_FIRST: u8 = Self::ORDINARY_FIRST;
 
-    /// The level of a realtime priority, 1 (least urgent) to 99: about six of them share a level.
+    /// The place of a realtime priority, 1 (least urgent) to 99.
     #[must_use]
     pub const fn realtime(priority: u8) -> Self {
-        let priority = if priority > 99 { 99 } else { priority } as u16;
-        let above = (99 - priority) * Self::REALTIME_LEVELS as u16 / 99;
-        let last = Self::REALTIME_LEVELS as u16 - 1;
-        Self(Self::REALTIME_FIRST + if above > last { last } else { above } as u8)
+        let above = 99 - if priority > 99 { 99 } else { priority };
+        let level = Self::REALTIME_FIRST + above / Self::REALTIME_ORDERS;
+        Self(Rank::new(level, above % Self::REALTIME_ORDERS))
     }
 
     /// The level of a nice value, -20 (most urgent) to 19, while there is budget left: four of them share a level.
@@ -54,24 +62,42 @@ impl Priority {
         } else {
             nice
         };
-        Self(Self::ORDINARY_FIRST + ((nice + 20) / 4) as u8)
+        Self::new(Self::ORDINARY_FIRST + ((nice + 20) / 4) as u8)
     }
 
     /// Whether it is one of the realtime threads' levels, which programs' urgent coroutines share.
     #[must_use]
     pub const fn is_realtime(self) -> bool {
-        self.0 >= Self::REALTIME_FIRST && self.0 < Self::REALTIME_FIRST + Self::REALTIME_LEVELS
+        1 << self.level() & Self::REALTIME_BITS != 0
     }
 
     /// The level of this number, the least urgent one for anything above 63.
     #[must_use]
     pub const fn new(level: u8) -> Self {
-        Self(if (level as usize) < Self::COUNT { level } else { Self::COUNT as u8 - 1 })
+        Self(Rank::new(level, 0))
+    }
+
+    /// What [`Priority::to_bits`] was made of.
+    #[must_use]
+    pub const fn from_bits(bits: u16) -> Self {
+        Self(Rank::from_bits(bits))
+    }
+
+    /// A number, ordered as priorities are.
+    #[must_use]
+    pub const fn to_bits(self) -> u16 {
+        self.0.to_bits()
+    }
+
+    /// As the scheduler knows it.
+    #[must_use]
+    pub const fn rank(self) -> Rank {
+        self.0
     }
 
     /// 0 to 63.
     #[must_use]
     pub const fn level(self) -> usize {
-        self.0 as usize
+        self.0.level() as usize
     }
 }

@@ -7,8 +7,11 @@ use heddle_fairness::Account;
 use super::{Parameters, Policy, Priority};
 use crate::arch::{self, MAX_CPUS};
 
-/// The time slice of `SCHED_RR`, and of an ordinary thread at nice 0.
+/// The time slice of an ordinary thread at nice 0.
 pub const SLICE_NS: u64 = heddle_fairness::SLICE_NS;
+
+/// The time slice of `SCHED_RR`: Linux's, which programs see.
+pub const ROUND_ROBIN_NS: u64 = 100_000_000;
 
 /// Realtime threads get so much of each window at their levels; what they want beyond that comes behind the ordinary
 /// threads, so that a loop at a realtime priority does not take the machine away.
@@ -61,6 +64,10 @@ pub struct Standing {
     /// A realtime priority that waiters lend the thread; 0 for none.
     lent: u8,
     account: Account,
+    /// What is left of the time slice of `SCHED_RR`. Who is preempted or waits goes on with it.
+    round_ns: u64,
+    /// Its priority was raised during the turn: it has become the last of its equals, and does not go back before them.
+    is_last: bool,
     ended_as: Turn,
     started_ns: u64,
     ended_ns: u64,
@@ -80,6 +87,8 @@ impl Standing {
             parameters,
             lent: 0,
             account,
+            round_ns: ROUND_ROBIN_NS,
+            is_last: false,
             ended_as: Turn::GaveWay,
             started_ns: 0,
             ended_ns: 0,
@@ -106,7 +115,11 @@ impl Standing {
         if is_running {
             self.end(now_ns);
         }
+        let before = self.parameters;
         self.parameters = parameters;
+        // Whoever is queued finds its place by the change of its priority.
+        let is_other = before.policy != parameters.policy || before.realtime != parameters.realtime;
+        self.is_last = is_running && is_other && parameters.realtime >= before.realtime;
         self.plan(now_ns);
     }
 
@@ -114,6 +127,12 @@ impl Standing {
     #[must_use]
     pub const fn realtime(&self) -> u8 {
         if self.lent > self.parameters.realtime { self.lent } else { self.parameters.realtime }
+    }
+
+    /// The thread is preempted: whether it goes behind its equals and not, as usual, before them.
+    pub const fn preempted(&mut self) -> bool {
+        self.ended_as = Turn::GaveWay;
+        core::mem::replace(&mut self.is_last, false)
     }
 
     /// Lends the thread a realtime priority, 0 for none; `is_running`: in the midst of a turn.
@@ -146,6 +165,8 @@ impl Standing {
         let ran_ns = now_ns.saturating_sub(self.started_ns);
         if self.realtime() != 0 {
             WINDOWS[arch::cpu::id()].used_ns.fetch_add(ran_ns, Ordering::Relaxed);
+            let left_ns = self.round_ns.saturating_sub(ran_ns);
+            self.round_ns = if left_ns == 0 { ROUND_ROBIN_NS } else { left_ns };
         } else {
             self.account.ran(ran_ns, self.parameters.nice);
         }
@@ -176,7 +197,7 @@ impl Standing {
         self.planned_ns = now_ns;
         let (until_ns, priority) = if self.realtime() != 0 {
             let left_ns = realtime_left_ns(now_ns);
-            let slice_ns = if parameters.policy == Policy::RoundRobin { SLICE_NS } else { u64::MAX };
+            let slice_ns = if parameters.policy == Policy::RoundRobin { self.round_ns } else { u64::MAX };
             match left_ns {
                 0 => (now_ns + SLICE_NS, Priority::SPENT),
                 left_ns => {

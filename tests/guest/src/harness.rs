@@ -6,9 +6,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
+use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::sys::signal::{SigHandler, Signal, signal};
-use nix::sys::wait::{WaitStatus, waitpid};
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, alarm, fork, pipe, write};
 
 /// What a test says: nothing, or why it failed.
@@ -206,6 +207,7 @@ fn settled_memory(before: &Memory) -> Memory {
 
 #[allow(unsafe_code, reason = "fork has no safe form")]
 fn run_in_child(test: &Test) -> Result<Done, String> {
+    nix::sys::prctl::set_child_subreaper(true).or_fail()?;
     let (reader, writer) = pipe().or_fail()?;
     // SAFETY: the harness has one thread, so the child may do anything that the parent could.
     match unsafe { fork() }.or_fail()? {
@@ -216,9 +218,12 @@ fn run_in_child(test: &Test) -> Result<Done, String> {
         }
         ForkResult::Parent { child } => {
             drop(writer);
+            let status = waitpid(child, None).or_fail()?;
+            // What it has left running holds the pipe open, among other things.
+            end_descendants();
             let mut reason = String::new();
             fs::File::from(reader).read_to_string(&mut reason).or_fail()?;
-            match waitpid(child, None).or_fail()? {
+            match status {
                 WaitStatus::Exited(_, 0) => Ok(Done::Passed),
                 WaitStatus::Exited(_, SKIPPED) if !reason.is_empty() => Ok(Done::Skipped(reason)),
                 WaitStatus::Exited(_, FAILED) if !reason.is_empty() => Err(reason),
@@ -227,6 +232,56 @@ fn run_in_child(test: &Test) -> Result<Done, String> {
             }
         }
     }
+}
+
+/// Ends the processes that a test has left, which became this one's children when their parents ended.
+fn end_descendants() {
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) => {
+                for child in children() {
+                    let _ = kill(child, Signal::SIGKILL);
+                }
+                let _ = waitpid(None, None);
+            }
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// The children of this process, by `/proc`.
+fn children() -> Vec<Pid> {
+    let own = std::process::id();
+    let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_child = |number: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+        // The name is in parentheses and may have any characters.
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        fields.split_whitespace().nth(1).and_then(|parent| parent.parse().ok()) == Some(own)
+    };
+    numbers.filter(is_child).map(Pid::from_raw).collect()
+}
+
+/// Whether a test that fails while a child of its own runs is reported, and that child ended.
+///
+/// # Errors
+/// What went wrong.
+pub fn check_that_nobody_is_left() -> Outcome {
+    let body = || {
+        spawn_child(|| {
+            let _ = nix::unistd::setsid();
+            loop {
+                nix::unistd::pause();
+            }
+        })?;
+        Err("on purpose".to_owned())
+    };
+    let failed = run_in_child(&Test { path: "a test", body }).err();
+    expect_eq!(failed.as_deref(), Some("on purpose"));
+    expect_eq!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Err(Errno::ECHILD));
+    Ok(())
 }
 
 #[allow(unsafe_code, reason = "resetting a disposition has no safe form")]

@@ -26,6 +26,7 @@ mod poll;
 mod preemption;
 mod process;
 mod pty;
+mod realtime;
 mod rseq;
 mod runtime;
 mod scheduler;
@@ -51,6 +52,7 @@ fn main() -> std::process::ExitCode {
         memory::TESTS,
         thread::TESTS,
         pi::TESTS,
+        realtime::TESTS,
         barrier::TESTS,
         rseq::TESTS,
         time::TESTS,

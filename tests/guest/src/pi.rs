@@ -64,11 +64,11 @@ fn simple(word: &AtomicU32, operation: i32) -> Result<(), Errno> {
     futex(word, operation, 0, null(), None, 0).map(drop)
 }
 
-fn lock(word: &AtomicU32) -> Result<(), Errno> {
+pub(crate) fn lock(word: &AtomicU32) -> Result<(), Errno> {
     simple(word, libc::FUTEX_LOCK_PI)
 }
 
-fn unlock(word: &AtomicU32) -> Result<(), Errno> {
+pub(crate) fn unlock(word: &AtomicU32) -> Result<(), Errno> {
     simple(word, libc::FUTEX_UNLOCK_PI)
 }
 
@@ -85,14 +85,14 @@ fn become_fifo(priority: i32) -> Result<(), Errno> {
     Errno::result(result).map(drop)
 }
 
-fn use_one_cpu() -> Outcome {
+pub(crate) fn use_one_cpu() -> Outcome {
     let mut set = CpuSet::new();
     set.set(0).or_fail()?;
     sched_setaffinity(Pid::from_raw(0), &set).or_fail()
 }
 
 /// Waits until a thread that has told its number does nothing any more: it waits.
-fn wait_until_it_waits(tid: &AtomicI32) -> Outcome {
+pub(crate) fn wait_until_it_waits(tid: &AtomicI32) -> Outcome {
     let mut before = None;
     loop {
         std::thread::sleep(Duration::from_millis(10));

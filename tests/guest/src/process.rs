@@ -29,6 +29,7 @@ crate::tests! {
     exec_script
     posix_spawn_pipeline
     groups_and_sessions
+    a_failed_test_leaves_nobody_behind
     orphan_goes_to_pid_1
     orphans_go_to_the_subreaper
     the_parents_death_is_a_signal
@@ -259,6 +260,10 @@ fn groups_and_sessions() -> Outcome {
     expect!(matches!(ended, WaitStatus::Exited(_, 0)));
     expect_eq!(getpgid(Some(Pid::from_raw(999_999))), Err(Errno::ESRCH));
     Ok(())
+}
+
+fn a_failed_test_leaves_nobody_behind() -> Outcome {
+    crate::harness::check_that_nobody_is_left()
 }
 
 fn orphan_goes_to_pid_1() -> Outcome {

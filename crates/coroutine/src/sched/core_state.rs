@@ -1,7 +1,7 @@
 //! One core's scheduling state and what its owner does with it.
 
-use super::slot::{local, remote};
-use super::{Gate, Id, Inbox, Phase, Ready, Slot, Table};
+use super::slot::{asked_rank, local, remote};
+use super::{Gate, Id, Inbox, Phase, Rank, Ready, Slot, Table};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, maybe_const};
 
 /// A core's whole state. All-zero memory is a core of index 0 with nothing to do.
@@ -18,6 +18,8 @@ pub struct CoreState {
     free_count: AtomicU32,
     /// Every how many picks a level below the most urgent one is served; 0 never.
     share: AtomicU32,
+    /// The most urgent level at whose cost that is.
+    share_from: AtomicU32,
     /// Picks until the next such turn, and the level that had the last one.
     share_left: AtomicU32,
     share_level: AtomicU32,
@@ -66,6 +68,7 @@ impl CoreState {
                 free: AtomicU32::new(0),
                 free_count: AtomicU32::new(0),
                 share: AtomicU32::new(0),
+                share_from: AtomicU32::new(0),
                 share_left: AtomicU32::new(0),
                 share_level: AtomicU32::new(0),
                 steals: AtomicU32::new(0),
@@ -88,6 +91,11 @@ impl CoreState {
     pub fn set_share(&self, every: u32) {
         self.share.store(every, Ordering::Relaxed);
         self.share_left.store(every, Ordering::Relaxed);
+    }
+
+    /// Levels more urgent than `level` are exact: nothing below is served at their cost.
+    pub fn set_share_from(&self, level: u8) {
+        self.share_from.store(level as u32, Ordering::Relaxed);
     }
 
     /// Index in the table.
@@ -158,18 +166,41 @@ impl CoreState {
     /// [`Inbox::cover`]. `false`: there is, or may be.
     #[inline]
     pub fn expose(&self, watch: u8) -> bool {
+        self.expose_unless(watch, || self.ready.bitmap().trailing_zeros() < watch as u32)
+    }
+
+    /// [`CoreState::expose`] with a program of `rank`. Others of its level disturb it too, if some of them could be
+    /// more urgent.
+    #[inline]
+    pub fn expose_program(&self, table: &impl Table, rank: Rank) -> bool {
+        let watch = rank.level() + (rank.order() != 0) as u8;
+        self.expose_unless(watch, || self.ready.is_before(table, rank))
+    }
+
+    #[inline(always)]
+    fn expose_unless(&self, watch: u8, is_before: impl FnOnce() -> bool) -> bool {
         if !self.inbox.expose(watch) {
             return false;
         }
         // Only now, and in the gate: a thief may have moved a request from the inbox to the queue, between a look at
         // the one and a look at the other. From here on whatever gets into the queue came through a kick.
         self.gate.enter();
-        let urgent = self.ready.bitmap().trailing_zeros() < watch as u32;
+        let urgent = is_before();
         self.gate.leave();
         if urgent {
             self.inbox.cover();
         }
         !urgent
+    }
+
+    /// Owner: looks at the most urgent coroutine that is queued.
+    pub fn first_queued<R>(&self, table: &impl Table, look: impl FnOnce(&Slot) -> R) -> Option<R> {
+        self.gate.enter();
+        let level = self.ready.bitmap().trailing_zeros();
+        let slot = if level < 64 { table.slot(self.ready.first(level as u8)) } else { None };
+        let seen = slot.map(look);
+        self.gate.leave();
+        seen
     }
 
     /// Owner: adds a free slot, fresh or given by another core.
@@ -189,15 +220,16 @@ impl CoreState {
         taken.map(|(index, _)| index)
     }
 
-    /// Owner: queues a new coroutine at the tail of `level`. `None` if the core has no free slot.
+    /// Owner: queues a new coroutine at the tail of `rank`, or of a level. `None` if the core has no free slot.
     #[inline(always)]
-    pub fn spawn(&self, table: &impl Table, task: *mut (), level: u8) -> Option<Id> {
+    pub fn spawn(&self, table: &impl Table, task: *mut (), rank: impl Into<Rank>) -> Option<Id> {
+        let rank = rank.into();
         self.gate.enter();
         let spawned = self.pop_free(table).and_then(|(index, slot)| {
-            let generation = slot.begin(task, level, self.index() as u16, Phase::Queued, 0);
-            self.ready.push_back(table, index, slot, level & 63);
+            let generation = slot.begin(task, rank, self.index() as u16, Phase::Queued, 0);
+            self.ready.push_back(table, index, slot, rank.level());
             let id = Id::new(index, generation)?;
-            table.queued(id, slot, level & 63);
+            table.queued(id, slot, rank.level());
             Some(id)
         });
         self.gate.leave();
@@ -262,7 +294,7 @@ impl CoreState {
         }
         self.share_left.store(self.share.load(Ordering::Relaxed), Ordering::Relaxed);
         let lower = bitmap & bitmap.wrapping_sub(1);
-        if lower == 0 {
+        if lower == 0 || (first as u32) < self.share_from.load(Ordering::Relaxed) {
             return first;
         }
         let last = self.share_level.load(Ordering::Relaxed) & 63;
@@ -308,7 +340,7 @@ impl CoreState {
     pub fn hand_over(&self, table: &impl Table, id: Id, slot: &Slot, target: &CoreState) {
         self.gate.enter();
         slot.set_phase(Phase::Waiting);
-        slot.owner.store(target.index() as u16, Ordering::Relaxed);
+        slot.set_owner(target.index() as u16);
         self.gate.leave();
         super::wake(table, None, id);
     }
@@ -360,46 +392,57 @@ impl CoreState {
         self.wake_in_gate(table, index, slot);
     }
 
-    /// Gives `slot` another base or lent level (64: nothing is lent). Gate held, `slot` owned.
+    /// Gives `slot` another base rank or lent level (64: nothing is lent), and if it is queued, another place: behind
+    /// the others of its rank, or with `front` before them. Gate held, `slot` owned.
     pub(super) fn relevel(
         &self,
         table: &impl Table,
         index: u32,
         slot: &Slot,
-        base: Option<u8>,
+        base: Option<Rank>,
         lent: Option<u8>,
+        front: bool,
     ) {
+        let old_rank = slot.rank();
         let (old, old_base) = (slot.level(), slot.base_level());
         let lent = lent.unwrap_or(if old < old_base { old } else { LEVEL_NONE });
-        let base = base.unwrap_or(old_base) & 63;
+        if let Some(base) = base {
+            slot.set_base_order(base.order());
+        }
+        let base = base.map_or(old_base, Rank::level);
         let level = base.min(lent);
         let word = slot.local() & !(local::LEVEL | local::BASE);
         slot.set_local(word | ((level as u16) << local::LEVEL_SHIFT) | ((base as u16) << local::BASE_SHIFT));
-        if level != old && slot.phase() == Phase::Queued {
+        if slot.rank() != old_rank && slot.phase() == Phase::Queued {
             self.ready.unlink(table, index, slot, old);
-            self.ready.push_back(table, index, slot, level);
+            if front {
+                self.ready.push_front(table, index, slot, level);
+            } else {
+                self.ready.push_back(table, index, slot, level);
+            }
             if let Some(id) = Id::new(index, slot.generation()) {
                 table.queued(id, slot, level);
             }
         }
     }
 
-    /// Takes the first coroutine of `level` that may run on `thief`, looking at no more than `look`. Gate held by
+    /// Takes the first coroutine of `level`, of a rank before `before`, that may run on `thief`, looking at no more
+    /// than `look`. Gate held by
     /// `thief`, who becomes its owner; it is in no queue and counts as notified until it is put into one.
     pub(super) fn give_up<'t>(
         &self,
         table: &'t impl Table,
-        level: u8,
+        (level, before): (u8, Option<Rank>),
         look: u32,
         thief: &CoreState,
     ) -> Option<(u32, &'t Slot)> {
         let mut index = self.ready.first(level);
         for _ in 0..look {
             let slot = if index == 0 { None } else { table.slot(index) }?;
-            if table.may_run(slot, thief) {
+            if table.may_run(slot, thief) && before.is_none_or(|before| slot.rank() < before) {
                 self.ready.unlink(table, index, slot, level);
                 slot.set_phase(Phase::Notified);
-                slot.owner.store(thief.index() as u16, Ordering::Relaxed);
+                slot.set_owner(thief.index() as u16);
                 return Some((index, slot));
             }
             index = slot.next.load(Ordering::Relaxed);
@@ -430,11 +473,10 @@ impl CoreState {
                 return;
             }
             if word & (remote::BASE | remote::LENT) != 0 {
-                let base = (word & remote::BASE_MASK) >> remote::BASE_SHIFT;
                 let lent = (word & remote::LENT_MASK) >> remote::LENT_SHIFT;
-                let base = (word & remote::BASE != 0).then_some(base as u8);
+                let base = (word & remote::BASE != 0).then(|| asked_rank(word));
                 let lent = (word & remote::LENT != 0).then_some(lent as u8);
-                self.relevel(table, index, slot, base, lent);
+                self.relevel(table, index, slot, base, lent, word & remote::FRONT != 0);
             }
             if word & remote::CANCEL != 0 {
                 self.cancel_in_gate(table, index, slot);

@@ -5,8 +5,8 @@
 //! `remote` word, and the slot is linked into the owner's inbox unless it already is.
 
 use super::core_state::LEVEL_NONE;
-use super::slot::remote;
-use super::{CoreState, Id, Phase, Slot, Table};
+use super::slot::{asked_rank, remote};
+use super::{CoreState, Id, Phase, Rank, Slot, Table};
 use crate::sync::Ordering;
 
 /// What became of a request.
@@ -27,7 +27,8 @@ pub enum Woken {
 enum Request {
     Wake,
     Cancel,
-    Base(u8),
+    /// A rank, and whether a queued coroutine goes before the others of it.
+    Base(Rank, bool),
     Lent(u8),
 }
 
@@ -36,7 +37,7 @@ impl Request {
     fn is_overtaken_by(self, pending: u64) -> bool {
         match self {
             Request::Wake | Request::Cancel => false,
-            Request::Base(_) => pending & remote::BASE != 0,
+            Request::Base(..) => pending & remote::BASE != 0,
             Request::Lent(_) => pending & remote::LENT != 0,
         }
     }
@@ -57,7 +58,13 @@ pub fn cancel<T: Table>(table: &T, here: Option<&CoreState>, id: Id) -> Woken {
 /// Gives the coroutine `id` the level `level`, whether it is queued, runs or waits; takes effect at its owner's next
 /// pick at the latest. A queued one goes to the tail of its new level.
 pub fn set_priority<T: Table>(table: &T, here: Option<&CoreState>, id: Id, level: u8) -> Woken {
-    request(table, here, id, Request::Base(level.min(63)))
+    set_rank(table, here, id, level.into(), false)
+}
+
+/// [`set_priority`] with an order within the level. A queued one whose rank changes goes behind the others of its new
+/// rank, with `front` before them.
+pub fn set_rank<T: Table>(table: &T, here: Option<&CoreState>, id: Id, rank: Rank, front: bool) -> Woken {
+    request(table, here, id, Request::Base(rank, front))
 }
 
 /// Runs the coroutine `id` at `level` as long as its own level is less urgent; `None` takes the loan back.
@@ -66,11 +73,18 @@ pub fn lend<T: Table>(table: &T, here: Option<&CoreState>, id: Id, level: Option
 }
 
 /// Starts a coroutine in the free slot `index`, which nobody else knows of, on the core of index `owner`.
-pub fn post_new<T: Table>(table: &T, index: u32, task: *mut (), level: u8, owner: u16) -> Option<Id> {
+pub fn post_new<T: Table>(
+    table: &T,
+    index: u32,
+    task: *mut (),
+    rank: impl Into<Rank>,
+    owner: u16,
+) -> Option<Id> {
+    let rank = rank.into();
     let (slot, core) = (table.slot(index)?, table.core(owner as u32)?);
     let requests = remote::WAKE | remote::LINKED;
-    let generation = slot.begin(task, level, owner, Phase::Waiting, requests);
-    if core.inbox.push(index, slot, level & 63) {
+    let generation = slot.begin(task, rank, owner, Phase::Waiting, requests);
+    if leave(table, core, index, slot, rank.level()) {
         table.kick(owner as u32);
     }
     Id::new(index, generation)
@@ -115,8 +129,8 @@ fn at_home<T: Table>(table: &T, core: &CoreState, index: u32, slot: &Slot, reque
             false => return Woken::Already,
         },
         Request::Cancel => core.cancel_in_gate(table, index, slot),
-        Request::Base(level) => core.relevel(table, index, slot, Some(level), None),
-        Request::Lent(level) => core.relevel(table, index, slot, None, Some(level)),
+        Request::Base(rank, front) => core.relevel(table, index, slot, Some(rank), None, front),
+        Request::Lent(level) => core.relevel(table, index, slot, None, Some(level), false),
     }
     Woken::Queued
 }
@@ -127,7 +141,12 @@ fn post<T: Table>(table: &T, id: Id, slot: &Slot, request: Request) -> Woken {
     let (set, clear) = match request {
         Request::Wake => (remote::WAKE, 0),
         Request::Cancel => (remote::CANCEL, 0),
-        Request::Base(level) => (remote::BASE | ((level as u64) << remote::BASE_SHIFT), remote::BASE_MASK),
+        Request::Base(rank, front) => (
+            remote::BASE
+                | (rank.to_bits() as u64) << remote::BASE_SHIFT
+                | if front { remote::FRONT } else { 0 },
+            remote::BASE_MASK | remote::FRONT,
+        ),
         Request::Lent(level) => (remote::LENT | ((level as u64) << remote::LENT_SHIFT), remote::LENT_MASK),
     };
     let mut word = slot.remote.load(Ordering::Relaxed);
@@ -143,7 +162,8 @@ fn post<T: Table>(table: &T, id: Id, slot: &Slot, request: Request) -> Woken {
         }
     };
     let level = match request {
-        Request::Base(level) | Request::Lent(level) => level.min(slot.level()),
+        Request::Base(rank, _) => rank.level().min(slot.level()),
+        Request::Lent(level) => level.min(slot.level()),
         Request::Wake | Request::Cancel => slot.level(),
     };
     // The owner may change once the slot is linked; the stale one forwards it.
@@ -155,14 +175,14 @@ fn post<T: Table>(table: &T, id: Id, slot: &Slot, request: Request) -> Woken {
     let kick = if before & remote::LINKED == 0 {
         // Another may have asked for a more urgent level since, and found the core not exposed yet: either its prod
         // came after this push, and saw the watch, or this look sees its request.
-        core.inbox.push(id.index(), slot, level) || {
+        leave(table, core, id.index(), slot, level) || {
             let now = slot.remote.load(Ordering::Relaxed);
             let asked = asked_level(now);
             (now >> 32) as u32 == id.generation() && asked < level && core.inbox.prod(asked)
         }
     } else {
         // Already on its way, perhaps at a less urgent level than it is to have now.
-        matches!(request, Request::Base(_) | Request::Lent(_)) && core.inbox.prod(level)
+        matches!(request, Request::Base(..) | Request::Lent(_)) && core.inbox.prod(level)
     };
     if kick {
         table.kick(owner);
@@ -170,11 +190,19 @@ fn post<T: Table>(table: &T, id: Id, slot: &Slot, request: Request) -> Woken {
     Woken::Posted
 }
 
+/// Links `slot` into the inbox of `core`; returns whether the caller must kick it.
+#[inline]
+fn leave<T: Table>(table: &T, core: &CoreState, index: u32, slot: &Slot, level: u8) -> bool {
+    let kick = core.inbox.push(index, slot, level);
+    if !kick && core.inbox.watch() != 0 {
+        table.left(core.index(), level);
+    }
+    kick
+}
+
 /// The most urgent level that the pending requests of `word` ask for; 64 if they ask for none.
 fn asked_level(word: u64) -> u8 {
-    let field = |flag: u64, mask: u64, shift: u32| {
-        if word & flag != 0 { ((word & mask) >> shift) as u8 } else { LEVEL_NONE }
-    };
-    let base = field(remote::BASE, remote::BASE_MASK, remote::BASE_SHIFT);
-    base.min(field(remote::LENT, remote::LENT_MASK, remote::LENT_SHIFT))
+    let base = if word & remote::BASE != 0 { asked_rank(word).level() } else { LEVEL_NONE };
+    let lent = ((word & remote::LENT_MASK) >> remote::LENT_SHIFT) as u8;
+    if word & remote::LENT != 0 { base.min(lent) } else { base }
 }

@@ -3,7 +3,7 @@
 //! Lists are linked through the slots in both directions, so that a queued coroutine changes its level in constant
 //! time. All of it is guarded by the owner's gate; the words are atomic only so that others may read the bitmap.
 
-use super::{Slot, Table};
+use super::{Rank, Slot, Table};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, maybe_const};
 
 /// Number of priority levels; 0 is the most urgent. The model checker pays for every word, so it gets few.
@@ -135,21 +135,41 @@ impl Ready {
         list.picks.store(list.picks.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
+    /// Whether something more urgent than `rank` is queued; a hint without the gate.
+    #[inline(always)]
+    pub fn is_before(&self, table: &impl Table, rank: Rank) -> bool {
+        let first = self.bitmap().trailing_zeros();
+        first < rank.level() as u32
+            || rank.order() != 0 && first == rank.level() as u32 && self.first_rank(table) < Some(rank)
+    }
+
+    /// The rank of the most urgent; a hint without the gate.
+    #[cold]
+    pub fn first_rank(&self, table: &impl Table) -> Option<Rank> {
+        let level = self.bitmap().trailing_zeros();
+        let first = if level < 64 { self.first(level as u8) } else { return None };
+        Some(table.slot(first).map_or(Rank::new(level as u8, 0), Slot::rank))
+    }
+
     /// Index of the first coroutine of `level`, 0 if there is none.
     #[inline(always)]
     pub(super) fn first(&self, level: u8) -> u32 {
         self.level(level).head.load(Ordering::Relaxed)
     }
 
-    /// Appends `slot`, of index `index`, to `level`.
+    /// Appends `slot`, of index `index`, to those of its order in `level`.
     #[inline(always)]
     pub(super) fn push_back(&self, table: &impl Table, index: u32, slot: &Slot, level: u8) {
         let list = self.level(level);
         let tail = list.tail.load(Ordering::Relaxed);
+        let last = if tail == 0 { None } else { table.slot(tail) };
+        if last.is_some_and(|last| last.base_order() != 0 && slot.rank() < last.rank()) {
+            return self.insert(table, index, slot, level, false);
+        }
         slot.next.store(0, Ordering::Relaxed);
         slot.prev.store(tail, Ordering::Relaxed);
         list.tail.store(index, Ordering::Relaxed);
-        match if tail == 0 { None } else { table.slot(tail) } {
+        match last {
             Some(last) => last.next.store(index, Ordering::Relaxed),
             None => {
                 list.head.store(index, Ordering::Relaxed);
@@ -158,11 +178,14 @@ impl Ready {
         }
     }
 
-    /// Puts `slot`, of index `index`, before all others of `level`.
+    /// Puts `slot`, of index `index`, into `level`, before all others of its order.
     #[inline]
     pub(super) fn push_front(&self, table: &impl Table, index: u32, slot: &Slot, level: u8) {
         let list = self.level(level);
         let head = list.head.load(Ordering::Relaxed);
+        if head != 0 && slot.base_order() != 0 {
+            return self.insert(table, index, slot, level, true);
+        }
         slot.next.store(head, Ordering::Relaxed);
         list.head.store(index, Ordering::Relaxed);
         match if head == 0 { None } else { table.slot(head) } {
@@ -171,6 +194,33 @@ impl Ready {
                 list.tail.store(index, Ordering::Relaxed);
                 self.set(level);
             }
+        }
+    }
+
+    /// Puts `slot`, of index `index`, into `level`, which is not empty, before or behind the others of its order.
+    #[cold]
+    #[inline(never)]
+    fn insert(&self, table: &impl Table, index: u32, slot: &Slot, level: u8, ahead: bool) {
+        let list = self.level(level);
+        let rank = slot.rank();
+        let (mut before, mut next) = (None, list.head.load(Ordering::Relaxed));
+        let mut prev = 0;
+        while let Some(other) = if next == 0 { None } else { table.slot(next) } {
+            if other.rank() > rank || ahead && other.rank() == rank {
+                break;
+            }
+            (before, prev) = (Some(other), next);
+            next = other.next.load(Ordering::Relaxed);
+        }
+        slot.next.store(next, Ordering::Relaxed);
+        slot.prev.store(prev, Ordering::Relaxed);
+        match before {
+            Some(before) => before.next.store(index, Ordering::Relaxed),
+            None => list.head.store(index, Ordering::Relaxed),
+        }
+        match if next == 0 { None } else { table.slot(next) } {
+            Some(behind) => behind.prev.store(index, Ordering::Relaxed),
+            None => list.tail.store(index, Ordering::Relaxed),
         }
     }
 

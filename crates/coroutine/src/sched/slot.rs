@@ -1,5 +1,6 @@
 //! One coroutine's entry in the table.
 
+use super::Rank;
 use crate::sync::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, maybe_const};
 
 /// Where a coroutine is, as its owner sees it.
@@ -24,14 +25,17 @@ pub(super) mod remote {
     pub const WAKE: u64 = 2;
     /// Mark the coroutine cancelled and queue it, so that its owner drops the future.
     pub const CANCEL: u64 = 4;
-    /// Give it the base level in bits 8 to 13.
+    /// Give it the base level in bits 8 to 13, with the order in bits 5 to 7.
     pub const BASE: u64 = 8;
     /// Give it the lent level in bits 16 to 22 (64: none).
     pub const LENT: u64 = 16;
     /// Every request bit and operand.
     pub const REQUESTS: u64 = 0xffff_ffff & !LINKED;
-    pub const BASE_SHIFT: u32 = 8;
-    pub const BASE_MASK: u64 = 0x3f << BASE_SHIFT;
+    /// Level and order, as they lie in a `Rank`.
+    pub const BASE_SHIFT: u32 = 5;
+    pub const BASE_MASK: u64 = 0x1ff << BASE_SHIFT;
+    /// With `BASE`: if it is queued, it goes before the others of its new rank.
+    pub const FRONT: u64 = 1 << 14;
     pub const LENT_SHIFT: u32 = 16;
     pub const LENT_MASK: u64 = 0x7f << LENT_SHIFT;
 }
@@ -49,6 +53,16 @@ pub(super) mod local {
     pub const BASE: u16 = 63 << BASE_SHIFT;
 }
 
+/// The word that names the owner, which only the holder of the owner's gate writes: the core's index, and the order
+/// within the base level, for which there is no room elsewhere.
+mod owner {
+    pub const INDEX: u16 = (1 << ORDER_SHIFT) - 1;
+    pub const ORDER_SHIFT: u32 = 12;
+}
+
+/// Most cores of a table.
+pub const MAX_OWNERS: usize = 1 << owner::ORDER_SHIFT;
+
 /// One coroutine's entry in the table: 32 bytes, all-zero when it was never used.
 #[repr(C, align(32))]
 pub struct Slot {
@@ -64,8 +78,8 @@ pub struct Slot {
     pub(super) prev: AtomicU32,
     /// Phase, level and base level. Owner's gate.
     pub(super) local: AtomicU16,
-    /// Index of the owning core. Written under the owner's gate; read by anybody, as a hint.
-    pub(super) owner: AtomicU16,
+    /// Index of the owning core, and the order. Written under the owner's gate; read by anybody, as a hint.
+    owner: AtomicU16,
 }
 
 impl Slot {
@@ -93,7 +107,34 @@ impl Slot {
     /// Index of the core that owns the coroutine; a hint for those who don't hold that core's gate.
     #[inline(always)]
     pub fn owner(&self) -> u16 {
-        self.owner.load(Ordering::Relaxed)
+        self.owner.load(Ordering::Relaxed) & owner::INDEX
+    }
+
+    /// Gives it to another core. Gate of the owner held.
+    #[inline(always)]
+    pub(super) fn set_owner(&self, index: u16) {
+        let order = self.owner.load(Ordering::Relaxed) & !owner::INDEX;
+        self.owner.store(order | index, Ordering::Relaxed);
+    }
+
+    /// Its order within its own level.
+    #[inline(always)]
+    pub fn base_order(&self) -> u8 {
+        (self.owner.load(Ordering::Relaxed) >> owner::ORDER_SHIFT) as u8
+    }
+
+    /// Gives it another order within its own level. Gate of the owner held.
+    #[inline(always)]
+    pub(super) fn set_base_order(&self, order: u8) {
+        self.owner.store(self.owner() | (order as u16) << owner::ORDER_SHIFT, Ordering::Relaxed);
+    }
+
+    /// How urgent it is; a hint for those who don't hold the owner's gate. At a level that is lent to it, it is one of
+    /// the first.
+    #[inline]
+    pub fn rank(&self) -> Rank {
+        let level = self.level();
+        Rank::new(level, if level == self.base_level() { self.base_order() } else { 0 })
     }
 
     /// The level at which it is scheduled; a hint for those who don't hold the owner's gate.
@@ -111,11 +152,12 @@ impl Slot {
     /// Its own level, a change that its owner has not applied yet included.
     pub fn asked_base_level(&self) -> u8 {
         let word = self.remote.load(Ordering::Relaxed);
-        if word & remote::BASE != 0 {
-            ((word & remote::BASE_MASK) >> remote::BASE_SHIFT) as u8
-        } else {
-            self.base_level()
-        }
+        if word & remote::BASE != 0 { asked_rank(word).level() } else { self.base_level() }
+    }
+
+    /// Whether a wake waits for its owner, who has not applied it yet.
+    pub fn is_asked_to_run(&self) -> bool {
+        self.remote.load(Ordering::Relaxed) & (remote::WAKE | remote::CANCEL) != 0
     }
 
     /// Where it is; a hint for those who don't hold the owner's gate.
@@ -153,15 +195,22 @@ impl Slot {
     /// Starts a new use of a free slot: returns the new generation. The caller is the only one who may know the
     /// slot, so plain stores are enough: a stale requester's compare-and-swap fails on the generation.
     #[inline]
-    pub(super) fn begin(&self, task: *mut (), level: u8, owner: u16, phase: Phase, requests: u64) -> u32 {
+    pub(super) fn begin(&self, task: *mut (), rank: Rank, owner: u16, phase: Phase, requests: u64) -> u32 {
         let generation = self.generation().wrapping_add(1);
-        let level = level as u16 & 63;
+        let level = rank.level() as u16;
         self.task.store(task, Ordering::Relaxed);
         self.set_local(phase as u16 | (level << local::LEVEL_SHIFT) | (level << local::BASE_SHIFT));
-        self.owner.store(owner, Ordering::Relaxed);
+        self.owner.store(owner | (rank.order() as u16) << owner::ORDER_SHIFT, Ordering::Relaxed);
         self.remote.store(((generation as u64) << 32) | requests, Ordering::Relaxed);
         generation
     }
+}
+
+/// The rank that a request word with `BASE` asks for.
+#[inline(always)]
+pub(super) fn asked_rank(word: u64) -> Rank {
+    let bits = (word & remote::BASE_MASK) >> remote::BASE_SHIFT;
+    Rank::new((bits >> 3) as u8, bits as u8 & 7)
 }
 
 /// Lists of free slots, for the layer that shares them out among cores.

@@ -1,7 +1,7 @@
 //! Taking work from a core that has more than it can run.
 
 use super::slot::Slot;
-use super::{CoreState, Table};
+use super::{CoreState, Rank, Table};
 use crate::sync::Ordering;
 
 /// Most coroutines that are taken at a time.
@@ -24,6 +24,29 @@ pub fn steal<T: Table>(
     want: usize,
     heavy: impl FnOnce(),
 ) -> usize {
+    take(table, thief, victim, (levels, None), want, heavy)
+}
+
+/// [`steal`] of one that is more urgent than `rank`, orders within a level included. Whether there was one.
+pub fn steal_before<T: Table>(
+    table: &T,
+    thief: &CoreState,
+    victim: &CoreState,
+    rank: Rank,
+    heavy: impl FnOnce(),
+) -> bool {
+    let levels = (2u64 << rank.level()).wrapping_sub(1);
+    take(table, thief, victim, (levels, Some(rank)), 1, heavy) != 0
+}
+
+fn take<T: Table>(
+    table: &T,
+    thief: &CoreState,
+    victim: &CoreState,
+    (levels, before): (u64, Option<Rank>),
+    want: usize,
+    heavy: impl FnOnce(),
+) -> usize {
     if !victim.gate.thief_enter(heavy) {
         return 0;
     }
@@ -36,7 +59,7 @@ pub fn steal<T: Table>(
     let want = want.min(BATCH);
     while left != 0 && count < want {
         let level = left.trailing_zeros() as u8;
-        let Some((index, slot)) = victim.give_up(table, level, LOOK, thief) else {
+        let Some((index, slot)) = victim.give_up(table, (level, before), LOOK, thief) else {
             left &= left.wrapping_sub(1);
             continue;
         };

@@ -116,7 +116,11 @@ pub fn sched_get_priority_min(call: &mut Call<'_>) -> Outcome {
 /// sched_rr_get_interval(2).
 pub fn sched_rr_get_interval(call: &mut Call<'_>) -> Outcome {
     let policy = named(call, call.int(0))?.scheduling().policy;
-    let slice = if policy == Policy::Fifo { 0 } else { schedule::SLICE_NS };
+    let slice = match policy {
+        Policy::Fifo => 0,
+        Policy::RoundRobin => schedule::ROUND_ROBIN_NS,
+        _ => schedule::SLICE_NS,
+    };
     user::write_words(&call.thread.space(), call.word(1), &timespec_words(slice))?;
     Ok(0.into())
 }
