@@ -130,7 +130,17 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
             }
             continue;
         }
-        let until_ns = thread.until_ns.load(Ordering::Relaxed);
+        let mut until_ns = thread.until_ns.load(Ordering::Relaxed);
+        if until_ns == schedule::STANDS_BACK {
+            if !schedule::is_alone() {
+                schedule::leave_program();
+                thread.standing.lock().give_way();
+                restartable::leaves_program(&thread);
+                schedule::yield_now().await;
+                continue;
+            }
+            until_ns = thread.has_turn();
+        }
         arch::time::set_timer(until_ns);
         thread.activate_space();
         thread.load_float();

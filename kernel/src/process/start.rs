@@ -142,7 +142,7 @@ fn make_first_thread(descriptors: DescriptorTable, directories: Directories) -> 
         name: [0; Thread::NAME_BYTES],
         blocked: SignalSet::EMPTY,
         scheduling: Parameters::ORDINARY,
-        account: heddle_fairness::Account::new(0),
+        account: heddle_fairness::Account::new(heddle_fairness::Weight::of_nice(0)),
         float,
     })?;
     let mut children = reaper.children.lock();

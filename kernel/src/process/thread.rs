@@ -297,6 +297,12 @@ impl Thread {
         }
     }
 
+    /// The thread has a turn that it was to leave out; returns when it ends.
+    pub(super) fn has_turn(&self) -> u64 {
+        self.change_standing(|standing| standing.goes_on(crate::time::now_ns()));
+        self.until_ns.load(Ordering::Relaxed)
+    }
+
     /// The level that the thread has by nice value and budget, whatever its coroutines' are.
     #[must_use]
     pub fn standing_priority(&self) -> Priority {

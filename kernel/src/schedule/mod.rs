@@ -26,7 +26,7 @@ pub use give_way::yield_now;
 pub use heddle_coroutine::{move_to, preempted};
 pub use parameters::{Parameters, Policy};
 pub use priority::Priority;
-pub use turn::{ROUND_ROBIN_NS, SLICE_NS, Standing, Turn, charge_realtime, realtime_is_spent};
+pub use turn::{ROUND_ROBIN_NS, SLICE_NS, STANDS_BACK, Standing, Turn, charge_realtime, realtime_is_spent};
 
 /// One pick in so many serves a level below the most urgent one, so that threads that sleep a lot cannot starve those
 /// that compute.
@@ -211,6 +211,12 @@ pub fn run_cpu() -> ! {
             core.unpark();
         }
     }
+}
+
+/// Whether nothing else is ready on this CPU.
+#[must_use]
+pub fn is_alone() -> bool {
+    core().is_none_or(|core| !core.state().has_work())
 }
 
 /// Whether a coroutine of this level should give way at this moment: something more urgent is ready.

@@ -2,6 +2,8 @@
 
 use linux_raw_sys::general as linux;
 
+use heddle_fairness::Weight;
+
 use super::Priority;
 
 /// The policies of sched(7).
@@ -78,8 +80,17 @@ impl Parameters {
         match self.policy {
             Policy::Fifo | Policy::RoundRobin => Priority::realtime(self.realtime),
             Policy::Other if !is_spent => Priority::fresh(self.nice),
-            Policy::Other | Policy::Batch => Priority::SPENT,
-            Policy::Idle => Priority::IDLE,
+            // Of the idle ones the weight is small, and they do not preempt: nobody starves.
+            Policy::Other | Policy::Batch | Policy::Idle => Priority::SPENT,
+        }
+    }
+
+    /// The thread's part among ordinary threads.
+    #[must_use]
+    pub const fn weight(&self) -> Weight {
+        match self.policy {
+            Policy::Idle => Weight::IDLE,
+            _ => Weight::of_nice(self.nice),
         }
     }
 

@@ -6,9 +6,8 @@
 //! | 4–19 | realtime threads (`SCHED_FIFO`, `SCHED_RR`) | `RLIMIT_RTPRIO`, root |
 //! | 20–23 | kernel work without a waiter | the kernel |
 //! | 24–33 | ordinary threads with some of their budget left, four nice values a level | everyone; below nice 0 root |
-//! | 38 | ordinary threads that have spent their budget, and `SCHED_BATCH`: turns in proportion to nice | everyone |
-//! | 44–59 | programs' own coroutines, ordered among themselves | everyone |
-//! | 60–62 | `SCHED_IDLE` threads | everyone |
+//! | 38 | ordinary threads that have spent their budget, `SCHED_BATCH` and `SCHED_IDLE`: turns by weight | everyone |
+//! | 44–62 | programs' own coroutines, ordered among themselves | everyone |
 //! | 63 | kernel housekeeping while nothing else runs | the kernel |
 //!
 //! The kernel's levels and those of the realtime threads are exact: nothing less urgent is picked before them. Linux
@@ -32,8 +31,6 @@ impl Priority {
     /// Ordinary threads that have used their budget up.
     pub const SPENT: Self = Self::new(38);
 
-    /// The least urgent of the threads.
-    pub const IDLE: Self = Self::new(61);
     const REALTIME_FIRST: u8 = 4;
     const REALTIME_LEVELS: u8 = 16;
     /// So many realtime priorities share a level, each with an order of its own.

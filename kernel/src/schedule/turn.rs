@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use heddle_fairness::Account;
+use heddle_fairness::{Account, Weight};
 
 use super::{Parameters, Policy, Priority};
 use crate::arch::{self, MAX_CPUS};
@@ -47,6 +47,9 @@ pub fn charge_realtime(ran_ns: u64) {
     WINDOWS[arch::cpu::id()].used_ns.fetch_add(ran_ns, Ordering::Relaxed);
 }
 
+/// The end of a turn that a thread leaves out.
+pub const STANDS_BACK: u64 = 0;
+
 /// Why a thread's last turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
@@ -64,6 +67,8 @@ pub struct Standing {
     /// A realtime priority that waiters lend the thread; 0 for none.
     lent: u8,
     account: Account,
+    /// The part of the parameters.
+    weight: Weight,
     /// What is left of the time slice of `SCHED_RR`. Who is preempted or waits goes on with it.
     round_ns: u64,
     /// Its priority was raised during the turn: it has become the last of its equals, and does not go back before them.
@@ -87,6 +92,7 @@ impl Standing {
             parameters,
             lent: 0,
             account,
+            weight: parameters.weight(),
             round_ns: ROUND_ROBIN_NS,
             is_last: false,
             ended_as: Turn::GaveWay,
@@ -117,6 +123,7 @@ impl Standing {
         }
         let before = self.parameters;
         self.parameters = parameters;
+        self.weight = parameters.weight();
         // Whoever is queued finds its place by the change of its priority.
         let is_other = before.policy != parameters.policy || before.realtime != parameters.realtime;
         self.is_last = is_running && is_other && parameters.realtime >= before.realtime;
@@ -153,11 +160,20 @@ impl Standing {
             self.planned_ns = now_ns;
         } else {
             if self.ended_as == Turn::Waits {
-                self.account.slept(now_ns.saturating_sub(self.ended_ns), self.parameters.nice);
+                self.account.slept(now_ns.saturating_sub(self.ended_ns), self.weight);
             }
             self.plan(now_ns);
         }
         self.ended_as = Turn::Waits;
+        if self.realtime() == 0 && self.account.stands_back() {
+            self.until_ns = STANDS_BACK;
+        }
+    }
+
+    /// The thread was to stand back, but nobody else wants the processor: it has its turn.
+    pub fn goes_on(&mut self, now_ns: u64) {
+        self.account.is_alone();
+        self.plan(now_ns);
     }
 
     /// The turn ends.
@@ -168,7 +184,7 @@ impl Standing {
             let left_ns = self.round_ns.saturating_sub(ran_ns);
             self.round_ns = if left_ns == 0 { ROUND_ROBIN_NS } else { left_ns };
         } else {
-            self.account.ran(ran_ns, self.parameters.nice);
+            self.account.ran(ran_ns, self.weight);
         }
         (self.started_ns, self.ended_ns) = (now_ns, now_ns);
         self.plan(now_ns);

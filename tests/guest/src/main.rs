@@ -30,6 +30,7 @@ mod realtime;
 mod rseq;
 mod runtime;
 mod scheduler;
+mod shares;
 mod signal;
 mod socket;
 mod space;
@@ -53,6 +54,7 @@ fn main() -> std::process::ExitCode {
         thread::TESTS,
         pi::TESTS,
         realtime::TESTS,
+        shares::TESTS,
         barrier::TESTS,
         rseq::TESTS,
         time::TESTS,
