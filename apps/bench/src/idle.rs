@@ -36,7 +36,9 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     }
     await_ready(&ready_reader, count)?;
     let after = free_bytes()?;
-    let own: Vec<Own> = group.pids().skip(1).map(own).collect::<Result<_, _>>()?;
+    let counts = std::fs::read_to_string("/proc/heddle/pages").ok();
+    let own: Vec<Own> =
+        group.pids().skip(1).map(|pid| own(pid, counts.as_deref())).collect::<Result<_, _>>()?;
     drop(end_writer);
     group.wait()?;
     let each = |bytes: u64| bytes / count.max(1);
@@ -127,10 +129,10 @@ struct Own {
     tables: u64,
 }
 
-/// By Heddle's counts, or by what Linux shows of each mapping.
-fn own(pid: u32) -> Result<Own, String> {
+/// By Heddle's counts of all processes, or by what Linux shows of each mapping.
+fn own(pid: u32, counts: Option<&str>) -> Result<Own, String> {
     const PAGE_BYTES: u64 = 4096;
-    if let Ok(text) = std::fs::read_to_string("/proc/heddle/pages") {
+    if let Some(text) = counts {
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("{pid} "))?.split_once(' '));
         let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
         let (pages, tables) = line.ok_or("a process without a line")?;

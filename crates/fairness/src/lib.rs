@@ -122,9 +122,12 @@ impl Account {
     }
 
     /// It is the thread's turn: whether it stands back, because it has had the time of this round before.
+    #[inline(always)]
     pub const fn stands_back(&mut self) -> bool {
         let stands_back = self.owed != 0;
-        self.owed = self.owed.saturating_sub(1);
+        if stands_back {
+            self.owed -= 1;
+        }
         stands_back
     }
 
@@ -148,6 +151,7 @@ impl Account {
 
     /// After a turn that was so much too long. What a late interrupt gave is taken off the next turns.
     #[cold]
+    #[inline(never)]
     fn after(excess_ns: u64, weight: Weight) -> Self {
         let (turn_ns, owed) = weight.turn();
         let (turns, rest_ns) = (excess_ns / turn_ns, excess_ns % turn_ns);

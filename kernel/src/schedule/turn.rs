@@ -165,7 +165,8 @@ impl Standing {
             self.plan(now_ns);
         }
         self.ended_as = Turn::Waits;
-        if self.realtime() == 0 && self.account.stands_back() {
+        // A realtime thread owes nothing that counts now.
+        if self.account.stands_back() && self.realtime() == 0 {
             self.until_ns = STANDS_BACK;
         }
     }
