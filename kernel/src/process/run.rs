@@ -93,6 +93,17 @@ fn add(figure: &AtomicU64, amount: u64) {
     figure.store(figure.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
 }
 
+/// Lets what is more urgent run.
+async fn is_preempted(thread: &Thread) {
+    let is_last = thread.standing.lock().preempted();
+    restartable::leaves_program(thread);
+    if is_last {
+        schedule::yield_now().await;
+    } else {
+        schedule::preempted().await;
+    }
+}
+
 async fn live(thread: Arc<Thread>, mut context: UserContext) {
     let caller = Caller::Thread(thread.clone());
     let mut interrupted = None;
@@ -121,13 +132,7 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
             }
         }
         if !schedule::enter_program(thread.priority()) {
-            let is_last = thread.standing.lock().preempted();
-            restartable::leaves_program(&thread);
-            if is_last {
-                schedule::yield_now().await;
-            } else {
-                schedule::preempted().await;
-            }
+            is_preempted(&thread).await;
             continue;
         }
         let mut until_ns = thread.until_ns.load(Ordering::Relaxed);
