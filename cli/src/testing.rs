@@ -15,6 +15,7 @@ pub mod shares;
 pub mod streams;
 pub mod stress;
 pub mod terminals;
+pub mod threads;
 
 /// What became of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]

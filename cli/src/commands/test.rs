@@ -6,7 +6,7 @@ use crate::guest::Kernel;
 use crate::paths;
 use crate::testing::{
     Tally, bench, cargo, checking, checks, front, guest, programs, scripts, shares, streams, stress,
-    terminals,
+    terminals, threads,
 };
 
 const STATUS_FAILED: u8 = 1;
@@ -98,6 +98,7 @@ pub fn execute(options: &Options) -> Result<u8> {
     }
     if options.has(Part::Apps) {
         scripts::test(&repository, options.filter.as_deref(), &mut tally)?;
+        threads::test(&repository, options.filter.as_deref(), &mut tally)?;
     }
     if options.has(Part::Guest) {
         guest::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
