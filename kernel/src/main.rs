@@ -44,6 +44,7 @@ fn initialize() -> Result<(), error::Errno> {
     schedule::spawn(schedule::Priority::KERNEL, time::keeper())?;
     schedule::spawn(schedule::Priority::KERNEL, time::load::keep())?;
     memory::pressure::register(file::drain_caches);
+    memory::pressure::register(memory::stored::drain);
     process::initialize()?;
     shared::set_clock();
     file::setup::initialize(memory::frame::image())?;

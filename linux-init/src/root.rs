@@ -65,7 +65,7 @@ pub fn mount_shares() -> Result<()> {
             None => (target, MountFlags::empty()),
         };
         let tag = format!("{SHARE_TAG}{number}");
-        mount_at(&tag, path, "9p", flags, "trans=virtio,version=9p2000.L,msize=65536")?;
+        mount_at(&tag, path, "9p", flags, "trans=virtio,version=9p2000.L,msize=65536,cache=mmap")?;
     }
     Ok(())
 }

@@ -1,8 +1,11 @@
 //! Random system calls with random, boundary and half-valid arguments.
 #![allow(unsafe_code, reason = "the point is to make calls that no safe interface would")]
 
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -12,7 +15,7 @@ use crate::arguments::Plan;
 use crate::random::Random;
 
 /// Numbers that end the worker, stop it or reboot the machine, and so would end the test rather than test.
-const LEFT_OUT: [i64; 14] = [
+const LEFT_OUT: [i64; 18] = [
     libc::SYS_exit,
     libc::SYS_exit_group,
     libc::SYS_rt_sigreturn,
@@ -27,6 +30,11 @@ const LEFT_OUT: [i64; 14] = [
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_rt_sigtimedwait,
+    // These reach other processes than the worker's, the one that checks among them.
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_prlimit64,
+    libc::SYS_process_vm_writev,
+    libc::SYS_rt_tgsigqueueinfo,
 ];
 const NUMBERS_END: usize = 460;
 /// A worker that a random call left waiting is ended after this long; that is part of the game and no failure.
@@ -34,9 +42,24 @@ const WAIT_SECONDS: u32 = 2;
 /// A killed worker that has not ended by then never will.
 const DEATH_SECONDS: u64 = 60;
 
+/// How many calls were made, in memory that all workers share.
+static MADE: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Makes room for [`MADE`], which stays.
+fn count_calls() -> Result<&'static AtomicU64, String> {
+    let rights = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: fresh memory, at an address that the kernel chooses.
+    let place = unsafe { mmap_anonymous(None, NonZeroUsize::MIN, rights, MapFlags::MAP_SHARED) };
+    let place = place.map_err(|error| format!("mmap: {error}"))?.as_ptr().cast::<AtomicU64>();
+    MADE.store(place, Ordering::Relaxed);
+    // SAFETY: a page of zeros that this process never unmaps; what workers do to their mapping is theirs.
+    Ok(unsafe { &*place })
+}
+
 /// Runs workers until each has made its steps. A worker may die of what it did; the machine may not.
 pub fn run(plan: &Plan) -> Result<(), String> {
     let slice = 200;
+    let made = count_calls()?;
     for process in 0..plan.processes {
         for round in 0..plan.steps.div_ceil(slice) {
             let worker = process * 1_000_000 + round;
@@ -52,6 +75,7 @@ pub fn run(plan: &Plan) -> Result<(), String> {
             await_end(child).map_err(|error| format!("worker {worker}: {error}"))?;
         }
     }
+    println!("{} calls", made.load(Ordering::Relaxed));
     let text =
         std::fs::read_to_string("/proc/self/status").map_err(|error| format!("afterwards: {error}"))?;
     if text.starts_with("Name:") { Ok(()) } else { Err("afterwards /proc/self/status is garbage".to_owned()) }
@@ -119,6 +143,8 @@ fn hammer(mut random: Random, steps: u64) {
         if matches!(number, libc::SYS_kill | libc::SYS_tkill | libc::SYS_tgkill | libc::SYS_rt_sigqueueinfo) {
             continue;
         }
+        // SAFETY: the first process made it before it made any worker; where a random call took it, the worker ends.
+        unsafe { (*MADE.load(Ordering::Relaxed)).fetch_add(1, Ordering::Relaxed) };
         // SAFETY: whatever the call does to this process is its own business; the parent only waits for its end.
         unsafe {
             let [a, b, c, d, e, f] = arguments;

@@ -9,6 +9,8 @@
 //!   comes back.
 //! - `heddle-stress-apps inject` makes each call of a list with each failure that it can have; in Heddle's checking
 //!   kernel only. `heddle-stress-apps nothing` is what it executes.
+//! - `heddle-stress-apps mapped [seed=S] [processes=P] [steps=N]` writes to mapped files in the current folder, and
+//!   checks what others see. `mapped-large` writes to N pages of one.
 //!
 //! Each prints `ok NAME` at the end, or `not ok NAME: reason` with the seed that repeats it.
 
@@ -16,6 +18,7 @@ mod arguments;
 mod calls;
 mod hostile;
 mod inject;
+mod mapped;
 mod memory;
 mod random;
 
@@ -34,6 +37,8 @@ fn main() -> std::process::ExitCode {
         "calls" => calls::run(&plan),
         "hostile" => hostile::run(&plan),
         "inject" => inject::run(&plan),
+        "mapped" => mapped::run(&plan),
+        "mapped-large" => mapped::large(&plan),
         "nothing" => return std::process::ExitCode::SUCCESS,
         _ => Err(format!("unknown program '{program}'")),
     };

@@ -4,13 +4,18 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
 use super::process::{RUN_TIMEOUT, heddle_run, run};
 use super::streams::Test;
 use crate::guest::Kernel;
 
 /// All tests of this module.
-pub const TESTS: [Test; 5] = [
+pub const TESTS: [Test; 8] = [
     ("results come out of a shared folder", results_come_out),
+    ("FIFOs and sockets in a shared folder", fifos_and_sockets),
+    ("files of a shared folder are mapped to be written", mapped),
+    ("more of a shared file is written than the memory holds", mapped_large),
     ("names and metadata in a shared folder", names_and_metadata),
     ("programs lock files of a shared folder", locks),
     ("a folder shared to be read is not changed", read_only),
@@ -99,6 +104,68 @@ fn locks(kernel: Kernel) -> Result<(), String> {
                   open(my $own, \"+<\", \"a\") or die; print lock_of($own, F_WRLCK), \"\\n\"; \
                   other(); close(do { open(my $again, \"<\", \"a\"); $again }); other()'";
     expect(folder.run(kernel, "", script)?, String::from("free\nlocked\nrefused\nlocked\n"))
+}
+
+/// What the host has made works; whether the guest may make any is QEMU's to say, and newer ones refuse it.
+fn fifos_and_sockets(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    for (name, kind) in [("fifo", FileType::Fifo), ("socket", FileType::Socket)] {
+        let made = mknodat(CWD, folder.0.join(name), kind, Mode::RUSR | Mode::WUSR, 0);
+        made.map_err(|error| format!("{name}: {error}"))?;
+    }
+    let script = "(cat fifo > out & seq 2000 > fifo; wait); wc -l < out; (cat fifo & echo again > ./fifo; wait); \
+                  perl -e 'use IO::Socket::UNIX; print IO::Socket::UNIX->new(Peer => \"socket\") ? \"open\" : $!, \
+                  \"\\n\"; print IO::Socket::UNIX->new(Local => \"socket\", Listen => 1) ? \"bound\" : $!, \"\\n\"; \
+                  my $made = IO::Socket::UNIX->new(Local => \"made\", Listen => 1) or exit; \
+                  print IO::Socket::UNIX->new(Peer => \"made\") ? \"\" : \"not found\\n\"'; \
+                  stat -c %F fifo; if mkfifo own 2>/dev/null; then (cat own > out & echo own > own; wait); fi; rm fifo";
+    let expected = "2000\nagain\nConnection refused\nAddress already in use\nfifo\n";
+    expect(folder.run(kernel, "", script)?, String::from(expected))?;
+    expect(folder.0.join("fifo").exists(), false)
+}
+
+/// Runs a program of the stress tests in the folder.
+fn run_stress(kernel: Kernel, folder: &Folder, options: &[&str], work: &[&str]) -> Result<(), String> {
+    let repository = crate::paths::repository().map_err(|error| error.to_string())?;
+    let program = super::stress::build(&repository).map_err(|error| error.to_string())?;
+    let share = format!("{}:/mnt/shared", folder.0.display());
+    let machine = [&["--share", &share, "-w", "/mnt/shared"], options, &["--", &program], work].concat();
+    let mut command = heddle_run(kernel, &machine).map_err(|error| error.to_string())?;
+    let output = run(&mut command, b"", RUN_TIMEOUT).map_err(|error| error.to_string())?;
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status == Some(0) {
+        Ok(())
+    } else {
+        Err(format!("{:?}: {} {errors}", output.status, output.text()))
+    }
+}
+
+fn mapped(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    run_stress(kernel, &folder, &["--smp", "2"], &["mapped", "processes=4", "steps=300"])?;
+    let pattern: Vec<u8> = (0..20_580).map(|index| (index % 251) as u8).collect();
+    let (mut synced, mut left) = (pattern.clone(), pattern);
+    synced.iter_mut().step_by(1000).for_each(|byte| *byte = 255);
+    synced[20_579] = 254;
+    left[7] = 99;
+    expect(folder.read("synced")? == synced, true)?;
+    expect(folder.read("left")? == left, true)?;
+    expect(folder.read("killed")? == left, true)?;
+    left[7] = 7;
+    expect(folder.read("cut")? == left[..4106], true)
+}
+
+fn mapped_large(kernel: Kernel) -> Result<(), String> {
+    // Linux needs more to start at all.
+    let (memory, pages) = match kernel {
+        Kernel::Heddle => ("96", 30_000),
+        Kernel::Linux => ("192", 50_000),
+    };
+    let folder = Folder::new()?;
+    run_stress(kernel, &folder, &["--memory", memory], &["mapped-large", &format!("steps={pages}")])?;
+    let large = folder.read("large")?;
+    let is_right = |(page, bytes): (usize, &[u8])| usize::from(bytes[page % 4096]) == page % 250 + 1;
+    expect((large.len(), large.chunks(4096).enumerate().all(is_right)), (pages * 4096, true))
 }
 
 fn read_only(kernel: Kernel) -> Result<(), String> {

@@ -25,6 +25,7 @@ pub mod kind {
     pub const OPEN: u8 = 12;
     pub const CREATE: u8 = 14;
     pub const SYMLINK: u8 = 16;
+    pub const MKNOD: u8 = 18;
     pub const READLINK: u8 = 22;
     pub const GETATTR: u8 = 24;
     pub const SETATTR: u8 = 26;

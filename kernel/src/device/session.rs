@@ -17,6 +17,7 @@ use crate::file::terminal::{self, Terminal, console};
 use crate::file::walk::Walker;
 use crate::file::{DescriptorTable, Directories, File, Kind, OpenFile, StatusFlags, mount};
 use crate::memory::fallible::try_arc;
+use crate::memory::stored;
 use crate::process::{self, Credentials, ExitStatus, Process, Program};
 use crate::time;
 
@@ -51,6 +52,10 @@ pub async fn run(console: &'static Console) {
         },
         Err(error) => Ending::NotStarted(error.0.into()),
     };
+    // What programs that still run have written to mapped files is the host's to see.
+    if let Err(error) = stored::store_all() {
+        ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
+    }
     finish(console, ending).await;
 }
 

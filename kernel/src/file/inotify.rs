@@ -148,11 +148,15 @@ impl File for Inotify {
             }
             bytes[HEADER..HEADER + event.name.len()].copy_from_slice(&event.name);
             let length = event.bytes();
-            // What was copied before the fault has been read.
-            match buffer.copy_out(&bytes[..length]) {
-                Err(_) if done > 0 => break,
-                result => result?,
-            };
+            let before = buffer.mark();
+            if let Err(fault) = buffer.copy_out(&bytes[..length]) {
+                // It has not been read, and is copied whole the next time.
+                buffer.rewind(before);
+                if done > 0 {
+                    break;
+                }
+                return Err(fault.into());
+            }
             let read = events.pop_front();
             drop(read);
             done += length;

@@ -1,8 +1,5 @@
 //! Advisory locks of files: `fcntl` locks of processes, those of open file descriptions, and `flock`.
 
-use alloc::sync::Arc;
-use core::ops::Deref;
-
 use heddle_file_lock::{ByteRange, Kind, Lock, Table};
 
 use crate::error::Errno;
@@ -15,25 +12,6 @@ pub enum Owner {
     Process(i32),
     /// An open file description, by its number: `F_OFD_SETLK`.
     Description(u64),
-}
-
-/// Where a node keeps its locks.
-pub enum LockTable<'a> {
-    /// In itself.
-    Own(&'a Locks),
-    /// With other nodes of the same file.
-    Common(Arc<Locks>),
-}
-
-impl Deref for LockTable<'_> {
-    type Target = Locks;
-
-    fn deref(&self) -> &Locks {
-        match self {
-            Self::Own(locks) => locks,
-            Self::Common(locks) => locks,
-        }
-    }
 }
 
 /// The locks on one file.

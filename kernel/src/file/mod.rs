@@ -185,11 +185,6 @@ pub trait File: Any + Send + Sync {
         Err(Errno::ENODEV)
     }
 
-    /// Whether what programs write to shared mappings of the object ends up in it.
-    fn keeps_mapped_writes(&self) -> bool {
-        true
-    }
-
     /// The object as [`File::map_source`] gives it, if it has ever been mapped.
     fn mapped_source(self: Arc<Self>) -> Option<Arc<dyn MapSource>> {
         None

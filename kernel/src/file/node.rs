@@ -4,13 +4,13 @@
 //! beneath it, and [`proc`](super::proc), whose nodes are computed. Devices, pipes and sockets are nodes of a tree that
 //! open to other objects.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 use linux_raw_sys::general as linux;
 
 use super::extended::Extended;
-use super::lock::LockTable;
+use super::lock::Locks;
 use super::notify::Marks;
 use super::{Entry, File, Place, StatusFlags};
 use crate::error::Errno;
@@ -369,12 +369,26 @@ pub trait Node: Any + Send + Sync {
     ///
     /// # Errors
     /// `ENOLCK` (there can be none), `ENOMEM`.
-    fn locks(&self, make: bool) -> Result<Option<LockTable<'_>>, Errno> {
+    fn locks(&self, make: bool) -> Result<Option<&Locks>, Errno> {
         if make { Err(Errno::ENOLCK) } else { Ok(None) }
     }
 
     /// The marks of inotify(7), if the file system keeps any.
     fn marks(&self) -> Option<&Marks> {
+        None
+    }
+
+    /// Binds a socket to this node, which was created for it.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` (nothing can be bound here), `ENOMEM`.
+    fn bind_socket(&self, socket: Weak<dyn File>) -> Result<(), Errno> {
+        let _ = socket;
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// The socket that is bound to this node.
+    fn bound_socket(&self) -> Option<Arc<dyn File>> {
         None
     }
 

@@ -23,6 +23,10 @@ static MARKS: AtomicUsize = AtomicUsize::new(0);
 /// Joins the two events of a rename.
 static NEXT_COOKIE: AtomicU32 = AtomicU32::new(1);
 
+/// The events of using a file, of which `IN_EXCL_UNLINK` wants none once the file has lost its name.
+const USE: u32 =
+    linux::IN_ACCESS | linux::IN_MODIFY | linux::IN_OPEN | linux::IN_CLOSE_WRITE | linux::IN_CLOSE_NOWRITE;
+
 /// What an instance wants to know of a node.
 pub struct Mark {
     /// Its number: the watch descriptor.
@@ -117,7 +121,7 @@ impl Marks {
         }
     }
 
-    fn tell(&self, event: u32, cookie: u32, name: &[u8]) {
+    fn tell(&self, event: u32, cookie: u32, name: &[u8], is_unlinked: bool) {
         let mut index = 0;
         loop {
             let list = self.0.lock();
@@ -125,7 +129,8 @@ impl Marks {
             drop(list);
             index += 1;
             let mask = mark.mask.load(Ordering::Relaxed);
-            if mask & event & linux::IN_ALL_EVENTS == 0 {
+            let is_excluded = is_unlinked && mask & linux::IN_EXCL_UNLINK != 0;
+            if mask & event & linux::IN_ALL_EVENTS == 0 || is_excluded {
                 continue;
             }
             let Some(instance) = mark.instance.upgrade() else { continue };
@@ -167,14 +172,18 @@ pub fn report(entry: &Arc<Entry>, event: u32) {
     if is_idle() {
         return;
     }
+    // What is done with a file that has lost this name; other events are about the node.
+    let is_unlinked = event & USE != 0 && entry.is_removed();
     let event = with_kind(event, entry.node.kind());
     if let Some(parent) = entry.parent()
         && let Some(marks) = parent.node.marks()
         && let Ok(name) = entry.name()
     {
-        marks.tell(event, 0, &name);
+        marks.tell(event, 0, &name, is_unlinked);
     }
-    report_self(&*entry.node, event);
+    if let Some(marks) = entry.node.marks() {
+        marks.tell(event, 0, b"", is_unlinked);
+    }
 }
 
 /// Something happened to a node that is nothing to its directory.
@@ -183,7 +192,7 @@ pub fn report_self(node: &dyn Node, event: u32) {
         return;
     }
     if let Some(marks) = node.marks() {
-        marks.tell(with_kind(event, node.kind()), 0, b"");
+        marks.tell(with_kind(event, node.kind()), 0, b"", false);
     }
 }
 
@@ -193,7 +202,7 @@ pub fn report_name(directory: &Entry, name: &[u8], kind: Kind, event: u32) {
         return;
     }
     if let Some(marks) = directory.node.marks() {
-        marks.tell(with_kind(event, kind), 0, name);
+        marks.tell(with_kind(event, kind), 0, name, false);
     }
 }
 
@@ -206,7 +215,7 @@ pub fn report_rename(from: &Entry, old_name: &[u8], to: &Entry, name: &[u8], nod
     let sides = [(from, old_name, linux::IN_MOVED_FROM), (to, name, linux::IN_MOVED_TO)];
     for (directory, name, event) in sides {
         if let Some(marks) = directory.node.marks() {
-            marks.tell(with_kind(event, node.kind()), cookie, name);
+            marks.tell(with_kind(event, node.kind()), cookie, name, false);
         }
     }
     report_self(node, linux::IN_MOVE_SELF);

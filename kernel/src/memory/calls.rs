@@ -87,12 +87,6 @@ fn back_with_file(
     if open.flags().contains(StatusFlags::PATH) {
         return Err(Errno::EBADF);
     }
-    if is_shared && !open.file.keeps_mapped_writes() {
-        if request.protection.contains(Protection::WRITE) {
-            return Err(Errno::EINVAL);
-        }
-        request.flags |= Flags::NEVER_WRITABLE;
-    }
     request.object = Object::Source(open.file.clone().map_source()?);
     request.offset = offset;
     Ok(())
@@ -174,8 +168,15 @@ pub fn msync(call: &mut Call<'_>) -> Outcome {
         return Err(Errno::EINVAL.into());
     }
     let length = call.word(1).checked_next_multiple_of(PAGE_SIZE).ok_or(Errno::ENOMEM)?;
-    call.thread.space().sync(call.word(0), length)?;
-    Ok(0.into())
+    let space = call.thread.space();
+    let range = space.check_sync(call.word(0), length)?;
+    if flags & linux::MS_SYNC == 0 || !space.has_written(&range) {
+        return Ok(0.into());
+    }
+    pending(async move {
+        space.sync(range).await?;
+        Ok(0)
+    })
 }
 
 /// mincore(2).
@@ -200,7 +201,7 @@ fn lock_range(space: &Space, start: usize, length: usize) -> Result<core::ops::R
     let first = start & !(PAGE_SIZE - 1);
     let end = start.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_SIZE));
     let end = end.ok_or(Errno::EINVAL)?;
-    space.sync(first, end - first)?;
+    space.check_sync(first, end - first)?;
     Ok(first..end)
 }
 

@@ -25,6 +25,7 @@ pub mod shootdown;
 mod slots;
 pub mod source;
 pub mod space;
+pub mod stored;
 mod table;
 pub mod user;
 

@@ -1,7 +1,8 @@
 //! When memory runs short: caches that can be given back.
 //!
 //! A part of the kernel that keeps memory only to be quick registers a function that gives it back. A fault that finds
-//! no frame has them called, and tries once more, before its program is told.
+//! no frame has them called, and tries once more. If that is not enough, pages are taken from the programs that have
+//! them mapped, where they can be had again ([`super::stored`]).
 
 use crate::sync::SpinLock;
 

@@ -4,6 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
+use core::ops::Range;
 
 use heddle_mapping::Backing;
 
@@ -48,6 +49,26 @@ pub trait MapSource: Any + Send + Sync {
         None
     }
 
+    /// Which of these pages have been handed out to be written and not been stored since, where storing them means
+    /// more than keeping them.
+    fn written(&self, pages: &Range<u64>) -> Option<Written> {
+        let _ = pages;
+        None
+    }
+
+    /// Stores what was written to pages. If they are in no program's reach since [`MapSource::written`] told of them,
+    /// they count as stored until they are handed out again.
+    ///
+    /// # Errors
+    /// What keeps them from being stored.
+    fn store(&self, written: &Written, is_unmapped: bool) -> Result<(), Errno> {
+        let _ = (written, is_unmapped);
+        Ok(())
+    }
+
+    /// Gives up pages that nobody has mapped, where they can be had again, after storing what was written of them.
+    fn give_up(&self) {}
+
     /// The path shown in `/proc/PID/maps`.
     fn path(&self) -> Option<Vec<u8>> {
         None
@@ -57,6 +78,15 @@ pub trait MapSource: Any + Send + Sync {
     fn identity(&self) -> (u64, u64) {
         (0, 0)
     }
+}
+
+/// Pages of an object that were written.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// All of them are among these.
+    pub pages: Range<u64>,
+    /// When that was found out, in the object's own time.
+    pub moment: u64,
 }
 
 /// What is behind a mapping.

@@ -273,8 +273,9 @@ fn end_call(thread: &Arc<Thread>, context: &mut UserContext, result: Result<usiz
 async fn resolve_fault(thread: &Arc<Thread>, context: &UserContext, address: usize, access: Access) {
     let space = thread.space();
     let resolved = match space.try_fault(address, access) {
-        Some(resolved) => resolved,
-        None => {
+        // Where memory is missing, there may be some to be given back.
+        Some(resolved) if resolved != Err(FaultError::OutOfMemory) => resolved,
+        _ => {
             restartable::leaves_program(thread);
             room(thread).await;
             Box::pin(space.fault(address, access)).await

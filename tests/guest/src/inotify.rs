@@ -1,4 +1,5 @@
 //! inotify(7).
+#![allow(unsafe_code, reason = "a read into pages that nobody has touched has no safe form")]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -18,6 +19,8 @@ crate::tests! {
     renames_are_joined
     watches_are_changed_and_removed
     waiting_for_events
+    unlinked_files_are_excluded
+    an_event_is_read_once_over_missing_pages
 }
 
 /// The waiting events, each as the names of its bits and of the file.
@@ -149,5 +152,67 @@ fn waiting_for_events() -> Outcome {
     expect_eq!(poll(&mut polled, PollTimeout::from(5000_u16)).or_fail()?, 1);
     expect_eq!(read(&instance)?, ["IN_CREATE late"]);
     expect!(writer.join().unwrap_or(false));
+    Ok(())
+}
+
+fn unlinked_files_are_excluded() -> Outcome {
+    let scratch = Scratch::new("excluded")?;
+    let used = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE;
+    for (name, flags, is_told) in [
+        ("told", used, true),
+        ("excluded", used | AddWatchFlags::from_bits_retain(libc::IN_EXCL_UNLINK), false),
+    ] {
+        let instance = Inotify::init(InitFlags::IN_NONBLOCK).or_fail()?;
+        let mut file = File::create(scratch.path(name)).or_fail()?;
+        instance.add_watch(&scratch.0, flags).or_fail()?;
+        file.write_all(b"text").or_fail()?;
+        expect_eq!(read(&instance)?, [format!("IN_MODIFY {name}")]);
+        fs::remove_file(scratch.path(name)).or_fail()?;
+        file.write_all(b"text").or_fail()?;
+        drop(file);
+        let expected: &[String] =
+            if is_told { &[format!("IN_MODIFY {name}"), format!("IN_CLOSE_WRITE {name}")] } else { &[] };
+        expect_eq!(read(&instance)?, expected);
+    }
+    Ok(())
+}
+
+fn an_event_is_read_once_over_missing_pages() -> Outcome {
+    use std::num::NonZeroUsize;
+    use std::os::fd::{AsFd, AsRawFd};
+
+    use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+
+    const PAGE: usize = 4096;
+    let scratch = Scratch::new("pages")?;
+    let instance = Inotify::init(InitFlags::IN_NONBLOCK).or_fail()?;
+    instance.add_watch(&scratch.0, AddWatchFlags::IN_CREATE).or_fail()?;
+    let name = "a-name-that-takes-room";
+    for index in 0..6 {
+        fs::write(scratch.path(&format!("{name}-{index}")), "").or_fail()?;
+    }
+    let event = 16 + (name.len() + 3).next_multiple_of(16);
+    // Each way to begin before a page that nobody has touched: inside of the first event, of its name, of a later one.
+    for before in [8, 20, event - 4, event + 8] {
+        let (pages, rights) =
+            (NonZeroUsize::new(3 * PAGE).ok_or("no pages")?, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE);
+        // SAFETY: fresh memory, at an address that the kernel chooses.
+        let memory = unsafe { mmap_anonymous(None, pages, rights, MapFlags::MAP_PRIVATE) }.or_fail()?;
+        // SAFETY: the whole mapping, which has no other name.
+        let memory = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().cast::<u8>(), pages.get()) };
+        memory[0] = 1;
+        let length = event + 8 + before / event * event;
+        let target = &mut memory[PAGE - before..][..length];
+        // SAFETY: the target is as long as said.
+        let count =
+            unsafe { libc::read(instance.as_fd().as_raw_fd(), target.as_mut_ptr().cast(), target.len()) };
+        expect_eq!(count, (target.len() / event * event) as isize);
+        for text in target.chunks_exact(event).map(|event| String::from_utf8_lossy(&event[16..]).into_owned())
+        {
+            expect!(text.starts_with(name));
+        }
+    }
+    let left = read(&instance)?;
+    expect_eq!(left, ["IN_CREATE a-name-that-takes-room-5"]);
     Ok(())
 }

@@ -8,7 +8,7 @@ use linux_raw_sys::general as linux;
 
 use super::{encode, field, get, get_file, put};
 use crate::error::Errno;
-use crate::file::lock::{LockTable, Owner};
+use crate::file::lock::{Locks, Owner};
 use crate::file::{Node, OpenFile};
 use crate::memory::fallible;
 use crate::sync::SpinLock;
@@ -23,7 +23,7 @@ fn node_of(open: &OpenFile) -> Result<Arc<dyn Node>, Errno> {
 }
 
 /// The locks of a node that has some or can have some.
-fn locks(node: &Arc<dyn Node>) -> Result<LockTable<'_>, Errno> {
+fn locks(node: &Arc<dyn Node>) -> Result<&Locks, Errno> {
     node.locks(true)?.ok_or(Errno::ENOLCK)
 }
 

@@ -10,8 +10,8 @@ use crate::error::Errno;
 use crate::file::access::{self, Access};
 use crate::file::node::Opening;
 use crate::file::{Kind, OpenFile, StatusFlags};
-use crate::memory::fallible;
-use crate::memory::space::forget_pages;
+use crate::memory::space::{forget_pages, write_back};
+use crate::memory::{MapSource, fallible, stored};
 use crate::syscall::{Call, Outcome, pending};
 
 const PAGE_BYTES: u64 = 4096;
@@ -102,23 +102,36 @@ pub fn readahead(call: &mut Call<'_>) -> Outcome {
     Ok(0.into())
 }
 
-/// fsync(2) and fdatasync(2): memory is the only storage there is.
+/// fsync(2) and fdatasync(2).
 pub fn fsync(call: &mut Call<'_>) -> Outcome {
     let open: Arc<OpenFile> = get_file(call, 0)?;
     match open.metadata().kind {
         Kind::Fifo | Kind::Socket => Err(Errno::EINVAL.into()),
-        _ => Ok(0.into()),
+        _ => store(&open),
     }
+}
+
+/// Stores what programs have written to mappings of a file; everything else is where it will ever be.
+fn store(open: &Arc<OpenFile>) -> Outcome {
+    let written = |source: &Arc<dyn MapSource>| source.written(&(0..u64::MAX)).is_some();
+    let Some(source) = open.file.clone().mapped_source().filter(written) else { return Ok(0.into()) };
+    pending(async move {
+        write_back(&source, 0..u64::MAX).await?;
+        Ok(0)
+    })
 }
 
 /// sync(2).
 pub fn sync(_: &mut Call<'_>) -> Outcome {
+    // Nobody is told what could not be stored.
+    let _ = stored::store_all();
     Ok(0.into())
 }
 
 /// syncfs(2).
 pub fn syncfs(call: &mut Call<'_>) -> Outcome {
     get_file(call, 0)?;
+    stored::store_all()?;
     Ok(0.into())
 }
 
@@ -128,7 +141,7 @@ pub fn sync_file_range(call: &mut Call<'_>) -> Outcome {
     let valid = call.word(1) as i64 >= 0 && call.word(2) as i64 >= 0;
     match open.file.is_seekable() {
         _ if !valid => Err(Errno::EINVAL.into()),
-        true => Ok(0.into()),
+        true => store(&open),
         false => Err(Errno::ESPIPE.into()),
     }
 }

@@ -1,14 +1,18 @@
 //! Folders of the host: a file system whose nodes are the host's files, reached by 9P over a virtio device.
 //!
 //! Nothing is kept here but a *fid*, the server's handle, for each node and each open file; what a file is, holds and
-//! is called the host says each time. Several looks at one file give several nodes, which have the same number.
+//! is called the host says each time. Several looks at one file give several nodes, which have the same number and
+//! share a state: locks, the pipe of a FIFO, and the pages of a file while it is mapped.
 //!
 //! Locks hold among the guest's programs; QEMU's server would grant all that it is asked for, so it is not asked.
 //!
-//! Not there: mappings that programs write to and share, FIFOs, sockets and device files.
+//! FIFOs and sockets are nodes on the host, and pipes and sockets in the guest: nothing passes between the two. There
+//! are no device files.
 
 mod file;
 mod node;
+mod pages;
+mod state;
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -19,15 +23,15 @@ use heddle_abi::boot::{KEY_SHARE, SHARE_READ_ONLY, SHARE_TAG, SHARE_VALUE_MAX};
 use heddle_ninep::{Failure, HEADER_BYTES, NO_FID, NO_TAG, Reader, VERSION, Writer, kind};
 use linux_raw_sys::general as linux;
 
-use super::lock::Locks;
 use super::node::{Kind, device_number};
-use super::{Entry, Mount, setup};
+use super::{Entry, File, Mount, setup};
 use crate::boot;
 use crate::device::share::{MESSAGE_BYTES, Share};
 use crate::error::{Attempt, Errno};
 use crate::memory::fallible;
 use crate::sync::SpinLock;
 use node::SharedNode;
+use state::FileState;
 
 /// Bytes of file contents in one message: what is left beside the longest header, in whole pages.
 const CHUNK: usize = MESSAGE_BYTES - 4096;
@@ -38,8 +42,10 @@ struct Server {
     next_fid: AtomicU32,
     /// The number of the file system.
     device: u64,
-    /// The locks on files that somebody has locked, by the files' numbers.
-    locks: SpinLock<BTreeMap<u64, Weak<Locks>>>,
+    /// What is kept of files, by their numbers.
+    states: SpinLock<BTreeMap<u64, Weak<FileState>>>,
+    /// Sockets that are bound to files, by the files' numbers.
+    sockets: SpinLock<BTreeMap<u64, Weak<dyn File>>>,
 }
 
 impl From<Failure> for Errno {
@@ -84,19 +90,48 @@ impl Server {
         result.map_err(super::executable::as_error)
     }
 
-    /// The locks on a file, which all its nodes have in common.
-    fn locks_of(&self, number: u64, make: bool) -> Result<Option<Arc<Locks>>, Errno> {
-        let mut all = self.locks.lock();
-        if let Some(locks) = all.get(&number).and_then(Weak::upgrade) {
-            return Ok(Some(locks));
+    /// Writes `count` bytes that `fill` provides to an opened file; what was taken of them is shown to `taken`, which
+    /// must not make a request. How many they were.
+    fn write(
+        &self,
+        fid: &Fid,
+        offset: u64,
+        count: usize,
+        fill: impl FnOnce(&mut [u8]) -> Attempt<()>,
+        taken: impl FnOnce(&[u8]),
+    ) -> Attempt<usize> {
+        self.share.with(|exchange| {
+            let mut writer = Writer::new(exchange.request(), kind::WRITE, 0);
+            file::ask_to_read(&mut writer, fid, offset, count);
+            fill(writer.space(count).ok_or(Errno::EIO)?)?;
+            let length = writer.finish().ok_or(Errno::EIO)?;
+            exchange.exchange(length)?;
+            let mut reader = Reader::of_reply(exchange.reply(), kind::WRITE).map_err(Errno::from)?;
+            let written = count.min(reader.u32().map_err(Errno::from)? as usize);
+            taken(&exchange.request()[length - count..][..written]);
+            Ok(written)
+        })
+    }
+
+    /// What is kept of a file, which all its nodes have in common.
+    fn state_of(&self, number: u64, make: bool) -> Result<Option<Arc<FileState>>, Errno> {
+        let mut all = self.states.lock();
+        if let Some(state) = all.get(&number).and_then(Weak::upgrade) {
+            return Ok(Some(state));
         }
         if !make {
             return Ok(None);
         }
-        all.retain(|_, locks| locks.strong_count() > 0);
-        let locks = fallible::try_arc(Locks::new())?;
-        fallible::try_insert(&mut all, number, Arc::downgrade(&locks))?;
-        Ok(Some(locks))
+        all.retain(|_, state| state.strong_count() > 0);
+        let state = fallible::try_arc(FileState::new())?;
+        fallible::try_insert(&mut all, number, Arc::downgrade(&state))?;
+        Ok(Some(state))
+    }
+
+    /// The file of this number is a new one; what was known of another that had it is not about this.
+    fn forget(&self, number: u64) {
+        self.states.lock().remove(&number);
+        self.sockets.lock().remove(&number);
     }
 
     fn fid(self: &Arc<Self>) -> Fid {
@@ -191,7 +226,8 @@ pub fn mount_all(shares: Vec<Share>) -> Result<(), Errno> {
             share,
             next_fid: AtomicU32::new(0),
             device,
-            locks: SpinLock::new(BTreeMap::new()),
+            states: SpinLock::new(BTreeMap::new()),
+            sockets: SpinLock::new(BTreeMap::new()),
         })?;
         let root = SharedNode::new(server.attach()?)?;
         if super::Node::kind(&*root) != Kind::Directory {

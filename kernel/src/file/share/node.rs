@@ -1,6 +1,6 @@
 //! Files and directories of a shared folder.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 
@@ -8,10 +8,11 @@ use heddle_ninep::{Attributes, GETATTR_BASIC, Reader, Writer, kind, set};
 use linux_raw_sys::general as linux;
 
 use super::file::SharedFile;
+use super::state::FileState;
 use super::{CHUNK, Fid};
 use crate::error::Errno;
 use crate::file::entry::copy_name;
-use crate::file::lock::{LockTable, Locks};
+use crate::file::lock::Locks;
 use crate::file::node::{
     Change, Contents, Creation, Listed, Metadata, Node, Opening, Rename, Statistics, Target, Timestamp,
 };
@@ -24,8 +25,8 @@ pub struct SharedNode {
     pub(super) fid: Fid,
     kind: Kind,
     number: u64,
-    /// The file's locks, since somebody has locked it through this node.
-    locks: spin::Once<Arc<Locks>>,
+    /// What is kept of the file, since it was needed by this node.
+    state: spin::Once<Arc<FileState>>,
 }
 
 fn timestamp((seconds, nanoseconds): (u64, u64)) -> Timestamp {
@@ -37,7 +38,7 @@ impl SharedNode {
     pub(super) fn new(fid: Fid) -> Result<Arc<Self>, Errno> {
         let attributes = attributes(&fid)?;
         let kind = Kind::from_mode(attributes.mode).ok_or(Errno::EIO)?;
-        fallible::try_arc(Self { fid, kind, number: attributes.number, locks: spin::Once::new() })
+        fallible::try_arc(Self { fid, kind, number: attributes.number, state: spin::Once::new() })
     }
 
     /// Another node as one of this folder.
@@ -45,6 +46,20 @@ impl SharedNode {
         let any: Arc<dyn Any + Send + Sync> = node.clone();
         let other: Arc<Self> = any.downcast().map_err(|_| Errno::EXDEV)?;
         if Arc::ptr_eq(&other.fid.server, &self.fid.server) { Ok(other) } else { Err(Errno::EXDEV) }
+    }
+
+    /// What is kept of the file.
+    pub(super) fn state(&self) -> Result<&Arc<FileState>, Errno> {
+        if let Some(state) = self.state.get() {
+            return Ok(state);
+        }
+        let state = self.fid.server.state_of(self.number, true)?.ok_or(Errno::ENOMEM)?;
+        Ok(self.state.call_once(|| state))
+    }
+
+    /// Device and inode number.
+    pub(super) fn identity(&self) -> (u64, u64) {
+        (self.fid.server.device, self.number)
     }
 
     /// A request about this file whose reply says nothing.
@@ -80,6 +95,21 @@ impl SharedNode {
     /// The length in bytes.
     pub(super) fn size(&self) -> Result<u64, Errno> {
         Ok(attributes(&self.fid)?.size)
+    }
+}
+
+impl SharedNode {
+    /// Creates a FIFO or a socket in this directory.
+    fn create_node(&self, this: &Arc<Entry>, name: &[u8], mode: u32, gid: u32) -> Result<Arc<Entry>, Errno> {
+        self.tell(kind::MKNOD, |writer| {
+            writer.string(name);
+            for field in [mode, 0, 0, gid] {
+                writer.u32(field);
+            }
+        })?;
+        let entry = self.lookup(this, name)?;
+        self.fid.server.forget(self.sibling(&entry.node)?.number);
+        Ok(entry)
     }
 }
 
@@ -205,7 +235,9 @@ impl Node for SharedNode {
                 writer.string(target);
                 writer.u32(gid);
             })?,
-            Contents::Device(..) | Contents::Fifo | Contents::Socket => return Err(Errno::EPERM),
+            Contents::Fifo => return self.create_node(this, name, linux::S_IFIFO | permissions, gid),
+            Contents::Socket => return self.create_node(this, name, linux::S_IFSOCK | permissions, gid),
+            Contents::Device(..) => return Err(Errno::EPERM),
         }
         self.lookup(this, name)
     }
@@ -271,16 +303,26 @@ impl Node for SharedNode {
         if valid == 0 { Ok(()) } else { self.set_attributes(valid, change, 0) }
     }
 
-    fn locks(&self, make: bool) -> Result<Option<LockTable<'_>>, Errno> {
-        if let Some(locks) = self.locks.get() {
-            return Ok(Some(LockTable::Own(locks)));
-        }
-        let Some(locks) = self.fid.server.locks_of(self.number, make)? else { return Ok(None) };
+    fn locks(&self, make: bool) -> Result<Option<&Locks>, Errno> {
         if make {
-            // Kept as long as the node is: who waits for them must find the same ones.
-            return Ok(Some(LockTable::Own(self.locks.call_once(|| locks))));
+            return Ok(Some(&self.state()?.locks));
         }
-        Ok(Some(LockTable::Common(locks)))
+        if self.state.get().is_none() {
+            let Some(state) = self.fid.server.state_of(self.number, false)? else { return Ok(None) };
+            self.state.call_once(|| state);
+        }
+        Ok(self.state.get().map(|state| &state.locks))
+    }
+
+    fn bind_socket(&self, socket: Weak<dyn File>) -> Result<(), Errno> {
+        let mut sockets = self.fid.server.sockets.lock();
+        sockets.retain(|_, bound| bound.strong_count() > 0);
+        fallible::try_insert(&mut sockets, self.number, socket)?;
+        Ok(())
+    }
+
+    fn bound_socket(&self) -> Option<Arc<dyn File>> {
+        self.fid.server.sockets.lock().get(&self.number)?.upgrade()
     }
 
     fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
@@ -288,6 +330,7 @@ impl Node for SharedNode {
             Kind::Regular => {}
             Kind::Directory => return Ok(fallible::try_arc(SharedFile::directory(self))?),
             Kind::Symlink => return Err(Errno::ELOOP),
+            Kind::Fifo => return self.state()?.pipe()?.open_end(opening.flags),
             _ => return Err(Errno::ENXIO),
         }
         let fid = self.fid.walk(None)?;
@@ -300,6 +343,15 @@ impl Node for SharedNode {
             writer.u32(access);
         };
         fid.server.call(kind::OPEN, write, |_| Ok(()))?;
-        Ok(fallible::try_arc(SharedFile::regular(self, fid)?)?)
+        let fid = fallible::try_arc(fid)?;
+        let stores = opening.flags.contains(StatusFlags::RDWR);
+        let file = fallible::try_arc(SharedFile::regular(self.clone(), fid, stores))?;
+        // Last, because nobody would take it back.
+        if opening.flags.contains(StatusFlags::EXECUTE) {
+            self.state()?.begin_executing()?;
+        } else if opening.flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR) {
+            self.state()?.begin_writing()?;
+        }
+        Ok(file)
     }
 }

@@ -6,17 +6,16 @@
 //! short, where pages that are stored are given up as well.
 
 use alloc::collections::BTreeMap;
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
+use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use heddle_ninep::{Reader, kind};
+use heddle_ninep::{Reader, Writer, kind};
 
 use super::node::SharedNode;
 use super::state::FileState;
 use super::{CHUNK, Fid};
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Attempt, Errno};
 use crate::file::IoBuffer;
 use crate::memory::source::Written;
 use crate::memory::{FrameRef, MapSource, PageRef, fallible};
@@ -24,9 +23,6 @@ use crate::sync::SpinLock;
 
 const PAGE: u64 = 4096;
 const PAGE_BYTES: usize = PAGE as usize;
-
-/// All files that are mapped.
-static MAPPED: SpinLock<Vec<Weak<Mapped>>> = SpinLock::new(Vec::new());
 
 struct Slot {
     frame: FrameRef,
@@ -55,8 +51,8 @@ pub struct Pages {
 }
 
 impl Pages {
-    pub fn new(node: Arc<SharedNode>, fid: Arc<Fid>) -> Result<Arc<Self>, Errno> {
-        let size = AtomicU64::new(node.size()?);
+    pub fn new(node: Arc<SharedNode>, fid: Arc<Fid>, size: u64) -> Result<Arc<Self>, Errno> {
+        let size = AtomicU64::new(size);
         let (writer, cache) = (SpinLock::new(None), SpinLock::new(Cache::default()));
         fallible::try_arc(Self { node, fid, writer, cache, size })
     }
@@ -95,8 +91,10 @@ impl Pages {
                 frame.write(done, &bytes[..bytes.len().min(left)]);
                 Ok(bytes.len())
             };
-            let write = |writer: &mut _| super::file::ask_to_read(writer, &self.fid, offset + done as u64, left);
-            match self.fid.server.call(kind::READ, write, read)? {
+            let ask = |writer: &mut Writer<'_>| {
+                super::file::ask_to_read(writer, &self.fid, offset + done as u64, left);
+            };
+            match self.fid.server.call(kind::READ, ask, read)? {
                 0 => break,
                 count => done += count,
             }
@@ -131,20 +129,23 @@ impl Pages {
             let at = offset + done as u64;
             let within = (at % PAGE) as usize;
             let length = (PAGE_BYTES - within).min(count - done);
-            let found = self.cache.lock().slots.get(&(at / PAGE)).map(|slot| slot.frame.clone());
-            let Some(frame) = found else { break };
+            let Some(frame) = self.cached(at / PAGE) else { break };
             match buffer.copy_out(&frame.as_bytes()[within..within + length]) {
                 Ok(copied) => done += copied,
                 Err(_) if done > 0 => return Ok(done),
                 Err(fault) => return Err(fault.into()),
             }
         }
-        if done > 0 {
+        if done > 0 || count == 0 {
             return Ok(done);
         }
-        let next = self.cache.lock().slots.range(offset / PAGE..).next().map(|(index, _)| index * PAGE);
+        let next = self.cache.lock().slots.range(offset / PAGE + 1..).next().map(|(index, _)| index * PAGE);
         let limit = next.map_or(u64::MAX, |next| next.saturating_sub(offset));
         super::file::read(fid, buffer, offset, count.min(usize::try_from(limit).unwrap_or(usize::MAX)))
+    }
+
+    fn cached(&self, index: u64) -> Option<FrameRef> {
+        self.cache.lock().slots.get(&index).map(|slot| slot.frame.clone())
     }
 
     /// These bytes were written to the file.
@@ -197,37 +198,39 @@ impl Pages {
     /// more, need not be stored again.
     fn store(&self, pages: Range<u64>, clean: u64) -> Result<(), Errno> {
         let (mut at, mut result) = (pages.start, Ok(()));
-        while let Some((index, frame)) = self.cache.lock().written_from(at, pages.end) {
+        loop {
+            let next = self.cache.lock().written_from(at, pages.end);
+            let Some((index, frame)) = next else { return result };
             at = index + 1;
             match self.send(index, &frame) {
                 Ok(()) => self.cache.lock().stored(index, clean),
                 Err(error) => result = Err(error),
             }
         }
-        result
     }
 
-    /// Gives up pages that nobody has mapped, after storing what was written of them.
+    /// Gives up pages that nobody has mapped.
     fn give_up(&self) {
-        let (mut at, mut moment) = (0, 0);
+        let mut at = 0;
         loop {
             let mut cache = self.cache.lock();
             let next = cache.slots.range(at..).find(|(_, slot)| slot.frame.is_unique());
-            let Some((index, written)) = next.map(|(index, slot)| (*index, slot.written)) else { return };
-            if written > moment {
-                // Stored first; nobody gets it meanwhile without a new moment.
-                moment = cache.moment;
-                let frame = cache.slots.get(&index).map(|slot| slot.frame.clone());
-                drop(cache);
-                match frame.map(|frame| self.send(index, &frame)) {
-                    Some(Ok(())) => self.cache.lock().stored(index, moment),
-                    _ => at = index + 1,
-                }
-                moment = 0;
-                continue;
-            }
+            let Some((&index, slot)) = next else { return };
+            let (frame, written, moment) = (slot.frame.clone(), slot.written, cache.moment);
             at = index + 1;
-            let slot = if written == 0 { cache.slots.remove(&index) } else { None };
+            if written > 0 {
+                drop(cache);
+                if self.send(index, &frame).is_err() {
+                    continue;
+                }
+                cache = self.cache.lock();
+                // Whoever got it meanwhile to write to it did so at a later moment.
+                cache.stored(index, moment);
+            }
+            drop(frame);
+            let is_unused = |slot: &Slot| slot.written == 0 && slot.frame.is_unique();
+            let unused = cache.slots.get(&index).is_some_and(is_unused);
+            let slot = if unused { cache.slots.remove(&index) } else { None };
             drop(cache);
             drop(slot);
         }
@@ -268,13 +271,6 @@ impl Mapped {
     pub fn new(state: Arc<FileState>, pages: Arc<Pages>) -> Self {
         Self { state, pages }
     }
-
-    /// Has it stored at the machine's end and given up when memory is short.
-    pub fn register(self: &Arc<Self>) -> Result<(), Errno> {
-        let mut all = MAPPED.lock();
-        all.retain(|mapped| mapped.strong_count() > 0);
-        fallible::try_push(&mut all, Arc::downgrade(self))
-    }
 }
 
 impl Drop for Mapped {
@@ -307,43 +303,11 @@ impl MapSource for Mapped {
         self.pages.store(written.pages.clone(), if is_unmapped { written.moment } else { 0 })
     }
 
+    fn give_up(&self) {
+        self.pages.give_up();
+    }
+
     fn identity(&self) -> (u64, u64) {
         self.pages.node.identity()
     }
 }
-
-/// Calls `f` for every file that is mapped.
-fn for_each(mut f: impl FnMut(&Arc<Mapped>)) {
-    let mut index = 0;
-    loop {
-        let next = match MAPPED.lock().get(index) {
-            Some(mapped) => mapped.upgrade(),
-            None => return,
-        };
-        index += 1;
-        if let Some(mapped) = next {
-            f(&mapped);
-        }
-    }
-}
-
-/// Stores what was written to mapped files.
-pub fn store_all() -> Result<(), Errno> {
-    let mut result = Ok(());
-    for_each(|mapped| result = result.and(mapped.pages.store(0..u64::MAX, 0)));
-    result
-}
-
-/// Gives up pages that nobody has mapped.
-pub fn give_up_all() {
-    for_each(|mapped| mapped.pages.give_up());
-}
-
-/// The file that is mapped, of those in a row of all; `None` after the last.
-pub fn nth(index: usize) -> Option<Option<Arc<dyn MapSource>>> {
-    let mapped = MAPPED.lock().get(index)?.upgrade();
-    Some(mapped.map(|mapped| mapped as Arc<dyn MapSource>))
-}
-
-/// As an error of a call that touches no user memory.
-const _: fn(Halt) -> Errno = crate::file::executable::as_error;

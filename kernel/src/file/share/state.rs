@@ -9,7 +9,7 @@ use super::pages::{Mapped, Pages};
 use crate::error::Errno;
 use crate::file::lock::Locks;
 use crate::file::pipe::Pipe;
-use crate::memory::{MapSource, fallible};
+use crate::memory::{MapSource, fallible, stored};
 use crate::sync::SpinLock;
 
 /// What is kept of a file while somebody has it open.
@@ -96,10 +96,12 @@ impl FileState {
         fid: &Arc<Fid>,
         may_write: bool,
     ) -> Result<Arc<dyn MapSource>, Errno> {
+        // The host is not asked with the lock held.
+        let size = node.size()?;
         let mut mapped = self.mapped.lock();
         let pages = match &mapped.pages {
             Some(pages) => pages.clone(),
-            None => Pages::new(node.clone(), fid.clone())?,
+            None => Pages::new(node.clone(), fid.clone(), size)?,
         };
         if may_write {
             pages.store_by(fid);
@@ -112,6 +114,9 @@ impl FileState {
         mapped.sources += 1;
         mapped.source = Arc::downgrade(&source);
         mapped.pages = Some(pages);
+        drop(mapped);
+        let source: Arc<dyn MapSource> = source;
+        stored::register(&source)?;
         Ok(source)
     }
 

@@ -3,7 +3,6 @@
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::any::Any;
 use core::fmt::Write;
 use linux_raw_sys::{general as linux, net};
 
@@ -12,8 +11,7 @@ use crate::error::Errno;
 use crate::file::access::{self, Access};
 use crate::file::calls::View;
 use crate::file::entry::copy_name;
-use crate::file::node::{Contents, Creation, Node};
-use crate::file::tree::TreeNode;
+use crate::file::node::{Contents, Creation};
 use crate::file::walk::How;
 use crate::file::{File, Kind, downcast_arc, notify};
 use crate::memory::fallible;
@@ -121,7 +119,7 @@ pub(super) fn register(
             let entry =
                 created.map_err(|error| if error == Errno::EEXIST { Errno::EADDRINUSE } else { error })?;
             let weak: Weak<dyn File> = Arc::downgrade(socket) as Weak<dyn File>;
-            tree_node(&entry.node)?.bind_socket(weak);
+            entry.node.bind_socket(weak)?;
             notify::report_name(parent, name, Kind::Socket, linux::IN_CREATE);
         }
         Address::Abstract(name) => {
@@ -180,11 +178,6 @@ pub(super) fn forget(address: &Address, inbox: &Arc<Inbox>) {
     }
 }
 
-fn tree_node(node: &Arc<dyn Node>) -> Result<Arc<TreeNode>, Errno> {
-    let any: Arc<dyn Any + Send + Sync> = node.clone();
-    any.downcast().map_err(|_| Errno::ECONNREFUSED)
-}
-
 /// The socket that is bound to an address.
 ///
 /// # Errors
@@ -203,7 +196,7 @@ pub fn find_target(thread: &Arc<Thread>, address: &Address) -> Result<Arc<Socket
             if place.entry.node.kind() != Kind::Socket {
                 return Err(Errno::ECONNREFUSED);
             }
-            let bound = tree_node(&place.entry.node)?.bound_socket().ok_or(Errno::ECONNREFUSED)?;
+            let bound = place.entry.node.bound_socket().ok_or(Errno::ECONNREFUSED)?;
             downcast_arc(&bound).ok_or(Errno::ECONNREFUSED)
         }
     }

@@ -12,7 +12,7 @@ use super::directory::Children;
 use super::page::PAGE;
 use crate::error::Errno;
 use crate::file::extended::Extended;
-use crate::file::lock::{LockTable, Locks};
+use crate::file::lock::Locks;
 use crate::file::node::{
     BLOCK_UNIT, Change, Contents, Creation, Listed, Metadata, Node, Opening, Rename, Statistics, Target,
     Timestamp,
@@ -235,22 +235,6 @@ impl TreeNode {
         Ok(pipe)
     }
 
-    /// The socket that is bound to this node.
-    #[must_use]
-    pub fn bound_socket(&self) -> Option<Arc<dyn File>> {
-        match &self.body {
-            Body::Socket(socket) => socket.lock().as_ref().and_then(Weak::upgrade),
-            _ => None,
-        }
-    }
-
-    /// Binds a socket to this node.
-    pub fn bind_socket(&self, bound: Weak<dyn File>) {
-        if let Body::Socket(socket) = &self.body {
-            *socket.lock() = Some(bound);
-        }
-    }
-
     /// Whether nothing here differs from the image.
     pub(super) fn is_clean(&self) -> bool {
         let Some(lower) = &self.lower else { return false };
@@ -359,12 +343,25 @@ impl Node for TreeNode {
         Some(&self.extended)
     }
 
-    fn locks(&self, _: bool) -> Result<Option<LockTable<'_>>, Errno> {
-        Ok(Some(LockTable::Own(&self.locks)))
+    fn locks(&self, _: bool) -> Result<Option<&Locks>, Errno> {
+        Ok(Some(&self.locks))
     }
 
     fn marks(&self) -> Option<&Marks> {
         Some(&self.marks)
+    }
+
+    fn bind_socket(&self, bound: Weak<dyn File>) -> Result<(), Errno> {
+        let Body::Socket(socket) = &self.body else { return Err(Errno::EOPNOTSUPP) };
+        *socket.lock() = Some(bound);
+        Ok(())
+    }
+
+    fn bound_socket(&self) -> Option<Arc<dyn File>> {
+        match &self.body {
+            Body::Socket(socket) => socket.lock().as_ref().and_then(Weak::upgrade),
+            _ => None,
+        }
     }
 
     fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {

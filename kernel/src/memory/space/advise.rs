@@ -1,12 +1,14 @@
 //! madvise, msync and mincore.
 
+use alloc::sync::Arc;
 use core::ops::Range;
 
 use linux_raw_sys::general as linux;
 
-use super::{Access, Flags, Space};
+use super::{Access, Flags, Space, write_back};
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
+use crate::memory::MapSource;
 use crate::memory::source::Object;
 
 impl Space {
@@ -90,16 +92,48 @@ impl Space {
         Ok(())
     }
 
-    /// msync(2): there is no disk to write to, so this only checks the range.
+    /// The range of msync(2), which must be mapped throughout.
     ///
     /// # Errors
     /// `EINVAL`, `ENOMEM`.
-    pub fn sync(&self, start: usize, length: usize) -> Result<(), Errno> {
+    pub fn check_sync(&self, start: usize, length: usize) -> Result<Range<usize>, Errno> {
         if !start.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::EINVAL);
         }
         let range = self.check_range(start, length).ok_or(Errno::ENOMEM)?;
-        self.is_mapped(range)
+        self.is_mapped(range.clone())?;
+        Ok(range)
+    }
+
+    /// Whether a range has something that msync(2) stores: most objects are in memory only.
+    pub fn has_written(&self, range: &Range<usize>) -> bool {
+        self.next_written(range.clone()).is_some()
+    }
+
+    /// The next shared mapping in a range that has been written to: where it ends, its object, and which pages.
+    fn next_written(&self, range: Range<usize>) -> Option<(usize, Arc<dyn MapSource>, Range<u64>)> {
+        let state = self.state.lock();
+        state.mappings.overlapping(range.clone()).find_map(|mapping| {
+            let Object::Source(source) = &mapping.backing else { return None };
+            let part = mapping.part(&range);
+            let first = part.offset / PAGE_SIZE as u64;
+            let pages = first..first + ((part.end - part.start) / PAGE_SIZE) as u64;
+            let is_written = mapping.flags.contains(Flags::SHARED) && source.written(&pages).is_some();
+            is_written.then(|| (part.end, source.clone(), pages))
+        })
+    }
+
+    /// Stores what was written to the files that are mapped in a range: msync(2).
+    ///
+    /// # Errors
+    /// `EIO` and the like.
+    pub async fn sync(&self, range: Range<usize>) -> Result<(), Errno> {
+        let mut at = range.start;
+        while let Some((end, source, pages)) = self.next_written(at..range.end) {
+            write_back(&source, pages).await?;
+            at = end;
+        }
+        Ok(())
     }
 
     /// mincore(2): whether the page at an address is in memory.

@@ -15,7 +15,7 @@ use crate::memory::source::Object;
 use crate::memory::table::{Leaves, rights};
 use crate::memory::user::PageFault;
 use crate::memory::{FrameRef, PageRef};
-use crate::memory::{pressure, shootdown};
+use crate::memory::{pressure, shootdown, stored};
 
 /// Pages that a fault on a file brings in around it at most, as far as they can be had at no cost.
 const AROUND_PAGES: usize = 16;
@@ -101,7 +101,13 @@ impl Space {
                 result => return result,
             },
         }
-        if !pressure::reclaim() {
+        if pressure::reclaim() {
+            match self.wait_and_fault(address, access).await {
+                Err(FaultError::OutOfMemory) => {}
+                result => return result,
+            }
+        }
+        if !stored::evict().await {
             return Err(FaultError::OutOfMemory);
         }
         self.wait_and_fault(address, access).await

@@ -41,7 +41,10 @@ pub(super) fn register(space: &Arc<Space>) -> Result<(), Errno> {
 ///
 /// A fault that found the old page holds its range until it has mapped it, so waiting for the range is enough. A fork
 /// holds the whole space until its child is known; if spaces came while these were looked at, all are looked at again.
-pub async fn forget_pages(source: &Arc<dyn MapSource>, pages: Range<u64>) {
+///
+/// False if a page stays mapped for want of memory.
+pub async fn forget_pages(source: &Arc<dyn MapSource>, pages: Range<u64>) -> bool {
+    let mut forgotten = true;
     loop {
         let before = REGISTERED.load(Ordering::Acquire);
         let mut index = 0;
@@ -52,13 +55,24 @@ pub async fn forget_pages(source: &Arc<dyn MapSource>, pages: Range<u64>) {
             };
             index += 1;
             if let Some(space) = space {
-                space.forget_object(source, &pages).await;
+                forgotten &= space.forget_object(source, &pages).await;
             }
         }
         if REGISTERED.load(Ordering::Acquire) == before {
-            return;
+            return forgotten;
         }
     }
+}
+
+/// Stores what was written to these pages of an object, where that is more than memory. They are taken from everybody
+/// first: who writes again says so by a fault.
+///
+/// # Errors
+/// What keeps the object from being stored.
+pub async fn write_back(source: &Arc<dyn MapSource>, pages: Range<u64>) -> Result<(), Errno> {
+    let Some(written) = source.written(&pages) else { return Ok(()) };
+    let is_unmapped = forget_pages(source, written.pages.clone()).await;
+    source.store(&written, is_unmapped)
 }
 
 impl Space {
@@ -71,8 +85,8 @@ impl Space {
         })
     }
 
-    async fn forget_object(&self, source: &Arc<dyn MapSource>, pages: &Range<u64>) {
-        let mut at = 0;
+    async fn forget_object(&self, source: &Arc<dyn MapSource>, pages: &Range<u64>) -> bool {
+        let (mut at, mut forgotten) = (0, true);
         while let Some(mapping) = self.mapping_at_or_above(at) {
             at = mapping.end;
             let same = matches!(&mapping.object, Object::Source(mapped) if Arc::ptr_eq(mapped, source));
@@ -90,15 +104,20 @@ impl Space {
             }
             // Without memory for the lock's record or for a table of its own the pages stay mapped, which only
             // shows the program what it could have read before.
-            let Ok(_guard) = self.lock.lock(range.clone()).await else { continue };
+            let Ok(_guard) = self.lock.lock(range.clone()).await else {
+                forgotten = false;
+                continue;
+            };
             if !self.still_maps(source, &range, mapping.offset + (range.start - mapping.start) as u64) {
                 // Something else has been mapped there meanwhile, of which nothing must be lost.
                 at = mapping.start;
                 continue;
             }
             if self.clear(range).await.is_err() {
-                ::log::warn!("pages of a file that was cut off stay mapped: no memory");
+                ::log::warn!("pages of a file stay mapped: no memory");
+                forgotten = false;
             }
         }
+        forgotten
     }
 }

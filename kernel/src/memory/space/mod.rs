@@ -47,7 +47,7 @@ use crate::shared::Pages;
 use crate::sync::SpinLock;
 
 pub use fault::{Access, FaultError};
-pub use forget::forget_pages;
+pub use forget::{forget_pages, write_back};
 pub use heddle_mapping::{Flags, Mapping, Protection};
 pub use list::MappingView;
 pub use map::{MapRequest, Placement};
