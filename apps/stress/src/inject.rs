@@ -6,6 +6,7 @@
 //! and once the process is gone all memory is back.
 #![allow(unsafe_code, reason = "system calls as they are")]
 
+mod asynchronous;
 mod files;
 mod ipc;
 mod memory;
@@ -235,8 +236,15 @@ fn weigh(case: &Case) -> Result<u64, String> {
 
 /// Runs every case from number `seed` on.
 pub fn run(plan: &Plan) -> Result<(), String> {
-    let families =
-        [files::CASES, memory::CASES, sockets::CASES, processes::CASES, signals::CASES, ipc::CASES];
+    let families = [
+        files::CASES,
+        memory::CASES,
+        sockets::CASES,
+        processes::CASES,
+        signals::CASES,
+        ipc::CASES,
+        asynchronous::CASES,
+    ];
     let (mut calls, mut steps, mut wrong) = (0, 0, 0);
     for (number, case) in (1..).zip(families.into_iter().flatten()).filter(|(number, _)| *number >= plan.seed)
     {

@@ -1,9 +1,10 @@
-//! Calls on System V's shared memory, semaphores and message queues.
+//! Calls on System V's shared memory, semaphores and message queues, and on POSIX message queues.
 
-use super::{Shot, must, sys};
+use super::{Shot, close, must, path, sys};
 
 super::cases! {
-    shared_memory attach semaphores semaphore_operation message_queue send_message receive_message
+    shared_memory attach semaphores semaphore_operation message_queue send_message receive_message open_queue
+    send_to_queue receive_from_queue
 }
 
 type Outcome = Result<(), String>;
@@ -72,4 +73,42 @@ fn receive_message(shot: &mut Shot) -> Outcome {
     let pointer = message.as_mut_ptr();
     shot.fire(|| sys!(SYS_msgrcv, queue, pointer, TEXT_BYTES, 0, 0))?;
     remove(sys!(SYS_msgctl, queue, libc::IPC_RMID, 0))
+}
+
+const QUEUE: &str = "heddle-inject";
+
+fn opened_queue() -> i64 {
+    // Eight messages of at most 512 bytes.
+    let limits = [0i64, 8, 512, 0, 0, 0, 0, 0];
+    sys!(SYS_mq_open, path(QUEUE).as_ptr(), libc::O_CREAT | libc::O_RDWR, 0o600, limits.as_ptr())
+}
+
+fn unlink_queue() -> Outcome {
+    remove(sys!(SYS_mq_unlink, path(QUEUE).as_ptr()))
+}
+
+fn open_queue(shot: &mut Shot) -> Outcome {
+    close(shot.fire(opened_queue)?)?;
+    unlink_queue()
+}
+
+fn send_to_queue(shot: &mut Shot) -> Outcome {
+    let queue = must("mq_open", opened_queue())?;
+    shot.fire(|| sys!(SYS_mq_timedsend, queue, MESSAGE.as_ptr(), TEXT_BYTES, 3, 0))?;
+    shot.fire(|| sys!(SYS_mq_notify, queue, 0))?;
+    close(queue)?;
+    unlink_queue()
+}
+
+fn receive_from_queue(shot: &mut Shot) -> Outcome {
+    let queue = must("mq_open", opened_queue())?;
+    // Two, as above.
+    for _ in 0..2 {
+        must("mq_timedsend", sys!(SYS_mq_timedsend, queue, MESSAGE.as_ptr(), TEXT_BYTES, 3, 0))?;
+    }
+    let (mut text, mut priority) = ([0u8; 512], 0u32);
+    let (text, priority) = (text.as_mut_ptr(), &raw mut priority);
+    shot.fire(|| sys!(SYS_mq_timedreceive, queue, text, 512, priority, 0))?;
+    close(queue)?;
+    unlink_queue()
 }

@@ -7,7 +7,7 @@ use super::{Shot, errno, must, path, sys};
 
 super::cases! {
     fork fork_by_clone3 borrowed_space thread execute wait wait_id affinity limits usage names set_groups
-    robust_list scheduling groups system
+    robust_list scheduling groups system process_handle wait_by_handle fork_with_handle barriers
 }
 
 type Outcome = Result<(), String>;
@@ -197,4 +197,60 @@ fn groups(shot: &mut Shot) -> Outcome {
     }
     reap(must("fork", child)?)?;
     shot.read_failed()
+}
+
+fn process_handle(shot: &mut Shot) -> Outcome {
+    // SAFETY: it only tells.
+    let own = unsafe { libc::getpid() };
+    let handle = shot.fire(|| sys!(SYS_pidfd_open, own, 0))?;
+    shot.fire(|| sys!(SYS_pidfd_send_signal, handle, 0, 0, 0))?;
+    super::close(handle)
+}
+
+fn wait_by_handle(shot: &mut Shot) -> Outcome {
+    let child = must("clone", forked(libc::SIGCHLD))?;
+    let handle = must("pidfd_open", sys!(SYS_pidfd_open, child, 0))?;
+    let mut ready = [libc::pollfd { fd: handle as i32, events: libc::POLLIN, revents: 0 }];
+    let ready = ready.as_mut_ptr();
+    shot.fire(|| sys!(SYS_poll, ready, 1, 10_000))?;
+    let mut information = [0u64; 16];
+    let information = information.as_mut_ptr();
+    // It stays to be waited for, since a copy that fails would lose it.
+    let flags = libc::WEXITED | libc::WNOWAIT;
+    shot.fire(|| sys!(SYS_waitid, libc::P_PIDFD, handle, information, flags, 0))?;
+    super::close(handle)?;
+    reap(child)
+}
+
+fn fork_with_handle(shot: &mut Shot) -> Outcome {
+    let mut handle = -1i32;
+    let mut request = [0u64; 8];
+    request[0] = libc::CLONE_PIDFD as u64;
+    request[1] = &raw mut handle as u64;
+    request[4] = libc::SIGCHLD as u64;
+    let child = shot.fire(|| {
+        let child = sys!(SYS_clone3, request.as_ptr(), 64);
+        if child == 0 {
+            // SAFETY: it does not return.
+            unsafe { libc::_exit(0) };
+        }
+        child
+    })?;
+    // SAFETY: the kernel wrote it, through the address in the request.
+    super::close(unsafe { (&raw const handle).read_volatile() }.into())?;
+    reap(child)
+}
+
+fn barriers(shot: &mut Shot) -> Outcome {
+    for command in [
+        libc::MEMBARRIER_CMD_QUERY,
+        libc::MEMBARRIER_CMD_GLOBAL,
+        libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED,
+        libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED,
+        libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED,
+        libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED,
+    ] {
+        shot.fire(|| sys!(SYS_membarrier, command, 0, 0))?;
+    }
+    Ok(())
 }

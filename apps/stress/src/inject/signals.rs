@@ -4,7 +4,7 @@ use super::{Shot, close, must, sys};
 
 super::cases! {
     action mask send send_queued wait_for_signal signal_file alternate_stack timer_create timer_set interval_timer
-    sleep futex_wait futex_wake pending
+    sleep futex_wait futex_wake pending inheriting_lock inheriting_lock_that_waits
 }
 
 type Outcome = Result<(), String>;
@@ -142,4 +142,35 @@ fn futex_wake(shot: &mut Shot) -> Outcome {
     shot.fire(|| sys!(SYS_futex, &raw const word, libc::FUTEX_WAKE, 1, 0, 0, 0))?;
     shot.fire(|| sys!(SYS_futex, &raw const word, libc::FUTEX_CMP_REQUEUE, 1, 1, &raw const other, 1))
         .map(|_| ())
+}
+
+fn inheriting_lock(shot: &mut Shot) -> Outcome {
+    let word = std::sync::atomic::AtomicU32::new(0);
+    let pointer = word.as_ptr();
+    shot.fire(|| sys!(SYS_futex, pointer, libc::FUTEX_LOCK_PI, 0, 0, 0, 0))?;
+    shot.fire(|| sys!(SYS_futex, pointer, libc::FUTEX_UNLOCK_PI, 0, 0, 0, 0))?;
+    shot.fire(|| sys!(SYS_futex, pointer, libc::FUTEX_TRYLOCK_PI, 0, 0, 0, 0))?;
+    match word.into_inner() {
+        0 => Err(String::from("taken, but the word says nothing")),
+        _ => Ok(()),
+    }
+}
+
+/// Another process has the lock, and the wait for it times out.
+fn inheriting_lock_that_waits(shot: &mut Shot) -> Outcome {
+    let child = super::must("fork", sys!(SYS_fork))?;
+    if child == 0 {
+        loop {
+            let _ = sys!(SYS_pause);
+        }
+    }
+    let word = std::sync::atomic::AtomicU32::new(child as u32);
+    let (pointer, past) = (word.as_ptr(), [1i64, 0]);
+    let result = shot.fire(|| {
+        let result = sys!(SYS_futex, pointer, libc::FUTEX_LOCK_PI, 0, past.as_ptr(), 0, 0);
+        if result < 0 && super::errno() == libc::ETIMEDOUT { 0 } else { result }
+    });
+    super::must("kill", sys!(SYS_kill, child, libc::SIGKILL))?;
+    super::must("wait4", sys!(SYS_wait4, child, 0, 0, 0))?;
+    result.map(|_| ())
 }
