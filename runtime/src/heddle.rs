@@ -127,6 +127,13 @@ pub(crate) struct Ring {
     refused: Mutex<Vec<Waker>>,
 }
 
+/// What a thread that forks has locked.
+type Forking = (MutexGuard<'static, Memory>, MutexGuard<'static, Vec<Waker>>);
+
+thread_local! {
+    static FORKING: Cell<Option<Forking>> = const { Cell::new(None) };
+}
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -234,6 +241,23 @@ impl Host for Ring {
 
     fn turn_ends(&self, id: Id, has_ended: bool) {
         listing::turn_ends(id, has_ended);
+    }
+
+    fn before_fork(&self) {
+        FORKING.set(ring().map(|ring| (locked(&ring.memory), locked(&ring.refused))));
+    }
+
+    fn after_fork(&self, is_child: bool) {
+        let Some((memory, mut refused)) = FORKING.take() else { return };
+        if is_child {
+            // Calls under way, and their results, are the parent's. Who waits for room is woken with all others.
+            refused.clear();
+            self.head.store(0, Ordering::Relaxed);
+            // Without memory for the ring, calls say that there is none.
+            let _ = memory.register();
+            place::after_fork();
+            listing::publish();
+        }
     }
 
     fn is_watching(&self) -> bool {

@@ -37,8 +37,11 @@
 //! coroutine at once.
 //!
 //! # Processes
-//! `fork` copies memory, but calls under way belong to the parent alone. A child that goes on with the runtime is not
-//! supported; `exec` and `std::process::Command` are.
+//! In a forked child the thread that forked goes on, with the coroutines that it ran or that were queued on it; other
+//! threads of the runtime are gone, and their coroutines with them, so a program that is to go on in both does best
+//! with one thread. Calls under way are the parent's, and end in the child with `ECANCELED`; timers go on. Every coroutine
+//! that goes on is polled once. A child of a program of several threads may do no more than C allows before it forks
+//! again or calls `exec`: a lock of the program's own may be held by a thread that is gone.
 //!
 //! # Implementation notes
 //! The way to the kernel is chosen when the first executor starts: a kernel that knows Heddle's calls registers the

@@ -4,6 +4,7 @@
 
 use crate::calls::ChildInfo;
 use crate::words::{Words, last_error};
+use atomic_waker::AtomicWaker;
 use core::ffi::CStr;
 use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
@@ -16,7 +17,7 @@ use signal_hook::SigId;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 const AGAIN: i64 = -(libc::EAGAIN as i64);
 
@@ -30,7 +31,7 @@ pub(crate) async fn run(words: &Words) -> i64 {
         libc::SYS_openat => open(words).await,
         libc::SYS_fsync => {
             let words = *words;
-            blocking::unblock(move || words.call()).await
+            unblock(move || words.call()).await
         }
         libc::SYS_poll => poll(words).await,
         libc::SYS_nanosleep => nanosleep(words).await,
@@ -39,6 +40,26 @@ pub(crate) async fn run(words: &Words) -> i64 {
         // A file's position is known, so it is a regular file; and a close does not wait.
         _ => words.call(),
     }
+}
+
+/// Runs `work` on another thread. A forked child has none of the pool's, and starts one for each.
+async fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    if heddle_coroutine::forks() == 0 {
+        return blocking::unblock(work).await;
+    }
+    let result = Arc::new((AtomicWaker::new(), Mutex::new(None)));
+    let place = result.clone();
+    std::thread::spawn(move || {
+        let value = work();
+        *place.1.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+        place.0.wake();
+    });
+    poll_fn(|context| {
+        result.0.register(context.waker());
+        let value = result.1.lock().unwrap_or_else(PoisonError::into_inner).take();
+        value.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
 }
 
 fn descriptor(words: &Words) -> RawFd {
@@ -146,7 +167,7 @@ async fn accept(words: &Words) -> i64 {
         return negated(&error);
     }
     let words = *words;
-    made(blocking::unblock(move || take(words.call())).await)
+    made(unblock(move || take(words.call())).await)
 }
 
 /// A descriptor that is closed if nobody comes for it.
@@ -171,7 +192,7 @@ async fn connect(words: &Words) -> i64 {
     };
     let address = address.to_vec();
     let mut words = *words;
-    blocking::unblock(move || {
+    unblock(move || {
         words.arguments[1] = address.as_ptr().expose_provenance() as u64;
         words.call()
     })
@@ -183,7 +204,7 @@ async fn open(words: &Words) -> i64 {
     let path = unsafe { CStr::from_ptr(core::ptr::with_exposed_provenance(words.arguments[1] as usize)) };
     let path = path.to_owned();
     let mut words = *words;
-    let opened = blocking::unblock(move || {
+    let opened = unblock(move || {
         words.arguments[1] = path.as_ptr().expose_provenance() as u64;
         take(words.call())
     });
@@ -252,10 +273,15 @@ async fn futex(words: &Words) -> i64 {
         bit: u32,
         is_over: Arc<AtomicBool>,
         is_cancelled: Arc<AtomicBool>,
+        forks: u32,
     }
 
     impl Drop for Cancel {
         fn drop(&mut self) {
+            if self.forks != heddle_coroutine::forks() {
+                // The thread is the parent's.
+                return;
+            }
             self.is_cancelled.store(true, Ordering::Release);
             while !self.is_over.load(Ordering::Acquire) {
                 let wake = libc::FUTEX_WAKE_BITSET | libc::FUTEX_PRIVATE_FLAG;
@@ -271,8 +297,9 @@ async fn futex(words: &Words) -> i64 {
     let [word, _, expected, ..] = words.arguments;
     let is_over = Arc::new(AtomicBool::new(false));
     let is_cancelled = Arc::new(AtomicBool::new(false));
-    let cancel = Cancel { word, bit, is_over: is_over.clone(), is_cancelled: is_cancelled.clone() };
-    let result = blocking::unblock(move || {
+    let forks = heddle_coroutine::forks();
+    let cancel = Cancel { word, bit, is_over: is_over.clone(), is_cancelled: is_cancelled.clone(), forks };
+    let result = unblock(move || {
         let wait = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
         let result = loop {
             if is_cancelled.load(Ordering::Acquire) {

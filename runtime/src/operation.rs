@@ -11,10 +11,11 @@ use crate::place;
 use crate::words::Words;
 use atomic_waker::AtomicWaker;
 use core::cell::UnsafeCell;
-use core::future::poll_fn;
+use core::future::{Future, poll_fn};
 use core::mem::ManuallyDrop;
+use core::pin::pin;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use core::task::{Context, Poll};
 use heddle_abi::call::Entry;
 use heddle_shared::{Found, Phase};
@@ -27,8 +28,24 @@ pub(crate) async fn run<K: Send + 'static>(mut keep: K, words: impl FnOnce(&mut 
         return unsafe { fly(keep, words, false) }.await;
     }
     let words = words(&mut keep);
-    (linux::run(&words).await, keep)
+    (unless_forked(linux::run(&words)).await, keep)
 }
+
+/// A call on Linux. In a child that was forked meanwhile it has ended, as on Heddle.
+async fn unless_forked(call: impl Future<Output = i64>) -> i64 {
+    let mut call = pin!(call);
+    let forks = heddle_coroutine::forks();
+    poll_fn(|context| {
+        if heddle_coroutine::forks() != forks {
+            return Poll::Ready(IS_THE_PARENTS);
+        }
+        call.as_mut().poll(context)
+    })
+    .await
+}
+
+/// The result, in a forked child, of a call that was under way at the fork.
+const IS_THE_PARENTS: i64 = -(libc::ECANCELED as i64);
 
 /// [`run`] for memory that is only borrowed.
 ///
@@ -43,7 +60,7 @@ pub(crate) async unsafe fn run_borrowed<K: Send>(
         return unsafe { fly(keep, words, true) }.await;
     }
     let words = words(&mut keep);
-    (linux::run(&words).await, keep)
+    (unless_forked(linux::run(&words)).await, keep)
 }
 
 /// What the ring knows of a call.
@@ -53,6 +70,8 @@ pub(crate) struct Header {
     /// By which the kernel cancels the call; set once it waits.
     token: AtomicU64,
     waker: AtomicWaker,
+    /// See [`heddle_coroutine::forks`]: in which process the call was handed over.
+    forks: AtomicU32,
     makes_descriptor: bool,
     /// Gives a reference to the whole state up.
     release: unsafe fn(NonNull<Header>),
@@ -149,6 +168,11 @@ unsafe fn release<K>(header: NonNull<Header>) {
 }
 
 impl Header {
+    /// Whether the call was handed over before a fork, and this is the child.
+    fn is_the_parents(&self) -> bool {
+        self.forks.load(Ordering::Relaxed) != heddle_coroutine::forks()
+    }
+
     /// Nobody wants the result.
     fn discard(&self) {
         let result = self.result.load(Ordering::Relaxed);
@@ -188,6 +212,7 @@ async unsafe fn fly<K: Send>(keep: K, words: impl FnOnce(&mut K) -> Words, borro
         result: AtomicI64::new(0),
         token: AtomicU64::new(0),
         waker: AtomicWaker::new(),
+        forks: AtomicU32::new(0),
         makes_descriptor: words.makes_descriptor,
         release: release::<K>,
     };
@@ -200,11 +225,21 @@ async unsafe fn fly<K: Send>(keep: K, words: impl FnOnce(&mut K) -> Words, borro
 }
 
 impl<K: Send> Flight<K> {
+    /// The ring of this process will not tell of the call: its reference is given up here.
+    fn strand(&mut self) {
+        self.stage = Stage::Landed;
+        let pointer = Arc::as_ptr(&self.state).cast::<Header>().cast_mut();
+        if let Some(pointer) = NonNull::new(pointer) {
+            drop(Handle(pointer));
+        }
+    }
+
     fn poll(&mut self, words: &Words, context: &mut Context<'_>) -> Poll<i64> {
         loop {
             let header = &self.state.header;
             if self.stage == Stage::Grounded {
                 header.phase.again();
+                header.forks.store(heddle_coroutine::forks(), Ordering::Relaxed);
                 let entry = entry(words, context);
                 self.stage = Stage::Flying;
                 match heddle::submit(entry, Handle::new(&self.state), context) {
@@ -227,6 +262,10 @@ impl<K: Send> Flight<K> {
                 found = header.phase.look();
             }
             match found {
+                Found::Flying if header.is_the_parents() => {
+                    self.strand();
+                    return Poll::Ready(IS_THE_PARENTS);
+                }
                 Found::Flying => return Poll::Pending,
                 Found::Refused => self.stage = Stage::Grounded,
                 Found::Done => {
@@ -240,6 +279,12 @@ impl<K: Send> Flight<K> {
 
 impl<K: Send> Drop for Flight<K> {
     fn drop(&mut self) {
+        if self.stage == Stage::Flying
+            && self.state.header.is_the_parents()
+            && self.state.header.phase.look() == Found::Flying
+        {
+            self.strand();
+        }
         if self.stage == Stage::Flying {
             let header = &self.state.header;
             if header.phase.leave() {

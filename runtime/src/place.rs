@@ -254,6 +254,21 @@ pub(crate) fn rouse() {
     }
 }
 
+/// In a forked child, whose pages are new: no thread is an executor. The calling one becomes one again, in the midst of
+/// its turn.
+pub(crate) fn after_fork() {
+    RESERVE.store(0, Ordering::SeqCst);
+    let Some(pages) = pages() else { return };
+    pages.notices.iter().for_each(|notice| notice.noticed.store(0, Ordering::Relaxed));
+    if IS_STRICT.load(Ordering::Relaxed) {
+        set_strict(true);
+    }
+    if let Place::At(_) = PLACE.replace(Place::Unknown) {
+        place();
+        set_current(heddle_coroutine::current_id().map_or(0, heddle_coroutine::Id::to_bits));
+    }
+}
+
 /// The coroutine that the calling thread runs, 0 for none.
 #[inline]
 pub(crate) fn set_current(id: u64) {
@@ -279,15 +294,20 @@ fn counter() -> u64 {
 pub(crate) fn publish_table(address: usize, stride: usize) {
     if let Some(pages) = pages() {
         let table = &pages.process.header.coroutines;
+        table.count.store(COUNT.load(Ordering::Relaxed), Ordering::Relaxed);
         table.address.store(address as u64, Ordering::Relaxed);
         table.stride.store(stride as u32, Ordering::Relaxed);
     }
 }
 
+/// Entries of the table of coroutines in use, in this process or the one that it was forked from.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
 /// The table of coroutines has at least so many entries in use.
 pub(crate) fn raise_count(count: u32) {
-    if let Some(pages) = pages()
-        && pages.process.header.coroutines.count.load(Ordering::Relaxed) < count
+    if COUNT.load(Ordering::Relaxed) < count
+        && COUNT.fetch_max(count, Ordering::Relaxed) < count
+        && let Some(pages) = pages()
     {
         pages.process.header.coroutines.count.fetch_max(count, Ordering::Relaxed);
     }

@@ -106,6 +106,25 @@ impl CoreEntry {
         self.thread.load(Ordering::SeqCst) != 0
     }
 
+    /// In a forked child, where the core's thread, if it had one, is gone.
+    #[cfg(feature = "std")]
+    pub fn lose_thread(&self) {
+        // SAFETY: null, or a machine of an `Executor`, which is never freed.
+        if let Some(shared) = unsafe { self.shared().as_ref() }.filter(|_| self.has_thread()) {
+            self.set_thread(false);
+            shared.remove(self.state.number());
+        }
+    }
+
+    /// In a forked child, on the core's thread: no other thread serves its machine.
+    #[cfg(feature = "std")]
+    pub fn stay_alone(&self) {
+        // SAFETY: as above.
+        if let Some(shared) = unsafe { self.shared().as_ref() } {
+            shared.stay_alone();
+        }
+    }
+
     /// Disturbs an idle core of the same machine.
     #[cfg(feature = "std")]
     pub fn kick_another(&self) {

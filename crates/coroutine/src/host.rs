@@ -42,6 +42,14 @@ pub trait Host: Sync {
         let _ = (id, has_ended);
     }
 
+    /// The calling thread is about to fork: locks what its child is to find whole.
+    fn before_fork(&self) {}
+
+    /// The calling thread has forked, and is in the child or in the parent.
+    fn after_fork(&self, is_child: bool) {
+        let _ = is_child;
+    }
+
     /// Whether [`Host::urgent`] is of use: executors of several threads then watch, during each turn, for what others
     /// make ready on them.
     fn is_watching(&self) -> bool {

@@ -56,6 +56,10 @@
 //! looks: one that was as urgent as the coroutine it awaits, and stays so while that one's level is lowered, lends at
 //! its next turn.
 //!
+//! # Fork
+//! In a child the thread that forked goes on, with the coroutines of its core, which are woken once; the other threads
+//! of an executor are gone and their coroutines with them ([`forks`]). Timers and descriptors go on being watched.
+//!
 //! # Features
 //! `std` (default) contains `alloc`, which contains the core. `std`: threads, timers, descriptors, panics caught into
 //! a [`JoinError`]. Without `std` a panic in a coroutine is the platform's panic. `tracing`: a span per turn, with id,
@@ -87,6 +91,8 @@ mod builder;
 pub mod capi;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod core_entry;
+#[cfg(all(feature = "std", not(heddle_loom)))]
+mod fork;
 #[cfg(feature = "alloc")]
 pub mod global;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
@@ -128,6 +134,8 @@ pub use sched::{Id, Rank};
 
 #[cfg(feature = "alloc")]
 pub use builder::{Builder, DEFAULT_PRIORITY, SpawnError};
+#[cfg(all(feature = "std", not(heddle_loom)))]
+pub use fork::forks;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use handle::{AbortOnDrop, JoinHandle, LocalJoinHandle};
 #[cfg(all(feature = "std", not(heddle_loom)))]

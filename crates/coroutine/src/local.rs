@@ -204,16 +204,7 @@ pub(crate) fn tear_down(cores: &[&'static CoreEntry]) {
     // The drop of a future may spawn or wake; it cannot go on for ever unless the program wants it to.
     while live() != 0 {
         for entry in cores {
-            threads::enter(entry, || {
-                entry.state.drain(&Global);
-                for_each_slot(|index, slot| {
-                    if let Some(picked) = entry.state.pick_to_cancel(&Global, index, slot) {
-                        turn::run(entry, picked);
-                        return live() != 0;
-                    }
-                    true
-                });
-            });
+            cancel_all(entry, || live() != 0);
         }
     }
     for entry in cores {
@@ -222,6 +213,28 @@ pub(crate) fn tear_down(cores: &[&'static CoreEntry]) {
         entry.blocks.clear();
         entry.give_back();
     }
+}
+
+/// Drops every coroutine of `entry`, on which nothing runs, and no other core's.
+pub(crate) fn drop_coroutines(entry: &'static CoreEntry) {
+    while cancel_all(entry, || true) {}
+}
+
+/// Drops each coroutine of `entry` that is there, as long as `go_on` says. Whether there was one.
+fn cancel_all(entry: &'static CoreEntry, go_on: impl Fn() -> bool) -> bool {
+    let mut found = false;
+    threads::enter(entry, || {
+        entry.state.drain(&Global);
+        for_each_slot(|index, slot| {
+            if let Some(picked) = entry.state.pick_to_cancel(&Global, index, slot) {
+                turn::run(entry, picked);
+                found = true;
+                return go_on();
+            }
+            true
+        });
+    });
+    found
 }
 
 impl Default for LocalExecutor {

@@ -16,7 +16,11 @@ impl<T> Lock<T> {
 
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         // Nothing that runs inside can panic halfway through a change, but for the allocator.
-        f(&mut self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        f(&mut self.guard())
+    }
+
+    pub fn guard(&self) -> std::sync::MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -98,6 +98,23 @@ impl Shared {
         }
     }
 
+    /// Core `number` serves the machine no more.
+    #[cfg(feature = "std")]
+    pub fn remove(&self, number: u32) {
+        let others = !(1 << (number & 63));
+        self.started.fetch_and(others, Ordering::Relaxed);
+        self.idle.fetch_and(others, Ordering::Relaxed);
+    }
+
+    /// One thread is left, which runs: there is no reserve, and nobody watches.
+    #[cfg(feature = "std")]
+    pub fn stay_alone(&self) {
+        self.reserve.store(0, Ordering::Relaxed);
+        self.watching.store(0, Ordering::Relaxed);
+        self.watched.store(0, Ordering::Relaxed);
+        self.idle.store(0, Ordering::Relaxed);
+    }
+
     #[inline(always)]
     pub fn core(&self, number: u32) -> Option<&'static CoreEntry> {
         // SAFETY: null or a registry entry, which is never freed.

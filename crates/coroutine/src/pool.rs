@@ -5,9 +5,10 @@ mod reserve;
 
 use crate::builder::{Builder, SpawnError};
 use crate::core_entry::{CoreEntry, Hooks};
+use crate::fork::forks;
 use crate::handle::JoinHandle;
 use crate::host::{Host, host};
-use crate::local::{run_frame, tear_down};
+use crate::local::{drop_coroutines, run_frame, tear_down};
 use crate::machine::{MACHINE_CORES, Shared, elsewhere, spawn_on, steal_urgent, victims};
 use crate::park::Patience;
 use crate::reactor::Looked;
@@ -17,6 +18,7 @@ use crate::sync::{Ordering, fence};
 use crate::{park, threads, turn};
 use core::fmt;
 use core::future::Future;
+use core::mem;
 use core::time::Duration;
 use std::boxed::Box;
 use std::sync::Mutex;
@@ -40,6 +42,8 @@ pub struct Executor {
     entered: Mutex<()>,
     workers: Vec<(&'static CoreEntry, thread::JoinHandle<()>)>,
     reserve: Option<(&'static CoreEntry, thread::JoinHandle<()>)>,
+    /// In which process its threads are, see [`forks`].
+    forks: u32,
 }
 
 impl Executor {
@@ -90,7 +94,7 @@ impl Executor {
         };
         let workers = cores.into_iter().map(|entry| start(entry, work)).collect();
         let reserve = reserve.map(|entry| start(entry, reserve::work));
-        Executor { shared, main, entered: Mutex::new(()), workers, reserve }
+        Executor { shared, main, entered: Mutex::new(()), workers, reserve, forks: forks() }
     }
 
     /// Serves a level below the most urgent ready one at every `every`-th turn of each core, in rotation. Without it,
@@ -165,6 +169,11 @@ impl Executor {
 
 /// Machines of ended executors. They are not freed, because a late waker may still look for an idle core in one.
 static UNUSED: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
+
+/// Locks what executors share during a fork.
+pub(crate) fn lock() -> impl Sized + 'static {
+    UNUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
 
 fn take_shared() -> &'static Shared {
     let unused = UNUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
@@ -332,6 +341,11 @@ fn left_in_a_turn(shared: &Shared, victim: &CoreEntry) -> bool {
 impl Drop for Executor {
     fn drop(&mut self) {
         self.shared.close();
+        if self.forks != forks() {
+            // The other threads are gone. What they ran, and where, stays as it was in that moment.
+            self.workers.drain(..).chain(self.reserve.take()).for_each(mem::forget);
+            return drop_coroutines(self.main);
+        }
         if let (Some(_), Some(host)) = (&self.reserve, host()) {
             fence(Ordering::SeqCst);
             host.urgent();

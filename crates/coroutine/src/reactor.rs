@@ -7,7 +7,8 @@
 
 use crate::core_entry::CoreEntry;
 use crate::host::host;
-use crate::sync::{AtomicUsize, Ordering, fence};
+use crate::sync::{AtomicPtr, AtomicUsize, Ordering, fence};
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use core::task::Waker;
 use core::time::Duration;
@@ -27,11 +28,24 @@ const RAW: usize = 1 << 40;
 
 /// The process's reactor.
 pub(crate) struct Reactor {
-    poller: Poller,
-    events: Mutex<Events>,
+    /// Another one in a forked child; none is freed.
+    sleep: AtomicPtr<Sleep>,
     state: Mutex<State>,
     /// Number of timers and waiting sources: nobody looks while it is 0.
     active: AtomicUsize,
+}
+
+/// What a thread sleeps in.
+struct Sleep {
+    poller: Poller,
+    events: Mutex<Events>,
+}
+
+impl Sleep {
+    fn new() -> io::Result<*mut Sleep> {
+        let sleep = Sleep { poller: Poller::new()?, events: Mutex::new(Events::new()) };
+        Ok(Box::into_raw(Box::new(sleep)))
+    }
 }
 
 struct State {
@@ -75,11 +89,29 @@ pub(crate) fn hand_over() {
     }
 }
 
+/// Locks the reactor's lists during a fork.
+pub(crate) fn lock() -> Option<impl Sized + 'static> {
+    REACTOR.get().map(|reactor| locked(&reactor.state))
+}
+
+/// In a forked child, where the thread is gone.
+pub(crate) fn start_anew() {
+    HAS_THREAD.store(0, Ordering::Relaxed);
+    if let Some(reactor) = REACTOR.get() {
+        reactor.start_anew();
+        if active().is_some() && (host().is_some() || crate::threads::here().is_none()) {
+            start_thread();
+        }
+    }
+}
+
+/// 1: a thread of its own runs the reactor.
+static HAS_THREAD: AtomicUsize = AtomicUsize::new(0);
+
 /// Starts a thread for the reactor, if there is none yet.
 #[cold]
 fn start_thread() {
-    static THREAD: OnceLock<()> = OnceLock::new();
-    THREAD.get_or_init(|| {
+    if HAS_THREAD.swap(1, Ordering::Relaxed) == 0 {
         let run = || {
             loop {
                 if !get().is_ok_and(|reactor| reactor.try_run(None)) {
@@ -89,13 +121,13 @@ fn start_thread() {
         };
         // Without the thread the waiter is woken as soon as an executor sleeps.
         let _ = thread::Builder::new().name("heddle-reactor".into()).spawn(run);
-    });
+    }
 }
 
 /// Ends the sleep of whoever sleeps in the reactor.
 pub(crate) fn notify() {
     if let Some(reactor) = REACTOR.get() {
-        let _ = reactor.poller.notify();
+        let _ = reactor.sleep().poller.notify();
     }
 }
 
@@ -105,8 +137,7 @@ pub(crate) fn get() -> io::Result<&'static Reactor> {
         return Ok(reactor);
     }
     let reactor = Reactor {
-        poller: Poller::new()?,
-        events: Mutex::new(Events::new()),
+        sleep: AtomicPtr::new(Sleep::new()?),
         state: Mutex::new(State {
             timers: BTreeMap::new(),
             next_timer: 0,
@@ -149,10 +180,39 @@ impl Looked {
 }
 
 impl Reactor {
+    fn sleep(&self) -> &'static Sleep {
+        #[allow(unsafe_code)]
+        // SAFETY: made by `Sleep::new`, and never freed.
+        unsafe {
+            &*self.sleep.load(Ordering::Acquire)
+        }
+    }
+
+    /// In a forked child: the kernel's object is shared with the parent, and somebody who is gone may sleep in it.
+    fn start_anew(&self) {
+        let Ok(sleep) = Sleep::new() else { return };
+        self.sleep.store(sleep, Ordering::Release);
+        let mut state = locked(&self.state);
+        state.sleeps = None;
+        for (&key, source) in &state.sources {
+            if key & RAW == 0 || !source.readable.is_empty() || !source.writable.is_empty() {
+                #[allow(unsafe_code)]
+                // SAFETY: its owner keeps it open, see `add_to_poller` and `watch_raw`.
+                let fd = unsafe { BorrowedFd::borrow_raw(source.fd) };
+                // A descriptor that has been closed since says nothing.
+                let _ = self.add_to_poller(fd, key).and_then(|()| self.arm(key, source));
+            }
+        }
+        let waiting = |source: &Source| source.readable.len() + source.writable.len();
+        let active = state.timers.len() + state.sources.values().map(waiting).sum::<usize>();
+        self.active.store(active, Ordering::Relaxed);
+    }
+
     /// Waits up to `limit` for the first timer or descriptor, and wakes whom they concern. `false` if another thread
     /// is doing so.
     pub fn try_run(&self, limit: Option<Duration>) -> bool {
-        let Ok(mut events) = self.events.try_lock() else { return false };
+        let sleep = self.sleep();
+        let Ok(mut events) = sleep.events.try_lock() else { return false };
         let now = Instant::now();
         let timeout = {
             let mut state = locked(&self.state);
@@ -163,7 +223,7 @@ impl Reactor {
         };
         events.clear();
         // An error (a signal, say) is no event; whoever called looks again.
-        let _ = self.poller.wait(&mut events, timeout);
+        let _ = sleep.poller.wait(&mut events, timeout);
         let mut wakers = Vec::new();
         let mut state = locked(&self.state);
         state.sleeps = None;
@@ -200,7 +260,7 @@ impl Reactor {
         drop(state);
         self.count_one();
         if late {
-            let _ = self.poller.notify();
+            let _ = self.sleep().poller.notify();
         }
         key
     }
@@ -239,13 +299,13 @@ impl Reactor {
     #[allow(unsafe_code)]
     fn add_to_poller(&self, fd: BorrowedFd<'_>, key: usize) -> io::Result<()> {
         // SAFETY: the descriptor is deleted from the poller by `remove_source` before its owner closes it.
-        unsafe { self.poller.add_with_mode(fd.as_raw_fd(), Event::none(key), PollMode::Oneshot) }
+        unsafe { self.sleep().poller.add_with_mode(fd.as_raw_fd(), Event::none(key), PollMode::Oneshot) }
     }
 
     /// Forgets a descriptor and whoever waits for it.
     pub fn remove_source(&self, key: usize, fd: BorrowedFd<'_>) {
         let mut state = locked(&self.state);
-        let _ = self.poller.delete(fd);
+        let _ = self.sleep().poller.delete(fd);
         if let Some(source) = state.sources.remove(&key) {
             let waiting = source.readable.len() + source.writable.len();
             self.active.fetch_sub(waiting, Ordering::Relaxed);
@@ -310,7 +370,7 @@ impl Reactor {
         #[allow(unsafe_code)]
         // SAFETY: a registered descriptor is open, see `add_to_poller`.
         let fd = unsafe { BorrowedFd::borrow_raw(source.fd) };
-        self.poller.modify_with_mode(fd.as_fd(), interest, PollMode::Oneshot)
+        self.sleep().poller.modify_with_mode(fd.as_fd(), interest, PollMode::Oneshot)
     }
 }
 

@@ -108,8 +108,16 @@ pub(crate) fn for_each_slot(mut each: impl FnMut(u32, &'static Slot) -> bool) {
     }
 }
 
+/// Calls `each` with every core that there is.
+#[cfg(feature = "std")]
+pub(crate) fn for_each_core(each: impl FnMut(&'static CoreEntry)) {
+    (0..MAX_CORES as u32).map_while(entry).for_each(each);
+}
+
 /// Takes a core that no executor uses, or makes one; `None` if memory or indices are used up.
 pub(crate) fn acquire_core() -> Option<&'static CoreEntry> {
+    #[cfg(feature = "std")]
+    crate::fork::watch();
     for (index, place) in CORES.iter().enumerate() {
         let mut entry = place.load(Ordering::Acquire);
         if entry.is_null() {

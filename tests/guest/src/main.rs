@@ -66,6 +66,7 @@ fn main() -> std::process::ExitCode {
         asynchronous::TESTS,
         preemption::TESTS,
         runtime::TESTS,
+        runtime::FORK_TESTS,
         listing::TESTS,
         vdso::TESTS,
         extended::TESTS,

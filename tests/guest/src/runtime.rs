@@ -1,5 +1,7 @@
 //! heddle-rt: coroutines and asynchronous calls of an ordinary program, the same on both kernels.
 
+mod fork;
+
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,6 +13,8 @@ use nix::sys::wait::WaitStatus;
 
 use crate::harness::{OrFail, Outcome, in_child};
 use crate::{expect, expect_eq};
+
+pub use fork::TESTS as FORK_TESTS;
 
 crate::tests! {
     a_hundred_thousand_coroutines

@@ -246,6 +246,14 @@ impl CoreState {
         }
     }
 
+    /// Owner, with an inbox that is empty and that nobody else knows: puts `slot` into it if it was to get there.
+    #[cfg(all(feature = "std", not(heddle_loom)))]
+    pub(crate) fn link_again(&self, index: u32, slot: &Slot) {
+        if slot.remote.load(Ordering::Relaxed) & remote::LINKED != 0 {
+            let _ = self.inbox.push(index, slot, slot.level());
+        }
+    }
+
     /// Owner: applies what others posted and takes the next coroutine to run: the first of the most urgent level,
     /// but for the shares of lower levels.
     #[inline(always)]

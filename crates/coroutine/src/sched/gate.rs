@@ -102,6 +102,21 @@ impl Gate {
         self.busy.store(0, Ordering::Release);
     }
 
+    /// Owner: keeps thieves out while its process forks.
+    #[cfg(all(feature = "std", not(heddle_loom)))]
+    pub(crate) fn hold(&self) {
+        self.enter();
+    }
+
+    /// Owner: ends [`Gate::hold`]. In the child, who was about to enter is gone.
+    #[cfg(all(feature = "std", not(heddle_loom)))]
+    pub(crate) fn release(&self, is_child: bool) {
+        if is_child {
+            self.thief.0.store(0, Ordering::Relaxed);
+        }
+        self.leave();
+    }
+
     /// Thief: enters unless another thief is inside or the owner stays too long. `heavy` is the heavy barrier.
     #[inline]
     pub(super) fn thief_enter(&self, heavy: impl FnOnce()) -> bool {

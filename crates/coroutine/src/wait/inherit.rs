@@ -28,6 +28,12 @@ static GRAPH: Lock<Graph> =
 /// Number of edges, so that those who don't use the graph don't take its lock.
 static EDGES: AtomicUsize = AtomicUsize::new(0);
 
+/// Locks the graph during a fork.
+#[cfg(feature = "std")]
+pub(crate) fn lock() -> impl Sized + 'static {
+    GRAPH.guard()
+}
+
 /// `waiter` waits for `target` from now on.
 pub(crate) fn wait_for(waiter: Id, target: Id) {
     GRAPH.with(|graph| {

@@ -1,0 +1,113 @@
+//! What is left of executors in a forked child: the thread that forked, and the coroutines of the core that it runs.
+//!
+//! The others' threads are gone, and their coroutines with them, as POSIX has it for threads. What the process shares
+//! under locks is locked by the forking thread before, so that the child finds it whole; the queues of the cores that
+//! are gone, which may be in the midst of a change, are left alone from then on. Then every coroutine that goes on is
+//! woken, so that it sees what a fork means for what it waits for.
+#![allow(unsafe_code)] // Handlers of the C library.
+
+use crate::core_entry::CoreEntry;
+use crate::host::host;
+use crate::registry::{Global, for_each_core, for_each_slot};
+use crate::sched::Id;
+use crate::sync::{AtomicU32, Ordering};
+use crate::{pool, reactor, threads, wait::inherit, waker};
+use core::any::Any;
+use core::cell::Cell;
+use core::ptr;
+use std::boxed::Box;
+use std::sync::OnceLock;
+
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// How many forks lie between the process and its first ancestor that ran coroutines: another number than before says
+/// that the caller is in a child.
+#[inline]
+pub fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+type Held = [Box<dyn Any>; 3];
+
+std::thread_local! {
+    /// The guards of what is locked during a fork, on the thread that forks.
+    static HELD: Cell<Option<Held>> = const { Cell::new(None) };
+}
+
+/// Has the C library tell of forks. Before the first core is made.
+pub(crate) fn watch() {
+    static IS_WATCHED: OnceLock<()> = OnceLock::new();
+    if !cfg!(miri) {
+        IS_WATCHED.get_or_init(|| {
+            // SAFETY: functions that stay, and do what a thread may that forks. Without memory for them a child can
+            // do nothing but exec.
+            unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+        });
+    }
+}
+
+extern "C" fn before() {
+    if let Some(host) = host() {
+        host.before_fork();
+    }
+    let held: Held = [Box::new(pool::lock()), Box::new(inherit::lock()), Box::new(reactor::lock())];
+    HELD.set(Some(held));
+    if let Some(here) = threads::here() {
+        // A thief that was inside would never leave in the child.
+        here.state.gate().hold();
+    }
+}
+
+fn release_gate(is_child: bool) {
+    if let Some(here) = threads::here() {
+        here.state.gate().release(is_child);
+    }
+}
+
+extern "C" fn in_parent() {
+    release_gate(false);
+    drop(HELD.take());
+    if let Some(host) = host() {
+        host.after_fork(false);
+    }
+}
+
+extern "C" fn in_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    release_gate(true);
+    let here = threads::here();
+    for_each_core(|entry| {
+        if !here.is_some_and(|here| ptr::eq(here, entry)) {
+            entry.lose_thread();
+        }
+    });
+    if let Some(here) = here {
+        here.stay_alone();
+        here.state.drain(&Global);
+        // What somebody was about to leave in the inbox is not in it after all.
+        for_each_slot(|index, slot| {
+            if is_owner(here, slot.owner()) {
+                here.state.link_again(index, slot);
+            }
+            true
+        });
+    }
+    drop(HELD.take());
+    reactor::start_anew();
+    if let Some(host) = host() {
+        host.after_fork(true);
+    }
+    for_each_slot(|index, slot| {
+        if let Some(id) = Id::new(index, slot.generation()) {
+            match here.filter(|here| is_owner(here, slot.owner())) {
+                Some(_) => waker::wake(id),
+                None => host().into_iter().for_each(|host| host.turn_ends(id, true)),
+            }
+        }
+        true
+    });
+}
+
+fn is_owner(entry: &CoreEntry, owner: u16) -> bool {
+    entry.state.index() == u32::from(owner)
+}
