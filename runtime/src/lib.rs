@@ -37,11 +37,11 @@
 //! coroutine at once.
 //!
 //! # Processes
-//! In a forked child the thread that forked goes on, with the coroutines that it ran or that were queued on it; other
+//! In a forked child the thread that forked goes on, with the coroutines that it ran or that were queued on it. Other
 //! threads of the runtime are gone, and their coroutines with them, so a program that is to go on in both does best
-//! with one thread. Calls under way are the parent's, and end in the child with `ECANCELED`; timers go on. Every coroutine
-//! that goes on is polled once. A child of a program of several threads may do no more than C allows before it forks
-//! again or calls `exec`: a lock of the program's own may be held by a thread that is gone.
+//! with one thread. Calls under way are the parent's, and end in the child with `ECANCELED`; one that has not begun
+//! is made by both. Timers go on. Every coroutine that goes on is polled once. As with any threads, a lock of the
+//! program's own may be held by a thread that is gone.
 //!
 //! # Implementation notes
 //! The way to the kernel is chosen when the first executor starts: a kernel that knows Heddle's calls registers the
