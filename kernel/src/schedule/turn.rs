@@ -152,6 +152,7 @@ impl Standing {
     }
 
     /// A turn starts.
+    #[inline]
     pub fn start(&mut self, now_ns: u64) {
         self.started_ns = now_ns;
         if self.ended_as == Turn::GaveWay && self.realtime() == 0 {
@@ -178,6 +179,7 @@ impl Standing {
     }
 
     /// The turn ends.
+    #[inline]
     pub fn end(&mut self, now_ns: u64) {
         let ran_ns = now_ns.saturating_sub(self.started_ns);
         if self.realtime() != 0 {

@@ -38,10 +38,10 @@ impl Rank {
         self.0
     }
 
-    /// The rank that [`Rank::to_bits`] gave `bits` for; the last one for anything beyond.
+    /// The rank that [`Rank::to_bits`] gave `bits` for; of more bits only those that a rank has count.
     #[inline(always)]
     pub const fn from_bits(bits: u16) -> Rank {
-        if bits >> ORDER_SHIFT > 63 { Rank::new(63, ORDERS - 1) } else { Rank(bits) }
+        Rank(bits & 0x1ff)
     }
 }
 
