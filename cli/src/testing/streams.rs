@@ -14,7 +14,7 @@ use crate::guest::Kernel;
 pub type Test = (&'static str, fn(Kernel) -> Result<(), String>);
 
 /// All tests of this module.
-pub const TESTS: [Test; 15] = [
+pub const TESTS: [Test; 16] = [
     ("ten megabytes of random bytes come back unchanged", random_bytes_unchanged),
     ("a large output arrives whole", large_output),
     ("standard error stays out of standard output", errors_separate),
@@ -30,6 +30,7 @@ pub const TESTS: [Test; 15] = [
     ("an interrupt reaches the program", interrupt),
     ("two runs at once do not disturb each other", two_at_once),
     ("the program ends the machine with background jobs in it", background_jobs),
+    ("a shell runs in little memory", little_memory),
 ];
 
 /// Bytes that no pattern of a stream can hide in: a xorshift generator's.
@@ -245,4 +246,13 @@ fn background_jobs(kernel: Kernel) -> Result<(), String> {
         "done\n",
         2,
     )
+}
+
+/// 32 MiB, in which Debian's kernel does not even start: there it gets four times as much.
+fn little_memory(kernel: Kernel) -> Result<(), String> {
+    let megabytes = if kernel == Kernel::Linux { "128" } else { "32" };
+    let script =
+        "for n in 1 2 3; do echo $n | (read -r x; echo \"$x\" | cat); done; echo $(seq 100 | tail -1)";
+    let arguments = ["--memory", megabytes, "--", "bash", "-c", script];
+    expect(&run_with(kernel, &arguments, b"")?, "1\n2\n3\n100\n", 0)
 }
