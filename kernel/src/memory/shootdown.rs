@@ -71,11 +71,18 @@ pub fn load(root: u64, space: usize, users: &Users, removals: &Removals) {
         unsafe { paging::load_root(root) };
         return;
     }
+    load_tagged(root, space, removals);
+}
+
+// Not inlined, so that the way without tags stays short.
+#[allow(unsafe_code, reason = "loads a page-table root")]
+#[inline(never)]
+fn load_tagged(root: u64, space: usize, removals: &Removals) {
     let choice = OWN_TAGS[cpu::id()].lock().choose(space, removals.count());
     if choice.keeps {
         count(&counters::ROOTS_KEPT);
     }
-    // SAFETY: likewise; and a space has one private root in its life, whose translations alone have its tag.
+    // SAFETY: as in `load`; and a space has one private root in its life, whose translations alone have its tag.
     unsafe { paging::load_tagged_root(root, choice.tag as u16 + 1, choice.keeps) };
 }
 
