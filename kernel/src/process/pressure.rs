@@ -1,10 +1,31 @@
 //! When memory runs out for good: the largest program ends, and the others go on.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
+
 use heddle_signal::{Information, Signal};
 
 use super::signal::send_to_process;
 use super::{Process, Thread, table};
+use crate::memory::{pressure, stored};
+use crate::schedule;
+
+/// Gives back what can be had again. False if another thread is about that: then there may be room in a while.
+pub(super) async fn give_back() -> bool {
+    static IS_EVICTING: AtomicBool = AtomicBool::new(false);
+    if pressure::reclaim() {
+        return true;
+    }
+    if IS_EVICTING.swap(true, Ordering::AcqRel) {
+        schedule::yield_now().await;
+        return false;
+    }
+    // Small, and one at a time: the emergency reserve has room for it.
+    Box::pin(stored::evict()).await;
+    IS_EVICTING.store(false, Ordering::Release);
+    true
+}
 
 /// Makes room for a thread that found no memory: kills the largest program unless one is dying already. The
 /// thread gives way and tries again. Allocates nothing.

@@ -272,10 +272,17 @@ fn end_call(thread: &Arc<Thread>, context: &mut UserContext, result: Result<usiz
 
 async fn resolve_fault(thread: &Arc<Thread>, context: &UserContext, address: usize, access: Access) {
     let space = thread.space();
-    let resolved = match space.try_fault(address, access) {
-        // Where memory is missing, there may be some to be given back.
-        Some(resolved) if resolved != Err(FaultError::OutOfMemory) => resolved,
-        _ => {
+    let mut tried = space.try_fault(address, access);
+    if tried == Some(Err(FaultError::OutOfMemory)) {
+        restartable::leaves_program(thread);
+        if !super::pressure::give_back().await {
+            return;
+        }
+        tried = space.try_fault(address, access);
+    }
+    let resolved = match tried {
+        Some(resolved) => resolved,
+        None => {
             restartable::leaves_program(thread);
             room(thread).await;
             Box::pin(space.fault(address, access)).await
