@@ -187,7 +187,7 @@ impl Ring {
         }
         // From here on nothing is put into the old one.
         self.drain_locked(&memory);
-        self.head.store(0, Ordering::Relaxed);
+        self.head.store(larger.counter(RING_HEAD).load(Ordering::Relaxed), Ordering::Relaxed);
         self.tail.store(larger.counter(RING_TAIL).as_ptr(), Ordering::Release);
         self.order.store(larger.order, Ordering::Relaxed);
         *memory = larger;

@@ -6,7 +6,7 @@ use std::vec::Vec;
 
 use heddle_abi::shared::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK};
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use loom::thread;
 
 use crate::ring::{Consumer, ENTRY_WORDS, Place, Producer};
@@ -212,6 +212,16 @@ impl Memory {
     fn pop(&self) -> Option<[u64; 3]> {
         Consumer { head: &self.head, tail: &self.tail, entries: &self.entries }.pop()
     }
+
+    fn tail(&self) -> u32 {
+        self.tail.load(Ordering::Acquire)
+    }
+
+    /// Empty, from this count on.
+    fn start_at(&self, count: u32) {
+        self.head.store(count, Ordering::Relaxed);
+        self.tail.store(count, Ordering::Relaxed);
+    }
 }
 
 impl Place for Memory {
@@ -266,6 +276,75 @@ fn results_pass_through_a_small_ring() {
         other.join().unwrap();
         take(&ring, &taken);
         assert_eq!(taken.load(Ordering::Relaxed), 0b1110);
+    });
+}
+
+/// A thread is about to sleep while another replaces the ring and a result comes. It does not sleep over the result,
+/// whichever ring it has looked at and wherever the result is.
+#[test]
+fn nobody_sleeps_over_a_replaced_ring() {
+    struct Kernel {
+        producer: Producer,
+        ring: usize,
+        sleeps: bool,
+    }
+    struct Process {
+        kernel: loom::sync::Mutex<Kernel>,
+        rings: [Memory; 2],
+        current: AtomicUsize,
+        taken: AtomicU32,
+    }
+    fn drain(process: &Process, ring: usize) {
+        while process.rings[ring].pop().is_some() {
+            process.taken.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    fn put(process: &Process) {
+        let mut kernel = process.kernel.lock().unwrap();
+        let ring = kernel.ring;
+        let Ok(()) = kernel.producer.put(&process.rings[ring], [1, 10, 100, 0]);
+        kernel.sleeps = false;
+    }
+    bounded(|| {
+        let kernel = Kernel { producer: Producer::new(1), ring: 0, sleeps: false };
+        let process = Arc::new(Process {
+            kernel: loom::sync::Mutex::new(kernel),
+            rings: [Memory::new(1), Memory::new(1)],
+            current: AtomicUsize::new(0),
+            taken: AtomicU32::new(0),
+        });
+        put(&process);
+        drain(&process, 0);
+        let replacing = {
+            let process = process.clone();
+            thread::spawn(move || {
+                {
+                    let mut kernel = process.kernel.lock().unwrap();
+                    kernel.producer = kernel.producer.replaced_by(1).unwrap();
+                    kernel.ring = 1;
+                    process.rings[1].start_at(kernel.producer.tail());
+                }
+                drain(&process, 0);
+                process.current.store(1, Ordering::Release);
+            })
+        };
+        let completing = {
+            let process = process.clone();
+            thread::spawn(move || put(&process))
+        };
+        let current = process.current.load(Ordering::Acquire);
+        let seen = process.rings[current].tail();
+        if seen == process.rings[current].head.load(Ordering::Acquire) {
+            let mut kernel = process.kernel.lock().unwrap();
+            kernel.sleeps = kernel.producer.tail() == seen;
+        }
+        replacing.join().unwrap();
+        completing.join().unwrap();
+        let sleeps = process.kernel.lock().unwrap().sleeps;
+        // Whoever is awake looks at the ring that is current.
+        assert!(!sleeps || process.taken.load(Ordering::Relaxed) == 2, "sleeps, and a result is there");
+        drain(&process, 1);
+        assert_eq!(process.taken.load(Ordering::Relaxed), 2);
     });
 }
 

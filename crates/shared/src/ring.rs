@@ -56,9 +56,12 @@ impl Producer {
         1 << self.order
     }
 
-    /// Takes results over that were admitted to the ring before this one, no more than there are entries.
-    pub const fn take_over(&mut self, admitted: u32) {
-        self.admitted += admitted;
+    /// The one that replaces it, of another ring that is empty: it goes on counting where this one has come to, so that
+    /// no tail of the one can be taken for the other's. `None` if more results are to come than that has room for.
+    #[must_use]
+    pub const fn replaced_by(&self, order: u32) -> Option<Self> {
+        let next = Self { order, tail: self.tail, admitted: self.admitted };
+        if self.admitted > next.entries() { None } else { Some(next) }
     }
 
     /// How many results have been put in.
@@ -224,13 +227,31 @@ mod tests {
     fn a_result_whose_page_is_missing_is_put_in_later() {
         let shared = Shared::new(4);
         let mut producer = Producer::new(4);
-        producer.take_over(1);
+        assert_eq!(producer.admit(&shared, 1), Ok(1));
         shared.is_missing.set(true);
         assert_eq!(producer.put(&shared, [7; ENTRY_WORDS]), Err(()));
         assert_eq!((producer.tail(), shared.pop()), (0, None));
         shared.is_missing.set(false);
         assert_eq!(producer.put(&shared, [7; ENTRY_WORDS]), Ok(()));
         assert_eq!((producer.tail(), shared.pop()), (1, Some(7)));
+    }
+
+    #[test]
+    fn a_larger_ring_goes_on() {
+        let (small, large) = (Shared::new(1), Shared::new(2));
+        let mut producer = Producer::new(1);
+        assert_eq!(producer.admit(&small, 2), Ok(2));
+        producer.put(&small, [1; ENTRY_WORDS]).unwrap();
+        producer.give_back(1);
+        assert!(producer.replaced_by(0).is_some());
+        let mut next = producer.replaced_by(2).unwrap();
+        large.head.store(next.tail(), Ordering::Relaxed);
+        large.tail.store(next.tail(), Ordering::Relaxed);
+        assert_eq!((next.tail(), next.admitted(), large.pop()), (1, 1, None));
+        assert_eq!(next.admit(&large, 9), Ok(3));
+        next.put(&large, [2; ENTRY_WORDS]).unwrap();
+        assert_eq!((small.pop(), large.pop()), (Some(1), Some(2)));
+        assert!(next.replaced_by(1).is_none());
     }
 
     #[test]

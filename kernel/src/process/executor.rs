@@ -87,6 +87,8 @@ impl Place {
 /// A process's executors.
 pub struct Executors {
     list: SpinLock<Vec<(Arc<Executor>, Weak<Thread>)>>,
+    /// How long the list is.
+    count: AtomicU32,
     runnable: Runnable,
     policy: AtomicU32,
 }
@@ -96,6 +98,7 @@ impl Executors {
     pub const fn new() -> Self {
         Self {
             list: SpinLock::new(Vec::new()),
+            count: AtomicU32::new(0),
             runnable: Runnable::new(),
             policy: AtomicU32::new(policy::RELAXED),
         }
@@ -129,6 +132,20 @@ impl Executors {
         found.try_reserve(list.len()).map_err(|_| Errno::ENOMEM)?;
         found.extend(list.iter().filter_map(|(each, thread)| Some((each.clone(), thread.upgrade()?))));
         Ok(found)
+    }
+
+    /// Whether there are any; may be stale.
+    fn are_any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) != 0
+    }
+
+    /// The thread of the executor at `index` of the list or behind, which then is the index of the next.
+    fn next(&self, index: &mut usize) -> Option<Arc<Thread>> {
+        let list = self.list.lock();
+        list.iter().skip(*index).find_map(|(_, thread)| {
+            *index += 1;
+            thread.upgrade()
+        })
     }
 
     /// Whom to tell of something that became ready: one that looks around anyway, then one that sleeps, then the one
@@ -206,6 +223,7 @@ pub(super) fn register(
     let was_executor = list.iter().any(|(_, other)| !is_other(other));
     list.retain(|(_, other)| is_other(other));
     list.push((executor.clone(), Arc::downgrade(thread)));
+    executors.count.store(list.len() as u32, Ordering::Relaxed);
     drop(list);
     if !was_executor {
         executors.runnable.starts();
@@ -224,7 +242,11 @@ pub(super) fn leave(thread: &Arc<Thread>) {
     thread.executor.is_executor.store(false, Ordering::Relaxed);
     let registration = thread.executor.executor.lock().take();
     let executors = &thread.process.executors;
-    executors.list.lock().retain(|(_, other)| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(thread)));
+    {
+        let mut list = executors.list.lock();
+        list.retain(|(_, other)| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(thread)));
+        executors.count.store(list.len() as u32, Ordering::Relaxed);
+    }
     let is_last = !thread.executor.is_blocked.swap(false, Ordering::Relaxed) && executors.runnable.blocks();
     if let Some(executor) = registration.filter(|_| is_last) {
         wake_spare(thread, &executor);
@@ -257,8 +279,19 @@ pub(super) fn refresh(thread: &Thread) {
     thread.change_standing(|_| {});
 }
 
-/// An interrupt found the thread in its program. Takes what is more urgent from another CPU, if there is such a thing.
+/// An interrupt found the thread in its program: whatever that has written into its pages counts from now on. Takes what
+/// is more urgent from another CPU, if there is such a thing.
 pub(super) fn tick(thread: &Thread) {
+    let executors = &thread.process.executors;
+    if executors.are_any() {
+        // Those that wait in a queue get the level that their process has by now.
+        let mut index = 0;
+        while let Some(other) = executors.next(&mut index) {
+            if !core::ptr::eq(&raw const *other, thread) {
+                other.change_standing(|_| {});
+            }
+        }
+    }
     if thread.executor.is_executor() {
         refresh(thread);
         schedule::pull(levels::before(thread.priority().level() as u32));

@@ -169,12 +169,10 @@ pub fn ring(call: &mut Call<'_>) -> Outcome {
     let space = call.thread.space();
     space.probe_write(call.word(0), heddle_abi::call::RING_HEADER_BYTES)?;
     let mut state = call.thread.process.asynchronous.state.lock();
-    let before = state.ring.as_ref().map_or(0, |ring| ring.producer.admitted());
-    if before > ring.producer.entries() {
-        return Err(Errno::EBUSY.into());
+    if let Some(before) = &state.ring {
+        ring.producer = before.producer.replaced_by(call.uint(1)).ok_or(Errno::EBUSY)?;
     }
     ring.clear(&space)?;
-    ring.producer.take_over(before);
     state.ring = Some(ring);
     Ok(0.into())
 }

@@ -55,8 +55,9 @@ impl Ring {
     /// # Errors
     /// The page that is missing.
     pub fn clear(&self, space: &Space) -> Result<(), PageFault> {
-        user::write_int(space, self.address.wrapping_add(RING_HEAD), 0)?;
-        user::write_int(space, self.address.wrapping_add(RING_TAIL), 0)
+        let start = self.producer.tail();
+        user::write_int(space, self.address.wrapping_add(RING_HEAD), start)?;
+        user::write_int(space, self.address.wrapping_add(RING_TAIL), start)
     }
 }
 

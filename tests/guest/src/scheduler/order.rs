@@ -16,6 +16,7 @@ crate::tests! {
     an_urgent_process_runs_first
     strict_gives_way_between_coroutines
     relaxed_goes_on_until_the_tick
+    a_level_in_the_header_counts_from_the_tick
 }
 
 /// What the processes of a test share.
@@ -190,4 +191,41 @@ fn relaxed_goes_on_until_the_tick() -> Outcome {
     }
     expect!(orders.iter().all(|order| [123, 132].contains(order)) && orders.contains(&132));
     Ok(())
+}
+
+/// An executor in the background waits for a processor that an ordinary thread keeps; that one puts something ordinary
+/// into the header's bitmap, and the executor is ordinary from the next tick on.
+fn a_level_in_the_header_counts_from_the_tick() -> Outcome {
+    let Some(api) = Api::find() else { return Ok(()) };
+    stay_on_first()?;
+    let (turns, stop) = (AtomicU64::new(0), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            if api.register(0, 0, 0) != 0 {
+                return;
+            }
+            api.record(0).running.store(50, Ordering::SeqCst);
+            while stop.load(Ordering::SeqCst) == 0 {
+                api.give_way();
+                turns.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        while turns.load(Ordering::SeqCst) == 0 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        while api.ready_levels() & (1 << 50) == 0 {
+            std::hint::spin_loop();
+        }
+        api.bitmap().store(1 << 32, Ordering::SeqCst);
+        let (before, start) = (turns.load(Ordering::SeqCst), std::time::Instant::now());
+        // A tick is some milliseconds; without one that looks, the thread would wait as long as this one runs.
+        while turns.load(Ordering::SeqCst) == before && start.elapsed().as_secs() < 10 {
+            std::hint::spin_loop();
+        }
+        let ran = turns.load(Ordering::SeqCst) != before;
+        api.bitmap().store(0, Ordering::SeqCst);
+        stop.store(1, Ordering::SeqCst);
+        expect!(ran);
+        Ok(())
+    })
 }
