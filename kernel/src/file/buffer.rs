@@ -19,6 +19,18 @@ pub struct IoBuffer<'a> {
     target: Target<'a>,
     done: usize,
     length: usize,
+    unity: Unity,
+}
+
+/// What makes a transfer happen at once, of files that have [`super::ranges::Ranges`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unity {
+    /// Nothing: it needn't.
+    None,
+    /// That nobody holds a range of the file; else the attempt has to wait.
+    Alone,
+    /// That it holds the range.
+    Held,
 }
 
 /// A position in an [`IoBuffer`].
@@ -43,20 +55,25 @@ impl<'a> IoBuffer<'a> {
             [one] => one.length,
             several => several.iter().map(|segment| segment.length).sum(),
         };
-        Self { target: Target::User { space, segments, index: 0, within: 0 }, done: 0, length }
+        Self {
+            target: Target::User { space, segments, index: 0, within: 0 },
+            done: 0,
+            length,
+            unity: Unity::None,
+        }
     }
 
     /// A kernel buffer to be filled.
     #[must_use]
     pub fn kernel_out(bytes: &'a mut [u8]) -> Self {
         let length = bytes.len();
-        Self { target: Target::KernelOut(bytes), done: 0, length }
+        Self { target: Target::KernelOut(bytes), done: 0, length, unity: Unity::None }
     }
 
     /// A kernel buffer to be read from.
     #[must_use]
     pub fn kernel_in(bytes: &'a [u8]) -> Self {
-        Self { target: Target::KernelIn(bytes), done: 0, length: bytes.len() }
+        Self { target: Target::KernelIn(bytes), done: 0, length: bytes.len(), unity: Unity::None }
     }
 
     /// Passes over the next `count` bytes, which an earlier attempt has moved.
@@ -73,6 +90,46 @@ impl<'a> IoBuffer<'a> {
                 }
             }
         }
+    }
+
+    /// What makes the transfer happen at once.
+    #[must_use]
+    pub const fn unity(&self) -> Unity {
+        self.unity
+    }
+
+    /// Says what makes the transfer happen at once.
+    pub const fn set_unity(&mut self, unity: Unity) {
+        self.unity = unity;
+    }
+
+    /// Checks that the memory of the next bytes, but the first `from`, can be read, or written if `is_target`. The first
+    /// piece is left out: whoever misses it has done nothing yet.
+    ///
+    /// # Errors
+    /// The page that is missing, and how many bytes before it are there.
+    pub fn probe(&self, from: usize, is_target: bool) -> Result<(), (usize, PageFault)> {
+        let Target::User { space, segments, index, within } = &self.target else { return Ok(()) };
+        let (mut at, mut skipped) = (0, *within);
+        for segment in &segments[*index..] {
+            let mut inside = skipped;
+            skipped = 0;
+            while inside < segment.length && at < self.remaining() {
+                let address = segment.address.wrapping_add(inside);
+                let count = (segment.length - inside).min(PIECE_BYTES - address % PIECE_BYTES);
+                if at > 0 && at + count > from {
+                    let there = if is_target {
+                        space.probe_write(address, 1)
+                    } else {
+                        space.load_u32(address).map(drop)
+                    };
+                    there.map_err(|fault| (at, fault))?;
+                }
+                inside += count;
+                at += count;
+            }
+        }
+        Ok(())
     }
 
     /// Bytes moved so far.

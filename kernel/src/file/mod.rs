@@ -32,6 +32,7 @@ pub mod open;
 pub mod pidfd;
 pub mod pipe;
 pub mod proc;
+pub mod ranges;
 pub mod setup;
 pub mod share;
 pub mod signal;
@@ -141,6 +142,11 @@ pub trait File: Any + Send + Sync {
     /// What `/proc/PID/fd` shows for an object that was opened without a place, say `anon_inode:[eventpoll]`.
     fn name(&self) -> &'static str {
         "anon_inode:[file]"
+    }
+
+    /// Its ranges, if reading and writing it are each to happen at once.
+    fn ranges(&self) -> Option<&ranges::Ranges> {
+        None
     }
 
     /// Length in bytes, of an object that has one.

@@ -32,8 +32,12 @@ pub static TABLES_SHARED: Counter = Counter::new(0);
 /// Shared leaf tables that were copied after all.
 pub static TABLES_COPIED: Counter = Counter::new(0);
 
+/// Ranges of files that were held for a transfer, and how many of these had to wait for another.
+pub static FILE_RANGES: Counter = Counter::new(0);
+pub static FILE_RANGE_WAITS: Counter = Counter::new(0);
+
 /// All counters by name.
-pub fn all() -> [(&'static str, u64); 13] {
+pub fn all() -> [(&'static str, u64); 15] {
     let value = |counter: &Counter| counter.load(Ordering::Relaxed);
     [
         ("switches", value(&SWITCHES)),
@@ -49,6 +53,8 @@ pub fn all() -> [(&'static str, u64); 13] {
         ("copies", value(&COPIES)),
         ("tables_shared", value(&TABLES_SHARED)),
         ("tables_copied", value(&TABLES_COPIED)),
+        ("file_ranges", value(&FILE_RANGES)),
+        ("file_range_waits", value(&FILE_RANGE_WAITS)),
     ]
 }
 

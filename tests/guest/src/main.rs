@@ -26,6 +26,7 @@ mod poll;
 mod preemption;
 mod process;
 mod pty;
+mod ranges;
 mod realtime;
 mod rseq;
 mod runtime;
@@ -50,6 +51,7 @@ fn main() -> std::process::ExitCode {
         pipe::TESTS,
         file::TESTS,
         descriptor::TESTS,
+        ranges::TESTS,
         memory::TESTS,
         thread::TESTS,
         pi::TESTS,

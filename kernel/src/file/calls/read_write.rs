@@ -137,6 +137,8 @@ fn start(
         has_positions,
         no_wait: flags & linux::RWF_NOWAIT != 0,
         done: 0,
+        held: None,
+        probed: None,
     };
     transfer.start()
 }

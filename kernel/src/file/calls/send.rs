@@ -292,5 +292,17 @@ pub fn vmsplice(call: &mut Call<'_>) -> Outcome {
     let no_wait = flags & SPLICE_NONBLOCK != 0;
     let thread = call.thread.clone();
     let has_positions = open.file.is_seekable();
-    Transfer { thread, open, segments, direction, position: None, has_positions, no_wait, done: 0 }.start()
+    let transfer = Transfer {
+        thread,
+        open,
+        segments,
+        direction,
+        position: None,
+        has_positions,
+        no_wait,
+        done: 0,
+        held: None,
+        probed: None,
+    };
+    transfer.start()
 }

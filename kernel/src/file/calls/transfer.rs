@@ -1,13 +1,17 @@
 //! Moving bytes between a file and user memory: what `read`, `write` and their kin have in common.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 use linux_raw_sys::general as linux;
 
 use super::wait::{self, Waited};
 use crate::error::{Attempt, Errno, Halt};
-use crate::file::buffer::Segment;
+use crate::file::buffer::{Segment, Unity};
+use crate::file::ranges::Held;
 use crate::file::{IoBuffer, OpenFile, StatusFlags};
+use crate::memory::fallible;
 use crate::memory::user::PageFault;
 use crate::process::signal::{Information, Signal, send_to_thread};
 use crate::process::{Limits, Resource, Thread};
@@ -65,12 +69,18 @@ pub struct Transfer {
     pub no_wait: bool,
     /// Bytes moved.
     pub done: usize,
+    /// The file's range, while it is held.
+    pub held: Option<Box<Held>>,
+    /// How much of the memory is known to be there, once some of it was not.
+    pub probed: Option<usize>,
 }
 
 enum Step {
     Finished(Result<usize, Errno>),
     Fault(PageFault),
     Wait,
+    /// Others use the file: the range is needed.
+    Hold,
     Again,
 }
 
@@ -86,10 +96,36 @@ impl Transfer {
         }
     }
 
+    /// Where in the file the bytes are that are still to be moved.
+    fn range(&self) -> Range<u64> {
+        let left = (self.total() - self.done) as u64;
+        let start = match self.position {
+            Some(position) => position + self.done as u64,
+            None if self.appends() => return self.open.file.size().unwrap_or(0)..u64::MAX,
+            None => *self.open.offset.lock(),
+        };
+        start..start.saturating_add(left)
+    }
+
+    fn appends(&self) -> bool {
+        self.direction == Direction::Write && self.open.flags().contains(StatusFlags::APPEND)
+    }
+
+    /// Whether the transfer is to happen at once, although it may take several attempts.
+    fn is_one_piece(&self) -> bool {
+        self.has_positions && self.open.file.ranges().is_some()
+    }
+
     /// Moves what can be moved at once.
     fn attempt(&mut self) -> Attempt<usize> {
         let open = &*self.open;
         open.file.before_transfer(&self.thread, self.events())?;
+        if self.held.as_ref().is_some_and(|held| !held.covers(&self.range())) {
+            // The file's end, or the shared position, was elsewhere by the time the range was free.
+            self.held = None;
+            return Err(Halt::Block);
+        }
+        let is_one_piece = self.is_one_piece();
         let space = self.thread.space();
         let mut buffer = IoBuffer::user(&space, self.segments.as_slice());
         buffer.skip(self.done);
@@ -100,8 +136,20 @@ impl Transfer {
             Direction::Read => open.file.read(open, buffer, offset),
             Direction::Write => open.file.write(open, buffer, offset),
         };
-        if self.direction == Direction::Write && self.has_positions && open.file.size().is_some() {
+        if self.direction == Direction::Write && self.has_positions {
             self.limit_size(&mut buffer)?;
+        }
+        if is_one_piece {
+            let is_target = self.direction == Direction::Read;
+            buffer.set_unity(if self.held.is_some() { Unity::Held } else { Unity::Alone });
+            // A write must not stop in its middle; a read that did so begins anew, and then looks first.
+            if self.held.is_none()
+                && (!is_target || self.probed.is_some())
+                && let Err((there, fault)) = buffer.probe(self.probed.unwrap_or(0), is_target)
+            {
+                self.probed = Some(there);
+                return Err(fault.into());
+            }
         }
         let before = buffer.done();
         let result = match self.position {
@@ -109,13 +157,10 @@ impl Transfer {
             None if self.has_positions => {
                 let mut offset = open.offset.lock();
                 let result = operate(&mut buffer, *offset);
-                let moved = (buffer.done() - before) as u64;
-                let appended =
-                    self.direction == Direction::Write && open.flags().contains(StatusFlags::APPEND);
-                *offset = match open.file.size() {
-                    Some(size) if appended && moved > 0 => size,
-                    _ => *offset + moved,
-                };
+                *offset += (buffer.done() - before) as u64;
+                if buffer.done() > before && self.appends() {
+                    *offset = open.file.size().unwrap_or(*offset);
+                }
                 result
             }
             None => operate(&mut buffer, 0),
@@ -123,6 +168,7 @@ impl Transfer {
         let moved = buffer.done() - before;
         self.done += moved;
         if moved > 0 {
+            self.probed = None;
             open.report(match self.direction {
                 Direction::Read => linux::IN_ACCESS,
                 Direction::Write => linux::IN_MODIFY,
@@ -137,7 +183,7 @@ impl Transfer {
     /// Keeps a write below the limit of a file's size.
     fn limit_size(&self, buffer: &mut IoBuffer<'_>) -> Result<(), Errno> {
         let limit = self.thread.process.limit(Resource::FileSize).soft;
-        if limit == Limits::INFINITY || buffer.remaining() == 0 {
+        if limit == Limits::INFINITY || buffer.remaining() == 0 || self.open.file.size().is_none() {
             return Ok(());
         }
         let at = match self.position {
@@ -161,7 +207,11 @@ impl Transfer {
                 let again = self.direction == Direction::Write || self.has_positions;
                 if again && self.done < self.total() { Step::Again } else { Step::Finished(Ok(self.done)) }
             }
-            Err(Halt::Fault(fault)) => Step::Fault(fault),
+            Err(Halt::Fault(fault)) => {
+                self.probed = self.probed.or(Some(0));
+                Step::Fault(fault)
+            }
+            Err(Halt::Block) if !self.no_wait && self.is_one_piece() => Step::Hold,
             Err(Halt::Block) if self.done > 0 && self.direction == Direction::Read => {
                 Step::Finished(Ok(self.done))
             }
@@ -185,6 +235,9 @@ impl Transfer {
 
     /// Moves what can be moved without waiting, and leaves the rest to a future.
     pub fn start(mut self) -> Outcome {
+        if self.has_positions && self.total() > ATTEMPT_BYTES && !self.no_wait && self.is_one_piece() {
+            return pending(self.run(Step::Hold));
+        }
         loop {
             let step = self.step();
             match step {
@@ -196,7 +249,7 @@ impl Transfer {
                     Some(Err(_)) => return Ok(self.done.into()),
                     None => return pending(self.run(step)),
                 },
-                Step::Again | Step::Wait => return pending(self.run(step)),
+                Step::Again | Step::Wait | Step::Hold => return pending(self.run(step)),
             }
         }
     }
@@ -216,6 +269,7 @@ impl Transfer {
                         let space = self.thread.space();
                         space.fault_in(fault).await
                     }
+                    Step::Hold => self.hold().await,
                     Step::Wait if core::mem::take(&mut fruitless) => wait::take_turns(&self.thread).await,
                     Step::Wait => {
                         let waited = self.wait(&mut deadline_ns).await;
@@ -229,6 +283,16 @@ impl Transfer {
                 }
             }
         }
+    }
+
+    /// Holds the range of what is still to be moved.
+    async fn hold(&mut self) -> Result<(), Errno> {
+        let is_shared = self.direction == Direction::Read;
+        let (file, range) = (self.open.file.clone(), self.range());
+        // Boxed, because few transfers come here.
+        let held = fallible::try_box(Held::lock(file, range, is_shared))?;
+        self.held = Some(fallible::try_box(Box::into_pin(held).await?)?);
+        Ok(())
     }
 
     /// Waits for the file, of whose waits the first sets the deadline.

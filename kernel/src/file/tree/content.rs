@@ -152,19 +152,20 @@ impl Content {
         }
     }
 
-    /// Takes data from `buffer`.
+    /// Takes data from `buffer`, `most` bytes at most.
     pub fn write(
         &mut self,
         tree: &Tree,
         lower: Lower<'_>,
         buffer: &mut IoBuffer<'_>,
         offset: u64,
+        most: usize,
     ) -> Attempt<usize> {
         let limit = usize::try_from(SIZE_LIMIT.saturating_sub(offset)).unwrap_or(usize::MAX);
         if limit == 0 && buffer.remaining() > 0 {
             return Err(Errno::EFBIG.into());
         }
-        let (total, mut written) = (buffer.remaining().min(limit), 0);
+        let (total, mut written) = (buffer.remaining().min(limit).min(most), 0);
         while written < total {
             let at = offset + written as u64;
             let within = (at % PAGE) as usize;

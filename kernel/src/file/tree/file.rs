@@ -9,8 +9,10 @@ use super::TreeNode;
 use super::content::Content;
 use super::node::{Body, SET_ID};
 use super::page::{self, PAGE, PAGE_BYTES};
-use crate::error::{Attempt, Errno};
+use crate::error::{Attempt, Errno, Halt};
+use crate::file::buffer::Unity;
 use crate::file::node::{Metadata, Node};
+use crate::file::ranges::Ranges;
 use crate::file::{File, IoBuffer, Kind, OpenFile, StatusFlags};
 use crate::memory::{MapSource, PageRef};
 use crate::sync::SpinLock;
@@ -54,11 +56,18 @@ impl TreeNode {
 impl File for TreeNode {
     fn read(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
         let content = self.content()?;
-        let mut read = 0;
+        let (mut read, begin, mut changes) = (0, buffer.mark(), 0);
+        let is_alone = buffer.unity() == Unity::Alone;
         while buffer.remaining() > 0 {
             let at = offset.saturating_add(read as u64);
             let (source, length) = {
                 let content = content.lock();
+                if is_alone && read == 0 {
+                    if self.ranges.are_used() {
+                        return Err(Halt::Block);
+                    }
+                    changes = self.ranges.changes();
+                }
                 let Some(left) = content.size().checked_sub(at).filter(|&left| left > 0) else { break };
                 let within = PAGE - at % PAGE;
                 let length = left.min(within).min(buffer.remaining() as u64) as usize;
@@ -66,9 +75,17 @@ impl File for TreeNode {
             };
             match page::copy_out(&source, at as usize % PAGE_BYTES, length, buffer) {
                 Ok(count) => read += count,
+                Err(halt) if is_alone => {
+                    buffer.rewind(begin);
+                    return Err(halt);
+                }
                 Err(halt) if buffer.done() == 0 || read == 0 => return Err(halt),
                 Err(_) => break,
             }
+        }
+        if is_alone && read > 0 && self.ranges.have_changed(changes) {
+            buffer.rewind(begin);
+            return Err(Halt::Block);
         }
         if read > 0 && !open.flags().contains(StatusFlags::NOATIME) {
             let mut attributes = self.attributes.lock();
@@ -85,6 +102,9 @@ impl File for TreeNode {
             return Ok(0);
         }
         let mut content = self.content()?.lock();
+        if buffer.unity() == Unity::Alone && self.ranges.are_used() {
+            return Err(Halt::Block);
+        }
         let offset = if open.flags().contains(StatusFlags::APPEND) { content.size() } else { offset };
         if self.is_sealed(linux::F_SEAL_WRITE | linux::F_SEAL_FUTURE_WRITE) {
             return Err(Errno::EPERM.into());
@@ -98,8 +118,22 @@ impl File for TreeNode {
             }
             buffer.truncate(usize::try_from(room).unwrap_or(usize::MAX));
         }
-        let written = content.write(&self.tree, self.lower(), buffer, offset);
+        self.ranges.begin_change();
+        // Who holds the range lets others at the contents between two pages.
+        let most = if buffer.unity() == Unity::Held { PAGE_BYTES } else { usize::MAX };
+        let mut written = content.write(&self.tree, self.lower(), buffer, offset, most);
         drop(content);
+        while most == PAGE_BYTES
+            && buffer.remaining() > 0
+            && let Ok(before @ 1..) = written
+        {
+            let mut content = self.content()?.lock();
+            let at = offset + before as u64;
+            match content.write(&self.tree, self.lower(), buffer, at, most) {
+                Ok(more @ 1..) => written = Ok(before + more),
+                _ => break,
+            }
+        }
         if written.is_ok() {
             self.written();
         }
@@ -118,6 +152,10 @@ impl File for TreeNode {
         Node::metadata(self)
     }
 
+    fn ranges(&self) -> Option<&Ranges> {
+        (self.kind == Kind::Regular).then_some(&self.ranges)
+    }
+
     fn size(&self) -> Option<u64> {
         self.content().ok().map(|content| content.lock().size())
     }
@@ -132,6 +170,7 @@ impl File for TreeNode {
         if self.is_sealed(seal) {
             return Err(Errno::EPERM);
         }
+        self.ranges.begin_change();
         content.truncate(&self.tree, self.lower(), size)?;
         drop(content);
         self.written();
@@ -148,6 +187,7 @@ impl File for TreeNode {
         if self.is_sealed(linux::F_SEAL_WRITE) || end > content.size() && self.is_sealed(linux::F_SEAL_GROW) {
             return Err(Errno::EPERM);
         }
+        self.ranges.begin_change();
         match mode {
             0 | KEEP => content.allocate(tree, lower, first, end, mode == 0)?,
             PUNCH => content.punch(tree, lower, first, end)?,

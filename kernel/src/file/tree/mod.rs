@@ -145,6 +145,7 @@ impl Tree {
             body,
             writers: core::sync::atomic::AtomicI32::new(0),
             locks: super::lock::Locks::new(),
+            ranges: super::ranges::Ranges::new(),
             extended: super::extended::Extended::new(),
             marks: super::notify::Marks::new(),
             seals: AtomicU32::new(linux_raw_sys::general::F_SEAL_SEAL),

@@ -19,6 +19,7 @@ use crate::file::node::{
 };
 use crate::file::notify::Marks;
 use crate::file::pipe::Pipe;
+use crate::file::ranges::Ranges;
 use crate::file::{Entry, File, Kind, Mount, Place, StatusFlags, devices};
 use crate::memory::fallible;
 use crate::process::Credentials;
@@ -37,6 +38,7 @@ pub struct TreeNode {
     /// Open descriptions that may write; below zero, how many programs run from it.
     pub(super) writers: AtomicI32,
     pub(super) locks: Locks,
+    pub(super) ranges: Ranges,
     pub(super) extended: Extended,
     pub(super) marks: Marks,
     /// `F_SEAL_` bits, fcntl(2); what isn't a `memfd` is sealed against sealing.
@@ -163,6 +165,7 @@ impl TreeNode {
             body,
             writers: AtomicI32::new(0),
             locks: Locks::new(),
+            ranges: Ranges::new(),
             extended: Extended::new(),
             marks: Marks::new(),
             seals: AtomicU32::new(linux::F_SEAL_SEAL),

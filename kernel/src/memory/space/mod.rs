@@ -50,6 +50,7 @@ pub use fault::{Access, FaultError};
 pub use forget::{forget_pages, write_back};
 pub use heddle_mapping::{Flags, Mapping, Protection};
 pub use list::MappingView;
+pub use lock::CpuEpoch;
 pub use map::{MapRequest, Placement};
 pub use usage::Usage;
 
