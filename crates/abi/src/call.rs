@@ -15,8 +15,8 @@ pub const SUBMIT: u32 = FIRST;
 /// come.
 pub const CANCEL: u32 = FIRST + 1;
 /// `(address, order)`: makes the memory at `address` the ring, with `1 << order` entries. The head and the tail that it
-/// holds are set to the tail of the ring before it, or to 0, so that a tail says how many results there have been. Later
-/// completions go there; those in an earlier ring stay.
+/// holds are set to the tail of the ring before it, or to 0, so that a tail says how many results there have been.
+/// Later completions go there; those in an earlier ring stay.
 /// `EINVAL`, `EBUSY` (more calls are under way than it has entries).
 pub const RING: u32 = FIRST + 2;
 /// `(word, value, seen, timeout)`: sleeps while the 32-bit word has this value and the ring's tail is `seen`, until

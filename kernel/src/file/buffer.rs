@@ -103,8 +103,8 @@ impl<'a> IoBuffer<'a> {
         self.unity = unity;
     }
 
-    /// Checks that the memory of the next bytes, but the first `from`, can be read, or written if `is_target`. The first
-    /// piece is left out: whoever misses it has done nothing yet.
+    /// Checks that the memory of the next bytes, but the first `from`, can be read, or written if `is_target`. The
+    /// first piece is left out: whoever misses it has done nothing yet.
     ///
     /// # Errors
     /// The page that is missing, and how many bytes before it are there.

@@ -279,8 +279,8 @@ pub(super) fn refresh(thread: &Thread) {
     thread.change_standing(|_| {});
 }
 
-/// An interrupt found the thread in its program: whatever that has written into its pages counts from now on. Takes what
-/// is more urgent from another CPU, if there is such a thing.
+/// An interrupt found the thread in its program: whatever that has written into its pages counts from now on. Takes
+/// what is more urgent from another CPU, if there is such a thing.
 pub(super) fn tick(thread: &Thread) {
     let executors = &thread.process.executors;
     if executors.are_any() {
