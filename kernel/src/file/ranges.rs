@@ -4,8 +4,8 @@
 //! Most transfers are small and alone, and take no lock of a range. A small write happens under the short lock of the
 //! file's contents, once its source is known to be there; a small read copies without it, and looks at a count of
 //! changes afterwards. A transfer that takes several attempts, and a read that a write has overtaken, hold their range
-//! of the file from their first byte to their last. While anybody does or waits for it, small transfers hold theirs too,
-//! so that those on other ranges go on beside them.
+//! of the file from their first byte to their last. While anybody does or waits for it, small transfers hold theirs
+//! too, so that those on other ranges go on beside them.
 
 use alloc::sync::Arc;
 use core::ops::Range;
