@@ -10,6 +10,7 @@ pub mod panic;
 pub mod process;
 pub mod programs;
 pub mod pseudo_terminal;
+pub mod screens;
 pub mod scripts;
 pub mod shares;
 pub mod streams;

@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::guest::Kernel;
 use crate::paths;
 use crate::testing::{
-    Tally, bench, cargo, checking, checks, front, guest, programs, scripts, shares, streams, stress,
+    Tally, bench, cargo, checking, checks, front, guest, programs, screens, scripts, shares, streams, stress,
     terminals, threads,
 };
 
@@ -84,6 +84,7 @@ pub fn execute(options: &Options) -> Result<u8> {
     let groups = [
         (Part::Streams, "streams", &streams::TESTS[..]),
         (Part::Terminals, "terminals", &terminals::TESTS[..]),
+        (Part::Terminals, "screens", &screens::TESTS[..]),
         (Part::Shares, "shares", &shares::TESTS[..]),
     ];
     for (part, group, tests) in groups {
