@@ -1,10 +1,10 @@
 //! What cargo and other commands test on the host, and that the kernel builds.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::Tally;
 
@@ -69,6 +69,22 @@ pub fn count(name: &str, mut command: Command, tally: &mut Tally) -> Result<()> 
         tally.record(name, &super::Verdict::Passed);
     }
     Ok(())
+}
+
+/// Builds a program of a package that is called like it, and says where it is.
+///
+/// # Errors
+/// If it does not build.
+pub fn program(repository: &Path, package: &str) -> Result<PathBuf> {
+    let status = Command::new("cargo")
+        .args(["build", "--quiet", "--release", "--package", package])
+        .current_dir(repository)
+        .status()
+        .context("starting cargo")?;
+    if !status.success() {
+        bail!("{package} does not build");
+    }
+    Ok(repository.join("target/release").join(package))
 }
 
 /// Builds something, which is one test.

@@ -4,14 +4,14 @@
 //! without a line: the first of them is what ended it, and the others run in another machine.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use super::process::{heddle_run, run};
-use super::{Tally, Verdict};
+use super::{Tally, Verdict, cargo};
 use crate::guest::Kernel;
 
 const PACKAGE: &str = "heddle-guest-tests";
@@ -75,18 +75,6 @@ const MACHINES: [Machine; 6] = [
     },
 ];
 
-fn build(repository: &Path) -> Result<PathBuf> {
-    let status = Command::new("cargo")
-        .args(["build", "--quiet", "--release", "--package", PACKAGE])
-        .current_dir(repository)
-        .status()
-        .context("starting cargo")?;
-    if !status.success() {
-        bail!("the guest tests do not build");
-    }
-    Ok(repository.join("target/release").join(PACKAGE))
-}
-
 fn list(program: &Path) -> Result<Vec<String>> {
     let output = Command::new(program).arg("--list").output().context("listing the guest tests")?;
     let names: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
@@ -136,7 +124,7 @@ fn verdicts(
 /// # Errors
 /// If they do not build or the tool cannot be started.
 pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
-    let program = build(repository)?;
+    let program = cargo::program(repository, PACKAGE)?;
     let all = list(&program)?;
     let mut counts = Vec::new();
     for machine in &MACHINES {

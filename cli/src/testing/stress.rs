@@ -2,13 +2,12 @@
 //! several processors; random system calls; programs that take all they can get.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 
 use super::process::{heddle_run, run};
-use super::{Tally, Verdict};
+use super::{Tally, Verdict, cargo};
 use crate::guest::Kernel;
 
 const PACKAGE: &str = "heddle-stress-apps";
@@ -20,9 +19,9 @@ const SEEDS_LONG: std::ops::Range<u32> = 33..65;
 /// Programs that take all they can get, how many of it in CI and in the long tier.
 const HOSTILE: [&str; 3] = ["processes=200", "threads=200", "steps=200"];
 const HOSTILE_LONG: [&str; 3] = ["processes=1000", "threads=10000", "steps=10000"];
-/// Random calls: steps of each worker; in the long tier a million calls over all seeds.
+/// Random calls: steps of each thread, not all of which it lives to make; in the long tier a million over all seeds.
 const CALLS: &str = "steps=1000";
-const CALLS_LONG: &str = "steps=4000";
+const CALLS_LONG: &str = "steps=5000";
 
 /// A machine to put under stress: its name, how it is started, and for how long.
 const MACHINES: [(&str, &[&str], &str); 4] = [
@@ -71,15 +70,7 @@ pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut 
 /// # Errors
 /// If they do not build.
 pub fn build(repository: &Path) -> Result<String> {
-    let status = Command::new("cargo")
-        .args(["build", "--quiet", "--release", "--package", PACKAGE])
-        .current_dir(repository)
-        .status()
-        .context("starting cargo")?;
-    if !status.success() {
-        bail!("the stress programs do not build");
-    }
-    Ok(repository.join("target/release").join(PACKAGE).to_string_lossy().into_owned())
+    Ok(cargo::program(repository, PACKAGE)?.to_string_lossy().into_owned())
 }
 
 /// Runs a stress program in a machine of Heddle's.

@@ -2,12 +2,11 @@
 //! Linux decides what.
 
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 
 use super::process::{Output, RUN_TIMEOUT, heddle_run, run};
-use super::{Tally, Verdict};
+use super::{Tally, Verdict, cargo};
 use crate::guest::Kernel;
 
 const PACKAGE: &str = "heddle-threads-program";
@@ -29,15 +28,7 @@ pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Resul
     if MACHINES.iter().all(|(machine, _)| filter.is_some_and(|filter| !name(machine).contains(filter))) {
         return Ok(());
     }
-    let status = Command::new("cargo")
-        .args(["build", "--quiet", "--release", "--package", PACKAGE])
-        .current_dir(repository)
-        .status()
-        .context("starting cargo")?;
-    if !status.success() {
-        bail!("the program with threads does not build");
-    }
-    let program = repository.join("target/release").join(PACKAGE).to_string_lossy().into_owned();
+    let program = cargo::program(repository, PACKAGE)?.to_string_lossy().into_owned();
     let output = |kernel, options: &[&str]| -> Result<Output> {
         let arguments: Vec<&str> = options.iter().copied().chain(["--", &program]).collect();
         run(&mut heddle_run(kernel, &arguments)?, b"", RUN_TIMEOUT)
