@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-#[path = "../vdso/recipe.rs"]
+#[path = "../guest/vdso/recipe.rs"]
 mod recipe;
 
 const PAGE_BYTES: usize = 4096;

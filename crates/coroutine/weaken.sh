@@ -1,4 +1,4 @@
-# Sourced by check.sh, here and in heddle-shared, in the crate's folder: runs the list of weakened orderings.
+# Sourced by check.sh, here and in heddle-abi, in the crate's folder: runs the list of weakened orderings.
 
 # weakened COPY FLAGS [NAME...]: for each name, or each of weaken.list, a copy of the crate in which that line is changed,
 # with which its model must fail. FLAGS are those with which the models are built. Needs `target`.
@@ -13,7 +13,7 @@ weakened() {
         python3 "$(dirname "${BASH_SOURCE[0]}")/weaken.py" "$name" "$copy" || { failed=1; continue; }
         model=$(cat "$copy/model")
         # The same flags, folder and versions as the models have, so that what they need is built once.
-        cp ../../Cargo.lock "$copy/Cargo.lock"
+        cp "$(git rev-parse --show-toplevel)/Cargo.lock" "$copy/Cargo.lock"
         run=(env RUSTFLAGS="--cfg heddle_loom" nice -n 10 cargo test -j2 --release --quiet --offline
             --manifest-path "$copy/Cargo.toml" "${flags[@]}" --target-dir "$target/loom")
         if ! "${run[@]}" --no-run >"$copy/log" 2>&1; then

@@ -17,10 +17,10 @@ mod panic;
 mod process;
 mod random;
 mod schedule;
-mod shared;
 mod sync;
 mod syscall;
 mod time;
+mod user_sched;
 
 /// What the boot processor runs once the architecture has set it up.
 fn main() -> ! {
@@ -46,7 +46,7 @@ fn initialize() -> Result<(), error::Errno> {
     memory::pressure::register(file::drain_caches);
     memory::pressure::register(memory::stored::drain);
     process::initialize()?;
-    shared::set_clock();
+    user_sched::set_clock();
     file::setup::initialize(memory::frame::image())?;
     device::initialize()
 }

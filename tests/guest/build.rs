@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 fn main() {
-    let vdso = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says")).join("../../vdso");
+    let vdso =
+        PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says")).join("../../guest/vdso");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo says")).join("order");
     let source = vdso.join("examples/order.c");
     let status = Command::new("cc")

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use heddle_abi::control::{self, EndOfInput, HEADER_BYTES, Small, WindowSize, kind, stream};
-use heddle_signal::{Information, Signal};
+use heddle_kernel_core::signal::{Information, Signal};
 
 use super::Port;
 use crate::file::terminal::console;

@@ -33,7 +33,7 @@ struct Position {
 /// # Errors
 /// `ENOMEM`.
 pub fn copy_name(name: &[u8]) -> Result<Box<[u8]>, Errno> {
-    heddle_names::copy_name(name).map_err(|_| Errno::ENOMEM)
+    heddle_kernel_core::dir_index::copy_name(name).map_err(|_| Errno::ENOMEM)
 }
 
 impl Entry {

@@ -1,6 +1,6 @@
 //! Advisory locks of files: `fcntl` locks of processes, those of open file descriptions, and `flock`.
 
-use heddle_file_lock::{ByteRange, Kind, Lock, Table};
+use heddle_kernel_core::file_lock::{ByteRange, Kind, Lock, Table};
 
 use crate::error::Errno;
 use crate::sync::{Events, SpinLock, WaitQueue, Watch};

@@ -23,7 +23,7 @@ use crate::memory::fallible;
 use crate::process::signal::{self, Signal};
 use crate::process::{Credentials, Process, Resource};
 use crate::sync::{Events, SpinLock, WaitQueue, Watch};
-use heddle_signal::{Detail, Information};
+use heddle_kernel_core::signal::{Detail, Information};
 
 /// The number of the file system, and what `statfs` calls it.
 const DEVICE: u64 = device_number(0, 6);

@@ -1,7 +1,7 @@
 //! Pipes and FIFOs, pipe(7) and fifo(7).
 
 use alloc::sync::Arc;
-use heddle_pipe::Ring;
+use heddle_kernel_core::pipe::Ring;
 use linux_raw_sys::{general as linux, ioctl};
 
 use super::{File, IoBuffer, OpenFile, StatusFlags};

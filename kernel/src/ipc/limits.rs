@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use heddle_ipc::registry::PLACES;
+use heddle_kernel_core::sysv_ipc::registry::PLACES;
 
 use crate::error::Errno;
 

@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use heddle_ipc::message::{Message, Queue, Selection};
-use heddle_ipc::permission::Permissions;
-use heddle_ipc::registry::Registry;
+use heddle_kernel_core::sysv_ipc::message::{Message, Queue, Selection};
+use heddle_kernel_core::sysv_ipc::permission::Permissions;
+use heddle_kernel_core::sysv_ipc::registry::Registry;
 use linux_raw_sys::general as linux;
 
 use super::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, READ, WRITE, limits};

@@ -11,9 +11,9 @@ pub mod shared_memory;
 
 use alloc::sync::Arc;
 
-use heddle_ipc::NoMemory;
-use heddle_ipc::permission::Permissions;
-use heddle_ipc::registry::{Full, PRIVATE, Registry, sequence_of};
+use heddle_kernel_core::sysv_ipc::NoMemory;
+use heddle_kernel_core::sysv_ipc::permission::Permissions;
+use heddle_kernel_core::sysv_ipc::registry::{Full, PRIVATE, Registry, sequence_of};
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;

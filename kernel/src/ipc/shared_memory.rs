@@ -9,8 +9,8 @@ use core::any::Any;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
-use heddle_ipc::permission::Permissions;
-use heddle_ipc::registry::{PRIVATE, Registry};
+use heddle_kernel_core::sysv_ipc::permission::Permissions;
+use heddle_kernel_core::sysv_ipc::registry::{PRIVATE, Registry};
 use linux_raw_sys::general as linux;
 
 use super::{IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, Object, READ, limits};

@@ -12,7 +12,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use heddle_abi::boot::{KEY_IMAGE, KEY_MEMORY};
-use heddle_frame::{Buddy, Descriptor, Layout, Region, slab};
+use heddle_kernel_core::frame::{Buddy, Descriptor, Layout, Region, slab};
 
 use crate::arch::paging::{self, PAGE_SIZE};
 use crate::arch::{MAX_CPUS, cpu, user as copy};

@@ -11,7 +11,7 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use heddle_frame::slab::{Class, SIZES, Usage, class_of};
+use heddle_kernel_core::frame::slab::{Class, SIZES, Usage, class_of};
 
 use super::frame::{self, Slabs};
 use crate::arch::paging::PAGE_SIZE;

@@ -8,9 +8,9 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use heddle_space::shootdown::{self as protocol, Shootdown};
-pub use heddle_space::tags::Removals;
-use heddle_space::tags::Tags;
+use heddle_kernel_core::tlb::shootdown::{self as protocol, Shootdown};
+pub use heddle_kernel_core::tlb::tags::Removals;
+use heddle_kernel_core::tlb::tags::Tags;
 
 use super::counters::{self, count};
 use super::quarantine;

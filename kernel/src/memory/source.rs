@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::ops::Range;
 
-use heddle_mapping::Backing;
+use heddle_kernel_core::mapping::Backing;
 
 use super::fallible::try_insert;
 use super::{FrameRef, PageRef};

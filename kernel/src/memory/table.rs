@@ -6,7 +6,7 @@
 //! - A missing table is installed by compare-and-swap, so two ranges may grow the same part of a tree; a table is
 //!   taken out only by an owner of everything it covers.
 //! - A *leaf table* (level 0) may be shared by several roots after fork, by the rules of
-//!   [`heddle_space::leaf_table`]. Before changing an entry, an owner makes the table its own ([`Root::leaf`]).
+//!   [`heddle_kernel_core::tlb::leaf_table`]. Before changing an entry, an owner makes the table its own ([`Root::leaf`]).
 //!
 //! A table of level n has entries that each cover [`paging::span`]\(n) bytes; the root is level 3.
 //!
@@ -16,7 +16,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use heddle_space::leaf_table::{self, GROUP, Owned, each_occupied, is_group_empty, load, store};
+use heddle_kernel_core::tlb::leaf_table::{self, GROUP, Owned, each_occupied, is_group_empty, load, store};
 
 use super::counters;
 use super::frame::{self, FrameRef};
@@ -511,9 +511,9 @@ pub fn release(physical: u64, level: usize) {
 }
 
 /// Rights of a page under a mapping's protection.
-pub const fn rights(protection: heddle_mapping::Protection, write: bool) -> Rights {
+pub const fn rights(protection: heddle_kernel_core::mapping::Protection, write: bool) -> Rights {
     Rights {
-        write: write && protection.contains(heddle_mapping::Protection::WRITE),
-        execute: protection.contains(heddle_mapping::Protection::EXECUTE),
+        write: write && protection.contains(heddle_kernel_core::mapping::Protection::WRITE),
+        execute: protection.contains(heddle_kernel_core::mapping::Protection::EXECUTE),
     }
 }

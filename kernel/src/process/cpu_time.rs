@@ -7,7 +7,7 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use heddle_signal::{Information, Signal};
+use heddle_kernel_core::signal::{Information, Signal};
 
 use super::timers::{Expiry, Timer};
 use super::{Limits, Process, Resource, Thread, signal};

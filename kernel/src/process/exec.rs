@@ -4,11 +4,11 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
-use heddle_exec::{
+use heddle_kernel_core::exec::{
     Auxiliary, HEADER_BYTES, Image, ImageError, Kind, Segment, StackError, StackPlan, Strings, StringsError,
     parse_script,
 };
-use heddle_signal::{AlternateStack, Signal};
+use heddle_kernel_core::signal::{AlternateStack, Signal};
 use linux_raw_sys::general as linux;
 
 use super::signal::kill_other_threads;
@@ -21,17 +21,17 @@ use crate::file::{OpenFile, executable};
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::memory::{Space, SpaceKind, fallible};
-use crate::shared;
 use crate::sync::{Events, SpinLock};
 use crate::syscall::Caller;
 use crate::syscall::user;
 use crate::syscall::wait::WaitKind;
+use crate::user_sched;
 
 /// Scripts whose interpreter is a script: as deep as Linux goes.
 const SCRIPT_DEPTH_MAX: usize = 5;
 /// Stack mapped at the start; the rest grows.
 const STACK_START_BYTES: usize = 132 << 10;
-const PAGE_BYTES: usize = heddle_exec::PAGE_BYTES as usize;
+const PAGE_BYTES: usize = heddle_kernel_core::exec::PAGE_BYTES as usize;
 
 /// What to run, as execve(2) is called.
 pub struct Request {
@@ -182,7 +182,7 @@ pub(super) async fn load(thread: &Arc<Thread>, mut request: Request) -> Result<L
         (Some(loader), Some(loader_base)) => loader_base.wrapping_add(loader.image.entry as usize),
         _ => base.wrapping_add(program.image.entry as usize),
     };
-    let places = shared::map(&space).await?;
+    let places = user_sched::map(&space).await?;
     let mut auxiliary = auxiliary(&program, base, loader_base.unwrap_or(0), &credentials, thread);
     auxiliary.vdso = places.object as u64;
     auxiliary.system_page = places.system as u64;
@@ -368,7 +368,7 @@ async fn build_stack(
     Ok(Layout {
         arguments: pair(stack.arguments),
         environment: pair(stack.environment),
-        auxiliary: (vector, vector + heddle_exec::AUXILIARY_BYTES),
+        auxiliary: (vector, vector + heddle_kernel_core::exec::AUXILIARY_BYTES),
         code: (0, 0),
         stack: pointer,
     })
@@ -419,7 +419,7 @@ fn take_over_pid(thread: &Arc<Thread>) {
 
 /// What the change to a new program needs of memory, got before anything is changed.
 pub(super) struct Prepared {
-    actions: Arc<SpinLock<heddle_signal::Actions>>,
+    actions: Arc<SpinLock<heddle_kernel_core::signal::Actions>>,
     descriptors: Arc<crate::file::DescriptorTable>,
 }
 

@@ -7,9 +7,9 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
-use heddle_abi::shared::calls::{InterruptFrame, RED_ZONE_BYTES, policy};
-use heddle_abi::shared::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK, PENDING_SPARE, levels};
-use heddle_shared::{Runnable, process_level, record};
+use heddle_abi::protocol::{Runnable, process_level, record};
+use heddle_abi::user_sched::calls::{InterruptFrame, RED_ZONE_BYTES, policy};
+use heddle_abi::user_sched::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK, PENDING_SPARE, levels};
 use linux_raw_sys::general as linux;
 
 use super::signal::Work;
@@ -18,9 +18,9 @@ use crate::arch::{self, UserContext};
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::schedule::{self, Priority};
-use crate::shared::Pages;
 use crate::sync::SpinLock;
 use crate::syscall::user;
+use crate::user_sched::Pages;
 
 /// No level of its own, and no boost.
 const LEVEL_NONE: u8 = 64;

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
-use heddle_signal::{Detail, Information, Signal};
+use heddle_kernel_core::signal::{Detail, Information, Signal};
 use linux_raw_sys::general as linux;
 
 use super::signal::{self, start_group_exit};
@@ -130,7 +130,8 @@ fn notify_of_end(process: &Arc<Process>) {
             let actions = parent.actions();
             let actions = actions.lock();
             let action = actions.get(Signal::CHLD);
-            action.handler == heddle_signal::Action::IGNORE || action.flags.has(linux::SA_NOCLDWAIT)
+            action.handler == heddle_kernel_core::signal::Action::IGNORE
+                || action.flags.has(linux::SA_NOCLDWAIT)
         };
     if is_unwanted {
         drop(reap(process));

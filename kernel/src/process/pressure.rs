@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use heddle_signal::{Information, Signal};
+use heddle_kernel_core::signal::{Information, Signal};
 
 use super::signal::send_to_process;
 use super::{Process, Thread, table};

@@ -9,7 +9,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use heddle_signal::section::{SIGNATURE_BYTES, Section};
+use heddle_kernel_core::signal::section::{SIGNATURE_BYTES, Section};
 
 use super::Thread;
 use super::signal::{self, Work};

@@ -2,8 +2,8 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use heddle_exec::Strings;
-use heddle_signal::{Actions, SignalSet};
+use heddle_kernel_core::exec::Strings;
+use heddle_kernel_core::signal::{Actions, SignalSet};
 use linux_raw_sys::general as linux;
 
 use super::exec::{self, Request};
@@ -142,7 +142,7 @@ fn make_first_thread(descriptors: DescriptorTable, directories: Directories) -> 
         name: [0; Thread::NAME_BYTES],
         blocked: SignalSet::EMPTY,
         scheduling: Parameters::ORDINARY,
-        account: heddle_fairness::Account::new(heddle_fairness::Weight::of_nice(0)),
+        account: heddle_kernel_core::fairness::Account::new(heddle_kernel_core::fairness::Weight::of_nice(0)),
         float,
     })?;
     let mut children = reaper.children.lock();

@@ -1,6 +1,6 @@
 //! How a process ended and what a thread is doing.
 
-use heddle_signal::Signal;
+use heddle_kernel_core::signal::Signal;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 use core::task::Waker;
-use heddle_signal::{AlternateStack, Pending, SignalSet};
+use heddle_kernel_core::signal::{AlternateStack, Pending, SignalSet};
 
 use super::cpu_time::Meter;
 use super::signal::Work;
@@ -102,7 +102,7 @@ pub(super) struct Parts {
     pub name: [u8; Thread::NAME_BYTES],
     pub blocked: SignalSet,
     pub scheduling: Parameters,
-    pub account: heddle_fairness::Account,
+    pub account: heddle_kernel_core::fairness::Account,
     pub float: FloatState,
 }
 

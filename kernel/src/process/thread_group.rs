@@ -3,7 +3,7 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use heddle_signal::Actions;
+use heddle_kernel_core::signal::Actions;
 
 use super::cpu_time::Alarms;
 use super::signal::State;
@@ -122,7 +122,7 @@ impl Process {
             thread_events: WaitQueue::new(),
             signal_events: WaitQueue::new(),
             ended: WaitQueue::new(),
-            exit_signal: AtomicI32::new(heddle_signal::Signal::CHLD.number()),
+            exit_signal: AtomicI32::new(heddle_kernel_core::signal::Signal::CHLD.number()),
             uid: AtomicU32::new(0),
             has_executed: AtomicBool::new(false),
             timers: SpinLock::new(Timers::new()),
@@ -193,7 +193,7 @@ impl Process {
 
     /// The signals that are pending for the process as a whole.
     #[must_use]
-    pub fn pending_signals(&self) -> heddle_signal::SignalSet {
+    pub fn pending_signals(&self) -> heddle_kernel_core::signal::SignalSet {
         self.state.lock().pending.set()
     }
 
@@ -213,7 +213,7 @@ impl Process {
     fn read_memory(&self, (start, end): (usize, usize)) -> Vec<u8> {
         let mut bytes = Vec::new();
         let Some(space) = self.main_thread().and_then(|thread| thread.try_space()) else { return bytes };
-        let length = end.saturating_sub(start).min(heddle_exec::Strings::BYTES_MAX);
+        let length = end.saturating_sub(start).min(heddle_kernel_core::exec::Strings::BYTES_MAX);
         if bytes.try_reserve_exact(length).is_err() {
             return bytes;
         }

@@ -8,7 +8,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use heddle_signal::{Detail, Information, Signal};
+use heddle_kernel_core::signal::{Detail, Information, Signal};
 
 use super::cpu_time::{self, CpuClock, Target};
 use super::{Process, Thread, signal};

@@ -252,14 +252,14 @@ fn publish(core: &Core<Processors>) {
     let before = published.load(Ordering::Relaxed);
     if now != before {
         published.store(now, Ordering::Relaxed);
-        crate::shared::levels_changed(before, now);
+        crate::user_sched::levels_changed(before, now);
     }
 }
 
 /// Takes one coroutine of `levels` from another CPU's queue into this one's, if there is one.
 pub fn pull(levels: u64) {
     if arch::cpu::count() > 1
-        && crate::shared::ready_levels() & levels != 0
+        && crate::user_sched::ready_levels() & levels != 0
         && let Some(core) = core()
     {
         core.pull(levels);

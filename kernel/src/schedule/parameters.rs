@@ -2,7 +2,7 @@
 
 use linux_raw_sys::general as linux;
 
-use heddle_fairness::Weight;
+use heddle_kernel_core::fairness::Weight;
 
 use super::Priority;
 

@@ -2,13 +2,13 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use heddle_fairness::{Account, Weight};
+use heddle_kernel_core::fairness::{Account, Weight};
 
 use super::{Parameters, Policy, Priority};
 use crate::arch::{self, MAX_CPUS};
 
 /// The time slice of an ordinary thread at nice 0.
-pub const SLICE_NS: u64 = heddle_fairness::SLICE_NS;
+pub const SLICE_NS: u64 = heddle_kernel_core::fairness::SLICE_NS;
 
 /// The time slice of `SCHED_RR`: Linux's, which programs see.
 pub const ROUND_ROBIN_NS: u64 = 100_000_000;

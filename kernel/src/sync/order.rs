@@ -13,7 +13,7 @@ use core::ops::Range;
 use core::panic::Location;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use heddle_lock_order::{Class, Graph, Held, Place, Report, Taken};
+use heddle_kernel_core::lock_order::{Class, Graph, Held, Place, Report, Taken};
 use spin::mutex::SpinMutex;
 
 use crate::arch::{MAX_CPUS, cpu};

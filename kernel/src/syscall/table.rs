@@ -302,7 +302,7 @@ fn invoke_own(number: u32, call: &mut Call<'_>) -> Outcome {
     use super::asynchronous::calls;
     use crate::process::calls::executor;
     use heddle_abi::call::{CANCEL, RING, SUBMIT, WAIT};
-    use heddle_abi::shared::calls::{GIVE_WAY, INTERRUPT, POLICY, REGISTER, UNREGISTER};
+    use heddle_abi::user_sched::calls::{GIVE_WAY, INTERRUPT, POLICY, REGISTER, UNREGISTER};
     match number {
         SUBMIT => calls::submit(call),
         CANCEL => calls::cancel(call),

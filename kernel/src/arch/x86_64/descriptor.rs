@@ -81,7 +81,7 @@ fn load_segments(id: usize, local: &'static CpuLocal) {
         let _ = table.append(Descriptor::user_code_segment());
         let selector = table.append(Descriptor::tss_segment_unchecked(local.tss.get()));
         let number = table.append(Descriptor::UserSegment(CPU_SEGMENT | id as u64));
-        debug_assert_eq!(number.0 | 3, heddle_abi::shared::CPU_SEGMENT);
+        debug_assert_eq!(number.0 | 3, heddle_abi::user_sched::CPU_SEGMENT);
         (*SEGMENTS[id].0.get()).load_unsafe();
         CS::set_reg(SegmentSelector(KERNEL_CODE));
         SS::set_reg(SegmentSelector(KERNEL_DATA));

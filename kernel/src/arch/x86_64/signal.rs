@@ -1,10 +1,10 @@
-//! Signal frames: how a handler is called and how it returns. The layout is `heddle_signal::x86_64`'s.
+//! Signal frames: how a handler is called and how it returns. The layout is `heddle_kernel_core::signal::x86_64`'s.
 
-use heddle_signal::x86_64::{
+use heddle_kernel_core::signal::x86_64::{
     CONTEXT_OFFSET, EXTENDED_STATE_FLAG, FRAME_BYTES, FRAME_WORDS, Frame, INFORMATION_OFFSET, Registers,
     STACK_SEGMENT_FLAGS, place,
 };
-use heddle_signal::{Action, AlternateStack, Detail, Information, Signal, SignalSet};
+use heddle_kernel_core::signal::{Action, AlternateStack, Detail, Information, Signal, SignalSet};
 use linux_raw_sys::general::SA_RESTORER;
 
 use super::UserContext;

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
-use heddle_file_lock::{ByteRange, Kind};
+use heddle_kernel_core::file_lock::{ByteRange, Kind};
 use linux_raw_sys::general as linux;
 
 use super::{encode, field, get, get_file, put};

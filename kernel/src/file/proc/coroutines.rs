@@ -8,8 +8,8 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use heddle_abi::shared::calls::policy;
-use heddle_abi::shared::{CoroutineInfo, state};
+use heddle_abi::user_sched::calls::policy;
+use heddle_abi::user_sched::{CoroutineInfo, state};
 
 use super::{Subject, Text};
 use crate::error::Errno;

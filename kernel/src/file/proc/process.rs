@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use super::{Subject, Text};
-use heddle_signal::Action;
+use heddle_kernel_core::signal::Action;
 
 use crate::error::Errno;
 use crate::file::pidfd::ProcessFile;

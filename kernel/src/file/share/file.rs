@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use heddle_ninep::{Reader, Writer, kind};
+use heddle_kernel_core::ninep::{Reader, Writer, kind};
 
 use super::node::SharedNode;
 use super::{CHUNK, Fid};

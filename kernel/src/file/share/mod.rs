@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use heddle_abi::boot::{KEY_SHARE, SHARE_READ_ONLY, SHARE_TAG, SHARE_VALUE_MAX};
-use heddle_ninep::{Failure, HEADER_BYTES, NO_FID, NO_TAG, Reader, VERSION, Writer, kind};
+use heddle_kernel_core::ninep::{Failure, HEADER_BYTES, NO_FID, NO_TAG, Reader, VERSION, Writer, kind};
 use linux_raw_sys::general as linux;
 
 use super::node::{Kind, device_number};

@@ -4,7 +4,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 
-use heddle_ninep::{Attributes, GETATTR_BASIC, Reader, Writer, kind, set};
+use heddle_kernel_core::ninep::{Attributes, GETATTR_BASIC, Reader, Writer, kind, set};
 use linux_raw_sys::general as linux;
 
 use super::file::SharedFile;
@@ -196,7 +196,7 @@ impl Node for SharedNode {
             }
             let mut reader = Reader::of_fields(&listing);
             while !reader.is_empty() {
-                let entry = heddle_ninep::Entry::read(&mut reader).map_err(Errno::from)?;
+                let entry = heddle_kernel_core::ninep::Entry::read(&mut reader).map_err(Errno::from)?;
                 next = entry.next;
                 if matches!(entry.name, b"." | b"..") {
                     continue;

@@ -10,7 +10,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use heddle_ninep::{Reader, Writer, kind};
+use heddle_kernel_core::ninep::{Reader, Writer, kind};
 
 use super::node::SharedNode;
 use super::state::FileState;

@@ -34,10 +34,10 @@ pub enum Address {
     Unnamed,
 }
 
-static ABSTRACT: spin::Once<SpinLock<heddle_names::Names<Weak<Socket>>>> = spin::Once::new();
+static ABSTRACT: spin::Once<SpinLock<heddle_kernel_core::dir_index::Names<Weak<Socket>>>> = spin::Once::new();
 
-fn names() -> &'static SpinLock<heddle_names::Names<Weak<Socket>>> {
-    ABSTRACT.call_once(|| SpinLock::new(heddle_names::Names::new()))
+fn names() -> &'static SpinLock<heddle_kernel_core::dir_index::Names<Weak<Socket>>> {
+    ABSTRACT.call_once(|| SpinLock::new(heddle_kernel_core::dir_index::Names::new()))
 }
 
 impl Address {

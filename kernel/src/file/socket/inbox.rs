@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
-use heddle_pipe::Ring;
+use heddle_kernel_core::pipe::Ring;
 
 use super::{Address, Style};
 use crate::error::Errno;

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use heddle_signal::Signal;
+use heddle_kernel_core::signal::Signal;
 use heddle_tty::{Character, Output, Termios};
 use linux_raw_sys::general::{
     TCIFLUSH, TCIOFF, TCIOFLUSH, TCION, TCOFLUSH, TCOOFF, TCOON, TIOCPKT_FLUSHWRITE, TIOCPKT_IOCTL, termios,

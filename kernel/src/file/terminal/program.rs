@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use heddle_signal::Signal;
+use heddle_kernel_core::signal::Signal;
 use heddle_tty::{Character, LocalModes};
 
 use super::output::OutputQueue;

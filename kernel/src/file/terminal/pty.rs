@@ -204,7 +204,7 @@ impl Master {
 
     /// `TIOCSIG`: sends a signal to the foreground group, as a signal character would.
     fn signal(&self, number: usize) -> Attempt<usize> {
-        use heddle_signal::Signal;
+        use heddle_kernel_core::signal::Signal;
         let signal = i32::try_from(number).ok().and_then(Signal::new);
         let signal = signal.filter(|signal| [Signal::INT, Signal::QUIT, Signal::TSTP].contains(signal));
         let foreground = self.terminal.state.lock().foreground;

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use heddle_signal::{Information, Signal};
+use heddle_kernel_core::signal::{Information, Signal};
 use heddle_tty::{LineDiscipline, Received, SignalRequests};
 
 use super::output::OutputQueue;

@@ -1,7 +1,7 @@
 //! What a regular file holds.
 
 use heddle_erofs::{Image, Inode, Page};
-use heddle_sparse::Sparse;
+use heddle_kernel_core::xarray::Sparse;
 
 use super::Tree;
 use super::page::{self, PAGE, PAGE_BYTES, Source};

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::any::Any;
 use heddle_erofs::Inode;
-use heddle_names::Names;
+use heddle_kernel_core::dir_index::Names;
 use linux_raw_sys::general as linux;
 
 use super::node::{Body, TreeNode};

@@ -15,7 +15,7 @@ use crate::memory::shootdown::{Removals, Users};
 use crate::memory::source::Object;
 use crate::memory::table::Root;
 use crate::sync::SpinLock;
-use heddle_mapping::{Backing, Mapping, Mappings};
+use heddle_kernel_core::mapping::{Backing, Mapping, Mappings};
 
 impl Space {
     /// A private space with this one's contents at the same addresses.

@@ -13,8 +13,8 @@ use core::panic::Location;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use heddle_abi::boot::KEY_SPACE_LOCK;
+use heddle_kernel_core::tlb::{OneGuard, OneLock};
 use heddle_range_lock::{Context, Domain, Epoch, Guard, LockError, OutOfMemory, Participant, RangeLock};
-use heddle_space::{OneGuard, OneLock};
 
 use crate::arch::{MAX_CPUS, cpu};
 use crate::boot;
@@ -70,7 +70,7 @@ pub fn drain() {
 /// The lock of one space.
 pub struct SpaceLock {
     #[cfg(feature = "checking")]
-    class: heddle_lock_order::Class,
+    class: heddle_kernel_core::lock_order::Class,
     kind: Kind,
 }
 
@@ -104,7 +104,7 @@ impl SpaceLock {
         let is_one = IS_ONE.load(Ordering::Relaxed);
         Self {
             #[cfg(feature = "checking")]
-            class: heddle_lock_order::Class::new(),
+            class: heddle_kernel_core::lock_order::Class::new(),
             kind: if is_one { Kind::One(OneLock::default()) } else { Kind::Ranges(RangeLock::new()) },
         }
     }

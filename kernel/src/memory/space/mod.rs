@@ -28,7 +28,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use heddle_abi::boot::{KEY_ISOLATION, KEY_PCID, KEY_SLOTS};
-use heddle_mapping::Mappings;
+use heddle_kernel_core::mapping::Mappings;
 
 use self::lock::SpaceLock;
 use super::counters::{self, count};
@@ -43,12 +43,12 @@ use super::table::Root;
 use crate::arch::{cpu, paging};
 use crate::boot;
 use crate::error::Errno;
-use crate::shared::Pages;
 use crate::sync::SpinLock;
+use crate::user_sched::Pages;
 
 pub use fault::{Access, FaultError};
 pub use forget::{forget_pages, write_back};
-pub use heddle_mapping::{Flags, Mapping, Protection};
+pub use heddle_kernel_core::mapping::{Flags, Mapping, Protection};
 pub use list::MappingView;
 pub use lock::CpuEpoch;
 pub use map::{MapRequest, Placement};

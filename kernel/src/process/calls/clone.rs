@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
-use heddle_signal::{Actions, AlternateStack, Signal};
+use heddle_kernel_core::signal::{Actions, AlternateStack, Signal};
 use linux_raw_sys::general as linux;
 
 use crate::arch::UserContext;

@@ -1,7 +1,7 @@
 //! execve(2), execveat(2).
 
 use alloc::vec::Vec;
-use heddle_exec::Strings;
+use heddle_kernel_core::exec::Strings;
 use linux_raw_sys::general as linux;
 
 use crate::error::{Attempt, Errno};

@@ -1,6 +1,6 @@
-//! Heddle's own calls for executor threads. `heddle_abi::shared::calls` says what each does.
+//! Heddle's own calls for executor threads. `heddle_abi::user_sched::calls` says what each does.
 
-use heddle_abi::shared::levels;
+use heddle_abi::user_sched::levels;
 
 use crate::process::executor;
 use crate::schedule;

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
-use heddle_signal::{Detail, Information, Signal};
+use heddle_kernel_core::signal::{Detail, Information, Signal};
 use linux_raw_sys::general as linux;
 
 use super::usage;

@@ -1,7 +1,7 @@
 //! pidfd_open(2), pidfd_send_signal(2), pidfd_getfd(2).
 
 use alloc::sync::Arc;
-use heddle_signal::Information;
+use heddle_kernel_core::signal::Information;
 use linux_raw_sys::general as linux;
 
 use super::signal::{read_information, send_checked, signal_argument};

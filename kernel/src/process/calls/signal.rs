@@ -1,7 +1,9 @@
 //! The calls about signals.
 
 use alloc::sync::Arc;
-use heddle_signal::{Action, AlternateStack, Detail, Information, Signal, SignalSet, StackError};
+use heddle_kernel_core::signal::{
+    Action, AlternateStack, Detail, Information, Signal, SignalSet, StackError,
+};
 use linux_raw_sys::general as linux;
 
 use crate::arch::signal as frame;

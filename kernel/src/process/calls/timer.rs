@@ -1,7 +1,7 @@
 //! setitimer(2), alarm(2), timer_create(2) and their relatives.
 
 use alloc::sync::Arc;
-use heddle_signal::Signal;
+use heddle_kernel_core::signal::Signal;
 use linux_raw_sys::general as linux;
 
 use super::time::{interval_words, read_interval, timer_clock};

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use core::sync::atomic::{Ordering, fence};
-use heddle_signal::{Action, DefaultAction, Information, Signal, SignalSet};
+use heddle_kernel_core::signal::{Action, DefaultAction, Information, Signal, SignalSet};
 use linux_raw_sys::general as linux;
 
 use super::{Work, fault, send, stop};
@@ -229,7 +229,7 @@ fn put_frame(
     space.write(call.address, &call.words)?;
     float.reset();
     if top.is_some() && stack.disarms() {
-        stack = heddle_signal::AlternateStack::default();
+        stack = heddle_kernel_core::signal::AlternateStack::default();
         *thread.alternate_stack.lock() = stack;
     }
     call.enter(context, action.handler, information.signal);

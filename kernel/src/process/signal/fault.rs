@@ -1,7 +1,7 @@
 //! Signals that a thread's own instruction causes.
 
 use alloc::sync::Arc;
-use heddle_signal::{Action, DefaultAction, Detail, Information, Signal};
+use heddle_kernel_core::signal::{Action, DefaultAction, Detail, Information, Signal};
 
 use super::{Work, send};
 use crate::arch::{self, UserContext};

@@ -12,11 +12,11 @@ mod stop;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bitflags::bitflags;
-use heddle_signal::Pending;
+use heddle_kernel_core::signal::Pending;
 
 use super::{ExitStatus, Thread};
 
-pub use heddle_signal::{Detail, Information, Signal, SignalSet};
+pub use heddle_kernel_core::signal::{Detail, Information, Signal, SignalSet};
 pub use send::{give_back, pending, send_to_group, send_to_process, send_to_thread, take_pending};
 
 pub(super) use deliver::{Next, before_user, restore_mask};

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
-use heddle_signal::{DefaultAction, Information, Signal, SignalSet};
+use heddle_kernel_core::signal::{DefaultAction, Information, Signal, SignalSet};
 
 use super::{State, Work};
 use crate::error::Errno;

@@ -1,7 +1,7 @@
 //! Stopping and going on: job control.
 
 use alloc::sync::Arc;
-use heddle_signal::{Detail, Information, Signal, SignalSet};
+use heddle_kernel_core::signal::{Detail, Information, Signal, SignalSet};
 use linux_raw_sys::general as linux;
 
 use super::{Change, State, Work};

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::task::Waker;
 
-use heddle_shared::Fate;
+use heddle_abi::protocol::Fate;
 
 use crate::arch::UserContext;
 use crate::error::{Errno, Halt};

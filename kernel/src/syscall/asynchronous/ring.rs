@@ -1,4 +1,4 @@
-//! The ring of results, in memory of the program: see [`heddle_abi::call`]; [`heddle_shared::ring`] has the protocol.
+//! The ring of results, in memory of the program: see [`heddle_abi::call`]; [`heddle_abi::protocol::ring`] has the protocol.
 //!
 //! The kernel writes to it as to any user memory, under the lock of the process's calls, and keeps the tail itself:
 //! whatever the program writes into head, tail or entries, only its own results suffer.
@@ -6,7 +6,7 @@
 use heddle_abi::call::{
     COMPLETION_BYTES, RING_HEAD, RING_HEADER_BYTES, RING_ORDER_MAX, RING_ORDER_MIN, RING_TAIL,
 };
-use heddle_shared::ring::{ENTRY_WORDS, Place, Producer};
+use heddle_abi::protocol::ring::{ENTRY_WORDS, Place, Producer};
 
 use crate::error::Errno;
 use crate::memory::Space;

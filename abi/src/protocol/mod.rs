@@ -1,0 +1,36 @@
+//! The protocols of the pages that kernel and programs share: who changes which word in which order.
+//! `docs/SHARED-SCHEDULER.md` is the page about them; the layouts are `heddle-abi`'s.
+//!
+//! - [`Levels`]: the system bitmap, from counts of the CPUs that have a level ready.
+//! - [`record`]: an executor's record: the turn of a coroutine against what becomes ready meanwhile, mask and pending
+//!   word of user interrupts.
+//! - [`process_level`]: what a process's words make its threads' level.
+//! - [`Runnable`]: how many executors of a process can run, and who notices that the last one cannot.
+//! - [`ring`]: the ring of completions, the kernel's side and the program's.
+//! - [`monotonic_ns`]: the clock of the system page.
+//! - [`Phase`], [`Fate`]: a call under way, its end and its cancellation, in the program and in the kernel.
+//!
+//! Each is checked by a loom model: `check.sh loom`; `check.sh weaken` weakens their orderings one by one.
+
+#[cfg(not(heddle_loom))]
+mod clock;
+mod fate;
+mod levels;
+#[cfg(all(test, heddle_loom))]
+mod models;
+mod phase;
+pub mod record;
+pub mod ring;
+mod runnable;
+
+#[cfg(not(heddle_loom))]
+pub use clock::monotonic_ns;
+pub use fate::Fate;
+pub use levels::{Levels, process_level};
+pub use phase::{Found, Phase};
+pub use runnable::Runnable;
+
+#[cfg(not(heddle_loom))]
+pub(crate) use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(heddle_loom)]
+pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};

@@ -1,0 +1,35 @@
+//! The kernel's logic that needs no hardware: one module each, tested and modelled on the host.
+//!
+//! - [`dir_index`]: the names in a directory, and positions in it that survive changes.
+//! - [`exec`]: what `execve` reads and writes: ELF headers, script lines, the first stack of a program.
+//! - [`fairness`]: how ordinary threads share a processor: budgets by nice value, refilled by sleeping.
+//! - [`file_lock`]: byte-range locks of a file (`fcntl`).
+//! - [`frame`]: physical memory: a buddy allocator over frame descriptors, and slabs of small objects.
+//! - [`lock_order`]: watches the order in which locks are taken, for the checking build.
+//! - [`mapping`]: the mappings of an address space.
+//! - [`ninep`]: messages of the 9P2000.L protocol, the client's side.
+//! - [`pipe`]: the byte ring of a pipe.
+//! - [`signal`]: the rules of Linux signals: sets, pending queues, actions, and the layouts that programs see.
+//! - [`sysv_ipc`]: System V's semaphores, message queues and identifiers.
+//! - [`tlb`]: what other processors must forget and when they have: shootdowns, tags, shared leaf tables.
+//! - [`xarray`]: sparse arrays that grow and shrink with what they hold.
+//!
+//! `check.sh loom` runs models of the real code under loom, and `check.sh weaken` expects them to notice each ordering
+//! of `weaken.txt` that is weakened.
+#![cfg_attr(not(any(test, heddle_loom)), no_std)]
+
+extern crate alloc;
+
+pub mod dir_index;
+pub mod exec;
+pub mod fairness;
+pub mod file_lock;
+pub mod frame;
+pub mod lock_order;
+pub mod mapping;
+pub mod ninep;
+pub mod pipe;
+pub mod signal;
+pub mod sysv_ipc;
+pub mod tlb;
+pub mod xarray;

@@ -1,0 +1,379 @@
+//! Which parts of an address space are mapped, to what, and with which rights: the records behind mmap(2).
+//!
+//! [`Mappings`] is an ordered map of disjoint [`Mapping`]s. Neighbours that could be one mapping are one, so the set is
+//! canonical: what a sequence of operations leaves depends only on what each address ended up as. They are in a
+//! red-black tree, because what counts is the lookup at each page fault: among a few dozen it takes a sixth of what a
+//! range of a `BTreeMap` takes.
+//!
+//! Nothing here knows pages, page tables or locks. Addresses and lengths are in bytes, and the caller keeps them at
+//! page boundaries. Operations allocate; a kernel makes sure beforehand that [`Mappings::GROWTH_BYTES`] can be had.
+
+use alloc::boxed::Box;
+use core::ops::Range;
+
+use bitflags::bitflags;
+use intrusive_collections::{Bound, KeyAdapter, RBTree, RBTreeLink, intrusive_adapter};
+
+bitflags! {
+    /// What programs may do with a mapping's memory; the bits are those of mmap(2).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Protection: u8 {
+        /// Load.
+        const READ = 1;
+        /// Store.
+        const WRITE = 2;
+        /// Fetch instructions.
+        const EXECUTE = 4;
+    }
+
+    /// Properties of a mapping.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Flags: u8 {
+        /// Stores reach the object and everybody who maps it (`MAP_SHARED`).
+        const SHARED = 1;
+        /// A fault below extends the mapping down to it (`MAP_GROWSDOWN`).
+        const GROWS_DOWN = 2;
+        /// A child does not get it (`MADV_DONTFORK`).
+        const NOT_INHERITED = 4;
+        /// A child gets it empty (`MADV_WIPEONFORK`).
+        const WIPED_IN_CHILD = 8;
+        /// It is the heap of brk(2).
+        const HEAP = 16;
+        /// It must never become writable: shared, of a file that was opened for reading.
+        const NEVER_WRITABLE = 32;
+    }
+}
+
+/// What is behind a mapping.
+pub trait Backing: Clone {
+    /// Whether both are the same object.
+    fn is_same(&self, other: &Self) -> bool;
+    /// Whether the object has positions, so that neighbours are one mapping only if their offsets are contiguous.
+    fn has_offsets(&self) -> bool;
+}
+
+/// A contiguous range of addresses with the same properties.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping<B> {
+    /// First address.
+    pub start: usize,
+    /// Address behind the last.
+    pub end: usize,
+    /// Rights.
+    pub protection: Protection,
+    /// Properties.
+    pub flags: Flags,
+    /// What is behind it.
+    pub backing: B,
+    /// Position in the backing, in bytes, of `start`.
+    pub offset: u64,
+}
+
+impl<B: Backing> Mapping<B> {
+    /// The addresses.
+    #[must_use]
+    pub const fn range(&self) -> Range<usize> {
+        self.start..self.end
+    }
+
+    /// Position in the backing of an address of the mapping.
+    #[must_use]
+    pub const fn offset_of(&self, address: usize) -> u64 {
+        self.offset.wrapping_add((address - self.start) as u64)
+    }
+
+    /// The part of it that lies in `range`, which must overlap it.
+    #[must_use]
+    pub fn part(&self, range: &Range<usize>) -> Self {
+        let mut part = self.clone();
+        part.start = self.start.max(range.start);
+        part.end = self.end.min(range.end);
+        part.offset = self.offset_of(part.start);
+        part
+    }
+
+    fn continues_in(&self, next: &Self) -> bool {
+        self.end == next.start
+            && self.protection == next.protection
+            && self.flags == next.flags
+            && self.backing.is_same(&next.backing)
+            && (!self.backing.has_offsets() || self.offset_of(self.end) == next.offset)
+    }
+}
+
+/// A mapping in its place of the tree.
+#[derive(Debug)]
+struct Node<B> {
+    link: RBTreeLink,
+    mapping: Mapping<B>,
+}
+
+intrusive_adapter!(ByStart<B> = Box<Node<B>>: Node<B> { link => RBTreeLink });
+
+impl<B> KeyAdapter<'_> for ByStart<B> {
+    type Key = usize;
+
+    fn get_key(&self, node: &Node<B>) -> usize {
+        node.mapping.start
+    }
+}
+
+/// The mappings of one address space.
+#[derive(Debug)]
+pub struct Mappings<B> {
+    /// By first address.
+    tree: RBTree<ByStart<B>>,
+    /// How many there are.
+    count: usize,
+    /// The sum of the lengths.
+    total: usize,
+}
+
+impl<B> Default for Mappings<B> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<B> Mappings<B> {
+    /// How much memory a mapping takes.
+    pub const MAPPING_BYTES: usize = size_of::<Node<B>>().next_power_of_two();
+    /// How much memory an operation may need at most: that of the mapping it is given, and of two parts.
+    pub const GROWTH_BYTES: usize = 3 * Self::MAPPING_BYTES;
+
+    /// No mappings.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { tree: RBTree::new(ByStart::new()), count: 0, total: 0 }
+    }
+
+    /// How many mappings there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether nothing is mapped.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+impl<B: Clone> Clone for Mappings<B> {
+    fn clone(&self) -> Self {
+        let mut tree = RBTree::new(ByStart::new());
+        for Node { mapping, .. } in &self.tree {
+            // In order, so that there is nothing to look for.
+            tree.back_mut()
+                .insert_after(Box::new(Node { link: RBTreeLink::new(), mapping: mapping.clone() }));
+        }
+        Self { tree, count: self.count, total: self.total }
+    }
+}
+
+impl<B: Backing> Mappings<B> {
+    /// The mappings in the order of their addresses.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Mapping<B>> {
+        self.tree.iter().map(|node| &node.mapping)
+    }
+
+    /// The sum of the lengths in bytes.
+    #[must_use]
+    pub const fn total_bytes(&self) -> usize {
+        self.total
+    }
+
+    /// The mapping that an address lies in.
+    #[must_use]
+    pub fn get(&self, address: usize) -> Option<&Mapping<B>> {
+        let node = self.tree.upper_bound(Bound::Included(&address)).get()?;
+        Some(&node.mapping).filter(|found| address < found.end)
+    }
+
+    /// The mapping that an address lies in, or else the first one above.
+    #[must_use]
+    pub fn at_or_above(&self, address: usize) -> Option<&Mapping<B>> {
+        self.first_in(&(address..usize::MAX))
+    }
+
+    /// The last mapping that ends at or below an address.
+    #[must_use]
+    pub fn below(&self, address: usize) -> Option<&Mapping<B>> {
+        let mut cursor = self.tree.upper_bound(Bound::Excluded(&address));
+        if cursor.get().is_some_and(|node| node.mapping.end > address) {
+            cursor.move_prev();
+        }
+        cursor.get().map(|node| &node.mapping)
+    }
+
+    /// The mappings that have an address in `range`, in order.
+    pub fn overlapping(&self, range: Range<usize>) -> impl Iterator<Item = &Mapping<B>> {
+        let mut cursor = self.tree.upper_bound(Bound::Included(&range.start));
+        if cursor.get().is_none_or(|node| node.mapping.end <= range.start) {
+            cursor.move_next();
+        }
+        core::iter::from_fn(move || {
+            let mapping = &cursor.get()?.mapping;
+            if mapping.start >= range.end || range.is_empty() {
+                return None;
+            }
+            cursor.move_next();
+            Some(mapping)
+        })
+    }
+
+    fn first_in(&self, range: &Range<usize>) -> Option<&Mapping<B>> {
+        self.overlapping(range.clone()).next()
+    }
+
+    /// Whether nothing in `range` is mapped.
+    #[must_use]
+    pub fn is_free(&self, range: Range<usize>) -> bool {
+        self.first_in(&range).is_none()
+    }
+
+    /// Whether every address in `range` is mapped.
+    #[must_use]
+    pub fn covers(&self, range: Range<usize>) -> bool {
+        let mut reached = range.start;
+        for mapping in self.overlapping(range.clone()) {
+            if mapping.start > reached {
+                return false;
+            }
+            reached = mapping.end;
+        }
+        reached >= range.end
+    }
+
+    /// Adds a mapping where nothing is mapped.
+    pub fn insert(&mut self, mut mapping: Mapping<B>) {
+        debug_assert!(mapping.start < mapping.end && self.is_free(mapping.range()));
+        self.total += mapping.end - mapping.start;
+        let mut node = None;
+        if let Some(before) = self.below(mapping.start).filter(|before| before.continues_in(&mapping)) {
+            mapping.start = before.start;
+            mapping.offset = before.offset;
+            node = self.take(mapping.start);
+        }
+        let after = self.tree.find(&mapping.end).get().map(|node| &node.mapping);
+        if let Some(after) = after.filter(|after| mapping.continues_in(after)) {
+            let start = after.start;
+            mapping.end = after.end;
+            node = self.take(start);
+        }
+        self.put(node, mapping);
+    }
+
+    /// Puts a record into the tree, in a node that has left it or a new one.
+    fn put(&mut self, node: Option<Box<Node<B>>>, mapping: Mapping<B>) {
+        let node = match node {
+            Some(mut node) => {
+                node.mapping = mapping;
+                node
+            }
+            None => Box::new(Node { link: RBTreeLink::new(), mapping }),
+        };
+        self.tree.insert(node);
+        self.count += 1;
+    }
+
+    /// Takes the record that starts at an address out of the tree.
+    fn take(&mut self, start: usize) -> Option<Box<Node<B>>> {
+        let node = self.tree.find_mut(&start).remove()?;
+        self.count -= 1;
+        Some(node)
+    }
+
+    /// Removes everything in `range` and shows `removed` what it was, piece by piece.
+    pub fn remove(&mut self, range: Range<usize>, mut removed: impl FnMut(Mapping<B>)) {
+        while let Some(start) = self.first_in(&range).map(|mapping| mapping.start) {
+            let Some(node) = self.take(start) else { return };
+            let whole = &node.mapping;
+            let part = whole.part(&range);
+            self.total -= part.end - part.start;
+            let left = (whole.start < range.start).then(|| whole.part(&(whole.start..range.start)));
+            let right = (range.end < whole.end).then(|| whole.part(&(range.end..whole.end)));
+            let mut node = Some(node);
+            for rest in [left, right].into_iter().flatten() {
+                self.put(node.take(), rest);
+            }
+            removed(part);
+        }
+    }
+
+    /// Changes the properties of everything in `range`: `change` gets each piece, and must leave its addresses alone.
+    pub fn change(&mut self, range: Range<usize>, mut change: impl FnMut(&mut Mapping<B>)) {
+        let mut at = range.start;
+        while let Some(piece) = self.first_in(&(at..range.end)).map(|mapping| mapping.part(&(at..range.end)))
+        {
+            at = piece.end;
+            let mut changed = piece.clone();
+            change(&mut changed);
+            if changed.protection == piece.protection
+                && changed.flags == piece.flags
+                && changed.backing.is_same(&piece.backing)
+            {
+                continue;
+            }
+            self.remove(piece.range(), |_| {});
+            self.insert(changed);
+        }
+    }
+
+    /// Moves the first address of the mapping that starts at `start` down to `new_start`; nothing may be mapped there.
+    pub fn extend_down(&mut self, start: usize, new_start: usize) {
+        let Some(node) = self.take(start) else { return };
+        let mut mapping = node.mapping;
+        self.total -= mapping.end - mapping.start;
+        mapping.offset = mapping.offset.wrapping_sub((mapping.start - new_start) as u64);
+        mapping.start = new_start;
+        self.insert(mapping);
+    }
+
+    /// The highest free range of `length` bytes inside `within`, at a multiple of `align`, that keeps `guard` bytes
+    /// away from a mapping above that grows down. `skipped` is raised to the length of the longest free range passed
+    /// over.
+    #[must_use]
+    pub fn find_free(
+        &self,
+        length: usize,
+        align: usize,
+        within: Range<usize>,
+        guard: usize,
+        skipped: &mut usize,
+    ) -> Option<usize> {
+        let mut ceiling = within.end;
+        let mut fits = |floor: usize, ceiling: usize| {
+            let floor = floor.max(within.start);
+            let found = ceiling.checked_sub(length).map(|start| start / align * align);
+            let found = found.filter(|&start| start >= floor);
+            if found.is_none() {
+                *skipped = (*skipped).max(ceiling.saturating_sub(floor));
+            }
+            found
+        };
+        // A mapping above the range that grows down keeps its distance too.
+        if let Some(above) = self.at_or_above(within.end).filter(|above| above.start >= within.end)
+            && above.flags.contains(Flags::GROWS_DOWN)
+        {
+            ceiling = ceiling.min(above.start.saturating_sub(guard));
+        }
+        let mut cursor = self.tree.upper_bound(Bound::Excluded(&within.end));
+        while let Some(Node { mapping, .. }) = cursor.get() {
+            cursor.move_prev();
+            if let Some(start) = fits(mapping.end, ceiling) {
+                return Some(start);
+            }
+            let gap = if mapping.flags.contains(Flags::GROWS_DOWN) { guard } else { 0 };
+            ceiling = ceiling.min(mapping.start.saturating_sub(gap));
+            if ceiling < within.start {
+                return None;
+            }
+        }
+        fits(within.start, ceiling)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,303 @@
+//! Messages of 9P2000.L, as a client writes and reads them.
+//!
+//! A message is `size: u32`, `kind: u8`, `tag: u16` and fields in little endian; a string is its length as `u16` and
+//! its bytes. This crate knows how fields are laid out; which message has which is the client's business, because each
+//! is used in one place.
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes before a message's fields.
+pub const HEADER_BYTES: usize = 7;
+/// The protocol's name in `Tversion`.
+pub const VERSION: &[u8] = b"9P2000.L";
+/// The tag of `Tversion`.
+pub const NO_TAG: u16 = u16::MAX;
+/// The fid that stands for none.
+pub const NO_FID: u32 = u32::MAX;
+
+/// Kinds of requests; the reply's is one more.
+#[allow(missing_docs, reason = "the names are the protocol's")]
+pub mod kind {
+    pub const ERROR: u8 = 6;
+    pub const STATFS: u8 = 8;
+    pub const OPEN: u8 = 12;
+    pub const CREATE: u8 = 14;
+    pub const SYMLINK: u8 = 16;
+    pub const MKNOD: u8 = 18;
+    pub const READLINK: u8 = 22;
+    pub const GETATTR: u8 = 24;
+    pub const SETATTR: u8 = 26;
+    pub const READDIR: u8 = 40;
+    pub const LINK: u8 = 70;
+    pub const MKDIR: u8 = 72;
+    pub const RENAMEAT: u8 = 74;
+    pub const UNLINKAT: u8 = 76;
+    pub const VERSION: u8 = 100;
+    pub const ATTACH: u8 = 104;
+    pub const WALK: u8 = 110;
+    pub const READ: u8 = 116;
+    pub const WRITE: u8 = 118;
+    pub const CLUNK: u8 = 120;
+}
+
+/// Bits of what `Tsetattr` changes.
+#[allow(missing_docs, reason = "the names are the protocol's")]
+pub mod set {
+    pub const MODE: u32 = 0x1;
+    pub const UID: u32 = 0x2;
+    pub const GID: u32 = 0x4;
+    pub const SIZE: u32 = 0x8;
+    pub const ATIME: u32 = 0x10;
+    pub const MTIME: u32 = 0x20;
+    pub const ATIME_SET: u32 = 0x80;
+    pub const MTIME_SET: u32 = 0x100;
+}
+
+/// Everything that `stat` tells.
+pub const GETATTR_BASIC: u64 = 0x7ff;
+
+/// What is wrong with a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The server says this error number of Linux.
+    Refused(u32),
+    /// It is not what the protocol says.
+    Malformed,
+}
+
+/// Writes a message into a buffer. What does not fit is noticed at the end.
+pub struct Writer<'a> {
+    buffer: &'a mut [u8],
+    length: usize,
+}
+
+impl<'a> Writer<'a> {
+    /// Begins a message.
+    pub fn new(buffer: &'a mut [u8], kind: u8, tag: u16) -> Self {
+        let mut writer = Self { buffer, length: 0 };
+        writer.u32(0);
+        writer.bytes(&[kind]);
+        writer.u16(tag);
+        writer
+    }
+
+    /// Appends bytes as they are.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        let end = self.length.saturating_add(bytes.len());
+        if let Some(place) = self.buffer.get_mut(self.length..end) {
+            place.copy_from_slice(bytes);
+        }
+        self.length = end;
+    }
+
+    /// Appends a number.
+    pub fn u16(&mut self, value: u16) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    /// Appends a number.
+    pub fn u32(&mut self, value: u32) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    /// Appends a number.
+    pub fn u64(&mut self, value: u64) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    /// Appends a string; one that is too long makes the message too long.
+    pub fn string(&mut self, bytes: &[u8]) {
+        match u16::try_from(bytes.len()) {
+            Ok(length) => {
+                self.u16(length);
+                self.bytes(bytes);
+            }
+            Err(_) => self.length = usize::MAX,
+        }
+    }
+
+    /// The next `length` bytes, to be filled by the caller.
+    pub fn space(&mut self, length: usize) -> Option<&mut [u8]> {
+        let start = self.length;
+        self.length = start.saturating_add(length);
+        self.buffer.get_mut(start..self.length)
+    }
+
+    /// Ends the message; its length, unless the buffer is too small for it.
+    #[must_use]
+    pub fn finish(self) -> Option<usize> {
+        let length = u32::try_from(self.length).ok()?;
+        if self.length > self.buffer.len() {
+            return None;
+        }
+        self.buffer[..4].copy_from_slice(&length.to_le_bytes());
+        Some(self.length)
+    }
+}
+
+/// Reads a message's fields.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+type Read<T> = Result<T, Failure>;
+
+impl<'a> Reader<'a> {
+    /// The fields of the reply to a request of this kind.
+    ///
+    /// # Errors
+    /// What the server refused, or that it is no such reply.
+    pub fn of_reply(message: &'a [u8], request: u8) -> Read<Self> {
+        let mut header = Self { rest: message };
+        let size = header.u32()? as usize;
+        let kind = header.u8()?;
+        header.u16()?;
+        let rest = message.get(HEADER_BYTES..size).ok_or(Failure::Malformed)?;
+        let mut reader = Self { rest };
+        match kind {
+            kind if kind == kind::ERROR + 1 => Err(Failure::Refused(reader.u32()?)),
+            kind if kind == request + 1 => Ok(reader),
+            _ => Err(Failure::Malformed),
+        }
+    }
+
+    /// Reads fields that were copied from a message.
+    #[must_use]
+    pub const fn of_fields(fields: &'a [u8]) -> Self {
+        Self { rest: fields }
+    }
+
+    /// The next bytes.
+    ///
+    /// # Errors
+    /// There are fewer.
+    pub fn bytes(&mut self, length: usize) -> Read<&'a [u8]> {
+        let (bytes, rest) = self.rest.split_at_checked(length).ok_or(Failure::Malformed)?;
+        self.rest = rest;
+        Ok(bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> Read<[u8; N]> {
+        let bytes = self.bytes(N)?;
+        bytes.try_into().map_err(|_| Failure::Malformed)
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    /// The message ends before.
+    pub fn u8(&mut self) -> Read<u8> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    /// The message ends before.
+    pub fn u16(&mut self) -> Read<u16> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    /// The message ends before.
+    pub fn u32(&mut self) -> Read<u32> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    /// The message ends before.
+    pub fn u64(&mut self) -> Read<u64> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// A string.
+    ///
+    /// # Errors
+    /// The message ends before.
+    pub fn string(&mut self) -> Read<&'a [u8]> {
+        let length = self.u16()?;
+        self.bytes(length.into())
+    }
+
+    /// A file's identity: its number.
+    ///
+    /// # Errors
+    /// The message ends before.
+    pub fn qid(&mut self) -> Read<u64> {
+        self.bytes(5)?;
+        self.u64()
+    }
+
+    /// Whether all has been read.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+}
+
+/// What `Rgetattr` tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are those of stat(2)")]
+pub struct Attributes {
+    pub number: u64,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub links: u64,
+    pub device: u64,
+    pub size: u64,
+    pub blocks: u64,
+    /// Seconds and nanoseconds.
+    pub accessed: (u64, u64),
+    pub modified: (u64, u64),
+    pub changed: (u64, u64),
+}
+
+impl Attributes {
+    /// Reads the fields of `Rgetattr`.
+    ///
+    /// # Errors
+    /// The message ends before.
+    pub fn read(reader: &mut Reader<'_>) -> Read<Self> {
+        reader.u64()?;
+        let number = reader.qid()?;
+        let (mode, uid, gid) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let (links, device, size) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        reader.u64()?;
+        let blocks = reader.u64()?;
+        let mut time = || Ok((reader.u64()?, reader.u64()?));
+        let (accessed, modified, changed) = (time()?, time()?, time()?);
+        Ok(Self { number, mode, uid, gid, links, device, size, blocks, accessed, modified, changed })
+    }
+}
+
+/// An entry of `Rreaddir`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Number of the file.
+    pub number: u64,
+    /// Where the listing goes on after it.
+    pub next: u64,
+    /// The type as in `struct dirent`.
+    pub kind: u8,
+    /// The name.
+    pub name: &'a [u8],
+}
+
+impl<'a> Entry<'a> {
+    /// Reads an entry.
+    ///
+    /// # Errors
+    /// The message ends before.
+    pub fn read(reader: &mut Reader<'a>) -> Read<Self> {
+        let number = reader.qid()?;
+        let (next, kind) = (reader.u64()?, reader.u8()?);
+        Ok(Self { number, next, kind, name: reader.string()? })
+    }
+}

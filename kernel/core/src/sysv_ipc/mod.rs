@@ -1,0 +1,13 @@
+//! What System V's IPC decides, without a machine: who gets which identifier, who may do what, whether a set of
+//! semaphores lets a row of operations through, and which message a receiver means.
+//!
+//! Nothing here waits or wakes. Who has to wait is kept with a token of the caller's, which comes back with the result.
+
+pub mod message;
+pub mod permission;
+pub mod registry;
+pub mod semaphore;
+
+/// There was no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoMemory;

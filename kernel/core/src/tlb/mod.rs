@@ -1,0 +1,17 @@
+//! The protocols of address spaces that need no machine, so that they are tested and modelled on the host.
+//!
+//! - [`leaf_table`]: page tables that several roots share.
+//! - [`one_lock`]: a lock without ranges, whose waiters are suspended.
+//! - [`shootdown`]: what other processors must forget, and when they have.
+//! - [`tags`]: what a processor may keep of page tables that it does not use.
+//!
+//! `check.sh loom` runs models of the real code under loom, and `check.sh weaken` expects them to notice each ordering
+//! of `weaken.txt` that is weakened.
+
+pub mod leaf_table;
+pub mod one_lock;
+pub mod shootdown;
+mod sync;
+pub mod tags;
+
+pub use one_lock::{OneGuard, OneLock};

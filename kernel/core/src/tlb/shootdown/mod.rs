@@ -1,0 +1,331 @@
+//! Making other processors forget translations: who must, who has, and who waits for it.
+//!
+//! Nobody spins for another processor. Whoever took entries out of a page table *posts* a generation to the processors
+//! that may have them cached, and what it took out is released when all of those have *passed* it.
+//!
+//! A processor passes by flushing. It has to before it next touches memory of programs, in user mode or in a copy; one
+//! that is idle or elsewhere in the kernel owes nothing until then, and counts as passed. So only processors in user
+//! mode are waited for.
+//!
+//! # Why no request is missed
+//! The poster takes entries out, then reads which processors have used the space ([`Users`]), then writes their
+//! requests, then reads their modes. A processor records its use, then loads the page table, then writes its mode, then
+//! reads its requests, then touches memory. All of these are sequentially consistent: either the poster sees the use or
+//! the processor's walk comes after the removal; either the poster sees the mode and waits, or the processor sees the
+//! request and flushes first.
+//!
+//! A use is recorded before the page table is loaded, because a processor may walk a table for no visible reason from
+//! then on. It is recorded with the number of the processor's changes of the page table, and the number goes up before
+//! a change, so uses from before are void: the change itself forgets what they left.
+//!
+//! A generation is taken after the removal, so whoever passes it or a later one flushes after the removal.
+//!
+//! # Several spaces in one page table
+//! A program that reaches into another's space caches translations although its processor never used that space. What
+//! was taken out of such a table is therefore released only when *all* processors have passed
+//! ([`Shootdown::post_to_all`]); as nobody waits for that, one generation serves many removals.
+
+use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::task::{Context, Poll, Waker};
+
+use crate::tlb::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, fence, implied_fence};
+
+#[repr(align(128))]
+struct Processor {
+    /// The space whose memory this processor may touch at this moment, by its identity; 0 for none.
+    mode: AtomicUsize,
+    /// The last generation posted to it.
+    requested: AtomicU64,
+    /// The last generation it passed.
+    passed: AtomicU64,
+    /// Counts its changes of the page table, from 1.
+    epoch: AtomicU64,
+}
+
+/// The state of up to `N` processors, 32 at most.
+pub struct Shootdown<const N: usize> {
+    processors: [Processor; N],
+    generation: AtomicU64,
+    /// Coroutines that wait until some processor passes.
+    waiting: Mutex<Vec<Waker>>,
+}
+
+/// Which processors have used a space since they last changed their page table.
+pub struct Users<const N: usize> {
+    epochs: [AtomicU64; N],
+}
+
+impl<const N: usize> Default for Users<N> {
+    fn default() -> Self {
+        Self { epochs: core::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+}
+
+/// A generation and the processors it was posted to.
+#[derive(Clone, Copy, Debug)]
+pub struct Posted {
+    generation: u64,
+    processors: u32,
+}
+
+impl Posted {
+    /// Posted to nobody.
+    pub const NOBODY: Self = Self { generation: 0, processors: 0 };
+
+    /// The processors.
+    #[inline]
+    pub fn processors(self) -> impl Iterator<Item = usize> {
+        let mut left = self.processors;
+        core::iter::from_fn(move || {
+            let next = (left != 0).then(|| left.trailing_zeros() as usize);
+            left &= left.wrapping_sub(1);
+            next
+        })
+    }
+}
+
+impl<const N: usize> Shootdown<N> {
+    /// Nobody has asked for anything.
+    #[cfg(not(heddle_loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            processors: [const {
+                Processor {
+                    mode: AtomicUsize::new(0),
+                    requested: AtomicU64::new(0),
+                    passed: AtomicU64::new(0),
+                    epoch: AtomicU64::new(1),
+                }
+            }; N],
+            generation: AtomicU64::new(0),
+            waiting: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// The same for models.
+    #[cfg(heddle_loom)]
+    #[must_use]
+    pub fn new() -> Self {
+        let processor = |_| Processor {
+            mode: AtomicUsize::new(0),
+            requested: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+            epoch: AtomicU64::new(1),
+        };
+        Self {
+            processors: core::array::from_fn(processor),
+            generation: AtomicU64::new(0),
+            waiting: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// To be called on processor `me` before it loads another page table, which makes it forget all translations.
+    pub fn begin_root_change(&self, me: usize) {
+        let epoch = &self.processors[me].epoch;
+        epoch.store(epoch.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// To be called on processor `me` before it uses the space of `users`: before it loads a page table for that, if it
+    /// has another one loaded, and after [`Self::begin_root_change`] then.
+    #[inline]
+    pub fn note(&self, me: usize, users: &Users<N>) {
+        let epoch = self.processors[me].epoch.load(Ordering::Relaxed);
+        if users.epochs[me].load(Ordering::Relaxed) != epoch {
+            users.epochs[me].store(epoch, Ordering::SeqCst);
+            implied_fence();
+        }
+    }
+
+    /// Whether a processor has used the space since its last change of the page table.
+    fn has_used(&self, processor: usize, users: &Users<N>) -> bool {
+        // Whoever sees the new number there sees it here too; the other way round, the space has not been used since.
+        users.epochs[processor].load(Ordering::SeqCst)
+            == self.processors[processor].epoch.load(Ordering::Relaxed)
+    }
+
+    /// To be called on processor `me` before it touches memory of `space`; `flush` makes it forget all translations.
+    #[inline]
+    pub fn enter(&self, me: usize, space: usize, flush: impl FnOnce()) {
+        self.change_mode(me, space, flush);
+    }
+
+    /// To be called on processor `me` when it no longer does.
+    #[inline]
+    pub fn leave(&self, me: usize, flush: impl FnOnce()) {
+        self.change_mode(me, 0, flush);
+    }
+
+    #[inline]
+    fn change_mode(&self, me: usize, mode: usize, flush: impl FnOnce()) {
+        let processor = &self.processors[me];
+        processor.mode.store(mode, Ordering::SeqCst);
+        implied_fence();
+        if processor.requested.load(Ordering::SeqCst) != processor.passed.load(Ordering::Relaxed) {
+            self.pass(processor, flush);
+        }
+    }
+
+    #[cold]
+    fn pass(&self, processor: &Processor, flush: impl FnOnce()) {
+        let generation = processor.requested.load(Ordering::SeqCst);
+        flush();
+        processor.passed.store(generation, Ordering::SeqCst);
+        let waiting = core::mem::take(&mut *self.waiting.lock());
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Asks those of `others` that have used a space to flush. The entries have been taken out before.
+    #[inline]
+    pub fn post(&self, others: impl Iterator<Item = usize>, users: &Users<N>) -> Posted {
+        fence(Ordering::SeqCst);
+        self.post_to(others.filter(|&other| self.has_used(other, users)))
+    }
+
+    /// Asks all `others` to flush. The entries have been taken out before.
+    pub fn post_to_all(&self, others: impl Iterator<Item = usize>) -> Posted {
+        self.post_to(others)
+    }
+
+    #[inline]
+    fn post_to(&self, others: impl Iterator<Item = usize>) -> Posted {
+        let mut posted = Posted::NOBODY;
+        for other in others {
+            if posted.processors == 0 {
+                posted.generation = self.generation.fetch_add(1, Ordering::SeqCst) + 1;
+            }
+            self.processors[other].requested.fetch_max(posted.generation, Ordering::SeqCst);
+            posted.processors |= 1 << other;
+        }
+        implied_fence();
+        posted
+    }
+
+    /// The space that a processor may touch at this moment, 0 for none.
+    pub fn mode(&self, processor: usize) -> usize {
+        self.processors[processor].mode.load(Ordering::SeqCst)
+    }
+
+    fn is_passed_by(&self, posted: Posted, processor: usize) -> bool {
+        let other = &self.processors[processor];
+        other.passed.load(Ordering::SeqCst) >= posted.generation || other.mode.load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether all processors have passed.
+    pub fn is_passed(&self, posted: Posted) -> bool {
+        posted.processors().all(|processor| self.is_passed_by(posted, processor))
+    }
+
+    /// The processors that have not.
+    pub fn behind(&self, posted: Posted) -> impl Iterator<Item = usize> {
+        posted.processors().filter(move |&processor| !self.is_passed_by(posted, processor))
+    }
+
+    /// Whether no processor runs this space with old translations.
+    pub fn is_seen_in(&self, posted: Posted, space: usize) -> bool {
+        posted.processors().all(|other| self.mode(other) != space || self.is_passed_by(posted, other))
+    }
+
+    /// Waits until no processor runs this space with old translations; `kick` interrupts those that do.
+    pub async fn seen_in(&self, posted: Posted, space: usize, kick: impl Fn(usize)) {
+        if self.is_seen_in(posted, space) {
+            return;
+        }
+        posted.processors().filter(|&other| self.mode(other) == space).for_each(kick);
+        poll_fn(|context| self.poll(context, || self.is_seen_in(posted, space))).await;
+    }
+
+    /// Waits until all processors have passed; `kick` interrupts those that have not.
+    pub async fn passed(&self, posted: Posted, kick: impl Fn(usize)) {
+        self.behind(posted).for_each(kick);
+        poll_fn(|context| self.poll(context, || self.is_passed(posted))).await;
+    }
+
+    fn poll(&self, context: &mut Context<'_>, is_over: impl Fn() -> bool) -> Poll<()> {
+        if is_over() {
+            return Poll::Ready(());
+        }
+        let mut waiting = self.waiting.lock();
+        if waiting.try_reserve(1).is_ok() {
+            waiting.push(context.waker().clone());
+        } else {
+            context.waker().wake_by_ref();
+        }
+        drop(waiting);
+        if is_over() { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl<const N: usize> Default for Shootdown<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(test, not(heddle_loom)))]
+mod tests {
+    use super::*;
+
+    const SPACE: usize = 7;
+
+    #[test]
+    fn a_processor_that_runs_the_space_is_waited_for_until_it_flushes() {
+        let state = Shootdown::<2>::new();
+        let mut flushes = 0;
+        state.enter(1, SPACE, || unreachable!("nobody asked"));
+        let posted = state.post_to_all(1..2);
+        assert!(!state.is_passed(posted) && !state.is_seen_in(posted, SPACE));
+        assert!(state.is_seen_in(posted, SPACE + 1), "it runs another space");
+        state.leave(1, || flushes += 1);
+        assert!(state.is_passed(posted) && state.is_seen_in(posted, SPACE));
+        state.enter(1, SPACE, || unreachable!("it has flushed"));
+        assert_eq!(flushes, 1);
+    }
+
+    #[test]
+    fn a_processor_in_the_kernel_is_not_waited_for_and_flushes_before_it_runs_the_space() {
+        let state = Shootdown::<2>::new();
+        let posted = state.post_to_all(1..2);
+        assert!(state.is_passed(posted));
+        let mut flushes = 0;
+        state.enter(1, SPACE, || flushes += 1);
+        assert_eq!(flushes, 1);
+        assert!(state.is_passed(posted));
+    }
+
+    #[test]
+    fn one_that_comes_back_to_a_page_table_knows_it_again() {
+        let (state, users) = (Shootdown::<2>::new(), Users::<2>::default());
+        for _ in 0..2 {
+            state.begin_root_change(1);
+            assert_eq!(state.post(1..2, &users).processors().count(), 0);
+            state.note(1, &users);
+            assert_eq!(state.post(1..2, &users).processors().count(), 1);
+        }
+    }
+
+    #[test]
+    fn passing_a_later_generation_passes_the_earlier_ones() {
+        let state = Shootdown::<3>::new();
+        state.enter(2, SPACE, || {});
+        let first = state.post_to_all(2..3);
+        let second = state.post_to_all(2..3);
+        state.leave(2, || {});
+        state.enter(2, SPACE, || {});
+        assert!(state.is_passed(first) && state.is_passed(second));
+    }
+
+    #[test]
+    fn nothing_is_posted_to_processors_that_cannot_know() {
+        let (state, users) = (Shootdown::<3>::new(), Users::<3>::default());
+        state.note(1, &users);
+        state.note(2, &users);
+        state.begin_root_change(2);
+        let posted = state.post(1..3, &users);
+        assert_eq!(posted.processors().collect::<Vec<_>>(), [1]);
+    }
+}
+
+#[cfg(all(test, heddle_loom))]
+mod models;

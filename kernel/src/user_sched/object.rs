@@ -1,0 +1,125 @@
+//! The vDSO and the system page: pages of the kernel's own image, which every program gets.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use heddle_abi::user_sched::SystemPage;
+
+use super::Pages;
+use crate::arch;
+use crate::arch::paging::PAGE_SIZE;
+use crate::error::Errno;
+use crate::memory::source::Object;
+use crate::memory::space::{Flags, MapRequest, Placement, Protection, Space};
+use crate::memory::{MapSource, PageRef, fallible};
+use crate::time::Clock;
+
+/// The object, at a page boundary and padded to whole pages by the build script.
+#[repr(C, align(4096))]
+struct Aligned<T: ?Sized>(T);
+
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/vdso.bin")));
+
+/// The page that programs read.
+pub(super) static SYSTEM: SystemPage = SystemPage::new();
+
+/// Tells programs how to read the clock. At the start, and when the time of day has been set.
+pub fn set_clock() {
+    let (base, scale) = arch::time::parameters();
+    SYSTEM.clock.base.store(base, Ordering::Relaxed);
+    SYSTEM.clock.realtime_offset.store(Clock::realtime_offset_ns(), Ordering::Relaxed);
+    SYSTEM.clock.scale.store(scale, Ordering::Relaxed);
+}
+
+/// The system page as something to map. Nobody can make it writable.
+struct SystemSource;
+
+impl MapSource for SystemSource {
+    fn page(&self, index: u64, write: bool) -> Result<PageRef, Errno> {
+        if index != 0 || write {
+            return Err(Errno::EACCES);
+        }
+        Ok(PageRef::of_kernel(&raw const SYSTEM))
+    }
+
+    fn path(&self) -> Option<Vec<u8>> {
+        fallible::try_to_vec(b"[vvar]").ok()
+    }
+}
+
+/// The object as something to map. A program that makes it writable, a debugger say, gets copies.
+struct ObjectSource;
+
+impl MapSource for ObjectSource {
+    fn page(&self, index: u64, write: bool) -> Result<PageRef, Errno> {
+        if write {
+            return Err(Errno::EACCES);
+        }
+        self.resident(index).ok_or(Errno::EFAULT)
+    }
+
+    fn resident(&self, index: u64) -> Option<PageRef> {
+        let start = usize::try_from(index).ok()?.checked_mul(PAGE_SIZE)?;
+        let page = OBJECT.0.get(start..)?.get(..PAGE_SIZE)?;
+        Some(PageRef::of_kernel(page.as_ptr()))
+    }
+
+    fn path(&self) -> Option<Vec<u8>> {
+        fallible::try_to_vec(b"[vdso]").ok()
+    }
+}
+
+/// Where a program finds what the kernel gives it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Places {
+    /// The vDSO.
+    pub object: usize,
+    /// The system page.
+    pub system: usize,
+    /// The pages that it shares with the kernel.
+    pub process: usize,
+}
+
+/// Maps the process's own pages, the system page and, behind it, the vDSO into a new space.
+///
+/// # Errors
+/// `ENOMEM`.
+pub async fn map(space: &Arc<Space>) -> Result<Places, Errno> {
+    // A reservation finds room for all of it.
+    let length = Pages::BYTES + PAGE_SIZE + OBJECT.0.len();
+    let mut request = MapRequest::anonymous(Placement::Any, length);
+    let process = space.map(request.clone()).await?;
+    let pages = Pages::new(process)?;
+    request.placement = Placement::Fixed(process);
+    request.length = Pages::BYTES;
+    request.flags = Flags::SHARED;
+    request.object = Object::Source(pages.clone());
+    space.map(request.clone()).await?;
+    space.set_pages(pages);
+    let system = process + Pages::BYTES;
+    request.protection = Protection::READ;
+    request.placement = Placement::Fixed(system);
+    request.length = PAGE_SIZE;
+    request.flags = Flags::SHARED | Flags::NEVER_WRITABLE;
+    request.object = Object::Source(source(&SYSTEM_SOURCE, SystemSource)?);
+    space.map(request.clone()).await?;
+    let object = system + PAGE_SIZE;
+    request.placement = Placement::Fixed(object);
+    request.length = OBJECT.0.len();
+    request.protection = Protection::READ | Protection::EXECUTE;
+    request.flags = Flags::empty();
+    request.object = Object::Source(source(&OBJECT_SOURCE, ObjectSource)?);
+    space.map(request).await?;
+    Ok(Places { object, system, process })
+}
+
+/// One object for all programs, made when the first one needs it.
+type Shared = spin::Once<Arc<dyn MapSource>>;
+
+static SYSTEM_SOURCE: Shared = Shared::new();
+static OBJECT_SOURCE: Shared = Shared::new();
+
+fn source(place: &Shared, source: impl MapSource + 'static) -> Result<Arc<dyn MapSource>, Errno> {
+    place.try_call_once(|| Ok(fallible::try_arc(source)? as Arc<dyn MapSource>)).cloned()
+}
