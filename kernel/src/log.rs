@@ -1,6 +1,7 @@
 //! The kernel's log, through the `log` crate's macros: a line each, with time since the start, CPU and level.
 
-use core::fmt::{self, Write};
+use core::fmt;
+use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use log::{LevelFilter, Metadata, Record};

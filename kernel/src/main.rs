@@ -1,7 +1,6 @@
 //! The Heddle kernel.
 #![no_std]
 #![no_main]
-#![allow(dead_code, unused_imports, reason = "the parts that use the machine layer land next")]
 
 extern crate alloc;
 
@@ -9,18 +8,23 @@ mod arch;
 mod boot;
 mod device;
 mod error;
-mod file;
+mod fs;
 mod ipc;
 mod log;
 mod memory;
+pub mod net;
 mod panic;
 mod process;
+pub mod procfs;
 mod random;
-mod schedule;
+mod sched;
+pub mod signal;
 mod sync;
 mod syscall;
 mod time;
+pub mod tty;
 mod user_sched;
+pub mod wait;
 
 /// What the boot processor runs once the architecture has set it up.
 fn main() -> ! {
@@ -34,19 +38,19 @@ fn main() -> ! {
         panic!("start failed: {error:?}");
     }
     arch::cpu::start_others();
-    schedule::run_cpu()
+    sched::run_cpu()
 }
 
 /// Starts everything above memory; the last part runs the host's program.
 fn initialize() -> Result<(), error::Errno> {
-    schedule::start_cpu()?;
+    sched::start_cpu()?;
     memory::start()?;
-    schedule::spawn(schedule::Priority::KERNEL, time::keeper())?;
-    schedule::spawn(schedule::Priority::KERNEL, time::load::keep())?;
-    memory::pressure::register(file::drain_caches);
-    memory::pressure::register(memory::stored::drain);
+    sched::spawn(sched::Priority::KERNEL, time::keeper())?;
+    sched::spawn(sched::Priority::KERNEL, time::load::keep())?;
+    memory::pressure::register(fs::drain_caches);
+    memory::pressure::register(memory::writeback::drain);
     process::initialize()?;
     user_sched::set_clock();
-    file::setup::initialize(memory::frame::image())?;
+    fs::setup::initialize(memory::frame::image())?;
     device::initialize()
 }

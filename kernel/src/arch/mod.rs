@@ -25,7 +25,7 @@ use self::x86_64 as current;
 
 pub use current::{
     ELF_MACHINE, FloatState, MACHINE_NAME, MAX_CPUS, Trap, UserContext, arch_prctl, cpu, enter_user,
-    exception_signal, float, hardware_capabilities, interrupt, machine, paging, signal, syscall_name, time,
+    exception_signal, hardware_capabilities, interrupt, machine, paging, signal, syscall_name, time,
     user,
 };
 

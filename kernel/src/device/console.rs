@@ -10,8 +10,9 @@ use alloc::vec::Vec;
 use heddle_abi::boot::port::COUNT;
 use virtio_drivers::transport::{DeviceType, Transport};
 
-use super::port::{Buffers, Port};
-use super::virtio::{self, BufferQueue, Direction, QUEUE_LENGTH, Registers};
+use crate::device::port::{Buffers, Port};
+use crate::device::virtio;
+use crate::device::virtio::{BufferQueue, Direction, QUEUE_LENGTH, Registers};
 use crate::error::Errno;
 use crate::sync::SpinLock;
 

@@ -3,14 +3,17 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-use heddle_abi::control::{self, EndOfInput, HEADER_BYTES, Small, WindowSize, kind, stream};
+use heddle_abi::control;
+use heddle_abi::control::{EndOfInput, HEADER_BYTES, Small, WindowSize, kind, stream};
 use heddle_kernel_core::signal::{Information, Signal};
 
-use super::Port;
-use crate::file::terminal::console;
-use crate::process::signal::send_to_group;
-use crate::sync::{Events, SpinLock, WaitQueue, until};
+use crate::device::Port;
+use crate::signal::send_to_group;
+use crate::sync::SpinLock;
 use crate::time;
+use crate::tty::console;
+use crate::wait::kernel::until;
+use crate::wait::queue::{Events, WaitQueue};
 
 /// A total that the host has not announced.
 const UNKNOWN: u64 = u64::MAX;

@@ -24,13 +24,13 @@ use heddle_abi::boot::port as number;
 
 use crate::arch::interrupt;
 use crate::error::Errno;
-use crate::file::terminal;
-use crate::schedule::{self, Priority, TaskRef};
+use crate::sched::{Priority, TaskRef};
+use crate::{sched, tty};
 
-use console::Console;
-pub use host::wait;
-use port::Buffers;
-pub use port::Port;
+use crate::device::console::Console;
+pub use crate::device::host::wait;
+use crate::device::port::Buffers;
+pub use crate::device::port::Port;
 
 static CONSOLE: spin::Once<Console> = spin::Once::new();
 /// The coroutine that looks at the queues after an interrupt.
@@ -47,8 +47,8 @@ const CONTROL_BUFFERS: Buffers =
 /// # Errors
 /// `ENODEV` (the machine has no console device), `ENOMEM`.
 pub fn initialize() -> Result<(), Errno> {
-    terminal::register()?;
-    crate::file::share::mount_all(share::find_all()?)?;
+    tty::register()?;
+    crate::fs::share::mount_all(share::find_all()?)?;
     let found = Console::find()?;
     let console = CONSOLE.call_once(|| found);
     let service = poll_fn(|_| {
@@ -57,13 +57,13 @@ pub fn initialize() -> Result<(), Errno> {
         }
         Poll::Pending
     });
-    let service = schedule::spawn(Priority::KERNEL, service)?;
+    let service = sched::spawn(Priority::KERNEL, service)?;
     SERVICE.call_once(|| service);
     interrupt::register(console.irq, on_interrupt);
     console.ready();
     console.open(number::CONTROL, CONTROL_BUFFERS)?;
-    schedule::spawn(Priority::KERNEL, host::receive(console.port(number::CONTROL)))?;
-    schedule::spawn(Priority::KERNEL, session::run(console))?;
+    sched::spawn(Priority::KERNEL, host::receive(console.port(number::CONTROL)))?;
+    sched::spawn(Priority::KERNEL, session::run(console))?;
     Ok(())
 }
 

@@ -5,9 +5,10 @@
 //! to wait.
 
 use crate::error::Errno;
-use crate::sync::{Events, SpinLock, WaitQueue, Watch};
+use crate::sync::SpinLock;
+use crate::wait::queue::{Events, WaitQueue, Watch};
 
-use super::virtio::{BufferQueue, QUEUE_LENGTH, Registers};
+use crate::device::virtio::{BufferQueue, QUEUE_LENGTH, Registers};
 
 /// How many buffers of what size a port has.
 ///

@@ -5,21 +5,23 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use heddle_abi::boot::{DEBUG_EXIT_DONE, port};
-use heddle_abi::control::{self, Descriptor, Ending, Exit, List, Small, Start, stream};
+use heddle_abi::control;
+use heddle_abi::control::{Descriptor, Ending, Exit, List, Small, Start, stream};
 
-use super::console::Console;
-use super::host::{self, HOST};
-use super::port::Buffers;
-use super::stream::Stream;
 use crate::arch::machine;
+use crate::device::console::Console;
+use crate::device::host;
+use crate::device::host::HOST;
+use crate::device::port::Buffers;
+use crate::device::stream::Stream;
 use crate::error::Errno;
-use crate::file::terminal::{self, Terminal, console};
-use crate::file::walk::Walker;
-use crate::file::{DescriptorTable, Directories, File, Kind, OpenFile, StatusFlags, mount};
+use crate::fs::lookup::Walker;
+use crate::fs::{DescriptorTable, Directories, File, Kind, OpenFile, StatusFlags, mount};
 use crate::memory::fallible::try_arc;
-use crate::memory::stored;
-use crate::process::{self, Credentials, ExitStatus, Process, Program};
-use crate::time;
+use crate::memory::writeback;
+use crate::process::{Credentials, ExitStatus, Process, Program};
+use crate::tty::{Terminal, console};
+use crate::{process, time, tty};
 
 /// QEMU reads its sockets 4 KiB at a time and gives each piece a buffer of its own.
 const INPUT: Buffers =
@@ -53,7 +55,7 @@ pub async fn run(console: &'static Console) {
         Err(error) => Ending::NotStarted(error.0.into()),
     };
     // What programs that still run have written to mapped files is the host's to see.
-    if let Err(error) = stored::store_all() {
+    if let Err(error) = writeback::store_all() {
         ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
     }
     finish(console, ending).await;
@@ -112,7 +114,7 @@ fn open_descriptors(
     terminal: Option<&Arc<Terminal>>,
 ) -> Result<DescriptorTable, Errno> {
     let table = DescriptorTable::new();
-    let on_terminal = terminal.map(terminal::open_console).transpose()?;
+    let on_terminal = terminal.map(tty::open_console).transpose()?;
     let streams = [
         (stream::STDIN, port::STDIN, INPUT, StatusFlags::empty()),
         (stream::STDOUT, port::STDOUT, OUTPUT, StatusFlags::WRONLY),

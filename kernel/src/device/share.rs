@@ -8,7 +8,8 @@ use alloc::vec::Vec;
 
 use virtio_drivers::transport::{DeviceType, Transport};
 
-use super::virtio::{self, Exchange};
+use crate::device::virtio;
+use crate::device::virtio::Exchange;
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::sync::SpinLock;

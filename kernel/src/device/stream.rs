@@ -2,12 +2,12 @@
 
 use heddle_abi::control::stream;
 
-use super::Port;
-use super::host::HOST;
+use crate::device::Port;
+use crate::device::host::HOST;
 use crate::error::{Attempt, Errno, Halt};
-use crate::file::{File, IoBuffer, Kind, Metadata, OpenFile};
-use crate::sync::{Events, Watch};
+use crate::fs::{File, IoBuffer, Kind, Metadata, OpenFile};
 use crate::syscall::Call;
+use crate::wait::queue::{Events, Watch};
 
 /// One stream.
 pub struct Stream {

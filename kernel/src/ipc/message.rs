@@ -1,8 +1,8 @@
 //! Message queues: msgget(2), msgop(2), msgctl(2).
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt::{self, Write};
+use core::fmt;
+use core::fmt::Write;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use heddle_kernel_core::sysv_ipc::message::{Message, Queue, Selection};
@@ -10,12 +10,14 @@ use heddle_kernel_core::sysv_ipc::permission::Permissions;
 use heddle_kernel_core::sysv_ipc::registry::Registry;
 use linux_raw_sys::general as linux;
 
-use super::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, READ, WRITE, limits};
 use crate::error::{Attempt, Errno, Halt};
-use crate::file::calls::wait::{Manner, Operation, carry_out};
+use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, READ, WRITE, limits};
 use crate::memory::{Space, fallible};
-use crate::sync::{Events, SpinLock, WaitQueue, Watch};
-use crate::syscall::{Call, Caller, Outcome, Started, pending};
+use crate::sync::SpinLock;
+use crate::syscall::fs::wait::{Manner, Operation, carry_out};
+use crate::syscall::{Call, Outcome, Started, pending};
+use crate::wait::caller::Caller;
+use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// Flags of `msgrcv`.
 const MSG_NOERROR: u32 = 0o10_000;
@@ -62,7 +64,7 @@ impl Object for Messages {
 /// msgget(2).
 pub fn msgget(call: &mut Call<'_>) -> Outcome {
     let flags = call.uint(1);
-    let permissions = super::permissions_of_new(call, flags);
+    let permissions = crate::ipc::permissions_of_new(call, flags);
     let make = |_| {
         let state = State {
             permissions,
@@ -70,14 +72,14 @@ pub fn msgget(call: &mut Call<'_>) -> Outcome {
             limit_bytes: limits::MSGMNB.get(),
             sent_s: 0,
             received_s: 0,
-            changed_s: super::now_s(),
+            changed_s: crate::ipc::now_s(),
             last_sender: 0,
             last_receiver: 0,
             is_removed: false,
         };
         fallible::try_arc(Messages { state: SpinLock::new(state), waiters: WaitQueue::new() })
     };
-    Ok(super::get(call, &QUEUES, flags, limits::MSGMNI.get(), |_| Ok(()), make)?.into())
+    Ok(crate::ipc::get(call, &QUEUES, flags, limits::MSGMNI.get(), |_| Ok(()), make)?.into())
 }
 
 /// Carries a call out that no handler restarts.
@@ -99,7 +101,7 @@ fn check_use(state: &State, call: &Caller, wanted: u32) -> Result<(), Errno> {
     if state.is_removed {
         return Err(Errno::EIDRM);
     }
-    super::check(&state.permissions, &call.credentials(), wanted)
+    crate::ipc::check(&state.permissions, &call.credentials(), wanted)
 }
 
 struct Send {
@@ -123,7 +125,7 @@ impl Operation for Send {
         state.queue.push(message).map_err(Errno::from)?;
         COUNT.fetch_add(1, Ordering::Relaxed);
         BYTES.fetch_add(length, Ordering::Relaxed);
-        (state.sent_s, state.last_sender) = (super::now_s(), self.caller.process.pid);
+        (state.sent_s, state.last_sender) = (crate::ipc::now_s(), self.caller.process.pid);
         drop(state);
         self.messages.waiters.wake(Events::IN);
         Ok(0)
@@ -145,8 +147,8 @@ pub fn msgsnd(call: &mut Call<'_>) -> Outcome {
     if id < 0 || length > limits::MSGMAX.get() || kind < 1 {
         return Err(Errno::EINVAL.into());
     }
-    let text = crate::file::calls::get_bytes(call, address.wrapping_add(TEXT_OFFSET), length)?;
-    let (_, messages) = super::find(&QUEUES, id)?;
+    let text = crate::syscall::fs::get_bytes(call, address.wrapping_add(TEXT_OFFSET), length)?;
+    let (_, messages) = crate::ipc::find(&QUEUES, id)?;
     let message = Some(Message { kind, text });
     let no_wait = flags & IPC_NOWAIT != 0;
     run(call, Send { caller: call.thread.clone(), messages, message, no_wait })
@@ -193,7 +195,7 @@ impl Operation for Receive {
         let bytes = taken.as_ref().map_or(0, |message| message.text.len());
         COUNT.fetch_sub(1, Ordering::Relaxed);
         BYTES.fetch_sub(bytes, Ordering::Relaxed);
-        (state.received_s, state.last_receiver) = (super::now_s(), self.caller.process.pid);
+        (state.received_s, state.last_receiver) = (crate::ipc::now_s(), self.caller.process.pid);
         drop(state);
         drop(taken);
         self.messages.waiters.wake(Events::OUT);
@@ -218,7 +220,7 @@ pub fn msgrcv(call: &mut Call<'_>) -> Outcome {
         return Err(Errno::EINVAL.into());
     }
     let selection = Selection::new(call.word(3) as i64, flags & MSG_EXCEPT != 0, by_position);
-    let (_, messages) = super::find(&QUEUES, id)?;
+    let (_, messages) = crate::ipc::find(&QUEUES, id)?;
     let caller = call.thread.clone();
     let space = caller.space();
     run(call, Receive { caller, space, messages, selection, address, length, flags })
@@ -228,7 +230,7 @@ pub fn msgrcv(call: &mut Call<'_>) -> Outcome {
 fn description(id: i32, key: i32, messages: &Messages) -> [u64; 15] {
     let state = messages.state.lock();
     let mut words = [0; 15];
-    words[..6].copy_from_slice(&super::permission_words(id, key, &state.permissions));
+    words[..6].copy_from_slice(&crate::ipc::permission_words(id, key, &state.permissions));
     words[6..13].copy_from_slice(&[
         state.sent_s,
         state.received_s,
@@ -254,29 +256,29 @@ pub fn msgctl(call: &mut Call<'_>) -> Outcome {
         IPC_INFO | MSG_INFO => information(call),
         IPC_STAT | MSG_STAT | MSG_STAT_ANY => {
             let (id, key, messages) = if command == IPC_STAT {
-                let (key, messages) = super::find(&QUEUES, id)?;
+                let (key, messages) = crate::ipc::find(&QUEUES, id)?;
                 (id, key, messages)
             } else {
-                super::find_at(&QUEUES, id)?
+                crate::ipc::find_at(&QUEUES, id)?
             };
             if command != MSG_STAT_ANY {
-                super::check(&messages.permissions(), &who, READ)?;
+                crate::ipc::check(&messages.permissions(), &who, READ)?;
             }
-            super::put_words(call, buffer, &description(id, key, &messages))?;
+            crate::ipc::put_words(call, buffer, &description(id, key, &messages))?;
             Ok((if command == IPC_STAT { 0 } else { id as usize }).into())
         }
         IPC_SET => {
-            let (uid, gid, mode) = super::read_owner(call, buffer)?;
+            let (uid, gid, mode) = crate::ipc::read_owner(call, buffer)?;
             let limit: u64 = call.thread.space().read(buffer.wrapping_add(LIMIT_OFFSET))?;
-            let (_, messages) = super::find(&QUEUES, id)?;
+            let (_, messages) = crate::ipc::find(&QUEUES, id)?;
             let mut state = messages.state.lock();
-            super::check_owner(&state.permissions, &who)?;
+            crate::ipc::check_owner(&state.permissions, &who)?;
             if limit > limits::MSGMNB.get() as u64 && !who.is_capable(linux::CAP_SYS_RESOURCE) {
                 return Err(Errno::EPERM.into());
             }
             state.limit_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
             state.permissions.change(uid, gid, mode);
-            state.changed_s = super::now_s();
+            state.changed_s = crate::ipc::now_s();
             drop(state);
             messages.waiters.wake(Events::all());
             Ok(0.into())
@@ -293,17 +295,17 @@ fn information(call: &Call<'_>) -> Outcome {
         (queues.len(), queues.highest())
     };
     let [queues, most, bytes] =
-        [&limits::MSGMNI, &limits::MSGMAX, &limits::MSGMNB].map(|limit| super::int(limit.get()));
+        [&limits::MSGMNI, &limits::MSGMAX, &limits::MSGMNB].map(|limit| crate::ipc::int(limit.get()));
     let (pool, map, all) = if call.uint(1) == MSG_INFO {
         (
-            super::int(count),
-            super::int(COUNT.load(Ordering::Relaxed)),
-            super::int(BYTES.load(Ordering::Relaxed)),
+            crate::ipc::int(count),
+            crate::ipc::int(COUNT.load(Ordering::Relaxed)),
+            crate::ipc::int(BYTES.load(Ordering::Relaxed)),
         )
     } else {
-        (super::int((queues as usize).saturating_mul(bytes as usize) / 1024), bytes, bytes)
+        (crate::ipc::int((queues as usize).saturating_mul(bytes as usize) / 1024), bytes, bytes)
     };
-    super::put_ints(call, call.word(2), &[pool, map, most, bytes, queues, 16, all, 0xffff])?;
+    crate::ipc::put_ints(call, call.word(2), &[pool, map, most, bytes, queues, 16, all, 0xffff])?;
     Ok(highest.into())
 }
 
@@ -311,7 +313,7 @@ fn remove(call: &Call<'_>, id: i32) -> Outcome {
     let mut queues = QUEUES.lock();
     let messages = queues.get(id).map(|(_, messages)| messages.clone()).ok_or(Errno::EINVAL)?;
     let mut state = messages.state.lock();
-    super::check_owner(&state.permissions, &call.thread.credentials())?;
+    crate::ipc::check_owner(&state.permissions, &call.thread.credentials())?;
     state.is_removed = true;
     let left = core::mem::take(&mut state.queue);
     drop(state);
@@ -335,7 +337,7 @@ pub fn show(text: &mut impl Write) -> fmt::Result {
          stime      rtime      ctime"
     )?;
     let mut place = 0;
-    while let Some((next, id, key, messages)) = super::next(&QUEUES, place) {
+    while let Some((next, id, key, messages)) = crate::ipc::next(&QUEUES, place) {
         place = next;
         let state = messages.state.lock();
         let p = &state.permissions;

@@ -6,6 +6,7 @@
 
 pub mod limits;
 pub mod message;
+pub mod mqueue;
 pub mod semaphore;
 pub mod shared_memory;
 

@@ -2,22 +2,26 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::fmt::{self, Write};
+use core::fmt;
+use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use heddle_kernel_core::sysv_ipc::permission::Permissions;
 use heddle_kernel_core::sysv_ipc::registry::Registry;
 use heddle_kernel_core::sysv_ipc::semaphore::{Actor, Operation, Refusal, Set, VALUE_MAX};
 
-use super::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, READ, WRITE, limits};
+use crate::arch::time::now_ns;
 use crate::error::{Attempt, Errno};
-use crate::file::calls::wait::until;
+use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, READ, WRITE, limits};
 use crate::memory::fallible;
 use crate::process::Process;
-use crate::sync::{Events, SpinLock, WaitQueue};
-use crate::syscall::wait::WaitKind;
-use crate::syscall::{Call, Caller, Outcome, pending};
-use crate::time::{now_ns, read_timespec};
+use crate::sync::SpinLock;
+use crate::syscall::fs::wait::until;
+use crate::syscall::{Call, Outcome, pending};
+use crate::time::read_timespec;
+use crate::wait::caller::Caller;
+use crate::wait::queue::{Events, WaitQueue};
+use crate::wait::syscall::WaitKind;
 
 /// The flag of an operation that is undone at the end of its process.
 const SEM_UNDO: u16 = 0x1000;
@@ -150,7 +154,7 @@ pub fn leave(process: &Process) {
 /// semget(2).
 pub fn semget(call: &mut Call<'_>) -> Outcome {
     let (count, flags) = (call.int(1), call.uint(2));
-    let permissions = super::permissions_of_new(call, flags);
+    let permissions = crate::ipc::permissions_of_new(call, flags);
     let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
     if count > limits::SEMMSL.get() {
         return Err(Errno::EINVAL.into());
@@ -163,13 +167,14 @@ pub fn semget(call: &mut Call<'_>) -> Outcome {
             return Err(Errno::ENOSPC);
         }
         let set = Set::new(count)?;
-        let state = State { permissions, operated_s: 0, changed_s: super::now_s(), is_removed: false, set };
+        let state =
+            State { permissions, operated_s: 0, changed_s: crate::ipc::now_s(), is_removed: false, set };
         // Counted before, because a set that is dropped counts itself down.
         COUNT.fetch_add(count, Ordering::Relaxed);
         fallible::try_arc(Semaphores { count, state: SpinLock::new(state) })
     };
     let fits = |set: &Semaphores| if count > set.count { Err(Errno::EINVAL) } else { Ok(()) };
-    Ok(super::get(call, &SETS, flags, limits::SEMMNI.get(), fits, make)?.into())
+    Ok(crate::ipc::get(call, &SETS, flags, limits::SEMMNI.get(), fits, make)?.into())
 }
 
 /// semop(2).
@@ -199,7 +204,7 @@ fn check_row(call: &Call<'_>) -> Result<usize, Errno> {
 }
 
 fn read_operations(call: &Call<'_>, count: usize) -> Attempt<Vec<Operation>> {
-    let bytes = crate::file::calls::get_bytes(call, call.word(1), count * OPERATION_BYTES)?;
+    let bytes = crate::syscall::fs::get_bytes(call, call.word(1), count * OPERATION_BYTES)?;
     let mut operations = fallible::try_with_capacity(count)?;
     for bytes in bytes.chunks_exact(OPERATION_BYTES) {
         let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
@@ -217,7 +222,7 @@ fn read_operations(call: &Call<'_>, count: usize) -> Attempt<Vec<Operation>> {
 fn operate(call: &Call<'_>, deadline_ns: Option<u64>) -> Outcome {
     let count = check_row(call)?;
     let operations = read_operations(call, count)?;
-    let (_, set) = super::find(&SETS, call.int(0))?;
+    let (_, set) = crate::ipc::find(&SETS, call.int(0))?;
     if operations.iter().any(|operation| operation.number >= set.count) {
         return Err(Errno::EFBIG.into());
     }
@@ -230,7 +235,7 @@ fn operate(call: &Call<'_>, deadline_ns: Option<u64>) -> Outcome {
         actor.undoes = undoes.owner;
     }
     let mut state = set.state.lock();
-    super::check(&state.permissions, &call.thread.credentials(), if alters { WRITE } else { READ })?;
+    crate::ipc::check(&state.permissions, &call.thread.credentials(), if alters { WRITE } else { READ })?;
     if state.is_removed {
         return Err(Errno::EIDRM.into());
     }
@@ -239,7 +244,7 @@ fn operate(call: &Call<'_>, deadline_ns: Option<u64>) -> Outcome {
     }
     let blocked = match state.set.attempt(&operations, actor) {
         Ok(()) => {
-            state.operated_s = super::now_s();
+            state.operated_s = crate::ipc::now_s();
             if alters {
                 state.update();
             }
@@ -289,7 +294,7 @@ async fn sleep(
 fn description(id: i32, key: i32, set: &Semaphores) -> [u64; 13] {
     let state = set.state.lock();
     let mut words = [0; 13];
-    words[..6].copy_from_slice(&super::permission_words(id, key, &state.permissions));
+    words[..6].copy_from_slice(&crate::ipc::permission_words(id, key, &state.permissions));
     (words[6], words[8], words[10]) = (state.operated_s, state.changed_s, set.count as u64);
     words
 }
@@ -305,31 +310,31 @@ pub fn semctl(call: &mut Call<'_>) -> Outcome {
         IPC_INFO | SEM_INFO => information(call),
         IPC_STAT | SEM_STAT | SEM_STAT_ANY => {
             let (id, key, set) = if command == IPC_STAT {
-                let (key, set) = super::find(&SETS, id)?;
+                let (key, set) = crate::ipc::find(&SETS, id)?;
                 (id, key, set)
             } else {
-                super::find_at(&SETS, id)?
+                crate::ipc::find_at(&SETS, id)?
             };
             if command != SEM_STAT_ANY {
-                super::check(&set.permissions(), &who, READ)?;
+                crate::ipc::check(&set.permissions(), &who, READ)?;
             }
-            super::put_words(call, argument, &description(id, key, &set))?;
+            crate::ipc::put_words(call, argument, &description(id, key, &set))?;
             Ok((if command == IPC_STAT { 0 } else { id as usize }).into())
         }
         IPC_SET => {
-            let (uid, gid, mode) = super::read_owner(call, argument)?;
-            let (_, set) = super::find(&SETS, id)?;
+            let (uid, gid, mode) = crate::ipc::read_owner(call, argument)?;
+            let (_, set) = crate::ipc::find(&SETS, id)?;
             let mut state = set.state.lock();
-            super::check_owner(&state.permissions, &who)?;
+            crate::ipc::check_owner(&state.permissions, &who)?;
             state.permissions.change(uid, gid, mode);
-            state.changed_s = super::now_s();
+            state.changed_s = crate::ipc::now_s();
             Ok(0.into())
         }
         IPC_RMID => remove(call, id),
         GETPID | GETVAL | GETNCNT | GETZCNT => {
-            let (_, set) = super::find(&SETS, id)?;
+            let (_, set) = crate::ipc::find(&SETS, id)?;
             let state = set.state.lock();
-            super::check(&state.permissions, &who, READ)?;
+            crate::ipc::check(&state.permissions, &who, READ)?;
             let number = call.uint(1) as usize;
             let semaphore = state.set.values().get(number).ok_or(Errno::EINVAL)?;
             Ok(match command {
@@ -340,8 +345,8 @@ pub fn semctl(call: &mut Call<'_>) -> Outcome {
             .into())
         }
         GETALL => {
-            let (_, set) = super::find(&SETS, id)?;
-            super::check(&set.permissions(), &who, READ)?;
+            let (_, set) = crate::ipc::find(&SETS, id)?;
+            crate::ipc::check(&set.permissions(), &who, READ)?;
             let mut bytes = fallible::try_with_capacity(set.count * size_of::<u16>())?;
             for semaphore in set.state.lock().set.values() {
                 bytes.extend_from_slice(&(semaphore.value as u16).to_ne_bytes());
@@ -361,25 +366,25 @@ fn information(call: &Call<'_>) -> Outcome {
         (sets.len(), sets.highest())
     };
     let [sets, all, most, row] = [&limits::SEMMNI, &limits::SEMMNS, &limits::SEMMSL, &limits::SEMOPM]
-        .map(|limit| super::int(limit.get()));
+        .map(|limit| crate::ipc::int(limit.get()));
     let (used, adjustment) = if call.uint(2) == SEM_INFO {
-        (super::int(count), super::int(COUNT.load(Ordering::Relaxed)))
+        (crate::ipc::int(count), crate::ipc::int(COUNT.load(Ordering::Relaxed)))
     } else {
         (20, VALUE_MAX)
     };
     let row_of_ints = [all, sets, all, all, most, row, row, used, VALUE_MAX, adjustment];
-    super::put_ints(call, call.word(3), &row_of_ints)?;
+    crate::ipc::put_ints(call, call.word(3), &row_of_ints)?;
     Ok(highest.into())
 }
 
 fn set_values(call: &Call<'_>, all: bool) -> Outcome {
-    let (_, set) = super::find(&SETS, call.int(0))?;
+    let (_, set) = crate::ipc::find(&SETS, call.int(0))?;
     let who = call.thread.credentials();
     let is_valid = |value: i32| (0..=VALUE_MAX).contains(&value);
     let mut values: Vec<u16> = Vec::new();
     if all {
-        super::check(&set.permissions(), &who, WRITE)?;
-        let bytes = crate::file::calls::get_bytes(call, call.word(3), set.count * size_of::<u16>())?;
+        crate::ipc::check(&set.permissions(), &who, WRITE)?;
+        let bytes = crate::syscall::fs::get_bytes(call, call.word(3), set.count * size_of::<u16>())?;
         values = fallible::try_with_capacity(set.count)?;
         values.extend(bytes.chunks_exact(2).map(|pair| u16::from_ne_bytes([pair[0], pair[1]])));
         if !values.iter().all(|&value| is_valid(value.into())) {
@@ -389,7 +394,7 @@ fn set_values(call: &Call<'_>, all: bool) -> Outcome {
         return Err(Errno::ERANGE.into());
     }
     let mut state = set.state.lock();
-    super::check(&state.permissions, &who, WRITE)?;
+    crate::ipc::check(&state.permissions, &who, WRITE)?;
     if state.is_removed {
         return Err(Errno::EIDRM.into());
     }
@@ -405,7 +410,7 @@ fn set_values(call: &Call<'_>, all: bool) -> Outcome {
         }
         state.set.set(number, call.int(3), pid);
     }
-    state.changed_s = super::now_s();
+    state.changed_s = crate::ipc::now_s();
     state.update();
     Ok(0.into())
 }
@@ -414,7 +419,7 @@ fn remove(call: &Call<'_>, id: i32) -> Outcome {
     let mut sets = SETS.lock();
     let set = sets.get(id).map(|(_, set)| set.clone()).ok_or(Errno::EINVAL)?;
     let mut state = set.state.lock();
-    super::check_owner(&state.permissions, &call.thread.credentials())?;
+    crate::ipc::check_owner(&state.permissions, &call.thread.credentials())?;
     state.is_removed = true;
     let sleepers = state.set.dissolve();
     drop(state);
@@ -432,7 +437,7 @@ fn remove(call: &Call<'_>, id: i32) -> Outcome {
 pub fn show(text: &mut impl Write) -> fmt::Result {
     writeln!(text, "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime")?;
     let mut place = 0;
-    while let Some((next, id, key, set)) = super::next(&SETS, place) {
+    while let Some((next, id, key, set)) = crate::ipc::next(&SETS, place) {
         place = next;
         let state = set.state.lock();
         let p = &state.permissions;

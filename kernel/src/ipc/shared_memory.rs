@@ -6,17 +6,18 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
-use core::fmt::{self, Write};
+use core::fmt;
+use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use heddle_kernel_core::sysv_ipc::permission::Permissions;
 use heddle_kernel_core::sysv_ipc::registry::{PRIVATE, Registry};
 use linux_raw_sys::general as linux;
 
-use super::{IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, Object, READ, limits};
 use crate::arch::paging::PAGE_SIZE;
-use crate::error::{Attempt, Errno};
-use crate::file::node::device_number;
+use crate::error::Errno;
+use crate::fs::inode::device_number;
+use crate::ipc::{IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, Object, READ, limits};
 use crate::memory::source::{Object as Backing, SharedMemory};
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::memory::{MapSource, PageRef, Space, fallible};
@@ -125,7 +126,7 @@ impl Attachment {
 
     fn note_mapped(&self) {
         let mut state = self.segment.state.lock();
-        state.attached_s = super::now_s();
+        state.attached_s = crate::ipc::now_s();
         state.last = self.pid.load(Ordering::Relaxed);
         self.is_mapped.store(true, Ordering::Relaxed);
     }
@@ -140,7 +141,7 @@ impl Drop for Attachment {
         let mut state = self.segment.state.lock();
         state.attachments -= 1;
         if *self.is_mapped.get_mut() {
-            state.detached_s = super::now_s();
+            state.detached_s = crate::ipc::now_s();
             state.last = *self.pid.get_mut();
         }
         let is_over = state.attachments == 0 && state.permissions.mode & SHM_DEST != 0;
@@ -210,7 +211,7 @@ pub fn inherited(space: &Space, pid: i32) {
 /// shmget(2).
 pub fn shmget(call: &mut Call<'_>) -> Outcome {
     let (key, bytes, flags) = (call.int(0), call.word(1), call.uint(2));
-    let permissions = super::permissions_of_new(call, flags);
+    let permissions = crate::ipc::permissions_of_new(call, flags);
     let creator = call.thread.process.pid;
     let make = |id| {
         if bytes == 0 || bytes > limits::SHMMAX.get() {
@@ -228,7 +229,7 @@ pub fn shmget(call: &mut Call<'_>) -> Outcome {
             permissions,
             attached_s: 0,
             detached_s: 0,
-            changed_s: super::now_s(),
+            changed_s: crate::ipc::now_s(),
             creator,
             last: 0,
             attachments: 0,
@@ -239,7 +240,7 @@ pub fn shmget(call: &mut Call<'_>) -> Outcome {
         fallible::try_arc(Segment { id, key, bytes, memory, state })
     };
     let fits = |segment: &Segment| if bytes > segment.bytes { Err(Errno::EINVAL) } else { Ok(()) };
-    Ok(super::get(call, &SEGMENTS, flags, limits::SHMMNI.get(), fits, make)?.into())
+    Ok(crate::ipc::get(call, &SEGMENTS, flags, limits::SHMMNI.get(), fits, make)?.into())
 }
 
 /// Where a segment of this length is to be attached.
@@ -284,10 +285,10 @@ pub fn shmat(call: &mut Call<'_>) -> Outcome {
         return Err(Errno::EINVAL.into());
     }
     let space = call.thread.space();
-    let (_, segment) = super::find(&SEGMENTS, id)?;
+    let (_, segment) = crate::ipc::find(&SEGMENTS, id)?;
     let length = segment.pages() * PAGE_SIZE;
     let placement = placement(call, &space, address, length)?;
-    super::check(&segment.permissions(), &call.thread.credentials(), wanted)?;
+    crate::ipc::check(&segment.permissions(), &call.thread.credentials(), wanted)?;
     let limit = call.thread.process.limit(Resource::AddressSpace).soft;
     if (space.mapped_bytes() as u64).saturating_add(length as u64) > limit {
         return Err(Errno::ENOMEM.into());
@@ -348,7 +349,7 @@ pub fn shmdt(call: &mut Call<'_>) -> Outcome {
 fn description(id: i32, key: i32, segment: &Segment) -> [u64; 14] {
     let state = segment.state.lock();
     let mut words = [0; 14];
-    words[..6].copy_from_slice(&super::permission_words(id, key, &state.permissions));
+    words[..6].copy_from_slice(&crate::ipc::permission_words(id, key, &state.permissions));
     words[6..12].copy_from_slice(&[
         segment.bytes as u64,
         state.attached_s,
@@ -376,8 +377,8 @@ pub fn shmctl(call: &mut Call<'_>) -> Outcome {
                 limits::SHMMNI.get() as u64,
                 limits::SHMALL.get() as u64,
             ];
-            super::put_words(call, buffer, &limits)?;
-            super::put_words(call, buffer.wrapping_add(size_of_val(&limits)), &[0; 4])?;
+            crate::ipc::put_words(call, buffer, &limits)?;
+            crate::ipc::put_words(call, buffer.wrapping_add(size_of_val(&limits)), &[0; 4])?;
             Ok(SEGMENTS.lock().highest().into())
         }
         SHM_INFO => {
@@ -386,34 +387,34 @@ pub fn shmctl(call: &mut Call<'_>) -> Outcome {
                 (segments.len(), segments.highest())
             };
             let pages = PAGES.load(Ordering::Relaxed) as u64;
-            super::put_words(call, buffer, &[count as u64, pages, resident_pages(), 0, 0, 0])?;
+            crate::ipc::put_words(call, buffer, &[count as u64, pages, resident_pages(), 0, 0, 0])?;
             Ok(highest.into())
         }
         IPC_STAT | SHM_STAT | SHM_STAT_ANY => {
             let (id, key, segment) = if command == IPC_STAT {
-                let (key, segment) = super::find(&SEGMENTS, id)?;
+                let (key, segment) = crate::ipc::find(&SEGMENTS, id)?;
                 (id, key, segment)
             } else {
-                super::find_at(&SEGMENTS, id)?
+                crate::ipc::find_at(&SEGMENTS, id)?
             };
             if command != SHM_STAT_ANY {
-                super::check(&segment.permissions(), &who, READ)?;
+                crate::ipc::check(&segment.permissions(), &who, READ)?;
             }
-            super::put_words(call, buffer, &description(id, key, &segment))?;
+            crate::ipc::put_words(call, buffer, &description(id, key, &segment))?;
             Ok((if command == IPC_STAT { 0 } else { id as usize }).into())
         }
         IPC_SET => {
-            let (uid, gid, mode) = super::read_owner(call, buffer)?;
-            let (_, segment) = super::find(&SEGMENTS, id)?;
+            let (uid, gid, mode) = crate::ipc::read_owner(call, buffer)?;
+            let (_, segment) = crate::ipc::find(&SEGMENTS, id)?;
             let mut state = segment.state.lock();
-            super::check_owner(&state.permissions, &who)?;
+            crate::ipc::check_owner(&state.permissions, &who)?;
             state.permissions.change(uid, gid, mode);
-            state.changed_s = super::now_s();
+            state.changed_s = crate::ipc::now_s();
             Ok(0.into())
         }
         IPC_RMID => remove(call, id),
         SHM_LOCK | SHM_UNLOCK => {
-            let (_, segment) = super::find(&SEGMENTS, id)?;
+            let (_, segment) = crate::ipc::find(&SEGMENTS, id)?;
             let mut state = segment.state.lock();
             let is_locking = command == SHM_LOCK;
             if !who.is_capable(linux::CAP_IPC_LOCK) {
@@ -436,7 +437,7 @@ fn remove(call: &Call<'_>, id: i32) -> Outcome {
     let mut segments = SEGMENTS.lock();
     let segment = segments.get(id).map(|(_, segment)| segment.clone()).ok_or(Errno::EINVAL)?;
     let mut state = segment.state.lock();
-    super::check_owner(&state.permissions, &call.thread.credentials())?;
+    crate::ipc::check_owner(&state.permissions, &call.thread.credentials())?;
     let mut removed = None;
     if state.attachments == 0 {
         removed = segments.remove(id);
@@ -453,7 +454,7 @@ fn remove(call: &Call<'_>, id: i32) -> Outcome {
 /// Pages of all segments that are in memory.
 fn resident_pages() -> u64 {
     let (mut place, mut pages) = (0, 0);
-    while let Some((next, .., segment)) = super::next(&SEGMENTS, place) {
+    while let Some((next, .., segment)) = crate::ipc::next(&SEGMENTS, place) {
         place = next;
         pages += segment.memory.resident_pages() as u64;
     }
@@ -471,7 +472,7 @@ pub fn show(text: &mut impl Write) -> fmt::Result {
          atime      dtime      ctime                   rss                  swap"
     )?;
     let mut place = 0;
-    while let Some((next, id, key, segment)) = super::next(&SEGMENTS, place) {
+    while let Some((next, id, key, segment)) = crate::ipc::next(&SEGMENTS, place) {
         place = next;
         let resident = segment.memory.resident_pages() * PAGE_SIZE;
         let state = segment.state.lock();

@@ -6,8 +6,8 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::heap;
 use crate::error::Errno;
+use crate::memory::heap;
 
 /// Two reference counts.
 const ARC_HEADER_BYTES: usize = 16;
@@ -15,11 +15,11 @@ const ARC_HEADER_BYTES: usize = 16;
 /// Allocates at most `bytes`, which are there.
 fn reserved<R>(bytes: usize, allocate: impl FnOnce() -> R) -> Result<R, Errno> {
     #[cfg(feature = "checking")]
-    let before = super::inject::promise(0);
+    let before = crate::memory::fault_injection::promise(0);
     let reserved = heap::reserve(bytes).map(|()| allocate());
     // What was promised and not needed promises nothing to others.
     #[cfg(feature = "checking")]
-    super::inject::promise(before);
+    crate::memory::fault_injection::promise(before);
     reserved
 }
 

@@ -9,13 +9,14 @@
 
 use core::ops::Range;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
 
 use heddle_abi::boot::{KEY_IMAGE, KEY_MEMORY};
 use heddle_kernel_core::frame::{Buddy, Descriptor, Layout, Region, slab};
 
-use crate::arch::paging::{self, PAGE_SIZE};
-use crate::arch::{MAX_CPUS, cpu, user as copy};
+use crate::arch::paging::PAGE_SIZE;
+use crate::arch::{MAX_CPUS, cpu, paging, user as copy};
 use crate::boot;
 use crate::error::Errno;
 use crate::sync::SpinLock;
@@ -150,9 +151,9 @@ pub fn is_above_reserve() -> bool {
 
 /// Gives back everything that is only kept to be quick: empty slabs, cached frames, what other CPUs no longer use.
 pub fn drain_caches() {
-    super::quarantine::drain_everywhere();
-    super::space::drain_locks();
-    super::heap::drain();
+    crate::memory::deferred_free::drain_everywhere();
+    crate::memory::space::drain_locks();
+    crate::memory::heap::drain();
     for cache in &CACHES {
         let mut cache = cache.lock();
         let mut buddy = BUDDY.lock();
@@ -280,7 +281,7 @@ impl FrameRef {
     /// `ENOMEM`.
     pub fn allocate() -> Result<Self, Errno> {
         #[cfg(feature = "checking")]
-        if super::inject::fails(super::inject::Step::Frame) {
+        if crate::memory::fault_injection::fails(crate::memory::fault_injection::Step::Frame) {
             return Err(Errno::ENOMEM);
         }
         let index = take(false).ok_or(Errno::ENOMEM)?;

@@ -2,9 +2,11 @@
 
 use core::ops::Range;
 
-use super::frame::FrameRef;
-use super::quarantine::{self, Holders};
-use crate::arch::paging::{self, Entry, PAGE_SIZE};
+use crate::arch::paging;
+use crate::arch::paging::{Entry, PAGE_SIZE};
+use crate::memory::deferred_free;
+use crate::memory::deferred_free::Holders;
+use crate::memory::frame::FrameRef;
 
 const INLINE: usize = 8;
 /// Words of a page.
@@ -98,10 +100,10 @@ impl Gather {
         }
         let pages = self.stale.len() / PAGE_SIZE;
         if pages > PAGES_BY_PAGE {
-            super::counters::count(&super::counters::FLUSH_ALL);
+            crate::memory::counters::count(&crate::memory::counters::FLUSH_ALL);
             paging::flush_all();
         } else {
-            super::counters::add(&super::counters::FLUSH_PAGE, pages as u64);
+            crate::memory::counters::add(&crate::memory::counters::FLUSH_PAGE, pages as u64);
             self.stale.clone().step_by(PAGE_SIZE).for_each(paging::flush_page);
         }
         true
@@ -118,7 +120,7 @@ impl Gather {
                 u64::from_le_bytes(bytes)
             }),
         };
-        quarantine::release(holders, (0..self.length).map(word));
+        deferred_free::release(holders, (0..self.length).map(word));
         self.length = 0;
         self.stale = NOTHING;
         self.everywhere = false;

@@ -9,14 +9,16 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
 
 use heddle_kernel_core::frame::slab::{Class, SIZES, Usage, class_of};
 
-use super::frame::{self, Slabs};
 use crate::arch::paging::PAGE_SIZE;
 use crate::arch::{MAX_CPUS, cpu};
 use crate::error::Errno;
+use crate::memory::frame;
+use crate::memory::frame::Slabs;
 use crate::sync::SpinLock;
 
 static CLASSES: [SpinLock<Class>; SIZES.len()] = {
@@ -104,7 +106,7 @@ fn frames_of(layout: Layout) -> Option<usize> {
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         #[cfg(feature = "checking")]
-        if super::inject::allocation_fails(layout.size()) {
+        if crate::memory::fault_injection::allocation_fails(layout.size()) {
             return core::ptr::null_mut();
         }
         let object = match class_of(layout.size(), layout.align()) {
@@ -159,11 +161,11 @@ pub fn usage() -> Usage {
 pub fn reserve(bytes: usize) -> Result<(), Errno> {
     #[cfg(feature = "checking")]
     {
-        if super::inject::fails(super::inject::Step::Heap) {
+        if crate::memory::fault_injection::fails(crate::memory::fault_injection::Step::Heap) {
             return Err(Errno::ENOMEM);
         }
-        let before = super::inject::promise(0);
-        super::inject::promise(before + bytes);
+        let before = crate::memory::fault_injection::promise(0);
+        crate::memory::fault_injection::promise(before + bytes);
     }
     let frames = bytes.div_ceil(PAGE_SIZE);
     let enough = if frames <= 1 { frame::is_above_reserve() } else { frame::can_allocate(frames) };

@@ -11,27 +11,26 @@
 //! because the kernel is cooperative: between the check and the call no other coroutine of this CPU runs, and for the
 //! other CPUs there is a reserve of frames that only small heap allocations may use.
 
-pub mod calls;
 pub mod counters;
+pub mod deferred_free;
 pub mod fallible;
+#[cfg(feature = "checking")]
+pub mod fault_injection;
 pub mod frame;
 mod gather;
 pub mod heap;
-#[cfg(feature = "checking")]
-pub mod inject;
 pub mod pressure;
-pub mod quarantine;
 pub mod shootdown;
 mod slots;
 pub mod source;
 pub mod space;
-pub mod stored;
 mod table;
 pub mod user;
+pub mod writeback;
 
-pub use frame::{FrameRef, PageRef};
-pub use source::MapSource;
-pub use space::{Space, SpaceKind};
+pub use crate::memory::frame::{FrameRef, PageRef};
+pub use crate::memory::source::MapSource;
+pub use crate::memory::space::{Space, SpaceKind};
 
 /// Takes possession of the machine's memory. The boot processor calls this before anything allocates.
 pub fn initialize() {
@@ -50,5 +49,5 @@ pub fn initialize() {
 /// # Errors
 /// `ENOMEM`.
 pub fn start() -> Result<(), crate::error::Errno> {
-    crate::schedule::spawn(crate::schedule::Priority::KERNEL, quarantine::reaper()).map(|_| ())
+    crate::sched::spawn(crate::sched::Priority::KERNEL, deferred_free::reaper()).map(|_| ())
 }

@@ -2,7 +2,7 @@
 //!
 //! A part of the kernel that keeps memory only to be quick registers a function that gives it back. A fault that finds
 //! no frame has them called, and tries once more. If that is not enough, pages are taken from the programs that have
-//! them mapped, where they can be had again ([`super::stored`]).
+//! them mapped, where they can be had again ([`crate::memory::writeback`]).
 
 use crate::sync::SpinLock;
 
@@ -24,11 +24,11 @@ pub fn register(reclaim: fn()) {
 
 /// Gives back what can be given back; whether that was anything.
 pub fn reclaim() -> bool {
-    let before = super::frame::free_frames();
+    let before = crate::memory::frame::free_frames();
     let reclaimers = *RECLAIMERS.lock();
     for reclaim in reclaimers.into_iter().flatten() {
         reclaim();
     }
-    super::frame::drain_caches();
-    super::frame::free_frames() > before
+    crate::memory::frame::drain_caches();
+    crate::memory::frame::free_frames() > before
 }

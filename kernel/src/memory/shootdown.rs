@@ -3,19 +3,19 @@
 //! - CPUs that run the *same space* get an interrupt, and the operation awaits them, because its effect must be seen
 //!   before it returns.
 //! - CPUs in *another space of the same page table* are left alone, whether they ever used this one or not. What was
-//!   taken out stays in [`super::quarantine`] until they have been asked and have passed, for the kernel's sake: a
+//!   taken out stays in [`crate::memory::deferred_free`] until they have been asked and have passed, for the kernel's sake: a
 //!   program that reaches into another's slot through a stale translation must not find memory that has a new owner.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use heddle_kernel_core::tlb::shootdown::{self as protocol, Shootdown};
+use heddle_kernel_core::tlb::shootdown as protocol;
+use heddle_kernel_core::tlb::shootdown::Shootdown;
 pub use heddle_kernel_core::tlb::tags::Removals;
 use heddle_kernel_core::tlb::tags::Tags;
 
-use super::counters::{self, count};
-use super::quarantine;
-use crate::arch::paging;
-use crate::arch::{MAX_CPUS, cpu};
+use crate::arch::{MAX_CPUS, cpu, paging};
+use crate::memory::counters::count;
+use crate::memory::{counters, deferred_free};
 use crate::sync::SpinLock;
 
 static STATE: Shootdown<MAX_CPUS> = Shootdown::new();
@@ -103,7 +103,7 @@ pub fn before_idle() {
         count(&counters::ROOT_CHANGES);
         load_shared();
     }
-    quarantine::drain();
+    deferred_free::drain();
 }
 
 /// To be called before this CPU touches memory of the active space: in user mode or in a copy.

@@ -2,9 +2,10 @@
 
 use core::ops::Range;
 
-use super::quarantine::{self, Holders};
-use super::table::Root;
 use crate::arch::paging;
+use crate::memory::deferred_free;
+use crate::memory::deferred_free::Holders;
+use crate::memory::table::Root;
 use crate::sync::SpinLock;
 
 /// Bytes of a slot.
@@ -89,7 +90,7 @@ impl Drop for Slot {
                 paging::flush_page(first * SLOT_BYTES);
             }
             let word = table.physical() | (SLOT_LEVEL + 1) as u64;
-            quarantine::release(Holders::Any, core::iter::once(word));
+            deferred_free::release(Holders::Any, core::iter::once(word));
         }
     }
 }

@@ -8,9 +8,9 @@ use core::ops::Range;
 
 use heddle_kernel_core::mapping::Backing;
 
-use super::fallible::try_insert;
-use super::{FrameRef, PageRef};
 use crate::error::Errno;
+use crate::memory::fallible::try_insert;
+use crate::memory::{FrameRef, PageRef};
 use crate::sync::SpinLock;
 
 /// An object whose pages can be mapped: a file, or memory that processes share.
@@ -141,6 +141,6 @@ impl MapSource for SharedMemory {
     }
 
     fn path(&self) -> Option<Vec<u8>> {
-        super::fallible::try_to_vec(b"/dev/zero (deleted)").ok()
+        crate::memory::fallible::try_to_vec(b"/dev/zero (deleted)").ok()
     }
 }

@@ -1,7 +1,7 @@
 //! Page tables of programs: finding, filling, emptying and sharing them.
 //!
 //! # Who may do what
-//! - Whoever has a range of addresses locked (see [`super::space`]) may change the leaf entries of that range, and
+//! - Whoever has a range of addresses locked (see [`crate::memory::space`]) may change the leaf entries of that range, and
 //!   nobody else does. Entries are atomic because the hardware and other ranges' owners read tables at the same time.
 //! - A missing table is installed by compare-and-swap, so two ranges may grow the same part of a tree; a table is
 //!   taken out only by an owner of everything it covers.
@@ -16,13 +16,15 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use heddle_kernel_core::tlb::leaf_table::{self, GROUP, Owned, each_occupied, is_group_empty, load, store};
+use heddle_kernel_core::tlb::leaf_table;
+use heddle_kernel_core::tlb::leaf_table::{GROUP, Owned, each_occupied, is_group_empty, load, store};
 
-use super::counters;
-use super::frame::{self, FrameRef};
-use super::gather::Gather;
-use crate::arch::paging::{self, ENTRIES, Entry, LEVELS, PAGE_SIZE, Rights};
+use crate::arch::paging;
+use crate::arch::paging::{ENTRIES, Entry, LEVELS, PAGE_SIZE, Rights};
 use crate::error::Errno;
+use crate::memory::frame::FrameRef;
+use crate::memory::gather::Gather;
+use crate::memory::{counters, frame};
 
 type Table = [AtomicU64; ENTRIES];
 

@@ -11,10 +11,11 @@
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
-use super::{Space, shootdown};
 use crate::arch::paging::PAGE_SIZE;
-use crate::arch::user::{self, Stopped};
+use crate::arch::user;
+use crate::arch::user::Stopped;
 use crate::error::{Attempt, Errno};
+use crate::memory::{Space, shootdown};
 
 /// An access to user memory stopped at a page that is missing, or not for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +72,7 @@ impl Space {
             return Err(PageFault { address: first_bad, write });
         }
         #[cfg(feature = "checking")]
-        if super::inject::fails(super::inject::Step::Copy) {
+        if crate::memory::fault_injection::fails(crate::memory::fault_injection::Step::Copy) {
             return Err(PageFault { address, write });
         }
         Ok(())

@@ -9,13 +9,14 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use heddle_kernel_core::signal::{Information, Signal};
 
-use super::timers::{Expiry, Timer};
-use super::{Limits, Process, Resource, Thread, signal};
-use crate::arch;
+use crate::arch::time::now_ns;
 use crate::error::Errno;
+use crate::process::timers::{Expiry, Timer};
+use crate::process::{Limits, Process, Resource, Thread};
 use crate::sync::SpinLock;
-use crate::syscall::Caller;
-use crate::time::{NS_PER_SECOND, now_ns};
+use crate::time::NS_PER_SECOND;
+use crate::wait::caller::Caller;
+use crate::{arch, signal};
 
 /// A thread looks again no sooner than after so long, however short the intervals that a program asks for.
 const LOOK_MIN_NS: u64 = 100_000;
@@ -53,7 +54,7 @@ impl Meter {
 
 /// What of the time counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     /// All of it.
     All,
     /// The part in user mode.
@@ -62,7 +63,7 @@ pub(super) enum Kind {
 
 /// A clock of processor time.
 #[derive(Clone)]
-pub(super) struct CpuClock {
+pub struct CpuClock {
     /// Whose.
     pub process: Weak<Process>,
     /// Only one thread's.
@@ -87,14 +88,14 @@ impl CpuClock {
 }
 
 /// A call that sleeps until a moment on a clock of processor time.
-pub(super) struct Sleeper {
+pub struct Sleeper {
     pub caller: Caller,
     pub is_woken: AtomicBool,
 }
 
 /// Who is told.
 #[derive(Clone)]
-pub(super) enum Target {
+pub enum Target {
     Timer(Arc<Timer>),
     Sleeper(Arc<Sleeper>),
 }
@@ -149,7 +150,7 @@ fn is_limited(process: &Process) -> bool {
 ///
 /// # Errors
 /// `ENOMEM`.
-pub(super) fn arm(clock: &CpuClock, at_ns: Option<u64>, target: &Target) -> Result<(), Errno> {
+pub fn arm(clock: &CpuClock, at_ns: Option<u64>, target: &Target) -> Result<(), Errno> {
     // Nothing happens any more to the clock of a process that has gone.
     let Some(process) = clock.process.upgrade() else { return Ok(()) };
     let before = {
@@ -174,7 +175,7 @@ pub(super) fn arm(clock: &CpuClock, at_ns: Option<u64>, target: &Target) -> Resu
 }
 
 /// Has every thread of a process work out anew when it has to look: an alarm or the limit has changed.
-pub(super) fn look_again(process: &Arc<Process>) {
+pub fn look_again(process: &Arc<Process>) {
     let is_armed = is_limited(process) || !process.alarms.list.lock().is_empty();
     process.alarms.is_armed.store(is_armed, Ordering::Relaxed);
     if !is_armed {
@@ -293,7 +294,7 @@ fn check_limit(process: &Arc<Process>) {
     let signal = if used >= limit.hard {
         Signal::KILL
     } else if used >= limit.soft {
-        let raised = super::Limit { soft: limit.soft + 1, ..limit };
+        let raised = crate::process::Limit { soft: limit.soft + 1, ..limit };
         process.limits.lock().set(Resource::CpuTime as u32, raised);
         Signal::XCPU
     } else {

@@ -11,21 +11,22 @@ use heddle_kernel_core::exec::{
 use heddle_kernel_core::signal::{AlternateStack, Signal};
 use linux_raw_sys::general as linux;
 
-use super::signal::kill_other_threads;
-use super::thread_group::Layout;
-use super::{Credentials, Resource, Thread, table};
-use crate::arch::{self, FloatState, UserContext};
+use crate::arch::{FloatState, UserContext};
 use crate::error::Errno;
-use crate::file::walk::How;
-use crate::file::{OpenFile, executable};
+use crate::fs::lookup::How;
+use crate::fs::{OpenFile, executable};
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::memory::{Space, SpaceKind, fallible};
-use crate::sync::{Events, SpinLock};
-use crate::syscall::Caller;
+use crate::process::thread_group::Layout;
+use crate::process::{Credentials, Resource, Thread, table};
+use crate::signal::kill_other_threads;
+use crate::sync::SpinLock;
 use crate::syscall::user;
-use crate::syscall::wait::WaitKind;
-use crate::user_sched;
+use crate::wait::caller::Caller;
+use crate::wait::queue::Events;
+use crate::wait::syscall::WaitKind;
+use crate::{arch, user_sched};
 
 /// Scripts whose interpreter is a script: as deep as Linux goes.
 const SCRIPT_DEPTH_MAX: usize = 5;
@@ -153,7 +154,7 @@ fn find_loader(thread: &Arc<Thread>, program: &Source) -> Result<Option<Source>,
 ///
 /// # Errors
 /// Those of execve(2).
-pub(super) async fn load(thread: &Arc<Thread>, mut request: Request) -> Result<Loaded, Errno> {
+pub async fn load(thread: &Arc<Thread>, mut request: Request) -> Result<Loaded, Errno> {
     let program = find(thread, &mut request)?;
     let loader = find_loader(thread, &program)?;
     let credentials = set_id_credentials(thread, &program.file)?;
@@ -378,7 +379,7 @@ async fn build_stack(
 ///
 /// # Errors
 /// `EAGAIN`: another thread is at this already, or the process ends.
-pub(super) async fn become_only_thread(thread: &Caller) -> Result<(), Errno> {
+pub async fn become_only_thread(thread: &Caller) -> Result<(), Errno> {
     let process = &thread.process;
     {
         let mut state = process.state.lock();
@@ -418,16 +419,16 @@ fn take_over_pid(thread: &Arc<Thread>) {
 }
 
 /// What the change to a new program needs of memory, got before anything is changed.
-pub(super) struct Prepared {
+pub struct Prepared {
     actions: Arc<SpinLock<heddle_kernel_core::signal::Actions>>,
-    descriptors: Arc<crate::file::DescriptorTable>,
+    descriptors: Arc<crate::fs::DescriptorTable>,
 }
 
 /// Gets the memory for [`commit`].
 ///
 /// # Errors
 /// `ENOMEM`.
-pub(super) fn prepare(thread: &Thread) -> Result<Prepared, Errno> {
+pub fn prepare(thread: &Thread) -> Result<Prepared, Errno> {
     let mut actions = fallible::try_box(thread.process.actions().lock().clone())?;
     actions.exec();
     let actions = fallible::try_arc(SpinLock::new(*actions))?;
@@ -439,19 +440,19 @@ pub(super) fn prepare(thread: &Thread) -> Result<Prepared, Errno> {
 }
 
 /// Makes the only thread of a process run the program. Cannot fail.
-pub(super) async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
+pub async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     let process = &thread.process;
-    super::executor::leave(thread);
-    super::calls::futex::release_robust_list(thread).await;
-    super::calls::futex::pi::owner_ends(thread).await;
+    crate::process::executor::leave(thread);
+    crate::syscall::futex::release_robust_list(thread).await;
+    crate::syscall::futex::pi::owner_ends(thread).await;
     thread.has_left_locks.store(false, Ordering::Relaxed);
     process.barriers.store(0, Ordering::Relaxed);
-    super::exit::release_space(thread).await;
+    crate::process::exit::release_space(thread).await;
     drop(thread.set_space(loaded.space));
     let table = prepared.descriptors;
     drop(thread.set_descriptors(table.clone()));
     table.exec(process.pid);
-    super::timers::clear(process, true);
+    crate::process::timers::clear(process, true);
     let actions = core::mem::replace(&mut *process.actions.lock(), prepared.actions);
     drop(actions);
     *thread.alternate_stack.lock() = AlternateStack::default();

@@ -12,15 +12,16 @@ use heddle_abi::user_sched::calls::{InterruptFrame, RED_ZONE_BYTES, policy};
 use heddle_abi::user_sched::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK, PENDING_SPARE, levels};
 use linux_raw_sys::general as linux;
 
-use super::signal::Work;
-use super::{Process, Resource, Thread};
-use crate::arch::{self, UserContext};
+use crate::arch::UserContext;
 use crate::error::Errno;
 use crate::memory::fallible;
-use crate::schedule::{self, Priority};
+use crate::process::{Process, Resource, Thread};
+use crate::sched::Priority;
+use crate::signal::Work;
 use crate::sync::SpinLock;
 use crate::syscall::user;
 use crate::user_sched::Pages;
+use crate::{arch, sched};
 
 /// No level of its own, and no boost.
 const LEVEL_NONE: u8 = 64;
@@ -108,7 +109,7 @@ impl Executors {
     ///
     /// # Errors
     /// `EINVAL`.
-    pub(super) fn set_policy(&self, new: u32) -> Result<u32, Errno> {
+    pub fn set_policy(&self, new: u32) -> Result<u32, Errno> {
         match new {
             policy::KEEP => Ok(self.policy()),
             policy::RELAXED | policy::STRICT => Ok(self.policy.swap(new, Ordering::Relaxed)),
@@ -199,7 +200,7 @@ impl Executors {
 ///
 /// # Errors
 /// `EINVAL`, `EBUSY`, `ENOMEM`.
-pub(super) fn register(
+pub fn register(
     thread: &Arc<Thread>,
     number: usize,
     handler: usize,
@@ -235,7 +236,7 @@ pub(super) fn register(
 }
 
 /// Makes the thread an ordinary one again: at its wish, at its end, and when it runs another program.
-pub(super) fn leave(thread: &Arc<Thread>) {
+pub fn leave(thread: &Arc<Thread>) {
     if !thread.executor.is_executor() {
         return;
     }
@@ -265,12 +266,12 @@ pub(super) fn level(thread: &Thread) -> Option<Priority> {
     let boost = (boost != LEVEL_NONE).then_some(boost);
     let level = own.into_iter().chain(boost).min().map(Priority::new)?;
     // What urgent coroutines may take of the machine is limited as for realtime threads.
-    Some(if level.is_realtime() && schedule::realtime_is_spent() { Priority::SPENT } else { level })
+    Some(if level.is_realtime() && sched::realtime_is_spent() { Priority::SPENT } else { level })
 }
 
 /// Works the level out anew, because the thread's program may have gone on. What was lent to it stays until it has
 /// looked: an interrupt in between must not send it back behind others.
-pub(super) fn refresh(thread: &Thread) {
+pub fn refresh(thread: &Thread) {
     let executor = thread.executor.get();
     let record = executor.as_ref().and_then(|executor| executor.record());
     if record.is_none_or(|record| record.pending.load(Ordering::Relaxed) == 0) {
@@ -294,7 +295,7 @@ pub(super) fn tick(thread: &Thread) {
     }
     if thread.executor.is_executor() {
         refresh(thread);
-        schedule::pull(levels::before(thread.priority().level() as u32));
+        sched::pull(levels::before(thread.priority().level() as u32));
     }
 }
 
@@ -311,7 +312,7 @@ pub(super) fn turn_starts(thread: &Thread) {
 pub(super) fn charge(thread: &Thread, ran_ns: u64) {
     let is_urgent = thread.executor.is_executor() && thread.priority().is_realtime();
     if is_urgent && !thread.scheduling().policy.is_realtime() {
-        schedule::charge_realtime(ran_ns);
+        sched::charge_realtime(ran_ns);
     }
 }
 
@@ -368,7 +369,7 @@ fn rouse(thread: &Arc<Thread>, executor: &Executor, reason: u32, level: u8) -> b
     let _ = record::post(record, reason);
     let address = executor.pages.pending_address(executor.number);
     boost(thread, executor, level);
-    super::calls::futex::wake_word(&thread.space(), address)
+    crate::syscall::futex::wake_word(&thread.space(), address)
 }
 
 /// Lends the thread the level of something that became ready for it.
@@ -411,7 +412,10 @@ pub fn completed(process: &Process, level: u8) {
         None => {
             boost(&thread, &executor, level);
             // It looks by itself, unless it has fallen asleep at the word meanwhile.
-            super::calls::futex::wake_word(&thread.space(), executor.pages.pending_address(executor.number));
+            crate::syscall::futex::wake_word(
+                &thread.space(),
+                executor.pages.pending_address(executor.number),
+            );
         }
         Some(running) if running > u32::from(level) => {
             boost(&thread, &executor, level);
@@ -428,7 +432,7 @@ pub fn completed(process: &Process, level: u8) {
 ///
 /// # Errors
 /// `EINVAL`.
-pub(super) fn kick(process: &Process, number: usize, lent: Option<u8>) -> Result<bool, Errno> {
+pub fn kick(process: &Process, number: usize, lent: Option<u8>) -> Result<bool, Errno> {
     let found = {
         let list = process.executors.list.lock();
         let found = list.iter().find(|(executor, _)| executor.number as usize == number);
@@ -440,7 +444,7 @@ pub(super) fn kick(process: &Process, number: usize, lent: Option<u8>) -> Result
     if let Some(level) = lent {
         boost(&thread, &executor, level);
     }
-    if super::calls::futex::wake_word(&thread.space(), executor.pages.pending_address(executor.number)) {
+    if crate::syscall::futex::wake_word(&thread.space(), executor.pages.pending_address(executor.number)) {
         return Ok(true);
     }
     if may_interrupt && record::running(record).is_some() {
@@ -480,7 +484,7 @@ impl Delivery for BySoftware {
         // Brings the stack in first: from the look at the record on nothing waits.
         let ready = user::resolve_attempt(&space, |space| {
             space.probe_write(address, size_of::<InterruptFrame>())?;
-            super::restartable::attempt(thread, space, context)
+            crate::process::rseq::attempt(thread, space, context)
         });
         if ready.await.is_err() {
             return;
@@ -507,12 +511,12 @@ impl Delivery for BySoftware {
 }
 
 /// On the thread's way to its program, when there is word for it.
-pub(super) async fn enter_handler(thread: &Arc<Thread>, context: &mut UserContext) {
+pub async fn enter_handler(thread: &Arc<Thread>, context: &mut UserContext) {
     BySoftware.enter(thread, context).await;
 }
 
 /// Whether the thread may be interrupted, before a signal's handler is entered: what its frame keeps.
-pub(super) fn is_unmasked(thread: &Thread) -> bool {
+pub fn is_unmasked(thread: &Thread) -> bool {
     let executor = thread.executor.get();
     executor
         .as_ref()
@@ -521,14 +525,14 @@ pub(super) fn is_unmasked(thread: &Thread) -> bool {
 }
 
 /// A signal's handler is entered: it is not interrupted.
-pub(super) fn mask(thread: &Thread) {
+pub fn mask(thread: &Thread) {
     if let Some(record) = thread.executor.get().as_ref().and_then(|executor| executor.record()) {
         record::mask(record);
     }
 }
 
 /// A signal's handler returns to where interrupts were allowed.
-pub(super) fn unmask(thread: &Thread) {
+pub fn unmask(thread: &Thread) {
     if let Some(record) = thread.executor.get().as_ref().and_then(|executor| executor.record())
         && record::unmask(record)
     {

@@ -6,30 +6,31 @@ use core::sync::atomic::Ordering;
 use heddle_kernel_core::signal::{Detail, Information, Signal};
 use linux_raw_sys::general as linux;
 
-use super::signal::{self, start_group_exit};
-use super::table::{self, REAPER_PID};
-use super::{ExitStatus, Group, Process, Session, Thread};
-use crate::sync::Events;
+use crate::process::table::REAPER_PID;
+use crate::process::{ExitStatus, Group, Process, Session, Thread, table};
+use crate::signal;
+use crate::signal::start_group_exit;
 use crate::syscall::asynchronous;
+use crate::wait::queue::Events;
 
 /// Begins the end of the calling process: exit_group(2).
-pub(super) fn exit_group(process: &Process, code: u8) {
+pub fn exit_group(process: &Process, code: u8) {
     start_group_exit(&mut process.state.lock(), ExitStatus::Exited(code));
 }
 
 /// Gives up everything a thread has, and ends the process with its last thread. The last thing a thread's coroutine
 /// does.
 pub(super) async fn end_thread(thread: &Arc<Thread>) {
-    super::executor::leave(thread);
+    crate::process::executor::leave(thread);
     if is_last_to_leave(thread) {
         // They use the space and the descriptors, and their locks are released with these.
         asynchronous::end_all(&thread.process).await;
     }
-    super::calls::futex::release_robust_list(thread).await;
-    super::calls::futex::pi::owner_ends(thread).await;
+    crate::syscall::futex::release_robust_list(thread).await;
+    crate::syscall::futex::pi::owner_ends(thread).await;
     release_space(thread).await;
     thread.leave_descriptors();
-    super::timers::thread_ended(thread);
+    crate::process::timers::thread_ended(thread);
     let is_last = leave(thread);
     if is_last {
         end_process(&thread.process);
@@ -50,10 +51,10 @@ fn is_last_to_leave(thread: &Thread) -> bool {
 pub(super) async fn release_space(thread: &Arc<Thread>) {
     let clear = thread.clear_child_tid.swap(0, Ordering::Relaxed);
     if clear != 0 {
-        super::calls::futex::clear_and_wake(thread, clear).await;
+        crate::syscall::futex::clear_and_wake(thread, clear).await;
     }
     thread.leave_space();
-    super::calls::clone::release_parent(thread);
+    crate::syscall::process::clone::release_parent(thread);
 }
 
 /// Takes a thread out of its process. Returns whether it was the last.
@@ -84,7 +85,7 @@ fn leave(thread: &Arc<Thread>) -> bool {
 /// Makes the process a zombie, or lets it disappear if nobody wants its status.
 fn end_process(process: &Arc<Process>) {
     crate::ipc::semaphore::leave(process);
-    super::timers::process_ended(process);
+    crate::process::timers::process_ended(process);
     process.child_events.clear();
     process.signal_events.clear();
     let session = process.session();
@@ -154,7 +155,7 @@ fn notify_of_end(process: &Arc<Process>) {
 
 /// What a process leaves behind when it is reaped, to be dropped without a lock held.
 #[derive(Default)]
-pub(super) struct Remains {
+pub struct Remains {
     entry: Option<Arc<Process>>,
     child: Option<Arc<Process>>,
     group: (Option<Arc<Group>>, Option<Arc<Session>>),
@@ -168,7 +169,7 @@ impl Remains {
 }
 
 /// Removes a zombie and adds its times to its parent's.
-pub(super) fn reap(process: &Arc<Process>) -> Remains {
+pub fn reap(process: &Arc<Process>) -> Remains {
     let mut table = table::lock();
     let Some(entry) = table.remove_process(process.pid) else { return Remains::default() };
     let group = process.group();
@@ -253,7 +254,7 @@ fn continue_orphaned_groups(process: &Arc<Process>, orphans: &[Arc<Process>]) {
     let own = core::iter::once(process);
     for member in orphans.iter().chain(own) {
         let group = member.group().id;
-        if super::job::is_orphaned(member) && super::job::has_stopped_member(group) {
+        if crate::process::job::is_orphaned(member) && crate::process::job::has_stopped_member(group) {
             for signal in [Signal::HUP, Signal::CONT] {
                 // The group may have ended meanwhile.
                 let _ = signal::send_to_group(group, Information::kernel(signal));
@@ -263,7 +264,7 @@ fn continue_orphaned_groups(process: &Arc<Process>, orphans: &[Arc<Process>]) {
 }
 
 /// Takes back a thread that never ran, with its process if that is new.
-pub(super) fn discard(thread: &Arc<Thread>) {
+pub fn discard(thread: &Arc<Thread>) {
     let process = &thread.process;
     let is_alone = {
         let mut state = process.state.lock();
@@ -275,7 +276,7 @@ pub(super) fn discard(thread: &Arc<Thread>) {
     if is_alone {
         drop(reap(process));
     }
-    super::calls::clone::release_parent(thread);
+    crate::syscall::process::clone::release_parent(thread);
     thread.leave_space();
     thread.leave_descriptors();
 }

@@ -3,14 +3,14 @@
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicUsize;
 
-use super::{Process, table};
 use crate::error::Errno;
+use crate::process::{Process, table};
 use crate::sync::SpinLock;
 
 /// What a session needs of its controlling terminal.
 ///
 /// The terminal knows its session and foreground group by number ([`Group::id`], [`Session::id`]) and reaches
-/// processes through [`super::signal::send_to_group`].
+/// processes through [`crate::signal::send_to_group`].
 pub trait Terminal: Send + Sync {
     /// The device number, as in `/proc/PID/stat`.
     fn device(&self) -> u64;
@@ -29,7 +29,7 @@ pub trait Terminal: Send + Sync {
     ///
     /// # Errors
     /// `ENOMEM`.
-    fn open(self: Arc<Self>) -> Result<Arc<dyn crate::file::File>, Errno>;
+    fn open(self: Arc<Self>) -> Result<Arc<dyn crate::fs::File>, Errno>;
 }
 
 /// A session, setsid(2). Its number stays taken as long as one of its groups exists.

@@ -8,30 +8,28 @@
 //! Lock order: [`table`], a process's links, its signal state, a thread's pending signals, its actions. Nothing of a
 //! file or an address space is touched with one of them held.
 
-pub mod calls;
-mod cpu_time;
+pub mod cpu_time;
 mod credentials;
-mod exec;
+pub mod exec;
 pub mod executor;
-mod exit;
-mod job;
+pub mod exit;
+pub mod job;
 mod limits;
-mod pressure;
-mod restartable;
-mod run;
-pub mod signal;
+mod oom;
+pub mod pidfd;
+pub mod rseq;
+pub mod run;
 pub mod start;
 mod status;
 pub mod table;
-mod thread;
+pub mod thread;
 mod thread_group;
-mod timers;
+pub mod timers;
 
-pub use crate::file::Directories;
-pub use credentials::{Capabilities, Credentials};
-pub use job::{Group, Session, Terminal, is_orphaned};
-pub use limits::{Limit, Limits, Resource};
-pub use start::{Program, initialize, start};
-pub use status::{ExitStatus, RunState};
-pub use thread::Thread;
-pub use thread_group::{Layout, Process};
+pub use crate::process::credentials::Credentials;
+pub use crate::process::job::{Group, Session, Terminal, is_orphaned};
+pub use crate::process::limits::{Limit, Limits, Resource};
+pub use crate::process::start::{Program, initialize, start};
+pub use crate::process::status::{ExitStatus, RunState};
+pub use crate::process::thread::Thread;
+pub use crate::process::thread_group::Process;

@@ -6,25 +6,26 @@ use core::pin::pin;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Poll;
 
-use super::signal::{self, Next, Work};
-use super::{Thread, cpu_time, executor, restartable};
-use crate::arch::{self, FloatState, Trap, UserContext};
+use crate::arch::{FloatState, Trap, UserContext};
 use crate::error::{Errno, Halt};
 use crate::memory::space::{Access, FaultError};
 use crate::memory::user::PageFault;
-use crate::schedule;
-use crate::syscall::{self, Caller, Started};
+use crate::process::{Thread, cpu_time, executor, rseq};
+use crate::signal::{Next, Work};
+use crate::syscall::Started;
+use crate::wait::caller::Caller;
+use crate::{arch, sched, signal, syscall};
 
 /// Starts the thread's coroutine with the given registers.
 ///
 /// # Errors
 /// `ENOMEM`.
-pub(super) fn spawn(thread: &Arc<Thread>, context: UserContext) -> Result<(), Errno> {
+pub fn spawn(thread: &Arc<Thread>, context: UserContext) -> Result<(), Errno> {
     let (priority, affinity) = {
         let standing = thread.standing.lock();
         (standing.priority, standing.parameters().affinity)
     };
-    let task = schedule::spawn_on(priority, affinity, checked(run(thread.clone(), context)))?;
+    let task = sched::spawn_on(priority, affinity, checked(run(thread.clone(), context)))?;
     thread.task.call_once(|| task);
     Ok(())
 }
@@ -45,8 +46,8 @@ const BOX_BYTES: usize = 4096;
 /// Waits until there is memory to box a future in, for what must not fail.
 async fn room(thread: &Thread) {
     while crate::memory::heap::reserve(BOX_BYTES).is_err() {
-        restartable::leaves_program(thread);
-        schedule::yield_now().await;
+        rseq::leaves_program(thread);
+        sched::yield_now().await;
     }
 }
 
@@ -56,8 +57,8 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
     core::future::poll_fn(|poll_context| {
         thread.waker.call_once(|| poll_context.waker().clone());
         thread.cpu.store(arch::cpu::id() as u32 + 1, Ordering::Release);
-        restartable::turn_starts(&thread);
-        let start_ns = crate::time::now_ns();
+        rseq::turn_starts(&thread);
+        let start_ns = crate::arch::time::now_ns();
         executor::turn_starts(&thread);
         thread.change_standing(|standing| standing.start(start_ns));
         thread.meter.start(start_ns);
@@ -65,7 +66,7 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
             cpu_time::plan(&thread);
         }
         let result = life.as_mut().poll(poll_context);
-        let now_ns = crate::time::now_ns();
+        let now_ns = crate::arch::time::now_ns();
         thread.meter.end(now_ns);
         if thread.process.alarms.is_armed() {
             cpu_time::check(&thread.process);
@@ -96,11 +97,11 @@ fn add(figure: &AtomicU64, amount: u64) {
 /// Lets what is more urgent run.
 async fn is_preempted(thread: &Thread) {
     let is_last = thread.standing.lock().preempted();
-    restartable::leaves_program(thread);
+    rseq::leaves_program(thread);
     if is_last {
-        schedule::yield_now().await;
+        sched::yield_now().await;
     } else {
-        schedule::preempted().await;
+        sched::preempted().await;
     }
 }
 
@@ -121,7 +122,7 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
             }
             let is_settled = interrupted.is_none()
                 && thread.work() == Work::RESTART
-                && restartable::try_settle(&thread, &mut context);
+                && rseq::try_settle(&thread, &mut context);
             if !is_settled {
                 room(&thread).await;
                 if Box::pin(signal::before_user(&thread, &mut context, interrupted.take())).await
@@ -131,17 +132,17 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
                 }
             }
         }
-        if !schedule::enter_program(thread.priority()) {
+        if !sched::enter_program(thread.priority()) {
             is_preempted(&thread).await;
             continue;
         }
         let mut until_ns = thread.until_ns.load(Ordering::Relaxed);
-        if until_ns == schedule::STANDS_BACK {
-            if !schedule::is_alone() {
-                schedule::leave_program();
+        if until_ns == sched::STANDS_BACK {
+            if !sched::is_alone() {
+                sched::leave_program();
                 thread.standing.lock().give_way();
-                restartable::leaves_program(&thread);
-                schedule::yield_now().await;
+                rseq::leaves_program(&thread);
+                sched::yield_now().await;
                 continue;
             }
             until_ns = thread.has_turn();
@@ -152,16 +153,16 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
         end_sample(&thread);
         let trap = arch::enter_user(&mut context);
         begin_sample(&thread, &mut visits);
-        schedule::leave_program();
+        sched::leave_program();
         match trap {
             Trap::SystemCall => {
                 #[cfg(feature = "checking")]
-                crate::memory::inject::call_starts();
+                crate::memory::fault_injection::call_starts();
                 interrupted = match syscall::start(&caller, &mut context) {
                     Ok(Started::Done(value)) => end_call(&thread, &mut context, Ok(value)),
                     Ok(Started::GiveWay) => {
                         thread.standing.lock().give_way();
-                        schedule::yield_now().await;
+                        sched::yield_now().await;
                         end_call(&thread, &mut context, Ok(0))
                     }
                     Ok(Started::Pending(future)) => {
@@ -185,10 +186,10 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
                 executor::tick(&thread);
                 let is_watched = thread.process.alarms.is_armed();
                 let until_ns = if is_watched { cpu_time::look(&thread) } else { until_ns };
-                if crate::time::now_ns() >= until_ns {
+                if crate::arch::time::now_ns() >= until_ns {
                     thread.standing.lock().give_way();
-                    restartable::leaves_program(&thread);
-                    schedule::yield_now().await;
+                    rseq::leaves_program(&thread);
+                    sched::yield_now().await;
                 }
             }
         }
@@ -199,7 +200,7 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
         thread.leave_descriptors();
         room(&thread).await;
     }
-    Box::pin(super::exit::end_thread(&thread)).await;
+    Box::pin(crate::process::exit::end_thread(&thread)).await;
 }
 
 /// One of so many visits of a program to the kernel is measured and counted as so many: reading the clock at each would
@@ -210,7 +211,7 @@ const SAMPLE_EVERY: u32 = 16;
 fn begin_sample(thread: &Thread, visits: &mut u32) {
     *visits = visits.wrapping_add(1);
     if visits.is_multiple_of(SAMPLE_EVERY) {
-        thread.sample_start_ns.store(crate::time::now_ns(), Ordering::Relaxed);
+        thread.sample_start_ns.store(crate::arch::time::now_ns(), Ordering::Relaxed);
     }
 }
 
@@ -219,7 +220,7 @@ fn end_sample(thread: &Thread) {
     let start_ns = thread.sample_start_ns.load(Ordering::Relaxed);
     if start_ns != 0 {
         thread.sample_start_ns.store(0, Ordering::Relaxed);
-        let spent = crate::time::now_ns().saturating_sub(start_ns);
+        let spent = crate::arch::time::now_ns().saturating_sub(start_ns);
         add(&thread.system_ns, spent * u64::from(SAMPLE_EVERY));
     }
 }
@@ -238,7 +239,7 @@ async fn start_again(
             Ok(Started::Done(value)) => return Ok(value),
             Ok(Started::Pending(future)) => return future.await,
             Ok(Started::GiveWay) => {
-                schedule::yield_now().await;
+                sched::yield_now().await;
                 return Ok(0);
             }
             Err(Halt::Error(error)) => return Err(error),
@@ -252,7 +253,7 @@ async fn start_again(
 #[inline]
 fn end_call(thread: &Arc<Thread>, context: &mut UserContext, result: Result<usize, Errno>) -> Option<Errno> {
     #[cfg(feature = "checking")]
-    crate::memory::inject::call_ends();
+    crate::memory::fault_injection::call_ends();
     syscall::trace::finished(thread, context, &result);
     match result {
         Ok(value) => context.set_result(value),
@@ -274,8 +275,8 @@ async fn resolve_fault(thread: &Arc<Thread>, context: &UserContext, address: usi
     let space = thread.space();
     let mut tried = space.try_fault(address, access);
     if tried == Some(Err(FaultError::OutOfMemory)) {
-        restartable::leaves_program(thread);
-        if !super::pressure::give_back().await {
+        rseq::leaves_program(thread);
+        if !crate::process::oom::give_back().await {
             return;
         }
         tried = space.try_fault(address, access);
@@ -283,7 +284,7 @@ async fn resolve_fault(thread: &Arc<Thread>, context: &UserContext, address: usi
     let resolved = match tried {
         Some(resolved) => resolved,
         None => {
-            restartable::leaves_program(thread);
+            rseq::leaves_program(thread);
             room(thread).await;
             Box::pin(space.fault(address, access)).await
         }
@@ -291,9 +292,9 @@ async fn resolve_fault(thread: &Arc<Thread>, context: &UserContext, address: usi
     match resolved {
         Ok(()) => {}
         Err(FaultError::OutOfMemory) => {
-            super::pressure::relieve();
+            crate::process::oom::relieve();
             thread.standing.lock().give_way();
-            schedule::yield_now().await;
+            sched::yield_now().await;
         }
         Err(error) => signal::post_page_fault(thread, context, address, error),
     }

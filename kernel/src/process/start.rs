@@ -6,16 +6,18 @@ use heddle_kernel_core::exec::Strings;
 use heddle_kernel_core::signal::{Actions, SignalSet};
 use linux_raw_sys::general as linux;
 
-use super::exec::{self, Request};
-use super::table::{self, REAPER_PID};
-use super::thread::Parts;
-use super::{Credentials, Directories, Group, Limits, Process, Session, Terminal, Thread, exit, run};
 use crate::arch::FloatState;
 use crate::error::Errno;
-use crate::file::DescriptorTable;
-use crate::file::walk::How;
+use crate::fs::lookup::How;
+use crate::fs::{DescriptorTable, Directories};
 use crate::memory::{Space, SpaceKind, fallible};
-use crate::schedule::Parameters;
+use crate::process::exec::Request;
+use crate::process::table::REAPER_PID;
+use crate::process::thread::Parts;
+use crate::process::{
+    Credentials, Group, Limits, Process, Session, Terminal, Thread, exec, exit, run, table,
+};
+use crate::sched::Parameters;
 use crate::sync::SpinLock;
 
 /// A program that the kernel starts: the one that `heddle run` names.
@@ -48,7 +50,7 @@ static NOTHING: spin::Once<Nothing> = spin::Once::new();
 /// # Errors
 /// `ENOMEM`.
 pub fn initialize() -> Result<(), Errno> {
-    crate::memory::pressure::register(super::calls::futex::drain);
+    crate::memory::pressure::register(crate::syscall::futex::drain);
     let space = Space::new(SpaceKind::Private)?;
     let descriptors = fallible::try_arc(DescriptorTable::new())?;
     NOTHING.call_once(|| Nothing { space, descriptors });

@@ -7,9 +7,9 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use super::{Group, Process, Session, Thread};
 use crate::error::Errno;
 use crate::memory::fallible;
+use crate::process::{Group, Process, Session, Thread};
 use crate::sync::{SpinGuard, SpinLock};
 
 /// What one number stands for.
@@ -93,7 +93,7 @@ pub fn last_pid() -> i32 {
 }
 
 /// Locks the table, and with it the links among processes.
-pub(super) fn lock() -> SpinGuard<'static, Table> {
+pub fn lock() -> SpinGuard<'static, Table> {
     TABLE.lock()
 }
 
@@ -126,7 +126,7 @@ impl Table {
         }
     }
 
-    pub(super) fn process(&self, pid: i32) -> Option<Arc<Process>> {
+    pub fn process(&self, pid: i32) -> Option<Arc<Process>> {
         self.entry(pid)?.process.clone()
     }
 
@@ -141,7 +141,7 @@ impl Table {
     }
 
     /// How many threads act as this user, and how many processes that nobody has waited for did.
-    pub(super) fn count_of_user(&self, uid: u32) -> usize {
+    pub fn count_of_user(&self, uid: u32) -> usize {
         let acts =
             |entry: &&Entry| entry.thread.as_ref().is_some_and(|thread| thread.credentials().uid == uid);
         let ended = |process: &&Arc<Process>| {
@@ -151,11 +151,11 @@ impl Table {
     }
 
     /// All processes, in the order of their numbers.
-    pub(super) fn processes(&self) -> impl Iterator<Item = &Arc<Process>> {
+    pub fn processes(&self) -> impl Iterator<Item = &Arc<Process>> {
         self.entries().filter_map(|entry| entry.process.as_ref())
     }
 
-    pub(super) fn group(&self, id: i32) -> Option<Arc<Group>> {
+    pub fn group(&self, id: i32) -> Option<Arc<Group>> {
         self.entry(id)?.group.clone()
     }
 
@@ -163,7 +163,7 @@ impl Table {
     ///
     /// # Errors
     /// `EAGAIN` (none is left), `ENOMEM`.
-    pub(super) fn free_number(&mut self) -> Result<i32, Errno> {
+    pub fn free_number(&mut self) -> Result<i32, Errno> {
         for step in 1..PID_LIMIT {
             let number = (self.last + step - 1) % (PID_LIMIT - 1) + 1;
             if self.entry(number).is_none() {
@@ -179,20 +179,20 @@ impl Table {
         Err(Errno::EAGAIN)
     }
 
-    pub(super) fn enter_process(&mut self, process: &Arc<Process>) {
+    pub fn enter_process(&mut self, process: &Arc<Process>) {
         if let Some(entry) = self.entry_mut(process.pid) {
             entry.process = Some(process.clone());
         }
     }
 
-    pub(super) fn enter_thread(&mut self, thread: &Arc<Thread>) {
+    pub fn enter_thread(&mut self, thread: &Arc<Thread>) {
         if let Some(entry) = self.entry_mut(thread.tid()) {
             entry.thread = Some(thread.clone());
         }
     }
 
     /// A process becomes a member of a group; the first one enters the group, and the session with its first group.
-    pub(super) fn join(&mut self, group: &Arc<Group>) {
+    pub fn join(&mut self, group: &Arc<Group>) {
         if group.members.fetch_add(1, Ordering::Relaxed) == 0 {
             if let Some(entry) = self.entry_mut(group.id) {
                 entry.group = Some(group.clone());
@@ -208,7 +208,7 @@ impl Table {
     /// A process leaves its group. The last one takes the group out, and with the last group the session; the caller
     /// drops what is returned once the table is unlocked.
     #[must_use]
-    pub(super) fn leave(&mut self, group: &Arc<Group>) -> (Option<Arc<Group>>, Option<Arc<Session>>) {
+    pub fn leave(&mut self, group: &Arc<Group>) -> (Option<Arc<Group>>, Option<Arc<Session>>) {
         if group.members.fetch_sub(1, Ordering::Relaxed) != 1 {
             return (None, None);
         }

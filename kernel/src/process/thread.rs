@@ -8,17 +8,19 @@ use core::sync::atomic::{
 use core::task::Waker;
 use heddle_kernel_core::signal::{AlternateStack, Pending, SignalSet};
 
-use super::cpu_time::Meter;
-use super::signal::Work;
-use super::{Credentials, Directories, Process, RunState};
-use crate::arch::{self, FloatState, UserContext};
+use crate::arch;
+use crate::arch::{FloatState, UserContext};
 use crate::error::Errno;
-use crate::file::DescriptorTable;
+use crate::fs::{DescriptorTable, Directories};
 use crate::memory::{Space, fallible};
-use crate::schedule::{Parameters, Priority, Standing, TaskRef};
-use crate::sync::{Disposition, Events, SpinLock, Watch, Watcher};
-use crate::syscall::wait::WaitKind;
+use crate::process::cpu_time::Meter;
+use crate::process::{Credentials, Process, RunState};
+use crate::sched::{Parameters, Priority, Standing, TaskRef};
+use crate::signal::Work;
+use crate::sync::SpinLock;
 use crate::syscall::{LateResults, Restart};
+use crate::wait::queue::{Disposition, Events, Watch, Watcher};
+use crate::wait::syscall::WaitKind;
 
 /// The generation of a thread that waits for nothing is even, of one that waits odd.
 const WAITING: u32 = 1;
@@ -39,28 +41,28 @@ pub struct Thread {
     /// What to look at before the next return to user mode.
     work: AtomicU32,
     /// The CPU that polls the thread's coroutine, plus one; 0 when none does.
-    pub(super) cpu: AtomicU32,
+    pub cpu: AtomicU32,
     blocked: AtomicU64,
     /// Signals that `sigwait` waits for: they are neither ignored nor fatal meanwhile.
     awaited: AtomicU64,
     /// The mask to go back to once a signal has been delivered: `sigsuspend`, `ppoll`, `pselect`.
-    pub(super) saved_mask: SpinLock<Option<SignalSet>>,
-    pub(super) pending: SpinLock<Pending>,
-    pub(super) alternate_stack: SpinLock<AlternateStack>,
-    pub(super) restart: SpinLock<Option<Restart>>,
+    pub saved_mask: SpinLock<Option<SignalSet>>,
+    pub pending: SpinLock<Pending>,
+    pub alternate_stack: SpinLock<AlternateStack>,
+    pub restart: SpinLock<Option<Restart>>,
     /// `CLONE_CHILD_CLEARTID`: where to write 0 and wake a futex at the end.
-    pub(super) clear_child_tid: AtomicUsize,
+    pub clear_child_tid: AtomicUsize,
     /// `set_robust_list`.
-    pub(super) robust_list: AtomicUsize,
-    pub(super) restartable: super::restartable::Registration,
+    pub robust_list: AtomicUsize,
+    pub restartable: crate::process::rseq::Registration,
     /// Where the thread waits for a lock that inherits priorities. Guarded by the lock of all those.
-    pub(super) pi_wait: SpinLock<Option<Arc<super::calls::futex::pi::Waiter>>>,
+    pub pi_wait: SpinLock<Option<Arc<crate::syscall::futex::pi::Waiter>>>,
     /// It has ended and given up such locks.
-    pub(super) has_left_locks: AtomicBool,
+    pub has_left_locks: AtomicBool,
     /// Who waits in `vfork` for this thread to leave the space.
-    pub(super) vfork: SpinLock<Option<Arc<super::calls::clone::Vfork>>>,
+    pub vfork: SpinLock<Option<Arc<crate::syscall::process::clone::Vfork>>>,
     /// ioprio_set(2).
-    pub(super) io_priority: AtomicU32,
+    pub io_priority: AtomicU32,
     /// Reached through [`Thread::with_float`].
     float: SpinLock<FloatState>,
     /// The registers of the CPU may not be the thread's.
@@ -69,19 +71,19 @@ pub struct Thread {
     next_context: SpinLock<Option<Box<UserContext>>>,
     pub(super) task: spin::Once<TaskRef>,
     /// What the thread is to its program's scheduler.
-    pub(super) executor: super::executor::Place,
-    pub(super) standing: SpinLock<Standing>,
+    pub(super) executor: crate::process::executor::Place,
+    pub standing: SpinLock<Standing>,
     /// The level and the end of the turn from `standing`, for a look without the lock.
     priority: AtomicU16,
     /// See [`Thread::rank`].
     rank: AtomicU8,
     pub(super) until_ns: AtomicU64,
     /// Results that found their page missing, with their addresses.
-    pub(super) late: LateResults,
+    pub late: LateResults,
     /// What the thread passed to exit(2).
-    pub(super) exit_code: AtomicU8,
+    pub exit_code: AtomicU8,
     /// How often the thread gave the CPU up.
-    pub(super) switches: AtomicU64,
+    pub switches: AtomicU64,
     /// When the visit to the kernel began that is being measured; 0 for none.
     pub(super) sample_start_ns: AtomicU64,
     /// Time on a CPU, and the part of it in the kernel.
@@ -92,7 +94,7 @@ pub struct Thread {
 }
 
 /// What a new thread starts with.
-pub(super) struct Parts {
+pub struct Parts {
     pub tid: i32,
     pub process: Arc<Process>,
     pub space: Arc<Space>,
@@ -116,11 +118,11 @@ const fn rank_of(realtime: u8) -> u8 {
 
 impl Thread {
     /// See [`Thread::rank`].
-    pub(super) const RANK_ORDINARY: u8 = 120;
+    pub const RANK_ORDINARY: u8 = 120;
     /// The size of a thread's name with its final zero.
     pub const NAME_BYTES: usize = 16;
 
-    pub(super) fn new(parts: Parts) -> Result<Arc<Self>, Errno> {
+    pub fn new(parts: Parts) -> Result<Arc<Self>, Errno> {
         fallible::try_arc(Self {
             tid: AtomicI32::new(parts.tid),
             process: parts.process,
@@ -141,7 +143,7 @@ impl Thread {
             restart: SpinLock::new(None),
             clear_child_tid: AtomicUsize::new(0),
             robust_list: AtomicUsize::new(0),
-            restartable: super::restartable::Registration::new(),
+            restartable: crate::process::rseq::Registration::new(),
             pi_wait: SpinLock::new(None),
             has_left_locks: AtomicBool::new(false),
             vfork: SpinLock::new(None),
@@ -150,7 +152,7 @@ impl Thread {
             float_stale: AtomicBool::new(true),
             next_context: SpinLock::new(None),
             task: spin::Once::new(),
-            executor: super::executor::Place::new(),
+            executor: crate::process::executor::Place::new(),
             priority: AtomicU16::new(parts.scheduling.priority(parts.account.is_spent()).to_bits()),
             rank: AtomicU8::new(rank_of(parts.scheduling.realtime)),
             until_ns: AtomicU64::new(0),
@@ -186,7 +188,9 @@ impl Thread {
     #[must_use]
     pub fn try_space(&self) -> Option<Arc<Space>> {
         let space = self.space();
-        super::start::nothing().is_none_or(|nothing| !Arc::ptr_eq(&space, &nothing.space)).then_some(space)
+        crate::process::start::nothing()
+            .is_none_or(|nothing| !Arc::ptr_eq(&space, &nothing.space))
+            .then_some(space)
     }
 
     /// How the thread is scheduled.
@@ -224,14 +228,14 @@ impl Thread {
 
     /// Gives up the address space.
     pub(super) fn leave_space(&self) {
-        if let Some(nothing) = super::start::nothing() {
+        if let Some(nothing) = crate::process::start::nothing() {
             drop(self.set_space(nothing.space.clone()));
         }
     }
 
     /// Gives up the descriptors.
     pub(super) fn leave_descriptors(&self) {
-        if let Some(nothing) = super::start::nothing() {
+        if let Some(nothing) = crate::process::start::nothing() {
             let table = self.set_descriptors(nothing.descriptors.clone());
             // The last to leave: what a close of each descriptor does to the process's locks.
             if Arc::strong_count(&table) == 1 {
@@ -259,7 +263,7 @@ impl Thread {
     }
 
     /// Looks at or changes the saved floating-point registers; a CPU loads them again before the program runs on.
-    pub(super) fn with_float<R>(&self, access: impl FnOnce(&mut FloatState) -> R) -> R {
+    pub fn with_float<R>(&self, access: impl FnOnce(&mut FloatState) -> R) -> R {
         self.float_stale.store(true, Ordering::Relaxed);
         access(&mut self.float.lock())
     }
@@ -285,7 +289,7 @@ impl Thread {
         self.until_ns.store(standing.until_ns, Ordering::Relaxed);
         let mut priority = standing.priority;
         if self.executor.is_executor() {
-            priority = super::executor::level(self).unwrap_or(priority);
+            priority = crate::process::executor::level(self).unwrap_or(priority);
         }
         let before = self.priority.load(Ordering::Relaxed);
         if before != priority.to_bits() {
@@ -299,7 +303,7 @@ impl Thread {
 
     /// The thread has a turn that it was to leave out; returns when it ends.
     pub(super) fn has_turn(&self) -> u64 {
-        self.change_standing(|standing| standing.goes_on(crate::time::now_ns()));
+        self.change_standing(|standing| standing.goes_on(crate::arch::time::now_ns()));
         self.until_ns.load(Ordering::Relaxed)
     }
 
@@ -310,14 +314,14 @@ impl Thread {
     }
 
     /// Changes how the thread is scheduled.
-    pub(super) fn set_scheduling(&self, parameters: Parameters) {
+    pub fn set_scheduling(&self, parameters: Parameters) {
         if self.scheduling().affinity != parameters.affinity {
             self.add_work(Work::AFFINITY);
         }
         // An ordinary thread that becomes a realtime one, or the other way round, must not wait for its next turn.
         let is_running = self.cpu.load(Ordering::Acquire) != 0;
         self.change_standing(|standing| {
-            standing.set_parameters(parameters, crate::time::now_ns(), is_running);
+            standing.set_parameters(parameters, crate::arch::time::now_ns(), is_running);
             self.rank.store(rank_of(standing.realtime()), Ordering::Relaxed);
         });
         self.kick();
@@ -326,18 +330,18 @@ impl Thread {
     /// How urgent the thread is, as Linux counts: 0 for realtime priority 99, 98 for 1, 120 for every ordinary thread.
     #[must_use]
     #[inline]
-    pub(super) fn rank(&self) -> u8 {
+    pub fn rank(&self) -> u8 {
         self.rank.load(Ordering::Relaxed)
     }
 
     /// Lends the thread the level of those who wait for it, the most urgent of which has this rank. Returns whether
     /// the thread's own rank has changed.
-    pub(super) fn lend(&self, rank: Option<u8>) -> bool {
+    pub fn lend(&self, rank: Option<u8>) -> bool {
         let before = self.rank();
         let realtime = rank.map_or(0, |rank| REALTIME_MAX.saturating_sub(rank));
         let is_running = self.cpu.load(Ordering::Acquire) != 0;
         self.change_standing(|standing| {
-            standing.lend(realtime, crate::time::now_ns(), is_running);
+            standing.lend(realtime, crate::arch::time::now_ns(), is_running);
             self.rank.store(rank_of(standing.realtime()), Ordering::Relaxed);
         });
         let has_changed = self.rank() != before;
@@ -366,7 +370,7 @@ impl Thread {
     }
 
     /// Changes who the thread acts as. Only the superuser's programs stay in the shared space.
-    pub(super) fn set_credentials(&self, credentials: Arc<Credentials>) {
+    pub fn set_credentials(&self, credentials: Arc<Credentials>) {
         if !credentials.is_superuser_s() && self.space().is_shared() {
             self.add_work(Work::LEAVE);
         }
@@ -395,7 +399,7 @@ impl Thread {
     }
 
     /// Says which signals the thread waits for. Only the thread itself does.
-    pub(super) fn set_awaited(&self, awaited: SignalSet) {
+    pub fn set_awaited(&self, awaited: SignalSet) {
         self.awaited.store(awaited.0, Ordering::Relaxed);
     }
 
@@ -408,7 +412,7 @@ impl Thread {
     /// Changes the signals that are held back. Only the thread itself does.
     pub fn set_blocked(&self, blocked: SignalSet) {
         self.blocked.store(blocked.difference(SignalSet::UNBLOCKABLE).0, Ordering::Relaxed);
-        super::signal::recheck(self);
+        crate::signal::recheck(self);
     }
 
     /// Waits with another mask (`ppoll`, `pselect`, `epoll_pwait`, `sigsuspend`): the old one comes back when the call
@@ -432,20 +436,20 @@ impl Thread {
 
     /// What to look at before the next return to user mode.
     #[must_use]
-    pub(super) fn work(&self) -> Work {
+    pub fn work(&self) -> Work {
         Work::from_bits_retain(self.work.load(Ordering::Acquire))
     }
 
-    pub(super) fn add_work(&self, work: Work) {
+    pub fn add_work(&self, work: Work) {
         self.work.fetch_or(work.bits(), Ordering::Release);
     }
 
-    pub(super) fn remove_work(&self, work: Work) {
+    pub fn remove_work(&self, work: Work) {
         self.work.fetch_and(!work.bits(), Ordering::AcqRel);
     }
 
     /// Makes the thread look at its work: wakes it if it waits, interrupts it if it runs a program elsewhere.
-    pub(super) fn kick(&self) {
+    pub fn kick(&self) {
         self.wake();
         let cpu = self.cpu.load(Ordering::Acquire);
         if cpu != 0 && cpu as usize - 1 != arch::cpu::id() {

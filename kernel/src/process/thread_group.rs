@@ -5,16 +5,17 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use heddle_kernel_core::signal::Actions;
 
-use super::cpu_time::Alarms;
-use super::signal::State;
-use super::timers::Timers;
-use super::{Credentials, ExitStatus, Group, Limit, Limits, Resource, Session, Thread};
 use crate::error::Errno;
-use crate::file::OpenFile;
+use crate::fs::OpenFile;
 use crate::ipc::semaphore::Undoes;
 use crate::memory::fallible;
-use crate::sync::{Events, SpinLock, WaitQueue, Watch};
+use crate::process::cpu_time::Alarms;
+use crate::process::timers::Timers;
+use crate::process::{Credentials, ExitStatus, Group, Limit, Limits, Resource, Session, Thread};
+use crate::signal::State;
+use crate::sync::SpinLock;
 use crate::syscall::asynchronous::Calls;
+use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// A thread group.
 pub struct Process {
@@ -23,16 +24,16 @@ pub struct Process {
     parent: SpinLock<Weak<Process>>,
     /// The parent's number, so that asking for it takes no lock.
     parent_pid: AtomicI32,
-    pub(super) children: SpinLock<Vec<Arc<Process>>>,
-    pub(super) group: SpinLock<Arc<Group>>,
-    pub(super) state: SpinLock<State>,
+    pub children: SpinLock<Vec<Arc<Process>>>,
+    pub group: SpinLock<Arc<Group>>,
+    pub state: SpinLock<State>,
     pub(super) actions: SpinLock<Arc<SpinLock<Actions>>>,
-    pub(super) limits: SpinLock<Limits>,
-    pub(super) layout: SpinLock<Layout>,
+    pub limits: SpinLock<Limits>,
+    pub layout: SpinLock<Layout>,
     /// The program's file, for `/proc/PID/exe`.
-    pub(super) executable: SpinLock<Option<Arc<OpenFile>>>,
+    pub executable: SpinLock<Option<Arc<OpenFile>>>,
     /// Notified when a child ends, stops or goes on: `wait4`.
-    pub(super) child_events: WaitQueue,
+    pub child_events: WaitQueue,
     /// Notified when a thread has ended: `execve` waits for the others.
     pub(super) thread_events: WaitQueue,
     /// Notified when a signal has come, held back or not: `signalfd`.
@@ -40,26 +41,26 @@ pub struct Process {
     /// Notified when this process has ended.
     pub(super) ended: WaitQueue,
     /// The signal the parent gets at the end; 0 for none.
-    pub(super) exit_signal: AtomicI32,
+    pub exit_signal: AtomicI32,
     /// The user id at the start and after each change, which `SIGCHLD` tells when no thread is left.
-    pub(super) uid: AtomicU32,
+    pub uid: AtomicU32,
     /// Whether it has run `execve` since its fork: the parent can't change its group any more.
-    pub(super) has_executed: AtomicBool,
-    pub(super) timers: SpinLock<Timers>,
+    pub has_executed: AtomicBool,
+    pub timers: SpinLock<Timers>,
     /// What waits for its processor time.
     pub(super) alarms: Alarms,
     /// What membarrier(2) has registered: bits of its commands.
-    pub(super) barriers: AtomicU32,
+    pub barriers: AtomicU32,
     /// The threads that run the program's coroutines.
-    pub executors: super::executor::Executors,
+    pub executors: crate::process::executor::Executors,
     /// The signal that `PR_SET_PDEATHSIG` asks for when the parent ends; 0 for none.
-    pub(super) parent_death_signal: AtomicI32,
+    pub parent_death_signal: AtomicI32,
     /// The thread that made it, which counts as its parent for that signal.
-    pub(super) creator: AtomicI32,
+    pub creator: AtomicI32,
     /// Orphans among the descendants become children of this process.
-    pub(super) is_subreaper: AtomicBool,
+    pub is_subreaper: AtomicBool,
     /// `PR_SET_NO_NEW_PRIVS`.
-    pub(super) no_new_privileges: AtomicBool,
+    pub no_new_privileges: AtomicBool,
     /// When it started, on the monotonic clock.
     pub start_ns: u64,
     /// Its calls that go on by themselves.
@@ -100,7 +101,7 @@ impl Process {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub(super) fn new(
+    pub fn new(
         pid: i32,
         parent: &Weak<Process>,
         group: Arc<Group>,
@@ -130,12 +131,12 @@ impl Process {
                 limits.get(Resource::CpuTime as u32).is_some_and(|limit| limit.soft != Limits::INFINITY),
             ),
             barriers: AtomicU32::new(0),
-            executors: super::executor::Executors::new(),
+            executors: crate::process::executor::Executors::new(),
             parent_death_signal: AtomicI32::new(0),
             creator: AtomicI32::new(0),
             is_subreaper: AtomicBool::new(false),
             no_new_privileges: AtomicBool::new(false),
-            start_ns: crate::time::now_ns(),
+            start_ns: crate::arch::time::now_ns(),
             asynchronous: Calls::new(),
             semaphore_undoes: SpinLock::new(None),
             times: Times::default(),
@@ -298,8 +299,8 @@ impl Process {
                 return status;
             }
             // Without memory for a watch, look again when everyone else has had a turn.
-            if crate::sync::until(&self.ended, || self.exit_status().is_some()).await.is_err() {
-                crate::schedule::yield_now().await;
+            if crate::wait::kernel::until(&self.ended, || self.exit_status().is_some()).await.is_err() {
+                crate::sched::yield_now().await;
             }
         }
     }

@@ -10,17 +10,19 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use heddle_kernel_core::signal::{Detail, Information, Signal};
 
-use super::cpu_time::{self, CpuClock, Target};
-use super::{Process, Thread, signal};
+use crate::arch::time::now_ns;
 use crate::error::Errno;
 use crate::memory::fallible;
-use crate::schedule::{self, Priority};
+use crate::process::cpu_time::{CpuClock, Target};
+use crate::process::{Process, Thread, cpu_time};
+use crate::sched::Priority;
 use crate::sync::SpinLock;
-use crate::time::{Clock, Deadline, now_ns, sleep_until};
+use crate::time::{Clock, Deadline, sleep_until};
+use crate::{sched, signal};
 
 /// What a timer does when it expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Notice {
+pub enum Notice {
     /// Nothing.
     None,
     /// A signal of the kernel to the process: setitimer(2).
@@ -38,7 +40,7 @@ pub(super) enum Notice {
 
 /// What a timer's time is.
 #[derive(Clone)]
-pub(super) enum TimerClock {
+pub enum TimerClock {
     /// Time that goes on by itself.
     Wall(Clock),
     /// Processor time.
@@ -76,7 +78,7 @@ struct State {
 }
 
 /// A timer of a process.
-pub(super) struct Timer {
+pub struct Timer {
     process: Weak<Process>,
     id: i32,
     /// The clock it was made for.
@@ -87,7 +89,7 @@ pub(super) struct Timer {
 
 /// The timers of a process.
 #[derive(Default)]
-pub(super) struct Timers {
+pub struct Timers {
     /// `ITIMER_REAL`.
     pub real: Option<Arc<Timer>>,
     /// `ITIMER_VIRTUAL`.
@@ -195,7 +197,7 @@ impl Timer {
             waker.wake();
         }
         if needs_coroutine {
-            let spawned = schedule::spawn(Priority::KERNEL, run(self.clone()));
+            let spawned = sched::spawn(Priority::KERNEL, run(self.clone()));
             spawned.inspect_err(|_| {
                 let mut state = self.state.lock();
                 (state.has_coroutine, state.deadline_ns) = (false, None);
@@ -231,7 +233,7 @@ impl Timer {
                 let detail = Detail::Timer { id: self.id, overrun, value };
                 let code = linux_raw_sys::general::SI_TIMER;
                 let information = Information { signal, code, errno: 0, detail };
-                match super::table::thread(thread) {
+                match crate::process::table::thread(thread) {
                     Some(target) if thread != 0 => signal::send_to_thread(&target, information),
                     _ => signal::send_to_process(&process, information),
                 }

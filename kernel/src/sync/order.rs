@@ -103,7 +103,7 @@ impl Suspending {
         }
         expect_none("where a coroutine may wait");
         let mut held = Held::<HELD_MAX>::new();
-        let owner = crate::schedule::current();
+        let owner = crate::sched::current();
         for (_, taken) in SUSPENDING.lock().iter().flatten().filter(|(holder, _)| *holder == owner) {
             if !held.push(taken.clone()) {
                 report(&Report::Full);
@@ -124,7 +124,7 @@ impl Suspending {
         let taken = Taken { class: number, lock, part, place };
         let mut all = SUSPENDING.lock();
         if let Some(free) = all.iter_mut().find(|entry| entry.is_none()) {
-            *free = Some((crate::schedule::current(), taken.clone()));
+            *free = Some((crate::sched::current(), taken.clone()));
         }
         Self { taken }
     }
@@ -146,8 +146,8 @@ impl Drop for Suspending {
 ///
 /// Returns `false` for a name of none, and otherwise only if nobody noticed.
 pub fn provoke(name: &[u8]) -> bool {
-    static FIRST: super::SpinLock<u32> = super::SpinLock::new(0);
-    static SECOND: super::SpinLock<u32> = super::SpinLock::new(0);
+    static FIRST: crate::sync::SpinLock<u32> = crate::sync::SpinLock::new(0);
+    static SECOND: crate::sync::SpinLock<u32> = crate::sync::SpinLock::new(0);
     match name {
         b"inversion" => {
             let first = FIRST.lock();

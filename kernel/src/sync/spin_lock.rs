@@ -6,7 +6,7 @@ use core::ops::{Deref, DerefMut};
 /// A spinlock around a value.
 ///
 /// Its guard is `!Send`, and futures of the scheduler are `Send`, so the compiler refuses a guard that lives across
-/// an await. In the checking build every lock is also reported to [`super::order`].
+/// an await. In the checking build every lock is also reported to [`crate::sync::order`].
 #[derive(Debug)]
 pub struct SpinLock<T> {
     #[cfg(feature = "checking")]
@@ -36,7 +36,7 @@ impl<T> SpinLock<T> {
     #[cfg_attr(feature = "checking", track_caller)]
     pub fn lock_below(&self, level: u8) -> SpinGuard<'_, T> {
         #[cfg(feature = "checking")]
-        super::order::taking(&self.class, level, core::ptr::from_ref(self).addr());
+        crate::sync::order::taking(&self.class, level, core::ptr::from_ref(self).addr());
         #[cfg(not(feature = "checking"))]
         let _ = level;
         SpinGuard {
@@ -65,7 +65,7 @@ impl<T: Default> Default for SpinLock<T> {
     }
 }
 
-/// Tells [`super::order`] of a guard's end, which is before the lock's.
+/// Tells [`crate::sync::order`] of a guard's end, which is before the lock's.
 #[cfg(feature = "checking")]
 #[derive(Debug)]
 struct Note(usize);
@@ -73,7 +73,7 @@ struct Note(usize);
 #[cfg(feature = "checking")]
 impl Drop for Note {
     fn drop(&mut self) {
-        super::order::giving(self.0);
+        crate::sync::order::giving(self.0);
     }
 }
 

@@ -15,12 +15,20 @@
 //! it uses (it may outlive the poll in which it was made, and resume while another address space is loaded).
 
 pub mod asynchronous;
-mod caller;
-mod late;
+mod copy_out;
+pub mod fs;
+pub mod futex;
+pub mod ipc;
+pub mod memory;
+pub mod net;
+pub mod process;
+pub mod record;
+pub mod sched;
+pub mod signal;
 mod table;
+pub mod time;
 pub mod trace;
 pub mod user;
-pub mod wait;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -30,8 +38,8 @@ use core::pin::Pin;
 use crate::arch::UserContext;
 use crate::error::{Errno, Halt};
 
-pub use caller::Caller;
-pub use late::LateResults;
+pub use crate::wait::caller::Caller;
+pub use crate::syscall::copy_out::LateResults;
 
 /// What a pending call is waiting in. Its output is what the program gets.
 pub type CallFuture = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>>;

@@ -2,11 +2,12 @@
 
 use core::sync::atomic::{AtomicI64, Ordering};
 
-use super::{Sleep, now_ns, sleep_until};
 use crate::arch;
+use crate::arch::time::now_ns;
 use crate::error::{Attempt, Errno};
 use crate::memory::Space;
 use crate::syscall::user;
+use crate::time::{Sleep, sleep_until};
 
 pub const NS_PER_SECOND: u64 = 1_000_000_000;
 

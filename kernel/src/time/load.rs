@@ -2,8 +2,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{NS_PER_SECOND, now_ns, sleep_until};
+use crate::arch::time::now_ns;
 use crate::process::table;
+use crate::time::{NS_PER_SECOND, sleep_until};
 
 /// Averages are numbers with so many bits behind the point.
 pub const FRACTION_BITS: u32 = 11;

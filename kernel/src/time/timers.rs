@@ -6,8 +6,8 @@ use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 
-use super::now_ns;
 use crate::arch;
+use crate::arch::time::now_ns;
 use crate::memory::fallible;
 use crate::sync::SpinLock;
 

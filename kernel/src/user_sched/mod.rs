@@ -9,8 +9,8 @@ mod pages;
 
 use heddle_abi::protocol::Levels;
 
-pub use object::{Places, map, set_clock};
-pub use pages::Pages;
+pub use crate::user_sched::object::{map, set_clock};
+pub use crate::user_sched::pages::Pages;
 
 static LEVELS: Levels = Levels::new();
 

@@ -6,7 +6,6 @@ use core::sync::atomic::Ordering;
 
 use heddle_abi::user_sched::SystemPage;
 
-use super::Pages;
 use crate::arch;
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
@@ -14,6 +13,7 @@ use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection, Space};
 use crate::memory::{MapSource, PageRef, fallible};
 use crate::time::Clock;
+use crate::user_sched::Pages;
 
 /// The object, at a page boundary and padded to whole pages by the build script.
 #[repr(C, align(4096))]

@@ -10,7 +10,8 @@ use heddle_abi::user_sched::{
     EXECUTORS_MAX, ExecutorRecord, MAGIC, ProcessHeader, ProcessPages, RUNNING_NONE, VERSION,
 };
 
-use crate::arch::paging::{self, PAGE_SIZE};
+use crate::arch::paging;
+use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
 use crate::memory::{FrameRef, MapSource, PageRef, fallible};
 

@@ -5,8 +5,9 @@
 
 use core::arch::global_asm;
 
-use super::{descriptor, float, interrupt, local, paging, time};
-use crate::boot::{self, Region};
+use crate::arch::x86_64::{descriptor, float, interrupt, local, paging, time};
+use crate::boot;
+use crate::boot::Region;
 
 global_asm!(include_str!("entry.s"), options(att_syntax, raw));
 

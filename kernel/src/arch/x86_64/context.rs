@@ -2,7 +2,7 @@
 
 use core::mem::offset_of;
 
-use super::descriptor::{USER_CODE, USER_DATA};
+use crate::arch::x86_64::descriptor::{USER_CODE, USER_DATA};
 
 /// General registers of a program at its last trap, and what it goes on with.
 ///
@@ -93,7 +93,7 @@ impl UserContext {
         }
     }
 
-    /// The number of the system call; meaningful after [`super::Trap::SystemCall`], and unchanged by
+    /// The number of the system call; meaningful after [`crate::arch::x86_64::Trap::SystemCall`], and unchanged by
     /// [`Self::set_result`].
     #[must_use]
     pub const fn syscall_number(&self) -> usize {

@@ -6,7 +6,7 @@
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::{interrupt, local};
+use crate::arch::x86_64::{interrupt, local};
 
 static COUNT: AtomicUsize = AtomicUsize::new(1);
 
@@ -28,9 +28,9 @@ pub(super) fn set_count(count: usize) {
     COUNT.store(count, Ordering::Relaxed);
 }
 
-/// Starts the other CPUs; they run [`crate::schedule::run_cpu`].
+/// Starts the other CPUs; they run [`crate::sched::run_cpu`].
 pub fn start_others() {
-    super::smp::start_others();
+    crate::arch::x86_64::smp::start_others();
 }
 
 /// Waits for an interrupt and runs its handler.
@@ -92,7 +92,7 @@ pub fn random() -> u64 {
     }
     // splitmix64 over the counter.
     let step = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-    let mut mixed = step ^ super::time::counter();
+    let mut mixed = step ^ crate::arch::x86_64::time::counter();
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ mixed >> 31

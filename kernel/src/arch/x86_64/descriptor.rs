@@ -15,7 +15,8 @@ use ::x86_64::structures::DescriptorTablePointer;
 use ::x86_64::structures::gdt::{Descriptor, GlobalDescriptorTable, SegmentSelector};
 use ::x86_64::{PrivilegeLevel, VirtAddr};
 
-use super::local::{self, CpuLocal, MAX_CPUS};
+use crate::arch::x86_64::local;
+use crate::arch::x86_64::local::{CpuLocal, MAX_CPUS};
 
 /// Selector of kernel code; `sysret` and `syscall` fix the order of the segments.
 pub const KERNEL_CODE: u16 = 0x08;

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use ::x86_64::registers::control::{Cr4, Cr4Flags};
 
-use super::local;
+use crate::arch::x86_64::local;
 use crate::error::Errno;
 
 /// Size of the area without the extended part.

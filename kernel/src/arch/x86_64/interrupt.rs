@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use ::x86_64::instructions::port::Port;
 
-use super::{local, paging, time};
+use crate::arch::x86_64::{local, paging, time};
 
 const LOCAL_APIC: u64 = 0xfee0_0000;
 const IO_APIC: u64 = 0xfec0_0000;

@@ -40,7 +40,7 @@ pub struct CpuLocal {
     pub root: AtomicU64,
     /// The tag that it was loaded with.
     pub tag: AtomicU64,
-    /// Identity of the [`super::FloatState`] whose values the registers hold; 0 for none.
+    /// Identity of the [`crate::arch::x86_64::FloatState`] whose values the registers hold; 0 for none.
     pub float_owner: AtomicU64,
     /// Time for which the one-shot timer is set; `u64::MAX` when it is not.
     pub timer_deadline: AtomicU64,

@@ -8,7 +8,7 @@ use core::arch::asm;
 use ::x86_64::instructions::port::Port;
 use heddle_abi::boot::{DEBUG_CONSOLE_PORT, DEBUG_EXIT_PORT};
 
-use super::{cpu, paging};
+use crate::arch::x86_64::{cpu, paging};
 
 /// Appends bytes to the log.
 pub fn write_console(bytes: &[u8]) {

@@ -14,8 +14,8 @@ use ::x86_64::registers::control::{Cr3, Cr3Flags, Cr4, Cr4Flags};
 use ::x86_64::structures::paging::PhysFrame;
 use ::x86_64::{PhysAddr, VirtAddr};
 
-use super::cpu;
-use super::local::{self, MAX_CPUS};
+use crate::arch::x86_64::local::MAX_CPUS;
+use crate::arch::x86_64::{cpu, local};
 use crate::memory::FrameRef;
 
 /// Bytes of a page.

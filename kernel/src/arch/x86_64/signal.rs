@@ -7,8 +7,7 @@ use heddle_kernel_core::signal::x86_64::{
 use heddle_kernel_core::signal::{Action, AlternateStack, Detail, Information, Signal, SignalSet};
 use linux_raw_sys::general::SA_RESTORER;
 
-use super::UserContext;
-use super::float;
+use crate::arch::x86_64::{UserContext, float};
 
 /// Below the stack pointer lies memory that a function without calls may use.
 const RED_ZONE_BYTES: u64 = 128;

@@ -11,8 +11,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use ::x86_64::instructions::port::Port;
 
-use super::local::{self, MAX_CPUS};
-use super::{cpu, descriptor, float, interrupt, paging, time};
+use crate::arch::x86_64::local::MAX_CPUS;
+use crate::arch::x86_64::{cpu, descriptor, float, interrupt, local, paging, time};
 
 global_asm!(include_str!("smp.s"), options(att_syntax, raw));
 
@@ -37,7 +37,7 @@ static STARTED: AtomicUsize = AtomicUsize::new(1);
 /// Whether they may go on: the identity map is gone.
 static RELEASED: AtomicBool = AtomicBool::new(false);
 
-/// Starts the other processors, which then run [`crate::schedule::run_cpu`]. The boot processor calls this once, with
+/// Starts the other processors, which then run [`crate::sched::run_cpu`]. The boot processor calls this once, with
 /// everything set up that they may use.
 pub fn start_others() {
     let wanted = firmware_cpu_count().min(MAX_CPUS);
@@ -105,5 +105,5 @@ extern "C" fn heddle_ap_start(id: usize) -> ! {
     // SAFETY: the shared root lives as long as the machine.
     unsafe { paging::load_root(paging::shared_root()) };
     paging::install_tags();
-    crate::schedule::run_cpu()
+    crate::sched::run_cpu()
 }

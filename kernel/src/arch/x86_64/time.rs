@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_abi::boot::{KEY_NOW, KEY_TSC};
 
-use super::{interrupt, local};
+use crate::arch::x86_64::{interrupt, local};
 use crate::boot;
 
 /// How long the frequency is measured for, where the host doesn't know it.
@@ -87,7 +87,7 @@ pub fn parameters() -> (u64, u64) {
     (BASE.load(Ordering::Relaxed), SCALE.load(Ordering::Relaxed))
 }
 
-/// Asks for [`crate::schedule::on_timer`] on this CPU at `deadline_ns` or earlier; `u64::MAX` for never.
+/// Asks for [`crate::sched::on_timer`] on this CPU at `deadline_ns` or earlier; `u64::MAX` for never.
 ///
 /// A timer that is already set for an earlier time is left alone, because setting it is a slow access to a device:
 /// `on_timer` must expect to be early and to set the timer again.
@@ -104,5 +104,5 @@ pub fn set_timer(deadline_ns: u64) {
 /// The timer's interrupt.
 pub(super) fn expired() {
     local::current().timer_deadline.store(u64::MAX, Ordering::Relaxed);
-    crate::schedule::on_timer();
+    crate::sched::on_timer();
 }

@@ -11,9 +11,9 @@ use ::x86_64::registers::control::Cr2;
 use ::x86_64::registers::model_specific::{FsBase, KernelGsBase};
 use linux_raw_sys::general as linux;
 
-use super::context::{self, UserContext};
-use super::{descriptor, interrupt, local, user};
 use crate::arch::SignalCause;
+use crate::arch::x86_64::context::UserContext;
+use crate::arch::x86_64::{context, descriptor, interrupt, local, user};
 use crate::memory::shootdown;
 
 global_asm!(

@@ -8,7 +8,8 @@
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use super::local::{self, MAX_CPUS};
+use crate::arch::x86_64::local;
+use crate::arch::x86_64::local::MAX_CPUS;
 
 global_asm!(include_str!("user.s"), options(att_syntax, raw));
 

@@ -10,8 +10,8 @@ use core::ptr::NonNull;
 use virtio_drivers::queue::VirtQueue;
 use virtio_drivers::transport::mmio::MmioTransport;
 
-use super::{Machine, QUEUE_LENGTH, Registers};
 use crate::arch::paging::PAGE_SIZE;
+use crate::device::virtio::{Machine, QUEUE_LENGTH, Registers};
 use crate::error::Errno;
 
 /// The queue, and a buffer for each direction.

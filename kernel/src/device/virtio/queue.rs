@@ -10,8 +10,8 @@ use core::ptr::NonNull;
 use virtio_drivers::queue::VirtQueue;
 use virtio_drivers::transport::mmio::MmioTransport;
 
-use super::Machine;
 use crate::arch::paging::PAGE_SIZE;
+use crate::device::virtio::Machine;
 use crate::error::Errno;
 
 /// Descriptors of a queue: the most buffers that can be under way.

@@ -5,11 +5,11 @@ use core::ops::Range;
 
 use linux_raw_sys::general as linux;
 
-use super::{Access, Flags, Space, write_back};
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
 use crate::memory::MapSource;
 use crate::memory::source::Object;
+use crate::memory::space::{Access, Flags, Space, write_back};
 
 impl Space {
     /// madvise(2).
@@ -75,7 +75,7 @@ impl Space {
 
     async fn flag(&self, range: Range<usize>, flag: Flags, value: bool) -> Result<(), Errno> {
         let _guard = self.lock.lock(range.clone()).await?;
-        super::reserve_mappings(2)?;
+        crate::memory::space::reserve_mappings(2)?;
         self.state.lock().mappings.change(range.clone(), |mapping| mapping.flags.set(flag, value));
         self.is_mapped(range)
     }

@@ -4,10 +4,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::Space;
 use crate::error::Errno;
 use crate::memory::MapSource;
 use crate::memory::source::Object;
+use crate::memory::space::Space;
 
 impl Space {
     /// Whether there may be such objects.
@@ -41,7 +41,7 @@ impl Space {
                     made[index].1.clone()
                 }
             };
-            super::reserve_mappings(2)?;
+            crate::memory::space::reserve_mappings(2)?;
             let new = Object::Source(new);
             self.state.lock().mappings.change(range, |mapping| mapping.backing = new.clone());
         }

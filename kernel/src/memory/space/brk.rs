@@ -1,8 +1,8 @@
 //! brk: the heap that grows behind a program's image.
 
-use super::{Flags, MapRequest, Placement, Space};
 use crate::arch::paging::PAGE_SIZE;
 use crate::memory::source::Object;
+use crate::memory::space::{Flags, MapRequest, Placement, Space};
 
 impl Space {
     /// Says where the heap begins: behind the image. `exec` calls this.

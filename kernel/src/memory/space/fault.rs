@@ -5,17 +5,16 @@ use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as linux;
 
-use super::{Flags, Mapping, Protection, STACK_GUARD_BYTES, Space};
-use crate::arch::SignalCause;
-use crate::arch::paging::{self, Entry, PAGE_SIZE};
+use crate::arch::paging::{Entry, PAGE_SIZE};
+use crate::arch::{SignalCause, paging};
 use crate::error::Errno;
-use crate::memory::counters::{self, count};
+use crate::memory::counters::count;
 use crate::memory::gather::Gather;
 use crate::memory::source::Object;
+use crate::memory::space::{Flags, Mapping, Protection, STACK_GUARD_BYTES, Space};
 use crate::memory::table::{Leaves, rights};
 use crate::memory::user::PageFault;
-use crate::memory::{FrameRef, PageRef};
-use crate::memory::{pressure, shootdown, stored};
+use crate::memory::{FrameRef, PageRef, counters, pressure, shootdown, writeback};
 
 /// Pages that a fault on a file brings in around it at most, as far as they can be had at no cost.
 const AROUND_PAGES: usize = 16;
@@ -107,7 +106,7 @@ impl Space {
                 result => return result,
             }
         }
-        if !stored::evict().await {
+        if !writeback::evict().await {
             return Err(FaultError::OutOfMemory);
         }
         self.wait_and_fault(address, access).await
@@ -135,7 +134,7 @@ impl Space {
     /// `EFAULT`, `ENOMEM`.
     pub async fn fault_in(&self, fault: PageFault) -> Result<(), Errno> {
         #[cfg(feature = "checking")]
-        if crate::memory::inject::is_unmapped() {
+        if crate::memory::fault_injection::is_unmapped() {
             return Err(Errno::EFAULT);
         }
         self.fault(fault.address, Access { write: fault.write, execute: false }).await.map_err(Errno::from)
@@ -144,7 +143,7 @@ impl Space {
     /// The same without waiting; `None` if it would have to wait.
     pub fn try_fault_in(&self, fault: PageFault) -> Option<Result<(), Errno>> {
         #[cfg(feature = "checking")]
-        if crate::memory::inject::is_unmapped() {
+        if crate::memory::fault_injection::is_unmapped() {
             return Some(Err(Errno::EFAULT));
         }
         let access = Access { write: fault.write, execute: false };
@@ -220,7 +219,7 @@ impl Space {
         if !locked.contains(&start) {
             return Ok(None);
         }
-        super::reserve_mappings(1)?;
+        crate::memory::space::reserve_mappings(1)?;
         state.mappings.extend_down(start, page);
         state.mappings.get(page).cloned().map(Some).ok_or(FaultError::Unmapped)
     }

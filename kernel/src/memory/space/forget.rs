@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::Space;
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
 use crate::memory::MapSource;
 use crate::memory::fallible::try_push;
 use crate::memory::source::Object;
+use crate::memory::space::Space;
 use crate::sync::SpinLock;
 
 /// All spaces. The place of one that is gone goes to a new one.

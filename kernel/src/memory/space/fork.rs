@@ -3,17 +3,17 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::lock::SpaceLock;
-use super::{Flags, LOWEST_ADDRESS, Space, State};
 use crate::arch::paging;
 use crate::error::Errno;
-use crate::memory::counters::{self, count};
+use crate::memory::counters::count;
 use crate::memory::fallible::try_arc;
 use crate::memory::gather::Gather;
-use crate::memory::heap;
 use crate::memory::shootdown::{Removals, Users};
 use crate::memory::source::Object;
+use crate::memory::space::lock::SpaceLock;
+use crate::memory::space::{Flags, LOWEST_ADDRESS, Space, State};
 use crate::memory::table::Root;
+use crate::memory::{counters, heap};
 use crate::sync::SpinLock;
 use heddle_kernel_core::mapping::{Backing, Mapping, Mappings};
 
@@ -39,7 +39,7 @@ impl Space {
         child.renew_pages().await?;
         child.renew_attachments()?;
         // Under this space's lock, so that who makes it forget pages looks at the child afterwards.
-        super::forget::register(&child)?;
+        crate::memory::space::forget::register(&child)?;
         Ok(child)
     }
 
@@ -67,7 +67,7 @@ impl Space {
         };
         let root = Root::new()?;
         try_arc(Self {
-            identity: super::new_identity(),
+            identity: crate::memory::space::new_identity(),
             root: AtomicU64::new(root.0),
             stack_limit: AtomicUsize::new(self.stack_limit.load(Ordering::Relaxed)),
             start: AtomicUsize::new(LOWEST_ADDRESS),
@@ -119,7 +119,7 @@ impl Space {
             if is_touched {
                 self.clear(range.clone()).await?;
             }
-            super::reserve_mappings(2)?;
+            crate::memory::space::reserve_mappings(2)?;
             self.state.lock().mappings.change(range, |mapping| mapping.backing = object.clone());
         }
         self.set_pages(new);

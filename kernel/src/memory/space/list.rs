@@ -2,10 +2,10 @@
 
 use alloc::sync::Arc;
 
-use super::{Flags, Mapping, Protection, Space};
 use crate::memory::MapSource;
 use crate::memory::slots::SLOT_BYTES;
 use crate::memory::source::Object;
+use crate::memory::space::{Flags, Mapping, Protection, Space};
 
 /// One mapping, as `/proc/PID/maps` shows it.
 #[derive(Clone)]

@@ -4,12 +4,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::{Flags, LOWEST_ADDRESS, Mapping, Protection, Space};
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
 use crate::memory::fallible::try_arc;
 use crate::memory::gather::Gather;
 use crate::memory::source::{Object, SharedMemory};
+use crate::memory::space::{Flags, LOWEST_ADDRESS, Mapping, Protection, Space};
 use crate::memory::table::rights;
 
 /// How many mappings a space may have, as Linux's `vm.max_map_count`.
@@ -147,7 +147,7 @@ impl Space {
             }
             self.clear(range.clone()).await?;
         }
-        super::reserve_mappings(2)?;
+        crate::memory::space::reserve_mappings(2)?;
         let mut removed = Removed::default();
         let mut state = self.state.lock();
         state.mappings.remove(range.clone(), |mapping| removed.keep(mapping));
@@ -195,7 +195,7 @@ impl Space {
         if self.state.lock().mappings.is_free(range.clone()) {
             return Ok(());
         }
-        super::reserve_mappings(1)?;
+        crate::memory::space::reserve_mappings(1)?;
         // The records first: a fault that comes afterwards finds nothing to bring in.
         let mut removed = Removed::default();
         {
@@ -220,7 +220,7 @@ impl Space {
         }
         let range = self.check_range(start, length).ok_or(Errno::ENOMEM)?;
         let _guard = self.lock.lock(range.clone()).await?;
-        super::reserve_mappings(2)?;
+        crate::memory::space::reserve_mappings(2)?;
         {
             let mut state = self.state.lock();
             if !state.mappings.covers(range.clone()) {

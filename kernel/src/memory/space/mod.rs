@@ -30,29 +30,29 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use heddle_abi::boot::{KEY_ISOLATION, KEY_PCID, KEY_SLOTS};
 use heddle_kernel_core::mapping::Mappings;
 
-use self::lock::SpaceLock;
-use super::counters::{self, count};
-use super::fallible::try_arc;
-use super::gather::Gather;
-use super::heap;
-use super::quarantine::{self, Holders, TAG_ROOT, TAG_SLOT};
-use super::shootdown::{self, Posted, Removals, Users};
-use super::slots::{self, SLOT_BYTES, Slot};
-use super::source::Object;
-use super::table::Root;
 use crate::arch::{cpu, paging};
 use crate::boot;
 use crate::error::Errno;
+use crate::memory::counters::count;
+use crate::memory::deferred_free::{Holders, TAG_ROOT, TAG_SLOT};
+use crate::memory::fallible::try_arc;
+use crate::memory::gather::Gather;
+use crate::memory::shootdown::{Posted, Removals, Users};
+use crate::memory::slots::{SLOT_BYTES, Slot};
+use crate::memory::source::Object;
+use crate::memory::space::lock::SpaceLock;
+use crate::memory::table::Root;
+use crate::memory::{counters, deferred_free, heap, shootdown, slots};
 use crate::sync::SpinLock;
 use crate::user_sched::Pages;
 
-pub use fault::{Access, FaultError};
-pub use forget::{forget_pages, write_back};
+pub use crate::memory::space::fault::{Access, FaultError};
+pub use crate::memory::space::forget::{forget_pages, write_back};
+pub use crate::memory::space::list::MappingView;
+pub use crate::memory::space::lock::CpuEpoch;
+pub use crate::memory::space::map::{MapRequest, Placement};
+pub use crate::memory::space::usage::Usage;
 pub use heddle_kernel_core::mapping::{Flags, Mapping, Protection};
-pub use list::MappingView;
-pub use lock::CpuEpoch;
-pub use map::{MapRequest, Placement};
-pub use usage::Usage;
 
 /// Addresses below this are never mapped.
 const LOWEST_ADDRESS: usize = 0x1_0000;
@@ -61,7 +61,7 @@ const STACK_GUARD_BYTES: usize = 1 << 20;
 /// Slots kept free below the top of the stack for its growth.
 const STACK_MAX_BYTES: usize = 64 << 20;
 
-pub(super) use lock::drain as drain_locks;
+pub(super) use crate::memory::space::lock::drain as drain_locks;
 
 /// How a space relates to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ struct State {
     slot: Option<Slot>,
     /// The pages that the process shares with the kernel.
     pages: Option<Arc<Pages>>,
-    /// Whether objects may be mapped of which a child gets others ([`MapSource::for_child`](super::MapSource)).
+    /// Whether objects may be mapped of which a child gets others ([`MapSource::for_child`](crate::memory::MapSource)).
     has_attachments: bool,
 }
 
@@ -394,7 +394,7 @@ impl Space {
         let range = self.range();
         let whole = range.start..range.start + SLOT_BYTES;
         if let Err(error) = old.move_to(new, whole, 2) {
-            quarantine::release(Holders::Posted(Posted::NOBODY), core::iter::once(new.0 | TAG_ROOT));
+            deferred_free::release(Holders::Posted(Posted::NOBODY), core::iter::once(new.0 | TAG_ROOT));
             return Err(error);
         }
         self.root.store(new.0, Ordering::Release);
@@ -407,7 +407,7 @@ impl Space {
         // What is taken out of the new root later is flushed only where that is in use.
         shootdown::post_to_all().passed().await;
         let slot = self.state.lock().slot.take();
-        quarantine::release(
+        deferred_free::release(
             Holders::Posted(Posted::NOBODY),
             slot.into_iter().map(|slot| slot.into_word() | TAG_SLOT),
         );
@@ -422,7 +422,7 @@ impl Drop for Space {
             if paging::current_root() == root.0 {
                 shootdown::load_shared();
             }
-            quarantine::release(Holders::Posted(Posted::NOBODY), core::iter::once(root.0 | TAG_ROOT));
+            deferred_free::release(Holders::Posted(Posted::NOBODY), core::iter::once(root.0 | TAG_ROOT));
             return;
         }
         let Some(slot) = self.state.get_mut().slot.take() else { return };
@@ -440,7 +440,7 @@ impl Drop for Space {
             let posted = self.flush(&gather);
             gather.release(self.holders(posted));
         }
-        quarantine::release(Holders::Any, core::iter::once(slot.into_word() | TAG_SLOT));
+        deferred_free::release(Holders::Any, core::iter::once(slot.into_word() | TAG_SLOT));
     }
 }
 

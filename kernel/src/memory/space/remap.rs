@@ -2,12 +2,12 @@
 
 use core::ops::Range;
 
-use super::map::Removed;
-use super::{Mapping, Placement, Space};
 use crate::arch::paging::{Entry, PAGE_SIZE};
 use crate::error::Errno;
 use crate::memory::gather::Gather;
 use crate::memory::source::Object;
+use crate::memory::space::map::Removed;
+use crate::memory::space::{Mapping, Placement, Space};
 
 impl Space {
     /// Makes a part of a mapping `new_length` long, moving it if `placement` allows: `None` keeps it in place. With
@@ -70,7 +70,7 @@ impl Space {
         let _guard = self.lock.lock(new.clone()).await?;
         let mapping = self.single(&old)?;
         let more = old.end..new.end;
-        super::reserve_mappings(1)?;
+        crate::memory::space::reserve_mappings(1)?;
         let mut state = self.state.lock();
         if mapping.end != old.end || !state.mappings.is_free(more.clone()) {
             return Ok(false);
@@ -97,7 +97,7 @@ impl Space {
             }
             self.clear(new.clone()).await?;
         }
-        super::reserve_mappings(3)?;
+        crate::memory::space::reserve_mappings(3)?;
         let moved = old.start..old.start + old.len().min(new.len());
         self.move_pages(moved, new.start).await?;
         let mut removed = Removed::default();

@@ -1,8 +1,8 @@
 //! How much memory mappings take, page by page: `/proc/PID/smaps`.
 
-use super::{Flags, MappingView, Space};
 use crate::arch::paging::{Entry, PAGE_SIZE};
 use crate::memory::source::Object;
+use crate::memory::space::{Flags, MappingView, Space};
 use crate::memory::{PageRef, frame};
 
 /// Shares of pages are counted in parts of a byte this small.

@@ -7,18 +7,18 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Poll;
 use heddle_abi::call::{CANCEL_AND_WAIT, DONE, ENTRY_STATE, ENTRY_WORDS, Entry, FOR_EVER, SUBMIT_MAX, WAITS};
 
-use super::flight::{Flight, fly, start_later};
-use super::ring::Ring;
-use super::{Calls, Sleeper, may_fly};
 use crate::error::{Errno, Halt};
 use crate::memory::fallible;
-use crate::process::calls::futex;
 use crate::process::executor;
-use crate::schedule;
-use crate::sync::Events;
-use crate::syscall::wait::WaitKind;
-use crate::syscall::{Call, CallFuture, Caller, Outcome, Started, pending, start_call, user};
+use crate::sched;
+use crate::syscall::asynchronous::request::{Flight, fly, start_later};
+use crate::syscall::asynchronous::ring::Ring;
+use crate::syscall::asynchronous::{Calls, Sleeper, may_fly};
+use crate::syscall::{Call, CallFuture, Outcome, Started, futex, pending, start_call, user};
 use crate::time::Deadline;
+use crate::wait::caller::Caller;
+use crate::wait::queue::Events;
+use crate::wait::syscall::WaitKind;
 
 /// The least urgent level.
 const LEVEL_MAX: u64 = 63;
@@ -123,8 +123,7 @@ fn start_one(
 fn launch(caller: &Caller, flight: Arc<Flight>, future: CallFuture) -> Result<Answer, Errno> {
     let calls = &caller.process.asynchronous;
     let token = calls.enter(&flight)?;
-    if let Err(error) =
-        schedule::spawn(executor::priority_of(caller, flight.level), fly(flight.clone(), future))
+    if let Err(error) = sched::spawn(executor::priority_of(caller, flight.level), fly(flight.clone(), future))
     {
         // The future is gone; the room is still the caller's.
         let taken = calls.state.lock().leave(&flight);
@@ -158,7 +157,7 @@ pub fn cancel(call: &mut Call<'_>) -> Outcome {
                 return Ok(0);
             }
             // Without memory for a watch, look again when everyone else has had a turn.
-            schedule::yield_now().await;
+            sched::yield_now().await;
         }
     })
 }

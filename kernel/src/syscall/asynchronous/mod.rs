@@ -3,14 +3,14 @@
 //! A program hands in calls, one or a batch ([`calls::submit`]). Each is started like any other; what need not wait is
 //! finished at once, and what waits goes on as a coroutine of the kernel, at the level of the program's coroutine that
 //! made it, and its result goes into the ring ([`ring`]). The functions that implement calls are the same
-//! ([`super::Caller`]). No thread and no stack waits.
+//! ([`crate::wait::caller::Caller`]). No thread and no stack waits.
 //!
 //! There are never more calls under way than the ring has room for results, so it cannot overflow. A program may
 //! cancel a call; the end of the process and `execve` cancel all and wait for them, and nothing of them is inherited by
 //! a fork. Once a call's result is in the ring the kernel touches none of its memory.
 
 pub mod calls;
-mod flight;
+mod request;
 mod ring;
 
 use alloc::collections::VecDeque;
@@ -22,10 +22,11 @@ use linux_raw_sys::general as linux;
 use crate::error::{Attempt, Errno};
 use crate::memory::{Space, fallible};
 use crate::process::{Process, Thread, executor};
-use crate::sync::{Events, SpinLock, WaitQueue};
-use ring::Ring;
+use crate::sync::SpinLock;
+use crate::syscall::asynchronous::ring::Ring;
+use crate::wait::queue::{Events, WaitQueue};
 
-pub use flight::Flight;
+pub use crate::syscall::asynchronous::request::Flight;
 
 /// A process's calls that go on by themselves.
 pub struct Calls {
@@ -183,8 +184,8 @@ pub async fn end_all(process: &Arc<Process>) {
     calls.cancel_all();
     while !calls.is_idle() {
         // Without memory for a watch, look again when everyone else has had a turn.
-        if crate::sync::until(&calls.ended, || calls.is_idle()).await.is_err() {
-            crate::schedule::yield_now().await;
+        if crate::wait::kernel::until(&calls.ended, || calls.is_idle()).await.is_err() {
+            crate::sched::yield_now().await;
         }
     }
     let mut state = calls.state.lock();

@@ -1,0 +1,121 @@
+//! Permission checks, path_resolution(7) and capabilities(7).
+
+use linux_raw_sys::general as linux;
+
+use crate::error::Errno;
+use crate::fs::inode::{Kind, Metadata, Node};
+use crate::fs::{Entry, Place};
+use crate::process::Credentials;
+
+bitflags::bitflags! {
+    /// What somebody wants to do with a file, with the bits of access(2).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Access: u32 {
+        /// Execute, or search a directory.
+        const EXECUTE = linux::X_OK;
+        /// Write, or change a directory.
+        const WRITE = linux::W_OK;
+        /// Read, or list a directory.
+        const READ = linux::R_OK;
+    }
+}
+
+/// Checks whether somebody may do all of `access` with a file.
+///
+/// # Errors
+/// `EACCES`.
+pub fn check(metadata: &Metadata, credentials: &Credentials, access: Access) -> Result<(), Errno> {
+    let permissions = metadata.permissions;
+    let class = if credentials.fsuid == metadata.uid {
+        permissions >> 6
+    } else if credentials.is_in_group(metadata.gid) {
+        permissions >> 3
+    } else {
+        permissions
+    };
+    if class & 0o7 & access.bits() == access.bits() {
+        return Ok(());
+    }
+    let executable = metadata.kind == Kind::Directory || permissions & 0o111 != 0;
+    let overridden = if access.contains(Access::EXECUTE) && !executable {
+        false
+    } else if credentials.is_capable(linux::CAP_DAC_OVERRIDE) {
+        true
+    } else {
+        let harmless =
+            access == Access::READ || metadata.kind == Kind::Directory && !access.contains(Access::WRITE);
+        harmless && credentials.is_capable(linux::CAP_DAC_READ_SEARCH)
+    };
+    if overridden { Ok(()) } else { Err(Errno::EACCES) }
+}
+
+/// Checks whether somebody may search a directory. What walks a path asks this for every step.
+///
+/// # Errors
+/// `EACCES`.
+pub fn check_search(directory: &Entry, credentials: &Credentials) -> Result<(), Errno> {
+    if credentials.is_capable(linux::CAP_DAC_OVERRIDE) {
+        return Ok(());
+    }
+    check(&directory.node.metadata(), credentials, Access::EXECUTE)
+}
+
+/// Checks whether somebody may create names in a directory.
+///
+/// # Errors
+/// `EACCES`, `EROFS`, `ENOENT` (it has been removed).
+pub fn check_create(directory: &Place, credentials: &Credentials) -> Result<(), Errno> {
+    if directory.mount.is_read_only() {
+        return Err(Errno::EROFS);
+    }
+    if directory.entry.is_removed() {
+        return Err(Errno::ENOENT);
+    }
+    check(&directory.entry.node.metadata(), credentials, Access::WRITE | Access::EXECUTE)
+}
+
+/// Checks whether somebody may remove or rename `entry`, which is in `directory`.
+///
+/// # Errors
+/// `EACCES`, `EROFS`, `EPERM` (the directory is sticky and neither is theirs).
+pub fn check_remove(directory: &Place, entry: &Entry, credentials: &Credentials) -> Result<(), Errno> {
+    if directory.mount.is_read_only() {
+        return Err(Errno::EROFS);
+    }
+    let metadata = directory.entry.node.metadata();
+    check(&metadata, credentials, Access::WRITE | Access::EXECUTE)?;
+    let sticky = metadata.permissions & linux::S_ISVTX != 0;
+    if sticky
+        && metadata.uid != credentials.fsuid
+        && !credentials.is_capable(linux::CAP_FOWNER)
+        && entry.node.metadata().uid != credentials.fsuid
+    {
+        return Err(Errno::EPERM);
+    }
+    Ok(())
+}
+
+/// Whether somebody counts as the file's owner.
+#[must_use]
+pub fn owns(metadata: &Metadata, credentials: &Credentials) -> bool {
+    credentials.fsuid == metadata.uid || credentials.is_capable(linux::CAP_FOWNER)
+}
+
+/// Checks access to an existing file, read-only mounts included.
+///
+/// # Errors
+/// `EACCES`, `EROFS`.
+pub fn check_place(place: &Place, credentials: &Credentials, access: Access) -> Result<(), Errno> {
+    let node: &dyn Node = &*place.entry.node;
+    let stored = matches!(node.kind(), Kind::Regular | Kind::Directory | Kind::Symlink);
+    if access.contains(Access::WRITE) && stored && place.mount.is_read_only() {
+        return Err(Errno::EROFS);
+    }
+    if access.contains(Access::EXECUTE)
+        && node.kind() == Kind::Regular
+        && place.mount.flags() & linux::MS_NOEXEC != 0
+    {
+        return Err(Errno::EACCES);
+    }
+    if access.is_empty() { Ok(()) } else { check(&node.metadata(), credentials, access) }
+}

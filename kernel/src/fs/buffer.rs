@@ -1,0 +1,258 @@
+//! Where the bytes of a read or write call are.
+
+use crate::memory::Space;
+use crate::memory::user::PageFault;
+
+/// A piece of user memory, as in `struct iovec`.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    /// Its first address.
+    pub address: usize,
+    /// Its length in bytes.
+    pub length: usize,
+}
+
+/// A cursor over the memory of one read or write: user memory in one or more segments, or a kernel buffer.
+///
+/// It remembers how far it has come, so that an attempt that stopped (a fault, a full pipe) goes on where it was.
+pub struct IoBuffer<'a> {
+    target: Target<'a>,
+    done: usize,
+    length: usize,
+    unity: Unity,
+}
+
+/// What makes a transfer happen at once, of files that have [`crate::fs::range_lock::Ranges`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unity {
+    /// Nothing: it needn't.
+    None,
+    /// That nobody holds a range of the file; else the attempt has to wait.
+    Alone,
+    /// That it holds the range.
+    Held,
+}
+
+/// A position in an [`IoBuffer`].
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    done: usize,
+    index: usize,
+    within: usize,
+}
+
+enum Target<'a> {
+    User { space: &'a Space, segments: &'a [Segment], index: usize, within: usize },
+    KernelOut(&'a mut [u8]),
+    KernelIn(&'a [u8]),
+}
+
+impl<'a> IoBuffer<'a> {
+    /// User memory of `space`; the segments' sum must have been checked to fit an `isize`.
+    #[must_use]
+    pub fn user(space: &'a Space, segments: &'a [Segment]) -> Self {
+        let length = match segments {
+            [one] => one.length,
+            several => several.iter().map(|segment| segment.length).sum(),
+        };
+        Self {
+            target: Target::User { space, segments, index: 0, within: 0 },
+            done: 0,
+            length,
+            unity: Unity::None,
+        }
+    }
+
+    /// A kernel buffer to be filled.
+    #[must_use]
+    pub fn kernel_out(bytes: &'a mut [u8]) -> Self {
+        let length = bytes.len();
+        Self { target: Target::KernelOut(bytes), done: 0, length, unity: Unity::None }
+    }
+
+    /// A kernel buffer to be read from.
+    #[must_use]
+    pub fn kernel_in(bytes: &'a [u8]) -> Self {
+        Self { target: Target::KernelIn(bytes), done: 0, length: bytes.len(), unity: Unity::None }
+    }
+
+    /// Passes over the next `count` bytes, which an earlier attempt has moved.
+    pub fn skip(&mut self, count: usize) {
+        let mut left = count.min(self.remaining());
+        self.done += left;
+        if let Target::User { segments, index, within, .. } = &mut self.target {
+            while left > 0 {
+                let step = left.min(segments[*index].length - *within);
+                *within += step;
+                left -= step;
+                if left > 0 {
+                    (*index, *within) = (*index + 1, 0);
+                }
+            }
+        }
+    }
+
+    /// What makes the transfer happen at once.
+    #[must_use]
+    pub const fn unity(&self) -> Unity {
+        self.unity
+    }
+
+    /// Says what makes the transfer happen at once.
+    pub const fn set_unity(&mut self, unity: Unity) {
+        self.unity = unity;
+    }
+
+    /// Checks that the memory of the next bytes, but the first `from`, can be read, or written if `is_target`. The
+    /// first piece is left out: whoever misses it has done nothing yet.
+    ///
+    /// # Errors
+    /// The page that is missing, and how many bytes before it are there.
+    pub fn probe(&self, from: usize, is_target: bool) -> Result<(), (usize, PageFault)> {
+        let Target::User { space, segments, index, within } = &self.target else { return Ok(()) };
+        let (mut at, mut skipped) = (0, *within);
+        for segment in &segments[*index..] {
+            let mut inside = skipped;
+            skipped = 0;
+            while inside < segment.length && at < self.remaining() {
+                let address = segment.address.wrapping_add(inside);
+                let count = (segment.length - inside).min(PIECE_BYTES - address % PIECE_BYTES);
+                if at > 0 && at + count > from {
+                    let there = if is_target {
+                        space.probe_write(address, 1)
+                    } else {
+                        space.load_u32(address).map(drop)
+                    };
+                    there.map_err(|fault| (at, fault))?;
+                }
+                inside += count;
+                at += count;
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes moved so far.
+    #[must_use]
+    pub const fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Bytes still to move.
+    #[must_use]
+    pub const fn remaining(&self) -> usize {
+        self.length - self.done
+    }
+
+    /// Lets the next operations see at most `limit` more bytes.
+    pub fn truncate(&mut self, limit: usize) {
+        self.length = self.length.min(self.done + limit);
+    }
+
+    /// Copies `bytes`, or as much as there is room for, into the memory; returns the number of bytes.
+    ///
+    /// # Errors
+    /// [`PageFault`] when a page is missing; what was copied before counts as [`IoBuffer::done`].
+    pub fn copy_out(&mut self, bytes: &[u8]) -> Result<usize, PageFault> {
+        self.each(bytes.len(), |place, range| match place {
+            Place::User(space, address) => space.write_bytes(address, &bytes[range]),
+            Place::KernelOut(target) => {
+                target.copy_from_slice(&bytes[range]);
+                Ok(())
+            }
+            Place::KernelIn(_) => Ok(()),
+        })
+    }
+
+    /// Fills `bytes`, or as much as is left, from the memory; returns the number of bytes.
+    ///
+    /// # Errors
+    /// [`PageFault`] when a page is missing; what was copied before counts as [`IoBuffer::done`].
+    pub fn copy_in(&mut self, bytes: &mut [u8]) -> Result<usize, PageFault> {
+        self.each(bytes.len(), |place, range| match place {
+            Place::User(space, address) => space.read_bytes(address, &mut bytes[range]),
+            Place::KernelIn(source) => {
+                bytes[range].copy_from_slice(source);
+                Ok(())
+            }
+            Place::KernelOut(_) => Ok(()),
+        })
+    }
+
+    /// Like [`IoBuffer::copy_in`], but the bytes stay to be taken.
+    ///
+    /// # Errors
+    /// [`PageFault`] when a page is missing.
+    pub fn peek(&mut self, bytes: &mut [u8]) -> Result<usize, PageFault> {
+        let before = self.mark();
+        let result = self.copy_in(bytes);
+        self.rewind(before);
+        result
+    }
+
+    /// Where it is, to come back to with [`IoBuffer::rewind`].
+    #[must_use]
+    pub const fn mark(&self) -> Mark {
+        let (index, within) = match &self.target {
+            Target::User { index, within, .. } => (*index, *within),
+            Target::KernelOut(_) | Target::KernelIn(_) => (0, 0),
+        };
+        Mark { done: self.done, index, within }
+    }
+
+    /// Goes back to where it was.
+    pub const fn rewind(&mut self, mark: Mark) {
+        self.done = mark.done;
+        if let Target::User { index, within, .. } = &mut self.target {
+            (*index, *within) = (mark.index, mark.within);
+        }
+    }
+
+    /// Cuts the next `limit` bytes into pieces that are contiguous and stay within one page, and advances over each
+    /// piece that `copy` has done.
+    fn each(
+        &mut self,
+        limit: usize,
+        mut copy: impl FnMut(Place<'_>, core::ops::Range<usize>) -> Result<(), PageFault>,
+    ) -> Result<usize, PageFault> {
+        let limit = limit.min(self.remaining());
+        let mut moved = 0;
+        while moved < limit {
+            let (done, rest) = (self.done, limit - moved);
+            let count = match &mut self.target {
+                Target::User { space, segments, index, within } => {
+                    let segment = segments[*index];
+                    if *within == segment.length {
+                        (*index, *within) = (*index + 1, 0);
+                        continue;
+                    }
+                    let address = segment.address.wrapping_add(*within);
+                    let count = rest.min(segment.length - *within).min(PIECE_BYTES - address % PIECE_BYTES);
+                    copy(Place::User(space, address), moved..moved + count)?;
+                    *within += count;
+                    count
+                }
+                Target::KernelOut(bytes) => {
+                    copy(Place::KernelOut(&mut bytes[done..done + rest]), moved..moved + rest)?;
+                    rest
+                }
+                Target::KernelIn(bytes) => {
+                    copy(Place::KernelIn(&bytes[done..done + rest]), moved..moved + rest)?;
+                    rest
+                }
+            };
+            moved += count;
+            self.done += count;
+        }
+        Ok(moved)
+    }
+}
+
+/// Pieces end at page boundaries, so that a fault never leaves a half-copied piece behind that counts as not done.
+const PIECE_BYTES: usize = 4096;
+
+enum Place<'a> {
+    User(&'a Space, usize),
+    KernelOut(&'a mut [u8]),
+    KernelIn(&'a [u8]),
+}

@@ -1,0 +1,126 @@
+//! Names in the tree: an entry is a node under a name in a directory (Linux's dentry).
+//!
+//! The directory's node holds its entries; an entry holds its parent, so that a path can be told for whatever is open,
+//! and a working directory stays usable after it was removed. The circle is broken when the entry leaves its
+//! directory. A rename moves the entry, so what is open under it knows its new path.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::error::Errno;
+use crate::fs::inode::Node;
+use crate::memory::fallible;
+use crate::sync::SpinLock;
+
+/// A name in a directory.
+pub struct Entry {
+    /// What it names.
+    pub node: Arc<dyn Node>,
+    position: SpinLock<Position>,
+    /// The number of mounts on this entry.
+    mounts: AtomicU32,
+}
+
+struct Position {
+    parent: Option<Arc<Entry>>,
+    name: Box<[u8]>,
+    removed: bool,
+}
+
+/// A copy of a name.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn copy_name(name: &[u8]) -> Result<Box<[u8]>, Errno> {
+    heddle_kernel_core::dir_index::copy_name(name).map_err(|_| Errno::ENOMEM)
+}
+
+impl Entry {
+    /// An entry of directory `parent`, or the root of a file system.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new(node: Arc<dyn Node>, parent: Option<Arc<Entry>>, name: &[u8]) -> Result<Arc<Self>, Errno> {
+        let position = SpinLock::new(Position { parent, name: copy_name(name)?, removed: false });
+        fallible::try_arc(Self { node, position, mounts: AtomicU32::new(0) })
+    }
+
+    /// The directory it is in, or was in when it was removed; none for the root of a file system.
+    #[must_use]
+    pub fn parent(&self) -> Option<Arc<Entry>> {
+        self.position.lock().parent.clone()
+    }
+
+    /// Calls `f` with the name.
+    pub fn with_name<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+        f(&self.position.lock().name)
+    }
+
+    /// A copy of the name.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn name(&self) -> Result<Box<[u8]>, Errno> {
+        copy_name(&self.position.lock().name)
+    }
+
+    /// Whether it has been taken out of its directory.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.position.lock().removed
+    }
+
+    /// Notes that the directory no longer holds it.
+    pub fn mark_removed(&self) {
+        self.position.lock().removed = true;
+    }
+
+    /// Notes that it is now `name` in `parent`. The old position is returned, to be dropped without a lock held.
+    #[must_use]
+    pub fn set_position(&self, parent: Arc<Entry>, name: Box<[u8]>) -> impl Sized + use<> {
+        core::mem::replace(
+            &mut *self.position.lock(),
+            Position { parent: Some(parent), name, removed: false },
+        )
+    }
+
+    /// Whether `other` is this entry or above it.
+    #[must_use]
+    pub fn is_at_or_below(self: &Arc<Self>, other: &Arc<Entry>) -> bool {
+        let mut current = self.clone();
+        loop {
+            if Arc::ptr_eq(&current, other) {
+                return true;
+            }
+            match current.parent() {
+                Some(parent) => current = parent,
+                None => return false,
+            }
+        }
+    }
+
+    /// Whether something is mounted on it.
+    #[must_use]
+    pub fn is_mount_point(&self) -> bool {
+        self.mounts.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn add_mount(&self) {
+        self.mounts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn remove_mount(&self) {
+        self.mounts.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Entry {
+    /// Lets go of the chain of parents step by step: a program can make it longer than the kernel's stack would bear.
+    fn drop(&mut self) {
+        let mut parent = self.position.get_mut().parent.take();
+        while let Some(entry) = parent {
+            parent = Arc::into_inner(entry).and_then(|mut entry| entry.position.get_mut().parent.take());
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! A process's table of descriptors.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::error::Errno;
+use crate::fs::OpenFile;
+use crate::sync::SpinLock;
+
+/// What one descriptor number stands for.
+#[derive(Clone)]
+struct Slot {
+    open: Arc<OpenFile>,
+    close_on_exec: bool,
+}
+
+/// The descriptors of a process, shared by the threads that `CLONE_FILES` joins.
+#[derive(Default)]
+pub struct DescriptorTable {
+    slots: SpinLock<Slots>,
+}
+
+#[derive(Default)]
+struct Slots {
+    all: Vec<Option<Slot>>,
+    /// Every descriptor below this one is in use, so that the lowest free one is found soon.
+    full_below: usize,
+}
+
+impl DescriptorTable {
+    /// A table without descriptors.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { slots: SpinLock::new(Slots { all: Vec::new(), full_below: 0 }) }
+    }
+
+    /// The open file behind a descriptor.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn get(&self, descriptor: i32) -> Result<Arc<OpenFile>, Errno> {
+        let index = usize::try_from(descriptor).map_err(|_| Errno::EBADF)?;
+        let slots = self.slots.lock();
+        slots.all.get(index).and_then(Option::as_ref).map(|slot| slot.open.clone()).ok_or(Errno::EBADF)
+    }
+
+    /// Gives `open` the lowest free descriptor that is at least `from` and below `limit`.
+    ///
+    /// # Errors
+    /// `EMFILE` (every number below `limit` is in use), `ENOMEM`.
+    pub fn add(
+        &self,
+        open: Arc<OpenFile>,
+        from: usize,
+        limit: usize,
+        close_on_exec: bool,
+    ) -> Result<i32, Errno> {
+        #[cfg(feature = "checking")]
+        if crate::memory::fault_injection::fails(crate::memory::fault_injection::Step::Descriptor) {
+            return Err(Errno::EMFILE);
+        }
+        self.add_in_room(open, from, limit, close_on_exec)
+    }
+
+    /// As [`DescriptorTable::add`], after [`DescriptorTable::make_room`].
+    ///
+    /// # Errors
+    /// Those of `add`, if somebody else took the number.
+    pub fn add_in_room(
+        &self,
+        open: Arc<OpenFile>,
+        from: usize,
+        limit: usize,
+        close_on_exec: bool,
+    ) -> Result<i32, Errno> {
+        let mut slots = self.slots.lock();
+        let first = from.max(slots.full_below);
+        let free = (first..slots.all.len()).find(|&index| slots.all[index].is_none());
+        let index = free.unwrap_or(first.max(slots.all.len()));
+        if index >= limit {
+            return Err(Errno::EMFILE);
+        }
+        Self::put(&mut slots, index, Slot { open, close_on_exec })?;
+        if from <= slots.full_below {
+            slots.full_below = index + 1;
+        }
+        i32::try_from(index).map_err(|_| Errno::EMFILE)
+    }
+
+    /// Makes sure that [`DescriptorTable::add_in_room`] will find a number below `limit`, as far as nobody else takes
+    /// it.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENOMEM`.
+    pub fn make_room(&self, limit: usize) -> Result<(), Errno> {
+        #[cfg(feature = "checking")]
+        if crate::memory::fault_injection::fails(crate::memory::fault_injection::Step::Descriptor) {
+            return Err(Errno::EMFILE);
+        }
+        let mut slots = self.slots.lock();
+        let first = slots.full_below;
+        if first >= limit {
+            return Err(Errno::EMFILE);
+        }
+        if slots.all.get(first).is_some_and(Option::is_none) {
+            return Ok(());
+        }
+        let free = (first..slots.all.len()).find(|&index| slots.all[index].is_none());
+        if free.unwrap_or(slots.all.len()) >= limit {
+            return Err(Errno::EMFILE);
+        }
+        slots.full_below = free.unwrap_or(slots.all.len());
+        if free.is_none() {
+            slots.all.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        }
+        Ok(())
+    }
+
+    /// Makes `descriptor` stand for `open`; returns what it stood for before, to be dropped without a lock held.
+    ///
+    /// # Errors
+    /// `EBADF` (not below `limit`), `ENOMEM`.
+    pub fn replace(
+        &self,
+        descriptor: i32,
+        open: Arc<OpenFile>,
+        limit: usize,
+        close_on_exec: bool,
+    ) -> Result<Option<Arc<OpenFile>>, Errno> {
+        let index = usize::try_from(descriptor).ok().filter(|&index| index < limit).ok_or(Errno::EBADF)?;
+        let old = Self::put(&mut self.slots.lock(), index, Slot { open, close_on_exec })?;
+        Ok(old.map(|slot| slot.open))
+    }
+
+    /// Frees a descriptor and returns what it stood for, to be dropped without a lock held.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn remove(&self, descriptor: i32) -> Result<Arc<OpenFile>, Errno> {
+        let index = usize::try_from(descriptor).map_err(|_| Errno::EBADF)?;
+        let mut slots = self.slots.lock();
+        let slot = slots.all.get_mut(index).and_then(Option::take).ok_or(Errno::EBADF)?;
+        slots.full_below = slots.full_below.min(index);
+        Ok(slot.open)
+    }
+
+    /// Whether `exec` closes the descriptor.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn close_on_exec(&self, descriptor: i32) -> Result<bool, Errno> {
+        self.with(descriptor, |slot| slot.close_on_exec)
+    }
+
+    /// Says whether `exec` closes the descriptor.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn set_close_on_exec(&self, descriptor: i32, close: bool) -> Result<(), Errno> {
+        self.with(descriptor, |slot| slot.close_on_exec = close)
+    }
+
+    /// A table of its own with the same descriptors, for `fork`.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn duplicate(&self) -> Result<Self, Errno> {
+        let slots = self.slots.lock();
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(slots.all.len()).map_err(|_| Errno::ENOMEM)?;
+        copy.extend(slots.all.iter().cloned());
+        Ok(Self { slots: SpinLock::new(Slots { all: copy, full_below: slots.full_below }) })
+    }
+
+    /// Closes what `exec` closes, in a process of this number. One at a time, because what a close sets off may look
+    /// into this table.
+    pub fn exec(&self, pid: i32) {
+        let mut index = 0;
+        loop {
+            let mut slots = self.slots.lock();
+            let Some(slot) = slots.all.get_mut(index) else { return };
+            let closed = slot.take_if(|slot| slot.close_on_exec);
+            if closed.is_some() {
+                slots.full_below = slots.full_below.min(index);
+            }
+            drop(slots);
+            if let Some(closed) = closed {
+                closed.open.release_locks(pid);
+            }
+            index += 1;
+        }
+    }
+
+    /// Takes away the byte-range locks that a process holds on the files in the table: at its end.
+    pub fn release_locks(&self, pid: i32) {
+        let mut next = self.next_in_use(0);
+        while let Some(index) = next {
+            let open =
+                self.slots.lock().all.get(index).and_then(Option::as_ref).map(|slot| slot.open.clone());
+            if let Some(open) = open {
+                open.release_locks(pid);
+            }
+            next = self.next_in_use(index + 1);
+        }
+    }
+
+    /// How many descriptors there is room for without more memory.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.slots.lock().all.len()
+    }
+
+    /// The numbers in use, from `from` on, in order.
+    #[must_use]
+    pub fn next_in_use(&self, from: usize) -> Option<usize> {
+        let slots = self.slots.lock();
+        (from..slots.all.len()).find(|&index| slots.all[index].is_some())
+    }
+
+    fn with<R>(&self, descriptor: i32, change: impl FnOnce(&mut Slot) -> R) -> Result<R, Errno> {
+        let index = usize::try_from(descriptor).map_err(|_| Errno::EBADF)?;
+        let mut slots = self.slots.lock();
+        slots.all.get_mut(index).and_then(Option::as_mut).map(change).ok_or(Errno::EBADF)
+    }
+
+    fn put(slots: &mut Slots, index: usize, slot: Slot) -> Result<Option<Slot>, Errno> {
+        let slots = &mut slots.all;
+        if index >= slots.len() {
+            slots.try_reserve(index + 1 - slots.len()).map_err(|_| Errno::ENOMEM)?;
+            slots.resize(index + 1, None);
+        }
+        Ok(slots[index].replace(slot))
+    }
+}

@@ -1,0 +1,62 @@
+//! Where a thread's paths start.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::fs::Place;
+use crate::sync::SpinLock;
+
+/// Root, working directory and file creation mask, shared by the threads that `CLONE_FS` joins.
+pub struct Directories {
+    /// Root, then working directory.
+    places: SpinLock<(Place, Place)>,
+    umask: AtomicU32,
+}
+
+impl Directories {
+    /// What the first program starts with: the root of everything, and a mask that denies writing to others.
+    #[must_use]
+    pub fn new(root: Place) -> Self {
+        Self { places: SpinLock::new((root.clone(), root)), umask: AtomicU32::new(0o022) }
+    }
+
+    /// A copy, for a `clone` without `CLONE_FS`.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        Self { places: SpinLock::new(self.places.lock().clone()), umask: AtomicU32::new(self.umask()) }
+    }
+
+    /// Where absolute paths start, and above which nothing is seen.
+    #[must_use]
+    pub fn root(&self) -> Place {
+        self.places.lock().0.clone()
+    }
+
+    /// Where relative paths start.
+    #[must_use]
+    pub fn working(&self) -> Place {
+        self.places.lock().1.clone()
+    }
+
+    /// Changes the root.
+    pub fn set_root(&self, place: Place) {
+        let old = core::mem::replace(&mut self.places.lock().0, place);
+        drop(old);
+    }
+
+    /// Changes the working directory.
+    pub fn set_working(&self, place: Place) {
+        let old = core::mem::replace(&mut self.places.lock().1, place);
+        drop(old);
+    }
+
+    /// The permission bits that new files don't get.
+    #[must_use]
+    pub fn umask(&self) -> u32 {
+        self.umask.load(Ordering::Relaxed)
+    }
+
+    /// Sets the mask and returns the old one.
+    pub fn set_umask(&self, mask: u32) -> u32 {
+        self.umask.swap(mask & 0o777, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,63 @@
+//! What `execve` needs of files.
+
+use alloc::sync::Arc;
+
+use crate::error::{Errno, Halt};
+use crate::fs::access::Access;
+use crate::fs::inode::Opening;
+use crate::fs::lookup::How;
+use crate::fs::{IoBuffer, Kind, OpenFile, Place, StatusFlags, access};
+use crate::memory::fallible;
+use crate::process::Thread;
+use crate::syscall::fs::open::find_from;
+
+/// Opens a program to be run: a regular file that the thread may execute. While it is open nobody can open it to
+/// write; keep it as long as the program runs.
+///
+/// # Errors
+/// Those of execve(2) that are about the file: `EACCES`, `ENOENT`, `ETXTBSY`, `ELOOP`…
+pub fn open(thread: &Arc<Thread>, descriptor: i32, path: &[u8], how: How) -> Result<Arc<OpenFile>, Errno> {
+    let (place, credentials) = find_from(thread, descriptor, path, how).map_err(as_error)?;
+    open_place(thread, place, &credentials)
+}
+
+fn open_place(
+    thread: &Arc<Thread>,
+    place: Place,
+    credentials: &crate::process::Credentials,
+) -> Result<Arc<OpenFile>, Errno> {
+    match place.entry.node.kind() {
+        Kind::Regular => {}
+        Kind::Symlink => return Err(Errno::ELOOP),
+        _ => return Err(Errno::EACCES),
+    }
+    access::check_place(&place, credentials, Access::EXECUTE)?;
+    let flags = StatusFlags::EXECUTE;
+    let opening = Opening { flags, place: &place, thread: Some(thread), flags_of_call: 0 };
+    let file = place.entry.node.clone().open(&opening)?;
+    fallible::try_arc(OpenFile::at(file, flags, place))
+}
+
+/// Reads a file's bytes into a kernel buffer; fewer only where the file ends.
+///
+/// # Errors
+/// What reading gives.
+pub fn read_at(open: &OpenFile, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+    let mut buffer = IoBuffer::kernel_out(bytes);
+    while buffer.remaining() > 0 {
+        let at = offset.saturating_add(buffer.done() as u64);
+        if open.file.read(open, &mut buffer, at).map_err(as_error)? == 0 {
+            break;
+        }
+    }
+    Ok(buffer.done())
+}
+
+/// A halt of something that neither waits nor touches user memory.
+pub(super) const fn as_error(halt: Halt) -> Errno {
+    match halt {
+        Halt::Error(error) => error,
+        Halt::Fault(_) => Errno::EFAULT,
+        Halt::Block => Errno::EAGAIN,
+    }
+}

@@ -1,0 +1,411 @@
+//! What a file system is made of: nodes (Linux's inodes) behind one trait.
+//!
+//! There are two implementations: [`tree`](crate::fs::tree), which holds everything that programs create and the image
+//! beneath it, and [`proc`](crate::procfs), whose nodes are computed. Devices, pipes and sockets are nodes of a tree that
+//! open to other objects.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::any::Any;
+use linux_raw_sys::general as linux;
+
+use crate::error::Errno;
+use crate::fs::lock::Locks;
+use crate::fs::notify::Marks;
+use crate::fs::xattr::Extended;
+use crate::fs::{Entry, File, Place, StatusFlags};
+use crate::process::{Credentials, Thread};
+
+/// The longest name in bytes.
+pub const NAME_LIMIT: usize = 255;
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are those of inode(7)")]
+pub enum Kind {
+    Regular,
+    Directory,
+    Symlink,
+    Character,
+    Block,
+    Fifo,
+    Socket,
+}
+
+impl Kind {
+    /// The type bits of a mode.
+    #[must_use]
+    pub const fn mode(self) -> u32 {
+        match self {
+            Self::Regular => linux::S_IFREG,
+            Self::Directory => linux::S_IFDIR,
+            Self::Symlink => linux::S_IFLNK,
+            Self::Character => linux::S_IFCHR,
+            Self::Block => linux::S_IFBLK,
+            Self::Fifo => linux::S_IFIFO,
+            Self::Socket => linux::S_IFSOCK,
+        }
+    }
+
+    /// The type that the type bits of `mode` name.
+    #[must_use]
+    pub const fn from_mode(mode: u32) -> Option<Self> {
+        Some(match mode & linux::S_IFMT {
+            linux::S_IFREG => Self::Regular,
+            linux::S_IFDIR => Self::Directory,
+            linux::S_IFLNK => Self::Symlink,
+            linux::S_IFCHR => Self::Character,
+            linux::S_IFBLK => Self::Block,
+            linux::S_IFIFO => Self::Fifo,
+            linux::S_IFSOCK => Self::Socket,
+            _ => return None,
+        })
+    }
+
+    /// The type as getdents64(2) reports it.
+    #[must_use]
+    pub const fn directory_type(self) -> u8 {
+        (self.mode() >> 12) as u8
+    }
+}
+
+/// A moment in real time, since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timestamp {
+    /// Whole seconds.
+    pub seconds: i64,
+    /// The rest, below a milliard.
+    pub nanoseconds: u32,
+}
+
+impl Timestamp {
+    /// This moment.
+    #[must_use]
+    pub fn now() -> Self {
+        let now = crate::time::Clock::Realtime.now_ns();
+        Self { seconds: (now / 1_000_000_000) as i64, nanoseconds: (now % 1_000_000_000) as u32 }
+    }
+}
+
+/// What `stat` tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Metadata {
+    /// Number of the file system, in Linux's 64-bit encoding of device numbers.
+    pub device: u64,
+    /// Number of the node in it.
+    pub inode: u64,
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits, with set-id and sticky bits.
+    pub permissions: u32,
+    /// Number of names.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// The device's number if it is one, encoded as `device`.
+    pub special: u64,
+    /// Length in bytes.
+    pub size: u64,
+    /// Memory taken, in units of 512 bytes.
+    pub blocks: u64,
+    /// Last access.
+    pub accessed: Timestamp,
+    /// Last change of the contents.
+    pub modified: Timestamp,
+    /// Last change of contents or metadata.
+    pub changed: Timestamp,
+    /// Creation.
+    pub born: Timestamp,
+}
+
+impl Metadata {
+    /// What an object says that has no place in any file system.
+    #[must_use]
+    pub fn anonymous(kind: Kind, inode: u64) -> Self {
+        let zero = Timestamp::default();
+        Self {
+            device: ANONYMOUS_DEVICE,
+            inode,
+            kind,
+            permissions: 0o600,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            special: 0,
+            size: 0,
+            blocks: 0,
+            accessed: zero,
+            modified: zero,
+            changed: zero,
+            born: zero,
+        }
+    }
+
+    /// Type and permissions as one number.
+    #[must_use]
+    pub const fn mode(&self) -> u32 {
+        self.kind.mode() | self.permissions
+    }
+}
+
+/// The file system number of objects that are in none.
+const ANONYMOUS_DEVICE: u64 = 1;
+
+/// The number of bytes in the units of [`Metadata::blocks`].
+pub const BLOCK_UNIT: u64 = 512;
+
+/// A device number in the encoding of `stat` and `mknod`.
+#[must_use]
+pub const fn device_number(major: u32, minor: u32) -> u64 {
+    let (major, minor) = (major as u64, minor as u64);
+    (major & 0xfff) << 8 | minor & 0xff | (minor & !0xff) << 12 | (major & !0xfff) << 32
+}
+
+/// The major part of a device number.
+#[must_use]
+pub const fn device_major(device: u64) -> u32 {
+    (device >> 8 & 0xfff | device >> 32 & !0xfff) as u32
+}
+
+/// The minor part of a device number.
+#[must_use]
+pub const fn device_minor(device: u64) -> u32 {
+    (device & 0xff | device >> 12 & 0xffff_ff00) as u32
+}
+
+/// What `chmod`, `chown` and `utimensat` ask for; what is `None` stays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Change {
+    /// Permission bits.
+    pub permissions: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Access time.
+    pub accessed: Option<Timestamp>,
+    /// Modification time.
+    pub modified: Option<Timestamp>,
+}
+
+/// A file to be created.
+pub struct Creation<'a> {
+    /// What it becomes.
+    pub contents: Contents<'a>,
+    /// Permission bits, with the umask applied.
+    pub permissions: u32,
+    /// Owner and group.
+    pub credentials: &'a Credentials,
+}
+
+/// What a new file holds.
+#[allow(missing_docs, reason = "the names are those of inode(7)")]
+pub enum Contents<'a> {
+    Regular,
+    Directory,
+    Symlink(&'a [u8]),
+    Device(Kind, u64),
+    Fifo,
+    Socket,
+}
+
+/// One entry of a directory listing.
+pub struct Listed<'a> {
+    /// The name.
+    pub name: &'a [u8],
+    /// Number of the node it names.
+    pub inode: u64,
+    /// What that is.
+    pub kind: Kind,
+    /// Where the listing goes on after it.
+    pub next: u64,
+}
+
+/// Where a symbolic link leads.
+pub enum Target {
+    /// A path, to be walked from where the link is.
+    Path(Vec<u8>),
+    /// A place, whatever its path: the links of `/proc` that stand for open files.
+    Place(Place),
+}
+
+/// What `statfs` tells of a file system.
+#[derive(Clone, Copy, Debug)]
+pub struct Statistics {
+    /// Its magic number.
+    pub magic: u32,
+    /// Size, in blocks of 4096 bytes.
+    pub blocks: u64,
+    /// Free blocks.
+    pub free: u64,
+    /// Number of nodes there may be.
+    pub nodes: u64,
+    /// Nodes that may still be created.
+    pub free_nodes: u64,
+    /// Its number.
+    pub device: u64,
+}
+
+/// How a file is to be opened.
+pub struct Opening<'a> {
+    /// Access mode and status flags.
+    pub flags: StatusFlags,
+    /// All flags that the call was given, say `O_NOCTTY`.
+    pub flags_of_call: u32,
+    /// Where.
+    pub place: &'a Place,
+    /// Who opens it; none when it is the kernel.
+    pub thread: Option<&'a Arc<Thread>>,
+}
+
+/// A node of a file system. No method waits.
+///
+/// Methods on names get the directory's own [`Entry`], because new entries refer to it as their parent. Permissions
+/// have been checked by the caller; what depends on the state of the directory (does the name exist, is it empty) is
+/// checked here, under the directory's lock.
+pub trait Node: Any + Send + Sync {
+    /// What it is; never changes.
+    fn kind(&self) -> Kind;
+
+    /// What `stat` tells.
+    fn metadata(&self) -> Metadata;
+
+    /// What `statfs` tells.
+    fn statistics(&self) -> Statistics;
+
+    /// The entry `name` of this directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ENOMEM`, `EIO`.
+    fn lookup(&self, this: &Arc<Entry>, name: &[u8]) -> Result<Arc<Entry>, Errno> {
+        let _ = (this, name);
+        Err(Errno::ENOTDIR)
+    }
+
+    /// Calls `visit` for the entries of this directory after `cookie` (0 for all; `.` and `..` are the caller's
+    /// business) until it returns false.
+    ///
+    /// # Errors
+    /// `ENOTDIR`, `ENOMEM`, `EIO`.
+    fn list(&self, cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> Result<(), Errno> {
+        let _ = (cookie, visit);
+        Err(Errno::ENOTDIR)
+    }
+
+    /// Creates a file in this directory.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENOENT` (the directory has been removed), `ENOMEM`, `EACCES` (nothing can be created here).
+    fn create(&self, this: &Arc<Entry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Entry>, Errno> {
+        let _ = (this, name, creation);
+        Err(Errno::EACCES)
+    }
+
+    /// Gives a node of the same file system another name, in this directory.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENOENT`, `EMLINK`, `EPERM`, `ENOMEM`.
+    fn link(&self, this: &Arc<Entry>, name: &[u8], node: &Arc<dyn Node>) -> Result<(), Errno> {
+        let _ = (this, name, node);
+        Err(Errno::EPERM)
+    }
+
+    /// Removes a name from this directory, if it still is `entry`.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTEMPTY`, `EPERM`, `ENOMEM`.
+    fn unlink(&self, entry: &Arc<Entry>) -> Result<(), Errno> {
+        let _ = entry;
+        Err(Errno::EPERM)
+    }
+
+    /// Moves `entry` from this directory to another of the same file system, replacing what is there. With
+    /// `exchange`, what is there takes the old place.
+    ///
+    /// # Errors
+    /// Those of rename(2) that depend on the directories' state.
+    fn rename(&self, entry: &Arc<Entry>, to: &Arc<Entry>, name: &[u8], how: Rename) -> Result<(), Errno> {
+        let _ = (entry, to, name, how);
+        Err(Errno::EPERM)
+    }
+
+    /// Where this symbolic link leads, for `thread`.
+    ///
+    /// # Errors
+    /// `EINVAL` (no link), and what finding out may give.
+    fn follow(&self, thread: Option<&Arc<Thread>>) -> Result<Target, Errno> {
+        let _ = thread;
+        Err(Errno::EINVAL)
+    }
+
+    /// What readlink(2) shows.
+    ///
+    /// # Errors
+    /// As [`Node::follow`].
+    fn read_link(&self, thread: &Arc<Thread>) -> Result<Vec<u8>, Errno> {
+        match self.follow(Some(thread))? {
+            Target::Path(path) => Ok(path),
+            Target::Place(place) => place.path(&thread.directories().root()),
+        }
+    }
+
+    /// Changes metadata.
+    ///
+    /// # Errors
+    /// `EPERM` where it can't be changed.
+    fn change(&self, change: &Change) -> Result<(), Errno> {
+        let _ = change;
+        Err(Errno::EPERM)
+    }
+
+    /// The extended attributes, if the file system keeps any.
+    fn extended(&self) -> Option<&Extended> {
+        None
+    }
+
+    /// The advisory locks on the file, if the file system keeps any. Without `make`, nothing if there are none yet.
+    ///
+    /// # Errors
+    /// `ENOLCK` (there can be none), `ENOMEM`.
+    fn locks(&self, make: bool) -> Result<Option<&Locks>, Errno> {
+        if make { Err(Errno::ENOLCK) } else { Ok(None) }
+    }
+
+    /// The marks of inotify(7), if the file system keeps any.
+    fn marks(&self) -> Option<&Marks> {
+        None
+    }
+
+    /// Binds a socket to this node, which was created for it.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` (nothing can be bound here), `ENOMEM`.
+    fn bind_socket(&self, socket: Weak<dyn File>) -> Result<(), Errno> {
+        let _ = socket;
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// The socket that is bound to this node.
+    fn bound_socket(&self) -> Option<Arc<dyn File>> {
+        None
+    }
+
+    /// Opens the object behind the node.
+    ///
+    /// # Errors
+    /// Whatever the object says; `ENXIO` when there is none.
+    fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno>;
+}
+
+/// How to rename when the new name is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rename {
+    /// Replace what is there.
+    Replace,
+    /// Fail with `EEXIST`.
+    Keep,
+    /// Exchange the two.
+    Exchange,
+}

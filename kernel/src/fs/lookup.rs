@@ -1,0 +1,275 @@
+//! Path resolution, path_resolution(7).
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::error::Errno;
+use crate::fs::dentry::copy_name;
+use crate::fs::inode::{Kind, NAME_LIMIT, Target};
+use crate::fs::{Entry, Place, access};
+use crate::process::{Credentials, Thread};
+
+/// The most symbolic links that one path may lead over.
+const SYMLINK_LIMIT: u32 = 40;
+
+/// The longest path in bytes, with the NUL at its end.
+pub const PATH_LIMIT: usize = 4096;
+
+bitflags::bitflags! {
+    /// How a path is walked.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct How: u32 {
+        /// A symbolic link at the end is followed.
+        const FOLLOW = 1;
+        /// The path may be empty and means its start then.
+        const EMPTY = 2;
+        /// `RESOLVE_NO_SYMLINKS`.
+        const NO_SYMLINKS = 4;
+        /// `RESOLVE_NO_MAGICLINKS`.
+        const NO_MAGIC_LINKS = 8;
+        /// `RESOLVE_NO_XDEV`.
+        const ONE_MOUNT = 16;
+        /// `RESOLVE_BENEATH`.
+        const BENEATH = 32;
+        /// `RESOLVE_IN_ROOT`.
+        const IN_ROOT = 64;
+    }
+}
+
+/// The last component of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Last {
+    /// A name.
+    Name(Box<[u8]>),
+    /// `.`, or nothing but slashes.
+    Dot,
+    /// `..`.
+    DotDot,
+}
+
+/// Where a path leads.
+pub struct Found {
+    /// The directory in which the last component was looked up.
+    pub directory: Place,
+    /// The last component.
+    pub last: Last,
+    /// What is there; nothing if only the last component doesn't exist.
+    pub place: Option<Place>,
+    /// Whether the path ends with a slash and so can only mean a directory.
+    pub trailing_slash: bool,
+}
+
+impl Found {
+    /// What the path names.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR` (a slash at the end of something else).
+    pub fn existing(self) -> Result<Place, Errno> {
+        let place = self.place.ok_or(Errno::ENOENT)?;
+        if self.trailing_slash && place.entry.node.kind() != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        Ok(place)
+    }
+
+    /// The name to create where nothing is yet.
+    ///
+    /// # Errors
+    /// `EEXIST`.
+    pub fn vacant(&self) -> Result<&[u8], Errno> {
+        match &self.last {
+            Last::Name(name) if self.place.is_none() => Ok(name),
+            _ => Err(Errno::EEXIST),
+        }
+    }
+}
+
+/// Who walks, and from where.
+pub struct Walker<'a> {
+    /// For permissions.
+    pub credentials: &'a Credentials,
+    /// What `/` means.
+    pub root: Place,
+    /// Where relative paths start.
+    pub start: Place,
+    /// For links that depend on who looks, such as `/proc/self`.
+    pub thread: Option<&'a Arc<Thread>>,
+}
+
+/// The part of the path that is still to be walked.
+struct Rest {
+    bytes: Vec<u8>,
+    position: usize,
+}
+
+impl Rest {
+    fn new(path: &[u8]) -> Result<Self, Errno> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(path.len()).map_err(|_| Errno::ENOMEM)?;
+        bytes.extend_from_slice(path);
+        Ok(Self { bytes, position: 0 })
+    }
+
+    /// The next component as a range, and whether it is the last; slashes around it are skipped.
+    fn next(&mut self) -> Option<(core::ops::Range<usize>, bool)> {
+        let skip = |from: usize, slash: bool| {
+            self.bytes[from..]
+                .iter()
+                .position(|&byte| (byte == b'/') != slash)
+                .map_or(self.bytes.len(), |length| from + length)
+        };
+        let start = skip(self.position, true);
+        let end = skip(start, false);
+        self.position = skip(end, true);
+        (start < end).then_some((start..end, self.position == self.bytes.len()))
+    }
+
+    fn ends_with_slash(&self) -> bool {
+        self.bytes.last() == Some(&b'/')
+    }
+
+    /// Puts the target of a link in front of what is left.
+    fn insert(&mut self, target: &[u8]) -> Result<(), Errno> {
+        let slash = self.bytes.get(self.position - 1) == Some(&b'/');
+        let rest = self.bytes.len() - self.position;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(target.len() + 1 + rest).map_err(|_| Errno::ENOMEM)?;
+        bytes.extend_from_slice(target);
+        if slash {
+            bytes.push(b'/');
+        }
+        bytes.extend_from_slice(&self.bytes[self.position..]);
+        *self = Self { bytes, position: 0 };
+        Ok(())
+    }
+}
+
+impl Walker<'_> {
+    /// Walks `path`. Every directory on the way must exist; the last component need not.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`, `ENOMEM`, `EIO`; `EXDEV` for what `how` forbids.
+    pub fn walk(&self, path: &[u8], how: How) -> Result<Found, Errno> {
+        if path.is_empty() {
+            if !how.contains(How::EMPTY) {
+                return Err(Errno::ENOENT);
+            }
+            let place = Some(self.start.clone());
+            return Ok(Found {
+                directory: self.start.clone(),
+                last: Last::Dot,
+                place,
+                trailing_slash: false,
+            });
+        }
+        let root = if how.contains(How::IN_ROOT) { self.start.clone() } else { self.root.clone() };
+        let mut rest = Rest::new(path)?;
+        let mut place = self.beginning(path, &root, how)?;
+        let mut links = 0;
+        loop {
+            let Some((range, is_last)) = rest.next() else {
+                // Nothing but slashes.
+                let directory = place.clone();
+                return Ok(Found { directory, last: Last::Dot, place: Some(place), trailing_slash: true });
+            };
+            let name = &rest.bytes[range];
+            if place.entry.node.kind() != Kind::Directory {
+                return Err(Errno::ENOTDIR);
+            }
+            access::check_search(&place.entry, self.credentials)?;
+            let trailing_slash = is_last && rest.ends_with_slash();
+            let next = match name {
+                b"." => Some(place.clone()),
+                b".." => Some(self.up(&place, &root, how)?),
+                name if name.len() > NAME_LIMIT => return Err(Errno::ENAMETOOLONG),
+                name => look_up(&place, name)?,
+            };
+            let Some(next) = next else {
+                if !is_last {
+                    return Err(Errno::ENOENT);
+                }
+                let last = last(name)?;
+                return Ok(Found { directory: place, last, place: None, trailing_slash });
+            };
+            if how.contains(How::ONE_MOUNT) && !Arc::ptr_eq(&next.mount, &place.mount) {
+                return Err(Errno::EXDEV);
+            }
+            let followed = !is_last || how.contains(How::FOLLOW) || trailing_slash;
+            if next.entry.node.kind() != Kind::Symlink || !followed {
+                if is_last {
+                    let last = last(name)?;
+                    return Ok(Found { directory: place, last, place: Some(next), trailing_slash });
+                }
+                place = next;
+                continue;
+            }
+            links += 1;
+            if links > SYMLINK_LIMIT || how.contains(How::NO_SYMLINKS) {
+                return Err(Errno::ELOOP);
+            }
+            match next.entry.node.follow(self.thread)? {
+                Target::Path(target) if target.is_empty() => return Err(Errno::ENOENT),
+                Target::Path(target) => {
+                    rest.insert(&target)?;
+                    if target.first() == Some(&b'/') {
+                        place = self.beginning(b"/", &root, how)?;
+                    }
+                }
+                Target::Place(_) if how.contains(How::NO_MAGIC_LINKS) => return Err(Errno::ELOOP),
+                Target::Place(_) if how.intersects(How::BENEATH | How::IN_ROOT) => return Err(Errno::EXDEV),
+                Target::Place(target) if is_last => {
+                    let last = last(name)?;
+                    return Ok(Found { directory: place, last, place: Some(target), trailing_slash });
+                }
+                Target::Place(target) => place = target,
+            }
+        }
+    }
+
+    /// What the path names, with a link at its end followed.
+    ///
+    /// # Errors
+    /// As [`Walker::walk`] and [`Found::existing`].
+    pub fn find(&self, path: &[u8]) -> Result<Place, Errno> {
+        self.walk(path, How::FOLLOW)?.existing()
+    }
+
+    fn beginning(&self, path: &[u8], root: &Place, how: How) -> Result<Place, Errno> {
+        if path.first() != Some(&b'/') {
+            return Ok(self.start.clone());
+        }
+        if how.contains(How::BENEATH) {
+            return Err(Errno::EXDEV);
+        }
+        if how.contains(How::ONE_MOUNT) && !Arc::ptr_eq(&root.mount, &self.start.mount) {
+            return Err(Errno::EXDEV);
+        }
+        Ok(root.clone())
+    }
+
+    fn up(&self, place: &Place, root: &Place, how: How) -> Result<Place, Errno> {
+        if how.contains(How::BENEATH) && place.is(&self.start) {
+            return Err(Errno::EXDEV);
+        }
+        Ok(place.parent(root))
+    }
+}
+
+fn last(name: &[u8]) -> Result<Last, Errno> {
+    Ok(match name {
+        b"." => Last::Dot,
+        b".." => Last::DotDot,
+        name => Last::Name(copy_name(name)?),
+    })
+}
+
+/// The entry `name` of a directory, with what is mounted on it.
+fn look_up(directory: &Place, name: &[u8]) -> Result<Option<Place>, Errno> {
+    let found: Result<Arc<Entry>, Errno> = directory.entry.node.lookup(&directory.entry, name);
+    match found {
+        Ok(entry) => Ok(Some(Place { mount: directory.mount.clone(), entry }.covered())),
+        Err(Errno::ENOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,98 @@
+//! The devices that are only memory, null(4), full(4) and random(4).
+
+use alloc::sync::Arc;
+
+use crate::error::{Attempt, Errno};
+use crate::fs::inode::Opening;
+use crate::fs::{File, IoBuffer, OpenFile, devices};
+use crate::memory::{MapSource, fallible};
+
+/// Name, major and minor number of each.
+pub const NODES: &[(&[u8], u32, u32)] = &[
+    (b"null", MEMORY, NULL),
+    (b"zero", MEMORY, ZERO),
+    (b"full", MEMORY, FULL),
+    (b"random", MEMORY, RANDOM),
+    (b"urandom", MEMORY, URANDOM),
+];
+
+const MEMORY: u32 = 1;
+const NULL: u32 = 3;
+const ZERO: u32 = 5;
+const FULL: u32 = 7;
+const RANDOM: u32 = 8;
+const URANDOM: u32 = 9;
+
+/// Random bytes made at a time.
+const PIECE: usize = 256;
+static ZEROS: [u8; 4096] = [0; 4096];
+
+struct Device(u32);
+
+/// Makes them available to device nodes.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn register() -> Result<(), Errno> {
+    devices::register(MEMORY, NULL..=URANDOM, open)
+}
+
+fn open(minor: u32, _: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
+    match minor {
+        NULL | ZERO | FULL | RANDOM | URANDOM => Ok(fallible::try_arc(Device(minor))?),
+        _ => Err(Errno::ENXIO),
+    }
+}
+
+impl File for Device {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+        if self.0 == NULL {
+            return Ok(0);
+        }
+        let mut read = 0;
+        while buffer.remaining() > 0 {
+            let mut piece = [0; PIECE];
+            let bytes = if matches!(self.0, RANDOM | URANDOM) {
+                let piece = &mut piece[..PIECE.min(buffer.remaining())];
+                crate::random::fill(piece);
+                piece
+            } else {
+                &ZEROS[..]
+            };
+            let before = buffer.done();
+            let result = buffer.copy_out(bytes);
+            read += buffer.done() - before;
+            match result {
+                Err(fault) if read == 0 => return Err(fault.into()),
+                Err(_) => break,
+                Ok(_) => {}
+            }
+        }
+        Ok(read)
+    }
+
+    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+        if self.0 == FULL {
+            return Err(Errno::ENOSPC.into());
+        }
+        let count = buffer.remaining();
+        buffer.skip(count);
+        Ok(count)
+    }
+
+    fn is_pollable(&self) -> bool {
+        matches!(self.0, RANDOM | URANDOM)
+    }
+
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    fn map_source(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {
+        if self.0 == ZERO {
+            Ok(fallible::try_arc(crate::memory::source::SharedMemory::default())?)
+        } else {
+            Err(Errno::ENODEV)
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Open file descriptions.
+
+use alloc::sync::Arc;
+use bitflags::bitflags;
+use core::any::Any;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use linux_raw_sys::general as linux;
+
+use crate::fs::{File, Metadata, Place, notify};
+use crate::ipc::mqueue::Queue;
+use crate::sync::SpinLock;
+
+bitflags! {
+    /// Access mode and status flags of an open file description, with the bits of open(2).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct StatusFlags: u32 {
+        /// Only writable; with neither this nor `RDWR`, only readable.
+        const WRONLY = linux::O_WRONLY;
+        /// Readable and writable.
+        const RDWR = linux::O_RDWR;
+        /// Every write goes to the end.
+        const APPEND = linux::O_APPEND;
+        /// Nothing waits.
+        const NONBLOCK = linux::O_NONBLOCK;
+        /// A place in the file system only: neither readable nor writable.
+        const PATH = linux::O_PATH;
+        /// Accepted and without effect where there is no device behind: see open(2).
+        const DIRECT = linux::O_DIRECT;
+        /// Large offsets; always on.
+        const LARGEFILE = linux::O_LARGEFILE;
+        /// Access times stay.
+        const NOATIME = linux::O_NOATIME;
+        /// A directory was asked for.
+        const DIRECTORY = linux::O_DIRECTORY;
+        /// Opened to be run: nobody may write to it meanwhile. A bit that no flag of open(2) has.
+        const EXECUTE = 0x20;
+        const _ = !0;
+    }
+}
+
+/// An open file description: what `dup` and `fork` share.
+pub struct OpenFile {
+    /// The object.
+    pub file: Arc<dyn File>,
+    /// Where it was opened; nothing for what is in no file system.
+    pub place: Option<Place>,
+    flags: AtomicU32,
+    /// The position of the next `read` or `write`, in bytes.
+    pub offset: SpinLock<u64>,
+    id: u64,
+    /// Who gets `SIGIO`, as `F_SETOWN` says: a process, or a group as a negative number. Kept, not acted on.
+    pub owner: AtomicU32,
+    /// Whether a program opened it, so that its closing is to be reported.
+    is_reported: AtomicBool,
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+impl OpenFile {
+    /// Opens an object at offset 0.
+    #[must_use]
+    pub fn new(file: Arc<dyn File>, flags: StatusFlags) -> Self {
+        Self::with_place(file, flags, None)
+    }
+
+    /// Opens an object that is at a place.
+    #[must_use]
+    pub fn at(file: Arc<dyn File>, flags: StatusFlags, place: Place) -> Self {
+        Self::with_place(file, flags, Some(place))
+    }
+
+    fn with_place(file: Arc<dyn File>, flags: StatusFlags, place: Option<Place>) -> Self {
+        Self {
+            file,
+            place,
+            flags: AtomicU32::new(flags.bits()),
+            offset: SpinLock::new(0),
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            owner: AtomicU32::new(0),
+            is_reported: AtomicBool::new(false),
+        }
+    }
+
+    /// A number that no other open file description ever has.
+    #[must_use]
+    pub const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Access mode and status flags.
+    #[must_use]
+    pub fn flags(&self) -> StatusFlags {
+        StatusFlags::from_bits_retain(self.flags.load(Ordering::Relaxed))
+    }
+
+    /// Replaces the flags that `F_SETFL` may change.
+    pub fn set_flags(&self, flags: StatusFlags) {
+        self.flags.store(flags.bits(), Ordering::Relaxed);
+    }
+
+    /// Whether `read` is allowed.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        !self.flags().intersects(StatusFlags::WRONLY | StatusFlags::PATH)
+    }
+
+    /// Whether `write` is allowed.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        let flags = self.flags();
+        flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR) && !flags.contains(StatusFlags::PATH)
+    }
+
+    /// Takes away what a process holds on the file, since it has closed a descriptor of it: byte-range locks, and the
+    /// wish to hear of a message queue.
+    pub fn release_locks(&self, pid: i32) {
+        let Some(place) = &self.place else { return };
+        if let Ok(Some(locks)) = place.entry.node.locks(false) {
+            locks.release_process(pid);
+            return;
+        }
+        let node: &dyn Any = &*place.entry.node;
+        if let Some(queue) = node.downcast_ref::<Queue>() {
+            queue.forget_notice(pid);
+        }
+    }
+
+    /// Reports an `IN_` event of the file to inotify(7).
+    #[inline]
+    pub fn report(&self, event: u32) {
+        if notify::is_idle() {
+            return;
+        }
+        if let Some(place) = &self.place {
+            notify::report(&place.entry, event);
+        }
+    }
+
+    /// Reports that a program opened the file, and later its closing.
+    pub fn report_opening(&self) {
+        if !self.flags().contains(StatusFlags::PATH) {
+            self.is_reported.store(true, Ordering::Relaxed);
+            self.report(linux::IN_OPEN);
+        }
+    }
+
+    /// What `fstat` tells.
+    #[must_use]
+    pub fn metadata(&self) -> Metadata {
+        match &self.place {
+            Some(place) => place.entry.node.metadata(),
+            None => self.file.metadata(),
+        }
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        if *self.is_reported.get_mut() {
+            let written = self.is_writable();
+            self.report(if written { linux::IN_CLOSE_WRITE } else { linux::IN_CLOSE_NOWRITE });
+        }
+        self.file.released(self);
+    }
+}

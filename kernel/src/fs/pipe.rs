@@ -1,0 +1,292 @@
+//! Pipes and FIFOs, pipe(7) and fifo(7).
+
+use alloc::sync::Arc;
+use heddle_kernel_core::pipe::Ring;
+use linux_raw_sys::{general as linux, ioctl};
+
+use crate::error::{Attempt, Errno, Halt};
+use crate::fs::{File, IoBuffer, OpenFile, StatusFlags};
+use crate::memory::fallible;
+use crate::sync::SpinLock;
+use crate::syscall::Call;
+use crate::wait::queue::{Events, WaitQueue, Watch};
+
+/// What a pipe holds unless `F_SETPIPE_SZ` says otherwise, in bytes.
+const CAPACITY: usize = 65_536;
+/// The most that an ordinary user may ask for, as `/proc/sys/fs/pipe-max-size`.
+pub const CAPACITY_LIMIT: usize = 1 << 20;
+/// Writes of up to this many bytes are never mixed with others.
+const ATOMIC_BYTES: usize = linux::PIPE_BUF as usize;
+
+/// A pipe.
+pub struct Pipe {
+    state: SpinLock<State>,
+    queue: WaitQueue,
+    /// It is a FIFO: opening one end waits for the other.
+    named: bool,
+}
+
+struct State {
+    ring: Ring,
+    readers: u32,
+    writers: u32,
+    /// How often each side has been opened: the other side's opening waits for it.
+    reader_openings: u64,
+    writer_openings: u64,
+}
+
+/// One end of a pipe, as it was opened.
+pub struct PipeEnd {
+    pipe: Arc<Pipe>,
+    reads: bool,
+    writes: bool,
+    /// Openings of the other side when this end was opened.
+    seen: u64,
+    /// The other side was open when this end was opened. It may be gone by the first look: that is an end then, and
+    /// not a beginning still to come.
+    met: bool,
+}
+
+impl Pipe {
+    /// A pipe that nobody has open; `named` if it is one of a FIFO.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new(named: bool) -> Result<Arc<Self>, Errno> {
+        let state = State {
+            ring: Ring::new(CAPACITY),
+            readers: 0,
+            writers: 0,
+            reader_openings: 0,
+            writer_openings: 0,
+        };
+        fallible::try_arc(Self { state: SpinLock::new(state), queue: WaitQueue::new(), named })
+    }
+
+    /// Opens an end; with `O_RDWR` both.
+    ///
+    /// # Errors
+    /// `ENXIO` (to write, without waiting, and nobody reads), `ENOMEM`.
+    pub fn open_end(self: &Arc<Self>, flags: StatusFlags) -> Result<Arc<dyn File>, Errno> {
+        let reads = !flags.contains(StatusFlags::WRONLY);
+        let writes = flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR);
+        let mut state = self.state.lock();
+        if !reads && state.readers == 0 && flags.contains(StatusFlags::NONBLOCK) {
+            return Err(Errno::ENXIO);
+        }
+        let seen = if reads { state.writer_openings } else { state.reader_openings };
+        let met = if reads { state.writers > 0 } else { state.readers > 0 };
+        // An end that is dropped counts itself out, so there must be none that was not counted in.
+        let end = fallible::try_arc_with(|| PipeEnd { pipe: self.clone(), reads, writes, seen, met })?;
+        state.readers += u32::from(reads);
+        state.writers += u32::from(writes);
+        state.reader_openings += u64::from(reads);
+        state.writer_openings += u64::from(writes);
+        drop(state);
+        self.queue.wake(Events::IN | Events::OUT);
+        Ok(end)
+    }
+}
+
+impl PipeEnd {
+    /// Bytes the pipe may hold.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.pipe.state.lock().ring.capacity()
+    }
+
+    /// Copies up to `length` bytes to another pipe without taking them: tee(2).
+    ///
+    /// # Errors
+    /// Blocks while this pipe is empty or the other is full. `EINVAL` (they are one), `EPIPE`, `ENOMEM`.
+    pub fn tee(&self, to: &Self, length: usize) -> Attempt<usize> {
+        if Arc::ptr_eq(&self.pipe, &to.pipe) {
+            return Err(Errno::EINVAL.into());
+        }
+        // Two pipes at once: the one with the lower address first.
+        let swapped = Arc::as_ptr(&self.pipe) > Arc::as_ptr(&to.pipe);
+        let (first, second) = if swapped { (&to.pipe, &self.pipe) } else { (&self.pipe, &to.pipe) };
+        let (mut first, mut second) = (first.state.lock(), second.state.lock_below(1));
+        let (source, target) = if swapped { (&mut second, &mut first) } else { (&mut first, &mut second) };
+        if target.readers == 0 {
+            return Err(Errno::EPIPE.into());
+        }
+        if source.ring.is_empty() && source.writers == 0 || length == 0 {
+            return Ok(0);
+        }
+        if source.ring.is_empty() || target.ring.room() == 0 {
+            return Err(Halt::Block);
+        }
+        let mut copied = 0;
+        let (one, two) = source.ring.parts();
+        for part in [one, two] {
+            let part = &part[..part.len().min(length - copied)];
+            let room = target.ring.room();
+            let mut buffer = IoBuffer::kernel_in(part);
+            copied += fill_ring(&mut target.ring, &mut buffer, room)?;
+        }
+        drop((first, second));
+        to.pipe.queue.wake(Events::IN | Events::RDNORM);
+        Ok(copied)
+    }
+
+    /// Changes how much the pipe may hold; rounded up to a power of two of at least a page.
+    ///
+    /// # Errors
+    /// `EBUSY`: it holds more.
+    pub fn set_capacity(&self, capacity: usize) -> Result<usize, Errno> {
+        let capacity = capacity.max(ATOMIC_BYTES).next_power_of_two();
+        if !self.pipe.state.lock().ring.set_capacity(capacity) {
+            return Err(Errno::EBUSY);
+        }
+        self.pipe.queue.wake(Events::OUT | Events::WRNORM);
+        Ok(capacity)
+    }
+}
+
+/// Copies from the ring into the buffer and consumes what was copied.
+///
+/// # Errors
+/// A fault before the first byte.
+pub fn drain_ring(ring: &mut Ring, buffer: &mut IoBuffer<'_>) -> Attempt<usize> {
+    let mut moved = 0;
+    while !ring.is_empty() && buffer.remaining() > 0 {
+        let before = buffer.done();
+        let result = buffer.copy_out(ring.parts().0);
+        let copied = buffer.done() - before;
+        ring.consume(copied);
+        moved += copied;
+        if let Err(fault) = result {
+            return if moved > 0 { Ok(moved) } else { Err(fault.into()) };
+        }
+    }
+    Ok(moved)
+}
+
+/// Copies at most `limit` bytes from the buffer into the ring.
+///
+/// # Errors
+/// A fault before the first byte, `ENOMEM`.
+pub fn fill_ring(ring: &mut Ring, buffer: &mut IoBuffer<'_>, limit: usize) -> Attempt<usize> {
+    let mut moved = 0;
+    let limit = limit.min(buffer.remaining());
+    while moved < limit && ring.room() > 0 {
+        if ring.reserve(limit - moved).is_err() {
+            return if moved > 0 { Ok(moved) } else { Err(Errno::ENOMEM.into()) };
+        }
+        let before = buffer.done();
+        let free = ring.free();
+        let length = free.len().min(limit - moved);
+        let result = buffer.copy_in(&mut free[..length]);
+        let copied = buffer.done() - before;
+        ring.commit(copied);
+        moved += copied;
+        if let Err(fault) = result {
+            return if moved > 0 { Ok(moved) } else { Err(fault.into()) };
+        }
+    }
+    Ok(moved)
+}
+
+impl File for PipeEnd {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+        if buffer.remaining() == 0 {
+            return Ok(0);
+        }
+        let mut state = self.pipe.state.lock();
+        if state.ring.is_empty() {
+            return if state.writers == 0 { Ok(0) } else { Err(Halt::Block) };
+        }
+        let moved = drain_ring(&mut state.ring, buffer)?;
+        let wakes = state.ring.room() >= ATOMIC_BYTES;
+        drop(state);
+        if wakes {
+            self.pipe.queue.wake(Events::OUT | Events::WRNORM);
+        }
+        Ok(moved)
+    }
+
+    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+        let mut state = self.pipe.state.lock();
+        if state.readers == 0 {
+            return Err(Errno::EPIPE.into());
+        }
+        let wanted = buffer.remaining();
+        if wanted == 0 {
+            return Ok(0);
+        }
+        let room = state.ring.room();
+        if room == 0 || wanted <= ATOMIC_BYTES && room < wanted {
+            return Err(Halt::Block);
+        }
+        let moved = fill_ring(&mut state.ring, buffer, room)?;
+        drop(state);
+        self.pipe.queue.wake(Events::IN | Events::RDNORM);
+        Ok(moved)
+    }
+
+    fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
+        if let Some(watch) = watch {
+            self.pipe.queue.watch(watch, events)?;
+        }
+        let state = self.pipe.state.lock();
+        let mut ready = Events::empty();
+        if self.reads {
+            if !state.ring.is_empty() {
+                ready |= Events::IN | Events::RDNORM;
+            }
+            // Without a writer since this end was opened, a FIFO has not ended but not begun.
+            let has_begun = self.met || state.writer_openings != self.seen || !self.pipe.named;
+            if state.writers == 0 && has_begun {
+                ready |= Events::HUP;
+            }
+        }
+        if self.writes {
+            if state.ring.room() >= ATOMIC_BYTES {
+                ready |= Events::OUT | Events::WRNORM;
+            }
+            if state.readers == 0 {
+                ready |= Events::ERR;
+            }
+        }
+        Ok(ready)
+    }
+
+    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> Attempt<usize> {
+        match request {
+            ioctl::FIONREAD => {
+                let length = self.pipe.state.lock().ring.len() as u32;
+                crate::syscall::fs::put(call, argument, &length.to_ne_bytes())?;
+                Ok(0)
+            }
+            _ => Err(Errno::ENOTTY.into()),
+        }
+    }
+
+    fn is_opened(&self, open: &OpenFile, watch: Option<&Watch>) -> Result<bool, Errno> {
+        if let Some(watch) = watch {
+            self.pipe.queue.watch(watch, Events::IN | Events::OUT)?;
+        }
+        if !self.pipe.named || self.reads == self.writes || open.flags().contains(StatusFlags::NONBLOCK) {
+            return Ok(true);
+        }
+        let state = self.pipe.state.lock();
+        Ok(if self.met {
+            true
+        } else if self.reads {
+            state.writers > 0 || state.writer_openings != self.seen
+        } else {
+            state.readers > 0 || state.reader_openings != self.seen
+        })
+    }
+}
+
+impl Drop for PipeEnd {
+    fn drop(&mut self) {
+        let mut state = self.pipe.state.lock();
+        state.readers -= u32::from(self.reads);
+        state.writers -= u32::from(self.writes);
+        drop(state);
+        self.pipe.queue.wake(Events::all());
+    }
+}

@@ -1,0 +1,105 @@
+//! The name space as programs find it: root, `/dev`, `/proc`, `/tmp` and what hangs below.
+
+use alloc::sync::Arc;
+
+use crate::error::Errno;
+use crate::fs::inode::{Contents, Creation, Kind, device_number};
+use crate::fs::lookup::{How, Walker};
+use crate::fs::tree::Tree;
+use crate::fs::{Mount, Node, Place, devices, memory_devices, mount};
+use crate::process::Credentials;
+use crate::procfs;
+
+/// What is in no directory: pipes and `memfd`s.
+static ANONYMOUS: spin::Once<(Arc<Mount>, Arc<Tree>)> = spin::Once::new();
+
+/// The mount and tree of what is in no directory.
+///
+/// # Errors
+/// `ENODEV`: files have not been initialized.
+pub fn anonymous() -> Result<&'static (Arc<Mount>, Arc<Tree>), Errno> {
+    ANONYMOUS.get().ok_or(Errno::ENODEV)
+}
+
+/// Mounts everything. `image` is the root image, if the machine was given one.
+///
+/// # Errors
+/// `EIO` (the image can't be read), `ENOMEM`.
+pub fn initialize(image: Option<&'static [u8]>) -> Result<(), Errno> {
+    let root = match image {
+        Some(bytes) => Tree::mount_image(bytes)?,
+        None => Tree::mount("tmpfs", b"root", 0o755, 0, 0)?,
+    };
+    mount::set_root(&root)?;
+    let tree = Tree::new(0)?;
+    let top = tree.node(&Contents::Directory, 0o700, 0, 0)?;
+    let hidden = Mount::new(crate::fs::Entry::new(top, None, b"")?, "pipefs", b"pipefs", 0)?;
+    ANONYMOUS.call_once(|| (hidden, tree));
+    for (path, permissions) in [
+        (&b"/dev"[..], 0o755),
+        (b"/proc", 0o555),
+        (b"/sys", 0o555),
+        (b"/tmp", 0o1777),
+        (b"/run", 0o755),
+        (b"/var", 0o755),
+        (b"/var/tmp", 0o1777),
+        (b"/root", 0o700),
+    ] {
+        make(path, Contents::Directory, permissions)?;
+    }
+    attach(&Tree::mount("devtmpfs", b"udev", 0o755, 0, 0)?, b"/dev")?;
+    attach(&procfs::mount()?, b"/proc")?;
+    for (path, permissions) in [(&b"/dev/pts"[..], 0o755), (b"/dev/shm", 0o1777)] {
+        make(path, Contents::Directory, permissions)?;
+    }
+    attach(&Tree::mount("tmpfs", b"tmpfs", 0o1777, 0, 0)?, b"/dev/shm")?;
+    for (path, target) in [
+        (&b"/dev/fd"[..], &b"/proc/self/fd"[..]),
+        (b"/dev/stdin", b"/proc/self/fd/0"),
+        (b"/dev/stdout", b"/proc/self/fd/1"),
+        (b"/dev/stderr", b"/proc/self/fd/2"),
+    ] {
+        make(path, Contents::Symlink(target), 0o777)?;
+    }
+    memory_devices::register()?;
+    for &(name, major, minor) in memory_devices::NODES {
+        devices::publish(name, 0o666, Contents::Device(Kind::Character, device_number(major, minor)))?;
+    }
+    Ok(())
+}
+
+fn walker() -> Result<Walker<'static>, Errno> {
+    let root = mount::root().ok_or(Errno::ENODEV)?;
+    Ok(Walker { credentials: &Credentials::ROOT, root: root.clone(), start: root, thread: None })
+}
+
+/// Creates a file unless it is there.
+fn make(path: &[u8], contents: Contents<'_>, permissions: u32) -> Result<(), Errno> {
+    let found = walker()?.walk(path, How::FOLLOW)?;
+    if found.place.is_some() {
+        return Ok(());
+    }
+    let creation = Creation { contents, permissions, credentials: &Credentials::ROOT };
+    let directory = &found.directory.entry;
+    directory.node.create(directory, found.vacant()?, &creation)?;
+    Ok(())
+}
+
+fn attach(mount: &Arc<Mount>, path: &[u8]) -> Result<(), Errno> {
+    let place: Place = walker()?.find(path)?;
+    mount.attach(place)
+}
+
+/// Shows a mount at a path, whose directories are made where they are missing.
+///
+/// # Errors
+/// `ENOTDIR`, `ENOMEM`.
+pub fn attach_at(mount: &Arc<Mount>, path: &[u8]) -> Result<(), Errno> {
+    let ends = path.iter().enumerate().skip(1).filter(|&(_, &byte)| byte == b'/').map(|(at, _)| at);
+    for end in ends.chain([path.len()]) {
+        if path.get(end - 1) != Some(&b'/') {
+            make(&path[..end], Contents::Directory, 0o755)?;
+        }
+    }
+    attach(mount, path)
+}

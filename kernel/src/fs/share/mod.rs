@@ -1,0 +1,240 @@
+//! Folders of the host: a file system whose nodes are the host's files, reached by 9P over a virtio device.
+//!
+//! Nothing is kept here but a *fid*, the server's handle, for each node and each open file; what a file is, holds and
+//! is called the host says each time. Several looks at one file give several nodes, which have the same number and
+//! share a state: locks, the pipe of a FIFO, and the pages of a file while it is mapped.
+//!
+//! Locks hold among the guest's programs; QEMU's server would grant all that it is asked for, so it is not asked.
+//!
+//! FIFOs and sockets are nodes on the host, and pipes and sockets in the guest: nothing passes between the two. There
+//! are no device files.
+
+mod file;
+mod node;
+mod pages;
+mod state;
+
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use heddle_abi::boot::{KEY_SHARE, SHARE_READ_ONLY, SHARE_TAG, SHARE_VALUE_MAX};
+use heddle_kernel_core::ninep::{Failure, HEADER_BYTES, NO_FID, NO_TAG, Reader, VERSION, Writer, kind};
+use linux_raw_sys::general as linux;
+
+use crate::boot;
+use crate::device::share::{MESSAGE_BYTES, Share};
+use crate::error::{Attempt, Errno};
+use crate::fs::inode::{Kind, device_number};
+use crate::fs::share::node::SharedNode;
+use crate::fs::share::state::FileState;
+use crate::fs::{Entry, File, Mount, setup};
+use crate::memory::fallible;
+use crate::sync::SpinLock;
+
+/// Bytes of file contents in one message: what is left beside the longest header, in whole pages.
+const CHUNK: usize = MESSAGE_BYTES - 4096;
+
+/// A folder's server.
+struct Server {
+    share: Share,
+    next_fid: AtomicU32,
+    /// The number of the file system.
+    device: u64,
+    /// What is kept of files, by their numbers.
+    states: SpinLock<BTreeMap<u64, Weak<FileState>>>,
+    /// Sockets that are bound to files, by the files' numbers.
+    sockets: SpinLock<BTreeMap<u64, Weak<dyn File>>>,
+}
+
+impl From<Failure> for Errno {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused(number) => u16::try_from(number).map_or(Self::EIO, Self),
+            Failure::Malformed => Self::EIO,
+        }
+    }
+}
+
+impl Server {
+    /// Makes a request and reads its reply.
+    fn ask<T>(
+        &self,
+        request: u8,
+        write: impl FnOnce(&mut Writer<'_>) -> Attempt<()>,
+        read: impl FnOnce(&mut Reader<'_>) -> Attempt<T>,
+    ) -> Attempt<T> {
+        let tag = if request == kind::VERSION { NO_TAG } else { 0 };
+        self.share.with(|exchange| {
+            let mut writer = Writer::new(exchange.request(), request, tag);
+            write(&mut writer)?;
+            let length = writer.finish().ok_or(Errno::ENAMETOOLONG)?;
+            exchange.exchange(length)?;
+            read(&mut Reader::of_reply(exchange.reply(), request).map_err(Errno::from)?)
+        })
+    }
+
+    /// A request that touches no user memory.
+    fn call<T>(
+        &self,
+        request: u8,
+        write: impl FnOnce(&mut Writer<'_>),
+        read: impl FnOnce(&mut Reader<'_>) -> Result<T, Failure>,
+    ) -> Result<T, Errno> {
+        let write = |writer: &mut Writer<'_>| {
+            write(writer);
+            Ok(())
+        };
+        let result = self.ask(request, write, |reader| Ok(read(reader).map_err(Errno::from)?));
+        result.map_err(crate::fs::executable::as_error)
+    }
+
+    /// Writes `count` bytes that `fill` provides to an opened file; what was taken of them is shown to `taken`, which
+    /// must not make a request. How many they were.
+    fn write(
+        &self,
+        fid: &Fid,
+        offset: u64,
+        count: usize,
+        fill: impl FnOnce(&mut [u8]) -> Attempt<()>,
+        taken: impl FnOnce(&[u8]),
+    ) -> Attempt<usize> {
+        self.share.with(|exchange| {
+            let mut writer = Writer::new(exchange.request(), kind::WRITE, 0);
+            file::ask_to_read(&mut writer, fid, offset, count);
+            fill(writer.space(count).ok_or(Errno::EIO)?)?;
+            let length = writer.finish().ok_or(Errno::EIO)?;
+            exchange.exchange(length)?;
+            let mut reader = Reader::of_reply(exchange.reply(), kind::WRITE).map_err(Errno::from)?;
+            let written = count.min(reader.u32().map_err(Errno::from)? as usize);
+            taken(&exchange.request()[length - count..][..written]);
+            Ok(written)
+        })
+    }
+
+    /// What is kept of a file, which all its nodes have in common.
+    fn state_of(&self, number: u64, make: bool) -> Result<Option<Arc<FileState>>, Errno> {
+        let mut all = self.states.lock();
+        if let Some(state) = all.get(&number).and_then(Weak::upgrade) {
+            return Ok(Some(state));
+        }
+        if !make {
+            return Ok(None);
+        }
+        all.retain(|_, state| state.strong_count() > 0);
+        let state = fallible::try_arc(FileState::new())?;
+        fallible::try_insert(&mut all, number, Arc::downgrade(&state))?;
+        Ok(Some(state))
+    }
+
+    /// The file of this number is a new one; what was known of another that had it is not about this.
+    fn forget(&self, number: u64) {
+        self.states.lock().remove(&number);
+        self.sockets.lock().remove(&number);
+    }
+
+    fn fid(self: &Arc<Self>) -> Fid {
+        Fid { server: self.clone(), number: self.next_fid.fetch_add(1, Ordering::Relaxed), is_live: false }
+    }
+
+    /// Agrees on the protocol and gets the folder itself.
+    fn attach(self: &Arc<Self>) -> Result<Fid, Errno> {
+        let version = |writer: &mut Writer<'_>| {
+            writer.u32(MESSAGE_BYTES as u32);
+            writer.string(VERSION);
+        };
+        let agreed = |reader: &mut Reader<'_>| {
+            let size = reader.u32()? as usize;
+            Ok(size >= CHUNK + HEADER_BYTES + 16 && reader.string()? == VERSION)
+        };
+        if !self.call(kind::VERSION, version, agreed)? {
+            return Err(Errno::EPROTO);
+        }
+        let fid = self.fid();
+        let attach = |writer: &mut Writer<'_>| {
+            writer.u32(fid.number);
+            writer.u32(NO_FID);
+            writer.string(b"root");
+            writer.string(b"");
+            writer.u32(0);
+        };
+        self.call(kind::ATTACH, attach, |_| Ok(()))?;
+        Ok(fid.live())
+    }
+}
+
+/// A handle of the server's, given back when it is dropped.
+struct Fid {
+    server: Arc<Server>,
+    number: u32,
+    is_live: bool,
+}
+
+impl Fid {
+    /// The server knows it now.
+    const fn live(mut self) -> Self {
+        self.is_live = true;
+        self
+    }
+
+    /// A handle of the same file, or with a name of one in this directory.
+    fn walk(&self, name: Option<&[u8]>) -> Result<Self, Errno> {
+        let fid = self.server.fid();
+        let walk = |writer: &mut Writer<'_>| {
+            writer.u32(self.number);
+            writer.u32(fid.number);
+            writer.u16(u16::from(name.is_some()));
+            if let Some(name) = name {
+                writer.string(name);
+            }
+        };
+        let count = self.server.call(kind::WALK, walk, |reader| reader.u16())?;
+        if count != u16::from(name.is_some()) {
+            return Err(Errno::ENOENT);
+        }
+        Ok(fid.live())
+    }
+}
+
+impl Drop for Fid {
+    fn drop(&mut self) {
+        if self.is_live {
+            // The server forgets the handle whatever it says.
+            let _ = self.server.call(kind::CLUNK, |writer| writer.u32(self.number), |_| Ok(()));
+        }
+    }
+}
+
+/// Mounts the folders where the command line wants them.
+///
+/// # Errors
+/// What keeps one from being mounted.
+pub fn mount_all(shares: Vec<Share>) -> Result<(), Errno> {
+    let mut buffer = [0; SHARE_VALUE_MAX];
+    let Some(value) = boot::option(KEY_SHARE, &mut buffer) else { return Ok(()) };
+    for share in shares {
+        let number = core::str::from_utf8(&share.tag).ok().and_then(|tag| tag.strip_prefix(SHARE_TAG));
+        let number: Option<usize> = number.and_then(|number| number.parse().ok());
+        let Some(target) = number.and_then(|number| value.split(',').nth(number)) else { continue };
+        let (path, flags) = match target.strip_suffix(SHARE_READ_ONLY) {
+            Some(path) => (path, linux::MS_RDONLY),
+            None => (target, 0),
+        };
+        let device = device_number(0, 60 + number.unwrap_or(0) as u32);
+        let server = fallible::try_arc(Server {
+            share,
+            next_fid: AtomicU32::new(0),
+            device,
+            states: SpinLock::new(BTreeMap::new()),
+            sockets: SpinLock::new(BTreeMap::new()),
+        })?;
+        let root = SharedNode::new(server.attach()?)?;
+        if crate::fs::Node::kind(&*root) != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        let mount = Mount::new(Entry::new(root, None, b"")?, "9p", &server.share.tag, flags)?;
+        setup::attach_at(&mount, path.as_bytes())?;
+    }
+    Ok(())
+}

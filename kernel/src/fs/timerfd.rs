@@ -1,0 +1,170 @@
+//! timerfd_create(2).
+//!
+//! How often a timer has expired is computed when somebody asks. A coroutine of the kernel sleeps until the next
+//! expiry only to wake those who wait.
+
+use alloc::sync::{Arc, Weak};
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+
+use crate::arch::time::now_ns;
+use crate::error::{Attempt, Errno, Halt};
+use crate::fs::{File, IoBuffer, OpenFile};
+use crate::memory::fallible;
+use crate::sched;
+use crate::sched::Priority;
+use crate::sync::SpinLock;
+use crate::time::{Clock, Sleep, sleep_until};
+use crate::wait::queue::{Events, WaitQueue, Watch};
+
+/// Bytes of a count.
+const BYTES: usize = size_of::<u64>();
+
+/// A timer to wait for.
+pub struct TimerFile {
+    /// The clock it was made for.
+    pub clock: Clock,
+    state: SpinLock<State>,
+    queue: WaitQueue,
+}
+
+struct State {
+    /// The next expiry that has not been read, on the monotonic clock.
+    next_ns: Option<u64>,
+    /// 0 for a timer that expires once.
+    interval_ns: u64,
+    /// The coroutine that wakes waiters.
+    waker: Option<Waker>,
+}
+
+/// What a timer is set to: nanoseconds until it expires (0: not set) and between expiries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Until the next expiry.
+    pub remaining_ns: u64,
+    /// Between expiries.
+    pub interval_ns: u64,
+}
+
+impl State {
+    /// Expiries that have not been read.
+    fn expiries(&self, now: u64) -> u64 {
+        match self.next_ns {
+            Some(next) if next <= now => 1 + (now - next).checked_div(self.interval_ns).unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    /// The first expiry after `now`.
+    fn after(&self, now: u64) -> Option<u64> {
+        let next = self.next_ns?;
+        match self.expiries(now) {
+            0 => Some(next),
+            _ if self.interval_ns == 0 => None,
+            count => Some(next.saturating_add(count.saturating_mul(self.interval_ns))),
+        }
+    }
+}
+
+impl TimerFile {
+    /// A timer that is not set.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new(clock: Clock) -> Result<Arc<Self>, Errno> {
+        let state = SpinLock::new(State { next_ns: None, interval_ns: 0, waker: None });
+        let timer = fallible::try_arc(Self { clock, state, queue: WaitQueue::new() })?;
+        sched::spawn(Priority::KERNEL, Alarm { timer: Arc::downgrade(&timer), sleep: None })?;
+        Ok(timer)
+    }
+
+    /// What it is set to.
+    #[must_use]
+    pub fn setting(&self) -> Setting {
+        let (state, now) = (self.state.lock(), now_ns());
+        let remaining_ns = state.after(now).map_or(0, |next| next - now);
+        Setting { remaining_ns, interval_ns: state.interval_ns }
+    }
+
+    /// Sets it to a moment of the monotonic clock, or with `None` stops it. Returns what it was set to.
+    pub fn set(&self, next_ns: Option<u64>, interval_ns: u64) -> Setting {
+        let before = self.setting();
+        let mut state = self.state.lock();
+        (state.next_ns, state.interval_ns) = (next_ns, interval_ns);
+        let waker = state.waker.clone();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        before
+    }
+}
+
+impl Drop for TimerFile {
+    fn drop(&mut self) {
+        // The coroutine finds that the timer is gone.
+        if let Some(waker) = self.state.get_mut().waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// The coroutine that wakes waiters.
+struct Alarm {
+    timer: Weak<TimerFile>,
+    sleep: Option<Sleep>,
+}
+
+impl Future for Alarm {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Some(timer) = self.timer.upgrade() else { return Poll::Ready(()) };
+        loop {
+            let now = now_ns();
+            let mut state = timer.state.lock();
+            let old = state.waker.replace(context.waker().clone());
+            let (expired, after) = (state.expiries(now) > 0, state.after(now));
+            drop(state);
+            drop(old);
+            if expired {
+                timer.queue.wake(Events::IN | Events::RDNORM);
+            }
+            let mut sleep = after.map(sleep_until);
+            let is_over = sleep.as_mut().is_some_and(|sleep| Pin::new(sleep).poll(context).is_ready());
+            self.sleep = sleep;
+            if !is_over {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl File for TimerFile {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+        if buffer.remaining() < BYTES {
+            return Err(Errno::EINVAL.into());
+        }
+        let (mut state, now) = (self.state.lock(), now_ns());
+        let count = state.expiries(now);
+        if count == 0 {
+            return Err(Halt::Block);
+        }
+        buffer.copy_out(&count.to_ne_bytes())?;
+        state.next_ns = state.after(now);
+        Ok(BYTES)
+    }
+
+    fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
+        if let Some(watch) = watch {
+            self.queue.watch(watch, events)?;
+        }
+        let expired = self.state.lock().expiries(now_ns()) > 0;
+        Ok(if expired { Events::IN | Events::RDNORM } else { Events::empty() })
+    }
+
+    fn name(&self) -> &'static str {
+        "anon_inode:[timerfd]"
+    }
+}

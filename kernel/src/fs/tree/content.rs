@@ -1,0 +1,314 @@
+//! What a regular file holds.
+
+use heddle_erofs::{Image, Inode, Page};
+use heddle_kernel_core::xarray::Sparse;
+
+use crate::error::{Attempt, Errno, Halt};
+use crate::fs::IoBuffer;
+use crate::fs::tree::page::{PAGE, PAGE_BYTES, Source};
+use crate::fs::tree::{Tree, page};
+use crate::memory::{FrameRef, PageRef};
+
+/// The largest file, as Linux has it for tmpfs.
+pub const SIZE_LIMIT: u64 = i64::MAX as u64;
+
+/// A page that differs from the image.
+enum Slot {
+    Page(FrameRef),
+    /// The image's bytes in a frame that can be shared and counted; nobody has written to it.
+    Copy(FrameRef),
+    /// Punched out, where the image has data.
+    Hole,
+}
+
+/// The contents of a regular file.
+pub struct Content {
+    slots: Sparse<Slot>,
+    size: u64,
+    /// Pages below this number that have no slot are the image's.
+    image_pages: u64,
+    /// Pages of its own, for `st_blocks`.
+    own: u64,
+}
+
+impl Content {
+    /// An empty file.
+    pub const fn new() -> Self {
+        Self { slots: Sparse::new(), size: 0, image_pages: 0, own: 0 }
+    }
+
+    /// The file that the image holds.
+    pub const fn from_image(inode: &Inode) -> Self {
+        Self { slots: Sparse::new(), size: inode.size, image_pages: inode.size.div_ceil(PAGE), own: 0 }
+    }
+
+    /// Length in bytes.
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Pages of its own and of the image.
+    pub const fn pages(&self) -> u64 {
+        self.own + self.image_pages
+    }
+
+    /// Whether it is as the image has it.
+    pub fn is_clean(&mut self, tree: &Tree, inode: &Inode) -> bool {
+        self.drop_copies(tree);
+        self.slots.is_empty() && self.size == inode.size && self.image_pages == inode.size.div_ceil(PAGE)
+    }
+
+    /// Where the bytes of page `index` are.
+    pub fn source(&self, lower: Lower<'_>, index: u64) -> Source {
+        match self.slots.get(index) {
+            Some(Slot::Page(page) | Slot::Copy(page)) => Source::Own(page.clone()),
+            Some(Slot::Hole) => Source::Hole,
+            None if index < self.image_pages => {
+                lower.map_or(Source::Hole, |(image, inode)| in_image(image, inode, index))
+            }
+            None => Source::Hole,
+        }
+    }
+
+    /// The page `index` as the file's own; whether it has just become so.
+    fn own(&mut self, tree: &Tree, lower: Lower<'_>, index: u64) -> Result<(FrameRef, bool), Errno> {
+        if let Some(Slot::Copy(page)) = self.slots.get(index) {
+            let page = page.clone();
+            self.slots.insert(index, Slot::Page(page)).map_err(|_| Errno::ENOMEM)?;
+        }
+        let source = self.source(lower, index);
+        if let Source::Own(page) = source {
+            return Ok((page, false));
+        }
+        self.add(tree, index, &source, Slot::Page).map(|page| (page, true))
+    }
+
+    /// A new frame with the bytes of `source` as page `index`.
+    fn add(
+        &mut self,
+        tree: &Tree,
+        index: u64,
+        source: &Source,
+        slot: fn(FrameRef) -> Slot,
+    ) -> Result<FrameRef, Errno> {
+        tree.take_page()?;
+        let page = page::copy(source);
+        let inserted = page.and_then(|page| match self.slots.insert(index, slot(page.clone())) {
+            Ok(_) => Ok(page),
+            Err(_) => Err(Errno::ENOMEM),
+        });
+        match inserted {
+            Ok(_) => self.own += 1,
+            Err(_) => tree.give_page(),
+        }
+        inserted
+    }
+
+    /// The page `index` to be mapped: the image's own, unless somebody shares the file's memory or it is to be
+    /// written.
+    pub fn map(
+        &mut self,
+        tree: &Tree,
+        lower: Lower<'_>,
+        index: u64,
+        write: bool,
+        shared: bool,
+    ) -> Result<PageRef, Errno> {
+        if index >= self.size.div_ceil(PAGE) {
+            return Err(Errno::EFAULT);
+        }
+        if !write && let source @ Source::Image(bytes) = self.source(lower, index) {
+            let in_place = PageRef::from_image(bytes).filter(|_| !shared);
+            return match in_place {
+                Some(page) => Ok(page),
+                None => Ok(PageRef::Counted(self.add(tree, index, &source, Slot::Copy)?)),
+            };
+        }
+        Ok(PageRef::Counted(self.own(tree, lower, index)?.0))
+    }
+
+    /// Drops copies of the image that nobody has mapped.
+    fn drop_copies(&mut self, tree: &Tree) {
+        let mut at = 0;
+        while let Some((index, slot)) = self.slots.next(at) {
+            let unused = matches!(slot, Slot::Copy(page) if page.is_unique());
+            if unused {
+                self.drop_slot(tree, index);
+            }
+            let Some(next) = index.checked_add(1) else { break };
+            at = next;
+        }
+    }
+
+    /// The page `index`, if it can be mapped for reading as it is.
+    pub fn resident(&self, lower: Lower<'_>, index: u64, shared: bool) -> Option<PageRef> {
+        if index >= self.size.div_ceil(PAGE) {
+            return None;
+        }
+        match self.source(lower, index) {
+            Source::Own(page) => Some(PageRef::Counted(page)),
+            Source::Image(bytes) => PageRef::from_image(bytes).filter(|_| !shared),
+            Source::Hole => None,
+        }
+    }
+
+    /// Takes data from `buffer`, `most` bytes at most.
+    pub fn write(
+        &mut self,
+        tree: &Tree,
+        lower: Lower<'_>,
+        buffer: &mut IoBuffer<'_>,
+        offset: u64,
+        most: usize,
+    ) -> Attempt<usize> {
+        let limit = usize::try_from(SIZE_LIMIT.saturating_sub(offset)).unwrap_or(usize::MAX);
+        if limit == 0 && buffer.remaining() > 0 {
+            return Err(Errno::EFBIG.into());
+        }
+        let (total, mut written) = (buffer.remaining().min(limit).min(most), 0);
+        while written < total {
+            let at = offset + written as u64;
+            let within = (at % PAGE) as usize;
+            let length = (PAGE_BYTES - within).min(total - written);
+            let step = self.own(tree, lower, at / PAGE).map_err(Halt::Error).and_then(|(page, _)| {
+                Ok(page.with_bytes_mut(|bytes| buffer.copy_in(&mut bytes[within..within + length]))?)
+            });
+            match step {
+                Ok(count) => written += count,
+                Err(_) if written > 0 => break,
+                Err(halt) => return Err(halt),
+            }
+            self.size = self.size.max(offset + written as u64);
+        }
+        Ok(written)
+    }
+
+    /// Changes the length; what is cut off is gone, and zero when the file grows again.
+    pub fn truncate(&mut self, tree: &Tree, lower: Lower<'_>, size: u64) -> Result<(), Errno> {
+        if size > SIZE_LIMIT {
+            return Err(Errno::EFBIG);
+        }
+        if size < self.size {
+            let within = (size % PAGE) as usize;
+            let index = size / PAGE;
+            if within > 0 && !matches!(self.source(lower, index), Source::Hole) {
+                self.own(tree, lower, index)?.0.clear(within..PAGE_BYTES);
+            }
+            let first = size.div_ceil(PAGE);
+            while let Some((index, _)) = self.slots.next(first) {
+                self.drop_slot(tree, index);
+            }
+            self.image_pages = self.image_pages.min(first);
+        }
+        self.size = size;
+        Ok(())
+    }
+
+    /// Makes a range read as zeroes, within the length.
+    pub fn punch(&mut self, tree: &Tree, lower: Lower<'_>, first: u64, end: u64) -> Result<(), Errno> {
+        let end = end.min(self.size.next_multiple_of(PAGE));
+        let mut at = first;
+        while at < end {
+            let (index, within) = (at / PAGE, (at % PAGE) as usize);
+            let length = (PAGE - within as u64).min(end - at) as usize;
+            if length == PAGE_BYTES {
+                if index < self.image_pages {
+                    let old = self.slots.insert(index, Slot::Hole).map_err(|_| Errno::ENOMEM)?;
+                    self.forget(tree, old.as_ref());
+                } else {
+                    match self.slots.next(index) {
+                        Some((next, _)) if next > index => {
+                            at = (next * PAGE).min(end);
+                            continue;
+                        }
+                        Some(_) => self.drop_slot(tree, index),
+                        None => break,
+                    }
+                }
+            } else if !matches!(self.source(lower, index), Source::Hole) {
+                self.own(tree, lower, index)?.0.clear(within..within + length);
+            }
+            at += length as u64;
+        }
+        Ok(())
+    }
+
+    /// Provides memory for a range.
+    pub fn allocate(
+        &mut self,
+        tree: &Tree,
+        lower: Lower<'_>,
+        first: u64,
+        end: u64,
+        grow: bool,
+    ) -> Result<(), Errno> {
+        if end > SIZE_LIMIT {
+            return Err(Errno::EFBIG);
+        }
+        for index in first / PAGE..end.div_ceil(PAGE) {
+            if matches!(self.source(lower, index), Source::Hole) {
+                self.own(tree, lower, index)?;
+            }
+        }
+        if grow {
+            self.size = self.size.max(end);
+        }
+        Ok(())
+    }
+
+    /// The first byte from `offset` on that is data (or, if not `data`, in a hole; the end of the file is one).
+    pub fn seek(&self, offset: u64, data: bool) -> Option<u64> {
+        if offset >= self.size {
+            return None;
+        }
+        let mut index = offset / PAGE;
+        while index * PAGE < self.size {
+            let is_data = match self.slots.get(index) {
+                Some(slot) => !matches!(slot, Slot::Hole),
+                None => index < self.image_pages,
+            };
+            if is_data == data {
+                return Some(offset.max(index * PAGE));
+            }
+            index = match self.slots.next(index) {
+                // Over a stretch of nothing to the next slot.
+                Some((next, _)) if data && index >= self.image_pages => next.max(index + 1),
+                None if data && index >= self.image_pages => return None,
+                _ => index + 1,
+            };
+        }
+        if data { None } else { Some(self.size) }
+    }
+
+    /// Drops every page.
+    pub fn clear(&mut self, tree: &Tree) {
+        while let Some((index, _)) = self.slots.next(0) {
+            self.drop_slot(tree, index);
+        }
+    }
+
+    fn drop_slot(&mut self, tree: &Tree, index: u64) {
+        let old = self.slots.remove(index);
+        self.forget(tree, old.as_ref());
+    }
+
+    fn forget(&mut self, tree: &Tree, slot: Option<&Slot>) {
+        if let Some(Slot::Page(_) | Slot::Copy(_)) = slot {
+            self.own -= 1;
+            tree.give_page();
+        }
+    }
+}
+
+/// The image and the node in it, where a file has one.
+pub type Lower<'a> = Option<(&'a Image<'static>, &'a Inode)>;
+
+fn in_image(image: &Image<'static>, inode: &Inode, index: u64) -> Source {
+    let (offset, length) = match inode.page(index) {
+        Some(Page::InPlace { offset }) => (offset, PAGE_BYTES),
+        Some(Page::Inline { offset, length }) => (offset, length),
+        None => return Source::Hole,
+    };
+    let bytes = usize::try_from(offset).ok().and_then(|offset| image.bytes().get(offset..offset + length));
+    bytes.map_or(Source::Hole, Source::Image)
+}

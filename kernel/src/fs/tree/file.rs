@@ -1,0 +1,278 @@
+//! Reading, writing and mapping the nodes of a tree.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use linux_raw_sys::general as linux;
+
+use crate::error::{Attempt, Errno, Halt};
+use crate::fs::buffer::Unity;
+use crate::fs::inode::{Metadata, Node};
+use crate::fs::range_lock::Ranges;
+use crate::fs::tree::content::Content;
+use crate::fs::tree::node::{Body, SET_ID};
+use crate::fs::tree::page::{PAGE, PAGE_BYTES};
+use crate::fs::tree::{TreeNode, page};
+use crate::fs::{File, IoBuffer, Kind, OpenFile, StatusFlags};
+use crate::memory::{MapSource, PageRef};
+use crate::sync::SpinLock;
+
+/// A bit of [`TreeNode::mapped`]: the file has been mapped.
+const MAPPED: u8 = 1;
+/// A bit of [`TreeNode::mapped`]: it has been mapped shared.
+const SHARED: u8 = 2;
+
+impl TreeNode {
+    fn content(&self) -> Result<&SpinLock<Content>, Errno> {
+        match &self.body {
+            Body::Regular(content) => Ok(content),
+            Body::Directory(_) => Err(Errno::EISDIR),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Whether somebody has mapped the file so that changes are seen by others: then no page is the image's own, which
+    /// a write would have to take away again.
+    fn is_shared(&self) -> bool {
+        self.mapped.load(Ordering::Relaxed) & SHARED != 0
+    }
+
+    fn is_sealed(&self, seals: u32) -> bool {
+        self.seals.load(Ordering::Relaxed) & seals != 0
+    }
+
+    /// Notes a change of the contents, which takes the set-id bits away.
+    fn written(&self) {
+        let mut attributes = self.attributes.lock();
+        attributes.touch();
+        if attributes.permissions & linux::S_IXGRP != 0 {
+            attributes.permissions &= !SET_ID;
+        } else {
+            attributes.permissions &= !linux::S_ISUID;
+        }
+    }
+}
+
+impl File for TreeNode {
+    fn read(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
+        let content = self.content()?;
+        let (mut read, begin, mut changes) = (0, buffer.mark(), 0);
+        let is_alone = buffer.unity() == Unity::Alone;
+        while buffer.remaining() > 0 {
+            let at = offset.saturating_add(read as u64);
+            let (source, length) = {
+                let content = content.lock();
+                if is_alone && read == 0 {
+                    if self.ranges.are_used() {
+                        return Err(Halt::Block);
+                    }
+                    changes = self.ranges.changes();
+                }
+                let Some(left) = content.size().checked_sub(at).filter(|&left| left > 0) else { break };
+                let within = PAGE - at % PAGE;
+                let length = left.min(within).min(buffer.remaining() as u64) as usize;
+                (content.source(self.lower(), at / PAGE), length)
+            };
+            match page::copy_out(&source, at as usize % PAGE_BYTES, length, buffer) {
+                Ok(count) => read += count,
+                Err(halt) if is_alone => {
+                    buffer.rewind(begin);
+                    return Err(halt);
+                }
+                Err(halt) if buffer.done() == 0 || read == 0 => return Err(halt),
+                Err(_) => break,
+            }
+        }
+        if is_alone && read > 0 && self.ranges.have_changed(changes) {
+            buffer.rewind(begin);
+            return Err(Halt::Block);
+        }
+        if read > 0 && !open.flags().contains(StatusFlags::NOATIME) {
+            let mut attributes = self.attributes.lock();
+            // As with `relatime`; a node of the image stays clean.
+            if attributes.dirty && attributes.accessed.seconds <= attributes.modified.seconds {
+                attributes.accessed = crate::fs::inode::Timestamp::now();
+            }
+        }
+        Ok(read)
+    }
+
+    fn write(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
+        if buffer.remaining() == 0 {
+            return Ok(0);
+        }
+        let mut content = self.content()?.lock();
+        if buffer.unity() == Unity::Alone && self.ranges.are_used() {
+            return Err(Halt::Block);
+        }
+        let offset = if open.flags().contains(StatusFlags::APPEND) { content.size() } else { offset };
+        if self.is_sealed(linux::F_SEAL_WRITE | linux::F_SEAL_FUTURE_WRITE) {
+            return Err(Errno::EPERM.into());
+        }
+        let grows = offset.saturating_add(buffer.remaining() as u64) > content.size();
+        if grows && self.is_sealed(linux::F_SEAL_GROW) {
+            // Linux writes page by page, and the page that would make the file longer fails.
+            let room = (content.size() / PAGE * PAGE).saturating_sub(offset);
+            if room == 0 {
+                return Err(Errno::EPERM.into());
+            }
+            buffer.truncate(usize::try_from(room).unwrap_or(usize::MAX));
+        }
+        self.ranges.begin_change();
+        // Who holds the range lets others at the contents between two pages.
+        let most = if buffer.unity() == Unity::Held { PAGE_BYTES } else { usize::MAX };
+        let mut written = content.write(&self.tree, self.lower(), buffer, offset, most);
+        drop(content);
+        while most == PAGE_BYTES
+            && buffer.remaining() > 0
+            && let Ok(before @ 1..) = written
+        {
+            let mut content = self.content()?.lock();
+            let at = offset + before as u64;
+            match content.write(&self.tree, self.lower(), buffer, at, most) {
+                Ok(more @ 1..) => written = Ok(before + more),
+                _ => break,
+            }
+        }
+        if written.is_ok() {
+            self.written();
+        }
+        written
+    }
+
+    fn is_pollable(&self) -> bool {
+        false
+    }
+
+    fn is_seekable(&self) -> bool {
+        matches!(self.kind, Kind::Regular | Kind::Directory)
+    }
+
+    fn metadata(&self) -> Metadata {
+        Node::metadata(self)
+    }
+
+    fn ranges(&self) -> Option<&Ranges> {
+        (self.kind == Kind::Regular).then_some(&self.ranges)
+    }
+
+    fn size(&self) -> Option<u64> {
+        self.content().ok().map(|content| content.lock().size())
+    }
+
+    fn truncate(&self, size: u64) -> Result<(), Errno> {
+        let mut content = self.content()?.lock();
+        let seal = match size.cmp(&content.size()) {
+            core::cmp::Ordering::Less => linux::F_SEAL_SHRINK,
+            core::cmp::Ordering::Equal => 0,
+            core::cmp::Ordering::Greater => linux::F_SEAL_GROW,
+        };
+        if self.is_sealed(seal) {
+            return Err(Errno::EPERM);
+        }
+        self.ranges.begin_change();
+        content.truncate(&self.tree, self.lower(), size)?;
+        drop(content);
+        self.written();
+        Ok(())
+    }
+
+    fn allocate(&self, mode: u32, first: u64, length: u64) -> Result<(), Errno> {
+        const KEEP: u32 = linux::FALLOC_FL_KEEP_SIZE;
+        const PUNCH: u32 = linux::FALLOC_FL_PUNCH_HOLE | KEEP;
+        const ZERO: u32 = linux::FALLOC_FL_ZERO_RANGE;
+        let end = first.checked_add(length).ok_or(Errno::EFBIG)?;
+        let mut content = self.content()?.lock();
+        let (tree, lower) = (&*self.tree, self.lower());
+        if self.is_sealed(linux::F_SEAL_WRITE) || end > content.size() && self.is_sealed(linux::F_SEAL_GROW) {
+            return Err(Errno::EPERM);
+        }
+        self.ranges.begin_change();
+        match mode {
+            0 | KEEP => content.allocate(tree, lower, first, end, mode == 0)?,
+            PUNCH => content.punch(tree, lower, first, end)?,
+            _ if mode & !KEEP == ZERO => {
+                content.punch(tree, lower, first, end)?;
+                content.allocate(tree, lower, first, end, mode == ZERO)?;
+            }
+            _ => return Err(Errno::EOPNOTSUPP),
+        }
+        drop(content);
+        self.written();
+        Ok(())
+    }
+
+    fn seek_data(&self, offset: u64, data: bool) -> Result<u64, Errno> {
+        self.content()?.lock().seek(offset, data).ok_or(Errno::ENXIO)
+    }
+
+    fn seals(&self) -> Result<u32, Errno> {
+        if self.kind == Kind::Regular { Ok(self.seals.load(Ordering::Relaxed)) } else { Err(Errno::EINVAL) }
+    }
+
+    fn add_seals(&self, seals: u32) -> Result<(), Errno> {
+        const KNOWN: u32 = linux::F_SEAL_SEAL
+            | linux::F_SEAL_SHRINK
+            | linux::F_SEAL_GROW
+            | linux::F_SEAL_WRITE
+            | linux::F_SEAL_FUTURE_WRITE;
+        if self.kind != Kind::Regular || seals & !KNOWN != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if self.is_sealed(linux::F_SEAL_SEAL) {
+            return Err(Errno::EPERM);
+        }
+        self.seals.fetch_or(seals, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn map_source(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {
+        match self.body {
+            Body::Regular(_) => Ok(self),
+            _ => Err(Errno::ENODEV),
+        }
+    }
+
+    fn mapped_source(self: Arc<Self>) -> Option<Arc<dyn MapSource>> {
+        let mapped = self.mapped.load(Ordering::Relaxed) & MAPPED != 0;
+        mapped.then_some(self as Arc<dyn MapSource>)
+    }
+
+    fn released(&self, open: &OpenFile) {
+        let flags = open.flags();
+        if flags.contains(StatusFlags::EXECUTE) {
+            self.writers.fetch_add(1, Ordering::Release);
+        } else if self.kind == Kind::Regular && flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR) {
+            self.writers.fetch_sub(1, Ordering::Release);
+        }
+        self.locks.release_description(open.id());
+    }
+}
+
+impl MapSource for TreeNode {
+    fn mapped(&self, shared: bool) {
+        self.mapped.fetch_or(if shared { MAPPED | SHARED } else { MAPPED }, Ordering::Relaxed);
+    }
+
+    fn page(&self, index: u64, write: bool) -> Result<PageRef, Errno> {
+        let mut content = self.content()?.lock();
+        let page = content.map(&self.tree, self.lower(), index, write, self.is_shared())?;
+        drop(content);
+        if write {
+            self.written();
+        }
+        Ok(page)
+    }
+
+    fn resident(&self, index: u64) -> Option<PageRef> {
+        self.content().ok()?.lock().resident(self.lower(), index, self.is_shared())
+    }
+
+    fn path(&self) -> Option<Vec<u8>> {
+        self.last_place()?.path(&crate::fs::mount::root()?).ok()
+    }
+
+    fn identity(&self) -> (u64, u64) {
+        (self.tree.device, self.inode)
+    }
+}

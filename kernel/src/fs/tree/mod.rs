@@ -1,0 +1,226 @@
+//! The file system that holds everything: a tree in memory, with an image beneath it where there is one.
+//!
+//! The root file system is such a tree over the read-only image; `/dev`, further tmpfs mounts, pipes and `memfd`s are
+//! trees without one. Linux would stack overlayfs on tmpfs and EROFS. One file system does the same with less: a node
+//! may have a *lower* node in the image, and what the tree doesn't know of it, it reads there, in place.
+//! - A name that is looked up for the first time is found in the image's directory and becomes a node here; a name
+//!   that was removed leaves a *whiteout*, unless the image never had it.
+//! - A page of a file is the image's own memory until it is written, and then a copy: page by page, never the
+//!   whole file.
+//! - Since a node keeps its lower node wherever it is moved, directories are renamed without copying.
+//!
+//! Nodes made from the image and not changed since are a cache: [`drain`] throws them away.
+//!
+//! Locks, in this order: `mutation` of the tree (whatever changes names, so that checks and changes of several
+//! directories are one step), a directory's children, a node's attributes or contents.
+
+mod content;
+mod directory;
+mod drain;
+mod file;
+mod node;
+mod page;
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::any::Any;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use hashbrown::HashMap;
+use heddle_erofs::Image;
+
+use crate::error::Errno;
+use crate::fs::inode::{Contents, Statistics, device_number};
+use crate::fs::{Entry, Kind, Mount};
+use crate::memory;
+use crate::memory::fallible;
+use crate::process::Credentials;
+use crate::sync::SpinLock;
+
+pub use crate::fs::tree::node::TreeNode;
+use crate::fs::tree::node::{Attributes, Body};
+
+/// A file system in memory.
+pub struct Tree {
+    device: u64,
+    next_inode: AtomicU64,
+    image: Option<Image<'static>>,
+    /// Nodes of the image with several names, so that each name leads to the same node.
+    shared: SpinLock<HashMap<u64, Arc<TreeNode>, hashbrown::DefaultHashBuilder>>,
+    mutation: SpinLock<()>,
+    /// Mounts that show the tree or a part of it.
+    mounts: AtomicU32,
+    /// Pages in use, and the most that may be; 0 for no limit.
+    pages: AtomicU64,
+    page_limit: u64,
+}
+
+/// The next number of a file system without a device.
+static NEXT_DEVICE: AtomicU32 = AtomicU32::new(20);
+/// Numbers of nodes that are not in the image start above all that are.
+const FIRST_INODE: u64 = 1 << 32;
+
+impl Tree {
+    /// An empty file system of at most `page_limit` pages (0: as much as there is memory).
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new(page_limit: u64) -> Result<Arc<Self>, Errno> {
+        Self::with_image(None, page_limit)
+    }
+
+    fn with_image(image: Option<Image<'static>>, page_limit: u64) -> Result<Arc<Self>, Errno> {
+        fallible::try_arc(Self {
+            device: device_number(0, NEXT_DEVICE.fetch_add(1, Ordering::Relaxed)),
+            next_inode: AtomicU64::new(if image.is_some() { FIRST_INODE } else { 1 }),
+            image,
+            shared: SpinLock::new(HashMap::with_hasher(hashbrown::DefaultHashBuilder::default())),
+            mutation: SpinLock::new(()),
+            mounts: AtomicU32::new(0),
+            pages: AtomicU64::new(0),
+            page_limit,
+        })
+    }
+
+    /// A mount of an empty file system with this mode for its root; without a limit half the memory is one, as
+    /// in Linux.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn mount(
+        kind: &'static str,
+        source: &[u8],
+        permissions: u32,
+        page_limit: u64,
+        flags: u32,
+    ) -> Result<Arc<Mount>, Errno> {
+        let usual = memory::frame::total_frames() as u64 / 2;
+        let tree = Self::new(if page_limit == 0 { usual } else { page_limit })?;
+        let root = tree.node(&Contents::Directory, permissions, 0, 0)?;
+        Mount::new(Entry::new(root, None, b"")?, kind, source, flags)
+    }
+
+    /// A mount of the image, to be written over in memory.
+    ///
+    /// # Errors
+    /// `EIO` (it is not an image that can be read), `ENOMEM`.
+    pub fn mount_image(bytes: &'static [u8]) -> Result<Arc<Mount>, Errno> {
+        let image = Image::open(bytes).map_err(|error| {
+            log::error!("root image: {error}");
+            Errno::EIO
+        })?;
+        // What programs write here must leave them room to run.
+        let tree = Self::with_image(Some(image), memory::frame::total_frames() as u64 / 4 * 3)?;
+        let root = image.inode(image.root()).map_err(|_| Errno::EIO)?;
+        let root = TreeNode::from_image(&tree, root)?;
+        Mount::new(Entry::new(root, None, b"")?, "tmpfs", b"root", 0)
+    }
+
+    /// A node without a name yet.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn node(
+        self: &Arc<Self>,
+        contents: &Contents<'_>,
+        permissions: u32,
+        uid: u32,
+        gid: u32,
+    ) -> Result<Arc<TreeNode>, Errno> {
+        let (kind, body) = match contents {
+            Contents::Regular => (Kind::Regular, Body::regular()),
+            Contents::Directory => (Kind::Directory, Body::directory()),
+            Contents::Symlink(target) => {
+                (Kind::Symlink, Body::Symlink(crate::fs::dentry::copy_name(target)? as Box<[u8]>))
+            }
+            Contents::Device(kind, number) => (*kind, Body::Device(*number)),
+            Contents::Fifo => (Kind::Fifo, Body::fifo()),
+            Contents::Socket => (Kind::Socket, Body::socket()),
+        };
+        let links = if kind == Kind::Directory { 2 } else { 1 };
+        fallible::try_arc(TreeNode {
+            tree: self.clone(),
+            inode: self.next_inode.fetch_add(1, Ordering::Relaxed),
+            kind,
+            lower: None,
+            attributes: SpinLock::new(Attributes::new(permissions, links, uid, gid)),
+            body,
+            writers: core::sync::atomic::AtomicI32::new(0),
+            locks: crate::fs::lock::Locks::new(),
+            ranges: crate::fs::range_lock::Ranges::new(),
+            extended: crate::fs::xattr::Extended::new(),
+            marks: crate::fs::notify::Marks::new(),
+            seals: AtomicU32::new(linux_raw_sys::general::F_SEAL_SEAL),
+            mapped: AtomicU8::new(0),
+            opened_at: SpinLock::new(None),
+        })
+    }
+
+    /// A file without a name, as `O_TMPFILE`, `memfd_create` and pipes need it.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn unnamed(
+        self: &Arc<Self>,
+        contents: &Contents<'_>,
+        permissions: u32,
+        credentials: &Credentials,
+    ) -> Result<Arc<TreeNode>, Errno> {
+        let node = self.node(contents, permissions, credentials.fsuid, credentials.fsgid)?;
+        node.attributes.lock().links = 0;
+        Ok(node)
+    }
+
+    /// Counts a mount of the tree that this entry is in, if it is in one.
+    pub fn begin_mount(entry: &Entry) {
+        let node: &dyn Any = &*entry.node;
+        if let Some(node) = node.downcast_ref::<TreeNode>() {
+            node.tree.mounts.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a mount less; with the last the tree goes.
+    pub fn end_mount(entry: &Arc<Entry>) {
+        let node: &dyn Any = &*entry.node;
+        let Some(node) = node.downcast_ref::<TreeNode>() else { return };
+        if node.tree.mounts.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        // A bind mount may have shown only a part.
+        let mut root = entry.clone();
+        while let Some(parent) = root.parent() {
+            root = parent;
+        }
+        drain::take_apart(&root);
+    }
+
+    fn statistics(&self) -> Statistics {
+        let used = self.pages.load(Ordering::Relaxed);
+        let limit = if self.page_limit > 0 { self.page_limit } else { memory::frame::total_frames() as u64 };
+        let (total, free) = (limit, limit.saturating_sub(used).min(memory::frame::free_frames() as u64));
+        let nodes = total;
+        Statistics {
+            magic: linux_raw_sys::general::TMPFS_MAGIC,
+            blocks: total,
+            free,
+            nodes,
+            free_nodes: free,
+            device: self.device,
+        }
+    }
+
+    /// Accounts for one more page.
+    fn take_page(&self) -> Result<(), Errno> {
+        let used = self.pages.fetch_add(1, Ordering::Relaxed);
+        if self.page_limit > 0 && used >= self.page_limit {
+            self.pages.fetch_sub(1, Ordering::Relaxed);
+            return Err(Errno::ENOSPC);
+        }
+        Ok(())
+    }
+
+    fn give_page(&self) {
+        self.pages.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+pub use crate::fs::tree::drain::drain;

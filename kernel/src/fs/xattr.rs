@@ -1,0 +1,103 @@
+//! Extended attributes of a node, xattr(7).
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use linux_raw_sys::general as linux;
+
+use crate::error::Errno;
+use crate::fs::dentry::copy_name;
+use crate::memory::fallible;
+use crate::sync::SpinLock;
+
+/// The most bytes that the names and values of one node may have together.
+const TOTAL_LIMIT: usize = 1 << 20;
+/// Names that begin so are for the privileged only, who alone see them listed.
+pub const TRUSTED: &[u8] = b"trusted.";
+
+struct Attribute {
+    name: Box<[u8]>,
+    value: Box<[u8]>,
+}
+
+/// The attributes of a node, in the order in which they were made.
+pub struct Extended {
+    list: SpinLock<Vec<Attribute>>,
+}
+
+impl Default for Extended {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Extended {
+    /// No attributes.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { list: SpinLock::new(Vec::new()) }
+    }
+
+    /// Sets an attribute; `flags` may have `XATTR_CREATE` or `XATTR_REPLACE`.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENODATA` (nothing to replace), `ENOSPC`, `ENOMEM`.
+    pub fn set(&self, name: &[u8], value: &[u8], flags: u32) -> Result<(), Errno> {
+        let attribute = Attribute { name: copy_name(name)?, value: copy_name(value)? };
+        let mut list = self.list.lock();
+        let place = list.iter().position(|known| *known.name == *name);
+        let used: usize = list.iter().map(|known| known.name.len() + known.value.len()).sum();
+        if used + name.len() + value.len() > TOTAL_LIMIT {
+            return Err(Errno::ENOSPC);
+        }
+        let old = match place {
+            Some(_) if flags & linux::XATTR_CREATE != 0 => return Err(Errno::EEXIST),
+            None if flags & linux::XATTR_REPLACE != 0 => return Err(Errno::ENODATA),
+            Some(place) => Some(core::mem::replace(&mut list[place], attribute)),
+            None => {
+                fallible::try_push(&mut list, attribute)?;
+                None
+            }
+        };
+        drop(list);
+        drop(old);
+        Ok(())
+    }
+
+    /// A copy of an attribute's value.
+    ///
+    /// # Errors
+    /// `ENODATA`, `ENOMEM`.
+    pub fn get(&self, name: &[u8]) -> Result<Box<[u8]>, Errno> {
+        let list = self.list.lock();
+        let found = list.iter().find(|known| *known.name == *name).ok_or(Errno::ENODATA)?;
+        copy_name(&found.value)
+    }
+
+    /// Takes an attribute away.
+    ///
+    /// # Errors
+    /// `ENODATA`.
+    pub fn remove(&self, name: &[u8]) -> Result<(), Errno> {
+        let mut list = self.list.lock();
+        let place = list.iter().position(|known| *known.name == *name).ok_or(Errno::ENODATA)?;
+        let old = list.remove(place);
+        drop(list);
+        drop(old);
+        Ok(())
+    }
+
+    /// The names, each with a zero byte behind it.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn names(&self, with_trusted: bool) -> Result<Vec<u8>, Errno> {
+        let list = self.list.lock();
+        let mut names = Vec::new();
+        for attribute in list.iter().filter(|known| with_trusted || !known.name.starts_with(TRUSTED)) {
+            names.try_reserve(attribute.name.len() + 1).map_err(|_| Errno::ENOMEM)?;
+            names.extend_from_slice(&attribute.name);
+            names.push(0);
+        }
+        Ok(names)
+    }
+}

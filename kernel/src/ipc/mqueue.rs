@@ -1,0 +1,525 @@
+//! POSIX message queues, mq_overview(7): one directory of queues, which can be mounted, and the queues.
+//!
+//! A queue is node and open object in one. It keeps its messages in the order in which they are received. Who wants to
+//! be told of a message is told when one comes to an empty queue that nobody waits at; a message that somebody waits
+//! for counts as gone.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::fmt::Write;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use linux_raw_sys::general as linux;
+
+use crate::error::{Attempt, Errno};
+use crate::fs::inode::{
+    Change, Creation, Listed, Metadata, NAME_LIMIT, Node, Opening, Statistics, Timestamp,
+    device_number,
+};
+use crate::fs::{Entry, File, IoBuffer, Kind, Mount, OpenFile, Place};
+use crate::ipc::limits;
+use crate::memory::fallible;
+use crate::process::{Credentials, Process, Resource};
+use crate::signal;
+use crate::signal::Signal;
+use crate::sync::SpinLock;
+use crate::wait::queue::{Events, WaitQueue, Watch};
+use heddle_kernel_core::signal::{Detail, Information};
+
+/// The number of the file system, and what `statfs` calls it.
+const DEVICE: u64 = device_number(0, 6);
+const MAGIC: u32 = 0x1980_0202;
+/// Priorities stay below this.
+pub const PRIORITIES: u32 = 32_768;
+/// What a program may ask for that is free of the limits in `/proc/sys/fs/mqueue`.
+const MESSAGES_MAX: u64 = 65_536;
+const BYTES_MAX: u64 = 16 << 20;
+/// What Linux counts for a message beside its text: its head, and a node for each priority.
+const HEAD_BYTES: u64 = 48;
+/// The length that `stat` shows of a queue: as long as what reading it shows.
+const STATUS_BYTES: u64 = 80;
+
+/// What somebody wants to be told by.
+pub enum Notice {
+    /// Nothing; the wish only keeps others from having it.
+    Nothing,
+    /// A signal with a value.
+    Signal(Signal, u64),
+}
+
+struct Wish {
+    process: Weak<Process>,
+    pid: i32,
+    notice: Notice,
+}
+
+struct Message {
+    priority: u32,
+    text: Vec<u8>,
+}
+
+struct State {
+    permissions: u32,
+    uid: u32,
+    gid: u32,
+    touched: Timestamp,
+    /// Highest priority first, and the oldest first among equals.
+    messages: VecDeque<Message>,
+    bytes: usize,
+    /// How many wait for a message.
+    receivers: usize,
+    wish: Option<Wish>,
+}
+
+/// A queue.
+pub struct Queue {
+    inode: u64,
+    /// The most messages, and the most bytes of one.
+    pub message_limit: usize,
+    pub size_limit: usize,
+    /// What it counts for its maker's `RLIMIT_MSGQUEUE`.
+    charge: Charge,
+    state: SpinLock<State>,
+    waiters: WaitQueue,
+}
+
+/// Bytes that count for a user as long as this exists.
+struct Charge {
+    uid: u32,
+    bytes: u64,
+}
+
+static CHARGES: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(BTreeMap::new());
+
+impl Charge {
+    /// Counts what a queue of this shape may take.
+    fn new(process: &Process, uid: u32, messages: u64, size: u64) -> Result<Self, Errno> {
+        let text = messages.checked_mul(size).ok_or(Errno::EOVERFLOW)?;
+        let heads = (messages + messages.min(PRIORITIES.into())) * HEAD_BYTES;
+        let bytes = text.checked_add(heads).ok_or(Errno::EOVERFLOW)?;
+        let limit = process.limit(Resource::MessageQueues).soft;
+        let mut charges = CHARGES.lock();
+        let all = charges.get(&uid).copied().unwrap_or(0).checked_add(bytes).ok_or(Errno::EMFILE)?;
+        if all > limit {
+            return Err(Errno::EMFILE);
+        }
+        fallible::try_insert(&mut charges, uid, all)?;
+        Ok(Self { uid, bytes })
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let mut charges = CHARGES.lock();
+        if let Some(all) = charges.get_mut(&self.uid) {
+            *all -= self.bytes;
+            if *all == 0 {
+                charges.remove(&self.uid);
+            }
+        }
+    }
+}
+
+/// How many queues have a name.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// What a queue is to hold.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    /// The most messages.
+    pub messages: i64,
+    /// The most bytes of one.
+    pub size: i64,
+}
+
+impl Shape {
+    /// What a queue gets whose maker does not say.
+    fn usual() -> Self {
+        let least = |first: &limits::Limit, second: &limits::Limit| first.get().min(second.get()) as i64;
+        Self {
+            messages: least(&limits::MQ_MSG_MAX, &limits::MQ_MSG_DEFAULT),
+            size: least(&limits::MQ_MSGSIZE_MAX, &limits::MQ_MSGSIZE_DEFAULT),
+        }
+    }
+
+    fn check(self, who: &Credentials) -> Result<(u64, u64), Errno> {
+        let messages = u64::try_from(self.messages).map_err(|_| Errno::EINVAL)?;
+        let size = u64::try_from(self.size).map_err(|_| Errno::EINVAL)?;
+        let (most, longest) = if who.is_capable(linux::CAP_SYS_RESOURCE) {
+            (MESSAGES_MAX, BYTES_MAX)
+        } else {
+            (limits::MQ_MSG_MAX.get() as u64, limits::MQ_MSGSIZE_MAX.get() as u64)
+        };
+        if messages == 0 || size == 0 || messages > most || size > longest {
+            return Err(Errno::EINVAL);
+        }
+        Ok((messages, size))
+    }
+}
+
+impl Queue {
+    fn new(process: &Process, who: &Credentials, permissions: u32, shape: Shape) -> Result<Arc<Self>, Errno> {
+        static NEXT: AtomicU64 = AtomicU64::new(2);
+        let (messages, size) = shape.check(who)?;
+        let charge = Charge::new(process, who.uid, messages, size)?;
+        let state = State {
+            permissions,
+            uid: who.fsuid,
+            gid: who.fsgid,
+            touched: Timestamp::now(),
+            messages: VecDeque::new(),
+            bytes: 0,
+            receivers: 0,
+            wish: None,
+        };
+        fallible::try_arc(Self {
+            inode: NEXT.fetch_add(1, Ordering::Relaxed),
+            message_limit: usize::try_from(messages).map_err(|_| Errno::EINVAL)?,
+            size_limit: usize::try_from(size).map_err(|_| Errno::EINVAL)?,
+            charge,
+            state: SpinLock::new(state),
+            waiters: WaitQueue::new(),
+        })
+    }
+
+    /// How many messages there are.
+    pub fn len(&self) -> usize {
+        self.state.lock().messages.len()
+    }
+
+    /// Adds a message, and tells who wants to be told. `false` if there is no room; the text is left then.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn send(&self, text: &mut Vec<u8>, priority: u32, sender: (i32, u32)) -> Result<bool, Errno> {
+        let mut state = self.state.lock();
+        if state.messages.len() >= self.message_limit {
+            return Ok(false);
+        }
+        state.messages.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        let place = state.messages.partition_point(|message| message.priority >= priority);
+        let text = core::mem::take(text);
+        state.bytes += text.len();
+        state.messages.insert(place, Message { priority, text });
+        state.touched = Timestamp::now();
+        let is_first = state.messages.len() == state.receivers + 1;
+        let wish = if is_first { state.wish.take() } else { None };
+        drop(state);
+        self.waiters.wake(Events::IN | Events::RDNORM);
+        if let Some(wish) = wish
+            && let Notice::Signal(signal, value) = wish.notice
+            && let Some(process) = wish.process.upgrade()
+        {
+            let detail = Detail::Value { pid: sender.0, uid: sender.1, value };
+            let information = Information { signal, code: linux::SI_MESGQ, errno: 0, detail };
+            // A queue of signals that is full has no room for this one, as in Linux.
+            let _ = signal::send_to_process(&process, information);
+        }
+        Ok(true)
+    }
+
+    /// Hands the next message to `deliver`, and takes it out if that succeeds. `None` if there is none.
+    ///
+    /// # Errors
+    /// What `deliver` says.
+    pub fn receive<T>(&self, deliver: impl FnOnce(&[u8], u32) -> Attempt<T>) -> Attempt<Option<T>> {
+        let mut state = self.state.lock();
+        let Some(message) = state.messages.front() else { return Ok(None) };
+        let result = deliver(&message.text, message.priority)?;
+        let taken = state.messages.pop_front();
+        state.bytes -= taken.as_ref().map_or(0, |message| message.text.len());
+        state.touched = Timestamp::now();
+        let empty =
+            if state.messages.is_empty() { core::mem::take(&mut state.messages) } else { VecDeque::new() };
+        drop(state);
+        drop((taken, empty));
+        self.waiters.wake(Events::OUT | Events::WRNORM);
+        Ok(Some(result))
+    }
+
+    /// Counts one more, or one less, who waits for a message.
+    pub fn count_receiver(&self, waits: bool) {
+        let mut state = self.state.lock();
+        state.receivers = if waits { state.receivers + 1 } else { state.receivers - 1 };
+    }
+
+    /// What can be done now, after registering a watch for `events`.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn ready(&self, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
+        if let Some(watch) = watch {
+            self.waiters.watch(watch, events)?;
+        }
+        let count = self.len();
+        let mut ready = Events::empty();
+        ready.set(Events::IN | Events::RDNORM, count > 0);
+        ready.set(Events::OUT | Events::WRNORM, count < self.message_limit);
+        Ok(ready)
+    }
+
+    /// A process wants to be told of a message, once.
+    ///
+    /// # Errors
+    /// `EBUSY`: another does already, or this one.
+    pub fn set_notice(&self, process: &Arc<Process>, notice: Notice) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        if state.wish.as_ref().is_some_and(|wish| wish.process.strong_count() > 0) {
+            return Err(Errno::EBUSY);
+        }
+        let wish = Wish { process: Arc::downgrade(process), pid: process.pid, notice };
+        let before = state.wish.replace(wish);
+        drop(state);
+        drop(before);
+        Ok(())
+    }
+
+    /// A process no longer wants to be told, or has closed a descriptor of the queue.
+    pub fn forget_notice(&self, pid: i32) {
+        let wish = self.state.lock().wish.take_if(|wish| wish.pid == pid);
+        drop(wish);
+    }
+}
+
+impl File for Queue {
+    /// Shows the queue's state, as Linux does.
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
+        let mut text = fallible::try_string("")?;
+        text.try_reserve(STATUS_BYTES as usize * 2).map_err(|_| Errno::ENOMEM)?;
+        let (bytes, pid, kind, signal) = {
+            let state = self.state.lock();
+            let (pid, kind, signal) = match &state.wish {
+                Some(Wish { pid, notice: Notice::Signal(signal, _), .. }) => {
+                    (*pid, linux::SIGEV_SIGNAL, signal.number())
+                }
+                Some(wish) => (wish.pid, linux::SIGEV_NONE, 0),
+                None => (0, 0, 0),
+            };
+            (state.bytes, pid, kind, signal)
+        };
+        writeln!(text, "QSIZE:{bytes:<10} NOTIFY:{kind:<5} SIGNO:{signal:<5} NOTIFY_PID:{pid:<6}")
+            .map_err(|_| Errno::ENOMEM)?;
+        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
+        Ok(buffer.copy_out(&text.as_bytes()[from..])?)
+    }
+
+    fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
+        self.ready(watch, events)
+    }
+
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    fn metadata(&self) -> Metadata {
+        Node::metadata(self)
+    }
+}
+
+impl Node for Queue {
+    fn kind(&self) -> Kind {
+        Kind::Regular
+    }
+
+    fn metadata(&self) -> Metadata {
+        let state = self.state.lock();
+        Metadata {
+            device: DEVICE,
+            permissions: state.permissions,
+            uid: state.uid,
+            gid: state.gid,
+            size: STATUS_BYTES,
+            accessed: state.touched,
+            modified: state.touched,
+            changed: state.touched,
+            born: state.touched,
+            ..Metadata::anonymous(Kind::Regular, self.inode)
+        }
+    }
+
+    fn statistics(&self) -> Statistics {
+        STATISTICS
+    }
+
+    fn change(&self, change: &Change) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        state.permissions = change.permissions.unwrap_or(state.permissions);
+        state.uid = change.uid.unwrap_or(state.uid);
+        state.gid = change.gid.unwrap_or(state.gid);
+        Ok(())
+    }
+
+    fn open(self: Arc<Self>, _: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
+        Ok(self)
+    }
+}
+
+const STATISTICS: Statistics =
+    Statistics { magic: MAGIC, blocks: 0, free: 0, nodes: 0, free_nodes: 0, device: DEVICE };
+
+/// The directory of all queues.
+struct Directory {
+    entries: SpinLock<Vec<Arc<Entry>>>,
+    made: Timestamp,
+}
+
+impl Node for Directory {
+    fn kind(&self) -> Kind {
+        Kind::Directory
+    }
+
+    fn metadata(&self) -> Metadata {
+        Metadata {
+            device: DEVICE,
+            permissions: 0o1777,
+            links: 2,
+            accessed: self.made,
+            modified: self.made,
+            changed: self.made,
+            born: self.made,
+            ..Metadata::anonymous(Kind::Directory, 1)
+        }
+    }
+
+    fn statistics(&self) -> Statistics {
+        STATISTICS
+    }
+
+    fn lookup(&self, _: &Arc<Entry>, name: &[u8]) -> Result<Arc<Entry>, Errno> {
+        let entries = self.entries.lock();
+        let found = entries.iter().find(|entry| entry.with_name(|found| found == name));
+        found.cloned().ok_or(Errno::ENOENT)
+    }
+
+    fn list(&self, cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> Result<(), Errno> {
+        // By inode, which only goes up, so that removals meanwhile do no harm.
+        let mut last = cookie;
+        loop {
+            let next = {
+                let entries = self.entries.lock();
+                let rest = entries.iter().map(|entry| (entry.node.metadata().inode, entry));
+                rest.filter(|&(inode, _)| inode > last)
+                    .min_by_key(|&(inode, _)| inode)
+                    .map(|(i, e)| (i, e.clone()))
+            };
+            let Some((inode, entry)) = next else { return Ok(()) };
+            last = inode;
+            let name = entry.name()?;
+            if !visit(Listed { name: &name, inode, kind: Kind::Regular, next: inode }) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn create(&self, this: &Arc<Entry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Entry>, Errno> {
+        // A file that is made by other means than `mq_open` would have nobody to count for.
+        let _ = (this, name, creation);
+        Err(Errno::EPERM)
+    }
+
+    fn unlink(&self, entry: &Arc<Entry>) -> Result<(), Errno> {
+        let mut entries = self.entries.lock();
+        let index = entries.iter().position(|found| Arc::ptr_eq(found, entry)).ok_or(Errno::ENOENT)?;
+        let removed = entries.swap_remove(index);
+        removed.mark_removed();
+        if entries.is_empty() {
+            *entries = Vec::new();
+        }
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+        drop(entries);
+        drop(removed);
+        Ok(())
+    }
+
+    fn open(self: Arc<Self>, _: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
+        struct Opened;
+        impl File for Opened {}
+        Ok(fallible::try_arc(Opened)?)
+    }
+}
+
+/// The file system: the directory, and a mount of it that shows nowhere, through which calls see queues.
+struct FileSystem {
+    directory: Arc<Directory>,
+    hidden: Arc<Mount>,
+}
+
+static FILE_SYSTEM: spin::Once<FileSystem> = spin::Once::new();
+
+fn file_system() -> Result<&'static FileSystem, Errno> {
+    if let Some(made) = FILE_SYSTEM.get() {
+        return Ok(made);
+    }
+    let entries = SpinLock::new(Vec::new());
+    let directory = fallible::try_arc(Directory { entries, made: Timestamp::now() })?;
+    let hidden = Mount::new(Entry::new(directory.clone(), None, b"")?, "mqueue", b"mqueue", 0)?;
+    Ok(FILE_SYSTEM.call_once(|| FileSystem { directory, hidden }))
+}
+
+/// A mount that shows all queues.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn mount(source: &[u8], flags: u32) -> Result<Arc<Mount>, Errno> {
+    Mount::new(file_system()?.hidden.root.clone(), "mqueue", source, flags)
+}
+
+/// The directory of all queues.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn top() -> Result<Place, Errno> {
+    Ok(file_system()?.hidden.top())
+}
+
+/// The queue with a name.
+///
+/// # Errors
+/// `ENOENT`, `EACCES` (no name for a queue), `ENAMETOOLONG`, `ENOMEM`.
+pub fn find(name: &[u8]) -> Result<Place, Errno> {
+    check_name(name)?;
+    let top = top()?;
+    let entry = top.entry.node.lookup(&top.entry, name)?;
+    Ok(Place { mount: top.mount, entry })
+}
+
+fn check_name(name: &[u8]) -> Result<(), Errno> {
+    match name {
+        b"" => Err(Errno::ENOENT),
+        b"." | b".." => Err(Errno::EACCES),
+        _ if name.contains(&b'/') => Err(Errno::EACCES),
+        _ if name.len() > NAME_LIMIT => Err(Errno::ENAMETOOLONG),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a queue.
+///
+/// # Errors
+/// `EEXIST`, `ENOSPC` (there are as many as there may be), `EINVAL` (no such shape), `EMFILE` (`RLIMIT_MSGQUEUE`),
+/// `ENOMEM`.
+pub fn create(
+    process: &Process,
+    who: &Credentials,
+    name: &[u8],
+    permissions: u32,
+    shape: Option<Shape>,
+) -> Result<Place, Errno> {
+    check_name(name)?;
+    let system = file_system()?;
+    let queue = Queue::new(process, who, permissions, shape.unwrap_or_else(Shape::usual))?;
+    let entry = Entry::new(queue, Some(system.hidden.root.clone()), name)?;
+    let mut entries = system.directory.entries.lock();
+    if entries.iter().any(|found| found.with_name(|found| found == name)) {
+        return Err(Errno::EEXIST);
+    }
+    let is_free = who.is_capable(linux::CAP_SYS_RESOURCE);
+    if COUNT.load(Ordering::Relaxed) >= limits::MQ_QUEUES_MAX.get() && !is_free {
+        return Err(Errno::ENOSPC);
+    }
+    fallible::try_push(&mut entries, entry.clone())?;
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    drop(entries);
+    Ok(Place { mount: system.hidden.clone(), entry })
+}

@@ -1,0 +1,63 @@
+//! Objects whose pages can be had again: what programs write to them is stored somewhere else than in memory.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use crate::error::Errno;
+use crate::memory::fallible::try_push;
+use crate::memory::source::{MapSource, Written};
+use crate::memory::space::forget_pages;
+use crate::sync::SpinLock;
+
+/// All of them that are mapped.
+static MAPPED: SpinLock<Vec<Weak<dyn MapSource>>> = SpinLock::new(Vec::new());
+
+/// Has an object stored at the machine's end, and its pages taken when memory is short.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn register(source: &Arc<dyn MapSource>) -> Result<(), Errno> {
+    let mut mapped = MAPPED.lock();
+    mapped.retain(|known| known.strong_count() > 0);
+    try_push(&mut mapped, Arc::downgrade(source))
+}
+
+/// The object at this place of the list, if it still is one; `None` behind the last.
+fn nth(index: usize) -> Option<Option<Arc<dyn MapSource>>> {
+    MAPPED.lock().get(index).map(Weak::upgrade)
+}
+
+/// Stores what was written to all objects.
+///
+/// # Errors
+/// What kept one from being stored.
+pub fn store_all() -> Result<(), Errno> {
+    let mut result = Ok(());
+    for source in (0..).map_while(nth).flatten() {
+        result = result.and(source.store(&Written { pages: 0..u64::MAX, moment: 0 }, false));
+    }
+    result
+}
+
+/// Gives pages back that nobody has mapped.
+pub fn drain() {
+    (0..).map_while(nth).flatten().for_each(|source| source.give_up());
+}
+
+/// Takes all pages from the programs that have them mapped, and gives them back; whether that was any memory.
+pub async fn evict() -> bool {
+    let before = crate::memory::frame::free_frames();
+    let mut index = 0;
+    while let Some(next) = nth(index) {
+        index += 1;
+        if let Some(source) = next {
+            // What stays mapped stays.
+            forget_pages(&source, 0..u64::MAX).await;
+        }
+    }
+    // Nobody may have them cached any more either.
+    crate::memory::frame::drain_caches();
+    drain();
+    crate::memory::frame::drain_caches();
+    crate::memory::frame::free_frames() > before
+}

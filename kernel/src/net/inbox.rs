@@ -1,0 +1,260 @@
+//! What has been sent to a socket and not been read.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+use heddle_kernel_core::pipe::Ring;
+
+use crate::error::Errno;
+use crate::fs::OpenFile;
+use crate::memory::fallible;
+use crate::net::{Address, Style};
+use crate::process::Thread;
+use crate::sync::SpinLock;
+use crate::wait::queue::{Events, WaitQueue, Watch};
+
+/// Bytes that may wait, as Linux's default for a socket's buffer.
+pub const CAPACITY: usize = 212_992;
+/// Datagrams that may wait, `/proc/sys/net/unix/max_dgram_qlen` of a usual Linux.
+const MESSAGE_LIMIT: usize = 512;
+
+/// Who somebody is: `struct ucred`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The process.
+    pub pid: i32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
+impl Identity {
+    /// Nobody known.
+    pub const NOBODY: Self = Self { pid: 0, uid: u32::MAX, gid: u32::MAX };
+
+    /// The identity of a thread's process.
+    #[must_use]
+    pub fn of(thread: &Thread) -> Self {
+        let credentials = thread.credentials();
+        Self { pid: thread.process.pid, uid: credentials.euid, gid: credentials.egid }
+    }
+}
+
+/// What comes along with bytes.
+#[derive(Clone, Default)]
+pub struct Ancillary {
+    /// `SCM_RIGHTS`.
+    pub files: Vec<Arc<OpenFile>>,
+    /// `SCM_CREDENTIALS`.
+    pub identity: Option<Identity>,
+}
+
+impl Ancillary {
+    /// A copy, with references of its own to the files.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn duplicate(&self) -> Result<Self, Errno> {
+        Ok(Self { files: fallible::try_to_vec(&self.files)?, identity: self.identity })
+    }
+}
+
+impl Drop for Ancillary {
+    fn drop(&mut self) {
+        bury(core::mem::take(&mut self.files));
+    }
+}
+
+/// Files that nobody received, to be closed.
+static BURIED: SpinLock<Vec<Arc<OpenFile>>> = SpinLock::new(Vec::new());
+/// Somebody is closing them.
+static CLOSING: AtomicBool = AtomicBool::new(false);
+
+/// Closes files that were on their way. One of them may be a socket to which others are on their way, and so on as deep
+/// as a program likes: so a close that happens within another only leaves its files to that one.
+fn bury(files: Vec<Arc<OpenFile>>) {
+    if files.is_empty() {
+        return;
+    }
+    let mut buried = BURIED.lock();
+    if buried.try_reserve(files.len()).is_err() {
+        // They are closed right here, at the end of the function.
+        return;
+    }
+    buried.extend(files);
+    drop(buried);
+    // Looked at again after giving the work up: somebody may have left files in between and gone.
+    while !BURIED.lock().is_empty() && !CLOSING.swap(true, Ordering::AcqRel) {
+        loop {
+            let next = BURIED.lock().pop();
+            let Some(file) = next else { break };
+            drop(file);
+        }
+        CLOSING.store(false, Ordering::Release);
+    }
+}
+
+/// Who sent a message.
+pub type Sender = Option<Arc<Address>>;
+
+/// A message of a datagram or packet socket.
+pub(super) struct Message {
+    pub bytes: Vec<u8>,
+    pub ancillary: Option<Ancillary>,
+    pub sender: Sender,
+}
+
+/// What has been sent.
+pub(super) struct Contents {
+    /// The bytes of a stream.
+    pub ring: Ring,
+    /// What comes along, with the number of bytes of the stream before it.
+    pub marks: VecDeque<(u64, Ancillary)>,
+    /// Bytes of the stream that have been read.
+    pub read: u64,
+    /// Messages, and the sum of their bytes.
+    pub messages: VecDeque<Message>,
+    pub message_bytes: usize,
+    /// The sender will send no more.
+    pub ended: bool,
+    /// Nobody will read.
+    pub closed: bool,
+    /// To be reported once.
+    pub error: Option<Errno>,
+}
+
+/// An inbox.
+pub struct Inbox {
+    pub(super) contents: SpinLock<Contents>,
+    /// Woken for readers when something comes, for writers when there is room.
+    pub(super) queue: WaitQueue,
+    /// `SO_PASSCRED`: messages tell who sent them.
+    passes_identity: AtomicBool,
+}
+
+/// How an inbox stands.
+pub(super) struct Readiness {
+    pub has_data: bool,
+    pub has_room: bool,
+    pub has_ended: bool,
+    pub has_error: bool,
+    pub is_closed: bool,
+}
+
+impl Contents {
+    /// Whether a message has to wait for room. It doesn't depend on the message, so that readiness means what it says;
+    /// the last message may go over the limit.
+    pub fn is_full(&self) -> bool {
+        self.messages.len() >= MESSAGE_LIMIT || self.message_bytes >= CAPACITY
+    }
+
+    fn has_data(&self) -> bool {
+        !self.ring.is_empty() || !self.messages.is_empty()
+    }
+}
+
+impl Inbox {
+    pub(super) fn new() -> Result<Arc<Self>, Errno> {
+        let contents = Contents {
+            ring: Ring::new(CAPACITY),
+            marks: VecDeque::new(),
+            read: 0,
+            messages: VecDeque::new(),
+            message_bytes: 0,
+            ended: false,
+            closed: false,
+            error: None,
+        };
+        let passes_identity = AtomicBool::new(false);
+        fallible::try_arc(Self {
+            contents: SpinLock::new(contents),
+            queue: WaitQueue::new(),
+            passes_identity,
+        })
+    }
+
+    /// Whether messages tell who sent them.
+    #[must_use]
+    pub fn passes_identity(&self) -> bool {
+        self.passes_identity.load(Ordering::Relaxed)
+    }
+
+    /// Sets `SO_PASSCRED`.
+    pub fn set_passes_identity(&self, passes: bool) {
+        self.passes_identity.store(passes, Ordering::Relaxed);
+    }
+
+    /// Takes the error that is to be reported: `SO_ERROR`.
+    pub fn take_error(&self) -> Option<Errno> {
+        self.contents.lock().error.take()
+    }
+
+    /// Registers for room and says whether there is some, or nobody any more who reads.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn watch_for_room(&self, watch: &Watch) -> Result<bool, Errno> {
+        self.queue.watch(watch, Events::OUT)?;
+        let ready = self.readiness();
+        Ok(ready.has_room || ready.is_closed)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.contents.lock().closed
+    }
+
+    pub(super) fn readiness(&self) -> Readiness {
+        let contents = self.contents.lock();
+        Readiness {
+            has_data: contents.has_data(),
+            has_room: contents.ring.room() >= CAPACITY / 4 && !contents.is_full(),
+            has_ended: contents.ended || contents.closed,
+            has_error: contents.error.is_some(),
+            is_closed: contents.closed,
+        }
+    }
+
+    pub(super) fn bytes_to_read(&self, style: Style) -> usize {
+        let contents = self.contents.lock();
+        match style {
+            Style::Stream => contents.ring.len() + contents.message_bytes,
+            _ => contents.messages.front().map_or(0, |message| message.bytes.len()),
+        }
+    }
+
+    /// The sender will send no more.
+    pub(super) fn end(&self) {
+        self.contents.lock().ended = true;
+        self.queue.wake(Events::all());
+    }
+
+    /// Nobody will read; what is here stays to be read until then.
+    pub(super) fn close(&self) {
+        self.contents.lock().closed = true;
+        self.queue.wake(Events::all());
+    }
+
+    /// The sender has gone without reading what it was sent.
+    pub(super) fn reset(&self) {
+        self.contents.lock().error = Some(Errno::ECONNRESET);
+    }
+
+    /// The owner is gone: drops everything and says whether there was something.
+    pub(super) fn close_for_good(&self) -> bool {
+        let mut contents = self.contents.lock();
+        contents.closed = true;
+        let unread = contents.has_data();
+        let messages = core::mem::take(&mut contents.messages);
+        let marks = core::mem::take(&mut contents.marks);
+        let length = contents.ring.len();
+        contents.ring.consume(length);
+        drop(contents);
+        // Files that were on their way are closed without the lock: that may lead back here.
+        drop(messages);
+        drop(marks);
+        self.queue.wake(Events::all());
+        unread
+    }
+}

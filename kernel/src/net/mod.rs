@@ -1,0 +1,441 @@
+//! UNIX domain sockets, unix(7).
+//!
+//! A socket owns an [`Inbox`], where everything sent to it waits, and knows the inbox of its peer. Neither inbox
+//! knows the sockets, so nothing keeps itself alive. Whoever waits to read watches the own inbox, whoever waits to
+//! write the peer's.
+
+mod address;
+mod inbox;
+mod receive;
+mod send;
+
+use alloc::collections::VecDeque;
+use alloc::sync::{Arc, Weak};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use linux_raw_sys::{ioctl, net};
+
+use crate::error::{Attempt, Errno, Halt};
+use crate::fs::{File, IoBuffer, Kind, Metadata, OpenFile};
+use crate::memory::fallible;
+use crate::process::Thread;
+use crate::sync::SpinLock;
+use crate::syscall::Call;
+use crate::wait::queue::{Events, WaitQueue, Watch};
+
+pub use crate::net::address::{Address, find_target};
+pub use crate::net::inbox::{Ancillary, CAPACITY as BUFFER_BYTES, Identity, Inbox, Sender};
+pub use crate::net::receive::Received;
+
+/// What a socket carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Bytes over a connection.
+    Stream,
+    /// Messages, each for itself.
+    Datagram,
+    /// Messages over a connection.
+    Packets,
+}
+
+impl Style {
+    /// The style of a socket type.
+    ///
+    /// # Errors
+    /// `ESOCKTNOSUPPORT`.
+    pub const fn from_type(number: u32) -> Result<Self, Errno> {
+        match number {
+            net::SOCK_STREAM => Ok(Self::Stream),
+            // As in Linux, raw sockets of this family are datagrams.
+            net::SOCK_DGRAM | net::SOCK_RAW => Ok(Self::Datagram),
+            net::SOCK_SEQPACKET => Ok(Self::Packets),
+            _ => Err(Errno::ESOCKTNOSUPPORT),
+        }
+    }
+
+    /// The socket type.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Stream => net::SOCK_STREAM,
+            Self::Datagram => net::SOCK_DGRAM,
+            Self::Packets => net::SOCK_SEQPACKET,
+        }
+    }
+
+    const fn is_connected(self) -> bool {
+        !matches!(self, Self::Datagram)
+    }
+}
+
+/// A socket.
+pub struct Socket {
+    /// What it carries.
+    pub style: Style,
+    /// Number in `stat`.
+    inode: u64,
+    inbox: Arc<Inbox>,
+    state: SpinLock<State>,
+    /// Connections to be accepted have come.
+    arrivals: WaitQueue,
+    send_timeout_ns: AtomicU64,
+    receive_timeout_ns: AtomicU64,
+    broadcast: AtomicBool,
+}
+
+struct State {
+    address: Option<Arc<Address>>,
+    peer: Option<Peer>,
+    listening: Option<Listening>,
+}
+
+/// The other side.
+#[derive(Clone)]
+struct Peer {
+    inbox: Arc<Inbox>,
+    address: Option<Arc<Address>>,
+    identity: Identity,
+}
+
+struct Listening {
+    waiting: VecDeque<Arc<Socket>>,
+    limit: usize,
+    identity: Identity,
+}
+
+static NEXT_INODE: AtomicU64 = AtomicU64::new(1);
+
+impl Socket {
+    /// A socket without address and peer.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new(style: Style) -> Result<Arc<Self>, Errno> {
+        let state = State { address: None, peer: None, listening: None };
+        fallible::try_arc(Self {
+            style,
+            inode: NEXT_INODE.fetch_add(1, Ordering::Relaxed),
+            inbox: Inbox::new()?,
+            state: SpinLock::new(state),
+            arrivals: WaitQueue::new(),
+            send_timeout_ns: AtomicU64::new(0),
+            receive_timeout_ns: AtomicU64::new(0),
+            broadcast: AtomicBool::new(false),
+        })
+    }
+
+    /// Two sockets that are each other's peer.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn pair(style: Style, thread: &Thread) -> Result<[Arc<Self>; 2], Errno> {
+        let (first, second) = (Self::new(style)?, Self::new(style)?);
+        let identity = Identity::of(thread);
+        let peer = |of: &Arc<Self>| Some(Peer { inbox: of.inbox.clone(), address: None, identity });
+        first.state.lock().peer = peer(&second);
+        second.state.lock().peer = peer(&first);
+        Ok([first, second])
+    }
+
+    /// The address it is bound to.
+    #[must_use]
+    pub fn address(&self) -> Option<Arc<Address>> {
+        self.state.lock().address.clone()
+    }
+
+    /// The peer's address; nothing for a peer without one.
+    ///
+    /// # Errors
+    /// `ENOTCONN`.
+    pub fn peer_address(&self) -> Result<Option<Arc<Address>>, Errno> {
+        let state = self.state.lock();
+        state.peer.as_ref().map(|peer| peer.address.clone()).ok_or(Errno::ENOTCONN)
+    }
+
+    /// Who the peer was when the connection was made: `SO_PEERCRED`.
+    #[must_use]
+    pub fn peer_identity(&self) -> Identity {
+        self.state.lock().peer.as_ref().map_or(Identity::NOBODY, |peer| peer.identity)
+    }
+
+    /// Whether it accepts connections.
+    #[must_use]
+    pub fn is_listening(&self) -> bool {
+        self.state.lock().listening.is_some()
+    }
+
+    /// What waits here to be read.
+    #[must_use]
+    pub const fn inbox(&self) -> &Arc<Inbox> {
+        &self.inbox
+    }
+
+    /// Whether the peer wants to know who sends.
+    #[must_use]
+    pub fn peer_passes_identity(&self) -> bool {
+        self.peer_inbox().is_some_and(|peer| peer.passes_identity())
+    }
+
+    /// How long sending (or receiving) waits, in nanoseconds; 0 for ever.
+    #[must_use]
+    pub const fn timeout(&self, send: bool) -> &AtomicU64 {
+        if send { &self.send_timeout_ns } else { &self.receive_timeout_ns }
+    }
+
+    /// `SO_BROADCAST`, which is remembered.
+    #[must_use]
+    pub const fn broadcast(&self) -> &AtomicBool {
+        &self.broadcast
+    }
+
+    /// Binds it to an address.
+    ///
+    /// # Errors
+    /// `EINVAL` (it has one), `EADDRINUSE`, or those of making the file.
+    pub fn bind(self: &Arc<Self>, thread: &Arc<Thread>, address: Address) -> Result<(), Errno> {
+        if self.state.lock().address.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        let address = address::register(self, thread, address)?;
+        let mut state = self.state.lock();
+        if state.address.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        state.address = Some(address);
+        Ok(())
+    }
+
+    /// Makes it accept connections.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`, `EINVAL` (no address, or connected).
+    pub fn listen(&self, backlog: i32, thread: &Thread) -> Result<(), Errno> {
+        if !self.style.is_connected() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let limit = usize::try_from(backlog).unwrap_or(0).clamp(1, 4096);
+        let mut state = self.state.lock();
+        if state.address.is_none() || state.peer.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        match &mut state.listening {
+            Some(listening) => listening.limit = limit,
+            None => {
+                let identity = Identity::of(thread);
+                state.listening = Some(Listening { waiting: VecDeque::new(), limit, identity });
+            }
+        }
+        drop(state);
+        self.arrivals.wake(Events::OUT);
+        Ok(())
+    }
+
+    /// Connects to a bound socket.
+    ///
+    /// # Errors
+    /// Blocks while the other's queue is full. `EISCONN`, `ECONNREFUSED`, `EPROTOTYPE`, `EINVAL`, `ENOMEM`.
+    pub fn connect(self: &Arc<Self>, target: &Arc<Self>, thread: &Thread) -> Attempt<()> {
+        if target.style != self.style {
+            return Err(Errno::EPROTOTYPE.into());
+        }
+        if !self.style.is_connected() {
+            let (address, identity) = (target.address(), Identity::NOBODY);
+            let peer = Peer { inbox: target.inbox.clone(), address, identity };
+            let old = self.state.lock().peer.replace(peer);
+            drop(old);
+            return Ok(());
+        }
+        let own = {
+            let state = self.state.lock();
+            if state.peer.is_some() {
+                return Err(Errno::EISCONN.into());
+            }
+            if state.listening.is_some() {
+                return Err(Errno::EINVAL.into());
+            }
+            state.address.clone()
+        };
+        let accepted = Self::new(self.style)?;
+        accepted.inbox.set_passes_identity(target.inbox.passes_identity());
+        let mut state = target.state.lock();
+        let address = state.address.clone();
+        let listening = state.listening.as_mut().ok_or(Errno::ECONNREFUSED)?;
+        if target.inbox.is_closed() {
+            return Err(Errno::ECONNREFUSED.into());
+        }
+        // Linux lets one more wait than was asked for.
+        if listening.waiting.len() > listening.limit {
+            return Err(Halt::Block);
+        }
+        listening.waiting.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        {
+            // Nobody else knows the new socket.
+            let mut inner = accepted.state.lock_below(1);
+            inner.address.clone_from(&address);
+            inner.peer =
+                Some(Peer { inbox: self.inbox.clone(), address: own, identity: Identity::of(thread) });
+        }
+        let identity = listening.identity;
+        listening.waiting.push_back(accepted.clone());
+        drop(state);
+        self.state.lock().peer = Some(Peer { inbox: accepted.inbox.clone(), address, identity });
+        target.arrivals.wake(Events::IN | Events::RDNORM);
+        Ok(())
+    }
+
+    /// Takes the peer of a datagram socket away: a connection to `AF_UNSPEC`.
+    pub fn disconnect(&self) {
+        let old = self.state.lock().peer.take();
+        drop(old);
+    }
+
+    /// Takes the connection that came first.
+    ///
+    /// # Errors
+    /// Blocks while there is none. `EINVAL`: it doesn't listen.
+    pub fn accept(&self) -> Attempt<Arc<Self>> {
+        let mut state = self.state.lock();
+        let listening = state.listening.as_mut().ok_or(Errno::EINVAL)?;
+        let Some(accepted) = listening.waiting.pop_front() else {
+            return Err(if self.inbox.is_closed() { Errno::EINVAL.into() } else { Halt::Block });
+        };
+        drop(state);
+        self.arrivals.wake(Events::OUT);
+        Ok(accepted)
+    }
+
+    /// Registers for room in the queue of connections.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn watch_for_room(&self, watch: &Watch) -> Result<(), Errno> {
+        self.arrivals.watch(watch, Events::OUT)
+    }
+
+    /// Whether a connection would find room.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.state
+            .lock()
+            .listening
+            .as_ref()
+            .is_none_or(|listening| listening.waiting.len() <= listening.limit)
+    }
+
+    /// shutdown(2).
+    ///
+    /// # Errors
+    /// `ENOTCONN`.
+    pub fn shut_down(&self, reading: bool, writing: bool) -> Result<(), Errno> {
+        let state = self.state.lock();
+        let peer = state.peer.as_ref().map(|peer| peer.inbox.clone());
+        let listening = state.listening.is_some();
+        drop(state);
+        if peer.is_none() && !listening {
+            return Err(Errno::ENOTCONN);
+        }
+        if reading {
+            self.inbox.close();
+        }
+        if let (true, Some(peer)) = (writing, peer) {
+            peer.end();
+        }
+        self.arrivals.wake(Events::all());
+        Ok(())
+    }
+
+    fn peer_inbox(&self) -> Option<Arc<Inbox>> {
+        self.state.lock().peer.as_ref().map(|peer| peer.inbox.clone())
+    }
+}
+
+impl File for Socket {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+        if buffer.remaining() == 0 {
+            return Ok(0);
+        }
+        // What came along is dropped, descriptors included.
+        Ok(self.receive(buffer, false)?.count)
+    }
+
+    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+        self.send(buffer, None, &mut None)
+    }
+
+    fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
+        let peer = self.peer_inbox();
+        if let Some(watch) = watch {
+            self.inbox.queue.watch(watch, events)?;
+            self.arrivals.watch(watch, events)?;
+            if let Some(peer) = &peer {
+                peer.queue.watch(watch, events)?;
+            }
+        }
+        let mut ready = Events::empty();
+        if let Some(listening) = &self.state.lock().listening {
+            ready.set(Events::IN | Events::RDNORM, !listening.waiting.is_empty());
+            return Ok(ready);
+        }
+        let own = self.inbox.readiness();
+        ready.set(Events::IN | Events::RDNORM, own.has_data || own.has_ended);
+        ready.set(Events::RDHUP, own.has_ended);
+        ready.set(Events::ERR, own.has_error);
+        match &peer {
+            Some(peer) => {
+                let theirs = peer.readiness();
+                ready.set(Events::OUT | Events::WRNORM, theirs.has_room || theirs.is_closed);
+                ready.set(
+                    Events::HUP,
+                    self.style.is_connected() && own.has_ended && (theirs.is_closed || theirs.has_ended),
+                );
+            }
+            None if self.style.is_connected() => ready |= Events::OUT | Events::WRNORM | Events::HUP,
+            None => ready |= Events::OUT | Events::WRNORM,
+        }
+        Ok(ready)
+    }
+
+    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> Attempt<usize> {
+        let bytes = match request {
+            ioctl::FIONREAD => self.inbox.bytes_to_read(self.style),
+            ioctl::TIOCOUTQ => self.peer_inbox().map_or(0, |peer| peer.bytes_to_read(Style::Stream)),
+            _ => return Err(Errno::ENOTTY.into()),
+        };
+        crate::syscall::fs::put(call, argument, &(bytes as u32).to_ne_bytes())?;
+        Ok(0)
+    }
+
+    fn timeout_ns(&self, write: bool) -> Option<u64> {
+        Some(self.timeout(write).load(Ordering::Relaxed)).filter(|&timeout| timeout > 0)
+    }
+
+    fn metadata(&self) -> Metadata {
+        Metadata { permissions: 0o777, ..Metadata::anonymous(Kind::Socket, self.inode) }
+    }
+
+    fn name(&self) -> &'static str {
+        "socket"
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        let unread = self.inbox.close_for_good();
+        if let Some(peer) = state.peer.take().filter(|_| self.style.is_connected()) {
+            if unread {
+                peer.inbox.reset();
+            }
+            peer.inbox.end();
+        }
+        if let Some(address) = state.address.take() {
+            address::forget(&address, &self.inbox);
+        }
+        // Connections that nobody accepted end like any other when they are dropped with the state.
+        self.arrivals.wake(Events::all());
+    }
+}
+
+/// The bound socket behind a weak reference that a file or name holds.
+fn upgrade(socket: &Weak<Socket>) -> Result<Arc<Socket>, Errno> {
+    socket.upgrade().ok_or(Errno::ECONNREFUSED)
+}

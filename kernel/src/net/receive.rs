@@ -1,0 +1,99 @@
+//! Receiving.
+
+use crate::error::{Attempt, Errno, Halt};
+use crate::fs::IoBuffer;
+use crate::fs::pipe::drain_ring;
+use crate::net::inbox::{Contents, Message};
+use crate::net::{Ancillary, Sender, Socket, Style};
+use crate::wait::queue::Events;
+
+/// What was received.
+#[derive(Default)]
+pub struct Received {
+    /// Bytes copied.
+    pub count: usize,
+    /// Bytes of the message, which may be more.
+    pub length: usize,
+    /// What came along.
+    pub ancillary: Option<Ancillary>,
+    /// Who sent it, for sockets that aren't connected.
+    pub sender: Sender,
+}
+
+impl Socket {
+    /// Receives into `buffer`; with `peek` it stays to be received again.
+    ///
+    /// # Errors
+    /// Blocks while there is nothing. `ENOTCONN`, `ECONNRESET`, a fault, `ENOMEM`.
+    pub fn receive(&self, buffer: &mut IoBuffer<'_>, peek: bool) -> Attempt<Received> {
+        let mut contents = self.inbox.contents.lock();
+        let received = match self.style {
+            Style::Stream if !contents.ring.is_empty() => receive_bytes(&mut contents, buffer, peek)?,
+            Style::Datagram | Style::Packets if !contents.messages.is_empty() => {
+                receive_message(&mut contents, buffer, peek)?
+            }
+            _ => {
+                if let Some(error) = contents.error.take() {
+                    return Err(error.into());
+                }
+                if contents.ended || contents.closed {
+                    return Ok(Received::default());
+                }
+                drop(contents);
+                let connected = self.state.lock().peer.is_some();
+                if self.style.is_connected() && !connected {
+                    let error = if self.style == Style::Stream { Errno::EINVAL } else { Errno::ENOTCONN };
+                    return Err(error.into());
+                }
+                return Err(Halt::Block);
+            }
+        };
+        drop(contents);
+        if !peek {
+            self.inbox.queue.wake(Events::OUT | Events::WRNORM);
+        }
+        Ok(received)
+    }
+}
+
+fn receive_bytes(contents: &mut Contents, buffer: &mut IoBuffer<'_>, peek: bool) -> Attempt<Received> {
+    // Bytes with something along are not mixed with those of another sending.
+    let here = contents.marks.front().is_some_and(|(position, _)| *position == contents.read);
+    let next = contents.marks.get(usize::from(here)).map(|(position, _)| *position);
+    if let Some(next) = next {
+        buffer.truncate(usize::try_from(next - contents.read).unwrap_or(usize::MAX));
+    }
+    if peek {
+        let (first, second) = contents.ring.parts();
+        let count = buffer.copy_out(first)? + buffer.copy_out(second)?;
+        let front = contents.marks.front().filter(|_| here);
+        let ancillary = front.map(|(_, ancillary)| ancillary.duplicate()).transpose()?;
+        return Ok(Received { count, length: count, ancillary, sender: None });
+    }
+    let count = drain_ring(&mut contents.ring, buffer)?;
+    contents.read += count as u64;
+    let ancillary = if here { contents.marks.pop_front().map(|(_, ancillary)| ancillary) } else { None };
+    Ok(Received { count, length: count, ancillary, sender: None })
+}
+
+fn receive_message(contents: &mut Contents, buffer: &mut IoBuffer<'_>, peek: bool) -> Attempt<Received> {
+    let Some(message) = contents.messages.front() else { return Err(Halt::Block) };
+    let before = buffer.mark();
+    let count = match buffer.copy_out(&message.bytes) {
+        Ok(count) => count,
+        Err(fault) => {
+            buffer.rewind(before);
+            return Err(fault.into());
+        }
+    };
+    let length = message.bytes.len();
+    if peek {
+        let ancillary = message.ancillary.as_ref().map(Ancillary::duplicate).transpose()?;
+        return Ok(Received { count, length, ancillary, sender: message.sender.clone() });
+    }
+    contents.message_bytes -= length;
+    let Some(Message { ancillary, sender, .. }) = contents.messages.pop_front() else {
+        return Err(Halt::Block);
+    };
+    Ok(Received { count, length, ancillary, sender })
+}

@@ -1,0 +1,93 @@
+//! Sending.
+
+use alloc::sync::Arc;
+
+use crate::error::{Attempt, Errno, Halt};
+use crate::fs::IoBuffer;
+use crate::fs::pipe::fill_ring;
+use crate::memory::fallible;
+use crate::net::inbox::Message;
+use crate::net::{Ancillary, Inbox, Socket, Style};
+use crate::wait::queue::Events;
+
+impl Socket {
+    /// Sends what is in `buffer`, to `target` or the peer. A stream takes as much as there is room for, a message goes
+    /// as a whole. `ancillary` is taken with the first byte.
+    ///
+    /// # Errors
+    /// Blocks while there is no room. `ENOTCONN`, `EISCONN`, `EDESTADDRREQ`, `EPIPE`, `ECONNREFUSED`, `EMSGSIZE`,
+    /// `ENOMEM`, a fault.
+    pub fn send(
+        &self,
+        buffer: &mut IoBuffer<'_>,
+        target: Option<&Arc<Inbox>>,
+        ancillary: &mut Option<Ancillary>,
+    ) -> Attempt<usize> {
+        let peer = self.peer_inbox();
+        let inbox = match (target, peer) {
+            (Some(_), Some(_)) if self.style.is_connected() => return Err(Errno::EISCONN.into()),
+            (Some(target), _) => target.clone(),
+            (None, Some(peer)) => peer,
+            (None, None) if self.style.is_connected() => return Err(Errno::ENOTCONN.into()),
+            (None, None) => return Err(Errno::EDESTADDRREQ.into()),
+        };
+        let sent = match self.style {
+            Style::Stream => send_bytes(&inbox, buffer, ancillary),
+            Style::Datagram | Style::Packets => self.send_message(&inbox, buffer, ancillary),
+        }?;
+        inbox.queue.wake(Events::IN | Events::RDNORM);
+        Ok(sent)
+    }
+
+    fn send_message(
+        &self,
+        inbox: &Inbox,
+        buffer: &mut IoBuffer<'_>,
+        ancillary: &mut Option<Ancillary>,
+    ) -> Attempt<usize> {
+        let length = buffer.remaining();
+        if length > crate::net::inbox::CAPACITY {
+            return Err(Errno::EMSGSIZE.into());
+        }
+        let mut bytes = fallible::try_filled(0, length)?;
+        let before = buffer.mark();
+        let sender = self.address();
+        let mut contents = inbox.contents.lock();
+        if contents.closed || contents.ended && self.style == Style::Packets {
+            let gone = if self.style == Style::Datagram { Errno::ECONNREFUSED } else { Errno::EPIPE };
+            return Err(gone.into());
+        }
+        if contents.is_full() {
+            return Err(Halt::Block);
+        }
+        if let Err(fault) = buffer.copy_in(&mut bytes) {
+            buffer.rewind(before);
+            return Err(fault.into());
+        }
+        contents.messages.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        contents.message_bytes += length;
+        contents.messages.push_back(Message { bytes, ancillary: ancillary.take(), sender });
+        Ok(length)
+    }
+}
+
+fn send_bytes(inbox: &Inbox, buffer: &mut IoBuffer<'_>, ancillary: &mut Option<Ancillary>) -> Attempt<usize> {
+    let mut contents = inbox.contents.lock();
+    if contents.closed || contents.ended {
+        return Err(Errno::EPIPE.into());
+    }
+    if buffer.remaining() == 0 {
+        return Ok(0);
+    }
+    let room = contents.ring.room();
+    if room == 0 {
+        return Err(Halt::Block);
+    }
+    contents.marks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    let position = contents.read + contents.ring.len() as u64;
+    let moved = fill_ring(&mut contents.ring, buffer, room)?;
+    if let Some(ancillary) = ancillary.take() {
+        contents.marks.push_back((position, ancillary));
+    }
+    Ok(moved)
+}

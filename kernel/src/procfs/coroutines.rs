@@ -1,0 +1,170 @@
+//! `/proc/PID/heddle`: a program's executors and coroutines, and the kernel's coroutines that are its: its threads, and
+//! calls that go on by themselves. `docs/SHARED-SCHEDULER.md` has the format.
+//!
+//! What is known of a program's coroutines is what it tells: an array of records in its memory, read as it is at that
+//! moment. What of them is in a turn, and whether that turn holds a stack because its thread was preempted or is
+//! blocked, the kernel knows.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use heddle_abi::user_sched::calls::policy;
+use heddle_abi::user_sched::{CoroutineInfo, state};
+
+use crate::error::Errno;
+use crate::memory::Space;
+use crate::process::{Process, RunState, Thread};
+use crate::procfs::{Subject, Text};
+use crate::sched::TaskRef;
+
+/// Entries that are looked at; the program says how many there are.
+const ENTRIES_MAX: u32 = 1 << 20;
+const WORDS: usize = size_of::<CoroutineInfo>() / size_of::<u64>();
+
+/// What a part begins with, in the upper half of where it goes on; the lower is an index.
+const CALLS: u64 = 1;
+const COROUTINES: u64 = 2;
+/// Most lines of a part, which is made in one go.
+const LINES: usize = 500;
+
+pub fn list(subject: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>, Errno> {
+    let process = subject.process()?;
+    let index = from as u32 as usize;
+    let next = match from >> 32 {
+        0 => {
+            show_threads(&process, text)?;
+            Some((CALLS, 0))
+        }
+        CALLS => show_calls(&process, index, text)?.map(|next| (CALLS, next)).or(Some((COROUTINES, 0))),
+        _ => show_coroutines(subject, index, text)?.map(|next| (COROUTINES, next)),
+    };
+    Ok(next.map(|(what, index)| what << 32 | index as u64))
+}
+
+fn show_threads(process: &Process, text: &mut Text) -> Result<(), Errno> {
+    let policy = if process.executors.policy() == policy::STRICT { "strict" } else { "relaxed" };
+    text.line(format_args!("policy {policy}\n"))?;
+    for (executor, thread) in &process.executors.snapshot()? {
+        let Some(record) = executor.record() else { continue };
+        text.line(format_args!(
+            "executor {} thread {} level {} ready {:016x} interrupts {}\n",
+            executor.number,
+            thread.tid(),
+            thread.priority().level(),
+            record.ready.load(Ordering::Relaxed),
+            record.interrupts.load(Ordering::Relaxed),
+        ))?;
+    }
+    let now_ns = crate::arch::time::now_ns();
+    let mut next = process.next_thread(0);
+    while let Some(thread) = next {
+        let tid = thread.tid();
+        text.line(format_args!(
+            "coroutine {:x} kernel thread {tid} level {} {} polls {} since {}\n",
+            thread.task().map_or(0, TaskRef::number),
+            thread.priority().level(),
+            state_of(&thread),
+            thread.switches(),
+            now_ns.saturating_sub(thread.since_ns()),
+        ))?;
+        next = process.next_thread(tid.saturating_add(1));
+    }
+    Ok(())
+}
+
+/// Calls from an index on; where the rest begins.
+fn show_calls(process: &Process, mut index: usize, text: &mut Text) -> Result<Option<usize>, Errno> {
+    let now_ns = crate::arch::time::now_ns();
+    for _ in 0..LINES {
+        let Some((found, flight)) = process.asynchronous.next(index) else { return Ok(None) };
+        index = found + 1;
+        let Some(task) = flight.task() else { continue };
+        let state = match () {
+            () if task.is_ready() => "ready",
+            () if task.is_waiting() => "waiting",
+            () => "running",
+        };
+        text.line(format_args!(
+            "coroutine {:x} kernel call {} level {} {state} polls {} since {}\n",
+            task.number(),
+            flight.number,
+            task.level().unwrap_or_default(),
+            flight.polls(),
+            now_ns.saturating_sub(flight.since_ns()),
+        ))?;
+    }
+    Ok(Some(index))
+}
+
+/// The program's coroutines from an entry on; where the rest begins.
+fn show_coroutines(subject: &Subject, from: usize, text: &mut Text) -> Result<Option<usize>, Errno> {
+    let executors = subject.process()?.executors.snapshot()?;
+    let space = subject.thread()?.space();
+    let Some(pages) = space.pages() else { return Ok(None) };
+    let Some(header) = pages.header() else { return Ok(None) };
+    let table = &header.coroutines;
+    let address = table.address.load(Ordering::Relaxed) as usize;
+    let count = table.count.load(Ordering::Relaxed).min(ENTRIES_MAX) as usize;
+    let stride = table.stride.load(Ordering::Relaxed) as usize;
+    if stride < size_of::<CoroutineInfo>() {
+        return Ok(None);
+    }
+    let holder = |id: u64| {
+        let mut all = executors.iter();
+        let found = all.find(|(each, _)| {
+            each.record().is_some_and(|record| record.current.load(Ordering::Relaxed) == id)
+        });
+        found.map(|(_, thread)| thread.clone())
+    };
+    let until = count.min(from + LINES);
+    for index in from..until {
+        let Some(words) = read(&space, address.wrapping_add(index.wrapping_mul(stride))) else {
+            text.line(format_args!("unreadable from {index} of {count}\n"))?;
+            return Ok(None);
+        };
+        show(words, holder, text)?;
+    }
+    Ok((until < count).then_some(until))
+}
+
+/// The words of an entry; nothing if the program's memory is not there.
+fn read(space: &Arc<Space>, address: usize) -> Option<[u64; WORDS]> {
+    loop {
+        match space.read::<[u64; WORDS]>(address) {
+            Ok(words) => return Some(words),
+            Err(fault) if matches!(space.try_fault_in(fault), Some(Ok(()))) => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+fn show(
+    [id, kind, polls, since_ns, delayed_ns]: [u64; WORDS],
+    holder: impl Fn(u64) -> Option<Arc<Thread>>,
+    text: &mut Text,
+) -> Result<(), Errno> {
+    if id == 0 {
+        return Ok(());
+    }
+    let [level, told] = [(kind >> 32) as u8, (kind >> 40) as u8];
+    let state = match holder(id) {
+        Some(thread) => state_of(&thread),
+        None if told == state::READY => "ready",
+        None => "waiting",
+    };
+    let since_ns = crate::arch::time::now_ns().saturating_sub(since_ns);
+    let kind = kind as u32;
+    text.line(format_args!(
+        "coroutine {id:x} program kind {kind} level {level} {state} polls {polls} since {since_ns} delayed \
+         {delayed_ns}\n"
+    ))
+}
+
+/// The state of what has the stack of this thread.
+fn state_of(thread: &Thread) -> &'static str {
+    match thread.run_state() {
+        RunState::Running => "running",
+        _ if thread.task().is_some_and(TaskRef::is_ready) => "preempted",
+        _ => "blocked",
+    }
+}

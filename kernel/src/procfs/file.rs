@@ -1,0 +1,94 @@
+//! Reading and writing the files of `/proc`.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::error::{Attempt, Errno};
+use crate::fs::inode::{Metadata, Node};
+use crate::fs::{File, IoBuffer, OpenFile};
+use crate::memory::fallible;
+use crate::procfs::{ProcNode, Text, What};
+use crate::sync::SpinLock;
+
+/// The most bytes that a write to such a file takes.
+const WRITE_LIMIT: usize = 4096;
+
+/// An open file: what it showed when it was last read from the start.
+struct ProcFile {
+    node: Arc<ProcNode>,
+    shown: SpinLock<Option<Shown>>,
+}
+
+/// A part of what a file shows; most have only one.
+struct Shown {
+    text: Vec<u8>,
+    /// Where in the file it begins.
+    offset: u64,
+    /// Where the next part goes on; nothing behind the last.
+    next: Option<u64>,
+}
+
+impl ProcFile {
+    /// The part that follows `before`, or the first.
+    fn part(&self, before: Option<Shown>) -> Result<Shown, Errno> {
+        let (from, offset) = before
+            .map_or((0, 0), |before| (before.next.unwrap_or(0), before.offset + before.text.len() as u64));
+        let mut text = Text::new();
+        let subject = &self.node.subject;
+        let next = match self.node.item.what {
+            What::Text(show) | What::Writable(show, _) => show(subject, &mut text).map(|()| None)?,
+            What::Parts(show) => show(subject, &mut text, from)?,
+            _ => return Err(Errno::EISDIR),
+        };
+        Ok(Shown { text: text.into_bytes(), offset, next })
+    }
+}
+
+pub(super) fn open(node: Arc<ProcNode>) -> Result<Arc<dyn File>, Errno> {
+    Ok(fallible::try_arc(ProcFile { node, shown: SpinLock::new(None) })?)
+}
+
+impl File for ProcFile {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
+        let mut kept = self.shown.lock();
+        // A reader that starts again sees what is now; one that goes on sees the rest of what it began.
+        let mut shown = match kept.take() {
+            Some(shown) if offset > 0 && offset >= shown.offset => shown,
+            before => {
+                drop(before);
+                self.part(None)?
+            }
+        };
+        while shown.next.is_some() && offset >= shown.offset + shown.text.len() as u64 {
+            shown = self.part(Some(shown))?;
+        }
+        let from = usize::try_from(offset - shown.offset).unwrap_or(usize::MAX).min(shown.text.len());
+        let result = buffer.copy_out(&shown.text[from..]);
+        *kept = Some(shown);
+        Ok(result?)
+    }
+
+    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+        let What::Writable(_, store) = self.node.item.what else { return Err(Errno::EIO.into()) };
+        let length = buffer.remaining();
+        if length > WRITE_LIMIT {
+            return Err(Errno::EINVAL.into());
+        }
+        let mut bytes = fallible::try_filled(0, length)?;
+        buffer.copy_in(&mut bytes)?;
+        store(&self.node.subject, &bytes)?;
+        Ok(length)
+    }
+
+    fn truncate(&self, _: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    fn metadata(&self) -> Metadata {
+        self.node.metadata()
+    }
+}

@@ -1,0 +1,279 @@
+//! The process file system, proc(5): what the kernel knows, as files. Nothing is stored; each node computes what it
+//! shows when it is asked.
+//!
+//! The tree is a table: an [`Item`] says what a name is, and a [`ProcNode`] is an item applied to a [`Subject`], the
+//! process or thread that the path went through.
+
+mod coroutines;
+mod file;
+mod ipc;
+mod link;
+mod list;
+mod process;
+mod system;
+mod table;
+mod text;
+mod usage;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::error::Errno;
+use crate::fs::inode::{Listed, Metadata, Node, Opening, Statistics, Target, Timestamp, device_number};
+use crate::fs::{Entry, File, Kind, Mount, OpenFile, Place};
+use crate::memory::fallible;
+use crate::process::{Process, Thread};
+
+pub use crate::procfs::link::place_of;
+use crate::procfs::text::Text;
+
+/// Writes what a file shows.
+type Show = fn(&Subject, &mut Text) -> Result<(), Errno>;
+/// Writes a part of what a file shows, from 0 or where the part before said that the next goes on; says so in turn.
+type ShowPart = fn(&Subject, &mut Text, u64) -> Result<Option<u64>, Errno>;
+/// Takes what a program writes to a file.
+type Store = fn(&Subject, &[u8]) -> Result<(), Errno>;
+/// Finds where a link leads.
+type Follow = fn(&Subject, Option<&Arc<Thread>>) -> Result<Target, Errno>;
+
+/// What a name in the table is.
+enum What {
+    /// A directory with these names.
+    Directory(&'static [Item]),
+    /// A directory with these names and one for every process.
+    Processes(&'static [Item]),
+    /// A directory with a name for every thread of the process.
+    Threads,
+    /// A directory with a name for every descriptor.
+    Descriptors(&'static Item),
+    /// A file.
+    Text(Show),
+    /// A file that may be long, so that it is made part by part.
+    Parts(ShowPart),
+    /// A file that can be written.
+    Writable(Show, Store),
+    /// A link.
+    Link(Follow),
+}
+
+/// A name in the table.
+struct Item {
+    name: &'static [u8],
+    permissions: u32,
+    what: What,
+}
+
+/// What a node is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Subject {
+    /// A process, by its number.
+    pid: Option<i32>,
+    /// One of its threads.
+    tid: Option<i32>,
+    /// One of its descriptors.
+    descriptor: Option<i32>,
+}
+
+impl Subject {
+    const NOTHING: Self = Self { pid: None, tid: None, descriptor: None };
+
+    /// The process.
+    fn process(&self) -> Result<Arc<Process>, Errno> {
+        self.pid.and_then(crate::process::table::process).ok_or(Errno::ESRCH)
+    }
+
+    /// The thread, or the one that stands for the process; a zombie has none.
+    fn thread(&self) -> Result<Arc<Thread>, Errno> {
+        let thread = match self.tid {
+            Some(tid) => crate::process::table::thread(tid),
+            None => self.process()?.main_thread(),
+        };
+        thread.ok_or(Errno::ESRCH)
+    }
+
+    /// The open file.
+    fn open(&self) -> Result<Arc<OpenFile>, Errno> {
+        let descriptor = self.descriptor.ok_or(Errno::ENOENT)?;
+        self.thread()?.descriptors().get(descriptor).map_err(|_| Errno::ENOENT)
+    }
+
+    /// Whether it still exists.
+    fn exists(&self) -> bool {
+        let process = self.pid.is_none() || self.process().is_ok();
+        let thread = self.tid.is_none() || self.thread().is_ok();
+        process && thread && (self.descriptor.is_none() || self.open().is_ok())
+    }
+}
+
+/// A node: an item applied to a subject.
+struct ProcNode {
+    item: &'static Item,
+    subject: Subject,
+}
+
+/// The number of the file system.
+const DEVICE: u64 = device_number(0, 5);
+
+/// A mount of the process file system.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn mount() -> Result<Arc<Mount>, Errno> {
+    let root = fallible::try_arc(ProcNode { item: &table::ROOT, subject: Subject::NOTHING })?;
+    Mount::new(Entry::new(root, None, b"")?, "proc", b"proc", 0)
+}
+
+/// The process whose directory in `/proc` an open file is, or `ESRCH` if it has gone; `None` for any other file.
+#[must_use]
+pub fn process_of(open: &OpenFile) -> Option<Result<Arc<Process>, Errno>> {
+    let node: &dyn core::any::Any = &*open.place.as_ref()?.entry.node;
+    let node = node.downcast_ref::<ProcNode>()?;
+    if !core::ptr::eq(node.item, &raw const table::PROCESS) || node.subject.tid.is_some() {
+        return None;
+    }
+    Some(node.subject.process())
+}
+
+impl ProcNode {
+    /// A number that two nodes share only by the rarest chance.
+    fn inode(item: &Item, subject: &Subject) -> u64 {
+        // FNV-1a.
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        let mut mix = |number: u64| hash = (hash ^ number).wrapping_mul(0x100_0000_01b3);
+        mix(core::ptr::from_ref(item).addr() as u64);
+        for number in [subject.pid, subject.tid, subject.descriptor] {
+            mix(u64::from(number.unwrap_or(-1) as u32));
+        }
+        hash >> 16 | 1
+    }
+
+    /// The names that don't depend on the subject.
+    const fn items(&self) -> &'static [Item] {
+        match self.item.what {
+            What::Directory(items) | What::Processes(items) => items,
+            _ => &[],
+        }
+    }
+
+    /// What `name` is here.
+    fn child(&self, name: &[u8]) -> Result<Self, Errno> {
+        if let Some(item) = self.items().iter().find(|item| item.name == name) {
+            return Ok(Self { item, subject: self.subject });
+        }
+        let number = || {
+            let text = core::str::from_utf8(name).ok()?;
+            let number = text.parse().ok()?;
+            // Only the usual spelling of a number is a name.
+            (text == "0" || !text.starts_with(['0', '+', '-'])).then_some(number)
+        };
+        let (item, subject) = match &self.item.what {
+            What::Processes(_) => {
+                let number: i32 = number().ok_or(Errno::ENOENT)?;
+                // A thread's number leads to its process, though only processes are listed.
+                let pid = match crate::process::table::process(number) {
+                    Some(process) => process.pid,
+                    None => crate::process::table::thread(number).ok_or(Errno::ENOENT)?.process.pid,
+                };
+                (
+                    &table::PROCESS,
+                    Subject { pid: Some(pid), tid: (pid != number).then_some(number), descriptor: None },
+                )
+            }
+            What::Threads => {
+                let tid = number().ok_or(Errno::ENOENT)?;
+                (&table::THREAD, Subject { tid: Some(tid), ..self.subject })
+            }
+            What::Descriptors(item) => {
+                let descriptor = number().ok_or(Errno::ENOENT)?;
+                (*item, Subject { descriptor: Some(descriptor), ..self.subject })
+            }
+            _ => return Err(Errno::ENOENT),
+        };
+        let child = Self { item, subject };
+        let belongs =
+            subject.tid.is_none() || child.subject.thread()?.process.pid == subject.pid.unwrap_or(0);
+        if subject.exists() && belongs { Ok(child) } else { Err(Errno::ENOENT) }
+    }
+}
+
+impl Node for ProcNode {
+    fn kind(&self) -> Kind {
+        match self.item.what {
+            What::Directory(_) | What::Processes(_) | What::Threads | What::Descriptors(_) => Kind::Directory,
+            What::Text(_) | What::Parts(_) | What::Writable(..) => Kind::Regular,
+            What::Link(_) => Kind::Symlink,
+        }
+    }
+
+    fn metadata(&self) -> Metadata {
+        let credentials = self.subject.thread().ok().map(|thread| thread.credentials());
+        let (uid, gid) = credentials.map_or((0, 0), |credentials| (credentials.euid, credentials.egid));
+        let now = Timestamp::now();
+        let kind = self.kind();
+        Metadata {
+            device: DEVICE,
+            permissions: self.item.permissions,
+            links: if kind == Kind::Directory { 2 } else { 1 },
+            uid,
+            gid,
+            accessed: now,
+            modified: now,
+            changed: now,
+            born: now,
+            ..Metadata::anonymous(kind, Self::inode(self.item, &self.subject))
+        }
+    }
+
+    fn statistics(&self) -> Statistics {
+        Statistics {
+            magic: linux_raw_sys::general::PROC_SUPER_MAGIC,
+            blocks: 0,
+            free: 0,
+            nodes: 0,
+            free_nodes: 0,
+            device: DEVICE,
+        }
+    }
+
+    fn lookup(&self, this: &Arc<Entry>, name: &[u8]) -> Result<Arc<Entry>, Errno> {
+        if self.kind() != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        Entry::new(fallible::try_arc(self.child(name)?)?, Some(this.clone()), name)
+    }
+
+    fn list(&self, cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> Result<(), Errno> {
+        list::list(self, cookie, visit)
+    }
+
+    fn follow(&self, thread: Option<&Arc<Thread>>) -> Result<Target, Errno> {
+        match self.item.what {
+            What::Link(follow) => follow(&self.subject, thread),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn read_link(&self, thread: &Arc<Thread>) -> Result<Vec<u8>, Errno> {
+        match self.follow(Some(thread))? {
+            Target::Path(path) => Ok(path),
+            Target::Place(place) => place.path(&thread.directories().root()),
+        }
+    }
+
+    fn open(self: Arc<Self>, _: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
+        if self.subject.exists() { file::open(self) } else { Err(Errno::ENOENT) }
+    }
+}
+
+/// A path below the process file system, as bytes.
+fn number_path(number: i32, rest: &[u8]) -> Result<Vec<u8>, Errno> {
+    let mut text = Text::new();
+    text.line(format_args!("{number}"))?;
+    text.bytes(rest)?;
+    Ok(text.into_bytes())
+}
+
+/// What a link says whose end is a place.
+const fn at(place: Place) -> Target {
+    Target::Place(place)
+}

@@ -1,0 +1,357 @@
+//! Files of `/proc` about a process or thread.
+
+use alloc::sync::Arc;
+
+use crate::procfs::{Subject, Text};
+use heddle_kernel_core::signal::Action;
+
+use crate::error::Errno;
+use crate::fs::{Mount, downcast, mount};
+use crate::memory::Space;
+use crate::memory::source::Object;
+use crate::memory::space::{Flags, MappingView, Protection};
+use crate::process::pidfd::ProcessFile;
+use crate::process::{Limits, Process, Resource, Thread};
+use crate::signal;
+use crate::signal::Signal;
+use crate::time::clock_ticks;
+
+type Shown = Result<(), Errno>;
+
+const PAGE_BYTES: usize = 4096;
+
+/// The name as it was set, without the zeros behind it.
+fn trim(name: &[u8]) -> &[u8] {
+    &name[..name.iter().position(|&byte| byte == 0).unwrap_or(name.len())]
+}
+
+fn name_of(subject: &Subject) -> [u8; Thread::NAME_BYTES] {
+    subject.thread().map_or([0; Thread::NAME_BYTES], |thread| thread.name())
+}
+
+pub(super) fn space_of(subject: &Subject) -> Option<Arc<Space>> {
+    subject.thread().ok().map(|thread| thread.space())
+}
+
+/// The letter of the state. A process without threads is a zombie, or the kernel's own reaper.
+fn state_of(subject: &Subject) -> char {
+    let ended = || subject.process().is_ok_and(|process| process.exit_status().is_some());
+    match subject.thread() {
+        Ok(thread) => thread.run_state().letter(),
+        Err(_) if ended() => 'Z',
+        Err(_) => 'S',
+    }
+}
+
+pub fn name(subject: &Subject, text: &mut Text) -> Shown {
+    text.bytes(trim(&name_of(subject)))?;
+    text.bytes(b"\n")
+}
+
+pub fn set_name(subject: &Subject, name: &[u8]) -> Shown {
+    subject.thread()?.set_name(name.strip_suffix(b"\n").unwrap_or(name));
+    Ok(())
+}
+
+/// Appends memory of a program, as far as it is there: pages that the program has not touched yet are left out.
+fn memory_of(subject: &Subject, (start, end): (usize, usize), text: &mut Text) -> Shown {
+    let Some(space) = space_of(subject) else { return Ok(()) };
+    let mut at = start;
+    while at < end {
+        let mut piece = [0; 256];
+        let length = piece.len().min(end - at);
+        match space.read_bytes(at, &mut piece[..length]) {
+            Ok(()) => text.bytes(&piece[..length])?,
+            Err(fault) => match space.try_fault_in(fault) {
+                Some(Ok(())) => continue,
+                _ => break,
+            },
+        }
+        at += length;
+    }
+    Ok(())
+}
+
+pub fn command_line(subject: &Subject, text: &mut Text) -> Shown {
+    memory_of(subject, subject.process()?.layout().arguments, text)
+}
+
+pub fn environment(subject: &Subject, text: &mut Text) -> Shown {
+    memory_of(subject, subject.process()?.layout().environment, text)
+}
+
+pub fn control_group(_: &Subject, text: &mut Text) -> Shown {
+    text.bytes(b"0::/\n")
+}
+
+pub fn wait_channel(_: &Subject, text: &mut Text) -> Shown {
+    text.bytes(b"0")
+}
+
+pub fn oom_score(_: &Subject, text: &mut Text) -> Shown {
+    text.bytes(b"0\n")
+}
+
+pub fn oom_adjustment(_: &Subject, text: &mut Text) -> Shown {
+    text.bytes(b"0\n")
+}
+
+/// Accepted without effect: the largest program goes first whatever it asks for.
+pub fn set_oom_adjustment(_: &Subject, _: &[u8]) -> Shown {
+    Ok(())
+}
+
+pub fn statistics(subject: &Subject, text: &mut Text) -> Shown {
+    let process = subject.process()?;
+    let thread = subject.thread().ok();
+    text.line(format_args!("{} (", subject.tid.unwrap_or(process.pid)))?;
+    text.bytes(trim(&name_of(subject)))?;
+    let (group, session) = (process.group(), process.session());
+    let terminal = session.terminal();
+    let (device, foreground) = terminal.map_or((0, -1), |tty| (tty.device(), tty.foreground_group()));
+    text.line(format_args!(
+        ") {} {} {} {} {device} {foreground} 0 0 0 0 0",
+        state_of(subject),
+        process.parent_pid(),
+        group.id,
+        session.id
+    ))?;
+    let times = match (&thread, subject.tid) {
+        (Some(thread), Some(_)) => thread.cpu_times(),
+        _ => process.cpu_times(),
+    };
+    let children = process.children_times();
+    for nanoseconds in [times.0, times.1, children.0, children.1] {
+        text.line(format_args!(" {}", clock_ticks(nanoseconds)))?;
+    }
+    let space = space_of(subject);
+    let bytes = space.as_ref().map_or(0, |space| space.mapped_bytes());
+    let resident = space.as_ref().map_or(0, |space| space.resident_pages());
+    let nice = thread.as_ref().map_or(0, |thread| i32::from(thread.scheduling().nice));
+    let (priority, start) = (20 + nice, clock_ticks(process.start_ns));
+    text.line(format_args!(" {priority} {nice} {} 0 {start} {bytes} {resident}", process.thread_count()))?;
+    // Limit of the resident set, addresses of text and stack, signals, and what has no meaning here.
+    text.line(format_args!(" {} 1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n", u64::MAX))
+}
+
+pub fn memory(subject: &Subject, text: &mut Text) -> Shown {
+    let space = space_of(subject);
+    let pages = space.as_ref().map_or(0, |space| space.mapped_bytes() / PAGE_BYTES);
+    let resident = space.as_ref().map_or(0, |space| space.resident_pages());
+    text.line(format_args!("{pages} {resident} 0 0 0 {pages} 0\n"))
+}
+
+pub fn status(subject: &Subject, text: &mut Text) -> Shown {
+    let process = subject.process()?;
+    let thread = subject.thread().ok();
+    text.bytes(b"Name:\t")?;
+    text.escaped(trim(&name_of(subject)), b"\n\\")?;
+    let umask = thread.as_ref().map_or(0, |thread| thread.directories().umask());
+    let state = state_of(subject);
+    let word = match state {
+        'R' => "running",
+        'T' => "stopped",
+        'Z' => "zombie",
+        _ => "sleeping",
+    };
+    text.line(format_args!(
+        "\nUmask:\t{umask:04o}\nState:\t{state} ({word})\nTgid:\t{}\nNgid:\t0\nPid:\t{}\nPPid:\t{}\nTracerPid:\t0\n",
+        process.pid,
+        subject.tid.unwrap_or(process.pid),
+        process.parent_pid()
+    ))?;
+    if let Some(thread) = &thread {
+        status_of_thread(&process, thread, text)?;
+    }
+    text.line(format_args!("voluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n"))
+}
+
+/// The signals that the process ignores, and those it has handlers for.
+fn actions_of(process: &Process) -> (u64, u64) {
+    let actions = process.actions();
+    let actions = actions.lock();
+    let (mut ignored, mut caught) = (0, 0);
+    for signal in (1..=64).filter_map(Signal::new) {
+        let action = actions.get(signal);
+        let bit = 1 << signal.index();
+        if action.has_handler() {
+            caught |= bit;
+        } else if action.handler == Action::IGNORE {
+            ignored |= bit;
+        }
+    }
+    (ignored, caught)
+}
+
+fn status_of_thread(process: &Process, thread: &Arc<Thread>, text: &mut Text) -> Shown {
+    let who = thread.credentials();
+    text.line(format_args!("Uid:\t{}\t{}\t{}\t{}\n", who.uid, who.euid, who.suid, who.fsuid))?;
+    text.line(format_args!("Gid:\t{}\t{}\t{}\t{}\n", who.gid, who.egid, who.sgid, who.fsgid))?;
+    let table = thread.descriptors();
+    text.line(format_args!("FDSize:\t{}\nGroups:\t", table.size()))?;
+    for group in who.supplementary_groups() {
+        text.line(format_args!("{group} "))?;
+    }
+    {
+        let space = thread.space();
+        let kib = space.mapped_bytes() / 1024;
+        let resident = space.resident_pages() * PAGE_BYTES / 1024;
+        text.line(format_args!("\nVmPeak:\t{kib:8} kB\nVmSize:\t{kib:8} kB\nVmLck:\t       0 kB"))?;
+        text.line(format_args!("\nVmHWM:\t{resident:8} kB\nVmRSS:\t{resident:8} kB\nVmSwap:\t       0 kB"))?;
+    }
+    text.line(format_args!("\nThreads:\t{}\nSigQ:\t0/0\n", process.thread_count()))?;
+    let (ignored, caught) = actions_of(process);
+    let (own, shared) = signal::pending(thread);
+    for (name, set) in [
+        ("SigPnd", own.0),
+        ("ShdPnd", shared.0),
+        ("SigBlk", thread.blocked().0),
+        ("SigIgn", ignored),
+        ("SigCgt", caught),
+    ] {
+        text.line(format_args!("{name}:\t{set:016x}\n"))?;
+    }
+    let capabilities = &who.capabilities;
+    for (name, set) in [
+        ("CapInh", capabilities.inheritable),
+        ("CapPrm", capabilities.permitted),
+        ("CapEff", capabilities.effective),
+        ("CapBnd", capabilities.bounding),
+        ("CapAmb", capabilities.ambient),
+    ] {
+        text.line(format_args!("{name}:\t{set:016x}\n"))?;
+    }
+    let cpus = crate::arch::cpu::count();
+    let mask = if cpus >= 64 { u64::MAX } else { (1 << cpus) - 1 };
+    text.line(format_args!("NoNewPrivs:\t0\nSeccomp:\t0\nCpus_allowed:\t{mask:x}\nCpus_allowed_list:\t0"))?;
+    if cpus > 1 {
+        text.line(format_args!("-{}", cpus - 1))?;
+    }
+    text.bytes(b"\n")
+}
+
+pub fn mappings(subject: &Subject, text: &mut Text) -> Shown {
+    let Some(space) = space_of(subject) else { return Ok(()) };
+    let mut at = 0;
+    while let Some(mapping) = space.mapping_at_or_above(at) {
+        mapping_line(&mapping, text)?;
+        at = mapping.end;
+    }
+    Ok(())
+}
+
+/// The line of `maps` about a mapping.
+pub(super) fn mapping_line(mapping: &MappingView, text: &mut Text) -> Shown {
+    let right = |bit: Protection, letter| if mapping.protection.contains(bit) { letter } else { '-' };
+    let (device, inode) = match &mapping.object {
+        Object::Source(source) => source.identity(),
+        Object::Anonymous(_) => (0, 0),
+    };
+    text.line(format_args!(
+        "{:08x}-{:08x} {}{}{}{} {:08x} {:02x}:{:02x} {inode} ",
+        mapping.start,
+        mapping.end,
+        right(Protection::READ, 'r'),
+        right(Protection::WRITE, 'w'),
+        right(Protection::EXECUTE, 'x'),
+        if mapping.flags.contains(Flags::SHARED) { 's' } else { 'p' },
+        mapping.offset,
+        crate::fs::inode::device_major(device),
+        crate::fs::inode::device_minor(device),
+    ))?;
+    match &mapping.object {
+        Object::Source(source) => {
+            let path = source.path().unwrap_or_default();
+            text.bytes(b"                  ")?;
+            text.escaped(&path, b"\n")?;
+        }
+        Object::Anonymous(Some(name)) => text.line(format_args!("                  {name}"))?,
+        Object::Anonymous(None) => {}
+    }
+    text.bytes(b"\n")
+}
+
+pub fn limits(subject: &Subject, text: &mut Text) -> Shown {
+    const ROWS: &[(&str, Resource, &str)] = &[
+        ("Max cpu time", Resource::CpuTime, "seconds"),
+        ("Max file size", Resource::FileSize, "bytes"),
+        ("Max data size", Resource::Data, "bytes"),
+        ("Max stack size", Resource::Stack, "bytes"),
+        ("Max core file size", Resource::Core, "bytes"),
+        ("Max processes", Resource::Processes, "processes"),
+        ("Max open files", Resource::OpenFiles, "files"),
+        ("Max locked memory", Resource::LockedMemory, "bytes"),
+        ("Max address space", Resource::AddressSpace, "bytes"),
+        ("Max pending signals", Resource::PendingSignals, "signals"),
+        ("Max msgqueue size", Resource::MessageQueues, "bytes"),
+        ("Max nice priority", Resource::Nice, ""),
+        ("Max realtime priority", Resource::RealtimePriority, ""),
+    ];
+    let process = subject.process()?;
+    text.line(format_args!("{:<25} {:<20} {:<20} {:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units"))?;
+    for &(name, resource, unit) in ROWS {
+        let limit = process.limit(resource);
+        text.line(format_args!("{name:<25} "))?;
+        for value in [limit.soft, limit.hard] {
+            match value {
+                Limits::INFINITY => text.line(format_args!("{:<20} ", "unlimited"))?,
+                value => text.line(format_args!("{value:<20} "))?,
+            }
+        }
+        text.line(format_args!("{unit:<10}\n"))?;
+    }
+    Ok(())
+}
+
+/// What would end a field of a line about a mount.
+const SEPARATORS: &[u8] = b" \t\n\\#";
+
+fn options(mount: &Mount) -> &'static str {
+    if mount.is_read_only() { "ro,relatime" } else { "rw,relatime" }
+}
+
+fn mount_path(mount: &Arc<Mount>) -> Result<alloc::vec::Vec<u8>, Errno> {
+    let root = mount::root().ok_or(Errno::EIO)?;
+    mount.at().unwrap_or_else(|| root.clone()).path(&root)
+}
+
+pub fn mounts(_: &Subject, text: &mut Text) -> Shown {
+    for mount in mount::all()? {
+        text.escaped(&mount.source, SEPARATORS)?;
+        text.bytes(b" ")?;
+        text.escaped(&mount_path(&mount)?, SEPARATORS)?;
+        text.line(format_args!(" {} {} 0 0\n", mount.kind, options(&mount)))?;
+    }
+    Ok(())
+}
+
+pub fn mount_information(_: &Subject, text: &mut Text) -> Shown {
+    for mount in mount::all()? {
+        let parent = mount.at().map_or(mount.id, |at| at.mount.id);
+        let device = mount.root.node.metadata().device;
+        let (major, minor) = (crate::fs::inode::device_major(device), crate::fs::inode::device_minor(device));
+        text.line(format_args!("{} {parent} {major}:{minor} / ", mount.id))?;
+        text.escaped(&mount_path(&mount)?, SEPARATORS)?;
+        text.line(format_args!(" {} - {} ", options(&mount), mount.kind))?;
+        text.escaped(&mount.source, SEPARATORS)?;
+        text.line(format_args!(" rw\n"))?;
+    }
+    Ok(())
+}
+
+pub fn descriptor_information(subject: &Subject, text: &mut Text) -> Shown {
+    let open = subject.open()?;
+    let mount = open.place.as_ref().map_or(0, |place| place.mount.id);
+    let (offset, inode) = (*open.offset.lock(), open.metadata().inode);
+    text.line(format_args!(
+        "pos:\t{offset}\nflags:\t0{:o}\nmnt_id:\t{mount}\nino:\t{inode}\n",
+        open.flags().bits() | linux_raw_sys::general::O_LARGEFILE
+    ))?;
+    match downcast::<ProcessFile>(&open) {
+        Some(file) => {
+            let pid = file.pid().unwrap_or(-1);
+            text.line(format_args!("Pid:\t{pid}\nNSpid:\t{pid}\n"))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,76 @@
+//! Text that is put together piece by piece, with memory that may run out.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::fmt::Write;
+
+use crate::error::Errno;
+
+/// Text under construction.
+pub struct Text(Vec<u8>);
+
+impl Text {
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Appends formatted text.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn line(&mut self, arguments: fmt::Arguments<'_>) -> Result<(), Errno> {
+        self.write_fmt(arguments).map_err(|_| Errno::ENOMEM)
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        self.0.try_reserve(bytes.len()).map_err(|_| Errno::ENOMEM)?;
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Appends a path with what would confuse a reader of lines written as octal numbers, as Linux does.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn escaped(&mut self, bytes: &[u8], special: &[u8]) -> Result<(), Errno> {
+        for piece in bytes.split_inclusive(|byte| special.contains(byte)) {
+            match piece.split_last() {
+                Some((last, plain)) if special.contains(last) => {
+                    self.bytes(plain)?;
+                    self.line(format_args!("\\{last:03o}"))?;
+                }
+                _ => self.bytes(piece)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends a number in at least `digits` hexadecimal digits. What is shown often does without the formatting
+    /// machinery: each program of the C library reads its `maps` when it asks where its stack is.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn hexadecimal(&mut self, number: u64, digits: usize) -> Result<(), Errno> {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let needed = (u64::BITS - number.leading_zeros()).div_ceil(4) as usize;
+        let count = digits.max(needed);
+        self.0.try_reserve(count).map_err(|_| Errno::ENOMEM)?;
+        let digit = |place| DIGITS[(number >> (4 * place) & 15) as usize];
+        self.0.extend((0..count).rev().map(digit));
+        Ok(())
+    }
+
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.bytes(text.as_bytes()).map_err(|_| fmt::Error)
+    }
+}

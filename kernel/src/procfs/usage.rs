@@ -1,0 +1,102 @@
+//! Files of `/proc` about the memory that a process takes, mapping by mapping and as a whole.
+
+use crate::error::Errno;
+use crate::memory::space::{Flags, MappingView, Protection, Usage};
+use crate::procfs::process::{mapping_line, space_of};
+use crate::procfs::{Subject, Text};
+
+type Shown = Result<(), Errno>;
+
+const PAGE_KIB: u64 = 4;
+
+fn line(text: &mut Text, name: &str, kib: u64) -> Shown {
+    let width = 15_usize.saturating_sub(name.len());
+    text.line(format_args!("{name}:{:width$}{kib:8} kB\n", ""))
+}
+
+/// The lines that both files have; `in_parts` also tells whose the shared pages are.
+fn amounts(text: &mut Text, usage: &Usage, in_parts: bool) -> Shown {
+    let kib = |bytes: u64| bytes / 1024;
+    line(text, "Rss", kib(usage.resident))?;
+    line(text, "Pss", kib(usage.share()))?;
+    // What has a share is in frames of its own, and so dirty.
+    line(text, "Pss_Dirty", kib(usage.share()))?;
+    if in_parts {
+        let [anonymous, file, memory] = usage.shares();
+        line(text, "Pss_Anon", kib(anonymous))?;
+        line(text, "Pss_File", kib(file))?;
+        line(text, "Pss_Shmem", kib(memory))?;
+    }
+    line(text, "Shared_Clean", kib(usage.shared_clean))?;
+    line(text, "Shared_Dirty", kib(usage.shared_dirty))?;
+    line(text, "Private_Clean", 0)?;
+    line(text, "Private_Dirty", kib(usage.private_dirty))?;
+    line(text, "Referenced", kib(usage.resident))?;
+    line(text, "Anonymous", kib(usage.anonymous))?;
+    // There are no large pages, nothing is swapped out or freed lazily.
+    for name in [
+        "LazyFree",
+        "AnonHugePages",
+        "ShmemPmdMapped",
+        "FilePmdMapped",
+        "Shared_Hugetlb",
+        "Private_Hugetlb",
+        "Swap",
+        "SwapPss",
+        "Locked",
+    ] {
+        line(text, name, 0)?;
+    }
+    Ok(())
+}
+
+fn flags(text: &mut Text, mapping: &MappingView) -> Shown {
+    let (protection, flags) = (mapping.protection, mapping.flags);
+    text.bytes(b"THPeligible:    0\nVmFlags:")?;
+    for (is_set, name) in [
+        (protection.contains(Protection::READ), "rd"),
+        (protection.contains(Protection::WRITE), "wr"),
+        (protection.contains(Protection::EXECUTE), "ex"),
+        (flags.contains(Flags::SHARED), "sh"),
+        (true, "mr"),
+        (!flags.contains(Flags::NEVER_WRITABLE), "mw"),
+        (true, "me"),
+        (flags.contains(Flags::SHARED), "ms"),
+        (flags.contains(Flags::GROWS_DOWN), "gd"),
+        (flags.contains(Flags::NOT_INHERITED), "dc"),
+        (flags.contains(Flags::WIPED_IN_CHILD), "wf"),
+    ] {
+        if is_set {
+            text.line(format_args!(" {name}"))?;
+        }
+    }
+    text.bytes(b" \n")
+}
+
+pub fn by_mapping(subject: &Subject, text: &mut Text) -> Shown {
+    let Some(space) = space_of(subject) else { return Ok(()) };
+    let mut at = 0;
+    while let Some(mapping) = space.mapping_at_or_above(at) {
+        at = mapping.end;
+        mapping_line(&mapping, text)?;
+        line(text, "Size", (mapping.end - mapping.start) as u64 / 1024)?;
+        line(text, "KernelPageSize", PAGE_KIB)?;
+        line(text, "MMUPageSize", PAGE_KIB)?;
+        amounts(text, &space.usage(&mapping), false)?;
+        flags(text, &mapping)?;
+    }
+    Ok(())
+}
+
+pub fn rollup(subject: &Subject, text: &mut Text) -> Shown {
+    let Some(space) = space_of(subject) else { return Err(Errno::ESRCH) };
+    let (mut all, mut first, mut end) = (Usage::default(), None, 0);
+    while let Some(mapping) = space.mapping_at_or_above(end) {
+        first = first.or(Some(mapping.start));
+        end = mapping.end;
+        all.add(&space.usage(&mapping));
+    }
+    let first = first.unwrap_or(0);
+    text.line(format_args!("{first:08x}-{end:08x} ---p 00000000 00:00 0 {:26} [rollup]\n", ""))?;
+    amounts(text, &all, true)
+}

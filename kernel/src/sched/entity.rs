@@ -1,0 +1,232 @@
+//! How long a thread runs, and at which level.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use heddle_kernel_core::fairness::{Account, Weight};
+
+use crate::arch;
+use crate::arch::MAX_CPUS;
+use crate::sched::{Parameters, Policy, Priority};
+
+/// The time slice of an ordinary thread at nice 0.
+pub const SLICE_NS: u64 = heddle_kernel_core::fairness::SLICE_NS;
+
+/// The time slice of `SCHED_RR`: Linux's, which programs see.
+pub const ROUND_ROBIN_NS: u64 = 100_000_000;
+
+/// Realtime threads get so much of each window at their levels; what they want beyond that comes behind the ordinary
+/// threads, so that a loop at a realtime priority does not take the machine away.
+const REALTIME_WINDOW_NS: u64 = 1_000_000_000;
+const REALTIME_SHARE_NS: u64 = 950_000_000;
+
+/// What the realtime threads of a CPU have used in the current window.
+struct Window {
+    start_ns: AtomicU64,
+    used_ns: AtomicU64,
+}
+
+static WINDOWS: [Window; MAX_CPUS] =
+    [const { Window { start_ns: AtomicU64::new(0), used_ns: AtomicU64::new(0) } }; MAX_CPUS];
+
+/// Time that realtime threads may still use on this CPU.
+fn realtime_left_ns(now_ns: u64) -> u64 {
+    let window = &WINDOWS[arch::cpu::id()];
+    if now_ns.saturating_sub(window.start_ns.load(Ordering::Relaxed)) >= REALTIME_WINDOW_NS {
+        window.start_ns.store(now_ns, Ordering::Relaxed);
+        window.used_ns.store(0, Ordering::Relaxed);
+    }
+    REALTIME_SHARE_NS.saturating_sub(window.used_ns.load(Ordering::Relaxed))
+}
+
+/// Whether what has a realtime level has had its share of this CPU's window.
+pub fn realtime_is_spent() -> bool {
+    realtime_left_ns(crate::arch::time::now_ns()) == 0
+}
+
+/// Counts time that was spent at a realtime level by what is no realtime thread: a coroutine of a program.
+pub fn charge_realtime(ran_ns: u64) {
+    WINDOWS[arch::cpu::id()].used_ns.fetch_add(ran_ns, Ordering::Relaxed);
+}
+
+/// The end of a turn that a thread leaves out.
+pub const STANDS_BACK: u64 = 0;
+
+/// Why a thread's last turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It waits.
+    Waits,
+    /// It gave way and is ready.
+    GaveWay,
+}
+
+/// A thread's standing with the scheduler, from turn to turn.
+#[derive(Debug)]
+pub struct Standing {
+    /// How the thread is scheduled.
+    parameters: Parameters,
+    /// A realtime priority that waiters lend the thread; 0 for none.
+    lent: u8,
+    account: Account,
+    /// The part of the parameters.
+    weight: Weight,
+    /// What is left of the time slice of `SCHED_RR`. Who is preempted or waits goes on with it.
+    round_ns: u64,
+    /// Its priority was raised during the turn: it has become the last of its equals, and does not go back before them.
+    is_last: bool,
+    ended_as: Turn,
+    started_ns: u64,
+    ended_ns: u64,
+    /// When `until_ns` and `priority` were worked out.
+    planned_ns: u64,
+    /// When the turn is over; `u64::MAX` for never.
+    pub until_ns: u64,
+    /// The level that the thread has now.
+    pub priority: Priority,
+}
+
+impl Standing {
+    /// The standing of a new thread.
+    #[must_use]
+    pub const fn new(parameters: Parameters, account: Account) -> Self {
+        Self {
+            parameters,
+            lent: 0,
+            account,
+            weight: parameters.weight(),
+            round_ns: ROUND_ROBIN_NS,
+            is_last: false,
+            ended_as: Turn::GaveWay,
+            started_ns: 0,
+            ended_ns: 0,
+            planned_ns: 0,
+            until_ns: account.budget_ns(),
+            priority: parameters.priority(account.is_spent()),
+        }
+    }
+
+    /// The account of a child: half of the parent's budget.
+    #[must_use]
+    pub const fn split(&mut self) -> Account {
+        self.account.split()
+    }
+
+    /// How the thread is scheduled.
+    #[must_use]
+    pub const fn parameters(&self) -> Parameters {
+        self.parameters
+    }
+
+    /// Changes how the thread is scheduled; `is_running`: in the midst of a turn.
+    pub fn set_parameters(&mut self, parameters: Parameters, now_ns: u64, is_running: bool) {
+        if is_running {
+            self.end(now_ns);
+        }
+        let before = self.parameters;
+        self.parameters = parameters;
+        self.weight = parameters.weight();
+        // Whoever is queued finds its place by the change of its priority.
+        let is_other = before.policy != parameters.policy || before.realtime != parameters.realtime;
+        self.is_last = is_running && is_other && parameters.realtime >= before.realtime;
+        self.plan(now_ns);
+    }
+
+    /// The realtime priority that the thread runs with, its own or lent; 0 for an ordinary thread.
+    #[must_use]
+    pub const fn realtime(&self) -> u8 {
+        if self.lent > self.parameters.realtime { self.lent } else { self.parameters.realtime }
+    }
+
+    /// The thread is preempted: whether it goes behind its equals and not, as usual, before them.
+    pub const fn preempted(&mut self) -> bool {
+        self.ended_as = Turn::GaveWay;
+        core::mem::replace(&mut self.is_last, false)
+    }
+
+    /// Lends the thread a realtime priority, 0 for none; `is_running`: in the midst of a turn.
+    pub fn lend(&mut self, realtime: u8, now_ns: u64, is_running: bool) {
+        if is_running {
+            self.end(now_ns);
+        }
+        self.lent = realtime;
+        self.plan(now_ns);
+    }
+
+    /// A turn starts.
+    #[inline]
+    pub fn start(&mut self, now_ns: u64) {
+        self.started_ns = now_ns;
+        if self.ended_as == Turn::GaveWay && self.realtime() == 0 {
+            // Nothing has changed but the time.
+            self.until_ns = self.until_ns.saturating_add(now_ns.saturating_sub(self.planned_ns));
+            self.planned_ns = now_ns;
+        } else {
+            if self.ended_as == Turn::Waits {
+                self.account.slept(now_ns.saturating_sub(self.ended_ns), self.weight);
+            }
+            self.plan(now_ns);
+        }
+        self.ended_as = Turn::Waits;
+        // A realtime thread owes nothing that counts now.
+        if self.account.stands_back() && self.realtime() == 0 {
+            self.until_ns = STANDS_BACK;
+        }
+    }
+
+    /// The thread was to stand back, but nobody else wants the processor: it has its turn.
+    pub fn goes_on(&mut self, now_ns: u64) {
+        self.account.is_alone();
+        self.plan(now_ns);
+    }
+
+    /// The turn ends.
+    #[inline]
+    pub fn end(&mut self, now_ns: u64) {
+        let ran_ns = now_ns.saturating_sub(self.started_ns);
+        if self.realtime() != 0 {
+            WINDOWS[arch::cpu::id()].used_ns.fetch_add(ran_ns, Ordering::Relaxed);
+            let left_ns = self.round_ns.saturating_sub(ran_ns);
+            self.round_ns = if left_ns == 0 { ROUND_ROBIN_NS } else { left_ns };
+        } else {
+            self.account.ran(ran_ns, self.weight);
+        }
+        (self.started_ns, self.ended_ns) = (now_ns, now_ns);
+        self.plan(now_ns);
+    }
+
+    /// Whether the turn that is going on, or was the last, ends because the thread waits.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.ended_as == Turn::Waits
+    }
+
+    /// When the turn that goes on began, or the last one ended.
+    #[must_use]
+    pub const fn since_ns(&self) -> u64 {
+        self.started_ns
+    }
+
+    /// The thread gives way though it has more to do.
+    pub const fn give_way(&mut self) {
+        self.ended_as = Turn::GaveWay;
+    }
+
+    #[inline]
+    fn plan(&mut self, now_ns: u64) {
+        let parameters = &self.parameters;
+        self.planned_ns = now_ns;
+        let (until_ns, priority) = if self.realtime() != 0 {
+            let left_ns = realtime_left_ns(now_ns);
+            let slice_ns = if parameters.policy == Policy::RoundRobin { self.round_ns } else { u64::MAX };
+            match left_ns {
+                0 => (now_ns + SLICE_NS, Priority::SPENT),
+                left_ns => {
+                    (now_ns.saturating_add(left_ns.min(slice_ns)), Priority::realtime(self.realtime()))
+                }
+            }
+        } else {
+            (now_ns + self.account.budget_ns(), parameters.priority(self.account.is_spent()))
+        };
+        (self.until_ns, self.priority) = (until_ns, priority);
+    }
+}

@@ -1,0 +1,237 @@
+//! What a thread does about signals before it goes back to user mode.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{Ordering, fence};
+use heddle_kernel_core::signal::{Action, DefaultAction, Information, Signal, SignalSet};
+use linux_raw_sys::general as linux;
+
+use crate::arch::{FloatState, UserContext, signal as frame};
+use crate::error::{Attempt, Errno, Halt};
+use crate::memory::Space;
+use crate::process::{ExitStatus, Thread, executor, rseq};
+use crate::sched;
+use crate::signal::{Work, fault, send, stop};
+
+/// How a thread goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Back to user mode.
+    Resume,
+    /// The thread ends.
+    Exit,
+}
+
+/// Does everything that [`Work`] asks for. `interrupted` is the restart code of the call that just ended with one.
+pub async fn before_user(
+    thread: &Arc<Thread>,
+    context: &mut UserContext,
+    interrupted: Option<Errno>,
+) -> Next {
+    let mut interrupted = interrupted;
+    loop {
+        if carry_out(thread, context, interrupted.take()).await == Next::Exit {
+            return Next::Exit;
+        }
+        if !thread.work().contains(Work::RESTART) || rseq::settle(thread, context).await {
+            return Next::Resume;
+        }
+    }
+}
+
+/// All work but [`Work::RESTART`], which comes last.
+async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrupted: Option<Errno>) -> Next {
+    loop {
+        let work = thread.work();
+        if work.contains(Work::DIE) {
+            return Next::Exit;
+        }
+        if work.contains(Work::BARRIER) {
+            fence(Ordering::SeqCst);
+            thread.remove_work(Work::BARRIER);
+        }
+        if work.contains(Work::STORE) {
+            thread.remove_work(Work::STORE);
+            rseq::leaves_program(thread);
+            if let Err(error) = thread.late.store(&thread.space()).await {
+                context.set_result(error.to_result());
+            }
+        }
+        if work.contains(Work::LEAVE) {
+            rseq::leaves_program(thread);
+            // Programs of several users don't share a page table. There may be no memory for another one yet.
+            while thread.space().leave_shared().await.is_err() {
+                sched::yield_now().await;
+            }
+            thread.remove_work(Work::LEAVE);
+        }
+        if work.contains(Work::AFFINITY) {
+            thread.remove_work(Work::AFFINITY);
+            rseq::leaves_program(thread);
+            let affinity = thread.scheduling().affinity;
+            sched::move_to(affinity).await;
+        }
+        if work.contains(Work::STOP) {
+            rseq::leaves_program(thread);
+            stop::wait(thread).await;
+            continue;
+        }
+        if !work.contains(Work::SIGNAL) {
+            break;
+        }
+        let Some((information, action)) = take(thread) else { continue };
+        if action.has_handler() {
+            if let Some(code) = interrupted.take() {
+                resolve_for_handler(context, code, &action);
+            }
+            call_handler(thread, context, &information, &action).await;
+        } else {
+            carry_out_default(thread, information.signal);
+        }
+    }
+    if let Some(code) = interrupted {
+        restart(context, code);
+    }
+    restore_mask(thread);
+    if thread.work().contains(Work::INTERRUPT) {
+        thread.remove_work(Work::INTERRUPT);
+        executor::enter_handler(thread, context).await;
+    }
+    Next::Resume
+}
+
+/// Goes back to the mask from before a call that waited with another one.
+pub fn restore_mask(thread: &Thread) {
+    if thread.work().contains(Work::MASK) {
+        thread.remove_work(Work::MASK);
+        let saved = thread.saved_mask.lock().take();
+        if let Some(mask) = saved {
+            thread.set_blocked(mask);
+        }
+    }
+}
+
+/// Takes the next signal with its action; ignored ones are dropped on the way. `None` clears the note that there is
+/// one.
+fn take(thread: &Arc<Thread>) -> Option<(Information, Action)> {
+    let wanted = SignalSet::ALL.difference(thread.blocked());
+    let actions = thread.process.actions();
+    let mut state = thread.process.state.lock();
+    loop {
+        let own = thread.pending.lock().take(wanted);
+        let Some(information) = own.or_else(|| state.pending.take(wanted)) else {
+            thread.remove_work(Work::SIGNAL);
+            return None;
+        };
+        let action = actions.lock().take(information.signal);
+        if !action.ignores(information.signal) {
+            return Some((information, action));
+        }
+    }
+}
+
+fn carry_out_default(thread: &Arc<Thread>, signal: Signal) {
+    match DefaultAction::of(signal) {
+        DefaultAction::Ignore | DefaultAction::Continue => {}
+        DefaultAction::Stop => {
+            if signal == Signal::STOP || !crate::process::job::is_orphaned(&thread.process) {
+                stop::begin(&thread.process, signal);
+            }
+        }
+        default @ (DefaultAction::Terminate | DefaultAction::Core) => {
+            let status = ExitStatus::Signaled { signal, core: default == DefaultAction::Core };
+            send::start_group_exit(&mut thread.process.state.lock(), status);
+        }
+    }
+}
+
+fn resolve_for_handler(context: &mut UserContext, code: Errno, action: &Action) {
+    let restarts =
+        code == Errno::ERESTARTNOINTR || code == Errno::ERESTARTSYS && action.flags.has(linux::SA_RESTART);
+    if restarts {
+        context.restart_syscall();
+    } else {
+        context.set_result(Errno::EINTR.to_result());
+    }
+}
+
+fn restart(context: &mut UserContext, code: Errno) {
+    context.restart_syscall();
+    if code == Errno::ERESTART_RESTARTBLOCK {
+        context.set_result(linux::__NR_restart_syscall as usize);
+    }
+}
+
+/// Puts the handler's frame on the stack and makes the handler the next thing to run; a stack that can't take it is a
+/// segmentation fault.
+async fn call_handler(
+    thread: &Arc<Thread>,
+    context: &mut UserContext,
+    information: &Information,
+    action: &Action,
+) {
+    loop {
+        match try_call_handler(thread, context, information, action) {
+            Ok(()) => break,
+            Err(Halt::Fault(missing)) if thread.space().fault_in(missing).await.is_ok() => {}
+            Err(_) => {
+                fault::force(thread, Information::kernel(Signal::SEGV), information.signal == Signal::SEGV);
+                return;
+            }
+        }
+    }
+    executor::mask(thread);
+    thread.saved_mask.lock().take();
+    thread.remove_work(Work::MASK);
+    let own = if action.flags.has(linux::SA_NODEFER) {
+        SignalSet::EMPTY
+    } else {
+        SignalSet::of(&[information.signal])
+    };
+    thread.set_blocked(thread.blocked().union(action.mask).union(own));
+}
+
+fn try_call_handler(
+    thread: &Arc<Thread>,
+    context: &mut UserContext,
+    information: &Information,
+    action: &Action,
+) -> Attempt<()> {
+    let space = thread.space();
+    // What the frame keeps is where the section starts again.
+    thread.remove_work(Work::RESTART);
+    rseq::attempt(thread, &space, context)?;
+    thread.with_float(|float| put_frame(thread, &space, context, information, action, float))
+}
+
+fn put_frame(
+    thread: &Arc<Thread>,
+    space: &Space,
+    context: &mut UserContext,
+    information: &Information,
+    action: &Action,
+    float: &mut FloatState,
+) -> Attempt<()> {
+    let mask = (*thread.saved_mask.lock()).unwrap_or(thread.blocked());
+    let mut stack = *thread.alternate_stack.lock();
+    let top = if action.flags.has(linux::SA_ONSTACK) { stack.top_for(context.sp()) } else { None };
+    float.save();
+    let is_interruptible = executor::is_unmasked(thread);
+    let float_bytes = float.as_bytes();
+    let setup =
+        frame::Setup { information, action, mask, is_interruptible, stack: &stack, top, float: float_bytes };
+    let call = frame::prepare(context, &setup).ok_or(Errno::EFAULT)?;
+    space.write_bytes(call.float_address, &call.float_head)?;
+    space.write_bytes(
+        call.float_address + call.float_head.len(),
+        &float.as_bytes()[call.float_head.len()..],
+    )?;
+    space.write_bytes(call.float_address + float.as_bytes().len(), call.float_tail())?;
+    space.write(call.address, &call.words)?;
+    float.reset();
+    if top.is_some() && stack.disarms() {
+        stack = heddle_kernel_core::signal::AlternateStack::default();
+        *thread.alternate_stack.lock() = stack;
+    }
+    call.enter(context, action.handler, information.signal);
+    Ok(())
+}

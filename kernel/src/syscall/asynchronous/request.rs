@@ -1,0 +1,265 @@
+//! One call that goes on by itself.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::task::Waker;
+
+use heddle_abi::protocol::Fate;
+
+use crate::arch::UserContext;
+use crate::error::{Errno, Halt};
+use crate::fs::DescriptorTable;
+use crate::memory::user::PageFault;
+use crate::memory::{Space, fallible};
+use crate::process::{Thread, executor};
+use crate::sched;
+use crate::sched::TaskRef;
+use crate::sync::SpinLock;
+use crate::syscall::{Call, CallFuture, LateResults, Started};
+use crate::wait::caller::Caller;
+use crate::wait::queue::{Disposition, Events, Watch, Watcher};
+use crate::wait::syscall::WaitKind;
+
+/// The generation of one that waits for nothing is even, of one that waits odd.
+const WAITING: u32 = 1;
+
+/// What a call works on.
+struct Holds {
+    space: Arc<Space>,
+    descriptors: Arc<DescriptorTable>,
+}
+
+/// What a call has of its own that otherwise is its thread's.
+pub struct Flight {
+    /// Who made it.
+    pub thread: Arc<Thread>,
+    /// What it works on, until it ends: wait queues of its files may refer to it for longer.
+    holds: SpinLock<Option<Holds>>,
+    /// The number of the system call.
+    pub number: u32,
+    /// The program's level for it.
+    pub(super) level: u8,
+    /// Results that have to be stored still.
+    pub late: LateResults,
+    cookie: u64,
+    coroutine: u64,
+    token: AtomicU64,
+    waker: spin::Once<Waker>,
+    /// When its coroutine was made, and how often that was polled.
+    since_ns: AtomicU64,
+    polls: AtomicU64,
+    generation: AtomicU32,
+    pub(super) fate: Fate,
+}
+
+impl Flight {
+    /// A call of `caller`, a thread, whose result is to carry `cookie` and `coroutine`. It takes the place of `unused`,
+    /// one of the same thread and the same [`calls::submit`](crate::syscall::asynchronous::calls::submit), if nobody refers to that any more.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn new(
+        unused: Option<Arc<Self>>,
+        caller: &Caller,
+        (number, level): (u32, u8),
+        [cookie, coroutine]: [u64; 2],
+    ) -> Result<Arc<Self>, Errno> {
+        if let Some(mut flight) = unused
+            && let Some(fields) = Arc::get_mut(&mut flight)
+            && fields.late.is_empty()
+        {
+            (fields.number, fields.level) = (number, level);
+            (fields.cookie, fields.coroutine) = (cookie, coroutine);
+            return Ok(flight);
+        }
+        fallible::try_arc(Self {
+            thread: Arc::clone(caller),
+            holds: SpinLock::new(Some(Holds { space: caller.space(), descriptors: caller.descriptors() })),
+            number,
+            level,
+            late: LateResults::default(),
+            cookie,
+            coroutine,
+            token: AtomicU64::new(0),
+            waker: spin::Once::new(),
+            since_ns: AtomicU64::new(0),
+            polls: AtomicU64::new(0),
+            generation: AtomicU32::new(0),
+            fate: Fate::new(),
+        })
+    }
+
+    /// The space that it works on.
+    pub fn space(&self) -> Arc<Space> {
+        let own = self.holds.lock().as_ref().map(|holds| holds.space.clone());
+        own.unwrap_or_else(|| self.thread.space())
+    }
+
+    /// The descriptors that it works on.
+    pub fn descriptors(&self) -> Arc<DescriptorTable> {
+        let own = self.holds.lock().as_ref().map(|holds| holds.descriptors.clone());
+        own.unwrap_or_else(|| self.thread.descriptors())
+    }
+
+    /// Gives up what it works on, at its end.
+    pub(super) fn release(&self) {
+        let holds = self.holds.lock().take();
+        drop(holds);
+    }
+
+    pub(super) fn token(&self) -> u64 {
+        self.token.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_token(&self, token: u64) {
+        self.token.store(token, Ordering::Relaxed);
+    }
+
+    /// Its coroutine, once that has been polled.
+    #[must_use]
+    pub fn task(&self) -> Option<TaskRef> {
+        self.waker.get().and_then(TaskRef::of)
+    }
+
+    /// When it began to go on by itself.
+    #[must_use]
+    pub fn since_ns(&self) -> u64 {
+        self.since_ns.load(Ordering::Relaxed)
+    }
+
+    /// How often its coroutine was polled.
+    #[must_use]
+    pub fn polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    /// Ends its interruptible waits.
+    pub(super) fn cancel(&self) {
+        self.fate.cancel();
+        self.wake();
+    }
+
+    /// Ends its waits.
+    pub(super) fn kill(&self) {
+        self.fate.kill();
+        self.wake();
+    }
+
+    /// Whether a wait of this kind has to end.
+    #[must_use]
+    pub fn is_interrupted(&self, kind: WaitKind) -> bool {
+        match kind {
+            WaitKind::Uninterruptible => false,
+            WaitKind::Killable => self.fate.is_killed(),
+            WaitKind::Interruptible => self.fate.is_cancelled(),
+        }
+    }
+
+    /// Makes its coroutine ready. Before its first turn it is ready anyway.
+    pub fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// See [`Caller::begin_watch`].
+    pub fn begin_watch(self: &Arc<Self>) -> Watch {
+        let generation = self.generation.load(Ordering::Relaxed);
+        self.generation.store((generation | WAITING).wrapping_add(2), Ordering::Release);
+        Watch::new(self.clone())
+    }
+
+    /// See [`Caller::end_watch`].
+    pub fn end_watch(&self) {
+        let generation = self.generation.load(Ordering::Relaxed);
+        self.generation.store((generation | WAITING).wrapping_add(1), Ordering::Release);
+    }
+
+    /// What a program sees of a result. A restart is for signals, which end no call that goes on by itself.
+    pub(super) fn outcome(&self, result: Result<usize, Errno>) -> i64 {
+        let error = match result {
+            Ok(value) => return value as i64,
+            Err(error) if error.is_restart() || error == Errno::EINTR => {
+                if self.is_interrupted(WaitKind::Interruptible) { Errno::ECANCELED } else { Errno::EINTR }
+            }
+            Err(error) => error,
+        };
+        error.to_result() as i64
+    }
+}
+
+impl Watcher for Flight {
+    fn notify(&self, generation: u32, _events: Events) -> Disposition {
+        if self.generation() != generation {
+            return Disposition::Stale;
+        }
+        self.wake();
+        Disposition::Done
+    }
+
+    fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+}
+
+/// The coroutine of a call that waits.
+pub(super) async fn fly(flight: Arc<Flight>, mut future: CallFuture) {
+    flight.since_ns.store(crate::arch::time::now_ns(), Ordering::Relaxed);
+    let result = core::future::poll_fn(|context| {
+        flight.waker.call_once(|| context.waker().clone());
+        flight.polls.store(flight.polls() + 1, Ordering::Relaxed);
+        future.as_mut().poll(context)
+    })
+    .await;
+    // What the call used is given back before its result is seen.
+    drop(future);
+    let result = flight.late.store(&flight.space()).await.and(result);
+    let result = flight.outcome(result);
+    let space = flight.space();
+    flight.release();
+    let calls = &flight.thread.process.asynchronous;
+    loop {
+        let missing = {
+            let mut state = calls.state.lock();
+            let (cookie, coroutine) = (flight.cookie, flight.coroutine);
+            match state.ring.as_mut().map(|ring| ring.put(&space, cookie, coroutine, result)) {
+                Some(Err(fault)) => fault,
+                Some(Ok(())) | None => break,
+            }
+        };
+        if space.fault_in(missing).await.is_err() {
+            // The program has unmapped its ring, and with it the result.
+            break;
+        }
+    }
+    drop(space);
+    calls.leave(&flight);
+    executor::completed(&flight.thread.process, flight.level);
+}
+
+/// Starts a call that missed a page which is not in memory, once that is there.
+pub(super) async fn start_later(
+    flight: Arc<Flight>,
+    number: usize,
+    arguments: [usize; 6],
+    mut missing: PageFault,
+) -> Result<usize, Errno> {
+    loop {
+        let space = flight.space();
+        space.fault_in(missing).await?;
+        let started = {
+            let caller = Caller::Flight(flight.clone());
+            let mut context = fallible::try_box(UserContext::new_user())?;
+            crate::syscall::start_call(number, &mut Call::with_arguments(&caller, &mut context, arguments))
+        };
+        match started {
+            Ok(Started::Done(value)) => return Ok(value),
+            Ok(Started::Pending(future)) => return future.await,
+            Ok(Started::GiveWay) => return Ok(0),
+            Err(Halt::Error(error)) => return Err(error),
+            Err(Halt::Block) => return Err(Errno::EAGAIN),
+            Err(Halt::Fault(fault)) => missing = fault,
+        }
+        sched::yield_now().await;
+    }
+}

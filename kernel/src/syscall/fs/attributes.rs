@@ -1,0 +1,215 @@
+//! Changing metadata: mode, owner, times.
+
+use linux_raw_sys::general as linux;
+
+use crate::error::{Attempt, Errno};
+use crate::fs::access::Access;
+use crate::fs::inode::{Change, Timestamp};
+use crate::fs::{Kind, Metadata, Place, access, notify};
+use crate::process::Credentials;
+use crate::syscall::fs::{find, get, get_path};
+use crate::syscall::{Call, Outcome};
+
+fn change(place: &Place, change: &Change) -> Outcome {
+    if place.mount.is_read_only() {
+        return Err(Errno::EROFS.into());
+    }
+    place.entry.node.change(change)?;
+    notify::report(&place.entry, linux::IN_ATTRIB);
+    Ok(0.into())
+}
+
+/// The place of an open file; what has none keeps its metadata to itself.
+fn place_of(call: &Call<'_>) -> Result<Place, Errno> {
+    let open = crate::syscall::fs::get_file(call, 0)?;
+    open.place.clone().ok_or(Errno::EPERM)
+}
+
+/// chmod(2).
+pub fn chmod(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 0)?;
+    let place = find(call, linux::AT_FDCWD, &path, 0)?;
+    change_mode(call, &place, call.uint(1))
+}
+
+/// fchmod(2).
+pub fn fchmod(call: &mut Call<'_>) -> Outcome {
+    change_mode(call, &place_of(call)?, call.uint(1))
+}
+
+/// fchmodat(2), the system call, which has no flags.
+pub fn fchmodat(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 1)?;
+    let place = find(call, call.int(0), &path, 0)?;
+    change_mode(call, &place, call.uint(2))
+}
+
+fn change_mode(call: &Call<'_>, place: &Place, mode: u32) -> Outcome {
+    let credentials = call.thread.credentials();
+    let metadata = place.entry.node.metadata();
+    if !access::owns(&metadata, &credentials) {
+        return Err(Errno::EPERM.into());
+    }
+    let mut permissions = mode & 0o7777;
+    if !credentials.is_in_group(metadata.gid) && !credentials.is_capable(linux::CAP_FSETID) {
+        permissions &= !linux::S_ISGID;
+    }
+    change(place, &Change { permissions: Some(permissions), ..Change::default() })
+}
+
+/// chown(2).
+pub fn chown(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 0)?;
+    let place = find(call, linux::AT_FDCWD, &path, 0)?;
+    change_owner(call, &place, call.uint(1), call.uint(2))
+}
+
+/// lchown(2).
+pub fn lchown(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 0)?;
+    let place = find(call, linux::AT_FDCWD, &path, linux::AT_SYMLINK_NOFOLLOW)?;
+    change_owner(call, &place, call.uint(1), call.uint(2))
+}
+
+/// fchown(2).
+pub fn fchown(call: &mut Call<'_>) -> Outcome {
+    change_owner(call, &place_of(call)?, call.uint(1), call.uint(2))
+}
+
+/// fchownat(2).
+pub fn fchownat(call: &mut Call<'_>) -> Outcome {
+    let flags = call.uint(4);
+    if flags & !(linux::AT_SYMLINK_NOFOLLOW | linux::AT_EMPTY_PATH) != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let path = get_path(call, 1)?;
+    let place = find(call, call.int(0), &path, flags)?;
+    change_owner(call, &place, call.uint(2), call.uint(3))
+}
+
+fn change_owner(call: &Call<'_>, place: &Place, uid: u32, gid: u32) -> Outcome {
+    let credentials = call.thread.credentials();
+    let metadata = place.entry.node.metadata();
+    let (uid, gid) = ((uid != u32::MAX).then_some(uid), (gid != u32::MAX).then_some(gid));
+    let owns = credentials.fsuid == metadata.uid;
+    let allowed = credentials.is_capable(linux::CAP_CHOWN)
+        || (uid.is_none() || owns && uid == Some(metadata.uid))
+            && (gid.is_none() || owns && gid.is_some_and(|gid| credentials.is_in_group(gid)));
+    if !allowed {
+        return Err(Errno::EPERM.into());
+    }
+    let permissions = (metadata.kind != Kind::Directory).then(|| without_set_id(&metadata));
+    change(place, &Change { permissions, uid, gid, ..Change::default() })
+}
+
+/// Permissions that no longer lend the rights of an owner who has changed.
+const fn without_set_id(metadata: &Metadata) -> u32 {
+    let group = if metadata.permissions & linux::S_IXGRP != 0 { linux::S_ISGID } else { 0 };
+    metadata.permissions & !(linux::S_ISUID | group)
+}
+
+/// utimensat(2).
+pub fn utimensat(call: &mut Call<'_>) -> Outcome {
+    let flags = call.uint(3);
+    if flags & !(linux::AT_SYMLINK_NOFOLLOW | linux::AT_EMPTY_PATH) != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let times = match call.word(2) {
+        0 => [When::Now; 2],
+        address => [get_when(call, address)?, get_when(call, address + size_of::<linux::timespec>())?],
+    };
+    let place = if call.word(1) == 0 {
+        place_of(call)?
+    } else {
+        let path = get_path(call, 1)?;
+        find(call, call.int(0), &path, flags)?
+    };
+    change_times(call, &place, times)
+}
+
+/// utimes(2).
+pub fn utimes(call: &mut Call<'_>) -> Outcome {
+    change_times_by_path(call, linux::AT_FDCWD, 0)
+}
+
+/// futimesat(2).
+pub fn futimesat(call: &mut Call<'_>) -> Outcome {
+    change_times_by_path(call, call.int(0), 1)
+}
+
+fn change_times_by_path(call: &Call<'_>, descriptor: i32, index: usize) -> Outcome {
+    let times = match call.word(index + 1) {
+        0 => [When::Now; 2],
+        address => {
+            let bytes: [u8; 32] = get(call, address)?;
+            let number = |at: usize| {
+                let mut word = [0; 8];
+                word.copy_from_slice(&bytes[at * 8..at * 8 + 8]);
+                i64::from_ne_bytes(word)
+            };
+            let when = |seconds, microseconds: i64| match u32::try_from(microseconds) {
+                Ok(part) if part < 1_000_000 => Ok(When::At(Timestamp { seconds, nanoseconds: part * 1000 })),
+                _ => Err(Errno::EINVAL),
+            };
+            [when(number(0), number(1))?, when(number(2), number(3))?]
+        }
+    };
+    let path = get_path(call, index)?;
+    let place = find(call, descriptor, &path, 0)?;
+    change_times(call, &place, times)
+}
+
+/// utime(2).
+pub fn utime(call: &mut Call<'_>) -> Outcome {
+    let times = match call.word(1) {
+        0 => [When::Now; 2],
+        address => {
+            let seconds = |bytes| When::At(Timestamp { seconds: i64::from_ne_bytes(bytes), nanoseconds: 0 });
+            [seconds(get(call, address)?), seconds(get(call, address + 8)?)]
+        }
+    };
+    let path = get_path(call, 0)?;
+    let place = find(call, linux::AT_FDCWD, &path, 0)?;
+    change_times(call, &place, times)
+}
+
+/// What a time is set to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    Now,
+    Stays,
+    At(Timestamp),
+}
+
+fn get_when(call: &Call<'_>, address: usize) -> Attempt<When> {
+    let seconds = i64::from_ne_bytes(get(call, address)?);
+    let nanoseconds = i64::from_ne_bytes(get(call, address + 8)?);
+    Ok(match u32::try_from(nanoseconds).map_err(|_| Errno::EINVAL)? {
+        linux::UTIME_NOW => When::Now,
+        linux::UTIME_OMIT => When::Stays,
+        nanoseconds if nanoseconds < 1_000_000_000 => When::At(Timestamp { seconds, nanoseconds }),
+        _ => return Err(Errno::EINVAL.into()),
+    })
+}
+
+fn change_times(call: &Call<'_>, place: &Place, times: [When; 2]) -> Outcome {
+    if times == [When::Stays; 2] {
+        return Ok(0.into());
+    }
+    let credentials: &Credentials = &call.thread.credentials();
+    let metadata = place.entry.node.metadata();
+    if !access::owns(&metadata, credentials) {
+        if times != [When::Now; 2] {
+            return Err(Errno::EPERM.into());
+        }
+        access::check(&metadata, credentials, Access::WRITE)?;
+    }
+    let now = Timestamp::now();
+    let resolve = |when| match when {
+        When::Now => Some(now),
+        When::Stays => None,
+        When::At(time) => Some(time),
+    };
+    let [accessed, modified] = times.map(resolve);
+    change(place, &Change { accessed, modified, ..Change::default() })
+}

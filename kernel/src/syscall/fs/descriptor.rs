@@ -1,0 +1,183 @@
+//! Descriptors: `close`, `dup`, `fcntl`, `ioctl`.
+
+use core::sync::atomic::Ordering;
+use linux_raw_sys::{general as linux, ioctl as requests};
+
+use crate::error::Errno;
+use crate::fs::pipe::{CAPACITY_LIMIT, PipeEnd};
+use crate::fs::{StatusFlags, downcast};
+use crate::syscall::fs::{get, get_file, put};
+use crate::syscall::{Call, Outcome};
+
+/// The flags that `F_SETFL` changes.
+const CHANGEABLE: StatusFlags = StatusFlags::APPEND
+    .union(StatusFlags::NONBLOCK)
+    .union(StatusFlags::DIRECT)
+    .union(StatusFlags::NOATIME)
+    .union(StatusFlags::from_bits_retain(linux::FASYNC));
+
+/// Flags of close_range(2), which `linux-raw-sys` leaves out.
+const CLOSE_RANGE_UNSHARE: u32 = 2;
+const CLOSE_RANGE_CLOEXEC: u32 = 4;
+
+/// close(2).
+pub fn close(call: &mut Call<'_>) -> Outcome {
+    let open = call.thread.descriptors().remove(call.int(0))?;
+    open.release_locks(call.thread.process.pid);
+    Ok(0.into())
+}
+
+/// close_range(2).
+pub fn close_range(call: &mut Call<'_>) -> Outcome {
+    let (first, last, flags) = (call.uint(0) as usize, call.uint(1) as usize, call.uint(2));
+    if first > last || flags & !(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE) != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
+        call.thread.unshare_descriptors()?;
+    }
+    let table = call.thread.descriptors();
+    let mut next = table.next_in_use(first);
+    while let Some(index) = next.filter(|&index| index <= last) {
+        let descriptor = i32::try_from(index).map_err(|_| Errno::EBADF)?;
+        // Another thread may have closed it meanwhile.
+        if flags & CLOSE_RANGE_CLOEXEC != 0 {
+            let _ = table.set_close_on_exec(descriptor, true);
+        } else if let Ok(open) = table.remove(descriptor) {
+            open.release_locks(call.thread.process.pid);
+        }
+        next = table.next_in_use(index + 1);
+    }
+    Ok(0.into())
+}
+
+/// dup(2).
+pub fn dup(call: &mut Call<'_>) -> Outcome {
+    duplicate(call, 0, false)
+}
+
+fn duplicate(call: &Call<'_>, from: usize, close_on_exec: bool) -> Outcome {
+    let table = call.thread.descriptors();
+    let open = table.get(call.int(0))?;
+    let descriptor = table.add(open, from, call.thread.process.descriptor_limit(), close_on_exec)?;
+    Ok((descriptor as usize).into())
+}
+
+/// dup2(2).
+pub fn dup2(call: &mut Call<'_>) -> Outcome {
+    if call.int(0) == call.int(1) {
+        call.thread.descriptors().get(call.int(0))?;
+        return Ok((call.int(1) as usize).into());
+    }
+    replace(call, false)
+}
+
+/// dup3(2).
+pub fn dup3(call: &mut Call<'_>) -> Outcome {
+    let flags = call.uint(2);
+    if flags & !linux::O_CLOEXEC != 0 || call.int(0) == call.int(1) {
+        return Err(Errno::EINVAL.into());
+    }
+    replace(call, flags != 0)
+}
+
+fn replace(call: &Call<'_>, close_on_exec: bool) -> Outcome {
+    let table = call.thread.descriptors();
+    let open = table.get(call.int(0))?;
+    let old = table.replace(call.int(1), open, call.thread.process.descriptor_limit(), close_on_exec)?;
+    if let Some(old) = old {
+        old.release_locks(call.thread.process.pid);
+    }
+    Ok((call.int(1) as usize).into())
+}
+
+/// fcntl(2).
+pub fn fcntl(call: &mut Call<'_>) -> Outcome {
+    let (descriptor, command, argument) = (call.int(0), call.uint(1), call.word(2));
+    let table = call.thread.descriptors();
+    let open = table.get(descriptor)?;
+    let of_path = matches!(
+        command,
+        linux::F_DUPFD | linux::F_DUPFD_CLOEXEC | linux::F_GETFD | linux::F_SETFD | linux::F_GETFL
+    );
+    if open.flags().contains(StatusFlags::PATH) && !of_path {
+        return Err(Errno::EBADF.into());
+    }
+    let value = match command {
+        linux::F_DUPFD | linux::F_DUPFD_CLOEXEC => {
+            let from = call.int(2);
+            if from < 0 || from as usize >= call.thread.process.descriptor_limit() {
+                return Err(Errno::EINVAL.into());
+            }
+            return duplicate(call, from as usize, command == linux::F_DUPFD_CLOEXEC);
+        }
+        linux::F_GETFD => usize::from(table.close_on_exec(descriptor)?),
+        linux::F_SETFD => {
+            table.set_close_on_exec(descriptor, argument as u32 & linux::FD_CLOEXEC != 0)?;
+            0
+        }
+        linux::F_GETFL => {
+            (open.flags().difference(StatusFlags::EXECUTE) | StatusFlags::LARGEFILE).bits() as usize
+        }
+        linux::F_SETFL => {
+            let asked = StatusFlags::from_bits_retain(argument as u32).intersection(CHANGEABLE);
+            open.set_flags(open.flags().difference(CHANGEABLE) | asked);
+            0
+        }
+        linux::F_GETLK | linux::F_SETLK | linux::F_SETLKW => {
+            return crate::syscall::fs::lock::fcntl(call, &open, false);
+        }
+        linux::F_OFD_GETLK | linux::F_OFD_SETLK | linux::F_OFD_SETLKW => {
+            return crate::syscall::fs::lock::fcntl(call, &open, true);
+        }
+        linux::F_GETOWN => open.owner.load(Ordering::Relaxed) as i32 as isize as usize,
+        linux::F_SETOWN => {
+            open.owner.store(argument as u32, Ordering::Relaxed);
+            0
+        }
+        linux::F_GETPIPE_SZ => downcast::<PipeEnd>(&open).ok_or(Errno::EBADF)?.capacity(),
+        linux::F_SETPIPE_SZ => {
+            let pipe = downcast::<PipeEnd>(&open).ok_or(Errno::EBADF)?;
+            if argument > CAPACITY_LIMIT {
+                return Err(Errno::EPERM.into());
+            }
+            pipe.set_capacity(argument)?
+        }
+        linux::F_GET_SEALS => open.file.seals()? as usize,
+        linux::F_ADD_SEALS => {
+            if !open.is_writable() {
+                return Err(Errno::EPERM.into());
+            }
+            open.file.add_seals(argument as u32)?;
+            0
+        }
+        _ => return Err(Errno::EINVAL.into()),
+    };
+    Ok(value.into())
+}
+
+/// ioctl(2). What is about the descriptor or any file is done here, the rest is the file's.
+pub fn ioctl(call: &mut Call<'_>) -> Outcome {
+    let open = get_file(call, 0)?;
+    let (descriptor, request, argument) = (call.int(0), call.uint(1), call.word(2));
+    let table = call.thread.descriptors();
+    match request {
+        requests::FIOCLEX => table.set_close_on_exec(descriptor, true)?,
+        requests::FIONCLEX => table.set_close_on_exec(descriptor, false)?,
+        requests::FIONBIO => {
+            let on = i32::from_ne_bytes(get(call, argument)?) != 0;
+            let mut flags = open.flags();
+            flags.set(StatusFlags::NONBLOCK, on);
+            open.set_flags(flags);
+        }
+        requests::FIOASYNC => {
+            let _: [u8; 4] = get(call, argument)?;
+        }
+        requests::FIONREAD if open.file.size().is_some() => {
+            let left = open.file.size().unwrap_or(0).saturating_sub(*open.offset.lock());
+            put(call, argument, &(left as u32).to_ne_bytes())?;
+        }
+        _ => return Ok(open.file.ioctl(call, &open, request, argument)?.into()),
+    }
+    Ok(0.into())
+}

@@ -1,0 +1,146 @@
+//! Directories: listing them, and where paths start.
+
+use alloc::vec::Vec;
+use linux_raw_sys::general as linux;
+
+use crate::error::{Errno, Halt};
+use crate::fs::access::Access;
+use crate::fs::inode::Listed;
+use crate::fs::lookup::PATH_LIMIT;
+use crate::fs::{Kind, Place, access};
+use crate::syscall::fs::{encode, find, get_file, get_path, put};
+use crate::syscall::{Call, Outcome};
+
+/// The most bytes that one getdents64 fills, so that its buffer here stays small.
+const LISTING_BYTES: usize = 16 << 10;
+/// Positions 0 and 1 are `.` and `..`; the node's own positions follow.
+const OWN_POSITIONS: u64 = 2;
+
+/// getdents64(2).
+pub fn getdents64(call: &mut Call<'_>) -> Outcome {
+    let open = get_file(call, 0)?;
+    let place = open.place.as_ref().filter(|place| place.entry.node.kind() == Kind::Directory);
+    let place = place.ok_or(Errno::ENOTDIR)?;
+    let size = (call.uint(2) as usize).min(LISTING_BYTES);
+    let mut listing = Listing { bytes: Vec::new(), size, position: *open.offset.lock(), full: false };
+    listing.bytes.try_reserve_exact(size).map_err(|_| Errno::ENOMEM)?;
+    if place.entry.is_removed() {
+        return Err(Errno::ENOENT.into());
+    }
+    let root = call.thread.directories().root();
+    for (position, name) in [(0, &b"."[..]), (1, &b".."[..])] {
+        if listing.position == position {
+            let node = if position == 0 { place.clone() } else { place.parent(&root) };
+            let inode = node.entry.node.metadata().inode;
+            listing.push(&Listed { name, inode, kind: Kind::Directory, next: position + 1 });
+        }
+    }
+    if listing.position >= OWN_POSITIONS && !listing.full {
+        let cookie = listing.position - OWN_POSITIONS;
+        place.entry.node.list(cookie, &mut |listed| {
+            listing.push(&Listed { next: listed.next + OWN_POSITIONS, ..listed })
+        })?;
+    }
+    if listing.bytes.is_empty() && listing.full {
+        return Err(Errno::EINVAL.into());
+    }
+    put(call, call.word(1), &listing.bytes)?;
+    *open.offset.lock() = listing.position;
+    open.report(linux::IN_ACCESS);
+    Ok(listing.bytes.len().into())
+}
+
+struct Listing {
+    bytes: Vec<u8>,
+    size: usize,
+    position: u64,
+    full: bool,
+}
+
+impl Listing {
+    /// Appends an entry; false if there is no room for it.
+    fn push(&mut self, listed: &Listed<'_>) -> bool {
+        const NAME: usize = core::mem::offset_of!(linux::linux_dirent64, d_name);
+        let length = (NAME + listed.name.len() + 1).next_multiple_of(8);
+        if self.full || self.bytes.len() + length > self.size {
+            self.full = true;
+            return false;
+        }
+        let head = encode!(linux::linux_dirent64 {
+            d_ino: listed.inode,
+            d_off: listed.next,
+            d_reclen: length,
+            d_type: listed.kind.directory_type(),
+        });
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&head[..NAME]);
+        self.bytes.extend_from_slice(listed.name);
+        self.bytes.resize(start + length, 0);
+        self.position = listed.next;
+        true
+    }
+}
+
+/// getcwd(2).
+pub fn getcwd(call: &mut Call<'_>) -> Outcome {
+    let directories = call.thread.directories();
+    let working = directories.working();
+    if working.entry.is_removed() {
+        return Err(Errno::ENOENT.into());
+    }
+    let mut path = working.path(&directories.root())?;
+    path.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    path.push(0);
+    if path.len() > PATH_LIMIT {
+        return Err(Errno::ENAMETOOLONG.into());
+    }
+    if path.len() > call.word(1) {
+        return Err(Errno::ERANGE.into());
+    }
+    put(call, call.word(0), &path)?;
+    Ok(path.len().into())
+}
+
+/// Checks that a place can be somebody's directory.
+fn enterable(call: &Call<'_>, place: &Place) -> Result<(), Halt> {
+    if place.entry.node.kind() != Kind::Directory {
+        return Err(Errno::ENOTDIR.into());
+    }
+    access::check_place(place, &call.thread.credentials(), Access::EXECUTE)?;
+    Ok(())
+}
+
+/// chdir(2).
+pub fn chdir(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 0)?;
+    let place = find(call, linux::AT_FDCWD, &path, 0)?;
+    enterable(call, &place)?;
+    call.thread.directories().set_working(place);
+    Ok(0.into())
+}
+
+/// fchdir(2).
+pub fn fchdir(call: &mut Call<'_>) -> Outcome {
+    let open = call.thread.descriptors().get(call.int(0))?;
+    let place = open.place.clone().ok_or(Errno::ENOTDIR)?;
+    enterable(call, &place)?;
+    call.thread.directories().set_working(place);
+    Ok(0.into())
+}
+
+/// chroot(2).
+pub fn chroot(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 0)?;
+    let place = find(call, linux::AT_FDCWD, &path, 0)?;
+    enterable(call, &place)?;
+    if !call.thread.credentials().is_capable(linux::CAP_SYS_CHROOT) {
+        return Err(Errno::EPERM.into());
+    }
+    call.thread.directories().set_root(place);
+    Ok(0.into())
+}
+
+/// umask(2).
+pub fn umask(call: &mut Call<'_>) -> Outcome {
+    Ok((call.thread.directories().set_umask(call.uint(0)) as usize).into())
+}

@@ -1,0 +1,147 @@
+//! `epoll_create`, `epoll_ctl`, `epoll_wait`.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use linux_raw_sys::general as linux;
+
+use crate::arch::time::now_ns;
+use crate::error::Errno;
+use crate::fs::epoll::{Epoll, Report, Reports};
+use crate::fs::{OpenFile, StatusFlags, downcast_arc};
+use crate::memory::fallible;
+use crate::signal::SignalSet;
+use crate::syscall::fs::{encode, field, get, get_file};
+use crate::syscall::{Call, Outcome, pending};
+use crate::wait::queue::Events;
+use crate::wait::syscall::WaitKind;
+
+const EVENT: usize = size_of::<linux::epoll_event>();
+/// The most reports of one call, so that they fit a small buffer here; a program asks again for the rest.
+const REPORTS_MAX: usize = 1024;
+
+/// epoll_create(2).
+pub fn epoll_create(call: &mut Call<'_>) -> Outcome {
+    if call.int(0) <= 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    create(call, 0)
+}
+
+/// epoll_create1(2).
+pub fn epoll_create1(call: &mut Call<'_>) -> Outcome {
+    create(call, call.uint(0))
+}
+
+fn create(call: &Call<'_>, flags: u32) -> Outcome {
+    if flags & !linux::EPOLL_CLOEXEC != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let open = fallible::try_arc(OpenFile::new(Epoll::new()?, StatusFlags::RDWR))?;
+    crate::syscall::fs::add(call, open, flags != 0)
+}
+
+fn instance(call: &Call<'_>, index: usize) -> Result<(Arc<OpenFile>, Arc<Epoll>), Errno> {
+    let open = get_file(call, index)?;
+    let epoll = downcast_arc(&open.file).ok_or(Errno::EINVAL)?;
+    Ok((open, epoll))
+}
+
+/// epoll_ctl(2).
+pub fn epoll_ctl(call: &mut Call<'_>) -> Outcome {
+    let (operation, descriptor) = (call.uint(1), call.int(2));
+    let bytes: [u8; EVENT] =
+        if operation == linux::EPOLL_CTL_DEL { [0; EVENT] } else { get(call, call.word(3))? };
+    let (events, data) =
+        (field!(&bytes, linux::epoll_event, events), field!(&bytes, linux::epoll_event, data));
+    let (outer, epoll) = instance(call, 0)?;
+    let open = get_file(call, 2)?;
+    if Arc::ptr_eq(&outer, &open) {
+        return Err(Errno::EINVAL.into());
+    }
+    match operation {
+        linux::EPOLL_CTL_ADD => epoll.add(descriptor, &open, events, data)?,
+        linux::EPOLL_CTL_MOD => epoll.modify(descriptor, &open, events, data)?,
+        linux::EPOLL_CTL_DEL => epoll.remove(descriptor, &open)?,
+        _ => return Err(Errno::EINVAL.into()),
+    }
+    Ok(0.into())
+}
+
+/// epoll_wait(2).
+pub fn epoll_wait(call: &mut Call<'_>) -> Outcome {
+    let timeout = milliseconds(call);
+    wait(call, timeout, None)
+}
+
+/// epoll_pwait(2).
+pub fn epoll_pwait(call: &mut Call<'_>) -> Outcome {
+    let mask = crate::syscall::fs::poll::get_mask(call, call.word(4), call.word(5))?;
+    let timeout = milliseconds(call);
+    wait(call, timeout, mask)
+}
+
+/// epoll_pwait2(2).
+pub fn epoll_pwait2(call: &mut Call<'_>) -> Outcome {
+    let timeout = crate::syscall::fs::poll::get_timeout(call, call.word(3))?;
+    let mask = crate::syscall::fs::poll::get_mask(call, call.word(4), call.word(5))?;
+    wait(call, timeout, mask)
+}
+
+fn milliseconds(call: &Call<'_>) -> Option<u64> {
+    u64::try_from(call.int(3)).ok().map(|timeout| timeout * 1_000_000)
+}
+
+fn wait(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSet>) -> Outcome {
+    let (open, epoll) = instance(call, 0)?;
+    let address = call.word(1);
+    let limit = usize::try_from(call.int(2)).ok().filter(|&limit| limit > 0).ok_or(Errno::EINVAL)?;
+    let limit = limit.min(REPORTS_MAX);
+    // What is taken from the ready list must reach the program.
+    call.thread.space().probe_write(address, limit * EVENT)?;
+    let mut reports = Reports::new();
+    epoll.collect(limit, &mut reports)?;
+    if !reports.is_empty() || timeout == Some(0) {
+        put_reports(call, address, &reports)?;
+        return Ok(reports.len().into());
+    }
+    let deadline = timeout.map(|timeout| now_ns().saturating_add(timeout));
+    let thread = call.thread.clone();
+    if let Some(mask) = mask {
+        thread.set_blocked_for_wait(mask);
+    }
+    pending(async move {
+        crate::syscall::fs::wait::until(&thread, WaitKind::Interruptible, deadline, |watch| {
+            epoll.queue().watch(watch, Events::IN)?;
+            epoll.collect(limit, &mut reports)?;
+            Ok((!reports.is_empty()).then_some(()))
+        })
+        .await
+        .map_err(|error| if error == Errno::ERESTARTSYS { Errno::EINTR } else { error })?;
+        crate::syscall::fs::poll::store(&thread, address, &bytes_of(&reports)?).await?;
+        drop(open);
+        Ok(reports.len())
+    })
+}
+
+fn bytes_of(reports: &[Report]) -> Result<Vec<u8>, Errno> {
+    let mut bytes = fallible::try_with_capacity(reports.len() * EVENT)?;
+    for report in reports {
+        let event = encode!(linux::epoll_event { events: report.events, data: report.data });
+        bytes.extend_from_slice(&event);
+    }
+    Ok(bytes)
+}
+
+/// Reports that are handed over in one copy.
+const PIECE: usize = 8;
+
+fn put_reports(call: &Call<'_>, address: usize, reports: &[Report]) -> Result<(), Errno> {
+    let mut bytes = [0; PIECE * EVENT];
+    for (number, piece) in reports.chunks(PIECE).enumerate() {
+        for (event, report) in bytes.chunks_exact_mut(EVENT).zip(piece) {
+            event.copy_from_slice(&encode!(linux::epoll_event { events: report.events, data: report.data }));
+        }
+        call.thread.store_result(address + number * PIECE * EVENT, &bytes[..piece.len() * EVENT])?;
+    }
+    Ok(())
+}

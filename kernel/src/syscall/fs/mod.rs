@@ -1,0 +1,191 @@
+//! System calls about files, by family, and what they share.
+
+pub mod attributes;
+pub mod descriptor;
+pub mod directory;
+pub mod epoll;
+pub mod event;
+pub mod inotify;
+pub mod lock;
+pub mod mount;
+pub mod names;
+pub mod open;
+pub mod pipe;
+pub mod poll;
+pub mod position;
+pub mod read_write;
+pub mod splice;
+pub mod stat;
+pub mod storage;
+pub mod transfer;
+pub mod wait;
+pub mod xattr;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use linux_raw_sys::general as linux;
+
+use crate::error::{Attempt, Errno};
+use crate::fs::lookup::{Found, How, PATH_LIMIT, Walker};
+use crate::fs::{OpenFile, Place};
+use crate::process::{Credentials, Thread};
+use crate::syscall::{Call, Outcome};
+
+pub(crate) use crate::syscall::record::{encode, field};
+
+/// The most bytes that one read or write moves, as in Linux.
+pub const TRANSFER_LIMIT: usize = 0x7fff_f000;
+
+/// Writes to the caller's memory.
+///
+/// # Errors
+/// A page fault.
+pub fn put(call: &Call<'_>, address: usize, bytes: &[u8]) -> Attempt<()> {
+    Ok(call.thread.space().write_bytes(address, bytes)?)
+}
+
+/// Reads from the caller's memory.
+///
+/// # Errors
+/// A page fault.
+pub fn get<const N: usize>(call: &Call<'_>, address: usize) -> Attempt<[u8; N]> {
+    let mut bytes = [0; N];
+    call.thread.space().read_bytes(address, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads `length` bytes from the caller's memory.
+///
+/// # Errors
+/// A page fault, `ENOMEM`.
+pub fn get_bytes(call: &Call<'_>, address: usize, length: usize) -> Attempt<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
+    bytes.resize(length, 0);
+    call.thread.space().read_bytes(address, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads a string that ends with a zero byte, which is left out.
+///
+/// # Errors
+/// A page fault, `ENOMEM`; `too_long` if it has `limit` bytes or more.
+pub fn get_string(call: &Call<'_>, address: usize, limit: usize, too_long: Errno) -> Attempt<Vec<u8>> {
+    let space = call.thread.space();
+    let mut string = Vec::new();
+    while string.len() < limit {
+        let at = address.wrapping_add(string.len());
+        // Not over the end of a page: the next one need not exist.
+        let mut piece = [0; 128];
+        let length = piece.len().min(4096 - at % 4096);
+        let piece = &mut piece[..length];
+        space.read_bytes(at, piece)?;
+        let end = piece.iter().position(|&byte| byte == 0);
+        let found = &piece[..end.unwrap_or(length)];
+        string.try_reserve(found.len()).map_err(|_| Errno::ENOMEM)?;
+        string.extend_from_slice(found);
+        if end.is_some() {
+            if string.len() >= limit {
+                break;
+            }
+            return Ok(string);
+        }
+    }
+    Err(too_long.into())
+}
+
+/// Reads the path that an argument points to.
+///
+/// # Errors
+/// A page fault, `ENOMEM`, `ENAMETOOLONG`.
+pub fn get_path(call: &Call<'_>, index: usize) -> Attempt<Vec<u8>> {
+    get_string(call, call.word(index), PATH_LIMIT, Errno::ENAMETOOLONG)
+}
+
+/// The open file behind the descriptor in an argument, which may not be one of `O_PATH`.
+///
+/// # Errors
+/// `EBADF`.
+pub fn get_file(call: &Call<'_>, index: usize) -> Result<Arc<OpenFile>, Errno> {
+    let open = call.thread.descriptors().get(call.int(index))?;
+    if open.flags().contains(crate::fs::StatusFlags::PATH) {
+        return Err(Errno::EBADF);
+    }
+    Ok(open)
+}
+
+/// Gives an open file the lowest free descriptor; that is the call's result.
+///
+/// # Errors
+/// `EMFILE`, `ENOMEM`.
+pub fn add(call: &Call<'_>, open: Arc<OpenFile>, close_on_exec: bool) -> Outcome {
+    let limit = call.thread.process.descriptor_limit();
+    Ok((call.thread.descriptors().add(open, 0, limit, close_on_exec)? as usize).into())
+}
+
+/// A thread's view of the name space: who walks, and from where.
+pub struct View {
+    /// For permissions.
+    pub credentials: Arc<Credentials>,
+    root: Place,
+    start: Option<Place>,
+}
+
+impl View {
+    /// The view of the calling thread, with relative paths starting at the directory `descriptor`.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn at(thread: &Arc<Thread>, descriptor: i32) -> Result<Self, Errno> {
+        let directories = thread.directories();
+        let start = if descriptor == linux::AT_FDCWD {
+            Some(directories.working())
+        } else {
+            let open = thread.descriptors().get(descriptor)?;
+            Some(match &open.place {
+                Some(place) => place.clone(),
+                None => crate::procfs::place_of(&open)?,
+            })
+        };
+        Ok(Self { credentials: thread.credentials(), root: directories.root(), start })
+    }
+
+    /// The view for a path: an absolute one doesn't look at the descriptor.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn of(thread: &Arc<Thread>, descriptor: i32, path: &[u8]) -> Result<Self, Errno> {
+        if path.first() == Some(&b'/') {
+            let directories = thread.directories();
+            return Ok(Self { credentials: thread.credentials(), root: directories.root(), start: None });
+        }
+        Self::at(thread, descriptor)
+    }
+
+    /// Walks a path.
+    ///
+    /// # Errors
+    /// As [`Walker::walk`].
+    pub fn walk(&self, thread: &Arc<Thread>, path: &[u8], how: How) -> Result<Found, Errno> {
+        let start = self.start.clone().unwrap_or_else(|| self.root.clone());
+        let walker =
+            Walker { credentials: &self.credentials, root: self.root.clone(), start, thread: Some(thread) };
+        walker.walk(path, how)
+    }
+}
+
+/// What `path` names, seen from a descriptor, with a link at the end followed unless `flags` (`AT_` bits) say
+/// otherwise.
+///
+/// # Errors
+/// Those of path_resolution(7).
+pub fn find(call: &Call<'_>, descriptor: i32, path: &[u8], flags: u32) -> Result<Place, Errno> {
+    let mut how = How::FOLLOW;
+    if flags & linux::AT_SYMLINK_NOFOLLOW != 0 {
+        how.remove(How::FOLLOW);
+    }
+    if flags & linux::AT_EMPTY_PATH != 0 {
+        how.insert(How::EMPTY);
+    }
+    View::of(call.thread, descriptor, path)?.walk(call.thread, path, how)?.existing()
+}

@@ -1,0 +1,305 @@
+//! Calls that make, move and remove names.
+
+use alloc::sync::Arc;
+use linux_raw_sys::general as linux;
+
+use crate::error::Errno;
+use crate::fs::inode::{Contents, Creation, Rename};
+use crate::fs::lookup::{Found, How, Last};
+use crate::fs::{Entry, Kind, Place, access, notify};
+use crate::syscall::fs::{View, get_path};
+use crate::syscall::{Call, Outcome};
+
+/// Walks to a name that is to be created and checks that it may be.
+fn walk_new(call: &Call<'_>, descriptor: i32, path: &[u8]) -> Result<(Found, View), Errno> {
+    let view = View::of(call.thread, descriptor, path)?;
+    let found = view.walk(call.thread, path, How::empty())?;
+    if found.place.is_some() {
+        return Err(Errno::EEXIST);
+    }
+    Ok((found, view))
+}
+
+fn create(
+    call: &Call<'_>,
+    descriptor: i32,
+    path: &[u8],
+    contents: Contents<'_>,
+    mode: u32,
+) -> Result<(), Errno> {
+    let directory = matches!(contents, Contents::Directory);
+    let (found, view) = walk_new(call, descriptor, path)?;
+    if found.trailing_slash && !directory {
+        return Err(Errno::ENOENT);
+    }
+    access::check_create(&found.directory, &view.credentials)?;
+    let masked = mode & !call.thread.directories().umask();
+    let permissions = if matches!(contents, Contents::Symlink(_)) { 0o777 } else { masked };
+    let creation = Creation { contents, permissions, credentials: &view.credentials };
+    let parent = &found.directory.entry;
+    let name = found.vacant()?;
+    let entry = parent.node.create(parent, name, &creation)?;
+    notify::report_name(parent, name, entry.node.kind(), linux::IN_CREATE);
+    Ok(())
+}
+
+/// mkdir(2).
+pub fn mkdir(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 0)?;
+    create(call, linux::AT_FDCWD, &path, Contents::Directory, call.uint(1) & 0o1777)?;
+    Ok(0.into())
+}
+
+/// mkdirat(2).
+pub fn mkdirat(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 1)?;
+    create(call, call.int(0), &path, Contents::Directory, call.uint(2) & 0o1777)?;
+    Ok(0.into())
+}
+
+/// mknod(2).
+pub fn mknod(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 0)?;
+    make_node(call, linux::AT_FDCWD, &path, call.uint(1), call.word(2))
+}
+
+/// mknodat(2).
+pub fn mknodat(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 1)?;
+    make_node(call, call.int(0), &path, call.uint(2), call.word(3))
+}
+
+fn make_node(call: &Call<'_>, descriptor: i32, path: &[u8], mode: u32, device: usize) -> Outcome {
+    let kind = if mode & linux::S_IFMT == 0 { Some(Kind::Regular) } else { Kind::from_mode(mode) };
+    let contents = match kind.ok_or(Errno::EINVAL)? {
+        Kind::Regular => Contents::Regular,
+        Kind::Fifo => Contents::Fifo,
+        Kind::Socket => Contents::Socket,
+        kind @ (Kind::Character | Kind::Block) => {
+            if !call.thread.credentials().is_capable(linux::CAP_MKNOD) {
+                return Err(Errno::EPERM.into());
+            }
+            Contents::Device(kind, u64::from(device as u32))
+        }
+        Kind::Directory => return Err(Errno::EPERM.into()),
+        Kind::Symlink => return Err(Errno::EINVAL.into()),
+    };
+    create(call, descriptor, path, contents, mode & 0o7777)?;
+    Ok(0.into())
+}
+
+/// symlink(2).
+pub fn symlink(call: &mut Call<'_>) -> Outcome {
+    make_symlink(call, linux::AT_FDCWD, 1)
+}
+
+/// symlinkat(2).
+pub fn symlinkat(call: &mut Call<'_>) -> Outcome {
+    make_symlink(call, call.int(1), 2)
+}
+
+fn make_symlink(call: &Call<'_>, descriptor: i32, index: usize) -> Outcome {
+    let target = get_path(call, 0)?;
+    let path = get_path(call, index)?;
+    if target.is_empty() {
+        return Err(Errno::ENOENT.into());
+    }
+    create(call, descriptor, &path, Contents::Symlink(&target), 0o777)?;
+    Ok(0.into())
+}
+
+/// link(2).
+pub fn link(call: &mut Call<'_>) -> Outcome {
+    make_link(call, (linux::AT_FDCWD, 0), (linux::AT_FDCWD, 1), 0)
+}
+
+/// linkat(2).
+pub fn linkat(call: &mut Call<'_>) -> Outcome {
+    let flags = call.uint(4);
+    if flags & !(linux::AT_SYMLINK_FOLLOW | linux::AT_EMPTY_PATH) != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    make_link(call, (call.int(0), 1), (call.int(2), 3), flags)
+}
+
+fn make_link(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u32) -> Outcome {
+    let (old, new) = (get_path(call, from.1)?, get_path(call, to.1)?);
+    let mut how = How::empty();
+    how.set(How::FOLLOW, flags & linux::AT_SYMLINK_FOLLOW != 0);
+    how.set(How::EMPTY, flags & linux::AT_EMPTY_PATH != 0);
+    let view = View::of(call.thread, from.0, &old)?;
+    let source = view.walk(call.thread, &old, how)?.existing()?;
+    let (found, view) = walk_new(call, to.0, &new)?;
+    let node = &source.entry.node;
+    if node.kind() == Kind::Directory {
+        return Err(Errno::EPERM.into());
+    }
+    if !Arc::ptr_eq(&source.mount, &found.directory.mount) {
+        return Err(Errno::EXDEV.into());
+    }
+    if found.trailing_slash {
+        return Err(Errno::ENOENT.into());
+    }
+    access::check_create(&found.directory, &view.credentials)?;
+    // As with `protected_hardlinks`: nobody names what they could not write.
+    let metadata = node.metadata();
+    if !access::owns(&metadata, &view.credentials) {
+        let both = access::Access::READ | access::Access::WRITE;
+        let safe = metadata.kind == Kind::Regular && metadata.permissions & linux::S_ISUID == 0;
+        if !safe || access::check(&metadata, &view.credentials, both).is_err() {
+            return Err(Errno::EPERM.into());
+        }
+    }
+    let parent = &found.directory.entry;
+    let name = found.vacant()?;
+    parent.node.link(parent, name, node)?;
+    notify::report_self(&**node, linux::IN_ATTRIB);
+    notify::report_name(parent, name, node.kind(), linux::IN_CREATE);
+    Ok(0.into())
+}
+
+/// unlink(2).
+pub fn unlink(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 0)?;
+    remove(call, linux::AT_FDCWD, &path, false)
+}
+
+/// rmdir(2).
+pub fn rmdir(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 0)?;
+    remove(call, linux::AT_FDCWD, &path, true)
+}
+
+/// unlinkat(2).
+pub fn unlinkat(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 1)?;
+    let flags = call.uint(2);
+    if flags & !linux::AT_REMOVEDIR != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    remove(call, call.int(0), &path, flags != 0)
+}
+
+fn remove(call: &Call<'_>, descriptor: i32, path: &[u8], directory: bool) -> Outcome {
+    let view = View::of(call.thread, descriptor, path)?;
+    // A slash at the end of a link to a directory doesn't make rmdir follow it.
+    let end = path.iter().rposition(|&byte| byte != b'/').map_or(path.len().min(1), |last| last + 1);
+    let trailing_slash = end < path.len();
+    let found = view.walk(call.thread, &path[..end], How::empty())?;
+    match (&found.last, directory) {
+        (Last::Dot, true) if path.iter().all(|&byte| byte == b'/') => return Err(Errno::EBUSY.into()),
+        (Last::Dot, true) => return Err(Errno::EINVAL.into()),
+        (Last::DotDot, true) => return Err(Errno::ENOTEMPTY.into()),
+        (Last::Dot | Last::DotDot, false) => return Err(Errno::EISDIR.into()),
+        (Last::Name(_), _) => {}
+    }
+    let parent = found.directory.clone();
+    let place = found.existing()?;
+    access::check_remove(&parent, &place.entry, &view.credentials)?;
+    check_not_mounted(&parent, &place)?;
+    match (place.entry.node.kind() == Kind::Directory, directory) {
+        (true, false) => return Err(Errno::EISDIR.into()),
+        (false, true) => return Err(Errno::ENOTDIR.into()),
+        (false, false) if trailing_slash => return Err(Errno::ENOTDIR.into()),
+        _ => {}
+    }
+    // A watched node goes with its last reference, which is when its end is reported.
+    parent.entry.node.unlink(&place.entry)?;
+    if !directory {
+        notify::report_self(&*place.entry.node, linux::IN_ATTRIB);
+    }
+    if let (false, Ok(name)) = (notify::is_idle(), place.entry.name()) {
+        notify::report_name(&parent.entry, &name, place.entry.node.kind(), linux::IN_DELETE);
+    }
+    Ok(0.into())
+}
+
+/// What is mounted on can't be removed or renamed.
+fn check_not_mounted(parent: &Place, place: &Place) -> Result<(), Errno> {
+    let covered = !Arc::ptr_eq(&parent.mount, &place.mount) || place.entry.is_mount_point();
+    if covered { Err(Errno::EBUSY) } else { Ok(()) }
+}
+
+/// rename(2).
+pub fn rename(call: &mut Call<'_>) -> Outcome {
+    rename_paths(call, (linux::AT_FDCWD, 0), (linux::AT_FDCWD, 1), 0)
+}
+
+/// renameat(2).
+pub fn renameat(call: &mut Call<'_>) -> Outcome {
+    rename_paths(call, (call.int(0), 1), (call.int(2), 3), 0)
+}
+
+/// renameat2(2).
+pub fn renameat2(call: &mut Call<'_>) -> Outcome {
+    rename_paths(call, (call.int(0), 1), (call.int(2), 3), call.uint(4))
+}
+
+fn rename_paths(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u32) -> Outcome {
+    let how = match flags {
+        0 => Rename::Replace,
+        linux::RENAME_NOREPLACE => Rename::Keep,
+        linux::RENAME_EXCHANGE => Rename::Exchange,
+        _ => return Err(Errno::EINVAL.into()),
+    };
+    let (old, new) = (get_path(call, from.1)?, get_path(call, to.1)?);
+    let cut =
+        |path: &[u8]| path.iter().rposition(|&byte| byte != b'/').map_or(path.len().min(1), |last| last + 1);
+    let (old_end, new_end) = (cut(&old), cut(&new));
+    let view = View::of(call.thread, from.0, &old)?;
+    let source = view.walk(call.thread, &old[..old_end], How::empty())?;
+    let target = View::of(call.thread, to.0, &new)?.walk(call.thread, &new[..new_end], How::empty())?;
+    let (Last::Name(_), Last::Name(name)) = (&source.last, &target.last) else {
+        return Err(if how == Rename::Keep { Errno::EEXIST } else { Errno::EBUSY }.into());
+    };
+    if !Arc::ptr_eq(&source.directory.mount, &target.directory.mount) {
+        return Err(Errno::EXDEV.into());
+    }
+    let parent = source.directory.clone();
+    let place = source.existing()?;
+    let directory = place.entry.node.kind() == Kind::Directory;
+    if !directory && (old_end < old.len() || new_end < new.len() && how != Rename::Exchange) {
+        return Err(Errno::ENOTDIR.into());
+    }
+    access::check_remove(&parent, &place.entry, &view.credentials)?;
+    check_not_mounted(&parent, &place)?;
+    match &target.place {
+        Some(existing) => {
+            access::check_remove(&target.directory, &existing.entry, &view.credentials)?;
+            check_not_mounted(&target.directory, existing)?;
+        }
+        None => access::check_create(&target.directory, &view.credentials)?,
+    }
+    let old_name = if notify::is_idle() { None } else { Some(place.entry.name()?) };
+    parent.entry.node.rename(&place.entry, &target.directory.entry, name, how)?;
+    if let Some(old_name) = old_name {
+        let (from, to) = (&parent.entry, &target.directory.entry);
+        report_rename(from, &old_name, to, name, &place, target.place.as_ref(), how);
+    }
+    Ok(0.into())
+}
+
+/// Reports a rename, and what became of what was there.
+fn report_rename(
+    from: &Entry,
+    old_name: &[u8],
+    to: &Entry,
+    name: &[u8],
+    moved: &Place,
+    other: Option<&Place>,
+    how: Rename,
+) {
+    let node = &moved.entry.node;
+    // Two names of one file: nothing happened.
+    if other.is_some_and(|other| Arc::ptr_eq(&other.entry.node, node)) {
+        return;
+    }
+    notify::report_rename(from, old_name, to, name, &**node);
+    match other {
+        Some(other) if how == Rename::Exchange => {
+            notify::report_rename(to, name, from, old_name, &*other.entry.node);
+        }
+        Some(other) => notify::report_self(&*other.entry.node, linux::IN_ATTRIB),
+        None => {}
+    }
+}

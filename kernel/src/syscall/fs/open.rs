@@ -1,0 +1,322 @@
+//! `open` and its kin.
+
+use alloc::sync::Arc;
+use linux_raw_sys::general as linux;
+
+use crate::error::{Attempt, Errno};
+use crate::fs::access::Access;
+use crate::fs::inode::{Contents, Creation, Node, Opening};
+use crate::fs::lookup::{Found, How, Last};
+use crate::fs::tree::TreeNode;
+use crate::fs::{Entry, File, Kind, OpenFile, Place, StatusFlags, access, notify};
+use crate::memory::fallible;
+use crate::process::Thread;
+use crate::syscall::fs::{View, field, get_bytes, get_path};
+use crate::syscall::{Call, Outcome, pending};
+use crate::wait::queue::Events;
+use crate::wait::syscall::WaitKind;
+
+/// What is asked for.
+struct Request {
+    flags: u32,
+    mode: u32,
+    how: How,
+}
+
+/// The flags that become the open file's.
+const STATUS: u32 = linux::O_ACCMODE
+    | linux::O_APPEND
+    | linux::O_NONBLOCK
+    | linux::O_PATH
+    | linux::O_DIRECT
+    | linux::O_NOATIME
+    | linux::O_DIRECTORY
+    | linux::O_DSYNC
+    | linux::O_SYNC
+    | linux::O_NOFOLLOW
+    | linux::FASYNC;
+/// `O_TMPFILE` contains `O_DIRECTORY`.
+const TEMPORARY: u32 = linux::O_TMPFILE & !linux::O_DIRECTORY;
+const KNOWN: u32 = STATUS
+    | linux::O_CREAT
+    | linux::O_EXCL
+    | linux::O_NOCTTY
+    | linux::O_TRUNC
+    | linux::O_CLOEXEC
+    | linux::O_LARGEFILE
+    | TEMPORARY;
+
+/// open(2).
+pub fn open(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 0)?;
+    let request = Request { flags: call.uint(1) & KNOWN, mode: call.uint(2), how: How::empty() };
+    start(call, linux::AT_FDCWD, &path, &request)
+}
+
+/// creat(2).
+pub fn creat(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 0)?;
+    let flags = linux::O_CREAT | linux::O_WRONLY | linux::O_TRUNC;
+    start(call, linux::AT_FDCWD, &path, &Request { flags, mode: call.uint(1), how: How::empty() })
+}
+
+/// openat(2).
+pub fn openat(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 1)?;
+    let request = Request { flags: call.uint(2) & KNOWN, mode: call.uint(3), how: How::empty() };
+    start(call, call.int(0), &path, &request)
+}
+
+/// openat2(2).
+pub fn openat2(call: &mut Call<'_>) -> Outcome {
+    const SIZE: usize = size_of::<linux::open_how>();
+    let size = call.word(3);
+    if size < SIZE {
+        return Err(Errno::EINVAL.into());
+    }
+    if size > 4096 {
+        return Err(Errno::E2BIG.into());
+    }
+    let bytes = get_bytes(call, call.word(2), size)?;
+    if bytes[SIZE..].iter().any(|&byte| byte != 0) {
+        return Err(Errno::E2BIG.into());
+    }
+    let (flags, mode) = (field!(&bytes, linux::open_how, flags), field!(&bytes, linux::open_how, mode));
+    let resolve: u64 = field!(&bytes, linux::open_how, resolve);
+    let flags = u32::try_from(flags).ok().filter(|flags| flags & !KNOWN == 0).ok_or(Errno::EINVAL)?;
+    let creates = flags & (linux::O_CREAT | TEMPORARY) != 0;
+    if mode & !0o7777 != 0 || mode != 0 && !creates {
+        return Err(Errno::EINVAL.into());
+    }
+    let mut how = How::empty();
+    let mut rest = u32::try_from(resolve).map_err(|_| Errno::EINVAL)?;
+    for (bit, flag) in [
+        (linux::RESOLVE_NO_XDEV, How::ONE_MOUNT),
+        (linux::RESOLVE_NO_MAGICLINKS, How::NO_MAGIC_LINKS),
+        (linux::RESOLVE_NO_SYMLINKS, How::NO_SYMLINKS),
+        (linux::RESOLVE_BENEATH, How::BENEATH),
+        (linux::RESOLVE_IN_ROOT, How::IN_ROOT),
+        (linux::RESOLVE_CACHED, How::empty()),
+    ] {
+        if rest & bit != 0 {
+            how |= flag;
+            rest &= !bit;
+        }
+    }
+    if rest != 0 || how.contains(How::BENEATH | How::IN_ROOT) {
+        return Err(Errno::EINVAL.into());
+    }
+    let path = get_path(call, 1)?;
+    start(call, call.int(0), &path, &Request { flags, mode: mode as u32, how })
+}
+
+fn start(call: &mut Call<'_>, descriptor: i32, path: &[u8], request: &Request) -> Outcome {
+    let thread = call.thread;
+    let table = thread.descriptors();
+    let limit = thread.process.descriptor_limit();
+    // Before anything is created or truncated.
+    table.make_room(limit)?;
+    let open = open_path(thread, descriptor, path, request)?;
+    let close_on_exec = request.flags & linux::O_CLOEXEC != 0;
+    if open.file.is_opened(&open, None)? {
+        let descriptor = table.add_in_room(open.clone(), 0, limit, close_on_exec)? as usize;
+        open.report_opening();
+        if request.flags & linux::O_TRUNC == 0 {
+            return Ok(descriptor.into());
+        }
+        return crate::syscall::fs::storage::after_loss(&open, descriptor, 0..u64::MAX);
+    }
+    let thread = thread.clone();
+    pending(async move {
+        let opened = |watch: &_| Ok(open.file.is_opened(&open, Some(watch))?.then_some(()));
+        thread.wait_until(WaitKind::Interruptible, opened).await?;
+        let descriptor = table.add_in_room(open.clone(), 0, limit, close_on_exec)? as usize;
+        open.report_opening();
+        Ok(descriptor)
+    })
+}
+
+fn open_path(
+    thread: &Arc<Thread>,
+    descriptor: i32,
+    path: &[u8],
+    request: &Request,
+) -> Result<Arc<OpenFile>, Errno> {
+    let flags = request.flags;
+    let view = View::of(thread, descriptor, path)?;
+    let mut how = request.how;
+    let exclusive = linux::O_CREAT | linux::O_EXCL;
+    if flags & linux::O_NOFOLLOW == 0 && flags & exclusive != exclusive {
+        how |= How::FOLLOW;
+    }
+    if flags & linux::O_PATH != 0 {
+        return open_place_only(view.walk(thread, path, how)?.existing()?, flags);
+    }
+    if flags & TEMPORARY != 0 {
+        return open_temporary(&view, thread, view.walk(thread, path, how)?.existing()?, request);
+    }
+    let found = view.walk(thread, path, how)?;
+    if flags & linux::O_CREAT == 0 {
+        return open_existing(&view, thread, found.existing()?, flags, false);
+    }
+    if found.trailing_slash && (found.place.is_none() || found.last != Last::Dot) {
+        return Err(Errno::EISDIR);
+    }
+    if flags & linux::O_DIRECTORY != 0 && found.place.is_none() {
+        return Err(Errno::EINVAL);
+    }
+    create_or_open(&view, thread, found, request)
+}
+
+fn create_or_open(
+    view: &View,
+    thread: &Arc<Thread>,
+    found: Found,
+    request: &Request,
+) -> Result<Arc<OpenFile>, Errno> {
+    let flags = request.flags;
+    if let Some(place) = found.place {
+        if flags & linux::O_EXCL != 0 {
+            return Err(Errno::EEXIST);
+        }
+        if place.entry.node.kind() == Kind::Directory {
+            return Err(Errno::EISDIR);
+        }
+        return open_existing(view, thread, place, flags, false);
+    }
+    access::check_create(&found.directory, &view.credentials)?;
+    let creation = Creation {
+        contents: Contents::Regular,
+        permissions: request.mode & 0o7777 & !thread.directories().umask(),
+        credentials: &view.credentials,
+    };
+    let Last::Name(name) = &found.last else { return Err(Errno::EISDIR) };
+    let directory = &found.directory.entry;
+    match directory.node.create(directory, name, &creation) {
+        Ok(entry) => {
+            notify::report_name(directory, name, Kind::Regular, linux::IN_CREATE);
+            let place = Place { mount: found.directory.mount, entry: entry.clone() };
+            open_existing(view, thread, place, flags, true).inspect_err(|_| {
+                // Without memory to open it, there is to be no new file.
+                if directory.node.unlink(&entry).is_ok() {
+                    notify::report_name(directory, name, Kind::Regular, linux::IN_DELETE);
+                }
+            })
+        }
+        // Somebody else was faster.
+        Err(Errno::EEXIST) if flags & linux::O_EXCL == 0 => {
+            let entry = directory.node.lookup(directory, name)?;
+            open_existing(view, thread, Place { mount: found.directory.mount, entry }, flags, false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What an access mode asks of the permissions.
+fn wanted(flags: u32) -> Access {
+    let mut access = match flags & linux::O_ACCMODE {
+        linux::O_RDONLY => Access::READ,
+        linux::O_WRONLY => Access::WRITE,
+        _ => Access::READ | Access::WRITE,
+    };
+    if flags & linux::O_TRUNC != 0 {
+        access |= Access::WRITE;
+    }
+    access
+}
+
+fn open_existing(
+    view: &View,
+    thread: &Arc<Thread>,
+    place: Place,
+    flags: u32,
+    created: bool,
+) -> Result<Arc<OpenFile>, Errno> {
+    let node = &place.entry.node;
+    let kind = node.kind();
+    if kind == Kind::Symlink {
+        return Err(Errno::ELOOP);
+    }
+    if flags & linux::O_DIRECTORY != 0 && kind != Kind::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    let access = wanted(flags);
+    if kind == Kind::Directory && access.contains(Access::WRITE) {
+        return Err(Errno::EISDIR);
+    }
+    // Whoever creates a file may open it as asked, whatever its mode says.
+    if !created {
+        access::check_place(&place, &view.credentials, access)?;
+    }
+    if flags & linux::O_NOATIME != 0 && !access::owns(&node.metadata(), &view.credentials) {
+        return Err(Errno::EPERM);
+    }
+    if matches!(kind, Kind::Character | Kind::Block) && place.mount.flags() & linux::MS_NODEV != 0 {
+        return Err(Errno::EACCES);
+    }
+    let status = StatusFlags::from_bits_retain(flags & STATUS);
+    let opening = Opening { flags: status, place: &place, thread: Some(thread), flags_of_call: flags };
+    let file = node.clone().open(&opening)?;
+    let truncates = flags & linux::O_TRUNC != 0 && kind == Kind::Regular && !created;
+    let open = fallible::try_arc(OpenFile::at(file, status, place))?;
+    if truncates {
+        open.file.truncate(0)?;
+        open.report(linux::IN_MODIFY);
+    }
+    Ok(open)
+}
+
+/// The object of an `O_PATH` descriptor: nothing can be done with it.
+struct PathOnly;
+
+impl File for PathOnly {
+    fn poll(&self, _: &OpenFile, _: Option<&crate::wait::queue::Watch>, _: Events) -> Result<Events, Errno> {
+        Err(Errno::EBADF)
+    }
+}
+
+fn open_place_only(place: Place, flags: u32) -> Result<Arc<OpenFile>, Errno> {
+    if flags & linux::O_DIRECTORY != 0 && place.entry.node.kind() != Kind::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    let kept = linux::O_PATH | linux::O_DIRECTORY | linux::O_NOFOLLOW;
+    let file = fallible::try_arc(PathOnly)?;
+    fallible::try_arc(OpenFile::at(file, StatusFlags::from_bits_retain(flags & kept), place))
+}
+
+fn open_temporary(
+    view: &View,
+    thread: &Arc<Thread>,
+    directory: Place,
+    request: &Request,
+) -> Result<Arc<OpenFile>, Errno> {
+    if request.flags & linux::O_DIRECTORY == 0 || !wanted(request.flags).contains(Access::WRITE) {
+        return Err(Errno::EINVAL);
+    }
+    if directory.entry.node.kind() != Kind::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    access::check_create(&directory, &view.credentials)?;
+    let permissions = request.mode & 0o7777 & !thread.directories().umask();
+    let parent: Arc<dyn Node> = directory.entry.node.clone();
+    let node = TreeNode::temporary_in(&parent, permissions, &view.credentials)?;
+    let entry = Entry::new(node, Some(directory.entry.clone()), b"#tmpfile")?;
+    entry.mark_removed();
+    let place = Place { mount: directory.mount, entry };
+    open_existing(view, thread, place, request.flags & !linux::O_DIRECTORY, true)
+}
+
+/// Checks the path of a call that needs an existing regular place, for `execve` and others of the kernel.
+///
+/// # Errors
+/// Those of path_resolution(7).
+pub fn find_from(
+    thread: &Arc<Thread>,
+    descriptor: i32,
+    path: &[u8],
+    how: How,
+) -> Attempt<(Place, Arc<crate::process::Credentials>)> {
+    let view = View::of(thread, descriptor, path)?;
+    let place = view.walk(thread, path, how)?.existing()?;
+    Ok((place, view.credentials))
+}

@@ -1,0 +1,308 @@
+//! Moving bytes from file to file: `sendfile`, `copy_file_range`, `splice`, `tee`, `vmsplice`.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use linux_raw_sys::general as linux;
+
+use crate::error::{Attempt, Errno, Halt};
+use crate::fs::pipe::PipeEnd;
+use crate::fs::{IoBuffer, Kind, OpenFile, StatusFlags, downcast};
+use crate::syscall::fs::read_write::{check_direction, many};
+use crate::syscall::fs::transfer::{Direction, Transfer, broken_pipe};
+use crate::syscall::fs::wait::{Manner, Operation, carry_out};
+use crate::syscall::fs::{TRANSFER_LIMIT, get, get_file};
+use crate::syscall::{Call, Outcome};
+use crate::wait::caller::Caller;
+use crate::wait::queue::{Events, Watch};
+
+/// Bytes moved at a time from a file with positions.
+const CHUNK: usize = 64 << 10;
+/// Bytes moved at a time from one without: what the other end has room for when it is ready at all, so that nothing is
+/// left in between.
+const STREAM_CHUNK: usize = linux::PIPE_BUF as usize;
+
+/// A flag of splice(2) that `linux-raw-sys` leaves out, like its siblings.
+const SPLICE_NONBLOCK: u32 = 2;
+/// All flags of splice(2).
+const SPLICE_KNOWN: u32 = 0xf;
+
+/// One side of a copy.
+struct Side {
+    open: Arc<OpenFile>,
+    /// A position of its own; else the open file's.
+    position: Option<u64>,
+    /// Where that position goes at the end; 0 for nowhere.
+    position_at: usize,
+}
+
+impl Side {
+    /// A side whose position is in user memory, if `position_at` isn't 0.
+    fn new(call: &Call<'_>, open: Arc<OpenFile>, position_at: usize) -> Attempt<Self> {
+        let position = match position_at {
+            0 => None,
+            address => {
+                call.thread.space().probe_write(address, 8)?;
+                let position = i64::from_ne_bytes(get(call, address)?);
+                Some(u64::try_from(position).map_err(|_| Errno::EINVAL)?)
+            }
+        };
+        Ok(Self { open, position, position_at })
+    }
+
+    /// Reads or writes at the side's position, and moves it.
+    fn operate(&mut self, buffer: &mut IoBuffer<'_>, write: bool) -> Attempt<usize> {
+        let open = &*self.open;
+        let operate = |buffer: &mut IoBuffer<'_>, offset| {
+            if write { open.file.write(open, buffer, offset) } else { open.file.read(open, buffer, offset) }
+        };
+        open.report(if write { linux::IN_MODIFY } else { linux::IN_ACCESS });
+        if let Some(position) = &mut self.position {
+            let moved = operate(buffer, *position)?;
+            *position += moved as u64;
+            return Ok(moved);
+        }
+        if !open.file.is_seekable() {
+            return operate(buffer, 0);
+        }
+        let mut offset = open.offset.lock();
+        let moved = operate(buffer, *offset)?;
+        let appended = write && open.flags().contains(StatusFlags::APPEND);
+        *offset = if appended { open.file.size().unwrap_or(*offset) } else { *offset + moved as u64 };
+        Ok(moved)
+    }
+
+    /// Goes back over what was read but not written.
+    fn back(&mut self, count: usize) {
+        match &mut self.position {
+            Some(position) => *position -= count as u64,
+            None if self.open.file.is_seekable() => *self.open.offset.lock() -= count as u64,
+            None => {}
+        }
+    }
+}
+
+struct Copy {
+    thread: Caller,
+    from: Side,
+    to: Side,
+    left: usize,
+    done: usize,
+    buffer: Vec<u8>,
+    /// What was read and could not be written yet.
+    held: core::ops::Range<usize>,
+    finished: bool,
+}
+
+impl Copy {
+    fn step(&mut self) -> Attempt<bool> {
+        if self.held.is_empty() {
+            let stream = !self.from.open.file.is_seekable();
+            if stream && !self.to.open.file.poll(&self.to.open, None, Events::OUT)?.contains(Events::OUT) {
+                return Err(Halt::Block);
+            }
+            let chunk = self.left.min(if stream { STREAM_CHUNK } else { CHUNK });
+            self.buffer
+                .try_reserve_exact(chunk.saturating_sub(self.buffer.len()))
+                .map_err(|_| Errno::ENOMEM)?;
+            self.buffer.resize(chunk, 0);
+            let read = match self.from.operate(&mut IoBuffer::kernel_out(&mut self.buffer), false) {
+                // What there is counts; a copy waits only for its first byte.
+                Err(Halt::Block) if self.done > 0 => 0,
+                result => result?,
+            };
+            if read == 0 {
+                return Ok(true);
+            }
+            self.held = 0..read;
+        }
+        let mut buffer = IoBuffer::kernel_in(&self.buffer[self.held.clone()]);
+        let result = self.to.operate(&mut buffer, true);
+        let written = buffer.done();
+        self.held.start += written;
+        self.done += written;
+        self.left -= written;
+        let seekable = self.from.open.file.is_seekable();
+        if !self.held.is_empty() && seekable {
+            self.from.back(self.held.len());
+            self.held = 0..0;
+        }
+        result?;
+        Ok(self.left == 0)
+    }
+
+    fn store_positions(&self) -> Attempt<()> {
+        let space = self.thread.space();
+        for side in [&self.from, &self.to] {
+            if let (Some(position), true) = (side.position, side.position_at != 0) {
+                space.write_bytes(side.position_at, &position.to_ne_bytes())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Operation for Copy {
+    fn attempt(&mut self) -> Attempt<usize> {
+        while !self.finished {
+            match self.step() {
+                Ok(finished) => self.finished = finished,
+                Err(Halt::Error(Errno::EPIPE)) => {
+                    broken_pipe(&self.thread);
+                    return Err(Errno::EPIPE.into());
+                }
+                Err(halt) => return Err(halt),
+            }
+        }
+        self.store_positions()?;
+        Ok(self.done)
+    }
+
+    fn partial(&self) -> Option<usize> {
+        // The call ends anyhow; a position that can't be stored is the program's own doing.
+        let _ = self.store_positions();
+        (self.done > 0).then_some(self.done)
+    }
+
+    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
+        let writable = self.to.open.file.can_go_on(&self.to.open, watch, Events::OUT)?;
+        if !self.held.is_empty() || !writable {
+            return Ok(writable);
+        }
+        self.from.open.file.can_go_on(&self.from.open, watch, Events::IN)
+    }
+}
+
+fn copy(call: &Call<'_>, from: Side, to: Side, length: usize, no_wait: bool) -> Outcome {
+    check_direction(&from.open, Direction::Read)?;
+    check_direction(&to.open, Direction::Write)?;
+    let left = length.min(TRANSFER_LIMIT);
+    if left == 0 {
+        return Ok(0.into());
+    }
+    let nonblocking = |side: &Side| side.open.flags().contains(StatusFlags::NONBLOCK);
+    let manner = Manner { no_wait: no_wait || nonblocking(&to) || nonblocking(&from), deadline_ns: None };
+    let thread = call.thread.clone();
+    let operation = Copy { thread, from, to, left, done: 0, buffer: Vec::new(), held: 0..0, finished: false };
+    carry_out(call.thread, manner, operation)
+}
+
+/// sendfile(2).
+pub fn sendfile(call: &mut Call<'_>) -> Outcome {
+    let (to, from) = (get_file(call, 0)?, get_file(call, 1)?);
+    if !from.file.is_seekable() || to.flags().contains(StatusFlags::APPEND) {
+        return Err(Errno::EINVAL.into());
+    }
+    let from = Side::new(call, from, call.word(2))?;
+    let to = Side { open: to, position: None, position_at: 0 };
+    copy(call, from, to, call.word(3), false)
+}
+
+/// copy_file_range(2).
+pub fn copy_file_range(call: &mut Call<'_>) -> Outcome {
+    let (from, to) = (get_file(call, 0)?, get_file(call, 2)?);
+    if call.uint(5) != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let kinds = [from.metadata(), to.metadata()];
+    if kinds.iter().any(|metadata| metadata.kind == Kind::Directory) {
+        return Err(Errno::EISDIR.into());
+    }
+    if kinds.iter().any(|metadata| metadata.kind != Kind::Regular) {
+        return Err(Errno::EINVAL.into());
+    }
+    if to.flags().contains(StatusFlags::APPEND) {
+        return Err(Errno::EBADF.into());
+    }
+    if kinds[0].device != kinds[1].device {
+        return Err(Errno::EXDEV.into());
+    }
+    let same = kinds[0].inode == kinds[1].inode;
+    let (from, to) = (Side::new(call, from, call.word(1))?, Side::new(call, to, call.word(3))?);
+    let start = |side: &Side| side.position.unwrap_or_else(|| *side.open.offset.lock());
+    let length = call.word(4);
+    if same && start(&from).abs_diff(start(&to)) < length as u64 {
+        return Err(Errno::EINVAL.into());
+    }
+    copy(call, from, to, length, false)
+}
+
+/// splice(2).
+pub fn splice(call: &mut Call<'_>) -> Outcome {
+    let (from, to) = (get_file(call, 0)?, get_file(call, 2)?);
+    let flags = call.uint(5);
+    if flags & !SPLICE_KNOWN != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    if downcast::<PipeEnd>(&from).is_none() && downcast::<PipeEnd>(&to).is_none() {
+        return Err(Errno::EINVAL.into());
+    }
+    for (open, index) in [(&from, 1), (&to, 3)] {
+        if call.word(index) != 0 && !open.file.is_seekable() {
+            return Err(Errno::ESPIPE.into());
+        }
+    }
+    let (from, to) = (Side::new(call, from, call.word(1))?, Side::new(call, to, call.word(3))?);
+    copy(call, from, to, call.word(4), flags & SPLICE_NONBLOCK != 0)
+}
+
+struct Tee {
+    from: Arc<OpenFile>,
+    to: Arc<OpenFile>,
+    length: usize,
+}
+
+impl Operation for Tee {
+    fn attempt(&mut self) -> Attempt<usize> {
+        let from = downcast::<PipeEnd>(&self.from).ok_or(Errno::EINVAL)?;
+        let to = downcast::<PipeEnd>(&self.to).ok_or(Errno::EINVAL)?;
+        from.tee(to, self.length)
+    }
+
+    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
+        let readable = self.from.file.can_go_on(&self.from, watch, Events::IN)?;
+        Ok(self.to.file.can_go_on(&self.to, watch, Events::OUT)? && readable)
+    }
+}
+
+/// tee(2).
+pub fn tee(call: &mut Call<'_>) -> Outcome {
+    let (from, to) = (get_file(call, 0)?, get_file(call, 1)?);
+    check_direction(&from, Direction::Read)?;
+    check_direction(&to, Direction::Write)?;
+    if call.uint(3) & !SPLICE_KNOWN != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let no_wait = call.uint(3) & SPLICE_NONBLOCK != 0 || from.flags().contains(StatusFlags::NONBLOCK);
+    let length = call.word(2).min(TRANSFER_LIMIT);
+    carry_out(call.thread, Manner { no_wait, deadline_ns: None }, Tee { from, to, length })
+}
+
+/// vmsplice(2): bytes are copied, which is all that a program can tell.
+pub fn vmsplice(call: &mut Call<'_>) -> Outcome {
+    let open = get_file(call, 0)?;
+    if downcast::<PipeEnd>(&open).is_none() {
+        return Err(Errno::EBADF.into());
+    }
+    let flags = call.uint(3);
+    if flags & !SPLICE_KNOWN != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let direction = if open.is_writable() { Direction::Write } else { Direction::Read };
+    let segments = many(call, call.word(1), call.word(2))?;
+    let no_wait = flags & SPLICE_NONBLOCK != 0;
+    let thread = call.thread.clone();
+    let has_positions = open.file.is_seekable();
+    let transfer = Transfer {
+        thread,
+        open,
+        segments,
+        direction,
+        position: None,
+        has_positions,
+        no_wait,
+        done: 0,
+        held: None,
+        probed: None,
+    };
+    transfer.start()
+}

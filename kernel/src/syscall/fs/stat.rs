@@ -1,0 +1,227 @@
+//! What is known of a file: `stat`, `statx`, `access`, `readlink`, `statfs`.
+
+use linux_raw_sys::general as linux;
+
+use crate::error::{Attempt, Errno};
+use crate::fs::access::Access;
+use crate::fs::inode::{Statistics, device_major, device_minor};
+use crate::fs::lookup::How;
+use crate::fs::{Kind, Metadata, Mount, Place, access};
+use crate::memory::fallible;
+use crate::process::Credentials;
+use crate::syscall::fs::{View, encode, find, get_path, put};
+use crate::syscall::{Call, Outcome};
+
+/// Bytes that reading in one piece is best done with, as `st_blksize` says.
+const BLOCK_BYTES: u32 = 4096;
+
+/// stat(2).
+pub fn stat(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 0)?;
+    let place = find(call, linux::AT_FDCWD, &path, 0)?;
+    put_stat(call, 1, &place.entry.node.metadata())
+}
+
+/// lstat(2).
+pub fn lstat(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 0)?;
+    let place = find(call, linux::AT_FDCWD, &path, linux::AT_SYMLINK_NOFOLLOW)?;
+    put_stat(call, 1, &place.entry.node.metadata())
+}
+
+/// fstat(2).
+pub fn fstat(call: &mut Call<'_>) -> Outcome {
+    let open = call.thread.descriptors().get(call.int(0))?;
+    put_stat(call, 1, &open.metadata())
+}
+
+/// newfstatat(2).
+pub fn newfstatat(call: &mut Call<'_>) -> Outcome {
+    const KNOWN: u32 = linux::AT_SYMLINK_NOFOLLOW | linux::AT_EMPTY_PATH | linux::AT_NO_AUTOMOUNT;
+    let flags = call.uint(3);
+    if flags & !KNOWN != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let metadata = metadata_of(call, call.int(0), 1, flags)?;
+    put_stat(call, 2, &metadata)
+}
+
+fn metadata_of(call: &Call<'_>, descriptor: i32, path: usize, flags: u32) -> Attempt<Metadata> {
+    let path = if call.word(path) == 0 && flags & linux::AT_EMPTY_PATH != 0 {
+        alloc::vec::Vec::new()
+    } else {
+        get_path(call, path)?
+    };
+    if path.is_empty() && flags & linux::AT_EMPTY_PATH != 0 && descriptor != linux::AT_FDCWD {
+        return Ok(call.thread.descriptors().get(descriptor)?.metadata());
+    }
+    Ok(find(call, descriptor, &path, flags)?.entry.node.metadata())
+}
+
+fn put_stat(call: &Call<'_>, index: usize, metadata: &Metadata) -> Outcome {
+    let bytes = encode!(linux::stat {
+        st_dev: metadata.device,
+        st_ino: metadata.inode,
+        st_nlink: metadata.links,
+        st_mode: metadata.mode(),
+        st_uid: metadata.uid,
+        st_gid: metadata.gid,
+        st_rdev: metadata.special,
+        st_size: metadata.size,
+        st_blksize: BLOCK_BYTES,
+        st_blocks: metadata.blocks,
+        st_atime: metadata.accessed.seconds,
+        st_atime_nsec: metadata.accessed.nanoseconds,
+        st_mtime: metadata.modified.seconds,
+        st_mtime_nsec: metadata.modified.nanoseconds,
+        st_ctime: metadata.changed.seconds,
+        st_ctime_nsec: metadata.changed.nanoseconds,
+    });
+    put(call, call.word(index), &bytes)?;
+    Ok(0.into())
+}
+
+/// statx(2).
+pub fn statx(call: &mut Call<'_>) -> Outcome {
+    const KNOWN: u32 = linux::AT_SYMLINK_NOFOLLOW
+        | linux::AT_EMPTY_PATH
+        | linux::AT_NO_AUTOMOUNT
+        | linux::AT_STATX_SYNC_TYPE;
+    let (flags, mask) = (call.uint(2), call.uint(3));
+    if flags & !KNOWN != 0 || mask & linux::STATX__RESERVED != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let metadata = metadata_of(call, call.int(0), 1, flags)?;
+    let bytes = encode!(linux::statx {
+        stx_mask: linux::STATX_BASIC_STATS | linux::STATX_BTIME,
+        stx_blksize: BLOCK_BYTES,
+        stx_nlink: metadata.links,
+        stx_uid: metadata.uid,
+        stx_gid: metadata.gid,
+        stx_mode: metadata.mode(),
+        stx_ino: metadata.inode,
+        stx_size: metadata.size,
+        stx_blocks: metadata.blocks,
+        stx_atime.tv_sec: metadata.accessed.seconds,
+        stx_atime.tv_nsec: metadata.accessed.nanoseconds,
+        stx_btime.tv_sec: metadata.born.seconds,
+        stx_btime.tv_nsec: metadata.born.nanoseconds,
+        stx_ctime.tv_sec: metadata.changed.seconds,
+        stx_ctime.tv_nsec: metadata.changed.nanoseconds,
+        stx_mtime.tv_sec: metadata.modified.seconds,
+        stx_mtime.tv_nsec: metadata.modified.nanoseconds,
+        stx_rdev_major: device_major(metadata.special),
+        stx_rdev_minor: device_minor(metadata.special),
+        stx_dev_major: device_major(metadata.device),
+        stx_dev_minor: device_minor(metadata.device),
+    });
+    put(call, call.word(4), &bytes)?;
+    Ok(0.into())
+}
+
+/// access(2).
+pub fn access(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 0)?;
+    check_access(call, linux::AT_FDCWD, &path, call.uint(1), 0)
+}
+
+/// faccessat(2), the system call, which has no flags.
+pub fn faccessat(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 1)?;
+    check_access(call, call.int(0), &path, call.uint(2), 0)
+}
+
+/// faccessat2(2).
+pub fn faccessat2(call: &mut Call<'_>) -> Outcome {
+    const KNOWN: u32 = linux::AT_EACCESS | linux::AT_SYMLINK_NOFOLLOW | linux::AT_EMPTY_PATH;
+    let flags = call.uint(3);
+    if flags & !KNOWN != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let path = get_path(call, 1)?;
+    check_access(call, call.int(0), &path, call.uint(2), flags)
+}
+
+fn check_access(call: &Call<'_>, descriptor: i32, path: &[u8], mode: u32, flags: u32) -> Outcome {
+    let wanted = Access::from_bits(mode).ok_or(Errno::EINVAL)?;
+    let mut view = View::of(call.thread, descriptor, path)?;
+    // The question is what the real user may do, not the effective one.
+    if flags & linux::AT_EACCESS == 0 {
+        view.credentials = fallible::try_arc(of_real_user(&view.credentials))?;
+    }
+    let mut how = How::empty();
+    how.set(How::FOLLOW, flags & linux::AT_SYMLINK_NOFOLLOW == 0);
+    how.set(How::EMPTY, flags & linux::AT_EMPTY_PATH != 0);
+    let place = view.walk(call.thread, path, how)?.existing()?;
+    access::check_place(&place, &view.credentials, wanted)?;
+    Ok(0.into())
+}
+
+/// The same thread as if its effective user were the real one.
+fn of_real_user(credentials: &Credentials) -> Credentials {
+    let mut real = credentials.clone();
+    (real.fsuid, real.fsgid) = (real.uid, real.gid);
+    real.capabilities.effective = if real.uid == 0 { real.capabilities.permitted } else { 0 };
+    real
+}
+
+/// readlink(2).
+pub fn readlink(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 0)?;
+    read_link(call, linux::AT_FDCWD, &path, 1)
+}
+
+/// readlinkat(2).
+pub fn readlinkat(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 1)?;
+    read_link(call, call.int(0), &path, 2)
+}
+
+fn read_link(call: &Call<'_>, descriptor: i32, path: &[u8], index: usize) -> Outcome {
+    let size = call.int(index + 1);
+    if size <= 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let place = find(call, descriptor, path, linux::AT_SYMLINK_NOFOLLOW | linux::AT_EMPTY_PATH)?;
+    if place.entry.node.kind() != Kind::Symlink {
+        // What isn't a link has EINVAL; an empty path to something else ENOENT.
+        return Err(if path.is_empty() { Errno::ENOENT } else { Errno::EINVAL }.into());
+    }
+    let target = place.entry.node.read_link(call.thread)?;
+    let length = target.len().min(size as usize);
+    put(call, call.word(index), &target[..length])?;
+    Ok(length.into())
+}
+
+/// statfs(2).
+pub fn statfs(call: &mut Call<'_>) -> Outcome {
+    let path = get_path(call, 0)?;
+    let place = find(call, linux::AT_FDCWD, &path, 0)?;
+    put_statfs(call, &place.mount, &place.entry.node.statistics())
+}
+
+/// fstatfs(2).
+pub fn fstatfs(call: &mut Call<'_>) -> Outcome {
+    let open = call.thread.descriptors().get(call.int(0))?;
+    let place: &Place = open.place.as_ref().ok_or(Errno::ENOSYS)?;
+    put_statfs(call, &place.mount, &place.entry.node.statistics())
+}
+
+fn put_statfs(call: &Call<'_>, mount: &Mount, statistics: &Statistics) -> Outcome {
+    let mut bytes = encode!(linux::statfs {
+        f_type: statistics.magic,
+        f_bsize: BLOCK_BYTES,
+        f_blocks: statistics.blocks,
+        f_bfree: statistics.free,
+        f_bavail: statistics.free,
+        f_files: statistics.nodes,
+        f_ffree: statistics.free_nodes,
+        f_namelen: crate::fs::inode::NAME_LIMIT,
+        f_frsize: BLOCK_BYTES,
+        f_flags: mount.flags() & 0xffff,
+    });
+    let id = core::mem::offset_of!(linux::statfs, f_fsid);
+    bytes[id..id + 8].copy_from_slice(&statistics.device.to_ne_bytes());
+    put(call, call.word(1), &bytes)?;
+    Ok(0.into())
+}

@@ -1,0 +1,316 @@
+//! Moving bytes between a file and user memory: what `read`, `write` and their kin have in common.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Range;
+use linux_raw_sys::general as linux;
+
+use crate::error::{Attempt, Errno, Halt};
+use crate::fs::buffer::{Segment, Unity};
+use crate::fs::range_lock::Held;
+use crate::fs::{IoBuffer, OpenFile, StatusFlags};
+use crate::memory::fallible;
+use crate::memory::user::PageFault;
+use crate::process::{Limits, Resource, Thread};
+use crate::signal::{Information, Signal, send_to_thread};
+use crate::syscall::fs::wait;
+use crate::syscall::fs::wait::Waited;
+use crate::syscall::{Outcome, pending};
+use crate::wait::caller::Caller;
+use crate::wait::queue::{Events, Watch};
+use crate::wait::syscall::WaitKind;
+
+/// Bytes that one attempt moves from or to a file that has no boundaries of its own, so that a large call doesn't keep
+/// others from running.
+const ATTEMPT_BYTES: usize = 128 << 10;
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the file to memory.
+    Read,
+    /// From memory to the file.
+    Write,
+}
+
+/// Where user memory is: most calls name one piece.
+pub enum Segments {
+    /// One piece.
+    One([Segment; 1]),
+    /// Several.
+    Many(Vec<Segment>),
+}
+
+impl Segments {
+    /// The pieces in order.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Segment] {
+        match self {
+            Self::One(one) => one,
+            Self::Many(many) => many,
+        }
+    }
+}
+
+/// A read or write under way.
+pub struct Transfer {
+    /// Who asked for it.
+    pub thread: Caller,
+    /// The file.
+    pub open: Arc<OpenFile>,
+    /// The memory.
+    pub segments: Segments,
+    /// Which way.
+    pub direction: Direction,
+    /// Where in the file; `None` is the open file's own offset.
+    pub position: Option<u64>,
+    /// Whether the file has positions: a read goes on until all of the memory is filled or the end is reached.
+    pub has_positions: bool,
+    /// Nothing waits, whatever the file's flags say.
+    pub no_wait: bool,
+    /// Bytes moved.
+    pub done: usize,
+    /// The file's range, while it is held.
+    pub held: Option<Box<Held>>,
+    /// How much of the memory is known to be there, once some of it was not.
+    pub probed: Option<usize>,
+}
+
+enum Step {
+    Finished(Result<usize, Errno>),
+    Fault(PageFault),
+    Wait,
+    /// Others use the file: the range is needed.
+    Hold,
+    Again,
+}
+
+impl Transfer {
+    fn total(&self) -> usize {
+        self.segments.as_slice().iter().map(|segment| segment.length).sum()
+    }
+
+    fn events(&self) -> Events {
+        match self.direction {
+            Direction::Read => Events::IN,
+            Direction::Write => Events::OUT,
+        }
+    }
+
+    /// Where in the file the bytes are that are still to be moved.
+    fn range(&self) -> Range<u64> {
+        let left = (self.total() - self.done) as u64;
+        let start = match self.position {
+            Some(position) => position + self.done as u64,
+            None if self.appends() => return self.open.file.size().unwrap_or(0)..u64::MAX,
+            None => *self.open.offset.lock(),
+        };
+        start..start.saturating_add(left)
+    }
+
+    fn appends(&self) -> bool {
+        self.direction == Direction::Write && self.open.flags().contains(StatusFlags::APPEND)
+    }
+
+    /// Whether the transfer is to happen at once, although it may take several attempts.
+    fn is_one_piece(&self) -> bool {
+        self.has_positions && self.open.file.ranges().is_some()
+    }
+
+    /// Moves what can be moved at once.
+    fn attempt(&mut self) -> Attempt<usize> {
+        let open = &*self.open;
+        open.file.before_transfer(&self.thread, self.events())?;
+        if self.held.as_ref().is_some_and(|held| !held.covers(&self.range())) {
+            // The file's end, or the shared position, was elsewhere by the time the range was free.
+            self.held = None;
+            return Err(Halt::Block);
+        }
+        let is_one_piece = self.is_one_piece();
+        let space = self.thread.space();
+        let mut buffer = IoBuffer::user(&space, self.segments.as_slice());
+        buffer.skip(self.done);
+        if self.has_positions {
+            buffer.truncate(ATTEMPT_BYTES);
+        }
+        let operate = |buffer: &mut IoBuffer<'_>, offset| match self.direction {
+            Direction::Read => open.file.read(open, buffer, offset),
+            Direction::Write => open.file.write(open, buffer, offset),
+        };
+        if self.direction == Direction::Write && self.has_positions {
+            self.limit_size(&mut buffer)?;
+        }
+        if is_one_piece {
+            let is_target = self.direction == Direction::Read;
+            buffer.set_unity(if self.held.is_some() { Unity::Held } else { Unity::Alone });
+            // A write must not stop in its middle; a read that did so begins anew, and then looks first.
+            if self.held.is_none()
+                && (!is_target || self.probed.is_some())
+                && let Err((there, fault)) = buffer.probe(self.probed.unwrap_or(0), is_target)
+            {
+                self.probed = Some(there);
+                return Err(fault.into());
+            }
+        }
+        let before = buffer.done();
+        let result = match self.position {
+            Some(position) => operate(&mut buffer, position + self.done as u64),
+            None if self.has_positions => {
+                let mut offset = open.offset.lock();
+                let result = operate(&mut buffer, *offset);
+                *offset += (buffer.done() - before) as u64;
+                if buffer.done() > before && self.appends() {
+                    *offset = open.file.size().unwrap_or(*offset);
+                }
+                result
+            }
+            None => operate(&mut buffer, 0),
+        };
+        let moved = buffer.done() - before;
+        self.done += moved;
+        if moved > 0 {
+            self.probed = None;
+            open.report(match self.direction {
+                Direction::Read => linux::IN_ACCESS,
+                Direction::Write => linux::IN_MODIFY,
+            });
+        }
+        match result {
+            Err(_) if moved > 0 => Ok(moved),
+            result => result,
+        }
+    }
+
+    /// Keeps a write below the limit of a file's size.
+    fn limit_size(&self, buffer: &mut IoBuffer<'_>) -> Result<(), Errno> {
+        let limit = self.thread.process.limit(Resource::FileSize).soft;
+        if limit == Limits::INFINITY || buffer.remaining() == 0 || self.open.file.size().is_none() {
+            return Ok(());
+        }
+        let at = match self.position {
+            Some(position) => position + self.done as u64,
+            None if self.open.flags().contains(StatusFlags::APPEND) => self.open.file.size().unwrap_or(0),
+            None => *self.open.offset.lock(),
+        };
+        let room = limit.saturating_sub(at);
+        if room == 0 {
+            let _ = send_to_thread(&self.thread, Information::kernel(Signal::XFSZ));
+            return Err(Errno::EFBIG);
+        }
+        buffer.truncate(usize::try_from(room).unwrap_or(usize::MAX));
+        Ok(())
+    }
+
+    fn step(&mut self) -> Step {
+        match self.attempt() {
+            Ok(0) => Step::Finished(Ok(self.done)),
+            Ok(_) => {
+                let again = self.direction == Direction::Write || self.has_positions;
+                if again && self.done < self.total() { Step::Again } else { Step::Finished(Ok(self.done)) }
+            }
+            Err(Halt::Fault(fault)) => {
+                self.probed = self.probed.or(Some(0));
+                Step::Fault(fault)
+            }
+            Err(Halt::Block) if !self.no_wait && self.is_one_piece() => Step::Hold,
+            Err(Halt::Block) if self.done > 0 && self.direction == Direction::Read => {
+                Step::Finished(Ok(self.done))
+            }
+            Err(Halt::Block) if self.no_wait || self.open.flags().contains(StatusFlags::NONBLOCK) => {
+                self.finish(Errno::EAGAIN)
+            }
+            Err(Halt::Block) => Step::Wait,
+            Err(Halt::Error(error)) => {
+                if error == Errno::EPIPE && self.direction == Direction::Write {
+                    broken_pipe(&self.thread);
+                }
+                self.finish(error)
+            }
+        }
+    }
+
+    /// The end by an error: what was moved before counts more.
+    fn finish(&self, error: Errno) -> Step {
+        Step::Finished(if self.done > 0 { Ok(self.done) } else { Err(error) })
+    }
+
+    /// Moves what can be moved without waiting, and leaves the rest to a future.
+    pub fn start(mut self) -> Outcome {
+        if self.has_positions && self.total() > ATTEMPT_BYTES && !self.no_wait && self.is_one_piece() {
+            return pending(self.run(Step::Hold));
+        }
+        loop {
+            let step = self.step();
+            match step {
+                Step::Finished(result) => return Ok(result?.into()),
+                Step::Again if !crate::sched::should_yield(crate::sched::Priority::NORMAL) => {}
+                Step::Fault(fault) => match self.thread.space().try_fault_in(fault) {
+                    Some(Ok(())) => {}
+                    Some(Err(error)) if self.done == 0 => return Err(error.into()),
+                    Some(Err(_)) => return Ok(self.done.into()),
+                    None => return pending(self.run(step)),
+                },
+                Step::Again | Step::Wait | Step::Hold => return pending(self.run(step)),
+            }
+        }
+    }
+
+    /// Goes on after `step`. A block instead of an `async fn`, which would keep its arguments twice.
+    fn run(mut self, mut step: Step) -> impl Future<Output = Result<usize, Errno>> + Send {
+        let (mut fruitless, mut deadline_ns) = (false, None);
+        async move {
+            loop {
+                let result = match step {
+                    Step::Finished(result) => return result,
+                    Step::Again => {
+                        crate::sched::yield_now().await;
+                        Ok(())
+                    }
+                    Step::Fault(fault) => {
+                        let space = self.thread.space();
+                        space.fault_in(fault).await
+                    }
+                    Step::Hold => self.hold().await,
+                    Step::Wait if core::mem::take(&mut fruitless) => wait::take_turns(&self.thread).await,
+                    Step::Wait => {
+                        let waited = self.wait(&mut deadline_ns).await;
+                        waited.and_then(|waited| waited.note(&mut fruitless))
+                    }
+                };
+                match result {
+                    Ok(()) => step = self.step(),
+                    Err(error) if self.done == 0 => return Err(error),
+                    Err(_) => return Ok(self.done),
+                }
+            }
+        }
+    }
+
+    /// Holds the range of what is still to be moved.
+    async fn hold(&mut self) -> Result<(), Errno> {
+        let is_shared = self.direction == Direction::Read;
+        let (file, range) = (self.open.file.clone(), self.range());
+        // Boxed, because few transfers come here.
+        let held = fallible::try_box(Held::lock(file, range, is_shared))?;
+        self.held = Some(fallible::try_box(Box::into_pin(held).await?)?);
+        Ok(())
+    }
+
+    /// Waits for the file, of whose waits the first sets the deadline.
+    async fn wait(&self, deadline_ns: &mut Option<u64>) -> Result<Waited, Errno> {
+        let (open, events) = (&self.open, self.events());
+        if deadline_ns.is_none() {
+            let timeout = open.file.timeout_ns(self.direction == Direction::Write);
+            *deadline_ns = timeout.map(|timeout| crate::arch::time::now_ns().saturating_add(timeout));
+        }
+        let check = |watch: &Watch| open.file.can_go_on(open, watch, events);
+        wait::ready(&self.thread, WaitKind::Interruptible, *deadline_ns, check).await
+    }
+}
+
+/// Tells a thread that it wrote to something that nobody reads.
+pub fn broken_pipe(thread: &Arc<Thread>) {
+    // A realtime signal may find no room; this one always does.
+    let _ = send_to_thread(thread, Information::kernel(Signal::PIPE));
+}

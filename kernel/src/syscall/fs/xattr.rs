@@ -1,0 +1,199 @@
+//! The calls about extended attributes, xattr(7).
+
+use alloc::vec::Vec;
+use linux_raw_sys::general as linux;
+
+use crate::error::{Attempt, Errno};
+use crate::fs::access::Access;
+use crate::fs::inode::Change;
+use crate::fs::xattr::{Extended, TRUSTED};
+use crate::fs::{Kind, Place, access, notify};
+use crate::process::Credentials;
+use crate::syscall::fs::{find, get_bytes, get_file, get_path, get_string, put};
+use crate::syscall::{Call, Outcome};
+
+/// A name's bytes with the zero at its end.
+const NAME_LIMIT: usize = linux::XATTR_NAME_MAX as usize + 1;
+const VALUE_LIMIT: usize = linux::XATTR_SIZE_MAX as usize;
+
+/// What the first argument names.
+#[derive(Clone, Copy)]
+enum By {
+    Path,
+    /// A path whose last link is not followed.
+    LinkPath,
+    Descriptor,
+}
+
+fn place(call: &Call<'_>, by: By) -> Attempt<Place> {
+    let flags = match by {
+        By::Path => 0,
+        By::LinkPath => linux::AT_SYMLINK_NOFOLLOW,
+        By::Descriptor => return Ok(get_file(call, 0)?.place.clone().ok_or(Errno::EOPNOTSUPP)?),
+    };
+    let path = get_path(call, 0)?;
+    Ok(find(call, linux::AT_FDCWD, &path, flags)?)
+}
+
+fn attributes(place: &Place) -> Result<&Extended, Errno> {
+    place.entry.node.extended().ok_or(Errno::EOPNOTSUPP)
+}
+
+fn get_name(call: &Call<'_>) -> Attempt<Vec<u8>> {
+    let name = get_string(call, call.word(1), NAME_LIMIT, Errno::ERANGE)?;
+    if name.is_empty() { Err(Errno::ERANGE.into()) } else { Ok(name) }
+}
+
+/// Whether the caller may do this with an attribute of this name.
+fn check(place: &Place, name: &[u8], who: &Credentials, access: Access) -> Result<(), Errno> {
+    let is_write = access.contains(Access::WRITE);
+    if is_write && place.mount.is_read_only() {
+        return Err(Errno::EROFS);
+    }
+    let is_privileged = who.is_capable(linux::CAP_SYS_ADMIN);
+    let refused = Err(if is_write { Errno::EPERM } else { Errno::ENODATA });
+    let rest = if let Some(rest) = name.strip_prefix(b"user.") {
+        let metadata = place.entry.node.metadata();
+        if !matches!(metadata.kind, Kind::Regular | Kind::Directory) {
+            return refused;
+        }
+        let is_sticky = metadata.kind == Kind::Directory && metadata.permissions & linux::S_ISVTX != 0;
+        if is_write && is_sticky && !access::owns(&metadata, who) {
+            return refused;
+        }
+        access::check(&metadata, who, access)?;
+        rest
+    } else if let Some(rest) = name.strip_prefix(TRUSTED) {
+        if !is_privileged {
+            return refused;
+        }
+        rest
+    } else if let Some(rest) = name.strip_prefix(b"security.") {
+        if is_write && !is_privileged {
+            return refused;
+        }
+        rest
+    } else {
+        return Err(Errno::EOPNOTSUPP);
+    };
+    if rest.is_empty() { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+fn set(call: &Call<'_>, by: By) -> Outcome {
+    let (size, flags) = (call.word(3), call.uint(4));
+    if flags & !(linux::XATTR_CREATE | linux::XATTR_REPLACE) != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let name = get_name(call)?;
+    if size > VALUE_LIMIT {
+        return Err(Errno::E2BIG.into());
+    }
+    let value = get_bytes(call, call.word(2), size)?;
+    let place = place(call, by)?;
+    let extended = attributes(&place)?;
+    check(&place, &name, &call.thread.credentials(), Access::WRITE)?;
+    extended.set(&name, &value, flags)?;
+    place.entry.node.change(&Change::default())?;
+    notify::report(&place.entry, linux::IN_ATTRIB);
+    Ok(0.into())
+}
+
+/// Stores a result of which the caller may only want to know the size.
+fn answer(call: &Call<'_>, bytes: &[u8], address: usize, size: usize) -> Outcome {
+    if size > 0 {
+        if bytes.len() > size {
+            return Err(Errno::ERANGE.into());
+        }
+        put(call, address, bytes)?;
+    }
+    Ok(bytes.len().into())
+}
+
+fn get(call: &Call<'_>, by: By) -> Outcome {
+    let name = get_name(call)?;
+    let place = place(call, by)?;
+    let extended = attributes(&place)?;
+    check(&place, &name, &call.thread.credentials(), Access::READ)?;
+    answer(call, &extended.get(&name)?, call.word(2), call.word(3))
+}
+
+fn list(call: &Call<'_>, by: By) -> Outcome {
+    let place = place(call, by)?;
+    // What has no attributes at all has none to list.
+    let names = match place.entry.node.extended() {
+        Some(extended) => extended.names(call.thread.credentials().is_capable(linux::CAP_SYS_ADMIN))?,
+        None => Vec::new(),
+    };
+    answer(call, &names, call.word(1), call.word(2))
+}
+
+fn remove(call: &Call<'_>, by: By) -> Outcome {
+    let name = get_name(call)?;
+    let place = place(call, by)?;
+    let extended = attributes(&place)?;
+    check(&place, &name, &call.thread.credentials(), Access::WRITE)?;
+    extended.remove(&name)?;
+    place.entry.node.change(&Change::default())?;
+    notify::report(&place.entry, linux::IN_ATTRIB);
+    Ok(0.into())
+}
+
+/// setxattr(2).
+pub fn setxattr(call: &mut Call<'_>) -> Outcome {
+    set(call, By::Path)
+}
+
+/// lsetxattr(2).
+pub fn lsetxattr(call: &mut Call<'_>) -> Outcome {
+    set(call, By::LinkPath)
+}
+
+/// fsetxattr(2).
+pub fn fsetxattr(call: &mut Call<'_>) -> Outcome {
+    set(call, By::Descriptor)
+}
+
+/// getxattr(2).
+pub fn getxattr(call: &mut Call<'_>) -> Outcome {
+    get(call, By::Path)
+}
+
+/// lgetxattr(2).
+pub fn lgetxattr(call: &mut Call<'_>) -> Outcome {
+    get(call, By::LinkPath)
+}
+
+/// fgetxattr(2).
+pub fn fgetxattr(call: &mut Call<'_>) -> Outcome {
+    get(call, By::Descriptor)
+}
+
+/// listxattr(2).
+pub fn listxattr(call: &mut Call<'_>) -> Outcome {
+    list(call, By::Path)
+}
+
+/// llistxattr(2).
+pub fn llistxattr(call: &mut Call<'_>) -> Outcome {
+    list(call, By::LinkPath)
+}
+
+/// flistxattr(2).
+pub fn flistxattr(call: &mut Call<'_>) -> Outcome {
+    list(call, By::Descriptor)
+}
+
+/// removexattr(2).
+pub fn removexattr(call: &mut Call<'_>) -> Outcome {
+    remove(call, By::Path)
+}
+
+/// lremovexattr(2).
+pub fn lremovexattr(call: &mut Call<'_>) -> Outcome {
+    remove(call, By::LinkPath)
+}
+
+/// fremovexattr(2).
+pub fn fremovexattr(call: &mut Call<'_>) -> Outcome {
+    remove(call, By::Descriptor)
+}

@@ -1,0 +1,3 @@
+//! syscall::ipc
+
+pub mod mqueue;

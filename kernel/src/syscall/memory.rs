@@ -1,0 +1,246 @@
+//! The system calls about mappings: mmap(2) and its relatives.
+
+use alloc::sync::Arc;
+use linux_raw_sys::general as linux;
+
+use crate::arch::paging::PAGE_SIZE;
+use crate::error::Errno;
+use crate::fs::{OpenFile, StatusFlags};
+use crate::memory::Space;
+use crate::memory::source::Object;
+use crate::memory::space::{Flags, MapRequest, Placement, Protection};
+use crate::process::Resource;
+use crate::syscall::{Call, Outcome, pending, user};
+
+const KNOWN_PROTECTION: u32 = linux::PROT_READ | linux::PROT_WRITE | linux::PROT_EXEC | linux::PROT_SEM;
+
+fn protection(bits: u32) -> Result<Protection, Errno> {
+    if bits & !KNOWN_PROTECTION != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Protection::from_bits_truncate(bits as u8))
+}
+
+/// mmap(2).
+pub fn mmap(call: &mut Call<'_>) -> Outcome {
+    let (address, length, flags) = (call.word(0), call.word(1), call.uint(3));
+    let (descriptor, offset) = (call.int(4), call.word(5) as u64);
+    if length == 0 || !offset.is_multiple_of(PAGE_SIZE as u64) {
+        return Err(Errno::EINVAL.into());
+    }
+    let wanted = Protection::from_bits_truncate(call.uint(2) as u8);
+    let kind = flags & linux::MAP_TYPE;
+    let is_shared = match kind {
+        linux::MAP_PRIVATE => false,
+        linux::MAP_SHARED | linux::MAP_SHARED_VALIDATE => true,
+        _ => return Err(Errno::EINVAL.into()),
+    };
+    let placement = if flags & linux::MAP_FIXED_NOREPLACE != 0 {
+        Placement::FixedIfFree(address)
+    } else if flags & linux::MAP_FIXED != 0 {
+        Placement::Fixed(address)
+    } else if address != 0 {
+        Placement::Hint(address)
+    } else {
+        Placement::Any
+    };
+    let mut request = MapRequest { protection: wanted, ..MapRequest::anonymous(placement, length) };
+    request.flags.set(Flags::SHARED, is_shared);
+    request.flags.set(Flags::GROWS_DOWN, flags & linux::MAP_GROWSDOWN != 0);
+    if flags & linux::MAP_ANONYMOUS == 0 {
+        let open = call.thread.descriptors().get(descriptor)?;
+        back_with_file(&mut request, &open, is_shared, offset)?;
+    }
+    let space = call.thread.space();
+    let limit = call.thread.process.limit(Resource::AddressSpace).soft;
+    if (space.mapped_bytes() as u64).saturating_add(length as u64) > limit {
+        return Err(Errno::ENOMEM.into());
+    }
+    let populates =
+        flags & (linux::MAP_POPULATE | linux::MAP_LOCKED) != 0 && flags & linux::MAP_NONBLOCK == 0;
+    pending(async move {
+        let start = space.map(request).await?;
+        if populates && !wanted.is_empty() {
+            let end = start + length.next_multiple_of(PAGE_SIZE);
+            // The mapping stands even if its pages can't be had in advance.
+            let _ = space.populate(start..end, wanted.contains(Protection::WRITE)).await;
+        }
+        Ok(start)
+    })
+}
+
+fn back_with_file(
+    request: &mut MapRequest,
+    open: &Arc<OpenFile>,
+    is_shared: bool,
+    offset: u64,
+) -> Result<(), Errno> {
+    if !open.is_readable() {
+        return Err(Errno::EACCES);
+    }
+    if is_shared && !open.is_writable() {
+        if request.protection.contains(Protection::WRITE) {
+            return Err(Errno::EACCES);
+        }
+        request.flags |= Flags::NEVER_WRITABLE;
+    }
+    if open.flags().contains(StatusFlags::PATH) {
+        return Err(Errno::EBADF);
+    }
+    request.object = Object::Source(open.file.clone().map_source()?);
+    request.offset = offset;
+    Ok(())
+}
+
+/// munmap(2).
+pub fn munmap(call: &mut Call<'_>) -> Outcome {
+    let (start, length) = (call.word(0), call.word(1));
+    let space = call.thread.space();
+    pending(async move {
+        space.unmap(start, length).await?;
+        Ok(0)
+    })
+}
+
+/// mprotect(2).
+pub fn mprotect(call: &mut Call<'_>) -> Outcome {
+    const GROWS: u32 = linux::PROT_GROWSDOWN | linux::PROT_GROWSUP;
+    let (start, length) = (call.word(0), call.word(1));
+    let protection = protection(call.uint(2) & !GROWS)?;
+    let space = call.thread.space();
+    pending(async move {
+        space.protect(start, length, protection).await?;
+        Ok(0)
+    })
+}
+
+/// mremap(2).
+pub fn mremap(call: &mut Call<'_>) -> Outcome {
+    let (start, old_length, new_length, flags) = (call.word(0), call.word(1), call.word(2), call.uint(3));
+    let target = call.word(4);
+    let has = |flag: u32| flags & flag != 0;
+    let known = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP;
+    let needs_move = has(linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP) && !has(linux::MREMAP_MAYMOVE);
+    if flags & !known != 0 || needs_move || !start.is_multiple_of(PAGE_SIZE) {
+        return Err(Errno::EINVAL.into());
+    }
+    let placement = if has(linux::MREMAP_FIXED) {
+        Some(Placement::Fixed(target))
+    } else {
+        has(linux::MREMAP_MAYMOVE).then_some(Placement::Any)
+    };
+    let space = call.thread.space();
+    pending(async move {
+        space.remap(start, old_length, new_length, placement, flags & linux::MREMAP_DONTUNMAP != 0).await
+    })
+}
+
+/// madvise(2).
+pub fn madvise(call: &mut Call<'_>) -> Outcome {
+    let (start, length, advice) = (call.word(0), call.word(1), call.uint(2));
+    let space = call.thread.space();
+    pending(async move {
+        space.advise(start, length, advice).await?;
+        Ok(0)
+    })
+}
+
+/// brk(2).
+pub fn brk(call: &mut Call<'_>) -> Outcome {
+    let end = call.word(0);
+    let space = call.thread.space();
+    let heap = space.brk_range();
+    if end < heap.start {
+        return Ok(heap.end.into());
+    }
+    let limit = call.thread.process.limit(Resource::Data).soft;
+    if (end - heap.start) as u64 > limit {
+        return Ok(heap.end.into());
+    }
+    pending(async move { Ok(space.brk(end).await) })
+}
+
+/// msync(2).
+pub fn msync(call: &mut Call<'_>) -> Outcome {
+    let flags = call.uint(2);
+    let both = linux::MS_ASYNC | linux::MS_SYNC;
+    if flags & !(both | linux::MS_INVALIDATE) != 0 || flags & both == both {
+        return Err(Errno::EINVAL.into());
+    }
+    let length = call.word(1).checked_next_multiple_of(PAGE_SIZE).ok_or(Errno::ENOMEM)?;
+    let space = call.thread.space();
+    let range = space.check_sync(call.word(0), length)?;
+    if flags & linux::MS_SYNC == 0 || !space.has_written(&range) {
+        return Ok(0.into());
+    }
+    pending(async move {
+        space.sync(range).await?;
+        Ok(0)
+    })
+}
+
+/// mincore(2).
+pub fn mincore(call: &mut Call<'_>) -> Outcome {
+    let (start, length, vector) = (call.word(0), call.word(1), call.word(2));
+    if !start.is_multiple_of(PAGE_SIZE) {
+        return Err(Errno::EINVAL.into());
+    }
+    let space = call.thread.space();
+    pending(async move {
+        for index in 0..length.div_ceil(PAGE_SIZE) {
+            let page = start.checked_add(index * PAGE_SIZE).ok_or(Errno::ENOMEM)?;
+            let byte = [u8::from(space.is_resident(page).await?)];
+            user::resolve(&space, |space| space.write_bytes(vector.wrapping_add(index), &byte)).await?;
+        }
+        Ok(0)
+    })
+}
+
+/// Checks a range that is to be locked or unlocked: nothing is ever swapped out, so that is all that unlocking does.
+fn lock_range(space: &Space, start: usize, length: usize) -> Result<core::ops::Range<usize>, Errno> {
+    let first = start & !(PAGE_SIZE - 1);
+    let end = start.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_SIZE));
+    let end = end.ok_or(Errno::EINVAL)?;
+    space.check_sync(first, end - first)?;
+    Ok(first..end)
+}
+
+/// mlock(2).
+pub fn mlock(call: &mut Call<'_>) -> Outcome {
+    let space = call.thread.space();
+    let range = lock_range(&space, call.word(0), call.word(1))?;
+    pending(async move {
+        space.populate(range, false).await?;
+        Ok(0)
+    })
+}
+
+/// mlock2(2).
+pub fn mlock2(call: &mut Call<'_>) -> Outcome {
+    match call.uint(2) {
+        0 => mlock(call),
+        linux::MLOCK_ONFAULT => munlock(call),
+        _ => Err(Errno::EINVAL.into()),
+    }
+}
+
+/// munlock(2).
+pub fn munlock(call: &mut Call<'_>) -> Outcome {
+    lock_range(&call.thread.space(), call.word(0), call.word(1))?;
+    Ok(0.into())
+}
+
+/// mlockall(2): what is in memory stays there anyway.
+pub fn mlockall(call: &mut Call<'_>) -> Outcome {
+    let known = linux::MCL_CURRENT | linux::MCL_FUTURE | linux::MCL_ONFAULT;
+    let flags = call.uint(0);
+    if flags == 0 || flags & !known != 0 || flags == linux::MCL_ONFAULT {
+        return Err(Errno::EINVAL.into());
+    }
+    Ok(0.into())
+}
+
+/// munlockall(2).
+pub fn munlockall(_: &mut Call<'_>) -> Outcome {
+    Ok(0.into())
+}

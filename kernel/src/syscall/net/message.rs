@@ -1,0 +1,477 @@
+//! Sending and receiving on sockets.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use linux_raw_sys::net;
+
+use crate::error::{Attempt, Errno, Halt};
+use crate::fs::buffer::Segment;
+use crate::fs::{IoBuffer, OpenFile};
+use crate::memory::fallible;
+use crate::net::{Address, Ancillary, Identity, Inbox, Received, Socket, Style, find_target};
+use crate::syscall::fs::read_write::many;
+use crate::syscall::fs::transfer::{Segments, broken_pipe};
+use crate::syscall::fs::wait::{Operation, carry_out};
+use crate::syscall::fs::{TRANSFER_LIMIT, encode, field, get, get_bytes};
+use crate::syscall::net::socket::{ADDRESS_LIMIT, get_address, get_socket, manner};
+use crate::syscall::{Call, Outcome};
+use crate::wait::caller::Caller;
+use crate::wait::queue::{Events, Watch};
+
+const HEADER: usize = size_of::<net::cmsghdr>();
+/// The most control data of one message.
+const CONTROL_LIMIT: usize = 20 << 10;
+/// The most descriptors of one message, as in Linux.
+const FILES_LIMIT: usize = 253;
+const WORD: usize = size_of::<usize>();
+/// `struct ucred`.
+const IDENTITY_BYTES: usize = 12;
+/// What a received message brings along at most, as control data.
+const CONTROL_BYTES_MAX: usize =
+    2 * HEADER + IDENTITY_BYTES.next_multiple_of(WORD) + (4 * FILES_LIMIT).next_multiple_of(WORD);
+
+/// A message on its way out.
+pub struct Send {
+    thread: Caller,
+    open: Arc<OpenFile>,
+    socket: Arc<Socket>,
+    segments: Segments,
+    target: Option<Arc<Inbox>>,
+    ancillary: Option<Ancillary>,
+    flags: u32,
+    done: usize,
+}
+
+impl Operation for Send {
+    fn attempt(&mut self) -> Attempt<usize> {
+        let space = self.thread.space();
+        let segments = self.segments.as_slice();
+        let total: usize = segments.iter().map(|segment| segment.length).sum();
+        loop {
+            let mut buffer = IoBuffer::user(&space, segments);
+            buffer.skip(self.done);
+            let result = self.socket.send(&mut buffer, self.target.as_ref(), &mut self.ancillary);
+            match result {
+                Ok(count) => self.done += count,
+                Err(Halt::Error(Errno::EPIPE)) if self.flags & net::MSG_NOSIGNAL == 0 => {
+                    broken_pipe(&self.thread);
+                    return Err(Errno::EPIPE.into());
+                }
+                Err(halt) => return Err(halt),
+            }
+            if self.done >= total || self.socket.style != Style::Stream {
+                return Ok(self.done);
+            }
+        }
+    }
+
+    fn partial(&self) -> Option<usize> {
+        (self.done > 0).then_some(self.done)
+    }
+
+    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
+        if let Some(target) = &self.target {
+            return target.watch_for_room(watch);
+        }
+        self.open.file.can_go_on(&self.open, watch, Events::OUT)
+    }
+}
+
+/// sendto(2).
+pub fn sendto(call: &mut Call<'_>) -> Outcome {
+    let (open, socket) = get_socket(call)?;
+    let target = match call.word(4) {
+        0 => None,
+        address => target_of(call, &socket, get_address(call, address, call.int(5))?.as_ref())?,
+    };
+    let segment = Segment { address: call.word(1), length: call.word(2).min(TRANSFER_LIMIT) };
+    let ancillary = with_identity(call, &socket, target.as_ref(), Ancillary::default());
+    let (thread, segments, flags) = (call.thread.clone(), Segments::One([segment]), call.uint(3));
+    start_send(call, Send { thread, open, socket, segments, target, ancillary, flags, done: 0 })
+}
+
+fn target_of(
+    call: &Call<'_>,
+    socket: &Socket,
+    address: Option<&Address>,
+) -> Result<Option<Arc<Inbox>>, Errno> {
+    // A connected socket takes no address; Linux looks away for streams that are connected.
+    if socket.style == Style::Stream {
+        return Err(if socket.peer_address().is_ok() { Errno::EISCONN } else { Errno::EOPNOTSUPP });
+    }
+    let target = find_target(call.thread, address.ok_or(Errno::EINVAL)?)?;
+    if target.style != socket.style {
+        return Err(Errno::EPROTOTYPE);
+    }
+    Ok(Some(target.inbox().clone()))
+}
+
+/// What goes along, with the sender's identity if the receiver wants to know it.
+fn with_identity(
+    call: &Call<'_>,
+    socket: &Socket,
+    target: Option<&Arc<Inbox>>,
+    mut ancillary: Ancillary,
+) -> Option<Ancillary> {
+    let wanted = socket.inbox().passes_identity()
+        || match target {
+            Some(target) => target.passes_identity(),
+            None => socket.peer_passes_identity(),
+        };
+    if wanted && ancillary.identity.is_none() {
+        ancillary.identity = Some(Identity::of(call.thread));
+    }
+    (wanted || ancillary.identity.is_some() || !ancillary.files.is_empty()).then_some(ancillary)
+}
+
+fn start_send(call: &Call<'_>, operation: Send) -> Outcome {
+    if operation.flags & net::MSG_OOB != 0 {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    carry_out(call.thread, manner(&operation.open, true, operation.flags), operation)
+}
+
+/// A `struct msghdr`.
+struct Header {
+    name: usize,
+    name_length: usize,
+    vectors: usize,
+    vector_count: usize,
+    control: usize,
+    control_length: usize,
+}
+
+const MESSAGE: usize = size_of::<net::msghdr>();
+
+fn get_header(call: &Call<'_>, address: usize) -> Attempt<Header> {
+    let bytes: [u8; MESSAGE] = get(call, address)?;
+    // The fields that are pointers are read by their places.
+    let word = |offset: usize| {
+        let mut word = [0; WORD];
+        word.copy_from_slice(&bytes[offset..offset + WORD]);
+        usize::from_ne_bytes(word)
+    };
+    let name_length = field!(&bytes, net::msghdr, msg_namelen);
+    Ok(Header {
+        name: word(core::mem::offset_of!(net::msghdr, msg_name)),
+        name_length: usize::try_from(name_length).map_err(|_| Errno::EINVAL)?.min(ADDRESS_LIMIT),
+        vectors: word(core::mem::offset_of!(net::msghdr, msg_iov)),
+        vector_count: word(core::mem::offset_of!(net::msghdr, msg_iovlen)),
+        control: word(core::mem::offset_of!(net::msghdr, msg_control)),
+        control_length: word(core::mem::offset_of!(net::msghdr, msg_controllen)),
+    })
+}
+
+/// sendmsg(2).
+pub fn sendmsg(call: &mut Call<'_>) -> Outcome {
+    let operation = prepare_send(call, call.word(1), call.uint(2))?;
+    start_send(call, operation)
+}
+
+/// What sends the message that a `struct msghdr` describes.
+///
+/// # Errors
+/// What is wrong with it; a page fault.
+pub fn prepare_send(call: &Call<'_>, address: usize, flags: u32) -> Attempt<Send> {
+    let (open, socket) = get_socket(call)?;
+    let header = get_header(call, address)?;
+    let segments = many(call, header.vectors, header.vector_count).map_err(too_many)?;
+    let target = match header.name {
+        0 => None,
+        _ if header.name_length == 0 => None,
+        name => target_of(call, &socket, get_address(call, name, header.name_length as i32)?.as_ref())?,
+    };
+    let ancillary = get_control(call, &header)?;
+    let ancillary = with_identity(call, &socket, target.as_ref(), ancillary);
+    let thread = call.thread.clone();
+    Ok(Send { thread, open, socket, segments, target, ancillary, flags, done: 0 })
+}
+
+/// Too many pieces have an error of their own here.
+fn too_many(halt: Halt) -> Halt {
+    if halt == Halt::Error(Errno::EINVAL) { Errno::EMSGSIZE.into() } else { halt }
+}
+
+/// What goes along with a message.
+fn get_control(call: &Call<'_>, header: &Header) -> Attempt<Ancillary> {
+    let mut ancillary = Ancillary::default();
+    if header.control == 0 || header.control_length == 0 {
+        return Ok(ancillary);
+    }
+    if header.control_length > CONTROL_LIMIT {
+        return Err(Errno::ENOBUFS.into());
+    }
+    let bytes = get_bytes(call, header.control, header.control_length)?;
+    let mut rest = &bytes[..];
+    while rest.len() >= HEADER {
+        let length = field!(rest, net::cmsghdr, cmsg_len) as usize;
+        let level = field!(rest, net::cmsghdr, cmsg_level) as u32;
+        let kind = field!(rest, net::cmsghdr, cmsg_type) as u32;
+        let data = rest.get(HEADER..length).ok_or(Errno::EINVAL)?;
+        if level == net::SOL_SOCKET {
+            match kind {
+                net::SCM_RIGHTS => add_files(call, data, &mut ancillary)?,
+                net::SCM_CREDENTIALS => ancillary.identity = Some(check_identity(call, data)?),
+                _ => return Err(Errno::EINVAL.into()),
+            }
+        }
+        rest = rest.get(length.next_multiple_of(WORD)..).unwrap_or_default();
+    }
+    Ok(ancillary)
+}
+
+fn add_files(call: &Call<'_>, data: &[u8], ancillary: &mut Ancillary) -> Result<(), Errno> {
+    let table = call.thread.descriptors();
+    if data.len() / 4 + ancillary.files.len() > FILES_LIMIT {
+        return Err(Errno::EINVAL);
+    }
+    for descriptor in data.chunks_exact(4) {
+        let number = i32::from_ne_bytes([descriptor[0], descriptor[1], descriptor[2], descriptor[3]]);
+        fallible::try_push(&mut ancillary.files, table.get(number)?)?;
+    }
+    Ok(())
+}
+
+/// An identity that a program claims: its own, unless it may claim any.
+fn check_identity(call: &Call<'_>, data: &[u8]) -> Result<Identity, Errno> {
+    let number = |index: usize| -> Result<[u8; 4], Errno> {
+        data.get(index * 4..).and_then(<[u8]>::first_chunk).copied().ok_or(Errno::EINVAL)
+    };
+    let claimed = Identity {
+        pid: i32::from_ne_bytes(number(0)?),
+        uid: u32::from_ne_bytes(number(1)?),
+        gid: u32::from_ne_bytes(number(2)?),
+    };
+    let who = call.thread.credentials();
+    let own = claimed.pid == call.thread.process.pid
+        && [who.uid, who.euid, who.suid].contains(&claimed.uid)
+        && [who.gid, who.egid, who.sgid].contains(&claimed.gid);
+    if own || who.is_capable(linux_raw_sys::general::CAP_SYS_ADMIN) { Ok(claimed) } else { Err(Errno::EPERM) }
+}
+
+/// Where the results of a receiving call go.
+struct Places {
+    /// The sender's address: where, how much room, and where its length goes (4 bytes).
+    name: usize,
+    name_room: usize,
+    name_length_at: usize,
+    /// Control data: where, how much room, and where its length goes (a word).
+    control: usize,
+    control_room: usize,
+    control_length_at: usize,
+    /// Where the flags go; 0 for nowhere.
+    flags_at: usize,
+}
+
+/// A message on its way in.
+pub struct Receive {
+    thread: Caller,
+    open: Arc<OpenFile>,
+    socket: Arc<Socket>,
+    segments: Segments,
+    places: Places,
+    flags: u32,
+    done: usize,
+}
+
+impl Operation for Receive {
+    fn attempt(&mut self) -> Attempt<usize> {
+        self.probe()?;
+        let space = self.thread.space();
+        let total: usize = self.segments.as_slice().iter().map(|segment| segment.length).sum();
+        loop {
+            let mut buffer = IoBuffer::user(&space, self.segments.as_slice());
+            buffer.skip(self.done);
+            let peek = self.flags & net::MSG_PEEK != 0;
+            // What is received is out of the socket, so nothing may fail after.
+            let texts = self.texts()?;
+            let received = self.socket.receive(&mut buffer, peek)?;
+            self.done += received.count;
+            let all = self.flags & net::MSG_WAITALL != 0 && !peek && self.socket.style == Style::Stream;
+            let plain = received.ancillary.is_none();
+            if all && plain && received.count > 0 && self.done < total {
+                continue;
+            }
+            return self.store(received, texts);
+        }
+    }
+
+    fn partial(&self) -> Option<usize> {
+        (self.done > 0).then_some(self.done)
+    }
+
+    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
+        self.open.file.can_go_on(&self.open, watch, Events::IN)
+    }
+}
+
+/// Where the sender's name and the control data of a message are put together.
+struct Texts {
+    name: Vec<u8>,
+    control: Vec<u8>,
+}
+
+impl Receive {
+    /// Makes sure that what is received can be stored.
+    fn probe(&self) -> Attempt<()> {
+        let (space, places) = (self.thread.space(), &self.places);
+        for (address, length) in [
+            (places.name, places.name_room),
+            (places.name_length_at, 4),
+            (places.control, places.control_room),
+            (places.control_length_at, WORD),
+            (places.flags_at, 4),
+        ] {
+            if address != 0 && length > 0 {
+                space.probe_write(address, length)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Room for whatever may have to be stored.
+    fn texts(&self) -> Result<Texts, Errno> {
+        let places = &self.places;
+        let control_bytes = places.control_room.min(CONTROL_BYTES_MAX);
+        Ok(Texts {
+            name: Address::room(places.name_length_at != 0)?,
+            control: fallible::try_with_capacity(control_bytes)?,
+        })
+    }
+
+    fn store(&self, received: Received, texts: Texts) -> Attempt<usize> {
+        let (thread, places) = (&self.thread, &self.places);
+        let Texts { mut name, mut control } = texts;
+        let mut flags = 0;
+        if received.length > received.count && self.socket.style != Style::Stream {
+            flags |= net::MSG_TRUNC;
+        }
+        if places.name_length_at != 0 {
+            if let Some(sender) = &received.sender {
+                Address::encode_into(Some(sender), &mut name);
+            }
+            thread.store_result(places.name, &name[..name.len().min(places.name_room)])?;
+            thread.store_result(places.name_length_at, &(name.len() as u32).to_ne_bytes())?;
+        }
+        if let Some(ancillary) = received.ancillary {
+            self.encode_control(ancillary, &mut control, &mut flags);
+        }
+        if places.control_length_at != 0 {
+            thread.store_result(places.control, &control)?;
+            thread.store_result(places.control_length_at, &control.len().to_ne_bytes())?;
+        }
+        if places.flags_at != 0 {
+            thread.store_result(places.flags_at, &flags.to_ne_bytes())?;
+        }
+        let whole = self.flags & net::MSG_TRUNC != 0 && self.socket.style != Style::Stream;
+        Ok(if whole { received.length } else { self.done })
+    }
+
+    /// Turns what came along into control data; what doesn't fit is lost, and the flags say so.
+    fn encode_control(&self, mut ancillary: Ancillary, control: &mut Vec<u8>, flags: &mut u32) {
+        let room = self.places.control_room;
+        if let Some(identity) = ancillary.identity.filter(|_| self.socket.inbox().passes_identity()) {
+            let mut bytes = [0; IDENTITY_BYTES];
+            bytes[..4].copy_from_slice(&identity.pid.to_ne_bytes());
+            bytes[4..8].copy_from_slice(&identity.uid.to_ne_bytes());
+            bytes[8..].copy_from_slice(&identity.gid.to_ne_bytes());
+            if !push_control(control, room, net::SCM_CREDENTIALS, &bytes) {
+                *flags |= net::MSG_CTRUNC;
+            }
+        }
+        if ancillary.files.is_empty() {
+            return;
+        }
+        let (table, limit) = (self.thread.descriptors(), self.thread.process.descriptor_limit());
+        let close_on_exec = self.flags & net::MSG_CMSG_CLOEXEC != 0;
+        let fit = room.saturating_sub(control.len() + HEADER) / 4;
+        let mut numbers = [0; 4 * FILES_LIMIT];
+        let (count, mut stored) = (ancillary.files.len(), 0);
+        let places = numbers.chunks_exact_mut(4);
+        for (file, place) in core::mem::take(&mut ancillary.files).into_iter().take(fit).zip(places) {
+            let Ok(number) = table.add(file, 0, limit, close_on_exec) else { break };
+            place.copy_from_slice(&number.to_ne_bytes());
+            stored += 1;
+        }
+        if stored < count {
+            *flags |= net::MSG_CTRUNC;
+        }
+        if stored > 0 {
+            push_control(control, room, net::SCM_RIGHTS, &numbers[..4 * stored]);
+        }
+    }
+}
+
+/// Appends a piece of control data, for which there is memory; false if the program has no room.
+fn push_control(control: &mut Vec<u8>, room: usize, kind: u32, data: &[u8]) -> bool {
+    let length = HEADER + data.len();
+    if control.len() + length > room {
+        return false;
+    }
+    let padded = length.next_multiple_of(WORD).min(room - control.len());
+    let start = control.len();
+    let head = encode!(net::cmsghdr { cmsg_len: length, cmsg_level: net::SOL_SOCKET, cmsg_type: kind });
+    control.extend_from_slice(&head);
+    control.extend_from_slice(data);
+    control.resize(start + padded, 0);
+    true
+}
+
+/// recvfrom(2).
+pub fn recvfrom(call: &mut Call<'_>) -> Outcome {
+    let segment = Segment { address: call.word(1), length: call.word(2).min(TRANSFER_LIMIT) };
+    let (name, length_at) = (call.word(4), call.word(5));
+    let name_room = if name == 0 { 0 } else { u32::from_ne_bytes(get(call, length_at)?) as usize };
+    let places = Places {
+        name,
+        name_room: name_room.min(ADDRESS_LIMIT),
+        name_length_at: if name == 0 { 0 } else { length_at },
+        control: 0,
+        control_room: 0,
+        control_length_at: 0,
+        flags_at: 0,
+    };
+    let operation = receive(call, Segments::One([segment]), places, call.uint(3))?;
+    start_receive(call, operation)
+}
+
+/// recvmsg(2).
+pub fn recvmsg(call: &mut Call<'_>) -> Outcome {
+    let operation = prepare_receive(call, call.word(1), call.uint(2))?;
+    start_receive(call, operation)
+}
+
+/// What receives a message as a `struct msghdr` describes it.
+///
+/// # Errors
+/// What is wrong with it; a page fault.
+pub fn prepare_receive(call: &Call<'_>, address: usize, flags: u32) -> Attempt<Receive> {
+    let header = get_header(call, address)?;
+    let segments = many(call, header.vectors, header.vector_count).map_err(too_many)?;
+    let places = Places {
+        name: header.name,
+        name_room: if header.name == 0 { 0 } else { header.name_length },
+        name_length_at: if header.name == 0 {
+            0
+        } else {
+            address + core::mem::offset_of!(net::msghdr, msg_namelen)
+        },
+        control: header.control,
+        control_room: if header.control == 0 { 0 } else { header.control_length.min(CONTROL_LIMIT) },
+        control_length_at: address + core::mem::offset_of!(net::msghdr, msg_controllen),
+        flags_at: address + core::mem::offset_of!(net::msghdr, msg_flags),
+    };
+    receive(call, segments, places, flags)
+}
+
+fn receive(call: &Call<'_>, segments: Segments, places: Places, flags: u32) -> Attempt<Receive> {
+    let (open, socket) = get_socket(call)?;
+    Ok(Receive { thread: call.thread.clone(), open, socket, segments, places, flags, done: 0 })
+}
+
+fn start_receive(call: &Call<'_>, operation: Receive) -> Outcome {
+    if operation.flags & net::MSG_OOB != 0 {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    carry_out(call.thread, manner(&operation.open, false, operation.flags), operation)
+}

@@ -1,0 +1,134 @@
+//! sendmmsg(2) and recvmmsg(2): several messages in one call.
+
+use alloc::vec::Vec;
+use linux_raw_sys::{general as linux, net};
+
+use crate::arch::time::now_ns;
+use crate::error::{Attempt, Errno, Halt};
+use crate::memory::fallible;
+use crate::syscall::fs::wait::{Operation, carry_out};
+use crate::syscall::net::message::{Receive, Send, prepare_receive, prepare_send};
+use crate::syscall::net::socket::{get_socket, manner};
+use crate::syscall::{Call, Outcome, user};
+use crate::time::timespec_ns;
+use crate::wait::caller::Caller;
+use crate::wait::queue::Watch;
+
+/// `struct mmsghdr`: a header, and the number of bytes that were moved.
+const ENTRY: usize = size_of::<net::mmsghdr>();
+const LENGTH_AT: usize = core::mem::offset_of!(net::mmsghdr, msg_len);
+/// After the first message nothing waits; `linux-raw-sys` leaves the flag out.
+const WAIT_FOR_ONE: u32 = 0x10000;
+/// Linux takes as many at once.
+const COUNT_LIMIT: usize = linux::UIO_MAXIOV as usize;
+
+/// Messages that are moved one after the other.
+struct Several<O> {
+    thread: Caller,
+    messages: Vec<O>,
+    /// The address of the first `struct mmsghdr`.
+    entries: usize,
+    /// How many have been moved.
+    done: usize,
+    /// The bytes of a message that was moved, while its length could not be stored yet.
+    unstored: Option<usize>,
+    /// After the first, only what is there at once is taken.
+    is_one_enough: bool,
+    /// When to stop; looked at after each message.
+    deadline_ns: Option<u64>,
+}
+
+impl<O: Operation> Operation for Several<O> {
+    fn attempt(&mut self) -> Attempt<usize> {
+        while self.done < self.messages.len() {
+            let at = self.entries.wrapping_add(self.done * ENTRY + LENGTH_AT);
+            let space = self.thread.space();
+            let moved = match self.unstored {
+                Some(moved) => moved,
+                None => {
+                    space.probe_write(at, size_of::<u32>())?;
+                    match self.messages[self.done].attempt() {
+                        Err(Halt::Block) if self.is_one_enough && self.done > 0 => break,
+                        result => result?,
+                    }
+                }
+            };
+            self.unstored = Some(moved);
+            user::write_int(&space, at, moved as u32)?;
+            self.unstored = None;
+            self.done += 1;
+            if self.deadline_ns.is_some_and(|deadline| now_ns() >= deadline) {
+                break;
+            }
+        }
+        Ok(self.done)
+    }
+
+    fn partial(&self) -> Option<usize> {
+        (self.done > 0).then_some(self.done)
+    }
+
+    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
+        self.messages.get(self.done).map_or(Ok(true), |message| message.can_go_on(watch))
+    }
+}
+
+/// Prepares each message, up to the first that is wrong unless that is the very first.
+fn prepare<O>(
+    call: &Call<'_>,
+    flags: u32,
+    each: impl Fn(&Call<'_>, usize, u32) -> Attempt<O>,
+) -> Attempt<Vec<O>> {
+    let count = (call.uint(2) as usize).min(COUNT_LIMIT);
+    let mut messages = Vec::new();
+    for index in 0..count {
+        match each(call, call.word(1).wrapping_add(index * ENTRY), flags) {
+            Ok(message) => fallible::try_push(&mut messages, message)?,
+            Err(Halt::Error(_)) if index > 0 => break,
+            Err(halt) => return Err(halt),
+        }
+    }
+    Ok(messages)
+}
+
+/// sendmmsg(2).
+pub fn sendmmsg(call: &mut Call<'_>) -> Outcome {
+    let (open, _) = get_socket(call)?;
+    let flags = call.uint(3);
+    let messages: Vec<Send> = prepare(call, flags, prepare_send)?;
+    let several = Several {
+        thread: call.thread.clone(),
+        messages,
+        entries: call.word(1),
+        done: 0,
+        unstored: None,
+        is_one_enough: false,
+        deadline_ns: None,
+    };
+    carry_out(call.thread, manner(&open, true, flags), several)
+}
+
+/// recvmmsg(2).
+pub fn recvmmsg(call: &mut Call<'_>) -> Outcome {
+    let (open, _) = get_socket(call)?;
+    let flags = call.uint(3);
+    let deadline_ns = match call.word(4) {
+        0 => None,
+        address => {
+            let [seconds, nanoseconds] = user::read_words(&call.thread.space(), address)?;
+            Some(now_ns().saturating_add(timespec_ns(seconds, nanoseconds)?))
+        }
+    };
+    let own = flags & !WAIT_FOR_ONE;
+    let messages: Vec<Receive> = prepare(call, own, prepare_receive)?;
+    let several = Several {
+        thread: call.thread.clone(),
+        messages,
+        entries: call.word(1),
+        done: 0,
+        unstored: None,
+        is_one_enough: flags & WAIT_FOR_ONE != 0,
+        deadline_ns,
+    };
+    carry_out(call.thread, manner(&open, false, own), several)
+}

@@ -1,0 +1,6 @@
+//! syscall::net
+
+pub mod message;
+pub mod messages;
+pub mod options;
+pub mod socket;

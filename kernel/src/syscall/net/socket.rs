@@ -1,0 +1,250 @@
+//! Sockets: making, naming and connecting them.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use linux_raw_sys::{general as linux, net};
+
+use crate::arch::time::now_ns;
+use crate::error::{Attempt, Errno};
+use crate::fs::{File, OpenFile, StatusFlags, downcast_arc};
+use crate::memory::fallible;
+use crate::net::{Address, Socket, Style, find_target};
+use crate::syscall::fs::wait::{Manner, Operation, carry_out};
+use crate::syscall::fs::{get, get_bytes, get_file, put};
+use crate::syscall::{Call, Outcome};
+use crate::wait::caller::Caller;
+use crate::wait::queue::{Events, Watch};
+
+/// The most bytes an address may have, `struct sockaddr_storage`.
+pub const ADDRESS_LIMIT: usize = 128;
+
+/// The bits of a socket type that aren't flags; `linux-raw-sys` leaves the mask out.
+const TYPE_MASK: u32 = 0xf;
+
+/// The socket behind the descriptor in argument 0.
+///
+/// # Errors
+/// `EBADF`, `ENOTSOCK`.
+pub fn get_socket(call: &Call<'_>) -> Result<(Arc<OpenFile>, Arc<Socket>), Errno> {
+    let open = get_file(call, 0)?;
+    let socket = downcast_arc(&open.file).ok_or(Errno::ENOTSOCK)?;
+    Ok((open, socket))
+}
+
+/// Splits a socket type from the flags in it.
+fn split_type(kind: u32) -> Result<(Style, StatusFlags, bool), Errno> {
+    let flags = kind & !TYPE_MASK;
+    if flags & !(linux::O_NONBLOCK | linux::O_CLOEXEC) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let status = StatusFlags::RDWR | StatusFlags::from_bits_retain(flags & linux::O_NONBLOCK);
+    Ok((Style::from_type(kind & TYPE_MASK)?, status, flags & linux::O_CLOEXEC != 0))
+}
+
+fn check_family(call: &Call<'_>) -> Result<(), Errno> {
+    if call.uint(0) != net::AF_UNIX {
+        return Err(Errno::EAFNOSUPPORT);
+    }
+    if call.uint(2) != 0 && call.uint(2) != net::AF_UNIX { Err(Errno::EPROTONOSUPPORT) } else { Ok(()) }
+}
+
+/// socket(2).
+pub fn socket(call: &mut Call<'_>) -> Outcome {
+    check_family(call)?;
+    let (style, status, close_on_exec) = split_type(call.uint(1))?;
+    let open = fallible::try_arc(OpenFile::new(Socket::new(style)?, status))?;
+    crate::syscall::fs::add(call, open, close_on_exec)
+}
+
+/// socketpair(2).
+pub fn socketpair(call: &mut Call<'_>) -> Outcome {
+    check_family(call)?;
+    let (style, status, close_on_exec) = split_type(call.uint(1))?;
+    call.thread.space().probe_write(call.word(3), 8)?;
+    let [first, second] = Socket::pair(style, call.thread)?;
+    let first = fallible::try_arc(OpenFile::new(first, status))?;
+    let second = fallible::try_arc(OpenFile::new(second, status))?;
+    let descriptors = crate::syscall::fs::pipe::add_pair(call, first, second, close_on_exec)?;
+    call.thread.store_result(call.word(3), &descriptors[0].to_ne_bytes())?;
+    call.thread.store_result(call.word(3) + 4, &descriptors[1].to_ne_bytes())?;
+    Ok(0.into())
+}
+
+/// The address that two arguments name; `None` for `AF_UNSPEC`.
+///
+/// # Errors
+/// A fault; `EINVAL`.
+pub fn get_address(call: &Call<'_>, address: usize, length: i32) -> Attempt<Option<Address>> {
+    let length =
+        usize::try_from(length).ok().filter(|&length| length <= ADDRESS_LIMIT).ok_or(Errno::EINVAL)?;
+    let bytes = get_bytes(call, address, length)?;
+    Ok(Address::parse(&bytes)?)
+}
+
+/// Stores an address as `accept` and `getsockname` do: as much as fits, and the whole length.
+///
+/// # Errors
+/// A fault; `EINVAL`, `ENOMEM`.
+pub fn put_address(
+    call: &Call<'_>,
+    address: usize,
+    length_at: usize,
+    value: Option<&Address>,
+) -> Attempt<()> {
+    if address == 0 {
+        return Ok(());
+    }
+    let room = i32::from_ne_bytes(get(call, length_at)?);
+    let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
+    let bytes = Address::encode(value)?;
+    put(call, address, &bytes[..bytes.len().min(room)])?;
+    put(call, length_at, &(bytes.len() as u32).to_ne_bytes())
+}
+
+/// bind(2).
+pub fn bind(call: &mut Call<'_>) -> Outcome {
+    let (_, socket) = get_socket(call)?;
+    let address = get_address(call, call.word(1), call.int(2))?.ok_or(Errno::EINVAL)?;
+    socket.bind(call.thread, address)?;
+    Ok(0.into())
+}
+
+/// listen(2).
+pub fn listen(call: &mut Call<'_>) -> Outcome {
+    let (_, socket) = get_socket(call)?;
+    socket.listen(call.int(1), call.thread)?;
+    Ok(0.into())
+}
+
+struct Connect {
+    thread: Caller,
+    socket: Arc<Socket>,
+    target: Arc<Socket>,
+}
+
+impl Operation for Connect {
+    fn attempt(&mut self) -> Attempt<usize> {
+        self.socket.connect(&self.target, &self.thread)?;
+        Ok(0)
+    }
+
+    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
+        self.target.watch_for_room(watch)?;
+        Ok(self.target.has_room())
+    }
+}
+
+/// connect(2).
+pub fn connect(call: &mut Call<'_>) -> Outcome {
+    let (open, socket) = get_socket(call)?;
+    let Some(address) = get_address(call, call.word(1), call.int(2))? else {
+        socket.disconnect();
+        return Ok(0.into());
+    };
+    let target = find_target(call.thread, &address)?;
+    let manner = manner(&open, true, 0);
+    carry_out(call.thread, manner, Connect { thread: call.thread.clone(), socket, target })
+}
+
+/// How an operation on a socket waits, by its flags and options and those (`MSG_`) of the call.
+pub fn manner(open: &OpenFile, send: bool, flags: u32) -> Manner {
+    let timeout = open.file.timeout_ns(send);
+    Manner {
+        no_wait: open.flags().contains(StatusFlags::NONBLOCK) || flags & net::MSG_DONTWAIT != 0,
+        deadline_ns: timeout.map(|timeout| now_ns().saturating_add(timeout)),
+    }
+}
+
+struct Accept {
+    thread: Caller,
+    open: Arc<OpenFile>,
+    socket: Arc<Socket>,
+    status: StatusFlags,
+    close_on_exec: bool,
+    address: usize,
+    length_at: usize,
+}
+
+impl Operation for Accept {
+    fn attempt(&mut self) -> Attempt<usize> {
+        let space = self.thread.space();
+        let mut room = [0; 4];
+        if self.address != 0 {
+            space.read_bytes(self.length_at, &mut room)?;
+            space.probe_write(self.length_at, 4)?;
+            space.probe_write(self.address, (u32::from_ne_bytes(room) as usize).min(ADDRESS_LIMIT))?;
+        }
+        let accepted = self.socket.accept()?;
+        if self.address != 0 {
+            let bytes: Vec<u8> = Address::encode(accepted.peer_address().ok().flatten().as_deref())?;
+            let room = u32::from_ne_bytes(room) as usize;
+            self.thread.store_result(self.address, &bytes[..bytes.len().min(room)])?;
+            self.thread.store_result(self.length_at, &(bytes.len() as u32).to_ne_bytes())?;
+        }
+        let open = fallible::try_arc(OpenFile::new(accepted, self.status))?;
+        let limit = self.thread.process.descriptor_limit();
+        Ok(self.thread.descriptors().add(open, 0, limit, self.close_on_exec)? as usize)
+    }
+
+    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
+        self.open.file.can_go_on(&self.open, watch, Events::IN)
+    }
+}
+
+/// accept(2).
+pub fn accept(call: &mut Call<'_>) -> Outcome {
+    start_accept(call, 0)
+}
+
+/// accept4(2).
+pub fn accept4(call: &mut Call<'_>) -> Outcome {
+    start_accept(call, call.uint(3))
+}
+
+fn start_accept(call: &Call<'_>, flags: u32) -> Outcome {
+    if flags & !(linux::O_NONBLOCK | linux::O_CLOEXEC) != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let (open, socket) = get_socket(call)?;
+    if socket.style == Style::Datagram {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    let manner = manner(&open, false, 0);
+    let operation = Accept {
+        thread: call.thread.clone(),
+        open,
+        socket,
+        status: StatusFlags::RDWR | StatusFlags::from_bits_retain(flags & linux::O_NONBLOCK),
+        close_on_exec: flags & linux::O_CLOEXEC != 0,
+        address: call.word(1),
+        length_at: call.word(2),
+    };
+    carry_out(call.thread, manner, operation)
+}
+
+/// getsockname(2).
+pub fn getsockname(call: &mut Call<'_>) -> Outcome {
+    let (_, socket) = get_socket(call)?;
+    put_address(call, call.word(1), call.word(2), socket.address().as_deref())?;
+    Ok(0.into())
+}
+
+/// getpeername(2).
+pub fn getpeername(call: &mut Call<'_>) -> Outcome {
+    let (_, socket) = get_socket(call)?;
+    let address = socket.peer_address()?;
+    put_address(call, call.word(1), call.word(2), address.as_deref())?;
+    Ok(0.into())
+}
+
+/// shutdown(2).
+pub fn shutdown(call: &mut Call<'_>) -> Outcome {
+    let (_, socket) = get_socket(call)?;
+    match call.uint(1) {
+        net::SHUT_RD => socket.shut_down(true, false)?,
+        net::SHUT_WR => socket.shut_down(false, true)?,
+        net::SHUT_RDWR => socket.shut_down(true, true)?,
+        _ => return Err(Errno::EINVAL.into()),
+    }
+    Ok(0.into())
+}

@@ -1,0 +1,434 @@
+//! fork(2), vfork(2), clone(2).
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
+use heddle_kernel_core::signal::{Actions, AlternateStack, Signal};
+use linux_raw_sys::general as linux;
+
+use crate::arch::UserContext;
+use crate::error::{Errno, Halt};
+use crate::fs::{DescriptorTable, StatusFlags};
+use crate::ipc::semaphore::Undoes;
+use crate::memory::{Space, fallible};
+use crate::process::exit::discard;
+use crate::process::pidfd::ProcessFile;
+use crate::process::table::Table;
+use crate::process::thread::Parts;
+use crate::process::{Limits, Process, Resource, Thread, run, table};
+use crate::sync::SpinLock;
+use crate::syscall::{Call, Outcome, pending, user};
+use crate::wait::caller::Caller;
+use crate::wait::queue::{Events, WaitQueue};
+use crate::wait::syscall::WaitKind;
+
+/// What a parent in `vfork` waits for.
+pub struct Vfork {
+    is_done: AtomicBool,
+    waiters: WaitQueue,
+}
+
+/// What to make, from the arguments of the three calls.
+#[derive(Clone, Copy)]
+struct Request {
+    flags: u64,
+    exit_signal: i32,
+    stack: usize,
+    parent_tid: usize,
+    child_tid: usize,
+    tls: usize,
+    /// Where `CLONE_PIDFD` puts the descriptor.
+    pidfd: usize,
+}
+
+/// Flags that are carried out.
+const SUPPORTED: u64 = (linux::CLONE_VM
+    | linux::CLONE_FS
+    | linux::CLONE_FILES
+    | linux::CLONE_SIGHAND
+    | linux::CLONE_VFORK
+    | linux::CLONE_PARENT
+    | linux::CLONE_THREAD
+    | linux::CLONE_SYSVSEM
+    | linux::CLONE_SETTLS
+    | linux::CLONE_PARENT_SETTID
+    | linux::CLONE_CHILD_CLEARTID
+    | linux::CLONE_DETACHED
+    | linux::CLONE_UNTRACED
+    | linux::CLONE_CHILD_SETTID
+    | linux::CLONE_PTRACE
+    | linux::CLONE_PIDFD
+    | linux::CLONE_IO) as u64
+    | linux::CLONE_CLEAR_SIGHAND;
+
+/// fork(2).
+pub fn fork(call: &mut Call<'_>) -> Outcome {
+    start(call, Request { flags: 0, exit_signal: Signal::CHLD.number(), ..Request::NONE })
+}
+
+/// vfork(2).
+pub fn vfork(call: &mut Call<'_>) -> Outcome {
+    let flags = u64::from(linux::CLONE_VM | linux::CLONE_VFORK);
+    start(call, Request { flags, exit_signal: Signal::CHLD.number(), ..Request::NONE })
+}
+
+/// clone(2).
+pub fn clone(call: &mut Call<'_>) -> Outcome {
+    let flags = call.word(0) as u64 & 0xffff_ffff;
+    let signal_bits = u64::from(linux::CSIGNAL);
+    let [_, stack, parent_tid, child_tid, tls, _] = core::array::from_fn(|index| call.word(index));
+    let exit_signal = (flags & signal_bits) as i32;
+    let both = u64::from(linux::CLONE_PIDFD | linux::CLONE_PARENT_SETTID);
+    if flags & both == both {
+        // There is one argument for the two.
+        return Err(Errno::EINVAL.into());
+    }
+    let flags = flags & !signal_bits;
+    start(call, Request { flags, exit_signal, stack, parent_tid, child_tid, tls, pidfd: parent_tid })
+}
+
+/// clone3(2).
+pub fn clone3(call: &mut Call<'_>) -> Outcome {
+    const WORDS: usize = 11;
+    const SMALLEST_BYTES: usize = 64;
+    let (address, size) = (call.word(0), call.word(1));
+    if size < SMALLEST_BYTES {
+        return Err(Errno::EINVAL.into());
+    }
+    if size > 4096 {
+        return Err(Errno::E2BIG.into());
+    }
+    let space = call.thread.space();
+    // What a program knows no word for is 0, and so must be what the kernel knows none for.
+    let mut bytes = [0; WORDS * 8];
+    let known = size.min(bytes.len());
+    space.read_bytes(address, &mut bytes[..known])?;
+    for at in known..size {
+        if space.read::<u8>(address + at)? != 0 {
+            return Err(Errno::E2BIG.into());
+        }
+    }
+    let mut words = [0; WORDS];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u64::from_ne_bytes(*bytes);
+    }
+    let [flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_bytes, tls, set_tid, set_tid_size, _] =
+        words;
+    let old = u64::from(linux::CLONE_DETACHED | linux::CSIGNAL);
+    let is_unsupported = set_tid != 0 || set_tid_size != 0 || flags & old != 0;
+    let both = u64::from(linux::CLONE_PIDFD | linux::CLONE_PARENT_SETTID);
+    let is_one_place = flags & both == both && pidfd == parent_tid;
+    if is_unsupported || is_one_place || exit_signal > 64 || (stack == 0) != (stack_bytes == 0) {
+        return Err(Errno::EINVAL.into());
+    }
+    let request = Request {
+        flags,
+        exit_signal: exit_signal as i32,
+        stack: stack.wrapping_add(stack_bytes) as usize,
+        parent_tid: parent_tid as usize,
+        child_tid: child_tid as usize,
+        tls: tls as usize,
+        pidfd: pidfd as usize,
+    };
+    start(call, request)
+}
+
+impl Request {
+    const NONE: Self =
+        Self { flags: 0, exit_signal: 0, stack: 0, parent_tid: 0, child_tid: 0, tls: 0, pidfd: 0 };
+
+    fn has(&self, flag: u32) -> bool {
+        self.flags & u64::from(flag) != 0
+    }
+
+    fn is_valid(&self) -> bool {
+        let needs = |flag, needed| !self.has(flag) || self.has(needed);
+        self.flags & !SUPPORTED == 0
+            && needs(linux::CLONE_SIGHAND, linux::CLONE_VM)
+            && needs(linux::CLONE_THREAD, linux::CLONE_SIGHAND)
+            && !(self.has(linux::CLONE_SIGHAND) && self.flags & linux::CLONE_CLEAR_SIGHAND != 0)
+            && !(self.has(linux::CLONE_PIDFD) && self.has(linux::CLONE_THREAD | linux::CLONE_DETACHED))
+    }
+}
+
+/// The new thread shares or copies as the flags say. Forking the address space may have to wait, so the rest happens
+/// in a future; a thread or a `vfork` without waiting is made at once.
+fn start(call: &mut Call<'_>, request: Request) -> Outcome {
+    if !request.is_valid() {
+        return Err(Errno::EINVAL.into());
+    }
+    let thread = call.thread;
+    let mut context = call.context.clone();
+    context.set_result(0);
+    if request.stack != 0 {
+        context.set_sp(request.stack);
+    }
+    if request.has(linux::CLONE_SETTLS) {
+        context.set_tls(request.tls);
+    }
+    if request.has(linux::CLONE_PARENT_SETTID) {
+        thread.space().probe_write(request.parent_tid, size_of::<u32>())?;
+    }
+    if request.has(linux::CLONE_PIDFD) {
+        thread.space().probe_write(request.pidfd, size_of::<u32>())?;
+    }
+    if request.has(linux::CLONE_VM) {
+        let space = thread.space();
+        let child = make(thread, &request, space)?;
+        let tid = child.tid();
+        let pidfd = attach_pidfd(thread, &child, &request)?;
+        let started = publish_tids(thread, &child, &request, pidfd.as_ref()).and_then(|()| {
+            let vfork = if request.has(linux::CLONE_VFORK) { Some(attach_vfork(&child)?) } else { None };
+            run::spawn(&child, context)?;
+            Ok(vfork)
+        });
+        let vfork = started.inspect_err(|_| take_back(&child, pidfd))?;
+        return match vfork {
+            None => Ok((tid as usize).into()),
+            Some(vfork) => {
+                let thread = thread.clone();
+                pending(async move { Ok(wait_for_vfork(&thread, &vfork, tid).await) })
+            }
+        };
+    }
+    let thread = thread.clone();
+    pending(fork_space(thread, request, context))
+}
+
+async fn fork_space(thread: Caller, request: Request, context: UserContext) -> Result<usize, Errno> {
+    let space = thread.space().fork().await?;
+    let child = make(&thread, &request, space)?;
+    let tid = child.tid();
+    crate::ipc::shared_memory::inherited(&child.space(), tid);
+    let child_tid = (tid as u32).to_ne_bytes();
+    if request.has(linux::CLONE_CHILD_SETTID) {
+        // As in Linux, an address that can't be written to is the child's problem.
+        let _ = user::resolve(&child.space(), |space| space.write_bytes(request.child_tid, &child_tid)).await;
+    }
+    if request.has(linux::CLONE_PARENT_SETTID) {
+        let _ =
+            user::resolve(&thread.space(), |space| space.write_bytes(request.parent_tid, &child_tid)).await;
+    }
+    let pidfd = attach_pidfd(&thread, &child, &request)?;
+    let written = match &pidfd {
+        None => Ok(()),
+        Some(pidfd) => {
+            let number = (pidfd.number as u32).to_ne_bytes();
+            user::resolve(&thread.space(), |space| space.write_bytes(request.pidfd, &number)).await
+        }
+    };
+    let started = written.and_then(|()| {
+        let vfork = if request.has(linux::CLONE_VFORK) { Some(attach_vfork(&child)?) } else { None };
+        run::spawn(&child, context)?;
+        Ok(vfork)
+    });
+    match started.inspect_err(|_| take_back(&child, pidfd))? {
+        None => Ok(tid as usize),
+        Some(vfork) => Ok(wait_for_vfork(&thread, &vfork, tid).await),
+    }
+}
+
+/// Writes the numbers where parent and child want them, in the space that both share.
+fn publish_tids(
+    parent: &Arc<Thread>,
+    child: &Arc<Thread>,
+    request: &Request,
+    pidfd: Option<&Pidfd>,
+) -> Result<(), Halt> {
+    let space = parent.space();
+    let tid = child.tid() as u32;
+    for (flag, address) in
+        [(linux::CLONE_PARENT_SETTID, request.parent_tid), (linux::CLONE_CHILD_SETTID, request.child_tid)]
+    {
+        if request.has(flag) {
+            user::write_int(&space, address, tid)?;
+        }
+    }
+    if let Some(pidfd) = pidfd {
+        user::write_int(&space, request.pidfd, pidfd.number as u32)?;
+    }
+    Ok(())
+}
+
+/// The parent's descriptor for its new child.
+struct Pidfd {
+    table: Arc<DescriptorTable>,
+    number: i32,
+}
+
+/// `CLONE_PIDFD`: gives the parent a descriptor for the child; takes the child back if it can't have one.
+fn attach_pidfd(parent: &Caller, child: &Arc<Thread>, request: &Request) -> Result<Option<Pidfd>, Errno> {
+    if !request.has(linux::CLONE_PIDFD) {
+        return Ok(None);
+    }
+    let table = parent.descriptors();
+    let added = ProcessFile::open(child.process.clone(), StatusFlags::empty())
+        .and_then(|open| table.add(open, 0, parent.process.descriptor_limit(), true));
+    let number = added.inspect_err(|_| discard(child))?;
+    Ok(Some(Pidfd { table, number }))
+}
+
+/// Takes back a child that could not be started, and its descriptor.
+fn take_back(child: &Arc<Thread>, pidfd: Option<Pidfd>) {
+    discard(child);
+    if let Some(pidfd) = pidfd {
+        drop(pidfd.table.remove(pidfd.number));
+    }
+}
+
+/// Checks that the user may have one more thread: `RLIMIT_NPROC` counts those of all the user's processes. The count is
+/// made anew each time; who is privileged is not counted.
+fn check_limit(parent: &Arc<Thread>, table: &Table) -> Result<(), Errno> {
+    let credentials = parent.credentials();
+    let limit = parent.process.limit(Resource::Processes).soft;
+    let is_free = credentials.uid == 0
+        || credentials.is_capable(linux::CAP_SYS_RESOURCE)
+        || credentials.is_capable(linux::CAP_SYS_ADMIN);
+    if is_free || limit == Limits::INFINITY {
+        return Ok(());
+    }
+    if table.count_of_user(credentials.uid) as u64 >= limit { Err(Errno::EAGAIN) } else { Ok(()) }
+}
+
+/// Makes the thread, in the caller's process or in a new one, without starting it.
+fn make(parent: &Arc<Thread>, request: &Request, space: Arc<Space>) -> Result<Arc<Thread>, Errno> {
+    let descriptors = if request.has(linux::CLONE_FILES) {
+        parent.descriptors()
+    } else {
+        fallible::try_arc(parent.descriptors().duplicate()?)?
+    };
+    let directories = if request.has(linux::CLONE_FS) {
+        parent.directories()
+    } else {
+        fallible::try_arc(parent.directories().duplicate())?
+    };
+    let is_thread = request.has(linux::CLONE_THREAD);
+    let actions = if is_thread { None } else { Some(child_actions(parent, request)?) };
+    let float = parent.with_float(|float| {
+        float.save();
+        float.try_clone()
+    })?;
+    let scheduling = parent.scheduling().for_child();
+    let account = parent.standing.lock().split();
+
+    let mut table = table::lock();
+    check_limit(parent, &table)?;
+    let tid = table.free_number()?;
+    let process = match actions {
+        None => parent.process.clone(),
+        Some(actions) => make_process(parent, request, tid, actions)?,
+    };
+    let child = Thread::new(Parts {
+        tid,
+        process: process.clone(),
+        space,
+        descriptors,
+        directories,
+        credentials: parent.credentials(),
+        name: parent.name(),
+        blocked: parent.blocked(),
+        scheduling,
+        account,
+        float,
+    })?;
+    child.io_priority.store(parent.io_priority.load(Ordering::Relaxed), Ordering::Relaxed);
+    if request.has(linux::CLONE_CHILD_CLEARTID) {
+        child.clear_child_tid.store(request.child_tid, Ordering::Relaxed);
+    }
+    // A new thread has no alternate stack; a child that got a copy of the space, or borrows it in vfork, keeps it.
+    if !request.has(linux::CLONE_VM) || request.has(linux::CLONE_VFORK) {
+        let stack: AlternateStack = *parent.alternate_stack.lock();
+        *child.alternate_stack.lock() = stack;
+    }
+    if !request.has(linux::CLONE_VM) {
+        child.restartable.set(parent.restartable.get());
+    }
+    // A parent's list of children comes before the state of a child.
+    let real_parent = if is_thread { None } else { Some(real_parent(parent, request).ok_or(Errno::EINVAL)?) };
+    let mut children = real_parent.as_ref().map(|process| process.children.lock());
+    if let Some(children) = &mut children {
+        children.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    }
+    let mut state = process.state.lock();
+    if is_thread && (state.ending.is_some() || state.exec.is_some()) {
+        return Err(Errno::EAGAIN);
+    }
+    state.threads.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    if let Some(children) = &mut children {
+        children.push(process.clone());
+        table.enter_process(&process);
+        table.join(&process.group());
+    }
+    state.threads.push(child.clone());
+    table.enter_thread(&child);
+    drop(state);
+    Ok(child)
+}
+
+fn child_actions(parent: &Arc<Thread>, request: &Request) -> Result<Arc<SpinLock<Actions>>, Errno> {
+    let actions = parent.process.actions();
+    if request.has(linux::CLONE_SIGHAND) {
+        return Ok(actions);
+    }
+    let mut copy = fallible::try_box(actions.lock().clone())?;
+    if request.flags & linux::CLONE_CLEAR_SIGHAND != 0 {
+        copy.exec();
+    }
+    fallible::try_arc(SpinLock::new(*copy))
+}
+
+/// The parent of the new process; with `CLONE_PARENT` the caller's own.
+fn real_parent(parent: &Arc<Thread>, request: &Request) -> Option<Arc<Process>> {
+    if request.has(linux::CLONE_PARENT) { parent.process.parent() } else { Some(parent.process.clone()) }
+}
+
+fn make_process(
+    parent: &Arc<Thread>,
+    request: &Request,
+    pid: i32,
+    actions: Arc<SpinLock<Actions>>,
+) -> Result<Arc<Process>, Errno> {
+    let old = &parent.process;
+    let real_parent = real_parent(parent, request).ok_or(Errno::EINVAL)?;
+    let limits = *old.limits.lock();
+    let process = Process::new(pid, &Arc::downgrade(&real_parent), old.group(), actions, limits)?;
+    if request.has(linux::CLONE_SYSVSEM) {
+        let shared = Undoes::of(old)?;
+        *process.semaphore_undoes.lock() = Some(shared);
+    }
+    process.exit_signal.store(request.exit_signal, Ordering::Relaxed);
+    process.uid.store(parent.credentials().uid, Ordering::Relaxed);
+    process.barriers.store(old.barriers.load(Ordering::Relaxed), Ordering::Relaxed);
+    process.creator.store(parent.tid(), Ordering::Relaxed);
+    let layout = *old.layout.lock();
+    *process.layout.lock() = layout;
+    let executable = old.executable();
+    *process.executable.lock() = executable;
+    Ok(process)
+}
+
+fn attach_vfork(child: &Arc<Thread>) -> Result<Arc<Vfork>, Errno> {
+    let vfork = fallible::try_arc(Vfork { is_done: AtomicBool::new(false), waiters: WaitQueue::new() })?;
+    let before = child.vfork.lock().replace(vfork.clone());
+    drop(before);
+    Ok(vfork)
+}
+
+/// Waits until the child has left the space. Only the parent's death ends the wait earlier.
+async fn wait_for_vfork(thread: &Caller, vfork: &Arc<Vfork>, tid: i32) -> usize {
+    let waiting = thread.wait_until(WaitKind::Killable, |watch| {
+        vfork.waiters.watch(watch, Events::all())?;
+        Ok(vfork.is_done.load(Ordering::Acquire).then_some(()))
+    });
+    // Interrupted by death: nobody sees the result.
+    let _ = waiting.await;
+    tid as usize
+}
+
+/// Lets the parent of a `vfork` go on.
+pub fn release_parent(thread: &Thread) {
+    let vfork = thread.vfork.lock().take();
+    if let Some(vfork) = vfork {
+        vfork.is_done.store(true, Ordering::Release);
+        vfork.waiters.wake(Events::all());
+    }
+}

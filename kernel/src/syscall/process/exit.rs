@@ -1,0 +1,289 @@
+//! exit(2), exit_group(2), wait4(2), waitid(2).
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+use heddle_kernel_core::signal::{Detail, Information, Signal};
+use linux_raw_sys::general as linux;
+
+use crate::error::Errno;
+use crate::fs::StatusFlags;
+use crate::memory::Space;
+use crate::process::pidfd::ProcessFile;
+use crate::process::{ExitStatus, Process, exit, table};
+use crate::signal::{Change, Work};
+use crate::syscall::process::usage;
+use crate::syscall::{Call, Outcome, pending, user};
+use crate::wait::caller::Caller;
+use crate::wait::queue::Events;
+use crate::wait::syscall::WaitKind;
+
+/// exit(2): ends the calling thread.
+pub fn exit(call: &mut Call<'_>) -> Outcome {
+    call.thread.exit_code.store(call.int(0) as u8, Ordering::Relaxed);
+    call.thread.add_work(Work::DIE);
+    Ok(0.into())
+}
+
+/// exit_group(2): ends the process.
+pub fn exit_group(call: &mut Call<'_>) -> Outcome {
+    exit::exit_group(&call.thread.process, call.int(0) as u8);
+    Ok(0.into())
+}
+
+/// Which children count.
+#[derive(Clone)]
+enum Which {
+    Any,
+    Process(i32),
+    Group(i32),
+    /// Of a pidfd: this one, whatever its number means by now.
+    Same(Arc<Process>),
+}
+
+/// What is waited for: who, what, how.
+#[derive(Clone)]
+struct Selection {
+    which: Which,
+    options: u32,
+}
+
+/// What became of a child.
+struct Report {
+    pid: i32,
+    uid: u32,
+    /// The status word of wait(2).
+    status: i32,
+    /// `si_code` and `si_status` of waitid(2).
+    code: u32,
+    value: i32,
+    usage: [u64; usage::WORDS],
+}
+
+const WAIT4_OPTIONS: u32 = linux::WNOHANG
+    | linux::WUNTRACED
+    | linux::WCONTINUED
+    | linux::__WNOTHREAD
+    | linux::__WALL
+    | linux::__WCLONE;
+const WAITID_OPTIONS: u32 = WAIT4_OPTIONS | linux::WEXITED | linux::WSTOPPED | linux::WNOWAIT;
+
+/// wait4(2).
+pub fn wait4(call: &mut Call<'_>) -> Outcome {
+    let (pid, status, options, rusage) = (call.int(0), call.word(1), call.uint(2), call.word(3));
+    if options & !WAIT4_OPTIONS != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let which = match pid {
+        i32::MIN => return Err(Errno::ESRCH.into()),
+        -1 => Which::Any,
+        0 => Which::Group(call.thread.process.group().id),
+        pid if pid < 0 => Which::Group(-pid),
+        pid => Which::Process(pid),
+    };
+    let selection = Selection { which, options: options | linux::WEXITED };
+    probe(&call.thread.space(), status, 4, rusage)?;
+    // A child that is there already needs no future.
+    if let Some(report) = find(&call.thread.process, &selection)? {
+        let space = call.thread.space();
+        if store_wait4(&space, &report, status, rusage).is_ok() {
+            return Ok((report.pid as usize).into());
+        }
+        // A thread on another CPU has changed the mapping since the check; the child must not be waited for again.
+        return pending(async move {
+            user::resolve(&space, |space| store_wait4(space, &report, status, rusage)).await?;
+            Ok(report.pid as usize)
+        });
+    }
+    if options & linux::WNOHANG != 0 {
+        return Ok(0.into());
+    }
+    let thread = call.thread.clone();
+    pending(async move {
+        let report = wait(&thread, &selection).await?;
+        user::resolve(&thread.space(), |space| store_wait4(space, &report, status, rusage)).await?;
+        Ok(report.pid as usize)
+    })
+}
+
+/// waitid(2).
+pub fn waitid(call: &mut Call<'_>) -> Outcome {
+    let (kind, id, information, options, rusage) =
+        (call.uint(0), call.int(1), call.word(2), call.uint(3), call.word(4));
+    let wanted = linux::WEXITED | linux::WSTOPPED | linux::WCONTINUED;
+    if options & !WAITID_OPTIONS != 0 || options & wanted == 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let mut may_wait = options & linux::WNOHANG == 0;
+    let which = match kind {
+        linux::P_PIDFD if id >= 0 => {
+            let open = call.thread.descriptors().get(id)?;
+            may_wait &= !open.flags().contains(StatusFlags::NONBLOCK);
+            Which::Same(ProcessFile::process_of(&open)?)
+        }
+        linux::P_ALL => Which::Any,
+        linux::P_PID if id > 0 => Which::Process(id),
+        linux::P_PGID if id > 0 => Which::Group(id),
+        linux::P_PGID if id == 0 => Which::Group(call.thread.process.group().id),
+        _ => return Err(Errno::EINVAL.into()),
+    };
+    let selection = Selection { which, options };
+    probe(&call.thread.space(), information, Information::BYTES, rusage)?;
+    if let Some(report) = find(&call.thread.process, &selection)? {
+        let space = call.thread.space();
+        if store_waitid(&space, Some(&report), information, rusage).is_ok() {
+            return Ok(0.into());
+        }
+        return pending(async move {
+            user::resolve(&space, |space| store_waitid(space, Some(&report), information, rusage)).await?;
+            Ok(0)
+        });
+    }
+    if !may_wait && options & linux::WNOHANG == 0 {
+        return Err(Errno::EAGAIN.into());
+    }
+    if !may_wait {
+        store_waitid(&call.thread.space(), None, information, rusage)?;
+        return Ok(0.into());
+    }
+    let thread = call.thread.clone();
+    pending(async move {
+        let report = wait(&thread, &selection).await?;
+        let space = thread.space();
+        user::resolve(&space, |space| store_waitid(space, Some(&report), information, rusage)).await?;
+        Ok(0)
+    })
+}
+
+/// Checks that the results can be stored, because a child that has been reported is gone.
+fn probe(space: &Space, address: usize, bytes: usize, rusage: usize) -> Result<(), crate::error::Halt> {
+    if address != 0 {
+        space.probe_write(address, bytes)?;
+    }
+    if rusage != 0 {
+        space.probe_write(rusage, usage::WORDS * 8)?;
+    }
+    Ok(())
+}
+
+fn store_wait4(
+    space: &Space,
+    report: &Report,
+    status: usize,
+    rusage: usize,
+) -> Result<(), crate::memory::user::PageFault> {
+    if status != 0 {
+        user::write_int(space, status, report.status as u32)?;
+    }
+    if rusage != 0 {
+        user::write_words(space, rusage, &report.usage)?;
+    }
+    Ok(())
+}
+
+fn store_waitid(
+    space: &Space,
+    report: Option<&Report>,
+    information: usize,
+    rusage: usize,
+) -> Result<(), crate::memory::user::PageFault> {
+    if information != 0 {
+        let words = report.map_or([0; 16], |report| {
+            let detail =
+                Detail::Child { pid: report.pid, uid: report.uid, status: report.value, utime: 0, stime: 0 };
+            Information { signal: Signal::CHLD, code: report.code as i32, errno: 0, detail }.to_words()
+        });
+        // Linux writes no more than the members that waitid(2) names.
+        let [a, b, c, d, ..] = words;
+        user::write_words(space, information, &[a, b, c, d])?;
+    }
+    if let Some(report) = report
+        && rusage != 0
+    {
+        user::write_words(space, rusage, &report.usage)?;
+    }
+    Ok(())
+}
+
+async fn wait(thread: &Caller, selection: &Selection) -> Result<Report, Errno> {
+    let process = &thread.process;
+    thread
+        .wait_until(WaitKind::Interruptible, |watch| {
+            process.child_events.watch(watch, Events::all())?;
+            find(process, selection)
+        })
+        .await
+}
+
+/// Looks at the children once: a report and, unless `WNOWAIT` says otherwise, the end of a zombie.
+fn find(process: &Arc<Process>, selection: &Selection) -> Result<Option<Report>, Errno> {
+    let options = selection.options;
+    let mut has_candidate = false;
+    let mut found = None;
+    {
+        let table = table::lock();
+        let children = process.children.lock();
+        for child in children.iter().filter(|child| selection.matches(child)) {
+            has_candidate = true;
+            if let Some(report) = look(child, options) {
+                found = Some((child.clone(), report));
+                break;
+            }
+        }
+        drop(children);
+        drop(table);
+    }
+    let Some((child, report)) = found else {
+        return if has_candidate { Ok(None) } else { Err(Errno::ECHILD) };
+    };
+    let is_end = !matches!(report.code, linux::CLD_STOPPED | linux::CLD_CONTINUED);
+    if is_end && options & linux::WNOWAIT == 0 && !exit::reap(&child).is_reaped() {
+        // Another thread of this process was faster.
+        return find(process, selection);
+    }
+    Ok(Some(report))
+}
+
+impl Selection {
+    fn matches(&self, child: &Process) -> bool {
+        let is_clone = child.exit_signal.load(Ordering::Relaxed) != Signal::CHLD.number();
+        let is_kind = self.options & linux::__WALL != 0 || is_clone == (self.options & linux::__WCLONE != 0);
+        let is_named = match &self.which {
+            Which::Any => true,
+            Which::Process(pid) => child.pid == *pid,
+            Which::Group(id) => child.group.lock().id == *id,
+            Which::Same(process) => core::ptr::eq(child, &**process),
+        };
+        is_kind && is_named
+    }
+}
+
+fn look(child: &Arc<Process>, options: u32) -> Option<Report> {
+    let mut state = child.state.lock();
+    let (status, code, value) = if let Some(ended) = state.ended {
+        if options & linux::WEXITED == 0 {
+            return None;
+        }
+        match ended {
+            ExitStatus::Exited(code) => (ended.to_wait_status(), linux::CLD_EXITED, i32::from(code)),
+            ExitStatus::Signaled { signal, .. } => {
+                (ended.to_wait_status(), linux::CLD_KILLED, signal.number())
+            }
+        }
+    } else {
+        match state.change {
+            Change::Stopped(signal) if options & linux::WSTOPPED != 0 => {
+                (signal.number() << 8 | 0x7f, linux::CLD_STOPPED, signal.number())
+            }
+            Change::Continued if options & linux::WCONTINUED != 0 => {
+                (0xffff, linux::CLD_CONTINUED, Signal::CONT.number())
+            }
+            _ => return None,
+        }
+    };
+    if state.ended.is_none() && options & linux::WNOWAIT == 0 {
+        state.change = Change::None;
+    }
+    drop(state);
+    let usage = usage::of_process_and_children(child);
+    Some(Report { pid: child.pid, uid: child.uid.load(Ordering::Relaxed), status, code, value, usage })
+}

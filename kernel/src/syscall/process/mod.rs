@@ -1,0 +1,12 @@
+//! The system calls about processes, threads, signals and scheduling; one file a family.
+
+pub mod clone;
+pub mod credentials;
+pub mod exec;
+pub mod exit;
+pub mod identity;
+pub mod limits;
+pub mod pidfd;
+pub mod system;
+pub mod unshare;
+pub mod usage;

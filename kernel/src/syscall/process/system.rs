@@ -1,0 +1,222 @@
+//! What the system says about itself, and prctl(2).
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+use heddle_kernel_core::signal::Signal;
+use linux_raw_sys::{general as linux, prctl};
+
+use crate::arch;
+use crate::arch::time::now_ns;
+use crate::error::Errno;
+use crate::memory::fallible;
+use crate::process::{Credentials, Thread, table};
+use crate::sync::SpinLock;
+use crate::syscall::{Call, Outcome, user};
+use crate::time::{NS_PER_SECOND, load};
+
+/// Bytes of each string of `struct utsname`.
+const NAME_BYTES: usize = 65;
+/// The version of Linux whose interface programs find here.
+pub const RELEASE: &str = "6.1.0-heddle";
+/// `uname -v`.
+pub const VERSION: &str = concat!("#1 SMP PREEMPT Heddle ", env!("CARGO_PKG_VERSION"));
+
+struct HostName {
+    bytes: [u8; NAME_BYTES],
+}
+
+static HOST_NAME: SpinLock<HostName> = SpinLock::new(HostName::initial());
+
+impl HostName {
+    const fn initial() -> Self {
+        let name = b"heddle";
+        let mut bytes = [0; NAME_BYTES];
+        let mut index = 0;
+        while index < name.len() {
+            bytes[index] = name[index];
+            index += 1;
+        }
+        Self { bytes }
+    }
+}
+
+/// The machine's name with zeros behind it.
+#[must_use]
+pub fn host_name() -> [u8; NAME_BYTES] {
+    HOST_NAME.lock().bytes
+}
+
+fn padded(text: &str) -> [u8; NAME_BYTES] {
+    let mut bytes = [0; NAME_BYTES];
+    let length = text.len().min(NAME_BYTES - 1);
+    bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
+    bytes
+}
+
+/// uname(2).
+pub fn uname(call: &mut Call<'_>) -> Outcome {
+    let fields = [
+        padded("Linux"),
+        host_name(),
+        padded(RELEASE),
+        padded(VERSION),
+        padded(arch::MACHINE_NAME),
+        padded("(none)"),
+    ];
+    let space = call.thread.space();
+    for (index, field) in fields.iter().enumerate() {
+        space.write_bytes(call.word(0).wrapping_add(index * NAME_BYTES), field)?;
+    }
+    Ok(0.into())
+}
+
+/// sethostname(2).
+pub fn sethostname(call: &mut Call<'_>) -> Outcome {
+    if !call.thread.credentials().is_capable(linux::CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM.into());
+    }
+    let length = call.word(1);
+    if length >= NAME_BYTES {
+        return Err(Errno::EINVAL.into());
+    }
+    let mut bytes = [0; NAME_BYTES];
+    call.thread.space().read_bytes(call.word(0), &mut bytes[..length])?;
+    HOST_NAME.lock().bytes = bytes;
+    Ok(0.into())
+}
+
+/// sysinfo(2).
+pub fn sysinfo(call: &mut Call<'_>) -> Outcome {
+    const PAGE_BYTES: u64 = 4096;
+    let (total, free) = (crate::memory::frame::total_frames(), crate::memory::frame::free_frames());
+    let threads = table::thread_count().min(usize::from(u16::MAX)) as u64;
+    // Load averages have 16 bits behind the point here.
+    let loads = load::averages().map(|average| average << (16 - load::FRACTION_BITS));
+    let words = [
+        now_ns() / NS_PER_SECOND,
+        loads[0],
+        loads[1],
+        loads[2],
+        total as u64 * PAGE_BYTES,
+        free as u64 * PAGE_BYTES,
+        0,
+        0,
+        0,
+        0,
+        threads,
+        0,
+        0,
+        1,
+    ];
+    user::write_words(&call.thread.space(), call.word(0), &words)?;
+    Ok(0.into())
+}
+
+/// getrandom(2).
+pub fn getrandom(call: &mut Call<'_>) -> Outcome {
+    const KNOWN: u32 = linux::GRND_NONBLOCK | linux::GRND_RANDOM | linux::GRND_INSECURE;
+    const PIECE_BYTES: usize = 256;
+    if call.uint(2) & !KNOWN != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let length = call.word(1).min(isize::MAX as usize);
+    let space = call.thread.space();
+    let mut piece = [0; PIECE_BYTES];
+    let mut done = 0;
+    while done < length {
+        let count = PIECE_BYTES.min(length - done);
+        crate::random::fill(&mut piece[..count]);
+        space.write_bytes(call.word(0).wrapping_add(done), &piece[..count])?;
+        done += count;
+    }
+    Ok(done.into())
+}
+
+/// personality(2): only the ordinary one, which can be asked for.
+pub fn personality(call: &mut Call<'_>) -> Outcome {
+    match call.uint(0) {
+        0 | u32::MAX => Ok(0.into()),
+        _ => Err(Errno::EINVAL.into()),
+    }
+}
+
+/// ptrace(2): not offered, which debuggers take as it is.
+pub fn not_offered(_: &mut Call<'_>) -> Outcome {
+    Err(Errno::ENOSYS.into())
+}
+
+/// prctl(2).
+pub fn prctl(call: &mut Call<'_>) -> Outcome {
+    let thread = call.thread;
+    let space = thread.space();
+    let argument = call.word(1);
+    match call.uint(0) {
+        prctl::PR_SET_NAME => {
+            let mut name = [0; Thread::NAME_BYTES];
+            let mut length = 0;
+            while length < name.len() - 1 {
+                space.read_bytes(argument.wrapping_add(length), &mut name[length..=length])?;
+                if name[length] == 0 {
+                    break;
+                }
+                length += 1;
+            }
+            thread.set_name(&name[..length]);
+        }
+        prctl::PR_GET_NAME => space.write_bytes(argument, &thread.name())?,
+        prctl::PR_SET_PDEATHSIG => {
+            if argument > Signal::COUNT {
+                return Err(Errno::EINVAL.into());
+            }
+            thread.process.parent_death_signal.store(argument as i32, Ordering::Relaxed);
+        }
+        prctl::PR_GET_PDEATHSIG => {
+            let signal = thread.process.parent_death_signal.load(Ordering::Relaxed);
+            user::write_int(&space, argument, signal as u32)?;
+        }
+        prctl::PR_GET_DUMPABLE => return Ok(1.into()),
+        prctl::PR_SET_DUMPABLE if argument > 1 => return Err(Errno::EINVAL.into()),
+        prctl::PR_SET_CHILD_SUBREAPER => {
+            thread.process.is_subreaper.store(argument != 0, Ordering::Relaxed);
+        }
+        prctl::PR_GET_CHILD_SUBREAPER => {
+            let is_subreaper = thread.process.is_subreaper.load(Ordering::Relaxed);
+            user::write_int(&space, argument, u32::from(is_subreaper))?;
+        }
+        prctl::PR_CAPBSET_READ => {
+            let set = thread.credentials().capabilities.bounding;
+            let is_known = argument < 64 && Credentials::ROOT.capabilities.bounding & 1 << argument != 0;
+            return if is_known {
+                Ok(((set >> argument & 1) as usize).into())
+            } else {
+                Err(Errno::EINVAL.into())
+            };
+        }
+        prctl::PR_CAPBSET_DROP => drop_bounding(thread, argument)?,
+        prctl::PR_SET_NO_NEW_PRIVS if argument == 1 => {
+            thread.process.no_new_privileges.store(true, Ordering::Relaxed);
+        }
+        prctl::PR_GET_NO_NEW_PRIVS => {
+            return Ok(usize::from(thread.process.no_new_privileges.load(Ordering::Relaxed)).into());
+        }
+        // What these ask for is so already, or makes no difference to a program.
+        prctl::PR_SET_DUMPABLE | prctl::PR_SET_TIMERSLACK | prctl::PR_SET_THP_DISABLE => {}
+        prctl::PR_GET_KEEPCAPS | prctl::PR_GET_SECCOMP | prctl::PR_GET_SECUREBITS => {}
+        prctl::PR_GET_TIMERSLACK => return Ok(50_000.into()),
+        _ => return Err(Errno::EINVAL.into()),
+    }
+    Ok(0.into())
+}
+
+fn drop_bounding(thread: &Arc<Thread>, capability: usize) -> Result<(), Errno> {
+    let mut credentials = (*thread.credentials()).clone();
+    if !credentials.is_capable(linux::CAP_SETPCAP) {
+        return Err(Errno::EPERM);
+    }
+    if capability >= 64 || Credentials::ROOT.capabilities.bounding & 1 << capability == 0 {
+        return Err(Errno::EINVAL);
+    }
+    credentials.capabilities.bounding &= !(1 << capability);
+    thread.set_credentials(fallible::try_arc(credentials)?);
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! membarrier(2): a memory barrier on every processor that runs a thread of the caller's program, or any program.
+//!
+//! A thread that is to pass a barrier gets a note to look at before it goes back to its program, and is interrupted.
+//! Who runs nothing just then has passed one since: a switch is one.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{Ordering, fence};
+use linux_raw_sys::general::{membarrier_cmd as command, membarrier_cmd_flag as flag};
+
+use crate::error::Errno;
+use crate::memory::fallible;
+use crate::process::{Thread, table};
+use crate::signal::Work;
+use crate::syscall::{Call, Outcome, pending};
+use crate::wait::caller::Caller;
+use crate::{arch, sched};
+
+const GLOBAL: u32 = command::MEMBARRIER_CMD_GLOBAL as u32;
+const GLOBAL_EXPEDITED: u32 = command::MEMBARRIER_CMD_GLOBAL_EXPEDITED as u32;
+const REGISTER_GLOBAL: u32 = command::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED as u32;
+const PRIVATE: u32 = command::MEMBARRIER_CMD_PRIVATE_EXPEDITED as u32;
+const REGISTER_PRIVATE: u32 = command::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED as u32;
+const CORE: u32 = command::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE as u32;
+const REGISTER_CORE: u32 = command::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as u32;
+const RESTART: u32 = command::MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ as u32;
+const REGISTER_RESTART: u32 = command::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_RSEQ as u32;
+/// What `MEMBARRIER_CMD_QUERY` answers.
+const OFFERED: u32 = GLOBAL
+    | GLOBAL_EXPEDITED
+    | REGISTER_GLOBAL
+    | PRIVATE
+    | REGISTER_PRIVATE
+    | CORE
+    | REGISTER_CORE
+    | RESTART
+    | REGISTER_RESTART;
+/// Only the processor that the third argument names, for the command that restarts sequences.
+const ONE_CPU: u32 = flag::MEMBARRIER_CMD_FLAG_CPU as u32;
+
+/// membarrier(2).
+pub fn membarrier(call: &mut Call<'_>) -> Outcome {
+    let (wanted, flags) = (call.uint(0), call.uint(1));
+    if flags != 0 && (wanted != RESTART || flags != ONE_CPU) {
+        return Err(Errno::EINVAL.into());
+    }
+    let registered = &call.thread.process.barriers;
+    match wanted {
+        0 => Ok((OFFERED as usize).into()),
+        registration @ (REGISTER_GLOBAL | REGISTER_PRIVATE | REGISTER_CORE | REGISTER_RESTART) => {
+            registered.fetch_or(registration, Ordering::Relaxed);
+            Ok(0.into())
+        }
+        GLOBAL => barrier(call.thread, Work::BARRIER, |_| true),
+        GLOBAL_EXPEDITED => {
+            // Only programs that have asked for it take part.
+            barrier(call.thread, Work::BARRIER, |thread| {
+                thread.process.barriers.load(Ordering::Relaxed) & REGISTER_GLOBAL != 0
+            })
+        }
+        PRIVATE | CORE | RESTART => {
+            let (needed, work) = match wanted {
+                PRIVATE => (REGISTER_PRIVATE, Work::BARRIER),
+                CORE => (REGISTER_CORE, Work::BARRIER),
+                _ => (REGISTER_RESTART, Work::BARRIER | Work::RESTART),
+            };
+            if registered.load(Ordering::Relaxed) & needed == 0 {
+                return Err(Errno::EPERM.into());
+            }
+            let space = call.thread.space();
+            // A processor that there is not runs nothing of the program.
+            let cpu = (flags == ONE_CPU).then(|| call.uint(2).saturating_add(1));
+            barrier(call.thread, work, |thread| {
+                cpu.is_none_or(|cpu| thread.cpu.load(Ordering::SeqCst) == cpu)
+                    && thread.try_space().is_some_and(|own| Arc::ptr_eq(&own, &space))
+            })
+        }
+        _ => Err(Errno::EINVAL.into()),
+    }
+}
+
+/// Completes when each thread that was running, of those that `is_chosen`, has passed a barrier and begun the rest of
+/// `work`. The way back to a program also makes the processor forget instructions that it has read ahead.
+fn barrier(caller: &Caller, work: Work, is_chosen: impl Fn(&Thread) -> bool) -> Outcome {
+    fence(Ordering::SeqCst);
+    let mut noted: Vec<Arc<Thread>> = Vec::new();
+    if arch::cpu::count() > 1 {
+        let mut next_process = table::next_process(0);
+        while let Some(process) = next_process {
+            let mut next = process.next_thread(0);
+            while let Some(thread) = next {
+                let is_elsewhere = is_running(&thread) && !Arc::ptr_eq(&thread, caller);
+                if is_elsewhere && is_chosen(&thread) {
+                    fallible::try_push(&mut noted, thread.clone())?;
+                }
+                next = process.next_thread(thread.tid() + 1);
+            }
+            next_process = table::next_process(process.pid + 1);
+        }
+    }
+    if noted.is_empty() {
+        return Ok(0.into());
+    }
+    for thread in &noted {
+        thread.add_work(work);
+        thread.kick();
+    }
+    pending(async move {
+        while noted.iter().any(|thread| is_running(thread) && thread.work().contains(Work::BARRIER)) {
+            sched::yield_now().await;
+        }
+        fence(Ordering::SeqCst);
+        Ok(0)
+    })
+}
+
+fn is_running(thread: &Thread) -> bool {
+    thread.cpu.load(Ordering::SeqCst) != 0
+}

@@ -1,0 +1,6 @@
+//! syscall::sched
+
+pub mod executor;
+pub mod membarrier;
+pub mod policy;
+pub mod rseq;

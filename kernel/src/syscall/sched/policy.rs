@@ -1,0 +1,303 @@
+//! The calls of sched(7), and nice values.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+use linux_raw_sys::general as linux;
+
+use crate::error::{Attempt, Errno};
+use crate::process::{Resource, Thread, table};
+use crate::sched::{Parameters, Policy};
+use crate::syscall::{Call, Outcome, Started, futex, user};
+use crate::time::timespec_words;
+use crate::{arch, sched};
+
+const REALTIME_MIN: u8 = 1;
+const REALTIME_MAX: u8 = 99;
+const MASK_BYTES: usize = size_of::<u64>();
+
+/// sched_yield(2).
+pub fn sched_yield(_: &mut Call<'_>) -> Outcome {
+    Ok(Started::GiveWay)
+}
+
+fn named(call: &Call<'_>, tid: i32) -> Result<Arc<Thread>, Errno> {
+    match tid {
+        0 => Ok(Arc::clone(call.thread)),
+        tid if tid < 0 => Err(Errno::EINVAL),
+        tid => table::thread(tid).ok_or(Errno::ESRCH),
+    }
+}
+
+/// Whether the caller may change how `target` is scheduled.
+fn check_owner(call: &Call<'_>, target: &Thread) -> Result<(), Errno> {
+    let (own, theirs) = (call.thread.credentials(), target.credentials());
+    let is_same_user = own.euid == theirs.uid || own.euid == theirs.euid;
+    if is_same_user || own.is_capable(linux::CAP_SYS_NICE) { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+fn apply(call: &Call<'_>, target: &Arc<Thread>, new: Parameters) -> Result<(), Errno> {
+    check_owner(call, target)?;
+    let old = target.scheduling();
+    let is_privileged = call.thread.credentials().is_capable(linux::CAP_SYS_NICE);
+    if !is_privileged {
+        let rt_limit = target.process.limit(Resource::RealtimePriority).soft;
+        let nice_limit = target.process.limit(Resource::Nice).soft as i64;
+        let raises_realtime =
+            new.policy.is_realtime() && new.realtime > old.realtime && u64::from(new.realtime) > rt_limit;
+        let raises_nice = new.nice < old.nice && i64::from(new.nice) < 20 - nice_limit;
+        if raises_realtime || raises_nice || old.reset_on_fork && !new.reset_on_fork {
+            return Err(Errno::EPERM);
+        }
+    }
+    target.set_scheduling(new);
+    futex::pi::level_changed(target);
+    Ok(())
+}
+
+/// The policy, with the flag that may be added to its number.
+fn decode_policy(number: u32) -> Result<(Policy, bool), Errno> {
+    let policy = Policy::from_number(number & !linux::SCHED_RESET_ON_FORK).ok_or(Errno::EINVAL)?;
+    Ok((policy, number & linux::SCHED_RESET_ON_FORK != 0))
+}
+
+fn check_realtime(policy: Policy, priority: i32) -> Result<u8, Errno> {
+    let allowed = if policy.is_realtime() { REALTIME_MIN..=REALTIME_MAX } else { 0..=0 };
+    u8::try_from(priority).ok().filter(|priority| allowed.contains(priority)).ok_or(Errno::EINVAL)
+}
+
+/// sched_setscheduler(2).
+pub fn sched_setscheduler(call: &mut Call<'_>) -> Outcome {
+    let priority = user::read_int(&call.thread.space(), call.word(2))? as i32;
+    let (policy, reset_on_fork) = decode_policy(call.uint(1))?;
+    let realtime = check_realtime(policy, priority)?;
+    let target = named(call, call.int(0))?;
+    let old = target.scheduling();
+    apply(call, &target, Parameters { policy, realtime, reset_on_fork, ..old })?;
+    Ok(0.into())
+}
+
+/// sched_getscheduler(2).
+pub fn sched_getscheduler(call: &mut Call<'_>) -> Outcome {
+    let parameters = named(call, call.int(0))?.scheduling();
+    let flag = if parameters.reset_on_fork { linux::SCHED_RESET_ON_FORK } else { 0 };
+    Ok(((parameters.policy.number() | flag) as usize).into())
+}
+
+/// sched_setparam(2).
+pub fn sched_setparam(call: &mut Call<'_>) -> Outcome {
+    let priority = user::read_int(&call.thread.space(), call.word(1))? as i32;
+    let target = named(call, call.int(0))?;
+    let old = target.scheduling();
+    let realtime = check_realtime(old.policy, priority)?;
+    apply(call, &target, Parameters { realtime, ..old })?;
+    Ok(0.into())
+}
+
+/// sched_getparam(2).
+pub fn sched_getparam(call: &mut Call<'_>) -> Outcome {
+    let parameters = named(call, call.int(0))?.scheduling();
+    user::write_int(&call.thread.space(), call.word(1), u32::from(parameters.realtime))?;
+    Ok(0.into())
+}
+
+/// sched_get_priority_max(2).
+pub fn sched_get_priority_max(call: &mut Call<'_>) -> Outcome {
+    let policy = Policy::from_number(call.uint(0)).ok_or(Errno::EINVAL)?;
+    Ok(if policy.is_realtime() { usize::from(REALTIME_MAX).into() } else { 0.into() })
+}
+
+/// sched_get_priority_min(2).
+pub fn sched_get_priority_min(call: &mut Call<'_>) -> Outcome {
+    let policy = Policy::from_number(call.uint(0)).ok_or(Errno::EINVAL)?;
+    Ok(if policy.is_realtime() { usize::from(REALTIME_MIN).into() } else { 0.into() })
+}
+
+/// sched_rr_get_interval(2).
+pub fn sched_rr_get_interval(call: &mut Call<'_>) -> Outcome {
+    let policy = named(call, call.int(0))?.scheduling().policy;
+    let slice = match policy {
+        Policy::Fifo => 0,
+        Policy::RoundRobin => sched::ROUND_ROBIN_NS,
+        _ => sched::SLICE_NS,
+    };
+    user::write_words(&call.thread.space(), call.word(1), &timespec_words(slice))?;
+    Ok(0.into())
+}
+
+/// Words of `struct sched_attr` in its first version.
+const ATTRIBUTE_WORDS: usize = 6;
+
+/// sched_setattr(2).
+pub fn sched_setattr(call: &mut Call<'_>) -> Outcome {
+    if call.uint(2) != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let words: [u64; ATTRIBUTE_WORDS] = user::read_words(&call.thread.space(), call.word(1))?;
+    let size = words[0] as u32 as usize;
+    if size != 0 && size < ATTRIBUTE_WORDS * 8 {
+        return Err(Errno::EINVAL.into());
+    }
+    let policy = Policy::from_number((words[0] >> 32) as u32).ok_or(Errno::EINVAL)?;
+    let nice = i8::try_from(words[2] as i32).map_err(|_| Errno::EINVAL)?;
+    if !(-20..=19).contains(&nice) || words[1] & !1 != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let realtime = check_realtime(policy, (words[2] >> 32) as i32)?;
+    let target = named(call, call.int(0))?;
+    let old = target.scheduling();
+    let nice = if policy.is_realtime() { old.nice } else { nice };
+    apply(call, &target, Parameters { policy, nice, realtime, reset_on_fork: words[1] & 1 != 0, ..old })?;
+    Ok(0.into())
+}
+
+/// sched_getattr(2).
+pub fn sched_getattr(call: &mut Call<'_>) -> Outcome {
+    if call.uint(3) != 0 || call.uint(2) < (ATTRIBUTE_WORDS * 8) as u32 {
+        return Err(Errno::EINVAL.into());
+    }
+    let parameters = named(call, call.int(0))?.scheduling();
+    let size = (ATTRIBUTE_WORDS * 8) as u64;
+    let words = [
+        size | u64::from(parameters.policy.number()) << 32,
+        u64::from(parameters.reset_on_fork),
+        u64::from(i32::from(parameters.nice) as u32) | u64::from(parameters.realtime) << 32,
+        0,
+        0,
+        0,
+    ];
+    user::write_words(&call.thread.space(), call.word(1), &words)?;
+    Ok(0.into())
+}
+
+/// The CPUs that exist, a bit each.
+fn existing_cpus() -> u64 {
+    u64::MAX >> (64 - arch::cpu::count().clamp(1, 64))
+}
+
+/// sched_setaffinity(2).
+pub fn sched_setaffinity(call: &mut Call<'_>) -> Outcome {
+    let mut bytes = [0; MASK_BYTES];
+    let length = call.word(1).min(MASK_BYTES);
+    call.thread.space().read_bytes(call.word(2), &mut bytes[..length])?;
+    let affinity = u64::from_ne_bytes(bytes) & existing_cpus();
+    if affinity == 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let target = named(call, call.int(0))?;
+    let old = target.scheduling();
+    apply(call, &target, Parameters { affinity, ..old })?;
+    Ok(0.into())
+}
+
+/// sched_getaffinity(2).
+pub fn sched_getaffinity(call: &mut Call<'_>) -> Outcome {
+    if call.word(1) < MASK_BYTES || !call.word(1).is_multiple_of(MASK_BYTES) {
+        return Err(Errno::EINVAL.into());
+    }
+    let target = if call.int(0) < 0 { Err(Errno::ESRCH) } else { named(call, call.int(0)) };
+    let affinity = target?.scheduling().affinity & existing_cpus();
+    user::write_words(&call.thread.space(), call.word(2), &[affinity])?;
+    Ok(MASK_BYTES.into())
+}
+
+/// getcpu(2).
+pub fn getcpu(call: &mut Call<'_>) -> Outcome {
+    let space = call.thread.space();
+    for (address, value) in [(call.word(0), arch::cpu::id() as u32), (call.word(1), 0)] {
+        if address != 0 {
+            user::write_int(&space, address, value)?;
+        }
+    }
+    Ok(0.into())
+}
+
+/// Calls `each` for every thread that getpriority(2) or setpriority(2) names.
+fn for_each_named(call: &Call<'_>, mut each: impl FnMut(&Arc<Thread>) -> Attempt<()>) -> Attempt<bool> {
+    let (which, who) = (call.uint(0), call.int(1));
+    if which == linux::PRIO_PROCESS {
+        let Ok(thread) = named(call, who) else { return Ok(false) };
+        each(&thread)?;
+        return Ok(true);
+    }
+    if which != linux::PRIO_PGRP && which != linux::PRIO_USER {
+        return Err(Errno::EINVAL.into());
+    }
+    let own_group = call.thread.process.group().id;
+    let own_user = call.thread.credentials().uid;
+    let (mut found, mut next) = (false, 0);
+    while let Some(process) = table::next_process(next) {
+        next = process.pid + 1;
+        let is_named = if which == linux::PRIO_PGRP {
+            process.group().id == if who == 0 { own_group } else { who }
+        } else {
+            let user = if who == 0 { own_user } else { who as u32 };
+            process.credentials().is_some_and(|credentials| credentials.uid == user)
+        };
+        let mut next_thread = if is_named { process.next_thread(0) } else { None };
+        while let Some(thread) = next_thread {
+            found = true;
+            each(&thread)?;
+            next_thread = process.next_thread(thread.tid() + 1);
+        }
+    }
+    Ok(found)
+}
+
+/// getpriority(2): the system call returns 20 - nice, so that no result is negative.
+pub fn getpriority(call: &mut Call<'_>) -> Outcome {
+    let mut lowest = i8::MAX;
+    let found = for_each_named(call, |thread| {
+        lowest = lowest.min(thread.scheduling().nice);
+        Ok(())
+    })?;
+    if found { Ok(((20 - i32::from(lowest)) as usize).into()) } else { Err(Errno::ESRCH.into()) }
+}
+
+/// setpriority(2).
+pub fn setpriority(call: &mut Call<'_>) -> Outcome {
+    let nice = call.int(2).clamp(-20, 19) as i8;
+    let found = for_each_named(call, |thread| {
+        let old = thread.scheduling();
+        let result = apply(call, thread, Parameters { nice, ..old });
+        // Only nice values below the limit are EACCES rather than EPERM.
+        let is_owner = check_owner(call, thread).is_ok();
+        result.map_err(|error| if is_owner { Errno::EACCES } else { error })?;
+        Ok(())
+    })?;
+    if found { Ok(0.into()) } else { Err(Errno::ESRCH.into()) }
+}
+
+const IO_CLASS_SHIFT: u32 = 13;
+const IO_CLASS_REALTIME: u32 = 1;
+const IO_CLASS_IDLE: u32 = 3;
+const IO_WHO_PROCESS: u32 = 1;
+
+/// The thread that ioprio_get(2) or ioprio_set(2) names. Groups and users of threads are not offered.
+fn io_named(call: &Call<'_>) -> Result<Arc<Thread>, Errno> {
+    if call.uint(0) != IO_WHO_PROCESS {
+        return Err(Errno::EINVAL);
+    }
+    named(call, call.int(1)).map_err(|_| Errno::ESRCH)
+}
+
+/// ioprio_get(2).
+pub fn ioprio_get(call: &mut Call<'_>) -> Outcome {
+    Ok((io_named(call)?.io_priority.load(Ordering::Relaxed) as usize).into())
+}
+
+/// ioprio_set(2): kept for whoever asks; there is no device whose requests it could order.
+pub fn ioprio_set(call: &mut Call<'_>) -> Outcome {
+    let priority = call.uint(2);
+    let (class, level) = (priority >> IO_CLASS_SHIFT, priority & ((1 << IO_CLASS_SHIFT) - 1));
+    // Above the three bits of a level are hints for devices.
+    if class > IO_CLASS_IDLE || class == 0 && level != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    if class == IO_CLASS_REALTIME && !call.thread.credentials().is_capable(linux::CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM.into());
+    }
+    let target = io_named(call)?;
+    check_owner(call, &target)?;
+    target.io_priority.store(priority, Ordering::Relaxed);
+    Ok(0.into())
+}

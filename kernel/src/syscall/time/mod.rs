@@ -1,0 +1,4 @@
+//! syscall::time
+
+pub mod clock;
+pub mod timer;

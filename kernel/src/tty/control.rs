@@ -1,0 +1,283 @@
+//! ioctls of terminals, ioctl_tty(2).
+
+use alloc::sync::Arc;
+
+use heddle_kernel_core::signal::Signal;
+use heddle_tty::{Character, Output, Termios};
+use linux_raw_sys::general::{
+    TCIFLUSH, TCIOFF, TCIOFLUSH, TCION, TCOFLUSH, TCOOFF, TCOON, TIOCPKT_FLUSHWRITE, TIOCPKT_IOCTL, termios,
+    termios2,
+};
+use linux_raw_sys::ioctl;
+
+use crate::error::{Attempt, Errno};
+use crate::syscall::Call;
+use crate::tty::program::discard_output;
+use crate::tty::state::{Effects, State, Window};
+use crate::tty::{Terminal, job};
+use crate::wait::queue::Events;
+
+/// Which side of a terminal a request comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// A program's.
+    Program,
+    /// The master of a pseudoterminal: its requests are about the program's side, and job control doesn't bind it.
+    Master,
+}
+
+/// `struct termios` in bytes, and `struct termios2`, which adds the speeds.
+const BASIC_BYTES: usize = 36;
+const FULL_BYTES: usize = 44;
+const CHARACTERS_START: usize = 17;
+
+/// Carries a request out.
+pub(super) fn ioctl(
+    terminal: &Arc<Terminal>,
+    side: Side,
+    call: &Call<'_>,
+    request: u32,
+    argument: usize,
+) -> Attempt<usize> {
+    match request {
+        ioctl::TCGETS => store(call, argument, &encode(terminal)[..BASIC_BYTES]),
+        ioctl::TCGETS2 => store(call, argument, &encode(terminal)),
+        ioctl::TCSETS | ioctl::TCSETSW | ioctl::TCSETSF => {
+            let mut bytes = [0; FULL_BYTES];
+            load(call, argument, &mut bytes[..BASIC_BYTES])?;
+            may_change(terminal, side, call)?;
+            let current = *terminal.state.lock().discipline.termios();
+            set(terminal, current.with_basic(&decode(&bytes)), request == ioctl::TCSETSF);
+            Ok(0)
+        }
+        ioctl::TCSETS2 | ioctl::TCSETSW2 | ioctl::TCSETSF2 => {
+            let mut bytes = [0; FULL_BYTES];
+            load(call, argument, &mut bytes)?;
+            may_change(terminal, side, call)?;
+            let basic = decode(&bytes);
+            let speed = |start: usize| word(&bytes, start);
+            let speeds = Termios {
+                input_speed: speed(BASIC_BYTES),
+                output_speed: speed(BASIC_BYTES + 4),
+                ..Termios::DEFAULT
+            };
+            set(terminal, speeds.with_basic(&basic), request == ioctl::TCSETSF2);
+            Ok(0)
+        }
+        // Output is processed when it is written, and there is no line that a break could be sent on.
+        ioctl::TCSBRK | ioctl::TCSBRKP | ioctl::TIOCSBRK | ioctl::TIOCCBRK => {
+            may_change(terminal, side, call)?;
+            Ok(0)
+        }
+        ioctl::TCXONC | ioctl::TCFLSH => {
+            may_change(terminal, side, call)?;
+            let effects = if request == ioctl::TCXONC {
+                control_flow(terminal, argument as u32)?
+            } else {
+                flush(terminal, argument as u32)?
+            };
+            terminal.apply(effects);
+            Ok(0)
+        }
+        ioctl::TIOCGWINSZ => {
+            let Window { rows, columns, width, height } = terminal.state.lock().window;
+            store(call, argument, &halves([rows, columns, width, height]))
+        }
+        ioctl::TIOCSWINSZ => {
+            let mut bytes = [0; 8];
+            load(call, argument, &mut bytes)?;
+            let [rows, columns, width, height] =
+                core::array::from_fn(|index| u16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]));
+            terminal.set_window(Window { rows, columns, width, height });
+            Ok(0)
+        }
+        ioctl::FIONREAD | ioctl::TIOCOUTQ => {
+            let state = terminal.state.lock();
+            let is_input = (request == ioctl::FIONREAD) == (side == Side::Program);
+            let count = if is_input { state.discipline.available_bytes() } else { state.output.len() };
+            drop(state);
+            store(call, argument, &(count as u32).to_le_bytes())
+        }
+        ioctl::TIOCEXCL | ioctl::TIOCNXCL => {
+            terminal.state.lock().exclusive = request == ioctl::TIOCEXCL;
+            Ok(0)
+        }
+        ioctl::TIOCGEXCL => {
+            let exclusive = terminal.state.lock().exclusive;
+            store(call, argument, &u32::from(exclusive).to_le_bytes())
+        }
+        ioctl::TIOCGDEV => store(call, argument, &(terminal.device as u32).to_le_bytes()),
+        ioctl::TIOCGETD => store(call, argument, &[0; 4]),
+        // Pushing input would let one program type into another.
+        ioctl::TIOCSTI => Err(Errno::EIO.into()),
+        _ => job_ioctl(terminal, side, call, request, argument),
+    }
+}
+
+/// Requests about sessions and process groups.
+fn job_ioctl(
+    terminal: &Arc<Terminal>,
+    side: Side,
+    call: &Call<'_>,
+    request: u32,
+    argument: usize,
+) -> Attempt<usize> {
+    let thread = call.thread;
+    match request {
+        ioctl::TIOCGPGRP | ioctl::TIOCGSID => {
+            if side == Side::Program && !job::is_controlling(terminal, thread) {
+                return Err(Errno::ENOTTY.into());
+            }
+            let state = terminal.state.lock();
+            let (session, foreground) = (state.session, state.foreground);
+            drop(state);
+            let number = match request {
+                ioctl::TIOCGPGRP => foreground,
+                _ if session == 0 => return Err(Errno::ENOTTY.into()),
+                _ => session,
+            };
+            store(call, argument, &number.to_le_bytes())
+        }
+        ioctl::TIOCSPGRP => {
+            let mut bytes = [0; 4];
+            load(call, argument, &mut bytes)?;
+            job::set_foreground(terminal, thread, i32::from_le_bytes(bytes))?;
+            Ok(0)
+        }
+        ioctl::TIOCSCTTY if side == Side::Program => {
+            job::set_controlling(terminal, thread, argument == 1)?;
+            Ok(0)
+        }
+        ioctl::TIOCNOTTY if side == Side::Program => {
+            job::give_up(terminal, thread)?;
+            Ok(0)
+        }
+        ioctl::TIOCVHANGUP if side == Side::Program => {
+            if !thread.credentials().is_capable(linux_raw_sys::general::CAP_SYS_ADMIN) {
+                return Err(Errno::EPERM.into());
+            }
+            terminal.hang_up(false);
+            Ok(0)
+        }
+        _ => Err(Errno::ENOTTY.into()),
+    }
+}
+
+/// A program in the background that changes the terminal is stopped.
+fn may_change(terminal: &Terminal, side: Side, call: &Call<'_>) -> Result<(), Errno> {
+    match side {
+        Side::Program => job::check(terminal, call.thread, Signal::TTOU),
+        Side::Master => Ok(()),
+    }
+}
+
+fn set(terminal: &Terminal, termios: Termios, flush: bool) {
+    let mut state = terminal.state.lock();
+    if flush {
+        state.discard_input();
+    }
+    let was_stopped = state.discipline.is_stopped();
+    let State { discipline, output, .. } = &mut *state;
+    discipline.set_termios(termios, output);
+    if was_stopped != state.discipline.is_stopped() {
+        state.note_flow();
+    }
+    if termios.local.contains(heddle_tty::LocalModes::EXTPROC) {
+        state.note(TIOCPKT_IOCTL);
+    }
+    drop(state);
+    // What is ready now may be more or less than before.
+    terminal.apply(Effects::all());
+}
+
+/// `TCXONC`.
+fn control_flow(terminal: &Terminal, action: u32) -> Result<Effects, Errno> {
+    let mut state = terminal.state.lock();
+    let State { discipline, output, .. } = &mut *state;
+    let changed = match action {
+        TCOOFF => discipline.stop_by_program(),
+        TCOON => discipline.start_by_program(output),
+        TCIOFF | TCION => {
+            let which = if action == TCIOFF { Character::Stop } else { Character::Start };
+            let byte = discipline.termios().character(which);
+            if byte != 0 && output.room() > 0 {
+                output.put(&[byte]);
+            }
+            false
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    if changed {
+        state.note_flow();
+    }
+    Ok(Effects::all())
+}
+
+/// `TCFLSH`.
+fn flush(terminal: &Terminal, which: u32) -> Result<Effects, Errno> {
+    let mut effects = Effects::default();
+    let mut state = terminal.state.lock();
+    if !matches!(which, TCIFLUSH | TCOFLUSH | TCIOFLUSH) {
+        return Err(Errno::EINVAL);
+    }
+    if which != TCOFLUSH {
+        state.discard_input();
+        effects.line = Some(Events::all());
+    }
+    if which != TCIFLUSH {
+        discard_output(&mut state.output, &mut effects);
+        state.note(TIOCPKT_FLUSHWRITE);
+    }
+    Ok(effects)
+}
+
+fn encode(terminal: &Terminal) -> [u8; FULL_BYTES] {
+    let full = termios2::from(*terminal.state.lock().discipline.termios());
+    let mut bytes = [0; FULL_BYTES];
+    let flags = [full.c_iflag, full.c_oflag, full.c_cflag, full.c_lflag];
+    for (chunk, flag) in bytes.chunks_exact_mut(4).zip(flags) {
+        chunk.copy_from_slice(&flag.to_le_bytes());
+    }
+    bytes[CHARACTERS_START - 1] = full.c_line;
+    bytes[CHARACTERS_START..BASIC_BYTES].copy_from_slice(&full.c_cc);
+    bytes[BASIC_BYTES..BASIC_BYTES + 4].copy_from_slice(&full.c_ispeed.to_le_bytes());
+    bytes[BASIC_BYTES + 4..].copy_from_slice(&full.c_ospeed.to_le_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8; FULL_BYTES]) -> termios {
+    let mut characters = [0; BASIC_BYTES - CHARACTERS_START];
+    characters.copy_from_slice(&bytes[CHARACTERS_START..BASIC_BYTES]);
+    termios {
+        c_iflag: word(bytes, 0),
+        c_oflag: word(bytes, 4),
+        c_cflag: word(bytes, 8),
+        c_lflag: word(bytes, 12),
+        c_line: bytes[CHARACTERS_START - 1],
+        c_cc: characters,
+    }
+}
+
+fn word(bytes: &[u8; FULL_BYTES], start: usize) -> u32 {
+    u32::from_le_bytes([bytes[start], bytes[start + 1], bytes[start + 2], bytes[start + 3]])
+}
+
+fn halves(values: [u16; 4]) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    for (chunk, value) in bytes.chunks_exact_mut(2).zip(values) {
+        chunk.copy_from_slice(&value.to_le_bytes());
+    }
+    bytes
+}
+
+/// Copies a result to the program.
+pub(super) fn store(call: &Call<'_>, address: usize, bytes: &[u8]) -> Attempt<usize> {
+    call.thread.space().write_bytes(address, bytes)?;
+    Ok(0)
+}
+
+/// Copies an argument from the program.
+pub(super) fn load(call: &Call<'_>, address: usize, bytes: &mut [u8]) -> Attempt<()> {
+    call.thread.space().read_bytes(address, bytes)?;
+    Ok(())
+}

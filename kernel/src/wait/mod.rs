@@ -1,0 +1,6 @@
+//! wait
+
+pub mod caller;
+pub mod kernel;
+pub mod queue;
+pub mod syscall;
