@@ -80,26 +80,26 @@ impl core::fmt::Debug for Errno {
 /// An attempt never waits and may hold spinlocks; its caller, which holds none, does what the variant asks for and
 /// tries again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Halt {
+pub enum TryError {
     /// It failed.
     Error(Errno),
     /// A page of user memory was not there: await [`crate::memory::Space::fault_in`], then try again.
     Fault(PageFault),
     /// It would have to wait: wait until the file is ready, then try again, or say `EAGAIN`.
-    Block,
+    WouldBlock,
 }
 
-impl From<Errno> for Halt {
+impl From<Errno> for TryError {
     fn from(error: Errno) -> Self {
         Self::Error(error)
     }
 }
 
-impl From<PageFault> for Halt {
+impl From<PageFault> for TryError {
     fn from(fault: PageFault) -> Self {
         Self::Fault(fault)
     }
 }
 
 /// The result of one attempt.
-pub type Attempt<T> = Result<T, Halt>;
+pub type TryResult<T> = Result<T, TryError>;

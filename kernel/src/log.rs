@@ -9,9 +9,9 @@ use log::{LevelFilter, Metadata, Record};
 use crate::arch::{cpu, machine, time};
 use crate::sync::SpinLock;
 
-struct Console;
+struct LogConsole;
 
-impl Write for Console {
+impl Write for LogConsole {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         machine::write_console(text.as_bytes());
         Ok(())
@@ -35,7 +35,7 @@ impl log::Log for Logger {
         let guard = (!PANICKING.load(Ordering::Relaxed)).then(|| self.lock.lock());
         let now_us = time::now_ns() / 1000;
         let _ = writeln!(
-            Console,
+            LogConsole,
             "[{:5}.{:06} {}] {} {}",
             now_us / 1_000_000,
             now_us % 1_000_000,
@@ -58,7 +58,7 @@ pub fn install() {
 
 /// Writes one line as it is, even while another CPU holds the log.
 pub fn write_raw(line: fmt::Arguments<'_>) {
-    let _ = writeln!(Console, "{line}");
+    let _ = writeln!(LogConsole, "{line}");
 }
 
 /// Lets lines through without the lock from now on; `false` if another CPU did so before.

@@ -47,8 +47,8 @@ fn initialize() -> Result<(), error::Errno> {
     memory::start()?;
     sched::spawn(sched::Priority::KERNEL, time::keeper())?;
     sched::spawn(sched::Priority::KERNEL, time::load::keep())?;
-    memory::pressure::register(fs::drain_caches);
-    memory::pressure::register(memory::writeback::drain);
+    memory::reclaim::register(fs::drain_caches);
+    memory::reclaim::register(memory::writeback::drain);
     process::initialize()?;
     user_sched::set_clock();
     fs::setup::initialize(memory::frame::image())?;

@@ -25,8 +25,7 @@ use self::x86_64 as current;
 
 pub use current::{
     ELF_MACHINE, FloatState, MACHINE_NAME, MAX_CPUS, Trap, UserContext, arch_prctl, cpu, enter_user,
-    exception_signal, hardware_capabilities, interrupt, machine, paging, signal, syscall_name, time,
-    user,
+    exception_signal, hardware_capabilities, interrupt, machine, paging, signal, syscall_name, time, user,
 };
 
 /// A fault that is a signal to the program: number and `si_code`, as in signal(7) and sigaction(2).

@@ -12,7 +12,7 @@ use virtio_drivers::transport::{DeviceType, Transport};
 
 use crate::device::port::{Buffers, Port};
 use crate::device::virtio;
-use crate::device::virtio::{BufferQueue, Direction, QUEUE_LENGTH, Registers};
+use crate::device::virtio::{Direction, BufferQueue, QUEUE_LENGTH, Registers};
 use crate::error::Errno;
 use crate::sync::SpinLock;
 
@@ -33,7 +33,7 @@ const PORT_OPEN: u16 = 6;
 bitflags::bitflags! {
     /// The features that this driver knows.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    struct Features: u64 {
+    struct ConsoleFeatures: u64 {
         const MULTIPORT = 1 << 1;
         const VERSION_1 = 1 << 32;
     }
@@ -41,7 +41,7 @@ bitflags::bitflags! {
 
 /// What the control messages have said about a port.
 #[derive(Clone, Copy, Default)]
-struct State {
+struct ConsoleState {
     /// The device has it.
     added: bool,
     /// The guest has opened it, or will as soon as the device has it.
@@ -51,7 +51,7 @@ struct State {
 struct Control {
     receive: BufferQueue,
     transmit: BufferQueue,
-    states: [State; COUNT as usize],
+    states: [ConsoleState; COUNT as usize],
 }
 
 /// The device.
@@ -70,11 +70,11 @@ impl Console {
     /// # Errors
     /// `ENODEV` (there is none, or not one with enough ports), `ENOMEM`.
     pub fn find() -> Result<Self, Errno> {
-        let virtio::Found { mut transport, registers, irq, .. } =
+        let virtio::VirtioDevice { mut transport, registers, irq, .. } =
             virtio::find(DeviceType::Console).ok_or(Errno::ENODEV)?;
-        let features = transport.begin_init(Features::all());
+        let features = transport.begin_init(ConsoleFeatures::all());
         let port_count: u32 = transport.read_config_space(4).map_err(|_| Errno::ENODEV)?;
-        if features != Features::all() || port_count < COUNT {
+        if features != ConsoleFeatures::all() || port_count < COUNT {
             ::log::error!("virtio console: {features:?}, {port_count} ports");
             return Err(Errno::ENODEV);
         }
@@ -94,7 +94,7 @@ impl Console {
         transport.finish_init();
         // Dropping it would reset the device.
         core::mem::forget(transport);
-        let control = Control { receive, transmit, states: [State::default(); COUNT as usize] };
+        let control = Control { receive, transmit, states: [ConsoleState::default(); COUNT as usize] };
         Ok(Self { registers, control: SpinLock::new(control), ports, irq })
     }
 

@@ -16,7 +16,7 @@ use crate::device::port::Buffers;
 use crate::device::stream::Stream;
 use crate::error::Errno;
 use crate::fs::lookup::Walker;
-use crate::fs::{DescriptorTable, Directories, File, Kind, OpenFile, StatusFlags, mount};
+use crate::fs::{DescriptorTable, Directories, File, FileType, OpenFile, StatusFlags, mount};
 use crate::memory::fallible::try_arc;
 use crate::memory::writeback;
 use crate::process::{Credentials, ExitStatus, Process, Program};
@@ -71,7 +71,7 @@ async fn start_program(console: &'static Console, payload: Vec<u8>) -> Result<Ar
         environment: copy_list(&start.environment)?,
         descriptors: open_descriptors(console, &start.descriptors, terminal.as_ref())?,
         directories,
-        terminal: terminal.map(|terminal| -> Arc<dyn process::Terminal> { terminal }),
+        terminal: terminal.map(|terminal| -> Arc<dyn process::ControllingTerminal> { terminal }),
     };
     drop(payload);
     let process = process::start(program).await?;
@@ -89,7 +89,7 @@ fn directories(path: &[u8]) -> Result<Directories, Errno> {
     let walker =
         Walker { credentials: &Credentials::ROOT, root: root.clone(), start: root.clone(), thread: None };
     let place = walker.find(path)?;
-    if place.entry.node.kind() != Kind::Directory {
+    if place.entry.node.kind() != FileType::Directory {
         return Err(Errno::ENOTDIR);
     }
     let directories = Directories::new(root.clone());

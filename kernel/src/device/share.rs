@@ -22,7 +22,7 @@ const TAG_BYTES_MAX: u16 = 64;
 bitflags::bitflags! {
     /// The features that this driver knows.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    struct Features: u64 {
+    struct ShareFeatures: u64 {
         const MOUNT_TAG = 1 << 0;
         const VERSION_1 = 1 << 32;
     }
@@ -52,8 +52,8 @@ pub fn find_all() -> Result<Vec<Share>, Errno> {
     while let Some(found) = virtio::find_from(DeviceType::_9P, slot) {
         slot = found.slot + 1;
         let mut transport = found.transport;
-        let features = transport.begin_init(Features::all());
-        if features != Features::all() {
+        let features = transport.begin_init(ShareFeatures::all());
+        if features != ShareFeatures::all() {
             ::log::error!("virtio 9p: {features:?}");
             return Err(Errno::ENODEV);
         }

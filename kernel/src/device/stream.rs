@@ -4,8 +4,8 @@ use heddle_abi::control::stream;
 
 use crate::device::Port;
 use crate::device::host::HOST;
-use crate::error::{Attempt, Errno, Halt};
-use crate::fs::{File, IoBuffer, Kind, Metadata, OpenFile};
+use crate::error::{Errno, TryError, TryResult};
+use crate::fs::{File, FileType, IoBuffer, Metadata, OpenFile};
 use crate::syscall::Call;
 use crate::wait::queue::{Events, Watch};
 
@@ -31,7 +31,7 @@ impl Stream {
 }
 
 impl File for Stream {
-    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         if buffer.remaining() == 0 {
             return Ok(0);
         }
@@ -44,11 +44,11 @@ impl File for Stream {
         match fault {
             Some(fault) => Err(fault.into()),
             None if moved > 0 || self.is_at_end() => Ok(moved),
-            None => Err(Halt::Block),
+            None => Err(TryError::WouldBlock),
         }
     }
 
-    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         if HOST.is_reader_gone(self.number) {
             return Err(Errno::EPIPE.into());
         }
@@ -66,7 +66,7 @@ impl File for Stream {
             }
         }
         let moved = buffer.done() - start;
-        if moved == 0 && buffer.remaining() > 0 { Err(Halt::Block) } else { Ok(moved) }
+        if moved == 0 && buffer.remaining() > 0 { Err(TryError::WouldBlock) } else { Ok(moved) }
     }
 
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
@@ -83,7 +83,7 @@ impl File for Stream {
         Ok(ready)
     }
 
-    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> Attempt<usize> {
+    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> TryResult<usize> {
         if request != linux_raw_sys::ioctl::FIONREAD {
             return Err(Errno::ENOTTY.into());
         }
@@ -93,7 +93,7 @@ impl File for Stream {
     }
 
     fn metadata(&self) -> Metadata {
-        Metadata::anonymous(Kind::Fifo, u64::from(self.number) + 1)
+        Metadata::anonymous(FileType::Fifo, u64::from(self.number) + 1)
     }
 
     fn name(&self) -> &'static str {

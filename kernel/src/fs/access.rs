@@ -3,8 +3,8 @@
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
-use crate::fs::inode::{Kind, Metadata, Node};
-use crate::fs::{Entry, Place};
+use crate::fs::inode::{FileType, Inode, Metadata};
+use crate::fs::{Dentry, Path};
 use crate::process::Credentials;
 
 bitflags::bitflags! {
@@ -36,14 +36,14 @@ pub fn check(metadata: &Metadata, credentials: &Credentials, access: Access) -> 
     if class & 0o7 & access.bits() == access.bits() {
         return Ok(());
     }
-    let executable = metadata.kind == Kind::Directory || permissions & 0o111 != 0;
+    let executable = metadata.kind == FileType::Directory || permissions & 0o111 != 0;
     let overridden = if access.contains(Access::EXECUTE) && !executable {
         false
     } else if credentials.is_capable(linux::CAP_DAC_OVERRIDE) {
         true
     } else {
         let harmless =
-            access == Access::READ || metadata.kind == Kind::Directory && !access.contains(Access::WRITE);
+            access == Access::READ || metadata.kind == FileType::Directory && !access.contains(Access::WRITE);
         harmless && credentials.is_capable(linux::CAP_DAC_READ_SEARCH)
     };
     if overridden { Ok(()) } else { Err(Errno::EACCES) }
@@ -53,7 +53,7 @@ pub fn check(metadata: &Metadata, credentials: &Credentials, access: Access) -> 
 ///
 /// # Errors
 /// `EACCES`.
-pub fn check_search(directory: &Entry, credentials: &Credentials) -> Result<(), Errno> {
+pub fn check_search(directory: &Dentry, credentials: &Credentials) -> Result<(), Errno> {
     if credentials.is_capable(linux::CAP_DAC_OVERRIDE) {
         return Ok(());
     }
@@ -64,7 +64,7 @@ pub fn check_search(directory: &Entry, credentials: &Credentials) -> Result<(), 
 ///
 /// # Errors
 /// `EACCES`, `EROFS`, `ENOENT` (it has been removed).
-pub fn check_create(directory: &Place, credentials: &Credentials) -> Result<(), Errno> {
+pub fn check_create(directory: &Path, credentials: &Credentials) -> Result<(), Errno> {
     if directory.mount.is_read_only() {
         return Err(Errno::EROFS);
     }
@@ -78,7 +78,7 @@ pub fn check_create(directory: &Place, credentials: &Credentials) -> Result<(), 
 ///
 /// # Errors
 /// `EACCES`, `EROFS`, `EPERM` (the directory is sticky and neither is theirs).
-pub fn check_remove(directory: &Place, entry: &Entry, credentials: &Credentials) -> Result<(), Errno> {
+pub fn check_remove(directory: &Path, entry: &Dentry, credentials: &Credentials) -> Result<(), Errno> {
     if directory.mount.is_read_only() {
         return Err(Errno::EROFS);
     }
@@ -105,14 +105,14 @@ pub fn owns(metadata: &Metadata, credentials: &Credentials) -> bool {
 ///
 /// # Errors
 /// `EACCES`, `EROFS`.
-pub fn check_place(place: &Place, credentials: &Credentials, access: Access) -> Result<(), Errno> {
-    let node: &dyn Node = &*place.entry.node;
-    let stored = matches!(node.kind(), Kind::Regular | Kind::Directory | Kind::Symlink);
+pub fn check_place(place: &Path, credentials: &Credentials, access: Access) -> Result<(), Errno> {
+    let node: &dyn Inode = &*place.entry.node;
+    let stored = matches!(node.kind(), FileType::Regular | FileType::Directory | FileType::Symlink);
     if access.contains(Access::WRITE) && stored && place.mount.is_read_only() {
         return Err(Errno::EROFS);
     }
     if access.contains(Access::EXECUTE)
-        && node.kind() == Kind::Regular
+        && node.kind() == FileType::Regular
         && place.mount.flags() & linux::MS_NOEXEC != 0
     {
         return Err(Errno::EACCES);

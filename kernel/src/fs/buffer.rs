@@ -5,7 +5,7 @@ use crate::memory::user::PageFault;
 
 /// A piece of user memory, as in `struct iovec`.
 #[derive(Clone, Copy, Debug)]
-pub struct Segment {
+pub struct IoSegment {
     /// Its first address.
     pub address: usize,
     /// Its length in bytes.
@@ -16,15 +16,15 @@ pub struct Segment {
 ///
 /// It remembers how far it has come, so that an attempt that stopped (a fault, a full pipe) goes on where it was.
 pub struct IoBuffer<'a> {
-    target: Target<'a>,
+    target: BufferTarget<'a>,
     done: usize,
     length: usize,
-    unity: Unity,
+    unity: Atomicity,
 }
 
 /// What makes a transfer happen at once, of files that have [`crate::fs::range_lock::Ranges`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unity {
+pub enum Atomicity {
     /// Nothing: it needn't.
     None,
     /// That nobody holds a range of the file; else the attempt has to wait.
@@ -35,14 +35,14 @@ pub enum Unity {
 
 /// A position in an [`IoBuffer`].
 #[derive(Clone, Copy, Debug)]
-pub struct Mark {
+pub struct BufferMark {
     done: usize,
     index: usize,
     within: usize,
 }
 
-enum Target<'a> {
-    User { space: &'a Space, segments: &'a [Segment], index: usize, within: usize },
+enum BufferTarget<'a> {
+    User { space: &'a Space, segments: &'a [IoSegment], index: usize, within: usize },
     KernelOut(&'a mut [u8]),
     KernelIn(&'a [u8]),
 }
@@ -50,16 +50,16 @@ enum Target<'a> {
 impl<'a> IoBuffer<'a> {
     /// User memory of `space`; the segments' sum must have been checked to fit an `isize`.
     #[must_use]
-    pub fn user(space: &'a Space, segments: &'a [Segment]) -> Self {
+    pub fn user(space: &'a Space, segments: &'a [IoSegment]) -> Self {
         let length = match segments {
             [one] => one.length,
             several => several.iter().map(|segment| segment.length).sum(),
         };
         Self {
-            target: Target::User { space, segments, index: 0, within: 0 },
+            target: BufferTarget::User { space, segments, index: 0, within: 0 },
             done: 0,
             length,
-            unity: Unity::None,
+            unity: Atomicity::None,
         }
     }
 
@@ -67,20 +67,20 @@ impl<'a> IoBuffer<'a> {
     #[must_use]
     pub fn kernel_out(bytes: &'a mut [u8]) -> Self {
         let length = bytes.len();
-        Self { target: Target::KernelOut(bytes), done: 0, length, unity: Unity::None }
+        Self { target: BufferTarget::KernelOut(bytes), done: 0, length, unity: Atomicity::None }
     }
 
     /// A kernel buffer to be read from.
     #[must_use]
     pub fn kernel_in(bytes: &'a [u8]) -> Self {
-        Self { target: Target::KernelIn(bytes), done: 0, length: bytes.len(), unity: Unity::None }
+        Self { target: BufferTarget::KernelIn(bytes), done: 0, length: bytes.len(), unity: Atomicity::None }
     }
 
     /// Passes over the next `count` bytes, which an earlier attempt has moved.
     pub fn skip(&mut self, count: usize) {
         let mut left = count.min(self.remaining());
         self.done += left;
-        if let Target::User { segments, index, within, .. } = &mut self.target {
+        if let BufferTarget::User { segments, index, within, .. } = &mut self.target {
             while left > 0 {
                 let step = left.min(segments[*index].length - *within);
                 *within += step;
@@ -94,12 +94,12 @@ impl<'a> IoBuffer<'a> {
 
     /// What makes the transfer happen at once.
     #[must_use]
-    pub const fn unity(&self) -> Unity {
+    pub const fn unity(&self) -> Atomicity {
         self.unity
     }
 
     /// Says what makes the transfer happen at once.
-    pub const fn set_unity(&mut self, unity: Unity) {
+    pub const fn set_unity(&mut self, unity: Atomicity) {
         self.unity = unity;
     }
 
@@ -109,7 +109,7 @@ impl<'a> IoBuffer<'a> {
     /// # Errors
     /// The page that is missing, and how many bytes before it are there.
     pub fn probe(&self, from: usize, is_target: bool) -> Result<(), (usize, PageFault)> {
-        let Target::User { space, segments, index, within } = &self.target else { return Ok(()) };
+        let BufferTarget::User { space, segments, index, within } = &self.target else { return Ok(()) };
         let (mut at, mut skipped) = (0, *within);
         for segment in &segments[*index..] {
             let mut inside = skipped;
@@ -192,18 +192,18 @@ impl<'a> IoBuffer<'a> {
 
     /// Where it is, to come back to with [`IoBuffer::rewind`].
     #[must_use]
-    pub const fn mark(&self) -> Mark {
+    pub const fn mark(&self) -> BufferMark {
         let (index, within) = match &self.target {
-            Target::User { index, within, .. } => (*index, *within),
-            Target::KernelOut(_) | Target::KernelIn(_) => (0, 0),
+            BufferTarget::User { index, within, .. } => (*index, *within),
+            BufferTarget::KernelOut(_) | BufferTarget::KernelIn(_) => (0, 0),
         };
-        Mark { done: self.done, index, within }
+        BufferMark { done: self.done, index, within }
     }
 
     /// Goes back to where it was.
-    pub const fn rewind(&mut self, mark: Mark) {
+    pub const fn rewind(&mut self, mark: BufferMark) {
         self.done = mark.done;
-        if let Target::User { index, within, .. } = &mut self.target {
+        if let BufferTarget::User { index, within, .. } = &mut self.target {
             (*index, *within) = (mark.index, mark.within);
         }
     }
@@ -220,7 +220,7 @@ impl<'a> IoBuffer<'a> {
         while moved < limit {
             let (done, rest) = (self.done, limit - moved);
             let count = match &mut self.target {
-                Target::User { space, segments, index, within } => {
+                BufferTarget::User { space, segments, index, within } => {
                     let segment = segments[*index];
                     if *within == segment.length {
                         (*index, *within) = (*index + 1, 0);
@@ -232,11 +232,11 @@ impl<'a> IoBuffer<'a> {
                     *within += count;
                     count
                 }
-                Target::KernelOut(bytes) => {
+                BufferTarget::KernelOut(bytes) => {
                     copy(Place::KernelOut(&mut bytes[done..done + rest]), moved..moved + rest)?;
                     rest
                 }
-                Target::KernelIn(bytes) => {
+                BufferTarget::KernelIn(bytes) => {
                     copy(Place::KernelIn(&bytes[done..done + rest]), moved..moved + rest)?;
                     rest
                 }

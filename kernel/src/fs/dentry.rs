@@ -9,21 +9,21 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::Errno;
-use crate::fs::inode::Node;
+use crate::fs::inode::Inode;
 use crate::memory::fallible;
 use crate::sync::SpinLock;
 
 /// A name in a directory.
-pub struct Entry {
+pub struct Dentry {
     /// What it names.
-    pub node: Arc<dyn Node>,
+    pub node: Arc<dyn Inode>,
     position: SpinLock<Position>,
     /// The number of mounts on this entry.
     mounts: AtomicU32,
 }
 
 struct Position {
-    parent: Option<Arc<Entry>>,
+    parent: Option<Arc<Dentry>>,
     name: Box<[u8]>,
     removed: bool,
 }
@@ -36,19 +36,19 @@ pub fn copy_name(name: &[u8]) -> Result<Box<[u8]>, Errno> {
     heddle_kernel_core::dir_index::copy_name(name).map_err(|_| Errno::ENOMEM)
 }
 
-impl Entry {
+impl Dentry {
     /// An entry of directory `parent`, or the root of a file system.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn new(node: Arc<dyn Node>, parent: Option<Arc<Entry>>, name: &[u8]) -> Result<Arc<Self>, Errno> {
+    pub fn new(node: Arc<dyn Inode>, parent: Option<Arc<Dentry>>, name: &[u8]) -> Result<Arc<Self>, Errno> {
         let position = SpinLock::new(Position { parent, name: copy_name(name)?, removed: false });
         fallible::try_arc(Self { node, position, mounts: AtomicU32::new(0) })
     }
 
     /// The directory it is in, or was in when it was removed; none for the root of a file system.
     #[must_use]
-    pub fn parent(&self) -> Option<Arc<Entry>> {
+    pub fn parent(&self) -> Option<Arc<Dentry>> {
         self.position.lock().parent.clone()
     }
 
@@ -78,7 +78,7 @@ impl Entry {
 
     /// Notes that it is now `name` in `parent`. The old position is returned, to be dropped without a lock held.
     #[must_use]
-    pub fn set_position(&self, parent: Arc<Entry>, name: Box<[u8]>) -> impl Sized + use<> {
+    pub fn set_position(&self, parent: Arc<Dentry>, name: Box<[u8]>) -> impl Sized + use<> {
         core::mem::replace(
             &mut *self.position.lock(),
             Position { parent: Some(parent), name, removed: false },
@@ -87,7 +87,7 @@ impl Entry {
 
     /// Whether `other` is this entry or above it.
     #[must_use]
-    pub fn is_at_or_below(self: &Arc<Self>, other: &Arc<Entry>) -> bool {
+    pub fn is_at_or_below(self: &Arc<Self>, other: &Arc<Dentry>) -> bool {
         let mut current = self.clone();
         loop {
             if Arc::ptr_eq(&current, other) {
@@ -115,7 +115,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for Dentry {
     /// Lets go of the chain of parents step by step: a program can make it longer than the kernel's stack would bear.
     fn drop(&mut self) {
         let mut parent = self.position.get_mut().parent.take();

@@ -9,7 +9,7 @@ use crate::sync::SpinLock;
 
 /// What one descriptor number stands for.
 #[derive(Clone)]
-struct Slot {
+struct DescriptorSlot {
     open: Arc<OpenFile>,
     close_on_exec: bool,
 }
@@ -22,7 +22,7 @@ pub struct DescriptorTable {
 
 #[derive(Default)]
 struct Slots {
-    all: Vec<Option<Slot>>,
+    all: Vec<Option<DescriptorSlot>>,
     /// Every descriptor below this one is in use, so that the lowest free one is found soon.
     full_below: usize,
 }
@@ -56,7 +56,7 @@ impl DescriptorTable {
         close_on_exec: bool,
     ) -> Result<i32, Errno> {
         #[cfg(feature = "checking")]
-        if crate::memory::fault_injection::fails(crate::memory::fault_injection::Step::Descriptor) {
+        if crate::memory::fault_injection::fails(crate::memory::fault_injection::FailurePoint::Descriptor) {
             return Err(Errno::EMFILE);
         }
         self.add_in_room(open, from, limit, close_on_exec)
@@ -80,7 +80,7 @@ impl DescriptorTable {
         if index >= limit {
             return Err(Errno::EMFILE);
         }
-        Self::put(&mut slots, index, Slot { open, close_on_exec })?;
+        Self::put(&mut slots, index, DescriptorSlot { open, close_on_exec })?;
         if from <= slots.full_below {
             slots.full_below = index + 1;
         }
@@ -94,7 +94,7 @@ impl DescriptorTable {
     /// `EMFILE`, `ENOMEM`.
     pub fn make_room(&self, limit: usize) -> Result<(), Errno> {
         #[cfg(feature = "checking")]
-        if crate::memory::fault_injection::fails(crate::memory::fault_injection::Step::Descriptor) {
+        if crate::memory::fault_injection::fails(crate::memory::fault_injection::FailurePoint::Descriptor) {
             return Err(Errno::EMFILE);
         }
         let mut slots = self.slots.lock();
@@ -128,7 +128,7 @@ impl DescriptorTable {
         close_on_exec: bool,
     ) -> Result<Option<Arc<OpenFile>>, Errno> {
         let index = usize::try_from(descriptor).ok().filter(|&index| index < limit).ok_or(Errno::EBADF)?;
-        let old = Self::put(&mut self.slots.lock(), index, Slot { open, close_on_exec })?;
+        let old = Self::put(&mut self.slots.lock(), index, DescriptorSlot { open, close_on_exec })?;
         Ok(old.map(|slot| slot.open))
     }
 
@@ -217,13 +217,13 @@ impl DescriptorTable {
         (from..slots.all.len()).find(|&index| slots.all[index].is_some())
     }
 
-    fn with<R>(&self, descriptor: i32, change: impl FnOnce(&mut Slot) -> R) -> Result<R, Errno> {
+    fn with<R>(&self, descriptor: i32, change: impl FnOnce(&mut DescriptorSlot) -> R) -> Result<R, Errno> {
         let index = usize::try_from(descriptor).map_err(|_| Errno::EBADF)?;
         let mut slots = self.slots.lock();
         slots.all.get_mut(index).and_then(Option::as_mut).map(change).ok_or(Errno::EBADF)
     }
 
-    fn put(slots: &mut Slots, index: usize, slot: Slot) -> Result<Option<Slot>, Errno> {
+    fn put(slots: &mut Slots, index: usize, slot: DescriptorSlot) -> Result<Option<DescriptorSlot>, Errno> {
         let slots = &mut slots.all;
         if index >= slots.len() {
             slots.try_reserve(index + 1 - slots.len()).map_err(|_| Errno::ENOMEM)?;

@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
 use crate::error::Errno;
-use crate::fs::inode::{Contents, Creation, Kind, Opening, device_major, device_minor};
-use crate::fs::lookup::{How, Walker};
-use crate::fs::{File, Node, mount};
+use crate::fs::inode::{Contents, Creation, FileType, Opening, device_major, device_minor};
+use crate::fs::lookup::{LookupFlags, Walker};
+use crate::fs::{File, Inode, mount};
 use crate::process::Credentials;
 use crate::sync::SpinLock;
 
@@ -37,8 +37,8 @@ pub fn register(major: u32, minors: RangeInclusive<u32>, open: Opener) -> Result
 ///
 /// # Errors
 /// `ENXIO` (nobody is responsible), or what the driver says.
-pub fn open(kind: Kind, number: u64, opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
-    if kind != Kind::Character {
+pub fn open(kind: FileType, number: u64, opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
+    if kind != FileType::Character {
         return Err(Errno::ENXIO);
     }
     let (major, minor) = (device_major(number), device_minor(number));
@@ -52,7 +52,7 @@ pub fn open(kind: Kind, number: u64, opening: &Opening<'_>) -> Result<Arc<dyn Fi
 /// # Errors
 /// Those of mknod(2).
 pub fn publish(path: &[u8], permissions: u32, contents: Contents<'_>) -> Result<(), Errno> {
-    let found = walker()?.walk(path, How::empty())?;
+    let found = walker()?.walk(path, LookupFlags::empty())?;
     let name = found.vacant()?;
     let creation = Creation { contents, permissions, credentials: &Credentials::ROOT };
     let directory = &found.directory.entry;
@@ -65,8 +65,8 @@ pub fn publish(path: &[u8], permissions: u32, contents: Contents<'_>) -> Result<
 /// # Errors
 /// `ENOENT`.
 pub fn give(path: &[u8], uid: u32, gid: u32) -> Result<(), Errno> {
-    let place = walker()?.walk(path, How::empty())?.existing()?;
-    place.entry.node.change(&crate::fs::inode::Change {
+    let place = walker()?.walk(path, LookupFlags::empty())?.existing()?;
+    place.entry.node.change(&crate::fs::inode::InodeChange {
         uid: Some(uid),
         gid: Some(gid),
         ..Default::default()
@@ -78,7 +78,7 @@ pub fn give(path: &[u8], uid: u32, gid: u32) -> Result<(), Errno> {
 /// # Errors
 /// `ENOENT`.
 pub fn withdraw(path: &[u8]) -> Result<(), Errno> {
-    let found = walker()?.walk(path, How::empty())?;
+    let found = walker()?.walk(path, LookupFlags::empty())?;
     let directory = found.directory.entry.clone();
     directory.node.unlink(&found.existing()?.entry)
 }

@@ -2,20 +2,20 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::fs::Place;
+use crate::fs::Path;
 use crate::sync::SpinLock;
 
 /// Root, working directory and file creation mask, shared by the threads that `CLONE_FS` joins.
 pub struct Directories {
     /// Root, then working directory.
-    places: SpinLock<(Place, Place)>,
+    places: SpinLock<(Path, Path)>,
     umask: AtomicU32,
 }
 
 impl Directories {
     /// What the first program starts with: the root of everything, and a mask that denies writing to others.
     #[must_use]
-    pub fn new(root: Place) -> Self {
+    pub fn new(root: Path) -> Self {
         Self { places: SpinLock::new((root.clone(), root)), umask: AtomicU32::new(0o022) }
     }
 
@@ -27,24 +27,24 @@ impl Directories {
 
     /// Where absolute paths start, and above which nothing is seen.
     #[must_use]
-    pub fn root(&self) -> Place {
+    pub fn root(&self) -> Path {
         self.places.lock().0.clone()
     }
 
     /// Where relative paths start.
     #[must_use]
-    pub fn working(&self) -> Place {
+    pub fn working(&self) -> Path {
         self.places.lock().1.clone()
     }
 
     /// Changes the root.
-    pub fn set_root(&self, place: Place) {
+    pub fn set_root(&self, place: Path) {
         let old = core::mem::replace(&mut self.places.lock().0, place);
         drop(old);
     }
 
     /// Changes the working directory.
-    pub fn set_working(&self, place: Place) {
+    pub fn set_working(&self, place: Path) {
         let old = core::mem::replace(&mut self.places.lock().1, place);
         drop(old);
     }

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{File, IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::sync::SpinLock;
@@ -34,13 +34,13 @@ impl EventCounter {
 }
 
 impl File for EventCounter {
-    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         if buffer.remaining() < BYTES {
             return Err(Errno::EINVAL.into());
         }
         let mut count = self.count.lock();
         if *count == 0 {
-            return Err(Halt::Block);
+            return Err(TryError::WouldBlock);
         }
         let taken = if self.semaphore { 1 } else { *count };
         buffer.copy_out(&taken.to_ne_bytes())?;
@@ -50,7 +50,7 @@ impl File for EventCounter {
         Ok(BYTES)
     }
 
-    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         if buffer.remaining() < BYTES {
             return Err(Errno::EINVAL.into());
         }
@@ -64,7 +64,7 @@ impl File for EventCounter {
         let mut count = self.count.lock();
         match count.checked_add(added) {
             Some(sum) if sum <= LIMIT => *count = sum,
-            _ => return Err(Halt::Block),
+            _ => return Err(TryError::WouldBlock),
         }
         drop(count);
         buffer.skip(BYTES);

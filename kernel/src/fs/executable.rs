@@ -2,11 +2,11 @@
 
 use alloc::sync::Arc;
 
-use crate::error::{Errno, Halt};
+use crate::error::{Errno, TryError};
 use crate::fs::access::Access;
 use crate::fs::inode::Opening;
-use crate::fs::lookup::How;
-use crate::fs::{IoBuffer, Kind, OpenFile, Place, StatusFlags, access};
+use crate::fs::lookup::LookupFlags;
+use crate::fs::{FileType, IoBuffer, OpenFile, Path, StatusFlags, access};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::syscall::fs::open::find_from;
@@ -16,19 +16,24 @@ use crate::syscall::fs::open::find_from;
 ///
 /// # Errors
 /// Those of execve(2) that are about the file: `EACCES`, `ENOENT`, `ETXTBSY`, `ELOOP`…
-pub fn open(thread: &Arc<Thread>, descriptor: i32, path: &[u8], how: How) -> Result<Arc<OpenFile>, Errno> {
+pub fn open(
+    thread: &Arc<Thread>,
+    descriptor: i32,
+    path: &[u8],
+    how: LookupFlags,
+) -> Result<Arc<OpenFile>, Errno> {
     let (place, credentials) = find_from(thread, descriptor, path, how).map_err(as_error)?;
     open_place(thread, place, &credentials)
 }
 
 fn open_place(
     thread: &Arc<Thread>,
-    place: Place,
+    place: Path,
     credentials: &crate::process::Credentials,
 ) -> Result<Arc<OpenFile>, Errno> {
     match place.entry.node.kind() {
-        Kind::Regular => {}
-        Kind::Symlink => return Err(Errno::ELOOP),
+        FileType::Regular => {}
+        FileType::Symlink => return Err(Errno::ELOOP),
         _ => return Err(Errno::EACCES),
     }
     access::check_place(&place, credentials, Access::EXECUTE)?;
@@ -54,10 +59,10 @@ pub fn read_at(open: &OpenFile, offset: u64, bytes: &mut [u8]) -> Result<usize, 
 }
 
 /// A halt of something that neither waits nor touches user memory.
-pub(super) const fn as_error(halt: Halt) -> Errno {
+pub(super) const fn as_error(halt: TryError) -> Errno {
     match halt {
-        Halt::Error(error) => error,
-        Halt::Fault(_) => Errno::EFAULT,
-        Halt::Block => Errno::EAGAIN,
+        TryError::Error(error) => error,
+        TryError::Fault(_) => Errno::EFAULT,
+        TryError::WouldBlock => Errno::EAGAIN,
     }
 }

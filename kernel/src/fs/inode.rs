@@ -10,10 +10,10 @@ use core::any::Any;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
-use crate::fs::lock::Locks;
+use crate::fs::lock::FileLocks;
 use crate::fs::notify::Marks;
 use crate::fs::xattr::Extended;
-use crate::fs::{Entry, File, Place, StatusFlags};
+use crate::fs::{Dentry, File, Path, StatusFlags};
 use crate::process::{Credentials, Thread};
 
 /// The longest name in bytes.
@@ -22,7 +22,7 @@ pub const NAME_LIMIT: usize = 255;
 /// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of inode(7)")]
-pub enum Kind {
+pub enum FileType {
     Regular,
     Directory,
     Symlink,
@@ -32,7 +32,7 @@ pub enum Kind {
     Socket,
 }
 
-impl Kind {
+impl FileType {
     /// The type bits of a mode.
     #[must_use]
     pub const fn mode(self) -> u32 {
@@ -95,7 +95,7 @@ pub struct Metadata {
     /// Number of the node in it.
     pub inode: u64,
     /// What it is.
-    pub kind: Kind,
+    pub kind: FileType,
     /// Permission bits, with set-id and sticky bits.
     pub permissions: u32,
     /// Number of names.
@@ -123,7 +123,7 @@ pub struct Metadata {
 impl Metadata {
     /// What an object says that has no place in any file system.
     #[must_use]
-    pub fn anonymous(kind: Kind, inode: u64) -> Self {
+    pub fn anonymous(kind: FileType, inode: u64) -> Self {
         let zero = Timestamp::default();
         Self {
             device: ANONYMOUS_DEVICE,
@@ -177,7 +177,7 @@ pub const fn device_minor(device: u64) -> u32 {
 
 /// What `chmod`, `chown` and `utimensat` ask for; what is `None` stays.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Change {
+pub struct InodeChange {
     /// Permission bits.
     pub permissions: Option<u32>,
     /// Owner.
@@ -206,7 +206,7 @@ pub enum Contents<'a> {
     Regular,
     Directory,
     Symlink(&'a [u8]),
-    Device(Kind, u64),
+    Device(FileType, u64),
     Fifo,
     Socket,
 }
@@ -218,7 +218,7 @@ pub struct Listed<'a> {
     /// Number of the node it names.
     pub inode: u64,
     /// What that is.
-    pub kind: Kind,
+    pub kind: FileType,
     /// Where the listing goes on after it.
     pub next: u64,
 }
@@ -226,9 +226,9 @@ pub struct Listed<'a> {
 /// Where a symbolic link leads.
 pub enum Target {
     /// A path, to be walked from where the link is.
-    Path(Vec<u8>),
+    Text(Vec<u8>),
     /// A place, whatever its path: the links of `/proc` that stand for open files.
-    Place(Place),
+    Path(Path),
 }
 
 /// What `statfs` tells of a file system.
@@ -255,19 +255,19 @@ pub struct Opening<'a> {
     /// All flags that the call was given, say `O_NOCTTY`.
     pub flags_of_call: u32,
     /// Where.
-    pub place: &'a Place,
+    pub place: &'a Path,
     /// Who opens it; none when it is the kernel.
     pub thread: Option<&'a Arc<Thread>>,
 }
 
 /// A node of a file system. No method waits.
 ///
-/// Methods on names get the directory's own [`Entry`], because new entries refer to it as their parent. Permissions
+/// Methods on names get the directory's own [`Dentry`], because new entries refer to it as their parent. Permissions
 /// have been checked by the caller; what depends on the state of the directory (does the name exist, is it empty) is
 /// checked here, under the directory's lock.
-pub trait Node: Any + Send + Sync {
+pub trait Inode: Any + Send + Sync {
     /// What it is; never changes.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> FileType;
 
     /// What `stat` tells.
     fn metadata(&self) -> Metadata;
@@ -279,7 +279,7 @@ pub trait Node: Any + Send + Sync {
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOMEM`, `EIO`.
-    fn lookup(&self, this: &Arc<Entry>, name: &[u8]) -> Result<Arc<Entry>, Errno> {
+    fn lookup(&self, this: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
         let _ = (this, name);
         Err(Errno::ENOTDIR)
     }
@@ -298,7 +298,7 @@ pub trait Node: Any + Send + Sync {
     ///
     /// # Errors
     /// `EEXIST`, `ENOENT` (the directory has been removed), `ENOMEM`, `EACCES` (nothing can be created here).
-    fn create(&self, this: &Arc<Entry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Entry>, Errno> {
+    fn create(&self, this: &Arc<Dentry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Dentry>, Errno> {
         let _ = (this, name, creation);
         Err(Errno::EACCES)
     }
@@ -307,7 +307,7 @@ pub trait Node: Any + Send + Sync {
     ///
     /// # Errors
     /// `EEXIST`, `ENOENT`, `EMLINK`, `EPERM`, `ENOMEM`.
-    fn link(&self, this: &Arc<Entry>, name: &[u8], node: &Arc<dyn Node>) -> Result<(), Errno> {
+    fn link(&self, this: &Arc<Dentry>, name: &[u8], node: &Arc<dyn Inode>) -> Result<(), Errno> {
         let _ = (this, name, node);
         Err(Errno::EPERM)
     }
@@ -316,7 +316,7 @@ pub trait Node: Any + Send + Sync {
     ///
     /// # Errors
     /// `ENOENT`, `ENOTEMPTY`, `EPERM`, `ENOMEM`.
-    fn unlink(&self, entry: &Arc<Entry>) -> Result<(), Errno> {
+    fn unlink(&self, entry: &Arc<Dentry>) -> Result<(), Errno> {
         let _ = entry;
         Err(Errno::EPERM)
     }
@@ -326,7 +326,7 @@ pub trait Node: Any + Send + Sync {
     ///
     /// # Errors
     /// Those of rename(2) that depend on the directories' state.
-    fn rename(&self, entry: &Arc<Entry>, to: &Arc<Entry>, name: &[u8], how: Rename) -> Result<(), Errno> {
+    fn rename(&self, entry: &Arc<Dentry>, to: &Arc<Dentry>, name: &[u8], how: Rename) -> Result<(), Errno> {
         let _ = (entry, to, name, how);
         Err(Errno::EPERM)
     }
@@ -343,11 +343,11 @@ pub trait Node: Any + Send + Sync {
     /// What readlink(2) shows.
     ///
     /// # Errors
-    /// As [`Node::follow`].
+    /// As [`Inode::follow`].
     fn read_link(&self, thread: &Arc<Thread>) -> Result<Vec<u8>, Errno> {
         match self.follow(Some(thread))? {
-            Target::Path(path) => Ok(path),
-            Target::Place(place) => place.path(&thread.directories().root()),
+            Target::Text(path) => Ok(path),
+            Target::Path(place) => place.path(&thread.directories().root()),
         }
     }
 
@@ -355,7 +355,7 @@ pub trait Node: Any + Send + Sync {
     ///
     /// # Errors
     /// `EPERM` where it can't be changed.
-    fn change(&self, change: &Change) -> Result<(), Errno> {
+    fn change(&self, change: &InodeChange) -> Result<(), Errno> {
         let _ = change;
         Err(Errno::EPERM)
     }
@@ -369,7 +369,7 @@ pub trait Node: Any + Send + Sync {
     ///
     /// # Errors
     /// `ENOLCK` (there can be none), `ENOMEM`.
-    fn locks(&self, make: bool) -> Result<Option<&Locks>, Errno> {
+    fn locks(&self, make: bool) -> Result<Option<&FileLocks>, Errno> {
         if make { Err(Errno::ENOLCK) } else { Ok(None) }
     }
 

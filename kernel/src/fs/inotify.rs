@@ -7,10 +7,10 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::fs::dentry::copy_name;
-use crate::fs::notify::Mark;
-use crate::fs::{File, IoBuffer, Node, OpenFile};
+use crate::fs::notify::InotifyMark;
+use crate::fs::{File, Inode, IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::sync::SpinLock;
 use crate::syscall::Call;
@@ -42,14 +42,14 @@ impl Event {
     }
 }
 
-struct Table {
-    marks: Vec<Arc<Mark>>,
+struct WatchTable {
+    marks: Vec<Arc<InotifyMark>>,
     next: i32,
 }
 
 /// An instance.
 pub struct Inotify {
-    table: SpinLock<Table>,
+    table: SpinLock<WatchTable>,
     events: SpinLock<VecDeque<Event>>,
     queue: WaitQueue,
 }
@@ -61,7 +61,7 @@ impl Inotify {
     /// `ENOMEM`.
     pub fn new() -> Result<Arc<Self>, Errno> {
         fallible::try_arc(Self {
-            table: SpinLock::new(Table { marks: Vec::new(), next: 1 }),
+            table: SpinLock::new(WatchTable { marks: Vec::new(), next: 1 }),
             events: SpinLock::new(VecDeque::new()),
             queue: WaitQueue::new(),
         })
@@ -71,7 +71,7 @@ impl Inotify {
     ///
     /// # Errors
     /// `EEXIST` (`IN_MASK_CREATE`), `ENOSPC`, `EOPNOTSUPP`, `ENOMEM`.
-    pub fn add(self: &Arc<Self>, node: &Arc<dyn Node>, mask: u32) -> Result<i32, Errno> {
+    pub fn add(self: &Arc<Self>, node: &Arc<dyn Inode>, mask: u32) -> Result<i32, Errno> {
         const KEPT: u32 = linux::IN_ALL_EVENTS | linux::IN_ONESHOT | linux::IN_EXCL_UNLINK;
         let mut table = self.table.lock();
         if let Some(mark) = table.marks.iter().find(|mark| mark.is_on(node)) {
@@ -87,7 +87,7 @@ impl Inotify {
         }
         let number = table.next;
         table.marks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        let mark = Mark::new(number, mask & KEPT, self, node)?;
+        let mark = InotifyMark::new(number, mask & KEPT, self, node)?;
         table.next = number.checked_add(1).ok_or(Errno::ENOSPC)?;
         table.marks.push(mark);
         Ok(number)
@@ -132,7 +132,7 @@ impl Inotify {
 }
 
 impl File for Inotify {
-    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         let mut events = self.events.lock();
         let mut done = 0;
         while let Some(event) = events.front() {
@@ -162,7 +162,7 @@ impl File for Inotify {
             drop(read);
             done += length;
         }
-        if done == 0 { Err(Halt::Block) } else { Ok(done) }
+        if done == 0 { Err(TryError::WouldBlock) } else { Ok(done) }
     }
 
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
@@ -173,7 +173,7 @@ impl File for Inotify {
         Ok(if is_empty { Events::empty() } else { Events::IN | Events::RDNORM })
     }
 
-    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> Attempt<usize> {
+    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> TryResult<usize> {
         if request != linux_raw_sys::ioctl::FIONREAD {
             return Err(Errno::ENOTTY.into());
         }

@@ -8,7 +8,7 @@ use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// Whose a byte-range lock is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum LockOwner {
     /// A process, by its number: `F_SETLK`.
     Process(i32),
     /// An open file description, by its number: `F_OFD_SETLK`.
@@ -16,36 +16,36 @@ pub enum Owner {
 }
 
 /// The locks on one file.
-pub struct Locks {
-    tables: SpinLock<Tables>,
+pub struct FileLocks {
+    tables: SpinLock<LockTables>,
     released: WaitQueue,
 }
 
-struct Tables {
-    ranges: Table<Owner>,
+struct LockTables {
+    ranges: Table<LockOwner>,
     /// `flock` locks cover the whole file and don't meet the others.
     whole: Table<u64>,
 }
 
-impl Default for Locks {
+impl Default for FileLocks {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Locks {
+impl FileLocks {
     /// No locks.
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            tables: SpinLock::new(Tables { ranges: Table::new(), whole: Table::new() }),
+            tables: SpinLock::new(LockTables { ranges: Table::new(), whole: Table::new() }),
             released: WaitQueue::new(),
         }
     }
 
     /// The lock that keeps `owner` from this one.
     #[must_use]
-    pub fn conflict(&self, owner: Owner, range: ByteRange, kind: Kind) -> Option<Lock<Owner>> {
+    pub fn conflict(&self, owner: LockOwner, range: ByteRange, kind: Kind) -> Option<Lock<LockOwner>> {
         self.tables.lock().ranges.conflict(owner, range, kind)
     }
 
@@ -56,7 +56,7 @@ impl Locks {
     /// `ENOLCK`, `ENOMEM`.
     pub fn set(
         &self,
-        owner: Owner,
+        owner: LockOwner,
         range: ByteRange,
         kind: Option<Kind>,
         watch: Option<&Watch>,
@@ -76,7 +76,7 @@ impl Locks {
     /// Sets or takes away a `flock` lock.
     ///
     /// # Errors
-    /// As [`Locks::set`].
+    /// As [`FileLocks::set`].
     pub fn set_whole(
         &self,
         description: u64,
@@ -103,7 +103,7 @@ impl Locks {
             return;
         }
         let released =
-            tables.whole.release(description) | tables.ranges.release(Owner::Description(description));
+            tables.whole.release(description) | tables.ranges.release(LockOwner::Description(description));
         drop(tables);
         if released {
             self.released.wake(Events::IN);
@@ -113,7 +113,7 @@ impl Locks {
     /// Takes away what a process holds: when it closes any descriptor of the file, or ends.
     pub fn release_process(&self, pid: i32) {
         let mut tables = self.tables.lock();
-        let released = !tables.ranges.is_empty() && tables.ranges.release(Owner::Process(pid));
+        let released = !tables.ranges.is_empty() && tables.ranges.release(LockOwner::Process(pid));
         drop(tables);
         if released {
             self.released.wake(Events::IN);

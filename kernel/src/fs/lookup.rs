@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use crate::error::Errno;
 use crate::fs::dentry::copy_name;
-use crate::fs::inode::{Kind, NAME_LIMIT, Target};
-use crate::fs::{Entry, Place, access};
+use crate::fs::inode::{FileType, NAME_LIMIT, Target};
+use crate::fs::{Dentry, Path, access};
 use crate::process::{Credentials, Thread};
 
 /// The most symbolic links that one path may lead over.
@@ -17,9 +17,9 @@ const SYMLINK_LIMIT: u32 = 40;
 pub const PATH_LIMIT: usize = 4096;
 
 bitflags::bitflags! {
-    /// How a path is walked.
+    /// LookupFlags a path is walked.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct How: u32 {
+    pub struct LookupFlags: u32 {
         /// A symbolic link at the end is followed.
         const FOLLOW = 1;
         /// The path may be empty and means its start then.
@@ -49,25 +49,25 @@ pub enum Last {
 }
 
 /// Where a path leads.
-pub struct Found {
+pub struct LookupResult {
     /// The directory in which the last component was looked up.
-    pub directory: Place,
+    pub directory: Path,
     /// The last component.
     pub last: Last,
     /// What is there; nothing if only the last component doesn't exist.
-    pub place: Option<Place>,
+    pub place: Option<Path>,
     /// Whether the path ends with a slash and so can only mean a directory.
     pub trailing_slash: bool,
 }
 
-impl Found {
+impl LookupResult {
     /// What the path names.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR` (a slash at the end of something else).
-    pub fn existing(self) -> Result<Place, Errno> {
+    pub fn existing(self) -> Result<Path, Errno> {
         let place = self.place.ok_or(Errno::ENOENT)?;
-        if self.trailing_slash && place.entry.node.kind() != Kind::Directory {
+        if self.trailing_slash && place.entry.node.kind() != FileType::Directory {
             return Err(Errno::ENOTDIR);
         }
         Ok(place)
@@ -90,9 +90,9 @@ pub struct Walker<'a> {
     /// For permissions.
     pub credentials: &'a Credentials,
     /// What `/` means.
-    pub root: Place,
+    pub root: Path,
     /// Where relative paths start.
-    pub start: Place,
+    pub start: Path,
     /// For links that depend on who looks, such as `/proc/self`.
     pub thread: Option<&'a Arc<Thread>>,
 }
@@ -150,20 +150,20 @@ impl Walker<'_> {
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `EACCES`, `ELOOP`, `ENAMETOOLONG`, `ENOMEM`, `EIO`; `EXDEV` for what `how` forbids.
-    pub fn walk(&self, path: &[u8], how: How) -> Result<Found, Errno> {
+    pub fn walk(&self, path: &[u8], how: LookupFlags) -> Result<LookupResult, Errno> {
         if path.is_empty() {
-            if !how.contains(How::EMPTY) {
+            if !how.contains(LookupFlags::EMPTY) {
                 return Err(Errno::ENOENT);
             }
             let place = Some(self.start.clone());
-            return Ok(Found {
+            return Ok(LookupResult {
                 directory: self.start.clone(),
                 last: Last::Dot,
                 place,
                 trailing_slash: false,
             });
         }
-        let root = if how.contains(How::IN_ROOT) { self.start.clone() } else { self.root.clone() };
+        let root = if how.contains(LookupFlags::IN_ROOT) { self.start.clone() } else { self.root.clone() };
         let mut rest = Rest::new(path)?;
         let mut place = self.beginning(path, &root, how)?;
         let mut links = 0;
@@ -171,10 +171,15 @@ impl Walker<'_> {
             let Some((range, is_last)) = rest.next() else {
                 // Nothing but slashes.
                 let directory = place.clone();
-                return Ok(Found { directory, last: Last::Dot, place: Some(place), trailing_slash: true });
+                return Ok(LookupResult {
+                    directory,
+                    last: Last::Dot,
+                    place: Some(place),
+                    trailing_slash: true,
+                });
             };
             let name = &rest.bytes[range];
-            if place.entry.node.kind() != Kind::Directory {
+            if place.entry.node.kind() != FileType::Directory {
                 return Err(Errno::ENOTDIR);
             }
             access::check_search(&place.entry, self.credentials)?;
@@ -190,39 +195,41 @@ impl Walker<'_> {
                     return Err(Errno::ENOENT);
                 }
                 let last = last(name)?;
-                return Ok(Found { directory: place, last, place: None, trailing_slash });
+                return Ok(LookupResult { directory: place, last, place: None, trailing_slash });
             };
-            if how.contains(How::ONE_MOUNT) && !Arc::ptr_eq(&next.mount, &place.mount) {
+            if how.contains(LookupFlags::ONE_MOUNT) && !Arc::ptr_eq(&next.mount, &place.mount) {
                 return Err(Errno::EXDEV);
             }
-            let followed = !is_last || how.contains(How::FOLLOW) || trailing_slash;
-            if next.entry.node.kind() != Kind::Symlink || !followed {
+            let followed = !is_last || how.contains(LookupFlags::FOLLOW) || trailing_slash;
+            if next.entry.node.kind() != FileType::Symlink || !followed {
                 if is_last {
                     let last = last(name)?;
-                    return Ok(Found { directory: place, last, place: Some(next), trailing_slash });
+                    return Ok(LookupResult { directory: place, last, place: Some(next), trailing_slash });
                 }
                 place = next;
                 continue;
             }
             links += 1;
-            if links > SYMLINK_LIMIT || how.contains(How::NO_SYMLINKS) {
+            if links > SYMLINK_LIMIT || how.contains(LookupFlags::NO_SYMLINKS) {
                 return Err(Errno::ELOOP);
             }
             match next.entry.node.follow(self.thread)? {
-                Target::Path(target) if target.is_empty() => return Err(Errno::ENOENT),
-                Target::Path(target) => {
+                Target::Text(target) if target.is_empty() => return Err(Errno::ENOENT),
+                Target::Text(target) => {
                     rest.insert(&target)?;
                     if target.first() == Some(&b'/') {
                         place = self.beginning(b"/", &root, how)?;
                     }
                 }
-                Target::Place(_) if how.contains(How::NO_MAGIC_LINKS) => return Err(Errno::ELOOP),
-                Target::Place(_) if how.intersects(How::BENEATH | How::IN_ROOT) => return Err(Errno::EXDEV),
-                Target::Place(target) if is_last => {
-                    let last = last(name)?;
-                    return Ok(Found { directory: place, last, place: Some(target), trailing_slash });
+                Target::Path(_) if how.contains(LookupFlags::NO_MAGIC_LINKS) => return Err(Errno::ELOOP),
+                Target::Path(_) if how.intersects(LookupFlags::BENEATH | LookupFlags::IN_ROOT) => {
+                    return Err(Errno::EXDEV);
                 }
-                Target::Place(target) => place = target,
+                Target::Path(target) if is_last => {
+                    let last = last(name)?;
+                    return Ok(LookupResult { directory: place, last, place: Some(target), trailing_slash });
+                }
+                Target::Path(target) => place = target,
             }
         }
     }
@@ -230,26 +237,26 @@ impl Walker<'_> {
     /// What the path names, with a link at its end followed.
     ///
     /// # Errors
-    /// As [`Walker::walk`] and [`Found::existing`].
-    pub fn find(&self, path: &[u8]) -> Result<Place, Errno> {
-        self.walk(path, How::FOLLOW)?.existing()
+    /// As [`Walker::walk`] and [`LookupResult::existing`].
+    pub fn find(&self, path: &[u8]) -> Result<Path, Errno> {
+        self.walk(path, LookupFlags::FOLLOW)?.existing()
     }
 
-    fn beginning(&self, path: &[u8], root: &Place, how: How) -> Result<Place, Errno> {
+    fn beginning(&self, path: &[u8], root: &Path, how: LookupFlags) -> Result<Path, Errno> {
         if path.first() != Some(&b'/') {
             return Ok(self.start.clone());
         }
-        if how.contains(How::BENEATH) {
+        if how.contains(LookupFlags::BENEATH) {
             return Err(Errno::EXDEV);
         }
-        if how.contains(How::ONE_MOUNT) && !Arc::ptr_eq(&root.mount, &self.start.mount) {
+        if how.contains(LookupFlags::ONE_MOUNT) && !Arc::ptr_eq(&root.mount, &self.start.mount) {
             return Err(Errno::EXDEV);
         }
         Ok(root.clone())
     }
 
-    fn up(&self, place: &Place, root: &Place, how: How) -> Result<Place, Errno> {
-        if how.contains(How::BENEATH) && place.is(&self.start) {
+    fn up(&self, place: &Path, root: &Path, how: LookupFlags) -> Result<Path, Errno> {
+        if how.contains(LookupFlags::BENEATH) && place.is(&self.start) {
             return Err(Errno::EXDEV);
         }
         Ok(place.parent(root))
@@ -265,10 +272,10 @@ fn last(name: &[u8]) -> Result<Last, Errno> {
 }
 
 /// The entry `name` of a directory, with what is mounted on it.
-fn look_up(directory: &Place, name: &[u8]) -> Result<Option<Place>, Errno> {
-    let found: Result<Arc<Entry>, Errno> = directory.entry.node.lookup(&directory.entry, name);
+fn look_up(directory: &Path, name: &[u8]) -> Result<Option<Path>, Errno> {
+    let found: Result<Arc<Dentry>, Errno> = directory.entry.node.lookup(&directory.entry, name);
     match found {
-        Ok(entry) => Ok(Some(Place { mount: directory.mount.clone(), entry }.covered())),
+        Ok(entry) => Ok(Some(Path { mount: directory.mount.clone(), entry }.covered())),
         Err(Errno::ENOENT) => Ok(None),
         Err(error) => Err(error),
     }

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::fs::inode::Opening;
 use crate::fs::{File, IoBuffer, OpenFile, devices};
 use crate::memory::{MapSource, fallible};
@@ -45,7 +45,7 @@ fn open(minor: u32, _: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
 }
 
 impl File for Device {
-    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         if self.0 == NULL {
             return Ok(0);
         }
@@ -71,7 +71,7 @@ impl File for Device {
         Ok(read)
     }
 
-    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         if self.0 == FULL {
             return Err(Errno::ENOSPC.into());
         }

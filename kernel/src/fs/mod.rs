@@ -3,12 +3,12 @@
 //! Three layers, each of which knows only the one below:
 //! - [`descriptor`]: a process's table of descriptors.
 //! - [`OpenFile`]: an open file description: offset, status flags, and the object.
-//! - [`File`]: the object's behaviour. Its operations never wait: they stop with [`crate::error::Halt::Block`], and
+//! - [`File`]: the object's behaviour. Its operations never wait: they stop with [`crate::error::TryError::WouldBlock`], and
 //!   the caller waits for the object's readiness ([`File::poll`]) and tries again. So one implementation serves
 //!   blocking and non-blocking calls, `poll`, epoll and asynchronous calls alike.
 //!
-//! Beside them stands the name space: [`Node`]s are what file systems consist of, an [`Entry`] is a node under a name,
-//! a [`Place`] is an entry seen through a mount, and [`walk`] finds places by path. A node opens to a `File`.
+//! Beside them stands the name space: [`Inode`]s are what file systems consist of, an [`Dentry`] is a node under a name,
+//! a [`Path`] is an entry seen through a mount, and [`walk`] finds places by path. A node opens to a `File`.
 
 pub mod access;
 pub mod buffer;
@@ -38,17 +38,17 @@ pub mod xattr;
 use alloc::sync::Arc;
 use core::any::Any;
 
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::memory::MapSource;
 use crate::process::Thread;
 use crate::wait::queue::{Events, Watch};
 
 pub use crate::fs::buffer::IoBuffer;
-pub use crate::fs::dentry::Entry;
+pub use crate::fs::dentry::Dentry;
 pub use crate::fs::descriptor::DescriptorTable;
 pub use crate::fs::directories::Directories;
-pub use crate::fs::inode::{Kind, Metadata, Node};
-pub use crate::fs::mount::{Mount, Place};
+pub use crate::fs::inode::{FileType, Inode, Metadata};
+pub use crate::fs::mount::{Mount, Path};
 pub use crate::fs::open::{OpenFile, StatusFlags};
 pub use crate::fs::tree::drain as drain_caches;
 
@@ -57,13 +57,13 @@ pub use crate::fs::tree::drain as drain_caches;
 pub trait File: Any + Send + Sync {
     /// Copies data into `buffer`, from `offset` where the object has positions, and returns the number of bytes; 0 is
     /// end of file. On a fault in the middle it consumes exactly what was copied; the buffer remembers.
-    fn read(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
+    fn read(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         let _ = (open, buffer, offset);
         Err(Errno::EINVAL.into())
     }
 
     /// Takes data from `buffer`, the counterpart of [`File::read`].
-    fn write(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
+    fn write(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         let _ = (open, buffer, offset);
         Err(Errno::EINVAL.into())
     }
@@ -78,7 +78,7 @@ pub trait File: Any + Send + Sync {
         Ok(())
     }
 
-    /// Whether an operation that stopped with [`crate::error::Halt::Block`] can go on. The same as readiness but
+    /// Whether an operation that stopped with [`crate::error::TryError::WouldBlock`] can go on. The same as readiness but
     /// where a blocking read is content with other than what `poll` reports (`VMIN` and `VTIME` of terminals).
     ///
     /// # Errors
@@ -110,7 +110,7 @@ pub trait File: Any + Send + Sync {
         open: &OpenFile,
         request: u32,
         argument: usize,
-    ) -> Attempt<usize> {
+    ) -> TryResult<usize> {
         let _ = (call, open, request, argument);
         Err(Errno::ENOTTY.into())
     }
@@ -129,7 +129,7 @@ pub trait File: Any + Send + Sync {
 
     /// What `fstat` tells of an object that was opened without a place in a file system.
     fn metadata(&self) -> Metadata {
-        Metadata::anonymous(Kind::Regular, 0)
+        Metadata::anonymous(FileType::Regular, 0)
     }
 
     /// What `/proc/PID/fd` shows for an object that was opened without a place, say `anon_inode:[eventpoll]`.

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
-use crate::fs::dentry::{Entry, copy_name};
+use crate::fs::dentry::{Dentry, copy_name};
 use crate::fs::tree::Tree;
 use crate::memory::fallible;
 use crate::sync::SpinLock;
@@ -17,9 +17,9 @@ pub struct Mount {
     /// Its number, as in `/proc/PID/mountinfo`.
     pub id: u32,
     /// The top of what is visible.
-    pub root: Arc<Entry>,
+    pub root: Arc<Dentry>,
     /// Where it is mounted; none for the first, and for trees that are visible nowhere.
-    at: SpinLock<Option<Place>>,
+    at: SpinLock<Option<Path>>,
     /// The kind of file system: `tmpfs`, `proc`.
     pub kind: &'static str,
     /// What was named as its source.
@@ -29,23 +29,23 @@ pub struct Mount {
 
 /// An entry as seen through a mount.
 #[derive(Clone)]
-pub struct Place {
+pub struct Path {
     /// The mount.
     pub mount: Arc<Mount>,
     /// The entry.
-    pub entry: Arc<Entry>,
+    pub entry: Arc<Dentry>,
 }
 
 static MOUNTS: SpinLock<Vec<Arc<Mount>>> = SpinLock::new(Vec::new());
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
-static ROOT: spin::Once<Place> = spin::Once::new();
+static ROOT: spin::Once<Path> = spin::Once::new();
 
 impl Mount {
     /// A mount that is not yet visible.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn new(root: Arc<Entry>, kind: &'static str, source: &[u8], flags: u32) -> Result<Arc<Self>, Errno> {
+    pub fn new(root: Arc<Dentry>, kind: &'static str, source: &[u8], flags: u32) -> Result<Arc<Self>, Errno> {
         let source = copy_name(source)?;
         Tree::begin_mount(&root);
         // Dropped on failure, which counts it back.
@@ -61,8 +61,8 @@ impl Mount {
 
     /// Its root, seen through it.
     #[must_use]
-    pub fn top(self: &Arc<Self>) -> Place {
-        Place { mount: self.clone(), entry: self.root.clone() }
+    pub fn top(self: &Arc<Self>) -> Path {
+        Path { mount: self.clone(), entry: self.root.clone() }
     }
 
     /// Whether nothing may be changed through it.
@@ -84,7 +84,7 @@ impl Mount {
 
     /// Where it is mounted.
     #[must_use]
-    pub fn at(&self) -> Option<Place> {
+    pub fn at(&self) -> Option<Path> {
         self.at.lock().clone()
     }
 
@@ -92,7 +92,7 @@ impl Mount {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn attach(self: &Arc<Self>, place: Place) -> Result<(), Errno> {
+    pub fn attach(self: &Arc<Self>, place: Path) -> Result<(), Errno> {
         let mut mounts = MOUNTS.lock();
         mounts.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         place.entry.add_mount();
@@ -141,7 +141,7 @@ pub fn set_root(mount: &Arc<Mount>) -> Result<(), Errno> {
 
 /// The root of everything; none before it was mounted.
 #[must_use]
-pub fn root() -> Option<Place> {
+pub fn root() -> Option<Path> {
     ROOT.get().cloned()
 }
 
@@ -157,16 +157,16 @@ pub fn all() -> Result<Vec<Arc<Mount>>, Errno> {
     Ok(copy)
 }
 
-impl Place {
+impl Path {
     /// The same entry through the same mount.
     #[must_use]
-    pub fn is(&self, other: &Place) -> bool {
+    pub fn is(&self, other: &Path) -> bool {
         Arc::ptr_eq(&self.mount, &other.mount) && Arc::ptr_eq(&self.entry, &other.entry)
     }
 
     /// What is seen here: the root of what is mounted on this place, if anything is.
     #[must_use]
-    pub fn covered(self) -> Place {
+    pub fn covered(self) -> Path {
         let mut place = self;
         while place.entry.is_mount_point() {
             let on_top = |mount: &&Arc<Mount>| mount.at().is_some_and(|at| at.is(&place));
@@ -178,7 +178,7 @@ impl Place {
 
     /// The place from which this one hangs: for the root of a mount, where that is mounted.
     #[must_use]
-    fn uncovered(self) -> Place {
+    fn uncovered(self) -> Path {
         let mut place = self;
         while Arc::ptr_eq(&place.entry, &place.mount.root) {
             let Some(at) = place.mount.at() else { break };
@@ -189,7 +189,7 @@ impl Place {
 
     /// The directory above, for someone whose root is `root`.
     #[must_use]
-    pub fn parent(&self, root: &Place) -> Place {
+    pub fn parent(&self, root: &Path) -> Path {
         if self.is(root) {
             return self.clone();
         }
@@ -197,7 +197,7 @@ impl Place {
         // Above the root of the topmost mount there is only itself.
         match place.entry.parent() {
             Some(entry) if !Arc::ptr_eq(&place.entry, &place.mount.root) => {
-                Place { mount: place.mount, entry }.covered()
+                Path { mount: place.mount, entry }.covered()
             }
             _ => self.clone(),
         }
@@ -207,7 +207,7 @@ impl Place {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn path(&self, root: &Place) -> Result<Vec<u8>, Errno> {
+    pub fn path(&self, root: &Path) -> Result<Vec<u8>, Errno> {
         // Built from its end: each name is appended backwards, and the whole is turned round at last.
         let mut path = Vec::new();
         if self.entry.is_removed() {
@@ -232,7 +232,7 @@ impl Place {
             place.entry.with_name(|name| push_reversed(&mut path, name))?;
             push_reversed(&mut path, b"/")?;
             depth += 1;
-            place = Place { mount: place.mount, entry: parent };
+            place = Path { mount: place.mount, entry: parent };
         }
         if depth == 0 {
             push_reversed(&mut path, b"/")?;
@@ -248,6 +248,6 @@ fn push_reversed(path: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-fn is_topmost(place: &Place) -> bool {
+fn is_topmost(place: &Path) -> bool {
     ROOT.get().is_some_and(|root| Arc::ptr_eq(&root.mount, &place.mount))
 }

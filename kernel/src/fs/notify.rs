@@ -14,7 +14,7 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::inotify::Inotify;
-use crate::fs::{Entry, Kind, Node};
+use crate::fs::{Dentry, FileType, Inode};
 use crate::memory::fallible;
 use crate::sync::SpinLock;
 
@@ -28,18 +28,18 @@ const USE: u32 =
     linux::IN_ACCESS | linux::IN_MODIFY | linux::IN_OPEN | linux::IN_CLOSE_WRITE | linux::IN_CLOSE_NOWRITE;
 
 /// What an instance wants to know of a node.
-pub struct Mark {
+pub struct InotifyMark {
     /// Its number: the watch descriptor.
     pub number: i32,
     /// The `IN_` bits of events and modifiers.
     pub mask: AtomicU32,
     instance: Weak<Inotify>,
-    node: Weak<dyn Node>,
+    node: Weak<dyn Inode>,
     /// The node, while it has a name.
-    hold: SpinLock<Option<Arc<dyn Node>>>,
+    hold: SpinLock<Option<Arc<dyn Inode>>>,
 }
 
-impl Mark {
+impl InotifyMark {
     /// A mark on a node that keeps marks.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Mark {
         number: i32,
         mask: u32,
         instance: &Arc<Inotify>,
-        node: &Arc<dyn Node>,
+        node: &Arc<dyn Inode>,
     ) -> Result<Arc<Self>, Errno> {
         let marks = node.marks().ok_or(Errno::EOPNOTSUPP)?;
         // Dropped on failure, which counts it back.
@@ -66,7 +66,7 @@ impl Mark {
 
     /// Whether it is a mark on this node.
     #[must_use]
-    pub fn is_on(&self, node: &Arc<dyn Node>) -> bool {
+    pub fn is_on(&self, node: &Arc<dyn Inode>) -> bool {
         core::ptr::addr_eq(self.node.as_ptr(), Arc::as_ptr(node))
     }
 
@@ -86,14 +86,14 @@ impl Mark {
     }
 }
 
-impl Drop for Mark {
+impl Drop for InotifyMark {
     fn drop(&mut self) {
         MARKS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// The marks on a node.
-pub struct Marks(SpinLock<Vec<Arc<Mark>>>);
+pub struct Marks(SpinLock<Vec<Arc<InotifyMark>>>);
 
 impl Default for Marks {
     fn default() -> Self {
@@ -163,12 +163,12 @@ pub fn is_idle() -> bool {
     MARKS.load(Ordering::Relaxed) == 0
 }
 
-fn with_kind(event: u32, kind: Kind) -> u32 {
-    if kind == Kind::Directory { event | linux::IN_ISDIR } else { event }
+fn with_kind(event: u32, kind: FileType) -> u32 {
+    if kind == FileType::Directory { event | linux::IN_ISDIR } else { event }
 }
 
 /// Something happened to a file: its own marks hear of it, and those of its directory with its name.
-pub fn report(entry: &Arc<Entry>, event: u32) {
+pub fn report(entry: &Arc<Dentry>, event: u32) {
     if is_idle() {
         return;
     }
@@ -187,7 +187,7 @@ pub fn report(entry: &Arc<Entry>, event: u32) {
 }
 
 /// Something happened to a node that is nothing to its directory.
-pub fn report_self(node: &dyn Node, event: u32) {
+pub fn report_self(node: &dyn Inode, event: u32) {
     if is_idle() {
         return;
     }
@@ -197,7 +197,7 @@ pub fn report_self(node: &dyn Node, event: u32) {
 }
 
 /// A name came into a directory, or left it.
-pub fn report_name(directory: &Entry, name: &[u8], kind: Kind, event: u32) {
+pub fn report_name(directory: &Dentry, name: &[u8], kind: FileType, event: u32) {
     if is_idle() {
         return;
     }
@@ -207,7 +207,7 @@ pub fn report_name(directory: &Entry, name: &[u8], kind: Kind, event: u32) {
 }
 
 /// A file got another name.
-pub fn report_rename(from: &Entry, old_name: &[u8], to: &Entry, name: &[u8], node: &dyn Node) {
+pub fn report_rename(from: &Dentry, old_name: &[u8], to: &Dentry, name: &[u8], node: &dyn Inode) {
     if is_idle() {
         return;
     }

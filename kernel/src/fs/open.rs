@@ -6,7 +6,7 @@ use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as linux;
 
-use crate::fs::{File, Metadata, Place, notify};
+use crate::fs::{File, Metadata, Path, notify};
 use crate::ipc::mqueue::Queue;
 use crate::sync::SpinLock;
 
@@ -43,7 +43,7 @@ pub struct OpenFile {
     /// The object.
     pub file: Arc<dyn File>,
     /// Where it was opened; nothing for what is in no file system.
-    pub place: Option<Place>,
+    pub place: Option<Path>,
     flags: AtomicU32,
     /// The position of the next `read` or `write`, in bytes.
     pub offset: SpinLock<u64>,
@@ -65,11 +65,11 @@ impl OpenFile {
 
     /// Opens an object that is at a place.
     #[must_use]
-    pub fn at(file: Arc<dyn File>, flags: StatusFlags, place: Place) -> Self {
+    pub fn at(file: Arc<dyn File>, flags: StatusFlags, place: Path) -> Self {
         Self::with_place(file, flags, Some(place))
     }
 
-    fn with_place(file: Arc<dyn File>, flags: StatusFlags, place: Option<Place>) -> Self {
+    fn with_place(file: Arc<dyn File>, flags: StatusFlags, place: Option<Path>) -> Self {
         Self {
             file,
             place,

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use heddle_kernel_core::pipe::Ring;
 use linux_raw_sys::{general as linux, ioctl};
 
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{File, IoBuffer, OpenFile, StatusFlags};
 use crate::memory::fallible;
 use crate::sync::SpinLock;
@@ -20,13 +20,13 @@ const ATOMIC_BYTES: usize = linux::PIPE_BUF as usize;
 
 /// A pipe.
 pub struct Pipe {
-    state: SpinLock<State>,
+    state: SpinLock<PipeState>,
     queue: WaitQueue,
     /// It is a FIFO: opening one end waits for the other.
     named: bool,
 }
 
-struct State {
+struct PipeState {
     ring: Ring,
     readers: u32,
     writers: u32,
@@ -53,7 +53,7 @@ impl Pipe {
     /// # Errors
     /// `ENOMEM`.
     pub fn new(named: bool) -> Result<Arc<Self>, Errno> {
-        let state = State {
+        let state = PipeState {
             ring: Ring::new(CAPACITY),
             readers: 0,
             writers: 0,
@@ -99,7 +99,7 @@ impl PipeEnd {
     ///
     /// # Errors
     /// Blocks while this pipe is empty or the other is full. `EINVAL` (they are one), `EPIPE`, `ENOMEM`.
-    pub fn tee(&self, to: &Self, length: usize) -> Attempt<usize> {
+    pub fn tee(&self, to: &Self, length: usize) -> TryResult<usize> {
         if Arc::ptr_eq(&self.pipe, &to.pipe) {
             return Err(Errno::EINVAL.into());
         }
@@ -115,7 +115,7 @@ impl PipeEnd {
             return Ok(0);
         }
         if source.ring.is_empty() || target.ring.room() == 0 {
-            return Err(Halt::Block);
+            return Err(TryError::WouldBlock);
         }
         let mut copied = 0;
         let (one, two) = source.ring.parts();
@@ -148,7 +148,7 @@ impl PipeEnd {
 ///
 /// # Errors
 /// A fault before the first byte.
-pub fn drain_ring(ring: &mut Ring, buffer: &mut IoBuffer<'_>) -> Attempt<usize> {
+pub fn drain_ring(ring: &mut Ring, buffer: &mut IoBuffer<'_>) -> TryResult<usize> {
     let mut moved = 0;
     while !ring.is_empty() && buffer.remaining() > 0 {
         let before = buffer.done();
@@ -167,7 +167,7 @@ pub fn drain_ring(ring: &mut Ring, buffer: &mut IoBuffer<'_>) -> Attempt<usize> 
 ///
 /// # Errors
 /// A fault before the first byte, `ENOMEM`.
-pub fn fill_ring(ring: &mut Ring, buffer: &mut IoBuffer<'_>, limit: usize) -> Attempt<usize> {
+pub fn fill_ring(ring: &mut Ring, buffer: &mut IoBuffer<'_>, limit: usize) -> TryResult<usize> {
     let mut moved = 0;
     let limit = limit.min(buffer.remaining());
     while moved < limit && ring.room() > 0 {
@@ -189,13 +189,13 @@ pub fn fill_ring(ring: &mut Ring, buffer: &mut IoBuffer<'_>, limit: usize) -> At
 }
 
 impl File for PipeEnd {
-    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         if buffer.remaining() == 0 {
             return Ok(0);
         }
         let mut state = self.pipe.state.lock();
         if state.ring.is_empty() {
-            return if state.writers == 0 { Ok(0) } else { Err(Halt::Block) };
+            return if state.writers == 0 { Ok(0) } else { Err(TryError::WouldBlock) };
         }
         let moved = drain_ring(&mut state.ring, buffer)?;
         let wakes = state.ring.room() >= ATOMIC_BYTES;
@@ -206,7 +206,7 @@ impl File for PipeEnd {
         Ok(moved)
     }
 
-    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         let mut state = self.pipe.state.lock();
         if state.readers == 0 {
             return Err(Errno::EPIPE.into());
@@ -217,7 +217,7 @@ impl File for PipeEnd {
         }
         let room = state.ring.room();
         if room == 0 || wanted <= ATOMIC_BYTES && room < wanted {
-            return Err(Halt::Block);
+            return Err(TryError::WouldBlock);
         }
         let moved = fill_ring(&mut state.ring, buffer, room)?;
         drop(state);
@@ -252,7 +252,7 @@ impl File for PipeEnd {
         Ok(ready)
     }
 
-    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> Attempt<usize> {
+    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> TryResult<usize> {
         match request {
             ioctl::FIONREAD => {
                 let length = self.pipe.state.lock().ring.len() as u32;

@@ -65,13 +65,13 @@ impl Ranges {
 }
 
 /// A range of a file, held until this is dropped.
-pub struct Held {
+pub struct RangeGuard {
     file: Arc<dyn File>,
     range: Range<u64>,
     guard: Option<OwnedGuard<u64, (), CpuEpoch>>,
 }
 
-impl Held {
+impl RangeGuard {
     /// Holds a range of a file that has some, once nobody holds one that it overlaps, unless both only read.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for RangeGuard {
     fn drop(&mut self) {
         drop(self.guard.take());
         if let Some(ranges) = self.file.ranges() {

@@ -3,10 +3,10 @@
 use alloc::sync::Arc;
 
 use crate::error::Errno;
-use crate::fs::inode::{Contents, Creation, Kind, device_number};
-use crate::fs::lookup::{How, Walker};
+use crate::fs::inode::{Contents, Creation, FileType, device_number};
+use crate::fs::lookup::{LookupFlags, Walker};
 use crate::fs::tree::Tree;
-use crate::fs::{Mount, Node, Place, devices, memory_devices, mount};
+use crate::fs::{Inode, Mount, Path, devices, memory_devices, mount};
 use crate::process::Credentials;
 use crate::procfs;
 
@@ -33,7 +33,7 @@ pub fn initialize(image: Option<&'static [u8]>) -> Result<(), Errno> {
     mount::set_root(&root)?;
     let tree = Tree::new(0)?;
     let top = tree.node(&Contents::Directory, 0o700, 0, 0)?;
-    let hidden = Mount::new(crate::fs::Entry::new(top, None, b"")?, "pipefs", b"pipefs", 0)?;
+    let hidden = Mount::new(crate::fs::Dentry::new(top, None, b"")?, "pipefs", b"pipefs", 0)?;
     ANONYMOUS.call_once(|| (hidden, tree));
     for (path, permissions) in [
         (&b"/dev"[..], 0o755),
@@ -63,7 +63,7 @@ pub fn initialize(image: Option<&'static [u8]>) -> Result<(), Errno> {
     }
     memory_devices::register()?;
     for &(name, major, minor) in memory_devices::NODES {
-        devices::publish(name, 0o666, Contents::Device(Kind::Character, device_number(major, minor)))?;
+        devices::publish(name, 0o666, Contents::Device(FileType::Character, device_number(major, minor)))?;
     }
     Ok(())
 }
@@ -75,7 +75,7 @@ fn walker() -> Result<Walker<'static>, Errno> {
 
 /// Creates a file unless it is there.
 fn make(path: &[u8], contents: Contents<'_>, permissions: u32) -> Result<(), Errno> {
-    let found = walker()?.walk(path, How::FOLLOW)?;
+    let found = walker()?.walk(path, LookupFlags::FOLLOW)?;
     if found.place.is_some() {
         return Ok(());
     }
@@ -86,7 +86,7 @@ fn make(path: &[u8], contents: Contents<'_>, permissions: u32) -> Result<(), Err
 }
 
 fn attach(mount: &Arc<Mount>, path: &[u8]) -> Result<(), Errno> {
-    let place: Place = walker()?.find(path)?;
+    let place: Path = walker()?.find(path)?;
     mount.attach(place)
 }
 

@@ -9,7 +9,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
 use crate::arch::time::now_ns;
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{File, IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::sched;
@@ -25,11 +25,11 @@ const BYTES: usize = size_of::<u64>();
 pub struct TimerFile {
     /// The clock it was made for.
     pub clock: Clock,
-    state: SpinLock<State>,
+    state: SpinLock<TimerfdState>,
     queue: WaitQueue,
 }
 
-struct State {
+struct TimerfdState {
     /// The next expiry that has not been read, on the monotonic clock.
     next_ns: Option<u64>,
     /// 0 for a timer that expires once.
@@ -47,7 +47,7 @@ pub struct Setting {
     pub interval_ns: u64,
 }
 
-impl State {
+impl TimerfdState {
     /// Expiries that have not been read.
     fn expiries(&self, now: u64) -> u64 {
         match self.next_ns {
@@ -73,9 +73,9 @@ impl TimerFile {
     /// # Errors
     /// `ENOMEM`.
     pub fn new(clock: Clock) -> Result<Arc<Self>, Errno> {
-        let state = SpinLock::new(State { next_ns: None, interval_ns: 0, waker: None });
+        let state = SpinLock::new(TimerfdState { next_ns: None, interval_ns: 0, waker: None });
         let timer = fallible::try_arc(Self { clock, state, queue: WaitQueue::new() })?;
-        sched::spawn(Priority::KERNEL, Alarm { timer: Arc::downgrade(&timer), sleep: None })?;
+        sched::spawn(Priority::KERNEL, TimerfdAlarm { timer: Arc::downgrade(&timer), sleep: None })?;
         Ok(timer)
     }
 
@@ -111,12 +111,12 @@ impl Drop for TimerFile {
 }
 
 /// The coroutine that wakes waiters.
-struct Alarm {
+struct TimerfdAlarm {
     timer: Weak<TimerFile>,
     sleep: Option<Sleep>,
 }
 
-impl Future for Alarm {
+impl Future for TimerfdAlarm {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -142,14 +142,14 @@ impl Future for Alarm {
 }
 
 impl File for TimerFile {
-    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         if buffer.remaining() < BYTES {
             return Err(Errno::EINVAL.into());
         }
         let (mut state, now) = (self.state.lock(), now_ns());
         let count = state.expiries(now);
         if count == 0 {
-            return Err(Halt::Block);
+            return Err(TryError::WouldBlock);
         }
         buffer.copy_out(&count.to_ne_bytes())?;
         state.next_ns = state.after(now);

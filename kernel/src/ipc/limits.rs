@@ -8,13 +8,13 @@ use heddle_kernel_core::sysv_ipc::registry::PLACES;
 use crate::error::Errno;
 
 /// A limit that can be changed.
-pub struct Limit {
+pub struct IpcLimit {
     value: AtomicUsize,
     min: usize,
     max: usize,
 }
 
-impl Limit {
+impl IpcLimit {
     const fn new(value: usize, max: usize) -> Self {
         Self::between(value, 0, max)
     }
@@ -45,31 +45,31 @@ impl Limit {
 const UNLIMITED: usize = usize::MAX - (1 << 24);
 
 /// Bytes of a segment.
-pub static SHMMAX: Limit = Limit::new(UNLIMITED, usize::MAX);
+pub static SHMMAX: IpcLimit = IpcLimit::new(UNLIMITED, usize::MAX);
 /// Pages of all segments.
-pub static SHMALL: Limit = Limit::new(UNLIMITED, usize::MAX);
+pub static SHMALL: IpcLimit = IpcLimit::new(UNLIMITED, usize::MAX);
 /// Segments.
-pub static SHMMNI: Limit = Limit::new(4096, PLACES);
+pub static SHMMNI: IpcLimit = IpcLimit::new(4096, PLACES);
 /// Semaphores of a set.
-pub static SEMMSL: Limit = Limit::new(32_000, 65_536);
+pub static SEMMSL: IpcLimit = IpcLimit::new(32_000, 65_536);
 /// Semaphores of all sets.
-pub static SEMMNS: Limit = Limit::new(1_024_000_000, i32::MAX as usize);
+pub static SEMMNS: IpcLimit = IpcLimit::new(1_024_000_000, i32::MAX as usize);
 /// Operations of a call.
-pub static SEMOPM: Limit = Limit::new(500, 65_536);
+pub static SEMOPM: IpcLimit = IpcLimit::new(500, 65_536);
 /// Sets of semaphores.
-pub static SEMMNI: Limit = Limit::new(32_000, PLACES);
+pub static SEMMNI: IpcLimit = IpcLimit::new(32_000, PLACES);
 /// Bytes of a message.
-pub static MSGMAX: Limit = Limit::new(8192, i32::MAX as usize);
+pub static MSGMAX: IpcLimit = IpcLimit::new(8192, i32::MAX as usize);
 /// Bytes of a new queue.
-pub static MSGMNB: Limit = Limit::new(16_384, i32::MAX as usize);
+pub static MSGMNB: IpcLimit = IpcLimit::new(16_384, i32::MAX as usize);
 /// Queues.
-pub static MSGMNI: Limit = Limit::new(32_000, PLACES);
+pub static MSGMNI: IpcLimit = IpcLimit::new(32_000, PLACES);
 
 /// POSIX message queues.
-pub static MQ_QUEUES_MAX: Limit = Limit::new(256, i32::MAX as usize);
+pub static MQ_QUEUES_MAX: IpcLimit = IpcLimit::new(256, i32::MAX as usize);
 /// Messages of a queue whose maker is not privileged, and of one whose maker does not say.
-pub static MQ_MSG_MAX: Limit = Limit::between(10, 1, 65_536);
-pub static MQ_MSG_DEFAULT: Limit = Limit::between(10, 1, 65_536);
+pub static MQ_MSG_MAX: IpcLimit = IpcLimit::between(10, 1, 65_536);
+pub static MQ_MSG_DEFAULT: IpcLimit = IpcLimit::between(10, 1, 65_536);
 /// Bytes of a message, likewise.
-pub static MQ_MSGSIZE_MAX: Limit = Limit::between(8192, 128, 16 << 20);
-pub static MQ_MSGSIZE_DEFAULT: Limit = Limit::between(8192, 128, 16 << 20);
+pub static MQ_MSGSIZE_MAX: IpcLimit = IpcLimit::between(8192, 128, 16 << 20);
+pub static MQ_MSGSIZE_DEFAULT: IpcLimit = IpcLimit::between(8192, 128, 16 << 20);

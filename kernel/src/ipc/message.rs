@@ -10,12 +10,12 @@ use heddle_kernel_core::sysv_ipc::permission::Permissions;
 use heddle_kernel_core::sysv_ipc::registry::Registry;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno, Halt};
-use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, READ, WRITE, limits};
+use crate::error::{Errno, TryError, TryResult};
+use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE, limits};
 use crate::memory::{Space, fallible};
 use crate::sync::SpinLock;
-use crate::syscall::fs::wait::{Manner, Operation, carry_out};
-use crate::syscall::{Call, Outcome, Started, pending};
+use crate::syscall::fs::wait::{Operation, WaitOptions, carry_out};
+use crate::syscall::{Call, SyscallResult, SyscallState, pending};
 use crate::wait::caller::Caller;
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
@@ -38,12 +38,12 @@ static BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// A queue.
 pub struct Messages {
-    state: SpinLock<State>,
+    state: SpinLock<MessageQueueState>,
     /// Notified when there is a message (`IN`) or room (`OUT`), and of every other change.
     waiters: WaitQueue,
 }
 
-struct State {
+struct MessageQueueState {
     permissions: Permissions,
     queue: Queue,
     limit_bytes: usize,
@@ -55,24 +55,24 @@ struct State {
     is_removed: bool,
 }
 
-impl Object for Messages {
+impl IpcObject for Messages {
     fn permissions(&self) -> Permissions {
         self.state.lock().permissions
     }
 }
 
 /// msgget(2).
-pub fn msgget(call: &mut Call<'_>) -> Outcome {
+pub fn msgget(call: &mut Call<'_>) -> SyscallResult {
     let flags = call.uint(1);
     let permissions = crate::ipc::permissions_of_new(call, flags);
     let make = |_| {
-        let state = State {
+        let state = MessageQueueState {
             permissions,
             queue: Queue::new(),
             limit_bytes: limits::MSGMNB.get(),
             sent_s: 0,
             received_s: 0,
-            changed_s: crate::ipc::now_s(),
+            changed_s: crate::ipc::realtime_seconds(),
             last_sender: 0,
             last_receiver: 0,
             is_removed: false,
@@ -83,10 +83,10 @@ pub fn msgget(call: &mut Call<'_>) -> Outcome {
 }
 
 /// Carries a call out that no handler restarts.
-fn run(call: &Call<'_>, operation: impl Operation) -> Outcome {
-    let manner = Manner { no_wait: false, deadline_ns: None };
+fn run(call: &Call<'_>, operation: impl Operation) -> SyscallResult {
+    let manner = WaitOptions { no_wait: false, deadline_ns: None };
     match carry_out(call.thread, manner, operation)? {
-        Started::Pending(future) => pending(async move {
+        SyscallState::Pending(future) => pending(async move {
             future.await.map_err(|error| match error {
                 Errno::ERESTARTSYS => Errno::ERESTARTNOHAND,
                 error => error,
@@ -97,7 +97,7 @@ fn run(call: &Call<'_>, operation: impl Operation) -> Outcome {
 }
 
 /// What may and what may not be done with the queue has changed while a call waited: it looks again.
-fn check_use(state: &State, call: &Caller, wanted: u32) -> Result<(), Errno> {
+fn check_use(state: &MessageQueueState, call: &Caller, wanted: u32) -> Result<(), Errno> {
     if state.is_removed {
         return Err(Errno::EIDRM);
     }
@@ -113,19 +113,19 @@ struct Send {
 }
 
 impl Operation for Send {
-    fn attempt(&mut self) -> Attempt<usize> {
+    fn attempt(&mut self) -> TryResult<usize> {
         let Some(message) = self.message.take() else { return Ok(0) };
         let mut state = self.messages.state.lock();
         check_use(&state, &self.caller, WRITE)?;
         if !state.queue.has_room(message.text.len(), state.limit_bytes) {
             self.message = Some(message);
-            return Err(if self.no_wait { Errno::EAGAIN.into() } else { Halt::Block });
+            return Err(if self.no_wait { Errno::EAGAIN.into() } else { TryError::WouldBlock });
         }
         let length = message.text.len();
         state.queue.push(message).map_err(Errno::from)?;
         COUNT.fetch_add(1, Ordering::Relaxed);
         BYTES.fetch_add(length, Ordering::Relaxed);
-        (state.sent_s, state.last_sender) = (crate::ipc::now_s(), self.caller.process.pid);
+        (state.sent_s, state.last_sender) = (crate::ipc::realtime_seconds(), self.caller.process.pid);
         drop(state);
         self.messages.waiters.wake(Events::IN);
         Ok(0)
@@ -140,7 +140,7 @@ impl Operation for Send {
 }
 
 /// msgsnd(2).
-pub fn msgsnd(call: &mut Call<'_>) -> Outcome {
+pub fn msgsnd(call: &mut Call<'_>) -> SyscallResult {
     let (id, address, length, flags) = (call.int(0), call.word(1), call.word(2), call.uint(3));
     let space = call.thread.space();
     let kind: i64 = space.read(address)?;
@@ -166,7 +166,7 @@ struct Receive {
 
 impl Receive {
     /// Hands a message over, as much as there is room for.
-    fn deliver(&self, message: &Message) -> Attempt<usize> {
+    fn deliver(&self, message: &Message) -> TryResult<usize> {
         let length = message.text.len().min(self.length);
         self.space.write(self.address, &message.kind)?;
         self.space.write_bytes(self.address.wrapping_add(TEXT_OFFSET), &message.text[..length])?;
@@ -175,13 +175,13 @@ impl Receive {
 }
 
 impl Operation for Receive {
-    fn attempt(&mut self) -> Attempt<usize> {
+    fn attempt(&mut self) -> TryResult<usize> {
         let mut state = self.messages.state.lock();
         check_use(&state, &self.caller, READ)?;
         let Some(index) = state.queue.find(self.selection) else {
-            return Err(if self.flags & IPC_NOWAIT != 0 { Errno::ENOMSG.into() } else { Halt::Block });
+            return Err(if self.flags & IPC_NOWAIT != 0 { Errno::ENOMSG.into() } else { TryError::WouldBlock });
         };
-        let Some(message) = state.queue.get(index) else { return Err(Halt::Block) };
+        let Some(message) = state.queue.get(index) else { return Err(TryError::WouldBlock) };
         let is_cut = message.text.len() > self.length;
         if is_cut && self.flags & MSG_NOERROR == 0 {
             return Err(Errno::E2BIG.into());
@@ -195,7 +195,7 @@ impl Operation for Receive {
         let bytes = taken.as_ref().map_or(0, |message| message.text.len());
         COUNT.fetch_sub(1, Ordering::Relaxed);
         BYTES.fetch_sub(bytes, Ordering::Relaxed);
-        (state.received_s, state.last_receiver) = (crate::ipc::now_s(), self.caller.process.pid);
+        (state.received_s, state.last_receiver) = (crate::ipc::realtime_seconds(), self.caller.process.pid);
         drop(state);
         drop(taken);
         self.messages.waiters.wake(Events::OUT);
@@ -210,7 +210,7 @@ impl Operation for Receive {
 }
 
 /// msgrcv(2).
-pub fn msgrcv(call: &mut Call<'_>) -> Outcome {
+pub fn msgrcv(call: &mut Call<'_>) -> SyscallResult {
     let (id, address, length, flags) = (call.int(0), call.word(1), call.word(2), call.uint(4));
     if id < 0 || length > isize::MAX as usize {
         return Err(Errno::EINVAL.into());
@@ -244,7 +244,7 @@ fn description(id: i32, key: i32, messages: &Messages) -> [u64; 15] {
 }
 
 /// msgctl(2).
-pub fn msgctl(call: &mut Call<'_>) -> Outcome {
+pub fn msgctl(call: &mut Call<'_>) -> SyscallResult {
     /// Where `struct msqid64_ds` has the limit.
     const LIMIT_OFFSET: usize = 11 * size_of::<u64>();
     let (id, command, buffer) = (call.int(0), call.uint(1), call.word(2));
@@ -278,7 +278,7 @@ pub fn msgctl(call: &mut Call<'_>) -> Outcome {
             }
             state.limit_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
             state.permissions.change(uid, gid, mode);
-            state.changed_s = crate::ipc::now_s();
+            state.changed_s = crate::ipc::realtime_seconds();
             drop(state);
             messages.waiters.wake(Events::all());
             Ok(0.into())
@@ -289,7 +289,7 @@ pub fn msgctl(call: &mut Call<'_>) -> Outcome {
 }
 
 /// `struct msginfo`, with limits or with what there is.
-fn information(call: &Call<'_>) -> Outcome {
+fn information(call: &Call<'_>) -> SyscallResult {
     let (count, highest) = {
         let queues = QUEUES.lock();
         (queues.len(), queues.highest())
@@ -309,7 +309,7 @@ fn information(call: &Call<'_>) -> Outcome {
     Ok(highest.into())
 }
 
-fn remove(call: &Call<'_>, id: i32) -> Outcome {
+fn remove(call: &Call<'_>, id: i32) -> SyscallResult {
     let mut queues = QUEUES.lock();
     let messages = queues.get(id).map(|(_, messages)| messages.clone()).ok_or(Errno::EINVAL)?;
     let mut state = messages.state.lock();

@@ -59,7 +59,7 @@ impl From<Full> for Errno {
 }
 
 /// What the three kinds have in common.
-trait Object {
+trait IpcObject {
     /// Who may do what.
     fn permissions(&self) -> Permissions;
 }
@@ -83,7 +83,7 @@ fn permissions_of_new(call: &Call<'_>, flags: u32) -> Permissions {
 }
 
 /// What `shmget`, `semget` and `msgget` do: finds the object with a key or makes one. `fits` checks one that is there.
-fn get<T: Object>(
+fn get<T: IpcObject>(
     call: &Call<'_>,
     registry: &SpinLock<Registry<Arc<T>>>,
     flags: u32,
@@ -141,18 +141,18 @@ const fn permission_words(id: i32, key: i32, permissions: &Permissions) -> [u64;
 }
 
 /// Owner, group and mode that `IPC_SET` finds in the `struct ipc64_perm` at an address.
-fn read_owner(call: &Call<'_>, address: usize) -> crate::error::Attempt<(u32, u32, u32)> {
+fn read_owner(call: &Call<'_>, address: usize) -> crate::error::TryResult<(u32, u32, u32)> {
     let words: [u32; PERMISSION_WORDS] = call.thread.space().read(address)?;
     Ok((words[1], words[2], words[5]))
 }
 
 /// Now, in seconds of the time of day.
-fn now_s() -> u64 {
+fn realtime_seconds() -> u64 {
     crate::time::realtime_ns() / NS_PER_SECOND
 }
 
 /// What a program stores, word by word.
-fn put_words(call: &Call<'_>, address: usize, words: &[u64]) -> crate::error::Attempt<()> {
+fn put_words(call: &Call<'_>, address: usize, words: &[u64]) -> crate::error::TryResult<()> {
     for (index, word) in words.iter().enumerate() {
         call.thread.space().write(address.wrapping_add(index * size_of::<u64>()), word)?;
     }
@@ -160,7 +160,7 @@ fn put_words(call: &Call<'_>, address: usize, words: &[u64]) -> crate::error::At
 }
 
 /// The same for rows of C's `int`.
-fn put_ints(call: &Call<'_>, address: usize, ints: &[i32]) -> crate::error::Attempt<()> {
+fn put_ints(call: &Call<'_>, address: usize, ints: &[i32]) -> crate::error::TryResult<()> {
     for (index, int) in ints.iter().enumerate() {
         call.thread.space().write(address.wrapping_add(index * size_of::<i32>()), int)?;
     }

@@ -12,12 +12,11 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::fs::inode::{
-    Change, Creation, Listed, Metadata, NAME_LIMIT, Node, Opening, Statistics, Timestamp,
-    device_number,
+    Creation, Inode, InodeChange, Listed, Metadata, NAME_LIMIT, Opening, Statistics, Timestamp, device_number,
 };
-use crate::fs::{Entry, File, IoBuffer, Kind, Mount, OpenFile, Place};
+use crate::fs::{Dentry, File, FileType, IoBuffer, Mount, OpenFile, Path};
 use crate::ipc::limits;
 use crate::memory::fallible;
 use crate::process::{Credentials, Process, Resource};
@@ -41,35 +40,35 @@ const HEAD_BYTES: u64 = 48;
 const STATUS_BYTES: u64 = 80;
 
 /// What somebody wants to be told by.
-pub enum Notice {
+pub enum MqueueNotice {
     /// Nothing; the wish only keeps others from having it.
     Nothing,
     /// A signal with a value.
     Signal(Signal, u64),
 }
 
-struct Wish {
+struct NotifyRequest {
     process: Weak<Process>,
     pid: i32,
-    notice: Notice,
+    notice: MqueueNotice,
 }
 
-struct Message {
+struct QueuedMessage {
     priority: u32,
     text: Vec<u8>,
 }
 
-struct State {
+struct MqueueState {
     permissions: u32,
     uid: u32,
     gid: u32,
     touched: Timestamp,
     /// Highest priority first, and the oldest first among equals.
-    messages: VecDeque<Message>,
+    messages: VecDeque<QueuedMessage>,
     bytes: usize,
     /// How many wait for a message.
     receivers: usize,
-    wish: Option<Wish>,
+    wish: Option<NotifyRequest>,
 }
 
 /// A queue.
@@ -80,7 +79,7 @@ pub struct Queue {
     pub size_limit: usize,
     /// What it counts for its maker's `RLIMIT_MSGQUEUE`.
     charge: Charge,
-    state: SpinLock<State>,
+    state: SpinLock<MqueueState>,
     waiters: WaitQueue,
 }
 
@@ -126,17 +125,19 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// What a queue is to hold.
 #[derive(Clone, Copy)]
-pub struct Shape {
+pub struct MqAttributes {
     /// The most messages.
     pub messages: i64,
     /// The most bytes of one.
     pub size: i64,
 }
 
-impl Shape {
+impl MqAttributes {
     /// What a queue gets whose maker does not say.
     fn usual() -> Self {
-        let least = |first: &limits::Limit, second: &limits::Limit| first.get().min(second.get()) as i64;
+        let least = |first: &limits::IpcLimit, second: &limits::IpcLimit| {
+            first.get().min(second.get()) as i64
+        };
         Self {
             messages: least(&limits::MQ_MSG_MAX, &limits::MQ_MSG_DEFAULT),
             size: least(&limits::MQ_MSGSIZE_MAX, &limits::MQ_MSGSIZE_DEFAULT),
@@ -159,11 +160,16 @@ impl Shape {
 }
 
 impl Queue {
-    fn new(process: &Process, who: &Credentials, permissions: u32, shape: Shape) -> Result<Arc<Self>, Errno> {
+    fn new(
+        process: &Process,
+        who: &Credentials,
+        permissions: u32,
+        shape: MqAttributes,
+    ) -> Result<Arc<Self>, Errno> {
         static NEXT: AtomicU64 = AtomicU64::new(2);
         let (messages, size) = shape.check(who)?;
         let charge = Charge::new(process, who.uid, messages, size)?;
-        let state = State {
+        let state = MqueueState {
             permissions,
             uid: who.fsuid,
             gid: who.fsgid,
@@ -201,14 +207,14 @@ impl Queue {
         let place = state.messages.partition_point(|message| message.priority >= priority);
         let text = core::mem::take(text);
         state.bytes += text.len();
-        state.messages.insert(place, Message { priority, text });
+        state.messages.insert(place, QueuedMessage { priority, text });
         state.touched = Timestamp::now();
         let is_first = state.messages.len() == state.receivers + 1;
         let wish = if is_first { state.wish.take() } else { None };
         drop(state);
         self.waiters.wake(Events::IN | Events::RDNORM);
         if let Some(wish) = wish
-            && let Notice::Signal(signal, value) = wish.notice
+            && let MqueueNotice::Signal(signal, value) = wish.notice
             && let Some(process) = wish.process.upgrade()
         {
             let detail = Detail::Value { pid: sender.0, uid: sender.1, value };
@@ -223,7 +229,7 @@ impl Queue {
     ///
     /// # Errors
     /// What `deliver` says.
-    pub fn receive<T>(&self, deliver: impl FnOnce(&[u8], u32) -> Attempt<T>) -> Attempt<Option<T>> {
+    pub fn receive<T>(&self, deliver: impl FnOnce(&[u8], u32) -> TryResult<T>) -> TryResult<Option<T>> {
         let mut state = self.state.lock();
         let Some(message) = state.messages.front() else { return Ok(None) };
         let result = deliver(&message.text, message.priority)?;
@@ -263,12 +269,12 @@ impl Queue {
     ///
     /// # Errors
     /// `EBUSY`: another does already, or this one.
-    pub fn set_notice(&self, process: &Arc<Process>, notice: Notice) -> Result<(), Errno> {
+    pub fn set_notice(&self, process: &Arc<Process>, notice: MqueueNotice) -> Result<(), Errno> {
         let mut state = self.state.lock();
         if state.wish.as_ref().is_some_and(|wish| wish.process.strong_count() > 0) {
             return Err(Errno::EBUSY);
         }
-        let wish = Wish { process: Arc::downgrade(process), pid: process.pid, notice };
+        let wish = NotifyRequest { process: Arc::downgrade(process), pid: process.pid, notice };
         let before = state.wish.replace(wish);
         drop(state);
         drop(before);
@@ -284,13 +290,13 @@ impl Queue {
 
 impl File for Queue {
     /// Shows the queue's state, as Linux does.
-    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         let mut text = fallible::try_string("")?;
         text.try_reserve(STATUS_BYTES as usize * 2).map_err(|_| Errno::ENOMEM)?;
         let (bytes, pid, kind, signal) = {
             let state = self.state.lock();
             let (pid, kind, signal) = match &state.wish {
-                Some(Wish { pid, notice: Notice::Signal(signal, _), .. }) => {
+                Some(NotifyRequest { pid, notice: MqueueNotice::Signal(signal, _), .. }) => {
                     (*pid, linux::SIGEV_SIGNAL, signal.number())
                 }
                 Some(wish) => (wish.pid, linux::SIGEV_NONE, 0),
@@ -313,13 +319,13 @@ impl File for Queue {
     }
 
     fn metadata(&self) -> Metadata {
-        Node::metadata(self)
+        Inode::metadata(self)
     }
 }
 
-impl Node for Queue {
-    fn kind(&self) -> Kind {
-        Kind::Regular
+impl Inode for Queue {
+    fn kind(&self) -> FileType {
+        FileType::Regular
     }
 
     fn metadata(&self) -> Metadata {
@@ -334,7 +340,7 @@ impl Node for Queue {
             modified: state.touched,
             changed: state.touched,
             born: state.touched,
-            ..Metadata::anonymous(Kind::Regular, self.inode)
+            ..Metadata::anonymous(FileType::Regular, self.inode)
         }
     }
 
@@ -342,7 +348,7 @@ impl Node for Queue {
         STATISTICS
     }
 
-    fn change(&self, change: &Change) -> Result<(), Errno> {
+    fn change(&self, change: &InodeChange) -> Result<(), Errno> {
         let mut state = self.state.lock();
         state.permissions = change.permissions.unwrap_or(state.permissions);
         state.uid = change.uid.unwrap_or(state.uid);
@@ -360,13 +366,13 @@ const STATISTICS: Statistics =
 
 /// The directory of all queues.
 struct Directory {
-    entries: SpinLock<Vec<Arc<Entry>>>,
+    entries: SpinLock<Vec<Arc<Dentry>>>,
     made: Timestamp,
 }
 
-impl Node for Directory {
-    fn kind(&self) -> Kind {
-        Kind::Directory
+impl Inode for Directory {
+    fn kind(&self) -> FileType {
+        FileType::Directory
     }
 
     fn metadata(&self) -> Metadata {
@@ -378,7 +384,7 @@ impl Node for Directory {
             modified: self.made,
             changed: self.made,
             born: self.made,
-            ..Metadata::anonymous(Kind::Directory, 1)
+            ..Metadata::anonymous(FileType::Directory, 1)
         }
     }
 
@@ -386,7 +392,7 @@ impl Node for Directory {
         STATISTICS
     }
 
-    fn lookup(&self, _: &Arc<Entry>, name: &[u8]) -> Result<Arc<Entry>, Errno> {
+    fn lookup(&self, _: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
         let entries = self.entries.lock();
         let found = entries.iter().find(|entry| entry.with_name(|found| found == name));
         found.cloned().ok_or(Errno::ENOENT)
@@ -406,19 +412,19 @@ impl Node for Directory {
             let Some((inode, entry)) = next else { return Ok(()) };
             last = inode;
             let name = entry.name()?;
-            if !visit(Listed { name: &name, inode, kind: Kind::Regular, next: inode }) {
+            if !visit(Listed { name: &name, inode, kind: FileType::Regular, next: inode }) {
                 return Ok(());
             }
         }
     }
 
-    fn create(&self, this: &Arc<Entry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Entry>, Errno> {
+    fn create(&self, this: &Arc<Dentry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Dentry>, Errno> {
         // A file that is made by other means than `mq_open` would have nobody to count for.
         let _ = (this, name, creation);
         Err(Errno::EPERM)
     }
 
-    fn unlink(&self, entry: &Arc<Entry>) -> Result<(), Errno> {
+    fn unlink(&self, entry: &Arc<Dentry>) -> Result<(), Errno> {
         let mut entries = self.entries.lock();
         let index = entries.iter().position(|found| Arc::ptr_eq(found, entry)).ok_or(Errno::ENOENT)?;
         let removed = entries.swap_remove(index);
@@ -453,7 +459,7 @@ fn file_system() -> Result<&'static FileSystem, Errno> {
     }
     let entries = SpinLock::new(Vec::new());
     let directory = fallible::try_arc(Directory { entries, made: Timestamp::now() })?;
-    let hidden = Mount::new(Entry::new(directory.clone(), None, b"")?, "mqueue", b"mqueue", 0)?;
+    let hidden = Mount::new(Dentry::new(directory.clone(), None, b"")?, "mqueue", b"mqueue", 0)?;
     Ok(FILE_SYSTEM.call_once(|| FileSystem { directory, hidden }))
 }
 
@@ -469,7 +475,7 @@ pub fn mount(source: &[u8], flags: u32) -> Result<Arc<Mount>, Errno> {
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn top() -> Result<Place, Errno> {
+pub fn top() -> Result<Path, Errno> {
     Ok(file_system()?.hidden.top())
 }
 
@@ -477,11 +483,11 @@ pub fn top() -> Result<Place, Errno> {
 ///
 /// # Errors
 /// `ENOENT`, `EACCES` (no name for a queue), `ENAMETOOLONG`, `ENOMEM`.
-pub fn find(name: &[u8]) -> Result<Place, Errno> {
+pub fn find(name: &[u8]) -> Result<Path, Errno> {
     check_name(name)?;
     let top = top()?;
     let entry = top.entry.node.lookup(&top.entry, name)?;
-    Ok(Place { mount: top.mount, entry })
+    Ok(Path { mount: top.mount, entry })
 }
 
 fn check_name(name: &[u8]) -> Result<(), Errno> {
@@ -504,12 +510,12 @@ pub fn create(
     who: &Credentials,
     name: &[u8],
     permissions: u32,
-    shape: Option<Shape>,
-) -> Result<Place, Errno> {
+    shape: Option<MqAttributes>,
+) -> Result<Path, Errno> {
     check_name(name)?;
     let system = file_system()?;
-    let queue = Queue::new(process, who, permissions, shape.unwrap_or_else(Shape::usual))?;
-    let entry = Entry::new(queue, Some(system.hidden.root.clone()), name)?;
+    let queue = Queue::new(process, who, permissions, shape.unwrap_or_else(MqAttributes::usual))?;
+    let entry = Dentry::new(queue, Some(system.hidden.root.clone()), name)?;
     let mut entries = system.directory.entries.lock();
     if entries.iter().any(|found| found.with_name(|found| found == name)) {
         return Err(Errno::EEXIST);
@@ -521,5 +527,5 @@ pub fn create(
     fallible::try_push(&mut entries, entry.clone())?;
     COUNT.fetch_add(1, Ordering::Relaxed);
     drop(entries);
-    Ok(Place { mount: system.hidden.clone(), entry })
+    Ok(Path { mount: system.hidden.clone(), entry })
 }

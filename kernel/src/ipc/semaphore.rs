@@ -11,13 +11,13 @@ use heddle_kernel_core::sysv_ipc::registry::Registry;
 use heddle_kernel_core::sysv_ipc::semaphore::{Actor, Operation, Refusal, Set, VALUE_MAX};
 
 use crate::arch::time::now_ns;
-use crate::error::{Attempt, Errno};
-use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, READ, WRITE, limits};
+use crate::error::{Errno, TryResult};
+use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE, limits};
 use crate::memory::fallible;
 use crate::process::Process;
 use crate::sync::SpinLock;
 use crate::syscall::fs::wait::until;
-use crate::syscall::{Call, Outcome, pending};
+use crate::syscall::{Call, SyscallResult, pending};
 use crate::time::read_timespec;
 use crate::wait::caller::Caller;
 use crate::wait::queue::{Events, WaitQueue};
@@ -47,31 +47,31 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// A set.
 pub struct Semaphores {
     count: usize,
-    state: SpinLock<State>,
+    state: SpinLock<SemaphoreSetState>,
 }
 
-struct State {
+struct SemaphoreSetState {
     permissions: Permissions,
     operated_s: u64,
     changed_s: u64,
     is_removed: bool,
-    set: Set<Arc<Sleeper>>,
+    set: Set<Arc<SemaphoreWaiter>>,
 }
 
 /// Somebody who waits in a set, and what it came to.
-struct Sleeper {
+struct SemaphoreWaiter {
     result: SpinLock<Option<Result<(), Errno>>>,
     queue: WaitQueue,
 }
 
-impl Sleeper {
+impl SemaphoreWaiter {
     fn finish(&self, result: Result<(), Errno>) {
         *self.result.lock() = Some(result);
         self.queue.wake(Events::all());
     }
 }
 
-impl Object for Semaphores {
+impl IpcObject for Semaphores {
     fn permissions(&self) -> Permissions {
         self.state.lock().permissions
     }
@@ -83,7 +83,7 @@ impl Drop for Semaphores {
     }
 }
 
-impl State {
+impl SemaphoreSetState {
     /// Lets those go on for whom it has become possible.
     fn update(&mut self) {
         self.set.update(|sleeper, result| sleeper.finish(result.map_err(errno)));
@@ -99,12 +99,12 @@ const fn errno(refusal: Refusal) -> Errno {
 }
 
 /// The sets in which a process has operations to undo. Processes can share it (`CLONE_SYSVSEM`).
-pub struct Undoes {
+pub struct SemUndoList {
     owner: u64,
     sets: SpinLock<Vec<Weak<Semaphores>>>,
 }
 
-impl Undoes {
+impl SemUndoList {
     fn new() -> Result<Arc<Self>, Errno> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let owner = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -152,7 +152,7 @@ pub fn leave(process: &Process) {
 }
 
 /// semget(2).
-pub fn semget(call: &mut Call<'_>) -> Outcome {
+pub fn semget(call: &mut Call<'_>) -> SyscallResult {
     let (count, flags) = (call.int(1), call.uint(2));
     let permissions = crate::ipc::permissions_of_new(call, flags);
     let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
@@ -167,8 +167,13 @@ pub fn semget(call: &mut Call<'_>) -> Outcome {
             return Err(Errno::ENOSPC);
         }
         let set = Set::new(count)?;
-        let state =
-            State { permissions, operated_s: 0, changed_s: crate::ipc::now_s(), is_removed: false, set };
+        let state = SemaphoreSetState {
+            permissions,
+            operated_s: 0,
+            changed_s: crate::ipc::realtime_seconds(),
+            is_removed: false,
+            set,
+        };
         // Counted before, because a set that is dropped counts itself down.
         COUNT.fetch_add(count, Ordering::Relaxed);
         fallible::try_arc(Semaphores { count, state: SpinLock::new(state) })
@@ -178,12 +183,12 @@ pub fn semget(call: &mut Call<'_>) -> Outcome {
 }
 
 /// semop(2).
-pub fn semop(call: &mut Call<'_>) -> Outcome {
+pub fn semop(call: &mut Call<'_>) -> SyscallResult {
     operate(call, None)
 }
 
 /// semtimedop(2).
-pub fn semtimedop(call: &mut Call<'_>) -> Outcome {
+pub fn semtimedop(call: &mut Call<'_>) -> SyscallResult {
     let address = call.word(3);
     if address == 0 {
         return operate(call, None);
@@ -203,7 +208,7 @@ fn check_row(call: &Call<'_>) -> Result<usize, Errno> {
     }
 }
 
-fn read_operations(call: &Call<'_>, count: usize) -> Attempt<Vec<Operation>> {
+fn read_operations(call: &Call<'_>, count: usize) -> TryResult<Vec<Operation>> {
     let bytes = crate::syscall::fs::get_bytes(call, call.word(1), count * OPERATION_BYTES)?;
     let mut operations = fallible::try_with_capacity(count)?;
     for bytes in bytes.chunks_exact(OPERATION_BYTES) {
@@ -219,7 +224,7 @@ fn read_operations(call: &Call<'_>, count: usize) -> Attempt<Vec<Operation>> {
     Ok(operations)
 }
 
-fn operate(call: &Call<'_>, deadline_ns: Option<u64>) -> Outcome {
+fn operate(call: &Call<'_>, deadline_ns: Option<u64>) -> SyscallResult {
     let count = check_row(call)?;
     let operations = read_operations(call, count)?;
     let (_, set) = crate::ipc::find(&SETS, call.int(0))?;
@@ -230,7 +235,7 @@ fn operate(call: &Call<'_>, deadline_ns: Option<u64>) -> Outcome {
     let process = &call.thread.process;
     let mut actor = Actor { pid: process.pid, undoes: 0 };
     if operations.iter().any(|operation| operation.undo && operation.change != 0) {
-        let undoes = Undoes::of(process)?;
+        let undoes = SemUndoList::of(process)?;
         undoes.note(&set)?;
         actor.undoes = undoes.owner;
     }
@@ -244,7 +249,7 @@ fn operate(call: &Call<'_>, deadline_ns: Option<u64>) -> Outcome {
     }
     let blocked = match state.set.attempt(&operations, actor) {
         Ok(()) => {
-            state.operated_s = crate::ipc::now_s();
+            state.operated_s = crate::ipc::realtime_seconds();
             if alters {
                 state.update();
             }
@@ -253,7 +258,8 @@ fn operate(call: &Call<'_>, deadline_ns: Option<u64>) -> Outcome {
         Err(Refusal::Blocked(blocked)) => blocked,
         Err(refusal) => return Err(errno(refusal).into()),
     };
-    let sleeper = fallible::try_arc(Sleeper { result: SpinLock::new(None), queue: WaitQueue::new() })?;
+    let sleeper =
+        fallible::try_arc(SemaphoreWaiter { result: SpinLock::new(None), queue: WaitQueue::new() })?;
     let ticket = state.set.wait(operations, actor, blocked, sleeper.clone()).map_err(Errno::from)?;
     drop(state);
     let waiting = pending(sleep(call.thread.clone(), set.clone(), sleeper, ticket, deadline_ns));
@@ -267,7 +273,7 @@ fn operate(call: &Call<'_>, deadline_ns: Option<u64>) -> Outcome {
 async fn sleep(
     thread: Caller,
     set: Arc<Semaphores>,
-    sleeper: Arc<Sleeper>,
+    sleeper: Arc<SemaphoreWaiter>,
     ticket: u64,
     deadline_ns: Option<u64>,
 ) -> Result<usize, Errno> {
@@ -300,7 +306,7 @@ fn description(id: i32, key: i32, set: &Semaphores) -> [u64; 13] {
 }
 
 /// semctl(2).
-pub fn semctl(call: &mut Call<'_>) -> Outcome {
+pub fn semctl(call: &mut Call<'_>) -> SyscallResult {
     let (id, command, argument) = (call.int(0), call.uint(2), call.word(3));
     if id < 0 {
         return Err(Errno::EINVAL.into());
@@ -327,7 +333,7 @@ pub fn semctl(call: &mut Call<'_>) -> Outcome {
             let mut state = set.state.lock();
             crate::ipc::check_owner(&state.permissions, &who)?;
             state.permissions.change(uid, gid, mode);
-            state.changed_s = crate::ipc::now_s();
+            state.changed_s = crate::ipc::realtime_seconds();
             Ok(0.into())
         }
         IPC_RMID => remove(call, id),
@@ -360,7 +366,7 @@ pub fn semctl(call: &mut Call<'_>) -> Outcome {
 }
 
 /// `struct seminfo`, with limits or with what there is.
-fn information(call: &Call<'_>) -> Outcome {
+fn information(call: &Call<'_>) -> SyscallResult {
     let (count, highest) = {
         let sets = SETS.lock();
         (sets.len(), sets.highest())
@@ -377,7 +383,7 @@ fn information(call: &Call<'_>) -> Outcome {
     Ok(highest.into())
 }
 
-fn set_values(call: &Call<'_>, all: bool) -> Outcome {
+fn set_values(call: &Call<'_>, all: bool) -> SyscallResult {
     let (_, set) = crate::ipc::find(&SETS, call.int(0))?;
     let who = call.thread.credentials();
     let is_valid = |value: i32| (0..=VALUE_MAX).contains(&value);
@@ -410,12 +416,12 @@ fn set_values(call: &Call<'_>, all: bool) -> Outcome {
         }
         state.set.set(number, call.int(3), pid);
     }
-    state.changed_s = crate::ipc::now_s();
+    state.changed_s = crate::ipc::realtime_seconds();
     state.update();
     Ok(0.into())
 }
 
-fn remove(call: &Call<'_>, id: i32) -> Outcome {
+fn remove(call: &Call<'_>, id: i32) -> SyscallResult {
     let mut sets = SETS.lock();
     let set = sets.get(id).map(|(_, set)| set.clone()).ok_or(Errno::EINVAL)?;
     let mut state = set.state.lock();

@@ -17,13 +17,13 @@ use linux_raw_sys::general as linux;
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
 use crate::fs::inode::device_number;
-use crate::ipc::{IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, Object, READ, limits};
+use crate::ipc::{IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, limits};
 use crate::memory::source::{Object as Backing, SharedMemory};
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::memory::{MapSource, PageRef, Space, fallible};
 use crate::process::Resource;
 use crate::sync::SpinLock;
-use crate::syscall::{Call, Outcome, pending};
+use crate::syscall::{Call, SyscallResult, pending};
 
 /// A flag of `shmget`: large pages, of which there are none. Memory is never reserved, so `SHM_NORESERVE` changes
 /// nothing.
@@ -46,21 +46,21 @@ const SHM_STAT_ANY: u32 = 15;
 /// Where segments can be attached.
 const SHMLBA: usize = PAGE_SIZE;
 
-static SEGMENTS: SpinLock<Registry<Arc<Segment>>> = SpinLock::new(Registry::new());
+static SEGMENTS: SpinLock<Registry<Arc<SharedSegment>>> = SpinLock::new(Registry::new());
 /// Pages of all segments, there or not.
 static PAGES: AtomicUsize = AtomicUsize::new(0);
 
 /// A segment.
-pub struct Segment {
+pub struct SharedSegment {
     id: i32,
     /// The key that it was made with, which its name tells.
     key: i32,
     bytes: usize,
     memory: SharedMemory,
-    state: SpinLock<State>,
+    state: SpinLock<SegmentState>,
 }
 
-struct State {
+struct SegmentState {
     permissions: Permissions,
     attached_s: u64,
     detached_s: u64,
@@ -70,25 +70,25 @@ struct State {
     attachments: u64,
 }
 
-impl Segment {
+impl SharedSegment {
     const fn pages(&self) -> usize {
         self.bytes.div_ceil(PAGE_SIZE)
     }
 }
 
-impl Object for Segment {
+impl IpcObject for SharedSegment {
     fn permissions(&self) -> Permissions {
         self.state.lock().permissions
     }
 }
 
-impl Drop for Segment {
+impl Drop for SharedSegment {
     fn drop(&mut self) {
         PAGES.fetch_sub(self.pages(), Ordering::Relaxed);
     }
 }
 
-impl MapSource for Segment {
+impl MapSource for SharedSegment {
     fn page(&self, index: u64, write: bool) -> Result<PageRef, Errno> {
         // A mapping that was made longer than the segment has nothing there.
         if index >= self.pages() as u64 { Err(Errno::EINVAL) } else { self.memory.page(index, write) }
@@ -97,7 +97,7 @@ impl MapSource for Segment {
 
 /// A segment in a space.
 struct Attachment {
-    segment: Arc<Segment>,
+    segment: Arc<SharedSegment>,
     /// The process.
     pid: AtomicI32,
     /// Whether it counts.
@@ -108,7 +108,7 @@ struct Attachment {
 
 impl Attachment {
     /// One that does not count yet.
-    fn new(segment: Arc<Segment>, pid: i32) -> Result<Arc<Self>, Errno> {
+    fn new(segment: Arc<SharedSegment>, pid: i32) -> Result<Arc<Self>, Errno> {
         let no = || AtomicBool::new(false);
         fallible::try_arc(Self { segment, pid: AtomicI32::new(pid), is_counted: no(), is_mapped: no() })
     }
@@ -126,7 +126,7 @@ impl Attachment {
 
     fn note_mapped(&self) {
         let mut state = self.segment.state.lock();
-        state.attached_s = crate::ipc::now_s();
+        state.attached_s = crate::ipc::realtime_seconds();
         state.last = self.pid.load(Ordering::Relaxed);
         self.is_mapped.store(true, Ordering::Relaxed);
     }
@@ -141,7 +141,7 @@ impl Drop for Attachment {
         let mut state = self.segment.state.lock();
         state.attachments -= 1;
         if *self.is_mapped.get_mut() {
-            state.detached_s = crate::ipc::now_s();
+            state.detached_s = crate::ipc::realtime_seconds();
             state.last = *self.pid.get_mut();
         }
         let is_over = state.attachments == 0 && state.permissions.mode & SHM_DEST != 0;
@@ -209,7 +209,7 @@ pub fn inherited(space: &Space, pid: i32) {
 }
 
 /// shmget(2).
-pub fn shmget(call: &mut Call<'_>) -> Outcome {
+pub fn shmget(call: &mut Call<'_>) -> SyscallResult {
     let (key, bytes, flags) = (call.int(0), call.word(1), call.uint(2));
     let permissions = crate::ipc::permissions_of_new(call, flags);
     let creator = call.thread.process.pid;
@@ -225,11 +225,11 @@ pub fn shmget(call: &mut Call<'_>) -> Outcome {
         if all > limits::SHMALL.get() {
             return Err(Errno::ENOSPC);
         }
-        let state = State {
+        let state = SegmentState {
             permissions,
             attached_s: 0,
             detached_s: 0,
-            changed_s: crate::ipc::now_s(),
+            changed_s: crate::ipc::realtime_seconds(),
             creator,
             last: 0,
             attachments: 0,
@@ -237,9 +237,9 @@ pub fn shmget(call: &mut Call<'_>) -> Outcome {
         let (memory, state) = (SharedMemory::default(), SpinLock::new(state));
         // Counted before, because a segment that is dropped counts itself down.
         PAGES.fetch_add(pages, Ordering::Relaxed);
-        fallible::try_arc(Segment { id, key, bytes, memory, state })
+        fallible::try_arc(SharedSegment { id, key, bytes, memory, state })
     };
-    let fits = |segment: &Segment| if bytes > segment.bytes { Err(Errno::EINVAL) } else { Ok(()) };
+    let fits = |segment: &SharedSegment| if bytes > segment.bytes { Err(Errno::EINVAL) } else { Ok(()) };
     Ok(crate::ipc::get(call, &SEGMENTS, flags, limits::SHMMNI.get(), fits, make)?.into())
 }
 
@@ -266,7 +266,7 @@ fn placement(call: &Call<'_>, space: &Space, address: usize, length: usize) -> R
 }
 
 /// shmat(2).
-pub fn shmat(call: &mut Call<'_>) -> Outcome {
+pub fn shmat(call: &mut Call<'_>) -> SyscallResult {
     let (id, address, flags) = (call.int(0), call.word(1), call.uint(2));
     let mut protection = Protection::READ;
     let mut mapping_flags = Flags::SHARED;
@@ -314,7 +314,7 @@ pub fn shmat(call: &mut Call<'_>) -> Outcome {
 }
 
 /// shmdt(2): takes out what is left of the attachment that began at an address.
-pub fn shmdt(call: &mut Call<'_>) -> Outcome {
+pub fn shmdt(call: &mut Call<'_>) -> SyscallResult {
     let address = call.word(0);
     if !address.is_multiple_of(SHMLBA) {
         return Err(Errno::EINVAL.into());
@@ -346,7 +346,7 @@ pub fn shmdt(call: &mut Call<'_>) -> Outcome {
 }
 
 /// `struct shmid64_ds`.
-fn description(id: i32, key: i32, segment: &Segment) -> [u64; 14] {
+fn description(id: i32, key: i32, segment: &SharedSegment) -> [u64; 14] {
     let state = segment.state.lock();
     let mut words = [0; 14];
     words[..6].copy_from_slice(&crate::ipc::permission_words(id, key, &state.permissions));
@@ -362,7 +362,7 @@ fn description(id: i32, key: i32, segment: &Segment) -> [u64; 14] {
 }
 
 /// shmctl(2).
-pub fn shmctl(call: &mut Call<'_>) -> Outcome {
+pub fn shmctl(call: &mut Call<'_>) -> SyscallResult {
     let (id, command, buffer) = (call.int(0), call.uint(1), call.word(2));
     if id < 0 {
         return Err(Errno::EINVAL.into());
@@ -409,7 +409,7 @@ pub fn shmctl(call: &mut Call<'_>) -> Outcome {
             let mut state = segment.state.lock();
             crate::ipc::check_owner(&state.permissions, &who)?;
             state.permissions.change(uid, gid, mode);
-            state.changed_s = crate::ipc::now_s();
+            state.changed_s = crate::ipc::realtime_seconds();
             Ok(0.into())
         }
         IPC_RMID => remove(call, id),
@@ -433,7 +433,7 @@ pub fn shmctl(call: &mut Call<'_>) -> Outcome {
 }
 
 /// Removes a segment, at once or with its last attachment; its key is free at once.
-fn remove(call: &Call<'_>, id: i32) -> Outcome {
+fn remove(call: &Call<'_>, id: i32) -> SyscallResult {
     let mut segments = SEGMENTS.lock();
     let segment = segments.get(id).map(|(_, segment)| segment.clone()).ok_or(Errno::EINVAL)?;
     let mut state = segment.state.lock();

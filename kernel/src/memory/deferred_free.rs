@@ -1,6 +1,6 @@
 //! What was taken out of page tables and may still be cached by other CPUs, and the work of taking large trees apart.
 //!
-//! Everything is a *word*: a physical address with a tag in its low bits. Words whose CPUs have passed (see
+//! Everything is a *word*: a physical address with a tag in its low bits. Words whose CPUs have acknowledged (see
 //! [`crate::memory::shootdown`]) are released at once, but no longer than [`BUDGET_NS`] in one go: what is left is put off to
 //! [`reaper`], a coroutine, so that the end of a large program keeps interrupts off for no longer than that of a
 //! small one.
@@ -16,7 +16,7 @@ use core::task::{Poll, Waker};
 
 use crate::arch::paging::LEVELS;
 use crate::arch::{MAX_CPUS, cpu, paging, time};
-use crate::memory::shootdown::Posted;
+use crate::memory::shootdown::PendingFlush;
 use crate::memory::slots::Slot;
 use crate::memory::table::Root;
 use crate::memory::{shootdown, table};
@@ -31,7 +31,7 @@ const TAG_MASK: u64 = 7;
 
 /// How long one go may take.
 const BUDGET_NS: u64 = 50_000;
-/// How long the reaper waits for CPUs that have not passed.
+/// How long the reaper waits for CPUs that have not acknowledged.
 const PATIENCE_NS: u64 = 1_000_000;
 /// A longer quarantine makes the next operation wait for all CPUs.
 const WORDS_MAX: usize = 1 << 16;
@@ -41,26 +41,26 @@ const COLLECTED_MAX: usize = 1 << 12;
 
 /// Which CPUs may still have a word cached.
 #[derive(Clone, Copy)]
-pub enum Holders {
+pub enum TlbScope {
     /// Those to which a generation was posted.
-    Posted(Posted),
+    Pending(PendingFlush),
     /// Any, and none was asked yet: it was in the page table that programs share.
     Any,
 }
 
-/// A word to be released when some CPUs have passed a generation.
+/// A word to be released when some CPUs have acknowledged a generation.
 #[derive(Clone, Copy)]
-struct Held {
+struct DeferredFree {
     word: u64,
-    posted: Posted,
+    posted: PendingFlush,
 }
 
-static HELD: SpinLock<VecDeque<Held>> = SpinLock::new(VecDeque::new());
-/// Whether [`HELD`] may hold something, to be read without its lock.
+static DEFERRED: SpinLock<VecDeque<DeferredFree>> = SpinLock::new(VecDeque::new());
+/// Whether [`DEFERRED`] may hold something, to be read without its lock.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 static REAPER: SpinLock<Option<Waker>> = SpinLock::new(None);
 
-/// Words of [`Holders::Any`], by the CPU that took them out.
+/// Words of [`TlbScope::Any`], by the CPU that took them out.
 static COLLECTED: [Collected; MAX_CPUS] = [const { Collected(SpinLock::new(Vec::new())) }; MAX_CPUS];
 /// Whether one of [`COLLECTED`] may hold something.
 static IS_COLLECTED: AtomicBool = AtomicBool::new(false);
@@ -87,16 +87,16 @@ impl Budget {
 }
 
 /// Releases words when no CPU has them cached any more: at once or later.
-pub fn release(holders: Holders, words: impl Iterator<Item = u64>) {
+pub fn release(holders: TlbScope, words: impl Iterator<Item = u64>) {
     let posted = match holders {
-        Holders::Posted(posted) => posted,
-        Holders::Any if cpu::count() == 1 => Posted::NOBODY,
-        Holders::Any => return words.for_each(collect),
+        TlbScope::Pending(posted) => posted,
+        TlbScope::Any if cpu::count() == 1 => PendingFlush::NOBODY,
+        TlbScope::Any => return words.for_each(collect),
     };
-    let passed = posted.is_passed();
+    let acknowledged = posted.is_acknowledged();
     let budget = Budget::new();
     for word in words {
-        if passed && is_unused(word) {
+        if acknowledged && is_unused(word) {
             release_word(word, budget);
         } else {
             hold(word, posted);
@@ -124,7 +124,7 @@ fn collect(word: u64) {
 }
 
 /// Asks all CPUs to flush for what was collected, which is held until they have.
-fn ask() -> Posted {
+fn ask() -> PendingFlush {
     IS_COLLECTED.store(false, Ordering::SeqCst);
     let collected = COLLECTED.each_ref().map(|list| core::mem::take(&mut *list.0.lock()));
     let posted = shootdown::post_to_all();
@@ -139,10 +139,10 @@ fn wake_reaper() {
 }
 
 /// Keeps a word for later. Without memory to keep it in, waits for the other CPUs on the spot.
-fn hold(word: u64, posted: Posted) {
-    let mut held = HELD.lock();
+fn hold(word: u64, posted: PendingFlush) {
+    let mut held = DEFERRED.lock();
     if held.len() < WORDS_MAX && held.try_reserve(1).is_ok() {
-        held.push_back(Held { word, posted });
+        held.push_back(DeferredFree { word, posted });
         IN_USE.store(true, Ordering::Release);
         drop(held);
         wake_reaper();
@@ -156,7 +156,7 @@ fn hold(word: u64, posted: Posted) {
     release_word(word, Budget::UNLIMITED);
 }
 
-/// Releases all words whose CPUs have passed.
+/// Releases all words whose CPUs have acknowledged.
 pub fn drain() {
     let _ = drain_within(Budget::UNLIMITED);
 }
@@ -175,21 +175,21 @@ fn drain_within(budget: Budget) -> bool {
     if !IN_USE.load(Ordering::Acquire) {
         return true;
     }
-    let mut left = HELD.lock().len();
+    let mut left = DEFERRED.lock().len();
     while left > 0 {
         if budget.is_over() {
             return false;
         }
         left -= 1;
-        let Some(first) = HELD.lock().pop_front() else { break };
-        if first.posted.is_passed() && is_unused(first.word) {
+        let Some(first) = DEFERRED.lock().pop_front() else { break };
+        if first.posted.is_acknowledged() && is_unused(first.word) {
             release_word(first.word, budget);
         } else {
             // There is room: it was in there a moment ago, and capacity stays.
-            HELD.lock().push_back(first);
+            DEFERRED.lock().push_back(first);
         }
     }
-    let held = HELD.lock();
+    let held = DEFERRED.lock();
     IN_USE.store(!held.is_empty(), Ordering::Release);
     true
 }
@@ -206,7 +206,7 @@ fn release_word(word: u64, budget: Budget) {
         TAG_ROOT => Root(value).take_apart(|child| release_word(child, budget)),
         // A leaf table is the largest piece that is never divided.
         level @ 0..=1 if level == 0 || !budget.is_over() => table::release(value, level as usize),
-        1 => hold(word, Posted::NOBODY),
+        1 => hold(word, PendingFlush::NOBODY),
         level => table::take_apart(value, level as usize, |child| release_word(child, budget)),
     }
 }
@@ -228,7 +228,7 @@ pub async fn reaper() {
         } else if IN_USE.load(Ordering::Acquire) {
             crate::time::sleep_until(time::now_ns() + PATIENCE_NS).await;
             // A program that never enters the kernel would keep everybody's memory back.
-            let posted = HELD.lock().front().map(|first| first.posted);
+            let posted = DEFERRED.lock().front().map(|first| first.posted);
             posted.inspect(|posted| posted.interrupt());
         } else {
             let mut first = true;

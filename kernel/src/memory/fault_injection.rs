@@ -17,7 +17,7 @@ use crate::sched;
 
 /// What can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum FailurePoint {
     /// An allocation of the heap, or the promise of some.
     Heap = 1,
     /// A frame.
@@ -81,7 +81,7 @@ pub fn call_ends() {
 
 /// Whether this step fails.
 #[must_use]
-pub fn fails(step: Step) -> bool {
+pub fn fails(step: FailurePoint) -> bool {
     if !is_mine(RUNNING) || LEFT.load(Relaxed) == 0 || LEFT.fetch_sub(1, Relaxed) != 1 {
         return false;
     }
@@ -92,7 +92,7 @@ pub fn fails(step: Step) -> bool {
 /// Whether the copy that failed is to stay so: what it touched is not mapped any more.
 #[must_use]
 pub fn is_unmapped() -> bool {
-    is_mine(RUNNING) && FAILED.load(Relaxed) == Step::Copy as u8
+    is_mine(RUNNING) && FAILED.load(Relaxed) == FailurePoint::Copy as u8
 }
 
 /// So many bytes can be allocated from now on without failure; returns how many could before.
@@ -112,6 +112,6 @@ pub fn allocation_fails(bytes: usize) -> bool {
             promised.store(left, Relaxed);
             false
         }
-        None => fails(Step::Heap),
+        None => fails(FailurePoint::Heap),
     }
 }

@@ -28,30 +28,30 @@ const LOW_MEMORY_BYTES: u64 = 1 << 20;
 const CACHE_FRAMES: usize = 32;
 const REFILL_FRAMES: usize = 16;
 
-struct Machine {
+struct FrameMachine {
     layout: Layout,
     descriptors: &'static [Descriptor],
     total: usize,
 }
 
-struct Cache {
+struct FrameCache {
     frames: [u32; CACHE_FRAMES],
     length: usize,
 }
 
-static MACHINE: spin::Once<Machine> = spin::Once::new();
+static MACHINE: spin::Once<FrameMachine> = spin::Once::new();
 static BUDDY: SpinLock<Buddy<'static>> = SpinLock::new(Buddy::new(&[]));
 /// Free frames of `BUDDY` when it was last unlocked.
 static FREE_IN_BUDDY: AtomicUsize = AtomicUsize::new(0);
-static CACHES: [SpinLock<Cache>; MAX_CPUS] =
-    [const { SpinLock::new(Cache { frames: [0; CACHE_FRAMES], length: 0 }) }; MAX_CPUS];
+static CACHES: [SpinLock<FrameCache>; MAX_CPUS] =
+    [const { SpinLock::new(FrameCache { frames: [0; CACHE_FRAMES], length: 0 }) }; MAX_CPUS];
 
 #[repr(C, align(4096))]
 struct Page([u8; PAGE_SIZE]);
 
 static ZERO_PAGE: Page = Page([0; PAGE_SIZE]);
 
-fn machine() -> &'static Machine {
+fn machine() -> &'static FrameMachine {
     MACHINE.get().expect("memory is initialized before it is used")
 }
 
@@ -116,7 +116,7 @@ pub fn initialize() {
     }
     note_free(&buddy);
     *BUDDY.lock() = buddy;
-    MACHINE.call_once(|| Machine { layout, descriptors, total });
+    MACHINE.call_once(|| FrameMachine { layout, descriptors, total });
 }
 
 /// The up to three parts of `start..end` that lie outside two ranges.
@@ -281,7 +281,7 @@ impl FrameRef {
     /// `ENOMEM`.
     pub fn allocate() -> Result<Self, Errno> {
         #[cfg(feature = "checking")]
-        if crate::memory::fault_injection::fails(crate::memory::fault_injection::Step::Frame) {
+        if crate::memory::fault_injection::fails(crate::memory::fault_injection::FailurePoint::Frame) {
             return Err(Errno::ENOMEM);
         }
         let index = take(false).ok_or(Errno::ENOMEM)?;

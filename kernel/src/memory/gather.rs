@@ -3,9 +3,9 @@
 use core::ops::Range;
 
 use crate::arch::paging;
-use crate::arch::paging::{Entry, PAGE_SIZE};
+use crate::arch::paging::{PageTableEntry, PAGE_SIZE};
 use crate::memory::deferred_free;
-use crate::memory::deferred_free::Holders;
+use crate::memory::deferred_free::TlbScope;
 use crate::memory::frame::FrameRef;
 
 const INLINE: usize = 8;
@@ -75,7 +75,7 @@ impl Gather {
     }
 
     /// Takes an entry that was in a table of `level` and covered `range`. There must be room.
-    pub fn take(&mut self, entry: Entry, level: usize, range: Range<usize>) {
+    pub fn take(&mut self, entry: PageTableEntry, level: usize, range: Range<usize>) {
         self.mark(range);
         if level == 0 && !entry.is_counted() {
             return;
@@ -110,7 +110,7 @@ impl Gather {
     }
 
     /// Releases everything when no CPU has it cached any more.
-    pub fn release(&mut self, holders: Holders) {
+    pub fn release(&mut self, holders: TlbScope) {
         let spill = self.spill.as_ref();
         let word = |at: usize| match at.checked_sub(INLINE) {
             None => self.inline[at],

@@ -161,7 +161,7 @@ pub fn usage() -> Usage {
 pub fn reserve(bytes: usize) -> Result<(), Errno> {
     #[cfg(feature = "checking")]
     {
-        if crate::memory::fault_injection::fails(crate::memory::fault_injection::Step::Heap) {
+        if crate::memory::fault_injection::fails(crate::memory::fault_injection::FailurePoint::Heap) {
             return Err(Errno::ENOMEM);
         }
         let before = crate::memory::fault_injection::promise(0);

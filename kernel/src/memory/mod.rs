@@ -19,7 +19,7 @@ pub mod fault_injection;
 pub mod frame;
 mod gather;
 pub mod heap;
-pub mod pressure;
+pub mod reclaim;
 pub mod shootdown;
 mod slots;
 pub mod source;

@@ -3,7 +3,7 @@
 //! - CPUs that run the *same space* get an interrupt, and the operation awaits them, because its effect must be seen
 //!   before it returns.
 //! - CPUs in *another space of the same page table* are left alone, whether they ever used this one or not. What was
-//!   taken out stays in [`crate::memory::deferred_free`] until they have been asked and have passed, for the kernel's sake: a
+//!   taken out stays in [`crate::memory::deferred_free`] until they have been asked and have acknowledged, for the kernel's sake: a
 //!   program that reaches into another's slot through a stale translation must not find memory that has a new owner.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -151,33 +151,33 @@ pub fn is_elsewhere(space: usize) -> bool {
 
 /// A generation and the CPUs it was posted to.
 #[derive(Clone, Copy, Debug)]
-pub struct Posted(protocol::Posted);
+pub struct PendingFlush(protocol::Posted);
 
-impl Posted {
-    /// Posted to nobody.
+impl PendingFlush {
+    /// No CPU has to flush.
     pub const NOBODY: Self = Self(protocol::Posted::NOBODY);
 
-    /// Whether all CPUs have passed.
-    pub fn is_passed(self) -> bool {
-        STATE.is_passed(self.0)
+    /// Whether all CPUs have acknowledged.
+    pub fn is_acknowledged(self) -> bool {
+        STATE.is_acknowledged(self.0)
     }
 
     /// Whether no CPU runs this space with old translations.
-    pub fn is_seen_in(self, space: usize) -> bool {
-        STATE.is_seen_in(self.0, space)
+    pub fn is_flushed_in(self, space: usize) -> bool {
+        STATE.is_flushed_in(self.0, space)
     }
 
     /// Waits until no CPU runs this space with old translations.
-    pub async fn seen_in(self, space: usize) {
-        STATE.seen_in(self.0, space, interrupt).await;
+    pub async fn flushed_in(self, space: usize) {
+        STATE.flushed_in(self.0, space, interrupt).await;
     }
 
-    /// Waits until all CPUs have passed.
-    pub async fn passed(self) {
-        STATE.passed(self.0, interrupt).await;
+    /// Waits until all CPUs have acknowledged.
+    pub async fn acknowledged(self) {
+        STATE.acknowledged(self.0, interrupt).await;
     }
 
-    /// Interrupts the CPUs that have not passed.
+    /// Interrupts the CPUs that have not acknowledged.
     pub fn interrupt(self) {
         STATE.behind(self.0).for_each(interrupt);
     }
@@ -185,7 +185,7 @@ impl Posted {
     /// Waits on the spot. For when nothing else is possible: no memory to put things off.
     pub fn spin(self) {
         self.interrupt();
-        while !self.is_passed() {
+        while !self.is_acknowledged() {
             core::hint::spin_loop();
         }
     }
@@ -197,11 +197,11 @@ fn interrupt(cpu: usize) {
 }
 
 /// Asks all other CPUs that may have translations of a space cached to flush.
-pub fn post(users: &Users) -> Posted {
-    if cpu::count() == 1 { Posted::NOBODY } else { Posted(STATE.post(others(), users)) }
+pub fn post(users: &Users) -> PendingFlush {
+    if cpu::count() == 1 { PendingFlush::NOBODY } else { PendingFlush(STATE.post(others(), users)) }
 }
 
 /// Asks all other CPUs to flush.
-pub fn post_to_all() -> Posted {
-    if cpu::count() == 1 { Posted::NOBODY } else { Posted(STATE.post_to_all(others())) }
+pub fn post_to_all() -> PendingFlush {
+    if cpu::count() == 1 { PendingFlush::NOBODY } else { PendingFlush(STATE.post_to_all(others())) }
 }

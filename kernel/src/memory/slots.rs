@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use crate::arch::paging;
 use crate::memory::deferred_free;
-use crate::memory::deferred_free::Holders;
+use crate::memory::deferred_free::TlbScope;
 use crate::memory::table::Root;
 use crate::sync::SpinLock;
 
@@ -90,7 +90,7 @@ impl Drop for Slot {
                 paging::flush_page(first * SLOT_BYTES);
             }
             let word = table.physical() | (SLOT_LEVEL + 1) as u64;
-            deferred_free::release(Holders::Any, core::iter::once(word));
+            deferred_free::release(TlbScope::Any, core::iter::once(word));
         }
     }
 }

@@ -20,27 +20,27 @@ use heddle_kernel_core::tlb::leaf_table;
 use heddle_kernel_core::tlb::leaf_table::{GROUP, Owned, each_occupied, is_group_empty, load, store};
 
 use crate::arch::paging;
-use crate::arch::paging::{ENTRIES, Entry, LEVELS, PAGE_SIZE, Rights};
+use crate::arch::paging::{ENTRIES, PageTableEntry, LEVELS, PAGE_SIZE, Rights};
 use crate::error::Errno;
 use crate::memory::frame::FrameRef;
 use crate::memory::gather::Gather;
 use crate::memory::{counters, frame};
 
-type Table = [AtomicU64; ENTRIES];
+type PageTable = [AtomicU64; ENTRIES];
 
 #[inline]
-fn table(physical: u64) -> &'static Table {
+fn table(physical: u64) -> &'static PageTable {
     // SAFETY: `physical` comes from a root or an entry that leads to a table; tables are whole frames in the direct
     // map, valid while the root leads there, and only ever accessed as atomics. The rules above keep a table from
     // being released while an owner of a range it covers works in it.
-    unsafe { &*paging::direct_map::<Table>(physical).cast_const() }
+    unsafe { &*paging::direct_map::<PageTable>(physical).cast_const() }
 }
 
 /// The machine's tables and frames.
-struct Machine;
+struct TableMachine;
 
-impl leaf_table::Tables for Machine {
-    type Entry = Entry;
+impl leaf_table::Tables for TableMachine {
+    type Entry = PageTableEntry;
 
     #[inline]
     fn entries(&self, physical: u64) -> &[AtomicU64] {
@@ -68,7 +68,7 @@ impl leaf_table::Tables for Machine {
     }
 }
 
-impl leaf_table::Entry for Entry {
+impl leaf_table::Entry for PageTableEntry {
     #[inline]
     fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -121,7 +121,7 @@ pub struct Root(pub u64);
 
 /// A leaf table of which the caller has a part locked.
 #[derive(Clone, Copy)]
-pub struct Leaves(&'static Table);
+pub struct Leaves(&'static PageTable);
 
 impl Leaves {
     /// The entry for a page that the table covers.
@@ -136,13 +136,13 @@ pub struct Leaf(&'static AtomicU64);
 
 impl Leaf {
     /// The entry.
-    pub fn get(self) -> Entry {
+    pub fn get(self) -> PageTableEntry {
         load(self.0)
     }
 
     /// Replaces the entry; what was there is the caller's.
-    pub fn replace(self, value: Entry) -> Entry {
-        Entry(self.0.swap(value.0, Ordering::AcqRel))
+    pub fn replace(self, value: PageTableEntry) -> PageTableEntry {
+        PageTableEntry(self.0.swap(value.0, Ordering::AcqRel))
     }
 }
 
@@ -174,7 +174,7 @@ impl Root {
         let mut current = table(self.0);
         for level in (1..LEVELS).rev() {
             let slot = &current[paging::index(address, level)];
-            let mut entry: Entry = load(slot);
+            let mut entry: PageTableEntry = load(slot);
             if !entry.is_present() {
                 entry = install(slot)?;
             }
@@ -190,17 +190,17 @@ impl Root {
     ///
     /// The owner of another page may copy a shared leaf table meanwhile, and the one that is looked at here may even be
     /// released: what was read counts only if the table is still the one in use afterwards.
-    pub fn look(self, address: usize) -> Entry {
+    pub fn look(self, address: usize) -> PageTableEntry {
         let mut current = table(self.0);
         for level in (2..LEVELS).rev() {
-            let entry: Entry = load(&current[paging::index(address, level)]);
+            let entry: PageTableEntry = load(&current[paging::index(address, level)]);
             if !entry.is_present() {
-                return Entry::EMPTY;
+                return PageTableEntry::EMPTY;
             }
             current = table(entry.physical());
         }
         let slot = &current[paging::index(address, 1)];
-        leaf_table::look(&Machine, slot, paging::index(address, 0)).unwrap_or(Entry::EMPTY)
+        leaf_table::look(&TableMachine, slot, paging::index(address, 0)).unwrap_or(PageTableEntry::EMPTY)
     }
 
     /// Takes everything out that is mapped in a locked range, until `gather` is full; returns the address up to which
@@ -221,7 +221,7 @@ impl Root {
         self,
         range: Range<usize>,
         gather: &mut Gather,
-        mut change: impl FnMut(Entry) -> Entry,
+        mut change: impl FnMut(PageTableEntry) -> PageTableEntry,
     ) -> Result<usize, Errno> {
         let mut at = range.start;
         while at < range.end {
@@ -273,7 +273,7 @@ impl Root {
     pub fn next_table(self, address: usize) -> usize {
         let mut current = table(self.0);
         for level in (1..LEVELS).rev() {
-            let entry: Entry = load(&current[paging::index(address, level)]);
+            let entry: PageTableEntry = load(&current[paging::index(address, level)]);
             if !entry.is_present() || level == 1 {
                 return (address & !(paging::span(level) - 1)) + paging::span(level);
             }
@@ -286,7 +286,7 @@ impl Root {
     pub fn has_table(self, address: usize) -> bool {
         let mut current = table(self.0);
         for level in (1..LEVELS).rev() {
-            let entry: Entry = load(&current[paging::index(address, level)]);
+            let entry: PageTableEntry = load(&current[paging::index(address, level)]);
             if !entry.is_present() {
                 return false;
             }
@@ -299,7 +299,7 @@ impl Root {
     pub fn sharers(self, address: usize) -> u32 {
         let mut current = table(self.0);
         for level in (1..LEVELS).rev() {
-            let entry: Entry = load(&current[paging::index(address, level)]);
+            let entry: PageTableEntry = load(&current[paging::index(address, level)]);
             if !entry.is_present() {
                 return 0;
             }
@@ -330,7 +330,7 @@ impl Root {
             let mut current = table(root.0);
             for above in (level + 1..LEVELS).rev() {
                 let slot = &current[paging::index(address, above)];
-                let entry: Entry = load(slot);
+                let entry: PageTableEntry = load(slot);
                 let entry = if entry.is_present() { entry } else { install(slot)? };
                 current = table(entry.physical());
             }
@@ -355,19 +355,19 @@ impl Root {
 
     /// Takes out the table of `level` at `address` if nothing is in it; it may still be cached. Nobody else works below
     /// it.
-    pub fn prune(self, address: usize, level: usize) -> Option<Entry> {
+    pub fn prune(self, address: usize, level: usize) -> Option<PageTableEntry> {
         let mut current = table(self.0);
         for above in (level + 1..LEVELS).rev() {
             let slot = &current[paging::index(address, above)];
-            let entry: Entry = load(slot);
+            let entry: PageTableEntry = load(slot);
             if !entry.is_present() {
                 return None;
             }
             let below = table(entry.physical());
             if above == level + 1 {
-                let is_empty = below.iter().all(|entry| !load::<Entry>(entry).is_present());
+                let is_empty = below.iter().all(|entry| !load::<PageTableEntry>(entry).is_present());
                 return is_empty.then(|| {
-                    store(slot, Entry::EMPTY);
+                    store(slot, PageTableEntry::EMPTY);
                     entry
                 });
             }
@@ -378,21 +378,21 @@ impl Root {
 }
 
 /// Puts a new table behind an empty entry, unless somebody else does.
-fn install(slot: &AtomicU64) -> Result<Entry, Errno> {
+fn install(slot: &AtomicU64) -> Result<PageTableEntry, Errno> {
     let frame = FrameRef::allocate_zeroed()?;
-    let new = Entry::table(frame.physical(), true);
-    match slot.compare_exchange(Entry::EMPTY.0, new.0, Ordering::AcqRel, Ordering::Acquire) {
+    let new = PageTableEntry::table(frame.physical(), true);
+    match slot.compare_exchange(PageTableEntry::EMPTY.0, new.0, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
             let _ = frame.into_physical();
             Ok(new)
         }
-        Err(other) => Ok(Entry(other)),
+        Err(other) => Ok(PageTableEntry(other)),
     }
 }
 
 /// Makes the leaf table behind `slot` this root's own.
-fn own(slot: &AtomicU64, address: usize, gather: &mut Gather) -> Result<Entry, Errno> {
-    match leaf_table::own(&Machine, slot).map_err(|_| Errno::ENOMEM)? {
+fn own(slot: &AtomicU64, address: usize, gather: &mut Gather) -> Result<PageTableEntry, Errno> {
+    match leaf_table::own(&TableMachine, slot).map_err(|_| Errno::ENOMEM)? {
         Owned::Kept(entry) => Ok(entry),
         Owned::Copied { new, old } => {
             counters::count(&counters::TABLES_COPIED);
@@ -405,7 +405,7 @@ fn own(slot: &AtomicU64, address: usize, gather: &mut Gather) -> Result<Entry, E
 }
 
 fn remove(
-    current: &'static Table,
+    current: &'static PageTable,
     level: usize,
     range: Range<usize>,
     gather: &mut Gather,
@@ -421,7 +421,7 @@ fn remove(
         let start = at & !(span - 1);
         let next = (start + span).min(range.end);
         let slot = &current[index];
-        let entry: Entry = load(slot);
+        let entry: PageTableEntry = load(slot);
         if !entry.is_present() {
             at = next;
             continue;
@@ -430,7 +430,7 @@ fn remove(
             return Ok(at);
         }
         if level == 0 || (at == start && next == start + span) {
-            store(slot, Entry::EMPTY);
+            store(slot, PageTableEntry::EMPTY);
             gather.take(entry, level, start..start + span);
             at = next;
             continue;
@@ -445,20 +445,25 @@ fn remove(
     Ok(range.end)
 }
 
-fn share(from: &'static Table, to: &'static Table, level: usize, range: Range<usize>) -> Result<(), Errno> {
+fn share(
+    from: &'static PageTable,
+    to: &'static PageTable,
+    level: usize,
+    range: Range<usize>,
+) -> Result<(), Errno> {
     let span = paging::span(level);
     let base = range.start & !(paging::span(level + 1) - 1);
-    each_occupied(from, |index, entry: Entry| {
+    each_occupied(from, |index, entry: PageTableEntry| {
         let part = (base + index * span).max(range.start)..(base + (index + 1) * span).min(range.end);
         if part.start >= part.end {
             return Ok(());
         }
         if level > 1 {
-            let below: Entry = load(&to[index]);
+            let below: PageTableEntry = load(&to[index]);
             let below = if below.is_present() { below } else { install(&to[index])? };
             return share(table(entry.physical()), table(below.physical()), level - 1, part);
         }
-        leaf_table::share(&Machine, entry, &from[index], &to[index]);
+        leaf_table::share(&TableMachine, entry, &from[index], &to[index]);
         counters::count(&counters::TABLES_SHARED);
         Ok(())
     })
@@ -473,12 +478,12 @@ pub struct Owns {
     pub tables: usize,
 }
 
-fn count_own(current: &'static Table, level: usize, range: Range<usize>, owns: &mut Owns) {
+fn count_own(current: &'static PageTable, level: usize, range: Range<usize>, owns: &mut Owns) {
     let span = paging::span(level);
     let base = range.start & !(paging::span(level + 1) - 1);
     let first = paging::index(range.start, level) / GROUP * GROUP;
     let last = (paging::index(range.end - 1, level) / GROUP + 1) * GROUP;
-    let _ = each_occupied(&current[first..last], |index, entry: Entry| {
+    let _ = each_occupied(&current[first..last], |index, entry: PageTableEntry| {
         let start = base + (first + index) * span;
         let part = start.max(range.start)..(start + span).min(range.end);
         let is_own = (level > 0 || entry.is_counted()) && frame::references(entry.physical()) == 1;
@@ -500,7 +505,7 @@ fn count_own(current: &'static Table, level: usize, range: Range<usize>, owns: &
 /// `visit`, as words of the quarantine.
 pub fn take_apart(physical: u64, level: usize, mut visit: impl FnMut(u64)) {
     let entries = if level == LEVELS { paging::ROOT_USER_ENTRIES } else { ENTRIES };
-    let _ = each_occupied(&table(physical)[..entries], |_, entry: Entry| {
+    let _ = each_occupied(&table(physical)[..entries], |_, entry: PageTableEntry| {
         visit(entry.physical() | (level - 1) as u64);
         Ok::<_, Errno>(())
     });
@@ -509,7 +514,7 @@ pub fn take_apart(physical: u64, level: usize, mut visit: impl FnMut(u64)) {
 
 /// Releases what an entry of a table of `level` led to: a page, or a table and what is below it.
 pub fn release(physical: u64, level: usize) {
-    leaf_table::release(&Machine, physical, level);
+    leaf_table::release(&TableMachine, physical, level);
 }
 
 /// Rights of a page under a mapping's protection.

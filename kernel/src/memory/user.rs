@@ -14,7 +14,7 @@ use core::mem::MaybeUninit;
 use crate::arch::paging::PAGE_SIZE;
 use crate::arch::user;
 use crate::arch::user::Stopped;
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::memory::{Space, shootdown};
 
 /// An access to user memory stopped at a page that is missing, or not for that.
@@ -72,7 +72,7 @@ impl Space {
             return Err(PageFault { address: first_bad, write });
         }
         #[cfg(feature = "checking")]
-        if crate::memory::fault_injection::fails(crate::memory::fault_injection::Step::Copy) {
+        if crate::memory::fault_injection::fails(crate::memory::fault_injection::FailurePoint::Copy) {
             return Err(PageFault { address, write });
         }
         Ok(())
@@ -145,7 +145,7 @@ impl Space {
     ///
     /// # Errors
     /// A fault, with `string` as it was before; `ENOMEM`.
-    pub fn read_cstr(&self, address: usize, limit: usize, string: &mut Vec<u8>) -> Attempt<bool> {
+    pub fn read_cstr(&self, address: usize, limit: usize, string: &mut Vec<u8>) -> TryResult<bool> {
         let before = string.len();
         let mut chunk = [0; 128];
         let mut at = address;

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use crate::error::Errno;
 use crate::memory::fallible::try_push;
 use crate::memory::source::{MapSource, Written};
-use crate::memory::space::forget_pages;
+use crate::memory::space::unmap_mapping_range;
 use crate::sync::SpinLock;
 
 /// All of them that are mapped.
@@ -52,7 +52,7 @@ pub async fn evict() -> bool {
         index += 1;
         if let Some(source) = next {
             // What stays mapped stays.
-            forget_pages(&source, 0..u64::MAX).await;
+            unmap_mapping_range(&source, 0..u64::MAX).await;
         }
     }
     // Nobody may have them cached any more either.

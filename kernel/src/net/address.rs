@@ -10,8 +10,8 @@ use crate::error::Errno;
 use crate::fs::access::Access;
 use crate::fs::dentry::copy_name;
 use crate::fs::inode::{Contents, Creation};
-use crate::fs::lookup::How;
-use crate::fs::{File, Kind, access, downcast_arc, notify};
+use crate::fs::lookup::LookupFlags;
+use crate::fs::{File, FileType, access, downcast_arc, notify};
 use crate::memory::fallible;
 use crate::net::{Inbox, Socket};
 use crate::process::Thread;
@@ -108,7 +108,7 @@ pub(super) fn register(
     match &*address {
         Address::Path(path) => {
             let view = View::of(thread, linux::AT_FDCWD, path)?;
-            let found = view.walk(thread, path, How::empty())?;
+            let found = view.walk(thread, path, LookupFlags::empty())?;
             let name = found.vacant().map_err(|_| Errno::EADDRINUSE)?;
             access::check_create(&found.directory, &view.credentials)?;
             let permissions = 0o777 & !thread.directories().umask();
@@ -120,7 +120,7 @@ pub(super) fn register(
                 created.map_err(|error| if error == Errno::EEXIST { Errno::EADDRINUSE } else { error })?;
             let weak: Weak<dyn File> = Arc::downgrade(socket) as Weak<dyn File>;
             entry.node.bind_socket(weak)?;
-            notify::report_name(parent, name, Kind::Socket, linux::IN_CREATE);
+            notify::report_name(parent, name, FileType::Socket, linux::IN_CREATE);
         }
         Address::Abstract(name) => {
             if !claim(name, socket)? {
@@ -132,7 +132,7 @@ pub(super) fn register(
                 let mut name = [0; 5];
                 let mut rest = &mut name[..];
                 // Five digits fit five bytes.
-                let _ = write!(Digits(&mut rest), "{number:05x}");
+                let _ = write!(DecimalDigits(&mut rest), "{number:05x}");
                 let address = fallible::try_arc(Address::Abstract(copy_name(&name)?))?;
                 if claim(&name, socket)? {
                     return Ok(address);
@@ -144,9 +144,9 @@ pub(super) fn register(
     Ok(address)
 }
 
-struct Digits<'a, 'b>(&'a mut &'b mut [u8]);
+struct DecimalDigits<'a, 'b>(&'a mut &'b mut [u8]);
 
-impl Write for Digits<'_, '_> {
+impl Write for DecimalDigits<'_, '_> {
     fn write_str(&mut self, text: &str) -> core::fmt::Result {
         let (head, rest) =
             core::mem::take(self.0).split_at_mut_checked(text.len()).ok_or(core::fmt::Error)?;
@@ -191,9 +191,9 @@ pub fn find_target(thread: &Arc<Thread>, address: &Address) -> Result<Arc<Socket
         }
         Address::Path(path) => {
             let view = View::of(thread, linux::AT_FDCWD, path)?;
-            let place = view.walk(thread, path, How::FOLLOW)?.existing()?;
+            let place = view.walk(thread, path, LookupFlags::FOLLOW)?.existing()?;
             access::check_place(&place, &view.credentials, Access::WRITE)?;
-            if place.entry.node.kind() != Kind::Socket {
+            if place.entry.node.kind() != FileType::Socket {
                 return Err(Errno::ECONNREFUSED);
             }
             let bound = place.entry.node.bound_socket().ok_or(Errno::ECONNREFUSED)?;

@@ -63,22 +63,22 @@ impl Ancillary {
 
 impl Drop for Ancillary {
     fn drop(&mut self) {
-        bury(core::mem::take(&mut self.files));
+        defer_close(core::mem::take(&mut self.files));
     }
 }
 
 /// Files that nobody received, to be closed.
-static BURIED: SpinLock<Vec<Arc<OpenFile>>> = SpinLock::new(Vec::new());
+static DEFERRED_CLOSES: SpinLock<Vec<Arc<OpenFile>>> = SpinLock::new(Vec::new());
 /// Somebody is closing them.
 static CLOSING: AtomicBool = AtomicBool::new(false);
 
 /// Closes files that were on their way. One of them may be a socket to which others are on their way, and so on as deep
 /// as a program likes: so a close that happens within another only leaves its files to that one.
-fn bury(files: Vec<Arc<OpenFile>>) {
+fn defer_close(files: Vec<Arc<OpenFile>>) {
     if files.is_empty() {
         return;
     }
-    let mut buried = BURIED.lock();
+    let mut buried = DEFERRED_CLOSES.lock();
     if buried.try_reserve(files.len()).is_err() {
         // They are closed right here, at the end of the function.
         return;
@@ -86,9 +86,9 @@ fn bury(files: Vec<Arc<OpenFile>>) {
     buried.extend(files);
     drop(buried);
     // Looked at again after giving the work up: somebody may have left files in between and gone.
-    while !BURIED.lock().is_empty() && !CLOSING.swap(true, Ordering::AcqRel) {
+    while !DEFERRED_CLOSES.lock().is_empty() && !CLOSING.swap(true, Ordering::AcqRel) {
         loop {
-            let next = BURIED.lock().pop();
+            let next = DEFERRED_CLOSES.lock().pop();
             let Some(file) = next else { break };
             drop(file);
         }
@@ -100,14 +100,14 @@ fn bury(files: Vec<Arc<OpenFile>>) {
 pub type Sender = Option<Arc<Address>>;
 
 /// A message of a datagram or packet socket.
-pub(super) struct Message {
+pub(super) struct InboxMessage {
     pub bytes: Vec<u8>,
     pub ancillary: Option<Ancillary>,
     pub sender: Sender,
 }
 
 /// What has been sent.
-pub(super) struct Contents {
+pub(super) struct InboxContents {
     /// The bytes of a stream.
     pub ring: Ring,
     /// What comes along, with the number of bytes of the stream before it.
@@ -115,7 +115,7 @@ pub(super) struct Contents {
     /// Bytes of the stream that have been read.
     pub read: u64,
     /// Messages, and the sum of their bytes.
-    pub messages: VecDeque<Message>,
+    pub messages: VecDeque<InboxMessage>,
     pub message_bytes: usize,
     /// The sender will send no more.
     pub ended: bool,
@@ -127,7 +127,7 @@ pub(super) struct Contents {
 
 /// An inbox.
 pub struct Inbox {
-    pub(super) contents: SpinLock<Contents>,
+    pub(super) contents: SpinLock<InboxContents>,
     /// Woken for readers when something comes, for writers when there is room.
     pub(super) queue: WaitQueue,
     /// `SO_PASSCRED`: messages tell who sent them.
@@ -143,7 +143,7 @@ pub(super) struct Readiness {
     pub is_closed: bool,
 }
 
-impl Contents {
+impl InboxContents {
     /// Whether a message has to wait for room. It doesn't depend on the message, so that readiness means what it says;
     /// the last message may go over the limit.
     pub fn is_full(&self) -> bool {
@@ -157,7 +157,7 @@ impl Contents {
 
 impl Inbox {
     pub(super) fn new() -> Result<Arc<Self>, Errno> {
-        let contents = Contents {
+        let contents = InboxContents {
             ring: Ring::new(CAPACITY),
             marks: VecDeque::new(),
             read: 0,

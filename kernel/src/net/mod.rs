@@ -14,8 +14,8 @@ use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use linux_raw_sys::{ioctl, net};
 
-use crate::error::{Attempt, Errno, Halt};
-use crate::fs::{File, IoBuffer, Kind, Metadata, OpenFile};
+use crate::error::{Errno, TryError, TryResult};
+use crate::fs::{File, FileType, IoBuffer, Metadata, OpenFile};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sync::SpinLock;
@@ -74,7 +74,7 @@ pub struct Socket {
     /// Number in `stat`.
     inode: u64,
     inbox: Arc<Inbox>,
-    state: SpinLock<State>,
+    state: SpinLock<SocketState>,
     /// Connections to be accepted have come.
     arrivals: WaitQueue,
     send_timeout_ns: AtomicU64,
@@ -82,7 +82,7 @@ pub struct Socket {
     broadcast: AtomicBool,
 }
 
-struct State {
+struct SocketState {
     address: Option<Arc<Address>>,
     peer: Option<Peer>,
     listening: Option<Listening>,
@@ -110,7 +110,7 @@ impl Socket {
     /// # Errors
     /// `ENOMEM`.
     pub fn new(style: Style) -> Result<Arc<Self>, Errno> {
-        let state = State { address: None, peer: None, listening: None };
+        let state = SocketState { address: None, peer: None, listening: None };
         fallible::try_arc(Self {
             style,
             inode: NEXT_INODE.fetch_add(1, Ordering::Relaxed),
@@ -233,7 +233,7 @@ impl Socket {
     ///
     /// # Errors
     /// Blocks while the other's queue is full. `EISCONN`, `ECONNREFUSED`, `EPROTOTYPE`, `EINVAL`, `ENOMEM`.
-    pub fn connect(self: &Arc<Self>, target: &Arc<Self>, thread: &Thread) -> Attempt<()> {
+    pub fn connect(self: &Arc<Self>, target: &Arc<Self>, thread: &Thread) -> TryResult<()> {
         if target.style != self.style {
             return Err(Errno::EPROTOTYPE.into());
         }
@@ -264,7 +264,7 @@ impl Socket {
         }
         // Linux lets one more wait than was asked for.
         if listening.waiting.len() > listening.limit {
-            return Err(Halt::Block);
+            return Err(TryError::WouldBlock);
         }
         listening.waiting.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         {
@@ -292,11 +292,11 @@ impl Socket {
     ///
     /// # Errors
     /// Blocks while there is none. `EINVAL`: it doesn't listen.
-    pub fn accept(&self) -> Attempt<Arc<Self>> {
+    pub fn accept(&self) -> TryResult<Arc<Self>> {
         let mut state = self.state.lock();
         let listening = state.listening.as_mut().ok_or(Errno::EINVAL)?;
         let Some(accepted) = listening.waiting.pop_front() else {
-            return Err(if self.inbox.is_closed() { Errno::EINVAL.into() } else { Halt::Block });
+            return Err(if self.inbox.is_closed() { Errno::EINVAL.into() } else { TryError::WouldBlock });
         };
         drop(state);
         self.arrivals.wake(Events::OUT);
@@ -349,7 +349,7 @@ impl Socket {
 }
 
 impl File for Socket {
-    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         if buffer.remaining() == 0 {
             return Ok(0);
         }
@@ -357,7 +357,7 @@ impl File for Socket {
         Ok(self.receive(buffer, false)?.count)
     }
 
-    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         self.send(buffer, None, &mut None)
     }
 
@@ -394,7 +394,7 @@ impl File for Socket {
         Ok(ready)
     }
 
-    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> Attempt<usize> {
+    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> TryResult<usize> {
         let bytes = match request {
             ioctl::FIONREAD => self.inbox.bytes_to_read(self.style),
             ioctl::TIOCOUTQ => self.peer_inbox().map_or(0, |peer| peer.bytes_to_read(Style::Stream)),
@@ -409,7 +409,7 @@ impl File for Socket {
     }
 
     fn metadata(&self) -> Metadata {
-        Metadata { permissions: 0o777, ..Metadata::anonymous(Kind::Socket, self.inode) }
+        Metadata { permissions: 0o777, ..Metadata::anonymous(FileType::Socket, self.inode) }
     }
 
     fn name(&self) -> &'static str {

@@ -1,9 +1,9 @@
 //! Receiving.
 
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::fs::IoBuffer;
 use crate::fs::pipe::drain_ring;
-use crate::net::inbox::{Contents, Message};
+use crate::net::inbox::{InboxContents, InboxMessage};
 use crate::net::{Ancillary, Sender, Socket, Style};
 use crate::wait::queue::Events;
 
@@ -25,7 +25,7 @@ impl Socket {
     ///
     /// # Errors
     /// Blocks while there is nothing. `ENOTCONN`, `ECONNRESET`, a fault, `ENOMEM`.
-    pub fn receive(&self, buffer: &mut IoBuffer<'_>, peek: bool) -> Attempt<Received> {
+    pub fn receive(&self, buffer: &mut IoBuffer<'_>, peek: bool) -> TryResult<Received> {
         let mut contents = self.inbox.contents.lock();
         let received = match self.style {
             Style::Stream if !contents.ring.is_empty() => receive_bytes(&mut contents, buffer, peek)?,
@@ -45,7 +45,7 @@ impl Socket {
                     let error = if self.style == Style::Stream { Errno::EINVAL } else { Errno::ENOTCONN };
                     return Err(error.into());
                 }
-                return Err(Halt::Block);
+                return Err(TryError::WouldBlock);
             }
         };
         drop(contents);
@@ -56,7 +56,7 @@ impl Socket {
     }
 }
 
-fn receive_bytes(contents: &mut Contents, buffer: &mut IoBuffer<'_>, peek: bool) -> Attempt<Received> {
+fn receive_bytes(contents: &mut InboxContents, buffer: &mut IoBuffer<'_>, peek: bool) -> TryResult<Received> {
     // Bytes with something along are not mixed with those of another sending.
     let here = contents.marks.front().is_some_and(|(position, _)| *position == contents.read);
     let next = contents.marks.get(usize::from(here)).map(|(position, _)| *position);
@@ -76,8 +76,12 @@ fn receive_bytes(contents: &mut Contents, buffer: &mut IoBuffer<'_>, peek: bool)
     Ok(Received { count, length: count, ancillary, sender: None })
 }
 
-fn receive_message(contents: &mut Contents, buffer: &mut IoBuffer<'_>, peek: bool) -> Attempt<Received> {
-    let Some(message) = contents.messages.front() else { return Err(Halt::Block) };
+fn receive_message(
+    contents: &mut InboxContents,
+    buffer: &mut IoBuffer<'_>,
+    peek: bool,
+) -> TryResult<Received> {
+    let Some(message) = contents.messages.front() else { return Err(TryError::WouldBlock) };
     let before = buffer.mark();
     let count = match buffer.copy_out(&message.bytes) {
         Ok(count) => count,
@@ -92,8 +96,8 @@ fn receive_message(contents: &mut Contents, buffer: &mut IoBuffer<'_>, peek: boo
         return Ok(Received { count, length, ancillary, sender: message.sender.clone() });
     }
     contents.message_bytes -= length;
-    let Some(Message { ancillary, sender, .. }) = contents.messages.pop_front() else {
-        return Err(Halt::Block);
+    let Some(InboxMessage { ancillary, sender, .. }) = contents.messages.pop_front() else {
+        return Err(TryError::WouldBlock);
     };
     Ok(Received { count, length, ancillary, sender })
 }

@@ -2,11 +2,11 @@
 
 use alloc::sync::Arc;
 
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::fs::IoBuffer;
 use crate::fs::pipe::fill_ring;
 use crate::memory::fallible;
-use crate::net::inbox::Message;
+use crate::net::inbox::InboxMessage;
 use crate::net::{Ancillary, Inbox, Socket, Style};
 use crate::wait::queue::Events;
 
@@ -22,7 +22,7 @@ impl Socket {
         buffer: &mut IoBuffer<'_>,
         target: Option<&Arc<Inbox>>,
         ancillary: &mut Option<Ancillary>,
-    ) -> Attempt<usize> {
+    ) -> TryResult<usize> {
         let peer = self.peer_inbox();
         let inbox = match (target, peer) {
             (Some(_), Some(_)) if self.style.is_connected() => return Err(Errno::EISCONN.into()),
@@ -44,7 +44,7 @@ impl Socket {
         inbox: &Inbox,
         buffer: &mut IoBuffer<'_>,
         ancillary: &mut Option<Ancillary>,
-    ) -> Attempt<usize> {
+    ) -> TryResult<usize> {
         let length = buffer.remaining();
         if length > crate::net::inbox::CAPACITY {
             return Err(Errno::EMSGSIZE.into());
@@ -58,7 +58,7 @@ impl Socket {
             return Err(gone.into());
         }
         if contents.is_full() {
-            return Err(Halt::Block);
+            return Err(TryError::WouldBlock);
         }
         if let Err(fault) = buffer.copy_in(&mut bytes) {
             buffer.rewind(before);
@@ -66,12 +66,16 @@ impl Socket {
         }
         contents.messages.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         contents.message_bytes += length;
-        contents.messages.push_back(Message { bytes, ancillary: ancillary.take(), sender });
+        contents.messages.push_back(InboxMessage { bytes, ancillary: ancillary.take(), sender });
         Ok(length)
     }
 }
 
-fn send_bytes(inbox: &Inbox, buffer: &mut IoBuffer<'_>, ancillary: &mut Option<Ancillary>) -> Attempt<usize> {
+fn send_bytes(
+    inbox: &Inbox,
+    buffer: &mut IoBuffer<'_>,
+    ancillary: &mut Option<Ancillary>,
+) -> TryResult<usize> {
     let mut contents = inbox.contents.lock();
     if contents.closed || contents.ended {
         return Err(Errno::EPIPE.into());
@@ -81,7 +85,7 @@ fn send_bytes(inbox: &Inbox, buffer: &mut IoBuffer<'_>, ancillary: &mut Option<A
     }
     let room = contents.ring.room();
     if room == 0 {
-        return Err(Halt::Block);
+        return Err(TryError::WouldBlock);
     }
     contents.marks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
     let position = contents.read + contents.ring.len() as u64;

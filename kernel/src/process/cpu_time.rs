@@ -54,7 +54,7 @@ impl Meter {
 
 /// What of the time counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CpuClockKind {
     /// All of it.
     All,
     /// The part in user mode.
@@ -68,7 +68,7 @@ pub struct CpuClock {
     pub process: Weak<Process>,
     /// Only one thread's.
     pub thread: Option<Weak<Thread>>,
-    pub kind: Kind,
+    pub kind: CpuClockKind,
 }
 
 impl CpuClock {
@@ -78,7 +78,7 @@ impl CpuClock {
             Some(thread) => thread.upgrade()?.cpu_times(),
             None => self.process.upgrade()?.cpu_times(),
         };
-        Some(if self.kind == Kind::User { user } else { user + system })
+        Some(if self.kind == CpuClockKind::User { user } else { user + system })
     }
 
     /// Whether it goes on while this thread runs, one of its process.
@@ -88,19 +88,19 @@ impl CpuClock {
 }
 
 /// A call that sleeps until a moment on a clock of processor time.
-pub struct Sleeper {
+pub struct CpuClockSleeper {
     pub caller: Caller,
     pub is_woken: AtomicBool,
 }
 
 /// Who is told.
 #[derive(Clone)]
-pub enum Target {
+pub enum CpuClockTarget {
     Timer(Arc<Timer>),
-    Sleeper(Arc<Sleeper>),
+    Sleeper(Arc<CpuClockSleeper>),
 }
 
-impl Target {
+impl CpuClockTarget {
     fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Timer(own), Self::Timer(other)) => Arc::ptr_eq(own, other),
@@ -110,17 +110,17 @@ impl Target {
     }
 }
 
-struct Alarm {
+struct CpuAlarm {
     clock: CpuClock,
     at_ns: u64,
-    target: Target,
+    target: CpuClockTarget,
 }
 
 /// What waits for a process's processor time.
 #[derive(Default)]
 pub(super) struct Alarms {
     is_armed: AtomicBool,
-    list: SpinLock<Vec<Alarm>>,
+    list: SpinLock<Vec<CpuAlarm>>,
 }
 
 impl Alarms {
@@ -150,7 +150,7 @@ fn is_limited(process: &Process) -> bool {
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn arm(clock: &CpuClock, at_ns: Option<u64>, target: &Target) -> Result<(), Errno> {
+pub fn arm(clock: &CpuClock, at_ns: Option<u64>, target: &CpuClockTarget) -> Result<(), Errno> {
     // Nothing happens any more to the clock of a process that has gone.
     let Some(process) = clock.process.upgrade() else { return Ok(()) };
     let before = {
@@ -163,7 +163,7 @@ pub fn arm(clock: &CpuClock, at_ns: Option<u64>, target: &Target) -> Result<(), 
             }
             (Some(at_ns), None) => {
                 list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-                list.push(Alarm { clock: clock.clone(), at_ns, target: target.clone() });
+                list.push(CpuAlarm { clock: clock.clone(), at_ns, target: target.clone() });
                 None
             }
             (None, position) => position.map(|position| list.swap_remove(position)),
@@ -196,7 +196,7 @@ pub fn look_again(process: &Arc<Process>) {
 #[cold]
 #[inline(never)]
 pub(super) fn plan(thread: &Thread) -> u64 {
-    let turn_ns = thread.standing.lock().until_ns;
+    let turn_ns = thread.entity.lock().until_ns;
     let first = thread.process.alarms.is_armed().then(|| first_alarm_ns(thread)).flatten();
     let until_ns = match first {
         None => turn_ns,
@@ -240,8 +240,8 @@ pub(super) fn check(process: &Arc<Process>) {
     // Each alarm at most once, however short its interval.
     while let Some((target, overrun)) = next_due(process, &mut index) {
         match target {
-            Some(Target::Timer(timer)) => timer.notify(overrun),
-            Some(Target::Sleeper(sleeper)) => {
+            Some(CpuClockTarget::Timer(timer)) => timer.notify(overrun),
+            Some(CpuClockTarget::Sleeper(sleeper)) => {
                 sleeper.is_woken.store(true, Ordering::Release);
                 sleeper.caller.wake();
             }
@@ -256,7 +256,7 @@ pub(super) fn check(process: &Arc<Process>) {
 }
 
 /// Looks at the alarm of this index and says whom to tell; `None` when there are no more.
-fn next_due(process: &Process, index: &mut usize) -> Option<(Option<Target>, i32)> {
+fn next_due(process: &Process, index: &mut usize) -> Option<(Option<CpuClockTarget>, i32)> {
     let mut list = process.alarms.list.lock();
     let alarm = list.get_mut(*index)?;
     let Some(now) = alarm.clock.now_ns() else {
@@ -271,8 +271,8 @@ fn next_due(process: &Process, index: &mut usize) -> Option<(Option<Target>, i32
         return Some((None, 0));
     }
     let expiry = match &alarm.target {
-        Target::Timer(timer) => timer.expire(now),
-        Target::Sleeper(_) => Expiry { is_due: true, overrun: 0, next_ns: None },
+        CpuClockTarget::Timer(timer) => timer.expire(now),
+        CpuClockTarget::Sleeper(_) => Expiry { is_due: true, overrun: 0, next_ns: None },
     };
     let target = alarm.target.clone();
     match expiry.next_ns {
@@ -294,7 +294,7 @@ fn check_limit(process: &Arc<Process>) {
     let signal = if used >= limit.hard {
         Signal::KILL
     } else if used >= limit.soft {
-        let raised = crate::process::Limit { soft: limit.soft + 1, ..limit };
+        let raised = crate::process::ResourceLimit { soft: limit.soft + 1, ..limit };
         process.limits.lock().set(Resource::CpuTime as u32, raised);
         Signal::XCPU
     } else {

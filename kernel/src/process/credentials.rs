@@ -41,7 +41,7 @@ pub struct Credentials {
 impl Credentials {
     /// Whether all ids are the superuser's: such programs share a page table, others have one each.
     #[must_use]
-    pub fn is_superuser_s(&self) -> bool {
+    pub fn is_root_owned(&self) -> bool {
         [self.uid, self.euid, self.suid, self.gid, self.egid].iter().all(|&id| id == 0)
     }
 

@@ -13,12 +13,12 @@ use linux_raw_sys::general as linux;
 
 use crate::arch::{FloatState, UserContext};
 use crate::error::Errno;
-use crate::fs::lookup::How;
+use crate::fs::lookup::LookupFlags;
 use crate::fs::{OpenFile, executable};
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::memory::{Space, SpaceKind, fallible};
-use crate::process::thread_group::Layout;
+use crate::process::thread_group::ProcessLayout;
 use crate::process::{Credentials, Resource, Thread, table};
 use crate::signal::kill_other_threads;
 use crate::sync::SpinLock;
@@ -35,13 +35,13 @@ const STACK_START_BYTES: usize = 132 << 10;
 const PAGE_BYTES: usize = heddle_kernel_core::exec::PAGE_BYTES as usize;
 
 /// What to run, as execve(2) is called.
-pub struct Request {
+pub struct ExecRequest {
     /// Where a relative path starts: a descriptor or `AT_FDCWD`.
     pub directory: i32,
     /// The file.
     pub path: Vec<u8>,
-    /// How the path is walked.
-    pub how: How,
+    /// LookupFlags the path is walked.
+    pub how: LookupFlags,
     /// `argv`.
     pub arguments: Strings,
     /// `envp`.
@@ -52,7 +52,7 @@ pub struct Request {
 pub struct Loaded {
     space: Arc<Space>,
     executable: Arc<OpenFile>,
-    layout: Layout,
+    layout: ProcessLayout,
     name: Vec<u8>,
     credentials: Arc<Credentials>,
     context: Box<UserContext>,
@@ -83,7 +83,7 @@ impl From<StackError> for Errno {
 }
 
 /// A program's file with its headers.
-struct Source {
+struct ProgramSource {
     file: Arc<OpenFile>,
     image: Image,
     header: Vec<u8>,
@@ -94,7 +94,7 @@ fn open(
     thread: &Arc<Thread>,
     directory: i32,
     path: &[u8],
-    how: How,
+    how: LookupFlags,
 ) -> Result<(Arc<OpenFile>, Vec<u8>), Errno> {
     let file = executable::open(thread, directory, path, how)?;
     let mut header = fallible::try_filled(0, HEADER_BYTES)?;
@@ -103,14 +103,14 @@ fn open(
     Ok((file, header))
 }
 
-fn parse(file: Arc<OpenFile>, header: Vec<u8>) -> Result<Source, Errno> {
+fn parse(file: Arc<OpenFile>, header: Vec<u8>) -> Result<ProgramSource, Errno> {
     let size = file.file.size().unwrap_or(0);
     let image = Image::parse(&header, size, arch::ELF_MACHINE)?;
-    Ok(Source { file, image, header })
+    Ok(ProgramSource { file, image, header })
 }
 
 /// Finds the program: the file itself, or the interpreter that a script names, with the arguments put before.
-fn find(thread: &Arc<Thread>, request: &mut Request) -> Result<Source, Errno> {
+fn find(thread: &Arc<Thread>, request: &mut ExecRequest) -> Result<ProgramSource, Errno> {
     let mut path = fallible::try_to_vec(&request.path)?;
     let (mut directory, mut how) = (request.directory, request.how);
     for _ in 0..=SCRIPT_DEPTH_MAX {
@@ -126,13 +126,13 @@ fn find(thread: &Arc<Thread>, request: &mut Request) -> Result<Source, Errno> {
         }
         request.arguments.push_front(script.interpreter)?;
         path = fallible::try_to_vec(script.interpreter)?;
-        (directory, how) = (linux::AT_FDCWD, How::FOLLOW);
+        (directory, how) = (linux::AT_FDCWD, LookupFlags::FOLLOW);
     }
     Err(Errno::ELOOP)
 }
 
 /// The dynamic loader that a program names.
-fn find_loader(thread: &Arc<Thread>, program: &Source) -> Result<Option<Source>, Errno> {
+fn find_loader(thread: &Arc<Thread>, program: &ProgramSource) -> Result<Option<ProgramSource>, Errno> {
     let Some((offset, length)) = program.image.interpreter else { return Ok(None) };
     let mut path = fallible::try_filled(0, length as usize)?;
     let in_header = program.header.get(offset as usize..(offset + length) as usize);
@@ -144,7 +144,7 @@ fn find_loader(thread: &Arc<Thread>, program: &Source) -> Result<Option<Source>,
     if path.pop() != Some(0) {
         return Err(Errno::ENOEXEC);
     }
-    let (file, header) = open(thread, linux::AT_FDCWD, &path, How::FOLLOW)?;
+    let (file, header) = open(thread, linux::AT_FDCWD, &path, LookupFlags::FOLLOW)?;
     let source =
         parse(file, header).map_err(|error| if error == Errno::ENOEXEC { Errno::ELIBBAD } else { error })?;
     Ok(Some(source))
@@ -154,11 +154,11 @@ fn find_loader(thread: &Arc<Thread>, program: &Source) -> Result<Option<Source>,
 ///
 /// # Errors
 /// Those of execve(2).
-pub async fn load(thread: &Arc<Thread>, mut request: Request) -> Result<Loaded, Errno> {
+pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Loaded, Errno> {
     let program = find(thread, &mut request)?;
     let loader = find_loader(thread, &program)?;
     let credentials = set_id_credentials(thread, &program.file)?;
-    let kind = if program.image.kind == Kind::Fixed || !credentials.is_superuser_s() {
+    let kind = if program.image.kind == Kind::Fixed || !credentials.is_root_owned() {
         SpaceKind::Private
     } else {
         SpaceKind::Shared
@@ -195,7 +195,7 @@ pub async fn load(thread: &Arc<Thread>, mut request: Request) -> Result<Loaded, 
     let name = request.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     Ok(Loaded {
         executable: program.file,
-        layout: Layout { code: (base.wrapping_add(program.image.span().0 as usize), end), ..stack },
+        layout: ProcessLayout { code: (base.wrapping_add(program.image.span().0 as usize), end), ..stack },
         name: fallible::try_to_vec(name)?,
         space,
         credentials,
@@ -246,7 +246,7 @@ const fn protection(segment: &Segment) -> Protection {
 }
 
 /// Maps an image's segments at `base` plus their own addresses.
-async fn map_image(space: &Arc<Space>, source: &Source, base: usize) -> Result<(), Errno> {
+async fn map_image(space: &Arc<Space>, source: &ProgramSource, base: usize) -> Result<(), Errno> {
     let pages = source.file.file.clone().map_source()?;
     for segment in &source.image.segments {
         let start = base.wrapping_add(segment.address as usize);
@@ -282,7 +282,7 @@ async fn map_image(space: &Arc<Space>, source: &Source, base: usize) -> Result<(
 }
 
 /// Finds room for the dynamic loader and maps it; returns what its addresses are relative to.
-async fn place_loader(space: &Arc<Space>, loader: &Source) -> Result<usize, Errno> {
+async fn place_loader(space: &Arc<Space>, loader: &ProgramSource) -> Result<usize, Errno> {
     let (start, end) = loader.image.span();
     if loader.image.kind == Kind::Fixed {
         map_image(space, loader, 0).await?;
@@ -300,7 +300,7 @@ async fn place_loader(space: &Arc<Space>, loader: &Source) -> Result<usize, Errn
 }
 
 fn auxiliary(
-    program: &Source,
+    program: &ProgramSource,
     base: usize,
     loader_base: usize,
     credentials: &Credentials,
@@ -332,10 +332,10 @@ fn auxiliary(
 async fn build_stack(
     thread: &Thread,
     space: &Arc<Space>,
-    request: &Request,
+    request: &ExecRequest,
     auxiliary: Auxiliary,
     is_executable: bool,
-) -> Result<Layout, Errno> {
+) -> Result<ProcessLayout, Errno> {
     let stack_limit = thread.process.limit(Resource::Stack).soft;
     let mut random = [0; 16];
     crate::random::fill(&mut random);
@@ -366,7 +366,7 @@ async fn build_stack(
     let pair = |(start, end): (u64, u64)| (start as usize, end as usize);
     let vector =
         pointer + (1 + request.arguments.len() + 1 + request.environment.len() + 1) * size_of::<u64>();
-    Ok(Layout {
+    Ok(ProcessLayout {
         arguments: pair(stack.arguments),
         environment: pair(stack.environment),
         auxiliary: (vector, vector + heddle_kernel_core::exec::AUXILIARY_BYTES),

@@ -17,7 +17,7 @@ use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::{Process, Resource, Thread};
 use crate::sched::Priority;
-use crate::signal::Work;
+use crate::signal::PendingWork;
 use crate::sync::SpinLock;
 use crate::syscall::user;
 use crate::user_sched::Pages;
@@ -52,7 +52,7 @@ impl Executor {
 type Registered = (Arc<Executor>, Arc<Thread>);
 
 /// A thread's part of this.
-pub struct Place {
+pub struct ExecutorSlot {
     /// Whether `executor` is there, for a look without the lock.
     is_executor: AtomicBool,
     executor: SpinLock<Option<Arc<Executor>>>,
@@ -62,7 +62,7 @@ pub struct Place {
     boost: AtomicU8,
 }
 
-impl Place {
+impl ExecutorSlot {
     /// Of a thread that is no executor.
     pub const fn new() -> Self {
         Self {
@@ -151,7 +151,7 @@ impl Executors {
 
     /// Whom to tell of something that became ready: one that looks around anyway, then one that sleeps, then the one
     /// that runs the least urgent coroutine, and last one that is blocked in a coroutine.
-    fn to_tell(&self) -> Option<Registered> {
+    fn to_notify(&self) -> Option<Registered> {
         let list = self.list.lock();
         let mut best = None;
         for (executor, thread) in list.iter() {
@@ -200,12 +200,7 @@ impl Executors {
 ///
 /// # Errors
 /// `EINVAL`, `EBUSY`, `ENOMEM`.
-pub fn register(
-    thread: &Arc<Thread>,
-    number: usize,
-    handler: usize,
-    argument: usize,
-) -> Result<(), Errno> {
+pub fn register(thread: &Arc<Thread>, number: usize, handler: usize, argument: usize) -> Result<(), Errno> {
     let number = u32::try_from(number).map_err(|_| Errno::EINVAL)?;
     let pages = thread.space().pages().ok_or(Errno::EINVAL)?;
     pages.need_records()?;
@@ -277,7 +272,7 @@ pub fn refresh(thread: &Thread) {
     if record.is_none_or(|record| record.pending.load(Ordering::Relaxed) == 0) {
         thread.executor.boost.store(LEVEL_NONE, Ordering::Relaxed);
     }
-    thread.change_standing(|_| {});
+    thread.with_entity(|_| {});
 }
 
 /// An interrupt found the thread in its program: whatever that has written into its pages counts from now on. Takes
@@ -289,7 +284,7 @@ pub(super) fn tick(thread: &Thread) {
         let mut index = 0;
         while let Some(other) = executors.next(&mut index) {
             if !core::ptr::eq(&raw const *other, thread) {
-                other.change_standing(|_| {});
+                other.with_entity(|_| {});
             }
         }
     }
@@ -323,7 +318,7 @@ pub(super) fn turn_ends(thread: &Arc<Thread>) {
         return;
     }
     refresh(thread);
-    let waits = thread.standing.lock().is_waiting();
+    let waits = thread.entity.lock().is_waiting();
     if waits && !thread.executor.is_blocked.swap(true, Ordering::Relaxed) {
         let is_last = thread.process.executors.runnable.blocks();
         if let Some(executor) = thread.executor.get().filter(|_| is_last) {
@@ -346,7 +341,7 @@ fn wake_spare(thread: &Arc<Thread>, own: &Executor) {
     for (executor, other) in thread.process.executors.snapshot().unwrap_or_default() {
         let is_reserve = executor.record().is_some_and(record::is_reserve);
         let reason = if is_reserve { PENDING_SPARE } else { PENDING_KICK };
-        if executor.number != own.number && rouse(&other, &executor, reason, level) {
+        if executor.number != own.number && wake(&other, &executor, reason, level) {
             return;
         }
     }
@@ -364,7 +359,7 @@ pub fn lend(thread: &Thread, level: u8) {
 }
 
 /// Wakes an executor if it sleeps at its pending word, at the given level of its process.
-fn rouse(thread: &Arc<Thread>, executor: &Executor, reason: u32, level: u8) -> bool {
+fn wake(thread: &Arc<Thread>, executor: &Executor, reason: u32, level: u8) -> bool {
     let Some(record) = executor.record() else { return false };
     let _ = record::post(record, reason);
     let address = executor.pages.pending_address(executor.number);
@@ -376,7 +371,7 @@ fn rouse(thread: &Arc<Thread>, executor: &Executor, reason: u32, level: u8) -> b
 fn boost(thread: &Thread, executor: &Executor, level: u8) {
     if let Some(level) = levels::in_machine(level.into(), executor.may_be_urgent) {
         thread.executor.boost.fetch_min(level, Ordering::Relaxed);
-        thread.change_standing(|_| {});
+        thread.with_entity(|_| {});
     }
 }
 
@@ -394,7 +389,7 @@ pub fn completed(process: &Process, level: u8) {
     if process.asynchronous.wake_one(level) {
         return;
     }
-    let told = process.executors.to_tell();
+    let told = process.executors.to_notify();
     let is_blocked = |thread: &Thread| thread.executor.is_blocked.load(Ordering::Relaxed);
     let Some((executor, thread)) = told else { return };
     let Some(record) = executor.record() else { return };
@@ -403,7 +398,7 @@ pub fn completed(process: &Process, level: u8) {
         && let Some((executor, other)) = process.executors.reserve()
     {
         let reason = if is_blocked(&thread) { PENDING_SPARE } else { PENDING_COMPLETION };
-        if rouse(&other, &executor, reason, level) {
+        if wake(&other, &executor, reason, level) {
             return;
         }
     }
@@ -469,7 +464,7 @@ struct BySoftware;
 
 impl Delivery for BySoftware {
     fn interrupt(&self, thread: &Thread) {
-        thread.add_work(Work::INTERRUPT);
+        thread.add_work(PendingWork::INTERRUPT);
         let cpu = thread.cpu.load(Ordering::Acquire);
         if cpu != 0 && cpu as usize - 1 != arch::cpu::id() {
             arch::cpu::kick(cpu as usize - 1);
@@ -536,6 +531,6 @@ pub fn unmask(thread: &Thread) {
     if let Some(record) = thread.executor.get().as_ref().and_then(|executor| executor.record())
         && record::unmask(record)
     {
-        thread.add_work(Work::INTERRUPT);
+        thread.add_work(PendingWork::INTERRUPT);
     }
 }

@@ -104,7 +104,7 @@ fn end_process(process: &Arc<Process>) {
         core::mem::take(&mut state.pending)
     };
     drop(pending);
-    orphans.iter().for_each(tell_of_parent_s_death);
+    orphans.iter().for_each(send_parent_death_signal);
     let ended_orphans = orphans.iter().filter(|child| child.exit_status().is_some());
     if heir.is_some_and(|heir| heir.pid != REAPER_PID) {
         // A subreaper waits for them as for children of its own.
@@ -155,13 +155,13 @@ fn notify_of_end(process: &Arc<Process>) {
 
 /// What a process leaves behind when it is reaped, to be dropped without a lock held.
 #[derive(Default)]
-pub struct Remains {
+pub struct Zombie {
     entry: Option<Arc<Process>>,
     child: Option<Arc<Process>>,
     group: (Option<Arc<Group>>, Option<Arc<Session>>),
 }
 
-impl Remains {
+impl Zombie {
     /// Whether the process was there to be reaped: only one gets it.
     pub const fn is_reaped(&self) -> bool {
         self.entry.is_some()
@@ -169,12 +169,12 @@ impl Remains {
 }
 
 /// Removes a zombie and adds its times to its parent's.
-pub fn reap(process: &Arc<Process>) -> Remains {
+pub fn reap(process: &Arc<Process>) -> Zombie {
     let mut table = table::lock();
-    let Some(entry) = table.remove_process(process.pid) else { return Remains::default() };
+    let Some(entry) = table.remove_process(process.pid) else { return Zombie::default() };
     let group = process.group();
     let group = table.leave(&group);
-    let mut remains = Remains { entry: Some(entry), child: None, group };
+    let mut remains = Zombie { entry: Some(entry), child: None, group };
     let Some(parent) = process.parent() else { return remains };
     let (user, system) = process.cpu_times();
     let (children_user, children_system) = process.children_times();
@@ -225,7 +225,7 @@ fn subreaper(process: &Process) -> Option<Arc<Process>> {
 }
 
 /// Sends the signal that a child asked for with `PR_SET_PDEATHSIG`.
-fn tell_of_parent_s_death(child: &Arc<Process>) {
+fn send_parent_death_signal(child: &Arc<Process>) {
     if let Some(signal) = Signal::new(child.parent_death_signal.load(Ordering::Relaxed)) {
         // Only a queued realtime signal can be refused.
         let _ = signal::send_to_process(child, Information::user(signal, child.parent_pid(), 0));
@@ -245,7 +245,7 @@ fn tell_children_of(thread: &Thread) {
             })
         };
         let Some(child) = next else { return };
-        tell_of_parent_s_death(&child);
+        send_parent_death_signal(&child);
     }
 }
 

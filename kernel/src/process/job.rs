@@ -11,7 +11,7 @@ use crate::sync::SpinLock;
 ///
 /// The terminal knows its session and foreground group by number ([`Group::id`], [`Session::id`]) and reaches
 /// processes through [`crate::signal::send_to_group`].
-pub trait Terminal: Send + Sync {
+pub trait ControllingTerminal: Send + Sync {
     /// The device number, as in `/proc/PID/stat`.
     fn device(&self) -> u64;
 
@@ -36,7 +36,7 @@ pub trait Terminal: Send + Sync {
 pub struct Session {
     /// The pid of the process that made it.
     pub id: i32,
-    terminal: SpinLock<Option<Arc<dyn Terminal>>>,
+    terminal: SpinLock<Option<Arc<dyn ControllingTerminal>>>,
     /// Its groups; counted by the table.
     pub(super) groups: AtomicUsize,
 }
@@ -49,12 +49,15 @@ impl Session {
 
     /// The controlling terminal.
     #[must_use]
-    pub fn terminal(&self) -> Option<Arc<dyn Terminal>> {
+    pub fn terminal(&self) -> Option<Arc<dyn ControllingTerminal>> {
         self.terminal.lock().clone()
     }
 
     /// Changes the controlling terminal and returns the one before.
-    pub fn set_terminal(&self, terminal: Option<Arc<dyn Terminal>>) -> Option<Arc<dyn Terminal>> {
+    pub fn set_terminal(
+        &self,
+        terminal: Option<Arc<dyn ControllingTerminal>>,
+    ) -> Option<Arc<dyn ControllingTerminal>> {
         core::mem::replace(&mut *self.terminal.lock(), terminal)
     }
 }

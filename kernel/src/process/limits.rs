@@ -4,14 +4,14 @@ use linux_raw_sys::general as linux;
 
 /// A soft and a hard limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct ResourceLimit {
     /// What counts.
     pub soft: u64,
     /// How far an ordinary user may raise it.
     pub hard: u64,
 }
 
-impl Limit {
+impl ResourceLimit {
     /// What `RLIMIT_NOFILE` can be raised to: Linux's `fs.nr_open`.
     pub const OPEN_FILES_MAX: u64 = 1 << 20;
     /// The hard limit of descriptors that the first process starts with.
@@ -40,7 +40,7 @@ pub enum Resource {
 
 /// The limits of a process.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits([Limit; Self::COUNT]);
+pub struct Limits([ResourceLimit; Self::COUNT]);
 
 impl Limits {
     /// The number of resources.
@@ -51,28 +51,29 @@ impl Limits {
     /// What the first process starts with: Linux's own defaults.
     #[must_use]
     pub const fn initial() -> Self {
-        const NONE: Limit = Limit { soft: Limits::INFINITY, hard: Limits::INFINITY };
+        const NONE: ResourceLimit = ResourceLimit { soft: Limits::INFINITY, hard: Limits::INFINITY };
         let mut limits = [NONE; Self::COUNT];
         limits[linux::RLIMIT_STACK as usize].soft = 8 << 20;
         limits[linux::RLIMIT_CORE as usize].soft = 0;
-        limits[linux::RLIMIT_NOFILE as usize] = Limit { soft: 1024, hard: Limit::OPEN_FILES_HARD };
-        limits[linux::RLIMIT_MEMLOCK as usize] = Limit { soft: 8 << 20, hard: 8 << 20 };
-        limits[linux::RLIMIT_SIGPENDING as usize] = Limit { soft: 4096, hard: 4096 };
-        limits[linux::RLIMIT_NPROC as usize] = Limit { soft: 30_000, hard: 30_000 };
-        limits[linux::RLIMIT_MSGQUEUE as usize] = Limit { soft: 819_200, hard: 819_200 };
-        limits[linux::RLIMIT_NICE as usize] = Limit { soft: 0, hard: 0 };
-        limits[linux::RLIMIT_RTPRIO as usize] = Limit { soft: 0, hard: 0 };
+        limits[linux::RLIMIT_NOFILE as usize] =
+            ResourceLimit { soft: 1024, hard: ResourceLimit::OPEN_FILES_HARD };
+        limits[linux::RLIMIT_MEMLOCK as usize] = ResourceLimit { soft: 8 << 20, hard: 8 << 20 };
+        limits[linux::RLIMIT_SIGPENDING as usize] = ResourceLimit { soft: 4096, hard: 4096 };
+        limits[linux::RLIMIT_NPROC as usize] = ResourceLimit { soft: 30_000, hard: 30_000 };
+        limits[linux::RLIMIT_MSGQUEUE as usize] = ResourceLimit { soft: 819_200, hard: 819_200 };
+        limits[linux::RLIMIT_NICE as usize] = ResourceLimit { soft: 0, hard: 0 };
+        limits[linux::RLIMIT_RTPRIO as usize] = ResourceLimit { soft: 0, hard: 0 };
         Self(limits)
     }
 
     /// The limit of a resource by its number, if there is one.
     #[must_use]
-    pub fn get(&self, number: u32) -> Option<Limit> {
+    pub fn get(&self, number: u32) -> Option<ResourceLimit> {
         self.0.get(number as usize).copied()
     }
 
     /// Changes a limit; the number must be one that [`Limits::get`] knows.
-    pub fn set(&mut self, number: u32, limit: Limit) {
+    pub fn set(&mut self, number: u32, limit: ResourceLimit) {
         if let Some(place) = self.0.get_mut(number as usize) {
             *place = limit;
         }

@@ -27,8 +27,8 @@ mod thread_group;
 pub mod timers;
 
 pub use crate::process::credentials::Credentials;
-pub use crate::process::job::{Group, Session, Terminal, is_orphaned};
-pub use crate::process::limits::{Limit, Limits, Resource};
+pub use crate::process::job::{ControllingTerminal, Group, Session, is_orphaned};
+pub use crate::process::limits::{Limits, Resource, ResourceLimit};
 pub use crate::process::start::{Program, initialize, start};
 pub use crate::process::status::{ExitStatus, RunState};
 pub use crate::process::thread::Thread;

@@ -6,15 +6,15 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use heddle_kernel_core::signal::{Information, Signal};
 
-use crate::memory::{pressure, writeback};
+use crate::memory::{reclaim, writeback};
 use crate::process::{Process, Thread, table};
 use crate::sched;
 use crate::signal::send_to_process;
 
 /// Gives back what can be had again. False if another thread is about that: then there may be room in a while.
-pub(super) async fn give_back() -> bool {
+pub(super) async fn reclaim() -> bool {
     static IS_EVICTING: AtomicBool = AtomicBool::new(false);
-    if pressure::reclaim() {
+    if reclaim::reclaim() {
         return true;
     }
     if IS_EVICTING.swap(true, Ordering::AcqRel) {
@@ -29,7 +29,7 @@ pub(super) async fn give_back() -> bool {
 
 /// Makes room for a thread that found no memory: kills the largest program unless one is dying already. The
 /// thread gives way and tries again. Allocates nothing.
-pub(super) fn relieve() {
+pub(super) fn oom_kill() {
     if is_one_dying() {
         return;
     }

@@ -4,7 +4,7 @@
 //! A thread registers an area in its memory. The kernel keeps the CPU's number there, and finds there the section that
 //! the thread is in. It looks at the area only on the way back to a program that may have lost its CPU between two of
 //! its instructions, that runs on another CPU now, or that has a signal's handler or a user interrupt to run first:
-//! [`Work::RESTART`] says so. A system call that waits is no such case, since sections contain none.
+//! [`PendingWork::RESTART`] says so. A system call that waits is no such case, since sections contain none.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -12,11 +12,11 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use heddle_kernel_core::signal::section::{SIGNATURE_BYTES, Section};
 
 use crate::arch::{UserContext, paging};
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::memory::Space;
 use crate::memory::user::PageFault;
 use crate::process::Thread;
-use crate::signal::Work;
+use crate::signal::PendingWork;
 use crate::syscall::user;
 use crate::{arch, signal};
 
@@ -30,7 +30,7 @@ const FLAGS_OFFSET: usize = 16;
 const CPU_UNINITIALIZED: u32 = u32::MAX;
 
 /// A thread's area.
-pub struct Registration {
+pub struct RseqRegistration {
     /// 0 for none.
     address: AtomicUsize,
     signature: AtomicU32,
@@ -38,7 +38,7 @@ pub struct Registration {
     cpu: AtomicU32,
 }
 
-impl Registration {
+impl RseqRegistration {
     /// None.
     pub const fn new() -> Self {
         Self { address: AtomicUsize::new(0), signature: AtomicU32::new(0), cpu: AtomicU32::new(0) }
@@ -75,7 +75,7 @@ pub(super) fn turn_starts(thread: &Thread) {
 /// The thread may give up its CPU between two instructions of its program.
 pub fn leaves_program(thread: &Thread) {
     if thread.restartable.is_set() {
-        thread.add_work(Work::RESTART);
+        thread.add_work(PendingWork::RESTART);
     }
 }
 
@@ -83,7 +83,7 @@ pub fn leaves_program(thread: &Thread) {
 ///
 /// # Errors
 /// A page that is missing; `EINVAL` for what Linux answers with a segmentation fault.
-pub fn attempt(thread: &Thread, space: &Space, context: &mut UserContext) -> Attempt<()> {
+pub fn attempt(thread: &Thread, space: &Space, context: &mut UserContext) -> TryResult<()> {
     let Some((address, signature)) = thread.restartable.get() else { return Ok(()) };
     let [numbers, description] = user::read_words(space, address)?;
     if description != 0 {
@@ -108,24 +108,24 @@ pub fn attempt(thread: &Thread, space: &Space, context: &mut UserContext) -> Att
     Ok(())
 }
 
-/// Does what [`Work::RESTART`] asks for if that needs no page that is missing. `false` if it is still to do.
+/// Does what [`PendingWork::RESTART`] asks for if that needs no page that is missing. `false` if it is still to do.
 pub(super) fn try_settle(thread: &Thread, context: &mut UserContext) -> bool {
-    thread.remove_work(Work::RESTART);
+    thread.remove_work(PendingWork::RESTART);
     let is_settled = attempt(thread, &thread.space(), context).is_ok();
     if !is_settled {
-        thread.add_work(Work::RESTART);
+        thread.add_work(PendingWork::RESTART);
     }
     is_settled
 }
 
-/// Does what [`Work::RESTART`] asks for. `false` if the thread has a segmentation fault to take instead. Nothing may
+/// Does what [`PendingWork::RESTART`] asks for. `false` if the thread has a segmentation fault to take instead. Nothing may
 /// wait between this and the program.
 pub async fn settle(thread: &Arc<Thread>, context: &mut UserContext) -> bool {
     loop {
-        thread.remove_work(Work::RESTART);
+        thread.remove_work(PendingWork::RESTART);
         match attempt(thread, &thread.space(), context) {
             Ok(()) => return true,
-            Err(Halt::Fault(missing)) if thread.space().fault_in(missing).await.is_ok() => {}
+            Err(TryError::Fault(missing)) if thread.space().fault_in(missing).await.is_ok() => {}
             Err(_) => {
                 signal::force_segv(thread);
                 return false;

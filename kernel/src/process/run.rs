@@ -7,12 +7,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Poll;
 
 use crate::arch::{FloatState, Trap, UserContext};
-use crate::error::{Errno, Halt};
-use crate::memory::space::{Access, FaultError};
+use crate::error::{Errno, TryError};
+use crate::memory::space::{FaultAccess, FaultError};
 use crate::memory::user::PageFault;
 use crate::process::{Thread, cpu_time, executor, rseq};
-use crate::signal::{Next, Work};
-use crate::syscall::Started;
+use crate::signal::{Next, PendingWork};
+use crate::syscall::SyscallState;
 use crate::wait::caller::Caller;
 use crate::{arch, sched, signal, syscall};
 
@@ -22,8 +22,8 @@ use crate::{arch, sched, signal, syscall};
 /// `ENOMEM`.
 pub fn spawn(thread: &Arc<Thread>, context: UserContext) -> Result<(), Errno> {
     let (priority, affinity) = {
-        let standing = thread.standing.lock();
-        (standing.priority, standing.parameters().affinity)
+        let entity = thread.entity.lock();
+        (entity.priority, entity.parameters().affinity)
     };
     let task = sched::spawn_on(priority, affinity, checked(run(thread.clone(), context)))?;
     thread.task.call_once(|| task);
@@ -44,7 +44,7 @@ const fn checked<F>(future: F) -> F {
 const BOX_BYTES: usize = 4096;
 
 /// Waits until there is memory to box a future in, for what must not fail.
-async fn room(thread: &Thread) {
+async fn wait_for_memory(thread: &Thread) {
     while crate::memory::heap::reserve(BOX_BYTES).is_err() {
         rseq::leaves_program(thread);
         sched::yield_now().await;
@@ -60,7 +60,7 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
         rseq::turn_starts(&thread);
         let start_ns = crate::arch::time::now_ns();
         executor::turn_starts(&thread);
-        thread.change_standing(|standing| standing.start(start_ns));
+        thread.with_entity(|entity| entity.start(start_ns));
         thread.meter.start(start_ns);
         if thread.process.alarms.is_armed() {
             cpu_time::plan(&thread);
@@ -77,7 +77,7 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
             thread.with_float(FloatState::save);
             add(&thread.switches, 1);
             executor::charge(&thread, now_ns - start_ns);
-            thread.change_standing(|standing| standing.end(now_ns));
+            thread.with_entity(|entity| entity.end(now_ns));
             executor::turn_ends(&thread);
         }
         thread.cpu.store(0, Ordering::Release);
@@ -96,7 +96,7 @@ fn add(figure: &AtomicU64, amount: u64) {
 
 /// Lets what is more urgent run.
 async fn is_preempted(thread: &Thread) {
-    let is_last = thread.standing.lock().preempted();
+    let is_last = thread.entity.lock().preempted();
     rseq::leaves_program(thread);
     if is_last {
         sched::yield_now().await;
@@ -111,20 +111,20 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
     let mut visits = 0;
     loop {
         if interrupted.is_some() || !thread.work().is_empty() {
-            if thread.work().contains(Work::CONTEXT)
+            if thread.work().contains(PendingWork::CONTEXT)
                 && let Some(replaced) = thread.take_context()
             {
                 context = *replaced;
                 interrupted = None;
             }
-            if thread.work().contains(Work::DIE) {
+            if thread.work().contains(PendingWork::DIE) {
                 break;
             }
             let is_settled = interrupted.is_none()
-                && thread.work() == Work::RESTART
+                && thread.work() == PendingWork::RESTART
                 && rseq::try_settle(&thread, &mut context);
             if !is_settled {
-                room(&thread).await;
+                wait_for_memory(&thread).await;
                 if Box::pin(signal::before_user(&thread, &mut context, interrupted.take())).await
                     == Next::Exit
                 {
@@ -137,15 +137,15 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
             continue;
         }
         let mut until_ns = thread.until_ns.load(Ordering::Relaxed);
-        if until_ns == sched::STANDS_BACK {
+        if until_ns == sched::THROTTLED {
             if !sched::is_alone() {
                 sched::leave_program();
-                thread.standing.lock().give_way();
+                thread.entity.lock().give_way();
                 rseq::leaves_program(&thread);
                 sched::yield_now().await;
                 continue;
             }
-            until_ns = thread.has_turn();
+            until_ns = thread.remaining_slice();
         }
         arch::time::set_timer(until_ns);
         thread.activate_space();
@@ -159,27 +159,27 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
                 #[cfg(feature = "checking")]
                 crate::memory::fault_injection::call_starts();
                 interrupted = match syscall::start(&caller, &mut context) {
-                    Ok(Started::Done(value)) => end_call(&thread, &mut context, Ok(value)),
-                    Ok(Started::GiveWay) => {
-                        thread.standing.lock().give_way();
+                    Ok(SyscallState::Done(value)) => end_call(&thread, &mut context, Ok(value)),
+                    Ok(SyscallState::Yield) => {
+                        thread.entity.lock().give_way();
                         sched::yield_now().await;
                         end_call(&thread, &mut context, Ok(0))
                     }
-                    Ok(Started::Pending(future)) => {
+                    Ok(SyscallState::Pending(future)) => {
                         let result = future.await;
                         end_call(&thread, &mut context, result)
                     }
-                    Err(Halt::Error(error)) => end_call(&thread, &mut context, Err(error)),
+                    Err(TryError::Error(error)) => end_call(&thread, &mut context, Err(error)),
                     // Only files that wait say so, and they are driven by `Thread::retry`.
-                    Err(Halt::Block) => end_call(&thread, &mut context, Err(Errno::EAGAIN)),
-                    Err(Halt::Fault(fault)) => {
+                    Err(TryError::WouldBlock) => end_call(&thread, &mut context, Err(Errno::EAGAIN)),
+                    Err(TryError::Fault(fault)) => {
                         let result = start_again(&caller, &mut context, fault).await;
                         end_call(&thread, &mut context, result)
                     }
                 }
             }
             Trap::PageFault { address, write, execute, .. } => {
-                resolve_fault(&thread, &context, address, Access { write, execute }).await;
+                resolve_fault(&thread, &context, address, FaultAccess { write, execute }).await;
             }
             Trap::Exception { vector, code } => signal::post_exception(&thread, &context, vector, code),
             Trap::Interrupt => {
@@ -187,7 +187,7 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
                 let is_watched = thread.process.alarms.is_armed();
                 let until_ns = if is_watched { cpu_time::look(&thread) } else { until_ns };
                 if crate::arch::time::now_ns() >= until_ns {
-                    thread.standing.lock().give_way();
+                    thread.entity.lock().give_way();
                     rseq::leaves_program(&thread);
                     sched::yield_now().await;
                 }
@@ -198,7 +198,7 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
         // A thread that ends because memory ran out gives its own back first.
         thread.leave_space();
         thread.leave_descriptors();
-        room(&thread).await;
+        wait_for_memory(&thread).await;
     }
     Box::pin(crate::process::exit::end_thread(&thread)).await;
 }
@@ -232,19 +232,19 @@ async fn start_again(
     mut fault: PageFault,
 ) -> Result<usize, Errno> {
     loop {
-        room(caller).await;
+        wait_for_memory(caller).await;
         let space = caller.space();
         Box::pin(space.fault_in(fault)).await?;
         match syscall::start(caller, context) {
-            Ok(Started::Done(value)) => return Ok(value),
-            Ok(Started::Pending(future)) => return future.await,
-            Ok(Started::GiveWay) => {
+            Ok(SyscallState::Done(value)) => return Ok(value),
+            Ok(SyscallState::Pending(future)) => return future.await,
+            Ok(SyscallState::Yield) => {
                 sched::yield_now().await;
                 return Ok(0);
             }
-            Err(Halt::Error(error)) => return Err(error),
-            Err(Halt::Block) => return Err(Errno::EAGAIN),
-            Err(Halt::Fault(next)) => fault = next,
+            Err(TryError::Error(error)) => return Err(error),
+            Err(TryError::WouldBlock) => return Err(Errno::EAGAIN),
+            Err(TryError::Fault(next)) => fault = next,
         }
     }
 }
@@ -271,12 +271,12 @@ fn end_call(thread: &Arc<Thread>, context: &mut UserContext, result: Result<usiz
     None
 }
 
-async fn resolve_fault(thread: &Arc<Thread>, context: &UserContext, address: usize, access: Access) {
+async fn resolve_fault(thread: &Arc<Thread>, context: &UserContext, address: usize, access: FaultAccess) {
     let space = thread.space();
     let mut tried = space.try_fault(address, access);
     if tried == Some(Err(FaultError::OutOfMemory)) {
         rseq::leaves_program(thread);
-        if !crate::process::oom::give_back().await {
+        if !crate::process::oom::reclaim().await {
             return;
         }
         tried = space.try_fault(address, access);
@@ -285,15 +285,15 @@ async fn resolve_fault(thread: &Arc<Thread>, context: &UserContext, address: usi
         Some(resolved) => resolved,
         None => {
             rseq::leaves_program(thread);
-            room(thread).await;
+            wait_for_memory(thread).await;
             Box::pin(space.fault(address, access)).await
         }
     };
     match resolved {
         Ok(()) => {}
         Err(FaultError::OutOfMemory) => {
-            crate::process::oom::relieve();
-            thread.standing.lock().give_way();
+            crate::process::oom::oom_kill();
+            thread.entity.lock().give_way();
             sched::yield_now().await;
         }
         Err(error) => signal::post_page_fault(thread, context, address, error),

@@ -8,14 +8,14 @@ use linux_raw_sys::general as linux;
 
 use crate::arch::FloatState;
 use crate::error::Errno;
-use crate::fs::lookup::How;
+use crate::fs::lookup::LookupFlags;
 use crate::fs::{DescriptorTable, Directories};
 use crate::memory::{Space, SpaceKind, fallible};
-use crate::process::exec::Request;
+use crate::process::exec::ExecRequest;
 use crate::process::table::REAPER_PID;
 use crate::process::thread::Parts;
 use crate::process::{
-    Credentials, Group, Limits, Process, Session, Terminal, Thread, exec, exit, run, table,
+    ControllingTerminal, Credentials, Group, Limits, Process, Session, Thread, exec, exit, run, table,
 };
 use crate::sched::Parameters;
 use crate::sync::SpinLock;
@@ -33,8 +33,8 @@ pub struct Program {
     /// Where its paths start.
     pub directories: Directories,
     /// The controlling terminal of the session that the program leads. The terminal itself learns the number of session
-    /// and foreground group, which are both the pid, from [`Terminal::adopt`].
-    pub terminal: Option<Arc<dyn Terminal>>,
+    /// and foreground group, which are both the pid, from [`ControllingTerminal::adopt`].
+    pub terminal: Option<Arc<dyn ControllingTerminal>>,
 }
 
 /// What stands in for the parts of a thread that has ended.
@@ -50,7 +50,7 @@ static NOTHING: spin::Once<Nothing> = spin::Once::new();
 /// # Errors
 /// `ENOMEM`.
 pub fn initialize() -> Result<(), Errno> {
-    crate::memory::pressure::register(crate::syscall::futex::drain);
+    crate::memory::reclaim::register(crate::syscall::futex::drain);
     let space = Space::new(SpaceKind::Private)?;
     let descriptors = fallible::try_arc(DescriptorTable::new())?;
     NOTHING.call_once(|| Nothing { space, descriptors });
@@ -80,10 +80,10 @@ fn make_group(id: i32) -> Result<Arc<Group>, Errno> {
 /// # Errors
 /// Those of execve(2): `ENOENT`, `EACCES`, `ENOEXEC`, `ENOMEM`…
 pub async fn start(program: Program) -> Result<Arc<Process>, Errno> {
-    let request = Request {
+    let request = ExecRequest {
         directory: linux::AT_FDCWD,
         path: program.path,
-        how: How::FOLLOW,
+        how: LookupFlags::FOLLOW,
         arguments: strings(&program.arguments)?,
         environment: strings(&program.environment)?,
     };
@@ -109,7 +109,7 @@ pub async fn start(program: Program) -> Result<Arc<Process>, Errno> {
     Ok(process)
 }
 
-async fn load(thread: &Arc<Thread>, request: Request) -> Result<(exec::Loaded, exec::Prepared), Errno> {
+async fn load(thread: &Arc<Thread>, request: ExecRequest) -> Result<(exec::Loaded, exec::Prepared), Errno> {
     let loaded = exec::load(thread, request).await?;
     Ok((loaded, exec::prepare(thread)?))
 }

@@ -14,7 +14,7 @@ use crate::sync::{SpinGuard, SpinLock};
 
 /// What one number stands for.
 #[derive(Default)]
-struct Entry {
+struct PidEntry {
     thread: Option<Arc<Thread>>,
     /// The process, from its start until it has been waited for.
     process: Option<Arc<Process>>,
@@ -24,7 +24,7 @@ struct Entry {
     session: Option<Arc<Session>>,
 }
 
-impl Entry {
+impl PidEntry {
     const fn is_free(&self) -> bool {
         self.thread.is_none() && self.process.is_none() && self.group.is_none() && self.session.is_none()
     }
@@ -33,16 +33,16 @@ impl Entry {
 /// Numbers in a chunk.
 const CHUNK: usize = 64;
 
-type Chunk = [Entry; CHUNK];
+type Chunk = [PidEntry; CHUNK];
 
 /// The table: chunks of entries that exist only where numbers are in use.
-pub struct Table {
+pub struct PidTable {
     chunks: [Option<Box<Chunk>>; PID_LIMIT as usize / CHUNK],
     last: i32,
 }
 
-static TABLE: SpinLock<Table> =
-    SpinLock::new(Table { chunks: [const { None }; PID_LIMIT as usize / CHUNK], last: 0 });
+static TABLE: SpinLock<PidTable> =
+    SpinLock::new(PidTable { chunks: [const { None }; PID_LIMIT as usize / CHUNK], last: 0 });
 
 /// The number of the kernel's own reaper, parent of orphans.
 pub const REAPER_PID: i32 = 1;
@@ -93,22 +93,22 @@ pub fn last_pid() -> i32 {
 }
 
 /// Locks the table, and with it the links among processes.
-pub fn lock() -> SpinGuard<'static, Table> {
+pub fn lock() -> SpinGuard<'static, PidTable> {
     TABLE.lock()
 }
 
-impl Table {
-    fn entry(&self, number: i32) -> Option<&Entry> {
+impl PidTable {
+    fn entry(&self, number: i32) -> Option<&PidEntry> {
         let index = usize::try_from(number).ok()?;
         Some(&self.chunks.get(index / CHUNK)?.as_ref()?[index % CHUNK])
     }
 
-    fn entry_mut(&mut self, number: i32) -> Option<&mut Entry> {
+    fn entry_mut(&mut self, number: i32) -> Option<&mut PidEntry> {
         let index = usize::try_from(number).ok()?;
         Some(&mut self.chunks.get_mut(index / CHUNK)?.as_mut()?[index % CHUNK])
     }
 
-    fn entries(&self) -> impl Iterator<Item = &Entry> {
+    fn entries(&self) -> impl Iterator<Item = &PidEntry> {
         self.chunks.iter().flatten().flat_map(|chunk| chunk.iter())
     }
 
@@ -120,7 +120,7 @@ impl Table {
             return;
         }
         if let Some(place) = self.chunks.get_mut(index)
-            && place.as_ref().is_some_and(|chunk| chunk.iter().all(Entry::is_free))
+            && place.as_ref().is_some_and(|chunk| chunk.iter().all(PidEntry::is_free))
         {
             *place = None;
         }
@@ -143,7 +143,7 @@ impl Table {
     /// How many threads act as this user, and how many processes that nobody has waited for did.
     pub fn count_of_user(&self, uid: u32) -> usize {
         let acts =
-            |entry: &&Entry| entry.thread.as_ref().is_some_and(|thread| thread.credentials().uid == uid);
+            |entry: &&PidEntry| entry.thread.as_ref().is_some_and(|thread| thread.credentials().uid == uid);
         let ended = |process: &&Arc<Process>| {
             process.uid.load(Ordering::Relaxed) == uid && process.thread_count() == 0
         };
@@ -167,10 +167,10 @@ impl Table {
         for step in 1..PID_LIMIT {
             let number = (self.last + step - 1) % (PID_LIMIT - 1) + 1;
             if self.entry(number).is_none() {
-                let chunk = fallible::try_box(core::array::from_fn(|_| Entry::default()))?;
+                let chunk = fallible::try_box(core::array::from_fn(|_| PidEntry::default()))?;
                 self.chunks[number as usize / CHUNK] = Some(chunk);
             }
-            if self.entry(number).is_some_and(Entry::is_free) {
+            if self.entry(number).is_some_and(PidEntry::is_free) {
                 let before = core::mem::replace(&mut self.last, number);
                 self.tidy(before);
                 return Ok(number);

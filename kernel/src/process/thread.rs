@@ -15,10 +15,10 @@ use crate::fs::{DescriptorTable, Directories};
 use crate::memory::{Space, fallible};
 use crate::process::cpu_time::Meter;
 use crate::process::{Credentials, Process, RunState};
-use crate::sched::{Parameters, Priority, Standing, TaskRef};
-use crate::signal::Work;
+use crate::sched::{Parameters, Priority, SchedEntity, TaskRef};
+use crate::signal::PendingWork;
 use crate::sync::SpinLock;
-use crate::syscall::{LateResults, Restart};
+use crate::syscall::{DeferredCopyOut, Restart};
 use crate::wait::queue::{Disposition, Events, Watch, Watcher};
 use crate::wait::syscall::WaitKind;
 
@@ -54,9 +54,9 @@ pub struct Thread {
     pub clear_child_tid: AtomicUsize,
     /// `set_robust_list`.
     pub robust_list: AtomicUsize,
-    pub restartable: crate::process::rseq::Registration,
+    pub restartable: crate::process::rseq::RseqRegistration,
     /// Where the thread waits for a lock that inherits priorities. Guarded by the lock of all those.
-    pub pi_wait: SpinLock<Option<Arc<crate::syscall::futex::pi::Waiter>>>,
+    pub pi_wait: SpinLock<Option<Arc<crate::syscall::futex::pi::PiWaiter>>>,
     /// It has ended and given up such locks.
     pub has_left_locks: AtomicBool,
     /// Who waits in `vfork` for this thread to leave the space.
@@ -71,15 +71,15 @@ pub struct Thread {
     next_context: SpinLock<Option<Box<UserContext>>>,
     pub(super) task: spin::Once<TaskRef>,
     /// What the thread is to its program's scheduler.
-    pub(super) executor: crate::process::executor::Place,
-    pub standing: SpinLock<Standing>,
-    /// The level and the end of the turn from `standing`, for a look without the lock.
+    pub(super) executor: crate::process::executor::ExecutorSlot,
+    pub entity: SpinLock<SchedEntity>,
+    /// The level and the end of the turn from `entity`, for a look without the lock.
     priority: AtomicU16,
     /// See [`Thread::rank`].
     rank: AtomicU8,
     pub(super) until_ns: AtomicU64,
     /// Results that found their page missing, with their addresses.
-    pub late: LateResults,
+    pub late: DeferredCopyOut,
     /// What the thread passed to exit(2).
     pub exit_code: AtomicU8,
     /// How often the thread gave the CPU up.
@@ -143,7 +143,7 @@ impl Thread {
             restart: SpinLock::new(None),
             clear_child_tid: AtomicUsize::new(0),
             robust_list: AtomicUsize::new(0),
-            restartable: crate::process::rseq::Registration::new(),
+            restartable: crate::process::rseq::RseqRegistration::new(),
             pi_wait: SpinLock::new(None),
             has_left_locks: AtomicBool::new(false),
             vfork: SpinLock::new(None),
@@ -152,12 +152,12 @@ impl Thread {
             float_stale: AtomicBool::new(true),
             next_context: SpinLock::new(None),
             task: spin::Once::new(),
-            executor: crate::process::executor::Place::new(),
+            executor: crate::process::executor::ExecutorSlot::new(),
             priority: AtomicU16::new(parts.scheduling.priority(parts.account.is_spent()).to_bits()),
             rank: AtomicU8::new(rank_of(parts.scheduling.realtime)),
             until_ns: AtomicU64::new(0),
-            standing: SpinLock::new(Standing::new(parts.scheduling, parts.account)),
-            late: LateResults::default(),
+            entity: SpinLock::new(SchedEntity::new(parts.scheduling, parts.account)),
+            late: DeferredCopyOut::default(),
             exit_code: AtomicU8::new(0),
             switches: AtomicU64::new(0),
             sample_start_ns: AtomicU64::new(0),
@@ -196,7 +196,7 @@ impl Thread {
     /// How the thread is scheduled.
     #[must_use]
     pub fn scheduling(&self) -> Parameters {
-        self.standing.lock().parameters()
+        self.entity.lock().parameters()
     }
 
     /// The signals that are pending for this thread only.
@@ -282,12 +282,12 @@ impl Thread {
         Priority::from_bits(self.priority.load(Ordering::Relaxed))
     }
 
-    /// Changes the standing, and what follows from it: the end of the turn and the coroutine's level.
-    pub(super) fn change_standing(&self, change: impl FnOnce(&mut Standing)) {
-        let mut standing = self.standing.lock();
-        change(&mut standing);
-        self.until_ns.store(standing.until_ns, Ordering::Relaxed);
-        let mut priority = standing.priority;
+    /// Changes the entity, and what follows from it: the end of the turn and the coroutine's level.
+    pub(super) fn with_entity(&self, change: impl FnOnce(&mut SchedEntity)) {
+        let mut entity = self.entity.lock();
+        change(&mut entity);
+        self.until_ns.store(entity.until_ns, Ordering::Relaxed);
+        let mut priority = entity.priority;
         if self.executor.is_executor() {
             priority = crate::process::executor::level(self).unwrap_or(priority);
         }
@@ -302,27 +302,27 @@ impl Thread {
     }
 
     /// The thread has a turn that it was to leave out; returns when it ends.
-    pub(super) fn has_turn(&self) -> u64 {
-        self.change_standing(|standing| standing.goes_on(crate::arch::time::now_ns()));
+    pub(super) fn remaining_slice(&self) -> u64 {
+        self.with_entity(|entity| entity.continue_slice(crate::arch::time::now_ns()));
         self.until_ns.load(Ordering::Relaxed)
     }
 
     /// The level that the thread has by nice value and budget, whatever its coroutines' are.
     #[must_use]
     pub fn standing_priority(&self) -> Priority {
-        self.standing.lock().priority
+        self.entity.lock().priority
     }
 
     /// Changes how the thread is scheduled.
     pub fn set_scheduling(&self, parameters: Parameters) {
         if self.scheduling().affinity != parameters.affinity {
-            self.add_work(Work::AFFINITY);
+            self.add_work(PendingWork::AFFINITY);
         }
         // An ordinary thread that becomes a realtime one, or the other way round, must not wait for its next turn.
         let is_running = self.cpu.load(Ordering::Acquire) != 0;
-        self.change_standing(|standing| {
-            standing.set_parameters(parameters, crate::arch::time::now_ns(), is_running);
-            self.rank.store(rank_of(standing.realtime()), Ordering::Relaxed);
+        self.with_entity(|entity| {
+            entity.set_parameters(parameters, crate::arch::time::now_ns(), is_running);
+            self.rank.store(rank_of(entity.realtime()), Ordering::Relaxed);
         });
         self.kick();
     }
@@ -340,9 +340,9 @@ impl Thread {
         let before = self.rank();
         let realtime = rank.map_or(0, |rank| REALTIME_MAX.saturating_sub(rank));
         let is_running = self.cpu.load(Ordering::Acquire) != 0;
-        self.change_standing(|standing| {
-            standing.lend(realtime, crate::arch::time::now_ns(), is_running);
-            self.rank.store(rank_of(standing.realtime()), Ordering::Relaxed);
+        self.with_entity(|entity| {
+            entity.lend(realtime, crate::arch::time::now_ns(), is_running);
+            self.rank.store(rank_of(entity.realtime()), Ordering::Relaxed);
         });
         let has_changed = self.rank() != before;
         if has_changed {
@@ -371,8 +371,8 @@ impl Thread {
 
     /// Changes who the thread acts as. Only the superuser's programs stay in the shared space.
     pub fn set_credentials(&self, credentials: Arc<Credentials>) {
-        if !credentials.is_superuser_s() && self.space().is_shared() {
-            self.add_work(Work::LEAVE);
+        if !credentials.is_root_owned() && self.space().is_shared() {
+            self.add_work(PendingWork::LEAVE);
         }
         let before = core::mem::replace(&mut *self.credentials.lock(), credentials);
         drop(before);
@@ -419,7 +419,7 @@ impl Thread {
     /// ends, but only after a signal that ended the wait has found the new one.
     pub fn set_blocked_for_wait(&self, blocked: SignalSet) {
         self.saved_mask.lock().get_or_insert(self.blocked());
-        self.add_work(Work::MASK);
+        self.add_work(PendingWork::MASK);
         self.set_blocked(blocked);
     }
 
@@ -429,22 +429,24 @@ impl Thread {
         let work = self.work();
         match kind {
             WaitKind::Uninterruptible => false,
-            WaitKind::Killable => work.contains(Work::DIE),
-            WaitKind::Interruptible => work.intersects(Work::DIE | Work::SIGNAL | Work::STOP),
+            WaitKind::Killable => work.contains(PendingWork::DIE),
+            WaitKind::Interruptible => {
+                work.intersects(PendingWork::DIE | PendingWork::SIGNAL | PendingWork::STOP)
+            }
         }
     }
 
     /// What to look at before the next return to user mode.
     #[must_use]
-    pub fn work(&self) -> Work {
-        Work::from_bits_retain(self.work.load(Ordering::Acquire))
+    pub fn work(&self) -> PendingWork {
+        PendingWork::from_bits_retain(self.work.load(Ordering::Acquire))
     }
 
-    pub fn add_work(&self, work: Work) {
+    pub fn add_work(&self, work: PendingWork) {
         self.work.fetch_or(work.bits(), Ordering::Release);
     }
 
-    pub fn remove_work(&self, work: Work) {
+    pub fn remove_work(&self, work: PendingWork) {
         self.work.fetch_and(!work.bits(), Ordering::AcqRel);
     }
 
@@ -472,7 +474,7 @@ impl Thread {
     /// When its turn began, or the last one ended.
     #[must_use]
     pub fn since_ns(&self) -> u64 {
-        self.standing.lock().since_ns()
+        self.entity.lock().since_ns()
     }
 
     /// Whether the thread is ready, but does not run.
@@ -484,7 +486,7 @@ impl Thread {
     /// What the thread is doing.
     #[must_use]
     pub fn run_state(&self) -> RunState {
-        if self.work().contains(Work::STOPPED) {
+        if self.work().contains(PendingWork::STOPPED) {
             RunState::Stopped
         } else if self.cpu.load(Ordering::Relaxed) != 0 || self.is_queued() {
             RunState::Running
@@ -513,7 +515,7 @@ impl Thread {
             return Ok(());
         }
         self.late.put(address, bytes)?;
-        self.add_work(Work::STORE);
+        self.add_work(PendingWork::STORE);
         Ok(())
     }
 
@@ -527,12 +529,12 @@ impl Thread {
     pub(super) fn replace_context(&self, context: Box<UserContext>) {
         let before = self.next_context.lock().replace(context);
         drop(before);
-        self.add_work(Work::CONTEXT);
+        self.add_work(PendingWork::CONTEXT);
     }
 
     /// The registers of [`Thread::replace_context`].
     pub(super) fn take_context(&self) -> Option<Box<UserContext>> {
-        self.remove_work(Work::CONTEXT);
+        self.remove_work(PendingWork::CONTEXT);
         self.next_context.lock().take()
     }
 

@@ -7,12 +7,12 @@ use heddle_kernel_core::signal::Actions;
 
 use crate::error::Errno;
 use crate::fs::OpenFile;
-use crate::ipc::semaphore::Undoes;
+use crate::ipc::semaphore::SemUndoList;
 use crate::memory::fallible;
 use crate::process::cpu_time::Alarms;
 use crate::process::timers::Timers;
-use crate::process::{Credentials, ExitStatus, Group, Limit, Limits, Resource, Session, Thread};
-use crate::signal::State;
+use crate::process::{Credentials, ExitStatus, Group, Limits, Resource, ResourceLimit, Session, Thread};
+use crate::signal::SignalState;
 use crate::sync::SpinLock;
 use crate::syscall::asynchronous::Calls;
 use crate::wait::queue::{Events, WaitQueue, Watch};
@@ -26,10 +26,10 @@ pub struct Process {
     parent_pid: AtomicI32,
     pub children: SpinLock<Vec<Arc<Process>>>,
     pub group: SpinLock<Arc<Group>>,
-    pub state: SpinLock<State>,
+    pub state: SpinLock<SignalState>,
     pub(super) actions: SpinLock<Arc<SpinLock<Actions>>>,
     pub limits: SpinLock<Limits>,
-    pub layout: SpinLock<Layout>,
+    pub layout: SpinLock<ProcessLayout>,
     /// The program's file, for `/proc/PID/exe`.
     pub executable: SpinLock<Option<Arc<OpenFile>>>,
     /// Notified when a child ends, stops or goes on: `wait4`.
@@ -66,14 +66,14 @@ pub struct Process {
     /// Its calls that go on by themselves.
     pub asynchronous: Calls,
     /// Operations on semaphores that are undone at its end.
-    pub semaphore_undoes: SpinLock<Option<Arc<Undoes>>>,
+    pub semaphore_undoes: SpinLock<Option<Arc<SemUndoList>>>,
     /// User and system time of threads that have ended, and of children waited for, in nanoseconds.
     pub(super) times: Times,
 }
 
 /// Where things are in a program's memory, for `/proc`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Layout {
+pub struct ProcessLayout {
     /// The strings of `argv`: start and end.
     pub arguments: (usize, usize),
     /// The strings of `envp`: start and end.
@@ -114,10 +114,10 @@ impl Process {
             parent_pid: AtomicI32::new(parent.upgrade().map_or(0, |parent| parent.pid)),
             children: SpinLock::new(Vec::new()),
             group: SpinLock::new(group),
-            state: SpinLock::new(State::new()),
+            state: SpinLock::new(SignalState::new()),
             actions: SpinLock::new(actions),
             limits: SpinLock::new(limits),
-            layout: SpinLock::new(Layout::default()),
+            layout: SpinLock::new(ProcessLayout::default()),
             executable: SpinLock::new(None),
             child_events: WaitQueue::new(),
             thread_events: WaitQueue::new(),
@@ -181,14 +181,14 @@ impl Process {
 
     /// A resource limit.
     #[must_use]
-    pub fn limit(&self, resource: Resource) -> Limit {
-        let none = Limit { soft: Limits::INFINITY, hard: Limits::INFINITY };
+    pub fn limit(&self, resource: Resource) -> ResourceLimit {
+        let none = ResourceLimit { soft: Limits::INFINITY, hard: Limits::INFINITY };
         self.limits.lock().get(resource as u32).unwrap_or(none)
     }
 
     /// A resource limit by Linux's number, if there is such a resource.
     #[must_use]
-    pub fn limit_by_number(&self, number: u32) -> Option<Limit> {
+    pub fn limit_by_number(&self, number: u32) -> Option<ResourceLimit> {
         self.limits.lock().get(number)
     }
 
@@ -274,7 +274,7 @@ impl Process {
 
     /// Where things are in the program's memory.
     #[must_use]
-    pub fn layout(&self) -> Layout {
+    pub fn layout(&self) -> ProcessLayout {
         *self.layout.lock()
     }
 

@@ -13,7 +13,7 @@ use heddle_kernel_core::signal::{Detail, Information, Signal};
 use crate::arch::time::now_ns;
 use crate::error::Errno;
 use crate::memory::fallible;
-use crate::process::cpu_time::{CpuClock, Target};
+use crate::process::cpu_time::{CpuClock, CpuClockTarget};
 use crate::process::{Process, Thread, cpu_time};
 use crate::sched::Priority;
 use crate::sync::SpinLock;
@@ -22,7 +22,7 @@ use crate::{sched, signal};
 
 /// What a timer does when it expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum TimerNotice {
     /// Nothing.
     None,
     /// A signal of the kernel to the process: setitimer(2).
@@ -67,7 +67,7 @@ pub(super) struct Expiry {
     pub next_ns: Option<u64>,
 }
 
-struct State {
+struct TimerState {
     /// On the monotonic clock or that of processor time; `None` when disarmed.
     deadline_ns: Option<u64>,
     interval_ns: u64,
@@ -83,8 +83,8 @@ pub struct Timer {
     id: i32,
     /// The clock it was made for.
     clock: TimerClock,
-    notice: Notice,
-    state: SpinLock<State>,
+    notice: TimerNotice,
+    state: SpinLock<TimerState>,
 }
 
 /// The timers of a process.
@@ -120,10 +120,10 @@ impl Timer {
         process: &Arc<Process>,
         id: i32,
         clock: TimerClock,
-        notice: Notice,
+        notice: TimerNotice,
     ) -> Result<Arc<Self>, Errno> {
         let state =
-            State { deadline_ns: None, interval_ns: 0, waker: None, has_coroutine: false, overrun: 0 };
+            TimerState { deadline_ns: None, interval_ns: 0, waker: None, has_coroutine: false, overrun: 0 };
         let process = Arc::downgrade(process);
         fallible::try_arc(Self { process, id, clock, notice, state: SpinLock::new(state) })
     }
@@ -174,7 +174,7 @@ impl Timer {
             let mut state = self.state.lock();
             (state.deadline_ns, state.interval_ns, state.overrun) = (deadline_ns, interval_ns, 0);
         }
-        cpu_time::arm(clock, deadline_ns, &Target::Timer(self.clone())).inspect_err(|_| {
+        cpu_time::arm(clock, deadline_ns, &CpuClockTarget::Timer(self.clone())).inspect_err(|_| {
             self.state.lock().deadline_ns = None;
         })?;
         if let Some(process) = clock.process.upgrade() {
@@ -227,9 +227,9 @@ impl Timer {
         let Some(process) = self.process.upgrade() else { return };
         // A timer's signal that is pending already, or finds no room, is what overruns are for.
         let _ = match self.notice {
-            Notice::None => Ok(()),
-            Notice::Plain(signal) => signal::send_to_process(&process, Information::kernel(signal)),
-            Notice::Event { signal, value, thread } => {
+            TimerNotice::None => Ok(()),
+            TimerNotice::Plain(signal) => signal::send_to_process(&process, Information::kernel(signal)),
+            TimerNotice::Event { signal, value, thread } => {
                 let detail = Detail::Timer { id: self.id, overrun, value };
                 let code = linux_raw_sys::general::SI_TIMER;
                 let information = Information { signal, code, errno: 0, detail };

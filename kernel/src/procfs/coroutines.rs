@@ -76,9 +76,9 @@ fn show_threads(process: &Process, text: &mut Text) -> Result<(), Errno> {
 fn show_calls(process: &Process, mut index: usize, text: &mut Text) -> Result<Option<usize>, Errno> {
     let now_ns = crate::arch::time::now_ns();
     for _ in 0..LINES {
-        let Some((found, flight)) = process.asynchronous.next(index) else { return Ok(None) };
+        let Some((found, request)) = process.asynchronous.next(index) else { return Ok(None) };
         index = found + 1;
-        let Some(task) = flight.task() else { continue };
+        let Some(task) = request.task() else { continue };
         let state = match () {
             () if task.is_ready() => "ready",
             () if task.is_waiting() => "waiting",
@@ -87,10 +87,10 @@ fn show_calls(process: &Process, mut index: usize, text: &mut Text) -> Result<Op
         text.line(format_args!(
             "coroutine {:x} kernel call {} level {} {state} polls {} since {}\n",
             task.number(),
-            flight.number,
+            request.number,
             task.level().unwrap_or_default(),
-            flight.polls(),
-            now_ns.saturating_sub(flight.since_ns()),
+            request.polls(),
+            now_ns.saturating_sub(request.since_ns()),
         ))?;
     }
     Ok(Some(index))

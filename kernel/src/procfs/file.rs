@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::error::{Attempt, Errno};
-use crate::fs::inode::{Metadata, Node};
+use crate::error::{Errno, TryResult};
+use crate::fs::inode::{Inode, Metadata};
 use crate::fs::{File, IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::procfs::{ProcNode, Text, What};
@@ -49,7 +49,7 @@ pub(super) fn open(node: Arc<ProcNode>) -> Result<Arc<dyn File>, Errno> {
 }
 
 impl File for ProcFile {
-    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         let mut kept = self.shown.lock();
         // A reader that starts again sees what is now; one that goes on sees the rest of what it began.
         let mut shown = match kept.take() {
@@ -68,7 +68,7 @@ impl File for ProcFile {
         Ok(result?)
     }
 
-    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         let What::Writable(_, store) = self.node.item.what else { return Err(Errno::EIO.into()) };
         let length = buffer.remaining();
         if length > WRITE_LIMIT {

@@ -1,7 +1,7 @@
 //! Files of `/proc` about System V's IPC and POSIX message queues: what there is, and how much there may be.
 
 use crate::error::Errno;
-use crate::ipc::limits::Limit;
+use crate::ipc::limits::IpcLimit;
 use crate::ipc::{limits, message, semaphore, shared_memory};
 use crate::procfs::{Subject, Text};
 
@@ -20,7 +20,7 @@ pub fn segments(_: &Subject, text: &mut Text) -> Shown {
 }
 
 /// The numbers that a program writes, as many as there are limits.
-fn set(limits: &[&Limit], text: &[u8]) -> Shown {
+fn set(limits: &[&IpcLimit], text: &[u8]) -> Shown {
     let text = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
     let mut words = text.split_ascii_whitespace();
     for limit in limits {
@@ -59,10 +59,10 @@ limit_files! {
 }
 
 /// The four limits of semaphores, in the order of proc(5).
-const SEM: [&Limit; 4] = [&limits::SEMMSL, &limits::SEMMNS, &limits::SEMOPM, &limits::SEMMNI];
+const SEM: [&IpcLimit; 4] = [&limits::SEMMSL, &limits::SEMMNS, &limits::SEMOPM, &limits::SEMMNI];
 
 pub fn show_sem(_: &Subject, text: &mut Text) -> Shown {
-    let [most, all, row, sets] = SEM.map(Limit::get);
+    let [most, all, row, sets] = SEM.map(IpcLimit::get);
     text.line(format_args!("{most}\t{all}\t{row}\t{sets}\n"))
 }
 

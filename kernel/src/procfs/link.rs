@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
-use crate::fs::inode::{Metadata, Node, Opening, Statistics, Target};
-use crate::fs::{Entry, File, Kind, OpenFile, Place, setup};
+use crate::fs::inode::{Inode, Metadata, Opening, Statistics, Target};
+use crate::fs::{Dentry, File, FileType, OpenFile, Path, setup};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::procfs::{Subject, Text, at, number_path};
@@ -22,7 +22,7 @@ fn check(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<Arc<Thread>,
 /// `/proc/self`.
 pub fn own_process(_: &Subject, viewer: Option<&Arc<Thread>>) -> Result<Target, Errno> {
     let viewer = viewer.ok_or(Errno::ENOENT)?;
-    Ok(Target::Path(number_path(viewer.process.pid, b"")?))
+    Ok(Target::Text(number_path(viewer.process.pid, b"")?))
 }
 
 /// `/proc/thread-self`.
@@ -30,14 +30,14 @@ pub fn own_thread(_: &Subject, viewer: Option<&Arc<Thread>>) -> Result<Target, E
     let viewer = viewer.ok_or(Errno::ENOENT)?;
     let mut path = Text::new();
     path.line(format_args!("{}/task/{}", viewer.process.pid, viewer.tid()))?;
-    Ok(Target::Path(path.into_bytes()))
+    Ok(Target::Text(path.into_bytes()))
 }
 
 /// `/proc/mounts`.
 pub fn own_mounts(_: &Subject, _: Option<&Arc<Thread>>) -> Result<Target, Errno> {
     let mut path = Text::new();
     path.bytes(b"self/mounts")?;
-    Ok(Target::Path(path.into_bytes()))
+    Ok(Target::Text(path.into_bytes()))
 }
 
 /// `/proc/PID/cwd`.
@@ -67,20 +67,20 @@ pub fn descriptor(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<Tar
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn place_of(open: &Arc<OpenFile>) -> Result<Place, Errno> {
+pub fn place_of(open: &Arc<OpenFile>) -> Result<Path, Errno> {
     if let Some(place) = &open.place {
         return Ok(place.clone());
     }
     let mut name = Text::new();
     let metadata = open.file.metadata();
-    if metadata.kind == Kind::Socket {
+    if metadata.kind == FileType::Socket {
         name.line(format_args!("socket:[{}]", metadata.inode))?;
     } else {
         name.line(format_args!("{}", open.file.name()))?;
     }
     let node = fallible::try_arc(Anonymous { open: open.clone() })?;
-    let entry = Entry::new(node, None, &name.into_bytes())?;
-    Ok(Place { mount: setup::anonymous()?.0.clone(), entry })
+    let entry = Dentry::new(node, None, &name.into_bytes())?;
+    Ok(Path { mount: setup::anonymous()?.0.clone(), entry })
 }
 
 /// A node for an open file that is in no file system.
@@ -88,8 +88,8 @@ struct Anonymous {
     open: Arc<OpenFile>,
 }
 
-impl Node for Anonymous {
-    fn kind(&self) -> Kind {
+impl Inode for Anonymous {
+    fn kind(&self) -> FileType {
         self.open.file.metadata().kind
     }
 

@@ -1,8 +1,8 @@
 //! Listing the directories of `/proc`.
 
 use crate::error::Errno;
-use crate::fs::Kind;
-use crate::fs::inode::{Listed, Node};
+use crate::fs::FileType;
+use crate::fs::inode::{Inode, Listed};
 use crate::process;
 use crate::procfs::{ProcNode, Subject, What, table};
 
@@ -10,9 +10,9 @@ use crate::procfs::{ProcNode, Subject, What, table};
 const NUMBERS: u64 = 1 << 32;
 
 /// A number as text, without memory.
-struct Digits([u8; 12], usize);
+struct PidDigits([u8; 12], usize);
 
-impl Digits {
+impl PidDigits {
     fn new(number: i32) -> Self {
         let mut digits = Self([0; 12], 12);
         let mut rest = number.unsigned_abs();
@@ -36,7 +36,7 @@ pub(super) fn list(
     cookie: u64,
     visit: &mut dyn FnMut(Listed<'_>) -> bool,
 ) -> Result<(), Errno> {
-    if node.kind() != Kind::Directory {
+    if node.kind() != FileType::Directory {
         return Err(Errno::ENOTDIR);
     }
     for (index, item) in node.items().iter().enumerate().skip(usize::try_from(cookie).unwrap_or(usize::MAX)) {
@@ -68,7 +68,7 @@ pub(super) fn list(
             _ => break,
         };
         next = number.saturating_add(1);
-        let digits = Digits::new(number);
+        let digits = PidDigits::new(number);
         let listed = Listed {
             name: digits.as_bytes(),
             inode: ProcNode::inode(item, &subject),

@@ -19,8 +19,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::error::Errno;
-use crate::fs::inode::{Listed, Metadata, Node, Opening, Statistics, Target, Timestamp, device_number};
-use crate::fs::{Entry, File, Kind, Mount, OpenFile, Place};
+use crate::fs::inode::{Inode, Listed, Metadata, Opening, Statistics, Target, Timestamp, device_number};
+use crate::fs::{Dentry, File, FileType, Mount, OpenFile, Path};
 use crate::memory::fallible;
 use crate::process::{Process, Thread};
 
@@ -120,7 +120,7 @@ const DEVICE: u64 = device_number(0, 5);
 /// `ENOMEM`.
 pub fn mount() -> Result<Arc<Mount>, Errno> {
     let root = fallible::try_arc(ProcNode { item: &table::ROOT, subject: Subject::NOTHING })?;
-    Mount::new(Entry::new(root, None, b"")?, "proc", b"proc", 0)
+    Mount::new(Dentry::new(root, None, b"")?, "proc", b"proc", 0)
 }
 
 /// The process whose directory in `/proc` an open file is, or `ESRCH` if it has gone; `None` for any other file.
@@ -196,12 +196,14 @@ impl ProcNode {
     }
 }
 
-impl Node for ProcNode {
-    fn kind(&self) -> Kind {
+impl Inode for ProcNode {
+    fn kind(&self) -> FileType {
         match self.item.what {
-            What::Directory(_) | What::Processes(_) | What::Threads | What::Descriptors(_) => Kind::Directory,
-            What::Text(_) | What::Parts(_) | What::Writable(..) => Kind::Regular,
-            What::Link(_) => Kind::Symlink,
+            What::Directory(_) | What::Processes(_) | What::Threads | What::Descriptors(_) => {
+                FileType::Directory
+            }
+            What::Text(_) | What::Parts(_) | What::Writable(..) => FileType::Regular,
+            What::Link(_) => FileType::Symlink,
         }
     }
 
@@ -213,7 +215,7 @@ impl Node for ProcNode {
         Metadata {
             device: DEVICE,
             permissions: self.item.permissions,
-            links: if kind == Kind::Directory { 2 } else { 1 },
+            links: if kind == FileType::Directory { 2 } else { 1 },
             uid,
             gid,
             accessed: now,
@@ -235,11 +237,11 @@ impl Node for ProcNode {
         }
     }
 
-    fn lookup(&self, this: &Arc<Entry>, name: &[u8]) -> Result<Arc<Entry>, Errno> {
-        if self.kind() != Kind::Directory {
+    fn lookup(&self, this: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
+        if self.kind() != FileType::Directory {
             return Err(Errno::ENOTDIR);
         }
-        Entry::new(fallible::try_arc(self.child(name)?)?, Some(this.clone()), name)
+        Dentry::new(fallible::try_arc(self.child(name)?)?, Some(this.clone()), name)
     }
 
     fn list(&self, cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> Result<(), Errno> {
@@ -255,8 +257,8 @@ impl Node for ProcNode {
 
     fn read_link(&self, thread: &Arc<Thread>) -> Result<Vec<u8>, Errno> {
         match self.follow(Some(thread))? {
-            Target::Path(path) => Ok(path),
-            Target::Place(place) => place.path(&thread.directories().root()),
+            Target::Text(path) => Ok(path),
+            Target::Path(place) => place.path(&thread.directories().root()),
         }
     }
 
@@ -274,6 +276,6 @@ fn number_path(number: i32, rest: &[u8]) -> Result<Vec<u8>, Errno> {
 }
 
 /// What a link says whose end is a place.
-const fn at(place: Place) -> Target {
-    Target::Place(place)
+const fn at(place: Path) -> Target {
+    Target::Path(place)
 }

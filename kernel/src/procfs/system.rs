@@ -168,7 +168,7 @@ pub fn nothing(_: &Subject, _: &mut Text) -> Shown {
 
 /// Gives back what is only kept to be quick, so that tests can count frames.
 pub fn drain(_: &Subject, _: &[u8]) -> Shown {
-    crate::memory::pressure::reclaim();
+    crate::memory::reclaim::reclaim();
     Ok(())
 }
 

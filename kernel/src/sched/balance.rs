@@ -22,7 +22,7 @@ static RUNNING: [AtomicU16; MAX_CPUS] = [const { AtomicU16::new(0) }; MAX_CPUS];
 static LEFT: AtomicU64 = AtomicU64::new(0);
 
 /// Interrupts every CPU of `mask` that runs something less urgent, so that it looks for what waits.
-fn tell(mask: u64, priority: Priority) {
+fn publish(mask: u64, priority: Priority) {
     for number in (0..arch::cpu::count()).filter(|&number| mask >> number & 1 != 0) {
         if RUNNING[number].load(Ordering::Relaxed) > priority.to_bits() {
             MACHINE.disturb(number as u32);
@@ -33,7 +33,7 @@ fn tell(mask: u64, priority: Priority) {
 /// A realtime thread was left with a CPU that goes on with what is no less urgent.
 pub(super) fn left(core: u32, priority: Priority) {
     LEFT.fetch_or(1 << core, Ordering::SeqCst);
-    tell(!(1 << core), priority);
+    publish(!(1 << core), priority);
 }
 
 /// This CPU is about to sleep.
@@ -57,7 +57,7 @@ pub(super) fn enter_program(core: &Core<Processors>, priority: Priority) -> bool
     if core.state().ready().bitmap() & Priority::REALTIME_BITS != 0
         && let Some((rank, cores)) = core.first_waiting()
     {
-        tell(cores & !own, Priority::from_bits(rank.to_bits()));
+        publish(cores & !own, Priority::from_bits(rank.to_bits()));
     }
     let before = (2u64 << priority.level()).wrapping_sub(1) & Priority::REALTIME_BITS;
     let elsewhere = crate::user_sched::ready_levels() & before;

@@ -20,13 +20,13 @@ const REALTIME_WINDOW_NS: u64 = 1_000_000_000;
 const REALTIME_SHARE_NS: u64 = 950_000_000;
 
 /// What the realtime threads of a CPU have used in the current window.
-struct Window {
+struct RealtimeWindow {
     start_ns: AtomicU64,
     used_ns: AtomicU64,
 }
 
-static WINDOWS: [Window; MAX_CPUS] =
-    [const { Window { start_ns: AtomicU64::new(0), used_ns: AtomicU64::new(0) } }; MAX_CPUS];
+static WINDOWS: [RealtimeWindow; MAX_CPUS] =
+    [const { RealtimeWindow { start_ns: AtomicU64::new(0), used_ns: AtomicU64::new(0) } }; MAX_CPUS];
 
 /// Time that realtime threads may still use on this CPU.
 fn realtime_left_ns(now_ns: u64) -> u64 {
@@ -49,20 +49,20 @@ pub fn charge_realtime(ran_ns: u64) {
 }
 
 /// The end of a turn that a thread leaves out.
-pub const STANDS_BACK: u64 = 0;
+pub const THROTTLED: u64 = 0;
 
 /// Why a thread's last turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum SliceEnd {
     /// It waits.
-    Waits,
+    Blocked,
     /// It gave way and is ready.
-    GaveWay,
+    Yielded,
 }
 
-/// A thread's standing with the scheduler, from turn to turn.
+/// A thread's entity with the scheduler, from turn to turn.
 #[derive(Debug)]
-pub struct Standing {
+pub struct SchedEntity {
     /// How the thread is scheduled.
     parameters: Parameters,
     /// A realtime priority that waiters lend the thread; 0 for none.
@@ -74,7 +74,7 @@ pub struct Standing {
     round_ns: u64,
     /// Its priority was raised during the turn: it has become the last of its equals, and does not go back before them.
     is_last: bool,
-    ended_as: Turn,
+    ended_as: SliceEnd,
     started_ns: u64,
     ended_ns: u64,
     /// When `until_ns` and `priority` were worked out.
@@ -85,8 +85,8 @@ pub struct Standing {
     pub priority: Priority,
 }
 
-impl Standing {
-    /// The standing of a new thread.
+impl SchedEntity {
+    /// The entity of a new thread.
     #[must_use]
     pub const fn new(parameters: Parameters, account: Account) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl Standing {
             weight: parameters.weight(),
             round_ns: ROUND_ROBIN_NS,
             is_last: false,
-            ended_as: Turn::GaveWay,
+            ended_as: SliceEnd::Yielded,
             started_ns: 0,
             ended_ns: 0,
             planned_ns: 0,
@@ -139,7 +139,7 @@ impl Standing {
 
     /// The thread is preempted: whether it goes behind its equals and not, as usual, before them.
     pub const fn preempted(&mut self) -> bool {
-        self.ended_as = Turn::GaveWay;
+        self.ended_as = SliceEnd::Yielded;
         core::mem::replace(&mut self.is_last, false)
     }
 
@@ -156,25 +156,25 @@ impl Standing {
     #[inline]
     pub fn start(&mut self, now_ns: u64) {
         self.started_ns = now_ns;
-        if self.ended_as == Turn::GaveWay && self.realtime() == 0 {
+        if self.ended_as == SliceEnd::Yielded && self.realtime() == 0 {
             // Nothing has changed but the time.
             self.until_ns = self.until_ns.saturating_add(now_ns.saturating_sub(self.planned_ns));
             self.planned_ns = now_ns;
         } else {
-            if self.ended_as == Turn::Waits {
+            if self.ended_as == SliceEnd::Blocked {
                 self.account.slept(now_ns.saturating_sub(self.ended_ns), self.weight);
             }
             self.plan(now_ns);
         }
-        self.ended_as = Turn::Waits;
+        self.ended_as = SliceEnd::Blocked;
         // A realtime thread owes nothing that counts now.
         if self.account.stands_back() && self.realtime() == 0 {
-            self.until_ns = STANDS_BACK;
+            self.until_ns = THROTTLED;
         }
     }
 
     /// The thread was to stand back, but nobody else wants the processor: it has its turn.
-    pub fn goes_on(&mut self, now_ns: u64) {
+    pub fn continue_slice(&mut self, now_ns: u64) {
         self.account.is_alone();
         self.plan(now_ns);
     }
@@ -197,7 +197,7 @@ impl Standing {
     /// Whether the turn that is going on, or was the last, ends because the thread waits.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.ended_as == Turn::Waits
+        self.ended_as == SliceEnd::Blocked
     }
 
     /// When the turn that goes on began, or the last one ended.
@@ -208,7 +208,7 @@ impl Standing {
 
     /// The thread gives way though it has more to do.
     pub const fn give_way(&mut self) {
-        self.ended_as = Turn::GaveWay;
+        self.ended_as = SliceEnd::Yielded;
     }
 
     #[inline]

@@ -24,7 +24,7 @@ use crate::arch::MAX_CPUS;
 use crate::error::Errno;
 
 pub use crate::sched::entity::{
-    ROUND_ROBIN_NS, SLICE_NS, STANDS_BACK, Standing, charge_realtime, realtime_is_spent,
+    ROUND_ROBIN_NS, SLICE_NS, SchedEntity, THROTTLED, charge_realtime, realtime_is_spent,
 };
 pub use crate::sched::parameters::{Parameters, Policy};
 pub use crate::sched::priority::Priority;

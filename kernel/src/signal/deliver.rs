@@ -6,11 +6,11 @@ use heddle_kernel_core::signal::{Action, DefaultAction, Information, Signal, Sig
 use linux_raw_sys::general as linux;
 
 use crate::arch::{FloatState, UserContext, signal as frame};
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::memory::Space;
 use crate::process::{ExitStatus, Thread, executor, rseq};
 use crate::sched;
-use crate::signal::{Work, fault, send, stop};
+use crate::signal::{PendingWork, fault, send, stop};
 
 /// How a thread goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum Next {
     Exit,
 }
 
-/// Does everything that [`Work`] asks for. `interrupted` is the restart code of the call that just ended with one.
+/// Does everything that [`PendingWork`] asks for. `interrupted` is the restart code of the call that just ended with one.
 pub async fn before_user(
     thread: &Arc<Thread>,
     context: &mut UserContext,
@@ -32,50 +32,50 @@ pub async fn before_user(
         if carry_out(thread, context, interrupted.take()).await == Next::Exit {
             return Next::Exit;
         }
-        if !thread.work().contains(Work::RESTART) || rseq::settle(thread, context).await {
+        if !thread.work().contains(PendingWork::RESTART) || rseq::settle(thread, context).await {
             return Next::Resume;
         }
     }
 }
 
-/// All work but [`Work::RESTART`], which comes last.
+/// All work but [`PendingWork::RESTART`], which comes last.
 async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrupted: Option<Errno>) -> Next {
     loop {
         let work = thread.work();
-        if work.contains(Work::DIE) {
+        if work.contains(PendingWork::DIE) {
             return Next::Exit;
         }
-        if work.contains(Work::BARRIER) {
+        if work.contains(PendingWork::BARRIER) {
             fence(Ordering::SeqCst);
-            thread.remove_work(Work::BARRIER);
+            thread.remove_work(PendingWork::BARRIER);
         }
-        if work.contains(Work::STORE) {
-            thread.remove_work(Work::STORE);
+        if work.contains(PendingWork::STORE) {
+            thread.remove_work(PendingWork::STORE);
             rseq::leaves_program(thread);
             if let Err(error) = thread.late.store(&thread.space()).await {
                 context.set_result(error.to_result());
             }
         }
-        if work.contains(Work::LEAVE) {
+        if work.contains(PendingWork::LEAVE) {
             rseq::leaves_program(thread);
             // Programs of several users don't share a page table. There may be no memory for another one yet.
             while thread.space().leave_shared().await.is_err() {
                 sched::yield_now().await;
             }
-            thread.remove_work(Work::LEAVE);
+            thread.remove_work(PendingWork::LEAVE);
         }
-        if work.contains(Work::AFFINITY) {
-            thread.remove_work(Work::AFFINITY);
+        if work.contains(PendingWork::AFFINITY) {
+            thread.remove_work(PendingWork::AFFINITY);
             rseq::leaves_program(thread);
             let affinity = thread.scheduling().affinity;
             sched::move_to(affinity).await;
         }
-        if work.contains(Work::STOP) {
+        if work.contains(PendingWork::STOP) {
             rseq::leaves_program(thread);
             stop::wait(thread).await;
             continue;
         }
-        if !work.contains(Work::SIGNAL) {
+        if !work.contains(PendingWork::SIGNAL) {
             break;
         }
         let Some((information, action)) = take(thread) else { continue };
@@ -92,8 +92,8 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
         restart(context, code);
     }
     restore_mask(thread);
-    if thread.work().contains(Work::INTERRUPT) {
-        thread.remove_work(Work::INTERRUPT);
+    if thread.work().contains(PendingWork::INTERRUPT) {
+        thread.remove_work(PendingWork::INTERRUPT);
         executor::enter_handler(thread, context).await;
     }
     Next::Resume
@@ -101,8 +101,8 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
 
 /// Goes back to the mask from before a call that waited with another one.
 pub fn restore_mask(thread: &Thread) {
-    if thread.work().contains(Work::MASK) {
-        thread.remove_work(Work::MASK);
+    if thread.work().contains(PendingWork::MASK) {
+        thread.remove_work(PendingWork::MASK);
         let saved = thread.saved_mask.lock().take();
         if let Some(mask) = saved {
             thread.set_blocked(mask);
@@ -119,7 +119,7 @@ fn take(thread: &Arc<Thread>) -> Option<(Information, Action)> {
     loop {
         let own = thread.pending.lock().take(wanted);
         let Some(information) = own.or_else(|| state.pending.take(wanted)) else {
-            thread.remove_work(Work::SIGNAL);
+            thread.remove_work(PendingWork::SIGNAL);
             return None;
         };
         let action = actions.lock().take(information.signal);
@@ -172,7 +172,7 @@ async fn call_handler(
     loop {
         match try_call_handler(thread, context, information, action) {
             Ok(()) => break,
-            Err(Halt::Fault(missing)) if thread.space().fault_in(missing).await.is_ok() => {}
+            Err(TryError::Fault(missing)) if thread.space().fault_in(missing).await.is_ok() => {}
             Err(_) => {
                 fault::force(thread, Information::kernel(Signal::SEGV), information.signal == Signal::SEGV);
                 return;
@@ -181,7 +181,7 @@ async fn call_handler(
     }
     executor::mask(thread);
     thread.saved_mask.lock().take();
-    thread.remove_work(Work::MASK);
+    thread.remove_work(PendingWork::MASK);
     let own = if action.flags.has(linux::SA_NODEFER) {
         SignalSet::EMPTY
     } else {
@@ -195,10 +195,10 @@ fn try_call_handler(
     context: &mut UserContext,
     information: &Information,
     action: &Action,
-) -> Attempt<()> {
+) -> TryResult<()> {
     let space = thread.space();
     // What the frame keeps is where the section starts again.
-    thread.remove_work(Work::RESTART);
+    thread.remove_work(PendingWork::RESTART);
     rseq::attempt(thread, &space, context)?;
     thread.with_float(|float| put_frame(thread, &space, context, information, action, float))
 }
@@ -210,7 +210,7 @@ fn put_frame(
     information: &Information,
     action: &Action,
     float: &mut FloatState,
-) -> Attempt<()> {
+) -> TryResult<()> {
     let mask = (*thread.saved_mask.lock()).unwrap_or(thread.blocked());
     let mut stack = *thread.alternate_stack.lock();
     let top = if action.flags.has(linux::SA_ONSTACK) { stack.top_for(context.sp()) } else { None };

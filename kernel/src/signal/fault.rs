@@ -7,7 +7,7 @@ use crate::arch;
 use crate::arch::UserContext;
 use crate::memory::space::FaultError;
 use crate::process::{ExitStatus, Thread};
-use crate::signal::{Work, send};
+use crate::signal::{PendingWork, send};
 
 /// Sends the signal of an exception.
 pub fn post_exception(thread: &Arc<Thread>, context: &UserContext, vector: u8, code: u64) {
@@ -58,5 +58,5 @@ pub fn force(thread: &Arc<Thread>, information: Information, fatal: bool) {
     }
     // A lost siginfo for lack of memory still delivers the signal.
     let _ = thread.pending.lock().push(information, usize::MAX);
-    thread.add_work(Work::SIGNAL);
+    thread.add_work(PendingWork::SIGNAL);
 }

@@ -2,11 +2,11 @@
 
 use alloc::sync::{Arc, Weak};
 
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{File, IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::process::Thread;
-use crate::signal::{Detail, Information, SignalSet, give_back, pending, take_pending};
+use crate::signal::{Detail, Information, SignalSet, requeue, pending, take_pending};
 use crate::sync::SpinLock;
 use crate::wait::queue::{Events, Watch};
 
@@ -50,7 +50,7 @@ impl File for SignalFile {
         Ok(())
     }
 
-    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         if buffer.remaining() < RECORD {
             return Err(Errno::EINVAL.into());
         }
@@ -70,7 +70,7 @@ impl File for SignalFile {
             let Some(information) = taken else { break };
             if let Err(fault) = buffer.copy_out(&record(&information)) {
                 // Another thread's fork has protected the page meanwhile.
-                give_back(&thread, information);
+                requeue(&thread, information);
                 buffer.rewind(mark);
                 if read == 0 {
                     return Err(fault.into());
@@ -79,7 +79,7 @@ impl File for SignalFile {
             }
             read += RECORD;
         }
-        if read == 0 { Err(Halt::Block) } else { Ok(read) }
+        if read == 0 { Err(TryError::WouldBlock) } else { Ok(read) }
     }
 
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {

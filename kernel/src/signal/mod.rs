@@ -1,7 +1,7 @@
 //! Signals: sending, and what a thread does about them before it goes back to user mode.
 //!
 //! A process's signal state has one lock, as in Linux: it covers the list of threads, the signals pending for the
-//! process as a whole, stopping and ending. A thread's own pending signals have a lock below it. The bits of [`Work`]
+//! process as a whole, stopping and ending. A thread's own pending signals have a lock below it. The bits of [`PendingWork`]
 //! tell a thread that there is something to look at; who sets one kicks the thread.
 
 mod deliver;
@@ -18,7 +18,7 @@ use heddle_kernel_core::signal::Pending;
 use crate::process::{ExitStatus, Thread};
 
 pub use crate::signal::send::{
-    give_back, pending, send_to_group, send_to_process, send_to_thread, take_pending,
+    requeue, pending, send_to_group, send_to_process, send_to_thread, take_pending,
 };
 pub use heddle_kernel_core::signal::{Detail, Information, Signal, SignalSet};
 
@@ -30,7 +30,7 @@ pub use crate::signal::stop::thread_left;
 bitflags! {
     /// What a thread has to look at before it goes back to user mode.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct Work: u32 {
+    pub(crate) struct PendingWork: u32 {
         /// A signal that isn't blocked may be pending.
         const SIGNAL = 1;
         /// The thread is to end.
@@ -60,7 +60,7 @@ bitflags! {
 
 /// What the parent has not been told (by `wait4`) yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum ChildChange {
     /// Nothing.
     None,
     /// Stopped by this signal.
@@ -70,7 +70,7 @@ pub enum Change {
 }
 
 /// The part of a process that signals and endings are about.
-pub struct State {
+pub struct SignalState {
     /// The threads that have not ended.
     pub threads: Vec<Arc<Thread>>,
     /// Signals for the process as a whole.
@@ -82,14 +82,14 @@ pub struct State {
     /// The signal that stops or has stopped the process.
     pub stop: Option<Signal>,
     /// What `wait4` of the parent is to report.
-    pub change: Change,
+    pub change: ChildChange,
     /// The thread that runs `execve` and ends all others.
     pub exec: Option<i32>,
     /// How many of the threads are giving up what they have.
     pub leaving: usize,
 }
 
-impl State {
+impl SignalState {
     pub const fn new() -> Self {
         Self {
             threads: Vec::new(),
@@ -97,7 +97,7 @@ impl State {
             ending: None,
             ended: None,
             stop: None,
-            change: Change::None,
+            change: ChildChange::None,
             exec: None,
             leaving: 0,
         }

@@ -6,7 +6,7 @@ use heddle_kernel_core::signal::{DefaultAction, Information, Signal, SignalSet};
 
 use crate::error::Errno;
 use crate::process::{Credentials, ExitStatus, Process, Resource, Thread, table};
-use crate::signal::{State, Work};
+use crate::signal::{PendingWork, SignalState};
 use crate::wait::queue::Events;
 
 /// Who may send, checked per process for kill(2).
@@ -112,7 +112,7 @@ pub fn take_pending(thread: &Thread, wanted: SignalSet) -> Option<Information> {
 }
 
 /// Makes a signal pending again that was taken and could not be reported. It stays with the thread that took it.
-pub fn give_back(thread: &Thread, information: Information) {
+pub fn requeue(thread: &Thread, information: Information) {
     // Without memory for what is known of it, the signal itself stays.
     let _ = thread.pending.lock().push(information, usize::MAX);
 }
@@ -126,7 +126,7 @@ pub fn pending(thread: &Thread) -> (SignalSet, SignalSet) {
 }
 
 /// Finds a thread that takes the signal and tells it; a fatal signal ends the process at once.
-fn notify(state: &mut State, target: Option<&Arc<Thread>>, signal: Signal, is_fatal: bool) {
+fn notify(state: &mut SignalState, target: Option<&Arc<Thread>>, signal: Signal, is_fatal: bool) {
     let takes = |thread: &Arc<Thread>| signal == Signal::KILL || !thread.blocked().contains(signal);
     let chosen = match target {
         Some(thread) => Some(thread.clone()).filter(takes),
@@ -138,24 +138,24 @@ fn notify(state: &mut State, target: Option<&Arc<Thread>>, signal: Signal, is_fa
         start_group_exit(state, ExitStatus::Signaled { signal, core });
         return;
     }
-    thread.add_work(Work::SIGNAL);
+    thread.add_work(PendingWork::SIGNAL);
     thread.kick();
 }
 
 /// Begins the end of a process: the first status counts, every thread is told.
-pub fn start_group_exit(state: &mut State, status: ExitStatus) {
+pub fn start_group_exit(state: &mut SignalState, status: ExitStatus) {
     state.ending.get_or_insert(status);
     state.stop = None;
     for thread in &state.threads {
-        thread.add_work(Work::DIE);
+        thread.add_work(PendingWork::DIE);
         thread.kick();
     }
 }
 
 /// Tells every thread but `survivor` to end.
-pub fn kill_other_threads(state: &State, survivor: &Arc<Thread>) {
+pub fn kill_other_threads(state: &SignalState, survivor: &Arc<Thread>) {
     for thread in state.threads.iter().filter(|thread| !Arc::ptr_eq(thread, survivor)) {
-        thread.add_work(Work::DIE);
+        thread.add_work(PendingWork::DIE);
         thread.kick();
     }
 }
@@ -165,14 +165,14 @@ pub fn recheck(thread: &Thread) {
     let state = thread.process.state.lock();
     let wanted = SignalSet::ALL.difference(thread.blocked());
     if state.pending.has(wanted) || thread.pending.lock().has(wanted) {
-        thread.add_work(Work::SIGNAL);
+        thread.add_work(PendingWork::SIGNAL);
     } else {
-        thread.remove_work(Work::SIGNAL);
+        thread.remove_work(PendingWork::SIGNAL);
     }
 }
 
 /// Forgets pending signals of the process and all its threads.
-pub(super) fn forget(state: &mut State, signals: SignalSet) {
+pub(super) fn forget(state: &mut SignalState, signals: SignalSet) {
     state.pending.remove(signals);
     for thread in &state.threads {
         thread.pending.lock().remove(signals);

@@ -5,7 +5,7 @@ use heddle_kernel_core::signal::{Detail, Information, Signal, SignalSet};
 use linux_raw_sys::general as linux;
 
 use crate::process::{Process, Thread};
-use crate::signal::{Change, State, Work};
+use crate::signal::{ChildChange, PendingWork, SignalState};
 use crate::wait::queue::Events;
 
 /// Begins a stop: every thread is told, and the last one to stop tells the parent.
@@ -16,30 +16,30 @@ pub(super) fn begin(process: &Arc<Process>, signal: Signal) {
     }
     state.stop = Some(signal);
     for thread in &state.threads {
-        thread.add_work(Work::STOP);
+        thread.add_work(PendingWork::STOP);
         thread.kick();
     }
 }
 
 /// Ends a stop and forgets signals that would stop the process again. Returns whether the parent is to be told.
-pub(super) fn resume(state: &mut State, is_continue: bool) -> bool {
+pub(super) fn resume(state: &mut SignalState, is_continue: bool) -> bool {
     crate::signal::send::forget(state, SignalSet::STOPS);
     let Some(_) = state.stop.take() else { return false };
     let was_stopped = is_stopped(state);
     for thread in &state.threads {
-        thread.remove_work(Work::STOP);
+        thread.remove_work(PendingWork::STOP);
         thread.kick();
     }
     if was_stopped && is_continue {
-        state.change = Change::Continued;
+        state.change = ChildChange::Continued;
     } else if was_stopped {
-        state.change = Change::None;
+        state.change = ChildChange::None;
     }
     was_stopped && is_continue
 }
 
-fn is_stopped(state: &State) -> bool {
-    state.threads.iter().all(|thread| thread.work().contains(Work::STOPPED))
+fn is_stopped(state: &SignalState) -> bool {
+    state.threads.iter().all(|thread| thread.work().contains(PendingWork::STOPPED))
 }
 
 /// The thread's part of a stop: waits until the process goes on or the thread is to die.
@@ -47,13 +47,13 @@ pub(super) async fn wait(thread: &Arc<Thread>) {
     let process = &thread.process;
     let stopped_by = {
         let mut state = process.state.lock();
-        if !thread.work().contains(Work::STOP) || thread.work().contains(Work::DIE) {
+        if !thread.work().contains(PendingWork::STOP) || thread.work().contains(PendingWork::DIE) {
             return;
         }
-        thread.add_work(Work::STOPPED);
+        thread.add_work(PendingWork::STOPPED);
         let is_last = is_stopped(&state);
         if is_last {
-            state.change = state.stop.map_or(Change::None, Change::Stopped);
+            state.change = state.stop.map_or(ChildChange::None, ChildChange::Stopped);
         }
         is_last
     };
@@ -62,14 +62,14 @@ pub(super) async fn wait(thread: &Arc<Thread>) {
     }
     core::future::poll_fn(|_| {
         let work = thread.work();
-        if !work.contains(Work::STOP) || work.contains(Work::DIE) {
+        if !work.contains(PendingWork::STOP) || work.contains(PendingWork::DIE) {
             core::task::Poll::Ready(())
         } else {
             core::task::Poll::Pending
         }
     })
     .await;
-    thread.remove_work(Work::STOPPED);
+    thread.remove_work(PendingWork::STOPPED);
 }
 
 /// A thread that ended while its process stops may have been the one that others waited for.
@@ -78,10 +78,10 @@ pub fn thread_left(process: &Arc<Process>) {
         let mut state = process.state.lock();
         let is_complete = state.stop.is_some()
             && !state.threads.is_empty()
-            && !matches!(state.change, Change::Stopped(_))
+            && !matches!(state.change, ChildChange::Stopped(_))
             && is_stopped(&state);
         if is_complete {
-            state.change = state.stop.map_or(Change::None, Change::Stopped);
+            state.change = state.stop.map_or(ChildChange::None, ChildChange::Stopped);
         }
         is_complete
     };
@@ -94,9 +94,9 @@ pub fn thread_left(process: &Arc<Process>) {
 pub fn notify_parent(process: &Arc<Process>) {
     let Some(parent) = process.parent() else { return };
     let (code, status) = match process.state.lock().change {
-        Change::Stopped(signal) => (linux::CLD_STOPPED, signal.number()),
-        Change::Continued => (linux::CLD_CONTINUED, Signal::CONT.number()),
-        Change::None => return,
+        ChildChange::Stopped(signal) => (linux::CLD_STOPPED, signal.number()),
+        ChildChange::Continued => (linux::CLD_CONTINUED, Signal::CONT.number()),
+        ChildChange::None => return,
     };
     let wants = {
         let actions = parent.actions();

@@ -11,12 +11,12 @@ use crate::syscall::user;
 
 /// What has to be stored before the caller learns that its call is over.
 #[derive(Default)]
-pub struct LateResults {
+pub struct DeferredCopyOut {
     results: SpinLock<Vec<(usize, Vec<u8>)>>,
     is_there: AtomicBool,
 }
 
-impl LateResults {
+impl DeferredCopyOut {
     /// Keeps a result for [`Self::store`].
     ///
     /// # Errors

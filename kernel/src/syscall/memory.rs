@@ -10,7 +10,7 @@ use crate::memory::Space;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::process::Resource;
-use crate::syscall::{Call, Outcome, pending, user};
+use crate::syscall::{Call, SyscallResult, pending, user};
 
 const KNOWN_PROTECTION: u32 = linux::PROT_READ | linux::PROT_WRITE | linux::PROT_EXEC | linux::PROT_SEM;
 
@@ -22,7 +22,7 @@ fn protection(bits: u32) -> Result<Protection, Errno> {
 }
 
 /// mmap(2).
-pub fn mmap(call: &mut Call<'_>) -> Outcome {
+pub fn mmap(call: &mut Call<'_>) -> SyscallResult {
     let (address, length, flags) = (call.word(0), call.word(1), call.uint(3));
     let (descriptor, offset) = (call.int(4), call.word(5) as u64);
     if length == 0 || !offset.is_multiple_of(PAGE_SIZE as u64) {
@@ -93,7 +93,7 @@ fn back_with_file(
 }
 
 /// munmap(2).
-pub fn munmap(call: &mut Call<'_>) -> Outcome {
+pub fn munmap(call: &mut Call<'_>) -> SyscallResult {
     let (start, length) = (call.word(0), call.word(1));
     let space = call.thread.space();
     pending(async move {
@@ -103,7 +103,7 @@ pub fn munmap(call: &mut Call<'_>) -> Outcome {
 }
 
 /// mprotect(2).
-pub fn mprotect(call: &mut Call<'_>) -> Outcome {
+pub fn mprotect(call: &mut Call<'_>) -> SyscallResult {
     const GROWS: u32 = linux::PROT_GROWSDOWN | linux::PROT_GROWSUP;
     let (start, length) = (call.word(0), call.word(1));
     let protection = protection(call.uint(2) & !GROWS)?;
@@ -115,7 +115,7 @@ pub fn mprotect(call: &mut Call<'_>) -> Outcome {
 }
 
 /// mremap(2).
-pub fn mremap(call: &mut Call<'_>) -> Outcome {
+pub fn mremap(call: &mut Call<'_>) -> SyscallResult {
     let (start, old_length, new_length, flags) = (call.word(0), call.word(1), call.word(2), call.uint(3));
     let target = call.word(4);
     let has = |flag: u32| flags & flag != 0;
@@ -136,7 +136,7 @@ pub fn mremap(call: &mut Call<'_>) -> Outcome {
 }
 
 /// madvise(2).
-pub fn madvise(call: &mut Call<'_>) -> Outcome {
+pub fn madvise(call: &mut Call<'_>) -> SyscallResult {
     let (start, length, advice) = (call.word(0), call.word(1), call.uint(2));
     let space = call.thread.space();
     pending(async move {
@@ -146,7 +146,7 @@ pub fn madvise(call: &mut Call<'_>) -> Outcome {
 }
 
 /// brk(2).
-pub fn brk(call: &mut Call<'_>) -> Outcome {
+pub fn brk(call: &mut Call<'_>) -> SyscallResult {
     let end = call.word(0);
     let space = call.thread.space();
     let heap = space.brk_range();
@@ -161,7 +161,7 @@ pub fn brk(call: &mut Call<'_>) -> Outcome {
 }
 
 /// msync(2).
-pub fn msync(call: &mut Call<'_>) -> Outcome {
+pub fn msync(call: &mut Call<'_>) -> SyscallResult {
     let flags = call.uint(2);
     let both = linux::MS_ASYNC | linux::MS_SYNC;
     if flags & !(both | linux::MS_INVALIDATE) != 0 || flags & both == both {
@@ -180,7 +180,7 @@ pub fn msync(call: &mut Call<'_>) -> Outcome {
 }
 
 /// mincore(2).
-pub fn mincore(call: &mut Call<'_>) -> Outcome {
+pub fn mincore(call: &mut Call<'_>) -> SyscallResult {
     let (start, length, vector) = (call.word(0), call.word(1), call.word(2));
     if !start.is_multiple_of(PAGE_SIZE) {
         return Err(Errno::EINVAL.into());
@@ -206,7 +206,7 @@ fn lock_range(space: &Space, start: usize, length: usize) -> Result<core::ops::R
 }
 
 /// mlock(2).
-pub fn mlock(call: &mut Call<'_>) -> Outcome {
+pub fn mlock(call: &mut Call<'_>) -> SyscallResult {
     let space = call.thread.space();
     let range = lock_range(&space, call.word(0), call.word(1))?;
     pending(async move {
@@ -216,7 +216,7 @@ pub fn mlock(call: &mut Call<'_>) -> Outcome {
 }
 
 /// mlock2(2).
-pub fn mlock2(call: &mut Call<'_>) -> Outcome {
+pub fn mlock2(call: &mut Call<'_>) -> SyscallResult {
     match call.uint(2) {
         0 => mlock(call),
         linux::MLOCK_ONFAULT => munlock(call),
@@ -225,13 +225,13 @@ pub fn mlock2(call: &mut Call<'_>) -> Outcome {
 }
 
 /// munlock(2).
-pub fn munlock(call: &mut Call<'_>) -> Outcome {
+pub fn munlock(call: &mut Call<'_>) -> SyscallResult {
     lock_range(&call.thread.space(), call.word(0), call.word(1))?;
     Ok(0.into())
 }
 
 /// mlockall(2): what is in memory stays there anyway.
-pub fn mlockall(call: &mut Call<'_>) -> Outcome {
+pub fn mlockall(call: &mut Call<'_>) -> SyscallResult {
     let known = linux::MCL_CURRENT | linux::MCL_FUTURE | linux::MCL_ONFAULT;
     let flags = call.uint(0);
     if flags == 0 || flags & !known != 0 || flags == linux::MCL_ONFAULT {
@@ -241,6 +241,6 @@ pub fn mlockall(call: &mut Call<'_>) -> Outcome {
 }
 
 /// munlockall(2).
-pub fn munlockall(_: &mut Call<'_>) -> Outcome {
+pub fn munlockall(_: &mut Call<'_>) -> SyscallResult {
     Ok(0.into())
 }

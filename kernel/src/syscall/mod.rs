@@ -1,8 +1,8 @@
 //! System calls: from a trapped thread to the function that implements the call.
 //!
-//! A call *starts* and is either done or pending with a future ([`Started`]); what never waits builds no future. An
-//! implementation is a function `fn(&mut Call) -> Outcome`. It reads what it needs from user memory first and has its
-//! side effects last, because on [`Halt::Fault`] the page is brought in and the function is started again from its
+//! A call *starts* and is either done or pending with a future ([`SyscallState`]); what never waits builds no future. An
+//! implementation is a function `fn(&mut Call) -> SyscallResult`. It reads what it needs from user memory first and has its
+//! side effects last, because on [`TryError::Fault`] the page is brought in and the function is started again from its
 //! beginning. A result that it must store in user memory after a side effect (say, the two descriptors of `pipe2`) is
 //! preceded by a check that the memory is writable ([`crate::memory::Space::probe_write`]), and stored by
 //! [`Thread::store_result`], which never makes the call start again: another thread's fork may have protected the page
@@ -11,7 +11,7 @@
 //! The same functions serve calls that a thread waits for and those that go on by themselves ([`asynchronous`]);
 //! [`Caller`] is what they see of either.
 //!
-//! What has to wait returns [`Started::Pending`]; see [`wait`] for how a wait meets signals. The future owns what
+//! What has to wait returns [`SyscallState::Pending`]; see [`wait`] for how a wait meets signals. The future owns what
 //! it uses (it may outlive the poll in which it was made, and resume while another address space is loaded).
 
 pub mod asynchronous;
@@ -36,36 +36,36 @@ use core::future::Future;
 use core::pin::Pin;
 
 use crate::arch::UserContext;
-use crate::error::{Errno, Halt};
+use crate::error::{Errno, TryError};
 
+pub use crate::syscall::copy_out::DeferredCopyOut;
 pub use crate::wait::caller::Caller;
-pub use crate::syscall::copy_out::LateResults;
 
 /// What a pending call is waiting in. Its output is what the program gets.
 pub type CallFuture = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>>;
 
 /// A call that has started.
-pub enum Started {
+pub enum SyscallState {
     /// It is finished.
     Done(usize),
     /// It waits.
     Pending(CallFuture),
     /// It is finished with 0 once other threads have had their turn. Nothing else waits so often that a future of its
     /// own would be too dear.
-    GiveWay,
+    Yield,
 }
 
-impl From<usize> for Started {
+impl From<usize> for SyscallState {
     fn from(value: usize) -> Self {
         Self::Done(value)
     }
 }
 
 /// How `restart_syscall` goes on with a call that a signal without a handler interrupted.
-pub type Restart = Arc<dyn Fn(&mut Call<'_>) -> Outcome + Send + Sync>;
+pub type Restart = Arc<dyn Fn(&mut Call<'_>) -> SyscallResult + Send + Sync>;
 
 /// What starting a call gave.
-pub type Outcome = Result<Started, Halt>;
+pub type SyscallResult = Result<SyscallState, TryError>;
 
 /// A system call in the making.
 pub struct Call<'a> {
@@ -116,25 +116,25 @@ impl<'a> Call<'a> {
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn pending(future: impl Future<Output = Result<usize, Errno>> + Send + 'static) -> Outcome {
+pub fn pending(future: impl Future<Output = Result<usize, Errno>> + Send + 'static) -> SyscallResult {
     let future: CallFuture = Box::into_pin(crate::memory::fallible::try_box(future)?);
-    Ok(Started::Pending(future))
+    Ok(SyscallState::Pending(future))
 }
 
 /// Starts the call that the registers describe. Page faults are resolved here as long as that needs no waiting;
 /// otherwise the caller resolves them and starts the call again.
-pub fn start(thread: &Caller, context: &mut UserContext) -> Outcome {
+pub fn start(thread: &Caller, context: &mut UserContext) -> SyscallResult {
     let number = context.syscall_number();
     start_call(number, &mut Call::new(thread, context))
 }
 
 /// Starts a call of this number, as [`start`] does.
-fn start_call(number: usize, call: &mut Call<'_>) -> Outcome {
+fn start_call(number: usize, call: &mut Call<'_>) -> SyscallResult {
     loop {
         match table::invoke(number, call) {
-            Err(Halt::Fault(fault)) => match call.thread.space().try_fault_in(fault) {
+            Err(TryError::Fault(fault)) => match call.thread.space().try_fault_in(fault) {
                 Some(resolved) => resolved?,
-                None => return Err(Halt::Fault(fault)),
+                None => return Err(TryError::Fault(fault)),
             },
             outcome => return outcome,
         }

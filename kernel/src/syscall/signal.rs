@@ -7,12 +7,12 @@ use heddle_kernel_core::signal::{
 use linux_raw_sys::general as linux;
 
 use crate::arch::signal as frame;
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::memory::fallible;
 use crate::process::{Process, Thread, executor, table};
 use crate::signal;
 use crate::signal::{Permission, force_segv, take_pending};
-use crate::syscall::{Call, Outcome, pending, user};
+use crate::syscall::{Call, SyscallResult, pending, user};
 use crate::time::{Deadline, read_timespec};
 use crate::wait::caller::Caller;
 use crate::wait::syscall::WaitKind;
@@ -32,7 +32,7 @@ fn check_set_size(size: usize) -> Result<(), Errno> {
 }
 
 /// rt_sigaction(2).
-pub fn rt_sigaction(call: &mut Call<'_>) -> Outcome {
+pub fn rt_sigaction(call: &mut Call<'_>) -> SyscallResult {
     check_set_size(call.word(3))?;
     let signal = Signal::new(call.int(0)).ok_or(Errno::EINVAL)?;
     let space = call.thread.space();
@@ -58,7 +58,7 @@ pub fn rt_sigaction(call: &mut Call<'_>) -> Outcome {
 }
 
 /// rt_sigprocmask(2).
-pub fn rt_sigprocmask(call: &mut Call<'_>) -> Outcome {
+pub fn rt_sigprocmask(call: &mut Call<'_>) -> SyscallResult {
     check_set_size(call.word(3))?;
     let space = call.thread.space();
     let old = call.thread.blocked();
@@ -85,7 +85,7 @@ pub fn rt_sigprocmask(call: &mut Call<'_>) -> Outcome {
 }
 
 /// rt_sigpending(2).
-pub fn rt_sigpending(call: &mut Call<'_>) -> Outcome {
+pub fn rt_sigpending(call: &mut Call<'_>) -> SyscallResult {
     if call.word(1) > SET_BYTES {
         return Err(Errno::EINVAL.into());
     }
@@ -97,7 +97,7 @@ pub fn rt_sigpending(call: &mut Call<'_>) -> Outcome {
 }
 
 /// rt_sigsuspend(2).
-pub fn rt_sigsuspend(call: &mut Call<'_>) -> Outcome {
+pub fn rt_sigsuspend(call: &mut Call<'_>) -> SyscallResult {
     check_set_size(call.word(1))?;
     let [bits] = user::read_words(&call.thread.space(), call.word(0))?;
     let thread = call.thread.clone();
@@ -106,7 +106,7 @@ pub fn rt_sigsuspend(call: &mut Call<'_>) -> Outcome {
 }
 
 /// pause(2).
-pub fn pause(call: &mut Call<'_>) -> Outcome {
+pub fn pause(call: &mut Call<'_>) -> SyscallResult {
     let thread = call.thread.clone();
     pending(async move { Err(sleep_until_signal(&thread).await) })
 }
@@ -118,7 +118,7 @@ async fn sleep_until_signal(thread: &Caller) -> Errno {
 }
 
 /// rt_sigtimedwait(2).
-pub fn rt_sigtimedwait(call: &mut Call<'_>) -> Outcome {
+pub fn rt_sigtimedwait(call: &mut Call<'_>) -> SyscallResult {
     check_set_size(call.word(3))?;
     let space = call.thread.space();
     let [bits] = user::read_words(&space, call.word(0))?;
@@ -163,10 +163,10 @@ pub fn rt_sigtimedwait(call: &mut Call<'_>) -> Outcome {
 }
 
 /// rt_sigreturn(2).
-pub fn rt_sigreturn(call: &mut Call<'_>) -> Outcome {
+pub fn rt_sigreturn(call: &mut Call<'_>) -> SyscallResult {
     let thread = call.thread;
     match take_frame(call) {
-        Err(crate::error::Halt::Fault(fault)) => Err(fault.into()),
+        Err(crate::error::TryError::Fault(fault)) => Err(fault.into()),
         Err(_) => {
             force_segv(thread);
             Ok(call.context.result().into())
@@ -175,7 +175,7 @@ pub fn rt_sigreturn(call: &mut Call<'_>) -> Outcome {
     }
 }
 
-fn take_frame(call: &mut Call<'_>) -> Attempt<()> {
+fn take_frame(call: &mut Call<'_>) -> TryResult<()> {
     let thread = call.thread;
     let space = thread.space();
     let words = user::read_words(&space, frame::frame_address(call.context))?;
@@ -189,7 +189,7 @@ fn take_frame(call: &mut Call<'_>) -> Attempt<()> {
         let mut bytes = fallible::try_filled(0, float.as_bytes().len())?;
         space.read_bytes(restored.float_address, &mut bytes)?;
         float.set_bytes(&bytes);
-        Attempt::Ok(())
+        TryResult::Ok(())
     })?;
     let (base, flags, size) = restored.stack;
     // As in Linux, a stack in the frame that isn't valid is ignored.
@@ -205,7 +205,7 @@ fn take_frame(call: &mut Call<'_>) -> Attempt<()> {
 }
 
 /// sigaltstack(2).
-pub fn sigaltstack(call: &mut Call<'_>) -> Outcome {
+pub fn sigaltstack(call: &mut Call<'_>) -> SyscallResult {
     let space = call.thread.space();
     let stack_pointer = call.context.sp();
     let old = *call.thread.alternate_stack.lock();
@@ -251,7 +251,7 @@ pub fn send_checked(
 }
 
 /// kill(2).
-pub fn kill(call: &mut Call<'_>) -> Outcome {
+pub fn kill(call: &mut Call<'_>) -> SyscallResult {
     let thread = call.thread;
     let own = thread.process.pid;
     let information =
@@ -292,7 +292,7 @@ fn send_to_one(
     tid: i32,
     number: i32,
     information: impl FnOnce(Signal) -> Information,
-) -> Outcome {
+) -> SyscallResult {
     if tid <= 0 || process.is_some_and(|pid| pid <= 0) {
         return Err(Errno::EINVAL.into());
     }
@@ -314,17 +314,17 @@ fn thread_information(call: &Call<'_>) -> impl FnOnce(Signal) -> Information + u
 }
 
 /// tgkill(2).
-pub fn tgkill(call: &mut Call<'_>) -> Outcome {
+pub fn tgkill(call: &mut Call<'_>) -> SyscallResult {
     send_to_one(call, Some(call.int(0)), call.int(1), call.int(2), thread_information(call))
 }
 
 /// tkill(2).
-pub fn tkill(call: &mut Call<'_>) -> Outcome {
+pub fn tkill(call: &mut Call<'_>) -> SyscallResult {
     send_to_one(call, None, call.int(0), call.int(1), thread_information(call))
 }
 
 /// Reads the `siginfo_t` of a queueing call. Only the kernel says `SI_USER`, or a positive code, to others.
-pub fn read_information(call: &Call<'_>, address: usize, target: i32, number: i32) -> Attempt<[u64; 16]> {
+pub fn read_information(call: &Call<'_>, address: usize, target: i32, number: i32) -> TryResult<[u64; 16]> {
     let words: [u64; 16] = user::read_words(&call.thread.space(), address)?;
     let code = words[1] as i32;
     if (code >= 0 || code == linux::SI_TKILL) && target != call.thread.process.pid {
@@ -335,7 +335,7 @@ pub fn read_information(call: &Call<'_>, address: usize, target: i32, number: i3
 }
 
 /// rt_sigqueueinfo(2).
-pub fn rt_sigqueueinfo(call: &mut Call<'_>) -> Outcome {
+pub fn rt_sigqueueinfo(call: &mut Call<'_>) -> SyscallResult {
     let (pid, number) = (call.int(0), call.int(1));
     let words = read_information(call, call.word(2), pid, number)?;
     let target = table::process(pid).ok_or(Errno::ESRCH)?;
@@ -345,14 +345,14 @@ pub fn rt_sigqueueinfo(call: &mut Call<'_>) -> Outcome {
 }
 
 /// rt_tgsigqueueinfo(2).
-pub fn rt_tgsigqueueinfo(call: &mut Call<'_>) -> Outcome {
+pub fn rt_tgsigqueueinfo(call: &mut Call<'_>) -> SyscallResult {
     let (pid, tid, number) = (call.int(0), call.int(1), call.int(2));
     let words = read_information(call, call.word(3), pid, number)?;
     send_to_one(call, Some(pid), tid, number, |signal| Information::from_words(signal, &words))
 }
 
 /// restart_syscall(2).
-pub fn restart_syscall(call: &mut Call<'_>) -> Outcome {
+pub fn restart_syscall(call: &mut Call<'_>) -> SyscallResult {
     let restart = call.thread.restart.lock().clone();
     match restart {
         Some(restart) => restart(call),

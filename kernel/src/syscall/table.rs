@@ -1,13 +1,13 @@
 //! The table of system calls.
 
 use crate::error::Errno;
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 
 /// Maps the numbers of Linux to the functions that implement them: `number => path`.
 macro_rules! calls {
     ($($number:ident => $path:path,)*) => {
         /// Runs the implementation of call `number`.
-        pub(super) fn invoke(number: usize, call: &mut Call<'_>) -> Outcome {
+        pub(super) fn invoke(number: usize, call: &mut Call<'_>) -> SyscallResult {
             match u32::try_from(number) {
                 $(Ok(linux_raw_sys::general::$number) => $path(call),)*
                 Ok(number) if number >= heddle_abi::call::FIRST => invoke_own(number, call),
@@ -298,7 +298,7 @@ calls! {
 }
 
 /// Heddle's own calls.
-fn invoke_own(number: u32, call: &mut Call<'_>) -> Outcome {
+fn invoke_own(number: u32, call: &mut Call<'_>) -> SyscallResult {
     use crate::syscall::asynchronous::calls;
     use crate::syscall::sched::executor;
     use heddle_abi::call::{CANCEL, RING, SUBMIT, WAIT};

@@ -1,6 +1,6 @@
 //! Small structures of C in user memory: on 64-bit machines those that system calls pass are rows of words.
 
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::memory::Space;
 use crate::memory::user::PageFault;
 
@@ -58,14 +58,14 @@ pub async fn resolve<T>(
 /// Those of the attempt; `EFAULT`, `ENOMEM`.
 pub async fn resolve_attempt<T>(
     space: &Space,
-    mut attempt: impl FnMut(&Space) -> Attempt<T>,
+    mut attempt: impl FnMut(&Space) -> TryResult<T>,
 ) -> Result<T, Errno> {
     loop {
         match attempt(space) {
             Ok(value) => return Ok(value),
-            Err(Halt::Fault(fault)) => space.fault_in(fault).await?,
-            Err(Halt::Error(error)) => return Err(error),
-            Err(Halt::Block) => return Err(Errno::EAGAIN),
+            Err(TryError::Fault(fault)) => space.fault_in(fault).await?,
+            Err(TryError::Error(error)) => return Err(error),
+            Err(TryError::WouldBlock) => return Err(Errno::EAGAIN),
         }
     }
 }

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicI64, Ordering};
 
 use crate::arch;
 use crate::arch::time::now_ns;
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::memory::Space;
 use crate::syscall::user;
 use crate::time::{Sleep, sleep_until};
@@ -99,7 +99,7 @@ impl Deadline {
 ///
 /// # Errors
 /// `EINVAL`: negative, or a second and more of nanoseconds.
-pub fn read_timespec(space: &Space, address: usize) -> Attempt<u64> {
+pub fn read_timespec(space: &Space, address: usize) -> TryResult<u64> {
     let [seconds, nanoseconds] = user::read_words(space, address)?;
     Ok(timespec_ns(seconds, nanoseconds)?)
 }

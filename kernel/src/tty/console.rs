@@ -6,7 +6,7 @@ use crate::device::{Port, wait};
 use crate::error::Errno;
 use crate::sched;
 use crate::sched::Priority;
-use crate::tty::state::Window;
+use crate::tty::state::WindowSize;
 use crate::tty::{CONSOLE_DEVICE, Terminal};
 
 /// Bytes of input that are moved at a time.
@@ -42,9 +42,9 @@ pub fn resize(rows: u32, columns: u32) {
     }
 }
 
-fn window(rows: u32, columns: u32) -> Window {
+fn window(rows: u32, columns: u32) -> WindowSize {
     let half = |value: u32| u16::try_from(value).unwrap_or(u16::MAX);
-    Window { rows: half(rows), columns: half(columns), ..Window::default() }
+    WindowSize { rows: half(rows), columns: half(columns), ..WindowSize::default() }
 }
 
 /// Moves what is typed from the port to the terminal.

@@ -10,16 +10,16 @@ use linux_raw_sys::general::{
 };
 use linux_raw_sys::ioctl;
 
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::syscall::Call;
 use crate::tty::program::discard_output;
-use crate::tty::state::{Effects, State, Window};
+use crate::tty::state::{Effects, TtyState, WindowSize};
 use crate::tty::{Terminal, job};
 use crate::wait::queue::Events;
 
 /// Which side of a terminal a request comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum TerminalSide {
     /// A program's.
     Program,
     /// The master of a pseudoterminal: its requests are about the program's side, and job control doesn't bind it.
@@ -34,11 +34,11 @@ const CHARACTERS_START: usize = 17;
 /// Carries a request out.
 pub(super) fn ioctl(
     terminal: &Arc<Terminal>,
-    side: Side,
+    side: TerminalSide,
     call: &Call<'_>,
     request: u32,
     argument: usize,
-) -> Attempt<usize> {
+) -> TryResult<usize> {
     match request {
         ioctl::TCGETS => store(call, argument, &encode(terminal)[..BASIC_BYTES]),
         ioctl::TCGETS2 => store(call, argument, &encode(terminal)),
@@ -80,7 +80,7 @@ pub(super) fn ioctl(
             Ok(0)
         }
         ioctl::TIOCGWINSZ => {
-            let Window { rows, columns, width, height } = terminal.state.lock().window;
+            let WindowSize { rows, columns, width, height } = terminal.state.lock().window;
             store(call, argument, &halves([rows, columns, width, height]))
         }
         ioctl::TIOCSWINSZ => {
@@ -88,12 +88,12 @@ pub(super) fn ioctl(
             load(call, argument, &mut bytes)?;
             let [rows, columns, width, height] =
                 core::array::from_fn(|index| u16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]));
-            terminal.set_window(Window { rows, columns, width, height });
+            terminal.set_window(WindowSize { rows, columns, width, height });
             Ok(0)
         }
         ioctl::FIONREAD | ioctl::TIOCOUTQ => {
             let state = terminal.state.lock();
-            let is_input = (request == ioctl::FIONREAD) == (side == Side::Program);
+            let is_input = (request == ioctl::FIONREAD) == (side == TerminalSide::Program);
             let count = if is_input { state.discipline.available_bytes() } else { state.output.len() };
             drop(state);
             store(call, argument, &(count as u32).to_le_bytes())
@@ -117,15 +117,15 @@ pub(super) fn ioctl(
 /// Requests about sessions and process groups.
 fn job_ioctl(
     terminal: &Arc<Terminal>,
-    side: Side,
+    side: TerminalSide,
     call: &Call<'_>,
     request: u32,
     argument: usize,
-) -> Attempt<usize> {
+) -> TryResult<usize> {
     let thread = call.thread;
     match request {
         ioctl::TIOCGPGRP | ioctl::TIOCGSID => {
-            if side == Side::Program && !job::is_controlling(terminal, thread) {
+            if side == TerminalSide::Program && !job::is_controlling(terminal, thread) {
                 return Err(Errno::ENOTTY.into());
             }
             let state = terminal.state.lock();
@@ -144,15 +144,15 @@ fn job_ioctl(
             job::set_foreground(terminal, thread, i32::from_le_bytes(bytes))?;
             Ok(0)
         }
-        ioctl::TIOCSCTTY if side == Side::Program => {
+        ioctl::TIOCSCTTY if side == TerminalSide::Program => {
             job::set_controlling(terminal, thread, argument == 1)?;
             Ok(0)
         }
-        ioctl::TIOCNOTTY if side == Side::Program => {
+        ioctl::TIOCNOTTY if side == TerminalSide::Program => {
             job::give_up(terminal, thread)?;
             Ok(0)
         }
-        ioctl::TIOCVHANGUP if side == Side::Program => {
+        ioctl::TIOCVHANGUP if side == TerminalSide::Program => {
             if !thread.credentials().is_capable(linux_raw_sys::general::CAP_SYS_ADMIN) {
                 return Err(Errno::EPERM.into());
             }
@@ -164,10 +164,10 @@ fn job_ioctl(
 }
 
 /// A program in the background that changes the terminal is stopped.
-fn may_change(terminal: &Terminal, side: Side, call: &Call<'_>) -> Result<(), Errno> {
+fn may_change(terminal: &Terminal, side: TerminalSide, call: &Call<'_>) -> Result<(), Errno> {
     match side {
-        Side::Program => job::check(terminal, call.thread, Signal::TTOU),
-        Side::Master => Ok(()),
+        TerminalSide::Program => job::check(terminal, call.thread, Signal::TTOU),
+        TerminalSide::Master => Ok(()),
     }
 }
 
@@ -177,7 +177,7 @@ fn set(terminal: &Terminal, termios: Termios, flush: bool) {
         state.discard_input();
     }
     let was_stopped = state.discipline.is_stopped();
-    let State { discipline, output, .. } = &mut *state;
+    let TtyState { discipline, output, .. } = &mut *state;
     discipline.set_termios(termios, output);
     if was_stopped != state.discipline.is_stopped() {
         state.note_flow();
@@ -193,7 +193,7 @@ fn set(terminal: &Terminal, termios: Termios, flush: bool) {
 /// `TCXONC`.
 fn control_flow(terminal: &Terminal, action: u32) -> Result<Effects, Errno> {
     let mut state = terminal.state.lock();
-    let State { discipline, output, .. } = &mut *state;
+    let TtyState { discipline, output, .. } = &mut *state;
     let changed = match action {
         TCOOFF => discipline.stop_by_program(),
         TCOON => discipline.start_by_program(output),
@@ -271,13 +271,13 @@ fn halves(values: [u16; 4]) -> [u8; 8] {
 }
 
 /// Copies a result to the program.
-pub(super) fn store(call: &Call<'_>, address: usize, bytes: &[u8]) -> Attempt<usize> {
+pub(super) fn store(call: &Call<'_>, address: usize, bytes: &[u8]) -> TryResult<usize> {
     call.thread.space().write_bytes(address, bytes)?;
     Ok(0)
 }
 
 /// Copies an argument from the program.
-pub(super) fn load(call: &Call<'_>, address: usize, bytes: &mut [u8]) -> Attempt<()> {
+pub(super) fn load(call: &Call<'_>, address: usize, bytes: &mut [u8]) -> TryResult<()> {
     call.thread.space().read_bytes(address, bytes)?;
     Ok(())
 }

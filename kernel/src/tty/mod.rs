@@ -22,7 +22,7 @@ use alloc::sync::Arc;
 use crate::error::Errno;
 use crate::fs::inode::{Contents, Opening, device_number};
 use crate::fs::lookup::Walker;
-use crate::fs::{File, Kind, OpenFile, StatusFlags, devices, mount};
+use crate::fs::{File, FileType, OpenFile, StatusFlags, devices, mount};
 use crate::memory::fallible;
 use crate::process::{Credentials, Thread};
 
@@ -57,7 +57,7 @@ pub fn register() -> Result<(), Errno> {
     ];
     for (name, minor, permissions) in nodes {
         let device = device_number(MAJOR, minor);
-        devices::publish(name, permissions, Contents::Device(Kind::Character, device))?;
+        devices::publish(name, permissions, Contents::Device(FileType::Character, device))?;
     }
     Ok(())
 }

@@ -5,15 +5,15 @@ use alloc::sync::Arc;
 use heddle_kernel_core::signal::Signal;
 use heddle_tty::{Character, LocalModes};
 
-use crate::error::{Attempt, Errno, Halt};
-use crate::fs::{File, IoBuffer, Kind, Metadata, OpenFile};
+use crate::error::{Errno, TryError, TryResult};
+use crate::fs::{File, FileType, IoBuffer, Metadata, OpenFile};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sched::Priority;
 use crate::sync::SpinGuard;
 use crate::syscall::Call;
 use crate::tty::output::OutputQueue;
-use crate::tty::state::{Effects, Reading, State};
+use crate::tty::state::{Effects, ReadState, TtyState};
 use crate::tty::{CONSOLE_DEVICE, Terminal, control, job};
 use crate::wait::queue::{Events, Watch};
 use crate::{sched, time};
@@ -55,19 +55,19 @@ impl TerminalFile {
     }
 
     /// Counts a new file while the terminal is locked, so that a hang-up comes before or after it.
-    fn count(terminal: Arc<Terminal>, mut state: SpinGuard<'_, State>) -> Self {
+    fn count(terminal: Arc<Terminal>, mut state: SpinGuard<'_, TtyState>) -> Self {
         state.open_files += 1;
         state.was_open = true;
         Self { terminal, hang_ups: state.hang_ups }
     }
 
-    pub(super) fn is_hung_up(&self, state: &State) -> bool {
+    pub(super) fn is_hung_up(&self, state: &TtyState) -> bool {
         state.hang_ups != self.hang_ups
     }
 
     /// Whether a read of at most `limit` bytes can be answered now (with nothing, if nothing is there), according to
     /// lines, `VMIN` and `VTIME`. A read that can't leaves everything where it is.
-    fn can_answer(&self, state: &mut State, limit: usize) -> bool {
+    fn can_answer(&self, state: &mut TtyState, limit: usize) -> bool {
         if state.discipline.reads_lines() {
             return state.discipline.is_readable();
         }
@@ -77,7 +77,7 @@ impl TerminalFile {
         let available = state.discipline.available_bytes();
         let wanted = if time_ns == 0 { minimum } else { minimum.max(1) };
         if available >= wanted {
-            state.reading = Reading::default();
+            state.reading = ReadState::default();
             return true;
         }
         let now = time::now_ns();
@@ -88,7 +88,7 @@ impl TerminalFile {
         state.reading.seen = available;
         state.reading.wanted = wanted;
         if is_late && !(starts && minimum > 0) {
-            state.reading = Reading::default();
+            state.reading = ReadState::default();
             return true;
         }
         if time_ns > 0 && starts {
@@ -99,7 +99,7 @@ impl TerminalFile {
     }
 
     /// Makes sure that a coroutine wakes readers at the deadline.
-    fn start_timer(&self, state: &mut State) {
+    fn start_timer(&self, state: &mut TtyState) {
         if state.timer_runs {
             return;
         }
@@ -128,7 +128,7 @@ impl TerminalFile {
 }
 
 impl File for TerminalFile {
-    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         let limit = buffer.remaining();
         if limit == 0 {
             return Ok(0);
@@ -140,7 +140,7 @@ impl File for TerminalFile {
             return Ok(0);
         }
         if !self.can_answer(&mut state, limit) {
-            return Err(Halt::Block);
+            return Err(TryError::WouldBlock);
         }
         let moved = state.discipline.read(limit, &mut |bytes| {
             let before = buffer.done();
@@ -153,14 +153,14 @@ impl File for TerminalFile {
         fault.map_or(Ok(moved), |fault| Err(fault.into()))
     }
 
-    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         let start = buffer.done();
         let mut result = Ok(());
         let mut state = self.terminal.state.lock();
         if self.is_hung_up(&state) || state.line_closed {
             return Err(Errno::EIO.into());
         }
-        let State { discipline, output, .. } = &mut *state;
+        let TtyState { discipline, output, .. } = &mut *state;
         discipline.flush_echo(output);
         let goes_on = |buffer: &IoBuffer<'_>| buffer.remaining() > 0 && buffer.done() - start < ATTEMPT_BYTES;
         while result.is_ok() && goes_on(buffer) && !discipline.is_stopped() {
@@ -181,7 +181,7 @@ impl File for TerminalFile {
             self.terminal.line.wake(Events::IN | Events::RDNORM);
         }
         result?;
-        if moved == 0 && wanted > 0 { Err(Halt::Block) } else { Ok(moved) }
+        if moved == 0 && wanted > 0 { Err(TryError::WouldBlock) } else { Ok(moved) }
     }
 
     fn before_transfer(&self, thread: &Arc<Thread>, events: Events) -> Result<(), Errno> {
@@ -213,18 +213,18 @@ impl File for TerminalFile {
         Ok(ready)
     }
 
-    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> Attempt<usize> {
+    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> TryResult<usize> {
         let is_dead = self.is_hung_up(&self.terminal.state.lock());
         if is_dead {
             let is_group = request == linux_raw_sys::ioctl::TIOCSPGRP;
             return Err(if is_group { Errno::ENOTTY } else { Errno::EIO }.into());
         }
-        control::ioctl(&self.terminal, control::Side::Program, call, request, argument)
+        control::ioctl(&self.terminal, control::TerminalSide::Program, call, request, argument)
     }
 
     fn metadata(&self) -> Metadata {
         let device = self.terminal.device;
-        Metadata { special: device, permissions: 0o620, ..Metadata::anonymous(Kind::Character, device) }
+        Metadata { special: device, permissions: 0o620, ..Metadata::anonymous(FileType::Character, device) }
     }
 
     fn name(&self) -> &'static str {

@@ -6,14 +6,14 @@ use core::fmt::Write;
 
 use linux_raw_sys::ioctl;
 
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::fs::inode::{Contents, device_number};
-use crate::fs::{File, IoBuffer, Kind, Metadata, OpenFile, StatusFlags, devices};
+use crate::fs::{File, FileType, IoBuffer, Metadata, OpenFile, StatusFlags, devices};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sync::SpinLock;
 use crate::syscall::Call;
-use crate::tty::control::{Side, load, store};
+use crate::tty::control::{TerminalSide, load, store};
 use crate::tty::{MAJOR, MAJOR_PTY, MINOR_MASTER, Terminal, control};
 use crate::wait::queue::{Events, Watch};
 
@@ -58,7 +58,7 @@ pub(super) fn open_master(thread: Option<&Arc<Thread>>) -> Result<Arc<dyn File>,
     drop(open);
     // From here on, dropping the master gives the number back.
     let master = Master { terminal, number };
-    let contents = Contents::Device(Kind::Character, device);
+    let contents = Contents::Device(FileType::Character, device);
     devices::publish(Path::of(number).as_bytes(), PERMISSIONS, contents)?;
     if let Some(thread) = thread {
         let credentials = thread.credentials();
@@ -90,7 +90,7 @@ impl Master {
 }
 
 impl File for Master {
-    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         if buffer.remaining() == 0 {
             return Ok(0);
         }
@@ -115,11 +115,11 @@ impl File for Master {
             Some(fault) => Err(fault.into()),
             None if moved > 0 => Ok(moved),
             None if self.is_abandoned() => Err(Errno::EIO.into()),
-            None => Err(Halt::Block),
+            None => Err(TryError::WouldBlock),
         }
     }
 
-    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> Attempt<usize> {
+    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         let start = buffer.done();
         let mut result = Ok(());
         let goes_on = |buffer: &IoBuffer<'_>| buffer.remaining() > 0 && buffer.done() - start < ATTEMPT_BYTES;
@@ -132,7 +132,7 @@ impl File for Master {
         }
         result?;
         let moved = buffer.done() - start;
-        if moved == 0 && buffer.remaining() > 0 { Err(Halt::Block) } else { Ok(moved) }
+        if moved == 0 && buffer.remaining() > 0 { Err(TryError::WouldBlock) } else { Ok(moved) }
     }
 
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
@@ -149,7 +149,7 @@ impl File for Master {
         Ok(ready)
     }
 
-    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> Attempt<usize> {
+    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> TryResult<usize> {
         match request {
             ioctl::TIOCGPTN => store(call, argument, &(self.number as u32).to_le_bytes()),
             ioctl::TIOCSPTLCK => {
@@ -175,13 +175,13 @@ impl File for Master {
             }
             ioctl::TIOCGPTPEER => self.open_peer(call, argument),
             ioctl::TIOCSIG => self.signal(argument),
-            _ => control::ioctl(&self.terminal, Side::Master, call, request, argument),
+            _ => control::ioctl(&self.terminal, TerminalSide::Master, call, request, argument),
         }
     }
 
     fn metadata(&self) -> Metadata {
         let device = device_number(MAJOR, MINOR_MASTER);
-        Metadata { special: device, permissions: 0o666, ..Metadata::anonymous(Kind::Character, device) }
+        Metadata { special: device, permissions: 0o666, ..Metadata::anonymous(FileType::Character, device) }
     }
 
     fn name(&self) -> &'static str {
@@ -191,7 +191,7 @@ impl File for Master {
 
 impl Master {
     /// `TIOCGPTPEER`: opens the program's side without its path; `argument` has the flags of open(2).
-    fn open_peer(&self, call: &Call<'_>, argument: usize) -> Attempt<usize> {
+    fn open_peer(&self, call: &Call<'_>, argument: usize) -> TryResult<usize> {
         let flags = StatusFlags::from_bits_retain(argument as u32);
         let close_on_exec = argument as u32 & linux_raw_sys::general::O_CLOEXEC != 0;
         let file = crate::tty::open(&self.terminal, Some(call.thread), argument as u32)?;
@@ -202,7 +202,7 @@ impl Master {
     }
 
     /// `TIOCSIG`: sends a signal to the foreground group, as a signal character would.
-    fn signal(&self, number: usize) -> Attempt<usize> {
+    fn signal(&self, number: usize) -> TryResult<usize> {
         use heddle_kernel_core::signal::Signal;
         let signal = i32::try_from(number).ok().and_then(Signal::new);
         let signal = signal.filter(|signal| [Signal::INT, Signal::QUIT, Signal::TSTP].contains(signal));

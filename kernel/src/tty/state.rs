@@ -22,7 +22,7 @@ const WAITING_BYTES: usize = 256;
 
 /// A size in characters and pixels: `struct winsize`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Window {
+pub struct WindowSize {
     pub rows: u16,
     pub columns: u16,
     pub width: u16,
@@ -30,13 +30,13 @@ pub struct Window {
 }
 
 /// Everything that changes about a terminal.
-pub(super) struct State {
+pub(super) struct TtyState {
     pub discipline: LineDiscipline,
     pub output: OutputQueue,
     /// Input that the discipline had no room for.
     waiting: [u8; WAITING_BYTES],
     waiting_length: usize,
-    pub window: Window,
+    pub window: WindowSize,
     /// The session that it controls, 0 for none.
     pub session: i32,
     /// The foreground process group, 0 for none.
@@ -56,14 +56,14 @@ pub(super) struct State {
     /// `TIOCPKT`: the master wants to be told of changes, and which there are.
     pub packet: Option<u8>,
     /// What a read that waits for `VMIN` and `VTIME` has seen.
-    pub reading: Reading,
+    pub reading: ReadState,
     /// A coroutine waits for that moment.
     pub timer_runs: bool,
 }
 
 /// A read that waits, not line by line. Concurrent readers of one terminal share it, as they share the input.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Reading {
+pub(super) struct ReadState {
     /// How many bytes it wants at least.
     pub wanted: usize,
     /// How many there were when it last looked.
@@ -72,7 +72,7 @@ pub(super) struct Reading {
     pub deadline_ns: u64,
 }
 
-impl Reading {
+impl ReadState {
     pub const fn is_late(&self, now_ns: u64) -> bool {
         self.deadline_ns != 0 && self.deadline_ns <= now_ns
     }
@@ -82,7 +82,7 @@ impl Reading {
 pub struct Terminal {
     /// Its device number.
     pub(super) device: u64,
-    pub(super) state: SpinLock<State>,
+    pub(super) state: SpinLock<TtyState>,
     /// The program's side: `IN` when something was typed, `OUT` when there is room for output.
     pub(super) program: WaitQueue,
     /// The line's side: `IN` when there is output to show, `OUT` when there is room for input.
@@ -105,7 +105,7 @@ impl Effects {
         Self { program: Some(Events::all()), line: Some(Events::all()), ..Self::default() }
     }
 
-    fn add(&mut self, received: Received, state: &mut State) {
+    fn add(&mut self, received: Received, state: &mut TtyState) {
         self.signals |= received.signals;
         self.foreground = state.foreground;
         if received.flushed {
@@ -119,7 +119,7 @@ impl Effects {
     }
 }
 
-impl State {
+impl TtyState {
     /// Feeds input to the discipline; keeps what it has no room for, as far as that goes. Returns how much was taken.
     fn input(&mut self, bytes: &[u8], effects: &mut Effects) -> usize {
         self.feed_waiting(effects);
@@ -202,12 +202,12 @@ impl Terminal {
     /// # Errors
     /// `ENOMEM`.
     pub(super) fn new(device: u64, is_pty: bool) -> Result<Arc<Self>, Errno> {
-        let state = State {
+        let state = TtyState {
             discipline: LineDiscipline::try_new().map_err(|_| Errno::ENOMEM)?,
             output: OutputQueue::try_new(if is_pty { PTY_KEPT_BYTES } else { 0 })?,
             waiting: [0; WAITING_BYTES],
             waiting_length: 0,
-            window: Window::default(),
+            window: WindowSize::default(),
             session: 0,
             foreground: 0,
             hang_ups: 0,
@@ -217,7 +217,7 @@ impl Terminal {
             locked: is_pty,
             exclusive: false,
             packet: None,
-            reading: Reading::default(),
+            reading: ReadState::default(),
             timer_runs: false,
         };
         fallible::try_arc(Self {
@@ -261,7 +261,7 @@ impl Terminal {
                 break;
             }
         }
-        let State { discipline, output, .. } = &mut *state;
+        let TtyState { discipline, output, .. } = &mut *state;
         discipline.flush_echo(output);
         let wakes = taken > 0 && state.accepts_output();
         drop(state);
@@ -287,7 +287,7 @@ impl Terminal {
     }
 
     /// Changes the size; programs in the foreground are told if it is another one.
-    pub fn set_window(&self, window: Window) {
+    pub fn set_window(&self, window: WindowSize) {
         let mut state = self.state.lock();
         let before = core::mem::replace(&mut state.window, window);
         let foreground = state.foreground;
@@ -350,7 +350,7 @@ pub(super) fn send(group: i32, signal: Signal) {
     }
 }
 
-impl process::Terminal for Terminal {
+impl process::ControllingTerminal for Terminal {
     fn device(&self) -> u64 {
         self.device
     }

@@ -1,8 +1,8 @@
-//! Who makes a system call: a thread, whose coroutine awaits it, or a call that goes on by itself ([`Flight`]).
+//! Who makes a system call: a thread, whose coroutine awaits it, or a call that goes on by itself ([`AsyncRequest`]).
 //!
 //! Both are seen through one type, so each call has one implementation. It behaves like the thread that made the call
 //! (its identity, its directories), but what a call waits in, what ends its wait, and the space and the descriptors it
-//! works on are the flight's own where there is one: the thread may do something else meanwhile, or end.
+//! works on are the request's own where there is one: the thread may do something else meanwhile, or end.
 
 use alloc::sync::Arc;
 use core::future::Future;
@@ -10,12 +10,12 @@ use core::ops::Deref;
 use core::pin::pin;
 use core::task::Poll;
 
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{DescriptorTable, OpenFile, StatusFlags};
 use crate::memory::Space;
 use crate::process::Thread;
 use crate::syscall::Restart;
-use crate::syscall::asynchronous::Flight;
+use crate::syscall::asynchronous::AsyncRequest;
 use crate::wait::queue::{Events, Watch};
 use crate::wait::syscall::{Interrupted, WaitKind};
 
@@ -25,7 +25,7 @@ pub enum Caller {
     /// The thread waits for the call.
     Thread(Arc<Thread>),
     /// The call goes on by itself.
-    Flight(Arc<Flight>),
+    Request(Arc<AsyncRequest>),
 }
 
 impl Deref for Caller {
@@ -35,7 +35,7 @@ impl Deref for Caller {
     fn deref(&self) -> &Arc<Thread> {
         match self {
             Self::Thread(thread) => thread,
-            Self::Flight(flight) => &flight.thread,
+            Self::Request(request) => &request.thread,
         }
     }
 }
@@ -47,7 +47,7 @@ impl Caller {
     pub fn space(&self) -> Arc<Space> {
         match self {
             Self::Thread(thread) => thread.space(),
-            Self::Flight(flight) => flight.space(),
+            Self::Request(request) => request.space(),
         }
     }
 
@@ -57,7 +57,7 @@ impl Caller {
     pub fn descriptors(&self) -> Arc<DescriptorTable> {
         match self {
             Self::Thread(thread) => thread.descriptors(),
-            Self::Flight(flight) => flight.descriptors(),
+            Self::Request(request) => request.descriptors(),
         }
     }
 
@@ -67,7 +67,7 @@ impl Caller {
     pub fn is_interrupted(&self, kind: WaitKind) -> bool {
         match self {
             Self::Thread(thread) => thread.is_interrupted(kind),
-            Self::Flight(flight) => flight.is_interrupted(kind),
+            Self::Request(request) => request.is_interrupted(kind),
         }
     }
 
@@ -75,7 +75,7 @@ impl Caller {
     pub fn wake(&self) {
         match self {
             Self::Thread(thread) => thread.wake(),
-            Self::Flight(flight) => flight.wake(),
+            Self::Request(request) => request.wake(),
         }
     }
 
@@ -87,8 +87,8 @@ impl Caller {
     pub fn store_result(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
         match self {
             Self::Thread(thread) => thread.store_result(address, bytes),
-            Self::Flight(flight) if flight.space().write_bytes(address, bytes).is_ok() => Ok(()),
-            Self::Flight(flight) => flight.late.put(address, bytes),
+            Self::Request(request) if request.space().write_bytes(address, bytes).is_ok() => Ok(()),
+            Self::Request(request) => request.late.put(address, bytes),
         }
     }
 
@@ -103,7 +103,7 @@ impl Caller {
     pub fn begin_watch(&self) -> Watch {
         match self {
             Self::Thread(thread) => thread.begin_watch(),
-            Self::Flight(flight) => flight.begin_watch(),
+            Self::Request(request) => request.begin_watch(),
         }
     }
 
@@ -111,7 +111,7 @@ impl Caller {
     pub fn end_watch(&self) {
         match self {
             Self::Thread(thread) => thread.end_watch(),
-            Self::Flight(flight) => flight.end_watch(),
+            Self::Request(request) => request.end_watch(),
         }
     }
 
@@ -162,20 +162,20 @@ impl Caller {
         &self,
         open: &OpenFile,
         events: Events,
-        mut attempt: impl FnMut() -> Attempt<T>,
+        mut attempt: impl FnMut() -> TryResult<T>,
     ) -> Result<T, Errno> {
         loop {
             match attempt() {
                 Ok(value) => return Ok(value),
-                Err(Halt::Error(error)) => return Err(error),
-                Err(Halt::Fault(fault)) => {
+                Err(TryError::Error(error)) => return Err(error),
+                Err(TryError::Fault(fault)) => {
                     let space = self.space();
                     space.fault_in(fault).await?;
                 }
-                Err(Halt::Block) if open.flags().contains(StatusFlags::NONBLOCK) => {
+                Err(TryError::WouldBlock) if open.flags().contains(StatusFlags::NONBLOCK) => {
                     return Err(Errno::EAGAIN);
                 }
-                Err(Halt::Block) => {
+                Err(TryError::WouldBlock) => {
                     self.wait_until(WaitKind::Interruptible, |watch| {
                         Ok(open.file.can_go_on(open, watch, events)?.then_some(()))
                     })

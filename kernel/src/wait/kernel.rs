@@ -7,12 +7,12 @@ use core::task::{Poll, Waker};
 use crate::error::Errno;
 use crate::wait::queue::{Disposition, Events, WaitQueue, Watch, Watcher};
 
-struct Waiter {
+struct KernelWaiter {
     waker: Waker,
     generation: AtomicU32,
 }
 
-impl Watcher for Waiter {
+impl Watcher for KernelWaiter {
     fn notify(&self, generation: u32, _events: Events) -> Disposition {
         if self.generation() != generation {
             return Disposition::Stale;
@@ -31,12 +31,12 @@ impl Watcher for Waiter {
 /// # Errors
 /// `ENOMEM`.
 pub async fn until(queue: &WaitQueue, mut condition: impl FnMut() -> bool) -> Result<(), Errno> {
-    let mut waiter: Option<Arc<Waiter>> = None;
+    let mut waiter: Option<Arc<KernelWaiter>> = None;
     let result = core::future::poll_fn(|context| {
         if let Some(before) = waiter.take() {
             before.generation.fetch_add(1, Ordering::Release);
         }
-        let made = Waiter { waker: context.waker().clone(), generation: AtomicU32::new(0) };
+        let made = KernelWaiter { waker: context.waker().clone(), generation: AtomicU32::new(0) };
         let next = match crate::memory::fallible::try_arc(made) {
             Ok(next) => next,
             Err(error) => return Poll::Ready(Err(error)),

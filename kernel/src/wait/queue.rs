@@ -79,14 +79,14 @@ impl Watch {
     }
 }
 
-struct Entry {
+struct WaitEntry {
     watch: Watch,
     events: Events,
 }
 
 /// The watches on one object.
 pub struct WaitQueue {
-    entries: SpinLock<Vec<Entry>>,
+    entries: SpinLock<Vec<WaitEntry>>,
 }
 
 impl WaitQueue {
@@ -108,7 +108,7 @@ impl WaitQueue {
             entries.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         }
         let events = events | Events::ERR | Events::HUP;
-        entries.push(Entry { watch: watch.clone(), events });
+        entries.push(WaitEntry { watch: watch.clone(), events });
         Ok(())
     }
 

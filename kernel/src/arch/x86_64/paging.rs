@@ -42,7 +42,7 @@ const IMAGE_TABLES: usize = 4;
 
 /// An entry of a page table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Entry(pub u64);
+pub struct PageTableEntry(pub u64);
 
 /// What a page may be used for; reading is always allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +53,7 @@ pub struct Rights {
     pub execute: bool,
 }
 
-impl Entry {
+impl PageTableEntry {
     const PRESENT: u64 = 1;
     const WRITE: u64 = 1 << 1;
     const USER: u64 = 1 << 2;
@@ -343,8 +343,12 @@ pub(super) fn map_stack(id: usize) -> Option<usize> {
     for page in (top - STACK_BYTES..top).step_by(PAGE_SIZE) {
         let frame = FrameRef::allocate_zeroed().ok()?.into_physical();
         let number = (page - KERNEL_BASE as usize) >> PAGE_SHIFT;
-        let entry =
-            frame | Entry::PRESENT | Entry::WRITE | Entry::DIRTY | Entry::ACCESSED | Entry::NO_EXECUTE;
+        let entry = frame
+            | PageTableEntry::PRESENT
+            | PageTableEntry::WRITE
+            | PageTableEntry::DIRTY
+            | PageTableEntry::ACCESSED
+            | PageTableEntry::NO_EXECUTE;
         let tables = IMAGE.0.get().cast::<u64>();
         // SAFETY: the boot processor alone writes the tables, whose page directory comes first; the entry was empty,
         // so no translation is stale.
@@ -357,7 +361,8 @@ pub(super) fn map_stack(id: usize) -> Option<usize> {
 /// the lower half of the shared root meanwhile.
 pub(super) fn set_identity_map(on: bool) {
     let root: *mut u64 = direct_map(shared_root());
-    let entry = physical_of(&raw const heddle_boot_identity_pdpt) | Entry::PRESENT | Entry::WRITE;
+    let entry =
+        physical_of(&raw const heddle_boot_identity_pdpt) | PageTableEntry::PRESENT | PageTableEntry::WRITE;
     // SAFETY: the first entry of the shared root covers slot 0, which is never given out.
     unsafe { root.write_volatile(if on { entry } else { 0 }) };
     flush_all();
@@ -406,23 +411,30 @@ pub(super) fn install() {
         let rights = if text.contains(&address) {
             0
         } else if rodata.contains(&address) {
-            Entry::NO_EXECUTE
+            PageTableEntry::NO_EXECUTE
         } else if data.contains(&address) && address != guard {
-            Entry::NO_EXECUTE | Entry::WRITE | Entry::DIRTY
+            PageTableEntry::NO_EXECUTE | PageTableEntry::WRITE | PageTableEntry::DIRTY
         } else {
             continue;
         };
-        *page = (address - KERNEL_BASE) | rights | Entry::PRESENT | Entry::GLOBAL | Entry::ACCESSED;
+        *page = (address - KERNEL_BASE)
+            | rights
+            | PageTableEntry::PRESENT
+            | PageTableEntry::GLOBAL
+            | PageTableEntry::ACCESSED;
     }
     for (entry, table) in directory.iter_mut().zip(pages.iter()) {
-        *entry = physical_of(table) | Entry::PRESENT | Entry::WRITE | Entry::ACCESSED;
+        *entry =
+            physical_of(table) | PageTableEntry::PRESENT | PageTableEntry::WRITE | PageTableEntry::ACCESSED;
     }
     let upper: *mut u64 = direct_map(physical_of(&raw const heddle_boot_kernel_pdpt));
     let root: *mut u64 = direct_map(shared_root());
     // SAFETY: the new mappings cover the code, data and stack in use at the addresses in use; the reload of the root
     // drops the old ones, which are not global.
     unsafe {
-        upper.add(510).write(physical_of(&raw const *directory) | Entry::PRESENT | Entry::WRITE);
+        upper
+            .add(510)
+            .write(physical_of(&raw const *directory) | PageTableEntry::PRESENT | PageTableEntry::WRITE);
         root.write(0);
         load_root(shared_root());
         asm!("", options(nostack));

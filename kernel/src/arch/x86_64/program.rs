@@ -3,7 +3,7 @@
 use core::arch::x86_64::__cpuid;
 
 use crate::error::Errno;
-use crate::syscall::{Call, Outcome, user};
+use crate::syscall::{Call, SyscallResult, user};
 
 /// `uname -m`, and `AT_PLATFORM`.
 pub const MACHINE_NAME: &str = "x86_64";
@@ -25,7 +25,7 @@ const ARCH_GET_GS: u32 = 0x1004;
 const ADDRESS_LIMIT: usize = 1 << 47;
 
 /// arch_prctl(2).
-pub fn arch_prctl(call: &mut Call<'_>) -> Outcome {
+pub fn arch_prctl(call: &mut Call<'_>) -> SyscallResult {
     let address = call.word(1);
     match call.uint(0) {
         ARCH_SET_GS | ARCH_SET_FS if address >= ADDRESS_LIMIT => return Err(Errno::EPERM.into()),

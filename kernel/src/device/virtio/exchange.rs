@@ -11,12 +11,12 @@ use virtio_drivers::queue::VirtQueue;
 use virtio_drivers::transport::mmio::MmioTransport;
 
 use crate::arch::paging::PAGE_SIZE;
-use crate::device::virtio::{Machine, QUEUE_LENGTH, Registers};
+use crate::device::virtio::{QUEUE_LENGTH, Registers, VirtioHal};
 use crate::error::Errno;
 
 /// The queue, and a buffer for each direction.
 pub struct Exchange {
-    queue: VirtQueue<Machine, QUEUE_LENGTH>,
+    queue: VirtQueue<VirtioHal, QUEUE_LENGTH>,
     index: u16,
     registers: Registers,
     memory: NonNull<u8>,

@@ -18,7 +18,7 @@ use virtio_drivers::{BufferDirection, Hal, PhysAddr};
 use crate::arch::paging::{PAGE_SIZE, direct_map, physical_of};
 
 pub use crate::device::virtio::exchange::Exchange;
-pub use crate::device::virtio::queue::{BufferQueue, Direction, QUEUE_LENGTH};
+pub use crate::device::virtio::queue::{Direction, BufferQueue, QUEUE_LENGTH};
 
 /// Physical address of the machine's first slot for a virtio device.
 const FIRST_SLOT: u64 = 0xfeb0_0000;
@@ -32,7 +32,7 @@ const FIRST_IRQ: u32 = 5;
 const IRQS: u32 = 24;
 
 /// A device that was found, before its initialization.
-pub struct Found {
+pub struct VirtioDevice {
     /// For initialization; afterwards to be forgotten, because dropping it resets the device.
     pub transport: MmioTransport<'static>,
     /// Its registers.
@@ -44,12 +44,12 @@ pub struct Found {
 }
 
 /// Finds the first device of a type.
-pub fn find(wanted: DeviceType) -> Option<Found> {
+pub fn find(wanted: DeviceType) -> Option<VirtioDevice> {
     find_from(wanted, 0)
 }
 
 /// Finds the first device of a type in this slot or a later one.
-pub fn find_from(wanted: DeviceType, first: u64) -> Option<Found> {
+pub fn find_from(wanted: DeviceType, first: u64) -> Option<VirtioDevice> {
     for slot in first..SLOTS {
         let header = direct_map::<VirtIOHeader>(FIRST_SLOT + slot * SLOT_BYTES);
         let registers = Registers { base: header.cast() };
@@ -66,7 +66,7 @@ pub fn find_from(wanted: DeviceType, first: u64) -> Option<Found> {
         let transport = unsafe { MmioTransport::new(NonNull::new(header)?, SLOT_BYTES as usize) };
         match transport {
             Ok(transport) if transport.device_type() == wanted && irq < IRQS => {
-                return Some(Found { transport, registers, irq, slot });
+                return Some(VirtioDevice { transport, registers, irq, slot });
             }
             Ok(_) => {}
             Err(error) => ::log::warn!("virtio slot {slot}: {error}"),
@@ -123,11 +123,11 @@ fn layout(pages: usize) -> Layout {
 
 /// What `virtio-drivers` needs of the machine: the direct map makes addresses of memory and device the same but for a
 /// constant.
-pub struct Machine;
+pub struct VirtioHal;
 
 // SAFETY: `dma_alloc` gives memory of the heap, page-aligned and contiguous in the direct map and therefore in
 // physical memory, until `dma_dealloc`; without an IOMMU sharing needs no more than the translation.
-unsafe impl Hal for Machine {
+unsafe impl Hal for VirtioHal {
     fn dma_alloc(pages: usize, _: BufferDirection) -> (PhysAddr, NonNull<u8>) {
         let layout = layout(pages);
         // SAFETY: the layout's size is not zero.

@@ -11,7 +11,7 @@ use virtio_drivers::queue::VirtQueue;
 use virtio_drivers::transport::mmio::MmioTransport;
 
 use crate::arch::paging::PAGE_SIZE;
-use crate::device::virtio::Machine;
+use crate::device::virtio::VirtioHal;
 use crate::error::Errno;
 
 /// Descriptors of a queue: the most buffers that can be under way.
@@ -28,7 +28,7 @@ pub enum Direction {
 
 /// Equal buffers in one piece of memory, and the queue that moves them.
 pub struct BufferQueue {
-    queue: VirtQueue<Machine, QUEUE_LENGTH>,
+    queue: VirtQueue<VirtioHal, QUEUE_LENGTH>,
     direction: Direction,
     memory: Option<NonNull<u8>>,
     layout: Layout,

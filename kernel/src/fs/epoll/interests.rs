@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use hashbrown::{DefaultHashBuilder, HashMap};
 
 use crate::error::Errno;
-use crate::fs::epoll::Interest;
+use crate::fs::epoll::EpollInterest;
 use crate::memory::fallible;
 
 /// A file as a program names it to an instance: its descriptor, and the open file that it stood for then.
@@ -13,7 +13,7 @@ type Name = (i32, u64);
 
 /// The interests; each operation takes the same time whatever their number.
 pub struct Interests {
-    slots: Vec<Option<Arc<Interest>>>,
+    slots: Vec<Option<Arc<EpollInterest>>>,
     numbers: HashMap<Name, u32, DefaultHashBuilder>,
     /// Numbers that are free below the length of `slots`; has room for all of them.
     free: Vec<u32>,
@@ -31,12 +31,12 @@ impl Interests {
     }
 
     /// The interest with this number.
-    pub fn get(&self, index: usize) -> Option<&Arc<Interest>> {
+    pub fn get(&self, index: usize) -> Option<&Arc<EpollInterest>> {
         self.slots.get(index).and_then(Option::as_ref)
     }
 
     /// The interest in a file.
-    pub fn find(&self, descriptor: i32, id: u64) -> Option<Arc<Interest>> {
+    pub fn find(&self, descriptor: i32, id: u64) -> Option<Arc<EpollInterest>> {
         let index = *self.numbers.get(&(descriptor, id))?;
         self.get(index as usize).cloned()
     }
@@ -63,7 +63,7 @@ impl Interests {
     }
 
     /// Takes an interest in under the number that was reserved last.
-    pub fn put(&mut self, interest: Arc<Interest>) {
+    pub fn put(&mut self, interest: Arc<EpollInterest>) {
         let index = interest.index;
         self.free.pop_if(|free| *free == index);
         self.numbers.insert((interest.descriptor, interest.id), index);
@@ -73,7 +73,7 @@ impl Interests {
     }
 
     /// Takes an interest out, if it is there.
-    pub fn remove(&mut self, interest: &Arc<Interest>) -> Option<Arc<Interest>> {
+    pub fn remove(&mut self, interest: &Arc<EpollInterest>) -> Option<Arc<EpollInterest>> {
         let slot = self.slots.get_mut(interest.index as usize)?;
         let old = slot.take_if(|known| Arc::ptr_eq(known, interest))?;
         self.numbers.remove(&(old.descriptor, old.id));

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use crate::error::Errno;
 use crate::fs::epoll::interests::Interests;
-use crate::fs::{File, Kind, Metadata, OpenFile, downcast};
+use crate::fs::{File, FileType, Metadata, OpenFile, downcast};
 use crate::memory::fallible;
 use crate::sync::SpinLock;
 use crate::wait::queue::{Disposition, Events, WaitQueue, Watch, Watcher};
@@ -46,7 +46,7 @@ struct Ready {
 }
 
 /// A file that an instance watches.
-struct Interest {
+struct EpollInterest {
     ready: Arc<Ready>,
     index: u32,
     descriptor: i32,
@@ -61,18 +61,18 @@ struct Interest {
 }
 
 /// Reports that are taken together: the few of most calls need no memory of their own.
-pub type Reports = SmallVec<[Report; 8]>;
+pub type Reports = SmallVec<[ReadyReport; 8]>;
 
 /// What is reported.
 #[derive(Clone, Copy, Debug)]
-pub struct Report {
+pub struct ReadyReport {
     /// What the file is ready for.
     pub events: u32,
     /// What the program attached to the interest.
     pub data: u64,
 }
 
-impl Interest {
+impl EpollInterest {
     fn wanted(&self) -> Events {
         let events = self.events.load(Ordering::Relaxed);
         if events == 0 {
@@ -101,7 +101,7 @@ impl Interest {
     }
 }
 
-impl Watcher for Interest {
+impl Watcher for EpollInterest {
     fn notify(&self, generation: u32, _events: Events) -> Disposition {
         if self.generation() != generation {
             return Disposition::Stale;
@@ -133,7 +133,7 @@ impl Epoll {
         &self.ready.queue
     }
 
-    fn find(&self, descriptor: i32, id: u64) -> Option<Arc<Interest>> {
+    fn find(&self, descriptor: i32, id: u64) -> Option<Arc<EpollInterest>> {
         self.interests.lock().find(descriptor, id)
     }
 
@@ -166,7 +166,7 @@ impl Epoll {
             let missing = (2 * interests.len()).saturating_sub(list.len());
             list.try_reserve(missing).map_err(|_| Errno::ENOMEM)?;
             drop(list);
-            let interest = fallible::try_arc(Interest {
+            let interest = fallible::try_arc(EpollInterest {
                 ready: self.ready.clone(),
                 index: index as u32,
                 descriptor,
@@ -208,7 +208,7 @@ impl Epoll {
         Ok(())
     }
 
-    fn forget(&self, interest: &Arc<Interest>) {
+    fn forget(&self, interest: &Arc<EpollInterest>) {
         interest.events.store(0, Ordering::Relaxed);
         interest.generation.fetch_add(1, Ordering::AcqRel);
         let old = self.interests.lock().remove(interest);
@@ -258,7 +258,7 @@ impl Epoll {
             }
             let data = interest.data.load(Ordering::Relaxed);
             reports.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-            reports.push(Report { events: found.bits(), data });
+            reports.push(ReadyReport { events: found.bits(), data });
             let events = interest.events.load(Ordering::Relaxed);
             if events & linux::EPOLLONESHOT != 0 {
                 interest.events.store(0, Ordering::Relaxed);
@@ -295,7 +295,7 @@ impl File for Epoll {
     }
 
     fn metadata(&self) -> Metadata {
-        Metadata::anonymous(Kind::Regular, 0)
+        Metadata::anonymous(FileType::Regular, 0)
     }
 
     fn name(&self) -> &'static str {

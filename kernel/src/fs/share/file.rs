@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use heddle_kernel_core::ninep::{Reader, Writer, kind};
 
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::fs::share::node::SharedNode;
 use crate::fs::share::{CHUNK, Fid};
 use crate::fs::{File, IoBuffer, OpenFile, StatusFlags};
@@ -41,7 +41,7 @@ pub(super) fn ask_to_read(writer: &mut Writer<'_>, fid: &Fid, offset: u64, count
 }
 
 /// Reads from the host, at most a message's worth.
-pub(super) fn read(fid: &Fid, buffer: &mut IoBuffer<'_>, offset: u64, count: usize) -> Attempt<usize> {
+pub(super) fn read(fid: &Fid, buffer: &mut IoBuffer<'_>, offset: u64, count: usize) -> TryResult<usize> {
     fid.server.ask(
         kind::READ,
         |writer| {
@@ -58,7 +58,7 @@ fn contents<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Errno> {
 }
 
 impl File for SharedFile {
-    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         let fid = self.fid()?;
         match self.node.state()?.pages() {
             Some(pages) => pages.read(fid, buffer, offset),
@@ -66,7 +66,7 @@ impl File for SharedFile {
         }
     }
 
-    fn write(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
+    fn write(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         let fid = self.fid()?;
         let offset = if open.flags().contains(StatusFlags::APPEND) { self.node.size()? } else { offset };
         let count = buffer.remaining().min(CHUNK);

@@ -25,11 +25,11 @@ use linux_raw_sys::general as linux;
 
 use crate::boot;
 use crate::device::share::{MESSAGE_BYTES, Share};
-use crate::error::{Attempt, Errno};
-use crate::fs::inode::{Kind, device_number};
+use crate::error::{Errno, TryResult};
+use crate::fs::inode::{FileType, device_number};
 use crate::fs::share::node::SharedNode;
 use crate::fs::share::state::FileState;
-use crate::fs::{Entry, File, Mount, setup};
+use crate::fs::{Dentry, File, Mount, setup};
 use crate::memory::fallible;
 use crate::sync::SpinLock;
 
@@ -62,9 +62,9 @@ impl Server {
     fn ask<T>(
         &self,
         request: u8,
-        write: impl FnOnce(&mut Writer<'_>) -> Attempt<()>,
-        read: impl FnOnce(&mut Reader<'_>) -> Attempt<T>,
-    ) -> Attempt<T> {
+        write: impl FnOnce(&mut Writer<'_>) -> TryResult<()>,
+        read: impl FnOnce(&mut Reader<'_>) -> TryResult<T>,
+    ) -> TryResult<T> {
         let tag = if request == kind::VERSION { NO_TAG } else { 0 };
         self.share.with(|exchange| {
             let mut writer = Writer::new(exchange.request(), request, tag);
@@ -97,9 +97,9 @@ impl Server {
         fid: &Fid,
         offset: u64,
         count: usize,
-        fill: impl FnOnce(&mut [u8]) -> Attempt<()>,
+        fill: impl FnOnce(&mut [u8]) -> TryResult<()>,
         taken: impl FnOnce(&[u8]),
-    ) -> Attempt<usize> {
+    ) -> TryResult<usize> {
         self.share.with(|exchange| {
             let mut writer = Writer::new(exchange.request(), kind::WRITE, 0);
             file::ask_to_read(&mut writer, fid, offset, count);
@@ -230,10 +230,10 @@ pub fn mount_all(shares: Vec<Share>) -> Result<(), Errno> {
             sockets: SpinLock::new(BTreeMap::new()),
         })?;
         let root = SharedNode::new(server.attach()?)?;
-        if crate::fs::Node::kind(&*root) != Kind::Directory {
+        if crate::fs::Inode::kind(&*root) != FileType::Directory {
             return Err(Errno::ENOTDIR);
         }
-        let mount = Mount::new(Entry::new(root, None, b"")?, "9p", &server.share.tag, flags)?;
+        let mount = Mount::new(Dentry::new(root, None, b"")?, "9p", &server.share.tag, flags)?;
         setup::attach_at(&mount, path.as_bytes())?;
     }
     Ok(())

@@ -10,20 +10,20 @@ use linux_raw_sys::general as linux;
 use crate::error::Errno;
 use crate::fs::dentry::copy_name;
 use crate::fs::inode::{
-    Change, Contents, Creation, Listed, Metadata, Node, Opening, Rename, Statistics, Target, Timestamp,
+    Contents, Creation, Inode, InodeChange, Listed, Metadata, Opening, Rename, Statistics, Target, Timestamp,
 };
-use crate::fs::lock::Locks;
+use crate::fs::lock::FileLocks;
 use crate::fs::share::file::SharedFile;
 use crate::fs::share::state::FileState;
 use crate::fs::share::{CHUNK, Fid};
-use crate::fs::{Entry, File, Kind, StatusFlags};
+use crate::fs::{Dentry, File, FileType, StatusFlags};
 use crate::memory::fallible;
 use crate::process::Thread;
 
 /// A file, by a handle that is never opened.
 pub struct SharedNode {
     pub(super) fid: Fid,
-    kind: Kind,
+    kind: FileType,
     number: u64,
     /// What is kept of the file, since it was needed by this node.
     state: spin::Once<Arc<FileState>>,
@@ -37,12 +37,12 @@ impl SharedNode {
     /// The node of a handle.
     pub(super) fn new(fid: Fid) -> Result<Arc<Self>, Errno> {
         let attributes = attributes(&fid)?;
-        let kind = Kind::from_mode(attributes.mode).ok_or(Errno::EIO)?;
+        let kind = FileType::from_mode(attributes.mode).ok_or(Errno::EIO)?;
         fallible::try_arc(Self { fid, kind, number: attributes.number, state: spin::Once::new() })
     }
 
     /// Another node as one of this folder.
-    fn sibling(&self, node: &Arc<dyn Node>) -> Result<Arc<Self>, Errno> {
+    fn sibling(&self, node: &Arc<dyn Inode>) -> Result<Arc<Self>, Errno> {
         let any: Arc<dyn Any + Send + Sync> = node.clone();
         let other: Arc<Self> = any.downcast().map_err(|_| Errno::EXDEV)?;
         if Arc::ptr_eq(&other.fid.server, &self.fid.server) { Ok(other) } else { Err(Errno::EXDEV) }
@@ -71,7 +71,7 @@ impl SharedNode {
         self.fid.server.call(request, write, |_| Ok(()))
     }
 
-    fn set_attributes(&self, valid: u32, change: &Change, size: u64) -> Result<(), Errno> {
+    fn set_attributes(&self, valid: u32, change: &InodeChange, size: u64) -> Result<(), Errno> {
         let time = |time: Option<Timestamp>| {
             time.map_or([0; 2], |time| [time.seconds as u64, time.nanoseconds.into()])
         };
@@ -89,7 +89,7 @@ impl SharedNode {
 
     /// Changes the length.
     pub(super) fn truncate(&self, size: u64) -> Result<(), Errno> {
-        self.set_attributes(set::SIZE, &Change::default(), size)
+        self.set_attributes(set::SIZE, &InodeChange::default(), size)
     }
 
     /// The length in bytes.
@@ -100,7 +100,13 @@ impl SharedNode {
 
 impl SharedNode {
     /// Creates a FIFO or a socket in this directory.
-    fn create_node(&self, this: &Arc<Entry>, name: &[u8], mode: u32, gid: u32) -> Result<Arc<Entry>, Errno> {
+    fn create_node(
+        &self,
+        this: &Arc<Dentry>,
+        name: &[u8],
+        mode: u32,
+        gid: u32,
+    ) -> Result<Arc<Dentry>, Errno> {
         self.tell(kind::MKNOD, |writer| {
             writer.string(name);
             for field in [mode, 0, 0, gid] {
@@ -121,8 +127,8 @@ fn attributes(fid: &Fid) -> Result<Attributes, Errno> {
     fid.server.call(kind::GETATTR, write, Attributes::read)
 }
 
-impl Node for SharedNode {
-    fn kind(&self) -> Kind {
+impl Inode for SharedNode {
+    fn kind(&self) -> FileType {
         self.kind
     }
 
@@ -165,8 +171,8 @@ impl Node for SharedNode {
         asked.unwrap_or(Statistics { magic, blocks: 0, free: 0, nodes: 0, free_nodes: 0, device })
     }
 
-    fn lookup(&self, this: &Arc<Entry>, name: &[u8]) -> Result<Arc<Entry>, Errno> {
-        Entry::new(Self::new(self.fid.walk(Some(name))?)?, Some(this.clone()), name)
+    fn lookup(&self, this: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
+        Dentry::new(Self::new(self.fid.walk(Some(name))?)?, Some(this.clone()), name)
     }
 
     fn list(&self, cookie: u64, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> Result<(), Errno> {
@@ -201,7 +207,7 @@ impl Node for SharedNode {
                 if matches!(entry.name, b"." | b"..") {
                     continue;
                 }
-                let kind = Kind::from_mode(u32::from(entry.kind) << 12).unwrap_or(Kind::Regular);
+                let kind = FileType::from_mode(u32::from(entry.kind) << 12).unwrap_or(FileType::Regular);
                 let listed = Listed { name: entry.name, inode: entry.number, kind, next: entry.next };
                 if !visit(listed) {
                     return Ok(());
@@ -210,7 +216,7 @@ impl Node for SharedNode {
         }
     }
 
-    fn create(&self, this: &Arc<Entry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Entry>, Errno> {
+    fn create(&self, this: &Arc<Dentry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Dentry>, Errno> {
         let (permissions, gid) = (creation.permissions, creation.credentials.fsgid);
         match creation.contents {
             Contents::Regular => {
@@ -242,7 +248,7 @@ impl Node for SharedNode {
         self.lookup(this, name)
     }
 
-    fn link(&self, _: &Arc<Entry>, name: &[u8], node: &Arc<dyn Node>) -> Result<(), Errno> {
+    fn link(&self, _: &Arc<Dentry>, name: &[u8], node: &Arc<dyn Inode>) -> Result<(), Errno> {
         let node = self.sibling(node)?;
         self.tell(kind::LINK, |writer| {
             writer.u32(node.fid.number);
@@ -250,9 +256,9 @@ impl Node for SharedNode {
         })
     }
 
-    fn unlink(&self, entry: &Arc<Entry>) -> Result<(), Errno> {
+    fn unlink(&self, entry: &Arc<Dentry>) -> Result<(), Errno> {
         let name = entry.name()?;
-        let flags = if entry.node.kind() == Kind::Directory { linux::AT_REMOVEDIR } else { 0 };
+        let flags = if entry.node.kind() == FileType::Directory { linux::AT_REMOVEDIR } else { 0 };
         self.tell(kind::UNLINKAT, |writer| {
             writer.string(&name);
             writer.u32(flags);
@@ -261,7 +267,7 @@ impl Node for SharedNode {
         Ok(())
     }
 
-    fn rename(&self, entry: &Arc<Entry>, to: &Arc<Entry>, name: &[u8], how: Rename) -> Result<(), Errno> {
+    fn rename(&self, entry: &Arc<Dentry>, to: &Arc<Dentry>, name: &[u8], how: Rename) -> Result<(), Errno> {
         let target = self.sibling(&to.node)?;
         let (old_name, new_name) = (entry.name()?, copy_name(name)?);
         match how {
@@ -281,15 +287,15 @@ impl Node for SharedNode {
     }
 
     fn follow(&self, _: Option<&Arc<Thread>>) -> Result<Target, Errno> {
-        if self.kind != Kind::Symlink {
+        if self.kind != FileType::Symlink {
             return Err(Errno::EINVAL);
         }
         let read = |reader: &mut Reader<'_>| Ok(fallible::try_to_vec(reader.string()?));
         let write = |writer: &mut Writer<'_>| writer.u32(self.fid.number);
-        Ok(Target::Path(self.fid.server.call(kind::READLINK, write, read)??))
+        Ok(Target::Text(self.fid.server.call(kind::READLINK, write, read)??))
     }
 
-    fn change(&self, change: &Change) -> Result<(), Errno> {
+    fn change(&self, change: &InodeChange) -> Result<(), Errno> {
         let mut valid = 0;
         for (is_asked, bits) in [
             (change.permissions.is_some(), set::MODE),
@@ -303,7 +309,7 @@ impl Node for SharedNode {
         if valid == 0 { Ok(()) } else { self.set_attributes(valid, change, 0) }
     }
 
-    fn locks(&self, make: bool) -> Result<Option<&Locks>, Errno> {
+    fn locks(&self, make: bool) -> Result<Option<&FileLocks>, Errno> {
         if make {
             return Ok(Some(&self.state()?.locks));
         }
@@ -327,10 +333,10 @@ impl Node for SharedNode {
 
     fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
         match self.kind {
-            Kind::Regular => {}
-            Kind::Directory => return Ok(fallible::try_arc(SharedFile::directory(self))?),
-            Kind::Symlink => return Err(Errno::ELOOP),
-            Kind::Fifo => return self.state()?.pipe()?.open_end(opening.flags),
+            FileType::Regular => {}
+            FileType::Directory => return Ok(fallible::try_arc(SharedFile::directory(self))?),
+            FileType::Symlink => return Err(Errno::ELOOP),
+            FileType::Fifo => return self.state()?.pipe()?.open_end(opening.flags),
             _ => return Err(Errno::ENXIO),
         }
         let fid = self.fid.walk(None)?;

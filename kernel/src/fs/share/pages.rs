@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_kernel_core::ninep::{Reader, Writer, kind};
 
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::fs::IoBuffer;
 use crate::fs::share::node::SharedNode;
 use crate::fs::share::state::FileState;
@@ -24,15 +24,15 @@ use crate::sync::SpinLock;
 const PAGE: u64 = 4096;
 const PAGE_BYTES: usize = PAGE as usize;
 
-struct Slot {
+struct SharedPageSlot {
     frame: FrameRef,
-    /// When it was handed out to be written last, by [`Cache::moment`]; zero if the host has what it holds.
+    /// When it was handed out to be written last, by [`SharedPageCache::moment`]; zero if the host has what it holds.
     written: u64,
 }
 
 #[derive(Default)]
-struct Cache {
-    slots: BTreeMap<u64, Slot>,
+struct SharedPageCache {
+    slots: BTreeMap<u64, SharedPageSlot>,
     /// Counts pages that were handed out to be written.
     moment: u64,
     /// Counts changes of the file past the cache: what was read before one may be old.
@@ -40,20 +40,20 @@ struct Cache {
 }
 
 /// The pages of a file.
-pub struct Pages {
+pub struct SharedPages {
     node: Arc<SharedNode>,
     fid: Arc<Fid>,
     /// A handle that was opened for writing.
     writer: SpinLock<Option<Arc<Fid>>>,
-    cache: SpinLock<Cache>,
+    cache: SpinLock<SharedPageCache>,
     /// The length when the host told it last: it does not know a name that was removed.
     size: AtomicU64,
 }
 
-impl Pages {
+impl SharedPages {
     pub fn new(node: Arc<SharedNode>, fid: Arc<Fid>, size: u64) -> Result<Arc<Self>, Errno> {
         let size = AtomicU64::new(size);
-        let (writer, cache) = (SpinLock::new(None), SpinLock::new(Cache::default()));
+        let (writer, cache) = (SpinLock::new(None), SpinLock::new(SharedPageCache::default()));
         fallible::try_arc(Self { node, fid, writer, cache, size })
     }
 
@@ -115,13 +115,13 @@ impl Pages {
             let mut cache = self.cache.lock();
             // Somebody else may have been faster, or have written what was read here.
             if cache.changes == changes && !cache.slots.contains_key(&index) {
-                fallible::try_insert(&mut cache.slots, index, Slot { frame, written: 0 })?;
+                fallible::try_insert(&mut cache.slots, index, SharedPageSlot { frame, written: 0 })?;
             }
         }
     }
 
     /// Reads: from cached pages up to the first that is not, or from the host up to the first that is.
-    pub fn read(&self, fid: &Fid, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
+    pub fn read(&self, fid: &Fid, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         let Some(left) = self.size().checked_sub(offset).filter(|&left| left > 0) else { return Ok(0) };
         let count = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.remaining()).min(CHUNK);
         let mut done = 0;
@@ -233,7 +233,7 @@ impl Pages {
                 cache.stored(index, moment);
             }
             drop(frame);
-            let is_unused = |slot: &Slot| slot.written == 0 && slot.frame.is_unique();
+            let is_unused = |slot: &SharedPageSlot| slot.written == 0 && slot.frame.is_unique();
             let unused = cache.slots.get(&index).is_some_and(is_unused);
             let slot = if unused { cache.slots.remove(&index) } else { None };
             drop(cache);
@@ -242,7 +242,7 @@ impl Pages {
     }
 }
 
-impl Cache {
+impl SharedPageCache {
     fn hand_out(&mut self, index: u64, write: bool) -> Option<FrameRef> {
         let slot = self.slots.get_mut(&index)?;
         if write {
@@ -269,11 +269,11 @@ impl Cache {
 /// What programs map: while there is one, the file has pages.
 pub struct Mapped {
     state: Arc<FileState>,
-    pages: Arc<Pages>,
+    pages: Arc<SharedPages>,
 }
 
 impl Mapped {
-    pub fn new(state: Arc<FileState>, pages: Arc<Pages>) -> Self {
+    pub fn new(state: Arc<FileState>, pages: Arc<SharedPages>) -> Self {
         Self { state, pages }
     }
 }

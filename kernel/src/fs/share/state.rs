@@ -4,18 +4,18 @@ use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicI32, Ordering};
 
 use crate::error::Errno;
-use crate::fs::lock::Locks;
+use crate::fs::lock::FileLocks;
 use crate::fs::pipe::Pipe;
 use crate::fs::share::Fid;
 use crate::fs::share::node::SharedNode;
-use crate::fs::share::pages::{Mapped, Pages};
+use crate::fs::share::pages::{Mapped, SharedPages};
 use crate::memory::{MapSource, fallible, writeback};
 use crate::sync::SpinLock;
 
 /// What is kept of a file while somebody has it open.
 pub struct FileState {
     /// The advisory locks.
-    pub locks: Locks,
+    pub locks: FileLocks,
     /// Open descriptions that may write; below zero, how many programs run from it.
     writers: AtomicI32,
     /// The pipe of a FIFO, while somebody has it open.
@@ -26,7 +26,7 @@ pub struct FileState {
 /// The pages of the file, from the first mapping on until the last is gone and what was written is stored.
 #[derive(Default)]
 struct Mappings {
-    pages: Option<Arc<Pages>>,
+    pages: Option<Arc<SharedPages>>,
     source: Weak<Mapped>,
     /// How many sources there are whose end is not complete.
     sources: usize,
@@ -35,7 +35,7 @@ struct Mappings {
 impl FileState {
     pub fn new() -> Self {
         Self {
-            locks: Locks::new(),
+            locks: FileLocks::new(),
             writers: AtomicI32::new(0),
             pipe: SpinLock::new(Weak::new()),
             mapped: SpinLock::new(Mappings::default()),
@@ -79,7 +79,7 @@ impl FileState {
     }
 
     /// The file's pages, if it is mapped.
-    pub fn pages(&self) -> Option<Arc<Pages>> {
+    pub fn pages(&self) -> Option<Arc<SharedPages>> {
         self.mapped.lock().pages.clone()
     }
 
@@ -101,7 +101,7 @@ impl FileState {
         let mut mapped = self.mapped.lock();
         let pages = match &mapped.pages {
             Some(pages) => pages.clone(),
-            None => Pages::new(node.clone(), fid.clone(), size)?,
+            None => SharedPages::new(node.clone(), fid.clone(), size)?,
         };
         if may_write {
             pages.store_by(fid);

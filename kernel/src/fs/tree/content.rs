@@ -3,7 +3,7 @@
 use heddle_erofs::{Image, Inode, Page};
 use heddle_kernel_core::xarray::Sparse;
 
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::fs::IoBuffer;
 use crate::fs::tree::page::{PAGE, PAGE_BYTES, Source};
 use crate::fs::tree::{Tree, page};
@@ -13,7 +13,7 @@ use crate::memory::{FrameRef, PageRef};
 pub const SIZE_LIMIT: u64 = i64::MAX as u64;
 
 /// A page that differs from the image.
-enum Slot {
+enum PageSlot {
     Page(FrameRef),
     /// The image's bytes in a frame that can be shared and counted; nobody has written to it.
     Copy(FrameRef),
@@ -23,7 +23,7 @@ enum Slot {
 
 /// The contents of a regular file.
 pub struct Content {
-    slots: Sparse<Slot>,
+    slots: Sparse<PageSlot>,
     size: u64,
     /// Pages below this number that have no slot are the image's.
     image_pages: u64,
@@ -61,8 +61,8 @@ impl Content {
     /// Where the bytes of page `index` are.
     pub fn source(&self, lower: Lower<'_>, index: u64) -> Source {
         match self.slots.get(index) {
-            Some(Slot::Page(page) | Slot::Copy(page)) => Source::Own(page.clone()),
-            Some(Slot::Hole) => Source::Hole,
+            Some(PageSlot::Page(page) | PageSlot::Copy(page)) => Source::Own(page.clone()),
+            Some(PageSlot::Hole) => Source::Hole,
             None if index < self.image_pages => {
                 lower.map_or(Source::Hole, |(image, inode)| in_image(image, inode, index))
             }
@@ -72,15 +72,15 @@ impl Content {
 
     /// The page `index` as the file's own; whether it has just become so.
     fn own(&mut self, tree: &Tree, lower: Lower<'_>, index: u64) -> Result<(FrameRef, bool), Errno> {
-        if let Some(Slot::Copy(page)) = self.slots.get(index) {
+        if let Some(PageSlot::Copy(page)) = self.slots.get(index) {
             let page = page.clone();
-            self.slots.insert(index, Slot::Page(page)).map_err(|_| Errno::ENOMEM)?;
+            self.slots.insert(index, PageSlot::Page(page)).map_err(|_| Errno::ENOMEM)?;
         }
         let source = self.source(lower, index);
         if let Source::Own(page) = source {
             return Ok((page, false));
         }
-        self.add(tree, index, &source, Slot::Page).map(|page| (page, true))
+        self.add(tree, index, &source, PageSlot::Page).map(|page| (page, true))
     }
 
     /// A new frame with the bytes of `source` as page `index`.
@@ -89,7 +89,7 @@ impl Content {
         tree: &Tree,
         index: u64,
         source: &Source,
-        slot: fn(FrameRef) -> Slot,
+        slot: fn(FrameRef) -> PageSlot,
     ) -> Result<FrameRef, Errno> {
         tree.take_page()?;
         let page = page::copy(source);
@@ -121,7 +121,7 @@ impl Content {
             let in_place = PageRef::from_image(bytes).filter(|_| !shared);
             return match in_place {
                 Some(page) => Ok(page),
-                None => Ok(PageRef::Counted(self.add(tree, index, &source, Slot::Copy)?)),
+                None => Ok(PageRef::Counted(self.add(tree, index, &source, PageSlot::Copy)?)),
             };
         }
         Ok(PageRef::Counted(self.own(tree, lower, index)?.0))
@@ -131,7 +131,7 @@ impl Content {
     fn drop_copies(&mut self, tree: &Tree) {
         let mut at = 0;
         while let Some((index, slot)) = self.slots.next(at) {
-            let unused = matches!(slot, Slot::Copy(page) if page.is_unique());
+            let unused = matches!(slot, PageSlot::Copy(page) if page.is_unique());
             if unused {
                 self.drop_slot(tree, index);
             }
@@ -160,7 +160,7 @@ impl Content {
         buffer: &mut IoBuffer<'_>,
         offset: u64,
         most: usize,
-    ) -> Attempt<usize> {
+    ) -> TryResult<usize> {
         let limit = usize::try_from(SIZE_LIMIT.saturating_sub(offset)).unwrap_or(usize::MAX);
         if limit == 0 && buffer.remaining() > 0 {
             return Err(Errno::EFBIG.into());
@@ -170,7 +170,7 @@ impl Content {
             let at = offset + written as u64;
             let within = (at % PAGE) as usize;
             let length = (PAGE_BYTES - within).min(total - written);
-            let step = self.own(tree, lower, at / PAGE).map_err(Halt::Error).and_then(|(page, _)| {
+            let step = self.own(tree, lower, at / PAGE).map_err(TryError::Error).and_then(|(page, _)| {
                 Ok(page.with_bytes_mut(|bytes| buffer.copy_in(&mut bytes[within..within + length]))?)
             });
             match step {
@@ -213,7 +213,7 @@ impl Content {
             let length = (PAGE - within as u64).min(end - at) as usize;
             if length == PAGE_BYTES {
                 if index < self.image_pages {
-                    let old = self.slots.insert(index, Slot::Hole).map_err(|_| Errno::ENOMEM)?;
+                    let old = self.slots.insert(index, PageSlot::Hole).map_err(|_| Errno::ENOMEM)?;
                     self.forget(tree, old.as_ref());
                 } else {
                     match self.slots.next(index) {
@@ -264,7 +264,7 @@ impl Content {
         let mut index = offset / PAGE;
         while index * PAGE < self.size {
             let is_data = match self.slots.get(index) {
-                Some(slot) => !matches!(slot, Slot::Hole),
+                Some(slot) => !matches!(slot, PageSlot::Hole),
                 None => index < self.image_pages,
             };
             if is_data == data {
@@ -292,8 +292,8 @@ impl Content {
         self.forget(tree, old.as_ref());
     }
 
-    fn forget(&mut self, tree: &Tree, slot: Option<&Slot>) {
-        if let Some(Slot::Page(_) | Slot::Copy(_)) = slot {
+    fn forget(&mut self, tree: &Tree, slot: Option<&PageSlot>) {
+        if let Some(PageSlot::Page(_) | PageSlot::Copy(_)) = slot {
             self.own -= 1;
             tree.give_page();
         }

@@ -2,21 +2,21 @@
 
 use alloc::sync::Arc;
 use core::any::Any;
-use heddle_erofs::Inode;
+use heddle_erofs::Inode as ImageInode;
 use heddle_kernel_core::dir_index::Names;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::dentry::copy_name;
-use crate::fs::inode::{Creation, Listed, Node, Rename};
+use crate::fs::inode::{Creation, Inode, Listed, Rename};
 use crate::fs::tree::node::{Body, TreeNode};
-use crate::fs::{Entry, Kind};
+use crate::fs::{Dentry, FileType};
 use crate::sync::{SpinGuard, SpinLock};
 
 /// What is known here of a name.
 enum Child {
     /// It is this. `cached` when it was found in the image under this name and is still that.
-    Entry { entry: Arc<Entry>, cached: bool },
+    Dentry { entry: Arc<Dentry>, cached: bool },
     /// The image has it, and it was removed.
     Whiteout,
 }
@@ -43,34 +43,34 @@ impl Children {
     }
 
     /// Takes one entry out that is only a cache of the image and in use by nobody; the caller drops it.
-    pub fn take_clean(&mut self) -> Option<Arc<Entry>> {
+    pub fn take_clean(&mut self) -> Option<Arc<Dentry>> {
         let name = self.names.iter().find_map(|(name, child)| match child {
-            Child::Entry { entry, cached: true } if Arc::strong_count(entry) == 1 && is_clean(entry) => {
+            Child::Dentry { entry, cached: true } if Arc::strong_count(entry) == 1 && is_clean(entry) => {
                 Some(name)
             }
             _ => None,
         })?;
         let name = copy_name(name).ok()?;
         match self.names.remove(&name)? {
-            Child::Entry { entry, .. } => Some(entry),
+            Child::Dentry { entry, .. } => Some(entry),
             Child::Whiteout => None,
         }
     }
 
     /// Takes some entry out; the caller drops it.
-    pub fn take_any(&mut self) -> Option<Arc<Entry>> {
+    pub fn take_any(&mut self) -> Option<Arc<Dentry>> {
         loop {
-            if let Child::Entry { entry, .. } = self.names.pop()? {
+            if let Child::Dentry { entry, .. } = self.names.pop()? {
                 return Some(entry);
             }
         }
     }
 
     /// The directories among the entries, after a listing position.
-    pub fn next_directory(&self, mut cookie: u64) -> Option<(u64, Arc<Entry>)> {
+    pub fn next_directory(&self, mut cookie: u64) -> Option<(u64, Arc<Dentry>)> {
         while let Some((next, _, child)) = self.names.after(cookie) {
             match child {
-                Child::Entry { entry, .. } if entry.node.kind() == Kind::Directory => {
+                Child::Dentry { entry, .. } if entry.node.kind() == FileType::Directory => {
                     return Some((next, entry.clone()));
                 }
                 _ => cookie = next,
@@ -82,7 +82,7 @@ impl Children {
 
 /// Whether the node behind an entry is as the image has it and would be found again: nobody but the entry refers to it,
 /// or the tree's table of nodes with several names does.
-fn is_clean(entry: &Entry) -> bool {
+fn is_clean(entry: &Dentry) -> bool {
     let node: &dyn Any = &*entry.node;
     node.downcast_ref::<TreeNode>().is_some_and(|node| {
         let shared = node.lower.as_ref().is_some_and(is_shared);
@@ -90,12 +90,12 @@ fn is_clean(entry: &Entry) -> bool {
     })
 }
 
-fn is_shared(inode: &Inode) -> bool {
+fn is_shared(inode: &ImageInode) -> bool {
     inode.nlink > 1 && inode.file_type != heddle_erofs::FileType::Directory
 }
 
 /// The node as one of a tree.
-pub(super) fn tree_node(node: &Arc<dyn Node>) -> Result<Arc<TreeNode>, Errno> {
+pub(super) fn tree_node(node: &Arc<dyn Inode>) -> Result<Arc<TreeNode>, Errno> {
     let any: Arc<dyn Any + Send + Sync> = node.clone();
     any.downcast().map_err(|_| Errno::EXDEV)
 }
@@ -116,17 +116,17 @@ impl TreeNode {
     }
 
     /// The entry under a name.
-    pub(super) fn find(&self, this: &Arc<Entry>, name: &[u8]) -> Result<Arc<Entry>, Errno> {
+    pub(super) fn find(&self, this: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
         let mut children = self.children()?.lock();
         match children.names.get(name) {
-            Some(Child::Entry { entry, .. }) => return Ok(entry.clone()),
+            Some(Child::Dentry { entry, .. }) => return Ok(entry.clone()),
             Some(Child::Whiteout) => return Err(Errno::ENOENT),
             None => {}
         }
         let nid = self.in_image(name)?.ok_or(Errno::ENOENT)?;
         let node = self.instantiate(nid)?;
-        let entry = Entry::new(node, Some(this.clone()), name)?;
-        let child = Child::Entry { entry: entry.clone(), cached: true };
+        let entry = Dentry::new(node, Some(this.clone()), name)?;
+        let child = Child::Dentry { entry: entry.clone(), cached: true };
         children.names.insert(name, child).map_err(|_| Errno::ENOMEM)?;
         Ok(entry)
     }
@@ -159,11 +159,11 @@ impl TreeNode {
                 let entry = entry.map_err(|_| Errno::EIO)?;
                 // A name that is known here and is no mere cache is listed with those of this directory.
                 let hidden =
-                    !matches!(children.names.get(entry.name), None | Some(Child::Entry { cached: true, .. }));
+                    !matches!(children.names.get(entry.name), None | Some(Child::Dentry { cached: true, .. }));
                 if hidden || matches!(entry.name, b"." | b"..") {
                     continue;
                 }
-                let kind = Kind::from_mode(entry.file_type.mode().into()).ok_or(Errno::EIO)?;
+                let kind = FileType::from_mode(entry.file_type.mode().into()).ok_or(Errno::EIO)?;
                 let listed = Listed { name: entry.name, inode: entry.nid, kind, next: entry.next };
                 if !visit(listed) {
                     return Ok(());
@@ -173,7 +173,7 @@ impl TreeNode {
         let mut position = cookie.saturating_sub(HERE);
         while let Some((next, name, child)) = children.names.after(position) {
             position = next;
-            let Child::Entry { entry, cached: false } = child else { continue };
+            let Child::Dentry { entry, cached: false } = child else { continue };
             let node: &dyn Any = &*entry.node;
             let inode = node.downcast_ref::<TreeNode>().map_or(0, |node| node.inode);
             if !visit(Listed { name, inode, kind: entry.node.kind(), next: HERE + next }) {
@@ -184,7 +184,7 @@ impl TreeNode {
     }
 
     /// Checks that a name can be added: the directory lives and the name is free.
-    fn check_free(&self, this: &Arc<Entry>, name: &[u8]) -> Result<(), Errno> {
+    fn check_free(&self, this: &Arc<Dentry>, name: &[u8]) -> Result<(), Errno> {
         if self.children()?.lock().dead {
             return Err(Errno::ENOENT);
         }
@@ -195,8 +195,8 @@ impl TreeNode {
         }
     }
 
-    fn put(&self, name: &[u8], entry: Arc<Entry>) -> Result<(), Errno> {
-        let child = Child::Entry { entry, cached: false };
+    fn put(&self, name: &[u8], entry: Arc<Dentry>) -> Result<(), Errno> {
+        let child = Child::Dentry { entry, cached: false };
         let old = self.children()?.lock().names.insert(name, child).map_err(|_| Errno::ENOMEM)?;
         drop(old);
         Ok(())
@@ -218,10 +218,10 @@ impl TreeNode {
 
     pub(super) fn create_name(
         &self,
-        this: &Arc<Entry>,
+        this: &Arc<Dentry>,
         name: &[u8],
         creation: &Creation<'_>,
-    ) -> Result<Arc<Entry>, Errno> {
+    ) -> Result<Arc<Dentry>, Errno> {
         let _mutation = self.tree.mutation.lock();
         self.check_free(this, name)?;
         let (mut gid, mut permissions) = (creation.credentials.fsgid, creation.permissions);
@@ -234,7 +234,7 @@ impl TreeNode {
             }
         }
         let node = self.tree.node(&creation.contents, permissions, creation.credentials.fsuid, gid)?;
-        let entry = Entry::new(node, Some(this.clone()), name)?;
+        let entry = Dentry::new(node, Some(this.clone()), name)?;
         self.put(name, entry.clone())?;
         let mut attributes = self.attributes.lock();
         attributes.touch();
@@ -244,9 +244,9 @@ impl TreeNode {
 
     pub(super) fn link_name(
         &self,
-        this: &Arc<Entry>,
+        this: &Arc<Dentry>,
         name: &[u8],
-        node: &Arc<dyn Node>,
+        node: &Arc<dyn Inode>,
     ) -> Result<(), Errno> {
         let node = tree_node(node)?;
         if !Arc::ptr_eq(&node.tree, &self.tree) {
@@ -264,7 +264,7 @@ impl TreeNode {
                 return Err(Errno::ENOENT);
             }
         }
-        self.put(name, Entry::new(node.clone(), Some(this.clone()), name)?)?;
+        self.put(name, Dentry::new(node.clone(), Some(this.clone()), name)?)?;
         let mut attributes = node.attributes.lock();
         attributes.links += 1;
         attributes.linkable = false;
@@ -276,7 +276,7 @@ impl TreeNode {
 
     /// Whether the directory shows no name.
     fn check_empty(&self, children: &SpinGuard<'_, Children>) -> Result<(), Errno> {
-        if children.names.iter().any(|(_, child)| matches!(child, Child::Entry { .. })) {
+        if children.names.iter().any(|(_, child)| matches!(child, Child::Dentry { .. })) {
             return Err(Errno::ENOTEMPTY);
         }
         let Some((image, inode)) = self.lower() else { return Ok(()) };
@@ -300,7 +300,8 @@ impl TreeNode {
     /// Notes that a node lost a name.
     fn lose_name(&self) {
         let mut attributes = self.attributes.lock();
-        attributes.links = if self.kind == Kind::Directory { 0 } else { attributes.links.saturating_sub(1) };
+        attributes.links =
+            if self.kind == FileType::Directory { 0 } else { attributes.links.saturating_sub(1) };
         attributes.touch_metadata();
         let gone = attributes.links == 0;
         drop(attributes);
@@ -315,24 +316,24 @@ impl TreeNode {
     }
 
     /// Notes that a name of this directory is gone.
-    fn lost(&self, kind: Kind) {
+    fn lost(&self, kind: FileType) {
         let mut attributes = self.attributes.lock();
         attributes.touch();
-        attributes.links = attributes.links.saturating_sub(u32::from(kind == Kind::Directory));
+        attributes.links = attributes.links.saturating_sub(u32::from(kind == FileType::Directory));
     }
 
-    pub(super) fn unlink_name(&self, entry: &Arc<Entry>) -> Result<(), Errno> {
+    pub(super) fn unlink_name(&self, entry: &Arc<Dentry>) -> Result<(), Errno> {
         let mutation = self.tree.mutation.lock();
         let name = entry.name()?;
         let current = match self.children()?.lock().names.get(&name) {
-            Some(Child::Entry { entry: current, .. }) => current.clone(),
+            Some(Child::Dentry { entry: current, .. }) => current.clone(),
             _ => return Err(Errno::ENOENT),
         };
         if !Arc::ptr_eq(&current, entry) {
             return Err(Errno::ENOENT);
         }
         let node = tree_node(&entry.node)?;
-        if node.kind == Kind::Directory {
+        if node.kind == FileType::Directory {
             node.kill()?;
         }
         if let Err(error) = self.take_out(&name) {
@@ -350,8 +351,8 @@ impl TreeNode {
 
     pub(super) fn rename_name(
         &self,
-        entry: &Arc<Entry>,
-        to: &Arc<Entry>,
+        entry: &Arc<Dentry>,
+        to: &Arc<Dentry>,
         name: &[u8],
         how: Rename,
     ) -> Result<(), Errno> {
@@ -362,7 +363,7 @@ impl TreeNode {
         let _mutation = self.tree.mutation.lock();
         let old_name = entry.name()?;
         let is_here = |child: Option<&Child>| match child {
-            Some(Child::Entry { entry: current, .. }) => Arc::ptr_eq(current, entry),
+            Some(Child::Dentry { entry: current, .. }) => Arc::ptr_eq(current, entry),
             _ => false,
         };
         if !is_here(self.children()?.lock().names.get(&old_name)) {
@@ -403,8 +404,8 @@ impl TreeNode {
     }
 
     /// Whether a rename may put `node` in the place of `other`; a directory that may is dead from here on.
-    fn check_replace(node: &TreeNode, other: &Arc<Entry>, from: &Arc<Entry>) -> Result<(), Errno> {
-        match (node.kind == Kind::Directory, other.node.kind() == Kind::Directory) {
+    fn check_replace(node: &TreeNode, other: &Arc<Dentry>, from: &Arc<Dentry>) -> Result<(), Errno> {
+        match (node.kind == FileType::Directory, other.node.kind() == FileType::Directory) {
             (true, false) => Err(Errno::ENOTDIR),
             (false, true) => Err(Errno::EISDIR),
             (false, false) => Ok(()),
@@ -415,11 +416,11 @@ impl TreeNode {
 
     fn move_entry(
         &self,
-        entry: &Arc<Entry>,
-        to: &Arc<Entry>,
+        entry: &Arc<Dentry>,
+        to: &Arc<Dentry>,
         target: &TreeNode,
         (old_name, name): (&[u8], &[u8]),
-        replaced: Option<Arc<Entry>>,
+        replaced: Option<Arc<Dentry>>,
     ) -> Result<(), Errno> {
         let kind = entry.node.kind();
         let copied = copy_name(name)?;
@@ -436,7 +437,7 @@ impl TreeNode {
         self.lost(kind);
         let mut attributes = target.attributes.lock();
         attributes.touch();
-        attributes.links += u32::from(kind == Kind::Directory);
+        attributes.links += u32::from(kind == FileType::Directory);
         drop(attributes);
         tree_node(&entry.node)?.attributes.lock().touch_metadata();
         drop(old);
@@ -445,10 +446,10 @@ impl TreeNode {
 
     fn exchange(
         &self,
-        entry: &Arc<Entry>,
-        other: &Arc<Entry>,
-        from: &Arc<Entry>,
-        to: &Arc<Entry>,
+        entry: &Arc<Dentry>,
+        other: &Arc<Dentry>,
+        from: &Arc<Dentry>,
+        to: &Arc<Dentry>,
         (old_name, name): (&[u8], &[u8]),
     ) -> Result<(), Errno> {
         let target = tree_node(&to.node)?;
@@ -456,9 +457,9 @@ impl TreeNode {
         target.put(name, entry.clone())?;
         self.put(old_name, other.clone())?;
         let old = (entry.set_position(to.clone(), copied), other.set_position(from.clone(), old_copied));
-        let change = |directory: &TreeNode, lost: Kind, won: Kind| {
+        let change = |directory: &TreeNode, lost: FileType, won: FileType| {
             directory.lost(lost);
-            directory.attributes.lock().links += u32::from(won == Kind::Directory);
+            directory.attributes.lock().links += u32::from(won == FileType::Directory);
         };
         change(self, entry.node.kind(), other.node.kind());
         change(&target, other.node.kind(), entry.node.kind());

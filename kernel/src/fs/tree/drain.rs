@@ -5,14 +5,14 @@ use alloc::vec::Vec;
 use core::any::Any;
 
 use crate::fs::tree::TreeNode;
-use crate::fs::{Entry, Kind, mount};
+use crate::fs::{Dentry, FileType, mount};
 
 /// Frees every node that was made from the image, has not been changed, and is not in use.
 pub fn drain() {
     let Some(root) = mount::root() else { return };
     // Depth first, with a stack of our own: programs decide how deep directories are. Each level holds the position
     // in its listing; memory for the stack may be missing, and then deeper levels are left as they are.
-    let mut stack: Vec<(Arc<Entry>, u64)> = Vec::new();
+    let mut stack: Vec<(Arc<Dentry>, u64)> = Vec::new();
     if stack.try_reserve(16).is_err() {
         return;
     }
@@ -42,7 +42,7 @@ pub fn drain() {
 
 /// Takes a tree that nobody sees any more apart: entries and their parents hold one another. Goes down and up by the
 /// entries' own links, because programs decide how deep directories are.
-pub fn take_apart(root: &Arc<Entry>) {
+pub fn take_apart(root: &Arc<Dentry>) {
     let mut current = root.clone();
     loop {
         let taken = {
@@ -51,7 +51,7 @@ pub fn take_apart(root: &Arc<Entry>) {
             children.and_then(|children| children.lock().take_any())
         };
         current = match taken {
-            Some(child) if child.node.kind() == Kind::Directory => child,
+            Some(child) if child.node.kind() == FileType::Directory => child,
             Some(_) => current,
             None if Arc::ptr_eq(&current, root) => return,
             None => match current.parent() {

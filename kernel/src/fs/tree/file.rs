@@ -5,15 +5,15 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno, Halt};
-use crate::fs::buffer::Unity;
-use crate::fs::inode::{Metadata, Node};
+use crate::error::{Errno, TryError, TryResult};
+use crate::fs::buffer::Atomicity;
+use crate::fs::inode::{Inode, Metadata};
 use crate::fs::range_lock::Ranges;
 use crate::fs::tree::content::Content;
 use crate::fs::tree::node::{Body, SET_ID};
 use crate::fs::tree::page::{PAGE, PAGE_BYTES};
 use crate::fs::tree::{TreeNode, page};
-use crate::fs::{File, IoBuffer, Kind, OpenFile, StatusFlags};
+use crate::fs::{File, FileType, IoBuffer, OpenFile, StatusFlags};
 use crate::memory::{MapSource, PageRef};
 use crate::sync::SpinLock;
 
@@ -54,17 +54,17 @@ impl TreeNode {
 }
 
 impl File for TreeNode {
-    fn read(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
+    fn read(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         let content = self.content()?;
         let (mut read, begin, mut changes) = (0, buffer.mark(), 0);
-        let is_alone = buffer.unity() == Unity::Alone;
+        let is_alone = buffer.unity() == Atomicity::Alone;
         while buffer.remaining() > 0 {
             let at = offset.saturating_add(read as u64);
             let (source, length) = {
                 let content = content.lock();
                 if is_alone && read == 0 {
                     if self.ranges.are_used() {
-                        return Err(Halt::Block);
+                        return Err(TryError::WouldBlock);
                     }
                     changes = self.ranges.changes();
                 }
@@ -85,7 +85,7 @@ impl File for TreeNode {
         }
         if is_alone && read > 0 && self.ranges.have_changed(changes) {
             buffer.rewind(begin);
-            return Err(Halt::Block);
+            return Err(TryError::WouldBlock);
         }
         if read > 0 && !open.flags().contains(StatusFlags::NOATIME) {
             let mut attributes = self.attributes.lock();
@@ -97,13 +97,13 @@ impl File for TreeNode {
         Ok(read)
     }
 
-    fn write(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Attempt<usize> {
+    fn write(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         if buffer.remaining() == 0 {
             return Ok(0);
         }
         let mut content = self.content()?.lock();
-        if buffer.unity() == Unity::Alone && self.ranges.are_used() {
-            return Err(Halt::Block);
+        if buffer.unity() == Atomicity::Alone && self.ranges.are_used() {
+            return Err(TryError::WouldBlock);
         }
         let offset = if open.flags().contains(StatusFlags::APPEND) { content.size() } else { offset };
         if self.is_sealed(linux::F_SEAL_WRITE | linux::F_SEAL_FUTURE_WRITE) {
@@ -120,7 +120,7 @@ impl File for TreeNode {
         }
         self.ranges.begin_change();
         // Who holds the range lets others at the contents between two pages.
-        let most = if buffer.unity() == Unity::Held { PAGE_BYTES } else { usize::MAX };
+        let most = if buffer.unity() == Atomicity::Held { PAGE_BYTES } else { usize::MAX };
         let mut written = content.write(&self.tree, self.lower(), buffer, offset, most);
         drop(content);
         while most == PAGE_BYTES
@@ -145,15 +145,15 @@ impl File for TreeNode {
     }
 
     fn is_seekable(&self) -> bool {
-        matches!(self.kind, Kind::Regular | Kind::Directory)
+        matches!(self.kind, FileType::Regular | FileType::Directory)
     }
 
     fn metadata(&self) -> Metadata {
-        Node::metadata(self)
+        Inode::metadata(self)
     }
 
     fn ranges(&self) -> Option<&Ranges> {
-        (self.kind == Kind::Regular).then_some(&self.ranges)
+        (self.kind == FileType::Regular).then_some(&self.ranges)
     }
 
     fn size(&self) -> Option<u64> {
@@ -207,7 +207,11 @@ impl File for TreeNode {
     }
 
     fn seals(&self) -> Result<u32, Errno> {
-        if self.kind == Kind::Regular { Ok(self.seals.load(Ordering::Relaxed)) } else { Err(Errno::EINVAL) }
+        if self.kind == FileType::Regular {
+            Ok(self.seals.load(Ordering::Relaxed))
+        } else {
+            Err(Errno::EINVAL)
+        }
     }
 
     fn add_seals(&self, seals: u32) -> Result<(), Errno> {
@@ -216,7 +220,7 @@ impl File for TreeNode {
             | linux::F_SEAL_GROW
             | linux::F_SEAL_WRITE
             | linux::F_SEAL_FUTURE_WRITE;
-        if self.kind != Kind::Regular || seals & !KNOWN != 0 {
+        if self.kind != FileType::Regular || seals & !KNOWN != 0 {
             return Err(Errno::EINVAL);
         }
         if self.is_sealed(linux::F_SEAL_SEAL) {
@@ -242,7 +246,8 @@ impl File for TreeNode {
         let flags = open.flags();
         if flags.contains(StatusFlags::EXECUTE) {
             self.writers.fetch_add(1, Ordering::Release);
-        } else if self.kind == Kind::Regular && flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR) {
+        } else if self.kind == FileType::Regular && flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR)
+        {
             self.writers.fetch_sub(1, Ordering::Release);
         }
         self.locks.release_description(open.id());

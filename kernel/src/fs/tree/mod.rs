@@ -30,7 +30,7 @@ use heddle_erofs::Image;
 
 use crate::error::Errno;
 use crate::fs::inode::{Contents, Statistics, device_number};
-use crate::fs::{Entry, Kind, Mount};
+use crate::fs::{Dentry, FileType, Mount};
 use crate::memory;
 use crate::memory::fallible;
 use crate::process::Credentials;
@@ -96,7 +96,7 @@ impl Tree {
         let usual = memory::frame::total_frames() as u64 / 2;
         let tree = Self::new(if page_limit == 0 { usual } else { page_limit })?;
         let root = tree.node(&Contents::Directory, permissions, 0, 0)?;
-        Mount::new(Entry::new(root, None, b"")?, kind, source, flags)
+        Mount::new(Dentry::new(root, None, b"")?, kind, source, flags)
     }
 
     /// A mount of the image, to be written over in memory.
@@ -112,7 +112,7 @@ impl Tree {
         let tree = Self::with_image(Some(image), memory::frame::total_frames() as u64 / 4 * 3)?;
         let root = image.inode(image.root()).map_err(|_| Errno::EIO)?;
         let root = TreeNode::from_image(&tree, root)?;
-        Mount::new(Entry::new(root, None, b"")?, "tmpfs", b"root", 0)
+        Mount::new(Dentry::new(root, None, b"")?, "tmpfs", b"root", 0)
     }
 
     /// A node without a name yet.
@@ -127,16 +127,16 @@ impl Tree {
         gid: u32,
     ) -> Result<Arc<TreeNode>, Errno> {
         let (kind, body) = match contents {
-            Contents::Regular => (Kind::Regular, Body::regular()),
-            Contents::Directory => (Kind::Directory, Body::directory()),
+            Contents::Regular => (FileType::Regular, Body::regular()),
+            Contents::Directory => (FileType::Directory, Body::directory()),
             Contents::Symlink(target) => {
-                (Kind::Symlink, Body::Symlink(crate::fs::dentry::copy_name(target)? as Box<[u8]>))
+                (FileType::Symlink, Body::Symlink(crate::fs::dentry::copy_name(target)? as Box<[u8]>))
             }
             Contents::Device(kind, number) => (*kind, Body::Device(*number)),
-            Contents::Fifo => (Kind::Fifo, Body::fifo()),
-            Contents::Socket => (Kind::Socket, Body::socket()),
+            Contents::Fifo => (FileType::Fifo, Body::fifo()),
+            Contents::Socket => (FileType::Socket, Body::socket()),
         };
-        let links = if kind == Kind::Directory { 2 } else { 1 };
+        let links = if kind == FileType::Directory { 2 } else { 1 };
         fallible::try_arc(TreeNode {
             tree: self.clone(),
             inode: self.next_inode.fetch_add(1, Ordering::Relaxed),
@@ -145,7 +145,7 @@ impl Tree {
             attributes: SpinLock::new(Attributes::new(permissions, links, uid, gid)),
             body,
             writers: core::sync::atomic::AtomicI32::new(0),
-            locks: crate::fs::lock::Locks::new(),
+            locks: crate::fs::lock::FileLocks::new(),
             ranges: crate::fs::range_lock::Ranges::new(),
             extended: crate::fs::xattr::Extended::new(),
             marks: crate::fs::notify::Marks::new(),
@@ -171,7 +171,7 @@ impl Tree {
     }
 
     /// Counts a mount of the tree that this entry is in, if it is in one.
-    pub fn begin_mount(entry: &Entry) {
+    pub fn begin_mount(entry: &Dentry) {
         let node: &dyn Any = &*entry.node;
         if let Some(node) = node.downcast_ref::<TreeNode>() {
             node.tree.mounts.fetch_add(1, Ordering::Relaxed);
@@ -179,7 +179,7 @@ impl Tree {
     }
 
     /// Counts a mount less; with the last the tree goes.
-    pub fn end_mount(entry: &Arc<Entry>) {
+    pub fn end_mount(entry: &Arc<Dentry>) {
         let node: &dyn Any = &*entry.node;
         let Some(node) = node.downcast_ref::<TreeNode>() else { return };
         if node.tree.mounts.fetch_sub(1, Ordering::AcqRel) > 1 {

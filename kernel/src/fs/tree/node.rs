@@ -3,15 +3,15 @@
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
-use heddle_erofs::{FileType, Inode};
+use heddle_erofs as image;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::inode::{
-    BLOCK_UNIT, Change, Contents, Creation, Listed, Metadata, Node, Opening, Rename, Statistics, Target,
-    Timestamp,
+    BLOCK_UNIT, Contents, Creation, Inode, InodeChange, Listed, Metadata, Opening, Rename, Statistics,
+    Target, Timestamp,
 };
-use crate::fs::lock::Locks;
+use crate::fs::lock::FileLocks;
 use crate::fs::notify::Marks;
 use crate::fs::pipe::Pipe;
 use crate::fs::range_lock::Ranges;
@@ -20,7 +20,7 @@ use crate::fs::tree::content::{Content, Lower};
 use crate::fs::tree::directory::Children;
 use crate::fs::tree::page::PAGE;
 use crate::fs::xattr::Extended;
-use crate::fs::{Entry, File, Kind, Mount, Place, StatusFlags, devices};
+use crate::fs::{Dentry, File, FileType, Mount, Path, StatusFlags, devices};
 use crate::memory::fallible;
 use crate::process::{Credentials, Thread};
 use crate::sync::SpinLock;
@@ -29,14 +29,14 @@ use crate::sync::SpinLock;
 pub struct TreeNode {
     pub(super) tree: Arc<Tree>,
     pub(super) inode: u64,
-    pub(super) kind: Kind,
+    pub(super) kind: FileType,
     /// The node of the image that this one began as.
-    pub(super) lower: Option<Inode>,
+    pub(super) lower: Option<image::Inode>,
     pub(super) attributes: SpinLock<Attributes>,
     pub(super) body: Body,
     /// Open descriptions that may write; below zero, how many programs run from it.
     pub(super) writers: AtomicI32,
-    pub(super) locks: Locks,
+    pub(super) locks: FileLocks,
     pub(super) ranges: Ranges,
     pub(super) extended: Extended,
     pub(super) marks: Marks,
@@ -45,7 +45,7 @@ pub struct TreeNode {
     /// Whether it has been mapped, and how.
     pub(super) mapped: AtomicU8,
     /// Where it was opened last, for the paths in `/proc/PID/maps`.
-    pub(super) opened_at: SpinLock<Option<(Weak<Mount>, Weak<Entry>)>>,
+    pub(super) opened_at: SpinLock<Option<(Weak<Mount>, Weak<Dentry>)>>,
 }
 
 /// Metadata that can change.
@@ -129,15 +129,17 @@ impl Attributes {
 
 impl TreeNode {
     /// A node that shows one of the image.
-    pub(super) fn from_image(tree: &Arc<Tree>, inode: Inode) -> Result<Arc<Self>, Errno> {
+    pub(super) fn from_image(tree: &Arc<Tree>, inode: image::Inode) -> Result<Arc<Self>, Errno> {
         let (kind, body) = match inode.file_type {
-            FileType::Regular => (Kind::Regular, Body::Regular(SpinLock::new(Content::from_image(&inode)))),
-            FileType::Directory => (Kind::Directory, Body::directory()),
-            FileType::Symlink => (Kind::Symlink, Body::LowerSymlink),
-            FileType::CharacterDevice => (Kind::Character, Body::Device(device(inode.device))),
-            FileType::BlockDevice => (Kind::Block, Body::Device(device(inode.device))),
-            FileType::Fifo => (Kind::Fifo, Body::fifo()),
-            FileType::Socket => (Kind::Socket, Body::socket()),
+            image::FileType::Regular => {
+                (FileType::Regular, Body::Regular(SpinLock::new(Content::from_image(&inode))))
+            }
+            image::FileType::Directory => (FileType::Directory, Body::directory()),
+            image::FileType::Symlink => (FileType::Symlink, Body::LowerSymlink),
+            image::FileType::CharacterDevice => (FileType::Character, Body::Device(device(inode.device))),
+            image::FileType::BlockDevice => (FileType::Block, Body::Device(device(inode.device))),
+            image::FileType::Fifo => (FileType::Fifo, Body::fifo()),
+            image::FileType::Socket => (FileType::Socket, Body::socket()),
         };
         let time = Timestamp {
             seconds: i64::try_from(inode.mtime.seconds).unwrap_or(i64::MAX),
@@ -163,7 +165,7 @@ impl TreeNode {
             attributes: SpinLock::new(attributes),
             body,
             writers: AtomicI32::new(0),
-            locks: Locks::new(),
+            locks: FileLocks::new(),
             ranges: Ranges::new(),
             extended: Extended::new(),
             marks: Marks::new(),
@@ -205,7 +207,7 @@ impl TreeNode {
     /// # Errors
     /// `EOPNOTSUPP` (the directory is of another file system), `ENOMEM`.
     pub fn temporary_in(
-        directory: &Arc<dyn Node>,
+        directory: &Arc<dyn Inode>,
         permissions: u32,
         credentials: &Credentials,
     ) -> Result<Arc<Self>, Errno> {
@@ -216,10 +218,10 @@ impl TreeNode {
     }
 
     /// Where the file was opened last, if that still exists.
-    pub(super) fn last_place(&self) -> Option<Place> {
+    pub(super) fn last_place(&self) -> Option<Path> {
         let opened = self.opened_at.lock();
         let (mount, entry) = opened.as_ref()?;
-        Some(Place { mount: mount.upgrade()?, entry: entry.upgrade()? })
+        Some(Path { mount: mount.upgrade()?, entry: entry.upgrade()? })
     }
 
     /// The pipe of this node, made if nobody has it open.
@@ -254,8 +256,8 @@ impl TreeNode {
     }
 }
 
-impl Node for TreeNode {
-    fn kind(&self) -> Kind {
+impl Inode for TreeNode {
+    fn kind(&self) -> FileType {
         self.kind
     }
 
@@ -293,7 +295,7 @@ impl Node for TreeNode {
         self.tree.statistics()
     }
 
-    fn lookup(&self, this: &Arc<Entry>, name: &[u8]) -> Result<Arc<Entry>, Errno> {
+    fn lookup(&self, this: &Arc<Dentry>, name: &[u8]) -> Result<Arc<Dentry>, Errno> {
         self.find(this, name)
     }
 
@@ -301,19 +303,19 @@ impl Node for TreeNode {
         self.list_names(cookie, visit)
     }
 
-    fn create(&self, this: &Arc<Entry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Entry>, Errno> {
+    fn create(&self, this: &Arc<Dentry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Dentry>, Errno> {
         self.create_name(this, name, creation)
     }
 
-    fn link(&self, this: &Arc<Entry>, name: &[u8], node: &Arc<dyn Node>) -> Result<(), Errno> {
+    fn link(&self, this: &Arc<Dentry>, name: &[u8], node: &Arc<dyn Inode>) -> Result<(), Errno> {
         self.link_name(this, name, node)
     }
 
-    fn unlink(&self, entry: &Arc<Entry>) -> Result<(), Errno> {
+    fn unlink(&self, entry: &Arc<Dentry>) -> Result<(), Errno> {
         self.unlink_name(entry)
     }
 
-    fn rename(&self, entry: &Arc<Entry>, to: &Arc<Entry>, name: &[u8], how: Rename) -> Result<(), Errno> {
+    fn rename(&self, entry: &Arc<Dentry>, to: &Arc<Dentry>, name: &[u8], how: Rename) -> Result<(), Errno> {
         self.rename_name(entry, to, name, how)
     }
 
@@ -326,10 +328,10 @@ impl Node for TreeNode {
             }
             _ => return Err(Errno::EINVAL),
         };
-        Ok(Target::Path(crate::fs::dentry::copy_name(target)?.into_vec()))
+        Ok(Target::Text(crate::fs::dentry::copy_name(target)?.into_vec()))
     }
 
-    fn change(&self, change: &Change) -> Result<(), Errno> {
+    fn change(&self, change: &InodeChange) -> Result<(), Errno> {
         let mut attributes = self.attributes.lock();
         attributes.touch_metadata();
         let attributes = &mut *attributes;
@@ -345,7 +347,7 @@ impl Node for TreeNode {
         Some(&self.extended)
     }
 
-    fn locks(&self, _: bool) -> Result<Option<&Locks>, Errno> {
+    fn locks(&self, _: bool) -> Result<Option<&FileLocks>, Errno> {
         Ok(Some(&self.locks))
     }
 
@@ -367,7 +369,7 @@ impl Node for TreeNode {
     }
 
     fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
-        if self.kind == Kind::Regular {
+        if self.kind == FileType::Regular {
             let at = (Arc::downgrade(&opening.place.mount), Arc::downgrade(&opening.place.entry));
             let before = self.opened_at.lock().replace(at);
             drop(before);

@@ -1,6 +1,6 @@
 //! Pages of files.
 
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::fs::IoBuffer;
 use crate::memory::FrameRef;
 
@@ -22,7 +22,12 @@ pub enum Source {
 static ZEROES: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// Copies `length` bytes from `within` the page on to the buffer.
-pub fn copy_out(source: &Source, within: usize, length: usize, buffer: &mut IoBuffer<'_>) -> Attempt<usize> {
+pub fn copy_out(
+    source: &Source,
+    within: usize,
+    length: usize,
+    buffer: &mut IoBuffer<'_>,
+) -> TryResult<usize> {
     match source {
         Source::Own(page) => Ok(buffer.copy_out(&page.as_bytes()[within..within + length])?),
         Source::Image(bytes) => {

@@ -9,7 +9,7 @@ use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
 use crate::memory::MapSource;
 use crate::memory::source::Object;
-use crate::memory::space::{Access, Flags, Space, write_back};
+use crate::memory::space::{FaultAccess, Flags, Space, write_back};
 
 impl Space {
     /// madvise(2).
@@ -87,7 +87,7 @@ impl Space {
     pub async fn populate(&self, range: Range<usize>, write: bool) -> Result<(), Errno> {
         self.is_mapped(range.clone())?;
         for page in range.step_by(PAGE_SIZE) {
-            self.fault(page, Access { write, execute: false }).await?;
+            self.fault(page, FaultAccess { write, execute: false }).await?;
         }
         Ok(())
     }

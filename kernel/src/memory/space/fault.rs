@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as linux;
 
-use crate::arch::paging::{Entry, PAGE_SIZE};
+use crate::arch::paging::{PageTableEntry, PAGE_SIZE};
 use crate::arch::{SignalCause, paging};
 use crate::error::Errno;
 use crate::memory::counters::count;
@@ -14,14 +14,14 @@ use crate::memory::source::Object;
 use crate::memory::space::{Flags, Mapping, Protection, STACK_GUARD_BYTES, Space};
 use crate::memory::table::{Leaves, rights};
 use crate::memory::user::PageFault;
-use crate::memory::{FrameRef, PageRef, counters, pressure, shootdown, writeback};
+use crate::memory::{FrameRef, PageRef, counters, reclaim, shootdown, writeback};
 
 /// Pages that a fault on a file brings in around it at most, as far as they can be had at no cost.
 const AROUND_PAGES: usize = 16;
 
 /// What was wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Access {
+pub struct FaultAccess {
     /// A store.
     pub write: bool,
     /// An instruction fetch.
@@ -68,7 +68,7 @@ impl From<FaultError> for Errno {
 
 impl Space {
     /// Resolves a fault without waiting; `None` if another operation on the range is under way.
-    pub fn try_fault(&self, address: usize, access: Access) -> Option<Result<(), FaultError>> {
+    pub fn try_fault(&self, address: usize, access: FaultAccess) -> Option<Result<(), FaultError>> {
         let range = match self.fault_range(address, access) {
             Ok(range) => range,
             Err(error) => return Some(Err(error)),
@@ -91,7 +91,7 @@ impl Space {
     ///
     /// # Errors
     /// [`FaultError`].
-    pub async fn fault(&self, address: usize, access: Access) -> Result<(), FaultError> {
+    pub async fn fault(&self, address: usize, access: FaultAccess) -> Result<(), FaultError> {
         match self.try_fault(address, access) {
             Some(Err(FaultError::OutOfMemory)) => {}
             Some(result) => return result,
@@ -100,7 +100,7 @@ impl Space {
                 result => return result,
             },
         }
-        if pressure::reclaim() {
+        if reclaim::reclaim() {
             match self.wait_and_fault(address, access).await {
                 Err(FaultError::OutOfMemory) => {}
                 result => return result,
@@ -112,7 +112,7 @@ impl Space {
         self.wait_and_fault(address, access).await
     }
 
-    async fn wait_and_fault(&self, address: usize, access: Access) -> Result<(), FaultError> {
+    async fn wait_and_fault(&self, address: usize, access: FaultAccess) -> Result<(), FaultError> {
         let range = self.fault_range(address, access)?;
         let _guard = self.lock.lock(range.clone()).await?;
         let mut gather = Gather::new();
@@ -137,7 +137,9 @@ impl Space {
         if crate::memory::fault_injection::is_unmapped() {
             return Err(Errno::EFAULT);
         }
-        self.fault(fault.address, Access { write: fault.write, execute: false }).await.map_err(Errno::from)
+        self.fault(fault.address, FaultAccess { write: fault.write, execute: false })
+            .await
+            .map_err(Errno::from)
     }
 
     /// The same without waiting; `None` if it would have to wait.
@@ -146,12 +148,12 @@ impl Space {
         if crate::memory::fault_injection::is_unmapped() {
             return Some(Err(Errno::EFAULT));
         }
-        let access = Access { write: fault.write, execute: false };
+        let access = FaultAccess { write: fault.write, execute: false };
         self.try_fault(fault.address, access).map(|result| result.map_err(Errno::from))
     }
 
     /// What to lock for a fault: the pages that it may bring in, or a stack's growth.
-    fn fault_range(&self, address: usize, access: Access) -> Result<Range<usize>, FaultError> {
+    fn fault_range(&self, address: usize, access: FaultAccess) -> Result<Range<usize>, FaultError> {
         let page = address & !(PAGE_SIZE - 1);
         let state = self.state.lock();
         if let Some(mapping) = state.mappings.get(address) {
@@ -168,7 +170,7 @@ impl Space {
     fn resolve(
         &self,
         address: usize,
-        access: Access,
+        access: FaultAccess,
         range: &Range<usize>,
         gather: &mut Gather,
     ) -> Result<(), FaultError> {
@@ -244,7 +246,7 @@ fn bring_in_around(leaves: Leaves, mapping: &Mapping<Object>, page: usize, range
 }
 
 /// The pages around `page` that a fault may bring in: one leaf table's at most.
-fn around(page: usize, mapping: &Mapping<Object>, access: Access) -> Range<usize> {
+fn around(page: usize, mapping: &Mapping<Object>, access: FaultAccess) -> Range<usize> {
     if access.write || matches!(mapping.backing, Object::Anonymous(_)) {
         return page..page + PAGE_SIZE;
     }
@@ -253,7 +255,7 @@ fn around(page: usize, mapping: &Mapping<Object>, access: Access) -> Range<usize
     start.max(mapping.start)..(start + window).min(mapping.end)
 }
 
-fn check(mapping: &Mapping<Object>, access: Access) -> Result<(), FaultError> {
+fn check(mapping: &Mapping<Object>, access: FaultAccess) -> Result<(), FaultError> {
     let wanted = if access.write {
         Protection::WRITE
     } else if access.execute {
@@ -265,12 +267,12 @@ fn check(mapping: &Mapping<Object>, access: Access) -> Result<(), FaultError> {
     if mapping.protection.intersects(wanted) { Ok(()) } else { Err(FaultError::Forbidden) }
 }
 
-fn entry_for(page: PageRef, mapping: &Mapping<Object>, write: bool) -> Entry {
+fn entry_for(page: PageRef, mapping: &Mapping<Object>, write: bool) -> PageTableEntry {
     let shared = mapping.flags.contains(Flags::SHARED);
     match page {
-        PageRef::Static(physical) => Entry::page(physical, rights(mapping.protection, false), false, shared),
+        PageRef::Static(physical) => PageTableEntry::page(physical, rights(mapping.protection, false), false, shared),
         PageRef::Counted(frame) => {
-            Entry::page(frame.into_physical(), rights(mapping.protection, write), true, shared)
+            PageTableEntry::page(frame.into_physical(), rights(mapping.protection, write), true, shared)
         }
     }
 }
@@ -279,9 +281,9 @@ fn entry_for(page: PageRef, mapping: &Mapping<Object>, write: bool) -> Entry {
 fn new_entry(
     mapping: &Mapping<Object>,
     page: usize,
-    access: Access,
-    old: Entry,
-) -> Result<Entry, FaultError> {
+    access: FaultAccess,
+    old: PageTableEntry,
+) -> Result<PageTableEntry, FaultError> {
     let index = mapping.offset_of(page) / PAGE_SIZE as u64;
     if mapping.flags.contains(Flags::SHARED) {
         let Object::Source(source) = &mapping.backing else { return Err(FaultError::Bus) };
@@ -321,7 +323,7 @@ fn new_entry(
     }
 }
 
-fn copy_of(physical: u64, mapping: &Mapping<Object>) -> Result<Entry, FaultError> {
+fn copy_of(physical: u64, mapping: &Mapping<Object>) -> Result<PageTableEntry, FaultError> {
     count(&counters::COPIES);
     let frame = if physical == PageRef::zero().physical() {
         FrameRef::allocate_zeroed()?

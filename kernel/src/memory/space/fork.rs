@@ -11,7 +11,7 @@ use crate::memory::gather::Gather;
 use crate::memory::shootdown::{Removals, Users};
 use crate::memory::source::Object;
 use crate::memory::space::lock::SpaceLock;
-use crate::memory::space::{Flags, LOWEST_ADDRESS, Space, State};
+use crate::memory::space::{Flags, LOWEST_ADDRESS, Space, SpaceState};
 use crate::memory::table::Root;
 use crate::memory::{counters, heap};
 use crate::sync::SpinLock;
@@ -39,7 +39,7 @@ impl Space {
         child.renew_pages().await?;
         child.renew_attachments()?;
         // Under this space's lock, so that who makes it forget pages looks at the child afterwards.
-        crate::memory::space::forget::register(&child)?;
+        crate::memory::space::unmap::register(&child)?;
         Ok(child)
     }
 
@@ -54,7 +54,7 @@ impl Space {
             let search = state.search;
             let pages = state.pages.clone();
             let has_attachments = state.has_attachments;
-            State {
+            SpaceState {
                 mappings: state.mappings.clone(),
                 layout: state.layout,
                 window,

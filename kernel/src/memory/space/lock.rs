@@ -71,10 +71,10 @@ pub fn drain() {
 pub struct SpaceLock {
     #[cfg(feature = "checking")]
     class: heddle_kernel_core::lock_order::Class,
-    kind: Kind,
+    kind: LockKind,
 }
 
-enum Kind {
+enum LockKind {
     /// By range.
     Ranges(RangeLock<usize, (), CpuEpoch>),
     /// All at once.
@@ -105,7 +105,7 @@ impl SpaceLock {
         Self {
             #[cfg(feature = "checking")]
             class: heddle_kernel_core::lock_order::Class::new(),
-            kind: if is_one { Kind::One(OneLock::default()) } else { Kind::Ranges(RangeLock::new()) },
+            kind: if is_one { LockKind::One(OneLock::default()) } else { LockKind::Ranges(RangeLock::new()) },
         }
     }
 
@@ -118,12 +118,12 @@ impl SpaceLock {
         #[cfg(feature = "checking")]
         let (part, place) = (self.part(&range), Location::caller());
         let guard = match &self.kind {
-            Kind::Ranges(lock) => match lock.try_lock(range) {
+            LockKind::Ranges(lock) => match lock.try_lock(range) {
                 Ok(guard) => Some(KindGuard::Range(guard)),
                 Err(LockError::OutOfMemory) => return Err(Errno::ENOMEM),
                 Err(_) => None,
             },
-            Kind::One(lock) => lock.try_lock().map(KindGuard::One),
+            LockKind::One(lock) => lock.try_lock().map(KindGuard::One),
         };
         Ok(guard.map(|guard| RangeGuard {
             #[cfg(feature = "checking")]
@@ -156,10 +156,10 @@ impl SpaceLock {
 
     async fn wait(&self, range: Range<usize>) -> Result<KindGuard<'_>, Errno> {
         match &self.kind {
-            Kind::Ranges(lock) => {
+            LockKind::Ranges(lock) => {
                 lock.lock_async(range).await.map(KindGuard::Range).map_err(|_| Errno::ENOMEM)
             }
-            Kind::One(lock) => Ok(KindGuard::One(lock.lock().await)),
+            LockKind::One(lock) => Ok(KindGuard::One(lock.lock().await)),
         }
     }
 
@@ -167,8 +167,8 @@ impl SpaceLock {
     #[cfg(feature = "checking")]
     fn part(&self, range: &Range<usize>) -> Range<usize> {
         match &self.kind {
-            Kind::Ranges(_) => range.clone(),
-            Kind::One(_) => 0..usize::MAX,
+            LockKind::Ranges(_) => range.clone(),
+            LockKind::One(_) => 0..usize::MAX,
         }
     }
 }

@@ -258,7 +258,8 @@ impl Space {
         let mut gather = Gather::new();
         let mut at = range.start;
         while at < range.end {
-            let reached = self.root().change(at..range.end, &mut gather, crate::arch::paging::Entry::hidden);
+            let reached =
+                self.root().change(at..range.end, &mut gather, crate::arch::paging::PageTableEntry::hidden);
             self.finish(&mut gather).await;
             at = reached?;
         }

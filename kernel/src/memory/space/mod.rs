@@ -15,7 +15,7 @@ mod advise;
 mod attach;
 mod brk;
 mod fault;
-mod forget;
+mod unmap;
 mod fork;
 mod list;
 mod lock;
@@ -34,10 +34,10 @@ use crate::arch::{cpu, paging};
 use crate::boot;
 use crate::error::Errno;
 use crate::memory::counters::count;
-use crate::memory::deferred_free::{Holders, TAG_ROOT, TAG_SLOT};
+use crate::memory::deferred_free::{TAG_ROOT, TAG_SLOT, TlbScope};
 use crate::memory::fallible::try_arc;
 use crate::memory::gather::Gather;
-use crate::memory::shootdown::{Posted, Removals, Users};
+use crate::memory::shootdown::{Removals, PendingFlush, Users};
 use crate::memory::slots::{SLOT_BYTES, Slot};
 use crate::memory::source::Object;
 use crate::memory::space::lock::SpaceLock;
@@ -46,8 +46,8 @@ use crate::memory::{counters, deferred_free, heap, shootdown, slots};
 use crate::sync::SpinLock;
 use crate::user_sched::Pages;
 
-pub use crate::memory::space::fault::{Access, FaultError};
-pub use crate::memory::space::forget::{forget_pages, write_back};
+pub use crate::memory::space::fault::{FaultAccess, FaultError};
+pub use crate::memory::space::unmap::{unmap_mapping_range, write_back};
 pub use crate::memory::space::list::MappingView;
 pub use crate::memory::space::lock::CpuEpoch;
 pub use crate::memory::space::map::{MapRequest, Placement};
@@ -75,7 +75,7 @@ pub enum SpaceKind {
 
 /// Where things go in a space, randomized once.
 #[derive(Clone, Copy, Debug)]
-pub struct Layout {
+pub struct SpaceLayout {
     /// Where the image of a position-independent program goes.
     pub image_base: usize,
     /// Mappings without a wish are placed below this.
@@ -102,9 +102,9 @@ impl Search {
     }
 }
 
-struct State {
+struct SpaceState {
     mappings: Mappings<Object>,
-    layout: Layout,
+    layout: SpaceLayout,
     /// Where addresses are looked for first.
     window: Range<usize>,
     search: Search,
@@ -131,7 +131,7 @@ pub struct Space {
     unseen: AtomicU64,
     seen: AtomicU64,
     lock: SpaceLock,
-    state: SpinLock<State>,
+    state: SpinLock<SpaceState>,
 }
 
 /// Prepares the shared space.
@@ -177,10 +177,10 @@ impl Space {
             None
         };
         let (root, range, layout) = match &slot {
-            Some(slot) => (Root(paging::shared_root()), slot.range(), Layout::in_slot(slot.range())),
-            None => (Root::new()?, LOWEST_ADDRESS..paging::USER_END, Layout::in_lower_half()),
+            Some(slot) => (Root(paging::shared_root()), slot.range(), SpaceLayout::in_slot(slot.range())),
+            None => (Root::new()?, LOWEST_ADDRESS..paging::USER_END, SpaceLayout::in_lower_half()),
         };
-        let state = State {
+        let state = SpaceState {
             mappings: Mappings::new(),
             layout,
             window: range.start..layout.mmap_top,
@@ -205,7 +205,7 @@ impl Space {
         };
         // On failure the space is dropped, and with it the slot or root.
         let space = try_arc(space)?;
-        forget::register(&space)?;
+        unmap::register(&space)?;
         Ok(space)
     }
 
@@ -225,9 +225,9 @@ impl Space {
                 unseen: AtomicU64::new(0),
                 seen: AtomicU64::new(0),
                 lock: SpaceLock::new(),
-                state: SpinLock::new(State {
+                state: SpinLock::new(SpaceState {
                     mappings: Mappings::new(),
-                    layout: Layout { image_base: 0, mmap_top: 0, stack_top: 0 },
+                    layout: SpaceLayout { image_base: 0, mmap_top: 0, stack_top: 0 },
                     window: 0..0,
                     search: Search::default(),
                     brk: 0..0,
@@ -260,7 +260,7 @@ impl Space {
 
     /// Where image, stack and mappings of a program go.
     #[must_use]
-    pub fn layout(&self) -> Layout {
+    pub fn layout(&self) -> SpaceLayout {
         self.state.lock().layout
     }
 
@@ -315,7 +315,7 @@ impl Space {
             return;
         }
         let posted = self.flush(gather);
-        posted.seen_in(self.identity()).await;
+        posted.flushed_in(self.identity()).await;
         gather.release(self.holders(posted));
     }
 
@@ -327,14 +327,14 @@ impl Space {
         }
         let posted = self.flush(gather);
         gather.release(self.holders(posted));
-        let is_seen = posted.is_seen_in(self.identity());
+        let is_seen = posted.is_flushed_in(self.identity());
         if !is_seen {
             self.unseen.fetch_add(1, Ordering::AcqRel);
         }
         is_seen
     }
 
-    fn flush(&self, gather: &Gather) -> Posted {
+    fn flush(&self, gather: &Gather) -> PendingFlush {
         if paging::has_tags() && gather.is_everywhere() && !self.is_shared() {
             let number = self.removals.add();
             if gather.flush_here(self.root().0) {
@@ -343,18 +343,18 @@ impl Space {
         } else {
             gather.flush_here(self.root().0);
         }
-        if gather.is_everywhere() { shootdown::post(&self.users) } else { Posted::NOBODY }
+        if gather.is_everywhere() { shootdown::post(&self.users) } else { PendingFlush::NOBODY }
     }
 
     /// Who may have cached what was taken out of this space, a generation having been posted to its users.
-    fn holders(&self, posted: Posted) -> Holders {
-        if self.is_shared() { Holders::Any } else { Holders::Posted(posted) }
+    fn holders(&self, posted: PendingFlush) -> TlbScope {
+        if self.is_shared() { TlbScope::Any } else { TlbScope::Pending(posted) }
     }
 
     /// Free addresses for a mapping.
     fn find_free(&self, length: usize) -> Option<usize> {
         let mut state = self.state.lock();
-        let State { mappings, search, window, .. } = &mut *state;
+        let SpaceState { mappings, search, window, .. } = &mut *state;
         if length <= search.skipped || search.top == 0 {
             *search = Search { top: window.end, skipped: 0 };
         }
@@ -394,7 +394,7 @@ impl Space {
         let range = self.range();
         let whole = range.start..range.start + SLOT_BYTES;
         if let Err(error) = old.move_to(new, whole, 2) {
-            deferred_free::release(Holders::Posted(Posted::NOBODY), core::iter::once(new.0 | TAG_ROOT));
+            deferred_free::release(TlbScope::Pending(PendingFlush::NOBODY), core::iter::once(new.0 | TAG_ROOT));
             return Err(error);
         }
         self.root.store(new.0, Ordering::Release);
@@ -405,10 +405,10 @@ impl Space {
         self.start.store(LOWEST_ADDRESS, Ordering::Relaxed);
         self.end.store(paging::USER_END, Ordering::Relaxed);
         // What is taken out of the new root later is flushed only where that is in use.
-        shootdown::post_to_all().passed().await;
+        shootdown::post_to_all().acknowledged().await;
         let slot = self.state.lock().slot.take();
         deferred_free::release(
-            Holders::Posted(Posted::NOBODY),
+            TlbScope::Pending(PendingFlush::NOBODY),
             slot.into_iter().map(|slot| slot.into_word() | TAG_SLOT),
         );
         Ok(())
@@ -422,7 +422,7 @@ impl Drop for Space {
             if paging::current_root() == root.0 {
                 shootdown::load_shared();
             }
-            deferred_free::release(Holders::Posted(Posted::NOBODY), core::iter::once(root.0 | TAG_ROOT));
+            deferred_free::release(TlbScope::Pending(PendingFlush::NOBODY), core::iter::once(root.0 | TAG_ROOT));
             return;
         }
         let Some(slot) = self.state.get_mut().slot.take() else { return };
@@ -440,11 +440,11 @@ impl Drop for Space {
             let posted = self.flush(&gather);
             gather.release(self.holders(posted));
         }
-        deferred_free::release(Holders::Any, core::iter::once(slot.into_word() | TAG_SLOT));
+        deferred_free::release(TlbScope::Any, core::iter::once(slot.into_word() | TAG_SLOT));
     }
 }
 
-impl Layout {
+impl SpaceLayout {
     fn in_slot(slot: Range<usize>) -> Self {
         // Image low, stack and mappings high; each within a gigabyte or a few, to need few tables.
         let random = cpu::random();

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use crate::arch::paging::{Entry, PAGE_SIZE};
+use crate::arch::paging::{PageTableEntry, PAGE_SIZE};
 use crate::error::Errno;
 use crate::memory::gather::Gather;
 use crate::memory::source::Object;
@@ -155,7 +155,7 @@ impl Space {
                 }
                 let (from, to) = (root.leaf(page, gather)?, root.leaf(page.wrapping_add(distance), gather)?);
                 if moving {
-                    to.replace(from.replace(Entry::EMPTY));
+                    to.replace(from.replace(PageTableEntry::EMPTY));
                     gather.mark(page..page + PAGE_SIZE);
                 }
             }

@@ -1,6 +1,6 @@
 //! How much memory mappings take, page by page: `/proc/PID/smaps`.
 
-use crate::arch::paging::{Entry, PAGE_SIZE};
+use crate::arch::paging::{PageTableEntry, PAGE_SIZE};
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MappingView, Space};
 use crate::memory::{PageRef, frame};
@@ -27,7 +27,7 @@ pub struct Usage {
 
 /// Whose a page is.
 #[derive(Clone, Copy)]
-enum Owner {
+enum PageOwner {
     Nobody,
     File,
     Memory,
@@ -58,12 +58,12 @@ impl Usage {
         }
     }
 
-    fn note(&mut self, owner: Owner, mappers: u32) {
+    fn note(&mut self, owner: PageOwner, mappers: u32) {
         let bytes = PAGE_SIZE as u64;
         self.resident += bytes;
         *(if mappers > 1 { &mut self.shared_dirty } else { &mut self.private_dirty }) += bytes;
         self.shares[owner as usize] += (bytes << SHARE_BITS) / u64::from(mappers.max(1));
-        if matches!(owner, Owner::Nobody) {
+        if matches!(owner, PageOwner::Nobody) {
             self.anonymous += bytes;
         }
     }
@@ -94,7 +94,7 @@ impl Space {
     }
 }
 
-fn note_page(usage: &mut Usage, mapping: &MappingView, page: usize, entry: Entry, sharers: u32) {
+fn note_page(usage: &mut Usage, mapping: &MappingView, page: usize, entry: PageTableEntry, sharers: u32) {
     let physical = entry.physical();
     if !entry.is_counted() {
         // The page of zeros stands for a page that is not there.
@@ -105,21 +105,21 @@ fn note_page(usage: &mut Usage, mapping: &MappingView, page: usize, entry: Entry
         return;
     }
     let owner = match &mapping.object {
-        Object::Anonymous(_) => Owner::Nobody,
+        Object::Anonymous(_) => PageOwner::Nobody,
         Object::Source(source) => {
             let index = (mapping.offset + (page - mapping.start) as u64) / PAGE_SIZE as u64;
             let is_object_s = mapping.flags.contains(Flags::SHARED)
                 || source.resident(index).is_some_and(|found| found.physical() == physical);
             match source.is_memory() {
-                _ if !is_object_s => Owner::Nobody,
-                true => Owner::Memory,
-                false => Owner::File,
+                _ if !is_object_s => PageOwner::Nobody,
+                true => PageOwner::Memory,
+                false => PageOwner::File,
             }
         }
     };
     // One reference is the object's, the others are those of leaf tables. How many spaces share this one's is known;
     // the others are taken to be one space's each.
-    let held = u32::from(!matches!(owner, Owner::Nobody));
+    let held = u32::from(!matches!(owner, PageOwner::Nobody));
     let tables = frame::references(physical).saturating_sub(held).max(1);
     usage.note(owner, tables - 1 + sharers);
 }

@@ -7,14 +7,14 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Poll;
 use heddle_abi::call::{CANCEL_AND_WAIT, DONE, ENTRY_STATE, ENTRY_WORDS, Entry, FOR_EVER, SUBMIT_MAX, WAITS};
 
-use crate::error::{Errno, Halt};
+use crate::error::{Errno, TryError};
 use crate::memory::fallible;
 use crate::process::executor;
 use crate::sched;
-use crate::syscall::asynchronous::request::{Flight, fly, start_later};
+use crate::syscall::asynchronous::request::{AsyncRequest, run, start_later};
 use crate::syscall::asynchronous::ring::Ring;
-use crate::syscall::asynchronous::{Calls, Sleeper, may_fly};
-use crate::syscall::{Call, CallFuture, Outcome, Started, futex, pending, start_call, user};
+use crate::syscall::asynchronous::{Calls, RingSleeper, is_async_capable};
+use crate::syscall::{Call, CallFuture, SyscallResult, SyscallState, futex, pending, start_call, user};
 use crate::time::Deadline;
 use crate::wait::caller::Caller;
 use crate::wait::queue::Events;
@@ -34,12 +34,12 @@ struct Admission<'a> {
 
 impl Drop for Admission<'_> {
     fn drop(&mut self) {
-        self.calls.give_back(self.left);
+        self.calls.release_credits(self.left);
     }
 }
 
 /// Starts calls.
-pub fn submit(call: &mut Call<'_>) -> Outcome {
+pub fn submit(call: &mut Call<'_>) -> SyscallResult {
     let (address, count) = (call.word(0), call.word(1));
     if count == 0 || count > SUBMIT_MAX || !address.is_multiple_of(8) {
         return Err(Errno::EINVAL.into());
@@ -77,71 +77,71 @@ pub fn submit(call: &mut Call<'_>) -> Outcome {
     Ok(admitted.into())
 }
 
-/// Starts a call, described by the first words of an [`Entry`]. `unused` is where a flight is left of which nothing has
+/// Starts a call, described by the first words of an [`Entry`]. `unused` is where a request is left of which nothing has
 /// become, for the next call: most that a program hands in need not wait.
 fn start_one(
     call: &mut Call<'_>,
     words: &[u64; ENTRY_WORDS],
-    unused: &mut Option<Arc<Flight>>,
+    unused: &mut Option<Arc<AsyncRequest>>,
 ) -> Result<Answer, Errno> {
     let [head, cookie, coroutine, arguments @ ..] = *words;
     let (number, level) = (head as u32, (head >> 32).min(LEVEL_MAX) as u8);
-    let flight = Flight::new(unused.take(), call.thread, (number, level), [cookie, coroutine])?;
-    let mut done = |flight: Arc<Flight>, result| {
-        let outcome = flight.outcome(result) as u64;
-        *unused = Some(flight);
+    let request = AsyncRequest::new(unused.take(), call.thread, (number, level), [cookie, coroutine])?;
+    let mut done = |request: Arc<AsyncRequest>, result| {
+        let outcome = request.outcome(result) as u64;
+        *unused = Some(request);
         Ok([DONE, outcome])
     };
-    if !may_fly(number) {
-        return done(flight, Err(Errno::ENOSYS));
+    if !is_async_capable(number) {
+        return done(request, Err(Errno::ENOSYS));
     }
     let arguments = arguments.map(|word| word as usize);
     let started = {
-        let caller = Caller::Flight(flight.clone());
+        let caller = Caller::Request(request.clone());
         start_call(number as usize, &mut Call::with_arguments(&caller, call.context, arguments))
     };
     match started {
-        Ok(Started::Done(value)) if flight.late.is_empty() => done(flight, Ok(value)),
-        Ok(Started::Done(value)) => {
+        Ok(SyscallState::Done(value)) if request.late.is_empty() => done(request, Ok(value)),
+        Ok(SyscallState::Done(value)) => {
             let future: CallFuture =
                 alloc::boxed::Box::into_pin(fallible::try_box(async move { Ok(value) })?);
-            launch(call.thread, flight, future)
+            spawn(call.thread, request, future)
         }
-        Ok(Started::GiveWay) => done(flight, Ok(0)),
-        Ok(Started::Pending(future)) => launch(call.thread, flight, future),
-        Err(Halt::Error(error)) => done(flight, Err(error)),
-        Err(Halt::Block) => done(flight, Err(Errno::EAGAIN)),
-        Err(Halt::Fault(fault)) => {
-            let later = start_later(flight.clone(), number as usize, arguments, fault);
+        Ok(SyscallState::Yield) => done(request, Ok(0)),
+        Ok(SyscallState::Pending(future)) => spawn(call.thread, request, future),
+        Err(TryError::Error(error)) => done(request, Err(error)),
+        Err(TryError::WouldBlock) => done(request, Err(Errno::EAGAIN)),
+        Err(TryError::Fault(fault)) => {
+            let later = start_later(request.clone(), number as usize, arguments, fault);
             let future: CallFuture = alloc::boxed::Box::into_pin(fallible::try_box(later)?);
-            launch(call.thread, flight, future)
+            spawn(call.thread, request, future)
         }
     }
 }
 
 /// Lets a call go on by itself.
-fn launch(caller: &Caller, flight: Arc<Flight>, future: CallFuture) -> Result<Answer, Errno> {
+fn spawn(caller: &Caller, request: Arc<AsyncRequest>, future: CallFuture) -> Result<Answer, Errno> {
     let calls = &caller.process.asynchronous;
-    let token = calls.enter(&flight)?;
-    if let Err(error) = sched::spawn(executor::priority_of(caller, flight.level), fly(flight.clone(), future))
+    let token = calls.enter(&request)?;
+    if let Err(error) = sched::spawn(executor::priority_of(caller, request.level), run(request.clone(), future))
     {
         // The future is gone; the room is still the caller's.
-        let taken = calls.state.lock().leave(&flight);
+        let taken = calls.state.lock().leave(&request);
         drop(taken);
-        flight.release();
+        request.release();
         return Err(error);
     }
     Ok([WAITS, token])
 }
 
 /// Cancels a call.
-pub fn cancel(call: &mut Call<'_>) -> Outcome {
+pub fn cancel(call: &mut Call<'_>) -> SyscallResult {
     let (token, flags) = (call.word(0) as u64, call.word(1) as u64);
     if flags & !CANCEL_AND_WAIT != 0 {
         return Err(Errno::EINVAL.into());
     }
-    let flight = call.thread.process.asynchronous.find(token).ok_or(Errno::ENOENT)?;
-    flight.cancel();
+    let request = call.thread.process.asynchronous.find(token).ok_or(Errno::ENOENT)?;
+    request.cancel();
     if flags & CANCEL_AND_WAIT == 0 {
         return Ok(0.into());
     }
@@ -151,7 +151,7 @@ pub fn cancel(call: &mut Call<'_>) -> Outcome {
         loop {
             let waited = caller.wait_until(WaitKind::Uninterruptible, |watch| {
                 calls.ended.watch(watch, Events::all())?;
-                Ok(flight.fate.is_over().then_some(()))
+                Ok(request.fate.is_over().then_some(()))
             });
             if waited.await.is_ok() {
                 return Ok(0);
@@ -163,7 +163,7 @@ pub fn cancel(call: &mut Call<'_>) -> Outcome {
 }
 
 /// Registers a ring.
-pub fn ring(call: &mut Call<'_>) -> Outcome {
+pub fn ring(call: &mut Call<'_>) -> SyscallResult {
     let mut ring = Ring::new(call.word(0), call.uint(1))?;
     let space = call.thread.space();
     space.probe_write(call.word(0), heddle_abi::call::RING_HEADER_BYTES)?;
@@ -177,12 +177,12 @@ pub fn ring(call: &mut Call<'_>) -> Outcome {
 }
 
 /// Takes a sleeper off the list when it stops sleeping for another reason than its wake.
-struct Sleep {
+struct RingWait {
     caller: Caller,
-    sleeper: Arc<Sleeper>,
+    sleeper: Arc<RingSleeper>,
 }
 
-impl Drop for Sleep {
+impl Drop for RingWait {
     fn drop(&mut self) {
         let mut state = self.caller.process.asynchronous.state.lock();
         let position = state.sleepers.iter().position(|each| Arc::ptr_eq(each, &self.sleeper));
@@ -193,13 +193,13 @@ impl Drop for Sleep {
 }
 
 /// Sleeps until there is something in the ring, or a futex wakes the thread.
-pub fn wait(call: &mut Call<'_>) -> Outcome {
+pub fn wait(call: &mut Call<'_>) -> SyscallResult {
     let (word, value, seen, timeout_ns) = (call.word(0), call.uint(1), call.uint(2), call.word(3) as u64);
     let calls = &call.thread.process.asynchronous;
     let deadline = if timeout_ns == FOR_EVER { Deadline::NEVER } else { Deadline::after(Some(timeout_ns)) };
     let woken = futex::enter(call.thread, word, value)?;
     let sleeper =
-        fallible::try_arc(Sleeper { thread: Arc::clone(call.thread), is_woken: AtomicBool::new(false) })?;
+        fallible::try_arc(RingSleeper { thread: Arc::clone(call.thread), is_woken: AtomicBool::new(false) })?;
     {
         let mut state = calls.state.lock();
         if state.ring.as_ref().ok_or(Errno::ENXIO)?.producer.tail() != seen {
@@ -208,7 +208,7 @@ pub fn wait(call: &mut Call<'_>) -> Outcome {
         state.sleepers.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         state.sleepers.push_back(sleeper.clone());
     }
-    let sleep = Sleep { caller: call.thread.clone(), sleeper };
+    let sleep = RingWait { caller: call.thread.clone(), sleeper };
     pending(async move {
         let mut time = deadline.sleep();
         let waiting = core::future::poll_fn(|context| {

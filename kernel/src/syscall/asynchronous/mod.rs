@@ -19,39 +19,39 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::memory::{Space, fallible};
 use crate::process::{Process, Thread, executor};
 use crate::sync::SpinLock;
 use crate::syscall::asynchronous::ring::Ring;
 use crate::wait::queue::{Events, WaitQueue};
 
-pub use crate::syscall::asynchronous::request::Flight;
+pub use crate::syscall::asynchronous::request::AsyncRequest;
 
 /// A process's calls that go on by themselves.
 pub struct Calls {
-    state: SpinLock<State>,
+    state: SpinLock<AsyncCallsState>,
     /// Notified when a call has ended.
     ended: WaitQueue,
 }
 
-struct State {
+struct AsyncCallsState {
     ring: Option<Ring>,
-    slots: Vec<Slot>,
+    slots: Vec<AsyncSlot>,
     /// Indices of slots without a call.
     free: Vec<u32>,
     /// Threads that sleep until there is something in the ring, the first to be woken first.
-    sleepers: VecDeque<Arc<Sleeper>>,
+    sleepers: VecDeque<Arc<RingSleeper>>,
 }
 
 /// Where a call under way is found by its token: index and generation.
-struct Slot {
+struct AsyncSlot {
     generation: u32,
-    flight: Option<Arc<Flight>>,
+    request: Option<Arc<AsyncRequest>>,
 }
 
 /// A thread in [`calls::wait`].
-struct Sleeper {
+struct RingSleeper {
     thread: Arc<Thread>,
     is_woken: AtomicBool,
 }
@@ -60,7 +60,8 @@ impl Calls {
     /// None.
     #[must_use]
     pub const fn new() -> Self {
-        let state = State { ring: None, slots: Vec::new(), free: Vec::new(), sleepers: VecDeque::new() };
+        let state =
+            AsyncCallsState { ring: None, slots: Vec::new(), free: Vec::new(), sleepers: VecDeque::new() };
         Self { state: SpinLock::new(state), ended: WaitQueue::new() }
     }
 
@@ -68,7 +69,7 @@ impl Calls {
     ///
     /// # Errors
     /// `ENOMEM`.
-    fn enter(&self, flight: &Arc<Flight>) -> Result<u64, Errno> {
+    fn enter(&self, request: &Arc<AsyncRequest>) -> Result<u64, Errno> {
         let mut state = self.state.lock();
         let index = match state.free.pop() {
             Some(index) => index,
@@ -76,51 +77,51 @@ impl Calls {
                 // Room to free every slot there is, so that leaving needs no memory.
                 let slots = state.slots.len();
                 state.free.try_reserve(slots + 1).map_err(|_| Errno::ENOMEM)?;
-                fallible::try_push(&mut state.slots, Slot { generation: 0, flight: None })?;
+                fallible::try_push(&mut state.slots, AsyncSlot { generation: 0, request: None })?;
                 slots as u32
             }
         };
         let slot = &mut state.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1);
-        slot.flight = Some(flight.clone());
+        slot.request = Some(request.clone());
         let token = u64::from(slot.generation) << 32 | u64::from(index);
-        flight.set_token(token);
+        request.set_token(token);
         Ok(token)
     }
 
-    fn find(&self, token: u64) -> Option<Arc<Flight>> {
+    fn find(&self, token: u64) -> Option<Arc<AsyncRequest>> {
         let state = self.state.lock();
         let slot = state.slots.get(token as u32 as usize)?;
-        slot.flight.clone().filter(|_| u64::from(slot.generation) == token >> 32)
+        slot.request.clone().filter(|_| u64::from(slot.generation) == token >> 32)
     }
 
     /// Takes a call out that has ended.
-    fn leave(&self, flight: &Flight) {
+    fn leave(&self, request: &AsyncRequest) {
         let taken = {
             let mut state = self.state.lock();
-            state.give_back(1);
-            state.leave(flight)
+            state.release_credits(1);
+            state.leave(request)
         };
         drop(taken);
-        flight.fate.end();
+        request.fate.end();
         self.ended.wake(Events::all());
     }
 
     /// Lets as many of `count` calls start as there is room for, at least one; what of it is not used is given back by
-    /// [`Calls::give_back`].
+    /// [`Calls::release_credits`].
     ///
     /// # Errors
     /// `EAGAIN` (there is no room), `ENXIO` (there is no ring), the page of the ring's header that is missing.
-    fn admit(&self, count: u32, space: &Space) -> Attempt<u32> {
+    fn admit(&self, count: u32, space: &Space) -> TryResult<u32> {
         let mut state = self.state.lock();
         let ring = state.ring.as_mut().ok_or(Errno::ENXIO)?;
         let admitted = ring.admit(space, count)?;
         if admitted == 0 { Err(Errno::EAGAIN.into()) } else { Ok(admitted) }
     }
 
-    fn give_back(&self, count: u32) {
+    fn release_credits(&self, count: u32) {
         if count > 0 {
-            self.state.lock().give_back(count);
+            self.state.lock().release_credits(count);
         }
     }
 
@@ -137,18 +138,18 @@ impl Calls {
 
     fn cancel_all(&self) {
         let mut index = 0;
-        while let Some((found, flight)) = self.next(index) {
-            flight.kill();
+        while let Some((found, request)) = self.next(index) {
+            request.kill();
             index = found + 1;
         }
     }
 
     /// The first call under way whose token has an index from `from` on, and that index.
     #[must_use]
-    pub fn next(&self, from: usize) -> Option<(usize, Arc<Flight>)> {
+    pub fn next(&self, from: usize) -> Option<(usize, Arc<AsyncRequest>)> {
         let state = self.state.lock();
         let mut rest = state.slots.iter().enumerate().skip(from);
-        rest.find_map(|(index, slot)| Some((index, slot.flight.clone()?)))
+        rest.find_map(|(index, slot)| Some((index, slot.request.clone()?)))
     }
 
     fn is_idle(&self) -> bool {
@@ -157,17 +158,17 @@ impl Calls {
     }
 }
 
-impl State {
-    fn leave(&mut self, flight: &Flight) -> Option<Arc<Flight>> {
-        let index = flight.token() as u32;
-        let taken = self.slots.get_mut(index as usize)?.flight.take()?;
+impl AsyncCallsState {
+    fn leave(&mut self, request: &AsyncRequest) -> Option<Arc<AsyncRequest>> {
+        let index = request.token() as u32;
+        let taken = self.slots.get_mut(index as usize)?.request.take()?;
         // There is room, by `Calls::enter`.
         self.free.push(index);
         Some(taken)
     }
 
     /// So many calls need no entry of the ring any more.
-    const fn give_back(&mut self, count: u32) {
+    const fn release_credits(&mut self, count: u32) {
         if let Some(ring) = &mut self.ring {
             ring.producer.give_back(count);
         }
@@ -198,7 +199,7 @@ pub async fn end_all(process: &Arc<Process>) {
 }
 
 /// Whether a call may go on by itself: it concerns neither the registers nor the signal mask of the calling thread.
-const fn may_fly(number: u32) -> bool {
+const fn is_async_capable(number: u32) -> bool {
     matches!(
         number,
         linux::__NR_read

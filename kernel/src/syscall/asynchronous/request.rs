@@ -7,7 +7,7 @@ use core::task::Waker;
 use heddle_abi::protocol::Fate;
 
 use crate::arch::UserContext;
-use crate::error::{Errno, Halt};
+use crate::error::{Errno, TryError};
 use crate::fs::DescriptorTable;
 use crate::memory::user::PageFault;
 use crate::memory::{Space, fallible};
@@ -15,7 +15,7 @@ use crate::process::{Thread, executor};
 use crate::sched;
 use crate::sched::TaskRef;
 use crate::sync::SpinLock;
-use crate::syscall::{Call, CallFuture, LateResults, Started};
+use crate::syscall::{Call, CallFuture, DeferredCopyOut, SyscallState};
 use crate::wait::caller::Caller;
 use crate::wait::queue::{Disposition, Events, Watch, Watcher};
 use crate::wait::syscall::WaitKind;
@@ -30,7 +30,7 @@ struct Holds {
 }
 
 /// What a call has of its own that otherwise is its thread's.
-pub struct Flight {
+pub struct AsyncRequest {
     /// Who made it.
     pub thread: Arc<Thread>,
     /// What it works on, until it ends: wait queues of its files may refer to it for longer.
@@ -40,7 +40,7 @@ pub struct Flight {
     /// The program's level for it.
     pub(super) level: u8,
     /// Results that have to be stored still.
-    pub late: LateResults,
+    pub late: DeferredCopyOut,
     cookie: u64,
     coroutine: u64,
     token: AtomicU64,
@@ -52,7 +52,7 @@ pub struct Flight {
     pub(super) fate: Fate,
 }
 
-impl Flight {
+impl AsyncRequest {
     /// A call of `caller`, a thread, whose result is to carry `cookie` and `coroutine`. It takes the place of `unused`,
     /// one of the same thread and the same [`calls::submit`](crate::syscall::asynchronous::calls::submit), if nobody refers to that any more.
     ///
@@ -64,20 +64,20 @@ impl Flight {
         (number, level): (u32, u8),
         [cookie, coroutine]: [u64; 2],
     ) -> Result<Arc<Self>, Errno> {
-        if let Some(mut flight) = unused
-            && let Some(fields) = Arc::get_mut(&mut flight)
+        if let Some(mut request) = unused
+            && let Some(fields) = Arc::get_mut(&mut request)
             && fields.late.is_empty()
         {
             (fields.number, fields.level) = (number, level);
             (fields.cookie, fields.coroutine) = (cookie, coroutine);
-            return Ok(flight);
+            return Ok(request);
         }
         fallible::try_arc(Self {
             thread: Arc::clone(caller),
             holds: SpinLock::new(Some(Holds { space: caller.space(), descriptors: caller.descriptors() })),
             number,
             level,
-            late: LateResults::default(),
+            late: DeferredCopyOut::default(),
             cookie,
             coroutine,
             token: AtomicU64::new(0),
@@ -188,7 +188,7 @@ impl Flight {
     }
 }
 
-impl Watcher for Flight {
+impl Watcher for AsyncRequest {
     fn notify(&self, generation: u32, _events: Events) -> Disposition {
         if self.generation() != generation {
             return Disposition::Stale;
@@ -203,25 +203,25 @@ impl Watcher for Flight {
 }
 
 /// The coroutine of a call that waits.
-pub(super) async fn fly(flight: Arc<Flight>, mut future: CallFuture) {
-    flight.since_ns.store(crate::arch::time::now_ns(), Ordering::Relaxed);
+pub(super) async fn run(request: Arc<AsyncRequest>, mut future: CallFuture) {
+    request.since_ns.store(crate::arch::time::now_ns(), Ordering::Relaxed);
     let result = core::future::poll_fn(|context| {
-        flight.waker.call_once(|| context.waker().clone());
-        flight.polls.store(flight.polls() + 1, Ordering::Relaxed);
+        request.waker.call_once(|| context.waker().clone());
+        request.polls.store(request.polls() + 1, Ordering::Relaxed);
         future.as_mut().poll(context)
     })
     .await;
     // What the call used is given back before its result is seen.
     drop(future);
-    let result = flight.late.store(&flight.space()).await.and(result);
-    let result = flight.outcome(result);
-    let space = flight.space();
-    flight.release();
-    let calls = &flight.thread.process.asynchronous;
+    let result = request.late.store(&request.space()).await.and(result);
+    let result = request.outcome(result);
+    let space = request.space();
+    request.release();
+    let calls = &request.thread.process.asynchronous;
     loop {
         let missing = {
             let mut state = calls.state.lock();
-            let (cookie, coroutine) = (flight.cookie, flight.coroutine);
+            let (cookie, coroutine) = (request.cookie, request.coroutine);
             match state.ring.as_mut().map(|ring| ring.put(&space, cookie, coroutine, result)) {
                 Some(Err(fault)) => fault,
                 Some(Ok(())) | None => break,
@@ -233,32 +233,32 @@ pub(super) async fn fly(flight: Arc<Flight>, mut future: CallFuture) {
         }
     }
     drop(space);
-    calls.leave(&flight);
-    executor::completed(&flight.thread.process, flight.level);
+    calls.leave(&request);
+    executor::completed(&request.thread.process, request.level);
 }
 
 /// Starts a call that missed a page which is not in memory, once that is there.
 pub(super) async fn start_later(
-    flight: Arc<Flight>,
+    request: Arc<AsyncRequest>,
     number: usize,
     arguments: [usize; 6],
     mut missing: PageFault,
 ) -> Result<usize, Errno> {
     loop {
-        let space = flight.space();
+        let space = request.space();
         space.fault_in(missing).await?;
         let started = {
-            let caller = Caller::Flight(flight.clone());
+            let caller = Caller::Request(request.clone());
             let mut context = fallible::try_box(UserContext::new_user())?;
             crate::syscall::start_call(number, &mut Call::with_arguments(&caller, &mut context, arguments))
         };
         match started {
-            Ok(Started::Done(value)) => return Ok(value),
-            Ok(Started::Pending(future)) => return future.await,
-            Ok(Started::GiveWay) => return Ok(0),
-            Err(Halt::Error(error)) => return Err(error),
-            Err(Halt::Block) => return Err(Errno::EAGAIN),
-            Err(Halt::Fault(fault)) => missing = fault,
+            Ok(SyscallState::Done(value)) => return Ok(value),
+            Ok(SyscallState::Pending(future)) => return future.await,
+            Ok(SyscallState::Yield) => return Ok(0),
+            Err(TryError::Error(error)) => return Err(error),
+            Err(TryError::WouldBlock) => return Err(Errno::EAGAIN),
+            Err(TryError::Fault(fault)) => missing = fault,
         }
         sched::yield_now().await;
     }

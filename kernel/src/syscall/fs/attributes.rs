@@ -2,15 +2,15 @@
 
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::fs::access::Access;
-use crate::fs::inode::{Change, Timestamp};
-use crate::fs::{Kind, Metadata, Place, access, notify};
+use crate::fs::inode::{InodeChange, Timestamp};
+use crate::fs::{FileType, Metadata, Path, access, notify};
 use crate::process::Credentials;
 use crate::syscall::fs::{find, get, get_path};
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 
-fn change(place: &Place, change: &Change) -> Outcome {
+fn change(place: &Path, change: &InodeChange) -> SyscallResult {
     if place.mount.is_read_only() {
         return Err(Errno::EROFS.into());
     }
@@ -20,31 +20,31 @@ fn change(place: &Place, change: &Change) -> Outcome {
 }
 
 /// The place of an open file; what has none keeps its metadata to itself.
-fn place_of(call: &Call<'_>) -> Result<Place, Errno> {
+fn place_of(call: &Call<'_>) -> Result<Path, Errno> {
     let open = crate::syscall::fs::get_file(call, 0)?;
     open.place.clone().ok_or(Errno::EPERM)
 }
 
 /// chmod(2).
-pub fn chmod(call: &mut Call<'_>) -> Outcome {
+pub fn chmod(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     let place = find(call, linux::AT_FDCWD, &path, 0)?;
     change_mode(call, &place, call.uint(1))
 }
 
 /// fchmod(2).
-pub fn fchmod(call: &mut Call<'_>) -> Outcome {
+pub fn fchmod(call: &mut Call<'_>) -> SyscallResult {
     change_mode(call, &place_of(call)?, call.uint(1))
 }
 
 /// fchmodat(2), the system call, which has no flags.
-pub fn fchmodat(call: &mut Call<'_>) -> Outcome {
+pub fn fchmodat(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 1)?;
     let place = find(call, call.int(0), &path, 0)?;
     change_mode(call, &place, call.uint(2))
 }
 
-fn change_mode(call: &Call<'_>, place: &Place, mode: u32) -> Outcome {
+fn change_mode(call: &Call<'_>, place: &Path, mode: u32) -> SyscallResult {
     let credentials = call.thread.credentials();
     let metadata = place.entry.node.metadata();
     if !access::owns(&metadata, &credentials) {
@@ -54,30 +54,30 @@ fn change_mode(call: &Call<'_>, place: &Place, mode: u32) -> Outcome {
     if !credentials.is_in_group(metadata.gid) && !credentials.is_capable(linux::CAP_FSETID) {
         permissions &= !linux::S_ISGID;
     }
-    change(place, &Change { permissions: Some(permissions), ..Change::default() })
+    change(place, &InodeChange { permissions: Some(permissions), ..InodeChange::default() })
 }
 
 /// chown(2).
-pub fn chown(call: &mut Call<'_>) -> Outcome {
+pub fn chown(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     let place = find(call, linux::AT_FDCWD, &path, 0)?;
     change_owner(call, &place, call.uint(1), call.uint(2))
 }
 
 /// lchown(2).
-pub fn lchown(call: &mut Call<'_>) -> Outcome {
+pub fn lchown(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     let place = find(call, linux::AT_FDCWD, &path, linux::AT_SYMLINK_NOFOLLOW)?;
     change_owner(call, &place, call.uint(1), call.uint(2))
 }
 
 /// fchown(2).
-pub fn fchown(call: &mut Call<'_>) -> Outcome {
+pub fn fchown(call: &mut Call<'_>) -> SyscallResult {
     change_owner(call, &place_of(call)?, call.uint(1), call.uint(2))
 }
 
 /// fchownat(2).
-pub fn fchownat(call: &mut Call<'_>) -> Outcome {
+pub fn fchownat(call: &mut Call<'_>) -> SyscallResult {
     let flags = call.uint(4);
     if flags & !(linux::AT_SYMLINK_NOFOLLOW | linux::AT_EMPTY_PATH) != 0 {
         return Err(Errno::EINVAL.into());
@@ -87,7 +87,7 @@ pub fn fchownat(call: &mut Call<'_>) -> Outcome {
     change_owner(call, &place, call.uint(2), call.uint(3))
 }
 
-fn change_owner(call: &Call<'_>, place: &Place, uid: u32, gid: u32) -> Outcome {
+fn change_owner(call: &Call<'_>, place: &Path, uid: u32, gid: u32) -> SyscallResult {
     let credentials = call.thread.credentials();
     let metadata = place.entry.node.metadata();
     let (uid, gid) = ((uid != u32::MAX).then_some(uid), (gid != u32::MAX).then_some(gid));
@@ -98,8 +98,8 @@ fn change_owner(call: &Call<'_>, place: &Place, uid: u32, gid: u32) -> Outcome {
     if !allowed {
         return Err(Errno::EPERM.into());
     }
-    let permissions = (metadata.kind != Kind::Directory).then(|| without_set_id(&metadata));
-    change(place, &Change { permissions, uid, gid, ..Change::default() })
+    let permissions = (metadata.kind != FileType::Directory).then(|| without_set_id(&metadata));
+    change(place, &InodeChange { permissions, uid, gid, ..InodeChange::default() })
 }
 
 /// Permissions that no longer lend the rights of an owner who has changed.
@@ -109,7 +109,7 @@ const fn without_set_id(metadata: &Metadata) -> u32 {
 }
 
 /// utimensat(2).
-pub fn utimensat(call: &mut Call<'_>) -> Outcome {
+pub fn utimensat(call: &mut Call<'_>) -> SyscallResult {
     let flags = call.uint(3);
     if flags & !(linux::AT_SYMLINK_NOFOLLOW | linux::AT_EMPTY_PATH) != 0 {
         return Err(Errno::EINVAL.into());
@@ -128,16 +128,16 @@ pub fn utimensat(call: &mut Call<'_>) -> Outcome {
 }
 
 /// utimes(2).
-pub fn utimes(call: &mut Call<'_>) -> Outcome {
+pub fn utimes(call: &mut Call<'_>) -> SyscallResult {
     change_times_by_path(call, linux::AT_FDCWD, 0)
 }
 
 /// futimesat(2).
-pub fn futimesat(call: &mut Call<'_>) -> Outcome {
+pub fn futimesat(call: &mut Call<'_>) -> SyscallResult {
     change_times_by_path(call, call.int(0), 1)
 }
 
-fn change_times_by_path(call: &Call<'_>, descriptor: i32, index: usize) -> Outcome {
+fn change_times_by_path(call: &Call<'_>, descriptor: i32, index: usize) -> SyscallResult {
     let times = match call.word(index + 1) {
         0 => [When::Now; 2],
         address => {
@@ -160,7 +160,7 @@ fn change_times_by_path(call: &Call<'_>, descriptor: i32, index: usize) -> Outco
 }
 
 /// utime(2).
-pub fn utime(call: &mut Call<'_>) -> Outcome {
+pub fn utime(call: &mut Call<'_>) -> SyscallResult {
     let times = match call.word(1) {
         0 => [When::Now; 2],
         address => {
@@ -181,7 +181,7 @@ enum When {
     At(Timestamp),
 }
 
-fn get_when(call: &Call<'_>, address: usize) -> Attempt<When> {
+fn get_when(call: &Call<'_>, address: usize) -> TryResult<When> {
     let seconds = i64::from_ne_bytes(get(call, address)?);
     let nanoseconds = i64::from_ne_bytes(get(call, address + 8)?);
     Ok(match u32::try_from(nanoseconds).map_err(|_| Errno::EINVAL)? {
@@ -192,7 +192,7 @@ fn get_when(call: &Call<'_>, address: usize) -> Attempt<When> {
     })
 }
 
-fn change_times(call: &Call<'_>, place: &Place, times: [When; 2]) -> Outcome {
+fn change_times(call: &Call<'_>, place: &Path, times: [When; 2]) -> SyscallResult {
     if times == [When::Stays; 2] {
         return Ok(0.into());
     }
@@ -211,5 +211,5 @@ fn change_times(call: &Call<'_>, place: &Place, times: [When; 2]) -> Outcome {
         When::At(time) => Some(time),
     };
     let [accessed, modified] = times.map(resolve);
-    change(place, &Change { accessed, modified, ..Change::default() })
+    change(place, &InodeChange { accessed, modified, ..InodeChange::default() })
 }

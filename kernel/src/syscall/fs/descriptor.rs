@@ -7,7 +7,7 @@ use crate::error::Errno;
 use crate::fs::pipe::{CAPACITY_LIMIT, PipeEnd};
 use crate::fs::{StatusFlags, downcast};
 use crate::syscall::fs::{get, get_file, put};
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 
 /// The flags that `F_SETFL` changes.
 const CHANGEABLE: StatusFlags = StatusFlags::APPEND
@@ -21,14 +21,14 @@ const CLOSE_RANGE_UNSHARE: u32 = 2;
 const CLOSE_RANGE_CLOEXEC: u32 = 4;
 
 /// close(2).
-pub fn close(call: &mut Call<'_>) -> Outcome {
+pub fn close(call: &mut Call<'_>) -> SyscallResult {
     let open = call.thread.descriptors().remove(call.int(0))?;
     open.release_locks(call.thread.process.pid);
     Ok(0.into())
 }
 
 /// close_range(2).
-pub fn close_range(call: &mut Call<'_>) -> Outcome {
+pub fn close_range(call: &mut Call<'_>) -> SyscallResult {
     let (first, last, flags) = (call.uint(0) as usize, call.uint(1) as usize, call.uint(2));
     if first > last || flags & !(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE) != 0 {
         return Err(Errno::EINVAL.into());
@@ -52,11 +52,11 @@ pub fn close_range(call: &mut Call<'_>) -> Outcome {
 }
 
 /// dup(2).
-pub fn dup(call: &mut Call<'_>) -> Outcome {
+pub fn dup(call: &mut Call<'_>) -> SyscallResult {
     duplicate(call, 0, false)
 }
 
-fn duplicate(call: &Call<'_>, from: usize, close_on_exec: bool) -> Outcome {
+fn duplicate(call: &Call<'_>, from: usize, close_on_exec: bool) -> SyscallResult {
     let table = call.thread.descriptors();
     let open = table.get(call.int(0))?;
     let descriptor = table.add(open, from, call.thread.process.descriptor_limit(), close_on_exec)?;
@@ -64,7 +64,7 @@ fn duplicate(call: &Call<'_>, from: usize, close_on_exec: bool) -> Outcome {
 }
 
 /// dup2(2).
-pub fn dup2(call: &mut Call<'_>) -> Outcome {
+pub fn dup2(call: &mut Call<'_>) -> SyscallResult {
     if call.int(0) == call.int(1) {
         call.thread.descriptors().get(call.int(0))?;
         return Ok((call.int(1) as usize).into());
@@ -73,7 +73,7 @@ pub fn dup2(call: &mut Call<'_>) -> Outcome {
 }
 
 /// dup3(2).
-pub fn dup3(call: &mut Call<'_>) -> Outcome {
+pub fn dup3(call: &mut Call<'_>) -> SyscallResult {
     let flags = call.uint(2);
     if flags & !linux::O_CLOEXEC != 0 || call.int(0) == call.int(1) {
         return Err(Errno::EINVAL.into());
@@ -81,7 +81,7 @@ pub fn dup3(call: &mut Call<'_>) -> Outcome {
     replace(call, flags != 0)
 }
 
-fn replace(call: &Call<'_>, close_on_exec: bool) -> Outcome {
+fn replace(call: &Call<'_>, close_on_exec: bool) -> SyscallResult {
     let table = call.thread.descriptors();
     let open = table.get(call.int(0))?;
     let old = table.replace(call.int(1), open, call.thread.process.descriptor_limit(), close_on_exec)?;
@@ -92,7 +92,7 @@ fn replace(call: &Call<'_>, close_on_exec: bool) -> Outcome {
 }
 
 /// fcntl(2).
-pub fn fcntl(call: &mut Call<'_>) -> Outcome {
+pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
     let (descriptor, command, argument) = (call.int(0), call.uint(1), call.word(2));
     let table = call.thread.descriptors();
     let open = table.get(descriptor)?;
@@ -157,7 +157,7 @@ pub fn fcntl(call: &mut Call<'_>) -> Outcome {
 }
 
 /// ioctl(2). What is about the descriptor or any file is done here, the rest is the file's.
-pub fn ioctl(call: &mut Call<'_>) -> Outcome {
+pub fn ioctl(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
     let (descriptor, request, argument) = (call.int(0), call.uint(1), call.word(2));
     let table = call.thread.descriptors();

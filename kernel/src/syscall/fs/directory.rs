@@ -3,13 +3,13 @@
 use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Errno, Halt};
+use crate::error::{Errno, TryError};
 use crate::fs::access::Access;
 use crate::fs::inode::Listed;
 use crate::fs::lookup::PATH_LIMIT;
-use crate::fs::{Kind, Place, access};
+use crate::fs::{FileType, Path, access};
 use crate::syscall::fs::{encode, find, get_file, get_path, put};
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 
 /// The most bytes that one getdents64 fills, so that its buffer here stays small.
 const LISTING_BYTES: usize = 16 << 10;
@@ -17,9 +17,9 @@ const LISTING_BYTES: usize = 16 << 10;
 const OWN_POSITIONS: u64 = 2;
 
 /// getdents64(2).
-pub fn getdents64(call: &mut Call<'_>) -> Outcome {
+pub fn getdents64(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
-    let place = open.place.as_ref().filter(|place| place.entry.node.kind() == Kind::Directory);
+    let place = open.place.as_ref().filter(|place| place.entry.node.kind() == FileType::Directory);
     let place = place.ok_or(Errno::ENOTDIR)?;
     let size = (call.uint(2) as usize).min(LISTING_BYTES);
     let mut listing = Listing { bytes: Vec::new(), size, position: *open.offset.lock(), full: false };
@@ -32,7 +32,7 @@ pub fn getdents64(call: &mut Call<'_>) -> Outcome {
         if listing.position == position {
             let node = if position == 0 { place.clone() } else { place.parent(&root) };
             let inode = node.entry.node.metadata().inode;
-            listing.push(&Listed { name, inode, kind: Kind::Directory, next: position + 1 });
+            listing.push(&Listed { name, inode, kind: FileType::Directory, next: position + 1 });
         }
     }
     if listing.position >= OWN_POSITIONS && !listing.full {
@@ -82,7 +82,7 @@ impl Listing {
 }
 
 /// getcwd(2).
-pub fn getcwd(call: &mut Call<'_>) -> Outcome {
+pub fn getcwd(call: &mut Call<'_>) -> SyscallResult {
     let directories = call.thread.directories();
     let working = directories.working();
     if working.entry.is_removed() {
@@ -102,8 +102,8 @@ pub fn getcwd(call: &mut Call<'_>) -> Outcome {
 }
 
 /// Checks that a place can be somebody's directory.
-fn enterable(call: &Call<'_>, place: &Place) -> Result<(), Halt> {
-    if place.entry.node.kind() != Kind::Directory {
+fn enterable(call: &Call<'_>, place: &Path) -> Result<(), TryError> {
+    if place.entry.node.kind() != FileType::Directory {
         return Err(Errno::ENOTDIR.into());
     }
     access::check_place(place, &call.thread.credentials(), Access::EXECUTE)?;
@@ -111,7 +111,7 @@ fn enterable(call: &Call<'_>, place: &Place) -> Result<(), Halt> {
 }
 
 /// chdir(2).
-pub fn chdir(call: &mut Call<'_>) -> Outcome {
+pub fn chdir(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     let place = find(call, linux::AT_FDCWD, &path, 0)?;
     enterable(call, &place)?;
@@ -120,7 +120,7 @@ pub fn chdir(call: &mut Call<'_>) -> Outcome {
 }
 
 /// fchdir(2).
-pub fn fchdir(call: &mut Call<'_>) -> Outcome {
+pub fn fchdir(call: &mut Call<'_>) -> SyscallResult {
     let open = call.thread.descriptors().get(call.int(0))?;
     let place = open.place.clone().ok_or(Errno::ENOTDIR)?;
     enterable(call, &place)?;
@@ -129,7 +129,7 @@ pub fn fchdir(call: &mut Call<'_>) -> Outcome {
 }
 
 /// chroot(2).
-pub fn chroot(call: &mut Call<'_>) -> Outcome {
+pub fn chroot(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     let place = find(call, linux::AT_FDCWD, &path, 0)?;
     enterable(call, &place)?;
@@ -141,6 +141,6 @@ pub fn chroot(call: &mut Call<'_>) -> Outcome {
 }
 
 /// umask(2).
-pub fn umask(call: &mut Call<'_>) -> Outcome {
+pub fn umask(call: &mut Call<'_>) -> SyscallResult {
     Ok((call.thread.directories().set_umask(call.uint(0)) as usize).into())
 }

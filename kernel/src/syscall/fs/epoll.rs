@@ -6,12 +6,12 @@ use linux_raw_sys::general as linux;
 
 use crate::arch::time::now_ns;
 use crate::error::Errno;
-use crate::fs::epoll::{Epoll, Report, Reports};
+use crate::fs::epoll::{Epoll, ReadyReport, Reports};
 use crate::fs::{OpenFile, StatusFlags, downcast_arc};
 use crate::memory::fallible;
 use crate::signal::SignalSet;
 use crate::syscall::fs::{encode, field, get, get_file};
-use crate::syscall::{Call, Outcome, pending};
+use crate::syscall::{Call, SyscallResult, pending};
 use crate::wait::queue::Events;
 use crate::wait::syscall::WaitKind;
 
@@ -20,7 +20,7 @@ const EVENT: usize = size_of::<linux::epoll_event>();
 const REPORTS_MAX: usize = 1024;
 
 /// epoll_create(2).
-pub fn epoll_create(call: &mut Call<'_>) -> Outcome {
+pub fn epoll_create(call: &mut Call<'_>) -> SyscallResult {
     if call.int(0) <= 0 {
         return Err(Errno::EINVAL.into());
     }
@@ -28,11 +28,11 @@ pub fn epoll_create(call: &mut Call<'_>) -> Outcome {
 }
 
 /// epoll_create1(2).
-pub fn epoll_create1(call: &mut Call<'_>) -> Outcome {
+pub fn epoll_create1(call: &mut Call<'_>) -> SyscallResult {
     create(call, call.uint(0))
 }
 
-fn create(call: &Call<'_>, flags: u32) -> Outcome {
+fn create(call: &Call<'_>, flags: u32) -> SyscallResult {
     if flags & !linux::EPOLL_CLOEXEC != 0 {
         return Err(Errno::EINVAL.into());
     }
@@ -47,7 +47,7 @@ fn instance(call: &Call<'_>, index: usize) -> Result<(Arc<OpenFile>, Arc<Epoll>)
 }
 
 /// epoll_ctl(2).
-pub fn epoll_ctl(call: &mut Call<'_>) -> Outcome {
+pub fn epoll_ctl(call: &mut Call<'_>) -> SyscallResult {
     let (operation, descriptor) = (call.uint(1), call.int(2));
     let bytes: [u8; EVENT] =
         if operation == linux::EPOLL_CTL_DEL { [0; EVENT] } else { get(call, call.word(3))? };
@@ -68,20 +68,20 @@ pub fn epoll_ctl(call: &mut Call<'_>) -> Outcome {
 }
 
 /// epoll_wait(2).
-pub fn epoll_wait(call: &mut Call<'_>) -> Outcome {
+pub fn epoll_wait(call: &mut Call<'_>) -> SyscallResult {
     let timeout = milliseconds(call);
     wait(call, timeout, None)
 }
 
 /// epoll_pwait(2).
-pub fn epoll_pwait(call: &mut Call<'_>) -> Outcome {
+pub fn epoll_pwait(call: &mut Call<'_>) -> SyscallResult {
     let mask = crate::syscall::fs::poll::get_mask(call, call.word(4), call.word(5))?;
     let timeout = milliseconds(call);
     wait(call, timeout, mask)
 }
 
 /// epoll_pwait2(2).
-pub fn epoll_pwait2(call: &mut Call<'_>) -> Outcome {
+pub fn epoll_pwait2(call: &mut Call<'_>) -> SyscallResult {
     let timeout = crate::syscall::fs::poll::get_timeout(call, call.word(3))?;
     let mask = crate::syscall::fs::poll::get_mask(call, call.word(4), call.word(5))?;
     wait(call, timeout, mask)
@@ -91,7 +91,7 @@ fn milliseconds(call: &Call<'_>) -> Option<u64> {
     u64::try_from(call.int(3)).ok().map(|timeout| timeout * 1_000_000)
 }
 
-fn wait(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSet>) -> Outcome {
+fn wait(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSet>) -> SyscallResult {
     let (open, epoll) = instance(call, 0)?;
     let address = call.word(1);
     let limit = usize::try_from(call.int(2)).ok().filter(|&limit| limit > 0).ok_or(Errno::EINVAL)?;
@@ -123,7 +123,7 @@ fn wait(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSet>) -> O
     })
 }
 
-fn bytes_of(reports: &[Report]) -> Result<Vec<u8>, Errno> {
+fn bytes_of(reports: &[ReadyReport]) -> Result<Vec<u8>, Errno> {
     let mut bytes = fallible::try_with_capacity(reports.len() * EVENT)?;
     for report in reports {
         let event = encode!(linux::epoll_event { events: report.events, data: report.data });
@@ -135,7 +135,7 @@ fn bytes_of(reports: &[Report]) -> Result<Vec<u8>, Errno> {
 /// Reports that are handed over in one copy.
 const PIECE: usize = 8;
 
-fn put_reports(call: &Call<'_>, address: usize, reports: &[Report]) -> Result<(), Errno> {
+fn put_reports(call: &Call<'_>, address: usize, reports: &[ReadyReport]) -> Result<(), Errno> {
     let mut bytes = [0; PIECE * EVENT];
     for (number, piece) in reports.chunks(PIECE).enumerate() {
         for (event, report) in bytes.chunks_exact_mut(EVENT).zip(piece) {

@@ -5,29 +5,29 @@ use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
 use crate::arch::time::now_ns;
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::fs::eventfd::EventCounter;
 use crate::fs::inode::Contents;
 use crate::fs::timerfd::{Setting, TimerFile};
-use crate::fs::{Entry, File, OpenFile, Place, StatusFlags, downcast, downcast_arc, setup};
+use crate::fs::{Dentry, File, OpenFile, Path, StatusFlags, downcast, downcast_arc, setup};
 use crate::memory::fallible;
 use crate::signal::SignalSet;
 use crate::signal::fd::SignalFile;
 use crate::syscall::fs::{get, get_file, get_string, put};
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 use crate::time::{Clock, NS_PER_SECOND, timespec_ns};
 
 /// eventfd(2), the old call without flags.
-pub fn eventfd(call: &mut Call<'_>) -> Outcome {
+pub fn eventfd(call: &mut Call<'_>) -> SyscallResult {
     make_counter(call, 0)
 }
 
 /// eventfd2(2).
-pub fn eventfd2(call: &mut Call<'_>) -> Outcome {
+pub fn eventfd2(call: &mut Call<'_>) -> SyscallResult {
     make_counter(call, call.uint(1))
 }
 
-fn make_counter(call: &Call<'_>, flags: u32) -> Outcome {
+fn make_counter(call: &Call<'_>, flags: u32) -> SyscallResult {
     if flags & !(linux::EFD_CLOEXEC | linux::EFD_NONBLOCK | linux::EFD_SEMAPHORE) != 0 {
         return Err(Errno::EINVAL.into());
     }
@@ -38,16 +38,16 @@ fn make_counter(call: &Call<'_>, flags: u32) -> Outcome {
 }
 
 /// signalfd(2), the old call without flags.
-pub fn signalfd(call: &mut Call<'_>) -> Outcome {
+pub fn signalfd(call: &mut Call<'_>) -> SyscallResult {
     make_signal_file(call, 0)
 }
 
 /// signalfd4(2).
-pub fn signalfd4(call: &mut Call<'_>) -> Outcome {
+pub fn signalfd4(call: &mut Call<'_>) -> SyscallResult {
     make_signal_file(call, call.uint(3))
 }
 
-fn make_signal_file(call: &Call<'_>, flags: u32) -> Outcome {
+fn make_signal_file(call: &Call<'_>, flags: u32) -> SyscallResult {
     if flags & !(linux::O_CLOEXEC | linux::O_NONBLOCK) != 0 {
         return Err(Errno::EINVAL.into());
     }
@@ -65,7 +65,7 @@ fn make_signal_file(call: &Call<'_>, flags: u32) -> Outcome {
 }
 
 /// timerfd_create(2).
-pub fn timerfd_create(call: &mut Call<'_>) -> Outcome {
+pub fn timerfd_create(call: &mut Call<'_>) -> SyscallResult {
     let clock = match call.uint(0) {
         linux::CLOCK_REALTIME | linux::CLOCK_REALTIME_ALARM => Clock::Realtime,
         linux::CLOCK_MONOTONIC | linux::CLOCK_BOOTTIME | linux::CLOCK_BOOTTIME_ALARM => Clock::Monotonic,
@@ -85,13 +85,13 @@ fn timer(call: &Call<'_>) -> Result<Arc<TimerFile>, Errno> {
 }
 
 /// timerfd_settime(2).
-pub fn timerfd_settime(call: &mut Call<'_>) -> Outcome {
+pub fn timerfd_settime(call: &mut Call<'_>) -> SyscallResult {
     const ABSOLUTE: u32 = linux::TFD_TIMER_ABSTIME;
     let flags = call.uint(1);
     if flags & !(ABSOLUTE | linux::TFD_TIMER_CANCEL_ON_SET) != 0 {
         return Err(Errno::EINVAL.into());
     }
-    let word = |index: usize| -> Attempt<u64> {
+    let word = |index: usize| -> TryResult<u64> {
         Ok(u64::from_ne_bytes(get(call, call.word(2).wrapping_add(index * 8))?))
     };
     let interval = timespec_ns(word(0)?, word(1)?)?;
@@ -114,7 +114,7 @@ pub fn timerfd_settime(call: &mut Call<'_>) -> Outcome {
 }
 
 /// timerfd_gettime(2).
-pub fn timerfd_gettime(call: &mut Call<'_>) -> Outcome {
+pub fn timerfd_gettime(call: &mut Call<'_>) -> SyscallResult {
     let setting = timer(call)?.setting();
     put(call, call.word(1), &setting_bytes(setting))?;
     Ok(0.into())
@@ -134,7 +134,7 @@ fn setting_bytes(setting: Setting) -> [u8; size_of::<linux::itimerspec>()] {
 }
 
 /// memfd_create(2).
-pub fn memfd_create(call: &mut Call<'_>) -> Outcome {
+pub fn memfd_create(call: &mut Call<'_>) -> SyscallResult {
     /// The name shows with a prefix, and the two together are a file name.
     const NAME_LIMIT: usize = 250;
     const KNOWN: u32 = linux::MFD_CLOEXEC | linux::MFD_ALLOW_SEALING;
@@ -150,10 +150,10 @@ pub fn memfd_create(call: &mut Call<'_>) -> Outcome {
     let node = tree.unnamed(&Contents::Regular, 0o777, &call.thread.credentials())?;
     node.allow_seals(flags & linux::MFD_ALLOW_SEALING != 0);
     node.begin_writing()?;
-    let entry = Entry::new(node.clone(), None, &name)?;
+    let entry = Dentry::new(node.clone(), None, &name)?;
     entry.mark_removed();
     let file: Arc<dyn File> = node;
-    let place = Place { mount: mount.clone(), entry };
+    let place = Path { mount: mount.clone(), entry };
     let open = fallible::try_arc(OpenFile::at(file, StatusFlags::RDWR, place))?;
     crate::syscall::fs::add(call, open, flags & linux::MFD_CLOEXEC != 0)
 }

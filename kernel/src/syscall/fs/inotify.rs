@@ -5,10 +5,10 @@ use linux_raw_sys::general as linux;
 use crate::error::Errno;
 use crate::fs::access::Access;
 use crate::fs::inotify::Inotify;
-use crate::fs::{Kind, OpenFile, StatusFlags, access, downcast_arc};
+use crate::fs::{FileType, OpenFile, StatusFlags, access, downcast_arc};
 use crate::memory::fallible;
 use crate::syscall::fs::{find, get_file, get_path};
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 
 const MODIFIERS: u32 = linux::IN_DONT_FOLLOW
     | linux::IN_EXCL_UNLINK
@@ -18,16 +18,16 @@ const MODIFIERS: u32 = linux::IN_DONT_FOLLOW
     | linux::IN_ONLYDIR;
 
 /// inotify_init(2).
-pub fn inotify_init(call: &mut Call<'_>) -> Outcome {
+pub fn inotify_init(call: &mut Call<'_>) -> SyscallResult {
     make(call, 0)
 }
 
 /// inotify_init1(2).
-pub fn inotify_init1(call: &mut Call<'_>) -> Outcome {
+pub fn inotify_init1(call: &mut Call<'_>) -> SyscallResult {
     make(call, call.uint(0))
 }
 
-fn make(call: &Call<'_>, flags: u32) -> Outcome {
+fn make(call: &Call<'_>, flags: u32) -> SyscallResult {
     if flags & !(linux::O_NONBLOCK | linux::O_CLOEXEC) != 0 {
         return Err(Errno::EINVAL.into());
     }
@@ -37,7 +37,7 @@ fn make(call: &Call<'_>, flags: u32) -> Outcome {
 }
 
 /// inotify_add_watch(2).
-pub fn inotify_add_watch(call: &mut Call<'_>) -> Outcome {
+pub fn inotify_add_watch(call: &mut Call<'_>) -> SyscallResult {
     let mask = call.uint(2);
     let both = linux::IN_MASK_ADD | linux::IN_MASK_CREATE;
     if mask & linux::IN_ALL_EVENTS == 0
@@ -52,7 +52,7 @@ pub fn inotify_add_watch(call: &mut Call<'_>) -> Outcome {
     let flags = if mask & linux::IN_DONT_FOLLOW != 0 { linux::AT_SYMLINK_NOFOLLOW } else { 0 };
     let place = find(call, linux::AT_FDCWD, &path, flags)?;
     let node = &place.entry.node;
-    if mask & linux::IN_ONLYDIR != 0 && node.kind() != Kind::Directory {
+    if mask & linux::IN_ONLYDIR != 0 && node.kind() != FileType::Directory {
         return Err(Errno::ENOTDIR.into());
     }
     access::check(&node.metadata(), &call.thread.credentials(), Access::READ)?;
@@ -60,7 +60,7 @@ pub fn inotify_add_watch(call: &mut Call<'_>) -> Outcome {
 }
 
 /// inotify_rm_watch(2).
-pub fn inotify_rm_watch(call: &mut Call<'_>) -> Outcome {
+pub fn inotify_rm_watch(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
     downcast_arc::<Inotify>(&open.file).ok_or(Errno::EINVAL)?.remove(call.int(1))?;
     Ok(0.into())

@@ -7,28 +7,28 @@ use heddle_kernel_core::file_lock::{ByteRange, Kind};
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
-use crate::fs::lock::{Locks, Owner};
-use crate::fs::{Node, OpenFile};
+use crate::fs::lock::{FileLocks, LockOwner};
+use crate::fs::{Inode, OpenFile};
 use crate::memory::fallible;
 use crate::sync::SpinLock;
 use crate::syscall::fs::{encode, field, get, get_file, put};
-use crate::syscall::{Call, Outcome, pending};
+use crate::syscall::{Call, SyscallResult, pending};
 use crate::wait::syscall::WaitKind;
 
 /// The node that holds an open file's locks.
-fn node_of(open: &OpenFile) -> Result<Arc<dyn Node>, Errno> {
+fn node_of(open: &OpenFile) -> Result<Arc<dyn Inode>, Errno> {
     let node = open.place.as_ref().ok_or(Errno::EBADF)?.entry.node.clone();
     node.locks(true)?;
     Ok(node)
 }
 
 /// The locks of a node that has some or can have some.
-fn locks(node: &Arc<dyn Node>) -> Result<&Locks, Errno> {
+fn locks(node: &Arc<dyn Inode>) -> Result<&FileLocks, Errno> {
     node.locks(true)?.ok_or(Errno::ENOLCK)
 }
 
 /// The lock commands of fcntl(2), for a process's locks or for those of an open file description.
-pub(super) fn fcntl(call: &Call<'_>, open: &Arc<OpenFile>, of_description: bool) -> Outcome {
+pub(super) fn fcntl(call: &Call<'_>, open: &Arc<OpenFile>, of_description: bool) -> SyscallResult {
     let bytes: [u8; size_of::<linux::flock>()] = get(call, call.word(2))?;
     let (start, length) = (field!(&bytes, linux::flock, l_start), field!(&bytes, linux::flock, l_len));
     let base = match field!(&bytes, linux::flock, l_whence) as u32 {
@@ -48,7 +48,7 @@ pub(super) fn fcntl(call: &Call<'_>, open: &Arc<OpenFile>, of_description: bool)
         return Err(Errno::EINVAL.into());
     }
     let process = call.thread.process.pid;
-    let owner = if of_description { Owner::Description(open.id()) } else { Owner::Process(process) };
+    let owner = if of_description { LockOwner::Description(open.id()) } else { LockOwner::Process(process) };
     let node = node_of(open)?;
     let command = call.uint(1);
     if matches!(command, linux::F_GETLK | linux::F_OFD_GETLK) {
@@ -66,8 +66,8 @@ pub(super) fn fcntl(call: &Call<'_>, open: &Arc<OpenFile>, of_description: bool)
                     l_start: lock.range.first,
                     l_len: if lock.range.last == u64::MAX { 0 } else { length.unwrap_or(0) },
                     l_pid: match lock.owner {
-                        Owner::Process(pid) => pid,
-                        Owner::Description(_) => -1,
+                        LockOwner::Process(pid) => pid,
+                        LockOwner::Description(_) => -1,
                     },
                 });
             }
@@ -91,8 +91,8 @@ pub(super) fn fcntl(call: &Call<'_>, open: &Arc<OpenFile>, of_description: bool)
     }
     // Whoever waits for a process's lock may be waited for.
     let waiting = match owner {
-        Owner::Process(pid) => kind.map(|kind| Waiting::begin(pid, &node, range, kind)).transpose()?,
-        Owner::Description(_) => None,
+        LockOwner::Process(pid) => kind.map(|kind| Waiting::begin(pid, &node, range, kind)).transpose()?,
+        LockOwner::Description(_) => None,
     };
     let thread = call.thread.clone();
     pending(async move {
@@ -108,7 +108,7 @@ pub(super) fn fcntl(call: &Call<'_>, open: &Arc<OpenFile>, of_description: bool)
 struct Want {
     number: u64,
     pid: i32,
-    node: Arc<dyn Node>,
+    node: Arc<dyn Inode>,
     range: ByteRange,
     kind: Kind,
 }
@@ -127,7 +127,7 @@ impl Waiting {
     ///
     /// # Errors
     /// `EDEADLK` (it would wait for itself), `ENOMEM`.
-    fn begin(pid: i32, node: &Arc<dyn Node>, range: ByteRange, kind: Kind) -> Result<Self, Errno> {
+    fn begin(pid: i32, node: &Arc<dyn Inode>, range: ByteRange, kind: Kind) -> Result<Self, Errno> {
         let number = NEXT_WANT.fetch_add(1, Ordering::Relaxed);
         let want = Want { number, pid, node: node.clone(), range, kind };
         let mut wants = WANTS.lock();
@@ -148,9 +148,9 @@ impl Want {
     /// The process that holds what is wanted, now.
     fn blocker(&self) -> Option<i32> {
         let locks = self.node.locks(false).ok()??;
-        match locks.conflict(Owner::Process(self.pid), self.range, self.kind)?.owner {
-            Owner::Process(pid) => Some(pid),
-            Owner::Description(_) => None,
+        match locks.conflict(LockOwner::Process(self.pid), self.range, self.kind)?.owner {
+            LockOwner::Process(pid) => Some(pid),
+            LockOwner::Description(_) => None,
         }
     }
 }
@@ -180,7 +180,7 @@ fn range_of(base: u64, start: i64, length: i64) -> Result<ByteRange, Errno> {
 }
 
 /// flock(2).
-pub fn flock(call: &mut Call<'_>) -> Outcome {
+pub fn flock(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
     let operation = call.uint(1);
     let kind = match operation & !linux::LOCK_NB {

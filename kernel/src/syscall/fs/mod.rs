@@ -25,11 +25,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno};
-use crate::fs::lookup::{Found, How, PATH_LIMIT, Walker};
-use crate::fs::{OpenFile, Place};
+use crate::error::{Errno, TryResult};
+use crate::fs::lookup::{LookupFlags, LookupResult, PATH_LIMIT, Walker};
+use crate::fs::{OpenFile, Path};
 use crate::process::{Credentials, Thread};
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 
 pub(crate) use crate::syscall::record::{encode, field};
 
@@ -40,7 +40,7 @@ pub const TRANSFER_LIMIT: usize = 0x7fff_f000;
 ///
 /// # Errors
 /// A page fault.
-pub fn put(call: &Call<'_>, address: usize, bytes: &[u8]) -> Attempt<()> {
+pub fn put(call: &Call<'_>, address: usize, bytes: &[u8]) -> TryResult<()> {
     Ok(call.thread.space().write_bytes(address, bytes)?)
 }
 
@@ -48,7 +48,7 @@ pub fn put(call: &Call<'_>, address: usize, bytes: &[u8]) -> Attempt<()> {
 ///
 /// # Errors
 /// A page fault.
-pub fn get<const N: usize>(call: &Call<'_>, address: usize) -> Attempt<[u8; N]> {
+pub fn get<const N: usize>(call: &Call<'_>, address: usize) -> TryResult<[u8; N]> {
     let mut bytes = [0; N];
     call.thread.space().read_bytes(address, &mut bytes)?;
     Ok(bytes)
@@ -58,7 +58,7 @@ pub fn get<const N: usize>(call: &Call<'_>, address: usize) -> Attempt<[u8; N]> 
 ///
 /// # Errors
 /// A page fault, `ENOMEM`.
-pub fn get_bytes(call: &Call<'_>, address: usize, length: usize) -> Attempt<Vec<u8>> {
+pub fn get_bytes(call: &Call<'_>, address: usize, length: usize) -> TryResult<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
     bytes.resize(length, 0);
@@ -70,7 +70,7 @@ pub fn get_bytes(call: &Call<'_>, address: usize, length: usize) -> Attempt<Vec<
 ///
 /// # Errors
 /// A page fault, `ENOMEM`; `too_long` if it has `limit` bytes or more.
-pub fn get_string(call: &Call<'_>, address: usize, limit: usize, too_long: Errno) -> Attempt<Vec<u8>> {
+pub fn get_string(call: &Call<'_>, address: usize, limit: usize, too_long: Errno) -> TryResult<Vec<u8>> {
     let space = call.thread.space();
     let mut string = Vec::new();
     while string.len() < limit {
@@ -98,7 +98,7 @@ pub fn get_string(call: &Call<'_>, address: usize, limit: usize, too_long: Errno
 ///
 /// # Errors
 /// A page fault, `ENOMEM`, `ENAMETOOLONG`.
-pub fn get_path(call: &Call<'_>, index: usize) -> Attempt<Vec<u8>> {
+pub fn get_path(call: &Call<'_>, index: usize) -> TryResult<Vec<u8>> {
     get_string(call, call.word(index), PATH_LIMIT, Errno::ENAMETOOLONG)
 }
 
@@ -118,7 +118,7 @@ pub fn get_file(call: &Call<'_>, index: usize) -> Result<Arc<OpenFile>, Errno> {
 ///
 /// # Errors
 /// `EMFILE`, `ENOMEM`.
-pub fn add(call: &Call<'_>, open: Arc<OpenFile>, close_on_exec: bool) -> Outcome {
+pub fn add(call: &Call<'_>, open: Arc<OpenFile>, close_on_exec: bool) -> SyscallResult {
     let limit = call.thread.process.descriptor_limit();
     Ok((call.thread.descriptors().add(open, 0, limit, close_on_exec)? as usize).into())
 }
@@ -127,8 +127,8 @@ pub fn add(call: &Call<'_>, open: Arc<OpenFile>, close_on_exec: bool) -> Outcome
 pub struct View {
     /// For permissions.
     pub credentials: Arc<Credentials>,
-    root: Place,
-    start: Option<Place>,
+    root: Path,
+    start: Option<Path>,
 }
 
 impl View {
@@ -166,7 +166,7 @@ impl View {
     ///
     /// # Errors
     /// As [`Walker::walk`].
-    pub fn walk(&self, thread: &Arc<Thread>, path: &[u8], how: How) -> Result<Found, Errno> {
+    pub fn walk(&self, thread: &Arc<Thread>, path: &[u8], how: LookupFlags) -> Result<LookupResult, Errno> {
         let start = self.start.clone().unwrap_or_else(|| self.root.clone());
         let walker =
             Walker { credentials: &self.credentials, root: self.root.clone(), start, thread: Some(thread) };
@@ -179,13 +179,13 @@ impl View {
 ///
 /// # Errors
 /// Those of path_resolution(7).
-pub fn find(call: &Call<'_>, descriptor: i32, path: &[u8], flags: u32) -> Result<Place, Errno> {
-    let mut how = How::FOLLOW;
+pub fn find(call: &Call<'_>, descriptor: i32, path: &[u8], flags: u32) -> Result<Path, Errno> {
+    let mut how = LookupFlags::FOLLOW;
     if flags & linux::AT_SYMLINK_NOFOLLOW != 0 {
-        how.remove(How::FOLLOW);
+        how.remove(LookupFlags::FOLLOW);
     }
     if flags & linux::AT_EMPTY_PATH != 0 {
-        how.insert(How::EMPTY);
+        how.insert(LookupFlags::EMPTY);
     }
     View::of(call.thread, descriptor, path)?.walk(call.thread, path, how)?.existing()
 }

@@ -3,14 +3,14 @@
 use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::fs::lookup::PATH_LIMIT;
 use crate::fs::tree::Tree;
-use crate::fs::{Kind, Mount, Place};
+use crate::fs::{FileType, Mount, Path};
 use crate::ipc::mqueue;
 use crate::procfs;
 use crate::syscall::fs::{find, get_string};
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 
 /// The flags that a mount keeps.
 const KEPT: u32 = linux::MS_RDONLY | linux::MS_NOSUID | linux::MS_NODEV | linux::MS_NOEXEC;
@@ -26,8 +26,8 @@ fn check_permission(call: &Call<'_>) -> Result<(), Errno> {
 }
 
 /// mount(2).
-pub fn mount(call: &mut Call<'_>) -> Outcome {
-    let text = |index: usize, limit| -> Attempt<alloc::vec::Vec<u8>> {
+pub fn mount(call: &mut Call<'_>) -> SyscallResult {
+    let text = |index: usize, limit| -> TryResult<alloc::vec::Vec<u8>> {
         match call.word(index) {
             0 => Ok(alloc::vec::Vec::new()),
             address => get_string(call, address, limit, Errno::EINVAL),
@@ -55,7 +55,7 @@ pub fn mount(call: &mut Call<'_>) -> Outcome {
     let mount = if flags & linux::MS_BIND != 0 {
         bind(find(call, linux::AT_FDCWD, &source, 0)?, &at)?
     } else {
-        if at.entry.node.kind() != Kind::Directory {
+        if at.entry.node.kind() != FileType::Directory {
             return Err(Errno::ENOTDIR.into());
         }
         match &kind[..] {
@@ -73,8 +73,8 @@ pub fn mount(call: &mut Call<'_>) -> Outcome {
 }
 
 /// What is at one place, to be seen at another.
-fn bind(source: Place, at: &Place) -> Result<Arc<Mount>, Errno> {
-    let directory = |place: &Place| place.entry.node.kind() == Kind::Directory;
+fn bind(source: Path, at: &Path) -> Result<Arc<Mount>, Errno> {
+    let directory = |place: &Path| place.entry.node.kind() == FileType::Directory;
     if directory(&source) != directory(at) {
         return Err(Errno::ENOTDIR);
     }
@@ -124,7 +124,7 @@ fn parse_size(text: &str) -> Option<u64> {
 }
 
 /// umount2(2).
-pub fn umount2(call: &mut Call<'_>) -> Outcome {
+pub fn umount2(call: &mut Call<'_>) -> SyscallResult {
     let path = crate::syscall::fs::get_path(call, 0)?;
     let flags = call.uint(1);
     if flags & !UNMOUNT_KNOWN != 0 {

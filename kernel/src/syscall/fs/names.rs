@@ -5,15 +5,15 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::inode::{Contents, Creation, Rename};
-use crate::fs::lookup::{Found, How, Last};
-use crate::fs::{Entry, Kind, Place, access, notify};
+use crate::fs::lookup::{Last, LookupFlags, LookupResult};
+use crate::fs::{Dentry, FileType, Path, access, notify};
 use crate::syscall::fs::{View, get_path};
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 
 /// Walks to a name that is to be created and checks that it may be.
-fn walk_new(call: &Call<'_>, descriptor: i32, path: &[u8]) -> Result<(Found, View), Errno> {
+fn walk_new(call: &Call<'_>, descriptor: i32, path: &[u8]) -> Result<(LookupResult, View), Errno> {
     let view = View::of(call.thread, descriptor, path)?;
-    let found = view.walk(call.thread, path, How::empty())?;
+    let found = view.walk(call.thread, path, LookupFlags::empty())?;
     if found.place.is_some() {
         return Err(Errno::EEXIST);
     }
@@ -44,61 +44,61 @@ fn create(
 }
 
 /// mkdir(2).
-pub fn mkdir(call: &mut Call<'_>) -> Outcome {
+pub fn mkdir(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     create(call, linux::AT_FDCWD, &path, Contents::Directory, call.uint(1) & 0o1777)?;
     Ok(0.into())
 }
 
 /// mkdirat(2).
-pub fn mkdirat(call: &mut Call<'_>) -> Outcome {
+pub fn mkdirat(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 1)?;
     create(call, call.int(0), &path, Contents::Directory, call.uint(2) & 0o1777)?;
     Ok(0.into())
 }
 
 /// mknod(2).
-pub fn mknod(call: &mut Call<'_>) -> Outcome {
+pub fn mknod(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     make_node(call, linux::AT_FDCWD, &path, call.uint(1), call.word(2))
 }
 
 /// mknodat(2).
-pub fn mknodat(call: &mut Call<'_>) -> Outcome {
+pub fn mknodat(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 1)?;
     make_node(call, call.int(0), &path, call.uint(2), call.word(3))
 }
 
-fn make_node(call: &Call<'_>, descriptor: i32, path: &[u8], mode: u32, device: usize) -> Outcome {
-    let kind = if mode & linux::S_IFMT == 0 { Some(Kind::Regular) } else { Kind::from_mode(mode) };
+fn make_node(call: &Call<'_>, descriptor: i32, path: &[u8], mode: u32, device: usize) -> SyscallResult {
+    let kind = if mode & linux::S_IFMT == 0 { Some(FileType::Regular) } else { FileType::from_mode(mode) };
     let contents = match kind.ok_or(Errno::EINVAL)? {
-        Kind::Regular => Contents::Regular,
-        Kind::Fifo => Contents::Fifo,
-        Kind::Socket => Contents::Socket,
-        kind @ (Kind::Character | Kind::Block) => {
+        FileType::Regular => Contents::Regular,
+        FileType::Fifo => Contents::Fifo,
+        FileType::Socket => Contents::Socket,
+        kind @ (FileType::Character | FileType::Block) => {
             if !call.thread.credentials().is_capable(linux::CAP_MKNOD) {
                 return Err(Errno::EPERM.into());
             }
             Contents::Device(kind, u64::from(device as u32))
         }
-        Kind::Directory => return Err(Errno::EPERM.into()),
-        Kind::Symlink => return Err(Errno::EINVAL.into()),
+        FileType::Directory => return Err(Errno::EPERM.into()),
+        FileType::Symlink => return Err(Errno::EINVAL.into()),
     };
     create(call, descriptor, path, contents, mode & 0o7777)?;
     Ok(0.into())
 }
 
 /// symlink(2).
-pub fn symlink(call: &mut Call<'_>) -> Outcome {
+pub fn symlink(call: &mut Call<'_>) -> SyscallResult {
     make_symlink(call, linux::AT_FDCWD, 1)
 }
 
 /// symlinkat(2).
-pub fn symlinkat(call: &mut Call<'_>) -> Outcome {
+pub fn symlinkat(call: &mut Call<'_>) -> SyscallResult {
     make_symlink(call, call.int(1), 2)
 }
 
-fn make_symlink(call: &Call<'_>, descriptor: i32, index: usize) -> Outcome {
+fn make_symlink(call: &Call<'_>, descriptor: i32, index: usize) -> SyscallResult {
     let target = get_path(call, 0)?;
     let path = get_path(call, index)?;
     if target.is_empty() {
@@ -109,12 +109,12 @@ fn make_symlink(call: &Call<'_>, descriptor: i32, index: usize) -> Outcome {
 }
 
 /// link(2).
-pub fn link(call: &mut Call<'_>) -> Outcome {
+pub fn link(call: &mut Call<'_>) -> SyscallResult {
     make_link(call, (linux::AT_FDCWD, 0), (linux::AT_FDCWD, 1), 0)
 }
 
 /// linkat(2).
-pub fn linkat(call: &mut Call<'_>) -> Outcome {
+pub fn linkat(call: &mut Call<'_>) -> SyscallResult {
     let flags = call.uint(4);
     if flags & !(linux::AT_SYMLINK_FOLLOW | linux::AT_EMPTY_PATH) != 0 {
         return Err(Errno::EINVAL.into());
@@ -122,16 +122,16 @@ pub fn linkat(call: &mut Call<'_>) -> Outcome {
     make_link(call, (call.int(0), 1), (call.int(2), 3), flags)
 }
 
-fn make_link(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u32) -> Outcome {
+fn make_link(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u32) -> SyscallResult {
     let (old, new) = (get_path(call, from.1)?, get_path(call, to.1)?);
-    let mut how = How::empty();
-    how.set(How::FOLLOW, flags & linux::AT_SYMLINK_FOLLOW != 0);
-    how.set(How::EMPTY, flags & linux::AT_EMPTY_PATH != 0);
+    let mut how = LookupFlags::empty();
+    how.set(LookupFlags::FOLLOW, flags & linux::AT_SYMLINK_FOLLOW != 0);
+    how.set(LookupFlags::EMPTY, flags & linux::AT_EMPTY_PATH != 0);
     let view = View::of(call.thread, from.0, &old)?;
     let source = view.walk(call.thread, &old, how)?.existing()?;
     let (found, view) = walk_new(call, to.0, &new)?;
     let node = &source.entry.node;
-    if node.kind() == Kind::Directory {
+    if node.kind() == FileType::Directory {
         return Err(Errno::EPERM.into());
     }
     if !Arc::ptr_eq(&source.mount, &found.directory.mount) {
@@ -145,7 +145,7 @@ fn make_link(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u32) 
     let metadata = node.metadata();
     if !access::owns(&metadata, &view.credentials) {
         let both = access::Access::READ | access::Access::WRITE;
-        let safe = metadata.kind == Kind::Regular && metadata.permissions & linux::S_ISUID == 0;
+        let safe = metadata.kind == FileType::Regular && metadata.permissions & linux::S_ISUID == 0;
         if !safe || access::check(&metadata, &view.credentials, both).is_err() {
             return Err(Errno::EPERM.into());
         }
@@ -159,19 +159,19 @@ fn make_link(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u32) 
 }
 
 /// unlink(2).
-pub fn unlink(call: &mut Call<'_>) -> Outcome {
+pub fn unlink(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     remove(call, linux::AT_FDCWD, &path, false)
 }
 
 /// rmdir(2).
-pub fn rmdir(call: &mut Call<'_>) -> Outcome {
+pub fn rmdir(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     remove(call, linux::AT_FDCWD, &path, true)
 }
 
 /// unlinkat(2).
-pub fn unlinkat(call: &mut Call<'_>) -> Outcome {
+pub fn unlinkat(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 1)?;
     let flags = call.uint(2);
     if flags & !linux::AT_REMOVEDIR != 0 {
@@ -180,12 +180,12 @@ pub fn unlinkat(call: &mut Call<'_>) -> Outcome {
     remove(call, call.int(0), &path, flags != 0)
 }
 
-fn remove(call: &Call<'_>, descriptor: i32, path: &[u8], directory: bool) -> Outcome {
+fn remove(call: &Call<'_>, descriptor: i32, path: &[u8], directory: bool) -> SyscallResult {
     let view = View::of(call.thread, descriptor, path)?;
     // A slash at the end of a link to a directory doesn't make rmdir follow it.
     let end = path.iter().rposition(|&byte| byte != b'/').map_or(path.len().min(1), |last| last + 1);
     let trailing_slash = end < path.len();
-    let found = view.walk(call.thread, &path[..end], How::empty())?;
+    let found = view.walk(call.thread, &path[..end], LookupFlags::empty())?;
     match (&found.last, directory) {
         (Last::Dot, true) if path.iter().all(|&byte| byte == b'/') => return Err(Errno::EBUSY.into()),
         (Last::Dot, true) => return Err(Errno::EINVAL.into()),
@@ -197,7 +197,7 @@ fn remove(call: &Call<'_>, descriptor: i32, path: &[u8], directory: bool) -> Out
     let place = found.existing()?;
     access::check_remove(&parent, &place.entry, &view.credentials)?;
     check_not_mounted(&parent, &place)?;
-    match (place.entry.node.kind() == Kind::Directory, directory) {
+    match (place.entry.node.kind() == FileType::Directory, directory) {
         (true, false) => return Err(Errno::EISDIR.into()),
         (false, true) => return Err(Errno::ENOTDIR.into()),
         (false, false) if trailing_slash => return Err(Errno::ENOTDIR.into()),
@@ -215,27 +215,27 @@ fn remove(call: &Call<'_>, descriptor: i32, path: &[u8], directory: bool) -> Out
 }
 
 /// What is mounted on can't be removed or renamed.
-fn check_not_mounted(parent: &Place, place: &Place) -> Result<(), Errno> {
+fn check_not_mounted(parent: &Path, place: &Path) -> Result<(), Errno> {
     let covered = !Arc::ptr_eq(&parent.mount, &place.mount) || place.entry.is_mount_point();
     if covered { Err(Errno::EBUSY) } else { Ok(()) }
 }
 
 /// rename(2).
-pub fn rename(call: &mut Call<'_>) -> Outcome {
+pub fn rename(call: &mut Call<'_>) -> SyscallResult {
     rename_paths(call, (linux::AT_FDCWD, 0), (linux::AT_FDCWD, 1), 0)
 }
 
 /// renameat(2).
-pub fn renameat(call: &mut Call<'_>) -> Outcome {
+pub fn renameat(call: &mut Call<'_>) -> SyscallResult {
     rename_paths(call, (call.int(0), 1), (call.int(2), 3), 0)
 }
 
 /// renameat2(2).
-pub fn renameat2(call: &mut Call<'_>) -> Outcome {
+pub fn renameat2(call: &mut Call<'_>) -> SyscallResult {
     rename_paths(call, (call.int(0), 1), (call.int(2), 3), call.uint(4))
 }
 
-fn rename_paths(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u32) -> Outcome {
+fn rename_paths(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u32) -> SyscallResult {
     let how = match flags {
         0 => Rename::Replace,
         linux::RENAME_NOREPLACE => Rename::Keep,
@@ -247,8 +247,9 @@ fn rename_paths(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u3
         |path: &[u8]| path.iter().rposition(|&byte| byte != b'/').map_or(path.len().min(1), |last| last + 1);
     let (old_end, new_end) = (cut(&old), cut(&new));
     let view = View::of(call.thread, from.0, &old)?;
-    let source = view.walk(call.thread, &old[..old_end], How::empty())?;
-    let target = View::of(call.thread, to.0, &new)?.walk(call.thread, &new[..new_end], How::empty())?;
+    let source = view.walk(call.thread, &old[..old_end], LookupFlags::empty())?;
+    let target =
+        View::of(call.thread, to.0, &new)?.walk(call.thread, &new[..new_end], LookupFlags::empty())?;
     let (Last::Name(_), Last::Name(name)) = (&source.last, &target.last) else {
         return Err(if how == Rename::Keep { Errno::EEXIST } else { Errno::EBUSY }.into());
     };
@@ -257,7 +258,7 @@ fn rename_paths(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u3
     }
     let parent = source.directory.clone();
     let place = source.existing()?;
-    let directory = place.entry.node.kind() == Kind::Directory;
+    let directory = place.entry.node.kind() == FileType::Directory;
     if !directory && (old_end < old.len() || new_end < new.len() && how != Rename::Exchange) {
         return Err(Errno::ENOTDIR.into());
     }
@@ -281,12 +282,12 @@ fn rename_paths(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u3
 
 /// Reports a rename, and what became of what was there.
 fn report_rename(
-    from: &Entry,
+    from: &Dentry,
     old_name: &[u8],
-    to: &Entry,
+    to: &Dentry,
     name: &[u8],
-    moved: &Place,
-    other: Option<&Place>,
+    moved: &Path,
+    other: Option<&Path>,
     how: Rename,
 ) {
     let node = &moved.entry.node;

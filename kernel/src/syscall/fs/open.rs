@@ -3,24 +3,24 @@
 use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::fs::access::Access;
-use crate::fs::inode::{Contents, Creation, Node, Opening};
-use crate::fs::lookup::{Found, How, Last};
+use crate::fs::inode::{Contents, Creation, Inode, Opening};
+use crate::fs::lookup::{Last, LookupFlags, LookupResult};
 use crate::fs::tree::TreeNode;
-use crate::fs::{Entry, File, Kind, OpenFile, Place, StatusFlags, access, notify};
+use crate::fs::{Dentry, File, FileType, OpenFile, Path, StatusFlags, access, notify};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::syscall::fs::{View, field, get_bytes, get_path};
-use crate::syscall::{Call, Outcome, pending};
+use crate::syscall::{Call, SyscallResult, pending};
 use crate::wait::queue::Events;
 use crate::wait::syscall::WaitKind;
 
 /// What is asked for.
-struct Request {
+struct OpenRequest {
     flags: u32,
     mode: u32,
-    how: How,
+    how: LookupFlags,
 }
 
 /// The flags that become the open file's.
@@ -47,28 +47,28 @@ const KNOWN: u32 = STATUS
     | TEMPORARY;
 
 /// open(2).
-pub fn open(call: &mut Call<'_>) -> Outcome {
+pub fn open(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
-    let request = Request { flags: call.uint(1) & KNOWN, mode: call.uint(2), how: How::empty() };
+    let request = OpenRequest { flags: call.uint(1) & KNOWN, mode: call.uint(2), how: LookupFlags::empty() };
     start(call, linux::AT_FDCWD, &path, &request)
 }
 
 /// creat(2).
-pub fn creat(call: &mut Call<'_>) -> Outcome {
+pub fn creat(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     let flags = linux::O_CREAT | linux::O_WRONLY | linux::O_TRUNC;
-    start(call, linux::AT_FDCWD, &path, &Request { flags, mode: call.uint(1), how: How::empty() })
+    start(call, linux::AT_FDCWD, &path, &OpenRequest { flags, mode: call.uint(1), how: LookupFlags::empty() })
 }
 
 /// openat(2).
-pub fn openat(call: &mut Call<'_>) -> Outcome {
+pub fn openat(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 1)?;
-    let request = Request { flags: call.uint(2) & KNOWN, mode: call.uint(3), how: How::empty() };
+    let request = OpenRequest { flags: call.uint(2) & KNOWN, mode: call.uint(3), how: LookupFlags::empty() };
     start(call, call.int(0), &path, &request)
 }
 
 /// openat2(2).
-pub fn openat2(call: &mut Call<'_>) -> Outcome {
+pub fn openat2(call: &mut Call<'_>) -> SyscallResult {
     const SIZE: usize = size_of::<linux::open_how>();
     let size = call.word(3);
     if size < SIZE {
@@ -88,29 +88,29 @@ pub fn openat2(call: &mut Call<'_>) -> Outcome {
     if mode & !0o7777 != 0 || mode != 0 && !creates {
         return Err(Errno::EINVAL.into());
     }
-    let mut how = How::empty();
+    let mut how = LookupFlags::empty();
     let mut rest = u32::try_from(resolve).map_err(|_| Errno::EINVAL)?;
     for (bit, flag) in [
-        (linux::RESOLVE_NO_XDEV, How::ONE_MOUNT),
-        (linux::RESOLVE_NO_MAGICLINKS, How::NO_MAGIC_LINKS),
-        (linux::RESOLVE_NO_SYMLINKS, How::NO_SYMLINKS),
-        (linux::RESOLVE_BENEATH, How::BENEATH),
-        (linux::RESOLVE_IN_ROOT, How::IN_ROOT),
-        (linux::RESOLVE_CACHED, How::empty()),
+        (linux::RESOLVE_NO_XDEV, LookupFlags::ONE_MOUNT),
+        (linux::RESOLVE_NO_MAGICLINKS, LookupFlags::NO_MAGIC_LINKS),
+        (linux::RESOLVE_NO_SYMLINKS, LookupFlags::NO_SYMLINKS),
+        (linux::RESOLVE_BENEATH, LookupFlags::BENEATH),
+        (linux::RESOLVE_IN_ROOT, LookupFlags::IN_ROOT),
+        (linux::RESOLVE_CACHED, LookupFlags::empty()),
     ] {
         if rest & bit != 0 {
             how |= flag;
             rest &= !bit;
         }
     }
-    if rest != 0 || how.contains(How::BENEATH | How::IN_ROOT) {
+    if rest != 0 || how.contains(LookupFlags::BENEATH | LookupFlags::IN_ROOT) {
         return Err(Errno::EINVAL.into());
     }
     let path = get_path(call, 1)?;
-    start(call, call.int(0), &path, &Request { flags, mode: mode as u32, how })
+    start(call, call.int(0), &path, &OpenRequest { flags, mode: mode as u32, how })
 }
 
-fn start(call: &mut Call<'_>, descriptor: i32, path: &[u8], request: &Request) -> Outcome {
+fn start(call: &mut Call<'_>, descriptor: i32, path: &[u8], request: &OpenRequest) -> SyscallResult {
     let thread = call.thread;
     let table = thread.descriptors();
     let limit = thread.process.descriptor_limit();
@@ -140,14 +140,14 @@ fn open_path(
     thread: &Arc<Thread>,
     descriptor: i32,
     path: &[u8],
-    request: &Request,
+    request: &OpenRequest,
 ) -> Result<Arc<OpenFile>, Errno> {
     let flags = request.flags;
     let view = View::of(thread, descriptor, path)?;
     let mut how = request.how;
     let exclusive = linux::O_CREAT | linux::O_EXCL;
     if flags & linux::O_NOFOLLOW == 0 && flags & exclusive != exclusive {
-        how |= How::FOLLOW;
+        how |= LookupFlags::FOLLOW;
     }
     if flags & linux::O_PATH != 0 {
         return open_place_only(view.walk(thread, path, how)?.existing()?, flags);
@@ -171,15 +171,15 @@ fn open_path(
 fn create_or_open(
     view: &View,
     thread: &Arc<Thread>,
-    found: Found,
-    request: &Request,
+    found: LookupResult,
+    request: &OpenRequest,
 ) -> Result<Arc<OpenFile>, Errno> {
     let flags = request.flags;
     if let Some(place) = found.place {
         if flags & linux::O_EXCL != 0 {
             return Err(Errno::EEXIST);
         }
-        if place.entry.node.kind() == Kind::Directory {
+        if place.entry.node.kind() == FileType::Directory {
             return Err(Errno::EISDIR);
         }
         return open_existing(view, thread, place, flags, false);
@@ -194,19 +194,19 @@ fn create_or_open(
     let directory = &found.directory.entry;
     match directory.node.create(directory, name, &creation) {
         Ok(entry) => {
-            notify::report_name(directory, name, Kind::Regular, linux::IN_CREATE);
-            let place = Place { mount: found.directory.mount, entry: entry.clone() };
+            notify::report_name(directory, name, FileType::Regular, linux::IN_CREATE);
+            let place = Path { mount: found.directory.mount, entry: entry.clone() };
             open_existing(view, thread, place, flags, true).inspect_err(|_| {
                 // Without memory to open it, there is to be no new file.
                 if directory.node.unlink(&entry).is_ok() {
-                    notify::report_name(directory, name, Kind::Regular, linux::IN_DELETE);
+                    notify::report_name(directory, name, FileType::Regular, linux::IN_DELETE);
                 }
             })
         }
         // Somebody else was faster.
         Err(Errno::EEXIST) if flags & linux::O_EXCL == 0 => {
             let entry = directory.node.lookup(directory, name)?;
-            open_existing(view, thread, Place { mount: found.directory.mount, entry }, flags, false)
+            open_existing(view, thread, Path { mount: found.directory.mount, entry }, flags, false)
         }
         Err(error) => Err(error),
     }
@@ -228,20 +228,20 @@ fn wanted(flags: u32) -> Access {
 fn open_existing(
     view: &View,
     thread: &Arc<Thread>,
-    place: Place,
+    place: Path,
     flags: u32,
     created: bool,
 ) -> Result<Arc<OpenFile>, Errno> {
     let node = &place.entry.node;
     let kind = node.kind();
-    if kind == Kind::Symlink {
+    if kind == FileType::Symlink {
         return Err(Errno::ELOOP);
     }
-    if flags & linux::O_DIRECTORY != 0 && kind != Kind::Directory {
+    if flags & linux::O_DIRECTORY != 0 && kind != FileType::Directory {
         return Err(Errno::ENOTDIR);
     }
     let access = wanted(flags);
-    if kind == Kind::Directory && access.contains(Access::WRITE) {
+    if kind == FileType::Directory && access.contains(Access::WRITE) {
         return Err(Errno::EISDIR);
     }
     // Whoever creates a file may open it as asked, whatever its mode says.
@@ -251,13 +251,13 @@ fn open_existing(
     if flags & linux::O_NOATIME != 0 && !access::owns(&node.metadata(), &view.credentials) {
         return Err(Errno::EPERM);
     }
-    if matches!(kind, Kind::Character | Kind::Block) && place.mount.flags() & linux::MS_NODEV != 0 {
+    if matches!(kind, FileType::Character | FileType::Block) && place.mount.flags() & linux::MS_NODEV != 0 {
         return Err(Errno::EACCES);
     }
     let status = StatusFlags::from_bits_retain(flags & STATUS);
     let opening = Opening { flags: status, place: &place, thread: Some(thread), flags_of_call: flags };
     let file = node.clone().open(&opening)?;
-    let truncates = flags & linux::O_TRUNC != 0 && kind == Kind::Regular && !created;
+    let truncates = flags & linux::O_TRUNC != 0 && kind == FileType::Regular && !created;
     let open = fallible::try_arc(OpenFile::at(file, status, place))?;
     if truncates {
         open.file.truncate(0)?;
@@ -275,8 +275,8 @@ impl File for PathOnly {
     }
 }
 
-fn open_place_only(place: Place, flags: u32) -> Result<Arc<OpenFile>, Errno> {
-    if flags & linux::O_DIRECTORY != 0 && place.entry.node.kind() != Kind::Directory {
+fn open_place_only(place: Path, flags: u32) -> Result<Arc<OpenFile>, Errno> {
+    if flags & linux::O_DIRECTORY != 0 && place.entry.node.kind() != FileType::Directory {
         return Err(Errno::ENOTDIR);
     }
     let kept = linux::O_PATH | linux::O_DIRECTORY | linux::O_NOFOLLOW;
@@ -287,22 +287,22 @@ fn open_place_only(place: Place, flags: u32) -> Result<Arc<OpenFile>, Errno> {
 fn open_temporary(
     view: &View,
     thread: &Arc<Thread>,
-    directory: Place,
-    request: &Request,
+    directory: Path,
+    request: &OpenRequest,
 ) -> Result<Arc<OpenFile>, Errno> {
     if request.flags & linux::O_DIRECTORY == 0 || !wanted(request.flags).contains(Access::WRITE) {
         return Err(Errno::EINVAL);
     }
-    if directory.entry.node.kind() != Kind::Directory {
+    if directory.entry.node.kind() != FileType::Directory {
         return Err(Errno::ENOTDIR);
     }
     access::check_create(&directory, &view.credentials)?;
     let permissions = request.mode & 0o7777 & !thread.directories().umask();
-    let parent: Arc<dyn Node> = directory.entry.node.clone();
+    let parent: Arc<dyn Inode> = directory.entry.node.clone();
     let node = TreeNode::temporary_in(&parent, permissions, &view.credentials)?;
-    let entry = Entry::new(node, Some(directory.entry.clone()), b"#tmpfile")?;
+    let entry = Dentry::new(node, Some(directory.entry.clone()), b"#tmpfile")?;
     entry.mark_removed();
-    let place = Place { mount: directory.mount, entry };
+    let place = Path { mount: directory.mount, entry };
     open_existing(view, thread, place, request.flags & !linux::O_DIRECTORY, true)
 }
 
@@ -314,8 +314,8 @@ pub fn find_from(
     thread: &Arc<Thread>,
     descriptor: i32,
     path: &[u8],
-    how: How,
-) -> Attempt<(Place, Arc<crate::process::Credentials>)> {
+    how: LookupFlags,
+) -> TryResult<(Path, Arc<crate::process::Credentials>)> {
     let view = View::of(thread, descriptor, path)?;
     let place = view.walk(thread, path, how)?.existing()?;
     Ok((place, view.credentials))

@@ -6,22 +6,22 @@ use core::fmt::Write;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
-use crate::fs::inode::{Contents, Node};
-use crate::fs::{Entry, OpenFile, Place, StatusFlags, setup};
+use crate::fs::inode::{Contents, Inode};
+use crate::fs::{Dentry, OpenFile, Path, StatusFlags, setup};
 use crate::memory::fallible;
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 
 /// pipe(2).
-pub fn pipe(call: &mut Call<'_>) -> Outcome {
+pub fn pipe(call: &mut Call<'_>) -> SyscallResult {
     make(call, 0)
 }
 
 /// pipe2(2).
-pub fn pipe2(call: &mut Call<'_>) -> Outcome {
+pub fn pipe2(call: &mut Call<'_>) -> SyscallResult {
     make(call, call.uint(1))
 }
 
-fn make(call: &mut Call<'_>, flags: u32) -> Outcome {
+fn make(call: &mut Call<'_>, flags: u32) -> SyscallResult {
     // `O_DIRECT` would make packets of writes; nobody gets a stream who asked for those.
     if flags & !(linux::O_CLOEXEC | linux::O_NONBLOCK) != 0 {
         return Err(Errno::EINVAL.into());
@@ -34,8 +34,8 @@ fn make(call: &mut Call<'_>, flags: u32) -> Outcome {
     // Thirty-two bytes are enough for any number.
     let _ = write!(name, "pipe:[{}]", node.metadata().inode);
     let pipe = node.pipe()?;
-    let entry = Entry::new(node, None, name.as_bytes())?;
-    let place = Place { mount: mount.clone(), entry };
+    let entry = Dentry::new(node, None, name.as_bytes())?;
+    let place = Path { mount: mount.clone(), entry };
     let shared = StatusFlags::from_bits_retain(flags & linux::O_NONBLOCK);
     let reader = pipe.open_end(StatusFlags::empty())?;
     let reader = fallible::try_arc(OpenFile::at(reader, shared, place.clone()))?;

@@ -5,18 +5,18 @@ use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
 use crate::arch::time::now_ns;
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::fs::OpenFile;
 use crate::memory::fallible;
 use crate::signal::SignalSet;
 use crate::syscall::fs::{get, get_bytes, put};
-use crate::syscall::{Call, Outcome, pending};
+use crate::syscall::{Call, SyscallResult, pending};
 use crate::wait::caller::Caller;
 use crate::wait::queue::{Events, Watch};
 use crate::wait::syscall::WaitKind;
 
 /// One file that is waited for.
-struct Interest {
+struct PollInterest {
     open: Arc<OpenFile>,
     events: Events,
     /// Where the answer goes: the index of the entry, or the descriptor.
@@ -25,7 +25,7 @@ struct Interest {
 
 /// Registers for every file and collects what is ready.
 fn look(
-    interests: &[Interest],
+    interests: &[PollInterest],
     watch: Option<&Watch>,
     ready: &mut Vec<(usize, Events)>,
 ) -> Result<usize, Errno> {
@@ -45,7 +45,7 @@ fn look(
 /// Waits for any of the files; nothing ready means that the time is over.
 async fn wait(
     thread: &Caller,
-    interests: &[Interest],
+    interests: &[PollInterest],
     deadline: Option<u64>,
 ) -> Result<Vec<(usize, Events)>, Errno> {
     let mut ready = Vec::new();
@@ -69,14 +69,14 @@ fn interrupted(error: Errno) -> Errno {
 const POLL_ENTRY: usize = size_of::<linux::pollfd>();
 
 /// poll(2).
-pub fn poll(call: &mut Call<'_>) -> Outcome {
+pub fn poll(call: &mut Call<'_>) -> SyscallResult {
     let timeout = call.int(2);
     let timeout = u64::try_from(timeout).ok().map(|timeout| timeout * 1_000_000);
     start_poll(call, timeout, None)
 }
 
 /// ppoll(2).
-pub fn ppoll(call: &mut Call<'_>) -> Outcome {
+pub fn ppoll(call: &mut Call<'_>) -> SyscallResult {
     let timeout = get_timeout(call, call.word(2))?;
     let mask = get_mask(call, call.word(3), call.word(4))?;
     let remaining = (call.word(2) != 0).then_some(call.word(2));
@@ -85,7 +85,7 @@ pub fn ppoll(call: &mut Call<'_>) -> Outcome {
 }
 
 /// A duration that may be missing, as `struct timespec`.
-pub(super) fn get_timeout(call: &Call<'_>, address: usize) -> Attempt<Option<u64>> {
+pub(super) fn get_timeout(call: &Call<'_>, address: usize) -> TryResult<Option<u64>> {
     if address == 0 {
         return Ok(None);
     }
@@ -98,7 +98,7 @@ pub(super) fn get_timeout(call: &Call<'_>, address: usize) -> Attempt<Option<u64
 }
 
 /// A signal mask that may be missing.
-pub(super) fn get_mask(call: &Call<'_>, address: usize, size: usize) -> Attempt<Option<SignalSet>> {
+pub(super) fn get_mask(call: &Call<'_>, address: usize, size: usize) -> TryResult<Option<SignalSet>> {
     if address == 0 {
         return Ok(None);
     }
@@ -108,7 +108,7 @@ pub(super) fn get_mask(call: &Call<'_>, address: usize, size: usize) -> Attempt<
     Ok(Some(SignalSet(u64::from_ne_bytes(get(call, address)?))))
 }
 
-fn start_poll(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSet>) -> Outcome {
+fn start_poll(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSet>) -> SyscallResult {
     let (address, count) = (call.word(0), call.uint(1) as usize);
     if count > call.thread.process.descriptor_limit() {
         return Err(Errno::EINVAL.into());
@@ -126,7 +126,7 @@ fn start_poll(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSet>
         }
         match table.get(descriptor) {
             Ok(open) if !open.flags().contains(crate::fs::StatusFlags::PATH) => {
-                interests.push(Interest { open, events: Events::from_bits_retain(events), index });
+                interests.push(PollInterest { open, events: Events::from_bits_retain(events), index });
             }
             _ => {
                 entry[6..8].copy_from_slice(&(linux::POLLNVAL as u16).to_ne_bytes());
@@ -186,7 +186,7 @@ const SETS: [(Events, Events); 3] = [
 ];
 
 /// select(2).
-pub fn select(call: &mut Call<'_>) -> Outcome {
+pub fn select(call: &mut Call<'_>) -> SyscallResult {
     let timeout = match call.word(4) {
         0 => None,
         address => {
@@ -201,7 +201,7 @@ pub fn select(call: &mut Call<'_>) -> Outcome {
 }
 
 /// pselect6(2).
-pub fn pselect6(call: &mut Call<'_>) -> Outcome {
+pub fn pselect6(call: &mut Call<'_>) -> SyscallResult {
     let timeout = get_timeout(call, call.word(4))?;
     let mask = match call.word(5) {
         0 => None,
@@ -214,7 +214,7 @@ pub fn pselect6(call: &mut Call<'_>) -> Outcome {
     start_select(call, timeout, mask)
 }
 
-fn start_select(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSet>) -> Outcome {
+fn start_select(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSet>) -> SyscallResult {
     let count = usize::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
     let count = count.min(call.thread.process.descriptor_limit());
     // The kernel's unit is the word.
@@ -237,7 +237,7 @@ fn start_select(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSe
         }
         if !events.is_empty() {
             let open = table.get(descriptor as i32)?;
-            fallible::try_push(&mut interests, Interest { open, events, index: descriptor })?;
+            fallible::try_push(&mut interests, PollInterest { open, events, index: descriptor })?;
         }
     }
     let mut ready = Vec::new();

@@ -3,12 +3,12 @@
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
-use crate::fs::Kind;
+use crate::fs::FileType;
 use crate::syscall::fs::get_file;
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 
 /// lseek(2).
-pub fn lseek(call: &mut Call<'_>) -> Outcome {
+pub fn lseek(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
     let (distance, whence) = (call.word(1) as i64, call.uint(2));
     if !open.file.is_seekable() {
@@ -19,7 +19,7 @@ pub fn lseek(call: &mut Call<'_>) -> Outcome {
         let sum = i64::try_from(base).ok().and_then(|base| base.checked_add(distance));
         sum.ok_or(Errno::EOVERFLOW).and_then(|sum| u64::try_from(sum).map_err(|_| Errno::EINVAL))
     };
-    let directory = open.place.as_ref().is_some_and(|place| place.entry.node.kind() == Kind::Directory);
+    let directory = open.place.as_ref().is_some_and(|place| place.entry.node.kind() == FileType::Directory);
     let new = match whence {
         linux::SEEK_SET => from(0)?,
         linux::SEEK_CUR => from(*offset)?,

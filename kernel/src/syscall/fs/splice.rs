@@ -4,14 +4,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::fs::pipe::PipeEnd;
-use crate::fs::{IoBuffer, Kind, OpenFile, StatusFlags, downcast};
+use crate::fs::{FileType, IoBuffer, OpenFile, StatusFlags, downcast};
 use crate::syscall::fs::read_write::{check_direction, many};
-use crate::syscall::fs::transfer::{Direction, Transfer, broken_pipe};
-use crate::syscall::fs::wait::{Manner, Operation, carry_out};
+use crate::syscall::fs::transfer::{Transfer, TransferDirection, broken_pipe};
+use crate::syscall::fs::wait::{Operation, WaitOptions, carry_out};
 use crate::syscall::fs::{TRANSFER_LIMIT, get, get_file};
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 use crate::wait::caller::Caller;
 use crate::wait::queue::{Events, Watch};
 
@@ -27,7 +27,7 @@ const SPLICE_NONBLOCK: u32 = 2;
 const SPLICE_KNOWN: u32 = 0xf;
 
 /// One side of a copy.
-struct Side {
+struct SpliceSide {
     open: Arc<OpenFile>,
     /// A position of its own; else the open file's.
     position: Option<u64>,
@@ -35,9 +35,9 @@ struct Side {
     position_at: usize,
 }
 
-impl Side {
+impl SpliceSide {
     /// A side whose position is in user memory, if `position_at` isn't 0.
-    fn new(call: &Call<'_>, open: Arc<OpenFile>, position_at: usize) -> Attempt<Self> {
+    fn new(call: &Call<'_>, open: Arc<OpenFile>, position_at: usize) -> TryResult<Self> {
         let position = match position_at {
             0 => None,
             address => {
@@ -50,7 +50,7 @@ impl Side {
     }
 
     /// Reads or writes at the side's position, and moves it.
-    fn operate(&mut self, buffer: &mut IoBuffer<'_>, write: bool) -> Attempt<usize> {
+    fn operate(&mut self, buffer: &mut IoBuffer<'_>, write: bool) -> TryResult<usize> {
         let open = &*self.open;
         let operate = |buffer: &mut IoBuffer<'_>, offset| {
             if write { open.file.write(open, buffer, offset) } else { open.file.read(open, buffer, offset) }
@@ -83,8 +83,8 @@ impl Side {
 
 struct Copy {
     thread: Caller,
-    from: Side,
-    to: Side,
+    from: SpliceSide,
+    to: SpliceSide,
     left: usize,
     done: usize,
     buffer: Vec<u8>,
@@ -94,11 +94,11 @@ struct Copy {
 }
 
 impl Copy {
-    fn step(&mut self) -> Attempt<bool> {
+    fn step(&mut self) -> TryResult<bool> {
         if self.held.is_empty() {
             let stream = !self.from.open.file.is_seekable();
             if stream && !self.to.open.file.poll(&self.to.open, None, Events::OUT)?.contains(Events::OUT) {
-                return Err(Halt::Block);
+                return Err(TryError::WouldBlock);
             }
             let chunk = self.left.min(if stream { STREAM_CHUNK } else { CHUNK });
             self.buffer
@@ -107,7 +107,7 @@ impl Copy {
             self.buffer.resize(chunk, 0);
             let read = match self.from.operate(&mut IoBuffer::kernel_out(&mut self.buffer), false) {
                 // What there is counts; a copy waits only for its first byte.
-                Err(Halt::Block) if self.done > 0 => 0,
+                Err(TryError::WouldBlock) if self.done > 0 => 0,
                 result => result?,
             };
             if read == 0 {
@@ -130,7 +130,7 @@ impl Copy {
         Ok(self.left == 0)
     }
 
-    fn store_positions(&self) -> Attempt<()> {
+    fn store_positions(&self) -> TryResult<()> {
         let space = self.thread.space();
         for side in [&self.from, &self.to] {
             if let (Some(position), true) = (side.position, side.position_at != 0) {
@@ -142,11 +142,11 @@ impl Copy {
 }
 
 impl Operation for Copy {
-    fn attempt(&mut self) -> Attempt<usize> {
+    fn attempt(&mut self) -> TryResult<usize> {
         while !self.finished {
             match self.step() {
                 Ok(finished) => self.finished = finished,
-                Err(Halt::Error(Errno::EPIPE)) => {
+                Err(TryError::Error(Errno::EPIPE)) => {
                     broken_pipe(&self.thread);
                     return Err(Errno::EPIPE.into());
                 }
@@ -172,42 +172,43 @@ impl Operation for Copy {
     }
 }
 
-fn copy(call: &Call<'_>, from: Side, to: Side, length: usize, no_wait: bool) -> Outcome {
-    check_direction(&from.open, Direction::Read)?;
-    check_direction(&to.open, Direction::Write)?;
+fn copy(call: &Call<'_>, from: SpliceSide, to: SpliceSide, length: usize, no_wait: bool) -> SyscallResult {
+    check_direction(&from.open, TransferDirection::Read)?;
+    check_direction(&to.open, TransferDirection::Write)?;
     let left = length.min(TRANSFER_LIMIT);
     if left == 0 {
         return Ok(0.into());
     }
-    let nonblocking = |side: &Side| side.open.flags().contains(StatusFlags::NONBLOCK);
-    let manner = Manner { no_wait: no_wait || nonblocking(&to) || nonblocking(&from), deadline_ns: None };
+    let nonblocking = |side: &SpliceSide| side.open.flags().contains(StatusFlags::NONBLOCK);
+    let manner =
+        WaitOptions { no_wait: no_wait || nonblocking(&to) || nonblocking(&from), deadline_ns: None };
     let thread = call.thread.clone();
     let operation = Copy { thread, from, to, left, done: 0, buffer: Vec::new(), held: 0..0, finished: false };
     carry_out(call.thread, manner, operation)
 }
 
 /// sendfile(2).
-pub fn sendfile(call: &mut Call<'_>) -> Outcome {
+pub fn sendfile(call: &mut Call<'_>) -> SyscallResult {
     let (to, from) = (get_file(call, 0)?, get_file(call, 1)?);
     if !from.file.is_seekable() || to.flags().contains(StatusFlags::APPEND) {
         return Err(Errno::EINVAL.into());
     }
-    let from = Side::new(call, from, call.word(2))?;
-    let to = Side { open: to, position: None, position_at: 0 };
+    let from = SpliceSide::new(call, from, call.word(2))?;
+    let to = SpliceSide { open: to, position: None, position_at: 0 };
     copy(call, from, to, call.word(3), false)
 }
 
 /// copy_file_range(2).
-pub fn copy_file_range(call: &mut Call<'_>) -> Outcome {
+pub fn copy_file_range(call: &mut Call<'_>) -> SyscallResult {
     let (from, to) = (get_file(call, 0)?, get_file(call, 2)?);
     if call.uint(5) != 0 {
         return Err(Errno::EINVAL.into());
     }
     let kinds = [from.metadata(), to.metadata()];
-    if kinds.iter().any(|metadata| metadata.kind == Kind::Directory) {
+    if kinds.iter().any(|metadata| metadata.kind == FileType::Directory) {
         return Err(Errno::EISDIR.into());
     }
-    if kinds.iter().any(|metadata| metadata.kind != Kind::Regular) {
+    if kinds.iter().any(|metadata| metadata.kind != FileType::Regular) {
         return Err(Errno::EINVAL.into());
     }
     if to.flags().contains(StatusFlags::APPEND) {
@@ -217,8 +218,8 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Outcome {
         return Err(Errno::EXDEV.into());
     }
     let same = kinds[0].inode == kinds[1].inode;
-    let (from, to) = (Side::new(call, from, call.word(1))?, Side::new(call, to, call.word(3))?);
-    let start = |side: &Side| side.position.unwrap_or_else(|| *side.open.offset.lock());
+    let (from, to) = (SpliceSide::new(call, from, call.word(1))?, SpliceSide::new(call, to, call.word(3))?);
+    let start = |side: &SpliceSide| side.position.unwrap_or_else(|| *side.open.offset.lock());
     let length = call.word(4);
     if same && start(&from).abs_diff(start(&to)) < length as u64 {
         return Err(Errno::EINVAL.into());
@@ -227,7 +228,7 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Outcome {
 }
 
 /// splice(2).
-pub fn splice(call: &mut Call<'_>) -> Outcome {
+pub fn splice(call: &mut Call<'_>) -> SyscallResult {
     let (from, to) = (get_file(call, 0)?, get_file(call, 2)?);
     let flags = call.uint(5);
     if flags & !SPLICE_KNOWN != 0 {
@@ -241,7 +242,7 @@ pub fn splice(call: &mut Call<'_>) -> Outcome {
             return Err(Errno::ESPIPE.into());
         }
     }
-    let (from, to) = (Side::new(call, from, call.word(1))?, Side::new(call, to, call.word(3))?);
+    let (from, to) = (SpliceSide::new(call, from, call.word(1))?, SpliceSide::new(call, to, call.word(3))?);
     copy(call, from, to, call.word(4), flags & SPLICE_NONBLOCK != 0)
 }
 
@@ -252,7 +253,7 @@ struct Tee {
 }
 
 impl Operation for Tee {
-    fn attempt(&mut self) -> Attempt<usize> {
+    fn attempt(&mut self) -> TryResult<usize> {
         let from = downcast::<PipeEnd>(&self.from).ok_or(Errno::EINVAL)?;
         let to = downcast::<PipeEnd>(&self.to).ok_or(Errno::EINVAL)?;
         from.tee(to, self.length)
@@ -265,20 +266,20 @@ impl Operation for Tee {
 }
 
 /// tee(2).
-pub fn tee(call: &mut Call<'_>) -> Outcome {
+pub fn tee(call: &mut Call<'_>) -> SyscallResult {
     let (from, to) = (get_file(call, 0)?, get_file(call, 1)?);
-    check_direction(&from, Direction::Read)?;
-    check_direction(&to, Direction::Write)?;
+    check_direction(&from, TransferDirection::Read)?;
+    check_direction(&to, TransferDirection::Write)?;
     if call.uint(3) & !SPLICE_KNOWN != 0 {
         return Err(Errno::EINVAL.into());
     }
     let no_wait = call.uint(3) & SPLICE_NONBLOCK != 0 || from.flags().contains(StatusFlags::NONBLOCK);
     let length = call.word(2).min(TRANSFER_LIMIT);
-    carry_out(call.thread, Manner { no_wait, deadline_ns: None }, Tee { from, to, length })
+    carry_out(call.thread, WaitOptions { no_wait, deadline_ns: None }, Tee { from, to, length })
 }
 
 /// vmsplice(2): bytes are copied, which is all that a program can tell.
-pub fn vmsplice(call: &mut Call<'_>) -> Outcome {
+pub fn vmsplice(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
     if downcast::<PipeEnd>(&open).is_none() {
         return Err(Errno::EBADF.into());
@@ -287,7 +288,7 @@ pub fn vmsplice(call: &mut Call<'_>) -> Outcome {
     if flags & !SPLICE_KNOWN != 0 {
         return Err(Errno::EINVAL.into());
     }
-    let direction = if open.is_writable() { Direction::Write } else { Direction::Read };
+    let direction = if open.is_writable() { TransferDirection::Write } else { TransferDirection::Read };
     let segments = many(call, call.word(1), call.word(2))?;
     let no_wait = flags & SPLICE_NONBLOCK != 0;
     let thread = call.thread.clone();

@@ -2,41 +2,41 @@
 
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::fs::access::Access;
 use crate::fs::inode::{Statistics, device_major, device_minor};
-use crate::fs::lookup::How;
-use crate::fs::{Kind, Metadata, Mount, Place, access};
+use crate::fs::lookup::LookupFlags;
+use crate::fs::{FileType, Metadata, Mount, Path, access};
 use crate::memory::fallible;
 use crate::process::Credentials;
 use crate::syscall::fs::{View, encode, find, get_path, put};
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 
 /// Bytes that reading in one piece is best done with, as `st_blksize` says.
 const BLOCK_BYTES: u32 = 4096;
 
 /// stat(2).
-pub fn stat(call: &mut Call<'_>) -> Outcome {
+pub fn stat(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     let place = find(call, linux::AT_FDCWD, &path, 0)?;
     put_stat(call, 1, &place.entry.node.metadata())
 }
 
 /// lstat(2).
-pub fn lstat(call: &mut Call<'_>) -> Outcome {
+pub fn lstat(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     let place = find(call, linux::AT_FDCWD, &path, linux::AT_SYMLINK_NOFOLLOW)?;
     put_stat(call, 1, &place.entry.node.metadata())
 }
 
 /// fstat(2).
-pub fn fstat(call: &mut Call<'_>) -> Outcome {
+pub fn fstat(call: &mut Call<'_>) -> SyscallResult {
     let open = call.thread.descriptors().get(call.int(0))?;
     put_stat(call, 1, &open.metadata())
 }
 
 /// newfstatat(2).
-pub fn newfstatat(call: &mut Call<'_>) -> Outcome {
+pub fn newfstatat(call: &mut Call<'_>) -> SyscallResult {
     const KNOWN: u32 = linux::AT_SYMLINK_NOFOLLOW | linux::AT_EMPTY_PATH | linux::AT_NO_AUTOMOUNT;
     let flags = call.uint(3);
     if flags & !KNOWN != 0 {
@@ -46,7 +46,7 @@ pub fn newfstatat(call: &mut Call<'_>) -> Outcome {
     put_stat(call, 2, &metadata)
 }
 
-fn metadata_of(call: &Call<'_>, descriptor: i32, path: usize, flags: u32) -> Attempt<Metadata> {
+fn metadata_of(call: &Call<'_>, descriptor: i32, path: usize, flags: u32) -> TryResult<Metadata> {
     let path = if call.word(path) == 0 && flags & linux::AT_EMPTY_PATH != 0 {
         alloc::vec::Vec::new()
     } else {
@@ -58,7 +58,7 @@ fn metadata_of(call: &Call<'_>, descriptor: i32, path: usize, flags: u32) -> Att
     Ok(find(call, descriptor, &path, flags)?.entry.node.metadata())
 }
 
-fn put_stat(call: &Call<'_>, index: usize, metadata: &Metadata) -> Outcome {
+fn put_stat(call: &Call<'_>, index: usize, metadata: &Metadata) -> SyscallResult {
     let bytes = encode!(linux::stat {
         st_dev: metadata.device,
         st_ino: metadata.inode,
@@ -82,7 +82,7 @@ fn put_stat(call: &Call<'_>, index: usize, metadata: &Metadata) -> Outcome {
 }
 
 /// statx(2).
-pub fn statx(call: &mut Call<'_>) -> Outcome {
+pub fn statx(call: &mut Call<'_>) -> SyscallResult {
     const KNOWN: u32 = linux::AT_SYMLINK_NOFOLLOW
         | linux::AT_EMPTY_PATH
         | linux::AT_NO_AUTOMOUNT
@@ -120,19 +120,19 @@ pub fn statx(call: &mut Call<'_>) -> Outcome {
 }
 
 /// access(2).
-pub fn access(call: &mut Call<'_>) -> Outcome {
+pub fn access(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     check_access(call, linux::AT_FDCWD, &path, call.uint(1), 0)
 }
 
 /// faccessat(2), the system call, which has no flags.
-pub fn faccessat(call: &mut Call<'_>) -> Outcome {
+pub fn faccessat(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 1)?;
     check_access(call, call.int(0), &path, call.uint(2), 0)
 }
 
 /// faccessat2(2).
-pub fn faccessat2(call: &mut Call<'_>) -> Outcome {
+pub fn faccessat2(call: &mut Call<'_>) -> SyscallResult {
     const KNOWN: u32 = linux::AT_EACCESS | linux::AT_SYMLINK_NOFOLLOW | linux::AT_EMPTY_PATH;
     let flags = call.uint(3);
     if flags & !KNOWN != 0 {
@@ -142,16 +142,16 @@ pub fn faccessat2(call: &mut Call<'_>) -> Outcome {
     check_access(call, call.int(0), &path, call.uint(2), flags)
 }
 
-fn check_access(call: &Call<'_>, descriptor: i32, path: &[u8], mode: u32, flags: u32) -> Outcome {
+fn check_access(call: &Call<'_>, descriptor: i32, path: &[u8], mode: u32, flags: u32) -> SyscallResult {
     let wanted = Access::from_bits(mode).ok_or(Errno::EINVAL)?;
     let mut view = View::of(call.thread, descriptor, path)?;
     // The question is what the real user may do, not the effective one.
     if flags & linux::AT_EACCESS == 0 {
         view.credentials = fallible::try_arc(of_real_user(&view.credentials))?;
     }
-    let mut how = How::empty();
-    how.set(How::FOLLOW, flags & linux::AT_SYMLINK_NOFOLLOW == 0);
-    how.set(How::EMPTY, flags & linux::AT_EMPTY_PATH != 0);
+    let mut how = LookupFlags::empty();
+    how.set(LookupFlags::FOLLOW, flags & linux::AT_SYMLINK_NOFOLLOW == 0);
+    how.set(LookupFlags::EMPTY, flags & linux::AT_EMPTY_PATH != 0);
     let place = view.walk(call.thread, path, how)?.existing()?;
     access::check_place(&place, &view.credentials, wanted)?;
     Ok(0.into())
@@ -166,24 +166,24 @@ fn of_real_user(credentials: &Credentials) -> Credentials {
 }
 
 /// readlink(2).
-pub fn readlink(call: &mut Call<'_>) -> Outcome {
+pub fn readlink(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     read_link(call, linux::AT_FDCWD, &path, 1)
 }
 
 /// readlinkat(2).
-pub fn readlinkat(call: &mut Call<'_>) -> Outcome {
+pub fn readlinkat(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 1)?;
     read_link(call, call.int(0), &path, 2)
 }
 
-fn read_link(call: &Call<'_>, descriptor: i32, path: &[u8], index: usize) -> Outcome {
+fn read_link(call: &Call<'_>, descriptor: i32, path: &[u8], index: usize) -> SyscallResult {
     let size = call.int(index + 1);
     if size <= 0 {
         return Err(Errno::EINVAL.into());
     }
     let place = find(call, descriptor, path, linux::AT_SYMLINK_NOFOLLOW | linux::AT_EMPTY_PATH)?;
-    if place.entry.node.kind() != Kind::Symlink {
+    if place.entry.node.kind() != FileType::Symlink {
         // What isn't a link has EINVAL; an empty path to something else ENOENT.
         return Err(if path.is_empty() { Errno::ENOENT } else { Errno::EINVAL }.into());
     }
@@ -194,20 +194,20 @@ fn read_link(call: &Call<'_>, descriptor: i32, path: &[u8], index: usize) -> Out
 }
 
 /// statfs(2).
-pub fn statfs(call: &mut Call<'_>) -> Outcome {
+pub fn statfs(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     let place = find(call, linux::AT_FDCWD, &path, 0)?;
     put_statfs(call, &place.mount, &place.entry.node.statistics())
 }
 
 /// fstatfs(2).
-pub fn fstatfs(call: &mut Call<'_>) -> Outcome {
+pub fn fstatfs(call: &mut Call<'_>) -> SyscallResult {
     let open = call.thread.descriptors().get(call.int(0))?;
-    let place: &Place = open.place.as_ref().ok_or(Errno::ENOSYS)?;
+    let place: &Path = open.place.as_ref().ok_or(Errno::ENOSYS)?;
     put_statfs(call, &place.mount, &place.entry.node.statistics())
 }
 
-fn put_statfs(call: &Call<'_>, mount: &Mount, statistics: &Statistics) -> Outcome {
+fn put_statfs(call: &Call<'_>, mount: &Mount, statistics: &Statistics) -> SyscallResult {
     let mut bytes = encode!(linux::statfs {
         f_type: statistics.magic,
         f_bsize: BLOCK_BYTES,

@@ -7,23 +7,23 @@ use linux_raw_sys::general as linux;
 use crate::error::Errno;
 use crate::fs::access::Access;
 use crate::fs::inode::Opening;
-use crate::fs::{Kind, OpenFile, StatusFlags, access};
-use crate::memory::space::{forget_pages, write_back};
+use crate::fs::{FileType, OpenFile, StatusFlags, access};
+use crate::memory::space::{unmap_mapping_range, write_back};
 use crate::memory::{MapSource, fallible, writeback};
-use crate::syscall::fs::transfer::Direction;
+use crate::syscall::fs::transfer::TransferDirection;
 use crate::syscall::fs::{find, get_file, get_path};
-use crate::syscall::{Call, Outcome, pending};
+use crate::syscall::{Call, SyscallResult, pending};
 
 const PAGE_BYTES: u64 = 4096;
 
 /// truncate(2).
-pub fn truncate(call: &mut Call<'_>) -> Outcome {
+pub fn truncate(call: &mut Call<'_>) -> SyscallResult {
     let size = u64::try_from(call.word(1) as i64).map_err(|_| Errno::EINVAL)?;
     let path = get_path(call, 0)?;
     let place = find(call, linux::AT_FDCWD, &path, 0)?;
     match place.entry.node.kind() {
-        Kind::Regular => {}
-        Kind::Directory => return Err(Errno::EISDIR.into()),
+        FileType::Regular => {}
+        FileType::Directory => return Err(Errno::EISDIR.into()),
         _ => return Err(Errno::EINVAL.into()),
     }
     access::check_place(&place, &call.thread.credentials(), Access::WRITE)?;
@@ -38,16 +38,16 @@ pub fn truncate(call: &mut Call<'_>) -> Outcome {
 }
 
 /// Ends a call that has taken pages from a file, with this result: whoever has them mapped loses them first.
-pub(super) fn after_loss(open: &Arc<OpenFile>, result: usize, pages: Range<u64>) -> Outcome {
+pub(super) fn after_loss(open: &Arc<OpenFile>, result: usize, pages: Range<u64>) -> SyscallResult {
     let Some(source) = open.file.clone().mapped_source() else { return Ok(result.into()) };
     pending(async move {
-        forget_pages(&source, pages).await;
+        unmap_mapping_range(&source, pages).await;
         Ok(result)
     })
 }
 
 /// ftruncate(2).
-pub fn ftruncate(call: &mut Call<'_>) -> Outcome {
+pub fn ftruncate(call: &mut Call<'_>) -> SyscallResult {
     let size = u64::try_from(call.word(1) as i64).map_err(|_| Errno::EINVAL)?;
     let open = get_file(call, 0)?;
     if !open.is_writable() {
@@ -59,17 +59,17 @@ pub fn ftruncate(call: &mut Call<'_>) -> Outcome {
 }
 
 /// fallocate(2).
-pub fn fallocate(call: &mut Call<'_>) -> Outcome {
+pub fn fallocate(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
     let (first, length) = (call.word(2) as i64, call.word(3) as i64);
     if first < 0 || length <= 0 {
         return Err(Errno::EINVAL.into());
     }
-    crate::syscall::fs::read_write::check_direction(&open, Direction::Write)?;
+    crate::syscall::fs::read_write::check_direction(&open, TransferDirection::Write)?;
     if first.checked_add(length).is_none() {
         return Err(Errno::EFBIG.into());
     }
-    if open.metadata().kind == Kind::Fifo {
+    if open.metadata().kind == FileType::Fifo {
         return Err(Errno::ESPIPE.into());
     }
     let (first, end) = (first as u64, (first + length) as u64);
@@ -82,7 +82,7 @@ pub fn fallocate(call: &mut Call<'_>) -> Outcome {
 }
 
 /// fadvise64(2): there is nothing to prepare.
-pub fn fadvise64(call: &mut Call<'_>) -> Outcome {
+pub fn fadvise64(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
     if !open.file.is_seekable() {
         return Err(Errno::ESPIPE.into());
@@ -94,7 +94,7 @@ pub fn fadvise64(call: &mut Call<'_>) -> Outcome {
 }
 
 /// readahead(2): everything is in memory.
-pub fn readahead(call: &mut Call<'_>) -> Outcome {
+pub fn readahead(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
     if !open.is_readable() {
         return Err(Errno::EBADF.into());
@@ -103,16 +103,16 @@ pub fn readahead(call: &mut Call<'_>) -> Outcome {
 }
 
 /// fsync(2) and fdatasync(2).
-pub fn fsync(call: &mut Call<'_>) -> Outcome {
+pub fn fsync(call: &mut Call<'_>) -> SyscallResult {
     let open: Arc<OpenFile> = get_file(call, 0)?;
     match open.metadata().kind {
-        Kind::Fifo | Kind::Socket => Err(Errno::EINVAL.into()),
+        FileType::Fifo | FileType::Socket => Err(Errno::EINVAL.into()),
         _ => store(&open),
     }
 }
 
 /// Stores what programs have written to mappings of a file; everything else is where it will ever be.
-fn store(open: &Arc<OpenFile>) -> Outcome {
+fn store(open: &Arc<OpenFile>) -> SyscallResult {
     let written = |source: &Arc<dyn MapSource>| source.written(&(0..u64::MAX)).is_some();
     let Some(source) = open.file.clone().mapped_source().filter(written) else { return Ok(0.into()) };
     pending(async move {
@@ -122,21 +122,21 @@ fn store(open: &Arc<OpenFile>) -> Outcome {
 }
 
 /// sync(2).
-pub fn sync(_: &mut Call<'_>) -> Outcome {
+pub fn sync(_: &mut Call<'_>) -> SyscallResult {
     // Nobody is told what could not be stored.
     let _ = writeback::store_all();
     Ok(0.into())
 }
 
 /// syncfs(2).
-pub fn syncfs(call: &mut Call<'_>) -> Outcome {
+pub fn syncfs(call: &mut Call<'_>) -> SyscallResult {
     get_file(call, 0)?;
     writeback::store_all()?;
     Ok(0.into())
 }
 
 /// sync_file_range(2).
-pub fn sync_file_range(call: &mut Call<'_>) -> Outcome {
+pub fn sync_file_range(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
     let valid = call.word(1) as i64 >= 0 && call.word(2) as i64 >= 0;
     match open.file.is_seekable() {

@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno, Halt};
-use crate::fs::buffer::{Segment, Unity};
-use crate::fs::range_lock::Held;
+use crate::error::{Errno, TryError, TryResult};
+use crate::fs::buffer::{Atomicity, IoSegment};
+use crate::fs::range_lock::RangeGuard;
 use crate::fs::{IoBuffer, OpenFile, StatusFlags};
 use crate::memory::fallible;
 use crate::memory::user::PageFault;
@@ -16,7 +16,7 @@ use crate::process::{Limits, Resource, Thread};
 use crate::signal::{Information, Signal, send_to_thread};
 use crate::syscall::fs::wait;
 use crate::syscall::fs::wait::Waited;
-use crate::syscall::{Outcome, pending};
+use crate::syscall::{SyscallResult, pending};
 use crate::wait::caller::Caller;
 use crate::wait::queue::{Events, Watch};
 use crate::wait::syscall::WaitKind;
@@ -27,7 +27,7 @@ const ATTEMPT_BYTES: usize = 128 << 10;
 
 /// Which way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum TransferDirection {
     /// From the file to memory.
     Read,
     /// From memory to the file.
@@ -37,15 +37,15 @@ pub enum Direction {
 /// Where user memory is: most calls name one piece.
 pub enum Segments {
     /// One piece.
-    One([Segment; 1]),
+    One([IoSegment; 1]),
     /// Several.
-    Many(Vec<Segment>),
+    Many(Vec<IoSegment>),
 }
 
 impl Segments {
     /// The pieces in order.
     #[must_use]
-    pub fn as_slice(&self) -> &[Segment] {
+    pub fn as_slice(&self) -> &[IoSegment] {
         match self {
             Self::One(one) => one,
             Self::Many(many) => many,
@@ -62,7 +62,7 @@ pub struct Transfer {
     /// The memory.
     pub segments: Segments,
     /// Which way.
-    pub direction: Direction,
+    pub direction: TransferDirection,
     /// Where in the file; `None` is the open file's own offset.
     pub position: Option<u64>,
     /// Whether the file has positions: a read goes on until all of the memory is filled or the end is reached.
@@ -72,12 +72,12 @@ pub struct Transfer {
     /// Bytes moved.
     pub done: usize,
     /// The file's range, while it is held.
-    pub held: Option<Box<Held>>,
+    pub held: Option<Box<RangeGuard>>,
     /// How much of the memory is known to be there, once some of it was not.
     pub probed: Option<usize>,
 }
 
-enum Step {
+enum TransferStep {
     Finished(Result<usize, Errno>),
     Fault(PageFault),
     Wait,
@@ -93,8 +93,8 @@ impl Transfer {
 
     fn events(&self) -> Events {
         match self.direction {
-            Direction::Read => Events::IN,
-            Direction::Write => Events::OUT,
+            TransferDirection::Read => Events::IN,
+            TransferDirection::Write => Events::OUT,
         }
     }
 
@@ -110,7 +110,7 @@ impl Transfer {
     }
 
     fn appends(&self) -> bool {
-        self.direction == Direction::Write && self.open.flags().contains(StatusFlags::APPEND)
+        self.direction == TransferDirection::Write && self.open.flags().contains(StatusFlags::APPEND)
     }
 
     /// Whether the transfer is to happen at once, although it may take several attempts.
@@ -119,13 +119,13 @@ impl Transfer {
     }
 
     /// Moves what can be moved at once.
-    fn attempt(&mut self) -> Attempt<usize> {
+    fn attempt(&mut self) -> TryResult<usize> {
         let open = &*self.open;
         open.file.before_transfer(&self.thread, self.events())?;
         if self.held.as_ref().is_some_and(|held| !held.covers(&self.range())) {
             // The file's end, or the shared position, was elsewhere by the time the range was free.
             self.held = None;
-            return Err(Halt::Block);
+            return Err(TryError::WouldBlock);
         }
         let is_one_piece = self.is_one_piece();
         let space = self.thread.space();
@@ -135,15 +135,15 @@ impl Transfer {
             buffer.truncate(ATTEMPT_BYTES);
         }
         let operate = |buffer: &mut IoBuffer<'_>, offset| match self.direction {
-            Direction::Read => open.file.read(open, buffer, offset),
-            Direction::Write => open.file.write(open, buffer, offset),
+            TransferDirection::Read => open.file.read(open, buffer, offset),
+            TransferDirection::Write => open.file.write(open, buffer, offset),
         };
-        if self.direction == Direction::Write && self.has_positions {
+        if self.direction == TransferDirection::Write && self.has_positions {
             self.limit_size(&mut buffer)?;
         }
         if is_one_piece {
-            let is_target = self.direction == Direction::Read;
-            buffer.set_unity(if self.held.is_some() { Unity::Held } else { Unity::Alone });
+            let is_target = self.direction == TransferDirection::Read;
+            buffer.set_unity(if self.held.is_some() { Atomicity::Held } else { Atomicity::Alone });
             // A write must not stop in its middle; a read that did so begins anew, and then looks first.
             if self.held.is_none()
                 && (!is_target || self.probed.is_some())
@@ -172,8 +172,8 @@ impl Transfer {
         if moved > 0 {
             self.probed = None;
             open.report(match self.direction {
-                Direction::Read => linux::IN_ACCESS,
-                Direction::Write => linux::IN_MODIFY,
+                TransferDirection::Read => linux::IN_ACCESS,
+                TransferDirection::Write => linux::IN_MODIFY,
             });
         }
         match result {
@@ -202,27 +202,31 @@ impl Transfer {
         Ok(())
     }
 
-    fn step(&mut self) -> Step {
+    fn step(&mut self) -> TransferStep {
         match self.attempt() {
-            Ok(0) => Step::Finished(Ok(self.done)),
+            Ok(0) => TransferStep::Finished(Ok(self.done)),
             Ok(_) => {
-                let again = self.direction == Direction::Write || self.has_positions;
-                if again && self.done < self.total() { Step::Again } else { Step::Finished(Ok(self.done)) }
+                let again = self.direction == TransferDirection::Write || self.has_positions;
+                if again && self.done < self.total() {
+                    TransferStep::Again
+                } else {
+                    TransferStep::Finished(Ok(self.done))
+                }
             }
-            Err(Halt::Fault(fault)) => {
+            Err(TryError::Fault(fault)) => {
                 self.probed = self.probed.or(Some(0));
-                Step::Fault(fault)
+                TransferStep::Fault(fault)
             }
-            Err(Halt::Block) if !self.no_wait && self.is_one_piece() => Step::Hold,
-            Err(Halt::Block) if self.done > 0 && self.direction == Direction::Read => {
-                Step::Finished(Ok(self.done))
+            Err(TryError::WouldBlock) if !self.no_wait && self.is_one_piece() => TransferStep::Hold,
+            Err(TryError::WouldBlock) if self.done > 0 && self.direction == TransferDirection::Read => {
+                TransferStep::Finished(Ok(self.done))
             }
-            Err(Halt::Block) if self.no_wait || self.open.flags().contains(StatusFlags::NONBLOCK) => {
+            Err(TryError::WouldBlock) if self.no_wait || self.open.flags().contains(StatusFlags::NONBLOCK) => {
                 self.finish(Errno::EAGAIN)
             }
-            Err(Halt::Block) => Step::Wait,
-            Err(Halt::Error(error)) => {
-                if error == Errno::EPIPE && self.direction == Direction::Write {
+            Err(TryError::WouldBlock) => TransferStep::Wait,
+            Err(TryError::Error(error)) => {
+                if error == Errno::EPIPE && self.direction == TransferDirection::Write {
                     broken_pipe(&self.thread);
                 }
                 self.finish(error)
@@ -231,49 +235,53 @@ impl Transfer {
     }
 
     /// The end by an error: what was moved before counts more.
-    fn finish(&self, error: Errno) -> Step {
-        Step::Finished(if self.done > 0 { Ok(self.done) } else { Err(error) })
+    fn finish(&self, error: Errno) -> TransferStep {
+        TransferStep::Finished(if self.done > 0 { Ok(self.done) } else { Err(error) })
     }
 
     /// Moves what can be moved without waiting, and leaves the rest to a future.
-    pub fn start(mut self) -> Outcome {
+    pub fn start(mut self) -> SyscallResult {
         if self.has_positions && self.total() > ATTEMPT_BYTES && !self.no_wait && self.is_one_piece() {
-            return pending(self.run(Step::Hold));
+            return pending(self.run(TransferStep::Hold));
         }
         loop {
             let step = self.step();
             match step {
-                Step::Finished(result) => return Ok(result?.into()),
-                Step::Again if !crate::sched::should_yield(crate::sched::Priority::NORMAL) => {}
-                Step::Fault(fault) => match self.thread.space().try_fault_in(fault) {
+                TransferStep::Finished(result) => return Ok(result?.into()),
+                TransferStep::Again if !crate::sched::should_yield(crate::sched::Priority::NORMAL) => {}
+                TransferStep::Fault(fault) => match self.thread.space().try_fault_in(fault) {
                     Some(Ok(())) => {}
                     Some(Err(error)) if self.done == 0 => return Err(error.into()),
                     Some(Err(_)) => return Ok(self.done.into()),
                     None => return pending(self.run(step)),
                 },
-                Step::Again | Step::Wait | Step::Hold => return pending(self.run(step)),
+                TransferStep::Again | TransferStep::Wait | TransferStep::Hold => {
+                    return pending(self.run(step));
+                }
             }
         }
     }
 
     /// Goes on after `step`. A block instead of an `async fn`, which would keep its arguments twice.
-    fn run(mut self, mut step: Step) -> impl Future<Output = Result<usize, Errno>> + Send {
+    fn run(mut self, mut step: TransferStep) -> impl Future<Output = Result<usize, Errno>> + Send {
         let (mut fruitless, mut deadline_ns) = (false, None);
         async move {
             loop {
                 let result = match step {
-                    Step::Finished(result) => return result,
-                    Step::Again => {
+                    TransferStep::Finished(result) => return result,
+                    TransferStep::Again => {
                         crate::sched::yield_now().await;
                         Ok(())
                     }
-                    Step::Fault(fault) => {
+                    TransferStep::Fault(fault) => {
                         let space = self.thread.space();
                         space.fault_in(fault).await
                     }
-                    Step::Hold => self.hold().await,
-                    Step::Wait if core::mem::take(&mut fruitless) => wait::take_turns(&self.thread).await,
-                    Step::Wait => {
+                    TransferStep::Hold => self.hold().await,
+                    TransferStep::Wait if core::mem::take(&mut fruitless) => {
+                        wait::take_turns(&self.thread).await
+                    }
+                    TransferStep::Wait => {
                         let waited = self.wait(&mut deadline_ns).await;
                         waited.and_then(|waited| waited.note(&mut fruitless))
                     }
@@ -289,10 +297,10 @@ impl Transfer {
 
     /// Holds the range of what is still to be moved.
     async fn hold(&mut self) -> Result<(), Errno> {
-        let is_shared = self.direction == Direction::Read;
+        let is_shared = self.direction == TransferDirection::Read;
         let (file, range) = (self.open.file.clone(), self.range());
         // Boxed, because few transfers come here.
-        let held = fallible::try_box(Held::lock(file, range, is_shared))?;
+        let held = fallible::try_box(RangeGuard::lock(file, range, is_shared))?;
         self.held = Some(fallible::try_box(Box::into_pin(held).await?)?);
         Ok(())
     }
@@ -301,7 +309,7 @@ impl Transfer {
     async fn wait(&self, deadline_ns: &mut Option<u64>) -> Result<Waited, Errno> {
         let (open, events) = (&self.open, self.events());
         if deadline_ns.is_none() {
-            let timeout = open.file.timeout_ns(self.direction == Direction::Write);
+            let timeout = open.file.timeout_ns(self.direction == TransferDirection::Write);
             *deadline_ns = timeout.map(|timeout| crate::arch::time::now_ns().saturating_add(timeout));
         }
         let check = |watch: &Watch| open.file.can_go_on(open, watch, events);

@@ -4,8 +4,8 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::Poll;
 
-use crate::error::{Attempt, Errno, Halt};
-use crate::syscall::{Outcome, pending};
+use crate::error::{Errno, TryError, TryResult};
+use crate::syscall::{SyscallResult, pending};
 use crate::wait::caller::Caller;
 use crate::wait::queue::Watch;
 use crate::wait::syscall::WaitKind;
@@ -28,8 +28,8 @@ pub trait Operation: Send + Sync + 'static {
     /// Goes on; the value is the call's result.
     ///
     /// # Errors
-    /// See [`Halt`].
-    fn attempt(&mut self) -> Attempt<usize>;
+    /// See [`TryError`].
+    fn attempt(&mut self) -> TryResult<usize>;
 
     /// The result if the call has to end now, when it has done something.
     fn partial(&self) -> Option<usize> {
@@ -44,7 +44,7 @@ pub trait Operation: Send + Sync + 'static {
 }
 
 /// How an [`Operation`] waits.
-pub struct Manner {
+pub struct WaitOptions {
     /// It doesn't.
     pub no_wait: bool,
     /// When it ends by itself with `EAGAIN`.
@@ -52,19 +52,21 @@ pub struct Manner {
 }
 
 /// Carries an operation out: at once if it can be done, else as a future.
-pub fn carry_out(thread: &Caller, manner: Manner, mut operation: impl Operation) -> Outcome {
+pub fn carry_out(thread: &Caller, manner: WaitOptions, mut operation: impl Operation) -> SyscallResult {
     let mut halt = loop {
         match operation.attempt() {
             Ok(value) => return Ok(value.into()),
-            Err(Halt::Error(error)) => return finish(&operation, error).map(Into::into).map_err(Into::into),
-            Err(Halt::Block) if manner.no_wait => {
+            Err(TryError::Error(error)) => {
+                return finish(&operation, error).map(Into::into).map_err(Into::into);
+            }
+            Err(TryError::WouldBlock) if manner.no_wait => {
                 return finish(&operation, Errno::EAGAIN).map(Into::into).map_err(Into::into);
             }
-            Err(Halt::Block) => break Halt::Block,
-            Err(Halt::Fault(fault)) => match thread.space().try_fault_in(fault) {
+            Err(TryError::WouldBlock) => break TryError::WouldBlock,
+            Err(TryError::Fault(fault)) => match thread.space().try_fault_in(fault) {
                 Some(Ok(())) => {}
                 Some(Err(error)) => return finish(&operation, error).map(Into::into).map_err(Into::into),
-                None => break Halt::Fault(fault),
+                None => break TryError::Fault(fault),
             },
         }
     };
@@ -73,14 +75,14 @@ pub fn carry_out(thread: &Caller, manner: Manner, mut operation: impl Operation)
         let mut fruitless = false;
         loop {
             let result = match halt {
-                Halt::Error(error) => Err(error),
-                Halt::Fault(fault) => {
+                TryError::Error(error) => Err(error),
+                TryError::Fault(fault) => {
                     let space = thread.space();
                     space.fault_in(fault).await
                 }
-                Halt::Block if manner.no_wait => Err(Errno::EAGAIN),
-                Halt::Block if core::mem::take(&mut fruitless) => take_turns(&thread).await,
-                Halt::Block => {
+                TryError::WouldBlock if manner.no_wait => Err(Errno::EAGAIN),
+                TryError::WouldBlock if core::mem::take(&mut fruitless) => take_turns(&thread).await,
+                TryError::WouldBlock => {
                     let check = |watch: &Watch| operation.can_go_on(watch);
                     let waited = ready(&thread, WaitKind::Interruptible, manner.deadline_ns, check).await;
                     waited.and_then(|waited| waited.note(&mut fruitless))

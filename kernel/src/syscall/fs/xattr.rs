@@ -3,14 +3,14 @@
 use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::fs::access::Access;
-use crate::fs::inode::Change;
+use crate::fs::inode::InodeChange;
 use crate::fs::xattr::{Extended, TRUSTED};
-use crate::fs::{Kind, Place, access, notify};
+use crate::fs::{FileType, Path, access, notify};
 use crate::process::Credentials;
 use crate::syscall::fs::{find, get_bytes, get_file, get_path, get_string, put};
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 
 /// A name's bytes with the zero at its end.
 const NAME_LIMIT: usize = linux::XATTR_NAME_MAX as usize + 1;
@@ -25,7 +25,7 @@ enum By {
     Descriptor,
 }
 
-fn place(call: &Call<'_>, by: By) -> Attempt<Place> {
+fn place(call: &Call<'_>, by: By) -> TryResult<Path> {
     let flags = match by {
         By::Path => 0,
         By::LinkPath => linux::AT_SYMLINK_NOFOLLOW,
@@ -35,17 +35,17 @@ fn place(call: &Call<'_>, by: By) -> Attempt<Place> {
     Ok(find(call, linux::AT_FDCWD, &path, flags)?)
 }
 
-fn attributes(place: &Place) -> Result<&Extended, Errno> {
+fn attributes(place: &Path) -> Result<&Extended, Errno> {
     place.entry.node.extended().ok_or(Errno::EOPNOTSUPP)
 }
 
-fn get_name(call: &Call<'_>) -> Attempt<Vec<u8>> {
+fn get_name(call: &Call<'_>) -> TryResult<Vec<u8>> {
     let name = get_string(call, call.word(1), NAME_LIMIT, Errno::ERANGE)?;
     if name.is_empty() { Err(Errno::ERANGE.into()) } else { Ok(name) }
 }
 
 /// Whether the caller may do this with an attribute of this name.
-fn check(place: &Place, name: &[u8], who: &Credentials, access: Access) -> Result<(), Errno> {
+fn check(place: &Path, name: &[u8], who: &Credentials, access: Access) -> Result<(), Errno> {
     let is_write = access.contains(Access::WRITE);
     if is_write && place.mount.is_read_only() {
         return Err(Errno::EROFS);
@@ -54,10 +54,10 @@ fn check(place: &Place, name: &[u8], who: &Credentials, access: Access) -> Resul
     let refused = Err(if is_write { Errno::EPERM } else { Errno::ENODATA });
     let rest = if let Some(rest) = name.strip_prefix(b"user.") {
         let metadata = place.entry.node.metadata();
-        if !matches!(metadata.kind, Kind::Regular | Kind::Directory) {
+        if !matches!(metadata.kind, FileType::Regular | FileType::Directory) {
             return refused;
         }
-        let is_sticky = metadata.kind == Kind::Directory && metadata.permissions & linux::S_ISVTX != 0;
+        let is_sticky = metadata.kind == FileType::Directory && metadata.permissions & linux::S_ISVTX != 0;
         if is_write && is_sticky && !access::owns(&metadata, who) {
             return refused;
         }
@@ -79,7 +79,7 @@ fn check(place: &Place, name: &[u8], who: &Credentials, access: Access) -> Resul
     if rest.is_empty() { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-fn set(call: &Call<'_>, by: By) -> Outcome {
+fn set(call: &Call<'_>, by: By) -> SyscallResult {
     let (size, flags) = (call.word(3), call.uint(4));
     if flags & !(linux::XATTR_CREATE | linux::XATTR_REPLACE) != 0 {
         return Err(Errno::EINVAL.into());
@@ -93,13 +93,13 @@ fn set(call: &Call<'_>, by: By) -> Outcome {
     let extended = attributes(&place)?;
     check(&place, &name, &call.thread.credentials(), Access::WRITE)?;
     extended.set(&name, &value, flags)?;
-    place.entry.node.change(&Change::default())?;
+    place.entry.node.change(&InodeChange::default())?;
     notify::report(&place.entry, linux::IN_ATTRIB);
     Ok(0.into())
 }
 
 /// Stores a result of which the caller may only want to know the size.
-fn answer(call: &Call<'_>, bytes: &[u8], address: usize, size: usize) -> Outcome {
+fn answer(call: &Call<'_>, bytes: &[u8], address: usize, size: usize) -> SyscallResult {
     if size > 0 {
         if bytes.len() > size {
             return Err(Errno::ERANGE.into());
@@ -109,7 +109,7 @@ fn answer(call: &Call<'_>, bytes: &[u8], address: usize, size: usize) -> Outcome
     Ok(bytes.len().into())
 }
 
-fn get(call: &Call<'_>, by: By) -> Outcome {
+fn get(call: &Call<'_>, by: By) -> SyscallResult {
     let name = get_name(call)?;
     let place = place(call, by)?;
     let extended = attributes(&place)?;
@@ -117,7 +117,7 @@ fn get(call: &Call<'_>, by: By) -> Outcome {
     answer(call, &extended.get(&name)?, call.word(2), call.word(3))
 }
 
-fn list(call: &Call<'_>, by: By) -> Outcome {
+fn list(call: &Call<'_>, by: By) -> SyscallResult {
     let place = place(call, by)?;
     // What has no attributes at all has none to list.
     let names = match place.entry.node.extended() {
@@ -127,73 +127,73 @@ fn list(call: &Call<'_>, by: By) -> Outcome {
     answer(call, &names, call.word(1), call.word(2))
 }
 
-fn remove(call: &Call<'_>, by: By) -> Outcome {
+fn remove(call: &Call<'_>, by: By) -> SyscallResult {
     let name = get_name(call)?;
     let place = place(call, by)?;
     let extended = attributes(&place)?;
     check(&place, &name, &call.thread.credentials(), Access::WRITE)?;
     extended.remove(&name)?;
-    place.entry.node.change(&Change::default())?;
+    place.entry.node.change(&InodeChange::default())?;
     notify::report(&place.entry, linux::IN_ATTRIB);
     Ok(0.into())
 }
 
 /// setxattr(2).
-pub fn setxattr(call: &mut Call<'_>) -> Outcome {
+pub fn setxattr(call: &mut Call<'_>) -> SyscallResult {
     set(call, By::Path)
 }
 
 /// lsetxattr(2).
-pub fn lsetxattr(call: &mut Call<'_>) -> Outcome {
+pub fn lsetxattr(call: &mut Call<'_>) -> SyscallResult {
     set(call, By::LinkPath)
 }
 
 /// fsetxattr(2).
-pub fn fsetxattr(call: &mut Call<'_>) -> Outcome {
+pub fn fsetxattr(call: &mut Call<'_>) -> SyscallResult {
     set(call, By::Descriptor)
 }
 
 /// getxattr(2).
-pub fn getxattr(call: &mut Call<'_>) -> Outcome {
+pub fn getxattr(call: &mut Call<'_>) -> SyscallResult {
     get(call, By::Path)
 }
 
 /// lgetxattr(2).
-pub fn lgetxattr(call: &mut Call<'_>) -> Outcome {
+pub fn lgetxattr(call: &mut Call<'_>) -> SyscallResult {
     get(call, By::LinkPath)
 }
 
 /// fgetxattr(2).
-pub fn fgetxattr(call: &mut Call<'_>) -> Outcome {
+pub fn fgetxattr(call: &mut Call<'_>) -> SyscallResult {
     get(call, By::Descriptor)
 }
 
 /// listxattr(2).
-pub fn listxattr(call: &mut Call<'_>) -> Outcome {
+pub fn listxattr(call: &mut Call<'_>) -> SyscallResult {
     list(call, By::Path)
 }
 
 /// llistxattr(2).
-pub fn llistxattr(call: &mut Call<'_>) -> Outcome {
+pub fn llistxattr(call: &mut Call<'_>) -> SyscallResult {
     list(call, By::LinkPath)
 }
 
 /// flistxattr(2).
-pub fn flistxattr(call: &mut Call<'_>) -> Outcome {
+pub fn flistxattr(call: &mut Call<'_>) -> SyscallResult {
     list(call, By::Descriptor)
 }
 
 /// removexattr(2).
-pub fn removexattr(call: &mut Call<'_>) -> Outcome {
+pub fn removexattr(call: &mut Call<'_>) -> SyscallResult {
     remove(call, By::Path)
 }
 
 /// lremovexattr(2).
-pub fn lremovexattr(call: &mut Call<'_>) -> Outcome {
+pub fn lremovexattr(call: &mut Call<'_>) -> SyscallResult {
     remove(call, By::LinkPath)
 }
 
 /// fremovexattr(2).
-pub fn fremovexattr(call: &mut Call<'_>) -> Outcome {
+pub fn fremovexattr(call: &mut Call<'_>) -> SyscallResult {
     remove(call, By::Descriptor)
 }

@@ -12,11 +12,11 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::memory::{Space, fallible};
 use crate::process::{Thread, table};
 use crate::sync::SpinLock;
-use crate::syscall::{Call, Outcome, pending, user};
+use crate::syscall::{Call, SyscallResult, pending, user};
 use crate::time::{Clock, Deadline, read_timespec};
 use crate::wait::caller::Caller;
 use crate::wait::syscall::WaitKind;
@@ -49,24 +49,24 @@ impl FutexKey {
 }
 
 /// A thread that waits.
-struct Waiter {
+struct FutexWaiter {
     thread: Caller,
     is_woken: AtomicBool,
     /// Index of the bucket that holds the entry; a requeue changes it, with both buckets locked.
     bucket: AtomicUsize,
 }
 
-struct Entry {
+struct FutexEntry {
     key: FutexKey,
     bitset: u32,
     /// As urgent as the thread was when it began to wait: the most urgent are woken first.
     rank: u8,
-    waiter: Arc<Waiter>,
+    waiter: Arc<FutexWaiter>,
     /// The lock to be moved to: `FUTEX_WAIT_REQUEUE_PI`.
-    lock: Option<Arc<pi::Waiter>>,
+    lock: Option<Arc<pi::PiWaiter>>,
 }
 
-impl Entry {
+impl FutexEntry {
     /// Takes its place among those who wait in the bucket; there is room.
     fn enter(self, bucket: &mut Vec<Self>) {
         if self.rank == Thread::RANK_ORDINARY {
@@ -77,7 +77,7 @@ impl Entry {
     }
 }
 
-static WAITERS: [SpinLock<Vec<Entry>>; BUCKETS] = [const { SpinLock::new(Vec::new()) }; BUCKETS];
+static WAITERS: [SpinLock<Vec<FutexEntry>>; BUCKETS] = [const { SpinLock::new(Vec::new()) }; BUCKETS];
 
 /// Gives back the room of buckets in which nobody waits.
 pub fn drain() {
@@ -96,16 +96,16 @@ fn bucket_of(key: &FutexKey) -> usize {
 }
 
 /// Takes its waiter out of the bucket when the wait ends for another reason than a wake.
-pub struct Registration(Arc<Waiter>);
+pub struct FutexRegistration(Arc<FutexWaiter>);
 
-impl Registration {
+impl FutexRegistration {
     /// Whether the waiter has been woken.
     pub fn is_woken(&self) -> bool {
         self.0.is_woken.load(Ordering::Acquire)
     }
 }
 
-impl Drop for Registration {
+impl Drop for FutexRegistration {
     fn drop(&mut self) {
         loop {
             if self.0.is_woken.load(Ordering::Acquire) {
@@ -125,7 +125,7 @@ impl Drop for Registration {
 }
 
 /// futex(2).
-pub fn futex(call: &mut Call<'_>) -> Outcome {
+pub fn futex(call: &mut Call<'_>) -> SyscallResult {
     let operation = call.uint(1);
     let is_private = operation & linux::FUTEX_PRIVATE_FLAG != 0;
     let command = operation & linux::FUTEX_CMD_MASK as u32;
@@ -155,7 +155,7 @@ pub fn futex(call: &mut Call<'_>) -> Outcome {
     }
 }
 
-fn done(result: Attempt<usize>) -> Outcome {
+fn done(result: TryResult<usize>) -> SyscallResult {
     result.map(Into::into)
 }
 
@@ -171,14 +171,14 @@ enum Timeout {
     Absolute(Clock),
 }
 
-fn key(space: &Arc<Space>, address: usize, is_private: bool) -> Attempt<FutexKey> {
+fn key(space: &Arc<Space>, address: usize, is_private: bool) -> TryResult<FutexKey> {
     if !address.is_multiple_of(size_of::<u32>()) {
         return Err(Errno::EINVAL.into());
     }
     Ok(FutexKey::of(space, address, is_private))
 }
 
-fn wait(call: &mut Call<'_>, expected: u32, bitset: u32, timeout: Timeout) -> Outcome {
+fn wait(call: &mut Call<'_>, expected: u32, bitset: u32, timeout: Timeout) -> SyscallResult {
     let is_private = call.uint(1) & linux::FUTEX_PRIVATE_FLAG != 0;
     let space = call.thread.space();
     let deadline = match call.word(3) {
@@ -195,7 +195,7 @@ fn wait(call: &mut Call<'_>, expected: u32, bitset: u32, timeout: Timeout) -> Ou
 }
 
 /// The absolute timeout in the fourth argument.
-fn absolute(call: &Call<'_>, clock: Clock) -> Attempt<Deadline> {
+fn absolute(call: &Call<'_>, clock: Clock) -> TryResult<Deadline> {
     Ok(match call.word(3) {
         0 => Deadline::NEVER,
         address => Deadline::at(clock, read_timespec(&call.thread.space(), address)?),
@@ -209,15 +209,15 @@ fn register(
     expected: u32,
     bitset: u32,
     is_private: bool,
-    lock: Option<Arc<pi::Waiter>>,
-) -> Attempt<Registration> {
+    lock: Option<Arc<pi::PiWaiter>>,
+) -> TryResult<FutexRegistration> {
     if bitset == 0 {
         return Err(Errno::EINVAL.into());
     }
     let space = thread.space();
     let key = key(&space, address, is_private)?;
     let index = bucket_of(&key);
-    let waiter = fallible::try_arc(Waiter {
+    let waiter = fallible::try_arc(FutexWaiter {
         thread: thread.clone(),
         is_woken: AtomicBool::new(false),
         bucket: AtomicUsize::new(index),
@@ -228,16 +228,16 @@ fn register(
             return Err(Errno::EAGAIN.into());
         }
         bucket.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        Entry { key, bitset, rank: thread.rank(), waiter: waiter.clone(), lock }.enter(&mut bucket);
+        FutexEntry { key, bitset, rank: thread.rank(), waiter: waiter.clone(), lock }.enter(&mut bucket);
     }
-    Ok(Registration(waiter))
+    Ok(FutexRegistration(waiter))
 }
 
 /// For a call that waits for more than the word: enters `caller` as a waiter at a word of the process.
 ///
 /// # Errors
 /// `EAGAIN` (it does not have the value expected), `EINVAL`, `ENOMEM`, a page fault.
-pub fn enter(caller: &Caller, address: usize, expected: u32) -> Attempt<Registration> {
+pub fn enter(caller: &Caller, address: usize, expected: u32) -> TryResult<FutexRegistration> {
     register(caller, address, expected, linux::FUTEX_BITSET_MATCH_ANY, true, None)
 }
 
@@ -248,7 +248,7 @@ fn wait_until(
     bitset: u32,
     is_private: bool,
     deadline: Deadline,
-) -> Outcome {
+) -> SyscallResult {
     let registration = register(thread, address, expected, bitset, is_private, None)?;
     let thread = thread.clone();
     pending(async move {
@@ -292,7 +292,7 @@ fn wake_key(key: &FutexKey, count: u32, bitset: u32) -> usize {
     woken
 }
 
-fn wake(thread: &Arc<Thread>, arguments: &Two, count: u32, bitset: u32) -> Attempt<usize> {
+fn wake(thread: &Arc<Thread>, arguments: &Two, count: u32, bitset: u32) -> TryResult<usize> {
     if bitset == 0 {
         return Err(Errno::EINVAL.into());
     }
@@ -304,7 +304,7 @@ fn wake(thread: &Arc<Thread>, arguments: &Two, count: u32, bitset: u32) -> Attem
     Ok(wake_key(&key, count.max(1), bitset))
 }
 
-fn requeue(call: &Call<'_>, arguments: &Two, expected: Option<u32>) -> Attempt<usize> {
+fn requeue(call: &Call<'_>, arguments: &Two, expected: Option<u32>) -> TryResult<usize> {
     let (wake_count, move_count) = (call.int(2), call.int(3));
     if wake_count < 0 || move_count < 0 {
         return Err(Errno::EINVAL.into());
@@ -350,7 +350,7 @@ fn requeue(call: &Call<'_>, arguments: &Two, expected: Option<u32>) -> Attempt<u
                     target.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
                     let entry = source.remove(index);
                     entry.waiter.bucket.store(to_index, Ordering::Release);
-                    Entry { key: to, ..entry }.enter(target);
+                    FutexEntry { key: to, ..entry }.enter(target);
                 }
             }
         }
@@ -405,7 +405,7 @@ impl WordOperation {
     }
 }
 
-fn wake_op(call: &Call<'_>, arguments: &Two) -> Attempt<usize> {
+fn wake_op(call: &Call<'_>, arguments: &Two) -> TryResult<usize> {
     let (count, other_count) = (call.uint(2), call.uint(3));
     let operation = WordOperation::decode(call.uint(5));
     let space = call.thread.space();
@@ -421,7 +421,7 @@ fn wake_op(call: &Call<'_>, arguments: &Two) -> Attempt<usize> {
 }
 
 /// Changes a word atomically; returns its old value.
-fn update(space: &Space, address: usize, change: impl Fn(u32) -> Result<u32, Errno>) -> Attempt<u32> {
+fn update(space: &Space, address: usize, change: impl Fn(u32) -> Result<u32, Errno>) -> TryResult<u32> {
     loop {
         let old = space.load_u32(address)?;
         if space.compare_exchange_u32(address, old, change(old)?)? == old {
@@ -492,14 +492,14 @@ async fn mark_dead(thread: &Arc<Thread>, space: &Arc<Space>, address: usize) {
                 wake_key(&FutexKey::of(space, address, false), 1, linux::FUTEX_BITSET_MATCH_ANY);
                 return;
             }
-            Err(Halt::Fault(fault)) if space.fault_in(fault).await.is_ok() => {}
+            Err(TryError::Fault(fault)) if space.fault_in(fault).await.is_ok() => {}
             _ => return,
         }
     }
 }
 
 /// set_robust_list(2).
-pub fn set_robust_list(call: &mut Call<'_>) -> Outcome {
+pub fn set_robust_list(call: &mut Call<'_>) -> SyscallResult {
     const HEAD_BYTES: usize = 24;
     if call.word(1) != HEAD_BYTES {
         return Err(Errno::EINVAL.into());
@@ -509,7 +509,7 @@ pub fn set_robust_list(call: &mut Call<'_>) -> Outcome {
 }
 
 /// get_robust_list(2).
-pub fn get_robust_list(call: &mut Call<'_>) -> Outcome {
+pub fn get_robust_list(call: &mut Call<'_>) -> SyscallResult {
     let target = match call.int(0) {
         0 => Arc::clone(call.thread),
         tid => table::thread(tid).ok_or(Errno::ESRCH)?,
@@ -521,7 +521,7 @@ pub fn get_robust_list(call: &mut Call<'_>) -> Outcome {
 }
 
 /// set_tid_address(2).
-pub fn set_tid_address(call: &mut Call<'_>) -> Outcome {
+pub fn set_tid_address(call: &mut Call<'_>) -> SyscallResult {
     call.thread.clear_child_tid.store(call.word(0), Ordering::Relaxed);
     Ok((call.thread.tid() as usize).into())
 }

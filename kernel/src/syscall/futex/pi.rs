@@ -11,12 +11,12 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use core::task::Poll;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::memory::{Space, fallible};
 use crate::process::{Thread, table};
 use crate::sync::SpinLock;
 use crate::syscall::futex::{FutexKey, key};
-use crate::syscall::{Call, Outcome, pending};
+use crate::syscall::{Call, SyscallResult, pending};
 use crate::time::Deadline;
 use crate::wait::caller::Caller;
 use crate::wait::syscall::{Interrupted, WaitKind};
@@ -25,7 +25,7 @@ use crate::wait::syscall::{Interrupted, WaitKind};
 const CHAIN_MAX: usize = 1024;
 
 /// A thread that waits, or may come to wait, for a lock.
-pub struct Waiter {
+pub struct PiWaiter {
     thread: Arc<Thread>,
     key: FutexKey,
     /// Where the word is for this thread.
@@ -38,8 +38,8 @@ pub struct Waiter {
     is_granted: AtomicBool,
 }
 
-impl Waiter {
-    pub(super) fn new(thread: &Arc<Thread>, address: usize, is_private: bool) -> Attempt<Arc<Self>> {
+impl PiWaiter {
+    pub(super) fn new(thread: &Arc<Thread>, address: usize, is_private: bool) -> TryResult<Arc<Self>> {
         let space = thread.space();
         Ok(fallible::try_arc(Self {
             thread: thread.clone(),
@@ -74,32 +74,32 @@ impl Waiter {
 }
 
 /// A lock with waiters.
-struct Lock {
+struct PiLock {
     key: FutexKey,
     owner: Arc<Thread>,
     /// The most urgent first, among equals the first to come.
-    waiters: Vec<Arc<Waiter>>,
+    waiters: Vec<Arc<PiWaiter>>,
 }
 
-impl Lock {
+impl PiLock {
     /// Puts a waiter where it belongs; there is room.
-    fn insert(&mut self, waiter: Arc<Waiter>) {
+    fn insert(&mut self, waiter: Arc<PiWaiter>) {
         let rank = waiter.thread.rank();
         waiter.rank.store(rank, Ordering::Relaxed);
-        let behind = |each: &Arc<Waiter>| each.rank.load(Ordering::Relaxed) > rank;
+        let behind = |each: &Arc<PiWaiter>| each.rank.load(Ordering::Relaxed) > rank;
         let position = self.waiters.iter().position(behind).unwrap_or(self.waiters.len());
         self.waiters.insert(position, waiter);
     }
 }
 
 /// Every lock with waiters, in the order of their keys.
-pub(super) struct Locks(Vec<Lock>);
+pub(super) struct PiLocks(Vec<PiLock>);
 
-static LOCKS: SpinLock<Locks> = SpinLock::new(Locks(Vec::new()));
+static LOCKS: SpinLock<PiLocks> = SpinLock::new(PiLocks(Vec::new()));
 /// How many there are, for a look without the lock.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-pub(super) fn with_locks<R>(act: impl FnOnce(&mut Locks) -> R) -> R {
+pub(super) fn with_locks<R>(act: impl FnOnce(&mut PiLocks) -> R) -> R {
     let mut locks = LOCKS.lock();
     let result = act(&mut locks);
     COUNT.store(locks.0.len(), Ordering::Relaxed);
@@ -111,18 +111,18 @@ pub(super) fn has_waiters(key: &FutexKey) -> bool {
     COUNT.load(Ordering::Relaxed) != 0 && LOCKS.lock().find(key).is_ok()
 }
 
-impl Locks {
+impl PiLocks {
     fn find(&self, key: &FutexKey) -> Result<usize, usize> {
         self.0.binary_search_by(|lock| lock.key.cmp(key))
     }
 
-    fn get(&mut self, key: &FutexKey) -> Option<&mut Lock> {
+    fn get(&mut self, key: &FutexKey) -> Option<&mut PiLock> {
         let index = self.find(key).ok()?;
         self.0.get_mut(index)
     }
 
     /// Takes the lock for the waiter's thread, or enters the waiter; `false` then. Without `may_wait` that is `EAGAIN`.
-    pub(super) fn acquire(&mut self, waiter: &Arc<Waiter>, may_wait: bool) -> Attempt<bool> {
+    pub(super) fn acquire(&mut self, waiter: &Arc<PiWaiter>, may_wait: bool) -> TryResult<bool> {
         let own = waiter.thread.tid() as u32;
         let (space, address) = (&waiter.space, waiter.address);
         loop {
@@ -157,13 +157,13 @@ impl Locks {
         }
     }
 
-    fn enter(&mut self, waiter: &Arc<Waiter>, owner: Arc<Thread>) -> Result<(), Errno> {
+    fn enter(&mut self, waiter: &Arc<PiWaiter>, owner: Arc<Thread>) -> Result<(), Errno> {
         self.check_chain(&waiter.thread, &owner)?;
         let index = match self.find(&waiter.key) {
             Ok(index) => index,
             Err(index) => {
                 self.0.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-                self.0.insert(index, Lock { key: waiter.key, owner: owner.clone(), waiters: Vec::new() });
+                self.0.insert(index, PiLock { key: waiter.key, owner: owner.clone(), waiters: Vec::new() });
                 index
             }
         };
@@ -236,7 +236,7 @@ impl Locks {
     }
 
     /// Takes a waiter out that does not wait any more.
-    fn leave(&mut self, waiter: &Arc<Waiter>) {
+    fn leave(&mut self, waiter: &Arc<PiWaiter>) {
         if !waiter.waits.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -261,7 +261,11 @@ impl Locks {
     }
 
     /// Gives up one of the locks that a thread which ends owns; `None` when there is none.
-    fn abandon_one(&mut self, thread: &Arc<Thread>, force: bool) -> Option<Result<(), (Arc<Space>, Halt)>> {
+    fn abandon_one(
+        &mut self,
+        thread: &Arc<Thread>,
+        force: bool,
+    ) -> Option<Result<(), (Arc<Space>, TryError)>> {
         let index = self.0.iter().position(|lock| Arc::ptr_eq(&lock.owner, thread))?;
         let first = self.0[index].waiters.first()?.clone();
         let word = first.thread.tid() as u32 | linux::FUTEX_WAITERS | linux::FUTEX_OWNER_DIED;
@@ -280,7 +284,7 @@ fn living_thread(tid: u32) -> Result<Arc<Thread>, Errno> {
 }
 
 /// Ends the wait of a waiter, whatever comes.
-pub(super) struct Wait(pub Arc<Waiter>);
+pub(super) struct Wait(pub Arc<PiWaiter>);
 
 impl Wait {
     /// Waits until the waiter has the lock (0) or the time is over (`ETIMEDOUT`).
@@ -307,10 +311,10 @@ impl Drop for Wait {
 }
 
 /// `FUTEX_LOCK_PI`, `FUTEX_LOCK_PI2`, `FUTEX_TRYLOCK_PI`.
-pub(super) fn lock(call: &Call<'_>, is_private: bool, deadline: Deadline, may_wait: bool) -> Outcome {
+pub(super) fn lock(call: &Call<'_>, is_private: bool, deadline: Deadline, may_wait: bool) -> SyscallResult {
     // The thread owns the lock, so it is the thread that has to wait.
     let Caller::Thread(thread) = call.thread else { return Err(Errno::ENOSYS.into()) };
-    let waiter = Waiter::new(thread, call.word(0), is_private)?;
+    let waiter = PiWaiter::new(thread, call.word(0), is_private)?;
     if with_locks(|locks| locks.acquire(&waiter, may_wait))? {
         return Ok(0.into());
     }
@@ -326,7 +330,7 @@ pub(super) fn lock(call: &Call<'_>, is_private: bool, deadline: Deadline, may_wa
 }
 
 /// `FUTEX_UNLOCK_PI`.
-pub(super) fn unlock(call: &Call<'_>, is_private: bool) -> Attempt<usize> {
+pub(super) fn unlock(call: &Call<'_>, is_private: bool) -> TryResult<usize> {
     let thread = call.thread;
     let (space, address) = (thread.space(), call.word(0));
     let key = key(&space, address, is_private)?;
@@ -367,7 +371,7 @@ pub async fn owner_ends(thread: &Arc<Thread>) {
         force = match result {
             Ok(()) => false,
             // Without its page the word stays as it is.
-            Err((space, Halt::Fault(fault))) => space.fault_in(fault).await.is_err(),
+            Err((space, TryError::Fault(fault))) => space.fault_in(fault).await.is_err(),
             Err(_) => true,
         };
     }

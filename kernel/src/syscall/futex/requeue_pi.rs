@@ -3,19 +3,19 @@
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::syscall::futex::{Two, WAITERS, bucket_of, key, pi, register};
-use crate::syscall::{Call, Outcome, pending};
+use crate::syscall::{Call, SyscallResult, pending};
 use crate::time::Deadline;
 use crate::wait::caller::Caller;
 
 /// `FUTEX_WAIT_REQUEUE_PI`: waits at the first word to be moved to the lock at the second, and for that lock.
-pub(super) fn wait(call: &Call<'_>, words: &Two, deadline: Deadline) -> Outcome {
+pub(super) fn wait(call: &Call<'_>, words: &Two, deadline: Deadline) -> SyscallResult {
     let Caller::Thread(thread) = call.thread else { return Err(Errno::ENOSYS.into()) };
     if words.address == words.other {
         return Err(Errno::EINVAL.into());
     }
-    let lock = pi::Waiter::new(thread, words.other, words.is_private)?;
+    let lock = pi::PiWaiter::new(thread, words.other, words.is_private)?;
     let (expected, any) = (call.uint(2), linux::FUTEX_BITSET_MATCH_ANY);
     let registration =
         register(call.thread, words.address, expected, any, words.is_private, Some(lock.clone()))?;
@@ -37,7 +37,7 @@ pub(super) fn wait(call: &Call<'_>, words: &Two, deadline: Deadline) -> Outcome 
 }
 
 /// `FUTEX_CMP_REQUEUE_PI`: the first waiter gets the lock if it is free; it and the others wait for it otherwise.
-pub(super) fn requeue(call: &Call<'_>, words: &Two) -> Attempt<usize> {
+pub(super) fn requeue(call: &Call<'_>, words: &Two) -> TryResult<usize> {
     let (wake_count, move_count, expected) = (call.int(2), call.int(3), call.uint(5));
     if wake_count != 1 || move_count < 0 || words.address == words.other {
         return Err(Errno::EINVAL.into());

@@ -5,17 +5,17 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::fs::access::Access;
 use crate::fs::lookup::PATH_LIMIT;
-use crate::fs::{OpenFile, Place, StatusFlags, access, downcast_arc};
+use crate::fs::{OpenFile, Path, StatusFlags, access, downcast_arc};
 use crate::ipc::mqueue;
-use crate::ipc::mqueue::{Notice, PRIORITIES, Queue, Shape};
+use crate::ipc::mqueue::{MqAttributes, MqueueNotice, PRIORITIES, Queue};
 use crate::memory::{Space, fallible};
 use crate::signal::Signal;
-use crate::syscall::fs::wait::{Manner, Operation, carry_out};
+use crate::syscall::fs::wait::{Operation, WaitOptions, carry_out};
 use crate::syscall::fs::{get_bytes, get_file, get_string};
-use crate::syscall::{Call, Outcome, Started, pending, user};
+use crate::syscall::{Call, SyscallResult, SyscallState, pending, user};
 use crate::time::{Clock, Deadline, read_timespec};
 use crate::wait::queue::{Events, Watch};
 
@@ -25,12 +25,12 @@ const ATTRIBUTES: usize = 4;
 const ATTRIBUTE_WORDS: usize = 8;
 
 /// mq_open(2).
-pub fn mq_open(call: &mut Call<'_>) -> Outcome {
+pub fn mq_open(call: &mut Call<'_>) -> SyscallResult {
     let name = get_string(call, call.word(0), PATH_LIMIT, Errno::ENAMETOOLONG)?;
     let (flags, mode, attributes) = (call.uint(1), call.uint(2), call.word(3));
     let shape = if flags & linux::O_CREAT != 0 && attributes != 0 {
         let words = user::read_words::<ATTRIBUTES>(&call.thread.space(), attributes)?;
-        Some(Shape { messages: words[1] as i64, size: words[2] as i64 })
+        Some(MqAttributes { messages: words[1] as i64, size: words[2] as i64 })
     } else {
         None
     };
@@ -51,9 +51,9 @@ fn open_or_create(
     call: &Call<'_>,
     name: &[u8],
     mode: u32,
-    shape: Option<Shape>,
+    shape: Option<MqAttributes>,
     wanted: Access,
-) -> Result<Place, Errno> {
+) -> Result<Path, Errno> {
     let flags = call.uint(1);
     let who = call.thread.credentials();
     loop {
@@ -75,13 +75,13 @@ fn open_or_create(
     }
 }
 
-fn queue_at(place: &Place) -> Result<Arc<Queue>, Errno> {
+fn queue_at(place: &Path) -> Result<Arc<Queue>, Errno> {
     let node: Arc<dyn core::any::Any + Send + Sync> = place.entry.node.clone();
     node.downcast().map_err(|_| Errno::EBADF)
 }
 
 /// mq_unlink(2).
-pub fn mq_unlink(call: &mut Call<'_>) -> Outcome {
+pub fn mq_unlink(call: &mut Call<'_>) -> SyscallResult {
     let name = get_string(call, call.word(0), PATH_LIMIT, Errno::ENAMETOOLONG)?;
     let place = mqueue::find(&name)?;
     let top = mqueue::top()?;
@@ -98,7 +98,7 @@ fn queue(call: &Call<'_>) -> Result<(Arc<OpenFile>, Arc<Queue>), Errno> {
 }
 
 /// When a call stops waiting: at a time of day, if it says one.
-fn deadline(call: &Call<'_>) -> Attempt<Option<u64>> {
+fn deadline(call: &Call<'_>) -> TryResult<Option<u64>> {
     match call.word(4) {
         0 => Ok(None),
         address => {
@@ -109,10 +109,15 @@ fn deadline(call: &Call<'_>) -> Attempt<Option<u64>> {
 }
 
 /// Carries an operation out that may wait until a moment.
-fn run(call: &Call<'_>, open: &OpenFile, deadline_ns: Option<u64>, operation: impl Operation) -> Outcome {
+fn run(
+    call: &Call<'_>,
+    open: &OpenFile,
+    deadline_ns: Option<u64>,
+    operation: impl Operation,
+) -> SyscallResult {
     let no_wait = open.flags().contains(StatusFlags::NONBLOCK);
-    match carry_out(call.thread, Manner { no_wait, deadline_ns }, operation)? {
-        Started::Pending(future) => pending(async move {
+    match carry_out(call.thread, WaitOptions { no_wait, deadline_ns }, operation)? {
+        SyscallState::Pending(future) => pending(async move {
             future.await.map_err(|error| match error {
                 Errno::EAGAIN if !no_wait => Errno::ETIMEDOUT,
                 error => error,
@@ -131,8 +136,12 @@ struct Sending {
 }
 
 impl Operation for Sending {
-    fn attempt(&mut self) -> Attempt<usize> {
-        if self.queue.send(&mut self.text, self.priority, self.sender)? { Ok(0) } else { Err(Halt::Block) }
+    fn attempt(&mut self) -> TryResult<usize> {
+        if self.queue.send(&mut self.text, self.priority, self.sender)? {
+            Ok(0)
+        } else {
+            Err(TryError::WouldBlock)
+        }
     }
 
     fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
@@ -141,7 +150,7 @@ impl Operation for Sending {
 }
 
 /// mq_timedsend(2).
-pub fn mq_timedsend(call: &mut Call<'_>) -> Outcome {
+pub fn mq_timedsend(call: &mut Call<'_>) -> SyscallResult {
     let (address, length, priority) = (call.word(1), call.word(2), call.uint(3));
     if priority >= PRIORITIES {
         return Err(Errno::EINVAL.into());
@@ -178,7 +187,7 @@ impl Receiving {
 }
 
 impl Operation for Receiving {
-    fn attempt(&mut self) -> Attempt<usize> {
+    fn attempt(&mut self) -> TryResult<usize> {
         let received = self.queue.receive(|text, priority| {
             self.space.write_bytes(self.address, text)?;
             if self.priority != 0 {
@@ -187,7 +196,7 @@ impl Operation for Receiving {
             Ok(text.len())
         })?;
         self.set_waiting(received.is_none());
-        received.ok_or(Halt::Block)
+        received.ok_or(TryError::WouldBlock)
     }
 
     fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
@@ -202,7 +211,7 @@ impl Drop for Receiving {
 }
 
 /// mq_timedreceive(2).
-pub fn mq_timedreceive(call: &mut Call<'_>) -> Outcome {
+pub fn mq_timedreceive(call: &mut Call<'_>) -> SyscallResult {
     let (address, length, priority) = (call.word(1), call.word(2), call.word(3));
     let deadline_ns = deadline(call)?;
     let (open, queue) = queue(call)?;
@@ -217,7 +226,7 @@ pub fn mq_timedreceive(call: &mut Call<'_>) -> Outcome {
 }
 
 /// mq_notify(2).
-pub fn mq_notify(call: &mut Call<'_>) -> Outcome {
+pub fn mq_notify(call: &mut Call<'_>) -> SyscallResult {
     let address = call.word(1);
     let process = &call.thread.process;
     if address == 0 {
@@ -228,8 +237,8 @@ pub fn mq_notify(call: &mut Call<'_>) -> Outcome {
     // A `struct sigevent`: value, signal and kind.
     let [value, kind] = user::read_words::<2>(&call.thread.space(), address)?;
     let notice = match (kind >> 32) as u32 {
-        linux::SIGEV_NONE => Notice::Nothing,
-        linux::SIGEV_SIGNAL => Notice::Signal(Signal::new(kind as i32).ok_or(Errno::EINVAL)?, value),
+        linux::SIGEV_NONE => MqueueNotice::Nothing,
+        linux::SIGEV_SIGNAL => MqueueNotice::Signal(Signal::new(kind as i32).ok_or(Errno::EINVAL)?, value),
         // SIGEV_THREAD comes with a socket of a family that is not there.
         _ => return Err(Errno::EINVAL.into()),
     };
@@ -239,7 +248,7 @@ pub fn mq_notify(call: &mut Call<'_>) -> Outcome {
 }
 
 /// mq_getsetattr(2).
-pub fn mq_getsetattr(call: &mut Call<'_>) -> Outcome {
+pub fn mq_getsetattr(call: &mut Call<'_>) -> SyscallResult {
     let (new, old) = (call.word(1), call.word(2));
     let space = call.thread.space();
     let wanted = match new {

@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use linux_raw_sys::net;
 
-use crate::error::{Attempt, Errno, Halt};
-use crate::fs::buffer::Segment;
+use crate::error::{Errno, TryError, TryResult};
+use crate::fs::buffer::IoSegment;
 use crate::fs::{IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::net::{Address, Ancillary, Identity, Inbox, Received, Socket, Style, find_target};
@@ -14,7 +14,7 @@ use crate::syscall::fs::transfer::{Segments, broken_pipe};
 use crate::syscall::fs::wait::{Operation, carry_out};
 use crate::syscall::fs::{TRANSFER_LIMIT, encode, field, get, get_bytes};
 use crate::syscall::net::socket::{ADDRESS_LIMIT, get_address, get_socket, manner};
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 use crate::wait::caller::Caller;
 use crate::wait::queue::{Events, Watch};
 
@@ -31,7 +31,7 @@ const CONTROL_BYTES_MAX: usize =
     2 * HEADER + IDENTITY_BYTES.next_multiple_of(WORD) + (4 * FILES_LIMIT).next_multiple_of(WORD);
 
 /// A message on its way out.
-pub struct Send {
+pub struct SendMessage {
     thread: Caller,
     open: Arc<OpenFile>,
     socket: Arc<Socket>,
@@ -42,8 +42,8 @@ pub struct Send {
     done: usize,
 }
 
-impl Operation for Send {
-    fn attempt(&mut self) -> Attempt<usize> {
+impl Operation for SendMessage {
+    fn attempt(&mut self) -> TryResult<usize> {
         let space = self.thread.space();
         let segments = self.segments.as_slice();
         let total: usize = segments.iter().map(|segment| segment.length).sum();
@@ -53,7 +53,7 @@ impl Operation for Send {
             let result = self.socket.send(&mut buffer, self.target.as_ref(), &mut self.ancillary);
             match result {
                 Ok(count) => self.done += count,
-                Err(Halt::Error(Errno::EPIPE)) if self.flags & net::MSG_NOSIGNAL == 0 => {
+                Err(TryError::Error(Errno::EPIPE)) if self.flags & net::MSG_NOSIGNAL == 0 => {
                     broken_pipe(&self.thread);
                     return Err(Errno::EPIPE.into());
                 }
@@ -78,16 +78,16 @@ impl Operation for Send {
 }
 
 /// sendto(2).
-pub fn sendto(call: &mut Call<'_>) -> Outcome {
+pub fn sendto(call: &mut Call<'_>) -> SyscallResult {
     let (open, socket) = get_socket(call)?;
     let target = match call.word(4) {
         0 => None,
         address => target_of(call, &socket, get_address(call, address, call.int(5))?.as_ref())?,
     };
-    let segment = Segment { address: call.word(1), length: call.word(2).min(TRANSFER_LIMIT) };
+    let segment = IoSegment { address: call.word(1), length: call.word(2).min(TRANSFER_LIMIT) };
     let ancillary = with_identity(call, &socket, target.as_ref(), Ancillary::default());
     let (thread, segments, flags) = (call.thread.clone(), Segments::One([segment]), call.uint(3));
-    start_send(call, Send { thread, open, socket, segments, target, ancillary, flags, done: 0 })
+    start_send(call, SendMessage { thread, open, socket, segments, target, ancillary, flags, done: 0 })
 }
 
 fn target_of(
@@ -124,7 +124,7 @@ fn with_identity(
     (wanted || ancillary.identity.is_some() || !ancillary.files.is_empty()).then_some(ancillary)
 }
 
-fn start_send(call: &Call<'_>, operation: Send) -> Outcome {
+fn start_send(call: &Call<'_>, operation: SendMessage) -> SyscallResult {
     if operation.flags & net::MSG_OOB != 0 {
         return Err(Errno::EOPNOTSUPP.into());
     }
@@ -143,7 +143,7 @@ struct Header {
 
 const MESSAGE: usize = size_of::<net::msghdr>();
 
-fn get_header(call: &Call<'_>, address: usize) -> Attempt<Header> {
+fn get_header(call: &Call<'_>, address: usize) -> TryResult<Header> {
     let bytes: [u8; MESSAGE] = get(call, address)?;
     // The fields that are pointers are read by their places.
     let word = |offset: usize| {
@@ -163,7 +163,7 @@ fn get_header(call: &Call<'_>, address: usize) -> Attempt<Header> {
 }
 
 /// sendmsg(2).
-pub fn sendmsg(call: &mut Call<'_>) -> Outcome {
+pub fn sendmsg(call: &mut Call<'_>) -> SyscallResult {
     let operation = prepare_send(call, call.word(1), call.uint(2))?;
     start_send(call, operation)
 }
@@ -172,7 +172,7 @@ pub fn sendmsg(call: &mut Call<'_>) -> Outcome {
 ///
 /// # Errors
 /// What is wrong with it; a page fault.
-pub fn prepare_send(call: &Call<'_>, address: usize, flags: u32) -> Attempt<Send> {
+pub fn prepare_send(call: &Call<'_>, address: usize, flags: u32) -> TryResult<SendMessage> {
     let (open, socket) = get_socket(call)?;
     let header = get_header(call, address)?;
     let segments = many(call, header.vectors, header.vector_count).map_err(too_many)?;
@@ -184,16 +184,16 @@ pub fn prepare_send(call: &Call<'_>, address: usize, flags: u32) -> Attempt<Send
     let ancillary = get_control(call, &header)?;
     let ancillary = with_identity(call, &socket, target.as_ref(), ancillary);
     let thread = call.thread.clone();
-    Ok(Send { thread, open, socket, segments, target, ancillary, flags, done: 0 })
+    Ok(SendMessage { thread, open, socket, segments, target, ancillary, flags, done: 0 })
 }
 
 /// Too many pieces have an error of their own here.
-fn too_many(halt: Halt) -> Halt {
-    if halt == Halt::Error(Errno::EINVAL) { Errno::EMSGSIZE.into() } else { halt }
+fn too_many(halt: TryError) -> TryError {
+    if halt == TryError::Error(Errno::EINVAL) { Errno::EMSGSIZE.into() } else { halt }
 }
 
 /// What goes along with a message.
-fn get_control(call: &Call<'_>, header: &Header) -> Attempt<Ancillary> {
+fn get_control(call: &Call<'_>, header: &Header) -> TryResult<Ancillary> {
     let mut ancillary = Ancillary::default();
     if header.control == 0 || header.control_length == 0 {
         return Ok(ancillary);
@@ -250,7 +250,7 @@ fn check_identity(call: &Call<'_>, data: &[u8]) -> Result<Identity, Errno> {
 }
 
 /// Where the results of a receiving call go.
-struct Places {
+struct MessageFields {
     /// The sender's address: where, how much room, and where its length goes (4 bytes).
     name: usize,
     name_room: usize,
@@ -264,18 +264,18 @@ struct Places {
 }
 
 /// A message on its way in.
-pub struct Receive {
+pub struct ReceiveMessage {
     thread: Caller,
     open: Arc<OpenFile>,
     socket: Arc<Socket>,
     segments: Segments,
-    places: Places,
+    places: MessageFields,
     flags: u32,
     done: usize,
 }
 
-impl Operation for Receive {
-    fn attempt(&mut self) -> Attempt<usize> {
+impl Operation for ReceiveMessage {
+    fn attempt(&mut self) -> TryResult<usize> {
         self.probe()?;
         let space = self.thread.space();
         let total: usize = self.segments.as_slice().iter().map(|segment| segment.length).sum();
@@ -311,9 +311,9 @@ struct Texts {
     control: Vec<u8>,
 }
 
-impl Receive {
+impl ReceiveMessage {
     /// Makes sure that what is received can be stored.
-    fn probe(&self) -> Attempt<()> {
+    fn probe(&self) -> TryResult<()> {
         let (space, places) = (self.thread.space(), &self.places);
         for (address, length) in [
             (places.name, places.name_room),
@@ -339,7 +339,7 @@ impl Receive {
         })
     }
 
-    fn store(&self, received: Received, texts: Texts) -> Attempt<usize> {
+    fn store(&self, received: Received, texts: Texts) -> TryResult<usize> {
         let (thread, places) = (&self.thread, &self.places);
         let Texts { mut name, mut control } = texts;
         let mut flags = 0;
@@ -418,11 +418,11 @@ fn push_control(control: &mut Vec<u8>, room: usize, kind: u32, data: &[u8]) -> b
 }
 
 /// recvfrom(2).
-pub fn recvfrom(call: &mut Call<'_>) -> Outcome {
-    let segment = Segment { address: call.word(1), length: call.word(2).min(TRANSFER_LIMIT) };
+pub fn recvfrom(call: &mut Call<'_>) -> SyscallResult {
+    let segment = IoSegment { address: call.word(1), length: call.word(2).min(TRANSFER_LIMIT) };
     let (name, length_at) = (call.word(4), call.word(5));
     let name_room = if name == 0 { 0 } else { u32::from_ne_bytes(get(call, length_at)?) as usize };
-    let places = Places {
+    let places = MessageFields {
         name,
         name_room: name_room.min(ADDRESS_LIMIT),
         name_length_at: if name == 0 { 0 } else { length_at },
@@ -436,7 +436,7 @@ pub fn recvfrom(call: &mut Call<'_>) -> Outcome {
 }
 
 /// recvmsg(2).
-pub fn recvmsg(call: &mut Call<'_>) -> Outcome {
+pub fn recvmsg(call: &mut Call<'_>) -> SyscallResult {
     let operation = prepare_receive(call, call.word(1), call.uint(2))?;
     start_receive(call, operation)
 }
@@ -445,10 +445,10 @@ pub fn recvmsg(call: &mut Call<'_>) -> Outcome {
 ///
 /// # Errors
 /// What is wrong with it; a page fault.
-pub fn prepare_receive(call: &Call<'_>, address: usize, flags: u32) -> Attempt<Receive> {
+pub fn prepare_receive(call: &Call<'_>, address: usize, flags: u32) -> TryResult<ReceiveMessage> {
     let header = get_header(call, address)?;
     let segments = many(call, header.vectors, header.vector_count).map_err(too_many)?;
-    let places = Places {
+    let places = MessageFields {
         name: header.name,
         name_room: if header.name == 0 { 0 } else { header.name_length },
         name_length_at: if header.name == 0 {
@@ -464,12 +464,17 @@ pub fn prepare_receive(call: &Call<'_>, address: usize, flags: u32) -> Attempt<R
     receive(call, segments, places, flags)
 }
 
-fn receive(call: &Call<'_>, segments: Segments, places: Places, flags: u32) -> Attempt<Receive> {
+fn receive(
+    call: &Call<'_>,
+    segments: Segments,
+    places: MessageFields,
+    flags: u32,
+) -> TryResult<ReceiveMessage> {
     let (open, socket) = get_socket(call)?;
-    Ok(Receive { thread: call.thread.clone(), open, socket, segments, places, flags, done: 0 })
+    Ok(ReceiveMessage { thread: call.thread.clone(), open, socket, segments, places, flags, done: 0 })
 }
 
-fn start_receive(call: &Call<'_>, operation: Receive) -> Outcome {
+fn start_receive(call: &Call<'_>, operation: ReceiveMessage) -> SyscallResult {
     if operation.flags & net::MSG_OOB != 0 {
         return Err(Errno::EOPNOTSUPP.into());
     }

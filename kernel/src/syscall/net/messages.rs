@@ -4,12 +4,12 @@ use alloc::vec::Vec;
 use linux_raw_sys::{general as linux, net};
 
 use crate::arch::time::now_ns;
-use crate::error::{Attempt, Errno, Halt};
+use crate::error::{Errno, TryError, TryResult};
 use crate::memory::fallible;
 use crate::syscall::fs::wait::{Operation, carry_out};
-use crate::syscall::net::message::{Receive, Send, prepare_receive, prepare_send};
+use crate::syscall::net::message::{ReceiveMessage, SendMessage, prepare_receive, prepare_send};
 use crate::syscall::net::socket::{get_socket, manner};
-use crate::syscall::{Call, Outcome, user};
+use crate::syscall::{Call, SyscallResult, user};
 use crate::time::timespec_ns;
 use crate::wait::caller::Caller;
 use crate::wait::queue::Watch;
@@ -39,7 +39,7 @@ struct Several<O> {
 }
 
 impl<O: Operation> Operation for Several<O> {
-    fn attempt(&mut self) -> Attempt<usize> {
+    fn attempt(&mut self) -> TryResult<usize> {
         while self.done < self.messages.len() {
             let at = self.entries.wrapping_add(self.done * ENTRY + LENGTH_AT);
             let space = self.thread.space();
@@ -48,7 +48,7 @@ impl<O: Operation> Operation for Several<O> {
                 None => {
                     space.probe_write(at, size_of::<u32>())?;
                     match self.messages[self.done].attempt() {
-                        Err(Halt::Block) if self.is_one_enough && self.done > 0 => break,
+                        Err(TryError::WouldBlock) if self.is_one_enough && self.done > 0 => break,
                         result => result?,
                     }
                 }
@@ -77,14 +77,14 @@ impl<O: Operation> Operation for Several<O> {
 fn prepare<O>(
     call: &Call<'_>,
     flags: u32,
-    each: impl Fn(&Call<'_>, usize, u32) -> Attempt<O>,
-) -> Attempt<Vec<O>> {
+    each: impl Fn(&Call<'_>, usize, u32) -> TryResult<O>,
+) -> TryResult<Vec<O>> {
     let count = (call.uint(2) as usize).min(COUNT_LIMIT);
     let mut messages = Vec::new();
     for index in 0..count {
         match each(call, call.word(1).wrapping_add(index * ENTRY), flags) {
             Ok(message) => fallible::try_push(&mut messages, message)?,
-            Err(Halt::Error(_)) if index > 0 => break,
+            Err(TryError::Error(_)) if index > 0 => break,
             Err(halt) => return Err(halt),
         }
     }
@@ -92,10 +92,10 @@ fn prepare<O>(
 }
 
 /// sendmmsg(2).
-pub fn sendmmsg(call: &mut Call<'_>) -> Outcome {
+pub fn sendmmsg(call: &mut Call<'_>) -> SyscallResult {
     let (open, _) = get_socket(call)?;
     let flags = call.uint(3);
-    let messages: Vec<Send> = prepare(call, flags, prepare_send)?;
+    let messages: Vec<SendMessage> = prepare(call, flags, prepare_send)?;
     let several = Several {
         thread: call.thread.clone(),
         messages,
@@ -109,7 +109,7 @@ pub fn sendmmsg(call: &mut Call<'_>) -> Outcome {
 }
 
 /// recvmmsg(2).
-pub fn recvmmsg(call: &mut Call<'_>) -> Outcome {
+pub fn recvmmsg(call: &mut Call<'_>) -> SyscallResult {
     let (open, _) = get_socket(call)?;
     let flags = call.uint(3);
     let deadline_ns = match call.word(4) {
@@ -120,7 +120,7 @@ pub fn recvmmsg(call: &mut Call<'_>) -> Outcome {
         }
     };
     let own = flags & !WAIT_FOR_ONE;
-    let messages: Vec<Receive> = prepare(call, own, prepare_receive)?;
+    let messages: Vec<ReceiveMessage> = prepare(call, own, prepare_receive)?;
     let several = Several {
         thread: call.thread.clone(),
         messages,

@@ -3,15 +3,15 @@
 use core::sync::atomic::Ordering;
 use linux_raw_sys::net;
 
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::net::{BUFFER_BYTES, Socket};
 use crate::syscall::fs::{get, put};
 use crate::syscall::net::socket::get_socket;
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 use crate::time::NS_PER_SECOND;
 
 /// getsockopt(2).
-pub fn getsockopt(call: &mut Call<'_>) -> Outcome {
+pub fn getsockopt(call: &mut Call<'_>) -> SyscallResult {
     let (_, socket) = get_socket(call)?;
     if call.uint(1) != net::SOL_SOCKET {
         return Err(Errno::EOPNOTSUPP.into());
@@ -55,7 +55,7 @@ pub fn getsockopt(call: &mut Call<'_>) -> Outcome {
 }
 
 /// setsockopt(2).
-pub fn setsockopt(call: &mut Call<'_>) -> Outcome {
+pub fn setsockopt(call: &mut Call<'_>) -> SyscallResult {
     let (_, socket) = get_socket(call)?;
     if call.uint(1) != net::SOL_SOCKET {
         return Err(Errno::EOPNOTSUPP.into());
@@ -85,7 +85,7 @@ pub fn setsockopt(call: &mut Call<'_>) -> Outcome {
     Ok(0.into())
 }
 
-fn set_timeout(call: &Call<'_>, socket: &Socket, send: bool) -> Attempt<()> {
+fn set_timeout(call: &Call<'_>, socket: &Socket, send: bool) -> TryResult<()> {
     if call.int(4) < 16 {
         return Err(Errno::EINVAL.into());
     }

@@ -5,13 +5,13 @@ use alloc::vec::Vec;
 use linux_raw_sys::{general as linux, net};
 
 use crate::arch::time::now_ns;
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::fs::{File, OpenFile, StatusFlags, downcast_arc};
 use crate::memory::fallible;
 use crate::net::{Address, Socket, Style, find_target};
-use crate::syscall::fs::wait::{Manner, Operation, carry_out};
+use crate::syscall::fs::wait::{Operation, WaitOptions, carry_out};
 use crate::syscall::fs::{get, get_bytes, get_file, put};
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 use crate::wait::caller::Caller;
 use crate::wait::queue::{Events, Watch};
 
@@ -49,7 +49,7 @@ fn check_family(call: &Call<'_>) -> Result<(), Errno> {
 }
 
 /// socket(2).
-pub fn socket(call: &mut Call<'_>) -> Outcome {
+pub fn socket(call: &mut Call<'_>) -> SyscallResult {
     check_family(call)?;
     let (style, status, close_on_exec) = split_type(call.uint(1))?;
     let open = fallible::try_arc(OpenFile::new(Socket::new(style)?, status))?;
@@ -57,7 +57,7 @@ pub fn socket(call: &mut Call<'_>) -> Outcome {
 }
 
 /// socketpair(2).
-pub fn socketpair(call: &mut Call<'_>) -> Outcome {
+pub fn socketpair(call: &mut Call<'_>) -> SyscallResult {
     check_family(call)?;
     let (style, status, close_on_exec) = split_type(call.uint(1))?;
     call.thread.space().probe_write(call.word(3), 8)?;
@@ -74,7 +74,7 @@ pub fn socketpair(call: &mut Call<'_>) -> Outcome {
 ///
 /// # Errors
 /// A fault; `EINVAL`.
-pub fn get_address(call: &Call<'_>, address: usize, length: i32) -> Attempt<Option<Address>> {
+pub fn get_address(call: &Call<'_>, address: usize, length: i32) -> TryResult<Option<Address>> {
     let length =
         usize::try_from(length).ok().filter(|&length| length <= ADDRESS_LIMIT).ok_or(Errno::EINVAL)?;
     let bytes = get_bytes(call, address, length)?;
@@ -90,7 +90,7 @@ pub fn put_address(
     address: usize,
     length_at: usize,
     value: Option<&Address>,
-) -> Attempt<()> {
+) -> TryResult<()> {
     if address == 0 {
         return Ok(());
     }
@@ -102,7 +102,7 @@ pub fn put_address(
 }
 
 /// bind(2).
-pub fn bind(call: &mut Call<'_>) -> Outcome {
+pub fn bind(call: &mut Call<'_>) -> SyscallResult {
     let (_, socket) = get_socket(call)?;
     let address = get_address(call, call.word(1), call.int(2))?.ok_or(Errno::EINVAL)?;
     socket.bind(call.thread, address)?;
@@ -110,7 +110,7 @@ pub fn bind(call: &mut Call<'_>) -> Outcome {
 }
 
 /// listen(2).
-pub fn listen(call: &mut Call<'_>) -> Outcome {
+pub fn listen(call: &mut Call<'_>) -> SyscallResult {
     let (_, socket) = get_socket(call)?;
     socket.listen(call.int(1), call.thread)?;
     Ok(0.into())
@@ -123,7 +123,7 @@ struct Connect {
 }
 
 impl Operation for Connect {
-    fn attempt(&mut self) -> Attempt<usize> {
+    fn attempt(&mut self) -> TryResult<usize> {
         self.socket.connect(&self.target, &self.thread)?;
         Ok(0)
     }
@@ -135,7 +135,7 @@ impl Operation for Connect {
 }
 
 /// connect(2).
-pub fn connect(call: &mut Call<'_>) -> Outcome {
+pub fn connect(call: &mut Call<'_>) -> SyscallResult {
     let (open, socket) = get_socket(call)?;
     let Some(address) = get_address(call, call.word(1), call.int(2))? else {
         socket.disconnect();
@@ -147,9 +147,9 @@ pub fn connect(call: &mut Call<'_>) -> Outcome {
 }
 
 /// How an operation on a socket waits, by its flags and options and those (`MSG_`) of the call.
-pub fn manner(open: &OpenFile, send: bool, flags: u32) -> Manner {
+pub fn manner(open: &OpenFile, send: bool, flags: u32) -> WaitOptions {
     let timeout = open.file.timeout_ns(send);
-    Manner {
+    WaitOptions {
         no_wait: open.flags().contains(StatusFlags::NONBLOCK) || flags & net::MSG_DONTWAIT != 0,
         deadline_ns: timeout.map(|timeout| now_ns().saturating_add(timeout)),
     }
@@ -166,7 +166,7 @@ struct Accept {
 }
 
 impl Operation for Accept {
-    fn attempt(&mut self) -> Attempt<usize> {
+    fn attempt(&mut self) -> TryResult<usize> {
         let space = self.thread.space();
         let mut room = [0; 4];
         if self.address != 0 {
@@ -192,16 +192,16 @@ impl Operation for Accept {
 }
 
 /// accept(2).
-pub fn accept(call: &mut Call<'_>) -> Outcome {
+pub fn accept(call: &mut Call<'_>) -> SyscallResult {
     start_accept(call, 0)
 }
 
 /// accept4(2).
-pub fn accept4(call: &mut Call<'_>) -> Outcome {
+pub fn accept4(call: &mut Call<'_>) -> SyscallResult {
     start_accept(call, call.uint(3))
 }
 
-fn start_accept(call: &Call<'_>, flags: u32) -> Outcome {
+fn start_accept(call: &Call<'_>, flags: u32) -> SyscallResult {
     if flags & !(linux::O_NONBLOCK | linux::O_CLOEXEC) != 0 {
         return Err(Errno::EINVAL.into());
     }
@@ -223,14 +223,14 @@ fn start_accept(call: &Call<'_>, flags: u32) -> Outcome {
 }
 
 /// getsockname(2).
-pub fn getsockname(call: &mut Call<'_>) -> Outcome {
+pub fn getsockname(call: &mut Call<'_>) -> SyscallResult {
     let (_, socket) = get_socket(call)?;
     put_address(call, call.word(1), call.word(2), socket.address().as_deref())?;
     Ok(0.into())
 }
 
 /// getpeername(2).
-pub fn getpeername(call: &mut Call<'_>) -> Outcome {
+pub fn getpeername(call: &mut Call<'_>) -> SyscallResult {
     let (_, socket) = get_socket(call)?;
     let address = socket.peer_address()?;
     put_address(call, call.word(1), call.word(2), address.as_deref())?;
@@ -238,7 +238,7 @@ pub fn getpeername(call: &mut Call<'_>) -> Outcome {
 }
 
 /// shutdown(2).
-pub fn shutdown(call: &mut Call<'_>) -> Outcome {
+pub fn shutdown(call: &mut Call<'_>) -> SyscallResult {
     let (_, socket) = get_socket(call)?;
     match call.uint(1) {
         net::SHUT_RD => socket.shut_down(true, false)?,

@@ -6,17 +6,17 @@ use heddle_kernel_core::signal::{Actions, AlternateStack, Signal};
 use linux_raw_sys::general as linux;
 
 use crate::arch::UserContext;
-use crate::error::{Errno, Halt};
+use crate::error::{Errno, TryError};
 use crate::fs::{DescriptorTable, StatusFlags};
-use crate::ipc::semaphore::Undoes;
+use crate::ipc::semaphore::SemUndoList;
 use crate::memory::{Space, fallible};
 use crate::process::exit::discard;
 use crate::process::pidfd::ProcessFile;
-use crate::process::table::Table;
+use crate::process::table::PidTable;
 use crate::process::thread::Parts;
 use crate::process::{Limits, Process, Resource, Thread, run, table};
 use crate::sync::SpinLock;
-use crate::syscall::{Call, Outcome, pending, user};
+use crate::syscall::{Call, SyscallResult, pending, user};
 use crate::wait::caller::Caller;
 use crate::wait::queue::{Events, WaitQueue};
 use crate::wait::syscall::WaitKind;
@@ -29,7 +29,7 @@ pub struct Vfork {
 
 /// What to make, from the arguments of the three calls.
 #[derive(Clone, Copy)]
-struct Request {
+struct CloneRequest {
     flags: u64,
     exit_signal: i32,
     stack: usize,
@@ -61,18 +61,18 @@ const SUPPORTED: u64 = (linux::CLONE_VM
     | linux::CLONE_CLEAR_SIGHAND;
 
 /// fork(2).
-pub fn fork(call: &mut Call<'_>) -> Outcome {
-    start(call, Request { flags: 0, exit_signal: Signal::CHLD.number(), ..Request::NONE })
+pub fn fork(call: &mut Call<'_>) -> SyscallResult {
+    start(call, CloneRequest { flags: 0, exit_signal: Signal::CHLD.number(), ..CloneRequest::NONE })
 }
 
 /// vfork(2).
-pub fn vfork(call: &mut Call<'_>) -> Outcome {
+pub fn vfork(call: &mut Call<'_>) -> SyscallResult {
     let flags = u64::from(linux::CLONE_VM | linux::CLONE_VFORK);
-    start(call, Request { flags, exit_signal: Signal::CHLD.number(), ..Request::NONE })
+    start(call, CloneRequest { flags, exit_signal: Signal::CHLD.number(), ..CloneRequest::NONE })
 }
 
 /// clone(2).
-pub fn clone(call: &mut Call<'_>) -> Outcome {
+pub fn clone(call: &mut Call<'_>) -> SyscallResult {
     let flags = call.word(0) as u64 & 0xffff_ffff;
     let signal_bits = u64::from(linux::CSIGNAL);
     let [_, stack, parent_tid, child_tid, tls, _] = core::array::from_fn(|index| call.word(index));
@@ -83,11 +83,11 @@ pub fn clone(call: &mut Call<'_>) -> Outcome {
         return Err(Errno::EINVAL.into());
     }
     let flags = flags & !signal_bits;
-    start(call, Request { flags, exit_signal, stack, parent_tid, child_tid, tls, pidfd: parent_tid })
+    start(call, CloneRequest { flags, exit_signal, stack, parent_tid, child_tid, tls, pidfd: parent_tid })
 }
 
 /// clone3(2).
-pub fn clone3(call: &mut Call<'_>) -> Outcome {
+pub fn clone3(call: &mut Call<'_>) -> SyscallResult {
     const WORDS: usize = 11;
     const SMALLEST_BYTES: usize = 64;
     let (address, size) = (call.word(0), call.word(1));
@@ -120,7 +120,7 @@ pub fn clone3(call: &mut Call<'_>) -> Outcome {
     if is_unsupported || is_one_place || exit_signal > 64 || (stack == 0) != (stack_bytes == 0) {
         return Err(Errno::EINVAL.into());
     }
-    let request = Request {
+    let request = CloneRequest {
         flags,
         exit_signal: exit_signal as i32,
         stack: stack.wrapping_add(stack_bytes) as usize,
@@ -132,7 +132,7 @@ pub fn clone3(call: &mut Call<'_>) -> Outcome {
     start(call, request)
 }
 
-impl Request {
+impl CloneRequest {
     const NONE: Self =
         Self { flags: 0, exit_signal: 0, stack: 0, parent_tid: 0, child_tid: 0, tls: 0, pidfd: 0 };
 
@@ -152,7 +152,7 @@ impl Request {
 
 /// The new thread shares or copies as the flags say. Forking the address space may have to wait, so the rest happens
 /// in a future; a thread or a `vfork` without waiting is made at once.
-fn start(call: &mut Call<'_>, request: Request) -> Outcome {
+fn start(call: &mut Call<'_>, request: CloneRequest) -> SyscallResult {
     if !request.is_valid() {
         return Err(Errno::EINVAL.into());
     }
@@ -194,7 +194,7 @@ fn start(call: &mut Call<'_>, request: Request) -> Outcome {
     pending(fork_space(thread, request, context))
 }
 
-async fn fork_space(thread: Caller, request: Request, context: UserContext) -> Result<usize, Errno> {
+async fn fork_space(thread: Caller, request: CloneRequest, context: UserContext) -> Result<usize, Errno> {
     let space = thread.space().fork().await?;
     let child = make(&thread, &request, space)?;
     let tid = child.tid();
@@ -231,9 +231,9 @@ async fn fork_space(thread: Caller, request: Request, context: UserContext) -> R
 fn publish_tids(
     parent: &Arc<Thread>,
     child: &Arc<Thread>,
-    request: &Request,
+    request: &CloneRequest,
     pidfd: Option<&Pidfd>,
-) -> Result<(), Halt> {
+) -> Result<(), TryError> {
     let space = parent.space();
     let tid = child.tid() as u32;
     for (flag, address) in
@@ -256,7 +256,11 @@ struct Pidfd {
 }
 
 /// `CLONE_PIDFD`: gives the parent a descriptor for the child; takes the child back if it can't have one.
-fn attach_pidfd(parent: &Caller, child: &Arc<Thread>, request: &Request) -> Result<Option<Pidfd>, Errno> {
+fn attach_pidfd(
+    parent: &Caller,
+    child: &Arc<Thread>,
+    request: &CloneRequest,
+) -> Result<Option<Pidfd>, Errno> {
     if !request.has(linux::CLONE_PIDFD) {
         return Ok(None);
     }
@@ -277,7 +281,7 @@ fn take_back(child: &Arc<Thread>, pidfd: Option<Pidfd>) {
 
 /// Checks that the user may have one more thread: `RLIMIT_NPROC` counts those of all the user's processes. The count is
 /// made anew each time; who is privileged is not counted.
-fn check_limit(parent: &Arc<Thread>, table: &Table) -> Result<(), Errno> {
+fn check_limit(parent: &Arc<Thread>, table: &PidTable) -> Result<(), Errno> {
     let credentials = parent.credentials();
     let limit = parent.process.limit(Resource::Processes).soft;
     let is_free = credentials.uid == 0
@@ -290,7 +294,7 @@ fn check_limit(parent: &Arc<Thread>, table: &Table) -> Result<(), Errno> {
 }
 
 /// Makes the thread, in the caller's process or in a new one, without starting it.
-fn make(parent: &Arc<Thread>, request: &Request, space: Arc<Space>) -> Result<Arc<Thread>, Errno> {
+fn make(parent: &Arc<Thread>, request: &CloneRequest, space: Arc<Space>) -> Result<Arc<Thread>, Errno> {
     let descriptors = if request.has(linux::CLONE_FILES) {
         parent.descriptors()
     } else {
@@ -308,7 +312,7 @@ fn make(parent: &Arc<Thread>, request: &Request, space: Arc<Space>) -> Result<Ar
         float.try_clone()
     })?;
     let scheduling = parent.scheduling().for_child();
-    let account = parent.standing.lock().split();
+    let account = parent.entity.lock().split();
 
     let mut table = table::lock();
     check_limit(parent, &table)?;
@@ -364,7 +368,7 @@ fn make(parent: &Arc<Thread>, request: &Request, space: Arc<Space>) -> Result<Ar
     Ok(child)
 }
 
-fn child_actions(parent: &Arc<Thread>, request: &Request) -> Result<Arc<SpinLock<Actions>>, Errno> {
+fn child_actions(parent: &Arc<Thread>, request: &CloneRequest) -> Result<Arc<SpinLock<Actions>>, Errno> {
     let actions = parent.process.actions();
     if request.has(linux::CLONE_SIGHAND) {
         return Ok(actions);
@@ -377,13 +381,13 @@ fn child_actions(parent: &Arc<Thread>, request: &Request) -> Result<Arc<SpinLock
 }
 
 /// The parent of the new process; with `CLONE_PARENT` the caller's own.
-fn real_parent(parent: &Arc<Thread>, request: &Request) -> Option<Arc<Process>> {
+fn real_parent(parent: &Arc<Thread>, request: &CloneRequest) -> Option<Arc<Process>> {
     if request.has(linux::CLONE_PARENT) { parent.process.parent() } else { Some(parent.process.clone()) }
 }
 
 fn make_process(
     parent: &Arc<Thread>,
-    request: &Request,
+    request: &CloneRequest,
     pid: i32,
     actions: Arc<SpinLock<Actions>>,
 ) -> Result<Arc<Process>, Errno> {
@@ -392,7 +396,7 @@ fn make_process(
     let limits = *old.limits.lock();
     let process = Process::new(pid, &Arc::downgrade(&real_parent), old.group(), actions, limits)?;
     if request.has(linux::CLONE_SYSVSEM) {
-        let shared = Undoes::of(old)?;
+        let shared = SemUndoList::of(old)?;
         *process.semaphore_undoes.lock() = Some(shared);
     }
     process.exit_signal.store(request.exit_signal, Ordering::Relaxed);

@@ -6,33 +6,33 @@ use linux_raw_sys::general as linux;
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::{Credentials, Thread, table};
-use crate::syscall::{Call, Outcome, user};
+use crate::syscall::{Call, SyscallResult, user};
 
 /// "Leave it as it is" in the calls that set several ids.
 const KEEP: u32 = u32::MAX;
 const GROUPS_MAX: usize = 65_536;
 
-fn id(value: u32) -> Outcome {
+fn id(value: u32) -> SyscallResult {
     Ok((value as usize).into())
 }
 
 /// getuid(2).
-pub fn getuid(call: &mut Call<'_>) -> Outcome {
+pub fn getuid(call: &mut Call<'_>) -> SyscallResult {
     id(call.thread.credentials().uid)
 }
 
 /// geteuid(2).
-pub fn geteuid(call: &mut Call<'_>) -> Outcome {
+pub fn geteuid(call: &mut Call<'_>) -> SyscallResult {
     id(call.thread.credentials().euid)
 }
 
 /// getgid(2).
-pub fn getgid(call: &mut Call<'_>) -> Outcome {
+pub fn getgid(call: &mut Call<'_>) -> SyscallResult {
     id(call.thread.credentials().gid)
 }
 
 /// getegid(2).
-pub fn getegid(call: &mut Call<'_>) -> Outcome {
+pub fn getegid(call: &mut Call<'_>) -> SyscallResult {
     id(call.thread.credentials().egid)
 }
 
@@ -53,14 +53,14 @@ fn group_ids(credentials: &Credentials) -> Ids {
 }
 
 /// Makes new credentials from the old ones and puts them in force.
-fn change(thread: &Thread, edit: impl FnOnce(&mut Credentials) -> Result<(), Errno>) -> Outcome {
+fn change(thread: &Thread, edit: impl FnOnce(&mut Credentials) -> Result<(), Errno>) -> SyscallResult {
     let mut credentials = (*thread.credentials()).clone();
     edit(&mut credentials)?;
     thread.set_credentials(fallible::try_arc(credentials)?);
     Ok(0.into())
 }
 
-fn set_user_ids(thread: &Thread, new: Ids) -> Outcome {
+fn set_user_ids(thread: &Thread, new: Ids) -> SyscallResult {
     change(thread, |credentials| {
         let had_root = [credentials.uid, credentials.euid, credentials.suid].contains(&0);
         let was_effective = credentials.euid == 0;
@@ -80,7 +80,7 @@ fn set_user_ids(thread: &Thread, new: Ids) -> Outcome {
     })
 }
 
-fn set_group_ids(thread: &Thread, new: Ids) -> Outcome {
+fn set_group_ids(thread: &Thread, new: Ids) -> SyscallResult {
     change(thread, |credentials| {
         (credentials.gid, credentials.egid, credentials.sgid) = (new.real, new.effective, new.saved);
         credentials.fsgid = new.effective;
@@ -133,48 +133,48 @@ fn words(call: &Call<'_>) -> [u32; 3] {
 }
 
 /// setuid(2).
-pub fn setuid(call: &mut Call<'_>) -> Outcome {
+pub fn setuid(call: &mut Call<'_>) -> SyscallResult {
     let old = call.thread.credentials();
     let new = set_one(user_ids(&old), call.uint(0), old.is_capable(linux::CAP_SETUID))?;
     set_user_ids(call.thread, new)
 }
 
 /// setgid(2).
-pub fn setgid(call: &mut Call<'_>) -> Outcome {
+pub fn setgid(call: &mut Call<'_>) -> SyscallResult {
     let old = call.thread.credentials();
     let new = set_one(group_ids(&old), call.uint(0), old.is_capable(linux::CAP_SETGID))?;
     set_group_ids(call.thread, new)
 }
 
 /// setreuid(2).
-pub fn setreuid(call: &mut Call<'_>) -> Outcome {
+pub fn setreuid(call: &mut Call<'_>) -> SyscallResult {
     let old = call.thread.credentials();
     let new = set_two(user_ids(&old), call.uint(0), call.uint(1), old.is_capable(linux::CAP_SETUID))?;
     set_user_ids(call.thread, new)
 }
 
 /// setregid(2).
-pub fn setregid(call: &mut Call<'_>) -> Outcome {
+pub fn setregid(call: &mut Call<'_>) -> SyscallResult {
     let old = call.thread.credentials();
     let new = set_two(group_ids(&old), call.uint(0), call.uint(1), old.is_capable(linux::CAP_SETGID))?;
     set_group_ids(call.thread, new)
 }
 
 /// setresuid(2).
-pub fn setresuid(call: &mut Call<'_>) -> Outcome {
+pub fn setresuid(call: &mut Call<'_>) -> SyscallResult {
     let old = call.thread.credentials();
     let new = set_three(user_ids(&old), words(call), old.is_capable(linux::CAP_SETUID))?;
     set_user_ids(call.thread, new)
 }
 
 /// setresgid(2).
-pub fn setresgid(call: &mut Call<'_>) -> Outcome {
+pub fn setresgid(call: &mut Call<'_>) -> SyscallResult {
     let old = call.thread.credentials();
     let new = set_three(group_ids(&old), words(call), old.is_capable(linux::CAP_SETGID))?;
     set_group_ids(call.thread, new)
 }
 
-fn store_three(call: &Call<'_>, ids: Ids) -> Outcome {
+fn store_three(call: &Call<'_>, ids: Ids) -> SyscallResult {
     let space = call.thread.space();
     for (index, value) in [ids.real, ids.effective, ids.saved].into_iter().enumerate() {
         user::write_int(&space, call.word(index), value)?;
@@ -183,17 +183,17 @@ fn store_three(call: &Call<'_>, ids: Ids) -> Outcome {
 }
 
 /// getresuid(2).
-pub fn getresuid(call: &mut Call<'_>) -> Outcome {
+pub fn getresuid(call: &mut Call<'_>) -> SyscallResult {
     store_three(call, user_ids(&call.thread.credentials()))
 }
 
 /// getresgid(2).
-pub fn getresgid(call: &mut Call<'_>) -> Outcome {
+pub fn getresgid(call: &mut Call<'_>) -> SyscallResult {
     store_three(call, group_ids(&call.thread.credentials()))
 }
 
 /// setfsuid(2): returns the id from before, whatever happens.
-pub fn setfsuid(call: &mut Call<'_>) -> Outcome {
+pub fn setfsuid(call: &mut Call<'_>) -> SyscallResult {
     let (old, new) = (call.thread.credentials(), call.uint(0));
     let is_own = [old.uid, old.euid, old.suid, old.fsuid].contains(&new);
     if new != KEEP && (is_own || old.is_capable(linux::CAP_SETUID)) {
@@ -206,7 +206,7 @@ pub fn setfsuid(call: &mut Call<'_>) -> Outcome {
 }
 
 /// setfsgid(2): returns the id from before, whatever happens.
-pub fn setfsgid(call: &mut Call<'_>) -> Outcome {
+pub fn setfsgid(call: &mut Call<'_>) -> SyscallResult {
     let (old, new) = (call.thread.credentials(), call.uint(0));
     let is_own = [old.gid, old.egid, old.sgid, old.fsgid].contains(&new);
     if new != KEEP && (is_own || old.is_capable(linux::CAP_SETGID)) {
@@ -219,7 +219,7 @@ pub fn setfsgid(call: &mut Call<'_>) -> Outcome {
 }
 
 /// getgroups(2).
-pub fn getgroups(call: &mut Call<'_>) -> Outcome {
+pub fn getgroups(call: &mut Call<'_>) -> SyscallResult {
     let credentials = call.thread.credentials();
     let groups = credentials.supplementary_groups();
     let size = usize::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
@@ -236,7 +236,7 @@ pub fn getgroups(call: &mut Call<'_>) -> Outcome {
 }
 
 /// setgroups(2).
-pub fn setgroups(call: &mut Call<'_>) -> Outcome {
+pub fn setgroups(call: &mut Call<'_>) -> SyscallResult {
     if !call.thread.credentials().is_capable(linux::CAP_SETGID) {
         return Err(Errno::EPERM.into());
     }
@@ -257,7 +257,7 @@ pub fn setgroups(call: &mut Call<'_>) -> Outcome {
 }
 
 /// Reads the header of capget(2): version and process. An unknown version is answered with the one that is known.
-fn capability_header(call: &Call<'_>) -> Result<(usize, Arc<Thread>), crate::error::Halt> {
+fn capability_header(call: &Call<'_>) -> Result<(usize, Arc<Thread>), crate::error::TryError> {
     const VERSION_1: u32 = 0x1998_0330;
     const VERSION_2: u32 = 0x2007_1026;
     const VERSION_3: u32 = 0x2008_0522;
@@ -281,10 +281,10 @@ fn capability_header(call: &Call<'_>) -> Result<(usize, Arc<Thread>), crate::err
 }
 
 /// capget(2).
-pub fn capget(call: &mut Call<'_>) -> Outcome {
+pub fn capget(call: &mut Call<'_>) -> SyscallResult {
     let (parts, thread) = match capability_header(call) {
         // Asking for the version only is no error.
-        Err(crate::error::Halt::Error(Errno::EINVAL)) if call.word(1) == 0 => return Ok(0.into()),
+        Err(crate::error::TryError::Error(Errno::EINVAL)) if call.word(1) == 0 => return Ok(0.into()),
         other => other?,
     };
     if call.word(1) != 0 {
@@ -301,7 +301,7 @@ pub fn capget(call: &mut Call<'_>) -> Outcome {
 }
 
 /// capset(2).
-pub fn capset(call: &mut Call<'_>) -> Outcome {
+pub fn capset(call: &mut Call<'_>) -> SyscallResult {
     let (parts, thread) = capability_header(call)?;
     if !Arc::ptr_eq(&thread, call.thread) {
         return Err(Errno::EPERM.into());

@@ -4,33 +4,33 @@ use alloc::vec::Vec;
 use heddle_kernel_core::exec::Strings;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno};
-use crate::fs::lookup::How;
+use crate::error::{Errno, TryResult};
+use crate::fs::lookup::LookupFlags;
 use crate::memory::Space;
 use crate::process::exec;
-use crate::process::exec::Request;
-use crate::syscall::{Call, Outcome, asynchronous, pending, user};
+use crate::process::exec::ExecRequest;
+use crate::syscall::{Call, SyscallResult, asynchronous, pending, user};
 
 /// execve(2).
-pub fn execve(call: &mut Call<'_>) -> Outcome {
+pub fn execve(call: &mut Call<'_>) -> SyscallResult {
     let path = read_path(call, call.word(0))?;
-    run(call, linux::AT_FDCWD, path, How::FOLLOW, call.word(1), call.word(2))
+    run(call, linux::AT_FDCWD, path, LookupFlags::FOLLOW, call.word(1), call.word(2))
 }
 
 /// execveat(2).
-pub fn execveat(call: &mut Call<'_>) -> Outcome {
+pub fn execveat(call: &mut Call<'_>) -> SyscallResult {
     let (directory, flags) = (call.int(0), call.uint(4));
     if flags & !(linux::AT_EMPTY_PATH | linux::AT_SYMLINK_NOFOLLOW) != 0 {
         return Err(Errno::EINVAL.into());
     }
     let path = read_path(call, call.word(1))?;
-    let mut how = How::empty();
-    how.set(How::EMPTY, flags & linux::AT_EMPTY_PATH != 0);
-    how.set(How::FOLLOW, flags & linux::AT_SYMLINK_NOFOLLOW == 0);
+    let mut how = LookupFlags::empty();
+    how.set(LookupFlags::EMPTY, flags & linux::AT_EMPTY_PATH != 0);
+    how.set(LookupFlags::FOLLOW, flags & linux::AT_SYMLINK_NOFOLLOW == 0);
     run(call, directory, path, how, call.word(2), call.word(3))
 }
 
-fn read_path(call: &Call<'_>, address: usize) -> Attempt<Vec<u8>> {
+fn read_path(call: &Call<'_>, address: usize) -> TryResult<Vec<u8>> {
     let mut path = Vec::new();
     if !call.thread.space().read_cstr(address, linux::PATH_MAX as usize, &mut path)? {
         return Err(Errno::ENAMETOOLONG.into());
@@ -39,7 +39,7 @@ fn read_path(call: &Call<'_>, address: usize) -> Attempt<Vec<u8>> {
 }
 
 /// Reads a list of strings that ends with a null pointer. A null pointer in place of the list is an empty one.
-fn read_strings(space: &Space, address: usize) -> Attempt<Strings> {
+fn read_strings(space: &Space, address: usize) -> TryResult<Strings> {
     let mut strings = Strings::new();
     let mut string = Vec::new();
     let mut at = address;
@@ -65,10 +65,10 @@ fn run(
     call: &Call<'_>,
     directory: i32,
     path: Vec<u8>,
-    how: How,
+    how: LookupFlags,
     arguments: usize,
     environment: usize,
-) -> Outcome {
+) -> SyscallResult {
     let space = call.thread.space();
     let mut arguments = read_strings(&space, arguments)?;
     let environment = read_strings(&space, environment)?;
@@ -78,7 +78,8 @@ fn run(
     }
     let thread = call.thread.clone();
     pending(async move {
-        let loaded = exec::load(&thread, Request { directory, path, how, arguments, environment }).await?;
+        let loaded =
+            exec::load(&thread, ExecRequest { directory, path, how, arguments, environment }).await?;
         let prepared = exec::prepare(&thread)?;
         exec::become_only_thread(&thread).await?;
         asynchronous::end_all(&thread.process).await;

@@ -10,22 +10,22 @@ use crate::fs::StatusFlags;
 use crate::memory::Space;
 use crate::process::pidfd::ProcessFile;
 use crate::process::{ExitStatus, Process, exit, table};
-use crate::signal::{Change, Work};
+use crate::signal::{ChildChange, PendingWork};
 use crate::syscall::process::usage;
-use crate::syscall::{Call, Outcome, pending, user};
+use crate::syscall::{Call, SyscallResult, pending, user};
 use crate::wait::caller::Caller;
 use crate::wait::queue::Events;
 use crate::wait::syscall::WaitKind;
 
 /// exit(2): ends the calling thread.
-pub fn exit(call: &mut Call<'_>) -> Outcome {
+pub fn exit(call: &mut Call<'_>) -> SyscallResult {
     call.thread.exit_code.store(call.int(0) as u8, Ordering::Relaxed);
-    call.thread.add_work(Work::DIE);
+    call.thread.add_work(PendingWork::DIE);
     Ok(0.into())
 }
 
 /// exit_group(2): ends the process.
-pub fn exit_group(call: &mut Call<'_>) -> Outcome {
+pub fn exit_group(call: &mut Call<'_>) -> SyscallResult {
     exit::exit_group(&call.thread.process, call.int(0) as u8);
     Ok(0.into())
 }
@@ -48,7 +48,7 @@ struct Selection {
 }
 
 /// What became of a child.
-struct Report {
+struct WaitReport {
     pid: i32,
     uid: u32,
     /// The status word of wait(2).
@@ -68,7 +68,7 @@ const WAIT4_OPTIONS: u32 = linux::WNOHANG
 const WAITID_OPTIONS: u32 = WAIT4_OPTIONS | linux::WEXITED | linux::WSTOPPED | linux::WNOWAIT;
 
 /// wait4(2).
-pub fn wait4(call: &mut Call<'_>) -> Outcome {
+pub fn wait4(call: &mut Call<'_>) -> SyscallResult {
     let (pid, status, options, rusage) = (call.int(0), call.word(1), call.uint(2), call.word(3));
     if options & !WAIT4_OPTIONS != 0 {
         return Err(Errno::EINVAL.into());
@@ -106,7 +106,7 @@ pub fn wait4(call: &mut Call<'_>) -> Outcome {
 }
 
 /// waitid(2).
-pub fn waitid(call: &mut Call<'_>) -> Outcome {
+pub fn waitid(call: &mut Call<'_>) -> SyscallResult {
     let (kind, id, information, options, rusage) =
         (call.uint(0), call.int(1), call.word(2), call.uint(3), call.word(4));
     let wanted = linux::WEXITED | linux::WSTOPPED | linux::WCONTINUED;
@@ -155,7 +155,7 @@ pub fn waitid(call: &mut Call<'_>) -> Outcome {
 }
 
 /// Checks that the results can be stored, because a child that has been reported is gone.
-fn probe(space: &Space, address: usize, bytes: usize, rusage: usize) -> Result<(), crate::error::Halt> {
+fn probe(space: &Space, address: usize, bytes: usize, rusage: usize) -> Result<(), crate::error::TryError> {
     if address != 0 {
         space.probe_write(address, bytes)?;
     }
@@ -167,7 +167,7 @@ fn probe(space: &Space, address: usize, bytes: usize, rusage: usize) -> Result<(
 
 fn store_wait4(
     space: &Space,
-    report: &Report,
+    report: &WaitReport,
     status: usize,
     rusage: usize,
 ) -> Result<(), crate::memory::user::PageFault> {
@@ -182,7 +182,7 @@ fn store_wait4(
 
 fn store_waitid(
     space: &Space,
-    report: Option<&Report>,
+    report: Option<&WaitReport>,
     information: usize,
     rusage: usize,
 ) -> Result<(), crate::memory::user::PageFault> {
@@ -204,7 +204,7 @@ fn store_waitid(
     Ok(())
 }
 
-async fn wait(thread: &Caller, selection: &Selection) -> Result<Report, Errno> {
+async fn wait(thread: &Caller, selection: &Selection) -> Result<WaitReport, Errno> {
     let process = &thread.process;
     thread
         .wait_until(WaitKind::Interruptible, |watch| {
@@ -215,7 +215,7 @@ async fn wait(thread: &Caller, selection: &Selection) -> Result<Report, Errno> {
 }
 
 /// Looks at the children once: a report and, unless `WNOWAIT` says otherwise, the end of a zombie.
-fn find(process: &Arc<Process>, selection: &Selection) -> Result<Option<Report>, Errno> {
+fn find(process: &Arc<Process>, selection: &Selection) -> Result<Option<WaitReport>, Errno> {
     let options = selection.options;
     let mut has_candidate = false;
     let mut found = None;
@@ -257,7 +257,7 @@ impl Selection {
     }
 }
 
-fn look(child: &Arc<Process>, options: u32) -> Option<Report> {
+fn look(child: &Arc<Process>, options: u32) -> Option<WaitReport> {
     let mut state = child.state.lock();
     let (status, code, value) = if let Some(ended) = state.ended {
         if options & linux::WEXITED == 0 {
@@ -271,19 +271,19 @@ fn look(child: &Arc<Process>, options: u32) -> Option<Report> {
         }
     } else {
         match state.change {
-            Change::Stopped(signal) if options & linux::WSTOPPED != 0 => {
+            ChildChange::Stopped(signal) if options & linux::WSTOPPED != 0 => {
                 (signal.number() << 8 | 0x7f, linux::CLD_STOPPED, signal.number())
             }
-            Change::Continued if options & linux::WCONTINUED != 0 => {
+            ChildChange::Continued if options & linux::WCONTINUED != 0 => {
                 (0xffff, linux::CLD_CONTINUED, Signal::CONT.number())
             }
             _ => return None,
         }
     };
     if state.ended.is_none() && options & linux::WNOWAIT == 0 {
-        state.change = Change::None;
+        state.change = ChildChange::None;
     }
     drop(state);
     let usage = usage::of_process_and_children(child);
-    Some(Report { pid: child.pid, uid: child.uid.load(Ordering::Relaxed), status, code, value, usage })
+    Some(WaitReport { pid: child.pid, uid: child.uid.load(Ordering::Relaxed), status, code, value, usage })
 }

@@ -7,24 +7,24 @@ use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::{Group, Process, Session, table};
 use crate::sync::SpinGuard;
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 
-fn number(value: i32) -> Outcome {
+fn number(value: i32) -> SyscallResult {
     Ok((value as usize).into())
 }
 
 /// getpid(2).
-pub fn getpid(call: &mut Call<'_>) -> Outcome {
+pub fn getpid(call: &mut Call<'_>) -> SyscallResult {
     number(call.thread.process.pid)
 }
 
 /// gettid(2).
-pub fn gettid(call: &mut Call<'_>) -> Outcome {
+pub fn gettid(call: &mut Call<'_>) -> SyscallResult {
     number(call.thread.tid())
 }
 
 /// getppid(2).
-pub fn getppid(call: &mut Call<'_>) -> Outcome {
+pub fn getppid(call: &mut Call<'_>) -> SyscallResult {
     number(call.thread.process.parent_pid())
 }
 
@@ -37,23 +37,23 @@ fn named(call: &Call<'_>, pid: i32) -> Result<Arc<Process>, Errno> {
 }
 
 /// getpgid(2).
-pub fn getpgid(call: &mut Call<'_>) -> Outcome {
+pub fn getpgid(call: &mut Call<'_>) -> SyscallResult {
     number(named(call, call.int(0))?.group().id)
 }
 
 /// getpgrp(2).
-pub fn getpgrp(call: &mut Call<'_>) -> Outcome {
+pub fn getpgrp(call: &mut Call<'_>) -> SyscallResult {
     number(call.thread.process.group().id)
 }
 
 /// getsid(2).
-pub fn getsid(call: &mut Call<'_>) -> Outcome {
+pub fn getsid(call: &mut Call<'_>) -> SyscallResult {
     number(named(call, call.int(0))?.session().id)
 }
 
 /// Moves a process to another group and unlocks the table. Returns what is to be dropped after that.
 fn change_group(
-    mut table: SpinGuard<'static, table::Table>,
+    mut table: SpinGuard<'static, table::PidTable>,
     process: &Process,
     group: Arc<Group>,
 ) -> impl Sized + use<> {
@@ -64,7 +64,7 @@ fn change_group(
 }
 
 /// setpgid(2).
-pub fn setpgid(call: &mut Call<'_>) -> Outcome {
+pub fn setpgid(call: &mut Call<'_>) -> SyscallResult {
     let own = &call.thread.process;
     let pid = if call.int(0) == 0 { own.pid } else { call.int(0) };
     let id = if call.int(1) == 0 { pid } else { call.int(1) };
@@ -100,7 +100,7 @@ pub fn setpgid(call: &mut Call<'_>) -> Outcome {
 }
 
 /// setsid(2).
-pub fn setsid(call: &mut Call<'_>) -> Outcome {
+pub fn setsid(call: &mut Call<'_>) -> SyscallResult {
     let own = &call.thread.process;
     let table = table::lock();
     if table.group(own.pid).is_some() {

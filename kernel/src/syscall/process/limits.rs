@@ -4,10 +4,10 @@ use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
-use crate::process::{Limit, Process, Resource, cpu_time, table};
-use crate::syscall::{Call, Outcome, user};
+use crate::process::{Process, Resource, ResourceLimit, cpu_time, table};
+use crate::syscall::{Call, SyscallResult, user};
 
-fn get(process: &Process, resource: u32) -> Result<Limit, Errno> {
+fn get(process: &Process, resource: u32) -> Result<ResourceLimit, Errno> {
     process.limits.lock().get(resource).ok_or(Errno::EINVAL)
 }
 
@@ -20,10 +20,10 @@ fn set(call: &Call<'_>, process: &Arc<Process>, resource: u32, words: [u64; 2]) 
         return Err(Errno::EINVAL);
     }
     let is_files = resource == Resource::OpenFiles as u32;
-    if hard > old.hard && !is_privileged || is_files && hard > Limit::OPEN_FILES_MAX {
+    if hard > old.hard && !is_privileged || is_files && hard > ResourceLimit::OPEN_FILES_MAX {
         return Err(Errno::EPERM);
     }
-    limits.set(resource, Limit { soft, hard });
+    limits.set(resource, ResourceLimit { soft, hard });
     drop(limits);
     if resource == Resource::CpuTime as u32 {
         cpu_time::look_again(process);
@@ -35,21 +35,21 @@ fn set(call: &Call<'_>, process: &Arc<Process>, resource: u32, words: [u64; 2]) 
 }
 
 /// getrlimit(2).
-pub fn getrlimit(call: &mut Call<'_>) -> Outcome {
+pub fn getrlimit(call: &mut Call<'_>) -> SyscallResult {
     let limit = get(&call.thread.process, call.uint(0))?;
     user::write_words(&call.thread.space(), call.word(1), &[limit.soft, limit.hard])?;
     Ok(0.into())
 }
 
 /// setrlimit(2).
-pub fn setrlimit(call: &mut Call<'_>) -> Outcome {
+pub fn setrlimit(call: &mut Call<'_>) -> SyscallResult {
     let words = user::read_words(&call.thread.space(), call.word(1))?;
     set(call, &call.thread.process, call.uint(0), words)?;
     Ok(0.into())
 }
 
 /// prlimit64(2).
-pub fn prlimit64(call: &mut Call<'_>) -> Outcome {
+pub fn prlimit64(call: &mut Call<'_>) -> SyscallResult {
     let process = match call.int(0) {
         0 => call.thread.process.clone(),
         pid => table::process(pid).ok_or(Errno::ESRCH)?,

@@ -11,10 +11,10 @@ use crate::process::{Thread, table};
 use crate::procfs;
 use crate::syscall::fs::{add, get_file};
 use crate::syscall::signal::{read_information, send_checked, signal_argument};
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 
 /// pidfd_open(2).
-pub fn pidfd_open(call: &mut Call<'_>) -> Outcome {
+pub fn pidfd_open(call: &mut Call<'_>) -> SyscallResult {
     let (pid, flags) = (call.int(0), call.uint(1));
     if flags & !linux::O_NONBLOCK != 0 || pid <= 0 {
         return Err(Errno::EINVAL.into());
@@ -28,7 +28,7 @@ pub fn pidfd_open(call: &mut Call<'_>) -> Outcome {
 }
 
 /// pidfd_send_signal(2). The directory of a process in `/proc` also names it.
-pub fn pidfd_send_signal(call: &mut Call<'_>) -> Outcome {
+pub fn pidfd_send_signal(call: &mut Call<'_>) -> SyscallResult {
     let (number, address) = (call.int(1), call.word(2));
     if call.uint(3) != 0 {
         return Err(Errno::EINVAL.into());
@@ -58,7 +58,7 @@ pub fn pidfd_send_signal(call: &mut Call<'_>) -> Outcome {
 }
 
 /// pidfd_getfd(2).
-pub fn pidfd_getfd(call: &mut Call<'_>) -> Outcome {
+pub fn pidfd_getfd(call: &mut Call<'_>) -> SyscallResult {
     if call.uint(2) != 0 {
         return Err(Errno::EINVAL.into());
     }

@@ -11,7 +11,7 @@ use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::{Credentials, Thread, table};
 use crate::sync::SpinLock;
-use crate::syscall::{Call, Outcome, user};
+use crate::syscall::{Call, SyscallResult, user};
 use crate::time::{NS_PER_SECOND, load};
 
 /// Bytes of each string of `struct utsname`.
@@ -54,7 +54,7 @@ fn padded(text: &str) -> [u8; NAME_BYTES] {
 }
 
 /// uname(2).
-pub fn uname(call: &mut Call<'_>) -> Outcome {
+pub fn uname(call: &mut Call<'_>) -> SyscallResult {
     let fields = [
         padded("Linux"),
         host_name(),
@@ -71,7 +71,7 @@ pub fn uname(call: &mut Call<'_>) -> Outcome {
 }
 
 /// sethostname(2).
-pub fn sethostname(call: &mut Call<'_>) -> Outcome {
+pub fn sethostname(call: &mut Call<'_>) -> SyscallResult {
     if !call.thread.credentials().is_capable(linux::CAP_SYS_ADMIN) {
         return Err(Errno::EPERM.into());
     }
@@ -86,7 +86,7 @@ pub fn sethostname(call: &mut Call<'_>) -> Outcome {
 }
 
 /// sysinfo(2).
-pub fn sysinfo(call: &mut Call<'_>) -> Outcome {
+pub fn sysinfo(call: &mut Call<'_>) -> SyscallResult {
     const PAGE_BYTES: u64 = 4096;
     let (total, free) = (crate::memory::frame::total_frames(), crate::memory::frame::free_frames());
     let threads = table::thread_count().min(usize::from(u16::MAX)) as u64;
@@ -113,7 +113,7 @@ pub fn sysinfo(call: &mut Call<'_>) -> Outcome {
 }
 
 /// getrandom(2).
-pub fn getrandom(call: &mut Call<'_>) -> Outcome {
+pub fn getrandom(call: &mut Call<'_>) -> SyscallResult {
     const KNOWN: u32 = linux::GRND_NONBLOCK | linux::GRND_RANDOM | linux::GRND_INSECURE;
     const PIECE_BYTES: usize = 256;
     if call.uint(2) & !KNOWN != 0 {
@@ -133,7 +133,7 @@ pub fn getrandom(call: &mut Call<'_>) -> Outcome {
 }
 
 /// personality(2): only the ordinary one, which can be asked for.
-pub fn personality(call: &mut Call<'_>) -> Outcome {
+pub fn personality(call: &mut Call<'_>) -> SyscallResult {
     match call.uint(0) {
         0 | u32::MAX => Ok(0.into()),
         _ => Err(Errno::EINVAL.into()),
@@ -141,12 +141,12 @@ pub fn personality(call: &mut Call<'_>) -> Outcome {
 }
 
 /// ptrace(2): not offered, which debuggers take as it is.
-pub fn not_offered(_: &mut Call<'_>) -> Outcome {
+pub fn not_offered(_: &mut Call<'_>) -> SyscallResult {
     Err(Errno::ENOSYS.into())
 }
 
 /// prctl(2).
-pub fn prctl(call: &mut Call<'_>) -> Outcome {
+pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
     let thread = call.thread;
     let space = thread.space();
     let argument = call.word(1);

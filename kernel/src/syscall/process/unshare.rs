@@ -4,7 +4,7 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::memory::fallible;
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 
 /// What only a process with one thread can stop sharing, because it shares it with nobody.
 const WHOLE: u32 = linux::CLONE_THREAD | linux::CLONE_SIGHAND | linux::CLONE_VM;
@@ -14,7 +14,7 @@ const OF_PROCESS: u32 = WHOLE | linux::CLONE_SYSVSEM;
 const KNOWN: u32 = OF_PROCESS | linux::CLONE_FILES | linux::CLONE_FS;
 
 /// unshare(2).
-pub fn unshare(call: &mut Call<'_>) -> Outcome {
+pub fn unshare(call: &mut Call<'_>) -> SyscallResult {
     let flags = call.uint(0);
     if flags & !KNOWN != 0 {
         return Err(Errno::EINVAL.into());

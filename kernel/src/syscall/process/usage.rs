@@ -6,7 +6,7 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::process::Process;
-use crate::syscall::{Call, Outcome, user};
+use crate::syscall::{Call, SyscallResult, user};
 use crate::time::clock_ticks;
 
 /// Words of `struct rusage`.
@@ -32,7 +32,7 @@ pub fn of_process_and_children(process: &Arc<Process>) -> [u64; WORDS] {
 }
 
 /// getrusage(2).
-pub fn getrusage(call: &mut Call<'_>) -> Outcome {
+pub fn getrusage(call: &mut Call<'_>) -> SyscallResult {
     let process = &call.thread.process;
     let space = call.thread.space();
     let result = match call.int(0) {
@@ -60,7 +60,7 @@ pub fn getrusage(call: &mut Call<'_>) -> Outcome {
 }
 
 /// times(2).
-pub fn times(call: &mut Call<'_>) -> Outcome {
+pub fn times(call: &mut Call<'_>) -> SyscallResult {
     let process = &call.thread.process;
     if call.word(0) != 0 {
         let (own, children) = (process.cpu_times(), process.children_times());

@@ -11,8 +11,8 @@ use linux_raw_sys::general::{membarrier_cmd as command, membarrier_cmd_flag as f
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::{Thread, table};
-use crate::signal::Work;
-use crate::syscall::{Call, Outcome, pending};
+use crate::signal::PendingWork;
+use crate::syscall::{Call, SyscallResult, pending};
 use crate::wait::caller::Caller;
 use crate::{arch, sched};
 
@@ -39,7 +39,7 @@ const OFFERED: u32 = GLOBAL
 const ONE_CPU: u32 = flag::MEMBARRIER_CMD_FLAG_CPU as u32;
 
 /// membarrier(2).
-pub fn membarrier(call: &mut Call<'_>) -> Outcome {
+pub fn membarrier(call: &mut Call<'_>) -> SyscallResult {
     let (wanted, flags) = (call.uint(0), call.uint(1));
     if flags != 0 && (wanted != RESTART || flags != ONE_CPU) {
         return Err(Errno::EINVAL.into());
@@ -51,18 +51,18 @@ pub fn membarrier(call: &mut Call<'_>) -> Outcome {
             registered.fetch_or(registration, Ordering::Relaxed);
             Ok(0.into())
         }
-        GLOBAL => barrier(call.thread, Work::BARRIER, |_| true),
+        GLOBAL => barrier(call.thread, PendingWork::BARRIER, |_| true),
         GLOBAL_EXPEDITED => {
             // Only programs that have asked for it take part.
-            barrier(call.thread, Work::BARRIER, |thread| {
+            barrier(call.thread, PendingWork::BARRIER, |thread| {
                 thread.process.barriers.load(Ordering::Relaxed) & REGISTER_GLOBAL != 0
             })
         }
         PRIVATE | CORE | RESTART => {
             let (needed, work) = match wanted {
-                PRIVATE => (REGISTER_PRIVATE, Work::BARRIER),
-                CORE => (REGISTER_CORE, Work::BARRIER),
-                _ => (REGISTER_RESTART, Work::BARRIER | Work::RESTART),
+                PRIVATE => (REGISTER_PRIVATE, PendingWork::BARRIER),
+                CORE => (REGISTER_CORE, PendingWork::BARRIER),
+                _ => (REGISTER_RESTART, PendingWork::BARRIER | PendingWork::RESTART),
             };
             if registered.load(Ordering::Relaxed) & needed == 0 {
                 return Err(Errno::EPERM.into());
@@ -81,7 +81,7 @@ pub fn membarrier(call: &mut Call<'_>) -> Outcome {
 
 /// Completes when each thread that was running, of those that `is_chosen`, has passed a barrier and begun the rest of
 /// `work`. The way back to a program also makes the processor forget instructions that it has read ahead.
-fn barrier(caller: &Caller, work: Work, is_chosen: impl Fn(&Thread) -> bool) -> Outcome {
+fn barrier(caller: &Caller, work: PendingWork, is_chosen: impl Fn(&Thread) -> bool) -> SyscallResult {
     fence(Ordering::SeqCst);
     let mut noted: Vec<Arc<Thread>> = Vec::new();
     if arch::cpu::count() > 1 {
@@ -106,7 +106,7 @@ fn barrier(caller: &Caller, work: Work, is_chosen: impl Fn(&Thread) -> bool) -> 
         thread.kick();
     }
     pending(async move {
-        while noted.iter().any(|thread| is_running(thread) && thread.work().contains(Work::BARRIER)) {
+        while noted.iter().any(|thread| is_running(thread) && thread.work().contains(PendingWork::BARRIER)) {
             sched::yield_now().await;
         }
         fence(Ordering::SeqCst);

@@ -4,10 +4,10 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::process::{Resource, Thread, table};
 use crate::sched::{Parameters, Policy};
-use crate::syscall::{Call, Outcome, Started, futex, user};
+use crate::syscall::{Call, SyscallResult, SyscallState, futex, user};
 use crate::time::timespec_words;
 use crate::{arch, sched};
 
@@ -16,8 +16,8 @@ const REALTIME_MAX: u8 = 99;
 const MASK_BYTES: usize = size_of::<u64>();
 
 /// sched_yield(2).
-pub fn sched_yield(_: &mut Call<'_>) -> Outcome {
-    Ok(Started::GiveWay)
+pub fn sched_yield(_: &mut Call<'_>) -> SyscallResult {
+    Ok(SyscallState::Yield)
 }
 
 fn named(call: &Call<'_>, tid: i32) -> Result<Arc<Thread>, Errno> {
@@ -66,7 +66,7 @@ fn check_realtime(policy: Policy, priority: i32) -> Result<u8, Errno> {
 }
 
 /// sched_setscheduler(2).
-pub fn sched_setscheduler(call: &mut Call<'_>) -> Outcome {
+pub fn sched_setscheduler(call: &mut Call<'_>) -> SyscallResult {
     let priority = user::read_int(&call.thread.space(), call.word(2))? as i32;
     let (policy, reset_on_fork) = decode_policy(call.uint(1))?;
     let realtime = check_realtime(policy, priority)?;
@@ -77,14 +77,14 @@ pub fn sched_setscheduler(call: &mut Call<'_>) -> Outcome {
 }
 
 /// sched_getscheduler(2).
-pub fn sched_getscheduler(call: &mut Call<'_>) -> Outcome {
+pub fn sched_getscheduler(call: &mut Call<'_>) -> SyscallResult {
     let parameters = named(call, call.int(0))?.scheduling();
     let flag = if parameters.reset_on_fork { linux::SCHED_RESET_ON_FORK } else { 0 };
     Ok(((parameters.policy.number() | flag) as usize).into())
 }
 
 /// sched_setparam(2).
-pub fn sched_setparam(call: &mut Call<'_>) -> Outcome {
+pub fn sched_setparam(call: &mut Call<'_>) -> SyscallResult {
     let priority = user::read_int(&call.thread.space(), call.word(1))? as i32;
     let target = named(call, call.int(0))?;
     let old = target.scheduling();
@@ -94,26 +94,26 @@ pub fn sched_setparam(call: &mut Call<'_>) -> Outcome {
 }
 
 /// sched_getparam(2).
-pub fn sched_getparam(call: &mut Call<'_>) -> Outcome {
+pub fn sched_getparam(call: &mut Call<'_>) -> SyscallResult {
     let parameters = named(call, call.int(0))?.scheduling();
     user::write_int(&call.thread.space(), call.word(1), u32::from(parameters.realtime))?;
     Ok(0.into())
 }
 
 /// sched_get_priority_max(2).
-pub fn sched_get_priority_max(call: &mut Call<'_>) -> Outcome {
+pub fn sched_get_priority_max(call: &mut Call<'_>) -> SyscallResult {
     let policy = Policy::from_number(call.uint(0)).ok_or(Errno::EINVAL)?;
     Ok(if policy.is_realtime() { usize::from(REALTIME_MAX).into() } else { 0.into() })
 }
 
 /// sched_get_priority_min(2).
-pub fn sched_get_priority_min(call: &mut Call<'_>) -> Outcome {
+pub fn sched_get_priority_min(call: &mut Call<'_>) -> SyscallResult {
     let policy = Policy::from_number(call.uint(0)).ok_or(Errno::EINVAL)?;
     Ok(if policy.is_realtime() { usize::from(REALTIME_MIN).into() } else { 0.into() })
 }
 
 /// sched_rr_get_interval(2).
-pub fn sched_rr_get_interval(call: &mut Call<'_>) -> Outcome {
+pub fn sched_rr_get_interval(call: &mut Call<'_>) -> SyscallResult {
     let policy = named(call, call.int(0))?.scheduling().policy;
     let slice = match policy {
         Policy::Fifo => 0,
@@ -128,7 +128,7 @@ pub fn sched_rr_get_interval(call: &mut Call<'_>) -> Outcome {
 const ATTRIBUTE_WORDS: usize = 6;
 
 /// sched_setattr(2).
-pub fn sched_setattr(call: &mut Call<'_>) -> Outcome {
+pub fn sched_setattr(call: &mut Call<'_>) -> SyscallResult {
     if call.uint(2) != 0 {
         return Err(Errno::EINVAL.into());
     }
@@ -151,7 +151,7 @@ pub fn sched_setattr(call: &mut Call<'_>) -> Outcome {
 }
 
 /// sched_getattr(2).
-pub fn sched_getattr(call: &mut Call<'_>) -> Outcome {
+pub fn sched_getattr(call: &mut Call<'_>) -> SyscallResult {
     if call.uint(3) != 0 || call.uint(2) < (ATTRIBUTE_WORDS * 8) as u32 {
         return Err(Errno::EINVAL.into());
     }
@@ -175,7 +175,7 @@ fn existing_cpus() -> u64 {
 }
 
 /// sched_setaffinity(2).
-pub fn sched_setaffinity(call: &mut Call<'_>) -> Outcome {
+pub fn sched_setaffinity(call: &mut Call<'_>) -> SyscallResult {
     let mut bytes = [0; MASK_BYTES];
     let length = call.word(1).min(MASK_BYTES);
     call.thread.space().read_bytes(call.word(2), &mut bytes[..length])?;
@@ -190,7 +190,7 @@ pub fn sched_setaffinity(call: &mut Call<'_>) -> Outcome {
 }
 
 /// sched_getaffinity(2).
-pub fn sched_getaffinity(call: &mut Call<'_>) -> Outcome {
+pub fn sched_getaffinity(call: &mut Call<'_>) -> SyscallResult {
     if call.word(1) < MASK_BYTES || !call.word(1).is_multiple_of(MASK_BYTES) {
         return Err(Errno::EINVAL.into());
     }
@@ -201,7 +201,7 @@ pub fn sched_getaffinity(call: &mut Call<'_>) -> Outcome {
 }
 
 /// getcpu(2).
-pub fn getcpu(call: &mut Call<'_>) -> Outcome {
+pub fn getcpu(call: &mut Call<'_>) -> SyscallResult {
     let space = call.thread.space();
     for (address, value) in [(call.word(0), arch::cpu::id() as u32), (call.word(1), 0)] {
         if address != 0 {
@@ -212,7 +212,7 @@ pub fn getcpu(call: &mut Call<'_>) -> Outcome {
 }
 
 /// Calls `each` for every thread that getpriority(2) or setpriority(2) names.
-fn for_each_named(call: &Call<'_>, mut each: impl FnMut(&Arc<Thread>) -> Attempt<()>) -> Attempt<bool> {
+fn for_each_named(call: &Call<'_>, mut each: impl FnMut(&Arc<Thread>) -> TryResult<()>) -> TryResult<bool> {
     let (which, who) = (call.uint(0), call.int(1));
     if which == linux::PRIO_PROCESS {
         let Ok(thread) = named(call, who) else { return Ok(false) };
@@ -244,7 +244,7 @@ fn for_each_named(call: &Call<'_>, mut each: impl FnMut(&Arc<Thread>) -> Attempt
 }
 
 /// getpriority(2): the system call returns 20 - nice, so that no result is negative.
-pub fn getpriority(call: &mut Call<'_>) -> Outcome {
+pub fn getpriority(call: &mut Call<'_>) -> SyscallResult {
     let mut lowest = i8::MAX;
     let found = for_each_named(call, |thread| {
         lowest = lowest.min(thread.scheduling().nice);
@@ -254,7 +254,7 @@ pub fn getpriority(call: &mut Call<'_>) -> Outcome {
 }
 
 /// setpriority(2).
-pub fn setpriority(call: &mut Call<'_>) -> Outcome {
+pub fn setpriority(call: &mut Call<'_>) -> SyscallResult {
     let nice = call.int(2).clamp(-20, 19) as i8;
     let found = for_each_named(call, |thread| {
         let old = thread.scheduling();
@@ -281,12 +281,12 @@ fn io_named(call: &Call<'_>) -> Result<Arc<Thread>, Errno> {
 }
 
 /// ioprio_get(2).
-pub fn ioprio_get(call: &mut Call<'_>) -> Outcome {
+pub fn ioprio_get(call: &mut Call<'_>) -> SyscallResult {
     Ok((io_named(call)?.io_priority.load(Ordering::Relaxed) as usize).into())
 }
 
 /// ioprio_set(2): kept for whoever asks; there is no device whose requests it could order.
-pub fn ioprio_set(call: &mut Call<'_>) -> Outcome {
+pub fn ioprio_set(call: &mut Call<'_>) -> SyscallResult {
     let priority = call.uint(2);
     let (class, level) = (priority >> IO_CLASS_SHIFT, priority & ((1 << IO_CLASS_SHIFT) - 1));
     // Above the three bits of a level are hints for devices.

@@ -3,13 +3,13 @@
 use crate::error::Errno;
 use crate::process::rseq;
 use crate::process::rseq::AREA_BYTES;
-use crate::syscall::{Call, Outcome};
+use crate::syscall::{Call, SyscallResult};
 
 /// `RSEQ_FLAG_UNREGISTER` of `linux/rseq.h`, which the generated constants leave out.
 const UNREGISTER: u32 = 1;
 
 /// rseq(2).
-pub fn rseq(call: &mut Call<'_>) -> Outcome {
+pub fn rseq(call: &mut Call<'_>) -> SyscallResult {
     let thread = call.thread;
     let (address, length, flags, signature) = (call.word(0), call.uint(1), call.uint(2), call.uint(3));
     let registered = thread.restartable.get();

@@ -5,12 +5,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Poll;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Attempt, Errno};
+use crate::error::{Errno, TryResult};
 use crate::memory::{Space, fallible};
-use crate::process::cpu_time::{CpuClock, Kind, Sleeper, Target};
+use crate::process::cpu_time::{CpuClock, CpuClockKind, CpuClockSleeper, CpuClockTarget};
 use crate::process::timers::TimerClock;
 use crate::process::{Thread, cpu_time, table};
-use crate::syscall::{Call, Outcome, pending, user};
+use crate::syscall::{Call, SyscallResult, pending, user};
 use crate::time::{Clock, Deadline, read_timespec, timespec_ns, timespec_words};
 use crate::wait::caller::Caller;
 use crate::wait::syscall::WaitKind;
@@ -39,11 +39,11 @@ pub fn clock(thread: &Arc<Thread>, id: i32) -> Result<TimerClock, Errno> {
             | linux::CLOCK_BOOTTIME_ALARM,
         ) => TimerClock::Wall(Clock::Monotonic),
         Ok(linux::CLOCK_PROCESS_CPUTIME_ID) => {
-            TimerClock::Cpu(CpuClock { process: own, thread: None, kind: Kind::All })
+            TimerClock::Cpu(CpuClock { process: own, thread: None, kind: CpuClockKind::All })
         }
         Ok(linux::CLOCK_THREAD_CPUTIME_ID) => {
             let thread = Some(Arc::downgrade(thread));
-            TimerClock::Cpu(CpuClock { process: own, thread, kind: Kind::All })
+            TimerClock::Cpu(CpuClock { process: own, thread, kind: CpuClockKind::All })
         }
         Ok(_) => return Err(Errno::EINVAL),
         Err(_) => TimerClock::Cpu(cpu_clock(thread, id)?),
@@ -63,8 +63,8 @@ fn cpu_clock(caller: &Arc<Thread>, id: i32) -> Result<CpuClock, Errno> {
     let number = !(id >> 3);
     let kind = match id & 3 {
         FILE => return Err(Errno::EINVAL),
-        USER => Kind::User,
-        _ => Kind::All,
+        USER => CpuClockKind::User,
+        _ => CpuClockKind::All,
     };
     if id & PER_THREAD != 0 {
         let target = if number == 0 { Some(caller.clone()) } else { table::thread(number) };
@@ -104,14 +104,14 @@ pub fn timer_clock(thread: &Arc<Thread>, id: i32) -> Result<TimerClock, Errno> {
 }
 
 /// clock_gettime(2).
-pub fn clock_gettime(call: &mut Call<'_>) -> Outcome {
+pub fn clock_gettime(call: &mut Call<'_>) -> SyscallResult {
     let time_ns = read_clock(call.thread, call.int(0))?;
     user::write_words(&call.thread.space(), call.word(1), &timespec_words(time_ns))?;
     Ok(0.into())
 }
 
 /// clock_settime(2).
-pub fn clock_settime(call: &mut Call<'_>) -> Outcome {
+pub fn clock_settime(call: &mut Call<'_>) -> SyscallResult {
     if call.int(0) < 0 {
         clock(call.thread, call.int(0))?;
     }
@@ -124,7 +124,7 @@ pub fn clock_settime(call: &mut Call<'_>) -> Outcome {
     set_realtime(call.thread, time_ns)
 }
 
-fn set_realtime(thread: &Thread, time_ns: u64) -> Outcome {
+fn set_realtime(thread: &Thread, time_ns: u64) -> SyscallResult {
     if !thread.credentials().is_capable(linux::CAP_SYS_TIME) {
         return Err(Errno::EPERM.into());
     }
@@ -133,7 +133,7 @@ fn set_realtime(thread: &Thread, time_ns: u64) -> Outcome {
 }
 
 /// clock_getres(2).
-pub fn clock_getres(call: &mut Call<'_>) -> Outcome {
+pub fn clock_getres(call: &mut Call<'_>) -> SyscallResult {
     read_clock(call.thread, call.int(0))?;
     let is_coarse = matches!(call.uint(0), linux::CLOCK_REALTIME_COARSE | linux::CLOCK_MONOTONIC_COARSE);
     let counts_ticks = call.int(0) < 0 && call.int(0) & 3 != SCHEDULER_TIME;
@@ -145,7 +145,7 @@ pub fn clock_getres(call: &mut Call<'_>) -> Outcome {
 }
 
 /// gettimeofday(2).
-pub fn gettimeofday(call: &mut Call<'_>) -> Outcome {
+pub fn gettimeofday(call: &mut Call<'_>) -> SyscallResult {
     let space = call.thread.space();
     if call.word(0) != 0 {
         let now_us = Clock::Realtime.now_ns() / 1000;
@@ -158,7 +158,7 @@ pub fn gettimeofday(call: &mut Call<'_>) -> Outcome {
 }
 
 /// settimeofday(2).
-pub fn settimeofday(call: &mut Call<'_>) -> Outcome {
+pub fn settimeofday(call: &mut Call<'_>) -> SyscallResult {
     if call.word(0) == 0 {
         return Ok(0.into());
     }
@@ -168,7 +168,7 @@ pub fn settimeofday(call: &mut Call<'_>) -> Outcome {
 }
 
 /// time(2).
-pub fn time(call: &mut Call<'_>) -> Outcome {
+pub fn time(call: &mut Call<'_>) -> SyscallResult {
     let [seconds, _] = timespec_words(Clock::Realtime.now_ns());
     if call.word(0) != 0 {
         user::write_words(&call.thread.space(), call.word(0), &[seconds])?;
@@ -177,13 +177,13 @@ pub fn time(call: &mut Call<'_>) -> Outcome {
 }
 
 /// nanosleep(2).
-pub fn nanosleep(call: &mut Call<'_>) -> Outcome {
+pub fn nanosleep(call: &mut Call<'_>) -> SyscallResult {
     let time = read_timespec(&call.thread.space(), call.word(0))?;
     sleep(call.thread, Deadline::after(Some(time)), Some(call.word(1)))
 }
 
 /// clock_nanosleep(2).
-pub fn clock_nanosleep(call: &mut Call<'_>) -> Outcome {
+pub fn clock_nanosleep(call: &mut Call<'_>) -> SyscallResult {
     let clock = timer_clock(call.thread, call.int(0))?;
     if call.uint(0) == linux::CLOCK_THREAD_CPUTIME_ID {
         return Err(Errno::EOPNOTSUPP.into());
@@ -210,24 +210,24 @@ pub fn clock_nanosleep(call: &mut Call<'_>) -> Outcome {
 /// Takes a sleeper off its clock when it stops sleeping.
 struct CpuSleep {
     clock: CpuClock,
-    sleeper: Arc<Sleeper>,
+    sleeper: Arc<CpuClockSleeper>,
 }
 
 impl Drop for CpuSleep {
     fn drop(&mut self) {
         // Disarming needs no memory.
-        let _ = cpu_time::arm(&self.clock, None, &Target::Sleeper(self.sleeper.clone()));
+        let _ = cpu_time::arm(&self.clock, None, &CpuClockTarget::Sleeper(self.sleeper.clone()));
     }
 }
 
 /// As [`sleep`], until a clock of processor time shows `until_ns`.
-fn sleep_cpu(thread: &Caller, clock: CpuClock, until_ns: u64, remaining: Option<usize>) -> Outcome {
+fn sleep_cpu(thread: &Caller, clock: CpuClock, until_ns: u64, remaining: Option<usize>) -> SyscallResult {
     if clock.now_ns().is_some_and(|now| now >= until_ns) {
         return Ok(0.into());
     }
-    let sleeper = Sleeper { caller: thread.clone(), is_woken: AtomicBool::new(false) };
+    let sleeper = CpuClockSleeper { caller: thread.clone(), is_woken: AtomicBool::new(false) };
     let sleep = CpuSleep { clock, sleeper: fallible::try_arc(sleeper)? };
-    cpu_time::arm(&sleep.clock, Some(until_ns), &Target::Sleeper(sleep.sleeper.clone()))?;
+    cpu_time::arm(&sleep.clock, Some(until_ns), &CpuClockTarget::Sleeper(sleep.sleeper.clone()))?;
     let thread = thread.clone();
     pending(async move {
         let woken = core::future::poll_fn(|_| {
@@ -255,7 +255,7 @@ fn sleep_cpu(thread: &Caller, clock: CpuClock, until_ns: u64, remaining: Option<
 
 /// Sleeps. A relative sleep that a signal ends says what is left at `remaining`, and goes on until the same moment if
 /// no handler ran; an absolute one is simply repeated.
-fn sleep(thread: &Caller, deadline: Deadline, remaining: Option<usize>) -> Outcome {
+fn sleep(thread: &Caller, deadline: Deadline, remaining: Option<usize>) -> SyscallResult {
     if deadline.is_over() {
         return Ok(0.into());
     }
@@ -278,7 +278,7 @@ fn sleep(thread: &Caller, deadline: Deadline, remaining: Option<usize>) -> Outco
 }
 
 /// Reads a `struct itimerspec` or, with `unit_ns` 1000, a `struct itimerval`: interval, then value.
-pub fn read_interval(space: &Space, address: usize, unit_ns: u64) -> Attempt<(u64, u64)> {
+pub fn read_interval(space: &Space, address: usize, unit_ns: u64) -> TryResult<(u64, u64)> {
     let [a, b, c, d] = user::read_words(space, address)?;
     let time =
         |seconds, fraction: u64| timespec_ns(seconds, fraction.checked_mul(unit_ns).ok_or(Errno::EINVAL)?);

@@ -6,10 +6,10 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::process::Process;
-use crate::process::cpu_time::{CpuClock, Kind};
-use crate::process::timers::{Notice, Timer, TimerClock};
+use crate::process::cpu_time::{CpuClock, CpuClockKind};
+use crate::process::timers::{Timer, TimerClock, TimerNotice};
 use crate::syscall::time::clock::{interval_words, read_interval, timer_clock};
-use crate::syscall::{Call, Outcome, user};
+use crate::syscall::{Call, SyscallResult, user};
 use crate::time::{Clock, NS_PER_SECOND};
 
 const US_NS: u64 = 1000;
@@ -26,8 +26,8 @@ fn interval_timer(process: &Arc<Process>, which: u32) -> Result<Arc<Timer>, Errn
     let cpu = |kind| TimerClock::Cpu(CpuClock { process: Arc::downgrade(process), thread: None, kind });
     let (clock, signal) = match which {
         linux::ITIMER_REAL => (TimerClock::Wall(Clock::Monotonic), Signal::ALRM),
-        linux::ITIMER_VIRTUAL => (cpu(Kind::User), Signal::VTALRM),
-        linux::ITIMER_PROF => (cpu(Kind::All), Signal::PROF),
+        linux::ITIMER_VIRTUAL => (cpu(CpuClockKind::User), Signal::VTALRM),
+        linux::ITIMER_PROF => (cpu(CpuClockKind::All), Signal::PROF),
         _ => return Err(Errno::EINVAL),
     };
     let mut timers = process.timers.lock();
@@ -35,19 +35,19 @@ fn interval_timer(process: &Arc<Process>, which: u32) -> Result<Arc<Timer>, Errn
     if let Some(timer) = place {
         return Ok(timer.clone());
     }
-    let timer = Timer::new(process, 0, clock, Notice::Plain(signal))?;
+    let timer = Timer::new(process, 0, clock, TimerNotice::Plain(signal))?;
     Ok(place.insert(timer).clone())
 }
 
 /// alarm(2).
-pub fn alarm(call: &mut Call<'_>) -> Outcome {
+pub fn alarm(call: &mut Call<'_>) -> SyscallResult {
     let timer = real_timer(&call.thread.process)?;
     let (_, left) = timer.set(u64::from(call.uint(0)) * NS_PER_SECOND, false, 0)?;
     Ok((left.div_ceil(NS_PER_SECOND) as usize).into())
 }
 
 /// setitimer(2).
-pub fn setitimer(call: &mut Call<'_>) -> Outcome {
+pub fn setitimer(call: &mut Call<'_>) -> SyscallResult {
     let timer = interval_timer(&call.thread.process, call.uint(0))?;
     let space = call.thread.space();
     let (interval, value) = match call.word(1) {
@@ -63,14 +63,14 @@ pub fn setitimer(call: &mut Call<'_>) -> Outcome {
 }
 
 /// getitimer(2).
-pub fn getitimer(call: &mut Call<'_>) -> Outcome {
+pub fn getitimer(call: &mut Call<'_>) -> SyscallResult {
     let (interval, left) = interval_timer(&call.thread.process, call.uint(0))?.get();
     user::write_words(&call.thread.space(), call.word(1), &interval_words(interval, left, US_NS))?;
     Ok(0.into())
 }
 
 /// timer_create(2).
-pub fn timer_create(call: &mut Call<'_>) -> Outcome {
+pub fn timer_create(call: &mut Call<'_>) -> SyscallResult {
     let clock = timer_clock(call.thread, call.int(0))?;
     let space = call.thread.space();
     let event = match call.word(1) {
@@ -96,21 +96,23 @@ pub fn timer_create(call: &mut Call<'_>) -> Outcome {
 }
 
 /// Reads a `struct sigevent`: value, signal and kind, thread.
-fn notice(call: &Call<'_>, event: Option<[u64; 3]>, id: u64) -> Result<Notice, Errno> {
+fn notice(call: &Call<'_>, event: Option<[u64; 3]>, id: u64) -> Result<TimerNotice, Errno> {
     let Some([value, kind, thread]) = event else {
-        return Ok(Notice::Event { signal: Signal::ALRM, value: id, thread: 0 });
+        return Ok(TimerNotice::Event { signal: Signal::ALRM, value: id, thread: 0 });
     };
     let signal = Signal::new(kind as i32);
     match (kind >> 32) as u32 {
-        linux::SIGEV_NONE => Ok(Notice::None),
-        linux::SIGEV_SIGNAL => Ok(Notice::Event { signal: signal.ok_or(Errno::EINVAL)?, value, thread: 0 }),
+        linux::SIGEV_NONE => Ok(TimerNotice::None),
+        linux::SIGEV_SIGNAL => {
+            Ok(TimerNotice::Event { signal: signal.ok_or(Errno::EINVAL)?, value, thread: 0 })
+        }
         linux::SIGEV_THREAD_ID => {
             let thread = thread as i32;
             let target = crate::process::table::thread(thread).ok_or(Errno::EINVAL)?;
             if !Arc::ptr_eq(&target.process, &call.thread.process) {
                 return Err(Errno::EINVAL);
             }
-            Ok(Notice::Event { signal: signal.ok_or(Errno::EINVAL)?, value, thread })
+            Ok(TimerNotice::Event { signal: signal.ok_or(Errno::EINVAL)?, value, thread })
         }
         _ => Err(Errno::EINVAL),
     }
@@ -123,7 +125,7 @@ fn created(call: &Call<'_>) -> Result<Arc<Timer>, Errno> {
 }
 
 /// timer_settime(2).
-pub fn timer_settime(call: &mut Call<'_>) -> Outcome {
+pub fn timer_settime(call: &mut Call<'_>) -> SyscallResult {
     let space = call.thread.space();
     let timer = created(call)?;
     let (interval, value) = read_interval(&space, call.word(2), 1)?;
@@ -137,19 +139,19 @@ pub fn timer_settime(call: &mut Call<'_>) -> Outcome {
 }
 
 /// timer_gettime(2).
-pub fn timer_gettime(call: &mut Call<'_>) -> Outcome {
+pub fn timer_gettime(call: &mut Call<'_>) -> SyscallResult {
     let (interval, left) = created(call)?.get();
     user::write_words(&call.thread.space(), call.word(1), &interval_words(interval, left, 1))?;
     Ok(0.into())
 }
 
 /// timer_getoverrun(2).
-pub fn timer_getoverrun(call: &mut Call<'_>) -> Outcome {
+pub fn timer_getoverrun(call: &mut Call<'_>) -> SyscallResult {
     Ok((created(call)?.overrun() as usize).into())
 }
 
 /// timer_delete(2).
-pub fn timer_delete(call: &mut Call<'_>) -> Outcome {
+pub fn timer_delete(call: &mut Call<'_>) -> SyscallResult {
     let timer = created(call)?;
     let removed = {
         let mut timers = call.thread.process.timers.lock();

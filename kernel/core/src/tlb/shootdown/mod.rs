@@ -1,10 +1,10 @@
 //! Making other processors forget translations: who must, who has, and who waits for it.
 //!
 //! Nobody spins for another processor. Whoever took entries out of a page table *posts* a generation to the processors
-//! that may have them cached, and what it took out is released when all of those have *passed* it.
+//! that may have them cached, and what it took out is released when all of those have *acknowledged* it.
 //!
 //! A processor passes by flushing. It has to before it next touches memory of programs, in user mode or in a copy; one
-//! that is idle or elsewhere in the kernel owes nothing until then, and counts as passed. So only processors in user
+//! that is idle or elsewhere in the kernel owes nothing until then, and counts as acknowledged. So only processors in user
 //! mode are waited for.
 //!
 //! # Why no request is missed
@@ -22,7 +22,7 @@
 //!
 //! # Several spaces in one page table
 //! A program that reaches into another's space caches translations although its processor never used that space. What
-//! was taken out of such a table is therefore released only when *all* processors have passed
+//! was taken out of such a table is therefore released only when *all* processors have acknowledged
 //! ([`Shootdown::post_to_all`]); as nobody waits for that, one generation serves many removals.
 
 use alloc::vec::Vec;
@@ -37,8 +37,8 @@ struct Processor {
     mode: AtomicUsize,
     /// The last generation posted to it.
     requested: AtomicU64,
-    /// The last generation it passed.
-    passed: AtomicU64,
+    /// The last generation it acknowledged.
+    acknowledged: AtomicU64,
     /// Counts its changes of the page table, from 1.
     epoch: AtomicU64,
 }
@@ -95,7 +95,7 @@ impl<const N: usize> Shootdown<N> {
                 Processor {
                     mode: AtomicUsize::new(0),
                     requested: AtomicU64::new(0),
-                    passed: AtomicU64::new(0),
+                    acknowledged: AtomicU64::new(0),
                     epoch: AtomicU64::new(1),
                 }
             }; N],
@@ -111,7 +111,7 @@ impl<const N: usize> Shootdown<N> {
         let processor = |_| Processor {
             mode: AtomicUsize::new(0),
             requested: AtomicU64::new(0),
-            passed: AtomicU64::new(0),
+            acknowledged: AtomicU64::new(0),
             epoch: AtomicU64::new(1),
         };
         Self {
@@ -162,7 +162,7 @@ impl<const N: usize> Shootdown<N> {
         let processor = &self.processors[me];
         processor.mode.store(mode, Ordering::SeqCst);
         implied_fence();
-        if processor.requested.load(Ordering::SeqCst) != processor.passed.load(Ordering::Relaxed) {
+        if processor.requested.load(Ordering::SeqCst) != processor.acknowledged.load(Ordering::Relaxed) {
             self.pass(processor, flush);
         }
     }
@@ -171,7 +171,7 @@ impl<const N: usize> Shootdown<N> {
     fn pass(&self, processor: &Processor, flush: impl FnOnce()) {
         let generation = processor.requested.load(Ordering::SeqCst);
         flush();
-        processor.passed.store(generation, Ordering::SeqCst);
+        processor.acknowledged.store(generation, Ordering::SeqCst);
         let waiting = core::mem::take(&mut *self.waiting.lock());
         waiting.into_iter().for_each(Waker::wake);
     }
@@ -209,11 +209,11 @@ impl<const N: usize> Shootdown<N> {
 
     fn is_passed_by(&self, posted: Posted, processor: usize) -> bool {
         let other = &self.processors[processor];
-        other.passed.load(Ordering::SeqCst) >= posted.generation || other.mode.load(Ordering::SeqCst) == 0
+        other.acknowledged.load(Ordering::SeqCst) >= posted.generation || other.mode.load(Ordering::SeqCst) == 0
     }
 
-    /// Whether all processors have passed.
-    pub fn is_passed(&self, posted: Posted) -> bool {
+    /// Whether all processors have acknowledged.
+    pub fn is_acknowledged(&self, posted: Posted) -> bool {
         posted.processors().all(|processor| self.is_passed_by(posted, processor))
     }
 
@@ -223,23 +223,23 @@ impl<const N: usize> Shootdown<N> {
     }
 
     /// Whether no processor runs this space with old translations.
-    pub fn is_seen_in(&self, posted: Posted, space: usize) -> bool {
+    pub fn is_flushed_in(&self, posted: Posted, space: usize) -> bool {
         posted.processors().all(|other| self.mode(other) != space || self.is_passed_by(posted, other))
     }
 
     /// Waits until no processor runs this space with old translations; `kick` interrupts those that do.
-    pub async fn seen_in(&self, posted: Posted, space: usize, kick: impl Fn(usize)) {
-        if self.is_seen_in(posted, space) {
+    pub async fn flushed_in(&self, posted: Posted, space: usize, kick: impl Fn(usize)) {
+        if self.is_flushed_in(posted, space) {
             return;
         }
         posted.processors().filter(|&other| self.mode(other) == space).for_each(kick);
-        poll_fn(|context| self.poll(context, || self.is_seen_in(posted, space))).await;
+        poll_fn(|context| self.poll(context, || self.is_flushed_in(posted, space))).await;
     }
 
-    /// Waits until all processors have passed; `kick` interrupts those that have not.
-    pub async fn passed(&self, posted: Posted, kick: impl Fn(usize)) {
+    /// Waits until all processors have acknowledged; `kick` interrupts those that have not.
+    pub async fn acknowledged(&self, posted: Posted, kick: impl Fn(usize)) {
         self.behind(posted).for_each(kick);
-        poll_fn(|context| self.poll(context, || self.is_passed(posted))).await;
+        poll_fn(|context| self.poll(context, || self.is_acknowledged(posted))).await;
     }
 
     fn poll(&self, context: &mut Context<'_>, is_over: impl Fn() -> bool) -> Poll<()> {
@@ -275,10 +275,10 @@ mod tests {
         let mut flushes = 0;
         state.enter(1, SPACE, || unreachable!("nobody asked"));
         let posted = state.post_to_all(1..2);
-        assert!(!state.is_passed(posted) && !state.is_seen_in(posted, SPACE));
-        assert!(state.is_seen_in(posted, SPACE + 1), "it runs another space");
+        assert!(!state.is_acknowledged(posted) && !state.is_flushed_in(posted, SPACE));
+        assert!(state.is_flushed_in(posted, SPACE + 1), "it runs another space");
         state.leave(1, || flushes += 1);
-        assert!(state.is_passed(posted) && state.is_seen_in(posted, SPACE));
+        assert!(state.is_acknowledged(posted) && state.is_flushed_in(posted, SPACE));
         state.enter(1, SPACE, || unreachable!("it has flushed"));
         assert_eq!(flushes, 1);
     }
@@ -287,11 +287,11 @@ mod tests {
     fn a_processor_in_the_kernel_is_not_waited_for_and_flushes_before_it_runs_the_space() {
         let state = Shootdown::<2>::new();
         let posted = state.post_to_all(1..2);
-        assert!(state.is_passed(posted));
+        assert!(state.is_acknowledged(posted));
         let mut flushes = 0;
         state.enter(1, SPACE, || flushes += 1);
         assert_eq!(flushes, 1);
-        assert!(state.is_passed(posted));
+        assert!(state.is_acknowledged(posted));
     }
 
     #[test]
@@ -313,7 +313,7 @@ mod tests {
         let second = state.post_to_all(2..3);
         state.leave(2, || {});
         state.enter(2, SPACE, || {});
-        assert!(state.is_passed(first) && state.is_passed(second));
+        assert!(state.is_acknowledged(first) && state.is_acknowledged(second));
     }
 
     #[test]

@@ -40,11 +40,11 @@ impl Machine {
     }
 
     /// Takes the page out on processor 0, asks with `post`, and uses the page for something else when the other has
-    /// passed.
+    /// acknowledged.
     fn take_away(&self, post: impl FnOnce(&Self) -> Posted) {
         self.entry.store(0, Ordering::Relaxed);
         let posted = post(self);
-        while !self.state.is_passed(posted) {
+        while !self.state.is_acknowledged(posted) {
             thread::yield_now();
         }
         // SAFETY: as above.
@@ -128,8 +128,8 @@ fn a_waiter_is_woken() {
         machine.entry.store(0, Ordering::Relaxed);
         let posted = machine.state.post_to_all(1..2);
         // The other one's turn ends by itself, so that nothing has to be kicked.
-        loom::future::block_on(machine.state.seen_in(posted, SPACE, |_| {}));
-        loom::future::block_on(machine.state.passed(posted, |_| {}));
+        loom::future::block_on(machine.state.flushed_in(posted, SPACE, |_| {}));
+        loom::future::block_on(machine.state.acknowledged(posted, |_| {}));
         other.join().expect("no panic");
     });
 }

@@ -41,12 +41,12 @@ impl Machine {
         self.state.leave(1, || {});
     }
 
-    /// Takes the page out on processor 0 and uses it for something else when the other has passed.
+    /// Takes the page out on processor 0 and uses it for something else when the other has acknowledged.
     fn take_away(&self) {
         self.entry.store(0, Ordering::Relaxed);
         self.removals.add();
         let posted = self.state.post(1..2, &self.users);
-        while !self.state.is_passed(posted) {
+        while !self.state.is_acknowledged(posted) {
             thread::yield_now();
         }
         // SAFETY: as above.

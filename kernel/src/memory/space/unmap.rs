@@ -43,7 +43,7 @@ pub(super) fn register(space: &Arc<Space>) -> Result<(), Errno> {
 /// holds the whole space until its child is known; if spaces came while these were looked at, all are looked at again.
 ///
 /// False if a page stays mapped for want of memory.
-pub async fn forget_pages(source: &Arc<dyn MapSource>, pages: Range<u64>) -> bool {
+pub async fn unmap_mapping_range(source: &Arc<dyn MapSource>, pages: Range<u64>) -> bool {
     let mut forgotten = true;
     loop {
         let before = REGISTERED.load(Ordering::Acquire);
@@ -71,7 +71,7 @@ pub async fn forget_pages(source: &Arc<dyn MapSource>, pages: Range<u64>) -> boo
 /// What keeps the object from being stored.
 pub async fn write_back(source: &Arc<dyn MapSource>, pages: Range<u64>) -> Result<(), Errno> {
     let Some(written) = source.written(&pages) else { return Ok(()) };
-    let is_unmapped = forget_pages(source, written.pages.clone()).await;
+    let is_unmapped = unmap_mapping_range(source, written.pages.clone()).await;
     source.store(&written, is_unmapped)
 }
 
