@@ -12,7 +12,7 @@ use virtio_drivers::transport::{DeviceType, Transport};
 
 use crate::device::port::{Buffers, Port};
 use crate::device::virtio;
-use crate::device::virtio::{Direction, BufferQueue, QUEUE_LENGTH, Registers};
+use crate::device::virtio::{BufferQueue, Direction, QUEUE_LENGTH, Registers};
 use crate::error::Errno;
 use crate::sync::SpinLock;
 

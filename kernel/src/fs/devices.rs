@@ -7,7 +7,7 @@ use core::ops::RangeInclusive;
 use crate::error::Errno;
 use crate::fs::inode::{Contents, Creation, FileType, Opening, device_major, device_minor};
 use crate::fs::lookup::{LookupFlags, Walker};
-use crate::fs::{File, Inode, mount};
+use crate::fs::{File, mount};
 use crate::process::Credentials;
 use crate::sync::SpinLock;
 

@@ -6,7 +6,7 @@ use crate::error::Errno;
 use crate::fs::inode::{Contents, Creation, FileType, device_number};
 use crate::fs::lookup::{LookupFlags, Walker};
 use crate::fs::tree::Tree;
-use crate::fs::{Inode, Mount, Path, devices, memory_devices, mount};
+use crate::fs::{Mount, Path, devices, memory_devices, mount};
 use crate::process::Credentials;
 use crate::procfs;
 

@@ -179,7 +179,11 @@ impl Operation for Receive {
         let mut state = self.messages.state.lock();
         check_use(&state, &self.caller, READ)?;
         let Some(index) = state.queue.find(self.selection) else {
-            return Err(if self.flags & IPC_NOWAIT != 0 { Errno::ENOMSG.into() } else { TryError::WouldBlock });
+            return Err(if self.flags & IPC_NOWAIT != 0 {
+                Errno::ENOMSG.into()
+            } else {
+                TryError::WouldBlock
+            });
         };
         let Some(message) = state.queue.get(index) else { return Err(TryError::WouldBlock) };
         let is_cut = message.text.len() > self.length;

@@ -78,7 +78,7 @@ pub struct Queue {
     pub message_limit: usize,
     pub size_limit: usize,
     /// What it counts for its maker's `RLIMIT_MSGQUEUE`.
-    charge: Charge,
+    _charge: Charge,
     state: SpinLock<MqueueState>,
     waiters: WaitQueue,
 }
@@ -135,9 +135,8 @@ pub struct MqAttributes {
 impl MqAttributes {
     /// What a queue gets whose maker does not say.
     fn usual() -> Self {
-        let least = |first: &limits::IpcLimit, second: &limits::IpcLimit| {
-            first.get().min(second.get()) as i64
-        };
+        let least =
+            |first: &limits::IpcLimit, second: &limits::IpcLimit| first.get().min(second.get()) as i64;
         Self {
             messages: least(&limits::MQ_MSG_MAX, &limits::MQ_MSG_DEFAULT),
             size: least(&limits::MQ_MSGSIZE_MAX, &limits::MQ_MSGSIZE_DEFAULT),
@@ -183,7 +182,7 @@ impl Queue {
             inode: NEXT.fetch_add(1, Ordering::Relaxed),
             message_limit: usize::try_from(messages).map_err(|_| Errno::EINVAL)?,
             size_limit: usize::try_from(size).map_err(|_| Errno::EINVAL)?,
-            charge,
+            _charge: charge,
             state: SpinLock::new(state),
             waiters: WaitQueue::new(),
         })

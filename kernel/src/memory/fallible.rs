@@ -57,16 +57,6 @@ pub fn try_push<T>(vector: &mut Vec<T>, value: T) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `VecDeque::push_back`.
-///
-/// # Errors
-/// `ENOMEM`; the value is dropped.
-pub fn try_push_back<T>(queue: &mut VecDeque<T>, value: T) -> Result<(), Errno> {
-    queue.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-    queue.push_back(value);
-    Ok(())
-}
-
 /// `BTreeMap::insert`.
 ///
 /// # Errors

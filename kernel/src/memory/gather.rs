@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use crate::arch::paging;
-use crate::arch::paging::{PageTableEntry, PAGE_SIZE};
+use crate::arch::paging::{PAGE_SIZE, PageTableEntry};
 use crate::memory::deferred_free;
 use crate::memory::deferred_free::TlbScope;
 use crate::memory::frame::FrameRef;

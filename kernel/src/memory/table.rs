@@ -20,7 +20,7 @@ use heddle_kernel_core::tlb::leaf_table;
 use heddle_kernel_core::tlb::leaf_table::{GROUP, Owned, each_occupied, is_group_empty, load, store};
 
 use crate::arch::paging;
-use crate::arch::paging::{ENTRIES, PageTableEntry, LEVELS, PAGE_SIZE, Rights};
+use crate::arch::paging::{ENTRIES, LEVELS, PAGE_SIZE, PageTableEntry, Rights};
 use crate::error::Errno;
 use crate::memory::frame::FrameRef;
 use crate::memory::gather::Gather;

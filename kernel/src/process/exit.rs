@@ -158,7 +158,7 @@ fn notify_of_end(process: &Arc<Process>) {
 pub struct Zombie {
     entry: Option<Arc<Process>>,
     child: Option<Arc<Process>>,
-    group: (Option<Arc<Group>>, Option<Arc<Session>>),
+    _group: (Option<Arc<Group>>, Option<Arc<Session>>),
 }
 
 impl Zombie {
@@ -174,20 +174,20 @@ pub fn reap(process: &Arc<Process>) -> Zombie {
     let Some(entry) = table.remove_process(process.pid) else { return Zombie::default() };
     let group = process.group();
     let group = table.leave(&group);
-    let mut remains = Zombie { entry: Some(entry), child: None, group };
-    let Some(parent) = process.parent() else { return remains };
+    let mut zombie = Zombie { entry: Some(entry), child: None, _group: group };
+    let Some(parent) = process.parent() else { return zombie };
     let (user, system) = process.cpu_times();
     let (children_user, children_system) = process.children_times();
     parent.times.children_user.fetch_add(user + children_user, Ordering::Relaxed);
     parent.times.children_system.fetch_add(system + children_system, Ordering::Relaxed);
     let mut children = parent.children.lock();
     let position = children.iter().position(|each| Arc::ptr_eq(each, process));
-    remains.child = position.map(|position| children.swap_remove(position));
+    zombie.child = position.map(|position| children.swap_remove(position));
     if children.is_empty() {
         children.shrink_to_fit();
     }
     drop(children);
-    remains
+    zombie
 }
 
 /// Gives a process's children to the nearest living ancestor that asked for orphans (`PR_SET_CHILD_SUBREAPER`), or else

@@ -58,7 +58,7 @@ impl TimerClock {
 }
 
 /// What [`Timer::expire`] found.
-pub(super) struct Expiry {
+pub struct Expiry {
     /// Whether there is somebody to tell.
     pub is_due: bool,
     /// How many expiries were missed.

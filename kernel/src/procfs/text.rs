@@ -49,21 +49,6 @@ impl Text {
         Ok(())
     }
 
-    /// Appends a number in at least `digits` hexadecimal digits. What is shown often does without the formatting
-    /// machinery: each program of the C library reads its `maps` when it asks where its stack is.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    pub fn hexadecimal(&mut self, number: u64, digits: usize) -> Result<(), Errno> {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let needed = (u64::BITS - number.leading_zeros()).div_ceil(4) as usize;
-        let count = digits.max(needed);
-        self.0.try_reserve(count).map_err(|_| Errno::ENOMEM)?;
-        let digit = |place| DIGITS[(number >> (4 * place) & 15) as usize];
-        self.0.extend((0..count).rev().map(digit));
-        Ok(())
-    }
-
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }

@@ -6,7 +6,7 @@ use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{File, IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::process::Thread;
-use crate::signal::{Detail, Information, SignalSet, requeue, pending, take_pending};
+use crate::signal::{Detail, Information, SignalSet, pending, requeue, take_pending};
 use crate::sync::SpinLock;
 use crate::wait::queue::{Events, Watch};
 

@@ -18,7 +18,7 @@ use heddle_kernel_core::signal::Pending;
 use crate::process::{ExitStatus, Thread};
 
 pub use crate::signal::send::{
-    requeue, pending, send_to_group, send_to_process, send_to_thread, take_pending,
+    pending, requeue, send_to_group, send_to_process, send_to_thread, take_pending,
 };
 pub use heddle_kernel_core::signal::{Detail, Information, Signal, SignalSet};
 
@@ -30,7 +30,7 @@ pub use crate::signal::stop::thread_left;
 bitflags! {
     /// What a thread has to look at before it goes back to user mode.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct PendingWork: u32 {
+    pub struct PendingWork: u32 {
         /// A signal that isn't blocked may be pending.
         const SIGNAL = 1;
         /// The thread is to end.
@@ -90,6 +90,7 @@ pub struct SignalState {
 }
 
 impl SignalState {
+    /// No threads, nothing pending.
     pub const fn new() -> Self {
         Self {
             threads: Vec::new(),

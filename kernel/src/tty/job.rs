@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use heddle_kernel_core::signal::{Information, Signal};
 
 use crate::error::Errno;
-use crate::process::{Session, ControllingTerminal as _, Thread};
+use crate::process::{ControllingTerminal as _, Session, Thread};
 use crate::tty::Terminal;
 use crate::{process, signal};
 

@@ -151,12 +151,6 @@ impl PageTableEntry {
         Self(self.0 & !Self::WRITE)
     }
 
-    /// The same page or table with the right to store.
-    #[must_use]
-    pub const fn writable(self) -> Self {
-        Self(self.0 | Self::WRITE | Self::DIRTY)
-    }
-
     /// The same page with other rights.
     #[must_use]
     pub const fn with_rights(self, rights: Rights) -> Self {

@@ -18,7 +18,7 @@ use virtio_drivers::{BufferDirection, Hal, PhysAddr};
 use crate::arch::paging::{PAGE_SIZE, direct_map, physical_of};
 
 pub use crate::device::virtio::exchange::Exchange;
-pub use crate::device::virtio::queue::{Direction, BufferQueue, QUEUE_LENGTH};
+pub use crate::device::virtio::queue::{BufferQueue, Direction, QUEUE_LENGTH};
 
 /// Physical address of the machine's first slot for a virtio device.
 const FIRST_SLOT: u64 = 0xfeb0_0000;

@@ -158,8 +158,10 @@ impl TreeNode {
             for entry in image.entries(inode, cookie).map_err(|_| Errno::EIO)? {
                 let entry = entry.map_err(|_| Errno::EIO)?;
                 // A name that is known here and is no mere cache is listed with those of this directory.
-                let hidden =
-                    !matches!(children.names.get(entry.name), None | Some(Child::Dentry { cached: true, .. }));
+                let hidden = !matches!(
+                    children.names.get(entry.name),
+                    None | Some(Child::Dentry { cached: true, .. })
+                );
                 if hidden || matches!(entry.name, b"." | b"..") {
                     continue;
                 }

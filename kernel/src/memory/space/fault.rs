@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as linux;
 
-use crate::arch::paging::{PageTableEntry, PAGE_SIZE};
+use crate::arch::paging::{PAGE_SIZE, PageTableEntry};
 use crate::arch::{SignalCause, paging};
 use crate::error::Errno;
 use crate::memory::counters::count;
@@ -270,7 +270,9 @@ fn check(mapping: &Mapping<Object>, access: FaultAccess) -> Result<(), FaultErro
 fn entry_for(page: PageRef, mapping: &Mapping<Object>, write: bool) -> PageTableEntry {
     let shared = mapping.flags.contains(Flags::SHARED);
     match page {
-        PageRef::Static(physical) => PageTableEntry::page(physical, rights(mapping.protection, false), false, shared),
+        PageRef::Static(physical) => {
+            PageTableEntry::page(physical, rights(mapping.protection, false), false, shared)
+        }
         PageRef::Counted(frame) => {
             PageTableEntry::page(frame.into_physical(), rights(mapping.protection, write), true, shared)
         }

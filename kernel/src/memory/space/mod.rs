@@ -15,12 +15,12 @@ mod advise;
 mod attach;
 mod brk;
 mod fault;
-mod unmap;
 mod fork;
 mod list;
 mod lock;
 mod map;
 mod remap;
+mod unmap;
 mod usage;
 
 use alloc::sync::Arc;
@@ -37,7 +37,7 @@ use crate::memory::counters::count;
 use crate::memory::deferred_free::{TAG_ROOT, TAG_SLOT, TlbScope};
 use crate::memory::fallible::try_arc;
 use crate::memory::gather::Gather;
-use crate::memory::shootdown::{Removals, PendingFlush, Users};
+use crate::memory::shootdown::{PendingFlush, Removals, Users};
 use crate::memory::slots::{SLOT_BYTES, Slot};
 use crate::memory::source::Object;
 use crate::memory::space::lock::SpaceLock;
@@ -47,10 +47,10 @@ use crate::sync::SpinLock;
 use crate::user_sched::Pages;
 
 pub use crate::memory::space::fault::{FaultAccess, FaultError};
-pub use crate::memory::space::unmap::{unmap_mapping_range, write_back};
 pub use crate::memory::space::list::MappingView;
 pub use crate::memory::space::lock::CpuEpoch;
 pub use crate::memory::space::map::{MapRequest, Placement};
+pub use crate::memory::space::unmap::{unmap_mapping_range, write_back};
 pub use crate::memory::space::usage::Usage;
 pub use heddle_kernel_core::mapping::{Flags, Mapping, Protection};
 
@@ -394,7 +394,10 @@ impl Space {
         let range = self.range();
         let whole = range.start..range.start + SLOT_BYTES;
         if let Err(error) = old.move_to(new, whole, 2) {
-            deferred_free::release(TlbScope::Pending(PendingFlush::NOBODY), core::iter::once(new.0 | TAG_ROOT));
+            deferred_free::release(
+                TlbScope::Pending(PendingFlush::NOBODY),
+                core::iter::once(new.0 | TAG_ROOT),
+            );
             return Err(error);
         }
         self.root.store(new.0, Ordering::Release);
@@ -422,7 +425,10 @@ impl Drop for Space {
             if paging::current_root() == root.0 {
                 shootdown::load_shared();
             }
-            deferred_free::release(TlbScope::Pending(PendingFlush::NOBODY), core::iter::once(root.0 | TAG_ROOT));
+            deferred_free::release(
+                TlbScope::Pending(PendingFlush::NOBODY),
+                core::iter::once(root.0 | TAG_ROOT),
+            );
             return;
         }
         let Some(slot) = self.state.get_mut().slot.take() else { return };

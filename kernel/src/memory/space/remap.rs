@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use crate::arch::paging::{PageTableEntry, PAGE_SIZE};
+use crate::arch::paging::{PAGE_SIZE, PageTableEntry};
 use crate::error::Errno;
 use crate::memory::gather::Gather;
 use crate::memory::source::Object;

@@ -1,6 +1,6 @@
 //! How much memory mappings take, page by page: `/proc/PID/smaps`.
 
-use crate::arch::paging::{PageTableEntry, PAGE_SIZE};
+use crate::arch::paging::{PAGE_SIZE, PageTableEntry};
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MappingView, Space};
 use crate::memory::{PageRef, frame};

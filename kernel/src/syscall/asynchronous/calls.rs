@@ -123,7 +123,8 @@ fn start_one(
 fn spawn(caller: &Caller, request: Arc<AsyncRequest>, future: CallFuture) -> Result<Answer, Errno> {
     let calls = &caller.process.asynchronous;
     let token = calls.enter(&request)?;
-    if let Err(error) = sched::spawn(executor::priority_of(caller, request.level), run(request.clone(), future))
+    if let Err(error) =
+        sched::spawn(executor::priority_of(caller, request.level), run(request.clone(), future))
     {
         // The future is gone; the room is still the caller's.
         let taken = calls.state.lock().leave(&request);

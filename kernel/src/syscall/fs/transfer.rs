@@ -221,7 +221,9 @@ impl Transfer {
             Err(TryError::WouldBlock) if self.done > 0 && self.direction == TransferDirection::Read => {
                 TransferStep::Finished(Ok(self.done))
             }
-            Err(TryError::WouldBlock) if self.no_wait || self.open.flags().contains(StatusFlags::NONBLOCK) => {
+            Err(TryError::WouldBlock)
+                if self.no_wait || self.open.flags().contains(StatusFlags::NONBLOCK) =>
+            {
                 self.finish(Errno::EAGAIN)
             }
             Err(TryError::WouldBlock) => TransferStep::Wait,

@@ -6,7 +6,7 @@ use linux_raw_sys::{general as linux, net};
 
 use crate::arch::time::now_ns;
 use crate::error::{Errno, TryResult};
-use crate::fs::{File, OpenFile, StatusFlags, downcast_arc};
+use crate::fs::{OpenFile, StatusFlags, downcast_arc};
 use crate::memory::fallible;
 use crate::net::{Address, Socket, Style, find_target};
 use crate::syscall::fs::wait::{Operation, WaitOptions, carry_out};

@@ -209,7 +209,8 @@ impl<const N: usize> Shootdown<N> {
 
     fn is_passed_by(&self, posted: Posted, processor: usize) -> bool {
         let other = &self.processors[processor];
-        other.acknowledged.load(Ordering::SeqCst) >= posted.generation || other.mode.load(Ordering::SeqCst) == 0
+        other.acknowledged.load(Ordering::SeqCst) >= posted.generation
+            || other.mode.load(Ordering::SeqCst) == 0
     }
 
     /// Whether all processors have acknowledged.
