@@ -1,7 +1,7 @@
 //! Allocations that can fail, in the shape of the standard library's that cannot.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
