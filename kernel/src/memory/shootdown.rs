@@ -1,4 +1,4 @@
-//! What this CPU and the others must forget: `heddle-space`'s protocol on this machine's CPUs.
+//! What this CPU and the others must forget: the protocol of `kernel/core`'s `tlb` on this machine's CPUs.
 //!
 //! - CPUs that run the *same space* get an interrupt, and the operation awaits them, because its effect must be seen
 //!   before it returns.
@@ -13,6 +13,7 @@ use heddle_kernel_core::tlb::shootdown::Shootdown;
 pub use heddle_kernel_core::tlb::tags::Removals;
 use heddle_kernel_core::tlb::tags::Tags;
 
+use crate::arch;
 use crate::arch::{MAX_CPUS, cpu, paging};
 use crate::memory::counters::count;
 use crate::memory::{counters, deferred_free};
@@ -204,4 +205,21 @@ pub fn post(users: &Users) -> PendingFlush {
 /// Asks all other CPUs to flush.
 pub fn post_to_all() -> PendingFlush {
     if cpu::count() == 1 { PendingFlush::NOBODY } else { PendingFlush(STATE.post_to_all(others())) }
+}
+
+/// Around the time in which a program runs: this CPU uses its address space.
+pub struct ProgramRuns;
+
+impl arch::UserHooks for ProgramRuns {
+    #[inline]
+    fn enter() {
+        #[cfg(feature = "checking")]
+        crate::sync::order::expect_none("while a program runs");
+        enter();
+    }
+
+    #[inline]
+    fn leave() {
+        leave();
+    }
 }

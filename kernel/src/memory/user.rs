@@ -14,17 +14,9 @@ use core::mem::MaybeUninit;
 use crate::arch::paging::PAGE_SIZE;
 use crate::arch::user;
 use crate::arch::user::Stopped;
+pub use crate::error::PageFault;
 use crate::error::{Errno, TryResult};
 use crate::memory::{Space, shootdown};
-
-/// An access to user memory stopped at a page that is missing, or not for that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageFault {
-    /// The address; everything below it was done.
-    pub address: usize,
-    /// Whether it was a store.
-    pub write: bool,
-}
 
 /// A type whose values are plain bytes: every bit pattern is a value, and there is no padding.
 ///

@@ -8,6 +8,7 @@ use core::task::Poll;
 
 use crate::arch::{FloatState, Trap, UserContext};
 use crate::error::{Errno, TryError};
+use crate::memory::shootdown::ProgramRuns;
 use crate::memory::space::{FaultAccess, FaultError};
 use crate::memory::user::PageFault;
 use crate::process::{Thread, cpu_time, executor, rseq};
@@ -151,7 +152,7 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
         thread.activate_space();
         thread.load_float();
         end_sample(&thread);
-        let trap = arch::enter_user(&mut context);
+        let trap = arch::enter_user::<ProgramRuns>(&mut context);
         begin_sample(&thread, &mut visits);
         sched::leave_program();
         match trap {

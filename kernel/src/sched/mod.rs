@@ -16,12 +16,14 @@ use core::future::Future;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
 
+use heddle_abi::protocol::Levels;
 use heddle_coroutine::sched::Phase;
 use heddle_coroutine::{Builder, Core, Id, Machine, Platform, SpawnError};
 
 use crate::arch;
 use crate::arch::MAX_CPUS;
 use crate::error::Errno;
+use crate::time::system_page::PAGE;
 
 pub use crate::sched::entity::{
     ROUND_ROBIN_NS, SLICE_NS, SchedEntity, THROTTLED, charge_realtime, realtime_is_spent,
@@ -191,6 +193,31 @@ pub fn current() -> u64 {
     MACHINE.current().map_or(0, Id::to_bits)
 }
 
+/// What a CPU does before it halts.
+static BEFORE_HALT: spin::Once<fn()> = spin::Once::new();
+
+/// Has `hook` called on each CPU before it halts, with no spinlock held. It must not wait.
+pub fn set_before_halt(hook: fn()) {
+    BEFORE_HALT.call_once(|| hook);
+}
+
+/// Halts until the next interrupt.
+fn halt() {
+    #[cfg(feature = "checking")]
+    crate::sync::order::expect_none("before a halt");
+    if let Some(hook) = BEFORE_HALT.get() {
+        hook();
+    }
+    arch::cpu::idle();
+}
+
+/// Lets interrupts in: for long stretches of kernel code.
+pub fn poll_interrupts() {
+    #[cfg(feature = "checking")]
+    crate::sync::order::expect_none("where interrupts are let in");
+    arch::cpu::poll_interrupts();
+}
+
 /// Runs ready coroutines on this CPU, most urgent first, and halts when there are none. Every CPU ends up here.
 pub fn run_cpu() -> ! {
     if core().is_none()
@@ -205,12 +232,12 @@ pub fn run_cpu() -> ! {
         if core.run_one() {
             turns += 1;
             if turns % TURNS_WITHOUT_INTERRUPTS == 0 {
-                arch::cpu::poll_interrupts();
+                poll_interrupts();
             }
         } else if core.try_park() {
             balance::idles(core);
             publish(core);
-            arch::cpu::idle();
+            halt();
             core.unpark();
         }
     }
@@ -244,6 +271,9 @@ pub fn enter_program(priority: Priority) -> bool {
     enters
 }
 
+/// The levels that all CPUs have told programs.
+static LEVELS: Levels = Levels::new();
+
 /// The levels that this CPU has told programs.
 static PUBLISHED: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
 
@@ -255,14 +285,20 @@ fn publish(core: &Core<Processors>) {
     let before = published.load(Ordering::Relaxed);
     if now != before {
         published.store(now, Ordering::Relaxed);
-        crate::user_sched::levels_changed(before, now);
+        LEVELS.publish(&PAGE.bitmap, &PAGE.best, before, now);
     }
+}
+
+/// The levels at which something waits for a processor, a bit each.
+#[must_use]
+pub fn ready_levels() -> u64 {
+    PAGE.bitmap.load(Ordering::Relaxed)
 }
 
 /// Takes one coroutine of `levels` from another CPU's queue into this one's, if there is one.
 pub fn pull(levels: u64) {
     if arch::cpu::count() > 1
-        && crate::user_sched::ready_levels() & levels != 0
+        && ready_levels() & levels != 0
         && let Some(core) = core()
     {
         core.pull(levels);

@@ -43,7 +43,7 @@ impl Clock {
     pub fn set_realtime(time_ns: u64) {
         let unset = now_ns().wrapping_add(arch::time::wall_clock_offset());
         ADJUSTMENT_NS.store(time_ns.wrapping_sub(unset) as i64, Ordering::Relaxed);
-        crate::user_sched::set_clock();
+        crate::time::system_page::set_clock();
     }
 }
 

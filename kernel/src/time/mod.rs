@@ -2,6 +2,7 @@
 
 mod clock;
 pub mod load;
+pub mod system_page;
 mod timers;
 
 pub use crate::arch::time::now_ns;

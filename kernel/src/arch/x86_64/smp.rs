@@ -37,9 +37,13 @@ static STARTED: AtomicUsize = AtomicUsize::new(1);
 /// Whether they may go on: the identity map is gone.
 static RELEASED: AtomicBool = AtomicBool::new(false);
 
-/// Starts the other processors, which then run [`crate::sched::run_cpu`]. The boot processor calls this once, with
-/// everything set up that they may use.
-pub fn start_others() {
+/// Where the other processors go on once they are set up.
+static ENTRY: spin::Once<fn() -> !> = spin::Once::new();
+
+/// Starts the other processors, which then run `entry`. The boot processor calls this once, with everything set up
+/// that they may use.
+pub fn start_others(entry: fn() -> !) {
+    ENTRY.call_once(|| entry);
     let wanted = firmware_cpu_count().min(MAX_CPUS);
     if wanted <= 1 {
         return;
@@ -105,5 +109,5 @@ extern "C" fn heddle_ap_start(id: usize) -> ! {
     // SAFETY: the shared root lives as long as the machine.
     unsafe { paging::load_root(paging::shared_root()) };
     paging::install_tags();
-    crate::sched::run_cpu()
+    ENTRY.get().expect("set before the first processor was started")()
 }
