@@ -1,6 +1,7 @@
 //! Where the bytes of a read or write call are.
 
 use crate::memory::Space;
+use crate::memory::raw::FrameSlice;
 use crate::memory::user::PageFault;
 
 /// A piece of user memory, as in `struct iovec`.
@@ -161,6 +162,36 @@ impl<'a> IoBuffer<'a> {
                 Ok(())
             }
             Place::KernelIn(_) => Ok(()),
+        })
+    }
+
+    /// Copies a part of a frame, or as much as there is room for, into the memory; returns the number of bytes.
+    ///
+    /// # Errors
+    /// As for [`IoBuffer::copy_out`].
+    pub fn copy_out_frame(&mut self, bytes: FrameSlice<'_>) -> Result<usize, PageFault> {
+        self.each(bytes.len(), |place, range| match place {
+            Place::User(space, address) => space.write_frame(address, bytes.part(range)),
+            Place::KernelOut(target) => {
+                bytes.part(range).read(target);
+                Ok(())
+            }
+            Place::KernelIn(_) => Ok(()),
+        })
+    }
+
+    /// Fills a part of a frame, or as much as is left, from the memory; returns the number of bytes.
+    ///
+    /// # Errors
+    /// As for [`IoBuffer::copy_in`].
+    pub fn copy_in_frame(&mut self, bytes: FrameSlice<'_>) -> Result<usize, PageFault> {
+        self.each(bytes.len(), |place, range| match place {
+            Place::User(space, address) => space.read_frame(address, bytes.part(range)),
+            Place::KernelIn(source) => {
+                bytes.part(range).write(source);
+                Ok(())
+            }
+            Place::KernelOut(_) => Ok(()),
         })
     }
 
