@@ -18,6 +18,7 @@ mod process;
 pub mod procfs;
 mod random;
 mod sched;
+mod session;
 pub mod signal;
 mod sync;
 mod syscall;
@@ -38,7 +39,7 @@ fn main() -> ! {
         // Nothing would ever run; the host must hear of it.
         panic!("start failed: {error:?}");
     }
-    arch::cpu::start_others(sched::run_cpu);
+    arch::cpu::start_others(sched::run_cpu, memory::frame::zeroed_for_good);
     sched::run_cpu()
 }
 
@@ -56,6 +57,8 @@ fn initialize() -> Result<(), error::Errno> {
     memory::reclaim::register(memory::writeback::drain);
     process::initialize()?;
     time::system_page::set_clock();
-    fs::setup::initialize(memory::frame::image())?;
-    device::initialize()
+    fs::setup::initialize(memory::frame::image(), &procfs::mount()?)?;
+    tty::register()?;
+    fs::share::mount_all(device::share::find_all()?)?;
+    session::start(device::initialize()?)
 }

@@ -63,7 +63,7 @@ mod contract {
     const _: fn() -> u64 = current::hardware_capabilities;
     const _: fn() -> usize = current::cpu::id;
     const _: fn() -> usize = current::cpu::count;
-    const _: fn(fn() -> !) = current::cpu::start_others;
+    const _: fn(fn() -> !, fn() -> Option<u64>) = current::cpu::start_others;
     const _: fn(fn()) = current::time::set_handler;
     const _: fn() -> bool = current::interrupt::is_in_handler;
     const _: fn() = current::cpu::idle;

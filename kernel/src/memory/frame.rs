@@ -275,6 +275,11 @@ pub struct FrameRef {
     physical: u64,
 }
 
+/// The physical address of a frame of zeros that is never given back.
+pub fn zeroed_for_good() -> Option<u64> {
+    FrameRef::allocate_zeroed().ok().map(FrameRef::into_physical)
+}
+
 impl FrameRef {
     /// A frame with unspecified contents.
     ///

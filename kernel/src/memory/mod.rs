@@ -19,6 +19,7 @@ pub mod fault_injection;
 pub mod frame;
 mod gather;
 pub mod heap;
+pub mod process_pages;
 pub mod raw;
 pub mod reclaim;
 pub mod shootdown;

@@ -3,8 +3,9 @@
 //! - CPUs that run the *same space* get an interrupt, and the operation awaits them, because its effect must be seen
 //!   before it returns.
 //! - CPUs in *another space of the same page table* are left alone, whether they ever used this one or not. What was
-//!   taken out stays in [`crate::memory::deferred_free`] until they have been asked and have acknowledged, for the kernel's sake: a
-//!   program that reaches into another's slot through a stale translation must not find memory that has a new owner.
+//!   taken out stays in [`crate::memory::deferred_free`] until they have been asked and have acknowledged, for the
+//!   kernel's sake: a program that reaches into another's slot through a stale translation must not find memory that
+//!   has a new owner.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 

@@ -118,8 +118,8 @@ pub(super) fn try_settle(thread: &Thread, context: &mut UserContext) -> bool {
     is_settled
 }
 
-/// Does what [`PendingWork::RESTART`] asks for. `false` if the thread has a segmentation fault to take instead. Nothing may
-/// wait between this and the program.
+/// Does what [`PendingWork::RESTART`] asks for. `false` if the thread has a segmentation fault to take instead. Nothing
+/// may wait between this and the program.
 pub async fn settle(thread: &Arc<Thread>, context: &mut UserContext) -> bool {
     loop {
         thread.remove_work(PendingWork::RESTART);

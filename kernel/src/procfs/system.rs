@@ -9,7 +9,7 @@ use crate::procfs::{Subject, Text};
 use crate::time::{NS_PER_SECOND, clock_ticks, load};
 
 /// Linux's version that programs are shown.
-use crate::syscall::process::system::RELEASE;
+use crate::boot::RELEASE;
 
 const KIB_PER_FRAME: usize = 4;
 

@@ -2,10 +2,8 @@
 //! `docs/SHARED-SCHEDULER.md`; the programs' executor threads are in `process::executor`.
 //!
 //! - [`object`]: the vDSO and the system page, mapped into every program.
-//! - [`Pages`]: the pages of a process.
+//! - `memory::process_pages`: the pages of a process.
 
 mod object;
-mod pages;
 
 pub use crate::user_sched::object::map;
-pub use crate::user_sched::pages::Pages;

@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
+use crate::memory::process_pages::Pages;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection, Space};
 use crate::memory::{MapSource, PageRef, fallible};
 use crate::time::system_page;
-use crate::user_sched::Pages;
 
 /// The object, at a page boundary and padded to whole pages by the build script.
 #[repr(C, align(4096))]

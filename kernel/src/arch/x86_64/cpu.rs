@@ -28,9 +28,9 @@ pub(super) fn set_count(count: usize) {
     COUNT.store(count, Ordering::Relaxed);
 }
 
-/// Starts the other CPUs; they run `entry`.
-pub fn start_others(entry: fn() -> !) {
-    crate::arch::x86_64::smp::start_others(entry);
+/// Starts the other CPUs; they run `entry`, on stacks of frames that `zeroed_frame` gives for good.
+pub fn start_others(entry: fn() -> !, zeroed_frame: fn() -> Option<u64>) {
+    crate::arch::x86_64::smp::start_others(entry, zeroed_frame);
 }
 
 /// Waits for an interrupt and runs its handler.

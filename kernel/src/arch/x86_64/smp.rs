@@ -40,9 +40,9 @@ static RELEASED: AtomicBool = AtomicBool::new(false);
 /// Where the other processors go on once they are set up.
 static ENTRY: spin::Once<fn() -> !> = spin::Once::new();
 
-/// Starts the other processors, which then run `entry`. The boot processor calls this once, with everything set up
-/// that they may use.
-pub fn start_others(entry: fn() -> !) {
+/// Starts the other processors, which then run `entry`, on stacks of frames that `zeroed_frame` gives for good. The
+/// boot processor calls this once, with everything set up that they may use.
+pub fn start_others(entry: fn() -> !, zeroed_frame: fn() -> Option<u64>) {
     ENTRY.call_once(|| entry);
     let wanted = firmware_cpu_count().min(MAX_CPUS);
     if wanted <= 1 {
@@ -54,7 +54,7 @@ pub fn start_others(entry: fn() -> !) {
     unsafe { core::ptr::copy_nonoverlapping(source, paging::direct_map(TRAMPOLINE), length) };
     paging::set_identity_map(true);
     for id in 1..wanted {
-        if !start(id) {
+        if !start(id, zeroed_frame) {
             ::log::warn!("CPU {id} does not start");
             break;
         }
@@ -64,8 +64,8 @@ pub fn start_others(entry: fn() -> !) {
     RELEASED.store(true, Ordering::Release);
 }
 
-fn start(id: usize) -> bool {
-    let Some(stack) = paging::map_stack(id) else { return false };
+fn start(id: usize, zeroed_frame: fn() -> Option<u64>) -> bool {
+    let Some(stack) = paging::map_stack(id, zeroed_frame) else { return false };
     // SAFETY: both are atomics in the kernel's data; the processor that reads them is started below.
     unsafe {
         heddle_ap_number.store(id as u64, Ordering::SeqCst);

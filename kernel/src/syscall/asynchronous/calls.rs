@@ -77,8 +77,8 @@ pub fn submit(call: &mut Call<'_>) -> SyscallResult {
     Ok(admitted.into())
 }
 
-/// Starts a call, described by the first words of an [`Entry`]. `unused` is where a request is left of which nothing has
-/// become, for the next call: most that a program hands in need not wait.
+/// Starts a call, described by the first words of an [`Entry`]. `unused` is where a request is left of which nothing
+/// has become, for the next call: most that a program hands in need not wait.
 fn start_one(
     call: &mut Call<'_>,
     words: &[u64; ENTRY_WORDS],

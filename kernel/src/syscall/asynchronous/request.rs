@@ -54,7 +54,8 @@ pub struct AsyncRequest {
 
 impl AsyncRequest {
     /// A call of `caller`, a thread, whose result is to carry `cookie` and `coroutine`. It takes the place of `unused`,
-    /// one of the same thread and the same [`calls::submit`](crate::syscall::asynchronous::calls::submit), if nobody refers to that any more.
+    /// one of the same thread and the same [`calls::submit`](crate::syscall::asynchronous::calls::submit), if nobody
+    /// refers to that any more.
     ///
     /// # Errors
     /// `ENOMEM`.

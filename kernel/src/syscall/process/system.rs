@@ -7,19 +7,18 @@ use linux_raw_sys::{general as linux, prctl};
 
 use crate::arch;
 use crate::arch::time::now_ns;
+use crate::boot::RELEASE;
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::{Credentials, Thread, table};
 use crate::sync::SpinLock;
 use crate::syscall::{Call, SyscallResult, user};
 use crate::time::{NS_PER_SECOND, load};
+/// `uname -v`.
+pub const VERSION: &str = concat!("#1 SMP PREEMPT Heddle ", env!("CARGO_PKG_VERSION"));
 
 /// Bytes of each string of `struct utsname`.
 const NAME_BYTES: usize = 65;
-/// The version of Linux whose interface programs find here.
-pub const RELEASE: &str = "6.1.0-heddle";
-/// `uname -v`.
-pub const VERSION: &str = concat!("#1 SMP PREEMPT Heddle ", env!("CARGO_PKG_VERSION"));
 
 struct HostName {
     bytes: [u8; NAME_BYTES],
