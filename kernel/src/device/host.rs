@@ -12,7 +12,7 @@ use crate::signal::send_to_group;
 use crate::sync::SpinLock;
 use crate::time;
 use crate::tty::console;
-use crate::wait::kernel::until;
+use crate::wait::engine::kernel_until;
 use crate::wait::queue::{Events, WaitQueue};
 
 /// A total that the host has not announced.
@@ -157,7 +157,7 @@ pub async fn send(port: &Port, message: &Small) {
 
 /// Waits until `condition` holds; without memory to wait, looks again now and then.
 pub async fn wait(queue: &WaitQueue, mut condition: impl FnMut() -> bool) {
-    while until(queue, &mut condition).await.is_err() {
+    while kernel_until(queue, &mut condition).await.is_err() {
         time::sleep_until(time::now_ns() + NO_MEMORY_NS).await;
     }
 }

@@ -16,9 +16,9 @@ use crate::syscall::asynchronous::ring::Ring;
 use crate::syscall::asynchronous::{Calls, RingSleeper, is_async_capable};
 use crate::syscall::{Call, CallFuture, SyscallResult, SyscallState, futex, pending, start_call, user};
 use crate::time::Deadline;
-use crate::wait::caller::Caller;
+use crate::syscall::caller::Caller;
 use crate::wait::queue::Events;
-use crate::wait::syscall::WaitKind;
+use crate::wait::node::WaitKind;
 
 /// The least urgent level.
 const LEVEL_MAX: u64 = 63;

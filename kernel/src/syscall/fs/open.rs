@@ -14,7 +14,7 @@ use crate::process::Thread;
 use crate::syscall::fs::{View, field, get_bytes, get_path};
 use crate::syscall::{Call, SyscallResult, pending};
 use crate::wait::queue::Events;
-use crate::wait::syscall::WaitKind;
+use crate::wait::node::WaitKind;
 
 /// What is asked for.
 struct OpenRequest {

@@ -17,9 +17,9 @@ use crate::process::thread::Parts;
 use crate::process::{Limits, Process, Resource, Thread, run, table};
 use crate::sync::SpinLock;
 use crate::syscall::{Call, SyscallResult, pending, user};
-use crate::wait::caller::Caller;
+use crate::syscall::caller::Caller;
 use crate::wait::queue::{Events, WaitQueue};
-use crate::wait::syscall::WaitKind;
+use crate::wait::node::WaitKind;
 
 /// What a parent in `vfork` waits for.
 pub struct Vfork {

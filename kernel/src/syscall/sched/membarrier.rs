@@ -13,7 +13,7 @@ use crate::memory::fallible;
 use crate::process::{Thread, table};
 use crate::signal::PendingWork;
 use crate::syscall::{Call, SyscallResult, pending};
-use crate::wait::caller::Caller;
+use crate::syscall::caller::Caller;
 use crate::{arch, sched};
 
 const GLOBAL: u32 = command::MEMBARRIER_CMD_GLOBAL as u32;
