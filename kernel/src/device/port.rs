@@ -7,7 +7,7 @@
 use crate::error::Errno;
 use crate::sync::SpinLock;
 use crate::time;
-use crate::wait::kernel::until;
+use crate::wait::engine::kernel_until;
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 use crate::device::virtio::{BufferQueue, QUEUE_LENGTH, Registers};
@@ -278,7 +278,7 @@ const NO_MEMORY_NS: u64 = 1_000_000;
 
 /// Waits until `condition` holds; without memory to wait, looks again now and then.
 pub async fn wait(queue: &WaitQueue, mut condition: impl FnMut() -> bool) {
-    while until(queue, &mut condition).await.is_err() {
+    while kernel_until(queue, &mut condition).await.is_err() {
         time::sleep_until(time::now_ns() + NO_MEMORY_NS).await;
     }
 }

@@ -21,6 +21,7 @@ pub struct IoBuffer<'a> {
     done: usize,
     length: usize,
     unity: Atomicity,
+    missed: Option<PageFault>,
 }
 
 /// What makes a transfer happen at once, of files that have [`crate::fs::range_lock::Ranges`].
@@ -61,6 +62,7 @@ impl<'a> IoBuffer<'a> {
             done: 0,
             length,
             unity: Atomicity::None,
+            missed: None,
         }
     }
 
@@ -68,13 +70,19 @@ impl<'a> IoBuffer<'a> {
     #[must_use]
     pub fn kernel_out(bytes: &'a mut [u8]) -> Self {
         let length = bytes.len();
-        Self { target: BufferTarget::KernelOut(bytes), done: 0, length, unity: Atomicity::None }
+        Self { target: BufferTarget::KernelOut(bytes), done: 0, length, unity: Atomicity::None, missed: None }
     }
 
     /// A kernel buffer to be read from.
     #[must_use]
     pub fn kernel_in(bytes: &'a [u8]) -> Self {
-        Self { target: BufferTarget::KernelIn(bytes), done: 0, length: bytes.len(), unity: Atomicity::None }
+        Self {
+            target: BufferTarget::KernelIn(bytes),
+            done: 0,
+            length: bytes.len(),
+            unity: Atomicity::None,
+            missed: None,
+        }
     }
 
     /// Passes over the next `count` bytes, which an earlier attempt has moved.
@@ -131,6 +139,13 @@ impl<'a> IoBuffer<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The missing page at which the last copy stopped. An attempt that has moved something before says so to nobody
+    /// else: the transfer goes on there.
+    #[must_use]
+    pub const fn missed(&self) -> Option<PageFault> {
+        self.missed
     }
 
     /// Bytes moved so far.
@@ -259,7 +274,10 @@ impl<'a> IoBuffer<'a> {
                     }
                     let address = segment.address.wrapping_add(*within);
                     let count = rest.min(segment.length - *within).min(PIECE_BYTES - address % PIECE_BYTES);
-                    copy(Place::User(space, address), moved..moved + count)?;
+                    if let Err(fault) = copy(Place::User(space, address), moved..moved + count) {
+                        self.missed = Some(fault);
+                        return Err(fault);
+                    }
                     *within += count;
                     count
                 }

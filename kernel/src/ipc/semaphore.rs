@@ -16,12 +16,12 @@ use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, R
 use crate::memory::fallible;
 use crate::process::Process;
 use crate::sync::SpinLock;
-use crate::syscall::fs::wait::until;
+use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending};
 use crate::time::read_timespec;
-use crate::wait::caller::Caller;
+use crate::wait::engine::until;
+use crate::wait::node::WaitKind;
 use crate::wait::queue::{Events, WaitQueue};
-use crate::wait::syscall::WaitKind;
 
 /// The flag of an operation that is undone at the end of its process.
 const SEM_UNDO: u16 = 0x1000;

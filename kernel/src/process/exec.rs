@@ -22,10 +22,10 @@ use crate::process::thread_group::ProcessLayout;
 use crate::process::{Credentials, Resource, Thread, table};
 use crate::signal::kill_other_threads;
 use crate::sync::SpinLock;
+use crate::syscall::caller::Caller;
 use crate::syscall::user;
-use crate::wait::caller::Caller;
+use crate::wait::node::WaitKind;
 use crate::wait::queue::Events;
-use crate::wait::syscall::WaitKind;
 use crate::{arch, user_sched};
 
 /// Scripts whose interpreter is a script: as deep as Linux goes.

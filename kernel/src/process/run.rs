@@ -14,7 +14,7 @@ use crate::memory::user::PageFault;
 use crate::process::{Thread, cpu_time, executor, rseq};
 use crate::signal::{Next, PendingWork};
 use crate::syscall::SyscallState;
-use crate::wait::caller::Caller;
+use crate::syscall::caller::Caller;
 use crate::{arch, sched, signal, syscall};
 
 /// Starts the thread's coroutine with the given registers.
@@ -56,7 +56,7 @@ async fn wait_for_memory(thread: &Thread) {
 async fn run(thread: Arc<Thread>, context: UserContext) {
     let mut life = pin!(live(thread.clone(), context));
     core::future::poll_fn(|poll_context| {
-        thread.waker.call_once(|| poll_context.waker().clone());
+        thread.node.set_waker(poll_context.waker());
         thread.cpu.store(arch::cpu::id() as u32 + 1, Ordering::Release);
         rseq::turn_starts(&thread);
         let start_ns = crate::arch::time::now_ns();
@@ -171,7 +171,7 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
                         end_call(&thread, &mut context, result)
                     }
                     Err(TryError::Error(error)) => end_call(&thread, &mut context, Err(error)),
-                    // Only files that wait say so, and they are driven by `Thread::retry`.
+                    // Only files that wait say so, and those are driven by `carry_out`.
                     Err(TryError::WouldBlock) => end_call(&thread, &mut context, Err(Errno::EAGAIN)),
                     Err(TryError::Fault(fault)) => {
                         let result = start_again(&caller, &mut context, fault).await;

@@ -5,7 +5,6 @@ use alloc::sync::Arc;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
-use core::task::Waker;
 use heddle_kernel_core::signal::{AlternateStack, Pending, SignalSet};
 
 use crate::arch;
@@ -19,11 +18,7 @@ use crate::sched::{Parameters, Priority, SchedEntity, TaskRef};
 use crate::signal::PendingWork;
 use crate::sync::SpinLock;
 use crate::syscall::{DeferredCopyOut, Restart};
-use crate::wait::queue::{Disposition, Events, Watch, Watcher};
-use crate::wait::syscall::WaitKind;
-
-/// The generation of a thread that waits for nothing is even, of one that waits odd.
-const WAITING: u32 = 1;
+use crate::wait::node::{WaitKind, WaitNode};
 
 /// A thread of a program.
 pub struct Thread {
@@ -35,9 +30,8 @@ pub struct Thread {
     directories: SpinLock<Arc<Directories>>,
     credentials: SpinLock<Arc<Credentials>>,
     name: SpinLock<[u8; Self::NAME_BYTES]>,
-    /// The waker of the thread's coroutine: for signals, and for what the thread watches.
-    pub(super) waker: spin::Once<Waker>,
-    generation: AtomicU32,
+    /// The thread in wait queues, and how signals wake it.
+    pub node: Arc<WaitNode>,
     /// What to look at before the next return to user mode.
     work: AtomicU32,
     /// The CPU that polls the thread's coroutine, plus one; 0 when none does.
@@ -131,8 +125,7 @@ impl Thread {
             directories: SpinLock::new(parts.directories),
             credentials: SpinLock::new(parts.credentials),
             name: SpinLock::new(parts.name),
-            waker: spin::Once::new(),
-            generation: AtomicU32::new(0),
+            node: WaitNode::new()?,
             work: AtomicU32::new(0),
             cpu: AtomicU32::new(0),
             blocked: AtomicU64::new(parts.blocked.0),
@@ -257,9 +250,7 @@ impl Thread {
 
     /// Makes the thread ready if it waits.
     pub fn wake(&self) {
-        if let Some(waker) = self.waker.get() {
-            waker.wake_by_ref();
-        }
+        self.node.wake();
     }
 
     /// Looks at or changes the saved floating-point registers; a CPU loads them again before the program runs on.
@@ -536,32 +527,5 @@ impl Thread {
     pub(super) fn take_context(&self) -> Option<Box<UserContext>> {
         self.remove_work(PendingWork::CONTEXT);
         self.next_context.lock().take()
-    }
-
-    /// Starts a wait on any number of queues; ends the one before.
-    pub fn begin_watch(self: &Arc<Self>) -> Watch {
-        let generation = self.generation.load(Ordering::Relaxed);
-        self.generation.store((generation | WAITING).wrapping_add(2), Ordering::Release);
-        Watch::new(self.clone())
-    }
-
-    /// Ends the wait: registrations that are left in queues are stale from here on.
-    pub fn end_watch(&self) {
-        let generation = self.generation.load(Ordering::Relaxed);
-        self.generation.store((generation | WAITING).wrapping_add(1), Ordering::Release);
-    }
-}
-
-impl Watcher for Thread {
-    fn notify(&self, generation: u32, _events: Events) -> Disposition {
-        if self.generation() != generation {
-            return Disposition::Stale;
-        }
-        self.wake();
-        Disposition::Done
-    }
-
-    fn generation(&self) -> u32 {
-        self.generation.load(Ordering::Acquire)
     }
 }

@@ -7,6 +7,7 @@
 //! something more urgent than the program that a CPU runs interrupts that CPU.
 
 mod balance;
+mod budget;
 mod entity;
 mod parameters;
 pub mod priority;
@@ -25,6 +26,7 @@ use crate::arch::MAX_CPUS;
 use crate::error::Errno;
 use crate::time::system_page::PAGE;
 
+pub use crate::sched::budget::Budget;
 pub use crate::sched::entity::{
     ROUND_ROBIN_NS, SLICE_NS, SchedEntity, THROTTLED, charge_realtime, realtime_is_spent,
 };

@@ -15,6 +15,7 @@
 //! it uses (it may outlive the poll in which it was made, and resume while another address space is loaded).
 
 pub mod asynchronous;
+pub mod caller;
 mod copy_out;
 pub mod fs;
 pub mod futex;
@@ -38,8 +39,8 @@ use core::pin::Pin;
 use crate::arch::UserContext;
 use crate::error::{Errno, TryError};
 
+pub use crate::syscall::caller::Caller;
 pub use crate::syscall::copy_out::DeferredCopyOut;
-pub use crate::wait::caller::Caller;
 
 /// What a pending call is waiting in. Its output is what the program gets.
 pub type CallFuture = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>>;

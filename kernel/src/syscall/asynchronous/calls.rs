@@ -14,11 +14,11 @@ use crate::sched;
 use crate::syscall::asynchronous::request::{AsyncRequest, run, start_later};
 use crate::syscall::asynchronous::ring::Ring;
 use crate::syscall::asynchronous::{Calls, RingSleeper, is_async_capable};
+use crate::syscall::caller::Caller;
 use crate::syscall::{Call, CallFuture, SyscallResult, SyscallState, futex, pending, start_call, user};
 use crate::time::Deadline;
-use crate::wait::caller::Caller;
+use crate::wait::node::WaitKind;
 use crate::wait::queue::Events;
-use crate::wait::syscall::WaitKind;
 
 /// The least urgent level.
 const LEVEL_MAX: u64 = 63;

@@ -16,10 +16,10 @@ use crate::error::{Errno, TryError, TryResult};
 use crate::memory::{Space, fallible};
 use crate::process::{Thread, table};
 use crate::sync::SpinLock;
+use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending, user};
 use crate::time::{Clock, Deadline, read_timespec};
-use crate::wait::caller::Caller;
-use crate::wait::syscall::WaitKind;
+use crate::wait::node::WaitKind;
 
 const BUCKETS: usize = 256;
 

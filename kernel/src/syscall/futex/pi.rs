@@ -15,11 +15,11 @@ use crate::error::{Errno, TryError, TryResult};
 use crate::memory::{Space, fallible};
 use crate::process::{Thread, table};
 use crate::sync::SpinLock;
+use crate::syscall::caller::Caller;
 use crate::syscall::futex::{FutexKey, key};
 use crate::syscall::{Call, SyscallResult, pending};
 use crate::time::Deadline;
-use crate::wait::caller::Caller;
-use crate::wait::syscall::{Interrupted, WaitKind};
+use crate::wait::node::{Interrupted, WaitKind};
 
 /// A chain longer than this counts as a circle.
 const CHAIN_MAX: usize = 1024;

@@ -4,10 +4,10 @@ use core::sync::atomic::Ordering;
 use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
+use crate::syscall::caller::Caller;
 use crate::syscall::futex::{Two, WAITERS, bucket_of, key, pi, register};
 use crate::syscall::{Call, SyscallResult, pending};
 use crate::time::Deadline;
-use crate::wait::caller::Caller;
 
 /// `FUTEX_WAIT_REQUEUE_PI`: waits at the first word to be moved to the lock at the second, and for that lock.
 pub(super) fn wait(call: &Call<'_>, words: &Two, deadline: Deadline) -> SyscallResult {

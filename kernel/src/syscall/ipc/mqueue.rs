@@ -13,10 +13,11 @@ use crate::ipc::mqueue;
 use crate::ipc::mqueue::{MqAttributes, MqueueNotice, PRIORITIES, Queue};
 use crate::memory::{Space, fallible};
 use crate::signal::Signal;
-use crate::syscall::fs::wait::{Operation, WaitOptions, carry_out};
+use crate::syscall::caller::carry_out;
 use crate::syscall::fs::{get_bytes, get_file, get_string};
 use crate::syscall::{Call, SyscallResult, SyscallState, pending, user};
 use crate::time::{Clock, Deadline, read_timespec};
+use crate::wait::operation::{Operation, WaitOptions};
 use crate::wait::queue::{Events, Watch};
 
 /// The words of `struct mq_attr` that say something: flags, messages, size, count.

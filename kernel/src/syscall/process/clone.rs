@@ -16,10 +16,10 @@ use crate::process::table::PidTable;
 use crate::process::thread::Parts;
 use crate::process::{Limits, Process, Resource, Thread, run, table};
 use crate::sync::SpinLock;
+use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending, user};
-use crate::wait::caller::Caller;
+use crate::wait::node::WaitKind;
 use crate::wait::queue::{Events, WaitQueue};
-use crate::wait::syscall::WaitKind;
 
 /// What a parent in `vfork` waits for.
 pub struct Vfork {
