@@ -79,6 +79,7 @@ impl CoreEntry {
     pub fn set_up(&self, number: u32, hooks: &'static Hooks, shared: *const Shared, stealing: Stealing) {
         self.state.set_index(self.state.index() as u16, number);
         self.state.set_share(0);
+        self.state.set_share_from(0);
         self.state.inbox().cover();
         self.state.gate().set_stealing(stealing);
         self.live.store(0, Ordering::Relaxed);

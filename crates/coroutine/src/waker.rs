@@ -69,7 +69,7 @@ pub fn is_ready(id: Id) -> bool {
 
 /// Gives the coroutine `id` the level `level` (0 the most urgent, 63 the least), whether it is queued, runs or
 /// waits; takes effect at its core's next pick at the latest, in constant time. A stale id does nothing. One that waits
-/// and becomes more urgent is polled once, so that it lends its new level to those whose end it awaits.
+/// and becomes more urgent is polled once, so that it has its new level too where it waits, and lends it.
 pub fn set_priority(id: Id, level: u8) {
     set_rank(id, level.into(), false);
 }
@@ -79,11 +79,8 @@ pub fn set_priority(id: Id, level: u8) {
 pub fn set_rank(id: Id, rank: Rank, front: bool) {
     let before = Global.slot(id.index()).map_or(rank.level(), |slot| slot.asked_base_level());
     sched::set_rank(&Global, here_for(id).map(|entry| &entry.state), id, rank, front);
-    crate::wait::inherit::changed(id);
-    if rank.level() < before {
-        // Let it look again at the joins that it awaits, to lend its new level.
-        wake(id);
-    }
+    // It looks again at what it waits for, to be filed at its new level there and to lend it.
+    crate::wait::inherit::changed(id, before, rank.level());
 }
 
 /// Runs the coroutine `id` at `level` if its own is less urgent; `None` takes the loan back.
@@ -99,14 +96,14 @@ pub fn abort(id: Id) {
 /// The core on which the caller runs, if it can be the owner of `id`.
 #[cfg(feature = "std")]
 #[inline(always)]
-fn here_for(_: Id) -> Option<&'static CoreEntry> {
+pub(crate) fn here_for(_: Id) -> Option<&'static CoreEntry> {
     crate::threads::here()
 }
 
 /// The core on which the caller runs, if it is the owner of `id`.
 #[cfg(not(feature = "std"))]
 #[inline(always)]
-fn here_for(id: Id) -> Option<&'static CoreEntry> {
+pub(crate) fn here_for(id: Id) -> Option<&'static CoreEntry> {
     let owner = crate::registry::entry(Global.slot(id.index())?.owner() as u32)?;
     owner.is_here().then_some(owner)
 }

@@ -15,13 +15,6 @@ pub const MAX_SLOTS: u32 = 1 << 24;
 pub struct Id(NonZeroU64);
 
 impl Id {
-    /// Comes before or equals every id.
-    #[cfg(all(feature = "alloc", not(heddle_loom)))]
-    pub(crate) const MIN: Id = Id(NonZeroU64::MIN);
-    /// Comes after or equals every id.
-    #[cfg(all(feature = "alloc", not(heddle_loom)))]
-    pub(crate) const MAX: Id = Id(NonZeroU64::MAX);
-
     /// Makes the id of slot `index` in generation `generation`; `None` unless it could name a live coroutine, whose
     /// generations are odd.
     #[inline(always)]
