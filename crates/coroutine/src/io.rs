@@ -147,11 +147,13 @@ fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     if flags < 0 {
         return Err(io::Error::last_os_error());
     }
+    if flags & libc::O_NONBLOCK != 0 {
+        return Ok(());
+    }
     #[allow(unsafe_code)]
     // SAFETY: sets a number.
-    if flags & libc::O_NONBLOCK == 0
-        && unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0
-    {
+    let set = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) };
+    if set < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(())

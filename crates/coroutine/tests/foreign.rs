@@ -9,11 +9,14 @@ use std::future::{Future, pending};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(not(miri))]
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use support::{Deed, On, ends, evil, noting};
 
+#[cfg(not(miri))] // Which looks at layouts itself.
 #[global_allocator]
 static ALLOCATOR: support::Checking = support::Checking;
 

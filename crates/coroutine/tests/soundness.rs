@@ -17,6 +17,7 @@ use std::task::Context;
 use std::thread;
 use support::ends;
 
+#[cfg(not(miri))] // Which looks at layouts itself.
 #[global_allocator]
 static ALLOCATOR: support::Checking = support::Checking;
 
