@@ -461,7 +461,7 @@ impl<P: Platform> Core<P> {
     pub fn pull_before(&self, rank: Rank) -> bool {
         victims(self.shared, self.entry).any(|victim| {
             let ready = victim.state.ready();
-            (!victim.state.inbox().is_empty() || ready.is_before(&Global, rank))
+            (!victim.state.inbox().is_empty() || ready.is_before(rank))
                 && sched::steal_before(&Global, &self.entry.state, &victim.state, rank, P::heavy_barrier)
         })
     }
@@ -476,7 +476,7 @@ impl<P: Platform> Core<P> {
     /// running coroutine should give way. Other ready coroutines are offered to idle cores.
     pub fn enter_program(&self, rank: Rank) -> bool {
         self.entry.state.drain(&Global);
-        if !self.entry.state.expose_program(&Global, rank) {
+        if !self.entry.state.expose_program(rank) {
             return false;
         }
         if self.entry.state.ready().bitmap() != 0 && self.shared.idle.load(Ordering::Relaxed) != 0 {
@@ -494,7 +494,7 @@ impl<P: Platform> Core<P> {
     #[inline]
     pub fn should_yield(&self, rank: Rank) -> bool {
         self.entry.state.drain(&Global);
-        self.entry.state.ready().is_before(&Global, rank)
+        self.entry.state.ready().is_before(rank)
     }
 }
 

@@ -72,8 +72,8 @@ impl Table for Global {
 
     #[cfg(feature = "std")]
     #[inline(always)]
-    fn queued(&self, id: Id, _slot: &Slot, level: u8) {
-        if let Some(host) = crate::host::host() {
+    fn queued(&self, index: u32, slot: &Slot, level: u8) {
+        if let (Some(host), Some(id)) = (crate::host::host(), Id::new(index, slot.generation())) {
             host.queued(id, level);
         }
     }

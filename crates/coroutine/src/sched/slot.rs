@@ -131,10 +131,18 @@ impl Slot {
 
     /// How urgent it is; a hint for those who don't hold the owner's gate. At a level that is lent to it, it is one of
     /// the first.
-    #[inline]
+    #[inline(always)]
     pub fn rank(&self) -> Rank {
-        let level = self.level();
-        Rank::new(level, if level == self.base_level() { self.base_order() } else { 0 })
+        self.rank_by(self.local())
+    }
+
+    /// [`Slot::rank`], with `local` read already.
+    #[inline(always)]
+    pub(super) fn rank_by(&self, local: u16) -> Rank {
+        let (level, base) =
+            ((local >> local::LEVEL_SHIFT) as u8 & 63, (local >> local::BASE_SHIFT) as u8 & 63);
+        let order = if level == base { self.base_order() } else { 0 };
+        Rank::pack(level, order)
     }
 
     /// The level at which it is scheduled; a hint for those who don't hold the owner's gate.
