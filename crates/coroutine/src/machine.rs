@@ -420,10 +420,10 @@ impl<P: Platform> Core<P> {
     }
 
     /// Within a turn: makes the coroutine whose waker this is ready again, as the waker would, for less. `false` if
-    /// it isn't its turn here: then nothing has happened.
+    /// it isn't its turn here, or one within another's: then nothing has happened.
     #[inline]
     pub fn yield_current(&self, waker: &Waker) -> bool {
-        waker::id_of(waker).is_some_and(|id| self.entry.yield_current(id))
+        waker::id_of(waker).is_some_and(|id| self.entry.wake_current(id.to_bits()))
     }
 
     fn steal(&self) -> Option<Picked<'static>> {

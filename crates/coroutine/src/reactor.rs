@@ -30,8 +30,6 @@ pub(crate) struct Reactor {
     /// Another one in a forked child; none is freed.
     sleep: AtomicPtr<Sleep>,
     state: Mutex<State>,
-    /// Number of timers and waiting sources: nobody looks while it is 0.
-    active: AtomicUsize,
 }
 
 /// What a thread sleeps in.
@@ -78,6 +76,8 @@ impl Source {
 }
 
 static REACTOR: OnceLock<Reactor> = OnceLock::new();
+/// Number of timers and of waits for descriptors: nobody looks while it is 0.
+static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -86,7 +86,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The reactor, if anybody uses timers or descriptors at the moment.
 #[inline(always)]
 pub(crate) fn active() -> Option<&'static Reactor> {
-    REACTOR.get().filter(|reactor| reactor.active.load(Ordering::Relaxed) != 0)
+    if ACTIVE.load(Ordering::Relaxed) == 0 { None } else { REACTOR.get() }
 }
 
 /// For a thread that runs no more coroutines: who sleeps on another executor may have found the reactor in its hands,
@@ -152,7 +152,6 @@ pub(crate) fn get() -> io::Result<&'static Reactor> {
     let reactor = Reactor {
         sleep: AtomicPtr::new(Sleep::new()?),
         state: Mutex::new(State { timers: BTreeMap::new(), last: 0, sources: BTreeMap::new(), sleeps: None }),
-        active: AtomicUsize::new(0),
     };
     Ok(REACTOR.get_or_init(|| reactor))
 }
@@ -220,7 +219,7 @@ impl Reactor {
             let _ = self.add_to_poller(fd).and_then(|()| self.arm(fd, source));
         }
         let active = state.timers.len() + state.sources.values().map(Source::waiting).sum::<usize>();
-        self.active.store(active, Ordering::Relaxed);
+        ACTIVE.store(active, Ordering::Relaxed);
     }
 
     /// Waits up to `limit` for the first timer or descriptor, and wakes whom they concern. `false` if another thread
@@ -268,7 +267,7 @@ impl Reactor {
         drop(state);
         // A waker may sleep in the reactor itself.
         drop(events);
-        self.active.fetch_sub(wakers.len(), Ordering::Relaxed);
+        ACTIVE.fetch_sub(wakers.len(), Ordering::Relaxed);
         wakers.into_iter().for_each(foreign::wake);
         true
     }
@@ -305,12 +304,12 @@ impl Reactor {
     pub fn remove_timer(&self, key: (Instant, u64)) {
         let removed = locked(&self.state).timers.remove(&key);
         if removed.is_some() {
-            self.active.fetch_sub(1, Ordering::Relaxed);
+            ACTIVE.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     fn count_one(&self) {
-        self.active.fetch_add(1, Ordering::Relaxed);
+        ACTIVE.fetch_add(1, Ordering::Relaxed);
         // Who sleeps in the host does not sleep here.
         if crate::threads::here().is_none() || host().is_some() {
             start_thread();
@@ -393,7 +392,7 @@ impl Reactor {
         let removed = list.swap_remove(position);
         state.forget_if_unused(fd);
         drop(state);
-        self.active.fetch_sub(1, Ordering::Relaxed);
+        ACTIVE.fetch_sub(1, Ordering::Relaxed);
         drop(removed);
     }
 

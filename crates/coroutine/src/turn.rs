@@ -19,12 +19,9 @@ use core::task::{Context, Poll};
 pub(crate) fn run(entry: &'static CoreEntry, picked: Picked<'_>) {
     let Some(task) = NonNull::new(picked.task.cast::<Header>()) else { return };
     let task = TaskRef(task);
-    let outer = entry.current_bits();
-    entry.set_current(picked.id.to_bits());
+    let outer = entry.begin_turn(picked.id);
     #[cfg(feature = "std")]
-    let host = crate::host::host();
-    #[cfg(feature = "std")]
-    if let Some(host) = host {
+    if let Some(host) = crate::host::host() {
         host.turn_begins(picked.id, picked.level);
     }
     #[cfg(feature = "tracing")]
@@ -45,10 +42,9 @@ pub(crate) fn run(entry: &'static CoreEntry, picked: Picked<'_>) {
     };
     #[cfg(feature = "tracing")]
     contain(|| drop(span));
-    let outcome = if entry.has_yielded() { Outcome::Yielded } else { Outcome::Pending };
-    entry.set_current(outer);
+    let outcome = if entry.end_turn(outer) { Outcome::Yielded } else { Outcome::Pending };
     #[cfg(feature = "std")]
-    if let Some(host) = host {
+    if let Some(host) = crate::host::host() {
         host.turn_ends(picked.id, ended);
     }
     if !ended {

@@ -28,8 +28,13 @@ fn clone(data: *const ()) -> RawWaker {
 }
 
 fn wake_raw(data: *const ()) {
-    if let Some(id) = Id::from_bits(data.addr() as u64) {
-        wake(id);
+    let bits = data.addr() as u64;
+    #[cfg(feature = "std")]
+    if crate::threads::here().is_some_and(|here| here.wake_current(bits)) {
+        return;
+    }
+    if let Some(id) = Id::from_bits(bits) {
+        wake_other(id);
     }
 }
 
@@ -40,6 +45,14 @@ fn drop_raw(_: *const ()) {}
 /// May be called from everywhere, interrupt and signal handlers included: takes no lock and no memory.
 #[inline]
 pub fn wake(id: Id) {
+    if !here_for(id).is_some_and(|here| here.wake_current(id.to_bits())) {
+        wake_other(id);
+    }
+}
+
+/// [`wake`] of a coroutine whose turn the caller does not run.
+#[inline(always)]
+fn wake_other(id: Id) {
     let here = here_for(id);
     let woken = sched::wake(&Global, here.map(|entry| &entry.state), id);
     if let (Woken::Queued, Some(here)) = (woken, here) {

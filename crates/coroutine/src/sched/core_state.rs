@@ -229,7 +229,7 @@ impl CoreState {
             let generation = slot.begin(task, rank, self.index() as u16, Phase::Queued, 0);
             self.ready.push_back(table, index, slot, rank);
             table.queued(index, slot, rank.level());
-            Id::new(index, generation)
+            Id::of_living(index, generation)
         });
         self.gate.leave();
         spawned
@@ -282,7 +282,7 @@ impl CoreState {
         let word = slot.local();
         slot.set_local((word & !(local::PHASE | local::HEAD)) | Phase::Running as u16);
         Some(Picked {
-            id: Id::new(index, slot.generation())?,
+            id: Id::of_living(index, slot.generation())?,
             task: slot.task(),
             level,
             cancelled: word & local::CANCELLED != 0,
@@ -365,13 +365,23 @@ impl CoreState {
     pub(super) fn enqueue(&self, table: &impl Table, index: u32, slot: &Slot) {
         let word = (slot.local() & !local::PHASE) | Phase::Queued as u16;
         slot.set_local(word & !local::HEAD);
-        let rank = slot.rank_by(word);
-        if word & local::HEAD != 0 {
-            self.ready.push_front(table, index, slot, rank);
+        let level = (word >> local::LEVEL_SHIFT) as u8 & 63;
+        if word & local::HEAD != 0 || slot.has_order() {
+            self.enqueue_in_order(table, index, slot, word & local::HEAD != 0);
         } else {
-            self.ready.push_back(table, index, slot, rank);
+            self.ready.push_back(table, index, slot, Rank::pack(level, 0));
         }
-        table.queued(index, slot, rank.level());
+        table.queued(index, slot, level);
+    }
+
+    /// Puts `slot` behind the others of its rank, or with `front` before them.
+    #[inline(never)]
+    fn enqueue_in_order(&self, table: &impl Table, index: u32, slot: &Slot, front: bool) {
+        if front {
+            self.ready.push_front(table, index, slot, slot.rank());
+        } else {
+            self.ready.push_back(table, index, slot, slot.rank());
+        }
     }
 
     /// A wake reached the owner's queue. Gate held, `slot` owned.
@@ -420,11 +430,7 @@ impl CoreState {
         slot.set_local(word | ((level as u16) << local::LEVEL_SHIFT) | ((base as u16) << local::BASE_SHIFT));
         if slot.rank() != old_rank && slot.phase() == Phase::Queued {
             self.ready.unlink(table, index, slot, old_rank);
-            if front {
-                self.ready.push_front(table, index, slot, slot.rank());
-            } else {
-                self.ready.push_back(table, index, slot, slot.rank());
-            }
+            self.enqueue_in_order(table, index, slot, front);
             table.queued(index, slot, level);
         }
     }

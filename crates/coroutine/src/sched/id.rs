@@ -22,6 +22,15 @@ impl Id {
         Id::from_bits(((generation as u64) << 32) | index as u64)
     }
 
+    /// [`Id::new`] of a slot in which a coroutine lives.
+    #[inline(always)]
+    pub(super) const fn of_living(index: u32, generation: u32) -> Option<Id> {
+        match NonZeroU64::new(((generation as u64) << 32) | index as u64) {
+            Some(bits) => Some(Id(bits)),
+            None => None,
+        }
+    }
+
     /// The id that [`Id::to_bits`] gave `bits` for; `None` if no id has these bits.
     #[inline(always)]
     pub const fn from_bits(bits: u64) -> Option<Id> {

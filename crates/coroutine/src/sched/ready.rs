@@ -117,8 +117,7 @@ impl Ready {
     fn set(&self, rank: Rank) {
         let (bitmap, bit) = (self.bitmap(), 1 << (rank.level() & 63));
         if rank.order() != 0 && QUEUES != 1 {
-            let orders = self.orders(rank.level());
-            orders.store(orders.load(Ordering::Relaxed) | 1 << rank.order(), Ordering::Relaxed);
+            self.set_order(rank);
         }
         if bitmap & bit == 0 {
             self.level(rank.level()).since.store(self.picks() as u32, Ordering::Relaxed);
@@ -126,27 +125,34 @@ impl Ready {
         }
     }
 
-    /// The queue of `rank` is empty.
-    #[inline(always)]
-    fn clear(&self, rank: Rank) {
+    #[cold]
+    fn set_order(&self, rank: Rank) {
         let orders = self.orders(rank.level());
-        let mut left = orders.load(Ordering::Relaxed);
-        if rank.order() != 0 {
-            left &= !(1 << rank.order());
-            orders.store(left, Ordering::Relaxed);
-            if self.queue(rank.level().into()).head.load(Ordering::Relaxed) != 0 {
-                return;
-            }
+        orders.store(orders.load(Ordering::Relaxed) | 1 << rank.order(), Ordering::Relaxed);
+    }
+
+    /// The queue of order 0 of `level` is empty.
+    #[inline(always)]
+    fn clear(&self, level: u8) {
+        if self.orders(level).load(Ordering::Relaxed) == 0 {
+            self.bitmap.store(self.bitmap() & !(1 << (level & 63)), Ordering::Relaxed);
         }
-        if left == 0 {
-            self.bitmap.store(self.bitmap() & !(1 << (rank.level() & 63)), Ordering::Relaxed);
+    }
+
+    /// The queue of `rank`, whose order is not 0, is empty.
+    #[cold]
+    fn clear_order(&self, rank: Rank) {
+        let orders = self.orders(rank.level());
+        orders.store(orders.load(Ordering::Relaxed) & !(1 << rank.order()), Ordering::Relaxed);
+        if self.queue(rank.level().into()).head.load(Ordering::Relaxed) == 0 {
+            self.clear(rank.level());
         }
     }
 
     /// The most urgent rank that is queued in `level`, which is not empty.
     #[inline(always)]
     fn first_rank_of(&self, level: u8) -> Rank {
-        let first = Rank::from(level);
+        let first = Rank::pack(level, 0);
         if self.queue(first).head.load(Ordering::Relaxed) != 0 {
             return first;
         }
@@ -282,20 +288,28 @@ impl Ready {
     /// Takes the first coroutine of `level`. Does not touch the one behind it.
     #[inline(always)]
     pub(super) fn pop_front<'t>(&self, table: &'t impl Table, level: u8) -> Option<(u32, &'t Slot)> {
-        self.pop(table, self.first_rank_of(level))
-    }
-
-    #[inline(always)]
-    fn pop<'t>(&self, table: &'t impl Table, rank: Rank) -> Option<(u32, &'t Slot)> {
-        let queue = self.queue(rank);
+        let queue = self.queue(Rank::pack(level, 0));
         let index = queue.head.load(Ordering::Relaxed);
-        let slot = if index == 0 { None } else { table.slot(index) }?;
+        if index == 0 {
+            return self.pop_order(table, level);
+        }
+        let slot = table.slot(index)?;
         let next = slot.next.load(Ordering::Relaxed);
         queue.head.store(next, Ordering::Relaxed);
         if next == 0 {
             queue.tail.store(0, Ordering::Relaxed);
-            self.clear(rank);
+            self.clear(level);
         }
+        Some((index, slot))
+    }
+
+    /// [`Ready::pop_front`] of a level that has none of order 0.
+    #[cold]
+    fn pop_order<'t>(&self, table: &'t impl Table, level: u8) -> Option<(u32, &'t Slot)> {
+        let rank = self.first_rank_of(level);
+        let index = self.queue(rank).head.load(Ordering::Relaxed);
+        let slot = if index == 0 { None } else { table.slot(index) }?;
+        self.unlink(table, index, slot, rank);
         Some((index, slot))
     }
 
@@ -303,11 +317,19 @@ impl Ready {
     #[inline]
     pub(super) fn unlink(&self, table: &impl Table, index: u32, slot: &Slot, rank: Rank) {
         let queue = self.queue(rank);
+        let next = slot.next.load(Ordering::Relaxed);
         if queue.head.load(Ordering::Relaxed) == index {
-            self.pop(table, rank);
+            queue.head.store(next, Ordering::Relaxed);
+            if next == 0 {
+                queue.tail.store(0, Ordering::Relaxed);
+                if rank.order() == 0 || QUEUES == 1 {
+                    self.clear(rank.level())
+                } else {
+                    self.clear_order(rank)
+                }
+            }
             return;
         }
-        let next = slot.next.load(Ordering::Relaxed);
         let prev = slot.prev.load(Ordering::Relaxed);
         if let Some(before) = table.slot(prev) {
             before.next.store(next, Ordering::Relaxed);

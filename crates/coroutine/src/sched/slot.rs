@@ -131,18 +131,16 @@ impl Slot {
 
     /// How urgent it is; a hint for those who don't hold the owner's gate. At a level that is lent to it, it is one of
     /// the first.
-    #[inline(always)]
+    #[inline]
     pub fn rank(&self) -> Rank {
-        self.rank_by(self.local())
+        let level = self.level();
+        Rank::pack(level, if level == self.base_level() { self.base_order() } else { 0 })
     }
 
-    /// [`Slot::rank`], with `local` read already.
+    /// Whether [`Slot::rank`] may be another than the first of its level.
     #[inline(always)]
-    pub(super) fn rank_by(&self, local: u16) -> Rank {
-        let (level, base) =
-            ((local >> local::LEVEL_SHIFT) as u8 & 63, (local >> local::BASE_SHIFT) as u8 & 63);
-        let order = if level == base { self.base_order() } else { 0 };
-        Rank::pack(level, order)
+    pub(super) fn has_order(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) > owner::INDEX
     }
 
     /// The level at which it is scheduled; a hint for those who don't hold the owner's gate.
