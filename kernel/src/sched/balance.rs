@@ -54,7 +54,7 @@ pub(super) fn enter_program(core: &Core<Processors>, priority: Priority) -> bool
         // The inbox is empty by now: what was left there is in the queue.
         LEFT.fetch_and(!own, Ordering::Relaxed);
     }
-    if core.state().ready().bitmap() & Priority::REALTIME_BITS != 0
+    if core.statistics().ready_levels() & Priority::REALTIME_BITS != 0
         && let Some((rank, cores)) = core.first_waiting()
     {
         publish(cores & !own, Priority::from_bits(rank.to_bits()));

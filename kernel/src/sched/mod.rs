@@ -44,7 +44,9 @@ const TURNS_WITHOUT_INTERRUPTS: u32 = 16;
 /// The processors, for `heddle-coroutine`.
 struct Processors;
 
-impl Platform for Processors {
+#[allow(unsafe_code, reason = "the machine's exclusion rests on what it says")]
+// SAFETY: a processor reads its own number, and every barrier of its cores is a fence.
+unsafe impl Platform for Processors {
     fn this_core() -> Option<u32> {
         Some(arch::cpu::id() as u32)
     }
@@ -86,8 +88,7 @@ fn core() -> Option<&'static Core<Processors>> {
 pub fn start_cpu() -> Result<(), Errno> {
     let number = arch::cpu::id();
     let core = MACHINE.start(number as u32).ok_or(Errno::ENOMEM)?;
-    core.state().set_share(SHARE_PICKS);
-    core.state().set_share_from(Priority::SHARED_FIRST);
+    core.set_share(SHARE_PICKS, Priority::SHARED_FIRST);
     PARTS[number].0.call_once(|| core);
     Ok(())
 }
@@ -248,7 +249,7 @@ pub fn run_cpu() -> ! {
 /// Whether nothing else is ready on this CPU.
 #[must_use]
 pub fn is_alone() -> bool {
-    core().is_none_or(|core| !core.state().has_work())
+    core().is_none_or(|core| !core.statistics().has_work())
 }
 
 /// Whether a coroutine of this level should give way at this moment: something more urgent is ready.
@@ -282,7 +283,7 @@ static PUBLISHED: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS
 /// Tells programs which levels are ready here, if that has changed.
 #[inline]
 fn publish(core: &Core<Processors>) {
-    let now = core.state().ready().bitmap();
+    let now = core.statistics().ready_levels();
     let published = &PUBLISHED[core.number() as usize];
     let before = published.load(Ordering::Relaxed);
     if now != before {
@@ -326,10 +327,10 @@ pub fn on_timer() {
 pub fn counters() -> [(&'static str, u64); 4] {
     let mut sums = [0; 3];
     for part in PARTS.iter().filter_map(|part| part.0.get()) {
-        let state = part.state();
-        sums[0] += state.ready().picks();
-        sums[1] += state.wakes();
-        sums[2] += u64::from(state.steals());
+        let statistics = part.statistics();
+        sums[0] += statistics.picks();
+        sums[1] += statistics.wakes();
+        sums[2] += u64::from(statistics.steals());
     }
     [("turns", sums[0]), ("wakes", sums[1]), ("steals", sums[2]), ("kicks", KICKS.load(Ordering::Relaxed))]
 }
