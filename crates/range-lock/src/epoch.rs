@@ -85,6 +85,8 @@ pub struct Participant {
     /// The epoch this participant began to read in; 0 while it does not read.
     since: AtomicUsize,
     claimed: AtomicUsize,
+    /// Not 0 once a domain has it.
+    attached: AtomicUsize,
     next: AtomicPtr<Participant>,
     /// Bytes taken from and given back to the allocator; written by the claimant only.
     taken_bytes: AtomicUsize,
@@ -105,6 +107,7 @@ impl Participant {
             Self {
                 since: AtomicUsize::new(0),
                 claimed: AtomicUsize::new(0),
+                attached: AtomicUsize::new(0),
                 next: AtomicPtr::new(ptr::null_mut()),
                 taken_bytes: AtomicUsize::new(0),
                 given_bytes: AtomicUsize::new(0),
@@ -144,7 +147,13 @@ impl Domain {
 
     /// Adds a participant that the caller placed itself (a kernel's per-CPU data). It starts idle; whoever uses it
     /// through [`Context::new`] must be its only user, so claim it with [`Domain::claim_attached`] for good.
-    pub fn attach(&'static self, participant: &'static Participant) {
+    ///
+    /// A participant belongs to one domain: returns `false`, without any effect, if this or another domain has it.
+    pub fn attach(&'static self, participant: &'static Participant) -> bool {
+        // Relaxed: only the one who sets it goes on.
+        if participant.attached.swap(1, Ordering::Relaxed) != 0 {
+            return false;
+        }
         let new = ptr::from_ref(participant).cast_mut();
         let mut head = self.participants.load(Ordering::Relaxed);
         loop {
@@ -156,6 +165,7 @@ impl Domain {
             }
         }
         self.count.fetch_add(1, Ordering::Relaxed);
+        true
     }
 
     /// Claims an attached participant for one context; `false` if it is taken already.

@@ -43,6 +43,7 @@ mod reshape;
 mod span;
 mod sync;
 mod table;
+mod wakers;
 
 #[cfg(not(heddle_loom))]
 pub use epoch::SharedEpoch;
