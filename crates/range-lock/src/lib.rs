@@ -31,6 +31,8 @@ mod blocking;
 pub mod capi;
 mod chunk;
 mod epoch;
+#[cfg(all(test, feature = "std", not(heddle_loom)))]
+mod exhausted;
 mod index;
 mod inspect;
 mod lock;

@@ -84,6 +84,11 @@ fn blocks_go_back_with_the_layout_they_came_with() {
         waiting.iter_mut().for_each(|future| assert!(future.as_mut().poll(&mut context).is_pending()));
         drop(held);
     });
+    on_a_thread("a lock that goes with all it held", || {
+        // More than a participant keeps: blocks go back while the lock is being taken apart.
+        let lock = RangeLock::<u64>::new();
+        (0..few(100_000)).for_each(|at| std::mem::forget(lock.try_lock(at * 10..at * 10 + 5).unwrap()));
+    });
     for seed in 0..few(20) {
         on_a_thread("at random", move || {
             (0..3).for_each(|at| at_random(seed + at, 3000 + seed as usize * 40))

@@ -39,7 +39,7 @@ pub(super) fn class_of_rounded(size: usize) -> Option<usize> {
 
 /// The size of a class's blocks.
 #[inline]
-pub(super) fn size_of_class(class: usize) -> usize {
+pub(super) const fn size_of_class(class: usize) -> usize {
     if class < 8 { (class + 1) * ALIGN } else { ALIGN << (class - 4) }
 }
 
