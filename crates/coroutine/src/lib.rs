@@ -58,8 +58,8 @@
 //!
 //! # Fork
 //! A forked child must not use its parent's executors, unless the process has called [`follow_forks`]. Then the thread
-//! that forked goes on, with the coroutines of its core, which are woken once; the other threads of an executor are gone
-//! and their coroutines with them ([`forks`]). Timers and descriptors go on being watched.
+//! that forked goes on, with the coroutines of its core, which are woken once; the other threads of an executor are
+//! gone and their coroutines with them ([`forks`]). Timers and descriptors go on being watched.
 //!
 //! # Features
 //! `std` (default) contains `alloc`, which contains the core. `std`: threads, timers, descriptors, panics caught into

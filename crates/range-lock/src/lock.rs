@@ -71,8 +71,9 @@ pub enum Mode {
 ///   holds conflicts with itself: `try_lock` is refused, `lock` waits for ever, unless both are shared and no
 ///   exclusive request waits in between.
 /// - **Panics.** A guard dropped by unwinding releases its range. There is no poisoning. A waker that panics is
-///   contained (with `std`): the panic's message is printed, the others are woken, and the release goes on. A comparison
-///   of keys that panics unwinds out of the operation; a release that it interrupts may leave waiters asleep.
+///   contained (with `std`): the panic's message is printed, the others are woken, and the release goes on. A
+///   comparison of keys that panics unwinds out of the operation; a release that it interrupts may leave waiters
+///   asleep.
 /// - **An order that contradicts itself** costs exclusion, not memory safety.
 /// - **Forgetting** a guard keeps its range locked as long as the lock exists.
 pub struct RangeLock<T: Ord + Copy, P: Copy = (), E: Epoch = DefaultEpoch> {

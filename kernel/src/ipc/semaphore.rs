@@ -14,11 +14,12 @@ use crate::arch::time::now_ns;
 use crate::error::{Errno, TryResult};
 use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE, limits};
 use crate::memory::fallible;
+use crate::memory::values::read_timespec;
 use crate::process::Process;
 use crate::sync::SpinLock;
 use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending};
-use crate::time::read_timespec;
+
 use crate::wait::engine::until;
 use crate::wait::node::WaitKind;
 use crate::wait::queue::{Events, WaitQueue};

@@ -28,6 +28,7 @@ pub mod source;
 pub mod space;
 mod table;
 pub mod user;
+pub mod values;
 pub mod writeback;
 
 pub use crate::memory::frame::{FrameRef, PageRef};

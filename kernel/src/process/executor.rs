@@ -14,13 +14,12 @@ use linux_raw_sys::general as linux;
 
 use crate::arch::UserContext;
 use crate::error::Errno;
-use crate::memory::fallible;
 use crate::memory::process_pages::Pages;
+use crate::memory::{fallible, values as user};
 use crate::process::{Process, Resource, Thread};
 use crate::sched::Priority;
 use crate::signal::PendingWork;
 use crate::sync::SpinLock;
-use crate::syscall::user;
 use crate::{arch, sched};
 
 /// No level of its own, and no boost.

@@ -15,6 +15,7 @@ pub mod executor;
 pub mod exit;
 pub mod job;
 mod limits;
+pub mod load;
 mod oom;
 pub mod pidfd;
 pub mod rseq;

@@ -29,7 +29,6 @@ pub mod signal;
 mod table;
 pub mod time;
 pub mod trace;
-pub mod user;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -39,6 +38,7 @@ use core::pin::Pin;
 use crate::arch::UserContext;
 use crate::error::{Errno, TryError};
 
+pub use crate::memory::values as user;
 pub use crate::syscall::caller::Caller;
 pub use crate::syscall::copy_out::DeferredCopyOut;
 

@@ -13,12 +13,13 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryError, TryResult};
+use crate::memory::values::read_timespec;
 use crate::memory::{Space, fallible};
 use crate::process::{Thread, table};
 use crate::sync::SpinLock;
 use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending, user};
-use crate::time::{Clock, Deadline, read_timespec};
+use crate::time::{Clock, Deadline};
 use crate::wait::node::WaitKind;
 
 const BUCKETS: usize = 256;

@@ -10,12 +10,12 @@ use crate::arch::time::now_ns;
 use crate::boot::RELEASE;
 use crate::error::{Errno, TryError, TryResult};
 use crate::memory::fallible;
-use crate::process::{Credentials, Thread, table};
+use crate::process::{Credentials, Thread, load, table};
 use crate::sync::SpinLock;
 use crate::syscall::caller::{Caller, carry_out};
 use crate::syscall::fs::TRANSFER_LIMIT;
 use crate::syscall::{Call, SyscallResult, user};
-use crate::time::{NS_PER_SECOND, load};
+use crate::time::NS_PER_SECOND;
 use crate::wait::operation::{Operation, Step, WaitOptions};
 use crate::wait::queue::Watch;
 
