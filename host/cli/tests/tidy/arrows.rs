@@ -32,7 +32,7 @@ const ROOMS: [&str; 21] = [
 ];
 
 /// The arrows that run back up, each with its reason.
-const BACK: [(&str, &str, &str); 9] = [
+const BACK: [(&str, &str, &str); 10] = [
     (
         "signal",
         "process",
@@ -50,7 +50,7 @@ const BACK: [(&str, &str, &str); 9] = [
 ];
 
 /// No more than these may run back.
-const BACK_MAX: usize = 9;
+const BACK_MAX: usize = 10;
 
 /// The room of a file, by its path below the kernel's sources. The start and the panic handler may see everything.
 fn room(path: &str) -> Option<&str> {
