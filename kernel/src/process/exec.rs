@@ -3,12 +3,11 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 use heddle_kernel_core::exec::{
     Auxiliary, HEADER_BYTES, Image, ImageError, Kind, Segment, StackError, StackPlan, Strings, StringsError,
     parse_script,
 };
-use heddle_kernel_core::signal::{AlternateStack, Signal};
+use heddle_kernel_core::signal::AlternateStack;
 use linux_raw_sys::general as linux;
 
 use crate::arch::{FloatState, UserContext};
@@ -17,14 +16,11 @@ use crate::fs::lookup::LookupFlags;
 use crate::fs::{OpenFile, executable};
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
-use crate::memory::{Space, SpaceKind, fallible};
+use crate::memory::{Space, SpaceKind, fallible, user_access};
 use crate::process::thread_group::ProcessLayout;
-use crate::process::{Credentials, Resource, Thread, table};
-use crate::signal::kill_other_threads;
+use crate::process::{Credentials, Resource, Thread, futex, table};
 use crate::sync::SpinLock;
-use crate::syscall::user;
 use crate::wait::caller::Caller;
-use crate::wait::queue::Events;
 use crate::wait::syscall::WaitKind;
 use crate::{arch, user_sched};
 
@@ -210,7 +206,7 @@ fn set_id_credentials(thread: &Thread, file: &OpenFile) -> Result<Arc<Credential
     const GROUP_EXECUTE: u32 = 0o010;
     let metadata = file.metadata();
     let old = thread.credentials();
-    if thread.process.no_new_privileges.load(Ordering::Relaxed) {
+    if thread.has_no_new_privileges() {
         return Ok(old);
     }
     let sets_user = metadata.permissions & SET_UID != 0;
@@ -269,7 +265,7 @@ async fn map_image(space: &Arc<Space>, source: &ProgramSource, base: usize) -> R
         if segment.memory_bytes > segment.file_bytes {
             if file_end < zero_start && segment.protection.write {
                 let length = zero_start - file_end;
-                user::resolve(space, |space| space.clear_bytes(file_end, length)).await?;
+                user_access::resolve(space, |space| space.clear_bytes(file_end, length)).await?;
             }
             if end > zero_start {
                 let mut request = MapRequest::anonymous(Placement::Fixed(zero_start), end - zero_start);
@@ -361,7 +357,7 @@ async fn build_stack(
     space.map(mapping).await?;
     let pointer = stack.pointer as usize;
     for (index, piece) in stack.bytes.chunks(PAGE_BYTES).enumerate() {
-        user::resolve(space, |space| space.write_bytes(pointer + index * PAGE_BYTES, piece)).await?;
+        user_access::resolve(space, |space| space.write_bytes(pointer + index * PAGE_BYTES, piece)).await?;
     }
     let pair = |(start, end): (u64, u64)| (start as usize, end as usize);
     let vector =
@@ -381,24 +377,16 @@ async fn build_stack(
 /// `EAGAIN`: another thread is at this already, or the process ends.
 pub async fn become_only_thread(thread: &Caller) -> Result<(), Errno> {
     let process = &thread.process;
-    {
-        let mut state = process.state.lock();
-        if state.exec.is_some() || state.ending.is_some() {
-            return Err(Errno::EAGAIN);
-        }
-        if state.threads.len() == 1 {
-            return Ok(());
-        }
-        state.exec = Some(thread.tid());
-        kill_other_threads(&state, thread);
+    if !process.signal_state().begin_exec(thread).map_err(|_| Errno::EAGAIN)? {
+        return Ok(());
     }
     let waited = thread
         .wait_until(WaitKind::Killable, |watch| {
-            process.thread_events.watch(watch, Events::all())?;
+            process.watch_threads(watch)?;
             Ok((process.thread_count() == 1).then_some(()))
         })
         .await;
-    process.state.lock().exec = None;
+    process.signal_state().end_exec();
     waited?;
     take_over_pid(thread);
     Ok(())
@@ -443,30 +431,26 @@ pub fn prepare(thread: &Thread) -> Result<Prepared, Errno> {
 pub async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     let process = &thread.process;
     crate::process::executor::leave(thread);
-    crate::syscall::futex::release_robust_list(thread).await;
-    crate::syscall::futex::pi::owner_ends(thread).await;
-    thread.has_left_locks.store(false, Ordering::Relaxed);
-    process.barriers.store(0, Ordering::Relaxed);
+    futex::robust::release(thread).await;
+    futex::pi::owner_ends(thread).await;
+    thread.set_has_left_locks(false);
+    process.set_barriers(0);
     crate::process::exit::release_space(thread).await;
     drop(thread.set_space(loaded.space));
     let table = prepared.descriptors;
     drop(thread.set_descriptors(table.clone()));
     table.exec(process.pid);
     crate::process::timers::clear(process, true);
-    let actions = core::mem::replace(&mut *process.actions.lock(), prepared.actions);
-    drop(actions);
-    *thread.alternate_stack.lock() = AlternateStack::default();
+    process.set_actions(prepared.actions);
+    thread.set_alternate_stack(AlternateStack::default());
     thread.restartable.set(None);
     thread.with_float(FloatState::reset);
     thread.set_name(&loaded.name);
     if thread.credentials() != loaded.credentials {
-        process.parent_death_signal.store(0, Ordering::Relaxed);
+        process.set_parent_death_signal(None);
     }
     thread.set_credentials(loaded.credentials);
-    *process.layout.lock() = loaded.layout;
-    let executable = process.executable.lock().replace(loaded.executable);
-    drop(executable);
-    process.has_executed.store(true, Ordering::Relaxed);
-    process.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
+    process.set_program(loaded.layout, Some(loaded.executable));
+    process.set_executed();
     thread.replace_context(loaded.context);
 }

@@ -15,9 +15,9 @@ use crate::arch::{UserContext, paging};
 use crate::error::{Errno, TryError, TryResult};
 use crate::memory::Space;
 use crate::memory::user::PageFault;
+use crate::memory::user_access;
 use crate::process::Thread;
 use crate::signal::PendingWork;
-use crate::syscall::user;
 use crate::{arch, signal};
 
 /// The size of an area, and what it is aligned to. Linux 6.1 knows no larger one.
@@ -85,18 +85,18 @@ pub fn leaves_program(thread: &Thread) {
 /// A page that is missing; `EINVAL` for what Linux answers with a segmentation fault.
 pub fn attempt(thread: &Thread, space: &Space, context: &mut UserContext) -> TryResult<()> {
     let Some((address, signature)) = thread.restartable.get() else { return Ok(()) };
-    let [numbers, description] = user::read_words(space, address)?;
+    let [numbers, description] = user_access::read_words(space, address)?;
     if description != 0 {
-        let words = user::read_words(space, usize::try_from(description).map_err(|_| Errno::EINVAL)?)?;
+        let words = user_access::read_words(space, usize::try_from(description).map_err(|_| Errno::EINVAL)?)?;
         let section = Section::new(words, paging::USER_END).map_err(|_| Errno::EINVAL)?;
-        if user::read_int(space, section.abort - SIGNATURE_BYTES)? != signature {
+        if user_access::read_int(space, section.abort - SIGNATURE_BYTES)? != signature {
             return Err(Errno::EINVAL.into());
         }
         let is_inside = section.contains(context.ip());
-        if is_inside && (words[0] >> 32 != 0 || user::read_int(space, address + FLAGS_OFFSET)? != 0) {
+        if is_inside && (words[0] >> 32 != 0 || user_access::read_int(space, address + FLAGS_OFFSET)? != 0) {
             return Err(Errno::EINVAL.into());
         }
-        user::write_words(space, address + SECTION_OFFSET, &[0])?;
+        user_access::write_words(space, address + SECTION_OFFSET, &[0])?;
         if is_inside {
             context.set_ip(section.abort);
         }
@@ -141,9 +141,9 @@ pub async fn settle(thread: &Arc<Thread>, context: &mut UserContext) -> bool {
 /// A page that is missing; the thread is not registered then.
 pub fn register(thread: &Thread, address: usize, signature: u32) -> Result<(), PageFault> {
     let space = thread.space();
-    let [_, description] = user::read_words(&space, address)?;
+    let [_, description] = user_access::read_words(&space, address)?;
     if description != 0 {
-        user::write_words(&space, address + SECTION_OFFSET, &[0])?;
+        user_access::write_words(&space, address + SECTION_OFFSET, &[0])?;
     }
     let cpu = arch::cpu::id() as u32;
     write_numbers(&space, address, cpu, cpu)?;
@@ -167,5 +167,5 @@ const fn both(start: u32, current: u32) -> u64 {
 }
 
 fn write_numbers(space: &Space, address: usize, start: u32, current: u32) -> Result<(), PageFault> {
-    user::write_words(space, address, &[both(start, current)])
+    user_access::write_words(space, address, &[both(start, current)])
 }

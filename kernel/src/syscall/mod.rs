@@ -15,7 +15,6 @@
 //! it uses (it may outlive the poll in which it was made, and resume while another address space is loaded).
 
 pub mod asynchronous;
-mod copy_out;
 pub mod fs;
 pub mod futex;
 pub mod ipc;
@@ -28,7 +27,6 @@ pub mod signal;
 mod table;
 pub mod time;
 pub mod trace;
-pub mod user;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -38,7 +36,8 @@ use core::pin::Pin;
 use crate::arch::UserContext;
 use crate::error::{Errno, TryError};
 
-pub use crate::syscall::copy_out::DeferredCopyOut;
+pub use crate::memory::user_access as user;
+pub use crate::process::thread::DeferredCopyOut;
 pub use crate::wait::caller::Caller;
 
 /// What a pending call is waiting in. Its output is what the program gets.

@@ -6,7 +6,7 @@ use crate::arch;
 use crate::arch::time::now_ns;
 use crate::error::{Errno, TryResult};
 use crate::memory::Space;
-use crate::syscall::user;
+use crate::memory::user_access;
 use crate::time::{Sleep, sleep_until};
 
 pub const NS_PER_SECOND: u64 = 1_000_000_000;
@@ -100,7 +100,7 @@ impl Deadline {
 /// # Errors
 /// `EINVAL`: negative, or a second and more of nanoseconds.
 pub fn read_timespec(space: &Space, address: usize) -> TryResult<u64> {
-    let [seconds, nanoseconds] = user::read_words(space, address)?;
+    let [seconds, nanoseconds] = user_access::read_words(space, address)?;
     Ok(timespec_ns(seconds, nanoseconds)?)
 }
 
