@@ -7,7 +7,7 @@ use heddle_kernel_core::exec::{
     Auxiliary, HEADER_BYTES, Image, ImageError, Kind, Segment, StackError, StackPlan, Strings, StringsError,
     parse_script,
 };
-use heddle_kernel_core::signal::AlternateStack;
+use heddle_kernel_core::signal::{AlternateStack, Signal};
 use linux_raw_sys::general as linux;
 
 use crate::arch::{FloatState, UserContext};
@@ -18,7 +18,7 @@ use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::memory::{Space, SpaceKind, fallible, user_access};
 use crate::process::thread_group::ProcessLayout;
-use crate::process::{Credentials, Resource, Thread, futex, table};
+use crate::process::{Credentials, ExitStatus, Resource, Thread, futex, table};
 use crate::sync::SpinLock;
 use crate::wait::caller::Caller;
 use crate::wait::syscall::WaitKind;
@@ -409,7 +409,6 @@ fn take_over_pid(thread: &Arc<Thread>) {
 /// What the change to a new program needs of memory, got before anything is changed.
 pub struct Prepared {
     actions: Arc<SpinLock<heddle_kernel_core::signal::Actions>>,
-    descriptors: Arc<crate::fs::DescriptorTable>,
 }
 
 /// Gets the memory for [`commit`].
@@ -420,11 +419,22 @@ pub fn prepare(thread: &Thread) -> Result<Prepared, Errno> {
     let mut actions = fallible::try_box(thread.process.actions().lock().clone())?;
     actions.exec();
     let actions = fallible::try_arc(SpinLock::new(*actions))?;
-    let table = thread.descriptors();
-    // One reference is the thread's, one is ours.
-    let descriptors =
-        if Arc::strong_count(&table) > 2 { fallible::try_arc(table.duplicate()?)? } else { table };
-    Ok(Prepared { actions, descriptors })
+    Ok(Prepared { actions })
+}
+
+/// Gives the only thread that is left descriptors of its own, if another process shares them. The other threads of its
+/// process may have closed some until their end, so this is done after it; without memory the process ends, as in Linux.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn own_descriptors(thread: &Thread) -> Result<(), Errno> {
+    if !thread.descriptors().is_shared() {
+        return Ok(());
+    }
+    thread.unshare_descriptors().inspect_err(|_| {
+        let status = ExitStatus::Signaled { signal: Signal::SEGV, core: false };
+        thread.process.signal_state().begin_exit(status);
+    })
 }
 
 /// Makes the only thread of a process run the program. Cannot fail.
@@ -437,9 +447,7 @@ pub async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     process.set_barriers(0);
     crate::process::exit::release_space(thread).await;
     drop(thread.set_space(loaded.space));
-    let table = prepared.descriptors;
-    drop(thread.set_descriptors(table.clone()));
-    table.exec(process.pid);
+    thread.descriptors().exec(process.pid);
     crate::process::timers::clear(process, true);
     process.set_actions(prepared.actions);
     thread.set_alternate_stack(AlternateStack::default());

@@ -30,7 +30,7 @@ pub(super) async fn end_thread(thread: &Arc<Thread>) {
     futex::robust::release(thread).await;
     futex::pi::owner_ends(thread).await;
     release_space(thread).await;
-    thread.leave_descriptors();
+    thread.leave_descriptors(is_last_to_leave);
     crate::process::timers::thread_ended(thread);
     let is_last = leave(thread);
     if is_last {
@@ -286,5 +286,5 @@ pub fn discard(thread: &Arc<Thread>) {
     }
     vfork::release_parent(thread);
     thread.leave_space();
-    thread.leave_descriptors();
+    thread.leave_descriptors(is_alone);
 }

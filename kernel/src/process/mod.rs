@@ -8,6 +8,7 @@
 //! Lock order: [`table`], a process's links, its signal state, a thread's pending signals, its actions. Nothing of a
 //! file or an address space is touched with one of them held.
 
+pub mod access;
 pub mod cpu_time;
 mod credentials;
 pub mod exec;

@@ -189,7 +189,7 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
     if crate::memory::heap::reserve(BOX_BYTES).is_err() {
         // A thread that ends because memory ran out gives its own back first.
         thread.leave_space();
-        thread.leave_descriptors();
+        thread.leave_descriptors(thread.process.thread_count() == 1);
         wait_for_memory(&thread).await;
     }
     Box::pin(crate::process::exit::end_thread(&thread)).await;

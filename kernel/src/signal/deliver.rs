@@ -201,6 +201,11 @@ fn put_frame(
     let setup =
         frame::Setup { information, action, mask, is_interruptible, stack: &stack, top, float: float_bytes };
     let call = frame::prepare(context, &setup).ok_or(Errno::EFAULT)?;
+    let is_on_alternate = top.is_some() || stack.contains(context.sp());
+    if is_on_alternate && !stack.holds(call.address) {
+        // It would overflow. Where the stack ends is where the next handler would start at its top again, for ever.
+        return Err(Errno::EFAULT.into());
+    }
     space.write_bytes(call.float_address, &call.float_head)?;
     space.write_bytes(
         call.float_address + call.float_head.len(),

@@ -5,6 +5,7 @@ use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
 use crate::memory::fallible;
+use crate::process::access::{ViewerIds, may_access};
 use crate::process::futex::requeue_pi::RequeueWait;
 use crate::process::futex::{Words, pi, register, requeue_pi};
 use crate::process::{futex, table};
@@ -162,6 +163,9 @@ pub fn get_robust_list(call: &mut Call<'_>) -> SyscallResult {
         0 => Arc::clone(call.thread),
         tid => table::thread(tid).ok_or(Errno::ESRCH)?,
     };
+    if !may_access(call.thread, &target, ViewerIds::Real) {
+        return Err(Errno::EPERM.into());
+    }
     let space = call.thread.space();
     user::write_words(&space, call.word(1), &[target.robust_list() as u64])?;
     user::write_words(&space, call.word(2), &[24])?;

@@ -15,11 +15,12 @@ pub(super) struct Resources {
 }
 
 impl Resources {
-    pub(super) const fn new(
+    pub(super) fn new(
         space: Arc<Space>,
         descriptors: Arc<DescriptorTable>,
         directories: Arc<Directories>,
     ) -> Self {
+        descriptors.attach();
         Self {
             space: SpinLock::new(space),
             descriptors: SpinLock::new(descriptors),
@@ -66,22 +67,25 @@ impl Thread {
         self.resources.descriptors.lock().clone()
     }
 
-    /// Replaces the table of descriptors and returns the one before, to be dropped without a lock held.
-    #[must_use]
-    pub(in crate::process) fn set_descriptors(&self, table: Arc<DescriptorTable>) -> Arc<DescriptorTable> {
-        core::mem::replace(&mut *self.resources.descriptors.lock(), table)
+    /// Replaces the table of descriptors.
+    pub(in crate::process) fn set_descriptors(&self, table: Arc<DescriptorTable>) {
+        table.attach();
+        let before = core::mem::replace(&mut *self.resources.descriptors.lock(), table);
+        // The process goes on, and so do its locks.
+        let _ = before.detach();
+        drop(before);
     }
 
-    /// Gives up the descriptors.
-    pub(in crate::process) fn leave_descriptors(&self) {
-        if let Some(nothing) = start::nothing() {
-            let table = self.set_descriptors(nothing.descriptors.clone());
-            // The last to leave: what a close of each descriptor does to the process's locks.
-            if Arc::strong_count(&table) == 1 {
-                table.release_locks(self.process.pid);
-            }
-            drop(table);
+    /// Gives up the descriptors. With the last thread of the table, or of the process, the locks go that the process
+    /// holds on the files: what a close of each descriptor does.
+    pub(in crate::process) fn leave_descriptors(&self, is_last_of_process: bool) {
+        let Some(nothing) = start::nothing() else { return };
+        nothing.descriptors.attach();
+        let table = core::mem::replace(&mut *self.resources.descriptors.lock(), nothing.descriptors.clone());
+        if table.detach() || is_last_of_process {
+            table.release_locks(self.process.pid);
         }
+        drop(table);
     }
 
     /// Gives the thread a table of descriptors of its own, with what is in the one it shares.
@@ -90,7 +94,7 @@ impl Thread {
     /// `ENOMEM`.
     pub fn unshare_descriptors(&self) -> Result<(), Errno> {
         let copy = fallible::try_arc(self.descriptors().duplicate()?)?;
-        drop(self.set_descriptors(copy));
+        self.set_descriptors(copy);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! The program that a process runs, and how much it may use.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::error::Errno;
 use crate::fs::OpenFile;
@@ -15,6 +15,8 @@ pub(super) struct Program {
     executable: SpinLock<Option<Arc<OpenFile>>>,
     /// What membarrier(2) has registered: bits of its commands.
     barriers: AtomicU32,
+    /// Whether others of the same user may look into the process: `PR_SET_DUMPABLE`.
+    is_dumpable: AtomicBool,
 }
 
 /// Where things are in a program's memory, for `/proc`.
@@ -39,6 +41,7 @@ impl Program {
             layout: SpinLock::new(ProcessLayout::default()),
             executable: SpinLock::new(None),
             barriers: AtomicU32::new(0),
+            is_dumpable: AtomicBool::new(true),
         }
     }
 }
@@ -88,6 +91,17 @@ impl Process {
         *self.program.layout.lock() = layout;
         let before = core::mem::replace(&mut *self.program.executable.lock(), executable);
         drop(before);
+    }
+
+    /// Whether others of the same user may look into the process.
+    #[must_use]
+    pub fn is_dumpable(&self) -> bool {
+        self.program.is_dumpable.load(Ordering::Relaxed)
+    }
+
+    /// `PR_SET_DUMPABLE`; also after a change of rights, and by `execve`.
+    pub fn set_dumpable(&self, is_dumpable: bool) {
+        self.program.is_dumpable.store(is_dumpable, Ordering::Relaxed);
     }
 
     /// What membarrier(2) has registered.

@@ -173,7 +173,7 @@ pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
             let signal = thread.process.parent_death_signal().map_or(0, Signal::number);
             user::write_int(&space, argument, signal as u32)?;
         }
-        prctl::PR_GET_DUMPABLE => return Ok(1.into()),
+        prctl::PR_GET_DUMPABLE => return Ok(usize::from(thread.process.is_dumpable()).into()),
         prctl::PR_SET_DUMPABLE if argument > 1 => return Err(Errno::EINVAL.into()),
         prctl::PR_SET_CHILD_SUBREAPER => {
             exit::set_subreaper(&thread.process, argument != 0);
@@ -194,7 +194,8 @@ pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
         prctl::PR_SET_NO_NEW_PRIVS if argument == 1 => thread.forbid_new_privileges(),
         prctl::PR_GET_NO_NEW_PRIVS => return Ok(usize::from(thread.has_no_new_privileges()).into()),
         // What these ask for is so already, or makes no difference to a program.
-        prctl::PR_SET_DUMPABLE | prctl::PR_SET_TIMERSLACK | prctl::PR_SET_THP_DISABLE => {}
+        prctl::PR_SET_DUMPABLE => thread.process.set_dumpable(argument == 1),
+        prctl::PR_SET_TIMERSLACK | prctl::PR_SET_THP_DISABLE => {}
         prctl::PR_GET_KEEPCAPS | prctl::PR_GET_SECCOMP | prctl::PR_GET_SECUREBITS => {}
         prctl::PR_GET_TIMERSLACK => return Ok(50_000.into()),
         _ => return Err(Errno::EINVAL.into()),
