@@ -36,7 +36,8 @@ loom() {
 miri() {
     RUST_BACKTRACE=0 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-ignore-leaks" CARGO_TARGET_DIR="$target/miri" \
         nice -n 15 cargo +nightly miri test -q -p heddle-range-lock --lib \
-        --test semantics --test order --test stress --test memory --test list -- --nocapture
+        --test semantics --test order --test stress --test memory --test list --test hostile --test leaks --test layout \
+        -- --nocapture
 }
 
 stress() {

@@ -6,6 +6,9 @@ use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 pub const COMMAND_LINE_BYTES: usize = 2048;
 const REGIONS_MAX: usize = 32;
 
+/// The version of Linux whose interface programs find here.
+pub const RELEASE: &str = "6.1.0-heddle";
+
 /// A range of physical addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {

@@ -1,7 +1,5 @@
 //! What can go wrong in a system call: error numbers, and the reasons for which a call stops half-way.
 
-use crate::memory::user::PageFault;
-
 /// A Linux error number, as a system call returns it negated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub u16);
@@ -75,6 +73,15 @@ impl core::fmt::Debug for Errno {
     }
 }
 
+/// An access to user memory stopped at a page that is missing, or not for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageFault {
+    /// The address; everything below it was done.
+    pub address: usize,
+    /// Whether it was a store.
+    pub write: bool,
+}
+
 /// Why an attempt at an operation stopped before its end.
 ///
 /// An attempt never waits and may hold spinlocks; its caller, which holds none, does what the variant asks for and
@@ -83,7 +90,7 @@ impl core::fmt::Debug for Errno {
 pub enum TryError {
     /// It failed.
     Error(Errno),
-    /// A page of user memory was not there: await [`crate::memory::Space::fault_in`], then try again.
+    /// A page of user memory was not there: await the space's `fault_in`, then try again.
     Fault(PageFault),
     /// It would have to wait: wait until the file is ready, then try again, or say `EAGAIN`.
     WouldBlock,

@@ -18,6 +18,7 @@ mod process;
 pub mod procfs;
 mod random;
 mod sched;
+mod session;
 pub mod signal;
 mod sync;
 mod syscall;
@@ -28,6 +29,7 @@ pub mod wait;
 
 /// What the boot processor runs once the architecture has set it up.
 fn main() -> ! {
+    log::install();
     ::log::info!("heddle {} on {} CPU", env!("CARGO_PKG_VERSION"), arch::cpu::count());
     memory::initialize();
     if boot::is(heddle_abi::boot::KEY_STRACE, "1") {
@@ -37,20 +39,26 @@ fn main() -> ! {
         // Nothing would ever run; the host must hear of it.
         panic!("start failed: {error:?}");
     }
-    arch::cpu::start_others();
+    arch::cpu::start_others(sched::run_cpu, memory::frame::zeroed_for_good);
     sched::run_cpu()
 }
 
 /// Starts everything above memory; the last part runs the host's program.
 fn initialize() -> Result<(), error::Errno> {
+    arch::time::set_handler(sched::on_timer);
+    sched::set_before_halt(memory::shootdown::before_idle);
+    #[cfg(feature = "checking")]
+    sync::order::set_current(sched::current);
     sched::start_cpu()?;
     memory::start()?;
     sched::spawn(sched::Priority::KERNEL, time::keeper())?;
-    sched::spawn(sched::Priority::KERNEL, time::load::keep())?;
+    sched::spawn(sched::Priority::KERNEL, process::load::keep())?;
     memory::reclaim::register(fs::drain_caches);
     memory::reclaim::register(memory::writeback::drain);
     process::initialize()?;
-    user_sched::set_clock();
-    fs::setup::initialize(memory::frame::image())?;
-    device::initialize()
+    time::system_page::set_clock();
+    fs::setup::initialize(memory::frame::image(), &procfs::mount()?)?;
+    tty::register()?;
+    fs::share::mount_all(device::share::find_all()?)?;
+    session::start(device::initialize()?)
 }

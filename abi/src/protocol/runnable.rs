@@ -6,8 +6,8 @@ use crate::protocol::{AtomicU32, Ordering};
 ///
 /// A level of the process counts only while one of them can run it. The one that blocks last sees that it is the last,
 /// because the count is one word, and wakes one that sleeps, if something is ready. One that becomes ready while nobody
-/// runs is told to a sleeping executor by whoever made it ready; the pending word of [`crate::protocol::record`] keeps that from
-/// being lost on an executor that is on its way to sleep.
+/// runs is told to a sleeping executor by whoever made it ready; the pending word of [`crate::protocol::record`] keeps
+/// that from being lost on an executor that is on its way to sleep.
 pub struct Runnable(AtomicU32);
 
 impl Runnable {

@@ -3,7 +3,7 @@
 
 use crate::machine::Shared;
 use crate::sched::{CoreState, Id, Rank, Stealing, Table};
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
 use core::ptr;
 
 /// What differs between platforms, as functions that need no context.
@@ -20,8 +20,11 @@ pub(crate) struct Hooks {
 #[repr(C, align(128))]
 pub(crate) struct CoreEntry {
     pub state: CoreState,
-    /// The id of the coroutine that is being polled, 0 if none; with [`YIELDED`] once it has given way.
+    /// The id of the coroutine that is being polled, 0 if none; with [`NESTED`] in a turn within another's.
     current: AtomicU64,
+    /// 1: the coroutine whose turn goes on, not within another's, is ready again when it ends. The thread itself writes
+    /// it, and handlers that interrupt it, and only while `current` is the bare id.
+    woken: AtomicU32,
     /// Coroutines spawned here less coroutines ended here, modulo 2^64: only sums over a machine mean something.
     live: AtomicU64,
     /// Coroutines that were spawned into the inbox.
@@ -44,8 +47,8 @@ pub(crate) struct CoreEntry {
     shared: AtomicPtr<Shared>,
 }
 
-/// In `current`: the coroutine has given way. No id has this bit, since indices have 24.
-const YIELDED: u64 = 1 << 31;
+/// In `current`: no wake goes by `woken`, which is another turn's. No id has this bit, since indices have 24.
+const NESTED: u64 = 1 << 31;
 
 impl CoreEntry {
     pub fn new(index: u16) -> CoreEntry {
@@ -54,6 +57,7 @@ impl CoreEntry {
         CoreEntry {
             state,
             current: AtomicU64::new(0),
+            woken: AtomicU32::new(0),
             live: AtomicU64::new(0),
             live_posted: AtomicU64::new(0),
             taken: AtomicU32::new(0),
@@ -79,6 +83,7 @@ impl CoreEntry {
     pub fn set_up(&self, number: u32, hooks: &'static Hooks, shared: *const Shared, stealing: Stealing) {
         self.state.set_index(self.state.index() as u16, number);
         self.state.set_share(0);
+        self.state.set_share_from(0);
         self.state.inbox().cover();
         self.state.gate().set_stealing(stealing);
         self.live.store(0, Ordering::Relaxed);
@@ -189,34 +194,55 @@ impl CoreEntry {
     /// The coroutine that is being polled on this core.
     #[inline(always)]
     pub fn current(&self) -> Option<Id> {
-        Id::from_bits(self.current_bits() & !YIELDED)
+        Id::from_bits(self.current_bits() & !NESTED)
     }
 
-    /// What [`CoreEntry::set_current`] needs to go back to the turn that goes on around a nested one.
     #[inline(always)]
-    pub fn current_bits(&self) -> u64 {
+    fn current_bits(&self) -> u64 {
         self.current.load(Ordering::Relaxed)
     }
 
+    /// Owner: a turn of `id` begins. Returns what [`CoreEntry::end_turn`] needs to go back to the turn that goes on
+    /// around it, if any.
     #[inline(always)]
-    pub fn set_current(&self, bits: u64) {
-        self.current.store(bits, Ordering::Relaxed);
+    pub fn begin_turn(&self, id: Id) -> u64 {
+        let outer = self.current_bits();
+        if outer == 0 {
+            self.current.store(id.to_bits(), Ordering::Relaxed);
+        } else {
+            self.begin_nested(id);
+        }
+        outer
     }
 
-    /// Owner, within a turn of `id`: it is ready again when the turn ends. `false` if it isn't its turn.
+    #[cold]
+    #[inline(never)]
+    fn begin_nested(&self, id: Id) {
+        self.current.store(id.to_bits() | NESTED, Ordering::Relaxed);
+    }
+
+    /// Owner: the turn ends. Returns whether the coroutine was woken in it by [`CoreEntry::wake_current`].
     #[inline(always)]
-    pub fn yield_current(&self, id: Id) -> bool {
-        let is_current = self.current() == Some(id);
+    pub fn end_turn(&self, outer: u64) -> bool {
+        self.current.store(outer, Ordering::Relaxed);
+        // From here on a handler that wakes the coroutine goes through the gate; what one did before is seen below.
+        compiler_fence();
+        if outer != 0 || self.woken.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        self.woken.store(0, Ordering::Relaxed);
+        true
+    }
+
+    /// Owner, or a handler on its thread: if a turn of `id` goes on here, and not within another turn, it is ready
+    /// again when the turn ends. `false` if not: then nothing has happened.
+    #[inline(always)]
+    pub fn wake_current(&self, id: u64) -> bool {
+        let is_current = self.current_bits() == id;
         if is_current {
-            self.set_current(id.to_bits() | YIELDED);
+            self.woken.store(1, Ordering::Relaxed);
         }
         is_current
-    }
-
-    /// Owner, at the end of a turn: whether the coroutine gave way in it.
-    #[inline(always)]
-    pub fn has_yielded(&self) -> bool {
-        self.current_bits() & YIELDED != 0
     }
 
     /// Its share of the machine's number of living coroutines.

@@ -20,22 +20,26 @@ use std::sync::OnceLock;
 
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// How many forks lie between the process and its first ancestor that ran coroutines: another number than before says
-/// that the caller is in a child.
+/// How many forks lie between the process and its first ancestor that called [`follow_forks`]: another number than
+/// before says that the caller is in a child.
 #[inline]
 pub fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-type Held = [Box<dyn Any>; 3];
+type Held = [Box<dyn Any>; 2];
 
 std::thread_local! {
     /// The guards of what is locked during a fork, on the thread that forks.
     static HELD: Cell<Option<Held>> = const { Cell::new(None) };
 }
 
-/// Has the C library tell of forks. Before the first core is made.
-pub(crate) fn watch() {
+/// Has executors go on in forked children, where the thread that forks is their only one: the coroutines of its core go
+/// on and are woken once, the others are gone with their threads. [`forks`] counts from here on. Before the first fork;
+/// it cannot be undone, and makes every fork of the process do what that takes, one to `exec` too.
+///
+/// Without it a child must not use executors, timers and descriptors of its parent, as is usual with threads.
+pub fn follow_forks() {
     static IS_WATCHED: OnceLock<()> = OnceLock::new();
     if !cfg!(miri) {
         IS_WATCHED.get_or_init(|| {
@@ -50,7 +54,7 @@ extern "C" fn before() {
     if let Some(host) = host() {
         host.before_fork();
     }
-    let held: Held = [Box::new(pool::lock()), Box::new(inherit::lock()), Box::new(reactor::lock())];
+    let held: Held = [Box::new(pool::lock()), Box::new(reactor::lock())];
     HELD.set(Some(held));
     if let Some(here) = threads::here() {
         // A thief that was inside would never leave in the child.
@@ -93,6 +97,7 @@ extern "C" fn in_child() {
         });
     }
     drop(HELD.take());
+    inherit::start_anew();
     reactor::start_anew();
     if let Some(host) = host() {
         host.after_fork(true);

@@ -17,8 +17,8 @@ use core::task::{Context, Poll, Waker};
 pub struct JoinHandle<T> {
     task: TaskRef,
     id: Id,
-    /// Who awaits it and has lent its level to the coroutine.
-    lender: Option<Id>,
+    /// The number under which whoever awaits it has lent its level to the coroutine, 0 if it has not.
+    source: u64,
     output: PhantomData<T>,
 }
 
@@ -36,7 +36,7 @@ impl<T> JoinHandle<T> {
     /// # Safety
     /// `task` is a coroutine with output `T` whose handle was not made yet.
     pub(crate) unsafe fn new(task: TaskRef, id: Id) -> JoinHandle<T> {
-        JoinHandle { task, id, lender: None, output: PhantomData }
+        JoinHandle { task, id, source: 0, output: PhantomData }
     }
 
     /// The coroutine's name. Stale as soon as the coroutine has ended.
@@ -73,16 +73,19 @@ impl<T> JoinHandle<T> {
     fn lend(&mut self, joiner: &Waker) {
         let Some(joiner) = waker::id_of(joiner) else { return };
         let level = |id: Id| Global.slot(id.index()).map_or(63, Slot::level);
-        if self.lender.is_none() && level(joiner) < level(self.id) {
-            inherit::wait_for(joiner, self.id);
-            self.lender = Some(joiner);
+        let lent = level(joiner);
+        if self.source == 0 && lent < level(self.id) {
+            self.source = inherit::new_source();
+        }
+        if self.source != 0 {
+            inherit::lend(self.id, self.source, lent);
         }
     }
 
     #[inline]
     fn take_back(&mut self) {
-        if let Some(lender) = self.lender.take() {
-            inherit::stop_waiting(lender, self.id);
+        if self.source != 0 {
+            inherit::take_back(self.id, core::mem::take(&mut self.source));
         }
     }
 }

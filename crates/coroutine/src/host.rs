@@ -2,7 +2,7 @@
 //! finished system calls, say.
 
 use crate::sched::Id;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::sync::OnceLock;
 
@@ -80,14 +80,24 @@ pub enum Told {
 }
 
 static HOST: OnceLock<&'static dyn Host> = OnceLock::new();
+/// 1: there is a host. Looked at several times a turn, so that those who have none pay for no more.
+static IS_HOSTED: AtomicU32 = AtomicU32::new(0);
 
 /// Installs the process's host, before its first executor runs. `false` if there is one already.
 pub fn install(host: &'static dyn Host) -> bool {
-    HOST.set(host).is_ok()
+    let installed = HOST.set(host).is_ok();
+    IS_HOSTED.store(1, Ordering::Release);
+    installed
 }
 
 /// The host, if one is installed.
 #[inline(always)]
 pub(crate) fn host() -> Option<&'static dyn Host> {
+    if IS_HOSTED.load(Ordering::Relaxed) == 0 { None } else { installed() }
+}
+
+#[cold]
+#[inline(never)]
+fn installed() -> Option<&'static dyn Host> {
     HOST.get().copied()
 }

@@ -8,18 +8,22 @@ use core::task::{Context, Poll, Waker};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-/// A file descriptor in non-blocking mode (a socket, a pipe), waited for by the executors' reactor.
+/// A file descriptor (a socket, a pipe) in non-blocking mode, waited for by the executors' reactor.
 #[derive(Debug)]
 pub struct Async<T: AsFd> {
     inner: T,
-    key: usize,
 }
 
 impl<T: AsFd> Async<T> {
-    /// Takes `inner`, which is in non-blocking mode.
+    /// Takes `inner`, and puts it into non-blocking mode, in which it stays: that is the file's, and so other
+    /// descriptors' of the same file too.
+    ///
+    /// # Errors
+    /// `PermissionDenied` for a file that is always ready.
     pub fn new(inner: T) -> io::Result<Async<T>> {
-        let key = reactor::get()?.add_source(inner.as_fd())?;
-        Ok(Async { inner, key })
+        set_nonblocking(inner.as_fd())?;
+        reactor::get()?.add_source(inner.as_fd())?;
+        Ok(Async { inner })
     }
 
     /// What was wrapped. Closing it otherwise than by dropping this is not possible.
@@ -42,17 +46,16 @@ impl<T: AsFd> Async<T> {
         writable: bool,
         mut operation: impl FnMut(&T) -> io::Result<R>,
     ) -> io::Result<R> {
+        let mut wait = Wait { fd: self.inner.as_fd(), writable, number: 0 };
         poll_fn(|cx| {
             loop {
                 match operation(&self.inner) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        // Readiness that came since the attempt is reported at once: interest is level-triggered.
-                        match reactor::get() {
-                            Ok(reactor) => reactor.watch(self.key, writable, cx.waker()),
-                            Err(error) => return Poll::Ready(Err(error)),
-                        }
-                        return Poll::Pending;
+                        return match wait.watch(cx.waker()) {
+                            Ok(()) => Poll::Pending,
+                            Err(error) => Poll::Ready(Err(error)),
+                        };
                     }
                     outcome => return Poll::Ready(outcome),
                 }
@@ -109,22 +112,62 @@ pub enum Direction {
 /// # Errors
 /// `PermissionDenied` for a file that is always ready.
 pub fn ready(fd: BorrowedFd<'_>, direction: Direction) -> Ready<'_> {
-    Ready { fd, direction, waker: None }
+    Ready(Wait { fd, writable: direction == Direction::Write, number: 0 })
+}
+
+/// A wait of its own, however many its coroutine has for the same descriptor.
+#[derive(Debug)]
+struct Wait<'a> {
+    fd: BorrowedFd<'a>,
+    writable: bool,
+    /// The reactor's number for it, 0 as long as it has none.
+    number: u64,
+}
+
+impl Wait<'_> {
+    /// Has the reactor wake `waker`. Readiness that is there already is reported at once: interest is level-triggered.
+    fn watch(&mut self, waker: &Waker) -> io::Result<()> {
+        self.number = reactor::get()?.watch(self.fd.as_raw_fd(), self.writable, self.number, waker)?;
+        Ok(())
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if let (true, Ok(reactor)) = (self.number != 0, reactor::get()) {
+            reactor.unwatch(self.fd.as_raw_fd(), self.writable, self.number);
+        }
+    }
+}
+
+fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    #[allow(unsafe_code)]
+    // SAFETY: asks for a number.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if flags & libc::O_NONBLOCK != 0 {
+        return Ok(());
+    }
+    #[allow(unsafe_code)]
+    // SAFETY: sets a number.
+    let set = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) };
+    if set < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// See [`ready`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
-pub struct Ready<'a> {
-    fd: BorrowedFd<'a>,
-    direction: Direction,
-    waker: Option<Waker>,
-}
+pub struct Ready<'a>(Wait<'a>);
 
 impl Ready<'_> {
     fn is_ready(&self) -> bool {
-        let events = if self.direction == Direction::Write { libc::POLLOUT } else { libc::POLLIN };
-        let mut entry = libc::pollfd { fd: self.fd.as_raw_fd(), events, revents: 0 };
+        let events = if self.0.writable { libc::POLLOUT } else { libc::POLLIN };
+        let mut entry = libc::pollfd { fd: self.0.fd.as_raw_fd(), events, revents: 0 };
         #[allow(unsafe_code)]
         // SAFETY: one entry, which lives for the call.
         let found = unsafe { libc::poll(&raw mut entry, 1, 0) };
@@ -136,27 +179,12 @@ impl Future for Ready<'_> {
     type Output = io::Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.waker.is_some() && self.is_ready() {
+        if self.0.number != 0 && self.is_ready() {
             return Poll::Ready(Ok(()));
         }
-        // Readiness that is there already is reported at once: interest is level-triggered.
-        let writable = self.direction == Direction::Write;
-        let watched =
-            reactor::get().and_then(|reactor| reactor.watch_raw(self.fd.as_raw_fd(), writable, cx.waker()));
-        match watched {
-            Ok(()) => {
-                self.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
+        match self.0.watch(cx.waker()) {
+            Ok(()) => Poll::Pending,
             Err(error) => Poll::Ready(Err(error)),
-        }
-    }
-}
-
-impl Drop for Ready<'_> {
-    fn drop(&mut self) {
-        if let (Some(waker), Ok(reactor)) = (&self.waker, reactor::get()) {
-            reactor.unwatch_raw(self.fd.as_raw_fd(), self.direction == Direction::Write, waker);
         }
     }
 }
@@ -164,7 +192,7 @@ impl Drop for Ready<'_> {
 impl<T: AsFd> Drop for Async<T> {
     fn drop(&mut self) {
         if let Ok(reactor) = reactor::get() {
-            reactor.remove_source(self.key, self.inner.as_fd());
+            reactor.remove_source(self.inner.as_fd());
         }
     }
 }

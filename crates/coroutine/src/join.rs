@@ -71,6 +71,12 @@ impl JoinCell {
         }
     }
 
+    /// Whether both parties are on one thread, on which the future has to stay too.
+    #[inline(always)]
+    pub fn is_local(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & LOCAL != 0
+    }
+
     /// Whether the output is stored.
     #[inline(always)]
     pub fn is_complete(&self) -> bool {

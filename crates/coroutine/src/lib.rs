@@ -50,15 +50,16 @@
 //!
 //! # Priorities
 //! Strict by default: a level runs only when no more urgent one is ready. [`LocalExecutor::share`] and
-//! [`Executor::share`] opt into a share for lower levels, and [`sched::Ready::waiting`] and
-//! [`sched::Ready::longest_wait`] show who is kept waiting. Whoever awaits a handle or a held [`wait::Mutex`] lends its
+//! [`Executor::share`] opt into a share for lower levels, and [`Statistics::waiting`] and
+//! [`Statistics::longest_wait`] show who is kept waiting. Whoever awaits a handle or a held [`wait::Mutex`] lends its
 //! level to the coroutine it waits for, along the whole chain, until it waits no more. A join lends when the joiner
 //! looks: one that was as urgent as the coroutine it awaits, and stays so while that one's level is lowered, lends at
 //! its next turn.
 //!
 //! # Fork
-//! In a child the thread that forked goes on, with the coroutines of its core, which are woken once; the other threads
-//! of an executor are gone and their coroutines with them ([`forks`]). Timers and descriptors go on being watched.
+//! A forked child must not use its parent's executors, unless the process has called [`follow_forks`]. Then the thread
+//! that forked goes on, with the coroutines of its core, which are woken once; the other threads of an executor are
+//! gone and their coroutines with them ([`forks`]). Timers and descriptors go on being watched.
 //!
 //! # Features
 //! `std` (default) contains `alloc`, which contains the core. `std`: threads, timers, descriptors, panics caught into
@@ -91,6 +92,8 @@ mod builder;
 pub mod capi;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod core_entry;
+#[cfg(feature = "alloc")]
+mod foreign;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 mod fork;
 #[cfg(feature = "alloc")]
@@ -118,6 +121,8 @@ mod reactor;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod registry;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
+mod statistics;
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod task;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 mod threads;
@@ -135,7 +140,7 @@ pub use sched::{Id, Rank};
 #[cfg(feature = "alloc")]
 pub use builder::{Builder, DEFAULT_PRIORITY, SpawnError};
 #[cfg(all(feature = "std", not(heddle_loom)))]
-pub use fork::forks;
+pub use fork::{follow_forks, forks};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use handle::{AbortOnDrop, JoinHandle, LocalJoinHandle};
 #[cfg(all(feature = "std", not(heddle_loom)))]
@@ -146,6 +151,8 @@ pub use machine::{Core, MACHINE_CORES, Machine, Platform};
 pub use pool::Executor;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use registry::{MAX_CORES, MAX_COROUTINES};
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+pub use statistics::Statistics;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use task::JoinError;
 #[cfg(all(feature = "std", not(heddle_loom)))]

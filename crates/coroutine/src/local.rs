@@ -10,11 +10,13 @@ use crate::park::Patience;
 use crate::reactor::Looked;
 use crate::registry::{Global, acquire_core, for_each_slot, spill};
 use crate::sched::{Picked, Stealing, WATCH_PARKED};
+use crate::statistics::Statistics;
 use crate::task::{Framed, JoinError};
 use crate::{park, threads, turn};
 use core::fmt;
 use core::future::Future;
 use core::marker::PhantomData;
+use core::mem;
 use core::pin::pin;
 use core::ptr;
 use std::panic::resume_unwind;
@@ -128,9 +130,9 @@ impl LocalExecutor {
         if ran { Step::Ran } else { Step::Idle }
     }
 
-    /// The scheduling state, for its bitmap and counters.
-    pub fn state(&self) -> &crate::sched::CoreState {
-        &self.entry.state
+    /// Its counters.
+    pub fn statistics(&self) -> Statistics<'_> {
+        Statistics(&self.entry.state)
     }
 }
 
@@ -178,18 +180,35 @@ pub(crate) fn run_frame<F: Future>(
 ) -> F::Output {
     let mut frame = pin!(Framed::new(future, builder));
     let task = frame.as_mut().task();
-    entry.spawn(&Global, task.0.as_ptr().cast(), builder.rank).expect("no memory for a coroutine");
-    // Panics of coroutines are caught, so nothing unwinds from here before the coroutine has ended.
+    if entry.spawn(&Global, task.0.as_ptr().cast(), builder.rank).is_none() {
+        // SAFETY: it was not spawned, so nobody else has it.
+        unsafe { task.discard() };
+        panic!("no memory for a coroutine");
+    }
+    // Panics of coroutines, wakers and subscribers are caught, so nothing unwinds from here before the coroutine has
+    // ended, unless a host breaks its promise.
+    let frame_is_named = AbortOnDrop;
     while !task.header().join.is_complete() {
         match next(entry) {
             Some(picked) => turn::run(entry, picked),
             None => idle(entry),
         }
     }
+    mem::forget(frame_is_named);
     // SAFETY: complete; nobody else takes the output, whose type is the future's.
     match unsafe { task.read_output::<F::Output>() } {
         Ok(output) => output,
         Err(error) => resume_unwind(cause(error)),
+    }
+}
+
+/// Ends the process rather than unwind a frame that a slot still leads to.
+struct AbortOnDrop;
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        std::eprintln!("a panic left the loop of an executor in which a coroutine lives: the process ends");
+        std::process::abort();
     }
 }
 

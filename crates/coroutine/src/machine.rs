@@ -10,6 +10,7 @@ use crate::core_entry::{CoreEntry, Hooks};
 use crate::handle::JoinHandle;
 use crate::registry::{Global, acquire_core, single};
 use crate::sched::{self, Id, Picked, Rank, Stealing, WATCH_PARKED};
+use crate::statistics::Statistics;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use crate::task::{self, TaskRef};
 use crate::{turn, waker};
@@ -22,7 +23,14 @@ use core::task::Waker;
 pub const MACHINE_CORES: usize = 32;
 
 /// What a machine needs of the processor and the rest of the kernel. One machine per implementing type.
-pub trait Platform: Sync + 'static {
+///
+/// # Safety
+/// The machine's exclusion rests on these, and with it the memory of coroutines:
+/// - [`Platform::this_core`] never gives one number to two callers that run at the same time, unless one of them is a
+///   handler that has interrupted the other. What a [`Core`] is used for happens where it gives that core's number.
+/// - If [`Platform::FENCED`] is `false`, [`Platform::heavy_barrier`] makes every core of the machine pass a full fence
+///   before it returns.
+pub unsafe trait Platform: Sync + 'static {
     /// Whether the light barrier of a core's gate is a full fence. `false` only if [`Platform::heavy_barrier`]
     /// makes every core pass one.
     const FENCED: bool = true;
@@ -254,10 +262,10 @@ impl<P: Platform> Machine<P> {
         Machine { shared: Shared::new(), platform: PhantomData }
     }
 
-    /// Makes the calling processor core `number`, below [`MACHINE_CORES`] and not started before, nor at the same
-    /// time. `None` if it was started, or if there is no memory.
+    /// Makes the calling processor core `number`, below [`MACHINE_CORES`], which [`Platform::this_core`] says it is.
+    /// `None` if it was started, if the caller is not that core, or if there is no memory.
     pub fn start(&'static self, number: u32) -> Option<Core<P>> {
-        let place = self.shared.cores.get(number as usize)?;
+        let place = self.shared.cores.get(number as usize).filter(|_| P::this_core() == Some(number))?;
         let entry = acquire_core().filter(|_| place.load(Ordering::Relaxed).is_null())?;
         entry.set_up(
             number,
@@ -381,9 +389,17 @@ impl<P: Platform> Core<P> {
         self.entry.state.number()
     }
 
-    /// The scheduling state, for its bitmap and counters.
-    pub fn state(&self) -> &sched::CoreState {
-        &self.entry.state
+    /// Its counters.
+    #[inline(always)]
+    pub fn statistics(&self) -> Statistics<'_> {
+        Statistics(&self.entry.state)
+    }
+
+    /// Serves a level below the most urgent ready one at every `every`-th turn, in rotation, but nothing at the cost
+    /// of a level more urgent than `from`. 0, the default: never.
+    pub fn set_share(&self, every: u32, from: u8) {
+        self.entry.state.set_share(every);
+        self.entry.state.set_share_from(from);
     }
 
     /// Runs one turn of the most urgent ready coroutine, of another core if none is ready here. `false` if there was
@@ -404,10 +420,10 @@ impl<P: Platform> Core<P> {
     }
 
     /// Within a turn: makes the coroutine whose waker this is ready again, as the waker would, for less. `false` if
-    /// it isn't its turn here: then nothing has happened.
+    /// it isn't its turn here, or one within another's: then nothing has happened.
     #[inline]
     pub fn yield_current(&self, waker: &Waker) -> bool {
-        waker::id_of(waker).is_some_and(|id| self.entry.yield_current(id))
+        waker::id_of(waker).is_some_and(|id| self.entry.wake_current(id.to_bits()))
     }
 
     fn steal(&self) -> Option<Picked<'static>> {
@@ -445,7 +461,7 @@ impl<P: Platform> Core<P> {
     pub fn pull_before(&self, rank: Rank) -> bool {
         victims(self.shared, self.entry).any(|victim| {
             let ready = victim.state.ready();
-            (!victim.state.inbox().is_empty() || ready.is_before(&Global, rank))
+            (!victim.state.inbox().is_empty() || ready.is_before(rank))
                 && sched::steal_before(&Global, &self.entry.state, &victim.state, rank, P::heavy_barrier)
         })
     }
@@ -460,7 +476,7 @@ impl<P: Platform> Core<P> {
     /// running coroutine should give way. Other ready coroutines are offered to idle cores.
     pub fn enter_program(&self, rank: Rank) -> bool {
         self.entry.state.drain(&Global);
-        if !self.entry.state.expose_program(&Global, rank) {
+        if !self.entry.state.expose_program(rank) {
             return false;
         }
         if self.entry.state.ready().bitmap() != 0 && self.shared.idle.load(Ordering::Relaxed) != 0 {
@@ -478,7 +494,7 @@ impl<P: Platform> Core<P> {
     #[inline]
     pub fn should_yield(&self, rank: Rank) -> bool {
         self.entry.state.drain(&Global);
-        self.entry.state.ready().is_before(&Global, rank)
+        self.entry.state.ready().is_before(rank)
     }
 }
 

@@ -14,7 +14,8 @@ use crate::park::Patience;
 use crate::reactor::Looked;
 use crate::registry::{Global, acquire_core};
 use crate::sched::{BATCH, CoreState, LEVELS, Picked, Stealing, WATCH_PARKED, steal};
-use crate::sync::{Ordering, fence};
+use crate::statistics::Statistics;
+use crate::sync::{AtomicUsize, Ordering, fence};
 use crate::{park, threads, turn};
 use core::fmt;
 use core::future::Future;
@@ -40,6 +41,8 @@ pub struct Executor {
     main: &'static CoreEntry,
     /// Held while a thread runs as the first core.
     entered: Mutex<()>,
+    /// Which thread that is, see [`threads::token`].
+    entered_by: AtomicUsize,
     workers: Vec<(&'static CoreEntry, thread::JoinHandle<()>)>,
     reserve: Option<(&'static CoreEntry, thread::JoinHandle<()>)>,
     /// In which process its threads are, see [`forks`].
@@ -94,14 +97,22 @@ impl Executor {
         };
         let workers = cores.into_iter().map(|entry| start(entry, work)).collect();
         let reserve = reserve.map(|entry| start(entry, reserve::work));
-        Executor { shared, main, entered: Mutex::new(()), workers, reserve, forks: forks() }
+        Executor {
+            shared,
+            main,
+            entered: Mutex::new(()),
+            entered_by: AtomicUsize::new(0),
+            workers,
+            reserve,
+            forks: forks(),
+        }
     }
 
     /// Serves a level below the most urgent ready one at every `every`-th turn of each core, in rotation. Without it,
     /// or with 0, less urgent coroutines run only when a core has nothing more urgent.
     pub fn share(self, every: u32) -> Executor {
-        for core in (0..self.threads()).filter_map(|number| self.state(number)) {
-            core.set_share(every);
+        for core in (0..self.threads()).filter_map(|number| self.shared.core(number as u32)) {
+            core.state.set_share(every);
         }
         self
     }
@@ -124,20 +135,30 @@ impl Executor {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        let here = threads::here().filter(|entry| core::ptr::eq(entry.shared(), self.shared));
+        let here = threads::here().filter(|_| self.is_running_here());
         spawn_on(self.shared, here, builder, future)
     }
 
     /// Runs `future` on the calling thread as a coroutine of the first core, and the others' coroutines beside it,
     /// until it has ended. A second thread that calls it waits until the first is done.
+    ///
+    /// # Panics
+    /// Within a coroutine of this executor, which would wait for itself; or if there is no memory.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        assert!(
+            !self.is_running_here() && self.entered_by.load(Ordering::Relaxed) != threads::token(),
+            "Executor::block_on was called by a coroutine of the same executor, which it would block: \
+             await the future, or spawn it"
+        );
         let _alone = self.entered.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.entered_by.store(threads::token(), Ordering::Relaxed);
+        let _leave = Leave(self);
         let entry = self.main;
         let builder = Builder::new().cores(1);
         entry.set_thread(true);
         entry.state.inbox().cover();
         let (mut look, mut idler) = ((0, Looked::new()), Idler::new());
-        let output = threads::enter(entry, || {
+        threads::enter(entry, || {
             run_frame(
                 entry,
                 builder,
@@ -147,13 +168,12 @@ impl Executor {
                     idler.idle(self.shared, entry);
                 },
             )
-        });
-        entry.set_thread(false);
-        if entry.state.inbox().leave() || entry.state.ready().bitmap() != 0 {
-            // What is ready here is the others' now.
-            self.shared.kick_idle(u64::MAX);
-        }
-        output
+        })
+    }
+
+    /// Whether the innermost executor that the calling thread runs is this one.
+    fn is_running_here(&self) -> bool {
+        threads::here().is_some_and(|entry| core::ptr::eq(entry.shared(), self.shared))
     }
 
     /// How many threads it has, the caller of [`Executor::block_on`] included.
@@ -161,9 +181,24 @@ impl Executor {
         self.workers.len() + 1
     }
 
-    /// The scheduling state of core `number`, for its bitmap and counters.
-    pub fn state(&self, number: usize) -> Option<&crate::sched::CoreState> {
-        self.shared.core(number as u32).map(|entry| &entry.state)
+    /// The counters of core `number`.
+    pub fn statistics(&self, number: usize) -> Option<Statistics<'_>> {
+        self.shared.core(number as u32).map(|entry| Statistics(&entry.state))
+    }
+}
+
+/// The calling thread stops being the first core, also when the main coroutine has panicked.
+struct Leave<'a>(&'a Executor);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        let Executor { main, shared, entered_by, .. } = self.0;
+        entered_by.store(0, Ordering::Relaxed);
+        main.set_thread(false);
+        if main.state.inbox().leave() || main.state.ready().bitmap() != 0 {
+            // What is ready here is the others' now.
+            shared.kick_idle(u64::MAX);
+        }
     }
 }
 
@@ -353,21 +388,32 @@ impl Drop for Executor {
         for (entry, _) in &self.workers {
             park::kick(entry);
         }
-        let cores: Vec<_> = self
-            .workers
-            .drain(..)
-            .chain(self.reserve.take())
-            .map(|(entry, thread)| {
-                // A worker ends by itself: panics of coroutines are caught.
-                let _ = thread.join();
-                entry
-            })
-            .chain([self.main])
-            .collect();
-        tear_down(&cores);
-        self.shared.reset();
-        UNUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(self.shared);
+        let workers: Vec<_> = self.workers.drain(..).chain(self.reserve.take()).collect();
+        let (shared, main) = (self.shared, self.main);
+        if workers.iter().all(|(_, thread)| thread.thread().id() != thread::current().id()) {
+            return end(shared, main, workers);
+        }
+        // A coroutine of its own drops it. Its thread cannot wait for itself, so another does; without one, the
+        // coroutines that are left stay where they are.
+        let _ = thread::Builder::new().name("heddle-end".into()).spawn(move || end(shared, main, workers));
     }
+}
+
+/// Waits for the threads of an executor that is closed, and drops what they leave.
+fn end(
+    shared: &'static Shared,
+    main: &'static CoreEntry,
+    workers: Vec<(&'static CoreEntry, thread::JoinHandle<()>)>,
+) {
+    let mut cores = Vec::from([main]);
+    for (entry, thread) in workers {
+        // A worker ends by itself: panics of coroutines are caught.
+        let _ = thread.join();
+        cores.push(entry);
+    }
+    tear_down(&cores);
+    shared.reset();
+    UNUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(shared);
 }
 
 impl fmt::Debug for Executor {

@@ -6,16 +6,18 @@
 //! that stops running coroutines while others may count on it.
 
 use crate::core_entry::CoreEntry;
+use crate::foreign;
 use crate::host::host;
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering, fence};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use core::mem;
 use core::task::Waker;
 use core::time::Duration;
 use polling::{Event, Events, PollMode, Poller};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread;
 use std::time::Instant;
 use std::vec::Vec;
@@ -23,16 +25,11 @@ use std::vec::Vec;
 /// Shortest time between two looks of a busy core.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// In the keys of descriptors that nobody owns as an [`Async`](crate::io::Async): the bit beside the number.
-const RAW: usize = 1 << 40;
-
 /// The process's reactor.
 pub(crate) struct Reactor {
     /// Another one in a forked child; none is freed.
     sleep: AtomicPtr<Sleep>,
     state: Mutex<State>,
-    /// Number of timers and waiting sources: nobody looks while it is 0.
-    active: AtomicUsize,
 }
 
 /// What a thread sleeps in.
@@ -48,23 +45,40 @@ impl Sleep {
     }
 }
 
+/// Wakers are cloned before the lock around this is taken, and dropped after it is released: both may be anybody's
+/// code.
 struct State {
     timers: BTreeMap<(Instant, u64), Waker>,
-    next_timer: u64,
-    sources: BTreeMap<usize, Source>,
-    next_source: usize,
+    /// The last number that a timer or a wait was given.
+    last: u64,
+    /// By descriptor, which is also the key in the poller.
+    sources: BTreeMap<RawFd, Source>,
     /// Until when somebody sleeps in the poller.
     sleeps: Option<Option<Instant>>,
 }
 
+/// A descriptor, and who waits for it, each by the number of the wait.
 #[derive(Default)]
 struct Source {
-    fd: i32,
-    readable: Vec<Waker>,
-    writable: Vec<Waker>,
+    /// How many [`Async`](crate::io::Async) have it.
+    owners: usize,
+    readable: Vec<(u64, Waker)>,
+    writable: Vec<(u64, Waker)>,
+}
+
+impl Source {
+    fn list(&mut self, writable: bool) -> &mut Vec<(u64, Waker)> {
+        if writable { &mut self.writable } else { &mut self.readable }
+    }
+
+    fn waiting(&self) -> usize {
+        self.readable.len() + self.writable.len()
+    }
 }
 
 static REACTOR: OnceLock<Reactor> = OnceLock::new();
+/// Number of timers and of waits for descriptors: nobody looks while it is 0.
+static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -73,7 +87,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The reactor, if anybody uses timers or descriptors at the moment.
 #[inline(always)]
 pub(crate) fn active() -> Option<&'static Reactor> {
-    REACTOR.get().filter(|reactor| reactor.active.load(Ordering::Relaxed) != 0)
+    if ACTIVE.load(Ordering::Relaxed) == 0 { None } else { REACTOR.get() }
 }
 
 /// For a thread that runs no more coroutines: who sleeps on another executor may have found the reactor in its hands,
@@ -138,14 +152,7 @@ pub(crate) fn get() -> io::Result<&'static Reactor> {
     }
     let reactor = Reactor {
         sleep: AtomicPtr::new(Sleep::new()?),
-        state: Mutex::new(State {
-            timers: BTreeMap::new(),
-            next_timer: 0,
-            sources: BTreeMap::new(),
-            next_source: 1,
-            sleeps: None,
-        }),
-        active: AtomicUsize::new(0),
+        state: Mutex::new(State { timers: BTreeMap::new(), last: 0, sources: BTreeMap::new(), sleeps: None }),
     };
     Ok(REACTOR.get_or_init(|| reactor))
 }
@@ -179,6 +186,20 @@ impl Looked {
     }
 }
 
+impl State {
+    fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Forgets a descriptor that nobody has or waits for. The poller keeps it, disarmed, until it is closed.
+    fn forget_if_unused(&mut self, fd: RawFd) {
+        if self.sources.get(&fd).is_some_and(|source| source.owners == 0 && source.waiting() == 0) {
+            self.sources.remove(&fd);
+        }
+    }
+}
+
 impl Reactor {
     fn sleep(&self) -> &'static Sleep {
         #[allow(unsafe_code)]
@@ -194,25 +215,23 @@ impl Reactor {
         self.sleep.store(sleep, Ordering::Release);
         let mut state = locked(&self.state);
         state.sleeps = None;
-        for (&key, source) in &state.sources {
-            if key & RAW == 0 || !source.readable.is_empty() || !source.writable.is_empty() {
-                #[allow(unsafe_code)]
-                // SAFETY: its owner keeps it open, see `add_to_poller` and `watch_raw`.
-                let fd = unsafe { BorrowedFd::borrow_raw(source.fd) };
-                // A descriptor that has been closed since says nothing.
-                let _ = self.add_to_poller(fd, key).and_then(|()| self.arm(key, source));
-            }
+        for (&fd, source) in &state.sources {
+            // A descriptor that has been closed since says nothing.
+            let _ = self.add_to_poller(fd).and_then(|()| self.arm(fd, source));
         }
-        let waiting = |source: &Source| source.readable.len() + source.writable.len();
-        let active = state.timers.len() + state.sources.values().map(waiting).sum::<usize>();
-        self.active.store(active, Ordering::Relaxed);
+        let active = state.timers.len() + state.sources.values().map(Source::waiting).sum::<usize>();
+        ACTIVE.store(active, Ordering::Relaxed);
     }
 
     /// Waits up to `limit` for the first timer or descriptor, and wakes whom they concern. `false` if another thread
     /// is doing so.
     pub fn try_run(&self, limit: Option<Duration>) -> bool {
         let sleep = self.sleep();
-        let Ok(mut events) = sleep.events.try_lock() else { return false };
+        let mut events = match sleep.events.try_lock() {
+            Ok(events) => events,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
         let now = Instant::now();
         let timeout = {
             let mut state = locked(&self.state);
@@ -228,34 +247,38 @@ impl Reactor {
         let mut state = locked(&self.state);
         state.sleeps = None;
         for event in events.iter() {
-            let Some(source) = state.sources.get_mut(&event.key) else { continue };
+            let fd = event.key as RawFd;
+            let Some(source) = state.sources.get_mut(&fd) else { continue };
             if event.readable {
-                wakers.append(&mut source.readable);
+                wakers.extend(source.readable.drain(..).map(|wait| wait.1));
             }
             if event.writable {
-                wakers.append(&mut source.writable);
+                wakers.extend(source.writable.drain(..).map(|wait| wait.1));
             }
             // Interest is used up by an event; what is still waited for is asked again.
-            if !source.readable.is_empty() || !source.writable.is_empty() {
-                let _ = self.arm(event.key, source);
+            if source.waiting() != 0 {
+                let _ = self.arm(fd, source);
             }
+            state.forget_if_unused(fd);
         }
         let now = Instant::now();
         while let Some(timer) = state.timers.first_entry().filter(|timer| timer.key().0 <= now) {
             wakers.push(timer.remove());
         }
         drop(state);
-        self.active.fetch_sub(wakers.len(), Ordering::Relaxed);
-        wakers.into_iter().for_each(Waker::wake);
+        // A waker may sleep in the reactor itself.
+        drop(events);
+        ACTIVE.fetch_sub(wakers.len(), Ordering::Relaxed);
+        wakers.into_iter().for_each(foreign::wake);
         true
     }
 
     /// Wakes `waker` at `when`; returns the timer's key.
     pub fn add_timer(&self, when: Instant, waker: &Waker) -> (Instant, u64) {
+        let waker = waker.clone();
         let mut state = locked(&self.state);
-        let key = (when, state.next_timer);
-        state.next_timer += 1;
-        state.timers.insert(key, waker.clone());
+        let key = (when, state.number());
+        state.timers.insert(key, waker);
         let late = state.sleeps.is_some_and(|until| until.is_none_or(|until| until > when));
         drop(state);
         self.count_one();
@@ -267,110 +290,120 @@ impl Reactor {
 
     /// Whether the timer `key` has not fired; then it wakes `waker`.
     pub fn refresh_timer(&self, key: (Instant, u64), waker: &Waker) -> bool {
-        locked(&self.state).timers.get_mut(&key).map(|old| old.clone_from(waker)).is_some()
+        let mut waker = waker.clone();
+        let mut state = locked(&self.state);
+        let place = state.timers.get_mut(&key);
+        let waits = place.is_some();
+        if let Some(place) = place {
+            mem::swap(place, &mut waker);
+        }
+        drop(state);
+        waits
     }
 
     /// Removes a timer, if it has not fired.
     pub fn remove_timer(&self, key: (Instant, u64)) {
-        if locked(&self.state).timers.remove(&key).is_some() {
-            self.active.fetch_sub(1, Ordering::Relaxed);
+        let removed = locked(&self.state).timers.remove(&key);
+        if removed.is_some() {
+            ACTIVE.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     fn count_one(&self) {
-        self.active.fetch_add(1, Ordering::Relaxed);
+        ACTIVE.fetch_add(1, Ordering::Relaxed);
         // Who sleeps in the host does not sleep here.
         if crate::threads::here().is_none() || host().is_some() {
             start_thread();
         }
     }
 
-    /// Registers a descriptor, which stays open until [`Reactor::remove_source`]; returns its key.
-    pub fn add_source(&self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+    /// Registers a descriptor, which stays open until [`Reactor::remove_source`].
+    pub fn add_source(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let fd = fd.as_raw_fd();
         let mut state = locked(&self.state);
-        let key = state.next_source;
-        // SAFETY-relevant contract of `add`: the source is removed before it is closed, see `Async`'s drop.
-        self.add_to_poller(fd, key)?;
-        state.next_source += 1;
-        state.sources.insert(key, Source { fd: fd.as_raw_fd(), ..Source::default() });
-        Ok(key)
+        if !state.sources.contains_key(&fd) {
+            match self.add_to_poller(fd) {
+                // Left there by a wait that is over.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                added => added?,
+            }
+        }
+        state.sources.entry(fd).or_default().owners += 1;
+        Ok(())
     }
 
     #[allow(unsafe_code)]
-    fn add_to_poller(&self, fd: BorrowedFd<'_>, key: usize) -> io::Result<()> {
-        // SAFETY: the descriptor is deleted from the poller by `remove_source` before its owner closes it.
-        unsafe { self.sleep().poller.add_with_mode(fd.as_raw_fd(), Event::none(key), PollMode::Oneshot) }
+    fn add_to_poller(&self, fd: RawFd) -> io::Result<()> {
+        // SAFETY: a descriptor of `add_source` is deleted from the poller by `remove_source` before its owner closes
+        // it; one that is only waited for is not armed any more when its wait is over, before its owner may close it.
+        unsafe { self.sleep().poller.add_with_mode(fd, Event::none(fd as usize), PollMode::Oneshot) }
     }
 
-    /// Forgets a descriptor and whoever waits for it.
-    pub fn remove_source(&self, key: usize, fd: BorrowedFd<'_>) {
+    /// Takes back [`Reactor::add_source`]. Whoever waited for it as its owner does so no more.
+    pub fn remove_source(&self, fd: BorrowedFd<'_>) {
         let mut state = locked(&self.state);
-        let _ = self.sleep().poller.delete(fd);
-        if let Some(source) = state.sources.remove(&key) {
-            let waiting = source.readable.len() + source.writable.len();
-            self.active.fetch_sub(waiting, Ordering::Relaxed);
+        let Some(source) = state.sources.get_mut(&fd.as_raw_fd()) else { return };
+        source.owners -= 1;
+        if source.owners == 0 && source.waiting() == 0 {
+            let _ = self.sleep().poller.delete(fd);
+            state.sources.remove(&fd.as_raw_fd());
         }
     }
 
-    /// Wakes `waker` when the descriptor `key` is readable, or else writable.
-    pub fn watch(&self, key: usize, writable: bool, waker: &Waker) {
+    /// Wakes `waker` when the descriptor `fd` is readable, or else writable, on behalf of the wait `number`, which is 0
+    /// before the first call; returns the number. The descriptor stays open until [`Reactor::unwatch`], unless that has
+    /// nothing to take back any more.
+    pub fn watch(&self, fd: RawFd, writable: bool, number: u64, waker: &Waker) -> io::Result<u64> {
+        let waker = waker.clone();
         let mut state = locked(&self.state);
-        let Some(source) = state.sources.get_mut(&key) else { return };
-        let list = if writable { &mut source.writable } else { &mut source.readable };
-        if !list.iter().any(|old| old.will_wake(waker)) {
-            list.push(waker.clone());
-            self.count_one();
-        }
-        // It can only fail for a descriptor that is not registered.
-        let _ = self.arm(key, source);
-    }
-
-    /// Wakes `waker` when the descriptor `fd`, which nobody has registered, is readable, or else writable. The poller
-    /// keeps it until it is closed; then another file may have its number.
-    pub fn watch_raw(&self, fd: RawFd, writable: bool, waker: &Waker) -> io::Result<()> {
-        let key = RAW | fd as usize;
-        let mut state = locked(&self.state);
-        let source = state.sources.entry(key).or_insert_with(|| Source { fd, ..Source::default() });
-        let list = if writable { &mut source.writable } else { &mut source.readable };
-        let is_new = !list.iter().any(|old| old.will_wake(waker));
-        if is_new {
-            list.push(waker.clone());
-            self.count_one();
-        }
-        let armed = match self.arm(key, source) {
+        let number = if number == 0 { state.number() } else { number };
+        let source = state.sources.entry(fd).or_default();
+        let list = source.list(writable);
+        let old = match list.iter_mut().find(|wait| wait.0 == number) {
+            Some(wait) => Some(mem::replace(&mut wait.1, waker)),
+            None => {
+                list.push((number, waker));
+                None
+            }
+        };
+        let armed = match self.arm(fd, source) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                #[allow(unsafe_code)]
-                // SAFETY: the descriptor's owner waits, see `io::ready`.
-                let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-                self.add_to_poller(fd, key).and_then(|()| self.arm(key, source))
+                self.add_to_poller(fd).and_then(|()| self.arm(fd, source))
             }
             armed => armed,
         };
         drop(state);
-        if armed.is_err() && is_new {
-            self.unwatch_raw(fd, writable, waker);
+        if old.is_none() {
+            self.count_one();
         }
-        armed
+        drop(old);
+        if let Err(error) = armed {
+            self.unwatch(fd, writable, number);
+            return Err(error);
+        }
+        Ok(number)
     }
 
-    /// Takes back [`Reactor::watch_raw`], if nothing has come.
-    pub fn unwatch_raw(&self, fd: RawFd, writable: bool, waker: &Waker) {
+    /// Ends the wait `number`, if nothing has come.
+    pub fn unwatch(&self, fd: RawFd, writable: bool, number: u64) {
         let mut state = locked(&self.state);
-        let Some(source) = state.sources.get_mut(&(RAW | fd as usize)) else { return };
-        let list = if writable { &mut source.writable } else { &mut source.readable };
-        if let Some(position) = list.iter().position(|old| old.will_wake(waker)) {
-            list.swap_remove(position);
-            self.active.fetch_sub(1, Ordering::Relaxed);
-        }
+        let Some(source) = state.sources.get_mut(&fd) else { return };
+        let list = source.list(writable);
+        let Some(position) = list.iter().position(|wait| wait.0 == number) else { return };
+        let removed = list.swap_remove(position);
+        state.forget_if_unused(fd);
+        drop(state);
+        ACTIVE.fetch_sub(1, Ordering::Relaxed);
+        drop(removed);
     }
 
     /// Tells the poller what is waited for.
-    fn arm(&self, key: usize, source: &Source) -> io::Result<()> {
-        let interest = Event::new(key, !source.readable.is_empty(), !source.writable.is_empty());
+    fn arm(&self, fd: RawFd, source: &Source) -> io::Result<()> {
+        let interest = Event::new(fd as usize, !source.readable.is_empty(), !source.writable.is_empty());
         #[allow(unsafe_code)]
         // SAFETY: a registered descriptor is open, see `add_to_poller`.
-        let fd = unsafe { BorrowedFd::borrow_raw(source.fd) };
-        self.sleep().poller.modify_with_mode(fd.as_fd(), interest, PollMode::Oneshot)
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        self.sleep().poller.modify_with_mode(fd, interest, PollMode::Oneshot)
     }
 }
 

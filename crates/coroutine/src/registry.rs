@@ -19,10 +19,10 @@ use core::ptr;
 pub(crate) use pool::{refill, single, spill};
 
 /// Slots in a chunk, 16 KiB.
-const CHUNK_SLOTS: u32 = 512;
-const CHUNK_SHIFT: u32 = 9;
+pub(crate) const CHUNK_SLOTS: u32 = 512;
+pub(crate) const CHUNK_SHIFT: u32 = 9;
 /// The interpreter looks at every element of an array at each access.
-const CHUNKS: usize = if cfg!(miri) { 8 } else { 8192 };
+pub(crate) const CHUNKS: usize = if cfg!(miri) { 8 } else { 8192 };
 
 /// Most coroutines that can be alive at the same time, less one.
 pub const MAX_COROUTINES: u32 = CHUNK_SLOTS * CHUNKS as u32;
@@ -72,8 +72,8 @@ impl Table for Global {
 
     #[cfg(feature = "std")]
     #[inline(always)]
-    fn queued(&self, id: Id, _slot: &Slot, level: u8) {
-        if let Some(host) = crate::host::host() {
+    fn queued(&self, index: u32, slot: &Slot, level: u8) {
+        if let (Some(host), Some(id)) = (crate::host::host(), Id::new(index, slot.generation())) {
             host.queued(id, level);
         }
     }
@@ -116,8 +116,6 @@ pub(crate) fn for_each_core(each: impl FnMut(&'static CoreEntry)) {
 
 /// Takes a core that no executor uses, or makes one; `None` if memory or indices are used up.
 pub(crate) fn acquire_core() -> Option<&'static CoreEntry> {
-    #[cfg(feature = "std")]
-    crate::fork::watch();
     for (index, place) in CORES.iter().enumerate() {
         let mut entry = place.load(Ordering::Acquire);
         if entry.is_null() {

@@ -35,7 +35,7 @@ pub use id::{Id, MAX_SLOTS};
 pub use inbox::{Inbox, WATCH_ABSENT, WATCH_PARKED};
 pub use post::{Woken, cancel, lend, post_new, set_priority, set_rank, wake};
 pub use rank::{ORDERS, Rank};
-pub use ready::{LEVELS, Level, Ready};
+pub use ready::{LEVELS, Ready};
 pub use slot::{MAX_OWNERS, Phase, Slot};
 pub use steal::{BATCH, steal, steal_before};
 
@@ -61,11 +61,11 @@ pub trait Table {
     /// Makes the core of index `core` look at its inbox: it is parked, or runs a program less urgent than what was
     /// posted. Called from any context, under any gate; must not wait, and must not call the scheduler.
     fn kick(&self, core: u32);
-    /// For those who watch: the coroutine `id` has got into the ready queue of `level`. Under its owner's gate, so it
-    /// must not call the scheduler.
+    /// For those who watch: the coroutine in `slot`, of index `index`, has got into the ready queue of `level`. Under
+    /// its owner's gate, so it must not call the scheduler.
     #[inline(always)]
-    fn queued(&self, id: Id, slot: &Slot, level: u8) {
-        let _ = (id, slot, level);
+    fn queued(&self, index: u32, slot: &Slot, level: u8) {
+        let _ = (index, slot, level);
     }
     /// For those who watch: the coroutine `id` has just been woken, by somebody who is not its owner, unless it has
     /// ended meanwhile. From any context.

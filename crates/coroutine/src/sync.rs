@@ -4,11 +4,13 @@
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub(crate) use core::sync::atomic::AtomicUsize;
 #[cfg(not(heddle_loom))]
-pub(crate) use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(all(heddle_loom, not(heddle_shuttle)))]
-pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(heddle_shuttle)]
-pub(crate) use shuttle::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use shuttle::sync::atomic::{
+    AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence,
+};
 
 /// Keeps the compiler from moving accesses across it: what a handler on the same core may rely on.
 #[inline(always)]

@@ -4,6 +4,7 @@
 #[cfg(feature = "std")]
 use crate::blocks::{give as give_block, take as take_block};
 use crate::builder::Builder;
+use crate::foreign::contain;
 use crate::join::{JoinCell, Leave};
 use crate::sched::Slot;
 use crate::sync::Ordering;
@@ -87,13 +88,13 @@ pub(crate) fn cores_of(slot: &Slot) -> u64 {
     unsafe { task.as_ref() }.map_or(u64::MAX, |header| header.join.cores.load(Ordering::Relaxed).into())
 }
 
-/// Sets which cores the coroutine in `slot`, whose turn the caller runs, may run on.
-pub(crate) fn set_cores(slot: &Slot, mask: u64) {
+/// Sets which cores the coroutine in `slot`, whose turn the caller runs, may run on. `false` if it has to stay on its
+/// thread: its future need not be `Send`, and may lie in a frame there.
+pub(crate) fn set_cores(slot: &Slot, mask: u64) -> bool {
     let task = slot.task().cast::<Header>();
     // SAFETY: the task pointer of a running coroutine is that of its header, valid until its last turn ends.
-    if let Some(header) = unsafe { task.as_ref() } {
-        header.join.cores.store(mask as u32, Ordering::Relaxed);
-    }
+    let header = unsafe { task.as_ref() }.filter(|header| !header.join.is_local());
+    header.map(|header| header.join.cores.store(mask as u32, Ordering::Relaxed)).is_some()
 }
 
 /// Puts `future` into memory of its own; gives it back if there is none.
@@ -189,7 +190,10 @@ impl<F: Future> Task<F> {
         let dropped = guarded(|| unsafe { ManuallyDrop::drop(&mut (*stage).future) });
         let output = match dropped {
             Ok(()) => output,
-            Err(failure) => Err(failure),
+            Err(failure) => {
+                contain(|| drop(output));
+                Err(failure)
+            }
         };
         // SAFETY: the stage's memory is large enough for the output and holds nothing that needs a drop.
         unsafe { ptr::addr_of_mut!((*stage).output).write(ManuallyDrop::new(output)) };
@@ -278,10 +282,7 @@ impl TaskRef {
             Leave::Free => unsafe { self.free() },
             Leave::DropOutput => {
                 // SAFETY: the handle is gone, so the output is the executor's to drop.
-                let dropped = guarded(|| unsafe { (self.header().vtable.drop_output)(self.0) });
-                // A panic in the drop of an output that nobody wants has nobody to be told. Should the drop of what it
-                // carries panic too, what that carries stays where it is.
-                let _ = ManuallyDrop::new(guarded(|| drop(dropped)));
+                contain(|| unsafe { (self.header().vtable.drop_output)(self.0) });
                 // SAFETY: the handle is gone, and the executor leaves.
                 unsafe { self.free() };
             }

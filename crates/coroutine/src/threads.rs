@@ -19,6 +19,11 @@ pub(crate) fn here() -> Option<&'static CoreEntry> {
     HERE.get()
 }
 
+/// A number of the calling thread, which no other has as long as it lives; not 0.
+pub(crate) fn token() -> usize {
+    HERE.with(|here| core::ptr::from_ref(here).addr())
+}
+
 /// Runs `f` with the calling thread as the owner of `entry`.
 #[inline(always)]
 pub(crate) fn enter<R>(entry: &'static CoreEntry, f: impl FnOnce() -> R) -> R {

@@ -10,19 +10,20 @@ use std::time::Instant;
 
 /// Waits until `when`.
 pub fn sleep_until(when: Instant) -> Sleep {
-    Sleep { when, key: None }
+    Sleep { when: Some(when), key: None }
 }
 
-/// Waits for `duration`.
+/// Waits for `duration`; for ever, if the clock does not go so far.
 pub fn sleep(duration: Duration) -> Sleep {
-    sleep_until(Instant::now() + duration)
+    Sleep { when: Instant::now().checked_add(duration), key: None }
 }
 
 /// See [`sleep`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub struct Sleep {
-    when: Instant,
+    /// `None`: never.
+    when: Option<Instant>,
     key: Option<(Instant, u64)>,
 }
 
@@ -32,13 +33,14 @@ impl Future for Sleep {
     /// # Panics
     /// If the process can have no reactor, for want of file descriptors.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if Instant::now() >= self.when {
+        let Some(when) = self.when else { return Poll::Pending };
+        if Instant::now() >= when {
             return Poll::Ready(());
         }
         let reactor = reactor::get().expect("no reactor");
         match self.key {
             Some(key) if reactor.refresh_timer(key, cx.waker()) => {}
-            _ => self.key = Some(reactor.add_timer(self.when, cx.waker())),
+            _ => self.key = Some(reactor.add_timer(when, cx.waker())),
         }
         Poll::Pending
     }

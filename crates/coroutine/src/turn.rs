@@ -2,8 +2,10 @@
 #![allow(unsafe_code)] // Task pointers are known to be such because only this crate stores them in slots.
 
 use crate::core_entry::CoreEntry;
+#[cfg(feature = "tracing")]
+use crate::foreign::contain;
 use crate::registry::{Global, spill};
-use crate::sched::{Outcome, Picked, Table};
+use crate::sched::{Outcome, Picked, Slot, Table};
 use crate::task::{Header, TaskRef};
 use crate::waker;
 use core::future::Future;
@@ -17,18 +19,18 @@ use core::task::{Context, Poll};
 pub(crate) fn run(entry: &'static CoreEntry, picked: Picked<'_>) {
     let Some(task) = NonNull::new(picked.task.cast::<Header>()) else { return };
     let task = TaskRef(task);
-    let outer = entry.current_bits();
-    entry.set_current(picked.id.to_bits());
+    let outer = entry.begin_turn(picked.id);
     #[cfg(feature = "std")]
-    let host = crate::host::host();
-    #[cfg(feature = "std")]
-    if let Some(host) = host {
+    if let Some(host) = crate::host::host() {
         host.turn_begins(picked.id, picked.level);
     }
     #[cfg(feature = "tracing")]
-    let _span =
-        tracing::trace_span!("turn", id = %picked.id, name = task.extras().name, level = picked.level)
-            .entered();
+    let mut span = None;
+    #[cfg(feature = "tracing")]
+    contain(|| {
+        let (id, name, level) = (picked.id, task.extras().name, picked.level);
+        span = Some(tracing::trace_span!("turn", %id, name, level).entered());
+    });
     let ended = if picked.cancelled {
         // SAFETY: this is the coroutine's last turn; `complete` follows below.
         unsafe { task.cancel() };
@@ -38,10 +40,11 @@ pub(crate) fn run(entry: &'static CoreEntry, picked: Picked<'_>) {
         // SAFETY: `pick` gave the turn to this core alone.
         unsafe { task.poll(&mut Context::from_waker(&waker)) }
     };
-    let outcome = if entry.has_yielded() { Outcome::Yielded } else { Outcome::Pending };
-    entry.set_current(outer);
+    #[cfg(feature = "tracing")]
+    contain(|| drop(span));
+    let outcome = if entry.end_turn(outer) { Outcome::Yielded } else { Outcome::Pending };
     #[cfg(feature = "std")]
-    if let Some(host) = host {
+    if let Some(host) = crate::host::host() {
         host.turn_ends(picked.id, ended);
     }
     if !ended {
@@ -54,6 +57,14 @@ pub(crate) fn run(entry: &'static CoreEntry, picked: Picked<'_>) {
     // SAFETY: the output is stored, and nothing leads to the task from here any more.
     unsafe { task.complete() };
     spill(&entry.state, false);
+}
+
+/// The core that the caller runs on and the slot of the coroutine whose turn goes on there, if that is the one that
+/// the waker in `cx` wakes. A waker of another coroutine is no proof of being it: anybody can have one.
+fn turn_of(cx: &Context<'_>) -> Option<(&'static CoreEntry, &'static Slot)> {
+    let id = waker::id_of(cx.waker())?;
+    let entry = waker::here_for(id).filter(|entry| entry.current() == Some(id))?;
+    Some((entry, Global.slot(id.index())?))
 }
 
 /// Gives way to the others of the level, and to more urgent ones: the coroutine goes to the tail of its queue.
@@ -113,9 +124,8 @@ impl Future for Preempted {
             return Poll::Ready(());
         }
         self.yielded = true;
-        let slot = waker::id_of(cx.waker()).and_then(|id| Global.slot(id.index()));
-        if let Some((slot, core)) = slot.and_then(|slot| Some((slot, Global.core(slot.owner() as u32)?))) {
-            core.requeue_at_head(slot);
+        if let Some((entry, slot)) = turn_of(cx) {
+            entry.state.requeue_at_head(slot);
         }
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -123,7 +133,8 @@ impl Future for Preempted {
 }
 
 /// Moves the calling coroutine to the cores of `mask` (bit `n`: core `n` of its machine): ready once it runs on one
-/// of them. If none of them is started, it stays where it is.
+/// of them. If none of them is started, it stays where it is; so does a coroutine that need not be `Send`, and the one
+/// of [`Executor::block_on`](crate::Executor::block_on).
 pub fn move_to(mask: u64) -> MoveTo {
     MoveTo { mask, asked: false }
 }
@@ -140,10 +151,11 @@ impl Future for MoveTo {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let slot = waker::id_of(cx.waker()).and_then(|id| Global.slot(id.index()));
-        let Some(slot) = slot.filter(|_| !self.asked) else { return Poll::Ready(()) };
+        let turn = turn_of(cx).filter(|_| !self.asked);
+        if !turn.is_some_and(|(_, slot)| crate::task::set_cores(slot, self.mask)) {
+            return Poll::Ready(());
+        }
         self.asked = true;
-        crate::task::set_cores(slot, self.mask);
         cx.waker().wake_by_ref();
         Poll::Pending
     }

@@ -28,8 +28,13 @@ fn clone(data: *const ()) -> RawWaker {
 }
 
 fn wake_raw(data: *const ()) {
-    if let Some(id) = Id::from_bits(data.addr() as u64) {
-        wake(id);
+    let bits = data.addr() as u64;
+    #[cfg(feature = "std")]
+    if crate::threads::here().is_some_and(|here| here.wake_current(bits)) {
+        return;
+    }
+    if let Some(id) = Id::from_bits(bits) {
+        wake_other(id);
     }
 }
 
@@ -40,6 +45,14 @@ fn drop_raw(_: *const ()) {}
 /// May be called from everywhere, interrupt and signal handlers included: takes no lock and no memory.
 #[inline]
 pub fn wake(id: Id) {
+    if !here_for(id).is_some_and(|here| here.wake_current(id.to_bits())) {
+        wake_other(id);
+    }
+}
+
+/// [`wake`] of a coroutine whose turn the caller does not run.
+#[inline(always)]
+fn wake_other(id: Id) {
     let here = here_for(id);
     let woken = sched::wake(&Global, here.map(|entry| &entry.state), id);
     if let (Woken::Queued, Some(here)) = (woken, here) {
@@ -69,7 +82,7 @@ pub fn is_ready(id: Id) -> bool {
 
 /// Gives the coroutine `id` the level `level` (0 the most urgent, 63 the least), whether it is queued, runs or
 /// waits; takes effect at its core's next pick at the latest, in constant time. A stale id does nothing. One that waits
-/// and becomes more urgent is polled once, so that it lends its new level to those whose end it awaits.
+/// and becomes more urgent is polled once, so that it has its new level too where it waits, and lends it.
 pub fn set_priority(id: Id, level: u8) {
     set_rank(id, level.into(), false);
 }
@@ -79,11 +92,8 @@ pub fn set_priority(id: Id, level: u8) {
 pub fn set_rank(id: Id, rank: Rank, front: bool) {
     let before = Global.slot(id.index()).map_or(rank.level(), |slot| slot.asked_base_level());
     sched::set_rank(&Global, here_for(id).map(|entry| &entry.state), id, rank, front);
-    crate::wait::inherit::changed(id);
-    if rank.level() < before {
-        // Let it look again at the joins that it awaits, to lend its new level.
-        wake(id);
-    }
+    // It looks again at what it waits for, to be filed at its new level there and to lend it.
+    crate::wait::inherit::changed(id, before, rank.level());
 }
 
 /// Runs the coroutine `id` at `level` if its own is less urgent; `None` takes the loan back.
@@ -99,14 +109,14 @@ pub fn abort(id: Id) {
 /// The core on which the caller runs, if it can be the owner of `id`.
 #[cfg(feature = "std")]
 #[inline(always)]
-fn here_for(_: Id) -> Option<&'static CoreEntry> {
+pub(crate) fn here_for(_: Id) -> Option<&'static CoreEntry> {
     crate::threads::here()
 }
 
 /// The core on which the caller runs, if it is the owner of `id`.
 #[cfg(not(feature = "std"))]
 #[inline(always)]
-fn here_for(id: Id) -> Option<&'static CoreEntry> {
+pub(crate) fn here_for(id: Id) -> Option<&'static CoreEntry> {
     let owner = crate::registry::entry(Global.slot(id.index())?.owner() as u32)?;
     owner.is_here().then_some(owner)
 }

@@ -156,7 +156,7 @@ fn a_share_lets_lower_levels_run_and_the_statistics_show_a_stall() {
         for _ in 0..100 {
             assert!(executor.run_one());
         }
-        (low.get(), executor.state().ready().waiting(9))
+        (low.get(), executor.statistics().waiting(9))
     };
     assert_eq!(turns(0), (0, 100));
     let (low, waiting) = turns(10);
@@ -188,7 +188,7 @@ fn a_share_holds_on_every_core_of_several() {
 #[cfg_attr(miri, ignore = "turns without end until another thread looks: too long for the interpreter")]
 fn two_that_never_wait_get_a_core_each() {
     let executor = Executor::new(2);
-    let turns = |core: usize| executor.state(core).unwrap().ready().picks();
+    let turns = |core: usize| executor.statistics(core).unwrap().picks();
     executor.block_on(async {
         let stop = Arc::new(AtomicUsize::new(0));
         let spin = || {

@@ -57,7 +57,7 @@ impl Double {
             }
         };
         executor.try_spawn(Builder::new().priority(level), body).unwrap().detach();
-        place.publish(executor.state().ready().bitmap());
+        place.publish(executor.statistics().ready_levels());
     }
 
     /// Runs to the end: the kernel picks the process with the most urgent level whenever one enters it, has nothing to

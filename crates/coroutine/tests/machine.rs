@@ -1,5 +1,6 @@
 //! The kernel's executor, with threads in the place of processors.
 #![cfg(all(feature = "alloc", not(heddle_loom)))]
+#![allow(unsafe_code)] // `Platform` is an unsafe trait.
 
 use heddle_coroutine::{
     Builder, Core, Id, Machine, Platform, move_to, preempted, set_priority, wake, yield_now,
@@ -31,7 +32,8 @@ macro_rules! platform {
                 $machine.start(number).expect("a new core")
             }
         }
-        impl Platform for $name {
+        // SAFETY: every thread has a number of its own.
+        unsafe impl Platform for $name {
             fn this_core() -> Option<u32> {
                 NUMBER.get()
             }

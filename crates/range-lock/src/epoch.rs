@@ -14,9 +14,11 @@
 #![allow(unsafe_code)] // Raw blocks are linked, recycled and handed out here; every other module goes through this.
 
 mod block;
+mod list;
 mod local;
 #[cfg(heddle_loom)]
 mod model;
+mod slab;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 mod thread;
 
@@ -30,6 +32,7 @@ pub(crate) use block::Header;
 use local::Local;
 #[cfg(heddle_loom)]
 pub use model::ModelEpoch;
+use slab::Pool;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 pub use thread::{ThreadEpoch, ThreadSlot};
 
@@ -75,6 +78,7 @@ pub struct Domain {
     epoch: AtomicUsize,
     participants: AtomicPtr<Participant>,
     count: AtomicUsize,
+    pool: Pool,
     /// For releases by contexts that have no participant when none is idle.
     reserve: Participant,
 }
@@ -85,10 +89,9 @@ pub struct Participant {
     /// The epoch this participant began to read in; 0 while it does not read.
     since: AtomicUsize,
     claimed: AtomicUsize,
+    /// Not 0 once a domain has it.
+    attached: AtomicUsize,
     next: AtomicPtr<Participant>,
-    /// Bytes taken from and given back to the allocator; written by the claimant only.
-    taken_bytes: AtomicUsize,
-    given_bytes: AtomicUsize,
     local: UnsafeCell<Local>,
 }
 
@@ -105,9 +108,8 @@ impl Participant {
             Self {
                 since: AtomicUsize::new(0),
                 claimed: AtomicUsize::new(0),
+                attached: AtomicUsize::new(0),
                 next: AtomicPtr::new(ptr::null_mut()),
-                taken_bytes: AtomicUsize::new(0),
-                given_bytes: AtomicUsize::new(0),
                 local: UnsafeCell::new(Local::new()),
             }
         }
@@ -137,6 +139,7 @@ impl Domain {
                 epoch: AtomicUsize::new(1),
                 participants: AtomicPtr::new(ptr::null_mut()),
                 count: AtomicUsize::new(1),
+                pool: Pool::new(),
                 reserve: Participant::new(),
             }
         }
@@ -144,7 +147,13 @@ impl Domain {
 
     /// Adds a participant that the caller placed itself (a kernel's per-CPU data). It starts idle; whoever uses it
     /// through [`Context::new`] must be its only user, so claim it with [`Domain::claim_attached`] for good.
-    pub fn attach(&'static self, participant: &'static Participant) {
+    ///
+    /// A participant belongs to one domain: returns `false`, without any effect, if this or another domain has it.
+    pub fn attach(&'static self, participant: &'static Participant) -> bool {
+        // Relaxed: only the one who sets it goes on.
+        if participant.attached.swap(1, Ordering::Relaxed) != 0 {
+            return false;
+        }
         let new = ptr::from_ref(participant).cast_mut();
         let mut head = self.participants.load(Ordering::Relaxed);
         loop {
@@ -156,6 +165,7 @@ impl Domain {
             }
         }
         self.count.fetch_add(1, Ordering::Relaxed);
+        true
     }
 
     /// Claims an attached participant for one context; `false` if it is taken already.
@@ -226,14 +236,13 @@ impl Domain {
             // SAFETY: claimed by the filter, and used by no one else.
             unsafe { self.release(participant) };
         }
+        self.pool.open().trim();
     }
 
-    /// Bytes the domain's participants hold from the allocator, in use, in limbo or free. Exact when they are quiet.
+    /// Bytes the domain holds from the allocator: slabs with blocks in use, in limbo or free, and blocks too large for
+    /// one. Exact when its participants are quiet.
     pub fn held_bytes(&'static self) -> usize {
-        self.iter().chain([&self.reserve]).fold(0usize, |sum, participant| {
-            sum.wrapping_add(participant.taken_bytes.load(Ordering::Relaxed))
-                .wrapping_sub(participant.given_bytes.load(Ordering::Relaxed))
-        })
+        self.pool.bytes()
     }
 
     fn iter(&'static self) -> impl Iterator<Item = &'static Participant> {
@@ -322,8 +331,17 @@ impl Context {
                 return Ok(block);
             }
         }
+        let pool = &self.domain.pool;
+        if let Some((class, _)) = block::class_of(size).filter(|(class, _)| slab::is_cut(*class)) {
+            let mut blocks = pool.take(class);
+            // SAFETY: as in `pin`.
+            return unsafe {
+                (*self.participant.local.get()).refill(class, &mut blocks);
+                (*self.participant.local.get()).take(size).ok_or(OutOfMemory)
+            };
+        }
         let block = block::allocate(size).ok_or(OutOfMemory)?;
-        count(&self.participant.taken_bytes, block::size_of(block));
+        pool.count_taken(block::size_of(block));
         Ok(block)
     }
 
@@ -335,7 +353,7 @@ impl Context {
     pub(crate) unsafe fn free(&self, block: NonNull<Header>) {
         // SAFETY: as in `pin`; the block is exclusively the caller's.
         if let Some(surplus) = unsafe { (*self.participant.local.get()).put(block) } {
-            self.give(surplus);
+            self.give(&mut [surplus].into_iter());
         }
     }
 
@@ -352,7 +370,7 @@ impl Context {
         };
         // SAFETY: as in `pin`; the block is exclusively the caller's, and its size is that of its class.
         if let Some(surplus) = unsafe { (*self.participant.local.get()).put_sized(block, size) } {
-            self.give(surplus);
+            self.give(&mut [surplus].into_iter());
         }
     }
 
@@ -364,15 +382,15 @@ impl Context {
         unsafe { (*self.participant.local.get()).settle(epoch) };
         // SAFETY: as in `pin`.
         let mut others = unsafe { (*self.participant.local.get()).reclaim(oldest) };
-        while let Some(block) = NonNull::new(others) {
+        let others = core::iter::from_fn(|| {
+            let block = NonNull::new(others)?;
             // SAFETY: the list is this context's now.
             others = unsafe { block::link(block) };
-            self.give(block);
-        }
+            Some(block)
+        });
         // SAFETY: as in `pin`.
-        while let Some(block) = unsafe { (*self.participant.local.get()).pop_surplus() } {
-            self.give(block);
-        }
+        let surplus = core::iter::from_fn(|| unsafe { (*self.participant.local.get()).pop_surplus() });
+        self.give(&mut others.chain(surplus));
     }
 
     /// Collects if what is retired is worth to scan all participants, and again what was kept back before.
@@ -390,21 +408,31 @@ impl Context {
     /// Gives the free blocks back to the allocator.
     fn drain(&self) {
         // SAFETY: as in `pin`.
-        while let Some(block) = unsafe { (*self.participant.local.get()).pop_any() } {
-            self.give(block);
+        self.give(&mut core::iter::from_fn(|| unsafe { (*self.participant.local.get()).pop_any() }));
+    }
+
+    /// Gives blocks up that `Local` handed out as surplus.
+    #[cold]
+    fn give(&self, blocks: &mut dyn Iterator<Item = NonNull<Header>>) {
+        let pool = &self.domain.pool;
+        // Some at a time, so that nobody waits for long; what follows the links is cold.
+        loop {
+            let mut session = None;
+            for _ in 0..32 {
+                let Some(block) = blocks.next() else { return };
+                let size = block::size_of(block);
+                if block::class_of_rounded(size).is_some_and(slab::is_cut) {
+                    // SAFETY: cut from a slab of this domain's, and nothing links to it.
+                    unsafe { session.get_or_insert_with(|| pool.open()).give(block) };
+                } else {
+                    session = None;
+                    pool.count_given(size);
+                    // SAFETY: taken from the allocator, and nothing links to it.
+                    unsafe { block::deallocate(block) };
+                }
+            }
         }
     }
-
-    fn give(&self, block: NonNull<Header>) {
-        count(&self.participant.given_bytes, block::size_of(block));
-        // SAFETY: `Local` handed the block out as surplus: nothing links to it.
-        unsafe { block::deallocate(block) }
-    }
-}
-
-/// Adds to a counter that only one context writes.
-fn count(counter: &AtomicUsize, bytes: usize) {
-    counter.store(counter.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
 }
 
 /// Announces an epoch to read in, before every read that follows.

@@ -31,6 +31,8 @@ mod blocking;
 pub mod capi;
 mod chunk;
 mod epoch;
+#[cfg(all(test, feature = "std", not(heddle_loom)))]
+mod exhausted;
 mod index;
 mod inspect;
 mod lock;
@@ -43,6 +45,7 @@ mod reshape;
 mod span;
 mod sync;
 mod table;
+mod wakers;
 
 #[cfg(not(heddle_loom))]
 pub use epoch::SharedEpoch;

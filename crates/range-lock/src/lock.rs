@@ -13,6 +13,7 @@ use crate::request::Request;
 use crate::span::{Bounds, Span};
 use crate::sync::{Ordering, const_fn};
 use crate::table::{Arrival, Table};
+use crate::wakers::{Batch, contained};
 
 /// Why a range was not locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +70,11 @@ pub enum Mode {
 /// - **Locking twice.** The lock does not know who asks. A context that requests a range overlapping one that it
 ///   holds conflicts with itself: `try_lock` is refused, `lock` waits for ever, unless both are shared and no
 ///   exclusive request waits in between.
-/// - **Panics.** A guard dropped by unwinding releases its range. There is no poisoning.
+/// - **Panics.** A guard dropped by unwinding releases its range. There is no poisoning. A waker that panics is
+///   contained (with `std`): the panic's message is printed, the others are woken, and the release goes on. A
+///   comparison of keys that panics unwinds out of the operation; a release that it interrupts may leave waiters
+///   asleep.
+/// - **An order that contradicts itself** costs exclusion, not memory safety.
 /// - **Forgetting** a guard keeps its range locked as long as the lock exists.
 pub struct RangeLock<T: Ord + Copy, P: Copy = (), E: Epoch = DefaultEpoch> {
     table: Table<T, P>,
@@ -187,7 +192,9 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
         shared: bool,
         queue: bool,
     ) -> Result<Arrival, OutOfMemory> {
+        let unpublished = Unpublished { context, nodes: &[node] };
         let arrival = self.table.insert(&context.pin(), node, shared, queue);
+        core::mem::forget(unpublished);
         if matches!(arrival, Ok(Arrival::Refused) | Err(_)) {
             // SAFETY: the table did not take the node.
             unsafe { context.free(node.cast()) };
@@ -204,7 +211,7 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
         node: NonNull<Node<T, P>>,
         waker: &Waker,
     ) -> Result<Poll<()>, OutOfMemory> {
-        E::with(|context| {
+        let outcome = E::with(|context| {
             let pin = context.pin();
             // SAFETY: the caller owns the node.
             let mine: &Node<T, P> = unsafe { follow(node.as_ptr(), PhantomData) };
@@ -224,9 +231,10 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
                 }
             }
             mine.header.state.fetch_and(!WAITING, Ordering::Relaxed);
-            drop_waker(mine);
-            Ok(Poll::Ready(()))
-        })?
+            Ok(Poll::Ready(take_waker(mine)))
+        })?;
+        // Outside of the pin: dropping a waker runs code of the executor's.
+        outcome.map(|poll| poll.map(|waker| contained(|| drop(waker))))
     }
 
     /// Withdraws a queued node, and lets those go on that queued behind it.
@@ -235,9 +243,10 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
     /// The caller owns the node, which this lock queued, and does not use it afterwards.
     pub(crate) unsafe fn cancel(&self, node: NonNull<Node<T, P>>) {
         // SAFETY: the caller owns the node.
-        drop_waker(unsafe { follow(node.as_ptr(), PhantomData) });
+        let waker = take_waker(unsafe { follow(node.as_ptr(), PhantomData) });
         // SAFETY: see the contract; for those behind, a cancelled request is a released one.
         unsafe { self.release(node) };
+        contained(|| drop(waker));
     }
 
     /// Releases a held node. Never allocates, and searches only if someone waits for the node.
@@ -274,7 +283,8 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
     }
 
     /// Exchanges a held node for nodes of the same mode and payload over `parts`, which lie within its range and
-    /// do not overlap. On failure nothing has changed.
+    /// do not overlap. On failure nothing has changed. On success `whole` is gone, and whoever waited for it is to be
+    /// woken by [`Self::wake_after`] once the new nodes have their guards: waking may unwind.
     ///
     /// # Safety
     /// The caller owns `whole`, which this lock granted, and on success owns the new nodes in its place.
@@ -282,7 +292,7 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
         &self,
         whole: NonNull<Node<T, P>>,
         parts: [Span<T>; N],
-    ) -> Result<[NonNull<Node<T, P>>; N], LockError> {
+    ) -> Result<Divided<T, P, N>, LockError> {
         if parts.iter().any(Span::is_empty) {
             return Err(LockError::Empty);
         }
@@ -298,15 +308,13 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
                     nodes[made] = Node::create(&context, Bounds::of(part), payload, shared)?;
                     made += 1;
                 }
-                self.table.substitute(&context.pin(), whole, &nodes)
+                let unpublished = Unpublished { context, nodes: &nodes };
+                let awaited = self.table.substitute(&context.pin(), whole, &nodes);
+                core::mem::forget(unpublished);
+                awaited
             })();
             match done {
-                Ok(awaited) => {
-                    if awaited {
-                        self.wake(&span, whole);
-                    }
-                    Ok(nodes)
-                }
+                Ok(awaited) => Ok(Divided { nodes, awaited: awaited.then_some((span, whole)) }),
                 Err(error) => {
                     // SAFETY: made above, and the table did not take them.
                     nodes[..made].iter().for_each(|node| unsafe { context.free(node.cast()) });
@@ -316,42 +324,40 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
         })?
     }
 
+    /// Wakes whoever waited for a node that was divided.
+    pub(crate) fn wake_after(&self, awaited: Awaited<T, P>) {
+        if let Some((span, whole)) = awaited {
+            self.wake(&span, whole);
+        }
+    }
+
     /// Wakes those who named `blocker`, whose range was `span`, as what they wait for.
     #[cold]
     fn wake(&self, span: &Span<T>, blocker: NonNull<Node<T, P>>) {
-        const BATCH: usize = if cfg!(heddle_loom) { 1 } else { 8 };
-        let mut batch = [const { None }; BATCH];
-        loop {
-            let mut count = 0;
-            E::with_any(|context| {
-                let pin = context.pin();
-                let walked = self.table.walk(&pin, span, false, |chunk| {
-                    for node in chunk.nodes(&pin).filter(|node| node.state(Ordering::Relaxed) & WAITING != 0)
-                    {
-                        let wait = NonNull::new(node.wait.load(Ordering::Acquire));
-                        // SAFETY: retired with the node only, which was read under the pin.
-                        let Some(wait) = wait.map(|wait| unsafe { Wait::follow(wait) }) else { continue };
-                        if wait.blocker.load(Ordering::Relaxed) != blocker.as_ptr().cast() {
-                            continue;
-                        }
-                        if let Some(waker) = wait.waker.take() {
-                            batch[count] = Some(waker);
-                            count += 1;
-                        }
-                        if count == BATCH {
-                            return false;
-                        }
+        let waits_for_it = |wait: &Wait| wait.blocker.load(Ordering::Relaxed) == blocker.as_ptr().cast();
+        while !self.take_wakers(span, waits_for_it).wake() {}
+    }
+
+    /// Takes the wakers of a few waiters in the buckets of `span`.
+    fn take_wakers(&self, span: &Span<T>, wanted: impl Fn(&Wait) -> bool) -> Batch {
+        let mut batch = Batch::default();
+        E::with_any(|context| {
+            let pin = context.pin();
+            let walked = self.table.walk(&pin, span, false, |chunk| {
+                let waiting = chunk.nodes(&pin).filter(|node| node.state(Ordering::Relaxed) & WAITING != 0);
+                for node in waiting {
+                    let wait = NonNull::new(node.wait.load(Ordering::Acquire));
+                    // SAFETY: retired with the node only, which was read under the pin.
+                    let Some(wait) = wait.map(|wait| unsafe { Wait::follow(wait) }) else { continue };
+                    if wanted(wait) && !batch.add(wait.waker.take()) {
+                        return false;
                     }
-                    true
-                });
-                debug_assert!(walked.is_ok(), "a walk that unfolds nothing allocates nothing");
+                }
+                true
             });
-            // Outside of the pin: a waker runs code of the executor's.
-            batch.iter_mut().filter_map(Option::take).for_each(Waker::wake);
-            if count < BATCH {
-                return;
-            }
-        }
+            debug_assert!(walked.is_ok(), "a walk that unfolds nothing allocates nothing");
+        });
+        batch
     }
 
     pub(crate) fn table(&self) -> &Table<T, P> {
@@ -368,11 +374,32 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
     }
 }
 
-/// Drops what the waiter registered, so that a retired node holds nothing that needs a destructor.
-fn drop_waker<T, P>(node: &Node<T, P>) {
+/// Takes out what the waiter registered, so that a retired node holds nothing that needs a destructor.
+fn take_waker<T, P>(node: &Node<T, P>) -> Option<Waker> {
     // SAFETY: the wait record belongs to the node and is retired with it only.
-    if let Some(wait) = unsafe { node.wait.load(Ordering::Relaxed).as_ref() } {
-        drop(wait.waker.take());
+    unsafe { node.wait.load(Ordering::Relaxed).as_ref() }.and_then(|wait| wait.waker.take())
+}
+
+/// Nodes that came of one, and what [`RangeLock::wake_after`] needs.
+pub(crate) struct Divided<T, P, const N: usize> {
+    pub(crate) nodes: [NonNull<Node<T, P>>; N],
+    pub(crate) awaited: Awaited<T, P>,
+}
+
+/// The range and the address of a node that is gone, if someone waited for it.
+type Awaited<T, P> = Option<(Span<T>, NonNull<Node<T, P>>)>;
+
+/// Frees the caller's own nodes if a comparison of keys unwinds before they are published. None is made after that:
+/// what follows an exchange of the table compares pointers and states.
+struct Unpublished<'a, T, P> {
+    context: Context,
+    nodes: &'a [NonNull<Node<T, P>>],
+}
+
+impl<T, P> Drop for Unpublished<'_, T, P> {
+    fn drop(&mut self) {
+        // SAFETY: the caller owns the nodes, and the table does not have them.
+        self.nodes.iter().for_each(|node| unsafe { self.context.free(node.cast()) });
     }
 }
 
@@ -384,6 +411,8 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> Default for RangeLock<T, P, E> {
 
 impl<T: Ord + Copy, P: Copy, E: Epoch> Drop for RangeLock<T, P, E> {
     fn drop(&mut self) {
+        // Forgotten futures leave their wakers behind. Dropped outside of the pin.
+        while !self.take_wakers(&Span::from(..), |_| true).clear() {}
         // SAFETY: guards and futures borrow the lock or keep it alive, and raw handles end with it by contract.
         E::with_any(|context| unsafe { self.table.clear(&context) });
     }

@@ -149,8 +149,9 @@ impl<L: Handle> RangeGuard<L> {
             return Err(LockError::Empty);
         }
         // SAFETY: the guard owns its node, and takes over the new one.
-        let [node] = unsafe { self.lock.divide(self.node, [range])? };
-        self.node = node;
+        let divided = unsafe { self.lock.divide(self.node, [range])? };
+        [self.node] = divided.nodes;
+        self.lock.wake_after(divided.awaited);
         Ok(())
     }
 
@@ -158,7 +159,7 @@ impl<L: Handle> RangeGuard<L> {
     ///
     /// # Errors
     /// Gives the guard back unchanged if a part would be empty, or if memory runs out.
-    pub fn split(self, key: L::Key) -> Result<(Self, Self), (Self, LockError)>
+    pub fn split(mut self, key: L::Key) -> Result<(Self, Self), (Self, LockError)>
     where
         L: Clone,
     {
@@ -169,10 +170,12 @@ impl<L: Handle> RangeGuard<L> {
         }
         // SAFETY: the guard owns its node, and gives it up for the new ones.
         match unsafe { self.lock.divide(self.node, parts) } {
-            Ok([lower, upper]) => {
+            Ok(divided) => {
+                let [lower, upper] = divided.nodes;
+                self.node = lower;
                 let other = Self { node: upper, lock: self.lock.clone() };
-                let (_, lock) = self.into_parts();
-                Ok((Self { node: lower, lock }, other))
+                self.lock.wake_after(divided.awaited);
+                Ok((self, other))
             }
             Err(error) => Err((self, error)),
         }

@@ -109,23 +109,37 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     ) -> Result<bool, OutOfMemory> {
         let context = pin.context();
         let is_left = |start: Option<T>| below(start, Some(cut));
-        let part =
-            |left| chunk.survivors(pin, true).filter(move |(bounds, _)| is_left(bounds.start()) == left);
-        let (left_live, right_live) = (part(true).count(), part(false).count());
+        let (mut live, mut left_live) = (0usize, 0usize);
+        for (bounds, _) in chunk.survivors(pin, true) {
+            live += 1;
+            left_live += usize::from(is_left(bounds.start()));
+        }
+        let right_live = live - left_live;
+        // SAFETY: the caller of `replace` owns the node, which is not published.
+        let extra_left = extra.is_some_and(|(node, _)| is_left(unsafe { (*node.as_ptr()).bounds.start() }));
         let upper = ChunkRef::create(&context, chunk.hi(), chunk.next(), right_live + 1)?;
         let mut unpublished = Unpublished { context, blocks: [Some(upper.header()), None, None] };
         let bucket = Bucket::create(&context, cut, upper.header().as_ptr())?;
         unpublished.blocks[1] = Some(bucket.cast());
         let lower = ChunkRef::create(&context, Some(cut), bucket.as_ptr(), left_live + 1)?;
         unpublished.blocks[2] = Some(lower.header());
-        // SAFETY: neither is published, and both have room for their part of the live nodes and one more.
+        // SAFETY: neither is published; both together have room for all live nodes, and each for one more.
         unsafe {
             lower.remember(4, 0);
-            fill(lower, part(true).take(left_live));
-            fill(upper, part(false).take(right_live));
-            if let Some((node, _)) = extra {
-                push_extra(if is_left((*node.as_ptr()).bounds.start()) { lower } else { upper }, extra);
+            // Each into one part and no other, however the order answers: by count, once a part has what it has room
+            // for. The survivors have only become fewer.
+            let (mut left_room, mut right_room) = (left_live, right_live);
+            for (bounds, node) in chunk.survivors(pin, true).take(live) {
+                let (part, room) = match (left_room, right_room) {
+                    (0, _) => (upper, &mut right_room),
+                    (_, 0) => (lower, &mut left_room),
+                    _ if is_left(bounds.start()) => (lower, &mut left_room),
+                    _ => (upper, &mut right_room),
+                };
+                part.push(&bounds, node);
+                *room -= 1;
             }
+            push_extra(if extra_left { lower } else { upper }, extra);
         }
         if !exchange(place.cell, place.word, lower.header().as_ptr()) {
             return Ok(false);

@@ -404,8 +404,9 @@ impl<T, P> Table<T, P> {
                     free(unsafe { (*node).wait.load(Ordering::Relaxed) }.cast());
                     free(node.cast());
                 }
+                let next = chunk.next();
                 free(chunk.header().as_ptr());
-                chunk.next()
+                next
             });
             free(bucket.cast());
             if next.is_null() {

@@ -36,8 +36,9 @@ fn ring() -> Option<&'static Ring> {
     *HERE.get_or_init(detect)
 }
 
-/// Registers a ring. A kernel that knows no rings is Linux's.
+/// Registers a ring. A kernel that knows no rings is Linux's. On both, executors go on in forked children.
 fn detect() -> Option<&'static Ring> {
+    heddle_coroutine::follow_forks();
     let memory = Memory::new(FIRST_ORDER)?;
     if memory.register().is_err() {
         memory.give_back();

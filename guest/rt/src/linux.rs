@@ -8,14 +8,14 @@ use atomic_waker::AtomicWaker;
 use core::ffi::CStr;
 use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::task::Poll;
 use core::time::Duration;
 use heddle_coroutine::io::{Direction, Ready, ready};
 use heddle_coroutine::time::sleep;
 use signal_hook::SigId;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -29,10 +29,7 @@ pub(crate) async fn run(words: &Words) -> i64 {
         libc::SYS_accept4 => accept(words).await,
         libc::SYS_connect => connect(words).await,
         libc::SYS_openat => open(words).await,
-        libc::SYS_fsync => {
-            let words = *words;
-            unblock(move || words.call()).await
-        }
+        libc::SYS_fsync => fsync(words).await,
         libc::SYS_poll => poll(words).await,
         libc::SYS_nanosleep => nanosleep(words).await,
         libc::SYS_futex => futex(words).await,
@@ -58,6 +55,29 @@ async fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
         result.0.register(context.waker());
         let value = result.1.lock().unwrap_or_else(PoisonError::into_inner).take();
         value.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
+}
+
+/// The call with a descriptor of its own for the same file, which is closed after it. A call on another thread may go
+/// on when its future has been dropped; by then the program may have closed its descriptor, and another file have the
+/// number.
+fn own_descriptor(words: &Words) -> Result<(Words, OwnedFd), i64> {
+    let Some(fd) = borrowed(descriptor(words)) else { return Err(-i64::from(libc::EBADF)) };
+    let own = fd.try_clone_to_owned().map_err(|error| negated(&error))?;
+    let mut words = *words;
+    words.arguments[0] = own.as_raw_fd() as u64;
+    Ok((words, own))
+}
+
+async fn fsync(words: &Words) -> i64 {
+    let (words, own) = match own_descriptor(words) {
+        Ok(own) => own,
+        Err(error) => return error,
+    };
+    unblock(move || {
+        let _own = own;
+        words.call()
     })
     .await
 }
@@ -166,8 +186,15 @@ async fn accept(words: &Words) -> i64 {
     if let Err(error) = wait_for(descriptor(words), Direction::Read).await {
         return negated(&error);
     }
-    let words = *words;
-    made(unblock(move || take(words.call())).await)
+    let (words, own) = match own_descriptor(words) {
+        Ok(own) => own,
+        Err(error) => return error,
+    };
+    let taken = unblock(move || {
+        let _own = own;
+        take(words.call())
+    });
+    made(taken.await)
 }
 
 /// A descriptor that is closed if nobody comes for it.
@@ -191,8 +218,12 @@ async fn connect(words: &Words) -> i64 {
         core::slice::from_raw_parts(start, words.arguments[2] as usize)
     };
     let address = address.to_vec();
-    let mut words = *words;
+    let (mut words, own) = match own_descriptor(words) {
+        Ok(own) => own,
+        Err(error) => return error,
+    };
     unblock(move || {
+        let _own = own;
         words.arguments[1] = address.as_ptr().expose_provenance() as u64;
         words.call()
     })
@@ -268,10 +299,21 @@ fn waits<'a>(entry: &libc::pollfd) -> impl Iterator<Item = Ready<'a>> {
 /// A thread waits at the word. Its wait has a bit of its own (or nearly so: others with the same bit wake too, which a
 /// futex may), by which it is ended when the future is dropped.
 async fn futex(words: &Words) -> i64 {
+    /// No thread has begun to wait. Whoever is first changes that: the thread, or the drop of the future.
+    const WAITS_FOR_A_THREAD: u32 = 0;
+    const HAS_A_THREAD: u32 = 1;
+    /// No thread touches the word any more.
+    const OVER: u32 = 2;
+
+    /// Whether the caller is the first.
+    fn change(stage: &AtomicU32, to: u32) -> bool {
+        stage.compare_exchange(WAITS_FOR_A_THREAD, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
     struct Cancel {
         word: u64,
         bit: u32,
-        is_over: Arc<AtomicBool>,
+        stage: Arc<AtomicU32>,
         is_cancelled: Arc<AtomicBool>,
         forks: u32,
     }
@@ -283,7 +325,10 @@ async fn futex(words: &Words) -> i64 {
                 return;
             }
             self.is_cancelled.store(true, Ordering::Release);
-            while !self.is_over.load(Ordering::Acquire) {
+            if change(&self.stage, OVER) {
+                return;
+            }
+            while self.stage.load(Ordering::Acquire) != OVER {
                 let wake = libc::FUTEX_WAKE_BITSET | libc::FUTEX_PRIVATE_FLAG;
                 // SAFETY: wakes at a word; reads no memory.
                 unsafe { libc::syscall(libc::SYS_futex, self.word, wake, i32::MAX, 0, 0, self.bit) };
@@ -292,26 +337,29 @@ async fn futex(words: &Words) -> i64 {
         }
     }
 
-    static NEXT: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+    static NEXT: AtomicU32 = AtomicU32::new(0);
     let bit = 1 << (NEXT.fetch_add(1, Ordering::Relaxed) % 32);
     let [word, _, expected, ..] = words.arguments;
-    let is_over = Arc::new(AtomicBool::new(false));
+    let stage = Arc::new(AtomicU32::new(WAITS_FOR_A_THREAD));
     let is_cancelled = Arc::new(AtomicBool::new(false));
     let forks = heddle_coroutine::forks();
-    let cancel = Cancel { word, bit, is_over: is_over.clone(), is_cancelled: is_cancelled.clone(), forks };
+    let cancel = Cancel { word, bit, stage: stage.clone(), is_cancelled: is_cancelled.clone(), forks };
     let result = unblock(move || {
+        if !change(&stage, HAS_A_THREAD) {
+            return -i64::from(libc::ECANCELED);
+        }
         let wait = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
         let result = loop {
             if is_cancelled.load(Ordering::Acquire) {
                 break -i64::from(libc::ECANCELED);
             }
-            // SAFETY: the word is kept until `is_over`, which the drop of `cancel` waits for.
+            // SAFETY: the word is kept until `OVER`, which the drop of `cancel` waits for.
             let result = unsafe { libc::syscall(libc::SYS_futex, word, wait, expected, 0, 0, bit) };
             if result == 0 || last_error() != libc::EINTR {
                 break if result == 0 { 0 } else { -i64::from(last_error()) };
             }
         };
-        is_over.store(true, Ordering::Release);
+        stage.store(OVER, Ordering::Release);
         result
     })
     .await;

@@ -131,6 +131,20 @@ fn poll_waits_for_the_first_or_for_its_time() {
     });
 }
 
+/// Dropped before a thread has taken it up, or after.
+#[test]
+fn a_futex_wait_may_be_dropped_at_once() {
+    run(async {
+        for _ in 0..50 {
+            let word = Arc::new(AtomicU32::new(0));
+            let mut waiting = Box::pin(heddle_rt::futex_wait(word.clone(), 0));
+            let poll = |context: &mut Context<'_>| Poll::Ready(waiting.as_mut().poll(context).is_pending());
+            assert!(core::future::poll_fn(poll).await);
+            drop(waiting);
+        }
+    });
+}
+
 #[test]
 fn a_futex_wait_ends_with_a_wake() {
     run(async {

@@ -1,5 +1,7 @@
 //! What STYLE asks of the source text and a program can check, for every file that git knows.
 
+#[path = "tidy/arrows.rs"]
+mod arrows;
 #[path = "tidy/syscalls.rs"]
 mod syscalls;
 

@@ -24,9 +24,19 @@ mod x86_64;
 use self::x86_64 as current;
 
 pub use current::{
-    ELF_MACHINE, FloatState, MACHINE_NAME, MAX_CPUS, Trap, UserContext, arch_prctl, cpu, enter_user,
+    ELF_MACHINE, FloatState, MACHINE_NAME, MAX_CPUS, Trap, UserContext, control, cpu, enter_user,
     exception_signal, hardware_capabilities, interrupt, machine, paging, signal, syscall_name, time, user,
 };
+
+/// What [`enter_user`] calls around the time in which a program runs.
+///
+/// A parameter and not a function pointer, because both are on the path of every system call.
+pub trait UserHooks {
+    /// The CPU is about to run the program: what it must forget of the address space, it forgets now.
+    fn enter();
+    /// The CPU has left the program.
+    fn leave();
+}
 
 /// A fault that is a signal to the program: number and `si_code`, as in signal(7) and sigaction(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +51,21 @@ pub struct SignalCause {
 mod contract {
     use super::current;
 
-    const _: fn(&mut current::UserContext) -> current::Trap = current::enter_user;
+    struct NoHooks;
+    impl super::UserHooks for NoHooks {
+        fn enter() {}
+        fn leave() {}
+    }
+
+    const _: fn(&mut current::UserContext) -> current::Trap = current::enter_user::<NoHooks>;
     const _: fn(u8, u64) -> super::SignalCause = current::exception_signal;
     const _: fn(usize) -> Option<&'static str> = current::syscall_name;
     const _: fn() -> u64 = current::hardware_capabilities;
     const _: fn() -> usize = current::cpu::id;
     const _: fn() -> usize = current::cpu::count;
-    const _: fn() = current::cpu::start_others;
+    const _: fn(fn() -> !, fn() -> Option<u64>) = current::cpu::start_others;
+    const _: fn(fn()) = current::time::set_handler;
+    const _: fn() -> bool = current::interrupt::is_in_handler;
     const _: fn() = current::cpu::idle;
     const _: fn() = current::cpu::poll_interrupts;
     const _: fn(usize) = current::cpu::kick;

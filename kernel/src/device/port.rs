@@ -6,6 +6,8 @@
 
 use crate::error::Errno;
 use crate::sync::SpinLock;
+use crate::time;
+use crate::wait::engine::kernel_until;
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 use crate::device::virtio::{BufferQueue, QUEUE_LENGTH, Registers};
@@ -268,5 +270,15 @@ impl Receive {
 impl Transmit {
     fn collect(&mut self) {
         while self.queue.take_used().is_some() {}
+    }
+}
+
+/// How long a wait that there is no memory for sleeps before it looks again.
+const NO_MEMORY_NS: u64 = 1_000_000;
+
+/// Waits until `condition` holds; without memory to wait, looks again now and then.
+pub async fn wait(queue: &WaitQueue, mut condition: impl FnMut() -> bool) {
+    while kernel_until(queue, &mut condition).await.is_err() {
+        time::sleep_until(time::now_ns() + NO_MEMORY_NS).await;
     }
 }

@@ -1,6 +1,7 @@
 //! Where the bytes of a read or write call are.
 
 use crate::memory::Space;
+use crate::memory::raw::FrameSlice;
 use crate::memory::user::PageFault;
 
 /// A piece of user memory, as in `struct iovec`.
@@ -20,6 +21,7 @@ pub struct IoBuffer<'a> {
     done: usize,
     length: usize,
     unity: Atomicity,
+    missed: Option<PageFault>,
 }
 
 /// What makes a transfer happen at once, of files that have [`crate::fs::range_lock::Ranges`].
@@ -60,6 +62,7 @@ impl<'a> IoBuffer<'a> {
             done: 0,
             length,
             unity: Atomicity::None,
+            missed: None,
         }
     }
 
@@ -67,13 +70,19 @@ impl<'a> IoBuffer<'a> {
     #[must_use]
     pub fn kernel_out(bytes: &'a mut [u8]) -> Self {
         let length = bytes.len();
-        Self { target: BufferTarget::KernelOut(bytes), done: 0, length, unity: Atomicity::None }
+        Self { target: BufferTarget::KernelOut(bytes), done: 0, length, unity: Atomicity::None, missed: None }
     }
 
     /// A kernel buffer to be read from.
     #[must_use]
     pub fn kernel_in(bytes: &'a [u8]) -> Self {
-        Self { target: BufferTarget::KernelIn(bytes), done: 0, length: bytes.len(), unity: Atomicity::None }
+        Self {
+            target: BufferTarget::KernelIn(bytes),
+            done: 0,
+            length: bytes.len(),
+            unity: Atomicity::None,
+            missed: None,
+        }
     }
 
     /// Passes over the next `count` bytes, which an earlier attempt has moved.
@@ -132,6 +141,13 @@ impl<'a> IoBuffer<'a> {
         Ok(())
     }
 
+    /// The missing page at which the last copy stopped. An attempt that has moved something before says so to nobody
+    /// else: the transfer goes on there.
+    #[must_use]
+    pub const fn missed(&self) -> Option<PageFault> {
+        self.missed
+    }
+
     /// Bytes moved so far.
     #[must_use]
     pub const fn done(&self) -> usize {
@@ -161,6 +177,36 @@ impl<'a> IoBuffer<'a> {
                 Ok(())
             }
             Place::KernelIn(_) => Ok(()),
+        })
+    }
+
+    /// Copies a part of a frame, or as much as there is room for, into the memory; returns the number of bytes.
+    ///
+    /// # Errors
+    /// As for [`IoBuffer::copy_out`].
+    pub fn copy_out_frame(&mut self, bytes: FrameSlice<'_>) -> Result<usize, PageFault> {
+        self.each(bytes.len(), |place, range| match place {
+            Place::User(space, address) => space.write_frame(address, bytes.part(range)),
+            Place::KernelOut(target) => {
+                bytes.part(range).read(target);
+                Ok(())
+            }
+            Place::KernelIn(_) => Ok(()),
+        })
+    }
+
+    /// Fills a part of a frame, or as much as is left, from the memory; returns the number of bytes.
+    ///
+    /// # Errors
+    /// As for [`IoBuffer::copy_in`].
+    pub fn copy_in_frame(&mut self, bytes: FrameSlice<'_>) -> Result<usize, PageFault> {
+        self.each(bytes.len(), |place, range| match place {
+            Place::User(space, address) => space.read_frame(address, bytes.part(range)),
+            Place::KernelIn(source) => {
+                bytes.part(range).write(source);
+                Ok(())
+            }
+            Place::KernelOut(_) => Ok(()),
         })
     }
 
@@ -228,7 +274,10 @@ impl<'a> IoBuffer<'a> {
                     }
                     let address = segment.address.wrapping_add(*within);
                     let count = rest.min(segment.length - *within).min(PIECE_BYTES - address % PIECE_BYTES);
-                    copy(Place::User(space, address), moved..moved + count)?;
+                    if let Err(fault) = copy(Place::User(space, address), moved..moved + count) {
+                        self.missed = Some(fault);
+                        return Err(fault);
+                    }
                     *within += count;
                     count
                 }

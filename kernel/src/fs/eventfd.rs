@@ -74,7 +74,7 @@ impl File for EventCounter {
 
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
         if let Some(watch) = watch {
-            self.queue.watch(watch, events)?;
+            self.queue.watch_to_take(watch, events)?;
         }
         let count = *self.count.lock();
         let mut ready = Events::empty();

@@ -1,7 +1,7 @@
 //! What a file system is made of: nodes (Linux's inodes) behind one trait.
 //!
 //! There are two implementations: [`tree`](crate::fs::tree), which holds everything that programs create and the image
-//! beneath it, and [`proc`](crate::procfs), whose nodes are computed. Devices, pipes and sockets are nodes of a tree that
+//! beneath it, and `procfs`, whose nodes are computed. Devices, pipes and sockets are nodes of a tree that
 //! open to other objects.
 
 use alloc::sync::{Arc, Weak};

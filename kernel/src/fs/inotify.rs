@@ -167,7 +167,7 @@ impl File for Inotify {
 
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
         if let Some(watch) = watch {
-            self.queue.watch(watch, events)?;
+            self.queue.watch_to_take(watch, events)?;
         }
         let is_empty = self.events.lock().is_empty();
         Ok(if is_empty { Events::empty() } else { Events::IN | Events::RDNORM })

@@ -3,12 +3,12 @@
 //! Three layers, each of which knows only the one below:
 //! - [`descriptor`]: a process's table of descriptors.
 //! - [`OpenFile`]: an open file description: offset, status flags, and the object.
-//! - [`File`]: the object's behaviour. Its operations never wait: they stop with [`crate::error::TryError::WouldBlock`], and
-//!   the caller waits for the object's readiness ([`File::poll`]) and tries again. So one implementation serves
-//!   blocking and non-blocking calls, `poll`, epoll and asynchronous calls alike.
+//! - [`File`]: the object's behaviour. Its operations never wait: they stop with
+//!   [`crate::error::TryError::WouldBlock`], and the caller waits for the object's readiness ([`File::poll`]) and tries
+//!   again. So one implementation serves blocking and non-blocking calls, `poll`, epoll and asynchronous calls alike.
 //!
-//! Beside them stands the name space: [`Inode`]s are what file systems consist of, an [`Dentry`] is a node under a name,
-//! a [`Path`] is an entry seen through a mount, and [`walk`] finds places by path. A node opens to a `File`.
+//! Beside them stands the name space: [`Inode`]s are what file systems consist of, an [`Dentry`] is a node under a
+//! name, a [`Path`] is an entry seen through a mount, and [`walk`] finds places by path. A node opens to a `File`.
 
 pub mod access;
 pub mod buffer;
@@ -78,8 +78,8 @@ pub trait File: Any + Send + Sync {
         Ok(())
     }
 
-    /// Whether an operation that stopped with [`crate::error::TryError::WouldBlock`] can go on. The same as readiness but
-    /// where a blocking read is content with other than what `poll` reports (`VMIN` and `VTIME` of terminals).
+    /// Whether an operation that stopped with [`crate::error::TryError::WouldBlock`] can go on. The same as readiness
+    /// but where a blocking read is content with other than what `poll` reports (`VMIN` and `VTIME` of terminals).
     ///
     /// # Errors
     /// `ENOMEM` when the watch could not be registered.

@@ -219,6 +219,12 @@ impl File for PipeEnd {
         if room == 0 || wanted <= ATOMIC_BYTES && room < wanted {
             return Err(TryError::WouldBlock);
         }
+        // A short write goes as a whole: its memory has to be there first.
+        if wanted <= ATOMIC_BYTES
+            && let Err((_, fault)) = buffer.probe(0, false)
+        {
+            return Err(fault.into());
+        }
         let moved = fill_ring(&mut state.ring, buffer, room)?;
         drop(state);
         self.pipe.queue.wake(Events::IN | Events::RDNORM);
@@ -227,7 +233,7 @@ impl File for PipeEnd {
 
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
         if let Some(watch) = watch {
-            self.pipe.queue.watch(watch, events)?;
+            self.pipe.queue.watch_to_take(watch, events)?;
         }
         let state = self.pipe.state.lock();
         let mut ready = Events::empty();

@@ -8,7 +8,6 @@ use crate::fs::lookup::{LookupFlags, Walker};
 use crate::fs::tree::Tree;
 use crate::fs::{Mount, Path, devices, memory_devices, mount};
 use crate::process::Credentials;
-use crate::procfs;
 
 /// What is in no directory: pipes and `memfd`s.
 static ANONYMOUS: spin::Once<(Arc<Mount>, Arc<Tree>)> = spin::Once::new();
@@ -21,11 +20,11 @@ pub fn anonymous() -> Result<&'static (Arc<Mount>, Arc<Tree>), Errno> {
     ANONYMOUS.get().ok_or(Errno::ENODEV)
 }
 
-/// Mounts everything. `image` is the root image, if the machine was given one.
+/// Mounts everything. `image` is the root image, if the machine was given one; `proc` is mounted on `/proc`.
 ///
 /// # Errors
 /// `EIO` (the image can't be read), `ENOMEM`.
-pub fn initialize(image: Option<&'static [u8]>) -> Result<(), Errno> {
+pub fn initialize(image: Option<&'static [u8]>, proc: &Arc<Mount>) -> Result<(), Errno> {
     let root = match image {
         Some(bytes) => Tree::mount_image(bytes)?,
         None => Tree::mount("tmpfs", b"root", 0o755, 0, 0)?,
@@ -48,7 +47,7 @@ pub fn initialize(image: Option<&'static [u8]>) -> Result<(), Errno> {
         make(path, Contents::Directory, permissions)?;
     }
     attach(&Tree::mount("devtmpfs", b"udev", 0o755, 0, 0)?, b"/dev")?;
-    attach(&procfs::mount()?, b"/proc")?;
+    attach(proc, b"/proc")?;
     for (path, permissions) in [(&b"/dev/pts"[..], 0o755), (b"/dev/shm", 0o1777)] {
         make(path, Contents::Directory, permissions)?;
     }

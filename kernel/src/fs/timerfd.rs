@@ -158,7 +158,7 @@ impl File for TimerFile {
 
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
         if let Some(watch) = watch {
-            self.queue.watch(watch, events)?;
+            self.queue.watch_to_take(watch, events)?;
         }
         let expired = self.state.lock().expiries(now_ns()) > 0;
         Ok(if expired { Events::IN | Events::RDNORM } else { Events::empty() })

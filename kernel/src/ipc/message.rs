@@ -14,9 +14,9 @@ use crate::error::{Errno, TryError, TryResult};
 use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE, limits};
 use crate::memory::{Space, fallible};
 use crate::sync::SpinLock;
-use crate::syscall::fs::wait::{Operation, WaitOptions, carry_out};
+use crate::syscall::caller::{Caller, carry_out};
 use crate::syscall::{Call, SyscallResult, SyscallState, pending};
-use crate::wait::caller::Caller;
+use crate::wait::operation::{Operation, WaitOptions};
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// Flags of `msgrcv`.

@@ -15,14 +15,15 @@ use crate::arch::time::now_ns;
 use crate::error::{Errno, TryResult};
 use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE, limits};
 use crate::memory::fallible;
+use crate::memory::values::read_timespec;
 use crate::process::{Attachment, Process};
 use crate::sync::SpinLock;
-use crate::syscall::fs::wait::until;
+use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending};
-use crate::time::read_timespec;
-use crate::wait::caller::Caller;
+
+use crate::wait::engine::until;
+use crate::wait::node::WaitKind;
 use crate::wait::queue::{Events, WaitQueue};
-use crate::wait::syscall::WaitKind;
 
 /// The flag of an operation that is undone at the end of its process.
 const SEM_UNDO: u16 = 0x1000;

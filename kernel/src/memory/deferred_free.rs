@@ -1,8 +1,8 @@
 //! What was taken out of page tables and may still be cached by other CPUs, and the work of taking large trees apart.
 //!
 //! Everything is a *word*: a physical address with a tag in its low bits. Words whose CPUs have acknowledged (see
-//! [`crate::memory::shootdown`]) are released at once, but no longer than [`BUDGET_NS`] in one go: what is left is put off to
-//! [`reaper`], a coroutine, so that the end of a large program keeps interrupts off for no longer than that of a
+//! [`crate::memory::shootdown`]) are released at once, but no longer than [`BUDGET_NS`] in one go: what is left is put
+//! off to [`reaper`], a coroutine, so that the end of a large program keeps interrupts off for no longer than that of a
 //! small one.
 //!
 //! What was in the page table that programs share may be cached by any CPU, whatever it runs. Such words are first

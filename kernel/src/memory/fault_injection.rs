@@ -5,9 +5,9 @@
 //! frame, a copy from or to the program's memory (which then turns out to be no longer mapped), a descriptor number.
 //! Reading the file says what failed, or that the call had less than n steps.
 //!
-//! An allocation that [`crate::memory::heap::reserve`] has promised does not fail; the promise is the step. So one that cannot
-//! report failure and was not promised ends the machine, which is how such are found. One thread has the facility at
-//! a time.
+//! An allocation that [`crate::memory::heap::reserve`] has promised does not fail; the promise is the step. So one that
+//! cannot report failure and was not promised ends the machine, which is how such are found. One thread has the
+//! facility at a time.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};

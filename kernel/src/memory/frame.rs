@@ -19,6 +19,7 @@ use crate::arch::paging::PAGE_SIZE;
 use crate::arch::{MAX_CPUS, cpu, paging, user as copy};
 use crate::boot;
 use crate::error::Errno;
+use crate::memory::raw::FrameSlice;
 use crate::sync::SpinLock;
 
 /// Frames that only small allocations of the kernel's heap may use.
@@ -274,6 +275,11 @@ pub struct FrameRef {
     physical: u64,
 }
 
+/// The physical address of a frame of zeros that is never given back.
+pub fn zeroed_for_good() -> Option<u64> {
+    FrameRef::allocate_zeroed().ok().map(FrameRef::into_physical)
+}
+
 impl FrameRef {
     /// A frame with unspecified contents.
     ///
@@ -323,11 +329,11 @@ impl FrameRef {
         paging::direct_map(self.physical)
     }
 
-    /// The contents.
+    /// The contents, which programs may read and write at the same time.
     #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: the reference keeps the frame, and the direct map covers it.
-        unsafe { core::slice::from_raw_parts(self.address(), PAGE_SIZE) }
+    pub fn bytes(&self) -> FrameSlice<'_> {
+        // SAFETY: the reference keeps the frame, the direct map covers it, and counted frames are ordinary memory.
+        unsafe { FrameSlice::new(self.address(), PAGE_SIZE) }
     }
 
     /// Writes into the frame, which the caller may do by the agreement among the frame's users.
@@ -348,13 +354,6 @@ impl FrameRef {
         assert!(range.start <= range.end && range.end <= PAGE_SIZE);
         // SAFETY: inside the frame, which the reference keeps.
         let _ = unsafe { copy::clear(self.address() as usize + range.start, range.len()) };
-    }
-
-    /// Runs `fill` on the frame's bytes. No other kernel user may look at them meanwhile.
-    pub fn with_bytes_mut<R>(&self, fill: impl FnOnce(&mut [u8]) -> R) -> R {
-        // SAFETY: the reference keeps the frame; that nobody else in the kernel uses the bytes is the caller's part of
-        // the agreement, and programs' accesses are ordinary memory races of theirs.
-        fill(unsafe { core::slice::from_raw_parts_mut(self.address(), PAGE_SIZE) })
     }
 
     /// Whether this is the only reference.
@@ -468,18 +467,6 @@ impl PageRef {
         match self {
             Self::Static(physical) => *physical,
             Self::Counted(frame) => frame.physical(),
-        }
-    }
-
-    /// The contents.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
-        match self {
-            // SAFETY: static pages are whole pages of the direct map that are always valid and never written.
-            Self::Static(physical) => unsafe {
-                core::slice::from_raw_parts(paging::direct_map(*physical), PAGE_SIZE)
-            },
-            Self::Counted(frame) => frame.as_bytes(),
         }
     }
 }

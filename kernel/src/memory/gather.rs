@@ -116,7 +116,7 @@ impl Gather {
             None => self.inline[at],
             Some(at) => spill.map_or(0, |page| {
                 let mut bytes = [0; 8];
-                bytes.copy_from_slice(&page.as_bytes()[at * 8..at * 8 + 8]);
+                page.bytes().part(at * 8..at * 8 + 8).read(&mut bytes);
                 u64::from_le_bytes(bytes)
             }),
         };

@@ -19,6 +19,8 @@ pub mod fault_injection;
 pub mod frame;
 mod gather;
 pub mod heap;
+pub mod process_pages;
+pub mod raw;
 pub mod reclaim;
 pub mod shootdown;
 mod slots;
@@ -26,7 +28,7 @@ pub mod source;
 pub mod space;
 mod table;
 pub mod user;
-pub mod user_access;
+pub mod values;
 pub mod writeback;
 
 pub use crate::memory::frame::{FrameRef, PageRef};

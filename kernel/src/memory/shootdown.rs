@@ -1,10 +1,11 @@
-//! What this CPU and the others must forget: `heddle-space`'s protocol on this machine's CPUs.
+//! What this CPU and the others must forget: the protocol of `kernel/core`'s `tlb` on this machine's CPUs.
 //!
 //! - CPUs that run the *same space* get an interrupt, and the operation awaits them, because its effect must be seen
 //!   before it returns.
 //! - CPUs in *another space of the same page table* are left alone, whether they ever used this one or not. What was
-//!   taken out stays in [`crate::memory::deferred_free`] until they have been asked and have acknowledged, for the kernel's sake: a
-//!   program that reaches into another's slot through a stale translation must not find memory that has a new owner.
+//!   taken out stays in [`crate::memory::deferred_free`] until they have been asked and have acknowledged, for the
+//!   kernel's sake: a program that reaches into another's slot through a stale translation must not find memory that
+//!   has a new owner.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,6 +14,7 @@ use heddle_kernel_core::tlb::shootdown::Shootdown;
 pub use heddle_kernel_core::tlb::tags::Removals;
 use heddle_kernel_core::tlb::tags::Tags;
 
+use crate::arch;
 use crate::arch::{MAX_CPUS, cpu, paging};
 use crate::memory::counters::count;
 use crate::memory::{counters, deferred_free};
@@ -204,4 +206,21 @@ pub fn post(users: &Users) -> PendingFlush {
 /// Asks all other CPUs to flush.
 pub fn post_to_all() -> PendingFlush {
     if cpu::count() == 1 { PendingFlush::NOBODY } else { PendingFlush(STATE.post_to_all(others())) }
+}
+
+/// Around the time in which a program runs: this CPU uses its address space.
+pub struct ProgramRuns;
+
+impl arch::UserHooks for ProgramRuns {
+    #[inline]
+    fn enter() {
+        #[cfg(feature = "checking")]
+        crate::sync::order::expect_none("while a program runs");
+        enter();
+    }
+
+    #[inline]
+    fn leave() {
+        leave();
+    }
 }

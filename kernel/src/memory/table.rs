@@ -1,12 +1,14 @@
 //! Page tables of programs: finding, filling, emptying and sharing them.
 //!
 //! # Who may do what
-//! - Whoever has a range of addresses locked (see [`crate::memory::space`]) may change the leaf entries of that range, and
-//!   nobody else does. Entries are atomic because the hardware and other ranges' owners read tables at the same time.
+//! - Whoever has a range of addresses locked (see [`crate::memory::space`]) may change the leaf entries of that range,
+//!   and nobody else does. Entries are atomic because the hardware and other ranges' owners read tables at the same
+//!   time.
 //! - A missing table is installed by compare-and-swap, so two ranges may grow the same part of a tree; a table is
 //!   taken out only by an owner of everything it covers.
 //! - A *leaf table* (level 0) may be shared by several roots after fork, by the rules of
-//!   [`heddle_kernel_core::tlb::leaf_table`]. Before changing an entry, an owner makes the table its own ([`Root::leaf`]).
+//!   [`heddle_kernel_core::tlb::leaf_table`]. Before changing an entry, an owner makes the table its own
+//!   ([`Root::leaf`]).
 //!
 //! A table of level n has entries that each cover [`paging::span`]\(n) bytes; the root is level 3.
 //!

@@ -14,17 +14,10 @@ use core::mem::MaybeUninit;
 use crate::arch::paging::PAGE_SIZE;
 use crate::arch::user;
 use crate::arch::user::Stopped;
+pub use crate::error::PageFault;
 use crate::error::{Errno, TryResult};
+use crate::memory::raw::FrameSlice;
 use crate::memory::{Space, shootdown};
-
-/// An access to user memory stopped at a page that is missing, or not for that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageFault {
-    /// The address; everything below it was done.
-    pub address: usize,
-    /// Whether it was a store.
-    pub write: bool,
-}
 
 /// A type whose values are plain bytes: every bit pattern is a value, and there is no padding.
 ///
@@ -103,6 +96,26 @@ impl Space {
         let _using = self.prepare(address, bytes.len(), true)?;
         // SAFETY: the range is in the lower half (`prepare`), and `bytes` is valid for its length.
         unsafe { user::copy_to(address, bytes.as_ptr(), bytes.len()) }.map_err(fault(true))
+    }
+
+    /// Copies a part of a frame to user memory of the same length.
+    ///
+    /// # Errors
+    /// [`PageFault`]: bytes below its address were written.
+    pub fn write_frame(&self, address: usize, bytes: FrameSlice<'_>) -> Result<(), PageFault> {
+        let _using = self.prepare(address, bytes.len(), true)?;
+        // SAFETY: the range is in the lower half (`prepare`), and the slice is memory of its length.
+        unsafe { user::copy_to(address, bytes.as_ptr(), bytes.len()) }.map_err(fault(true))
+    }
+
+    /// Fills a part of a frame from user memory of the same length.
+    ///
+    /// # Errors
+    /// [`PageFault`]: bytes below its address were read.
+    pub fn read_frame(&self, address: usize, bytes: FrameSlice<'_>) -> Result<(), PageFault> {
+        let _using = self.prepare(address, bytes.len(), false)?;
+        // SAFETY: the range is in the lower half (`prepare`), and the slice is memory of its length.
+        unsafe { user::copy_from(bytes.as_ptr(), address, bytes.len()) }.map_err(fault(false))
     }
 
     /// Fills user memory with zeros.

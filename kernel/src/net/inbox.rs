@@ -150,6 +150,11 @@ impl InboxContents {
         self.messages.len() >= MESSAGE_LIMIT || self.message_bytes >= CAPACITY
     }
 
+    /// Whether something comes along with the next bytes.
+    pub fn has_mark_here(&self) -> bool {
+        self.marks.front().is_some_and(|(position, _)| *position == self.read)
+    }
+
     fn has_data(&self) -> bool {
         !self.ring.is_empty() || !self.messages.is_empty()
     }

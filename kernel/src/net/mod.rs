@@ -354,7 +354,7 @@ impl File for Socket {
             return Ok(0);
         }
         // What came along is dropped, descriptors included.
-        Ok(self.receive(buffer, false)?.count)
+        Ok(self.receive(buffer, false, false)?.count)
     }
 
     fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
@@ -364,10 +364,11 @@ impl File for Socket {
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
         let peer = self.peer_inbox();
         if let Some(watch) = watch {
-            self.inbox.queue.watch(watch, events)?;
-            self.arrivals.watch(watch, events)?;
+            self.inbox.queue.watch_to_take(watch, events)?;
+            self.arrivals.watch_to_take(watch, events)?;
             if let Some(peer) = &peer {
-                peer.queue.watch(watch, events)?;
+                // What comes there is for the other side.
+                peer.queue.watch(watch, events.difference(Events::IN | Events::RDNORM))?;
             }
         }
         let mut ready = Events::empty();

@@ -21,13 +21,15 @@ pub struct Received {
 }
 
 impl Socket {
-    /// Receives into `buffer`; with `peek` it stays to be received again.
+    /// Receives into `buffer`; with `peek` it stays to be received again. A call that has received bytes already
+    /// `goes_on`: nothing more comes with bytes that have something along, which are for another call.
     ///
     /// # Errors
     /// Blocks while there is nothing. `ENOTCONN`, `ECONNRESET`, a fault, `ENOMEM`.
-    pub fn receive(&self, buffer: &mut IoBuffer<'_>, peek: bool) -> TryResult<Received> {
+    pub fn receive(&self, buffer: &mut IoBuffer<'_>, peek: bool, goes_on: bool) -> TryResult<Received> {
         let mut contents = self.inbox.contents.lock();
         let received = match self.style {
+            Style::Stream if goes_on && contents.has_mark_here() => return Err(TryError::WouldBlock),
             Style::Stream if !contents.ring.is_empty() => receive_bytes(&mut contents, buffer, peek)?,
             Style::Datagram | Style::Packets if !contents.messages.is_empty() => {
                 receive_message(&mut contents, buffer, peek)?
@@ -58,7 +60,7 @@ impl Socket {
 
 fn receive_bytes(contents: &mut InboxContents, buffer: &mut IoBuffer<'_>, peek: bool) -> TryResult<Received> {
     // Bytes with something along are not mixed with those of another sending.
-    let here = contents.marks.front().is_some_and(|(position, _)| *position == contents.read);
+    let here = contents.has_mark_here();
     let next = contents.marks.get(usize::from(here)).map(|(position, _)| *position);
     if let Some(next) = next {
         buffer.truncate(usize::try_from(next - contents.read).unwrap_or(usize::MAX));

@@ -14,8 +14,8 @@ use crate::error::Errno;
 use crate::process::timers::{Expiry, Timer};
 use crate::process::{Limits, Process, Resource, Thread};
 use crate::sync::SpinLock;
+use crate::syscall::caller::Caller;
 use crate::time::NS_PER_SECOND;
-use crate::wait::caller::Caller;
 use crate::{arch, signal};
 
 /// A thread looks again no sooner than after so long, however short the intervals that a program asks for.

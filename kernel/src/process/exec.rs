@@ -16,12 +16,12 @@ use crate::fs::lookup::LookupFlags;
 use crate::fs::{OpenFile, executable};
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
-use crate::memory::{Space, SpaceKind, fallible, user_access};
+use crate::memory::{Space, SpaceKind, fallible, values as user};
 use crate::process::thread_group::ProcessLayout;
 use crate::process::{Credentials, ExitStatus, Resource, Thread, futex, table};
 use crate::sync::SpinLock;
-use crate::wait::caller::Caller;
-use crate::wait::syscall::WaitKind;
+use crate::syscall::caller::Caller;
+use crate::wait::node::WaitKind;
 use crate::{arch, user_sched};
 
 /// Scripts whose interpreter is a script: as deep as Linux goes.
@@ -265,7 +265,7 @@ async fn map_image(space: &Arc<Space>, source: &ProgramSource, base: usize) -> R
         if segment.memory_bytes > segment.file_bytes {
             if file_end < zero_start && segment.protection.write {
                 let length = zero_start - file_end;
-                user_access::resolve(space, |space| space.clear_bytes(file_end, length)).await?;
+                user::resolve(space, |space| space.clear_bytes(file_end, length)).await?;
             }
             if end > zero_start {
                 let mut request = MapRequest::anonymous(Placement::Fixed(zero_start), end - zero_start);
@@ -357,7 +357,7 @@ async fn build_stack(
     space.map(mapping).await?;
     let pointer = stack.pointer as usize;
     for (index, piece) in stack.bytes.chunks(PAGE_BYTES).enumerate() {
-        user_access::resolve(space, |space| space.write_bytes(pointer + index * PAGE_BYTES, piece)).await?;
+        user::resolve(space, |space| space.write_bytes(pointer + index * PAGE_BYTES, piece)).await?;
     }
     let pair = |(start, end): (u64, u64)| (start as usize, end as usize);
     let vector =
@@ -423,7 +423,8 @@ pub fn prepare(thread: &Thread) -> Result<Prepared, Errno> {
 }
 
 /// Gives the only thread that is left descriptors of its own, if another process shares them. The other threads of its
-/// process may have closed some until their end, so this is done after it; without memory the process ends, as in Linux.
+/// process may have closed some until their end, so this is done after it; without memory the process ends, as in
+/// Linux.
 ///
 /// # Errors
 /// `ENOMEM`.

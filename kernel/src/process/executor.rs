@@ -14,13 +14,13 @@ use linux_raw_sys::general as linux;
 
 use crate::arch::UserContext;
 use crate::error::Errno;
-use crate::memory::{fallible, user_access};
+use crate::memory::process_pages::Pages;
+use crate::memory::{fallible, values as user};
 use crate::process::{Process, Resource, Thread, futex};
 use crate::sched;
 use crate::sched::Priority;
 use crate::signal::PendingWork;
 use crate::sync::SpinLock;
-use crate::user_sched::Pages;
 
 /// No level of its own, and no boost.
 const LEVEL_NONE: u8 = 64;
@@ -470,7 +470,7 @@ impl Delivery for BySoftware {
         let address = context.sp().wrapping_sub(RED_ZONE_BYTES + size_of::<InterruptFrame>());
         let space = thread.space();
         // Brings the stack in first: from the look at the record on nothing waits.
-        let ready = user_access::resolve_attempt(&space, |space| {
+        let ready = user::resolve_attempt(&space, |space| {
             space.probe_write(address, size_of::<InterruptFrame>())?;
             crate::process::rseq::attempt(thread, space, context)
         });
@@ -486,7 +486,7 @@ impl Delivery for BySoftware {
         if !record::enter_handler(record) {
             return;
         }
-        if user_access::write_words(&space, address, &words).is_err() {
+        if user::write_words(&space, address, &words).is_err() {
             // The program has taken its stack away meanwhile. The word stays pending, so nothing is lost.
             record.mask.store(0, Ordering::SeqCst);
             return;

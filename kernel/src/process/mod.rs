@@ -17,6 +17,7 @@ pub mod exit;
 pub mod futex;
 pub mod job;
 mod limits;
+pub mod load;
 mod oom;
 pub mod pidfd;
 pub mod rseq;

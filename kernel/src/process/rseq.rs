@@ -13,9 +13,8 @@ use heddle_kernel_core::signal::section::{SIGNATURE_BYTES, Section};
 
 use crate::arch::{UserContext, paging};
 use crate::error::{Errno, TryError, TryResult};
-use crate::memory::Space;
 use crate::memory::user::PageFault;
-use crate::memory::user_access;
+use crate::memory::{Space, values as user};
 use crate::process::Thread;
 use crate::signal::PendingWork;
 use crate::{arch, signal};
@@ -85,18 +84,18 @@ pub fn leaves_program(thread: &Thread) {
 /// A page that is missing; `EINVAL` for what Linux answers with a segmentation fault.
 pub fn attempt(thread: &Thread, space: &Space, context: &mut UserContext) -> TryResult<()> {
     let Some((address, signature)) = thread.restartable.get() else { return Ok(()) };
-    let [numbers, description] = user_access::read_words(space, address)?;
+    let [numbers, description] = user::read_words(space, address)?;
     if description != 0 {
-        let words = user_access::read_words(space, usize::try_from(description).map_err(|_| Errno::EINVAL)?)?;
+        let words = user::read_words(space, usize::try_from(description).map_err(|_| Errno::EINVAL)?)?;
         let section = Section::new(words, paging::USER_END).map_err(|_| Errno::EINVAL)?;
-        if user_access::read_int(space, section.abort - SIGNATURE_BYTES)? != signature {
+        if user::read_int(space, section.abort - SIGNATURE_BYTES)? != signature {
             return Err(Errno::EINVAL.into());
         }
         let is_inside = section.contains(context.ip());
-        if is_inside && (words[0] >> 32 != 0 || user_access::read_int(space, address + FLAGS_OFFSET)? != 0) {
+        if is_inside && (words[0] >> 32 != 0 || user::read_int(space, address + FLAGS_OFFSET)? != 0) {
             return Err(Errno::EINVAL.into());
         }
-        user_access::write_words(space, address + SECTION_OFFSET, &[0])?;
+        user::write_words(space, address + SECTION_OFFSET, &[0])?;
         if is_inside {
             context.set_ip(section.abort);
         }
@@ -118,8 +117,8 @@ pub(super) fn try_settle(thread: &Thread, context: &mut UserContext) -> bool {
     is_settled
 }
 
-/// Does what [`PendingWork::RESTART`] asks for. `false` if the thread has a segmentation fault to take instead. Nothing may
-/// wait between this and the program.
+/// Does what [`PendingWork::RESTART`] asks for. `false` if the thread has a segmentation fault to take instead. Nothing
+/// may wait between this and the program.
 pub async fn settle(thread: &Arc<Thread>, context: &mut UserContext) -> bool {
     loop {
         thread.remove_work(PendingWork::RESTART);
@@ -141,9 +140,9 @@ pub async fn settle(thread: &Arc<Thread>, context: &mut UserContext) -> bool {
 /// A page that is missing; the thread is not registered then.
 pub fn register(thread: &Thread, address: usize, signature: u32) -> Result<(), PageFault> {
     let space = thread.space();
-    let [_, description] = user_access::read_words(&space, address)?;
+    let [_, description] = user::read_words(&space, address)?;
     if description != 0 {
-        user_access::write_words(&space, address + SECTION_OFFSET, &[0])?;
+        user::write_words(&space, address + SECTION_OFFSET, &[0])?;
     }
     let cpu = arch::cpu::id() as u32;
     write_numbers(&space, address, cpu, cpu)?;
@@ -167,5 +166,5 @@ const fn both(start: u32, current: u32) -> u64 {
 }
 
 fn write_numbers(space: &Space, address: usize, start: u32, current: u32) -> Result<(), PageFault> {
-    user_access::write_words(space, address, &[both(start, current)])
+    user::write_words(space, address, &[both(start, current)])
 }

@@ -7,12 +7,13 @@ use core::task::Poll;
 
 use crate::arch::{FloatState, Trap, UserContext};
 use crate::error::{Errno, TryError};
+use crate::memory::shootdown::ProgramRuns;
 use crate::memory::space::{FaultAccess, FaultError};
 use crate::memory::user::PageFault;
 use crate::process::{Thread, cpu_time, executor, rseq};
 use crate::signal::{Next, PendingWork};
 use crate::syscall::SyscallState;
-use crate::wait::caller::Caller;
+use crate::syscall::caller::Caller;
 use crate::{arch, sched, signal, syscall};
 
 /// Starts the thread's coroutine with the given registers.
@@ -142,7 +143,7 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
         thread.activate_space();
         thread.load_float();
         thread.end_sample();
-        let trap = arch::enter_user(&mut context);
+        let trap = arch::enter_user::<ProgramRuns>(&mut context);
         visits = u32::wrapping_add(visits, 1);
         thread.begin_sample(visits);
         sched::leave_program();
@@ -162,7 +163,7 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
                         end_call(&thread, &mut context, result)
                     }
                     Err(TryError::Error(error)) => end_call(&thread, &mut context, Err(error)),
-                    // Only files that wait say so, and they are driven by `Thread::retry`.
+                    // Only files that wait say so, and those are driven by `carry_out`.
                     Err(TryError::WouldBlock) => end_call(&thread, &mut context, Err(Errno::EAGAIN)),
                     Err(TryError::Fault(fault)) => {
                         let result = start_again(&caller, &mut context, fault).await;

@@ -6,9 +6,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::Thread;
-use crate::wait::caller::Caller;
+use crate::syscall::caller::Caller;
+use crate::wait::node::WaitKind;
 use crate::wait::queue::{Events, WaitQueue};
-use crate::wait::syscall::WaitKind;
 
 /// What a parent in `vfork` waits for.
 pub struct Vfork {

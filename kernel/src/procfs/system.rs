@@ -4,12 +4,12 @@ use crate::arch::cpu;
 use crate::arch::time::now_ns;
 use crate::error::Errno;
 use crate::memory::{counters, frame, heap};
-use crate::process::table;
+use crate::process::{load, table};
 use crate::procfs::{Subject, Text};
-use crate::time::{NS_PER_SECOND, clock_ticks, load};
+use crate::time::{NS_PER_SECOND, clock_ticks};
 
 /// Linux's version that programs are shown.
-use crate::syscall::process::system::RELEASE;
+use crate::boot::RELEASE;
 
 const KIB_PER_FRAME: usize = 4;
 

@@ -54,13 +54,13 @@ pub(super) fn enter_program(core: &Core<Processors>, priority: Priority) -> bool
         // The inbox is empty by now: what was left there is in the queue.
         LEFT.fetch_and(!own, Ordering::Relaxed);
     }
-    if core.state().ready().bitmap() & Priority::REALTIME_BITS != 0
+    if core.statistics().ready_levels() & Priority::REALTIME_BITS != 0
         && let Some((rank, cores)) = core.first_waiting()
     {
         publish(cores & !own, Priority::from_bits(rank.to_bits()));
     }
     let before = (2u64 << priority.level()).wrapping_sub(1) & Priority::REALTIME_BITS;
-    let elsewhere = crate::user_sched::ready_levels() & before;
+    let elsewhere = crate::sched::ready_levels() & before;
     if (elsewhere != 0 || left & !own != 0) && core.pull_before(priority.rank()) {
         core.enter_kernel();
         return false;

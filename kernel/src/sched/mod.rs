@@ -7,6 +7,7 @@
 //! something more urgent than the program that a CPU runs interrupts that CPU.
 
 mod balance;
+mod budget;
 mod entity;
 mod parameters;
 pub mod priority;
@@ -16,13 +17,16 @@ use core::future::Future;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
 
+use heddle_abi::protocol::Levels;
 use heddle_coroutine::sched::Phase;
 use heddle_coroutine::{Builder, Core, Id, Machine, Platform, SpawnError};
 
 use crate::arch;
 use crate::arch::MAX_CPUS;
 use crate::error::Errno;
+use crate::time::system_page::PAGE;
 
+pub use crate::sched::budget::Budget;
 pub use crate::sched::entity::{
     ROUND_ROBIN_NS, SLICE_NS, SchedEntity, THROTTLED, charge_realtime, realtime_is_spent,
 };
@@ -40,7 +44,9 @@ const TURNS_WITHOUT_INTERRUPTS: u32 = 16;
 /// The processors, for `heddle-coroutine`.
 struct Processors;
 
-impl Platform for Processors {
+#[allow(unsafe_code, reason = "the machine's exclusion rests on what it says")]
+// SAFETY: a processor reads its own number, and every barrier of its cores is a fence.
+unsafe impl Platform for Processors {
     fn this_core() -> Option<u32> {
         Some(arch::cpu::id() as u32)
     }
@@ -82,8 +88,7 @@ fn core() -> Option<&'static Core<Processors>> {
 pub fn start_cpu() -> Result<(), Errno> {
     let number = arch::cpu::id();
     let core = MACHINE.start(number as u32).ok_or(Errno::ENOMEM)?;
-    core.state().set_share(SHARE_PICKS);
-    core.state().set_share_from(Priority::SHARED_FIRST);
+    core.set_share(SHARE_PICKS, Priority::SHARED_FIRST);
     PARTS[number].0.call_once(|| core);
     Ok(())
 }
@@ -191,6 +196,31 @@ pub fn current() -> u64 {
     MACHINE.current().map_or(0, Id::to_bits)
 }
 
+/// What a CPU does before it halts.
+static BEFORE_HALT: spin::Once<fn()> = spin::Once::new();
+
+/// Has `hook` called on each CPU before it halts, with no spinlock held. It must not wait.
+pub fn set_before_halt(hook: fn()) {
+    BEFORE_HALT.call_once(|| hook);
+}
+
+/// Halts until the next interrupt.
+fn halt() {
+    #[cfg(feature = "checking")]
+    crate::sync::order::expect_none("before a halt");
+    if let Some(hook) = BEFORE_HALT.get() {
+        hook();
+    }
+    arch::cpu::idle();
+}
+
+/// Lets interrupts in: for long stretches of kernel code.
+pub fn poll_interrupts() {
+    #[cfg(feature = "checking")]
+    crate::sync::order::expect_none("where interrupts are let in");
+    arch::cpu::poll_interrupts();
+}
+
 /// Runs ready coroutines on this CPU, most urgent first, and halts when there are none. Every CPU ends up here.
 pub fn run_cpu() -> ! {
     if core().is_none()
@@ -205,12 +235,12 @@ pub fn run_cpu() -> ! {
         if core.run_one() {
             turns += 1;
             if turns % TURNS_WITHOUT_INTERRUPTS == 0 {
-                arch::cpu::poll_interrupts();
+                poll_interrupts();
             }
         } else if core.try_park() {
             balance::idles(core);
             publish(core);
-            arch::cpu::idle();
+            halt();
             core.unpark();
         }
     }
@@ -219,7 +249,7 @@ pub fn run_cpu() -> ! {
 /// Whether nothing else is ready on this CPU.
 #[must_use]
 pub fn is_alone() -> bool {
-    core().is_none_or(|core| !core.state().has_work())
+    core().is_none_or(|core| !core.statistics().has_work())
 }
 
 /// Whether a coroutine of this level should give way at this moment: something more urgent is ready.
@@ -244,25 +274,34 @@ pub fn enter_program(priority: Priority) -> bool {
     enters
 }
 
+/// The levels that all CPUs have told programs.
+static LEVELS: Levels = Levels::new();
+
 /// The levels that this CPU has told programs.
 static PUBLISHED: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
 
 /// Tells programs which levels are ready here, if that has changed.
 #[inline]
 fn publish(core: &Core<Processors>) {
-    let now = core.state().ready().bitmap();
+    let now = core.statistics().ready_levels();
     let published = &PUBLISHED[core.number() as usize];
     let before = published.load(Ordering::Relaxed);
     if now != before {
         published.store(now, Ordering::Relaxed);
-        crate::user_sched::levels_changed(before, now);
+        LEVELS.publish(&PAGE.bitmap, &PAGE.best, before, now);
     }
+}
+
+/// The levels at which something waits for a processor, a bit each.
+#[must_use]
+pub fn ready_levels() -> u64 {
+    PAGE.bitmap.load(Ordering::Relaxed)
 }
 
 /// Takes one coroutine of `levels` from another CPU's queue into this one's, if there is one.
 pub fn pull(levels: u64) {
     if arch::cpu::count() > 1
-        && crate::user_sched::ready_levels() & levels != 0
+        && ready_levels() & levels != 0
         && let Some(core) = core()
     {
         core.pull(levels);
@@ -288,10 +327,10 @@ pub fn on_timer() {
 pub fn counters() -> [(&'static str, u64); 4] {
     let mut sums = [0; 3];
     for part in PARTS.iter().filter_map(|part| part.0.get()) {
-        let state = part.state();
-        sums[0] += state.ready().picks();
-        sums[1] += state.wakes();
-        sums[2] += u64::from(state.steals());
+        let statistics = part.statistics();
+        sums[0] += statistics.picks();
+        sums[1] += statistics.wakes();
+        sums[2] += u64::from(statistics.steals());
     }
     [("turns", sums[0]), ("wakes", sums[1]), ("steals", sums[2]), ("kicks", KICKS.load(Ordering::Relaxed))]
 }

@@ -22,7 +22,8 @@ pub enum Next {
     Exit,
 }
 
-/// Does everything that [`PendingWork`] asks for. `interrupted` is the restart code of the call that just ended with one.
+/// Does everything that [`PendingWork`] asks for. `interrupted` is the restart code of the call that just ended with
+/// one.
 pub async fn before_user(
     thread: &Arc<Thread>,
     context: &mut UserContext,

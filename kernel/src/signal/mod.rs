@@ -1,8 +1,8 @@
 //! Signals: sending, and what a thread does about them before it goes back to user mode.
 //!
 //! A process's signal state has one lock, as in Linux: it covers the list of threads, the signals pending for the
-//! process as a whole, stopping and ending. A thread's own pending signals have a lock below it. The bits of [`PendingWork`]
-//! tell a thread that there is something to look at; who sets one kicks the thread.
+//! process as a whole, stopping and ending. A thread's own pending signals have a lock below it. The bits of
+//! [`PendingWork`] tell a thread that there is something to look at; who sets one kicks the thread.
 
 mod deliver;
 mod fault;

@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use heddle_kernel_core::lock_order::{Class, Graph, Held, Place, Report, Taken};
 use spin::mutex::SpinMutex;
 
-use crate::arch::{MAX_CPUS, cpu};
+use crate::arch::{MAX_CPUS, cpu, interrupt};
 
 /// The most spinlocks of a CPU, and the most suspending locks of a coroutine, that are held at once.
 const HELD_MAX: usize = 16;
@@ -28,8 +28,8 @@ static CPUS: [SpinMutex<Held<HELD_MAX>>; MAX_CPUS] = [const { SpinMutex::new(Hel
 /// By the coroutine that holds them.
 static SUSPENDING: SpinMutex<[Option<(u64, Taken)>; SUSPENDING_MAX]> =
     SpinMutex::new([const { None }; SUSPENDING_MAX]);
-/// Whether the CPU runs an interrupt handler.
-static IN_HANDLER: [AtomicBool; MAX_CPUS] = [const { AtomicBool::new(false) }; MAX_CPUS];
+/// Says which coroutine runs on this CPU.
+static CURRENT: spin::Once<fn() -> u64> = spin::Once::new();
 /// After a report nothing is checked, so that it gets out.
 static REPORTED: AtomicBool = AtomicBool::new(false);
 
@@ -42,6 +42,15 @@ fn is_off() -> bool {
     REPORTED.load(Ordering::Relaxed)
 }
 
+/// Names the function that says which coroutine runs: suspending locks are held by coroutines.
+pub fn set_current(current: fn() -> u64) {
+    CURRENT.call_once(|| current);
+}
+
+fn current() -> u64 {
+    CURRENT.get().map_or(0, |current| current())
+}
+
 /// A spinlock is about to be taken.
 #[track_caller]
 pub fn taking(class: &Class, level: u8, lock: usize) {
@@ -49,7 +58,7 @@ pub fn taking(class: &Class, level: u8, lock: usize) {
         return;
     }
     let place = Location::caller();
-    if IN_HANDLER[cpu::id()].load(Ordering::Relaxed) || cpu::are_interrupts_on() {
+    if interrupt::is_in_handler() || cpu::are_interrupts_on() {
         REPORTED.store(true, Ordering::SeqCst);
         panic!("lock order: {place} takes a spinlock in an interrupt handler, or with interrupts on");
     }
@@ -85,11 +94,6 @@ pub fn expect_none(what: &str) {
     }
 }
 
-/// An interrupt handler starts or ends; it says what was before.
-pub fn set_handler(is_running: bool) -> bool {
-    IN_HANDLER[cpu::id()].swap(is_running, Ordering::Relaxed)
-}
-
 /// A suspending lock, held or wanted.
 pub struct Suspending {
     taken: Taken,
@@ -103,7 +107,7 @@ impl Suspending {
         }
         expect_none("where a coroutine may wait");
         let mut held = Held::<HELD_MAX>::new();
-        let owner = crate::sched::current();
+        let owner = current();
         for (_, taken) in SUSPENDING.lock().iter().flatten().filter(|(holder, _)| *holder == owner) {
             if !held.push(taken.clone()) {
                 report(&Report::Full);
@@ -124,7 +128,7 @@ impl Suspending {
         let taken = Taken { class: number, lock, part, place };
         let mut all = SUSPENDING.lock();
         if let Some(free) = all.iter_mut().find(|entry| entry.is_none()) {
-            *free = Some((crate::sched::current(), taken.clone()));
+            *free = Some((current(), taken.clone()));
         }
         Self { taken }
     }
@@ -161,9 +165,7 @@ pub fn provoke(name: &[u8]) -> bool {
             drop((FIRST.lock(), first));
         }
         b"handler" => {
-            let before = set_handler(true);
-            drop(FIRST.lock());
-            set_handler(before);
+            interrupt::provoke_handler(|| drop(FIRST.lock()));
         }
         b"await" => {
             let guard = FIRST.lock();

@@ -41,7 +41,7 @@ impl<T> SpinLock<T> {
         let _ = level;
         SpinGuard {
             #[cfg(feature = "checking")]
-            note: Note(core::ptr::from_ref(self).addr()),
+            _note: Note(core::ptr::from_ref(self).addr()),
             guard: self.value.lock(),
             not_send: PhantomData,
         }
@@ -81,7 +81,7 @@ impl Drop for Note {
 #[derive(Debug)]
 pub struct SpinGuard<'a, T> {
     #[cfg(feature = "checking")]
-    note: Note,
+    _note: Note,
     guard: spin::mutex::SpinMutexGuard<'a, T>,
     not_send: PhantomData<*const ()>,
 }

@@ -5,13 +5,14 @@ use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
 use crate::memory::fallible;
+use crate::memory::values::read_timespec;
 use crate::process::access::{ViewerIds, may_access};
 use crate::process::futex::requeue_pi::RequeueWait;
 use crate::process::futex::{Words, pi, register, requeue_pi};
 use crate::process::{futex, table};
+use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending, user};
-use crate::time::{Clock, Deadline, read_timespec};
-use crate::wait::caller::Caller;
+use crate::time::{Clock, Deadline};
 
 /// futex(2).
 pub fn futex(call: &mut Call<'_>) -> SyscallResult {

@@ -1,10 +1,10 @@
 //! System calls: from a trapped thread to the function that implements the call.
 //!
-//! A call *starts* and is either done or pending with a future ([`SyscallState`]); what never waits builds no future. An
-//! implementation is a function `fn(&mut Call) -> SyscallResult`. It reads what it needs from user memory first and has its
-//! side effects last, because on [`TryError::Fault`] the page is brought in and the function is started again from its
-//! beginning. A result that it must store in user memory after a side effect (say, the two descriptors of `pipe2`) is
-//! preceded by a check that the memory is writable ([`crate::memory::Space::probe_write`]), and stored by
+//! A call *starts* and is either done or pending with a future ([`SyscallState`]); what never waits builds no future.
+//! An implementation is a function `fn(&mut Call) -> SyscallResult`. It reads what it needs from user memory first and
+//! has its side effects last, because on [`TryError::Fault`] the page is brought in and the function is started again
+//! from its beginning. A result that it must store in user memory after a side effect (say, the two descriptors of
+//! `pipe2`) is preceded by a check that the memory is writable ([`crate::memory::Space::probe_write`]), and stored by
 //! [`Thread::store_result`], which never makes the call start again: another thread's fork may have protected the page
 //! since the check.
 //!
@@ -15,6 +15,7 @@
 //! it uses (it may outlive the poll in which it was made, and resume while another address space is loaded).
 
 pub mod asynchronous;
+pub mod caller;
 pub mod fs;
 pub mod futex;
 pub mod ipc;
@@ -36,9 +37,9 @@ use core::pin::Pin;
 use crate::arch::UserContext;
 use crate::error::{Errno, TryError};
 
-pub use crate::memory::user_access as user;
+pub use crate::memory::values as user;
 pub use crate::process::thread::DeferredCopyOut;
-pub use crate::wait::caller::Caller;
+pub use crate::syscall::caller::Caller;
 
 /// What a pending call is waiting in. Its output is what the program gets.
 pub type CallFuture = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>>;

@@ -9,13 +9,14 @@ use linux_raw_sys::general as linux;
 use crate::arch::signal as frame;
 use crate::error::{Errno, TryResult};
 use crate::memory::fallible;
+use crate::memory::values::read_timespec;
 use crate::process::{Process, Thread, executor, table};
 use crate::signal;
 use crate::signal::{Permission, force_segv, take_pending};
+use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending, user};
-use crate::time::{Deadline, read_timespec};
-use crate::wait::caller::Caller;
-use crate::wait::syscall::WaitKind;
+use crate::time::Deadline;
+use crate::wait::node::WaitKind;
 
 /// The size of a signal set, which every call is told.
 const SET_BYTES: usize = size_of::<u64>();

@@ -126,7 +126,7 @@ calls! {
     __NR_prctl => crate::syscall::process::system::prctl,
     __NR_rseq => crate::syscall::sched::rseq::rseq,
     __NR_ptrace => crate::syscall::process::system::not_offered,
-    __NR_arch_prctl => crate::arch::arch_prctl,
+    __NR_arch_prctl => crate::syscall::process::arch_prctl::arch_prctl,
     __NR_chmod => crate::syscall::fs::attributes::chmod,
     __NR_fchmod => crate::syscall::fs::attributes::fchmod,
     __NR_fchmodat => crate::syscall::fs::attributes::fchmodat,

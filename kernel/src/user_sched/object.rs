@@ -2,35 +2,20 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 
-use heddle_abi::user_sched::SystemPage;
-
-use crate::arch;
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
+use crate::memory::process_pages::Pages;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection, Space};
 use crate::memory::{MapSource, PageRef, fallible};
-use crate::time::Clock;
-use crate::user_sched::Pages;
+use crate::time::system_page;
 
 /// The object, at a page boundary and padded to whole pages by the build script.
 #[repr(C, align(4096))]
 struct Aligned<T: ?Sized>(T);
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/vdso.bin")));
-
-/// The page that programs read.
-pub(super) static SYSTEM: SystemPage = SystemPage::new();
-
-/// Tells programs how to read the clock. At the start, and when the time of day has been set.
-pub fn set_clock() {
-    let (base, scale) = arch::time::parameters();
-    SYSTEM.clock.base.store(base, Ordering::Relaxed);
-    SYSTEM.clock.realtime_offset.store(Clock::realtime_offset_ns(), Ordering::Relaxed);
-    SYSTEM.clock.scale.store(scale, Ordering::Relaxed);
-}
 
 /// The system page as something to map. Nobody can make it writable.
 struct SystemSource;
@@ -40,7 +25,7 @@ impl MapSource for SystemSource {
         if index != 0 || write {
             return Err(Errno::EACCES);
         }
-        Ok(PageRef::of_kernel(&raw const SYSTEM))
+        Ok(PageRef::of_kernel(&raw const system_page::PAGE))
     }
 
     fn path(&self) -> Option<Vec<u8>> {

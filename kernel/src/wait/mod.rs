@@ -1,6 +1,15 @@
-//! wait
+//! Waiting: one engine for the calls of threads, for asynchronous requests, and for the kernel's own coroutines.
+//!
+//! - [`queue`]: what an object that can become ready has, and what a waiter registers there.
+//! - [`node`]: the part of a waiter that queues know, and what ends a wait early.
+//! - [`engine`]: registers, checks and suspends until there is an answer, a deadline or an interruption.
+//! - [`operation`]: the driver that turns attempts, which never wait, into blocking, non-blocking and asynchronous
+//!   calls.
+//!
+//! Threads, requests and files are known here by traits only: [`node::Waiter`], [`operation::Agent`],
+//! [`operation::Operation`] and [`queue::Listener`].
 
-pub mod caller;
-pub mod kernel;
+pub mod engine;
+pub mod node;
+pub mod operation;
 pub mod queue;
-pub mod syscall;

@@ -4,17 +4,29 @@
 //! Whoever waits (a thread in `read`, a `poll` over many files, an epoll instance) first *registers* a [`Watch`] and
 //! then *checks* the file once more, so that a wake between check and registration cannot be lost.
 //!
-//! Registrations are not removed by hand. A watch carries the generation its watcher had when it registered; a
-//! watcher that has stopped waiting moves to another generation, and its old entries report
-//! [`Disposition::Stale`] and are dropped the next time the queue is walked. So a waiter needs no reference to the
-//! queues it is in, and leaving a wait costs one increment however many files were polled.
+//! Registrations are not removed by hand. A watch carries the generation that its waiter had when it registered; a
+//! waiter that has stopped waiting moves to another generation, and its old entries are stale and dropped the next time
+//! the queue is walked. So a waiter needs no reference to the queues it is in, and leaving a wait costs one increment
+//! however many files were polled.
+//!
+//! An *exclusive* watch waits for something that one waiter takes: bytes to read, a connection to accept. A wake
+//! notifies one of them and all others that match; an error or a hang-up notifies all. The waiter that had the turn
+//! passes it on when it leaves something ([`Watch::pass_on`]).
+//!
+//! A wake allocates nothing. Under the lock of a queue it wakes coroutines and tells [`Listener`]s, which note the
+//! event and may name a queue of their own ([`RelayQueue`]: an epoll instance's). Those are woken after the lock has
+//! been released, one after the other and each once however many ways lead to it, so neither the stack nor the locks
+//! held depend on how instances watch one another.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bitflags::bitflags;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Errno;
-use crate::sync::SpinLock;
+use crate::memory::fallible;
+use crate::sync::{SpinGuard, SpinLock};
+use crate::wait::node::WaitNode;
 
 bitflags! {
     /// Readiness, with the bit values of poll(2) and epoll(7).
@@ -39,43 +51,73 @@ bitflags! {
     }
 }
 
-/// What became of a notification.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disposition {
-    /// The watcher was woken; forget the entry.
-    Done,
-    /// The watcher took note and stays registered (epoll).
-    Keep,
-    /// The watcher no longer waits; forget the entry.
-    Stale,
-}
-
-/// Something that can be told of readiness.
-pub trait Watcher: Send + Sync {
-    /// Called by [`WaitQueue::wake`] from any context, interrupt handlers included: it must not wait, allocate or
-    /// free, and must not touch the queue it is called from.
-    fn notify(&self, generation: u32, events: Events) -> Disposition;
-
-    /// The generation of the wait that is under way; entries of any other are stale.
+/// Something that stays registered at a queue and notes what it is told, in place of a waiter: an epoll interest.
+pub trait Listener: Send + Sync {
+    /// The generation of its registration; entries of any other are stale.
     fn generation(&self) -> u32;
+
+    /// Notes an event. Called under the queue's lock: it must not wait, allocate or free, nor touch another queue.
+    fn notify(self: Arc<Self>, events: Events);
+
+    /// The queue to wake once the walk is over.
+    fn relay(&self) -> &Arc<RelayQueue>;
 }
 
-/// One wait of one watcher.
+#[derive(Clone)]
+enum Target {
+    Node(Arc<WaitNode>),
+    Listener(Arc<dyn Listener>),
+    /// Nobody: see [`Watch::nobody`].
+    Nobody,
+    /// Nobody: see [`Watch::pass_on`].
+    NextWaiter,
+}
+
+/// One registration of one waiter.
 #[derive(Clone)]
 pub struct Watch {
-    watcher: Arc<dyn Watcher>,
+    target: Target,
     generation: u32,
+    is_exclusive: bool,
 }
 
 impl Watch {
-    /// A watch of the watcher's current generation.
-    pub fn new(watcher: Arc<dyn Watcher>) -> Self {
-        let generation = watcher.generation();
-        Self { watcher, generation }
+    /// A watch of a wait that has begun.
+    pub(super) const fn new(node: Arc<WaitNode>, generation: u32) -> Self {
+        Self { target: Target::Node(node), generation, is_exclusive: false }
+    }
+
+    /// A watch that stays until the listener's generation changes. An exclusive one (`EPOLLEXCLUSIVE`) is told of an
+    /// event only if no other exclusive one has been.
+    pub fn listener(listener: Arc<dyn Listener>, is_exclusive: bool) -> Self {
+        let generation = listener.generation();
+        Self { target: Target::Listener(listener), generation, is_exclusive }
+    }
+
+    /// No wait: for a look at what would have to be waited for.
+    pub const fn nobody() -> Self {
+        Self { target: Target::Nobody, generation: 0, is_exclusive: false }
+    }
+
+    /// No wait: a queue at which this is registered notifies the next of its exclusive watches instead. A waiter that
+    /// was notified in place of others hands what it leaves to them so, by asking its file for readiness once more.
+    pub const fn pass_on() -> Self {
+        Self { target: Target::NextWaiter, generation: 0, is_exclusive: false }
+    }
+
+    /// The same watch, for something that one waiter takes if `is_exclusive`.
+    #[must_use]
+    pub const fn exclusive_if(mut self, is_exclusive: bool) -> Self {
+        self.is_exclusive = is_exclusive;
+        self
     }
 
     fn is_stale(&self) -> bool {
-        self.watcher.generation() != self.generation
+        match &self.target {
+            Target::Node(node) => node.generation() != self.generation,
+            Target::Listener(listener) => listener.generation() != self.generation,
+            Target::Nobody | Target::NextWaiter => true,
+        }
     }
 }
 
@@ -83,6 +125,49 @@ struct WaitEntry {
     watch: Watch,
     events: Events,
 }
+
+/// What became of a notification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Notified {
+    /// The waiter no longer waits; the entry goes.
+    Stale,
+    /// The waiter was woken; the entry goes.
+    Woken,
+    /// The listener took note; the entry stays.
+    Noted,
+}
+
+impl WaitEntry {
+    fn notify(&self, events: Events, relays: &mut Relays) -> Notified {
+        if self.watch.is_stale() {
+            return Notified::Stale;
+        }
+        match &self.watch.target {
+            Target::Node(node) => {
+                node.wake();
+                Notified::Woken
+            }
+            Target::Listener(listener) => {
+                listener.clone().notify(events);
+                relays.add(listener.relay());
+                Notified::Noted
+            }
+            Target::Nobody | Target::NextWaiter => Notified::Stale,
+        }
+    }
+
+    /// Whether a notification reaches somebody who waits.
+    fn has_waiter(&self) -> bool {
+        match &self.watch.target {
+            Target::Node(_) => true,
+            Target::Listener(listener) => !listener.relay().queue.is_idle(),
+            Target::Nobody | Target::NextWaiter => false,
+        }
+    }
+}
+
+/// Events after which every waiter has to look, the exclusive ones too.
+const FOR_ALL: Events = Events::ERR.union(Events::HUP).union(Events::RDHUP);
 
 /// The watches on one object.
 pub struct WaitQueue {
@@ -97,50 +182,136 @@ impl WaitQueue {
         Self { entries: SpinLock::new(Vec::new()) }
     }
 
-    /// Registers a watch for any of `events`; `ERR` and `HUP` are always included. Check readiness *after* this.
+    /// Registers a watch for any of `events`; `ERR` and `HUP` are always included. Check readiness *after* this. All
+    /// who wait are notified.
     ///
     /// # Errors
     /// `ENOMEM`.
     pub fn watch(&self, watch: &Watch, events: Events) -> Result<(), Errno> {
+        self.register(watch, events, false)
+    }
+
+    /// As [`WaitQueue::watch`], for events after which one of those who wait takes what there is: of exclusive watches
+    /// one is notified. Only for a queue whose waiters all wait for the same.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn watch_to_take(&self, watch: &Watch, events: Events) -> Result<(), Errno> {
+        self.register(watch, events, watch.is_exclusive)
+    }
+
+    fn register(&self, watch: &Watch, events: Events, is_exclusive: bool) -> Result<(), Errno> {
+        match watch.target {
+            Target::Node(_) | Target::Listener(_) => {}
+            Target::Nobody => return Ok(()),
+            Target::NextWaiter => {
+                self.wake_next(events);
+                return Ok(());
+            }
+        }
         let mut entries = self.entries.lock();
         if entries.len() == entries.capacity() {
             entries.retain(|entry| !entry.watch.is_stale());
             entries.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         }
         let events = events | Events::ERR | Events::HUP;
-        entries.push(WaitEntry { watch: watch.clone(), events });
+        entries.push(WaitEntry { watch: watch.clone().exclusive_if(is_exclusive), events });
         Ok(())
     }
 
-    /// Forgets every watch. For an owner at its end whose own waits are among them: the entries refer to the watcher,
+    /// Forgets every watch. For an owner at its end whose own waits are among them: the entries refer to the waiter,
     /// and it to the owner.
     pub fn clear(&self) {
         let entries = core::mem::take(&mut *self.entries.lock());
         drop(entries);
     }
 
-    /// Notifies every watch that asked for one of `events`.
-    pub fn wake(&self, events: Events) {
-        self.entries.lock().retain(|entry| {
-            if !entry.events.intersects(events) {
-                return !entry.watch.is_stale();
-            }
-            entry.watch.watcher.notify(entry.watch.generation, events) == Disposition::Keep
-        });
+    /// Whether nobody waits.
+    fn is_idle(&self) -> bool {
+        self.entries.lock().iter().all(|entry| entry.watch.is_stale())
     }
 
-    /// Notifies watches that asked for one of `events`, in the order of their registration, until one has been
-    /// woken. For objects where a wake hands over exactly one thing.
-    pub fn wake_one(&self, events: Events) {
-        let mut woken = false;
-        self.entries.lock().retain(|entry| {
-            if woken || !entry.events.intersects(events) {
-                return !entry.watch.is_stale();
+    /// Notifies every watch that asked for one of `events`, and of the exclusive ones the first; all of them if an
+    /// error or a hang-up is among the events.
+    pub fn wake(&self, events: Events) {
+        let mut relays = Relays::new();
+        self.notify(events, &mut relays);
+        relays.wake();
+    }
+
+    fn notify(&self, events: Events, relays: &mut Relays) {
+        let mut entries = self.entries.lock();
+        if !entries.is_empty() {
+            notify_all(&mut entries, events, relays);
+        }
+    }
+
+    /// As a wake for [`RELAYED`] events, but does nothing and returns `false` if a listener is registered.
+    fn notify_waiters(&self) -> bool {
+        let has_listener =
+            |entry: &WaitEntry| matches!(entry.watch.target, Target::Listener(_)) && !entry.watch.is_stale();
+        let mut entries = self.entries.lock();
+        if entries.iter().any(has_listener) {
+            return false;
+        }
+        notify_all(&mut entries, RELAYED, &mut Relays::new());
+        true
+    }
+
+    /// Notifies the next exclusive watch for one of `events`.
+    fn wake_next(&self, events: Events) {
+        let mut relays = Relays::new();
+        notify_one(&mut self.entries.lock(), events, &mut relays);
+        relays.wake();
+    }
+}
+
+/// Notifies the watches for one of `events`: see [`WaitQueue::wake`].
+fn notify_all(entries: &mut Vec<WaitEntry>, events: Events, relays: &mut Relays) {
+    let for_all = events.intersects(FOR_ALL);
+    let mut has_exclusive = false;
+    entries.retain(|entry| {
+        if !entry.events.intersects(events) {
+            return !entry.watch.is_stale();
+        }
+        if entry.watch.is_exclusive && !for_all {
+            has_exclusive = true;
+            return !entry.watch.is_stale();
+        }
+        entry.notify(events, relays) == Notified::Noted
+    });
+    if has_exclusive {
+        notify_one(entries, events, relays);
+    }
+}
+
+/// Notifies the first exclusive watch for one of `events` behind which somebody waits.
+fn notify_one(entries: &mut Vec<WaitEntry>, events: Events, relays: &mut Relays) {
+    let mut at = 0;
+    while let Some(entry) = entries.get(at) {
+        if !entry.watch.is_exclusive || !entry.events.intersects(events) {
+            at += 1;
+            continue;
+        }
+        if let Target::Node(node) = &entry.watch.target {
+            // Before the wake: the waiter may be through before this returns.
+            if entries[at + 1..]
+                .iter()
+                .any(|other| other.watch.is_exclusive && other.events.intersects(events))
+            {
+                node.give_turn();
             }
-            let disposition = entry.watch.watcher.notify(entry.watch.generation, events);
-            woken = disposition == Disposition::Done;
-            disposition == Disposition::Keep
-        });
+        }
+        let has_waiter = entry.has_waiter();
+        let notified = entry.notify(events, relays);
+        if notified == Notified::Noted {
+            at += 1;
+        } else {
+            entries.remove(at);
+        }
+        if has_waiter && notified != Notified::Stale {
+            return;
+        }
     }
 }
 
@@ -148,5 +319,144 @@ impl Default for WaitQueue {
     #[cfg_attr(feature = "checking", track_caller)]
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// A queue that is woken because another one was.
+pub struct RelayQueue {
+    queue: WaitQueue,
+    /// The next to wake; only under [`CHAIN`].
+    next: SpinLock<Option<Arc<RelayQueue>>>,
+    is_chained: AtomicBool,
+}
+
+/// The events of a relay.
+const RELAYED: Events = Events::IN.union(Events::RDNORM);
+
+/// Held by a walk that has more relays to wake than it can note by itself: a relay is in one chain at a time. It is
+/// taken before the lock of any relay's queue.
+static CHAIN: SpinLock<()> = SpinLock::new(());
+
+impl RelayQueue {
+    /// A queue without watches.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new() -> Result<Arc<Self>, Errno> {
+        fallible::try_arc(Self {
+            queue: WaitQueue::new(),
+            next: SpinLock::new(None),
+            is_chained: AtomicBool::new(false),
+        })
+    }
+
+    /// As [`WaitQueue::watch_to_take`].
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn watch(&self, watch: &Watch, events: Events) -> Result<(), Errno> {
+        self.queue.watch_to_take(watch, events)
+    }
+
+    /// As [`WaitQueue::clear`].
+    pub fn clear(&self) {
+        self.queue.clear();
+    }
+
+    /// Notifies one exclusive watch and all others.
+    pub fn wake(self: &Arc<Self>) {
+        let mut relays = Relays::new();
+        relays.add(self);
+        relays.wake();
+    }
+
+    /// Notifies an exclusive watch.
+    pub fn wake_next(&self) {
+        self.queue.wake_next(RELAYED);
+    }
+}
+
+/// Relays to wake after a walk: a few are noted here, more are chained.
+struct Relays {
+    few: [Option<Arc<RelayQueue>>; Self::FEW],
+    chain: Option<Chain>,
+}
+
+/// Relays in the order in which they are to be woken.
+struct Chain {
+    head: Option<Arc<RelayQueue>>,
+    tail: Option<Arc<RelayQueue>>,
+    _held: SpinGuard<'static, ()>,
+}
+
+impl Relays {
+    const FEW: usize = 4;
+
+    const fn new() -> Self {
+        Self { few: [const { None }; Self::FEW], chain: None }
+    }
+
+    fn add(&mut self, relay: &Arc<RelayQueue>) {
+        if let Some(chain) = &mut self.chain {
+            chain.add(relay);
+            return;
+        }
+        for slot in &mut self.few {
+            match slot {
+                Some(known) if Arc::ptr_eq(known, relay) => return,
+                Some(_) => {}
+                None => {
+                    *slot = Some(relay.clone());
+                    return;
+                }
+            }
+        }
+        self.chain.get_or_insert_with(Chain::new).add(relay);
+    }
+
+    /// Wakes them, and what they lead to.
+    fn wake(mut self) {
+        let few = core::mem::replace(&mut self.few, [const { None }; Self::FEW]);
+        for relay in few.into_iter().flatten() {
+            if self.chain.is_none() {
+                if relay.queue.notify_waiters() {
+                    continue;
+                }
+                // Another instance watches this one.
+                self.chain = Some(Chain::new());
+            }
+            if let Some(chain) = &mut self.chain {
+                chain.add(&relay);
+            }
+        }
+        while let Some(relay) = self.chain.as_mut().and_then(Chain::take) {
+            relay.queue.notify(RELAYED, &mut self);
+        }
+    }
+}
+
+impl Chain {
+    fn new() -> Self {
+        Self { head: None, tail: None, _held: CHAIN.lock() }
+    }
+
+    fn add(&mut self, relay: &Arc<RelayQueue>) {
+        if relay.is_chained.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        match self.tail.replace(relay.clone()) {
+            Some(last) => *last.next.lock() = Some(relay.clone()),
+            None => self.head = Some(relay.clone()),
+        }
+    }
+
+    fn take(&mut self) -> Option<Arc<RelayQueue>> {
+        let first = self.head.take()?;
+        self.head = first.next.lock().take();
+        if self.head.is_none() {
+            self.tail = None;
+        }
+        first.is_chained.store(false, Ordering::Relaxed);
+        Some(first)
     }
 }

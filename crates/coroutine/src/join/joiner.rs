@@ -3,6 +3,7 @@
 //! A joiner is nearly always a coroutine, whose waker is its id. Any other waker is kept in a box of its own.
 #![allow(unsafe_code)] // One word is an id or a pointer, told apart by its lowest bit.
 
+use crate::foreign::contain;
 use crate::sched::Id;
 use alloc::alloc::{Layout, alloc};
 use alloc::boxed::Box;
@@ -48,10 +49,11 @@ impl Joiner {
 
     #[cold]
     fn foreign(waker: &Waker) -> Option<Joiner> {
+        let waker = waker.clone();
         // SAFETY: a waker is not zero-sized.
         let place = NonNull::new(unsafe { alloc(Layout::new::<Waker>()) })?.cast::<Waker>();
         // SAFETY: freshly allocated with the layout of a waker.
-        unsafe { place.write(waker.clone()) };
+        unsafe { place.write(waker) };
         Some(Joiner(place))
     }
 
@@ -75,7 +77,7 @@ impl Joiner {
     pub fn wake(&self) {
         match self.id() {
             Some(id) => wake(id),
-            None => self.other().map_or((), Waker::wake_by_ref),
+            None => contain(|| self.other().map_or((), Waker::wake_by_ref)),
         }
     }
 
@@ -94,7 +96,7 @@ impl Drop for Joiner {
     fn drop(&mut self) {
         if self.other().is_some() {
             // SAFETY: an owned waker, allocated with its own layout by the global allocator, as a box's is.
-            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+            contain(|| drop(unsafe { Box::from_raw(self.0.as_ptr()) }));
         }
     }
 }

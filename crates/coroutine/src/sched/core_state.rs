@@ -172,9 +172,9 @@ impl CoreState {
     /// [`CoreState::expose`] with a program of `rank`. Others of its level disturb it too, if some of them could be
     /// more urgent.
     #[inline]
-    pub fn expose_program(&self, table: &impl Table, rank: Rank) -> bool {
+    pub fn expose_program(&self, rank: Rank) -> bool {
         let watch = rank.level() + (rank.order() != 0) as u8;
-        self.expose_unless(watch, || self.ready.is_before(table, rank))
+        self.expose_unless(watch, || self.ready.is_before(rank))
     }
 
     #[inline(always)]
@@ -227,10 +227,9 @@ impl CoreState {
         self.gate.enter();
         let spawned = self.pop_free(table).and_then(|(index, slot)| {
             let generation = slot.begin(task, rank, self.index() as u16, Phase::Queued, 0);
-            self.ready.push_back(table, index, slot, rank.level());
-            let id = Id::new(index, generation)?;
-            table.queued(id, slot, rank.level());
-            Some(id)
+            self.ready.push_back(table, index, slot, rank);
+            table.queued(index, slot, rank.level());
+            Id::of_living(index, generation)
         });
         self.gate.leave();
         spawned
@@ -283,7 +282,7 @@ impl CoreState {
         let word = slot.local();
         slot.set_local((word & !(local::PHASE | local::HEAD)) | Phase::Running as u16);
         Some(Picked {
-            id: Id::new(index, slot.generation())?,
+            id: Id::of_living(index, slot.generation())?,
             task: slot.task(),
             level,
             cancelled: word & local::CANCELLED != 0,
@@ -332,10 +331,10 @@ impl CoreState {
         let mine = slot.owner() as u32 == self.index();
         let id = Id::new(index, slot.generation()).filter(|_| mine);
         let phase = slot.phase();
-        let level = slot.level();
+        let (rank, level) = (slot.rank(), slot.level());
         let idle = matches!(phase, Phase::Queued | Phase::Waiting);
         if id.is_some() && phase == Phase::Queued {
-            self.ready.unlink(table, index, slot, level);
+            self.ready.unlink(table, index, slot, rank);
         }
         if id.is_some() && idle {
             slot.set_phase(Phase::Running);
@@ -367,13 +366,21 @@ impl CoreState {
         let word = (slot.local() & !local::PHASE) | Phase::Queued as u16;
         slot.set_local(word & !local::HEAD);
         let level = (word >> local::LEVEL_SHIFT) as u8 & 63;
-        if word & local::HEAD != 0 {
-            self.ready.push_front(table, index, slot, level);
+        if word & local::HEAD != 0 || slot.has_order() {
+            self.enqueue_in_order(table, index, slot, word & local::HEAD != 0);
         } else {
-            self.ready.push_back(table, index, slot, level);
+            self.ready.push_back(table, index, slot, Rank::pack(level, 0));
         }
-        if let Some(id) = Id::new(index, slot.generation()) {
-            table.queued(id, slot, level);
+        table.queued(index, slot, level);
+    }
+
+    /// Puts `slot` behind the others of its rank, or with `front` before them.
+    #[inline(never)]
+    fn enqueue_in_order(&self, table: &impl Table, index: u32, slot: &Slot, front: bool) {
+        if front {
+            self.ready.push_front(table, index, slot, slot.rank());
+        } else {
+            self.ready.push_back(table, index, slot, slot.rank());
         }
     }
 
@@ -422,15 +429,9 @@ impl CoreState {
         let word = slot.local() & !(local::LEVEL | local::BASE);
         slot.set_local(word | ((level as u16) << local::LEVEL_SHIFT) | ((base as u16) << local::BASE_SHIFT));
         if slot.rank() != old_rank && slot.phase() == Phase::Queued {
-            self.ready.unlink(table, index, slot, old);
-            if front {
-                self.ready.push_front(table, index, slot, level);
-            } else {
-                self.ready.push_back(table, index, slot, level);
-            }
-            if let Some(id) = Id::new(index, slot.generation()) {
-                table.queued(id, slot, level);
-            }
+            self.ready.unlink(table, index, slot, old_rank);
+            self.enqueue_in_order(table, index, slot, front);
+            table.queued(index, slot, level);
         }
     }
 
@@ -448,12 +449,15 @@ impl CoreState {
         for _ in 0..look {
             let slot = if index == 0 { None } else { table.slot(index) }?;
             if table.may_run(slot, thief) && before.is_none_or(|before| slot.rank() < before) {
-                self.ready.unlink(table, index, slot, level);
+                self.ready.unlink(table, index, slot, slot.rank());
                 slot.set_phase(Phase::Notified);
                 slot.set_owner(thief.index() as u16);
                 return Some((index, slot));
             }
-            index = slot.next.load(Ordering::Relaxed);
+            index = match slot.next.load(Ordering::Relaxed) {
+                0 => self.ready.first_behind(slot.rank()),
+                next => next,
+            };
         }
         None
     }

@@ -15,18 +15,20 @@ pub const MAX_SLOTS: u32 = 1 << 24;
 pub struct Id(NonZeroU64);
 
 impl Id {
-    /// Comes before or equals every id.
-    #[cfg(all(feature = "alloc", not(heddle_loom)))]
-    pub(crate) const MIN: Id = Id(NonZeroU64::MIN);
-    /// Comes after or equals every id.
-    #[cfg(all(feature = "alloc", not(heddle_loom)))]
-    pub(crate) const MAX: Id = Id(NonZeroU64::MAX);
-
     /// Makes the id of slot `index` in generation `generation`; `None` unless it could name a live coroutine, whose
     /// generations are odd.
     #[inline(always)]
     pub const fn new(index: u32, generation: u32) -> Option<Id> {
         Id::from_bits(((generation as u64) << 32) | index as u64)
+    }
+
+    /// [`Id::new`] of a slot in which a coroutine lives.
+    #[inline(always)]
+    pub(super) const fn of_living(index: u32, generation: u32) -> Option<Id> {
+        match NonZeroU64::new(((generation as u64) << 32) | index as u64) {
+            Some(bits) => Some(Id(bits)),
+            None => None,
+        }
     }
 
     /// The id that [`Id::to_bits`] gave `bits` for; `None` if no id has these bits.

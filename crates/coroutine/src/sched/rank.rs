@@ -20,6 +20,12 @@ impl Rank {
         Rank((level as u16) << ORDER_SHIFT | order as u16)
     }
 
+    /// [`Rank::new`] of numbers that are a level and an order.
+    #[inline(always)]
+    pub(super) const fn pack(level: u8, order: u8) -> Rank {
+        Rank::from_bits((level as u16) << ORDER_SHIFT | order as u16)
+    }
+
     /// 0 to 63.
     #[inline(always)]
     pub const fn level(self) -> u8 {

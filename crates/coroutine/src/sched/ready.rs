@@ -1,37 +1,49 @@
-//! Ready queues: one FIFO list per level and a bitmap of those that are not empty.
+//! Ready queues: one FIFO list per rank, and bitmaps of those that are not empty.
 //!
-//! Lists are linked through the slots in both directions, so that a queued coroutine changes its level in constant
-//! time. All of it is guarded by the owner's gate; the words are atomic only so that others may read the bitmap.
+//! The rank is the index of the queue: to append is the same few steps whatever is queued, and to pick is to look for
+//! the first bit of the levels, and where orders are used for the first of the orders. Lists are linked through the
+//! slots in both directions, so that a queued coroutine changes its rank in constant time. All of it is guarded by the
+//! owner's gate; the words are atomic only so that others may read them.
 
-use super::{Rank, Slot, Table};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, maybe_const};
+use super::{ORDERS, Rank, Slot, Table};
+use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering, maybe_const};
 
 /// Number of priority levels; 0 is the most urgent. The model checker pays for every word, so it gets few.
 pub const LEVELS: usize = if cfg!(heddle_loom) { 4 } else { 64 };
 
-/// One level's list.
+/// Queues of a level. Under the model checker all of its orders share one.
+const QUEUES: usize = if cfg!(heddle_loom) { 1 } else { ORDERS as usize };
+
+/// The coroutines of one rank.
 #[repr(C)]
-pub struct Level {
+struct Queue {
     head: AtomicU32,
     tail: AtomicU32,
-    /// Number of the pick at which the level was last served or last became non-empty.
+}
+
+impl Queue {
+    maybe_const! {
+        fn new() -> Queue {
+            Queue { head: AtomicU32::new(0), tail: AtomicU32::new(0) }
+        }
+    }
+}
+
+/// What is counted of one level.
+#[repr(C)]
+struct Level {
+    /// How often a coroutine of the level was picked.
+    picks: AtomicU64,
+    /// Number of the pick at which the level last became non-empty, or another was first picked after it.
     since: AtomicU32,
     /// Most picks that its first coroutine ever saw go to other levels.
     longest: AtomicU32,
-    /// How often a coroutine of the level was picked.
-    picks: AtomicU64,
 }
 
 impl Level {
     maybe_const! {
         fn new() -> Level {
-            Level {
-                head: AtomicU32::new(0),
-                tail: AtomicU32::new(0),
-                since: AtomicU32::new(0),
-                longest: AtomicU32::new(0),
-                picks: AtomicU64::new(0),
-            }
+            Level { picks: AtomicU64::new(0), since: AtomicU32::new(0), longest: AtomicU32::new(0) }
         }
     }
 }
@@ -41,6 +53,11 @@ impl Level {
 pub struct Ready {
     bitmap: AtomicU64,
     picks: AtomicU64,
+    /// The level that was picked last.
+    last: AtomicU32,
+    /// For each level the orders other than 0 that are queued, a bit each.
+    orders: [AtomicU8; LEVELS],
+    queues: [Queue; LEVELS * QUEUES],
     levels: [Level; LEVELS],
 }
 
@@ -51,6 +68,9 @@ impl Ready {
         Ready {
             bitmap: AtomicU64::new(0),
             picks: AtomicU64::new(0),
+            last: AtomicU32::new(0),
+            orders: [const { AtomicU8::new(0) }; LEVELS],
+            queues: [const { Queue::new() }; LEVELS * QUEUES],
             levels: [const { Level::new() }; LEVELS],
         }
     }
@@ -61,6 +81,9 @@ impl Ready {
         Ready {
             bitmap: AtomicU64::new(0),
             picks: AtomicU64::new(0),
+            last: AtomicU32::new(0),
+            orders: core::array::from_fn(|_| AtomicU8::new(0)),
+            queues: core::array::from_fn(|_| Queue::new()),
             levels: core::array::from_fn(|_| Level::new()),
         }
     }
@@ -77,23 +100,75 @@ impl Ready {
     }
 
     #[inline(always)]
-    fn set(&self, level: u8) {
-        self.level(level).since.store(self.picks() as u32, Ordering::Relaxed);
-        self.bitmap.store(self.bitmap() | 1 << (level & 63), Ordering::Relaxed);
+    fn queue(&self, rank: Rank) -> &Queue {
+        if QUEUES == 1 {
+            return &self.queues[rank.level() as usize & (LEVELS - 1)];
+        }
+        &self.queues[rank.to_bits() as usize & (LEVELS * QUEUES - 1)]
     }
 
     #[inline(always)]
+    fn orders(&self, level: u8) -> &AtomicU8 {
+        &self.orders[level as usize & (LEVELS - 1)]
+    }
+
+    /// The queue of `rank` is not empty any more.
+    #[inline(always)]
+    fn set(&self, rank: Rank) {
+        let (bitmap, bit) = (self.bitmap(), 1 << (rank.level() & 63));
+        if rank.order() != 0 && QUEUES != 1 {
+            self.set_order(rank);
+        }
+        if bitmap & bit == 0 {
+            self.level(rank.level()).since.store(self.picks() as u32, Ordering::Relaxed);
+            self.bitmap.store(bitmap | bit, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    fn set_order(&self, rank: Rank) {
+        let orders = self.orders(rank.level());
+        orders.store(orders.load(Ordering::Relaxed) | 1 << rank.order(), Ordering::Relaxed);
+    }
+
+    /// The queue of order 0 of `level` is empty.
+    #[inline(always)]
     fn clear(&self, level: u8) {
-        self.bitmap.store(self.bitmap() & !(1 << (level & 63)), Ordering::Relaxed);
+        if self.orders(level).load(Ordering::Relaxed) == 0 {
+            self.bitmap.store(self.bitmap() & !(1 << (level & 63)), Ordering::Relaxed);
+        }
+    }
+
+    /// The queue of `rank`, whose order is not 0, is empty.
+    #[cold]
+    fn clear_order(&self, rank: Rank) {
+        let orders = self.orders(rank.level());
+        orders.store(orders.load(Ordering::Relaxed) & !(1 << rank.order()), Ordering::Relaxed);
+        if self.queue(rank.level().into()).head.load(Ordering::Relaxed) == 0 {
+            self.clear(rank.level());
+        }
+    }
+
+    /// The most urgent rank that is queued in `level`, which is not empty.
+    #[inline(always)]
+    fn first_rank_of(&self, level: u8) -> Rank {
+        let first = Rank::pack(level, 0);
+        if self.queue(first).head.load(Ordering::Relaxed) != 0 {
+            return first;
+        }
+        Rank::new(level, self.orders(level).load(Ordering::Relaxed).trailing_zeros() as u8)
     }
 
     /// Whether two or more coroutines are queued.
     #[inline(always)]
     pub fn has_two(&self) -> bool {
         let bitmap = self.bitmap();
-        let first = self.level(bitmap.trailing_zeros() as u8);
+        let level = bitmap.trailing_zeros() as u8;
+        let rank = self.first_rank_of(level);
+        let queue = self.queue(rank);
         bitmap & bitmap.wrapping_sub(1) != 0
-            || first.head.load(Ordering::Relaxed) != first.tail.load(Ordering::Relaxed)
+            || queue.head.load(Ordering::Relaxed) != queue.tail.load(Ordering::Relaxed)
+            || self.orders(level).load(Ordering::Relaxed) & !(1 << rank.order()) != 0
     }
 
     /// How many coroutines were picked so far.
@@ -115,7 +190,7 @@ impl Ready {
 
     /// For how many picks of other levels `level` has now been waiting; 0 if it is empty.
     pub fn waiting(&self, level: u8) -> u32 {
-        if self.bitmap() & 1 << (level & 63) == 0 {
+        if self.bitmap() & 1 << (level & 63) == 0 || self.last.load(Ordering::Relaxed) == level as u32 {
             return 0;
         }
         (self.picks() as u32).wrapping_sub(self.level(level).since.load(Ordering::Relaxed))
@@ -127,134 +202,141 @@ impl Ready {
         let picks = self.picks();
         self.picks.store(picks.wrapping_add(1), Ordering::Relaxed);
         let list = self.level(level);
-        let waited = (picks as u32).wrapping_sub(list.since.load(Ordering::Relaxed));
+        list.picks.store(list.picks.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let last = self.last.load(Ordering::Relaxed) as u8;
+        if last != level {
+            self.switch(last, level, picks as u32);
+        }
+    }
+
+    /// The pick number `pick` goes to another level than the one before.
+    #[inline]
+    fn switch(&self, last: u8, level: u8, pick: u32) {
+        self.level(last).since.store(pick, Ordering::Relaxed);
+        let list = self.level(level);
+        let waited = pick.wrapping_sub(list.since.load(Ordering::Relaxed));
         if waited > list.longest.load(Ordering::Relaxed) {
             list.longest.store(waited, Ordering::Relaxed);
         }
-        list.since.store((picks as u32).wrapping_add(1), Ordering::Relaxed);
-        list.picks.store(list.picks.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.last.store(level as u32, Ordering::Relaxed);
     }
 
     /// Whether something more urgent than `rank` is queued; a hint without the gate.
     #[inline(always)]
-    pub fn is_before(&self, table: &impl Table, rank: Rank) -> bool {
+    pub fn is_before(&self, rank: Rank) -> bool {
         let first = self.bitmap().trailing_zeros();
         first < rank.level() as u32
-            || rank.order() != 0 && first == rank.level() as u32 && self.first_rank(table) < Some(rank)
+            || rank.order() != 0 && first == rank.level() as u32 && self.first_rank_of(first as u8) < rank
     }
 
     /// The rank of the most urgent; a hint without the gate.
-    #[cold]
-    pub fn first_rank(&self, table: &impl Table) -> Option<Rank> {
+    pub fn first_rank(&self) -> Option<Rank> {
         let level = self.bitmap().trailing_zeros();
-        let first = if level < 64 { self.first(level as u8) } else { return None };
-        Some(table.slot(first).map_or(Rank::new(level as u8, 0), Slot::rank))
+        (level < 64).then(|| self.first_rank_of(level as u8))
     }
 
-    /// Index of the first coroutine of `level`, 0 if there is none.
+    /// The first coroutine of `level`, 0 if there is none.
     #[inline(always)]
     pub(super) fn first(&self, level: u8) -> u32 {
-        self.level(level).head.load(Ordering::Relaxed)
+        self.queue(self.first_rank_of(level)).head.load(Ordering::Relaxed)
     }
 
-    /// Appends `slot`, of index `index`, to those of its order in `level`.
-    #[inline(always)]
-    pub(super) fn push_back(&self, table: &impl Table, index: u32, slot: &Slot, level: u8) {
-        let list = self.level(level);
-        let tail = list.tail.load(Ordering::Relaxed);
-        let last = if tail == 0 { None } else { table.slot(tail) };
-        if last.is_some_and(|last| last.base_order() != 0 && slot.rank() < last.rank()) {
-            return self.insert(table, index, slot, level, false);
+    /// The first coroutine of `level` behind those of `rank`, 0 if there is none.
+    pub(super) fn first_behind(&self, rank: Rank) -> u32 {
+        let behind =
+            self.orders(rank.level()).load(Ordering::Relaxed) & !((2u8 << rank.order()).wrapping_sub(1));
+        if behind == 0 || QUEUES == 1 {
+            return 0;
         }
+        let next = Rank::new(rank.level(), behind.trailing_zeros() as u8);
+        self.queue(next).head.load(Ordering::Relaxed)
+    }
+
+    /// Appends `slot`, of index `index`, to those of `rank`.
+    #[inline(always)]
+    pub(super) fn push_back(&self, table: &impl Table, index: u32, slot: &Slot, rank: Rank) {
+        let queue = self.queue(rank);
+        let tail = queue.tail.load(Ordering::Relaxed);
         slot.next.store(0, Ordering::Relaxed);
         slot.prev.store(tail, Ordering::Relaxed);
-        list.tail.store(index, Ordering::Relaxed);
-        match last {
+        queue.tail.store(index, Ordering::Relaxed);
+        match if tail == 0 { None } else { table.slot(tail) } {
             Some(last) => last.next.store(index, Ordering::Relaxed),
             None => {
-                list.head.store(index, Ordering::Relaxed);
-                self.set(level);
+                queue.head.store(index, Ordering::Relaxed);
+                self.set(rank);
             }
         }
     }
 
-    /// Puts `slot`, of index `index`, into `level`, before all others of its order.
+    /// Puts `slot`, of index `index`, before all others of `rank`.
     #[inline]
-    pub(super) fn push_front(&self, table: &impl Table, index: u32, slot: &Slot, level: u8) {
-        let list = self.level(level);
-        let head = list.head.load(Ordering::Relaxed);
-        if head != 0 && slot.base_order() != 0 {
-            return self.insert(table, index, slot, level, true);
-        }
+    pub(super) fn push_front(&self, table: &impl Table, index: u32, slot: &Slot, rank: Rank) {
+        let queue = self.queue(rank);
+        let head = queue.head.load(Ordering::Relaxed);
         slot.next.store(head, Ordering::Relaxed);
-        list.head.store(index, Ordering::Relaxed);
+        queue.head.store(index, Ordering::Relaxed);
         match if head == 0 { None } else { table.slot(head) } {
             Some(first) => first.prev.store(index, Ordering::Relaxed),
             None => {
-                list.tail.store(index, Ordering::Relaxed);
-                self.set(level);
+                queue.tail.store(index, Ordering::Relaxed);
+                self.set(rank);
             }
-        }
-    }
-
-    /// Puts `slot`, of index `index`, into `level`, which is not empty, before or behind the others of its order.
-    #[cold]
-    #[inline(never)]
-    fn insert(&self, table: &impl Table, index: u32, slot: &Slot, level: u8, ahead: bool) {
-        let list = self.level(level);
-        let rank = slot.rank();
-        let (mut before, mut next) = (None, list.head.load(Ordering::Relaxed));
-        let mut prev = 0;
-        while let Some(other) = if next == 0 { None } else { table.slot(next) } {
-            if other.rank() > rank || ahead && other.rank() == rank {
-                break;
-            }
-            (before, prev) = (Some(other), next);
-            next = other.next.load(Ordering::Relaxed);
-        }
-        slot.next.store(next, Ordering::Relaxed);
-        slot.prev.store(prev, Ordering::Relaxed);
-        match before {
-            Some(before) => before.next.store(index, Ordering::Relaxed),
-            None => list.head.store(index, Ordering::Relaxed),
-        }
-        match if next == 0 { None } else { table.slot(next) } {
-            Some(behind) => behind.prev.store(index, Ordering::Relaxed),
-            None => list.tail.store(index, Ordering::Relaxed),
         }
     }
 
     /// Takes the first coroutine of `level`. Does not touch the one behind it.
     #[inline(always)]
     pub(super) fn pop_front<'t>(&self, table: &'t impl Table, level: u8) -> Option<(u32, &'t Slot)> {
-        let list = self.level(level);
-        let index = list.head.load(Ordering::Relaxed);
-        let slot = if index == 0 { None } else { table.slot(index) }?;
+        let queue = self.queue(Rank::pack(level, 0));
+        let index = queue.head.load(Ordering::Relaxed);
+        if index == 0 {
+            return self.pop_order(table, level);
+        }
+        let slot = table.slot(index)?;
         let next = slot.next.load(Ordering::Relaxed);
-        list.head.store(next, Ordering::Relaxed);
+        queue.head.store(next, Ordering::Relaxed);
         if next == 0 {
-            list.tail.store(0, Ordering::Relaxed);
+            queue.tail.store(0, Ordering::Relaxed);
             self.clear(level);
         }
         Some((index, slot))
     }
 
-    /// Takes `slot`, of index `index`, out of `level`, in which it is queued.
+    /// [`Ready::pop_front`] of a level that has none of order 0.
+    #[cold]
+    fn pop_order<'t>(&self, table: &'t impl Table, level: u8) -> Option<(u32, &'t Slot)> {
+        let rank = self.first_rank_of(level);
+        let index = self.queue(rank).head.load(Ordering::Relaxed);
+        let slot = if index == 0 { None } else { table.slot(index) }?;
+        self.unlink(table, index, slot, rank);
+        Some((index, slot))
+    }
+
+    /// Takes `slot`, of index `index`, out of the queue of `rank`, in which it is.
     #[inline]
-    pub(super) fn unlink(&self, table: &impl Table, index: u32, slot: &Slot, level: u8) {
-        let list = self.level(level);
-        if list.head.load(Ordering::Relaxed) == index {
-            self.pop_front(table, level);
+    pub(super) fn unlink(&self, table: &impl Table, index: u32, slot: &Slot, rank: Rank) {
+        let queue = self.queue(rank);
+        let next = slot.next.load(Ordering::Relaxed);
+        if queue.head.load(Ordering::Relaxed) == index {
+            queue.head.store(next, Ordering::Relaxed);
+            if next == 0 {
+                queue.tail.store(0, Ordering::Relaxed);
+                if rank.order() == 0 || QUEUES == 1 {
+                    self.clear(rank.level())
+                } else {
+                    self.clear_order(rank)
+                }
+            }
             return;
         }
-        let next = slot.next.load(Ordering::Relaxed);
         let prev = slot.prev.load(Ordering::Relaxed);
         if let Some(before) = table.slot(prev) {
             before.next.store(next, Ordering::Relaxed);
         }
         match if next == 0 { None } else { table.slot(next) } {
             Some(behind) => behind.prev.store(prev, Ordering::Relaxed),
-            None => list.tail.store(prev, Ordering::Relaxed),
+            None => queue.tail.store(prev, Ordering::Relaxed),
         }
     }
 }

@@ -134,7 +134,13 @@ impl Slot {
     #[inline]
     pub fn rank(&self) -> Rank {
         let level = self.level();
-        Rank::new(level, if level == self.base_level() { self.base_order() } else { 0 })
+        Rank::pack(level, if level == self.base_level() { self.base_order() } else { 0 })
+    }
+
+    /// Whether [`Slot::rank`] may be another than the first of its level.
+    #[inline(always)]
+    pub(super) fn has_order(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) > owner::INDEX
     }
 
     /// The level at which it is scheduled; a hint for those who don't hold the owner's gate.

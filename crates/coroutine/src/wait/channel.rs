@@ -1,6 +1,7 @@
 //! A bounded channel of many senders and receivers, in which the most urgent go first.
 
-use super::list::Waiters;
+use super::list::{Place, Waiters};
+use crate::foreign;
 use crate::lock::Lock;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -35,7 +36,8 @@ struct State<T> {
 /// The end that sends; when the last is dropped, receivers get what is left and then `None`.
 pub struct Sender<T>(Arc<Lock<State<T>>>);
 
-/// The end that receives; when the last is dropped, senders get their messages back.
+/// The end that receives; when the last is dropped, senders get their messages back, and what nobody has received is
+/// dropped.
 pub struct Receiver<T>(Arc<Lock<State<T>>>);
 
 impl<T> State<T> {
@@ -56,29 +58,32 @@ struct Wait<'a, T> {
     shared: &'a Lock<State<T>>,
     list: fn(&mut State<T>) -> &mut Waiters<()>,
     next: fn(&mut State<T>) -> Option<Waker>,
-    key: u64,
+    place: Option<Place>,
 }
 
 impl<T> Wait<'_, T> {
     /// Whether it has been woken, or does not wait yet. Otherwise `waker` is woken later.
     fn ready(&mut self, waker: &Waker) -> bool {
-        let ready = self.key == 0 || !self.shared.with(|state| (self.list)(state).refresh(self.key, waker));
-        if ready {
-            self.key = 0;
+        let Some(place) = self.place else { return true };
+        let mut waker = Some(waker.clone());
+        let waits = self.shared.with(|state| (self.list)(state).refresh(place, &mut waker));
+        if !waits {
+            self.place = None;
         }
-        ready
+        !waits
     }
 }
 
 impl<T> Drop for Wait<'_, T> {
     fn drop(&mut self) {
-        let next = self.shared.with(|state| {
-            let woken = self.key != 0 && (self.list)(state).remove(self.key).is_none();
-            if woken { (self.next)(state) } else { None }
+        let Some(place) = self.place else { return };
+        let (waiter, next) = self.shared.with(|state| {
+            let waiter = (self.list)(state).remove(place);
+            let next = if waiter.is_none() { (self.next)(state) } else { None };
+            (waiter, next)
         });
-        if let Some(next) = next {
-            next.wake();
-        }
+        next.into_iter().for_each(foreign::wake);
+        drop(waiter);
     }
 }
 
@@ -87,27 +92,26 @@ impl<T> Sender<T> {
     pub fn send(&self, message: T) -> impl Future<Output = Result<(), T>> + '_ {
         let mut message = Some(message);
         let mut wait =
-            Wait { shared: &self.0, list: |state| &mut state.sending, next: State::next_sender, key: 0 };
+            Wait { shared: &self.0, list: |state| &mut state.sending, next: State::next_sender, place: None };
         poll_fn(move |cx| {
             if !wait.ready(cx.waker()) {
                 return Poll::Pending;
             }
             let Some(sent) = message.take() else { return Poll::Pending };
+            let mut waker = Some(cx.waker().clone());
             let (outcome, wake) = self.0.with(|state| {
                 if state.receivers == 0 {
                     return (Poll::Ready(Err(sent)), None);
                 }
                 if state.messages.len() >= state.capacity {
-                    wait.key = state.sending.push(cx.waker(), ());
+                    wait.place = Some(state.sending.push(&mut waker, ()));
                     message = Some(sent);
                     return (Poll::Pending, None);
                 }
                 state.messages.push_back(sent);
                 (Poll::Ready(Ok(())), state.next_receiver())
             });
-            if let Some(wake) = wake {
-                wake.wake();
-            }
+            wake.into_iter().for_each(foreign::wake);
             outcome
         })
     }
@@ -121,9 +125,7 @@ impl<T> Sender<T> {
             state.messages.push_back(message);
             Ok(state.next_receiver())
         })?;
-        if let Some(wake) = wake {
-            wake.wake();
-        }
+        wake.into_iter().for_each(foreign::wake);
         Ok(())
     }
 }
@@ -131,23 +133,26 @@ impl<T> Sender<T> {
 impl<T> Receiver<T> {
     /// Waits for a message; `None` when none is left and no sender either.
     pub fn receive(&self) -> impl Future<Output = Option<T>> + '_ {
-        let mut wait =
-            Wait { shared: &self.0, list: |state| &mut state.receiving, next: State::next_receiver, key: 0 };
+        let mut wait = Wait {
+            shared: &self.0,
+            list: |state| &mut state.receiving,
+            next: State::next_receiver,
+            place: None,
+        };
         poll_fn(move |cx| {
             if !wait.ready(cx.waker()) {
                 return Poll::Pending;
             }
+            let mut waker = Some(cx.waker().clone());
             let (outcome, wake) = self.0.with(|state| match state.messages.pop_front() {
                 Some(message) => (Poll::Ready(Some(message)), state.next_sender()),
                 None if state.senders == 0 => (Poll::Ready(None), None),
                 None => {
-                    wait.key = state.receiving.push(cx.waker(), ());
+                    wait.place = Some(state.receiving.push(&mut waker, ()));
                     (Poll::Pending, None)
                 }
             });
-            if let Some(wake) = wake {
-                wake.wake();
-            }
+            wake.into_iter().for_each(foreign::wake);
             outcome
         })
     }
@@ -158,9 +163,7 @@ impl<T> Receiver<T> {
             let message = state.messages.pop_front();
             (message, state.next_sender())
         });
-        if let Some(wake) = wake {
-            wake.wake();
-        }
+        wake.into_iter().for_each(foreign::wake);
         message
     }
 }
@@ -185,19 +188,23 @@ impl<T> Drop for Sender<T> {
         while let Some(waker) =
             self.0.with(|state| if state.senders == 0 { state.next_receiver() } else { None })
         {
-            waker.wake();
+            foreign::wake(waker);
         }
     }
 }
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        self.0.with(|state| state.receivers -= 1);
+        let unread = self.0.with(|state| {
+            state.receivers -= 1;
+            if state.receivers == 0 { core::mem::take(&mut state.messages) } else { VecDeque::new() }
+        });
         while let Some(waker) =
             self.0.with(|state| if state.receivers == 0 { state.next_sender() } else { None })
         {
-            waker.wake();
+            foreign::wake(waker);
         }
+        drop(unread);
     }
 }
 

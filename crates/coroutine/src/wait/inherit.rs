@@ -1,126 +1,169 @@
-//! Priority inheritance: who waits for whom, and the level that is lent along.
+//! Priority inheritance: what is lent to a coroutine by those who wait for it.
 //!
-//! An edge leads from a waiter to a coroutine that it waits for. A coroutine runs at the most urgent of its own level
-//! and the levels of its waiters, theirs being found the same way, so that a loan passes along a chain. The graph is
-//! one for all executors and knows only edges along which something may have to be lent: waits for a held mutex, and
-//! joins of a coroutine that was less urgent than its joiner when the joiner looked.
+//! A coroutine runs at the most urgent of its own level and the levels lent to it. A held mutex lends the level of its
+//! most urgent waiter to its holder, a join that of the joiner to the coroutine that it awaits. Each such source has a
+//! number, and each coroutine to which something is lent has a record of the sources, under a lock of its own: there is
+//! no graph, and nothing is shared by those who have nothing to do with each other.
+//!
+//! Along a chain of waiters a loan passes by their turns. Whoever waits and gets another level is woken, at that level;
+//! its futures, polled, find that it has changed and lend anew. So every link of a chain costs one turn at the level
+//! that is passed on, and a ring of waiters, which waits for ever anyway, comes to rest when levels do.
 
 use crate::lock::Lock;
-use crate::registry::Global;
+use crate::registry::{CHUNK_SHIFT, CHUNK_SLOTS, CHUNKS, Global};
 use crate::sched::{Id, Table};
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use crate::waker;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ptr;
 
-struct Graph {
-    /// (waiter, target) of each edge.
-    targets: BTreeSet<(Id, Id)>,
-    /// (target, waiter) of each edge.
-    waiters: BTreeSet<(Id, Id)>,
-    /// What is lent to a target.
-    lent: BTreeMap<Id, u8>,
+/// What is lent to the coroutine of one slot.
+struct Record {
+    /// Of the coroutine; what is recorded of another is over.
+    generation: u32,
+    /// What was lent last.
+    lent: Option<u8>,
+    /// Source and level of each loan.
+    loans: Vec<(u64, u8)>,
 }
 
-static GRAPH: Lock<Graph> =
-    Lock::new(Graph { targets: BTreeSet::new(), waiters: BTreeSet::new(), lent: BTreeMap::new() });
+type Records = [Lock<Record>; CHUNK_SLOTS as usize];
 
-/// Number of edges, so that those who don't use the graph don't take its lock.
-static EDGES: AtomicUsize = AtomicUsize::new(0);
+/// Records beside the chunks of the table of slots; memory for a chunk of them is taken when the first is needed.
+static RECORDS: [AtomicPtr<Records>; CHUNKS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
 
-/// Locks the graph during a fork.
+/// The last number of a source.
+static SOURCES: AtomicU64 = AtomicU64::new(0);
+
+/// Number of loans, so that those who don't use them don't look for records.
+static LOANS: AtomicUsize = AtomicUsize::new(0);
+
+/// A number for something that lends; not 0.
+pub(crate) fn new_source() -> u64 {
+    SOURCES.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+/// The source `source` lends `level` to `target` from now on.
+pub(crate) fn lend(target: Id, source: u64, level: u8) {
+    let is_alive =
+        || Global.slot(target.index()).is_some_and(|slot| slot.generation() == target.generation());
+    // Without memory for the record nothing is lent.
+    let Some(record) = record(target, true).filter(|_| is_alive()) else { return };
+    let changed = record.with(|record| {
+        if record.generation != target.generation() {
+            LOANS.fetch_sub(record.loans.len(), Ordering::Relaxed);
+            record.loans.clear();
+            (record.generation, record.lent) = (target.generation(), None);
+        }
+        match record.loans.iter_mut().find(|loan| loan.0 == source) {
+            Some(loan) => loan.1 = level,
+            None => {
+                record.loans.push((source, level));
+                LOANS.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        record.settle(target)
+    });
+    if changed {
+        look_again(target);
+    }
+}
+
+/// The source `source` lends nothing to `target` any more.
+pub(crate) fn take_back(target: Id, source: u64) {
+    let Some(record) = record(target, false) else {
+        // A forked child, which has lost the records.
+        return waker::lend(target, None);
+    };
+    let changed = record.with(|record| {
+        if record.generation != target.generation() {
+            return false;
+        }
+        let Some(at) = record.loans.iter().position(|loan| loan.0 == source) else { return false };
+        record.loans.swap_remove(at);
+        LOANS.fetch_sub(1, Ordering::Relaxed);
+        record.settle(target)
+    });
+    if changed {
+        look_again(target);
+    }
+}
+
+/// The own level of `id` has changed from `before` to `now`: what is lent to it is lent again, and what it lends too.
+pub(crate) fn changed(id: Id, before: u8, now: u8) {
+    let is_used = LOANS.load(Ordering::Relaxed) != 0;
+    if let Some(record) = record(id, false).filter(|_| is_used) {
+        record.with(|record| {
+            if record.generation == id.generation() && record.lent.is_some() {
+                waker::lend(id, record.lent);
+            }
+        });
+    }
+    if now < before || is_used && now != before {
+        waker::wake(id);
+    }
+}
+
+/// In a forked child: a thread that is gone may have held one of the locks.
 #[cfg(feature = "std")]
-pub(crate) fn lock() -> impl Sized + 'static {
-    GRAPH.guard()
+pub(crate) fn start_anew() {
+    RECORDS.iter().for_each(|records| records.store(ptr::null_mut(), Ordering::Relaxed));
+    LOANS.store(0, Ordering::Relaxed);
 }
 
-/// `waiter` waits for `target` from now on.
-pub(crate) fn wait_for(waiter: Id, target: Id) {
-    GRAPH.with(|graph| {
-        if graph.targets.insert((waiter, target)) {
-            graph.waiters.insert((target, waiter));
-            EDGES.fetch_add(1, Ordering::Relaxed);
-        }
-        graph.settle(target);
-    });
-}
-
-/// All of `waiters` wait for `new` instead of `old`; either may be no coroutine.
-pub(crate) fn hand_over(waiters: impl Iterator<Item = Id>, old: Option<Id>, new: Option<Id>) {
-    GRAPH.with(|graph| {
-        for waiter in waiters {
-            if let Some(old) = old.filter(|old| graph.targets.remove(&(waiter, *old))) {
-                graph.waiters.remove(&(old, waiter));
-                EDGES.fetch_sub(1, Ordering::Relaxed);
-            }
-            if let Some(new) = new.filter(|new| *new != waiter && graph.targets.insert((waiter, *new))) {
-                graph.waiters.insert((new, waiter));
-                EDGES.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        old.into_iter().chain(new).for_each(|target| graph.settle(target));
-    });
-}
-
-/// `waiter` does not wait for `target` any more: takes its loan back.
-pub(crate) fn stop_waiting(waiter: Id, target: Id) {
-    if EDGES.load(Ordering::Relaxed) == 0 {
-        return;
+/// `target` has another level: if it waits, it is polled at that level, and what it waits for learns of it. The caller
+/// itself goes on at its new level.
+fn look_again(target: Id) {
+    if waker::here_for(target).and_then(|here| here.current()) != Some(target) {
+        waker::wake(target);
     }
-    GRAPH.with(|graph| {
-        if graph.targets.remove(&(waiter, target)) {
-            graph.waiters.remove(&(target, waiter));
-            EDGES.fetch_sub(1, Ordering::Relaxed);
-            graph.settle(target);
-        }
-    });
 }
 
-/// The own level of `id` has changed: so may what it lends, and what is lent to it must be lent again.
-pub(crate) fn changed(id: Id) {
-    if EDGES.load(Ordering::Relaxed) == 0 {
-        return;
+impl Record {
+    /// Lends the most urgent of what is lent. Whether that is another than before.
+    fn settle(&mut self, target: Id) -> bool {
+        let lent = self.loans.iter().map(|loan| loan.1).min();
+        let changed = lent != self.lent;
+        if changed {
+            self.lent = lent;
+            waker::lend(target, lent);
+        }
+        changed
     }
-    GRAPH.with(|graph| {
-        if let Some(level) = graph.lent.get(&id) {
-            waker::lend(id, Some(*level));
-        }
-        for target in second_of(&graph.targets, id) {
-            graph.settle(target);
-        }
-    });
 }
 
-/// The second parts of the pairs that begin with `first`.
-fn second_of(pairs: &BTreeSet<(Id, Id)>, first: Id) -> Vec<Id> {
-    pairs.range((first, Id::MIN)..=(first, Id::MAX)).map(|pair| pair.1).collect()
-}
-
-impl Graph {
-    /// At which level `id` runs, all loans considered; `None` if it has ended.
-    fn level(&self, id: Id) -> Option<u8> {
-        let slot = Global.slot(id.index()).filter(|slot| slot.generation() == id.generation())?;
-        let own = slot.asked_base_level();
-        Some(self.lent.get(&id).map_or(own, |lent| own.min(*lent)))
+/// The record of `id`. Memory for it is taken if `make` says so.
+fn record(id: Id, make: bool) -> Option<&'static Lock<Record>> {
+    let place = RECORDS.get((id.index() >> CHUNK_SHIFT) as usize)?;
+    let mut records = place.load(Ordering::Acquire);
+    if records.is_null() {
+        if !make {
+            return None;
+        }
+        records = new_records(place)?;
     }
+    #[allow(unsafe_code)]
+    // SAFETY: published by `new_records`, and never freed.
+    let records = unsafe { &*records };
+    records.get((id.index() & (CHUNK_SLOTS - 1)) as usize)
+}
 
-    /// Lends to `target` what its waiters give, and passes a change on to those that it waits for. Who waits in a ring
-    /// waits for ever; the bound only ends the way around it.
-    fn settle(&mut self, target: Id) {
-        let mut left = Vec::from([target]);
-        let mut bound = 2 * self.targets.len() + 2;
-        while let Some(target) = left.pop().filter(|_| bound > 0) {
-            bound -= 1;
-            let lent =
-                second_of(&self.waiters, target).into_iter().filter_map(|waiter| self.level(waiter)).min();
-            let before = match lent {
-                Some(level) => self.lent.insert(target, level),
-                None => self.lent.remove(&target),
-            };
-            if before != lent {
-                waker::lend(target, lent);
-                left.extend(second_of(&self.targets, target));
-            }
+#[cold]
+fn new_records(place: &AtomicPtr<Records>) -> Option<*mut Records> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(CHUNK_SLOTS as usize).ok()?;
+    let record = || Lock::new(Record { generation: 0, lent: None, loans: Vec::new() });
+    list.resize_with(CHUNK_SLOTS as usize, record);
+    let fresh: Box<Records> = list.into_boxed_slice().try_into().ok()?;
+    let fresh = Box::into_raw(fresh);
+    match place.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Some(fresh),
+        Err(other) => {
+            #[allow(unsafe_code)]
+            // SAFETY: made above, and not published.
+            drop(unsafe { Box::from_raw(fresh) });
+            Some(other)
         }
     }
 }

@@ -2,7 +2,8 @@
 #![allow(unsafe_code)] // The guard is the proof of exclusive access to the value.
 
 use super::inherit;
-use super::list::Waiters;
+use super::list::{Place, Waiter, Waiters};
+use crate::foreign;
 use crate::lock::Lock;
 use crate::sched::Id;
 use crate::waker::id_of;
@@ -27,6 +28,10 @@ struct State {
     /// Who holds it, if it is a coroutine of this crate's executors.
     holder: Option<Id>,
     waiters: Waiters<()>,
+    /// What it lends, and to whom.
+    loan: Option<(Id, u8)>,
+    /// Its number as a lender, 0 before it first was one.
+    source: u64,
 }
 
 // SAFETY: the value is reached through a guard only, and there is one at a time.
@@ -37,7 +42,7 @@ unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 impl<T> Mutex<T> {
     /// An unlocked mutex.
     pub const fn new(value: T) -> Mutex<T> {
-        let state = State { held: false, holder: None, waiters: Waiters::new() };
+        let state = State { held: false, holder: None, waiters: Waiters::new(), loan: None, source: 0 };
         Mutex { state: Lock::new(state), value: UnsafeCell::new(value) }
     }
 
@@ -50,42 +55,58 @@ impl<T> Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock.
     pub fn lock(&self) -> LockFuture<'_, T> {
-        LockFuture { mutex: self, key: 0, id: None }
+        LockFuture { mutex: self, place: None }
     }
 
     /// The lock, if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let taken = self.state.with(|state| {
-            let free = !core::mem::replace(&mut state.held, true);
-            #[cfg(feature = "std")]
-            if free {
-                state.holder = crate::current_id();
-            }
-            free
-        });
-        taken.then(|| MutexGuard { mutex: self })
+        #[cfg(feature = "std")]
+        let holder = crate::current_id();
+        #[cfg(not(feature = "std"))]
+        let holder = None;
+        self.state.with(|state| state.take(holder)).then(|| MutexGuard { mutex: self })
     }
 
     /// Hands the lock to the most urgent waiter, to whom the others lend from now on.
     fn unlock(&self) {
         let next = self.state.with(|state| {
-            let next = state.waiters.best().map(|next| (next.key, next.id()));
+            let next = state.waiters.pop_best();
             state.held = next.is_some();
-            state.hand_over(next.and_then(|next| next.1));
-            state.waiters.remove(next?.0)
+            state.holder = next.as_ref().and_then(Waiter::id);
+            state.settle();
+            next
         });
         if let Some(next) = next {
-            next.waker.wake();
+            foreign::wake(next.waker);
         }
     }
 }
 
 impl State {
-    /// `new` holds the lock from now on, and whoever waits lends to it.
-    fn hand_over(&mut self, new: Option<Id>) {
-        let old = core::mem::replace(&mut self.holder, new);
-        if old != new && !self.waiters.is_empty() {
-            inherit::hand_over(self.waiters.iter().filter_map(|waiter| waiter.id()), old, new);
+    /// Takes the lock for `holder`, if it is free.
+    fn take(&mut self, holder: Option<Id>) -> bool {
+        let free = !self.held;
+        if free {
+            (self.held, self.holder) = (true, holder);
+        }
+        free
+    }
+
+    /// After a change of holder or waiters: lends the level of the most urgent waiter to the holder.
+    fn settle(&mut self) {
+        let loan = self.holder.zip(self.waiters.best_level());
+        if loan == self.loan {
+            return;
+        }
+        if self.source == 0 {
+            self.source = inherit::new_source();
+        }
+        let old = core::mem::replace(&mut self.loan, loan).map(|old| old.0);
+        if let Some(old) = old.filter(|old| loan.is_none_or(|new| new.0 != *old)) {
+            inherit::take_back(old, self.source);
+        }
+        if let Some((holder, level)) = loan {
+            inherit::lend(holder, self.source, level);
         }
     }
 }
@@ -94,9 +115,8 @@ impl State {
 #[must_use = "futures do nothing unless awaited"]
 pub struct LockFuture<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
-    /// Its key in the list, 0 before it waits and after it got the lock.
-    key: u64,
-    id: Option<Id>,
+    /// Its place among the waiters; `None` before it waits and after it got the lock.
+    place: Option<Place>,
 }
 
 impl<'a, T: ?Sized> Future for LockFuture<'a, T> {
@@ -105,46 +125,38 @@ impl<'a, T: ?Sized> Future for LockFuture<'a, T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<MutexGuard<'a, T>> {
         let id = id_of(cx.waker());
         let mutex = self.mutex;
-        let locked = mutex.state.with(|state| {
-            if self.key == 0 && !state.held {
-                state.held = true;
-                state.holder = id;
-                return true;
-            }
-            if self.key == 0 {
-                self.key = state.waiters.push(cx.waker(), ());
-            } else if !state.waiters.refresh(self.key, cx.waker()) {
-                // An unlock took it out of the list, and with that gave it the lock.
-                state.hand_over(id);
-                return true;
-            }
-            if let (Some(id), Some(holder)) = (id, state.holder) {
-                inherit::wait_for(id, holder);
-            }
-            false
-        });
-        if !locked {
-            self.id = id;
-            return Poll::Pending;
+        if self.place.is_none() && mutex.state.with(|state| state.take(id)) {
+            return Poll::Ready(MutexGuard { mutex });
         }
-        self.key = 0;
-        Poll::Ready(MutexGuard { mutex })
+        let mut waker = Some(cx.waker().clone());
+        let place = self.place;
+        self.place = mutex.state.with(|state| {
+            let place = match place {
+                // An unlock took it out of the list, and with that gave it the lock.
+                Some(place) if !state.waiters.refresh(place, &mut waker) => {
+                    state.holder = id;
+                    None
+                }
+                Some(place) => Some(place),
+                None if state.take(id) => None,
+                None => Some(state.waiters.push(&mut waker, ())),
+            };
+            state.settle();
+            place
+        });
+        if self.place.is_some() { Poll::Pending } else { Poll::Ready(MutexGuard { mutex }) }
     }
 }
 
 impl<T: ?Sized> Drop for LockFuture<'_, T> {
     fn drop(&mut self) {
-        if self.key == 0 {
-            return;
-        }
+        let Some(place) = self.place else { return };
         let waited = self.mutex.state.with(|state| {
-            let waited = state.waiters.remove(self.key).is_some();
-            if let (true, Some(id), Some(holder)) = (waited, self.id, state.holder) {
-                inherit::stop_waiting(id, holder);
-            }
+            let waited = state.waiters.remove(place);
+            state.settle();
             waited
         });
-        if !waited {
+        if waited.is_none() {
             // It was given the lock, and is dropped before it learnt of that.
             self.mutex.unlock();
         }

@@ -1,6 +1,7 @@
 //! A counting semaphore that serves the most urgent first.
 
-use super::list::Waiters;
+use super::list::{Place, Waiters};
+use crate::foreign;
 use crate::lock::Lock;
 use core::fmt;
 use core::future::Future;
@@ -25,7 +26,7 @@ impl Semaphore {
 
     /// Waits for `permits` permits, all at once.
     pub fn acquire(&self, permits: usize) -> Acquire<'_> {
-        Acquire { semaphore: self, permits, key: 0 }
+        Acquire { semaphore: self, permits, place: None }
     }
 
     /// `permits` permits, if there are as many and nobody waits.
@@ -43,20 +44,20 @@ impl Semaphore {
         self.0.with(|state| state.permits)
     }
 
-    /// Adds `permits` permits.
+    /// Adds `permits` permits. There are never more than `usize::MAX`.
     pub fn release(&self, permits: usize) {
-        self.0.with(|state| state.permits += permits);
+        self.0.with(|state| state.permits = state.permits.saturating_add(permits));
         self.serve();
     }
 
     /// Gives permits to waiters as far as they go.
     fn serve(&self) {
         while let Some(next) = self.0.with(|state| {
-            let wants = state.waiters.best()?.wants;
+            let wants = state.waiters.best()?;
             state.permits = state.permits.checked_sub(wants)?;
             state.waiters.pop_best()
         }) {
-            next.waker.wake();
+            foreign::wake(next.waker);
         }
     }
 }
@@ -66,7 +67,8 @@ impl Semaphore {
 pub struct Acquire<'a> {
     semaphore: &'a Semaphore,
     permits: usize,
-    key: u64,
+    /// Its place among the waiters; `None` before it waits and after it got the permits.
+    place: Option<Place>,
 }
 
 impl<'a> Future for Acquire<'a> {
@@ -74,27 +76,33 @@ impl<'a> Future for Acquire<'a> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit<'a>> {
         let (semaphore, permits) = (self.semaphore, self.permits);
-        if self.key == 0 {
+        if self.place.is_none() {
             if let Some(permit) = semaphore.try_acquire(permits) {
                 return Poll::Ready(permit);
             }
-            self.key = semaphore.0.with(|state| state.waiters.push(cx.waker(), permits));
-            // It may be more urgent than whoever waited for more than there is.
-            semaphore.serve();
         }
-        if semaphore.0.with(|state| state.waiters.refresh(self.key, cx.waker())) {
+        let mut waker = Some(cx.waker().clone());
+        let place = self.place;
+        let place = semaphore.0.with(|state| match place {
+            Some(place) => state.waiters.refresh(place, &mut waker).then_some(place),
+            None => Some(state.waiters.push(&mut waker, permits)),
+        });
+        self.place = place;
+        if place.is_some() {
+            // It may be more urgent than whoever waits for more than there is, and get its permits at once: then its
+            // own wake has it look again.
+            semaphore.serve();
             return Poll::Pending;
         }
-        self.key = 0;
         Poll::Ready(Permit { semaphore, permits })
     }
 }
 
 impl Drop for Acquire<'_> {
     fn drop(&mut self) {
-        if self.key != 0 {
-            let waited = self.semaphore.0.with(|state| state.waiters.remove(self.key).is_some());
-            self.semaphore.release(if waited { 0 } else { self.permits });
+        if let Some(place) = self.place {
+            let waited = self.semaphore.0.with(|state| state.waiters.remove(place));
+            self.semaphore.release(if waited.is_some() { 0 } else { self.permits });
         }
     }
 }

@@ -65,7 +65,7 @@ fn play(seed: u64) {
             }
             3 if !queue.is_empty() => {
                 let limit = rank(&mut random);
-                assert_eq!(core.ready().is_before(&table, limit), queue[0].0 < limit, "seed {seed}");
+                assert_eq!(core.ready().is_before(limit), queue[0].0 < limit, "seed {seed}");
                 if steal_before(&table, &cores[1], core, limit, || {}) {
                     let stolen = cores[1].pick(&table).unwrap();
                     assert_eq!((stolen.id, queue[0].0 < limit), (queue[0].1, true), "seed {seed}");

@@ -1,8 +1,9 @@
 //! What a participant keeps for itself: free blocks by size, and limbo.
 
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 
 use super::block::{self, CLASSES, Header};
+use super::list::{List, must_be_unread};
 
 /// Bytes of free blocks kept; more go back to the allocator. Threads are preempted in mid-search, and what that keeps
 /// back comes free all at once; a kernel's CPUs are not.
@@ -14,51 +15,6 @@ const BAGS: usize = 4;
 
 /// Lists of a bag: one for each size that is kept, one for the others.
 const LISTS: usize = CLASSES + 1;
-
-/// Blocks of one size. Lists are moved as a whole: a block that was in limbo for long is no longer in the cache, and
-/// walking a list of them would wait for each.
-#[derive(Clone, Copy)]
-struct List {
-    first: *mut Header,
-    last: *mut Header,
-    count: usize,
-}
-
-impl List {
-    const EMPTY: Self = Self { first: ptr::null_mut(), last: ptr::null_mut(), count: 0 };
-
-    #[inline]
-    fn push(&mut self, block: NonNull<Header>) {
-        if self.first.is_null() {
-            self.last = block.as_ptr();
-        }
-        // SAFETY: `link` is no one's but the owner's of the list once a block is retired; readers never look at it.
-        unsafe { block::set_link(block, self.first) };
-        self.first = block.as_ptr();
-        self.count += 1;
-    }
-
-    fn pop(&mut self) -> Option<NonNull<Header>> {
-        let block = NonNull::new(self.first)?;
-        // SAFETY: blocks in a list are its owner's alone.
-        self.first = unsafe { block::link(block) };
-        self.count -= 1;
-        Some(block)
-    }
-
-    /// Puts all of `other` in front.
-    fn splice(&mut self, other: &mut Self) {
-        let taken = core::mem::replace(other, Self::EMPTY);
-        let Some(last) = NonNull::new(taken.last).filter(|_| taken.count > 0) else { return };
-        if self.first.is_null() {
-            self.last = taken.last;
-        }
-        // SAFETY: blocks in a list are its owner's alone.
-        unsafe { block::set_link(last, self.first) };
-        self.first = taken.first;
-        self.count += taken.count;
-    }
-}
 
 struct Bag {
     /// An epoch in which all of its blocks had been unlinked.
@@ -149,6 +105,12 @@ impl Local {
         None
     }
 
+    /// Takes up free blocks of one size.
+    pub(super) fn refill(&mut self, class: usize, blocks: &mut List) {
+        self.kept_bytes += blocks.count * block::size_of_class(class);
+        self.free[class].splice(blocks);
+    }
+
     /// Takes any free block out.
     pub(super) fn pop_any(&mut self) -> Option<NonNull<Header>> {
         let block = self.free.iter_mut().find_map(List::pop)?;
@@ -224,28 +186,5 @@ impl Local {
             rest.iter_mut().for_each(|list| others.splice(list));
         }
         others.first
-    }
-}
-
-/// In the models this fails if a reader of the block is not ordered before.
-#[inline(always)]
-fn must_be_unread(_block: NonNull<Header>) {
-    #[cfg(heddle_loom)]
-    // SAFETY: the header is valid.
-    unsafe {
-        (*_block.as_ptr()).contents.with_mut(|_| ());
-    }
-}
-
-#[cfg(heddle_loom)]
-impl List {
-    fn must_be_unread(&self) {
-        let mut at = self.first;
-        for _ in 0..self.count {
-            let Some(block) = NonNull::new(at) else { return };
-            must_be_unread(block);
-            // SAFETY: blocks in a list are its owner's alone.
-            at = unsafe { block::link(block) };
-        }
     }
 }

@@ -93,7 +93,7 @@ impl Table for Scheduler {
     }
 
     #[inline]
-    fn queued(&self, _id: Id, slot: &Slot, level: u8) {
+    fn queued(&self, _index: u32, slot: &Slot, level: u8) {
         let block: *mut Coroutine = slot.task().cast();
         // SAFETY: a queued coroutine's memory is the scheduler's, and its owner's gate is held.
         if let Some(info) = unsafe { block.as_mut() }.map(|block| &mut block.info) {

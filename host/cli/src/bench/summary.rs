@@ -1,4 +1,4 @@
-//! The main figures of all kept results, as the two tables that README.md shows.
+//! The main figures of all kept results, as the two tables that bench/README.md shows.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::record::{Figure, Record};
 use super::table::number;
 use super::{OURS, kept};
 
-/// A row: the experiment, its figure, where on the axis, by what, and what README calls it.
+/// A row: the experiment, its figure, where on the axis, by what, and how bench/README.md names it.
 struct Row(&'static str, &'static str, Option<u32>, Scale, u32, &'static str);
 
 const ROWS: &[Row] = &[
@@ -60,10 +60,10 @@ const ROWS: &[Row] = &[
     Row("memory", "idle-exec-process", None, Size, 1, "memory of an idle exec'ed process"),
 ];
 
-/// Experiments that README shows by their goals: those with an axis, and those without a machine.
+/// Experiments that bench/README.md shows by their goals: those with an axis, and those without a machine.
 const BY_GOALS: [&str; 5] = ["ring", "pipeline", "executors", "papers", "ranges"];
 
-/// Where the tables are in README.md.
+/// Where the tables are in bench/README.md.
 const BEGIN: &str = "<!-- ./heddle bench --summary -->\n";
 const END: &str = "<!-- end -->\n";
 
@@ -206,12 +206,12 @@ mod tests {
 
     #[test]
     fn readme_shows_what_was_measured() {
-        let path = crate::paths::repository().unwrap().join("README.md");
+        let path = crate::paths::repository().unwrap().join("bench/README.md");
         let text = std::fs::read_to_string(path).unwrap();
         let new = replaced(&text, &render().unwrap()).unwrap();
         assert!(
             text == new,
-            "run `./heddle bench --summary --update`, and look at what README.md says around it"
+            "run `./heddle bench --summary --update`, and look at what bench/README.md says around it"
         );
     }
 }

@@ -34,10 +34,11 @@ pub struct Options {
     /// Compare instruction counts with the committed ones, and fail where one has risen by more than 5 %.
     #[arg(long, group = "kept", conflicts_with_all = ["smp", "runs"])]
     pub check: bool,
-    /// Print the main figures of all kept results, as README.md shows them.
+    /// Print the main figures of all kept results, as bench/README.md shows them.
     #[arg(long, group = "kept", conflicts_with_all = ["name", "quick", "full", "smp", "runs"])]
     pub summary: bool,
-    /// With `--check`, replace the committed instruction counts by new ones; with `--summary`, the table in README.md.
+    /// With `--check`, replace the committed instruction counts by new ones; with `--summary`, the tables in
+    /// bench/README.md.
     #[arg(long, requires = "kept", visible_alias = "accept")]
     pub update: bool,
 }
@@ -83,7 +84,7 @@ fn every(options: &Options) -> Result<()> {
 
 fn summary(update: bool) -> Result<()> {
     if update {
-        return summary::write(&paths::repository()?.join("README.md"));
+        return summary::write(&paths::repository()?.join("bench/README.md"));
     }
     print!("{}", summary::render()?);
     Ok(())

@@ -43,7 +43,7 @@ const MODULE_FOLDERS: [&str; 11] = [
     "*/kernel/net/9p/*",
 ];
 const INIT: &str = "target/linux-guest/x86_64-unknown-linux-gnu/release/heddle-linux-init";
-const INIT_SOURCES: [&str; 4] = ["linux-init", "crates/streams", "crates/abi", "Cargo.lock"];
+const INIT_SOURCES: [&str; 4] = ["host/linux-init", "host/streams", "abi", "Cargo.lock"];
 /// Less than this Debian's kernel does not boot in.
 const MEMORY_MIN_BYTES: u64 = 96 * MIB;
 

@@ -1,5 +1,5 @@
-//! Shell scripts of `tests/transcripts`: many in one boot, on Heddle and on Linux with the same root image, and Linux says
-//! what is right.
+//! Shell scripts of `tests/transcripts`: many in one boot, on Heddle and on Linux with the same root image, and Linux
+//! says what is right.
 
 use std::collections::BTreeMap;
 use std::path::Path;

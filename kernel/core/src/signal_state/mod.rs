@@ -383,8 +383,8 @@ impl<M: Member> GroupState<M> {
         own.or_else(|| self.pending.take(wanted))
     }
 
-    /// Sends a signal that cannot be held back: if it is blocked or ignored, or `is_fatal` is set, the default action is
-    /// taken, which ends the group.
+    /// Sends a signal that cannot be held back: if it is blocked or ignored, or `is_fatal` is set, the default action
+    /// is taken, which ends the group.
     pub fn force(
         &mut self,
         thread: &Arc<M>,

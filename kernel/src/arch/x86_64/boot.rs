@@ -46,7 +46,6 @@ extern "C" fn heddle_start(start_info: u32) -> ! {
     copy_start_info(u64::from(start_info));
     descriptor::install(0);
     paging::install();
-    crate::log::install();
     float::install();
     interrupt::install_machine();
     interrupt::install_local(0);

@@ -28,9 +28,9 @@ pub(super) fn set_count(count: usize) {
     COUNT.store(count, Ordering::Relaxed);
 }
 
-/// Starts the other CPUs; they run [`crate::sched::run_cpu`].
-pub fn start_others() {
-    crate::arch::x86_64::smp::start_others();
+/// Starts the other CPUs; they run `entry`, on stacks of frames that `zeroed_frame` gives for good.
+pub fn start_others(entry: fn() -> !, zeroed_frame: fn() -> Option<u64>) {
+    crate::arch::x86_64::smp::start_others(entry, zeroed_frame);
 }
 
 /// Waits for an interrupt and runs its handler.
@@ -38,9 +38,6 @@ pub fn start_others() {
 /// Interrupts are off before and after; one that arrived since they were switched off ends the wait at once, so a
 /// caller that has just seen its queues empty loses no wake.
 pub fn idle() {
-    #[cfg(feature = "checking")]
-    crate::sync::order::expect_none("before a halt");
-    crate::memory::shootdown::before_idle();
     // SAFETY: `sti` takes effect after the next instruction, so nothing comes between it and `hlt`; the handlers
     // that run meanwhile keep every register (trap.s) and touch only atomics.
     unsafe { asm!("sti", "hlt", "cli", options(nostack)) };
@@ -48,8 +45,6 @@ pub fn idle() {
 
 /// Lets pending interrupts in: for long stretches of kernel code.
 pub fn poll_interrupts() {
-    #[cfg(feature = "checking")]
-    crate::sync::order::expect_none("where interrupts are let in");
     // SAFETY: as in `idle`.
     unsafe { asm!("sti", "nop", "cli", options(nostack)) };
 }

@@ -15,8 +15,8 @@ use ::x86_64::structures::DescriptorTablePointer;
 use ::x86_64::structures::gdt::{Descriptor, GlobalDescriptorTable, SegmentSelector};
 use ::x86_64::{PrivilegeLevel, VirtAddr};
 
-use crate::arch::x86_64::local;
 use crate::arch::x86_64::local::{CpuLocal, MAX_CPUS};
+use crate::arch::x86_64::{local, paging};
 
 /// Selector of kernel code; `sysret` and `syscall` fix the order of the segments.
 pub const KERNEL_CODE: u16 = 0x08;
@@ -50,6 +50,9 @@ static INTERRUPTS_READY: AtomicBool = AtomicBool::new(false);
 unsafe extern "C" {
     static heddle_trap_entries: u8;
     static heddle_syscall_entry: u8;
+    static heddle_trap_smap_site: u8;
+    static heddle_smap_sites: [u64; 2];
+    static heddle_smap_sites_end: [u64; 2];
 }
 
 /// Sets this CPU up for traps: segments, interrupt table, `syscall`.
@@ -66,6 +69,7 @@ pub fn install(id: usize) {
     // SAFETY: the table is static, filled, and each gate leads to an entry of trap.s.
     unsafe { lidt(&table) };
     install_syscall();
+    install_protection();
 }
 
 fn load_segments(id: usize, local: &'static CpuLocal) {
@@ -132,9 +136,49 @@ fn install_syscall() {
     unsafe {
         Efer::update(|flags| flags.insert(EferFlags::SYSTEM_CALL_EXTENSIONS | EferFlags::NO_EXECUTE_ENABLE))
     };
-    let features = core::arch::x86_64::__cpuid_count(7, 0);
-    if features.ebx & 1 << 7 != 0 {
-        // SAFETY: the CPU has SMEP; the kernel executes no user page.
-        unsafe { Cr4::update(|flags| flags.insert(Cr4Flags::SUPERVISOR_MODE_EXECUTION_PROTECTION)) };
+}
+
+/// `CPUID` leaf 7: the features that keep the kernel from user pages, and programs from descriptor tables' addresses.
+const LEAF_FEATURES: u32 = 7;
+const FEATURE_SMEP: u32 = 1 << 7;
+const FEATURE_SMAP: u32 = 1 << 20;
+const FEATURE_UMIP: u32 = 1 << 2;
+
+/// Switches on what the processor has of SMEP, SMAP and UMIP.
+fn install_protection() {
+    static IS_PATCHED: AtomicBool = AtomicBool::new(false);
+    if core::arch::x86_64::__cpuid(0).eax < LEAF_FEATURES {
+        return;
     }
+    let features = core::arch::x86_64::__cpuid_count(LEAF_FEATURES, 0);
+    let mut wanted = Cr4Flags::empty();
+    wanted.set(Cr4Flags::SUPERVISOR_MODE_EXECUTION_PROTECTION, features.ebx & FEATURE_SMEP != 0);
+    wanted.set(Cr4Flags::SUPERVISOR_MODE_ACCESS_PREVENTION, features.ebx & FEATURE_SMAP != 0);
+    wanted.set(Cr4Flags::USER_MODE_INSTRUCTION_PREVENTION, features.ecx & FEATURE_UMIP != 0);
+    if features.ebx & FEATURE_SMAP != 0 && !IS_PATCHED.swap(true, Ordering::AcqRel) {
+        patch_smap_sites();
+    }
+    // SAFETY: the CPU has each of them. The kernel executes no user page, touches user memory only in user.s, between
+    // `stac` and `clac`, and runs no program in the kernel's mode.
+    unsafe { Cr4::update(|flags| flags.insert(wanted)) };
+}
+
+/// Puts `stac` and `clac` where the entries and the user copies have room for them.
+fn patch_smap_sites() {
+    const STAC: [u8; 3] = [0x0f, 0x01, 0xcb];
+    const CLAC: [u8; 3] = [0x0f, 0x01, 0xca];
+    let write = |site: *const u8, code: [u8; 3]| {
+        let target: *mut [u8; 3] = paging::direct_map(paging::physical_of(site));
+        // SAFETY: the site is three bytes of the kernel's text, which the direct map shows writable. The boot processor
+        // does this before any other starts, and runs none of the sites meanwhile.
+        unsafe { target.write(code) };
+    };
+    let (first, end) = (&raw const heddle_smap_sites, &raw const heddle_smap_sites_end);
+    let count = (end as usize - first as usize) / size_of::<[u64; 2]>();
+    for index in 0..count {
+        // SAFETY: user.s lays out the table between the two symbols: the address of a site, and whether it opens.
+        let [site, opens] = unsafe { first.add(index).read() };
+        write(site as *const u8, if opens != 0 { STAC } else { CLAC });
+    }
+    write(&raw const heddle_trap_smap_site, CLAC);
 }

@@ -94,10 +94,25 @@ pub fn register(irq: u32, handler: fn()) {
     write_io(0x10 + 2 * irq, u32::from(VECTOR_DEVICE) + irq);
 }
 
+/// Whether this CPU runs an interrupt handler.
+#[must_use]
+pub fn is_in_handler() -> bool {
+    local::current().in_handler.load(Ordering::Relaxed)
+}
+
+/// Runs `body` as an interrupt handler would run: for the test that shows that the checking build notices.
+#[cfg(feature = "checking")]
+pub fn provoke_handler(body: impl FnOnce()) {
+    let local = local::current();
+    let before = local.in_handler.swap(true, Ordering::Relaxed);
+    body();
+    local.in_handler.store(before, Ordering::Relaxed);
+}
+
 /// Runs the handler of an interrupt vector and acknowledges it.
 pub(super) fn dispatch(vector: u8) {
-    #[cfg(feature = "checking")]
-    let before = crate::sync::order::set_handler(true);
+    let local = local::current();
+    let before = local.in_handler.swap(true, Ordering::Relaxed);
     match vector {
         VECTOR_TIMER => {
             write(REGISTER_END, 0);
@@ -116,8 +131,7 @@ pub(super) fn dispatch(vector: u8) {
             write(REGISTER_END, 0);
         }
     }
-    #[cfg(feature = "checking")]
-    crate::sync::order::set_handler(before);
+    local.in_handler.store(before, Ordering::Relaxed);
 }
 
 /// Starts the one-shot timer: an interrupt after `ticks` of 1 ns; 0 stops it.

@@ -6,7 +6,7 @@
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use ::x86_64::VirtAddr;
 use ::x86_64::registers::model_specific::{GsBase, KernelGsBase};
@@ -44,6 +44,8 @@ pub struct CpuLocal {
     pub float_owner: AtomicU64,
     /// Time for which the one-shot timer is set; `u64::MAX` when it is not.
     pub timer_deadline: AtomicU64,
+    /// An interrupt handler runs.
+    pub in_handler: AtomicBool,
 }
 
 // SAFETY: every field but `tss` is atomic, and `tss` is written only by its own CPU while that starts, before
@@ -68,6 +70,7 @@ impl CpuLocal {
             tag: AtomicU64::new(0),
             float_owner: AtomicU64::new(0),
             timer_deadline: AtomicU64::new(u64::MAX),
+            in_handler: AtomicBool::new(false),
         }
     }
 }

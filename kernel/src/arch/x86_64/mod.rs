@@ -21,5 +21,5 @@ pub use crate::arch::x86_64::context::UserContext;
 pub use crate::arch::x86_64::float::FloatState;
 pub use crate::arch::x86_64::local::MAX_CPUS;
 pub use crate::arch::x86_64::names::syscall_name;
-pub use crate::arch::x86_64::program::{ELF_MACHINE, MACHINE_NAME, arch_prctl, hardware_capabilities};
+pub use crate::arch::x86_64::program::{ELF_MACHINE, MACHINE_NAME, control, hardware_capabilities};
 pub use crate::arch::x86_64::trap::{Trap, enter_user, exception_signal};

@@ -16,7 +16,6 @@ use ::x86_64::{PhysAddr, VirtAddr};
 
 use crate::arch::x86_64::local::MAX_CPUS;
 use crate::arch::x86_64::{cpu, local};
-use crate::memory::FrameRef;
 
 /// Bytes of a page.
 pub const PAGE_SIZE: usize = 4096;
@@ -328,14 +327,14 @@ const STACK_SPACING: usize = STACK_BYTES + PAGE_SIZE;
 
 /// The kernel stack of processor `id`, a page that is not mapped below it, in the unused top of the image's tables;
 /// returns its upper end.
-pub(super) fn map_stack(id: usize) -> Option<usize> {
+pub(super) fn map_stack(id: usize, zeroed_frame: fn() -> Option<u64>) -> Option<usize> {
     let top = KERNEL_BASE as usize + (IMAGE_TABLES << 21) - (id - 1) * STACK_SPACING;
     let image_end = (&raw const heddle_image_end) as usize;
     if top - STACK_SPACING < image_end {
         return None;
     }
     for page in (top - STACK_BYTES..top).step_by(PAGE_SIZE) {
-        let frame = FrameRef::allocate_zeroed().ok()?.into_physical();
+        let frame = zeroed_frame()?;
         let number = (page - KERNEL_BASE as usize) >> PAGE_SHIFT;
         let entry = frame
             | PageTableEntry::PRESENT

@@ -1,9 +1,9 @@
-//! What programs are told about the processor, and arch_prctl(2).
+//! What programs are told about the processor, and what it may change of its registers.
 
 use core::arch::x86_64::__cpuid;
 
+use crate::arch::x86_64::UserContext;
 use crate::error::Errno;
-use crate::syscall::{Call, SyscallResult, user};
 
 /// `uname -m`, and `AT_PLATFORM`.
 pub const MACHINE_NAME: &str = "x86_64";
@@ -24,16 +24,18 @@ const ARCH_GET_GS: u32 = 0x1004;
 /// Base addresses are in the lower half.
 const ADDRESS_LIMIT: usize = 1 << 47;
 
-/// arch_prctl(2).
-pub fn arch_prctl(call: &mut Call<'_>) -> SyscallResult {
-    let address = call.word(1);
-    match call.uint(0) {
-        ARCH_SET_GS | ARCH_SET_FS if address >= ADDRESS_LIMIT => return Err(Errno::EPERM.into()),
-        ARCH_SET_GS => call.context.gs_base = address as u64,
-        ARCH_SET_FS => call.context.fs_base = address as u64,
-        ARCH_GET_FS => user::write_words(&call.thread.space(), address, &[call.context.fs_base])?,
-        ARCH_GET_GS => user::write_words(&call.thread.space(), address, &[call.context.gs_base])?,
-        _ => return Err(Errno::EINVAL.into()),
+/// Carries out arch_prctl(2) on a program's registers; a value is to be stored at `address`.
+///
+/// # Errors
+/// `EPERM` (an address of the kernel), `EINVAL` (no such operation).
+pub fn control(context: &mut UserContext, operation: u32, address: usize) -> Result<Option<u64>, Errno> {
+    match operation {
+        ARCH_SET_GS | ARCH_SET_FS if address >= ADDRESS_LIMIT => return Err(Errno::EPERM),
+        ARCH_SET_GS => context.gs_base = address as u64,
+        ARCH_SET_FS => context.fs_base = address as u64,
+        ARCH_GET_FS => return Ok(Some(context.fs_base)),
+        ARCH_GET_GS => return Ok(Some(context.gs_base)),
+        _ => return Err(Errno::EINVAL),
     }
-    Ok(0.into())
+    Ok(None)
 }

@@ -37,9 +37,13 @@ static STARTED: AtomicUsize = AtomicUsize::new(1);
 /// Whether they may go on: the identity map is gone.
 static RELEASED: AtomicBool = AtomicBool::new(false);
 
-/// Starts the other processors, which then run [`crate::sched::run_cpu`]. The boot processor calls this once, with
-/// everything set up that they may use.
-pub fn start_others() {
+/// Where the other processors go on once they are set up.
+static ENTRY: spin::Once<fn() -> !> = spin::Once::new();
+
+/// Starts the other processors, which then run `entry`, on stacks of frames that `zeroed_frame` gives for good. The
+/// boot processor calls this once, with everything set up that they may use.
+pub fn start_others(entry: fn() -> !, zeroed_frame: fn() -> Option<u64>) {
+    ENTRY.call_once(|| entry);
     let wanted = firmware_cpu_count().min(MAX_CPUS);
     if wanted <= 1 {
         return;
@@ -50,7 +54,7 @@ pub fn start_others() {
     unsafe { core::ptr::copy_nonoverlapping(source, paging::direct_map(TRAMPOLINE), length) };
     paging::set_identity_map(true);
     for id in 1..wanted {
-        if !start(id) {
+        if !start(id, zeroed_frame) {
             ::log::warn!("CPU {id} does not start");
             break;
         }
@@ -60,8 +64,8 @@ pub fn start_others() {
     RELEASED.store(true, Ordering::Release);
 }
 
-fn start(id: usize) -> bool {
-    let Some(stack) = paging::map_stack(id) else { return false };
+fn start(id: usize, zeroed_frame: fn() -> Option<u64>) -> bool {
+    let Some(stack) = paging::map_stack(id, zeroed_frame) else { return false };
     // SAFETY: both are atomics in the kernel's data; the processor that reads them is started below.
     unsafe {
         heddle_ap_number.store(id as u64, Ordering::SeqCst);
@@ -105,5 +109,5 @@ extern "C" fn heddle_ap_start(id: usize) -> ! {
     // SAFETY: the shared root lives as long as the machine.
     unsafe { paging::load_root(paging::shared_root()) };
     paging::install_tags();
-    crate::sched::run_cpu()
+    ENTRY.get().expect("set before the first processor was started")()
 }

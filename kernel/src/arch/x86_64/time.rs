@@ -87,10 +87,18 @@ pub fn parameters() -> (u64, u64) {
     (BASE.load(Ordering::Relaxed), SCALE.load(Ordering::Relaxed))
 }
 
-/// Asks for [`crate::sched::on_timer`] on this CPU at `deadline_ns` or earlier; `u64::MAX` for never.
+/// What a timer's interrupt calls.
+static HANDLER: spin::Once<fn()> = spin::Once::new();
+
+/// Has `handler` called by each CPU's timer. It must not lock, allocate or free.
+pub fn set_handler(handler: fn()) {
+    HANDLER.call_once(|| handler);
+}
+
+/// Asks for a call of the timer's handler on this CPU at `deadline_ns` or earlier; `u64::MAX` for never.
 ///
 /// A timer that is already set for an earlier time is left alone, because setting it is a slow access to a device:
-/// `on_timer` must expect to be early and to set the timer again.
+/// the handler must expect to be early and to set the timer again.
 pub fn set_timer(deadline_ns: u64) {
     let local = local::current();
     if deadline_ns >= local.timer_deadline.load(Ordering::Relaxed) {
@@ -104,5 +112,7 @@ pub fn set_timer(deadline_ns: u64) {
 /// The timer's interrupt.
 pub(super) fn expired() {
     local::current().timer_deadline.store(u64::MAX, Ordering::Relaxed);
-    crate::sched::on_timer();
+    if let Some(handler) = HANDLER.get() {
+        handler();
+    }
 }

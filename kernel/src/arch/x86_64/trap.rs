@@ -11,10 +11,9 @@ use ::x86_64::registers::control::Cr2;
 use ::x86_64::registers::model_specific::{FsBase, KernelGsBase};
 use linux_raw_sys::general as linux;
 
-use crate::arch::SignalCause;
 use crate::arch::x86_64::context::UserContext;
 use crate::arch::x86_64::{context, descriptor, interrupt, local, user};
-use crate::memory::shootdown;
+use crate::arch::{SignalCause, UserHooks};
 
 global_asm!(
     include_str!("trap.s"),
@@ -75,23 +74,23 @@ pub enum Trap {
 /// The caller has activated the program's address space and restored its floating-point state. Whatever the
 /// registers hold is safe: privileged bits are replaced, and an instruction pointer that the processor would refuse
 /// comes back as an exception.
-pub fn enter_user(context: &mut UserContext) -> Trap {
+///
+/// `H` is told when the CPU starts and ends to use the program's address space.
+pub fn enter_user<H: UserHooks>(context: &mut UserContext) -> Trap {
     context.sanitize();
     if !context.has_canonical_ip() {
         context.vector = VECTOR_PROTECTION;
         context.error = 0;
         return Trap::Exception { vector: VECTOR_PROTECTION as u8, code: 0 };
     }
-    #[cfg(feature = "checking")]
-    crate::sync::order::expect_none("while a program runs");
     load_bases(context);
-    shootdown::enter();
+    H::enter();
     // SAFETY: the context is exclusively borrowed, mapped in the kernel half of every root and sanitized, so the
     // entries may store the program's registers through it and the return to user mode cannot fault in the kernel.
     // User code cannot touch kernel memory.
     unsafe { heddle_enter_user(context) };
     let address = if context.vector == VECTOR_PAGE_FAULT { fault_address() } else { 0 };
-    shootdown::leave();
+    H::leave();
     match context.vector {
         context::SYSCALL_VECTOR => Trap::SystemCall,
         VECTOR_PAGE_FAULT => Trap::PageFault {

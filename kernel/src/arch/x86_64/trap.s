@@ -125,6 +125,9 @@ trap_common:
     testb $3, 24(%rsp)                  # the code segment's privilege level
     jz 1f
     swapgs
+.global heddle_trap_smap_site
+heddle_trap_smap_site:
+    .byte 0x0f, 0x1f, 0x00              # `clac` where SMAP is: a program may have set the flag
     PUSH_REGISTERS
     jmp leave_user
 1:  # From kernel mode: an interrupt at an explicit point, a fault of a user copy, or a bug.

@@ -10,10 +10,25 @@
     .popsection
 .endm
 
+# Where SMAP is, user memory may be touched only between `stac` and `clac`. Both are made of these three-byte nops when
+# the processor has them (descriptor.rs).
+.macro SMAP_SITE opens
+771: .byte 0x0f, 0x1f, 0x00
+    .pushsection .rodata.smap, "a", @progbits
+    .quad 771b, \opens
+    .popsection
+.endm
+
 .pushsection .rodata.fixup, "a", @progbits
 .balign 8
 .global heddle_fixups
 heddle_fixups:
+.popsection
+
+.pushsection .rodata.smap, "a", @progbits
+.balign 8
+.global heddle_smap_sites
+heddle_smap_sites:
 .popsection
 
 .pushsection .text.user, "ax", @progbits
@@ -22,6 +37,7 @@ heddle_fixups:
 .global heddle_user_copy
 .balign 16
 heddle_user_copy:
+    SMAP_SITE 1
     cmpq $256, %rdx
     jae 7f
     movq %rdx, %rcx
@@ -66,6 +82,7 @@ heddle_user_copy:
     decq %rdx
     jnz 5b
 6:  movq %rdx, %rax
+    SMAP_SITE 0
     retq
 7:  movq %rdx, %rcx
     shrq $3, %rcx
@@ -82,6 +99,7 @@ heddle_user_copy:
 .global heddle_user_clear
 .balign 16
 heddle_user_clear:
+    SMAP_SITE 1
     xorl %eax, %eax
     movq %rsi, %rcx
     shrq $3, %rcx
@@ -94,6 +112,7 @@ heddle_user_clear:
     decq %rsi
     jnz 3b
 4:  movq %rsi, %rax
+    SMAP_SITE 0
     retq
 5:  leaq (%rsi, %rcx, 8), %rsi
     jmp 2b
@@ -104,11 +123,14 @@ heddle_user_clear:
 .global heddle_user_load
 .balign 16
 heddle_user_load:
+    SMAP_SITE 1
 1:  movl (%rdi), %eax
 2:  movl %eax, (%rsi)
     xorl %eax, %eax
+    SMAP_SITE 0
     retq
 3:  movl $1, %eax
+    SMAP_SITE 0
     retq
     FIXUP 1b, 2b, 3b
 
@@ -116,14 +138,22 @@ heddle_user_load:
 .global heddle_user_exchange
 .balign 16
 heddle_user_exchange:
+    SMAP_SITE 1
     movl %esi, %eax
 1:  lock cmpxchgl %edx, (%rdi)
 2:  movl %eax, (%rcx)
     xorl %eax, %eax
+    SMAP_SITE 0
     retq
 3:  movl $1, %eax
+    SMAP_SITE 0
     retq
     FIXUP 1b, 2b, 3b
+.popsection
+
+.pushsection .rodata.smap, "a", @progbits
+.global heddle_smap_sites_end
+heddle_smap_sites_end:
 .popsection
 
 .pushsection .rodata.fixup, "a", @progbits

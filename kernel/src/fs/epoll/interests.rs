@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 use hashbrown::{DefaultHashBuilder, HashMap};
 
 use crate::error::Errno;
@@ -64,7 +65,7 @@ impl Interests {
 
     /// Takes an interest in under the number that was reserved last.
     pub fn put(&mut self, interest: Arc<EpollInterest>) {
-        let index = interest.index;
+        let index = interest.index.load(Ordering::Relaxed);
         self.free.pop_if(|free| *free == index);
         self.numbers.insert((interest.descriptor, interest.id), index);
         if let Some(slot) = self.slots.get_mut(index as usize) {
@@ -74,10 +75,10 @@ impl Interests {
 
     /// Takes an interest out, if it is there.
     pub fn remove(&mut self, interest: &Arc<EpollInterest>) -> Option<Arc<EpollInterest>> {
-        let slot = self.slots.get_mut(interest.index as usize)?;
+        let slot = self.slots.get_mut(interest.index.load(Ordering::Relaxed) as usize)?;
         let old = slot.take_if(|known| Arc::ptr_eq(known, interest))?;
         self.numbers.remove(&(old.descriptor, old.id));
-        self.free.push(old.index);
+        self.free.push(old.index.load(Ordering::Relaxed));
         Some(old)
     }
 

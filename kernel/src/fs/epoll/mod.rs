@@ -1,32 +1,43 @@
 //! epoll(7).
 //!
-//! An instance holds *interests*, one for each file it watches. An interest is a watcher that stays in the file's wait
-//! queue: when the file wakes its queue, the interest puts its number into the instance's ready list, unless it is
-//! there already, and wakes whoever waits for the instance. That may happen in an interrupt handler, so the list has
-//! room for every interest from the start.
+//! An instance holds *interests*, one for each file it watches. An interest is a listener that stays in the file's wait
+//! queue: when the file wakes its queue, the interest goes into the instance's ready list, unless it is there already,
+//! and whoever waits for the instance is woken. The list links the interests themselves, so it needs no memory.
 //!
-//! A number in the ready list is a hint: epoll_wait(2) takes it out, asks the file, and puts it back when the file is
-//! ready and the interest is level-triggered.
+//! An interest in the ready list is a hint: epoll_wait(2) takes it out, asks the file, and puts it back when the file
+//! is ready and the interest is level-triggered.
+//!
+//! An instance that ends takes its interests out of use, so no wake goes through it any more.
 
 mod interests;
+mod ready;
 
-use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as linux;
 use smallvec::SmallVec;
 
 use crate::error::Errno;
 use crate::fs::epoll::interests::Interests;
+use crate::fs::epoll::ready::Ready;
 use crate::fs::{File, FileType, Metadata, OpenFile, downcast};
 use crate::memory::fallible;
 use crate::sync::SpinLock;
-use crate::wait::queue::{Disposition, Events, WaitQueue, Watch, Watcher};
+use crate::wait::queue::{Events, Listener, RelayQueue, Watch};
 
 /// How deep instances may watch one another, as in Linux.
 const DEPTH_LIMIT: u32 = 5;
 /// How many instances are looked at to find that out; who builds a larger web is refused.
-const VISITS_MAX: u32 = 4096;
+const VISITS_MAX: usize = 4096;
+/// The bits that an exclusive interest may have.
+const EXCLUSIVE_KNOWN: u32 = linux::EPOLLIN
+    | linux::EPOLLOUT
+    | linux::EPOLLERR
+    | linux::EPOLLHUP
+    | linux::EPOLLWAKEUP
+    | linux::EPOLLET
+    | linux::EPOLLEXCLUSIVE;
 /// The bits of an interest that are not events.
 const MODIFIERS: u32 = linux::EPOLLET | linux::EPOLLONESHOT | linux::EPOLLEXCLUSIVE | linux::EPOLLWAKEUP;
 
@@ -37,18 +48,19 @@ pub struct Epoll {
     /// How many instances are above this one at most. It only grows, so that depth is limited whatever the order in
     /// which instances come to watch one another.
     above: AtomicU32,
+    /// An instance has been among the files it watches.
+    watches_instances: AtomicBool,
 }
 
-/// What may be ready, and who waits for it.
-struct Ready {
-    list: SpinLock<VecDeque<u32>>,
-    queue: WaitQueue,
-}
+/// Held while an instance begins to watch another one, so that two cannot close a circle at the same time.
+static NESTING: SpinLock<()> = SpinLock::new(());
+/// Hints that one look into the ready list takes at most.
+const HINTS_MAX: usize = 128;
 
 /// A file that an instance watches.
 struct EpollInterest {
     ready: Arc<Ready>,
-    index: u32,
+    index: AtomicU32,
     descriptor: i32,
     open: Weak<OpenFile>,
     /// The number of the open file, which stays when it is closed.
@@ -56,8 +68,12 @@ struct EpollInterest {
     /// Events and modifiers; 0 after a one-shot interest has been reported.
     events: AtomicU32,
     data: AtomicU64,
+    /// It is in the ready list, and what follows it there.
     queued: AtomicBool,
+    next: SpinLock<Option<Arc<EpollInterest>>>,
     generation: AtomicU32,
+    /// It was taken out of the instance.
+    is_gone: AtomicBool,
 }
 
 /// Reports that are taken together: the few of most calls need no memory of their own.
@@ -82,37 +98,54 @@ impl EpollInterest {
         }
     }
 
-    fn queue(&self) {
+    /// Puts it into the ready list.
+    fn queue(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::AcqRel) {
-            self.ready.list.lock().push_back(self.index);
+            self.ready.push(self.clone());
         }
+    }
+
+    /// What the file is ready for of what is wanted.
+    fn look(&self) -> Result<Events, Errno> {
+        let Some(open) = self.open.upgrade() else { return Ok(Events::empty()) };
+        Ok(open.file.poll(&open, None, self.wanted())?.intersection(self.wanted()))
     }
 
     /// Registers with the file anew and looks once, so that nothing before the registration is missed.
     fn watch(self: &Arc<Self>, open: &OpenFile) -> Result<(), Errno> {
         self.generation.fetch_add(1, Ordering::AcqRel);
-        let watcher: Arc<dyn Watcher> = self.clone();
-        let found = open.file.poll(open, Some(&Watch::new(watcher)), self.wanted())?;
-        if found.intersects(self.wanted()) {
+        let is_exclusive = self.events.load(Ordering::Relaxed) & linux::EPOLLEXCLUSIVE != 0;
+        let watch = Watch::listener(self.clone(), is_exclusive);
+        let found = open.file.poll(open, Some(&watch), self.wanted())?;
+        if self.is_gone.load(Ordering::Acquire) {
+            // Somebody has taken it out in between.
+            self.generation.fetch_add(1, Ordering::AcqRel);
+        } else if found.intersects(self.wanted()) {
             self.queue();
-            self.ready.queue.wake(Events::IN | Events::RDNORM);
+            self.ready.relay.wake();
         }
         Ok(())
     }
+
+    /// Takes it out of use: no wake of its file reaches it any more.
+    fn retire(&self) {
+        self.events.store(0, Ordering::Relaxed);
+        self.is_gone.store(true, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
 }
 
-impl Watcher for EpollInterest {
-    fn notify(&self, generation: u32, _events: Events) -> Disposition {
-        if self.generation() != generation {
-            return Disposition::Stale;
-        }
-        self.queue();
-        self.ready.queue.wake(Events::IN | Events::RDNORM);
-        Disposition::Keep
-    }
-
+impl Listener for EpollInterest {
     fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
+    }
+
+    fn notify(self: Arc<Self>, _events: Events) {
+        self.queue();
+    }
+
+    fn relay(&self) -> &Arc<RelayQueue> {
+        &self.ready.relay
     }
 }
 
@@ -122,15 +155,23 @@ impl Epoll {
     /// # Errors
     /// `ENOMEM`.
     pub fn new() -> Result<Arc<Self>, Errno> {
-        let ready =
-            fallible::try_arc(Ready { list: SpinLock::new(VecDeque::new()), queue: WaitQueue::new() })?;
-        let above = AtomicU32::new(0);
-        fallible::try_arc(Self { interests: SpinLock::new(Interests::new()), ready, above })
+        let ready = Ready::new()?;
+        let (above, watches_instances) = (AtomicU32::new(0), AtomicBool::new(false));
+        fallible::try_arc(Self {
+            interests: SpinLock::new(Interests::new()),
+            ready,
+            above,
+            watches_instances,
+        })
     }
 
-    /// The queue that is woken when something may be ready.
-    pub fn queue(&self) -> &WaitQueue {
-        &self.ready.queue
+    /// Registers for the instance, and says whether something may be ready.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn may_be_ready(&self, watch: &Watch) -> Result<bool, Errno> {
+        self.ready.relay.watch(watch, Events::IN)?;
+        Ok(!self.ready.is_empty())
     }
 
     fn find(&self, descriptor: i32, id: u64) -> Option<Arc<EpollInterest>> {
@@ -151,35 +192,43 @@ impl Epoll {
         if !open.file.is_pollable() {
             return Err(Errno::EPERM);
         }
-        if let Some(inner) = downcast::<Epoll>(open) {
+        let inner = downcast::<Epoll>(open);
+        if events & linux::EPOLLEXCLUSIVE != 0 && (events & !EXCLUSIVE_KNOWN != 0 || inner.is_some()) {
+            return Err(Errno::EINVAL);
+        }
+        let interest = fallible::try_arc(EpollInterest {
+            ready: self.ready.clone(),
+            index: AtomicU32::new(0),
+            descriptor,
+            open: Arc::downgrade(open),
+            id: open.id(),
+            events: AtomicU32::new(events),
+            data: AtomicU64::new(data),
+            queued: AtomicBool::new(false),
+            next: SpinLock::new(None),
+            generation: AtomicU32::new(0),
+            is_gone: AtomicBool::new(false),
+        })?;
+        // Dropped after the lock: these may be the last references.
+        let mut visited = Vec::new();
+        let nesting = inner.map(|_| NESTING.lock());
+        if let Some(inner) = inner {
             let above = self.above.load(Ordering::Relaxed) + 1;
-            inner.admit(self, above, false, &mut VISITS_MAX.clone())?;
-            inner.admit(self, above, true, &mut VISITS_MAX.clone())?;
+            inner.admit(self, above, false, &mut visited)?;
+            visited.clear();
+            inner.admit(self, above, true, &mut visited)?;
+            self.watches_instances.store(true, Ordering::Relaxed);
         }
-        if self.find(descriptor, open.id()).is_some() {
-            return Err(Errno::EEXIST);
-        }
-        let interest = {
+        {
             let mut interests = self.interests.lock();
+            if interests.find(descriptor, open.id()).is_some() {
+                return Err(Errno::EEXIST);
+            }
             let index = interests.reserve()?;
-            let mut list = self.ready.list.lock();
-            let missing = (2 * interests.len()).saturating_sub(list.len());
-            list.try_reserve(missing).map_err(|_| Errno::ENOMEM)?;
-            drop(list);
-            let interest = fallible::try_arc(EpollInterest {
-                ready: self.ready.clone(),
-                index: index as u32,
-                descriptor,
-                open: Arc::downgrade(open),
-                id: open.id(),
-                events: AtomicU32::new(events),
-                data: AtomicU64::new(data),
-                queued: AtomicBool::new(false),
-                generation: AtomicU32::new(0),
-            })?;
+            interest.index.store(index as u32, Ordering::Relaxed);
             interests.put(interest.clone());
-            interest
-        };
+        }
+        drop(nesting);
         let watched = interest.watch(open);
         if watched.is_err() {
             self.forget(&interest);
@@ -193,6 +242,9 @@ impl Epoll {
     /// `ENOENT`, `ENOMEM`.
     pub fn modify(&self, descriptor: i32, open: &Arc<OpenFile>, events: u32, data: u64) -> Result<(), Errno> {
         let interest = self.find(descriptor, open.id()).ok_or(Errno::ENOENT)?;
+        if (events | interest.events.load(Ordering::Relaxed)) & linux::EPOLLEXCLUSIVE != 0 {
+            return Err(Errno::EINVAL);
+        }
         interest.events.store(events, Ordering::Relaxed);
         interest.data.store(data, Ordering::Relaxed);
         interest.watch(open)
@@ -209,50 +261,55 @@ impl Epoll {
     }
 
     fn forget(&self, interest: &Arc<EpollInterest>) {
-        interest.events.store(0, Ordering::Relaxed);
-        interest.generation.fetch_add(1, Ordering::AcqRel);
+        interest.retire();
         let old = self.interests.lock().remove(interest);
         drop(old);
     }
 
     /// Checks that `outer` may watch this instance, or with `mark` notes that it does: no circle, and no more than so
-    /// many instances above one another.
-    fn admit(&self, outer: &Arc<Self>, above: u32, mark: bool, visits: &mut u32) -> Result<(), Errno> {
-        *visits = visits.checked_sub(1).ok_or(Errno::EINVAL)?;
+    /// many instances above one another. What was looked at is in `visited`.
+    fn admit(
+        &self,
+        outer: &Arc<Self>,
+        above: u32,
+        mark: bool,
+        visited: &mut Vec<Arc<OpenFile>>,
+    ) -> Result<(), Errno> {
+        if visited.len() >= VISITS_MAX {
+            return Err(Errno::EINVAL);
+        }
         if core::ptr::eq(self, Arc::as_ptr(outer)) || above >= DEPTH_LIMIT {
             return Err(Errno::ELOOP);
         }
         if mark {
             self.above.fetch_max(above, Ordering::Relaxed);
         }
+        if !self.watches_instances.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let count = self.interests.lock().len();
         for index in 0..count {
             let open = self.interests.lock().get(index).map(|known| known.open.clone());
             let Some(open) = open.and_then(|open| open.upgrade()) else { continue };
-            if let Some(inner) = downcast::<Epoll>(&open) {
-                inner.admit(outer, above + 1, mark, visits)?;
+            fallible::try_push(visited, open.clone())?;
+            match downcast::<Epoll>(&open) {
+                Some(inner) => inner.admit(outer, above + 1, mark, visited)?,
+                None => drop(visited.pop_if(|file| Arc::strong_count(file) > 2)),
             }
         }
         Ok(())
     }
 
-    /// Reports up to `limit` files that are ready.
+    /// Reports up to `limit` files that are ready, from so many hints as one look takes.
     ///
     /// # Errors
     /// `ENOMEM`.
     pub fn collect(&self, limit: usize, reports: &mut Reports) -> Result<(), Errno> {
-        let mut left = self.ready.list.lock().len();
+        let mut left = self.ready.len().min(HINTS_MAX.max(limit));
         while left > 0 && reports.len() < limit {
             left -= 1;
-            let Some(index) = self.ready.list.lock().pop_front() else { break };
-            let interest = self.interests.lock().get(index as usize).cloned();
-            // A number may be there twice after its place was given to another file.
-            let Some(interest) = interest.filter(|interest| interest.queued.swap(false, Ordering::AcqRel))
-            else {
-                continue;
-            };
-            let Some(open) = interest.open.upgrade() else { continue };
-            let found = open.file.poll(&open, None, interest.wanted())?.intersection(interest.wanted());
+            let Some(interest) = self.ready.pop() else { break };
+            let found = interest.look()?;
             if found.is_empty() {
                 continue;
             }
@@ -266,19 +323,28 @@ impl Epoll {
                 interest.queue();
             }
         }
+        if !reports.is_empty() && !self.ready.is_empty() {
+            // What is left is for another thread that waits.
+            self.ready.relay.wake_next();
+        }
         Ok(())
     }
 
-    /// Whether anything is ready.
+    /// Whether nothing is in the ready list.
+    #[must_use]
+    pub fn has_no_hints(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// Whether anything is ready. Hints that were wrong are dropped.
     fn is_ready(&self) -> Result<bool, Errno> {
-        let count = self.interests.lock().len();
-        for index in 0..count {
-            let interest = self.interests.lock().get(index).cloned();
-            let Some(interest) = interest.filter(|interest| interest.queued.load(Ordering::Acquire)) else {
-                continue;
-            };
-            let Some(open) = interest.open.upgrade() else { continue };
-            if open.file.poll(&open, None, interest.wanted())?.intersects(interest.wanted()) {
+        while let Some(interest) = self.ready.first() {
+            if !interest.look()?.is_empty() {
+                return Ok(true);
+            }
+            // An event between the look and the removal finds the interest in the list and is not noted.
+            if self.ready.remove_first(&interest) && !interest.look()?.is_empty() {
+                interest.queue();
                 return Ok(true);
             }
         }
@@ -286,10 +352,23 @@ impl Epoll {
     }
 }
 
+impl Drop for Epoll {
+    fn drop(&mut self) {
+        // What the files' queues keep of the interests leads nowhere from here on.
+        let interests = self.interests.get_mut();
+        for index in 0..interests.len() {
+            if let Some(interest) = interests.get(index) {
+                interest.retire();
+            }
+        }
+        self.ready.close();
+    }
+}
+
 impl File for Epoll {
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
         if let Some(watch) = watch {
-            self.ready.queue.watch(watch, events)?;
+            self.ready.relay.watch(watch, events)?;
         }
         Ok(if self.is_ready()? { Events::IN | Events::RDNORM } else { Events::empty() })
     }

@@ -130,7 +130,7 @@ impl SharedPages {
             let within = (at % PAGE) as usize;
             let length = (PAGE_BYTES - within).min(count - done);
             let Some(frame) = self.cached(at / PAGE) else { break };
-            match buffer.copy_out(&frame.as_bytes()[within..within + length]) {
+            match buffer.copy_out_frame(frame.bytes().part(within..within + length)) {
                 Ok(copied) => done += copied,
                 Err(_) if done > 0 => return Ok(done),
                 Err(fault) => return Err(fault.into()),
@@ -187,7 +187,7 @@ impl SharedPages {
         let mut done = 0;
         while done < length {
             let fill = |place: &mut [u8]| {
-                place.copy_from_slice(&frame.as_bytes()[done..length]);
+                frame.bytes().part(done..length).read(place);
                 Ok(())
             };
             let sent = fid.server.write(&fid, offset + done as u64, length - done, fill, |_| {});

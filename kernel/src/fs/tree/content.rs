@@ -170,9 +170,10 @@ impl Content {
             let at = offset + written as u64;
             let within = (at % PAGE) as usize;
             let length = (PAGE_BYTES - within).min(total - written);
-            let step = self.own(tree, lower, at / PAGE).map_err(TryError::Error).and_then(|(page, _)| {
-                Ok(page.with_bytes_mut(|bytes| buffer.copy_in(&mut bytes[within..within + length]))?)
-            });
+            let step = self
+                .own(tree, lower, at / PAGE)
+                .map_err(TryError::Error)
+                .and_then(|(page, _)| Ok(buffer.copy_in_frame(page.bytes().part(within..within + length))?));
             match step {
                 Ok(count) => written += count,
                 Err(_) if written > 0 => break,

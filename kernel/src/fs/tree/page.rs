@@ -29,7 +29,7 @@ pub fn copy_out(
     buffer: &mut IoBuffer<'_>,
 ) -> TryResult<usize> {
     match source {
-        Source::Own(page) => Ok(buffer.copy_out(&page.as_bytes()[within..within + length])?),
+        Source::Own(page) => Ok(buffer.copy_out_frame(page.bytes().part(within..within + length))?),
         Source::Image(bytes) => {
             let bytes = bytes.get(within..).unwrap_or_default();
             let stored = bytes.len().min(length);

@@ -37,6 +37,7 @@ use crate::memory::counters::count;
 use crate::memory::deferred_free::{TAG_ROOT, TAG_SLOT, TlbScope};
 use crate::memory::fallible::try_arc;
 use crate::memory::gather::Gather;
+use crate::memory::process_pages::Pages;
 use crate::memory::shootdown::{PendingFlush, Removals, Users};
 use crate::memory::slots::{SLOT_BYTES, Slot};
 use crate::memory::source::Object;
@@ -44,7 +45,6 @@ use crate::memory::space::lock::SpaceLock;
 use crate::memory::table::Root;
 use crate::memory::{counters, deferred_free, heap, shootdown, slots};
 use crate::sync::SpinLock;
-use crate::user_sched::Pages;
 
 pub use crate::memory::space::fault::{FaultAccess, FaultError};
 pub use crate::memory::space::list::MappingView;

@@ -16,12 +16,12 @@ use core::task::Poll;
 use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
-use crate::memory::{Space, fallible, user_access};
+use crate::memory::{Space, fallible, values as user};
 use crate::process::Thread;
 use crate::sync::SpinLock;
+use crate::syscall::caller::Caller;
 use crate::time::Deadline;
-use crate::wait::caller::Caller;
-use crate::wait::syscall::{Interrupted, WaitKind};
+use crate::wait::node::{Interrupted, WaitKind};
 
 pub use crate::process::futex::wake_op::wake_op;
 
@@ -310,7 +310,7 @@ pub fn requeue(
 pub async fn clear_and_wake(thread: &Arc<Thread>, address: usize) {
     let space = thread.space();
     // The program may have unmapped the word: then nobody waits at it.
-    if user_access::resolve(&space, |space| user_access::write_int(space, address, 0)).await.is_ok() {
+    if user::resolve(&space, |space| user::write_int(space, address, 0)).await.is_ok() {
         wake_key(&FutexKey::of(&space, address, false), 1, linux::FUTEX_BITSET_MATCH_ANY);
     }
 }

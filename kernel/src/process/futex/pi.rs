@@ -16,9 +16,9 @@ use crate::memory::{Space, fallible};
 use crate::process::futex::{FutexKey, key, wake_op};
 use crate::process::{Thread, table};
 use crate::sync::SpinLock;
+use crate::syscall::caller::Caller;
 use crate::time::Deadline;
-use crate::wait::caller::Caller;
-use crate::wait::syscall::{Interrupted, WaitKind};
+use crate::wait::node::{Interrupted, WaitKind};
 
 /// A chain longer than this counts as a circle.
 const CHAIN_MAX: usize = 1024;

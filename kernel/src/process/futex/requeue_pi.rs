@@ -9,8 +9,8 @@ use crate::memory::Space;
 use crate::process::Thread;
 use crate::process::futex::pi::Wait;
 use crate::process::futex::{FutexRegistration, WAITERS, Words, bucket_of, key, pi, register};
+use crate::syscall::caller::Caller;
 use crate::time::Deadline;
-use crate::wait::caller::Caller;
 
 /// A wait at one word, to be moved to a lock that inherits priorities.
 pub struct RequeueWait {

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
 use crate::error::TryError;
-use crate::memory::{Space, user_access};
+use crate::memory::{Space, values as user};
 use crate::process::Thread;
 use crate::process::futex::wake_op::update;
 use crate::process::futex::{FutexKey, wake_key};
@@ -20,7 +20,7 @@ pub async fn release(thread: &Arc<Thread>) {
     }
     let space = thread.space();
     let Ok([mut entry, offset, waiting]) =
-        user_access::resolve(&space, |space| user_access::read_words::<3>(space, head)).await
+        user::resolve(&space, |space| user::read_words::<3>(space, head)).await
     else {
         return;
     };
@@ -29,9 +29,7 @@ pub async fn release(thread: &Arc<Thread>) {
         if entry & !1 == head as u64 {
             break;
         }
-        let next =
-            user_access::resolve(&space, |space| user_access::read_words::<1>(space, (entry & !1) as usize))
-                .await;
+        let next = user::resolve(&space, |space| user::read_words::<1>(space, (entry & !1) as usize)).await;
         if entry != waiting {
             mark_dead(thread, &space, word_of(entry)).await;
         }

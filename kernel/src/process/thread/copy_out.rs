@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Errno;
-use crate::memory::user_access;
+use crate::memory::values as user;
 use crate::memory::{Space, fallible};
 use crate::sync::SpinLock;
 
@@ -42,7 +42,7 @@ impl DeferredCopyOut {
         self.is_there.store(false, Ordering::Relaxed);
         let results = core::mem::take(&mut *self.results.lock());
         for (address, bytes) in &results {
-            user_access::resolve(space, |space| space.write_bytes(*address, bytes)).await?;
+            user::resolve(space, |space| space.write_bytes(*address, bytes)).await?;
         }
         Ok(())
     }

@@ -73,7 +73,7 @@ impl Thread {
             ),
             resources: resources::Resources::new(parts.space, parts.descriptors, parts.directories),
             signals: signals::Signals::new(parts.blocked),
-            wake: wake::Wake::new(),
+            wake: wake::Wake::new()?,
             registers: registers::Registers::new(parts.float),
             scheduling: scheduling::Scheduling::new(parts.scheduling, parts.account),
             accounting: accounting::Accounting::default(),

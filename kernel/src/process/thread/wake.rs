@@ -5,18 +5,14 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use core::task::Waker;
 
 use crate::arch;
+use crate::error::Errno;
 use crate::process::Thread;
 use crate::signal::PendingWork;
-use crate::wait::queue::{Disposition, Events, Watch, Watcher};
-use crate::wait::syscall::WaitKind;
-
-/// The generation of a thread that waits for nothing is even, of one that waits odd.
-const WAITING: u32 = 1;
+use crate::wait::node::{WaitKind, WaitNode};
 
 pub(super) struct Wake {
-    /// The waker of the thread's coroutine: for signals, and for what the thread watches.
-    waker: spin::Once<Waker>,
-    generation: AtomicU32,
+    /// The thread in wait queues, and how signals wake it.
+    node: Arc<WaitNode>,
     /// What to look at before the next return to user mode.
     work: AtomicU32,
     /// The CPU that polls the thread's coroutine, plus one; 0 when none does.
@@ -24,26 +20,27 @@ pub(super) struct Wake {
 }
 
 impl Wake {
-    pub(super) const fn new() -> Self {
-        Self {
-            waker: spin::Once::new(),
-            generation: AtomicU32::new(0),
-            work: AtomicU32::new(0),
-            cpu: AtomicU32::new(0),
-        }
+    pub(super) fn new() -> Result<Self, Errno> {
+        Ok(Self { node: WaitNode::new()?, work: AtomicU32::new(0), cpu: AtomicU32::new(0) })
     }
 }
 
 impl Thread {
     /// The thread's coroutine is polled here from now on.
     pub(in crate::process) fn arrive(&self, waker: &Waker) {
-        self.wake.waker.call_once(|| waker.clone());
+        self.wake.node.set_waker(waker);
         self.wake.cpu.store(arch::cpu::id() as u32 + 1, Ordering::Release);
     }
 
     /// The poll has ended.
     pub(in crate::process) fn depart(&self) {
         self.wake.cpu.store(0, Ordering::Release);
+    }
+
+    /// The thread in wait queues.
+    #[must_use]
+    pub const fn node(&self) -> &Arc<WaitNode> {
+        &self.wake.node
     }
 
     /// The CPU that polls the thread's coroutine.
@@ -54,9 +51,7 @@ impl Thread {
 
     /// Makes the thread ready if it waits.
     pub fn wake(&self) {
-        if let Some(waker) = self.wake.waker.get() {
-            waker.wake_by_ref();
-        }
+        self.wake.node.wake();
     }
 
     /// Makes the thread look at its work: wakes it if it waits, interrupts it if it runs a program elsewhere.
@@ -97,32 +92,5 @@ impl Thread {
 
     pub fn remove_work(&self, work: PendingWork) {
         self.wake.work.fetch_and(!work.bits(), Ordering::AcqRel);
-    }
-
-    /// Starts a wait on any number of queues; ends the one before.
-    pub fn begin_watch(self: &Arc<Self>) -> Watch {
-        let generation = self.wake.generation.load(Ordering::Relaxed);
-        self.wake.generation.store((generation | WAITING).wrapping_add(2), Ordering::Release);
-        Watch::new(self.clone())
-    }
-
-    /// Ends the wait: registrations that are left in queues are stale from here on.
-    pub fn end_watch(&self) {
-        let generation = self.wake.generation.load(Ordering::Relaxed);
-        self.wake.generation.store((generation | WAITING).wrapping_add(1), Ordering::Release);
-    }
-}
-
-impl Watcher for Thread {
-    fn notify(&self, generation: u32, _events: Events) -> Disposition {
-        if self.generation() != generation {
-            return Disposition::Stale;
-        }
-        self.wake();
-        Disposition::Done
-    }
-
-    fn generation(&self) -> u32 {
-        self.wake.generation.load(Ordering::Acquire)
     }
 }

@@ -167,7 +167,9 @@ impl Process {
                 return status;
             }
             // Without memory for a watch, look again when everyone else has had a turn.
-            if crate::wait::kernel::until(&self.family.ended, || self.exit_status().is_some()).await.is_err()
+            if crate::wait::engine::kernel_until(&self.family.ended, || self.exit_status().is_some())
+                .await
+                .is_err()
             {
                 crate::sched::yield_now().await;
             }

@@ -14,11 +14,11 @@ use crate::sched;
 use crate::syscall::asynchronous::request::{AsyncRequest, run, start_later};
 use crate::syscall::asynchronous::ring::Ring;
 use crate::syscall::asynchronous::{Calls, RingSleeper, is_async_capable};
+use crate::syscall::caller::Caller;
 use crate::syscall::{Call, CallFuture, SyscallResult, SyscallState, pending, start_call, user};
 use crate::time::Deadline;
-use crate::wait::caller::Caller;
+use crate::wait::node::WaitKind;
 use crate::wait::queue::Events;
-use crate::wait::syscall::WaitKind;
 
 /// The least urgent level.
 const LEVEL_MAX: u64 = 63;
@@ -77,8 +77,8 @@ pub fn submit(call: &mut Call<'_>) -> SyscallResult {
     Ok(admitted.into())
 }
 
-/// Starts a call, described by the first words of an [`Entry`]. `unused` is where a request is left of which nothing has
-/// become, for the next call: most that a program hands in need not wait.
+/// Starts a call, described by the first words of an [`Entry`]. `unused` is where a request is left of which nothing
+/// has become, for the next call: most that a program hands in need not wait.
 fn start_one(
     call: &mut Call<'_>,
     words: &[u64; ENTRY_WORDS],

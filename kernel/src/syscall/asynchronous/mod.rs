@@ -3,7 +3,7 @@
 //! A program hands in calls, one or a batch ([`calls::submit`]). Each is started like any other; what need not wait is
 //! finished at once, and what waits goes on as a coroutine of the kernel, at the level of the program's coroutine that
 //! made it, and its result goes into the ring ([`ring`]). The functions that implement calls are the same
-//! ([`crate::wait::caller::Caller`]). No thread and no stack waits.
+//! ([`crate::syscall::caller::Caller`]). No thread and no stack waits.
 //!
 //! There are never more calls under way than the ring has room for results, so it cannot overflow. A program may
 //! cancel a call; the end of the process and `execve` cancel all and wait for them, and nothing of them is inherited by
@@ -185,7 +185,7 @@ pub async fn end_all(process: &Arc<Process>) {
     calls.cancel_all();
     while !calls.is_idle() {
         // Without memory for a watch, look again when everyone else has had a turn.
-        if crate::wait::kernel::until(&calls.ended, || calls.is_idle()).await.is_err() {
+        if crate::wait::engine::kernel_until(&calls.ended, || calls.is_idle()).await.is_err() {
             crate::sched::yield_now().await;
         }
     }

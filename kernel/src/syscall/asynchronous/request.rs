@@ -1,8 +1,7 @@
 //! One call that goes on by itself.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use core::task::Waker;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_abi::protocol::Fate;
 
@@ -15,13 +14,9 @@ use crate::process::{Thread, executor};
 use crate::sched;
 use crate::sched::TaskRef;
 use crate::sync::SpinLock;
+use crate::syscall::caller::Caller;
 use crate::syscall::{Call, CallFuture, DeferredCopyOut, SyscallState};
-use crate::wait::caller::Caller;
-use crate::wait::queue::{Disposition, Events, Watch, Watcher};
-use crate::wait::syscall::WaitKind;
-
-/// The generation of one that waits for nothing is even, of one that waits odd.
-const WAITING: u32 = 1;
+use crate::wait::node::{WaitKind, WaitNode};
 
 /// What a call works on.
 struct Holds {
@@ -44,17 +39,18 @@ pub struct AsyncRequest {
     cookie: u64,
     coroutine: u64,
     token: AtomicU64,
-    waker: spin::Once<Waker>,
+    /// The request in wait queues.
+    pub node: Arc<WaitNode>,
     /// When its coroutine was made, and how often that was polled.
     since_ns: AtomicU64,
     polls: AtomicU64,
-    generation: AtomicU32,
     pub(super) fate: Fate,
 }
 
 impl AsyncRequest {
     /// A call of `caller`, a thread, whose result is to carry `cookie` and `coroutine`. It takes the place of `unused`,
-    /// one of the same thread and the same [`calls::submit`](crate::syscall::asynchronous::calls::submit), if nobody refers to that any more.
+    /// one of the same thread and the same [`calls::submit`](crate::syscall::asynchronous::calls::submit), if nobody
+    /// refers to that any more.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -81,10 +77,9 @@ impl AsyncRequest {
             cookie,
             coroutine,
             token: AtomicU64::new(0),
-            waker: spin::Once::new(),
+            node: WaitNode::new()?,
             since_ns: AtomicU64::new(0),
             polls: AtomicU64::new(0),
-            generation: AtomicU32::new(0),
             fate: Fate::new(),
         })
     }
@@ -118,7 +113,7 @@ impl AsyncRequest {
     /// Its coroutine, once that has been polled.
     #[must_use]
     pub fn task(&self) -> Option<TaskRef> {
-        self.waker.get().and_then(TaskRef::of)
+        self.node.waker().and_then(TaskRef::of)
     }
 
     /// When it began to go on by itself.
@@ -157,22 +152,7 @@ impl AsyncRequest {
 
     /// Makes its coroutine ready. Before its first turn it is ready anyway.
     pub fn wake(&self) {
-        if let Some(waker) = self.waker.get() {
-            waker.wake_by_ref();
-        }
-    }
-
-    /// See [`Caller::begin_watch`].
-    pub fn begin_watch(self: &Arc<Self>) -> Watch {
-        let generation = self.generation.load(Ordering::Relaxed);
-        self.generation.store((generation | WAITING).wrapping_add(2), Ordering::Release);
-        Watch::new(self.clone())
-    }
-
-    /// See [`Caller::end_watch`].
-    pub fn end_watch(&self) {
-        let generation = self.generation.load(Ordering::Relaxed);
-        self.generation.store((generation | WAITING).wrapping_add(1), Ordering::Release);
+        self.node.wake();
     }
 
     /// What a program sees of a result. A restart is for signals, which end no call that goes on by itself.
@@ -188,25 +168,11 @@ impl AsyncRequest {
     }
 }
 
-impl Watcher for AsyncRequest {
-    fn notify(&self, generation: u32, _events: Events) -> Disposition {
-        if self.generation() != generation {
-            return Disposition::Stale;
-        }
-        self.wake();
-        Disposition::Done
-    }
-
-    fn generation(&self) -> u32 {
-        self.generation.load(Ordering::Acquire)
-    }
-}
-
 /// The coroutine of a call that waits.
 pub(super) async fn run(request: Arc<AsyncRequest>, mut future: CallFuture) {
     request.since_ns.store(crate::arch::time::now_ns(), Ordering::Relaxed);
     let result = core::future::poll_fn(|context| {
-        request.waker.call_once(|| context.waker().clone());
+        request.node.set_waker(context.waker());
         request.polls.store(request.polls() + 1, Ordering::Relaxed);
         future.as_mut().poll(context)
     })

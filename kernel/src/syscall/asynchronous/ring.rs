@@ -1,4 +1,5 @@
-//! The ring of results, in memory of the program: see [`heddle_abi::call`]; [`heddle_abi::protocol::ring`] has the protocol.
+//! The ring of results, in memory of the program: see [`heddle_abi::call`]; [`heddle_abi::protocol::ring`] has the
+//! protocol.
 //!
 //! The kernel writes to it as to any user memory, under the lock of the process's calls, and keeps the tail itself:
 //! whatever the program writes into head, tail or entries, only its own results suffer.

@@ -1,19 +1,19 @@
 //! `epoll_create`, `epoll_ctl`, `epoll_wait`.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
 use crate::arch::time::now_ns;
-use crate::error::Errno;
+use crate::error::{Errno, TryError, TryResult};
 use crate::fs::epoll::{Epoll, ReadyReport, Reports};
 use crate::fs::{OpenFile, StatusFlags, downcast_arc};
 use crate::memory::fallible;
 use crate::signal::SignalSet;
+use crate::syscall::caller::{Caller, carry_out};
 use crate::syscall::fs::{encode, field, get, get_file};
-use crate::syscall::{Call, SyscallResult, pending};
-use crate::wait::queue::Events;
-use crate::wait::syscall::WaitKind;
+use crate::syscall::{Call, SyscallResult};
+use crate::wait::operation::{Operation, Step, WaitOptions};
+use crate::wait::queue::Watch;
 
 const EVENT: usize = size_of::<linux::epoll_event>();
 /// The most reports of one call, so that they fit a small buffer here; a program asks again for the rest.
@@ -91,57 +91,81 @@ fn milliseconds(call: &Call<'_>) -> Option<u64> {
     u64::try_from(call.int(3)).ok().map(|timeout| timeout * 1_000_000)
 }
 
-fn wait(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSet>) -> SyscallResult {
-    let (open, epoll) = instance(call, 0)?;
-    let address = call.word(1);
-    let limit = usize::try_from(call.int(2)).ok().filter(|&limit| limit > 0).ok_or(Errno::EINVAL)?;
-    let limit = limit.min(REPORTS_MAX);
-    // What is taken from the ready list must reach the program.
-    call.thread.space().probe_write(address, limit * EVENT)?;
-    let mut reports = Reports::new();
-    epoll.collect(limit, &mut reports)?;
-    if !reports.is_empty() || timeout == Some(0) {
-        put_reports(call, address, &reports)?;
-        return Ok(reports.len().into());
-    }
-    let deadline = timeout.map(|timeout| now_ns().saturating_add(timeout));
-    let thread = call.thread.clone();
-    if let Some(mask) = mask {
-        thread.set_blocked_for_wait(mask);
-    }
-    pending(async move {
-        crate::syscall::fs::wait::until(&thread, WaitKind::Interruptible, deadline, |watch| {
-            epoll.queue().watch(watch, Events::IN)?;
-            epoll.collect(limit, &mut reports)?;
-            Ok((!reports.is_empty()).then_some(()))
-        })
-        .await
-        .map_err(|error| if error == Errno::ERESTARTSYS { Errno::EINTR } else { error })?;
-        crate::syscall::fs::poll::store(&thread, address, &bytes_of(&reports)?).await?;
-        drop(open);
-        Ok(reports.len())
-    })
+struct EpollWait {
+    caller: Caller,
+    /// Keeps the instance from ending.
+    _open: Arc<OpenFile>,
+    epoll: Arc<Epoll>,
+    address: usize,
+    limit: usize,
 }
 
-fn bytes_of(reports: &[ReadyReport]) -> Result<Vec<u8>, Errno> {
-    let mut bytes = fallible::try_with_capacity(reports.len() * EVENT)?;
-    for report in reports {
-        let event = encode!(linux::epoll_event { events: report.events, data: report.data });
-        bytes.extend_from_slice(&event);
+impl Operation for EpollWait {
+    fn attempt(&mut self) -> TryResult<usize> {
+        // What is taken from the ready list must reach the program.
+        self.caller.space().probe_write(self.address, self.limit * EVENT)?;
+        let mut reports = Reports::new();
+        match self.epoll.collect(self.limit, &mut reports) {
+            Err(error) if reports.is_empty() => return Err(error.into()),
+            _ if reports.is_empty() => return Err(TryError::WouldBlock),
+            _ => {}
+        }
+        put_reports(&self.caller, self.address, &reports)?;
+        Ok(reports.len())
     }
-    Ok(bytes)
+
+    fn step(&mut self, no_wait: bool) -> Step {
+        match self.attempt() {
+            Ok(count) => Step::Finished(Ok(count)),
+            Err(TryError::Fault(fault)) => Step::Fault(fault),
+            Err(TryError::Error(error)) => Step::Finished(Err(error)),
+            Err(TryError::WouldBlock) if !self.epoll.has_no_hints() => Step::Again,
+            Err(TryError::WouldBlock) if no_wait => Step::Finished(Ok(0)),
+            Err(TryError::WouldBlock) => Step::Wait,
+        }
+    }
+
+    /// The deadline is no error, and no handler makes the call start again.
+    fn end(&self, error: Errno) -> Result<usize, Errno> {
+        match error {
+            Errno::EAGAIN => Ok(0),
+            Errno::ERESTARTSYS => Err(Errno::EINTR),
+            error => Err(error),
+        }
+    }
+
+    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
+        self.epoll.may_be_ready(watch)
+    }
+
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+}
+
+fn wait(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSet>) -> SyscallResult {
+    let (open, epoll) = instance(call, 0)?;
+    let limit = usize::try_from(call.int(2)).ok().filter(|&limit| limit > 0).ok_or(Errno::EINVAL)?;
+    let (caller, address, limit) = (call.thread.clone(), call.word(1), limit.min(REPORTS_MAX));
+    if let Some(mask) = mask {
+        caller.set_blocked_for_wait(mask);
+    }
+    let no_wait = timeout == Some(0);
+    let deadline_ns = timeout.filter(|_| !no_wait).map(|timeout| now_ns().saturating_add(timeout));
+    let operation = EpollWait { caller, _open: open, epoll, address, limit };
+    carry_out(call.thread, WaitOptions { no_wait, deadline_ns }, operation)
 }
 
 /// Reports that are handed over in one copy.
 const PIECE: usize = 8;
 
-fn put_reports(call: &Call<'_>, address: usize, reports: &[ReadyReport]) -> Result<(), Errno> {
+fn put_reports(caller: &Caller, address: usize, reports: &[ReadyReport]) -> Result<(), Errno> {
     let mut bytes = [0; PIECE * EVENT];
     for (number, piece) in reports.chunks(PIECE).enumerate() {
         for (event, report) in bytes.chunks_exact_mut(EVENT).zip(piece) {
             event.copy_from_slice(&encode!(linux::epoll_event { events: report.events, data: report.data }));
         }
-        call.thread.store_result(address + number * PIECE * EVENT, &bytes[..piece.len() * EVENT])?;
+        caller.store_result(address + number * PIECE * EVENT, &bytes[..piece.len() * EVENT])?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::memory::fallible;
 use crate::sync::SpinLock;
 use crate::syscall::fs::{encode, field, get, get_file, put};
 use crate::syscall::{Call, SyscallResult, pending};
-use crate::wait::syscall::WaitKind;
+use crate::wait::node::WaitKind;
 
 /// The node that holds an open file's locks.
 fn node_of(open: &OpenFile) -> Result<Arc<dyn Inode>, Errno> {

@@ -18,7 +18,6 @@ pub mod splice;
 pub mod stat;
 pub mod storage;
 pub mod transfer;
-pub mod wait;
 pub mod xattr;
 
 use alloc::sync::Arc;

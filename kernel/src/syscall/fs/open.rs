@@ -13,8 +13,8 @@ use crate::memory::fallible;
 use crate::process::Thread;
 use crate::syscall::fs::{View, field, get_bytes, get_path};
 use crate::syscall::{Call, SyscallResult, pending};
+use crate::wait::node::WaitKind;
 use crate::wait::queue::Events;
-use crate::wait::syscall::WaitKind;
 
 /// What is asked for.
 struct OpenRequest {

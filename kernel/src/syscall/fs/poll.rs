@@ -9,11 +9,11 @@ use crate::error::{Errno, TryResult};
 use crate::fs::OpenFile;
 use crate::memory::fallible;
 use crate::signal::SignalSet;
+use crate::syscall::caller::Caller;
 use crate::syscall::fs::{get, get_bytes, put};
 use crate::syscall::{Call, SyscallResult, pending};
-use crate::wait::caller::Caller;
+use crate::wait::node::WaitKind;
 use crate::wait::queue::{Events, Watch};
-use crate::wait::syscall::WaitKind;
 
 /// One file that is waited for.
 struct PollInterest {
@@ -49,7 +49,7 @@ async fn wait(
     deadline: Option<u64>,
 ) -> Result<Vec<(usize, Events)>, Errno> {
     let mut ready = Vec::new();
-    crate::syscall::fs::wait::until(thread, WaitKind::Interruptible, deadline, |watch| {
+    crate::wait::engine::until(thread, WaitKind::Interruptible, deadline, |watch| {
         Ok((look(interests, Some(watch), &mut ready)? > 0).then_some(()))
     })
     .await?;
@@ -257,7 +257,7 @@ fn start_select(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSe
         thread.set_blocked_for_wait(mask);
     }
     pending(async move {
-        let ready = crate::syscall::fs::wait::until(&thread, WaitKind::Interruptible, deadline, |watch| {
+        let ready = crate::wait::engine::until(&thread, WaitKind::Interruptible, deadline, |watch| {
             look(&interests, Some(watch), &mut ready)?;
             Ok((sets.count(&ready) > 0).then(|| core::mem::take(&mut ready)))
         });

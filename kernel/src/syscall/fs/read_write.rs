@@ -139,6 +139,7 @@ fn start(
         done: 0,
         held: None,
         probed: None,
+        missed: None,
     };
     transfer.start()
 }

@@ -7,12 +7,12 @@ use linux_raw_sys::general as linux;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::pipe::PipeEnd;
 use crate::fs::{FileType, IoBuffer, OpenFile, StatusFlags, downcast};
+use crate::syscall::caller::{Caller, carry_out};
 use crate::syscall::fs::read_write::{check_direction, many};
 use crate::syscall::fs::transfer::{Transfer, TransferDirection, broken_pipe};
-use crate::syscall::fs::wait::{Operation, WaitOptions, carry_out};
 use crate::syscall::fs::{TRANSFER_LIMIT, get, get_file};
 use crate::syscall::{Call, SyscallResult};
-use crate::wait::caller::Caller;
+use crate::wait::operation::{Operation, WaitOptions};
 use crate::wait::queue::{Events, Watch};
 
 /// Bytes moved at a time from a file with positions.
@@ -304,6 +304,7 @@ pub fn vmsplice(call: &mut Call<'_>) -> SyscallResult {
         done: 0,
         held: None,
         probed: None,
+        missed: None,
     };
     transfer.start()
 }

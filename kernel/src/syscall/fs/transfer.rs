@@ -14,12 +14,10 @@ use crate::memory::fallible;
 use crate::memory::user::PageFault;
 use crate::process::{Limits, Resource, Thread};
 use crate::signal::{Information, Signal, send_to_thread};
-use crate::syscall::fs::wait;
-use crate::syscall::fs::wait::Waited;
-use crate::syscall::{SyscallResult, pending};
-use crate::wait::caller::Caller;
+use crate::syscall::SyscallResult;
+use crate::syscall::caller::{Caller, carry_out};
+use crate::wait::operation::{Operation, Step, WaitOptions};
 use crate::wait::queue::{Events, Watch};
-use crate::wait::syscall::WaitKind;
 
 /// Bytes that one attempt moves from or to a file that has no boundaries of its own, so that a large call doesn't keep
 /// others from running.
@@ -75,15 +73,8 @@ pub struct Transfer {
     pub held: Option<Box<RangeGuard>>,
     /// How much of the memory is known to be there, once some of it was not.
     pub probed: Option<usize>,
-}
-
-enum TransferStep {
-    Finished(Result<usize, Errno>),
-    Fault(PageFault),
-    Wait,
-    /// Others use the file: the range is needed.
-    Hold,
-    Again,
+    /// The missing page at which the last attempt stopped, after it had moved something.
+    pub missed: Option<PageFault>,
 }
 
 impl Transfer {
@@ -118,8 +109,8 @@ impl Transfer {
         self.has_positions && self.open.file.ranges().is_some()
     }
 
-    /// Moves what can be moved at once.
-    fn attempt(&mut self) -> TryResult<usize> {
+    /// Moves what can be moved at once. If a page was missing then, it is in `missed`.
+    fn move_some(&mut self) -> TryResult<usize> {
         let open = &*self.open;
         open.file.before_transfer(&self.thread, self.events())?;
         if self.held.as_ref().is_some_and(|held| !held.covers(&self.range())) {
@@ -168,6 +159,7 @@ impl Transfer {
             None => operate(&mut buffer, 0),
         };
         let moved = buffer.done() - before;
+        self.missed = buffer.missed();
         self.done += moved;
         if moved > 0 {
             self.probed = None;
@@ -202,120 +194,87 @@ impl Transfer {
         Ok(())
     }
 
-    fn step(&mut self) -> TransferStep {
+    /// Moves what can be moved without waiting, and leaves the rest to a future.
+    pub fn start(self) -> SyscallResult {
+        let (caller, no_wait) = (self.thread.clone(), self.no_wait);
+        carry_out(&caller, WaitOptions { no_wait, deadline_ns: None }, self)
+    }
+
+    /// Whether several attempts are needed, which must look like one.
+    fn needs_range(&self) -> bool {
+        self.has_positions
+            && self.held.is_none()
+            && !self.no_wait
+            && self.total() - self.done > ATTEMPT_BYTES
+            && self.is_one_piece()
+    }
+}
+
+impl Operation for Transfer {
+    fn attempt(&mut self) -> TryResult<usize> {
+        self.move_some()
+    }
+
+    fn step(&mut self, no_wait: bool) -> Step {
+        if self.needs_range() {
+            return Step::Acquire;
+        }
         match self.attempt() {
-            Ok(0) => TransferStep::Finished(Ok(self.done)),
+            Ok(0) => Step::Finished(Ok(self.done)),
             Ok(_) => {
                 let again = self.direction == TransferDirection::Write || self.has_positions;
-                if again && self.done < self.total() {
-                    TransferStep::Again
-                } else {
-                    TransferStep::Finished(Ok(self.done))
+                match self.missed.take() {
+                    _ if self.done >= self.total() => Step::Finished(Ok(self.done)),
+                    Some(fault) => Step::Fault(fault),
+                    None if again => Step::Again,
+                    None => Step::Finished(Ok(self.done)),
                 }
             }
             Err(TryError::Fault(fault)) => {
                 self.probed = self.probed.or(Some(0));
-                TransferStep::Fault(fault)
+                Step::Fault(fault)
             }
-            Err(TryError::WouldBlock) if !self.no_wait && self.is_one_piece() => TransferStep::Hold,
+            Err(TryError::WouldBlock) if !no_wait && self.is_one_piece() => Step::Acquire,
             Err(TryError::WouldBlock) if self.done > 0 && self.direction == TransferDirection::Read => {
-                TransferStep::Finished(Ok(self.done))
+                Step::Finished(Ok(self.done))
             }
-            Err(TryError::WouldBlock)
-                if self.no_wait || self.open.flags().contains(StatusFlags::NONBLOCK) =>
-            {
-                self.finish(Errno::EAGAIN)
+            Err(TryError::WouldBlock) if no_wait || self.open.flags().contains(StatusFlags::NONBLOCK) => {
+                Step::Finished(self.end(Errno::EAGAIN))
             }
-            Err(TryError::WouldBlock) => TransferStep::Wait,
+            Err(TryError::WouldBlock) => Step::Wait,
             Err(TryError::Error(error)) => {
                 if error == Errno::EPIPE && self.direction == TransferDirection::Write {
                     broken_pipe(&self.thread);
                 }
-                self.finish(error)
+                Step::Finished(self.end(error))
             }
         }
     }
 
-    /// The end by an error: what was moved before counts more.
-    fn finish(&self, error: Errno) -> TransferStep {
-        TransferStep::Finished(if self.done > 0 { Ok(self.done) } else { Err(error) })
+    fn partial(&self) -> Option<usize> {
+        (self.done > 0).then_some(self.done)
     }
 
-    /// Moves what can be moved without waiting, and leaves the rest to a future.
-    pub fn start(mut self) -> SyscallResult {
-        if self.has_positions && self.total() > ATTEMPT_BYTES && !self.no_wait && self.is_one_piece() {
-            return pending(self.run(TransferStep::Hold));
-        }
-        loop {
-            let step = self.step();
-            match step {
-                TransferStep::Finished(result) => return Ok(result?.into()),
-                TransferStep::Again if !crate::sched::should_yield(crate::sched::Priority::NORMAL) => {}
-                TransferStep::Fault(fault) => match self.thread.space().try_fault_in(fault) {
-                    Some(Ok(())) => {}
-                    Some(Err(error)) if self.done == 0 => return Err(error.into()),
-                    Some(Err(_)) => return Ok(self.done.into()),
-                    None => return pending(self.run(step)),
-                },
-                TransferStep::Again | TransferStep::Wait | TransferStep::Hold => {
-                    return pending(self.run(step));
-                }
-            }
-        }
+    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
+        self.open.file.can_go_on(&self.open, watch, self.events())
     }
 
-    /// Goes on after `step`. A block instead of an `async fn`, which would keep its arguments twice.
-    fn run(mut self, mut step: TransferStep) -> impl Future<Output = Result<usize, Errno>> + Send {
-        let (mut fruitless, mut deadline_ns) = (false, None);
-        async move {
-            loop {
-                let result = match step {
-                    TransferStep::Finished(result) => return result,
-                    TransferStep::Again => {
-                        crate::sched::yield_now().await;
-                        Ok(())
-                    }
-                    TransferStep::Fault(fault) => {
-                        let space = self.thread.space();
-                        space.fault_in(fault).await
-                    }
-                    TransferStep::Hold => self.hold().await,
-                    TransferStep::Wait if core::mem::take(&mut fruitless) => {
-                        wait::take_turns(&self.thread).await
-                    }
-                    TransferStep::Wait => {
-                        let waited = self.wait(&mut deadline_ns).await;
-                        waited.and_then(|waited| waited.note(&mut fruitless))
-                    }
-                };
-                match result {
-                    Ok(()) => step = self.step(),
-                    Err(error) if self.done == 0 => return Err(error),
-                    Err(_) => return Ok(self.done),
-                }
-            }
-        }
+    fn is_exclusive(&self) -> bool {
+        self.direction == TransferDirection::Read
+    }
+
+    fn timeout_ns(&self) -> Option<u64> {
+        self.open.file.timeout_ns(self.direction == TransferDirection::Write)
     }
 
     /// Holds the range of what is still to be moved.
-    async fn hold(&mut self) -> Result<(), Errno> {
+    async fn acquire(&mut self) -> Result<(), Errno> {
         let is_shared = self.direction == TransferDirection::Read;
         let (file, range) = (self.open.file.clone(), self.range());
         // Boxed, because few transfers come here.
         let held = fallible::try_box(RangeGuard::lock(file, range, is_shared))?;
         self.held = Some(fallible::try_box(Box::into_pin(held).await?)?);
         Ok(())
-    }
-
-    /// Waits for the file, of whose waits the first sets the deadline.
-    async fn wait(&self, deadline_ns: &mut Option<u64>) -> Result<Waited, Errno> {
-        let (open, events) = (&self.open, self.events());
-        if deadline_ns.is_none() {
-            let timeout = open.file.timeout_ns(self.direction == TransferDirection::Write);
-            *deadline_ns = timeout.map(|timeout| crate::arch::time::now_ns().saturating_add(timeout));
-        }
-        let check = |watch: &Watch| open.file.can_go_on(open, watch, events);
-        wait::ready(&self.thread, WaitKind::Interruptible, *deadline_ns, check).await
     }
 }
 

@@ -9,13 +9,13 @@ use crate::fs::buffer::IoSegment;
 use crate::fs::{IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::net::{Address, Ancillary, Identity, Inbox, Received, Socket, Style, find_target};
+use crate::syscall::caller::{Caller, carry_out};
 use crate::syscall::fs::read_write::many;
 use crate::syscall::fs::transfer::{Segments, broken_pipe};
-use crate::syscall::fs::wait::{Operation, carry_out};
 use crate::syscall::fs::{TRANSFER_LIMIT, encode, field, get, get_bytes};
 use crate::syscall::net::socket::{ADDRESS_LIMIT, get_address, get_socket, manner};
 use crate::syscall::{Call, SyscallResult};
-use crate::wait::caller::Caller;
+use crate::wait::operation::Operation;
 use crate::wait::queue::{Events, Watch};
 
 const HEADER: usize = size_of::<net::cmsghdr>();
@@ -272,6 +272,8 @@ pub struct ReceiveMessage {
     places: MessageFields,
     flags: u32,
     done: usize,
+    /// What came along with the bytes that are there.
+    ancillary: Option<Ancillary>,
 }
 
 impl Operation for ReceiveMessage {
@@ -279,20 +281,32 @@ impl Operation for ReceiveMessage {
         self.probe()?;
         let space = self.thread.space();
         let total: usize = self.segments.as_slice().iter().map(|segment| segment.length).sum();
+        let is_stream = self.socket.style == Style::Stream;
+        let peek = self.flags & net::MSG_PEEK != 0;
+        let all = self.flags & net::MSG_WAITALL != 0 && !peek && is_stream;
         loop {
             let mut buffer = IoBuffer::user(&space, self.segments.as_slice());
             buffer.skip(self.done);
-            let peek = self.flags & net::MSG_PEEK != 0;
             // What is received is out of the socket, so nothing may fail after.
             let texts = self.texts()?;
-            let received = self.socket.receive(&mut buffer, peek)?;
+            let received = match self.socket.receive(&mut buffer, peek, self.done > 0) {
+                Err(TryError::WouldBlock) if self.done > 0 && !all => Received::default(),
+                result => result?,
+            };
             self.done += received.count;
-            let all = self.flags & net::MSG_WAITALL != 0 && !peek && self.socket.style == Style::Stream;
-            let plain = received.ancillary.is_none();
-            if all && plain && received.count > 0 && self.done < total {
+            if received.ancillary.is_some() {
+                self.ancillary = received.ancillary;
+            }
+            let is_left = received.count > 0 && self.done < total && is_stream && !peek;
+            if is_left && let Some(missing) = buffer.missed() {
+                // The bytes before the missing page are taken; the call goes on behind them.
+                return Err(missing.into());
+            }
+            if all && is_left && self.ancillary.is_none() {
                 continue;
             }
-            return self.store(received, texts);
+            let ancillary = self.ancillary.take();
+            return self.store(Received { ancillary, ..received }, texts);
         }
     }
 
@@ -302,6 +316,10 @@ impl Operation for ReceiveMessage {
 
     fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
         self.open.file.can_go_on(&self.open, watch, Events::IN)
+    }
+
+    fn is_exclusive(&self) -> bool {
+        true
     }
 }
 
@@ -471,7 +489,16 @@ fn receive(
     flags: u32,
 ) -> TryResult<ReceiveMessage> {
     let (open, socket) = get_socket(call)?;
-    Ok(ReceiveMessage { thread: call.thread.clone(), open, socket, segments, places, flags, done: 0 })
+    Ok(ReceiveMessage {
+        thread: call.thread.clone(),
+        open,
+        socket,
+        segments,
+        places,
+        flags,
+        done: 0,
+        ancillary: None,
+    })
 }
 
 fn start_receive(call: &Call<'_>, operation: ReceiveMessage) -> SyscallResult {

@@ -6,12 +6,12 @@ use linux_raw_sys::{general as linux, net};
 use crate::arch::time::now_ns;
 use crate::error::{Errno, TryError, TryResult};
 use crate::memory::fallible;
-use crate::syscall::fs::wait::{Operation, carry_out};
+use crate::syscall::caller::{Caller, carry_out};
 use crate::syscall::net::message::{ReceiveMessage, SendMessage, prepare_receive, prepare_send};
 use crate::syscall::net::socket::{get_socket, manner};
 use crate::syscall::{Call, SyscallResult, user};
 use crate::time::timespec_ns;
-use crate::wait::caller::Caller;
+use crate::wait::operation::Operation;
 use crate::wait::queue::Watch;
 
 /// `struct mmsghdr`: a header, and the number of bytes that were moved.

@@ -9,10 +9,10 @@ use crate::error::{Errno, TryResult};
 use crate::fs::{OpenFile, StatusFlags, downcast_arc};
 use crate::memory::fallible;
 use crate::net::{Address, Socket, Style, find_target};
-use crate::syscall::fs::wait::{Operation, WaitOptions, carry_out};
+use crate::syscall::caller::{Caller, carry_out};
 use crate::syscall::fs::{get, get_bytes, get_file, put};
 use crate::syscall::{Call, SyscallResult};
-use crate::wait::caller::Caller;
+use crate::wait::operation::{Operation, WaitOptions};
 use crate::wait::queue::{Events, Watch};
 
 /// The most bytes an address may have, `struct sockaddr_storage`.
@@ -188,6 +188,10 @@ impl Operation for Accept {
 
     fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
         self.open.file.can_go_on(&self.open, watch, Events::IN)
+    }
+
+    fn is_exclusive(&self) -> bool {
+        true
     }
 }
 

@@ -16,8 +16,8 @@ use crate::process::thread::Parts;
 use crate::process::vfork::Vfork;
 use crate::process::{Limits, Process, ProcessParts, Resource, Thread, run, table};
 use crate::sync::SpinLock;
+use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending, user};
-use crate::wait::caller::Caller;
 
 /// What to make, from the arguments of the three calls.
 #[derive(Clone, Copy)]

@@ -10,10 +10,10 @@ use crate::memory::Space;
 use crate::process::pidfd::ProcessFile;
 use crate::process::{ExitStatus, Process, exit, table};
 use crate::signal::ChildChange;
+use crate::syscall::caller::Caller;
 use crate::syscall::process::usage;
 use crate::syscall::{Call, SyscallResult, pending, user};
-use crate::wait::caller::Caller;
-use crate::wait::syscall::WaitKind;
+use crate::wait::node::WaitKind;
 
 /// exit(2): ends the calling thread.
 pub fn exit(call: &mut Call<'_>) -> SyscallResult {

@@ -6,19 +6,23 @@ use linux_raw_sys::{general as linux, prctl};
 
 use crate::arch;
 use crate::arch::time::now_ns;
-use crate::error::Errno;
+use crate::boot::RELEASE;
+use crate::error::{Errno, TryError, TryResult};
 use crate::memory::fallible;
-use crate::process::{Credentials, Thread, exit, table};
+use crate::process::{Credentials, Thread, exit, load, table};
 use crate::sync::SpinLock;
+use crate::syscall::caller::{Caller, carry_out};
+use crate::syscall::fs::TRANSFER_LIMIT;
 use crate::syscall::{Call, SyscallResult, user};
-use crate::time::{NS_PER_SECOND, load};
+use crate::time::NS_PER_SECOND;
+use crate::wait::operation::{Operation, Step, WaitOptions};
+use crate::wait::queue::Watch;
+
+/// `uname -v`.
+pub const VERSION: &str = concat!("#1 SMP PREEMPT Heddle ", env!("CARGO_PKG_VERSION"));
 
 /// Bytes of each string of `struct utsname`.
 const NAME_BYTES: usize = 65;
-/// The version of Linux whose interface programs find here.
-pub const RELEASE: &str = "6.1.0-heddle";
-/// `uname -v`.
-pub const VERSION: &str = concat!("#1 SMP PREEMPT Heddle ", env!("CARGO_PKG_VERSION"));
 
 struct HostName {
     bytes: [u8; NAME_BYTES],
@@ -111,24 +115,63 @@ pub fn sysinfo(call: &mut Call<'_>) -> SyscallResult {
     Ok(0.into())
 }
 
+/// Random bytes on their way to a program.
+struct GetRandom {
+    caller: Caller,
+    address: usize,
+    length: usize,
+    done: usize,
+}
+
+impl GetRandom {
+    /// Bytes made at a time, and in one step.
+    const PIECE_BYTES: usize = 256;
+    const STEP_BYTES: usize = 4096;
+}
+
+impl Operation for GetRandom {
+    fn attempt(&mut self) -> TryResult<usize> {
+        let space = self.caller.space();
+        let end = self.length.min(self.done + Self::STEP_BYTES);
+        let mut piece = [0; Self::PIECE_BYTES];
+        while self.done < end {
+            let piece = &mut piece[..Self::PIECE_BYTES.min(end - self.done)];
+            crate::random::fill(piece);
+            space.write_bytes(self.address.wrapping_add(self.done), piece)?;
+            self.done += piece.len();
+        }
+        Ok(self.done)
+    }
+
+    fn step(&mut self, _: bool) -> Step {
+        match self.attempt() {
+            Ok(done) if done == self.length => Step::Finished(Ok(done)),
+            Ok(_) => Step::Again,
+            Err(TryError::Fault(fault)) => Step::Fault(fault),
+            Err(_) => Step::Finished(self.end(Errno::EFAULT)),
+        }
+    }
+
+    fn partial(&self) -> Option<usize> {
+        (self.done > 0).then_some(self.done)
+    }
+
+    fn can_go_on(&self, _: &Watch) -> Result<bool, Errno> {
+        Ok(true)
+    }
+}
+
 /// getrandom(2).
 pub fn getrandom(call: &mut Call<'_>) -> SyscallResult {
     const KNOWN: u32 = linux::GRND_NONBLOCK | linux::GRND_RANDOM | linux::GRND_INSECURE;
-    const PIECE_BYTES: usize = 256;
-    if call.uint(2) & !KNOWN != 0 {
+    const INSECURE_AND_RANDOM: u32 = linux::GRND_INSECURE | linux::GRND_RANDOM;
+    let flags = call.uint(2);
+    if flags & !KNOWN != 0 || flags & INSECURE_AND_RANDOM == INSECURE_AND_RANDOM {
         return Err(Errno::EINVAL.into());
     }
-    let length = call.word(1).min(isize::MAX as usize);
-    let space = call.thread.space();
-    let mut piece = [0; PIECE_BYTES];
-    let mut done = 0;
-    while done < length {
-        let count = PIECE_BYTES.min(length - done);
-        crate::random::fill(&mut piece[..count]);
-        space.write_bytes(call.word(0).wrapping_add(done), &piece[..count])?;
-        done += count;
-    }
-    Ok(done.into())
+    let length = call.word(1).min(TRANSFER_LIMIT);
+    let operation = GetRandom { caller: call.thread.clone(), address: call.word(0), length, done: 0 };
+    carry_out(call.thread, WaitOptions::default(), operation)
 }
 
 /// personality(2): only the ordinary one, which can be asked for.

@@ -12,8 +12,8 @@ use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::{Thread, table};
 use crate::signal::PendingWork;
+use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending};
-use crate::wait::caller::Caller;
 use crate::{arch, sched};
 
 const GLOBAL: u32 = command::MEMBARRIER_CMD_GLOBAL as u32;

@@ -4,8 +4,8 @@
 //! that may have them cached, and what it took out is released when all of those have *acknowledged* it.
 //!
 //! A processor passes by flushing. It has to before it next touches memory of programs, in user mode or in a copy; one
-//! that is idle or elsewhere in the kernel owes nothing until then, and counts as acknowledged. So only processors in user
-//! mode are waited for.
+//! that is idle or elsewhere in the kernel owes nothing until then, and counts as acknowledged. So only processors in
+//! user mode are waited for.
 //!
 //! # Why no request is missed
 //! The poster takes entries out, then reads which processors have used the space ([`Users`]), then writes their

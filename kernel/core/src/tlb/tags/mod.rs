@@ -2,8 +2,8 @@
 //!
 //! A processor has a few tags and gives them to the page tables that it used last ([`Tags`]). Coming back to one, it
 //! keeps what it had cached, unless something was taken out of the table meanwhile. Nobody tells it: only processors
-//! that *use* a table are asked to flush ([`crate::tlb::shootdown`]). It finds out by a count of removals that belongs to
-//! the table ([`Removals`]), so a table that no processor uses costs its owner nothing.
+//! that *use* a table are asked to flush ([`crate::tlb::shootdown`]). It finds out by a count of removals that belongs
+//! to the table ([`Removals`]), so a table that no processor uses costs its owner nothing.
 //!
 //! # Why no removal is missed
 //! Whoever takes entries out counts first and then reads who uses the table. A processor that comes back records its
@@ -39,8 +39,8 @@ impl Removals {
         Self(AtomicU64::new(0))
     }
 
-    /// To be called when entries have been taken out, and before [`crate::tlb::shootdown::Shootdown::post`]. Returns the
-    /// number of this removal.
+    /// To be called when entries have been taken out, and before [`crate::tlb::shootdown::Shootdown::post`]. Returns
+    /// the number of this removal.
     pub fn add(&self) -> u64 {
         self.0.fetch_add(1, Ordering::SeqCst) + 1
     }

@@ -3,9 +3,9 @@
 use heddle_abi::control::stream;
 
 use crate::device::Port;
-use crate::device::host::HOST;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{File, FileType, IoBuffer, Metadata, OpenFile};
+use crate::session::host::HOST;
 use crate::syscall::Call;
 use crate::wait::queue::{Events, Watch};
 

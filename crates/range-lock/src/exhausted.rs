@@ -1,13 +1,12 @@
-//! Memory that runs out, at every point where it can: the request fails, and nothing else has changed. Alone in its
-//! program: it replaces the allocator.
-
-#![cfg(not(heddle_loom))]
+//! Memory that runs out, at every point where it can: the request fails, and nothing else has changed. Here and not
+//! beside the other tests because each block comes from the allocator in unit tests.
 #![allow(unsafe_code)] // A global allocator.
 
-use heddle_range_lock::{Guard, LockError, RangeLock, ThreadEpoch};
+use crate::{Guard, LockError, RangeLock, ThreadEpoch};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::thread;
+use std::vec::Vec;
+use std::{println, thread, thread_local};
 
 /// The system's allocator, for as many allocations of a thread as it is granted.
 struct Rationed;

@@ -1,27 +1,30 @@
 //! The machine's one session: runs the program that the host names, and ends the machine with it.
 
+mod host;
+mod stream;
+
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use heddle_abi::boot::{DEBUG_EXIT_DONE, port};
 use heddle_abi::control;
-use heddle_abi::control::{Descriptor, Ending, Exit, List, Small, Start, stream};
+use heddle_abi::control::{Descriptor, Ending, Exit, List, Small, Start, stream as descriptor};
 
 use crate::arch::machine;
 use crate::device::console::Console;
-use crate::device::host;
-use crate::device::host::HOST;
 use crate::device::port::Buffers;
-use crate::device::stream::Stream;
 use crate::error::Errno;
 use crate::fs::lookup::Walker;
 use crate::fs::{DescriptorTable, Directories, File, FileType, OpenFile, StatusFlags, mount};
 use crate::memory::fallible::try_arc;
 use crate::memory::writeback;
 use crate::process::{Credentials, ExitStatus, Process, Program};
+use crate::sched::Priority;
+use crate::session::host::HOST;
+use crate::session::stream::Stream;
 use crate::tty::{Terminal, console};
-use crate::{process, time, tty};
+use crate::{device, process, sched, time, tty};
 
 /// QEMU reads its sockets 4 KiB at a time and gives each piece a buffer of its own.
 const INPUT: Buffers =
@@ -38,10 +41,24 @@ const FAREWELL_NS: u64 = 10_000_000_000;
 /// How often the end looks whether the terminal's output is out.
 const DRAIN_NS: u64 = 1_000_000;
 
+/// The control port is for messages, of which only the first can be long.
+const CONTROL_BUFFERS: Buffers =
+    Buffers { receive_count: 8, receive_bytes: 4096, transmit_count: 8, transmit_bytes: 64 };
+
+/// Starts the coroutines that talk to the host; one of them runs its program.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn start(console: &'static Console) -> Result<(), Errno> {
+    console.open(port::CONTROL, CONTROL_BUFFERS)?;
+    sched::spawn(Priority::KERNEL, host::receive(console.port(port::CONTROL)))?;
+    sched::spawn(Priority::KERNEL, run(console)).map(drop)
+}
+
 /// Waits for the host's program, runs it, reports its end and ends the machine.
-pub async fn run(console: &'static Console) {
+async fn run(console: &'static Console) {
     let mut start = None;
-    host::wait(&HOST.changed, || {
+    device::wait(&HOST.changed, || {
         start = HOST.take_start();
         start.is_some()
     })
@@ -116,9 +133,9 @@ fn open_descriptors(
     let table = DescriptorTable::new();
     let on_terminal = terminal.map(tty::open_console).transpose()?;
     let streams = [
-        (stream::STDIN, port::STDIN, INPUT, StatusFlags::empty()),
-        (stream::STDOUT, port::STDOUT, OUTPUT, StatusFlags::WRONLY),
-        (stream::STDERR, port::STDERR, ERRORS, StatusFlags::WRONLY),
+        (descriptor::STDIN, port::STDIN, INPUT, StatusFlags::empty()),
+        (descriptor::STDOUT, port::STDOUT, OUTPUT, StatusFlags::WRONLY),
+        (descriptor::STDERR, port::STDERR, ERRORS, StatusFlags::WRONLY),
     ];
     for (index, (descriptor, (number, port, buffers, flags))) in wanted.iter().zip(streams).enumerate() {
         let open = match (descriptor, &on_terminal) {
@@ -166,7 +183,7 @@ async fn finish(console: &'static Console, ending: Ending) {
     if (Exit { ending, written_bytes }).put(&mut message).is_ok() {
         host::send(control, &message).await;
     }
-    host::wait(&control.changed, || control.is_drained()).await;
+    device::wait(&control.changed, || control.is_drained()).await;
     time::sleep_until(time::now_ns() + FAREWELL_NS).await;
     ::log::warn!("the host has not ended the machine");
     machine::exit(DEBUG_EXIT_DONE)

@@ -7,19 +7,14 @@ use heddle_abi::control;
 use heddle_abi::control::{EndOfInput, HEADER_BYTES, Small, WindowSize, kind, stream};
 use heddle_kernel_core::signal::{Information, Signal};
 
-use crate::device::Port;
+use crate::device::{Port, wait};
 use crate::signal::send_to_group;
 use crate::sync::SpinLock;
-use crate::time;
 use crate::tty::console;
-use crate::wait::kernel::until;
 use crate::wait::queue::{Events, WaitQueue};
 
 /// A total that the host has not announced.
 const UNKNOWN: u64 = u64::MAX;
-
-/// How long a wait that there is no memory for sleeps before it looks again.
-const NO_MEMORY_NS: u64 = 1_000_000;
 
 /// What the host has said so far.
 pub struct Host {
@@ -152,12 +147,5 @@ pub async fn send(port: &Port, message: &Small) {
     };
     while port.write(fill).is_none() {
         wait(&port.changed, || port.has_room()).await;
-    }
-}
-
-/// Waits until `condition` holds; without memory to wait, looks again now and then.
-pub async fn wait(queue: &WaitQueue, mut condition: impl FnMut() -> bool) {
-    while until(queue, &mut condition).await.is_err() {
-        time::sleep_until(time::now_ns() + NO_MEMORY_NS).await;
     }
 }

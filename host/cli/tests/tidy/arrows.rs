@@ -1,0 +1,152 @@
+//! The kernel's rooms and the arrows between them: each knows only those below it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{Source, report, sources};
+
+const KERNEL: &str = "kernel/src/";
+
+/// From the bottom up. A room may import from those before it.
+const ROOMS: [&str; 21] = [
+    "boot",
+    "error",
+    "arch",
+    "sync",
+    "log",
+    "random",
+    "time",
+    "sched",
+    "memory",
+    "wait",
+    "user_sched",
+    "device",
+    "fs",
+    "signal",
+    "process",
+    "net",
+    "tty",
+    "ipc",
+    "procfs",
+    "syscall",
+    "session",
+];
+
+/// The arrows that run back up, each with its reason.
+const BACK: [(&str, &str, &str); 9] = [
+    (
+        "signal",
+        "process",
+        "a signal is sent to a process and delivered to a thread; both are one mechanism in two rooms",
+    ),
+    ("fs", "process", "looking a path up acts for a thread: its identity, its directories"),
+    ("fs", "ipc", "the root of message queues opens to a queue"),
+    ("fs", "syscall", "ioctl's argument is a call"),
+    ("ipc", "syscall", "ioctl's argument is a call"),
+    ("net", "syscall", "ioctl's argument is a call"),
+    ("tty", "syscall", "ioctl's argument is a call"),
+    (
+        "process",
+        "syscall",
+        "a thread's coroutine starts its calls, and what waits at a futex is the caller of one",
+    ),
+    ("time", "memory", "times are read from user memory"),
+];
+
+/// No more than these may run back.
+const BACK_MAX: usize = 9;
+
+/// The room of a file, by its path below the kernel's sources. The start and the panic handler may see everything.
+fn room(path: &str) -> Option<&str> {
+    let inside = path.strip_prefix(KERNEL)?;
+    let name = inside.split('/').next()?;
+    Some(name.strip_suffix(".rs").unwrap_or(name)).filter(|name| !["main", "panic"].contains(name))
+}
+
+/// The rooms that a file names in its code, by `crate::ROOM` or by `use crate::{ROOM, …}`.
+fn named(text: &str) -> BTreeSet<String> {
+    let code: String =
+        text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+    let mut found = BTreeSet::new();
+    for (at, _) in code.match_indices("crate::") {
+        let after = &code[at + "crate::".len()..];
+        let names = match after.strip_prefix('{') {
+            None => after
+                .split(|letter: char| !(letter.is_alphanumeric() || letter == '_'))
+                .next()
+                .into_iter()
+                .collect(),
+            Some(group) => top_names(group),
+        };
+        found.extend(names.into_iter().filter(|name| ROOMS.contains(name)).map(str::to_owned));
+    }
+    found
+}
+
+/// The first components of the paths in a group, up to its closing brace.
+fn top_names(group: &str) -> Vec<&str> {
+    let (mut depth, mut start, mut names) = (0, 0, Vec::new());
+    for (at, letter) in group.char_indices() {
+        match letter {
+            '{' => depth += 1,
+            ',' | '}' if depth == 0 => {
+                names.push(group[start..at].trim().split("::").next().unwrap_or_default());
+                start = at + 1;
+                if letter == '}' {
+                    break;
+                }
+            }
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    names
+}
+
+fn arrows(files: &[Source]) -> BTreeMap<(String, String), String> {
+    let mut arrows = BTreeMap::new();
+    for source in files.iter().filter(|source| source.is("rs")) {
+        let path = source.path.to_string_lossy().into_owned();
+        let Some(from) = room(&path) else { continue };
+        for to in named(&source.text) {
+            if to != from {
+                arrows.entry((from.to_owned(), to)).or_insert_with(|| path.clone());
+            }
+        }
+    }
+    arrows
+}
+
+#[test]
+fn arrows_of_the_kernel_run_down() {
+    let level = |room: &str| ROOMS.iter().position(|known| *known == room);
+    let mut faults = Vec::new();
+    let mut seen = BTreeSet::new();
+    for ((from, to), path) in arrows(&sources()) {
+        let (Some(above), Some(below)) = (level(&from), level(&to)) else {
+            faults.push(format!("{path}: the room {from} is not on the list"));
+            continue;
+        };
+        if above > below {
+            continue;
+        }
+        if BACK.iter().any(|(back, target, _)| *back == from && *target == to) {
+            seen.insert((from, to));
+        } else {
+            faults.push(format!("{path}: {from} is below {to}, and imports from it"));
+        }
+    }
+    let is_gone =
+        |(from, to, _): &&(&str, &str, &str)| !seen.contains(&((*from).to_owned(), (*to).to_owned()));
+    faults.extend(
+        BACK.iter().filter(is_gone).map(|(from, to, _)| format!("{from} → {to} is allowed and not there")),
+    );
+    report(&faults);
+    assert!(BACK.len() <= BACK_MAX, "too many arrows run back up");
+}
+
+#[test]
+fn groups_are_read() {
+    let text = "use crate::{arch, fs::{File, tree}, sched};\n// crate::net\nlet x = crate::time::now_ns();\n";
+    let expected = ["arch", "fs", "sched", "time"];
+    assert_eq!(named(text).into_iter().collect::<Vec<_>>(), expected);
+}

@@ -1,0 +1,122 @@
+//! The waiter's part of a wait.
+//!
+//! Every wait has a kind. An interruptible wait ends with [`Interrupted`] when a signal is to be delivered to the
+//! thread, a killable one only when the thread is to die, an uninterruptible one never. An asynchronous request knows
+//! no signals; its cancellation ends interruptible waits, and the end of its process killable ones too. Nothing drops a
+//! future that waits: the wait returns, and the call decides what to report (a partial count, `EINTR`, one of the
+//! restart codes of [`Errno`]).
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::task::Waker;
+
+use crate::error::Errno;
+use crate::memory::fallible;
+use crate::wait::queue::Watch;
+
+/// Events that end a wait early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitKind {
+    /// Nothing.
+    Uninterruptible,
+    /// The thread's death.
+    Killable,
+    /// A signal.
+    Interruptible,
+}
+
+/// The wait ended early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupted;
+
+impl From<Interrupted> for Errno {
+    /// The usual answer of a call that a signal interrupted: restart if the handler says so.
+    fn from(_: Interrupted) -> Self {
+        Self::ERESTARTSYS
+    }
+}
+
+/// A waiter: it has one node, and something may end its waits.
+pub trait Waiter: Send + Sync {
+    /// Its node.
+    fn node(&self) -> &Arc<WaitNode>;
+
+    /// Whether a wait of this kind has to end.
+    fn is_interrupted(&self, kind: WaitKind) -> bool;
+}
+
+/// The generation of a node that waits for nothing is even, of one that waits odd.
+const WAITING: u32 = 1;
+
+/// What wait queues know of a waiter: how to wake it, and whether it still waits.
+///
+/// A thread, a request and a waiting coroutine of the kernel have one each, whatever the number of queues they are in.
+/// A queue that is never walked again keeps the node and nothing else of its waiter.
+pub struct WaitNode {
+    waker: spin::Once<Waker>,
+    generation: AtomicU32,
+    /// The last wake was meant for one waiter of several: see [`WaitNode::take_turn`].
+    has_turn: AtomicBool,
+}
+
+impl WaitNode {
+    /// The node of a waiter whose coroutine has not run yet.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new() -> Result<Arc<Self>, Errno> {
+        let (waker, generation) = (spin::Once::new(), AtomicU32::new(0));
+        fallible::try_arc(Self { waker, generation, has_turn: AtomicBool::new(false) })
+    }
+
+    /// Says how the waiter is woken: its coroutine calls this in each poll, and the first counts.
+    #[inline]
+    pub fn set_waker(&self, waker: &Waker) {
+        self.waker.call_once(|| waker.clone());
+    }
+
+    /// The waiter's waker, once its coroutine has run.
+    pub fn waker(&self) -> Option<&Waker> {
+        self.waker.get()
+    }
+
+    /// Makes the waiter's coroutine ready. Before its first turn it is ready anyway.
+    #[inline]
+    pub fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Starts a wait on any number of queues; ends the one before.
+    pub fn begin(self: &Arc<Self>) -> Watch {
+        let generation = self.generation.load(Ordering::Relaxed);
+        let next = (generation | WAITING).wrapping_add(2);
+        self.generation.store(next, Ordering::Release);
+        Watch::new(self.clone(), next)
+    }
+
+    /// Ends the wait: registrations that are left in queues are stale from here on.
+    pub fn end(&self) {
+        let generation = self.generation.load(Ordering::Relaxed);
+        self.generation.store((generation | WAITING).wrapping_add(1), Ordering::Release);
+    }
+
+    /// The generation of the wait that is under way; registrations of any other are stale.
+    #[inline]
+    pub(super) fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The next wake is for this waiter while others wait for the same.
+    pub(super) fn give_turn(&self) {
+        self.has_turn.store(true, Ordering::Release);
+    }
+
+    /// Whether this waiter was woken in place of others ([`Watch::exclusive_if`]). It then has to wake the next of them
+    /// when it leaves something, which [`Watch::pass_on`] does: what it was woken for may be more than it takes, and
+    /// it may take nothing, because a signal ended its wait too.
+    pub fn take_turn(&self) -> bool {
+        self.has_turn.load(Ordering::Relaxed) && self.has_turn.swap(false, Ordering::AcqRel)
+    }
+}
