@@ -124,7 +124,7 @@ impl Caller {
 impl Waiter for Caller {
     fn node(&self) -> &Arc<WaitNode> {
         match self {
-            Self::Thread(thread) => &thread.node,
+            Self::Thread(thread) => thread.node(),
             Self::Request(request) => &request.node,
         }
     }

@@ -32,7 +32,7 @@ const ROOMS: [&str; 21] = [
 ];
 
 /// The arrows that run back up, each with its reason.
-const BACK: [(&str, &str, &str); 10] = [
+const BACK: [(&str, &str, &str); 9] = [
     (
         "signal",
         "process",
@@ -44,13 +44,16 @@ const BACK: [(&str, &str, &str); 10] = [
     ("ipc", "syscall", "ioctl's argument is a call"),
     ("net", "syscall", "ioctl's argument is a call"),
     ("tty", "syscall", "ioctl's argument is a call"),
-    ("process", "ipc", "a process's end undoes its semaphore operations"),
-    ("process", "syscall", "futexes"),
+    (
+        "process",
+        "syscall",
+        "a thread's coroutine starts its calls, and what waits at a futex is the caller of one",
+    ),
     ("time", "memory", "times are read from user memory"),
 ];
 
 /// No more than these may run back.
-const BACK_MAX: usize = 10;
+const BACK_MAX: usize = 9;
 
 /// The room of a file, by its path below the kernel's sources. The start and the panic handler may see everything.
 fn room(path: &str) -> Option<&str> {
