@@ -1,6 +1,10 @@
 //! What is where in `/proc`.
 
-use crate::procfs::{Follow, Item, Show, Store, What, coroutines, ipc, link, process, system, usage};
+use crate::procfs::{Follow, Item, Show, ShowPart, Store, What, coroutines, ipc, link, process, system, usage};
+
+const fn parts(name: &'static [u8], show: ShowPart) -> Item {
+    Item { name, permissions: 0o444, what: What::Parts(show) }
+}
 
 const fn text(name: &'static [u8], show: Show) -> Item {
     Item { name, permissions: 0o444, what: What::Text(show) }
@@ -121,12 +125,12 @@ static PROCESS_ITEMS: &[Item] = &[
     private(b"environ", process::environment),
     Item { name: b"heddle", permissions: 0o444, what: What::Parts(coroutines::list) },
     text(b"limits", process::limits),
-    text(b"maps", process::mappings),
+    parts(b"maps", process::mappings),
     text(b"mountinfo", process::mount_information),
     text(b"mounts", process::mounts),
     text(b"oom_score", process::oom_score),
     writable(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
-    text(b"smaps", usage::by_mapping),
+    parts(b"smaps", usage::by_mapping),
     text(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
@@ -144,10 +148,10 @@ static THREAD_ITEMS: &[Item] = &[
     writable(b"comm", process::name, process::set_name),
     private(b"environ", process::environment),
     text(b"limits", process::limits),
-    text(b"maps", process::mappings),
+    parts(b"maps", process::mappings),
     text(b"mountinfo", process::mount_information),
     text(b"mounts", process::mounts),
-    text(b"smaps", usage::by_mapping),
+    parts(b"smaps", usage::by_mapping),
     text(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),

@@ -80,6 +80,7 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
             break;
         }
         let Some((information, action)) = take(thread) else { continue };
+        let information = crate::process::timers::delivered(&thread.process, information);
         if action.has_handler() {
             if let Some(code) = interrupted.take() {
                 resolve_for_handler(context, code, &action);

@@ -106,9 +106,12 @@ fn send(process: &Arc<Process>, target: Option<&Arc<Thread>>, information: Infor
 
 /// Takes a pending signal out of `wanted`: the thread's own first, then its process's.
 pub fn take_pending(thread: &Thread, wanted: SignalSet) -> Option<Information> {
-    let mut state = thread.process.state.lock();
-    let own = thread.pending.lock().take(wanted);
-    own.or_else(|| state.pending.take(wanted))
+    let taken = {
+        let mut state = thread.process.state.lock();
+        let own = thread.pending.lock().take(wanted);
+        own.or_else(|| state.pending.take(wanted))
+    };
+    taken.map(|information| crate::process::timers::delivered(&thread.process, information))
 }
 
 /// Makes a signal pending again that was taken and could not be reported. It stays with the thread that took it.
