@@ -8,7 +8,7 @@ use std::process::Command;
 const CRATES: [(&str, &str, &[&str]); 4] = [
     ("heddle_abi", "crates/abi/src/lib.rs", &[]),
     ("heddle_shared", "crates/shared/src/lib.rs", &[]),
-    ("heddle_coroutine", "crates/coroutine/src/lib.rs", &[]),
+    ("heddle_coroutine", "crates/coroutine/src/lib.rs", &["feature=\"scheduler\""]),
     ("heddle_vdso", "vdso/src/lib.rs", &["heddle_vdso"]),
 ];
 

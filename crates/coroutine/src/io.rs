@@ -99,6 +99,7 @@ impl<T: AsFd> Async<T> {
 
 /// What a descriptor is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Direction {
     /// Reading, accepting.
     Read,

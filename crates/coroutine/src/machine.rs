@@ -44,7 +44,7 @@ pub unsafe trait Platform: Sync + 'static {
     /// interrupted it between [`Core::try_park`] and its sleep.
     fn kick(core: u32);
 
-    /// The thief's barrier, see [`sched::Gate`].
+    /// The thief's barrier: see the safety contract. A full fence, unless a platform needs none of its owners.
     fn heavy_barrier() {
         fence(Ordering::SeqCst);
     }
@@ -107,7 +107,7 @@ impl Shared {
     }
 
     /// Core `number` serves the machine no more.
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", feature = "scheduler"))]
     pub fn remove(&self, number: u32) {
         let others = !(1 << (number & 63));
         self.started.fetch_and(others, Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl Shared {
     }
 
     /// One thread is left, which runs: there is no reserve, and nobody watches.
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", feature = "scheduler"))]
     pub fn stay_alone(&self) {
         self.reserve.store(0, Ordering::Relaxed);
         self.watching.store(0, Ordering::Relaxed);

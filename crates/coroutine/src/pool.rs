@@ -5,10 +5,13 @@ mod reserve;
 
 use crate::builder::{Builder, SpawnError};
 use crate::core_entry::{CoreEntry, Hooks};
+#[cfg(feature = "scheduler")]
 use crate::fork::forks;
 use crate::handle::JoinHandle;
 use crate::host::{Host, host};
-use crate::local::{drop_coroutines, run_frame, tear_down};
+#[cfg(feature = "scheduler")]
+use crate::local::drop_coroutines;
+use crate::local::{run_frame, tear_down};
 use crate::machine::{MACHINE_CORES, Shared, elsewhere, spawn_on, steal_urgent, victims};
 use crate::park::Patience;
 use crate::reactor::Looked;
@@ -19,7 +22,6 @@ use crate::sync::{AtomicUsize, Ordering, fence};
 use crate::{park, threads, turn};
 use core::fmt;
 use core::future::Future;
-use core::mem;
 use core::time::Duration;
 use std::boxed::Box;
 use std::sync::Mutex;
@@ -46,6 +48,7 @@ pub struct Executor {
     workers: Vec<(&'static CoreEntry, thread::JoinHandle<()>)>,
     reserve: Option<(&'static CoreEntry, thread::JoinHandle<()>)>,
     /// In which process its threads are, see [`forks`].
+    #[cfg(feature = "scheduler")]
     forks: u32,
 }
 
@@ -60,8 +63,8 @@ impl Executor {
 
     /// Like [`Executor::new`], with one thread more in reserve: while all others run something, it runs what is more
     /// urgent than the least urgent of that, at once instead of when a turn ends; and when all others are blocked in
-    /// system calls, it runs what they cannot. The process's [host](crate::host) calls it; without one it is the same
-    /// as [`Executor::new`].
+    /// system calls, it runs what they cannot. The process's host (feature `scheduler`) calls it; without one it is the
+    /// same as [`Executor::new`].
     ///
     /// # Panics
     /// If there is no memory or no thread.
@@ -104,6 +107,7 @@ impl Executor {
             entered_by: AtomicUsize::new(0),
             workers,
             reserve,
+            #[cfg(feature = "scheduler")]
             forks: forks(),
         }
     }
@@ -206,6 +210,7 @@ impl Drop for Leave<'_> {
 static UNUSED: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
 
 /// Locks what executors share during a fork.
+#[cfg(feature = "scheduler")]
 pub(crate) fn lock() -> impl Sized + 'static {
     UNUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -376,9 +381,10 @@ fn left_in_a_turn(shared: &Shared, victim: &CoreEntry) -> bool {
 impl Drop for Executor {
     fn drop(&mut self) {
         self.shared.close();
+        #[cfg(feature = "scheduler")]
         if self.forks != forks() {
             // The other threads are gone. What they ran, and where, stays as it was in that moment.
-            self.workers.drain(..).chain(self.reserve.take()).for_each(mem::forget);
+            self.workers.drain(..).chain(self.reserve.take()).for_each(core::mem::forget);
             return drop_coroutines(self.main);
         }
         if let (Some(_), Some(host)) = (&self.reserve, host()) {

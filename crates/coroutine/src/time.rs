@@ -69,6 +69,7 @@ pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Outp
 
 /// A [`timeout`] has passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Elapsed;
 
 impl fmt::Display for Elapsed {
