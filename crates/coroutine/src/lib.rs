@@ -91,6 +91,8 @@ mod sched;
 mod sync;
 
 #[cfg(all(feature = "std", not(heddle_loom)))]
+mod blocking;
+#[cfg(all(feature = "std", not(heddle_loom)))]
 mod blocks;
 #[cfg(feature = "alloc")]
 mod builder;
@@ -115,6 +117,8 @@ mod host;
 pub mod io;
 #[cfg(feature = "alloc")]
 mod join;
+#[cfg(all(feature = "std", not(heddle_loom)))]
+mod join_set;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 mod local;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
@@ -146,6 +150,8 @@ mod waker;
 
 pub use sched::{Id, Phase, Rank};
 
+#[cfg(all(feature = "std", not(heddle_loom)))]
+pub use blocking::{BlockingHandle, spawn_blocking};
 #[cfg(feature = "alloc")]
 pub use builder::{Builder, DEFAULT_PRIORITY, SpawnError};
 #[cfg(all(feature = "std", feature = "scheduler", not(heddle_loom)))]
@@ -153,11 +159,13 @@ pub use fork::{follow_forks, forks};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use handle::{AbortOnDrop, JoinHandle, LocalJoinHandle};
 #[cfg(all(feature = "std", not(heddle_loom)))]
+pub use join_set::JoinSet;
+#[cfg(all(feature = "std", not(heddle_loom)))]
 pub use local::{LocalExecutor, block_on, coroutine_run};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use machine::{Core, MACHINE_CORES, Machine, Platform};
 #[cfg(all(feature = "std", not(heddle_loom)))]
-pub use pool::Executor;
+pub use pool::{Executor, Handle};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use registry::{MAX_CORES, MAX_COROUTINES};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]

@@ -325,14 +325,25 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    spawn_by(builder, future, false, |task| match here {
+    spawn_by(builder, future, false, |task| place_on(shared, here, builder, task))
+}
+
+/// Puts a new coroutine where [`spawn_on`] says.
+#[inline]
+pub(crate) fn place_on(
+    shared: &Shared,
+    here: Option<&'static CoreEntry>,
+    builder: Builder,
+    task: *mut (),
+) -> Result<Id, SpawnError> {
+    match here {
         Some(entry) => {
             let id = entry.spawn(&Global, task, builder.rank);
             shared_work(entry);
             id.ok_or(SpawnError::NoMemory)
         }
         None => post_to(shared, task, builder),
-    })
+    }
 }
 
 /// Allocates a coroutine and has `place` put it into some queue. `local`: the handle stays on the executor's thread.

@@ -1,6 +1,7 @@
 //! The executor of several threads.
 #![allow(unsafe_code)] // The main coroutine need not be `'static`; it stays on its core.
 
+mod handle;
 mod reserve;
 
 use crate::builder::{Builder, SpawnError};
@@ -29,6 +30,8 @@ use std::thread;
 use std::time::Instant;
 use std::vec::Vec;
 
+pub use handle::Handle;
+
 /// How often an idle core looks whether a coroutine waits behind another's long turn.
 const WATCH: Duration = Duration::from_micros(200);
 
@@ -41,6 +44,7 @@ const LOOK_EVERY: u32 = 32;
 pub struct Executor {
     shared: &'static Shared,
     main: &'static CoreEntry,
+    handle: Handle,
     /// Held while a thread runs as the first core.
     entered: Mutex<()>,
     /// Which thread that is, see [`threads::token`].
@@ -103,6 +107,7 @@ impl Executor {
         Executor {
             shared,
             main,
+            handle: Handle::new(shared),
             entered: Mutex::new(()),
             entered_by: AtomicUsize::new(0),
             workers,
@@ -178,6 +183,11 @@ impl Executor {
     /// Whether the innermost executor that the calling thread runs is this one.
     fn is_running_here(&self) -> bool {
         threads::here().is_some_and(|entry| core::ptr::eq(entry.shared(), self.shared))
+    }
+
+    /// Something to spawn by from elsewhere, which may outlive the executor.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
     }
 
     /// How many threads it has, the caller of [`Executor::block_on`] included.
@@ -380,6 +390,7 @@ fn left_in_a_turn(shared: &Shared, victim: &CoreEntry) -> bool {
 
 impl Drop for Executor {
     fn drop(&mut self) {
+        self.handle.end();
         self.shared.close();
         #[cfg(feature = "scheduler")]
         if self.forks != forks() {
