@@ -234,8 +234,8 @@ impl CoreEntry {
         true
     }
 
-    /// Owner, or a handler on its thread: if a turn of `id` goes on here, and not within another turn, it is ready again
-    /// when the turn ends. `false` if not: then nothing has happened.
+    /// Owner, or a handler on its thread: if a turn of `id` goes on here, and not within another turn, it is ready
+    /// again when the turn ends. `false` if not: then nothing has happened.
     #[inline(always)]
     pub fn wake_current(&self, id: u64) -> bool {
         let is_current = self.current_bits() == id;

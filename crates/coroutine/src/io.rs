@@ -1,7 +1,7 @@
 //! File descriptors whose readiness coroutines wait for.
 //!
-//! [`Async`] reads and writes by itself ([`Async::read`], [`Async::write_all`] and the like), and by the traits of others
-//! where a feature says so: `futures-io` for those of `futures`, `tokio-io` for tokio's.
+//! [`Async`] reads and writes by itself ([`Async::read`], [`Async::write_all`] and the like), and by the traits of
+//! others where a feature says so: `futures-io` for those of `futures`, `tokio-io` for tokio's.
 
 mod net;
 #[cfg(any(feature = "futures-io", feature = "tokio-io"))]

@@ -40,8 +40,9 @@
 //! - [`Machine`] and [`Platform`] (without `std`): the cores of a kernel; see "In a kernel" in the README.
 //! - Feature `scheduler`: the scheduler alone, over memory that the caller gives (`sched`), and what runtimes need to
 //!   put other things than Linux's under an executor; feature `capi`: the scheduler's C interface.
-//! - [`wait`]: mutex, semaphore, channel and waiting by key, in which the most urgent goes first and holders inherit.
-//! - [`time`], [`io`]: timers and file descriptors.
+//! - [`wait`]: mutex, read-write lock, semaphore, channels, notification and waiting by key, in which the most urgent
+//!   goes first and holders inherit. [`JoinSet`]: coroutines awaited as they end. [`spawn_blocking`]: for what blocks.
+//! - [`time`], [`io`]: timers, file descriptors, connections.
 //!
 //! # Ids and wakers
 //! A coroutine is named by an [`Id`], and a waker holds an id and nothing else: it is cloned and dropped for free, may
@@ -58,21 +59,23 @@
 //!
 //! # Fork
 //! A forked child must not use its parent's executors, as is usual with threads, unless the process has called
-//! `follow_forks` (feature `scheduler`). Then the thread that forked goes on, with the coroutines of its core, which are
-//! woken once; the other threads of an executor are gone and their coroutines with them. Timers and descriptors go on
-//! being watched.
+//! `follow_forks` (feature `scheduler`). Then the thread that forked goes on, with the coroutines of its core, which
+//! are woken once; the other threads of an executor are gone and their coroutines with them. Timers and descriptors go
+//! on being watched.
 //!
 //! # Features
-//! `std` (default) contains `alloc`, which contains the core. `std`: threads, timers, descriptors, panics caught into
-//! a [`JoinError`]. Without `std` a panic in a coroutine is the platform's panic. `tracing`: a span per turn, with id,
-//! name and level. `scheduler`: the modules that kernels and runtimes build on, which change without notice. `capi`: the
-//! core's C interface. 64-bit targets only, as a waker's word holds an id; `std` needs
-//! Linux. The minimum Rust version is 1.85, and a change of it is a minor version.
+//! `std` (default) contains `alloc`, which contains the core. `std`: threads, timers, descriptors, panics
+//! caught into a [`JoinError`]. Without `std` a panic in a coroutine is the platform's panic. `tracing`: a span per
+//! turn, with id, name and level. `futures-io`, `tokio-io`: the traits by which others read and write. `scheduler`: the
+//! modules that kernels and runtimes build on, which change without notice. `capi`: the core's C interface. 64-bit
+//! targets only, as a waker's word holds an id; `std` needs Linux. The minimum Rust version is 1.85, and a change of it
+//! is a minor version.
 //!
 //! # Implementation notes
 //! Slots of coroutines live in a process-wide table that never shrinks: that is what makes uncounted wakers sound. The
 //! protocol, with its proofs and models, is in `PROTOCOL.md`.
 #![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(heddle_loom, allow(dead_code))] // Only the protocols are compiled for the model checker.
 
 #[cfg(feature = "alloc")]

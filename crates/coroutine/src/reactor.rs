@@ -45,7 +45,8 @@ impl Sleep {
     }
 }
 
-/// Wakers are cloned before the lock around this is taken, and dropped after it is released: both may be anybody's code.
+/// Wakers are cloned before the lock around this is taken, and dropped after it is released: both may be anybody's
+/// code.
 struct State {
     timers: BTreeMap<(Instant, u64), Waker>,
     /// The last number that a timer or a wait was given.

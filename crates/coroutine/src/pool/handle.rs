@@ -10,8 +10,8 @@ use core::future::Future;
 use core::ptr;
 use std::sync::{PoisonError, RwLock};
 
-/// Spawns on an [`Executor`](super::Executor) from wherever it is sent to, and keeps nothing alive: when the executor has
-/// ended, it spawns nothing any more.
+/// Spawns on an [`Executor`](super::Executor) from wherever it is sent to, and keeps nothing alive: when the executor
+/// has ended, it spawns nothing any more.
 #[derive(Clone)]
 pub struct Handle {
     shared: &'static Shared,

@@ -40,8 +40,8 @@ impl Notify {
         waiter.into_iter().for_each(|waiter| foreign::wake(waiter.waker));
     }
 
-    /// Has all go on who wait now, and nobody who comes later. Whoever has been told alone before and has not gone on yet
-    /// counts as told with the others.
+    /// Has all go on who wait now, and nobody who comes later. Whoever has been told alone before and has not gone on
+    /// yet counts as told with the others.
     pub fn notify_waiters(&self) {
         // Who is woken first and waits again is behind those of this list.
         let mut waiters = self.0.with(|state| {
