@@ -25,6 +25,7 @@ extern crate alloc;
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
+mod append;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 mod blocking;
 #[cfg(all(feature = "capi", not(heddle_loom)))]
@@ -36,12 +37,15 @@ mod exhausted;
 mod index;
 mod inspect;
 mod lock;
+mod merge;
 mod node;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 mod parker;
+mod queue;
 mod raw;
 mod request;
 mod reshape;
+mod scatter;
 mod span;
 mod sync;
 mod table;
