@@ -3,16 +3,13 @@
 
 use core::marker::PhantomData;
 use core::ops::Range;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 
-use crate::chunk::{ChunkRef, Entry, SLOTS_MAX, seal};
+use crate::chunk::{CROWD, ChunkRef, Entry, PART, seal};
 use crate::epoch::Pin;
 use crate::node::{Node, follow};
-use crate::span::Bounds;
+use crate::span::{Bounds, NO_END, NO_START};
 use crate::sync::Ordering;
-
-/// Entries looked at together.
-const PART: usize = 64;
 
 /// How an append ended.
 pub(crate) enum Append {
@@ -32,33 +29,33 @@ fn blocks<T: Ord + Copy, P: Copy>(entries: &[Entry<T, P>], bounds: &Bounds<T>, s
     overlapping.any(|entry| unsafe { follow(entry.node(), PhantomData) }.blocks(shared))
 }
 
+/// Whether the range of one of these entries overlaps, released or not.
+///
+/// # Safety
+/// None of the ranges lacks a bound.
+#[inline(always)]
+unsafe fn overlap_closed<T: Ord + Copy, P: Copy>(entries: &[Entry<T, P>], bounds: &Bounds<T>) -> bool {
+    // Without a branch in it: nearly all of them do not overlap, and the way out comes too late to matter.
+    // SAFETY: see the contract.
+    entries.iter().fold(false, |found, entry| found | unsafe { entry.bounds().overlaps_closed(bounds) })
+}
+
 impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
-    /// Whether some carried node is in the way.
-    #[inline(always)]
-    fn carried_conflict(self, bounds: &Bounds<T>, shared: bool) -> bool {
-        let entries = self.entries();
-        if entries.len() <= PART {
-            return self.overlap(entries, bounds) && blocks(entries, bounds, shared);
-        }
-        self.many_conflict(entries, bounds, shared)
-    }
-
-    /// The same for many, from the last one: a request for everything that waits stands behind what it waits for, and
-    /// keeps everybody else waiting too.
+    /// Whether some carried node is in the way, or one of the last to arrive. From the last one: a request for everything
+    /// that waits stands behind what it waits for, and keeps everybody else waiting too.
     #[inline(never)]
-    fn many_conflict(self, entries: &[Entry<T, P>], bounds: &Bounds<T>, shared: bool) -> bool {
-        entries.rchunks(PART).any(|part| self.overlap(part, bounds) && blocks(part, bounds, shared))
-    }
-
-    /// Whether the range of one of these entries overlaps, released or not.
-    #[inline(always)]
-    fn overlap(self, entries: &[Entry<T, P>], bounds: &Bounds<T>) -> bool {
-        if self.get().open as usize | bounds.open != 0 {
-            return entries.iter().any(|entry| entry.bounds().overlaps(bounds));
-        }
-        // Without a branch in it: nearly all of them do not overlap, and the way out comes too late to matter.
-        // SAFETY: no bound is missing.
-        entries.iter().fold(false, |found, entry| found | unsafe { entry.bounds().overlaps_closed(bounds) })
+    fn special_blocks(self, pin: &Pin, bounds: &Bounds<T>, shared: bool) -> bool {
+        let special = self.get().special as usize;
+        let overlap = |entries: &[Entry<T, P>]| {
+            if (special & (NO_START | NO_END)) | bounds.open != 0 {
+                return entries.iter().any(|entry| entry.bounds().overlaps(bounds));
+            }
+            // SAFETY: no bound is missing.
+            unsafe { overlap_closed(entries, bounds) }
+        };
+        let mut parts = self.entries().rchunks(PART);
+        (special & CROWD != 0 && self.queue_blocks(pin, bounds, shared))
+            || parts.any(|part| overlap(part) && blocks(part, bounds, shared))
     }
 
     /// Whether some node in these slots, which are filled, is in the way.
@@ -84,21 +81,20 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
     ) -> Append {
         // SAFETY: the caller owns the node.
         let node: &Node<T, P> = unsafe { follow(new.as_ptr(), PhantomData) };
-        let slots = self.slots();
-        // One that conflicts is enough to wait for: the others are looked at before it is granted. In a crowd, those that
-        // came last are the likeliest.
-        let crowd = slots.len() > SLOTS_MAX || self.entries().len() > PART;
-        let mut blocked =
-            (crowd && self.queue_blocks(pin, bounds, shared)) || self.carried_conflict(bounds, shared);
-        if blocked && !queue {
-            return Append::Refused;
+        let mut blocked = if self.get().special as usize | bounds.open == 0 {
+            // SAFETY: no bound is missing.
+            unsafe { overlap_closed(self.entries(), bounds) && blocks(self.entries(), bounds, shared) }
+        } else {
+            self.special_blocks(pin, bounds, shared)
+        };
+        if blocked {
+            // One that conflicts is enough: the others are looked at before the request is granted.
+            return if queue { self.append_waiting(pin, new) } else { Append::Refused };
         }
         // Relaxed: whoever noted it had filled a slot behind those that it passed over, and nothing is entered here
         // before that slot was read, which acquires the releases it had seen.
         let known_dead = self.get().dead.load(Ordering::Relaxed) as usize;
-        // Nothing is noted for what was not looked at.
-        let (mut at, noted) = if blocked { (self.filled(pin), usize::MAX) } else { (known_dead, known_dead) };
-        let mut dead = at;
+        let (slots, mut dead, mut at) = (self.slots(), known_dead, known_dead);
         let mut overlapping = false;
         loop {
             let mut end = seal();
@@ -112,7 +108,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
                 if at == dead && !other.is_live() {
                     dead += 1;
                 } else {
-                    // As in `overlap`, no branch on what is as good as random.
+                    // As in `overlap_closed`, no branch on what is as good as random.
                     overlapping |= other.bounds.overlaps(bounds);
                 }
                 at += 1;
@@ -127,13 +123,31 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             node.arrive(blocked);
             // Release: the node's range and state.
             if free.compare_exchange(end, new.as_ptr(), Ordering::Release, Ordering::Relaxed).is_ok() {
-                self.note_dead(noted, dead);
+                self.note_dead(known_dead, dead);
                 return Append::Done { blocked };
             }
             self.get().header.state.fetch_add(1, Ordering::Relaxed);
         }
         // Not noted: no slot of this context's stands for what it has seen.
         Append::Closed { blocked }
+    }
+
+    /// [`Self::append`] for a request that is known to wait. It looks at no node, so it notes nothing.
+    #[cold]
+    #[inline(never)]
+    fn append_waiting(self, pin: &Pin, new: NonNull<Node<T, P>>) -> Append {
+        // SAFETY: the caller owns the node.
+        let node: &Node<T, P> = unsafe { follow(new.as_ptr(), PhantomData) };
+        node.arrive(true);
+        for slot in &self.slots()[self.filled(pin)..] {
+            // Release: the node's range and state.
+            match slot.compare_exchange(ptr::null_mut(), new.as_ptr(), Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return Append::Done { blocked: true },
+                Err(found) if found == seal() => break,
+                Err(_) => {}
+            }
+        }
+        Append::Closed { blocked: true }
     }
 
     /// Remembers how many slots at the front nobody needs to look at any more, for a context that has just filled a

@@ -1,20 +1,25 @@
-//! Waiting as a thread: spin a moment, then park.
+//! Waiting as a thread: try for a moment, then queue and park.
 
+use core::cell::Cell;
 use core::future::Future;
 use core::pin::pin;
 use core::task::{Context, Poll};
+use std::thread;
+use std::thread_local;
 use std::time::{Duration, Instant};
 
 use crate::epoch::Epoch;
 use crate::lock::{LockError, RangeLock};
 use crate::parker::Parker;
-use crate::request::{Guard, Handle, LockFuture, RangeGuard, Request};
+use crate::request::{Guard, Handle, RangeGuard, Request};
 use crate::span::Span;
 
-fn block_on<L: Handle>(
-    mut future: LockFuture<L>,
-    deadline: Option<Instant>,
-) -> Result<RangeGuard<L>, LockError> {
+fn block_on<L: Handle>(request: Request<L>, deadline: Option<Instant>) -> Result<RangeGuard<L>, LockError> {
+    let request = match try_for_a_while(request, deadline) {
+        Ok(outcome) => return outcome,
+        Err(request) => request,
+    };
+    let mut future = request.lock_async();
     if let Some(outcome) = future.arrive() {
         return outcome;
     }
@@ -32,17 +37,62 @@ fn block_on<L: Handle>(
     }
 }
 
+/// Tries to lock the range before the thread takes its place in the queue, where a hand-over costs a switch. Whoever runs
+/// takes a hot range again and again meanwhile; nobody passes a thread once it is in the queue.
+///
+/// Gives the request back when it is time to queue.
+fn try_for_a_while<L: Handle>(
+    request: Request<L>,
+    deadline: Option<Instant>,
+) -> Result<Result<RangeGuard<L>, LockError>, Request<L>> {
+    let mut round = 0;
+    loop {
+        match request.try_again() {
+            Ok(node) => {
+                if round > 0 {
+                    PATIENCE.set((PATIENCE.get() * 2).min(ROUNDS_MAX));
+                }
+                return Ok(Ok(request.granted(node)));
+            }
+            Err(LockError::Conflict) => {}
+            Err(error) => return Ok(Err(error)),
+        }
+        round += 1;
+        if round > PATIENCE.get() || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            // It lasts longer here than it is worth to look.
+            PATIENCE.set((PATIENCE.get() / 2).max(ROUNDS_MIN));
+            return Err(request);
+        }
+        if round < ROUNDS_MIN {
+            (0..8 << round).for_each(|_| core::hint::spin_loop());
+        } else {
+            // The holder may wait for this processor.
+            thread::yield_now();
+        }
+    }
+}
+
+/// Attempts before a thread queues, at least: a few microseconds.
+const ROUNDS_MIN: u32 = 5;
+/// Attempts at most, most of them a yield apart.
+const ROUNDS_MAX: u32 = 80;
+
+thread_local! {
+    /// How often this thread tries: more often where that succeeds.
+    static PATIENCE: Cell<u32> = const { Cell::new(4 * ROUNDS_MIN) };
+}
+
 impl<L: Handle> Request<L> {
     /// Locks the range, parking the thread until that is possible.
     #[inline]
     pub fn lock(self) -> Result<RangeGuard<L>, LockError> {
-        block_on(self.lock_async(), None)
+        block_on(self, None)
     }
 
     /// Locks the range, parking the thread until that is possible, for `timeout` at most.
     pub fn lock_timeout(self, timeout: Duration) -> Result<RangeGuard<L>, LockError> {
         // A deadline that the clock cannot express never comes.
-        block_on(self.lock_async(), Instant::now().checked_add(timeout))
+        block_on(self, Instant::now().checked_add(timeout))
     }
 }
 

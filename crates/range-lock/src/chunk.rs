@@ -20,9 +20,14 @@ use crate::table::Bucket;
 /// Slots of a tail at least: more make successors rarer, fewer make buckets smaller.
 const SLOTS: usize = if cfg!(heddle_loom) { 4 } else { 16 };
 /// Slots of a tail at most, unless there is a queue.
-pub(crate) const SLOTS_MAX: usize = 64;
+const SLOTS_MAX: usize = 64;
 /// Slots of a tail at most.
 const SLOTS_QUEUE: usize = 4096;
+
+/// Entries looked at together.
+pub(crate) const PART: usize = 64;
+/// There are more entries than [`PART`], or the tail is long.
+pub(crate) const CROWD: usize = 4;
 
 #[repr(C)]
 pub(crate) struct Chunk<T, P> {
@@ -33,8 +38,9 @@ pub(crate) struct Chunk<T, P> {
     next: *mut Bucket<T, P>,
     len: u32,
     slots: u32,
-    /// Bounds that some entry lacks: the union of what their pointers are tagged with.
-    pub(crate) open: u32,
+    /// What keeps a search from the short way: bounds that some entry lacks (the union of what their pointers are tagged
+    /// with), and [`CROWD`].
+    pub(crate) special: u32,
     /// Successors to build before an empty lock goes back to its fast path.
     pub(crate) cool: u32,
     /// Predecessors in a row whose appends never collided.
@@ -136,7 +142,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             (&raw mut (*raw).next).write(next);
             (&raw mut (*raw).len).write(0);
             (&raw mut (*raw).slots).write(slots as u32);
-            (&raw mut (*raw).open).write(0);
+            (&raw mut (*raw).special).write(if slots > SLOTS_MAX { CROWD as u32 } else { 0 });
             (&raw mut (*raw).cool).write(0);
             (&raw mut (*raw).quiet).write(0);
             (&raw mut (*raw).dead).write(AtomicU32::new(0));
@@ -186,7 +192,8 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             let first = raw.byte_add(offset).cast::<Entry<T, P>>();
             first.add(len as usize).write(Entry::new(bounds, node));
             (&raw mut (*raw).len).write(len + 1);
-            (&raw mut (*raw).open).write((*raw).open | bounds.open as u32);
+            let crowd = if len as usize >= PART { CROWD } else { 0 };
+            (&raw mut (*raw).special).write((*raw).special | (bounds.open | crowd) as u32);
         }
     }
 
@@ -202,7 +209,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             let first = raw.byte_add(offset).cast::<MaybeUninit<Entry<T, P>>>();
             ptr::copy_nonoverlapping(entries.as_ptr(), first, entries.len());
             (&raw mut (*raw).len).write(entries.len() as u32);
-            (&raw mut (*raw).open).write(open as u32);
+            (&raw mut (*raw).special).write((*raw).special | open as u32);
         }
     }
 

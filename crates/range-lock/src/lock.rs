@@ -340,7 +340,7 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
     /// Wakes those who named `blocker`, whose range was `span`, as what they wait for.
     #[inline]
     fn wake(&self, span: &Span<T>, blocker: NonNull<Node<T, P>>, waiters: Waiters) {
-        if waiters != Waiters::None {
+        if waiters.are_any() {
             self.wake_some(span, blocker, waiters);
         }
     }
@@ -348,7 +348,7 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
     #[cold]
     fn wake_some(&self, span: &Span<T>, blocker: NonNull<Node<T, P>>, waiters: Waiters) {
         let names_it = |wait: &Wait| wait.blocker.load(Ordering::Relaxed) == blocker.as_ptr().cast();
-        while !self.take_wakers(span, names_it, waiters == Waiters::One).wake() {}
+        while !self.take_wakers(span, names_it, waiters.is_one()).wake() {}
     }
 
     /// Takes the wakers of a few waiters in the buckets of `span`, or of only one.

@@ -114,24 +114,24 @@ impl<T: Ord + Copy, P: Copy> Node<T, P> {
 }
 
 /// Who is to be woken, by a node's state at its release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waiters {
-    /// Nobody waits for the node.
-    None,
-    /// One waiter at most.
-    One,
-    /// Any number.
-    Some,
-}
+#[derive(Clone, Copy)]
+pub(crate) struct Waiters(u32);
 
 impl Waiters {
     #[inline]
     pub(crate) fn of(state: u32) -> Self {
-        match (state & AWAITED != 0, state & CROWDED != 0) {
-            (false, _) => Self::None,
-            (true, false) => Self::One,
-            (true, true) => Self::Some,
-        }
+        Self(state)
+    }
+
+    /// Whether anyone waits for the node.
+    #[inline]
+    pub(crate) fn are_any(self) -> bool {
+        self.0 & AWAITED != 0
+    }
+
+    /// Whether one waiter at most has named it.
+    pub(crate) fn is_one(self) -> bool {
+        self.0 & CROWDED == 0
     }
 }
 

@@ -21,6 +21,8 @@ const BACK: usize = 8;
 
 impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
     /// Slots that are filled, by bisection: they fill in order.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn filled(self, pin: &Pin) -> usize {
         self.slots().partition_point(|slot| {
             let node = pin.read(slot);

@@ -77,6 +77,18 @@ impl<L: Handle> Request<L> {
         Ok(RangeGuard { node, lock: self.lock })
     }
 
+    /// [`Self::try_lock`] for a request that is still needed after a conflict; [`Self::granted`] makes the guard.
+    #[cfg(all(feature = "std", not(heddle_loom)))]
+    pub(crate) fn try_again(&self) -> Result<NodeOf<L>, LockError> {
+        self.lock.begin(self.span, self.payload, self.shared, false).map(|(node, _)| node)
+    }
+
+    /// The guard of a node that this request was granted.
+    #[cfg(all(feature = "std", not(heddle_loom)))]
+    pub(crate) fn granted(self, node: NodeOf<L>) -> RangeGuard<L> {
+        RangeGuard { node, lock: self.lock }
+    }
+
     /// Locks the range as soon as the returned future is polled and nobody else is in the way. Dropping the future
     /// before withdraws the request.
     pub fn lock_async(self) -> LockFuture<L> {
