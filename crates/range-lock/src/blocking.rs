@@ -9,30 +9,34 @@ use std::thread_local;
 use std::time::{Duration, Instant};
 
 use crate::epoch::Epoch;
-use crate::lock::{LockError, RangeLock};
+use crate::error::{LockError, TimeoutError};
+use crate::lock::RangeLock;
 use crate::parker::Parker;
 use crate::request::{Guard, Handle, RangeGuard, Request};
 use crate::span::Span;
 
-fn block_on<L: Handle>(request: Request<L>, deadline: Option<Instant>) -> Result<RangeGuard<L>, LockError> {
+fn block_on<L: Handle>(
+    request: Request<L>,
+    deadline: Option<Instant>,
+) -> Result<RangeGuard<L>, TimeoutError> {
     let request = match try_for_a_while(request, deadline) {
-        Ok(outcome) => return outcome,
+        Ok(outcome) => return Ok(outcome?),
         Err(request) => request,
     };
     let mut future = request.lock_async();
     if let Some(outcome) = future.arrive() {
-        return outcome;
+        return Ok(outcome?);
     }
-    let parker = Parker::current()?;
+    let parker = Parker::current().map_err(LockError::from)?;
     let waker = parker.waker();
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {
         if let Poll::Ready(outcome) = future.as_mut().poll(&mut context) {
-            return outcome;
+            return Ok(outcome?);
         }
         if !parker.wait(deadline) {
-            return Err(LockError::TimedOut);
+            return Err(TimeoutError::TimedOut);
         }
     }
 }
@@ -48,13 +52,13 @@ fn try_for_a_while<L: Handle>(
     let mut round = 0;
     loop {
         match request.try_again() {
-            Ok(node) => {
+            Ok(Some(node)) => {
                 if round > 0 {
                     PATIENCE.set((PATIENCE.get() * 2).min(ROUNDS_MAX));
                 }
                 return Ok(Ok(request.granted(node)));
             }
-            Err(LockError::Conflict) => {}
+            Ok(None) => {}
             Err(error) => return Ok(Err(error)),
         }
         round += 1;
@@ -86,11 +90,15 @@ impl<L: Handle> Request<L> {
     /// Locks the range, parking the thread until that is possible.
     #[inline]
     pub fn lock(self) -> Result<RangeGuard<L>, LockError> {
-        block_on(self, None)
+        block_on(self, None).map_err(|error| match error {
+            TimeoutError::Empty => LockError::Empty,
+            // Without a deadline, none is missed.
+            TimeoutError::OutOfMemory | TimeoutError::TimedOut => LockError::OutOfMemory,
+        })
     }
 
     /// Locks the range, parking the thread until that is possible, for `timeout` at most.
-    pub fn lock_timeout(self, timeout: Duration) -> Result<RangeGuard<L>, LockError> {
+    pub fn lock_timeout(self, timeout: Duration) -> Result<RangeGuard<L>, TimeoutError> {
         // A deadline that the clock cannot express never comes.
         block_on(self, Instant::now().checked_add(timeout))
     }
@@ -113,7 +121,7 @@ impl<T: Ord + Copy, P: Copy + Default, E: Epoch> RangeLock<T, P, E> {
         &self,
         range: impl Into<Span<T>>,
         timeout: Duration,
-    ) -> Result<Guard<'_, T, P, E>, LockError> {
+    ) -> Result<Guard<'_, T, P, E>, TimeoutError> {
         self.request(range).lock_timeout(timeout)
     }
 }

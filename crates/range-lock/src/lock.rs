@@ -8,6 +8,7 @@ use core::ptr::NonNull;
 use core::task::{Poll, Waker};
 
 use crate::epoch::{Context, DefaultEpoch, Epoch, OutOfMemory};
+use crate::error::{LockError, TryLockError};
 use crate::node::{AWAITED, CROWDED, LONE, Node, RELEASED, SHARED, WAITING, Wait, Waiters, follow};
 use crate::request::Request;
 use crate::span::{Bounds, Span};
@@ -15,43 +16,12 @@ use crate::sync::{Ordering, const_fn};
 use crate::table::{Arrival, Table};
 use crate::wakers::{Batch, contained};
 
-/// Why a range was not locked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LockError {
-    /// The range holds no key.
-    Empty,
-    /// Someone holds, or waits for, a range that overlaps in a conflicting mode.
-    Conflict,
-    /// The time was up before the range was free.
-    TimedOut,
-    /// No memory for the request; nothing was changed.
-    OutOfMemory,
-}
-
-impl fmt::Display for LockError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Empty => "the range is empty",
-            Self::Conflict => "a conflicting range is held or waited for",
-            Self::TimedOut => "the time was up before the range was free",
-            Self::OutOfMemory => "out of memory",
-        })
-    }
-}
-
-impl core::error::Error for LockError {}
-
-impl From<OutOfMemory> for LockError {
-    fn from(_: OutOfMemory) -> Self {
-        Self::OutOfMemory
-    }
-}
-
-/// A node that is in the lock, and whether it is held; it waits otherwise.
-type Begun<T, P> = Result<(NonNull<Node<T, P>>, bool), LockError>;
+/// A node that is in the lock, and whether it is held; it waits otherwise. `None` is a refusal.
+type Begun<T, P> = Result<Option<(NonNull<Node<T, P>>, bool)>, LockError>;
 
 /// How a range is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Mode {
     /// Together with no other range that overlaps.
     Exclusive,
@@ -93,7 +63,7 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> core::panic::UnwindSafe for RangeLock<T, 
 impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
     /// Locks `range` exclusively if that is possible at once.
     #[inline]
-    pub fn try_lock(&self, range: impl Into<Span<T>>) -> Result<crate::Guard<'_, T, P, E>, LockError>
+    pub fn try_lock(&self, range: impl Into<Span<T>>) -> Result<crate::Guard<'_, T, P, E>, TryLockError>
     where
         P: Default,
     {
@@ -101,7 +71,10 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
     }
 
     /// Locks `range` shared if that is possible at once.
-    pub fn try_lock_shared(&self, range: impl Into<Span<T>>) -> Result<crate::Guard<'_, T, P, E>, LockError>
+    pub fn try_lock_shared(
+        &self,
+        range: impl Into<Span<T>>,
+    ) -> Result<crate::Guard<'_, T, P, E>, TryLockError>
     where
         P: Default,
     {
@@ -172,12 +145,12 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
     ) -> Begun<T, P> {
         let node = Node::create(&context, Bounds::of(span), payload, shared)?;
         if self.table.insert_alone(node, shared) {
-            return Ok((node, true));
+            return Ok(Some((node, true)));
         }
         match self.publish(context, node, shared, queue) {
-            Ok(Arrival::Held) => Ok((node, true)),
-            Ok(Arrival::Queued) => Ok((node, false)),
-            Ok(Arrival::Refused) => Err(LockError::Conflict),
+            Ok(Arrival::Held) => Ok(Some((node, true))),
+            Ok(Arrival::Queued) => Ok(Some((node, false))),
+            Ok(Arrival::Refused) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -430,6 +403,17 @@ impl<T, P> Drop for Unpublished<'_, T, P> {
 impl<T: Ord + Copy, P: Copy, E: Epoch> Default for RangeLock<T, P, E> {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// Lists who holds and who waits for what.
+impl<T: Ord + Copy + fmt::Debug, P: Copy + fmt::Debug, E: Epoch> fmt::Debug for RangeLock<T, P, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut fields = f.debug_struct("RangeLock");
+        match self.holders() {
+            Ok(holders) => fields.field("holders", &holders).finish(),
+            Err(_) => fields.finish_non_exhaustive(),
+        }
     }
 }
 
