@@ -1,6 +1,8 @@
 //! What is where in `/proc`.
 
-use crate::procfs::{Follow, Item, Show, ShowPart, Store, What, coroutines, ipc, link, process, system, usage};
+use crate::procfs::{
+    Follow, Item, Show, ShowPart, Store, What, coroutines, ipc, link, process, system, usage,
+};
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
     Item { name, permissions: 0o444, what: What::Parts(show), is_guarded: true }

@@ -148,7 +148,9 @@ impl Operation for Copy {
     fn attempt(&mut self) -> TryResult<usize> {
         if !self.finished {
             self.finished = match self.move_some() {
-                Err(TryError::WouldBlock) if self.some_is_enough && self.done > 0 && self.held.is_empty() => true,
+                Err(TryError::WouldBlock) if self.some_is_enough && self.done > 0 && self.held.is_empty() => {
+                    true
+                }
                 result => result?,
             };
         }
