@@ -6,6 +6,7 @@ extern crate alloc;
 
 mod arch;
 mod boot;
+mod call;
 mod device;
 mod error;
 mod fs;

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Errno, TryResult};
+use crate::error::Errno;
 use crate::fs::access::Access;
 use crate::fs::inode::{Contents, Creation, Inode, Opening};
 use crate::fs::lookup::{Last, LookupFlags, LookupResult};
@@ -304,19 +304,4 @@ fn open_temporary(
     entry.mark_removed();
     let place = Path { mount: directory.mount, entry };
     open_existing(view, thread, place, request.flags & !linux::O_DIRECTORY, true)
-}
-
-/// Checks the path of a call that needs an existing regular place, for `execve` and others of the kernel.
-///
-/// # Errors
-/// Those of path_resolution(7).
-pub fn find_from(
-    thread: &Arc<Thread>,
-    descriptor: i32,
-    path: &[u8],
-    how: LookupFlags,
-) -> TryResult<(Path, Arc<crate::process::Credentials>)> {
-    let view = View::of(thread, descriptor, path)?;
-    let place = view.walk(thread, path, how)?.existing()?;
-    Ok((place, view.credentials))
 }
