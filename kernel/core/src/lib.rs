@@ -11,6 +11,7 @@
 //! - [`pipe`]: the byte ring of a pipe.
 //! - [`signal`]: the rules of Linux signals: sets, pending queues, actions, and the layouts that programs see.
 //! - [`sysv_ipc`]: System V's semaphores, message queues and identifiers.
+//! - [`timer_wheel`]: the timers of a processor.
 //! - [`tlb`]: what other processors must forget and when they have: shootdowns, tags, shared leaf tables.
 //! - [`xarray`]: sparse arrays that grow and shrink with what they hold.
 //!
@@ -31,5 +32,6 @@ pub mod ninep;
 pub mod pipe;
 pub mod signal;
 pub mod sysv_ipc;
+pub mod timer_wheel;
 pub mod tlb;
 pub mod xarray;
