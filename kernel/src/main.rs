@@ -67,7 +67,7 @@ fn initialize() -> Result<(), error::Errno> {
     sched::start_cpu()?;
     memory::start()?;
     keep_timers()?;
-    sched::spawn(sched::Priority::KERNEL, time::load::keep())?;
+    sched::spawn(sched::Priority::KERNEL, process::load::keep())?;
     memory::reclaim::register(fs::drain_caches);
     memory::reclaim::register(memory::writeback::drain);
     process::initialize()?;

@@ -112,7 +112,7 @@ impl CoreEntry {
     }
 
     /// In a forked child, where the core's thread, if it had one, is gone.
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", feature = "scheduler"))]
     pub fn lose_thread(&self) {
         // SAFETY: null, or a machine of an `Executor`, which is never freed.
         if let Some(shared) = unsafe { self.shared().as_ref() }.filter(|_| self.has_thread()) {
@@ -122,7 +122,7 @@ impl CoreEntry {
     }
 
     /// In a forked child, on the core's thread: no other thread serves its machine.
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", feature = "scheduler"))]
     pub fn stay_alone(&self) {
         // SAFETY: as above.
         if let Some(shared) = unsafe { self.shared().as_ref() } {
@@ -234,8 +234,8 @@ impl CoreEntry {
         true
     }
 
-    /// Owner, or a handler on its thread: if a turn of `id` goes on here, and not within another turn, it is ready again
-    /// when the turn ends. `false` if not: then nothing has happened.
+    /// Owner, or a handler on its thread: if a turn of `id` goes on here, and not within another turn, it is ready
+    /// again when the turn ends. `false` if not: then nothing has happened.
     #[inline(always)]
     pub fn wake_current(&self, id: u64) -> bool {
         let is_current = self.current_bits() == id;

@@ -59,8 +59,8 @@ async fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
     .await
 }
 
-/// The call with a descriptor of its own for the same file, which is closed after it. A call on another thread may go on
-/// when its future has been dropped; by then the program may have closed its descriptor, and another file have the
+/// The call with a descriptor of its own for the same file, which is closed after it. A call on another thread may go
+/// on when its future has been dropped; by then the program may have closed its descriptor, and another file have the
 /// number.
 fn own_descriptor(words: &Words) -> Result<(Words, OwnedFd), i64> {
     let Some(fd) = borrowed(descriptor(words)) else { return Err(-i64::from(libc::EBADF)) };

@@ -10,6 +10,7 @@
 //! - [`ninep`]: messages of the 9P2000.L protocol, the client's side.
 //! - [`pipe`]: the byte ring of a pipe.
 //! - [`signal`]: the rules of Linux signals: sets, pending queues, actions, and the layouts that programs see.
+//! - [`signal_state`]: signals and job control of a thread group: who takes a signal, who stops, how it ends.
 //! - [`sysv_ipc`]: System V's semaphores, message queues and identifiers.
 //! - [`timer_wheel`]: the timers of a processor.
 //! - [`tlb`]: what other processors must forget and when they have: shootdowns, tags, shared leaf tables.
@@ -31,6 +32,7 @@ pub mod mapping;
 pub mod ninep;
 pub mod pipe;
 pub mod signal;
+pub mod signal_state;
 pub mod sysv_ipc;
 pub mod timer_wheel;
 pub mod tlb;

@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::Errno;
 use crate::fs::OpenFile;
@@ -18,6 +19,8 @@ struct DescriptorSlot {
 #[derive(Default)]
 pub struct DescriptorTable {
     slots: SpinLock<Slots>,
+    /// How many threads use it. Calls under way refer to it too, and don't count.
+    users: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -31,7 +34,24 @@ impl DescriptorTable {
     /// A table without descriptors.
     #[must_use]
     pub const fn new() -> Self {
-        Self { slots: SpinLock::new(Slots { all: Vec::new(), full_below: 0 }) }
+        Self { slots: SpinLock::new(Slots { all: Vec::new(), full_below: 0 }), users: AtomicUsize::new(0) }
+    }
+
+    /// One more thread uses the table.
+    pub fn attach(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A thread does not use the table any more. Returns whether it was the last.
+    #[must_use]
+    pub fn detach(&self) -> bool {
+        self.users.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Whether more than one thread uses the table.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.users.load(Ordering::Acquire) > 1
     }
 
     /// The open file behind a descriptor.
@@ -169,7 +189,9 @@ impl DescriptorTable {
         let mut copy = Vec::new();
         copy.try_reserve_exact(slots.all.len()).map_err(|_| Errno::ENOMEM)?;
         copy.extend(slots.all.iter().cloned());
-        Ok(Self { slots: SpinLock::new(Slots { all: copy, full_below: slots.full_below }) })
+        let full_below = slots.full_below;
+        drop(slots);
+        Ok(Self { slots: SpinLock::new(Slots { all: copy, full_below }), users: AtomicUsize::new(0) })
     }
 
     /// Closes what `exec` closes, in a process of this number. One at a time, because what a close sets off may look

@@ -85,9 +85,15 @@ impl FileLocks {
     ) -> Result<bool, Errno> {
         self.watch(watch)?;
         let mut tables = self.tables.lock();
-        // flock(2) gives the old lock up before it asks for the new one.
         let range = ByteRange::ALL;
         if kind.is_some_and(|kind| tables.whole.conflict(description, range, kind).is_some()) {
+            // A lock of another kind is given up before the new one is waited for, so that two holders that both want
+            // more don't wait for each other.
+            let is_released = tables.whole.release(description);
+            drop(tables);
+            if is_released {
+                self.released.wake(Events::IN);
+            }
             return Ok(false);
         }
         tables.whole.set(description, range, kind).map_err(|_| Errno::ENOLCK)?;

@@ -129,7 +129,8 @@ impl Future for TimerfdAlarm {
             drop(state);
             drop(old);
             if expired {
-                // Told once; the read that takes the count wakes this again, however often the timer expires until then.
+                // Told once; the read that takes the count wakes this again, however often the timer expires until
+                // then.
                 self.sleep = None;
                 timer.queue.wake(Events::IN | Events::RDNORM);
                 return Poll::Pending;

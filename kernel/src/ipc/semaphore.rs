@@ -2,6 +2,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::any::Any;
 use core::fmt;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,11 +15,12 @@ use crate::arch::time::now_ns;
 use crate::error::{Errno, TryResult};
 use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE, limits};
 use crate::memory::fallible;
-use crate::process::Process;
+use crate::memory::values::read_timespec;
+use crate::process::{Attachment, Process};
 use crate::sync::SpinLock;
 use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending};
-use crate::time::read_timespec;
+
 use crate::wait::engine::until;
 use crate::wait::node::WaitKind;
 use crate::wait::queue::{Events, WaitQueue};
@@ -116,9 +118,10 @@ impl SemUndoList {
     /// # Errors
     /// `ENOMEM`.
     pub fn of(process: &Process) -> Result<Arc<Self>, Errno> {
-        let mut own = process.semaphore_undoes.lock();
-        if let Some(undoes) = &*own {
-            return Ok(undoes.clone());
+        let mut own = process.semaphore_undoes();
+        if let Some(undoes) = own.clone() {
+            let undoes: Arc<dyn Any + Send + Sync> = undoes;
+            return undoes.downcast().map_err(|_| Errno::EINVAL);
         }
         let undoes = Self::new()?;
         *own = Some(undoes.clone());
@@ -137,16 +140,17 @@ impl SemUndoList {
     }
 }
 
-/// A process leaves its operations behind: who was the last to have them undoes them.
-pub fn leave(process: &Process) {
-    let own = process.semaphore_undoes.lock().take();
-    let Some(undoes) = own.and_then(Arc::into_inner) else { return };
-    for set in undoes.sets.into_inner() {
-        let Some(set) = set.upgrade() else { continue };
-        let mut state = set.state.lock();
-        if !state.is_removed {
-            state.set.leave(undoes.owner, process.pid);
-            state.update();
+impl Attachment for SemUndoList {
+    /// Undoes the operations of those who share the list when the last of them ends.
+    fn process_ended(self: Arc<Self>, process: &Process) {
+        let Some(undoes) = Arc::into_inner(self) else { return };
+        for set in undoes.sets.into_inner() {
+            let Some(set) = set.upgrade() else { continue };
+            let mut state = set.state.lock();
+            if !state.is_removed {
+                state.set.leave(undoes.owner, process.pid);
+                state.update();
+            }
         }
     }
 }

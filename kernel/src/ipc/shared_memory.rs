@@ -161,8 +161,8 @@ impl MapSource for Attachment {
         true
     }
 
-    fn stands_for(&self) -> Option<Arc<dyn MapSource>> {
-        Some(self.segment.clone())
+    fn serial(&self) -> (u64, u64) {
+        self.segment.memory.serial()
     }
 
     fn for_child(&self) -> Option<Result<Arc<dyn MapSource>, Errno>> {

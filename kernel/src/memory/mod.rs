@@ -3,7 +3,7 @@
 //! - [`frame`]: page frames of the machine; [`FrameRef`] is one reference to a counted frame.
 //! - [`heap`]: the kernel's own allocations; [`fallible`]: how to make them so that running out is an error.
 //! - [`space`]: the address space of a process; [`source`]: what a file must offer to be mapped.
-//! - [`user`]: copies between the kernel and a space.
+//! - [`user`]: copies between the kernel and a space; [`user_access`]: small structures of C.
 //!
 //! # Running out
 //! Any allocation can fail, and becomes `ENOMEM`. Two kinds of standard-library calls cannot report failure
@@ -28,6 +28,7 @@ pub mod source;
 pub mod space;
 mod table;
 pub mod user;
+pub mod values;
 pub mod writeback;
 
 pub use crate::memory::frame::{FrameRef, PageRef};

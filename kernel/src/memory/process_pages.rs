@@ -13,6 +13,7 @@ use heddle_abi::user_sched::{
 use crate::arch::paging;
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
+use crate::memory::source::SerialNumber;
 use crate::memory::{FrameRef, MapSource, PageRef, fallible};
 
 const PAGES: usize = size_of::<ProcessPages>() / PAGE_SIZE;
@@ -22,6 +23,7 @@ const RECORDS: usize = offset_of!(ProcessPages, executors) / PAGE_SIZE;
 /// A process's pages. A frame is taken when somebody first touches it, so that a program that knows nothing of them
 /// costs none.
 pub struct Pages {
+    serial: SerialNumber,
     frames: [spin::Once<FrameRef>; PAGES],
     /// Where they are mapped. The program may have moved them; then it waits for nothing there.
     address: usize,
@@ -36,7 +38,11 @@ impl Pages {
     /// # Errors
     /// `ENOMEM`.
     pub fn new(address: usize) -> Result<Arc<Self>, Errno> {
-        fallible::try_arc(Self { frames: [const { spin::Once::new() }; PAGES], address })
+        fallible::try_arc(Self {
+            serial: SerialNumber::default(),
+            frames: [const { spin::Once::new() }; PAGES],
+            address,
+        })
     }
 
     /// The pages of a child after fork: at the same address, with nothing in them.
@@ -99,6 +105,10 @@ impl Pages {
 }
 
 impl MapSource for Pages {
+    fn serial(&self) -> (u64, u64) {
+        self.serial.pair()
+    }
+
     fn page(&self, index: u64, _write: bool) -> Result<PageRef, Errno> {
         let index = usize::try_from(index).map_err(|_| Errno::EFAULT)?;
         self.frame(index).map(|frame| PageRef::Counted(frame.clone()))

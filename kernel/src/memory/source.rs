@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_kernel_core::mapping::Backing;
 
@@ -39,9 +40,10 @@ pub trait MapSource: Any + Send + Sync {
         false
     }
 
-    /// The object whose pages these are, if this one only stands for it: a futex there is that object's.
-    fn stands_for(&self) -> Option<Arc<dyn MapSource>> {
-        None
+    /// A pair of numbers that no other object has or will have: what a futex in shared memory is known by. Whatever
+    /// only stands for another object has that object's.
+    fn serial(&self) -> (u64, u64) {
+        self.identity()
     }
 
     /// What a child maps in place of this object; `None` for the object itself.
@@ -80,6 +82,24 @@ pub trait MapSource: Any + Send + Sync {
     }
 }
 
+/// The number of an object without an inode; none is ever given twice.
+pub struct SerialNumber(u64);
+
+impl SerialNumber {
+    /// For [`MapSource::serial`].
+    pub const fn pair(&self) -> (u64, u64) {
+        // No file system has this device.
+        (u64::MAX, self.0)
+    }
+}
+
+impl Default for SerialNumber {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 /// Pages of an object that were written.
 #[derive(Clone, Debug)]
 pub struct Written {
@@ -115,6 +135,7 @@ impl Backing for Object {
 /// Memory that a process shares with its children: `MAP_SHARED | MAP_ANONYMOUS`.
 #[derive(Default)]
 pub struct SharedMemory {
+    serial: SerialNumber,
     pages: SpinLock<BTreeMap<u64, FrameRef>>,
 }
 
@@ -126,6 +147,10 @@ impl SharedMemory {
 }
 
 impl MapSource for SharedMemory {
+    fn serial(&self) -> (u64, u64) {
+        self.serial.pair()
+    }
+
     fn page(&self, index: u64, _write: bool) -> Result<PageRef, Errno> {
         let mut pages = self.pages.lock();
         if let Some(frame) = pages.get(&index) {

@@ -25,7 +25,7 @@ const LOOK_MAX_NS: u64 = 4_000_000;
 
 /// The processor time that a thread has used, in one word, so that whoever reads it never sees it go back.
 #[derive(Debug, Default)]
-pub(super) struct Meter(AtomicU64);
+pub(in crate::process) struct Meter(AtomicU64);
 
 impl Meter {
     /// While the thread runs the word has this bit, and the time at which its clock would have been 0.
@@ -118,7 +118,7 @@ struct CpuAlarm {
 
 /// What waits for a process's processor time.
 #[derive(Default)]
-pub(super) struct Alarms {
+pub(in crate::process) struct Alarms {
     is_armed: AtomicBool,
     list: SpinLock<Vec<CpuAlarm>>,
 }
@@ -154,7 +154,7 @@ pub fn arm(clock: &CpuClock, at_ns: Option<u64>, target: &CpuClockTarget) -> Res
     // Nothing happens any more to the clock of a process that has gone.
     let Some(process) = clock.process.upgrade() else { return Ok(()) };
     let before = {
-        let mut list = process.alarms.list.lock();
+        let mut list = process.alarms().list.lock();
         let position = list.iter().position(|alarm| alarm.target.is(target));
         match (at_ns, position) {
             (Some(at_ns), Some(position)) => {
@@ -176,19 +176,17 @@ pub fn arm(clock: &CpuClock, at_ns: Option<u64>, target: &CpuClockTarget) -> Res
 
 /// Has every thread of a process work out anew when it has to look: an alarm or the limit has changed.
 pub fn look_again(process: &Arc<Process>) {
-    let is_armed = is_limited(process) || !process.alarms.list.lock().is_empty();
-    process.alarms.is_armed.store(is_armed, Ordering::Relaxed);
+    let is_armed = is_limited(process) || !process.alarms().list.lock().is_empty();
+    process.alarms().is_armed.store(is_armed, Ordering::Relaxed);
     if !is_armed {
         return;
     }
-    let mut next = process.next_thread(0);
-    while let Some(thread) = next {
-        if thread.cpu.load(Ordering::Acquire) as usize == arch::cpu::id() + 1 {
+    for thread in process.threads() {
+        if thread.cpu() == Some(arch::cpu::id()) {
             plan(&thread);
         } else {
             thread.kick();
         }
-        next = process.next_thread(thread.tid() + 1);
     }
 }
 
@@ -196,8 +194,8 @@ pub fn look_again(process: &Arc<Process>) {
 #[cold]
 #[inline(never)]
 pub(super) fn plan(thread: &Thread) -> u64 {
-    let turn_ns = thread.entity.lock().until_ns;
-    let first = thread.process.alarms.is_armed().then(|| first_alarm_ns(thread)).flatten();
+    let turn_ns = thread.look_at_entity(|entity| entity.until_ns);
+    let first = thread.process.alarms().is_armed().then(|| first_alarm_ns(thread)).flatten();
     let until_ns = match first {
         None => turn_ns,
         Some(left_ns) => {
@@ -206,7 +204,7 @@ pub(super) fn plan(thread: &Thread) -> u64 {
             turn_ns.min(now_ns().saturating_add(left_ns.max(LOOK_MIN_NS)))
         }
     };
-    thread.until_ns.store(until_ns, Ordering::Relaxed);
+    thread.look_until(until_ns);
     turn_ns
 }
 
@@ -218,7 +216,7 @@ fn first_alarm_ns(thread: &Thread) -> Option<u64> {
         let (user, system) = process.cpu_times();
         limit.saturating_mul(NS_PER_SECOND).saturating_sub(user + system)
     });
-    let list = process.alarms.list.lock();
+    let list = process.alarms().list.lock();
     let alarms = list.iter().filter(|alarm| alarm.clock.is_moved_by(thread));
     let left = alarms.filter_map(|alarm| Some(alarm.at_ns.saturating_sub(alarm.clock.now_ns()?)));
     left.chain(limit_ns).min()
@@ -227,20 +225,32 @@ fn first_alarm_ns(thread: &Thread) -> Option<u64> {
 /// [`check`] and [`plan`].
 #[cold]
 #[inline(never)]
-pub(super) fn look(thread: &Thread) -> u64 {
-    check(&thread.process);
+pub(super) fn look(thread: &Arc<Thread>) -> u64 {
+    check(thread);
     plan(thread)
 }
 
-/// Tells whoever waits for a moment that has come, and carries out the limit.
+/// Tells whoever waits for a moment that has come, and carries out the limit. What a signal is about is what `thread`
+/// has used last, so it takes the signal if it can.
 #[cold]
 #[inline(never)]
-pub(super) fn check(process: &Arc<Process>) {
+pub(super) fn check(thread: &Arc<Thread>) {
+    let process = &thread.process;
+    tell_due(process, Some(thread));
+    if is_limited(process) {
+        check_limit(thread);
+    } else if process.alarms().list.lock().is_empty() {
+        process.alarms().is_armed.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Tells whoever waits for a moment that has come.
+pub(super) fn tell_due(process: &Arc<Process>, thread: Option<&Arc<Thread>>) {
     let mut index = 0;
     // Each alarm at most once, however short its interval.
     while let Some((target, overrun)) = next_due(process, &mut index) {
         match target {
-            Some(CpuClockTarget::Timer(timer)) => timer.notify(overrun),
+            Some(CpuClockTarget::Timer(timer)) => timer.notify(overrun, thread),
             Some(CpuClockTarget::Sleeper(sleeper)) => {
                 sleeper.is_woken.store(true, Ordering::Release);
                 sleeper.caller.wake();
@@ -248,16 +258,11 @@ pub(super) fn check(process: &Arc<Process>) {
             None => {}
         }
     }
-    if is_limited(process) {
-        check_limit(process);
-    } else if process.alarms.list.lock().is_empty() {
-        process.alarms.is_armed.store(false, Ordering::Relaxed);
-    }
 }
 
 /// Looks at the alarm of this index and says whom to tell; `None` when there are no more.
 fn next_due(process: &Process, index: &mut usize) -> Option<(Option<CpuClockTarget>, i32)> {
-    let mut list = process.alarms.list.lock();
+    let mut list = process.alarms().list.lock();
     let alarm = list.get_mut(*index)?;
     let Some(now) = alarm.clock.now_ns() else {
         // Its thread has ended.
@@ -287,7 +292,8 @@ fn next_due(process: &Process, index: &mut usize) -> Option<(Option<CpuClockTarg
 }
 
 /// `RLIMIT_CPU`: a signal for each second from the soft limit on, and the end at the hard one.
-fn check_limit(process: &Arc<Process>) {
+fn check_limit(thread: &Arc<Thread>) {
+    let process = &thread.process;
     let limit = process.limit(Resource::CpuTime);
     let (user, system) = process.cpu_times();
     let used = (user + system) / NS_PER_SECOND;
@@ -295,11 +301,15 @@ fn check_limit(process: &Arc<Process>) {
         Signal::KILL
     } else if used >= limit.soft {
         let raised = crate::process::ResourceLimit { soft: limit.soft + 1, ..limit };
-        process.limits.lock().set(Resource::CpuTime as u32, raised);
+        // The change itself cannot fail.
+        let _ = process.change_limits(|limits| {
+            limits.set(Resource::CpuTime as u32, raised);
+            Ok(())
+        });
         Signal::XCPU
     } else {
         return;
     };
     // Only a queued realtime signal can be refused.
-    let _ = signal::send_to_process(process, Information::kernel(signal));
+    let _ = signal::send_to_process_by(thread, Information::kernel(signal));
 }

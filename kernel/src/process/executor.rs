@@ -14,14 +14,13 @@ use linux_raw_sys::general as linux;
 
 use crate::arch::UserContext;
 use crate::error::Errno;
-use crate::memory::fallible;
 use crate::memory::process_pages::Pages;
-use crate::process::{Process, Resource, Thread};
+use crate::memory::{fallible, values as user};
+use crate::process::{Process, Resource, Thread, futex};
+use crate::sched;
 use crate::sched::Priority;
 use crate::signal::PendingWork;
 use crate::sync::SpinLock;
-use crate::syscall::user;
-use crate::{arch, sched};
 
 /// No level of its own, and no boost.
 const LEVEL_NONE: u8 = 64;
@@ -156,7 +155,7 @@ impl Executors {
         let mut best = None;
         for (executor, thread) in list.iter() {
             let (Some(record), Some(thread)) = (executor.record(), thread.upgrade()) else { continue };
-            let is_blocked = thread.executor.is_blocked.load(Ordering::Relaxed);
+            let is_blocked = thread.executor().is_blocked.load(Ordering::Relaxed);
             if record::is_reserve(record) {
                 continue;
             }
@@ -187,7 +186,7 @@ impl Executors {
         for (each, thread) in self.list.lock().iter() {
             let is_own = each.number == own.number;
             if is_own
-                || thread.upgrade().is_none_or(|thread| thread.executor.is_blocked.load(Ordering::Relaxed))
+                || thread.upgrade().is_none_or(|thread| thread.executor().is_blocked.load(Ordering::Relaxed))
             {
                 ready |= each.record().map_or(0, |record| record.ready.load(Ordering::Relaxed));
             }
@@ -208,7 +207,7 @@ pub fn register(thread: &Arc<Thread>, number: usize, handler: usize, argument: u
     let may_be_urgent = thread.credentials().is_capable(linux::CAP_SYS_NICE)
         || thread.process.limit(Resource::RealtimePriority).soft > 0;
     let executor = fallible::try_arc(Executor { number, handler, argument, pages, may_be_urgent })?;
-    let executors = &thread.process.executors;
+    let executors = &thread.process.executors();
     let mut list = executors.list.lock();
     let is_other = |other: &Weak<Thread>| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(thread));
     let is_taken = |(each, other): &(Arc<Executor>, Weak<Thread>)| each.number == number && is_other(other);
@@ -224,26 +223,26 @@ pub fn register(thread: &Arc<Thread>, number: usize, handler: usize, argument: u
     if !was_executor {
         executors.runnable.starts();
     }
-    drop(thread.executor.executor.lock().replace(executor));
-    thread.executor.is_executor.store(true, Ordering::Relaxed);
+    drop(thread.executor().executor.lock().replace(executor));
+    thread.executor().is_executor.store(true, Ordering::Relaxed);
     refresh(thread);
     Ok(())
 }
 
 /// Makes the thread an ordinary one again: at its wish, at its end, and when it runs another program.
 pub fn leave(thread: &Arc<Thread>) {
-    if !thread.executor.is_executor() {
+    if !thread.executor().is_executor() {
         return;
     }
-    thread.executor.is_executor.store(false, Ordering::Relaxed);
-    let registration = thread.executor.executor.lock().take();
-    let executors = &thread.process.executors;
+    thread.executor().is_executor.store(false, Ordering::Relaxed);
+    let registration = thread.executor().executor.lock().take();
+    let executors = &thread.process.executors();
     {
         let mut list = executors.list.lock();
         list.retain(|(_, other)| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(thread)));
         executors.count.store(list.len() as u32, Ordering::Relaxed);
     }
-    let is_last = !thread.executor.is_blocked.swap(false, Ordering::Relaxed) && executors.runnable.blocks();
+    let is_last = !thread.executor().is_blocked.swap(false, Ordering::Relaxed) && executors.runnable.blocks();
     if let Some(executor) = registration.filter(|_| is_last) {
         wake_spare(thread, &executor);
     }
@@ -253,11 +252,11 @@ pub fn leave(thread: &Arc<Thread>) {
 /// The level that the thread has as an executor; `None`: the one it has anyway.
 #[inline]
 pub(super) fn level(thread: &Thread) -> Option<Priority> {
-    let executor = thread.executor.get()?;
-    let ready = thread.process.executors.ready(&executor);
+    let executor = thread.executor().get()?;
+    let ready = thread.process.executors().ready(&executor);
     let running = executor.record().map_or(u32::MAX, |record| record.running.load(Ordering::Relaxed));
     let own = process_level(ready, running, executor.may_be_urgent);
-    let boost = thread.executor.boost.load(Ordering::Relaxed);
+    let boost = thread.executor().boost.load(Ordering::Relaxed);
     let boost = (boost != LEVEL_NONE).then_some(boost);
     let level = own.into_iter().chain(boost).min().map(Priority::new)?;
     // What urgent coroutines may take of the machine is limited as for realtime threads.
@@ -267,10 +266,10 @@ pub(super) fn level(thread: &Thread) -> Option<Priority> {
 /// Works the level out anew, because the thread's program may have gone on. What was lent to it stays until it has
 /// looked: an interrupt in between must not send it back behind others.
 pub fn refresh(thread: &Thread) {
-    let executor = thread.executor.get();
+    let executor = thread.executor().get();
     let record = executor.as_ref().and_then(|executor| executor.record());
     if record.is_none_or(|record| record.pending.load(Ordering::Relaxed) == 0) {
-        thread.executor.boost.store(LEVEL_NONE, Ordering::Relaxed);
+        thread.executor().boost.store(LEVEL_NONE, Ordering::Relaxed);
     }
     thread.with_entity(|_| {});
 }
@@ -278,7 +277,7 @@ pub fn refresh(thread: &Thread) {
 /// An interrupt found the thread in its program: whatever that has written into its pages counts from now on. Takes
 /// what is more urgent from another CPU, if there is such a thing.
 pub(super) fn tick(thread: &Thread) {
-    let executors = &thread.process.executors;
+    let executors = &thread.process.executors();
     if executors.are_any() {
         // Those that wait in a queue get the level that their process has by now.
         let mut index = 0;
@@ -288,7 +287,7 @@ pub(super) fn tick(thread: &Thread) {
             }
         }
     }
-    if thread.executor.is_executor() {
+    if thread.executor().is_executor() {
         refresh(thread);
         sched::pull(levels::before(thread.priority().level() as u32));
     }
@@ -297,15 +296,15 @@ pub(super) fn tick(thread: &Thread) {
 /// A turn of the thread starts.
 #[inline]
 pub(super) fn turn_starts(thread: &Thread) {
-    if thread.executor.is_executor() && thread.executor.is_blocked.swap(false, Ordering::Relaxed) {
-        thread.process.executors.runnable.starts();
+    if thread.executor().is_executor() && thread.executor().is_blocked.swap(false, Ordering::Relaxed) {
+        thread.process.executors().runnable.starts();
     }
 }
 
 /// A turn of the thread has taken so long, at the level that it had last.
 #[inline]
 pub(super) fn charge(thread: &Thread, ran_ns: u64) {
-    let is_urgent = thread.executor.is_executor() && thread.priority().is_realtime();
+    let is_urgent = thread.executor().is_executor() && thread.priority().is_realtime();
     if is_urgent && !thread.scheduling().policy.is_realtime() {
         sched::charge_realtime(ran_ns);
     }
@@ -314,14 +313,14 @@ pub(super) fn charge(thread: &Thread, ran_ns: u64) {
 /// A turn of the thread ends, because it waits or has to give way.
 #[inline]
 pub(super) fn turn_ends(thread: &Arc<Thread>) {
-    if !thread.executor.is_executor() {
+    if !thread.executor().is_executor() {
         return;
     }
     refresh(thread);
-    let waits = thread.entity.lock().is_waiting();
-    if waits && !thread.executor.is_blocked.swap(true, Ordering::Relaxed) {
-        let is_last = thread.process.executors.runnable.blocks();
-        if let Some(executor) = thread.executor.get().filter(|_| is_last) {
+    let waits = thread.look_at_entity(|entity| entity.is_waiting());
+    if waits && !thread.executor().is_blocked.swap(true, Ordering::Relaxed) {
+        let is_last = thread.process.executors().runnable.blocks();
+        if let Some(executor) = thread.executor().get().filter(|_| is_last) {
             wake_spare(thread, &executor);
         }
     }
@@ -329,7 +328,7 @@ pub(super) fn turn_ends(thread: &Arc<Thread>) {
 
 /// No executor of the process can run: if something is ready, wakes one that sleeps, to run it.
 fn wake_spare(thread: &Arc<Thread>, own: &Executor) {
-    let ready = thread.process.executors.ready(own);
+    let ready = thread.process.executors().ready(own);
     if ready == 0 {
         return;
     }
@@ -338,7 +337,7 @@ fn wake_spare(thread: &Arc<Thread>, own: &Executor) {
         return;
     }
     // Without memory for the list nobody is woken; the levels stay withdrawn until a thread comes back.
-    for (executor, other) in thread.process.executors.snapshot().unwrap_or_default() {
+    for (executor, other) in thread.process.executors().snapshot().unwrap_or_default() {
         let is_reserve = executor.record().is_some_and(record::is_reserve);
         let reason = if is_reserve { PENDING_SPARE } else { PENDING_KICK };
         if executor.number != own.number && wake(&other, &executor, reason, level) {
@@ -349,7 +348,7 @@ fn wake_spare(thread: &Arc<Thread>, own: &Executor) {
 
 /// Lends an executor thread the level of something that became ready for it, before it is woken.
 pub fn lend(thread: &Thread, level: u8) {
-    if let Some(executor) = thread.executor.get() {
+    if let Some(executor) = thread.executor().get() {
         if let Some(record) = executor.record() {
             // It gives the level back when it has looked. It does that anyway, so it is not interrupted.
             let _ = record::post(record, PENDING_COMPLETION);
@@ -364,13 +363,13 @@ fn wake(thread: &Arc<Thread>, executor: &Executor, reason: u32, level: u8) -> bo
     let _ = record::post(record, reason);
     let address = executor.pages.pending_address(executor.number);
     boost(thread, executor, level);
-    crate::syscall::futex::wake_word(&thread.space(), address)
+    futex::wake_word(&thread.space(), address)
 }
 
 /// Lends the thread the level of something that became ready for it.
 fn boost(thread: &Thread, executor: &Executor, level: u8) {
     if let Some(level) = levels::in_machine(level.into(), executor.may_be_urgent) {
-        thread.executor.boost.fetch_min(level, Ordering::Relaxed);
+        thread.executor().boost.fetch_min(level, Ordering::Relaxed);
         thread.with_entity(|_| {});
     }
 }
@@ -378,7 +377,7 @@ fn boost(thread: &Thread, executor: &Executor, level: u8) {
 /// The level in the machine of a coroutine of `level`, or of what is done for it: the thread's own if it is ordinary.
 #[must_use]
 pub fn priority_of(thread: &Thread, level: u8) -> Priority {
-    let may_be_urgent = thread.executor.get().is_some_and(|executor| executor.may_be_urgent);
+    let may_be_urgent = thread.executor().get().is_some_and(|executor| executor.may_be_urgent);
     levels::in_machine(level.into(), may_be_urgent).map_or(thread.standing_priority(), Priority::new)
 }
 
@@ -389,13 +388,13 @@ pub fn completed(process: &Process, level: u8) {
     if process.asynchronous.wake_one(level) {
         return;
     }
-    let told = process.executors.to_notify();
-    let is_blocked = |thread: &Thread| thread.executor.is_blocked.load(Ordering::Relaxed);
+    let told = process.executors().to_notify();
+    let is_blocked = |thread: &Thread| thread.executor().is_blocked.load(Ordering::Relaxed);
     let Some((executor, thread)) = told else { return };
     let Some(record) = executor.record() else { return };
     let running = record::running(record);
     if running.is_some_and(|running| is_blocked(&thread) || running > u32::from(level))
-        && let Some((executor, other)) = process.executors.reserve()
+        && let Some((executor, other)) = process.executors().reserve()
     {
         let reason = if is_blocked(&thread) { PENDING_SPARE } else { PENDING_COMPLETION };
         if wake(&other, &executor, reason, level) {
@@ -407,10 +406,7 @@ pub fn completed(process: &Process, level: u8) {
         None => {
             boost(&thread, &executor, level);
             // It looks by itself, unless it has fallen asleep at the word meanwhile.
-            crate::syscall::futex::wake_word(
-                &thread.space(),
-                executor.pages.pending_address(executor.number),
-            );
+            futex::wake_word(&thread.space(), executor.pages.pending_address(executor.number));
         }
         Some(running) if running > u32::from(level) => {
             boost(&thread, &executor, level);
@@ -429,7 +425,7 @@ pub fn completed(process: &Process, level: u8) {
 /// `EINVAL`.
 pub fn kick(process: &Process, number: usize, lent: Option<u8>) -> Result<bool, Errno> {
     let found = {
-        let list = process.executors.list.lock();
+        let list = process.executors().list.lock();
         let found = list.iter().find(|(executor, _)| executor.number as usize == number);
         found.and_then(|(executor, thread)| Some((executor.clone(), thread.upgrade()?)))
     };
@@ -439,7 +435,7 @@ pub fn kick(process: &Process, number: usize, lent: Option<u8>) -> Result<bool, 
     if let Some(level) = lent {
         boost(&thread, &executor, level);
     }
-    if crate::syscall::futex::wake_word(&thread.space(), executor.pages.pending_address(executor.number)) {
+    if futex::wake_word(&thread.space(), executor.pages.pending_address(executor.number)) {
         return Ok(true);
     }
     if may_interrupt && record::running(record).is_some() {
@@ -465,14 +461,11 @@ struct BySoftware;
 impl Delivery for BySoftware {
     fn interrupt(&self, thread: &Thread) {
         thread.add_work(PendingWork::INTERRUPT);
-        let cpu = thread.cpu.load(Ordering::Acquire);
-        if cpu != 0 && cpu as usize - 1 != arch::cpu::id() {
-            arch::cpu::kick(cpu as usize - 1);
-        }
+        thread.interrupt();
     }
 
     async fn enter(&self, thread: &Arc<Thread>, context: &mut UserContext) {
-        let Some(executor) = thread.executor.get() else { return };
+        let Some(executor) = thread.executor().get() else { return };
         let Some(record) = executor.record().filter(|_| executor.handler != 0) else { return };
         let address = context.sp().wrapping_sub(RED_ZONE_BYTES + size_of::<InterruptFrame>());
         let space = thread.space();
@@ -512,7 +505,7 @@ pub async fn enter_handler(thread: &Arc<Thread>, context: &mut UserContext) {
 
 /// Whether the thread may be interrupted, before a signal's handler is entered: what its frame keeps.
 pub fn is_unmasked(thread: &Thread) -> bool {
-    let executor = thread.executor.get();
+    let executor = thread.executor().get();
     executor
         .as_ref()
         .and_then(|executor| executor.record())
@@ -521,14 +514,14 @@ pub fn is_unmasked(thread: &Thread) -> bool {
 
 /// A signal's handler is entered: it is not interrupted.
 pub fn mask(thread: &Thread) {
-    if let Some(record) = thread.executor.get().as_ref().and_then(|executor| executor.record()) {
+    if let Some(record) = thread.executor().get().as_ref().and_then(|executor| executor.record()) {
         record::mask(record);
     }
 }
 
 /// A signal's handler returns to where interrupts were allowed.
 pub fn unmask(thread: &Thread) {
-    if let Some(record) = thread.executor.get().as_ref().and_then(|executor| executor.record())
+    if let Some(record) = thread.executor().get().as_ref().and_then(|executor| executor.record())
         && record::unmask(record)
     {
         thread.add_work(PendingWork::INTERRUPT);

@@ -2,34 +2,35 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 use heddle_kernel_core::signal::{Detail, Information, Signal};
+use heddle_kernel_core::signal_state::Link;
 use linux_raw_sys::general as linux;
 
 use crate::process::table::REAPER_PID;
-use crate::process::{ExitStatus, Group, Process, Session, Thread, table};
+use crate::process::thread_group::ProcessLayout;
+use crate::process::{ExitStatus, Group, Process, Session, Thread, futex, table, vfork};
 use crate::signal;
-use crate::signal::start_group_exit;
 use crate::syscall::asynchronous;
 use crate::wait::queue::Events;
 
 /// Begins the end of the calling process: exit_group(2).
 pub fn exit_group(process: &Process, code: u8) {
-    start_group_exit(&mut process.state.lock(), ExitStatus::Exited(code));
+    process.signal_state().begin_exit(ExitStatus::Exited(code));
 }
 
 /// Gives up everything a thread has, and ends the process with its last thread. The last thing a thread's coroutine
 /// does.
 pub(super) async fn end_thread(thread: &Arc<Thread>) {
     crate::process::executor::leave(thread);
-    if is_last_to_leave(thread) {
+    let is_last_to_leave = thread.process.signal_state().begin_leave(thread);
+    if is_last_to_leave {
         // They use the space and the descriptors, and their locks are released with these.
         asynchronous::end_all(&thread.process).await;
     }
-    crate::syscall::futex::release_robust_list(thread).await;
-    crate::syscall::futex::pi::owner_ends(thread).await;
+    futex::robust::release(thread).await;
+    futex::pi::owner_ends(thread).await;
     release_space(thread).await;
-    thread.leave_descriptors();
+    thread.leave_descriptors(is_last_to_leave);
     crate::process::timers::thread_ended(thread);
     let is_last = leave(thread);
     if is_last {
@@ -40,69 +41,46 @@ pub(super) async fn end_thread(thread: &Arc<Thread>) {
     }
 }
 
-/// Counts a thread that is about to give up what it has. Whether all others have been counted before.
-fn is_last_to_leave(thread: &Thread) -> bool {
-    let mut state = thread.process.state.lock();
-    state.leaving += 1;
-    state.leaving == state.threads.len()
-}
-
 /// Leaves the address space: what others wait for in it is told first. Also what `execve` does with the old space.
 pub(super) async fn release_space(thread: &Arc<Thread>) {
-    let clear = thread.clear_child_tid.swap(0, Ordering::Relaxed);
+    let clear = thread.take_clear_child_tid();
     if clear != 0 {
-        crate::syscall::futex::clear_and_wake(thread, clear).await;
+        futex::clear_and_wake(thread, clear).await;
     }
     thread.leave_space();
-    crate::syscall::process::clone::release_parent(thread);
+    vfork::release_parent(thread);
 }
 
 /// Takes a thread out of its process. Returns whether it was the last.
 fn leave(thread: &Arc<Thread>) -> bool {
     let process = &thread.process;
-    let (user, system) = thread.cpu_times();
     let (entry, is_last) = {
         let mut table = table::lock();
-        let mut state = process.state.lock();
-        process.times.ended_user.fetch_add(user, Ordering::Relaxed);
-        process.times.ended_system.fetch_add(system, Ordering::Relaxed);
-        process.times.switches.fetch_add(thread.switches.load(Ordering::Relaxed), Ordering::Relaxed);
-        let position = state.threads.iter().position(|each| Arc::ptr_eq(each, thread));
-        let own = position.map(|position| state.threads.swap_remove(position));
-        state.leaving -= 1;
-        let is_last = state.threads.is_empty();
-        if is_last && state.ending.is_none() {
-            state.ending = Some(ExitStatus::Exited(thread.exit_code.load(Ordering::Relaxed)));
-        }
+        let mut state = process.signal_state();
+        process.keep_times_of(thread);
+        let (own, is_last) = state.remove(thread, ExitStatus::Exited(thread.exit_code()));
         drop(state);
         ((table.remove_thread(thread.tid()), own), is_last)
     };
     drop(entry);
-    process.thread_events.wake(Events::all());
+    process.wake_thread_watchers();
     is_last
 }
 
 /// Makes the process a zombie, or lets it disappear if nobody wants its status.
 fn end_process(process: &Arc<Process>) {
-    crate::ipc::semaphore::leave(process);
+    process.detach_all();
     crate::process::timers::process_ended(process);
-    process.child_events.clear();
-    process.signal_events.clear();
+    process.forget_watches();
     let session = process.session();
     if session.id == process.pid
         && let Some(terminal) = session.set_terminal(None)
     {
         terminal.release(true);
     }
-    let executable = process.executable.lock().take();
-    drop(executable);
+    process.set_program(ProcessLayout::default(), None);
     let (orphans, heir) = give_children_away(process);
-    let pending = {
-        let mut state = process.state.lock();
-        state.ended = state.ending;
-        state.stop = None;
-        core::mem::take(&mut state.pending)
-    };
+    let pending = process.signal_state().finish();
     drop(pending);
     orphans.iter().for_each(send_parent_death_signal);
     let ended_orphans = orphans.iter().filter(|child| child.exit_status().is_some());
@@ -114,7 +92,7 @@ fn end_process(process: &Arc<Process>) {
     }
     continue_orphaned_groups(process, &orphans);
     notify_of_end(process);
-    process.ended.wake(Events::all());
+    process.wake_end();
 }
 
 /// Tells the parent. A parent that ignores `SIGCHLD`, and the reaper, leave no zombie behind.
@@ -125,7 +103,7 @@ fn notify_of_end(process: &Arc<Process>) {
         Some(ExitStatus::Signaled { signal, .. }) => (signal.number(), linux::CLD_KILLED),
         None => return,
     };
-    let exit_signal = Signal::new(process.exit_signal.load(Ordering::Relaxed));
+    let exit_signal = process.exit_signal();
     let is_unwanted = parent.pid == REAPER_PID
         || exit_signal == Some(Signal::CHLD) && {
             let actions = parent.actions();
@@ -141,7 +119,7 @@ fn notify_of_end(process: &Arc<Process>) {
         let (user, system) = process.cpu_times();
         let detail = Detail::Child {
             pid: process.pid,
-            uid: process.uid.load(Ordering::Relaxed),
+            uid: process.uid(),
             status,
             utime: crate::time::clock_ticks(user),
             stime: crate::time::clock_ticks(system),
@@ -150,7 +128,7 @@ fn notify_of_end(process: &Arc<Process>) {
         // Only a queued realtime signal can be refused.
         let _ = signal::send_to_process(&parent, information);
     }
-    parent.child_events.wake(Events::all());
+    parent.wake_parent(Events::all());
 }
 
 /// What a process leaves behind when it is reaped, to be dropped without a lock held.
@@ -173,14 +151,11 @@ pub fn reap(process: &Arc<Process>) -> Zombie {
     let mut table = table::lock();
     let Some(entry) = table.remove_process(process.pid) else { return Zombie::default() };
     let group = process.group();
-    let group = table.leave(&group);
+    let group = table.leave(process, &group);
     let mut zombie = Zombie { entry: Some(entry), child: None, _group: group };
     let Some(parent) = process.parent() else { return zombie };
-    let (user, system) = process.cpu_times();
-    let (children_user, children_system) = process.children_times();
-    parent.times.children_user.fetch_add(user + children_user, Ordering::Relaxed);
-    parent.times.children_system.fetch_add(system + children_system, Ordering::Relaxed);
-    let mut children = parent.children.lock();
+    parent.keep_times_of_child(process);
+    let mut children = parent.children();
     let position = children.iter().position(|each| Arc::ptr_eq(each, process));
     zombie.child = position.map(|position| children.swap_remove(position));
     if children.is_empty() {
@@ -194,14 +169,14 @@ pub fn reap(process: &Arc<Process>) -> Zombie {
 /// to the kernel's reaper. Returns them, and their new parent.
 fn give_children_away(process: &Arc<Process>) -> (Vec<Arc<Process>>, Option<Arc<Process>>) {
     let table = table::lock();
-    let orphans = core::mem::take(&mut *process.children.lock());
+    let orphans = core::mem::take(&mut *process.children());
     let Some(heir) = subreaper(process).or_else(|| table.process(REAPER_PID)) else {
         return (orphans, None);
     };
-    let mut adopted = heir.children.lock();
+    let mut adopted = heir.children();
     for child in &orphans {
         child.set_parent(&heir);
-        child.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
+        child.reset_exit_signal();
         // Without memory the new parent doesn't know its child; the child is still found by number, and its end still
         // frees it.
         if adopted.try_reserve(1).is_ok() {
@@ -214,10 +189,13 @@ fn give_children_away(process: &Arc<Process>) -> (Vec<Arc<Process>>, Option<Arc<
 
 /// The nearest ancestor that asked for orphans and has a thread left. The table is locked, so parents stay.
 fn subreaper(process: &Process) -> Option<Arc<Process>> {
+    if !process.has_subreaper() {
+        return None;
+    }
     let mut ancestor = process.parent()?;
     loop {
-        let is_alive = || !ancestor.state.lock().threads.is_empty();
-        if ancestor.is_subreaper.load(Ordering::Relaxed) && is_alive() {
+        let is_alive = || !ancestor.signal_state().threads().is_empty();
+        if ancestor.is_subreaper() && is_alive() {
             return Some(ancestor);
         }
         ancestor = ancestor.parent()?;
@@ -226,7 +204,7 @@ fn subreaper(process: &Process) -> Option<Arc<Process>> {
 
 /// Sends the signal that a child asked for with `PR_SET_PDEATHSIG`.
 fn send_parent_death_signal(child: &Arc<Process>) {
-    if let Some(signal) = Signal::new(child.parent_death_signal.load(Ordering::Relaxed)) {
+    if let Some(signal) = child.parent_death_signal() {
         // Only a queued realtime signal can be refused.
         let _ = signal::send_to_process(child, Information::user(signal, child.parent_pid(), 0));
     }
@@ -237,9 +215,9 @@ fn tell_children_of(thread: &Thread) {
     let mut at = 0;
     loop {
         let next = {
-            let children = thread.process.children.lock();
+            let children = thread.process.children();
             children.get(at..).and_then(|rest| {
-                let is_own = |child: &&Arc<Process>| child.creator.load(Ordering::Relaxed) == thread.tid();
+                let is_own = |child: &&Arc<Process>| child.creator() == thread.tid();
                 at += rest.iter().position(|child| is_own(&child))? + 1;
                 children.get(at - 1).cloned()
             })
@@ -249,34 +227,64 @@ fn tell_children_of(thread: &Thread) {
     }
 }
 
-/// A stopped group that nobody can continue any more gets `SIGHUP` and `SIGCONT`.
+/// Groups that nobody can continue any more after the end of a process, and that have a stopped process, get `SIGHUP`
+/// and `SIGCONT`: that of the process, if its parent is outside, and those of its children, which it minded.
 fn continue_orphaned_groups(process: &Arc<Process>, orphans: &[Arc<Process>]) {
-    let own = core::iter::once(process);
-    for member in orphans.iter().chain(own) {
-        let group = member.group().id;
-        if crate::process::job::is_orphaned(member) && crate::process::job::has_stopped_member(group) {
+    let minded = |minder: &Process, group: &Group| {
+        let theirs = minder.group();
+        Link { parent_group: theirs.id, parent_session: theirs.session.id }.minds(group.id, group.session.id)
+    };
+    let parent = process.parent();
+    let own = parent.iter().map(|parent| (&**parent, process, Some(&**process)));
+    for (minder, member, ignored) in orphans.iter().map(|child| (&**process, child, None)).chain(own) {
+        let group = member.group();
+        if !minded(minder, &group) {
+            continue;
+        }
+        let is_left = {
+            let table = table::lock();
+            group.is_orphaned_without(ignored, &table) && group.has_stopped_member(&table)
+        };
+        if is_left {
             for signal in [Signal::HUP, Signal::CONT] {
                 // The group may have ended meanwhile.
-                let _ = signal::send_to_group(group, Information::kernel(signal));
+                let _ = signal::send_to_group(group.id, Information::kernel(signal));
             }
         }
     }
 }
 
+/// `PR_SET_CHILD_SUBREAPER`: tells the descendants, so that others need not look for one at their end.
+pub fn set_subreaper(process: &Process, is_subreaper: bool) {
+    let table = table::lock();
+    process.store_subreaper(is_subreaper);
+    let mut has_changed = is_subreaper;
+    while has_changed {
+        // Parents come first but where numbers have started anew, so this is one round, and one to see it.
+        has_changed = false;
+        for each in table.processes() {
+            let is_below =
+                each.parent().is_some_and(|parent| parent.is_subreaper() || parent.has_subreaper());
+            has_changed |= is_below && each.set_has_subreaper();
+        }
+    }
+    drop(table);
+}
+
 /// Takes back a thread that never ran, with its process if that is new.
 pub fn discard(thread: &Arc<Thread>) {
     let process = &thread.process;
-    let is_alone = {
-        let mut state = process.state.lock();
-        state.threads.retain(|each| !Arc::ptr_eq(each, thread));
-        state.threads.is_empty()
+    let (own, is_alone) = {
+        let mut state = process.signal_state();
+        (state.take_out(thread), state.threads().is_empty())
     };
+    drop(own);
     let entry = table::lock().remove_thread(thread.tid());
     drop(entry);
     if is_alone {
         drop(reap(process));
     }
-    crate::syscall::process::clone::release_parent(thread);
+    vfork::release_parent(thread);
     thread.leave_space();
-    thread.leave_descriptors();
+    thread.leave_descriptors(is_alone);
 }

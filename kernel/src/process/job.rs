@@ -1,9 +1,12 @@
 //! Process groups, sessions and their terminals.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 use core::sync::atomic::AtomicUsize;
+use heddle_kernel_core::signal_state::{Link, is_orphaned as orphan_rule};
 
 use crate::error::Errno;
+use crate::process::table::PidTable;
 use crate::process::{Process, table};
 use crate::sync::SpinLock;
 
@@ -68,15 +71,81 @@ pub struct Group {
     pub id: i32,
     /// Its session.
     pub session: Arc<Session>,
-    /// Its processes, zombies included; counted by the table.
-    pub(super) members: AtomicUsize,
+    /// Its processes, zombies included. Changed with the table locked.
+    members: SpinLock<Vec<Weak<Process>>>,
 }
 
 impl Group {
     /// A group without processes.
     #[must_use]
     pub const fn new(id: i32, session: Arc<Session>) -> Self {
-        Self { id, session, members: AtomicUsize::new(0) }
+        Self { id, session, members: SpinLock::new(Vec::new()) }
+    }
+
+    /// Makes room for one more member; it stays as long as the table is locked.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn reserve(&self) -> Result<(), Errno> {
+        self.members.lock().try_reserve(1).map_err(|_| Errno::ENOMEM)
+    }
+
+    /// Adds a member; there is room. Returns whether it is the first.
+    pub(super) fn enter(&self, process: &Arc<Process>) -> bool {
+        let mut members = self.members.lock();
+        process.set_place_in_group(members.len());
+        members.push(Arc::downgrade(process));
+        members.len() == 1
+    }
+
+    /// Takes a member out. Returns whether it was the last.
+    pub(super) fn remove(&self, process: &Process) -> bool {
+        let mut members = self.members.lock();
+        let place = process.place_in_group();
+        if members.get(place).is_some_and(|member| core::ptr::eq(member.as_ptr(), process)) {
+            members.swap_remove(place);
+            if let Some(moved) = members.get(place).and_then(Weak::upgrade) {
+                moved.set_place_in_group(place);
+            }
+        }
+        members.is_empty()
+    }
+
+    fn member(&self, place: usize) -> Option<Option<Arc<Process>>> {
+        self.members.lock().get(place).map(Weak::upgrade)
+    }
+
+    /// The members, zombies included. The table is locked, so they stay.
+    pub(super) fn members<'a>(&'a self, _: &'a PidTable) -> impl Iterator<Item = Arc<Process>> + 'a {
+        (0..).map_while(|place| self.member(place)).flatten()
+    }
+
+    /// Visits the members, zombies included.
+    pub fn for_each(&self, table: &PidTable, visit: impl FnMut(&Arc<Process>)) {
+        let mut visit = visit;
+        self.members(table).for_each(|member| visit(&member));
+    }
+
+    /// Whether no living member but `ignored` has a parent that could continue it after a stop.
+    pub(super) fn is_orphaned_without(&self, ignored: Option<&Process>, table: &PidTable) -> bool {
+        let counts = |member: &Arc<Process>| {
+            ignored.is_none_or(|ignored| !core::ptr::eq(&raw const **member, ignored))
+                && member.exit_status().is_none()
+        };
+        let link = |member: Arc<Process>| {
+            let theirs = member.parent()?.group();
+            Some(Link { parent_group: theirs.id, parent_session: theirs.session.id })
+        };
+        let links = self.members(table).filter(counts).filter_map(link);
+        orphan_rule(self.id, self.session.id, links)
+    }
+
+    /// Whether a process of the group is stopped, or about to stop.
+    pub(super) fn has_stopped_member(&self, table: &PidTable) -> bool {
+        self.members(table).any(|process| {
+            let state = process.signal_state();
+            state.is_stopping() && !state.threads().is_empty()
+        })
     }
 }
 
@@ -86,26 +155,7 @@ impl Group {
 pub fn is_orphaned(process: &Process) -> bool {
     let group = process.group();
     let table = table::lock();
-    let has_minder = |member: &Process| {
-        member.parent().is_some_and(|parent| {
-            let theirs = parent.group();
-            theirs.id != group.id && theirs.session.id == group.session.id
-        })
-    };
-    let is_orphaned =
-        !table.processes().any(|member| member.group.lock().id == group.id && has_minder(member));
+    let is_orphaned = group.is_orphaned_without(None, &table);
     drop(table);
     is_orphaned
-}
-
-/// Whether a process of the group is stopped.
-pub(super) fn has_stopped_member(group: i32) -> bool {
-    let table = table::lock();
-    let is_stopped = |process: &Process| {
-        let state = process.state.lock();
-        state.stop.is_some() && !state.threads.is_empty()
-    };
-    let found = table.processes().any(|process| process.group.lock().id == group && is_stopped(process));
-    drop(table);
-    found
 }

@@ -8,13 +8,16 @@
 //! Lock order: [`table`], a process's links, its signal state, a thread's pending signals, its actions. Nothing of a
 //! file or an address space is touched with one of them held.
 
+pub mod access;
 pub mod cpu_time;
 mod credentials;
 pub mod exec;
 pub mod executor;
 pub mod exit;
+pub mod futex;
 pub mod job;
 mod limits;
+pub mod load;
 mod oom;
 pub mod pidfd;
 pub mod rseq;
@@ -25,11 +28,13 @@ pub mod table;
 pub mod thread;
 mod thread_group;
 pub mod timers;
+pub mod vfork;
 
 pub use crate::process::credentials::Credentials;
 pub use crate::process::job::{ControllingTerminal, Group, Session, is_orphaned};
 pub use crate::process::limits::{Limits, Resource, ResourceLimit};
 pub use crate::process::start::{Program, initialize, start};
-pub use crate::process::status::{ExitStatus, RunState};
+pub use crate::process::status::RunState;
 pub use crate::process::thread::Thread;
-pub use crate::process::thread_group::Process;
+pub use crate::process::thread_group::{Attachment, Process, ProcessParts};
+pub use heddle_kernel_core::signal_state::ExitStatus;

@@ -45,8 +45,8 @@ pub(super) fn oom_kill() {
 fn is_one_dying() -> bool {
     let table = table::lock();
     let is_dying = |process: &Process| {
-        let state = process.state.lock();
-        state.ending.is_some() && !state.threads.is_empty()
+        let state = process.signal_state();
+        state.ending().is_some() && !state.threads().is_empty()
     };
     let found = table.processes().any(|process| is_dying(process));
     drop(table);

@@ -13,11 +13,10 @@ use heddle_kernel_core::signal::section::{SIGNATURE_BYTES, Section};
 
 use crate::arch::{UserContext, paging};
 use crate::error::{Errno, TryError, TryResult};
-use crate::memory::Space;
 use crate::memory::user::PageFault;
+use crate::memory::{Space, values as user};
 use crate::process::Thread;
 use crate::signal::PendingWork;
-use crate::syscall::user;
 use crate::{arch, signal};
 
 /// The size of an area, and what it is aligned to. Linux 6.1 knows no larger one.

@@ -3,7 +3,6 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::pin::pin;
-use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Poll;
 
 use crate::arch::{FloatState, Trap, UserContext};
@@ -22,12 +21,10 @@ use crate::{arch, sched, signal, syscall};
 /// # Errors
 /// `ENOMEM`.
 pub fn spawn(thread: &Arc<Thread>, context: UserContext) -> Result<(), Errno> {
-    let (priority, affinity) = {
-        let entity = thread.entity.lock();
-        (entity.priority, entity.parameters().affinity)
-    };
+    let (priority, affinity) =
+        thread.look_at_entity(|entity| (entity.priority, entity.parameters().affinity));
     let task = sched::spawn_on(priority, affinity, checked(run(thread.clone(), context)))?;
-    thread.task.call_once(|| task);
+    thread.set_task(task);
     Ok(())
 }
 
@@ -56,32 +53,31 @@ async fn wait_for_memory(thread: &Thread) {
 async fn run(thread: Arc<Thread>, context: UserContext) {
     let mut life = pin!(live(thread.clone(), context));
     core::future::poll_fn(|poll_context| {
-        thread.node.set_waker(poll_context.waker());
-        thread.cpu.store(arch::cpu::id() as u32 + 1, Ordering::Release);
+        thread.arrive(poll_context.waker());
         rseq::turn_starts(&thread);
         let start_ns = crate::arch::time::now_ns();
         executor::turn_starts(&thread);
         thread.with_entity(|entity| entity.start(start_ns));
-        thread.meter.start(start_ns);
-        if thread.process.alarms.is_armed() {
+        thread.start_meter(start_ns);
+        if thread.process.alarms().is_armed() {
             cpu_time::plan(&thread);
         }
         let result = life.as_mut().poll(poll_context);
         let now_ns = crate::arch::time::now_ns();
-        thread.meter.end(now_ns);
-        if thread.process.alarms.is_armed() {
-            cpu_time::check(&thread.process);
+        thread.end_meter(now_ns);
+        if thread.process.alarms().is_armed() {
+            cpu_time::check(&thread);
         }
         if result.is_pending() {
-            end_sample(&thread);
+            thread.end_sample();
             // The thread may go on elsewhere.
             thread.with_float(FloatState::save);
-            add(&thread.switches, 1);
+            thread.count_switch();
             executor::charge(&thread, now_ns - start_ns);
             thread.with_entity(|entity| entity.end(now_ns));
             executor::turn_ends(&thread);
         }
-        thread.cpu.store(0, Ordering::Release);
+        thread.depart();
         match result {
             Poll::Ready(()) => Poll::Ready(()),
             Poll::Pending => Poll::Pending,
@@ -90,14 +86,9 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
     .await;
 }
 
-/// Adds to a figure that only the thread's coroutine changes.
-fn add(figure: &AtomicU64, amount: u64) {
-    figure.store(figure.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
-}
-
 /// Lets what is more urgent run.
 async fn is_preempted(thread: &Thread) {
-    let is_last = thread.entity.lock().preempted();
+    let is_last = thread.look_at_entity(|entity| entity.preempted());
     rseq::leaves_program(thread);
     if is_last {
         sched::yield_now().await;
@@ -137,11 +128,11 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
             is_preempted(&thread).await;
             continue;
         }
-        let mut until_ns = thread.until_ns.load(Ordering::Relaxed);
+        let mut until_ns = thread.until_ns();
         if until_ns == sched::THROTTLED {
             if !sched::is_alone() {
                 sched::leave_program();
-                thread.entity.lock().give_way();
+                thread.look_at_entity(|entity| entity.give_way());
                 rseq::leaves_program(&thread);
                 sched::yield_now().await;
                 continue;
@@ -151,9 +142,10 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
         arch::time::set_timer(until_ns);
         thread.activate_space();
         thread.load_float();
-        end_sample(&thread);
+        thread.end_sample();
         let trap = arch::enter_user::<ProgramRuns>(&mut context);
-        begin_sample(&thread, &mut visits);
+        visits = u32::wrapping_add(visits, 1);
+        thread.begin_sample(visits);
         sched::leave_program();
         match trap {
             Trap::SystemCall => {
@@ -162,7 +154,7 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
                 interrupted = match syscall::start(&caller, &mut context) {
                     Ok(SyscallState::Done(value)) => end_call(&thread, &mut context, Ok(value)),
                     Ok(SyscallState::Yield) => {
-                        thread.entity.lock().give_way();
+                        thread.look_at_entity(|entity| entity.give_way());
                         sched::yield_now().await;
                         end_call(&thread, &mut context, Ok(0))
                     }
@@ -185,10 +177,10 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
             Trap::Exception { vector, code } => signal::post_exception(&thread, &context, vector, code),
             Trap::Interrupt => {
                 executor::tick(&thread);
-                let is_watched = thread.process.alarms.is_armed();
+                let is_watched = thread.process.alarms().is_armed();
                 let until_ns = if is_watched { cpu_time::look(&thread) } else { until_ns };
                 if crate::arch::time::now_ns() >= until_ns {
-                    thread.entity.lock().give_way();
+                    thread.look_at_entity(|entity| entity.give_way());
                     rseq::leaves_program(&thread);
                     sched::yield_now().await;
                 }
@@ -198,32 +190,10 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
     if crate::memory::heap::reserve(BOX_BYTES).is_err() {
         // A thread that ends because memory ran out gives its own back first.
         thread.leave_space();
-        thread.leave_descriptors();
+        thread.leave_descriptors(thread.process.thread_count() == 1);
         wait_for_memory(&thread).await;
     }
     Box::pin(crate::process::exit::end_thread(&thread)).await;
-}
-
-/// One of so many visits of a program to the kernel is measured and counted as so many: reading the clock at each would
-/// cost more than a short system call.
-const SAMPLE_EVERY: u32 = 16;
-
-/// A program has entered the kernel.
-fn begin_sample(thread: &Thread, visits: &mut u32) {
-    *visits = visits.wrapping_add(1);
-    if visits.is_multiple_of(SAMPLE_EVERY) {
-        thread.sample_start_ns.store(crate::arch::time::now_ns(), Ordering::Relaxed);
-    }
-}
-
-/// The visit ends: the thread goes back to its program, or waits.
-fn end_sample(thread: &Thread) {
-    let start_ns = thread.sample_start_ns.load(Ordering::Relaxed);
-    if start_ns != 0 {
-        thread.sample_start_ns.store(0, Ordering::Relaxed);
-        let spent = crate::arch::time::now_ns().saturating_sub(start_ns);
-        add(&thread.system_ns, spent * u64::from(SAMPLE_EVERY));
-    }
 }
 
 /// Brings in the page that a call has met, and starts the call again until it is done.
@@ -268,7 +238,7 @@ fn end_call(thread: &Arc<Thread>, context: &mut UserContext, result: Result<usiz
             }
         }
     }
-    signal::restore_mask(thread);
+    thread.restore_mask();
     None
 }
 
@@ -294,7 +264,7 @@ async fn resolve_fault(thread: &Arc<Thread>, context: &UserContext, address: usi
         Ok(()) => {}
         Err(FaultError::OutOfMemory) => {
             crate::process::oom::oom_kill();
-            thread.entity.lock().give_way();
+            thread.look_at_entity(|entity| entity.give_way());
             sched::yield_now().await;
         }
         Err(error) => signal::post_page_fault(thread, context, address, error),

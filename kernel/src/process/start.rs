@@ -15,7 +15,7 @@ use crate::process::exec::ExecRequest;
 use crate::process::table::REAPER_PID;
 use crate::process::thread::Parts;
 use crate::process::{
-    ControllingTerminal, Credentials, Group, Limits, Process, Session, Thread, exec, exit, run, table,
+    ControllingTerminal, Credentials, Group, Process, ProcessParts, Session, Thread, exec, exit, run, table,
 };
 use crate::sched::Parameters;
 use crate::sync::SpinLock;
@@ -50,7 +50,7 @@ static NOTHING: spin::Once<Nothing> = spin::Once::new();
 /// # Errors
 /// `ENOMEM`.
 pub fn initialize() -> Result<(), Errno> {
-    crate::memory::reclaim::register(crate::syscall::futex::drain);
+    crate::memory::reclaim::register(crate::process::futex::drain);
     let space = Space::new(SpaceKind::Private)?;
     let descriptors = fallible::try_arc(DescriptorTable::new())?;
     NOTHING.call_once(|| Nothing { space, descriptors });
@@ -59,9 +59,10 @@ pub fn initialize() -> Result<(), Errno> {
     debug_assert_eq!(pid, REAPER_PID);
     let group = make_group(pid)?;
     let actions = fallible::try_arc(SpinLock::new(Actions::new()))?;
-    let reaper = Process::new(pid, &alloc::sync::Weak::new(), group, actions, Limits::initial())?;
+    group.reserve()?;
+    let reaper = Process::new(ProcessParts::of_kernel(pid, alloc::sync::Weak::new(), group, actions))?;
     table.enter_process(&reaper);
-    table.join(&reaper.group());
+    table.join(&reaper);
     Ok(())
 }
 
@@ -133,7 +134,8 @@ fn make_first_thread(descriptors: DescriptorTable, directories: Directories) -> 
     let reaper = table.process(REAPER_PID).ok_or(Errno::ENODEV)?;
     let pid = table.free_number()?;
     let group = make_group(pid)?;
-    let process = Process::new(pid, &Arc::downgrade(&reaper), group, actions, Limits::initial())?;
+    group.reserve()?;
+    let process = Process::new(ProcessParts::of_kernel(pid, Arc::downgrade(&reaper), group, actions))?;
     let thread = Thread::new(Parts {
         tid: pid,
         process: process.clone(),
@@ -141,22 +143,25 @@ fn make_first_thread(descriptors: DescriptorTable, directories: Directories) -> 
         descriptors,
         directories,
         credentials,
+        no_new_privileges: false,
         name: [0; Thread::NAME_BYTES],
         blocked: SignalSet::EMPTY,
         scheduling: Parameters::ORDINARY,
         account: heddle_kernel_core::fairness::Account::new(heddle_kernel_core::fairness::Weight::of_nice(0)),
         float,
     })?;
-    let mut children = reaper.children.lock();
+    let mut children = reaper.children();
     children.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-    let mut state = process.state.lock();
-    state.threads.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-    state.threads.push(thread.clone());
+    let mut state = process.signal_state();
+    if !state.reserve() {
+        return Err(Errno::ENOMEM);
+    }
+    state.add(thread.clone()).map_err(|_| Errno::EAGAIN)?;
     drop(state);
     children.push(process.clone());
     drop(children);
     table.enter_process(&process);
-    table.join(&process.group());
+    table.join(&process);
     table.enter_thread(&thread);
     Ok(thread)
 }

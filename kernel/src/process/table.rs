@@ -68,6 +68,16 @@ pub fn next_process(from: i32) -> Option<Arc<Process>> {
     lock().next_process(from)
 }
 
+/// All processes in the order of their numbers, zombies included; no lock is held between two of them.
+pub fn each_process() -> impl Iterator<Item = Arc<Process>> {
+    let mut from = 0;
+    core::iter::from_fn(move || {
+        let process = next_process(from)?;
+        from = process.pid.saturating_add(1);
+        Some(process)
+    })
+}
+
 /// The process group of this number.
 #[must_use]
 pub fn group(id: i32) -> Option<Arc<Group>> {
@@ -144,9 +154,7 @@ impl PidTable {
     pub fn count_of_user(&self, uid: u32) -> usize {
         let acts =
             |entry: &&PidEntry| entry.thread.as_ref().is_some_and(|thread| thread.credentials().uid == uid);
-        let ended = |process: &&Arc<Process>| {
-            process.uid.load(Ordering::Relaxed) == uid && process.thread_count() == 0
-        };
+        let ended = |process: &&Arc<Process>| process.uid() == uid && process.thread_count() == 0;
         self.entries().filter(acts).count() + self.processes().filter(ended).count()
     }
 
@@ -191,25 +199,31 @@ impl PidTable {
         }
     }
 
-    /// A process becomes a member of a group; the first one enters the group, and the session with its first group.
-    pub fn join(&mut self, group: &Arc<Group>) {
-        if group.members.fetch_add(1, Ordering::Relaxed) == 0 {
-            if let Some(entry) = self.entry_mut(group.id) {
-                entry.group = Some(group.clone());
-            }
+    /// A process becomes a member of its group, which has room; the first one enters the group, and the session with
+    /// its first group.
+    pub fn join(&mut self, process: &Arc<Process>) {
+        let group = process.group();
+        if group.enter(process) {
             if group.session.groups.fetch_add(1, Ordering::Relaxed) == 0
                 && let Some(entry) = self.entry_mut(group.session.id)
             {
                 entry.session = Some(group.session.clone());
             }
+            if let Some(entry) = self.entry_mut(group.id) {
+                entry.group = Some(group);
+            }
         }
     }
 
-    /// A process leaves its group. The last one takes the group out, and with the last group the session; the caller
+    /// A process leaves a group. The last one takes the group out, and with the last group the session; the caller
     /// drops what is returned once the table is unlocked.
     #[must_use]
-    pub fn leave(&mut self, group: &Arc<Group>) -> (Option<Arc<Group>>, Option<Arc<Session>>) {
-        if group.members.fetch_sub(1, Ordering::Relaxed) != 1 {
+    pub fn leave(
+        &mut self,
+        process: &Process,
+        group: &Arc<Group>,
+    ) -> (Option<Arc<Group>>, Option<Arc<Session>>) {
+        if !group.remove(process) {
             return (None, None);
         }
         let left = self.entry_mut(group.id).and_then(|entry| entry.group.take());
@@ -220,6 +234,16 @@ impl PidTable {
         }
         self.tidy(group.id);
         (left, session)
+    }
+
+    /// Moves a process to another group, which has room. The caller drops what is returned once the table is unlocked.
+    #[must_use]
+    pub fn move_to_group(&mut self, process: &Arc<Process>, group: Arc<Group>) -> impl Sized + use<> {
+        let old = process.group();
+        let left = self.leave(process, &old);
+        let before = process.set_group(group);
+        self.join(process);
+        (old, before, left)
     }
 
     /// Takes a thread out; the caller drops it once the table is unlocked.

@@ -214,7 +214,7 @@ impl Timer {
             self.state.lock().deadline_ns = None;
         })?;
         if let Some(process) = clock.process.upgrade() {
-            cpu_time::check(&process);
+            cpu_time::tell_due(&process, None);
         }
         Ok(())
     }
@@ -270,7 +270,7 @@ impl Timer {
                 state.not_before_ns = deadline.max(now).saturating_add(LOST_NS);
             }
         }
-        self.notify(0);
+        self.notify(0, None);
     }
 
     /// Whether nobody would be told.
@@ -300,20 +300,24 @@ impl Timer {
         Some(self.overrun())
     }
 
-    /// Does what the timer is for.
-    pub fn notify(&self, overrun: i32) {
+    /// Does what the timer is for. A signal to the process is best taken by `runner`, whose time it is about.
+    pub fn notify(&self, overrun: i32, runner: Option<&Arc<Thread>>) {
         let Some(process) = self.process.upgrade() else { return };
+        let send_to_process = |information| match runner {
+            Some(runner) => signal::send_to_process_by(runner, information),
+            None => signal::send_to_process(&process, information),
+        };
         // A timer's signal that is pending already, or finds no room, is what overruns are for.
         let _ = match self.notice {
             TimerNotice::None => Ok(()),
-            TimerNotice::Plain(signal) => signal::send_to_process(&process, Information::kernel(signal)),
+            TimerNotice::Plain(signal) => send_to_process(Information::kernel(signal)),
             TimerNotice::Event { signal, value, thread } => {
                 let detail = Detail::Timer { id: self.id, overrun, value };
                 let code = linux_raw_sys::general::SI_TIMER;
                 let information = Information { signal, code, errno: 0, detail };
                 match crate::process::table::thread(thread) {
                     Some(target) if thread != 0 => signal::send_to_thread(&target, information),
-                    _ => signal::send_to_process(&process, information),
+                    _ => send_to_process(information),
                 }
             }
         };
@@ -350,12 +354,12 @@ async fn run(timer: Arc<Timer>) {
 pub fn delivered(process: &Process, mut information: Information) -> Information {
     if let Detail::Timer { id, overrun, .. } = &mut information.detail {
         let created = usize::try_from(*id).unwrap_or(usize::MAX);
-        let timer = process.timers.lock().created.get(created).cloned().flatten();
+        let timer = process.timers().created.get(created).cloned().flatten();
         if let Some(missed) = timer.and_then(|timer| timer.delivered()) {
             *overrun = missed;
         }
     } else if information.signal == Signal::ALRM {
-        let timer = process.timers.lock().real.clone();
+        let timer = process.timers().real.clone();
         timer.and_then(|timer| timer.delivered());
     }
     information
@@ -374,7 +378,7 @@ fn deadline_ns(clock: Clock, value_ns: u64, is_absolute: bool) -> Option<u64> {
 /// Ends every timer; with `keep_own`, as `execve` does, only those of timer_create(2).
 pub(super) fn clear(process: &Process, keep_own: bool) {
     let (own, created) = {
-        let mut timers = process.timers.lock();
+        let mut timers = process.timers();
         let own = if keep_own {
             [None, None, None]
         } else {
@@ -391,11 +395,10 @@ pub(super) fn clear(process: &Process, keep_own: bool) {
 /// Nothing of a process's timers outlives it.
 pub(super) fn process_ended(process: &Process) {
     clear(process, false);
-    process.alarms.clear();
+    process.alarms().clear();
 }
 
 /// What is a thread's own ends with it.
 pub(super) fn thread_ended(thread: &Thread) {
-    let restart = thread.restart.lock().take();
-    drop(restart);
+    thread.forget_restart();
 }

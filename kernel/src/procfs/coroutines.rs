@@ -42,9 +42,9 @@ pub fn list(subject: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>
 }
 
 fn show_threads(process: &Process, text: &mut Text) -> Result<(), Errno> {
-    let policy = if process.executors.policy() == policy::STRICT { "strict" } else { "relaxed" };
+    let policy = if process.executors().policy() == policy::STRICT { "strict" } else { "relaxed" };
     text.line(format_args!("policy {policy}\n"))?;
-    for (executor, thread) in &process.executors.snapshot()? {
+    for (executor, thread) in &process.executors().snapshot()? {
         let Some(record) = executor.record() else { continue };
         text.line(format_args!(
             "executor {} thread {} level {} ready {:016x} interrupts {}\n",
@@ -56,8 +56,7 @@ fn show_threads(process: &Process, text: &mut Text) -> Result<(), Errno> {
         ))?;
     }
     let now_ns = crate::arch::time::now_ns();
-    let mut next = process.next_thread(0);
-    while let Some(thread) = next {
+    for thread in process.threads() {
         let tid = thread.tid();
         text.line(format_args!(
             "coroutine {:x} kernel thread {tid} level {} {} polls {} since {}\n",
@@ -67,7 +66,6 @@ fn show_threads(process: &Process, text: &mut Text) -> Result<(), Errno> {
             thread.switches(),
             now_ns.saturating_sub(thread.since_ns()),
         ))?;
-        next = process.next_thread(tid.saturating_add(1));
     }
     Ok(())
 }
@@ -98,7 +96,7 @@ fn show_calls(process: &Process, mut index: usize, text: &mut Text) -> Result<Op
 
 /// The program's coroutines from an entry on; where the rest begins.
 fn show_coroutines(subject: &Subject, from: usize, text: &mut Text) -> Result<Option<usize>, Errno> {
-    let executors = subject.process()?.executors.snapshot()?;
+    let executors = subject.process()?.executors().snapshot()?;
     let space = subject.thread()?.space();
     let Some(pages) = space.pages() else { return Ok(None) };
     let Some(header) = pages.header() else { return Ok(None) };

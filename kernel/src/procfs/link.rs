@@ -8,15 +8,14 @@ use crate::fs::inode::{Inode, Metadata, Opening, Statistics, Target};
 use crate::fs::{Dentry, File, FileType, OpenFile, Path, setup};
 use crate::memory::fallible;
 use crate::process::Thread;
+use crate::process::access::{ViewerIds, may_access};
 use crate::procfs::{Subject, Text, at, number_path};
 
 /// Checks that `viewer` may look into the process: it is their own, or they may trace anything.
-fn check(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<Arc<Thread>, Errno> {
+pub(super) fn check(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<Arc<Thread>, Errno> {
     let thread = subject.thread().map_err(|_| Errno::ENOENT)?;
     let Some(viewer) = viewer else { return Ok(thread) };
-    let (theirs, ours) = (thread.credentials(), viewer.credentials());
-    let same = ours.fsuid == theirs.uid && ours.fsuid == theirs.euid && ours.fsuid == theirs.suid;
-    if same || ours.is_capable(linux::CAP_SYS_PTRACE) { Ok(thread) } else { Err(Errno::EACCES) }
+    if may_access(viewer, &thread, ViewerIds::File) { Ok(thread) } else { Err(Errno::EACCES) }
 }
 
 /// `/proc/self`.

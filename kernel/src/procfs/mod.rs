@@ -61,6 +61,8 @@ struct Item {
     name: &'static [u8],
     permissions: u32,
     what: What,
+    /// Only those see it who may look into the process.
+    is_guarded: bool,
 }
 
 /// What a node is about.
@@ -190,8 +192,8 @@ impl ProcNode {
             _ => return Err(Errno::ENOENT),
         };
         let child = Self { item, subject };
-        let belongs =
-            subject.tid.is_none() || child.subject.thread()?.process.pid == subject.pid.unwrap_or(0);
+        let is_own = |thread: Arc<Thread>| thread.process.pid == subject.pid.unwrap_or(0);
+        let belongs = subject.tid.is_none() || child.subject.thread().is_ok_and(is_own);
         if subject.exists() && belongs { Ok(child) } else { Err(Errno::ENOENT) }
     }
 }
@@ -209,7 +211,11 @@ impl Inode for ProcNode {
 
     fn metadata(&self) -> Metadata {
         let credentials = self.subject.thread().ok().map(|thread| thread.credentials());
-        let (uid, gid) = credentials.map_or((0, 0), |credentials| (credentials.euid, credentials.egid));
+        // What others may not look into is root's, but for the directory of the process.
+        let is_closed = self.item.permissions != 0o555
+            && self.subject.process().is_ok_and(|process| !process.is_dumpable());
+        let owner = credentials.filter(|_| !is_closed);
+        let (uid, gid) = owner.map_or((0, 0), |credentials| (credentials.euid, credentials.egid));
         let now = Timestamp::now();
         let kind = self.kind();
         Metadata {
@@ -262,8 +268,14 @@ impl Inode for ProcNode {
         }
     }
 
-    fn open(self: Arc<Self>, _: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
-        if self.subject.exists() { file::open(self) } else { Err(Errno::ENOENT) }
+    fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
+        if !self.subject.exists() {
+            return Err(Errno::ENOENT);
+        }
+        if self.item.is_guarded && self.subject.thread().is_ok() {
+            link::check(&self.subject, opening.thread)?;
+        }
+        file::open(self)
     }
 }
 

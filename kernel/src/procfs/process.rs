@@ -223,7 +223,9 @@ fn status_of_thread(process: &Process, thread: &Arc<Thread>, text: &mut Text) ->
     }
     let cpus = crate::arch::cpu::count();
     let mask = if cpus >= 64 { u64::MAX } else { (1 << cpus) - 1 };
-    text.line(format_args!("NoNewPrivs:\t0\nSeccomp:\t0\nCpus_allowed:\t{mask:x}\nCpus_allowed_list:\t0"))?;
+    let no_new_privileges = u8::from(thread.has_no_new_privileges());
+    text.line(format_args!("NoNewPrivs:\t{no_new_privileges}\nSeccomp:\t0\n"))?;
+    text.line(format_args!("Cpus_allowed:\t{mask:x}\nCpus_allowed_list:\t0"))?;
     if cpus > 1 {
         text.line(format_args!("-{}", cpus - 1))?;
     }

@@ -4,9 +4,9 @@ use crate::arch::cpu;
 use crate::arch::time::now_ns;
 use crate::error::Errno;
 use crate::memory::{counters, frame, heap};
-use crate::process::table;
+use crate::process::{load, table};
 use crate::procfs::{Subject, Text};
-use crate::time::{NS_PER_SECOND, clock_ticks, load};
+use crate::time::{NS_PER_SECOND, clock_ticks};
 
 /// Linux's version that programs are shown.
 use crate::boot::RELEASE;

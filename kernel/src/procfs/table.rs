@@ -1,37 +1,44 @@
 //! What is where in `/proc`.
 
-use crate::procfs::{Follow, Item, Show, ShowPart, Store, What, coroutines, ipc, link, process, system, usage};
+use crate::procfs::{
+    Follow, Item, Show, ShowPart, Store, What, coroutines, ipc, link, process, system, usage,
+};
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
-    Item { name, permissions: 0o444, what: What::Parts(show) }
+    Item { name, permissions: 0o444, what: What::Parts(show), is_guarded: true }
 }
 
 const fn text(name: &'static [u8], show: Show) -> Item {
-    Item { name, permissions: 0o444, what: What::Text(show) }
+    Item { name, permissions: 0o444, what: What::Text(show), is_guarded: false }
 }
 
 const fn private(name: &'static [u8], show: Show) -> Item {
-    Item { name, permissions: 0o400, what: What::Text(show) }
+    Item { name, permissions: 0o400, what: What::Text(show), is_guarded: true }
+}
+
+const fn guarded(name: &'static [u8], show: Show) -> Item {
+    Item { name, permissions: 0o444, what: What::Text(show), is_guarded: true }
 }
 
 const fn writable(name: &'static [u8], show: Show, store: Store) -> Item {
-    Item { name, permissions: 0o644, what: What::Writable(show, store) }
+    Item { name, permissions: 0o644, what: What::Writable(show, store), is_guarded: false }
 }
 
 const fn link(name: &'static [u8], follow: Follow) -> Item {
-    Item { name, permissions: 0o777, what: What::Link(follow) }
+    Item { name, permissions: 0o777, what: What::Link(follow), is_guarded: false }
 }
 
 const fn directory(name: &'static [u8], what: What) -> Item {
-    Item { name, permissions: 0o555, what }
+    Item { name, permissions: 0o555, what, is_guarded: false }
 }
 
 pub(super) static ROOT: Item = directory(b"", What::Processes(ROOT_ITEMS));
 pub(super) static PROCESS: Item = directory(b"", What::Directory(PROCESS_ITEMS));
 pub(super) static THREAD: Item = directory(b"", What::Directory(THREAD_ITEMS));
 
-static DESCRIPTOR: Item = Item { name: b"", permissions: 0o700, what: What::Link(link::descriptor) };
-static DESCRIPTOR_INFORMATION: Item = text(b"", process::descriptor_information);
+static DESCRIPTOR: Item =
+    Item { name: b"", permissions: 0o700, what: What::Link(link::descriptor), is_guarded: false };
+static DESCRIPTOR_INFORMATION: Item = guarded(b"", process::descriptor_information);
 
 static ROOT_ITEMS: &[Item] = &[
     link(b"self", link::own_process),
@@ -57,12 +64,27 @@ static IPC_ITEMS: &[Item] =
 
 static HEDDLE_ITEMS: &[Item] = &[
     text(b"counters", system::counters),
-    Item { name: b"drain", permissions: 0o200, what: What::Writable(system::nothing, system::drain) },
+    Item {
+        name: b"drain",
+        permissions: 0o200,
+        what: What::Writable(system::nothing, system::drain),
+        is_guarded: false,
+    },
     #[cfg(feature = "checking")]
-    Item { name: b"inject", permissions: 0o600, what: What::Writable(system::injected, system::inject) },
+    Item {
+        name: b"inject",
+        permissions: 0o600,
+        what: What::Writable(system::injected, system::inject),
+        is_guarded: false,
+    },
     text(b"memory", system::frames),
     #[cfg(feature = "checking")]
-    Item { name: b"provoke", permissions: 0o200, what: What::Writable(system::nothing, system::provoke) },
+    Item {
+        name: b"provoke",
+        permissions: 0o200,
+        what: What::Writable(system::nothing, system::provoke),
+        is_guarded: false,
+    },
     text(b"spaces", system::spaces),
     text(b"pages", system::own_frames),
 ];
@@ -114,7 +136,7 @@ static SYS_VM_ITEMS: &[Item] =
 
 static PROCESS_ITEMS: &[Item] = &[
     directory(b"task", What::Threads),
-    Item { name: b"fd", permissions: 0o500, what: What::Descriptors(&DESCRIPTOR) },
+    Item { name: b"fd", permissions: 0o500, what: What::Descriptors(&DESCRIPTOR), is_guarded: false },
     directory(b"fdinfo", What::Descriptors(&DESCRIPTOR_INFORMATION)),
     link(b"cwd", link::working),
     link(b"exe", link::executable),
@@ -123,7 +145,7 @@ static PROCESS_ITEMS: &[Item] = &[
     text(b"cmdline", process::command_line),
     writable(b"comm", process::name, process::set_name),
     private(b"environ", process::environment),
-    Item { name: b"heddle", permissions: 0o444, what: What::Parts(coroutines::list) },
+    Item { name: b"heddle", permissions: 0o444, what: What::Parts(coroutines::list), is_guarded: true },
     text(b"limits", process::limits),
     parts(b"maps", process::mappings),
     text(b"mountinfo", process::mount_information),
@@ -131,7 +153,7 @@ static PROCESS_ITEMS: &[Item] = &[
     text(b"oom_score", process::oom_score),
     writable(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
     parts(b"smaps", usage::by_mapping),
-    text(b"smaps_rollup", usage::rollup),
+    guarded(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
     text(b"status", process::status),
@@ -139,7 +161,7 @@ static PROCESS_ITEMS: &[Item] = &[
 ];
 
 static THREAD_ITEMS: &[Item] = &[
-    Item { name: b"fd", permissions: 0o500, what: What::Descriptors(&DESCRIPTOR) },
+    Item { name: b"fd", permissions: 0o500, what: What::Descriptors(&DESCRIPTOR), is_guarded: false },
     directory(b"fdinfo", What::Descriptors(&DESCRIPTOR_INFORMATION)),
     link(b"cwd", link::working),
     link(b"exe", link::executable),
@@ -152,7 +174,7 @@ static THREAD_ITEMS: &[Item] = &[
     text(b"mountinfo", process::mount_information),
     text(b"mounts", process::mounts),
     parts(b"smaps", usage::by_mapping),
-    text(b"smaps_rollup", usage::rollup),
+    guarded(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
     text(b"status", process::status),

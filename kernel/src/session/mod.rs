@@ -9,8 +9,7 @@ use core::sync::atomic::Ordering;
 
 use heddle_abi::boot::{DEBUG_EXIT_DONE, port};
 use heddle_abi::control;
-use heddle_abi::control::stream as descriptor;
-use heddle_abi::control::{Descriptor, Ending, Exit, List, Small, Start};
+use heddle_abi::control::{Descriptor, Ending, Exit, List, Small, Start, stream as descriptor};
 
 use crate::arch::machine;
 use crate::device::console::Console;

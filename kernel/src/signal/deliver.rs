@@ -2,7 +2,8 @@
 
 use alloc::sync::Arc;
 use core::sync::atomic::{Ordering, fence};
-use heddle_kernel_core::signal::{Action, DefaultAction, Information, Signal, SignalSet};
+use heddle_kernel_core::signal::{Action, AlternateStack, DefaultAction, Information, Signal, SignalSet};
+use heddle_kernel_core::signal_state::Delivery;
 use linux_raw_sys::general as linux;
 
 use crate::arch::{FloatState, UserContext, signal as frame};
@@ -10,7 +11,7 @@ use crate::error::{Errno, TryError, TryResult};
 use crate::memory::Space;
 use crate::process::{ExitStatus, Thread, executor, rseq};
 use crate::sched;
-use crate::signal::{PendingWork, fault, send, stop};
+use crate::signal::{PendingWork, fault, stop};
 
 /// How a thread goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +54,7 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
         if work.contains(PendingWork::STORE) {
             thread.remove_work(PendingWork::STORE);
             rseq::leaves_program(thread);
-            if let Err(error) = thread.late.store(&thread.space()).await {
+            if let Err(error) = thread.deferred_results().store(&thread.space()).await {
                 context.set_result(error.to_result());
             }
         }
@@ -79,7 +80,8 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
         if !work.contains(PendingWork::SIGNAL) {
             break;
         }
-        let Some((information, action)) = take(thread) else { continue };
+        let Some(delivery) = take(thread) else { continue };
+        let Delivery { information, action, .. } = delivery;
         let information = crate::process::timers::delivered(&thread.process, information);
         if action.has_handler() {
             if let Some(code) = interrupted.take() {
@@ -87,13 +89,13 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
             }
             call_handler(thread, context, &information, &action).await;
         } else {
-            carry_out_default(thread, information.signal);
+            carry_out_default(thread, &delivery);
         }
     }
     if let Some(code) = interrupted {
         restart(context, code);
     }
-    restore_mask(thread);
+    thread.restore_mask();
     if thread.work().contains(PendingWork::INTERRUPT) {
         thread.remove_work(PendingWork::INTERRUPT);
         executor::enter_handler(thread, context).await;
@@ -101,47 +103,26 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
     Next::Resume
 }
 
-/// Goes back to the mask from before a call that waited with another one.
-pub fn restore_mask(thread: &Thread) {
-    if thread.work().contains(PendingWork::MASK) {
-        thread.remove_work(PendingWork::MASK);
-        let saved = thread.saved_mask.lock().take();
-        if let Some(mask) = saved {
-            thread.set_blocked(mask);
-        }
-    }
-}
-
 /// Takes the next signal with its action; ignored ones are dropped on the way. `None` clears the note that there is
 /// one.
-fn take(thread: &Arc<Thread>) -> Option<(Information, Action)> {
-    let wanted = SignalSet::ALL.difference(thread.blocked());
+fn take(thread: &Arc<Thread>) -> Option<Delivery> {
     let actions = thread.process.actions();
-    let mut state = thread.process.state.lock();
-    loop {
-        let own = thread.pending.lock().take(wanted);
-        let Some(information) = own.or_else(|| state.pending.take(wanted)) else {
-            thread.remove_work(PendingWork::SIGNAL);
-            return None;
-        };
-        let action = actions.lock().take(information.signal);
-        if !action.ignores(information.signal) {
-            return Some((information, action));
-        }
-    }
+    let mut state = thread.process.signal_state();
+    state.deliver(thread, &mut actions.lock())
 }
 
-fn carry_out_default(thread: &Arc<Thread>, signal: Signal) {
+fn carry_out_default(thread: &Arc<Thread>, delivery: &Delivery) {
+    let signal = delivery.information.signal;
     match DefaultAction::of(signal) {
         DefaultAction::Ignore | DefaultAction::Continue => {}
         DefaultAction::Stop => {
             if signal == Signal::STOP || !crate::process::job::is_orphaned(&thread.process) {
-                stop::begin(&thread.process, signal);
+                thread.process.signal_state().begin_stop(delivery.token, signal);
             }
         }
         default @ (DefaultAction::Terminate | DefaultAction::Core) => {
             let status = ExitStatus::Signaled { signal, core: default == DefaultAction::Core };
-            send::start_group_exit(&mut thread.process.state.lock(), status);
+            thread.process.signal_state().begin_exit(status);
         }
     }
 }
@@ -182,8 +163,8 @@ async fn call_handler(
         }
     }
     executor::mask(thread);
-    thread.saved_mask.lock().take();
-    thread.remove_work(PendingWork::MASK);
+    // The frame has it.
+    let _ = thread.forget_saved_mask();
     let own = if action.flags.has(linux::SA_NODEFER) {
         SignalSet::EMPTY
     } else {
@@ -213,8 +194,8 @@ fn put_frame(
     action: &Action,
     float: &mut FloatState,
 ) -> TryResult<()> {
-    let mask = (*thread.saved_mask.lock()).unwrap_or(thread.blocked());
-    let mut stack = *thread.alternate_stack.lock();
+    let mask = thread.mask_for_frame();
+    let stack = thread.alternate_stack();
     let top = if action.flags.has(linux::SA_ONSTACK) { stack.top_for(context.sp()) } else { None };
     float.save();
     let is_interruptible = executor::is_unmasked(thread);
@@ -222,6 +203,11 @@ fn put_frame(
     let setup =
         frame::Setup { information, action, mask, is_interruptible, stack: &stack, top, float: float_bytes };
     let call = frame::prepare(context, &setup).ok_or(Errno::EFAULT)?;
+    let is_on_alternate = top.is_some() || stack.contains(context.sp());
+    if is_on_alternate && !stack.holds(call.address) {
+        // It would overflow. Where the stack ends is where the next handler would start at its top again, for ever.
+        return Err(Errno::EFAULT.into());
+    }
     space.write_bytes(call.float_address, &call.float_head)?;
     space.write_bytes(
         call.float_address + call.float_head.len(),
@@ -231,8 +217,7 @@ fn put_frame(
     space.write(call.address, &call.words)?;
     float.reset();
     if top.is_some() && stack.disarms() {
-        stack = heddle_kernel_core::signal::AlternateStack::default();
-        *thread.alternate_stack.lock() = stack;
+        thread.set_alternate_stack(AlternateStack::default());
     }
     call.enter(context, action.handler, information.signal);
     Ok(())

@@ -1,13 +1,12 @@
 //! Signals that a thread's own instruction causes.
 
 use alloc::sync::Arc;
-use heddle_kernel_core::signal::{Action, DefaultAction, Detail, Information, Signal};
+use heddle_kernel_core::signal::{Detail, Information, Signal};
 
 use crate::arch;
 use crate::arch::UserContext;
 use crate::memory::space::FaultError;
-use crate::process::{ExitStatus, Thread};
-use crate::signal::{PendingWork, send};
+use crate::process::Thread;
 
 /// Sends the signal of an exception.
 pub fn post_exception(thread: &Arc<Thread>, context: &UserContext, vector: u8, code: u64) {
@@ -42,21 +41,7 @@ pub fn post(thread: &Arc<Thread>, signal: i32, code: i32, address: usize, contex
 /// Sends a signal that cannot be held back: if it is blocked or ignored, or `fatal` is set, the default action is
 /// taken, which ends the process.
 pub fn force(thread: &Arc<Thread>, information: Information, fatal: bool) {
-    let signal = information.signal;
     let actions = thread.process.actions();
-    let mut state = thread.process.state.lock();
-    {
-        let mut actions = actions.lock();
-        if fatal || thread.blocked().contains(signal) || actions.get(signal).ignores(signal) {
-            actions.set(signal, Action::default_action());
-        }
-        if !actions.get(signal).has_handler() {
-            let core = DefaultAction::of(signal) == DefaultAction::Core;
-            send::start_group_exit(&mut state, ExitStatus::Signaled { signal, core });
-            return;
-        }
-    }
-    // A lost siginfo for lack of memory still delivers the signal.
-    let _ = thread.pending.lock().push(information, usize::MAX);
-    thread.add_work(PendingWork::SIGNAL);
+    let mut state = thread.process.signal_state();
+    state.force(thread, information, fatal, &mut actions.lock());
 }

@@ -34,7 +34,7 @@ impl SignalFile {
     pub fn set_wanted(&self, wanted: SignalSet) {
         *self.wanted.lock() = wanted;
         if let Some(thread) = self.reader() {
-            thread.process.signal_events.wake(Events::IN | Events::RDNORM);
+            thread.process.wake_signal_watchers(Events::IN | Events::RDNORM);
         }
     }
 
@@ -85,7 +85,7 @@ impl File for SignalFile {
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
         let Some(thread) = self.reader() else { return Ok(Events::empty()) };
         if let Some(watch) = watch {
-            thread.process.signal_events.watch(watch, events)?;
+            thread.process.watch_signals(watch, events)?;
         }
         let wanted = *self.wanted.lock();
         let (own, shared) = pending(&thread);

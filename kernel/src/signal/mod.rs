@@ -10,21 +10,20 @@ pub mod fd;
 mod send;
 mod stop;
 
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use bitflags::bitflags;
-use heddle_kernel_core::signal::Pending;
+use heddle_kernel_core::signal_state::{GroupState, Note};
 
-use crate::process::{ExitStatus, Thread};
+use crate::process::Thread;
 
 pub use crate::signal::send::{
-    pending, requeue, send_to_group, send_to_process, send_to_thread, take_pending,
+    pending, requeue, send_to_group, send_to_process, send_to_process_by, send_to_thread, take_pending,
 };
 pub use heddle_kernel_core::signal::{Detail, Information, Signal, SignalSet};
+pub use heddle_kernel_core::signal_state::ChildChange;
 
-pub use crate::signal::deliver::{Next, before_user, restore_mask};
+pub use crate::signal::deliver::{Next, before_user};
 pub use crate::signal::fault::{force_segv, post_exception, post_page_fault};
-pub use crate::signal::send::{Permission, discard, kill_other_threads, recheck, start_group_exit};
+pub use crate::signal::send::{Permission, discard};
 pub use crate::signal::stop::thread_left;
 
 bitflags! {
@@ -32,75 +31,39 @@ bitflags! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct PendingWork: u32 {
         /// A signal that isn't blocked may be pending.
-        const SIGNAL = 1;
+        const SIGNAL = Note::SIGNAL.bits();
         /// The thread is to end.
-        const DIE = 2;
+        const DIE = Note::DIE.bits();
         /// The process is stopping or stopped.
-        const STOP = 4;
+        const STOP = Note::STOP.bits();
         /// The thread waits in a stop.
-        const STOPPED = 8;
+        const STOPPED = Note::STOPPED.bits();
+        /// The thread is giving up what it has, and acts on no signal any more.
+        const LEAVING = Note::LEAVING.bits();
         /// A call waited with another signal mask; the old one comes back.
-        const MASK = 16;
+        const MASK = 1 << 5;
         /// Registers were replaced: see `Thread::replace_context`.
-        const CONTEXT = 32;
+        const CONTEXT = 1 << 6;
         /// The CPUs that the thread may use have changed.
-        const AFFINITY = 64;
+        const AFFINITY = 1 << 7;
         /// The thread's program may have to be interrupted: see `executor`.
-        const INTERRUPT = 128;
+        const INTERRUPT = 1 << 8;
         /// The program acts as another user now: see `signal::deliver`.
-        const LEAVE = 256;
+        const LEAVE = 1 << 9;
         /// A call's results have to be stored still: see `Thread::store_result`.
-        const STORE = 512;
+        const STORE = 1 << 10;
         /// Another thread waits until this one has passed a memory barrier: membarrier(2).
-        const BARRIER = 1024;
+        const BARRIER = 1 << 11;
         /// The program may have been interrupted in a section that is to start again: see `restartable`.
-        const RESTART = 2048;
+        const RESTART = 1 << 12;
     }
 }
 
-/// What the parent has not been told (by `wait4`) yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChildChange {
-    /// Nothing.
-    None,
-    /// Stopped by this signal.
-    Stopped(Signal),
-    /// Gone on.
-    Continued,
+impl From<Note> for PendingWork {
+    fn from(note: Note) -> Self {
+        Self::from_bits_retain(note.bits())
+    }
 }
 
 /// The part of a process that signals and endings are about.
-pub struct SignalState {
-    /// The threads that have not ended.
-    pub threads: Vec<Arc<Thread>>,
-    /// Signals for the process as a whole.
-    pub pending: Pending,
-    /// The process is ending, with this status; set once.
-    pub ending: Option<ExitStatus>,
-    /// The process has ended: no thread is left.
-    pub ended: Option<ExitStatus>,
-    /// The signal that stops or has stopped the process.
-    pub stop: Option<Signal>,
-    /// What `wait4` of the parent is to report.
-    pub change: ChildChange,
-    /// The thread that runs `execve` and ends all others.
-    pub exec: Option<i32>,
-    /// How many of the threads are giving up what they have.
-    pub leaving: usize,
-}
-
-impl SignalState {
-    /// No threads, nothing pending.
-    pub const fn new() -> Self {
-        Self {
-            threads: Vec::new(),
-            pending: Pending::new(),
-            ending: None,
-            ended: None,
-            stop: None,
-            change: ChildChange::None,
-            exec: None,
-            leaving: 0,
-        }
-    }
-}
+pub type SignalState = GroupState<Thread>;

@@ -16,11 +16,10 @@ use crate::process::Thread;
 use crate::sched::Budget;
 use crate::syscall::asynchronous::AsyncRequest;
 use crate::syscall::{Restart, SyscallResult, pending};
-use crate::wait::engine;
 use crate::wait::node::{Interrupted, WaitKind, WaitNode, Waiter};
-use crate::wait::operation;
 use crate::wait::operation::{Agent, Operation, Started, WaitOptions, pace};
 use crate::wait::queue::Watch;
+use crate::wait::{engine, operation};
 
 /// See the module.
 #[derive(Clone)]
@@ -135,7 +134,7 @@ impl Caller {
 impl Waiter for Caller {
     fn node(&self) -> &Arc<WaitNode> {
         match self {
-            Self::Thread(thread) => &thread.node,
+            Self::Thread(thread) => thread.node(),
             Self::Request(request) => &request.node,
         }
     }

@@ -16,7 +16,6 @@
 
 pub mod asynchronous;
 pub mod caller;
-mod copy_out;
 pub mod fs;
 pub mod futex;
 pub mod ipc;
@@ -29,7 +28,6 @@ pub mod signal;
 mod table;
 pub mod time;
 pub mod trace;
-pub mod user;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -39,8 +37,9 @@ use core::pin::Pin;
 use crate::arch::UserContext;
 use crate::error::{Errno, TryError};
 
+pub use crate::memory::values as user;
+pub use crate::process::thread::DeferredCopyOut;
 pub use crate::syscall::caller::Caller;
-pub use crate::syscall::copy_out::DeferredCopyOut;
 
 /// What a pending call is waiting in. Its output is what the program gets.
 pub type CallFuture = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>>;

@@ -9,12 +9,13 @@ use linux_raw_sys::general as linux;
 use crate::arch::signal as frame;
 use crate::error::{Errno, TryResult};
 use crate::memory::fallible;
+use crate::memory::values::read_timespec;
 use crate::process::{Process, Thread, executor, table};
 use crate::signal;
 use crate::signal::{Permission, force_segv, take_pending};
 use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending, user};
-use crate::time::{Deadline, read_timespec};
+use crate::time::Deadline;
 use crate::wait::node::WaitKind;
 
 /// The size of a signal set, which every call is told.
@@ -90,7 +91,7 @@ pub fn rt_sigpending(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::EINVAL.into());
     }
     let thread = call.thread;
-    let all = thread.process.state.lock().pending.set().union(thread.pending.lock().set());
+    let all = thread.process.pending_signals().union(thread.pending_signals());
     let bytes = all.intersection(thread.blocked()).0.to_ne_bytes();
     thread.space().write_bytes(call.word(0), &bytes[..call.word(1)])?;
     Ok(0.into())
@@ -194,7 +195,7 @@ fn take_frame(call: &mut Call<'_>) -> TryResult<()> {
     let (base, flags, size) = restored.stack;
     // As in Linux, a stack in the frame that isn't valid is ignored.
     if let Ok(stack) = AlternateStack::new(base, flags & !linux::SS_ONSTACK, size) {
-        *thread.alternate_stack.lock() = stack;
+        thread.set_alternate_stack(stack);
     }
     thread.set_blocked(restored.mask);
     if restored.is_interruptible {
@@ -208,7 +209,7 @@ fn take_frame(call: &mut Call<'_>) -> TryResult<()> {
 pub fn sigaltstack(call: &mut Call<'_>) -> SyscallResult {
     let space = call.thread.space();
     let stack_pointer = call.context.sp();
-    let old = *call.thread.alternate_stack.lock();
+    let old = call.thread.alternate_stack();
     let new = match call.word(0) {
         0 => None,
         address => {
@@ -228,7 +229,7 @@ pub fn sigaltstack(call: &mut Call<'_>) -> SyscallResult {
         user::write_words(&space, call.word(1), &words)?;
     }
     if let Some(stack) = new {
-        *call.thread.alternate_stack.lock() = stack;
+        call.thread.set_alternate_stack(stack);
     }
     Ok(0.into())
 }
@@ -267,11 +268,10 @@ pub fn kill(call: &mut Call<'_>) -> SyscallResult {
         -1 => None,
         pid => Some(-pid),
     };
-    let (mut found, mut sent, mut next) = (false, Err(Errno::ESRCH), 0);
-    while let Some(target) = table::next_process(next) {
-        next = target.pid + 1;
+    let (mut found, mut sent) = (false, Err(Errno::ESRCH));
+    for target in table::each_process() {
         let is_chosen = match group {
-            Some(id) => target.group().id == id,
+            Some(id) => target.group_id() == id,
             None => target.pid != table::REAPER_PID && target.pid != own,
         };
         if is_chosen {
@@ -353,8 +353,7 @@ pub fn rt_tgsigqueueinfo(call: &mut Call<'_>) -> SyscallResult {
 
 /// restart_syscall(2).
 pub fn restart_syscall(call: &mut Call<'_>) -> SyscallResult {
-    let restart = call.thread.restart.lock().clone();
-    match restart {
+    match call.thread.restart() {
         Some(restart) => restart(call),
         None => Err(Errno::EINTR.into()),
     }

@@ -4,9 +4,7 @@ use core::sync::atomic::{AtomicI64, Ordering};
 
 use crate::arch;
 use crate::arch::time::now_ns;
-use crate::error::{Errno, TryResult};
-use crate::memory::Space;
-use crate::syscall::user;
+use crate::error::Errno;
 use crate::time::{Sleep, sleep_until};
 
 pub const NS_PER_SECOND: u64 = 1_000_000_000;
@@ -93,15 +91,6 @@ impl Deadline {
     pub fn is_over(self) -> bool {
         self.remaining_ns() == 0
     }
-}
-
-/// Reads a `struct timespec` as nanoseconds; times beyond what 64 bits hold count as the latest.
-///
-/// # Errors
-/// `EINVAL`: negative, or a second and more of nanoseconds.
-pub fn read_timespec(space: &Space, address: usize) -> TryResult<u64> {
-    let [seconds, nanoseconds] = user::read_words(space, address)?;
-    Ok(timespec_ns(seconds, nanoseconds)?)
 }
 
 /// Nanoseconds of a `struct timespec`.

@@ -1,12 +1,11 @@
 //! Clocks and timers.
 
 mod clock;
-pub mod load;
 pub mod system_page;
 mod timers;
 
 pub use crate::arch::time::now_ns;
-pub use crate::time::clock::{Clock, Deadline, NS_PER_SECOND, read_timespec, timespec_ns, timespec_words};
+pub use crate::time::clock::{Clock, Deadline, NS_PER_SECOND, timespec_ns, timespec_words};
 pub use crate::time::timers::{Sleep, keeper, on_timer, sleep_until};
 
 /// Ticks a second in which times(2), `/proc` and `SIGCHLD` count processor time: `sysconf(_SC_CLK_TCK)`.

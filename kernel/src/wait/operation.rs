@@ -1,8 +1,8 @@
 //! The driver of calls that may wait.
 //!
-//! An operation on a file never waits: its attempts say that they would block, or that a page of user memory is missing.
-//! [`carry_out`] makes of it a blocking call, a non-blocking one, or an asynchronous request. It goes on from where the
-//! last attempt stopped: what was moved before a missing page stays moved.
+//! An operation on a file never waits: its attempts say that they would block, or that a page of user memory is
+//! missing. [`carry_out`] makes of it a blocking call, a non-blocking one, or an asynchronous request. It goes on from
+//! where the last attempt stopped: what was moved before a missing page stays moved.
 
 use core::future::Future;
 

@@ -13,10 +13,10 @@
 //! notifies one of them and all others that match; an error or a hang-up notifies all. The waiter that had the turn
 //! passes it on when it leaves something ([`Watch::pass_on`]).
 //!
-//! A wake allocates nothing. Under the lock of a queue it wakes coroutines and tells [`Listener`]s, which note the event
-//! and may name a queue of their own ([`RelayQueue`]: an epoll instance's). Those are woken after the lock has been
-//! released, one after the other and each once however many ways lead to it, so neither the stack nor the locks held
-//! depend on how instances watch one another.
+//! A wake allocates nothing. Under the lock of a queue it wakes coroutines and tells [`Listener`]s, which note the
+//! event and may name a queue of their own ([`RelayQueue`]: an epoll instance's). Those are woken after the lock has
+//! been released, one after the other and each once however many ways lead to it, so neither the stack nor the locks
+//! held depend on how instances watch one another.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

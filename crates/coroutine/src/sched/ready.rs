@@ -126,6 +126,7 @@ impl Ready {
     }
 
     #[cold]
+    #[inline] // Instantiated by its users: the vDSO has no table through which crates could call each other.
     fn set_order(&self, rank: Rank) {
         let orders = self.orders(rank.level());
         orders.store(orders.load(Ordering::Relaxed) | 1 << rank.order(), Ordering::Relaxed);
@@ -141,6 +142,7 @@ impl Ready {
 
     /// The queue of `rank`, whose order is not 0, is empty.
     #[cold]
+    #[inline] // Instantiated by its users: the vDSO has no table through which crates could call each other.
     fn clear_order(&self, rank: Rank) {
         let orders = self.orders(rank.level());
         orders.store(orders.load(Ordering::Relaxed) & !(1 << rank.order()), Ordering::Relaxed);
@@ -230,6 +232,7 @@ impl Ready {
     }
 
     /// The rank of the most urgent; a hint without the gate.
+    #[inline]
     pub fn first_rank(&self) -> Option<Rank> {
         let level = self.bitmap().trailing_zeros();
         (level < 64).then(|| self.first_rank_of(level as u8))
@@ -242,6 +245,7 @@ impl Ready {
     }
 
     /// The first coroutine of `level` behind those of `rank`, 0 if there is none.
+    #[inline]
     pub(super) fn first_behind(&self, rank: Rank) -> u32 {
         let behind =
             self.orders(rank.level()).load(Ordering::Relaxed) & !((2u8 << rank.order()).wrapping_sub(1));

@@ -37,7 +37,8 @@ pub struct Options {
     /// Print the main figures of all kept results, as bench/README.md shows them.
     #[arg(long, group = "kept", conflicts_with_all = ["name", "quick", "full", "smp", "runs"])]
     pub summary: bool,
-    /// With `--check`, replace the committed instruction counts by new ones; with `--summary`, the tables in bench/README.md.
+    /// With `--check`, replace the committed instruction counts by new ones; with `--summary`, the tables in
+    /// bench/README.md.
     #[arg(long, requires = "kept", visible_alias = "accept")]
     pub update: bool,
 }

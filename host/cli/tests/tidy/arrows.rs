@@ -16,8 +16,8 @@ const ROOMS: [&str; 21] = [
     "random",
     "time",
     "sched",
-    "wait",
     "memory",
+    "wait",
     "user_sched",
     "device",
     "fs",
@@ -32,7 +32,7 @@ const ROOMS: [&str; 21] = [
 ];
 
 /// The arrows that run back up, each with its reason.
-const BACK: [(&str, &str, &str); 16] = [
+const BACK: [(&str, &str, &str); 9] = [
     (
         "signal",
         "process",
@@ -44,19 +44,16 @@ const BACK: [(&str, &str, &str); 16] = [
     ("ipc", "syscall", "ioctl's argument is a call"),
     ("net", "syscall", "ioctl's argument is a call"),
     ("tty", "syscall", "ioctl's argument is a call"),
-    ("process", "ipc", "a process's end undoes its semaphore operations"),
-    ("process", "syscall", "futexes"),
-    ("time", "process", "the load average counts threads"),
-    ("time", "syscall", "times are read from user memory"),
-    ("wait", "syscall", "a caller may be an asynchronous request"),
+    (
+        "process",
+        "syscall",
+        "a thread's coroutine starts its calls, and what waits at a futex is the caller of one",
+    ),
     ("time", "memory", "times are read from user memory"),
-    ("wait", "memory", "a caller has a space"),
-    ("wait", "process", "a caller is a thread"),
-    ("wait", "fs", "a caller has descriptors"),
 ];
 
 /// No more than these may run back.
-const BACK_MAX: usize = 16;
+const BACK_MAX: usize = 9;
 
 /// The room of a file, by its path below the kernel's sources. The start and the panic handler may see everything.
 fn room(path: &str) -> Option<&str> {

@@ -132,7 +132,7 @@ pub(crate) fn order_of(count: u32) -> Option<usize> {
     (count > 0 && order < ORDERS).then_some(order)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(heddle_loom)))]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;

@@ -47,7 +47,8 @@ impl Pending {
         if let Detail::Timer { id, .. } = information.detail {
             // A timer's signal is queued beside others and once: what comes meanwhile is its overrun.
             let is_same = |entry: &Information| {
-                entry.signal == signal && matches!(entry.detail, Detail::Timer { id: other, .. } if other == id)
+                entry.signal == signal
+                    && matches!(entry.detail, Detail::Timer { id: other, .. } if other == id)
             };
             if self.queue.iter().any(is_same) {
                 return Ok(());

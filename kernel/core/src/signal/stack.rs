@@ -52,6 +52,12 @@ impl AlternateStack {
             && stack_pointer - self.base <= self.size
     }
 
+    /// Whether a frame that begins at an address lies on it.
+    #[must_use]
+    pub const fn holds(&self, address: usize) -> bool {
+        address > self.base && address - self.base <= self.size
+    }
+
     /// Whether the stack is to be forgotten when a handler starts on it.
     #[must_use]
     pub const fn disarms(&self) -> bool {

@@ -4,8 +4,8 @@
 //! queue: when the file wakes its queue, the interest goes into the instance's ready list, unless it is there already,
 //! and whoever waits for the instance is woken. The list links the interests themselves, so it needs no memory.
 //!
-//! An interest in the ready list is a hint: epoll_wait(2) takes it out, asks the file, and puts it back when the file is
-//! ready and the interest is level-triggered.
+//! An interest in the ready list is a hint: epoll_wait(2) takes it out, asks the file, and puts it back when the file
+//! is ready and the interest is level-triggered.
 //!
 //! An instance that ends takes its interests out of use, so no wake goes through it any more.
 

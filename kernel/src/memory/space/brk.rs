@@ -17,8 +17,18 @@ impl Space {
         self.state.lock().brk.clone()
     }
 
-    /// Moves the end of the heap, and returns where it is now: unchanged if the request cannot be met.
+    /// Moves the end of the heap, and returns where it is now: unchanged if the request cannot be met. Threads that ask
+    /// at the same time move it one after another.
     pub async fn brk(&self, end: usize) -> usize {
+        while core::mem::replace(&mut self.state.lock().is_brk_moving, true) {
+            crate::sched::yield_now().await;
+        }
+        let end = self.move_brk(end).await;
+        self.state.lock().is_brk_moving = false;
+        end
+    }
+
+    async fn move_brk(&self, end: usize) -> usize {
         let old = self.brk_range();
         if end < old.start {
             return old.end;

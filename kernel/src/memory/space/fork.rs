@@ -83,6 +83,7 @@ impl Space {
                 window,
                 search,
                 brk,
+                is_brk_moving: false,
                 slot: None,
                 pages,
                 has_attachments,

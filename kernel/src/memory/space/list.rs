@@ -1,8 +1,5 @@
 //! What /proc and futexes want to know about a space.
 
-use alloc::sync::Arc;
-
-use crate::memory::MapSource;
 use crate::memory::slots::SLOT_BYTES;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, Mapping, Protection, Space};
@@ -47,14 +44,11 @@ impl Space {
 
     /// The object and position behind an address of a *shared* mapping: what identifies a futex there.
     #[must_use]
-    pub fn shared_object_at(&self, address: usize) -> Option<(Arc<dyn MapSource>, u64)> {
+    pub fn shared_object_at(&self, address: usize) -> Option<((u64, u64), u64)> {
         let state = self.state.lock();
         let mapping = state.mappings.get(address).filter(|found| found.flags.contains(Flags::SHARED))?;
         match &mapping.backing {
-            Object::Source(source) => {
-                let object = source.stands_for().unwrap_or_else(|| source.clone());
-                Some((object, mapping.offset_of(address)))
-            }
+            Object::Source(source) => Some((source.serial(), mapping.offset_of(address))),
             Object::Anonymous(_) => None,
         }
     }

@@ -109,6 +109,8 @@ struct SpaceState {
     window: Range<usize>,
     search: Search,
     brk: Range<usize>,
+    /// Somebody moves the end of the heap, which takes several steps.
+    is_brk_moving: bool,
     slot: Option<Slot>,
     /// The pages that the process shares with the kernel.
     pages: Option<Arc<Pages>>,
@@ -186,6 +188,7 @@ impl Space {
             window: range.start..layout.mmap_top,
             search: Search::default(),
             brk: 0..0,
+            is_brk_moving: false,
             slot,
             pages: None,
             has_attachments: false,
@@ -231,6 +234,7 @@ impl Space {
                     window: 0..0,
                     search: Search::default(),
                     brk: 0..0,
+                    is_brk_moving: false,
                     slot: None,
                     pages: None,
                     has_attachments: false,

@@ -9,13 +9,13 @@ use heddle_abi::call::{CANCEL_AND_WAIT, DONE, ENTRY_STATE, ENTRY_WORDS, Entry, F
 
 use crate::error::{Errno, TryError};
 use crate::memory::fallible;
-use crate::process::executor;
+use crate::process::{executor, futex};
 use crate::sched;
 use crate::syscall::asynchronous::request::{AsyncRequest, run, start_later};
 use crate::syscall::asynchronous::ring::Ring;
 use crate::syscall::asynchronous::{Calls, RingSleeper, is_async_capable};
 use crate::syscall::caller::Caller;
-use crate::syscall::{Call, CallFuture, SyscallResult, SyscallState, futex, pending, start_call, user};
+use crate::syscall::{Call, CallFuture, SyscallResult, SyscallState, pending, start_call, user};
 use crate::time::Deadline;
 use crate::wait::node::WaitKind;
 use crate::wait::queue::Events;

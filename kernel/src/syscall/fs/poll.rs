@@ -77,7 +77,9 @@ impl PollLimit {
     /// # Errors
     /// `ENOMEM`.
     fn store(&self, thread: &Caller, result: Result<usize, Errno>) -> SyscallResult {
-        let Some((remaining, deadline_ns)) = self.remaining.zip(self.deadline_ns) else { return Ok(result?.into()) };
+        let Some((remaining, deadline_ns)) = self.remaining.zip(self.deadline_ns) else {
+            return Ok(result?.into());
+        };
         let left_ns = if self.is_zero { 0 } else { deadline_ns.saturating_sub(now_ns()) };
         let words = [left_ns / 1_000_000_000, left_ns % 1_000_000_000 / remaining.unit_ns];
         let space = thread.space();

@@ -7,8 +7,7 @@ use linux_raw_sys::general as linux;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::pipe::PipeEnd;
 use crate::fs::{FileType, IoBuffer, OpenFile, StatusFlags, downcast};
-use crate::syscall::caller::Caller;
-use crate::syscall::caller::carry_out;
+use crate::syscall::caller::{Caller, carry_out};
 use crate::syscall::fs::read_write::{check_direction, many};
 use crate::syscall::fs::transfer::{Transfer, TransferDirection, broken_pipe};
 use crate::syscall::fs::{TRANSFER_LIMIT, get, get_file};
@@ -149,7 +148,9 @@ impl Operation for Copy {
     fn attempt(&mut self) -> TryResult<usize> {
         if !self.finished {
             self.finished = match self.move_some() {
-                Err(TryError::WouldBlock) if self.some_is_enough && self.done > 0 && self.held.is_empty() => true,
+                Err(TryError::WouldBlock) if self.some_is_enough && self.done > 0 && self.held.is_empty() => {
+                    true
+                }
                 result => result?,
             };
         }

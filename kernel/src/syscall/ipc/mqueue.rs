@@ -11,12 +11,13 @@ use crate::fs::lookup::PATH_LIMIT;
 use crate::fs::{OpenFile, Path, StatusFlags, access, downcast_arc};
 use crate::ipc::mqueue;
 use crate::ipc::mqueue::{MqAttributes, MqueueNotice, PRIORITIES, Queue};
+use crate::memory::values::read_timespec;
 use crate::memory::{Space, fallible};
 use crate::signal::Signal;
 use crate::syscall::caller::carry_out;
 use crate::syscall::fs::{get_bytes, get_file, get_string};
 use crate::syscall::{Call, SyscallResult, SyscallState, pending, user};
-use crate::time::{Clock, Deadline, read_timespec};
+use crate::time::{Clock, Deadline};
 use crate::wait::operation::{Operation, WaitOptions};
 use crate::wait::queue::{Events, Watch};
 

@@ -1,8 +1,7 @@
 //! fork(2), vfork(2), clone(2).
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, Ordering};
-use heddle_kernel_core::signal::{Actions, AlternateStack, Signal};
+use heddle_kernel_core::signal::{Actions, Signal};
 use linux_raw_sys::general as linux;
 
 use crate::arch::UserContext;
@@ -14,18 +13,11 @@ use crate::process::exit::discard;
 use crate::process::pidfd::ProcessFile;
 use crate::process::table::PidTable;
 use crate::process::thread::Parts;
-use crate::process::{Limits, Process, Resource, Thread, run, table};
+use crate::process::vfork::Vfork;
+use crate::process::{Limits, Process, ProcessParts, Resource, Thread, run, table};
 use crate::sync::SpinLock;
 use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending, user};
-use crate::wait::node::WaitKind;
-use crate::wait::queue::{Events, WaitQueue};
-
-/// What a parent in `vfork` waits for.
-pub struct Vfork {
-    is_done: AtomicBool,
-    waiters: WaitQueue,
-}
 
 /// What to make, from the arguments of the three calls.
 #[derive(Clone, Copy)]
@@ -177,7 +169,7 @@ fn start(call: &mut Call<'_>, request: CloneRequest) -> SyscallResult {
         let tid = child.tid();
         let pidfd = attach_pidfd(thread, &child, &request)?;
         let started = publish_tids(thread, &child, &request, pidfd.as_ref()).and_then(|()| {
-            let vfork = if request.has(linux::CLONE_VFORK) { Some(attach_vfork(&child)?) } else { None };
+            let vfork = if request.has(linux::CLONE_VFORK) { Some(Vfork::attach(&child)?) } else { None };
             run::spawn(&child, context)?;
             Ok(vfork)
         });
@@ -186,7 +178,10 @@ fn start(call: &mut Call<'_>, request: CloneRequest) -> SyscallResult {
             None => Ok((tid as usize).into()),
             Some(vfork) => {
                 let thread = thread.clone();
-                pending(async move { Ok(wait_for_vfork(&thread, &vfork, tid).await) })
+                pending(async move {
+                    vfork.wait(&thread).await;
+                    Ok(tid as usize)
+                })
             }
         };
     }
@@ -217,14 +212,15 @@ async fn fork_space(thread: Caller, request: CloneRequest, context: UserContext)
         }
     };
     let started = written.and_then(|()| {
-        let vfork = if request.has(linux::CLONE_VFORK) { Some(attach_vfork(&child)?) } else { None };
+        let vfork = if request.has(linux::CLONE_VFORK) { Some(Vfork::attach(&child)?) } else { None };
         run::spawn(&child, context)?;
         Ok(vfork)
     });
     match started.inspect_err(|_| take_back(&child, pidfd))? {
-        None => Ok(tid as usize),
-        Some(vfork) => Ok(wait_for_vfork(&thread, &vfork, tid).await),
+        None => {}
+        Some(vfork) => vfork.wait(&thread).await,
     }
+    Ok(tid as usize)
 }
 
 /// Writes the numbers where parent and child want them, in the space that both share.
@@ -312,7 +308,7 @@ fn make(parent: &Arc<Thread>, request: &CloneRequest, space: Arc<Space>) -> Resu
         float.try_clone()
     })?;
     let scheduling = parent.scheduling().for_child();
-    let account = parent.entity.lock().split();
+    let account = parent.split_account();
 
     let mut table = table::lock();
     check_limit(parent, &table)?;
@@ -328,41 +324,43 @@ fn make(parent: &Arc<Thread>, request: &CloneRequest, space: Arc<Space>) -> Resu
         descriptors,
         directories,
         credentials: parent.credentials(),
+        no_new_privileges: parent.has_no_new_privileges(),
         name: parent.name(),
         blocked: parent.blocked(),
         scheduling,
         account,
         float,
     })?;
-    child.io_priority.store(parent.io_priority.load(Ordering::Relaxed), Ordering::Relaxed);
+    child.set_io_priority(parent.io_priority());
     if request.has(linux::CLONE_CHILD_CLEARTID) {
-        child.clear_child_tid.store(request.child_tid, Ordering::Relaxed);
+        child.set_clear_child_tid(request.child_tid);
     }
     // A new thread has no alternate stack; a child that got a copy of the space, or borrows it in vfork, keeps it.
     if !request.has(linux::CLONE_VM) || request.has(linux::CLONE_VFORK) {
-        let stack: AlternateStack = *parent.alternate_stack.lock();
-        *child.alternate_stack.lock() = stack;
+        child.set_alternate_stack(parent.alternate_stack());
     }
     if !request.has(linux::CLONE_VM) {
         child.restartable.set(parent.restartable.get());
     }
     // A parent's list of children comes before the state of a child.
     let real_parent = if is_thread { None } else { Some(real_parent(parent, request).ok_or(Errno::EINVAL)?) };
-    let mut children = real_parent.as_ref().map(|process| process.children.lock());
+    let mut children = real_parent.as_ref().map(|process| process.children());
     if let Some(children) = &mut children {
         children.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
     }
-    let mut state = process.state.lock();
-    if is_thread && (state.ending.is_some() || state.exec.is_some()) {
-        return Err(Errno::EAGAIN);
+    if !is_thread {
+        process.group().reserve()?;
     }
-    state.threads.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    let mut state = process.signal_state();
+    if !state.reserve() {
+        return Err(Errno::ENOMEM);
+    }
+    state.add(child.clone()).map_err(|_| Errno::EAGAIN)?;
     if let Some(children) = &mut children {
         children.push(process.clone());
         table.enter_process(&process);
-        table.join(&process.group());
+        table.join(&process);
     }
-    state.threads.push(child.clone());
     table.enter_thread(&child);
     drop(state);
     Ok(child)
@@ -393,46 +391,21 @@ fn make_process(
 ) -> Result<Arc<Process>, Errno> {
     let old = &parent.process;
     let real_parent = real_parent(parent, request).ok_or(Errno::EINVAL)?;
-    let limits = *old.limits.lock();
-    let process = Process::new(pid, &Arc::downgrade(&real_parent), old.group(), actions, limits)?;
+    let process = Process::new(ProcessParts {
+        pid,
+        parent: Arc::downgrade(&real_parent),
+        group: old.group(),
+        actions,
+        limits: old.limits(),
+        exit_signal: request.exit_signal,
+        uid: parent.credentials().uid,
+        creator: parent.tid(),
+    })?;
     if request.has(linux::CLONE_SYSVSEM) {
         let shared = SemUndoList::of(old)?;
-        *process.semaphore_undoes.lock() = Some(shared);
+        *process.semaphore_undoes() = Some(shared);
     }
-    process.exit_signal.store(request.exit_signal, Ordering::Relaxed);
-    process.uid.store(parent.credentials().uid, Ordering::Relaxed);
-    process.barriers.store(old.barriers.load(Ordering::Relaxed), Ordering::Relaxed);
-    process.creator.store(parent.tid(), Ordering::Relaxed);
-    let layout = *old.layout.lock();
-    *process.layout.lock() = layout;
-    let executable = old.executable();
-    *process.executable.lock() = executable;
+    process.set_barriers(old.barriers());
+    process.set_program(old.layout(), old.executable());
     Ok(process)
-}
-
-fn attach_vfork(child: &Arc<Thread>) -> Result<Arc<Vfork>, Errno> {
-    let vfork = fallible::try_arc(Vfork { is_done: AtomicBool::new(false), waiters: WaitQueue::new() })?;
-    let before = child.vfork.lock().replace(vfork.clone());
-    drop(before);
-    Ok(vfork)
-}
-
-/// Waits until the child has left the space. Only the parent's death ends the wait earlier.
-async fn wait_for_vfork(thread: &Caller, vfork: &Arc<Vfork>, tid: i32) -> usize {
-    let waiting = thread.wait_until(WaitKind::Killable, |watch| {
-        vfork.waiters.watch(watch, Events::all())?;
-        Ok(vfork.is_done.load(Ordering::Acquire).then_some(()))
-    });
-    // Interrupted by death: nobody sees the result.
-    let _ = waiting.await;
-    tid as usize
-}
-
-/// Lets the parent of a `vfork` go on.
-pub fn release_parent(thread: &Thread) {
-    let vfork = thread.vfork.lock().take();
-    if let Some(vfork) = vfork {
-        vfork.is_done.store(true, Ordering::Release);
-        vfork.waiters.wake(Events::all());
-    }
 }

@@ -83,6 +83,7 @@ fn run(
         let prepared = exec::prepare(&thread)?;
         exec::become_only_thread(&thread).await?;
         asynchronous::end_all(&thread.process).await;
+        exec::own_descriptors(&thread)?;
         exec::commit(&thread, loaded, prepared).await;
         Ok(0)
     })

@@ -1,7 +1,6 @@
 //! exit(2), exit_group(2), wait4(2), waitid(2).
 
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
 use heddle_kernel_core::signal::{Detail, Information, Signal};
 use linux_raw_sys::general as linux;
 
@@ -10,17 +9,15 @@ use crate::fs::StatusFlags;
 use crate::memory::Space;
 use crate::process::pidfd::ProcessFile;
 use crate::process::{ExitStatus, Process, exit, table};
-use crate::signal::{ChildChange, PendingWork};
+use crate::signal::ChildChange;
 use crate::syscall::caller::Caller;
 use crate::syscall::process::usage;
 use crate::syscall::{Call, SyscallResult, pending, user};
 use crate::wait::node::WaitKind;
-use crate::wait::queue::Events;
 
 /// exit(2): ends the calling thread.
 pub fn exit(call: &mut Call<'_>) -> SyscallResult {
-    call.thread.exit_code.store(call.int(0) as u8, Ordering::Relaxed);
-    call.thread.add_work(PendingWork::DIE);
+    call.thread.exit(call.int(0) as u8);
     Ok(0.into())
 }
 
@@ -208,7 +205,7 @@ async fn wait(thread: &Caller, selection: &Selection) -> Result<WaitReport, Errn
     let process = &thread.process;
     thread
         .wait_until(WaitKind::Interruptible, |watch| {
-            process.child_events.watch(watch, Events::all())?;
+            process.watch_children(watch)?;
             find(process, selection)
         })
         .await
@@ -221,7 +218,7 @@ fn find(process: &Arc<Process>, selection: &Selection) -> Result<Option<WaitRepo
     let mut found = None;
     {
         let table = table::lock();
-        let children = process.children.lock();
+        let children = process.children();
         for child in children.iter().filter(|child| selection.matches(child)) {
             has_candidate = true;
             if let Some(report) = look(child, options) {
@@ -245,12 +242,12 @@ fn find(process: &Arc<Process>, selection: &Selection) -> Result<Option<WaitRepo
 
 impl Selection {
     fn matches(&self, child: &Process) -> bool {
-        let is_clone = child.exit_signal.load(Ordering::Relaxed) != Signal::CHLD.number();
+        let is_clone = child.exit_signal() != Some(Signal::CHLD);
         let is_kind = self.options & linux::__WALL != 0 || is_clone == (self.options & linux::__WCLONE != 0);
         let is_named = match &self.which {
             Which::Any => true,
             Which::Process(pid) => child.pid == *pid,
-            Which::Group(id) => child.group.lock().id == *id,
+            Which::Group(id) => child.group_id() == *id,
             Which::Same(process) => core::ptr::eq(child, &**process),
         };
         is_kind && is_named
@@ -258,8 +255,8 @@ impl Selection {
 }
 
 fn look(child: &Arc<Process>, options: u32) -> Option<WaitReport> {
-    let mut state = child.state.lock();
-    let (status, code, value) = if let Some(ended) = state.ended {
+    let mut state = child.signal_state();
+    let (status, code, value) = if let Some(ended) = state.ended() {
         if options & linux::WEXITED == 0 {
             return None;
         }
@@ -270,7 +267,7 @@ fn look(child: &Arc<Process>, options: u32) -> Option<WaitReport> {
             }
         }
     } else {
-        match state.change {
+        match state.change() {
             ChildChange::Stopped(signal) if options & linux::WSTOPPED != 0 => {
                 (signal.number() << 8 | 0x7f, linux::CLD_STOPPED, signal.number())
             }
@@ -280,10 +277,10 @@ fn look(child: &Arc<Process>, options: u32) -> Option<WaitReport> {
             _ => return None,
         }
     };
-    if state.ended.is_none() && options & linux::WNOWAIT == 0 {
-        state.change = ChildChange::None;
+    if state.ended().is_none() && options & linux::WNOWAIT == 0 {
+        state.report_change();
     }
     drop(state);
     let usage = usage::of_process_and_children(child);
-    Some(WaitReport { pid: child.pid, uid: child.uid.load(Ordering::Relaxed), status, code, value, usage })
+    Some(WaitReport { pid: child.pid, uid: child.uid(), status, code, value, usage })
 }

@@ -1,7 +1,6 @@
 //! Process and thread numbers, groups, sessions.
 
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
 
 use crate::error::Errno;
 use crate::memory::fallible;
@@ -54,13 +53,11 @@ pub fn getsid(call: &mut Call<'_>) -> SyscallResult {
 /// Moves a process to another group and unlocks the table. Returns what is to be dropped after that.
 fn change_group(
     mut table: SpinGuard<'static, table::PidTable>,
-    process: &Process,
+    process: &Arc<Process>,
     group: Arc<Group>,
-) -> impl Sized + use<> {
-    table.join(&group);
-    let before = core::mem::replace(&mut *process.group.lock(), group);
-    let left = table.leave(&before);
-    (before, left)
+) -> Result<impl Sized + use<>, Errno> {
+    group.reserve()?;
+    Ok(table.move_to_group(process, group))
 }
 
 /// setpgid(2).
@@ -82,7 +79,7 @@ pub fn setpgid(call: &mut Call<'_>) -> SyscallResult {
         if target.session().id != session.id {
             return Err(Errno::EPERM.into());
         }
-        if target.has_executed.load(Ordering::Relaxed) {
+        if target.has_executed() {
             return Err(Errno::EACCES.into());
         }
     }
@@ -95,7 +92,7 @@ pub fn setpgid(call: &mut Call<'_>) -> SyscallResult {
         None if id == pid => fallible::try_arc(Group::new(id, session))?,
         None => return Err(Errno::EPERM.into()),
     };
-    drop(change_group(table, &target, group));
+    drop(change_group(table, &target, group)?);
     number(0)
 }
 
@@ -108,6 +105,6 @@ pub fn setsid(call: &mut Call<'_>) -> SyscallResult {
     }
     let session = fallible::try_arc(Session::new(own.pid))?;
     let group = fallible::try_arc(Group::new(own.pid, session))?;
-    drop(change_group(table, own, group));
+    drop(change_group(table, own, group)?);
     number(own.pid)
 }

@@ -8,23 +8,24 @@ use crate::process::{Process, Resource, ResourceLimit, cpu_time, table};
 use crate::syscall::{Call, SyscallResult, user};
 
 fn get(process: &Process, resource: u32) -> Result<ResourceLimit, Errno> {
-    process.limits.lock().get(resource).ok_or(Errno::EINVAL)
+    process.limits().get(resource).ok_or(Errno::EINVAL)
 }
 
 fn set(call: &Call<'_>, process: &Arc<Process>, resource: u32, words: [u64; 2]) -> Result<(), Errno> {
     let [soft, hard] = words;
     let is_privileged = call.thread.credentials().is_capable(linux::CAP_SYS_RESOURCE);
-    let mut limits = process.limits.lock();
-    let old = limits.get(resource).ok_or(Errno::EINVAL)?;
-    if soft > hard {
-        return Err(Errno::EINVAL);
-    }
-    let is_files = resource == Resource::OpenFiles as u32;
-    if hard > old.hard && !is_privileged || is_files && hard > ResourceLimit::OPEN_FILES_MAX {
-        return Err(Errno::EPERM);
-    }
-    limits.set(resource, ResourceLimit { soft, hard });
-    drop(limits);
+    process.change_limits(|limits| {
+        let old = limits.get(resource).ok_or(Errno::EINVAL)?;
+        if soft > hard {
+            return Err(Errno::EINVAL);
+        }
+        let is_files = resource == Resource::OpenFiles as u32;
+        if hard > old.hard && !is_privileged || is_files && hard > ResourceLimit::OPEN_FILES_MAX {
+            return Err(Errno::EPERM);
+        }
+        limits.set(resource, ResourceLimit { soft, hard });
+        Ok(())
+    })?;
     if resource == Resource::CpuTime as u32 {
         cpu_time::look_again(process);
     }

@@ -6,8 +6,9 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::StatusFlags;
+use crate::process::access::{ViewerIds, may_access};
 use crate::process::pidfd::{ProcessFile, is_known};
-use crate::process::{Thread, table};
+use crate::process::table;
 use crate::procfs;
 use crate::syscall::fs::{add, get_file};
 use crate::syscall::signal::{read_information, send_checked, signal_argument};
@@ -66,20 +67,9 @@ pub fn pidfd_getfd(call: &mut Call<'_>) -> SyscallResult {
     // A first thread that has ended has no descriptors any more.
     let owner = table::thread(target.pid).filter(|thread| Arc::ptr_eq(&thread.process, &target));
     let owner = owner.ok_or(Errno::ESRCH)?;
-    if !may_trace(call.thread, &owner) {
+    if !may_access(call.thread, &owner, ViewerIds::Real) {
         return Err(Errno::EPERM.into());
     }
     let open = owner.descriptors().get(call.int(1))?;
     add(call, open, true)
-}
-
-/// Whether a thread may look into another as ptrace(2) does: the same users and groups, or the capability.
-fn may_trace(tracer: &Thread, target: &Thread) -> bool {
-    if Arc::ptr_eq(&tracer.process, &target.process) {
-        return true;
-    }
-    let (ours, theirs) = (tracer.credentials(), target.credentials());
-    let users = [theirs.uid, theirs.euid, theirs.suid].iter().all(|&uid| uid == ours.uid);
-    let groups = [theirs.gid, theirs.egid, theirs.sgid].iter().all(|&gid| gid == ours.gid);
-    users && groups || ours.is_capable(linux::CAP_SYS_PTRACE)
 }

@@ -1,7 +1,6 @@
 //! What the system says about itself, and prctl(2).
 
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
 use heddle_kernel_core::signal::Signal;
 use linux_raw_sys::{general as linux, prctl};
 
@@ -10,12 +9,12 @@ use crate::arch::time::now_ns;
 use crate::boot::RELEASE;
 use crate::error::{Errno, TryError, TryResult};
 use crate::memory::fallible;
-use crate::process::{Credentials, Thread, table};
+use crate::process::{Credentials, Thread, exit, load, table};
 use crate::sync::SpinLock;
 use crate::syscall::caller::{Caller, carry_out};
 use crate::syscall::fs::TRANSFER_LIMIT;
 use crate::syscall::{Call, SyscallResult, user};
-use crate::time::{NS_PER_SECOND, load};
+use crate::time::NS_PER_SECOND;
 use crate::wait::operation::{Operation, Step, WaitOptions};
 use crate::wait::queue::Watch;
 
@@ -211,20 +210,19 @@ pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
             if argument > Signal::COUNT {
                 return Err(Errno::EINVAL.into());
             }
-            thread.process.parent_death_signal.store(argument as i32, Ordering::Relaxed);
+            thread.process.set_parent_death_signal(Signal::new(argument as i32));
         }
         prctl::PR_GET_PDEATHSIG => {
-            let signal = thread.process.parent_death_signal.load(Ordering::Relaxed);
+            let signal = thread.process.parent_death_signal().map_or(0, Signal::number);
             user::write_int(&space, argument, signal as u32)?;
         }
-        prctl::PR_GET_DUMPABLE => return Ok(1.into()),
+        prctl::PR_GET_DUMPABLE => return Ok(usize::from(thread.process.is_dumpable()).into()),
         prctl::PR_SET_DUMPABLE if argument > 1 => return Err(Errno::EINVAL.into()),
         prctl::PR_SET_CHILD_SUBREAPER => {
-            thread.process.is_subreaper.store(argument != 0, Ordering::Relaxed);
+            exit::set_subreaper(&thread.process, argument != 0);
         }
         prctl::PR_GET_CHILD_SUBREAPER => {
-            let is_subreaper = thread.process.is_subreaper.load(Ordering::Relaxed);
-            user::write_int(&space, argument, u32::from(is_subreaper))?;
+            user::write_int(&space, argument, u32::from(thread.process.is_subreaper()))?;
         }
         prctl::PR_CAPBSET_READ => {
             let set = thread.credentials().capabilities.bounding;
@@ -236,14 +234,11 @@ pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
             };
         }
         prctl::PR_CAPBSET_DROP => drop_bounding(thread, argument)?,
-        prctl::PR_SET_NO_NEW_PRIVS if argument == 1 => {
-            thread.process.no_new_privileges.store(true, Ordering::Relaxed);
-        }
-        prctl::PR_GET_NO_NEW_PRIVS => {
-            return Ok(usize::from(thread.process.no_new_privileges.load(Ordering::Relaxed)).into());
-        }
+        prctl::PR_SET_NO_NEW_PRIVS if argument == 1 => thread.forbid_new_privileges(),
+        prctl::PR_GET_NO_NEW_PRIVS => return Ok(usize::from(thread.has_no_new_privileges()).into()),
         // What these ask for is so already, or makes no difference to a program.
-        prctl::PR_SET_DUMPABLE | prctl::PR_SET_TIMERSLACK | prctl::PR_SET_THP_DISABLE => {}
+        prctl::PR_SET_DUMPABLE => thread.process.set_dumpable(argument == 1),
+        prctl::PR_SET_TIMERSLACK | prctl::PR_SET_THP_DISABLE => {}
         prctl::PR_GET_KEEPCAPS | prctl::PR_GET_SECCOMP | prctl::PR_GET_SECUREBITS => {}
         prctl::PR_GET_TIMERSLACK => return Ok(50_000.into()),
         _ => return Err(Errno::EINVAL.into()),

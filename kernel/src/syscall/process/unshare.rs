@@ -32,7 +32,7 @@ pub fn unshare(call: &mut Call<'_>) -> SyscallResult {
         thread.unshare_descriptors()?;
     }
     if flags & linux::CLONE_SYSVSEM != 0 {
-        crate::ipc::semaphore::leave(&thread.process);
+        thread.process.detach_all();
     }
     if let Some(directories) = directories {
         thread.set_directories(directories);

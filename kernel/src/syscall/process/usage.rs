@@ -1,7 +1,6 @@
 //! getrusage(2), times(2).
 
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
@@ -50,7 +49,7 @@ pub fn getrusage(call: &mut Call<'_>) -> SyscallResult {
         1 => {
             let (user, system) = call.thread.cpu_times();
             let mut words = words(user, system);
-            words[VOLUNTARY_SWITCHES] = call.thread.switches.load(Ordering::Relaxed);
+            words[VOLUNTARY_SWITCHES] = call.thread.switches();
             words
         }
         _ => return Err(Errno::EINVAL.into()),

@@ -34,5 +34,5 @@ pub fn give_way(call: &mut Call<'_>) -> SyscallResult {
 
 /// `policy`.
 pub fn policy(call: &mut Call<'_>) -> SyscallResult {
-    Ok((call.thread.process.executors.set_policy(call.uint(0))? as usize).into())
+    Ok((call.thread.process.executors().set_policy(call.uint(0))? as usize).into())
 }

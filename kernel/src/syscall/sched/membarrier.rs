@@ -44,18 +44,18 @@ pub fn membarrier(call: &mut Call<'_>) -> SyscallResult {
     if flags != 0 && (wanted != RESTART || flags != ONE_CPU) {
         return Err(Errno::EINVAL.into());
     }
-    let registered = &call.thread.process.barriers;
+    let process = &call.thread.process;
     match wanted {
         0 => Ok((OFFERED as usize).into()),
         registration @ (REGISTER_GLOBAL | REGISTER_PRIVATE | REGISTER_CORE | REGISTER_RESTART) => {
-            registered.fetch_or(registration, Ordering::Relaxed);
+            process.add_barriers(registration);
             Ok(0.into())
         }
         GLOBAL => barrier(call.thread, PendingWork::BARRIER, |_| true),
         GLOBAL_EXPEDITED => {
             // Only programs that have asked for it take part.
             barrier(call.thread, PendingWork::BARRIER, |thread| {
-                thread.process.barriers.load(Ordering::Relaxed) & REGISTER_GLOBAL != 0
+                thread.process.barriers() & REGISTER_GLOBAL != 0
             })
         }
         PRIVATE | CORE | RESTART => {
@@ -64,14 +64,14 @@ pub fn membarrier(call: &mut Call<'_>) -> SyscallResult {
                 CORE => (REGISTER_CORE, PendingWork::BARRIER),
                 _ => (REGISTER_RESTART, PendingWork::BARRIER | PendingWork::RESTART),
             };
-            if registered.load(Ordering::Relaxed) & needed == 0 {
+            if process.barriers() & needed == 0 {
                 return Err(Errno::EPERM.into());
             }
             let space = call.thread.space();
             // A processor that there is not runs nothing of the program.
-            let cpu = (flags == ONE_CPU).then(|| call.uint(2).saturating_add(1));
+            let cpu = (flags == ONE_CPU).then(|| call.uint(2) as usize);
             barrier(call.thread, work, |thread| {
-                cpu.is_none_or(|cpu| thread.cpu.load(Ordering::SeqCst) == cpu)
+                cpu.is_none_or(|cpu| thread.cpu() == Some(cpu))
                     && thread.try_space().is_some_and(|own| Arc::ptr_eq(&own, &space))
             })
         }
@@ -85,17 +85,13 @@ fn barrier(caller: &Caller, work: PendingWork, is_chosen: impl Fn(&Thread) -> bo
     fence(Ordering::SeqCst);
     let mut noted: Vec<Arc<Thread>> = Vec::new();
     if arch::cpu::count() > 1 {
-        let mut next_process = table::next_process(0);
-        while let Some(process) = next_process {
-            let mut next = process.next_thread(0);
-            while let Some(thread) = next {
+        for process in table::each_process() {
+            for thread in process.threads() {
                 let is_elsewhere = is_running(&thread) && !Arc::ptr_eq(&thread, caller);
                 if is_elsewhere && is_chosen(&thread) {
-                    fallible::try_push(&mut noted, thread.clone())?;
+                    fallible::try_push(&mut noted, thread)?;
                 }
-                next = process.next_thread(thread.tid() + 1);
             }
-            next_process = table::next_process(process.pid + 1);
         }
     }
     if noted.is_empty() {
@@ -115,5 +111,5 @@ fn barrier(caller: &Caller, work: PendingWork, is_chosen: impl Fn(&Thread) -> bo
 }
 
 fn is_running(thread: &Thread) -> bool {
-    thread.cpu.load(Ordering::SeqCst) != 0
+    thread.cpu().is_some()
 }

@@ -1,13 +1,12 @@
 //! The calls of sched(7), and nice values.
 
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
 use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
 use crate::process::{Resource, Thread, table};
 use crate::sched::{Parameters, Policy};
-use crate::syscall::{Call, SyscallResult, SyscallState, futex, user};
+use crate::syscall::{Call, SyscallResult, SyscallState, user};
 use crate::time::timespec_words;
 use crate::{arch, sched};
 
@@ -50,7 +49,7 @@ fn apply(call: &Call<'_>, target: &Arc<Thread>, new: Parameters) -> Result<(), E
         }
     }
     target.set_scheduling(new);
-    futex::pi::level_changed(target);
+    crate::process::futex::pi::level_changed(target);
     Ok(())
 }
 
@@ -224,20 +223,17 @@ fn for_each_named(call: &Call<'_>, mut each: impl FnMut(&Arc<Thread>) -> TryResu
     }
     let own_group = call.thread.process.group().id;
     let own_user = call.thread.credentials().uid;
-    let (mut found, mut next) = (false, 0);
-    while let Some(process) = table::next_process(next) {
-        next = process.pid + 1;
+    let mut found = false;
+    for process in table::each_process() {
         let is_named = if which == linux::PRIO_PGRP {
             process.group().id == if who == 0 { own_group } else { who }
         } else {
             let user = if who == 0 { own_user } else { who as u32 };
             process.credentials().is_some_and(|credentials| credentials.uid == user)
         };
-        let mut next_thread = if is_named { process.next_thread(0) } else { None };
-        while let Some(thread) = next_thread {
+        for thread in process.threads().take_while(|_| is_named) {
             found = true;
             each(&thread)?;
-            next_thread = process.next_thread(thread.tid() + 1);
         }
     }
     Ok(found)
@@ -282,7 +278,7 @@ fn io_named(call: &Call<'_>) -> Result<Arc<Thread>, Errno> {
 
 /// ioprio_get(2).
 pub fn ioprio_get(call: &mut Call<'_>) -> SyscallResult {
-    Ok((io_named(call)?.io_priority.load(Ordering::Relaxed) as usize).into())
+    Ok((io_named(call)?.io_priority() as usize).into())
 }
 
 /// ioprio_set(2): kept for whoever asks; there is no device whose requests it could order.
@@ -298,6 +294,6 @@ pub fn ioprio_set(call: &mut Call<'_>) -> SyscallResult {
     }
     let target = io_named(call)?;
     check_owner(call, &target)?;
-    target.io_priority.store(priority, Ordering::Relaxed);
+    target.set_io_priority(priority);
     Ok(0.into())
 }

@@ -6,13 +6,14 @@ use core::task::Poll;
 use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
+use crate::memory::values::read_timespec;
 use crate::memory::{Space, fallible};
 use crate::process::cpu_time::{CpuClock, CpuClockKind, CpuClockSleeper, CpuClockTarget};
 use crate::process::timers::TimerClock;
 use crate::process::{Thread, cpu_time, table};
 use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending, user};
-use crate::time::{Clock, Deadline, read_timespec, timespec_ns, timespec_words};
+use crate::time::{Clock, Deadline, timespec_ns, timespec_words};
 use crate::wait::node::WaitKind;
 
 const US_PER_SECOND: u64 = 1_000_000;

@@ -30,7 +30,7 @@ fn interval_timer(process: &Arc<Process>, which: u32) -> Result<Arc<Timer>, Errn
         linux::ITIMER_PROF => (cpu(CpuClockKind::All), Signal::PROF),
         _ => return Err(Errno::EINVAL),
     };
-    let mut timers = process.timers.lock();
+    let mut timers = process.timers();
     let place = timers.of_interval(which);
     if let Some(timer) = place {
         return Ok(timer.clone());
@@ -78,7 +78,7 @@ pub fn timer_create(call: &mut Call<'_>) -> SyscallResult {
         address => Some(user::read_words::<3>(&space, address)?),
     };
     let process = &call.thread.process;
-    let mut timers = process.timers.lock();
+    let mut timers = process.timers();
     let free = timers.created.iter().position(Option::is_none);
     let id = free.unwrap_or(timers.created.len());
     if id >= TIMERS_MAX {
@@ -120,7 +120,7 @@ fn notice(call: &Call<'_>, event: Option<[u64; 3]>, id: u64) -> Result<TimerNoti
 
 fn created(call: &Call<'_>) -> Result<Arc<Timer>, Errno> {
     let index = usize::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
-    let timers = call.thread.process.timers.lock();
+    let timers = call.thread.process.timers();
     timers.created.get(index).cloned().flatten().ok_or(Errno::EINVAL)
 }
 
@@ -154,7 +154,7 @@ pub fn timer_getoverrun(call: &mut Call<'_>) -> SyscallResult {
 pub fn timer_delete(call: &mut Call<'_>) -> SyscallResult {
     let timer = created(call)?;
     let removed = {
-        let mut timers = call.thread.process.timers.lock();
+        let mut timers = call.thread.process.timers();
         timers.created.get_mut(call.int(0) as usize).and_then(Option::take)
     };
     drop(removed);

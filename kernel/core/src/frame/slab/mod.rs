@@ -213,5 +213,5 @@ fn pack(descriptor: &Descriptor, first: u32, used: u32) {
     descriptor.set_packed(used << 16 | first);
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(heddle_loom)))]
 mod tests;

@@ -3,6 +3,7 @@
 use crate::error::{Errno, TryError, TryResult};
 use crate::memory::Space;
 use crate::memory::user::PageFault;
+use crate::time;
 
 /// Reads `N` 64-bit words.
 ///
@@ -34,6 +35,15 @@ pub fn read_int(space: &Space, address: usize) -> Result<u32, PageFault> {
 /// The page that is missing.
 pub fn write_int(space: &Space, address: usize, value: u32) -> Result<(), PageFault> {
     space.write(address, &value)
+}
+
+/// Reads a `struct timespec` as nanoseconds; times beyond what 64 bits hold count as the latest.
+///
+/// # Errors
+/// `EINVAL`: negative, or a second and more of nanoseconds.
+pub fn read_timespec(space: &Space, address: usize) -> TryResult<u64> {
+    let [seconds, nanoseconds] = read_words(space, address)?;
+    Ok(time::timespec_ns(seconds, nanoseconds)?)
 }
 
 /// Repeats an access until it needs no page that is missing. For calls that are past their start.

@@ -1,9 +1,10 @@
 //! Load averages: how many threads wanted to run, averaged over 1, 5 and 15 minutes as Linux does it.
 
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::arch::time::now_ns;
-use crate::process::table;
+use crate::process::{Thread, table};
 use crate::time::{NS_PER_SECOND, sleep_until};
 
 /// Averages are numbers with so many bits behind the point.
@@ -25,16 +26,11 @@ pub fn averages() -> [u64; 3] {
 /// The number of threads that run or could.
 #[must_use]
 pub fn running() -> u64 {
-    let (mut running, mut next) = (0, 0);
-    while let Some(process) = table::next_process(next) {
-        next = process.pid.saturating_add(1);
-        let mut thread = process.next_thread(0);
-        while let Some(current) = thread {
-            running += u64::from(current.run_state().letter() == 'R');
-            thread = process.next_thread(current.tid().saturating_add(1));
-        }
-    }
-    running
+    let threads = table::each_process().map(|process| {
+        let is_running = |thread: &Arc<Thread>| thread.run_state().letter() == 'R';
+        process.threads().filter(is_running).count() as u64
+    });
+    threads.sum()
 }
 
 /// Keeps the averages, for ever.

@@ -13,11 +13,10 @@ use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryError, TryResult};
 use crate::memory::{Space, fallible};
+use crate::process::futex::{FutexKey, key, wake_op};
 use crate::process::{Thread, table};
 use crate::sync::SpinLock;
 use crate::syscall::caller::Caller;
-use crate::syscall::futex::{FutexKey, key};
-use crate::syscall::{Call, SyscallResult, pending};
 use crate::time::Deadline;
 use crate::wait::node::{Interrupted, WaitKind};
 
@@ -173,7 +172,7 @@ impl PiLocks {
         }
         self.0[index].insert(waiter.clone());
         waiter.waits.store(true, Ordering::Release);
-        let before = waiter.thread.pi_wait.lock().replace(waiter.clone());
+        let before = waiter.thread.pi_wait().lock().replace(waiter.clone());
         drop(before);
         self.settle(owner);
         Ok(())
@@ -186,7 +185,7 @@ impl PiLocks {
             if Arc::ptr_eq(&current, waiter) {
                 break;
             }
-            let waits_for = current.pi_wait.lock().as_ref().map(|waiter| waiter.key);
+            let waits_for = current.pi_wait().lock().as_ref().map(|waiter| waiter.key);
             match waits_for.and_then(|key| self.get(&key).map(|lock| lock.owner.clone())) {
                 Some(next) => current = next,
                 None => return Ok(()),
@@ -214,7 +213,7 @@ impl PiLocks {
 
     /// Puts a waiting thread where its level belongs now; returns who owns the lock it waits for.
     fn reorder(&mut self, thread: &Arc<Thread>) -> Option<Arc<Thread>> {
-        let waiter = thread.pi_wait.lock().clone()?;
+        let waiter = thread.pi_wait().lock().clone()?;
         let lock = self.get(&waiter.key)?;
         let position = lock.waiters.iter().position(|each| Arc::ptr_eq(each, &waiter))?;
         let waiter = lock.waiters.remove(position);
@@ -228,7 +227,7 @@ impl PiLocks {
         let waiter = lock.waiters.remove(0);
         let before = core::mem::replace(&mut lock.owner, waiter.thread.clone());
         self.tidy(index);
-        let waited = waiter.thread.pi_wait.lock().take();
+        let waited = waiter.thread.pi_wait().lock().take();
         self.settle(before);
         self.settle(waiter.thread.clone());
         waiter.grant();
@@ -240,7 +239,7 @@ impl PiLocks {
         if !waiter.waits.swap(false, Ordering::Relaxed) {
             return;
         }
-        let waited = waiter.thread.pi_wait.lock().take();
+        let waited = waiter.thread.pi_wait().lock().take();
         drop(waited);
         let Ok(index) = self.find(&waiter.key) else { return };
         let lock = &mut self.0[index];
@@ -269,7 +268,7 @@ impl PiLocks {
         let index = self.0.iter().position(|lock| Arc::ptr_eq(&lock.owner, thread))?;
         let first = self.0[index].waiters.first()?.clone();
         let word = first.thread.tid() as u32 | linux::FUTEX_WAITERS | linux::FUTEX_OWNER_DIED;
-        match crate::syscall::futex::update(&first.space, first.address, |_| Ok(word)) {
+        match wake_op::update(&first.space, first.address, |_| Ok(word)) {
             Err(halt) if !force => return Some(Err((first.space.clone(), halt))),
             _ => self.hand_over(index),
         }
@@ -280,13 +279,21 @@ impl PiLocks {
 /// The thread of this number, unless it has given up its locks already.
 fn living_thread(tid: u32) -> Result<Arc<Thread>, Errno> {
     let thread = table::thread(tid as i32).ok_or(Errno::ESRCH)?;
-    if thread.has_left_locks.load(Ordering::Relaxed) { Err(Errno::ESRCH) } else { Ok(thread) }
+    if thread.has_left_locks() { Err(Errno::ESRCH) } else { Ok(thread) }
 }
 
 /// Ends the wait of a waiter, whatever comes.
-pub(super) struct Wait(pub Arc<PiWaiter>);
+pub struct Wait(pub(super) Arc<PiWaiter>);
 
 impl Wait {
+    /// Ends the wait. Whether the thread has got the lock.
+    #[must_use]
+    pub fn end(self) -> bool {
+        let waiter = self.0.clone();
+        drop(self);
+        waiter.is_granted()
+    }
+
     /// Waits until the waiter has the lock (0) or the time is over (`ETIMEDOUT`).
     pub async fn granted(
         &self,
@@ -310,30 +317,26 @@ impl Drop for Wait {
     }
 }
 
-/// `FUTEX_LOCK_PI`, `FUTEX_LOCK_PI2`, `FUTEX_TRYLOCK_PI`.
-pub(super) fn lock(call: &Call<'_>, is_private: bool, deadline: Deadline, may_wait: bool) -> SyscallResult {
-    // The thread owns the lock, so it is the thread that has to wait.
-    let Caller::Thread(thread) = call.thread else { return Err(Errno::ENOSYS.into()) };
-    let waiter = PiWaiter::new(thread, call.word(0), is_private)?;
-    if with_locks(|locks| locks.acquire(&waiter, may_wait))? {
-        return Ok(0.into());
-    }
-    let wait = Wait(waiter);
-    let caller = call.thread.clone();
-    pending(async move {
-        let result = wait.granted(&caller, deadline).await;
-        let result = result.unwrap_or(Err(Errno::ERESTARTNOINTR));
-        let waiter = wait.0.clone();
-        drop(wait);
-        if waiter.is_granted() { Ok(0) } else { result }
-    })
+/// Takes a lock for the thread; `None`: it is the thread's now. Without `may_wait` a lock that is taken is `EAGAIN`.
+///
+/// # Errors
+/// `EAGAIN`, `EDEADLK`, `EINVAL`, `ENOMEM`, `ESRCH`, a page fault.
+pub fn acquire(
+    thread: &Arc<Thread>,
+    address: usize,
+    is_private: bool,
+    may_wait: bool,
+) -> TryResult<Option<Wait>> {
+    let waiter = PiWaiter::new(thread, address, is_private)?;
+    Ok(if with_locks(|locks| locks.acquire(&waiter, may_wait))? { None } else { Some(Wait(waiter)) })
 }
 
 /// `FUTEX_UNLOCK_PI`.
-pub(super) fn unlock(call: &Call<'_>, is_private: bool) -> TryResult<usize> {
-    let thread = call.thread;
-    let (space, address) = (thread.space(), call.word(0));
-    let key = key(&space, address, is_private)?;
+///
+/// # Errors
+/// `EINVAL`, `EPERM`, a page fault.
+pub fn unlock(thread: &Arc<Thread>, space: &Arc<Space>, address: usize, is_private: bool) -> TryResult<()> {
+    let key = key(space, address, is_private)?;
     with_locks(|locks| {
         loop {
             let word = space.load_u32(address)?;
@@ -355,14 +358,14 @@ pub(super) fn unlock(call: &Call<'_>, is_private: bool) -> TryResult<usize> {
             if let Some(index) = known {
                 locks.hand_over(index);
             }
-            return Ok(0);
+            return Ok(());
         }
     })
 }
 
 /// A thread that ends gives up the locks that others wait for; the first of them learns that their owner has died.
 pub async fn owner_ends(thread: &Arc<Thread>) {
-    with_locks(|_| thread.has_left_locks.store(true, Ordering::Relaxed));
+    with_locks(|_| thread.set_has_left_locks(true));
     if COUNT.load(Ordering::Relaxed) == 0 {
         return;
     }

@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Errno;
+use crate::memory::values as user;
 use crate::memory::{Space, fallible};
 use crate::sync::SpinLock;
-use crate::syscall::user;
 
 /// What has to be stored before the caller learns that its call is over.
 #[derive(Default)]

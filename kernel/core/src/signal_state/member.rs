@@ -1,0 +1,52 @@
+//! A thread, as the decisions see it.
+
+use bitflags::bitflags;
+
+use crate::signal::{Pending, SignalSet};
+
+bitflags! {
+    /// What a thread is told, and what it tells.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Note: u32 {
+        /// A signal that isn't blocked may be pending.
+        const SIGNAL = 1;
+        /// The thread is to end.
+        const DIE = 2;
+        /// The group is stopping or stopped.
+        const STOP = 4;
+        /// The thread waits in a stop.
+        const STOPPED = 8;
+        /// The thread has begun to end: it acts on no signal any more.
+        const LEAVING = 16;
+    }
+}
+
+/// A thread of a group.
+pub trait Member {
+    /// Its number. It changes only while the thread is the only one.
+    fn id(&self) -> i32;
+
+    /// The signals that it holds back.
+    fn blocked(&self) -> SignalSet;
+
+    /// Stores the signals that it holds back.
+    fn set_blocked(&self, blocked: SignalSet);
+
+    /// The signals that it waits for: they are neither ignored nor fatal meanwhile.
+    fn awaited(&self) -> SignalSet;
+
+    /// Looks at the signals that are pending for this thread only.
+    fn with_pending<R>(&self, access: impl FnOnce(&mut Pending) -> R) -> R;
+
+    /// What it has been told.
+    fn notes(&self) -> Note;
+
+    /// Tells it.
+    fn add(&self, note: Note);
+
+    /// Takes a note back.
+    fn remove(&self, note: Note);
+
+    /// Makes it look at its notes: wakes it if it waits, interrupts it if it runs a program.
+    fn kick(&self);
+}

@@ -1,0 +1,161 @@
+//! The decisions, one after another.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Mutex;
+
+use super::*;
+
+#[derive(Default)]
+struct Thread {
+    id: i32,
+    blocked: AtomicU64,
+    awaited: AtomicU64,
+    notes: AtomicU32,
+    own: Mutex<Pending>,
+}
+
+impl Member for Thread {
+    fn id(&self) -> i32 {
+        self.id
+    }
+
+    fn blocked(&self) -> SignalSet {
+        SignalSet(self.blocked.load(Ordering::Relaxed))
+    }
+
+    fn set_blocked(&self, blocked: SignalSet) {
+        self.blocked.store(blocked.0, Ordering::Relaxed);
+    }
+
+    fn awaited(&self) -> SignalSet {
+        SignalSet(self.awaited.load(Ordering::Relaxed))
+    }
+
+    fn with_pending<R>(&self, access: impl FnOnce(&mut Pending) -> R) -> R {
+        access(&mut self.own.lock().unwrap())
+    }
+
+    fn notes(&self) -> Note {
+        Note::from_bits_retain(self.notes.load(Ordering::Relaxed))
+    }
+
+    fn add(&self, note: Note) {
+        self.notes.fetch_or(note.bits(), Ordering::Relaxed);
+    }
+
+    fn remove(&self, note: Note) {
+        self.notes.fetch_and(!note.bits(), Ordering::Relaxed);
+    }
+
+    fn kick(&self) {}
+}
+
+fn group(ids: &[i32]) -> (GroupState<Thread>, Vec<Arc<Thread>>) {
+    let mut state = GroupState::new();
+    let threads: Vec<_> = ids.iter().map(|&id| Arc::new(Thread { id, ..Thread::default() })).collect();
+    for thread in &threads {
+        assert!(state.reserve());
+        state.add(thread.clone()).unwrap();
+    }
+    (state, threads)
+}
+
+fn handled() -> Action {
+    Action { handler: 0x1000, ..Action::default_action() }
+}
+
+fn send(
+    state: &mut GroupState<Thread>,
+    preferred: Option<&Arc<Thread>>,
+    signal: Signal,
+    action: &Action,
+) -> Sent {
+    state.send(None, preferred, Information::kernel(signal), action, usize::MAX)
+}
+
+fn is_noted(thread: &Thread) -> bool {
+    thread.notes().contains(Note::SIGNAL)
+}
+
+#[test]
+fn threads_are_found_by_number() {
+    let (state, threads) = group(&[7, 3, 12]);
+    assert_eq!(state.threads().iter().map(|thread| thread.id).collect::<Vec<_>>(), [3, 7, 12]);
+    assert_eq!(state.next_from(4).unwrap().id, 7);
+    assert!(state.next_from(13).is_none());
+    assert!(Arc::ptr_eq(state.main(7).unwrap(), &threads[0]));
+    assert_eq!(state.main(8).unwrap().id, 3, "any when that one has ended");
+}
+
+#[test]
+fn the_preferred_thread_takes_the_signal_if_it_can() {
+    let (mut state, threads) = group(&[1, 2, 3]);
+    let _ = send(&mut state, Some(&threads[2]), Signal::PROF, &handled());
+    assert!(is_noted(&threads[2]) && !is_noted(&threads[0]));
+    let (mut state, threads) = group(&[1, 2, 3]);
+    state.set_blocked(&threads[1], SignalSet::of(&[Signal::USR1]));
+    let _ = send(&mut state, Some(&threads[1]), Signal::USR1, &handled());
+    assert!(is_noted(&threads[0]) && !is_noted(&threads[1]));
+}
+
+#[test]
+fn a_fatal_signal_ends_the_group_unless_it_is_awaited() {
+    let (mut state, threads) = group(&[1, 2]);
+    threads[0].awaited.store(SignalSet::of(&[Signal::TERM]).0, Ordering::Relaxed);
+    let _ = send(&mut state, None, Signal::TERM, &Action::default_action());
+    assert!(state.ending().is_none() && is_noted(&threads[0]));
+    let _ = send(&mut state, None, Signal::KILL, &Action::default_action());
+    assert_eq!(state.ending(), Some(ExitStatus::Signaled { signal: Signal::KILL, core: false }));
+    assert!(threads.iter().all(|thread| thread.notes().contains(Note::DIE)));
+}
+
+#[test]
+fn a_thread_that_comes_during_a_stop_stops_too() {
+    let (mut state, threads) = group(&[1]);
+    let _ = send(&mut state, None, Signal::STOP, &Action::default_action());
+    let delivery = state.deliver(&threads[0], &mut Actions::new()).unwrap();
+    state.begin_stop(delivery.token, Signal::STOP);
+    let late = Arc::new(Thread { id: 2, ..Thread::default() });
+    assert!(state.reserve());
+    state.add(late.clone()).unwrap();
+    assert_eq!(state.enter_stop(&threads[0]), Some(false), "one is missing");
+    assert_eq!(state.enter_stop(&late), Some(true), "the last one tells the parent");
+    assert_eq!(state.change(), ChildChange::Stopped(Signal::STOP));
+    assert!(send(&mut state, None, Signal::CONT, &Action::default_action()).has_continued);
+    assert_eq!(state.enter_stop(&late), None);
+}
+
+#[test]
+fn a_continue_voids_a_stop_that_was_dequeued() {
+    let (mut state, threads) = group(&[1]);
+    let _ = send(&mut state, None, Signal::STOP, &Action::default_action());
+    let delivery = state.deliver(&threads[0], &mut Actions::new()).unwrap();
+    let _ = send(&mut state, None, Signal::CONT, &Action::default_action());
+    state.begin_stop(delivery.token, Signal::STOP);
+    assert!(!state.is_stopping());
+}
+
+#[test]
+fn a_closed_group_takes_no_thread() {
+    let (mut state, threads) = group(&[1, 2]);
+    assert_eq!(state.begin_exec(&threads[1]), Ok(true));
+    assert_eq!(state.begin_exec(&threads[0]), Err(Closed));
+    assert_eq!(state.add(Arc::new(Thread::default())), Err(Closed));
+    assert!(threads[0].notes().contains(Note::DIE) && !threads[1].notes().contains(Note::DIE));
+    let (gone, is_last) = state.remove(&threads[0], ExitStatus::Exited(0));
+    assert!(gone.is_some() && !is_last);
+    state.end_exec();
+    state.begin_exit(ExitStatus::Exited(3));
+    assert!(state.begin_leave(&threads[1]));
+    assert!(state.remove(&threads[1], ExitStatus::Exited(0)).1);
+    drop(state.finish());
+    assert_eq!(state.ended(), Some(ExitStatus::Exited(3)), "the first status counts");
+}
+
+#[test]
+fn orphans_have_no_parent_in_another_group_of_their_session() {
+    let link = |parent_group, parent_session| Link { parent_group, parent_session };
+    assert!(is_orphaned(5, 1, []));
+    assert!(is_orphaned(5, 1, [link(5, 1), link(9, 9)]));
+    assert!(!is_orphaned(5, 1, [link(5, 1), link(4, 1)]));
+}

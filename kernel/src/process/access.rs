@@ -1,0 +1,36 @@
+//! Looking into another process: the rule of ptrace(2), which `/proc`, pidfd_getfd(2) and others use.
+
+use alloc::sync::Arc;
+use linux_raw_sys::general as linux;
+
+use crate::process::Thread;
+
+/// Which of the viewer's ids count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ViewerIds {
+    /// The real ones, and the permitted capabilities: system calls.
+    Real,
+    /// Those for access to files, and the effective capabilities: `/proc`.
+    File,
+}
+
+/// Whether `viewer` may look into the process of `target`: it is its own; or it has the same users and groups, no more
+/// rights, and has not been closed to others; or the viewer has `CAP_SYS_PTRACE`.
+#[must_use]
+pub fn may_access(viewer: &Thread, target: &Thread, ids: ViewerIds) -> bool {
+    if Arc::ptr_eq(&viewer.process, &target.process) {
+        return true;
+    }
+    let (ours, theirs) = (viewer.credentials(), target.credentials());
+    if ours.is_capable(linux::CAP_SYS_PTRACE) {
+        return true;
+    }
+    let (uid, gid, capabilities) = match ids {
+        ViewerIds::Real => (ours.uid, ours.gid, ours.capabilities.permitted),
+        ViewerIds::File => (ours.fsuid, ours.fsgid, ours.capabilities.effective),
+    };
+    let is_same_user = [theirs.uid, theirs.euid, theirs.suid].iter().all(|&each| each == uid);
+    let is_same_group = [theirs.gid, theirs.egid, theirs.sgid].iter().all(|&each| each == gid);
+    let has_no_less = theirs.capabilities.permitted & !capabilities == 0;
+    is_same_user && is_same_group && has_no_less && target.process.is_dumpable()
+}

@@ -1,0 +1,89 @@
+//! A thread's number, name and rights.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use crate::process::{Credentials, Thread};
+use crate::signal::PendingWork;
+use crate::sync::SpinLock;
+
+pub(super) struct Identity {
+    tid: AtomicI32,
+    name: SpinLock<[u8; Thread::NAME_BYTES]>,
+    credentials: SpinLock<Arc<Credentials>>,
+    /// `PR_SET_NO_NEW_PRIVS`: set once, and inherited by everything that the thread makes.
+    no_new_privileges: AtomicBool,
+}
+
+impl Identity {
+    pub(super) const fn new(
+        tid: i32,
+        name: [u8; Thread::NAME_BYTES],
+        credentials: Arc<Credentials>,
+        no_new_privileges: bool,
+    ) -> Self {
+        Self {
+            tid: AtomicI32::new(tid),
+            name: SpinLock::new(name),
+            credentials: SpinLock::new(credentials),
+            no_new_privileges: AtomicBool::new(no_new_privileges),
+        }
+    }
+}
+
+impl Thread {
+    /// The size of a thread's name with its final zero.
+    pub const NAME_BYTES: usize = 16;
+
+    /// Its number.
+    #[must_use]
+    pub fn tid(&self) -> i32 {
+        self.identity.tid.load(Ordering::Relaxed)
+    }
+
+    /// Gives the thread another number: `execve` by a thread that isn't the first makes it the first.
+    pub(in crate::process) fn set_tid(&self, tid: i32) {
+        self.identity.tid.store(tid, Ordering::Relaxed);
+    }
+
+    /// The credentials that the thread acts with.
+    #[must_use]
+    pub fn credentials(&self) -> Arc<Credentials> {
+        self.identity.credentials.lock().clone()
+    }
+
+    /// Changes the credentials that the thread acts with. Only the superuser's programs stay in the shared space.
+    pub fn set_credentials(&self, credentials: Arc<Credentials>) {
+        if !credentials.is_root_owned() && self.space().is_shared() {
+            self.add_work(PendingWork::LEAVE);
+        }
+        self.process.set_uid(credentials.uid);
+        let before = core::mem::replace(&mut *self.identity.credentials.lock(), credentials);
+        drop(before);
+    }
+
+    /// Whether `execve` must not give the thread more rights than it has.
+    #[must_use]
+    pub fn has_no_new_privileges(&self) -> bool {
+        self.identity.no_new_privileges.load(Ordering::Relaxed)
+    }
+
+    /// `PR_SET_NO_NEW_PRIVS`.
+    pub fn forbid_new_privileges(&self) {
+        self.identity.no_new_privileges.store(true, Ordering::Relaxed);
+    }
+
+    /// The name that `/proc/PID/comm` shows, filled up with zeros.
+    #[must_use]
+    pub fn name(&self) -> [u8; Self::NAME_BYTES] {
+        *self.identity.name.lock()
+    }
+
+    /// Changes the name; what is too long is cut.
+    pub fn set_name(&self, name: &[u8]) {
+        let mut bytes = [0; Self::NAME_BYTES];
+        let length = name.len().min(Self::NAME_BYTES - 1);
+        bytes[..length].copy_from_slice(&name[..length]);
+        *self.identity.name.lock() = bytes;
+    }
+}

@@ -1,0 +1,84 @@
+//! A thread and what hangs off it.
+//!
+//! Each part has a file with its fields, which nobody else sees, and what can be done with them.
+
+mod accounting;
+mod copy_out;
+mod ending;
+mod identity;
+mod registers;
+mod resources;
+mod scheduling;
+mod signals;
+mod wake;
+
+use alloc::sync::Arc;
+use heddle_kernel_core::signal::SignalSet;
+
+use crate::arch::FloatState;
+use crate::error::Errno;
+use crate::fs::{DescriptorTable, Directories};
+use crate::memory::{Space, fallible};
+use crate::process::rseq::RseqRegistration;
+use crate::process::{Credentials, Process};
+use crate::sched::Parameters;
+
+pub use crate::process::thread::copy_out::DeferredCopyOut;
+
+/// A thread of a program.
+pub struct Thread {
+    /// The thread group it belongs to.
+    pub process: Arc<Process>,
+    identity: identity::Identity,
+    resources: resources::Resources,
+    signals: signals::Signals,
+    wake: wake::Wake,
+    registers: registers::Registers,
+    scheduling: scheduling::Scheduling,
+    accounting: accounting::Accounting,
+    ending: ending::Ending,
+    /// rseq(2).
+    pub restartable: RseqRegistration,
+}
+
+/// What a new thread starts with.
+pub struct Parts {
+    pub tid: i32,
+    pub process: Arc<Process>,
+    pub space: Arc<Space>,
+    pub descriptors: Arc<DescriptorTable>,
+    pub directories: Arc<Directories>,
+    pub credentials: Arc<Credentials>,
+    pub no_new_privileges: bool,
+    pub name: [u8; Thread::NAME_BYTES],
+    pub blocked: SignalSet,
+    pub scheduling: Parameters,
+    pub account: heddle_kernel_core::fairness::Account,
+    pub float: FloatState,
+}
+
+impl Thread {
+    /// A thread without a coroutine.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new(parts: Parts) -> Result<Arc<Self>, Errno> {
+        fallible::try_arc(Self {
+            process: parts.process,
+            identity: identity::Identity::new(
+                parts.tid,
+                parts.name,
+                parts.credentials,
+                parts.no_new_privileges,
+            ),
+            resources: resources::Resources::new(parts.space, parts.descriptors, parts.directories),
+            signals: signals::Signals::new(parts.blocked),
+            wake: wake::Wake::new()?,
+            registers: registers::Registers::new(parts.float),
+            scheduling: scheduling::Scheduling::new(parts.scheduling, parts.account),
+            accounting: accounting::Accounting::default(),
+            ending: ending::Ending::default(),
+            restartable: RseqRegistration::new(),
+        })
+    }
+}

@@ -1,0 +1,105 @@
+//! What a thread goes on with when it returns to its program: registers, and results that are stored late.
+
+use alloc::boxed::Box;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use crate::arch::{FloatState, UserContext};
+use crate::error::Errno;
+use crate::process::Thread;
+use crate::process::thread::copy_out::DeferredCopyOut;
+use crate::signal::PendingWork;
+use crate::sync::SpinLock;
+use crate::syscall::Restart;
+
+pub(super) struct Registers {
+    /// Reached through [`Thread::with_float`].
+    float: SpinLock<FloatState>,
+    /// The registers of the CPU may not be the thread's.
+    float_stale: AtomicBool,
+    /// Registers to go on with instead of those that the coroutine holds: `execve`.
+    next_context: SpinLock<Option<Box<UserContext>>>,
+    restart: SpinLock<Option<Restart>>,
+    /// Results that found their page missing, with their addresses.
+    late: DeferredCopyOut,
+}
+
+impl Registers {
+    pub(super) fn new(float: FloatState) -> Self {
+        Self {
+            float: SpinLock::new(float),
+            float_stale: AtomicBool::new(true),
+            next_context: SpinLock::new(None),
+            restart: SpinLock::new(None),
+            late: DeferredCopyOut::default(),
+        }
+    }
+}
+
+impl Thread {
+    /// Looks at or changes the saved floating-point registers; a CPU loads them again before the program runs on.
+    pub fn with_float<R>(&self, access: impl FnOnce(&mut FloatState) -> R) -> R {
+        self.registers.float_stale.store(true, Ordering::Relaxed);
+        access(&mut self.registers.float.lock())
+    }
+
+    /// Makes the CPU's floating-point registers the thread's.
+    pub(in crate::process) fn load_float(&self) {
+        if self.registers.float_stale.load(Ordering::Relaxed) {
+            self.registers.float.lock().restore();
+            self.registers.float_stale.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Stores a result of a call whose effects are done, so that it must not start again. A page that has become
+    /// missing or read-only since the call looked ([`crate::memory::Space::probe_write`]) is brought in before the
+    /// program goes on.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn store_result(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
+        if self.space().write_bytes(address, bytes).is_ok() {
+            return Ok(());
+        }
+        self.registers.late.put(address, bytes)?;
+        self.add_work(PendingWork::STORE);
+        Ok(())
+    }
+
+    /// Results of [`Thread::store_result`] that are not stored yet.
+    #[must_use]
+    pub const fn deferred_results(&self) -> &DeferredCopyOut {
+        &self.registers.late
+    }
+
+    /// Keeps what `restart_syscall` is to do; the call then returns `ERESTART_RESTARTBLOCK`.
+    pub fn set_restart(&self, restart: Restart) {
+        let before = self.registers.restart.lock().replace(restart);
+        drop(before);
+    }
+
+    /// What `restart_syscall` is to do.
+    #[must_use]
+    pub fn restart(&self) -> Option<Restart> {
+        self.registers.restart.lock().clone()
+    }
+
+    /// Forgets what `restart_syscall` is to do.
+    pub(in crate::process) fn forget_restart(&self) {
+        let restart = self.registers.restart.lock().take();
+        drop(restart);
+    }
+
+    /// Makes the thread go on with these registers once the call under way has ended.
+    pub(in crate::process) fn replace_context(&self, context: Box<UserContext>) {
+        let before = self.registers.next_context.lock().replace(context);
+        drop(before);
+        self.add_work(PendingWork::CONTEXT);
+    }
+
+    /// The registers of [`Thread::replace_context`].
+    #[must_use]
+    pub(in crate::process) fn take_context(&self) -> Option<Box<UserContext>> {
+        self.remove_work(PendingWork::CONTEXT);
+        self.registers.next_context.lock().take()
+    }
+}

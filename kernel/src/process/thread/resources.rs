@@ -1,0 +1,112 @@
+//! What a thread works on: its address space, its descriptors, its directories. `clone` shares them one by one.
+
+use alloc::sync::Arc;
+
+use crate::error::Errno;
+use crate::fs::{DescriptorTable, Directories};
+use crate::memory::{Space, fallible};
+use crate::process::{Thread, start};
+use crate::sync::SpinLock;
+
+pub(super) struct Resources {
+    space: SpinLock<Arc<Space>>,
+    descriptors: SpinLock<Arc<DescriptorTable>>,
+    directories: SpinLock<Arc<Directories>>,
+}
+
+impl Resources {
+    pub(super) fn new(
+        space: Arc<Space>,
+        descriptors: Arc<DescriptorTable>,
+        directories: Arc<Directories>,
+    ) -> Self {
+        descriptors.attach();
+        Self {
+            space: SpinLock::new(space),
+            descriptors: SpinLock::new(descriptors),
+            directories: SpinLock::new(directories),
+        }
+    }
+}
+
+impl Thread {
+    /// The address space; one without mappings for a thread that has ended.
+    #[must_use]
+    pub fn space(&self) -> Arc<Space> {
+        self.resources.space.lock().clone()
+    }
+
+    /// The address space; `None` for a thread that has ended.
+    #[must_use]
+    pub fn try_space(&self) -> Option<Arc<Space>> {
+        let space = self.space();
+        start::nothing().is_none_or(|nothing| !Arc::ptr_eq(&space, &nothing.space)).then_some(space)
+    }
+
+    /// Makes this CPU use the thread's address space.
+    pub(in crate::process) fn activate_space(&self) {
+        self.resources.space.lock().activate();
+    }
+
+    /// Replaces the address space and returns the one before, to be dropped without a lock held.
+    #[must_use]
+    pub(in crate::process) fn set_space(&self, space: Arc<Space>) -> Arc<Space> {
+        core::mem::replace(&mut *self.resources.space.lock(), space)
+    }
+
+    /// Gives up the address space.
+    pub(in crate::process) fn leave_space(&self) {
+        if let Some(nothing) = start::nothing() {
+            drop(self.set_space(nothing.space.clone()));
+        }
+    }
+
+    /// The table of descriptors; an empty one for a thread that has ended.
+    #[must_use]
+    pub fn descriptors(&self) -> Arc<DescriptorTable> {
+        self.resources.descriptors.lock().clone()
+    }
+
+    /// Replaces the table of descriptors.
+    pub(in crate::process) fn set_descriptors(&self, table: Arc<DescriptorTable>) {
+        table.attach();
+        let before = core::mem::replace(&mut *self.resources.descriptors.lock(), table);
+        // The process goes on, and so do its locks.
+        let _ = before.detach();
+        drop(before);
+    }
+
+    /// Gives up the descriptors. With the last thread of the table, or of the process, the locks go that the process
+    /// holds on the files: what a close of each descriptor does.
+    pub(in crate::process) fn leave_descriptors(&self, is_last_of_process: bool) {
+        let Some(nothing) = start::nothing() else { return };
+        nothing.descriptors.attach();
+        let table = core::mem::replace(&mut *self.resources.descriptors.lock(), nothing.descriptors.clone());
+        if table.detach() || is_last_of_process {
+            table.release_locks(self.process.pid);
+        }
+        drop(table);
+    }
+
+    /// Gives the thread a table of descriptors of its own, with what is in the one it shares.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn unshare_descriptors(&self) -> Result<(), Errno> {
+        let copy = fallible::try_arc(self.descriptors().duplicate()?)?;
+        self.set_descriptors(copy);
+        Ok(())
+    }
+
+    /// Root and working directory.
+    #[must_use]
+    pub fn directories(&self) -> Arc<Directories> {
+        self.resources.directories.lock().clone()
+    }
+
+    /// Replaces root and working directory: `unshare(CLONE_FS)`.
+    pub fn set_directories(&self, directories: Arc<Directories>) {
+        let before = core::mem::replace(&mut *self.resources.directories.lock(), directories);
+        drop(before);
+    }
+}

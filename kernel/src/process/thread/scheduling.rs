@@ -1,0 +1,209 @@
+//! A thread as the scheduler sees it.
+
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use heddle_kernel_core::fairness::Account;
+
+use crate::arch::time::now_ns;
+use crate::process::executor::{self, ExecutorSlot};
+use crate::process::{RunState, Thread};
+use crate::sched::{Parameters, Priority, SchedEntity, TaskRef};
+use crate::signal::PendingWork;
+use crate::sync::SpinLock;
+
+/// The most urgent realtime priority.
+const REALTIME_MAX: u8 = 99;
+
+/// The rank of a realtime priority, or of 0 for an ordinary thread.
+const fn rank_of(realtime: u8) -> u8 {
+    if realtime == 0 { Thread::RANK_ORDINARY } else { REALTIME_MAX - realtime }
+}
+
+pub(super) struct Scheduling {
+    task: spin::Once<TaskRef>,
+    /// What the thread is to its program's scheduler.
+    executor: ExecutorSlot,
+    entity: SpinLock<SchedEntity>,
+    /// The level and the end of the time slice from `entity`, for a look without the lock.
+    priority: AtomicU16,
+    until_ns: AtomicU64,
+    /// See [`Thread::rank`].
+    rank: AtomicU8,
+    /// ioprio_set(2).
+    io_priority: AtomicU32,
+}
+
+impl Scheduling {
+    pub(super) fn new(parameters: Parameters, account: Account) -> Self {
+        Self {
+            task: spin::Once::new(),
+            executor: ExecutorSlot::new(),
+            priority: AtomicU16::new(parameters.priority(account.is_spent()).to_bits()),
+            until_ns: AtomicU64::new(0),
+            rank: AtomicU8::new(rank_of(parameters.realtime)),
+            entity: SpinLock::new(SchedEntity::new(parameters, account)),
+            io_priority: AtomicU32::new(0),
+        }
+    }
+}
+
+impl Thread {
+    /// See [`Thread::rank`].
+    pub const RANK_ORDINARY: u8 = 120;
+
+    /// The thread has got its coroutine.
+    pub(in crate::process) fn set_task(&self, task: TaskRef) {
+        self.scheduling.task.call_once(|| task);
+    }
+
+    /// The thread's coroutine.
+    #[must_use]
+    pub fn task(&self) -> Option<&TaskRef> {
+        self.scheduling.task.get()
+    }
+
+    /// What the thread is to its program's scheduler.
+    #[must_use]
+    pub const fn executor(&self) -> &ExecutorSlot {
+        &self.scheduling.executor
+    }
+
+    /// How the thread is scheduled.
+    #[must_use]
+    pub fn scheduling(&self) -> Parameters {
+        self.scheduling.entity.lock().parameters()
+    }
+
+    /// The level of the thread's coroutine.
+    #[must_use]
+    pub fn priority(&self) -> Priority {
+        Priority::from_bits(self.scheduling.priority.load(Ordering::Relaxed))
+    }
+
+    /// The level that the thread has by nice value and budget, whatever its coroutines' are.
+    #[must_use]
+    pub fn standing_priority(&self) -> Priority {
+        self.scheduling.entity.lock().priority
+    }
+
+    /// Looks at the entity, or changes what nothing else follows from.
+    pub(in crate::process) fn look_at_entity<R>(&self, look: impl FnOnce(&mut SchedEntity) -> R) -> R {
+        look(&mut self.scheduling.entity.lock())
+    }
+
+    /// Half of the thread's budget, for a child.
+    #[must_use]
+    pub fn split_account(&self) -> Account {
+        self.scheduling.entity.lock().split()
+    }
+
+    /// Changes the entity, and what follows from it: the end of the time slice and the coroutine's level.
+    pub(in crate::process) fn with_entity(&self, change: impl FnOnce(&mut SchedEntity)) {
+        let own = &self.scheduling;
+        let mut entity = own.entity.lock();
+        change(&mut entity);
+        own.until_ns.store(entity.until_ns, Ordering::Relaxed);
+        let mut priority = entity.priority;
+        if own.executor.is_executor() {
+            priority = executor::level(self).unwrap_or(priority);
+        }
+        let before = own.priority.load(Ordering::Relaxed);
+        if before != priority.to_bits() {
+            own.priority.store(priority.to_bits(), Ordering::Relaxed);
+            if let Some(task) = own.task.get() {
+                // As in Linux: a task whose priority falls is the first of its new equals, one whose priority rises
+                // the last.
+                task.set_priority(priority, before < priority.to_bits());
+            }
+        }
+    }
+
+    /// When the time slice ends, or the thread has to look at its processor time.
+    pub(in crate::process) fn until_ns(&self) -> u64 {
+        self.scheduling.until_ns.load(Ordering::Relaxed)
+    }
+
+    /// Makes the thread look at its processor time at `at_ns` if its time slice is not over before.
+    pub(in crate::process) fn look_until(&self, at_ns: u64) {
+        self.scheduling.until_ns.store(at_ns, Ordering::Relaxed);
+    }
+
+    /// The thread has a time slice that it was to leave out; returns when it ends.
+    pub(in crate::process) fn remaining_slice(&self) -> u64 {
+        self.with_entity(|entity| entity.continue_slice(now_ns()));
+        self.until_ns()
+    }
+
+    /// Changes how the thread is scheduled.
+    pub fn set_scheduling(&self, parameters: Parameters) {
+        if self.scheduling().affinity != parameters.affinity {
+            self.add_work(PendingWork::AFFINITY);
+        }
+        // An ordinary thread that becomes a realtime one, or the other way round, must not wait for its next slice.
+        let is_running = self.cpu().is_some();
+        self.with_entity(|entity| {
+            entity.set_parameters(parameters, now_ns(), is_running);
+            self.scheduling.rank.store(rank_of(entity.realtime()), Ordering::Relaxed);
+        });
+        self.kick();
+    }
+
+    /// How urgent the thread is, as Linux counts: 0 for realtime priority 99, 98 for 1, 120 for every ordinary thread.
+    #[must_use]
+    #[inline]
+    pub fn rank(&self) -> u8 {
+        self.scheduling.rank.load(Ordering::Relaxed)
+    }
+
+    /// Lends the thread the level of those who wait for it, the most urgent of which has this rank. Returns whether
+    /// the thread's own rank has changed.
+    #[must_use]
+    pub fn lend(&self, rank: Option<u8>) -> bool {
+        let before = self.rank();
+        let realtime = rank.map_or(0, |rank| REALTIME_MAX.saturating_sub(rank));
+        let is_running = self.cpu().is_some();
+        self.with_entity(|entity| {
+            entity.lend(realtime, now_ns(), is_running);
+            self.scheduling.rank.store(rank_of(entity.realtime()), Ordering::Relaxed);
+        });
+        let has_changed = self.rank() != before;
+        if has_changed {
+            self.kick();
+        }
+        has_changed
+    }
+
+    /// When its time slice began, or the last one ended.
+    #[must_use]
+    pub fn since_ns(&self) -> u64 {
+        self.scheduling.entity.lock().since_ns()
+    }
+
+    /// The word of ioprio_set(2).
+    #[must_use]
+    pub fn io_priority(&self) -> u32 {
+        self.scheduling.io_priority.load(Ordering::Relaxed)
+    }
+
+    /// ioprio_set(2).
+    pub fn set_io_priority(&self, word: u32) {
+        self.scheduling.io_priority.store(word, Ordering::Relaxed);
+    }
+
+    /// Whether the thread is ready, but does not run.
+    fn is_queued(&self) -> bool {
+        // Without a coroutine it has just been made, and gets one before its first run.
+        self.scheduling.task.get().is_none_or(TaskRef::runs_or_is_ready)
+    }
+
+    /// What the thread is doing.
+    #[must_use]
+    pub fn run_state(&self) -> RunState {
+        if self.work().contains(PendingWork::STOPPED) {
+            RunState::Stopped
+        } else if self.cpu().is_some() || self.is_queued() {
+            RunState::Running
+        } else {
+            RunState::Sleeping
+        }
+    }
+}

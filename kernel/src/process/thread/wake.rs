@@ -1,0 +1,96 @@
+//! How a thread is woken and told to look at something.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::task::Waker;
+
+use crate::arch;
+use crate::error::Errno;
+use crate::process::Thread;
+use crate::signal::PendingWork;
+use crate::wait::node::{WaitKind, WaitNode};
+
+pub(super) struct Wake {
+    /// The thread in wait queues, and how signals wake it.
+    node: Arc<WaitNode>,
+    /// What to look at before the next return to user mode.
+    work: AtomicU32,
+    /// The CPU that polls the thread's coroutine, plus one; 0 when none does.
+    cpu: AtomicU32,
+}
+
+impl Wake {
+    pub(super) fn new() -> Result<Self, Errno> {
+        Ok(Self { node: WaitNode::new()?, work: AtomicU32::new(0), cpu: AtomicU32::new(0) })
+    }
+}
+
+impl Thread {
+    /// The thread's coroutine is polled here from now on.
+    pub(in crate::process) fn arrive(&self, waker: &Waker) {
+        self.wake.node.set_waker(waker);
+        self.wake.cpu.store(arch::cpu::id() as u32 + 1, Ordering::Release);
+    }
+
+    /// The poll has ended.
+    pub(in crate::process) fn depart(&self) {
+        self.wake.cpu.store(0, Ordering::Release);
+    }
+
+    /// The thread in wait queues.
+    #[must_use]
+    pub const fn node(&self) -> &Arc<WaitNode> {
+        &self.wake.node
+    }
+
+    /// The CPU that polls the thread's coroutine.
+    #[must_use]
+    pub fn cpu(&self) -> Option<usize> {
+        (self.wake.cpu.load(Ordering::Acquire) as usize).checked_sub(1)
+    }
+
+    /// Makes the thread ready if it waits.
+    pub fn wake(&self) {
+        self.wake.node.wake();
+    }
+
+    /// Makes the thread look at its work: wakes it if it waits, interrupts it if it runs a program elsewhere.
+    pub fn kick(&self) {
+        self.wake();
+        self.interrupt();
+    }
+
+    /// Interrupts the thread if it runs a program elsewhere.
+    pub fn interrupt(&self) {
+        if let Some(cpu) = self.cpu().filter(|&cpu| cpu != arch::cpu::id()) {
+            arch::cpu::kick(cpu);
+        }
+    }
+
+    /// Whether a wait of this kind has to end: a signal is to be delivered, or the thread is to die.
+    #[must_use]
+    pub fn is_interrupted(&self, kind: WaitKind) -> bool {
+        let work = self.work();
+        match kind {
+            WaitKind::Uninterruptible => false,
+            WaitKind::Killable => work.contains(PendingWork::DIE),
+            WaitKind::Interruptible => {
+                work.intersects(PendingWork::DIE | PendingWork::SIGNAL | PendingWork::STOP)
+            }
+        }
+    }
+
+    /// What to look at before the next return to user mode.
+    #[must_use]
+    pub fn work(&self) -> PendingWork {
+        PendingWork::from_bits_retain(self.wake.work.load(Ordering::Acquire))
+    }
+
+    pub fn add_work(&self, work: PendingWork) {
+        self.wake.work.fetch_or(work.bits(), Ordering::Release);
+    }
+
+    pub fn remove_work(&self, work: PendingWork) {
+        self.wake.work.fetch_and(!work.bits(), Ordering::AcqRel);
+    }
+}

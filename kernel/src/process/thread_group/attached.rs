@@ -1,0 +1,34 @@
+//! What other parts of the kernel keep of a process until its end.
+
+use alloc::sync::Arc;
+use core::any::Any;
+
+use crate::process::Process;
+use crate::sync::{SpinGuard, SpinLock};
+
+/// Something that another part of the kernel keeps with a process.
+pub trait Attachment: Any + Send + Sync {
+    /// The process ends. Several processes may share an attachment, each of which has a reference.
+    fn process_ended(self: Arc<Self>, process: &Process);
+}
+
+#[derive(Default)]
+pub(super) struct Attached {
+    /// Operations on semaphores that are undone at the end: System V IPC.
+    semaphore_undoes: SpinLock<Option<Arc<dyn Attachment>>>,
+}
+
+impl Process {
+    /// What System V semaphores keep with the process.
+    pub fn semaphore_undoes(&self) -> SpinGuard<'_, Option<Arc<dyn Attachment>>> {
+        self.attached.semaphore_undoes.lock()
+    }
+
+    /// The process ends, or does not share this any more (`unshare(CLONE_SYSVSEM)`): what is attached goes.
+    pub fn detach_all(&self) {
+        let undoes = self.attached.semaphore_undoes.lock().take();
+        if let Some(undoes) = undoes {
+            undoes.process_ended(self);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The program that a process runs, and how much it may use.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crate::error::Errno;
+use crate::fs::OpenFile;
+use crate::process::{Limits, Process, Resource, ResourceLimit};
+use crate::sync::SpinLock;
+
+pub(super) struct Program {
+    limits: SpinLock<Limits>,
+    layout: SpinLock<ProcessLayout>,
+    /// The program's file, for `/proc/PID/exe`.
+    executable: SpinLock<Option<Arc<OpenFile>>>,
+    /// What membarrier(2) has registered: bits of its commands.
+    barriers: AtomicU32,
+    /// Whether others of the same user may look into the process: `PR_SET_DUMPABLE`.
+    is_dumpable: AtomicBool,
+}
+
+/// Where things are in a program's memory, for `/proc`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProcessLayout {
+    /// The strings of `argv`: start and end.
+    pub arguments: (usize, usize),
+    /// The strings of `envp`: start and end.
+    pub environment: (usize, usize),
+    /// The auxiliary vector: start and end.
+    pub auxiliary: (usize, usize),
+    /// The code of the program: start and end.
+    pub code: (usize, usize),
+    /// The stack pointer at the start.
+    pub stack: usize,
+}
+
+impl Program {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits: SpinLock::new(limits),
+            layout: SpinLock::new(ProcessLayout::default()),
+            executable: SpinLock::new(None),
+            barriers: AtomicU32::new(0),
+            is_dumpable: AtomicBool::new(true),
+        }
+    }
+}
+
+impl Process {
+    /// All resource limits.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        *self.program.limits.lock()
+    }
+
+    /// A resource limit.
+    #[must_use]
+    pub fn limit(&self, resource: Resource) -> ResourceLimit {
+        let none = ResourceLimit { soft: Limits::INFINITY, hard: Limits::INFINITY };
+        self.program.limits.lock().get(resource as u32).unwrap_or(none)
+    }
+
+    /// Changes the resource limits in one step.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    pub fn change_limits<R>(&self, change: impl FnOnce(&mut Limits) -> Result<R, Errno>) -> Result<R, Errno> {
+        change(&mut self.program.limits.lock())
+    }
+
+    /// The number of descriptors the process may have: what `RLIMIT_NOFILE` says.
+    #[must_use]
+    pub fn descriptor_limit(&self) -> usize {
+        usize::try_from(self.limit(Resource::OpenFiles).soft).unwrap_or(usize::MAX)
+    }
+
+    /// Where things are in the program's memory.
+    #[must_use]
+    pub fn layout(&self) -> ProcessLayout {
+        *self.program.layout.lock()
+    }
+
+    /// The program's file.
+    #[must_use]
+    pub fn executable(&self) -> Option<Arc<OpenFile>> {
+        self.program.executable.lock().clone()
+    }
+
+    /// The process runs this program from now on; with `None`, at its end, no program.
+    pub fn set_program(&self, layout: ProcessLayout, executable: Option<Arc<OpenFile>>) {
+        *self.program.layout.lock() = layout;
+        let before = core::mem::replace(&mut *self.program.executable.lock(), executable);
+        drop(before);
+    }
+
+    /// Whether others of the same user may look into the process.
+    #[must_use]
+    pub fn is_dumpable(&self) -> bool {
+        self.program.is_dumpable.load(Ordering::Relaxed)
+    }
+
+    /// `PR_SET_DUMPABLE`; also after a change of rights, and by `execve`.
+    pub fn set_dumpable(&self, is_dumpable: bool) {
+        self.program.is_dumpable.store(is_dumpable, Ordering::Relaxed);
+    }
+
+    /// What membarrier(2) has registered.
+    #[must_use]
+    pub fn barriers(&self) -> u32 {
+        self.program.barriers.load(Ordering::Relaxed)
+    }
+
+    /// Registers commands of membarrier(2).
+    pub fn add_barriers(&self, commands: u32) {
+        self.program.barriers.fetch_or(commands, Ordering::Relaxed);
+    }
+
+    /// What is registered is this and nothing else: `fork`, `execve`.
+    pub fn set_barriers(&self, commands: u32) {
+        self.program.barriers.store(commands, Ordering::Relaxed);
+    }
+}
