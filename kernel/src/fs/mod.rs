@@ -148,20 +148,21 @@ pub trait File: Any + Send + Sync {
         None
     }
 
-    /// Changes the length.
+    /// Changes the length, by a bounded amount of work: `false` if it has to be called again.
     ///
     /// # Errors
     /// `EINVAL` (has none), `EFBIG`, `EISDIR`, `ENOMEM`.
-    fn truncate(&self, size: u64) -> Result<(), Errno> {
+    fn truncate(&self, size: u64) -> Result<bool, Errno> {
         let _ = size;
         Err(Errno::EINVAL)
     }
 
-    /// fallocate(2); `mode` has the `FALLOC_FL_` bits.
+    /// fallocate(2), by a bounded amount of work; `mode` has the `FALLOC_FL_` bits. Returns how many of the bytes are
+    /// done.
     ///
     /// # Errors
     /// `ENODEV`, `EOPNOTSUPP`, `EFBIG`, `ENOSPC`, `ENOMEM`.
-    fn allocate(&self, mode: u32, first: u64, length: u64) -> Result<(), Errno> {
+    fn allocate(&self, mode: u32, first: u64, length: u64) -> Result<u64, Errno> {
         let _ = (mode, first, length);
         Err(Errno::ENODEV)
     }

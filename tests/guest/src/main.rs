@@ -25,6 +25,7 @@ mod pipe;
 mod poll;
 mod preemption;
 mod process;
+mod progress;
 mod pty;
 mod ranges;
 mod realtime;
@@ -40,6 +41,7 @@ mod thread;
 mod time;
 mod usage;
 mod vdso;
+mod waiting;
 
 use harness::Test;
 
@@ -49,6 +51,8 @@ fn main() -> std::process::ExitCode {
         pidfd::TESTS,
         signal::TESTS,
         pipe::TESTS,
+        waiting::TESTS,
+        progress::TESTS,
         file::TESTS,
         descriptor::TESTS,
         ranges::TESTS,
