@@ -24,6 +24,7 @@ mod pidfd;
 mod pipe;
 mod poll;
 mod preemption;
+mod privilege;
 mod process;
 mod pty;
 mod ranges;
@@ -47,6 +48,7 @@ fn main() -> std::process::ExitCode {
     let families: &[&[Test]] = &[
         process::TESTS,
         pidfd::TESTS,
+        privilege::TESTS,
         signal::TESTS,
         pipe::TESTS,
         file::TESTS,
