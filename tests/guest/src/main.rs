@@ -12,6 +12,7 @@ mod harness;
 mod asynchronous;
 mod barrier;
 mod cpu_time;
+mod delivery;
 mod descriptor;
 mod extended;
 mod file;
@@ -50,6 +51,7 @@ fn main() -> std::process::ExitCode {
         pidfd::TESTS,
         privilege::TESTS,
         signal::TESTS,
+        delivery::TESTS,
         pipe::TESTS,
         file::TESTS,
         descriptor::TESTS,

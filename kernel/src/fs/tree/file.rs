@@ -50,12 +50,13 @@ impl TreeNode {
         self.attributes.lock().touch();
     }
 
-    /// A change of the contents takes the set-id bits away, and the file's capabilities.
-    fn lose_privileges(&self) {
+    /// A change of the contents takes the set-id bits away, and the file's capabilities. The group's bit without the
+    /// right to execute stays for a member.
+    fn lose_privileges(&self, is_member: bool) {
         {
             let mut attributes = self.attributes.lock();
-            let group = if attributes.permissions & linux::S_IXGRP != 0 { linux::S_ISGID } else { 0 };
-            attributes.permissions &= !(linux::S_ISUID | group);
+            let has_group = attributes.permissions & linux::S_IXGRP != 0 || !is_member;
+            attributes.permissions &= !if has_group { SET_ID } else { linux::S_ISUID };
         }
         // None is what most files have.
         let _ = self.extended.remove(CAPABILITY);
@@ -66,9 +67,13 @@ impl File for TreeNode {
     /// `CAP_FSETID` keeps the set-id bits of what its holder writes.
     fn before_transfer(&self, thread: &Arc<Thread>, events: Events) -> Result<(), Errno> {
         if events.contains(Events::OUT) && self.kind == FileType::Regular {
-            let is_set_id = self.attributes.lock().permissions & SET_ID != 0;
-            if is_set_id && !thread.credentials().is_capable(linux::CAP_FSETID) {
-                self.lose_privileges();
+            let (is_set_id, gid) = {
+                let attributes = self.attributes.lock();
+                (attributes.permissions & SET_ID != 0, attributes.gid)
+            };
+            let credentials = is_set_id.then(|| thread.credentials());
+            if let Some(credentials) = credentials.filter(|who| !who.is_capable(linux::CAP_FSETID)) {
+                self.lose_privileges(credentials.is_in_group(gid));
             } else if self.extended.has(CAPABILITY) {
                 let _ = self.extended.remove(CAPABILITY);
             }
@@ -195,7 +200,7 @@ impl File for TreeNode {
         self.ranges.begin_change();
         content.truncate(&self.tree, self.lower(), size)?;
         drop(content);
-        self.lose_privileges();
+        self.lose_privileges(true);
         self.written();
         Ok(())
     }
@@ -221,7 +226,7 @@ impl File for TreeNode {
             _ => return Err(Errno::EOPNOTSUPP),
         }
         drop(content);
-        self.lose_privileges();
+        self.lose_privileges(true);
         self.written();
         Ok(())
     }
