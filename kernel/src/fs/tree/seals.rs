@@ -9,8 +9,8 @@ use crate::error::Errno;
 use crate::fs::tree::node::TreeNode;
 use crate::memory::{MapSource, PageRef, fallible};
 
-/// `F_SEAL_` bits, and above them how many shared mappings there are that may become writable: the two are looked at and
-/// changed in one step, since `F_SEAL_WRITE` is refused beside such a mapping and refuses another.
+/// `F_SEAL_` bits, and above them how many shared mappings there are that may become writable: the two are looked at
+/// and changed in one step, since `F_SEAL_WRITE` is refused beside such a mapping and refuses another.
 pub struct Seals(AtomicU32);
 
 /// One mapping.
