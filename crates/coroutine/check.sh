@@ -45,8 +45,8 @@ object() {
 }
 
 features() {
-    nice -n 10 cargo test -j2 --features tracing --test tracing "$@"
-    for features in "" alloc alloc,tracing capi; do
+    nice -n 10 cargo test -j2 --features tracing,futures-io,tokio-io --test tracing --test library --test foreign "$@"
+    for features in "" alloc alloc,scheduler alloc,tracing capi std std,scheduler std,futures-io std,tokio-io; do
         nice -n 10 cargo build -j2 --no-default-features --features "$features"
     done
 }

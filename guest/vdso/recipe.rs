@@ -7,7 +7,7 @@ use std::process::Command;
 /// The crates in the order in which they need each other: name, root file below the repository, edition, settings.
 const CRATES: [(&str, &str, &[&str]); 3] = [
     ("heddle_abi", "abi/src/lib.rs", &[]),
-    ("heddle_coroutine", "crates/coroutine/src/lib.rs", &[]),
+    ("heddle_coroutine", "crates/coroutine/src/lib.rs", &["feature=\"scheduler\""]),
     ("heddle_vdso", "guest/vdso/src/lib.rs", &["heddle_vdso"]),
 ];
 

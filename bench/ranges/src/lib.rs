@@ -1,6 +1,7 @@
 //! `heddle-range-lock` beside its competitors: each written from its paper, all under the same correctness tests
 //! (`tests/correct.rs`) and the same workloads.
 
+pub mod host;
 pub mod memory;
 pub mod plan;
 pub mod plot;

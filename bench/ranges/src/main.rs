@@ -5,16 +5,14 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use heddle_range_lock_bench::memory::{self, Counting};
+use heddle_range_lock_bench::host::Watch;
+use heddle_range_lock_bench::memory;
 use heddle_range_lock_bench::plan::{self, Effort, Entrant, Row};
 use heddle_range_lock_bench::plot;
 use heddle_range_lock_bench::report::{self, Memory, Report};
 use heddle_range_lock_bench::side::Side;
 use heddle_range_lock_bench::sides::skiplist::SkipList;
 use heddle_range_lock_bench::workload::{self, Kind, Sample};
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const USAGE: &str =
     "usage: heddle-range-lock-bench [--quick | --full] [--filter TEXT] [--json FILE] [--svg DIR]
@@ -81,12 +79,14 @@ fn measure(options: &Options) -> Result<(), Box<dyn Error>> {
     let wanted = |row: &Row| row.kind.name().starts_with(&options.filter);
     println!(
         "\nMillions of lock+unlock pairs a second: median, half the range of the rounds, and heddle's ratio to it.\n\
-         *: more threads than cores, so preempted holders are measured. x: shared requests served as exclusive."
+         *: more threads than cores, so preempted holders are measured. !: other programs had more than a tenth of a\n\
+         processor meanwhile. x: shared requests served as exclusive."
     );
     report::print_head(&sides);
     for row in plan::rows(effort.full).into_iter().filter(wanted) {
+        let watch = Watch::start();
         let samples = plan::measure(row, &sides, effort, false);
-        let figures = report::figures(row, &sides, &samples, cores);
+        let figures = report::figures(row, &sides, &samples, cores, watch.was_busy());
         report::print_row(&figures);
         report.figures.extend(figures);
     }
@@ -135,8 +135,9 @@ fn heights(report: &mut Report, effort: Effort, cores: usize) {
     report::print_head(&sides);
     for kind in [Kind::Fine { memset: true }, Kind::Batch { memset: true }, Kind::Held(1_000)] {
         let row = Row { kind, threads: cores };
+        let watch = Watch::start();
         let samples: Vec<Vec<Sample>> = plan::measure(row, &sides, effort, false);
-        let figures = report::figures(row, &sides, &samples, cores);
+        let figures = report::figures(row, &sides, &samples, cores, watch.was_busy());
         report::print_row(&figures);
         report.heights.extend(figures);
     }
@@ -216,7 +217,7 @@ const MEMORY_RANGES: [u64; 2] = [1_000, 100_000];
 
 /// Measures memory, each side in a program of its own: what earlier runs left in pools would be taken up here.
 fn memories(report: &mut Report) -> Result<(), Box<dyn Error>> {
-    println!("\n{:<12}{:>8}{:>12}{:>14}", "side", "held", "bytes each", "bytes after");
+    println!("\n{:<12}{:>8}{:>14}{:>14}", "side", "held", "resident each", "after");
     for side in plan::entrants() {
         for ranges in MEMORY_RANGES {
             let output = Command::new(std::env::current_exe()?)
@@ -227,7 +228,7 @@ fn memories(report: &mut Report) -> Result<(), Box<dyn Error>> {
             let (full, after) = text.trim().split_once(' ').ok_or("no figures of memory")?;
             let (full, bytes_after): (usize, usize) = (full.parse()?, after.parse()?);
             let bytes_per_range = full as f64 / ranges as f64;
-            println!("{:<12}{ranges:>8}{bytes_per_range:>12.1}{bytes_after:>14}", side.name);
+            println!("{:<12}{ranges:>8}{bytes_per_range:>14.1}{bytes_after:>14}", side.name);
             report.memory.push(Memory { side: side.name, ranges, bytes_per_range, bytes_after });
         }
     }

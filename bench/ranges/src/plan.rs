@@ -8,9 +8,11 @@ use crate::sides::bitmap::Bitmap;
 use crate::sides::heddle::Heddle;
 use crate::sides::kara::Kara;
 use crate::sides::kogan::Kogan;
+use crate::sides::leanstore::Bits;
 use crate::sides::map::MutexMap;
 use crate::sides::skiplist::SkipList;
 use crate::sides::song::Song;
+use crate::sides::stripes::Stripes;
 use crate::store::Keys;
 use crate::workload::{Kind, Sample, count, run};
 
@@ -46,11 +48,13 @@ fn entrant<S: Side>() -> Entrant {
 pub fn entrants() -> Vec<Entrant> {
     vec![
         entrant::<Heddle>(),
+        entrant::<Stripes>(),
         entrant::<MutexMap>(),
         entrant::<Song>(),
         entrant::<Kogan>(),
         entrant::<Kara>(),
         entrant::<Bitmap>(),
+        entrant::<Bits>(),
         entrant::<SkipList>(),
     ]
 }

@@ -7,8 +7,8 @@ use plotters::prelude::*;
 
 use crate::report::{Figure, Report};
 
-const SIZE: (u32, u32) = (760, 480);
-const COLORS: [RGBColor; 8] = [
+const SIZE: (u32, u32) = (960, 600);
+const COLORS: [RGBColor; 9] = [
     RGBColor(200, 30, 30),
     RGBColor(30, 30, 30),
     RGBColor(40, 100, 200),
@@ -17,6 +17,7 @@ const COLORS: [RGBColor; 8] = [
     RGBColor(140, 60, 180),
     RGBColor(0, 150, 160),
     RGBColor(120, 120, 120),
+    RGBColor(220, 100, 170),
 ];
 
 /// A curve: a side, and its points.
@@ -35,7 +36,7 @@ pub fn write(report: &Report, folder: &Path) -> Result<(), Box<dyn Error>> {
         let of: Vec<&Figure> = report.figures.iter().filter(|figure| figure.workload == workload).collect();
         let curves = curves(&of, |figure| figure.threads as f64);
         let file = folder.join(format!("{}.svg", workload.replace(['%', ' '], "-")));
-        draw(&file, &format!("{workload}: millions a second over threads"), &curves)?;
+        draw(&file, workload, "threads", &curves)?;
     }
     let mut threads: Vec<usize> = report.figures.iter().map(|figure| figure.threads).collect();
     threads.sort_unstable();
@@ -47,7 +48,8 @@ pub fn write(report: &Report, folder: &Path) -> Result<(), Box<dyn Error>> {
         let curves = curves(&of, ranges);
         if !curves.is_empty() {
             let file = folder.join(format!("held-{threads}-threads.svg"));
-            draw(&file, &format!("{threads} threads: millions a second over ranges held"), &curves)?;
+            let title = format!("among held ranges, {threads} threads");
+            draw(&file, &title, "ranges held", &curves)?;
         }
     }
     Ok(())
@@ -66,7 +68,7 @@ fn curves(figures: &[&Figure], x: impl Fn(&Figure) -> f64) -> Vec<Curve> {
 }
 
 /// Both axes are logarithmic: the sides differ by orders of magnitude.
-fn draw(file: &Path, title: &str, curves: &[Curve]) -> Result<(), Box<dyn Error>> {
+fn draw(file: &Path, title: &str, x_title: &str, curves: &[Curve]) -> Result<(), Box<dyn Error>> {
     let points = || curves.iter().flat_map(|(_, points)| points);
     let max_x = points().map(|point| point.0).fold(2.0, f64::max);
     let max_y = points().map(|point| point.1).fold(0.001, f64::max);
@@ -74,19 +76,35 @@ fn draw(file: &Path, title: &str, curves: &[Curve]) -> Result<(), Box<dyn Error>
     let root = SVGBackend::new(file, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)
-        .caption(title, ("sans-serif", 18))
+        .caption(title, ("sans-serif", 22))
         .margin(12)
-        .x_label_area_size(30)
-        .y_label_area_size(60)
+        .x_label_area_size(48)
+        .y_label_area_size(84)
         .build_cartesian_2d((1.0..max_x).log_scale(), (min_y * 0.8..max_y * 1.25).log_scale())?;
-    chart.configure_mesh().light_line_style(WHITE).draw()?;
+    chart
+        .configure_mesh()
+        .light_line_style(WHITE)
+        .label_style(("sans-serif", 15))
+        .axis_desc_style(("sans-serif", 17))
+        .x_desc(x_title)
+        .y_desc("lock+unlock pairs, millions a second")
+        .x_label_formatter(&|x| format!("{x}"))
+        .y_label_formatter(&|y| format!("{y}"))
+        .draw()?;
     for ((side, points), color) in curves.iter().zip(COLORS) {
         chart
             .draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)).point_size(3))?
             .label(*side)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2)));
     }
-    chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK).draw()?;
+    // Below the curves, which begin high and end anywhere.
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::LowerLeft)
+        .label_font(("sans-serif", 15))
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK)
+        .draw()?;
     root.present()?;
     Ok(())
 }

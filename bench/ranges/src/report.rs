@@ -14,6 +14,8 @@ pub struct Figure {
     pub threads: usize,
     /// More threads than cores: the row measures preempted holders.
     pub preempted: bool,
+    /// Other programs had a part of the processors meanwhile.
+    pub busy: bool,
     /// The side.
     pub side: &'static str,
     /// Shared requests were served as exclusive ones.
@@ -56,9 +58,9 @@ pub struct Memory {
     pub side: &'static str,
     /// Ranges held.
     pub ranges: u64,
-    /// Bytes for each of them.
+    /// Resident bytes for each of them.
     pub bytes_per_range: f64,
-    /// Bytes that stay when all are released.
+    /// Resident bytes that stay when all are released.
     pub bytes_after: usize,
 }
 
@@ -83,7 +85,13 @@ fn median(values: &mut [f64]) -> f64 {
 }
 
 /// The figures of one row; ratios are against the first side.
-pub fn figures(row: Row, sides: &[Entrant], samples: &[Vec<Sample>], cores: usize) -> Vec<Figure> {
+pub fn figures(
+    row: Row,
+    sides: &[Entrant],
+    samples: &[Vec<Sample>],
+    cores: usize,
+    busy: bool,
+) -> Vec<Figure> {
     let mut first = None;
     let figure = |(side, samples): (&Entrant, &Vec<Sample>)| {
         let mut rates: Vec<f64> = samples.iter().map(|sample| sample.rate).collect();
@@ -93,6 +101,7 @@ pub fn figures(row: Row, sides: &[Entrant], samples: &[Vec<Sample>], cores: usiz
             workload: row.kind.name(),
             threads: row.threads,
             preempted: row.threads > cores,
+            busy,
             side: side.name,
             exclusive_only: !side.shares && matches!(row.kind, crate::workload::Kind::Mix(_)),
             median_per_second: median,
@@ -128,10 +137,16 @@ pub fn latencies(row: Row, sides: &[Entrant], samples: &[Vec<Sample>]) -> Vec<La
     sides.iter().zip(samples).map(latency).collect()
 }
 
+/// What a row is marked with.
+fn marks(figure: &Figure) -> String {
+    let preempted = if figure.preempted { "*" } else { "" };
+    format!("{:<2}", format!("{preempted}{}", if figure.busy { "!" } else { "" }))
+}
+
 /// Prints one row: rates in millions a second, the spread of the rounds, and this project's advantage.
 pub fn print_row(figures: &[Figure]) {
     let Some(first) = figures.first() else { return };
-    print!("{:<14}{:>3}{}", first.workload, first.threads, if first.preempted { "*" } else { " " });
+    print!("{:<14}{:>3}{}", first.workload, first.threads, marks(first));
     for figure in figures {
         let spread = (figure.max_per_second - figure.min_per_second) / figure.median_per_second * 50.0;
         let shared = if figure.exclusive_only { "x" } else { "" };
@@ -154,7 +169,7 @@ fn millions(rate: f64) -> String {
 
 /// Prints the heading of the throughput table.
 pub fn print_head(sides: &[Entrant]) {
-    print!("{:<14}{:>3} ", "workload", "thr");
+    print!("{:<14}{:>3}  ", "workload", "thr");
     sides.iter().for_each(|side| print!("{:>19}", side.name));
     println!();
 }
@@ -166,7 +181,7 @@ pub fn print_cpu(figures: &[Figure], sides: &[Entrant]) {
     print_head(sides);
     for row in figures.chunk_by(|a, b| a.workload == b.workload && a.threads == b.threads) {
         let Some(first) = row.first() else { continue };
-        print!("{:<14}{:>3}{}", first.workload, first.threads, if first.preempted { "*" } else { " " });
+        print!("{:<14}{:>3}{}", first.workload, first.threads, marks(first));
         for figure in row {
             let cell = if figure.side == first.side {
                 format!("{:.1}", figure.cpu_ns_each)

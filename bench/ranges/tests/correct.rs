@@ -6,9 +6,11 @@ use heddle_range_lock_bench::sides::bitmap::{Bitmap, SEGMENT};
 use heddle_range_lock_bench::sides::heddle::Heddle;
 use heddle_range_lock_bench::sides::kara::Kara;
 use heddle_range_lock_bench::sides::kogan::Kogan;
+use heddle_range_lock_bench::sides::leanstore::Bits;
 use heddle_range_lock_bench::sides::map::MutexMap;
 use heddle_range_lock_bench::sides::skiplist::SkipList;
 use heddle_range_lock_bench::sides::song::Song;
+use heddle_range_lock_bench::sides::stripes::Stripes;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Keys that the shadow array knows; each stands for one segment, the bitmap's smallest range.
@@ -102,6 +104,8 @@ macro_rules! all_pass {
 all_pass! {
     heddle: super::Heddle,
     map: super::MutexMap,
+    stripes: super::Stripes,
+    leanstore: super::Bits,
     song: super::Song,
     kogan: super::Kogan,
     kara: super::Kara,

@@ -112,7 +112,7 @@ impl CoreEntry {
     }
 
     /// In a forked child, where the core's thread, if it had one, is gone.
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", feature = "scheduler"))]
     pub fn lose_thread(&self) {
         // SAFETY: null, or a machine of an `Executor`, which is never freed.
         if let Some(shared) = unsafe { self.shared().as_ref() }.filter(|_| self.has_thread()) {
@@ -122,7 +122,7 @@ impl CoreEntry {
     }
 
     /// In a forked child, on the core's thread: no other thread serves its machine.
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", feature = "scheduler"))]
     pub fn stay_alone(&self) {
         // SAFETY: as above.
         if let Some(shared) = unsafe { self.shared().as_ref() } {

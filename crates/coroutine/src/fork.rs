@@ -11,7 +11,7 @@ use crate::host::host;
 use crate::registry::{Global, for_each_core, for_each_slot};
 use crate::sched::Id;
 use crate::sync::{AtomicU32, Ordering};
-use crate::{pool, reactor, threads, wait::inherit, waker};
+use crate::{blocking, pool, reactor, threads, wait::inherit, waker};
 use core::any::Any;
 use core::cell::Cell;
 use core::ptr;
@@ -27,7 +27,7 @@ pub fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-type Held = [Box<dyn Any>; 2];
+type Held = [Box<dyn Any>; 3];
 
 std::thread_local! {
     /// The guards of what is locked during a fork, on the thread that forks.
@@ -54,7 +54,7 @@ extern "C" fn before() {
     if let Some(host) = host() {
         host.before_fork();
     }
-    let held: Held = [Box::new(pool::lock()), Box::new(reactor::lock())];
+    let held: Held = [Box::new(pool::lock()), Box::new(reactor::lock()), Box::new(blocking::lock())];
     HELD.set(Some(held));
     if let Some(here) = threads::here() {
         // A thief that was inside would never leave in the child.
@@ -98,6 +98,7 @@ extern "C" fn in_child() {
     }
     drop(HELD.take());
     inherit::start_anew();
+    blocking::start_anew();
     reactor::start_anew();
     if let Some(host) = host() {
         host.after_fork(true);

@@ -21,6 +21,7 @@ pub trait System {
 
 /// When an executor looks whether something more urgent is ready elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Policy {
     /// Never by itself: the system preempts it, say at each clock interrupt. Cheapest, and an inversion lasts a slice.
     Relaxed,
@@ -41,6 +42,7 @@ pub struct Place<S> {
 
 /// What became of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Step {
     /// A coroutine had its turn.
     Ran,

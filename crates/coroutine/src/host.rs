@@ -72,6 +72,7 @@ pub trait Host: Sync {
 
 /// Why the core in reserve is called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Told {
     /// Something more urgent than what another core runs may be ready.
     Urgent,

@@ -1,4 +1,14 @@
 //! File descriptors whose readiness coroutines wait for.
+//!
+//! [`Async`] reads and writes by itself ([`Async::read`], [`Async::write_all`] and the like), and by the traits of
+//! others where a feature says so: `futures-io` for those of `futures`, `tokio-io` for tokio's.
+
+mod net;
+#[cfg(any(feature = "futures-io", feature = "tokio-io"))]
+mod traits;
+
+#[cfg(any(feature = "futures-io", feature = "tokio-io"))]
+pub use traits::Stream;
 
 use crate::reactor;
 use core::future::Future;
@@ -12,6 +22,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 #[derive(Debug)]
 pub struct Async<T: AsFd> {
     inner: T,
+    /// The reactor's numbers for the waits of whoever has it alone, and reads or writes by a trait.
+    #[cfg(any(feature = "futures-io", feature = "tokio-io"))]
+    waits: [u64; 2],
 }
 
 impl<T: AsFd> Async<T> {
@@ -23,7 +36,11 @@ impl<T: AsFd> Async<T> {
     pub fn new(inner: T) -> io::Result<Async<T>> {
         set_nonblocking(inner.as_fd())?;
         reactor::get()?.add_source(inner.as_fd())?;
-        Ok(Async { inner })
+        Ok(Async {
+            inner,
+            #[cfg(any(feature = "futures-io", feature = "tokio-io"))]
+            waits: [0; 2],
+        })
     }
 
     /// What was wrapped. Closing it otherwise than by dropping this is not possible.
@@ -64,6 +81,56 @@ impl<T: AsFd> Async<T> {
         .await
     }
 
+    /// Tries `operation`, and has the caller woken for another attempt if it would block.
+    #[cfg(any(feature = "futures-io", feature = "tokio-io"))]
+    fn poll_with<R>(
+        &mut self,
+        writable: bool,
+        cx: &mut Context<'_>,
+        mut operation: impl FnMut(&mut T) -> io::Result<R>,
+    ) -> Poll<io::Result<R>> {
+        loop {
+            match operation(&mut self.inner) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let number = &mut self.waits[usize::from(writable)];
+                    let fd = self.inner.as_fd().as_raw_fd();
+                    let watched = reactor::get().and_then(|r| r.watch(fd, writable, *number, cx.waker()));
+                    return match watched {
+                        Ok(watched) => {
+                            *number = watched;
+                            Poll::Pending
+                        }
+                        Err(error) => Poll::Ready(Err(error)),
+                    };
+                }
+                outcome => return Poll::Ready(outcome),
+            }
+        }
+    }
+
+    /// Reads what there is into `buffer`, waiting for the first byte; 0 at the end.
+    ///
+    /// # Errors
+    /// What reading fails with.
+    pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize>
+    where
+        for<'a> &'a T: io::Read,
+    {
+        self.read_with(|mut inner| io::Read::read(&mut inner, buffer)).await
+    }
+
+    /// Writes as much of `bytes` as there is room for, waiting for some.
+    ///
+    /// # Errors
+    /// What writing fails with.
+    pub async fn write(&self, bytes: &[u8]) -> io::Result<usize>
+    where
+        for<'a> &'a T: io::Write,
+    {
+        self.write_with(|mut inner| io::Write::write(&mut inner, bytes)).await
+    }
+
     /// Writes all of `bytes`.
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()>
     where
@@ -99,6 +166,7 @@ impl<T: AsFd> Async<T> {
 
 /// What a descriptor is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Direction {
     /// Reading, accepting.
     Read,
@@ -192,6 +260,10 @@ impl Future for Ready<'_> {
 impl<T: AsFd> Drop for Async<T> {
     fn drop(&mut self) {
         if let Ok(reactor) = reactor::get() {
+            #[cfg(any(feature = "futures-io", feature = "tokio-io"))]
+            for (number, writable) in self.waits.into_iter().zip([false, true]).filter(|wait| wait.0 != 0) {
+                reactor.unwatch(self.inner.as_fd().as_raw_fd(), writable, number);
+            }
             reactor.remove_source(self.inner.as_fd());
         }
     }

@@ -38,10 +38,11 @@
 //!   polling, yielding and waking take no atomic read-modify-write.
 //! - [`Executor`]: several threads, which share their work and watch each other's urgency.
 //! - [`Machine`] and [`Platform`] (without `std`): the cores of a kernel; see "In a kernel" in the README.
-//! - [`sched`]: the scheduler alone, over memory that the caller gives; feature `capi`: its C interface.
-//! - [`wait`]: mutex, semaphore, channel and waiting by key, in which the most urgent goes first and holders inherit.
-//! - [`time`], [`io`]: timers and file descriptors. [`global`]: one order of urgency over several processes;
-//!   [`host`]: other things than Linux's to sleep in.
+//! - Feature `scheduler`: the scheduler alone, over memory that the caller gives (`sched`), and what runtimes need to
+//!   put other things than Linux's under an executor; feature `capi`: the scheduler's C interface.
+//! - [`wait`]: mutex, read-write lock, semaphore, channels, notification and waiting by key, in which the most urgent
+//!   goes first and holders inherit. [`JoinSet`]: coroutines awaited as they end. [`spawn_blocking`]: for what blocks.
+//! - [`time`], [`io`]: timers, file descriptors, connections.
 //!
 //! # Ids and wakers
 //! A coroutine is named by an [`Id`], and a waker holds an id and nothing else: it is cloned and dropped for free, may
@@ -57,20 +58,24 @@
 //! its next turn.
 //!
 //! # Fork
-//! A forked child must not use its parent's executors, unless the process has called [`follow_forks`]. Then the thread
-//! that forked goes on, with the coroutines of its core, which are woken once; the other threads of an executor are
-//! gone and their coroutines with them ([`forks`]). Timers and descriptors go on being watched.
+//! A forked child must not use its parent's executors, as is usual with threads, unless the process has called
+//! `follow_forks` (feature `scheduler`). Then the thread that forked goes on, with the coroutines of its core, which
+//! are woken once; the other threads of an executor are gone and their coroutines with them. Timers and descriptors go
+//! on being watched.
 //!
 //! # Features
-//! `std` (default) contains `alloc`, which contains the core. `std`: threads, timers, descriptors, panics caught into
-//! a [`JoinError`]. Without `std` a panic in a coroutine is the platform's panic. `tracing`: a span per turn, with id,
-//! name and level. `capi`: the core's C interface. 64-bit targets only, as a waker's word holds an id; `std` needs
-//! Linux. The minimum Rust version is 1.85, and a change of it is a minor version.
+//! `std` (default) contains `alloc`, which contains the core. `std`: threads, timers, descriptors, panics
+//! caught into a [`JoinError`]. Without `std` a panic in a coroutine is the platform's panic. `tracing`: a span per
+//! turn, with id, name and level. `futures-io`, `tokio-io`: the traits by which others read and write. `scheduler`: the
+//! modules that kernels and runtimes build on, which change without notice. `capi`: the core's C interface. 64-bit
+//! targets only, as a waker's word holds an id; `std` needs Linux. The minimum Rust version is 1.85, and a change of it
+//! is a minor version.
 //!
 //! # Implementation notes
 //! Slots of coroutines live in a process-wide table that never shrinks: that is what makes uncounted wakers sound. The
 //! protocol, with its proofs and models, is in `PROTOCOL.md`.
 #![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(heddle_loom, allow(dead_code))] // Only the protocols are compiled for the model checker.
 
 #[cfg(feature = "alloc")]
@@ -81,9 +86,15 @@ extern crate std;
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("a waker's data word holds an id of 64 bits");
 
+#[cfg(feature = "scheduler")]
 pub mod sched;
+#[cfg(not(feature = "scheduler"))]
+#[allow(dead_code, unused_imports, reason = "what only the feature `scheduler` shows")]
+mod sched;
 mod sync;
 
+#[cfg(all(feature = "std", not(heddle_loom)))]
+mod blocking;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 mod blocks;
 #[cfg(feature = "alloc")]
@@ -94,18 +105,23 @@ pub mod capi;
 mod core_entry;
 #[cfg(feature = "alloc")]
 mod foreign;
-#[cfg(all(feature = "std", not(heddle_loom)))]
+#[cfg(all(feature = "std", feature = "scheduler", not(heddle_loom)))]
 mod fork;
-#[cfg(feature = "alloc")]
+#[cfg(all(feature = "alloc", feature = "scheduler"))]
 pub mod global;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod handle;
-#[cfg(all(feature = "std", not(heddle_loom)))]
+#[cfg(all(feature = "std", feature = "scheduler", not(heddle_loom)))]
 pub mod host;
+#[cfg(all(feature = "std", not(feature = "scheduler"), not(heddle_loom)))]
+#[allow(dead_code, reason = "what only the feature `scheduler` shows")]
+mod host;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 pub mod io;
 #[cfg(feature = "alloc")]
 mod join;
+#[cfg(all(feature = "std", not(heddle_loom)))]
+mod join_set;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 mod local;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
@@ -135,20 +151,24 @@ pub mod wait;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod waker;
 
-pub use sched::{Id, Rank};
+pub use sched::{Id, Phase, Rank};
 
+#[cfg(all(feature = "std", not(heddle_loom)))]
+pub use blocking::{BlockingHandle, spawn_blocking};
 #[cfg(feature = "alloc")]
 pub use builder::{Builder, DEFAULT_PRIORITY, SpawnError};
-#[cfg(all(feature = "std", not(heddle_loom)))]
+#[cfg(all(feature = "std", feature = "scheduler", not(heddle_loom)))]
 pub use fork::{follow_forks, forks};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use handle::{AbortOnDrop, JoinHandle, LocalJoinHandle};
+#[cfg(all(feature = "std", not(heddle_loom)))]
+pub use join_set::JoinSet;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 pub use local::{LocalExecutor, block_on, coroutine_run};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use machine::{Core, MACHINE_CORES, Machine, Platform};
 #[cfg(all(feature = "std", not(heddle_loom)))]
-pub use pool::Executor;
+pub use pool::{Executor, Handle};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use registry::{MAX_CORES, MAX_COROUTINES};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]

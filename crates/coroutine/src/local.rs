@@ -3,6 +3,7 @@
 
 use crate::builder::{Builder, SpawnError};
 use crate::core_entry::CoreEntry;
+#[cfg(feature = "scheduler")]
 use crate::global::{Place, Step, System};
 use crate::handle::{JoinHandle, LocalJoinHandle};
 use crate::machine::spawn_by;
@@ -115,6 +116,7 @@ impl LocalExecutor {
     }
 
     /// Runs one turn as one of several processes: see [`global`](crate::global).
+    #[cfg(feature = "scheduler")]
     pub fn run_one_in<S: System>(&self, place: &Place<S>) -> Step {
         self.entry.state.drain(&Global);
         let bitmap = self.entry.state.ready().bitmap();
@@ -235,6 +237,7 @@ pub(crate) fn tear_down(cores: &[&'static CoreEntry]) {
 }
 
 /// Drops every coroutine of `entry`, on which nothing runs, and no other core's.
+#[cfg(feature = "scheduler")]
 pub(crate) fn drop_coroutines(entry: &'static CoreEntry) {
     while cancel_all(entry, || true) {}
 }

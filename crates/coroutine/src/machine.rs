@@ -44,7 +44,7 @@ pub unsafe trait Platform: Sync + 'static {
     /// interrupted it between [`Core::try_park`] and its sleep.
     fn kick(core: u32);
 
-    /// The thief's barrier, see [`sched::Gate`].
+    /// The thief's barrier: see the safety contract. A full fence, unless a platform needs none of its owners.
     fn heavy_barrier() {
         fence(Ordering::SeqCst);
     }
@@ -107,7 +107,7 @@ impl Shared {
     }
 
     /// Core `number` serves the machine no more.
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", feature = "scheduler"))]
     pub fn remove(&self, number: u32) {
         let others = !(1 << (number & 63));
         self.started.fetch_and(others, Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl Shared {
     }
 
     /// One thread is left, which runs: there is no reserve, and nobody watches.
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", feature = "scheduler"))]
     pub fn stay_alone(&self) {
         self.reserve.store(0, Ordering::Relaxed);
         self.watching.store(0, Ordering::Relaxed);
@@ -325,14 +325,25 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    spawn_by(builder, future, false, |task| match here {
+    spawn_by(builder, future, false, |task| place_on(shared, here, builder, task))
+}
+
+/// Puts a new coroutine where [`spawn_on`] says.
+#[inline]
+pub(crate) fn place_on(
+    shared: &Shared,
+    here: Option<&'static CoreEntry>,
+    builder: Builder,
+    task: *mut (),
+) -> Result<Id, SpawnError> {
+    match here {
         Some(entry) => {
             let id = entry.spawn(&Global, task, builder.rank);
             shared_work(entry);
             id.ok_or(SpawnError::NoMemory)
         }
         None => post_to(shared, task, builder),
-    })
+    }
 }
 
 /// Allocates a coroutine and has `place` put it into some queue. `local`: the handle stays on the executor's thread.

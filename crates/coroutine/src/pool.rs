@@ -1,14 +1,18 @@
 //! The executor of several threads.
 #![allow(unsafe_code)] // The main coroutine need not be `'static`; it stays on its core.
 
+mod handle;
 mod reserve;
 
 use crate::builder::{Builder, SpawnError};
 use crate::core_entry::{CoreEntry, Hooks};
+#[cfg(feature = "scheduler")]
 use crate::fork::forks;
 use crate::handle::JoinHandle;
 use crate::host::{Host, host};
-use crate::local::{drop_coroutines, run_frame, tear_down};
+#[cfg(feature = "scheduler")]
+use crate::local::drop_coroutines;
+use crate::local::{run_frame, tear_down};
 use crate::machine::{MACHINE_CORES, Shared, elsewhere, spawn_on, steal_urgent, victims};
 use crate::park::Patience;
 use crate::reactor::Looked;
@@ -19,13 +23,14 @@ use crate::sync::{AtomicUsize, Ordering, fence};
 use crate::{park, threads, turn};
 use core::fmt;
 use core::future::Future;
-use core::mem;
 use core::time::Duration;
 use std::boxed::Box;
 use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 use std::vec::Vec;
+
+pub use handle::Handle;
 
 /// How often an idle core looks whether a coroutine waits behind another's long turn.
 const WATCH: Duration = Duration::from_micros(200);
@@ -39,6 +44,7 @@ const LOOK_EVERY: u32 = 32;
 pub struct Executor {
     shared: &'static Shared,
     main: &'static CoreEntry,
+    handle: Handle,
     /// Held while a thread runs as the first core.
     entered: Mutex<()>,
     /// Which thread that is, see [`threads::token`].
@@ -46,6 +52,7 @@ pub struct Executor {
     workers: Vec<(&'static CoreEntry, thread::JoinHandle<()>)>,
     reserve: Option<(&'static CoreEntry, thread::JoinHandle<()>)>,
     /// In which process its threads are, see [`forks`].
+    #[cfg(feature = "scheduler")]
     forks: u32,
 }
 
@@ -60,8 +67,8 @@ impl Executor {
 
     /// Like [`Executor::new`], with one thread more in reserve: while all others run something, it runs what is more
     /// urgent than the least urgent of that, at once instead of when a turn ends; and when all others are blocked in
-    /// system calls, it runs what they cannot. The process's [host](crate::host) calls it; without one it is the same
-    /// as [`Executor::new`].
+    /// system calls, it runs what they cannot. The process's host (feature `scheduler`) calls it; without one it is the
+    /// same as [`Executor::new`].
     ///
     /// # Panics
     /// If there is no memory or no thread.
@@ -100,10 +107,12 @@ impl Executor {
         Executor {
             shared,
             main,
+            handle: Handle::new(shared),
             entered: Mutex::new(()),
             entered_by: AtomicUsize::new(0),
             workers,
             reserve,
+            #[cfg(feature = "scheduler")]
             forks: forks(),
         }
     }
@@ -176,6 +185,11 @@ impl Executor {
         threads::here().is_some_and(|entry| core::ptr::eq(entry.shared(), self.shared))
     }
 
+    /// Something to spawn by from elsewhere, which may outlive the executor.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
     /// How many threads it has, the caller of [`Executor::block_on`] included.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
@@ -206,6 +220,7 @@ impl Drop for Leave<'_> {
 static UNUSED: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
 
 /// Locks what executors share during a fork.
+#[cfg(feature = "scheduler")]
 pub(crate) fn lock() -> impl Sized + 'static {
     UNUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -375,10 +390,12 @@ fn left_in_a_turn(shared: &Shared, victim: &CoreEntry) -> bool {
 
 impl Drop for Executor {
     fn drop(&mut self) {
+        self.handle.end();
         self.shared.close();
+        #[cfg(feature = "scheduler")]
         if self.forks != forks() {
             // The other threads are gone. What they ran, and where, stays as it was in that moment.
-            self.workers.drain(..).chain(self.reserve.take()).for_each(mem::forget);
+            self.workers.drain(..).chain(self.reserve.take()).for_each(core::mem::forget);
             return drop_coroutines(self.main);
         }
         if let (Some(_), Some(host)) = (&self.reserve, host()) {

@@ -104,11 +104,13 @@ pub(crate) fn hand_over() {
 }
 
 /// Locks the reactor's lists during a fork.
+#[cfg(feature = "scheduler")]
 pub(crate) fn lock() -> Option<impl Sized + 'static> {
     REACTOR.get().map(|reactor| locked(&reactor.state))
 }
 
 /// In a forked child, where the thread is gone.
+#[cfg(feature = "scheduler")]
 pub(crate) fn start_anew() {
     HAS_THREAD.store(0, Ordering::Relaxed);
     if let Some(reactor) = REACTOR.get() {
@@ -209,6 +211,7 @@ impl Reactor {
         }
     }
 
+    #[cfg(feature = "scheduler")]
     /// In a forked child: the kernel's object is shared with the parent, and somebody who is gone may sleep in it.
     fn start_anew(&self) {
         let Ok(sleep) = Sleep::new() else { return };

@@ -109,7 +109,7 @@ pub(crate) fn for_each_slot(mut each: impl FnMut(u32, &'static Slot) -> bool) {
 }
 
 /// Calls `each` with every core that there is.
-#[cfg(feature = "std")]
+#[cfg(all(feature = "std", feature = "scheduler"))]
 pub(crate) fn for_each_core(each: impl FnMut(&'static CoreEntry)) {
     (0..MAX_CORES as u32).map_while(entry).for_each(each);
 }

@@ -67,8 +67,44 @@ pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Outp
     .await
 }
 
+/// Ticks every `period`, for the first time at once.
+pub fn interval(period: Duration) -> Interval {
+    Interval { next: Some(Instant::now()), period: period.max(Duration::from_nanos(1)) }
+}
+
+/// See [`interval`].
+#[derive(Debug)]
+pub struct Interval {
+    /// `None`: never.
+    next: Option<Instant>,
+    period: Duration,
+}
+
+impl Interval {
+    /// Waits for the next tick; returns when it was due. Ticks that nobody has waited for by the time that they are a
+    /// period late are left out; the others keep their distance.
+    pub async fn tick(&mut self) -> Instant {
+        match self.next {
+            Some(when) => sleep_until(when).await,
+            None => core::future::pending().await,
+        }
+        let (due, now) = (self.next.unwrap_or_else(Instant::now), Instant::now());
+        let late = now.saturating_duration_since(due).as_nanos() / self.period.as_nanos();
+        let past = u32::try_from(late).ok().and_then(|late| self.period.checked_mul(late));
+        let last = past.and_then(|past| due.checked_add(past)).unwrap_or(now);
+        self.next = last.checked_add(self.period);
+        due
+    }
+
+    /// How far apart its ticks are.
+    pub fn period(&self) -> Duration {
+        self.period
+    }
+}
+
 /// A [`timeout`] has passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Elapsed;
 
 impl fmt::Display for Elapsed {

@@ -78,7 +78,7 @@ fn receivers() -> Family {
     let wait = Arc::new(move || -> Waiting {
         let receiver = receiver.clone();
         Box::pin(async move {
-            receiver.receive().await;
+            receiver.recv().await;
         })
     });
     Family { wait, fire: Box::new(move || drop(sender)) }

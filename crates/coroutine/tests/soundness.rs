@@ -190,7 +190,7 @@ fn a_reply_sender_inside_of_a_message_closes() {
     let (reply, replies) = channel::<()>(1);
     sender.try_send(reply).unwrap();
     drop(receiver);
-    assert_eq!(block_on(replies.receive()), None);
+    assert_eq!(block_on(replies.recv()), None);
 }
 
 #[cfg(not(miri))]

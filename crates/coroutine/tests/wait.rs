@@ -138,7 +138,7 @@ fn a_channel_keeps_the_order_of_messages_and_ends() {
             }
         });
         let mut next = 0;
-        while let Some(message) = receiver.receive().await {
+        while let Some(message) = receiver.recv().await {
             assert_eq!(message, next);
             next += 1;
         }

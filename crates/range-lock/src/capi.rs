@@ -6,7 +6,7 @@ use core::ptr::{self, NonNull};
 use core::time::Duration;
 
 use crate::request::{Guard, Request};
-use crate::{LockError, Mode, RangeLock, RawGuard, Span};
+use crate::{LockError, Mode, RangeLock, RawGuard, Span, TimeoutError, TryLockError};
 
 /// `heddle_range_lock`.
 pub type CLock = RangeLock<u64, u64>;
@@ -31,9 +31,27 @@ impl From<LockError> for Status {
     fn from(error: LockError) -> Self {
         match error {
             LockError::Empty => Self::Empty,
-            LockError::Conflict => Self::Conflict,
-            LockError::TimedOut => Self::TimedOut,
             LockError::OutOfMemory => Self::NoMemory,
+        }
+    }
+}
+
+impl From<TryLockError> for Status {
+    fn from(error: TryLockError) -> Self {
+        match error {
+            TryLockError::Empty => Self::Empty,
+            TryLockError::Conflict => Self::Conflict,
+            TryLockError::OutOfMemory => Self::NoMemory,
+        }
+    }
+}
+
+impl From<TimeoutError> for Status {
+    fn from(error: TimeoutError) -> Self {
+        match error {
+            TimeoutError::Empty => Self::Empty,
+            TimeoutError::TimedOut => Self::TimedOut,
+            TimeoutError::OutOfMemory => Self::NoMemory,
         }
     }
 }
@@ -58,11 +76,11 @@ fn span(start: u64, end: u64) -> Span<u64> {
 ///
 /// # Safety
 /// `lock` is a live lock, `held` may be written.
-unsafe fn acquire<'a>(
+unsafe fn acquire<'a, R: Into<Status>>(
     lock: *const CLock,
     (start, end, shared, payload): (u64, u64, bool, u64),
     held: *mut *mut (),
-    how: impl FnOnce(Request<&'a CLock>) -> Result<Guard<'a, u64, u64>, LockError>,
+    how: impl FnOnce(Request<&'a CLock>) -> Result<Guard<'a, u64, u64>, R>,
 ) -> Status {
     // SAFETY: see the contract.
     let (lock, held): (&'a CLock, _) = unsafe { (&*lock, &mut *held) };

@@ -8,7 +8,6 @@
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
-use core::ops::Range;
 use core::ptr::{self, NonNull};
 use core::slice;
 
@@ -20,26 +19,36 @@ use crate::table::Bucket;
 
 /// Slots of a tail at least: more make successors rarer, fewer make buckets smaller.
 const SLOTS: usize = if cfg!(heddle_loom) { 4 } else { 16 };
-/// Slots of a tail at most.
+/// Slots of a tail at most, unless there is a queue.
 const SLOTS_MAX: usize = 64;
+/// Slots of a tail at most.
+const SLOTS_QUEUE: usize = 4096;
+
+/// Entries looked at together.
+pub(crate) const PART: usize = 64;
+/// There are more entries than [`PART`], or the tail is long.
+pub(crate) const CROWD: usize = 4;
 
 #[repr(C)]
 pub(crate) struct Chunk<T, P> {
     /// `header.state` counts the appends that had to try again.
-    header: Header,
+    pub(crate) header: Header,
     /// The bucket's upper bound: the next bucket's lower one.
     hi: Option<T>,
     next: *mut Bucket<T, P>,
     len: u32,
     slots: u32,
-    /// Bounds that some entry lacks: the union of what their pointers are tagged with.
-    open: u32,
+    /// What keeps a search from the short way: bounds that some entry lacks (the union of what their pointers are
+    /// tagged with), and [`CROWD`].
+    pub(crate) special: u32,
     /// Successors to build before an empty lock goes back to its fast path.
     pub(crate) cool: u32,
     /// Predecessors in a row whose appends never collided.
     pub(crate) quiet: u32,
     /// So many slots from the first one on hold nodes that are released, at least: nobody needs to look at them.
-    dead: AtomicU32,
+    pub(crate) dead: AtomicU32,
+    /// So many nodes from the first one on are released, at least; for waiters and those that wake them.
+    pub(crate) passed: AtomicU32,
     /// Whether a sweep has come by.
     swept: AtomicU32,
     _nodes: PhantomData<P>,
@@ -70,18 +79,18 @@ impl<T: Ord + Copy, P: Copy> Entry<T, P> {
     }
 }
 
-/// How an append ended.
-pub(crate) enum Append {
-    /// The node is in; whether it has to wait.
-    Done { blocked: bool },
-    /// A conflict, and the request does not wait.
-    Refused,
-    /// The chunk is closed; whether something in it conflicts.
-    Closed { blocked: bool },
+/// How long a chunk's tail is to be.
+#[derive(Clone, Copy)]
+pub(crate) enum Tail {
+    /// As short as it gets: the chunk is hoped to be cut soon.
+    Short,
+    /// In proportion to what is carried over. So many of that wait: a queue is copied with each successor, so its tail
+    /// grows with it.
+    For { waiting: usize },
 }
 
 /// What closes a tail: no node's address.
-fn seal<T, P>() -> *mut Node<T, P> {
+pub(crate) fn seal<T, P>() -> *mut Node<T, P> {
     ptr::without_provenance_mut(1)
 }
 
@@ -115,10 +124,15 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         hi: Option<T>,
         next: *mut Bucket<T, P>,
         room: usize,
+        tail: Tail,
     ) -> Result<Self, OutOfMemory> {
         // An only bucket gets twice as many: it sees every request.
         let least = if next.is_null() { 2 * SLOTS } else { SLOTS };
-        let slots = if cfg!(heddle_loom) { SLOTS } else { (room / 4).clamp(least, SLOTS_MAX) };
+        let slots = match tail {
+            _ if cfg!(heddle_loom) => SLOTS,
+            Tail::Short => SLOTS / 4,
+            Tail::For { waiting } => (room / 4).clamp(least, SLOTS_MAX).max((waiting / 2).min(SLOTS_QUEUE)),
+        };
         let size = entries_offset::<T, P>(slots) + room * size_of::<Entry<T, P>>();
         let chunk = context.alloc(size)?.cast::<Chunk<T, P>>();
         let raw = chunk.as_ptr();
@@ -128,10 +142,11 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             (&raw mut (*raw).next).write(next);
             (&raw mut (*raw).len).write(0);
             (&raw mut (*raw).slots).write(slots as u32);
-            (&raw mut (*raw).open).write(0);
+            (&raw mut (*raw).special).write(if slots > SLOTS_MAX { CROWD as u32 } else { 0 });
             (&raw mut (*raw).cool).write(0);
             (&raw mut (*raw).quiet).write(0);
             (&raw mut (*raw).dead).write(AtomicU32::new(0));
+            (&raw mut (*raw).passed).write(AtomicU32::new(0));
             (&raw mut (*raw).swept).write(AtomicU32::new(0));
             let first = raw.byte_add(slots_offset::<T, P>()).cast::<AtomicPtr<Node<T, P>>>();
             for slot in 0..slots {
@@ -159,7 +174,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
     }
 
     #[inline]
-    fn get(&self) -> &'g Chunk<T, P> {
+    pub(crate) fn get(&self) -> &'g Chunk<T, P> {
         // SAFETY: the chunk stays in place for `'g`, and its plain fields do not change once it is published.
         unsafe { self.chunk.as_ref() }
     }
@@ -177,7 +192,8 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             let first = raw.byte_add(offset).cast::<Entry<T, P>>();
             first.add(len as usize).write(Entry::new(bounds, node));
             (&raw mut (*raw).len).write(len + 1);
-            (&raw mut (*raw).open).write((*raw).open | bounds.open as u32);
+            let crowd = if len as usize >= PART { CROWD } else { 0 };
+            (&raw mut (*raw).special).write((*raw).special | (bounds.open | crowd) as u32);
         }
     }
 
@@ -193,7 +209,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
             let first = raw.byte_add(offset).cast::<MaybeUninit<Entry<T, P>>>();
             ptr::copy_nonoverlapping(entries.as_ptr(), first, entries.len());
             (&raw mut (*raw).len).write(entries.len() as u32);
-            (&raw mut (*raw).open).write(open as u32);
+            (&raw mut (*raw).special).write((*raw).special | open as u32);
         }
     }
 
@@ -296,104 +312,6 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         let tail = self.pointers(pin).skip(self.entries().len() + dead).filter(is_live);
         // SAFETY: as in `nodes`.
         carried.chain(tail.map(|node| (unsafe { follow(node, PhantomData) }.bounds, node)))
-    }
-
-    /// Whether some carried node's range overlaps, released or not.
-    #[inline(always)]
-    fn overlaps_carried(self, bounds: &Bounds<T>) -> bool {
-        let entries = self.entries();
-        if self.get().open as usize | bounds.open != 0 {
-            return entries.iter().any(|entry| entry.bounds().overlaps(bounds));
-        }
-        // Without a branch in it: nearly all of them do not overlap, and the way out comes too late to matter.
-        // SAFETY: no bound is missing.
-        entries.iter().fold(false, |found, entry| found | unsafe { entry.bounds().overlaps_closed(bounds) })
-    }
-
-    /// Whether some carried node is in the way.
-    #[inline(never)]
-    fn carried_blocks(self, bounds: &Bounds<T>, shared: bool) -> bool {
-        let mut overlapping = self.entries().iter().filter(|entry| entry.bounds().overlaps(bounds));
-        // SAFETY: as in `nodes`.
-        overlapping.any(|entry| unsafe { follow(entry.node(), PhantomData) }.blocks(shared))
-    }
-
-    /// Whether some node in these slots, which are filled, is in the way.
-    #[inline(never)]
-    fn tail_blocks(self, pin: &Pin, filled: Range<usize>, bounds: &Bounds<T>, shared: bool) -> bool {
-        self.slots()[filled].iter().any(|slot| {
-            // SAFETY: as in `nodes`.
-            let other: &Node<T, P> = unsafe { follow(pin.read(slot), PhantomData) };
-            other.bounds.overlaps(bounds) && other.blocks(shared)
-        })
-    }
-
-    /// Tries to put `new`, the caller's own and not published, behind everything that is there. Its range and mode
-    /// are passed along because they were written a moment ago: reading them back would stall.
-    #[inline]
-    pub(crate) fn append(
-        self,
-        pin: &Pin,
-        new: NonNull<Node<T, P>>,
-        bounds: &Bounds<T>,
-        shared: bool,
-        queue: bool,
-    ) -> Append {
-        // SAFETY: the caller owns the node.
-        let node: &Node<T, P> = unsafe { follow(new.as_ptr(), PhantomData) };
-        let mut blocked = self.overlaps_carried(bounds) && self.carried_blocks(bounds, shared);
-        if blocked && !queue {
-            return Append::Refused;
-        }
-        // Relaxed: whoever noted it had filled a slot behind those that it passed over, and nothing is entered here
-        // before that slot was read, which acquires the releases it had seen.
-        let known_dead = self.get().dead.load(Ordering::Relaxed) as usize;
-        let (slots, mut dead, mut at) = (self.slots(), known_dead, known_dead);
-        let mut overlapping = false;
-        loop {
-            let mut end = seal();
-            while let Some(slot) = slots.get(at) {
-                end = pin.read(slot);
-                if end.is_null() || end == seal() {
-                    break;
-                }
-                // SAFETY: as in `nodes`.
-                let other: &Node<T, P> = unsafe { follow(end, PhantomData) };
-                if at == dead && !other.is_live() {
-                    dead += 1;
-                } else {
-                    // As in `overlaps_carried`, no branch on what is as good as random.
-                    overlapping |= other.bounds.overlaps(bounds);
-                }
-                at += 1;
-            }
-            if overlapping && self.tail_blocks(pin, dead..at, bounds, shared) {
-                if !queue {
-                    return Append::Refused;
-                }
-                blocked = true;
-            }
-            let Some(free) = slots.get(at).filter(|_| end.is_null()) else { break };
-            node.arrive(blocked);
-            // Release: the node's range and state.
-            if free.compare_exchange(end, new.as_ptr(), Ordering::Release, Ordering::Relaxed).is_ok() {
-                self.note_dead(known_dead, dead);
-                return Append::Done { blocked };
-            }
-            self.get().header.state.fetch_add(1, Ordering::Relaxed);
-        }
-        // Not noted: no slot of this context's stands for what it has seen.
-        Append::Closed { blocked }
-    }
-
-    /// Remembers how many slots at the front nobody needs to look at any more, for a context that has just filled a
-    /// slot behind them.
-    #[inline]
-    fn note_dead(self, known: usize, dead: usize) {
-        if dead > known {
-            // Relaxed: the slot that was filled released what was seen. A smaller number that comes later is true too.
-            self.get().dead.store(dead as u32, Ordering::Relaxed);
-        }
     }
 
     /// Puts the first node into a chunk that is not published yet.

@@ -23,6 +23,7 @@ mod slab;
 mod thread;
 
 use core::cell::UnsafeCell;
+use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 
@@ -122,6 +123,24 @@ impl Participant {
 
     fn give_back(&self) {
         self.claimed.store(0, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Participant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Participant").field("claimed", &self.claimed).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Domain").field("held_bytes", &self.pool.bytes()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").finish_non_exhaustive()
     }
 }
 

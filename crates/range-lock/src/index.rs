@@ -45,9 +45,10 @@ impl<T, P> Index<T, P> {
 }
 
 impl<T: Ord + Copy, P: Copy> Table<T, P> {
-    /// Counts a cut made or unmade, and builds the index anew when it has drifted too far.
-    pub(crate) fn note_change(&self, pin: &Pin) {
-        let changes = self.changes.fetch_add(1, Ordering::Relaxed) + 1;
+    /// Counts cuts made or unmade, and builds the index anew when it has drifted too far.
+    #[inline(never)]
+    pub(crate) fn note_changes(&self, pin: &Pin, made: usize) {
+        let changes = self.changes.fetch_add(made, Ordering::Relaxed) + made;
         let buckets = self.buckets.load(Ordering::Relaxed);
         let drift = if cfg!(heddle_loom) { 0 } else { 1 + buckets / 8 };
         if changes > drift {
@@ -77,6 +78,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     }
 
     /// Builds the index anew, merges idle empty buckets on the way, and retires the buckets only the old one named.
+    #[inline(never)]
     pub(crate) fn rebuild_index(&self, pin: &Pin) -> Result<(), OutOfMemory> {
         let old = pin.read(&self.index);
         // Acquire: these were unlinked before, so the walk below cannot come by them.

@@ -3,13 +3,15 @@
 use alloc::vec::Vec;
 
 use crate::epoch::Epoch;
-use crate::lock::{LockError, Mode, RangeLock};
+use crate::error::LockError;
+use crate::lock::{Mode, RangeLock};
 use crate::node::{Node, WAITING};
 use crate::span::Span;
 use crate::sync::Ordering;
 
 /// A range that someone holds or waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Holder<T, P> {
     /// The range.
     pub range: Span<T>,

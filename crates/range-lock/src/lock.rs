@@ -8,50 +8,20 @@ use core::ptr::NonNull;
 use core::task::{Poll, Waker};
 
 use crate::epoch::{Context, DefaultEpoch, Epoch, OutOfMemory};
-use crate::node::{AWAITED, LONE, Node, RELEASED, SHARED, WAITING, Wait, follow};
+use crate::error::{LockError, TryLockError};
+use crate::node::{AWAITED, CROWDED, LONE, Node, RELEASED, SHARED, WAITING, Wait, Waiters, follow};
 use crate::request::Request;
 use crate::span::{Bounds, Span};
 use crate::sync::{Ordering, const_fn};
 use crate::table::{Arrival, Table};
 use crate::wakers::{Batch, contained};
 
-/// Why a range was not locked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LockError {
-    /// The range holds no key.
-    Empty,
-    /// Someone holds, or waits for, a range that overlaps in a conflicting mode.
-    Conflict,
-    /// The time was up before the range was free.
-    TimedOut,
-    /// No memory for the request; nothing was changed.
-    OutOfMemory,
-}
-
-impl fmt::Display for LockError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Empty => "the range is empty",
-            Self::Conflict => "a conflicting range is held or waited for",
-            Self::TimedOut => "the time was up before the range was free",
-            Self::OutOfMemory => "out of memory",
-        })
-    }
-}
-
-impl core::error::Error for LockError {}
-
-impl From<OutOfMemory> for LockError {
-    fn from(_: OutOfMemory) -> Self {
-        Self::OutOfMemory
-    }
-}
-
-/// A node that is in the lock, and whether it is held; it waits otherwise.
-type Begun<T, P> = Result<(NonNull<Node<T, P>>, bool), LockError>;
+/// A node that is in the lock, and whether it is held; it waits otherwise. `None` is a refusal.
+type Begun<T, P> = Result<Option<(NonNull<Node<T, P>>, bool)>, LockError>;
 
 /// How a range is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Mode {
     /// Together with no other range that overlaps.
     Exclusive,
@@ -94,7 +64,7 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> core::panic::UnwindSafe for RangeLock<T, 
 impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
     /// Locks `range` exclusively if that is possible at once.
     #[inline]
-    pub fn try_lock(&self, range: impl Into<Span<T>>) -> Result<crate::Guard<'_, T, P, E>, LockError>
+    pub fn try_lock(&self, range: impl Into<Span<T>>) -> Result<crate::Guard<'_, T, P, E>, TryLockError>
     where
         P: Default,
     {
@@ -102,7 +72,10 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
     }
 
     /// Locks `range` shared if that is possible at once.
-    pub fn try_lock_shared(&self, range: impl Into<Span<T>>) -> Result<crate::Guard<'_, T, P, E>, LockError>
+    pub fn try_lock_shared(
+        &self,
+        range: impl Into<Span<T>>,
+    ) -> Result<crate::Guard<'_, T, P, E>, TryLockError>
     where
         P: Default,
     {
@@ -173,12 +146,12 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
     ) -> Begun<T, P> {
         let node = Node::create(&context, Bounds::of(span), payload, shared)?;
         if self.table.insert_alone(node, shared) {
-            return Ok((node, true));
+            return Ok(Some((node, true)));
         }
         match self.publish(context, node, shared, queue) {
-            Ok(Arrival::Held) => Ok((node, true)),
-            Ok(Arrival::Queued) => Ok((node, false)),
-            Ok(Arrival::Refused) => Err(LockError::Conflict),
+            Ok(Arrival::Held) => Ok(Some((node, true))),
+            Ok(Arrival::Queued) => Ok(Some((node, false))),
+            Ok(Arrival::Refused) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -222,10 +195,20 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
                 }
                 // SAFETY: set above, and retired with the node only.
                 let wait = unsafe { &*mine.wait.load(Ordering::Relaxed) };
+                let theirs = &blocker.header.state;
+                // Before it is named: a release that finds one bit alone wakes the only waiter it can find. Relaxed:
+                // who finds the node released looks again.
+                if theirs.fetch_or(AWAITED, Ordering::Relaxed) & AWAITED != 0
+                    && theirs.fetch_or(CROWDED, Ordering::Relaxed) & RELEASED != 0
+                {
+                    continue;
+                }
+                // Before it registers: a node that comes to the address of the one named before is not meant.
+                wait.blocker.store(core::ptr::null_mut(), Ordering::Relaxed);
                 wait.waker.register(waker);
                 wait.blocker.store(blocker.header_ptr(), Ordering::Relaxed);
                 // Release: the registration, for the blocker's release. Acquire: the blocker's doings, if it is gone.
-                let state = blocker.header.state.fetch_or(AWAITED, Ordering::AcqRel);
+                let state = theirs.fetch_or(AWAITED, Ordering::AcqRel);
                 if state & RELEASED == 0 && !(mine.is_shared() && state & SHARED != 0) {
                     return Ok(Poll::Pending);
                 }
@@ -264,8 +247,8 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
                 Some(context) => free(context),
                 None => E::with_any(free),
             }
-        } else if Table::release(node) {
-            self.wake(&bounds.span(), node);
+        } else {
+            self.wake(&bounds.span(), node, Table::release(node));
         }
     }
 
@@ -277,9 +260,8 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
         // SAFETY: the caller owns the node.
         let mine: &Node<T, P> = unsafe { follow(node.as_ptr(), PhantomData) };
         // Release: what was written under the exclusive lock. Acquire: the waiters' registrations.
-        if mine.header.state.fetch_or(SHARED, Ordering::AcqRel) & AWAITED != 0 {
-            self.wake(&mine.bounds.span(), node);
-        }
+        let state = mine.header.state.fetch_or(SHARED, Ordering::AcqRel);
+        self.wake(&mine.bounds.span(), node, Waiters::of(state));
     }
 
     /// Exchanges a held node for nodes of the same mode and payload over `parts`, which lie within its range and
@@ -309,12 +291,12 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
                     made += 1;
                 }
                 let unpublished = Unpublished { context, nodes: &nodes };
-                let awaited = self.table.substitute(&context.pin(), whole, &nodes);
+                let waiters = self.table.substitute(&context.pin(), whole, &nodes);
                 core::mem::forget(unpublished);
-                awaited
+                waiters
             })();
             match done {
-                Ok(awaited) => Ok(Divided { nodes, awaited: awaited.then_some((span, whole)) }),
+                Ok(waiters) => Ok(Divided { nodes, awaited: (span, whole, waiters) }),
                 Err(error) => {
                     // SAFETY: made above, and the table did not take them.
                     nodes[..made].iter().for_each(|node| unsafe { context.free(node.cast()) });
@@ -325,36 +307,52 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
     }
 
     /// Wakes whoever waited for a node that was divided.
-    pub(crate) fn wake_after(&self, awaited: Awaited<T, P>) {
-        if let Some((span, whole)) = awaited {
-            self.wake(&span, whole);
-        }
+    pub(crate) fn wake_after(&self, (span, whole, waiters): Awaited<T, P>) {
+        self.wake(&span, whole, waiters);
     }
 
     /// Wakes those who named `blocker`, whose range was `span`, as what they wait for.
-    #[cold]
-    fn wake(&self, span: &Span<T>, blocker: NonNull<Node<T, P>>) {
-        let waits_for_it = |wait: &Wait| wait.blocker.load(Ordering::Relaxed) == blocker.as_ptr().cast();
-        while !self.take_wakers(span, waits_for_it).wake() {}
+    #[inline]
+    fn wake(&self, span: &Span<T>, blocker: NonNull<Node<T, P>>, waiters: Waiters) {
+        if waiters.are_any() {
+            self.wake_some(span, blocker, waiters);
+        }
     }
 
-    /// Takes the wakers of a few waiters in the buckets of `span`.
-    fn take_wakers(&self, span: &Span<T>, wanted: impl Fn(&Wait) -> bool) -> Batch {
-        let mut batch = Batch::default();
+    #[cold]
+    fn wake_some(&self, span: &Span<T>, blocker: NonNull<Node<T, P>>, waiters: Waiters) {
+        let names_it = |wait: &Wait| wait.blocker.load(Ordering::Relaxed) == blocker.as_ptr().cast();
+        while !self.take_wakers(span, names_it, waiters.is_one()).wake() {}
+    }
+
+    /// Takes the wakers of a few waiters in the buckets of `span`, or of only one.
+    fn take_wakers(&self, span: &Span<T>, wanted: impl Fn(&Wait) -> bool, one: bool) -> Batch {
+        let (mut batch, mut is_over) = (Batch::default(), false);
         E::with_any(|context| {
             let pin = context.pin();
             let walked = self.table.walk(&pin, span, false, |chunk| {
-                let waiting = chunk.nodes(&pin).filter(|node| node.state(Ordering::Relaxed) & WAITING != 0);
+                let waiting =
+                    chunk.standing(&pin).filter(|node| node.state(Ordering::Relaxed) & WAITING != 0);
                 for node in waiting {
                     let wait = NonNull::new(node.wait.load(Ordering::Acquire));
                     // SAFETY: retired with the node only, which was read under the pin.
                     let Some(wait) = wait.map(|wait| unsafe { Wait::follow(wait) }) else { continue };
-                    if wanted(wait) && !batch.add(wait.waker.take()) {
+                    if !wanted(wait) {
+                        continue;
+                    }
+                    let waker = wait.waker.take();
+                    // A waiter registers before it names what it waits for. If it has named another since, it is woken
+                    // for nothing, and it is not the one.
+                    let is_found = waker.is_some() && wanted(wait);
+                    batch.add(waker);
+                    if batch.is_full() || (one && is_found) {
+                        is_over = one && is_found;
                         return false;
                     }
                 }
                 true
             });
+            batch.is_last = is_over || !batch.is_full();
             debug_assert!(walked.is_ok(), "a walk that unfolds nothing allocates nothing");
         });
         batch
@@ -386,8 +384,8 @@ pub(crate) struct Divided<T, P, const N: usize> {
     pub(crate) awaited: Awaited<T, P>,
 }
 
-/// The range and the address of a node that is gone, if someone waited for it.
-type Awaited<T, P> = Option<(Span<T>, NonNull<Node<T, P>>)>;
+/// The range and the address of a node that is gone, and who waited for it.
+type Awaited<T, P> = (Span<T>, NonNull<Node<T, P>>, Waiters);
 
 /// Frees the caller's own nodes if a comparison of keys unwinds before they are published. None is made after that:
 /// what follows an exchange of the table compares pointers and states.
@@ -409,10 +407,21 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> Default for RangeLock<T, P, E> {
     }
 }
 
+/// Lists who holds and who waits for what.
+impl<T: Ord + Copy + fmt::Debug, P: Copy + fmt::Debug, E: Epoch> fmt::Debug for RangeLock<T, P, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut fields = f.debug_struct("RangeLock");
+        match self.holders() {
+            Ok(holders) => fields.field("holders", &holders).finish(),
+            Err(_) => fields.finish_non_exhaustive(),
+        }
+    }
+}
+
 impl<T: Ord + Copy, P: Copy, E: Epoch> Drop for RangeLock<T, P, E> {
     fn drop(&mut self) {
         // Forgotten futures leave their wakers behind. Dropped outside of the pin.
-        while !self.take_wakers(&Span::from(..), |_| true).clear() {}
+        while !self.take_wakers(&Span::from(..), |_| true, false).clear() {}
         // SAFETY: guards and futures borrow the lock or keep it alive, and raw handles end with it by contract.
         E::with_any(|context| unsafe { self.table.clear(&context) });
     }

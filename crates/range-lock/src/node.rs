@@ -16,6 +16,8 @@ pub(crate) const RELEASED: u32 = 2;
 pub(crate) const SHARED: u32 = 4;
 /// Some waiter named this node as what it waits for.
 pub(crate) const AWAITED: u32 = 8;
+/// Another one did, or the same one again: set by whoever finds [`AWAITED`] set.
+pub(crate) const CROWDED: u32 = 32;
 /// Went into an empty lock by the fast path; read and written by the owner alone.
 pub(crate) const LONE: u32 = 16;
 
@@ -76,6 +78,12 @@ impl<T: Ord + Copy, P: Copy> Node<T, P> {
         state & RELEASED == 0 && !(shared && state & SHARED != 0)
     }
 
+    /// Whether the node overlaps a request and stands in its way.
+    #[inline]
+    pub(crate) fn conflicts(&self, bounds: &Bounds<T>, shared: bool) -> bool {
+        self.bounds.overlaps(bounds) && self.blocks(shared)
+    }
+
     /// Whether the node is neither released nor cancelled.
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
@@ -102,6 +110,28 @@ impl<T: Ord + Copy, P: Copy> Node<T, P> {
     pub(crate) fn arrive(&self, waiting: bool) {
         let state = self.state(Ordering::Relaxed) & SHARED;
         self.header.state.store(if waiting { state | WAITING } else { state }, Ordering::Relaxed);
+    }
+}
+
+/// Who is to be woken, by a node's state at its release.
+#[derive(Clone, Copy)]
+pub(crate) struct Waiters(u32);
+
+impl Waiters {
+    #[inline]
+    pub(crate) fn of(state: u32) -> Self {
+        Self(state)
+    }
+
+    /// Whether anyone waits for the node.
+    #[inline]
+    pub(crate) fn are_any(self) -> bool {
+        self.0 & AWAITED != 0
+    }
+
+    /// Whether one waiter at most has named it.
+    pub(crate) fn is_one(self) -> bool {
+        self.0 & CROWDED == 0
     }
 }
 

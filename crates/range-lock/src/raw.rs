@@ -5,7 +5,8 @@ use core::fmt;
 use core::ptr::NonNull;
 
 use crate::epoch::Epoch;
-use crate::lock::{LockError, RangeLock};
+use crate::error::TryLockError;
+use crate::lock::RangeLock;
 use crate::node::Node;
 use crate::request::{Guard, Request};
 
@@ -51,7 +52,7 @@ impl<T, P> RawGuard<T, P> {
 
 impl<T: Ord + Copy, P: Copy, E: Epoch> Request<&RangeLock<T, P, E>> {
     /// Like [`Request::try_lock`], without a lifetime.
-    pub fn try_lock_raw(self) -> Result<RawGuard<T, P>, LockError> {
+    pub fn try_lock_raw(self) -> Result<RawGuard<T, P>, TryLockError> {
         self.try_lock().map(Guard::into_raw)
     }
 }

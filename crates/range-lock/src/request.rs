@@ -11,7 +11,8 @@ use core::ptr::{self, NonNull};
 use core::task::{Context, Poll};
 
 use crate::epoch::{DefaultEpoch, Epoch};
-use crate::lock::{LockError, Mode, RangeLock};
+use crate::error::{LockError, TryLockError};
+use crate::lock::{Mode, RangeLock};
 use crate::node::Node;
 use crate::span::Span;
 
@@ -72,15 +73,44 @@ impl<L: Handle> Request<L> {
 
     /// Locks the range if that is possible at once.
     #[inline]
-    pub fn try_lock(self) -> Result<RangeGuard<L>, LockError> {
-        let (node, _) = self.lock.begin(self.span, self.payload, self.shared, false)?;
-        Ok(RangeGuard { node, lock: self.lock })
+    pub fn try_lock(self) -> Result<RangeGuard<L>, TryLockError> {
+        match self.lock.begin(self.span, self.payload, self.shared, false)? {
+            Some((node, _)) => Ok(RangeGuard { node, lock: self.lock }),
+            None => Err(TryLockError::Conflict),
+        }
+    }
+
+    /// [`Self::try_lock`] for a request that is still needed after a conflict, which is `None`; [`Self::granted`] makes
+    /// the guard.
+    #[cfg(all(feature = "std", not(heddle_loom)))]
+    pub(crate) fn try_again(&self) -> Result<Option<NodeOf<L>>, LockError> {
+        Ok(self.lock.begin(self.span, self.payload, self.shared, false)?.map(|(node, _)| node))
+    }
+
+    /// The guard of a node that this request was granted.
+    #[cfg(all(feature = "std", not(heddle_loom)))]
+    pub(crate) fn granted(self, node: NodeOf<L>) -> RangeGuard<L> {
+        RangeGuard { node, lock: self.lock }
     }
 
     /// Locks the range as soon as the returned future is polled and nobody else is in the way. Dropping the future
     /// before withdraws the request.
     pub fn lock_async(self) -> LockFuture<L> {
         LockFuture { request: Some(self), node: None }
+    }
+}
+
+impl<L: Handle> fmt::Debug for Request<L>
+where
+    L::Key: fmt::Debug,
+    L::Payload: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("range", &self.span)
+            .field("mode", &if self.shared { Mode::Shared } else { Mode::Exclusive })
+            .field("payload", &self.payload)
+            .finish()
     }
 }
 
@@ -235,6 +265,19 @@ where
 
 impl<L: Handle> Unpin for LockFuture<L> {}
 
+impl<L: Handle> fmt::Debug for LockFuture<L>
+where
+    L::Key: fmt::Debug,
+    L::Payload: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockFuture")
+            .field("request", &self.request)
+            .field("is_queued", &self.node.is_some())
+            .finish()
+    }
+}
+
 impl<L: Handle> LockFuture<L> {
     /// Withdraws the request if it is queued, and hands it back.
     fn withdraw(&mut self) -> Option<Request<L>> {
@@ -281,11 +324,13 @@ impl<L: Handle> LockFuture<L> {
     pub(crate) fn arrive(&mut self) -> Option<Result<RangeGuard<L>, LockError>> {
         let request = self.request.as_ref().expect("polled after it resolved");
         match request.lock.begin(request.span, request.payload, request.shared, true) {
-            Ok((node, true)) => Some(self.granted(node)),
-            Ok((node, false)) => {
+            Ok(Some((node, true))) => Some(self.granted(node)),
+            Ok(Some((node, false))) => {
                 self.node = Some(node);
                 None
             }
+            // A request that queues is not refused.
+            Ok(None) => None,
             Err(error) => {
                 self.request = None;
                 Some(Err(error))

@@ -1,18 +1,18 @@
-//! Building successors of closed chunks: compaction, cutting a bucket in two, merging two into one.
+//! Building successors of closed chunks: compaction, and cutting a bucket in two.
 #![allow(unsafe_code)] // Fills chunks that are not published, and retires what a successful exchange unlinked.
 
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
-use crate::chunk::{ChunkRef, Entry};
+use crate::chunk::{ChunkRef, Entry, Tail};
 use crate::epoch::{Context, Header, OutOfMemory, Pin};
-use crate::node::{LONE, Node, SHARED};
+use crate::node::{LONE, Node, SHARED, Waiters};
 use crate::span::{Bounds, below};
 use crate::sync::{AtomicPtr, Ordering};
-use crate::table::{Bucket, Place, Table, Word, alone_word, chunk_of, is_dead, kill};
+use crate::table::{Bucket, Place, Table, Word, alone_word, chunk_of};
 
 /// Live nodes beyond which a bucket is cut.
-const FULL: usize = if cfg!(heddle_loom) { 2 } else { 12 };
+pub(crate) const FULL: usize = if cfg!(heddle_loom) { 2 } else { 12 };
 /// Collisions while a tail filled that make a bucket worth cutting for their sake.
 const COLLIDING: u32 = 2;
 /// Buckets that collisions alone may lead to.
@@ -21,7 +21,7 @@ const SPREAD: usize = 64;
 const QUIET: u32 = 16;
 
 /// A node that is to be in the successor too: the caller's own, and whether it arrives as a waiter.
-type Extra<T, P> = Option<(NonNull<Node<T, P>>, bool)>;
+pub(crate) type Extra<T, P> = Option<(NonNull<Node<T, P>>, bool)>;
 
 impl<T: Ord + Copy, P: Copy> Table<T, P> {
     /// Exchanges a closed chunk for a successor with its live nodes and `extra`; `false` if another came first.
@@ -48,23 +48,23 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
             unsafe { (*node.as_ptr()).arrive(blocked) };
         }
         let spread = colliding && self.buckets.load(Ordering::Relaxed) < SPREAD;
+        if live > KEPT {
+            return self.scatter(pin, place, chunk, extra);
+        }
         if (live >= FULL || spread)
             && let Some(cut) = choose_cut(pin, chunk, extra, spread)
         {
             return self.cut_in_two(pin, place, chunk, extra, cut);
         }
         let context = pin.context();
-        let new = ChunkRef::create(&context, chunk.hi(), chunk.next(), live + 1)?;
+        let tail = Tail::For { waiting: 0 };
+        let new = ChunkRef::create(&context, chunk.hi(), chunk.next(), live + 1, tail)?;
         let quiet = if colliding { 0 } else { chunk.quiet() + 1 };
         let cool = if colliding { 4 } else { chunk.cool().saturating_sub(1) };
-        // SAFETY: `new` is not published and has room for the live nodes, which only become fewer, and one more.
+        // SAFETY: `new` is not published and has room for what was kept and one more.
         unsafe {
             new.remember(cool, quiet % QUIET);
-            if live <= KEPT {
-                new.push_all(&kept.entries[..live], kept.open);
-            } else {
-                fill(new, chunk.survivors(pin, true).take(live));
-            }
+            new.push_all(&kept.entries[..live], kept.open);
             push_extra(new, extra);
         }
         if !exchange(place.cell, place.word, new.header().as_ptr()) {
@@ -72,7 +72,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
             unsafe { context.free(new.header()) };
             return Ok(false);
         }
-        retire_replaced(pin, chunk, new);
+        retire_replaced(pin, chunk, new.entries().iter().map(Entry::node));
         if quiet == QUIET && live <= 2 && !new.next().is_null() {
             self.take_in_idle(pin, place.cell, new);
         }
@@ -92,13 +92,14 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         let mode = state.load(Ordering::Relaxed) & SHARED;
         state.store(mode | LONE, Ordering::Relaxed);
         if exchange(place.cell, place.word, alone_word(node)) {
-            retire_left_out(pin, &[chunk], &[], &[]);
+            retire_left_out(pin, [chunk], &[], &[]);
             return true;
         }
         state.store(mode, Ordering::Relaxed);
         false
     }
 
+    #[inline(never)]
     fn cut_in_two(
         &self,
         pin: &Pin,
@@ -117,11 +118,12 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         let right_live = live - left_live;
         // SAFETY: the caller of `replace` owns the node, which is not published.
         let extra_left = extra.is_some_and(|(node, _)| is_left(unsafe { (*node.as_ptr()).bounds.start() }));
-        let upper = ChunkRef::create(&context, chunk.hi(), chunk.next(), right_live + 1)?;
+        let tail = Tail::For { waiting: 0 };
+        let upper = ChunkRef::create(&context, chunk.hi(), chunk.next(), right_live + 1, tail)?;
         let mut unpublished = Unpublished { context, blocks: [Some(upper.header()), None, None] };
         let bucket = Bucket::create(&context, cut, upper.header().as_ptr())?;
         unpublished.blocks[1] = Some(bucket.cast());
-        let lower = ChunkRef::create(&context, Some(cut), bucket.as_ptr(), left_live + 1)?;
+        let lower = ChunkRef::create(&context, Some(cut), bucket.as_ptr(), left_live + 1, tail)?;
         unpublished.blocks[2] = Some(lower.header());
         // SAFETY: neither is published; both together have room for all live nodes, and each for one more.
         unsafe {
@@ -145,20 +147,20 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
             return Ok(false);
         }
         unpublished.blocks = [None; 3];
-        retire_left_out(pin, &[chunk], &[lower, upper], &[]);
+        retire_left_out(pin, [chunk], &[lower, upper], &[]);
         self.buckets.fetch_add(1, Ordering::Relaxed);
-        self.note_change(pin);
+        self.note_changes(pin, 1);
         Ok(true)
     }
 
     /// Puts `parts`, which cover nothing outside of `whole`, in the place of the held node `whole` and releases that
-    /// one; whether someone waited for it. On failure nothing has changed.
+    /// one; who waited for it. On failure nothing has changed.
     pub(crate) fn substitute(
         &self,
         pin: &Pin,
         whole: NonNull<Node<T, P>>,
         parts: &[NonNull<Node<T, P>>],
-    ) -> Result<bool, OutOfMemory> {
+    ) -> Result<Waiters, OutOfMemory> {
         let context = pin.context();
         // SAFETY: the caller holds `whole`.
         let start = unsafe { (*whole.as_ptr()).bounds.start() };
@@ -171,7 +173,8 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
             };
             chunk.close();
             let live = chunk.survivors(pin, true).count();
-            let new = ChunkRef::create(&context, chunk.hi(), chunk.next(), live + parts.len())?;
+            let tail = Tail::For { waiting: 0 };
+            let new = ChunkRef::create(&context, chunk.hi(), chunk.next(), live + parts.len(), tail)?;
             // SAFETY: `new` is not published, with room for the live nodes and the parts; `parts` are the caller's.
             unsafe {
                 new.remember(4, 0);
@@ -186,90 +189,18 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
             }
             if exchange(place.cell, place.word, new.header().as_ptr()) {
                 // Only now: a waiter that sees `whole` released must find the parts when it looks again.
-                let awaited = Self::release(whole);
-                retire_left_out(pin, &[chunk], &[new], parts);
-                return Ok(awaited);
+                let waiters = Self::release(whole);
+                retire_left_out(pin, [chunk], &[new], parts);
+                return Ok(waiters);
             }
             // SAFETY: never published.
             unsafe { context.free(new.header()) };
         }
     }
-
-    /// Makes a bucket take in its right neighbour, for a request that spans both.
-    pub(crate) fn absorb(
-        &self,
-        pin: &Pin,
-        cell: &AtomicPtr<Header>,
-        chunk: ChunkRef<'_, T, P>,
-    ) -> Result<(), OutOfMemory> {
-        // SAFETY: the caller's range reaches beyond the chunk's upper bound, so there is a next bucket.
-        kill(pin, unsafe { Bucket::follow(chunk.next()) });
-        self.merge(pin, cell, chunk, chunk.next())
-    }
-
-    /// Merges a dead bucket into its left neighbour. Nothing happens if another came first.
-    pub(crate) fn merge(
-        &self,
-        pin: &Pin,
-        cell: &AtomicPtr<Header>,
-        left: ChunkRef<'_, T, P>,
-        dead: *mut Bucket<T, P>,
-    ) -> Result<(), OutOfMemory> {
-        if self.unlink(pin, cell, left, dead)? {
-            self.note_change(pin);
-        }
-        Ok(())
-    }
-
-    /// Moves a dead bucket's nodes into its left neighbour and unlinks it; `false` if another came first.
-    pub(crate) fn unlink(
-        &self,
-        pin: &Pin,
-        cell: &AtomicPtr<Header>,
-        left: ChunkRef<'_, T, P>,
-        dead: *mut Bucket<T, P>,
-    ) -> Result<bool, OutOfMemory> {
-        let context = pin.context();
-        // SAFETY: read under `pin`.
-        let word = pin.read(unsafe { &Bucket::follow(dead).word });
-        debug_assert!(is_dead(word));
-        // SAFETY: a dead bucket's word holds a chunk.
-        let Some(right) = (unsafe { chunk_of::<T, P>(word) }) else { return Ok(false) };
-        left.close();
-        let live = [left, right].map(|chunk| chunk.survivors(pin, true).count());
-        let new = ChunkRef::create(&context, right.hi(), right.next(), live[0] + live[1])?;
-        // SAFETY: `new` is not published and has room for both.
-        unsafe {
-            new.remember(4, 0);
-            fill(new, left.survivors(pin, true).take(live[0]));
-            fill(new, right.survivors(pin, true).take(live[1]));
-        }
-        if !exchange(cell, left.header().as_ptr(), new.header().as_ptr()) {
-            // SAFETY: never published.
-            unsafe { context.free(new.header()) };
-            return Ok(false);
-        }
-        retire_left_out(pin, &[left, right], &[new], &[]);
-        self.bury(dead);
-        self.buckets.fetch_sub(1, Ordering::Relaxed);
-        Ok(true)
-    }
-
-    /// Takes the right neighbour in if it is as empty; a failure leaves it for the next one.
-    fn take_in_idle(&self, pin: &Pin, cell: &AtomicPtr<Header>, chunk: ChunkRef<'_, T, P>) {
-        // SAFETY: checked by the caller, read under `pin`.
-        let next = unsafe { Bucket::follow(chunk.next()) };
-        // SAFETY: read under `pin`.
-        let idle = unsafe { chunk_of::<T, P>(pin.read(&next.word)) }
-            .is_some_and(|chunk| chunk.nodes(pin).filter(|node| node.is_live()).count() <= 2);
-        if idle {
-            let _ = self.absorb(pin, cell, chunk);
-        }
-    }
 }
 
 /// Survivors noted on the stack.
-const KEPT: usize = 32;
+const KEPT: usize = if cfg!(heddle_loom) { 3 } else { 32 };
 
 /// What survives a chunk, noted in one pass over nodes that may be cold: all of it, up to [`KEPT`], and the count.
 struct Kept<T, P> {
@@ -311,7 +242,7 @@ impl Drop for Unpublished {
 
 /// The step that makes a successor the bucket's contents. Release: the successor, and what it refers to, which was
 /// acquired with the old word.
-fn exchange(cell: &AtomicPtr<Header>, old: Word, new: Word) -> bool {
+pub(crate) fn exchange(cell: &AtomicPtr<Header>, old: Word, new: Word) -> bool {
     cell.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed).is_ok()
 }
 
@@ -319,7 +250,7 @@ fn exchange(cell: &AtomicPtr<Header>, old: Word, new: Word) -> bool {
 ///
 /// # Safety
 /// `new` is the caller's own, with room for them.
-unsafe fn fill<T: Ord + Copy, P: Copy>(
+pub(crate) unsafe fn fill<T: Ord + Copy, P: Copy>(
     new: ChunkRef<'_, T, P>,
     survivors: impl Iterator<Item = (Bounds<T>, *mut Node<T, P>)>,
 ) {
@@ -333,16 +264,19 @@ unsafe fn fill<T: Ord + Copy, P: Copy>(
 ///
 /// # Safety
 /// `new` is the caller's own, with room for it.
-unsafe fn push_extra<T: Ord + Copy, P: Copy>(new: ChunkRef<'_, T, P>, extra: Extra<T, P>) {
+pub(crate) unsafe fn push_extra<T: Ord + Copy, P: Copy>(new: ChunkRef<'_, T, P>, extra: Extra<T, P>) {
     if let Some((node, _)) = extra {
         // SAFETY: see the contract; the node is the caller's.
         unsafe { new.push(&(*node.as_ptr()).bounds, node.as_ptr()) };
     }
 }
 
-/// [`retire_left_out`] for one chunk and the one successor that `replace` has built.
-fn retire_replaced<T: Ord + Copy, P: Copy>(pin: &Pin, old: ChunkRef<'_, T, P>, new: ChunkRef<'_, T, P>) {
-    let mut carried = new.entries().iter().map(Entry::node);
+/// [`retire_left_out`] for one chunk whose carried nodes are known in their old order.
+pub(crate) fn retire_replaced<T: Ord + Copy, P: Copy>(
+    pin: &Pin,
+    old: ChunkRef<'_, T, P>,
+    mut carried: impl Iterator<Item = *mut Node<T, P>>,
+) {
     let mut next = carried.next();
     for node in old.pointers(pin) {
         if next == Some(node) {
@@ -372,9 +306,9 @@ unsafe fn retire_node<T, P>(pin: &Pin, node: *mut Node<T, P>) {
 
 /// After an exchange: retires the old chunks and those of their nodes that no new chunk carries on. New chunks hold
 /// the old nodes in the old order, but for the `added` ones, so one pass tells them apart.
-fn retire_left_out<T: Ord + Copy, P: Copy>(
-    pin: &Pin,
-    old: &[ChunkRef<'_, T, P>],
+pub(crate) fn retire_left_out<'g, T: Ord + Copy + 'g, P: Copy + 'g>(
+    pin: &'g Pin,
+    old: impl IntoIterator<Item = ChunkRef<'g, T, P>>,
     new: &[ChunkRef<'_, T, P>],
     added: &[NonNull<Node<T, P>>],
 ) {

@@ -4,7 +4,7 @@
 
 use core::fmt;
 use core::mem::MaybeUninit;
-use core::ops::{Range, RangeFrom, RangeFull, RangeTo};
+use core::ops::{Bound, Range, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
 /// A half-open range `[start, end)` over an ordered type. `None` is a bound outside the key space, below every
 /// key at the start and above every key at the end, so that the smallest and the largest key can be locked too.
@@ -181,6 +181,45 @@ impl<T> From<RangeFull> for Span<T> {
     }
 }
 
+/// Ranges that end with a key of their own: of whole numbers, since the first key behind it has to be known. Behind the
+/// largest number there is none.
+macro_rules! inclusive {
+    ($($number:ty),*) => { $(
+        impl From<RangeInclusive<$number>> for Span<$number> {
+            fn from(range: RangeInclusive<$number>) -> Self {
+                // One that was iterated to its end is empty, though its bounds do not say so.
+                let end = if range.is_empty() { Some(*range.start()) } else { range.end().checked_add(1) };
+                Self { start: Some(*range.start()), end }
+            }
+        }
+
+        impl From<RangeToInclusive<$number>> for Span<$number> {
+            fn from(range: RangeToInclusive<$number>) -> Self {
+                Self { start: None, end: range.end.checked_add(1) }
+            }
+        }
+    )* };
+}
+
+inclusive!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
+
+impl Span<usize> {
+    /// The indexes that a range over a slice of `len` elements names; `None` if it reaches beyond.
+    pub(crate) fn within(range: impl RangeBounds<usize>, len: usize) -> Option<Range<usize>> {
+        let start = match range.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&before) => before.checked_add(1)?,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&last) => last.checked_add(1)?,
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => len,
+        };
+        (start <= end && end <= len).then_some(start..end)
+    }
+}
+
 impl<T: fmt::Debug> fmt::Debug for Span<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(start) = &self.start {
@@ -202,6 +241,17 @@ mod tests {
         assert!(Span::from(u8::MAX..).contains(u8::MAX));
         assert!(!Span::from(..0u8).overlaps(&Span::from(0u8..)));
         assert!(all.covers(&Span::from(3u8..9)) && !Span::from(3u8..9).covers(&all));
+    }
+
+    #[test]
+    fn inclusive_ranges_hold_their_last_key() {
+        assert_eq!(Span::from(3u8..=8), Span::from(3u8..9));
+        assert_eq!(Span::from(3u8..=u8::MAX), Span::from(3u8..));
+        assert_eq!(Span::from(..=-1i64), Span::from(..0i64));
+        assert!(Span::from(RangeInclusive::new(5u8, 4)).is_empty());
+        let mut spent = u8::MAX..=u8::MAX;
+        let _ = spent.next();
+        assert!(Span::from(spent).is_empty());
     }
 
     #[test]

@@ -8,10 +8,11 @@
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 
-use crate::chunk::{Append, ChunkRef};
+use crate::append::Append;
+use crate::chunk::{ChunkRef, Tail};
 use crate::epoch::{Context, Header, OutOfMemory, Pin};
 use crate::index::Index;
-use crate::node::{AWAITED, LONE, Node, RELEASED, SHARED, follow};
+use crate::node::{LONE, Node, RELEASED, SHARED, Waiters, follow};
 use crate::span::{Bounds, Span, below};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering, const_fn};
 
@@ -264,7 +265,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
                 if !queue && self.conflict(pin, bounds, shared)? {
                     return Ok(Arrival::Refused);
                 }
-                self.absorb(pin, place.cell, chunk)?;
+                self.absorb(pin, place.cell, chunk, bounds.end())?;
                 continue;
             }
             match chunk.append(pin, node, bounds, shared, queue) {
@@ -284,7 +285,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     /// Gives the only node of a lock a chunk, so that others can look at it.
     pub(crate) fn unfold(&self, pin: &Pin, word: Word) -> Result<(), OutOfMemory> {
         let context = pin.context();
-        let chunk = ChunkRef::<T, P>::create(&context, None, ptr::null_mut(), 0)?;
+        let chunk = ChunkRef::<T, P>::create(&context, None, ptr::null_mut(), 0, Tail::For { waiting: 0 })?;
         chunk.begin_with(untagged(word).cast());
         let new = chunk.header().as_ptr();
         // Release: the chunk, and the node that the owner published with the word, which was read to get here.
@@ -330,7 +331,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
     pub(crate) fn conflict(&self, pin: &Pin, bounds: &Bounds<T>, shared: bool) -> Result<bool, OutOfMemory> {
         let mut found = false;
         self.walk(pin, &bounds.span(), true, |chunk| {
-            found = chunk.nodes(pin).any(|node| node.bounds.overlaps(bounds) && node.blocks(shared));
+            found = chunk.nodes(pin).any(|node| node.conflicts(bounds, shared));
             !found
         })?;
         Ok(found)
@@ -349,31 +350,23 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
             let place = self.locate(pin, mine.bounds.start())?;
             // SAFETY: read under `pin`.
             let Some(chunk) = (unsafe { chunk_of::<T, P>(place.word) }) else { continue };
-            let (mut last, mut reached) = (None, false);
-            for other in chunk.nodes(pin) {
-                if ptr::eq(other, mine) {
-                    reached = true;
-                    break;
-                }
-                if other.bounds.overlaps(&mine.bounds) && other.blocks(mine.is_shared()) {
-                    last = Some(other);
-                }
-            }
             // A split puts new nodes in an older one's place before it releases that one, so an unblocked view
             // counts only if it is still the current one. Relaxed: whoever acquired that release sees the new word.
-            if reached && (last.is_some() || place.cell.load(Ordering::Relaxed) == place.word) {
-                return Ok(last);
+            match chunk.last_conflict(pin, mine) {
+                Some(None) if place.cell.load(Ordering::Relaxed) != place.word => {}
+                Some(last) => return Ok(last),
+                None => {}
             }
         }
     }
 
-    /// Marks a node released and says whether someone waits for it. The node may be reused from then on.
+    /// Marks a node released and says who waits for it. The node may be reused from then on.
     #[inline]
-    pub(crate) fn release(node: NonNull<Node<T, P>>) -> bool {
+    pub(crate) fn release(node: NonNull<Node<T, P>>) -> Waiters {
         // SAFETY: the caller owns the node and gives it up with this exchange.
         let state = unsafe { &(*node.as_ptr()).header.state };
         // Release: what the holder did happens before whoever reads the bit. Acquire: the waiters' registrations.
-        state.swap(RELEASED, Ordering::AcqRel) & AWAITED != 0
+        Waiters::of(state.swap(RELEASED, Ordering::AcqRel))
     }
 }
 

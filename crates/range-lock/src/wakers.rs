@@ -11,28 +11,33 @@ const BATCH: usize = if cfg!(heddle_loom) { 1 } else { 8 };
 pub(crate) struct Batch {
     wakers: [Option<Waker>; BATCH],
     count: usize,
+    /// There are no more to collect.
+    pub(crate) is_last: bool,
 }
 
 impl Batch {
-    /// Adds a waker, if there is one; whether there is room for another.
-    pub(crate) fn add(&mut self, waker: Option<Waker>) -> bool {
-        if waker.is_some() {
-            self.wakers[self.count] = waker;
+    /// Adds a waker, if there is one and room for it.
+    pub(crate) fn add(&mut self, waker: Option<Waker>) {
+        if let (Some(place), Some(waker)) = (self.wakers.get_mut(self.count), waker) {
+            *place = Some(waker);
             self.count += 1;
         }
-        self.count < BATCH
     }
 
-    /// Wakes all; whether there can be no more to collect.
+    pub(crate) fn is_full(&self) -> bool {
+        self.count == BATCH
+    }
+
+    /// Wakes all; whether there are no more to collect.
     pub(crate) fn wake(mut self) -> bool {
         self.each(Waker::wake);
-        self.count < BATCH
+        self.is_last
     }
 
-    /// Drops all; whether there can be no more to collect.
+    /// Drops all; whether there are no more to collect.
     pub(crate) fn clear(mut self) -> bool {
         self.each(drop);
-        self.count < BATCH
+        self.is_last
     }
 
     fn each(&mut self, call: fn(Waker)) {

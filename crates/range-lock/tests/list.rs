@@ -2,7 +2,7 @@
 
 #![cfg(not(heddle_loom))]
 
-use heddle_range_lock::{Guard, LockError, Mode, RangeLock, Span};
+use heddle_range_lock::{Guard, Mode, RangeLock, Span, TryLockError};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -52,9 +52,9 @@ fn apply<'a>(lock: &'a RangeLock<u8, u32>, held: &mut Held<'a>, number: u32, ope
                     assert!(!range.is_empty() && !conflicts(held, &range, shared));
                     held.push((guard, range, shared));
                 }
-                Err(LockError::Empty) => assert!(range.is_empty()),
+                Err(TryLockError::Empty) => assert!(range.is_empty()),
                 Err(error) => {
-                    assert_eq!(error, LockError::Conflict);
+                    assert_eq!(error, TryLockError::Conflict);
                     assert!(conflicts(held, &range, shared));
                 }
             }

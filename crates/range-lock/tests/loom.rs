@@ -456,3 +456,108 @@ fn reuse_against_a_reader_that_reads_again() {
         drop(held);
     });
 }
+
+#[test]
+fn a_request_across_several_cuts_against_one_between_them() {
+    model(1, || {
+        let shared = Watched::new();
+        // Two live nodes fill a bucket, so these make several.
+        let mut held: Vec<_> =
+            [10, 20, 30, 40, 50].map(|key| shared.lock.try_lock(key..key + 1).unwrap()).into();
+        held.truncate(1);
+        let other = shared.clone();
+        let second = thread::spawn(move || {
+            if let Ok(guard) = other.lock.try_lock(1..60) {
+                other.write(guard);
+            }
+        });
+        held.clear();
+        if let Ok(guard) = shared.lock.try_lock(0..2) {
+            shared.write(guard);
+        }
+        if let Ok(guard) = shared.lock.try_lock(41..45) {
+            drop(guard);
+        }
+        second.join().unwrap();
+    });
+}
+
+#[test]
+fn a_large_bucket_that_comes_apart_against_a_search() {
+    model(2, || {
+        let shared = Watched::new();
+        // All in one bucket, because the one over everything is there first.
+        let wide = shared.lock.try_lock_shared(0..90).unwrap();
+        let held = [10, 20, 30, 40].map(|key| shared.lock.try_lock_shared(key..key + 1).unwrap());
+        drop(wide);
+        let other = shared.clone();
+        let second = thread::spawn(move || {
+            if let Ok(guard) = other.lock.try_lock(1..9) {
+                other.write(guard);
+            }
+        });
+        for range in [50..60, 0..2, 60..70] {
+            if let Ok(guard) = shared.lock.try_lock(range.clone()) {
+                if range.start == 0 {
+                    shared.write(guard);
+                }
+            }
+        }
+        second.join().unwrap();
+        drop(held);
+    });
+}
+
+#[test]
+fn a_release_wakes_all_that_wait_for_it() {
+    model(1, || {
+        let shared = Watched::new();
+        let first = shared.lock.try_lock(0..2).unwrap();
+        let readers = [shared.clone(), shared.clone()].map(|other| {
+            thread::spawn(move || {
+                let guard = loom::future::block_on(other.lock.lock_shared_async(1..3)).unwrap();
+                other.read(guard);
+            })
+        });
+        shared.write(first);
+        readers.map(|reader| reader.join().unwrap());
+    });
+}
+
+#[test]
+fn a_released_front_that_another_waiter_has_passed() {
+    model(2, || {
+        let lock = std::sync::Arc::new(RangeLock::<u8>::new());
+        let cell = Arc::new(Cell(UnsafeCell::new(0)));
+        let first = lock.request_owned(0..2, ()).try_lock().unwrap();
+        let far = lock.request_owned(5..7, ()).try_lock().unwrap();
+        let mut waiting = lock.request_owned(1..3, ()).lock_async();
+        let mut beside = lock.request_owned(6..9, ()).lock_async();
+        assert!(poll_once(&mut waiting).is_pending() && poll_once(&mut beside).is_pending());
+        let watched = cell.clone();
+        // Looks through the bucket from its front, and notes what is released there.
+        let second = thread::spawn(move || assert!(poll_once(&mut beside).is_pending()));
+        let third = thread::spawn(move || {
+            under_a_pin(move || {
+                if poll_once(&mut waiting).is_ready() {
+                    // SAFETY: the range is granted.
+                    watched.0.with_mut(|value| unsafe { *value += 1 });
+                }
+            });
+        });
+        // SAFETY: the range is held.
+        cell.0.with_mut(|value| unsafe { *value += 1 });
+        drop(first);
+        second.join().unwrap();
+        third.join().unwrap();
+        drop(far);
+    });
+}
+
+/// Data that a guard of no borrowed lock protects.
+struct Cell(UnsafeCell<u32>);
+
+// SAFETY: as for [`Watched`].
+unsafe impl Sync for Cell {}
+// SAFETY: as above.
+unsafe impl Send for Cell {}

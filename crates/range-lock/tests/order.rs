@@ -3,7 +3,7 @@
 
 #![cfg(not(heddle_loom))]
 
-use heddle_range_lock::{Guard, LockError, LockFuture, RangeLock, Span};
+use heddle_range_lock::{Guard, LockFuture, RangeLock, Span, TryLockError};
 use proptest::prelude::*;
 use std::future::Future;
 use std::pin::Pin;
@@ -103,7 +103,7 @@ fn apply<'a>(lock: &'a RangeLock<u8>, queue: &mut Vec<Entry<'a>>, operation: Ope
                     queue.push(Entry { span, shared, stage: Stage::Held(guard), woken });
                 }
                 Err(error) => {
-                    assert_eq!(error, LockError::Conflict);
+                    assert_eq!(error, TryLockError::Conflict);
                     assert!(conflict(queue, &span, shared));
                 }
             }

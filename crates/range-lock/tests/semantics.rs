@@ -2,7 +2,7 @@
 
 #![cfg(not(heddle_loom))]
 
-use heddle_range_lock::{LockError, Mode, RangeLock, Span};
+use heddle_range_lock::{LockError, Mode, RangeLock, Span, TimeoutError, TryLockError};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn overlapping_ranges_conflict_and_disjoint_ones_do_not() {
     let lock = RangeLock::<u64>::new();
     let a = lock.try_lock(10..20).unwrap();
     for range in [0..11, 19..30, 12..13, 10..20, 0..100] {
-        assert_eq!(lock.try_lock(range).unwrap_err(), LockError::Conflict);
+        assert_eq!(lock.try_lock(range).unwrap_err(), TryLockError::Conflict);
     }
     let b = lock.try_lock(0..10).unwrap();
     let c = lock.try_lock(20..21).unwrap();
@@ -48,13 +48,13 @@ fn the_whole_key_space_can_be_locked() {
     drop(lock.try_lock(..).unwrap());
     let top = lock.try_lock(u64::MAX..).unwrap();
     let bottom = lock.try_lock(..1).unwrap();
-    assert_eq!(lock.try_lock(..).unwrap_err(), LockError::Conflict);
+    assert_eq!(lock.try_lock(..).unwrap_err(), TryLockError::Conflict);
     drop(top);
     assert!(lock.try_lock(1..).is_ok());
     drop(bottom);
     assert!(lock.try_lock(..).is_ok());
-    assert_eq!(lock.try_lock(5..5).unwrap_err(), LockError::Empty);
-    assert_eq!(lock.try_lock(Span { start: Some(6), end: Some(5) }).unwrap_err(), LockError::Empty);
+    assert_eq!(lock.try_lock(5..5).unwrap_err(), TryLockError::Empty);
+    assert_eq!(lock.try_lock(Span { start: Some(6), end: Some(5) }).unwrap_err(), TryLockError::Empty);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn shared_ranges_coexist_and_exclude_exclusive_ones() {
     let lock = RangeLock::<u64>::new();
     let long = lock.try_lock_shared(0..1000).unwrap();
     let short = lock.try_lock_shared(500..501).unwrap();
-    assert_eq!(lock.try_lock(999..1000).unwrap_err(), LockError::Conflict);
+    assert_eq!(lock.try_lock(999..1000).unwrap_err(), TryLockError::Conflict);
     drop(long);
     let mut guard = lock.try_lock(999..1000).unwrap();
     assert!(lock.try_lock_shared(0..1000).is_err());
@@ -115,7 +115,7 @@ fn waiters_are_served_in_the_order_of_their_arrival() {
     // Behind the waiters it overlaps, though nobody holds anything there.
     assert!(poll(&mut third, &waker).is_pending());
     assert!(poll(&mut apart, &waker).is_pending());
-    assert_eq!(lock.try_lock(12..13).unwrap_err(), LockError::Conflict);
+    assert_eq!(lock.try_lock(12..13).unwrap_err(), TryLockError::Conflict);
     assert!(lock.try_lock(20..30).is_ok());
     drop(holder);
     assert_eq!(count.0.load(Ordering::SeqCst), 1);
@@ -211,7 +211,7 @@ fn a_thread_waits_until_its_time_is_up_or_the_range_is_free() {
     let lock = RangeLock::<u64>::new();
     let holder = lock.lock(0..10).unwrap();
     let waited = lock.lock_timeout(5..6, std::time::Duration::from_millis(5));
-    assert_eq!(waited.unwrap_err(), LockError::TimedOut);
+    assert_eq!(waited.unwrap_err(), TimeoutError::TimedOut);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.lock(5..15).map(drop));
         while lock.holders().unwrap().len() < 2 {

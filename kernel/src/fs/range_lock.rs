@@ -11,7 +11,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-use heddle_range_lock::{LockError, OwnedGuard, RangeLock};
+use heddle_range_lock::{OwnedGuard, RangeLock, TryLockError};
 
 use crate::error::Errno;
 use crate::fs::File;
@@ -88,13 +88,13 @@ impl RangeGuard {
         };
         count(&counters::FILE_RANGES);
         let guard = match request().try_lock() {
-            Err(LockError::Conflict) => {
+            Err(TryLockError::Conflict) => {
                 count(&counters::FILE_RANGE_WAITS);
-                request().lock_async().await
+                request().lock_async().await.ok()
             }
-            guard => guard,
+            guard => guard.ok(),
         };
-        held.guard = Some(guard.map_err(|_| Errno::ENOMEM)?);
+        held.guard = Some(guard.ok_or(Errno::ENOMEM)?);
         Ok(held)
     }
 

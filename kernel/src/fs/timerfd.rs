@@ -125,13 +125,17 @@ impl Future for TimerfdAlarm {
             let now = now_ns();
             let mut state = timer.state.lock();
             let old = state.waker.replace(context.waker().clone());
-            let (expired, after) = (state.expiries(now) > 0, state.after(now));
+            let (expired, next) = (state.expiries(now) > 0, state.next_ns);
             drop(state);
             drop(old);
             if expired {
+                // Told once; the read that takes the count wakes this again, however often the timer expires until
+                // then.
+                self.sleep = None;
                 timer.queue.wake(Events::IN | Events::RDNORM);
+                return Poll::Pending;
             }
-            let mut sleep = after.map(sleep_until);
+            let mut sleep = next.map(sleep_until);
             let is_over = sleep.as_mut().is_some_and(|sleep| Pin::new(sleep).poll(context).is_ready());
             self.sleep = sleep;
             if !is_over {
@@ -153,6 +157,9 @@ impl File for TimerFile {
         }
         buffer.copy_out(&count.to_ne_bytes())?;
         state.next_ns = state.after(now);
+        if let (Some(_), Some(waker)) = (state.next_ns, &state.waker) {
+            waker.wake_by_ref();
+        }
         Ok(BYTES)
     }
 

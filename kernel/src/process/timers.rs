@@ -3,6 +3,9 @@
 //! A timer that is armed has a coroutine, which sleeps until the next expiry, sends the signal and sleeps again.
 //! Setting the timer changes its state and wakes the coroutine; disarming ends it. A timer on a clock of processor time
 //! has none: [`cpu_time`] looks after it.
+//!
+//! A timer with an interval goes on when its signal is delivered, and then over all expiries that it has missed in one
+//! step: they are its overrun. So a short interval costs no more than the program takes in.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -75,6 +78,28 @@ struct TimerState {
     waker: Option<Waker>,
     has_coroutine: bool,
     overrun: i32,
+    /// Its signal was sent and has not been delivered.
+    is_posted: bool,
+    /// The coroutine does nothing before.
+    not_before_ns: u64,
+}
+
+/// How long a timer whose signal is ignored waits at least for its next expiry, and one on processor time.
+const GAP_NS: u64 = 1_000_000;
+/// After so long a signal that was sent may have been lost to a lack of memory, and is sent again.
+const LOST_NS: u64 = 1_000_000_000;
+
+impl TimerState {
+    /// Goes on to the first expiry after `now`; the number of those that were passed over, without the one that is due.
+    fn forward(&mut self, now: u64) -> u64 {
+        let Some(deadline) = self.deadline_ns.filter(|&deadline| deadline <= now) else { return 0 };
+        let Some(missed) = (now - deadline).checked_div(self.interval_ns) else {
+            self.deadline_ns = None;
+            return 0;
+        };
+        self.deadline_ns = Some(deadline.saturating_add((missed + 1).saturating_mul(self.interval_ns)));
+        missed
+    }
 }
 
 /// A timer of a process.
@@ -122,8 +147,15 @@ impl Timer {
         clock: TimerClock,
         notice: TimerNotice,
     ) -> Result<Arc<Self>, Errno> {
-        let state =
-            TimerState { deadline_ns: None, interval_ns: 0, waker: None, has_coroutine: false, overrun: 0 };
+        let state = TimerState {
+            deadline_ns: None,
+            interval_ns: 0,
+            waker: None,
+            has_coroutine: false,
+            overrun: 0,
+            is_posted: false,
+            not_before_ns: 0,
+        };
         let process = Arc::downgrade(process);
         fallible::try_arc(Self { process, id, clock, notice, state: SpinLock::new(state) })
     }
@@ -132,8 +164,11 @@ impl Timer {
     pub fn get(&self) -> (u64, u64) {
         let now = self.clock.now_ns();
         let state = self.state.lock();
-        // A timer that is due and whose coroutine has not run yet is not disarmed.
-        let left = state.deadline_ns.map_or(0, |deadline| deadline.saturating_sub(now).max(1));
+        let left = state.deadline_ns.map_or(0, |deadline| match now.checked_sub(deadline) {
+            Some(late) if state.interval_ns > 0 => state.interval_ns - late % state.interval_ns,
+            // A timer that is due and whose coroutine has not run yet is not disarmed.
+            _ => deadline.saturating_sub(now).max(1),
+        });
         (state.interval_ns, left)
     }
 
@@ -173,6 +208,7 @@ impl Timer {
         {
             let mut state = self.state.lock();
             (state.deadline_ns, state.interval_ns, state.overrun) = (deadline_ns, interval_ns, 0);
+            (state.is_posted, state.not_before_ns) = (false, 0);
         }
         cpu_time::arm(clock, deadline_ns, &CpuClockTarget::Timer(self.clone())).inspect_err(|_| {
             self.state.lock().deadline_ns = None;
@@ -189,6 +225,7 @@ impl Timer {
             state.deadline_ns = deadline_ns;
             state.interval_ns = interval_ns;
             state.overrun = 0;
+            (state.is_posted, state.not_before_ns) = (false, 0);
             let needs_coroutine = deadline_ns.is_some() && !state.has_coroutine;
             state.has_coroutine |= needs_coroutine;
             (needs_coroutine, state.waker.clone())
@@ -206,20 +243,61 @@ impl Timer {
         Ok(())
     }
 
-    /// One expiry, unless the timer has been set anew: sets the next deadline.
+    /// One expiry of a timer on processor time, unless it has been set anew: sets the next deadline.
     pub fn expire(&self, now: u64) -> Expiry {
         let mut state = self.state.lock();
-        let Some(deadline) = state.deadline_ns.filter(|&deadline| deadline <= now) else {
+        if state.deadline_ns.is_none_or(|deadline| deadline > now) {
             return Expiry { is_due: false, overrun: 0, next_ns: state.deadline_ns };
-        };
-        if state.interval_ns == 0 {
-            state.deadline_ns = None;
-            return Expiry { is_due: true, overrun: 0, next_ns: None };
         }
-        let missed = (now - deadline) / state.interval_ns;
-        state.deadline_ns = Some(deadline.saturating_add((missed + 1).saturating_mul(state.interval_ns)));
-        state.overrun = i32::try_from(missed).unwrap_or(i32::MAX);
-        Expiry { is_due: true, overrun: state.overrun, next_ns: state.deadline_ns }
+        state.overrun = i32::try_from(state.forward(now)).unwrap_or(i32::MAX);
+        let next_ns = state.deadline_ns.map(|next| next.max(now.saturating_add(GAP_NS)));
+        Expiry { is_due: true, overrun: state.overrun, next_ns }
+    }
+
+    /// Sends the signal of a timer that is due. One with an interval goes on when that is delivered.
+    fn post(&self, now: u64) {
+        let is_ignored = self.is_ignored();
+        {
+            let mut state = self.state.lock();
+            let Some(deadline) = state.deadline_ns.filter(|&deadline| deadline <= now) else { return };
+            if state.interval_ns == 0 {
+                (state.deadline_ns, state.overrun) = (None, 0);
+            } else if is_ignored {
+                state.forward(now);
+                state.not_before_ns = now.saturating_add(GAP_NS);
+            } else {
+                state.is_posted = true;
+                state.not_before_ns = deadline.max(now).saturating_add(LOST_NS);
+            }
+        }
+        self.notify(0, None);
+    }
+
+    /// Whether nobody would be told.
+    fn is_ignored(&self) -> bool {
+        let signal = match self.notice {
+            TimerNotice::None => return true,
+            TimerNotice::Plain(signal) | TimerNotice::Event { signal, .. } => signal,
+        };
+        let process = self.process.upgrade();
+        process.is_none_or(|process| process.actions().lock().get(signal).ignores(signal))
+    }
+
+    /// Its signal is delivered: goes on, and says how many expiries the signal stands for besides its own.
+    fn delivered(&self) -> Option<i32> {
+        let waker = {
+            let mut state = self.state.lock();
+            if !core::mem::replace(&mut state.is_posted, false) {
+                return None;
+            }
+            state.overrun = i32::try_from(state.forward(self.clock.now_ns())).unwrap_or(i32::MAX);
+            state.not_before_ns = 0;
+            state.waker.clone()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Some(self.overrun())
     }
 
     /// Does what the timer is for. A signal to the process is best taken by `runner`, whose time it is about.
@@ -255,17 +333,14 @@ impl Timer {
                     return Poll::Ready(());
                 };
                 state.waker.get_or_insert_with(|| context.waker().clone());
-                deadline
+                deadline.max(state.not_before_ns)
             };
             *sleep = None;
             let next = sleep.insert(sleep_until(deadline));
             if Pin::new(next).poll(context).is_pending() {
                 return Poll::Pending;
             }
-            let expiry = self.expire(now_ns());
-            if expiry.is_due {
-                self.notify(expiry.overrun, None);
-            }
+            self.post(now_ns());
         }
     }
 }
@@ -273,6 +348,21 @@ impl Timer {
 async fn run(timer: Arc<Timer>) {
     let mut sleep = None;
     core::future::poll_fn(|context| timer.poll(context, &mut sleep)).await;
+}
+
+/// A signal is about to be delivered: its timer, if it is one's, goes on.
+pub fn delivered(process: &Process, mut information: Information) -> Information {
+    if let Detail::Timer { id, overrun, .. } = &mut information.detail {
+        let created = usize::try_from(*id).unwrap_or(usize::MAX);
+        let timer = process.timers().created.get(created).cloned().flatten();
+        if let Some(missed) = timer.and_then(|timer| timer.delivered()) {
+            *overrun = missed;
+        }
+    } else if information.signal == Signal::ALRM {
+        let timer = process.timers().real.clone();
+        timer.and_then(|timer| timer.delivered());
+    }
+    information
 }
 
 /// When a timer on `clock` that was set to `value_ns` expires: an absolute time of the clock, or so long from now. 0

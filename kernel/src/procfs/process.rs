@@ -232,14 +232,29 @@ fn status_of_thread(process: &Process, thread: &Arc<Thread>, text: &mut Text) ->
     text.bytes(b"\n")
 }
 
-pub fn mappings(subject: &Subject, text: &mut Text) -> Shown {
-    let Some(space) = space_of(subject) else { return Ok(()) };
-    let mut at = 0;
-    while let Some(mapping) = space.mapping_at_or_above(at) {
-        mapping_line(&mapping, text)?;
+/// Mappings that one part of `maps` shows.
+const MAPPINGS_AT_ONCE: usize = 64;
+
+/// Shows the mappings from an address on, as many as one part has.
+pub fn mappings(subject: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>, Errno> {
+    each_mapping(subject, from, MAPPINGS_AT_ONCE, |_, mapping| mapping_line(mapping, text))
+}
+
+/// Visits up to `count` mappings from an address on; where to go on if there are more.
+pub(super) fn each_mapping(
+    subject: &Subject,
+    from: u64,
+    count: usize,
+    mut visit: impl FnMut(&Space, &MappingView) -> Shown,
+) -> Result<Option<u64>, Errno> {
+    let Some(space) = space_of(subject) else { return Ok(None) };
+    let mut at = usize::try_from(from).unwrap_or(usize::MAX);
+    for _ in 0..count {
+        let Some(mapping) = space.mapping_at_or_above(at) else { return Ok(None) };
+        visit(&space, &mapping)?;
         at = mapping.end;
     }
-    Ok(())
+    Ok(Some(at as u64))
 }
 
 /// The line of `maps` about a mapping.

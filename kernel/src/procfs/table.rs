@@ -1,6 +1,12 @@
 //! What is where in `/proc`.
 
-use crate::procfs::{Follow, Item, Show, Store, What, coroutines, ipc, link, process, system, usage};
+use crate::procfs::{
+    Follow, Item, Show, ShowPart, Store, What, coroutines, ipc, link, process, system, usage,
+};
+
+const fn parts(name: &'static [u8], show: ShowPart) -> Item {
+    Item { name, permissions: 0o444, what: What::Parts(show), is_guarded: true }
+}
 
 const fn text(name: &'static [u8], show: Show) -> Item {
     Item { name, permissions: 0o444, what: What::Text(show), is_guarded: false }
@@ -141,12 +147,12 @@ static PROCESS_ITEMS: &[Item] = &[
     private(b"environ", process::environment),
     Item { name: b"heddle", permissions: 0o444, what: What::Parts(coroutines::list), is_guarded: true },
     text(b"limits", process::limits),
-    guarded(b"maps", process::mappings),
+    parts(b"maps", process::mappings),
     text(b"mountinfo", process::mount_information),
     text(b"mounts", process::mounts),
     text(b"oom_score", process::oom_score),
     writable(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
-    guarded(b"smaps", usage::by_mapping),
+    parts(b"smaps", usage::by_mapping),
     guarded(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
@@ -164,10 +170,10 @@ static THREAD_ITEMS: &[Item] = &[
     writable(b"comm", process::name, process::set_name),
     private(b"environ", process::environment),
     text(b"limits", process::limits),
-    guarded(b"maps", process::mappings),
+    parts(b"maps", process::mappings),
     text(b"mountinfo", process::mount_information),
     text(b"mounts", process::mounts),
-    guarded(b"smaps", usage::by_mapping),
+    parts(b"smaps", usage::by_mapping),
     guarded(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),

@@ -2,7 +2,7 @@
 
 use crate::error::Errno;
 use crate::memory::space::{Flags, MappingView, Protection, Usage};
-use crate::procfs::process::{mapping_line, space_of};
+use crate::procfs::process::{each_mapping, mapping_line, space_of};
 use crate::procfs::{Subject, Text};
 
 type Shown = Result<(), Errno>;
@@ -73,19 +73,19 @@ fn flags(text: &mut Text, mapping: &MappingView) -> Shown {
     text.bytes(b" \n")
 }
 
-pub fn by_mapping(subject: &Subject, text: &mut Text) -> Shown {
-    let Some(space) = space_of(subject) else { return Ok(()) };
-    let mut at = 0;
-    while let Some(mapping) = space.mapping_at_or_above(at) {
-        at = mapping.end;
-        mapping_line(&mapping, text)?;
+/// Mappings that one part of `smaps` shows: each is looked at page by page.
+const MAPPINGS_AT_ONCE: usize = 8;
+
+/// Shows the mappings from an address on, as many as one part has.
+pub fn by_mapping(subject: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>, Errno> {
+    each_mapping(subject, from, MAPPINGS_AT_ONCE, |space, mapping| {
+        mapping_line(mapping, text)?;
         line(text, "Size", (mapping.end - mapping.start) as u64 / 1024)?;
         line(text, "KernelPageSize", PAGE_KIB)?;
         line(text, "MMUPageSize", PAGE_KIB)?;
-        amounts(text, &space.usage(&mapping), false)?;
-        flags(text, &mapping)?;
-    }
-    Ok(())
+        amounts(text, &space.usage(mapping), false)?;
+        flags(text, mapping)
+    })
 }
 
 pub fn rollup(subject: &Subject, text: &mut Text) -> Shown {

@@ -82,6 +82,7 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
         }
         let Some(delivery) = take(thread) else { continue };
         let Delivery { information, action, .. } = delivery;
+        let information = crate::process::timers::delivered(&thread.process, information);
         if action.has_handler() {
             if let Some(code) = interrupted.take() {
                 resolve_for_handler(context, code, &action);

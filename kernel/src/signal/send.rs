@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use heddle_kernel_core::signal::{Information, Signal, SignalSet};
 
 use crate::error::Errno;
-use crate::process::{Credentials, Process, Resource, Thread, table};
+use crate::process::{Credentials, Process, Resource, Thread, table, timers};
 use crate::wait::queue::Events;
 
 /// Who may send, checked per process for kill(2).
@@ -90,7 +90,8 @@ fn send(
 /// Takes a pending signal out of `wanted`: the thread's own first, then its process's.
 #[must_use]
 pub fn take_pending(thread: &Arc<Thread>, wanted: SignalSet) -> Option<Information> {
-    thread.process.signal_state().take(thread, wanted)
+    let taken = thread.process.signal_state().take(thread, wanted);
+    taken.map(|information| timers::delivered(&thread.process, information))
 }
 
 /// Makes a signal pending again that was taken and could not be reported. It stays with the thread that took it.

@@ -91,6 +91,16 @@ impl Caller {
         }
     }
 
+    /// Whether a wait of this kind has to end: a signal is to be delivered, or the thread is to die; or the request has
+    /// been cancelled.
+    #[must_use]
+    pub fn is_interrupted(&self, kind: WaitKind) -> bool {
+        match self {
+            Self::Thread(thread) => thread.is_interrupted(kind),
+            Self::Request(request) => request.is_interrupted(kind),
+        }
+    }
+
     /// Awaits `future` until it completes or the wait is interrupted: see [`engine::wait`].
     ///
     /// # Errors
@@ -130,10 +140,7 @@ impl Waiter for Caller {
     }
 
     fn is_interrupted(&self, kind: WaitKind) -> bool {
-        match self {
-            Self::Thread(thread) => thread.is_interrupted(kind),
-            Self::Request(request) => request.is_interrupted(kind),
-        }
+        Self::is_interrupted(self, kind)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::memory::Space;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::process::Resource;
+use crate::sched::Budget;
 use crate::syscall::{Call, SyscallResult, pending, user};
 
 const KNOWN_PROTECTION: u32 = linux::PROT_READ | linux::PROT_WRITE | linux::PROT_EXEC | linux::PROT_SEM;
@@ -58,12 +59,13 @@ pub fn mmap(call: &mut Call<'_>) -> SyscallResult {
     }
     let populates =
         flags & (linux::MAP_POPULATE | linux::MAP_LOCKED) != 0 && flags & linux::MAP_NONBLOCK == 0;
+    let caller = call.thread.clone();
     pending(async move {
         let start = space.map(request).await?;
         if populates && !wanted.is_empty() {
             let end = start + length.next_multiple_of(PAGE_SIZE);
             // The mapping stands even if its pages can't be had in advance.
-            let _ = space.populate(start..end, wanted.contains(Protection::WRITE)).await;
+            let _ = space.populate(start..end, wanted.contains(Protection::WRITE), &caller).await;
         }
         Ok(start)
     })
@@ -146,9 +148,9 @@ pub fn mremap(call: &mut Call<'_>) -> SyscallResult {
 /// madvise(2).
 pub fn madvise(call: &mut Call<'_>) -> SyscallResult {
     let (start, length, advice) = (call.word(0), call.word(1), call.uint(2));
-    let space = call.thread.space();
+    let (caller, space) = (call.thread.clone(), call.thread.space());
     pending(async move {
-        space.advise(start, length, advice).await?;
+        space.advise(start, length, advice, &caller).await?;
         Ok(0)
     })
 }
@@ -193,16 +195,29 @@ pub fn mincore(call: &mut Call<'_>) -> SyscallResult {
     if !start.is_multiple_of(PAGE_SIZE) {
         return Err(Errno::EINVAL.into());
     }
-    let space = call.thread.space();
+    let (caller, space) = (call.thread.clone(), call.thread.space());
+    let end = length.checked_next_multiple_of(PAGE_SIZE).and_then(|length| start.checked_add(length));
+    let end = end.ok_or(Errno::ENOMEM)?;
     pending(async move {
-        for index in 0..length.div_ceil(PAGE_SIZE) {
-            let page = start.checked_add(index * PAGE_SIZE).ok_or(Errno::ENOMEM)?;
-            let byte = [u8::from(space.is_resident(page).await?)];
-            user::resolve(&space, |space| space.write_bytes(vector.wrapping_add(index), &byte)).await?;
+        let (mut budget, mut bytes, mut at) = (Budget::new(), [0; RESIDENCY_PAGES], start);
+        while at < end {
+            caller.pace(&mut budget, RESIDENCY_COST).await?;
+            let pages = ((end - at) / PAGE_SIZE).min(RESIDENCY_PAGES);
+            let told = space.residency(at..at + pages * PAGE_SIZE, &mut bytes[..pages]).await?;
+            let target = vector.wrapping_add((at - start) / PAGE_SIZE);
+            user::resolve(&space, |space| space.write_bytes(target, &bytes[..told])).await?;
+            if told < pages {
+                return Err(Errno::ENOMEM);
+            }
+            at += pages * PAGE_SIZE;
         }
         Ok(0)
     })
 }
+
+/// Pages that mincore(2) looks at in one step, and the step's cost.
+const RESIDENCY_PAGES: usize = 256;
+const RESIDENCY_COST: u32 = 16;
 
 /// Checks a range that is to be locked or unlocked: nothing is ever swapped out, so that is all that unlocking does.
 fn lock_range(space: &Space, start: usize, length: usize) -> Result<core::ops::Range<usize>, Errno> {
@@ -217,8 +232,9 @@ fn lock_range(space: &Space, start: usize, length: usize) -> Result<core::ops::R
 pub fn mlock(call: &mut Call<'_>) -> SyscallResult {
     let space = call.thread.space();
     let range = lock_range(&space, call.word(0), call.word(1))?;
+    let caller = call.thread.clone();
     pending(async move {
-        space.populate(range, false).await?;
+        space.populate(range, false, &caller).await?;
         Ok(0)
     })
 }

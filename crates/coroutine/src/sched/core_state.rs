@@ -246,7 +246,7 @@ impl CoreState {
     }
 
     /// Owner, with an inbox that is empty and that nobody else knows: puts `slot` into it if it was to get there.
-    #[cfg(all(feature = "std", not(heddle_loom)))]
+    #[cfg(all(feature = "std", feature = "scheduler", not(heddle_loom)))]
     pub(crate) fn link_again(&self, index: u32, slot: &Slot) {
         if slot.remote.load(Ordering::Relaxed) & remote::LINKED != 0 {
             let _ = self.inbox.push(index, slot, slot.level());

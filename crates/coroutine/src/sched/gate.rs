@@ -103,13 +103,13 @@ impl Gate {
     }
 
     /// Owner: keeps thieves out while its process forks.
-    #[cfg(all(feature = "std", not(heddle_loom)))]
+    #[cfg(all(feature = "std", feature = "scheduler", not(heddle_loom)))]
     pub(crate) fn hold(&self) {
         self.enter();
     }
 
     /// Owner: ends [`Gate::hold`]. In the child, who was about to enter is gone.
-    #[cfg(all(feature = "std", not(heddle_loom)))]
+    #[cfg(all(feature = "std", feature = "scheduler", not(heddle_loom)))]
     pub(crate) fn release(&self, is_child: bool) {
         if is_child {
             self.thief.0.store(0, Ordering::Relaxed);

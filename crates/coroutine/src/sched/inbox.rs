@@ -62,7 +62,7 @@ impl Inbox {
     }
 
     /// Takes the watch off if a request of `level`, linked or about to be, should kick; returns whether the caller
-    /// must. Always writes, so that a [`Inbox::push`] that comes later sees what the caller did before.
+    /// must. Always writes, so that a push that comes later sees what the caller did before.
     #[inline]
     pub fn prod(&self, level: u8) -> bool {
         let mut word = self.word.load(Ordering::Relaxed);

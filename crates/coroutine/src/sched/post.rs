@@ -11,6 +11,7 @@ use crate::sync::Ordering;
 
 /// What became of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Woken {
     /// The coroutine has ended: nothing was done.
     Stale,

@@ -6,6 +6,7 @@ use crate::sync::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering, maybe_co
 /// Where a coroutine is, as its owner sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
+#[non_exhaustive]
 pub enum Phase {
     /// In no queue; a wake queues it. Also the phase of a free slot.
     Waiting = 0,

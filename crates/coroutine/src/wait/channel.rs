@@ -132,7 +132,7 @@ impl<T> Sender<T> {
 
 impl<T> Receiver<T> {
     /// Waits for a message; `None` when none is left and no sender either.
-    pub fn receive(&self) -> impl Future<Output = Option<T>> + '_ {
+    pub fn recv(&self) -> impl Future<Output = Option<T>> + '_ {
         let mut wait = Wait {
             shared: &self.0,
             list: |state| &mut state.receiving,
@@ -158,7 +158,7 @@ impl<T> Receiver<T> {
     }
 
     /// A message, if there is one.
-    pub fn try_receive(&self) -> Option<T> {
+    pub fn try_recv(&self) -> Option<T> {
         let (message, wake) = self.0.with(|state| {
             let message = state.messages.pop_front();
             (message, state.next_sender())

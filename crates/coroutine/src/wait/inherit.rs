@@ -106,7 +106,7 @@ pub(crate) fn changed(id: Id, before: u8, now: u8) {
 }
 
 /// In a forked child: a thread that is gone may have held one of the locks.
-#[cfg(feature = "std")]
+#[cfg(all(feature = "std", feature = "scheduler"))]
 pub(crate) fn start_anew() {
     RECORDS.iter().for_each(|records| records.store(ptr::null_mut(), Ordering::Relaxed));
     LOANS.store(0, Ordering::Relaxed);

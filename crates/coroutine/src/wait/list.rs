@@ -59,6 +59,13 @@ pub(crate) fn level_of(waker: &Waker) -> u8 {
     id_of(waker).and_then(|id| Global.slot(id.index())).map_or(63, |slot| slot.level())
 }
 
+impl Place {
+    /// The key of the waiter, larger than those of all that were added before.
+    pub fn key(self) -> u64 {
+        self.key.get()
+    }
+}
+
 impl Waiter {
     pub fn id(&self) -> Option<Id> {
         id_of(&self.waker)

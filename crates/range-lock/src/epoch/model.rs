@@ -1,6 +1,7 @@
 //! One participant per thread of a model. Models begin anew thousands of times, so everything here is made and
 //! dropped with each run instead of living in statics.
 
+use alloc::boxed::Box;
 use core::cell::Cell;
 
 use super::{Context, Domain, Epoch, OutOfMemory, Participant};
@@ -10,13 +11,14 @@ const THREADS: usize = 4;
 
 struct Place {
     domain: Domain,
-    participants: [Participant; THREADS],
+    /// Each in a box: all together are too large for a model's stack.
+    participants: [Box<Participant>; THREADS],
 }
 
 loom::lazy_static! {
     static ref PLACE: Place = Place {
         domain: Domain::new(),
-        participants: core::array::from_fn(|_| Participant::new()),
+        participants: core::array::from_fn(|_| Box::new(Participant::new())),
     };
 }
 

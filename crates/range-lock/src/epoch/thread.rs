@@ -6,6 +6,7 @@ use std::thread_local;
 use super::{Context, Domain, Epoch, OutOfMemory, Participant};
 
 /// A thread's claim to a participant; given back when the thread ends. The building block of thread-local epochs.
+#[derive(Debug)]
 pub struct ThreadSlot {
     domain: &'static Domain,
     participant: &'static Participant,

@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use crate::signal::{Information, Signal, SignalSet};
+use crate::signal::{Detail, Information, Signal, SignalSet};
 
 /// A realtime signal found no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,16 @@ impl Pending {
     /// information then.
     pub fn push(&mut self, information: Information, limit: usize) -> Result<(), Overflow> {
         let signal = information.signal;
-        if !signal.is_realtime() && self.set.contains(signal) {
+        if let Detail::Timer { id, .. } = information.detail {
+            // A timer's signal is queued beside others and once: what comes meanwhile is its overrun.
+            let is_same = |entry: &Information| {
+                entry.signal == signal
+                    && matches!(entry.detail, Detail::Timer { id: other, .. } if other == id)
+            };
+            if self.queue.iter().any(is_same) {
+                return Ok(());
+            }
+        } else if !signal.is_realtime() && self.set.contains(signal) {
             return Ok(());
         }
         let is_queueing = signal.is_realtime() && information.code != linux_raw_sys::general::SI_USER as i32;

@@ -10,13 +10,25 @@ use crate::error::Errno;
 use crate::memory::MapSource;
 use crate::memory::source::Object;
 use crate::memory::space::{FaultAccess, Flags, Space, write_back};
+use crate::sched::Budget;
+use crate::wait::node::Waiter;
+use crate::wait::operation::pace;
+
+/// The cost of a fault, in units of a [`Budget`].
+const FAULT_COST: u32 = 4;
 
 impl Space {
     /// madvise(2).
     ///
     /// # Errors
     /// `EINVAL`, `ENOMEM` (also for a range that is not mapped throughout; what is mapped has been treated then).
-    pub async fn advise(&self, start: usize, length: usize, advice: u32) -> Result<(), Errno> {
+    pub async fn advise(
+        &self,
+        start: usize,
+        length: usize,
+        advice: u32,
+        waiter: &impl Waiter,
+    ) -> Result<(), Errno> {
         let end = start.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_SIZE));
         let end = end.filter(|_| start.is_multiple_of(PAGE_SIZE)).ok_or(Errno::EINVAL)?;
         if length == 0 {
@@ -30,8 +42,8 @@ impl Space {
             linux::MADV_DOFORK => self.flag(range, Flags::NOT_INHERITED, false).await,
             linux::MADV_WIPEONFORK => self.flag(range, Flags::WIPED_IN_CHILD, true).await,
             linux::MADV_KEEPONFORK => self.flag(range, Flags::WIPED_IN_CHILD, false).await,
-            linux::MADV_POPULATE_READ => self.populate(range, false).await,
-            linux::MADV_POPULATE_WRITE => self.populate(range, true).await,
+            linux::MADV_POPULATE_READ => self.populate(range, false, waiter).await,
+            linux::MADV_POPULATE_WRITE => self.populate(range, true, waiter).await,
             linux::MADV_NORMAL
             | linux::MADV_RANDOM
             | linux::MADV_SEQUENTIAL
@@ -83,10 +95,17 @@ impl Space {
     /// Brings all pages of a range in: `MAP_POPULATE`, `mlock`, `MADV_POPULATE_READ` and `_WRITE`.
     ///
     /// # Errors
-    /// `ENOMEM`, `EFAULT`.
-    pub async fn populate(&self, range: Range<usize>, write: bool) -> Result<(), Errno> {
+    /// `ENOMEM`, `EFAULT`; `EINTR` if the waiter is to die.
+    pub async fn populate(
+        &self,
+        range: Range<usize>,
+        write: bool,
+        waiter: &impl Waiter,
+    ) -> Result<(), Errno> {
         self.is_mapped(range.clone())?;
+        let mut budget = Budget::new();
         for page in range.step_by(PAGE_SIZE) {
+            pace(waiter, &mut budget, FAULT_COST).await?;
             self.fault(page, FaultAccess { write, execute: false }).await?;
         }
         Ok(())
@@ -136,14 +155,20 @@ impl Space {
         Ok(())
     }
 
-    /// mincore(2): whether the page at an address is in memory.
+    /// mincore(2): which pages of a range are in memory, a byte each. Returns how many pages are told of: those before
+    /// the first that is not mapped.
     ///
     /// # Errors
-    /// `ENOMEM` where nothing is mapped.
-    pub async fn is_resident(&self, page: usize) -> Result<bool, Errno> {
-        let range = page..page.saturating_add(PAGE_SIZE);
+    /// `ENOMEM` without memory for the lock's record.
+    pub async fn residency(&self, range: Range<usize>, pages: &mut [u8]) -> Result<usize, Errno> {
         let _guard = self.lock.lock(range.clone()).await?;
-        self.is_mapped(range)?;
-        Ok(self.root().look(page).is_present())
+        let is_mapped = self.is_mapped(range.clone()).is_ok();
+        for (index, (page, byte)) in range.step_by(PAGE_SIZE).zip(pages.iter_mut()).enumerate() {
+            if !is_mapped && self.is_mapped(page..page + PAGE_SIZE).is_err() {
+                return Ok(index);
+            }
+            *byte = u8::from(self.root().look(page).is_present());
+        }
+        Ok(pages.len())
     }
 }

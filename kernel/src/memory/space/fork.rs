@@ -1,6 +1,7 @@
 //! fork: a private copy of a space, copy-on-write.
 
 use alloc::sync::Arc;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::arch::paging;
@@ -14,8 +15,13 @@ use crate::memory::space::lock::SpaceLock;
 use crate::memory::space::{Flags, LOWEST_ADDRESS, Space, SpaceState};
 use crate::memory::table::Root;
 use crate::memory::{counters, heap};
+use crate::sched::Budget;
 use crate::sync::SpinLock;
 use heddle_kernel_core::mapping::{Backing, Mapping, Mappings};
+
+/// What fork(2) shares of a space in one step, and the step's cost.
+const SHARED_BYTES: usize = 1 << 27;
+const SHARED_COST: u32 = 8;
 
 impl Space {
     /// A private space with this one's contents at the same addresses.
@@ -28,7 +34,7 @@ impl Space {
         let range = self.range();
         let _guard = self.lock.lock(range.clone()).await?;
         let child = self.empty_child()?;
-        let shared = self.root().share_with(child.root(), range.clone());
+        let shared = self.share_tables(&child, range.clone()).await;
         // Even after a failure: some of this space's tables may be read-only now.
         let mut gather = Gather::new();
         gather.mark(range);
@@ -41,6 +47,23 @@ impl Space {
         // Under this space's lock, so that who makes it forget pages looks at the child afterwards.
         crate::memory::space::unmap::register(&child)?;
         Ok(child)
+    }
+
+    /// Gives the child all tables, some at a time.
+    async fn share_tables(&self, child: &Self, range: Range<usize>) -> Result<(), Errno> {
+        let mut budget = Budget::new();
+        let mut at = range.start;
+        while at < range.end {
+            if !self.root().has_table(at) {
+                at = self.root().next_table(at);
+                continue;
+            }
+            let next = ((at & !(SHARED_BYTES - 1)) + SHARED_BYTES).min(range.end);
+            self.root().share_with(child.root(), at..next)?;
+            at = next;
+            budget.step(SHARED_COST).await;
+        }
+        Ok(())
     }
 
     /// A space with copies of the records and none of the pages.

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use heddle_abi::boot::KEY_SPACE_LOCK;
 use heddle_kernel_core::tlb::{OneGuard, OneLock};
-use heddle_range_lock::{Context, Domain, Epoch, Guard, LockError, OutOfMemory, Participant, RangeLock};
+use heddle_range_lock::{Context, Domain, Epoch, Guard, OutOfMemory, Participant, RangeLock, TryLockError};
 
 use crate::arch::{MAX_CPUS, cpu};
 use crate::boot;
@@ -120,7 +120,7 @@ impl SpaceLock {
         let guard = match &self.kind {
             LockKind::Ranges(lock) => match lock.try_lock(range) {
                 Ok(guard) => Some(KindGuard::Range(guard)),
-                Err(LockError::OutOfMemory) => return Err(Errno::ENOMEM),
+                Err(TryLockError::OutOfMemory) => return Err(Errno::ENOMEM),
                 Err(_) => None,
             },
             LockKind::One(lock) => lock.try_lock().map(KindGuard::One),

@@ -4,16 +4,20 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::arch::paging::PAGE_SIZE;
+use crate::arch::paging::{PAGE_SIZE, PageTableEntry};
 use crate::error::Errno;
 use crate::memory::fallible::try_arc;
 use crate::memory::gather::Gather;
 use crate::memory::source::{Object, SharedMemory};
 use crate::memory::space::{Flags, LOWEST_ADDRESS, Mapping, Protection, Space};
 use crate::memory::table::rights;
+use crate::sched::Budget;
 
 /// How many mappings a space may have, as Linux's `vm.max_map_count`.
 const MAPPINGS_MAX: usize = 65530;
+
+/// The cost of changing as many entries as a table or a gather holds, in units of a [`Budget`].
+pub(super) const GATHER_COST: u32 = 32;
 
 /// Where a mapping goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,6 +169,7 @@ impl Space {
     /// Takes all pages of a locked range out of the page table.
     pub(super) async fn clear(&self, range: Range<usize>) -> Result<(), Errno> {
         let mut gather = Gather::new();
+        let mut budget = Budget::new();
         let mut at = range.start;
         let mut result = Ok(());
         while at < range.end && result.is_ok() {
@@ -173,6 +178,7 @@ impl Space {
                 Err(error) => result = Err(error),
             }
             self.finish(&mut gather).await;
+            budget.step(GATHER_COST).await;
         }
         result
     }
@@ -240,29 +246,39 @@ impl Space {
         if protection.is_empty() {
             return self.hide(range).await;
         }
-        let mut gather = Gather::new();
-        let mut at = range.start;
-        while at < range.end {
-            // The right to store comes back with the next fault, which knows whether the page must be copied first.
-            let reached = self.root().change(at..range.end, &mut gather, |entry| {
-                entry.with_rights(rights(protection, entry.is_writable()))
-            });
-            self.finish(&mut gather).await;
-            at = reached?;
-        }
-        Ok(())
+        // The right to store comes back with the next fault, which knows whether the page must be copied first.
+        self.change(range, |entry| entry.with_rights(rights(protection, entry.is_writable()))).await
     }
 
     /// Takes the pages of a range without any rights out of the program's reach, but keeps them.
     async fn hide(&self, range: Range<usize>) -> Result<(), Errno> {
-        let mut gather = Gather::new();
+        self.change(range, PageTableEntry::hidden).await
+    }
+
+    /// Changes the rights of all pages of a locked range, a table at a time; translations are flushed when the budget
+    /// is exhausted, and at the end.
+    async fn change(
+        &self,
+        range: Range<usize>,
+        change: impl Fn(PageTableEntry) -> PageTableEntry,
+    ) -> Result<(), Errno> {
+        let (mut gather, mut budget) = (Gather::new(), Budget::new());
         let mut at = range.start;
         while at < range.end {
-            let reached =
-                self.root().change(at..range.end, &mut gather, crate::arch::paging::PageTableEntry::hidden);
-            self.finish(&mut gather).await;
-            at = reached?;
+            let next = self.root().next_table(at).min(range.end);
+            let cost = if self.root().has_table(at) { GATHER_COST } else { 1 };
+            let reached = self.root().change(at..next, &mut gather, &change);
+            let is_stopped = reached.is_err() || reached.is_ok_and(|reached| reached < next);
+            if budget.spend(cost) || is_stopped {
+                self.finish(&mut gather).await;
+                budget.look().await;
+            }
+            match reached {
+                Ok(reached) => at = reached,
+                Err(error) => return Err(error),
+            }
         }
+        self.finish(&mut gather).await;
         Ok(())
     }
 }

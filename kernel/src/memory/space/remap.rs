@@ -6,8 +6,9 @@ use crate::arch::paging::{PAGE_SIZE, PageTableEntry};
 use crate::error::Errno;
 use crate::memory::gather::Gather;
 use crate::memory::source::Object;
-use crate::memory::space::map::Removed;
+use crate::memory::space::map::{GATHER_COST, Removed};
 use crate::memory::space::{Mapping, Placement, Space};
+use crate::sched::Budget;
 
 impl Space {
     /// Makes a part of a mapping `new_length` long, moving it if `placement` allows: `None` keeps it in place. With
@@ -121,11 +122,14 @@ impl Space {
     /// Moves the page-table entries of a locked range to another one, which is empty.
     async fn move_pages(&self, from: Range<usize>, to: usize) -> Result<(), Errno> {
         // First everything that can fail, then everything that cannot.
+        let mut budget = Budget::new();
         for moving in [false, true] {
             let mut gather = Gather::new();
             let mut at = from.start;
             while at < from.end {
-                let reached = self.move_some(at..from.end, to.wrapping_sub(from.start), moving, &mut gather);
+                budget.step(GATHER_COST).await;
+                let end = self.root().next_table(at).min(from.end);
+                let reached = self.move_some(at..end, to.wrapping_sub(from.start), moving, &mut gather);
                 self.finish(&mut gather).await;
                 at = reached?;
             }

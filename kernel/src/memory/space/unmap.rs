@@ -11,6 +11,7 @@ use crate::memory::MapSource;
 use crate::memory::fallible::try_push;
 use crate::memory::source::Object;
 use crate::memory::space::Space;
+use crate::sched::Budget;
 use crate::sync::SpinLock;
 
 /// All spaces. The place of one that is gone goes to a new one.
@@ -87,8 +88,9 @@ impl Space {
     }
 
     async fn forget_object(&self, source: &Arc<dyn MapSource>, pages: &Range<u64>) -> bool {
-        let (mut at, mut forgotten) = (0, true);
+        let (mut at, mut forgotten, mut budget) = (0, true, Budget::new());
         while let Some(mapping) = self.mapping_at_or_above(at) {
+            budget.step(1).await;
             at = mapping.end;
             let same =
                 matches!(&mapping.object, Object::Source(mapped) if mapped.serial() == source.serial());

@@ -5,13 +5,14 @@ use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
 use crate::arch::time::now_ns;
-use crate::error::{Errno, TryResult};
+use crate::error::{Errno, TryError, TryResult};
 use crate::fs::OpenFile;
-use crate::memory::fallible;
+use crate::memory::{Space, fallible};
 use crate::signal::SignalSet;
 use crate::syscall::caller::Caller;
 use crate::syscall::fs::{get, get_bytes, put};
-use crate::syscall::{Call, SyscallResult, pending};
+use crate::syscall::{Call, SyscallResult, SyscallState, pending, user};
+use crate::wait::engine::until;
 use crate::wait::node::WaitKind;
 use crate::wait::queue::{Events, Watch};
 
@@ -42,23 +43,69 @@ fn look(
     Ok(ready.len())
 }
 
-/// Waits for any of the files; nothing ready means that the time is over.
-async fn wait(
-    thread: &Caller,
-    interests: &[PollInterest],
-    deadline: Option<u64>,
-) -> Result<Vec<(usize, Events)>, Errno> {
-    let mut ready = Vec::new();
-    crate::wait::engine::until(thread, WaitKind::Interruptible, deadline, |watch| {
-        Ok((look(interests, Some(watch), &mut ready)? > 0).then_some(()))
-    })
-    .await?;
-    Ok(ready)
+/// When and how a call of this file ends.
+struct PollLimit {
+    /// On the monotonic clock.
+    deadline_ns: Option<u64>,
+    /// It does not wait.
+    is_zero: bool,
+    /// Where the program wants to see the time that was left.
+    remaining: Option<Remaining>,
 }
 
-/// When a wait ends that began now and may last this long.
-const fn deadline_after(now: u64, duration_ns: u64) -> u64 {
-    now.saturating_add(duration_ns)
+/// Where the time that is left goes: what a unit is, and the address.
+#[derive(Clone, Copy)]
+struct Remaining {
+    address: usize,
+    unit_ns: u64,
+}
+
+/// The unit of the second word of a `struct timespec`, and of a `struct timeval`.
+const NANOSECOND: u64 = 1;
+const MICROSECOND: u64 = 1000;
+
+impl PollLimit {
+    /// One that begins now; the time that is left goes to `address`, unless that is 0.
+    fn new(timeout_ns: Option<u64>, address: usize, unit_ns: u64) -> Self {
+        let deadline_ns = timeout_ns.map(|timeout| now_ns().saturating_add(timeout));
+        let remaining = (address != 0 && timeout_ns.is_some()).then_some(Remaining { address, unit_ns });
+        Self { deadline_ns, is_zero: timeout_ns == Some(0), remaining }
+    }
+
+    /// Tells the program how much time is left. Memory that only can be read is no error, as in Linux.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn store(&self, thread: &Caller, result: Result<usize, Errno>) -> SyscallResult {
+        let Some((remaining, deadline_ns)) = self.remaining.zip(self.deadline_ns) else {
+            return Ok(result?.into());
+        };
+        let left_ns = if self.is_zero { 0 } else { deadline_ns.saturating_sub(now_ns()) };
+        let words = [left_ns / 1_000_000_000, left_ns % 1_000_000_000 / remaining.unit_ns];
+        let space = thread.space();
+        if user::write_words(&space, remaining.address, &words).is_ok() {
+            return Ok(result?.into());
+        }
+        pending(async move {
+            let store = |space: &Space| user::write_words(space, remaining.address, &words);
+            match (user::resolve(&space, store).await, result) {
+                // A restart would begin with the whole time again.
+                (Err(_), Err(Errno::ERESTARTNOHAND)) => Err(Errno::EINTR),
+                (_, result) => result,
+            }
+        })
+    }
+
+    /// As [`PollLimit::store`], after a wait.
+    async fn finish(&self, thread: &Caller, result: Result<usize, Errno>) -> Result<usize, Errno> {
+        match self.store(thread, result) {
+            Ok(SyscallState::Done(value)) => Ok(value),
+            Ok(SyscallState::Pending(future)) => future.await,
+            Ok(SyscallState::Yield) => Ok(0),
+            Err(TryError::Error(error)) => Err(error),
+            Err(TryError::Fault(_) | TryError::WouldBlock) => result,
+        }
+    }
 }
 
 /// A signal that ends the wait isn't followed by a restart once there was a handler.
@@ -72,16 +119,17 @@ const POLL_ENTRY: usize = size_of::<linux::pollfd>();
 pub fn poll(call: &mut Call<'_>) -> SyscallResult {
     let timeout = call.int(2);
     let timeout = u64::try_from(timeout).ok().map(|timeout| timeout * 1_000_000);
-    start_poll(call, timeout, None)
+    let (address, count) = (call.word(0), call.uint(1) as usize);
+    start_poll(call, (address, count), PollLimit::new(timeout, 0, NANOSECOND), None)
 }
 
 /// ppoll(2).
 pub fn ppoll(call: &mut Call<'_>) -> SyscallResult {
     let timeout = get_timeout(call, call.word(2))?;
     let mask = get_mask(call, call.word(3), call.word(4))?;
-    let remaining = (call.word(2) != 0).then_some(call.word(2));
-    let _ = remaining;
-    start_poll(call, timeout, mask)
+    let limit = PollLimit::new(timeout, call.word(2), NANOSECOND);
+    let (address, count) = (call.word(0), call.uint(1) as usize);
+    start_poll(call, (address, count), limit, mask)
 }
 
 /// A duration that may be missing, as `struct timespec`.
@@ -108,8 +156,12 @@ pub(super) fn get_mask(call: &Call<'_>, address: usize, size: usize) -> TryResul
     Ok(Some(SignalSet(u64::from_ne_bytes(get(call, address)?))))
 }
 
-fn start_poll(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSet>) -> SyscallResult {
-    let (address, count) = (call.word(0), call.uint(1) as usize);
+fn start_poll(
+    call: &mut Call<'_>,
+    (address, count): (usize, usize),
+    limit: PollLimit,
+    mask: Option<SignalSet>,
+) -> SyscallResult {
     if count > call.thread.process.descriptor_limit() {
         return Err(Errno::EINVAL.into());
     }
@@ -134,23 +186,41 @@ fn start_poll(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSet>
             }
         }
     }
+    if let Some(mask) = mask {
+        call.thread.set_blocked_for_wait(mask);
+    }
     let mut ready = Vec::new();
     look(&interests, None, &mut ready)?;
-    if invalid > 0 || !ready.is_empty() || timeout == Some(0) {
+    if invalid > 0 || !ready.is_empty() || limit.is_zero {
+        if invalid == 0 && ready.is_empty() && call.thread.is_interrupted(WaitKind::Interruptible) {
+            return limit.store(call.thread, Err(Errno::ERESTARTNOHAND));
+        }
         set_results(&mut entries, &ready);
         put(call, address, &entries)?;
-        return Ok((ready.len() + invalid).into());
+        return limit.store(call.thread, Ok(ready.len() + invalid));
     }
-    let deadline = timeout.map(|timeout| deadline_after(now_ns(), timeout));
     let thread = call.thread.clone();
-    if let Some(mask) = mask {
-        thread.set_blocked_for_wait(mask);
-    }
     pending(async move {
-        let ready = wait(&thread, &interests, deadline).await.map_err(interrupted)?;
-        set_results(&mut entries, &ready);
-        store(&thread, address, &entries).await?;
-        Ok(ready.len())
+        let waited = until(&thread, WaitKind::Interruptible, limit.deadline_ns, |watch| {
+            Ok((look(&interests, Some(watch), &mut ready)? > 0).then_some(()))
+        });
+        let result = match waited.await {
+            Ok(_) => {
+                set_results(&mut entries, &ready);
+                store(&thread, address, &entries).await.map(|()| ready.len())
+            }
+            Err(Errno::ERESTARTSYS) if limit.remaining.is_none() && limit.deadline_ns.is_some() => {
+                // What is left of the time is known here only.
+                let restart = move |call: &mut Call<'_>| {
+                    let limit = PollLimit { deadline_ns: limit.deadline_ns, is_zero: false, remaining: None };
+                    start_poll(call, (address, count), limit, None)
+                };
+                thread.set_restart(fallible::try_arc(restart)?);
+                return Err(Errno::ERESTART_RESTARTBLOCK);
+            }
+            Err(error) => Err(interrupted(error)),
+        };
+        limit.finish(&thread, result).await
     })
 }
 
@@ -197,7 +267,7 @@ pub fn select(call: &mut Call<'_>) -> SyscallResult {
             Some(seconds.saturating_mul(1_000_000_000).saturating_add(microseconds.saturating_mul(1000)))
         }
     };
-    start_select(call, timeout, None)
+    start_select(call, PollLimit::new(timeout, call.word(4), MICROSECOND), None)
 }
 
 /// pselect6(2).
@@ -211,10 +281,10 @@ pub fn pselect6(call: &mut Call<'_>) -> SyscallResult {
             get_mask(call, set, size)?
         }
     };
-    start_select(call, timeout, mask)
+    start_select(call, PollLimit::new(timeout, call.word(4), NANOSECOND), mask)
 }
 
-fn start_select(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSet>) -> SyscallResult {
+fn start_select(call: &mut Call<'_>, limit: PollLimit, mask: Option<SignalSet>) -> SyscallResult {
     let count = usize::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
     let count = count.min(call.thread.process.descriptor_limit());
     // The kernel's unit is the word.
@@ -240,35 +310,35 @@ fn start_select(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSe
             fallible::try_push(&mut interests, PollInterest { open, events, index: descriptor })?;
         }
     }
+    if let Some(mask) = mask {
+        call.thread.set_blocked_for_wait(mask);
+    }
     let mut ready = Vec::new();
     look(&interests, None, &mut ready)?;
-    if sets.count(&ready) > 0 || timeout == Some(0) {
+    let is_ready = sets.count(&ready) > 0;
+    if is_ready || limit.is_zero {
+        if !is_ready && call.thread.is_interrupted(WaitKind::Interruptible) {
+            return limit.store(call.thread, Err(Errno::ERESTARTNOHAND));
+        }
         let (found, results) = sets.results(&ready)?;
         for (bytes, address) in results.iter().zip(addresses) {
             if address != 0 {
                 put(call, address, bytes)?;
             }
         }
-        return Ok(found.into());
+        return limit.store(call.thread, Ok(found));
     }
-    let deadline = timeout.map(|timeout| deadline_after(now_ns(), timeout));
     let thread = call.thread.clone();
-    if let Some(mask) = mask {
-        thread.set_blocked_for_wait(mask);
-    }
     pending(async move {
-        let ready = crate::wait::engine::until(&thread, WaitKind::Interruptible, deadline, |watch| {
+        let waited = until(&thread, WaitKind::Interruptible, limit.deadline_ns, |watch| {
             look(&interests, Some(watch), &mut ready)?;
-            Ok((sets.count(&ready) > 0).then(|| core::mem::take(&mut ready)))
+            Ok((sets.count(&ready) > 0).then_some(()))
         });
-        let ready = ready.await.map_err(interrupted)?.unwrap_or_default();
-        let (found, results) = sets.results(&ready)?;
-        for (bytes, address) in results.iter().zip(sets.addresses) {
-            if address != 0 {
-                store(&thread, address, bytes).await?;
-            }
-        }
-        Ok(found)
+        let result = match waited.await {
+            Ok(_) => sets.store(&thread, &ready).await,
+            Err(error) => Err(interrupted(error)),
+        };
+        limit.finish(&thread, result).await
     })
 }
 
@@ -284,6 +354,17 @@ impl Sets {
 
     fn count(&self, ready: &[(usize, Events)]) -> usize {
         self.bits(ready).count()
+    }
+
+    /// Gives the program what is ready; the number of bits.
+    async fn store(&self, thread: &Caller, ready: &[(usize, Events)]) -> Result<usize, Errno> {
+        let (found, results) = self.results(ready)?;
+        for (bytes, address) in results.iter().zip(self.addresses) {
+            if address != 0 {
+                store(thread, address, bytes).await?;
+            }
+        }
+        Ok(found)
     }
 
     /// The number of bits set, and the sets with only those.

@@ -140,6 +140,7 @@ fn start(
         held: None,
         probed: None,
         missed: None,
+        some_is_enough: false,
     };
     transfer.start()
 }

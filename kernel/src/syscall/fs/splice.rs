@@ -12,7 +12,7 @@ use crate::syscall::fs::read_write::{check_direction, many};
 use crate::syscall::fs::transfer::{Transfer, TransferDirection, broken_pipe};
 use crate::syscall::fs::{TRANSFER_LIMIT, get, get_file};
 use crate::syscall::{Call, SyscallResult};
-use crate::wait::operation::{Operation, WaitOptions};
+use crate::wait::operation::{Operation, Step, WaitOptions};
 use crate::wait::queue::{Events, Watch};
 
 /// Bytes moved at a time from a file with positions.
@@ -91,10 +91,13 @@ struct Copy {
     /// What was read and could not be written yet.
     held: core::ops::Range<usize>,
     finished: bool,
+    /// The call ends with what it has moved instead of waiting for more.
+    some_is_enough: bool,
 }
 
 impl Copy {
-    fn step(&mut self) -> TryResult<bool> {
+    /// Moves a piece; whether that was the last.
+    fn move_some(&mut self) -> TryResult<bool> {
         if self.held.is_empty() {
             let stream = !self.from.open.file.is_seekable();
             if stream && !self.to.open.file.poll(&self.to.open, None, Events::OUT)?.contains(Events::OUT) {
@@ -143,18 +146,34 @@ impl Copy {
 
 impl Operation for Copy {
     fn attempt(&mut self) -> TryResult<usize> {
-        while !self.finished {
-            match self.step() {
-                Ok(finished) => self.finished = finished,
-                Err(TryError::Error(Errno::EPIPE)) => {
-                    broken_pipe(&self.thread);
-                    return Err(Errno::EPIPE.into());
+        if !self.finished {
+            self.finished = match self.move_some() {
+                Err(TryError::WouldBlock) if self.some_is_enough && self.done > 0 && self.held.is_empty() => {
+                    true
                 }
-                Err(halt) => return Err(halt),
+                result => result?,
+            };
+        }
+        if self.finished {
+            self.store_positions()?;
+        }
+        Ok(self.done)
+    }
+
+    fn step(&mut self, no_wait: bool) -> Step {
+        match self.attempt() {
+            Ok(done) if self.finished => Step::Finished(Ok(done)),
+            Ok(_) => Step::Again,
+            Err(TryError::Fault(fault)) => Step::Fault(fault),
+            Err(TryError::WouldBlock) if !no_wait => Step::Wait,
+            Err(TryError::WouldBlock) => Step::Finished(self.end(Errno::EAGAIN)),
+            Err(TryError::Error(error)) => {
+                if error == Errno::EPIPE {
+                    broken_pipe(&self.thread);
+                }
+                Step::Finished(self.end(error))
             }
         }
-        self.store_positions()?;
-        Ok(self.done)
     }
 
     fn partial(&self) -> Option<usize> {
@@ -172,7 +191,13 @@ impl Operation for Copy {
     }
 }
 
-fn copy(call: &Call<'_>, from: SpliceSide, to: SpliceSide, length: usize, no_wait: bool) -> SyscallResult {
+fn copy(
+    call: &Call<'_>,
+    from: SpliceSide,
+    to: SpliceSide,
+    length: usize,
+    (no_wait, some_is_enough): (bool, bool),
+) -> SyscallResult {
     check_direction(&from.open, TransferDirection::Read)?;
     check_direction(&to.open, TransferDirection::Write)?;
     let left = length.min(TRANSFER_LIMIT);
@@ -183,7 +208,8 @@ fn copy(call: &Call<'_>, from: SpliceSide, to: SpliceSide, length: usize, no_wai
     let manner =
         WaitOptions { no_wait: no_wait || nonblocking(&to) || nonblocking(&from), deadline_ns: None };
     let thread = call.thread.clone();
-    let operation = Copy { thread, from, to, left, done: 0, buffer: Vec::new(), held: 0..0, finished: false };
+    let (buffer, finished) = (Vec::new(), false);
+    let operation = Copy { thread, from, to, left, done: 0, buffer, held: 0..0, finished, some_is_enough };
     carry_out(call.thread, manner, operation)
 }
 
@@ -195,7 +221,7 @@ pub fn sendfile(call: &mut Call<'_>) -> SyscallResult {
     }
     let from = SpliceSide::new(call, from, call.word(2))?;
     let to = SpliceSide { open: to, position: None, position_at: 0 };
-    copy(call, from, to, call.word(3), false)
+    copy(call, from, to, call.word(3), (false, false))
 }
 
 /// copy_file_range(2).
@@ -224,7 +250,7 @@ pub fn copy_file_range(call: &mut Call<'_>) -> SyscallResult {
     if same && start(&from).abs_diff(start(&to)) < length as u64 {
         return Err(Errno::EINVAL.into());
     }
-    copy(call, from, to, length, false)
+    copy(call, from, to, length, (false, false))
 }
 
 /// splice(2).
@@ -243,7 +269,7 @@ pub fn splice(call: &mut Call<'_>) -> SyscallResult {
         }
     }
     let (from, to) = (SpliceSide::new(call, from, call.word(1))?, SpliceSide::new(call, to, call.word(3))?);
-    copy(call, from, to, call.word(4), flags & SPLICE_NONBLOCK != 0)
+    copy(call, from, to, call.word(4), (flags & SPLICE_NONBLOCK != 0, true))
 }
 
 struct Tee {
@@ -305,6 +331,7 @@ pub fn vmsplice(call: &mut Call<'_>) -> SyscallResult {
         held: None,
         probed: None,
         missed: None,
+        some_is_enough: true,
     };
     transfer.start()
 }

@@ -75,6 +75,8 @@ pub struct Transfer {
     pub probed: Option<usize>,
     /// The missing page at which the last attempt stopped, after it had moved something.
     pub missed: Option<PageFault>,
+    /// A write ends with what there was room for.
+    pub some_is_enough: bool,
 }
 
 impl Transfer {
@@ -235,7 +237,9 @@ impl Operation for Transfer {
                 Step::Fault(fault)
             }
             Err(TryError::WouldBlock) if !no_wait && self.is_one_piece() => Step::Acquire,
-            Err(TryError::WouldBlock) if self.done > 0 && self.direction == TransferDirection::Read => {
+            Err(TryError::WouldBlock)
+                if self.done > 0 && (self.direction == TransferDirection::Read || self.some_is_enough) =>
+            {
                 Step::Finished(Ok(self.done))
             }
             Err(TryError::WouldBlock) if no_wait || self.open.flags().contains(StatusFlags::NONBLOCK) => {

@@ -11,7 +11,7 @@ use crate::syscall::net::message::{ReceiveMessage, SendMessage, prepare_receive,
 use crate::syscall::net::socket::{get_socket, manner};
 use crate::syscall::{Call, SyscallResult, user};
 use crate::time::timespec_ns;
-use crate::wait::operation::Operation;
+use crate::wait::operation::{Operation, Step};
 use crate::wait::queue::Watch;
 
 /// `struct mmsghdr`: a header, and the number of bytes that were moved.
@@ -30,6 +30,7 @@ struct Several<O> {
     entries: usize,
     /// How many have been moved.
     done: usize,
+    finished: bool,
     /// The bytes of a message that was moved, while its length could not be stored yet.
     unstored: Option<usize>,
     /// After the first, only what is there at once is taken.
@@ -40,7 +41,7 @@ struct Several<O> {
 
 impl<O: Operation> Operation for Several<O> {
     fn attempt(&mut self) -> TryResult<usize> {
-        while self.done < self.messages.len() {
+        if self.done < self.messages.len() && !self.finished {
             let at = self.entries.wrapping_add(self.done * ENTRY + LENGTH_AT);
             let space = self.thread.space();
             let moved = match self.unstored {
@@ -48,7 +49,10 @@ impl<O: Operation> Operation for Several<O> {
                 None => {
                     space.probe_write(at, size_of::<u32>())?;
                     match self.messages[self.done].attempt() {
-                        Err(TryError::WouldBlock) if self.is_one_enough && self.done > 0 => break,
+                        Err(TryError::WouldBlock) if self.is_one_enough && self.done > 0 => {
+                            self.finished = true;
+                            return Ok(self.done);
+                        }
                         result => result?,
                     }
                 }
@@ -57,11 +61,22 @@ impl<O: Operation> Operation for Several<O> {
             user::write_int(&space, at, moved as u32)?;
             self.unstored = None;
             self.done += 1;
-            if self.deadline_ns.is_some_and(|deadline| now_ns() >= deadline) {
-                break;
-            }
+            self.finished = self.deadline_ns.is_some_and(|deadline| now_ns() >= deadline);
         }
+        self.finished |= self.done >= self.messages.len();
         Ok(self.done)
+    }
+
+    /// A step is a message.
+    fn step(&mut self, no_wait: bool) -> Step {
+        match self.attempt() {
+            Ok(done) if self.finished => Step::Finished(Ok(done)),
+            Ok(_) => Step::Again,
+            Err(TryError::Fault(fault)) => Step::Fault(fault),
+            Err(TryError::WouldBlock) if !no_wait => Step::Wait,
+            Err(TryError::WouldBlock) => Step::Finished(self.end(Errno::EAGAIN)),
+            Err(TryError::Error(error)) => Step::Finished(self.end(error)),
+        }
     }
 
     fn partial(&self) -> Option<usize> {
@@ -101,6 +116,7 @@ pub fn sendmmsg(call: &mut Call<'_>) -> SyscallResult {
         messages,
         entries: call.word(1),
         done: 0,
+        finished: false,
         unstored: None,
         is_one_enough: false,
         deadline_ns: None,
@@ -126,6 +142,7 @@ pub fn recvmmsg(call: &mut Call<'_>) -> SyscallResult {
         messages,
         entries: call.word(1),
         done: 0,
+        finished: false,
         unstored: None,
         is_one_enough: flags & WAIT_FOR_ONE != 0,
         deadline_ns,
