@@ -186,6 +186,14 @@ pub trait File: Any + Send + Sync {
         Err(Errno::ENODEV)
     }
 
+    /// What a shared mapping of a file that is open for writing maps.
+    ///
+    /// # Errors
+    /// `ENODEV`: it can't be mapped; `EPERM`: it is sealed.
+    fn map_shared(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {
+        self.map_source()
+    }
+
     /// The object as [`File::map_source`] gives it, if it has ever been mapped.
     fn mapped_source(self: Arc<Self>) -> Option<Arc<dyn MapSource>> {
         None

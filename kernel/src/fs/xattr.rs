@@ -11,6 +11,8 @@ use crate::sync::SpinLock;
 
 /// The most bytes that the names and values of one node may have together.
 const TOTAL_LIMIT: usize = 1 << 20;
+/// The capabilities that a program gets from its file: see capabilities(7).
+pub const CAPABILITY: &[u8] = b"security.capability";
 /// Names that begin so are for the privileged only, who alone see them listed.
 pub const TRUSTED: &[u8] = b"trusted.";
 
@@ -61,6 +63,12 @@ impl Extended {
         drop(list);
         drop(old);
         Ok(())
+    }
+
+    /// Whether there is such an attribute.
+    #[must_use]
+    pub fn has(&self, name: &[u8]) -> bool {
+        self.list.lock().iter().any(|known| *known.name == *name)
     }
 
     /// A copy of an attribute's value.

@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use linux_raw_sys::general as linux;
 
 /// The capability sets of capabilities(7), one bit a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +15,63 @@ pub struct Capabilities {
     pub ambient: u64,
 }
 
+/// `SECBIT_` bits, which change what user 0 means: capabilities(7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SecureBits(pub u32);
+
+impl SecureBits {
+    /// User 0 gets no capabilities by `execve`.
+    pub const NO_ROOT: Self = Self(1);
+    /// Changes of the user leave the sets as they are.
+    pub const NO_SETUID_FIXUP: Self = Self(1 << 2);
+    /// Giving up the last user id 0 leaves the permitted set: `PR_SET_KEEPCAPS`. `execve` clears the bit.
+    pub const KEEP_CAPABILITIES: Self = Self(1 << 4);
+    /// No capability becomes ambient.
+    pub const NO_AMBIENT_RAISE: Self = Self(1 << 6);
+    /// Every bit that can be set.
+    pub const BITS: u32 = 0x55;
+    /// For each of them the one that keeps it as it is.
+    pub const LOCKS: u32 = 0xaa;
+
+    /// Whether a bit is set.
+    #[must_use]
+    pub const fn has(self, bit: Self) -> bool {
+        self.0 & bit.0 != 0
+    }
+
+    /// Whether a bit is kept as it is.
+    #[must_use]
+    pub const fn is_locked(self, bit: Self) -> bool {
+        self.0 & bit.0 << 1 != 0
+    }
+
+    /// Whether the locks allow other bits in place of these.
+    #[must_use]
+    pub const fn may_become(self, new: Self) -> bool {
+        let locks = self.0 & Self::LOCKS;
+        (locks >> 1) & (self.0 ^ new.0) == 0
+            && locks & !new.0 == 0
+            && new.0 & !(Self::LOCKS | Self::BITS) == 0
+    }
+}
+
 impl Capabilities {
+    /// What user 0 of file accesses has: capabilities(7), "Effect of user ID changes on capabilities".
+    const OF_FILES: u64 = 1 << linux::CAP_CHOWN
+        | 1 << linux::CAP_DAC_OVERRIDE
+        | 1 << linux::CAP_DAC_READ_SEARCH
+        | 1 << linux::CAP_FOWNER
+        | 1 << linux::CAP_FSETID
+        | 1 << linux::CAP_LINUX_IMMUTABLE
+        | 1 << linux::CAP_MKNOD
+        | 1 << linux::CAP_MAC_OVERRIDE;
+
+    /// Whether this is the number of a capability.
+    #[must_use]
+    pub const fn is_known(number: usize) -> bool {
+        number < 64 && Self::ALL & 1 << number != 0
+    }
+
     /// The capabilities of Linux 6.1, `CAP_CHOWN` to `CAP_CHECKPOINT_RESTORE`.
     pub const ALL: u64 = (1 << 41) - 1;
     const FULL: Self =
@@ -36,6 +93,7 @@ pub struct Credentials {
     /// Supplementary groups; `None` when there are none.
     pub groups: Option<Arc<Vec<u32>>>,
     pub capabilities: Capabilities,
+    pub secure_bits: SecureBits,
 }
 
 impl Credentials {
@@ -57,7 +115,60 @@ impl Credentials {
         fsgid: 0,
         groups: None,
         capabilities: Capabilities::FULL,
+        secure_bits: SecureBits(0),
     };
+
+    const fn has_root(&self) -> bool {
+        self.uid == 0 || self.euid == 0 || self.suid == 0
+    }
+
+    /// Changes the user ids, and the capabilities with them.
+    pub const fn set_user_ids(&mut self, real: u32, effective: u32, saved: u32) {
+        let (had_root, was_effective) = (self.has_root(), self.euid == 0);
+        (self.uid, self.euid, self.suid, self.fsuid) = (real, effective, saved, effective);
+        if self.secure_bits.has(SecureBits::NO_SETUID_FIXUP) {
+            return;
+        }
+        let has_root = self.has_root();
+        let sets = &mut self.capabilities;
+        if had_root && !has_root {
+            if !self.secure_bits.has(SecureBits::KEEP_CAPABILITIES) {
+                (sets.permitted, sets.effective) = (0, 0);
+            }
+            sets.ambient = 0;
+        }
+        if was_effective && effective != 0 {
+            sets.effective = 0;
+        } else if !was_effective && effective == 0 {
+            sets.effective = sets.permitted;
+        }
+    }
+
+    /// Changes the user id for accesses to files, and the capabilities that are about files with it.
+    pub const fn set_file_user_id(&mut self, fsuid: u32) {
+        let was_root = self.fsuid == 0;
+        self.fsuid = fsuid;
+        if self.secure_bits.has(SecureBits::NO_SETUID_FIXUP) {
+            return;
+        }
+        let sets = &mut self.capabilities;
+        if was_root && fsuid != 0 {
+            sets.effective &= !Capabilities::OF_FILES;
+        } else if !was_root && fsuid == 0 {
+            sets.effective |= sets.permitted & Capabilities::OF_FILES;
+        }
+    }
+
+    /// Whether a program that has changed to these from `old` is closed to others of its user: it may hold what they
+    /// may not see.
+    #[must_use]
+    pub const fn closes(&self, old: &Self) -> bool {
+        self.euid != old.euid
+            || self.egid != old.egid
+            || self.fsuid != old.fsuid
+            || self.fsgid != old.fsgid
+            || self.capabilities.permitted & !old.capabilities.permitted != 0
+    }
 
     /// Whether capability `number` (a `CAP_` constant) is effective.
     #[must_use]

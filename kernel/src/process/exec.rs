@@ -18,8 +18,9 @@ use crate::fs::lookup::LookupFlags;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::memory::{Space, SpaceKind, fallible, values as user};
+use crate::process::privilege::ProgramIdentity;
 use crate::process::thread_group::ProcessLayout;
-use crate::process::{Credentials, ExitStatus, Resource, Thread, executable, futex, table};
+use crate::process::{ExitStatus, Resource, Thread, executable, futex, privilege, table};
 use crate::sync::SpinLock;
 use crate::wait::node::WaitKind;
 use crate::{arch, user_sched};
@@ -50,7 +51,7 @@ pub struct Loaded {
     executable: Arc<OpenFile>,
     layout: ProcessLayout,
     name: Vec<u8>,
-    credentials: Arc<Credentials>,
+    identity: ProgramIdentity,
     context: Box<UserContext>,
 }
 
@@ -153,7 +154,8 @@ fn find_loader(thread: &Arc<Thread>, program: &ProgramSource) -> Result<Option<P
 pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Loaded, Errno> {
     let program = find(thread, &mut request)?;
     let loader = find_loader(thread, &program)?;
-    let credentials = set_id_credentials(thread, &program.file)?;
+    let identity = privilege::of_program(thread, &program.file)?;
+    let credentials = &identity.credentials;
     let kind = if program.image.kind == Kind::Fixed || !credentials.is_root_owned() {
         SpaceKind::Private
     } else {
@@ -180,7 +182,7 @@ pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Load
         _ => base.wrapping_add(program.image.entry as usize),
     };
     let places = user_sched::map(&space).await?;
-    let mut auxiliary = auxiliary(&program, base, loader_base.unwrap_or(0), &credentials, thread);
+    let mut auxiliary = auxiliary(&program, base, loader_base.unwrap_or(0), &identity);
     auxiliary.vdso = places.object as u64;
     auxiliary.system_page = places.system as u64;
     auxiliary.process_pages = places.process as u64;
@@ -194,37 +196,9 @@ pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Load
         layout: ProcessLayout { code: (base.wrapping_add(program.image.span().0 as usize), end), ..stack },
         name: fallible::try_to_vec(name)?,
         space,
-        credentials,
+        identity,
         context,
     })
-}
-
-/// The credentials after a program with set-id bits; the thread's own otherwise.
-fn set_id_credentials(thread: &Thread, file: &OpenFile) -> Result<Arc<Credentials>, Errno> {
-    const SET_UID: u32 = 0o4000;
-    const SET_GID: u32 = 0o2000;
-    const GROUP_EXECUTE: u32 = 0o010;
-    let metadata = file.metadata();
-    let old = thread.credentials();
-    if thread.has_no_new_privileges() {
-        return Ok(old);
-    }
-    let sets_user = metadata.permissions & SET_UID != 0;
-    let sets_group = metadata.permissions & SET_GID != 0 && metadata.permissions & GROUP_EXECUTE != 0;
-    let euid = if sets_user { metadata.uid } else { old.euid };
-    let egid = if sets_group { metadata.gid } else { old.egid };
-    let mut new = (*old).clone();
-    (new.euid, new.suid, new.fsuid) = (euid, euid, euid);
-    (new.egid, new.sgid, new.fsgid) = (egid, egid, egid);
-    if euid == 0 || new.uid == 0 {
-        // A program that root runs, or that runs as root, has what the bounding set leaves.
-        new.capabilities.permitted = new.capabilities.bounding;
-        new.capabilities.effective = if euid == 0 { new.capabilities.bounding } else { 0 };
-    } else {
-        new.capabilities.permitted = new.capabilities.ambient;
-        new.capabilities.effective = new.capabilities.ambient;
-    }
-    if new == *old { Ok(old) } else { fallible::try_arc(new) }
 }
 
 const fn protection(segment: &Segment) -> Protection {
@@ -299,11 +273,10 @@ fn auxiliary(
     program: &ProgramSource,
     base: usize,
     loader_base: usize,
-    credentials: &Credentials,
-    thread: &Thread,
+    identity: &ProgramIdentity,
 ) -> Auxiliary {
     let image = &program.image;
-    let old = thread.credentials();
+    let credentials = &identity.credentials;
     Auxiliary {
         headers: image.headers.map_or(0, |headers| (base as u64).wrapping_add(headers)),
         header_bytes: u64::from(image.header_bytes),
@@ -316,7 +289,7 @@ fn auxiliary(
         egid: credentials.egid,
         hardware_capabilities: arch::hardware_capabilities(),
         hardware_capabilities2: 0,
-        secure: (credentials.euid, credentials.egid) != (old.uid, old.gid),
+        secure: identity.is_secure,
         vdso: 0,
         system_page: 0,
         process_pages: 0,
@@ -455,10 +428,8 @@ pub async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     thread.restartable.set(None);
     thread.with_float(FloatState::reset);
     thread.set_name(&loaded.name);
-    if thread.credentials() != loaded.credentials {
-        process.set_parent_death_signal(None);
-    }
-    thread.set_credentials(loaded.credentials);
+    process.set_dumpable(loaded.identity.is_dumpable);
+    thread.set_credentials(loaded.identity.credentials);
     process.set_program(loaded.layout, Some(loaded.executable));
     process.set_executed();
     thread.replace_context(loaded.context);

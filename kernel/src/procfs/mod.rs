@@ -210,8 +210,8 @@ impl Inode for ProcNode {
 
     fn metadata(&self) -> Metadata {
         let credentials = self.subject.thread().ok().map(|thread| thread.credentials());
-        // What others may not look into is root's, but for the directory of the process.
-        let is_closed = self.item.permissions != 0o555
+        // What others may not look into is root's, but for directories: the process itself lists its descriptors.
+        let is_closed = self.kind() != FileType::Directory
             && self.subject.process().is_ok_and(|process| !process.is_dumpable());
         let owner = credentials.filter(|_| !is_closed);
         let (uid, gid) = owner.map_or((0, 0), |credentials| (credentials.euid, credentials.egid));

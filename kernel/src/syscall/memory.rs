@@ -89,7 +89,15 @@ fn back_with_file(
     if open.flags().contains(StatusFlags::PATH) {
         return Err(Errno::EBADF);
     }
-    request.object = Object::Source(open.file.clone().map_source()?);
+    let may_write = is_shared && open.is_writable();
+    if may_write && open.file.seals().unwrap_or(0) & linux::F_SEAL_FUTURE_WRITE != 0 {
+        if request.protection.contains(Protection::WRITE) {
+            return Err(Errno::EPERM);
+        }
+        request.flags |= Flags::NEVER_WRITABLE;
+    }
+    let file = open.file.clone();
+    request.object = Object::Source(if may_write { file.map_shared()? } else { file.map_source()? });
     request.offset = offset;
     Ok(())
 }

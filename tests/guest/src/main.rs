@@ -12,6 +12,7 @@ mod harness;
 mod asynchronous;
 mod barrier;
 mod cpu_time;
+mod delivery;
 mod descriptor;
 mod extended;
 mod file;
@@ -24,6 +25,7 @@ mod pidfd;
 mod pipe;
 mod poll;
 mod preemption;
+mod privilege;
 mod process;
 mod progress;
 mod pty;
@@ -49,7 +51,9 @@ fn main() -> std::process::ExitCode {
     let families: &[&[Test]] = &[
         process::TESTS,
         pidfd::TESTS,
+        privilege::TESTS,
         signal::TESTS,
+        delivery::TESTS,
         pipe::TESTS,
         waiting::TESTS,
         progress::TESTS,

@@ -57,6 +57,7 @@ pub fn play_role(role: &str, arguments: &[String]) -> ExitCode {
             ExitCode::from(u8::from(open))
         }
         "space" => crate::space::play_role(arguments),
+        "rights" => crate::privilege::show_rights(),
         "exit" => ExitCode::from(arguments[0].parse::<u8>().unwrap_or(255)),
         _ => ExitCode::from(99),
     }

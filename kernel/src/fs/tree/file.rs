@@ -12,10 +12,14 @@ use crate::fs::range_lock::Ranges;
 use crate::fs::tree::content::Content;
 use crate::fs::tree::node::{Body, SET_ID};
 use crate::fs::tree::page::{PAGE, PAGE_BYTES};
+use crate::fs::tree::seals::SharedMapping;
 use crate::fs::tree::{TreeNode, page};
+use crate::fs::xattr::CAPABILITY;
 use crate::fs::{File, FileType, IoBuffer, OpenFile, StatusFlags};
 use crate::memory::{MapSource, PageRef};
+use crate::process::Thread;
 use crate::sync::SpinLock;
+use crate::wait::queue::Events;
 
 /// A bit of [`TreeNode::mapped`]: the file has been mapped.
 const MAPPED: u8 = 1;
@@ -38,22 +42,45 @@ impl TreeNode {
     }
 
     fn is_sealed(&self, seals: u32) -> bool {
-        self.seals.load(Ordering::Relaxed) & seals != 0
+        self.seals.bits() & seals != 0
     }
 
-    /// Notes a change of the contents, which takes the set-id bits away.
+    /// Notes a change of the contents.
     fn written(&self) {
-        let mut attributes = self.attributes.lock();
-        attributes.touch();
-        if attributes.permissions & linux::S_IXGRP != 0 {
-            attributes.permissions &= !SET_ID;
-        } else {
-            attributes.permissions &= !linux::S_ISUID;
+        self.attributes.lock().touch();
+    }
+
+    /// A change of the contents takes the set-id bits away, and the file's capabilities. The group's bit without the
+    /// right to execute stays for a member.
+    fn lose_privileges(&self, is_member: bool) {
+        {
+            let mut attributes = self.attributes.lock();
+            let has_group = attributes.permissions & linux::S_IXGRP != 0 || !is_member;
+            attributes.permissions &= !if has_group { SET_ID } else { linux::S_ISUID };
         }
+        // None is what most files have.
+        let _ = self.extended.remove(CAPABILITY);
     }
 }
 
 impl File for TreeNode {
+    /// `CAP_FSETID` keeps the set-id bits of what its holder writes.
+    fn before_transfer(&self, thread: &Arc<Thread>, events: Events) -> Result<(), Errno> {
+        if events.contains(Events::OUT) && self.kind == FileType::Regular {
+            let (is_set_id, gid) = {
+                let attributes = self.attributes.lock();
+                (attributes.permissions & SET_ID != 0, attributes.gid)
+            };
+            let credentials = is_set_id.then(|| thread.credentials());
+            if let Some(credentials) = credentials.filter(|who| !who.is_capable(linux::CAP_FSETID)) {
+                self.lose_privileges(credentials.is_in_group(gid));
+            } else if self.extended.has(CAPABILITY) {
+                let _ = self.extended.remove(CAPABILITY);
+            }
+        }
+        Ok(())
+    }
+
     fn read(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         let content = self.content()?;
         let (mut read, begin, mut changes) = (0, buffer.mark(), 0);
@@ -173,6 +200,7 @@ impl File for TreeNode {
         self.ranges.begin_change();
         let is_done = content.truncate(&self.tree, self.lower(), size)?;
         drop(content);
+        self.lose_privileges(true);
         self.written();
         Ok(is_done)
     }
@@ -198,6 +226,7 @@ impl File for TreeNode {
             _ => return Err(Errno::EOPNOTSUPP),
         };
         drop(content);
+        self.lose_privileges(true);
         self.written();
         Ok(reached - first)
     }
@@ -207,11 +236,7 @@ impl File for TreeNode {
     }
 
     fn seals(&self) -> Result<u32, Errno> {
-        if self.kind == FileType::Regular {
-            Ok(self.seals.load(Ordering::Relaxed))
-        } else {
-            Err(Errno::EINVAL)
-        }
+        if self.kind == FileType::Regular { Ok(self.seals.bits()) } else { Err(Errno::EINVAL) }
     }
 
     fn add_seals(&self, seals: u32) -> Result<(), Errno> {
@@ -223,11 +248,11 @@ impl File for TreeNode {
         if self.kind != FileType::Regular || seals & !KNOWN != 0 {
             return Err(Errno::EINVAL);
         }
-        if self.is_sealed(linux::F_SEAL_SEAL) {
-            return Err(Errno::EPERM);
-        }
-        self.seals.fetch_or(seals, Ordering::Relaxed);
-        Ok(())
+        self.seals.add(seals)
+    }
+
+    fn map_shared(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {
+        if self.kind == FileType::Regular { SharedMapping::of(self) } else { Err(Errno::ENODEV) }
     }
 
     fn map_source(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {

@@ -20,6 +20,7 @@ mod drain;
 mod file;
 mod node;
 mod page;
+mod seals;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -38,6 +39,7 @@ use crate::sync::SpinLock;
 
 pub use crate::fs::tree::node::TreeNode;
 use crate::fs::tree::node::{Attributes, Body};
+use crate::fs::tree::seals::Seals;
 
 /// A file system in memory.
 pub struct Tree {
@@ -149,7 +151,7 @@ impl Tree {
             ranges: crate::fs::range_lock::Ranges::new(),
             extended: crate::fs::xattr::Extended::new(),
             marks: crate::fs::notify::Marks::new(),
-            seals: AtomicU32::new(linux_raw_sys::general::F_SEAL_SEAL),
+            seals: Seals::new(linux_raw_sys::general::F_SEAL_SEAL),
             mapped: AtomicU8::new(0),
             opened_at: SpinLock::new(None),
         })

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 use heddle_erofs as image;
 use linux_raw_sys::general as linux;
 
@@ -19,6 +19,7 @@ use crate::fs::tree::Tree;
 use crate::fs::tree::content::{Content, Lower};
 use crate::fs::tree::directory::Children;
 use crate::fs::tree::page::PAGE;
+use crate::fs::tree::seals::Seals;
 use crate::fs::xattr::Extended;
 use crate::fs::{Dentry, File, FileType, Mount, Path, StatusFlags, devices};
 use crate::memory::fallible;
@@ -41,7 +42,7 @@ pub struct TreeNode {
     pub(super) extended: Extended,
     pub(super) marks: Marks,
     /// `F_SEAL_` bits, fcntl(2); what isn't a `memfd` is sealed against sealing.
-    pub(super) seals: AtomicU32,
+    pub(super) seals: Seals,
     /// Whether it has been mapped, and how.
     pub(super) mapped: AtomicU8,
     /// Where it was opened last, for the paths in `/proc/PID/maps`.
@@ -169,7 +170,7 @@ impl TreeNode {
             ranges: Ranges::new(),
             extended: Extended::new(),
             marks: Marks::new(),
-            seals: AtomicU32::new(linux::F_SEAL_SEAL),
+            seals: Seals::new(linux::F_SEAL_SEAL),
             mapped: AtomicU8::new(0),
             opened_at: SpinLock::new(None),
         })
@@ -192,7 +193,7 @@ impl TreeNode {
 
     /// Lets the file be sealed, or not, as it was made.
     pub fn allow_seals(&self, allowed: bool) {
-        self.seals.store(if allowed { 0 } else { linux::F_SEAL_SEAL }, Ordering::Relaxed);
+        self.seals.allow(allowed);
     }
 
     /// Counts a program that runs from the file.

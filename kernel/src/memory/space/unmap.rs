@@ -81,7 +81,8 @@ impl Space {
     fn still_maps(&self, source: &Arc<dyn MapSource>, range: &Range<usize>, offset: u64) -> bool {
         let state = self.state.lock();
         state.mappings.get(range.start).is_some_and(|mapping| {
-            let same = matches!(&mapping.backing, Object::Source(mapped) if Arc::ptr_eq(mapped, source));
+            let same =
+                matches!(&mapping.backing, Object::Source(mapped) if mapped.serial() == source.serial());
             same && mapping.end >= range.end && mapping.offset_of(range.start) == offset
         })
     }
@@ -91,7 +92,8 @@ impl Space {
         while let Some(mapping) = self.mapping_at_or_above(at) {
             budget.step(1).await;
             at = mapping.end;
-            let same = matches!(&mapping.object, Object::Source(mapped) if Arc::ptr_eq(mapped, source));
+            let same =
+                matches!(&mapping.object, Object::Source(mapped) if mapped.serial() == source.serial());
             if !same {
                 continue;
             }

@@ -58,8 +58,12 @@ impl Thread {
             self.add_work(PendingWork::LEAVE);
         }
         self.process.set_uid(credentials.uid);
+        let after = credentials.clone();
         let before = core::mem::replace(&mut *self.identity.credentials.lock(), credentials);
-        drop(before);
+        if after.closes(&before) {
+            self.process.set_dumpable(false);
+            self.process.set_parent_death_signal(None);
+        }
     }
 
     /// Whether `execve` must not give the thread more rights than it has.

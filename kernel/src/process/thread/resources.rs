@@ -29,6 +29,13 @@ impl Resources {
     }
 }
 
+impl Drop for Resources {
+    /// A thread that never ran, or has left its table for an empty one.
+    fn drop(&mut self) {
+        let _ = self.descriptors.lock().detach();
+    }
+}
+
 impl Thread {
     /// The address space; one without mappings for a thread that has ended.
     #[must_use]

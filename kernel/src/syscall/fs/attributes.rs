@@ -98,13 +98,15 @@ fn change_owner(call: &Call<'_>, place: &Path, uid: u32, gid: u32) -> SyscallRes
     if !allowed {
         return Err(Errno::EPERM.into());
     }
-    let permissions = (metadata.kind != FileType::Directory).then(|| without_set_id(&metadata));
+    let is_member = credentials.is_in_group(metadata.gid) || credentials.is_capable(linux::CAP_FSETID);
+    let permissions = (metadata.kind != FileType::Directory).then(|| without_set_id(&metadata, is_member));
     change(place, &InodeChange { permissions, uid, gid, ..InodeChange::default() })
 }
 
 /// Permissions that no longer lend the rights of an owner who has changed.
-const fn without_set_id(metadata: &Metadata) -> u32 {
-    let group = if metadata.permissions & linux::S_IXGRP != 0 { linux::S_ISGID } else { 0 };
+const fn without_set_id(metadata: &Metadata, is_member: bool) -> u32 {
+    let is_group = metadata.permissions & linux::S_IXGRP != 0 || !is_member;
+    let group = if is_group { linux::S_ISGID } else { 0 };
     metadata.permissions & !(linux::S_ISUID | group)
 }
 

@@ -144,7 +144,12 @@ fn open_path(
     request: &OpenRequest,
 ) -> Result<Arc<OpenFile>, Errno> {
     let flags = request.flags;
-    let view = View::of(thread, descriptor, path)?;
+    // What is looked up in a root of its own starts there, and an absolute path too.
+    let view = if request.how.contains(LookupFlags::IN_ROOT) {
+        View::at(thread, descriptor)?
+    } else {
+        View::of(thread, descriptor, path)?
+    };
     let mut how = request.how;
     let exclusive = linux::O_CREAT | linux::O_EXCL;
     if flags & linux::O_NOFOLLOW == 0 && flags & exclusive != exclusive {

@@ -6,9 +6,9 @@ use linux_raw_sys::general as linux;
 use crate::error::{Errno, TryResult};
 use crate::fs::access::Access;
 use crate::fs::inode::InodeChange;
-use crate::fs::xattr::{Extended, TRUSTED};
+use crate::fs::xattr::{CAPABILITY, Extended, TRUSTED};
 use crate::fs::{FileType, Path, access, notify};
-use crate::process::Credentials;
+use crate::process::{Credentials, FileCapabilities};
 use crate::syscall::fs::{find, get_bytes, get_file, get_path, get_string, put};
 use crate::syscall::{Call, SyscallResult};
 
@@ -68,6 +68,11 @@ fn check(place: &Path, name: &[u8], who: &Credentials, access: Access) -> Result
             return refused;
         }
         rest
+    } else if name == CAPABILITY {
+        if is_write && !who.is_capable(linux::CAP_SETFCAP) {
+            return refused;
+        }
+        &name[b"security.".len()..]
     } else if let Some(rest) = name.strip_prefix(b"security.") {
         if is_write && !is_privileged {
             return refused;
@@ -92,6 +97,9 @@ fn set(call: &Call<'_>, by: By) -> SyscallResult {
     let place = place(call, by)?;
     let extended = attributes(&place)?;
     check(&place, &name, &call.thread.credentials(), Access::WRITE)?;
+    if name == CAPABILITY && !FileCapabilities::is_valid(&value) {
+        return Err(Errno::EINVAL.into());
+    }
     extended.set(&name, &value, flags)?;
     place.entry.node.change(&InodeChange::default())?;
     notify::report(&place.entry, linux::IN_ATTRIB);

@@ -5,7 +5,7 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::memory::fallible;
-use crate::process::{Credentials, Thread, table};
+use crate::process::{Capabilities, Credentials, Thread, table};
 use crate::syscall::{Call, SyscallResult, user};
 
 /// "Leave it as it is" in the calls that set several ids.
@@ -53,7 +53,10 @@ fn group_ids(credentials: &Credentials) -> Ids {
 }
 
 /// Makes new credentials from the old ones and puts them in force.
-fn change(thread: &Thread, edit: impl FnOnce(&mut Credentials) -> Result<(), Errno>) -> SyscallResult {
+pub(super) fn change(
+    thread: &Thread,
+    edit: impl FnOnce(&mut Credentials) -> Result<(), Errno>,
+) -> SyscallResult {
     let mut credentials = (*thread.credentials()).clone();
     edit(&mut credentials)?;
     thread.set_credentials(fallible::try_arc(credentials)?);
@@ -62,20 +65,7 @@ fn change(thread: &Thread, edit: impl FnOnce(&mut Credentials) -> Result<(), Err
 
 fn set_user_ids(thread: &Thread, new: Ids) -> SyscallResult {
     change(thread, |credentials| {
-        let had_root = [credentials.uid, credentials.euid, credentials.suid].contains(&0);
-        let was_effective = credentials.euid == 0;
-        (credentials.uid, credentials.euid, credentials.suid) = (new.real, new.effective, new.saved);
-        credentials.fsuid = new.effective;
-        let has_root = [new.real, new.effective, new.saved].contains(&0);
-        let sets = &mut credentials.capabilities;
-        // As in capabilities(7): giving up the last root id drops everything, the effective one the effective set.
-        if had_root && !has_root {
-            (sets.permitted, sets.effective, sets.ambient) = (0, 0, 0);
-        } else if was_effective && new.effective != 0 {
-            sets.effective = 0;
-        } else if !was_effective && new.effective == 0 {
-            sets.effective = sets.permitted;
-        }
+        credentials.set_user_ids(new.real, new.effective, new.saved);
         Ok(())
     })
 }
@@ -198,7 +188,7 @@ pub fn setfsuid(call: &mut Call<'_>) -> SyscallResult {
     let is_own = [old.uid, old.euid, old.suid, old.fsuid].contains(&new);
     if new != KEEP && (is_own || old.is_capable(linux::CAP_SETUID)) {
         change(call.thread, |credentials| {
-            credentials.fsuid = new;
+            credentials.set_file_user_id(new);
             Ok(())
         })?;
     }
@@ -314,11 +304,13 @@ pub fn capset(call: &mut Call<'_>) -> SyscallResult {
             *set |= u64::from(value) << (32 * part);
         }
     }
-    let [effective, permitted, inheritable] = sets;
+    let [effective, permitted, inheritable] = sets.map(|set| set & Capabilities::ALL);
     change(call.thread, |credentials| {
+        let may_add = credentials.is_capable(linux::CAP_SETPCAP);
         let sets = &mut credentials.capabilities;
         let grows = permitted & !sets.permitted != 0 || effective & !permitted != 0;
-        if grows || inheritable & !(sets.inheritable | sets.permitted) != 0 {
+        let is_foreign = !may_add && inheritable & !(sets.inheritable | sets.permitted) != 0;
+        if grows || is_foreign || inheritable & !(sets.inheritable | sets.bounding) != 0 {
             return Err(Errno::EPERM);
         }
         (sets.effective, sets.permitted, sets.inheritable) = (effective, permitted, inheritable);

@@ -8,6 +8,7 @@ pub mod exit;
 pub mod identity;
 pub mod limits;
 pub mod pidfd;
+mod privilege;
 pub mod system;
 pub mod unshare;
 pub mod usage;

@@ -1,6 +1,5 @@
 //! What the system says about itself, and prctl(2).
 
-use alloc::sync::Arc;
 use heddle_kernel_core::signal::Signal;
 use linux_raw_sys::{general as linux, prctl};
 
@@ -9,10 +8,10 @@ use crate::arch::time::now_ns;
 use crate::boot::RELEASE;
 use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
-use crate::memory::fallible;
-use crate::process::{Credentials, Thread, exit, load, table};
+use crate::process::{Thread, exit, load, table};
 use crate::sync::SpinLock;
 use crate::syscall::fs::TRANSFER_LIMIT;
+use crate::syscall::process::privilege;
 use crate::syscall::{Call, SyscallResult, user};
 use crate::time::NS_PER_SECOND;
 use crate::wait::operation::{Operation, Step, WaitOptions};
@@ -224,37 +223,21 @@ pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
         prctl::PR_GET_CHILD_SUBREAPER => {
             user::write_int(&space, argument, u32::from(thread.process.is_subreaper()))?;
         }
-        prctl::PR_CAPBSET_READ => {
-            let set = thread.credentials().capabilities.bounding;
-            let is_known = argument < 64 && Credentials::ROOT.capabilities.bounding & 1 << argument != 0;
-            return if is_known {
-                Ok(((set >> argument & 1) as usize).into())
-            } else {
-                Err(Errno::EINVAL.into())
-            };
-        }
-        prctl::PR_CAPBSET_DROP => drop_bounding(thread, argument)?,
+        prctl::PR_CAPBSET_READ => return privilege::read_bounding(call),
+        prctl::PR_CAPBSET_DROP => return privilege::drop_bounding(call),
+        prctl::PR_GET_KEEPCAPS => return privilege::keeps_capabilities(call),
+        prctl::PR_SET_KEEPCAPS => return privilege::set_keeps_capabilities(call),
+        prctl::PR_GET_SECUREBITS => return privilege::secure_bits(call),
+        prctl::PR_SET_SECUREBITS => return privilege::set_secure_bits(call),
+        prctl::PR_CAP_AMBIENT => return privilege::ambient(call),
         prctl::PR_SET_NO_NEW_PRIVS if argument == 1 => thread.forbid_new_privileges(),
         prctl::PR_GET_NO_NEW_PRIVS => return Ok(usize::from(thread.has_no_new_privileges()).into()),
         // What these ask for is so already, or makes no difference to a program.
         prctl::PR_SET_DUMPABLE => thread.process.set_dumpable(argument == 1),
         prctl::PR_SET_TIMERSLACK | prctl::PR_SET_THP_DISABLE => {}
-        prctl::PR_GET_KEEPCAPS | prctl::PR_GET_SECCOMP | prctl::PR_GET_SECUREBITS => {}
+        prctl::PR_GET_SECCOMP => {}
         prctl::PR_GET_TIMERSLACK => return Ok(50_000.into()),
         _ => return Err(Errno::EINVAL.into()),
     }
     Ok(0.into())
-}
-
-fn drop_bounding(thread: &Arc<Thread>, capability: usize) -> Result<(), Errno> {
-    let mut credentials = (*thread.credentials()).clone();
-    if !credentials.is_capable(linux::CAP_SETPCAP) {
-        return Err(Errno::EPERM);
-    }
-    if capability >= 64 || Credentials::ROOT.capabilities.bounding & 1 << capability == 0 {
-        return Err(Errno::EINVAL);
-    }
-    credentials.capabilities.bounding &= !(1 << capability);
-    thread.set_credentials(fallible::try_arc(credentials)?);
-    Ok(())
 }

@@ -1,0 +1,130 @@
+//! The rights that a program starts with: set-id bits, capabilities of its file, what its caller passes on.
+//!
+//! The rules are those of capabilities(7), "Transformation of capabilities during execve()".
+
+use alloc::sync::Arc;
+use linux_raw_sys::general as linux;
+
+use crate::error::Errno;
+use crate::fs::access::{self, Access};
+use crate::fs::xattr::CAPABILITY;
+use crate::fs::{OpenFile, Path};
+use crate::memory::fallible;
+use crate::process::{Credentials, SecureBits, Thread};
+
+/// What a program runs as.
+pub struct ProgramIdentity {
+    pub credentials: Arc<Credentials>,
+    /// The program may do more than its caller: `AT_SECURE`.
+    pub is_secure: bool,
+    /// Others of the same user may look into it: they may read its file, and its caller was what it seemed to be.
+    pub is_dumpable: bool,
+}
+
+/// The attribute `security.capability` of a file.
+pub struct FileCapabilities {
+    permitted: u64,
+    inheritable: u64,
+    /// What is permitted is effective from the start.
+    is_effective: bool,
+}
+
+impl FileCapabilities {
+    /// Whether a file can have this attribute.
+    #[must_use]
+    pub fn is_valid(bytes: &[u8]) -> bool {
+        Self::decode(bytes).is_some()
+    }
+
+    /// Decodes the attribute. What this kernel does not know is as if there were none.
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        const REVISION_2: u32 = 0x0200_0000;
+        const REVISION_3: u32 = 0x0300_0000;
+        const EFFECTIVE: u32 = 1;
+        let word = |index: usize| Some(u32::from_le_bytes(*bytes.get(index * 4..)?.first_chunk()?));
+        let head = word(0)?;
+        let is_known = match head & !EFFECTIVE {
+            REVISION_2 => bytes.len() == 20,
+            // For the programs of one user namespace; here is only the first, whose root is user 0.
+            REVISION_3 => bytes.len() == 24 && word(5)? == 0,
+            _ => false,
+        };
+        let join = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
+        is_known.then_some(Self {
+            permitted: join(word(1)?, word(3)?),
+            inheritable: join(word(2)?, word(4)?),
+            is_effective: head & EFFECTIVE != 0,
+        })
+    }
+
+    fn of(place: &Path) -> Option<Self> {
+        let extended = place.entry.node.extended()?;
+        if !extended.has(CAPABILITY) {
+            return None;
+        }
+        Self::decode(&extended.get(CAPABILITY).ok()?)
+    }
+}
+
+/// What a program runs as that a thread is about to execute.
+///
+/// # Errors
+/// `ENOMEM`; `EPERM`: the file's capabilities are more than the bounding set leaves, and the program counts on them.
+pub fn of_program(thread: &Thread, file: &OpenFile) -> Result<ProgramIdentity, Errno> {
+    let old = thread.credentials();
+    let metadata = file.metadata();
+    let may_gain = file.place.as_ref().is_none_or(|place| place.mount.flags() & linux::MS_NOSUID == 0);
+    let mut new = (*old).clone();
+    if may_gain && !thread.has_no_new_privileges() {
+        if metadata.permissions & linux::S_ISUID != 0 {
+            new.euid = metadata.uid;
+        }
+        if metadata.permissions & linux::S_ISGID != 0 && metadata.permissions & linux::S_IXGRP != 0 {
+            new.egid = metadata.gid;
+        }
+    }
+    let of_file = file.place.as_ref().filter(|_| may_gain).and_then(FileCapabilities::of);
+    let is_effective = transform(&mut new, of_file.as_ref())?;
+    if thread.has_no_new_privileges() {
+        new.capabilities.permitted &= old.capabilities.permitted;
+    }
+    (new.suid, new.fsuid, new.sgid, new.fsgid) = (new.euid, new.euid, new.egid, new.egid);
+    let is_set_id = new.euid != old.uid || new.egid != old.gid;
+    let sets = &mut new.capabilities;
+    if of_file.is_some() || is_set_id {
+        sets.ambient = 0;
+    }
+    sets.permitted |= sets.ambient;
+    sets.effective = if is_effective { sets.permitted } else { sets.ambient };
+    let has_grown = new.uid != 0 && (is_effective || sets.permitted & !sets.ambient != 0);
+    new.secure_bits.0 &= !SecureBits::KEEP_CAPABILITIES.0;
+    let is_readable = access::check(&metadata, &old, Access::READ).is_ok();
+    Ok(ProgramIdentity {
+        is_secure: is_set_id || has_grown,
+        is_dumpable: is_readable && old.euid == old.uid && old.egid == old.gid,
+        credentials: if new == *old { old } else { fallible::try_arc(new)? },
+    })
+}
+
+/// The permitted set of a new program without what is ambient. Returns whether it is effective from the start.
+fn transform(new: &mut Credentials, of_file: Option<&FileCapabilities>) -> Result<bool, Errno> {
+    let sets = &mut new.capabilities;
+    let mut is_effective = false;
+    sets.permitted = 0;
+    if let Some(of_file) = of_file {
+        sets.permitted = of_file.permitted & sets.bounding | of_file.inheritable & sets.inheritable;
+        is_effective = of_file.is_effective;
+        if is_effective && of_file.permitted & !sets.permitted != 0 {
+            return Err(Errno::EPERM);
+        }
+    }
+    // A file's own capabilities count for a program that is set to user 0, not user 0's.
+    let is_root_by_file = of_file.is_some() && new.euid == 0 && new.uid != 0;
+    if !new.secure_bits.has(SecureBits::NO_ROOT) && !is_root_by_file {
+        if new.euid == 0 || new.uid == 0 {
+            sets.permitted = sets.bounding | sets.inheritable;
+        }
+        is_effective |= new.euid == 0;
+    }
+    Ok(is_effective)
+}
