@@ -1,4 +1,5 @@
-//! What a thread of an executor does when nothing is ready on its core: it waits a little, takes from others, or sleeps.
+//! What a thread of an executor does when nothing is ready on its core: it waits a little, takes from others, or
+//! sleeps.
 
 use crate::core_entry::CoreEntry;
 use crate::machine::{MACHINE_CORES, Shared, victims};
