@@ -41,8 +41,8 @@ unsafe fn overlap_closed<T: Ord + Copy, P: Copy>(entries: &[Entry<T, P>], bounds
 }
 
 impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
-    /// Whether some carried node is in the way, or one of the last to arrive. From the last one: a request for everything
-    /// that waits stands behind what it waits for, and keeps everybody else waiting too.
+    /// Whether some carried node is in the way, or one of the last to arrive. From the last one: a request for
+    /// everything that waits stands behind what it waits for, and keeps everybody else waiting too.
     #[inline(never)]
     fn special_blocks(self, pin: &Pin, bounds: &Bounds<T>, shared: bool) -> bool {
         let special = self.get().special as usize;

@@ -41,8 +41,8 @@ fn block_on<L: Handle>(
     }
 }
 
-/// Tries to lock the range before the thread takes its place in the queue, where a hand-over costs a switch. Whoever runs
-/// takes a hot range again and again meanwhile; nobody passes a thread once it is in the queue.
+/// Tries to lock the range before the thread takes its place in the queue, where a hand-over costs a switch. Whoever
+/// runs takes a hot range again and again meanwhile; nobody passes a thread once it is in the queue.
 ///
 /// Gives the request back when it is time to queue.
 fn try_for_a_while<L: Handle>(

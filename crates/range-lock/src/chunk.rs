@@ -38,8 +38,8 @@ pub(crate) struct Chunk<T, P> {
     next: *mut Bucket<T, P>,
     len: u32,
     slots: u32,
-    /// What keeps a search from the short way: bounds that some entry lacks (the union of what their pointers are tagged
-    /// with), and [`CROWD`].
+    /// What keeps a search from the short way: bounds that some entry lacks (the union of what their pointers are
+    /// tagged with), and [`CROWD`].
     pub(crate) special: u32,
     /// Successors to build before an empty lock goes back to its fast path.
     pub(crate) cool: u32,

@@ -41,8 +41,9 @@ pub enum Mode {
 ///   holds conflicts with itself: `try_lock` is refused, `lock` waits for ever, unless both are shared and no
 ///   exclusive request waits in between.
 /// - **Panics.** A guard dropped by unwinding releases its range. There is no poisoning. A waker that panics is
-///   contained (with `std`): the panic's message is printed, the others are woken, and the release goes on. A comparison
-///   of keys that panics unwinds out of the operation; a release that it interrupts may leave waiters asleep.
+///   contained (with `std`): the panic's message is printed, the others are woken, and the release goes on. A
+///   comparison of keys that panics unwinds out of the operation; a release that it interrupts may leave waiters
+///   asleep.
 /// - **An order that contradicts itself** costs exclusion, not memory safety.
 /// - **Forgetting** a guard keeps its range locked as long as the lock exists.
 pub struct RangeLock<T: Ord + Copy, P: Copy = (), E: Epoch = DefaultEpoch> {
@@ -195,8 +196,8 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
                 // SAFETY: set above, and retired with the node only.
                 let wait = unsafe { &*mine.wait.load(Ordering::Relaxed) };
                 let theirs = &blocker.header.state;
-                // Before it is named: a release that finds one bit alone wakes the only waiter it can find. Relaxed: who
-                // finds the node released looks again.
+                // Before it is named: a release that finds one bit alone wakes the only waiter it can find. Relaxed:
+                // who finds the node released looks again.
                 if theirs.fetch_or(AWAITED, Ordering::Relaxed) & AWAITED != 0
                     && theirs.fetch_or(CROWDED, Ordering::Relaxed) & RELEASED != 0
                 {

@@ -35,7 +35,8 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         unsafe { chunk_of(pin.read(&next.word)) }
     }
 
-    /// Merges a dead bucket, and the dead ones behind it, into its left neighbour. Nothing happens if another came first.
+    /// Merges a dead bucket, and the dead ones behind it, into its left neighbour. Nothing happens if another came
+    /// first.
     pub(crate) fn merge(
         &self,
         pin: &Pin,

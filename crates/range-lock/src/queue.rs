@@ -41,8 +41,8 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         unsafe { follow(node, PhantomData) }
     }
 
-    /// How many nodes from the first one on are known to be released. Acquire: what their holders did, for a waiter that
-    /// is granted without looking at them again.
+    /// How many nodes from the first one on are known to be released. Acquire: what their holders did, for a waiter
+    /// that is granted without looking at them again.
     fn passed(self) -> usize {
         self.get().passed.load(Ordering::Acquire) as usize
     }

@@ -168,8 +168,8 @@ impl Pool {
         }
     }
 
-    /// Locks the pool: held for a few blocks at a time, and by allocations that nothing else is left to, as an allocator
-    /// of one's own would be.
+    /// Locks the pool: held for a few blocks at a time, and by allocations that nothing else is left to, as an
+    /// allocator of one's own would be.
     pub(super) fn open(&self) -> Session<'_> {
         let mut spins = 0;
         while self.locked.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
