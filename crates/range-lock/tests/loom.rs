@@ -521,7 +521,7 @@ fn a_release_wakes_all_that_wait_for_it() {
             })
         });
         shared.write(first);
-        readers.map(|reader| reader.join().unwrap());
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
     });
 }
 
