@@ -1,8 +1,8 @@
 //! A system call in the making: who calls, with which arguments, and what may come of it.
 //!
-//! A call *starts* and is either done or pending with a future ([`SyscallState`]); what never waits builds no future. The
-//! functions that implement calls are in `syscall`, and their mechanism is here, so that files, sockets and terminals can
-//! be asked to carry out a part of one (`ioctl`).
+//! A call *starts* and is either done or pending with a future ([`SyscallState`]); what never waits builds no future.
+//! The functions that implement calls are in `syscall`, and their mechanism is here, so that files, sockets and
+//! terminals can be asked to carry out a part of one (`ioctl`).
 //!
 //! - [`Caller`]: the thread that waits for the call, or an asynchronous request.
 //! - [`asynchronous`]: requests that a program submits without waiting, and the ring of their completions.

@@ -1,6 +1,9 @@
 //! Calls whose amount of work a program chooses: others run meanwhile, SIGKILL ends each, and a page of the program's
 //! memory that is missing costs no more than itself.
-#![allow(unsafe_code, reason = "the calls are made as a program makes them, with sizes that no safe form offers")]
+#![allow(
+    unsafe_code,
+    reason = "the calls are made as a program makes them, with sizes that no safe form offers"
+)]
 
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
@@ -72,9 +75,7 @@ fn open(path: &str, write: bool) -> Result<std::fs::File, String> {
 
 fn send(to: impl AsFd, from: impl AsFd, count: usize) -> isize {
     // SAFETY: the position is the file's own.
-    unsafe {
-        libc::sendfile(to.as_fd().as_raw_fd(), from.as_fd().as_raw_fd(), std::ptr::null_mut(), count)
-    }
+    unsafe { libc::sendfile(to.as_fd().as_raw_fd(), from.as_fd().as_raw_fd(), std::ptr::null_mut(), count) }
 }
 
 fn random(bytes: &mut [u8]) -> isize {
@@ -113,8 +114,7 @@ const CALLS: &[(&str, Call)] = &[
         for _ in 0..4 {
             let memory = Fresh::new(16 * MIB)?;
             // SAFETY: advice about this mapping, which has no contents yet.
-            let result =
-                unsafe { libc::madvise(memory.address, memory.length, libc::MADV_POPULATE_WRITE) };
+            let result = unsafe { libc::madvise(memory.address, memory.length, libc::MADV_POPULATE_WRITE) };
             Errno::result(result).or_fail()?;
         }
         Ok(())
@@ -294,7 +294,8 @@ fn short_intervals_leave_time() -> Outcome {
     ignored.set(1)?;
     // SAFETY: the handler does nothing.
     unsafe {
-        nix::sys::signal::signal(Signal::SIGUSR2, nix::sys::signal::SigHandler::Handler(nothing)).or_fail()?;
+        nix::sys::signal::signal(Signal::SIGUSR2, nix::sys::signal::SigHandler::Handler(nothing))
+            .or_fail()?;
     }
     let handled = Timer::new(Signal::SIGUSR2)?;
     handled.set(1_000)?;
@@ -384,8 +385,7 @@ fn large_texts_of_proc_are_whole() -> Outcome {
     let memory = Fresh::new(PAGES * 4096)?;
     for page in (0..PAGES).step_by(2) {
         // SAFETY: a page of this mapping, which nothing refers to.
-        let result =
-            unsafe { libc::mprotect(memory.address.byte_add(page * 4096), 4096, libc::PROT_READ) };
+        let result = unsafe { libc::mprotect(memory.address.byte_add(page * 4096), 4096, libc::PROT_READ) };
         Errno::result(result).or_fail()?;
     }
     let range = memory.address as usize..memory.address as usize + memory.length;

@@ -298,14 +298,7 @@ fn timeouts_tell_what_is_left() -> Outcome {
     let none = std::ptr::null::<u64>();
     // SAFETY: the sets and the time live through the call.
     let result = unsafe {
-        libc::syscall(
-            libc::SYS_select,
-            reader.as_raw_fd() + 1,
-            set.as_mut_ptr(),
-            none,
-            none,
-            &raw mut time,
-        )
+        libc::syscall(libc::SYS_select, reader.as_raw_fd() + 1, set.as_mut_ptr(), none, none, &raw mut time)
     };
     expect_eq!(result, 1);
     expect!(time.tv_sec >= 90 && time.tv_sec < 100);

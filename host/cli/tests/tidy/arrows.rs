@@ -33,7 +33,7 @@ const ROOMS: [&str; 22] = [
 ];
 
 /// The arrows that run back up, each with its reason.
-const BACK: [(&str, &str, &str); 6] = [
+const BACK: [(&str, &str, &str); 5] = [
     ("signal", "process", "a signal is sent to a process and taken by a thread: one mechanism in two rooms"),
     ("fs", "process", "looking a path up acts for a thread: its identity, its directories"),
     ("fs", "call", "a file carries out ioctl, whose argument may be anything in the caller's memory"),
@@ -42,12 +42,11 @@ const BACK: [(&str, &str, &str); 6] = [
         "call",
         "what a process does in a call waits as its caller: exec, vfork, clocks of processor time",
     ),
-    ("time", "memory", "the queue of timers allocates"),
     ("memory", "wait", "populating a range lets others run and heeds signals"),
 ];
 
 /// No more than these may run back.
-const BACK_MAX: usize = 6;
+const BACK_MAX: usize = 5;
 
 /// The room of a file, by its path below the kernel's sources. The start and the panic handler may see everything.
 fn room(path: &str) -> Option<&str> {
