@@ -1,9 +1,9 @@
 //! Kernel stretches, in the checking build: how long a CPU has been in the kernel without letting interrupts in.
 //!
-//! A stretch begins with a coroutine's poll or a program's trap, and ends with the poll, with the entry of a program, or
-//! where a [`Budget`](crate::sched::Budget) looks around. A long one ends the machine with a report. Time is the
-//! clock's, and a host that is busy stops it nowhere, so the limit is a thousand times what is aimed at; where the clock
-//! counts instructions (`-icount`) it is exact.
+//! A stretch begins with a coroutine's poll or a program's trap, and ends with the poll, with the entry of a program,
+//! or where a [`Budget`](crate::sched::Budget) looks around. A long one ends the machine with a report. Time is the
+//! clock's, and a busy host stops it nowhere, so the limit is a thousand times what is aimed at; where the clock counts
+//! instructions (`-icount`) it is exact.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -112,8 +112,8 @@ pub fn on_timer() {
 /// Steps that are made before others have a turn.
 const STEPS_MAX: usize = 32;
 
-/// The coroutine of a CPU that wakes what is due and sets the timer for the next. It does what the interrupt handler may
-/// not: take a lock and free memory. It must run on one CPU only.
+/// The coroutine of a CPU that wakes what is due and sets the timer for the next. It does what the interrupt handler
+/// may not: take a lock and free memory. It must run on one CPU only.
 pub async fn keeper() {
     core::future::poll_fn(|context| {
         let here = CpuTimers::here();

@@ -32,7 +32,7 @@ const ROOMS: [&str; 21] = [
 ];
 
 /// The arrows that run back up, each with its reason.
-const BACK: [(&str, &str, &str); 9] = [
+const BACK: [(&str, &str, &str); 8] = [
     (
         "signal",
         "process",
@@ -49,11 +49,10 @@ const BACK: [(&str, &str, &str); 9] = [
         "syscall",
         "a thread's coroutine starts its calls, and what waits at a futex is the caller of one",
     ),
-    ("time", "memory", "times are read from user memory"),
 ];
 
 /// No more than these may run back.
-const BACK_MAX: usize = 9;
+const BACK_MAX: usize = 8;
 
 /// The room of a file, by its path below the kernel's sources. The start and the panic handler may see everything.
 fn room(path: &str) -> Option<&str> {
