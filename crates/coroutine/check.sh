@@ -36,7 +36,7 @@ miri() {
     # Backtraces of the tests' own panics take the interpreter minutes.
     RUST_BACKTRACE=0 MIRIFLAGS="-Zmiri-strict-provenance" nice -n 10 cargo +nightly miri test -j2 \
         --target-dir "$target/miri" \
-        --test machine --test executors --test hostile --test foreign --test soundness --test wait --test global \
+        --test machine --test executors --test hostile --test foreign --test library --test soundness --test wait --test global \
         --test random "$@"
 }
 

@@ -6,6 +6,7 @@
 #   check.sh weaken [TEXT]    weakens each ordering once and expects a model to fail (a text: only lines with it)
 #   check.sh miri             the tests under Miri, with fewer operations
 #   check.sh stress [OPS]     the shadow-array stress, 100 million operations unless told otherwise
+#   check.sh msrv             builds and tests with the oldest compiler that Cargo.toml names
 #   check.sh capi             the C interface: libraries, header, pkg-config file, and the C++ example against them
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -36,8 +37,17 @@ loom() {
 miri() {
     RUST_BACKTRACE=0 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-ignore-leaks" CARGO_TARGET_DIR="$target/miri" \
         nice -n 15 cargo +nightly miri test -q -p heddle-range-lock --lib \
-        --test semantics --test order --test stress --test memory --test list --test hostile --test leaks --test layout \
+        --test semantics --test order --test stress --test memory --test list --test slice --test hostile --test leaks --test layout \
         -- --nocapture
+}
+
+msrv() {
+    local oldest
+    oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    local cargo=(nice -n 10 cargo "+$oldest")
+    "${cargo[@]}" check -q --target-dir "$target/msrv" -p heddle-range-lock --no-default-features
+    counts msrv "${cargo[@]}" test -q --target-dir "$target/msrv" -p heddle-range-lock --features capi \
+        --lib --test semantics --test slice
 }
 
 stress() {
@@ -52,9 +62,10 @@ loom-all) HEDDLE_LOOM_ALL=1 counts loom-all loom "$@" ;;
 weaken) exec ./weaken.sh "$@" ;;
 miri) counts miri miri ;;
 stress) counts stress stress "${1:-100000000}" ;;
+msrv) msrv ;;
 capi) exec ./capi.sh ;;
 *)
-    sed -n '2,9s/^# \{0,1\}//p' "$0"
+    sed -n '2,10s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

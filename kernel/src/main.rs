@@ -6,6 +6,7 @@ extern crate alloc;
 
 mod arch;
 mod boot;
+mod call;
 mod device;
 mod error;
 mod fs;
@@ -39,8 +40,23 @@ fn main() -> ! {
         // Nothing would ever run; the host must hear of it.
         panic!("start failed: {error:?}");
     }
-    arch::cpu::start_others(sched::run_cpu, memory::frame::zeroed_for_good);
+    arch::cpu::start_others(run_other_cpu, memory::frame::zeroed_for_good);
     sched::run_cpu()
+}
+
+/// What the other processors run.
+fn run_other_cpu() -> ! {
+    if let Err(error) = sched::start_cpu().and_then(|()| keep_timers()) {
+        // It would wait for timers that never come.
+        ::log::error!("CPU {} cannot take part: {error:?}", arch::cpu::id());
+        arch::cpu::halt();
+    }
+    sched::run_cpu()
+}
+
+/// Starts the coroutine that looks after this processor's timers.
+fn keep_timers() -> Result<(), error::Errno> {
+    sched::spawn_on(sched::Priority::KERNEL, 1 << arch::cpu::id(), time::keeper()).map(drop)
 }
 
 /// Starts everything above memory; the last part runs the host's program.
@@ -51,7 +67,7 @@ fn initialize() -> Result<(), error::Errno> {
     sync::order::set_current(sched::current);
     sched::start_cpu()?;
     memory::start()?;
-    sched::spawn(sched::Priority::KERNEL, time::keeper())?;
+    keep_timers()?;
     sched::spawn(sched::Priority::KERNEL, process::load::keep())?;
     memory::reclaim::register(fs::drain_caches);
     memory::reclaim::register(memory::writeback::drain);

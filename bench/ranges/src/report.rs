@@ -156,7 +156,7 @@ pub fn print_row(figures: &[Figure]) {
             let rate = millions(figure.median_per_second);
             format!("{rate} ±{spread:.0}% {:.2}{shared}", figure.heddle_ratio)
         };
-        print!("{cell:>19}");
+        print!("{cell:>22}");
     }
     println!();
 }
@@ -170,7 +170,7 @@ fn millions(rate: f64) -> String {
 /// Prints the heading of the throughput table.
 pub fn print_head(sides: &[Entrant]) {
     print!("{:<14}{:>3}  ", "workload", "thr");
-    sides.iter().for_each(|side| print!("{:>19}", side.name));
+    sides.iter().for_each(|side| print!("{:>22}", side.name));
     println!();
 }
 
@@ -188,7 +188,7 @@ pub fn print_cpu(figures: &[Figure], sides: &[Entrant]) {
             } else {
                 format!("{:.1} {:.2}", figure.cpu_ns_each, figure.cpu_ns_each / first.cpu_ns_each)
             };
-            print!("{cell:>19}");
+            print!("{cell:>22}");
         }
         println!();
     }

@@ -6,7 +6,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::sync::OnceLock;
 
-/// Where executors run.
+/// Where executors run. Its functions must not panic: a panic within `block_on` ends the process, elsewhere it leaves
+/// the core as it is.
 pub trait Host: Sync {
     /// Called by every executor thread before each turn, with the bitmap of the levels that are ready on its core. May
     /// wake coroutines, and may let something else run before it returns.

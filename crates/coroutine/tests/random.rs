@@ -10,6 +10,8 @@ mod cores;
 mod order;
 #[path = "random/ranks.rs"]
 mod ranks;
+#[path = "random/waits.rs"]
+mod waits;
 
 /// A generator of numbers (xorshift64*).
 pub struct Random(u64);

@@ -199,3 +199,54 @@ fn a_mutex_guards_across_threads() {
     assert_eq!(*guard, coroutines * rounds);
     assert!(count.try_lock().is_none() && count.try_lock().is_none());
 }
+
+/// With steps that grow with the number of those who wait, this would take hours.
+#[test]
+fn a_hundred_thousand_wait_as_two_do() {
+    let (waiters, executor) = (if cfg!(miri) { 20 } else { 100_000 }, LocalExecutor::new());
+    let (mutex, semaphore) = (Rc::new(Mutex::new(0)), Rc::new(Semaphore::new(1)));
+    for i in 0..waiters {
+        let (mutex, semaphore) = (mutex.clone(), semaphore.clone());
+        let builder = Builder::new().priority(20 + (i % 3) as u8).order((i % 8) as u8);
+        let body = async move {
+            for _ in 0..2 {
+                let mut count = mutex.lock().await;
+                yield_now().await;
+                *count += 1;
+                drop(count);
+                let _permit = semaphore.acquire(1).await;
+                yield_now().await;
+            }
+        };
+        executor.try_spawn(builder, body).unwrap().detach();
+    }
+    executor.run();
+    assert_eq!(*mutex.try_lock().unwrap(), 2 * waiters);
+    assert_eq!(semaphore.available(), 1);
+}
+
+/// A waiter that becomes less urgent is not the first any more, and one that gives up leaves no gap.
+#[test]
+fn a_waiter_is_filed_where_it_belongs_when_its_turn_comes() {
+    let executor = LocalExecutor::new();
+    let (mutex, log) = (Rc::new(Mutex::new(())), Log::default());
+    let held = mutex.try_lock().unwrap();
+    let handles: Vec<_> = [(10, 'a'), (20, 'b'), (20, 'c'), (30, 'd')]
+        .into_iter()
+        .map(|(level, name)| {
+            let (mutex, log) = (mutex.clone(), log.clone());
+            let body = async move {
+                let _guard = mutex.lock().await;
+                log.borrow_mut().push(name);
+            };
+            executor.try_spawn(Builder::new().priority(level), body).unwrap()
+        })
+        .collect();
+    executor.run_until_idle();
+    set_priority(handles[0].id(), 40);
+    handles[1].abort();
+    executor.run_until_idle();
+    drop(held);
+    executor.run();
+    assert_eq!(*log.borrow(), "cda");
+}

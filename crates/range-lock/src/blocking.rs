@@ -87,7 +87,8 @@ thread_local! {
 }
 
 impl<L: Handle> Request<L> {
-    /// Locks the range, parking the thread until that is possible.
+    /// Locks the range, parking the thread until that is possible. It tries for a while before it joins the queue,
+    /// from where on nobody passes it.
     #[inline]
     pub fn lock(self) -> Result<RangeGuard<L>, LockError> {
         block_on(self, None).map_err(|error| match error {

@@ -35,8 +35,9 @@ pub enum Mode {
 /// context finds its part in memory reclamation: the thread's own under `std`.
 ///
 /// # Behaviour
-/// - **Order.** Overlapping, conflicting requests that wait are served in the order of their arrival; nobody who
-///   comes later is served before. `try_lock` does not overtake a waiter that overlaps it either.
+/// - **Order.** Overlapping, conflicting requests that wait are served in the order in which they joined the queue;
+///   nobody who comes later is served before. `try_lock` does not overtake a waiter that overlaps it either. A future
+///   joins when it is first polled; a thread tries for a while before.
 /// - **Locking twice.** The lock does not know who asks. A context that requests a range overlapping one that it
 ///   holds conflicts with itself: `try_lock` is refused, `lock` waits for ever, unless both are shared and no
 ///   exclusive request waits in between.

@@ -51,8 +51,8 @@ impl Drop for Batch {
     }
 }
 
-/// Runs code of an executor's. A panic of it ends here: what the lock owes to others comes first, and unwinding out of
-/// a guard's drop would end the program if it was unwinding before.
+/// Runs code of an executor's. A panic of it ends here: what the lock owes to others comes first, and unwinding out
+/// of a guard's drop would end the program if it was unwinding before.
 #[cfg(all(feature = "std", not(heddle_loom)))]
 pub(crate) fn contained(run: impl FnOnce()) {
     use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -6,6 +6,7 @@
 use heddle_range_lock::{Guard, RangeLock};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use std::cell::RefCell;
 use std::future::Future;
@@ -520,37 +521,65 @@ fn a_release_wakes_all_that_wait_for_it() {
             })
         });
         shared.write(first);
-        readers.map(|reader| reader.join().unwrap());
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
     });
 }
 
 #[test]
 fn a_released_front_that_another_waiter_has_passed() {
-    model(2, || {
+    model(1, || {
         let lock = std::sync::Arc::new(RangeLock::<u8>::new());
         let cell = Arc::new(Cell(UnsafeCell::new(0)));
         let first = lock.request_owned(0..2, ()).try_lock().unwrap();
-        let far = lock.request_owned(5..7, ()).try_lock().unwrap();
         let mut waiting = lock.request_owned(1..3, ()).lock_async();
+        assert!(poll_once(&mut waiting).is_pending());
+        let far = lock.request_owned(5..7, ()).try_lock().unwrap();
         let mut beside = lock.request_owned(6..9, ()).lock_async();
-        assert!(poll_once(&mut waiting).is_pending() && poll_once(&mut beside).is_pending());
-        let watched = cell.clone();
-        // Looks through the bucket from its front, and notes what is released there.
-        let second = thread::spawn(move || assert!(poll_once(&mut beside).is_pending()));
-        let third = thread::spawn(move || {
+        assert!(poll_once(&mut beside).is_pending());
+        let has_looked = Arc::new(AtomicUsize::new(0));
+        let (watched, looked) = (cell.clone(), has_looked.clone());
+        let mut threads = Vec::new();
+        under_a_pin(move || {
+            let (released, looks) = (watched.clone(), looked.clone());
+            threads.push(thread::spawn(move || {
+                // SAFETY: the range is held.
+                released.0.with_mut(|value| unsafe { *value += 1 });
+                drop(first);
+            }));
+            // Looks through the bucket from its front, and notes what is released there.
+            threads.push(thread::spawn(move || {
+                assert!(poll_once(&mut beside).is_pending());
+                looks.store(1, Ordering::Relaxed);
+            }));
+            while looked.load(Ordering::Relaxed) == 0 {
+                thread::yield_now();
+            }
+            if poll_once(&mut waiting).is_ready() {
+                // SAFETY: the range is granted.
+                watched.0.with_mut(|value| unsafe { *value += 1 });
+            }
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        drop(far);
+    });
+}
+
+#[test]
+fn a_waiter_under_a_pin_against_a_search() {
+    model(2, || {
+        let lock = std::sync::Arc::new(RangeLock::<u8>::new());
+        let held = [0..2, 8..9].map(|range| lock.request_owned(range, ()).try_lock().unwrap());
+        // Until the held ones are carried over: a request that one of those blocks goes straight to the end.
+        (0..4).for_each(|_| drop(lock.request_owned(5..6, ()).try_lock().unwrap()));
+        let other = lock.clone();
+        let second = thread::spawn(move || {
             under_a_pin(move || {
-                if poll_once(&mut waiting).is_ready() {
-                    // SAFETY: the range is granted.
-                    watched.0.with_mut(|value| unsafe { *value += 1 });
-                }
+                assert!(poll_once(&mut other.request_owned(1..4, ()).lock_async()).is_pending())
             });
         });
-        // SAFETY: the range is held.
-        cell.0.with_mut(|value| unsafe { *value += 1 });
-        drop(first);
+        drop(lock.try_lock(3..4));
         second.join().unwrap();
-        third.join().unwrap();
-        drop(far);
+        drop(held);
     });
 }
 

@@ -12,6 +12,7 @@
 //! - [`signal`]: the rules of Linux signals: sets, pending queues, actions, and the layouts that programs see.
 //! - [`signal_state`]: signals and job control of a thread group: who takes a signal, who stops, how it ends.
 //! - [`sysv_ipc`]: System V's semaphores, message queues and identifiers.
+//! - [`timer_wheel`]: the timers of a processor.
 //! - [`tlb`]: what other processors must forget and when they have: shootdowns, tags, shared leaf tables.
 //! - [`xarray`]: sparse arrays that grow and shrink with what they hold.
 //!
@@ -33,5 +34,6 @@ pub mod pipe;
 pub mod signal;
 pub mod signal_state;
 pub mod sysv_ipc;
+pub mod timer_wheel;
 pub mod tlb;
 pub mod xarray;

@@ -373,6 +373,11 @@ pub trait Inode: Any + Send + Sync {
         if make { Err(Errno::ENOLCK) } else { Ok(None) }
     }
 
+    /// A process has closed a descriptor of the file, which keeps no locks.
+    fn closed_by(&self, pid: i32) {
+        let _ = pid;
+    }
+
     /// The marks of inotify(7), if the file system keeps any.
     fn marks(&self) -> Option<&Marks> {
         None

@@ -7,13 +7,13 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as linux;
 
+use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::dentry::copy_name;
 use crate::fs::notify::InotifyMark;
 use crate::fs::{File, Inode, IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::sync::SpinLock;
-use crate::syscall::Call;
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// The most events that wait in one instance, as in Linux.

@@ -11,6 +11,7 @@
 //! name, a [`Path`] is an entry seen through a mount, and [`walk`] finds places by path. A node opens to a `File`.
 
 pub mod access;
+pub mod anonymous;
 pub mod buffer;
 pub mod dentry;
 pub mod descriptor;
@@ -18,7 +19,6 @@ pub mod devices;
 mod directories;
 pub mod epoll;
 pub mod eventfd;
-pub mod executable;
 pub mod inode;
 pub mod inotify;
 pub mod lock;
@@ -33,6 +33,7 @@ pub mod setup;
 pub mod share;
 pub mod timerfd;
 pub mod tree;
+pub mod view;
 pub mod xattr;
 
 use alloc::sync::Arc;
@@ -106,7 +107,7 @@ pub trait File: Any + Send + Sync {
     /// ioctl(2). `argument` is what the program passed: an address or a number, as the request says.
     fn ioctl(
         &self,
-        call: &crate::syscall::Call<'_>,
+        call: &crate::call::Call<'_>,
         open: &OpenFile,
         request: u32,
         argument: usize,
@@ -147,20 +148,21 @@ pub trait File: Any + Send + Sync {
         None
     }
 
-    /// Changes the length.
+    /// Changes the length, by a bounded amount of work: `false` if it has to be called again.
     ///
     /// # Errors
     /// `EINVAL` (has none), `EFBIG`, `EISDIR`, `ENOMEM`.
-    fn truncate(&self, size: u64) -> Result<(), Errno> {
+    fn truncate(&self, size: u64) -> Result<bool, Errno> {
         let _ = size;
         Err(Errno::EINVAL)
     }
 
-    /// fallocate(2); `mode` has the `FALLOC_FL_` bits.
+    /// fallocate(2), by a bounded amount of work; `mode` has the `FALLOC_FL_` bits. Returns how many of the bytes are
+    /// done.
     ///
     /// # Errors
     /// `ENODEV`, `EOPNOTSUPP`, `EFBIG`, `ENOSPC`, `ENOMEM`.
-    fn allocate(&self, mode: u32, first: u64, length: u64) -> Result<(), Errno> {
+    fn allocate(&self, mode: u32, first: u64, length: u64) -> Result<u64, Errno> {
         let _ = (mode, first, length);
         Err(Errno::ENODEV)
     }

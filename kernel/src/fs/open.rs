@@ -2,12 +2,10 @@
 
 use alloc::sync::Arc;
 use bitflags::bitflags;
-use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as linux;
 
 use crate::fs::{File, Metadata, Path, notify};
-use crate::ipc::mqueue::Queue;
 use crate::sync::SpinLock;
 
 bitflags! {
@@ -119,10 +117,7 @@ impl OpenFile {
             locks.release_process(pid);
             return;
         }
-        let node: &dyn Any = &*place.entry.node;
-        if let Some(queue) = node.downcast_ref::<Queue>() {
-            queue.forget_notice(pid);
-        }
+        place.entry.node.closed_by(pid);
     }
 
     /// Reports an `IN_` event of the file to inotify(7).

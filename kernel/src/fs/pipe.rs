@@ -4,11 +4,11 @@ use alloc::sync::Arc;
 use heddle_kernel_core::pipe::Ring;
 use linux_raw_sys::{general as linux, ioctl};
 
+use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{File, IoBuffer, OpenFile, StatusFlags};
 use crate::memory::fallible;
 use crate::sync::SpinLock;
-use crate::syscall::Call;
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// What a pipe holds unless `F_SETPIPE_SZ` says otherwise, in bytes.
@@ -262,7 +262,7 @@ impl File for PipeEnd {
         match request {
             ioctl::FIONREAD => {
                 let length = self.pipe.state.lock().ring.len() as u32;
-                crate::syscall::fs::put(call, argument, &length.to_ne_bytes())?;
+                crate::call::put(call, argument, &length.to_ne_bytes())?;
                 Ok(0)
             }
             _ => Err(Errno::ENOTTY.into()),

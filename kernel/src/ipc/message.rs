@@ -10,12 +10,12 @@ use heddle_kernel_core::sysv_ipc::permission::Permissions;
 use heddle_kernel_core::sysv_ipc::registry::Registry;
 use linux_raw_sys::general as linux;
 
+use crate::call::caller::{Caller, carry_out};
+use crate::call::{Call, SyscallResult, SyscallState, pending};
 use crate::error::{Errno, TryError, TryResult};
 use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE, limits};
 use crate::memory::{Space, fallible};
 use crate::sync::SpinLock;
-use crate::syscall::caller::{Caller, carry_out};
-use crate::syscall::{Call, SyscallResult, SyscallState, pending};
 use crate::wait::operation::{Operation, WaitOptions};
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
@@ -147,7 +147,7 @@ pub fn msgsnd(call: &mut Call<'_>) -> SyscallResult {
     if id < 0 || length > limits::MSGMAX.get() || kind < 1 {
         return Err(Errno::EINVAL.into());
     }
-    let text = crate::syscall::fs::get_bytes(call, address.wrapping_add(TEXT_OFFSET), length)?;
+    let text = crate::call::get_bytes(call, address.wrapping_add(TEXT_OFFSET), length)?;
     let (_, messages) = crate::ipc::find(&QUEUES, id)?;
     let message = Some(Message { kind, text });
     let no_wait = flags & IPC_NOWAIT != 0;

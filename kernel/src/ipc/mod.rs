@@ -17,10 +17,10 @@ use heddle_kernel_core::sysv_ipc::permission::Permissions;
 use heddle_kernel_core::sysv_ipc::registry::{Full, PRIVATE, Registry, sequence_of};
 use linux_raw_sys::general as linux;
 
+use crate::call::Call;
 use crate::error::Errno;
 use crate::process::Credentials;
 use crate::sync::SpinLock;
-use crate::syscall::Call;
 use crate::time::NS_PER_SECOND;
 
 /// Create the object if there is none.

@@ -323,6 +323,10 @@ impl File for Queue {
 }
 
 impl Inode for Queue {
+    fn closed_by(&self, pid: i32) {
+        self.forget_notice(pid);
+    }
+
     fn kind(&self) -> FileType {
         FileType::Regular
     }

@@ -12,14 +12,14 @@ use heddle_kernel_core::sysv_ipc::registry::Registry;
 use heddle_kernel_core::sysv_ipc::semaphore::{Actor, Operation, Refusal, Set, VALUE_MAX};
 
 use crate::arch::time::now_ns;
+use crate::call::caller::Caller;
+use crate::call::{Call, SyscallResult, pending};
 use crate::error::{Errno, TryResult};
 use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE, limits};
 use crate::memory::fallible;
 use crate::memory::values::read_timespec;
 use crate::process::{Attachment, Process};
 use crate::sync::SpinLock;
-use crate::syscall::caller::Caller;
-use crate::syscall::{Call, SyscallResult, pending};
 
 use crate::wait::engine::until;
 use crate::wait::node::WaitKind;
@@ -213,7 +213,7 @@ fn check_row(call: &Call<'_>) -> Result<usize, Errno> {
 }
 
 fn read_operations(call: &Call<'_>, count: usize) -> TryResult<Vec<Operation>> {
-    let bytes = crate::syscall::fs::get_bytes(call, call.word(1), count * OPERATION_BYTES)?;
+    let bytes = crate::call::get_bytes(call, call.word(1), count * OPERATION_BYTES)?;
     let mut operations = fallible::try_with_capacity(count)?;
     for bytes in bytes.chunks_exact(OPERATION_BYTES) {
         let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
@@ -394,7 +394,7 @@ fn set_values(call: &Call<'_>, all: bool) -> SyscallResult {
     let mut values: Vec<u16> = Vec::new();
     if all {
         crate::ipc::check(&set.permissions(), &who, WRITE)?;
-        let bytes = crate::syscall::fs::get_bytes(call, call.word(3), set.count * size_of::<u16>())?;
+        let bytes = crate::call::get_bytes(call, call.word(3), set.count * size_of::<u16>())?;
         values = fallible::try_with_capacity(set.count)?;
         values.extend(bytes.chunks_exact(2).map(|pair| u16::from_ne_bytes([pair[0], pair[1]])));
         if !values.iter().all(|&value| is_valid(value.into())) {

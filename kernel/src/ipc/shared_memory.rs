@@ -15,6 +15,7 @@ use heddle_kernel_core::sysv_ipc::registry::{PRIVATE, Registry};
 use linux_raw_sys::general as linux;
 
 use crate::arch::paging::PAGE_SIZE;
+use crate::call::{Call, SyscallResult, pending};
 use crate::error::Errno;
 use crate::fs::inode::device_number;
 use crate::ipc::{IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, limits};
@@ -23,7 +24,6 @@ use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::memory::{MapSource, PageRef, Space, fallible};
 use crate::process::Resource;
 use crate::sync::SpinLock;
-use crate::syscall::{Call, SyscallResult, pending};
 
 /// A flag of `shmget`: large pages, of which there are none. Memory is never reserved, so `SHM_NORESERVE` changes
 /// nothing.

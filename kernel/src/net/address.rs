@@ -11,12 +11,12 @@ use crate::fs::access::Access;
 use crate::fs::dentry::copy_name;
 use crate::fs::inode::{Contents, Creation};
 use crate::fs::lookup::LookupFlags;
+use crate::fs::view::View;
 use crate::fs::{File, FileType, access, downcast_arc, notify};
 use crate::memory::fallible;
 use crate::net::{Inbox, Socket};
 use crate::process::Thread;
 use crate::sync::SpinLock;
-use crate::syscall::fs::View;
 
 /// Bytes of the family at the start of an address.
 const FAMILY_BYTES: usize = core::mem::offset_of!(net::sockaddr_un, sun_path);

@@ -14,12 +14,12 @@ use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use linux_raw_sys::{ioctl, net};
 
+use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{File, FileType, IoBuffer, Metadata, OpenFile};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sync::SpinLock;
-use crate::syscall::Call;
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 pub use crate::net::address::{Address, find_target};
@@ -401,7 +401,7 @@ impl File for Socket {
             ioctl::TIOCOUTQ => self.peer_inbox().map_or(0, |peer| peer.bytes_to_read(Style::Stream)),
             _ => return Err(Errno::ENOTTY.into()),
         };
-        crate::syscall::fs::put(call, argument, &(bytes as u32).to_ne_bytes())?;
+        crate::call::put(call, argument, &(bytes as u32).to_ne_bytes())?;
         Ok(0)
     }
 

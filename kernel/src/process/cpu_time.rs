@@ -10,11 +10,11 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use heddle_kernel_core::signal::{Information, Signal};
 
 use crate::arch::time::now_ns;
+use crate::call::caller::Caller;
 use crate::error::Errno;
 use crate::process::timers::{Expiry, Timer};
 use crate::process::{Limits, Process, Resource, Thread};
 use crate::sync::SpinLock;
-use crate::syscall::caller::Caller;
 use crate::time::NS_PER_SECOND;
 use crate::{arch, signal};
 
@@ -118,7 +118,7 @@ struct CpuAlarm {
 
 /// What waits for a process's processor time.
 #[derive(Default)]
-pub(in crate::process) struct Alarms {
+pub struct Alarms {
     is_armed: AtomicBool,
     list: SpinLock<Vec<CpuAlarm>>,
 }
@@ -193,7 +193,7 @@ pub fn look_again(process: &Arc<Process>) {
 /// Makes a thread that runs on this CPU look when the first alarm may be due. Returns when its turn is over.
 #[cold]
 #[inline(never)]
-pub(super) fn plan(thread: &Thread) -> u64 {
+pub fn plan(thread: &Thread) -> u64 {
     let turn_ns = thread.look_at_entity(|entity| entity.until_ns);
     let first = thread.process.alarms().is_armed().then(|| first_alarm_ns(thread)).flatten();
     let until_ns = match first {
@@ -225,7 +225,7 @@ fn first_alarm_ns(thread: &Thread) -> Option<u64> {
 /// [`check`] and [`plan`].
 #[cold]
 #[inline(never)]
-pub(super) fn look(thread: &Arc<Thread>) -> u64 {
+pub fn look(thread: &Arc<Thread>) -> u64 {
     check(thread);
     plan(thread)
 }
@@ -234,7 +234,7 @@ pub(super) fn look(thread: &Arc<Thread>) -> u64 {
 /// has used last, so it takes the signal if it can.
 #[cold]
 #[inline(never)]
-pub(super) fn check(thread: &Arc<Thread>) {
+pub fn check(thread: &Arc<Thread>) {
     let process = &thread.process;
     tell_due(process, Some(thread));
     if is_limited(process) {

@@ -11,17 +11,17 @@ use heddle_kernel_core::signal::{AlternateStack, Signal};
 use linux_raw_sys::general as linux;
 
 use crate::arch::{FloatState, UserContext};
+use crate::call::caller::Caller;
 use crate::error::Errno;
+use crate::fs::OpenFile;
 use crate::fs::lookup::LookupFlags;
-use crate::fs::{OpenFile, executable};
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::memory::{Space, SpaceKind, fallible, values as user};
 use crate::process::privilege::ProgramIdentity;
 use crate::process::thread_group::ProcessLayout;
-use crate::process::{ExitStatus, Resource, Thread, futex, privilege, table};
+use crate::process::{ExitStatus, Resource, Thread, executable, futex, privilege, table};
 use crate::sync::SpinLock;
-use crate::syscall::caller::Caller;
 use crate::wait::node::WaitKind;
 use crate::{arch, user_sched};
 

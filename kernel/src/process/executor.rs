@@ -276,7 +276,7 @@ pub fn refresh(thread: &Thread) {
 
 /// An interrupt found the thread in its program: whatever that has written into its pages counts from now on. Takes
 /// what is more urgent from another CPU, if there is such a thing.
-pub(super) fn tick(thread: &Thread) {
+pub fn tick(thread: &Thread) {
     let executors = &thread.process.executors();
     if executors.are_any() {
         // Those that wait in a queue get the level that their process has by now.
@@ -295,7 +295,7 @@ pub(super) fn tick(thread: &Thread) {
 
 /// A turn of the thread starts.
 #[inline]
-pub(super) fn turn_starts(thread: &Thread) {
+pub fn turn_starts(thread: &Thread) {
     if thread.executor().is_executor() && thread.executor().is_blocked.swap(false, Ordering::Relaxed) {
         thread.process.executors().runnable.starts();
     }
@@ -303,7 +303,7 @@ pub(super) fn turn_starts(thread: &Thread) {
 
 /// A turn of the thread has taken so long, at the level that it had last.
 #[inline]
-pub(super) fn charge(thread: &Thread, ran_ns: u64) {
+pub fn charge(thread: &Thread, ran_ns: u64) {
     let is_urgent = thread.executor().is_executor() && thread.priority().is_realtime();
     if is_urgent && !thread.scheduling().policy.is_realtime() {
         sched::charge_realtime(ran_ns);
@@ -312,7 +312,7 @@ pub(super) fn charge(thread: &Thread, ran_ns: u64) {
 
 /// A turn of the thread ends, because it waits or has to give way.
 #[inline]
-pub(super) fn turn_ends(thread: &Arc<Thread>) {
+pub fn turn_ends(thread: &Arc<Thread>) {
     if !thread.executor().is_executor() {
         return;
     }

@@ -6,11 +6,11 @@ use heddle_kernel_core::signal::{Detail, Information, Signal};
 use heddle_kernel_core::signal_state::Link;
 use linux_raw_sys::general as linux;
 
+use crate::call::asynchronous;
 use crate::process::table::REAPER_PID;
 use crate::process::thread_group::ProcessLayout;
 use crate::process::{ExitStatus, Group, Process, Session, Thread, futex, table, vfork};
 use crate::signal;
-use crate::syscall::asynchronous;
 use crate::wait::queue::Events;
 
 /// Begins the end of the calling process: exit_group(2).
@@ -20,7 +20,7 @@ pub fn exit_group(process: &Process, code: u8) {
 
 /// Gives up everything a thread has, and ends the process with its last thread. The last thing a thread's coroutine
 /// does.
-pub(super) async fn end_thread(thread: &Arc<Thread>) {
+pub async fn end_thread(thread: &Arc<Thread>) {
     crate::process::executor::leave(thread);
     let is_last_to_leave = thread.process.signal_state().begin_leave(thread);
     if is_last_to_leave {

@@ -12,7 +12,7 @@ use crate::sched;
 use crate::signal::send_to_process;
 
 /// Gives back what can be had again. False if another thread is about that: then there may be room in a while.
-pub(super) async fn reclaim() -> bool {
+pub async fn reclaim() -> bool {
     static IS_EVICTING: AtomicBool = AtomicBool::new(false);
     if reclaim::reclaim() {
         return true;
@@ -29,7 +29,7 @@ pub(super) async fn reclaim() -> bool {
 
 /// Makes room for a thread that found no memory: kills the largest program unless one is dying already. The
 /// thread gives way and tries again. Allocates nothing.
-pub(super) fn oom_kill() {
+pub fn oom_kill() {
     if is_one_dying() {
         return;
     }

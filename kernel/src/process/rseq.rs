@@ -63,7 +63,7 @@ impl RseqRegistration {
 
 /// A turn of the thread starts on this CPU.
 #[inline]
-pub(super) fn turn_starts(thread: &Thread) {
+pub fn turn_starts(thread: &Thread) {
     let cpu = arch::cpu::id() as u32 + 1;
     if thread.restartable.cpu.load(Ordering::Relaxed) != cpu {
         thread.restartable.cpu.store(cpu, Ordering::Relaxed);
@@ -108,7 +108,7 @@ pub fn attempt(thread: &Thread, space: &Space, context: &mut UserContext) -> Try
 }
 
 /// Does what [`PendingWork::RESTART`] asks for if that needs no page that is missing. `false` if it is still to do.
-pub(super) fn try_settle(thread: &Thread, context: &mut UserContext) -> bool {
+pub fn try_settle(thread: &Thread, context: &mut UserContext) -> bool {
     thread.remove_work(PendingWork::RESTART);
     let is_settled = attempt(thread, &thread.space(), context).is_ok();
     if !is_settled {

@@ -6,7 +6,7 @@ use heddle_kernel_core::exec::Strings;
 use heddle_kernel_core::signal::{Actions, SignalSet};
 use linux_raw_sys::general as linux;
 
-use crate::arch::FloatState;
+use crate::arch::{FloatState, UserContext};
 use crate::error::Errno;
 use crate::fs::lookup::LookupFlags;
 use crate::fs::{DescriptorTable, Directories};
@@ -15,7 +15,7 @@ use crate::process::exec::ExecRequest;
 use crate::process::table::REAPER_PID;
 use crate::process::thread::Parts;
 use crate::process::{
-    ControllingTerminal, Credentials, Group, Process, ProcessParts, Session, Thread, exec, exit, run, table,
+    ControllingTerminal, Credentials, Group, Process, ProcessParts, Session, Thread, exec, exit, table,
 };
 use crate::sched::Parameters;
 use crate::sync::SpinLock;
@@ -80,7 +80,10 @@ fn make_group(id: i32) -> Result<Arc<Group>, Errno> {
 ///
 /// # Errors
 /// Those of execve(2): `ENOENT`, `EACCES`, `ENOEXEC`, `ENOMEM`…
-pub async fn start(program: Program) -> Result<Arc<Process>, Errno> {
+pub async fn start(
+    program: Program,
+    spawn: fn(&Arc<Thread>, UserContext) -> Result<(), Errno>,
+) -> Result<Arc<Process>, Errno> {
     let request = ExecRequest {
         directory: linux::AT_FDCWD,
         path: program.path,
@@ -103,7 +106,7 @@ pub async fn start(program: Program) -> Result<Arc<Process>, Errno> {
         terminal.adopt(process.pid, process.pid);
         process.session().set_terminal(Some(terminal));
     }
-    if let Err(error) = run::spawn(&thread, *context) {
+    if let Err(error) = spawn(&thread, *context) {
         exit::discard(&thread);
         return Err(error);
     }

@@ -3,10 +3,10 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use crate::call::caller::Caller;
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::Thread;
-use crate::syscall::caller::Caller;
 use crate::wait::node::WaitKind;
 use crate::wait::queue::{Events, WaitQueue};
 

@@ -80,8 +80,8 @@ impl File for ProcFile {
         Ok(length)
     }
 
-    fn truncate(&self, _: u64) -> Result<(), Errno> {
-        Ok(())
+    fn truncate(&self, _: u64) -> Result<bool, Errno> {
+        Ok(true)
     }
 
     fn is_seekable(&self) -> bool {

@@ -1,12 +1,9 @@
 //! The links of `/proc`.
 
 use alloc::sync::Arc;
-use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
-use crate::fs::inode::{Inode, Metadata, Opening, Statistics, Target};
-use crate::fs::{Dentry, File, FileType, OpenFile, Path, setup};
-use crate::memory::fallible;
+use crate::fs::inode::Target;
 use crate::process::Thread;
 use crate::process::access::{ViewerIds, may_access};
 use crate::procfs::{Subject, Text, at, number_path};
@@ -59,56 +56,5 @@ pub fn executable(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<Tar
 /// `/proc/PID/fd/N`.
 pub fn descriptor(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<Target, Errno> {
     check(subject, viewer)?;
-    Ok(at(place_of(&subject.open()?)?))
-}
-
-/// The place of an open file; one made for it if it has none, so that it can be looked at and opened again.
-///
-/// # Errors
-/// `ENOMEM`.
-pub fn place_of(open: &Arc<OpenFile>) -> Result<Path, Errno> {
-    if let Some(place) = &open.place {
-        return Ok(place.clone());
-    }
-    let mut name = Text::new();
-    let metadata = open.file.metadata();
-    if metadata.kind == FileType::Socket {
-        name.line(format_args!("socket:[{}]", metadata.inode))?;
-    } else {
-        name.line(format_args!("{}", open.file.name()))?;
-    }
-    let node = fallible::try_arc(Anonymous { open: open.clone() })?;
-    let entry = Dentry::new(node, None, &name.into_bytes())?;
-    Ok(Path { mount: setup::anonymous()?.0.clone(), entry })
-}
-
-/// A node for an open file that is in no file system.
-struct Anonymous {
-    open: Arc<OpenFile>,
-}
-
-impl Inode for Anonymous {
-    fn kind(&self) -> FileType {
-        self.open.file.metadata().kind
-    }
-
-    fn metadata(&self) -> Metadata {
-        self.open.file.metadata()
-    }
-
-    fn statistics(&self) -> Statistics {
-        let magic = linux::ANON_INODE_FS_MAGIC;
-        Statistics {
-            magic,
-            blocks: 0,
-            free: 0,
-            nodes: 0,
-            free_nodes: 0,
-            device: self.open.file.metadata().device,
-        }
-    }
-
-    fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {
-        self.open.file.clone().reopen(opening.flags)
-    }
+    Ok(at(crate::fs::anonymous::path_of_open_file(&subject.open()?)?))
 }

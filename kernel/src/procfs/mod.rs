@@ -24,7 +24,6 @@ use crate::fs::{Dentry, File, FileType, Mount, OpenFile, Path};
 use crate::memory::fallible;
 use crate::process::{Process, Thread};
 
-pub use crate::procfs::link::place_of;
 use crate::procfs::text::Text;
 
 /// Writes what a file shows.

@@ -24,7 +24,7 @@ use crate::sched::Priority;
 use crate::session::host::HOST;
 use crate::session::stream::Stream;
 use crate::tty::{Terminal, console};
-use crate::{device, process, sched, time, tty};
+use crate::{device, process, sched, syscall, time, tty};
 
 /// QEMU reads its sockets 4 KiB at a time and gives each piece a buffer of its own.
 const INPUT: Buffers =
@@ -91,7 +91,7 @@ async fn start_program(console: &'static Console, payload: Vec<u8>) -> Result<Ar
         terminal: terminal.map(|terminal| -> Arc<dyn process::ControllingTerminal> { terminal }),
     };
     drop(payload);
-    let process = process::start(program).await?;
+    let process = process::start(program, syscall::thread_loop::spawn).await?;
     HOST.group.store(process.group().id, Ordering::Release);
     let mut started = Small::new();
     if control::put_started(&mut started, time::now_ns()).is_ok() {

@@ -2,11 +2,11 @@
 
 use heddle_abi::control::stream;
 
+use crate::call::Call;
 use crate::device::Port;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{File, FileType, IoBuffer, Metadata, OpenFile};
 use crate::session::host::HOST;
-use crate::syscall::Call;
 use crate::wait::queue::{Events, Watch};
 
 /// One stream.

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
+use crate::call::caller::Caller;
 use crate::error::{Errno, TryResult};
 use crate::memory::fallible;
 use crate::memory::values::read_timespec;
@@ -10,7 +11,6 @@ use crate::process::access::{ViewerIds, may_access};
 use crate::process::futex::requeue_pi::RequeueWait;
 use crate::process::futex::{Words, pi, register, requeue_pi};
 use crate::process::{futex, table};
-use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending, user};
 use crate::time::{Clock, Deadline};
 

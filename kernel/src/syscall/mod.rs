@@ -15,7 +15,6 @@
 //! it uses (it may outlive the poll in which it was made, and resume while another address space is loaded).
 
 pub mod asynchronous;
-pub mod caller;
 pub mod fs;
 pub mod futex;
 pub mod ipc;
@@ -26,100 +25,14 @@ pub mod record;
 pub mod sched;
 pub mod signal;
 mod table;
+pub mod thread_loop;
 pub mod time;
 pub mod trace;
 
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use core::future::Future;
-use core::pin::Pin;
-
 use crate::arch::UserContext;
-use crate::error::{Errno, TryError};
+use crate::error::TryError;
 
-pub use crate::memory::values as user;
-pub use crate::process::thread::DeferredCopyOut;
-pub use crate::syscall::caller::Caller;
-
-/// What a pending call is waiting in. Its output is what the program gets.
-pub type CallFuture = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>>;
-
-/// A call that has started.
-pub enum SyscallState {
-    /// It is finished.
-    Done(usize),
-    /// It waits.
-    Pending(CallFuture),
-    /// It is finished with 0 once other threads have had their turn. Nothing else waits so often that a future of its
-    /// own would be too dear.
-    Yield,
-}
-
-impl From<usize> for SyscallState {
-    fn from(value: usize) -> Self {
-        Self::Done(value)
-    }
-}
-
-/// How `restart_syscall` goes on with a call that a signal without a handler interrupted.
-pub type Restart = Arc<dyn Fn(&mut Call<'_>) -> SyscallResult + Send + Sync>;
-
-/// What starting a call gave.
-pub type SyscallResult = Result<SyscallState, TryError>;
-
-/// A system call in the making.
-pub struct Call<'a> {
-    /// Who calls.
-    pub thread: &'a Caller,
-    /// Its registers. Only calls that replace them (`rt_sigreturn`, `execve`, `clone`) look here.
-    pub context: &'a mut UserContext,
-    arguments: [usize; 6],
-}
-
-impl<'a> Call<'a> {
-    /// The call that the thread's registers describe.
-    #[inline]
-    pub fn new(thread: &'a Caller, context: &'a mut UserContext) -> Self {
-        let arguments = core::array::from_fn(|index| context.argument(index));
-        Self { thread, context, arguments }
-    }
-
-    /// A call with these arguments, of a kind that does not look at the registers.
-    pub const fn with_arguments(
-        thread: &'a Caller,
-        context: &'a mut UserContext,
-        arguments: [usize; 6],
-    ) -> Self {
-        Self { thread, context, arguments }
-    }
-
-    /// Argument `index`, 0 to 5, as it was passed.
-    #[must_use]
-    pub const fn word(&self, index: usize) -> usize {
-        self.arguments[index]
-    }
-
-    /// Argument `index` as a C `int`: the upper half of the register is not looked at.
-    #[must_use]
-    pub const fn int(&self, index: usize) -> i32 {
-        self.arguments[index] as i32
-    }
-
-    /// Argument `index` as a C `unsigned int`.
-    #[must_use]
-    pub const fn uint(&self, index: usize) -> u32 {
-        self.arguments[index] as u32
-    }
-}
-
-/// Wraps the future of a call that waits.
-///
-/// # Errors
-/// `ENOMEM`.
-pub fn pending(future: impl Future<Output = Result<usize, Errno>> + Send + 'static) -> SyscallResult {
-    let future: CallFuture = Box::into_pin(crate::memory::fallible::try_box(future)?);
-    Ok(SyscallState::Pending(future))
-}
+pub use crate::call::*;
 
 /// Starts the call that the registers describe. Page faults are resolved here as long as that needs no waiting;
 /// otherwise the caller resolves them and starts the call again.

@@ -7,13 +7,13 @@ use heddle_kernel_core::signal::{
 use linux_raw_sys::general as linux;
 
 use crate::arch::signal as frame;
+use crate::call::caller::Caller;
 use crate::error::{Errno, TryResult};
 use crate::memory::fallible;
 use crate::memory::values::read_timespec;
 use crate::process::{Process, Thread, executor, table};
 use crate::signal;
 use crate::signal::{Permission, force_segv, take_pending};
-use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending, user};
 use crate::time::Deadline;
 use crate::wait::node::WaitKind;

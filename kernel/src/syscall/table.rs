@@ -299,7 +299,7 @@ calls! {
 
 /// Heddle's own calls.
 fn invoke_own(number: u32, call: &mut Call<'_>) -> SyscallResult {
-    use crate::syscall::asynchronous::calls;
+    use crate::syscall::asynchronous as calls;
     use crate::syscall::sched::executor;
     use heddle_abi::call::{CANCEL, RING, SUBMIT, WAIT};
     use heddle_abi::user_sched::calls::{GIVE_WAY, INTERRUPT, POLICY, REGISTER, UNREGISTER};

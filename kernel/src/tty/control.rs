@@ -10,8 +10,8 @@ use linux_raw_sys::general::{
 };
 use linux_raw_sys::ioctl;
 
+use crate::call::Call;
 use crate::error::{Errno, TryResult};
-use crate::syscall::Call;
 use crate::tty::program::discard_output;
 use crate::tty::state::{Effects, TtyState, WindowSize};
 use crate::tty::{Terminal, job};

@@ -5,13 +5,13 @@ use alloc::sync::Arc;
 use heddle_kernel_core::signal::Signal;
 use heddle_tty::{Character, LocalModes};
 
+use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{File, FileType, IoBuffer, Metadata, OpenFile};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sched::Priority;
 use crate::sync::SpinGuard;
-use crate::syscall::Call;
 use crate::tty::output::OutputQueue;
 use crate::tty::state::{Effects, ReadState, TtyState};
 use crate::tty::{CONSOLE_DEVICE, Terminal, control, job};

@@ -6,13 +6,13 @@ use core::fmt::Write;
 
 use linux_raw_sys::ioctl;
 
+use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::inode::{Contents, device_number};
 use crate::fs::{File, FileType, IoBuffer, Metadata, OpenFile, StatusFlags, devices};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sync::SpinLock;
-use crate::syscall::Call;
 use crate::tty::control::{TerminalSide, load, store};
 use crate::tty::{MAJOR, MAJOR_PTY, MINOR_MASTER, Terminal, control};
 use crate::wait::queue::{Events, Watch};

@@ -27,6 +27,7 @@ mod poll;
 mod preemption;
 mod privilege;
 mod process;
+mod progress;
 mod pty;
 mod ranges;
 mod realtime;
@@ -42,6 +43,7 @@ mod thread;
 mod time;
 mod usage;
 mod vdso;
+mod waiting;
 
 use harness::Test;
 
@@ -53,6 +55,8 @@ fn main() -> std::process::ExitCode {
         signal::TESTS,
         delivery::TESTS,
         pipe::TESTS,
+        waiting::TESTS,
+        progress::TESTS,
         file::TESTS,
         descriptor::TESTS,
         ranges::TESTS,

@@ -368,14 +368,13 @@ mod tests {
         let pool = Pool::new();
         let turns = if cfg!(miri) { 10 } else { 1000 };
         for _ in 0..turns {
-            let taken = take(&pool, 0, 10).into_iter().map(|block| block.as_ptr() as usize);
-            let taken: Vec<_> = taken.collect();
+            let taken = take(&pool, 0, 10);
             thread::scope(|scope| {
                 scope.spawn(|| {
                     let mine = take(&pool, 0, 10);
                     give(&pool, mine);
                 });
-                give(&pool, taken.iter().map(|&block| NonNull::new(block as *mut Header).unwrap()));
+                give(&pool, taken);
             });
         }
         pool.open().trim();

@@ -7,7 +7,7 @@ use crate::{Source, report, sources};
 const KERNEL: &str = "kernel/src/";
 
 /// From the bottom up. A room may import from those before it.
-const ROOMS: [&str; 21] = [
+const ROOMS: [&str; 22] = [
     "boot",
     "error",
     "arch",
@@ -23,6 +23,7 @@ const ROOMS: [&str; 21] = [
     "fs",
     "signal",
     "process",
+    "call",
     "net",
     "tty",
     "ipc",
@@ -32,28 +33,20 @@ const ROOMS: [&str; 21] = [
 ];
 
 /// The arrows that run back up, each with its reason.
-const BACK: [(&str, &str, &str); 9] = [
-    (
-        "signal",
-        "process",
-        "a signal is sent to a process and delivered to a thread; both are one mechanism in two rooms",
-    ),
+const BACK: [(&str, &str, &str); 5] = [
+    ("signal", "process", "a signal is sent to a process and taken by a thread: one mechanism in two rooms"),
     ("fs", "process", "looking a path up acts for a thread: its identity, its directories"),
-    ("fs", "ipc", "the root of message queues opens to a queue"),
-    ("fs", "syscall", "ioctl's argument is a call"),
-    ("ipc", "syscall", "ioctl's argument is a call"),
-    ("net", "syscall", "ioctl's argument is a call"),
-    ("tty", "syscall", "ioctl's argument is a call"),
+    ("fs", "call", "a file carries out ioctl, whose argument may be anything in the caller's memory"),
     (
         "process",
-        "syscall",
-        "a thread's coroutine starts its calls, and what waits at a futex is the caller of one",
+        "call",
+        "what a process does in a call waits as its caller: exec, vfork, clocks of processor time",
     ),
-    ("time", "memory", "times are read from user memory"),
+    ("memory", "wait", "populating a range lets others run and heeds signals"),
 ];
 
 /// No more than these may run back.
-const BACK_MAX: usize = 9;
+const BACK_MAX: usize = 5;
 
 /// The room of a file, by its path below the kernel's sources. The start and the panic handler may see everything.
 fn room(path: &str) -> Option<&str> {

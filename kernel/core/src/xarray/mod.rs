@@ -181,6 +181,25 @@ impl<T> Sparse<T> {
         }
         next(self.root.as_ref()?, index, self.height)
     }
+
+    /// The last value, and its index.
+    #[must_use]
+    pub fn last(&self) -> Option<(u64, &T)> {
+        let (mut node, mut index) = (self.root.as_ref()?, 0);
+        loop {
+            match node {
+                Node::Leaf(leaf) => {
+                    let slot = leaf.slots.iter().rposition(Option::is_some)?;
+                    return leaf.slots[slot].as_ref().map(|value| (index << LEVEL_BITS | slot as u64, value));
+                }
+                Node::Inner(inner) => {
+                    let slot = inner.slots.iter().rposition(Option::is_some)?;
+                    index = index << LEVEL_BITS | slot as u64;
+                    node = inner.slots[slot].as_ref()?;
+                }
+            }
+        }
+    }
 }
 
 /// A new node of `height` levels that holds only `value`.

@@ -35,6 +35,7 @@ fn agrees_with_an_ordered_map() {
                 }
             }
             assert_eq!(sparse.len(), model.len() as u64);
+            assert_eq!(sparse.last(), model.last_key_value().map(|(&index, value)| (index, value)));
         }
         while let Some((index, _)) = sparse.next(0) {
             assert_eq!(sparse.remove(index), model.remove(&index));
@@ -51,6 +52,7 @@ fn reaches_the_last_index() {
     assert_eq!(sparse.insert(u64::MAX, 'z'), Ok(None));
     assert_eq!(sparse.next(1), Some((u64::MAX, &'z')));
     assert_eq!(sparse.next(u64::MAX), Some((u64::MAX, &'z')));
+    assert_eq!(sparse.last(), Some((u64::MAX, &'z')));
     assert_eq!(sparse.remove(0), Some('a'));
     assert_eq!(sparse.get(u64::MAX), Some(&'z'));
 }

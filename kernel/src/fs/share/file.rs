@@ -100,17 +100,17 @@ impl File for SharedFile {
         self.fid.as_ref().and_then(|_| self.node.size().ok())
     }
 
-    fn truncate(&self, size: u64) -> Result<(), Errno> {
+    fn truncate(&self, size: u64) -> Result<bool, Errno> {
         self.fid()?;
         let before = self.node.size()?;
         self.node.truncate(size)?;
         if let Some(pages) = self.node.state()?.pages() {
             pages.was_truncated(before, size);
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn allocate(&self, _: u32, _: u64, _: u64) -> Result<(), Errno> {
+    fn allocate(&self, _: u32, _: u64, _: u64) -> Result<u64, Errno> {
         Err(Errno::EOPNOTSUPP)
     }
 

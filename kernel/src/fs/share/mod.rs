@@ -87,7 +87,7 @@ impl Server {
             Ok(())
         };
         let result = self.ask(request, write, |reader| Ok(read(reader).map_err(Errno::from)?));
-        result.map_err(crate::fs::executable::as_error)
+        result.map_err(crate::process::executable::as_error)
     }
 
     /// Writes `count` bytes that `fill` provides to an opened file; what was taken of them is shown to `taken`, which

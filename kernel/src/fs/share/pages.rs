@@ -191,7 +191,7 @@ impl SharedPages {
                 Ok(())
             };
             let sent = fid.server.write(&fid, offset + done as u64, length - done, fill, |_| {});
-            match sent.map_err(crate::fs::executable::as_error)? {
+            match sent.map_err(crate::process::executable::as_error)? {
                 0 => return Err(Errno::EIO),
                 count => done += count,
             }

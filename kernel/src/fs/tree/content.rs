@@ -12,6 +12,9 @@ use crate::memory::{FrameRef, PageRef};
 /// The largest file, as Linux has it for tmpfs.
 pub const SIZE_LIMIT: u64 = i64::MAX as u64;
 
+/// Pages that are dropped or provided while the file's lock is held.
+const STEP_PAGES: u64 = 64;
+
 /// A page that differs from the image.
 enum PageSlot {
     Page(FrameRef),
@@ -184,8 +187,9 @@ impl Content {
         Ok(written)
     }
 
-    /// Changes the length; what is cut off is gone, and zero when the file grows again.
-    pub fn truncate(&mut self, tree: &Tree, lower: Lower<'_>, size: u64) -> Result<(), Errno> {
+    /// Changes the length; what is cut off is gone, and zero when the file grows again. A file is cut from its end, so
+    /// many pages at a time: whether it has the length.
+    pub fn truncate(&mut self, tree: &Tree, lower: Lower<'_>, size: u64) -> Result<bool, Errno> {
         if size > SIZE_LIMIT {
             return Err(Errno::EFBIG);
         }
@@ -196,22 +200,34 @@ impl Content {
                 self.own(tree, lower, index)?.0.clear(within..PAGE_BYTES);
             }
             let first = size.div_ceil(PAGE);
-            while let Some((index, _)) = self.slots.next(first) {
-                self.drop_slot(tree, index);
+            for dropped in 0.. {
+                let Some(last) = self.slots.last().map(|(last, _)| last).filter(|&last| last >= first) else {
+                    break;
+                };
+                if dropped == STEP_PAGES {
+                    // All above is gone.
+                    self.size = self.size.min((last + 1) * PAGE);
+                    self.image_pages = self.image_pages.min(last + 1);
+                    return Ok(false);
+                }
+                self.drop_slot(tree, last);
             }
             self.image_pages = self.image_pages.min(first);
         }
         self.size = size;
-        Ok(())
+        Ok(true)
     }
 
-    /// Makes a range read as zeroes, within the length.
-    pub fn punch(&mut self, tree: &Tree, lower: Lower<'_>, first: u64, end: u64) -> Result<(), Errno> {
-        let end = end.min(self.size.next_multiple_of(PAGE));
+    /// Makes a range read as zeroes, within the length and so many pages at a time. Returns where it stopped.
+    pub fn punch(&mut self, tree: &Tree, lower: Lower<'_>, first: u64, end: u64) -> Result<u64, Errno> {
+        let size = self.size.next_multiple_of(PAGE);
         let mut at = first;
-        while at < end {
+        for _ in 0..STEP_PAGES {
+            if at >= end.min(size) {
+                return Ok(end);
+            }
             let (index, within) = (at / PAGE, (at % PAGE) as usize);
-            let length = (PAGE - within as u64).min(end - at) as usize;
+            let length = (PAGE - within as u64).min(end.min(size) - at) as usize;
             if length == PAGE_BYTES {
                 if index < self.image_pages {
                     let old = self.slots.insert(index, PageSlot::Hole).map_err(|_| Errno::ENOMEM)?;
@@ -219,11 +235,11 @@ impl Content {
                 } else {
                     match self.slots.next(index) {
                         Some((next, _)) if next > index => {
-                            at = (next * PAGE).min(end);
+                            at = (next * PAGE).min(end.min(size));
                             continue;
                         }
                         Some(_) => self.drop_slot(tree, index),
-                        None => break,
+                        None => return Ok(end),
                     }
                 }
             } else if !matches!(self.source(lower, index), Source::Hole) {
@@ -231,10 +247,10 @@ impl Content {
             }
             at += length as u64;
         }
-        Ok(())
+        Ok(at)
     }
 
-    /// Provides memory for a range.
+    /// Provides memory for a range, so many pages at a time. Returns where it stopped.
     pub fn allocate(
         &mut self,
         tree: &Tree,
@@ -242,19 +258,22 @@ impl Content {
         first: u64,
         end: u64,
         grow: bool,
-    ) -> Result<(), Errno> {
+    ) -> Result<u64, Errno> {
         if end > SIZE_LIMIT {
             return Err(Errno::EFBIG);
         }
-        for index in first / PAGE..end.div_ceil(PAGE) {
+        let from = first / PAGE;
+        let reached = end.div_ceil(PAGE).min(from + STEP_PAGES);
+        for index in from..reached {
             if matches!(self.source(lower, index), Source::Hole) {
                 self.own(tree, lower, index)?;
             }
         }
+        let stopped = end.min(reached * PAGE);
         if grow {
-            self.size = self.size.max(end);
+            self.size = self.size.max(stopped);
         }
-        Ok(())
+        Ok(stopped)
     }
 
     /// The first byte from `offset` on that is data (or, if not `data`, in a hole; the end of the file is one).

@@ -187,7 +187,7 @@ impl File for TreeNode {
         self.content().ok().map(|content| content.lock().size())
     }
 
-    fn truncate(&self, size: u64) -> Result<(), Errno> {
+    fn truncate(&self, size: u64) -> Result<bool, Errno> {
         let mut content = self.content()?.lock();
         let seal = match size.cmp(&content.size()) {
             core::cmp::Ordering::Less => linux::F_SEAL_SHRINK,
@@ -198,14 +198,14 @@ impl File for TreeNode {
             return Err(Errno::EPERM);
         }
         self.ranges.begin_change();
-        content.truncate(&self.tree, self.lower(), size)?;
+        let is_done = content.truncate(&self.tree, self.lower(), size)?;
         drop(content);
         self.lose_privileges(true);
         self.written();
-        Ok(())
+        Ok(is_done)
     }
 
-    fn allocate(&self, mode: u32, first: u64, length: u64) -> Result<(), Errno> {
+    fn allocate(&self, mode: u32, first: u64, length: u64) -> Result<u64, Errno> {
         const KEEP: u32 = linux::FALLOC_FL_KEEP_SIZE;
         const PUNCH: u32 = linux::FALLOC_FL_PUNCH_HOLE | KEEP;
         const ZERO: u32 = linux::FALLOC_FL_ZERO_RANGE;
@@ -216,19 +216,19 @@ impl File for TreeNode {
             return Err(Errno::EPERM);
         }
         self.ranges.begin_change();
-        match mode {
+        let reached = match mode {
             0 | KEEP => content.allocate(tree, lower, first, end, mode == 0)?,
             PUNCH => content.punch(tree, lower, first, end)?,
             _ if mode & !KEEP == ZERO => {
-                content.punch(tree, lower, first, end)?;
-                content.allocate(tree, lower, first, end, mode == ZERO)?;
+                let punched = content.punch(tree, lower, first, end)?;
+                content.allocate(tree, lower, first, punched, mode == ZERO)?
             }
             _ => return Err(Errno::EOPNOTSUPP),
-        }
+        };
         drop(content);
         self.lose_privileges(true);
         self.written();
-        Ok(())
+        Ok(reached - first)
     }
 
     fn seek_data(&self, offset: u64, data: bool) -> Result<u64, Errno> {

@@ -15,11 +15,11 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::task::Poll;
 use linux_raw_sys::general as linux;
 
+use crate::call::caller::Caller;
 use crate::error::{Errno, TryResult};
 use crate::memory::{Space, fallible, values as user};
 use crate::process::Thread;
 use crate::sync::SpinLock;
-use crate::syscall::caller::Caller;
 use crate::time::Deadline;
 use crate::wait::node::{Interrupted, WaitKind};
 

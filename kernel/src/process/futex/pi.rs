@@ -11,12 +11,12 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use core::task::Poll;
 use linux_raw_sys::general as linux;
 
+use crate::call::caller::Caller;
 use crate::error::{Errno, TryError, TryResult};
 use crate::memory::{Space, fallible};
 use crate::process::futex::{FutexKey, key, wake_op};
 use crate::process::{Thread, table};
 use crate::sync::SpinLock;
-use crate::syscall::caller::Caller;
 use crate::time::Deadline;
 use crate::wait::node::{Interrupted, WaitKind};
 

@@ -4,12 +4,12 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general as linux;
 
+use crate::call::caller::Caller;
 use crate::error::{Errno, TryResult};
 use crate::memory::Space;
 use crate::process::Thread;
 use crate::process::futex::pi::Wait;
 use crate::process::futex::{FutexRegistration, WAITERS, Words, bucket_of, key, pi, register};
-use crate::syscall::caller::Caller;
 use crate::time::Deadline;
 
 /// A wait at one word, to be moved to a lock that inherits priorities.

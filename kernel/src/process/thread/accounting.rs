@@ -30,29 +30,29 @@ fn add(figure: &AtomicU64, amount: u64) {
 
 impl Thread {
     /// The thread is on a CPU from now on.
-    pub(in crate::process) fn start_meter(&self, now_ns: u64) {
+    pub fn start_meter(&self, now_ns: u64) {
         self.accounting.meter.start(now_ns);
     }
 
     /// The thread's time on the CPU ends.
-    pub(in crate::process) fn end_meter(&self, now_ns: u64) {
+    pub fn end_meter(&self, now_ns: u64) {
         self.accounting.meter.end(now_ns);
     }
 
     /// The thread gives the CPU up.
-    pub(in crate::process) fn count_switch(&self) {
+    pub fn count_switch(&self) {
         add(&self.accounting.switches, 1);
     }
 
     /// A program has entered the kernel, as its visit of this number.
-    pub(in crate::process) fn begin_sample(&self, visit: u32) {
+    pub fn begin_sample(&self, visit: u32) {
         if visit.is_multiple_of(SAMPLE_EVERY) {
             self.accounting.sample_start_ns.store(now_ns(), Ordering::Relaxed);
         }
     }
 
     /// The visit ends: the thread goes back to its program, or waits.
-    pub(in crate::process) fn end_sample(&self) {
+    pub fn end_sample(&self) {
         let start_ns = self.accounting.sample_start_ns.load(Ordering::Relaxed);
         if start_ns != 0 {
             self.accounting.sample_start_ns.store(0, Ordering::Relaxed);

@@ -5,8 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Errno;
-use crate::memory::values as user;
-use crate::memory::{Space, fallible};
+use crate::memory::{Space, fallible, values as user};
 use crate::sync::SpinLock;
 
 /// What has to be stored before the caller learns that its call is over.

@@ -4,12 +4,12 @@ use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::arch::{FloatState, UserContext};
+use crate::call::Restart;
 use crate::error::Errno;
 use crate::process::Thread;
 use crate::process::thread::copy_out::DeferredCopyOut;
 use crate::signal::PendingWork;
 use crate::sync::SpinLock;
-use crate::syscall::Restart;
 
 pub(super) struct Registers {
     /// Reached through [`Thread::with_float`].
@@ -43,7 +43,7 @@ impl Thread {
     }
 
     /// Makes the CPU's floating-point registers the thread's.
-    pub(in crate::process) fn load_float(&self) {
+    pub fn load_float(&self) {
         if self.registers.float_stale.load(Ordering::Relaxed) {
             self.registers.float.lock().restore();
             self.registers.float_stale.store(false, Ordering::Relaxed);
@@ -98,7 +98,7 @@ impl Thread {
 
     /// The registers of [`Thread::replace_context`].
     #[must_use]
-    pub(in crate::process) fn take_context(&self) -> Option<Box<UserContext>> {
+    pub fn take_context(&self) -> Option<Box<UserContext>> {
         self.remove_work(PendingWork::CONTEXT);
         self.registers.next_context.lock().take()
     }

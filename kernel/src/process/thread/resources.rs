@@ -51,7 +51,7 @@ impl Thread {
     }
 
     /// Makes this CPU use the thread's address space.
-    pub(in crate::process) fn activate_space(&self) {
+    pub fn activate_space(&self) {
         self.resources.space.lock().activate();
     }
 
@@ -62,7 +62,7 @@ impl Thread {
     }
 
     /// Gives up the address space.
-    pub(in crate::process) fn leave_space(&self) {
+    pub fn leave_space(&self) {
         if let Some(nothing) = start::nothing() {
             drop(self.set_space(nothing.space.clone()));
         }
@@ -85,7 +85,7 @@ impl Thread {
 
     /// Gives up the descriptors. With the last thread of the table, or of the process, the locks go that the process
     /// holds on the files: what a close of each descriptor does.
-    pub(in crate::process) fn leave_descriptors(&self, is_last_of_process: bool) {
+    pub fn leave_descriptors(&self, is_last_of_process: bool) {
         let Some(nothing) = start::nothing() else { return };
         nothing.descriptors.attach();
         let table = core::mem::replace(&mut *self.resources.descriptors.lock(), nothing.descriptors.clone());

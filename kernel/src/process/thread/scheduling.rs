@@ -51,7 +51,7 @@ impl Thread {
     pub const RANK_ORDINARY: u8 = 120;
 
     /// The thread has got its coroutine.
-    pub(in crate::process) fn set_task(&self, task: TaskRef) {
+    pub fn set_task(&self, task: TaskRef) {
         self.scheduling.task.call_once(|| task);
     }
 
@@ -86,7 +86,7 @@ impl Thread {
     }
 
     /// Looks at the entity, or changes what nothing else follows from.
-    pub(in crate::process) fn look_at_entity<R>(&self, look: impl FnOnce(&mut SchedEntity) -> R) -> R {
+    pub fn look_at_entity<R>(&self, look: impl FnOnce(&mut SchedEntity) -> R) -> R {
         look(&mut self.scheduling.entity.lock())
     }
 
@@ -97,7 +97,7 @@ impl Thread {
     }
 
     /// Changes the entity, and what follows from it: the end of the time slice and the coroutine's level.
-    pub(in crate::process) fn with_entity(&self, change: impl FnOnce(&mut SchedEntity)) {
+    pub fn with_entity(&self, change: impl FnOnce(&mut SchedEntity)) {
         let own = &self.scheduling;
         let mut entity = own.entity.lock();
         change(&mut entity);
@@ -118,7 +118,7 @@ impl Thread {
     }
 
     /// When the time slice ends, or the thread has to look at its processor time.
-    pub(in crate::process) fn until_ns(&self) -> u64 {
+    pub fn until_ns(&self) -> u64 {
         self.scheduling.until_ns.load(Ordering::Relaxed)
     }
 
@@ -128,7 +128,7 @@ impl Thread {
     }
 
     /// The thread has a time slice that it was to leave out; returns when it ends.
-    pub(in crate::process) fn remaining_slice(&self) -> u64 {
+    pub fn remaining_slice(&self) -> u64 {
         self.with_entity(|entity| entity.continue_slice(now_ns()));
         self.until_ns()
     }

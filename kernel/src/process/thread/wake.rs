@@ -27,13 +27,13 @@ impl Wake {
 
 impl Thread {
     /// The thread's coroutine is polled here from now on.
-    pub(in crate::process) fn arrive(&self, waker: &Waker) {
+    pub fn arrive(&self, waker: &Waker) {
         self.wake.node.set_waker(waker);
         self.wake.cpu.store(arch::cpu::id() as u32 + 1, Ordering::Release);
     }
 
     /// The poll has ended.
-    pub(in crate::process) fn depart(&self) {
+    pub fn depart(&self) {
         self.wake.cpu.store(0, Ordering::Release);
     }
 

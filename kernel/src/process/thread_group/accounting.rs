@@ -43,7 +43,7 @@ impl Process {
     }
 
     /// What waits for its processor time.
-    pub(in crate::process) const fn alarms(&self) -> &Alarms {
+    pub const fn alarms(&self) -> &Alarms {
         &self.accounting.alarms
     }
 

@@ -11,12 +11,12 @@ mod program;
 use alloc::sync::{Arc, Weak};
 use heddle_kernel_core::signal::{Actions, Signal};
 
+use crate::call::asynchronous::Calls;
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::executor::Executors;
 use crate::process::{Group, Limits};
 use crate::sync::SpinLock;
-use crate::syscall::asynchronous::Calls;
 
 pub use crate::process::thread_group::attached::Attachment;
 pub use crate::process::thread_group::program::ProcessLayout;

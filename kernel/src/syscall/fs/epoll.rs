@@ -4,12 +4,12 @@ use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
 use crate::arch::time::now_ns;
+use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::epoll::{Epoll, ReadyReport, Reports};
 use crate::fs::{OpenFile, StatusFlags, downcast_arc};
 use crate::memory::fallible;
 use crate::signal::SignalSet;
-use crate::syscall::caller::{Caller, carry_out};
 use crate::syscall::fs::{encode, field, get, get_file};
 use crate::syscall::{Call, SyscallResult};
 use crate::wait::operation::{Operation, Step, WaitOptions};

@@ -25,45 +25,17 @@ use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
-use crate::fs::lookup::{LookupFlags, LookupResult, PATH_LIMIT, Walker};
+use crate::fs::lookup::{LookupFlags, PATH_LIMIT};
 use crate::fs::{OpenFile, Path};
-use crate::process::{Credentials, Thread};
 use crate::syscall::{Call, SyscallResult};
 
 pub(crate) use crate::syscall::record::{encode, field};
 
+pub use crate::call::{get, get_bytes, put};
+pub use crate::fs::view::View;
+
 /// The most bytes that one read or write moves, as in Linux.
 pub const TRANSFER_LIMIT: usize = 0x7fff_f000;
-
-/// Writes to the caller's memory.
-///
-/// # Errors
-/// A page fault.
-pub fn put(call: &Call<'_>, address: usize, bytes: &[u8]) -> TryResult<()> {
-    Ok(call.thread.space().write_bytes(address, bytes)?)
-}
-
-/// Reads from the caller's memory.
-///
-/// # Errors
-/// A page fault.
-pub fn get<const N: usize>(call: &Call<'_>, address: usize) -> TryResult<[u8; N]> {
-    let mut bytes = [0; N];
-    call.thread.space().read_bytes(address, &mut bytes)?;
-    Ok(bytes)
-}
-
-/// Reads `length` bytes from the caller's memory.
-///
-/// # Errors
-/// A page fault, `ENOMEM`.
-pub fn get_bytes(call: &Call<'_>, address: usize, length: usize) -> TryResult<Vec<u8>> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
-    bytes.resize(length, 0);
-    call.thread.space().read_bytes(address, &mut bytes)?;
-    Ok(bytes)
-}
 
 /// Reads a string that ends with a zero byte, which is left out.
 ///
@@ -120,57 +92,6 @@ pub fn get_file(call: &Call<'_>, index: usize) -> Result<Arc<OpenFile>, Errno> {
 pub fn add(call: &Call<'_>, open: Arc<OpenFile>, close_on_exec: bool) -> SyscallResult {
     let limit = call.thread.process.descriptor_limit();
     Ok((call.thread.descriptors().add(open, 0, limit, close_on_exec)? as usize).into())
-}
-
-/// A thread's view of the name space: who walks, and from where.
-pub struct View {
-    /// For permissions.
-    pub credentials: Arc<Credentials>,
-    root: Path,
-    start: Option<Path>,
-}
-
-impl View {
-    /// The view of the calling thread, with relative paths starting at the directory `descriptor`.
-    ///
-    /// # Errors
-    /// `EBADF`.
-    pub fn at(thread: &Arc<Thread>, descriptor: i32) -> Result<Self, Errno> {
-        let directories = thread.directories();
-        let start = if descriptor == linux::AT_FDCWD {
-            Some(directories.working())
-        } else {
-            let open = thread.descriptors().get(descriptor)?;
-            Some(match &open.place {
-                Some(place) => place.clone(),
-                None => crate::procfs::place_of(&open)?,
-            })
-        };
-        Ok(Self { credentials: thread.credentials(), root: directories.root(), start })
-    }
-
-    /// The view for a path: an absolute one doesn't look at the descriptor.
-    ///
-    /// # Errors
-    /// `EBADF`.
-    pub fn of(thread: &Arc<Thread>, descriptor: i32, path: &[u8]) -> Result<Self, Errno> {
-        if path.first() == Some(&b'/') {
-            let directories = thread.directories();
-            return Ok(Self { credentials: thread.credentials(), root: directories.root(), start: None });
-        }
-        Self::at(thread, descriptor)
-    }
-
-    /// Walks a path.
-    ///
-    /// # Errors
-    /// As [`Walker::walk`].
-    pub fn walk(&self, thread: &Arc<Thread>, path: &[u8], how: LookupFlags) -> Result<LookupResult, Errno> {
-        let start = self.start.clone().unwrap_or_else(|| self.root.clone());
-        let walker =
-            Walker { credentials: &self.credentials, root: self.root.clone(), start, thread: Some(thread) };
-        walker.walk(path, how)
-    }
 }
 
 /// What `path` names, seen from a descriptor, with a link at the end followed unless `flags` (`AT_` bits) say

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
-use crate::error::{Errno, TryResult};
+use crate::error::Errno;
 use crate::fs::access::Access;
 use crate::fs::inode::{Contents, Creation, Inode, Opening};
 use crate::fs::lookup::{Last, LookupFlags, LookupResult};
@@ -121,10 +121,11 @@ fn start(call: &mut Call<'_>, descriptor: i32, path: &[u8], request: &OpenReques
     if open.file.is_opened(&open, None)? {
         let descriptor = table.add_in_room(open.clone(), 0, limit, close_on_exec)? as usize;
         open.report_opening();
-        if request.flags & linux::O_TRUNC == 0 {
+        let is_cut = request.flags & linux::O_TRUNC != 0 && open.metadata().kind == FileType::Regular;
+        if !is_cut || open.file.size() == Some(0) && open.file.clone().mapped_source().is_none() {
             return Ok(descriptor.into());
         }
-        return crate::syscall::fs::storage::after_loss(&open, descriptor, 0..u64::MAX);
+        return crate::syscall::fs::storage::truncate_file(thread, &open, 0, descriptor);
     }
     let thread = thread.clone();
     pending(async move {
@@ -265,7 +266,8 @@ fn open_existing(
     let truncates = flags & linux::O_TRUNC != 0 && kind == FileType::Regular && !created;
     let open = fallible::try_arc(OpenFile::at(file, status, place))?;
     if truncates {
-        open.file.truncate(0)?;
+        // What this step leaves, the call takes before it ends.
+        let _is_done = open.file.truncate(0)?;
         open.report(linux::IN_MODIFY);
     }
     Ok(open)
@@ -309,19 +311,4 @@ fn open_temporary(
     entry.mark_removed();
     let place = Path { mount: directory.mount, entry };
     open_existing(view, thread, place, request.flags & !linux::O_DIRECTORY, true)
-}
-
-/// Checks the path of a call that needs an existing regular place, for `execve` and others of the kernel.
-///
-/// # Errors
-/// Those of path_resolution(7).
-pub fn find_from(
-    thread: &Arc<Thread>,
-    descriptor: i32,
-    path: &[u8],
-    how: LookupFlags,
-) -> TryResult<(Path, Arc<crate::process::Credentials>)> {
-    let view = View::of(thread, descriptor, path)?;
-    let place = view.walk(thread, path, how)?.existing()?;
-    Ok((place, view.credentials))
 }

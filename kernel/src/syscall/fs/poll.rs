@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
 use crate::arch::time::now_ns;
+use crate::call::caller::Caller;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::OpenFile;
 use crate::memory::{Space, fallible};
 use crate::signal::SignalSet;
-use crate::syscall::caller::Caller;
 use crate::syscall::fs::{get, get_bytes, put};
 use crate::syscall::{Call, SyscallResult, SyscallState, pending, user};
 use crate::wait::engine::until;

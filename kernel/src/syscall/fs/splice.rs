@@ -4,10 +4,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
+use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::pipe::PipeEnd;
 use crate::fs::{FileType, IoBuffer, OpenFile, StatusFlags, downcast};
-use crate::syscall::caller::{Caller, carry_out};
 use crate::syscall::fs::read_write::{check_direction, many};
 use crate::syscall::fs::transfer::{Transfer, TransferDirection, broken_pipe};
 use crate::syscall::fs::{TRANSFER_LIMIT, get, get_file};

@@ -1,7 +1,6 @@
 //! A file's length and memory: `truncate`, `fallocate`, and the syncing of what is already where it will ever be.
 
 use alloc::sync::Arc;
-use core::ops::Range;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
@@ -10,6 +9,8 @@ use crate::fs::inode::Opening;
 use crate::fs::{FileType, OpenFile, StatusFlags, access};
 use crate::memory::space::{unmap_mapping_range, write_back};
 use crate::memory::{MapSource, fallible, writeback};
+use crate::sched::Budget;
+use crate::syscall::caller::Caller;
 use crate::syscall::fs::transfer::TransferDirection;
 use crate::syscall::fs::{find, get_file, get_path};
 use crate::syscall::{Call, SyscallResult, pending};
@@ -32,16 +33,35 @@ pub fn truncate(call: &mut Call<'_>) -> SyscallResult {
     let opening = Opening { flags, flags_of_call: 0, place: &place, thread: Some(call.thread) };
     let file = place.entry.node.clone().open(&opening)?;
     let open = fallible::try_arc(OpenFile::at(file, flags, place))?;
-    open.file.truncate(size)?;
-    open.report(linux::IN_MODIFY);
-    after_loss(&open, 0, size.div_ceil(PAGE_BYTES)..u64::MAX)
+    truncate_file(call.thread, &open, size, 0)
 }
 
-/// Ends a call that has taken pages from a file, with this result: whoever has them mapped loses them first.
-pub(super) fn after_loss(open: &Arc<OpenFile>, result: usize, pages: Range<u64>) -> SyscallResult {
-    let Some(source) = open.file.clone().mapped_source() else { return Ok(result.into()) };
+/// The cost of a step of truncation or allocation, in units of a [`Budget`].
+const STEP_COST: u32 = 32;
+
+/// Gives a file a length, and ends a call with this result: whoever has mapped what is cut off loses it first.
+pub(super) fn truncate_file(
+    caller: &Caller,
+    open: &Arc<OpenFile>,
+    size: u64,
+    result: usize,
+) -> SyscallResult {
+    let mut is_done = open.file.truncate(size)?;
+    open.report(linux::IN_MODIFY);
+    let source = open.file.clone().mapped_source();
+    if is_done && source.is_none() {
+        return Ok(result.into());
+    }
+    let (caller, open) = (caller.clone(), open.clone());
     pending(async move {
-        unmap_mapping_range(&source, pages).await;
+        let mut budget = Budget::new();
+        while !is_done {
+            caller.pace(&mut budget, STEP_COST).await?;
+            is_done = open.file.truncate(size)?;
+        }
+        if let Some(source) = source {
+            unmap_mapping_range(&source, size.div_ceil(PAGE_BYTES)..u64::MAX).await;
+        }
         Ok(result)
     })
 }
@@ -53,9 +73,7 @@ pub fn ftruncate(call: &mut Call<'_>) -> SyscallResult {
     if !open.is_writable() {
         return Err(Errno::EINVAL.into());
     }
-    open.file.truncate(size)?;
-    open.report(linux::IN_MODIFY);
-    after_loss(&open, 0, size.div_ceil(PAGE_BYTES)..u64::MAX)
+    truncate_file(call.thread, &open, size, 0)
 }
 
 /// fallocate(2).
@@ -73,12 +91,26 @@ pub fn fallocate(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::ESPIPE.into());
     }
     let (first, end) = (first as u64, (first + length) as u64);
-    open.file.allocate(call.uint(1), first, end - first)?;
+    let mode = call.uint(1);
+    let mut at = first + open.file.allocate(mode, first, end - first)?;
     open.report(linux::IN_MODIFY);
-    if call.uint(1) & (linux::FALLOC_FL_PUNCH_HOLE | linux::FALLOC_FL_ZERO_RANGE) == 0 {
+    let takes = mode & (linux::FALLOC_FL_PUNCH_HOLE | linux::FALLOC_FL_ZERO_RANGE) != 0;
+    let source = takes.then(|| open.file.clone().mapped_source()).flatten();
+    if at >= end && source.is_none() {
         return Ok(0.into());
     }
-    after_loss(&open, 0, first.div_ceil(PAGE_BYTES)..end / PAGE_BYTES)
+    let caller = call.thread.clone();
+    pending(async move {
+        let mut budget = Budget::new();
+        while at < end {
+            caller.pace(&mut budget, STEP_COST).await?;
+            at += open.file.allocate(mode, at, end - at)?;
+        }
+        if let Some(source) = source {
+            unmap_mapping_range(&source, first.div_ceil(PAGE_BYTES)..end / PAGE_BYTES).await;
+        }
+        Ok(0)
+    })
 }
 
 /// fadvise64(2): there is nothing to prepare.

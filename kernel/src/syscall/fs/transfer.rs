@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use linux_raw_sys::general as linux;
 
+use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::buffer::{Atomicity, IoSegment};
 use crate::fs::range_lock::RangeGuard;
@@ -15,7 +16,6 @@ use crate::memory::user::PageFault;
 use crate::process::{Limits, Resource, Thread};
 use crate::signal::{Information, Signal, send_to_thread};
 use crate::syscall::SyscallResult;
-use crate::syscall::caller::{Caller, carry_out};
 use crate::wait::operation::{Operation, Step, WaitOptions};
 use crate::wait::queue::{Events, Watch};
 

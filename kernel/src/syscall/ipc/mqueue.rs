@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general as linux;
 
+use crate::call::caller::carry_out;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::access::Access;
 use crate::fs::lookup::PATH_LIMIT;
@@ -14,7 +15,6 @@ use crate::ipc::mqueue::{MqAttributes, MqueueNotice, PRIORITIES, Queue};
 use crate::memory::values::read_timespec;
 use crate::memory::{Space, fallible};
 use crate::signal::Signal;
-use crate::syscall::caller::carry_out;
 use crate::syscall::fs::{get_bytes, get_file, get_string};
 use crate::syscall::{Call, SyscallResult, SyscallState, pending, user};
 use crate::time::{Clock, Deadline};

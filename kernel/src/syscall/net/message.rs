@@ -4,12 +4,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use linux_raw_sys::net;
 
+use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::buffer::IoSegment;
 use crate::fs::{IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::net::{Address, Ancillary, Identity, Inbox, Received, Socket, Style, find_target};
-use crate::syscall::caller::{Caller, carry_out};
 use crate::syscall::fs::read_write::many;
 use crate::syscall::fs::transfer::{Segments, broken_pipe};
 use crate::syscall::fs::{TRANSFER_LIMIT, encode, field, get, get_bytes};

@@ -4,9 +4,9 @@ use alloc::vec::Vec;
 use linux_raw_sys::{general as linux, net};
 
 use crate::arch::time::now_ns;
+use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
 use crate::memory::fallible;
-use crate::syscall::caller::{Caller, carry_out};
 use crate::syscall::net::message::{ReceiveMessage, SendMessage, prepare_receive, prepare_send};
 use crate::syscall::net::socket::{get_socket, manner};
 use crate::syscall::{Call, SyscallResult, user};

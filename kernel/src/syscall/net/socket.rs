@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 use linux_raw_sys::{general as linux, net};
 
 use crate::arch::time::now_ns;
+use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryResult};
 use crate::fs::{OpenFile, StatusFlags, downcast_arc};
 use crate::memory::fallible;
 use crate::net::{Address, Socket, Style, find_target};
-use crate::syscall::caller::{Caller, carry_out};
 use crate::syscall::fs::{get, get_bytes, get_file, put};
 use crate::syscall::{Call, SyscallResult};
 use crate::wait::operation::{Operation, WaitOptions};

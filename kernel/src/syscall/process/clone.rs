@@ -5,6 +5,7 @@ use heddle_kernel_core::signal::{Actions, Signal};
 use linux_raw_sys::general as linux;
 
 use crate::arch::UserContext;
+use crate::call::caller::Caller;
 use crate::error::{Errno, TryError};
 use crate::fs::{DescriptorTable, StatusFlags};
 use crate::ipc::semaphore::SemUndoList;
@@ -14,10 +15,9 @@ use crate::process::pidfd::ProcessFile;
 use crate::process::table::PidTable;
 use crate::process::thread::Parts;
 use crate::process::vfork::Vfork;
-use crate::process::{Limits, Process, ProcessParts, Resource, Thread, run, table};
+use crate::process::{Limits, Process, ProcessParts, Resource, Thread, table};
 use crate::sync::SpinLock;
-use crate::syscall::caller::Caller;
-use crate::syscall::{Call, SyscallResult, pending, user};
+use crate::syscall::{Call, SyscallResult, pending, thread_loop, user};
 
 /// What to make, from the arguments of the three calls.
 #[derive(Clone, Copy)]
@@ -170,7 +170,7 @@ fn start(call: &mut Call<'_>, request: CloneRequest) -> SyscallResult {
         let pidfd = attach_pidfd(thread, &child, &request)?;
         let started = publish_tids(thread, &child, &request, pidfd.as_ref()).and_then(|()| {
             let vfork = if request.has(linux::CLONE_VFORK) { Some(Vfork::attach(&child)?) } else { None };
-            run::spawn(&child, context)?;
+            thread_loop::spawn(&child, context)?;
             Ok(vfork)
         });
         let vfork = started.inspect_err(|_| take_back(&child, pidfd))?;
@@ -213,7 +213,7 @@ async fn fork_space(thread: Caller, request: CloneRequest, context: UserContext)
     };
     let started = written.and_then(|()| {
         let vfork = if request.has(linux::CLONE_VFORK) { Some(Vfork::attach(&child)?) } else { None };
-        run::spawn(&child, context)?;
+        thread_loop::spawn(&child, context)?;
         Ok(vfork)
     });
     match started.inspect_err(|_| take_back(&child, pidfd))? {

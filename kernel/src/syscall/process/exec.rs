@@ -4,12 +4,13 @@ use alloc::vec::Vec;
 use heddle_kernel_core::exec::Strings;
 use linux_raw_sys::general as linux;
 
+use crate::call::asynchronous;
 use crate::error::{Errno, TryResult};
 use crate::fs::lookup::LookupFlags;
 use crate::memory::Space;
 use crate::process::exec;
 use crate::process::exec::ExecRequest;
-use crate::syscall::{Call, SyscallResult, asynchronous, pending, user};
+use crate::syscall::{Call, SyscallResult, pending, user};
 
 /// execve(2).
 pub fn execve(call: &mut Call<'_>) -> SyscallResult {

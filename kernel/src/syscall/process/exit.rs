@@ -4,13 +4,13 @@ use alloc::sync::Arc;
 use heddle_kernel_core::signal::{Detail, Information, Signal};
 use linux_raw_sys::general as linux;
 
+use crate::call::caller::Caller;
 use crate::error::Errno;
 use crate::fs::StatusFlags;
 use crate::memory::Space;
 use crate::process::pidfd::ProcessFile;
 use crate::process::{ExitStatus, Process, exit, table};
 use crate::signal::ChildChange;
-use crate::syscall::caller::Caller;
 use crate::syscall::process::usage;
 use crate::syscall::{Call, SyscallResult, pending, user};
 use crate::wait::node::WaitKind;

@@ -8,11 +8,11 @@ use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, fence};
 use linux_raw_sys::general::{membarrier_cmd as command, membarrier_cmd_flag as flag};
 
+use crate::call::caller::Caller;
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::{Thread, table};
 use crate::signal::PendingWork;
-use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending};
 use crate::{arch, sched};
 

@@ -5,13 +5,13 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Poll;
 use linux_raw_sys::general as linux;
 
+use crate::call::caller::Caller;
 use crate::error::{Errno, TryResult};
 use crate::memory::values::read_timespec;
 use crate::memory::{Space, fallible};
 use crate::process::cpu_time::{CpuClock, CpuClockKind, CpuClockSleeper, CpuClockTarget};
 use crate::process::timers::TimerClock;
 use crate::process::{Thread, cpu_time, table};
-use crate::syscall::caller::Caller;
 use crate::syscall::{Call, SyscallResult, pending, user};
 use crate::time::{Clock, Deadline, timespec_ns, timespec_words};
 use crate::wait::node::WaitKind;

@@ -6,14 +6,14 @@ use core::pin::pin;
 use core::task::Poll;
 
 use crate::arch::{FloatState, Trap, UserContext};
+use crate::call::SyscallState;
+use crate::call::caller::Caller;
 use crate::error::{Errno, TryError};
 use crate::memory::shootdown::ProgramRuns;
 use crate::memory::space::{FaultAccess, FaultError};
 use crate::memory::user::PageFault;
 use crate::process::{Thread, cpu_time, executor, rseq};
 use crate::signal::{Next, PendingWork};
-use crate::syscall::SyscallState;
-use crate::syscall::caller::Caller;
 use crate::{arch, sched, signal, syscall};
 
 /// Starts the thread's coroutine with the given registers.

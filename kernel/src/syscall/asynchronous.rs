@@ -7,14 +7,16 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Poll;
 use heddle_abi::call::{CANCEL_AND_WAIT, DONE, ENTRY_STATE, ENTRY_WORDS, Entry, FOR_EVER, SUBMIT_MAX, WAITS};
 
+use crate::arch::UserContext;
+use crate::call::asynchronous::request::{AsyncRequest, run};
+use crate::call::asynchronous::ring::Ring;
+use crate::call::asynchronous::{Calls, RingSleeper, is_async_capable};
+use crate::call::caller::Caller;
 use crate::error::{Errno, TryError};
 use crate::memory::fallible;
+use crate::memory::user::PageFault;
 use crate::process::{executor, futex};
 use crate::sched;
-use crate::syscall::asynchronous::request::{AsyncRequest, run, start_later};
-use crate::syscall::asynchronous::ring::Ring;
-use crate::syscall::asynchronous::{Calls, RingSleeper, is_async_capable};
-use crate::syscall::caller::Caller;
 use crate::syscall::{Call, CallFuture, SyscallResult, SyscallState, pending, start_call, user};
 use crate::time::Deadline;
 use crate::wait::node::WaitKind;
@@ -220,4 +222,31 @@ pub fn wait(call: &mut Call<'_>) -> SyscallResult {
         });
         sleep.caller.wait(WaitKind::Interruptible, waiting).await.unwrap_or(Err(Errno::EINTR))
     })
+}
+
+/// Starts a call that missed a page which is not in memory, once that is there.
+async fn start_later(
+    request: Arc<AsyncRequest>,
+    number: usize,
+    arguments: [usize; 6],
+    mut missing: PageFault,
+) -> Result<usize, Errno> {
+    loop {
+        let space = request.space();
+        space.fault_in(missing).await?;
+        let started = {
+            let caller = Caller::Request(request.clone());
+            let mut context = fallible::try_box(UserContext::new_user())?;
+            start_call(number, &mut Call::with_arguments(&caller, &mut context, arguments))
+        };
+        match started {
+            Ok(SyscallState::Done(value)) => return Ok(value),
+            Ok(SyscallState::Pending(future)) => return future.await,
+            Ok(SyscallState::Yield) => return Ok(0),
+            Err(TryError::Error(error)) => return Err(error),
+            Err(TryError::WouldBlock) => return Err(Errno::EAGAIN),
+            Err(TryError::Fault(fault)) => missing = fault,
+        }
+        sched::yield_now().await;
+    }
 }

@@ -9,13 +9,13 @@ use heddle_abi::call::{
 };
 use heddle_abi::protocol::ring::{ENTRY_WORDS, Place, Producer};
 
+use crate::call::user;
 use crate::error::Errno;
 use crate::memory::Space;
 use crate::memory::user::PageFault;
-use crate::syscall::user;
 
 /// A registered ring.
-pub(super) struct Ring {
+pub struct Ring {
     address: usize,
     pub producer: Producer,
 }

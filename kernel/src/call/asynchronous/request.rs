@@ -5,17 +5,14 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_abi::protocol::Fate;
 
-use crate::arch::UserContext;
-use crate::error::{Errno, TryError};
+use crate::call::caller::Caller;
+use crate::call::{CallFuture, DeferredCopyOut};
+use crate::error::Errno;
 use crate::fs::DescriptorTable;
-use crate::memory::user::PageFault;
 use crate::memory::{Space, fallible};
 use crate::process::{Thread, executor};
-use crate::sched;
 use crate::sched::TaskRef;
 use crate::sync::SpinLock;
-use crate::syscall::caller::Caller;
-use crate::syscall::{Call, CallFuture, DeferredCopyOut, SyscallState};
 use crate::wait::node::{WaitKind, WaitNode};
 
 /// What a call works on.
@@ -33,7 +30,7 @@ pub struct AsyncRequest {
     /// The number of the system call.
     pub number: u32,
     /// The program's level for it.
-    pub(super) level: u8,
+    pub level: u8,
     /// Results that have to be stored still.
     pub late: DeferredCopyOut,
     cookie: u64,
@@ -44,7 +41,7 @@ pub struct AsyncRequest {
     /// When its coroutine was made, and how often that was polled.
     since_ns: AtomicU64,
     polls: AtomicU64,
-    pub(super) fate: Fate,
+    pub fate: Fate,
 }
 
 impl AsyncRequest {
@@ -54,7 +51,7 @@ impl AsyncRequest {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub(super) fn new(
+    pub fn new(
         unused: Option<Arc<Self>>,
         caller: &Caller,
         (number, level): (u32, u8),
@@ -97,7 +94,7 @@ impl AsyncRequest {
     }
 
     /// Gives up what it works on, at its end.
-    pub(super) fn release(&self) {
+    pub fn release(&self) {
         let holds = self.holds.lock().take();
         drop(holds);
     }
@@ -129,7 +126,7 @@ impl AsyncRequest {
     }
 
     /// Ends its interruptible waits.
-    pub(super) fn cancel(&self) {
+    pub fn cancel(&self) {
         self.fate.cancel();
         self.wake();
     }
@@ -156,7 +153,7 @@ impl AsyncRequest {
     }
 
     /// What a program sees of a result. A restart is for signals, which end no call that goes on by itself.
-    pub(super) fn outcome(&self, result: Result<usize, Errno>) -> i64 {
+    pub fn outcome(&self, result: Result<usize, Errno>) -> i64 {
         let error = match result {
             Ok(value) => return value as i64,
             Err(error) if error.is_restart() || error == Errno::EINTR => {
@@ -169,7 +166,7 @@ impl AsyncRequest {
 }
 
 /// The coroutine of a call that waits.
-pub(super) async fn run(request: Arc<AsyncRequest>, mut future: CallFuture) {
+pub async fn run(request: Arc<AsyncRequest>, mut future: CallFuture) {
     request.since_ns.store(crate::arch::time::now_ns(), Ordering::Relaxed);
     let result = core::future::poll_fn(|context| {
         request.node.set_waker(context.waker());
@@ -201,31 +198,4 @@ pub(super) async fn run(request: Arc<AsyncRequest>, mut future: CallFuture) {
     drop(space);
     calls.leave(&request);
     executor::completed(&request.thread.process, request.level);
-}
-
-/// Starts a call that missed a page which is not in memory, once that is there.
-pub(super) async fn start_later(
-    request: Arc<AsyncRequest>,
-    number: usize,
-    arguments: [usize; 6],
-    mut missing: PageFault,
-) -> Result<usize, Errno> {
-    loop {
-        let space = request.space();
-        space.fault_in(missing).await?;
-        let started = {
-            let caller = Caller::Request(request.clone());
-            let mut context = fallible::try_box(UserContext::new_user())?;
-            crate::syscall::start_call(number, &mut Call::with_arguments(&caller, &mut context, arguments))
-        };
-        match started {
-            Ok(SyscallState::Done(value)) => return Ok(value),
-            Ok(SyscallState::Pending(future)) => return future.await,
-            Ok(SyscallState::Yield) => return Ok(0),
-            Err(TryError::Error(error)) => return Err(error),
-            Err(TryError::WouldBlock) => return Err(Errno::EAGAIN),
-            Err(TryError::Fault(fault)) => missing = fault,
-        }
-        sched::yield_now().await;
-    }
 }

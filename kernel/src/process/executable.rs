@@ -6,10 +6,10 @@ use crate::error::{Errno, TryError};
 use crate::fs::access::Access;
 use crate::fs::inode::Opening;
 use crate::fs::lookup::LookupFlags;
+use crate::fs::view::find_from;
 use crate::fs::{FileType, IoBuffer, OpenFile, Path, StatusFlags, access};
 use crate::memory::fallible;
 use crate::process::Thread;
-use crate::syscall::fs::open::find_from;
 
 /// Opens a program to be run: a regular file that the thread may execute. While it is open nobody can open it to
 /// write; keep it as long as the program runs.
@@ -59,7 +59,7 @@ pub fn read_at(open: &OpenFile, offset: u64, bytes: &mut [u8]) -> Result<usize, 
 }
 
 /// A halt of something that neither waits nor touches user memory.
-pub(super) const fn as_error(halt: TryError) -> Errno {
+pub const fn as_error(halt: TryError) -> Errno {
     match halt {
         TryError::Error(error) => error,
         TryError::Fault(_) => Errno::EFAULT,

@@ -8,14 +8,14 @@ use alloc::sync::Arc;
 use core::future::Future;
 use core::ops::Deref;
 
+use crate::call::asynchronous::AsyncRequest;
+use crate::call::{Restart, SyscallResult, pending};
 use crate::error::Errno;
 use crate::fs::DescriptorTable;
 use crate::memory::Space;
 use crate::memory::user::PageFault;
 use crate::process::Thread;
 use crate::sched::Budget;
-use crate::syscall::asynchronous::AsyncRequest;
-use crate::syscall::{Restart, SyscallResult, pending};
 use crate::wait::node::{Interrupted, WaitKind, WaitNode, Waiter};
 use crate::wait::operation::{Agent, Operation, Started, WaitOptions, pace};
 use crate::wait::queue::Watch;

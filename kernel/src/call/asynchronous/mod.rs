@@ -3,15 +3,14 @@
 //! A program hands in calls, one or a batch ([`calls::submit`]). Each is started like any other; what need not wait is
 //! finished at once, and what waits goes on as a coroutine of the kernel, at the level of the program's coroutine that
 //! made it, and its result goes into the ring ([`ring`]). The functions that implement calls are the same
-//! ([`crate::syscall::caller::Caller`]). No thread and no stack waits.
+//! ([`crate::call::caller::Caller`]). No thread and no stack waits.
 //!
 //! There are never more calls under way than the ring has room for results, so it cannot overflow. A program may
 //! cancel a call; the end of the process and `execve` cancel all and wait for them, and nothing of them is inherited by
 //! a fork. Once a call's result is in the ring the kernel touches none of its memory.
 
-pub mod calls;
-mod request;
-mod ring;
+pub mod request;
+pub mod ring;
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -19,29 +18,29 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general as linux;
 
+use crate::call::asynchronous::ring::Ring;
 use crate::error::{Errno, TryResult};
 use crate::memory::{Space, fallible};
 use crate::process::{Process, Thread, executor};
 use crate::sync::SpinLock;
-use crate::syscall::asynchronous::ring::Ring;
 use crate::wait::queue::{Events, WaitQueue};
 
-pub use crate::syscall::asynchronous::request::AsyncRequest;
+pub use crate::call::asynchronous::request::AsyncRequest;
 
 /// A process's calls that go on by themselves.
 pub struct Calls {
-    state: SpinLock<AsyncCallsState>,
+    pub state: SpinLock<AsyncCallsState>,
     /// Notified when a call has ended.
-    ended: WaitQueue,
+    pub ended: WaitQueue,
 }
 
-struct AsyncCallsState {
-    ring: Option<Ring>,
+pub struct AsyncCallsState {
+    pub ring: Option<Ring>,
     slots: Vec<AsyncSlot>,
     /// Indices of slots without a call.
     free: Vec<u32>,
     /// Threads that sleep until there is something in the ring, the first to be woken first.
-    sleepers: VecDeque<Arc<RingSleeper>>,
+    pub sleepers: VecDeque<Arc<RingSleeper>>,
 }
 
 /// Where a call under way is found by its token: index and generation.
@@ -51,9 +50,9 @@ struct AsyncSlot {
 }
 
 /// A thread in [`calls::wait`].
-struct RingSleeper {
-    thread: Arc<Thread>,
-    is_woken: AtomicBool,
+pub struct RingSleeper {
+    pub thread: Arc<Thread>,
+    pub is_woken: AtomicBool,
 }
 
 impl Calls {
@@ -69,7 +68,7 @@ impl Calls {
     ///
     /// # Errors
     /// `ENOMEM`.
-    fn enter(&self, request: &Arc<AsyncRequest>) -> Result<u64, Errno> {
+    pub fn enter(&self, request: &Arc<AsyncRequest>) -> Result<u64, Errno> {
         let mut state = self.state.lock();
         let index = match state.free.pop() {
             Some(index) => index,
@@ -89,7 +88,7 @@ impl Calls {
         Ok(token)
     }
 
-    fn find(&self, token: u64) -> Option<Arc<AsyncRequest>> {
+    pub fn find(&self, token: u64) -> Option<Arc<AsyncRequest>> {
         let state = self.state.lock();
         let slot = state.slots.get(token as u32 as usize)?;
         slot.request.clone().filter(|_| u64::from(slot.generation) == token >> 32)
@@ -112,14 +111,14 @@ impl Calls {
     ///
     /// # Errors
     /// `EAGAIN` (there is no room), `ENXIO` (there is no ring), the page of the ring's header that is missing.
-    fn admit(&self, count: u32, space: &Space) -> TryResult<u32> {
+    pub fn admit(&self, count: u32, space: &Space) -> TryResult<u32> {
         let mut state = self.state.lock();
         let ring = state.ring.as_mut().ok_or(Errno::ENXIO)?;
         let admitted = ring.admit(space, count)?;
         if admitted == 0 { Err(Errno::EAGAIN.into()) } else { Ok(admitted) }
     }
 
-    fn release_credits(&self, count: u32) {
+    pub fn release_credits(&self, count: u32) {
         if count > 0 {
             self.state.lock().release_credits(count);
         }
@@ -159,7 +158,7 @@ impl Calls {
 }
 
 impl AsyncCallsState {
-    fn leave(&mut self, request: &AsyncRequest) -> Option<Arc<AsyncRequest>> {
+    pub fn leave(&mut self, request: &AsyncRequest) -> Option<Arc<AsyncRequest>> {
         let index = request.token() as u32;
         let taken = self.slots.get_mut(index as usize)?.request.take()?;
         // There is room, by `Calls::enter`.
@@ -199,7 +198,7 @@ pub async fn end_all(process: &Arc<Process>) {
 }
 
 /// Whether a call may go on by itself: it concerns neither the registers nor the signal mask of the calling thread.
-const fn is_async_capable(number: u32) -> bool {
+pub const fn is_async_capable(number: u32) -> bool {
     matches!(
         number,
         linux::__NR_read
