@@ -60,8 +60,8 @@ impl Drop for Signals {
 }
 
 /// Makes programs that this process starts have the default dispositions of the signals that end programs, even if this
-/// process was started to ignore them (`nohup`, `&` in a script): what is ignored stays ignored across `execve`, and what
-/// has a handler becomes the default. This process goes on ignoring what it ignored, and ends by what it did not.
+/// process was started to ignore them (`nohup`, `&` in a script): what is ignored stays ignored across `execve`, and
+/// what has a handler becomes the default. This process goes on ignoring what it ignored, and ends by what it did not.
 ///
 /// # Errors
 /// What the system says.
