@@ -90,8 +90,10 @@ fn back_with_file(
     if open.flags().contains(StatusFlags::PATH) {
         return Err(Errno::EBADF);
     }
-    let may_write = is_shared && open.is_writable();
-    if may_write && open.file.seals().unwrap_or(0) & linux::F_SEAL_FUTURE_WRITE != 0 {
+    const SEALS: u32 = linux::F_SEAL_WRITE | linux::F_SEAL_FUTURE_WRITE;
+    let mut may_write = is_shared && open.is_writable();
+    if may_write && open.file.seals().unwrap_or(0) & SEALS != 0 {
+        may_write = false;
         if request.protection.contains(Protection::WRITE) {
             return Err(Errno::EPERM);
         }
