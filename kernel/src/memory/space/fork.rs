@@ -19,9 +19,11 @@ use crate::sched::Budget;
 use crate::sync::SpinLock;
 use heddle_kernel_core::mapping::{Backing, Mapping, Mappings};
 
-/// What fork(2) shares of a space in one step, and the step's cost.
-const SHARED_BYTES: usize = 1 << 27;
-const SHARED_COST: u32 = 8;
+/// The bytes of a space that fork(2) shares in one step, those of a table of leaf tables, and the step's cost.
+const SHARED_BYTES: usize = 1 << 30;
+const SHARED_COST: u32 = 32;
+/// The bytes of a leaf table. Where a larger table is missing, all that it would cover is passed over at once.
+const LEAF_TABLE_BYTES: usize = 1 << 21;
 
 impl Space {
     /// A private space with this one's contents at the same addresses.
@@ -54,8 +56,9 @@ impl Space {
         let mut budget = Budget::new();
         let mut at = range.start;
         while at < range.end {
-            if !self.root().has_table(at) {
-                at = self.root().next_table(at);
+            let above = self.root().next_table(at);
+            if above - at > LEAF_TABLE_BYTES {
+                at = above;
                 continue;
             }
             let next = ((at & !(SHARED_BYTES - 1)) + SHARED_BYTES).min(range.end);
