@@ -21,7 +21,7 @@ impl Signals {
     /// Starts watching, except for signals that this process was started to ignore (`nohup`, `&` in a script).
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn watch() -> io::Result<Self> {
         let mut watches = Vec::new();
         for signal in WATCHED {
@@ -36,7 +36,7 @@ impl Signals {
         Ok(Self { watches })
     }
 
-    /// What to poll for reading.
+    /// The descriptors to poll for reading.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.watches.iter().map(|(_, reader, _)| reader.as_fd())
     }

@@ -1,4 +1,4 @@
-//! What STYLE asks of the source text and a program can check, for every file that git knows.
+//! The rules of STYLE that a program can check, for every file that git knows.
 
 #[path = "tidy/arrows.rs"]
 mod arrows;

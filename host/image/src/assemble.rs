@@ -17,7 +17,7 @@ const GUEST_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
 /// Top-level directories that merged `/usr` makes symbolic links.
 const MERGED: [&str; 6] = ["/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin"];
 
-/// What installation scripts made on the host, and the package whose files it goes with.
+/// Files that installation scripts made on the host, and the package whose files each goes with.
 const GENERATED: [(&str, &str); 8] = [
     ("base-files", "/etc/localtime"),
     ("base-files", "/etc/timezone"),
@@ -36,7 +36,7 @@ pub struct Assembly {
     pub root: Root,
     /// The program's path in the guest.
     pub program: PathBuf,
-    /// What on the host decided about all this.
+    /// The files of the host on which all this depends.
     pub(crate) stamps: Vec<Stamp>,
     /// The packages that files come from, where they don't come from the host.
     pub(crate) archives: Vec<PathBuf>,

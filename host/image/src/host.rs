@@ -20,7 +20,7 @@ pub struct Importer<'a> {
     /// Whether an image stands only as long as the files that come now stay the same. Files of installed packages
     /// don't need that: the package database tells when they change.
     pub watch: bool,
-    /// What the watched files looked like when they were described.
+    /// The state of the watched files when they were described.
     pub stamps: Vec<Stamp>,
     /// Whether directories come with their times.
     dated: bool,
@@ -193,7 +193,7 @@ pub fn attributes_of(metadata: &Metadata) -> Attributes {
     }
 }
 
-/// Whether a directory's files are the running kernel's own rather than anybody's data: `/proc`, `/sys` and what is
+/// Whether a directory's files are the running kernel's own rather than data: `/proc`, `/sys` and what is
 /// mounted inside them.
 fn is_kernels(directory: &Path) -> bool {
     const PROC: i64 = 0x9fa0;

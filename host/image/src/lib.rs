@@ -40,7 +40,7 @@ pub use elf::Architecture;
 pub use error::Error;
 pub use root::Root;
 
-/// What a root image is to hold.
+/// The requested contents of a root image.
 #[derive(Clone, Debug)]
 pub struct ImageRequest {
     /// The program: a name for the search path, or a path.
@@ -55,7 +55,7 @@ pub struct ImageRequest {
     pub root: Option<PathBuf>,
     /// Where programs are looked for on the host: its `PATH`.
     pub search_path: OsString,
-    /// What relative paths are relative to: the working directory.
+    /// The working directory, which relative paths start from.
     pub directory: PathBuf,
     /// The machine the guest is.
     pub architecture: Architecture,

@@ -25,7 +25,7 @@ const PACKAGE: &str = "heddle-bench-programs";
 /// How often is looked at what a program has printed.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
-/// What a batch printed.
+/// The output of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Line {
     /// A measured quantity.
@@ -120,8 +120,8 @@ impl Runner {
         Ok(Self { image, program })
     }
 
-    /// Runs a batch: what it printed, with the number of the item that did. Where the machine fails, the item at fault
-    /// is reported absent and the rest goes on in a new one.
+    /// Runs a batch and returns its output, each line with the number of the item that printed it. Where the machine
+    /// fails, the item at fault is reported absent and the rest continues in a new machine.
     ///
     /// # Errors
     /// If the user interrupted, or the machine can't be started.
@@ -176,7 +176,7 @@ impl Runner {
     }
 }
 
-/// What came of a program in a machine.
+/// The result of a program in a machine.
 pub struct Outcome {
     /// Its standard output.
     pub output: String,

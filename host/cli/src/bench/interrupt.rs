@@ -40,7 +40,7 @@ impl Interrupt {
     /// Starts to notice.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn watch() -> Result<Self> {
         let came = Arc::new(AtomicBool::new(false));
         let (bell, button) = UnixStream::pair().context("watching signals")?;

@@ -37,7 +37,7 @@ const OURS: &str = "heddle";
 /// Where results are kept, below the repository.
 const RESULTS: &str = "bench/results";
 
-/// What to run.
+/// The experiments to run, and how.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The experiment's name.

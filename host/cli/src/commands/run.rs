@@ -67,7 +67,7 @@ pub struct Options {
     /// Stop before the kernel's first instruction and wait for a debugger.
     #[arg(long)]
     pub gdb: bool,
-    /// What the root is made of.
+    /// The contents of the root.
     #[command(flatten)]
     pub image: image::Options,
     /// The program and its arguments.

@@ -28,7 +28,7 @@ pub struct Options {
 /// A part of the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
-    /// What cargo tests on this host, tidiness included, and that the kernel builds.
+    /// The tests that cargo runs on this host, tidiness included, and a check that the kernel builds.
     Host,
     /// Checks of single crates that take more than `cargo test`, such as models of every interleaving.
     Checks,

@@ -16,7 +16,7 @@ pub struct Share {
     pub is_read_only: bool,
 }
 
-/// What separates paths on the kernel's command line cannot be in one.
+/// Separators of paths on the kernel's command line, which therefore can't occur in a path.
 const SEPARATORS: [char; 4] = [' ', ',', ':', '"'];
 
 impl Share {
@@ -51,7 +51,7 @@ impl Share {
     }
 }
 
-/// What the kernel's command line says of the folders; nothing if there are none.
+/// The parameter for the kernel's command line that lists the folders; empty if there are none.
 ///
 /// # Errors
 /// If there are too many, or their paths are too long.

@@ -30,7 +30,7 @@ const TRACE_PERIOD: Duration = Duration::from_millis(50);
 /// A third interrupt ends the machine: its kernel may be stuck.
 const INTERRUPTS_MAX: u32 = 3;
 
-/// What to run in the guest.
+/// The program to run in the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// Its absolute path.
@@ -58,7 +58,7 @@ impl Streams {
     /// This process's own.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn inherited() -> std::io::Result<Self> {
         Ok(Self {
             stdin: rustix::stdio::stdin().try_clone_to_owned()?,
@@ -81,7 +81,7 @@ pub enum End {
     Stuck,
 }
 
-/// What a session leaves behind.
+/// The results of a session.
 #[derive(Debug)]
 pub struct Report {
     /// How it ended.
@@ -131,7 +131,7 @@ pub fn run_unattended(
 /// Runs a program in a machine that was just started. System calls are shown on `trace`, if given.
 ///
 /// # Errors
-/// What the system says, and a guest that does not keep to the protocol.
+/// An error of a system call, or a guest that violates the protocol.
 pub fn run(
     machine: &mut Machine,
     ports: Ports,
@@ -393,7 +393,7 @@ impl<'a> Session<'a> {
         Ok(None)
     }
 
-    /// Stops the machine and this process until somebody continues it.
+    /// Stops the machine and this process until this process is continued.
     fn stop(&mut self) -> Result<()> {
         if let Some(terminal) = &mut self.terminal {
             terminal.leave();

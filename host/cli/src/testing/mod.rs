@@ -18,7 +18,7 @@ pub mod stress;
 pub mod terminals;
 pub mod threads;
 
-/// What became of a test.
+/// The result of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It passed.

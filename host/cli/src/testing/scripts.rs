@@ -90,7 +90,7 @@ struct Script {
     text: String,
 }
 
-/// What a script left behind.
+/// The results of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Ended { output: String, status: i32 },

@@ -41,7 +41,7 @@ pub fn read_all(
             let index = next.fetch_add(1, Ordering::Relaxed);
             archives.get(index).map(|path| (index, path))
         } {
-            // Nobody listens any more after an error.
+            // The receiver is gone after an error.
             if sender.send((index, read_one(path, directory))).is_err() {
                 return;
             }

@@ -15,7 +15,7 @@ const FIRST_SYSTEM_ID: u32 = 100;
 /// Above these are ordinary users.
 const LAST_SYSTEM_ID: u32 = 999;
 
-/// The shell of accounts that nobody logs into.
+/// The shell of accounts without login.
 const NO_SHELL: &str = "/usr/sbin/nologin";
 
 /// An account that a package wants.

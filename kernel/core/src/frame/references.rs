@@ -31,7 +31,7 @@ impl References {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Sets the count of a frame that nobody else knows yet.
+    /// Sets the count of a frame that has no other users yet.
     #[inline]
     pub fn set(&self, count: u32) {
         self.0.store(count, Ordering::Relaxed);

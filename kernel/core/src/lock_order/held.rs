@@ -1,4 +1,4 @@
-//! What one processor or task holds.
+//! The locks that one processor or task holds.
 
 use core::ops::Range;
 

@@ -15,7 +15,7 @@ use bitflags::bitflags;
 use intrusive_collections::{Bound, KeyAdapter, RBTree, RBTreeLink, intrusive_adapter};
 
 bitflags! {
-    /// What programs may do with a mapping's memory; the bits are those of mmap(2).
+    /// The accesses to a mapping's memory that programs may make; the bits are those of mmap(2).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Protection: u8 {
         /// Load.
@@ -29,7 +29,7 @@ bitflags! {
     /// Properties of a mapping.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Flags: u8 {
-        /// Stores reach the object and everybody who maps it (`MAP_SHARED`).
+        /// Stores reach the object and every process that maps it (`MAP_SHARED`).
         const SHARED = 1;
         /// A fault below extends the mapping down to it (`MAP_GROWSDOWN`).
         const GROWS_DOWN = 2;
@@ -44,7 +44,7 @@ bitflags! {
     }
 }
 
-/// What is behind a mapping.
+/// The source of a mapping's memory.
 pub trait Backing: Clone {
     /// Whether both are the same object.
     fn is_same(&self, other: &Self) -> bool;
@@ -63,7 +63,7 @@ pub struct Mapping<B> {
     pub protection: Protection,
     /// Properties.
     pub flags: Flags,
-    /// What is behind it.
+    /// The source of its memory.
     pub backing: B,
     /// Position in the backing, in bytes, of `start`.
     pub offset: u64,

@@ -57,7 +57,7 @@ pub mod set {
 /// Everything that `stat` tells.
 pub const GETATTR_BASIC: u64 = 0x7ff;
 
-/// What is wrong with a reply.
+/// The defect of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The server says this error number of Linux.
@@ -148,7 +148,7 @@ impl<'a> Reader<'a> {
     /// The fields of the reply to a request of this kind.
     ///
     /// # Errors
-    /// What the server refused, or that it is no such reply.
+    /// The server's refusal, or that it is no such reply.
     pub fn of_reply(message: &'a [u8], request: u8) -> Read<Self> {
         let mut header = Self { rest: message };
         let size = header.u32()? as usize;
@@ -241,7 +241,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What `Rgetattr` tells.
+/// The attributes in `Rgetattr`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of stat(2)")]
 pub struct Attributes {
@@ -282,7 +282,7 @@ impl Attributes {
 pub struct Entry<'a> {
     /// Number of the file.
     pub number: u64,
-    /// Where the listing goes on after it.
+    /// The offset at which the listing continues after it.
     pub next: u64,
     /// The type as in `struct dirent`.
     pub kind: u8,

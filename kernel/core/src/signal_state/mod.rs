@@ -42,7 +42,7 @@ pub struct GroupState<M> {
     stop: Option<Signal>,
     /// How often something has ended stops: see [`StopToken`].
     continues: u64,
-    /// What the parent has not been told yet.
+    /// The change that the parent has not been told yet.
     change: ChildChange,
     /// The number of the thread that runs `execve` and ends all others.
     exec: Option<i32>,
@@ -50,13 +50,13 @@ pub struct GroupState<M> {
     leaving: usize,
 }
 
-/// What sending a signal came to.
+/// The result of sending a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Sent {
     /// A queued realtime signal may find no room.
     pub result: Result<(), Overflow>,
-    /// The group was stopped and goes on: its parent is to be told.
+    /// The group was stopped and continues: its parent is to be told.
     pub has_continued: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct Sent {
 pub struct Delivery {
     /// The signal.
     pub information: Information,
-    /// What to do about it.
+    /// The action to take.
     pub action: Action,
     /// For a signal that stops: what [`GroupState::begin_stop`] wants to see.
     pub token: StopToken,
@@ -122,7 +122,7 @@ impl<M> GroupState<M> {
         self.ended
     }
 
-    /// What the parent has not been told yet.
+    /// The change that the parent has not been told yet.
     #[must_use]
     pub const fn change(&self) -> ChildChange {
         self.change

@@ -1,4 +1,4 @@
-//! What a parent learns of a child.
+//! The changes of a child that its parent learns of.
 
 use crate::signal::Signal;
 
@@ -27,7 +27,7 @@ impl ExitStatus {
     }
 }
 
-/// What the parent has not been told (by `wait4`) yet.
+/// The change that the parent has not been told (by `wait4`) yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildChange {
     /// Nothing.

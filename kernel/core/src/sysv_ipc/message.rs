@@ -30,7 +30,7 @@ pub enum Selection {
 }
 
 impl Selection {
-    /// What the type argument of `msgrcv` means.
+    /// Interprets the type argument of `msgrcv`.
     #[must_use]
     pub fn new(kind: i64, except: bool, by_position: bool) -> Self {
         match kind {

@@ -30,7 +30,7 @@ use super::{Interrupt, Request};
 pub struct Experiment {
     /// Its name on the command line and the name of its folder of results.
     pub name: &'static str,
-    /// What it measures, in a line.
+    /// A one-line summary of what it measures.
     pub summary: &'static str,
     /// How it is run.
     pub kind: Kind,
@@ -44,7 +44,7 @@ pub struct Experiment {
 pub enum Kind {
     /// By a plan of machines, given the processors of those that have more than one.
     Machines(fn(Effort, Option<u32>) -> Plan),
-    /// In a way of its own, with so many runs.
+    /// By a function of its own, with so many runs.
     Own(fn(&Request, usize, &mut Record, &Interrupt) -> Result<Vec<Goal>>),
 }
 

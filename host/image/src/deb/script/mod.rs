@@ -26,7 +26,7 @@ pub fn commands(script: &str) -> Vec<Vec<String>> {
 }
 
 struct Run {
-    /// What variables hold; nothing, if that can't be told.
+    /// The values of variables; `None` if the value can't be determined.
     variables: HashMap<String, Option<String>>,
     commands: Vec<Vec<String>>,
     steps: usize,
