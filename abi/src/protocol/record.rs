@@ -56,8 +56,8 @@ pub fn attend(record: &ExecutorRecord) {
     }
 }
 
-/// Anybody: something has become ready. `true`: the thread must be made to look, by an interrupt, or it sees the word
-/// when it returns from where it is.
+/// By any thread or the kernel: something has become ready. `true`: the thread must be made to look, by an interrupt,
+/// or it sees the word when it returns from where it is.
 #[inline(always)]
 #[must_use]
 pub fn post(record: &ExecutorRecord, reason: u32) -> bool {

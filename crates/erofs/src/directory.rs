@@ -13,9 +13,9 @@ pub struct Entry<'a> {
     pub name: &'a [u8],
     /// The number of the inode it names.
     pub nid: u64,
-    /// What the directory says that inode is.
+    /// The type of that inode, as the directory records it.
     pub file_type: FileType,
-    /// Where [`Image::entries`] goes on after this entry.
+    /// Where [`Image::entries`] continues after this entry.
     pub next: u64,
 }
 

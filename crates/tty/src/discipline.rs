@@ -7,7 +7,7 @@ use crate::input::InputQueue;
 use crate::output::{Cursor, Output};
 use crate::termios::{Character, InputModes, LocalModes, Termios};
 
-/// What lies between a terminal's line and its programs.
+/// The line discipline between a terminal's line and its programs.
 #[derive(Debug)]
 pub struct LineDiscipline {
     pub(crate) termios: Termios,

@@ -1,4 +1,4 @@
-//! What is typed, on its way to programs.
+//! Input from the line, on its way to programs.
 
 use bitflags::bitflags;
 
@@ -21,7 +21,7 @@ bitflags! {
     }
 }
 
-/// What became of bytes from the line.
+/// The result of receiving bytes from the line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// How many bytes were taken. The rest has to wait until a program has read something.

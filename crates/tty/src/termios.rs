@@ -102,7 +102,7 @@ pub struct Termios {
 }
 
 impl Termios {
-    /// What a terminal starts with.
+    /// A terminal's initial settings.
     pub const DEFAULT: Self = Self {
         input: InputModes::ICRNL.union(InputModes::IXON),
         output: OutputModes::OPOST.union(OutputModes::ONLCR),

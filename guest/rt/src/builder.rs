@@ -38,8 +38,8 @@ impl Builder {
         self
     }
 
-    /// Whether each executor gives way, before each turn, to anything more urgent elsewhere in the machine; otherwise
-    /// the kernel sees to that at its clock's ticks. Only Heddle has one order of priorities.
+    /// Whether each executor yields, before each turn, to anything more urgent elsewhere in the machine; otherwise
+    /// the kernel preempts it at its clock ticks. Only Heddle has one order of priorities.
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Builder {
         self.strict = strict;

@@ -87,7 +87,7 @@ fn descriptor(words: &Words) -> RawFd {
 }
 
 fn borrowed<'a>(number: RawFd) -> Option<BorrowedFd<'a>> {
-    // SAFETY: whoever waits for the call keeps the descriptor open.
+    // SAFETY: the future that waits for the call keeps the descriptor open.
     (number >= 0).then(|| unsafe { BorrowedFd::borrow_raw(number) })
 }
 
@@ -197,7 +197,7 @@ async fn accept(words: &Words) -> i64 {
     made(taken.await)
 }
 
-/// A descriptor that is closed if nobody comes for it.
+/// Wraps a descriptor, so that it is closed if its future is gone.
 fn take(result: i64) -> Result<OwnedFd, i64> {
     // SAFETY: the descriptor is the call's result, known here alone.
     if result < 0 { Err(result) } else { Ok(unsafe { OwnedFd::from_raw_fd(result as RawFd) }) }
@@ -289,7 +289,7 @@ async fn poll(words: &Words) -> i64 {
 fn waits<'a>(entry: &libc::pollfd) -> impl Iterator<Item = Ready<'a>> {
     let wanted = [(libc::POLLOUT, Direction::Write), (libc::POLLIN, Direction::Read)];
     let (number, events) = (entry.fd, entry.events);
-    // An end or an error is told to whoever waits for anything.
+    // poll(2) reports an end or an error whatever was asked for, so reading is always waited for.
     wanted
         .into_iter()
         .filter(move |(event, direction)| events & event != 0 || *direction == Direction::Read)
@@ -299,7 +299,7 @@ fn waits<'a>(entry: &libc::pollfd) -> impl Iterator<Item = Ready<'a>> {
 /// A thread waits at the word. Its wait has a bit of its own (or nearly so: others with the same bit wake too, which a
 /// futex may), by which it is ended when the future is dropped.
 async fn futex(words: &Words) -> i64 {
-    /// No thread has begun to wait. Whoever is first changes that: the thread, or the drop of the future.
+    /// No thread has begun to wait. The first of two changes that: the thread, or the drop of the future.
     const WAITS_FOR_A_THREAD: u32 = 0;
     const HAS_A_THREAD: u32 = 1;
     /// No thread touches the word any more.

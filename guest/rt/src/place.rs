@@ -2,8 +2,8 @@
 //! looks at, and the system page, which the kernel writes. `docs/SHARED-SCHEDULER.md` says who writes what and when.
 //!
 //! The threads take user interrupts: their handler, the vDSO's `__heddle_notice`, sets a word ([`is_noticed`]), because
-//! it interrupts code that may hold any lock. The thread looks when it is next where its coroutine can give way:
-//! between turns, and at each call. What is urgent need not wait for that, if the process has more than one executor
+//! it interrupts code that may hold any lock. The thread looks when it is next where its coroutine can yield:
+//! between turns, and at each call. Urgent work need not wait for that, if the process has more than one executor
 //! thread: then there is one in reserve ([`stand_by`]), which the kernel and other threads wake instead.
 #![allow(unsafe_code)] // The pages that the kernel has mapped.
 
@@ -27,7 +27,7 @@ struct Pages {
     /// Where user interrupts enter, and what they call; 0 if the vDSO has no such thing.
     entry: usize,
     notice: usize,
-    /// What each executor's handler is given.
+    /// The argument of each executor's handler.
     notices: [Notice; EXECUTORS_MAX],
 }
 
@@ -83,7 +83,7 @@ fn call(number: u32, arguments: [usize; 3]) -> bool {
     unsafe { libc::syscall(number.into(), a, b, c) != -1 }
 }
 
-/// What a thread knows of its place.
+/// A thread's place, as far as it is known.
 #[derive(Clone, Copy)]
 enum Place {
     /// It has not looked.
@@ -126,7 +126,7 @@ fn take(pages: &'static Pages, number: usize) -> bool {
     if !call(REGISTER, [number, entry, ptr::from_ref(notice).expose_provenance()]) {
         return false;
     }
-    // Its own from here on. Whoever had it before has left it without interrupts allowed or forbidden for good.
+    // The record is this thread's own from here on. Its previous owner may have left it in a turn, or masked.
     let record = &pages.process.executors[number];
     record::end_turn(record);
     if record::unmask(record) {
@@ -143,7 +143,7 @@ fn place() -> Place {
     }
 }
 
-/// Before a turn, with `ready` in the thread's queue: publishes that and what is about to run, and gives way if the
+/// Before a turn, with `ready` in the thread's queue: publishes that and what is about to run, and yields if the
 /// policy says so. `look` looks for results that have come.
 #[inline]
 pub(crate) fn before_turn(ready: u64, mut look: impl FnMut()) {

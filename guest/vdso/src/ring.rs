@@ -36,7 +36,7 @@ impl Ring {
         if result == 0 {
             // SAFETY: a word of the header, of which the kernel knows nothing.
             unsafe { (*memory.add(ORDER).cast::<AtomicU32>()).store(order, Ordering::Relaxed) };
-            // Nothing is put into the one before any more; an entry belongs to whoever takes it.
+            // Nothing is put into the one before any more; an entry belongs to the thread that takes it.
             self.drain(&mut ready);
             self.memory.store(memory, Ordering::Release);
             self.drain(ready);

@@ -28,7 +28,7 @@ pub use current::{
     exception_signal, hardware_capabilities, interrupt, machine, paging, signal, syscall_name, time, user,
 };
 
-/// What [`enter_user`] calls around the time in which a program runs.
+/// Hooks that [`enter_user`] calls around the time in which a program runs.
 ///
 /// A parameter and not a function pointer, because both are on the path of every system call.
 pub trait UserHooks {

@@ -39,7 +39,7 @@ bitflags::bitflags! {
     }
 }
 
-/// What the control messages have said about a port.
+/// The state of a port, as the control messages report it.
 #[derive(Clone, Copy, Default)]
 struct ConsoleState {
     /// The device has it.

@@ -60,7 +60,7 @@ struct SemaphoreSetState {
     set: Set<Arc<SemaphoreWaiter>>,
 }
 
-/// Somebody who waits in a set, and what it came to.
+/// A waiter in a set, and its result.
 struct SemaphoreWaiter {
     result: SpinLock<Option<Result<(), Errno>>>,
     queue: WaitQueue,
@@ -86,13 +86,13 @@ impl Drop for Semaphores {
 }
 
 impl SemaphoreSetState {
-    /// Lets those go on for whom it has become possible.
+    /// Completes the waiters whose operations have become possible.
     fn update(&mut self) {
         self.set.update(|sleeper, result| sleeper.finish(result.map_err(errno)));
     }
 }
 
-/// What a refusal that needs no waiting is to a program.
+/// The error number of a refusal that needs no waiting.
 const fn errno(refusal: Refusal) -> Errno {
     match refusal {
         Refusal::Range => Errno::ERANGE,

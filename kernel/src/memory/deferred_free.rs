@@ -1,11 +1,12 @@
-//! What was taken out of page tables and may still be cached by other CPUs, and the work of taking large trees apart.
+//! Frames and tables that were taken out of page tables and may still be cached by other CPUs, and the work of taking
+//! large trees apart.
 //!
 //! Everything is a *word*: a physical address with a tag in its low bits. Words whose CPUs have acknowledged (see
 //! [`crate::memory::shootdown`]) are released at once, but no longer than [`BUDGET_NS`] in one go: what is left is put
 //! off to [`reaper`], a coroutine, so that the end of a large program keeps interrupts off for no longer than that of a
 //! small one.
 //!
-//! What was in the page table that programs share may be cached by any CPU, whatever it runs. Such words are first
+//! Entries of the page table that programs share may be cached by any CPU, whatever it runs. Such words are first
 //! collected, by the CPU that took them out, and the reaper asks all CPUs to flush for many of them at once.
 
 use alloc::collections::VecDeque;
@@ -227,7 +228,7 @@ pub async fn reaper() {
             sched::yield_now().await;
         } else if IN_USE.load(Ordering::Acquire) {
             crate::time::sleep_until(time::now_ns() + PATIENCE_NS).await;
-            // A program that never enters the kernel would keep everybody's memory back.
+            // A program that never enters the kernel would delay the release of all processes' memory.
             let posted = DEFERRED.lock().front().map(|first| first.posted);
             posted.inspect(|posted| posted.interrupt());
         } else {

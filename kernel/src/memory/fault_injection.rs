@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
 use crate::arch::{MAX_CPUS, cpu};
 use crate::sched;
 
-/// What can fail.
+/// The kinds of operations that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailurePoint {
     /// An allocation of the heap, or the promise of some.

@@ -24,7 +24,7 @@ impl<'a> FrameSlice<'a> {
     /// `length` bytes at `start`.
     ///
     /// # Safety
-    /// They are in the direct map, and stay memory as long as the lender lives. Whoever writes to them holds a page
+    /// They are in the direct map, and stay memory as long as the lender lives. A writer holds a page
     /// that may be written.
     pub(super) const unsafe fn new(start: *mut u8, length: usize) -> Self {
         Self { start, length, lender: PhantomData }

@@ -1,4 +1,5 @@
-//! What this CPU and the others must forget: the protocol of `kernel/core`'s `tlb` on this machine's CPUs.
+//! The translations that this CPU and the others must drop: the protocol of `kernel/core`'s `tlb` on this machine's
+//! CPUs.
 //!
 //! - CPUs that run the *same space* get an interrupt, and the operation awaits them, because its effect must be seen
 //!   before it returns.
@@ -66,7 +67,7 @@ pub fn load(root: u64, space: usize, users: &Users, removals: &Removals) {
     STATE.begin_root_change(cpu::id());
     activate(space, users);
     // The shared root has no tag but 0, and is flushed whenever it is loaded: a CPU that comes back to it has recorded
-    // no use of the spaces there, so nobody would tell it what was taken out of one between this and its use.
+    // no use of the spaces there, so it would not be told what was taken out of one between this and its use.
     if !paging::has_tags() || root == paging::shared_root() {
         // SAFETY: the root of a space has the kernel's half (`Root::new`), and is not released while a CPU has it
         // loaded.

@@ -1,4 +1,4 @@
-//! What can be behind a mapping besides fresh memory.
+//! Sources of a mapping's memory besides fresh memory.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -16,7 +16,7 @@ use crate::sync::SpinLock;
 
 /// An object whose pages can be mapped: a file, or memory that processes share.
 pub trait MapSource: Any + Send + Sync {
-    /// Page `index` of the object. With `write`, the page must be one that everybody who maps the object shares, in a
+    /// Page `index` of the object. With `write`, the page must be one that all who map the object share, in a
     /// counted frame, because it is about to be mapped writable; holes are filled. Without it, a hole may be the page
     /// of zeros. Never waits.
     ///
@@ -46,7 +46,7 @@ pub trait MapSource: Any + Send + Sync {
         self.identity()
     }
 
-    /// What a child maps in place of this object; `None` for the object itself.
+    /// The object that a child maps in place of this one; `None` for this one itself.
     fn for_child(&self) -> Option<Result<Arc<dyn MapSource>, Errno>> {
         None
     }
@@ -62,13 +62,13 @@ pub trait MapSource: Any + Send + Sync {
     /// they count as stored until they are handed out again.
     ///
     /// # Errors
-    /// What keeps them from being stored.
+    /// The error that keeps them from being stored.
     fn store(&self, written: &Written, is_unmapped: bool) -> Result<(), Errno> {
         let _ = (written, is_unmapped);
         Ok(())
     }
 
-    /// Gives up pages that nobody has mapped, where they can be had again, after storing what was written of them.
+    /// Releases pages that are not mapped, where they can be had again, after storing what was written of them.
     fn give_up(&self) {}
 
     /// The path shown in `/proc/PID/maps`.
@@ -109,7 +109,7 @@ pub struct Written {
     pub moment: u64,
 }
 
-/// What is behind a mapping.
+/// The source of a mapping's memory.
 #[derive(Clone)]
 pub enum Object {
     /// Memory of the process's own, zeros at first; the name is for `/proc/PID/maps`.

@@ -139,7 +139,7 @@ pub(super) fn start_timer(ticks: u32) {
     write(REGISTER_TIMER_COUNT, ticks);
 }
 
-/// What the timer still has to count.
+/// The timer's remaining count.
 pub(super) fn timer_now() -> u32 {
     read(REGISTER_TIMER_NOW)
 }

@@ -1,4 +1,4 @@
-//! What each CPU keeps for itself, found through the GS base.
+//! Per-CPU data, found through the GS base.
 //!
 //! `unsafe` here: reads relative to GS and the one write of the GS base, which the compiler cannot follow.
 #![allow(unsafe_code)]

@@ -34,10 +34,10 @@ unsafe extern "C" {
 
 /// How many processors have come up.
 static STARTED: AtomicUsize = AtomicUsize::new(1);
-/// Whether they may go on: the identity map is gone.
+/// Whether they may continue: the identity map is gone.
 static RELEASED: AtomicBool = AtomicBool::new(false);
 
-/// Where the other processors go on once they are set up.
+/// The function that the other processors run once they are set up.
 static ENTRY: spin::Once<fn() -> !> = spin::Once::new();
 
 /// Starts the other processors, which then run `entry`, on stacks of frames that `zeroed_frame` gives for good. The

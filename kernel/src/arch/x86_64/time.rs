@@ -75,7 +75,7 @@ pub fn now_ns() -> u64 {
     scale(counter().wrapping_sub(BASE.load(Ordering::Relaxed)))
 }
 
-/// What to add to [`now_ns`] for nanoseconds since the Unix epoch.
+/// The number to add to [`now_ns`] for nanoseconds since the Unix epoch.
 #[must_use]
 pub fn wall_clock_offset() -> u64 {
     WALL_OFFSET.load(Ordering::Relaxed)
@@ -87,7 +87,7 @@ pub fn parameters() -> (u64, u64) {
     (BASE.load(Ordering::Relaxed), SCALE.load(Ordering::Relaxed))
 }
 
-/// What a timer's interrupt calls.
+/// The function that a timer's interrupt calls.
 static HANDLER: spin::Once<fn()> = spin::Once::new();
 
 /// Has `handler` called by each CPU's timer. It must not lock, allocate or free.

@@ -17,7 +17,7 @@ use crate::error::Errno;
 /// Descriptors of a queue: the most buffers that can be under way.
 pub const QUEUE_LENGTH: usize = 32;
 
-/// Who fills the buffers of a queue.
+/// The side that fills the buffers of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// The device.
@@ -168,7 +168,7 @@ impl BufferQueue {
     /// The first `length` bytes of a buffer.
     ///
     /// # Safety
-    /// Nobody else may use the bytes as long as the slice is used.
+    /// The bytes have no other use as long as the slice is used.
     unsafe fn slice<'a>(&self, buffer: usize, length: usize) -> &'a mut [u8] {
         let Some(memory) = self.memory.filter(|_| buffer < self.count) else { return &mut [] };
         // SAFETY: buffer and length lie inside the allocation, which is initialized; the caller guarantees the rest.

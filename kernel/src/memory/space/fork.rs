@@ -19,7 +19,7 @@ use crate::sched::Budget;
 use crate::sync::SpinLock;
 use heddle_kernel_core::mapping::{Backing, Mapping, Mappings};
 
-/// What fork(2) shares of a space in one step, and the step's cost.
+/// Bytes of a space that fork(2) shares in one step, and the step's cost.
 const SHARED_BYTES: usize = 1 << 27;
 const SHARED_COST: u32 = 8;
 
@@ -105,7 +105,7 @@ impl Space {
         })
     }
 
-    /// In a child nobody runs in yet: what `MADV_DONTFORK` and `MADV_WIPEONFORK` keep from it.
+    /// In a child without running threads: drops what `MADV_DONTFORK` and `MADV_WIPEONFORK` keep from it.
     async fn drop_what_is_not_inherited(&self) -> Result<(), Errno> {
         let special = Flags::NOT_INHERITED | Flags::WIPED_IN_CHILD;
         let mut at = 0;
@@ -124,7 +124,8 @@ impl Space {
         }
     }
 
-    /// In a child nobody runs in yet: gives it pages of its own to share with the kernel, in place of the parent's.
+    /// In a child without running threads: gives it pages of its own to share with the kernel, in place of the
+    /// parent's.
     async fn renew_pages(&self) -> Result<(), Errno> {
         let Some(old) = self.pages() else { return Ok(()) };
         let new = old.for_child()?;
