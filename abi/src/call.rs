@@ -8,7 +8,7 @@
 
 /// The first of Heddle's own system calls. Linux answers them with `ENOSYS`.
 pub const FIRST: u32 = 0x4844_0000;
-/// `(entries, count)`: starts `count` calls described by [`Entry`]s and writes into each what became of it. Returns how
+/// `(entries, count)`: starts `count` calls described by [`Entry`]s and writes its state into each. Returns how
 /// many were started, at least one, or an error if the first could not be.
 pub const SUBMIT: u32 = FIRST;
 /// `(token, flags)`: cancels a call that waits. Its result still comes, through the ring. `ENOENT` if it has already

@@ -78,7 +78,7 @@ pub struct WindowSize {
 /// The host has sent all of a stream's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndOfInput {
-    /// Which stream, by [`stream`].
+    /// The stream, by [`stream`].
     pub stream: u32,
     /// How many bytes the host sent on it in all: the guest reports end of file after that many.
     pub total_bytes: u64,

@@ -1,4 +1,4 @@
-//! Which levels are ready: of the machine, and of a process.
+//! The ready levels, of the machine and of a process.
 
 use crate::user_sched::levels::in_machine;
 

@@ -65,7 +65,8 @@ fn best_follows_the_bitmap() {
     });
 }
 
-/// Something becomes ready while an executor begins a turn: the executor sees it, or who made it ready sees the turn.
+/// Something becomes ready while an executor begins a turn: the executor sees it, or the thread that made it ready sees
+/// the turn.
 #[test]
 fn a_turn_against_a_completion() {
     loom::model(|| {

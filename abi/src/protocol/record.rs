@@ -1,8 +1,8 @@
-//! An executor's record: what its thread does, and what others do to it.
+//! An executor's record: what its thread publishes, and what other threads and the kernel post to it.
 //!
 //! Two pairs of words are Dekker's, each side writing one, passing a sequentially consistent fence, and reading the
 //! other: `running` and `pending` at the beginning of a turn, `mask` and `pending` at the end of a masked stretch.
-//! Either the thread sees what became ready, or who made it ready sees that the thread must be interrupted.
+//! Either the thread sees what became ready, or the one that made it ready sees that the thread must be interrupted.
 
 use crate::user_sched::{ExecutorRecord, RUNNING_NONE, RUNNING_RESERVE};
 

@@ -1,4 +1,4 @@
-//! How many executors of a process are runnable, and who wakes a spare one when none is.
+//! The number of runnable executors of a process, and the wakeup of a spare one when none is.
 
 use crate::protocol::{AtomicU32, Ordering};
 

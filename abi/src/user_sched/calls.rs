@@ -3,7 +3,7 @@
 
 /// `register(number, handler, argument)`: the calling thread becomes executor `number` of its process, below
 /// [`EXECUTORS_MAX`](super::EXECUTORS_MAX). `handler` is where a user interrupt enters, the vDSO's
-/// `__heddle_interrupt` or 0 for none; `argument` is what it is given. A second call by the same thread replaces the
+/// `__heddle_interrupt` or 0 for none; `argument` is passed to it. A second call by the same thread replaces the
 /// first. `EINVAL` (number), `EBUSY` (another living thread has it), `ENOMEM`.
 pub const REGISTER: u32 = 0x4844_0010;
 

@@ -3,7 +3,7 @@
 //! | levels | of a coroutine | in the order of the whole machine |
 //! |---|---|---|
 //! | 0–3 | | the kernel's; a program's count as 4 |
-//! | 4–19 | urgent | as they are, for who may use realtime priorities; else as ordinary |
+//! | 4–19 | urgent | as they are, for programs that may use realtime priorities; else as ordinary |
 //! | 20–43 | ordinary | its thread is scheduled like any other, by nice value; 32 is the default |
 //! | 44–62 | background | as they are: behind all ordinary threads, in order |
 //! | 63 | | the kernel's; a program's count as 62 |

@@ -30,7 +30,7 @@ pub struct Received {
     pub signals: SignalRequests,
     /// A signal character threw away input and pending output.
     pub flushed: bool,
-    /// Output was stopped or restarted: who prints has to look again.
+    /// Output was stopped or restarted: programs that print must try again.
     pub flow_changed: bool,
 }
 

@@ -46,7 +46,8 @@ impl Builder {
         self
     }
 
-    /// Runs `main` as the first coroutine, on the calling thread, to its end. What it has spawned is dropped then.
+    /// Runs `main` as the first coroutine, on the calling thread, to its end. Coroutines that it has spawned are
+    /// dropped then.
     ///
     /// # Panics
     /// If there is no memory or no thread for the executor.

@@ -251,7 +251,8 @@ impl Host for Ring {
     fn after_fork(&self, is_child: bool) {
         let Some((memory, mut refused)) = FORKING.take() else { return };
         if is_child {
-            // Calls under way, and their results, are the parent's. Who waits for room is woken with all others.
+            // Calls under way, and their results, are the parent's. A coroutine that waits for room is woken with all
+            // others.
             refused.clear();
             self.head.store(0, Ordering::Relaxed);
             // Without memory for the ring, calls say that there is none.

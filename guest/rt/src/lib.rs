@@ -44,10 +44,10 @@
 //! program's own may be held by a thread that is gone.
 //!
 //! # Implementation notes
-//! The way to the kernel is chosen when the first executor starts: a kernel that knows Heddle's calls registers the
-//! ring of results, any other answers `ENOSYS` and is taken for Linux. Every call under way has one allocation, shared
-//! by its future and the ring; `heddle_abi::protocol::Phase` says who frees it, and is checked
-//! by loom.
+//! The interface to the kernel is chosen when the first executor starts: a kernel that knows Heddle's calls registers
+//! the ring of results, any other answers `ENOSYS` and is taken for Linux. Every call under way has one allocation,
+//! shared by its future and the ring; `heddle_abi::protocol::Phase` says which of the two frees it, and is checked by
+//! loom.
 
 mod batch;
 mod buffer;

@@ -1,5 +1,5 @@
-//! Calls on Linux: attempts that do not wait, and epoll in between. What Linux can only do by blocking a thread is done
-//! on a thread of a pool.
+//! Calls on Linux: attempts that do not wait, and epoll in between. A call that Linux can only make by blocking a
+//! thread is made on a thread of a pool.
 #![allow(unsafe_code)] // The memory that a call's words name.
 
 use crate::calls::ChildInfo;
@@ -371,7 +371,7 @@ async fn waitid(words: &Words) -> i64 {
     let [kind, id, info, options, ..] = words.arguments;
     let mut look = *words;
     look.arguments[3] |= libc::WNOHANG as u64;
-    // A process's descriptor tells of its end alone.
+    // A process's descriptor reports its end alone.
     let tells_all = options & (libc::WSTOPPED | libc::WCONTINUED) as u64 == 0;
     let child = if kind == u64::from(libc::P_PID) && tells_all { process_descriptor(id) } else { None };
     // Before the first look, so that what happens after it is told.
@@ -401,7 +401,7 @@ async fn waitid(words: &Words) -> i64 {
     }
 }
 
-/// Tells of SIGCHLD, for as long as it lives: the signal's handler, which calls the program's own too, writes into a
+/// Reports SIGCHLD, for as long as it lives: the signal's handler, which calls the program's own too, writes into a
 /// socket.
 struct ChildSignals {
     told: UnixStream,

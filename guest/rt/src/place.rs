@@ -1,5 +1,5 @@
 //! An executor thread's place in the machine's order of priorities: its record in the process's pages, which the kernel
-//! looks at, and the system page, which the kernel writes. `docs/SHARED-SCHEDULER.md` says who writes what and when.
+//! looks at, and the system page, which the kernel writes. `docs/SHARED-SCHEDULER.md` has the protocol.
 //!
 //! The threads take user interrupts: their handler, the vDSO's `__heddle_notice`, sets a word ([`is_noticed`]), because
 //! it interrupts code that may hold any lock. The thread looks when it is next where its coroutine can yield:

@@ -24,7 +24,7 @@ impl Ring {
         Self { memory: AtomicPtr::new(null_mut()) }
     }
 
-    /// Makes `memory` the process's ring; returns 0 or a negative errno. What has come in the one before, is taken out
+    /// Makes `memory` the process's ring; returns 0 or a negative errno. Results in the previous ring are taken out
     /// by `ready` as in [`Ring::drain`].
     ///
     /// # Safety

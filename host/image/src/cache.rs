@@ -26,7 +26,7 @@ use crate::{Assembly, Error, ImageRequest, Progress, assemble, key};
 /// Prefix of files that are being written. Their writers hold them locked.
 const TEMPORARY: &str = "tmp-";
 
-/// The file in the directory of packages that is locked by who works there.
+/// The file in the directory of packages that is locked by the process that works there.
 const PACKAGES_LOCK: &str = "lock";
 
 /// The contents that the specification of cache directories requires of their tag.

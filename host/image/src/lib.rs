@@ -6,7 +6,7 @@
 //!
 //! - `assemble`: from a request to a [`Root`]; `host`, `dpkg`, `alternatives`, `finish` are its parts.
 //! - `deb`: the same from Debian's archive.
-//! - `program`, `loader`, `elf`: what must be there for a program to start. They look through a `View`, so that the
+//! - `program`, `loader`, `elf`: the files that a program needs to start. They look through a `View`, so that the
 //!   same search finds the files on the host and checks the finished root.
 //! - `backing`: the file.
 //! - [`Cache`]: keeps files, `key` names them, `memo` and `stamp` tell whether an answer still holds.

@@ -32,7 +32,7 @@ pub use current::{
 ///
 /// A parameter and not a function pointer, because both are on the path of every system call.
 pub trait UserHooks {
-    /// The CPU is about to run the program: what it must forget of the address space, it forgets now.
+    /// The CPU is about to run the program: it drops now the translations that it must drop.
     fn enter();
     /// The CPU has left the program.
     fn leave();

@@ -219,7 +219,7 @@ impl Port {
         Ok(ready)
     }
 
-    /// Looks at what the device has done since, and wakes who waits for it.
+    /// Looks at what the device has done since, and wakes the tasks that wait for it.
     pub fn interrupted(&self) {
         let mut events = Events::empty();
         if self.receive.lock().queue.has_used() {

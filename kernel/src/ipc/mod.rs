@@ -1,5 +1,5 @@
-//! System V's shared memory, semaphores and message queues, sysvipc(7). What they decide is in `heddle-ipc`; here it
-//! meets processes and memory.
+//! System V's shared memory, semaphores and message queues, sysvipc(7). The decisions are in `kernel/core`'s
+//! `sysv_ipc`; here it meets processes and memory.
 //!
 //! Each kind has a registry under a lock of its own, and each object a lock, taken in this order. Neither is held while
 //! something is dropped or a space is worked on.

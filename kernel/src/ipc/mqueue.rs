@@ -193,7 +193,7 @@ impl Queue {
         self.state.lock().messages.len()
     }
 
-    /// Adds a message, and tells who wants to be told. `false` if there is no room; the text is left then.
+    /// Adds a message, and notifies the process that asked for it. `false` if there is no room; the text is left then.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -243,7 +243,7 @@ impl Queue {
         Ok(Some(result))
     }
 
-    /// Counts one more, or one less, who waits for a message.
+    /// Counts one receiver more, or one less, that waits for a message.
     pub fn count_receiver(&self, waits: bool) {
         let mut state = self.state.lock();
         state.receivers = if waits { state.receivers + 1 } else { state.receivers - 1 };

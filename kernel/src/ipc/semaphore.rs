@@ -141,7 +141,7 @@ impl SemUndoList {
 }
 
 impl Attachment for SemUndoList {
-    /// Undoes the operations of those who share the list when the last of them ends.
+    /// Undoes the operations of the processes that share the list when the last of them ends.
     fn process_ended(self: Arc<Self>, process: &Process) {
         let Some(undoes) = Arc::into_inner(self) else { return };
         for set in undoes.sets.into_inner() {

@@ -40,7 +40,7 @@ const WORDS_MAX: usize = 1 << 16;
 /// A CPU that has collected as many words does not wait for the reaper.
 const COLLECTED_MAX: usize = 1 << 12;
 
-/// Which CPUs may still have a word cached.
+/// The CPUs that may still have a word cached.
 #[derive(Clone, Copy)]
 pub enum TlbScope {
     /// Those to which a generation was posted.

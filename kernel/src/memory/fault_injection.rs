@@ -89,7 +89,7 @@ pub fn fails(step: FailurePoint) -> bool {
     true
 }
 
-/// Whether the copy that failed is to stay so: what it touched is not mapped any more.
+/// Whether the copy that failed stays failed: its address is not mapped any more.
 #[must_use]
 pub fn is_unmapped() -> bool {
     is_mine(RUNNING) && FAILED.load(Relaxed) == FailurePoint::Copy as u8

@@ -141,8 +141,8 @@ pub fn free_frames() -> usize {
     BUDDY.lock().free() + cached
 }
 
-/// Whether this CPU has more free frames within reach than the emergency reserve: what others keep doesn't help it.
-/// Asked before each small allocation of the kernel.
+/// Whether this CPU has more free frames within reach than the emergency reserve: the caches of other CPUs don't help
+/// it. Asked before each small allocation of the kernel.
 pub fn is_above_reserve() -> bool {
     FREE_IN_BUDDY.load(Relaxed) > EMERGENCY_FRAMES || {
         let cached = CACHES[cpu::id()].lock().length;
@@ -269,7 +269,7 @@ impl slab::Source for Slabs {
 /// One reference to a counted frame; the frame is free when the last one is dropped.
 ///
 /// The contents may be mapped into programs and change at any time, so nothing may be concluded from reading them
-/// twice. Two kernel users of one frame must agree between themselves who writes.
+/// twice. Two kernel users of one frame must agree between themselves which of them writes.
 #[derive(Debug)]
 pub struct FrameRef {
     physical: u64,

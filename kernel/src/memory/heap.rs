@@ -66,7 +66,7 @@ impl Kept {
     }
 }
 
-/// By CPU and class. Locked by the CPU itself, and by who gives everything back.
+/// By CPU and class. Locked by the CPU itself, and by the CPU that drains all caches.
 static KEPT: [[SpinLock<Kept>; SIZES.len()]; MAX_CPUS] =
     [const { [const { SpinLock::new(Kept::EMPTY) }; SIZES.len()] }; MAX_CPUS];
 

@@ -40,7 +40,7 @@ pub trait MapSource: Any + Send + Sync {
         false
     }
 
-    /// A pair of numbers that no other object has or will have: what a futex in shared memory is known by. Whatever
+    /// A pair of numbers that no other object has or will have: the key of a futex in shared memory. An object that
     /// only stands for another object has that object's.
     fn serial(&self) -> (u64, u64) {
         self.identity()
@@ -51,7 +51,7 @@ pub trait MapSource: Any + Send + Sync {
         None
     }
 
-    /// Which of these pages have been handed out to be written and not been stored since, where storing them means
+    /// Those of these pages that have been handed out to be written and not been stored since, where storing them means
     /// more than keeping them.
     fn written(&self, pages: &Range<u64>) -> Option<Written> {
         let _ = pages;

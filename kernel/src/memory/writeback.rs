@@ -1,4 +1,4 @@
-//! Objects whose pages can be had again: what programs write to them is stored somewhere else than in memory.
+//! Objects whose pages can be had again: stores to them are written back to somewhere else than memory.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;

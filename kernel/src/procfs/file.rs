@@ -13,7 +13,7 @@ use crate::sync::SpinLock;
 /// The most bytes that a write to such a file takes.
 const WRITE_LIMIT: usize = 4096;
 
-/// An open file: what it showed when it was last read from the start.
+/// An open file, with the text that it showed when it was last read from the start.
 struct ProcFile {
     node: Arc<ProcNode>,
     shown: SpinLock<Option<Shown>>,

@@ -60,7 +60,7 @@ struct Item {
     name: &'static [u8],
     permissions: u32,
     what: What,
-    /// Only those see it who may look into the process.
+    /// Only visible to processes that may look into the process.
     is_guarded: bool,
 }
 

@@ -14,7 +14,7 @@ fn line(text: &mut Text, name: &str, kib: u64) -> Shown {
     text.line(format_args!("{name}:{:width$}{kib:8} kB\n", ""))
 }
 
-/// The lines that both files have; `in_parts` also tells whose the shared pages are.
+/// The lines that both files have; `in_parts` also shows the owners of the shared pages.
 fn amounts(text: &mut Text, usage: &Usage, in_parts: bool) -> Shown {
     let kib = |bytes: u64| bytes / 1024;
     line(text, "Rss", kib(usage.resident))?;

@@ -64,7 +64,8 @@ pub fn checked(only: Option<&str>) -> Result<Vec<&'static Experiment>> {
     Ok(found)
 }
 
-/// Compares the counts of these experiments with the committed ones. What is not comparable is not measured.
+/// Compares the counts of these experiments with the committed ones. Experiments that can't be compared are not
+/// measured.
 ///
 /// # Errors
 /// If the measurement fails.

@@ -18,12 +18,12 @@ pub enum Wanted {
     AtTheEnd(&'static str, f64, &'static str),
 }
 
-/// A goal: what is wanted of one figure of Heddle's.
+/// A goal for one figure of Heddle's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goal {
     /// The figure.
     pub figure: &'static str,
-    /// By what it is measured.
+    /// The instrument that measures it.
     pub scale: Scale,
     /// On how many processors.
     pub processors: u32,
@@ -53,7 +53,7 @@ pub struct Verdict {
     pub figure: String,
     /// Where on the axis, if the goal holds everywhere on it.
     pub x: Option<f64>,
-    /// By what it was measured.
+    /// The instrument that measured it.
     pub scale: Scale,
     /// On how many processors.
     pub processors: u32,

@@ -144,7 +144,7 @@ impl Runner {
         Ok(lines)
     }
 
-    /// One machine: what it printed, and why it failed if it did.
+    /// Runs one machine: returns what it printed, and why it failed if it did.
     fn run_once(
         &self,
         boot: &Boot,
@@ -191,7 +191,7 @@ fn begin(line: &str) -> Option<usize> {
     line.strip_prefix("begin ")?.parse().ok()
 }
 
-/// Which item of a batch began last.
+/// The item of a batch that began last.
 fn begun(text: &str) -> usize {
     text.lines().rev().find_map(begin).unwrap_or(0)
 }

@@ -128,7 +128,7 @@ impl Figure {
         }
     }
 
-    /// Whether both were measured in the same way and place, so that their sides can be compared.
+    /// Whether both were measured with the same instrument in the same place, so that their sides can be compared.
     #[must_use]
     pub fn is_comparable(&self, other: &Self) -> bool {
         self.name == other.name

@@ -44,7 +44,7 @@ pub enum Part {
     Apps,
     /// The Linux interface from inside.
     Guest,
-    /// The kernel's checking build: what it is to notice.
+    /// The kernel's checking build: the faults that it must notice.
     Checking,
     /// Instruction counts beside the committed ones, and experiments that are ended.
     Bench,

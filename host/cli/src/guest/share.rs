@@ -1,4 +1,4 @@
-//! Folders of the host in the guest: what the user writes, and what the kernels are told.
+//! Folders of the host in the guest: the user's notation, and the kernels' parameter.
 
 use std::path::{Component, Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The checking build of Heddle's kernel: that it notices what it is for.
+//! The checking build of Heddle's kernel: the faults that it must notice.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The tests behind `heddle test`: what cargo runs on the host, and programs in real machines, on Heddle and on Linux.
+//! The tests behind `heddle test`: those that cargo runs on the host, and programs in real machines, on Heddle and on
+//! Linux.
 
 pub mod bench;
 pub mod cargo;

@@ -58,7 +58,7 @@ impl Weight {
         Self((weight + (1 << 19)) >> 20)
     }
 
-    /// The slice of a turn: what others of nice value 0 get 10 ms beside.
+    /// The slice of a turn, in proportion to the weight; nice value 0 has 10 ms.
     #[must_use]
     pub const fn slice_ns(self) -> u64 {
         SLICE_NS * self.0 / WEIGHT_UNIT

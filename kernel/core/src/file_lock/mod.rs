@@ -47,7 +47,7 @@ pub enum Kind {
 /// A lock that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock<O> {
-    /// Whose it is.
+    /// The owner.
     pub owner: O,
     /// The range it covers.
     pub range: ByteRange,

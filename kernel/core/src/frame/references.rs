@@ -24,7 +24,7 @@ impl References {
         Self(AtomicU32::new(count))
     }
 
-    /// How many there are. Exact only for a caller that holds the only one, who sees what all others did before.
+    /// How many there are. Exact only for a caller that holds the only one; it sees what all former holders did.
     #[must_use]
     #[inline]
     pub fn get(&self) -> u32 {

@@ -33,7 +33,7 @@ impl fmt::Display for Edge {
 /// An order that can deadlock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// A lock is taken by who holds it.
+    /// A holder of the lock takes it again.
     SelfDeadlock {
         /// The lock as it is held.
         held: Taken,

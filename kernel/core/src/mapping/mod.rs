@@ -1,4 +1,4 @@
-//! Which parts of an address space are mapped, to what, and with which rights: the records behind mmap(2).
+//! The mappings of an address space, with their objects and rights: the records behind mmap(2).
 //!
 //! [`Mappings`] is an ordered map of disjoint [`Mapping`]s. Neighbours that could be one mapping are one, so the set is
 //! canonical: what a sequence of operations leaves depends only on what each address ended up as. They are in a

@@ -1,7 +1,7 @@
 //! Messages of 9P2000.L, as a client writes and reads them.
 //!
 //! A message is `size: u32`, `kind: u8`, `tag: u16` and fields in little endian; a string is its length as `u16` and
-//! its bytes. This crate knows how fields are laid out; which message has which is the client's business, because each
+//! its bytes. This module knows how fields are laid out; the client knows which message has which, because each
 //! is used in one place.
 
 #[cfg(test)]
@@ -66,7 +66,7 @@ pub enum Failure {
     Malformed,
 }
 
-/// Writes a message into a buffer. What does not fit is noticed at the end.
+/// Writes a message into a buffer. Fields that do not fit are noticed at the end.
 pub struct Writer<'a> {
     buffer: &'a mut [u8],
     length: usize,

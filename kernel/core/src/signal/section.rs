@@ -1,4 +1,4 @@
-//! Restartable sequences as rseq(2) has them: what the kernel makes of the description of one.
+//! Restartable sequences as rseq(2) has them: the kernel's reading of a section's description.
 
 /// Critical sections are described by four words: version and flags, start, length, and where an interrupted one goes.
 pub const WORDS: usize = 4;

@@ -67,7 +67,7 @@ pub struct Delivery {
     pub information: Information,
     /// The action to take.
     pub action: Action,
-    /// For a signal that stops: what [`GroupState::begin_stop`] wants to see.
+    /// For a signal that stops: the token for [`GroupState::begin_stop`].
     pub token: StopToken,
 }
 
@@ -165,7 +165,7 @@ impl<M: Member> GroupState<M> {
         self.threads.get(position)
     }
 
-    /// The thread of this number, or else any: who stands for the group.
+    /// The thread of this number, or else any: the thread that represents the group.
     #[must_use]
     pub fn main(&self, id: i32) -> Option<&Arc<M>> {
         match self.position(id) {
@@ -359,7 +359,7 @@ impl<M: Member> GroupState<M> {
         }
     }
 
-    /// Takes the next signal that the thread has to act on; ignored ones are dropped on the way. `None` clears the note
+    /// Takes the next signal that the thread has to act on; ignored ones are dropped first. `None` clears the note
     /// that there is one.
     #[must_use]
     pub fn deliver(&mut self, thread: &Arc<M>, actions: &mut Actions) -> Option<Delivery> {

@@ -9,7 +9,7 @@ pub enum ExitStatus {
     Exited(u8),
     /// A signal ended it.
     Signaled {
-        /// Which.
+        /// The signal.
         signal: Signal,
         /// Whether Linux would count it as one that leaves a core file.
         core: bool,

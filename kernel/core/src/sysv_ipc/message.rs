@@ -14,7 +14,7 @@ pub struct Message {
     pub text: Vec<u8>,
 }
 
-/// Which message a receiver means.
+/// The message that a receiver asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// The first one.

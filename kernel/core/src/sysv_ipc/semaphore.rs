@@ -15,7 +15,7 @@ pub const VALUE_MAX: i32 = 32_767;
 /// One operation of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Which semaphore; below the size of the set.
+    /// The index of the semaphore; below the size of the set.
     pub number: usize,
     /// The number to add; 0 waits for the value 0.
     pub change: i16,
@@ -45,7 +45,7 @@ pub struct Semaphore {
     pub pid: i32,
 }
 
-/// Whose operations they are.
+/// The owner of the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Actor {
     /// The process.
@@ -68,7 +68,7 @@ struct Undo {
     adjustments: Vec<i16>,
 }
 
-/// A set of semaphores and who waits for it.
+/// A set of semaphores and its waiters.
 pub struct Set<W> {
     values: Vec<Semaphore>,
     undos: Vec<Undo>,
@@ -165,8 +165,8 @@ impl<W> Set<W> {
         Some(self.waiting.remove(index)?.token)
     }
 
-    /// Goes through the waiting rows after a change, until none can proceed. `finished` hears of each that did, or that
-    /// is refused for good.
+    /// Goes through the waiting rows after a change, until none can proceed. `finished` is called for each that did, or
+    /// that is refused for good.
     pub fn update(&mut self, mut finished: impl FnMut(W, Result<(), Refusal>)) {
         let mut index = 0;
         while index < self.waiting.len() {

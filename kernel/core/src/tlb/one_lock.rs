@@ -1,4 +1,4 @@
-//! A lock whose waiters are suspended coroutines: what stands in for the range lock of an address space when the two
+//! A lock whose waiters are suspended coroutines: it replaces the range lock of an address space when the two
 //! are compared.
 
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! Local APIC, I/O APIC, and who handles what.
+//! Local APIC, I/O APIC, and the handlers of interrupts.
 //!
 //! Registers are reached through the direct map: the firmware's memory-type registers make them uncached.
 //! `unsafe` here: those registers, and function pointers kept as integers.

@@ -57,7 +57,7 @@ pub struct HandlerCall {
     is_extended: bool,
 }
 
-/// Lays out the frame; `None` if the program gave no way to return or the stack is too low.
+/// Lays out the frame; `None` if the program gave no return address or the stack is too low.
 #[must_use]
 pub fn prepare(context: &UserContext, setup: &Setup<'_>) -> Option<HandlerCall> {
     if !setup.action.flags.has(SA_RESTORER) {

@@ -42,7 +42,7 @@ pub(super) fn install() {
 }
 
 fn measure() -> u64 {
-    // The pair with the shortest way between its two readings is the most exact.
+    // The pair with the shortest time between its two readings is the most exact.
     let sample = || {
         let mut best = (u64::MAX, 0, 0);
         for _ in 0..8 {

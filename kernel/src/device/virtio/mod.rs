@@ -39,7 +39,7 @@ pub struct VirtioDevice {
     pub registers: Registers,
     /// Its interrupt line.
     pub irq: u32,
-    /// Which slot it is in.
+    /// The index of its slot.
     pub slot: u64,
 }
 
@@ -132,7 +132,7 @@ unsafe impl Hal for VirtioHal {
         let layout = layout(pages);
         // SAFETY: the layout's size is not zero.
         let memory = unsafe { alloc_zeroed(layout) };
-        // The crate has no way to hear of it; queues are made once, at the start, when memory is free.
+        // The crate cannot be told of a failure; queues are made once, at the start, when memory is free.
         let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
         (physical_of(memory.as_ptr()), memory)
     }

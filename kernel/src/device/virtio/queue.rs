@@ -36,7 +36,7 @@ pub struct BufferQueue {
     count: usize,
     /// Bit by buffer: the driver owns it.
     owned: u32,
-    /// Which buffer each descriptor carries, and how much of it was posted.
+    /// The buffer that each descriptor carries, and how much of it was posted.
     posted: [(u8, u32); QUEUE_LENGTH],
 }
 

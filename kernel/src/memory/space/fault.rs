@@ -1,4 +1,4 @@
-//! Page faults: what a program (or the kernel for it) may touch, and how the page gets there.
+//! Page faults: checks the access of a program (or of the kernel for it), and brings the page in.
 
 use core::ops::Range;
 use core::sync::atomic::Ordering;

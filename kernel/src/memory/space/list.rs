@@ -42,7 +42,7 @@ impl Space {
         self.state.lock().mappings.at_or_above(address).map(MappingView::from)
     }
 
-    /// The object and position behind an address of a *shared* mapping: what identifies a futex there.
+    /// The object and position behind an address of a *shared* mapping: they identify a futex there.
     #[must_use]
     pub fn shared_object_at(&self, address: usize) -> Option<((u64, u64), u64)> {
         let state = self.state.lock();

@@ -25,7 +25,7 @@ pub struct Usage {
     shares: [u64; 3],
 }
 
-/// Whose a page is.
+/// The owner of a page.
 #[derive(Clone, Copy)]
 enum PageOwner {
     Nobody,

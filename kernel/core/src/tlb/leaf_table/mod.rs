@@ -1,4 +1,5 @@
-//! Leaf tables that several roots share after fork: who may change what, and when a table has a single owner again.
+//! Leaf tables that several roots share after fork: the right to change them, and when a table has a single owner
+//! again.
 //!
 //! After fork both roots lead to one leaf table, by entries without the right to store; the table's frame counts the
 //! roots. The owner of a page's range lock in one root may look at the page's entry ([`look`]), and makes the table its
@@ -53,7 +54,7 @@ pub trait Tables {
     fn entries(&self, physical: u64) -> &[AtomicU64];
     /// A table of empty entries, with one reference.
     fn allocate(&self) -> Option<u64>;
-    /// References to a frame, exact for who holds the only one.
+    /// References to a frame, exact for the holder of the only one.
     fn references(&self, physical: u64) -> u32;
     /// Adds a reference to a frame.
     fn add_reference(&self, physical: u64);

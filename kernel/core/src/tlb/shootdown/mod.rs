@@ -51,7 +51,7 @@ pub struct Shootdown<const N: usize> {
     waiting: Mutex<Vec<Waker>>,
 }
 
-/// Which processors have used a space since they last changed their page table.
+/// The processors that have used a space since they last changed their page table.
 pub struct Users<const N: usize> {
     epochs: [AtomicU64; N],
 }

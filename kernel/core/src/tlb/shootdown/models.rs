@@ -15,7 +15,7 @@ struct Machine {
     users: Users<2>,
     /// The page-table entry.
     entry: AtomicU64,
-    /// The page. Who reads it while another writes it has a stale translation.
+    /// The page. A processor that reads it while another writes it has a stale translation.
     page: UnsafeCell<u64>,
 }
 

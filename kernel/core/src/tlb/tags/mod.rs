@@ -6,9 +6,9 @@
 //! that belongs to the table ([`Removals`]), so a table that no processor uses costs its owner nothing.
 //!
 //! # Why no removal is missed
-//! An operation that takes entries out counts first and then reads who uses the table. A processor that comes back
-//! records its use and then reads the count. All of that is sequentially consistent: either the count is new, and the
-//! processor flushes the tag while it loads the table, or its use is seen, and it is asked to.
+//! An operation that takes entries out counts first and then reads which processors use the table. A processor that
+//! comes back records its use and then reads the count. All of that is sequentially consistent: either the count is
+//! new, and the processor flushes the tag while it loads the table, or its use is seen, and it is asked to.
 //!
 //! A table is named by a number that is never given again, so a tag cannot be taken for that of a table which had the
 //! same memory before.

@@ -18,7 +18,7 @@ struct Machine {
     removals: Removals,
     /// The page-table entry.
     entry: AtomicU64,
-    /// The page. Who reads it while another writes it has a stale translation.
+    /// The page. A processor that reads it while another writes it has a stale translation.
     page: UnsafeCell<u64>,
 }
 

@@ -131,7 +131,7 @@ impl Machine {
         self.tables[table].page = self.new_number();
         let number = self.tables[table].removals.add();
         for (index, processor) in self.processors.iter_mut().enumerate() {
-            // Only who uses the table is told.
+            // Only processors that use the table are told.
             let Some((_, tag)) = processor.used.filter(|&(used, _)| used == table) else { continue };
             processor.cached.remove(&tag);
             if index == remover {
