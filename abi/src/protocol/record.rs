@@ -51,7 +51,7 @@ pub fn unmask(record: &ExecutorRecord) -> bool {
 pub fn attend(record: &ExecutorRecord) {
     take(record);
     if record.mask.load(Ordering::Relaxed) != 0 {
-        // What was posted before is found by the look, what comes after interrupts.
+        // A reason posted before is found by the look, a later one interrupts.
         let _ = unmask(record);
     }
 }

@@ -95,8 +95,8 @@ impl Producer {
 
     /// Puts a result in that was admitted, and stays admitted until [`Producer::give_back`].
     ///
+    /// # Errors
     /// The memory of the entry or of the tail is missing; nothing has been put in then.
-    /// What is missing; nothing has been put in then.
     pub fn put<P: Place>(&mut self, place: &P, words: [u64; ENTRY_WORDS]) -> Result<(), P::Missing> {
         place.write((self.tail & ((1 << self.order) - 1)) as usize, words)?;
         let next = self.tail.wrapping_add(1);

@@ -52,7 +52,7 @@ impl<'a> Block<'a> {
             if number + 1 < self.count {
                 return self.bytes.get(start..name_offset(at + DIRENT_SIZE)?);
             }
-            // Only the last name's end is not told by a following entry: padding or the block's end tells it.
+            // Only the last name does not end where a following entry's name begins, but at padding or the block's end.
             let rest = self.bytes.get(start..)?;
             rest.get(..rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len()))
         });

@@ -374,7 +374,7 @@ async fn waitid(words: &Words) -> i64 {
     // A process's descriptor reports its end alone.
     let tells_all = options & (libc::WSTOPPED | libc::WCONTINUED) as u64 == 0;
     let child = if kind == u64::from(libc::P_PID) && tells_all { process_descriptor(id) } else { None };
-    // Before the first look, so that what happens after it is told.
+    // Before the first look, so that an event after it is reported.
     let mut signals = None;
     if child.is_none() && options & libc::WNOHANG as u64 == 0 {
         signals = match ChildSignals::new() {

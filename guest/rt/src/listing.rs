@@ -40,7 +40,7 @@ const _: () = {
 /// The table; null if the kernel has no use for one, or there was no room.
 static TABLE: AtomicPtr<Entry> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Makes the table, if the kernel reads such, and tells where it is. Once.
+/// Makes the table, if the kernel reads such, and publishes its address. Once.
 pub(crate) fn open() {
     const BYTES: usize = MAX_COROUTINES as usize * size_of::<Entry>();
     if !place::is_known() {

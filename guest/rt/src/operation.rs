@@ -225,7 +225,7 @@ async unsafe fn fly<K: Send>(keep: K, words: impl FnOnce(&mut K) -> Words, borro
 }
 
 impl<K: Send> Flight<K> {
-    /// The ring of this process will not tell of the call: its reference is given up here.
+    /// The ring of this process will not report the call, so its reference is released here.
     fn strand(&mut self) {
         self.stage = Stage::Landed;
         let pointer = Arc::as_ptr(&self.state).cast::<Header>().cast_mut();

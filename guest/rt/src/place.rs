@@ -190,7 +190,7 @@ pub(crate) fn is_noticed() -> bool {
 
 /// Whether something more urgent than the calling coroutine is ready, or may be. A coroutine that computes for long
 /// asks now and then, and lets that go first by [`preempted`](crate::preempted); calls do so by themselves. On Heddle
-/// an interrupt tells of finished calls.
+/// an interrupt reports finished calls.
 #[inline]
 #[must_use]
 pub fn should_yield() -> bool {
@@ -222,7 +222,7 @@ pub(crate) fn reserve() {
     }
 }
 
-/// Sleeps as the executor in reserve until it is told that it is of use.
+/// Sleeps as the executor in reserve until a reason is posted to it.
 pub(crate) fn stand_by() -> Told {
     let Place::At(here) = place() else {
         // Too many executors: this one stays out of the way.

@@ -65,7 +65,7 @@ pub fn assemble(
         search_path = &request.search_path;
     }
     for (from, to) in &request.add {
-        // Of a symbolic link, what it stands for is wanted.
+        // Of a symbolic link, its target is wanted.
         let real = fs::canonicalize(from).map_err(|error| Error::Read(from.clone(), error))?;
         let mut importer = Importer::new(&mut root);
         importer.stamps.extend(hops(from).iter().filter(|hop| hop.is_symlink()).map(|hop| Stamp::of(hop)));
@@ -120,7 +120,7 @@ fn from_host(request: &ImageRequest, root: &mut Root, stamps: &mut Vec<Stamp>) -
     }
     for &package in &packages {
         for path in database.files(package).map_err(Error::NoDpkg)? {
-            // The database tells of every other change.
+            // The database shows every other change.
             importer.watch = path.starts_with("/etc") && !path.is_dir();
             importer.entry(&path, &path)?;
         }

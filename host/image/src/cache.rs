@@ -124,7 +124,7 @@ impl Cache {
         progress(Progress::Assembling);
         let mut assembly = match assemble(request, self, progress) {
             Ok(assembly) => assembly,
-            // What was fetched before is better than nothing when there is no network.
+            // A package fetched before is better than nothing when there is no network.
             Err(Error::Fetch(text)) => {
                 let before =
                     memo.and_then(|memo| self.open(&memo.key, &memo.program).transpose()).transpose()?;

@@ -34,7 +34,7 @@ impl<'a> Importer<'a> {
     }
 
     /// Puts the host's file or directory `from` at `to`, without what is in a directory and with symbolic links as
-    /// they are. What the user may not read is left out with a warning.
+    /// they are. Files that the user may not read are left out with a warning.
     pub fn entry(&mut self, from: &Path, to: &Path) -> Result<(), Error> {
         if self.watch {
             self.stamps.push(Stamp::of(from));

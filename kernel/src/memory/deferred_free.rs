@@ -171,7 +171,7 @@ pub fn drain_everywhere() {
     }
 }
 
-/// The same until the budget is spent; whether it came to the end.
+/// The same until the budget is exhausted; returns whether it finished.
 fn drain_within(budget: Budget) -> bool {
     if !IN_USE.load(Ordering::Acquire) {
         return true;

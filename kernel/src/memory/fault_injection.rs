@@ -1,4 +1,4 @@
-//! Failures on order, in the checking build: the n-th step of a system call that can fail for want of something does
+//! Fault injection, in the checking build: the n-th step of a system call that can fail for want of something does
 //! so, as if that had run out at this moment.
 //!
 //! A thread writes n to `/proc/heddle/inject`; its next call is the one. Steps are: memory of the kernel's heap, a

@@ -22,7 +22,7 @@ pub fn register(reclaim: fn()) {
     *free.expect("room for every cache of the kernel") = Some(reclaim);
 }
 
-/// Gives back what can be given back; whether that was anything.
+/// Releases what the caches hold; returns whether that was any memory.
 pub fn reclaim() -> bool {
     let before = crate::memory::frame::free_frames();
     let reclaimers = *RECLAIMERS.lock();

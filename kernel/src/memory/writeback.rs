@@ -51,7 +51,7 @@ pub async fn evict() -> bool {
     while let Some(next) = nth(index) {
         index += 1;
         if let Some(source) = next {
-            // What stays mapped stays.
+            // Pages that remain mapped are kept.
             unmap_mapping_range(&source, 0..u64::MAX).await;
         }
     }

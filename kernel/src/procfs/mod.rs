@@ -210,7 +210,7 @@ impl Inode for ProcNode {
 
     fn metadata(&self) -> Metadata {
         let credentials = self.subject.thread().ok().map(|thread| thread.credentials());
-        // What others may not look into is root's, but for directories: the process itself lists its descriptors.
+        // Files that others may not read belong to root, but not directories: the process itself lists its descriptors.
         let is_closed = self.kind() != FileType::Directory
             && self.subject.process().is_ok_and(|process| !process.is_dumpable());
         let owner = credentials.filter(|_| !is_closed);

@@ -172,7 +172,7 @@ pub fn drain(_: &Subject, _: &[u8]) -> Shown {
     Ok(())
 }
 
-/// Which step of the last call failed on order.
+/// The step of the last call that failed by injection.
 #[cfg(feature = "checking")]
 pub fn injected(_: &Subject, text: &mut Text) -> Shown {
     text.line(format_args!("{}\n", crate::memory::fault_injection::failed()))

@@ -71,7 +71,7 @@ async fn run(console: &'static Console) {
         },
         Err(error) => Ending::NotStarted(error.0.into()),
     };
-    // What programs that still run have written to mapped files is the host's to see.
+    // The host must see what programs that still run have written to mapped files.
     if let Err(error) = writeback::store_all() {
         ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
     }

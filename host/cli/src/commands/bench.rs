@@ -46,7 +46,7 @@ pub struct Options {
 /// Runs the command and says with which status to end.
 ///
 /// # Errors
-/// Whatever keeps the experiment from being run.
+/// Any failure that keeps the experiment from being run.
 pub fn execute(options: &Options) -> Result<u8> {
     let result = match (&options.name, options.check) {
         _ if options.summary => summary(options.update).map(|()| 0),

@@ -78,7 +78,7 @@ pub struct Options {
 /// Runs the command and says with which status to end.
 ///
 /// # Errors
-/// Whatever keeps the program from being run; the status is [`STATUS_TOOL_FAILED`] then.
+/// Any failure that keeps the program from being run; the status is [`STATUS_TOOL_FAILED`] then.
 pub fn execute(options: &Options) -> Result<u8> {
     let program = options.program.first().context("no program")?;
     let image = match image::prepare(&options.image, program) {

@@ -61,7 +61,7 @@ fn lay_out(offset: u64, length: u64, memory_bytes: u64) -> Result<(u64, u64)> {
     } else {
         bail!("the root image would lie across the hole in the machine's memory at 3 GiB");
     };
-    // What lies below the image serves as memory too.
+    // The range below the image serves as memory too.
     Ok((address, end + memory_bytes.saturating_sub(offset)))
 }
 

@@ -1,5 +1,5 @@
-//! A program's life as the host sees it: one loop that moves its streams, tells it of the terminal and of signals,
-//! and learns how it ended.
+//! A program's life as the host sees it: one loop that moves its streams, reports the terminal's size and signals to
+//! it, and learns how it ended.
 
 mod output;
 mod wait;
@@ -304,7 +304,7 @@ impl<'a> Session<'a> {
     }
 
     fn read_control(&mut self) -> Result<()> {
-        // The end of the port is the end of the machine, which is noticed by itself.
+        // The end of the port is the end of the machine, which is noticed elsewhere.
         while self.messages.fill(&self.ports.control).unwrap_or(false) {
             let mut any = false;
             while let Some(message) = self.messages.take().ok().context("malformed message from the guest")? {
@@ -325,7 +325,7 @@ impl<'a> Session<'a> {
     }
 
     fn read_stdin(&mut self) -> Result<()> {
-        // What cannot be read has no more input for the program.
+        // A descriptor that can't be read has no more input for the program.
         if self.stdin.fill(&self.streams.stdin).unwrap_or(Filled::End) == Filled::End {
             self.stdin_ended = true;
             let end = EndOfInput { stream: stream::STDIN, total_bytes: self.stdin.received() };

@@ -162,7 +162,7 @@ fn place_entry<R: Read>(package: &Package, entry: &Entry<'_, R>, root: &mut Root
     Ok(())
 }
 
-/// The path that a member's name `./usr/bin/x` means. What would climb out of the root stays in it.
+/// The path that a member's name `./usr/bin/x` means. A path that would leave the root stays in it.
 fn absolute(name: &[u8]) -> PathBuf {
     let plain = Path::new(OsStr::from_bytes(name)).components();
     let names = plain.filter(|component| matches!(component, std::path::Component::Normal(_)));

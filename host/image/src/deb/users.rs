@@ -122,7 +122,7 @@ pub fn install(root: &mut Root, scripts: Wanted) -> Result<(), Error> {
             wanted.sysusers(&text_of(root, &directory.join(String::from_utf8_lossy(name).as_ref())));
         }
     }
-    // What a package describes decides; what its script does is the older way to the same account.
+    // A package's description decides; its script is the older method for the same account.
     for account in wanted.0.into_iter().chain(scripts.0) {
         tables.add(&account);
     }

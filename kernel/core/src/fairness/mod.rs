@@ -147,7 +147,7 @@ impl Account {
         is_over
     }
 
-    /// After a turn that was so much too long. What a late interrupt gave is taken off the next turns.
+    /// After a turn that was so much too long. The time that a late interrupt gave is deducted from the next turns.
     #[cold]
     #[inline(never)]
     fn after(excess_ns: u64, weight: Weight) -> Self {

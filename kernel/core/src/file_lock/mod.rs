@@ -111,7 +111,8 @@ impl<O: Copy + PartialEq> Table<O> {
                 self.locks.swap_remove(index);
             } else if same && lock.range.overlaps(range) {
                 self.locks.swap_remove(index);
-                // What sticks out stays. It goes to the end of the vector and is met again there, without overlap.
+                // The part outside of the range stays. It goes to the end of the vector and is met again there, without
+                // overlap.
                 if lock.range.first < range.first {
                     let range = ByteRange { first: lock.range.first, last: range.first - 1 };
                     self.locks.push(Lock { range, ..lock });

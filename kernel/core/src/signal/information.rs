@@ -13,7 +13,7 @@ pub enum Detail {
     /// A process sent it with a value.
     #[allow(missing_docs, reason = "sigaction(2)'s names")]
     Value { pid: i32, uid: u32, value: u64 },
-    /// A child ended, stopped or went on; times in clock ticks.
+    /// A child ended, stopped or continued; times in clock ticks.
     #[allow(missing_docs, reason = "sigaction(2)'s names")]
     Child { pid: i32, uid: u32, status: i32, utime: i64, stime: i64 },
     /// An instruction of the thread could not be carried out.

@@ -179,7 +179,7 @@ impl<T> TimerWheel<T> {
         }
         let entry = &mut self.entries[index as usize];
         (entry.level, entry.next, entry.previous) = (level as u8, head, NONE);
-        // What was late lies in the slot of the present tick.
+        // Late timers are in the slot of the present tick.
         entry.tick = tick;
         self.occupied[level as usize] |= 1 << slot;
     }

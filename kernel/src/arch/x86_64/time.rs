@@ -35,7 +35,7 @@ pub(super) fn install() {
     let frequency = boot::number(KEY_TSC).filter(|&hertz| hertz > 1_000_000).unwrap_or_else(measure);
     SCALE.store(((1_000_000_000u128 << 32) / u128::from(frequency)) as u64, Ordering::Relaxed);
     BASE.store(start, Ordering::Relaxed);
-    // The counter of a virtual machine starts with it; one that is far on is a real machine's and tells nothing.
+    // The counter of a virtual machine starts with it; a large value is a real machine's and means nothing.
     let since_start = scale(start);
     let since_start = if since_start < 60_000_000_000 { since_start } else { 0 };
     WALL_OFFSET.store(boot::number(KEY_NOW).unwrap_or(0) + since_start, Ordering::Relaxed);

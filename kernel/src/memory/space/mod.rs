@@ -411,7 +411,7 @@ impl Space {
         }
         self.start.store(LOWEST_ADDRESS, Ordering::Relaxed);
         self.end.store(paging::USER_END, Ordering::Relaxed);
-        // What is taken out of the new root later is flushed only where that is in use.
+        // Entries that are removed from the new root later are flushed only on CPUs that use it.
         shootdown::post_to_all().acknowledged().await;
         let slot = self.state.lock().slot.take();
         deferred_free::release(

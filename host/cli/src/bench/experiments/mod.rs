@@ -1,6 +1,6 @@
 //! The experiments, a file each. A new one is a file with an [`Experiment`] and a line in [`ALL`].
 //!
-//! What it runs in machines is a program of `bench/programs` (a module and a line in its table), which prints its
+//! It runs a program in machines, from `bench/programs` (a module and a line in its table), which prints its
 //! results as lines; the plan says which sides run it and with which words. A side of its own for an experiment that is
 //! there already, such as coroutines beside threads, is a [`Side`](super::side::Side) whose words are added to each
 //! item.

@@ -170,7 +170,7 @@ fn assignment(pieces: &[Piece]) -> Option<(String, Vec<Piece>)> {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
     let quoted = |piece: &Piece| match piece {
-        // What is assigned is not split, quoted or not.
+        // An assigned value is not split, quoted or not.
         Piece::Variable(name, _) => Piece::Variable(name.clone(), true),
         other => other.clone(),
     };
