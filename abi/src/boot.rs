@@ -42,7 +42,7 @@ pub const KEY_PCID: &str = "heddle.pcid";
 pub const KEY_SHARE: &str = "heddle.share";
 /// The suffix of a shared folder in [`KEY_SHARE`] that marks it read-only.
 pub const SHARE_READ_ONLY: &str = ":ro";
-/// At most so many folders are shared.
+/// The most folders that are shared.
 pub const SHARES_MAX: usize = 8;
 /// Bytes of [`KEY_SHARE`]'s value, at most.
 pub const SHARE_VALUE_MAX: usize = 1024;

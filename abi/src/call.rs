@@ -17,7 +17,7 @@ pub const CANCEL: u32 = FIRST + 1;
 /// `(address, order)`: makes the memory at `address` the ring, with `1 << order` entries. The head and the tail that it
 /// holds are set to the tail of the ring before it, or to 0, so that a tail says how many results there have been.
 /// Later completions go there; those in an earlier ring stay.
-/// `EINVAL`, `EBUSY` (more calls are under way than it has entries).
+/// `EINVAL`, `EBUSY` (more calls are in flight than it has entries).
 pub const RING: u32 = FIRST + 2;
 /// `(word, value, seen, timeout)`: sleeps while the 32-bit word has this value and the ring's tail is `seen`, until
 /// another thread wakes the word as a futex (private), or `timeout` nanoseconds are over. `EAGAIN` if the word differs,
@@ -75,7 +75,7 @@ pub const ENTRY_WORDS: usize = ENTRY_STATE / 8;
 pub const NOT_STARTED: u64 = 0;
 /// [`Entry::state`]: finished; nothing comes through the ring.
 pub const DONE: u64 = 1;
-/// [`Entry::state`]: still under way; its result comes through the ring.
+/// [`Entry::state`]: still in flight; its result comes through the ring.
 pub const WAITS: u64 = 2;
 
 /// The result of a call that had to wait.

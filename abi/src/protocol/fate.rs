@@ -1,4 +1,5 @@
-//! The end of a call under way in the kernel: cancellation, and the moment when its memory is the program's again.
+//! The end of a call that is in flight in the kernel: cancellation, and the moment when its memory is the program's
+//! again.
 
 use crate::protocol::{AtomicU8, Ordering};
 
@@ -11,7 +12,7 @@ const OVER: u8 = 4;
 pub struct Fate(AtomicU8);
 
 impl Fate {
-    /// Of a call under way.
+    /// Of a call in flight.
     #[must_use]
     pub fn new() -> Self {
         Self(AtomicU8::new(0))

@@ -8,7 +8,7 @@
 //! - [`Runnable`]: how many executors of a process can run, and the notice when the last one cannot.
 //! - [`ring`]: the ring of completions, the kernel's side and the program's.
 //! - [`monotonic_ns`]: the clock of the system page.
-//! - [`Phase`], [`Fate`]: a call under way, its end and its cancellation, in the program and in the kernel.
+//! - [`Phase`], [`Fate`]: a call in flight, its end and its cancellation, in the program and in the kernel.
 //!
 //! Each is checked by a loom model: `check.sh loom`; `check.sh weaken` weakens their orderings one by one.
 

@@ -1,9 +1,9 @@
-//! The ownership of the result of a call under way: it belongs to the future that waits for it, or, if that has been
+//! The ownership of the result of a call in flight: it belongs to the future that waits for it, or, if that has been
 //! dropped, to the thread that takes the result out of the ring.
 
 use crate::protocol::{AtomicU32, Ordering};
 
-/// The call is under way and its future is there.
+/// The call is in flight and its future is there.
 const FLYING: u32 = 0;
 /// The result has come.
 const DONE: u32 = 1;

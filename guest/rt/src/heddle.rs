@@ -251,7 +251,7 @@ impl Host for Ring {
     fn after_fork(&self, is_child: bool) {
         let Some((memory, mut refused)) = FORKING.take() else { return };
         if is_child {
-            // Calls under way, and their results, are the parent's. A coroutine that waits for room is woken with all
+            // Calls in flight, and their results, are the parent's. A coroutine that waits for room is woken with all
             // others.
             refused.clear();
             self.head.store(0, Ordering::Relaxed);

@@ -39,13 +39,13 @@
 //! # Processes
 //! In a forked child the thread that forked continues, with the coroutines that it ran or that were queued on it. Other
 //! threads of the runtime are gone, and their coroutines with them, so a program that is to continue in both does best
-//! with one thread. Calls under way are the parent's, and end in the child with `ECANCELED`; one that has not begun
+//! with one thread. Calls in flight are the parent's, and end in the child with `ECANCELED`; one that has not begun
 //! is made by both. Timers continue. Every coroutine that continues is polled once. As with any threads, a lock of the
 //! program's own may be held by a thread that is gone.
 //!
 //! # Implementation notes
 //! The interface to the kernel is chosen when the first executor starts: a kernel that knows Heddle's calls registers
-//! the ring of results, any other answers `ENOSYS` and is taken for Linux. Every call under way has one allocation,
+//! the ring of results, any other answers `ENOSYS` and is taken for Linux. Every call in flight has one allocation,
 //! shared by its future and the ring; `heddle_abi::protocol::Phase` says which of the two frees it, and is checked by
 //! loom.
 

@@ -1,4 +1,4 @@
-//! A call under way, as its future sees it.
+//! A call in flight, as its future sees it.
 //!
 //! On Linux the future makes attempts and waits for readiness in between; on Heddle it hands the call to the kernel and
 //! waits for its result. The memory of the call is then kept by a state that the future and the ring share: the future
@@ -44,7 +44,7 @@ async fn unless_forked(call: impl Future<Output = i64>) -> i64 {
     .await
 }
 
-/// The result, in a forked child, of a call that was under way at the fork.
+/// The result, in a forked child, of a call that was in flight at the fork.
 const IS_THE_PARENTS: i64 = -(libc::ECANCELED as i64);
 
 /// [`run`] for memory that is only borrowed.

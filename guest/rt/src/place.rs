@@ -189,8 +189,8 @@ pub(crate) fn is_noticed() -> bool {
 }
 
 /// Whether something more urgent than the calling coroutine is ready, or may be. A coroutine that computes for long
-/// asks now and then, and lets that go first by [`preempted`](crate::preempted); calls do so by themselves. On Heddle
-/// an interrupt reports finished calls.
+/// asks from time to time, and lets that go first by [`preempted`](crate::preempted); calls do so by themselves. On
+/// Heddle an interrupt reports finished calls.
 #[inline]
 #[must_use]
 pub fn should_yield() -> bool {
@@ -290,7 +290,7 @@ fn counter() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Tells the kernel of a table of coroutines with entries of so many bytes.
+/// Registers a table of coroutines, with entries of `stride` bytes, with the kernel.
 pub(crate) fn publish_table(address: usize, stride: usize) {
     if let Some(pages) = pages() {
         let table = &pages.process.header.coroutines;
@@ -303,7 +303,7 @@ pub(crate) fn publish_table(address: usize, stride: usize) {
 /// Entries of the table of coroutines in use, in this process or the one that it was forked from.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// The table of coroutines has at least so many entries in use.
+/// Raises the number of entries in use of the table of coroutines.
 pub(crate) fn raise_count(count: u32) {
     if COUNT.load(Ordering::Relaxed) < count
         && COUNT.fetch_max(count, Ordering::Relaxed) < count

@@ -171,7 +171,7 @@ fn note_free(buddy: &Buddy<'_>) {
     FREE_IN_BUDDY.store(buddy.free(), Relaxed);
 }
 
-/// Whether `count` contiguous frames can be had and the emergency reserve stays.
+/// Whether `count` contiguous frames can be allocated without using the emergency reserve.
 pub(super) fn can_allocate(count: usize) -> bool {
     let buddy = BUDDY.lock();
     let order = count.next_power_of_two().trailing_zeros() as usize;

@@ -2,7 +2,7 @@
 //!
 //! A part of the kernel that keeps memory only to be quick registers a function that gives it back. A fault that finds
 //! no frame has them called, and tries once more. If that is not enough, pages are taken from the programs that have
-//! them mapped, where they can be had again ([`crate::memory::writeback`]).
+//! them mapped, where they can be read again ([`crate::memory::writeback`]).
 
 use crate::sync::SpinLock;
 

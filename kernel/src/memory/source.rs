@@ -29,7 +29,8 @@ pub trait MapSource: Any + Send + Sync {
         let _ = shared;
     }
 
-    /// The page, if it can be had for reading at no cost. Faults bring in such pages around the one they are about.
+    /// The page, if it is in memory and can be mapped for reading at once. Faults bring in such pages around the one
+    /// they are about.
     fn resident(&self, index: u64) -> Option<PageRef> {
         let _ = index;
         None
@@ -68,7 +69,7 @@ pub trait MapSource: Any + Send + Sync {
         Ok(())
     }
 
-    /// Releases pages that are not mapped, where they can be had again, after storing what was written of them.
+    /// Releases pages that are not mapped, where they can be read again, after storing what was written of them.
     fn give_up(&self) {}
 
     /// The path shown in `/proc/PID/maps`.

@@ -159,7 +159,7 @@ impl Root {
         Ok(Self(root))
     }
 
-    /// The entry for a page, in a leaf table of this root's own; `gather` learns of translations that became stale.
+    /// The entry for a page, in a leaf table of this root's own; `gather` gets the translations that became stale.
     /// Missing tables are made.
     ///
     /// # Errors
@@ -317,7 +317,7 @@ impl Root {
     /// translations of this root are stale afterwards.
     ///
     /// # Errors
-    /// `ENOMEM`; the child has a part then, and this root is as good as before.
+    /// `ENOMEM`; the child has a part then, and this root maps the same as before.
     pub fn share_with(self, child: Self, range: Range<usize>) -> Result<(), Errno> {
         share(table(self.0), table(child.0), LEVELS - 1, range)
     }

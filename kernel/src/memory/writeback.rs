@@ -1,4 +1,4 @@
-//! Objects whose pages can be had again: stores to them are written back to somewhere else than memory.
+//! Objects whose pages can be read again: stores to them are written back to somewhere else than memory.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;

@@ -158,7 +158,7 @@ fn show(
     ))
 }
 
-/// The state of what has the stack of this thread.
+/// The state of the coroutine that has the stack of this thread.
 fn state_of(thread: &Thread) -> &'static str {
     match thread.run_state() {
         RunState::Running => "running",

@@ -192,7 +192,7 @@ impl Tree {
         self.enter(parent, name, file)
     }
 
-    /// Takes a name away, with all that is below it; what has another name stays.
+    /// Removes a name, with all that is below it; files that have another name remain.
     pub fn remove(&mut self, parent: NodeId, name: &[u8]) -> Option<NodeId> {
         match &mut self.nodes[parent.0].1 {
             Node::Directory(children) => children.remove(name),

@@ -8,11 +8,11 @@ use super::side::{HEDDLE, HEDDLE_COROUTINES, LINUX};
 /// The goal for a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Wanted {
-    /// So many times as good as the reference side.
+    /// This many times as good as the reference side.
     Ratio(f64),
     /// At most so much, in the figure's unit.
     AtMost(f64),
-    /// One side so many times as good as another, wherever on the axis both were measured.
+    /// One side this many times as good as another, wherever on the axis both were measured.
     Everywhere(&'static str, f64, &'static str),
     /// The same at the end of what both have of the axis.
     AtTheEnd(&'static str, f64, &'static str),

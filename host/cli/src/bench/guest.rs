@@ -196,7 +196,8 @@ fn begun(text: &str) -> usize {
     text.lines().rev().find_map(begin).unwrap_or(0)
 }
 
-/// Runs a program in a machine for at most `limit`. Meanwhile `look` sees now and then what it has printed.
+/// Runs a program in a machine for at most `limit`. Meanwhile `look` is called from time to time with what it has
+/// printed.
 ///
 /// # Errors
 /// If the user interrupted, or the machine can't be started.

@@ -42,8 +42,8 @@ pub struct Options {
     /// Whether programs share one address space (none) or not (private); Heddle's kernel only.
     #[arg(long, value_enum, default_value_t = Isolation::None)]
     pub isolation: Isolation,
-    /// Run on the checking build of Heddle's kernel, which is built if need be: slower, with assertions, with a check
-    /// of the order of locks, and with failures that tests can inject.
+    /// Run on the checking build of Heddle's kernel, which is built if need be: slower, with assertions, lock-order
+    /// checks and fault injection for tests.
     #[arg(long)]
     pub checking: bool,
     /// Set a variable of the program's environment; KEY alone takes the value that it has here.
@@ -61,7 +61,7 @@ pub struct Options {
     /// Add an option to the kernel's command line, as `heddle.space-lock=one`.
     #[arg(long = "boot", value_name = "KEY=VALUE")]
     pub kernel_options: Vec<String>,
-    /// Show a folder of this host in the guest, where programs may change it unless it ends with :ro.
+    /// Share a folder of this host with the guest, where programs may change it unless it ends with :ro.
     #[arg(long, value_name = "HOST[:GUEST][:ro]")]
     pub share: Vec<String>,
     /// Stop before the kernel's first instruction and wait for a debugger.
@@ -145,7 +145,7 @@ pub fn execute(options: &Options) -> Result<u8> {
     })
 }
 
-/// Says what there is to say about the end, and turns it into a status.
+/// Reports how the machine ended, and turns that into a status.
 fn finish(report: &Report, program: &OsString, crash: impl Fn() -> crash::Crash) -> Result<u8> {
     if let Some(error) = &report.output_error {
         bail!("writing the program's output: {error}");

@@ -32,7 +32,7 @@ pub enum Part {
     Host,
     /// Checks of single crates that take more than `cargo test`, such as models of every interleaving.
     Checks,
-    /// The front door and its errors.
+    /// The command itself and its errors.
     Front,
     /// Streams and statuses.
     Streams,
@@ -46,11 +46,11 @@ pub enum Part {
     Guest,
     /// The kernel's checking build: the faults that it must notice.
     Checking,
-    /// Instruction counts beside the committed ones, and experiments that are ended.
+    /// Instruction counts compared with the committed ones, and interrupted experiments.
     Bench,
     /// Random operations on several processors.
     Stress,
-    /// Tests that programs bring along, compared with Linux; a part of them unless --long.
+    /// Test suites of Debian packages, compared with Linux; a part of them unless --long.
     Programs,
 }
 

@@ -98,7 +98,7 @@ impl Choices {
 /// The machine that runs `image` as chosen.
 ///
 /// # Errors
-/// If the kernel is missing and cannot be had, or the choices contradict each other.
+/// If the kernel is missing and cannot be fetched or built, or the choices contradict each other.
 pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     match choices.kernel {
         Kernel::Heddle => heddle::configure(choices, image),

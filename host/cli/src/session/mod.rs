@@ -1,5 +1,5 @@
 //! A program's life as the host sees it: one loop that moves its streams, reports the terminal's size and signals to
-//! it, and learns how it ended.
+//! it, and receives its exit status.
 
 mod output;
 mod wait;
@@ -115,7 +115,7 @@ struct Session<'a> {
     interrupts_left: u32,
 }
 
-/// Runs a program that no user sees: an interrupt is meant for this tool, and ends the session.
+/// Runs a program that no user watches: an interrupt is meant for this tool, and ends the session.
 ///
 /// # Errors
 /// As [`run`].

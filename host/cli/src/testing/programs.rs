@@ -19,7 +19,7 @@ const FOLDER: &str = "tests/programs";
 const GUEST_FOLDER: &str = "/programs";
 /// The driver ends a test that takes longer than four minutes.
 const QUIET_MAX: Duration = Duration::from_secs(400);
-/// At most so many machines for one suite on one kernel.
+/// The most machines for one suite on one kernel.
 const MACHINES_MAX: usize = 12;
 /// The memory of each machine.
 const MEMORY_MIB: &str = "512";

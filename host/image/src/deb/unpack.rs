@@ -28,7 +28,8 @@ pub struct Package {
     pub scripts: Vec<String>,
 }
 
-/// Decompresses packages, several at a time; temporary files are in `directory`. `done` hears how many are finished.
+/// Decompresses packages, several at a time; temporary files are in `directory`. `done` is called with the number that
+/// are finished.
 pub fn read_all(
     archives: &[PathBuf],
     directory: &Path,

@@ -75,7 +75,7 @@ impl Wanted {
             account.name.clone_from(name);
             if is_user {
                 account.user = Some((home, shell, comment));
-                // Without a wish of its own Debian puts a package's user into `nogroup`.
+                // Unless a group of its own is asked for, Debian puts a package's user into `nogroup`.
                 if !own_group {
                     account.group.get_or_insert_with(|| "nogroup".to_owned());
                 }

@@ -23,7 +23,7 @@ pub const SLICE_NS: u64 = 10_000_000;
 pub const TURN_MIN_NS: u64 = 1_000_000;
 /// No thread runs longer ahead of others for having slept.
 const FRESH_MAX_NS: u64 = 80_000_000;
-/// A part in so many of the time slept comes back as budget.
+/// The budget is refilled by the time slept divided by this.
 const REFILL_DIVISOR: u64 = 3;
 /// The weight of nice value 0.
 const WEIGHT_UNIT: u64 = 1024;

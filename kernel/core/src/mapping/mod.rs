@@ -6,7 +6,7 @@
 //! range of a `BTreeMap` takes.
 //!
 //! Nothing here knows pages, page tables or locks. Addresses and lengths are in bytes, and the caller keeps them at
-//! page boundaries. Operations allocate; a kernel makes sure beforehand that [`Mappings::GROWTH_BYTES`] can be had.
+//! page boundaries. Operations allocate; a kernel makes sure beforehand that [`Mappings::GROWTH_BYTES`] are available.
 
 use alloc::boxed::Box;
 use core::ops::Range;

@@ -2,7 +2,7 @@
 
 /// Critical sections are described by four words: version and flags, start, length, and where an interrupted one goes.
 pub const WORDS: usize = 4;
-/// The program's signature precedes the abort address of a critical section by so many bytes.
+/// Size of the program's signature, which stands right before the abort address of a critical section.
 pub const SIGNATURE_BYTES: usize = 4;
 
 /// A critical section that the program is in.

@@ -28,7 +28,7 @@ pub use orphan::{Link, is_orphaned};
 pub use status::{ChildChange, ExitStatus};
 pub use stop::StopToken;
 
-/// The part of a thread group that signals and endings are about. The caller has locked it.
+/// The state of a thread group for signals, stops and its end. The caller has locked it.
 pub struct GroupState<M> {
     /// The threads that have not ended, in the order of their numbers.
     threads: Vec<Arc<M>>,

@@ -20,7 +20,7 @@ pub const MAX_CPUS: usize = 8;
 pub struct CpuLocal {
     /// Address of this structure.
     address: AtomicUsize,
-    /// Kernel stack pointer of the `enter_user` under way.
+    /// Kernel stack pointer of the `enter_user` in progress.
     kernel_sp: AtomicUsize,
     /// The program's stack pointer, between two instructions of the system-call entry.
     user_sp: AtomicUsize,

@@ -95,7 +95,7 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout; no exchange is under way.
+        // SAFETY: allocated with this layout; no exchange is in progress.
         unsafe { dealloc(self.memory.as_ptr(), self.layout) };
     }
 }

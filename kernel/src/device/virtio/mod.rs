@@ -61,7 +61,7 @@ pub fn find_from(wanted: DeviceType, first: u64) -> Option<VirtioDevice> {
             continue;
         }
         let irq = FIRST_IRQ + slot as u32;
-        // SAFETY: the slot is a device's registers, mapped for good by the direct map, and nothing else uses them:
+        // SAFETY: the slot is a device's registers, mapped permanently by the direct map, and nothing else uses them:
         // devices are looked for once per type, before their drivers run.
         let transport = unsafe { MmioTransport::new(NonNull::new(header)?, SLOT_BYTES as usize) };
         match transport {

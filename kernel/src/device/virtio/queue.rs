@@ -14,7 +14,7 @@ use crate::arch::paging::PAGE_SIZE;
 use crate::device::virtio::VirtioHal;
 use crate::error::Errno;
 
-/// Descriptors of a queue: the most buffers that can be under way.
+/// Descriptors of a queue: the most buffers that can be in flight.
 pub const QUEUE_LENGTH: usize = 32;
 
 /// The side that fills the buffers of a queue.

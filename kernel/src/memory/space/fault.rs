@@ -16,7 +16,7 @@ use crate::memory::table::{Leaves, rights};
 use crate::memory::user::PageFault;
 use crate::memory::{FrameRef, PageRef, counters, reclaim, shootdown, writeback};
 
-/// Pages that a fault on a file brings in around it at most, as far as they can be had at no cost.
+/// Pages that a fault on a file brings in around it at most, as far as they are in memory.
 const AROUND_PAGES: usize = 16;
 
 /// The access that faulted.
@@ -67,7 +67,7 @@ impl From<FaultError> for Errno {
 }
 
 impl Space {
-    /// Resolves a fault without waiting; `None` if another operation on the range is under way.
+    /// Resolves a fault without waiting; `None` if another operation holds the range.
     pub fn try_fault(&self, address: usize, access: FaultAccess) -> Option<Result<(), FaultError>> {
         let range = match self.fault_range(address, access) {
             Ok(range) => range,

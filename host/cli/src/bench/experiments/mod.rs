@@ -44,7 +44,7 @@ pub struct Experiment {
 pub enum Kind {
     /// By a plan of machines, given the processors of those that have more than one.
     Machines(fn(Effort, Option<u32>) -> Plan),
-    /// By a function of its own, with so many runs.
+    /// By a function of its own, which gets the number of runs.
     Own(fn(&Request, usize, &mut Record, &Interrupt) -> Result<Vec<Goal>>),
 }
 

@@ -1,7 +1,7 @@
 //! Reading shell scripts without running them: the simple commands in them whose words can be told.
 //!
 //! Variables that are set to known words and loops over known words are followed; conditions are not looked at, both
-//! branches count. A command with a word that depends on anything else is left out. What comes of this is used for
+//! branches count. A command with a word that depends on anything else is left out. The result is used for
 //! nothing but links and accounts, where too much does no harm.
 
 mod lexer;
