@@ -150,7 +150,7 @@ pub fn is_above_reserve() -> bool {
     }
 }
 
-/// Gives back everything that is only kept to be quick: empty slabs, cached frames, what other CPUs no longer use.
+/// Releases caches: empty slabs, cached frames, and deferred frees that other CPUs have acknowledged.
 pub fn drain_caches() {
     crate::memory::deferred_free::drain_everywhere();
     crate::memory::space::drain_locks();

@@ -166,7 +166,7 @@ pub fn nothing(_: &Subject, _: &mut Text) -> Shown {
     Ok(())
 }
 
-/// Gives back what is only kept to be quick, so that tests can count frames.
+/// Releases all caches, so that tests can count frames.
 pub fn drain(_: &Subject, _: &[u8]) -> Shown {
     crate::memory::reclaim::reclaim();
     Ok(())

@@ -1,11 +1,10 @@
 //! How ordinary threads share a processor.
 //!
-//! A thread has a *budget* of processor time. As long as some of it is left the thread is *fresh*: it runs before those
-//! that have used theirs up, so a thread that sleeps a lot runs soon after it wakes. A thread that uses its budget
-//! up is *spent*: all spent threads take turns in one queue, each for a slice in proportion to its weight, which is what
-//! makes them share in proportion. Sleeping refills the budget at a third of the time slept, so a thread that wants
-//! more than a quarter of a processor ends up among the spent ones, and a spent thread that has slept for as long as a
-//! slice is fresh again.
+//! A thread has a *budget* of processor time. A thread with some of it left is *fresh*: it runs before those whose
+//! budget is exhausted (*spent* here), so a thread that sleeps a lot runs soon after it wakes. All spent threads share
+//! one queue and take turns there, each for a slice in proportion to its weight, so they receive processor time in that
+//! proportion. Sleeping refills the budget at a third of the time slept, so a thread that wants more than a quarter of a
+//! processor ends up among the spent ones, and a spent thread that has slept for as long as a slice is fresh again.
 //!
 //! Weights are Linux's: a nice value more is a fifth less. The lightest slices would be shorter than the change of
 //! threads is worth, so a thread with such a slice runs for [`TURN_MIN_NS`] and then skips as many rounds of the queue
@@ -98,8 +97,8 @@ impl Account {
         Self { budget_ns: weight.fresh_ns(), is_spent: false, owed: 0 }
     }
 
-    /// Gives a child half of what is left, so that making children brings no time ahead of others. Spent threads have
-    /// none: the child of one takes turns as its parent does, and does not make its parent's turns shorter.
+    /// Gives a child half of the remaining budget, so that forking gains no time ahead of others. A spent thread has
+    /// none: its child takes turns as its parent does, and does not make its parent's turns shorter.
     pub const fn split(&mut self) -> Self {
         if !self.is_spent {
             self.budget_ns /= 2;

@@ -116,8 +116,8 @@ impl Space {
         let range = self.fault_range(address, access)?;
         let _guard = self.lock.lock(range.clone()).await?;
         let mut gather = Gather::new();
-        // Every fault that comes here before one of them has waited waits itself: the first one's wait is no news to
-        // the others before it ends.
+        // A fault may skip the shootdown of posted flushes only if an earlier fault's wait for them has completed:
+        // concurrent faults each wait themselves.
         let unseen = self.unseen.load(Ordering::Acquire);
         if unseen != self.seen.load(Ordering::Acquire) {
             gather.mark(range.clone());
