@@ -150,7 +150,7 @@ pub fn is_above_reserve() -> bool {
     }
 }
 
-/// Releases caches: empty slabs, cached frames, and deferred frees that other CPUs have acknowledged.
+/// Releases caches: empty slabs, cached frames, and deferred frees, for which all CPUs are asked to flush.
 pub fn drain_caches() {
     crate::memory::deferred_free::drain_everywhere();
     crate::memory::space::drain_locks();

@@ -1,8 +1,8 @@
 //! Reclaim: caches that are released when memory runs short.
 //!
 //! A part of the kernel that caches memory registers a function that releases it. A fault that finds no frame has them
-//! called, and tries once more. If that is not enough, pages are unmapped from all programs, where they can be read again
-//! ([`crate::memory::writeback`]).
+//! called, and tries once more. If that is not enough, pages are unmapped from all programs, where they can be read
+//! again ([`crate::memory::writeback`]).
 
 use crate::sync::SpinLock;
 

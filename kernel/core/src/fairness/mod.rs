@@ -3,8 +3,8 @@
 //! A thread has a *budget* of processor time. A thread with some of it left is *fresh*: it runs before those whose
 //! budget is exhausted (*spent* here), so a thread that sleeps a lot runs soon after it wakes. All spent threads share
 //! one queue and take turns there, each for a slice in proportion to its weight, so they receive processor time in that
-//! proportion. Sleeping refills the budget at a third of the time slept, so a thread that wants more than a quarter of a
-//! processor ends up among the spent ones, and a spent thread that has slept for as long as a slice is fresh again.
+//! proportion. Sleeping refills the budget at a third of the time slept, so a thread that wants more than a quarter of
+//! a processor ends up among the spent ones, and a spent thread that has slept for as long as a slice is fresh again.
 //!
 //! Weights are Linux's: a nice value more is a fifth less. The lightest slices would be shorter than the change of
 //! threads is worth, so a thread with such a slice runs for [`TURN_MIN_NS`] and then skips as many rounds of the queue
