@@ -53,6 +53,17 @@ pub const SHARE_TAG: &str = "share";
 /// `heddle.slots=NUMBER`: how many programs fit into the shared space at most, for tests; decimal.
 pub const KEY_SLOTS: &str = "heddle.slots";
 
+/// The most processors that the kernel uses; it is told of no more.
+pub const CPUS_MAX: usize = 8;
+
+/// The keys that a user may pass by hand, each with the values that it takes; `None` stands for a decimal number.
+pub const USER_KEYS: [(&str, Option<&[&str]>); 4] = [
+    (KEY_SPACE_LOCK, Some(&["ranges", "one"])),
+    (KEY_PCID, Some(&["on", "off"])),
+    (KEY_SLOTS, None),
+    (KEY_TSC, None),
+];
+
 /// virtio-serial port numbers. Port 0 is left free: QEMU reserves it for consoles.
 pub mod port {
     /// Framed messages of [`crate::control`], both ways.

@@ -34,7 +34,7 @@ pub mod capi;
 mod chunk;
 mod epoch;
 mod error;
-#[cfg(all(test, feature = "std", not(heddle_loom)))]
+#[cfg(all(test, feature = "std", not(any(heddle_loom, miri))))]
 mod exhausted;
 mod index;
 mod inspect;

@@ -42,7 +42,7 @@ pub fn prepare(options: &Options, program: &OsString) -> Result<Image, Error> {
     line.clear();
     if let Ok(image) = &image {
         for warning in &image.warnings {
-            eprintln!("heddle: {warning}");
+            crate::say!("{warning}");
         }
     }
     image
@@ -97,7 +97,7 @@ impl Line {
             let _ = std::io::stderr().flush();
             self.shown = text;
         } else if matches!(progress, Progress::Fetching { .. }) {
-            eprintln!("heddle: {text}");
+            crate::say!("{text}");
         }
     }
 

@@ -4,6 +4,16 @@
 //! line; [`machine`] is QEMU with its sockets; [`session`] moves the program's streams, terminal and signals
 //! between the host and the machine until the program ends; [`crash`] explains a machine that ended otherwise.
 
+/// Writes a line about this tool's own work to standard error. A standard error that cannot be written to (full,
+/// closed) costs the line and nothing else, where `eprintln!` would panic.
+#[macro_export]
+macro_rules! say {
+    ($($argument:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), "heddle: {}", format_args!($($argument)*));
+    }};
+}
+
 pub mod bench;
 pub mod cache;
 pub mod commands;

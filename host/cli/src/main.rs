@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         Command::Test(options) => commands::test::execute(&options),
     };
     ExitCode::from(result.unwrap_or_else(|error| {
-        eprintln!("heddle: {error:#}");
+        heddle_cli::say!("{error:#}");
         STATUS_TOOL_FAILED
     }))
 }

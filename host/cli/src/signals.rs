@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use rustix::process::Signal;
 use signal_hook::SigId;
@@ -55,6 +57,22 @@ impl Drop for Signals {
             signal_hook::low_level::unregister(*id);
         }
     }
+}
+
+/// Makes programs that this process starts have the default dispositions of the signals that end programs, even if this
+/// process was started to ignore them (`nohup`, `&` in a script): an ignored signal stays ignored across `execve`, and
+/// one with a handler gets the default. This process still ignores the signals that it ignored, and ends by the others.
+///
+/// # Errors
+/// The error of the system call.
+pub fn give_children_defaults() -> io::Result<()> {
+    for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::PIPE] {
+        let ends = Arc::new(AtomicBool::new(!is_ignored(signal)));
+        let number = signal.as_raw();
+        let status = i32::from(crate::STATUS_SIGNAL_BASE) + number;
+        signal_hook::flag::register_conditional_shutdown(number, status, ends)?;
+    }
+    Ok(())
 }
 
 /// Whether this process ignores a signal.

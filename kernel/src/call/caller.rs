@@ -101,6 +101,12 @@ impl Caller {
         }
     }
 
+    /// Whether a call has to end, because its thread is to die.
+    #[must_use]
+    pub fn is_dying(&self) -> bool {
+        self.is_interrupted(WaitKind::Killable)
+    }
+
     /// Awaits `future` until it completes or the wait is interrupted: see [`engine::wait`].
     ///
     /// # Errors

@@ -5,6 +5,8 @@
 
 use crate::arch;
 use crate::arch::time::now_ns;
+#[cfg(feature = "checking")]
+use crate::sched::stretch;
 use crate::sched::{Priority, is_alone, should_yield, yield_now};
 
 /// See the module.
@@ -48,7 +50,11 @@ impl Budget {
     /// over.
     pub async fn look(&mut self) {
         self.left = Self::UNITS;
+        #[cfg(feature = "checking")]
+        stretch::end("a look around");
         arch::cpu::poll_interrupts();
+        #[cfg(feature = "checking")]
+        stretch::begin();
         let now = now_ns();
         if self.since_ns == 0 {
             self.since_ns = now;

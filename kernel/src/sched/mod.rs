@@ -11,6 +11,8 @@ mod budget;
 mod entity;
 mod parameters;
 pub mod priority;
+#[cfg(feature = "checking")]
+mod stretch;
 mod yield_now;
 
 use core::future::Future;
@@ -183,7 +185,9 @@ pub fn spawn_on(
 async fn checked(future: impl Future<Output = ()>) {
     let mut future = core::pin::pin!(future);
     core::future::poll_fn(|context| {
+        stretch::begin();
         let result = future.as_mut().poll(context);
+        stretch::end("a coroutine's return");
         crate::sync::order::expect_none("where a coroutine returns");
         result
     })
@@ -262,6 +266,15 @@ pub fn should_yield(priority: Priority) -> bool {
 /// urgent. `false` if something more urgent is ready already; the thread then gives way first.
 #[must_use]
 pub fn enter_program(priority: Priority) -> bool {
+    let enters = may_enter_program(priority);
+    #[cfg(feature = "checking")]
+    if enters {
+        stretch::end("the entry of a program");
+    }
+    enters
+}
+
+fn may_enter_program(priority: Priority) -> bool {
     let Some(core) = core() else { return true };
     // The only CPU is interrupted by whatever may make something ready.
     if arch::cpu::count() > 1 {
@@ -310,6 +323,8 @@ pub fn pull(levels: u64) {
 
 /// Ends what [`enter_program`] announced.
 pub fn leave_program() {
+    #[cfg(feature = "checking")]
+    stretch::begin();
     if arch::cpu::count() > 1
         && let Some(core) = core()
     {

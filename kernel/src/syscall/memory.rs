@@ -65,7 +65,8 @@ pub fn mmap(call: &mut Call<'_>) -> SyscallResult {
         if populates && !wanted.is_empty() {
             let end = start + length.next_multiple_of(PAGE_SIZE);
             // The mapping stands even if its pages can't be had in advance.
-            let _ = space.populate(start..end, wanted.contains(Protection::WRITE), &caller).await;
+            let _ =
+                space.populate(start..end, wanted.contains(Protection::WRITE), &|| caller.is_dying()).await;
         }
         Ok(start)
     })
@@ -89,8 +90,10 @@ fn back_with_file(
     if open.flags().contains(StatusFlags::PATH) {
         return Err(Errno::EBADF);
     }
-    let may_write = is_shared && open.is_writable();
-    if may_write && open.file.seals().unwrap_or(0) & linux::F_SEAL_FUTURE_WRITE != 0 {
+    const SEALS: u32 = linux::F_SEAL_WRITE | linux::F_SEAL_FUTURE_WRITE;
+    let mut may_write = is_shared && open.is_writable();
+    if may_write && open.file.seals().unwrap_or(0) & SEALS != 0 {
+        may_write = false;
         if request.protection.contains(Protection::WRITE) {
             return Err(Errno::EPERM);
         }
@@ -150,7 +153,7 @@ pub fn madvise(call: &mut Call<'_>) -> SyscallResult {
     let (start, length, advice) = (call.word(0), call.word(1), call.uint(2));
     let (caller, space) = (call.thread.clone(), call.thread.space());
     pending(async move {
-        space.advise(start, length, advice, &caller).await?;
+        space.advise(start, length, advice, &|| caller.is_dying()).await?;
         Ok(0)
     })
 }
@@ -234,7 +237,7 @@ pub fn mlock(call: &mut Call<'_>) -> SyscallResult {
     let range = lock_range(&space, call.word(0), call.word(1))?;
     let caller = call.thread.clone();
     pending(async move {
-        space.populate(range, false, &caller).await?;
+        space.populate(range, false, &|| caller.is_dying()).await?;
         Ok(0)
     })
 }

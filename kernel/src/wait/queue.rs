@@ -233,10 +233,12 @@ impl WaitQueue {
 
     /// Notifies every watch that asked for one of `events`, and of the exclusive ones the first; all of them if an
     /// error or a hang-up is among the events.
+    #[inline]
     pub fn wake(&self, events: Events) {
-        let mut relays = Relays::new();
-        self.notify(events, &mut relays);
-        relays.wake();
+        let entries = self.entries.lock();
+        if !entries.is_empty() {
+            wake_watches(entries, events);
+        }
     }
 
     fn notify(&self, events: Events, relays: &mut Relays) {
@@ -260,10 +262,23 @@ impl WaitQueue {
 
     /// Notifies the next exclusive watch for one of `events`.
     fn wake_next(&self, events: Events) {
+        let mut entries = self.entries.lock();
+        if entries.is_empty() {
+            return;
+        }
         let mut relays = Relays::new();
-        notify_one(&mut self.entries.lock(), events, &mut relays);
+        notify_one(&mut entries, events, &mut relays);
+        drop(entries);
         relays.wake();
     }
+}
+
+/// Notifies watches under the queue's lock, and wakes what they relay to without it.
+fn wake_watches(mut entries: SpinGuard<'_, Vec<WaitEntry>>, events: Events) {
+    let mut relays = Relays::new();
+    notify_all(&mut entries, events, &mut relays);
+    drop(entries);
+    relays.wake();
 }
 
 /// Notifies the watches for one of `events`: see [`WaitQueue::wake`].
@@ -390,7 +405,7 @@ struct Chain {
 }
 
 impl Relays {
-    const FEW: usize = 4;
+    const FEW: usize = 2;
 
     const fn new() -> Self {
         Self { few: [const { None }; Self::FEW], chain: None }
@@ -415,7 +430,14 @@ impl Relays {
     }
 
     /// Wakes them, and what they lead to.
-    fn wake(mut self) {
+    #[inline]
+    fn wake(self) {
+        if self.few[0].is_some() {
+            self.wake_all();
+        }
+    }
+
+    fn wake_all(mut self) {
         let few = core::mem::replace(&mut self.few, [const { None }; Self::FEW]);
         for relay in few.into_iter().flatten() {
             if self.chain.is_none() {

@@ -565,6 +565,10 @@ fn seals_and_shared_mappings() -> Outcome {
     expect_eq!(add(&file, libc::F_SEAL_WRITE), Ok(()));
     expect_eq!(map(&file, both, libc::MAP_SHARED).err(), Some(Errno::EPERM));
     expect!(map(&file, libc::PROT_READ, libc::MAP_PRIVATE).is_ok());
+    let sealed = map(&file, libc::PROT_READ, libc::MAP_SHARED).or_fail()?;
+    // SAFETY: the mapping is this test's.
+    let result = Errno::result(unsafe { libc::mprotect(sealed, BYTES, both) }).map(drop);
+    expect_eq!(result, Err(Errno::EACCES));
     expect!(map(&file, both, libc::MAP_PRIVATE).is_ok());
     let file = made()?;
     let place = map(&file, both, libc::MAP_SHARED).or_fail()?;

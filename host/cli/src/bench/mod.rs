@@ -105,7 +105,7 @@ fn finish(mut record: Record, goals: &[Goal]) -> Result<()> {
     record.goals.extend(verdicts);
     print!("{}", table::render(&record));
     let folder = keep(&record)?;
-    eprintln!("heddle: results are in {}", folder.display());
+    crate::say!("results are in {}", folder.display());
     Ok(())
 }
 

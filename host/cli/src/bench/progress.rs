@@ -90,7 +90,7 @@ impl Progress {
         let label = estimate.steps.get(done).map_or_else(String::new, |step| step.label.clone());
         drop(estimate);
         if !std::io::stderr().is_terminal() {
-            eprintln!("heddle: {}/{count} {label} ({left})", done + 1);
+            crate::say!("{}/{count} {label} ({left})", done + 1);
         }
         self.bar.set_message(label);
     }

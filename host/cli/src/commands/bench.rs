@@ -76,9 +76,9 @@ fn every(options: &Options) -> Result<()> {
     for experiment in ALL {
         let begin = Instant::now();
         bench::run(&request(options, experiment.name), &interrupt)?;
-        eprintln!("heddle: {} took {} s", experiment.name, begin.elapsed().as_secs());
+        crate::say!("{} took {} s", experiment.name, begin.elapsed().as_secs());
     }
-    eprintln!("heddle: all took {} s", begin.elapsed().as_secs());
+    crate::say!("all took {} s", begin.elapsed().as_secs());
     Ok(())
 }
 

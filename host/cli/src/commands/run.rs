@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use heddle_abi::boot::{CPUS_MAX, USER_KEYS};
 use heddle_abi::control::Ending;
 use rustix::io::Errno;
 
@@ -24,6 +25,7 @@ use crate::{
 const GUEST_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Variables of this tool's own environment that the program gets too.
 const PASSED_VARIABLES: [&str; 2] = ["TERM", "LANG"];
+/// QEMU's limit; Heddle's kernel uses at most [`CPUS_MAX`].
 const PROCESSORS_MAX: u32 = 255;
 
 /// Runs PROGRAM in a virtual machine.
@@ -81,10 +83,11 @@ pub struct Options {
 /// Any failure that keeps the program from being run; the status is [`STATUS_TOOL_FAILED`] then.
 pub fn execute(options: &Options) -> Result<u8> {
     let program = options.program.first().context("no program")?;
+    check(options)?;
     let image = match image::prepare(&options.image, program) {
         Ok(image) => image,
         Err(error) => {
-            eprintln!("heddle: {error}");
+            crate::say!("{error}");
             return Ok(error.exit_status());
         }
     };
@@ -110,7 +113,7 @@ pub fn execute(options: &Options) -> Result<u8> {
     };
     if let Some(port) = choices.debugger_port {
         let kernel = configuration.kernel.display();
-        eprintln!("heddle: waiting for: gdb {kernel} -ex 'target remote localhost:{port}'");
+        crate::say!("waiting for: gdb {kernel} -ex 'target remote localhost:{port}'");
     }
     let (mut machine, ports) = Machine::start(&configuration, &log)?;
     let program = Program {
@@ -145,6 +148,39 @@ pub fn execute(options: &Options) -> Result<u8> {
     })
 }
 
+/// Refuses options that the kernel does not know or that do not fit together, before anything is built or started.
+fn check(options: &Options) -> Result<()> {
+    if options.kernel == Kernel::Linux {
+        if options.isolation != Isolation::None {
+            bail!("--isolation is an option of Heddle's kernel, and the kernel is linux");
+        }
+        if options.checking {
+            bail!("--checking is a build of Heddle's kernel, and the kernel is linux");
+        }
+        return Ok(());
+    }
+    if options.smp as usize > CPUS_MAX {
+        bail!("--smp {}: Heddle's kernel uses at most {CPUS_MAX} processors", options.smp);
+    }
+    options.kernel_options.iter().try_for_each(|option| check_kernel_option(option))
+}
+
+/// Refuses an option that Heddle's kernel would ignore.
+fn check_kernel_option(option: &str) -> Result<()> {
+    let (key, value) = option.split_once('=').with_context(|| format!("--boot {option}: not KEY=VALUE"))?;
+    let Some((_, values)) = USER_KEYS.iter().find(|(known, _)| *known == key) else {
+        let known = USER_KEYS.map(|(known, _)| known).join(", ");
+        bail!("--boot {option}: no such key; the kernel knows {known}");
+    };
+    match values {
+        Some(values) if !values.contains(&value) => {
+            bail!("--boot {option}: the value is one of {}", values.join(", "))
+        }
+        None if value.parse::<u64>().is_err() => bail!("--boot {option}: the value is a decimal number"),
+        _ => Ok(()),
+    }
+}
+
 /// Reports how the machine ended, and turns that into a status.
 fn finish(report: &Report, program: &OsString, crash: impl Fn() -> crash::Crash) -> Result<u8> {
     if let Some(error) = &report.output_error {
@@ -156,14 +192,14 @@ fn finish(report: &Report, program: &OsString, crash: impl Fn() -> crash::Crash)
         End::Program(Ending::Signaled(signal)) => STATUS_SIGNAL_BASE.saturating_add(small(*signal)),
         End::Program(Ending::NotStarted(errno)) => {
             let errno = Errno::from_raw_os_error(errno.cast_signed());
-            eprintln!("heddle: {}: {}", program.display(), std::io::Error::from(errno));
+            crate::say!("{}: {}", program.display(), std::io::Error::from(errno));
             if errno == Errno::NOENT { STATUS_NOT_FOUND } else { STATUS_NOT_EXECUTABLE }
         }
         End::Interrupted(signal) => STATUS_SIGNAL_BASE.saturating_add(small(signal.as_raw().cast_unsigned())),
         End::Machine(_) | End::Stuck => {
             let crash = crash();
             for line in &crash.lines {
-                eprintln!("heddle: {line}");
+                crate::say!("{line}");
             }
             if crash.is_guest { STATUS_KERNEL_PANIC } else { STATUS_TOOL_FAILED }
         }

@@ -3,11 +3,11 @@
 use anyhow::Result;
 
 use crate::guest::Kernel;
-use crate::paths;
 use crate::testing::{
     Tally, bench, cargo, checking, checks, front, guest, programs, screens, scripts, shares, streams, stress,
     terminals, threads,
 };
+use crate::{paths, signals};
 
 const STATUS_FAILED: u8 = 1;
 
@@ -65,6 +65,7 @@ impl Options {
 /// # Errors
 /// If a part cannot be run at all.
 pub fn execute(options: &Options) -> Result<u8> {
+    signals::give_children_defaults()?;
     let repository = paths::repository()?;
     let mut tally = Tally::default();
     if options.has(Part::Host) {

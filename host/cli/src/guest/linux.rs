@@ -134,7 +134,7 @@ fn fetch(folder: &Path) -> Result<PathBuf> {
         }
         Err(error) => return Err(error.context("as root, `apt-get update` may help")),
     };
-    eprintln!("heddle: fetching Debian's package {package}, once");
+    crate::say!("fetching Debian's package {package}, once");
     let scratch = folder.join(format!("new-{}", std::process::id()));
     let result = unpack_package(&package, &scratch, &folder.join(&package));
     let _ = std::fs::remove_dir_all(&scratch);
@@ -188,7 +188,7 @@ fn share_modules(kernel: &Path) -> Result<PathBuf> {
         return Ok(target);
     }
     let package = kernel.file_name().context("the kernel's folder")?.to_string_lossy().into_owned();
-    eprintln!("heddle: fetching the modules for shared folders from Debian's package {package}, once");
+    crate::say!("fetching the modules for shared folders from Debian's package {package}, once");
     let scratch = kernel.join(format!("new-9p-{}", std::process::id()));
     let [unpacked, done] = ["unpacked", "done"].map(|name| scratch.join(name));
     std::fs::create_dir_all(&unpacked)?;

@@ -38,7 +38,10 @@ impl Share {
             bail!("--share {text}: not a folder");
         }
         let guest = match guest {
-            Some(guest) => Path::new("/").join(guest),
+            Some(guest) if !guest.starts_with('/') => {
+                bail!("--share {text}: the path in the guest, {guest}, must be absolute")
+            }
+            Some(guest) => PathBuf::from(guest),
             None => host.clone(),
         };
         let guest =

@@ -34,6 +34,7 @@ fn fails(repository: &Path, arguments: &[&str], status: i32, words: &str) -> Res
 pub fn test(repository: &Path, tally: &mut Tally) {
     tally.record("front/the first command", &first_command(repository).into());
     tally.record("front/a kernel panic is explained by source lines", &panic::test().into());
+    tally.record("front/a full standard error", &full_standard_error(repository).into());
     let empty = std::env::temp_dir().join(format!("heddle-empty-{}", std::process::id()));
     let text = empty.with_extension("text");
     let foreign = empty.with_extension("foreign");
@@ -43,7 +44,7 @@ pub fn test(repository: &Path, tally: &mut Tally) {
         return;
     }
     let [empty_name, text_name, foreign_name] = [&empty, &text, &foreign].map(|path| path.to_string_lossy());
-    let cases: [(&str, &[&str], i32, &str); 8] = [
+    let cases: [(&str, &[&str], i32, &str); 15] = [
         ("unknown option", &["run", "--nonsense", "true"], 125, "--nonsense"),
         ("no program", &["run"], 125, "PROGRAM"),
         ("not found", &["run", "no-such-program"], 127, "no-such-program"),
@@ -52,6 +53,18 @@ pub fn test(repository: &Path, tally: &mut Tally) {
         ("program not in the root", &["run", "--root", &empty_name, "true"], 127, "true"),
         ("too little memory", &["run", "--memory", "1", "true"], 125, "--memory"),
         ("too much memory", &["run", "--memory", "99999999", "true"], 125, "--memory"),
+        ("too many processors", &["run", "--smp", "9", "true"], 125, "at most 8"),
+        ("unknown kernel option", &["run", "--boot", "heddle.nonsense=1", "true"], 125, "no such key"),
+        ("kernel option without a value", &["run", "--boot", "heddle.pcid", "true"], 125, "KEY=VALUE"),
+        ("unknown value of a kernel option", &["run", "--boot", "heddle.pcid=maybe", "true"], 125, "on, off"),
+        (
+            "isolation on Linux",
+            &["run", "--kernel", "linux", "--isolation", "private", "true"],
+            125,
+            "--isolation",
+        ),
+        ("checking build of Linux", &["run", "--kernel", "linux", "--checking", "true"], 125, "--checking"),
+        ("share without an absolute path", &["run", "--share", "/tmp:tmp", "true"], 125, "absolute"),
     ];
     for (name, arguments, status, words) in cases {
         tally.record(&format!("front/{name}"), &fails(repository, arguments, status, words).into());
@@ -59,6 +72,15 @@ pub fn test(repository: &Path, tally: &mut Tally) {
     let _ = std::fs::remove_dir_all(&empty);
     let _ = std::fs::remove_file(&text);
     let _ = std::fs::remove_file(&foreign);
+}
+
+/// A standard error that cannot be written to is no reason to panic: the status says what happened.
+fn full_standard_error(repository: &Path) -> Result<(), String> {
+    let full = std::fs::File::options().write(true).open("/dev/full").map_err(|error| error.to_string())?;
+    let mut command = Command::new(repository.join("heddle"));
+    command.args(["run", "no-such-program"]).stdin(std::process::Stdio::null()).stderr(full);
+    let status = command.status().map_err(|error| error.to_string())?;
+    if status.code() == Some(127) { Ok(()) } else { Err(format!("{status}, expected 127")) }
 }
 
 /// An empty root, an executable text, and an executable for another machine.

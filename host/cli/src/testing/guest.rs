@@ -59,7 +59,7 @@ const MACHINES: [Machine; 6] = [
         name: "heddle-8-cpus",
         kernel: Kernel::Heddle,
         options: &["--smp", "8"],
-        families: &["process::", "thread::", "memory::", "space::"],
+        families: &["process::", "thread::", "delivery::", "memory::", "space::"],
     },
     Machine {
         name: "heddle-4-slots",
@@ -71,7 +71,7 @@ const MACHINES: [Machine; 6] = [
         name: CHECKING,
         kernel: Kernel::Heddle,
         options: &["--checking", "--smp", "2"],
-        families: &["process::", "thread::", "signal::", "socket::", "memory::"],
+        families: &["process::", "thread::", "signal::", "delivery::", "privilege::", "socket::", "memory::"],
     },
 ];
 

@@ -33,7 +33,7 @@ const ROOMS: [&str; 22] = [
 ];
 
 /// The arrows that run back up, each with its reason.
-const BACK: [(&str, &str, &str); 5] = [
+const BACK: [(&str, &str, &str); 4] = [
     ("signal", "process", "a signal is sent to a process and taken by a thread: one mechanism in two rooms"),
     ("fs", "process", "looking a path up acts for a thread: its identity, its directories"),
     ("fs", "call", "a file carries out ioctl, whose argument may be anything in the caller's memory"),
@@ -42,7 +42,6 @@ const BACK: [(&str, &str, &str); 5] = [
         "call",
         "what a process does in a call waits as its caller: exec, vfork, clocks of processor time",
     ),
-    ("memory", "wait", "populating a range lets others run and heeds signals"),
 ];
 
 /// No more than these may run back.

@@ -13,7 +13,7 @@ use ::x86_64::registers::model_specific::{GsBase, KernelGsBase};
 use ::x86_64::structures::tss::TaskStateSegment;
 
 /// How many CPUs the kernel uses at most.
-pub const MAX_CPUS: usize = 8;
+pub const MAX_CPUS: usize = heddle_abi::boot::CPUS_MAX;
 
 /// One CPU's own data. The assembly entries use the first fields by offset.
 #[repr(C, align(64))]

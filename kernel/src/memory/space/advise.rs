@@ -11,8 +11,6 @@ use crate::memory::MapSource;
 use crate::memory::source::Object;
 use crate::memory::space::{FaultAccess, Flags, Space, write_back};
 use crate::sched::Budget;
-use crate::wait::node::Waiter;
-use crate::wait::operation::pace;
 
 /// The cost of a fault, in units of a [`Budget`].
 const FAULT_COST: u32 = 4;
@@ -27,7 +25,7 @@ impl Space {
         start: usize,
         length: usize,
         advice: u32,
-        waiter: &impl Waiter,
+        is_dying: &(impl Fn() -> bool + Sync),
     ) -> Result<(), Errno> {
         let end = start.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_SIZE));
         let end = end.filter(|_| start.is_multiple_of(PAGE_SIZE)).ok_or(Errno::EINVAL)?;
@@ -42,8 +40,8 @@ impl Space {
             linux::MADV_DOFORK => self.flag(range, Flags::NOT_INHERITED, false).await,
             linux::MADV_WIPEONFORK => self.flag(range, Flags::WIPED_IN_CHILD, true).await,
             linux::MADV_KEEPONFORK => self.flag(range, Flags::WIPED_IN_CHILD, false).await,
-            linux::MADV_POPULATE_READ => self.populate(range, false, waiter).await,
-            linux::MADV_POPULATE_WRITE => self.populate(range, true, waiter).await,
+            linux::MADV_POPULATE_READ => self.populate(range, false, is_dying).await,
+            linux::MADV_POPULATE_WRITE => self.populate(range, true, is_dying).await,
             linux::MADV_NORMAL
             | linux::MADV_RANDOM
             | linux::MADV_SEQUENTIAL
@@ -95,17 +93,22 @@ impl Space {
     /// Brings all pages of a range in: `MAP_POPULATE`, `mlock`, `MADV_POPULATE_READ` and `_WRITE`.
     ///
     /// # Errors
-    /// `ENOMEM`, `EFAULT`; `EINTR` if the waiter is to die.
+    /// `ENOMEM`, `EFAULT`; `EINTR` if the caller is to die.
     pub async fn populate(
         &self,
         range: Range<usize>,
         write: bool,
-        waiter: &impl Waiter,
+        is_dying: &(impl Fn() -> bool + Sync),
     ) -> Result<(), Errno> {
         self.is_mapped(range.clone())?;
         let mut budget = Budget::new();
         for page in range.step_by(PAGE_SIZE) {
-            pace(waiter, &mut budget, FAULT_COST).await?;
+            if budget.spend(FAULT_COST) {
+                budget.look().await;
+                if is_dying() {
+                    return Err(Errno::EINTR);
+                }
+            }
             self.fault(page, FaultAccess { write, execute: false }).await?;
         }
         Ok(())
