@@ -1,4 +1,4 @@
-//! What is fixed before the guest runs: keys of the kernel command line, virtio-serial ports, exit codes.
+//! Constants that are fixed before the guest runs: keys of the kernel command line, virtio-serial ports, exit codes.
 
 /// Offset in bytes of the root image in the file that backs guest memory.
 ///
@@ -6,7 +6,7 @@
 /// passes the address that holds in [`KEY_IMAGE`].
 pub const IMAGE_OFFSET: u64 = 64 << 20;
 
-/// The offset of an image that would not end below 3 GiB. The machine's memory goes on at 4 GiB there, so the image
+/// The offset of an image that would not end below 3 GiB. The machine's memory continues at 4 GiB there, so the image
 /// lies behind the hole as a whole.
 pub const LARGE_IMAGE_OFFSET: u64 = 3 << 30;
 
@@ -40,9 +40,9 @@ pub const KEY_PCID: &str = "heddle.pcid";
 
 /// `heddle.share=PATH[:ro][,PATH[:ro]…]`: where the shared folders of the host appear, in the order of their tags.
 pub const KEY_SHARE: &str = "heddle.share";
-/// What marks a shared folder in [`KEY_SHARE`] that nothing can be changed in.
+/// The suffix of a shared folder in [`KEY_SHARE`] that marks it read-only.
 pub const SHARE_READ_ONLY: &str = ":ro";
-/// At most so many folders are shared.
+/// The most folders that are shared.
 pub const SHARES_MAX: usize = 8;
 /// Bytes of [`KEY_SHARE`]'s value, at most.
 pub const SHARE_VALUE_MAX: usize = 1024;
@@ -76,7 +76,7 @@ pub mod port {
     pub const STDERR: u32 = 4;
     /// The terminal, both ways, raw: the line discipline is the guest's.
     pub const TTY: u32 = 5;
-    /// What the device's `max_ports` must be at least.
+    /// The least value of the device's `max_ports`.
     pub const COUNT: u32 = 6;
     /// Port names, by number less one, as `virtserialport,name=`; a Linux guest finds them by these.
     pub const NAMES: [&str; 5] =

@@ -8,7 +8,7 @@
 
 /// The first of Heddle's own system calls. Linux answers them with `ENOSYS`.
 pub const FIRST: u32 = 0x4844_0000;
-/// `(entries, count)`: starts `count` calls described by [`Entry`]s and writes into each what became of it. Returns how
+/// `(entries, count)`: starts `count` calls described by [`Entry`]s and writes its state into each. Returns how
 /// many were started, at least one, or an error if the first could not be.
 pub const SUBMIT: u32 = FIRST;
 /// `(token, flags)`: cancels a call that waits. Its result still comes, through the ring. `ENOENT` if it has already
@@ -17,10 +17,10 @@ pub const CANCEL: u32 = FIRST + 1;
 /// `(address, order)`: makes the memory at `address` the ring, with `1 << order` entries. The head and the tail that it
 /// holds are set to the tail of the ring before it, or to 0, so that a tail says how many results there have been.
 /// Later completions go there; those in an earlier ring stay.
-/// `EINVAL`, `EBUSY` (more calls are under way than it has entries).
+/// `EINVAL`, `EBUSY` (more calls are in flight than it has entries).
 pub const RING: u32 = FIRST + 2;
 /// `(word, value, seen, timeout)`: sleeps while the 32-bit word has this value and the ring's tail is `seen`, until
-/// somebody wakes the word as a futex (private), or `timeout` nanoseconds are over. `EAGAIN` if the word differs,
+/// another thread wakes the word as a futex (private), or `timeout` nanoseconds are over. `EAGAIN` if the word differs,
 /// `ETIMEDOUT`, `EINTR`. A completion wakes one of a process's sleepers.
 pub const WAIT: u32 = FIRST + 3;
 
@@ -75,7 +75,7 @@ pub const ENTRY_WORDS: usize = ENTRY_STATE / 8;
 pub const NOT_STARTED: u64 = 0;
 /// [`Entry::state`]: finished; nothing comes through the ring.
 pub const DONE: u64 = 1;
-/// [`Entry::state`]: goes on, and its result comes through the ring.
+/// [`Entry::state`]: still in flight; its result comes through the ring.
 pub const WAITS: u64 = 2;
 
 /// The result of a call that had to wait.
@@ -86,7 +86,7 @@ pub struct Completion {
     pub cookie: u64,
     /// [`Entry::coroutine`].
     pub coroutine: u64,
-    /// What the system call itself would have returned; `-ECANCELED` if it was cancelled.
+    /// The result of the system call itself; `-ECANCELED` if it was cancelled.
     pub result: i64,
     /// Zero.
     pub reserved: u64,

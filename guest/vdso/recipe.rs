@@ -11,7 +11,7 @@ const CRATES: [(&str, &str, &[&str]); 3] = [
     ("heddle_vdso", "guest/vdso/src/lib.rs", &["heddle_vdso"]),
 ];
 
-/// What it is made of, below the repository.
+/// The sources that it is built from, below the repository.
 #[allow(dead_code, reason = "only the kernel's build script has to know when to build again")]
 pub const SOURCES: [&str; 5] =
     ["abi/src", "crates/coroutine/src", "guest/vdso/src", "guest/vdso/recipe.rs", "guest/vdso/symbols.map"];

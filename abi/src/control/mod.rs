@@ -11,7 +11,7 @@ pub const HEADER_BYTES: usize = 8;
 /// Largest payload in bytes: room for Linux's 2 MiB of arguments and environment, and their lengths.
 pub const PAYLOAD_MAX_BYTES: usize = 4 << 20;
 
-/// What a message is.
+/// Kinds of messages.
 pub mod kind {
     /// Host to guest: [`super::Start`].
     pub const START: u32 = 1;
@@ -21,7 +21,7 @@ pub mod kind {
     pub const WINDOW_SIZE: u32 = 3;
     /// Host to guest: `signal: u32`, to be sent to the program's process group.
     pub const SIGNAL: u32 = 4;
-    /// Host to guest: `stream: u32` (a [`super::stream`] number), nobody reads it any more.
+    /// Host to guest: `stream: u32` (a [`super::stream`] number), which has no reader any more.
     pub const READER_GONE: u32 = 5;
     /// Guest to host: [`super::Exit`].
     pub const EXIT: u32 = 16;
@@ -41,7 +41,7 @@ pub mod stream {
     pub const TTY: u32 = 3;
 }
 
-/// What one of the program's standard descriptors is connected to.
+/// The connection of one of the program's standard descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Descriptor {
@@ -78,13 +78,13 @@ pub struct WindowSize {
 /// The host has sent all of a stream's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndOfInput {
-    /// Which stream, by [`stream`].
+    /// The stream, by [`stream`].
     pub stream: u32,
     /// How many bytes the host sent on it in all: the guest reports end of file after that many.
     pub total_bytes: u64,
 }
 
-/// What to run and where its streams go.
+/// The program to run and the connections of its streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'a> {
     /// Standard input, output and error.
@@ -175,7 +175,7 @@ impl Small {
         Self { bytes: [0; 64], length: 0 }
     }
 
-    /// What was put into it.
+    /// The bytes put into it.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]

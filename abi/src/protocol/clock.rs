@@ -1,4 +1,4 @@
-//! The clock that the system page tells how to read.
+//! The clock that programs read by the parameters in the system page.
 
 use core::sync::atomic::Ordering::Relaxed;
 

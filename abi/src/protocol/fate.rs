@@ -1,4 +1,5 @@
-//! What becomes of a call under way in the kernel: who cancels it, and when its memory is the program's again.
+//! The end of a call that is in flight in the kernel: cancellation, and the moment when its memory is the program's
+//! again.
 
 use crate::protocol::{AtomicU8, Ordering};
 
@@ -6,12 +7,12 @@ const CANCELLED: u8 = 1;
 const KILLED: u8 = 2;
 const OVER: u8 = 4;
 
-/// A call's fate. It is ended once, by its own coroutine; anybody may ask it to end.
+/// A call's fate. It is ended once, by its own coroutine; any thread may ask it to end.
 #[derive(Debug)]
 pub struct Fate(AtomicU8);
 
 impl Fate {
-    /// Of a call that goes on.
+    /// Of a call in flight.
     #[must_use]
     pub fn new() -> Self {
         Self(AtomicU8::new(0))

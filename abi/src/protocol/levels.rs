@@ -1,4 +1,4 @@
-//! Which levels are ready: of the machine, and of a process.
+//! The ready levels, of the machine and of a process.
 
 use crate::user_sched::levels::in_machine;
 
@@ -27,8 +27,8 @@ impl Levels {
     /// A CPU whose queue had the levels `old` has the levels `new`: brings `bitmap` and `best`, its most urgent level,
     /// up to date.
     ///
-    /// Only levels whose count reaches or leaves 0 are written. The bit follows the count in a second step, so whoever
-    /// wrote a bit looks at the count again: whichever of two is last finds both as they are, and leaves them in
+    /// Only levels whose count reaches or leaves 0 are written. The bit follows the count in a second step, so a thread
+    /// that wrote a bit looks at the count again: whichever of two is last finds both as they are, and leaves them in
     /// agreement.
     pub fn publish(&self, bitmap: &AtomicU64, best: &AtomicU32, old: u64, new: u64) {
         let mut changed = old ^ new;
@@ -76,8 +76,8 @@ fn follow(count: &AtomicU32, bitmap: &AtomicU64, bit: u64) {
     }
 }
 
-/// Makes `best` what the bitmap says. The exchange acquires what the one before released, so that whoever is the last
-/// to write sees every bit that the others saw.
+/// Makes `best` what the bitmap says. The exchange acquires what the one before released, so that the last writer
+/// sees every bit that the others saw.
 fn settle(bitmap: &AtomicU64, best: &AtomicU32) {
     let mut seen = bitmap.load(Ordering::Acquire);
     loop {

@@ -1,14 +1,14 @@
-//! The protocols of the pages that kernel and programs share: who changes which word in which order.
+//! The protocols of the pages that kernel and programs share: which party changes which word, and in which order.
 //! `docs/SHARED-SCHEDULER.md` is the page about them; the layouts are `heddle-abi`'s.
 //!
 //! - [`Levels`]: the system bitmap, from counts of the CPUs that have a level ready.
 //! - [`record`]: an executor's record: the turn of a coroutine against what becomes ready meanwhile, mask and pending
 //!   word of user interrupts.
-//! - [`process_level`]: what a process's words make its threads' level.
-//! - [`Runnable`]: how many executors of a process can run, and who notices that the last one cannot.
+//! - [`process_level`]: the level that a process's words give to its threads.
+//! - [`Runnable`]: how many executors of a process can run, and the notice when the last one cannot.
 //! - [`ring`]: the ring of completions, the kernel's side and the program's.
 //! - [`monotonic_ns`]: the clock of the system page.
-//! - [`Phase`], [`Fate`]: a call under way, its end and its cancellation, in the program and in the kernel.
+//! - [`Phase`], [`Fate`]: a call in flight, its end and its cancellation, in the program and in the kernel.
 //!
 //! Each is checked by a loom model: `check.sh loom`; `check.sh weaken` weakens their orderings one by one.
 

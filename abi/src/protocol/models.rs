@@ -65,7 +65,8 @@ fn best_follows_the_bitmap() {
     });
 }
 
-/// Something becomes ready while an executor begins a turn: the executor sees it, or who made it ready sees the turn.
+/// Something becomes ready while an executor begins a turn: the executor sees it, or the thread that made it ready sees
+/// the turn.
 #[test]
 fn a_turn_against_a_completion() {
     loom::model(|| {
@@ -341,7 +342,7 @@ fn nobody_sleeps_over_a_replaced_ring() {
         replacing.join().unwrap();
         completing.join().unwrap();
         let sleeps = process.kernel.lock().unwrap().sleeps;
-        // Whoever is awake looks at the ring that is current.
+        // An awake process looks at the ring that is current.
         assert!(!sleeps || process.taken.load(Ordering::Relaxed) == 2, "sleeps, and a result is there");
         drain(&process, 1);
         assert_eq!(process.taken.load(Ordering::Relaxed), 2);
@@ -349,7 +350,7 @@ fn nobody_sleeps_over_a_replaced_ring() {
 }
 
 /// The future of a call that has borrowed memory is dropped while the call ends and its result comes through the ring.
-/// Once the drop is over nobody but the program touches the memory, and the result is dealt with once.
+/// Once the drop is over only the program touches the memory, and the result is handled once.
 #[test]
 fn a_cancelled_call_lets_go_of_its_memory() {
     struct Call {

@@ -1,9 +1,9 @@
-//! Who deals with the result of a call under way: the future that waits for it, or, if that has been dropped, whoever
-//! takes the result out of the ring.
+//! The ownership of the result of a call in flight: it belongs to the future that waits for it, or, if that has been
+//! dropped, to the thread that takes the result out of the ring.
 
 use crate::protocol::{AtomicU32, Ordering};
 
-/// The call is under way and its future is there.
+/// The call is in flight and its future is there.
 const FLYING: u32 = 0;
 /// The result has come.
 const DONE: u32 = 1;
@@ -16,7 +16,7 @@ const REFUSED: u32 = 3;
 #[derive(Debug)]
 pub struct Phase(AtomicU32);
 
-/// What the future finds.
+/// The state of a call, as its future finds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     /// Nothing yet.
@@ -57,7 +57,7 @@ impl Phase {
         self.0.store(FLYING, Ordering::Relaxed);
     }
 
-    /// What has happened.
+    /// The present state.
     #[must_use]
     pub fn look(&self) -> Found {
         match self.0.load(Ordering::Acquire) {

@@ -1,8 +1,8 @@
-//! An executor's record: what its thread does, and what others do to it.
+//! An executor's record: what its thread publishes, and what other threads and the kernel post to it.
 //!
 //! Two pairs of words are Dekker's, each side writing one, passing a sequentially consistent fence, and reading the
 //! other: `running` and `pending` at the beginning of a turn, `mask` and `pending` at the end of a masked stretch.
-//! Either the thread sees what became ready, or who made it ready sees that the thread must be interrupted.
+//! Either the thread sees what became ready, or the one that made it ready sees that the thread must be interrupted.
 
 use crate::user_sched::{ExecutorRecord, RUNNING_NONE, RUNNING_RESERVE};
 
@@ -51,13 +51,13 @@ pub fn unmask(record: &ExecutorRecord) -> bool {
 pub fn attend(record: &ExecutorRecord) {
     take(record);
     if record.mask.load(Ordering::Relaxed) != 0 {
-        // What was posted before is found by the look, what comes after interrupts.
+        // A reason posted before is found by the look, a later one interrupts.
         let _ = unmask(record);
     }
 }
 
-/// Anybody: something has become ready. `true`: the thread must be made to look, by an interrupt, or it sees the word
-/// when it returns from where it is.
+/// By any thread or the kernel: something has become ready. `true`: the thread must be made to look, by an interrupt,
+/// or it sees the word when it returns from where it is.
 #[inline(always)]
 #[must_use]
 pub fn post(record: &ExecutorRecord, reason: u32) -> bool {

@@ -12,7 +12,7 @@ pub const ENTRY_WORDS: usize = 4;
 
 /// The memory of a ring as the kernel reaches it. Any access may find it missing.
 pub trait Place {
-    /// What is missing.
+    /// The error of an access to missing memory.
     type Missing;
 
     /// The head, as the program has it. What is written afterwards comes after what the program read before.
@@ -56,7 +56,7 @@ impl Producer {
         1 << self.order
     }
 
-    /// The one that replaces it, of another ring that is empty: it goes on counting where this one has come to, so that
+    /// The producer of another, empty ring that replaces this one. It continues the count of this one, so that
     /// no tail of the one can be taken for the other's. `None` if more results are to come than that has room for.
     #[must_use]
     pub const fn replaced_by(&self, order: u32) -> Option<Self> {
@@ -96,7 +96,7 @@ impl Producer {
     /// Puts a result in that was admitted, and stays admitted until [`Producer::give_back`].
     ///
     /// # Errors
-    /// What is missing; nothing has been put in then.
+    /// The memory of the entry or of the tail is missing; nothing has been put in then.
     pub fn put<P: Place>(&mut self, place: &P, words: [u64; ENTRY_WORDS]) -> Result<(), P::Missing> {
         place.write((self.tail & ((1 << self.order) - 1)) as usize, words)?;
         let next = self.tail.wrapping_add(1);
@@ -108,9 +108,9 @@ impl Producer {
 
 /// The program's side: any thread, at any time, a handler in the midst of it too.
 pub struct Consumer<'a> {
-    /// What has been taken out.
+    /// The number of results taken out.
     pub head: &'a AtomicU32,
-    /// What has been put in.
+    /// The number of results put in.
     pub tail: &'a AtomicU32,
     /// The words of the entries, as many as a power of two.
     pub entries: &'a [AtomicU64],
@@ -123,7 +123,7 @@ impl Consumer<'_> {
     pub fn pop(&self) -> Option<[u64; 3]> {
         let mask = (self.entries.len() / ENTRY_WORDS).wrapping_sub(1);
         loop {
-            // Acquire: the tail that is read next is at least as new as what whoever moved the head saw.
+            // Acquire: the tail that is read next is at least as new as the one seen by the thread that moved the head.
             let at = self.head.load(Ordering::Acquire);
             // Acquire: the entry is whole.
             if at == self.tail.load(Ordering::Acquire) {

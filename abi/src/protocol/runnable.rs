@@ -1,13 +1,13 @@
-//! How many executors of a process are runnable, and who wakes a spare one when none is.
+//! The number of runnable executors of a process, and the wakeup of a spare one when none is.
 
 use crate::protocol::{AtomicU32, Ordering};
 
 /// Counts the executors of a process that run or wait for a processor.
 ///
 /// A level of the process counts only while one of them can run it. The one that blocks last sees that it is the last,
-/// because the count is one word, and wakes one that sleeps, if something is ready. One that becomes ready while nobody
-/// runs is told to a sleeping executor by whoever made it ready; the pending word of [`crate::protocol::record`] keeps
-/// that from being lost on an executor that is on its way to sleep.
+/// because the count is one word, and wakes one that sleeps, if something is ready. If work becomes ready while no
+/// executor runs, the thread that made it ready notifies a sleeping executor; the pending word of
+/// [`crate::protocol::record`] keeps that from being lost on an executor that is on its way to sleep.
 pub struct Runnable(AtomicU32);
 
 impl Runnable {

@@ -3,7 +3,7 @@
 
 /// `register(number, handler, argument)`: the calling thread becomes executor `number` of its process, below
 /// [`EXECUTORS_MAX`](super::EXECUTORS_MAX). `handler` is where a user interrupt enters, the vDSO's
-/// `__heddle_interrupt` or 0 for none; `argument` is what it is given. A second call by the same thread replaces the
+/// `__heddle_interrupt` or 0 for none; `argument` is passed to it. A second call by the same thread replaces the
 /// first. `EINVAL` (number), `EBUSY` (another living thread has it), `ENOMEM`.
 pub const REGISTER: u32 = 0x4844_0010;
 
@@ -23,7 +23,7 @@ pub const GIVE_WAY: u32 = 0x4844_0013;
 /// `policy(policy)`: sets the process's [`policy`]; [`policy::KEEP`] only asks. Returns the one before. `EINVAL`.
 pub const POLICY: u32 = 0x4844_0014;
 
-/// How a process gives way to what is more urgent elsewhere.
+/// When a process yields to more urgent work elsewhere.
 pub mod policy {
     /// At the clock tick.
     pub const RELAXED: u32 = 0;
@@ -33,8 +33,8 @@ pub mod policy {
     pub const KEEP: u32 = u32::MAX;
 }
 
-/// What the kernel pushes before it enters a user interrupt's handler, [`RED_ZONE_BYTES`] below the stack pointer; the
-/// stack pointer then points at it. The handler returns by `popfq` at `flags` and then `ret 128`.
+/// The frame that the kernel pushes before it enters a user interrupt's handler, [`RED_ZONE_BYTES`] below the stack
+/// pointer; the stack pointer then points at it. The handler returns by `popfq` at `flags` and then `ret 128`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InterruptFrame {
@@ -42,12 +42,12 @@ pub struct InterruptFrame {
     pub argument: u64,
     /// Flags of the interrupted code.
     pub flags: u64,
-    /// Where it goes on.
+    /// Where the interrupted code continues.
     pub ip: u64,
 }
 
-/// What `__heddle_notice` is given when it is registered as a handler, for programs that look around by themselves and
-/// only want to know when: argument of [`REGISTER`], first in it the address of that function.
+/// The argument of `__heddle_notice` when that is registered as a handler, for programs that check for reasons
+/// themselves and only want to know when: argument of [`REGISTER`], its first member is the address of that function.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Notice {

@@ -1,9 +1,9 @@
-//! What the 64 levels mean to a program's coroutines.
+//! The meaning of the 64 levels for a program's coroutines.
 //!
 //! | levels | of a coroutine | in the order of the whole machine |
 //! |---|---|---|
 //! | 0–3 | | the kernel's; a program's count as 4 |
-//! | 4–19 | urgent | as they are, for who may use realtime priorities; else as ordinary |
+//! | 4–19 | urgent | as they are, for programs that may use realtime priorities; else as ordinary |
 //! | 20–43 | ordinary | its thread is scheduled like any other, by nice value; 32 is the default |
 //! | 44–62 | background | as they are: behind all ordinary threads, in order |
 //! | 63 | | the kernel's; a program's count as 62 |
@@ -17,8 +17,8 @@ pub const URGENT_FIRST: u32 = 4;
 /// The least urgent level of a program.
 pub const BACKGROUND_LAST: u32 = 62;
 
-/// Levels of ready work elsewhere that go before a coroutine of `level`, as a bitmap. A program gives way if the system
-/// bitmap has one of them. Ordinary work does not give way to ordinary work: that is the clock's business.
+/// Levels of ready work elsewhere that go before a coroutine of `level`, as a bitmap. A program yields if the system
+/// bitmap has one of them. Ordinary work does not yield to ordinary work here: the clock tick decides between those.
 #[must_use]
 #[inline(always)]
 pub const fn before(level: u32) -> u64 {
@@ -27,7 +27,7 @@ pub const fn before(level: u32) -> u64 {
     if first >= 64 { u64::MAX } else { (1 << first) - 1 }
 }
 
-/// What `level` of a program's coroutine counts as in the whole machine: `None` for ordinary. `may_be_urgent`: the
+/// The machine-wide level of a program's coroutine of `level`: `None` for ordinary. `may_be_urgent`: the
 /// program may use realtime priorities.
 #[must_use]
 #[inline(always)]

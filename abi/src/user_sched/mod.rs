@@ -1,10 +1,10 @@
-//! The shared scheduler as kernel, vDSO and programs see it: layouts and numbers. `docs/SHARED-SCHEDULER.md` says who
-//! writes what, in which order, and what the kernel believes.
+//! The shared scheduler as kernel, vDSO and programs see it: layouts and numbers. `docs/SHARED-SCHEDULER.md` says which
+//! side writes what, in which order, and what the kernel believes.
 //!
 //! - [`SystemPage`]: one for the machine, read-only to programs.
 //! - [`ProcessPages`]: one for each program, which it may write: its ready levels, a record per executor thread.
 //! - [`calls`]: Heddle's own system calls for executor threads; asynchronous calls have a module of their own.
-//! - [`levels`]: what the 64 levels mean to a program.
+//! - [`levels`]: the meaning of the 64 levels for a program.
 
 pub mod calls;
 pub mod levels;

@@ -36,7 +36,7 @@ pub struct ProcessHeader {
     pub ring: AtomicU64,
 }
 
-/// What an executor thread and the kernel tell each other.
+/// The memory that an executor thread and the kernel communicate through.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ExecutorRecord {
@@ -104,7 +104,7 @@ pub struct CoroutineTable {
     pub stride: AtomicU32,
 }
 
-/// What a program tells of one coroutine. Nobody but readers of `/proc` depends on it.
+/// The program's record of one coroutine. Only readers of `/proc` use it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CoroutineInfo {

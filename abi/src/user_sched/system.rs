@@ -19,7 +19,7 @@ pub struct SystemPage {
     /// The most urgent level in `bitmap`, 64 if it is empty. Written after it.
     pub best: AtomicU32,
     reserved1: [u32; 13],
-    /// What reading the time needs.
+    /// Parameters for reading the time.
     pub clock: Clock,
 }
 

@@ -13,9 +13,9 @@ pub struct Entry<'a> {
     pub name: &'a [u8],
     /// The number of the inode it names.
     pub nid: u64,
-    /// What the directory says that inode is.
+    /// The type of that inode, as the directory records it.
     pub file_type: FileType,
-    /// Where [`Image::entries`] goes on after this entry.
+    /// Where [`Image::entries`] continues after this entry.
     pub next: u64,
 }
 
@@ -52,7 +52,7 @@ impl<'a> Block<'a> {
             if number + 1 < self.count {
                 return self.bytes.get(start..name_offset(at + DIRENT_SIZE)?);
             }
-            // Only the last name's end is not told by a following entry: padding or the block's end tells it.
+            // Only the last name does not end where a following entry's name begins, but at padding or the block's end.
             let rest = self.bytes.get(start..)?;
             rest.get(..rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len()))
         });

@@ -11,7 +11,7 @@ pub struct Image<'a> {
     /// Where inode 0 would be.
     inodes: u64,
     root: u64,
-    /// What inodes of the compact form have as time of modification.
+    /// The time of modification of inodes of the compact form.
     build_time: Time,
 }
 
@@ -64,7 +64,7 @@ impl<'a> Image<'a> {
 
     /// Reads the inode number `nid`.
     ///
-    /// What the inode says of where its data lies has been checked against the image when this returns.
+    /// The location of the inode's data has been checked against the image when this returns.
     pub fn inode(&self, nid: u64) -> Result<Inode, Error> {
         let offset = nid
             .checked_mul(layout::SLOT_SIZE as u64)

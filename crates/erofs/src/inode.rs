@@ -12,7 +12,7 @@ pub struct Time {
     pub nanoseconds: u32,
 }
 
-/// What an inode is.
+/// The type of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileType {
     /// A regular file.
@@ -95,7 +95,7 @@ pub enum Page {
 pub struct Inode {
     /// The number by which directories name it.
     pub nid: u64,
-    /// What it is.
+    /// The type of file.
     pub file_type: FileType,
     /// Type and permissions, as in `stat`.
     pub mode: u16,

@@ -72,7 +72,7 @@ pub const LAYOUT_INLINE: u16 = 2;
 pub const XATTR_HEADER_SIZE: usize = 12;
 pub const XATTR_ENTRY_SIZE: usize = 4;
 
-/// A directory block: entries, then names; the first entry's name offset also tells the number of entries.
+/// A directory block: entries, then names; the first entry's name offset also gives the number of entries.
 pub const DIRENT_SIZE: usize = 12;
 pub const DIRENT_NAME_OFFSET: usize = 8;
 pub const DIRENT_TYPE: usize = 10;

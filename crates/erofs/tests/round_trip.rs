@@ -1,4 +1,4 @@
-//! What the writer writes, the reader and Debian's `fsck.erofs` read.
+//! Images from the writer, read by the reader and by Debian's `fsck.erofs`.
 
 mod common;
 

@@ -7,7 +7,7 @@ use crate::input::InputQueue;
 use crate::output::{Cursor, Output};
 use crate::termios::{Character, InputModes, LocalModes, Termios};
 
-/// What lies between a terminal's line and its programs.
+/// The line discipline between a terminal's line and its programs.
 #[derive(Debug)]
 pub struct LineDiscipline {
     pub(crate) termios: Termios,
@@ -48,7 +48,7 @@ impl LineDiscipline {
         &self.termios
     }
 
-    /// Changes the settings. What was typed in the other mode becomes readable: as one line when lines are
+    /// Changes the settings. Input that was typed in the other mode becomes readable: as one line when lines are
     /// switched on, byte by byte when they are switched off. Readers and writers have to look again.
     pub fn set_termios(&mut self, termios: Termios, output: &mut impl Output) {
         let old = core::mem::replace(&mut self.termios, termios);
@@ -131,7 +131,7 @@ impl LineDiscipline {
 
     /// Takes at most `limit` bytes of input, in line mode at most the rest of one line, and hands them to `accept`,
     /// which returns how many it could take. Returns the sum; 0 from a [readable](Self::is_readable) terminal is an end
-    /// of file. `VMIN` and `VTIME` are the caller's business: they are about waiting.
+    /// of file. The caller implements `VMIN` and `VTIME`, which are about waiting.
     pub fn read(&mut self, limit: usize, accept: &mut dyn FnMut(&[u8]) -> usize) -> usize {
         if self.reads_lines() { self.input.take_line(limit, accept) } else { self.input.take(limit, accept) }
     }

@@ -1,4 +1,4 @@
-//! What was typed and not yet read: a ring of bytes with marks where lines end.
+//! Input that was typed and not yet read: a ring of bytes with marks where lines end.
 
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;

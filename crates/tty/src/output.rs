@@ -1,4 +1,4 @@
-//! What programs print, on its way to the line.
+//! Output of programs, on its way to the line.
 
 use crate::echo::Echo;
 use crate::termios::{InputModes, LocalModes, OutputModes, Termios};

@@ -1,4 +1,4 @@
-//! What is typed, on its way to programs.
+//! Input from the line, on its way to programs.
 
 use bitflags::bitflags;
 
@@ -21,7 +21,7 @@ bitflags! {
     }
 }
 
-/// What became of bytes from the line.
+/// The result of receiving bytes from the line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// How many bytes were taken. The rest has to wait until a program has read something.
@@ -30,7 +30,7 @@ pub struct Received {
     pub signals: SignalRequests,
     /// A signal character threw away input and pending output.
     pub flushed: bool,
-    /// Output was stopped or restarted: who prints has to look again.
+    /// Output was stopped or restarted: programs that print must try again.
     pub flow_changed: bool,
 }
 

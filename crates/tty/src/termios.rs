@@ -5,7 +5,7 @@ use bitflags::bitflags;
 use linux_raw_sys::general as linux;
 
 bitflags! {
-    /// `c_iflag`: what happens to bytes that come from the line.
+    /// `c_iflag`: the processing of bytes that come from the line.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct InputModes: u32 {
         const IGNBRK = linux::IGNBRK;
@@ -23,7 +23,7 @@ bitflags! {
         const _ = !0;
     }
 
-    /// `c_oflag`: what happens to bytes that programs write.
+    /// `c_oflag`: the processing of bytes that programs write.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct OutputModes: u32 {
         const OPOST = linux::OPOST;
@@ -102,7 +102,7 @@ pub struct Termios {
 }
 
 impl Termios {
-    /// What a terminal starts with.
+    /// A terminal's initial settings.
     pub const DEFAULT: Self = Self {
         input: InputModes::ICRNL.union(InputModes::IXON),
         output: OutputModes::OPOST.union(OutputModes::ONLCR),

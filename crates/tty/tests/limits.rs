@@ -1,4 +1,4 @@
-//! What happens when there is no room, and what only a program does.
+//! Behaviour without room, and requests that only a program makes.
 
 use heddle_tty::{
     CAPACITY_BYTES, Character, InputModes, LineDiscipline, LocalModes, Output, SignalRequests, Termios,

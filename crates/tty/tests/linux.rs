@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 
-/// What happens to the terminal, in order.
+/// An event at the terminal, in order.
 #[derive(Clone)]
 enum Step {
     Type(Vec<u8>),
@@ -222,7 +222,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
-/// What a program reads: pieces where lines matter, a stream of bytes where they don't.
+/// The bytes that a program reads: pieces where lines matter, a stream of bytes where they don't.
 fn comparable(pieces: Vec<Vec<u8>>, as_lines: bool) -> Vec<Vec<u8>> {
     if as_lines { pieces } else { vec![pieces.concat()] }
 }

@@ -1,4 +1,4 @@
-//! Buffers that asynchronous calls own while they are under way.
+//! Buffers that asynchronous calls own while they are in flight.
 #![allow(unsafe_code)] // What the traits promise.
 
 /// Bytes to be read.

@@ -38,15 +38,16 @@ impl Builder {
         self
     }
 
-    /// Whether each executor gives way, before each turn, to anything more urgent elsewhere in the machine; otherwise
-    /// the kernel sees to that at its clock's ticks. Only Heddle has one order of priorities.
+    /// Whether each executor yields, before each turn, to anything more urgent elsewhere in the machine; otherwise
+    /// the kernel preempts it at its clock ticks. Only Heddle has one order of priorities.
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Builder {
         self.strict = strict;
         self
     }
 
-    /// Runs `main` as the first coroutine, on the calling thread, to its end. What it has spawned is dropped then.
+    /// Runs `main` as the first coroutine, on the calling thread, to its end. Coroutines that it has spawned are
+    /// dropped then.
     ///
     /// # Panics
     /// If there is no memory or no thread for the executor.

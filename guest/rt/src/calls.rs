@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 
 pub use libc::pollfd as PollFd;
 
-/// What [`waitid`] tells of a child: the first members of a `siginfo_t`.
+/// The result of [`waitid`] about a child: the first members of a `siginfo_t`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct ChildInfo {

@@ -1,7 +1,7 @@
-//! Calls on Heddle: the ring in which results come back, and what executors sleep in.
+//! Calls on Heddle: the ring through which results come back, and the calls by which executors sleep.
 //!
-//! Any executor thread takes results out, one at a time: whoever finds the lock held leaves them to its holder, who
-//! looks again after releasing it.
+//! Any executor thread takes results out, one at a time: a thread that finds the lock held leaves them to its holder,
+//! which looks again after releasing it.
 #![allow(unsafe_code)] // The ring is memory that the kernel writes.
 
 use crate::operation::Handle;
@@ -36,7 +36,7 @@ fn ring() -> Option<&'static Ring> {
     *HERE.get_or_init(detect)
 }
 
-/// Registers a ring. A kernel that knows no rings is Linux's. On both, executors go on in forked children.
+/// Registers a ring. A kernel without rings is Linux's. On both, executors continue in forked children.
 fn detect() -> Option<&'static Ring> {
     heddle_coroutine::follow_forks();
     let memory = Memory::new(FIRST_ORDER)?;
@@ -98,7 +98,7 @@ impl Memory {
 
     /// For memory that is no ring.
     fn give_back(self) {
-        // SAFETY: mapped by `new`, and nobody has heard of it.
+        // SAFETY: mapped by `new`, and not shared with another thread yet.
         unsafe { libc::munmap(self.start.cast(), Self::bytes(self.order)) };
     }
 
@@ -124,11 +124,11 @@ pub(crate) struct Ring {
     /// A copy of the head of the current memory.
     head: AtomicU32,
     memory: Mutex<Memory>,
-    /// Who waits for room.
+    /// Tasks that wait for room.
     refused: Mutex<Vec<Waker>>,
 }
 
-/// What a thread that forks has locked.
+/// The locks that a thread holds while it forks.
 type Forking = (MutexGuard<'static, Memory>, MutexGuard<'static, Vec<Waker>>);
 
 thread_local! {
@@ -251,7 +251,8 @@ impl Host for Ring {
     fn after_fork(&self, is_child: bool) {
         let Some((memory, mut refused)) = FORKING.take() else { return };
         if is_child {
-            // Calls under way, and their results, are the parent's. Who waits for room is woken with all others.
+            // Calls in flight, and their results, are the parent's. A coroutine that waits for room is woken with all
+            // others.
             refused.clear();
             self.head.store(0, Ordering::Relaxed);
             // Without memory for the ring, calls say that there is none.
@@ -280,7 +281,7 @@ impl Host for Ring {
     }
 }
 
-/// What became of a call that was handed over.
+/// The state of a call that was handed over.
 pub(crate) enum Submitted {
     /// It is finished.
     Done(i64),
@@ -352,7 +353,7 @@ fn start(entries: &mut [Entry]) -> i64 {
     system_call(SUBMIT, [entries.as_mut_ptr().expose_provenance() as u64, entries.len() as u64, 0, 0])
 }
 
-/// What became of the calls that were collected.
+/// The result of handing over the collected calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Collected {
     /// There were none.

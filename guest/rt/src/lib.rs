@@ -32,22 +32,22 @@
 //!
 //! # Priorities
 //! A coroutine is preempted between its turns, and in a turn at each call. When something more urgent becomes ready,
-//! Heddle interrupts a thread that runs something less urgent, so that the next call gives way; [`should_yield`] tells
+//! Heddle interrupts a thread that runs something less urgent, so that the next call yields; [`should_yield`] tells
 //! of it in between. A program of several threads need not wait for that: one more thread, in reserve, runs the urgent
 //! coroutine at once.
 //!
 //! # Processes
-//! In a forked child the thread that forked goes on, with the coroutines that it ran or that were queued on it. Other
-//! threads of the runtime are gone, and their coroutines with them, so a program that is to go on in both does best
-//! with one thread. Calls under way are the parent's, and end in the child with `ECANCELED`; one that has not begun
-//! is made by both. Timers go on. Every coroutine that goes on is polled once. As with any threads, a lock of the
+//! In a forked child the thread that forked continues, with the coroutines that it ran or that were queued on it. Other
+//! threads of the runtime are gone, and their coroutines with them, so a program that is to continue in both does best
+//! with one thread. Calls in flight are the parent's, and end in the child with `ECANCELED`; one that has not begun
+//! is made by both. Timers continue. Every coroutine that continues is polled once. As with any threads, a lock of the
 //! program's own may be held by a thread that is gone.
 //!
 //! # Implementation notes
-//! The way to the kernel is chosen when the first executor starts: a kernel that knows Heddle's calls registers the
-//! ring of results, any other answers `ENOSYS` and is taken for Linux. Every call under way has one allocation, shared
-//! by its future and the ring; `heddle_abi::protocol::Phase` says who frees it, and is checked
-//! by loom.
+//! The interface to the kernel is chosen when the first executor starts: a kernel that knows Heddle's calls registers
+//! the ring of results, any other answers `ENOSYS` and is taken for Linux. Every call in flight has one allocation,
+//! shared by its future and the ring; `heddle_abi::protocol::Phase` says which of the two frees it, and is checked by
+//! loom.
 
 mod batch;
 mod buffer;

@@ -1,5 +1,5 @@
-//! Calls on Linux: attempts that do not wait, and epoll in between. What Linux can only do by blocking a thread is done
-//! on a thread of a pool.
+//! Calls on Linux: attempts that do not wait, and epoll in between. A call that Linux can only make by blocking a
+//! thread is made on a thread of a pool.
 #![allow(unsafe_code)] // The memory that a call's words name.
 
 use crate::calls::ChildInfo;
@@ -87,7 +87,7 @@ fn descriptor(words: &Words) -> RawFd {
 }
 
 fn borrowed<'a>(number: RawFd) -> Option<BorrowedFd<'a>> {
-    // SAFETY: whoever waits for the call keeps the descriptor open.
+    // SAFETY: the future that waits for the call keeps the descriptor open.
     (number >= 0).then(|| unsafe { BorrowedFd::borrow_raw(number) })
 }
 
@@ -197,7 +197,7 @@ async fn accept(words: &Words) -> i64 {
     made(taken.await)
 }
 
-/// A descriptor that is closed if nobody comes for it.
+/// Wraps a descriptor, so that it is closed if its future is gone.
 fn take(result: i64) -> Result<OwnedFd, i64> {
     // SAFETY: the descriptor is the call's result, known here alone.
     if result < 0 { Err(result) } else { Ok(unsafe { OwnedFd::from_raw_fd(result as RawFd) }) }
@@ -289,7 +289,7 @@ async fn poll(words: &Words) -> i64 {
 fn waits<'a>(entry: &libc::pollfd) -> impl Iterator<Item = Ready<'a>> {
     let wanted = [(libc::POLLOUT, Direction::Write), (libc::POLLIN, Direction::Read)];
     let (number, events) = (entry.fd, entry.events);
-    // An end or an error is told to whoever waits for anything.
+    // poll(2) reports an end or an error whatever was asked for, so reading is always waited for.
     wanted
         .into_iter()
         .filter(move |(event, direction)| events & event != 0 || *direction == Direction::Read)
@@ -299,7 +299,7 @@ fn waits<'a>(entry: &libc::pollfd) -> impl Iterator<Item = Ready<'a>> {
 /// A thread waits at the word. Its wait has a bit of its own (or nearly so: others with the same bit wake too, which a
 /// futex may), by which it is ended when the future is dropped.
 async fn futex(words: &Words) -> i64 {
-    /// No thread has begun to wait. Whoever is first changes that: the thread, or the drop of the future.
+    /// No thread has begun to wait. The first of two changes that: the thread, or the drop of the future.
     const WAITS_FOR_A_THREAD: u32 = 0;
     const HAS_A_THREAD: u32 = 1;
     /// No thread touches the word any more.
@@ -371,10 +371,10 @@ async fn waitid(words: &Words) -> i64 {
     let [kind, id, info, options, ..] = words.arguments;
     let mut look = *words;
     look.arguments[3] |= libc::WNOHANG as u64;
-    // A process's descriptor tells of its end alone.
+    // A process's descriptor reports its end alone.
     let tells_all = options & (libc::WSTOPPED | libc::WCONTINUED) as u64 == 0;
     let child = if kind == u64::from(libc::P_PID) && tells_all { process_descriptor(id) } else { None };
-    // Before the first look, so that what happens after it is told.
+    // Before the first look, so that an event after it is reported.
     let mut signals = None;
     if child.is_none() && options & libc::WNOHANG as u64 == 0 {
         signals = match ChildSignals::new() {
@@ -401,7 +401,7 @@ async fn waitid(words: &Words) -> i64 {
     }
 }
 
-/// Tells of SIGCHLD, for as long as it lives: the signal's handler, which calls the program's own too, writes into a
+/// Reports SIGCHLD, for as long as it lives: the signal's handler, which calls the program's own too, writes into a
 /// socket.
 struct ChildSignals {
     told: UnixStream,

@@ -1,9 +1,9 @@
-//! What `/proc/PID/heddle` shows of the coroutines: a table in memory of the process's own. The kernel finds its place
-//! in the process's pages, and reads it when somebody looks.
+//! The coroutines for `/proc/PID/heddle`: a table in memory of the process's own. The kernel finds its place in the
+//! process's pages, and reads it when that file is read.
 //!
 //! The table has an entry for each coroutine that there could be, by the index in its id, and costs memory as far as
-//! there have been so many. Whoever queues or runs a coroutine writes its entry, in words of their own and in no order:
-//! a reader may see a coroutine between two states, and nobody but readers depends on it.
+//! there have been so many. The thread that queues or runs a coroutine writes its entry, in single words and in no
+//! order: a reader may see a coroutine between two states, and the table has no other users.
 #![allow(unsafe_code)] // Memory that is shared with readers outside.
 
 use crate::place;
@@ -40,7 +40,7 @@ const _: () = {
 /// The table; null if the kernel has no use for one, or there was no room.
 static TABLE: AtomicPtr<Entry> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Makes the table, if the kernel reads such, and tells where it is. Once.
+/// Makes the table, if the kernel reads such, and publishes its address. Once.
 pub(crate) fn open() {
     const BYTES: usize = MAX_COROUTINES as usize * size_of::<Entry>();
     if !place::is_known() {
@@ -85,7 +85,7 @@ impl Entry {
         self.what.store(what, Ordering::Relaxed);
     }
 
-    /// The first time that anybody hears of a coroutine.
+    /// Starts the entry of a new coroutine.
     #[cold]
     fn begin(&self, id: Id, now_ns: u64) {
         place::raise_count(id.index() + 1);

@@ -1,4 +1,4 @@
-//! A call under way, as its future sees it.
+//! A call in flight, as its future sees it.
 //!
 //! On Linux the future makes attempts and waits for readiness in between; on Heddle it hands the call to the kernel and
 //! waits for its result. The memory of the call is then kept by a state that the future and the ring share: the future
@@ -44,7 +44,7 @@ async fn unless_forked(call: impl Future<Output = i64>) -> i64 {
     .await
 }
 
-/// The result, in a forked child, of a call that was under way at the fork.
+/// The result, in a forked child, of a call that was in flight at the fork.
 const IS_THE_PARENTS: i64 = -(libc::ECANCELED as i64);
 
 /// [`run`] for memory that is only borrowed.
@@ -63,7 +63,7 @@ pub(crate) async unsafe fn run_borrowed<K: Send>(
     (unless_forked(linux::run(&words)).await, keep)
 }
 
-/// What the ring knows of a call.
+/// The ring's part of a call's state.
 pub(crate) struct Header {
     phase: Phase,
     result: AtomicI64,
@@ -84,7 +84,7 @@ struct State<K> {
     keep: UnsafeCell<Option<K>>,
 }
 
-// SAFETY: `keep` is touched by the future alone, or, once that has left it, by whoever drops the state last.
+// SAFETY: `keep` is touched by the future alone, or, once that has left it, by the thread that drops the state last.
 unsafe impl<K: Send> Sync for State<K> {}
 
 /// The ring's reference to a call: one of the two that its `Arc` counts.
@@ -173,11 +173,11 @@ impl Header {
         self.forks.load(Ordering::Relaxed) != heddle_coroutine::forks()
     }
 
-    /// Nobody wants the result.
+    /// Closes a descriptor that is the result, because the future is gone.
     fn discard(&self) {
         let result = self.result.load(Ordering::Relaxed);
         if self.makes_descriptor && result >= 0 {
-            // SAFETY: the descriptor was made for this call, and nobody knows it.
+            // SAFETY: the descriptor was made for this call, and is known nowhere else.
             unsafe { libc::close(result as i32) };
         }
     }
@@ -225,7 +225,7 @@ async unsafe fn fly<K: Send>(keep: K, words: impl FnOnce(&mut K) -> Words, borro
 }
 
 impl<K: Send> Flight<K> {
-    /// The ring of this process will not tell of the call: its reference is given up here.
+    /// The ring of this process will not report the call, so its reference is released here.
     fn strand(&mut self) {
         self.stage = Stage::Landed;
         let pointer = Arc::as_ptr(&self.state).cast::<Header>().cast_mut();
@@ -258,7 +258,7 @@ impl<K: Send> Flight<K> {
             let mut found = header.phase.look();
             if found == Found::Flying {
                 header.waker.register(context.waker());
-                // What came before the waker was there woke nobody.
+                // Results that came before the waker was registered woke no task.
                 found = header.phase.look();
             }
             match found {
@@ -293,7 +293,7 @@ impl<K: Send> Drop for Flight<K> {
                 header.discard();
             }
             if self.borrows {
-                // SAFETY: the kernel is done with the call, and nobody else touches `keep`. The state may live longer
+                // SAFETY: the kernel is done with the call, and nothing else touches `keep`. The state may live longer
                 // than what was borrowed, and then is empty.
                 drop(unsafe { (*self.state.keep.get()).take() });
             }

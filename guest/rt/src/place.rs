@@ -1,9 +1,9 @@
 //! An executor thread's place in the machine's order of priorities: its record in the process's pages, which the kernel
-//! looks at, and the system page, which the kernel writes. `docs/SHARED-SCHEDULER.md` says who writes what and when.
+//! looks at, and the system page, which the kernel writes. `docs/SHARED-SCHEDULER.md` has the protocol.
 //!
 //! The threads take user interrupts: their handler, the vDSO's `__heddle_notice`, sets a word ([`is_noticed`]), because
-//! it interrupts code that may hold any lock. The thread looks when it is next where its coroutine can give way:
-//! between turns, and at each call. What is urgent need not wait for that, if the process has more than one executor
+//! it interrupts code that may hold any lock. The thread looks when it is next where its coroutine can yield:
+//! between turns, and at each call. Urgent work need not wait for that, if the process has more than one executor
 //! thread: then there is one in reserve ([`stand_by`]), which the kernel and other threads wake instead.
 #![allow(unsafe_code)] // The pages that the kernel has mapped.
 
@@ -27,7 +27,7 @@ struct Pages {
     /// Where user interrupts enter, and what they call; 0 if the vDSO has no such thing.
     entry: usize,
     notice: usize,
-    /// What each executor's handler is given.
+    /// The argument of each executor's handler.
     notices: [Notice; EXECUTORS_MAX],
 }
 
@@ -83,7 +83,7 @@ fn call(number: u32, arguments: [usize; 3]) -> bool {
     unsafe { libc::syscall(number.into(), a, b, c) != -1 }
 }
 
-/// What a thread knows of its place.
+/// A thread's place, as far as it is known.
 #[derive(Clone, Copy)]
 enum Place {
     /// It has not looked.
@@ -126,7 +126,7 @@ fn take(pages: &'static Pages, number: usize) -> bool {
     if !call(REGISTER, [number, entry, ptr::from_ref(notice).expose_provenance()]) {
         return false;
     }
-    // Its own from here on. Whoever had it before has left it without interrupts allowed or forbidden for good.
+    // The record is this thread's own from here on. Its previous owner may have left it in a turn, or masked.
     let record = &pages.process.executors[number];
     record::end_turn(record);
     if record::unmask(record) {
@@ -143,7 +143,7 @@ fn place() -> Place {
     }
 }
 
-/// Before a turn, with `ready` in the thread's queue: publishes that and what is about to run, and gives way if the
+/// Before a turn, with `ready` in the thread's queue: publishes that and what is about to run, and yields if the
 /// policy says so. `look` looks for results that have come.
 #[inline]
 pub(crate) fn before_turn(ready: u64, mut look: impl FnMut()) {
@@ -189,8 +189,8 @@ pub(crate) fn is_noticed() -> bool {
 }
 
 /// Whether something more urgent than the calling coroutine is ready, or may be. A coroutine that computes for long
-/// asks now and then, and lets that go first by [`preempted`](crate::preempted); calls do so by themselves. On Heddle
-/// an interrupt tells of finished calls.
+/// asks from time to time, and lets that go first by [`preempted`](crate::preempted); calls do so by themselves. On
+/// Heddle an interrupt reports finished calls.
 #[inline]
 #[must_use]
 pub fn should_yield() -> bool {
@@ -222,7 +222,7 @@ pub(crate) fn reserve() {
     }
 }
 
-/// Sleeps as the executor in reserve until it is told that it is of use.
+/// Sleeps as the executor in reserve until a reason is posted to it.
 pub(crate) fn stand_by() -> Told {
     let Place::At(here) = place() else {
         // Too many executors: this one stays out of the way.
@@ -290,7 +290,7 @@ fn counter() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Tells the kernel of a table of coroutines with entries of so many bytes.
+/// Registers a table of coroutines, with entries of `stride` bytes, with the kernel.
 pub(crate) fn publish_table(address: usize, stride: usize) {
     if let Some(pages) = pages() {
         let table = &pages.process.header.coroutines;
@@ -303,7 +303,7 @@ pub(crate) fn publish_table(address: usize, stride: usize) {
 /// Entries of the table of coroutines in use, in this process or the one that it was forked from.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// The table of coroutines has at least so many entries in use.
+/// Raises the number of entries in use of the table of coroutines.
 pub(crate) fn raise_count(count: u32) {
     if COUNT.load(Ordering::Relaxed) < count
         && COUNT.fetch_max(count, Ordering::Relaxed) < count

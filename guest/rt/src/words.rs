@@ -24,7 +24,7 @@ impl Words {
     /// Calls synchronously; the result is what the kernel returns, errors negated.
     pub fn call(&self) -> i64 {
         let [a, b, c, d, e, f] = self.arguments;
-        // SAFETY: a `Words` is made of parameters that the calls in `calls` describe, and whoever made it keeps their
+        // SAFETY: a `Words` is made of parameters that the calls in `calls` describe, and its maker keeps their
         // memory until the call is over.
         let result = unsafe { libc::syscall(self.number, a, b, c, d, e, f) };
         if result == -1 { -i64::from(last_error()) } else { result }
@@ -36,7 +36,7 @@ pub(crate) fn last_error() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// What a call's result is.
+/// The type of a call's result.
 pub(crate) trait Output {
     const IS_DESCRIPTOR: bool = false;
 

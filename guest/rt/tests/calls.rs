@@ -175,7 +175,7 @@ fn a_child_is_waited_for() {
     });
 }
 
-/// Whichever of a group, and what becomes of it: stopped, going on, ended.
+/// A child of any group, and each change of its state: stopped, continued, ended.
 #[test]
 fn a_child_of_unknown_number_is_waited_for() {
     use std::os::unix::process::CommandExt;

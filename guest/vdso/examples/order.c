@@ -1,5 +1,5 @@
 /* Three coroutines of different levels, one of which waits for another. Prints `urgent background-waits ordinary
- * background`. Build: cc -I vdso/include vdso/examples/order.c -o order -ldl; it runs in Heddle. */
+ * background`. Build: cc -I guest/vdso/include guest/vdso/examples/order.c -o order -ldl; it runs in Heddle. */
 #define _GNU_SOURCE
 #include "heddle.h"
 #include <dlfcn.h>

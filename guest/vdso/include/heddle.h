@@ -85,7 +85,7 @@ int __heddle_ring(struct heddle_scheduler *, void *memory, uint32_t order);
 int __heddle_policy(struct heddle_scheduler *, uint32_t policy);
 
 /* User interrupts for programs with a scheduler of their own, which register their executor threads themselves (REGISTER
- * in crates/abi/src/shared/calls.rs) with `__heddle_interrupt_entry()` as handler. The argument is the address of a
+ * in abi/src/user_sched/calls.rs) with `__heddle_interrupt_entry()` as handler. The argument is the address of a
  * structure whose first word is a function: it is called with that address and must use general registers only.
  * `__heddle_notice` is such a function: it sets `noticed`. The program takes the reasons from the record, which stays
  * masked until then, and unmasks it. */

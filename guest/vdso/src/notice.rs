@@ -1,5 +1,5 @@
-//! A handler of user interrupts for programs that look around by themselves, such as those of heddle-rt: it only tells
-//! them to. Such a program need not have a function of its own that gets by on the general registers.
+//! A handler of user interrupts for programs that check for reasons themselves, such as those of heddle-rt: it only
+//! tells them to. Such a program need not have a function of its own that gets by on the general registers.
 
 use core::sync::atomic::Ordering;
 

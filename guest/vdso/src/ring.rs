@@ -24,7 +24,7 @@ impl Ring {
         Self { memory: AtomicPtr::new(null_mut()) }
     }
 
-    /// Makes `memory` the process's ring; returns 0 or a negative errno. What has come in the one before, is taken out
+    /// Makes `memory` the process's ring; returns 0 or a negative errno. Results in the previous ring are taken out
     /// by `ready` as in [`Ring::drain`].
     ///
     /// # Safety
@@ -36,7 +36,7 @@ impl Ring {
         if result == 0 {
             // SAFETY: a word of the header, of which the kernel knows nothing.
             unsafe { (*memory.add(ORDER).cast::<AtomicU32>()).store(order, Ordering::Relaxed) };
-            // Nothing is put into the one before any more; an entry belongs to whoever takes it.
+            // Nothing is put into the one before any more; an entry belongs to the thread that takes it.
             self.drain(&mut ready);
             self.memory.store(memory, Ordering::Release);
             self.drain(ready);

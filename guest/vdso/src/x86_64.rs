@@ -1,4 +1,4 @@
-//! What only the processor can tell, and system calls.
+//! Functions that depend on the processor, and system calls.
 
 use core::arch::asm;
 

@@ -1,4 +1,4 @@
-//! What the vDSO is made of, read from the object that the kernel embeds: nothing that a page, mapped read-only at any
+//! Checks the object that the kernel embeds as the vDSO: it contains nothing that a page, mapped read-only at any
 //! address in any process, could not have.
 #![allow(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! Locks on files of the cache, held by whoever makes or uses them.
+//! Locks on the cache's files, held while a file is made or used.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 pub struct Lock(#[expect(dead_code, reason = "the lock lives as long as the open file")] File);
 
 impl Lock {
-    /// Waits until nobody else has the lock.
+    /// Waits until no other process holds the lock.
     ///
     /// # Errors
     /// If the file cannot be made.

@@ -11,7 +11,7 @@ const TAIL_LINES: usize = 12;
 /// QEMU's status when it could not start the machine.
 const QEMU_FAILED: i32 = 1;
 
-/// What went wrong.
+/// The kind of failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Crash {
     /// Lines for the user.

@@ -9,7 +9,7 @@ use heddle_image::{Cache, Error, Image, ImageRequest, Progress};
 /// Bytes in a megabyte, the unit of what is shown.
 const MB: u64 = 1_000_000;
 
-/// What the root of the machine is made of.
+/// The contents of the machine's root file system.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(skip)]
 pub struct Options {

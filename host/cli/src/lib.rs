@@ -36,7 +36,7 @@ pub const STATUS_TOOL_FAILED: u8 = 125;
 pub const STATUS_NOT_EXECUTABLE: u8 = 126;
 /// Exit status when the program was not found.
 pub const STATUS_NOT_FOUND: u8 = 127;
-/// What is added to the number of the signal that ended the program, or this tool.
+/// Added to the number of the signal that ended the program, or this tool, to form the exit status.
 pub const STATUS_SIGNAL_BASE: u8 = 128;
 /// Exit status after a panic or crash of the guest's kernel.
 pub const STATUS_KERNEL_PANIC: u8 = 255;

@@ -20,7 +20,7 @@ impl Log {
     /// A log kept in memory.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn in_memory() -> io::Result<Self> {
         let file = File::from(memfd_create("heddle-log", MemfdFlags::CLOEXEC)?);
         Ok(Self { file, read_bytes: 0, partial: Vec::new() })
@@ -44,7 +44,7 @@ impl Log {
     /// All that was written so far; nothing if the log cannot be read.
     #[must_use]
     pub fn text(&self) -> String {
-        // Not through the file's position: whoever writes to the log may share it.
+        // Not through the file's position: the process that writes to the log may share it.
         let mut bytes = Vec::new();
         if let Ok(metadata) = self.file.metadata()
             && metadata.is_file()
@@ -73,7 +73,7 @@ impl Log {
     }
 }
 
-/// What stands before a system call in a line of the log.
+/// The text that precedes a system call in a line of the log.
 const TRACE_MARK: &str = " strace ";
 
 /// The system calls in a log, passed on while the machine runs.
@@ -93,7 +93,7 @@ impl<'a> Trace<'a> {
     /// Passes on what is new.
     ///
     /// # Errors
-    /// What writing says.
+    /// The error of writing.
     pub fn show(&mut self) -> io::Result<()> {
         for line in self.log.new_lines() {
             if let Some((_, call)) = line.split_once(TRACE_MARK) {

@@ -23,7 +23,7 @@ impl Signals {
     /// Starts watching, except for signals that this process was started to ignore (`nohup`, `&` in a script).
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn watch() -> io::Result<Self> {
         let mut watches = Vec::new();
         for signal in WATCHED {
@@ -38,7 +38,7 @@ impl Signals {
         Ok(Self { watches })
     }
 
-    /// What to poll for reading.
+    /// The descriptors to poll for reading.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.watches.iter().map(|(_, reader, _)| reader.as_fd())
     }
@@ -60,11 +60,11 @@ impl Drop for Signals {
 }
 
 /// Makes programs that this process starts have the default dispositions of the signals that end programs, even if this
-/// process was started to ignore them (`nohup`, `&` in a script): what is ignored stays ignored across `execve`, and
-/// what has a handler becomes the default. This process goes on ignoring what it ignored, and ends by what it did not.
+/// process was started to ignore them (`nohup`, `&` in a script): an ignored signal stays ignored across `execve`, and
+/// one with a handler gets the default. This process still ignores the signals that it ignored, and ends by the others.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system call.
 pub fn give_children_defaults() -> io::Result<()> {
     for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::PIPE] {
         let ends = Arc::new(AtomicBool::new(!is_ignored(signal)));

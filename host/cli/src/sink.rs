@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use heddle_streams::Pump;
 use rustix::fs::{FileType, OFlags, fstat};
 
-/// What a pipe that polls as writable takes without blocking.
+/// The number of bytes that a pipe accepts without blocking when it polls as writable.
 const PIPE_BUF_BYTES: usize = 4096;
 
 /// Where a stream of the program ends.
@@ -22,10 +22,10 @@ impl Sink {
     /// A sink that writes where `fd` does.
     ///
     /// Pipes and terminals are opened anew, because the flag against blocking belongs to the open file, which is
-    /// shared with whoever started this tool. Files keep their offset, and need no flag.
+    /// shared with the process that started this tool. Files keep their offset, and need no flag.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn new(fd: BorrowedFd<'_>) -> io::Result<Self> {
         let kind = FileType::from_raw_mode(fstat(fd)?.st_mode);
         if matches!(kind, FileType::Fifo | FileType::CharacterDevice) {

@@ -1,4 +1,4 @@
-//! What STYLE asks of the source text and a program can check, for every file that git knows.
+//! The rules of STYLE that a program can check, for every file that git knows.
 
 #[path = "tidy/arrows.rs"]
 mod arrows;
@@ -48,7 +48,7 @@ fn sources() -> Vec<Source> {
     let names = String::from_utf8(output.stdout).expect("file names in UTF-8");
     let mut sources = Vec::new();
     for name in names.lines().filter(|name| !EXEMPT.iter().any(|exempt| name.starts_with(exempt))) {
-        // What is no text, or was removed and not yet committed, has no style.
+        // A file that is no text, or was removed and not yet committed, has no style.
         if let Ok(text) = std::fs::read_to_string(repository().join(name)) {
             sources.push(Source { path: name.into(), text });
         }

@@ -27,7 +27,7 @@ pub struct Group {
     /// Paths of names that go along, by name.
     pub slave_links: BTreeMap<String, PathBuf>,
     pub choices: Vec<Choice>,
-    /// What the administrator chose.
+    /// The administrator's choice.
     pub chosen: Option<PathBuf>,
 }
 

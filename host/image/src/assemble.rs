@@ -17,7 +17,7 @@ const GUEST_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
 /// Top-level directories that merged `/usr` makes symbolic links.
 const MERGED: [&str; 6] = ["/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin"];
 
-/// What installation scripts made on the host, and the package whose files it goes with.
+/// Files that installation scripts made on the host, and the package whose files each goes with.
 const GENERATED: [(&str, &str); 8] = [
     ("base-files", "/etc/localtime"),
     ("base-files", "/etc/timezone"),
@@ -36,7 +36,7 @@ pub struct Assembly {
     pub root: Root,
     /// The program's path in the guest.
     pub program: PathBuf,
-    /// What on the host decided about all this.
+    /// The files of the host on which all this depends.
     pub(crate) stamps: Vec<Stamp>,
     /// The packages that files come from, where they don't come from the host.
     pub(crate) archives: Vec<PathBuf>,
@@ -65,7 +65,7 @@ pub fn assemble(
         search_path = &request.search_path;
     }
     for (from, to) in &request.add {
-        // Of a symbolic link, what it stands for is wanted.
+        // Of a symbolic link, its target is wanted.
         let real = fs::canonicalize(from).map_err(|error| Error::Read(from.clone(), error))?;
         let mut importer = Importer::new(&mut root);
         importer.stamps.extend(hops(from).iter().filter(|hop| hop.is_symlink()).map(|hop| Stamp::of(hop)));
@@ -120,7 +120,7 @@ fn from_host(request: &ImageRequest, root: &mut Root, stamps: &mut Vec<Stamp>) -
     }
     for &package in &packages {
         for path in database.files(package).map_err(Error::NoDpkg)? {
-            // The database tells of every other change.
+            // The database shows every other change.
             importer.watch = path.starts_with("/etc") && !path.is_dir();
             importer.entry(&path, &path)?;
         }

@@ -7,9 +7,10 @@
 //! packages/       what apt fetched
 //! ```
 //!
-//! Who uses an image holds a shared lock on its file; cleaning takes an exclusive one before it removes the file, and
-//! leaves alone what it can't lock. A lock is only worth something on the file that the path names at that moment: it
-//! may have been removed between opening and locking, so every lock is followed by a look whether it is still there.
+//! A process that uses an image holds a shared lock on its file; cleaning takes an exclusive one before it removes the
+//! file, and leaves alone what it can't lock. A lock is only worth something on the file that the path names at that
+//! moment: it may have been removed between opening and locking, so every lock is followed by a look whether it is
+//! still there.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -25,10 +26,10 @@ use crate::{Assembly, Error, ImageRequest, Progress, assemble, key};
 /// Prefix of files that are being written. Their writers hold them locked.
 const TEMPORARY: &str = "tmp-";
 
-/// The file in the directory of packages that is locked by who works there.
+/// The file in the directory of packages that is locked by the process that works there.
 const PACKAGES_LOCK: &str = "lock";
 
-/// What the specification of cache directories wants in their tag.
+/// The contents that the specification of cache directories requires of their tag.
 const CACHE_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n";
 
 /// A directory of images.
@@ -48,14 +49,15 @@ pub struct Image {
     pub length: u64,
     /// The program's path in the guest.
     pub program: PathBuf,
-    /// What was left out of the image or is out of date; empty when the image was made before.
+    /// Warnings about files that were left out or are out of date; empty when the image was made before.
     pub warnings: Vec<String>,
     /// The open file with its shared lock.
     lock: File,
 }
 
 impl Image {
-    /// The open backing file. Its shared lock belongs to the open file: whoever inherits the descriptor holds it too.
+    /// The open backing file. Its shared lock belongs to the open file: a process that inherits the descriptor holds it
+    /// too.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.lock
@@ -73,7 +75,7 @@ pub struct CachedImage {
     pub in_use: bool,
 }
 
-/// What [`Cache::clean`] did.
+/// The result of [`Cache::clean`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cleaned {
     /// The space that was freed.
@@ -122,7 +124,7 @@ impl Cache {
         progress(Progress::Assembling);
         let mut assembly = match assemble(request, self, progress) {
             Ok(assembly) => assembly,
-            // What was fetched before is better than nothing when there is no network.
+            // A package fetched before is better than nothing when there is no network.
             Err(Error::Fetch(text)) => {
                 let before =
                     memo.and_then(|memo| self.open(&memo.key, &memo.program).transpose()).transpose()?;
@@ -192,8 +194,8 @@ impl Cache {
         }
         let lock_path = self.directory.join("packages").join(PACKAGES_LOCK);
         let lock = OpenOptions::new().write(true).open(&lock_path);
-        // Without the lock file nothing was ever fetched; with the lock taken, somebody is fetching. The file itself
-        // stays, for those who wait for it.
+        // Without the lock file nothing was ever fetched; with the lock taken, another process is fetching. The file
+        // itself stays, for those who wait for it.
         if lock.is_ok_and(|lock| try_lock(&lock)) {
             for path in self.entries("packages")?.into_iter().filter(|path| *path != lock_path) {
                 let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
@@ -214,7 +216,7 @@ impl Cache {
         }
         let _lock = lock_exclusive(&self.subdirectory("locks")?.join(key))?;
         loop {
-            // Whoever held the lock before may have made it; whoever cleans may have removed it since.
+            // The previous holder of the lock may have made the file, and a cleaning process may have removed it since.
             if let Some(image) = self.open(key, &assembly.program)? {
                 return Ok(image);
             }
@@ -283,7 +285,7 @@ impl Cache {
     }
 }
 
-/// Opens and locks the file at `path`, made if missing; whoever else wants it waits until the file is dropped.
+/// Opens and locks the file at `path`, made if missing; other processes that want it wait until the file is dropped.
 fn lock_exclusive(path: &Path) -> Result<File, Error> {
     let at = |error| Error::Cache(path.to_owned(), error);
     loop {
@@ -305,7 +307,7 @@ fn lock(file: &File, operation: FlockOperation) -> io::Result<()> {
     }
 }
 
-/// Locks a file against everyone else, if nobody has it.
+/// Locks a file exclusively, if no process holds a lock on it.
 fn try_lock(file: &File) -> bool {
     flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }

@@ -1,4 +1,4 @@
-//! The host's package database, read directly: what is installed, what it depends on, which files it has.
+//! The host's package database, read directly: the installed packages, their dependencies and their files.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;

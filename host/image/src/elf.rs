@@ -1,4 +1,4 @@
-//! What the loader will want to know of a program or library.
+//! The parts of a program or library that the loader needs to know.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -65,7 +65,7 @@ pub struct Dynamic {
     pub runpath: Option<Vec<u8>>,
 }
 
-/// What is wrong with an ELF file.
+/// The defect of an ELF file.
 #[derive(Debug)]
 pub enum Fault {
     /// It isn't one, or a damaged one.

@@ -1,5 +1,5 @@
-//! What a root has besides the files of packages: the directories that every system has, the files that
-//! installation scripts would write, the loader's cache, and times for all that has none.
+//! The files of a root besides those of packages: the directories that every system has, the files that installation
+//! scripts would write, the loader's cache, and times for files that have none.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;

@@ -20,7 +20,7 @@ pub struct Importer<'a> {
     /// Whether an image stands only as long as the files that come now stay the same. Files of installed packages
     /// don't need that: the package database tells when they change.
     pub watch: bool,
-    /// What the watched files looked like when they were described.
+    /// The state of the watched files when they were described.
     pub stamps: Vec<Stamp>,
     /// Whether directories come with their times.
     dated: bool,
@@ -34,7 +34,7 @@ impl<'a> Importer<'a> {
     }
 
     /// Puts the host's file or directory `from` at `to`, without what is in a directory and with symbolic links as
-    /// they are. What the user may not read is left out with a warning.
+    /// they are. Files that the user may not read are left out with a warning.
     pub fn entry(&mut self, from: &Path, to: &Path) -> Result<(), Error> {
         if self.watch {
             self.stamps.push(Stamp::of(from));
@@ -193,7 +193,7 @@ pub fn attributes_of(metadata: &Metadata) -> Attributes {
     }
 }
 
-/// Whether a directory's files are the running kernel's own rather than anybody's data: `/proc`, `/sys` and what is
+/// Whether a directory's files are the running kernel's own rather than data: `/proc`, `/sys` and what is
 /// mounted inside them.
 fn is_kernels(directory: &Path) -> bool {
     const PROC: i64 = 0x9fa0;

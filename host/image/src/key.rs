@@ -14,7 +14,8 @@ use crate::stamp::Stamp;
 /// Changes whenever the same tree would give another image.
 const FORMAT: u64 = 1;
 
-/// A digest under way; every part is preceded by its length, so that no two sequences of parts run into one.
+/// A digest that is being computed; every part is preceded by its length, so that no two sequences of parts run into
+/// one.
 struct Key(Sha256);
 
 impl Key {

@@ -20,7 +20,7 @@ const ENTRY_SIZE: usize = 24;
 /// The flag of a file whose cache is little-endian.
 const LITTLE_ENDIAN: u8 = 2;
 
-/// What an entry says of its library's kind: for glibc, and for which calling convention.
+/// Flags of an entry: the kind of its library, which is for glibc, and its calling convention.
 fn flags(architecture: Architecture) -> u32 {
     match architecture {
         Architecture::X86_64 => 0x0303,
@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    /// What we read of the host's cache is what ldconfig prints of it.
+    /// Our reading of the host's cache is the same as ldconfig's.
     #[test]
     fn the_hosts_cache() {
         let printed = Command::new("/sbin/ldconfig").arg("-p").output();

@@ -6,7 +6,7 @@
 //!
 //! - `assemble`: from a request to a [`Root`]; `host`, `dpkg`, `alternatives`, `finish` are its parts.
 //! - `deb`: the same from Debian's archive.
-//! - `program`, `loader`, `elf`: what must be there for a program to start. They look through a `View`, so that the
+//! - `program`, `loader`, `elf`: the files that a program needs to start. They look through a `View`, so that the
 //!   same search finds the files on the host and checks the finished root.
 //! - `backing`: the file.
 //! - [`Cache`]: keeps files, `key` names them, `memo` and `stamp` tell whether an answer still holds.
@@ -40,7 +40,7 @@ pub use elf::Architecture;
 pub use error::Error;
 pub use root::Root;
 
-/// What a root image is to hold.
+/// The requested contents of a root image.
 #[derive(Clone, Debug)]
 pub struct ImageRequest {
     /// The program: a name for the search path, or a path.
@@ -55,7 +55,7 @@ pub struct ImageRequest {
     pub root: Option<PathBuf>,
     /// Where programs are looked for on the host: its `PATH`.
     pub search_path: OsString,
-    /// What relative paths are relative to: the working directory.
+    /// The working directory, which relative paths start from.
     pub directory: PathBuf,
     /// The machine the guest is.
     pub architecture: Architecture,

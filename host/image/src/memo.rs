@@ -1,4 +1,4 @@
-//! What was answered to a request, and how to tell whether that still holds: so a repeated request costs a few
+//! Remembers the answer to a request and how to tell whether it still holds, so that a repeated request costs a few
 //! hundred `lstat` calls instead of a walk through the package database.
 
 use std::ffi::OsString;

@@ -54,7 +54,7 @@ pub fn candidates<'a>(
     places.map(move |place| clean(&directory.join(OsStr::from_bytes(place)).join(name)))
 }
 
-/// The path without `.`; `..` is left to the file system, where symbolic links decide what it means.
+/// The path without `.`; `..` is kept, because symbolic links in the file system decide what it means.
 fn clean(path: &Path) -> PathBuf {
     path.components().collect()
 }

@@ -41,7 +41,7 @@ impl Root {
         self.warnings.push(text);
     }
 
-    /// What was left out, and why, in words.
+    /// Takes the warnings: each file that was left out, and why.
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }

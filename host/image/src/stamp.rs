@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What a path itself, links not followed, looked like at one time.
+/// The state of a path itself, links not followed, at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamp {
     path: PathBuf,
@@ -20,7 +20,7 @@ impl Stamp {
         Stamp { path: path.to_owned(), identity: identity(path).ok() }
     }
 
-    /// What is known of the file without its path, which may have several spellings.
+    /// The identity of the file without its path, which may have several spellings.
     pub fn identity(&self) -> Option<[i128; 6]> {
         self.identity
     }

@@ -18,7 +18,7 @@ pub struct Found {
     pub source: Source,
 }
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Debug)]
 pub enum Target {
     Missing,
@@ -29,7 +29,7 @@ pub enum Target {
 
 /// A file system to look for programs in.
 pub trait View {
-    /// What the absolute `path` leads to.
+    /// Looks up the absolute `path`.
     fn look(&self, path: &Path) -> Target;
 
     /// The regular file that `path` leads to.

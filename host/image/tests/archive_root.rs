@@ -105,7 +105,7 @@ fn accounts_that_packages_want() {
 /// Set for the part of a test that runs without a network: the directory of the cache.
 const OFFLINE: &str = "HEDDLE_TEST_OFFLINE";
 
-/// What was made before is used when there is no network; what was not can't be made.
+/// Files that were made before are used when there is no network; others can't be made.
 #[test]
 fn without_a_network() {
     if let Some(directory) = std::env::var_os(OFFLINE) {

@@ -42,7 +42,7 @@ fn the_backing_file() {
     let metadata = image.file().metadata().unwrap();
     assert!(metadata.len() >= image.offset + image.length + (64 << 30), "a guest's memory fits");
     assert!(metadata.blocks() * 512 <= image.length + (1 << 20), "and takes no space");
-    assert_eq!(metadata.mode() & 0o077, 0, "it is nobody else's");
+    assert_eq!(metadata.mode() & 0o077, 0, "other users have no access");
     let images = cache.images().unwrap();
     assert_eq!(images.len(), 1);
     assert_eq!((images[0].path.as_path(), images[0].in_use), (image.path.as_path(), true));

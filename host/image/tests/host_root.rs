@@ -1,4 +1,4 @@
-//! Roots from the host: what comes along, and what is said when something can't.
+//! Roots from the host: the files that come along, and the warnings about those that can't.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! All of it as an ordinary user. Run by root, the test starts itself again as `nobody`.
+//! Makes an image as an ordinary user. Run by root, the test starts itself again as `nobody`.
 
 mod common;
 

@@ -36,7 +36,7 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Sets the size; the foreground process group hears of it.
+    /// Sets the size; the foreground process group gets `SIGWINCH`.
     pub fn resize(&self, window: WindowSize) -> io::Result<()> {
         let clamp = |value: u32| u16::try_from(value).unwrap_or(u16::MAX);
         let size =

@@ -1,4 +1,4 @@
-//! File systems: what is needed before the root, and the root itself.
+//! File systems: those that are needed before the root, and the root itself.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

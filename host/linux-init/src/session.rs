@@ -156,7 +156,7 @@ impl Session {
         }
     }
 
-    /// What is ready, of what there is anything to do with.
+    /// Waits, and returns the sources that are ready and have work to do.
     fn wait(&self) -> Result<Vec<(Source, PollFlags)>> {
         let mut entries: Vec<(Source, PollFd<'_>)> = Vec::with_capacity(12);
         let entry = |source, fd, flags| (source, PollFd::from_borrowed_fd(fd, flags));
@@ -321,7 +321,7 @@ impl Session {
                     };
                     self.program = None;
                     self.ending = Some(ending);
-                    // The machine ends with its program, and nobody must go on writing meanwhile.
+                    // The machine ends with its program, and no process may continue to write meanwhile.
                     // Group 1 stands for all processes but this one.
                     let _ = kill_process_group(Pid::INIT, Signal::KILL);
                 }

@@ -28,7 +28,7 @@ impl Messages {
     /// Reads once from `source`; `false` says that it ended.
     ///
     /// # Errors
-    /// What reading says, except that nothing to read is no error.
+    /// The error of reading, except that nothing to read is no error.
     pub fn fill(&mut self, source: impl AsFd) -> io::Result<bool> {
         let mut chunk = [0; 4096];
         match rustix::io::read(source, &mut chunk) {
@@ -89,7 +89,7 @@ impl Outbox {
     /// Sends as much as `sink` takes now.
     ///
     /// # Errors
-    /// What writing says, except that a full sink is no error.
+    /// The error of writing, except that a full sink is no error.
     pub fn drain(&mut self, sink: impl AsFd) -> io::Result<()> {
         while !self.is_empty() {
             match rustix::io::write(&sink, &self.bytes[self.sent..]) {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What became of an attempt to read.
+/// The result of an attempt to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {
     /// This many bytes came, at least one.
@@ -21,14 +21,14 @@ pub enum Filled {
     End,
 }
 
-/// What became of an attempt to write.
+/// The result of an attempt to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
     /// The buffer is empty.
     All,
     /// The sink takes no more now.
     Some,
-    /// Nobody reads the sink; the buffer was thrown away.
+    /// The sink has no reader; the buffer was thrown away.
     ReaderGone,
 }
 
@@ -83,7 +83,8 @@ impl Pump {
     /// Reads once from `source`, into an empty buffer.
     ///
     /// # Errors
-    /// What reading says. `EIO` and `ECONNRESET` are ends: terminals and sockets say so when their other side is gone.
+    /// The error of reading. `EIO` and `ECONNRESET` are ends: terminals and sockets say so when their other side is
+    /// gone.
     pub fn fill(&mut self, source: impl AsFd) -> io::Result<Filled> {
         debug_assert!(self.wants_input(), "a pump is filled when it is empty");
         self.start = 0;
@@ -110,7 +111,7 @@ impl Pump {
     /// Writes what `sink` takes now, at most `write_max_bytes`.
     ///
     /// # Errors
-    /// What writing says, other than that nobody reads.
+    /// The error of writing, except that a sink without a reader is no error.
     pub fn drain(&mut self, sink: impl AsFd) -> io::Result<Drained> {
         while self.has_output() {
             let end = self.buffer.len().min(self.start.saturating_add(self.write_max_bytes));

@@ -1,7 +1,7 @@
 //! The kernel's logic that needs no hardware: one module each, tested and modelled on the host.
 //!
 //! - [`dir_index`]: the names in a directory, and positions in it that survive changes.
-//! - [`exec`]: what `execve` reads and writes: ELF headers, script lines, the first stack of a program.
+//! - [`exec`]: the data that `execve` reads and writes: ELF headers, script lines, the first stack of a program.
 //! - [`fairness`]: how ordinary threads share a processor: budgets by nice value, refilled by sleeping.
 //! - [`file_lock`]: byte-range locks of a file (`fcntl`).
 //! - [`frame`]: physical memory: a buddy allocator over frame descriptors, and slabs of small objects.
@@ -10,10 +10,11 @@
 //! - [`ninep`]: messages of the 9P2000.L protocol, the client's side.
 //! - [`pipe`]: the byte ring of a pipe.
 //! - [`signal`]: the rules of Linux signals: sets, pending queues, actions, and the layouts that programs see.
-//! - [`signal_state`]: signals and job control of a thread group: who takes a signal, who stops, how it ends.
+//! - [`signal_state`]: signals and job control of a thread group: which thread takes a signal, which stop, how the
+//!   group ends.
 //! - [`sysv_ipc`]: System V's semaphores, message queues and identifiers.
 //! - [`timer_wheel`]: the timers of a processor.
-//! - [`tlb`]: what other processors must forget and when they have: shootdowns, tags, shared leaf tables.
+//! - [`tlb`]: translations that other processors must drop, and when they have: shootdowns, tags, shared leaf tables.
 //! - [`xarray`]: sparse arrays that grow and shrink with what they hold.
 //!
 //! `check.sh loom` runs models of the real code under loom, and `check.sh weaken` expects them to notice each ordering

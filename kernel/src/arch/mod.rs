@@ -28,11 +28,11 @@ pub use current::{
     exception_signal, hardware_capabilities, interrupt, machine, paging, signal, syscall_name, time, user,
 };
 
-/// What [`enter_user`] calls around the time in which a program runs.
+/// Hooks that [`enter_user`] calls around the time in which a program runs.
 ///
 /// A parameter and not a function pointer, because both are on the path of every system call.
 pub trait UserHooks {
-    /// The CPU is about to run the program: what it must forget of the address space, it forgets now.
+    /// The CPU is about to run the program: it drops now the translations that it must drop.
     fn enter();
     /// The CPU has left the program.
     fn leave();

@@ -39,7 +39,7 @@ bitflags::bitflags! {
     }
 }
 
-/// What the control messages have said about a port.
+/// The state of a port, as the control messages report it.
 #[derive(Clone, Copy, Default)]
 struct ConsoleState {
     /// The device has it.
@@ -133,7 +133,7 @@ impl Console {
         self.registers.acknowledge_interrupt();
     }
 
-    /// Looks at everything that the device has done and wakes who waits for it.
+    /// Looks at everything that the device has done and wakes the tasks that wait for it.
     pub fn serve(&self) {
         self.receive_control();
         for port in &self.ports {
@@ -171,7 +171,7 @@ impl Console {
                 }
             }
             PORT_REMOVE => state.added = false,
-            // Names, sizes and who has opened what on the other side: the control port says what matters of it.
+            // Names, sizes, and opened ports on the other side: the control port reports what matters of it.
             _ => {}
         }
     }

@@ -5,7 +5,7 @@
 //!                          └─ share (exchanges of 9P messages)
 //! ```
 //!
-//! What is said over the ports is the business of `session` and `tty`.
+//! `session` and `tty` interpret what is sent over the ports.
 
 pub mod console;
 pub mod port;

@@ -219,7 +219,7 @@ impl Port {
         Ok(ready)
     }
 
-    /// Looks at what the device has done since, and wakes who waits for it.
+    /// Looks at what the device has done since, and wakes the tasks that wait for it.
     pub fn interrupted(&self) {
         let mut events = Events::empty();
         if self.receive.lock().queue.has_used() {
@@ -276,7 +276,7 @@ impl Transmit {
 /// How long a wait that there is no memory for sleeps before it looks again.
 const NO_MEMORY_NS: u64 = 1_000_000;
 
-/// Waits until `condition` holds; without memory to wait, looks again now and then.
+/// Waits until `condition` holds; without memory to wait, looks again from time to time.
 pub async fn wait(queue: &WaitQueue, mut condition: impl FnMut() -> bool) {
     while kernel_until(queue, &mut condition).await.is_err() {
         time::sleep_until(time::now_ns() + NO_MEMORY_NS).await;

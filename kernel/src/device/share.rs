@@ -36,7 +36,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Calls `f` with the queue; nobody else uses it meanwhile.
+    /// Calls `f` with the queue; it has no other users meanwhile.
     pub fn with<R>(&self, f: impl FnOnce(&mut Exchange) -> R) -> R {
         f(&mut self.exchange.lock())
     }

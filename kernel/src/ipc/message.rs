@@ -96,7 +96,7 @@ fn run(call: &Call<'_>, operation: impl Operation) -> SyscallResult {
     }
 }
 
-/// What may and what may not be done with the queue has changed while a call waited: it looks again.
+/// Checks again after a wait: the queue may have been removed, or its permissions changed.
 fn check_use(state: &MessageQueueState, call: &Caller, wanted: u32) -> Result<(), Errno> {
     if state.is_removed {
         return Err(Errno::EIDRM);

@@ -1,5 +1,5 @@
-//! System V's shared memory, semaphores and message queues, sysvipc(7). What they decide is in `heddle-ipc`; here it
-//! meets processes and memory.
+//! System V's shared memory, semaphores and message queues, sysvipc(7). The decisions are in `kernel/core`'s
+//! `sysv_ipc`; here it meets processes and memory.
 //!
 //! Each kind has a registry under a lock of its own, and each object a lock, taken in this order. Neither is held while
 //! something is dropped or a space is worked on.
@@ -58,19 +58,19 @@ impl From<Full> for Errno {
     }
 }
 
-/// What the three kinds have in common.
+/// The interface that the three kinds have in common.
 trait IpcObject {
-    /// Who may do what.
+    /// The object's permissions.
     fn permissions(&self) -> Permissions;
 }
 
-/// Checks whether somebody has all rights in `wanted`.
+/// Checks whether a user has all rights in `wanted`.
 fn check(permissions: &Permissions, who: &Credentials, wanted: u32) -> Result<(), Errno> {
     let granted = permissions.allows(who.euid, |group| who.is_in_group(group), wanted);
     if granted || who.is_capable(linux::CAP_IPC_OWNER) { Ok(()) } else { Err(Errno::EACCES) }
 }
 
-/// Checks whether somebody may change or remove an object.
+/// Checks whether a user may change or remove an object.
 fn check_owner(permissions: &Permissions, who: &Credentials) -> Result<(), Errno> {
     let may = permissions.is_owned_by(who.euid) || who.is_capable(linux::CAP_SYS_ADMIN);
     if may { Ok(()) } else { Err(Errno::EPERM) }
@@ -82,7 +82,7 @@ fn permissions_of_new(call: &Call<'_>, flags: u32) -> Permissions {
     Permissions::new(who.euid, who.egid, flags)
 }
 
-/// What `shmget`, `semget` and `msgget` do: finds the object with a key or makes one. `fits` checks one that is there.
+/// Implements `shmget`, `semget` and `msgget`: finds the object with a key or makes one. `fits` checks an existing one.
 fn get<T: IpcObject>(
     call: &Call<'_>,
     registry: &SpinLock<Registry<Arc<T>>>,
@@ -151,7 +151,7 @@ fn realtime_seconds() -> u64 {
     crate::time::realtime_ns() / NS_PER_SECOND
 }
 
-/// What a program stores, word by word.
+/// Writes results to a program's memory, word by word.
 fn put_words(call: &Call<'_>, address: usize, words: &[u64]) -> crate::error::TryResult<()> {
     for (index, word) in words.iter().enumerate() {
         call.thread.space().write(address.wrapping_add(index * size_of::<u64>()), word)?;

@@ -1,8 +1,8 @@
 //! POSIX message queues, mq_overview(7): one directory of queues, which can be mounted, and the queues.
 //!
-//! A queue is node and open object in one. It keeps its messages in the order in which they are received. Who wants to
-//! be told of a message is told when one comes to an empty queue that nobody waits at; a message that somebody waits
-//! for counts as gone.
+//! A queue is inode and open object in one. It keeps its messages in the order in which they are received. A process
+//! that asked for a notification gets it when a message comes to an empty queue without waiting receivers; a message
+//! for a waiting receiver counts as gone.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
@@ -31,15 +31,15 @@ const DEVICE: u64 = device_number(0, 6);
 const MAGIC: u32 = 0x1980_0202;
 /// Priorities stay below this.
 pub const PRIORITIES: u32 = 32_768;
-/// What a program may ask for that is free of the limits in `/proc/sys/fs/mqueue`.
+/// The most that a program without the limits in `/proc/sys/fs/mqueue` may ask for.
 const MESSAGES_MAX: u64 = 65_536;
 const BYTES_MAX: u64 = 16 << 20;
-/// What Linux counts for a message beside its text: its head, and a node for each priority.
+/// The bytes that Linux counts for a message beside its text: its head, and a node for each priority.
 const HEAD_BYTES: u64 = 48;
 /// The length that `stat` shows of a queue: as long as what reading it shows.
 const STATUS_BYTES: u64 = 80;
 
-/// What somebody wants to be told by.
+/// The notification that a process asked for.
 pub enum MqueueNotice {
     /// Nothing; the wish only keeps others from having it.
     Nothing,
@@ -77,7 +77,7 @@ pub struct Queue {
     /// The most messages, and the most bytes of one.
     pub message_limit: usize,
     pub size_limit: usize,
-    /// What it counts for its maker's `RLIMIT_MSGQUEUE`.
+    /// Its charge to its maker's `RLIMIT_MSGQUEUE`.
     _charge: Charge,
     state: SpinLock<MqueueState>,
     waiters: WaitQueue,
@@ -123,7 +123,7 @@ impl Drop for Charge {
 /// How many queues have a name.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// What a queue is to hold.
+/// The capacity of a queue.
 #[derive(Clone, Copy)]
 pub struct MqAttributes {
     /// The most messages.
@@ -133,7 +133,7 @@ pub struct MqAttributes {
 }
 
 impl MqAttributes {
-    /// What a queue gets whose maker does not say.
+    /// The capacity of a queue whose maker gives none.
     fn usual() -> Self {
         let least =
             |first: &limits::IpcLimit, second: &limits::IpcLimit| first.get().min(second.get()) as i64;
@@ -193,7 +193,7 @@ impl Queue {
         self.state.lock().messages.len()
     }
 
-    /// Adds a message, and tells who wants to be told. `false` if there is no room; the text is left then.
+    /// Adds a message, and notifies the process that asked for it. `false` if there is no room; the text is left then.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -227,7 +227,7 @@ impl Queue {
     /// Hands the next message to `deliver`, and takes it out if that succeeds. `None` if there is none.
     ///
     /// # Errors
-    /// What `deliver` says.
+    /// The error of `deliver`.
     pub fn receive<T>(&self, deliver: impl FnOnce(&[u8], u32) -> TryResult<T>) -> TryResult<Option<T>> {
         let mut state = self.state.lock();
         let Some(message) = state.messages.front() else { return Ok(None) };
@@ -243,13 +243,13 @@ impl Queue {
         Ok(Some(result))
     }
 
-    /// Counts one more, or one less, who waits for a message.
+    /// Counts one receiver more, or one less, that waits for a message.
     pub fn count_receiver(&self, waits: bool) {
         let mut state = self.state.lock();
         state.receivers = if waits { state.receivers + 1 } else { state.receivers - 1 };
     }
 
-    /// What can be done now, after registering a watch for `events`.
+    /// The events that are ready now, after registering a watch for `events`.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -422,7 +422,7 @@ impl Inode for Directory {
     }
 
     fn create(&self, this: &Arc<Dentry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Dentry>, Errno> {
-        // A file that is made by other means than `mq_open` would have nobody to count for.
+        // A file that is made by other means than `mq_open` would have no maker to be charged to.
         let _ = (this, name, creation);
         Err(Errno::EPERM)
     }

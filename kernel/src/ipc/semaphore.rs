@@ -60,7 +60,7 @@ struct SemaphoreSetState {
     set: Set<Arc<SemaphoreWaiter>>,
 }
 
-/// Somebody who waits in a set, and what it came to.
+/// A waiter in a set, and its result.
 struct SemaphoreWaiter {
     result: SpinLock<Option<Result<(), Errno>>>,
     queue: WaitQueue,
@@ -86,13 +86,13 @@ impl Drop for Semaphores {
 }
 
 impl SemaphoreSetState {
-    /// Lets those go on for whom it has become possible.
+    /// Completes the waiters whose operations have become possible.
     fn update(&mut self) {
         self.set.update(|sleeper, result| sleeper.finish(result.map_err(errno)));
     }
 }
 
-/// What a refusal that needs no waiting is to a program.
+/// The error number of a refusal that needs no waiting.
 const fn errno(refusal: Refusal) -> Errno {
     match refusal {
         Refusal::Range => Errno::ERANGE,
@@ -141,7 +141,7 @@ impl SemUndoList {
 }
 
 impl Attachment for SemUndoList {
-    /// Undoes the operations of those who share the list when the last of them ends.
+    /// Undoes the operations of the processes that share the list when the last of them ends.
     fn process_ended(self: Arc<Self>, process: &Process) {
         let Some(undoes) = Arc::into_inner(self) else { return };
         for set in undoes.sets.into_inner() {

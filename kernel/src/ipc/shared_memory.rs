@@ -1,6 +1,6 @@
 //! Shared memory: shmget(2), shmop(2), shmctl(2).
 //!
-//! What is behind a mapping is an [`Attachment`], one for each `shmat` and each space that inherited it; it lives as
+//! The object behind a mapping is an [`Attachment`], one for each `shmat` and each space that inherited it; it lives as
 //! long as a mapping refers to it, so that `munmap`, `execve` and the end of a process detach as `shmdt` does.
 
 use alloc::sync::Arc;
@@ -306,7 +306,7 @@ pub fn shmat(call: &mut Call<'_>) -> SyscallResult {
     pending(async move {
         space.note_attachment();
         let result = space.map(request).await;
-        // Somebody else took the range after it was looked at.
+        // Another thread took the range after it was looked at.
         let start = result.map_err(|error| if error == Errno::EEXIST { Errno::EINVAL } else { error })?;
         attachment.note_mapped();
         Ok(start)

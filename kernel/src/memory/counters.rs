@@ -1,4 +1,4 @@
-//! What the memory manager counts, for `/proc/heddle`.
+//! Counters of the memory manager, for `/proc/heddle`.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

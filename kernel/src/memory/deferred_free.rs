@@ -1,11 +1,12 @@
-//! What was taken out of page tables and may still be cached by other CPUs, and the work of taking large trees apart.
+//! Frames and tables that were taken out of page tables and may still be cached by other CPUs, and the work of taking
+//! large trees apart.
 //!
 //! Everything is a *word*: a physical address with a tag in its low bits. Words whose CPUs have acknowledged (see
 //! [`crate::memory::shootdown`]) are released at once, but no longer than [`BUDGET_NS`] in one go: what is left is put
 //! off to [`reaper`], a coroutine, so that the end of a large program keeps interrupts off for no longer than that of a
 //! small one.
 //!
-//! What was in the page table that programs share may be cached by any CPU, whatever it runs. Such words are first
+//! Entries of the page table that programs share may be cached by any CPU, whatever it runs. Such words are first
 //! collected, by the CPU that took them out, and the reaper asks all CPUs to flush for many of them at once.
 
 use alloc::collections::VecDeque;
@@ -39,7 +40,7 @@ const WORDS_MAX: usize = 1 << 16;
 /// A CPU that has collected as many words does not wait for the reaper.
 const COLLECTED_MAX: usize = 1 << 12;
 
-/// Which CPUs may still have a word cached.
+/// The CPUs that may still have a word cached.
 #[derive(Clone, Copy)]
 pub enum TlbScope {
     /// Those to which a generation was posted.
@@ -170,7 +171,7 @@ pub fn drain_everywhere() {
     }
 }
 
-/// The same until the budget is spent; whether it came to the end.
+/// The same until the budget is exhausted; returns whether it finished.
 fn drain_within(budget: Budget) -> bool {
     if !IN_USE.load(Ordering::Acquire) {
         return true;
@@ -227,7 +228,7 @@ pub async fn reaper() {
             sched::yield_now().await;
         } else if IN_USE.load(Ordering::Acquire) {
             crate::time::sleep_until(time::now_ns() + PATIENCE_NS).await;
-            // A program that never enters the kernel would keep everybody's memory back.
+            // A program that never enters the kernel would delay the release of all processes' memory.
             let posted = DEFERRED.lock().front().map(|first| first.posted);
             posted.inspect(|posted| posted.interrupt());
         } else {

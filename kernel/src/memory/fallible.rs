@@ -17,7 +17,7 @@ fn reserved<R>(bytes: usize, allocate: impl FnOnce() -> R) -> Result<R, Errno> {
     #[cfg(feature = "checking")]
     let before = crate::memory::fault_injection::promise(0);
     let reserved = heap::reserve(bytes).map(|()| allocate());
-    // What was promised and not needed promises nothing to others.
+    // The unused rest of the promise is no promise to others.
     #[cfg(feature = "checking")]
     crate::memory::fault_injection::promise(before);
     reserved

@@ -1,4 +1,4 @@
-//! Failures on order, in the checking build: the n-th step of a system call that can fail for want of something does
+//! Fault injection, in the checking build: the n-th step of a system call that can fail for want of something does
 //! so, as if that had run out at this moment.
 //!
 //! A thread writes n to `/proc/heddle/inject`; its next call is the one. Steps are: memory of the kernel's heap, a
@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
 use crate::arch::{MAX_CPUS, cpu};
 use crate::sched;
 
-/// What can fail.
+/// The kinds of operations that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailurePoint {
     /// An allocation of the heap, or the promise of some.
@@ -89,7 +89,7 @@ pub fn fails(step: FailurePoint) -> bool {
     true
 }
 
-/// Whether the copy that failed is to stay so: what it touched is not mapped any more.
+/// Whether the copy that failed stays failed: its address is not mapped any more.
 #[must_use]
 pub fn is_unmapped() -> bool {
     is_mine(RUNNING) && FAILED.load(Relaxed) == FailurePoint::Copy as u8

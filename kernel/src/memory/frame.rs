@@ -1,8 +1,8 @@
 //! The machine's page frames.
 //!
 //! One buddy allocator under a spinlock, and in front of it a small cache of single frames per CPU, so that faults on
-//! different CPUs rarely meet. The root image lies in memory that is nobody's to give: its pages are *static*, have no
-//! descriptor, and are mapped into programs without being counted.
+//! different CPUs rarely meet. The root image lies in memory that is not the allocator's: its pages are *static*, have
+//! no descriptor, and are mapped into programs without being counted.
 //!
 //! `unsafe` here: frames' contents through the direct map.
 #![allow(unsafe_code)]
@@ -24,7 +24,7 @@ use crate::sync::SpinLock;
 
 /// Frames that only small allocations of the kernel's heap may use.
 pub const EMERGENCY_FRAMES: usize = 64;
-/// Memory below this is left to the firmware and to the start of other processors.
+/// Memory below this is reserved for the firmware and for the start of other processors.
 const LOW_MEMORY_BYTES: u64 = 1 << 20;
 const CACHE_FRAMES: usize = 32;
 const REFILL_FRAMES: usize = 16;
@@ -100,7 +100,7 @@ pub fn initialize() {
         .expect("the machine has room for its frame descriptors");
     let first: *mut Descriptor = paging::direct_map(home.start);
     for index in 0..count {
-        // SAFETY: the region is usable memory in the direct map that nobody else knows of, and large enough.
+        // SAFETY: the region is usable memory in the direct map that is not in use yet, and large enough.
         unsafe { first.add(index).write(Descriptor::new()) };
     }
     // SAFETY: just initialized; the frames are kept out of the allocator below.
@@ -141,8 +141,8 @@ pub fn free_frames() -> usize {
     BUDDY.lock().free() + cached
 }
 
-/// Whether this CPU has more free frames within reach than the emergency reserve: what others keep doesn't help it.
-/// Asked before each small allocation of the kernel.
+/// Whether this CPU has more free frames within reach than the emergency reserve: the caches of other CPUs don't help
+/// it. Asked before each small allocation of the kernel.
 pub fn is_above_reserve() -> bool {
     FREE_IN_BUDDY.load(Relaxed) > EMERGENCY_FRAMES || {
         let cached = CACHES[cpu::id()].lock().length;
@@ -150,7 +150,7 @@ pub fn is_above_reserve() -> bool {
     }
 }
 
-/// Gives back everything that is only kept to be quick: empty slabs, cached frames, what other CPUs no longer use.
+/// Releases caches: empty slabs, cached frames, and deferred frees, for which all CPUs are asked to flush.
 pub fn drain_caches() {
     crate::memory::deferred_free::drain_everywhere();
     crate::memory::space::drain_locks();
@@ -171,7 +171,7 @@ fn note_free(buddy: &Buddy<'_>) {
     FREE_IN_BUDDY.store(buddy.free(), Relaxed);
 }
 
-/// Whether `count` contiguous frames can be had and the emergency reserve stays.
+/// Whether `count` contiguous frames can be allocated without using the emergency reserve.
 pub(super) fn can_allocate(count: usize) -> bool {
     let buddy = BUDDY.lock();
     let order = count.next_power_of_two().trailing_zeros() as usize;
@@ -269,7 +269,7 @@ impl slab::Source for Slabs {
 /// One reference to a counted frame; the frame is free when the last one is dropped.
 ///
 /// The contents may be mapped into programs and change at any time, so nothing may be concluded from reading them
-/// twice. Two kernel users of one frame must agree between themselves who writes.
+/// twice. Two kernel users of one frame must agree between themselves which of them writes.
 #[derive(Debug)]
 pub struct FrameRef {
     physical: u64,
@@ -372,7 +372,7 @@ impl FrameRef {
         descriptor(self.physical)
     }
 
-    /// The address, with the reference left to whoever keeps it: a page-table entry.
+    /// The address. Its new owner, a page-table entry, takes the reference over.
     #[must_use]
     pub fn into_physical(self) -> u64 {
         let physical = self.physical;

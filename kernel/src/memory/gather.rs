@@ -1,4 +1,5 @@
-//! What an operation has taken out of a page table and may release only after the translations are flushed.
+//! The frames and tables that an operation has taken out of a page table and may release only after the translations
+//! are flushed.
 
 use core::ops::Range;
 

@@ -44,7 +44,7 @@ struct Kept {
     count: usize,
 }
 
-// SAFETY: the pointers are to free objects, which belong to nobody else.
+// SAFETY: the pointers are to free objects, which have no other owner.
 unsafe impl Send for Kept {}
 
 impl Kept {
@@ -66,7 +66,7 @@ impl Kept {
     }
 }
 
-/// By CPU and class. Locked by the CPU itself, and by who gives everything back.
+/// By CPU and class. Locked by the CPU itself, and by the CPU that drains all caches.
 static KEPT: [[SpinLock<Kept>; SIZES.len()]; MAX_CPUS] =
     [const { [const { SpinLock::new(Kept::EMPTY) }; SIZES.len()] }; MAX_CPUS];
 
@@ -138,7 +138,7 @@ fn give_large(memory: NonNull<u8>, frames: usize) {
     frame::give_contiguous(memory, frames);
 }
 
-/// What the kernel's own objects take.
+/// Memory use of the kernel's own objects.
 pub fn usage() -> Usage {
     let large = LARGE_FRAMES.load(Relaxed);
     CLASSES.iter().enumerate().fold(
@@ -146,7 +146,7 @@ pub fn usage() -> Usage {
         |sum, (class, slabs)| {
             let kept: usize = KEPT.iter().map(|by_class| by_class[class].lock().count).sum();
             let part = slabs.lock().usage();
-            // Objects may come and go on other CPUs between the two looks.
+            // Objects may come and go on other CPUs between the two reads.
             let bytes = part.bytes.saturating_sub(kept * SIZES[class]);
             Usage { frames: sum.frames + part.frames, bytes: sum.bytes + bytes }
         },

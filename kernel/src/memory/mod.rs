@@ -2,7 +2,7 @@
 //!
 //! - [`frame`]: page frames of the machine; [`FrameRef`] is one reference to a counted frame.
 //! - [`heap`]: the kernel's own allocations; [`fallible`]: how to make them so that running out is an error.
-//! - [`space`]: the address space of a process; [`source`]: what a file must offer to be mapped.
+//! - [`space`]: the address space of a process; [`source`]: the interface of objects that can be mapped.
 //! - [`user`]: copies between the kernel and a space; [`user_access`]: small structures of C.
 //!
 //! # Running out

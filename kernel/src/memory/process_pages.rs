@@ -20,7 +20,7 @@ const PAGES: usize = size_of::<ProcessPages>() / PAGE_SIZE;
 const HEADER: usize = 0;
 const RECORDS: usize = offset_of!(ProcessPages, executors) / PAGE_SIZE;
 
-/// A process's pages. A frame is taken when somebody first touches it, so that a program that knows nothing of them
+/// A process's pages. A frame is allocated at the first access to it, so that a program that knows nothing of them
 /// costs none.
 pub struct Pages {
     serial: SerialNumber,
@@ -70,13 +70,13 @@ impl Pages {
         })
     }
 
-    /// Whether anybody has touched them: else none is in a page table.
+    /// Whether any page has been touched: otherwise none is in a page table.
     #[must_use]
     pub fn is_touched(&self) -> bool {
         self.frames.iter().any(|frame| frame.get().is_some())
     }
 
-    /// The first page, if anybody has touched it.
+    /// The first page, if it has been touched.
     #[must_use]
     pub fn header(&self) -> Option<&ProcessHeader> {
         self.frames[HEADER].get().map(header_of)
@@ -121,7 +121,7 @@ impl MapSource for Pages {
 
 fn header_of(frame: &FrameRef) -> &ProcessHeader {
     // SAFETY: a whole frame at a page boundary, which the reference keeps; the structure is one page of atomics, which
-    // may have any value and be written by anybody at any time.
+    // may have any value and be written by the program at any time.
     unsafe { &*paging::direct_map::<ProcessHeader>(frame.physical()) }
 }
 

@@ -1,8 +1,8 @@
 //! Memory that programs may write at the same time.
 //!
 //! A page that a program has mapped is shared with threads that run on other CPUs, so the kernel never has a Rust
-//! reference to its bytes: they are read and written by raw copies only, as bytes. What such a copy races with is the
-//! program's business; the kernel believes nothing of what it has read until it has checked its own copy.
+//! reference to its bytes: they are read and written by raw copies only, as bytes. Such a copy may race with the
+//! program's stores; the kernel believes nothing of what it has read until it has checked its own copy.
 //!
 //! `unsafe` here: the copies, inside of memory that the lender keeps.
 #![allow(unsafe_code)]
@@ -24,7 +24,7 @@ impl<'a> FrameSlice<'a> {
     /// `length` bytes at `start`.
     ///
     /// # Safety
-    /// They are in the direct map, and stay memory as long as the lender lives. Whoever writes to them holds a page
+    /// They are in the direct map, and stay memory as long as the lender lives. A writer holds a page
     /// that may be written.
     pub(super) const unsafe fn new(start: *mut u8, length: usize) -> Self {
         Self { start, length, lender: PhantomData }

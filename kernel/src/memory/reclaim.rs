@@ -1,8 +1,8 @@
-//! When memory runs short: caches that can be given back.
+//! Reclaim: caches that are released when memory runs short.
 //!
-//! A part of the kernel that keeps memory only to be quick registers a function that gives it back. A fault that finds
-//! no frame has them called, and tries once more. If that is not enough, pages are taken from the programs that have
-//! them mapped, where they can be had again ([`crate::memory::writeback`]).
+//! A part of the kernel that caches memory registers a function that releases it. A fault that finds no frame has them
+//! called, and tries once more. If that is not enough, pages are unmapped from all programs, where they can be read
+//! again ([`crate::memory::writeback`]).
 
 use crate::sync::SpinLock;
 
@@ -22,7 +22,7 @@ pub fn register(reclaim: fn()) {
     *free.expect("room for every cache of the kernel") = Some(reclaim);
 }
 
-/// Gives back what can be given back; whether that was anything.
+/// Releases what the caches hold; returns whether that was any memory.
 pub fn reclaim() -> bool {
     let before = crate::memory::frame::free_frames();
     let reclaimers = *RECLAIMERS.lock();

@@ -1,4 +1,5 @@
-//! What this CPU and the others must forget: the protocol of `kernel/core`'s `tlb` on this machine's CPUs.
+//! The translations that this CPU and the others must drop: the protocol of `kernel/core`'s `tlb` on this machine's
+//! CPUs.
 //!
 //! - CPUs that run the *same space* get an interrupt, and the operation awaits them, because its effect must be seen
 //!   before it returns.
@@ -28,7 +29,7 @@ static ACTIVE: [Active; MAX_CPUS] = [const { Active(AtomicUsize::new(0)) }; MAX_
 #[repr(align(64))]
 struct Active(AtomicUsize);
 
-/// Which CPUs have used a space since they last changed their page table.
+/// The CPUs that have used a space since they last changed their page table.
 pub type Users = protocol::Users<MAX_CPUS>;
 
 /// Whether this CPU has used a space last, and no other page table since.
@@ -66,7 +67,7 @@ pub fn load(root: u64, space: usize, users: &Users, removals: &Removals) {
     STATE.begin_root_change(cpu::id());
     activate(space, users);
     // The shared root has no tag but 0, and is flushed whenever it is loaded: a CPU that comes back to it has recorded
-    // no use of the spaces there, so nobody would tell it what was taken out of one between this and its use.
+    // no use of the spaces there, so it would not be told what was taken out of one between this and its use.
     if !paging::has_tags() || root == paging::shared_root() {
         // SAFETY: the root of a space has the kernel's half (`Root::new`), and is not released while a CPU has it
         // loaded.
@@ -76,7 +77,7 @@ pub fn load(root: u64, space: usize, users: &Users, removals: &Removals) {
     load_tagged(root, space, removals);
 }
 
-// Not inlined, so that the way without tags stays short.
+// Not inlined, so that the path without tags stays short.
 #[allow(unsafe_code, reason = "loads a page-table root")]
 #[inline(never)]
 fn load_tagged(root: u64, space: usize, removals: &Removals) {
@@ -98,7 +99,8 @@ pub fn load_shared() {
     unsafe { paging::load_root(paging::shared_root()) };
 }
 
-/// To be called before this CPU goes idle: gives up a page table that may be on its way out, and what others wait for.
+/// To be called before this CPU goes idle: gives up a page table that may be about to be freed, and acknowledges what
+/// others wait for.
 pub fn before_idle() {
     ACTIVE[cpu::id()].0.store(0, Ordering::Relaxed);
     if paging::current_root() != paging::shared_root() {
@@ -116,7 +118,7 @@ pub fn enter() {
     }
 }
 
-// Not inlined, so that a single CPU's way into a program stays short.
+// Not inlined, so that a single CPU's path into a program stays short.
 #[inline(never)]
 fn enter_with_others() {
     let me = cpu::id();

@@ -22,7 +22,7 @@ static USED: SpinLock<[u64; SLOTS / WORD_BITS]> = SpinLock::new({
     words
 });
 
-/// Lets no more than so many slots be given out.
+/// Limits the number of slots that may be given out.
 pub fn limit(count: usize) {
     let mut words = USED.lock();
     for number in count.saturating_add(1)..SLOTS {

@@ -1,4 +1,4 @@
-//! What can be behind a mapping besides fresh memory.
+//! Sources of a mapping's memory besides fresh memory.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -16,7 +16,7 @@ use crate::sync::SpinLock;
 
 /// An object whose pages can be mapped: a file, or memory that processes share.
 pub trait MapSource: Any + Send + Sync {
-    /// Page `index` of the object. With `write`, the page must be one that everybody who maps the object shares, in a
+    /// Page `index` of the object. With `write`, the page must be one that all who map the object share, in a
     /// counted frame, because it is about to be mapped writable; holes are filled. Without it, a hole may be the page
     /// of zeros. Never waits.
     ///
@@ -29,7 +29,8 @@ pub trait MapSource: Any + Send + Sync {
         let _ = shared;
     }
 
-    /// The page, if it can be had for reading at no cost. Faults bring in such pages around the one they are about.
+    /// The page, if it is in memory and can be mapped for reading at once. Faults bring in such pages around the one
+    /// they are about.
     fn resident(&self, index: u64) -> Option<PageRef> {
         let _ = index;
         None
@@ -40,18 +41,18 @@ pub trait MapSource: Any + Send + Sync {
         false
     }
 
-    /// A pair of numbers that no other object has or will have: what a futex in shared memory is known by. Whatever
+    /// A pair of numbers that no other object has or will have: the key of a futex in shared memory. An object that
     /// only stands for another object has that object's.
     fn serial(&self) -> (u64, u64) {
         self.identity()
     }
 
-    /// What a child maps in place of this object; `None` for the object itself.
+    /// The object that a child maps in place of this one; `None` for this one itself.
     fn for_child(&self) -> Option<Result<Arc<dyn MapSource>, Errno>> {
         None
     }
 
-    /// Which of these pages have been handed out to be written and not been stored since, where storing them means
+    /// Those of these pages that have been handed out to be written and not been stored since, where storing them means
     /// more than keeping them.
     fn written(&self, pages: &Range<u64>) -> Option<Written> {
         let _ = pages;
@@ -62,13 +63,13 @@ pub trait MapSource: Any + Send + Sync {
     /// they count as stored until they are handed out again.
     ///
     /// # Errors
-    /// What keeps them from being stored.
+    /// The error that keeps them from being stored.
     fn store(&self, written: &Written, is_unmapped: bool) -> Result<(), Errno> {
         let _ = (written, is_unmapped);
         Ok(())
     }
 
-    /// Gives up pages that nobody has mapped, where they can be had again, after storing what was written of them.
+    /// Releases pages that are not mapped, where they can be read again, after storing what was written of them.
     fn give_up(&self) {}
 
     /// The path shown in `/proc/PID/maps`.
@@ -109,7 +110,7 @@ pub struct Written {
     pub moment: u64,
 }
 
-/// What is behind a mapping.
+/// The source of a mapping's memory.
 #[derive(Clone)]
 pub enum Object {
     /// Memory of the process's own, zeros at first; the name is for `/proc/PID/maps`.

@@ -1,9 +1,9 @@
 //! Page tables of programs: finding, filling, emptying and sharing them.
 //!
-//! # Who may do what
-//! - Whoever has a range of addresses locked (see [`crate::memory::space`]) may change the leaf entries of that range,
-//!   and nobody else does. Entries are atomic because the hardware and other ranges' owners read tables at the same
-//!   time.
+//! # Access rules
+//! - The owner of a locked range of addresses (see [`crate::memory::space`]) may change the leaf entries of that range,
+//!   and no other thread does. Entries are atomic because the hardware and other ranges' owners read tables at the
+//!   same time.
 //! - A missing table is installed by compare-and-swap, so two ranges may grow the same part of a tree; a table is
 //!   taken out only by an owner of everything it covers.
 //! - A *leaf table* (level 0) may be shared by several roots after fork, by the rules of
@@ -159,7 +159,7 @@ impl Root {
         Ok(Self(root))
     }
 
-    /// The entry for a page, in a leaf table of this root's own; `gather` learns of translations that became stale.
+    /// The entry for a page, in a leaf table of this root's own; `gather` gets the translations that became stale.
     /// Missing tables are made.
     ///
     /// # Errors
@@ -264,7 +264,7 @@ impl Root {
         pages
     }
 
-    /// What is in a locked range that nothing else leads to.
+    /// Pages and tables in a locked range that only this root leads to.
     pub fn own(self, range: Range<usize>) -> Owns {
         let mut owns = Owns::default();
         count_own(table(self.0), LEVELS - 1, range, &mut owns);
@@ -317,7 +317,7 @@ impl Root {
     /// translations of this root are stale afterwards.
     ///
     /// # Errors
-    /// `ENOMEM`; the child has a part then, and this root is as good as before.
+    /// `ENOMEM`; the child has a part then, and this root maps the same as before.
     pub fn share_with(self, child: Self, range: Range<usize>) -> Result<(), Errno> {
         share(table(self.0), table(child.0), LEVELS - 1, range)
     }
@@ -355,8 +355,8 @@ impl Root {
         take_apart(self.0, LEVELS, visit);
     }
 
-    /// Takes out the table of `level` at `address` if nothing is in it; it may still be cached. Nobody else works below
-    /// it.
+    /// Takes out the table of `level` at `address` if nothing is in it; it may still be cached. No other owner works
+    /// below it.
     pub fn prune(self, address: usize, level: usize) -> Option<PageTableEntry> {
         let mut current = table(self.0);
         for above in (level + 1..LEVELS).rev() {
@@ -379,7 +379,7 @@ impl Root {
     }
 }
 
-/// Puts a new table behind an empty entry, unless somebody else does.
+/// Puts a new table behind an empty entry, unless another CPU was first.
 fn install(slot: &AtomicU64) -> Result<PageTableEntry, Errno> {
     let frame = FrameRef::allocate_zeroed()?;
     let new = PageTableEntry::table(frame.physical(), true);
@@ -398,7 +398,7 @@ fn own(slot: &AtomicU64, address: usize, gather: &mut Gather) -> Result<PageTabl
         Owned::Kept(entry) => Ok(entry),
         Owned::Copied { new, old } => {
             counters::count(&counters::TABLES_COPIED);
-            // The processor may have cached the old entry, and would go on to walk the old table.
+            // The processor may have cached the old entry, and would continue to walk the old table.
             let start = address & !(paging::span(1) - 1);
             gather.take(old, 1, start..start + PAGE_SIZE);
             Ok(new)
@@ -471,7 +471,7 @@ fn share(
     })
 }
 
-/// What only one root leads to.
+/// Pages and tables that only one root leads to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Owns {
     /// Pages of memory.

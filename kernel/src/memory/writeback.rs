@@ -1,4 +1,4 @@
-//! Objects whose pages can be had again: what programs write to them is stored somewhere else than in memory.
+//! Objects whose pages can be read again: stores to them are written back to somewhere else than memory.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -30,7 +30,7 @@ fn nth(index: usize) -> Option<Option<Arc<dyn MapSource>>> {
 /// Stores what was written to all objects.
 ///
 /// # Errors
-/// What kept one from being stored.
+/// The first error of storing one.
 pub fn store_all() -> Result<(), Errno> {
     let mut result = Ok(());
     for source in (0..).map_while(nth).flatten() {
@@ -39,7 +39,7 @@ pub fn store_all() -> Result<(), Errno> {
     result
 }
 
-/// Gives pages back that nobody has mapped.
+/// Gives pages back that are not mapped.
 pub fn drain() {
     (0..).map_while(nth).flatten().for_each(|source| source.give_up());
 }
@@ -51,11 +51,11 @@ pub async fn evict() -> bool {
     while let Some(next) = nth(index) {
         index += 1;
         if let Some(source) = next {
-            // What stays mapped stays.
+            // Pages that remain mapped are kept.
             unmap_mapping_range(&source, 0..u64::MAX).await;
         }
     }
-    // Nobody may have them cached any more either.
+    // Deferred frees still refer to unmapped pages, so they are released first.
     crate::memory::frame::drain_caches();
     drain();
     crate::memory::frame::drain_caches();

@@ -1,9 +1,9 @@
-//! `/proc/PID/heddle`: a program's executors and coroutines, and the kernel's coroutines that are its: its threads, and
-//! calls that go on by themselves. `docs/SHARED-SCHEDULER.md` has the format.
+//! `/proc/PID/heddle`: a program's executors and coroutines, and the kernel's coroutines that belong to it: its
+//! threads, and asynchronous calls. `docs/SHARED-SCHEDULER.md` has the format.
 //!
-//! What is known of a program's coroutines is what it tells: an array of records in its memory, read as it is at that
-//! moment. What of them is in a turn, and whether that turn holds a stack because its thread was preempted or is
-//! blocked, the kernel knows.
+//! The program itself reports its coroutines: in an array of records in its memory, read as it is at that moment. The
+//! kernel knows which of them is in a turn, and whether that turn holds a stack because its thread was preempted or is
+//! blocked.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ use crate::sched::TaskRef;
 const ENTRIES_MAX: u32 = 1 << 20;
 const WORDS: usize = size_of::<CoroutineInfo>() / size_of::<u64>();
 
-/// What a part begins with, in the upper half of where it goes on; the lower is an index.
+/// The kind of line that a part begins with: the upper half of its position. The lower half is an index.
 const CALLS: u64 = 1;
 const COROUTINES: u64 = 2;
 /// Most lines of a part, which is made in one go.
@@ -158,7 +158,7 @@ fn show(
     ))
 }
 
-/// The state of what has the stack of this thread.
+/// The state of the coroutine that has the stack of this thread.
 fn state_of(thread: &Thread) -> &'static str {
     match thread.run_state() {
         RunState::Running => "running",

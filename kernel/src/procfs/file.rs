@@ -13,7 +13,7 @@ use crate::sync::SpinLock;
 /// The most bytes that a write to such a file takes.
 const WRITE_LIMIT: usize = 4096;
 
-/// An open file: what it showed when it was last read from the start.
+/// An open file, with the text that it showed when it was last read from the start.
 struct ProcFile {
     node: Arc<ProcNode>,
     shown: SpinLock<Option<Shown>>,
@@ -24,7 +24,7 @@ struct Shown {
     text: Vec<u8>,
     /// Where in the file it begins.
     offset: u64,
-    /// Where the next part goes on; nothing behind the last.
+    /// The position of the next part; `None` after the last.
     next: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn open(node: Arc<ProcNode>) -> Result<Arc<dyn File>, Errno> {
 impl File for ProcFile {
     fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         let mut kept = self.shown.lock();
-        // A reader that starts again sees what is now; one that goes on sees the rest of what it began.
+        // A reader that starts again sees the present state; one that continues sees the rest of what it began.
         let mut shown = match kept.take() {
             Some(shown) if offset > 0 && offset >= shown.offset => shown,
             before => {

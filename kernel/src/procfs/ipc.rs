@@ -1,4 +1,4 @@
-//! Files of `/proc` about System V's IPC and POSIX message queues: what there is, and how much there may be.
+//! Files of `/proc` about System V's IPC and POSIX message queues: the objects, and their limits.
 
 use crate::error::Errno;
 use crate::ipc::limits::IpcLimit;

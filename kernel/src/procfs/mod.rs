@@ -28,14 +28,14 @@ use crate::procfs::text::Text;
 
 /// Writes what a file shows.
 type Show = fn(&Subject, &mut Text) -> Result<(), Errno>;
-/// Writes a part of what a file shows, from 0 or where the part before said that the next goes on; says so in turn.
+/// Writes a part of a file's text, from 0 or the position that the part before returned; returns that of the next part.
 type ShowPart = fn(&Subject, &mut Text, u64) -> Result<Option<u64>, Errno>;
 /// Takes what a program writes to a file.
 type Store = fn(&Subject, &[u8]) -> Result<(), Errno>;
 /// Finds where a link leads.
 type Follow = fn(&Subject, Option<&Arc<Thread>>) -> Result<Target, Errno>;
 
-/// What a name in the table is.
+/// The kind of a name in the table.
 enum What {
     /// A directory with these names.
     Directory(&'static [Item]),
@@ -60,11 +60,11 @@ struct Item {
     name: &'static [u8],
     permissions: u32,
     what: What,
-    /// Only those see it who may look into the process.
+    /// Only visible to processes that may look into the process.
     is_guarded: bool,
 }
 
-/// What a node is about.
+/// The subject of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Subject {
     /// A process, by its number.
@@ -156,7 +156,7 @@ impl ProcNode {
         }
     }
 
-    /// What `name` is here.
+    /// The node that `name` stands for.
     fn child(&self, name: &[u8]) -> Result<Self, Errno> {
         if let Some(item) = self.items().iter().find(|item| item.name == name) {
             return Ok(Self { item, subject: self.subject });
@@ -210,7 +210,7 @@ impl Inode for ProcNode {
 
     fn metadata(&self) -> Metadata {
         let credentials = self.subject.thread().ok().map(|thread| thread.credentials());
-        // What others may not look into is root's, but for directories: the process itself lists its descriptors.
+        // Files that others may not read belong to root, but not directories: the process itself lists its descriptors.
         let is_closed = self.kind() != FileType::Directory
             && self.subject.process().is_ok_and(|process| !process.is_dumpable());
         let owner = credentials.filter(|_| !is_closed);
@@ -286,7 +286,7 @@ fn number_path(number: i32, rest: &[u8]) -> Result<Vec<u8>, Errno> {
     Ok(text.into_bytes())
 }
 
-/// What a link says whose end is a place.
+/// The target of a link to a path.
 const fn at(place: Path) -> Target {
     Target::Path(place)
 }

@@ -240,7 +240,7 @@ pub fn mappings(subject: &Subject, text: &mut Text, from: u64) -> Result<Option<
     each_mapping(subject, from, MAPPINGS_AT_ONCE, |_, mapping| mapping_line(mapping, text))
 }
 
-/// Visits up to `count` mappings from an address on; where to go on if there are more.
+/// Visits up to `count` mappings from an address on; returns the address to continue at if there are more.
 pub(super) fn each_mapping(
     subject: &Subject,
     from: u64,
@@ -320,7 +320,7 @@ pub fn limits(subject: &Subject, text: &mut Text) -> Shown {
     Ok(())
 }
 
-/// What would end a field of a line about a mount.
+/// Characters that would end a field of a line about a mount.
 const SEPARATORS: &[u8] = b" \t\n\\#";
 
 fn options(mount: &Mount) -> &'static str {

@@ -166,13 +166,13 @@ pub fn nothing(_: &Subject, _: &mut Text) -> Shown {
     Ok(())
 }
 
-/// Gives back what is only kept to be quick, so that tests can count frames.
+/// Releases all caches, so that tests can count frames.
 pub fn drain(_: &Subject, _: &[u8]) -> Shown {
     crate::memory::reclaim::reclaim();
     Ok(())
 }
 
-/// Which step of the last call failed on order.
+/// The step of the last call that failed by injection.
 #[cfg(feature = "checking")]
 pub fn injected(_: &Subject, text: &mut Text) -> Shown {
     text.line(format_args!("{}\n", crate::memory::fault_injection::failed()))

@@ -1,4 +1,4 @@
-//! What is where in `/proc`.
+//! The names in `/proc`, and how each is shown.
 
 use crate::procfs::{
     Follow, Item, Show, ShowPart, Store, What, coroutines, ipc, link, process, system, usage,

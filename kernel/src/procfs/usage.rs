@@ -14,12 +14,12 @@ fn line(text: &mut Text, name: &str, kib: u64) -> Shown {
     text.line(format_args!("{name}:{:width$}{kib:8} kB\n", ""))
 }
 
-/// The lines that both files have; `in_parts` also tells whose the shared pages are.
+/// The lines that both files have; `in_parts` also shows the owners of the shared pages.
 fn amounts(text: &mut Text, usage: &Usage, in_parts: bool) -> Shown {
     let kib = |bytes: u64| bytes / 1024;
     line(text, "Rss", kib(usage.resident))?;
     line(text, "Pss", kib(usage.share()))?;
-    // What has a share is in frames of its own, and so dirty.
+    // Pages with a share are in frames of their own, and so dirty.
     line(text, "Pss_Dirty", kib(usage.share()))?;
     if in_parts {
         let [anonymous, file, memory] = usage.shares();

@@ -1,4 +1,4 @@
-//! What the host says and is told over the control port: the messages of `heddle_abi::control`.
+//! Messages from and to the host over the control port: those of `heddle_abi::control`.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -16,13 +16,13 @@ use crate::wait::queue::{Events, WaitQueue};
 /// A total that the host has not announced.
 const UNKNOWN: u64 = u64::MAX;
 
-/// What the host has said so far.
+/// The host's announcements so far.
 pub struct Host {
     /// The payload of the first message.
     start: SpinLock<Option<Vec<u8>>>,
     /// How many bytes of standard input there are in all.
     input_total: AtomicU64,
-    /// Nobody reads standard output, standard error.
+    /// Standard output, standard error have no reader any more.
     reader_gone: [AtomicBool; 2],
     /// The process group that the host's signals are for, 0 as long as there is none.
     pub group: AtomicI32,
@@ -50,7 +50,7 @@ impl Host {
         self.input_total.load(Ordering::Acquire) == read_bytes
     }
 
-    /// Whether nobody reads this stream (standard output or error) any more.
+    /// Whether this stream (standard output or error) has no reader any more.
     pub fn is_reader_gone(&self, number: u32) -> bool {
         let index = number.wrapping_sub(stream::STDOUT) as usize;
         self.reader_gone.get(index).is_some_and(|gone| gone.load(Ordering::Acquire))

@@ -38,7 +38,7 @@ const TERMINAL: Buffers =
 
 /// How long the host has to end the machine before the machine ends itself.
 const FAREWELL_NS: u64 = 10_000_000_000;
-/// How often the end looks whether the terminal's output is out.
+/// How often the end of the session checks whether the terminal's output is written.
 const DRAIN_NS: u64 = 1_000_000;
 
 /// The control port is for messages, of which only the first can be long.
@@ -71,7 +71,7 @@ async fn run(console: &'static Console) {
         },
         Err(error) => Ending::NotStarted(error.0.into()),
     };
-    // What programs that still run have written to mapped files is the host's to see.
+    // The host must see what programs that still run have written to mapped files.
     if let Err(error) = writeback::store_all() {
         ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
     }

@@ -1,4 +1,4 @@
-//! The shared scheduler: what programs see of the kernel's, and what the kernel sees of theirs. The protocol is in
+//! The shared scheduler: programs see the kernel's ready work, and the kernel sees theirs. The protocol is in
 //! `docs/SHARED-SCHEDULER.md`; the programs' executor threads are in `process::executor`.
 //!
 //! - [`object`]: the vDSO and the system page, mapped into every program.

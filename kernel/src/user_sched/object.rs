@@ -17,7 +17,7 @@ struct Aligned<T: ?Sized>(T);
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/vdso.bin")));
 
-/// The system page as something to map. Nobody can make it writable.
+/// The system page as something to map. It can't be made writable.
 struct SystemSource;
 
 impl MapSource for SystemSource {

@@ -13,7 +13,7 @@ const BUFFER_SIZE: usize = 1 << 20;
 
 const ZEROES: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
 
-/// An image under way: whole blocks in order, those of zeroes left out.
+/// An image that is being written: whole blocks in order, those of zeroes left out.
 pub struct Output<'a, W> {
     out: W,
     /// Bytes done, holes included.

@@ -13,7 +13,7 @@ use crate::layout::{self, BLOCK_SIZE, DIRENT_SIZE, SLOT_SIZE, inode, superblock}
 #[derive(Debug)]
 pub struct Plan<'a> {
     tree: &'a Tree,
-    /// What is reachable, each directory's entries side by side.
+    /// All reachable files, each directory's entries side by side.
     files: Vec<Placed>,
     /// Index into `files` by node.
     places: BTreeMap<NodeId, usize>,

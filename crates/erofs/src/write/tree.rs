@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::WriteError;
 use crate::{FileType, NAME_LIMIT, SYMLINK_LIMIT, Time};
 
-/// What `stat` tells of a file, its type aside.
+/// A file's attributes as `stat` reports them, its type aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// Permissions: the lower 12 bits of a mode.
@@ -63,7 +63,7 @@ impl Source {
     }
 }
 
-/// What a file is, directories aside.
+/// The contents of a file that is no directory.
 #[derive(Clone, Debug)]
 pub enum Content {
     /// A regular file.
@@ -129,7 +129,7 @@ impl Tree {
         Tree { nodes: vec![(root, Node::Directory(BTreeMap::new()))] }
     }
 
-    /// What a file is.
+    /// A file's node.
     #[must_use]
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.0].1
@@ -146,7 +146,7 @@ impl Tree {
         &mut self.nodes[id.0].0
     }
 
-    /// What `name` means in `directory`, if it means something.
+    /// The file that `name` stands for in `directory`.
     #[must_use]
     pub fn child(&self, directory: NodeId, name: &[u8]) -> Option<NodeId> {
         match self.node(directory) {
@@ -192,7 +192,7 @@ impl Tree {
         self.enter(parent, name, file)
     }
 
-    /// Takes a name away, with all that is below it; what has another name stays.
+    /// Removes a name, with all that is below it; files that have another name remain.
     pub fn remove(&mut self, parent: NodeId, name: &[u8]) -> Option<NodeId> {
         match &mut self.nodes[parent.0].1 {
             Node::Directory(children) => children.remove(name),

@@ -22,7 +22,7 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::{Error, FnArg, GenericArgument, Ident, ItemFn, Pat, PathArguments, Result, ReturnType, Type};
 
-/// What a parameter becomes in each form.
+/// The code for a parameter in each form of a call.
 #[derive(Default)]
 struct Parameter {
     name: Option<Ident>,

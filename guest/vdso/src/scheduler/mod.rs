@@ -32,14 +32,14 @@ pub struct Coroutine {
     poll: unsafe extern "C" fn(*mut Coroutine) -> u32,
     /// Called last, if not null: from then on the memory is the program's again.
     done: Option<unsafe extern "C" fn(*mut Coroutine)>,
-    /// What `/proc/PID/heddle` shows of it.
+    /// The record that `/proc/PID/heddle` shows.
     info: CoroutineInfo,
 }
 
 /// An executor's thread as its interrupts find it.
 #[repr(C, align(64))]
 pub struct Executor {
-    /// What `__heddle_interrupt` calls with the address of this structure; first in it.
+    /// The function that `__heddle_interrupt` calls with the address of this structure; first in it.
     on_interrupt: AtomicPtr<()>,
     scheduler: AtomicPtr<Scheduler>,
     number: AtomicU32,
@@ -296,7 +296,7 @@ pub unsafe extern "C" fn __heddle_reprio(
     known.into()
 }
 
-/// A request has been made by executor `number`, if it is one: tells whom it concerns.
+/// After a request by `number`, if that is an executor: notifies the executors that it concerns.
 fn changed(scheduler: &Scheduler, number: u32) {
     if let (Some(core), Some(record)) = (scheduler.core(number), scheduler.record(number)) {
         record.ready.store(core.ready().bitmap(), Ordering::Relaxed);

@@ -55,7 +55,7 @@ pub unsafe extern "C" fn __heddle_run(scheduler: *const Scheduler, number: u32) 
         record::end_turn(record);
     }
     record.ready.store(0, Ordering::Relaxed);
-    // Whoever ran the last one wakes the others, so that they return too.
+    // The executor that ran the last coroutine wakes the others, so that they return too.
     loop {
         let parked = scheduler.parked.load(Ordering::Acquire);
         if parked == 0 {
@@ -83,7 +83,7 @@ fn turn(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord) -> boo
         info.state = state::RUNNING;
         (*pointer).poll
     };
-    // From here on whoever makes something more urgent ready, and is not this thread, has it interrupted.
+    // From here on another thread that makes something more urgent ready interrupts this one.
     let is_watched = scheduler.core_count > 1 && core.expose(picked.level);
     // SAFETY: the program's function, with its coroutine.
     let result = unsafe { poll(pointer) };
@@ -113,7 +113,7 @@ fn turn(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord) -> boo
         scheduler.free.put(scheduler, index);
     }
     if let Some(done) = done {
-        // SAFETY: the program's function, with its coroutine, which nobody refers to any more.
+        // SAFETY: the program's function, with its coroutine, which has no other reference any more.
         unsafe { done(pointer) };
     }
     scheduler.live.fetch_sub(1, Ordering::AcqRel);

@@ -24,7 +24,7 @@ const FOLDER: &str = "bench/baseline";
 /// By which factor a count may rise.
 const RISE_MAX: f64 = 1.05;
 
-/// What is committed for an experiment: counts by versions, because several hosts may check.
+/// The committed counts of an experiment, by versions, because several hosts may check.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Baseline {
     entries: Vec<Entry>,
@@ -36,14 +36,14 @@ struct Entry {
     instructions: BTreeMap<String, f64>,
 }
 
-/// What came of comparing an experiment's counts.
+/// The result of comparing an experiment's counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// No count rose too far. A line for each.
     Good(Vec<String>),
     /// A line for each count that rose too far, or vanished; and all lines.
     Bad(Vec<String>, Vec<String>),
-    /// What differs from what the committed counts were made with.
+    /// The versions differ from those of the committed counts, in this way.
     NotComparable(String),
 }
 
@@ -64,7 +64,8 @@ pub fn checked(only: Option<&str>) -> Result<Vec<&'static Experiment>> {
     Ok(found)
 }
 
-/// Compares the counts of these experiments with the committed ones. What is not comparable is not measured.
+/// Compares the counts of these experiments with the committed ones. Experiments that can't be compared are not
+/// measured.
 ///
 /// # Errors
 /// If the measurement fails.
@@ -145,7 +146,7 @@ fn read(name: &str) -> Result<Baseline> {
 
 struct Measured {
     instructions: BTreeMap<String, f64>,
-    /// What the run remarked: why something is absent.
+    /// Remarks of the run: why a figure is absent.
     notes: Vec<String>,
 }
 
@@ -183,7 +184,7 @@ fn measure(experiments: &[&Experiment]) -> Result<Vec<Measured>> {
     Ok(all)
 }
 
-/// What of an experiment's quick form counts instructions on Heddle.
+/// The part of an experiment's quick form that counts instructions on Heddle.
 fn counting_plan(experiment: &Experiment) -> Option<Plan> {
     let (Kind::Machines(plan), Some(is_checked)) = (&experiment.kind, experiment.checked) else {
         return None;

@@ -1,4 +1,4 @@
-//! How large a kernel is: what its ELF file asks to be loaded.
+//! The size of a kernel: the bytes that its ELF file asks to be loaded.
 
 use std::path::Path;
 

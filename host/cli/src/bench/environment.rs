@@ -14,7 +14,7 @@ use crate::paths;
 /// The program of the experiments, which decides instruction counts together with the C library.
 const LIBRARY_PACKAGE: &str = "libc6";
 
-/// What decides instruction counts, besides the sources.
+/// Everything besides the sources that affects instruction counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versions {
     /// The compiler.

@@ -1,38 +1,38 @@
-//! What an experiment is to show, and whether it did. A missed goal is reported, and fails nothing.
+//! The goals of an experiment, and whether they were met. A missed goal is reported, and fails nothing.
 
 use serde::{Deserialize, Serialize};
 
 use super::record::{Figure, Record, Scale};
 use super::side::{HEDDLE, HEDDLE_COROUTINES, LINUX};
 
-/// What is wanted of a figure.
+/// The goal for a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Wanted {
-    /// So many times as good as the reference side.
+    /// This many times as good as the reference side.
     Ratio(f64),
     /// At most so much, in the figure's unit.
     AtMost(f64),
-    /// One side so many times as good as another, wherever on the axis both were measured.
+    /// One side this many times as good as another, wherever on the axis both were measured.
     Everywhere(&'static str, f64, &'static str),
     /// The same at the end of what both have of the axis.
     AtTheEnd(&'static str, f64, &'static str),
 }
 
-/// A goal: what is wanted of one figure of Heddle's.
+/// A goal for one figure of Heddle's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goal {
     /// The figure.
     pub figure: &'static str,
-    /// By what it is measured.
+    /// The instrument that measures it.
     pub scale: Scale,
     /// On how many processors.
     pub processors: u32,
-    /// What is wanted.
+    /// The value to reach.
     pub wanted: Wanted,
 }
 
-/// What is wanted of papers 1 and 2: coroutines are never slower than threads on the same kernel, and at the largest
-/// number that both finish ten times as fast as Linux's threads.
+/// The goals of papers 1 and 2: coroutines are never slower than threads on the same kernel, and at the largest number
+/// that both finish ten times as fast as Linux's threads.
 #[must_use]
 pub fn coroutines_ahead(figures: &[&'static str]) -> Vec<Goal> {
     let wanted = [
@@ -53,15 +53,15 @@ pub struct Verdict {
     pub figure: String,
     /// Where on the axis, if the goal holds everywhere on it.
     pub x: Option<f64>,
-    /// By what it was measured.
+    /// The instrument that measured it.
     pub scale: Scale,
     /// On how many processors.
     pub processors: u32,
-    /// What was wanted, in words.
+    /// The goal, in words.
     pub wanted: String,
     /// The ratio that was wanted, if it is one.
     pub wanted_ratio: Option<f64>,
-    /// What was measured; nothing if the figure is absent.
+    /// The measured value; `None` if the figure is absent.
     pub got: Option<f64>,
     /// Whether that is enough.
     pub met: bool,
@@ -108,7 +108,7 @@ impl Goal {
         }
     }
 
-    /// What was measured on a side.
+    /// The figures measured on a side.
     fn figures<'a>(&self, record: &'a Record, side: &str) -> impl Iterator<Item = &'a Figure> {
         record.figures.iter().filter(move |figure| {
             figure.name == self.figure

@@ -25,7 +25,7 @@ const PACKAGE: &str = "heddle-bench-programs";
 /// How often is looked at what a program has printed.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
-/// What a batch printed.
+/// The output of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Line {
     /// A measured quantity.
@@ -120,8 +120,8 @@ impl Runner {
         Ok(Self { image, program })
     }
 
-    /// Runs a batch: what it printed, with the number of the item that did. Where the machine fails, the item at fault
-    /// is reported absent and the rest goes on in a new one.
+    /// Runs a batch and returns its output, each line with the number of the item that printed it. Where the machine
+    /// fails, the item at fault is reported absent and the rest continues in a new machine.
     ///
     /// # Errors
     /// If the user interrupted, or the machine can't be started.
@@ -144,7 +144,7 @@ impl Runner {
         Ok(lines)
     }
 
-    /// One machine: what it printed, and why it failed if it did.
+    /// Runs one machine: returns what it printed, and why it failed if it did.
     fn run_once(
         &self,
         boot: &Boot,
@@ -176,7 +176,7 @@ impl Runner {
     }
 }
 
-/// What came of a program in a machine.
+/// The result of a program in a machine.
 pub struct Outcome {
     /// Its standard output.
     pub output: String,
@@ -191,12 +191,13 @@ fn begin(line: &str) -> Option<usize> {
     line.strip_prefix("begin ")?.parse().ok()
 }
 
-/// Which item of a batch began last.
+/// The item of a batch that began last.
 fn begun(text: &str) -> usize {
     text.lines().rev().find_map(begin).unwrap_or(0)
 }
 
-/// Runs a program in a machine for at most `limit`. Meanwhile `look` sees now and then what it has printed.
+/// Runs a program in a machine for at most `limit`. Meanwhile `look` is called from time to time with what it has
+/// printed.
 ///
 /// # Errors
 /// If the user interrupted, or the machine can't be started.

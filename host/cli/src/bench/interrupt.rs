@@ -40,12 +40,12 @@ impl Interrupt {
     /// Starts to notice.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn watch() -> Result<Self> {
         let came = Arc::new(AtomicBool::new(false));
         let (bell, button) = UnixStream::pair().context("watching signals")?;
         let signals = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
-        // What this process was started to ignore (`nohup`, `&` in a script) is not meant for it.
+        // A signal that this process was started to ignore (`nohup`, `&` in a script) is not meant for it.
         for signal in signals.into_iter().filter(|signal| !signals::is_ignored(*signal)) {
             let button = button.try_clone().context("watching signals")?;
             signal_hook::flag::register(signal.as_raw(), came.clone()).context("watching signals")?;

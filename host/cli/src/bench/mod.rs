@@ -37,7 +37,7 @@ const OURS: &str = "heddle";
 /// Where results are kept, below the repository.
 const RESULTS: &str = "bench/results";
 
-/// What to run.
+/// The experiments to run, and how.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The experiment's name.
@@ -68,7 +68,7 @@ pub fn run(request: &Request, interrupt: &Interrupt) -> Result<()> {
     };
     let outcome = measure(experiment, request, &mut record, interrupt);
     if outcome.as_ref().is_err_and(anyhow::Error::is::<Interrupted>) && !record.figures.is_empty() {
-        // What was measured until then is shown, and does not replace complete results.
+        // Figures that were measured until then are shown, and do not replace complete results.
         record.note("interrupted: fewer rounds than asked for; not kept".to_owned());
         record.summarize();
         print!("{}", table::render(&record));

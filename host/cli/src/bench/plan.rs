@@ -1,4 +1,4 @@
-//! What an experiment runs in machines.
+//! The programs that an experiment runs in machines.
 
 use super::goal::Goal;
 use super::side::Side;
@@ -50,7 +50,7 @@ impl Effort {
     }
 }
 
-/// What the samples of an experiment are.
+/// The kind of an experiment's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sample {
     /// The time of one iteration.
@@ -77,15 +77,15 @@ pub struct Group {
 /// An experiment in machines.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What its samples are.
+    /// The kind of its samples.
     pub sample: Sample,
-    /// What the plot's axis is.
+    /// The label of the plot's axis.
     pub axis: Option<&'static str>,
-    /// What runs in one round.
+    /// The groups of items that run in one round.
     pub groups: Vec<Group>,
     /// How long an item may take by the guest's clock.
     pub item_limit_s: u64,
-    /// What is wanted.
+    /// The goals.
     pub goals: Vec<Goal>,
 }
 

@@ -15,7 +15,7 @@ const BAR_HEIGHT: u32 = 24;
 const BARS_AXIS_HEIGHT: u32 = 60;
 const TITLE_HEIGHT: u32 = 36;
 const SOURCE_HEIGHT: u32 = 36;
-/// What a character of a label needs at most.
+/// The width that a character of a label needs at most.
 const CHARACTER_WIDTH: u32 = 8;
 const FONT: &str = "sans-serif";
 

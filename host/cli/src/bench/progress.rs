@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
-/// What takes time in a run.
+/// A step of a run that takes time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What it is, for the user.
+    /// The step's name, for the user.
     pub label: String,
     /// Steps of one kind take about as long as each other.
     pub kind: String,
@@ -27,7 +27,7 @@ impl Step {
     }
 }
 
-/// What is known of the time that steps take.
+/// The estimate of the time that steps take.
 struct Estimate {
     steps: Vec<Step>,
     /// Of `steps`, how many are over.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::environment::Environment;
 use super::goal::Verdict;
 
-/// What a figure was measured with.
+/// The instrument that a figure was measured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
@@ -57,7 +57,7 @@ impl Scale {
         }
     }
 
-    /// What a figure on this scale does not tell.
+    /// Describes what a figure on this scale does not measure.
     #[must_use]
     pub fn blind_spot(self) -> &'static str {
         match self {
@@ -82,11 +82,11 @@ impl Scale {
 /// One quantity on one side.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// What was measured.
+    /// The name of the measured quantity.
     pub name: String,
     /// Where on the plot's axis, if the experiment has one: N.
     pub x: Option<f64>,
-    /// Who: `heddle`, `linux`, a rival.
+    /// The side that was measured: `heddle`, `linux`, a rival.
     pub side: String,
     /// By what.
     pub scale: Scale,
@@ -94,7 +94,7 @@ pub struct Figure {
     pub unit: String,
     /// How many processors the machine had, or threads the program.
     pub processors: u32,
-    /// What each run gave, in the order of the runs; empty where a tool of its own reports only the summary.
+    /// The result of each run, in the order of the runs; empty where an external tool reports only the summary.
     pub samples: Vec<f64>,
     /// The middle of the samples.
     pub median: Option<f64>,
@@ -128,7 +128,7 @@ impl Figure {
         }
     }
 
-    /// Whether both were measured in the same way and place, so that their sides can be compared.
+    /// Whether both were measured with the same instrument in the same place, so that their sides can be compared.
     #[must_use]
     pub fn is_comparable(&self, other: &Self) -> bool {
         self.name == other.name
@@ -169,13 +169,13 @@ pub struct Record {
     pub environment: Environment,
     /// The side that ratios compare with.
     pub reference: String,
-    /// What the axis of the plot is, if the experiment has one.
+    /// The label of the plot's axis, if the experiment has one.
     pub axis: Option<String>,
     /// The results.
     pub figures: Vec<Figure>,
     /// Remarks of the run itself: counters, cuts.
     pub notes: Vec<String>,
-    /// What was wanted, and what came of it.
+    /// The goals and their results.
     pub goals: Vec<Verdict>,
 }
 

@@ -1,4 +1,4 @@
-//! The sides of an experiment in machines: a kernel, and how it is told to behave.
+//! The sides of an experiment in machines: a kernel, and its options.
 
 use heddle_abi::boot::{KEY_ISOLATION, KEY_SPACE_LOCK};
 

@@ -99,7 +99,7 @@ pub fn render() -> Result<String> {
     Ok(format!("{text}\n{sources}"))
 }
 
-/// What a goal is about, without the one of several figures for which it is judged.
+/// The subject of a goal, without the one of several figures for which it is judged.
 fn subject(goal: &Verdict) -> &str {
     goal.figure.rsplit(": ").next().unwrap_or_default()
 }

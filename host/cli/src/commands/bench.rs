@@ -16,19 +16,19 @@ pub struct Options {
     /// The experiment, or `all` for one after the other; without a name, all are listed.
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
-    /// As short as shows anything.
+    /// The shortest run that shows anything.
     #[arg(long, conflicts_with = "full")]
     pub quick: bool,
-    /// Everything that the papers show.
+    /// All points that the papers show.
     #[arg(long)]
     pub full: bool,
     /// Processors of the machines that have more than one.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8))]
     pub smp: Option<u32>,
-    /// How often to measure what varies.
+    /// How many times to repeat measurements that vary.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: Option<u32>,
-    /// Only tabulate and draw the kept results anew.
+    /// Only make tables and plots of the kept results again.
     #[arg(long, requires = "name", conflicts_with_all = ["quick", "full", "smp", "runs", "check"])]
     pub draw: bool,
     /// Compare instruction counts with the committed ones, and fail where one has risen by more than 5 %.
@@ -46,7 +46,7 @@ pub struct Options {
 /// Runs the command and says with which status to end.
 ///
 /// # Errors
-/// Whatever keeps the experiment from being run.
+/// Any failure that keeps the experiment from being run.
 pub fn execute(options: &Options) -> Result<u8> {
     let result = match (&options.name, options.check) {
         _ if options.summary => summary(options.update).map(|()| 0),

@@ -33,7 +33,7 @@ pub fn execute(options: &Options) -> Result<u8> {
     let before = images.size_bytes();
     let kernels = paths::cache()?.join("linux");
     if kernels.exists() {
-        // Whoever fetches a kernel holds the lock; a machine has read its kernel when it runs.
+        // A process that fetches a kernel holds the lock; a machine has read its kernel when it runs.
         let _lock = cache::Lock::exclusive(&kernels.join("lock"))?;
         std::fs::remove_dir_all(&kernels).with_context(|| kernels.display().to_string())?;
     }

@@ -25,7 +25,7 @@ use crate::{
 const GUEST_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Variables of this tool's own environment that the program gets too.
 const PASSED_VARIABLES: [&str; 2] = ["TERM", "LANG"];
-/// What QEMU takes; Heddle's kernel uses at most [`CPUS_MAX`].
+/// QEMU's limit; Heddle's kernel uses at most [`CPUS_MAX`].
 const PROCESSORS_MAX: u32 = 255;
 
 /// Runs PROGRAM in a virtual machine.
@@ -44,8 +44,8 @@ pub struct Options {
     /// Whether programs share one address space (none) or not (private); Heddle's kernel only.
     #[arg(long, value_enum, default_value_t = Isolation::None)]
     pub isolation: Isolation,
-    /// Run on the checking build of Heddle's kernel, which is built if need be: slower, with assertions, with a check
-    /// of the order of locks, and with failures that tests can inject.
+    /// Run on the checking build of Heddle's kernel, which is built if need be: slower, with assertions, lock-order
+    /// checks and fault injection for tests.
     #[arg(long)]
     pub checking: bool,
     /// Set a variable of the program's environment; KEY alone takes the value that it has here.
@@ -63,13 +63,13 @@ pub struct Options {
     /// Add an option to the kernel's command line, as `heddle.space-lock=one`.
     #[arg(long = "boot", value_name = "KEY=VALUE")]
     pub kernel_options: Vec<String>,
-    /// Show a folder of this host in the guest, where programs may change it unless it ends with :ro.
+    /// Share a folder of this host with the guest, where programs may change it unless it ends with :ro.
     #[arg(long, value_name = "HOST[:GUEST][:ro]")]
     pub share: Vec<String>,
     /// Stop before the kernel's first instruction and wait for a debugger.
     #[arg(long)]
     pub gdb: bool,
-    /// What the root is made of.
+    /// The contents of the root.
     #[command(flatten)]
     pub image: image::Options,
     /// The program and its arguments.
@@ -80,7 +80,7 @@ pub struct Options {
 /// Runs the command and says with which status to end.
 ///
 /// # Errors
-/// Whatever keeps the program from being run; the status is [`STATUS_TOOL_FAILED`] then.
+/// Any failure that keeps the program from being run; the status is [`STATUS_TOOL_FAILED`] then.
 pub fn execute(options: &Options) -> Result<u8> {
     let program = options.program.first().context("no program")?;
     check(options)?;
@@ -165,7 +165,7 @@ fn check(options: &Options) -> Result<()> {
     options.kernel_options.iter().try_for_each(|option| check_kernel_option(option))
 }
 
-/// Refuses what Heddle's kernel would ignore.
+/// Refuses an option that Heddle's kernel would ignore.
 fn check_kernel_option(option: &str) -> Result<()> {
     let (key, value) = option.split_once('=').with_context(|| format!("--boot {option}: not KEY=VALUE"))?;
     let Some((_, values)) = USER_KEYS.iter().find(|(known, _)| *known == key) else {
@@ -181,7 +181,7 @@ fn check_kernel_option(option: &str) -> Result<()> {
     }
 }
 
-/// Says what there is to say about the end, and turns it into a status.
+/// Reports how the machine ended, and turns that into a status.
 fn finish(report: &Report, program: &OsString, crash: impl Fn() -> crash::Crash) -> Result<u8> {
     if let Some(error) = &report.output_error {
         bail!("writing the program's output: {error}");

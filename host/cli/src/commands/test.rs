@@ -28,11 +28,11 @@ pub struct Options {
 /// A part of the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
-    /// What cargo tests on this host, tidiness included, and that the kernel builds.
+    /// The tests that cargo runs on this host, tidiness included, and a check that the kernel builds.
     Host,
     /// Checks of single crates that take more than `cargo test`, such as models of every interleaving.
     Checks,
-    /// The front door and its errors.
+    /// The command itself and its errors.
     Front,
     /// Streams and statuses.
     Streams,
@@ -44,13 +44,13 @@ pub enum Part {
     Apps,
     /// The Linux interface from inside.
     Guest,
-    /// The kernel's checking build: what it is to notice.
+    /// The kernel's checking build: the faults that it must notice.
     Checking,
-    /// Instruction counts beside the committed ones, and experiments that are ended.
+    /// Instruction counts compared with the committed ones, and interrupted experiments.
     Bench,
     /// Random operations on several processors.
     Stress,
-    /// Tests that programs bring along, compared with Linux; a part of them unless --long.
+    /// Test suites of Debian packages, compared with Linux; a part of them unless --long.
     Programs,
 }
 

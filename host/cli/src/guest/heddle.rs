@@ -20,7 +20,7 @@ const KERNEL: &str = "target/x86_64-unknown-none/release/heddle-kernel";
 const KERNEL_CHECKING: &str = "target/x86_64-unknown-none/checking/heddle-kernel";
 /// Memory below this address is contiguous; the machine has devices from here to [`HIGH_MEMORY`].
 const LOW_MEMORY_END: u64 = LARGE_IMAGE_OFFSET;
-/// Where memory goes on that did not fit below [`LOW_MEMORY_END`].
+/// Start of the memory that did not fit below [`LOW_MEMORY_END`].
 const HIGH_MEMORY: u64 = 4 << 30;
 /// Less than this the kernel itself does not fit in.
 const MEMORY_MIN_BYTES: u64 = 8 * MIB;
@@ -61,7 +61,7 @@ fn lay_out(offset: u64, length: u64, memory_bytes: u64) -> Result<(u64, u64)> {
     } else {
         bail!("the root image would lie across the hole in the machine's memory at 3 GiB");
     };
-    // What lies below the image serves as memory too.
+    // The range below the image serves as memory too.
     Ok((address, end + memory_bytes.saturating_sub(offset)))
 }
 

@@ -20,10 +20,10 @@ use crate::{paths, tsc};
 
 /// Debian's package that depends on the current kernel's.
 const META_PACKAGE: &str = "linux-image-amd64";
-/// What the machine's devices and the root's file systems need. `erofs` asks for `crc32c` without saying so.
+/// The modules for the machine's devices and the root's file systems. `erofs` needs `crc32c` without declaring it.
 const MODULES: [&str; 6] =
     ["virtio_mmio", "virtio_console", "virtio_blk", "crc32c_generic", "erofs", "overlay"];
-/// What shared folders need besides; only guests that have some get it.
+/// Further modules for shared folders, loaded only in guests that have some.
 const SHARE_MODULES: [&str; 2] = ["9pnet_virtio", "9p"];
 /// Where both lie in the cache.
 const MODULES_FOLDER: &str = "modules";

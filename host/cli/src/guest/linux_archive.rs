@@ -1,4 +1,4 @@
-//! Debian's kernel package: what to take out of it, and in which form.
+//! Debian's kernel package: the files to take out of it, and their form.
 
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -15,7 +15,7 @@ use crate::machine::Configuration;
 
 /// Bytes in a mebibyte, the unit of `--memory`.
 pub const MIB: u64 = 1 << 20;
-/// What `--memory` is if nobody says otherwise.
+/// The default of `--memory`.
 pub const MEMORY_DEFAULT_MIB: u64 = 256;
 
 /// A kernel to boot.
@@ -48,7 +48,7 @@ pub enum Isolation {
     Private,
 }
 
-/// What the user can choose about the machine and its kernel.
+/// The user's choices about the machine and its kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choices {
     /// The kernel.
@@ -67,7 +67,7 @@ pub struct Choices {
     pub checking: bool,
     /// Wait for a debugger on this port.
     pub debugger_port: Option<u16>,
-    /// What time means to the guest.
+    /// The guest's source of time.
     pub clock: crate::machine::Clock,
     /// Folders of this host that appear in the guest.
     pub shares: Vec<share::Share>,
@@ -76,7 +76,7 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// What a user gets who asks for nothing else.
+    /// The defaults.
     #[must_use]
     pub fn new(kernel: Kernel) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl Choices {
 /// The machine that runs `image` as chosen.
 ///
 /// # Errors
-/// If the kernel is missing and cannot be had, or the choices contradict each other.
+/// If the kernel is missing and cannot be fetched or built, or the choices contradict each other.
 pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     match choices.kernel {
         Kernel::Heddle => heddle::configure(choices, image),

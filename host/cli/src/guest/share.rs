@@ -1,4 +1,4 @@
-//! Folders of the host in the guest: what the user writes, and what the kernels are told.
+//! Folders of the host in the guest: the user's notation, and the kernels' parameter.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub struct Share {
     pub is_read_only: bool,
 }
 
-/// What separates paths on the kernel's command line cannot be in one.
+/// Separators of paths on the kernel's command line, which therefore can't occur in a path.
 const SEPARATORS: [char; 4] = [' ', ',', ':', '"'];
 
 impl Share {
@@ -54,7 +54,7 @@ impl Share {
     }
 }
 
-/// What the kernel's command line says of the folders; nothing if there are none.
+/// The parameter for the kernel's command line that lists the folders; empty if there are none.
 ///
 /// # Errors
 /// If there are too many, or their paths are too long.

@@ -7,7 +7,7 @@ use heddle_abi::boot::{DEBUG_CONSOLE_PORT, DEBUG_EXIT_PORT, SHARE_TAG, port};
 
 use crate::guest::share::Share;
 
-/// What the machine's memory is made of.
+/// The backing of the machine's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// Plain memory.
@@ -35,7 +35,7 @@ pub struct Root {
     pub length_bytes: u64,
 }
 
-/// What time means to the guest.
+/// The guest's source of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// The host's clock.

@@ -91,12 +91,12 @@ impl Machine {
     /// Waits for the machine's end.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         self.child.wait()
     }
 
-    /// What QEMU itself had to say.
+    /// The messages of QEMU itself.
     #[must_use]
     pub fn errors(&self) -> String {
         self.errors.text()
@@ -107,7 +107,7 @@ impl Machine {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::STOP);
     }
 
-    /// Goes on after [`Machine::pause`].
+    /// Continues after [`Machine::pause`].
     pub fn resume(&self) {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::CONT);
     }

@@ -1,5 +1,5 @@
-//! A program's life as the host sees it: one loop that moves its streams, tells it of the terminal and of signals,
-//! and learns how it ended.
+//! A program's life as the host sees it: one loop that moves its streams, reports the terminal's size and signals to
+//! it, and receives its exit status.
 
 mod output;
 mod wait;
@@ -30,7 +30,7 @@ const TRACE_PERIOD: Duration = Duration::from_millis(50);
 /// A third interrupt ends the machine: its kernel may be stuck.
 const INTERRUPTS_MAX: u32 = 3;
 
-/// What to run in the guest.
+/// The program to run in the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// Its absolute path.
@@ -58,7 +58,7 @@ impl Streams {
     /// This process's own.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn inherited() -> std::io::Result<Self> {
         Ok(Self {
             stdin: rustix::stdio::stdin().try_clone_to_owned()?,
@@ -81,7 +81,7 @@ pub enum End {
     Stuck,
 }
 
-/// What a session leaves behind.
+/// The results of a session.
 #[derive(Debug)]
 pub struct Report {
     /// How it ended.
@@ -115,7 +115,7 @@ struct Session<'a> {
     interrupts_left: u32,
 }
 
-/// Runs a program that no user sees: an interrupt is meant for this tool, and ends the session.
+/// Runs a program that no user watches: an interrupt is meant for this tool, and ends the session.
 ///
 /// # Errors
 /// As [`run`].
@@ -131,7 +131,7 @@ pub fn run_unattended(
 /// Runs a program in a machine that was just started. System calls are shown on `trace`, if given.
 ///
 /// # Errors
-/// What the system says, and a guest that does not keep to the protocol.
+/// An error of a system call, or a guest that violates the protocol.
 pub fn run(
     machine: &mut Machine,
     ports: Ports,
@@ -304,7 +304,7 @@ impl<'a> Session<'a> {
     }
 
     fn read_control(&mut self) -> Result<()> {
-        // The end of the port is the end of the machine, which is noticed by itself.
+        // The end of the port is the end of the machine, which is noticed elsewhere.
         while self.messages.fill(&self.ports.control).unwrap_or(false) {
             let mut any = false;
             while let Some(message) = self.messages.take().ok().context("malformed message from the guest")? {
@@ -325,7 +325,7 @@ impl<'a> Session<'a> {
     }
 
     fn read_stdin(&mut self) -> Result<()> {
-        // What cannot be read has no more input for the program.
+        // A descriptor that can't be read has no more input for the program.
         if self.stdin.fill(&self.streams.stdin).unwrap_or(Filled::End) == Filled::End {
             self.stdin_ended = true;
             let end = EndOfInput { stream: stream::STDIN, total_bytes: self.stdin.received() };
@@ -393,7 +393,7 @@ impl<'a> Session<'a> {
         Ok(None)
     }
 
-    /// Stops the machine and this process until somebody continues it.
+    /// Stops the machine and this process until this process is continued.
     fn stop(&mut self) -> Result<()> {
         if let Some(terminal) = &mut self.terminal {
             terminal.leave();

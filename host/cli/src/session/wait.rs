@@ -1,4 +1,4 @@
-//! What a session waits for.
+//! The events that a session waits for.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub enum Ready {
     OutputPort(usize),
     /// An output can be written.
     OutputSink(usize),
-    /// Nobody reads an output any more.
+    /// An output has no reader any more.
     OutputGone(usize),
 }
 

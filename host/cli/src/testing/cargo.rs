@@ -1,4 +1,4 @@
-//! What cargo and other commands test on the host, and that the kernel builds.
+//! The tests on the host, by cargo and other commands, and a check that the kernel builds.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

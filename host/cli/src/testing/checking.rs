@@ -1,4 +1,4 @@
-//! The checking build of Heddle's kernel: that it notices what it is for.
+//! The checking build of Heddle's kernel: the faults that it must notice.
 
 use std::path::Path;
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn is_noticed(mistake: &str, words: &[&str]) -> std::result::Result<(), String> 
 /// The program is silent while it makes one call with all its failures.
 const QUIET_MAX: Duration = Duration::from_secs(240);
 
-/// Calls with failures on order.
+/// Calls with injected failures.
 fn injection(repository: &Path) -> Result<Verdict> {
     let program = stress::build(repository)?;
     let arguments = ["--checking", "--", program.as_str(), "inject"];

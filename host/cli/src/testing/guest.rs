@@ -19,7 +19,7 @@ const PACKAGE: &str = "heddle-guest-tests";
 const QUIET_MAX: Duration = Duration::from_secs(150);
 /// The machine with the checking kernel, in which the long tier runs every test.
 const CHECKING: &str = "heddle-checking";
-/// At most so many machines for one list of tests.
+/// The most machines for one list of tests.
 const MACHINES_MAX: usize = 16;
 
 /// Parses a line of the protocol.

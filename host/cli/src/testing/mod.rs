@@ -1,4 +1,5 @@
-//! The tests behind `heddle test`: what cargo runs on the host, and programs in real machines, on Heddle and on Linux.
+//! The tests behind `heddle test`: those that cargo runs on the host, and programs in real machines, on Heddle and on
+//! Linux.
 
 pub mod bench;
 pub mod cargo;
@@ -18,7 +19,7 @@ pub mod stress;
 pub mod terminals;
 pub mod threads;
 
-/// What became of a test.
+/// The result of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It passed.

@@ -41,7 +41,7 @@ fn panic() -> Result<crash::Crash> {
 /// The test.
 ///
 /// # Errors
-/// What is missing in the explanation.
+/// The part that is missing in the explanation.
 pub fn test() -> Result<(), String> {
     let crash = panic().map_err(|error| format!("{error:#}"))?;
     let text = crash.lines.join("\n");

@@ -17,7 +17,7 @@ pub const RUN_TIMEOUT: Duration = Duration::from_secs(90);
 const CHUNK_BYTES: usize = 64 << 10;
 const POLL_PERIOD: Duration = Duration::from_millis(5);
 
-/// What a run left.
+/// The results of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     /// Standard output.

@@ -1,7 +1,7 @@
-//! Tests that programs bring along, on both kernels: what passes on Linux must pass on Heddle.
+//! Tests that programs bring along, on both kernels: a test that passes on Linux must pass on Heddle.
 //!
-//! What does not is listed in `tests/programs/differences`, each with its reason; the list is held to the truth, since
-//! an entry whose test passes is a failure too.
+//! Tests that differ are listed in `tests/programs/differences`, each with its reason. The list must be exact: an entry
+//! whose test passes is a failure too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,7 +19,7 @@ const FOLDER: &str = "tests/programs";
 const GUEST_FOLDER: &str = "/programs";
 /// The driver ends a test that takes longer than four minutes.
 const QUIET_MAX: Duration = Duration::from_secs(400);
-/// At most so many machines for one suite on one kernel.
+/// The most machines for one suite on one kernel.
 const MACHINES_MAX: usize = 12;
 /// The memory of each machine.
 const MEMORY_MIB: &str = "512";
@@ -29,9 +29,9 @@ struct Suite {
     name: &'static str,
     packages: &'static str,
     driver: &'static [&'static str],
-    /// What CI runs, too.
+    /// The tests that CI runs, too.
     quick: &'static [&'static str],
-    /// What only the long tier runs.
+    /// The tests that only the long tier runs.
     long: &'static [&'static str],
 }
 
@@ -97,7 +97,7 @@ const SUITES: [Suite; 1] = [Suite {
 
 type Verdicts = BTreeMap<String, Verdict>;
 
-/// What one machine's output tells.
+/// The results that one machine's output reports.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Progress {
     verdicts: Verdicts,

@@ -31,7 +31,7 @@ impl PseudoTerminal {
     /// Starts a command as the leader of a new session with this terminal.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn start(mut command: Command, window: WindowSize) -> io::Result<Self> {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         grantpt(&master)?;
@@ -57,7 +57,7 @@ impl PseudoTerminal {
     /// Types.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn write(&self, keys: &[u8]) -> io::Result<()> {
         rustix::io::write(self.master()?, keys)?;
         Ok(())
@@ -66,7 +66,7 @@ impl PseudoTerminal {
     /// Changes the size.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn resize(&self, window: WindowSize) -> io::Result<()> {
         set_size(self.master()?, window)
     }
@@ -74,7 +74,7 @@ impl PseudoTerminal {
     /// The terminal's modes.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub fn modes(&self) -> io::Result<Termios> {
         Ok(tcgetattr(&self.slave)?)
     }

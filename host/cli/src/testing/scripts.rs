@@ -90,7 +90,7 @@ struct Script {
     text: String,
 }
 
-/// What a script left behind.
+/// The results of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Ended { output: String, status: i32 },
@@ -142,7 +142,7 @@ fn collect(folder: &Path, root: &Root) -> Result<Vec<Script>> {
     Ok(scripts)
 }
 
-/// The outcomes that a boot's output tells of, in the order of the scripts; the last may be cut.
+/// The outcomes that a boot's output reports, in the order of the scripts; the last may be cut.
 fn split(output: &str, reason: &str) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for part in output.split(BEGIN).skip(1) {

@@ -106,7 +106,8 @@ fn locks(kernel: Kernel) -> Result<(), String> {
     expect(folder.run(kernel, "", script)?, String::from("free\nlocked\nrefused\nlocked\n"))
 }
 
-/// What the host has made works; whether the guest may make any is QEMU's to say, and newer ones refuse it.
+/// Fifos and sockets that the host has made work. Whether the guest may make any is decided by QEMU; newer versions
+/// refuse it.
 fn fifos_and_sockets(kernel: Kernel) -> Result<(), String> {
     let folder = Folder::new()?;
     for (name, kind) in [("fifo", FileType::Fifo), ("socket", FileType::Socket)] {

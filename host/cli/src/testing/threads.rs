@@ -11,7 +11,7 @@ use crate::guest::Kernel;
 
 const PACKAGE: &str = "heddle-threads-program";
 
-/// Heddle's machines: what they are called, and how they are started.
+/// Heddle's machines: their names, and how they are started.
 const MACHINES: [(&str, &[&str]); 4] = [
     ("one processor", &[]),
     ("4 processors", &["--smp", "4"]),

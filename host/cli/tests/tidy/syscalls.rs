@@ -11,7 +11,7 @@ const REMARKS: &str = "docs/syscalls.list";
 const DOCUMENT: &str = "docs/SYSCALLS.md";
 /// Set to write the document anew.
 const WRITE: &str = "HEDDLE_WRITE_DOCS";
-/// What the table names for calls that exist only to be refused.
+/// The name that the table gives to calls that exist only to be refused.
 const REFUSED: &str = "not_offered";
 const LINE_MAX: usize = 118;
 

@@ -12,7 +12,7 @@ use crate::{Architecture, Error, Progress};
 /// Where apt keeps the archive's package lists.
 const LISTS: &str = "/var/lib/apt/lists";
 
-/// What of the host's configuration decides which packages there are.
+/// The options of the host's configuration that decide which packages there are.
 const CONFIGURATION: [&str; 4] =
     ["/etc/apt/sources.list", "/etc/apt/sources.list.d", "/etc/apt/preferences", "/etc/apt/preferences.d"];
 

@@ -28,7 +28,8 @@ pub struct Package {
     pub scripts: Vec<String>,
 }
 
-/// Decompresses packages, several at a time; temporary files are in `directory`. `done` hears how many are finished.
+/// Decompresses packages, several at a time; temporary files are in `directory`. `done` is called with the number that
+/// are finished.
 pub fn read_all(
     archives: &[PathBuf],
     directory: &Path,
@@ -41,7 +42,7 @@ pub fn read_all(
             let index = next.fetch_add(1, Ordering::Relaxed);
             archives.get(index).map(|path| (index, path))
         } {
-            // Nobody listens any more after an error.
+            // The receiver is gone after an error.
             if sender.send((index, read_one(path, directory))).is_err() {
                 return;
             }
@@ -162,7 +163,7 @@ fn place_entry<R: Read>(package: &Package, entry: &Entry<'_, R>, root: &mut Root
     Ok(())
 }
 
-/// The path that a member's name `./usr/bin/x` means. What would climb out of the root stays in it.
+/// The path that a member's name `./usr/bin/x` means. A path that would leave the root stays in it.
 fn absolute(name: &[u8]) -> PathBuf {
     let plain = Path::new(OsStr::from_bytes(name)).components();
     let names = plain.filter(|component| matches!(component, std::path::Component::Normal(_)));

@@ -15,7 +15,7 @@ const FIRST_SYSTEM_ID: u32 = 100;
 /// Above these are ordinary users.
 const LAST_SYSTEM_ID: u32 = 999;
 
-/// The shell of accounts that nobody logs into.
+/// The shell of accounts without login.
 const NO_SHELL: &str = "/usr/sbin/nologin";
 
 /// An account that a package wants.
@@ -75,7 +75,7 @@ impl Wanted {
             account.name.clone_from(name);
             if is_user {
                 account.user = Some((home, shell, comment));
-                // Without a wish of its own Debian puts a package's user into `nogroup`.
+                // Unless a group of its own is asked for, Debian puts a package's user into `nogroup`.
                 if !own_group {
                     account.group.get_or_insert_with(|| "nogroup".to_owned());
                 }
@@ -122,7 +122,7 @@ pub fn install(root: &mut Root, scripts: Wanted) -> Result<(), Error> {
             wanted.sysusers(&text_of(root, &directory.join(String::from_utf8_lossy(name).as_ref())));
         }
     }
-    // What a package describes decides; what its script does is the older way to the same account.
+    // A package's description decides; its script is the older method for the same account.
     for account in wanted.0.into_iter().chain(scripts.0) {
         tables.add(&account);
     }

@@ -143,8 +143,8 @@ impl Guest {
         }
     }
 
-    /// What a program prints that runs with the image as its root, or nothing with a notice where tests may not
-    /// change roots.
+    /// The output of a program that runs with the image as its root, or `None` with a notice where tests may not change
+    /// roots.
     pub fn run(&self, arguments: &[&str]) -> Option<String> {
         let directory = tempfile::tempdir().unwrap();
         self.extract(directory.path());

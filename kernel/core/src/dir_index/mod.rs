@@ -1,8 +1,8 @@
 //! The names in a directory: found by name, listed in a stable order.
 //!
-//! A listing goes on where it was, over several calls and while names come and go: each name has a *cookie*, a number
-//! that grows with every insertion and is never used again. What was there when the listing began and is still there
-//! is seen exactly once, which is what readdir(3) promises.
+//! A listing continues where it was, over several calls and while names come and go: each name has a *cookie*, a number
+//! that grows with every insertion and is never used again. A name that was there when the listing began and is still
+//! there is seen exactly once, which is what readdir(3) promises.
 //!
 //! # Implementation notes
 //! Entries lie in a vector in the order of their cookies; insertion appends. A removal leaves a gap, and when gaps
@@ -95,13 +95,13 @@ impl<T> Names<T> {
         self.by_name.find(self.hasher.hash_one(name), same).copied()
     }
 
-    /// What `name` stands for.
+    /// The value of `name`.
     #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<&T> {
         Some(&entry(&self.slots, self.cookie(name)?)?.value)
     }
 
-    /// What `name` stands for, to be changed.
+    /// The value of `name`, mutable.
     pub fn get_mut(&mut self, name: &[u8]) -> Option<&mut T> {
         let cookie = self.cookie(name)?;
         let index = position(&self.slots, cookie);

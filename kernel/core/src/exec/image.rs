@@ -31,7 +31,7 @@ pub enum Kind {
     PositionIndependent,
 }
 
-/// What a segment may be used for.
+/// The permitted accesses to a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "one word each")]
 pub struct Protection {
@@ -51,7 +51,7 @@ pub struct Segment {
     pub file_bytes: u64,
     /// Bytes in memory, the rest zero.
     pub memory_bytes: u64,
-    /// What it may be used for.
+    /// The permitted accesses.
     pub protection: Protection,
 }
 
@@ -63,7 +63,7 @@ impl Segment {
     }
 }
 
-/// What the headers say.
+/// The contents of the headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     /// Where it can be put.
@@ -80,7 +80,7 @@ pub struct Image {
     pub header_bytes: u16,
     /// Where the path of the dynamic loader is in the file: offset and length, with the final zero.
     pub interpreter: Option<(u64, u64)>,
-    /// What the base address has to be a multiple of.
+    /// The base address must be a multiple of this.
     pub alignment: u64,
     /// Whether the program wants an executable stack.
     pub executable_stack: bool,

@@ -1,6 +1,6 @@
-//! What execve(2) reads and writes, apart from memory itself: the headers of an ELF file, the first line of a script,
-//! and the stack that a program starts with. Everything here comes from a program's files and arguments and may be
-//! wrong in any way; the answer is an error then.
+//! The data that execve(2) reads and writes, apart from memory itself: the headers of an ELF file, the first line of a
+//! script, and the stack that a program starts with. All input comes from a program's files and arguments and may be
+//! wrong in any way; the result is an error then.
 
 mod image;
 mod script;

@@ -5,7 +5,7 @@
 pub struct Script<'a> {
     /// Its path.
     pub interpreter: &'a [u8],
-    /// What stands behind it on the line, as one argument.
+    /// The rest of the line, as one argument.
     pub argument: Option<&'a [u8]>,
 }
 

@@ -6,7 +6,7 @@ use linux_raw_sys::auxvec;
 
 use crate::exec::Strings;
 
-/// What the auxiliary vector tells, see getauxval(3). Pointers to strings on the stack are added by the plan.
+/// Values of the auxiliary vector, see getauxval(3). Pointers to strings on the stack are added by the plan.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs, reason = "the names are those of getauxval(3)")]
 pub struct Auxiliary {
@@ -32,7 +32,7 @@ pub struct Auxiliary {
     pub minimum_signal_stack: u64,
 }
 
-/// What goes on the stack.
+/// The contents of the stack.
 #[derive(Clone, Copy, Debug)]
 pub struct StackPlan<'a> {
     /// The address after the stack's last byte, a multiple of 16.

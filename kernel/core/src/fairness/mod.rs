@@ -1,15 +1,14 @@
 //! How ordinary threads share a processor.
 //!
-//! A thread has a *budget* of processor time. As long as some of it is left the thread is *fresh*: it runs before those
-//! that have used theirs up, so whoever sleeps a lot runs soon after it wakes. A thread that uses its budget up is
-//! *spent*: all spent threads take turns in one queue, each for a slice in proportion to its weight, which is what
-//! makes them share in proportion. Sleeping refills the budget at a third of the time slept, so a thread that wants
-//! more than a quarter of a processor ends up among the spent ones, and a spent thread that has slept for as long as a
-//! slice is fresh again.
+//! A thread has a *budget* of processor time. A thread with some of it left is *fresh*: it runs before those whose
+//! budget is exhausted (*spent* here), so a thread that sleeps a lot runs soon after it wakes. All spent threads share
+//! one queue and take turns there, each for a slice in proportion to its weight, so they receive processor time in that
+//! proportion. Sleeping refills the budget at a third of the time slept, so a thread that wants more than a quarter of
+//! a processor ends up among the spent ones, and a spent thread that has slept for as long as a slice is fresh again.
 //!
 //! Weights are Linux's: a nice value more is a fifth less. The lightest slices would be shorter than the change of
-//! threads is worth, so who has such a one runs for [`TURN_MIN_NS`] and then stands back for as many rounds of the
-//! queue as it has taken ahead.
+//! threads is worth, so a thread with such a slice runs for [`TURN_MIN_NS`] and then skips as many rounds of the queue
+//! as it has taken ahead.
 //!
 //! This is the active and expired queues of Linux's O(1) scheduler, without its second array: the spent queue is the
 //! expired array, and a scheduler that serves less urgent levels now and then keeps fresh threads from starving it.
@@ -21,14 +20,14 @@ mod tests;
 pub const SLICE_NS: u64 = 10_000_000;
 /// The shortest turn.
 pub const TURN_MIN_NS: u64 = 1_000_000;
-/// Nobody runs longer ahead of others for having slept.
+/// No thread runs longer ahead of others for having slept.
 const FRESH_MAX_NS: u64 = 80_000_000;
-/// A part in so many of the time slept comes back as budget.
+/// The budget is refilled by the time slept divided by this.
 const REFILL_DIVISOR: u64 = 3;
 /// The weight of nice value 0.
 const WEIGHT_UNIT: u64 = 1024;
 
-/// Nobody stands back for longer, whatever happened to the clock.
+/// No thread skips more rounds, whatever happened to the clock.
 const OWED_MAX: u16 = 200;
 
 /// A thread's part in the processor, beside others' parts.
@@ -58,7 +57,7 @@ impl Weight {
         Self((weight + (1 << 19)) >> 20)
     }
 
-    /// The slice of a turn: what others of nice value 0 get 10 ms beside.
+    /// The slice of a turn, in proportion to the weight; nice value 0 has 10 ms.
     #[must_use]
     pub const fn slice_ns(self) -> u64 {
         SLICE_NS * self.0 / WEIGHT_UNIT
@@ -82,7 +81,7 @@ impl Weight {
     }
 }
 
-/// What a thread may still use.
+/// The CPU time that a thread may still use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
     budget_ns: u64,
@@ -98,8 +97,8 @@ impl Account {
         Self { budget_ns: weight.fresh_ns(), is_spent: false, owed: 0 }
     }
 
-    /// Gives a child half of what is left, so that making children brings no time ahead of others. Spent threads have
-    /// none: the child of one takes turns as its parent does, and does not make its parent's turns shorter.
+    /// Gives a child half of the remaining budget, so that forking gains no time ahead of others. A spent thread has
+    /// none: its child takes turns as its parent does, and does not make its parent's turns shorter.
     pub const fn split(&mut self) -> Self {
         if !self.is_spent {
             self.budget_ns /= 2;
@@ -107,7 +106,7 @@ impl Account {
         *self
     }
 
-    /// Time until the thread has to give way to others.
+    /// Time until the thread has to yield to others.
     #[must_use]
     pub const fn budget_ns(&self) -> u64 {
         self.budget_ns
@@ -119,7 +118,7 @@ impl Account {
         self.is_spent
     }
 
-    /// It is the thread's turn: whether it stands back, because it has had the time of this round before.
+    /// It is the thread's turn: whether it skips the round, because it has used this round's time before.
     #[inline(always)]
     pub const fn stands_back(&mut self) -> bool {
         let stands_back = self.owed != 0;
@@ -129,7 +128,7 @@ impl Account {
         stands_back
     }
 
-    /// Nobody else wants the processor, so there are no rounds to leave out.
+    /// No other thread wants the processor, so there are no rounds to skip.
     pub const fn is_alone(&mut self) {
         self.owed = 0;
     }
@@ -147,7 +146,7 @@ impl Account {
         is_over
     }
 
-    /// After a turn that was so much too long. What a late interrupt gave is taken off the next turns.
+    /// After a turn that was so much too long. The time that a late interrupt gave is deducted from the next turns.
     #[cold]
     #[inline(never)]
     fn after(excess_ns: u64, weight: Weight) -> Self {

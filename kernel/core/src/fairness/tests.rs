@@ -18,7 +18,7 @@ fn share(nices: &[i8], duration_ns: u64) -> Vec<u64> {
     let mut now = 0;
     while now < duration_ns {
         let queue = usize::from(queues[0].is_empty());
-        let thread = queues[queue].pop_front().expect("somebody always wants to run");
+        let thread = queues[queue].pop_front().expect("a thread is always ready");
         if !accounts[thread].stands_back() {
             let turn = accounts[thread].budget_ns();
             used[thread] += turn;

@@ -1,8 +1,8 @@
 //! Advisory locks on byte ranges of a file, as fcntl(2) defines them.
 //!
 //! A table holds the locks of one file. An owner's locks never overlap one another: setting a range replaces what the
-//! owner held there, splits what sticks out and joins what touches and is of the same kind. Whoever waits for a lock
-//! is the caller's business, as is finding cycles of waiters.
+//! owner held there, splits what sticks out and joins what touches and is of the same kind. The caller keeps the
+//! waiters for a lock, and finds cycles among them.
 
 #[cfg(test)]
 mod tests;
@@ -35,23 +35,23 @@ impl ByteRange {
     }
 }
 
-/// What a lock permits.
+/// The kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Others may hold shared locks too.
     Shared,
-    /// Nobody else may hold a lock.
+    /// No other owner may hold a lock.
     Exclusive,
 }
 
-/// A lock that somebody holds.
+/// A lock that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock<O> {
-    /// Whose it is.
+    /// The owner.
     pub owner: O,
-    /// What it covers.
+    /// The range it covers.
     pub range: ByteRange,
-    /// What it permits.
+    /// Its kind.
     pub kind: Kind,
 }
 
@@ -76,13 +76,13 @@ impl<O> Table<O> {
 }
 
 impl<O: Copy + PartialEq> Table<O> {
-    /// Whether nobody holds a lock.
+    /// Whether no lock is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.locks.is_empty()
     }
 
-    /// The lock of somebody else that keeps `owner` from taking this one; of several the one that starts first.
+    /// The lock of another owner that keeps `owner` from taking this one; of several the one that starts first.
     #[must_use]
     pub fn conflict(&self, owner: O, range: ByteRange, kind: Kind) -> Option<Lock<O>> {
         let exclusive = |lock: &Lock<O>| kind == Kind::Exclusive || lock.kind == Kind::Exclusive;
@@ -111,7 +111,8 @@ impl<O: Copy + PartialEq> Table<O> {
                 self.locks.swap_remove(index);
             } else if same && lock.range.overlaps(range) {
                 self.locks.swap_remove(index);
-                // What sticks out stays. It goes to the end of the vector and is met again there, without overlap.
+                // The part outside of the range stays. It goes to the end of the vector and is met again there, without
+                // overlap.
                 if lock.range.first < range.first {
                     let range = ByteRange { first: lock.range.first, last: range.first - 1 };
                     self.locks.push(Lock { range, ..lock });

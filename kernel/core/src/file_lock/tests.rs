@@ -5,7 +5,7 @@ use super::*;
 /// Bytes told apart; the last one stands for the rest of the file.
 const BYTES: u64 = 24;
 
-/// What each byte's locks are, by owner: the specification the table is held against.
+/// The locks of each byte, by owner: the specification that the table is compared with.
 type Model = [[Option<Kind>; BYTES as usize]; 3];
 
 fn of_table(table: &Table<usize>) -> Model {

@@ -1,4 +1,4 @@
-//! What is known about one frame.
+//! The descriptor of one frame.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -45,7 +45,7 @@ impl Descriptor {
         self.count.get()
     }
 
-    /// Sets the count of a frame that nobody else knows yet.
+    /// Sets the count of a frame that has no other users yet.
     pub fn set_references(&self, count: u32) {
         self.count.set(count);
     }

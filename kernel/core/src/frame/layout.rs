@@ -1,4 +1,4 @@
-//! Which physical addresses have descriptors.
+//! The physical addresses that have descriptors.
 
 use crate::frame::{BLOCK_FRAMES, FRAME_BYTES};
 

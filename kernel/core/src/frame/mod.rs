@@ -1,4 +1,4 @@
-//! Who has which page frame, as pure bookkeeping: nothing here touches a frame's contents but [`slab`].
+//! Ownership of page frames, as pure bookkeeping: only [`slab`] touches a frame's contents.
 //!
 //! - [`Descriptor`]: sixteen bytes for each frame: its state, its reference count, two links.
 //! - [`Layout`]: which physical addresses have a descriptor, and which one.
@@ -8,8 +8,8 @@
 //! Frames are named by the index of their descriptor. Two frames whose indices lie in the same block of
 //! [`BLOCK_FRAMES`] are as far apart in memory as in index, so contiguous indices of a block are contiguous memory.
 //!
-//! The structures lock nothing: their owner does. Only the reference count is meant for concurrent use, by whoever
-//! holds a reference.
+//! The structures lock nothing: their owner does. Only the reference count is meant for concurrent use, by all
+//! holders of a reference.
 
 mod buddy;
 mod descriptor;

@@ -24,14 +24,14 @@ impl References {
         Self(AtomicU32::new(count))
     }
 
-    /// How many there are. Exact only for a caller that holds the only one, who sees what all others did before.
+    /// How many there are. Exact only for a caller that holds the only one; it sees what all former holders did.
     #[must_use]
     #[inline]
     pub fn get(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Sets the count of a frame that nobody else knows yet.
+    /// Sets the count of a frame that has no other users yet.
     #[inline]
     pub fn set(&self, count: u32) {
         self.0.store(count, Ordering::Relaxed);

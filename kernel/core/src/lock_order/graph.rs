@@ -68,7 +68,7 @@ impl Graph {
         Ok(number)
     }
 
-    /// Takes note that `wanted` is about to be taken, waiting if need be, by who holds `held`.
+    /// Takes note that `wanted` is about to be taken, waiting if need be, by the holder of `held`.
     ///
     /// # Errors
     /// The order can deadlock.
@@ -124,7 +124,7 @@ impl Graph {
         Ok(())
     }
 
-    /// A shortest way of orders from one class to another, at most the first [`PATH_MAX`] of it.
+    /// A shortest path of orders from one class to another, at most the first [`PATH_MAX`] of it.
     fn way(&self, records: &Records, from: u16, to: u16) -> Option<[Option<Edge>; PATH_MAX]> {
         let mut seen: Bits = [0; WORDS];
         let mut reached_from = [UNKNOWN; CLASSES];

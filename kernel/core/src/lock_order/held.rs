@@ -1,4 +1,4 @@
-//! What one processor or task holds.
+//! The locks that one processor or task holds.
 
 use core::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::lock_order::Place;
 pub struct Taken {
     /// The number of its class, from [`crate::lock_order::Graph::number`].
     pub class: u16,
-    /// Which lock of the class: its address.
+    /// The address of the lock, which tells it from others of the class.
     pub lock: usize,
     /// The part that is locked; `0..usize::MAX` of a lock without parts.
     pub part: Range<usize>,

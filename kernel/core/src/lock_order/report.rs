@@ -1,4 +1,4 @@
-//! What is wrong, in words that name both sides.
+//! The violation, in words that name both sides.
 
 use core::fmt;
 
@@ -33,7 +33,7 @@ impl fmt::Display for Edge {
 /// An order that can deadlock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// A lock is taken by who holds it.
+    /// A holder of the lock takes it again.
     SelfDeadlock {
         /// The lock as it is held.
         held: Taken,
@@ -55,7 +55,7 @@ pub enum Report {
     Inversion {
         /// The order now.
         now: Edge,
-        /// What was seen before: a way from the new lock's class to that of the held one.
+        /// The order seen before: a path from the new lock's class to that of the held one.
         before: [Option<Edge>; PATH_MAX],
     },
     /// There are more classes or orders than the graph has room for.

@@ -1,4 +1,4 @@
-//! Which parts of an address space are mapped, to what, and with which rights: the records behind mmap(2).
+//! The mappings of an address space, with their objects and rights: the records behind mmap(2).
 //!
 //! [`Mappings`] is an ordered map of disjoint [`Mapping`]s. Neighbours that could be one mapping are one, so the set is
 //! canonical: what a sequence of operations leaves depends only on what each address ended up as. They are in a
@@ -6,7 +6,7 @@
 //! range of a `BTreeMap` takes.
 //!
 //! Nothing here knows pages, page tables or locks. Addresses and lengths are in bytes, and the caller keeps them at
-//! page boundaries. Operations allocate; a kernel makes sure beforehand that [`Mappings::GROWTH_BYTES`] can be had.
+//! page boundaries. Operations allocate; a kernel makes sure beforehand that [`Mappings::GROWTH_BYTES`] are available.
 
 use alloc::boxed::Box;
 use core::ops::Range;
@@ -15,7 +15,7 @@ use bitflags::bitflags;
 use intrusive_collections::{Bound, KeyAdapter, RBTree, RBTreeLink, intrusive_adapter};
 
 bitflags! {
-    /// What programs may do with a mapping's memory; the bits are those of mmap(2).
+    /// The accesses to a mapping's memory that programs may make; the bits are those of mmap(2).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Protection: u8 {
         /// Load.
@@ -29,7 +29,7 @@ bitflags! {
     /// Properties of a mapping.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Flags: u8 {
-        /// Stores reach the object and everybody who maps it (`MAP_SHARED`).
+        /// Stores reach the object and every process that maps it (`MAP_SHARED`).
         const SHARED = 1;
         /// A fault below extends the mapping down to it (`MAP_GROWSDOWN`).
         const GROWS_DOWN = 2;
@@ -44,7 +44,7 @@ bitflags! {
     }
 }
 
-/// What is behind a mapping.
+/// The source of a mapping's memory.
 pub trait Backing: Clone {
     /// Whether both are the same object.
     fn is_same(&self, other: &Self) -> bool;
@@ -63,7 +63,7 @@ pub struct Mapping<B> {
     pub protection: Protection,
     /// Properties.
     pub flags: Flags,
-    /// What is behind it.
+    /// The source of its memory.
     pub backing: B,
     /// Position in the backing, in bytes, of `start`.
     pub offset: u64,

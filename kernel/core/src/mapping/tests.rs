@@ -30,7 +30,7 @@ fn mapping(pages: Range<usize>, protection: u8, object: u8, offset: u64) -> Mapp
     }
 }
 
-/// What one page is: protection, object, offset if that counts.
+/// The state of one page: protection, object, offset if that counts.
 type Page = Option<(Protection, Object, u64)>;
 
 fn pages_of(set: &Mappings<Object>) -> Vec<Page> {

@@ -1,7 +1,7 @@
 //! Messages of 9P2000.L, as a client writes and reads them.
 //!
 //! A message is `size: u32`, `kind: u8`, `tag: u16` and fields in little endian; a string is its length as `u16` and
-//! its bytes. This crate knows how fields are laid out; which message has which is the client's business, because each
+//! its bytes. This module knows how fields are laid out; the client knows which message has which, because each
 //! is used in one place.
 
 #[cfg(test)]
@@ -57,7 +57,7 @@ pub mod set {
 /// Everything that `stat` tells.
 pub const GETATTR_BASIC: u64 = 0x7ff;
 
-/// What is wrong with a reply.
+/// The defect of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The server says this error number of Linux.
@@ -66,7 +66,7 @@ pub enum Failure {
     Malformed,
 }
 
-/// Writes a message into a buffer. What does not fit is noticed at the end.
+/// Writes a message into a buffer. Fields that do not fit are noticed at the end.
 pub struct Writer<'a> {
     buffer: &'a mut [u8],
     length: usize,
@@ -148,7 +148,7 @@ impl<'a> Reader<'a> {
     /// The fields of the reply to a request of this kind.
     ///
     /// # Errors
-    /// What the server refused, or that it is no such reply.
+    /// The server's refusal, or that it is no such reply.
     pub fn of_reply(message: &'a [u8], request: u8) -> Read<Self> {
         let mut header = Self { rest: message };
         let size = header.u32()? as usize;
@@ -241,7 +241,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What `Rgetattr` tells.
+/// The attributes in `Rgetattr`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of stat(2)")]
 pub struct Attributes {
@@ -282,7 +282,7 @@ impl Attributes {
 pub struct Entry<'a> {
     /// Number of the file.
     pub number: u64,
-    /// Where the listing goes on after it.
+    /// The offset at which the listing continues after it.
     pub next: u64,
     /// The type as in `struct dirent`.
     pub kind: u8,

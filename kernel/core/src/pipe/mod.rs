@@ -1,8 +1,8 @@
 //! The bytes in a pipe: a ring that grows with its contents up to a capacity.
 //!
-//! Whoever writes copies straight into the free part and then commits; whoever reads copies straight out of the filled
-//! part and then consumes. So a byte is copied once on each side, and a copy that stops half-way (a page of user memory
-//! is missing) has done exactly what it reported.
+//! A writer copies straight into the free part and then commits; a reader copies straight out of the filled part and
+//! then consumes. So a byte is copied once on each side, and a copy that stops half-way (a page of user memory is
+//! missing) has done exactly what it reported.
 
 #[cfg(test)]
 mod tests;

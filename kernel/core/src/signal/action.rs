@@ -1,10 +1,10 @@
-//! What a signal does: a process's table of actions.
+//! The action of a signal: a process's table of actions.
 
 use linux_raw_sys::general as linux;
 
 use crate::signal::{Signal, SignalSet};
 
-/// What happens to a process that has no handler.
+/// The effect on a process that has no handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefaultAction {
     /// It ends.
@@ -15,7 +15,7 @@ pub enum DefaultAction {
     Ignore,
     /// It stops.
     Stop,
-    /// It goes on if it was stopped.
+    /// The process continues if it was stopped.
     Continue,
 }
 
@@ -54,7 +54,7 @@ impl ActionFlags {
     }
 }
 
-/// What a program asked for with sigaction(2).
+/// The action that a program set with sigaction(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Action {
     /// The handler's address, or 0 (`SIG_DFL`) or 1 (`SIG_IGN`).
@@ -63,7 +63,7 @@ pub struct Action {
     pub flags: ActionFlags,
     /// Where the handler returns to.
     pub restorer: usize,
-    /// What else is blocked while it runs.
+    /// Signals that are blocked besides while the handler runs.
     pub mask: SignalSet,
 }
 
@@ -128,7 +128,7 @@ impl Actions {
         Self([Action::default_action(); Signal::COUNT])
     }
 
-    /// What `signal` does.
+    /// The action of `signal`.
     #[must_use]
     pub const fn get(&self, signal: Signal) -> &Action {
         &self.0[signal.index()]
@@ -165,7 +165,7 @@ impl Actions {
         (ignored, caught)
     }
 
-    /// What `execve` leaves: what is ignored stays so, everything else is the default.
+    /// Changes the table as `execve` does: ignored signals stay ignored, all others get the default.
     pub fn exec(&mut self) {
         for action in &mut self.0 {
             let handler = if action.handler == Action::IGNORE { Action::IGNORE } else { Action::DEFAULT };

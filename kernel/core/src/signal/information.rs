@@ -1,8 +1,8 @@
-//! What is known about one signal: `siginfo_t`.
+//! Information about one signal: `siginfo_t`.
 
 use crate::signal::Signal;
 
-/// Who or what a signal comes from, with the members of `siginfo_t` that belong to it.
+/// The origin of a signal, with the members of `siginfo_t` that belong to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// Nothing more is known.
@@ -13,7 +13,7 @@ pub enum Detail {
     /// A process sent it with a value.
     #[allow(missing_docs, reason = "sigaction(2)'s names")]
     Value { pid: i32, uid: u32, value: u64 },
-    /// A child ended, stopped or went on; times in clock ticks.
+    /// A child ended, stopped or continued; times in clock ticks.
     #[allow(missing_docs, reason = "sigaction(2)'s names")]
     Child { pid: i32, uid: u32, status: i32, utime: i64, stime: i64 },
     /// An instruction of the thread could not be carried out.
@@ -59,7 +59,7 @@ impl Information {
         Self { signal, code, errno: 0, detail: Detail::Sender { pid, uid } }
     }
 
-    /// What is known of a signal whose own information there was no memory for.
+    /// The information for a signal whose own could not be kept for lack of memory.
     #[must_use]
     pub const fn lost(signal: Signal) -> Self {
         Self::user(signal, 0, 0)

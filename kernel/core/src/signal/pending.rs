@@ -25,7 +25,7 @@ impl Pending {
         Self { set: SignalSet::EMPTY, queue: VecDeque::new() }
     }
 
-    /// What is pending.
+    /// The set of pending signals.
     #[must_use]
     pub const fn set(&self) -> SignalSet {
         self.set

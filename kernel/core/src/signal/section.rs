@@ -1,8 +1,8 @@
-//! Restartable sequences as rseq(2) has them: what the kernel makes of the description of one.
+//! Restartable sequences as rseq(2) has them: the kernel's reading of a section's description.
 
 /// Critical sections are described by four words: version and flags, start, length, and where an interrupted one goes.
 pub const WORDS: usize = 4;
-/// The program's signature stands so many bytes before the place where an interrupted section goes on.
+/// Size of the program's signature, which stands right before the abort address of a critical section.
 pub const SIGNATURE_BYTES: usize = 4;
 
 /// A critical section that the program is in.
@@ -10,7 +10,7 @@ pub const SIGNATURE_BYTES: usize = 4;
 pub struct Section {
     start: usize,
     length: usize,
-    /// Where the program goes on if the section was interrupted.
+    /// The address at which the program continues if the section was interrupted.
     pub abort: usize,
 }
 
@@ -19,8 +19,8 @@ pub struct Section {
 pub struct Invalid;
 
 impl Section {
-    /// Reads a description. All addresses must be below `end`, and the section must not contain the place where it
-    /// goes on when it was interrupted. Flags are those that Linux has given up; it refuses them where it meets them.
+    /// Reads a description. All addresses must be below `end`, and the section must not contain its abort address.
+    /// Flags are those that Linux has given up; it refuses them where it meets them.
     ///
     /// # Errors
     /// [`Invalid`].

@@ -83,12 +83,12 @@ impl SignalSet {
     pub const EMPTY: Self = Self(0);
     /// Every signal.
     pub const ALL: Self = Self(!0);
-    /// What can be neither blocked nor caught.
+    /// Signals that can be neither blocked nor caught.
     pub const UNBLOCKABLE: Self = Self::of(&[Signal::KILL, Signal::STOP]);
-    /// What stops a process by default.
+    /// Signals that stop a process by default.
     pub const STOPS: Self = Self::of(&[Signal::STOP, Signal::TSTP, Signal::TTIN, Signal::TTOU]);
-    /// What an instruction of the thread itself causes; delivered before anything else, so that the frame shows the
-    /// place.
+    /// Signals that an instruction of the thread itself causes; they are delivered before all others, so that the frame
+    /// shows the instruction.
     pub const SYNCHRONOUS: Self =
         Self::of(&[Signal::SEGV, Signal::BUS, Signal::ILL, Signal::TRAP, Signal::FPE, Signal::SYS]);
 
@@ -127,19 +127,19 @@ impl SignalSet {
         Self(self.0 & !(1 << signal.index()))
     }
 
-    /// What is in either.
+    /// The union.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// What is in both.
+    /// The intersection.
     #[must_use]
     pub const fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// What is in `self` only.
+    /// The signals that are in `self` only.
     #[must_use]
     pub const fn difference(self, other: Self) -> Self {
         Self(self.0 & !other.0)

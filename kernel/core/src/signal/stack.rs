@@ -26,7 +26,7 @@ impl AlternateStack {
     const AUTODISARM: u32 = 1 << 31;
     const MINIMUM_BYTES: usize = linux::MINSIGSTKSZ as usize;
 
-    /// What sigaltstack(2) was asked to set.
+    /// Sets what a program passed to sigaltstack(2).
     ///
     /// # Errors
     /// See [`StackError`].

@@ -27,7 +27,7 @@ pub struct Registers {
     pub eflags: u64,
 }
 
-/// What of the frame depends on the signal and the thread.
+/// The parts of the frame that depend on the signal and the thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
     /// The interrupted registers.
@@ -68,8 +68,8 @@ pub const EXTENDED_STATE_FLAG: u64 = 1;
 /// flags, link, stack (3), sigcontext (32), mask.
 const CONTEXT_WORDS: usize = 2 + 3 + 32 + 1;
 
-/// Where the frame goes on a stack whose pointer is (or whose top is) `top`, and where the floating-point state of
-/// `float_bytes`: the lower address is the frame's. `None` when the stack is too low to hold them.
+/// Addresses of the frame and of the floating-point state of `float_bytes`, on a stack whose pointer is (or whose top
+/// is) `top`: the lower address is the frame's. `None` when the stack is too low to hold them.
 #[must_use]
 pub const fn place(top: u64, float_bytes: usize) -> Option<(u64, u64)> {
     let Some(float_end) = top.checked_sub(float_bytes as u64) else { return None };
@@ -107,7 +107,7 @@ impl Frame {
         words
     }
 
-    /// What rt_sigreturn(2) takes from a frame; everything else in it is ignored.
+    /// The values that rt_sigreturn(2) takes from a frame; everything else in it is ignored.
     #[must_use]
     pub fn from_words(words: &[u64; FRAME_WORDS]) -> Self {
         let w = |index: usize| words[6 + index];

@@ -5,7 +5,7 @@ use bitflags::bitflags;
 use crate::signal::{Pending, SignalSet};
 
 bitflags! {
-    /// What a thread is told, and what it tells.
+    /// A message to or from a thread.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Note: u32 {
         /// A signal that isn't blocked may be pending.
@@ -38,7 +38,7 @@ pub trait Member {
     /// Looks at the signals that are pending for this thread only.
     fn with_pending<R>(&self, access: impl FnOnce(&mut Pending) -> R) -> R;
 
-    /// What it has been told.
+    /// The notes that the thread has been given.
     fn notes(&self) -> Note;
 
     /// Tells it.

@@ -28,7 +28,7 @@ pub use orphan::{Link, is_orphaned};
 pub use status::{ChildChange, ExitStatus};
 pub use stop::StopToken;
 
-/// The part of a thread group that signals and endings are about. The caller has locked it.
+/// The state of a thread group for signals, stops and its end. The caller has locked it.
 pub struct GroupState<M> {
     /// The threads that have not ended, in the order of their numbers.
     threads: Vec<Arc<M>>,
@@ -42,7 +42,7 @@ pub struct GroupState<M> {
     stop: Option<Signal>,
     /// How often something has ended stops: see [`StopToken`].
     continues: u64,
-    /// What the parent has not been told yet.
+    /// The change that the parent has not been told yet.
     change: ChildChange,
     /// The number of the thread that runs `execve` and ends all others.
     exec: Option<i32>,
@@ -50,13 +50,13 @@ pub struct GroupState<M> {
     leaving: usize,
 }
 
-/// What sending a signal came to.
+/// The result of sending a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Sent {
     /// A queued realtime signal may find no room.
     pub result: Result<(), Overflow>,
-    /// The group was stopped and goes on: its parent is to be told.
+    /// The group was stopped and continues: its parent is to be told.
     pub has_continued: bool,
 }
 
@@ -65,9 +65,9 @@ pub struct Sent {
 pub struct Delivery {
     /// The signal.
     pub information: Information,
-    /// What to do about it.
+    /// The action to take.
     pub action: Action,
-    /// For a signal that stops: what [`GroupState::begin_stop`] wants to see.
+    /// For a signal that stops: the token for [`GroupState::begin_stop`].
     pub token: StopToken,
 }
 
@@ -122,7 +122,7 @@ impl<M> GroupState<M> {
         self.ended
     }
 
-    /// What the parent has not been told yet.
+    /// The change that the parent has not been told yet.
     #[must_use]
     pub const fn change(&self) -> ChildChange {
         self.change
@@ -165,7 +165,7 @@ impl<M: Member> GroupState<M> {
         self.threads.get(position)
     }
 
-    /// The thread of this number, or else any: who stands for the group.
+    /// The thread of this number, or else any: the thread that represents the group.
     #[must_use]
     pub fn main(&self, id: i32) -> Option<&Arc<M>> {
         match self.position(id) {
@@ -359,7 +359,7 @@ impl<M: Member> GroupState<M> {
         }
     }
 
-    /// Takes the next signal that the thread has to act on; ignored ones are dropped on the way. `None` clears the note
+    /// Takes the next signal that the thread has to act on; ignored ones are dropped first. `None` clears the note
     /// that there is one.
     #[must_use]
     pub fn deliver(&mut self, thread: &Arc<M>, actions: &mut Actions) -> Option<Delivery> {

@@ -106,8 +106,8 @@ impl Group {
         self.lock().set_blocked(&self.threads[thread], blocked);
     }
 
-    /// What a thread does before it returns to user mode, up to the place where it would wait in a stop. Whether it
-    /// handled a signal.
+    /// A thread's work before it returns to user mode, up to the place where it would wait in a stop. Returns whether
+    /// it handled a signal.
     fn return_to_user(&self, thread: usize) -> bool {
         let thread = &self.threads[thread];
         let mut actions = Actions::new();
@@ -140,7 +140,7 @@ impl Group {
             let is_noted = |thread: &Arc<Thread>| {
                 thread.notes().contains(Note::SIGNAL) && thread.is_awake.load(Ordering::Relaxed)
             };
-            assert!(able.peek().is_none() || able.any(is_noted), "{signal:?} is pending and nobody looks");
+            assert!(able.peek().is_none() || able.any(is_noted), "{signal:?} is pending and no thread looks");
         }
     }
 
@@ -228,7 +228,7 @@ fn nothing_stays_stopped_after_a_continue() {
         group.send(Signal::CONT);
         first.join().unwrap();
         second.join().unwrap();
-        // Whoever waited in the stop looks at its notes again.
+        // A thread that waited in the stop looks at its notes again.
         for index in 0..2 {
             group.threads[index].remove(Note::STOPPED);
             group.return_to_user(index);

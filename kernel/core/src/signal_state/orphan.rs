@@ -1,6 +1,6 @@
-//! Orphaned process groups: nobody could continue one after a stop.
+//! Orphaned process groups: no process could continue one after a stop.
 
-/// What a member of a group hangs on.
+/// The relations of a group's member that decide whether the group is orphaned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     /// The group of the member's parent.

@@ -1,4 +1,4 @@
-//! What a parent learns of a child.
+//! The changes of a child that its parent learns of.
 
 use crate::signal::Signal;
 
@@ -9,7 +9,7 @@ pub enum ExitStatus {
     Exited(u8),
     /// A signal ended it.
     Signaled {
-        /// Which.
+        /// The signal.
         signal: Signal,
         /// Whether Linux would count it as one that leaves a core file.
         core: bool,
@@ -27,7 +27,7 @@ impl ExitStatus {
     }
 }
 
-/// What the parent has not been told (by `wait4`) yet.
+/// The change that the parent has not been told (by `wait4`) yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildChange {
     /// Nothing.

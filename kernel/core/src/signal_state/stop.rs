@@ -1,4 +1,4 @@
-//! Stopping and going on.
+//! Stopping and continuing.
 
 use alloc::sync::Arc;
 

@@ -14,7 +14,7 @@ pub struct Message {
     pub text: Vec<u8>,
 }
 
-/// Which message a receiver means.
+/// The message that a receiver asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// The first one.
@@ -30,7 +30,7 @@ pub enum Selection {
 }
 
 impl Selection {
-    /// What the type argument of `msgrcv` means.
+    /// Interprets the type argument of `msgrcv`.
     #[must_use]
     pub fn new(kind: i64, except: bool, by_position: bool) -> Self {
         match kind {

@@ -1,7 +1,7 @@
-//! What System V's IPC decides, without a machine: who gets which identifier, who may do what, whether a set of
-//! semaphores lets a row of operations through, and which message a receiver means.
+//! The decisions of System V IPC, without a machine: identifiers, permissions, whether a set of semaphores lets a row
+//! of operations through, and which message a receiver means.
 //!
-//! Nothing here waits or wakes. Who has to wait is kept with a token of the caller's, which comes back with the result.
+//! Nothing here waits or wakes. A waiter is kept with a token of the caller's, which comes back with the result.
 
 pub mod message;
 pub mod permission;

@@ -7,7 +7,7 @@ pub struct Permissions {
     pub uid: u32,
     /// The owner's group.
     pub gid: u32,
-    /// Who made it.
+    /// The creator.
     pub creator_uid: u32,
     /// The maker's group.
     pub creator_gid: u32,
@@ -16,7 +16,7 @@ pub struct Permissions {
 }
 
 impl Permissions {
-    /// Those of an object that somebody makes with these flags.
+    /// The permissions of an object that a process makes with these flags.
     #[must_use]
     pub const fn new(uid: u32, gid: u32, flags: u32) -> Self {
         Self { uid, gid, creator_uid: uid, creator_gid: gid, mode: flags & 0o777 }
@@ -36,7 +36,7 @@ impl Permissions {
         requested & !granted & 0o7 == 0
     }
 
-    /// Whether somebody owns the object or made it.
+    /// Whether the user owns the object or made it.
     #[must_use]
     pub const fn is_owned_by(&self, uid: u32) -> bool {
         uid == self.uid || uid == self.creator_uid
@@ -58,7 +58,7 @@ mod tests {
     fn the_most_particular_class_decides() {
         let object = Permissions { gid: 7, ..Permissions::new(1, 5, 0o604) };
         assert!(object.allows(1, |_| false, 0o600));
-        // Members of either group get the group's rights, which are fewer than everybody's.
+        // Members of either group get the group's rights, which are fewer than those of others.
         assert!(!object.allows(2, |group| group == 5, 0o400));
         assert!(!object.allows(2, |group| group == 7, 0o400));
         assert!(object.allows(2, |_| false, 0o444));

@@ -1,8 +1,8 @@
 //! A set of semaphores, semop(2).
 //!
 //! A row of operations happens as a whole or not at all. Those that cannot happen yet wait in the set, in order; after
-//! each change the set goes through them and carries out what has become possible, on behalf of those who wait, so that
-//! nobody who comes later takes what they were woken for.
+//! each change the set goes through them and carries out what has become possible, on behalf of the waiters, so that no
+//! later caller takes what they were woken for.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -15,9 +15,9 @@ pub const VALUE_MAX: i32 = 32_767;
 /// One operation of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Which semaphore; below the size of the set.
+    /// The index of the semaphore; below the size of the set.
     pub number: usize,
-    /// What is added; 0 waits for the value 0.
+    /// The number to add; 0 waits for the value 0.
     pub change: i16,
     /// Fail instead of waiting.
     pub no_wait: bool,
@@ -45,12 +45,12 @@ pub struct Semaphore {
     pub pid: i32,
 }
 
-/// Whose operations they are.
+/// The owner of the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Actor {
     /// The process.
     pub pid: i32,
-    /// Who the adjustments belong to: processes can share them.
+    /// The owner of the adjustments: processes can share them.
     pub undoes: u64,
 }
 
@@ -68,7 +68,7 @@ struct Undo {
     adjustments: Vec<i16>,
 }
 
-/// A set of semaphores and who waits for it.
+/// A set of semaphores and its waiters.
 pub struct Set<W> {
     values: Vec<Semaphore>,
     undos: Vec<Undo>,
@@ -120,7 +120,7 @@ impl<W> Set<W> {
         Ok(())
     }
 
-    /// Carries a row out if it can happen now. Afterwards [`Self::update`] lets others go on.
+    /// Carries a row out if it can happen now. Afterwards [`Self::update`] lets others continue.
     ///
     /// # Errors
     /// [`Refusal`]; nothing has changed then.
@@ -165,8 +165,8 @@ impl<W> Set<W> {
         Some(self.waiting.remove(index)?.token)
     }
 
-    /// Goes through the waiting rows after a change, until none can go on. `finished` hears of each that did, or that
-    /// is refused for good.
+    /// Goes through the waiting rows after a change, until none can proceed. `finished` is called for each that did, or
+    /// that is refused for good.
     pub fn update(&mut self, mut finished: impl FnMut(W, Result<(), Refusal>)) {
         let mut index = 0;
         while index < self.waiting.len() {
@@ -182,7 +182,7 @@ impl<W> Set<W> {
                 result => {
                     let Some(waiting) = self.waiting.remove(index) else { return };
                     finished(waiting.token, result);
-                    // A change may let earlier ones go on; without one the order decides.
+                    // A change may let earlier ones proceed; without one the order decides.
                     if result.is_ok() && operations.iter().any(|operation| operation.change != 0) {
                         index = 0;
                     }
@@ -211,7 +211,7 @@ impl<W> Set<W> {
         }
     }
 
-    /// The set is no more: gives everybody back who waits.
+    /// Removes the set: returns all waiters.
     pub fn dissolve(&mut self) -> impl Iterator<Item = W> + use<W> {
         self.undos = Vec::new();
         core::mem::take(&mut self.waiting).into_iter().map(|waiting| waiting.token)

@@ -5,7 +5,7 @@
 //! of them. A timer lies on the level of the highest six bits in which its tick differs from the present one, so it
 //! moves to a lower level at most once for each level. A timer never fires early, and late by less than a tick.
 //!
-//! Work is done one timer at a time ([`TimerWheel::step`]), so that a slot full of timers keeps nobody waiting.
+//! Work is done one timer at a time ([`TimerWheel::step`]), so that a slot full of timers delays no other work.
 
 #[cfg(test)]
 mod tests;
@@ -121,7 +121,7 @@ impl<T> TimerWheel<T> {
         self.release(key.index)
     }
 
-    /// Goes on towards `now_ns` by one timer. Calls for which time goes back find what the latest has left.
+    /// Advances towards `now_ns` by one timer. Calls for which time goes back find what the latest has left.
     pub fn step(&mut self, now_ns: u64) -> Step<T> {
         let now = now_ns / TICK_NS;
         let Some((level, slot, tick)) = self.next_slot() else {
@@ -179,7 +179,7 @@ impl<T> TimerWheel<T> {
         }
         let entry = &mut self.entries[index as usize];
         (entry.level, entry.next, entry.previous) = (level as u8, head, NONE);
-        // What was late lies in the slot of the present tick.
+        // Late timers are in the slot of the present tick.
         entry.tick = tick;
         self.occupied[level as usize] |= 1 << slot;
     }

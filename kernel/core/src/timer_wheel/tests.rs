@@ -113,7 +113,8 @@ proptest! {
                 let (deadline, _) = model.remove(&value).unwrap();
                 prop_assert!(deadline <= now, "{deadline} fired at {now}");
             }
-            // What was left is due less than a tick ago or later, and the wheel asks to be looked at in time.
+            // The remaining timers were due less than a tick ago, or are due later, and the wheel asks to be looked at
+            // in time.
             for (deadline, _) in model.values() {
                 prop_assert!(*deadline + TICK_NS > now, "{deadline} did not fire at {now}");
                 prop_assert!(next <= deadline.next_multiple_of(TICK_NS));

@@ -2,8 +2,8 @@
 //!
 //! - [`leaf_table`]: page tables that several roots share.
 //! - [`one_lock`]: a lock without ranges, whose waiters are suspended.
-//! - [`shootdown`]: what other processors must forget, and when they have.
-//! - [`tags`]: what a processor may keep of page tables that it does not use.
+//! - [`shootdown`]: translations that other processors must drop, and when they have.
+//! - [`tags`]: translations that a processor may keep of page tables that it does not use.
 //!
 //! `check.sh loom` runs models of the real code under loom, and `check.sh weaken` expects them to notice each ordering
 //! of `weaken.txt` that is weakened.

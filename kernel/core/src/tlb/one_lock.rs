@@ -1,4 +1,4 @@
-//! A lock whose waiters are suspended coroutines: what stands in for the range lock of an address space when the two
+//! A lock whose waiters are suspended coroutines: it replaces the range lock of an address space when the two
 //! are compared.
 
 use alloc::vec::Vec;
@@ -7,7 +7,7 @@ use core::task::{Context, Poll, Waker};
 
 use crate::tlb::sync::{AtomicBool, Mutex, Ordering};
 
-/// The lock. It is not fair: whoever asks first after an unlock gets it.
+/// The lock. It is not fair: the first to ask after an unlock gets it.
 pub struct OneLock {
     held: AtomicBool,
     waiting: Mutex<Vec<Waker>>,
@@ -26,14 +26,14 @@ impl Default for OneLock {
 }
 
 impl OneLock {
-    /// Takes the lock if nobody holds it.
+    /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<OneGuard<'_>> {
         let is_free = self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
         // The guard must not be made where the lock was not taken: its drop would release another's.
         is_free.then(|| OneGuard { lock: self })
     }
 
-    /// Waits until nobody holds the lock, and takes it.
+    /// Waits until the lock is free, and takes it.
     pub async fn lock(&self) -> OneGuard<'_> {
         poll_fn(|context| self.poll_lock(context)).await
     }
@@ -145,7 +145,7 @@ mod models {
             }
             work(shared.clone());
             other.join().expect("no panic");
-            // SAFETY: nobody else is left.
+            // SAFETY: all other threads have ended.
             let total = shared.1.with(|value| unsafe { *value });
             assert!((2..=3).contains(&total));
         });

@@ -11,8 +11,8 @@ pub(crate) use loom::{
     thread::yield_now as spin_loop,
 };
 
-/// What a sequentially consistent store means for the loads behind it. loom takes such operations for acquire and
-/// release alone, and knows only fences to be more.
+/// The fence that a sequentially consistent store implies for the loads behind it. loom takes such stores for releases
+/// only, so models need an explicit fence.
 #[inline]
 pub(crate) fn implied_fence() {
     #[cfg(heddle_loom)]

@@ -4,7 +4,7 @@ use core::mem::offset_of;
 
 use crate::arch::x86_64::descriptor::{USER_CODE, USER_DATA};
 
-/// General registers of a program at its last trap, and what it goes on with.
+/// General registers of a program at its last trap, with which it continues.
 ///
 /// Field order is the order in which the trap entries push, from the end down; the size is a multiple of 16
 /// because the processor aligns the stack pointer before it pushes.
@@ -227,7 +227,7 @@ impl UserContext {
         }
     }
 
-    /// Whether the processor can be asked to go on at `rip`: sign-extended from bit 47.
+    /// Whether the processor can be asked to continue at `rip`: sign-extended from bit 47.
     pub(super) const fn has_canonical_ip(&self) -> bool {
         (self.rip as i64 >> 47).wrapping_add(1) as u64 <= 1
     }

@@ -28,7 +28,7 @@ pub(super) fn set_count(count: usize) {
     COUNT.store(count, Ordering::Relaxed);
 }
 
-/// Starts the other CPUs; they run `entry`, on stacks of frames that `zeroed_frame` gives for good.
+/// Starts the other CPUs; they run `entry`, on stacks of frames from `zeroed_frame`, which are never freed.
 pub fn start_others(entry: fn() -> !, zeroed_frame: fn() -> Option<u64>) {
     crate::arch::x86_64::smp::start_others(entry, zeroed_frame);
 }
@@ -60,7 +60,7 @@ pub fn kick(cpu: usize) {
     interrupt::send_kick(cpu);
 }
 
-/// Stops this CPU for good.
+/// Stops this CPU permanently.
 pub fn halt() -> ! {
     loop {
         // SAFETY: with interrupts off, only an NMI ends the halt, and the loop halts again.

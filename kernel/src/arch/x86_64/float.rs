@@ -61,10 +61,10 @@ struct Line([u8; 64]);
 
 /// The saved floating-point registers of one thread.
 ///
-/// **Ownership.** A CPU remembers whose values its registers hold, and a state remembers which CPU it was restored on
-/// last. Only if both agree are the registers this state's, and [`Self::restore`] does nothing. [`Self::save`] copies
-/// the registers out and leaves them owned, so a thread that comes back to the same CPU finds them there.
-/// Whatever writes the saved values ([`Self::set_bytes`], [`Self::reset`]) takes a new identity.
+/// **Ownership.** A CPU remembers which state's values its registers hold, and a state remembers which CPU it was
+/// restored on last. Only if both agree are the registers this state's, and [`Self::restore`] does nothing.
+/// [`Self::save`] copies the registers out and leaves them owned, so a thread that comes back to the same CPU finds
+/// them there. An operation that writes the saved values ([`Self::set_bytes`], [`Self::reset`]) takes a new identity.
 pub struct FloatState {
     identity: u64,
     cpu: usize,

@@ -1,4 +1,4 @@
-//! Local APIC, I/O APIC, and who handles what.
+//! Local APIC, I/O APIC, and the handlers of interrupts.
 //!
 //! Registers are reached through the direct map: the firmware's memory-type registers make them uncached.
 //! `unsafe` here: those registers, and function pointers kept as integers.
@@ -139,7 +139,7 @@ pub(super) fn start_timer(ticks: u32) {
     write(REGISTER_TIMER_COUNT, ticks);
 }
 
-/// What the timer still has to count.
+/// The timer's remaining count.
 pub(super) fn timer_now() -> u32 {
     read(REGISTER_TIMER_NOW)
 }

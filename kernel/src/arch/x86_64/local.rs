@@ -1,4 +1,4 @@
-//! What each CPU keeps for itself, found through the GS base.
+//! Per-CPU data, found through the GS base.
 //!
 //! `unsafe` here: reads relative to GS and the one write of the GS base, which the compiler cannot follow.
 #![allow(unsafe_code)]
@@ -20,7 +20,7 @@ pub const MAX_CPUS: usize = heddle_abi::boot::CPUS_MAX;
 pub struct CpuLocal {
     /// Address of this structure.
     address: AtomicUsize,
-    /// Kernel stack pointer of the `enter_user` under way.
+    /// Kernel stack pointer of the `enter_user` in progress.
     kernel_sp: AtomicUsize,
     /// The program's stack pointer, between two instructions of the system-call entry.
     user_sp: AtomicUsize,

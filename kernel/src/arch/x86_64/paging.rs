@@ -43,7 +43,7 @@ const IMAGE_TABLES: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageTableEntry(pub u64);
 
-/// What a page may be used for; reading is always allowed.
+/// The permitted accesses to a page; reading is always allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rights {
     /// Stores.
@@ -64,7 +64,7 @@ impl PageTableEntry {
     /// In an entry that the processor takes for absent: it holds a page all the same. (The bit is [`Self::GLOBAL`] in
     /// others, which pages of programs never are.)
     const HIDDEN: u64 = 1 << 8;
-    /// Ignored by the processor: stores to the page are meant to be seen by everybody who maps it.
+    /// Ignored by the processor: stores to the page are visible to all who map it.
     const SHARED: u64 = 1 << 10;
     /// Ignored by the processor: one CPU is replacing the table behind this entry.
     const LOCKED: u64 = 1 << 11;
@@ -350,8 +350,8 @@ pub(super) fn map_stack(id: usize, zeroed_frame: fn() -> Option<u64>) -> Option<
     Some(top)
 }
 
-/// Maps physical memory at its own address, or no longer, for processors that are just switching paging on. Nobody uses
-/// the lower half of the shared root meanwhile.
+/// Maps physical memory at its own address, or no longer, for processors that are just switching paging on. The lower
+/// half of the shared root is not used meanwhile.
 pub(super) fn set_identity_map(on: bool) {
     let root: *mut u64 = direct_map(shared_root());
     let entry =

@@ -1,4 +1,4 @@
-//! What programs are told about the processor, and what it may change of its registers.
+//! Information for programs about the processor, and the registers that a program may change.
 
 use core::arch::x86_64::__cpuid;
 

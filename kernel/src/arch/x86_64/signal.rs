@@ -26,11 +26,11 @@ pub fn minimum_stack_bytes() -> usize {
     FRAME_BYTES + float::area_bytes() + MAGIC_END_BYTES + ALIGNMENT_BYTES
 }
 
-/// What a handler is called with.
+/// The parameters of a handler's call.
 pub struct Setup<'a> {
     /// The signal.
     pub information: &'a Information,
-    /// What the program asked for.
+    /// The action that the program set.
     pub action: &'a Action,
     /// The mask to restore when the handler returns.
     pub mask: SignalSet,
@@ -57,7 +57,7 @@ pub struct HandlerCall {
     is_extended: bool,
 }
 
-/// Lays out the frame; `None` if the program gave no way to return or the stack is too low.
+/// Lays out the frame; `None` if the program gave no return address or the stack is too low.
 #[must_use]
 pub fn prepare(context: &UserContext, setup: &Setup<'_>) -> Option<HandlerCall> {
     if !setup.action.flags.has(SA_RESTORER) {
@@ -102,7 +102,7 @@ pub fn prepare(context: &UserContext, setup: &Setup<'_>) -> Option<HandlerCall> 
 }
 
 impl HandlerCall {
-    /// What follows the floating-point state.
+    /// The bytes that follow the floating-point state.
     #[must_use]
     pub fn float_tail(&self) -> &'static [u8] {
         const TAIL: [u8; MAGIC_END_BYTES] = MAGIC_END.to_ne_bytes();
@@ -127,7 +127,7 @@ const FLAGS_CLEARED: usize = 0x1_0500;
 /// In a frame's flags, where Linux has none: user interrupts were allowed.
 const INTERRUPTIBLE_FLAG: u64 = 1 << 31;
 
-/// What rt_sigreturn(2) restores beyond registers.
+/// The state that rt_sigreturn(2) restores beyond registers.
 pub struct Restored {
     /// User interrupts are allowed again.
     pub is_interruptible: bool,

@@ -34,14 +34,14 @@ unsafe extern "C" {
 
 /// How many processors have come up.
 static STARTED: AtomicUsize = AtomicUsize::new(1);
-/// Whether they may go on: the identity map is gone.
+/// Whether they may continue: the identity map is gone.
 static RELEASED: AtomicBool = AtomicBool::new(false);
 
-/// Where the other processors go on once they are set up.
+/// The function that the other processors run once they are set up.
 static ENTRY: spin::Once<fn() -> !> = spin::Once::new();
 
-/// Starts the other processors, which then run `entry`, on stacks of frames that `zeroed_frame` gives for good. The
-/// boot processor calls this once, with everything set up that they may use.
+/// Starts the other processors, which then run `entry`, on stacks of frames from `zeroed_frame`, which are never freed.
+/// The boot processor calls this once, with everything set up that they may use.
 pub fn start_others(entry: fn() -> !, zeroed_frame: fn() -> Option<u64>) {
     ENTRY.call_once(|| entry);
     let wanted = firmware_cpu_count().min(MAX_CPUS);
@@ -76,7 +76,7 @@ fn start(id: usize, zeroed_frame: fn() -> Option<u64>) -> bool {
     let deadline = time::now_ns() + START_TIMEOUT_NS;
     while STARTED.load(Ordering::Acquire) == id {
         if time::now_ns() > deadline {
-            // Should it still come, it would find neither the identity map nor a stack of its own.
+            // If it still came, it would find neither the identity map nor a stack of its own.
             interrupt::send(id as u32, COMMAND_INIT);
             return STARTED.load(Ordering::Acquire) != id;
         }

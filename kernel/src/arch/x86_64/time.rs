@@ -35,14 +35,14 @@ pub(super) fn install() {
     let frequency = boot::number(KEY_TSC).filter(|&hertz| hertz > 1_000_000).unwrap_or_else(measure);
     SCALE.store(((1_000_000_000u128 << 32) / u128::from(frequency)) as u64, Ordering::Relaxed);
     BASE.store(start, Ordering::Relaxed);
-    // The counter of a virtual machine starts with it; one that is far on is a real machine's and tells nothing.
+    // The counter of a virtual machine starts with it; a large value is a real machine's and means nothing.
     let since_start = scale(start);
     let since_start = if since_start < 60_000_000_000 { since_start } else { 0 };
     WALL_OFFSET.store(boot::number(KEY_NOW).unwrap_or(0) + since_start, Ordering::Relaxed);
 }
 
 fn measure() -> u64 {
-    // The pair with the shortest way between its two readings is the most exact.
+    // The pair with the shortest time between its two readings is the most exact.
     let sample = || {
         let mut best = (u64::MAX, 0, 0);
         for _ in 0..8 {
@@ -75,7 +75,7 @@ pub fn now_ns() -> u64 {
     scale(counter().wrapping_sub(BASE.load(Ordering::Relaxed)))
 }
 
-/// What to add to [`now_ns`] for nanoseconds since the Unix epoch.
+/// The number to add to [`now_ns`] for nanoseconds since the Unix epoch.
 #[must_use]
 pub fn wall_clock_offset() -> u64 {
     WALL_OFFSET.load(Ordering::Relaxed)
@@ -87,7 +87,7 @@ pub fn parameters() -> (u64, u64) {
     (BASE.load(Ordering::Relaxed), SCALE.load(Ordering::Relaxed))
 }
 
-/// What a timer's interrupt calls.
+/// The function that a timer's interrupt calls.
 static HANDLER: spin::Once<fn()> = spin::Once::new();
 
 /// Has `handler` called by each CPU's timer. It must not lock, allocate or free.

@@ -49,7 +49,7 @@ pub enum Trap {
     SystemCall,
     /// It touched memory that is not there, or not for that.
     PageFault {
-        /// What it touched.
+        /// The address that it touched.
         address: usize,
         /// Whether it wanted to write.
         write: bool,
@@ -154,7 +154,7 @@ pub fn exception_signal(vector: u8, _code: u64) -> SignalCause {
     SignalCause { signal, code }
 }
 
-/// What the entries push when the kernel itself is interrupted.
+/// The frame that the entries push when the kernel itself is interrupted.
 #[repr(C)]
 #[derive(Debug)]
 struct KernelFrame {

@@ -1,7 +1,7 @@
 //! Copies between kernel and user memory that survive a page fault.
 //!
-//! What is checked here is only that no *fault* harms the kernel; that an address belongs to the right program is the
-//! business of `memory::user`, the one caller.
+//! This module ensures only that no *fault* harms the kernel; its one caller, `memory::user`, ensures that an address
+//! belongs to the right program.
 //! `unsafe` here: raw copies and the table of fault continuations.
 #![allow(unsafe_code)]
 

@@ -73,7 +73,7 @@ impl Exchange {
     /// `EIO`: the device took it wrongly.
     pub fn exchange(&mut self, length: usize) -> Result<(), Errno> {
         let length = length.min(self.buffer_bytes);
-        // SAFETY: the two buffers are this value's and do not overlap; nobody else reaches them before the device has
+        // SAFETY: the two buffers are this value's and do not overlap; nothing else reaches them before the device has
         // used them, because this call, which has the only reference, waits for that.
         unsafe {
             let request = core::slice::from_raw_parts(self.memory.as_ptr(), length);
@@ -95,7 +95,7 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout; no exchange is under way.
+        // SAFETY: allocated with this layout; no exchange is in progress.
         unsafe { dealloc(self.memory.as_ptr(), self.layout) };
     }
 }

@@ -39,7 +39,7 @@ pub struct VirtioDevice {
     pub registers: Registers,
     /// Its interrupt line.
     pub irq: u32,
-    /// Which slot it is in.
+    /// The index of its slot.
     pub slot: u64,
 }
 
@@ -61,7 +61,7 @@ pub fn find_from(wanted: DeviceType, first: u64) -> Option<VirtioDevice> {
             continue;
         }
         let irq = FIRST_IRQ + slot as u32;
-        // SAFETY: the slot is a device's registers, mapped for good by the direct map, and nobody else uses them:
+        // SAFETY: the slot is a device's registers, mapped permanently by the direct map, and nothing else uses them:
         // devices are looked for once per type, before their drivers run.
         let transport = unsafe { MmioTransport::new(NonNull::new(header)?, SLOT_BYTES as usize) };
         match transport {
@@ -121,8 +121,8 @@ fn layout(pages: usize) -> Layout {
     Layout::from_size_align(pages * PAGE_SIZE, PAGE_SIZE).unwrap_or(Layout::new::<[u8; PAGE_SIZE]>())
 }
 
-/// What `virtio-drivers` needs of the machine: the direct map makes addresses of memory and device the same but for a
-/// constant.
+/// The requirements of `virtio-drivers` on the machine: the direct map makes addresses of memory and device the same
+/// but for a constant.
 pub struct VirtioHal;
 
 // SAFETY: `dma_alloc` gives memory of the heap, page-aligned and contiguous in the direct map and therefore in
@@ -132,7 +132,7 @@ unsafe impl Hal for VirtioHal {
         let layout = layout(pages);
         // SAFETY: the layout's size is not zero.
         let memory = unsafe { alloc_zeroed(layout) };
-        // The crate has no way to hear of it; queues are made once, at the start, when memory is free.
+        // The crate cannot be told of a failure; queues are made once, at the start, when memory is free.
         let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
         (physical_of(memory.as_ptr()), memory)
     }

@@ -14,10 +14,10 @@ use crate::arch::paging::PAGE_SIZE;
 use crate::device::virtio::VirtioHal;
 use crate::error::Errno;
 
-/// Descriptors of a queue: the most buffers that can be under way.
+/// Descriptors of a queue: the most buffers that can be in flight.
 pub const QUEUE_LENGTH: usize = 32;
 
-/// Who fills the buffers of a queue.
+/// The side that fills the buffers of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// The device.
@@ -36,7 +36,7 @@ pub struct BufferQueue {
     count: usize,
     /// Bit by buffer: the driver owns it.
     owned: u32,
-    /// Which buffer each descriptor carries, and how much of it was posted.
+    /// The buffer that each descriptor carries, and how much of it was posted.
     posted: [(u8, u32); QUEUE_LENGTH],
 }
 
@@ -168,7 +168,7 @@ impl BufferQueue {
     /// The first `length` bytes of a buffer.
     ///
     /// # Safety
-    /// Nobody else may use the bytes as long as the slice is used.
+    /// The bytes have no other use as long as the slice is used.
     unsafe fn slice<'a>(&self, buffer: usize, length: usize) -> &'a mut [u8] {
         let Some(memory) = self.memory.filter(|_| buffer < self.count) else { return &mut [] };
         // SAFETY: buffer and length lie inside the allocation, which is initialized; the caller guarantees the rest.

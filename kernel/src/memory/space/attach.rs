@@ -21,7 +21,7 @@ impl Space {
         self.state.lock().has_attachments = true;
     }
 
-    /// In a child nobody runs in yet: puts its own in place of the parent's. They have the same pages.
+    /// In a child without running threads: puts its own in place of the parent's. They have the same pages.
     pub(super) fn renew_attachments(&self) -> Result<(), Errno> {
         if !self.has_attachments() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Page faults: what a program (or the kernel for it) may touch, and how the page gets there.
+//! Page faults: checks the access of a program (or of the kernel for it), and brings the page in.
 
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -16,10 +16,10 @@ use crate::memory::table::{Leaves, rights};
 use crate::memory::user::PageFault;
 use crate::memory::{FrameRef, PageRef, counters, reclaim, shootdown, writeback};
 
-/// Pages that a fault on a file brings in around it at most, as far as they can be had at no cost.
+/// Pages that a fault on a file brings in around it at most, as far as they are in memory.
 const AROUND_PAGES: usize = 16;
 
-/// What was wanted.
+/// The access that faulted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct FaultAccess {
     /// A store.
@@ -33,7 +33,7 @@ pub struct FaultAccess {
 pub enum FaultError {
     /// Nothing is mapped there.
     Unmapped,
-    /// What is mapped there does not allow it.
+    /// The mapping there does not allow the access.
     Forbidden,
     /// The object has no such page, for example behind the end of a file.
     Bus,
@@ -67,7 +67,7 @@ impl From<FaultError> for Errno {
 }
 
 impl Space {
-    /// Resolves a fault without waiting; `None` if another operation on the range is under way.
+    /// Resolves a fault without waiting; `None` if another operation holds the range.
     pub fn try_fault(&self, address: usize, access: FaultAccess) -> Option<Result<(), FaultError>> {
         let range = match self.fault_range(address, access) {
             Ok(range) => range,
@@ -116,8 +116,8 @@ impl Space {
         let range = self.fault_range(address, access)?;
         let _guard = self.lock.lock(range.clone()).await?;
         let mut gather = Gather::new();
-        // Every fault that comes here before one of them has waited waits itself: the first one's wait is no news to
-        // the others before it ends.
+        // A fault may skip the shootdown of posted flushes only if an earlier fault's wait for them has completed:
+        // concurrent faults each wait themselves.
         let unseen = self.unseen.load(Ordering::Acquire);
         if unseen != self.seen.load(Ordering::Acquire) {
             gather.mark(range.clone());
@@ -152,7 +152,7 @@ impl Space {
         self.try_fault(fault.address, access).map(|result| result.map_err(Errno::from))
     }
 
-    /// What to lock for a fault: the pages that it may bring in, or a stack's growth.
+    /// The range to lock for a fault: the pages that it may bring in, or a stack's growth.
     fn fault_range(&self, address: usize, access: FaultAccess) -> Result<Range<usize>, FaultError> {
         let page = address & !(PAGE_SIZE - 1);
         let state = self.state.lock();
@@ -279,7 +279,7 @@ fn entry_for(page: PageRef, mapping: &Mapping<Object>, write: bool) -> PageTable
     }
 }
 
-/// What replaces `old`, which does not allow the access that the mapping allows.
+/// The entry that replaces `old`, which does not allow the access that the mapping allows.
 fn new_entry(
     mapping: &Mapping<Object>,
     page: usize,
@@ -291,7 +291,7 @@ fn new_entry(
         let Object::Source(source) = &mapping.backing else { return Err(FaultError::Bus) };
         let mut found = source.page(index, access.write)?;
         if found.physical() == PageRef::zero().physical() {
-            // A hole that somebody else may fill: who has it mapped must see that.
+            // A hole that another process may fill: all mappings of it must see that.
             found = source.page(index, true)?;
         }
         if old.is_present() && found.physical() == old.physical() {

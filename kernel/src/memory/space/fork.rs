@@ -19,11 +19,17 @@ use crate::sched::Budget;
 use crate::sync::SpinLock;
 use heddle_kernel_core::mapping::{Backing, Mapping, Mappings};
 
+<<<<<<< HEAD
 /// The bytes of a space that fork(2) shares in one step, those of a table of leaf tables, and the step's cost.
 const SHARED_BYTES: usize = 1 << 30;
 const SHARED_COST: u32 = 32;
 /// The bytes of a leaf table. Where a larger table is missing, all that it would cover is passed over at once.
 const LEAF_TABLE_BYTES: usize = 1 << 21;
+=======
+/// Bytes of a space that fork(2) shares in one step, and the step's cost.
+const SHARED_BYTES: usize = 1 << 27;
+const SHARED_COST: u32 = 8;
+>>>>>>> words
 
 impl Space {
     /// A private space with this one's contents at the same addresses.
@@ -46,7 +52,7 @@ impl Space {
         child.drop_what_is_not_inherited().await?;
         child.renew_pages().await?;
         child.renew_attachments()?;
-        // Under this space's lock, so that who makes it forget pages looks at the child afterwards.
+        // Under this space's lock, so that a thread that unmaps an object's pages looks at the child afterwards.
         crate::memory::space::unmap::register(&child)?;
         Ok(child)
     }
@@ -108,7 +114,7 @@ impl Space {
         })
     }
 
-    /// In a child nobody runs in yet: what `MADV_DONTFORK` and `MADV_WIPEONFORK` keep from it.
+    /// In a child without running threads: drops what `MADV_DONTFORK` and `MADV_WIPEONFORK` keep from it.
     async fn drop_what_is_not_inherited(&self) -> Result<(), Errno> {
         let special = Flags::NOT_INHERITED | Flags::WIPED_IN_CHILD;
         let mut at = 0;
@@ -127,7 +133,8 @@ impl Space {
         }
     }
 
-    /// In a child nobody runs in yet: gives it pages of its own to share with the kernel, in place of the parent's.
+    /// In a child without running threads: gives it pages of its own to share with the kernel, in place of the
+    /// parent's.
     async fn renew_pages(&self) -> Result<(), Errno> {
         let Some(old) = self.pages() else { return Ok(()) };
         let new = old.for_child()?;

@@ -1,4 +1,4 @@
-//! What /proc and futexes want to know about a space.
+//! Properties of a space for /proc and futexes.
 
 use crate::memory::slots::SLOT_BYTES;
 use crate::memory::source::Object;
@@ -17,7 +17,7 @@ pub struct MappingView {
     pub flags: Flags,
     /// Position in the object.
     pub offset: u64,
-    /// What is behind it.
+    /// The object behind it.
     pub object: Object,
 }
 
@@ -42,7 +42,7 @@ impl Space {
         self.state.lock().mappings.at_or_above(address).map(MappingView::from)
     }
 
-    /// The object and position behind an address of a *shared* mapping: what identifies a futex there.
+    /// The object and position behind an address of a *shared* mapping: they identify a futex there.
     #[must_use]
     pub fn shared_object_at(&self, address: usize) -> Option<((u64, u64), u64)> {
         let state = self.state.lock();
@@ -65,8 +65,8 @@ impl Space {
         self.state.lock().mappings.total_bytes()
     }
 
-    /// Pages and page tables that nothing else leads to, with the root if it is this space's own; `None` while somebody
-    /// works on the space.
+    /// Pages and page tables that nothing else leads to, with the root if it is this space's own; `None` while any
+    /// range of the space is locked.
     #[must_use]
     pub fn own_frames(&self) -> Option<(usize, usize)> {
         let range = self.range();
@@ -79,7 +79,7 @@ impl Space {
         Some((owns.pages, owns.tables + usize::from(!self.is_shared())))
     }
 
-    /// Pages that are in memory. Ranges that somebody works on at the moment are left out.
+    /// Pages that are in memory. Ranges that are locked at the moment are left out.
     #[must_use]
     pub fn resident_pages(&self) -> usize {
         let mut pages = 0;

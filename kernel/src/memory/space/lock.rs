@@ -1,5 +1,5 @@
-//! Who works on which addresses of a space: operations on disjoint ranges run in parallel, others one after another, in
-//! the order of their arrival, as suspended coroutines.
+//! The lock of a space's addresses: operations on disjoint ranges run in parallel, others one after another, in the
+//! order of their arrival, as suspended coroutines.
 //!
 //! Each space has a concurrent range lock of its own, so processes share no cache line here. The boot option
 //! [`KEY_SPACE_LOCK`]`=one` takes one lock per space instead, for comparison.
@@ -109,7 +109,7 @@ impl SpaceLock {
         }
     }
 
-    /// Locks a range if nobody works on an overlapping one, or waits for it.
+    /// Locks a range if no overlapping one is locked or waited for.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -132,7 +132,7 @@ impl SpaceLock {
         }))
     }
 
-    /// Waits until nobody works on an overlapping range, and locks it.
+    /// Waits until no overlapping range is locked, and locks it.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -163,7 +163,7 @@ impl SpaceLock {
         }
     }
 
-    /// What is locked when `range` is.
+    /// The part of the space that is locked when `range` is.
     #[cfg(feature = "checking")]
     fn part(&self, range: &Range<usize>) -> Range<usize> {
         match &self.kind {

@@ -43,7 +43,7 @@ pub struct MapRequest {
     pub protection: Protection,
     /// Properties. Shared anonymous memory is made here.
     pub flags: Flags,
-    /// What is behind it.
+    /// The object behind it.
     pub object: Object,
     /// Position in the object in bytes, at a page boundary.
     pub offset: u64,
@@ -126,7 +126,7 @@ impl Space {
                 continue;
             };
             match self.map_at(start..start + length, request, false).await {
-                // Somebody else took the range between the search and the lock.
+                // Another thread took the range between the search and the lock.
                 Err(Errno::EEXIST) => {}
                 result => return result,
             }

@@ -84,7 +84,7 @@ pub struct SpaceLayout {
     pub stack_top: usize,
 }
 
-/// What the search for free addresses remembers, so that it need not begin at the top each time.
+/// State of the search for free addresses, so that it need not begin at the top each time.
 #[derive(Clone, Copy, Default)]
 struct Search {
     /// No free range above this, inside the window, is longer than `skipped`. 0 stands for nothing known.
@@ -109,7 +109,7 @@ struct SpaceState {
     window: Range<usize>,
     search: Search,
     brk: Range<usize>,
-    /// Somebody moves the end of the heap, which takes several steps.
+    /// The end of the heap is being moved, which takes several steps.
     is_brk_moving: bool,
     slot: Option<Slot>,
     /// The pages that the process shares with the kernel.
@@ -129,7 +129,7 @@ pub struct Space {
     end: AtomicUsize,
     users: Users,
     removals: Removals,
-    /// How many flushes were posted without waiting for them, and up to which of these somebody has waited since.
+    /// How many flushes were posted without waiting for them, and up to which of these a wait has completed since.
     unseen: AtomicU64,
     seen: AtomicU64,
     lock: SpaceLock,
@@ -350,7 +350,7 @@ impl Space {
         if gather.is_everywhere() { shootdown::post(&self.users) } else { PendingFlush::NOBODY }
     }
 
-    /// Who may have cached what was taken out of this space, a generation having been posted to its users.
+    /// The CPUs that may have cached entries taken out of this space, a generation having been posted to its users.
     fn holders(&self, posted: PendingFlush) -> TlbScope {
         if self.is_shared() { TlbScope::Any } else { TlbScope::Pending(posted) }
     }
@@ -411,7 +411,7 @@ impl Space {
         }
         self.start.store(LOWEST_ADDRESS, Ordering::Relaxed);
         self.end.store(paging::USER_END, Ordering::Relaxed);
-        // What is taken out of the new root later is flushed only where that is in use.
+        // Entries that are removed from the new root later are flushed only on CPUs that use it.
         shootdown::post_to_all().acknowledged().await;
         let slot = self.state.lock().slot.take();
         deferred_free::release(

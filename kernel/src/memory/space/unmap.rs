@@ -65,11 +65,11 @@ pub async fn unmap_mapping_range(source: &Arc<dyn MapSource>, pages: Range<u64>)
     }
 }
 
-/// Stores what was written to these pages of an object, where that is more than memory. They are taken from everybody
-/// first: who writes again says so by a fault.
+/// Stores what was written to these pages of an object, where that is more than memory. They are unmapped everywhere
+/// first, so that the next store causes a fault.
 ///
 /// # Errors
-/// What keeps the object from being stored.
+/// The error that keeps the object from being stored.
 pub async fn write_back(source: &Arc<dyn MapSource>, pages: Range<u64>) -> Result<(), Errno> {
     let Some(written) = source.written(&pages) else { return Ok(()) };
     let is_unmapped = unmap_mapping_range(source, written.pages.clone()).await;

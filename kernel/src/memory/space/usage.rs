@@ -8,15 +8,15 @@ use crate::memory::{PageRef, frame};
 /// Shares of pages are counted in parts of a byte this small.
 const SHARE_BITS: u32 = 12;
 
-/// Bytes in memory. What is in a counted frame is dirty, since it is nowhere else; a page of the root image belongs to
-/// the machine, so it is clean and shared, and part of nobody's share.
+/// Bytes in memory. The contents of a counted frame are dirty, since they are nowhere else; a page of the root image
+/// belongs to the machine, so it is clean and shared, and part of no share.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     /// All that is there.
     pub resident: u64,
     /// Pages of the root image.
     pub shared_clean: u64,
-    /// Pages that others map too, and those that nobody else does.
+    /// Pages that others map too, and those that no other space maps.
     pub shared_dirty: u64,
     pub private_dirty: u64,
     /// Pages that belong to no object.
@@ -25,7 +25,7 @@ pub struct Usage {
     shares: [u64; 3],
 }
 
-/// Whose a page is.
+/// The owner of a page.
 #[derive(Clone, Copy)]
 enum PageOwner {
     Nobody,
@@ -40,7 +40,7 @@ impl Usage {
         self.shares.iter().sum::<u64>() >> SHARE_BITS
     }
 
-    /// The share by whose the pages are: nobody's, files', shared memory's.
+    /// The share by the pages' owners: no object, files, shared memory.
     #[must_use]
     pub fn shares(&self) -> [u64; 3] {
         self.shares.map(|share| share >> SHARE_BITS)
@@ -70,7 +70,7 @@ impl Usage {
 }
 
 impl Space {
-    /// What a mapping takes. Nothing is seen of one that somebody works on at the moment.
+    /// The memory that a mapping takes; zero if its range is locked at the moment.
     #[must_use]
     pub fn usage(&self, mapping: &MappingView) -> Usage {
         let mut usage = Usage::default();

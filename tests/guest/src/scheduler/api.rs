@@ -59,7 +59,7 @@ macro_rules! functions {
         $(fn $name() -> unsafe extern "C" fn($($argument),*) -> $result {
             let address = function($symbol);
             assert!(address != 0, "the vDSO has no {:?}", $symbol);
-            // SAFETY: the function of that name has this type: vdso/include/heddle.h.
+            // SAFETY: the function of that name has this type: guest/vdso/include/heddle.h.
             unsafe { std::mem::transmute::<usize, unsafe extern "C" fn($($argument),*) -> $result>(address) }
         })*
     };

@@ -1,4 +1,4 @@
-//! `asynccall`: what a system call costs that the caller does not wait for, beside the synchronous form and io_uring.
+//! `asynccall`: the cost of a system call that the caller does not wait for, beside the synchronous form and io_uring.
 
 use super::{Experiment, Kind};
 use crate::bench::plan::{Effort, Plan, Sample, both_clocks};

@@ -45,7 +45,7 @@ const FLOOR_LIMIT: Duration = Duration::from_secs(60);
 const PRINTED_START: &str = "started ";
 const STATIC_PROGRAM: &str = "target/linux-guest/x86_64-unknown-linux-gnu/release/heddle-bench-programs";
 
-/// What is wanted.
+/// The goals.
 fn goals() -> Vec<Goal> {
     vec![
         Goal::new("command to exit", Scale::Emulated, Wanted::Ratio(5.0)),
@@ -188,7 +188,7 @@ fn start(
     run_in_machine(&configuration, choices.kernel, &program, limit, &|_| {}).with_context(|| name.to_owned())
 }
 
-/// What little memory is enough for, in bytes.
+/// Measures how little memory is enough, in bytes.
 fn memory(effort: Effort, image: &Image, record: &mut Record, interrupt: &Interrupt) -> Result<()> {
     let runs_in = |image: &Image, arguments: &[&str], mebibytes: u64| -> Result<bool> {
         interrupt.check()?;

@@ -22,7 +22,7 @@ fn plan(effort: Effort, processors: Option<u32>) -> Plan {
         ["threads", "processes"].map(|with| format!("memory n={rounds} sides={sides} with={with}")).to_vec()
     };
     let sides = [HEDDLE, HEDDLE_ONE_LOCK, LINUX];
-    // What idle processes cost is a size, which takes no second clock.
+    // The cost of idle processes is a size, which needs no second clock.
     let idle_processes = effort.choose(100, 1000, 1000);
     let idle = |with| format!("idle n={idle_processes} with={with}");
     let mut groups = both_clocks(&sides, &items(1));

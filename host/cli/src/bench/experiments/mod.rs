@@ -1,6 +1,6 @@
 //! The experiments, a file each. A new one is a file with an [`Experiment`] and a line in [`ALL`].
 //!
-//! What it runs in machines is a program of `bench/programs` (a module and a line in its table), which prints its
+//! It runs a program in machines, from `bench/programs` (a module and a line in its table), which prints its
 //! results as lines; the plan says which sides run it and with which words. A side of its own for an experiment that is
 //! there already, such as coroutines beside threads, is a [`Side`](super::side::Side) whose words are added to each
 //! item.
@@ -30,7 +30,7 @@ use super::{Interrupt, Request};
 pub struct Experiment {
     /// Its name on the command line and the name of its folder of results.
     pub name: &'static str,
-    /// What it measures, in a line.
+    /// A one-line summary of what it measures.
     pub summary: &'static str,
     /// How it is run.
     pub kind: Kind,
@@ -44,7 +44,7 @@ pub struct Experiment {
 pub enum Kind {
     /// By a plan of machines, given the processors of those that have more than one.
     Machines(fn(Effort, Option<u32>) -> Plan),
-    /// In a way of its own, with so many runs.
+    /// By a function of its own, which gets the number of runs.
     Own(fn(&Request, usize, &mut Record, &Interrupt) -> Result<Vec<Goal>>),
 }
 

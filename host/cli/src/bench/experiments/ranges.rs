@@ -21,9 +21,9 @@ const PACKAGE: &str = "heddle-range-lock-bench";
 
 /// Where the tool's own plots go.
 const PLOTS: &str = "plots";
-/// What the processor's time is called in a figure's name.
+/// The part of a figure's name that marks processor time.
 const PROCESSOR: &str = ", processor time";
-/// What a row is called that measures preempted holders.
+/// The part of a row's name that marks preempted holders.
 const CROWDED: &str = ", more threads than cores";
 /// The plainest rival.
 const PLAINEST: &str = "mutex+map";
@@ -51,7 +51,7 @@ fn run(request: &Request, _runs: usize, record: &mut Record, interrupt: &Interru
     for (figure, ratio) in record.figures.iter_mut().zip(ratios) {
         figure.ratio = ratio;
     }
-    // Heights of one list are nobody's rivals.
+    // The heights of one list have no rivals to compare with.
     for row in rows(&value, "heights")? {
         record.figures.push(rate(row, ", the thesis' list by height")?);
     }
@@ -133,8 +133,8 @@ fn plain(row: &Value, name: String, value: &Value) -> Result<Figure> {
     })
 }
 
-/// What was wanted against the plainest rival: as good on one thread with few ranges held, by processor time; twice as
-/// good from 1,000 held ranges or eight threads on.
+/// Judges against the plainest rival: as good on one thread with few ranges held, by processor time; twice as good from
+/// 1,000 held ranges or eight threads on.
 fn judge(record: &mut Record) {
     let few = ["W1", "W2", "held 1", "held 10"].map(|workload| (format!("{workload}{PROCESSOR}"), 1, 1.0));
     let many =

@@ -27,7 +27,7 @@ fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
         }
     }
     let groups = both_clocks(&[HEDDLE, HEDDLE_COROUTINES, LINUX, LINUX_COROUTINES], &items);
-    // Turns by yielding are quadratic where the next is not who yields next.
+    // Turns by yielding are quadratic where the next thread of the ring is not the next to yield.
     let item_limit_s = effort.choose(2, 5, 60);
     Plan {
         sample: Sample::Total,

@@ -16,12 +16,12 @@ pub const EXPERIMENT: Experiment = Experiment {
     checked: Some(|_| true),
 };
 
-/// What two sides hand back and forth.
+/// The means by which two sides exchange messages.
 const CHANNELS: [&str; 6] = ["pipe", "unix", "epoll", "eventfd", "futex", "signal"];
 /// Where the other side is.
 const PARTNERS: [&str; 3] = ["thread", "fork", "exec"];
 
-/// What is wanted by time and by instructions, as a multiple of Linux.
+/// The goals by time and by instructions, as a multiple of Linux.
 const GOALS: [(&str, f64, f64); 10] = [
     ("null", 1.0, 1.0),
     ("read-4k", 1.0, 1.0),

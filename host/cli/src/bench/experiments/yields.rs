@@ -14,7 +14,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     checked: Some(|_| true),
 };
 
-/// What is wanted wherever it was measured.
+/// The figures with a goal, on every clock that measured them.
 const GOALS: [&str; 3] = ["yield-exec-10000", "yield-exec-100000", "yield-exec-1000000"];
 
 fn plan(effort: Effort, _processors: Option<u32>) -> Plan {

@@ -1,6 +1,6 @@
 //! The words of a shell script.
 
-/// What a script consists of.
+/// A token of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Token {
     Word(Vec<Piece>),
@@ -119,7 +119,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// What follows a dollar sign.
+    /// Reads what follows a dollar sign.
     fn variable(&mut self, quoted: bool) {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if let Some(rest) = self.rest.strip_prefix('{') {

@@ -1,7 +1,7 @@
 //! Reading shell scripts without running them: the simple commands in them whose words can be told.
 //!
 //! Variables that are set to known words and loops over known words are followed; conditions are not looked at, both
-//! branches count. A command with a word that depends on anything else is left out. What comes of this is used for
+//! branches count. A command with a word that depends on anything else is left out. The result is used for
 //! nothing but links and accounts, where too much does no harm.
 
 mod lexer;
@@ -26,7 +26,7 @@ pub fn commands(script: &str) -> Vec<Vec<String>> {
 }
 
 struct Run {
-    /// What variables hold; nothing, if that can't be told.
+    /// The values of variables; `None` if the value can't be determined.
     variables: HashMap<String, Option<String>>,
     commands: Vec<Vec<String>>,
     steps: usize,
@@ -170,7 +170,7 @@ fn assignment(pieces: &[Piece]) -> Option<(String, Vec<Piece>)> {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
     let quoted = |piece: &Piece| match piece {
-        // What is assigned is not split, quoted or not.
+        // An assigned value is not split, quoted or not.
         Piece::Variable(name, _) => Piece::Variable(name.clone(), true),
         other => other.clone(),
     };

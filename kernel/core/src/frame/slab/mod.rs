@@ -60,7 +60,7 @@ pub trait Source {
     fn index(&self, address: NonNull<u8>) -> u32;
 }
 
-/// What a heap, or a part of it, takes.
+/// Memory use of a heap, or of a part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Frames held.
@@ -115,7 +115,7 @@ impl Class {
         let descriptor = source.descriptor(slab);
         let (first, used) = unpack(descriptor);
         // SAFETY: `first` is a free object of this slab (the list starts there and ends with END, and a slab in the
-        // list is not full), so its bytes are inside the frame and nobody else's.
+        // list is not full), so its bytes are inside the frame and not in use.
         let (object, next) = unsafe {
             let object = source.memory(slab).add(first as usize * self.size());
             (object, u32::from(object.cast::<u16>().read()))
@@ -131,7 +131,7 @@ impl Class {
     /// Gives an object back.
     ///
     /// # Safety
-    /// The object came from [`Class::allocate`] of this class and source, and nobody uses it any more.
+    /// The object came from [`Class::allocate`] of this class and source, and is not used any more.
     pub unsafe fn release(&mut self, source: &impl Source, object: NonNull<u8>) {
         let slab = source.index(object);
         let descriptor = source.descriptor(slab);

@@ -14,12 +14,12 @@ pub struct Page(loom::cell::UnsafeCell<u64>);
 #[cfg(heddle_loom)]
 impl Page {
     pub fn get(&self) -> u64 {
-        // SAFETY: the model looks whether anybody writes meanwhile.
+        // SAFETY: the model checks that no thread writes meanwhile.
         self.0.with(|value| unsafe { *value })
     }
 
     pub fn set(&self, value: u64) {
-        // SAFETY: the model looks whether anybody else is there.
+        // SAFETY: the model checks that no other thread accesses it meanwhile.
         self.0.with_mut(|place| unsafe { *place = value });
     }
 

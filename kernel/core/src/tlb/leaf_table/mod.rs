@@ -1,15 +1,16 @@
-//! Leaf tables that several roots share after fork: who may change what, and when a table has a single owner again.
+//! Leaf tables that several roots share after fork: the right to change them, and when a table has a single owner
+//! again.
 //!
 //! After fork both roots lead to one leaf table, by entries without the right to store; the table's frame counts the
-//! roots. Whoever has a page locked in one root may look at its entry ([`look`]), and makes the table its root's own
-//! before changing one ([`own`]): by a copy, or, when all other roots have left the table, as it is.
+//! roots. The owner of a page's range lock in one root may look at the page's entry ([`look`]), and makes the table its
+//! root's own before changing one ([`own`]): by a copy, or, when all other roots have left the table, as it is.
 //!
-//! - Nobody changes the entries of a shared table, but for one thing: who copies it takes the right to store from both
-//!   copies. Everybody who copies does the same, so they need no order among themselves.
+//! - The entries of a shared table don't change, with one exception: an owner that copies the table takes the right to
+//!   store from both copies. Every copier does the same, so they need no order among themselves.
 //! - Owners of different pages of one root may want the table at once: the lock bit in the root's entry lets one in,
 //!   and the others find the result.
 //! - A table that is left is released when no translation leads to it any more, and its references to pages go with the
-//!   last root ([`release`]). Who finds that it is the only one sees what the others did before they left.
+//!   last root ([`release`]). A root that finds itself the only one sees what the others did before they left.
 //! - [`look`] takes no lock, so the table may be copied meanwhile, and even be released and used for something else.
 //!   The root's entry has changed then, and it can't change back while the page is locked: fork and removal of whole
 //!   tables lock all pages.
@@ -53,7 +54,7 @@ pub trait Tables {
     fn entries(&self, physical: u64) -> &[AtomicU64];
     /// A table of empty entries, with one reference.
     fn allocate(&self) -> Option<u64>;
-    /// References to a frame, exact for who holds the only one.
+    /// References to a frame, exact for the holder of the only one.
     fn references(&self, physical: u64) -> u32;
     /// Adds a reference to a frame.
     fn add_reference(&self, physical: u64);
@@ -76,7 +77,7 @@ pub enum Owned<E> {
     Copied {
         /// The entry for the copy.
         new: E,
-        /// What was there before.
+        /// The entry's previous value.
         old: E,
     },
 }
@@ -119,7 +120,7 @@ fn is_empty(group: &[AtomicU64; GROUP]) -> bool {
 /// Calls `visit` with the index and value of each entry that leads somewhere.
 ///
 /// # Errors
-/// What `visit` returns.
+/// The error of `visit`.
 #[inline]
 pub fn each_occupied<E: Entry, F>(
     entries: &[AtomicU64],

@@ -1,7 +1,7 @@
-//! Making other processors forget translations: who must, who has, and who waits for it.
+//! Makes other processors drop translations: which of them must, which have, and which operations wait for it.
 //!
-//! Nobody spins for another processor. Whoever took entries out of a page table *posts* a generation to the processors
-//! that may have them cached, and what it took out is released when all of those have *acknowledged* it.
+//! No processor spins for another one. An operation that took entries out of a page table *posts* a generation to the
+//! processors that may have them cached, and what it took out is released when all of those have *acknowledged* it.
 //!
 //! A processor passes by flushing. It has to before it next touches memory of programs, in user mode or in a copy; one
 //! that is idle or elsewhere in the kernel owes nothing until then, and counts as acknowledged. So only processors in
@@ -18,12 +18,12 @@
 //! then on. It is recorded with the number of the processor's changes of the page table, and the number goes up before
 //! a change, so uses from before are void: the change itself forgets what they left.
 //!
-//! A generation is taken after the removal, so whoever passes it or a later one flushes after the removal.
+//! A generation is taken after the removal, so a processor that passes it or a later one flushes after the removal.
 //!
 //! # Several spaces in one page table
 //! A program that reaches into another's space caches translations although its processor never used that space. What
 //! was taken out of such a table is therefore released only when *all* processors have acknowledged
-//! ([`Shootdown::post_to_all`]); as nobody waits for that, one generation serves many removals.
+//! ([`Shootdown::post_to_all`]); as no operation waits for that, one generation serves many removals.
 
 use alloc::vec::Vec;
 use core::future::poll_fn;
@@ -51,7 +51,7 @@ pub struct Shootdown<const N: usize> {
     waiting: Mutex<Vec<Waker>>,
 }
 
-/// Which processors have used a space since they last changed their page table.
+/// The processors that have used a space since they last changed their page table.
 pub struct Users<const N: usize> {
     epochs: [AtomicU64; N],
 }
@@ -70,7 +70,7 @@ pub struct Posted {
 }
 
 impl Posted {
-    /// Posted to nobody.
+    /// Posted to no processor.
     pub const NOBODY: Self = Self { generation: 0, processors: 0 };
 
     /// The processors.
@@ -86,7 +86,7 @@ impl Posted {
 }
 
 impl<const N: usize> Shootdown<N> {
-    /// Nobody has asked for anything.
+    /// No processor has been asked to flush.
     #[cfg(not(heddle_loom))]
     #[must_use]
     pub const fn new() -> Self {
@@ -140,7 +140,7 @@ impl<const N: usize> Shootdown<N> {
 
     /// Whether a processor has used the space since its last change of the page table.
     fn has_used(&self, processor: usize, users: &Users<N>) -> bool {
-        // Whoever sees the new number there sees it here too; the other way round, the space has not been used since.
+        // A processor that sees the new number there sees it here too; conversely, the space has not been used since.
         users.epochs[processor].load(Ordering::SeqCst)
             == self.processors[processor].epoch.load(Ordering::Relaxed)
     }

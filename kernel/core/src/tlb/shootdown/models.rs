@@ -15,7 +15,7 @@ struct Machine {
     users: Users<2>,
     /// The page-table entry.
     entry: AtomicU64,
-    /// The page. Who reads it while another writes it has a stale translation.
+    /// The page. A processor that reads it while another writes it has a stale translation.
     page: UnsafeCell<u64>,
 }
 
@@ -32,7 +32,7 @@ impl Machine {
         self.state.enter(1, SPACE, || *cached = None);
         let translation = *cached.get_or_insert_with(|| self.entry.load(Ordering::Relaxed));
         if translation == PRESENT {
-            // SAFETY: the model looks whether anybody writes meanwhile.
+            // SAFETY: the model checks that no thread writes meanwhile.
             self.page.with(|page| unsafe { page.read() });
         }
         // An interrupt, or a system call: nothing else ends a program's turn.

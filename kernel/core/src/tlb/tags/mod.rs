@@ -1,14 +1,14 @@
 //! Tagged translations: page tables whose translations a processor keeps while it uses another one (PCID, ASID).
 //!
 //! A processor has a few tags and gives them to the page tables that it used last ([`Tags`]). Coming back to one, it
-//! keeps what it had cached, unless something was taken out of the table meanwhile. Nobody tells it: only processors
-//! that *use* a table are asked to flush ([`crate::tlb::shootdown`]). It finds out by a count of removals that belongs
-//! to the table ([`Removals`]), so a table that no processor uses costs its owner nothing.
+//! keeps what it had cached, unless something was taken out of the table meanwhile. It is not told of that: only
+//! processors that *use* a table are asked to flush ([`crate::tlb::shootdown`]). It finds out by a count of removals
+//! that belongs to the table ([`Removals`]), so a table that no processor uses costs its owner nothing.
 //!
 //! # Why no removal is missed
-//! Whoever takes entries out counts first and then reads who uses the table. A processor that comes back records its
-//! use and then reads the count. All of that is sequentially consistent: either the count is new, and the processor
-//! flushes the tag while it loads the table, or its use is seen, and it is asked to.
+//! An operation that takes entries out counts first and then reads which processors use the table. A processor that
+//! comes back records its use and then reads the count. All of that is sequentially consistent: either the count is
+//! new, and the processor flushes the tag while it loads the table, or its use is seen, and it is asked to.
 //!
 //! A table is named by a number that is never given again, so a tag cannot be taken for that of a table which had the
 //! same memory before.
@@ -52,7 +52,7 @@ impl Removals {
     }
 }
 
-/// What a tag stands for.
+/// The page table that a tag belongs to.
 #[derive(Clone, Copy)]
 struct Context {
     /// The page table's number.

@@ -18,7 +18,7 @@ struct Machine {
     removals: Removals,
     /// The page-table entry.
     entry: AtomicU64,
-    /// The page. Who reads it while another writes it has a stale translation.
+    /// The page. A processor that reads it while another writes it has a stale translation.
     page: UnsafeCell<u64>,
 }
 
@@ -35,7 +35,7 @@ impl Machine {
         self.state.enter(1, TABLE, || cached = None);
         let translation = cached.unwrap_or_else(|| self.entry.load(Ordering::Relaxed));
         if translation == PRESENT {
-            // SAFETY: the model looks whether anybody writes meanwhile.
+            // SAFETY: the model checks that no thread writes meanwhile.
             self.page.with(|page| unsafe { page.read() });
         }
         self.state.leave(1, || {});

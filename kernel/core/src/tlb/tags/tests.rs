@@ -78,7 +78,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Table {
     number: usize,
     removals: Removals,
-    /// What its page table says: the page is never the same twice.
+    /// The contents of its page table: the page is never the same twice.
     page: usize,
 }
 
@@ -119,7 +119,7 @@ impl Machine {
         processor.used = Some((index, choice.tag));
     }
 
-    /// What the program sees.
+    /// Reads as the program does.
     fn touch(&mut self, processor: usize) -> Option<(usize, usize)> {
         let processor = &mut self.processors[processor];
         let (table, tag) = processor.used?;
@@ -131,7 +131,7 @@ impl Machine {
         self.tables[table].page = self.new_number();
         let number = self.tables[table].removals.add();
         for (index, processor) in self.processors.iter_mut().enumerate() {
-            // Only who uses the table is told.
+            // Only processors that use the table are told.
             let Some((_, tag)) = processor.used.filter(|&(used, _)| used == table) else { continue };
             processor.cached.remove(&tag);
             if index == remover {
