@@ -19,17 +19,11 @@ use crate::sched::Budget;
 use crate::sync::SpinLock;
 use heddle_kernel_core::mapping::{Backing, Mapping, Mappings};
 
-<<<<<<< HEAD
 /// The bytes of a space that fork(2) shares in one step, those of a table of leaf tables, and the step's cost.
 const SHARED_BYTES: usize = 1 << 30;
 const SHARED_COST: u32 = 32;
 /// The bytes of a leaf table. Where a larger table is missing, all that it would cover is passed over at once.
 const LEAF_TABLE_BYTES: usize = 1 << 21;
-=======
-/// Bytes of a space that fork(2) shares in one step, and the step's cost.
-const SHARED_BYTES: usize = 1 << 27;
-const SHARED_COST: u32 = 8;
->>>>>>> words
 
 impl Space {
     /// A private space with this one's contents at the same addresses.
