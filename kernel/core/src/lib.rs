@@ -38,3 +38,7 @@ pub mod sysv_ipc;
 pub mod timer_wheel;
 pub mod tlb;
 pub mod xarray;
+
+/// There was no memory for what a structure needs to grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory;

@@ -37,7 +37,7 @@ struct Filled {
     taken: usize,
 }
 
-struct Receive {
+struct PortReceive {
     queue: BufferQueue,
     /// Filled buffers in order, a ring that starts at `first`.
     filled: [Filled; QUEUE_LENGTH],
@@ -59,7 +59,7 @@ struct Transmit {
 pub struct Port {
     registers: Registers,
     receive_index: u16,
-    receive: SpinLock<Receive>,
+    receive: SpinLock<PortReceive>,
     transmit: SpinLock<Transmit>,
     /// Notified with `IN` when data has come, with `OUT` when there is room.
     pub changed: WaitQueue,
@@ -78,7 +78,7 @@ impl Port {
         Self {
             registers,
             receive_index,
-            receive: SpinLock::new(Receive {
+            receive: SpinLock::new(PortReceive {
                 queue: receive,
                 filled,
                 first: 0,
@@ -237,7 +237,7 @@ impl Port {
     }
 }
 
-impl Receive {
+impl PortReceive {
     /// Takes over what the device has filled.
     fn collect(&mut self) {
         while let Some((buffer, length)) = self.queue.take_used() {

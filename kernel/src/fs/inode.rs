@@ -224,7 +224,7 @@ pub struct Listed<'a> {
 }
 
 /// Where a symbolic link leads.
-pub enum Target {
+pub enum LinkTarget {
     /// A path, to be walked from where the link is.
     Text(Vec<u8>),
     /// A place, whatever its path: the links of `/proc` that stand for open files.
@@ -335,7 +335,7 @@ pub trait Inode: Any + Send + Sync {
     ///
     /// # Errors
     /// `EINVAL` (no link), and what finding out may give.
-    fn follow(&self, thread: Option<&Arc<Thread>>) -> Result<Target, Errno> {
+    fn follow(&self, thread: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
         let _ = thread;
         Err(Errno::EINVAL)
     }
@@ -346,8 +346,8 @@ pub trait Inode: Any + Send + Sync {
     /// As [`Inode::follow`].
     fn read_link(&self, thread: &Arc<Thread>) -> Result<Vec<u8>, Errno> {
         match self.follow(Some(thread))? {
-            Target::Text(path) => Ok(path),
-            Target::Path(place) => place.path(&thread.directories().root()),
+            LinkTarget::Text(path) => Ok(path),
+            LinkTarget::Path(place) => place.path(&thread.directories().root()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Advisory locks of files: `fcntl` locks of processes, those of open file descriptions, and `flock`.
 
-use heddle_kernel_core::file_lock::{ByteRange, Kind, Lock, Table};
+use heddle_kernel_core::file_lock::{ByteRange, Lock, LockKind, Table};
 
 use crate::error::Errno;
 use crate::sync::SpinLock;
@@ -45,7 +45,7 @@ impl FileLocks {
 
     /// The lock that keeps `owner` from this one.
     #[must_use]
-    pub fn conflict(&self, owner: LockOwner, range: ByteRange, kind: Kind) -> Option<Lock<LockOwner>> {
+    pub fn conflict(&self, owner: LockOwner, range: ByteRange, kind: LockKind) -> Option<Lock<LockOwner>> {
         self.tables.lock().ranges.conflict(owner, range, kind)
     }
 
@@ -58,7 +58,7 @@ impl FileLocks {
         &self,
         owner: LockOwner,
         range: ByteRange,
-        kind: Option<Kind>,
+        kind: Option<LockKind>,
         watch: Option<&Watch>,
     ) -> Result<bool, Errno> {
         self.watch(watch)?;
@@ -80,7 +80,7 @@ impl FileLocks {
     pub fn set_whole(
         &self,
         description: u64,
-        kind: Option<Kind>,
+        kind: Option<LockKind>,
         watch: Option<&Watch>,
     ) -> Result<bool, Errno> {
         self.watch(watch)?;

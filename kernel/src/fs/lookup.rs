@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::error::Errno;
 use crate::fs::dentry::copy_name;
-use crate::fs::inode::{FileType, NAME_LIMIT, Target};
+use crate::fs::inode::{FileType, LinkTarget, NAME_LIMIT};
 use crate::fs::{Dentry, Path, access};
 use crate::process::{Credentials, Thread};
 
@@ -214,22 +214,22 @@ impl Walker<'_> {
                 return Err(Errno::ELOOP);
             }
             match next.entry.node.follow(self.thread)? {
-                Target::Text(target) if target.is_empty() => return Err(Errno::ENOENT),
-                Target::Text(target) => {
+                LinkTarget::Text(target) if target.is_empty() => return Err(Errno::ENOENT),
+                LinkTarget::Text(target) => {
                     rest.insert(&target)?;
                     if target.first() == Some(&b'/') {
                         place = self.beginning(b"/", &root, how)?;
                     }
                 }
-                Target::Path(_) if how.contains(LookupFlags::NO_MAGIC_LINKS) => return Err(Errno::ELOOP),
-                Target::Path(_) if how.intersects(LookupFlags::BENEATH | LookupFlags::IN_ROOT) => {
+                LinkTarget::Path(_) if how.contains(LookupFlags::NO_MAGIC_LINKS) => return Err(Errno::ELOOP),
+                LinkTarget::Path(_) if how.intersects(LookupFlags::BENEATH | LookupFlags::IN_ROOT) => {
                     return Err(Errno::EXDEV);
                 }
-                Target::Path(target) if is_last => {
+                LinkTarget::Path(target) if is_last => {
                     let last = last(name)?;
                     return Ok(LookupResult { directory: place, last, place: Some(target), trailing_slash });
                 }
-                Target::Path(target) => place = target,
+                LinkTarget::Path(target) => place = target,
             }
         }
     }

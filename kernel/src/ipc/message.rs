@@ -154,7 +154,7 @@ pub fn msgsnd(call: &mut Call<'_>) -> SyscallResult {
     run(call, Send { caller: call.thread.clone(), messages, message, no_wait })
 }
 
-struct Receive {
+struct MessageReceive {
     caller: Caller,
     space: Arc<Space>,
     messages: Arc<Messages>,
@@ -164,7 +164,7 @@ struct Receive {
     flags: u32,
 }
 
-impl Receive {
+impl MessageReceive {
     /// Hands a message over, as much as there is room for.
     fn deliver(&self, message: &Message) -> TryResult<usize> {
         let length = message.text.len().min(self.length);
@@ -174,7 +174,7 @@ impl Receive {
     }
 }
 
-impl Operation for Receive {
+impl Operation for MessageReceive {
     fn attempt(&mut self) -> TryResult<usize> {
         let mut state = self.messages.state.lock();
         check_use(&state, &self.caller, READ)?;
@@ -227,7 +227,7 @@ pub fn msgrcv(call: &mut Call<'_>) -> SyscallResult {
     let (_, messages) = crate::ipc::find(&QUEUES, id)?;
     let caller = call.thread.clone();
     let space = caller.space();
-    run(call, Receive { caller, space, messages, selection, address, length, flags })
+    run(call, MessageReceive { caller, space, messages, selection, address, length, flags })
 }
 
 /// `struct msqid64_ds`.

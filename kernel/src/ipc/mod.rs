@@ -12,7 +12,7 @@ pub mod shared_memory;
 
 use alloc::sync::Arc;
 
-use heddle_kernel_core::sysv_ipc::NoMemory;
+use heddle_kernel_core::sysv_ipc::OutOfMemory;
 use heddle_kernel_core::sysv_ipc::permission::Permissions;
 use heddle_kernel_core::sysv_ipc::registry::{Full, PRIVATE, Registry, sequence_of};
 use linux_raw_sys::general as linux;
@@ -43,8 +43,8 @@ const WRITE: u32 = 0o222;
 /// The 64-bit words of `struct ipc64_perm`.
 const PERMISSION_WORDS: usize = 6;
 
-impl From<NoMemory> for Errno {
-    fn from(_: NoMemory) -> Self {
+impl From<OutOfMemory> for Errno {
+    fn from(_: OutOfMemory) -> Self {
         Self::ENOMEM
     }
 }

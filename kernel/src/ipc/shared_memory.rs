@@ -1,7 +1,7 @@
 //! Shared memory: shmget(2), shmop(2), shmctl(2).
 //!
-//! The object behind a mapping is an [`Attachment`], one for each `shmat` and each space that inherited it; it lives as
-//! long as a mapping refers to it, so that `munmap`, `execve` and the end of a process detach as `shmdt` does.
+//! The object behind a mapping is an [`SegmentAttachment`], one for each `shmat` and each space that inherited it; it
+//! lives as long as a mapping refers to it, so that `munmap`, `execve` and the end of a process detach as `shmdt` does.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -96,7 +96,7 @@ impl MapSource for SharedSegment {
 }
 
 /// A segment in a space.
-struct Attachment {
+struct SegmentAttachment {
     segment: Arc<SharedSegment>,
     /// The process.
     pid: AtomicI32,
@@ -106,7 +106,7 @@ struct Attachment {
     is_mapped: AtomicBool,
 }
 
-impl Attachment {
+impl SegmentAttachment {
     /// One that does not count yet.
     fn new(segment: Arc<SharedSegment>, pid: i32) -> Result<Arc<Self>, Errno> {
         let no = || AtomicBool::new(false);
@@ -132,7 +132,7 @@ impl Attachment {
     }
 }
 
-impl Drop for Attachment {
+impl Drop for SegmentAttachment {
     fn drop(&mut self) {
         if !*self.is_counted.get_mut() {
             return;
@@ -152,7 +152,7 @@ impl Drop for Attachment {
     }
 }
 
-impl MapSource for Attachment {
+impl MapSource for SegmentAttachment {
     fn page(&self, index: u64, write: bool) -> Result<PageRef, Errno> {
         self.segment.page(index, write)
     }
@@ -188,7 +188,7 @@ impl MapSource for Attachment {
 }
 
 /// The attachment behind a mapping.
-fn attachment_of(object: &Backing) -> Option<Arc<Attachment>> {
+fn attachment_of(object: &Backing) -> Option<Arc<SegmentAttachment>> {
     let Backing::Source(source) = object else { return None };
     let any: Arc<dyn Any + Send + Sync> = source.clone();
     any.downcast().ok()
@@ -293,7 +293,7 @@ pub fn shmat(call: &mut Call<'_>) -> SyscallResult {
     if (space.mapped_bytes() as u64).saturating_add(length as u64) > limit {
         return Err(Errno::ENOMEM.into());
     }
-    let attachment = Attachment::new(segment, call.thread.process.pid)?;
+    let attachment = SegmentAttachment::new(segment, call.thread.process.pid)?;
     attachment.count()?;
     let request = MapRequest {
         placement,
@@ -325,7 +325,7 @@ pub fn shmdt(call: &mut Call<'_>) -> SyscallResult {
     }
     pending(async move {
         let (mut at, mut end) = (address, usize::MAX);
-        let mut found: Option<Arc<Attachment>> = None;
+        let mut found: Option<Arc<SegmentAttachment>> = None;
         while let Some(mapping) = space.mapping_at_or_above(at).filter(|mapping| mapping.start < end) {
             at = mapping.end;
             // A part that was moved has its old position no more.

@@ -71,11 +71,11 @@ struct Collected(SpinLock<Vec<u64>>);
 
 /// When to stop for now.
 #[derive(Clone, Copy)]
-struct Budget {
+struct ReaperBudget {
     end_ns: u64,
 }
 
-impl Budget {
+impl ReaperBudget {
     const UNLIMITED: Self = Self { end_ns: u64::MAX };
 
     fn new() -> Self {
@@ -95,7 +95,7 @@ pub fn release(holders: TlbScope, words: impl Iterator<Item = u64>) {
         TlbScope::Any => return words.for_each(collect),
     };
     let acknowledged = posted.is_acknowledged();
-    let budget = Budget::new();
+    let budget = ReaperBudget::new();
     for word in words {
         if acknowledged && is_unused(word) {
             release_word(word, budget);
@@ -154,12 +154,12 @@ fn hold(word: u64, posted: PendingFlush) {
     while !is_unused(word) {
         core::hint::spin_loop();
     }
-    release_word(word, Budget::UNLIMITED);
+    release_word(word, ReaperBudget::UNLIMITED);
 }
 
 /// Releases all words whose CPUs have acknowledged.
 pub fn drain() {
-    let _ = drain_within(Budget::UNLIMITED);
+    let _ = drain_within(ReaperBudget::UNLIMITED);
 }
 
 /// Makes all CPUs flush, on the spot, and releases everything. For when memory is short.
@@ -172,7 +172,7 @@ pub fn drain_everywhere() {
 }
 
 /// The same until the budget is exhausted; returns whether it finished.
-fn drain_within(budget: Budget) -> bool {
+fn drain_within(budget: ReaperBudget) -> bool {
     if !IN_USE.load(Ordering::Acquire) {
         return true;
     }
@@ -200,7 +200,7 @@ fn is_unused(word: u64) -> bool {
     word & TAG_MASK != TAG_ROOT || !(0..cpu::count()).any(|cpu| paging::root_of(cpu) == word & !TAG_MASK)
 }
 
-fn release_word(word: u64, budget: Budget) {
+fn release_word(word: u64, budget: ReaperBudget) {
     let value = word & !TAG_MASK;
     match word & TAG_MASK {
         TAG_SLOT => drop(Slot::from_word(value)),
@@ -223,7 +223,7 @@ pub async fn reaper() {
         if IS_COLLECTED.load(Ordering::Acquire) {
             ask();
         }
-        let finished = drain_within(Budget::new());
+        let finished = drain_within(ReaperBudget::new());
         if !finished {
             sched::yield_now().await;
         } else if IN_USE.load(Ordering::Acquire) {

@@ -12,7 +12,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
-use heddle_kernel_core::frame::slab::{Class, SIZES, Usage, class_of};
+use heddle_kernel_core::frame::slab::{SIZES, SizeClass, Usage, class_of};
 
 use crate::arch::paging::PAGE_SIZE;
 use crate::arch::{MAX_CPUS, cpu};
@@ -21,11 +21,11 @@ use crate::memory::frame;
 use crate::memory::frame::Slabs;
 use crate::sync::SpinLock;
 
-static CLASSES: [SpinLock<Class>; SIZES.len()] = {
-    let mut classes = [const { SpinLock::new(Class::new(0)) }; SIZES.len()];
+static CLASSES: [SpinLock<SizeClass>; SIZES.len()] = {
+    let mut classes = [const { SpinLock::new(SizeClass::new(0)) }; SIZES.len()];
     let mut number = 0;
     while number < SIZES.len() {
-        classes[number] = SpinLock::new(Class::new(number));
+        classes[number] = SpinLock::new(SizeClass::new(number));
         number += 1;
     }
     classes

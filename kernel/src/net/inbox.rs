@@ -21,7 +21,7 @@ const MESSAGE_LIMIT: usize = 512;
 
 /// Who somebody is: `struct ucred`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct PeerIdentity {
     /// The process.
     pub pid: i32,
     /// Its effective user.
@@ -30,7 +30,7 @@ pub struct Identity {
     pub gid: u32,
 }
 
-impl Identity {
+impl PeerIdentity {
     /// Nobody known.
     pub const NOBODY: Self = Self { pid: 0, uid: u32::MAX, gid: u32::MAX };
 
@@ -48,7 +48,7 @@ pub struct Ancillary {
     /// `SCM_RIGHTS`.
     pub files: Vec<Arc<OpenFile>>,
     /// `SCM_CREDENTIALS`.
-    pub identity: Option<Identity>,
+    pub identity: Option<PeerIdentity>,
 }
 
 impl Ancillary {

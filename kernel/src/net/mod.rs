@@ -23,7 +23,7 @@ use crate::sync::SpinLock;
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 pub use crate::net::address::{Address, find_target};
-pub use crate::net::inbox::{Ancillary, CAPACITY as BUFFER_BYTES, Identity, Inbox, Sender};
+pub use crate::net::inbox::{Ancillary, CAPACITY as BUFFER_BYTES, Inbox, PeerIdentity, Sender};
 pub use crate::net::receive::Received;
 
 /// What a socket carries.
@@ -93,13 +93,13 @@ struct SocketState {
 struct Peer {
     inbox: Arc<Inbox>,
     address: Option<Arc<Address>>,
-    identity: Identity,
+    identity: PeerIdentity,
 }
 
 struct Listening {
     waiting: VecDeque<Arc<Socket>>,
     limit: usize,
-    identity: Identity,
+    identity: PeerIdentity,
 }
 
 static NEXT_INODE: AtomicU64 = AtomicU64::new(1);
@@ -129,7 +129,7 @@ impl Socket {
     /// `ENOMEM`.
     pub fn pair(style: Style, thread: &Thread) -> Result<[Arc<Self>; 2], Errno> {
         let (first, second) = (Self::new(style)?, Self::new(style)?);
-        let identity = Identity::of(thread);
+        let identity = PeerIdentity::of(thread);
         let peer = |of: &Arc<Self>| Some(Peer { inbox: of.inbox.clone(), address: None, identity });
         first.state.lock().peer = peer(&second);
         second.state.lock().peer = peer(&first);
@@ -153,8 +153,8 @@ impl Socket {
 
     /// Who the peer was when the connection was made: `SO_PEERCRED`.
     #[must_use]
-    pub fn peer_identity(&self) -> Identity {
-        self.state.lock().peer.as_ref().map_or(Identity::NOBODY, |peer| peer.identity)
+    pub fn peer_identity(&self) -> PeerIdentity {
+        self.state.lock().peer.as_ref().map_or(PeerIdentity::NOBODY, |peer| peer.identity)
     }
 
     /// Whether it accepts connections.
@@ -220,7 +220,7 @@ impl Socket {
         match &mut state.listening {
             Some(listening) => listening.limit = limit,
             None => {
-                let identity = Identity::of(thread);
+                let identity = PeerIdentity::of(thread);
                 state.listening = Some(Listening { waiting: VecDeque::new(), limit, identity });
             }
         }
@@ -238,7 +238,7 @@ impl Socket {
             return Err(Errno::EPROTOTYPE.into());
         }
         if !self.style.is_connected() {
-            let (address, identity) = (target.address(), Identity::NOBODY);
+            let (address, identity) = (target.address(), PeerIdentity::NOBODY);
             let peer = Peer { inbox: target.inbox.clone(), address, identity };
             let old = self.state.lock().peer.replace(peer);
             drop(old);
@@ -272,7 +272,7 @@ impl Socket {
             let mut inner = accepted.state.lock_below(1);
             inner.address.clone_from(&address);
             inner.peer =
-                Some(Peer { inbox: self.inbox.clone(), address: own, identity: Identity::of(thread) });
+                Some(Peer { inbox: self.inbox.clone(), address: own, identity: PeerIdentity::of(thread) });
         }
         let identity = listening.identity;
         listening.waiting.push_back(accepted.clone());

@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use heddle_kernel_core::exec::{
-    Auxiliary, HEADER_BYTES, Image, ImageError, Kind, Segment, StackError, StackPlan, Strings, StringsError,
-    parse_script,
+    Auxiliary, HEADER_BYTES, Image, ImageError, ImageKind, ProgramStackError, Segment, StackPlan, Strings,
+    StringsError, parse_script,
 };
 use heddle_kernel_core::signal::{AlternateStack, Signal};
 use linux_raw_sys::general as linux;
@@ -70,11 +70,11 @@ impl From<StringsError> for Errno {
     }
 }
 
-impl From<StackError> for Errno {
-    fn from(error: StackError) -> Self {
+impl From<ProgramStackError> for Errno {
+    fn from(error: ProgramStackError) -> Self {
         match error {
-            StackError::TooBig => Self::E2BIG,
-            StackError::OutOfMemory => Self::ENOMEM,
+            ProgramStackError::TooBig => Self::E2BIG,
+            ProgramStackError::OutOfMemory => Self::ENOMEM,
         }
     }
 }
@@ -156,7 +156,7 @@ pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Load
     let loader = find_loader(thread, &program)?;
     let identity = privilege::of_program(thread, &program.file)?;
     let credentials = &identity.credentials;
-    let kind = if program.image.kind == Kind::Fixed || !credentials.is_root_owned() {
+    let kind = if program.image.kind == ImageKind::Fixed || !credentials.is_root_owned() {
         SpaceKind::Private
     } else {
         SpaceKind::Shared
@@ -164,8 +164,8 @@ pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Load
     let space = Space::new(kind)?;
     space.set_stack_limit(usize::try_from(thread.process.limit(Resource::Stack).soft).unwrap_or(usize::MAX));
     let base = match program.image.kind {
-        Kind::Fixed => 0,
-        Kind::PositionIndependent => {
+        ImageKind::Fixed => 0,
+        ImageKind::PositionIndependent => {
             let wanted = space.layout().image_base & !(program.image.alignment as usize - 1);
             wanted.wrapping_sub(program.image.span().0 as usize)
         }
@@ -254,7 +254,7 @@ async fn map_image(space: &Arc<Space>, source: &ProgramSource, base: usize) -> R
 /// Finds room for the dynamic loader and maps it; returns what its addresses are relative to.
 async fn place_loader(space: &Arc<Space>, loader: &ProgramSource) -> Result<usize, Errno> {
     let (start, end) = loader.image.span();
-    if loader.image.kind == Kind::Fixed {
+    if loader.image.kind == ImageKind::Fixed {
         map_image(space, loader, 0).await?;
         return Ok(0);
     }

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use crate::error::Errno;
-use crate::fs::inode::Target;
+use crate::fs::inode::LinkTarget;
 use crate::process::Thread;
 use crate::process::access::{ViewerIds, may_access};
 use crate::procfs::{Subject, Text, at, number_path};
@@ -16,45 +16,45 @@ pub(super) fn check(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<A
 }
 
 /// `/proc/self`.
-pub fn own_process(_: &Subject, viewer: Option<&Arc<Thread>>) -> Result<Target, Errno> {
+pub fn own_process(_: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
     let viewer = viewer.ok_or(Errno::ENOENT)?;
-    Ok(Target::Text(number_path(viewer.process.pid, b"")?))
+    Ok(LinkTarget::Text(number_path(viewer.process.pid, b"")?))
 }
 
 /// `/proc/thread-self`.
-pub fn own_thread(_: &Subject, viewer: Option<&Arc<Thread>>) -> Result<Target, Errno> {
+pub fn own_thread(_: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
     let viewer = viewer.ok_or(Errno::ENOENT)?;
     let mut path = Text::new();
     path.line(format_args!("{}/task/{}", viewer.process.pid, viewer.tid()))?;
-    Ok(Target::Text(path.into_bytes()))
+    Ok(LinkTarget::Text(path.into_bytes()))
 }
 
 /// `/proc/mounts`.
-pub fn own_mounts(_: &Subject, _: Option<&Arc<Thread>>) -> Result<Target, Errno> {
+pub fn own_mounts(_: &Subject, _: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
     let mut path = Text::new();
     path.bytes(b"self/mounts")?;
-    Ok(Target::Text(path.into_bytes()))
+    Ok(LinkTarget::Text(path.into_bytes()))
 }
 
 /// `/proc/PID/cwd`.
-pub fn working(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<Target, Errno> {
+pub fn working(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
     Ok(at(check(subject, viewer)?.directories().working()))
 }
 
 /// `/proc/PID/root`.
-pub fn root(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<Target, Errno> {
+pub fn root(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
     Ok(at(check(subject, viewer)?.directories().root()))
 }
 
 /// `/proc/PID/exe`.
-pub fn executable(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<Target, Errno> {
+pub fn executable(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
     let thread = check(subject, viewer)?;
     let open = thread.process.executable().ok_or(Errno::ENOENT)?;
     Ok(at(open.place.clone().ok_or(Errno::ENOENT)?))
 }
 
 /// `/proc/PID/fd/N`.
-pub fn descriptor(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<Target, Errno> {
+pub fn descriptor(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
     check(subject, viewer)?;
     Ok(at(crate::fs::anonymous::path_of_open_file(&subject.open()?)?))
 }

@@ -19,7 +19,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::error::Errno;
-use crate::fs::inode::{Inode, Listed, Metadata, Opening, Statistics, Target, Timestamp, device_number};
+use crate::fs::inode::{Inode, LinkTarget, Listed, Metadata, Opening, Statistics, Timestamp, device_number};
 use crate::fs::{Dentry, File, FileType, Mount, OpenFile, Path};
 use crate::memory::fallible;
 use crate::process::{Process, Thread};
@@ -33,7 +33,7 @@ type ShowPart = fn(&Subject, &mut Text, u64) -> Result<Option<u64>, Errno>;
 /// Takes what a program writes to a file.
 type Store = fn(&Subject, &[u8]) -> Result<(), Errno>;
 /// Finds where a link leads.
-type Follow = fn(&Subject, Option<&Arc<Thread>>) -> Result<Target, Errno>;
+type Follow = fn(&Subject, Option<&Arc<Thread>>) -> Result<LinkTarget, Errno>;
 
 /// The kind of a name in the table.
 enum What {
@@ -253,7 +253,7 @@ impl Inode for ProcNode {
         list::list(self, cookie, visit)
     }
 
-    fn follow(&self, thread: Option<&Arc<Thread>>) -> Result<Target, Errno> {
+    fn follow(&self, thread: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
         match self.item.what {
             What::Link(follow) => follow(&self.subject, thread),
             _ => Err(Errno::EINVAL),
@@ -262,8 +262,8 @@ impl Inode for ProcNode {
 
     fn read_link(&self, thread: &Arc<Thread>) -> Result<Vec<u8>, Errno> {
         match self.follow(Some(thread))? {
-            Target::Text(path) => Ok(path),
-            Target::Path(place) => place.path(&thread.directories().root()),
+            LinkTarget::Text(path) => Ok(path),
+            LinkTarget::Path(place) => place.path(&thread.directories().root()),
         }
     }
 
@@ -287,6 +287,6 @@ fn number_path(number: i32, rest: &[u8]) -> Result<Vec<u8>, Errno> {
 }
 
 /// The target of a link to a path.
-const fn at(place: Path) -> Target {
-    Target::Path(place)
+const fn at(place: Path) -> LinkTarget {
+    LinkTarget::Path(place)
 }

@@ -13,7 +13,7 @@ use core::ops::Range;
 use core::panic::Location;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use heddle_kernel_core::lock_order::{Class, Graph, Held, Place, Report, Taken};
+use heddle_kernel_core::lock_order::{Graph, Held, LockClass, Place, Report, Taken};
 use spin::mutex::SpinMutex;
 
 use crate::arch::{MAX_CPUS, cpu, interrupt};
@@ -53,7 +53,7 @@ fn current() -> u64 {
 
 /// A spinlock is about to be taken.
 #[track_caller]
-pub fn taking(class: &Class, level: u8, lock: usize) {
+pub fn taking(class: &LockClass, level: u8, lock: usize) {
     if is_off() {
         return;
     }
@@ -101,7 +101,7 @@ pub struct Suspending {
 
 impl Suspending {
     /// It is about to be waited for.
-    pub fn waiting(class: &Class, lock: usize, part: Range<usize>, place: Place) {
+    pub fn waiting(class: &LockClass, lock: usize, part: Range<usize>, place: Place) {
         if is_off() {
             return;
         }
@@ -123,7 +123,7 @@ impl Suspending {
 
     /// It is held from now on.
     #[must_use]
-    pub fn had(class: &Class, lock: usize, part: Range<usize>, place: Place) -> Self {
+    pub fn had(class: &LockClass, lock: usize, part: Range<usize>, place: Place) -> Self {
         let number = GRAPH.number(class, 0).unwrap_or_else(|found| report(&found));
         let taken = Taken { class: number, lock, part, place };
         let mut all = SUSPENDING.lock();

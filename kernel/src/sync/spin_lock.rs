@@ -10,7 +10,7 @@ use core::ops::{Deref, DerefMut};
 #[derive(Debug)]
 pub struct SpinLock<T> {
     #[cfg(feature = "checking")]
-    class: heddle_kernel_core::lock_order::Class,
+    class: heddle_kernel_core::lock_order::LockClass,
     value: spin::mutex::SpinMutex<T>,
 }
 
@@ -20,7 +20,7 @@ impl<T> SpinLock<T> {
     pub const fn new(value: T) -> Self {
         Self {
             #[cfg(feature = "checking")]
-            class: heddle_kernel_core::lock_order::Class::new(),
+            class: heddle_kernel_core::lock_order::LockClass::new(),
             value: spin::mutex::SpinMutex::new(value),
         }
     }

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use heddle_kernel_core::signal::{
-    Action, AlternateStack, Detail, Information, Signal, SignalSet, StackError,
+    Action, AlternateStack, AlternateStackError, Detail, Information, Signal, SignalSet,
 };
 use linux_raw_sys::general as linux;
 
@@ -216,8 +216,8 @@ pub fn sigaltstack(call: &mut Call<'_>) -> SyscallResult {
             let [base, flags, size] = user::read_words(&space, address)?;
             let stack = AlternateStack::new(base as usize, flags as u32, size as usize);
             Some(stack.map_err(|error| match error {
-                StackError::Flags => Errno::EINVAL,
-                StackError::TooSmall => Errno::ENOMEM,
+                AlternateStackError::Flags => Errno::EINVAL,
+                AlternateStackError::TooSmall => Errno::ENOMEM,
             })?)
         }
     };

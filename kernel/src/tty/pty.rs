@@ -59,10 +59,10 @@ pub(super) fn open_master(thread: Option<&Arc<Thread>>) -> Result<Arc<dyn File>,
     // From here on, dropping the master gives the number back.
     let master = Master { terminal, number };
     let contents = Contents::Device(FileType::Character, device);
-    devices::publish(Path::of(number).as_bytes(), PERMISSIONS, contents)?;
+    devices::publish(PtyPath::of(number).as_bytes(), PERMISSIONS, contents)?;
     if let Some(thread) = thread {
         let credentials = thread.credentials();
-        devices::give(Path::of(number).as_bytes(), credentials.fsuid, credentials.fsgid)?;
+        devices::give(PtyPath::of(number).as_bytes(), credentials.fsuid, credentials.fsgid)?;
     }
     Ok(fallible::try_arc(master)?)
 }
@@ -195,7 +195,7 @@ impl Master {
         let flags = StatusFlags::from_bits_retain(argument as u32);
         let close_on_exec = argument as u32 & linux_raw_sys::general::O_CLOEXEC != 0;
         let file = crate::tty::open(&self.terminal, Some(call.thread), argument as u32)?;
-        let open = crate::tty::open_file(file, Path::of(self.number).as_bytes(), flags)?;
+        let open = crate::tty::open_file(file, PtyPath::of(self.number).as_bytes(), flags)?;
         let limit = call.thread.process.descriptor_limit();
         let descriptor = call.thread.descriptors().add(open, 0, limit, close_on_exec)?;
         Ok(descriptor as usize)
@@ -215,7 +215,7 @@ impl Master {
 impl Drop for Master {
     fn drop(&mut self) {
         // The node may be gone, or never have come to be.
-        let _ = devices::withdraw(Path::of(self.number).as_bytes());
+        let _ = devices::withdraw(PtyPath::of(self.number).as_bytes());
         let gone = OPEN.lock().get_mut(self.number).and_then(Option::take);
         drop(gone);
         self.terminal.hang_up(true);
@@ -224,12 +224,12 @@ impl Drop for Master {
 
 /// `/dev/pts/N`.
 #[derive(Default)]
-struct Path {
+struct PtyPath {
     bytes: [u8; 24],
     length: usize,
 }
 
-impl Path {
+impl PtyPath {
     fn of(number: usize) -> Self {
         let mut path = Self::default();
         // The longest number fits.
@@ -242,7 +242,7 @@ impl Path {
     }
 }
 
-impl Write for Path {
+impl Write for PtyPath {
     fn write_str(&mut self, text: &str) -> core::fmt::Result {
         let end = self.length + text.len();
         self.bytes.get_mut(self.length..end).ok_or(core::fmt::Error)?.copy_from_slice(text.as_bytes());

@@ -64,7 +64,7 @@ pub trait Listener: Send + Sync {
 }
 
 #[derive(Clone)]
-enum Target {
+enum WatchTarget {
     Node(Arc<WaitNode>),
     Listener(Arc<dyn Listener>),
     /// Nobody: see [`Watch::nobody`].
@@ -76,7 +76,7 @@ enum Target {
 /// One registration of one waiter.
 #[derive(Clone)]
 pub struct Watch {
-    target: Target,
+    target: WatchTarget,
     generation: u32,
     is_exclusive: bool,
 }
@@ -84,25 +84,25 @@ pub struct Watch {
 impl Watch {
     /// A watch of a wait that has begun.
     pub(super) const fn new(node: Arc<WaitNode>, generation: u32) -> Self {
-        Self { target: Target::Node(node), generation, is_exclusive: false }
+        Self { target: WatchTarget::Node(node), generation, is_exclusive: false }
     }
 
     /// A watch that stays until the listener's generation changes. An exclusive one (`EPOLLEXCLUSIVE`) is told of an
     /// event only if no other exclusive one has been.
     pub fn listener(listener: Arc<dyn Listener>, is_exclusive: bool) -> Self {
         let generation = listener.generation();
-        Self { target: Target::Listener(listener), generation, is_exclusive }
+        Self { target: WatchTarget::Listener(listener), generation, is_exclusive }
     }
 
     /// No wait: for a look at what would have to be waited for.
     pub const fn nobody() -> Self {
-        Self { target: Target::Nobody, generation: 0, is_exclusive: false }
+        Self { target: WatchTarget::Nobody, generation: 0, is_exclusive: false }
     }
 
     /// No wait: a queue at which this is registered notifies the next of its exclusive watches instead. A waiter that
     /// was notified in place of others hands what it leaves to them so, by asking its file for readiness once more.
     pub const fn pass_on() -> Self {
-        Self { target: Target::NextWaiter, generation: 0, is_exclusive: false }
+        Self { target: WatchTarget::NextWaiter, generation: 0, is_exclusive: false }
     }
 
     /// The same watch, for something that one waiter takes if `is_exclusive`.
@@ -114,9 +114,9 @@ impl Watch {
 
     fn is_stale(&self) -> bool {
         match &self.target {
-            Target::Node(node) => node.generation() != self.generation,
-            Target::Listener(listener) => listener.generation() != self.generation,
-            Target::Nobody | Target::NextWaiter => true,
+            WatchTarget::Node(node) => node.generation() != self.generation,
+            WatchTarget::Listener(listener) => listener.generation() != self.generation,
+            WatchTarget::Nobody | WatchTarget::NextWaiter => true,
         }
     }
 }
@@ -143,25 +143,25 @@ impl WaitEntry {
             return Notified::Stale;
         }
         match &self.watch.target {
-            Target::Node(node) => {
+            WatchTarget::Node(node) => {
                 node.wake();
                 Notified::Woken
             }
-            Target::Listener(listener) => {
+            WatchTarget::Listener(listener) => {
                 listener.clone().notify(events);
                 relays.add(listener.relay());
                 Notified::Noted
             }
-            Target::Nobody | Target::NextWaiter => Notified::Stale,
+            WatchTarget::Nobody | WatchTarget::NextWaiter => Notified::Stale,
         }
     }
 
     /// Whether a notification reaches somebody who waits.
     fn has_waiter(&self) -> bool {
         match &self.watch.target {
-            Target::Node(_) => true,
-            Target::Listener(listener) => !listener.relay().queue.is_idle(),
-            Target::Nobody | Target::NextWaiter => false,
+            WatchTarget::Node(_) => true,
+            WatchTarget::Listener(listener) => !listener.relay().queue.is_idle(),
+            WatchTarget::Nobody | WatchTarget::NextWaiter => false,
         }
     }
 }
@@ -202,9 +202,9 @@ impl WaitQueue {
 
     fn register(&self, watch: &Watch, events: Events, is_exclusive: bool) -> Result<(), Errno> {
         match watch.target {
-            Target::Node(_) | Target::Listener(_) => {}
-            Target::Nobody => return Ok(()),
-            Target::NextWaiter => {
+            WatchTarget::Node(_) | WatchTarget::Listener(_) => {}
+            WatchTarget::Nobody => return Ok(()),
+            WatchTarget::NextWaiter => {
                 self.wake_next(events);
                 return Ok(());
             }
@@ -250,8 +250,9 @@ impl WaitQueue {
 
     /// As a wake for [`RELAYED`] events, but does nothing and returns `false` if a listener is registered.
     fn notify_waiters(&self) -> bool {
-        let has_listener =
-            |entry: &WaitEntry| matches!(entry.watch.target, Target::Listener(_)) && !entry.watch.is_stale();
+        let has_listener = |entry: &WaitEntry| {
+            matches!(entry.watch.target, WatchTarget::Listener(_)) && !entry.watch.is_stale()
+        };
         let mut entries = self.entries.lock();
         if entries.iter().any(has_listener) {
             return false;
@@ -308,7 +309,7 @@ fn notify_one(entries: &mut Vec<WaitEntry>, events: Events, relays: &mut Relays)
             at += 1;
             continue;
         }
-        if let Target::Node(node) = &entry.watch.target {
+        if let WatchTarget::Node(node) = &entry.watch.target {
             // Before the wake: the waiter may be through before this returns.
             if entries[at + 1..]
                 .iter()

@@ -85,7 +85,9 @@ mod tests {
         assert_eq!(Share::parse("/usr").unwrap(), share("/usr", "/usr", false));
         assert_eq!(Share::parse("/usr:ro").unwrap(), share("/usr", "/usr", true));
         assert_eq!(Share::parse("/usr:/mnt/x").unwrap(), share("/usr", "/mnt/x", false));
-        assert_eq!(Share::parse("/usr:x:ro").unwrap(), share("/usr", "/x", true));
+        assert_eq!(Share::parse("/usr:/x:ro").unwrap(), share("/usr", "/x", true));
+        assert!(Share::parse("/usr:x").is_err());
+        assert!(Share::parse(".:.").is_err());
         assert!(Share::parse("/does/not/exist").is_err());
         assert!(Share::parse("/etc/passwd").is_err());
         assert!(Share::parse("/usr:/a b").is_err());

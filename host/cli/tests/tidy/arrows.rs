@@ -142,3 +142,34 @@ fn groups_are_read() {
     let expected = ["arch", "fs", "sched", "time"];
     assert_eq!(named(text).into_iter().collect::<Vec<_>>(), expected);
 }
+
+/// Two types of one name, in the kernel or in its library, are confusing: both are imported by their last name. Tests
+/// are not looked at.
+#[test]
+fn types_of_the_kernel_have_names_of_their_own() {
+    let mut faults = Vec::new();
+    for root in ["kernel/src/", "kernel/core/src/"] {
+        let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for source in sources().iter().filter(|source| source.is("rs")) {
+            let path = source.path.to_string_lossy().into_owned();
+            let name = path.rsplit('/').next().unwrap_or_default();
+            if !path.starts_with(root) || ["tests.rs", "models.rs", "machine.rs"].contains(&name) {
+                continue;
+            }
+            for line in source.text.lines() {
+                places.entry(defined_type(line).unwrap_or_default()).or_default().push(path.clone());
+            }
+        }
+        let twice = places.iter().filter(|(name, places)| !name.is_empty() && places.len() > 1);
+        faults.extend(twice.map(|(name, places)| format!("{name}: {}", places.join(", "))));
+    }
+    report(&faults);
+}
+
+/// The name of the type that a line defines.
+fn defined_type(line: &str) -> Option<String> {
+    let mut words = line.split_whitespace().skip_while(|word| word.starts_with("pub"));
+    let kind = words.next()?;
+    let name = words.next().filter(|_| ["struct", "enum", "trait", "union"].contains(&kind))?;
+    Some(name.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect())
+}

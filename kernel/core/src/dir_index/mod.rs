@@ -17,13 +17,11 @@ use alloc::vec::Vec;
 use core::hash::BuildHasher;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-/// There was no memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfMemory;
+pub use crate::OutOfMemory;
 
 /// A name and what it stands for.
 #[derive(Debug)]
-struct Entry<T> {
+struct NameEntry<T> {
     name: Box<[u8]>,
     value: T,
 }
@@ -32,7 +30,7 @@ struct Entry<T> {
 struct Slot<T> {
     cookie: u64,
     /// Nothing once it has been removed.
-    entry: Option<Entry<T>>,
+    entry: Option<NameEntry<T>>,
 }
 
 /// The names of a directory.
@@ -65,7 +63,7 @@ fn position<T>(slots: &[Slot<T>], cookie: u64) -> usize {
     slots.partition_point(|slot| slot.cookie < cookie)
 }
 
-fn entry<T>(slots: &[Slot<T>], cookie: u64) -> Option<&Entry<T>> {
+fn entry<T>(slots: &[Slot<T>], cookie: u64) -> Option<&NameEntry<T>> {
     let slot = slots.get(position(slots, cookie))?;
     slot.entry.as_ref().filter(|_| slot.cookie == cookie)
 }
@@ -132,7 +130,7 @@ impl<T> Names<T> {
         self.reserve()?;
         let cookie = self.next_cookie;
         self.next_cookie += 1;
-        self.slots.push(Slot { cookie, entry: Some(Entry { name: copy, value }) });
+        self.slots.push(Slot { cookie, entry: Some(NameEntry { name: copy, value }) });
         let (slots, hasher) = (&self.slots, &self.hasher);
         let hash = |&cookie: &u64| entry(slots, cookie).map_or(0, |entry| hasher.hash_one(&*entry.name));
         self.by_name.insert_unique(hasher.hash_one(name), cookie, hash);

@@ -24,7 +24,7 @@ pub enum ImageError {
 
 /// Where a program can be put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ImageKind {
     /// `ET_EXEC`: only at the addresses it names.
     Fixed,
     /// `ET_DYN`: anywhere.
@@ -34,7 +34,7 @@ pub enum Kind {
 /// The permitted accesses to a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "one word each")]
-pub struct Protection {
+pub struct SegmentProtection {
     pub read: bool,
     pub write: bool,
     pub execute: bool,
@@ -52,7 +52,7 @@ pub struct Segment {
     /// Bytes in memory, the rest zero.
     pub memory_bytes: u64,
     /// The permitted accesses.
-    pub protection: Protection,
+    pub protection: SegmentProtection,
 }
 
 impl Segment {
@@ -67,7 +67,7 @@ impl Segment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     /// Where it can be put.
-    pub kind: Kind,
+    pub kind: ImageKind,
     /// The first instruction's address.
     pub entry: u64,
     /// The segments to map, by rising address; at least one.
@@ -109,8 +109,8 @@ impl Image {
             return Err(ImageError::WrongMachine);
         }
         let kind = match header.e_type(endian) {
-            elf::ET_EXEC => Kind::Fixed,
-            elf::ET_DYN => Kind::PositionIndependent,
+            elf::ET_EXEC => ImageKind::Fixed,
+            elf::ET_DYN => ImageKind::PositionIndependent,
             _ => return Err(ImageError::NotExecutable),
         };
         let headers = header.program_headers(endian, start).map_err(|_| ImageError::Malformed)?;
@@ -151,7 +151,7 @@ impl Image {
                     offset,
                     file_bytes: size,
                     memory_bytes: header.p_memsz(endian),
-                    protection: Protection {
+                    protection: SegmentProtection {
                         read: flags & elf::PF_R != 0,
                         write: flags & elf::PF_W != 0,
                         execute: flags & elf::PF_X != 0,

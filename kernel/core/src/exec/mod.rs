@@ -10,9 +10,9 @@ mod strings;
 #[cfg(test)]
 mod tests;
 
-pub use image::{Image, ImageError, Kind, Protection, Segment};
+pub use image::{Image, ImageError, ImageKind, Segment, SegmentProtection};
 pub use script::{Script, parse_script};
-pub use stack::{AUXILIARY_BYTES, Auxiliary, Stack, StackError, StackPlan};
+pub use stack::{AUXILIARY_BYTES, Auxiliary, ProgramStackError, Stack, StackPlan};
 pub use strings::{Strings, StringsError};
 
 /// Bytes of a file that its headers have to be in: execve(2) reads no more.

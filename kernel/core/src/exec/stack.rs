@@ -55,7 +55,7 @@ pub struct StackPlan<'a> {
 
 /// Why there is no stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StackError {
+pub enum ProgramStackError {
     /// `E2BIG`.
     TooBig,
     /// `ENOMEM`.
@@ -87,13 +87,13 @@ impl StackPlan<'_> {
     /// Lays the stack out.
     ///
     /// # Errors
-    /// See [`StackError`].
-    pub fn build(&self) -> Result<Stack, StackError> {
+    /// See [`ProgramStackError`].
+    pub fn build(&self) -> Result<Stack, ProgramStackError> {
         let (argument_bytes, environment_bytes) =
             (self.arguments.total_bytes() as u64, self.environment.total_bytes() as u64);
         let pointer_bytes = (self.arguments.len() as u64 + self.environment.len() as u64 + 3) * 8;
         if argument_bytes + environment_bytes + pointer_bytes + self.path.len() as u64 > self.limit_bytes {
-            return Err(StackError::TooBig);
+            return Err(ProgramStackError::TooBig);
         }
         let path_at = self.top - TOP_BYTES - (self.path.len() as u64 + 1);
         let environment_at = path_at - environment_bytes;
@@ -104,9 +104,9 @@ impl StackPlan<'_> {
 
         let length = (self.top - pointer) as usize;
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(length).map_err(|_| StackError::OutOfMemory)?;
+        bytes.try_reserve_exact(length).map_err(|_| ProgramStackError::OutOfMemory)?;
         bytes.resize(length, 0);
-        let mut writer = Writer { bytes: &mut bytes, base: pointer };
+        let mut writer = StackWriter { bytes: &mut bytes, base: pointer };
         writer.put(path_at, self.path);
         writer.put(platform_at, self.platform);
         writer.put(random_at, &self.random);
@@ -164,12 +164,12 @@ impl StackPlan<'_> {
     }
 }
 
-struct Writer<'a> {
+struct StackWriter<'a> {
     bytes: &'a mut [u8],
     base: u64,
 }
 
-impl Writer<'_> {
+impl StackWriter<'_> {
     fn put(&mut self, address: u64, bytes: &[u8]) {
         let start = (address - self.base) as usize;
         self.bytes[start..start + bytes.len()].copy_from_slice(bytes);

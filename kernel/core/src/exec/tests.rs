@@ -49,11 +49,11 @@ const DATA: [u64; 7] = [1, 6, 0x2000, 0x4000, 0x100, 0x2100, 0x1000];
 fn a_position_independent_program_is_read() {
     let file = elf(3, &[TEXT, DATA, [3, 4, 0x300, 0x300, 28, 28, 1]]);
     let image = parse(&file).unwrap();
-    assert_eq!(image.kind, Kind::PositionIndependent);
+    assert_eq!(image.kind, ImageKind::PositionIndependent);
     assert_eq!((image.entry, image.headers, image.header_count), (0x1040, Some(64), 3));
     assert_eq!(image.interpreter, Some((0x300, 28)));
     assert_eq!(image.span(), (0, 0x7000));
-    assert_eq!(image.segments[1].protection, Protection { read: true, write: true, execute: false });
+    assert_eq!(image.segments[1].protection, SegmentProtection { read: true, write: true, execute: false });
 }
 
 #[test]
@@ -194,5 +194,5 @@ fn too_many_arguments_are_refused() {
         platform: b"x86_64",
         auxiliary: Auxiliary::default(),
     };
-    assert_eq!(plan.build().map(|stack| stack.pointer), Err(StackError::TooBig));
+    assert_eq!(plan.build().map(|stack| stack.pointer), Err(ProgramStackError::TooBig));
 }

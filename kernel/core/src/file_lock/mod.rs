@@ -9,9 +9,7 @@ mod tests;
 
 use alloc::vec::Vec;
 
-/// There was no memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfMemory;
+pub use crate::OutOfMemory;
 
 /// Bytes `first` to `last`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +35,7 @@ impl ByteRange {
 
 /// The kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum LockKind {
     /// Others may hold shared locks too.
     Shared,
     /// No other owner may hold a lock.
@@ -52,7 +50,7 @@ pub struct Lock<O> {
     /// The range it covers.
     pub range: ByteRange,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: LockKind,
 }
 
 /// The locks on one file.
@@ -84,8 +82,8 @@ impl<O: Copy + PartialEq> Table<O> {
 
     /// The lock of another owner that keeps `owner` from taking this one; of several the one that starts first.
     #[must_use]
-    pub fn conflict(&self, owner: O, range: ByteRange, kind: Kind) -> Option<Lock<O>> {
-        let exclusive = |lock: &Lock<O>| kind == Kind::Exclusive || lock.kind == Kind::Exclusive;
+    pub fn conflict(&self, owner: O, range: ByteRange, kind: LockKind) -> Option<Lock<O>> {
+        let exclusive = |lock: &Lock<O>| kind == LockKind::Exclusive || lock.kind == LockKind::Exclusive;
         self.locks
             .iter()
             .filter(|lock| lock.owner != owner && lock.range.overlaps(range) && exclusive(lock))
@@ -98,7 +96,7 @@ impl<O: Copy + PartialEq> Table<O> {
     ///
     /// # Errors
     /// [`OutOfMemory`]; nothing has changed then.
-    pub fn set(&mut self, owner: O, range: ByteRange, kind: Option<Kind>) -> Result<(), OutOfMemory> {
+    pub fn set(&mut self, owner: O, range: ByteRange, kind: Option<LockKind>) -> Result<(), OutOfMemory> {
         // At most one lock is split in two, and one is added.
         self.locks.try_reserve(2).map_err(|_| OutOfMemory)?;
         let mut joined = range;

@@ -6,7 +6,7 @@ use super::*;
 const BYTES: u64 = 24;
 
 /// The locks of each byte, by owner: the specification that the table is compared with.
-type Model = [[Option<Kind>; BYTES as usize]; 3];
+type Model = [[Option<LockKind>; BYTES as usize]; 3];
 
 fn of_table(table: &Table<usize>) -> Model {
     let mut model = Model::default();
@@ -36,14 +36,14 @@ fn agrees_with_a_table_of_bytes() {
             last => last,
         };
         let range = ByteRange { first, last };
-        let kind = [None, Some(Kind::Shared), Some(Kind::Exclusive)][random(3) as usize];
+        let kind = [None, Some(LockKind::Shared), Some(LockKind::Exclusive)][random(3) as usize];
         let bytes = first as usize..=last.min(BYTES - 1) as usize;
         if let Some(kind) = kind {
             let blocked = (0..3).filter(|&other| other != owner).any(|other| {
                 model[other][bytes.clone()]
                     .iter()
                     .flatten()
-                    .any(|&held| held == Kind::Exclusive || kind == Kind::Exclusive)
+                    .any(|&held| held == LockKind::Exclusive || kind == LockKind::Exclusive)
             });
             assert_eq!(table.conflict(owner, range, kind).is_some(), blocked);
             if blocked {
@@ -60,7 +60,7 @@ fn agrees_with_a_table_of_bytes() {
 fn touching_locks_of_one_kind_become_one() {
     let mut table = Table::new();
     for (first, last) in [(0, 9), (20, 29), (10, 19)] {
-        table.set(1, ByteRange { first, last }, Some(Kind::Exclusive)).unwrap();
+        table.set(1, ByteRange { first, last }, Some(LockKind::Exclusive)).unwrap();
     }
     assert_eq!(table.locks.len(), 1);
     assert_eq!(table.locks[0].range, ByteRange { first: 0, last: 29 });
@@ -70,9 +70,9 @@ fn touching_locks_of_one_kind_become_one() {
 #[test]
 fn the_conflict_that_starts_first_is_reported() {
     let mut table = Table::new();
-    table.set(1, ByteRange { first: 50, last: 60 }, Some(Kind::Exclusive)).unwrap();
-    table.set(2, ByteRange { first: 10, last: 20 }, Some(Kind::Shared)).unwrap();
-    assert_eq!(table.conflict(3, ByteRange::ALL, Kind::Exclusive).map(|lock| lock.owner), Some(2));
-    assert_eq!(table.conflict(3, ByteRange::ALL, Kind::Shared).map(|lock| lock.owner), Some(1));
-    assert_eq!(table.conflict(1, ByteRange { first: 50, last: 70 }, Kind::Exclusive), None);
+    table.set(1, ByteRange { first: 50, last: 60 }, Some(LockKind::Exclusive)).unwrap();
+    table.set(2, ByteRange { first: 10, last: 20 }, Some(LockKind::Shared)).unwrap();
+    assert_eq!(table.conflict(3, ByteRange::ALL, LockKind::Exclusive).map(|lock| lock.owner), Some(2));
+    assert_eq!(table.conflict(3, ByteRange::ALL, LockKind::Shared).map(|lock| lock.owner), Some(1));
+    assert_eq!(table.conflict(1, ByteRange { first: 50, last: 70 }, LockKind::Exclusive), None);
 }

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use spin::mutex::SpinMutex;
 
-use crate::lock_order::{Class, Edge, Held, PATH_MAX, Place, Report, Taken};
+use crate::lock_order::{Edge, Held, LockClass, PATH_MAX, Place, Report, Taken};
 
 /// The most classes, levels counted apart.
 pub const CLASSES: usize = 256;
@@ -56,7 +56,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`Report::Full`].
-    pub fn number(&self, class: &Class, level: u8) -> Result<u16, Report> {
+    pub fn number(&self, class: &LockClass, level: u8) -> Result<u16, Report> {
         let known = class.number.load(Ordering::Relaxed);
         if level == 0 && known != UNKNOWN {
             return Ok(known);

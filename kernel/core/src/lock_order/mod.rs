@@ -1,9 +1,9 @@
 //! Watches the order in which locks are taken, and reports orders that can deadlock, whether they do so this time or
 //! not.
 //!
-//! Locks that are made at the same place of the source form a [`Class`]: what holds of one holds of all. Taking a lock
-//! while others are held adds an edge from each of their classes to the class of the new one. Two threads that run at
-//! the same time can deadlock if the edges form a circle, so the first edge that closes one is reported, with the
+//! Locks that are made at the same place of the source form a [`LockClass`]: what holds of one holds of all. Taking a
+//! lock while others are held adds an edge from each of their classes to the class of the new one. Two threads that run
+//! at the same time can deadlock if the edges form a circle, so the first edge that closes one is reported, with the
 //! places where both orders were seen. This is the method of Linux's lockdep.
 //!
 //! Nothing here allocates or waits for more than a few steps; [`Held`] is kept by the caller, one for each processor
@@ -29,12 +29,12 @@ pub type Place = &'static Location<'static>;
 
 /// The state of a lock: where it was made, and the number of its class once it has been taken.
 #[derive(Debug)]
-pub struct Class {
+pub struct LockClass {
     place: Place,
     number: AtomicU16,
 }
 
-impl Class {
+impl LockClass {
     /// The class of what the caller makes.
     #[must_use]
     #[track_caller]
@@ -43,7 +43,7 @@ impl Class {
     }
 }
 
-impl Default for Class {
+impl Default for LockClass {
     #[track_caller]
     fn default() -> Self {
         Self::new()

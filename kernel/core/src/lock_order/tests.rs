@@ -4,7 +4,7 @@ use core::panic::Location;
 use std::boxed::Box;
 use std::string::{String, ToString};
 
-use crate::lock_order::{CLASSES, Class, Graph, Held, Report, Taken};
+use crate::lock_order::{CLASSES, Graph, Held, LockClass, Report, Taken};
 
 /// A graph is too large for a test's stack.
 fn graph() -> Box<Graph> {
@@ -12,7 +12,7 @@ fn graph() -> Box<Graph> {
 }
 
 #[track_caller]
-fn taken(graph: &Graph, class: &Class, lock: usize) -> Taken {
+fn taken(graph: &Graph, class: &LockClass, lock: usize) -> Taken {
     let number = graph.number(class, 0).unwrap();
     Taken { class: number, lock, part: 0..usize::MAX, place: Location::caller() }
 }
@@ -25,7 +25,7 @@ fn take(graph: &Graph, held: &mut Held<8>, wanted: Taken) -> Result<(), Report> 
 
 #[test]
 fn the_same_order_twice_is_fine() {
-    let (graph, a, b) = (graph(), Class::new(), Class::new());
+    let (graph, a, b) = (graph(), LockClass::new(), LockClass::new());
     for _ in 0..2 {
         let mut held = Held::new();
         take(&graph, &mut held, taken(&graph, &a, 1)).unwrap();
@@ -36,7 +36,7 @@ fn the_same_order_twice_is_fine() {
 
 #[test]
 fn both_orders_of_two_locks_are_reported_with_their_places() {
-    let (graph, a, b) = (graph(), Class::new(), Class::new());
+    let (graph, a, b) = (graph(), LockClass::new(), LockClass::new());
     let mut held = Held::new();
     let first = (taken(&graph, &a, 1), taken(&graph, &b, 2));
     take(&graph, &mut held, first.0.clone()).unwrap();
@@ -58,7 +58,7 @@ fn both_orders_of_two_locks_are_reported_with_their_places() {
 
 #[test]
 fn a_circle_of_three_is_reported_whole() {
-    let (graph, classes) = (graph(), [Class::new(), Class::default(), Class::new()]);
+    let (graph, classes) = (graph(), [LockClass::new(), LockClass::default(), LockClass::new()]);
     for (from, to) in [(0, 1), (1, 2)] {
         let mut held = Held::new();
         take(&graph, &mut held, taken(&graph, &classes[from], from)).unwrap();
@@ -73,7 +73,7 @@ fn a_circle_of_three_is_reported_whole() {
 
 #[test]
 fn a_released_lock_orders_nothing() {
-    let (graph, a, b) = (graph(), Class::new(), Class::new());
+    let (graph, a, b) = (graph(), LockClass::new(), LockClass::new());
     let mut held = Held::new();
     take(&graph, &mut held, taken(&graph, &a, 1)).unwrap();
     assert!(held.remove(1, 0));
@@ -84,7 +84,7 @@ fn a_released_lock_orders_nothing() {
 
 #[test]
 fn a_lock_that_is_held_is_not_taken_again() {
-    let (graph, a) = (graph(), Class::new());
+    let (graph, a) = (graph(), LockClass::new());
     let mut held = Held::new();
     take(&graph, &mut held, taken(&graph, &a, 1)).unwrap();
     let report = take(&graph, &mut held, taken(&graph, &a, 1)).unwrap_err();
@@ -93,7 +93,7 @@ fn a_lock_that_is_held_is_not_taken_again() {
 
 #[test]
 fn two_locks_of_one_class_need_levels() {
-    let (graph, a) = (graph(), Class::new());
+    let (graph, a) = (graph(), LockClass::new());
     let mut held = Held::new();
     take(&graph, &mut held, taken(&graph, &a, 1)).unwrap();
     let report = take(&graph, &mut held, taken(&graph, &a, 2)).unwrap_err();
@@ -109,7 +109,7 @@ fn two_locks_of_one_class_need_levels() {
 
 #[test]
 fn parts_of_one_lock_are_taken_from_low_to_high() {
-    let (graph, a) = (graph(), Class::new());
+    let (graph, a) = (graph(), LockClass::new());
     let part = |part| Taken { part, ..taken(&graph, &a, 1) };
     let mut held = Held::new();
     take(&graph, &mut held, part(0..10)).unwrap();
@@ -123,12 +123,12 @@ fn parts_of_one_lock_are_taken_from_low_to_high() {
 
 #[test]
 fn more_than_there_is_room_for_is_said() {
-    let (graph, a) = (graph(), Class::new());
+    let (graph, a) = (graph(), LockClass::new());
     for level in 0..=u8::MAX {
         assert!(graph.number(&a, level).is_ok());
     }
     assert_eq!(usize::from(u8::MAX) + 1, CLASSES);
-    assert_eq!(graph.number(&Class::new(), 0), Err(Report::Full));
+    assert_eq!(graph.number(&LockClass::new(), 0), Err(Report::Full));
     assert_eq!(
         Report::Full.to_string(),
         String::from("lock order: more classes or orders than the checker has room for")

@@ -103,17 +103,17 @@ impl<B: Backing> Mapping<B> {
 
 /// A mapping in its place of the tree.
 #[derive(Debug)]
-struct Node<B> {
+struct MappingNode<B> {
     link: RBTreeLink,
     mapping: Mapping<B>,
 }
 
-intrusive_adapter!(ByStart<B> = Box<Node<B>>: Node<B> { link => RBTreeLink });
+intrusive_adapter!(ByStart<B> = Box<MappingNode<B>>: MappingNode<B> { link => RBTreeLink });
 
 impl<B> KeyAdapter<'_> for ByStart<B> {
     type Key = usize;
 
-    fn get_key(&self, node: &Node<B>) -> usize {
+    fn get_key(&self, node: &MappingNode<B>) -> usize {
         node.mapping.start
     }
 }
@@ -137,7 +137,7 @@ impl<B> Default for Mappings<B> {
 
 impl<B> Mappings<B> {
     /// How much memory a mapping takes.
-    pub const MAPPING_BYTES: usize = size_of::<Node<B>>().next_power_of_two();
+    pub const MAPPING_BYTES: usize = size_of::<MappingNode<B>>().next_power_of_two();
     /// How much memory an operation may need at most: that of the mapping it is given, and of two parts.
     pub const GROWTH_BYTES: usize = 3 * Self::MAPPING_BYTES;
 
@@ -163,10 +163,10 @@ impl<B> Mappings<B> {
 impl<B: Clone> Clone for Mappings<B> {
     fn clone(&self) -> Self {
         let mut tree = RBTree::new(ByStart::new());
-        for Node { mapping, .. } in &self.tree {
+        for MappingNode { mapping, .. } in &self.tree {
             // In order, so that there is nothing to look for.
             tree.back_mut()
-                .insert_after(Box::new(Node { link: RBTreeLink::new(), mapping: mapping.clone() }));
+                .insert_after(Box::new(MappingNode { link: RBTreeLink::new(), mapping: mapping.clone() }));
         }
         Self { tree, count: self.count, total: self.total }
     }
@@ -266,20 +266,20 @@ impl<B: Backing> Mappings<B> {
     }
 
     /// Puts a record into the tree, in a node that has left it or a new one.
-    fn put(&mut self, node: Option<Box<Node<B>>>, mapping: Mapping<B>) {
+    fn put(&mut self, node: Option<Box<MappingNode<B>>>, mapping: Mapping<B>) {
         let node = match node {
             Some(mut node) => {
                 node.mapping = mapping;
                 node
             }
-            None => Box::new(Node { link: RBTreeLink::new(), mapping }),
+            None => Box::new(MappingNode { link: RBTreeLink::new(), mapping }),
         };
         self.tree.insert(node);
         self.count += 1;
     }
 
     /// Takes the record that starts at an address out of the tree.
-    fn take(&mut self, start: usize) -> Option<Box<Node<B>>> {
+    fn take(&mut self, start: usize) -> Option<Box<MappingNode<B>>> {
         let node = self.tree.find_mut(&start).remove()?;
         self.count -= 1;
         Some(node)
@@ -360,7 +360,7 @@ impl<B: Backing> Mappings<B> {
             ceiling = ceiling.min(above.start.saturating_sub(guard));
         }
         let mut cursor = self.tree.upper_bound(Bound::Excluded(&within.end));
-        while let Some(Node { mapping, .. }) = cursor.get() {
+        while let Some(MappingNode { mapping, .. }) = cursor.get() {
             cursor.move_prev();
             if let Some(start) = fits(mapping.end, ceiling) {
                 return Some(start);

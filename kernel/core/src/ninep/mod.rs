@@ -67,12 +67,12 @@ pub enum Failure {
 }
 
 /// Writes a message into a buffer. Fields that do not fit are noticed at the end.
-pub struct Writer<'a> {
+pub struct MessageWriter<'a> {
     buffer: &'a mut [u8],
     length: usize,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> MessageWriter<'a> {
     /// Begins a message.
     pub fn new(buffer: &'a mut [u8], kind: u8, tag: u16) -> Self {
         let mut writer = Self { buffer, length: 0 };
@@ -279,7 +279,7 @@ impl Attributes {
 
 /// An entry of `Rreaddir`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct DirectoryEntry<'a> {
     /// Number of the file.
     pub number: u64,
     /// The offset at which the listing continues after it.
@@ -290,7 +290,7 @@ pub struct Entry<'a> {
     pub name: &'a [u8],
 }
 
-impl<'a> Entry<'a> {
+impl<'a> DirectoryEntry<'a> {
     /// Reads an entry.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_message_is_laid_out() {
     let mut buffer = [0; 64];
-    let mut writer = Writer::new(&mut buffer, kind::WALK, 7);
+    let mut writer = MessageWriter::new(&mut buffer, kind::WALK, 7);
     writer.u32(1);
     writer.u16(1);
     writer.string(b"name");
@@ -17,15 +17,15 @@ fn a_message_is_laid_out() {
 #[test]
 fn what_does_not_fit_is_no_message() {
     let mut buffer = [0; 10];
-    let mut writer = Writer::new(&mut buffer, kind::WALK, 0);
+    let mut writer = MessageWriter::new(&mut buffer, kind::WALK, 0);
     writer.u32(1);
     assert_eq!(writer.finish(), None);
     let mut buffer = [0; 10];
-    let mut writer = Writer::new(&mut buffer, kind::WALK, 0);
+    let mut writer = MessageWriter::new(&mut buffer, kind::WALK, 0);
     writer.string(&[0; 70_000]);
     assert_eq!(writer.finish(), None);
     let mut buffer = [0; 3];
-    assert_eq!(Writer::new(&mut buffer, kind::WALK, 0).finish(), None);
+    assert_eq!(MessageWriter::new(&mut buffer, kind::WALK, 0).finish(), None);
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn any_bytes_are_read_without_panic() {
             message[4] = kind::GETATTR + 1;
             if let Ok(mut reader) = Reader::of_reply(&message[..length], kind::GETATTR) {
                 let _ = Attributes::read(&mut reader);
-                let _ = Entry::read(&mut reader);
+                let _ = DirectoryEntry::read(&mut reader);
                 let _ = reader.string();
             }
         }
@@ -57,7 +57,7 @@ fn any_bytes_are_read_without_panic() {
 #[test]
 fn attributes_and_entries() {
     let mut buffer = [0; 256];
-    let mut writer = Writer::new(&mut buffer, kind::GETATTR + 1, 0);
+    let mut writer = MessageWriter::new(&mut buffer, kind::GETATTR + 1, 0);
     writer.u64(GETATTR_BASIC);
     writer.bytes(&[0; 5]);
     writer.u64(42);
@@ -74,7 +74,7 @@ fn attributes_and_entries() {
     assert_eq!((attributes.links, attributes.device, attributes.size, attributes.blocks), (3, 4, 5, 7));
     assert_eq!((attributes.accessed, attributes.modified), ((8, 9), (10, 11)));
 
-    let mut writer = Writer::new(&mut buffer, kind::READDIR + 1, 0);
+    let mut writer = MessageWriter::new(&mut buffer, kind::READDIR + 1, 0);
     writer.bytes(&[0; 5]);
     writer.u64(9);
     writer.u64(77);
@@ -82,5 +82,8 @@ fn attributes_and_entries() {
     writer.string(b"file");
     let length = writer.finish().unwrap();
     let mut reader = Reader::of_reply(&buffer[..length], kind::READDIR).unwrap();
-    assert_eq!(Entry::read(&mut reader), Ok(Entry { number: 9, next: 77, kind: 8, name: b"file" }));
+    assert_eq!(
+        DirectoryEntry::read(&mut reader),
+        Ok(DirectoryEntry { number: 9, next: 77, kind: 8, name: b"file" })
+    );
 }

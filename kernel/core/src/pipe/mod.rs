@@ -12,9 +12,7 @@ use alloc::vec::Vec;
 /// Storage that a ring begins with: most pipes never carry more at once.
 const FIRST_BYTES: usize = 4096;
 
-/// There was no memory to grow into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfMemory;
+pub use crate::OutOfMemory;
 
 /// A byte ring.
 #[derive(Debug)]

@@ -16,4 +16,4 @@ pub use action::{Action, ActionFlags, Actions, DefaultAction};
 pub use information::{Detail, Information};
 pub use pending::{Overflow, Pending};
 pub use set::{Signal, SignalSet};
-pub use stack::{AlternateStack, StackError};
+pub use stack::{AlternateStack, AlternateStackError};

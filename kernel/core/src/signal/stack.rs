@@ -4,7 +4,7 @@ use linux_raw_sys::general as linux;
 
 /// Why a stack was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StackError {
+pub enum AlternateStackError {
     /// Unknown flags: `EINVAL`.
     Flags,
     /// Less than `MINSIGSTKSZ`: `ENOMEM`.
@@ -29,17 +29,17 @@ impl AlternateStack {
     /// Sets what a program passed to sigaltstack(2).
     ///
     /// # Errors
-    /// See [`StackError`].
-    pub const fn new(base: usize, flags: u32, size: usize) -> Result<Self, StackError> {
+    /// See [`AlternateStackError`].
+    pub const fn new(base: usize, flags: u32, size: usize) -> Result<Self, AlternateStackError> {
         match flags & !Self::AUTODISARM {
             linux::SS_DISABLE => Ok(Self { base: 0, size: 0, flags: 0 }),
             0 | linux::SS_ONSTACK => {
                 if size < Self::MINIMUM_BYTES {
-                    return Err(StackError::TooSmall);
+                    return Err(AlternateStackError::TooSmall);
                 }
                 Ok(Self { base, size, flags: flags & Self::AUTODISARM })
             }
-            _ => Err(StackError::Flags),
+            _ => Err(AlternateStackError::Flags),
         }
     }
 

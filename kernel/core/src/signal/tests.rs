@@ -121,8 +121,8 @@ fn the_alternate_stack_is_used_once_and_can_disarm_itself() {
     assert_eq!(stack.top_for(0x9000), Some(0x3000));
     assert_eq!(stack.top_for(0x2000), None);
     assert_eq!(stack.flags_seen(0x2000), linux::SS_ONSTACK);
-    assert_eq!(AlternateStack::new(0, 0, 100), Err(StackError::TooSmall));
-    assert_eq!(AlternateStack::new(0, 77, 0x2000), Err(StackError::Flags));
+    assert_eq!(AlternateStack::new(0, 0, 100), Err(AlternateStackError::TooSmall));
+    assert_eq!(AlternateStack::new(0, 77, 0x2000), Err(AlternateStackError::Flags));
     let disarming = AlternateStack::new(0x1000, 1 << 31, 0x2000).unwrap();
     assert_eq!(disarming.top_for(0x2000), Some(0x3000));
     assert_eq!(AlternateStack::new(0, linux::SS_DISABLE, 0).unwrap().flags_seen(0), linux::SS_DISABLE);

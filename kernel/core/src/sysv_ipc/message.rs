@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::sysv_ipc::NoMemory;
+use crate::sysv_ipc::OutOfMemory;
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,9 +84,9 @@ impl Queue {
     /// Adds a message.
     ///
     /// # Errors
-    /// [`NoMemory`].
-    pub fn push(&mut self, message: Message) -> Result<(), NoMemory> {
-        self.messages.try_reserve(1).map_err(|_| NoMemory)?;
+    /// [`OutOfMemory`].
+    pub fn push(&mut self, message: Message) -> Result<(), OutOfMemory> {
+        self.messages.try_reserve(1).map_err(|_| OutOfMemory)?;
         self.bytes += message.text.len();
         self.messages.push_back(message);
         Ok(())

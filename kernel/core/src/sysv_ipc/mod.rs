@@ -8,6 +8,4 @@ pub mod permission;
 pub mod registry;
 pub mod semaphore;
 
-/// There was no memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoMemory;
+pub use crate::OutOfMemory;

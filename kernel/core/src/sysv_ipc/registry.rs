@@ -13,7 +13,7 @@ const SEQUENCES: u32 = 1 << (31 - PLACE_BITS);
 /// The key of objects that have none.
 pub const PRIVATE: i32 = 0;
 
-struct Entry<T> {
+struct RegistryEntry<T> {
     key: i32,
     sequence: u32,
     value: T,
@@ -21,7 +21,7 @@ struct Entry<T> {
 
 /// The objects of one kind.
 pub struct Registry<T> {
-    places: Vec<Option<Entry<T>>>,
+    places: Vec<Option<RegistryEntry<T>>>,
     count: usize,
     sequence: u32,
     last_place: Option<usize>,
@@ -127,7 +127,7 @@ impl<T> Registry<T> {
         let sequence = if again { (self.sequence + 1) % SEQUENCES } else { self.sequence };
         let id = identifier(place, sequence);
         let value = make(id)?;
-        self.places[place] = Some(Entry { key, sequence, value });
+        self.places[place] = Some(RegistryEntry { key, sequence, value });
         (self.sequence, self.last_place) = (sequence, Some(place));
         self.count += 1;
         Ok(id)

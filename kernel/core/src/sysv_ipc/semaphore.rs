@@ -7,7 +7,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::sysv_ipc::NoMemory;
+use crate::sysv_ipc::OutOfMemory;
 
 /// The largest value of a semaphore, and the largest adjustment.
 pub const VALUE_MAX: i32 = 32_767;
@@ -80,10 +80,10 @@ impl<W> Set<W> {
     /// `count` semaphores with the value 0.
     ///
     /// # Errors
-    /// [`NoMemory`].
-    pub fn new(count: usize) -> Result<Self, NoMemory> {
+    /// [`OutOfMemory`].
+    pub fn new(count: usize) -> Result<Self, OutOfMemory> {
         let mut values = Vec::new();
-        values.try_reserve_exact(count).map_err(|_| NoMemory)?;
+        values.try_reserve_exact(count).map_err(|_| OutOfMemory)?;
         values.resize(count, Semaphore::default());
         Ok(Self { values, undos: Vec::new(), waiting: VecDeque::new(), next_ticket: 0 })
     }
@@ -107,15 +107,15 @@ impl<W> Set<W> {
     /// Makes sure that there is room for the adjustments of a row, before it is tried.
     ///
     /// # Errors
-    /// [`NoMemory`].
-    pub fn reserve_undo(&mut self, owner: u64) -> Result<(), NoMemory> {
+    /// [`OutOfMemory`].
+    pub fn reserve_undo(&mut self, owner: u64) -> Result<(), OutOfMemory> {
         if self.undos.iter().any(|undo| undo.owner == owner) {
             return Ok(());
         }
         let mut adjustments = Vec::new();
-        adjustments.try_reserve_exact(self.values.len()).map_err(|_| NoMemory)?;
+        adjustments.try_reserve_exact(self.values.len()).map_err(|_| OutOfMemory)?;
         adjustments.resize(self.values.len(), 0);
-        self.undos.try_reserve(1).map_err(|_| NoMemory)?;
+        self.undos.try_reserve(1).map_err(|_| OutOfMemory)?;
         self.undos.push(Undo { owner, adjustments });
         Ok(())
     }
@@ -144,15 +144,15 @@ impl<W> Set<W> {
     /// Lets a row wait that was refused as [`Refusal::Blocked`]. The ticket withdraws it.
     ///
     /// # Errors
-    /// [`NoMemory`].
+    /// [`OutOfMemory`].
     pub fn wait(
         &mut self,
         operations: Vec<Operation>,
         actor: Actor,
         blocked: usize,
         token: W,
-    ) -> Result<u64, NoMemory> {
-        self.waiting.try_reserve(1).map_err(|_| NoMemory)?;
+    ) -> Result<u64, OutOfMemory> {
+        self.waiting.try_reserve(1).map_err(|_| OutOfMemory)?;
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.waiting.push_back(Waiting { ticket, operations, actor, blocked, token });

@@ -7,7 +7,7 @@
 //!
 //! Work is done one timer at a time ([`TimerWheel::step`]), so that a slot full of timers delays no other work.
 
-#[cfg(test)]
+#[cfg(all(test, not(heddle_loom)))]
 mod tests;
 
 use alloc::vec::Vec;
@@ -24,9 +24,7 @@ const TICK_MAX: u64 = u64::MAX / TICK_NS;
 /// No entry.
 const NONE: u32 = u32::MAX;
 
-/// There was no memory for another timer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfMemory;
+pub use crate::OutOfMemory;
 
 /// A timer that was set. It names nothing any more once the timer has fired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +44,7 @@ pub enum Step<T> {
     Idle(u64),
 }
 
-struct Entry<T> {
+struct TimerEntry<T> {
     tick: u64,
     value: Option<T>,
     generation: u32,
@@ -61,7 +59,7 @@ pub struct TimerWheel<T> {
     elapsed: u64,
     occupied: [u64; LEVELS],
     heads: [[u32; SLOTS]; LEVELS],
-    entries: Vec<Entry<T>>,
+    entries: Vec<TimerEntry<T>>,
     /// The first free entry; `next` links them.
     free: u32,
 }
@@ -88,7 +86,7 @@ impl<T> TimerWheel<T> {
             NONE => {
                 let index = u32::try_from(self.entries.len()).map_err(|_| OutOfMemory)?;
                 self.entries.try_reserve(1).map_err(|_| OutOfMemory)?;
-                self.entries.push(Entry {
+                self.entries.push(TimerEntry {
                     tick: 0,
                     value: None,
                     generation: 0,

@@ -14,14 +14,12 @@ const LEVEL_BITS: u32 = 6;
 /// Slots in a node.
 const FANOUT: usize = 1 << LEVEL_BITS;
 
-/// There was no memory for a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfMemory;
+pub use crate::OutOfMemory;
 
 /// A node: a leaf holds values, an inner node holds nodes one level below.
 #[derive(Debug)]
-enum Node<T> {
-    Inner(Slots<Node<T>>),
+enum XArrayNode<T> {
+    Inner(Slots<XArrayNode<T>>),
     Leaf(Slots<T>),
 }
 
@@ -56,7 +54,7 @@ impl<T> Slots<T> {
 /// A sparse array.
 #[derive(Debug)]
 pub struct Sparse<T> {
-    root: Option<Node<T>>,
+    root: Option<XArrayNode<T>>,
     /// Levels below and including the root; 0 without one.
     height: u32,
     length: u64,
@@ -108,8 +106,8 @@ impl<T> Sparse<T> {
         let (mut node, mut height) = (self.root.as_ref()?, self.height);
         loop {
             match node {
-                Node::Leaf(leaf) => return leaf.slots[slot(index, height)].as_ref(),
-                Node::Inner(inner) => node = inner.slots[slot(index, height)].as_ref()?,
+                XArrayNode::Leaf(leaf) => return leaf.slots[slot(index, height)].as_ref(),
+                XArrayNode::Inner(inner) => node = inner.slots[slot(index, height)].as_ref()?,
             }
             height -= 1;
         }
@@ -125,7 +123,7 @@ impl<T> Sparse<T> {
             if let Some(root) = self.root.take() {
                 inner.replace(0, root);
             }
-            self.root = Some(Node::Inner(inner));
+            self.root = Some(XArrayNode::Inner(inner));
             self.height += 1;
         }
         if self.root.is_none() {
@@ -142,17 +140,17 @@ impl<T> Sparse<T> {
         while let Some(current) = node {
             let slot = slot(index, height);
             match current {
-                Node::Leaf(leaf) => {
+                XArrayNode::Leaf(leaf) => {
                     let old = leaf.replace(slot, value);
                     self.length += u64::from(old.is_none());
                     return Ok(old);
                 }
-                Node::Inner(inner) if inner.slots[slot].is_none() => {
+                XArrayNode::Inner(inner) if inner.slots[slot].is_none() => {
                     inner.replace(slot, path(index, height - 1, value)?);
                     self.length += 1;
                     return Ok(None);
                 }
-                Node::Inner(inner) => node = inner.slots[slot].as_mut(),
+                XArrayNode::Inner(inner) => node = inner.slots[slot].as_mut(),
             }
             height -= 1;
         }
@@ -188,11 +186,11 @@ impl<T> Sparse<T> {
         let (mut node, mut index) = (self.root.as_ref()?, 0);
         loop {
             match node {
-                Node::Leaf(leaf) => {
+                XArrayNode::Leaf(leaf) => {
                     let slot = leaf.slots.iter().rposition(Option::is_some)?;
                     return leaf.slots[slot].as_ref().map(|value| (index << LEVEL_BITS | slot as u64, value));
                 }
-                Node::Inner(inner) => {
+                XArrayNode::Inner(inner) => {
                     let slot = inner.slots.iter().rposition(Option::is_some)?;
                     index = index << LEVEL_BITS | slot as u64;
                     node = inner.slots[slot].as_ref()?;
@@ -203,27 +201,27 @@ impl<T> Sparse<T> {
 }
 
 /// A new node of `height` levels that holds only `value`.
-fn path<T>(index: u64, height: u32, value: T) -> Result<Node<T>, OutOfMemory> {
+fn path<T>(index: u64, height: u32, value: T) -> Result<XArrayNode<T>, OutOfMemory> {
     let mut leaf = Slots::new()?;
     leaf.replace(slot(index, 1), value);
-    let mut node = Node::Leaf(leaf);
+    let mut node = XArrayNode::Leaf(leaf);
     for level in 2..=height {
         let mut inner = Slots::new()?;
         inner.replace(slot(index, level), node);
-        node = Node::Inner(inner);
+        node = XArrayNode::Inner(inner);
     }
     Ok(node)
 }
 
 /// Removes below `node`; also says whether `node` has become empty. Recursion is as deep as the tree: 11 at most.
-fn remove<T>(node: &mut Node<T>, index: u64, height: u32) -> (Option<T>, bool) {
+fn remove<T>(node: &mut XArrayNode<T>, index: u64, height: u32) -> (Option<T>, bool) {
     let slot = slot(index, height);
     match node {
-        Node::Leaf(leaf) => {
+        XArrayNode::Leaf(leaf) => {
             let old = leaf.take(slot);
             (old, leaf.used == 0)
         }
-        Node::Inner(inner) => {
+        XArrayNode::Inner(inner) => {
             let Some(child) = inner.slots[slot].as_mut() else { return (None, false) };
             let (old, empty) = remove(child, index, height - 1);
             if empty {
@@ -234,15 +232,17 @@ fn remove<T>(node: &mut Node<T>, index: u64, height: u32) -> (Option<T>, bool) {
     }
 }
 
-fn next<T>(node: &Node<T>, index: u64, height: u32) -> Option<(u64, &T)> {
+fn next<T>(node: &XArrayNode<T>, index: u64, height: u32) -> Option<(u64, &T)> {
     let first = slot(index, height);
     let unit = 1_u64 << ((height - 1) * LEVEL_BITS);
     let base = if height * LEVEL_BITS >= u64::BITS { 0 } else { index & !(unit * FANOUT as u64 - 1) };
     for slot in first..FANOUT {
         let from = if slot == first { index } else { base.wrapping_add(unit.wrapping_mul(slot as u64)) };
         let found = match node {
-            Node::Leaf(leaf) => leaf.slots[slot].as_ref().map(|value| (from, value)),
-            Node::Inner(inner) => inner.slots[slot].as_ref().and_then(|child| next(child, from, height - 1)),
+            XArrayNode::Leaf(leaf) => leaf.slots[slot].as_ref().map(|value| (from, value)),
+            XArrayNode::Inner(inner) => {
+                inner.slots[slot].as_ref().and_then(|child| next(child, from, height - 1))
+            }
         };
         if found.is_some() {
             return found;

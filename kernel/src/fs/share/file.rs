@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use heddle_kernel_core::ninep::{Reader, Writer, kind};
+use heddle_kernel_core::ninep::{MessageWriter, Reader, kind};
 
 use crate::error::{Errno, TryResult};
 use crate::fs::share::node::SharedNode;
@@ -34,7 +34,7 @@ impl SharedFile {
 }
 
 /// The fields of a request to read, and the first of one to write.
-pub(super) fn ask_to_read(writer: &mut Writer<'_>, fid: &Fid, offset: u64, count: usize) {
+pub(super) fn ask_to_read(writer: &mut MessageWriter<'_>, fid: &Fid, offset: u64, count: usize) {
     writer.u32(fid.number);
     writer.u64(offset);
     writer.u32(count as u32);

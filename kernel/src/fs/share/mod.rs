@@ -20,7 +20,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use heddle_abi::boot::{KEY_SHARE, SHARE_READ_ONLY, SHARE_TAG, SHARE_VALUE_MAX};
-use heddle_kernel_core::ninep::{Failure, HEADER_BYTES, NO_FID, NO_TAG, Reader, VERSION, Writer, kind};
+use heddle_kernel_core::ninep::{
+    Failure, HEADER_BYTES, MessageWriter, NO_FID, NO_TAG, Reader, VERSION, kind,
+};
 use linux_raw_sys::general as linux;
 
 use crate::boot;
@@ -62,12 +64,12 @@ impl Server {
     fn ask<T>(
         &self,
         request: u8,
-        write: impl FnOnce(&mut Writer<'_>) -> TryResult<()>,
+        write: impl FnOnce(&mut MessageWriter<'_>) -> TryResult<()>,
         read: impl FnOnce(&mut Reader<'_>) -> TryResult<T>,
     ) -> TryResult<T> {
         let tag = if request == kind::VERSION { NO_TAG } else { 0 };
         self.share.with(|exchange| {
-            let mut writer = Writer::new(exchange.request(), request, tag);
+            let mut writer = MessageWriter::new(exchange.request(), request, tag);
             write(&mut writer)?;
             let length = writer.finish().ok_or(Errno::ENAMETOOLONG)?;
             exchange.exchange(length)?;
@@ -79,10 +81,10 @@ impl Server {
     fn call<T>(
         &self,
         request: u8,
-        write: impl FnOnce(&mut Writer<'_>),
+        write: impl FnOnce(&mut MessageWriter<'_>),
         read: impl FnOnce(&mut Reader<'_>) -> Result<T, Failure>,
     ) -> Result<T, Errno> {
-        let write = |writer: &mut Writer<'_>| {
+        let write = |writer: &mut MessageWriter<'_>| {
             write(writer);
             Ok(())
         };
@@ -101,7 +103,7 @@ impl Server {
         taken: impl FnOnce(&[u8]),
     ) -> TryResult<usize> {
         self.share.with(|exchange| {
-            let mut writer = Writer::new(exchange.request(), kind::WRITE, 0);
+            let mut writer = MessageWriter::new(exchange.request(), kind::WRITE, 0);
             file::ask_to_read(&mut writer, fid, offset, count);
             fill(writer.space(count).ok_or(Errno::EIO)?)?;
             let length = writer.finish().ok_or(Errno::EIO)?;
@@ -140,7 +142,7 @@ impl Server {
 
     /// Agrees on the protocol and gets the folder itself.
     fn attach(self: &Arc<Self>) -> Result<Fid, Errno> {
-        let version = |writer: &mut Writer<'_>| {
+        let version = |writer: &mut MessageWriter<'_>| {
             writer.u32(MESSAGE_BYTES as u32);
             writer.string(VERSION);
         };
@@ -152,7 +154,7 @@ impl Server {
             return Err(Errno::EPROTO);
         }
         let fid = self.fid();
-        let attach = |writer: &mut Writer<'_>| {
+        let attach = |writer: &mut MessageWriter<'_>| {
             writer.u32(fid.number);
             writer.u32(NO_FID);
             writer.string(b"root");
@@ -181,7 +183,7 @@ impl Fid {
     /// A handle of the same file, or with a name of one in this directory.
     fn walk(&self, name: Option<&[u8]>) -> Result<Self, Errno> {
         let fid = self.server.fid();
-        let walk = |writer: &mut Writer<'_>| {
+        let walk = |writer: &mut MessageWriter<'_>| {
             writer.u32(self.number);
             writer.u32(fid.number);
             writer.u16(u16::from(name.is_some()));

@@ -4,13 +4,14 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 
-use heddle_kernel_core::ninep::{Attributes, GETATTR_BASIC, Reader, Writer, kind, set};
+use heddle_kernel_core::ninep::{Attributes, GETATTR_BASIC, MessageWriter, Reader, kind, set};
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::dentry::copy_name;
 use crate::fs::inode::{
-    Contents, Creation, Inode, InodeChange, Listed, Metadata, Opening, Rename, Statistics, Target, Timestamp,
+    Contents, Creation, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename, Statistics,
+    Timestamp,
 };
 use crate::fs::lock::FileLocks;
 use crate::fs::share::file::SharedFile;
@@ -63,8 +64,8 @@ impl SharedNode {
     }
 
     /// A request about this file whose reply says nothing.
-    fn tell(&self, request: u8, rest: impl FnOnce(&mut Writer<'_>)) -> Result<(), Errno> {
-        let write = |writer: &mut Writer<'_>| {
+    fn tell(&self, request: u8, rest: impl FnOnce(&mut MessageWriter<'_>)) -> Result<(), Errno> {
+        let write = |writer: &mut MessageWriter<'_>| {
             writer.u32(self.fid.number);
             rest(writer);
         };
@@ -120,7 +121,7 @@ impl SharedNode {
 }
 
 fn attributes(fid: &Fid) -> Result<Attributes, Errno> {
-    let write = |writer: &mut Writer<'_>| {
+    let write = |writer: &mut MessageWriter<'_>| {
         writer.u32(fid.number);
         writer.u64(GETATTR_BASIC);
     };
@@ -179,14 +180,14 @@ impl Inode for SharedNode {
         let server = &self.fid.server;
         let open = self.fid.walk(None)?;
         let flags = linux::O_RDONLY | linux::O_DIRECTORY;
-        let write = |writer: &mut Writer<'_>| {
+        let write = |writer: &mut MessageWriter<'_>| {
             writer.u32(open.number);
             writer.u32(flags);
         };
         server.call(kind::OPEN, write, |_| Ok(()))?;
         let mut next = cookie;
         loop {
-            let write = |writer: &mut Writer<'_>| {
+            let write = |writer: &mut MessageWriter<'_>| {
                 writer.u32(open.number);
                 writer.u64(next);
                 writer.u32(CHUNK as u32);
@@ -202,7 +203,8 @@ impl Inode for SharedNode {
             }
             let mut reader = Reader::of_fields(&listing);
             while !reader.is_empty() {
-                let entry = heddle_kernel_core::ninep::Entry::read(&mut reader).map_err(Errno::from)?;
+                let entry =
+                    heddle_kernel_core::ninep::DirectoryEntry::read(&mut reader).map_err(Errno::from)?;
                 next = entry.next;
                 if matches!(entry.name, b"." | b"..") {
                     continue;
@@ -222,7 +224,7 @@ impl Inode for SharedNode {
             Contents::Regular => {
                 // The handle becomes the new file's, opened; a node wants one that is not.
                 let fid = self.fid.walk(None)?;
-                let write = |writer: &mut Writer<'_>| {
+                let write = |writer: &mut MessageWriter<'_>| {
                     writer.u32(fid.number);
                     writer.string(name);
                     writer.u32(linux::O_RDWR | linux::O_CREAT | linux::O_EXCL);
@@ -286,13 +288,13 @@ impl Inode for SharedNode {
         Ok(())
     }
 
-    fn follow(&self, _: Option<&Arc<Thread>>) -> Result<Target, Errno> {
+    fn follow(&self, _: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
         if self.kind != FileType::Symlink {
             return Err(Errno::EINVAL);
         }
         let read = |reader: &mut Reader<'_>| Ok(fallible::try_to_vec(reader.string()?));
-        let write = |writer: &mut Writer<'_>| writer.u32(self.fid.number);
-        Ok(Target::Text(self.fid.server.call(kind::READLINK, write, read)??))
+        let write = |writer: &mut MessageWriter<'_>| writer.u32(self.fid.number);
+        Ok(LinkTarget::Text(self.fid.server.call(kind::READLINK, write, read)??))
     }
 
     fn change(&self, change: &InodeChange) -> Result<(), Errno> {
@@ -344,7 +346,7 @@ impl Inode for SharedNode {
             flags if flags.contains(StatusFlags::EXECUTE) => linux::O_RDONLY,
             flags => flags.bits() & linux::O_ACCMODE,
         };
-        let write = |writer: &mut Writer<'_>| {
+        let write = |writer: &mut MessageWriter<'_>| {
             writer.u32(fid.number);
             writer.u32(access);
         };

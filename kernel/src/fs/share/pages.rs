@@ -10,7 +10,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use heddle_kernel_core::ninep::{Reader, Writer, kind};
+use heddle_kernel_core::ninep::{MessageWriter, Reader, kind};
 
 use crate::error::{Errno, TryResult};
 use crate::fs::IoBuffer;
@@ -91,7 +91,7 @@ impl SharedPages {
                 frame.write(done, &bytes[..bytes.len().min(left)]);
                 Ok(bytes.len())
             };
-            let ask = |writer: &mut Writer<'_>| {
+            let ask = |writer: &mut MessageWriter<'_>| {
                 crate::fs::share::file::ask_to_read(writer, &self.fid, offset + done as u64, left);
             };
             match self.fid.server.call(kind::READ, ask, read)? {

@@ -8,8 +8,8 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::inode::{
-    BLOCK_UNIT, Contents, Creation, Inode, InodeChange, Listed, Metadata, Opening, Rename, Statistics,
-    Target, Timestamp,
+    BLOCK_UNIT, Contents, Creation, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename,
+    Statistics, Timestamp,
 };
 use crate::fs::lock::FileLocks;
 use crate::fs::notify::Marks;
@@ -320,7 +320,7 @@ impl Inode for TreeNode {
         self.rename_name(entry, to, name, how)
     }
 
-    fn follow(&self, _: Option<&Arc<Thread>>) -> Result<Target, Errno> {
+    fn follow(&self, _: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
         let target = match &self.body {
             Body::Symlink(target) => &**target,
             Body::LowerSymlink => {
@@ -329,7 +329,7 @@ impl Inode for TreeNode {
             }
             _ => return Err(Errno::EINVAL),
         };
-        Ok(Target::Text(crate::fs::dentry::copy_name(target)?.into_vec()))
+        Ok(LinkTarget::Text(crate::fs::dentry::copy_name(target)?.into_vec()))
     }
 
     fn change(&self, change: &InodeChange) -> Result<(), Errno> {

@@ -70,7 +70,7 @@ pub fn drain() {
 /// The lock of one space.
 pub struct SpaceLock {
     #[cfg(feature = "checking")]
-    class: heddle_kernel_core::lock_order::Class,
+    class: heddle_kernel_core::lock_order::LockClass,
     kind: LockKind,
 }
 
@@ -82,7 +82,7 @@ enum LockKind {
 }
 
 /// The right to change the mappings and page-table entries of a range.
-pub struct RangeGuard<'a> {
+pub struct SpaceGuard<'a> {
     /// In the checking build every range is also reported to [`crate::sync::order`].
     #[cfg(feature = "checking")]
     #[allow(dead_code, reason = "held for its drop")]
@@ -104,7 +104,7 @@ impl SpaceLock {
         let is_one = IS_ONE.load(Ordering::Relaxed);
         Self {
             #[cfg(feature = "checking")]
-            class: heddle_kernel_core::lock_order::Class::new(),
+            class: heddle_kernel_core::lock_order::LockClass::new(),
             kind: if is_one { LockKind::One(OneLock::default()) } else { LockKind::Ranges(RangeLock::new()) },
         }
     }
@@ -114,7 +114,7 @@ impl SpaceLock {
     /// # Errors
     /// `ENOMEM`.
     #[cfg_attr(feature = "checking", track_caller)]
-    pub fn try_lock(&self, range: Range<usize>) -> Result<Option<RangeGuard<'_>>, Errno> {
+    pub fn try_lock(&self, range: Range<usize>) -> Result<Option<SpaceGuard<'_>>, Errno> {
         #[cfg(feature = "checking")]
         let (part, place) = (self.part(&range), Location::caller());
         let guard = match &self.kind {
@@ -125,7 +125,7 @@ impl SpaceLock {
             },
             LockKind::One(lock) => lock.try_lock().map(KindGuard::One),
         };
-        Ok(guard.map(|guard| RangeGuard {
+        Ok(guard.map(|guard| SpaceGuard {
             #[cfg(feature = "checking")]
             note: Suspending::had(&self.class, core::ptr::from_ref(self).addr(), part, place),
             guard,
@@ -137,20 +137,20 @@ impl SpaceLock {
     /// # Errors
     /// `ENOMEM`.
     #[cfg(not(feature = "checking"))]
-    pub async fn lock(&self, range: Range<usize>) -> Result<RangeGuard<'_>, Errno> {
-        Ok(RangeGuard { guard: self.wait(range).await? })
+    pub async fn lock(&self, range: Range<usize>) -> Result<SpaceGuard<'_>, Errno> {
+        Ok(SpaceGuard { guard: self.wait(range).await? })
     }
 
     /// As in the ordinary build, and its order is checked.
     #[cfg(feature = "checking")]
     #[track_caller]
-    pub fn lock(&self, range: Range<usize>) -> impl Future<Output = Result<RangeGuard<'_>, Errno>> + Send {
+    pub fn lock(&self, range: Range<usize>) -> impl Future<Output = Result<SpaceGuard<'_>, Errno>> + Send {
         let (part, place) = (self.part(&range), Location::caller());
         let address = core::ptr::from_ref(self).addr();
         async move {
             Suspending::waiting(&self.class, address, part.clone(), place);
             let guard = self.wait(range).await?;
-            Ok(RangeGuard { note: Suspending::had(&self.class, address, part, place), guard })
+            Ok(SpaceGuard { note: Suspending::had(&self.class, address, part, place), guard })
         }
     }
 

@@ -11,7 +11,7 @@ use crate::process::cpu_time::Meter;
 const SAMPLE_EVERY: u32 = 16;
 
 #[derive(Default)]
-pub(super) struct Accounting {
+pub(super) struct ThreadAccounting {
     /// How often the thread gave the CPU up.
     switches: AtomicU64,
     /// When the visit to the kernel began that is being measured; 0 for none.

@@ -7,7 +7,7 @@ use crate::process::{Credentials, Thread};
 use crate::signal::PendingWork;
 use crate::sync::SpinLock;
 
-pub(super) struct Identity {
+pub(super) struct ThreadIdentity {
     tid: AtomicI32,
     name: SpinLock<[u8; Thread::NAME_BYTES]>,
     credentials: SpinLock<Arc<Credentials>>,
@@ -15,7 +15,7 @@ pub(super) struct Identity {
     no_new_privileges: AtomicBool,
 }
 
-impl Identity {
+impl ThreadIdentity {
     pub(super) const fn new(
         tid: i32,
         name: [u8; Thread::NAME_BYTES],

@@ -29,13 +29,13 @@ pub use crate::process::thread::copy_out::DeferredCopyOut;
 pub struct Thread {
     /// The thread group it belongs to.
     pub process: Arc<Process>,
-    identity: identity::Identity,
+    identity: identity::ThreadIdentity,
     resources: resources::Resources,
     signals: signals::Signals,
     wake: wake::Wake,
-    registers: registers::Registers,
+    registers: registers::ProgramRegisters,
     scheduling: scheduling::Scheduling,
-    accounting: accounting::Accounting,
+    accounting: accounting::ThreadAccounting,
     ending: ending::Ending,
     /// rseq(2).
     pub restartable: RseqRegistration,
@@ -65,7 +65,7 @@ impl Thread {
     pub fn new(parts: Parts) -> Result<Arc<Self>, Errno> {
         fallible::try_arc(Self {
             process: parts.process,
-            identity: identity::Identity::new(
+            identity: identity::ThreadIdentity::new(
                 parts.tid,
                 parts.name,
                 parts.credentials,
@@ -74,9 +74,9 @@ impl Thread {
             resources: resources::Resources::new(parts.space, parts.descriptors, parts.directories),
             signals: signals::Signals::new(parts.blocked),
             wake: wake::Wake::new()?,
-            registers: registers::Registers::new(parts.float),
+            registers: registers::ProgramRegisters::new(parts.float),
             scheduling: scheduling::Scheduling::new(parts.scheduling, parts.account),
-            accounting: accounting::Accounting::default(),
+            accounting: accounting::ThreadAccounting::default(),
             ending: ending::Ending::default(),
             restartable: RseqRegistration::new(),
         })

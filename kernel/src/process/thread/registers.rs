@@ -11,19 +11,19 @@ use crate::process::thread::copy_out::DeferredCopyOut;
 use crate::signal::PendingWork;
 use crate::sync::SpinLock;
 
-pub(super) struct Registers {
+pub(super) struct ProgramRegisters {
     /// Reached through [`Thread::with_float`].
     float: SpinLock<FloatState>,
     /// The registers of the CPU may not be the thread's.
     float_stale: AtomicBool,
-    /// Registers to go on with instead of those that the coroutine holds: `execve`.
+    /// ProgramRegisters to go on with instead of those that the coroutine holds: `execve`.
     next_context: SpinLock<Option<Box<UserContext>>>,
     restart: SpinLock<Option<Restart>>,
     /// Results that found their page missing, with their addresses.
     late: DeferredCopyOut,
 }
 
-impl Registers {
+impl ProgramRegisters {
     pub(super) fn new(float: FloatState) -> Self {
         Self {
             float: SpinLock::new(float),

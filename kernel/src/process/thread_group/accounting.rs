@@ -7,7 +7,7 @@ use crate::process::timers::Timers;
 use crate::process::{Limits, Process, Resource, Thread};
 use crate::sync::{SpinGuard, SpinLock};
 
-pub(super) struct Accounting {
+pub(super) struct ProcessAccounting {
     timers: SpinLock<Timers>,
     /// What waits for its processor time.
     alarms: Alarms,
@@ -20,7 +20,7 @@ pub(super) struct Accounting {
     children_system: AtomicU64,
 }
 
-impl Accounting {
+impl ProcessAccounting {
     pub(super) fn new(limits: &Limits) -> Self {
         let limit = limits.get(Resource::CpuTime as u32);
         let zero = || AtomicU64::new(0);

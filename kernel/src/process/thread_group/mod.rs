@@ -29,8 +29,8 @@ pub struct Process {
     pub start_ns: u64,
     family: family::Family,
     members: members::Members,
-    program: program::Program,
-    accounting: accounting::Accounting,
+    program: program::RunningProgram,
+    accounting: accounting::ProcessAccounting,
     attached: attached::Attached,
     /// The threads that run the program's coroutines.
     executors: Executors,
@@ -75,8 +75,8 @@ impl Process {
         fallible::try_arc(Self {
             pid: parts.pid,
             start_ns: crate::arch::time::now_ns(),
-            accounting: accounting::Accounting::new(&parts.limits),
-            program: program::Program::new(parts.limits),
+            accounting: accounting::ProcessAccounting::new(&parts.limits),
+            program: program::RunningProgram::new(parts.limits),
             members: members::Members::new(parts.actions),
             family: family::Family::new(
                 &parts.parent,

@@ -8,7 +8,7 @@ use crate::fs::OpenFile;
 use crate::process::{Limits, Process, Resource, ResourceLimit};
 use crate::sync::SpinLock;
 
-pub(super) struct Program {
+pub(super) struct RunningProgram {
     limits: SpinLock<Limits>,
     layout: SpinLock<ProcessLayout>,
     /// The program's file, for `/proc/PID/exe`.
@@ -34,7 +34,7 @@ pub struct ProcessLayout {
     pub stack: usize,
 }
 
-impl Program {
+impl RunningProgram {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits: SpinLock::new(limits),

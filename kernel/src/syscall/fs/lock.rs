@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
-use heddle_kernel_core::file_lock::{ByteRange, Kind};
+use heddle_kernel_core::file_lock::{ByteRange, LockKind};
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
@@ -39,8 +39,8 @@ pub(super) fn fcntl(call: &Call<'_>, open: &Arc<OpenFile>, of_description: bool)
     };
     let range = range_of(base, start, length)?;
     let kind = match field!(&bytes, linux::flock, l_type) as u32 {
-        linux::F_RDLCK => Some(Kind::Shared),
-        linux::F_WRLCK => Some(Kind::Exclusive),
+        linux::F_RDLCK => Some(LockKind::Shared),
+        linux::F_WRLCK => Some(LockKind::Exclusive),
         linux::F_UNLCK => None,
         _ => return Err(Errno::EINVAL.into()),
     };
@@ -61,7 +61,7 @@ pub(super) fn fcntl(call: &Call<'_>, open: &Arc<OpenFile>, of_description: bool)
                 let length =
                     lock.range.last.checked_sub(lock.range.first).and_then(|last| last.checked_add(1));
                 answer = encode!(linux::flock {
-                    l_type: if lock.kind == Kind::Shared { linux::F_RDLCK } else { linux::F_WRLCK },
+                    l_type: if lock.kind == LockKind::Shared { linux::F_RDLCK } else { linux::F_WRLCK },
                     l_whence: linux::SEEK_SET,
                     l_start: lock.range.first,
                     l_len: if lock.range.last == u64::MAX { 0 } else { length.unwrap_or(0) },
@@ -76,8 +76,8 @@ pub(super) fn fcntl(call: &Call<'_>, open: &Arc<OpenFile>, of_description: bool)
         return Ok(0.into());
     }
     let permitted = match kind {
-        Some(Kind::Shared) => open.is_readable(),
-        Some(Kind::Exclusive) => open.is_writable(),
+        Some(LockKind::Shared) => open.is_readable(),
+        Some(LockKind::Exclusive) => open.is_writable(),
         None => true,
     };
     if !permitted {
@@ -110,7 +110,7 @@ struct Want {
     pid: i32,
     node: Arc<dyn Inode>,
     range: ByteRange,
-    kind: Kind,
+    kind: LockKind,
 }
 
 /// Everybody who waits for a process's byte-range lock. Taken before the locks of any file.
@@ -127,7 +127,7 @@ impl Waiting {
     ///
     /// # Errors
     /// `EDEADLK` (it would wait for itself), `ENOMEM`.
-    fn begin(pid: i32, node: &Arc<dyn Inode>, range: ByteRange, kind: Kind) -> Result<Self, Errno> {
+    fn begin(pid: i32, node: &Arc<dyn Inode>, range: ByteRange, kind: LockKind) -> Result<Self, Errno> {
         let number = NEXT_WANT.fetch_add(1, Ordering::Relaxed);
         let want = Want { number, pid, node: node.clone(), range, kind };
         let mut wants = WANTS.lock();
@@ -184,8 +184,8 @@ pub fn flock(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
     let operation = call.uint(1);
     let kind = match operation & !linux::LOCK_NB {
-        linux::LOCK_SH => Some(Kind::Shared),
-        linux::LOCK_EX => Some(Kind::Exclusive),
+        linux::LOCK_SH => Some(LockKind::Shared),
+        linux::LOCK_EX => Some(LockKind::Exclusive),
         linux::LOCK_UN => None,
         _ => return Err(Errno::EINVAL.into()),
     };

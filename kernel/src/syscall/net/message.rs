@@ -9,7 +9,7 @@ use crate::error::{Errno, TryError, TryResult};
 use crate::fs::buffer::IoSegment;
 use crate::fs::{IoBuffer, OpenFile};
 use crate::memory::fallible;
-use crate::net::{Address, Ancillary, Identity, Inbox, Received, Socket, Style, find_target};
+use crate::net::{Address, Ancillary, Inbox, PeerIdentity, Received, Socket, Style, find_target};
 use crate::syscall::fs::read_write::many;
 use crate::syscall::fs::transfer::{Segments, broken_pipe};
 use crate::syscall::fs::{TRANSFER_LIMIT, encode, field, get, get_bytes};
@@ -119,7 +119,7 @@ fn with_identity(
             None => socket.peer_passes_identity(),
         };
     if wanted && ancillary.identity.is_none() {
-        ancillary.identity = Some(Identity::of(call.thread));
+        ancillary.identity = Some(PeerIdentity::of(call.thread));
     }
     (wanted || ancillary.identity.is_some() || !ancillary.files.is_empty()).then_some(ancillary)
 }
@@ -233,11 +233,11 @@ fn add_files(call: &Call<'_>, data: &[u8], ancillary: &mut Ancillary) -> Result<
 }
 
 /// An identity that a program claims: its own, unless it may claim any.
-fn check_identity(call: &Call<'_>, data: &[u8]) -> Result<Identity, Errno> {
+fn check_identity(call: &Call<'_>, data: &[u8]) -> Result<PeerIdentity, Errno> {
     let number = |index: usize| -> Result<[u8; 4], Errno> {
         data.get(index * 4..).and_then(<[u8]>::first_chunk).copied().ok_or(Errno::EINVAL)
     };
-    let claimed = Identity {
+    let claimed = PeerIdentity {
         pid: i32::from_ne_bytes(number(0)?),
         uid: u32::from_ne_bytes(number(1)?),
         gid: u32::from_ne_bytes(number(2)?),

@@ -5,7 +5,7 @@
 //! have free objects. Free objects hold the number of the next free one in their first two bytes. So a slab has no
 //! header, and objects of 2^k bytes fill it completely.
 //!
-//! A [`Class`] keeps at most one slab without objects; more go back to the source at once.
+//! A [`SizeClass`] keeps at most one slab without objects; more go back to the source at once.
 //!
 //! `unsafe` here: the two-byte links inside free objects.
 #![allow(unsafe_code)]
@@ -71,7 +71,7 @@ pub struct Usage {
 
 /// The slabs of one size.
 #[derive(Debug)]
-pub struct Class {
+pub struct SizeClass {
     number: usize,
     /// First slab with a free object.
     head: u32,
@@ -83,8 +83,8 @@ pub struct Class {
     objects: usize,
 }
 
-impl Class {
-    /// Class `number` of [`SIZES`], without slabs.
+impl SizeClass {
+    /// SizeClass `number` of [`SIZES`], without slabs.
     #[must_use]
     pub const fn new(number: usize) -> Self {
         Self { number, head: NONE, spare: NONE, slabs: 0, objects: 0 }
@@ -131,7 +131,7 @@ impl Class {
     /// Gives an object back.
     ///
     /// # Safety
-    /// The object came from [`Class::allocate`] of this class and source, and is not used any more.
+    /// The object came from [`SizeClass::allocate`] of this class and source, and is not used any more.
     pub unsafe fn release(&mut self, source: &impl Source, object: NonNull<u8>) {
         let slab = source.index(object);
         let descriptor = source.descriptor(slab);

@@ -78,7 +78,7 @@ fn classes_fit_size_and_alignment() {
 fn objects_keep_their_contents_and_all_frames_come_back() {
     let machine = Machine::new();
     for (number, &size) in SIZES.iter().enumerate() {
-        let mut class = Class::new(number);
+        let mut class = SizeClass::new(number);
         let mut objects = Vec::new();
         let mut stamp = 0u8;
         for round in 0..3 {
@@ -114,7 +114,7 @@ fn objects_keep_their_contents_and_all_frames_come_back() {
 #[test]
 fn a_class_uses_every_frame_and_then_says_no() {
     let machine = Machine::new();
-    let mut class = Class::new(class_of(2048, 1).unwrap());
+    let mut class = SizeClass::new(class_of(2048, 1).unwrap());
     let objects: Vec<_> = (0..).map_while(|_| class.allocate(&machine)).collect();
     assert_eq!(objects.len(), 2 * FRAMES);
     for object in objects {

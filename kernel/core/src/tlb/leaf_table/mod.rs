@@ -64,9 +64,7 @@ pub trait Tables {
     fn free(&self, physical: u64);
 }
 
-/// No memory for a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoMemory;
+pub use crate::OutOfMemory;
 
 /// A table that a root has for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,8 +164,8 @@ pub fn look<T: Tables>(tables: &T, slot: &AtomicU64, index: usize) -> Option<T::
 /// Makes the leaf table behind `slot` its root's own. A page that it covers is locked.
 ///
 /// # Errors
-/// [`NoMemory`] for a copy; the table is shared as before.
-pub fn own<T: Tables>(tables: &T, slot: &AtomicU64) -> Result<Owned<T::Entry>, NoMemory> {
+/// [`OutOfMemory`] for a copy; the table is shared as before.
+pub fn own<T: Tables>(tables: &T, slot: &AtomicU64) -> Result<Owned<T::Entry>, OutOfMemory> {
     let old = loop {
         let old = load::<T::Entry>(slot);
         if old.allows_stores() {
@@ -188,7 +186,7 @@ pub fn own<T: Tables>(tables: &T, slot: &AtomicU64) -> Result<Owned<T::Entry>, N
     }
     let Some(copy) = tables.allocate() else {
         store(slot, old);
-        return Err(NoMemory);
+        return Err(OutOfMemory);
     };
     let (from, to) = (tables.entries(old.address()), tables.entries(copy));
     let _ = each_occupied::<T::Entry, ()>(from, |index, mut entry| {

@@ -60,7 +60,7 @@ fn without_memory_for_a_copy_the_table_stays_shared() {
     let ((slot, _), child) = (filled(&machine), AtomicU64::new(0));
     share(&machine, load(&slot), &slot, &child);
     let before = load::<TestEntry>(&slot);
-    assert_eq!(own(&machine, &slot), Err(NoMemory));
+    assert_eq!(own(&machine, &slot), Err(OutOfMemory));
     assert_eq!(load::<TestEntry>(&slot), before);
     leave(&machine, &child);
     assert!(matches!(own(&machine, &slot), Ok(Owned::Kept(_))));
