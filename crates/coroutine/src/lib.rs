@@ -68,7 +68,7 @@
 //! caught into a [`JoinError`]. Without `std` a panic in a coroutine is the platform's panic. `tracing`: a span per
 //! turn, with id, name and level. `futures-io`, `tokio-io`: the traits by which others read and write. `scheduler`: the
 //! modules that kernels and runtimes build on, which change without notice. `capi`: the core's C interface. 64-bit
-//! targets only, as a waker's word holds an id; `std` needs Linux. The minimum Rust version is 1.85, and a change of it
+//! targets only, as a waker's word holds an id; `std` needs Linux. The minimum Rust version is 1.88, and a change of it
 //! is a minor version.
 //!
 //! # Implementation notes

@@ -22,7 +22,8 @@ pub fn register(reclaim: fn()) {
     *free.expect("room for every cache of the kernel") = Some(reclaim);
 }
 
-/// Releases what the caches hold; returns whether that was any memory.
+/// Frees what can be freed at once. Returns whether a program can have a frame now: what came back may be no more than
+/// the emergency reserve lacked.
 pub fn reclaim() -> bool {
     let before = crate::memory::frame::free_frames();
     let reclaimers = *RECLAIMERS.lock();
@@ -30,5 +31,5 @@ pub fn reclaim() -> bool {
         reclaim();
     }
     crate::memory::frame::drain_caches();
-    crate::memory::frame::free_frames() > before
+    crate::memory::frame::free_frames() > before && crate::memory::frame::can_allocate(1)
 }

@@ -6,17 +6,15 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use heddle_kernel_core::signal::{Information, Signal};
 
-use crate::memory::{reclaim, writeback};
+use crate::memory::writeback;
 use crate::process::{Process, Thread, table};
 use crate::sched;
 use crate::signal::send_to_process;
 
-/// Gives back what can be had again. False if another thread is about that: then there may be room in a while.
-pub async fn reclaim() -> bool {
+/// Takes pages that can be had again from the programs that have them mapped, and stores what was written to them. False
+/// if another thread does so already: then there may be memory in a while.
+pub async fn write_back() -> bool {
     static IS_EVICTING: AtomicBool = AtomicBool::new(false);
-    if reclaim::reclaim() {
-        return true;
-    }
     if IS_EVICTING.swap(true, Ordering::AcqRel) {
         sched::yield_now().await;
         return false;

@@ -247,10 +247,16 @@ async fn resolve_fault(thread: &Arc<Thread>, context: &UserContext, address: usi
     let mut tried = space.try_fault(address, access);
     if tried == Some(Err(FaultError::OutOfMemory)) {
         rseq::leaves_program(thread);
-        if !crate::process::oom::reclaim().await {
-            return;
+        if crate::memory::reclaim::reclaim() {
+            tried = space.try_fault(address, access);
         }
-        tried = space.try_fault(address, access);
+        // What the caches held may be less than the fault needs.
+        if tried == Some(Err(FaultError::OutOfMemory)) {
+            if !crate::process::oom::write_back().await {
+                return;
+            }
+            tried = space.try_fault(address, access);
+        }
     }
     let resolved = match tried {
         Some(resolved) => resolved,
