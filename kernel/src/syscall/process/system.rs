@@ -5,11 +5,11 @@ use linux_raw_sys::{general as linux, prctl};
 
 use crate::arch;
 use crate::arch::time::now_ns;
-use crate::boot::RELEASE;
+use crate::boot::{RELEASE, VERSION};
 use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
+use crate::process::host_name::{self, HOST_NAME_BYTES};
 use crate::process::{Thread, exit, load, table};
-use crate::sync::SpinLock;
 use crate::syscall::fs::TRANSFER_LIMIT;
 use crate::syscall::process::privilege;
 use crate::syscall::{Call, SyscallResult, user};
@@ -17,40 +17,9 @@ use crate::time::NS_PER_SECOND;
 use crate::wait::operation::{Operation, Step, WaitOptions};
 use crate::wait::queue::Watch;
 
-/// `uname -v`.
-pub const VERSION: &str = concat!("#1 SMP PREEMPT Heddle ", env!("CARGO_PKG_VERSION"));
-
-/// Bytes of each string of `struct utsname`.
-const NAME_BYTES: usize = 65;
-
-struct HostName {
-    bytes: [u8; NAME_BYTES],
-}
-
-static HOST_NAME: SpinLock<HostName> = SpinLock::new(HostName::initial());
-
-impl HostName {
-    const fn initial() -> Self {
-        let name = b"heddle";
-        let mut bytes = [0; NAME_BYTES];
-        let mut index = 0;
-        while index < name.len() {
-            bytes[index] = name[index];
-            index += 1;
-        }
-        Self { bytes }
-    }
-}
-
-/// The machine's name with zeros behind it.
-#[must_use]
-pub fn host_name() -> [u8; NAME_BYTES] {
-    HOST_NAME.lock().bytes
-}
-
-fn padded(text: &str) -> [u8; NAME_BYTES] {
-    let mut bytes = [0; NAME_BYTES];
-    let length = text.len().min(NAME_BYTES - 1);
+fn padded(text: &str) -> [u8; HOST_NAME_BYTES] {
+    let mut bytes = [0; HOST_NAME_BYTES];
+    let length = text.len().min(HOST_NAME_BYTES - 1);
     bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
     bytes
 }
@@ -59,7 +28,7 @@ fn padded(text: &str) -> [u8; NAME_BYTES] {
 pub fn uname(call: &mut Call<'_>) -> SyscallResult {
     let fields = [
         padded("Linux"),
-        host_name(),
+        host_name::host_name(),
         padded(RELEASE),
         padded(VERSION),
         padded(arch::MACHINE_NAME),
@@ -67,7 +36,7 @@ pub fn uname(call: &mut Call<'_>) -> SyscallResult {
     ];
     let space = call.thread.space();
     for (index, field) in fields.iter().enumerate() {
-        space.write_bytes(call.word(0).wrapping_add(index * NAME_BYTES), field)?;
+        space.write_bytes(call.word(0).wrapping_add(index * HOST_NAME_BYTES), field)?;
     }
     Ok(0.into())
 }
@@ -78,12 +47,12 @@ pub fn sethostname(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::EPERM.into());
     }
     let length = call.word(1);
-    if length >= NAME_BYTES {
+    if length >= HOST_NAME_BYTES {
         return Err(Errno::EINVAL.into());
     }
-    let mut bytes = [0; NAME_BYTES];
+    let mut bytes = [0; HOST_NAME_BYTES];
     call.thread.space().read_bytes(call.word(0), &mut bytes[..length])?;
-    HOST_NAME.lock().bytes = bytes;
+    host_name::set_host_name(bytes);
     Ok(0.into())
 }
 
