@@ -6,7 +6,7 @@ use crate::procfs::{Subject, Text};
 use heddle_kernel_core::signal::Action;
 
 use crate::error::Errno;
-use crate::fs::{Mount, downcast, mount};
+use crate::fs::{Mount, StatusFlags, downcast, mount};
 use crate::memory::Space;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MappingView, Protection};
@@ -216,9 +216,9 @@ fn status_of_thread(process: &Process, thread: &Arc<Thread>, text: &mut Text) ->
     }
     {
         let space = thread.space();
-        let kib = space.mapped_bytes() / 1024;
+        let (peak, kib) = (space.peak_bytes() / 1024, space.mapped_bytes() / 1024);
         let resident = space.resident_pages() * PAGE_BYTES / 1024;
-        text.line(format_args!("\nVmPeak:\t{kib:8} kB\nVmSize:\t{kib:8} kB\nVmLck:\t       0 kB"))?;
+        text.line(format_args!("\nVmPeak:\t{peak:8} kB\nVmSize:\t{kib:8} kB\nVmLck:\t       0 kB"))?;
         text.line(format_args!("\nVmHWM:\t{resident:8} kB\nVmRSS:\t{resident:8} kB\nVmSwap:\t       0 kB"))?;
     }
     let (queued, limit) = (signal::queued_count(process), process.limit(Resource::PendingSignals).soft);
@@ -402,7 +402,7 @@ pub fn descriptor_information(subject: &Subject, text: &mut Text) -> Shown {
     let (offset, inode) = (*open.offset.lock(), open.metadata().inode);
     text.line(format_args!(
         "pos:\t{offset}\nflags:\t0{:o}\nmnt_id:\t{mount}\nino:\t{inode}\n",
-        open.flags().bits() | linux_raw_sys::general::O_LARGEFILE
+        open.flags().difference(StatusFlags::EXECUTE).bits()
     ))?;
     match downcast::<ProcessFile>(&open) {
         Some(file) => {

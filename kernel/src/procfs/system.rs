@@ -4,6 +4,7 @@ use crate::arch::time::now_ns;
 use crate::arch::{MAX_CPUS, cpu, features, interrupt};
 use crate::boot::{RELEASE, VERSION};
 use crate::error::Errno;
+use crate::fs::tree;
 use crate::memory::{counters, frame, heap};
 use crate::process::{host_name, load, table};
 use crate::procfs::{Subject, Text};
@@ -44,17 +45,20 @@ pub fn load(_: &Subject, text: &mut Text) -> Shown {
 
 pub fn memory(_: &Subject, text: &mut Text) -> Shown {
     let (total, free) = (frame::total_frames() * KIB_PER_FRAME, frame::free_frames() * KIB_PER_FRAME);
+    // Files are in memory alone: all that is cached of them is also what Linux counts for tmpfs, and none of it can be
+    // had back. There are no block devices whose blocks were buffered.
+    let files = usize::try_from(tree::page_count()).unwrap_or(usize::MAX).saturating_mul(KIB_PER_FRAME);
     for (name, value) in [
         ("MemTotal", total),
         ("MemFree", free),
         ("MemAvailable", free),
         ("Buffers", 0),
-        ("Cached", 0),
+        ("Cached", files),
         ("SwapCached", 0),
         ("SwapTotal", 0),
         ("SwapFree", 0),
         ("Dirty", 0),
-        ("Shmem", 0),
+        ("Shmem", files),
         ("CommitLimit", total),
         ("Committed_AS", total - free),
         ("HugePages_Total", 0),

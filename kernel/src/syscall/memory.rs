@@ -15,6 +15,20 @@ use crate::syscall::{Call, SyscallResult, pending, user};
 
 const KNOWN_PROTECTION: u32 = linux::PROT_READ | linux::PROT_WRITE | linux::PROT_EXEC | linux::PROT_SEM;
 
+/// The flags of mmap(2) that `MAP_SHARED_VALIDATE` lets pass.
+const VALIDATED: u32 = linux::MAP_SHARED_VALIDATE
+    | linux::MAP_FIXED
+    | linux::MAP_GROWSDOWN
+    | linux::MAP_DENYWRITE
+    | linux::MAP_EXECUTABLE
+    | linux::MAP_LOCKED
+    | linux::MAP_NORESERVE
+    | linux::MAP_POPULATE
+    | linux::MAP_NONBLOCK
+    | linux::MAP_STACK
+    | linux::MAP_HUGETLB
+    | linux::MAP_32BIT;
+
 fn protection(bits: u32) -> Result<Protection, Errno> {
     if bits & !KNOWN_PROTECTION != 0 {
         return Err(Errno::EINVAL);
@@ -48,6 +62,14 @@ pub fn mmap(call: &mut Call<'_>) -> SyscallResult {
     let mut request = MapRequest { protection: wanted, ..MapRequest::anonymous(placement, length) };
     request.flags.set(Flags::SHARED, is_shared);
     request.flags.set(Flags::GROWS_DOWN, flags & linux::MAP_GROWSDOWN != 0);
+    if kind == linux::MAP_SHARED_VALIDATE {
+        if flags & linux::MAP_ANONYMOUS != 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        if flags & !VALIDATED != 0 {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+    }
     if flags & linux::MAP_ANONYMOUS == 0 {
         let open = call.thread.descriptors().get(descriptor)?;
         back_with_file(&mut request, &open, is_shared, offset)?;

@@ -127,6 +127,8 @@ pub struct Mappings<B> {
     count: usize,
     /// The sum of the lengths.
     total: usize,
+    /// The largest sum that there was.
+    peak: usize,
 }
 
 impl<B> Default for Mappings<B> {
@@ -144,7 +146,7 @@ impl<B> Mappings<B> {
     /// No mappings.
     #[must_use]
     pub fn new() -> Self {
-        Self { tree: RBTree::new(ByStart::new()), count: 0, total: 0 }
+        Self { tree: RBTree::new(ByStart::new()), count: 0, total: 0, peak: 0 }
     }
 
     /// How many mappings there are.
@@ -168,7 +170,7 @@ impl<B: Clone> Clone for Mappings<B> {
             tree.back_mut()
                 .insert_after(Box::new(Node { link: RBTreeLink::new(), mapping: mapping.clone() }));
         }
-        Self { tree, count: self.count, total: self.total }
+        Self { tree, count: self.count, total: self.total, peak: self.total }
     }
 }
 
@@ -182,6 +184,12 @@ impl<B: Backing> Mappings<B> {
     #[must_use]
     pub const fn total_bytes(&self) -> usize {
         self.total
+    }
+
+    /// The largest sum of lengths that there was, in bytes.
+    #[must_use]
+    pub const fn peak_bytes(&self) -> usize {
+        self.peak
     }
 
     /// The mapping that an address lies in.
@@ -250,6 +258,7 @@ impl<B: Backing> Mappings<B> {
     pub fn insert(&mut self, mut mapping: Mapping<B>) {
         debug_assert!(mapping.start < mapping.end && self.is_free(mapping.range()));
         self.total += mapping.end - mapping.start;
+        self.peak = self.peak.max(self.total);
         let mut node = None;
         if let Some(before) = self.below(mapping.start).filter(|before| before.continues_in(&mapping)) {
             mapping.start = before.start;

@@ -65,6 +65,12 @@ impl Space {
         self.state.lock().mappings.total_bytes()
     }
 
+    /// The most that were mapped at a time, in bytes.
+    #[must_use]
+    pub fn peak_bytes(&self) -> usize {
+        self.state.lock().mappings.peak_bytes()
+    }
+
     /// Pages and page tables that nothing else leads to, with the root if it is this space's own; `None` while somebody
     /// works on the space.
     #[must_use]

@@ -142,12 +142,15 @@ pub fn getrandom(call: &mut Call<'_>) -> SyscallResult {
     carry_out(call.thread, WaitOptions::default(), operation)
 }
 
-/// personality(2): only the ordinary one, which can be asked for.
+/// personality(2): Linux's own, with or without random addresses.
 pub fn personality(call: &mut Call<'_>) -> SyscallResult {
+    let before = call.thread.personality();
     match call.uint(0) {
-        0 | u32::MAX => Ok(0.into()),
-        _ => Err(Errno::EINVAL.into()),
+        u32::MAX => {}
+        word if word & !Thread::NO_RANDOMIZATION == 0 => call.thread.set_personality(word),
+        _ => return Err(Errno::EINVAL.into()),
     }
+    Ok((before as usize).into())
 }
 
 /// ptrace(2): not offered, which debuggers take as it is.
@@ -203,9 +206,10 @@ pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
         prctl::PR_GET_NO_NEW_PRIVS => return Ok(usize::from(thread.has_no_new_privileges()).into()),
         // What these ask for is so already, or makes no difference to a program.
         prctl::PR_SET_DUMPABLE => thread.process.set_dumpable(argument == 1),
-        prctl::PR_SET_TIMERSLACK | prctl::PR_SET_THP_DISABLE => {}
+        prctl::PR_SET_THP_DISABLE => {}
         prctl::PR_GET_SECCOMP => {}
-        prctl::PR_GET_TIMERSLACK => return Ok(50_000.into()),
+        prctl::PR_SET_TIMERSLACK => thread.set_timer_slack_ns(argument as u64),
+        prctl::PR_GET_TIMERSLACK => return Ok((thread.timer_slack_ns() as usize).into()),
         _ => return Err(Errno::EINVAL.into()),
     }
     Ok(0.into())
