@@ -218,7 +218,8 @@ fn status_of_thread(process: &Process, thread: &Arc<Thread>, text: &mut Text) ->
         let space = thread.space();
         let (peak, kib) = (space.peak_bytes() / 1024, space.mapped_bytes() / 1024);
         let resident = space.resident_pages() * PAGE_BYTES / 1024;
-        text.line(format_args!("\nVmPeak:\t{peak:8} kB\nVmSize:\t{kib:8} kB\nVmLck:\t       0 kB"))?;
+        text.line(format_args!("\nVmPeak:\t{peak:8} kB\nVmSize:\t{kib:8} kB"))?;
+        text.line(format_args!("\nVmLck:\t{:8} kB", space.locked_bytes() / 1024))?;
         text.line(format_args!("\nVmHWM:\t{resident:8} kB\nVmRSS:\t{resident:8} kB\nVmSwap:\t       0 kB"))?;
     }
     let (queued, limit) = (signal::queued_count(process), process.limit(Resource::PendingSignals).soft);

@@ -75,6 +75,13 @@ pub fn mmap(call: &mut Call<'_>) -> SyscallResult {
         back_with_file(&mut request, &open, is_shared, offset)?;
     }
     let space = call.thread.space();
+    if flags & linux::MAP_LOCKED != 0 {
+        let limit = lock_limit(call)?;
+        if limit.is_some_and(|limit| space.locked_bytes().saturating_add(length) > limit) {
+            return Err(Errno::EAGAIN.into());
+        }
+        request.flags |= Flags::LOCKED;
+    }
     let limit = call.thread.process.limit(Resource::AddressSpace).soft;
     if (space.mapped_bytes() as u64).saturating_add(length as u64) > limit {
         return Err(Errno::ENOMEM.into());
@@ -241,7 +248,7 @@ pub fn mincore(call: &mut Call<'_>) -> SyscallResult {
 const RESIDENCY_PAGES: usize = 256;
 const RESIDENCY_COST: u32 = 16;
 
-/// Checks a range that is to be locked or unlocked: nothing is ever swapped out, so that is all that unlocking does.
+/// A range that is to be locked or unlocked, which must be mapped.
 fn lock_range(space: &Space, start: usize, length: usize) -> Result<core::ops::Range<usize>, Errno> {
     let first = start & !(PAGE_SIZE - 1);
     let end = start.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_SIZE));
@@ -250,43 +257,86 @@ fn lock_range(space: &Space, start: usize, length: usize) -> Result<core::ops::R
     Ok(first..end)
 }
 
+/// How much memory the caller may lock, in bytes; `None` for any amount.
+///
+/// # Errors
+/// `EPERM`: none.
+fn lock_limit(call: &Call<'_>) -> Result<Option<usize>, Errno> {
+    if call.thread.credentials().is_capable(linux::CAP_IPC_LOCK) {
+        return Ok(None);
+    }
+    match call.thread.process.limit(Resource::LockedMemory).soft {
+        0 => Err(Errno::EPERM),
+        limit => Ok(Some(usize::try_from(limit).unwrap_or(usize::MAX) & !(PAGE_SIZE - 1))),
+    }
+}
+
 /// mlock(2).
 pub fn mlock(call: &mut Call<'_>) -> SyscallResult {
-    let space = call.thread.space();
-    let range = lock_range(&space, call.word(0), call.word(1))?;
-    let caller = call.thread.clone();
-    pending(async move {
-        space.populate(range, false, &caller).await?;
-        Ok(0)
-    })
+    lock(call, true)
 }
 
 /// mlock2(2).
 pub fn mlock2(call: &mut Call<'_>) -> SyscallResult {
     match call.uint(2) {
-        0 => mlock(call),
-        linux::MLOCK_ONFAULT => munlock(call),
+        0 => lock(call, true),
+        linux::MLOCK_ONFAULT => lock(call, false),
         _ => Err(Errno::EINVAL.into()),
     }
 }
 
-/// munlock(2).
-pub fn munlock(call: &mut Call<'_>) -> SyscallResult {
-    lock_range(&call.thread.space(), call.word(0), call.word(1))?;
-    Ok(0.into())
+fn lock(call: &Call<'_>, populates: bool) -> SyscallResult {
+    let limit = lock_limit(call)?;
+    let space = call.thread.space();
+    let range = lock_range(&space, call.word(0), call.word(1))?;
+    let caller = call.thread.clone();
+    pending(async move {
+        if range.is_empty() {
+            return Ok(0);
+        }
+        space.lock_memory(range.clone(), true, limit).await?;
+        if populates {
+            space.populate(range, false, &caller).await?;
+        }
+        Ok(0)
+    })
 }
 
-/// mlockall(2): what is in memory stays there anyway.
+/// munlock(2).
+pub fn munlock(call: &mut Call<'_>) -> SyscallResult {
+    let space = call.thread.space();
+    let range = lock_range(&space, call.word(0), call.word(1))?;
+    pending(async move {
+        if !range.is_empty() {
+            space.lock_memory(range, false, None).await?;
+        }
+        Ok(0)
+    })
+}
+
+/// mlockall(2): what is mapped is counted; it stays in memory anyway, and so does what will be mapped.
 pub fn mlockall(call: &mut Call<'_>) -> SyscallResult {
     let known = linux::MCL_CURRENT | linux::MCL_FUTURE | linux::MCL_ONFAULT;
     let flags = call.uint(0);
     if flags == 0 || flags & !known != 0 || flags == linux::MCL_ONFAULT {
         return Err(Errno::EINVAL.into());
     }
-    Ok(0.into())
+    let limit = lock_limit(call)?;
+    if flags & linux::MCL_CURRENT == 0 {
+        return Ok(0.into());
+    }
+    let space = call.thread.space();
+    pending(async move {
+        space.lock_all_memory(true, limit).await?;
+        Ok(0)
+    })
 }
 
 /// munlockall(2).
-pub fn munlockall(_: &mut Call<'_>) -> SyscallResult {
-    Ok(0.into())
+pub fn munlockall(call: &mut Call<'_>) -> SyscallResult {
+    let space = call.thread.space();
+    pending(async move {
+        space.lock_all_memory(false, None).await?;
+        Ok(0)
+    })
 }

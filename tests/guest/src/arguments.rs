@@ -22,6 +22,7 @@ crate::tests! {
     a_mapping_moves_to_any_address
     directories_are_not_read_directly
     scheduling_attributes_are_whole
+    locked_memory_is_counted_and_limited
 }
 
 const PAGE: usize = 4096;
@@ -201,5 +202,59 @@ fn scheduling_attributes_are_whole() -> Outcome {
     expect_eq!(more[56..], [0xff; 8]);
     expect_eq!(get(&mut [0; 47]), Err(Errno::EINVAL));
     expect_eq!(get(&mut vec![0; PAGE + 8]), Err(Errno::EINVAL));
+    Ok(())
+}
+
+fn locked_memory_is_counted_and_limited() -> Outcome {
+    fn shown() -> Result<u64, String> {
+        let text = fs::read_to_string("/proc/self/status").or_fail()?;
+        let line = text.lines().find(|line| line.starts_with("VmLck:")).unwrap_or_default();
+        line.split_whitespace().nth(1).unwrap_or_default().parse().or_fail()
+    }
+    fn in_user() -> Outcome {
+        let limit = libc::rlimit { rlim_cur: 8 * PAGE as u64, rlim_max: 8 * PAGE as u64 };
+        // SAFETY: the structure lives through the call.
+        expect_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) }, 0);
+        nix::unistd::setuid(nix::unistd::Uid::from_raw(12_345)).or_fail()?;
+        let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let at = map(0, 16, private, -1).or_fail()?;
+        let page = |index: usize| ptr::with_exposed_provenance::<c_void>(at + index * PAGE);
+        // SAFETY: locking changes no memory.
+        let lock = |first: usize, pages: usize| unsafe {
+            Errno::result(libc::mlock(page(first), pages * PAGE)).map(drop)
+        };
+        // SAFETY: as above.
+        let unlock = |first: usize, pages: usize| unsafe {
+            Errno::result(libc::munlock(page(first), pages * PAGE)).map(drop)
+        };
+        expect_eq!(lock(0, 9), Err(Errno::ENOMEM));
+        expect_eq!(shown()?, 0);
+        expect_eq!(lock(0, 6), Ok(()));
+        expect_eq!(shown()?, 24);
+        expect_eq!(lock(6, 3), Err(Errno::ENOMEM));
+        // What is locked already is not counted again.
+        expect_eq!(lock(2, 6), Ok(()));
+        expect_eq!(shown()?, 32);
+        expect_eq!(map(0, 1, private | libc::MAP_LOCKED, -1), Err(Errno::EAGAIN));
+        expect_eq!(unlock(4, 2), Ok(()));
+        expect_eq!(shown()?, 24);
+        expect!(map(0, 1, private | libc::MAP_LOCKED, -1).is_ok());
+        expect_eq!(shown()?, 28);
+        // SAFETY: the pages are this test's.
+        unsafe { libc::munmap(page(0).cast_mut(), 16 * PAGE) };
+        expect_eq!(shown()?, 4);
+        // SAFETY: no pointers.
+        expect_eq!(unsafe { libc::mlockall(libc::MCL_CURRENT) }, -1);
+        expect_eq!(Errno::last(), Errno::ENOMEM);
+        Ok(())
+    }
+    let ended = crate::harness::in_child(|| match in_user() {
+        Ok(()) => 0,
+        Err(reason) => {
+            eprintln!("{reason}");
+            1
+        }
+    })?;
+    expect!(matches!(ended, nix::sys::wait::WaitStatus::Exited(_, 0)));
     Ok(())
 }

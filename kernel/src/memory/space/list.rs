@@ -71,6 +71,12 @@ impl Space {
         self.state.lock().mappings.peak_bytes()
     }
 
+    /// How much of it is locked, in bytes.
+    #[must_use]
+    pub fn locked_bytes(&self) -> usize {
+        self.state.lock().mappings.locked_bytes()
+    }
+
     /// Pages and page tables that nothing else leads to, with the root if it is this space's own; `None` while somebody
     /// works on the space.
     #[must_use]
