@@ -15,6 +15,8 @@ use crate::syscall::{Call, SyscallResult, pending, user};
 
 const KNOWN_PROTECTION: u32 = linux::PROT_READ | linux::PROT_WRITE | linux::PROT_EXEC | linux::PROT_SEM;
 
+/// The sizes of large pages that `MAP_HUGETLB` may ask for: `MAP_HUGE_2MB` and `MAP_HUGE_1GB`.
+const HUGE_SIZES: u32 = 21 << linux::MAP_HUGE_SHIFT | 30 << linux::MAP_HUGE_SHIFT;
 /// The flags of mmap(2) that `MAP_SHARED_VALIDATE` lets pass.
 const VALIDATED: u32 = linux::MAP_SHARED_VALIDATE
     | linux::MAP_FIXED
@@ -27,7 +29,8 @@ const VALIDATED: u32 = linux::MAP_SHARED_VALIDATE
     | linux::MAP_NONBLOCK
     | linux::MAP_STACK
     | linux::MAP_HUGETLB
-    | linux::MAP_32BIT;
+    | linux::MAP_32BIT
+    | HUGE_SIZES;
 
 fn protection(bits: u32) -> Result<Protection, Errno> {
     if bits & !KNOWN_PROTECTION != 0 {
