@@ -1,8 +1,8 @@
 //! How each CPU has spent its time, for `/proc/stat` and `/proc/uptime`.
 //!
-//! A CPU measures how long it halts and how long it runs threads, and takes over the threads' estimates of their time in
-//! the kernel. The rest is the kernel's own: its coroutines and interrupts. The figures are the CPU's and not sums over
-//! threads, so the time of threads that have ended stays in them.
+//! A CPU measures how long it halts and how long it runs threads, and takes over the threads' estimates of their time
+//! in the kernel. The rest is the kernel's own: its coroutines and interrupts. The figures are the CPU's and not sums
+//! over threads, so the time of threads that have ended stays in them.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
