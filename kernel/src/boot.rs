@@ -8,6 +8,8 @@ const REGIONS_MAX: usize = 32;
 
 /// The version of Linux whose interface programs find here.
 pub const RELEASE: &str = "6.1.0-heddle";
+/// The version of this kernel, as `uname -v` says it.
+pub const VERSION: &str = concat!("#1 SMP PREEMPT Heddle ", env!("CARGO_PKG_VERSION"));
 
 /// A range of physical addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@
 //! - [`UserContext`]: the registers of a program; [`enter_user`] runs it until its next [`Trap`].
 //! - [`FloatState`]: its floating-point and vector registers.
 //! - [`cpu`]: which CPU this is, waiting for interrupts, waking another CPU.
+//! - [`features`]: the processor's description.
 //! - [`time`]: the monotonic clock and the one timer of each CPU.
 //! - [`interrupt`]: handlers of device interrupts.
 //! - [`paging`]: page-table entries, loading a root, flushing translations.
@@ -25,7 +26,8 @@ use self::x86_64 as current;
 
 pub use current::{
     ELF_MACHINE, FloatState, MACHINE_NAME, MAX_CPUS, Trap, UserContext, control, cpu, enter_user,
-    exception_signal, hardware_capabilities, interrupt, machine, paging, signal, syscall_name, time, user,
+    exception_signal, features, hardware_capabilities, interrupt, machine, paging, signal, syscall_name,
+    time, user,
 };
 
 /// Hooks that [`enter_user`] calls around the time in which a program runs.
@@ -63,9 +65,11 @@ mod contract {
     const _: fn() -> u64 = current::hardware_capabilities;
     const _: fn() -> usize = current::cpu::id;
     const _: fn() -> usize = current::cpu::count;
+    const _: fn(usize, &mut dyn core::fmt::Write) -> core::fmt::Result = current::features::describe;
     const _: fn(fn() -> !, fn() -> Option<u64>) = current::cpu::start_others;
     const _: fn(fn()) = current::time::set_handler;
     const _: fn() -> bool = current::interrupt::is_in_handler;
+    const _: fn() -> u64 = current::interrupt::count;
     const _: fn() = current::cpu::idle;
     const _: fn() = current::cpu::poll_interrupts;
     const _: fn(usize) = current::cpu::kick;

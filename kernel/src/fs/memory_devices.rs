@@ -92,6 +92,10 @@ impl File for Device {
         true
     }
 
+    fn stays_at_start(&self) -> bool {
+        true
+    }
+
     fn map_source(self: Arc<Self>) -> Result<Arc<dyn MapSource>, Errno> {
         if self.0 == ZERO {
             Ok(fallible::try_arc(crate::memory::source::SharedMemory::default())?)

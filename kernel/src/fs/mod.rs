@@ -122,6 +122,11 @@ pub trait File: Any + Send + Sync {
         false
     }
 
+    /// Whether every `lseek` succeeds and leads to the start, as that of null(4) does.
+    fn stays_at_start(&self) -> bool {
+        false
+    }
+
     /// How long a read (or write) waits at most: `SO_RCVTIMEO`, `SO_SNDTIMEO`.
     fn timeout_ns(&self, write: bool) -> Option<u64> {
         let _ = write;

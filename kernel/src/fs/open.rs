@@ -24,7 +24,7 @@ bitflags! {
         const PATH = linux::O_PATH;
         /// Accepted and without effect where there is no device behind: see open(2).
         const DIRECT = linux::O_DIRECT;
-        /// Large offsets; always on.
+        /// Large offsets: on in whatever was opened by its path, and told, but without a meaning.
         const LARGEFILE = linux::O_LARGEFILE;
         /// Access times stay.
         const NOATIME = linux::O_NOATIME;

@@ -146,8 +146,13 @@ pub(super) struct Readiness {
 impl InboxContents {
     /// Whether a message has to wait for room. It doesn't depend on the message, so that readiness means what it says;
     /// the last message may go over the limit.
-    pub fn is_full(&self) -> bool {
-        self.messages.len() >= MESSAGE_LIMIT || self.message_bytes >= CAPACITY
+    pub fn is_full(&self, limit: usize) -> bool {
+        self.messages.len() >= MESSAGE_LIMIT || self.message_bytes >= limit
+    }
+
+    /// Room for the bytes of a stream, of which the sender may have `limit` wait.
+    pub fn room(&self, limit: usize) -> usize {
+        limit.saturating_sub(self.ring.len()).min(self.ring.room())
     }
 
     /// Whether something comes along with the next bytes.
@@ -196,13 +201,13 @@ impl Inbox {
         self.contents.lock().error.take()
     }
 
-    /// Registers for room and says whether there is some, or nobody any more who reads.
+    /// Registers for room below the sender's limit and says whether there is some, or nobody any more who reads.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn watch_for_room(&self, watch: &Watch) -> Result<bool, Errno> {
+    pub fn watch_for_room(&self, watch: &Watch, limit: usize) -> Result<bool, Errno> {
         self.queue.watch(watch, Events::OUT)?;
-        let ready = self.readiness();
+        let ready = self.readiness(limit);
         Ok(ready.has_room || ready.is_closed)
     }
 
@@ -210,11 +215,12 @@ impl Inbox {
         self.contents.lock().closed
     }
 
-    pub(super) fn readiness(&self) -> Readiness {
+    /// How it stands, for a sender that may have `limit` bytes wait.
+    pub(super) fn readiness(&self, limit: usize) -> Readiness {
         let contents = self.contents.lock();
         Readiness {
             has_data: contents.has_data(),
-            has_room: contents.ring.room() >= CAPACITY / 4 && !contents.is_full(),
+            has_room: contents.room(limit) >= limit / 4 && !contents.is_full(limit),
             has_ended: contents.ended || contents.closed,
             has_error: contents.error.is_some(),
             is_closed: contents.closed,

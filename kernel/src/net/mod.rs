@@ -6,12 +6,13 @@
 
 mod address;
 mod inbox;
+mod options;
 mod receive;
 mod send;
 
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use linux_raw_sys::{ioctl, net};
 
 use crate::call::Call;
@@ -24,6 +25,7 @@ use crate::wait::queue::{Events, WaitQueue, Watch};
 
 pub use crate::net::address::{Address, find_target};
 pub use crate::net::inbox::{Ancillary, CAPACITY as BUFFER_BYTES, Inbox, PeerIdentity, Sender};
+pub use crate::net::options::{OptionFlags, SocketOptions};
 pub use crate::net::receive::Received;
 
 /// What a socket carries.
@@ -79,7 +81,7 @@ pub struct Socket {
     arrivals: WaitQueue,
     send_timeout_ns: AtomicU64,
     receive_timeout_ns: AtomicU64,
-    broadcast: AtomicBool,
+    options: SocketOptions,
 }
 
 struct SocketState {
@@ -119,7 +121,7 @@ impl Socket {
             arrivals: WaitQueue::new(),
             send_timeout_ns: AtomicU64::new(0),
             receive_timeout_ns: AtomicU64::new(0),
-            broadcast: AtomicBool::new(false),
+            options: SocketOptions::new(),
         })
     }
 
@@ -181,10 +183,10 @@ impl Socket {
         if send { &self.send_timeout_ns } else { &self.receive_timeout_ns }
     }
 
-    /// `SO_BROADCAST`, which is remembered.
+    /// The options that are kept.
     #[must_use]
-    pub const fn broadcast(&self) -> &AtomicBool {
-        &self.broadcast
+    pub const fn options(&self) -> &SocketOptions {
+        &self.options
     }
 
     /// Binds it to an address.
@@ -376,13 +378,14 @@ impl File for Socket {
             ready.set(Events::IN | Events::RDNORM, !listening.waiting.is_empty());
             return Ok(ready);
         }
-        let own = self.inbox.readiness();
+        let limit = self.options.send_limit();
+        let own = self.inbox.readiness(limit);
         ready.set(Events::IN | Events::RDNORM, own.has_data || own.has_ended);
         ready.set(Events::RDHUP, own.has_ended);
         ready.set(Events::ERR, own.has_error);
         match &peer {
             Some(peer) => {
-                let theirs = peer.readiness();
+                let theirs = peer.readiness(limit);
                 ready.set(Events::OUT | Events::WRNORM, theirs.has_room || theirs.is_closed);
                 ready.set(
                     Events::HUP,

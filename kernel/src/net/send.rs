@@ -32,7 +32,7 @@ impl Socket {
             (None, None) => return Err(Errno::EDESTADDRREQ.into()),
         };
         let sent = match self.style {
-            Style::Stream => send_bytes(&inbox, buffer, ancillary),
+            Style::Stream => send_bytes(&inbox, buffer, ancillary, self.options().send_limit()),
             Style::Datagram | Style::Packets => self.send_message(&inbox, buffer, ancillary),
         }?;
         inbox.queue.wake(Events::IN | Events::RDNORM);
@@ -46,7 +46,7 @@ impl Socket {
         ancillary: &mut Option<Ancillary>,
     ) -> TryResult<usize> {
         let length = buffer.remaining();
-        if length > crate::net::inbox::CAPACITY {
+        if length > self.options().message_limit() {
             return Err(Errno::EMSGSIZE.into());
         }
         let mut bytes = fallible::try_filled(0, length)?;
@@ -57,7 +57,7 @@ impl Socket {
             let gone = if self.style == Style::Datagram { Errno::ECONNREFUSED } else { Errno::EPIPE };
             return Err(gone.into());
         }
-        if contents.is_full() {
+        if contents.is_full(self.options().send_limit()) {
             return Err(TryError::WouldBlock);
         }
         if let Err(fault) = buffer.copy_in(&mut bytes) {
@@ -75,6 +75,7 @@ fn send_bytes(
     inbox: &Inbox,
     buffer: &mut IoBuffer<'_>,
     ancillary: &mut Option<Ancillary>,
+    limit: usize,
 ) -> TryResult<usize> {
     let mut contents = inbox.contents.lock();
     if contents.closed || contents.ended {
@@ -83,7 +84,7 @@ fn send_bytes(
     if buffer.remaining() == 0 {
         return Ok(0);
     }
-    let room = contents.ring.room();
+    let room = contents.room(limit);
     if room == 0 {
         return Err(TryError::WouldBlock);
     }

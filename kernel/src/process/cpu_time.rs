@@ -6,7 +6,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use heddle_kernel_core::signal::{Information, Signal};
 
 use crate::arch::time::now_ns;
@@ -22,35 +22,6 @@ use crate::{arch, signal};
 const LOOK_MIN_NS: u64 = 100_000;
 /// And no later, when other threads move the same clock.
 const LOOK_MAX_NS: u64 = 4_000_000;
-
-/// The processor time that a thread has used, in one word, so that whoever reads it never sees it go back.
-#[derive(Debug, Default)]
-pub(in crate::process) struct Meter(AtomicU64);
-
-impl Meter {
-    /// While the thread runs the word has this bit, and the time at which its clock would have been 0.
-    const RUNNING: u64 = 1 << 63;
-
-    /// A turn starts.
-    pub fn start(&self, now_ns: u64) {
-        let used = self.0.load(Ordering::Relaxed) & !Self::RUNNING;
-        self.0.store(now_ns.wrapping_sub(used) | Self::RUNNING, Ordering::Release);
-    }
-
-    /// The turn ends.
-    pub fn end(&self, now_ns: u64) {
-        let zero = self.0.load(Ordering::Relaxed) & !Self::RUNNING;
-        self.0.store(now_ns.wrapping_sub(zero), Ordering::Release);
-    }
-
-    /// Nanoseconds used.
-    pub fn used_ns(&self) -> u64 {
-        match self.0.load(Ordering::Acquire) {
-            word if word & Self::RUNNING == 0 => word,
-            word => now_ns().wrapping_sub(word & !Self::RUNNING),
-        }
-    }
-}
 
 /// What of the time counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use crate::error::Errno;
 use crate::fs::OpenFile;
 use crate::fs::lookup::LookupFlags;
 use crate::memory::source::Object;
-use crate::memory::space::{Flags, MapRequest, Placement, Protection};
+use crate::memory::space::{Flags, MapRequest, Placement, Protection, SpaceLayout};
 use crate::memory::{Space, SpaceKind, fallible, values as user};
 use crate::process::privilege::ProgramIdentity;
 use crate::process::thread_group::ProcessLayout;
@@ -156,12 +156,17 @@ pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Load
     let loader = find_loader(thread, &program)?;
     let identity = privilege::of_program(thread, &program.file)?;
     let credentials = &identity.credentials;
-    let kind = if program.image.kind == ImageKind::Fixed || !credentials.is_root_owned() {
+    // The place of a shared space differs from program to program.
+    let is_random = identity.is_secure || thread.personality() & Thread::NO_RANDOMIZATION == 0;
+    let kind = if program.image.kind == ImageKind::Fixed || !credentials.is_root_owned() || !is_random {
         SpaceKind::Private
     } else {
         SpaceKind::Shared
     };
     let space = Space::new(kind)?;
+    if !is_random {
+        space.set_layout(SpaceLayout::FIXED);
+    }
     space.set_stack_limit(usize::try_from(thread.process.limit(Resource::Stack).soft).unwrap_or(usize::MAX));
     let base = match program.image.kind {
         ImageKind::Fixed => 0,
@@ -429,6 +434,9 @@ pub async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     thread.with_float(FloatState::reset);
     thread.set_name(&loaded.name);
     process.set_dumpable(loaded.identity.is_dumpable);
+    if loaded.identity.is_secure {
+        thread.set_personality(0);
+    }
     thread.set_credentials(loaded.identity.credentials);
     process.set_program(loaded.layout, Some(loaded.executable));
     process.set_executed();

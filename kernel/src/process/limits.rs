@@ -28,14 +28,17 @@ pub enum Resource {
     Data = linux::RLIMIT_DATA,
     Stack = linux::RLIMIT_STACK,
     Core = linux::RLIMIT_CORE,
+    ResidentSet = linux::RLIMIT_RSS,
     Processes = linux::RLIMIT_NPROC,
     OpenFiles = linux::RLIMIT_NOFILE,
     LockedMemory = linux::RLIMIT_MEMLOCK,
     AddressSpace = linux::RLIMIT_AS,
+    FileLocks = linux::RLIMIT_LOCKS,
     PendingSignals = linux::RLIMIT_SIGPENDING,
     MessageQueues = linux::RLIMIT_MSGQUEUE,
     Nice = linux::RLIMIT_NICE,
     RealtimePriority = linux::RLIMIT_RTPRIO,
+    RealtimeTime = linux::RLIMIT_RTTIME,
 }
 
 /// The limits of a process.

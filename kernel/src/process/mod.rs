@@ -16,6 +16,7 @@ pub mod executable;
 pub mod executor;
 pub mod exit;
 pub mod futex;
+pub mod host_name;
 pub mod job;
 mod limits;
 pub mod load;

@@ -11,8 +11,8 @@ use crate::process::{Process, Thread, table};
 use crate::sched;
 use crate::signal::send_to_process;
 
-/// Takes pages that can be had again from the programs that have them mapped, and stores what was written to them. False
-/// if another thread does so already: then there may be memory in a while.
+/// Takes pages that can be had again from the programs that have them mapped, and stores what was written to them.
+/// False if another thread does so already: then there may be memory in a while.
 pub async fn write_back() -> bool {
     static IS_EVICTING: AtomicBool = AtomicBool::new(false);
     if IS_EVICTING.swap(true, Ordering::AcqRel) {

@@ -39,10 +39,12 @@ type Chunk = [PidEntry; CHUNK];
 pub struct PidTable {
     chunks: [Option<Box<Chunk>>; PID_LIMIT as usize / CHUNK],
     last: i32,
+    /// Threads that were ever entered.
+    started: u64,
 }
 
 static TABLE: SpinLock<PidTable> =
-    SpinLock::new(PidTable { chunks: [const { None }; PID_LIMIT as usize / CHUNK], last: 0 });
+    SpinLock::new(PidTable { chunks: [const { None }; PID_LIMIT as usize / CHUNK], last: 0, started: 0 });
 
 /// The number of the kernel's own reaper, parent of orphans.
 pub const REAPER_PID: i32 = 1;
@@ -100,6 +102,12 @@ pub fn thread_count() -> usize {
 #[must_use]
 pub fn last_pid() -> i32 {
     lock().last
+}
+
+/// How many threads have been started, for `/proc/stat`.
+#[must_use]
+pub fn started_count() -> u64 {
+    lock().started
 }
 
 /// Locks the table, and with it the links among processes.
@@ -196,6 +204,7 @@ impl PidTable {
     pub fn enter_thread(&mut self, thread: &Arc<Thread>) {
         if let Some(entry) = self.entry_mut(thread.tid()) {
             entry.thread = Some(thread.clone());
+            self.started += 1;
         }
     }
 

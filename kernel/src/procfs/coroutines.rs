@@ -57,13 +57,13 @@ fn show_threads(process: &Process, text: &mut Text) -> Result<(), Errno> {
     }
     let now_ns = crate::arch::time::now_ns();
     for thread in process.threads() {
-        let tid = thread.tid();
+        let (tid, switches) = (thread.tid(), thread.switches());
         text.line(format_args!(
             "coroutine {:x} kernel thread {tid} level {} {} polls {} since {}\n",
             thread.task().map_or(0, TaskRef::number),
             thread.priority().level(),
             state_of(&thread),
-            thread.switches(),
+            switches.voluntary + switches.involuntary,
             now_ns.saturating_sub(thread.since_ns()),
         ))?;
     }

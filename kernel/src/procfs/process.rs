@@ -6,12 +6,14 @@ use crate::procfs::{Subject, Text};
 use heddle_kernel_core::signal::Action;
 
 use crate::error::Errno;
-use crate::fs::{Mount, downcast, mount};
+use crate::fs::{Mount, StatusFlags, downcast, mount};
 use crate::memory::Space;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MappingView, Protection};
 use crate::process::pidfd::ProcessFile;
-use crate::process::{Limits, Process, Resource, Thread};
+use crate::process::thread::Switches;
+use crate::process::{ExitStatus, Limits, Process, Resource, Thread};
+use crate::sched::Parameters;
 use crate::signal;
 use crate::signal::Signal;
 use crate::time::clock_ticks;
@@ -127,11 +129,27 @@ pub fn statistics(subject: &Subject, text: &mut Text) -> Shown {
     let space = space_of(subject);
     let bytes = space.as_ref().map_or(0, |space| space.mapped_bytes());
     let resident = space.as_ref().map_or(0, |space| space.resident_pages());
-    let nice = thread.as_ref().map_or(0, |thread| i32::from(thread.scheduling().nice));
-    let (priority, start) = (20 + nice, clock_ticks(process.start_ns));
+    let scheduling = thread.as_ref().map_or(Parameters::ORDINARY, |thread| thread.scheduling());
+    let (nice, realtime) = (i32::from(scheduling.nice), i32::from(scheduling.realtime));
+    let priority = if scheduling.policy.is_realtime() { -1 - realtime } else { 20 + nice };
+    let start = clock_ticks(process.start_ns);
     text.line(format_args!(" {priority} {nice} {} 0 {start} {bytes} {resident}", process.thread_count()))?;
-    // Limit of the resident set, addresses of text and stack, signals, and what has no meaning here.
-    text.line(format_args!(" {} 1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n", u64::MAX))
+    let limit = process.limit(Resource::ResidentSet).soft;
+    // Addresses of code and stack are only for those who may look into the process; nobody is told registers.
+    text.line(format_args!(" {limit} 1 1 0 0 0"))?;
+    let (ignored, caught) = actions_of(&process);
+    let (pending, blocked) =
+        thread.as_ref().map_or((0, 0), |thread| (signal::pending(thread).0.0, thread.blocked().0));
+    // Only the first 31 signals have a place here, as signed numbers.
+    for set in [pending, blocked, ignored, caught] {
+        text.line(format_args!(" {}", set & 0x7fff_ffff))?;
+    }
+    let exit_signal = process.exit_signal().map_or(0, Signal::number);
+    let processor = thread.as_ref().map_or(0, |thread| thread.last_cpu());
+    let policy = scheduling.policy.number();
+    text.line(format_args!(" 0 0 0 {exit_signal} {processor} {realtime} {policy} 0 0 0 0 0 0 0 0 0 0"))?;
+    let status = process.exit_status().map_or(0, ExitStatus::to_wait_status);
+    text.line(format_args!(" {status}\n"))
 }
 
 pub fn memory(subject: &Subject, text: &mut Text) -> Shown {
@@ -163,7 +181,11 @@ pub fn status(subject: &Subject, text: &mut Text) -> Shown {
     if let Some(thread) = &thread {
         status_of_thread(&process, thread, text)?;
     }
-    text.line(format_args!("voluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n"))
+    let switches = thread.map_or_else(Switches::default, |thread| thread.switches());
+    text.line(format_args!(
+        "voluntary_ctxt_switches:\t{}\nnonvoluntary_ctxt_switches:\t{}\n",
+        switches.voluntary, switches.involuntary
+    ))
 }
 
 /// The signals that the process ignores, and those it has handlers for.
@@ -194,12 +216,14 @@ fn status_of_thread(process: &Process, thread: &Arc<Thread>, text: &mut Text) ->
     }
     {
         let space = thread.space();
-        let kib = space.mapped_bytes() / 1024;
+        let (peak, kib) = (space.peak_bytes() / 1024, space.mapped_bytes() / 1024);
         let resident = space.resident_pages() * PAGE_BYTES / 1024;
-        text.line(format_args!("\nVmPeak:\t{kib:8} kB\nVmSize:\t{kib:8} kB\nVmLck:\t       0 kB"))?;
+        text.line(format_args!("\nVmPeak:\t{peak:8} kB\nVmSize:\t{kib:8} kB"))?;
+        text.line(format_args!("\nVmLck:\t{:8} kB", space.locked_bytes() / 1024))?;
         text.line(format_args!("\nVmHWM:\t{resident:8} kB\nVmRSS:\t{resident:8} kB\nVmSwap:\t       0 kB"))?;
     }
-    text.line(format_args!("\nThreads:\t{}\nSigQ:\t0/0\n", process.thread_count()))?;
+    let (queued, limit) = (signal::queued_count(process), process.limit(Resource::PendingSignals).soft);
+    text.line(format_args!("\nThreads:\t{}\nSigQ:\t{queued}/{limit}\n", process.thread_count()))?;
     let (ignored, caught) = actions_of(process);
     let (own, shared) = signal::pending(thread);
     for (name, set) in [
@@ -221,13 +245,27 @@ fn status_of_thread(process: &Process, thread: &Arc<Thread>, text: &mut Text) ->
     ] {
         text.line(format_args!("{name}:\t{set:016x}\n"))?;
     }
-    let cpus = crate::arch::cpu::count();
-    let mask = if cpus >= 64 { u64::MAX } else { (1 << cpus) - 1 };
     let no_new_privileges = u8::from(thread.has_no_new_privileges());
     text.line(format_args!("NoNewPrivs:\t{no_new_privileges}\nSeccomp:\t0\n"))?;
-    text.line(format_args!("Cpus_allowed:\t{mask:x}\nCpus_allowed_list:\t0"))?;
-    if cpus > 1 {
-        text.line(format_args!("-{}", cpus - 1))?;
+    cpus_allowed(thread.scheduling().affinity, text)
+}
+
+/// The CPUs that a thread may run on: a mask of as many digits as the CPUs need, and a list of ranges.
+fn cpus_allowed(affinity: u64, text: &mut Text) -> Shown {
+    let count = crate::arch::cpu::count();
+    let (mask, digits) = (affinity & (u64::MAX >> (64 - count.clamp(1, 64))), count.div_ceil(4));
+    text.line(format_args!("Cpus_allowed:\t{mask:0digits$x}\nCpus_allowed_list:\t"))?;
+    let (mut rest, mut separator) = (mask, "");
+    while rest != 0 {
+        let first = rest.trailing_zeros();
+        let length = (rest >> first).trailing_ones();
+        let last = first + length - 1;
+        text.line(format_args!("{separator}{first}"))?;
+        if length > 1 {
+            text.line(format_args!("-{last}"))?;
+        }
+        rest = if last >= 63 { 0 } else { rest >> (last + 1) << (last + 1) };
+        separator = ",";
     }
     text.bytes(b"\n")
 }
@@ -295,14 +333,17 @@ pub fn limits(subject: &Subject, text: &mut Text) -> Shown {
         ("Max data size", Resource::Data, "bytes"),
         ("Max stack size", Resource::Stack, "bytes"),
         ("Max core file size", Resource::Core, "bytes"),
+        ("Max resident set", Resource::ResidentSet, "bytes"),
         ("Max processes", Resource::Processes, "processes"),
         ("Max open files", Resource::OpenFiles, "files"),
         ("Max locked memory", Resource::LockedMemory, "bytes"),
         ("Max address space", Resource::AddressSpace, "bytes"),
+        ("Max file locks", Resource::FileLocks, "locks"),
         ("Max pending signals", Resource::PendingSignals, "signals"),
         ("Max msgqueue size", Resource::MessageQueues, "bytes"),
         ("Max nice priority", Resource::Nice, ""),
         ("Max realtime priority", Resource::RealtimePriority, ""),
+        ("Max realtime timeout", Resource::RealtimeTime, "us"),
     ];
     let process = subject.process()?;
     text.line(format_args!("{:<25} {:<20} {:<20} {:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units"))?;
@@ -362,7 +403,7 @@ pub fn descriptor_information(subject: &Subject, text: &mut Text) -> Shown {
     let (offset, inode) = (*open.offset.lock(), open.metadata().inode);
     text.line(format_args!(
         "pos:\t{offset}\nflags:\t0{:o}\nmnt_id:\t{mount}\nino:\t{inode}\n",
-        open.flags().bits() | linux_raw_sys::general::O_LARGEFILE
+        open.flags().difference(StatusFlags::EXECUTE).bits()
     ))?;
     match downcast::<ProcessFile>(&open) {
         Some(file) => {

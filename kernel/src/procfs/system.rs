@@ -1,15 +1,16 @@
 //! Files of `/proc` about the machine.
 
-use crate::arch::cpu;
 use crate::arch::time::now_ns;
+use crate::arch::{MAX_CPUS, cpu, features, interrupt};
+use crate::boot::{RELEASE, VERSION};
 use crate::error::Errno;
+use crate::fs::tree;
 use crate::memory::{counters, frame, heap};
-use crate::process::{load, table};
+use crate::process::{host_name, load, table};
 use crate::procfs::{Subject, Text};
+use crate::sched;
+use crate::sched::usage::{self, CpuUsage};
 use crate::time::{NS_PER_SECOND, clock_ticks};
-
-/// Linux's version that programs are shown.
-use crate::boot::RELEASE;
 
 const KIB_PER_FRAME: usize = 4;
 
@@ -20,13 +21,7 @@ pub fn command_line(_: &Subject, text: &mut Text) -> Shown {
 }
 
 pub fn processors(_: &Subject, text: &mut Text) -> Shown {
-    for number in 0..cpu::count() {
-        text.line(format_args!(
-            "processor\t: {number}\nvendor_id\t: Heddle\nmodel name\t: Virtual CPU\ncpu cores\t: 1\n\
-             flags\t\t: fpu tsc cx8 cmov fxsr sse sse2 syscall nx lm\n\n"
-        ))?;
-    }
-    Ok(())
+    (0..cpu::count()).try_for_each(|number| features::describe(number, text)).map_err(|_| Errno::ENOMEM)
 }
 
 pub fn devices(_: &Subject, text: &mut Text) -> Shown {
@@ -50,17 +45,20 @@ pub fn load(_: &Subject, text: &mut Text) -> Shown {
 
 pub fn memory(_: &Subject, text: &mut Text) -> Shown {
     let (total, free) = (frame::total_frames() * KIB_PER_FRAME, frame::free_frames() * KIB_PER_FRAME);
+    // Files are in memory alone: all that is cached of them is also what Linux counts for tmpfs, and none of it can be
+    // had back. There are no block devices whose blocks were buffered.
+    let files = usize::try_from(tree::page_count()).unwrap_or(usize::MAX).saturating_mul(KIB_PER_FRAME);
     for (name, value) in [
         ("MemTotal", total),
         ("MemFree", free),
         ("MemAvailable", free),
         ("Buffers", 0),
-        ("Cached", 0),
+        ("Cached", files),
         ("SwapCached", 0),
         ("SwapTotal", 0),
         ("SwapFree", 0),
         ("Dirty", 0),
-        ("Shmem", 0),
+        ("Shmem", files),
         ("CommitLimit", total),
         ("Committed_AS", total - free),
         ("HugePages_Total", 0),
@@ -75,40 +73,43 @@ pub fn memory(_: &Subject, text: &mut Text) -> Shown {
     Ok(())
 }
 
+/// A line of `stat` about one CPU, or all. There is no paging, and no other machine takes time from this one.
+fn cpu_line(name: core::fmt::Arguments<'_>, usage: CpuUsage, text: &mut Text) -> Shown {
+    let [user, system, idle] = [usage.user_ns, usage.system_ns, usage.idle_ns].map(clock_ticks);
+    text.line(format_args!("{name} {user} 0 {system} {idle} 0 0 0 0 0 0\n"))
+}
+
 pub fn statistics(_: &Subject, text: &mut Text) -> Shown {
-    let (mut user, mut system) = (0, 0);
-    let (mut running, mut next) = (0, 0);
-    while let Some(process) = table::next_process(next) {
-        let times = process.cpu_times();
-        (user, system) = (user + times.0, system + times.1);
-        running +=
-            usize::from(process.main_thread().is_some_and(|thread| thread.run_state().letter() == 'R'));
-        next = process.pid.saturating_add(1);
+    let mut all = CpuUsage::default();
+    let mut each = [CpuUsage::default(); MAX_CPUS];
+    for (number, usage) in each.iter_mut().enumerate().take(cpu::count()) {
+        *usage = usage::of_cpu(number);
+        all.user_ns += usage.user_ns;
+        all.system_ns += usage.system_ns;
+        all.idle_ns += usage.idle_ns;
     }
-    let all = now_ns().saturating_mul(cpu::count() as u64);
-    let idle = clock_ticks(all.saturating_sub(user + system));
-    let (user, system) = (clock_ticks(user), clock_ticks(system));
-    text.line(format_args!("cpu  {user} 0 {system} {idle} 0 0 0 0 0 0\n"))?;
-    let count = cpu::count() as i64;
-    for number in 0..count {
-        let (user, system, idle) = (user / count, system / count, idle / count);
-        text.line(format_args!("cpu{number} {user} 0 {system} {idle} 0 0 0 0 0 0\n"))?;
+    cpu_line(format_args!("cpu "), all, text)?;
+    for (number, &usage) in each.iter().enumerate().take(cpu::count()) {
+        cpu_line(format_args!("cpu{number}"), usage, text)?;
     }
     let boot = crate::time::Clock::realtime_offset_ns() / NS_PER_SECOND;
-    let (switches, last) =
-        (counters::SWITCHES.load(core::sync::atomic::Ordering::Relaxed), table::last_pid());
-    text.line(format_args!(
-        "intr 0\nctxt {switches}\nbtime {boot}\nprocesses {last}\nprocs_running {running}\nprocs_blocked 0\n"
-    ))
+    let (switches, started, running) = (sched::switches(), table::started_count(), load::running());
+    text.line(format_args!("intr {}\nctxt {switches}\nbtime {boot}\n", interrupt::count()))?;
+    // Nothing waits for a device in a way that counts as blocked: every wait is of a kind that shows as sleep.
+    text.line(format_args!("processes {started}\nprocs_running {running}\nprocs_blocked 0\n"))
 }
 
 pub fn uptime(_: &Subject, text: &mut Text) -> Shown {
-    let (seconds, hundredths) = (now_ns() / NS_PER_SECOND, now_ns() % NS_PER_SECOND / 10_000_000);
-    text.line(format_args!("{seconds}.{hundredths:02} {seconds}.{hundredths:02}\n"))
+    let idle = (0..cpu::count()).map(|number| usage::of_cpu(number).idle_ns).sum();
+    let hundredths = |nanoseconds: u64| nanoseconds % NS_PER_SECOND / 10_000_000;
+    for (nanoseconds, end) in [(now_ns(), ' '), (idle, '\n')] {
+        text.line(format_args!("{}.{:02}{end}", nanoseconds / NS_PER_SECOND, hundredths(nanoseconds)))?;
+    }
+    Ok(())
 }
 
 pub fn version(_: &Subject, text: &mut Text) -> Shown {
-    text.line(format_args!("Linux version {RELEASE} (heddle) #1 SMP\n"))
+    text.line(format_args!("Linux version {RELEASE} (heddle) {VERSION}\n"))
 }
 
 pub fn virtual_memory(_: &Subject, text: &mut Text) -> Shown {
@@ -209,7 +210,9 @@ pub fn last_capability(_: &Subject, text: &mut Text) -> Shown {
 }
 
 pub fn host_name(_: &Subject, text: &mut Text) -> Shown {
-    text.bytes(b"heddle\n")
+    let name = host_name::host_name();
+    text.bytes(name.split(|&byte| byte == 0).next().unwrap_or_default())?;
+    text.bytes(b"\n")
 }
 
 pub fn group_limit(_: &Subject, text: &mut Text) -> Shown {
@@ -225,7 +228,7 @@ pub fn os_type(_: &Subject, text: &mut Text) -> Shown {
 }
 
 pub fn os_version(_: &Subject, text: &mut Text) -> Shown {
-    text.bytes(b"#1 SMP\n")
+    text.line(format_args!("{VERSION}\n"))
 }
 
 pub fn pid_limit(_: &Subject, text: &mut Text) -> Shown {

@@ -13,6 +13,7 @@ mod parameters;
 pub mod priority;
 #[cfg(feature = "checking")]
 mod stretch;
+pub mod usage;
 mod yield_now;
 
 use core::future::Future;
@@ -215,7 +216,9 @@ fn halt() {
     if let Some(hook) = BEFORE_HALT.get() {
         hook();
     }
+    usage::halts();
     arch::cpu::idle();
+    usage::goes_on();
 }
 
 /// Lets interrupts in: for long stretches of kernel code.
@@ -335,6 +338,12 @@ pub fn leave_program() {
 /// Called by the timer interrupt: wakes what is due.
 pub fn on_timer() {
     crate::time::on_timer();
+}
+
+/// How often a CPU went from one coroutine to the next.
+#[must_use]
+pub fn switches() -> u64 {
+    PARTS.iter().filter_map(|part| part.0.get()).map(|part| part.statistics().picks()).sum()
 }
 
 /// Figures for `/proc/heddle`.

@@ -23,7 +23,7 @@ pub use heddle_kernel_core::signal_state::ChildChange;
 
 pub use crate::signal::deliver::{Next, before_user};
 pub use crate::signal::fault::{force_segv, post_exception, post_page_fault};
-pub use crate::signal::send::{Permission, discard};
+pub use crate::signal::send::{Permission, discard, queued_count};
 pub use crate::signal::stop::thread_left;
 
 bitflags! {

@@ -106,6 +106,13 @@ pub fn pending(thread: &Thread) -> (SignalSet, SignalSet) {
     (thread.pending_signals(), state.pending())
 }
 
+/// How many instances of signals are queued for a process and its threads.
+#[must_use]
+pub fn queued_count(process: &Process) -> usize {
+    let state = process.signal_state();
+    state.queued() + state.threads().iter().map(|thread| thread.queued_signals()).sum::<usize>()
+}
+
 /// Forgets a pending signal that has become an ignored one.
 pub fn discard(process: &Process, signal: Signal) {
     process.signal_state().forget(SignalSet::of(&[signal]));

@@ -15,6 +15,23 @@ use crate::syscall::{Call, SyscallResult, pending, user};
 
 const KNOWN_PROTECTION: u32 = linux::PROT_READ | linux::PROT_WRITE | linux::PROT_EXEC | linux::PROT_SEM;
 
+/// The sizes of large pages that `MAP_HUGETLB` may ask for: `MAP_HUGE_2MB` and `MAP_HUGE_1GB`.
+const HUGE_SIZES: u32 = 21 << linux::MAP_HUGE_SHIFT | 30 << linux::MAP_HUGE_SHIFT;
+/// The flags of mmap(2) that `MAP_SHARED_VALIDATE` lets pass.
+const VALIDATED: u32 = linux::MAP_SHARED_VALIDATE
+    | linux::MAP_FIXED
+    | linux::MAP_GROWSDOWN
+    | linux::MAP_DENYWRITE
+    | linux::MAP_EXECUTABLE
+    | linux::MAP_LOCKED
+    | linux::MAP_NORESERVE
+    | linux::MAP_POPULATE
+    | linux::MAP_NONBLOCK
+    | linux::MAP_STACK
+    | linux::MAP_HUGETLB
+    | linux::MAP_32BIT
+    | HUGE_SIZES;
+
 fn protection(bits: u32) -> Result<Protection, Errno> {
     if bits & !KNOWN_PROTECTION != 0 {
         return Err(Errno::EINVAL);
@@ -48,11 +65,26 @@ pub fn mmap(call: &mut Call<'_>) -> SyscallResult {
     let mut request = MapRequest { protection: wanted, ..MapRequest::anonymous(placement, length) };
     request.flags.set(Flags::SHARED, is_shared);
     request.flags.set(Flags::GROWS_DOWN, flags & linux::MAP_GROWSDOWN != 0);
+    if kind == linux::MAP_SHARED_VALIDATE {
+        if flags & linux::MAP_ANONYMOUS != 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        if flags & !VALIDATED != 0 {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+    }
     if flags & linux::MAP_ANONYMOUS == 0 {
         let open = call.thread.descriptors().get(descriptor)?;
         back_with_file(&mut request, &open, is_shared, offset)?;
     }
     let space = call.thread.space();
+    if flags & linux::MAP_LOCKED != 0 {
+        let limit = lock_limit(call)?;
+        if limit.is_some_and(|limit| space.locked_bytes().saturating_add(length) > limit) {
+            return Err(Errno::EAGAIN.into());
+        }
+        request.flags |= Flags::LOCKED;
+    }
     let limit = call.thread.process.limit(Resource::AddressSpace).soft;
     if (space.mapped_bytes() as u64).saturating_add(length as u64) > limit {
         return Err(Errno::ENOMEM.into());
@@ -222,7 +254,7 @@ pub fn mincore(call: &mut Call<'_>) -> SyscallResult {
 const RESIDENCY_PAGES: usize = 256;
 const RESIDENCY_COST: u32 = 16;
 
-/// Checks a range that is to be locked or unlocked: nothing is ever swapped out, so that is all that unlocking does.
+/// A range that is to be locked or unlocked, which must be mapped.
 fn lock_range(space: &Space, start: usize, length: usize) -> Result<core::ops::Range<usize>, Errno> {
     let first = start & !(PAGE_SIZE - 1);
     let end = start.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_SIZE));
@@ -231,43 +263,86 @@ fn lock_range(space: &Space, start: usize, length: usize) -> Result<core::ops::R
     Ok(first..end)
 }
 
+/// How much memory the caller may lock, in bytes; `None` for any amount.
+///
+/// # Errors
+/// `EPERM`: none.
+fn lock_limit(call: &Call<'_>) -> Result<Option<usize>, Errno> {
+    if call.thread.credentials().is_capable(linux::CAP_IPC_LOCK) {
+        return Ok(None);
+    }
+    match call.thread.process.limit(Resource::LockedMemory).soft {
+        0 => Err(Errno::EPERM),
+        limit => Ok(Some(usize::try_from(limit).unwrap_or(usize::MAX) & !(PAGE_SIZE - 1))),
+    }
+}
+
 /// mlock(2).
 pub fn mlock(call: &mut Call<'_>) -> SyscallResult {
-    let space = call.thread.space();
-    let range = lock_range(&space, call.word(0), call.word(1))?;
-    let caller = call.thread.clone();
-    pending(async move {
-        space.populate(range, false, &|| caller.is_dying()).await?;
-        Ok(0)
-    })
+    lock(call, true)
 }
 
 /// mlock2(2).
 pub fn mlock2(call: &mut Call<'_>) -> SyscallResult {
     match call.uint(2) {
-        0 => mlock(call),
-        linux::MLOCK_ONFAULT => munlock(call),
+        0 => lock(call, true),
+        linux::MLOCK_ONFAULT => lock(call, false),
         _ => Err(Errno::EINVAL.into()),
     }
 }
 
-/// munlock(2).
-pub fn munlock(call: &mut Call<'_>) -> SyscallResult {
-    lock_range(&call.thread.space(), call.word(0), call.word(1))?;
-    Ok(0.into())
+fn lock(call: &Call<'_>, populates: bool) -> SyscallResult {
+    let limit = lock_limit(call)?;
+    let space = call.thread.space();
+    let range = lock_range(&space, call.word(0), call.word(1))?;
+    let caller = call.thread.clone();
+    pending(async move {
+        if range.is_empty() {
+            return Ok(0);
+        }
+        space.lock_memory(range.clone(), true, limit).await?;
+        if populates {
+            space.populate(range, false, &|| caller.is_dying()).await?;
+        }
+        Ok(0)
+    })
 }
 
-/// mlockall(2): what is in memory stays there anyway.
+/// munlock(2).
+pub fn munlock(call: &mut Call<'_>) -> SyscallResult {
+    let space = call.thread.space();
+    let range = lock_range(&space, call.word(0), call.word(1))?;
+    pending(async move {
+        if !range.is_empty() {
+            space.lock_memory(range, false, None).await?;
+        }
+        Ok(0)
+    })
+}
+
+/// mlockall(2): what is mapped is counted; it stays in memory anyway, and so does what will be mapped.
 pub fn mlockall(call: &mut Call<'_>) -> SyscallResult {
     let known = linux::MCL_CURRENT | linux::MCL_FUTURE | linux::MCL_ONFAULT;
     let flags = call.uint(0);
     if flags == 0 || flags & !known != 0 || flags == linux::MCL_ONFAULT {
         return Err(Errno::EINVAL.into());
     }
-    Ok(0.into())
+    let limit = lock_limit(call)?;
+    if flags & linux::MCL_CURRENT == 0 {
+        return Ok(0.into());
+    }
+    let space = call.thread.space();
+    pending(async move {
+        space.lock_all_memory(true, limit).await?;
+        Ok(0)
+    })
 }
 
 /// munlockall(2).
-pub fn munlockall(_: &mut Call<'_>) -> SyscallResult {
-    Ok(0.into())
+pub fn munlockall(call: &mut Call<'_>) -> SyscallResult {
+    let space = call.thread.space();
+    pending(async move {
+        space.lock_all_memory(false, None).await?;
+        Ok(0)
+    })
 }

@@ -145,6 +145,7 @@ calls! {
     __NR_dup3 => crate::syscall::fs::descriptor::dup3,
     __NR_fcntl => crate::syscall::fs::descriptor::fcntl,
     __NR_ioctl => crate::syscall::fs::descriptor::ioctl,
+    __NR_getdents => crate::syscall::fs::directory::getdents,
     __NR_getdents64 => crate::syscall::fs::directory::getdents64,
     __NR_getcwd => crate::syscall::fs::directory::getcwd,
     __NR_chdir => crate::syscall::fs::directory::chdir,

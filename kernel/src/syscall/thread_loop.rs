@@ -72,9 +72,13 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
             thread.end_sample();
             // The thread may go on elsewhere.
             thread.with_float(FloatState::save);
-            thread.count_switch();
             executor::charge(&thread, now_ns - start_ns);
-            thread.with_entity(|entity| entity.end(now_ns));
+            let mut is_waiting = false;
+            thread.with_entity(|entity| {
+                is_waiting = entity.is_waiting();
+                entity.end(now_ns);
+            });
+            thread.count_switch(is_waiting);
             executor::turn_ends(&thread);
         }
         thread.depart();

@@ -9,6 +9,7 @@
 
 mod harness;
 
+mod arguments;
 mod asynchronous;
 mod barrier;
 mod cpu_time;
@@ -27,6 +28,7 @@ mod poll;
 mod preemption;
 mod privilege;
 mod process;
+mod procfs;
 mod progress;
 mod pty;
 mod ranges;
@@ -37,6 +39,7 @@ mod scheduler;
 mod shares;
 mod signal;
 mod socket;
+mod socket_options;
 mod space;
 mod terminal;
 mod thread;
@@ -90,6 +93,9 @@ fn main() -> std::process::ExitCode {
         scheduler::ORDER_TESTS,
         space::TESTS,
         usage::TESTS,
+        procfs::TESTS,
+        socket_options::TESTS,
+        arguments::TESTS,
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(role) = arguments.first().and_then(|first| first.strip_prefix("--as=")) {

@@ -41,6 +41,8 @@ bitflags! {
         const HEAP = 16;
         /// It must never become writable: shared, of a file that was opened for reading.
         const NEVER_WRITABLE = 32;
+        /// It counts as locked (mlock(2)).
+        const LOCKED = 64;
     }
 }
 
@@ -74,6 +76,11 @@ impl<B: Backing> Mapping<B> {
     #[must_use]
     pub const fn range(&self) -> Range<usize> {
         self.start..self.end
+    }
+
+    /// Its length, if it counts as locked.
+    const fn locked_bytes(&self) -> usize {
+        if self.flags.contains(Flags::LOCKED) { self.end - self.start } else { 0 }
     }
 
     /// Position in the backing of an address of the mapping.
@@ -127,6 +134,10 @@ pub struct Mappings<B> {
     count: usize,
     /// The sum of the lengths.
     total: usize,
+    /// The largest sum that there was.
+    peak: usize,
+    /// The part of the sum that is locked.
+    locked: usize,
 }
 
 impl<B> Default for Mappings<B> {
@@ -144,7 +155,7 @@ impl<B> Mappings<B> {
     /// No mappings.
     #[must_use]
     pub fn new() -> Self {
-        Self { tree: RBTree::new(ByStart::new()), count: 0, total: 0 }
+        Self { tree: RBTree::new(ByStart::new()), count: 0, total: 0, peak: 0, locked: 0 }
     }
 
     /// How many mappings there are.
@@ -160,15 +171,17 @@ impl<B> Mappings<B> {
     }
 }
 
+/// A copy is for a child, which inherits no locks.
 impl<B: Clone> Clone for Mappings<B> {
     fn clone(&self) -> Self {
         let mut tree = RBTree::new(ByStart::new());
         for MappingNode { mapping, .. } in &self.tree {
+            let mut mapping = mapping.clone();
+            mapping.flags.remove(Flags::LOCKED);
             // In order, so that there is nothing to look for.
-            tree.back_mut()
-                .insert_after(Box::new(MappingNode { link: RBTreeLink::new(), mapping: mapping.clone() }));
+            tree.back_mut().insert_after(Box::new(MappingNode { link: RBTreeLink::new(), mapping }));
         }
-        Self { tree, count: self.count, total: self.total }
+        Self { tree, count: self.count, total: self.total, peak: self.total, locked: 0 }
     }
 }
 
@@ -182,6 +195,24 @@ impl<B: Backing> Mappings<B> {
     #[must_use]
     pub const fn total_bytes(&self) -> usize {
         self.total
+    }
+
+    /// The largest sum of lengths that there was, in bytes.
+    #[must_use]
+    pub const fn peak_bytes(&self) -> usize {
+        self.peak
+    }
+
+    /// How much is locked, in bytes.
+    #[must_use]
+    pub const fn locked_bytes(&self) -> usize {
+        self.locked
+    }
+
+    /// How much of a range is locked, in bytes.
+    #[must_use]
+    pub fn locked_bytes_in(&self, range: &Range<usize>) -> usize {
+        self.overlapping(range.clone()).map(|mapping| mapping.part(range).locked_bytes()).sum()
     }
 
     /// The mapping that an address lies in.
@@ -250,6 +281,8 @@ impl<B: Backing> Mappings<B> {
     pub fn insert(&mut self, mut mapping: Mapping<B>) {
         debug_assert!(mapping.start < mapping.end && self.is_free(mapping.range()));
         self.total += mapping.end - mapping.start;
+        self.peak = self.peak.max(self.total);
+        self.locked += mapping.locked_bytes();
         let mut node = None;
         if let Some(before) = self.below(mapping.start).filter(|before| before.continues_in(&mapping)) {
             mapping.start = before.start;
@@ -292,6 +325,7 @@ impl<B: Backing> Mappings<B> {
             let whole = &node.mapping;
             let part = whole.part(&range);
             self.total -= part.end - part.start;
+            self.locked -= part.locked_bytes();
             let left = (whole.start < range.start).then(|| whole.part(&(whole.start..range.start)));
             let right = (range.end < whole.end).then(|| whole.part(&(range.end..whole.end)));
             let mut node = Some(node);
@@ -326,6 +360,7 @@ impl<B: Backing> Mappings<B> {
         let Some(node) = self.take(start) else { return };
         let mut mapping = node.mapping;
         self.total -= mapping.end - mapping.start;
+        self.locked -= mapping.locked_bytes();
         mapping.offset = mapping.offset.wrapping_sub((mapping.start - new_start) as u64);
         mapping.start = new_start;
         self.insert(mapping);

@@ -110,6 +110,12 @@ impl<M> GroupState<M> {
         self.pending.set()
     }
 
+    /// How many instances of signals are queued for the group as a whole.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.pending.queued()
+    }
+
     /// How the group is ending, if it is.
     #[must_use]
     pub const fn ending(&self) -> Option<ExitStatus> {

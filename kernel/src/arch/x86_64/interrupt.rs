@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use ::x86_64::instructions::port::Port;
 
-use crate::arch::x86_64::{local, paging, time};
+use crate::arch::x86_64::{cpu, local, paging, time};
 
 const LOCAL_APIC: u64 = 0xfee0_0000;
 const IO_APIC: u64 = 0xfec0_0000;
@@ -109,10 +109,18 @@ pub fn provoke_handler(body: impl FnOnce()) {
     local.in_handler.store(before, Ordering::Relaxed);
 }
 
+/// How many interrupts all CPUs have taken.
+#[must_use]
+pub fn count() -> u64 {
+    (0..cpu::count()).map(|number| local::of(number).interrupts.load(Ordering::Relaxed)).sum()
+}
+
 /// Runs the handler of an interrupt vector and acknowledges it.
 pub(super) fn dispatch(vector: u8) {
     let local = local::current();
     let before = local.in_handler.swap(true, Ordering::Relaxed);
+    // Interrupts of this CPU come one after another.
+    local.interrupts.store(local.interrupts.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     match vector {
         VECTOR_TIMER => {
             write(REGISTER_END, 0);

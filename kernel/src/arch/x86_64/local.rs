@@ -46,6 +46,8 @@ pub struct CpuLocal {
     pub timer_deadline: AtomicU64,
     /// An interrupt handler runs.
     pub in_handler: AtomicBool,
+    /// Interrupts that this CPU has taken.
+    pub interrupts: AtomicU64,
 }
 
 // SAFETY: every field but `tss` is atomic, and `tss` is written only by its own CPU while that starts, before
@@ -71,6 +73,7 @@ impl CpuLocal {
             float_owner: AtomicU64::new(0),
             timer_deadline: AtomicU64::new(u64::MAX),
             in_handler: AtomicBool::new(false),
+            interrupts: AtomicU64::new(0),
         }
     }
 }

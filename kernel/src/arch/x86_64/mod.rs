@@ -4,6 +4,7 @@ mod boot;
 mod context;
 pub mod cpu;
 mod descriptor;
+pub mod features;
 pub mod float;
 pub mod interrupt;
 mod local;

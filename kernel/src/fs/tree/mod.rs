@@ -57,6 +57,8 @@ pub struct Tree {
 }
 
 /// The next number of a file system without a device.
+/// Pages that all trees hold, for `/proc/meminfo`.
+static ALL_PAGES: AtomicU64 = AtomicU64::new(0);
 static NEXT_DEVICE: AtomicU32 = AtomicU32::new(20);
 /// Numbers of nodes that are not in the image start above all that are.
 const FIRST_INODE: u64 = 1 << 32;
@@ -217,12 +219,20 @@ impl Tree {
             self.pages.fetch_sub(1, Ordering::Relaxed);
             return Err(Errno::ENOSPC);
         }
+        ALL_PAGES.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
     fn give_page(&self) {
+        ALL_PAGES.fetch_sub(1, Ordering::Relaxed);
         self.pages.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// How many pages of files are in memory.
+#[must_use]
+pub fn page_count() -> u64 {
+    ALL_PAGES.load(Ordering::Relaxed)
 }
 
 pub use crate::fs::tree::drain::drain;

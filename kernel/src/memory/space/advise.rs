@@ -90,6 +90,45 @@ impl Space {
         self.is_mapped(range)
     }
 
+    /// Locks a range or unlocks it, which must be mapped throughout: it is counted, for memory is never paged out. With
+    /// `limit` no more than so many bytes may be locked then.
+    ///
+    /// # Errors
+    /// `ENOMEM`: also beyond the limit.
+    pub async fn lock_memory(
+        &self,
+        range: Range<usize>,
+        is_locked: bool,
+        limit: Option<usize>,
+    ) -> Result<(), Errno> {
+        let _guard = self.lock.lock(range.clone()).await?;
+        crate::memory::space::reserve_mappings(2)?;
+        {
+            let mut state = self.state.lock();
+            let others = state.mappings.locked_bytes() - state.mappings.locked_bytes_in(&range);
+            if is_locked && limit.is_some_and(|limit| others + range.len() > limit) {
+                return Err(Errno::ENOMEM);
+            }
+            state.mappings.change(range.clone(), |mapping| mapping.flags.set(Flags::LOCKED, is_locked));
+        }
+        self.is_mapped(range)
+    }
+
+    /// Locks or unlocks everything that is mapped. With `limit`, no more than so many bytes may be mapped to be locked.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub async fn lock_all_memory(&self, is_locked: bool, limit: Option<usize>) -> Result<(), Errno> {
+        let range = self.range();
+        let _guard = self.lock.lock(range.clone()).await?;
+        let mut state = self.state.lock();
+        if is_locked && limit.is_some_and(|limit| state.mappings.total_bytes() > limit) {
+            return Err(Errno::ENOMEM);
+        }
+        state.mappings.change(range, |mapping| mapping.flags.set(Flags::LOCKED, is_locked));
+        Ok(())
+    }
+
     /// Brings all pages of a range in: `MAP_POPULATE`, `mlock`, `MADV_POPULATE_READ` and `_WRITE`.
     ///
     /// # Errors

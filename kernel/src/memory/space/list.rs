@@ -65,6 +65,18 @@ impl Space {
         self.state.lock().mappings.total_bytes()
     }
 
+    /// The most that were mapped at a time, in bytes.
+    #[must_use]
+    pub fn peak_bytes(&self) -> usize {
+        self.state.lock().mappings.peak_bytes()
+    }
+
+    /// How much of it is locked, in bytes.
+    #[must_use]
+    pub fn locked_bytes(&self) -> usize {
+        self.state.lock().mappings.locked_bytes()
+    }
+
     /// Pages and page tables that nothing else leads to, with the root if it is this space's own; `None` while any
     /// range of the space is locked.
     #[must_use]

@@ -103,7 +103,7 @@ impl Space {
     }
 
     /// Makes sure that a fixed range can be mapped; leaves the shared space if the range is outside the slot.
-    async fn reach(&self, start: usize, length: usize) -> Result<(), Errno> {
+    pub(super) async fn reach(&self, start: usize, length: usize) -> Result<(), Errno> {
         if !start.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::EINVAL);
         }
@@ -186,17 +186,19 @@ impl Space {
     /// Unmaps whatever is mapped in a range.
     ///
     /// # Errors
-    /// `EINVAL` for a range that is not whole pages of this space, `ENOMEM`.
+    /// `EINVAL` for a range that is not whole pages of programs' addresses, `ENOMEM`.
     pub async fn unmap(&self, start: usize, length: usize) -> Result<(), Errno> {
         if length == 0 || !start.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::EINVAL);
         }
-        let Some(range) = self.check_range(start, length) else {
-            // Nothing of this process can be there; below the top of programs' addresses that is no error.
-            let end = length.checked_next_multiple_of(PAGE_SIZE).and_then(|length| start.checked_add(length));
-            let in_lower_half = end.is_some_and(|end| end <= crate::arch::paging::USER_END);
-            return if in_lower_half && self.is_shared() { Ok(()) } else { Err(Errno::EINVAL) };
-        };
+        let end = length.checked_next_multiple_of(PAGE_SIZE).and_then(|length| start.checked_add(length));
+        let end = end.filter(|&end| end <= crate::arch::paging::USER_END).ok_or(Errno::EINVAL)?;
+        // Nothing of this process can be outside of its space.
+        let own = self.range();
+        let range = start.max(own.start)..end.min(own.end);
+        if range.is_empty() {
+            return Ok(());
+        }
         let _guard = self.lock.lock(range.clone()).await?;
         if self.state.lock().mappings.is_free(range.clone()) {
             return Ok(());

@@ -58,6 +58,8 @@ pub use heddle_kernel_core::mapping::{Flags, Mapping, Protection};
 const LOWEST_ADDRESS: usize = 0x1_0000;
 /// How far mappings stay away from a stack that may grow.
 const STACK_GUARD_BYTES: usize = 1 << 20;
+/// Where the image of a position-independent program goes in a private space, or above.
+const IMAGE_BASE: usize = 0x5555_0000_0000;
 /// Slots kept free below the top of the stack for its growth.
 const STACK_MAX_BYTES: usize = 64 << 20;
 
@@ -268,6 +270,13 @@ impl Space {
         self.state.lock().layout
     }
 
+    /// Changes where things go, in a new private space.
+    pub fn set_layout(&self, layout: SpaceLayout) {
+        let mut state = self.state.lock();
+        state.layout = layout;
+        state.window.end = layout.mmap_top;
+    }
+
     /// The pages that the process shares with the kernel.
     #[must_use]
     pub fn pages(&self) -> Option<Arc<Pages>> {
@@ -465,12 +474,19 @@ impl SpaceLayout {
         Self { image_base, mmap_top, stack_top }
     }
 
+    /// Where things go in a private space that is not randomized.
+    pub const FIXED: Self = Self {
+        image_base: IMAGE_BASE,
+        mmap_top: paging::USER_END - STACK_MAX_BYTES - paging::PAGE_SIZE,
+        stack_top: paging::USER_END - paging::PAGE_SIZE,
+    };
+
     fn in_lower_half() -> Self {
         let random = cpu::random();
         let page = |bits: u32, shift: u32| (random >> shift & ((1 << bits) - 1)) as usize * paging::PAGE_SIZE;
         let stack_top = paging::USER_END - page(22, 0);
         let mmap_top = stack_top - STACK_MAX_BYTES - page(12, 22);
-        let image_base = 0x5555_0000_0000 + page(24, 34);
+        let image_base = IMAGE_BASE + page(24, 34);
         Self { image_base, mmap_top, stack_top }
     }
 }

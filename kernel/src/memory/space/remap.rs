@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use crate::arch::paging::{PAGE_SIZE, PageTableEntry};
+use crate::arch::paging::{PAGE_SIZE, PageTableEntry, USER_END};
 use crate::error::Errno;
 use crate::memory::gather::Gather;
 use crate::memory::source::Object;
@@ -31,10 +31,12 @@ impl Space {
         }
         let old = self.check_range(start, old_length).ok_or(Errno::EINVAL)?;
         if let Some(Placement::Fixed(target)) = placement {
-            let new = self.check_range(target, new_length).ok_or(Errno::EINVAL)?;
+            let end = target.checked_add(new_length).filter(|&end| end <= USER_END);
+            let new = target..end.ok_or(Errno::EINVAL)?;
             if new.start < old.end && old.start < new.end {
                 return Err(Errno::EINVAL);
             }
+            self.reach(target, new_length).await?;
             return self.relocate(old, new, true, keep_old).await;
         }
         if !keep_old && new_length <= old_length {

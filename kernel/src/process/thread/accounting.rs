@@ -4,16 +4,57 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::arch::time::now_ns;
 use crate::process::Thread;
-use crate::process::cpu_time::Meter;
+use crate::sched::usage::{self, Meter};
 
 /// One of so many visits of a program to the kernel is measured and counted as so many: reading the clock at each would
 /// cost more than a short system call.
 const SAMPLE_EVERY: u32 = 16;
 
+/// How often a thread gave the CPU up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Switches {
+    /// Because it waits.
+    pub voluntary: u64,
+    /// Though it had more to do.
+    pub involuntary: u64,
+}
+
+impl core::ops::Add for Switches {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            voluntary: self.voluntary + other.voluntary,
+            involuntary: self.involuntary + other.involuntary,
+        }
+    }
+}
+
+/// [`Switches`] that are still counted.
+#[derive(Default)]
+pub(in crate::process) struct SwitchCounters {
+    voluntary: AtomicU64,
+    involuntary: AtomicU64,
+}
+
+impl SwitchCounters {
+    pub(in crate::process) fn get(&self) -> Switches {
+        Switches {
+            voluntary: self.voluntary.load(Ordering::Relaxed),
+            involuntary: self.involuntary.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Adds what a thread has counted that ends.
+    pub(in crate::process) fn keep(&self, ended: Switches) {
+        self.voluntary.fetch_add(ended.voluntary, Ordering::Relaxed);
+        self.involuntary.fetch_add(ended.involuntary, Ordering::Relaxed);
+    }
+}
+
 #[derive(Default)]
 pub(super) struct ThreadAccounting {
-    /// How often the thread gave the CPU up.
-    switches: AtomicU64,
+    switches: SwitchCounters,
     /// When the visit to the kernel began that is being measured; 0 for none.
     sample_start_ns: AtomicU64,
     /// Time on a CPU, and the part of it in the kernel.
@@ -32,16 +73,19 @@ impl Thread {
     /// The thread is on a CPU from now on.
     pub fn start_meter(&self, now_ns: u64) {
         self.accounting.meter.start(now_ns);
+        usage::thread_starts(now_ns);
     }
 
     /// The thread's time on the CPU ends.
     pub fn end_meter(&self, now_ns: u64) {
         self.accounting.meter.end(now_ns);
+        usage::thread_ends(now_ns);
     }
 
-    /// The thread gives the CPU up.
-    pub fn count_switch(&self) {
-        add(&self.accounting.switches, 1);
+    /// The thread gives the CPU up, because it waits or though it has more to do.
+    pub fn count_switch(&self, is_waiting: bool) {
+        let switches = &self.accounting.switches;
+        add(if is_waiting { &switches.voluntary } else { &switches.involuntary }, 1);
     }
 
     /// A program has entered the kernel, as its visit of this number.
@@ -56,15 +100,16 @@ impl Thread {
         let start_ns = self.accounting.sample_start_ns.load(Ordering::Relaxed);
         if start_ns != 0 {
             self.accounting.sample_start_ns.store(0, Ordering::Relaxed);
-            let spent = now_ns().saturating_sub(start_ns);
-            add(&self.accounting.system_ns, spent * u64::from(SAMPLE_EVERY));
+            let spent = now_ns().saturating_sub(start_ns) * u64::from(SAMPLE_EVERY);
+            add(&self.accounting.system_ns, spent);
+            usage::add_system_ns(spent);
         }
     }
 
     /// How often the thread gave the CPU up.
     #[must_use]
-    pub fn switches(&self) -> u64 {
-        self.accounting.switches.load(Ordering::Relaxed)
+    pub fn switches(&self) -> Switches {
+        self.accounting.switches.get()
     }
 
     /// Nanoseconds used in user mode and in the kernel.

@@ -1,7 +1,7 @@
 //! A thread's number, name and rights.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use crate::process::{Credentials, Thread};
 use crate::signal::PendingWork;
@@ -13,6 +13,8 @@ pub(super) struct ThreadIdentity {
     credentials: SpinLock<Arc<Credentials>>,
     /// `PR_SET_NO_NEW_PRIVS`: set once, and inherited by everything that the thread makes.
     no_new_privileges: AtomicBool,
+    /// personality(2).
+    personality: AtomicU32,
 }
 
 impl ThreadIdentity {
@@ -27,6 +29,7 @@ impl ThreadIdentity {
             name: SpinLock::new(name),
             credentials: SpinLock::new(credentials),
             no_new_privileges: AtomicBool::new(no_new_privileges),
+            personality: AtomicU32::new(0),
         }
     }
 }
@@ -34,6 +37,8 @@ impl ThreadIdentity {
 impl Thread {
     /// The size of a thread's name with its final zero.
     pub const NAME_BYTES: usize = 16;
+    /// The bit of personality(2) that asks for the same addresses each time: `ADDR_NO_RANDOMIZE`.
+    pub const NO_RANDOMIZATION: u32 = 0x0004_0000;
 
     /// Its number.
     #[must_use]
@@ -75,6 +80,17 @@ impl Thread {
     /// `PR_SET_NO_NEW_PRIVS`.
     pub fn forbid_new_privileges(&self) {
         self.identity.no_new_privileges.store(true, Ordering::Relaxed);
+    }
+
+    /// The word of personality(2).
+    #[must_use]
+    pub fn personality(&self) -> u32 {
+        self.identity.personality.load(Ordering::Relaxed)
+    }
+
+    /// personality(2); also after a change of rights, and for a child.
+    pub fn set_personality(&self, personality: u32) {
+        self.identity.personality.store(personality, Ordering::Relaxed);
     }
 
     /// The name that `/proc/PID/comm` shows, filled up with zeros.

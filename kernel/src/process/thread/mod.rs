@@ -23,6 +23,8 @@ use crate::process::rseq::RseqRegistration;
 use crate::process::{Credentials, Process};
 use crate::sched::Parameters;
 
+pub(in crate::process) use crate::process::thread::accounting::SwitchCounters;
+pub use crate::process::thread::accounting::Switches;
 pub use crate::process::thread::copy_out::DeferredCopyOut;
 
 /// A thread of a program.

@@ -30,6 +30,9 @@ pub(super) struct Scheduling {
     rank: AtomicU8,
     /// ioprio_set(2).
     io_priority: AtomicU32,
+    /// `PR_SET_TIMERSLACK`: what is set, and what 0 resets it to.
+    timer_slack_ns: AtomicU64,
+    usual_timer_slack_ns: AtomicU64,
 }
 
 impl Scheduling {
@@ -42,6 +45,8 @@ impl Scheduling {
             rank: AtomicU8::new(rank_of(parameters.realtime)),
             entity: SpinLock::new(SchedEntity::new(parameters, account)),
             io_priority: AtomicU32::new(0),
+            timer_slack_ns: AtomicU64::new(Thread::TIMER_SLACK_NS),
+            usual_timer_slack_ns: AtomicU64::new(Thread::TIMER_SLACK_NS),
         }
     }
 }
@@ -49,6 +54,8 @@ impl Scheduling {
 impl Thread {
     /// See [`Thread::rank`].
     pub const RANK_ORDINARY: u8 = 120;
+    /// The timer slack of the first program: Linux's.
+    const TIMER_SLACK_NS: u64 = 50_000;
 
     /// The thread has got its coroutine.
     pub fn set_task(&self, task: TaskRef) {
@@ -182,6 +189,26 @@ impl Thread {
     #[must_use]
     pub fn io_priority(&self) -> u32 {
         self.scheduling.io_priority.load(Ordering::Relaxed)
+    }
+
+    /// How late timers of the thread may be, `PR_GET_TIMERSLACK`. They are as punctual as they can be anyway.
+    #[must_use]
+    pub fn timer_slack_ns(&self) -> u64 {
+        self.scheduling.timer_slack_ns.load(Ordering::Relaxed)
+    }
+
+    /// `PR_SET_TIMERSLACK`; 0 stands for what the thread started with.
+    pub fn set_timer_slack_ns(&self, slack_ns: u64) {
+        let usual_ns = self.scheduling.usual_timer_slack_ns.load(Ordering::Relaxed);
+        let slack_ns = if slack_ns == 0 { usual_ns } else { slack_ns };
+        self.scheduling.timer_slack_ns.store(slack_ns, Ordering::Relaxed);
+    }
+
+    /// A new thread starts with what its creator has.
+    pub fn inherit_timer_slack(&self, creator: &Self) {
+        let slack_ns = creator.timer_slack_ns();
+        self.scheduling.usual_timer_slack_ns.store(slack_ns, Ordering::Relaxed);
+        self.scheduling.timer_slack_ns.store(slack_ns, Ordering::Relaxed);
     }
 
     /// ioprio_set(2).

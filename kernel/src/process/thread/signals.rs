@@ -76,6 +76,12 @@ impl Thread {
         self.signals.pending.lock().set()
     }
 
+    /// How many instances of signals are queued for the thread itself.
+    #[must_use]
+    pub fn queued_signals(&self) -> usize {
+        self.signals.pending.lock().queued()
+    }
+
     /// Makes a signal pending again that was taken and could not be reported. It stays with the thread that took it.
     pub fn requeue(&self, information: heddle_kernel_core::signal::Information) {
         // Without memory for what is known of it, the signal itself stays.

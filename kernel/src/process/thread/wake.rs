@@ -17,11 +17,18 @@ pub(super) struct Wake {
     work: AtomicU32,
     /// The CPU that polls the thread's coroutine, plus one; 0 when none does.
     cpu: AtomicU32,
+    /// The CPU that polled it last.
+    last_cpu: AtomicU32,
 }
 
 impl Wake {
     pub(super) fn new() -> Result<Self, Errno> {
-        Ok(Self { node: WaitNode::new()?, work: AtomicU32::new(0), cpu: AtomicU32::new(0) })
+        Ok(Self {
+            node: WaitNode::new()?,
+            work: AtomicU32::new(0),
+            cpu: AtomicU32::new(0),
+            last_cpu: AtomicU32::new(0),
+        })
     }
 }
 
@@ -29,7 +36,9 @@ impl Thread {
     /// The thread's coroutine is polled here from now on.
     pub fn arrive(&self, waker: &Waker) {
         self.wake.node.set_waker(waker);
-        self.wake.cpu.store(arch::cpu::id() as u32 + 1, Ordering::Release);
+        let cpu = arch::cpu::id() as u32;
+        self.wake.last_cpu.store(cpu, Ordering::Relaxed);
+        self.wake.cpu.store(cpu + 1, Ordering::Release);
     }
 
     /// The poll has ended.
@@ -47,6 +56,12 @@ impl Thread {
     #[must_use]
     pub fn cpu(&self) -> Option<usize> {
         (self.wake.cpu.load(Ordering::Acquire) as usize).checked_sub(1)
+    }
+
+    /// The CPU that runs the thread, or ran it last.
+    #[must_use]
+    pub fn last_cpu(&self) -> u32 {
+        self.wake.last_cpu.load(Ordering::Relaxed)
     }
 
     /// Makes the thread ready if it waits.

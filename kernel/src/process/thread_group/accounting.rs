@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::process::cpu_time::Alarms;
+use crate::process::thread::{SwitchCounters, Switches};
 use crate::process::timers::Timers;
 use crate::process::{Limits, Process, Resource, Thread};
 use crate::sync::{SpinGuard, SpinLock};
@@ -14,7 +15,7 @@ pub(super) struct ProcessAccounting {
     /// User and system time of threads that have ended, and their switches.
     ended_user: AtomicU64,
     ended_system: AtomicU64,
-    ended_switches: AtomicU64,
+    ended_switches: SwitchCounters,
     /// User and system time of children that were waited for.
     children_user: AtomicU64,
     children_system: AtomicU64,
@@ -29,7 +30,7 @@ impl ProcessAccounting {
             alarms: Alarms::new(limit.is_some_and(|limit| limit.soft != Limits::INFINITY)),
             ended_user: zero(),
             ended_system: zero(),
-            ended_switches: zero(),
+            ended_switches: SwitchCounters::default(),
             children_user: zero(),
             children_system: zero(),
         }
@@ -52,7 +53,7 @@ impl Process {
         let (user, system) = thread.cpu_times();
         self.accounting.ended_user.fetch_add(user, Ordering::Relaxed);
         self.accounting.ended_system.fetch_add(system, Ordering::Relaxed);
-        self.accounting.ended_switches.fetch_add(thread.switches(), Ordering::Relaxed);
+        self.accounting.ended_switches.keep(thread.switches());
     }
 
     /// A child has been waited for: what it and its children used counts.
@@ -74,10 +75,10 @@ impl Process {
 
     /// How often the process's threads gave the CPU up.
     #[must_use]
-    pub fn switches(&self) -> u64 {
+    pub fn switches(&self) -> Switches {
         let state = self.signal_state();
-        let ended = self.accounting.ended_switches.load(Ordering::Relaxed);
-        state.threads().iter().map(|thread| thread.switches()).sum::<u64>() + ended
+        let ended = self.accounting.ended_switches.get();
+        state.threads().iter().map(|thread| thread.switches()).fold(ended, |sum, each| sum + each)
     }
 
     /// User and system time of the children that were waited for, in nanoseconds.

@@ -116,9 +116,7 @@ pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
             table.set_close_on_exec(descriptor, argument as u32 & linux::FD_CLOEXEC != 0)?;
             0
         }
-        linux::F_GETFL => {
-            (open.flags().difference(StatusFlags::EXECUTE) | StatusFlags::LARGEFILE).bits() as usize
-        }
+        linux::F_GETFL => open.flags().difference(StatusFlags::EXECUTE).bits() as usize,
         linux::F_SETFL => {
             let asked = StatusFlags::from_bits_retain(argument as u32).intersection(CHANGEABLE);
             open.set_flags(open.flags().difference(CHANGEABLE) | asked);

@@ -18,6 +18,16 @@ const OWN_POSITIONS: u64 = 2;
 
 /// getdents64(2).
 pub fn getdents64(call: &mut Call<'_>) -> SyscallResult {
+    list(call, Listing::push)
+}
+
+/// getdents(2): its entries have the type behind the name.
+pub fn getdents(call: &mut Call<'_>) -> SyscallResult {
+    list(call, Listing::push_old)
+}
+
+/// Fills the caller's buffer with entries as `push` writes them, which says whether there was room.
+fn list(call: &Call<'_>, push: fn(&mut Listing, &Listed<'_>) -> bool) -> SyscallResult {
     let open = get_file(call, 0)?;
     let place = open.place.as_ref().filter(|place| place.entry.node.kind() == FileType::Directory);
     let place = place.ok_or(Errno::ENOTDIR)?;
@@ -32,13 +42,13 @@ pub fn getdents64(call: &mut Call<'_>) -> SyscallResult {
         if listing.position == position {
             let node = if position == 0 { place.clone() } else { place.parent(&root) };
             let inode = node.entry.node.metadata().inode;
-            listing.push(&Listed { name, inode, kind: FileType::Directory, next: position + 1 });
+            push(&mut listing, &Listed { name, inode, kind: FileType::Directory, next: position + 1 });
         }
     }
     if listing.position >= OWN_POSITIONS && !listing.full {
         let cookie = listing.position - OWN_POSITIONS;
         place.entry.node.list(cookie, &mut |listed| {
-            listing.push(&Listed { next: listed.next + OWN_POSITIONS, ..listed })
+            push(&mut listing, &Listed { next: listed.next + OWN_POSITIONS, ..listed })
         })?;
     }
     if listing.bytes.is_empty() && listing.full {
@@ -76,6 +86,26 @@ impl Listing {
         self.bytes.extend_from_slice(&head[..NAME]);
         self.bytes.extend_from_slice(listed.name);
         self.bytes.resize(start + length, 0);
+        self.position = listed.next;
+        true
+    }
+
+    /// The same for getdents(2): a zero ends the name, and the type is the last byte.
+    fn push_old(&mut self, listed: &Listed<'_>) -> bool {
+        /// Bytes before the name: two words and the length.
+        const NAME: usize = 18;
+        let length = (NAME + listed.name.len() + 2).next_multiple_of(8);
+        if self.full || self.bytes.len() + length > self.size {
+            self.full = true;
+            return false;
+        }
+        let end = self.bytes.len() + length;
+        self.bytes.extend_from_slice(&listed.inode.to_ne_bytes());
+        self.bytes.extend_from_slice(&listed.next.to_ne_bytes());
+        self.bytes.extend_from_slice(&(length as u16).to_ne_bytes());
+        self.bytes.extend_from_slice(listed.name);
+        self.bytes.resize(end - 1, 0);
+        self.bytes.push(listed.kind.directory_type());
         self.position = listed.next;
         true
     }

@@ -154,6 +154,6 @@ pub fn memfd_create(call: &mut Call<'_>) -> SyscallResult {
     entry.mark_removed();
     let file: Arc<dyn File> = node;
     let place = Path { mount: mount.clone(), entry };
-    let open = fallible::try_arc(OpenFile::at(file, StatusFlags::RDWR, place))?;
+    let open = fallible::try_arc(OpenFile::at(file, StatusFlags::RDWR | StatusFlags::LARGEFILE, place))?;
     crate::syscall::fs::add(call, open, flags & linux::MFD_CLOEXEC != 0)
 }

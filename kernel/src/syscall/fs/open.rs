@@ -254,13 +254,16 @@ fn open_existing(
     if !created {
         access::check_place(&place, &view.credentials, access)?;
     }
+    if kind == FileType::Directory && flags & linux::O_DIRECT != 0 {
+        return Err(Errno::EINVAL);
+    }
     if flags & linux::O_NOATIME != 0 && !access::owns(&node.metadata(), &view.credentials) {
         return Err(Errno::EPERM);
     }
     if matches!(kind, FileType::Character | FileType::Block) && place.mount.flags() & linux::MS_NODEV != 0 {
         return Err(Errno::EACCES);
     }
-    let status = StatusFlags::from_bits_retain(flags & STATUS);
+    let status = StatusFlags::from_bits_retain(flags & STATUS) | StatusFlags::LARGEFILE;
     let opening = Opening { flags: status, place: &place, thread: Some(thread), flags_of_call: flags };
     let file = node.clone().open(&opening)?;
     let truncates = flags & linux::O_TRUNC != 0 && kind == FileType::Regular && !created;

@@ -15,6 +15,10 @@ pub fn lseek(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::ESPIPE.into());
     }
     let mut offset = open.offset.lock();
+    if open.file.stays_at_start() && whence <= linux::SEEK_HOLE {
+        *offset = 0;
+        return Ok(0.into());
+    }
     let from = |base: u64| {
         let sum = i64::try_from(base).ok().and_then(|base| base.checked_add(distance));
         sum.ok_or(Errno::EOVERFLOW).and_then(|sum| u64::try_from(sum).map_err(|_| Errno::EINVAL))

@@ -9,7 +9,9 @@ use crate::fs::inode::Opening;
 use crate::fs::{FileType, OpenFile, StatusFlags, access};
 use crate::memory::space::{unmap_mapping_range, write_back};
 use crate::memory::{MapSource, fallible, writeback};
+use crate::process::{Resource, Thread};
 use crate::sched::Budget;
+use crate::signal::{Information, Signal, send_to_thread};
 use crate::syscall::caller::Caller;
 use crate::syscall::fs::transfer::TransferDirection;
 use crate::syscall::fs::{find, get_file, get_path};
@@ -33,11 +35,24 @@ pub fn truncate(call: &mut Call<'_>) -> SyscallResult {
     let opening = Opening { flags, flags_of_call: 0, place: &place, thread: Some(call.thread) };
     let file = place.entry.node.clone().open(&opening)?;
     let open = fallible::try_arc(OpenFile::at(file, flags, place))?;
+    check_size(call.thread, &open, size)?;
     truncate_file(call.thread, &open, size, 0)
 }
 
 /// The cost of a step of truncation or allocation, in units of a [`Budget`].
 const STEP_COST: u32 = 32;
+
+/// Checks that a file may grow to a size: the signal comes with the error.
+fn check_size(caller: &Arc<Thread>, open: &OpenFile, size: u64) -> Result<(), Errno> {
+    let limit = caller.process.limit(Resource::FileSize).soft;
+    let grows = open.file.size().is_some_and(|before| before < size);
+    if grows && size > limit {
+        // A realtime signal may find no room; this one always does.
+        let _ = send_to_thread(caller, Information::kernel(Signal::XFSZ));
+        return Err(Errno::EFBIG);
+    }
+    Ok(())
+}
 
 /// Gives a file a length, and ends a call with this result: whoever has mapped what is cut off loses it first.
 pub(super) fn truncate_file(
@@ -73,6 +88,7 @@ pub fn ftruncate(call: &mut Call<'_>) -> SyscallResult {
     if !open.is_writable() {
         return Err(Errno::EINVAL.into());
     }
+    check_size(call.thread, &open, size)?;
     truncate_file(call.thread, &open, size, 0)
 }
 
@@ -92,6 +108,9 @@ pub fn fallocate(call: &mut Call<'_>) -> SyscallResult {
     }
     let (first, end) = (first as u64, (first + length) as u64);
     let mode = call.uint(1);
+    if mode & (linux::FALLOC_FL_PUNCH_HOLE | linux::FALLOC_FL_KEEP_SIZE) == 0 {
+        check_size(call.thread, &open, end)?;
+    }
     let mut at = first + open.file.allocate(mode, first, end - first)?;
     open.report(linux::IN_MODIFY);
     let takes = mode & (linux::FALLOC_FL_PUNCH_HOLE | linux::FALLOC_FL_ZERO_RANGE) != 0;

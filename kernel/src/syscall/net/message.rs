@@ -71,7 +71,7 @@ impl Operation for SendMessage {
 
     fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
         if let Some(target) = &self.target {
-            return target.watch_for_room(watch);
+            return target.watch_for_room(watch, self.socket.options().send_limit());
         }
         self.open.file.can_go_on(&self.open, watch, Events::OUT)
     }

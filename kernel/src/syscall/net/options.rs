@@ -1,14 +1,70 @@
 //! getsockopt(2) and setsockopt(2).
 
 use core::sync::atomic::Ordering;
-use linux_raw_sys::net;
+use linux_raw_sys::{general as linux, net};
 
 use crate::error::{Errno, TryResult};
-use crate::net::{BUFFER_BYTES, Socket};
+use crate::net::{BUFFER_BYTES, OptionFlags, Socket};
 use crate::syscall::fs::{get, put};
 use crate::syscall::net::socket::get_socket;
 use crate::syscall::{Call, SyscallResult};
 use crate::time::NS_PER_SECOND;
+
+/// The highest `SO_PRIORITY` that needs no capability.
+const ORDINARY_PRIORITY_MAX: u32 = 6;
+/// The time limit that a negative one stands for: no wait. It is told as 0.
+const NO_TIME_NS: u64 = 1;
+
+/// The option of this number, if it is one that is on or off and has no other effect here.
+const fn flag_of(option: u32) -> Option<OptionFlags> {
+    Some(match option {
+        net::SO_REUSEADDR => OptionFlags::REUSE_ADDRESS,
+        net::SO_REUSEPORT => OptionFlags::REUSE_PORT,
+        net::SO_KEEPALIVE => OptionFlags::KEEP_ALIVE,
+        net::SO_BROADCAST => OptionFlags::BROADCAST,
+        net::SO_OOBINLINE => OptionFlags::OUT_OF_BAND_INLINE,
+        net::SO_DONTROUTE => OptionFlags::DO_NOT_ROUTE,
+        _ => return None,
+    })
+}
+
+/// The bytes of an option's value, and how many there are.
+fn value_of(socket: &Socket, option: u32) -> Result<([u8; 16], usize), Errno> {
+    let mut bytes = [0; 16];
+    let number = match option {
+        net::SO_TYPE => socket.style.number(),
+        net::SO_DOMAIN => net::AF_UNIX,
+        net::SO_PROTOCOL => 0,
+        net::SO_ERROR => socket.inbox().take_error().map_or(0, |error| error.0.into()),
+        net::SO_ACCEPTCONN => socket.is_listening().into(),
+        net::SO_PASSCRED => socket.inbox().passes_identity().into(),
+        net::SO_PRIORITY => socket.options().priority(),
+        net::SO_SNDBUF | net::SO_RCVBUF => socket.options().buffer(option == net::SO_SNDBUF),
+        net::SO_SNDLOWAT | net::SO_RCVLOWAT => 1,
+        net::SO_PEERCRED => {
+            let identity = socket.peer_identity();
+            bytes[..4].copy_from_slice(&identity.pid.to_ne_bytes());
+            bytes[4..8].copy_from_slice(&identity.uid.to_ne_bytes());
+            bytes[8..12].copy_from_slice(&identity.gid.to_ne_bytes());
+            return Ok((bytes, 12));
+        }
+        net::SO_LINGER => {
+            let (is_on, seconds) = socket.options().linger();
+            bytes[..4].copy_from_slice(&u32::from(is_on).to_ne_bytes());
+            bytes[4..8].copy_from_slice(&seconds.to_ne_bytes());
+            return Ok((bytes, 8));
+        }
+        net::SO_SNDTIMEO_OLD | net::SO_RCVTIMEO_OLD => {
+            let timeout = socket.timeout(option == net::SO_SNDTIMEO_OLD).load(Ordering::Relaxed);
+            bytes[..8].copy_from_slice(&(timeout / NS_PER_SECOND).to_ne_bytes());
+            bytes[8..].copy_from_slice(&(timeout % NS_PER_SECOND / 1000).to_ne_bytes());
+            return Ok((bytes, 16));
+        }
+        _ => flag_of(option).map(|flag| socket.options().has(flag).into()).ok_or(Errno::ENOPROTOOPT)?,
+    };
+    bytes[..4].copy_from_slice(&number.to_ne_bytes());
+    Ok((bytes, 4))
+}
 
 /// getsockopt(2).
 pub fn getsockopt(call: &mut Call<'_>) -> SyscallResult {
@@ -16,39 +72,10 @@ pub fn getsockopt(call: &mut Call<'_>) -> SyscallResult {
     if call.uint(1) != net::SOL_SOCKET {
         return Err(Errno::EOPNOTSUPP.into());
     }
-    let number = |value: u32| Ok((value.to_ne_bytes(), 4));
-    let (mut bytes, mut length) = ([0; 16], 4);
-    let small: Result<([u8; 4], usize), Errno> = match call.uint(2) {
-        net::SO_TYPE => number(socket.style.number()),
-        net::SO_DOMAIN => number(net::AF_UNIX),
-        net::SO_PROTOCOL | net::SO_REUSEADDR | net::SO_KEEPALIVE | net::SO_OOBINLINE => number(0),
-        net::SO_ERROR => number(socket.inbox().take_error().map_or(0, |error| error.0.into())),
-        net::SO_ACCEPTCONN => number(socket.is_listening().into()),
-        net::SO_PASSCRED => number(socket.inbox().passes_identity().into()),
-        net::SO_BROADCAST => number(socket.broadcast().load(Ordering::Relaxed).into()),
-        net::SO_SNDBUF | net::SO_RCVBUF => number(BUFFER_BYTES as u32),
-        net::SO_PEERCRED => {
-            let identity = socket.peer_identity();
-            bytes[..4].copy_from_slice(&identity.pid.to_ne_bytes());
-            bytes[4..8].copy_from_slice(&identity.uid.to_ne_bytes());
-            bytes[8..12].copy_from_slice(&identity.gid.to_ne_bytes());
-            Ok(([0; 4], 12))
-        }
-        net::SO_LINGER => Ok(([0; 4], 8)),
-        option @ (net::SO_SNDTIMEO_OLD | net::SO_RCVTIMEO_OLD) => {
-            let timeout = socket.timeout(option == net::SO_SNDTIMEO_OLD).load(Ordering::Relaxed);
-            bytes[..8].copy_from_slice(&(timeout / NS_PER_SECOND).to_ne_bytes());
-            bytes[8..].copy_from_slice(&(timeout % NS_PER_SECOND / 1000).to_ne_bytes());
-            Ok(([0; 4], 16))
-        }
-        _ => Err(Errno::ENOPROTOOPT),
-    };
-    let (value, size) = small?;
-    if size == length {
-        bytes[..4].copy_from_slice(&value);
-    }
     let room = i32::from_ne_bytes(get(call, call.word(4))?);
-    length = size.min(usize::try_from(room).map_err(|_| Errno::EINVAL)?);
+    let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
+    let (bytes, length) = value_of(&socket, call.uint(2))?;
+    let length = length.min(room);
     put(call, call.word(3), &bytes[..length])?;
     put(call, call.word(4), &(length as u32).to_ne_bytes())?;
     Ok(0.into())
@@ -57,6 +84,10 @@ pub fn getsockopt(call: &mut Call<'_>) -> SyscallResult {
 /// setsockopt(2).
 pub fn setsockopt(call: &mut Call<'_>) -> SyscallResult {
     let (_, socket) = get_socket(call)?;
+    let option = call.uint(2);
+    if call.int(4) < 0 {
+        return Err(Errno::EINVAL.into());
+    }
     if call.uint(1) != net::SOL_SOCKET {
         return Err(Errno::EOPNOTSUPP.into());
     }
@@ -64,23 +95,36 @@ pub fn setsockopt(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::EINVAL.into());
     }
     let value = u32::from_ne_bytes(get(call, call.word(3))?);
-    match call.uint(2) {
+    let credentials = call.thread.credentials();
+    let may_administer = credentials.is_capable(linux::CAP_NET_ADMIN);
+    match option {
         net::SO_PASSCRED => socket.inbox().set_passes_identity(value != 0),
-        net::SO_BROADCAST => socket.broadcast().store(value != 0, Ordering::Relaxed),
-        // Accepted without effect: a local connection has nothing that they would change.
-        net::SO_REUSEADDR
-        | net::SO_KEEPALIVE
-        | net::SO_LINGER
-        | net::SO_SNDBUF
-        | net::SO_RCVBUF
-        | net::SO_SNDBUFFORCE
-        | net::SO_RCVBUFFORCE
-        | net::SO_PRIORITY
-        | net::SO_OOBINLINE => {}
-        option @ (net::SO_SNDTIMEO_OLD | net::SO_RCVTIMEO_OLD) => {
+        net::SO_SNDBUF | net::SO_RCVBUF => {
+            socket.options().set_buffer(option == net::SO_SNDBUF, value.min(BUFFER_BYTES as u32));
+        }
+        net::SO_SNDBUFFORCE | net::SO_RCVBUFFORCE if !may_administer => return Err(Errno::EPERM.into()),
+        net::SO_SNDBUFFORCE | net::SO_RCVBUFFORCE => {
+            let asked = if value as i32 >= 0 { value } else { 0 };
+            socket.options().set_buffer(option == net::SO_SNDBUFFORCE, asked);
+        }
+        net::SO_PRIORITY => {
+            let is_ordinary = value <= ORDINARY_PRIORITY_MAX;
+            if !is_ordinary && !may_administer && !credentials.is_capable(linux::CAP_NET_RAW) {
+                return Err(Errno::EPERM.into());
+            }
+            socket.options().set_priority(value);
+        }
+        net::SO_LINGER => {
+            if call.int(4) < 8 {
+                return Err(Errno::EINVAL.into());
+            }
+            let seconds = u32::from_ne_bytes(get(call, call.word(3).wrapping_add(4))?);
+            socket.options().set_linger((value != 0).then_some(seconds));
+        }
+        net::SO_SNDTIMEO_OLD | net::SO_RCVTIMEO_OLD => {
             set_timeout(call, &socket, option == net::SO_SNDTIMEO_OLD)?;
         }
-        _ => return Err(Errno::ENOPROTOOPT.into()),
+        _ => socket.options().set(flag_of(option).ok_or(Errno::ENOPROTOOPT)?, value != 0),
     }
     Ok(0.into())
 }
@@ -94,7 +138,9 @@ fn set_timeout(call: &Call<'_>, socket: &Socket, send: bool) -> TryResult<()> {
     if microseconds >= 1_000_000 {
         return Err(Errno::EDOM.into());
     }
-    let timeout = if seconds as i64 <= 0 && microseconds == 0 {
+    let timeout = if (seconds as i64) < 0 {
+        NO_TIME_NS
+    } else if seconds == 0 && microseconds == 0 {
         0
     } else {
         seconds.saturating_mul(NS_PER_SECOND).saturating_add(microseconds * 1000)

@@ -332,6 +332,8 @@ fn make(parent: &Arc<Thread>, request: &CloneRequest, space: Arc<Space>) -> Resu
         float,
     })?;
     child.set_io_priority(parent.io_priority());
+    child.inherit_timer_slack(parent);
+    child.set_personality(parent.personality());
     if request.has(linux::CLONE_CHILD_CLEARTID) {
         child.set_clear_child_tid(request.child_tid);
     }

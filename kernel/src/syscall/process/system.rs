@@ -5,11 +5,11 @@ use linux_raw_sys::{general as linux, prctl};
 
 use crate::arch;
 use crate::arch::time::now_ns;
-use crate::boot::RELEASE;
+use crate::boot::{RELEASE, VERSION};
 use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
+use crate::process::host_name::{self, HOST_NAME_BYTES};
 use crate::process::{Thread, exit, load, table};
-use crate::sync::SpinLock;
 use crate::syscall::fs::TRANSFER_LIMIT;
 use crate::syscall::process::privilege;
 use crate::syscall::{Call, SyscallResult, user};
@@ -17,40 +17,9 @@ use crate::time::NS_PER_SECOND;
 use crate::wait::operation::{Operation, Step, WaitOptions};
 use crate::wait::queue::Watch;
 
-/// `uname -v`.
-pub const VERSION: &str = concat!("#1 SMP PREEMPT Heddle ", env!("CARGO_PKG_VERSION"));
-
-/// Bytes of each string of `struct utsname`.
-const NAME_BYTES: usize = 65;
-
-struct HostName {
-    bytes: [u8; NAME_BYTES],
-}
-
-static HOST_NAME: SpinLock<HostName> = SpinLock::new(HostName::initial());
-
-impl HostName {
-    const fn initial() -> Self {
-        let name = b"heddle";
-        let mut bytes = [0; NAME_BYTES];
-        let mut index = 0;
-        while index < name.len() {
-            bytes[index] = name[index];
-            index += 1;
-        }
-        Self { bytes }
-    }
-}
-
-/// The machine's name with zeros behind it.
-#[must_use]
-pub fn host_name() -> [u8; NAME_BYTES] {
-    HOST_NAME.lock().bytes
-}
-
-fn padded(text: &str) -> [u8; NAME_BYTES] {
-    let mut bytes = [0; NAME_BYTES];
-    let length = text.len().min(NAME_BYTES - 1);
+fn padded(text: &str) -> [u8; HOST_NAME_BYTES] {
+    let mut bytes = [0; HOST_NAME_BYTES];
+    let length = text.len().min(HOST_NAME_BYTES - 1);
     bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
     bytes
 }
@@ -59,7 +28,7 @@ fn padded(text: &str) -> [u8; NAME_BYTES] {
 pub fn uname(call: &mut Call<'_>) -> SyscallResult {
     let fields = [
         padded("Linux"),
-        host_name(),
+        host_name::host_name(),
         padded(RELEASE),
         padded(VERSION),
         padded(arch::MACHINE_NAME),
@@ -67,7 +36,7 @@ pub fn uname(call: &mut Call<'_>) -> SyscallResult {
     ];
     let space = call.thread.space();
     for (index, field) in fields.iter().enumerate() {
-        space.write_bytes(call.word(0).wrapping_add(index * NAME_BYTES), field)?;
+        space.write_bytes(call.word(0).wrapping_add(index * HOST_NAME_BYTES), field)?;
     }
     Ok(0.into())
 }
@@ -78,12 +47,12 @@ pub fn sethostname(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::EPERM.into());
     }
     let length = call.word(1);
-    if length >= NAME_BYTES {
+    if length >= HOST_NAME_BYTES {
         return Err(Errno::EINVAL.into());
     }
-    let mut bytes = [0; NAME_BYTES];
+    let mut bytes = [0; HOST_NAME_BYTES];
     call.thread.space().read_bytes(call.word(0), &mut bytes[..length])?;
-    HOST_NAME.lock().bytes = bytes;
+    host_name::set_host_name(bytes);
     Ok(0.into())
 }
 
@@ -173,12 +142,15 @@ pub fn getrandom(call: &mut Call<'_>) -> SyscallResult {
     carry_out(call.thread, WaitOptions::default(), operation)
 }
 
-/// personality(2): only the ordinary one, which can be asked for.
+/// personality(2): Linux's own, with or without random addresses.
 pub fn personality(call: &mut Call<'_>) -> SyscallResult {
+    let before = call.thread.personality();
     match call.uint(0) {
-        0 | u32::MAX => Ok(0.into()),
-        _ => Err(Errno::EINVAL.into()),
+        u32::MAX => {}
+        word if word & !Thread::NO_RANDOMIZATION == 0 => call.thread.set_personality(word),
+        _ => return Err(Errno::EINVAL.into()),
     }
+    Ok((before as usize).into())
 }
 
 /// ptrace(2): not offered, which debuggers take as it is.
@@ -234,9 +206,10 @@ pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
         prctl::PR_GET_NO_NEW_PRIVS => return Ok(usize::from(thread.has_no_new_privileges()).into()),
         // What these ask for is so already, or makes no difference to a program.
         prctl::PR_SET_DUMPABLE => thread.process.set_dumpable(argument == 1),
-        prctl::PR_SET_TIMERSLACK | prctl::PR_SET_THP_DISABLE => {}
+        prctl::PR_SET_THP_DISABLE => {}
         prctl::PR_GET_SECCOMP => {}
-        prctl::PR_GET_TIMERSLACK => return Ok(50_000.into()),
+        prctl::PR_SET_TIMERSLACK => thread.set_timer_slack_ns(argument as u64),
+        prctl::PR_GET_TIMERSLACK => return Ok((thread.timer_slack_ns() as usize).into()),
         _ => return Err(Errno::EINVAL.into()),
     }
     Ok(0.into())

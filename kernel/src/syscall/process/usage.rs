@@ -13,6 +13,7 @@ pub const WORDS: usize = 18;
 
 const MAX_RESIDENT: usize = 4;
 const VOLUNTARY_SWITCHES: usize = 16;
+const INVOLUNTARY_SWITCHES: usize = 17;
 
 fn words(user_ns: u64, system_ns: u64) -> [u64; WORDS] {
     let mut words = [0; WORDS];
@@ -39,7 +40,9 @@ pub fn getrusage(call: &mut Call<'_>) -> SyscallResult {
             let (user, system) = process.cpu_times();
             let mut words = words(user, system);
             words[MAX_RESIDENT] = space.resident_pages() as u64 * 4;
-            words[VOLUNTARY_SWITCHES] = process.switches();
+            let switches = process.switches();
+            words[VOLUNTARY_SWITCHES] = switches.voluntary;
+            words[INVOLUNTARY_SWITCHES] = switches.involuntary;
             words
         }
         linux::RUSAGE_CHILDREN => {
@@ -49,7 +52,9 @@ pub fn getrusage(call: &mut Call<'_>) -> SyscallResult {
         1 => {
             let (user, system) = call.thread.cpu_times();
             let mut words = words(user, system);
-            words[VOLUNTARY_SWITCHES] = call.thread.switches();
+            let switches = call.thread.switches();
+            words[VOLUNTARY_SWITCHES] = switches.voluntary;
+            words[INVOLUNTARY_SWITCHES] = switches.involuntary;
             words
         }
         _ => return Err(Errno::EINVAL.into()),

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
+use crate::arch::paging::PAGE_SIZE;
 use crate::error::{Errno, TryResult};
 use crate::process::{Resource, Thread, table};
 use crate::sched::{Parameters, Policy};
@@ -125,6 +126,8 @@ pub fn sched_rr_get_interval(call: &mut Call<'_>) -> SyscallResult {
 
 /// Words of `struct sched_attr` in its first version.
 const ATTRIBUTE_WORDS: usize = 6;
+/// The same with the hints about utilization, of which there are none.
+const FULL_ATTRIBUTE_WORDS: usize = 7;
 
 /// sched_setattr(2).
 pub fn sched_setattr(call: &mut Call<'_>) -> SyscallResult {
@@ -151,20 +154,28 @@ pub fn sched_setattr(call: &mut Call<'_>) -> SyscallResult {
 
 /// sched_getattr(2).
 pub fn sched_getattr(call: &mut Call<'_>) -> SyscallResult {
-    if call.uint(3) != 0 || call.uint(2) < (ATTRIBUTE_WORDS * 8) as u32 {
+    let size = call.uint(2) as usize;
+    if call.uint(3) != 0 || !(ATTRIBUTE_WORDS * 8..=PAGE_SIZE).contains(&size) {
         return Err(Errno::EINVAL.into());
     }
     let parameters = named(call, call.int(0))?.scheduling();
-    let size = (ATTRIBUTE_WORDS * 8) as u64;
+    let size = size.min(FULL_ATTRIBUTE_WORDS * 8);
+    let nice = if parameters.policy.is_realtime() { 0 } else { parameters.nice };
     let words = [
-        size | u64::from(parameters.policy.number()) << 32,
+        size as u64 | u64::from(parameters.policy.number()) << 32,
         u64::from(parameters.reset_on_fork),
-        u64::from(i32::from(parameters.nice) as u32) | u64::from(parameters.realtime) << 32,
+        u64::from(i32::from(nice) as u32) | u64::from(parameters.realtime) << 32,
+        0,
         0,
         0,
         0,
     ];
-    user::write_words(&call.thread.space(), call.word(1), &words)?;
+    let words: [u64; FULL_ATTRIBUTE_WORDS] = words;
+    let mut bytes = [0; FULL_ATTRIBUTE_WORDS * 8];
+    for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
+        slot.copy_from_slice(&word.to_ne_bytes());
+    }
+    call.thread.space().write_bytes(call.word(1), &bytes[..size])?;
     Ok(0.into())
 }
 
