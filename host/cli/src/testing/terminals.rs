@@ -117,8 +117,11 @@ fn from_controlling_terminal(kernel: Kernel) -> Result<(), String> {
 }
 
 fn nested(kernel: Kernel) -> Result<(), String> {
-    let mut terminal = start(kernel, &["script", "-qec", "stty size; tty; cat; exit 7", "/dev/null"])?;
+    let script = "stty size; tty; echo ready; cat; exit 7";
+    let mut terminal = start(kernel, &["script", "-qec", script, "/dev/null"])?;
     terminal.expect("33 101\r\n/dev/pts/", RUN_TIMEOUT)?;
+    // All output is there before the input is echoed.
+    terminal.expect("ready\r\n", RUN_TIMEOUT)?;
     terminal.write(b"through both\n").map_err(text)?;
     terminal.expect("through both\r\nthrough both\r\n", RUN_TIMEOUT)?;
     terminal.write(CONTROL_D).map_err(text)?;
