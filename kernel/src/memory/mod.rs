@@ -3,13 +3,13 @@
 //! - [`frame`]: page frames of the machine; [`FrameRef`] is one reference to a counted frame.
 //! - [`heap`]: the kernel's own allocations; [`fallible`]: how to make them so that running out is an error.
 //! - [`space`]: the address space of a process; [`source`]: the interface of objects that can be mapped.
-//! - [`user`]: copies between the kernel and a space; [`user_access`]: small structures of C.
+//! - [`user`]: copies between the kernel and a space; [`values`]: small structures of C.
 //!
 //! # Running out
 //! Any allocation can fail, and becomes `ENOMEM`. Two kinds of standard-library calls cannot report failure
-//! (`Box::new`, `BTreeMap::insert`, …); [`heap::reserve`] before such a call makes sure that it succeeds. It works
-//! because the kernel is cooperative: between the check and the call no other coroutine of this CPU runs, and for the
-//! other CPUs there is a reserve of frames that only small heap allocations may use.
+//! (`Box::new`, `BTreeMap::insert`, …); [`heap::reserve`] before such a call makes it succeed on one CPU, where no
+//! other coroutine runs between the check and the call. On several CPUs another may take that memory first: a reserve
+//! of frames for small heap allocations makes this rare and does not exclude it. STATUS.md names it as a known fault.
 
 pub mod counters;
 pub mod deferred_free;
