@@ -1,4 +1,5 @@
 //! Hands the linker script of the target architecture to the linker, and builds the vDSO that the kernel embeds.
+#![allow(clippy::disallowed_methods, clippy::disallowed_macros, reason = "it runs on the host")]
 
 use std::path::PathBuf;
 

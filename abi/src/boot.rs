@@ -27,41 +27,57 @@ pub const KEY_TSC: &str = "heddle.tsc";
 /// `heddle.strace=1`: log every system call of every program.
 pub const KEY_STRACE: &str = "heddle.strace";
 
-/// `heddle.isolation=none|private`: whether programs share one address space.
+/// `heddle.isolation=none|user|private`: which programs may reach one another's memory. Without it all may, until a
+/// second set of credentials is in use.
 pub const KEY_ISOLATION: &str = "heddle.isolation";
 
 /// `heddle.space-lock=ranges|one`: whether each address space has a range lock (the default) or, for comparison, one
 /// lock.
 pub const KEY_SPACE_LOCK: &str = "heddle.space-lock";
 
-/// `heddle.pcid=on|off`: whether processors keep the translations of private spaces that they don't use, where they
+/// `heddle.pcid=on|off`: whether processors keep the translations of whole spaces that they don't use, where they
 /// can; off by default.
 pub const KEY_PCID: &str = "heddle.pcid";
+
+/// `heddle.clearcpuid=FEATURE[,FEATURE…]`: features that the kernel does not use although the processor has them, by
+/// Linux's names: `smap`, `xsave`. For machines whose virtualization does not know their instructions.
+pub const KEY_CLEAR_CPUID: &str = "heddle.clearcpuid";
 
 /// `heddle.share=PATH[:ro][,PATH[:ro]…]`: where the shared folders of the host appear, in the order of their tags.
 pub const KEY_SHARE: &str = "heddle.share";
 /// The suffix of a shared folder in [`KEY_SHARE`] that marks it read-only.
 pub const SHARE_READ_ONLY: &str = ":ro";
-/// The most folders that are shared.
-pub const SHARES_MAX: usize = 8;
+/// The most folders that are shared: the machine has 8 slots for devices, and console and network take two of them.
+pub const SHARES_MAX: usize = 6;
 /// Bytes of [`KEY_SHARE`]'s value, at most.
 pub const SHARE_VALUE_MAX: usize = 1024;
 
 /// The tag of shared folder `index`, by which the guest finds its device: `share0`.
 pub const SHARE_TAG: &str = "share";
 
-/// `heddle.slots=NUMBER`: how many programs fit into the shared space at most, for tests; decimal.
+/// `heddle.net=ADDRESS/LENGTH[,ADDRESS/LENGTH…][,GATEWAY…]`: the addresses of `eth0`, which have a length, and the
+/// routers to everything else, which have none; IPv4 and IPv6. Without the key the guest has only its loopback.
+pub const KEY_NET: &str = "heddle.net";
+/// Bytes of [`KEY_NET`]'s value, at most.
+pub const NET_VALUE_MAX: usize = 512;
+
+/// `heddle.slots=NUMBER`: how many slots there are for programs, for tests; with 1 all of them share one. Decimal.
 pub const KEY_SLOTS: &str = "heddle.slots";
 
 /// The most processors that the kernel uses; it is told of no more.
 pub const CPUS_MAX: usize = 8;
 
+/// Microseconds that the kernel may run without letting interrupts in, in its checking build.
+pub const KEY_STRETCH: &str = "heddle.stretch-us";
+
 /// The keys that a user may pass by hand, each with the values that it takes; `None` stands for a decimal number.
-pub const USER_KEYS: [(&str, Option<&[&str]>); 4] = [
+pub const USER_KEYS: [(&str, Option<&[&str]>); 6] = [
     (KEY_SPACE_LOCK, Some(&["ranges", "one"])),
     (KEY_PCID, Some(&["on", "off"])),
+    (KEY_CLEAR_CPUID, Some(&["smap", "xsave", "smap,xsave"])),
     (KEY_SLOTS, None),
     (KEY_TSC, None),
+    (KEY_STRETCH, None),
 ];
 
 /// virtio-serial port numbers. Port 0 is left free: QEMU reserves it for consoles.
@@ -98,6 +114,10 @@ pub const DEBUG_EXIT_PANIC: u8 = 0x11;
 pub const fn qemu_status(value: u8) -> i32 {
     ((value as i32) << 1) | 1
 }
+
+/// Prefix of the log lines about the machine's start, after which come nanoseconds since the kernel's first instruction
+/// without idle time, a space, and the name of the part that has ended.
+pub const START_PHASE: &str = "start: ";
 
 /// Prefix of the log lines that make up a panic report; each line is `heddle-panic: KIND REST` where KIND is
 /// `message` (free text), `frame` (a hexadecimal return address, innermost first) or `end`.

@@ -3,6 +3,7 @@
 //! - [`boot`]: the host tool's parameters for the kernel, and the codes with which the machine ends.
 //! - [`call`]: asynchronous system calls, between programs and the kernel.
 //! - [`control`]: the framed messages on the control port while it runs.
+//! - [`prctl`]: Heddle's own options of that call.
 //! - [`user_sched`]: the pages, records and calls of the shared scheduler, which kernel, vDSO and programs have in
 //!   common.
 //! - [`protocol`]: the order in which kernel and programs change the words of those pages, and the ring of completions.
@@ -17,5 +18,6 @@ extern crate std;
 pub mod boot;
 pub mod call;
 pub mod control;
+pub mod prctl;
 pub mod protocol;
 pub mod user_sched;

@@ -1,4 +1,4 @@
-//! What the kernel was told before it ran: command line and usable memory. Filled by the architecture's entry.
+//! Boot parameters: command line and usable memory. Filled by the architecture's entry.
 
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -89,6 +89,11 @@ pub fn pair(key: &str) -> Option<(u64, u64)> {
 /// Whether `KEY=VALUE` with exactly this value is on the command line.
 pub fn is(key: &str, value: &str) -> bool {
     option(key, &mut [0; 32]) == Some(value)
+}
+
+/// Whether the command line has `KEY=NAME[,NAME…]` with this name.
+pub fn is_listed(key: &str, name: &str) -> bool {
+    option(key, &mut [0; 64]).is_some_and(|list| list.split(',').any(|entry| entry == name))
 }
 
 fn parse_number(text: &str) -> Option<u64> {

@@ -1,4 +1,6 @@
-//! What can go wrong in a system call: error numbers, and the reasons for which a call stops half-way.
+//! Errors of system calls: error numbers, and the reasons for which a call stops half-way.
+
+use heddle_kernel_core::fallible::AllocError;
 
 /// A Linux error number, as a system call returns it negated.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -94,6 +96,18 @@ pub enum TryError {
     Fault(PageFault),
     /// It would have to wait: wait until the file is ready, then try again, or say `EAGAIN`.
     WouldBlock,
+}
+
+impl From<AllocError> for Errno {
+    fn from(_: AllocError) -> Self {
+        Self::ENOMEM
+    }
+}
+
+impl From<AllocError> for TryError {
+    fn from(_: AllocError) -> Self {
+        Self::Error(Errno::ENOMEM)
+    }
 }
 
 impl From<Errno> for TryError {

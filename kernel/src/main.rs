@@ -28,11 +28,13 @@ pub mod tty;
 mod user_sched;
 pub mod wait;
 
-/// What the boot processor runs once the architecture has set it up.
+/// The boot processor's work once the architecture has set it up.
 fn main() -> ! {
     log::install();
     ::log::info!("heddle {} on {} CPU", env!("CARGO_PKG_VERSION"), arch::cpu::count());
+    sched::usage::note_start_phase("entry");
     memory::initialize();
+    sched::usage::note_start_phase("frames");
     if boot::is(heddle_abi::boot::KEY_STRACE, "1") {
         syscall::trace::enable();
     }
@@ -44,9 +46,9 @@ fn main() -> ! {
     sched::run_cpu()
 }
 
-/// What the other processors run.
+/// The other processors' work.
 fn run_other_cpu() -> ! {
-    if let Err(error) = sched::start_cpu().and_then(|()| keep_timers()) {
+    if let Err(error) = memory::start_cpu().and_then(|()| sched::start_cpu()).and_then(|()| keep_timers()) {
         // It would wait for timers that never come.
         ::log::error!("CPU {} cannot take part: {error:?}", arch::cpu::id());
         arch::cpu::halt();
@@ -65,16 +67,32 @@ fn initialize() -> Result<(), error::Errno> {
     sched::set_before_halt(memory::shootdown::before_idle);
     #[cfg(feature = "checking")]
     sync::order::set_current(sched::current);
+    #[cfg(feature = "checking")]
+    sched::stretch::initialize();
+    memory::start_cpu()?;
     sched::start_cpu()?;
     memory::start()?;
     keep_timers()?;
     sched::spawn(sched::Priority::KERNEL, process::load::keep())?;
     memory::reclaim::register(fs::drain_caches);
     memory::reclaim::register(memory::writeback::drain);
+    memory::reclaim::register(net::inet::platform::drain);
+    memory::reclaim::register(net::collector::collect);
+    sched::spawn(sched::Priority::KERNEL, net::collector::run())?;
+    sched::spawn(sched::Priority::KERNEL, fs::tree::remains::run())?;
+    sched::usage::note_start_phase("scheduler and heap");
     process::initialize()?;
     time::system_page::set_clock();
-    fs::setup::initialize(memory::frame::image(), &procfs::mount()?)?;
+    if let Some(ethernet) = net::interface::initialize(device::net::find)? {
+        net::inet::attach(ethernet)?;
+    }
+    sched::usage::note_start_phase("processes, network");
+    fs::setup::initialize(memory::frame::image(), &procfs::mount()?, &procfs::mount_sys()?)?;
+    sched::usage::note_start_phase("file systems");
     tty::register()?;
     fs::share::mount_all(device::share::find_all()?)?;
-    session::start(device::initialize()?)
+    sched::usage::note_start_phase("terminals, shared folders");
+    let console = device::initialize()?;
+    sched::usage::note_start_phase("devices");
+    session::start(console)
 }

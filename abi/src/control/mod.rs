@@ -27,6 +27,8 @@ pub mod kind {
     pub const EXIT: u32 = 16;
     /// Guest to host: `nanoseconds: u64`, guest time from its first instruction to the program's start.
     pub const STARTED: u32 = 17;
+    /// Guest to host: [`super::OutOfMemory`].
+    pub const OUT_OF_MEMORY: u32 = 18;
 }
 
 /// Numbers of the streams in messages.
@@ -119,6 +121,17 @@ pub struct Exit {
     pub ending: Ending,
     /// Bytes written by the guest to standard output, standard error and the terminal.
     pub written_bytes: [u64; 3],
+}
+
+/// The guest has killed a process because its memory ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// The process.
+    pub pid: u32,
+    /// The name of its first thread, filled up with zeros.
+    pub name: [u8; 16],
+    /// The memory that it had.
+    pub bytes: u64,
 }
 
 /// A list of byte strings inside a message.
@@ -309,6 +322,29 @@ impl Exit {
             _ => return None,
         };
         Some(Self { ending, written_bytes: [reader.u64()?, reader.u64()?, reader.u64()?] })
+    }
+}
+
+impl OutOfMemory {
+    /// Writes a [`kind::OUT_OF_MEMORY`] message.
+    ///
+    /// # Errors
+    /// [`Full`] as the sink says.
+    pub fn put(&self, sink: &mut impl Sink) -> Result<(), Full> {
+        header(sink, kind::OUT_OF_MEMORY, 28)?;
+        sink.put(&self.pid.to_le_bytes())?;
+        sink.put(&self.name)?;
+        sink.put(&self.bytes.to_le_bytes())
+    }
+
+    /// Reads the payload of [`kind::OUT_OF_MEMORY`].
+    #[must_use]
+    pub fn parse(payload: &[u8]) -> Option<Self> {
+        let mut reader = Reader(payload);
+        let pid = reader.u32()?;
+        let (name, rest) = reader.0.split_first_chunk()?;
+        reader.0 = rest;
+        Some(Self { pid, name: *name, bytes: reader.u64()? })
     }
 }
 

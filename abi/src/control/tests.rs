@@ -55,6 +55,10 @@ fn small_messages_round_trip() {
         exit.put(&mut sink).unwrap();
         assert_eq!(Exit::parse(payload_of(sink.as_bytes(), kind::EXIT)), Some(exit));
     }
+    let killed = OutOfMemory { pid: 7, name: *b"python3\0\0\0\0\0\0\0\0\0", bytes: 1 << 40 };
+    let mut sink = Small::new();
+    killed.put(&mut sink).unwrap();
+    assert_eq!(OutOfMemory::parse(payload_of(sink.as_bytes(), kind::OUT_OF_MEMORY)), Some(killed));
     let end = EndOfInput { stream: stream::STDIN, total_bytes: 10 << 20 };
     let mut sink = Small::new();
     end.put(&mut sink).unwrap();

@@ -81,7 +81,7 @@ fn a_turn_against_a_completion() {
         if !goes_on {
             record::end_turn(&shared.0);
             assert_eq!(record::take(&shared.0), PENDING_COMPLETION);
-            // What was made ready is visible with its reason.
+            // A coroutine that was made ready is visible with its reason.
             assert_eq!(shared.1.load(Ordering::Relaxed), 1);
         }
         assert!(sees_turn.join().unwrap() || !goes_on);

@@ -70,7 +70,7 @@ impl Default for SystemPage {
 }
 
 /// Selector of the segment whose limit is the number of the processor, on x86-64.
-pub const CPU_SEGMENT: u16 = 0x3b;
+pub const CPU_SEGMENT: u16 = 0x4b;
 
 #[cfg(not(heddle_loom))]
 const _: () = {

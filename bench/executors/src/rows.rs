@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
-/// What an experiment looks like from outside.
+/// An experiment: its names, and the function that runs it.
 pub type Row = (&'static str, &'static str, fn() -> f64);
 
 /// Every experiment, run on side `S`: name, unit, function.
@@ -97,7 +97,8 @@ fn yields<S: Side>() -> f64 {
     timed::<S>(N * YIELDS, body)
 }
 
-/// What coroutines share, as a user of the executor would keep it: behind a cell on one thread, else behind a mutex.
+/// State that coroutines share, as a user of the executor would keep it: behind a cell on one thread, else behind a
+/// mutex.
 enum Kept<T> {
     Cell(RefCell<T>),
     Mutex(Mutex<T>),

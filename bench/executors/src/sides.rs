@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 /// One executor.
 pub trait Side {
-    /// What it is called in the table.
+    /// The name in the table.
     const NAME: &'static str;
     /// How many threads run coroutines.
     const THREADS: usize;

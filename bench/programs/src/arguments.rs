@@ -1,6 +1,6 @@
 //! `NAME=VALUE` arguments.
 
-/// What the command line says, by name.
+/// The arguments of the command line, by name.
 pub struct Arguments(Vec<(String, String)>);
 
 impl Arguments {

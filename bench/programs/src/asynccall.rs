@@ -1,4 +1,4 @@
-//! What a system call costs synchronously, asynchronously, and through io_uring: `asynccall n=CALLS
+//! The cost of a system call synchronously, asynchronously, and through io_uring: `asynccall n=CALLS
 //! by=sync|async|uring`. Three figures: a read that completes at once, a read that waits (a byte through a pipe whose
 //! reader waits before the writer writes), and 32 reads in a batch, by the call.
 

@@ -1,4 +1,4 @@
-//! What idle processes cost in memory: `idle n=PROCESSES with=fork|exec`.
+//! The memory of idle processes: `idle n=PROCESSES with=fork|exec`.
 //!
 //! Makes them, lets each say that it is ready and then wait for the end of a pipe, and compares what memory the kernel
 //! says is free, before and with all of them. Prints the bytes a process, what of them are its own pages and page
@@ -123,7 +123,7 @@ fn await_ready(reader: &OwnedFd, count: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// What only one process uses, in bytes.
+/// Memory that only one process uses, in bytes.
 struct Own {
     pages: u64,
     tables: u64,

@@ -14,12 +14,15 @@ mod first;
 mod idle;
 mod measure;
 mod memory;
+mod net;
 mod pair;
 mod pipeline;
 mod priority;
 mod processes;
 mod ring;
+mod servers;
 mod signals;
+mod spaces;
 mod yields;
 
 use arguments::Arguments;
@@ -27,7 +30,7 @@ use arguments::Arguments;
 type Experiment = fn(&Arguments) -> Result<(), String>;
 
 /// The experiments by name: a module each.
-const EXPERIMENTS: [(&str, Experiment); 10] = [
+const EXPERIMENTS: [(&str, Experiment); 13] = [
     ("calls", calls::run),
     ("pair", pair::run),
     ("processes", processes::run),
@@ -38,6 +41,9 @@ const EXPERIMENTS: [(&str, Experiment); 10] = [
     ("idle", idle::run),
     ("priority", priority::run),
     ("asynccall", asynccall::run),
+    ("net", net::run),
+    ("servers", servers::run),
+    ("spaces", spaces::run),
 ];
 
 fn main() -> std::process::ExitCode {
@@ -59,7 +65,7 @@ fn main() -> std::process::ExitCode {
     }
     let outcome = match EXPERIMENTS.iter().find(|(name, _)| *name == experiment) {
         Some((_, run)) => run(&arguments),
-        // What processes that only begin and end are made of.
+        // The experiment for processes that only begin and end.
         None if experiment == "exit" => Ok(()),
         None => Err(format!("unknown experiment '{experiment}'")),
     };

@@ -43,7 +43,7 @@ enum End {
     },
 }
 
-/// What is handed over: the number 1 where the channel is a counter, which takes no fewer bytes.
+/// The message that is handed over: the number 1 where the channel is a counter, which takes no fewer bytes.
 const MESSAGE: [u8; 8] = 1_u64.to_ne_bytes();
 
 /// Descriptors of the other side when it is exec'ed.

@@ -63,7 +63,8 @@ fn threads(count: u64, bytes: usize) -> Result<u128, String> {
     Ok(elapsed)
 }
 
-fn allow_descriptors(needed: u64) -> Result<(), String> {
+/// Raises the limit of descriptors where it is lower.
+pub fn allow_descriptors(needed: u64) -> Result<(), String> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|error| error.to_string())?;
     if soft >= needed {
         return Ok(());

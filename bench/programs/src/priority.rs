@@ -73,7 +73,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// What a process's parts share.
+/// State that a process's parts share.
 struct Side {
     turns: AtomicU64,
     is_over: AtomicBool,
@@ -87,7 +87,7 @@ impl Side {
             std::hint::black_box(number);
         }
         let turn = self.turns.fetch_add(1, Ordering::Relaxed) + 1;
-        let is_due = turn % TURNS_PER_WAKE == 0 && turn / TURNS_PER_WAKE <= self.wakes;
+        let is_due = turn.is_multiple_of(TURNS_PER_WAKE) && turn / TURNS_PER_WAKE <= self.wakes;
         is_due.then(|| now_ns().to_ne_bytes())
     }
 

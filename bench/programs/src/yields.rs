@@ -34,7 +34,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// What Heddle counts of page tables and flushes, from before the other side is made until it is gone; on Linux how
+/// Heddle's counters of page tables and flushes, from before the other side is made until it is gone; on Linux how
 /// often it went from one thread to another, which a yield need not do there.
 fn counters() -> Vec<(String, u64)> {
     let Ok(text) = std::fs::read_to_string("/proc/heddle/counters") else {

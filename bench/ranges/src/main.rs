@@ -209,7 +209,7 @@ fn latencies(report: &mut Report, sides: &[Entrant], effort: Effort) {
     }
 }
 
-/// What the program is told to be instead: one that measures one side's memory and prints it.
+/// The argument for the role of a program that measures one side's memory and prints it.
 const MEMORY: &str = "--memory-of";
 
 /// Ranges held to measure memory with.

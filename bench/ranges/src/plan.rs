@@ -62,7 +62,7 @@ pub fn entrants() -> Vec<Entrant> {
 /// One line of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// What the threads do.
+    /// The operations of the threads.
     pub kind: Kind,
     /// How many there are.
     pub threads: usize,

@@ -137,7 +137,7 @@ pub fn latencies(row: Row, sides: &[Entrant], samples: &[Vec<Sample>]) -> Vec<La
     sides.iter().zip(samples).map(latency).collect()
 }
 
-/// What a row is marked with.
+/// The marks of a row.
 fn marks(figure: &Figure) -> String {
     let preempted = if figure.preempted { "*" } else { "" };
     format!("{:<2}", format!("{preempted}{}", if figure.busy { "!" } else { "" }))

@@ -1,4 +1,4 @@
-//! What every competitor offers to the workloads and the tests.
+//! The interface of every competitor to the workloads and the tests.
 
 /// A range lock over `u64` keys.
 pub trait Side: Send + Sync + Sized + 'static {

@@ -131,7 +131,7 @@ fn frame(blob: u64, page: u64) -> usize {
     ((blob * BLOB_PAGES + page) * 6151 % (BLOBS * BLOB_PAGES)) as usize
 }
 
-/// What fills a frame.
+/// The byte that fills a frame.
 fn mark(frame: usize) -> u8 {
     (frame % 251) as u8
 }

@@ -18,7 +18,7 @@ pub const BATCH: usize = 16;
 /// Memory that memset writes to; ranges beyond wrap around.
 const ARENA_BYTES: usize = 64 << 20;
 
-/// What the threads do.
+/// The operations of the threads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     /// W1: lock a range, perhaps memset 1 KB, unlock. No two threads ask for the same range.
@@ -83,7 +83,7 @@ fn units_around(held: u64) -> u64 {
     held * 2 * (4096 / held).max(1)
 }
 
-/// What one run measured.
+/// The measurements of one run.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     /// Acquisitions (with their releases) a second.

@@ -23,7 +23,7 @@ const ACCEPTING: u8 = 4;
 const URGENT: u8 = 8;
 const BACKGROUND: u8 = 48;
 
-/// What a background line costs.
+/// The time that a background line takes.
 const WORK: Duration = Duration::from_micros(100);
 
 /// Lets no connection out of a turn for longer than its level deserves.

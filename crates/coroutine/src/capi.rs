@@ -21,7 +21,7 @@ pub struct Memory {
     kicks: AtomicU64,
 }
 
-/// What [`heddle_pick`] found.
+/// The result of [`heddle_pick`].
 #[repr(C)]
 pub struct Pick {
     id: u64,

@@ -6,7 +6,7 @@ use crate::sched::{CoreState, Id, Rank, Stealing, Table};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
 use core::ptr;
 
-/// What differs between platforms, as functions that need no context.
+/// Functions that differ between platforms and need no context.
 pub(crate) struct Hooks {
     /// Makes the core look at its inbox.
     pub kick: fn(&CoreEntry),
@@ -139,7 +139,7 @@ impl CoreEntry {
         }
     }
 
-    /// What the machine in reserve has to do with this core: see [`Shared::tell_urgent`].
+    /// The duty of the machine in reserve towards this core: see [`Shared::tell_urgent`].
     #[cfg(feature = "std")]
     pub fn tell_urgent(&self) -> bool {
         // SAFETY: as above.

@@ -1,4 +1,4 @@
-//! What is left of executors in a forked child: the thread that forked, and the coroutines of the core that it runs.
+//! Executors in a forked child: the thread that forked, and the coroutines of the core that it runs, are left.
 //!
 //! The others' threads are gone, and their coroutines with them, as POSIX has it for threads. What the process shares
 //! under locks is locked by the forking thread before, so that the child finds it whole; the queues of the cores that
@@ -88,7 +88,7 @@ extern "C" fn in_child() {
     if let Some(here) = here {
         here.stay_alone();
         here.state.drain(&Global);
-        // What somebody was about to leave in the inbox is not in it after all.
+        // A request that a thread was about to leave in the inbox is not in it after all.
         for_each_slot(|index, slot| {
             if is_owner(here, slot.owner()) {
                 here.state.link_again(index, slot);

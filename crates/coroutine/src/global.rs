@@ -40,7 +40,7 @@ pub struct Place<S> {
     published: Cell<u64>,
 }
 
-/// What became of a step.
+/// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Step {

@@ -1,4 +1,4 @@
-//! What a spawner keeps: the handle by which a coroutine is awaited, named and aborted.
+//! The handle by which a spawner awaits, names and aborts a coroutine.
 #![allow(unsafe_code)] // The output's type is known to the handle alone.
 
 use crate::registry::Global;
@@ -44,7 +44,7 @@ impl<T> JoinHandle<T> {
         self.id
     }
 
-    /// What the spawner called the coroutine.
+    /// The name that the spawner gave the coroutine.
     pub fn name(&self) -> Option<&'static str> {
         self.task.extras().name
     }

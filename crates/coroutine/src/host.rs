@@ -1,5 +1,5 @@
-//! What the threads of executors sleep in and look at, where that is not plain Linux: a runtime whose kernel tells of
-//! finished system calls, say.
+//! The place where threads of executors sleep and look for events, if it is not plain Linux: a runtime whose kernel
+//! tells of finished system calls, say.
 
 use crate::sched::Id;
 use core::sync::atomic::{AtomicU32, Ordering};

@@ -85,7 +85,7 @@ impl<T: Send + 'static> JoinSet<T> {
                 Ok(())
             }
             Err(error) => {
-                // What was not spawned has told of its end.
+                // A future that was not spawned has reported its end.
                 self.ended.with(|ended| ended.numbers.retain(|other| *other != number));
                 if number < self.handles.len() {
                     self.free.push(number);

@@ -22,7 +22,7 @@ use core::task::Waker;
 /// Most cores of one machine. Further bits of core masks mean nothing.
 pub const MACHINE_CORES: usize = 32;
 
-/// What a machine needs of the processor and the rest of the kernel. One machine per implementing type.
+/// Services that a machine needs of the processor and the rest of the kernel. One machine per implementing type.
 ///
 /// # Safety
 /// The machine's exclusion rests on these, and with it the memory of coroutines:
@@ -63,7 +63,7 @@ pub unsafe trait Platform: Sync + 'static {
     }
 }
 
-/// What cores of a machine know of each other.
+/// State that the cores of a machine share.
 pub(crate) struct Shared {
     /// No more coroutines are taken.
     closed: AtomicU32,
@@ -216,10 +216,10 @@ impl Shared {
             return;
         }
         let bit = idle & idle.wrapping_neg();
-        if self.idle.fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
-            if let Some(core) = self.core(bit.trailing_zeros()) {
-                core.kick();
-            }
+        if self.idle.fetch_and(!bit, Ordering::AcqRel) & bit != 0
+            && let Some(core) = self.core(bit.trailing_zeros())
+        {
+            core.kick();
         }
     }
 }
@@ -358,10 +358,10 @@ pub(crate) fn spawn_by<F: Future + 'static>(
     match place(task.as_ptr().cast()) {
         Ok(id) => {
             #[cfg(feature = "std")]
-            if builder.kind != 0 {
-                if let Some(host) = crate::host::host() {
-                    host.is_of_kind(id, builder.kind);
-                }
+            if builder.kind != 0
+                && let Some(host) = crate::host::host()
+            {
+                host.is_of_kind(id, builder.kind);
             }
             // SAFETY: the coroutine was just made with this output, and has no handle yet.
             Ok(unsafe { JoinHandle::new(TaskRef(task), id) })
@@ -536,10 +536,10 @@ pub(crate) fn victims<'a>(
         while left != 0 {
             let bit = left.trailing_zeros();
             left &= left.wrapping_sub(1);
-            if let Some(core) = shared.core((bit + number) & 63) {
-                if core.state.has_work() {
-                    return Some(core);
-                }
+            if let Some(core) = shared.core((bit + number) & 63)
+                && core.state.has_work()
+            {
+                return Some(core);
             }
         }
         None

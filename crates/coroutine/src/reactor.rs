@@ -32,7 +32,7 @@ pub(crate) struct Reactor {
     state: Mutex<State>,
 }
 
-/// What a thread sleeps in.
+/// The place where a thread sleeps.
 struct Sleep {
     poller: Poller,
     events: Mutex<Events>,
@@ -314,7 +314,7 @@ impl Reactor {
 
     fn count_one(&self) {
         ACTIVE.fetch_add(1, Ordering::Relaxed);
-        // Who sleeps in the host does not sleep here.
+        // A thread that sleeps in the host does not sleep here.
         if crate::threads::here().is_none() || host().is_some() {
             start_thread();
         }

@@ -1,4 +1,4 @@
-//! What an executor shows of a core: figures, and nothing to change them by.
+//! Figures of a core that an executor shows, read-only.
 
 use crate::sched::CoreState;
 

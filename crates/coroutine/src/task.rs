@@ -34,7 +34,7 @@ pub(crate) enum Failure {
 #[cfg(feature = "std")]
 type Payload = Box<dyn core::any::Any + Send + 'static>;
 
-/// What is the same for every coroutine.
+/// The part of a task that is the same for every coroutine.
 #[repr(C)]
 pub(crate) struct Header {
     vtable: &'static Vtable,
@@ -64,7 +64,7 @@ union Stage<F: Future> {
     output: ManuallyDrop<Result<F::Output, JoinError>>,
 }
 
-/// What the spawner says of a coroutine and the scheduler has no use for.
+/// Attributes of a coroutine that the scheduler has no use for.
 #[derive(Clone, Copy)]
 pub(crate) struct Extras {
     pub name: Option<&'static str>,

@@ -242,7 +242,7 @@ fn joins_survive_evil_wakers() {
     }
 }
 
-/// What a coroutine leaves behind panics when it is dropped, in every place where it may be.
+/// The output of a coroutine panics when it is dropped, in every place where it may be.
 #[test]
 fn what_panics_when_dropped_does_not_end_the_loop() {
     struct Bomb;

@@ -1,4 +1,4 @@
-//! What users of other executors look for.
+//! The API that users of other executors look for.
 #![cfg(all(feature = "std", not(heddle_loom)))]
 
 use heddle_coroutine::wait::{Notify, RwLock, oneshot};

@@ -1,4 +1,4 @@
-//! What the scheduler's core is made of, read from the shared object that it compiles to: nothing that a page, mapped
+//! The scheduler's core, read from the shared object that it compiles to, has nothing that a page, mapped
 //! read-only at any address in any process, could not have.
 #![cfg(all(feature = "std", not(heddle_loom), not(miri)))]
 
@@ -49,7 +49,7 @@ fn the_core_is_code_and_constants() {
         assert!(section.size() == 0 || !banned.contains(&name), "{name}: {} bytes", section.size());
     }
 
-    // What is writable is the linker's table of where the parts lie, and nothing of the program's.
+    // The only writable part is the linker's table of where the parts lie.
     let writable: u64 = file
         .elf_program_headers()
         .iter()

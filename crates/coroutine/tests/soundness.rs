@@ -134,7 +134,7 @@ fn a_worker_may_drop_its_executor() {
         drop(executor);
         send.send(()).unwrap();
         assert_eq!(block_on(last).unwrap(), 5);
-        // What is left is dropped by another thread.
+        // The rest is dropped by another thread.
         while !dropped.load(Ordering::SeqCst) {
             thread::yield_now();
         }

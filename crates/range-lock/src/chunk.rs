@@ -38,8 +38,8 @@ pub(crate) struct Chunk<T, P> {
     next: *mut Bucket<T, P>,
     len: u32,
     slots: u32,
-    /// What keeps a search from the short way: bounds that some entry lacks (the union of what their pointers are
-    /// tagged with), and [`CROWD`].
+    /// The conditions that keep a search from the short way: bounds that some entry lacks (the union of what their
+    /// pointers are tagged with), and [`CROWD`].
     pub(crate) special: u32,
     /// Successors to build before an empty lock goes back to its fast path.
     pub(crate) cool: u32,
@@ -89,7 +89,7 @@ pub(crate) enum Tail {
     For { waiting: usize },
 }
 
-/// What closes a tail: no node's address.
+/// The mark that closes a tail: no node's address.
 pub(crate) fn seal<T, P>() -> *mut Node<T, P> {
     ptr::without_provenance_mut(1)
 }
@@ -296,7 +296,7 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         carried.chain(tail)
     }
 
-    /// What a successor carries over: the nodes in the order of their arrival, without those of the tail that are
+    /// The nodes that a successor carries over: in the order of their arrival, without those of the tail that are
     /// released, nor, if `thorough`, any that is. Looking at every carried node each time would cost a line each.
     pub(crate) fn survivors(
         self,

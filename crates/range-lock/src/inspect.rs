@@ -1,4 +1,4 @@
-//! Who holds what.
+//! Inspection: the ranges that are held, and by whom.
 
 use alloc::vec::Vec;
 
@@ -19,12 +19,12 @@ pub struct Holder<T, P> {
     pub mode: Mode,
     /// Whether it is still waited for.
     pub waiting: bool,
-    /// What the holder attached.
+    /// The payload that the holder attached.
     pub payload: P,
 }
 
 impl<T: Ord + Copy, P: Copy> Holder<T, P> {
-    /// What a live node says; `None` if it is released.
+    /// The description of a live node; `None` if it is released.
     fn of(node: &Node<T, P>) -> Option<Self> {
         node.is_live().then(|| Self {
             range: node.bounds.span(),

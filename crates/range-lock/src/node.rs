@@ -32,7 +32,7 @@ pub(crate) struct Node<T, P> {
     pub(crate) payload: P,
 }
 
-/// What a waiting node needs beyond that.
+/// The part of a node that only waiting ones need.
 #[repr(C)]
 pub(crate) struct Wait {
     header: Header,
@@ -113,7 +113,7 @@ impl<T: Ord + Copy, P: Copy> Node<T, P> {
     }
 }
 
-/// Who is to be woken, by a node's state at its release.
+/// The waiter that is to be woken, by a node's state at its release.
 #[derive(Clone, Copy)]
 pub(crate) struct Waiters(u32);
 

@@ -61,7 +61,7 @@ impl Parker {
         unsafe { self.0.as_ref() }
     }
 
-    /// What wakes the thread.
+    /// The waker of the thread.
     pub(crate) fn waker(&self) -> Waker {
         let parker = ManuallyDrop::new(self.clone());
         // SAFETY: the functions below keep the contract of wakers: atomics, and a reference for each.

@@ -16,11 +16,11 @@ use crate::lock::{Mode, RangeLock};
 use crate::node::Node;
 use crate::span::Span;
 
-/// What leads to a lock: a reference, or an [`Arc`].
+/// A handle to a lock: a reference, or an [`Arc`].
 pub trait Handle: Deref<Target = RangeLock<Self::Key, Self::Payload, Self::Epoch>> + sealed::Sealed {
-    /// What is ranged over.
+    /// The type of the ranges' bounds.
     type Key: Ord + Copy;
-    /// What every held range carries.
+    /// The type of the value that every held range carries.
     type Payload: Copy;
     /// Where participants in reclamation come from.
     type Epoch: Epoch;
@@ -157,7 +157,7 @@ impl<L: Handle> RangeGuard<L> {
         if self.node().is_shared() { Mode::Shared } else { Mode::Exclusive }
     }
 
-    /// What others see of the holder.
+    /// The holder's payload, as others see it.
     pub fn payload(&self) -> L::Payload {
         self.node().payload
     }

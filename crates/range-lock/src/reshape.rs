@@ -202,7 +202,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
 /// Survivors noted on the stack.
 const KEPT: usize = if cfg!(heddle_loom) { 3 } else { 32 };
 
-/// What survives a chunk, noted in one pass over nodes that may be cold: all of it, up to [`KEPT`], and the count.
+/// The nodes that survive a chunk, noted in one pass over nodes that may be cold: up to [`KEPT`], and their count.
 struct Kept<T, P> {
     entries: [MaybeUninit<Entry<T, P>>; KEPT],
     count: usize,

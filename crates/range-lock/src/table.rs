@@ -21,7 +21,7 @@ const DEAD: usize = 1;
 /// The word of an otherwise empty lock points to the only node instead of a chunk; no one has followed it yet.
 const ALONE: usize = 2;
 
-/// What a bucket holds: null (empty), a tagged pointer to a node ([`ALONE`]), or to a chunk (perhaps [`DEAD`]).
+/// The word of a bucket: null (empty), a tagged pointer to a node ([`ALONE`]), or to a chunk (perhaps [`DEAD`]).
 pub(crate) type Word = *mut Header;
 
 /// A cut of the key space and what is above it, up to the next cut.
@@ -217,7 +217,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         shared: bool,
         queue: bool,
     ) -> Result<Arrival, OutOfMemory> {
-        // What nearly every request meets, without calls: the nearest bucket is the right one and has a free slot.
+        // The common case, without calls: the nearest bucket is the right one and has a free slot.
         // SAFETY: the caller owns the node.
         let bounds = unsafe { Bounds::of_written(&raw const (*node.as_ptr()).bounds) };
         let word = pin.read(self.nearest(pin, bounds.start()));

@@ -1,4 +1,4 @@
-//! What grows with the number of ranges, counted instead of timed: comparisons of keys, and bytes taken from the
+//! Costs that grow with the number of ranges, counted instead of timed: comparisons of keys, and bytes taken from the
 //! allocator. Alone in its program: it replaces the allocator.
 
 #![cfg(not(any(heddle_loom, miri)))]
@@ -62,7 +62,7 @@ fn a_request_over_everything_costs_what_there_is_once() {
     let (compared, _, refused) = cost(|| lock.try_lock(Key(7)..Key(8)).is_err());
     assert!(refused && compared < 200, "{compared} comparisons for a neighbour of who waits for everything");
     drop(wide);
-    // What it has brought together comes apart again.
+    // Ranges that it has brought together come apart again.
     let (compared, ..) =
         cost(|| (0..HELD).for_each(|at| drop(lock.try_lock(Key(at * 10 + 6)..Key(at * 10 + 7)))));
     assert!(compared < 300 * HELD, "{compared} comparisons for {HELD} neighbours");

@@ -1,4 +1,4 @@
-//! What safe code may do to the lock: an order that lies or panics, wakers that panic or come back. Exclusion may go
+//! Hostile uses from safe code: an order that lies or panics, wakers that panic or come back. Exclusion may go
 //! with a lying order; memory may not, nor anything else with the rest.
 
 #![cfg(not(heddle_loom))]

@@ -1,4 +1,4 @@
-//! What panics leave behind. Alone in its program: it counts the bytes of the domain of all threads.
+//! Leaks after panics. Alone in its program: it counts the bytes of the domain of all threads.
 
 #![cfg(not(heddle_loom))]
 

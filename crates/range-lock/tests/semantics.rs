@@ -1,4 +1,4 @@
-//! What the lock promises, one thread at a time.
+//! The lock's promises, one thread at a time.
 
 #![cfg(not(heddle_loom))]
 

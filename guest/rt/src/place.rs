@@ -166,8 +166,8 @@ pub(crate) fn before_turn(ready: u64, mut look: impl FnMut()) {
         call(GIVE_WAY, [0; 3]);
     }
     if !record::begin_turn(record, level) {
-        // What has come may be more urgent; the executor picks after this. Until its next turn the record says a level
-        // that is at worst not urgent enough, which costs an interrupt.
+        // A finished call may be more urgent; the executor picks after this. Until its next turn the record says a
+        // level that is at worst not urgent enough, which costs an interrupt.
         here.attend();
         look();
     }

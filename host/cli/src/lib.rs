@@ -1,8 +1,9 @@
 //! The Heddle host tool as a library: `run`, `test` and `bench` are thin users of the same parts.
 //!
 //! [`image`] turns a request into a cached root image; [`guest`] says what kernel boots and with which command
-//! line; [`machine`] is QEMU with its sockets; [`session`] moves the program's streams, terminal and signals
-//! between the host and the machine until the program ends; [`crash`] explains a machine that ended otherwise.
+//! line; [`network`] says what it is connected to; [`machine`] is QEMU with its sockets; [`session`] moves the
+//! program's streams, terminal and signals between the host and the machine until the program ends; [`crash`] explains
+//! a machine that ended otherwise.
 
 /// Writes a line about this tool's own work to standard error. A standard error that cannot be written to (full,
 /// closed) costs the line and nothing else, where `eprintln!` would panic.
@@ -22,6 +23,7 @@ pub mod guest;
 pub mod image;
 pub mod log;
 pub mod machine;
+pub mod network;
 pub mod paths;
 pub mod session;
 pub mod signals;

@@ -41,6 +41,12 @@ impl Log {
         Ok(Self { file, read_bytes: 0, partial: Vec::new() })
     }
 
+    /// Writes a line of this tool's own, before the machine writes.
+    pub fn note(&self, line: &str) {
+        // A log that cannot be written is the machine's to report.
+        let _ = (&self.file).write_all(format!("heddle: {line}\n").as_bytes());
+    }
+
     /// All that was written so far; nothing if the log cannot be read.
     #[must_use]
     pub fn text(&self) -> String {

@@ -1,6 +1,7 @@
-//! Where things are: the repository that this tool was built from, and its cache.
+//! Where things are: the repository that this tool was built from or its installation, and its cache.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -16,6 +17,44 @@ pub fn repository() -> Result<PathBuf> {
         .find(|folder| folder.join("heddle").is_file() && folder.join("Cargo.toml").is_file())
         .map(Path::to_path_buf)
         .with_context(|| format!("{} is not inside a Heddle repository", executable.display()))
+}
+
+/// The folder of an installation's data, below its prefix.
+pub const DATA: &str = "share/heddle";
+/// Files in [`DATA`].
+pub const KERNEL: &str = "heddle-kernel";
+/// Process 1 of the Linux guest.
+pub const LINUX_INIT: &str = "linux-init";
+/// The version and commit that were installed.
+pub const VERSION: &str = "version";
+
+/// The data of the installation that this program is part of: `../share/heddle`. `None` in a clone.
+#[must_use]
+pub fn installation() -> Option<PathBuf> {
+    let executable = std::env::current_exe().ok()?;
+    let folder = executable.parent()?.parent()?.join(DATA);
+    folder.join(KERNEL).is_file().then_some(folder)
+}
+
+/// The version, with the commit if that is known.
+#[must_use]
+pub fn version() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    if let Some(folder) = installation() {
+        return std::fs::read_to_string(folder.join(VERSION)).unwrap_or_else(|_| version.to_owned());
+    }
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").current_dir(repository().ok()?).args(arguments).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+        (output.status.success() && !text.is_empty()).then_some(text)
+    };
+    match git(&["rev-parse", "--short=12", "HEAD"]) {
+        Some(commit) => {
+            let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some();
+            format!("{version} ({commit}{})", if changed { ", changed" } else { "" })
+        }
+        None => version.to_owned(),
+    }
 }
 
 /// The folder for what can be made again: `$XDG_CACHE_HOME/heddle`, or `~/.cache/heddle`.

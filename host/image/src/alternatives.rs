@@ -122,11 +122,11 @@ pub fn install_command(words: &[String], groups: &mut Groups) {
     group.link = link.into();
     let mut choice = Choice { path: path.into(), priority, slaves: BTreeMap::new() };
     for (index, word) in rest.iter().enumerate() {
-        if let ("--slave", [link, name, path, ..]) = (word.as_str(), &rest[index + 1..]) {
-            if !name.contains('/') {
-                group.slave_links.insert(name.clone(), link.into());
-                choice.slaves.insert(name.clone(), path.into());
-            }
+        if let ("--slave", [link, name, path, ..]) = (word.as_str(), &rest[index + 1..])
+            && !name.contains('/')
+        {
+            group.slave_links.insert(name.clone(), link.into());
+            choice.slaves.insert(name.clone(), path.into());
         }
     }
     group.choices.push(choice);

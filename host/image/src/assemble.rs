@@ -64,6 +64,7 @@ pub fn assemble(
         program = Some(from_host(request, &mut root, &mut stamps)?);
         search_path = &request.search_path;
     }
+    finish::resolver(&mut root)?;
     for (from, to) in &request.add {
         // Of a symbolic link, its target is wanted.
         let real = fs::canonicalize(from).map_err(|error| Error::Read(from.clone(), error))?;
@@ -91,14 +92,23 @@ fn from_host(request: &ImageRequest, root: &mut Root, stamps: &mut Vec<Stamp>) -
     stamps.extend(
         program::candidates(&request.program, search_path, &request.directory).map(|path| Stamp::of(&path)),
     );
-    let program = program::search(&Host, &request.program, search_path, &request.directory)?;
-    let steps = program::trace(&Host, &program, search_path, request.architecture)?;
+    let added = added_program(request);
+    let program = match &added {
+        Some((host, _)) => host.clone(),
+        None => program::search(&Host, &request.program, search_path, &request.directory)?,
+    };
+    let mut steps = program::trace(&Host, &program, search_path, request.architecture)?;
+    let mut libraries = Vec::new();
+    if added.is_some() {
+        // The file itself comes with what is added, at its path in the guest; its libraries lie at the host's.
+        let step = steps.remove(0);
+        libraries.extend(step.libraries);
+    }
     let database = Database::open(admin, request.architecture.debian()).map_err(Error::NoDpkg)?;
 
     let mut packages: BTreeSet<usize> =
         if request.bare { BTreeSet::new() } else { database.closure(database.essential()) };
     let mut files = Vec::new();
-    let mut libraries = Vec::new();
     for step in steps {
         // Directories on the way belong to many packages and decide nothing.
         let names: Vec<PathBuf> = hops(&step.path).into_iter().filter(|hop| hop.is_file()).collect();
@@ -141,5 +151,18 @@ fn from_host(request: &ImageRequest, root: &mut Root, stamps: &mut Vec<Stamp>) -
     stamps.append(&mut importer.stamps);
     finish::skeleton(root)?;
     finish::loader_cache(root, request.architecture, &libraries)?;
-    Ok(program)
+    Ok(added.map_or(program, |(_, guest)| guest))
+}
+
+/// The program, if it is one of the files that are added or in such a folder: its paths here and in the guest. A name
+/// without a slash means a file of the search path.
+fn added_program(request: &ImageRequest) -> Option<(PathBuf, PathBuf)> {
+    let root = Path::new("/");
+    program::candidates(&request.program, &request.search_path, root).find_map(|guest| {
+        request.add.iter().find_map(|(from, to)| {
+            let rest = guest.strip_prefix(to).ok()?;
+            let host = if rest.as_os_str().is_empty() { from.clone() } else { from.join(rest) };
+            host.is_file().then(|| (host, guest.clone()))
+        })
+    })
 }

@@ -11,11 +11,15 @@
 //! file, and leaves alone what it can't lock. A lock is only worth something on the file that the path names at that
 //! moment: it may have been removed between opening and locking, so every lock is followed by a look whether it is
 //! still there.
+//!
+//! The time of a file's last access is that of the image's last use. After a new image was made, those are removed that
+//! were not used for [`UNUSED_MAX`], and then the least recently used ones beyond [`IMAGES_BYTES_MAX`].
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -31,6 +35,11 @@ const PACKAGES_LOCK: &str = "lock";
 
 /// The contents that the specification of cache directories requires of their tag.
 const CACHE_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n";
+
+/// The space on disk that images may take together, after a new one was made.
+pub const IMAGES_BYTES_MAX: u64 = 20_000_000_000;
+/// How long an image stays without being used.
+pub const UNUSED_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A directory of images.
 #[derive(Clone, Debug)]
@@ -73,6 +82,8 @@ pub struct CachedImage {
     pub size_bytes: u64,
     /// Whether a machine runs from it now.
     pub in_use: bool,
+    /// When it was used last.
+    pub used: SystemTime,
 }
 
 /// The result of [`Cache::clean`].
@@ -116,10 +127,10 @@ impl Cache {
     pub fn image(&self, request: &ImageRequest, progress: &mut dyn FnMut(Progress)) -> Result<Image, Error> {
         let memo_path = self.subdirectory("memos")?.join(key::of_request(request));
         let memo = Memo::read(&memo_path);
-        if let Some(memo) = memo.as_ref().filter(|memo| memo.holds()) {
-            if let Some(image) = self.open(&memo.key, &memo.program)? {
-                return Ok(image);
-            }
+        if let Some(memo) = memo.as_ref().filter(|memo| memo.holds())
+            && let Some(image) = self.open(&memo.key, &memo.program)?
+        {
+            return Ok(image);
         }
         progress(Progress::Assembling);
         let mut assembly = match assemble(request, self, progress) {
@@ -136,6 +147,8 @@ impl Cache {
         };
         let key = key::of_tree(assembly.root.tree(), &assembly.archives);
         let mut image = self.open_or_make(&key, &assembly, progress)?;
+        // The image itself is in use now. What keeps another from being removed keeps `clean` too, which says so.
+        let _ = self.evict(IMAGES_BYTES_MAX, UNUSED_MAX);
         let stamps = std::mem::take(&mut assembly.stamps);
         let memo = Memo { key, program: assembly.program, stamps };
         match memo.write(&memo_path) {
@@ -160,7 +173,8 @@ impl Cache {
             }
             if let Ok(metadata) = fs::metadata(&path) {
                 let in_use = File::open(&path).is_ok_and(|file| !try_lock(&file));
-                images.push(CachedImage { path, size_bytes: metadata.blocks() * 512, in_use });
+                let used = metadata.accessed().unwrap_or(SystemTime::UNIX_EPOCH);
+                images.push(CachedImage { path, size_bytes: metadata.blocks() * 512, in_use, used });
             }
         }
         images.sort_by(|a, b| a.path.cmp(&b.path));
@@ -170,6 +184,31 @@ impl Cache {
     /// The space that the cache takes on disk.
     pub fn size_bytes(&self) -> u64 {
         size_of(&self.directory)
+    }
+
+    /// Removes images that were not used for `unused_max`, and then the least recently used ones until all take at most
+    /// `bytes_max`. Those that are in use stay.
+    pub fn evict(&self, bytes_max: u64, unused_max: Duration) -> Result<Cleaned, Error> {
+        let mut images = self.images()?;
+        images.sort_by_key(|image| image.used);
+        let mut bytes: u64 = images.iter().map(|image| image.size_bytes).sum();
+        let mut cleaned = Cleaned::default();
+        let now = SystemTime::now();
+        for image in images {
+            let is_old = now.duration_since(image.used).is_ok_and(|unused| unused > unused_max);
+            if !is_old && bytes <= bytes_max {
+                continue;
+            }
+            let Ok(file) = File::open(&image.path) else { continue };
+            if !try_lock(&file) {
+                cleaned.in_use += 1;
+            } else if is_at(&file, &image.path) {
+                remove(&image.path)?;
+                cleaned.freed_bytes += image.size_bytes;
+                bytes -= image.size_bytes;
+            }
+        }
+        Ok(cleaned)
     }
 
     /// Removes everything but images that are in use.
@@ -257,6 +296,8 @@ impl Cache {
             let Some((offset, length)) = backing::place(lock.metadata().map_err(at)?.len()) else {
                 return Err(at(io::ErrorKind::UnexpectedEof.into()));
             };
+            // A file of another user, or on a read-only file system, keeps its time.
+            let _ = lock.set_times(FileTimes::new().set_accessed(SystemTime::now()));
             let program = program.to_owned();
             return Ok(Some(Image { path, offset, length, program, warnings: Vec::new(), lock }));
         }

@@ -42,7 +42,7 @@ impl Architecture {
         }
     }
 
-    fn machine(self) -> u16 {
+    fn machine(self) -> elf::Machine {
         match self {
             Architecture::X86_64 => elf::EM_X86_64,
             Architecture::Riscv64 => elf::EM_RISCV,
@@ -83,18 +83,16 @@ pub fn dynamic(source: &Source, architecture: Architecture) -> Result<Dynamic, F
     if reader.read_exact(&mut identification).is_err() || identification[..4] != elf::ELFMAG {
         return Err(Fault::NotElf);
     }
-    let machine = u16::from_le_bytes([identification[18], identification[19]]);
-    if identification[4] != elf::ELFCLASS64
-        || identification[5] != elf::ELFDATA2LSB
-        || machine != architecture.machine()
-    {
-        let class = if identification[4] == elf::ELFCLASS32 { "32-bit" } else { "64-bit" };
+    let (class, encoding) = (elf::FileClass(identification[4]), elf::DataEncoding(identification[5]));
+    let machine = elf::Machine(u16::from_le_bytes([identification[18], identification[19]]));
+    if class != elf::ELFCLASS64 || encoding != elf::ELFDATA2LSB || machine != architecture.machine() {
+        let class = if class == elf::ELFCLASS32 { "32-bit" } else { "64-bit" };
         return Err(Fault::Machine(format!("{class} {}", machine_name(machine))));
     }
     parse(&ReadCache::new(reader)).map_err(|_| Fault::NotElf)
 }
 
-fn machine_name(machine: u16) -> String {
+fn machine_name(machine: elf::Machine) -> String {
     let name = match machine {
         elf::EM_386 => "i386",
         elf::EM_X86_64 => "x86-64",
@@ -105,7 +103,7 @@ fn machine_name(machine: u16) -> String {
         elf::EM_S390 => "S/390",
         elf::EM_MIPS => "MIPS",
         elf::EM_LOONGARCH => "LoongArch",
-        _ => return format!("machine {machine}"),
+        _ => return format!("machine {}", machine.0),
     };
     name.to_owned()
 }
@@ -125,7 +123,7 @@ fn parse<'data, R: ReadRef<'data>>(data: R) -> object::Result<Dynamic> {
         entries = entries.or(segment.dynamic(endian, data)?);
     }
     let entries = entries.unwrap_or(&[]);
-    let address = entries.iter().find(|entry| entry.tag32(endian) == Some(elf::DT_STRTAB));
+    let address = entries.iter().find(|entry| entry.d_tag(endian) == elf::DT_STRTAB);
     let Some(address) = address.map(|entry| entry.d_val(endian)) else {
         return Ok(dynamic);
     };
@@ -144,12 +142,12 @@ fn parse<'data, R: ReadRef<'data>>(data: R) -> object::Result<Dynamic> {
         data.read_bytes_at_until(from..end, 0).ok().map(<[u8]>::to_vec)
     };
     for entry in entries {
-        match entry.tag32(endian) {
-            Some(elf::DT_NULL) => break,
-            Some(elf::DT_NEEDED) => dynamic.needed.extend(string(entry)),
-            Some(elf::DT_SONAME) => dynamic.soname = string(entry),
-            Some(elf::DT_RPATH) => dynamic.rpath = string(entry),
-            Some(elf::DT_RUNPATH) => dynamic.runpath = string(entry),
+        match entry.d_tag(endian) {
+            elf::DT_NULL => break,
+            elf::DT_NEEDED => dynamic.needed.extend(string(entry)),
+            elf::DT_SONAME => dynamic.soname = string(entry),
+            elf::DT_RPATH => dynamic.rpath = string(entry),
+            elf::DT_RUNPATH => dynamic.runpath = string(entry),
             _ => {}
         }
     }

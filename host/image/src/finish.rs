@@ -56,6 +56,23 @@ const SAMPLES: [(&str, &str); 5] = [
     ("/usr/share/base-files/dot.profile", "/root/.profile"),
 ];
 
+/// The names that need no server.
+const HOSTS: &str = "127.0.0.1\tlocalhost heddle\n::1\tlocalhost ip6-localhost ip6-loopback\n";
+
+/// The server of names that QEMU's network stack is to the guest.
+const RESOLVER: &str = "nameserver 10.0.2.3\n";
+
+/// Points programs to the guest's server of names, as any container does: another system's is of no use here. A root
+/// without `/etc` is not for programs that look there.
+pub fn resolver(root: &mut Root) -> Result<(), Error> {
+    if !root.is_directory(Path::new("/etc")) {
+        return Ok(());
+    }
+    root.put_default("/etc/hosts", 0o644, HOSTS)?;
+    let content = Content::File(Source::Bytes(RESOLVER.into()));
+    root.put(Path::new("/etc/resolv.conf"), Attributes::root(0o644), content).map(drop)
+}
+
 /// Adds what is missing of directories, links and configuration.
 pub fn skeleton(root: &mut Root) -> Result<(), Error> {
     for (path, permissions) in DIRECTORIES {
@@ -75,7 +92,7 @@ pub fn skeleton(root: &mut Root) -> Result<(), Error> {
     root.put_default("/etc/passwd", 0o644, "root:x:0:0:root:/root:/bin/sh\n")?;
     root.put_default("/etc/group", 0o644, "root:x:0:\n")?;
     root.put_default("/etc/hostname", 0o644, "heddle\n")?;
-    root.put_default("/etc/hosts", 0o644, "127.0.0.1\tlocalhost heddle\n::1\tlocalhost\n")
+    root.put_default("/etc/hosts", 0o644, HOSTS)
 }
 
 /// Writes the loader's cache: libraries of the directories that `/etc/ld.so.conf` and the loader itself name, and

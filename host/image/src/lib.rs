@@ -43,7 +43,7 @@ pub use root::Root;
 /// The requested contents of a root image.
 #[derive(Clone, Debug)]
 pub struct ImageRequest {
-    /// The program: a name for the search path, or a path.
+    /// The program: a name for the search path, or a path, of the host or of what is added.
     pub program: OsString,
     /// Leave the host's Essential packages out.
     pub bare: bool,

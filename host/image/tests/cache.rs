@@ -2,11 +2,12 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, FileTimes};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::{Duration, SystemTime};
 
 use common::{cache, executable, make, request};
 use heddle_abi::boot::IMAGE_OFFSET;
@@ -58,6 +59,37 @@ fn a_repeated_request_makes_nothing() {
     let again = cache.image(&request, &mut |step| steps.push(step)).unwrap();
     assert!(steps.is_empty(), "{steps:?}");
     assert_eq!((again.path, again.program, again.length), (first.path, first.program, first.length));
+}
+
+#[test]
+fn images_that_nobody_used_go_first() {
+    let (directory, cache) = cache();
+    let make_of = |name: &str| {
+        let place = directory.path().join(name);
+        fs::create_dir(&place).unwrap();
+        make(&cache, &small(&place)).unwrap().path
+    };
+    let [old, used, new] = ["old", "used", "new"].map(make_of);
+    let hours_ago = |path: &Path, hours: u64| {
+        let time = SystemTime::now() - Duration::from_secs(3600 * hours);
+        fs::File::open(path).unwrap().set_times(FileTimes::new().set_accessed(time)).unwrap();
+    };
+    hours_ago(&old, 50);
+    hours_ago(&used, 40);
+    hours_ago(&new, 2);
+    // A use counts.
+    let image = make(&cache, &small(&directory.path().join("used"))).unwrap();
+    assert_eq!(image.path, used);
+    let paths = || cache.images().unwrap().into_iter().map(|image| image.path).collect::<Vec<_>>();
+    assert!(cache.evict(u64::MAX, Duration::from_secs(3600 * 48)).unwrap().freed_bytes > 0);
+    assert!(!paths().contains(&old) && paths().len() == 2);
+    let one = cache.images().unwrap()[0].size_bytes;
+    cache.evict(one, Duration::MAX).unwrap();
+    assert_eq!(paths(), std::slice::from_ref(&used), "the least recently used goes first");
+    assert_eq!(cache.evict(0, Duration::MAX).unwrap().in_use, 1, "an image in use stays");
+    drop(image);
+    cache.evict(0, Duration::MAX).unwrap();
+    assert!(paths().is_empty());
 }
 
 #[test]

@@ -219,6 +219,27 @@ fn files_that_are_added() {
 }
 
 #[test]
+fn a_program_that_is_added() {
+    let (directory, cache) = cache();
+    let folder = fs::canonicalize(directory.path()).unwrap().join("tools");
+    fs::create_dir(&folder).unwrap();
+    fs::copy("/bin/dash", folder.join("mine")).unwrap();
+    for (program, to) in [("/opt/tools/mine", "/opt/tools"), ("mine", "/usr/local/bin")] {
+        let mut bare = request(program);
+        bare.bare = true;
+        bare.search_path = "/usr/local/bin:/usr/bin".into();
+        bare.add = vec![(folder.clone(), to.into())];
+        let image = make(&cache, &bare).unwrap();
+        let guest = Guest::open(&image);
+        assert_eq!(image.program, Path::new(to).join("mine"));
+        assert!(guest.find(folder.join("mine")).is_none(), "not at the host's path");
+        if let Some(text) = guest.run(&[&image.program.to_string_lossy(), "-c", "echo here"]) {
+            assert_eq!(text, "here\n");
+        }
+    }
+}
+
+#[test]
 fn a_directory_as_root() {
     let (directory, cache) = cache();
     let place = fs::canonicalize(directory.path()).unwrap();

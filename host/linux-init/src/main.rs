@@ -5,6 +5,7 @@
 //! program what the Heddle kernel does: the [`heddle_abi::control`] protocol, streams over virtio-serial, a
 //! pseudo-terminal where the host has a terminal. So Linux can answer for every test and experiment.
 
+mod network;
 mod ports;
 mod program;
 mod root;
@@ -36,6 +37,7 @@ fn run() -> Result<std::convert::Infallible> {
     let ports = ports::open_all()?;
     root::switch()?;
     root::mount_shares()?;
+    network::configure()?;
     let mut session = session::Session::receive_start(ports)?;
     session.run()?;
     loop {

@@ -53,12 +53,7 @@ pub fn switch() -> Result<()> {
 
 /// Mounts the shared folders of the host where the kernel's command line wants them.
 pub fn mount_shares() -> Result<()> {
-    let command_line = std::fs::read_to_string("/proc/cmdline").context("/proc/cmdline")?;
-    let key = format!("{KEY_SHARE}=");
-    let Some(targets) = command_line.split_whitespace().find_map(|word| word.strip_prefix(key.as_str()))
-    else {
-        return Ok(());
-    };
+    let Some(targets) = option(KEY_SHARE)? else { return Ok(()) };
     for (number, target) in targets.split(',').enumerate() {
         let (path, flags) = match target.strip_suffix(SHARE_READ_ONLY) {
             Some(path) => (path, MountFlags::RDONLY),
@@ -68,6 +63,13 @@ pub fn mount_shares() -> Result<()> {
         mount_at(&tag, path, "9p", flags, "trans=virtio,version=9p2000.L,msize=65536,cache=mmap")?;
     }
     Ok(())
+}
+
+/// The value of `KEY=VALUE` on the kernel's command line.
+pub fn option(key: &str) -> Result<Option<String>> {
+    let command_line = std::fs::read_to_string("/proc/cmdline").context("/proc/cmdline")?;
+    let value = |word: &str| word.strip_prefix(key)?.strip_prefix('=').map(str::to_owned);
+    Ok(command_line.split_whitespace().find_map(value))
 }
 
 /// `/dev/fd` and its like, which devtmpfs leaves to user space.

@@ -3,11 +3,15 @@
 //! - [`dir_index`]: the names in a directory, and positions in it that survive changes.
 //! - [`exec`]: the data that `execve` reads and writes: ELF headers, script lines, the first stack of a program.
 //! - [`fairness`]: how ordinary threads share a processor: budgets by nice value, refilled by sleeping.
+//! - [`fallible`]: allocations that can fail.
 //! - [`file_lock`]: byte-range locks of a file (`fcntl`).
 //! - [`frame`]: physical memory: a buddy allocator over frame descriptors, and slabs of small objects.
 //! - [`lock_order`]: watches the order in which locks are taken, for the checking build.
 //! - [`mapping`]: the mappings of an address space.
+//! - [`netlink`]: the machine's interfaces, and the answers to requests about them.
 //! - [`ninep`]: messages of the 9P2000.L protocol, the client's side.
+//! - [`oom`]: who ends when memory runs out.
+//! - [`overcommit`]: whether more memory may be promised than there is.
 //! - [`pipe`]: the byte ring of a pipe.
 //! - [`signal`]: the rules of Linux signals: sets, pending queues, actions, and the layouts that programs see.
 //! - [`signal_state`]: signals and job control of a thread group: which thread takes a signal, which stop, how the
@@ -15,28 +19,35 @@
 //! - [`sysv_ipc`]: System V's semaphores, message queues and identifiers.
 //! - [`timer_wheel`]: the timers of a processor.
 //! - [`tlb`]: translations that other processors must drop, and when they have: shootdowns, tags, shared leaf tables.
+//! - [`uring`]: the layout of `io_uring`, and the entries that programs submit.
 //! - [`xarray`]: sparse arrays that grow and shrink with what they hold.
 //!
 //! `check.sh loom` runs models of the real code under loom, and `check.sh weaken` expects them to notice each ordering
 //! of `weaken.txt` that is weakened.
 #![cfg_attr(not(any(test, heddle_loom)), no_std)]
+#![cfg_attr(any(test, heddle_loom), allow(clippy::disallowed_methods, clippy::disallowed_macros))]
 
 extern crate alloc;
 
 pub mod dir_index;
 pub mod exec;
 pub mod fairness;
+pub mod fallible;
 pub mod file_lock;
 pub mod frame;
 pub mod lock_order;
 pub mod mapping;
+pub mod netlink;
 pub mod ninep;
+pub mod oom;
+pub mod overcommit;
 pub mod pipe;
 pub mod signal;
 pub mod signal_state;
 pub mod sysv_ipc;
 pub mod timer_wheel;
 pub mod tlb;
+pub mod uring;
 pub mod xarray;
 
 /// There was no memory for what a structure needs to grow.

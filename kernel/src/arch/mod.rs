@@ -66,7 +66,8 @@ mod contract {
     const _: fn() -> usize = current::cpu::id;
     const _: fn() -> usize = current::cpu::count;
     const _: fn(usize, &mut dyn core::fmt::Write) -> core::fmt::Result = current::features::describe;
-    const _: fn(fn() -> !, fn() -> Option<u64>) = current::cpu::start_others;
+    type Frames = fn() -> Option<u64>;
+    const _: fn(fn() -> !, Frames) = current::cpu::start_others;
     const _: fn(fn()) = current::time::set_handler;
     const _: fn() -> bool = current::interrupt::is_in_handler;
     const _: fn() -> u64 = current::interrupt::count;

@@ -1,4 +1,5 @@
-//! Who makes a system call: a thread, whose coroutine awaits it, or a call that goes on by itself ([`AsyncRequest`]).
+//! The caller of a system call: a thread, whose coroutine awaits it, or a call that goes on by itself
+//! ([`AsyncRequest`]).
 //!
 //! Both are seen through one type, so each call has one implementation. It behaves like the thread that made the call
 //! (its identity, its directories), but what a call waits in, what ends its wait, and the space and the descriptors it
@@ -11,7 +12,7 @@ use core::ops::Deref;
 use crate::call::asynchronous::AsyncRequest;
 use crate::call::{Restart, SyscallResult, pending};
 use crate::error::Errno;
-use crate::fs::DescriptorTable;
+use crate::fs::{DescriptorTable, OpenFile};
 use crate::memory::Space;
 use crate::memory::user::PageFault;
 use crate::process::Thread;
@@ -60,6 +61,16 @@ impl Caller {
         match self {
             Self::Thread(thread) => thread.descriptors(),
             Self::Request(request) => request.descriptors(),
+        }
+    }
+
+    /// The file that the call is about, if that is not the one of its descriptor.
+    #[inline]
+    #[must_use]
+    pub fn given_file(&self) -> Option<Arc<OpenFile>> {
+        match self {
+            Self::Thread(_) => None,
+            Self::Request(request) => request.file(),
         }
     }
 
@@ -118,7 +129,7 @@ impl Caller {
     /// Waits until `check` gives an answer: see [`engine::answer`].
     ///
     /// # Errors
-    /// What `check` says, or `ERESTARTSYS` when interrupted.
+    /// The error of `check`, or `ERESTARTSYS` when interrupted.
     pub async fn wait_until<T>(
         &self,
         kind: WaitKind,
@@ -152,12 +163,16 @@ impl Waiter for Caller {
 
 impl Agent for Caller {
     fn try_fault_in(&self, fault: PageFault) -> Option<Result<(), Errno>> {
-        self.space().try_fault_in(fault)
+        let tried = self.space().try_fault_in(fault);
+        if tried == Some(Ok(())) {
+            self.count_fault();
+        }
+        tried
     }
 
     async fn fault_in(&self, fault: PageFault) -> Result<(), Errno> {
         let space = self.space();
-        space.fault_in(fault).await
+        space.fault_in_for(fault, || self.is_dying()).await.inspect(|()| self.count_fault())
     }
 }
 

@@ -19,11 +19,13 @@ use core::pin::Pin;
 use crate::arch::UserContext;
 use crate::error::{Errno, TryError, TryResult};
 
+use heddle_kernel_core::fallible::resize_reserved;
+
 pub use crate::call::caller::Caller;
 pub use crate::memory::values as user;
 pub use crate::process::thread::DeferredCopyOut;
 
-/// What a pending call is waiting in. Its output is what the program gets.
+/// The future of a pending call. Its output is the program's result.
 pub type CallFuture = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>>;
 
 /// A call that has started.
@@ -46,12 +48,12 @@ impl From<usize> for SyscallState {
 /// How `restart_syscall` goes on with a call that a signal without a handler interrupted.
 pub type Restart = Arc<dyn Fn(&mut Call<'_>) -> SyscallResult + Send + Sync>;
 
-/// What starting a call gave.
+/// The result of starting a call.
 pub type SyscallResult = Result<SyscallState, TryError>;
 
 /// A system call in the making.
 pub struct Call<'a> {
-    /// Who calls.
+    /// The caller.
     pub thread: &'a Caller,
     /// Its registers. Only calls that replace them (`rt_sigreturn`, `execve`, `clone`) look here.
     pub context: &'a mut UserContext,
@@ -128,7 +130,7 @@ pub fn get<const N: usize>(call: &Call<'_>, address: usize) -> TryResult<[u8; N]
 pub fn get_bytes(call: &Call<'_>, address: usize, length: usize) -> TryResult<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
-    bytes.resize(length, 0);
+    resize_reserved(&mut bytes, length, 0);
     call.thread.space().read_bytes(address, &mut bytes)?;
     Ok(bytes)
 }

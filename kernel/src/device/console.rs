@@ -8,6 +8,7 @@
 use alloc::vec::Vec;
 
 use heddle_abi::boot::port::COUNT;
+use heddle_kernel_core::fallible::push_reserved;
 use virtio_drivers::transport::{DeviceType, Transport};
 
 use crate::device::port::{Buffers, Port};
@@ -89,7 +90,7 @@ impl Console {
             let index = first_queue(number);
             let receive = BufferQueue::new(&mut transport, index, Direction::Receive)?;
             let transmit = BufferQueue::new(&mut transport, index + 1, Direction::Transmit)?;
-            ports.push(Port::new(registers, index, receive, transmit));
+            push_reserved(&mut ports, Port::new(registers, index, receive, transmit));
         }
         transport.finish_init();
         // Dropping it would reset the device.

@@ -1,13 +1,15 @@
-//! Devices: the virtio console with its ports, and the folders that the host shares.
+//! Devices: the virtio console with its ports, the folders that the host shares, and the network.
 //!
 //! ```text
 //!   virtio (slots, queues) ── console (control queue) ── port (byte streams with back pressure)
-//!                          └─ share (exchanges of 9P messages)
+//!                          ├─ share (exchanges of 9P messages)
+//!                          └─ net (frames)
 //! ```
 //!
 //! `session` and `tty` interpret what is sent over the ports.
 
 pub mod console;
+pub mod net;
 pub mod port;
 pub mod share;
 mod virtio;

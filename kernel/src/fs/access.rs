@@ -8,7 +8,7 @@ use crate::fs::{Dentry, Path};
 use crate::process::Credentials;
 
 bitflags::bitflags! {
-    /// What somebody wants to do with a file, with the bits of access(2).
+    /// A use of a file, with the bits of access(2).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Access: u32 {
         /// Execute, or search a directory.

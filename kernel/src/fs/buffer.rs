@@ -24,7 +24,7 @@ pub struct IoBuffer<'a> {
     missed: Option<PageFault>,
 }
 
-/// What makes a transfer happen at once, of files that have [`crate::fs::range_lock::Ranges`].
+/// The lock that makes a transfer atomic, of files that have [`crate::fs::range_lock::Ranges`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomicity {
     /// Nothing: it needn't.
@@ -101,7 +101,7 @@ impl<'a> IoBuffer<'a> {
         }
     }
 
-    /// What makes the transfer happen at once.
+    /// The lock that makes the transfer atomic.
     #[must_use]
     pub const fn unity(&self) -> Atomicity {
         self.unity

@@ -15,7 +15,7 @@ use crate::sync::SpinLock;
 
 /// A name in a directory.
 pub struct Dentry {
-    /// What it names.
+    /// The file that it names.
     pub node: Arc<dyn Inode>,
     position: SpinLock<Position>,
     /// The number of mounts on this entry.

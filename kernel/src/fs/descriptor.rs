@@ -8,7 +8,9 @@ use crate::error::Errno;
 use crate::fs::OpenFile;
 use crate::sync::SpinLock;
 
-/// What one descriptor number stands for.
+use heddle_kernel_core::fallible::resize_reserved;
+
+/// The open file of one descriptor number, with its flags.
 #[derive(Clone)]
 struct DescriptorSlot {
     open: Arc<OpenFile>,
@@ -249,7 +251,7 @@ impl DescriptorTable {
         let slots = &mut slots.all;
         if index >= slots.len() {
             slots.try_reserve(index + 1 - slots.len()).map_err(|_| Errno::ENOMEM)?;
-            slots.resize(index + 1, None);
+            resize_reserved(slots, index + 1, None);
         }
         Ok(slots[index].replace(slot))
     }

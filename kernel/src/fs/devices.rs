@@ -11,7 +11,9 @@ use crate::fs::{File, mount};
 use crate::process::Credentials;
 use crate::sync::SpinLock;
 
-/// What opens a device, given its minor number.
+use heddle_kernel_core::fallible::push_reserved;
+
+/// A function that opens a device, given its minor number.
 pub type Opener = fn(minor: u32, opening: &Opening<'_>) -> Result<Arc<dyn File>, Errno>;
 
 struct Driver {
@@ -29,7 +31,7 @@ static CHARACTER: SpinLock<Vec<Driver>> = SpinLock::new(Vec::new());
 pub fn register(major: u32, minors: RangeInclusive<u32>, open: Opener) -> Result<(), Errno> {
     let mut drivers = CHARACTER.lock();
     drivers.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-    drivers.push(Driver { major, minors, open });
+    push_reserved(&mut drivers, Driver { major, minors, open });
     Ok(())
 }
 

@@ -13,7 +13,7 @@ pub struct Directories {
 }
 
 impl Directories {
-    /// What the first program starts with: the root of everything, and a mask that denies writing to others.
+    /// The directories of the first program: the root of everything, and a mask that denies writing to others.
     #[must_use]
     pub fn new(root: Path) -> Self {
         Self { places: SpinLock::new((root.clone(), root)), umask: AtomicU32::new(0o022) }

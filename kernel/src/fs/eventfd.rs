@@ -31,6 +31,15 @@ impl EventCounter {
         let semaphore = flags & linux::EFD_SEMAPHORE != 0;
         fallible::try_arc(Self { count: SpinLock::new(count), queue: WaitQueue::new(), semaphore })
     }
+
+    /// Counts one more, as far as there is room.
+    pub fn signal(&self) {
+        {
+            let mut count = self.count.lock();
+            *count = (*count + 1).min(LIMIT);
+        }
+        self.queue.wake(Events::IN | Events::RDNORM);
+    }
 }
 
 impl File for EventCounter {

@@ -1,4 +1,4 @@
-//! What a file system is made of: nodes (Linux's inodes) behind one trait.
+//! Inodes: the objects of a file system, behind one trait.
 //!
 //! There are two implementations: [`tree`](crate::fs::tree), which holds everything that programs create and the image
 //! beneath it, and `procfs`, whose nodes are computed. Devices, pipes and sockets are nodes of a tree that
@@ -19,7 +19,7 @@ use crate::process::{Credentials, Thread};
 /// The longest name in bytes.
 pub const NAME_LIMIT: usize = 255;
 
-/// What a file is.
+/// The type of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of inode(7)")]
 pub enum FileType {
@@ -87,14 +87,14 @@ impl Timestamp {
     }
 }
 
-/// What `stat` tells.
+/// The attributes that `stat` reports.
 #[derive(Clone, Copy, Debug)]
 pub struct Metadata {
     /// Number of the file system, in Linux's 64-bit encoding of device numbers.
     pub device: u64,
     /// Number of the node in it.
     pub inode: u64,
-    /// What it is.
+    /// The type of the file.
     pub kind: FileType,
     /// Permission bits, with set-id and sticky bits.
     pub permissions: u32,
@@ -121,7 +121,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// What an object says that has no place in any file system.
+    /// The attributes of an object that has no place in any file system.
     #[must_use]
     pub fn anonymous(kind: FileType, inode: u64) -> Self {
         let zero = Timestamp::default();
@@ -175,7 +175,7 @@ pub const fn device_minor(device: u64) -> u32 {
     (device & 0xff | device >> 12 & 0xffff_ff00) as u32
 }
 
-/// What `chmod`, `chown` and `utimensat` ask for; what is `None` stays.
+/// The changes that `chmod`, `chown` and `utimensat` ask for; a field that is `None` stays.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InodeChange {
     /// Permission bits.
@@ -192,7 +192,7 @@ pub struct InodeChange {
 
 /// A file to be created.
 pub struct Creation<'a> {
-    /// What it becomes.
+    /// The type and contents.
     pub contents: Contents<'a>,
     /// Permission bits, with the umask applied.
     pub permissions: u32,
@@ -200,7 +200,7 @@ pub struct Creation<'a> {
     pub credentials: &'a Credentials,
 }
 
-/// What a new file holds.
+/// The initial contents of a new file.
 #[allow(missing_docs, reason = "the names are those of inode(7)")]
 pub enum Contents<'a> {
     Regular,
@@ -217,7 +217,7 @@ pub struct Listed<'a> {
     pub name: &'a [u8],
     /// Number of the node it names.
     pub inode: u64,
-    /// What that is.
+    /// The type of the entry.
     pub kind: FileType,
     /// Where the listing goes on after it.
     pub next: u64,
@@ -231,7 +231,7 @@ pub enum LinkTarget {
     Path(Path),
 }
 
-/// What `statfs` tells of a file system.
+/// The result of `statfs`.
 #[derive(Clone, Copy, Debug)]
 pub struct Statistics {
     /// Its magic number.
@@ -256,7 +256,7 @@ pub struct Opening<'a> {
     pub flags_of_call: u32,
     /// Where.
     pub place: &'a Path,
-    /// Who opens it; none when it is the kernel.
+    /// The opening thread; none when it is the kernel.
     pub thread: Option<&'a Arc<Thread>>,
 }
 
@@ -266,13 +266,13 @@ pub struct Opening<'a> {
 /// have been checked by the caller; what depends on the state of the directory (does the name exist, is it empty) is
 /// checked here, under the directory's lock.
 pub trait Inode: Any + Send + Sync {
-    /// What it is; never changes.
+    /// The type of the file; never changes.
     fn kind(&self) -> FileType;
 
-    /// What `stat` tells.
+    /// The attributes that `stat` reports.
     fn metadata(&self) -> Metadata;
 
-    /// What `statfs` tells.
+    /// The result of `statfs`.
     fn statistics(&self) -> Statistics;
 
     /// The entry `name` of this directory.
@@ -340,7 +340,7 @@ pub trait Inode: Any + Send + Sync {
         Err(Errno::EINVAL)
     }
 
-    /// What readlink(2) shows.
+    /// The text of a symbolic link, as readlink(2) shows it.
     ///
     /// # Errors
     /// As [`Inode::follow`].

@@ -16,6 +16,8 @@ use crate::memory::fallible;
 use crate::sync::SpinLock;
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
+use heddle_kernel_core::fallible::{push_back_reserved, push_reserved};
+
 /// The most events that wait in one instance, as in Linux.
 const QUEUE_LIMIT: usize = 16_384;
 /// The most marks of one instance.
@@ -89,7 +91,7 @@ impl Inotify {
         table.marks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let mark = InotifyMark::new(number, mask & KEPT, self, node)?;
         table.next = number.checked_add(1).ok_or(Errno::ENOSPC)?;
-        table.marks.push(mark);
+        push_reserved(&mut table.marks, mark);
         Ok(number)
     }
 
@@ -125,7 +127,7 @@ impl Inotify {
         if events.back() == Some(&event) || events.try_reserve(1).is_err() {
             return;
         }
-        events.push_back(event);
+        push_back_reserved(&mut events, event);
         drop(events);
         self.queue.wake(Events::IN | Events::RDNORM);
     }

@@ -10,6 +10,8 @@ use crate::fs::inode::{FileType, LinkTarget, NAME_LIMIT};
 use crate::fs::{Dentry, Path, access};
 use crate::process::{Credentials, Thread};
 
+use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
+
 /// The most symbolic links that one path may lead over.
 const SYMLINK_LIMIT: u32 = 40;
 
@@ -54,14 +56,14 @@ pub struct LookupResult {
     pub directory: Path,
     /// The last component.
     pub last: Last,
-    /// What is there; nothing if only the last component doesn't exist.
+    /// The file; nothing if only the last component doesn't exist.
     pub place: Option<Path>,
     /// Whether the path ends with a slash and so can only mean a directory.
     pub trailing_slash: bool,
 }
 
 impl LookupResult {
-    /// What the path names.
+    /// The file that the path names.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR` (a slash at the end of something else).
@@ -85,11 +87,11 @@ impl LookupResult {
     }
 }
 
-/// Who walks, and from where.
+/// The caller of a lookup, and the directories where it starts.
 pub struct Walker<'a> {
     /// For permissions.
     pub credentials: &'a Credentials,
-    /// What `/` means.
+    /// The directory of `/`.
     pub root: Path,
     /// Where relative paths start.
     pub start: Path,
@@ -107,7 +109,7 @@ impl Rest {
     fn new(path: &[u8]) -> Result<Self, Errno> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(path.len()).map_err(|_| Errno::ENOMEM)?;
-        bytes.extend_from_slice(path);
+        extend_reserved(&mut bytes, path);
         Ok(Self { bytes, position: 0 })
     }
 
@@ -135,11 +137,11 @@ impl Rest {
         let rest = self.bytes.len() - self.position;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(target.len() + 1 + rest).map_err(|_| Errno::ENOMEM)?;
-        bytes.extend_from_slice(target);
+        extend_reserved(&mut bytes, target);
         if slash {
-            bytes.push(b'/');
+            push_reserved(&mut bytes, b'/');
         }
-        bytes.extend_from_slice(&self.bytes[self.position..]);
+        extend_reserved(&mut bytes, &self.bytes[self.position..]);
         *self = Self { bytes, position: 0 };
         Ok(())
     }
@@ -234,7 +236,7 @@ impl Walker<'_> {
         }
     }
 
-    /// What the path names, with a link at its end followed.
+    /// The file that the path names, with a link at its end followed.
     ///
     /// # Errors
     /// As [`Walker::walk`] and [`LookupResult::existing`].

@@ -89,7 +89,7 @@ pub trait File: Any + Send + Sync {
         Ok(ready.intersects(events | Events::ERR | Events::HUP))
     }
 
-    /// What the object is ready for now, after registering `watch` (if there is one) for `events` at every queue
+    /// The events that are ready now, after registering `watch` (if there is one) for `events` at every queue
     /// that may change the answer.
     ///
     /// # Errors
@@ -133,12 +133,12 @@ pub trait File: Any + Send + Sync {
         None
     }
 
-    /// What `fstat` tells of an object that was opened without a place in a file system.
+    /// The result of `fstat` for an object that was opened without a place in a file system.
     fn metadata(&self) -> Metadata {
         Metadata::anonymous(FileType::Regular, 0)
     }
 
-    /// What `/proc/PID/fd` shows for an object that was opened without a place, say `anon_inode:[eventpoll]`.
+    /// The name that `/proc/PID/fd` shows for an object that was opened without a place, say `anon_inode:[eventpoll]`.
     fn name(&self) -> &'static str {
         "anon_inode:[file]"
     }
@@ -183,7 +183,7 @@ pub trait File: Any + Send + Sync {
         }
     }
 
-    /// What gives the object's pages to mappings.
+    /// The source of the object's pages for mappings.
     ///
     /// # Errors
     /// `ENODEV`: it can't be mapped.
@@ -191,7 +191,7 @@ pub trait File: Any + Send + Sync {
         Err(Errno::ENODEV)
     }
 
-    /// What a shared mapping of a file that is open for writing maps.
+    /// The source of a shared mapping of a file that is open for writing.
     ///
     /// # Errors
     /// `ENODEV`: it can't be mapped; `EPERM`: it is sealed.

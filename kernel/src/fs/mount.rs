@@ -12,6 +12,8 @@ use crate::fs::tree::Tree;
 use crate::memory::fallible;
 use crate::sync::SpinLock;
 
+use heddle_kernel_core::fallible::push_reserved;
+
 /// A tree that is visible somewhere.
 pub struct Mount {
     /// Its number, as in `/proc/PID/mountinfo`.
@@ -22,7 +24,7 @@ pub struct Mount {
     at: SpinLock<Option<Path>>,
     /// The kind of file system: `tmpfs`, `proc`.
     pub kind: &'static str,
-    /// What was named as its source.
+    /// The source that mount(2) was given.
     pub source: Box<[u8]>,
     flags: AtomicU32,
 }
@@ -97,7 +99,7 @@ impl Mount {
         mounts.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         place.entry.add_mount();
         *self.at.lock() = Some(place);
-        mounts.push(self.clone());
+        push_reserved(&mut mounts, self.clone());
         Ok(())
     }
 
@@ -134,7 +136,7 @@ impl Drop for Mount {
 pub fn set_root(mount: &Arc<Mount>) -> Result<(), Errno> {
     let mut mounts = MOUNTS.lock();
     mounts.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-    mounts.push(mount.clone());
+    push_reserved(&mut mounts, mount.clone());
     ROOT.call_once(|| mount.top());
     Ok(())
 }
@@ -164,7 +166,7 @@ impl Path {
         Arc::ptr_eq(&self.mount, &other.mount) && Arc::ptr_eq(&self.entry, &other.entry)
     }
 
-    /// What is seen here: the root of what is mounted on this place, if anything is.
+    /// The tree that is visible here: the root of what is mounted on this place, if anything is.
     #[must_use]
     pub fn covered(self) -> Path {
         let mut place = self;

@@ -27,7 +27,7 @@ static NEXT_COOKIE: AtomicU32 = AtomicU32::new(1);
 const USE: u32 =
     linux::IN_ACCESS | linux::IN_MODIFY | linux::IN_OPEN | linux::IN_CLOSE_WRITE | linux::IN_CLOSE_NOWRITE;
 
-/// What an instance wants to know of a node.
+/// The events of a node that an instance wants to know of.
 pub struct InotifyMark {
     /// Its number: the watch descriptor.
     pub number: i32,
@@ -172,7 +172,7 @@ pub fn report(entry: &Arc<Dentry>, event: u32) {
     if is_idle() {
         return;
     }
-    // What is done with a file that has lost this name; other events are about the node.
+    // Uses of a file that has lost this name are not reported; other events are about the node.
     let is_unlinked = event & USE != 0 && entry.is_removed();
     let event = with_kind(event, entry.node.kind());
     if let Some(parent) = entry.parent()

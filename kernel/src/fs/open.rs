@@ -46,7 +46,7 @@ pub struct OpenFile {
     /// The position of the next `read` or `write`, in bytes.
     pub offset: SpinLock<u64>,
     id: u64,
-    /// Who gets `SIGIO`, as `F_SETOWN` says: a process, or a group as a negative number. Kept, not acted on.
+    /// The receiver of `SIGIO`, as `F_SETOWN` says: a process, or a group as a negative number. Kept, not acted on.
     pub owner: AtomicU32,
     /// Whether a program opened it, so that its closing is to be reported.
     is_reported: AtomicBool,
@@ -139,7 +139,7 @@ impl OpenFile {
         }
     }
 
-    /// What `fstat` tells.
+    /// The result of `fstat`.
     #[must_use]
     pub fn metadata(&self) -> Metadata {
         match &self.place {

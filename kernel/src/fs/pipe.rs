@@ -11,7 +11,7 @@ use crate::memory::fallible;
 use crate::sync::SpinLock;
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
-/// What a pipe holds unless `F_SETPIPE_SZ` says otherwise, in bytes.
+/// The capacity of a pipe in bytes unless `F_SETPIPE_SZ` says otherwise.
 const CAPACITY: usize = 65_536;
 /// The most that an ordinary user may ask for, as `/proc/sys/fs/pipe-max-size`.
 pub const CAPACITY_LIMIT: usize = 1 << 20;

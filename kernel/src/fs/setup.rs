@@ -9,7 +9,7 @@ use crate::fs::tree::Tree;
 use crate::fs::{Mount, Path, devices, memory_devices, mount};
 use crate::process::Credentials;
 
-/// What is in no directory: pipes and `memfd`s.
+/// The file system of files that are in no directory: pipes and `memfd`s.
 static ANONYMOUS: spin::Once<(Arc<Mount>, Arc<Tree>)> = spin::Once::new();
 
 /// The mount and tree of what is in no directory.
@@ -20,11 +20,12 @@ pub fn anonymous() -> Result<&'static (Arc<Mount>, Arc<Tree>), Errno> {
     ANONYMOUS.get().ok_or(Errno::ENODEV)
 }
 
-/// Mounts everything. `image` is the root image, if the machine was given one; `proc` is mounted on `/proc`.
+/// Mounts everything. `image` is the root image, if the machine was given one; `proc` is mounted on `/proc`,
+/// `sys` on `/sys`.
 ///
 /// # Errors
 /// `EIO` (the image can't be read), `ENOMEM`.
-pub fn initialize(image: Option<&'static [u8]>, proc: &Arc<Mount>) -> Result<(), Errno> {
+pub fn initialize(image: Option<&'static [u8]>, proc: &Arc<Mount>, sys: &Arc<Mount>) -> Result<(), Errno> {
     let root = match image {
         Some(bytes) => Tree::mount_image(bytes)?,
         None => Tree::mount("tmpfs", b"root", 0o755, 0, 0)?,
@@ -48,6 +49,7 @@ pub fn initialize(image: Option<&'static [u8]>, proc: &Arc<Mount>) -> Result<(),
     }
     attach(&Tree::mount("devtmpfs", b"udev", 0o755, 0, 0)?, b"/dev")?;
     attach(proc, b"/proc")?;
+    attach(sys, b"/sys")?;
     for (path, permissions) in [(&b"/dev/pts"[..], 0o755), (b"/dev/shm", 0o1777)] {
         make(path, Contents::Directory, permissions)?;
     }

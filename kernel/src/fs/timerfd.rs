@@ -38,7 +38,7 @@ struct TimerfdState {
     waker: Option<Waker>,
 }
 
-/// What a timer is set to: nanoseconds until it expires (0: not set) and between expiries.
+/// The setting of a timer: nanoseconds until it expires (0: not set) and between expiries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// Until the next expiry.
@@ -79,7 +79,7 @@ impl TimerFile {
         Ok(timer)
     }
 
-    /// What it is set to.
+    /// The current setting.
     #[must_use]
     pub fn setting(&self) -> Setting {
         let (state, now) = (self.state.lock(), now_ns());

@@ -9,6 +9,8 @@ use crate::fs::dentry::copy_name;
 use crate::memory::fallible;
 use crate::sync::SpinLock;
 
+use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
+
 /// The most bytes that the names and values of one node may have together.
 const TOTAL_LIMIT: usize = 1 << 20;
 /// The capabilities that a program gets from its file: see capabilities(7).
@@ -103,8 +105,8 @@ impl Extended {
         let mut names = Vec::new();
         for attribute in list.iter().filter(|known| with_trusted || !known.name.starts_with(TRUSTED)) {
             names.try_reserve(attribute.name.len() + 1).map_err(|_| Errno::ENOMEM)?;
-            names.extend_from_slice(&attribute.name);
-            names.push(0);
+            extend_reserved(&mut names, &attribute.name);
+            push_reserved(&mut names, 0);
         }
         Ok(names)
     }

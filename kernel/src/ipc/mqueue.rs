@@ -202,11 +202,15 @@ impl Queue {
         if state.messages.len() >= self.message_limit {
             return Ok(false);
         }
-        state.messages.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let place = state.messages.partition_point(|message| message.priority >= priority);
+        state.messages.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let text = core::mem::take(text);
         state.bytes += text.len();
-        state.messages.insert(place, QueuedMessage { priority, text });
+        heddle_kernel_core::fallible::try_insert_at(
+            &mut state.messages,
+            place,
+            QueuedMessage { priority, text },
+        )?;
         state.touched = Timestamp::now();
         let is_first = state.messages.len() == state.receivers + 1;
         let wish = if is_first { state.wish.take() } else { None };

@@ -7,6 +7,7 @@ use core::fmt;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
 use heddle_kernel_core::sysv_ipc::permission::Permissions;
 use heddle_kernel_core::sysv_ipc::registry::Registry;
 use heddle_kernel_core::sysv_ipc::semaphore::{Actor, Operation, Refusal, Set, VALUE_MAX};
@@ -218,12 +219,15 @@ fn read_operations(call: &Call<'_>, count: usize) -> TryResult<Vec<Operation>> {
     for bytes in bytes.chunks_exact(OPERATION_BYTES) {
         let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
         let flags = half(4);
-        operations.push(Operation {
-            number: half(0).into(),
-            change: half(2) as i16,
-            no_wait: u32::from(flags) & IPC_NOWAIT != 0,
-            undo: flags & SEM_UNDO != 0,
-        });
+        push_reserved(
+            &mut operations,
+            Operation {
+                number: half(0).into(),
+                change: half(2) as i16,
+                no_wait: u32::from(flags) & IPC_NOWAIT != 0,
+                undo: flags & SEM_UNDO != 0,
+            },
+        );
     }
     Ok(operations)
 }
@@ -359,7 +363,7 @@ pub fn semctl(call: &mut Call<'_>) -> SyscallResult {
             crate::ipc::check(&set.permissions(), &who, READ)?;
             let mut bytes = fallible::try_with_capacity(set.count * size_of::<u16>())?;
             for semaphore in set.state.lock().set.values() {
-                bytes.extend_from_slice(&(semaphore.value as u16).to_ne_bytes());
+                extend_reserved(&mut bytes, &(semaphore.value as u16).to_ne_bytes());
             }
             call.thread.space().write_bytes(argument, &bytes)?;
             Ok(0.into())

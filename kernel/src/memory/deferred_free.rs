@@ -5,30 +5,31 @@
 //! [`crate::memory::shootdown`]) are released at once, but no longer than [`BUDGET_NS`] in one go: what is left is put
 //! off to [`reaper`], a coroutine, so that the end of a large program keeps interrupts off for no longer than that of a
 //! small one.
-//!
-//! Entries of the page table that programs share may be cached by any CPU, whatever it runs. Such words are first
-//! collected, by the CPU that took them out, and the reaper asks all CPUs to flush for many of them at once.
 
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 
-use crate::arch::paging::LEVELS;
-use crate::arch::{MAX_CPUS, cpu, paging, time};
+use crate::arch::paging::{LEVELS, PageTableEntry};
+use crate::arch::{cpu, paging, time};
 use crate::memory::shootdown::PendingFlush;
 use crate::memory::slots::Slot;
 use crate::memory::table::Root;
-use crate::memory::{shootdown, table};
+use crate::memory::{roots, shootdown, table};
 use crate::sched;
 use crate::sync::SpinLock;
 
+use heddle_kernel_core::fallible::push_back_reserved;
+
 /// Tag of a page-table root; smaller ones are the level of the table that an entry was in.
 pub const TAG_ROOT: u64 = LEVELS as u64;
-/// Tag of a slot.
+/// Tag of the table of a slot, with the slot's number in the bits from [`SLOT_SHIFT`] on: with the table, its
+/// remnants in CPUs' roots and a claim of the slot go.
 pub const TAG_SLOT: u64 = LEVELS as u64 + 1;
 const TAG_MASK: u64 = 7;
+/// Above all bits of a physical address.
+const SLOT_SHIFT: u32 = 52;
 
 /// How long one go may take.
 const BUDGET_NS: u64 = 50_000;
@@ -36,18 +37,6 @@ const BUDGET_NS: u64 = 50_000;
 const PATIENCE_NS: u64 = 1_000_000;
 /// A longer quarantine makes the next operation wait for all CPUs.
 const WORDS_MAX: usize = 1 << 16;
-
-/// A CPU that has collected as many words does not wait for the reaper.
-const COLLECTED_MAX: usize = 1 << 12;
-
-/// The CPUs that may still have a word cached.
-#[derive(Clone, Copy)]
-pub enum TlbScope {
-    /// Those to which a generation was posted.
-    Pending(PendingFlush),
-    /// Any, and none was asked yet: it was in the page table that programs share.
-    Any,
-}
 
 /// A word to be released when some CPUs have acknowledged a generation.
 #[derive(Clone, Copy)]
@@ -61,13 +50,10 @@ static DEFERRED: SpinLock<VecDeque<DeferredFree>> = SpinLock::new(VecDeque::new(
 static IN_USE: AtomicBool = AtomicBool::new(false);
 static REAPER: SpinLock<Option<Waker>> = SpinLock::new(None);
 
-/// Words of [`TlbScope::Any`], by the CPU that took them out.
-static COLLECTED: [Collected; MAX_CPUS] = [const { Collected(SpinLock::new(Vec::new())) }; MAX_CPUS];
-/// Whether one of [`COLLECTED`] may hold something.
-static IS_COLLECTED: AtomicBool = AtomicBool::new(false);
-
-#[repr(align(64))]
-struct Collected(SpinLock<Vec<u64>>);
+/// The word of a slot's table, whose claim it is.
+pub fn slot_word(slot: Slot, table: PageTableEntry) -> u64 {
+    (slot.into_number() as u64) << SLOT_SHIFT | table.physical() | TAG_SLOT
+}
 
 /// When to stop for now.
 #[derive(Clone, Copy)]
@@ -87,13 +73,8 @@ impl ReaperBudget {
     }
 }
 
-/// Releases words when no CPU has them cached any more: at once or later.
-pub fn release(holders: TlbScope, words: impl Iterator<Item = u64>) {
-    let posted = match holders {
-        TlbScope::Pending(posted) => posted,
-        TlbScope::Any if cpu::count() == 1 => PendingFlush::NOBODY,
-        TlbScope::Any => return words.for_each(collect),
-    };
+/// Releases words when the CPUs have acknowledged to which `posted` went: at once or later.
+pub fn release(posted: PendingFlush, words: impl Iterator<Item = u64>) {
     let acknowledged = posted.is_acknowledged();
     let budget = ReaperBudget::new();
     for word in words {
@@ -103,34 +84,6 @@ pub fn release(holders: TlbScope, words: impl Iterator<Item = u64>) {
             hold(word, posted);
         }
     }
-}
-
-/// Keeps a word until the reaper asks all CPUs.
-#[inline(never)]
-fn collect(word: u64) {
-    let mut collected = COLLECTED[cpu::id()].0.lock();
-    if collected.try_reserve(1).is_err() {
-        drop(collected);
-        return hold(word, shootdown::post_to_all());
-    }
-    collected.push(word);
-    let length = collected.len();
-    drop(collected);
-    if length == 1 {
-        IS_COLLECTED.store(true, Ordering::Release);
-        wake_reaper();
-    } else if length > COLLECTED_MAX {
-        ask();
-    }
-}
-
-/// Asks all CPUs to flush for what was collected, which is held until they have.
-fn ask() -> PendingFlush {
-    IS_COLLECTED.store(false, Ordering::SeqCst);
-    let collected = COLLECTED.each_ref().map(|list| core::mem::take(&mut *list.0.lock()));
-    let posted = shootdown::post_to_all();
-    collected.into_iter().flatten().for_each(|word| hold(word, posted));
-    posted
 }
 
 fn wake_reaper() {
@@ -143,13 +96,17 @@ fn wake_reaper() {
 fn hold(word: u64, posted: PendingFlush) {
     let mut held = DEFERRED.lock();
     if held.len() < WORDS_MAX && held.try_reserve(1).is_ok() {
-        held.push_back(DeferredFree { word, posted });
+        push_back_reserved(&mut held, DeferredFree { word, posted });
         IN_USE.store(true, Ordering::Release);
         drop(held);
         wake_reaper();
         return;
     }
     drop(held);
+    wait_and_release(DeferredFree { word, posted });
+}
+
+fn wait_and_release(DeferredFree { word, posted }: DeferredFree) {
     posted.spin();
     while !is_unused(word) {
         core::hint::spin_loop();
@@ -164,11 +121,8 @@ pub fn drain() {
 
 /// Makes all CPUs flush, on the spot, and releases everything. For when memory is short.
 pub fn drain_everywhere() {
-    // Twice, since the last slot of a table releases the table, which is collected anew.
-    for _ in 0..2 {
-        ask().spin();
-        drain();
-    }
+    shootdown::post_to_all().spin();
+    drain();
 }
 
 /// The same until the budget is exhausted; returns whether it finished.
@@ -186,8 +140,13 @@ fn drain_within(budget: ReaperBudget) -> bool {
         if first.posted.is_acknowledged() && is_unused(first.word) {
             release_word(first.word, budget);
         } else {
-            // There is room: it was in there a moment ago, and capacity stays.
-            DEFERRED.lock().push_back(first);
+            let mut held = DEFERRED.lock();
+            if held.try_reserve(1).is_ok() {
+                push_back_reserved(&mut held, first);
+            } else {
+                drop(held);
+                wait_and_release(first);
+            }
         }
     }
     let held = DEFERRED.lock();
@@ -203,7 +162,12 @@ fn is_unused(word: u64) -> bool {
 fn release_word(word: u64, budget: ReaperBudget) {
     let value = word & !TAG_MASK;
     match word & TAG_MASK {
-        TAG_SLOT => drop(Slot::from_word(value)),
+        TAG_SLOT => {
+            let (slot, table) = ((value >> SLOT_SHIFT) as usize, value & ((1 << SLOT_SHIFT) - 1));
+            roots::forget(slot, PageTableEntry::table(table, true).0);
+            drop(Slot::from_number(slot));
+            table::take_apart(table, LEVELS - 1, |child| release_word(child, budget));
+        }
         TAG_ROOT => Root(value).take_apart(|child| release_word(child, budget)),
         // A leaf table is the largest piece that is never divided.
         level @ 0..=1 if level == 0 || !budget.is_over() => table::release(value, level as usize),
@@ -220,9 +184,6 @@ pub async fn reaper() {
     })
     .await;
     loop {
-        if IS_COLLECTED.load(Ordering::Acquire) {
-            ask();
-        }
         let finished = drain_within(ReaperBudget::new());
         if !finished {
             sched::yield_now().await;

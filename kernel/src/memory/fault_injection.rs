@@ -43,7 +43,7 @@ static PHASE: AtomicU8 = AtomicU8::new(OFF);
 static LEFT: AtomicU64 = AtomicU64::new(0);
 /// The step that failed.
 static FAILED: AtomicU8 = AtomicU8::new(0);
-/// Bytes that were promised on a CPU and not yet allocated.
+/// Allocations that were promised on a CPU and not yet made.
 static PROMISED: [AtomicUsize; MAX_CPUS] = [const { AtomicUsize::new(0) }; MAX_CPUS];
 
 /// The `number`-th step of the next call of this thread fails; 0 for none.
@@ -95,19 +95,19 @@ pub fn is_unmapped() -> bool {
     is_mine(RUNNING) && FAILED.load(Relaxed) == FailurePoint::Copy as u8
 }
 
-/// So many bytes can be allocated from now on without failure; returns how many could before.
-pub fn promise(bytes: usize) -> usize {
-    PROMISED[cpu::id()].swap(bytes, Relaxed)
+/// So many allocations succeed from now on; returns how many were left before.
+pub fn promise(count: usize) -> usize {
+    PROMISED[cpu::id()].swap(count, Relaxed)
 }
 
 /// Whether an allocation fails.
 #[must_use]
-pub fn allocation_fails(bytes: usize) -> bool {
+pub fn allocation_fails() -> bool {
     if !is_mine(RUNNING) {
         return false;
     }
     let promised = &PROMISED[cpu::id()];
-    match promised.load(Relaxed).checked_sub(bytes) {
+    match promised.load(Relaxed).checked_sub(1) {
         Some(left) => {
             promised.store(left, Relaxed);
             false

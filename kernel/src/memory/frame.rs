@@ -9,8 +9,8 @@
 
 use core::ops::Range;
 use core::ptr::NonNull;
-use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, AtomicUsize};
 
 use heddle_abi::boot::{KEY_IMAGE, KEY_MEMORY};
 use heddle_kernel_core::frame::{Buddy, Descriptor, Layout, Region, slab};
@@ -26,6 +26,8 @@ use crate::sync::SpinLock;
 pub const EMERGENCY_FRAMES: usize = 64;
 /// Memory below this is reserved for the firmware and for the start of other processors.
 const LOW_MEMORY_BYTES: u64 = 1 << 20;
+/// Frames that each CPU keeps for its own allocations that cannot report failure: see [`keep`].
+const KEPT_FRAMES: usize = 8;
 const CACHE_FRAMES: usize = 32;
 const REFILL_FRAMES: usize = 16;
 
@@ -38,14 +40,19 @@ struct FrameMachine {
 struct FrameCache {
     frames: [u32; CACHE_FRAMES],
     length: usize,
+    kept: [u32; KEPT_FRAMES],
+    kept_length: usize,
+}
+
+impl FrameCache {
+    const EMPTY: Self = Self { frames: [0; CACHE_FRAMES], length: 0, kept: [0; KEPT_FRAMES], kept_length: 0 };
 }
 
 static MACHINE: spin::Once<FrameMachine> = spin::Once::new();
 static BUDDY: SpinLock<Buddy<'static>> = SpinLock::new(Buddy::new(&[]));
 /// Free frames of `BUDDY` when it was last unlocked.
 static FREE_IN_BUDDY: AtomicUsize = AtomicUsize::new(0);
-static CACHES: [SpinLock<FrameCache>; MAX_CPUS] =
-    [const { SpinLock::new(FrameCache { frames: [0; CACHE_FRAMES], length: 0 }) }; MAX_CPUS];
+static CACHES: [SpinLock<FrameCache>; MAX_CPUS] = [const { SpinLock::new(FrameCache::EMPTY) }; MAX_CPUS];
 
 #[repr(C, align(4096))]
 struct Page([u8; PAGE_SIZE]);
@@ -137,7 +144,8 @@ pub fn total_frames() -> usize {
 
 /// Free frames, those in caches included. Exact when no other CPU allocates meanwhile.
 pub fn free_frames() -> usize {
-    let cached: usize = CACHES.iter().map(|cache| cache.lock().length).sum();
+    let length = |cache: &FrameCache| cache.length + cache.kept_length;
+    let cached: usize = CACHES.iter().map(|cache| length(&cache.lock())).sum();
     BUDDY.lock().free() + cached
 }
 
@@ -178,7 +186,26 @@ pub(super) fn can_allocate(count: usize) -> bool {
     buddy.free() >= EMERGENCY_FRAMES + count && buddy.has_block(order)
 }
 
-/// Takes one frame; `urgent` may use the emergency reserve.
+/// Makes sure that this CPU keeps `count` frames, which only its own allocations of the heap take, and only when there
+/// are no others. `urgent` may take them out of the emergency reserve.
+pub(super) fn keep(count: usize, urgent: bool) -> bool {
+    debug_assert!(count <= KEPT_FRAMES);
+    let mut cache = CACHES[cpu::id()].lock();
+    if cache.kept_length >= count {
+        return true;
+    }
+    let mut buddy = BUDDY.lock();
+    while cache.kept_length < KEPT_FRAMES && (urgent || buddy.free() > EMERGENCY_FRAMES) {
+        let Some(index) = buddy.allocate(0) else { break };
+        let length = cache.kept_length;
+        cache.kept[length] = index;
+        cache.kept_length += 1;
+    }
+    note_free(&buddy);
+    cache.kept_length >= count
+}
+
+/// Takes one frame; `urgent` may use the emergency reserve, and then what this CPU keeps.
 fn take(urgent: bool) -> Option<u32> {
     let mut cache = CACHES[cpu::id()].lock();
     if cache.length == 0 {
@@ -192,7 +219,10 @@ fn take(urgent: bool) -> Option<u32> {
         let last = if cache.length == 0 && urgent { buddy.allocate(0) } else { None };
         note_free(&buddy);
         if cache.length == 0 {
-            return last;
+            return last.or_else(|| {
+                cache.kept_length = cache.kept_length.checked_sub(usize::from(urgent))?;
+                urgent.then(|| cache.kept[cache.kept_length])
+            });
         }
     }
     cache.length -= 1;
@@ -334,6 +364,13 @@ impl FrameRef {
     pub fn bytes(&self) -> FrameSlice<'_> {
         // SAFETY: the reference keeps the frame, the direct map covers it, and counted frames are ordinary memory.
         unsafe { FrameSlice::new(self.address(), PAGE_SIZE) }
+    }
+
+    /// The contents as words that programs may read and write at the same time.
+    #[must_use]
+    pub fn words(&self) -> &[AtomicU32; PAGE_SIZE / size_of::<u32>()] {
+        // SAFETY: a whole frame at a page boundary, which the reference keeps; an atomic word may have any value.
+        unsafe { &*paging::direct_map(self.physical) }
     }
 
     /// Writes into the frame, which the caller may do by the agreement among the frame's users.

@@ -6,8 +6,8 @@ use core::ops::Range;
 use crate::arch::paging;
 use crate::arch::paging::{PAGE_SIZE, PageTableEntry};
 use crate::memory::deferred_free;
-use crate::memory::deferred_free::TlbScope;
 use crate::memory::frame::FrameRef;
+use crate::memory::shootdown::PendingFlush;
 
 const INLINE: usize = 8;
 /// Words of a page.
@@ -94,9 +94,9 @@ impl Gather {
         self.length += 1;
     }
 
-    /// Flushes this CPU's stale translations, if `root` is the one in use. Returns whether it has.
-    pub fn flush_here(&self, root: u64) -> bool {
-        if self.stale.start >= self.stale.end || paging::current_root() != root {
+    /// Flushes this CPU's stale translations. Returns whether there were any.
+    pub fn flush_here(&self) -> bool {
+        if self.stale.start >= self.stale.end {
             return false;
         }
         let pages = self.stale.len() / PAGE_SIZE;
@@ -110,8 +110,8 @@ impl Gather {
         true
     }
 
-    /// Releases everything when no CPU has it cached any more.
-    pub fn release(&mut self, holders: TlbScope) {
+    /// Releases everything when the CPUs have flushed to which `posted` went.
+    pub fn release(&mut self, posted: PendingFlush) {
         let spill = self.spill.as_ref();
         let word = |at: usize| match at.checked_sub(INLINE) {
             None => self.inline[at],
@@ -121,7 +121,7 @@ impl Gather {
                 u64::from_le_bytes(bytes)
             }),
         };
-        deferred_free::release(holders, (0..self.length).map(word));
+        deferred_free::release(posted, (0..self.length).map(word));
         self.length = 0;
         self.stale = NOTHING;
         self.everywhere = false;

@@ -106,7 +106,7 @@ fn frames_of(layout: Layout) -> Option<usize> {
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         #[cfg(feature = "checking")]
-        if crate::memory::fault_injection::allocation_fails(layout.size()) {
+        if crate::memory::fault_injection::allocation_fails() {
             return core::ptr::null_mut();
         }
         let object = match class_of(layout.size(), layout.align()) {
@@ -153,23 +153,32 @@ pub fn usage() -> Usage {
     )
 }
 
-/// Makes sure that allocations which cannot report failure succeed, if they follow at once, without an await between,
-/// and ask for no more than `bytes` in all; one of them may be larger than a page.
+/// Makes sure that the next `count` allocations on this CPU succeed, of at most a page each, if no await lies between.
+///
+/// Each takes at most one frame, and this CPU keeps as many: no other takes them, no interrupt handler allocates, and
+/// nothing else runs on this CPU until the coroutine awaits. Objects of a slab may be taken by other CPUs as soon as it
+/// is in its list, so one frame for several objects would not do.
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn reserve(bytes: usize) -> Result<(), Errno> {
+pub fn reserve(count: usize) -> Result<(), Errno> {
     #[cfg(feature = "checking")]
     {
         if crate::memory::fault_injection::fails(crate::memory::fault_injection::FailurePoint::Heap) {
             return Err(Errno::ENOMEM);
         }
         let before = crate::memory::fault_injection::promise(0);
-        crate::memory::fault_injection::promise(before + bytes);
+        crate::memory::fault_injection::promise(before + count);
     }
-    let frames = bytes.div_ceil(PAGE_SIZE);
-    let enough = if frames <= 1 { frame::is_above_reserve() } else { frame::can_allocate(frames) };
-    if enough { Ok(()) } else { Err(Errno::ENOMEM) }
+    if frame::is_above_reserve() && frame::keep(count, false) { Ok(()) } else { Err(Errno::ENOMEM) }
+}
+
+/// The same with frames of the emergency reserve, for what gives memory back.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn reserve_urgently(count: usize) -> Result<(), Errno> {
+    if frame::keep(count, true) { Ok(()) } else { Err(Errno::ENOMEM) }
 }
 
 /// Gives the slabs without objects back to the frame allocator.

@@ -6,10 +6,9 @@
 //! - [`user`]: copies between the kernel and a space; [`values`]: small structures of C.
 //!
 //! # Running out
-//! Any allocation can fail, and becomes `ENOMEM`. Two kinds of standard-library calls cannot report failure
-//! (`Box::new`, `BTreeMap::insert`, …); [`heap::reserve`] before such a call makes it succeed on one CPU, where no
-//! other coroutine runs between the check and the call. On several CPUs another may take that memory first: a reserve
-//! of frames for small heap allocations makes this rare and does not exclude it. STATUS.md names it as a known fault.
+//! Any allocation can fail, and becomes `ENOMEM`. `Arc::new` and `BTreeMap::insert` cannot report failure;
+//! [`heap::reserve`] before such a call gives this CPU the frames that it may need.
+//! Page faults, and what must not fail, wait for memory instead: [`oom`].
 
 pub mod counters;
 pub mod deferred_free;
@@ -19,9 +18,13 @@ pub mod fault_injection;
 pub mod frame;
 mod gather;
 pub mod heap;
+pub mod isolation;
+pub mod oom;
+pub mod overcommit;
 pub mod process_pages;
 pub mod raw;
 pub mod reclaim;
+mod roots;
 pub mod shootdown;
 mod slots;
 pub mod source;
@@ -38,6 +41,7 @@ pub use crate::memory::space::{Space, SpaceKind};
 /// Takes possession of the machine's memory. The boot processor calls this before anything allocates.
 pub fn initialize() {
     frame::initialize();
+    isolation::initialize();
     space::initialize();
     ::log::info!(
         "memory: {} of {} frames free, image {:x?}",
@@ -45,6 +49,14 @@ pub fn initialize() {
         frame::total_frames(),
         frame::image_range()
     );
+}
+
+/// Gives this CPU what it needs to run programs.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn start_cpu() -> Result<(), crate::error::Errno> {
+    roots::start_cpu()
 }
 
 /// Starts the coroutines of the memory manager; the scheduler is ready for them.

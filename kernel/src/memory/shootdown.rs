@@ -3,7 +3,7 @@
 //!
 //! - CPUs that run the *same space* get an interrupt, and the operation awaits them, because its effect must be seen
 //!   before it returns.
-//! - CPUs in *another space of the same page table* are left alone, whether they ever used this one or not. What was
+//! - CPUs in *another space* whose root has this one's table are left alone, whether they ever used it or not. What was
 //!   taken out stays in [`crate::memory::deferred_free`] until they have been asked and have acknowledged, for the
 //!   kernel's sake: a program that reaches into another's slot through a stale translation must not find memory that
 //!   has a new owner.
@@ -18,7 +18,7 @@ use heddle_kernel_core::tlb::tags::Tags;
 use crate::arch;
 use crate::arch::{MAX_CPUS, cpu, paging};
 use crate::memory::counters::count;
-use crate::memory::{counters, deferred_free};
+use crate::memory::{counters, deferred_free, roots};
 use crate::sync::SpinLock;
 
 static STATE: Shootdown<MAX_CPUS> = Shootdown::new();
@@ -61,16 +61,20 @@ pub fn has_flushed(space: usize, number: u64) {
     OWN_TAGS[cpu::id()].lock().has_flushed(space, number);
 }
 
-/// Makes this CPU use a space with a page table that it has not loaded.
+/// To be called before this CPU flushes everything because it changes its page table: who has used it is not told of
+/// removals any more, so nobody's tables stay in its root.
+pub fn begin_root_change() {
+    roots::clear();
+    STATE.begin_root_change(cpu::id());
+}
+
+/// Makes this CPU use a space that has a root for itself, which it has not loaded.
 #[allow(unsafe_code, reason = "loads a page-table root")]
 pub fn load(root: u64, space: usize, users: &Users, removals: &Removals) {
-    STATE.begin_root_change(cpu::id());
+    begin_root_change();
     activate(space, users);
-    // The shared root has no tag but 0, and is flushed whenever it is loaded: a CPU that comes back to it has recorded
-    // no use of the spaces there, so it would not be told what was taken out of one between this and its use.
-    if !paging::has_tags() || root == paging::shared_root() {
-        // SAFETY: the root of a space has the kernel's half (`Root::new`), and is not released while a CPU has it
-        // loaded.
+    if !paging::has_tags() {
+        // SAFETY: the root of such a space has the kernel's half, and is not released while a CPU has it loaded.
         unsafe { paging::load_root(root) };
         return;
     }
@@ -85,27 +89,34 @@ fn load_tagged(root: u64, space: usize, removals: &Removals) {
     if choice.keeps {
         count(&counters::ROOTS_KEPT);
     }
-    // SAFETY: as in `load`; and a space has one private root in its life, whose translations alone have its tag.
+    // SAFETY: as in `load`; and a space has one root in its life, whose translations alone have its tag.
     unsafe { paging::load_tagged_root(root, choice.tag as u16 + 1, choice.keeps) };
 }
 
-/// Makes this CPU use the shared root.
+/// Makes this CPU use its own root, and forget all translations of it.
+///
+/// The own root has no tag but 0, and is flushed whenever it is loaded: a CPU that comes back to it has recorded no use
+/// of the spaces there, so it would not be told what was taken out of one between this and its use.
 #[allow(unsafe_code, reason = "loads a page-table root")]
-pub fn load_shared() {
-    let me = cpu::id();
-    ACTIVE[me].0.store(0, Ordering::Relaxed);
-    STATE.begin_root_change(me);
-    // SAFETY: the shared root has the kernel's half and lives as long as the machine.
-    unsafe { paging::load_root(paging::shared_root()) };
+pub fn load_own() {
+    // SAFETY: a CPU's own root has the kernel's half and lives as long as the machine.
+    unsafe { paging::load_root(roots::own().0) };
+}
+
+/// Makes this CPU use its own root, and no space.
+pub fn leave_space() {
+    ACTIVE[cpu::id()].0.store(0, Ordering::Relaxed);
+    begin_root_change();
+    load_own();
 }
 
 /// To be called before this CPU goes idle: gives up a page table that may be about to be freed, and acknowledges what
 /// others wait for.
 pub fn before_idle() {
     ACTIVE[cpu::id()].0.store(0, Ordering::Relaxed);
-    if paging::current_root() != paging::shared_root() {
+    if paging::current_root() != roots::own().0 {
         count(&counters::ROOT_CHANGES);
-        load_shared();
+        leave_space();
     }
     deferred_free::drain();
 }

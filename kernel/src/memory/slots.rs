@@ -1,49 +1,69 @@
-//! The slots of the shared space: 64 GiB of addresses each, for one process each.
+//! Slots: the parts of the lower half that programs claim, one entry of a page-table root each.
+//!
+//! A slot is as large as an entry of the root covers (512 GiB), so that putting a program into a CPU's root is one
+//! store. Smaller slots would share tables, and roots that differ in one of them would have to be kept in step entry
+//! by entry. There are 255 beside the low window. When all are claimed, programs share slots, and only those that do
+//! change the page table when one follows the other.
 
 use core::ops::Range;
 
 use crate::arch::paging;
-use crate::memory::deferred_free;
-use crate::memory::deferred_free::TlbScope;
-use crate::memory::table::Root;
 use crate::sync::SpinLock;
 
 /// Bytes of a slot.
-pub const SLOT_BYTES: usize = 64 << 30;
-/// Slots in the lower half, the first one included, which is never given out: address 0 is in it.
-const SLOTS: usize = (paging::USER_END + paging::PAGE_SIZE) / SLOT_BYTES;
+pub const SLOT_BYTES: usize = paging::span(paging::LEVELS - 1);
+/// The slot of programs that are linked to fixed addresses, which are low.
+pub const WINDOW: usize = 0;
 const WORD_BITS: usize = 64;
-/// Level of the tables whose entries make up a slot.
-const SLOT_LEVEL: usize = 2;
 
-static USED: SpinLock<[u64; SLOTS / WORD_BITS]> = SpinLock::new({
-    let mut words = [0; SLOTS / WORD_BITS];
-    words[0] = 1;
-    words
+struct Claims {
+    /// One bit a slot that is claimed or not to be given out.
+    used: [u64; paging::ROOT_USER_ENTRIES / WORD_BITS],
+    counts: [u32; paging::ROOT_USER_ENTRIES],
+    /// The lowest slot that is given out.
+    lowest: usize,
+}
+
+static CLAIMS: SpinLock<Claims> = SpinLock::new(Claims {
+    used: {
+        let mut words = [0; paging::ROOT_USER_ENTRIES / WORD_BITS];
+        words[WINDOW] = 1;
+        words
+    },
+    counts: [0; paging::ROOT_USER_ENTRIES],
+    lowest: 1,
 });
 
-/// Limits the number of slots that may be given out.
+/// Limits the number of slots that are given out; one always is.
 pub fn limit(count: usize) {
-    let mut words = USED.lock();
-    for number in count.saturating_add(1)..SLOTS {
-        words[number / WORD_BITS] |= 1 << (number % WORD_BITS);
+    let mut claims = CLAIMS.lock();
+    claims.lowest = paging::ROOT_USER_ENTRIES.saturating_sub(count.max(1)).max(1);
+    for number in 1..claims.lowest {
+        claims.used[number / WORD_BITS] |= 1 << (number % WORD_BITS);
     }
 }
 
-/// A slot, until it is dropped. Its owner has emptied it by then, translations included.
+/// The claim of a slot, until it is dropped. What its owner had there is out of every CPU's root by then.
 #[derive(Debug)]
 pub struct Slot {
     number: usize,
 }
 
 impl Slot {
-    /// Takes the lowest free slot.
-    pub fn take() -> Option<Self> {
-        let mut words = USED.lock();
-        let (position, word) = words.iter_mut().enumerate().find(|(_, word)| **word != u64::MAX)?;
-        let bit = word.trailing_ones() as usize;
-        *word |= 1 << bit;
-        Some(Self { number: position * WORD_BITS + bit })
+    /// Claims the highest slot that nobody claims, or the one that fewest claim. Programs that begin at the top have
+    /// the addresses that they have on Linux, which some check.
+    pub fn take() -> Self {
+        let mut claims = CLAIMS.lock();
+        let free = claims.used.iter().enumerate().rev().find(|(_, word)| **word != u64::MAX);
+        let free = free.map(|(index, word)| index * WORD_BITS + WORD_BITS - 1 - word.leading_ones() as usize);
+        let least = || (claims.lowest..paging::ROOT_USER_ENTRIES).min_by_key(|&slot| claims.counts[slot]);
+        let number = free.or_else(least).unwrap_or(paging::ROOT_USER_ENTRIES - 1);
+        claims.claim(number)
+    }
+
+    /// Claims a certain one.
+    pub fn claim(number: usize) -> Self {
+        CLAIMS.lock().claim(number)
     }
 
     /// The addresses. The last slot ends where programs' addresses end.
@@ -52,45 +72,38 @@ impl Slot {
         start..(start + SLOT_BYTES).min(paging::USER_END)
     }
 
-    /// The slot as a word with the low bits free, for the quarantine.
-    pub fn into_word(self) -> u64 {
+    /// The number of a claim that the quarantine gives up later, with [`Self::from_number`].
+    pub fn into_number(self) -> usize {
         let number = self.number;
         core::mem::forget(self);
-        (number as u64) << 3
+        number
     }
 
-    /// The slot of [`Self::into_word`].
-    pub const fn from_word(word: u64) -> Self {
-        Self { number: (word >> 3) as usize }
+    /// The claim of [`Self::into_number`].
+    pub const fn from_number(number: usize) -> Self {
+        Self { number }
     }
 
-    /// The slot's number, from 1.
+    /// The slot's number: the index of its entry in a root.
     pub const fn number(&self) -> usize {
         self.number
     }
 }
 
+impl Claims {
+    fn claim(&mut self, number: usize) -> Slot {
+        self.counts[number] += 1;
+        self.used[number / WORD_BITS] |= 1 << (number % WORD_BITS);
+        Slot { number }
+    }
+}
+
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut words = USED.lock();
-        words[self.number / WORD_BITS] &= !(1 << (self.number % WORD_BITS));
-        // Eight slots share a table; it goes with the last of them. The lock keeps others from taking one meanwhile.
-        let table_slots = paging::span(SLOT_LEVEL + 1) / SLOT_BYTES;
-        let first = self.number / table_slots * table_slots;
-        let mask = ((1u64 << table_slots) - 1) << (first % WORD_BITS);
-        let used = words[first / WORD_BITS] & mask;
-        let only_reserved = first == 0 && used == 1;
-        let is_last = used == 0 || only_reserved;
-        let root = Root(paging::shared_root());
-        let table = if is_last { root.prune(first * SLOT_BYTES, SLOT_LEVEL) } else { None };
-        drop(words);
-        if let Some(table) = table {
-            // No page of it is cached, but the entry that led to it may be.
-            if paging::current_root() == root.0 {
-                paging::flush_page(first * SLOT_BYTES);
-            }
-            let word = table.physical() | (SLOT_LEVEL + 1) as u64;
-            deferred_free::release(TlbScope::Any, core::iter::once(word));
+        let mut claims = CLAIMS.lock();
+        claims.counts[self.number] -= 1;
+        if claims.counts[self.number] == 0 && self.number != WINDOW {
+            claims.used[self.number / WORD_BITS] &= !(1 << (self.number % WORD_BITS));
         }
     }
 }

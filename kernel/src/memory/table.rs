@@ -149,14 +149,34 @@ impl Leaf {
 }
 
 impl Root {
-    /// A new root with an empty lower half.
+    /// A new root with an empty lower half, and nothing of the kernel's: no CPU can load it yet.
     ///
     /// # Errors
     /// `ENOMEM`.
     pub fn new() -> Result<Self, Errno> {
-        let root = FrameRef::allocate_zeroed()?.into_physical();
-        paging::adopt_kernel_half(root);
-        Ok(Self(root))
+        Ok(Self(FrameRef::allocate_zeroed()?.into_physical()))
+    }
+
+    /// The entries of the lower half.
+    #[inline]
+    pub fn user_entries(self) -> &'static [AtomicU64] {
+        &table(self.0)[..paging::ROOT_USER_ENTRIES]
+    }
+
+    /// The entry for a slot, behind which a table is put if there is none. It is there until the root goes.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn slot_entry(self, slot: usize) -> Result<u64, Errno> {
+        let entry = &self.user_entries()[slot];
+        let found: PageTableEntry = load(entry);
+        let found = if found.is_present() { found } else { install(entry)? };
+        Ok(found.0)
+    }
+
+    /// Releases the root alone. No CPU has loaded it, and what was in it belongs to others.
+    pub fn release_empty(self) {
+        drop(FrameRef::from_physical(self.0));
     }
 
     /// The entry for a page, in a leaf table of this root's own; `gather` gets the translations that became stale.
@@ -271,13 +291,16 @@ impl Root {
         owns
     }
 
-    /// The start of the next table's part above `address`: leaf tables, or larger steps where tables are missing.
+    /// The start of the next table's part above `address`: the next leaf table, or where tables are missing, the part
+    /// of the first that is there.
     pub fn next_table(self, address: usize) -> usize {
         let mut current = table(self.0);
         for level in (1..LEVELS).rev() {
-            let entry: PageTableEntry = load(&current[paging::index(address, level)]);
+            let index = paging::index(address, level);
+            let entry: PageTableEntry = load(&current[index]);
             if !entry.is_present() || level == 1 {
-                return (address & !(paging::span(level) - 1)) + paging::span(level);
+                let next = if entry.is_present() { index + 1 } else { next_present(current, index + 1) };
+                return (address & !(paging::span(level + 1) - 1)) + next * paging::span(level);
             }
             current = table(entry.physical());
         }
@@ -322,61 +345,25 @@ impl Root {
         share(table(self.0), table(child.0), LEVELS - 1, range)
     }
 
-    /// Moves the entries that cover whole spans of `level` from this root to `other`, where they are missing. Both
-    /// sides' upper tables exist or are made.
-    ///
-    /// # Errors
-    /// `ENOMEM`; nothing was moved then.
-    pub fn move_to(self, other: Self, range: Range<usize>, level: usize) -> Result<(), Errno> {
-        let slots = |root: Self, address: usize| -> Result<&'static AtomicU64, Errno> {
-            let mut current = table(root.0);
-            for above in (level + 1..LEVELS).rev() {
-                let slot = &current[paging::index(address, above)];
-                let entry: PageTableEntry = load(slot);
-                let entry = if entry.is_present() { entry } else { install(slot)? };
-                current = table(entry.physical());
-            }
-            Ok(&current[paging::index(address, level)])
-        };
-        for address in range.clone().step_by(paging::span(level)) {
-            slots(other, address)?;
-            slots(self, address)?;
-        }
-        for address in range.step_by(paging::span(level)) {
-            let (from, to) = (slots(self, address)?, slots(other, address)?);
-            to.store(from.swap(0, Ordering::AcqRel), Ordering::Release);
-        }
-        Ok(())
-    }
-
     /// Releases the root, which no CPU uses, and gives what was in its lower half to `visit`, as words of the
     /// quarantine.
     pub fn take_apart(self, visit: impl FnMut(u64)) {
         take_apart(self.0, LEVELS, visit);
     }
+}
 
-    /// Takes out the table of `level` at `address` if nothing is in it; it may still be cached. No other owner works
-    /// below it.
-    pub fn prune(self, address: usize, level: usize) -> Option<PageTableEntry> {
-        let mut current = table(self.0);
-        for above in (level + 1..LEVELS).rev() {
-            let slot = &current[paging::index(address, above)];
-            let entry: PageTableEntry = load(slot);
-            if !entry.is_present() {
-                return None;
-            }
-            let below = table(entry.physical());
-            if above == level + 1 {
-                let is_empty = below.iter().all(|entry| !load::<PageTableEntry>(entry).is_present());
-                return is_empty.then(|| {
-                    store(slot, PageTableEntry::EMPTY);
-                    entry
-                });
-            }
-            current = below;
+/// The first entry from `index` on that leads somewhere, or the end of the table.
+fn next_present(current: &PageTable, mut index: usize) -> usize {
+    while index < ENTRIES {
+        if is_group_empty(current, index) {
+            index += GROUP;
+        } else if load::<PageTableEntry>(&current[index]).is_present() {
+            break;
+        } else {
+            index += 1;
         }
-        None
     }
+    index
 }
 
 /// Puts a new table behind an empty entry, unless another CPU was first.
@@ -431,7 +418,8 @@ fn remove(
         if !gather.has_room() {
             return Ok(at);
         }
-        if level == 0 || (at == start && next == start + span) {
+        // The tables that the root leads to stay, since they may be in the roots of CPUs too.
+        if level == 0 || (level < LEVELS - 1 && at == start && next == start + span) {
             store(slot, PageTableEntry::EMPTY);
             gather.take(entry, level, start..start + span);
             at = next;

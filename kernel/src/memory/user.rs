@@ -12,12 +12,14 @@ use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
 use crate::arch::paging::PAGE_SIZE;
-use crate::arch::user;
 use crate::arch::user::Stopped;
+use crate::arch::{cpu, user};
 pub use crate::error::PageFault;
 use crate::error::{Errno, TryResult};
 use crate::memory::raw::FrameSlice;
 use crate::memory::{Space, shootdown};
+
+use heddle_kernel_core::fallible::extend_reserved;
 
 /// A type whose values are plain bytes: every bit pattern is a value, and there is no padding.
 ///
@@ -74,8 +76,14 @@ impl Space {
     /// Checks the range, and makes this CPU use the space.
     fn prepare(&self, address: usize, length: usize, write: bool) -> Result<Using, PageFault> {
         self.check(address, length, write)?;
-        self.activate();
-        Ok(Using::begin())
+        loop {
+            self.activate();
+            let using = Using::begin();
+            // Its tables may have become a child's, or it may have left them, before others saw the use.
+            if cpu::count() == 1 || self.is_active() {
+                return Ok(using);
+            }
+        }
     }
 
     /// Reads user memory.
@@ -172,7 +180,7 @@ impl Space {
             }
             let text = chunk[..length].split(|&byte| byte == 0).next().unwrap_or(&[]);
             string.try_reserve(text.len()).map_err(|_| Errno::ENOMEM)?;
-            string.extend_from_slice(text);
+            extend_reserved(string, text);
             if text.len() < length {
                 return Ok(true);
             }

@@ -18,6 +18,8 @@ use crate::net::{Inbox, Socket};
 use crate::process::Thread;
 use crate::sync::SpinLock;
 
+use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
+
 /// Bytes of the family at the start of an address.
 const FAMILY_BYTES: usize = core::mem::offset_of!(net::sockaddr_un, sun_path);
 /// The longest path or name.
@@ -82,15 +84,15 @@ impl Address {
 
     /// As [`Address::encode`], into what [`Address::room`] made.
     pub fn encode_into(address: Option<&Self>, bytes: &mut Vec<u8>) {
-        bytes.extend_from_slice(&(net::AF_UNIX as u16).to_ne_bytes());
+        extend_reserved(bytes, &(net::AF_UNIX as u16).to_ne_bytes());
         match address {
             Some(Self::Path(path)) => {
-                bytes.extend_from_slice(path);
-                bytes.push(0);
+                extend_reserved(bytes, path);
+                push_reserved(bytes, 0);
             }
             Some(Self::Abstract(name)) => {
-                bytes.push(0);
-                bytes.extend_from_slice(name);
+                push_reserved(bytes, 0);
+                extend_reserved(bytes, name);
             }
             Some(Self::Unnamed) | None => {}
         }

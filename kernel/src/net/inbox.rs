@@ -1,4 +1,4 @@
-//! What has been sent to a socket and not been read.
+//! The receive queue of a socket.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -9,7 +9,7 @@ use heddle_kernel_core::pipe::Ring;
 use crate::error::Errno;
 use crate::fs::OpenFile;
 use crate::memory::fallible;
-use crate::net::{Address, Style};
+use crate::net::{Address, Style, collector};
 use crate::process::Thread;
 use crate::sync::SpinLock;
 use crate::wait::queue::{Events, WaitQueue, Watch};
@@ -19,7 +19,7 @@ pub const CAPACITY: usize = 212_992;
 /// Datagrams that may wait, `/proc/sys/net/unix/max_dgram_qlen` of a usual Linux.
 const MESSAGE_LIMIT: usize = 512;
 
-/// Who somebody is: `struct ucred`.
+/// Credentials of a sender: `struct ucred`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerIdentity {
     /// The process.
@@ -42,28 +42,66 @@ impl PeerIdentity {
     }
 }
 
-/// What comes along with bytes.
-#[derive(Clone, Default)]
+/// Control data that comes along with bytes.
+#[derive(Default)]
 pub struct Ancillary {
     /// `SCM_RIGHTS`.
-    pub files: Vec<Arc<OpenFile>>,
+    files: Vec<Arc<OpenFile>>,
+    /// The collector knows of them.
+    is_in_flight: bool,
     /// `SCM_CREDENTIALS`.
     pub identity: Option<PeerIdentity>,
 }
 
 impl Ancillary {
-    /// A copy, with references of its own to the files.
+    /// A copy, with references of its own to the files, which are not in flight.
     ///
     /// # Errors
     /// `ENOMEM`.
     pub fn duplicate(&self) -> Result<Self, Errno> {
-        Ok(Self { files: fallible::try_to_vec(&self.files)?, identity: self.identity })
+        let files = fallible::try_to_vec(&self.files)?;
+        Ok(Self { files, is_in_flight: false, identity: self.identity })
+    }
+
+    /// The files.
+    #[must_use]
+    pub fn files(&self) -> &[Arc<OpenFile>] {
+        &self.files
+    }
+
+    /// Adds a file, before [`Ancillary::depart`].
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn add_file(&mut self, file: Arc<OpenFile>) -> Result<(), Errno> {
+        fallible::try_push(&mut self.files, file)
+    }
+
+    /// The files are in flight from now on.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn depart(&mut self) -> Result<(), Errno> {
+        if !self.is_in_flight {
+            collector::enter(&self.files)?;
+            self.is_in_flight = true;
+        }
+        Ok(())
+    }
+
+    /// Takes the files out, which have arrived.
+    #[must_use]
+    pub fn take_files(&mut self) -> Vec<Arc<OpenFile>> {
+        if core::mem::take(&mut self.is_in_flight) {
+            collector::leave(&self.files);
+        }
+        core::mem::take(&mut self.files)
     }
 }
 
 impl Drop for Ancillary {
     fn drop(&mut self) {
-        defer_close(core::mem::take(&mut self.files));
+        defer_close(self.take_files());
     }
 }
 
@@ -96,7 +134,7 @@ fn defer_close(files: Vec<Arc<OpenFile>>) {
     }
 }
 
-/// Who sent a message.
+/// The address of a message's sender.
 pub type Sender = Option<Arc<Address>>;
 
 /// A message of a datagram or packet socket.
@@ -106,11 +144,11 @@ pub(super) struct InboxMessage {
     pub sender: Sender,
 }
 
-/// What has been sent.
+/// The messages in a receive queue.
 pub(super) struct InboxContents {
     /// The bytes of a stream.
     pub ring: Ring,
-    /// What comes along, with the number of bytes of the stream before it.
+    /// Control data, each with the number of bytes of the stream before it.
     pub marks: VecDeque<(u64, Ancillary)>,
     /// Bytes of the stream that have been read.
     pub read: u64,
@@ -196,9 +234,15 @@ impl Inbox {
         self.passes_identity.store(passes, Ordering::Relaxed);
     }
 
-    /// Takes the error that is to be reported: `SO_ERROR`.
-    pub fn take_error(&self) -> Option<Errno> {
-        self.contents.lock().error.take()
+    /// The error that is to be reported once: `SO_ERROR`.
+    #[must_use]
+    pub fn error(&self) -> Option<Errno> {
+        self.contents.lock().error
+    }
+
+    /// The error has been reported.
+    pub fn error_was_reported(&self) {
+        self.contents.lock().error = None;
     }
 
     /// Registers for room below the sender's limit and says whether there is some, or nobody any more who reads.
@@ -250,6 +294,13 @@ impl Inbox {
     /// The sender has gone without reading what it was sent.
     pub(super) fn reset(&self) {
         self.contents.lock().error = Some(Errno::ECONNRESET);
+    }
+
+    /// Shows what comes along with all that waits here.
+    pub(super) fn each_waiting(&self, found: &mut impl FnMut(&Ancillary)) {
+        let contents = self.contents.lock();
+        contents.marks.iter().for_each(|(_, ancillary)| found(ancillary));
+        contents.messages.iter().filter_map(|message| message.ancillary.as_ref()).for_each(found);
     }
 
     /// The owner is gone: drops everything and says whether there was something.

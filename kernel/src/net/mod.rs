@@ -1,18 +1,25 @@
-//! UNIX domain sockets, unix(7).
+//! Sockets: UNIX domain sockets, unix(7), here; those of families that have packets behind [`protocol`], the internet's
+//! in [`inet`].
 //!
-//! A socket owns an [`Inbox`], where everything sent to it waits, and knows the inbox of its peer. Neither inbox
+//! A UNIX socket owns an [`Inbox`], where everything sent to it waits, and knows the inbox of its peer. Neither inbox
 //! knows the sockets, so nothing keeps itself alive. Whoever waits to read watches the own inbox, whoever waits to
 //! write the peer's.
 
 mod address;
+pub mod collector;
+pub mod device_ioctl;
 mod inbox;
+pub mod inet;
+pub mod interface;
+pub mod netlink;
 mod options;
+pub mod protocol;
 mod receive;
 mod send;
 
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::{ioctl, net};
 
 use crate::call::Call;
@@ -23,12 +30,14 @@ use crate::process::Thread;
 use crate::sync::SpinLock;
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
+use heddle_kernel_core::fallible::push_back_reserved;
+
 pub use crate::net::address::{Address, find_target};
 pub use crate::net::inbox::{Ancillary, CAPACITY as BUFFER_BYTES, Inbox, PeerIdentity, Sender};
 pub use crate::net::options::{OptionFlags, SocketOptions};
 pub use crate::net::receive::Received;
 
-/// What a socket carries.
+/// The kind of traffic: bytes, messages or datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// Bytes over a connection.
@@ -71,10 +80,12 @@ impl Style {
 
 /// A socket.
 pub struct Socket {
-    /// What it carries.
+    /// The kind of traffic.
     pub style: Style,
     /// Number in `stat`.
     inode: u64,
+    /// The listing that has shown it last.
+    listed: AtomicU32,
     inbox: Arc<Inbox>,
     state: SpinLock<SocketState>,
     /// Connections to be accepted have come.
@@ -106,6 +117,11 @@ struct Listening {
 
 static NEXT_INODE: AtomicU64 = AtomicU64::new(1);
 
+/// The number of a new socket in `stat`.
+fn next_inode() -> u64 {
+    NEXT_INODE.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Socket {
     /// A socket without address and peer.
     ///
@@ -115,7 +131,8 @@ impl Socket {
         let state = SocketState { address: None, peer: None, listening: None };
         fallible::try_arc(Self {
             style,
-            inode: NEXT_INODE.fetch_add(1, Ordering::Relaxed),
+            inode: next_inode(),
+            listed: AtomicU32::new(0),
             inbox: Inbox::new()?,
             state: SpinLock::new(state),
             arrivals: WaitQueue::new(),
@@ -153,10 +170,21 @@ impl Socket {
         state.peer.as_ref().map(|peer| peer.address.clone()).ok_or(Errno::ENOTCONN)
     }
 
-    /// Who the peer was when the connection was made: `SO_PEERCRED`.
+    /// The credentials of the peer when the connection was made: `SO_PEERCRED`.
     #[must_use]
     pub fn peer_identity(&self) -> PeerIdentity {
         self.state.lock().peer.as_ref().map_or(PeerIdentity::NOBODY, |peer| peer.identity)
+    }
+
+    /// Whether a listing, by its number, has not shown it yet; it counts as shown then.
+    pub fn is_new_in(&self, listing: u32) -> bool {
+        self.listed.swap(listing, Ordering::Relaxed) != listing
+    }
+
+    /// Whether it has a peer.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.state.lock().peer.is_some()
     }
 
     /// Whether it accepts connections.
@@ -165,7 +193,7 @@ impl Socket {
         self.state.lock().listening.is_some()
     }
 
-    /// What waits here to be read.
+    /// The queue of received messages.
     #[must_use]
     pub const fn inbox(&self) -> &Arc<Inbox> {
         &self.inbox
@@ -277,7 +305,7 @@ impl Socket {
                 Some(Peer { inbox: self.inbox.clone(), address: own, identity: PeerIdentity::of(thread) });
         }
         let identity = listening.identity;
-        listening.waiting.push_back(accepted.clone());
+        push_back_reserved(&mut listening.waiting, accepted.clone());
         drop(state);
         self.state.lock().peer = Some(Peer { inbox: accepted.inbox.clone(), address, identity });
         target.arrivals.wake(Events::IN | Events::RDNORM);
@@ -345,6 +373,21 @@ impl Socket {
         Ok(())
     }
 
+    /// Shows what comes along with all that waits here, and in connections that nobody has accepted.
+    fn each_waiting(&self, found: &mut impl FnMut(&Ancillary)) {
+        self.inbox.each_waiting(found);
+        let state = self.state.lock();
+        let waiting = state.listening.iter().flat_map(|listening| &listening.waiting);
+        waiting.for_each(|socket| socket.inbox.each_waiting(found));
+    }
+
+    /// Drops all that waits here, which nobody can receive.
+    fn drop_unread(&self) {
+        self.inbox.close_for_good();
+        let listening = self.state.lock().listening.take();
+        drop(listening);
+    }
+
     fn peer_inbox(&self) -> Option<Arc<Inbox>> {
         self.state.lock().peer.as_ref().map(|peer| peer.inbox.clone())
     }
@@ -355,7 +398,7 @@ impl File for Socket {
         if buffer.remaining() == 0 {
             return Ok(0);
         }
-        // What came along is dropped, descriptors included.
+        // Control data is dropped, descriptors included.
         Ok(self.receive(buffer, false, false)?.count)
     }
 
@@ -369,7 +412,7 @@ impl File for Socket {
             self.inbox.queue.watch_to_take(watch, events)?;
             self.arrivals.watch_to_take(watch, events)?;
             if let Some(peer) = &peer {
-                // What comes there is for the other side.
+                // Input at that queue is for the other side.
                 peer.queue.watch(watch, events.difference(Events::IN | Events::RDNORM))?;
             }
         }
@@ -402,7 +445,10 @@ impl File for Socket {
         let bytes = match request {
             ioctl::FIONREAD => self.inbox.bytes_to_read(self.style),
             ioctl::TIOCOUTQ => self.peer_inbox().map_or(0, |peer| peer.bytes_to_read(Style::Stream)),
-            _ => return Err(Errno::ENOTTY.into()),
+            _ => {
+                let about_interfaces = device_ioctl::carry_out(call, request, argument);
+                return about_interfaces.unwrap_or(Err(Errno::ENOTTY.into()));
+            }
         };
         crate::call::put(call, argument, &(bytes as u32).to_ne_bytes())?;
         Ok(0)
@@ -436,6 +482,7 @@ impl Drop for Socket {
         }
         // Connections that nobody accepted end like any other when they are dropped with the state.
         self.arrivals.wake(Events::all());
+        collector::socket_ended();
     }
 }
 

@@ -41,7 +41,7 @@ impl SocketOptions {
     /// The smallest buffers that can be asked for: Linux's, where they hold two packets and one.
     const SEND_BUFFER_MIN: u32 = 4608;
     const RECEIVE_BUFFER_MIN: u32 = 2304;
-    /// What a buffer has beyond the bytes of the largest message in it.
+    /// Bytes that a buffer has beyond those of the largest message in it.
     const MESSAGE_OVERHEAD: usize = 32;
 
     pub(super) const fn new() -> Self {

@@ -7,16 +7,16 @@ use crate::net::inbox::{InboxContents, InboxMessage};
 use crate::net::{Ancillary, Sender, Socket, Style};
 use crate::wait::queue::Events;
 
-/// What was received.
+/// The result of receiving.
 #[derive(Default)]
 pub struct Received {
     /// Bytes copied.
     pub count: usize,
     /// Bytes of the message, which may be more.
     pub length: usize,
-    /// What came along.
+    /// Control data that came along.
     pub ancillary: Option<Ancillary>,
-    /// Who sent it, for sockets that aren't connected.
+    /// The sender's address, for sockets that aren't connected.
     pub sender: Sender,
 }
 

@@ -10,6 +10,8 @@ use crate::net::inbox::InboxMessage;
 use crate::net::{Ancillary, Inbox, Socket, Style};
 use crate::wait::queue::Events;
 
+use heddle_kernel_core::fallible::push_back_reserved;
+
 impl Socket {
     /// Sends what is in `buffer`, to `target` or the peer. A stream takes as much as there is room for, a message goes
     /// as a whole. `ancillary` is taken with the first byte.
@@ -66,7 +68,10 @@ impl Socket {
         }
         contents.messages.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         contents.message_bytes += length;
-        contents.messages.push_back(InboxMessage { bytes, ancillary: ancillary.take(), sender });
+        push_back_reserved(
+            &mut contents.messages,
+            InboxMessage { bytes, ancillary: ancillary.take(), sender },
+        );
         Ok(length)
     }
 }
@@ -92,7 +97,7 @@ fn send_bytes(
     let position = contents.read + contents.ring.len() as u64;
     let moved = fill_ring(&mut contents.ring, buffer, room)?;
     if let Some(ancillary) = ancillary.take() {
-        contents.marks.push_back((position, ancillary));
+        push_back_reserved(&mut contents.marks, (position, ancillary));
     }
     Ok(moved)
 }

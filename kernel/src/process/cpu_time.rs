@@ -7,6 +7,7 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
+use heddle_kernel_core::fallible::push_reserved;
 use heddle_kernel_core::signal::{Information, Signal};
 
 use crate::arch::time::now_ns;
@@ -23,7 +24,7 @@ const LOOK_MIN_NS: u64 = 100_000;
 /// And no later, when other threads move the same clock.
 const LOOK_MAX_NS: u64 = 4_000_000;
 
-/// What of the time counts.
+/// The part of the processor time that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuClockKind {
     /// All of it.
@@ -43,7 +44,7 @@ pub struct CpuClock {
 }
 
 impl CpuClock {
-    /// What it shows; `None` once its process or thread has gone.
+    /// The clock's time; `None` once its process or thread has gone.
     pub fn now_ns(&self) -> Option<u64> {
         let (user, system) = match &self.thread {
             Some(thread) => thread.upgrade()?.cpu_times(),
@@ -64,7 +65,7 @@ pub struct CpuClockSleeper {
     pub is_woken: AtomicBool,
 }
 
-/// Who is told.
+/// The recipient of an expiry.
 #[derive(Clone)]
 pub enum CpuClockTarget {
     Timer(Arc<Timer>),
@@ -87,7 +88,7 @@ struct CpuAlarm {
     target: CpuClockTarget,
 }
 
-/// What waits for a process's processor time.
+/// Timers on a process's processor time.
 #[derive(Default)]
 pub struct Alarms {
     is_armed: AtomicBool,
@@ -134,7 +135,7 @@ pub fn arm(clock: &CpuClock, at_ns: Option<u64>, target: &CpuClockTarget) -> Res
             }
             (Some(at_ns), None) => {
                 list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-                list.push(CpuAlarm { clock: clock.clone(), at_ns, target: target.clone() });
+                push_reserved(&mut list, CpuAlarm { clock: clock.clone(), at_ns, target: target.clone() });
                 None
             }
             (None, position) => position.map(|position| list.swap_remove(position)),

@@ -1,4 +1,4 @@
-//! Who a thread acts as.
+//! Credentials: the users, groups and capabilities of a thread.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -56,7 +56,7 @@ impl SecureBits {
 }
 
 impl Capabilities {
-    /// What user 0 of file accesses has: capabilities(7), "Effect of user ID changes on capabilities".
+    /// Capabilities of user 0 for file accesses: capabilities(7), "Effect of user ID changes on capabilities".
     const OF_FILES: u64 = 1 << linux::CAP_CHOWN
         | 1 << linux::CAP_DAC_OVERRIDE
         | 1 << linux::CAP_DAC_READ_SEARCH

@@ -20,7 +20,7 @@ use crate::memory::space::{Flags, MapRequest, Placement, Protection, SpaceLayout
 use crate::memory::{Space, SpaceKind, fallible, values as user};
 use crate::process::privilege::ProgramIdentity;
 use crate::process::thread_group::ProcessLayout;
-use crate::process::{ExitStatus, Resource, Thread, executable, futex, privilege, table};
+use crate::process::{ExitStatus, Resource, Thread, credential_set, executable, futex, privilege, table};
 use crate::sync::SpinLock;
 use crate::wait::node::WaitKind;
 use crate::{arch, user_sched};
@@ -31,7 +31,7 @@ const SCRIPT_DEPTH_MAX: usize = 5;
 const STACK_START_BYTES: usize = 132 << 10;
 const PAGE_BYTES: usize = heddle_kernel_core::exec::PAGE_BYTES as usize;
 
-/// What to run, as execve(2) is called.
+/// A program to run, as execve(2) is called.
 pub struct ExecRequest {
     /// Where a relative path starts: a descriptor or `AT_FDCWD`.
     pub directory: i32,
@@ -155,19 +155,19 @@ pub async fn load(thread: &Arc<Thread>, mut request: ExecRequest) -> Result<Load
     let program = find(thread, &mut request)?;
     let loader = find_loader(thread, &program)?;
     let identity = privilege::of_program(thread, &program.file)?;
-    let credentials = &identity.credentials;
-    // The place of a shared space differs from program to program.
+    // Slots differ from program to program.
     let is_random = identity.is_secure || thread.personality() & Thread::NO_RANDOMIZATION == 0;
-    let kind = if program.image.kind == ImageKind::Fixed || !credentials.is_root_owned() || !is_random {
-        SpaceKind::Private
-    } else {
-        SpaceKind::Shared
+    let kind = match program.image.kind {
+        _ if !is_random => SpaceKind::Whole,
+        ImageKind::Fixed => SpaceKind::Window,
+        ImageKind::PositionIndependent => SpaceKind::Slot,
     };
     let space = Space::new(kind)?;
+    space.set_isolation(credential_set::of(&identity.credentials), thread.space().isolation());
     if !is_random {
         space.set_layout(SpaceLayout::FIXED);
     }
-    space.set_stack_limit(usize::try_from(thread.process.limit(Resource::Stack).soft).unwrap_or(usize::MAX));
+    thread.process.limits().limit_space(&space);
     let base = match program.image.kind {
         ImageKind::Fixed => 0,
         ImageKind::PositionIndependent => {
@@ -384,7 +384,7 @@ fn take_over_pid(thread: &Arc<Thread>) {
     drop(entry);
 }
 
-/// What the change to a new program needs of memory, got before anything is changed.
+/// Memory that the change to a new program needs, allocated before anything is changed.
 pub struct Prepared {
     actions: Arc<SpinLock<heddle_kernel_core::signal::Actions>>,
 }

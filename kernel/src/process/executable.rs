@@ -1,4 +1,4 @@
-//! What `execve` needs of files.
+//! File operations of `execve`.
 
 use alloc::sync::Arc;
 
@@ -46,7 +46,7 @@ fn open_place(
 /// Reads a file's bytes into a kernel buffer; fewer only where the file ends.
 ///
 /// # Errors
-/// What reading gives.
+/// The error of the read.
 pub fn read_at(open: &OpenFile, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
     let mut buffer = IoBuffer::kernel_out(bytes);
     while buffer.remaining() > 0 {

@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use heddle_abi::protocol::{Runnable, process_level, record};
 use heddle_abi::user_sched::calls::{InterruptFrame, RED_ZONE_BYTES, policy};
 use heddle_abi::user_sched::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK, PENDING_SPARE, levels};
+use heddle_kernel_core::fallible::push_reserved;
 use linux_raw_sys::general as linux;
 
 use crate::arch::UserContext;
@@ -27,20 +28,20 @@ const LEVEL_NONE: u8 = 64;
 /// Flags that a handler starts without: trap and direction.
 const FLAGS_CLEARED: usize = 0x500;
 
-/// What makes a thread an executor.
+/// The record of a thread that is an executor.
 pub struct Executor {
     /// Its number in the process.
     pub number: u32,
     /// Where a user interrupt enters; 0 for nowhere.
     pub handler: usize,
-    /// What the handler is given.
+    /// The argument of the handler.
     pub argument: usize,
     pages: Arc<Pages>,
     may_be_urgent: bool,
 }
 
 impl Executor {
-    /// What the thread and others write.
+    /// The scheduler words that the thread and others write.
     #[must_use]
     pub fn record(&self) -> Option<&ExecutorRecord> {
         self.pages.record(self.number)
@@ -217,7 +218,7 @@ pub fn register(thread: &Arc<Thread>, number: usize, handler: usize, argument: u
     list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
     let was_executor = list.iter().any(|(_, other)| !is_other(other));
     list.retain(|(_, other)| is_other(other));
-    list.push((executor.clone(), Arc::downgrade(thread)));
+    push_reserved(&mut list, (executor.clone(), Arc::downgrade(thread)));
     executors.count.store(list.len() as u32, Ordering::Relaxed);
     drop(list);
     if !was_executor {
@@ -259,7 +260,7 @@ pub(super) fn level(thread: &Thread) -> Option<Priority> {
     let boost = thread.executor().boost.load(Ordering::Relaxed);
     let boost = (boost != LEVEL_NONE).then_some(boost);
     let level = own.into_iter().chain(boost).min().map(Priority::new)?;
-    // What urgent coroutines may take of the machine is limited as for realtime threads.
+    // Urgent coroutines are subject to the limit of realtime threads.
     Some(if level.is_realtime() && sched::realtime_is_spent() { Priority::SPENT } else { level })
 }
 

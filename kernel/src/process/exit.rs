@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use heddle_kernel_core::fallible::push_reserved;
 use heddle_kernel_core::signal::{Detail, Information, Signal};
 use heddle_kernel_core::signal_state::Link;
 use linux_raw_sys::general as linux;
@@ -131,7 +132,7 @@ fn notify_of_end(process: &Arc<Process>) {
     parent.wake_parent(Events::all());
 }
 
-/// What a process leaves behind when it is reaped, to be dropped without a lock held.
+/// The remains of a process that is reaped, to be dropped without a lock held.
 #[derive(Default)]
 pub struct Zombie {
     entry: Option<Arc<Process>>,
@@ -159,7 +160,7 @@ pub fn reap(process: &Arc<Process>) -> Zombie {
     let position = children.iter().position(|each| Arc::ptr_eq(each, process));
     zombie.child = position.map(|position| children.swap_remove(position));
     if children.is_empty() {
-        children.shrink_to_fit();
+        *children = Vec::new();
     }
     drop(children);
     zombie
@@ -180,7 +181,7 @@ fn give_children_away(process: &Arc<Process>) -> (Vec<Arc<Process>>, Option<Arc<
         // Without memory the new parent doesn't know its child; the child is still found by number, and its end still
         // frees it.
         if adopted.try_reserve(1).is_ok() {
-            adopted.push(child.clone());
+            push_reserved(&mut adopted, child.clone());
         }
     }
     drop(adopted);

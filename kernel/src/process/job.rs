@@ -3,6 +3,7 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicUsize;
+use heddle_kernel_core::fallible::push_reserved;
 use heddle_kernel_core::signal_state::{Link, is_orphaned as orphan_rule};
 
 use crate::error::Errno;
@@ -10,7 +11,7 @@ use crate::process::table::PidTable;
 use crate::process::{Process, table};
 use crate::sync::SpinLock;
 
-/// What a session needs of its controlling terminal.
+/// The operations of a controlling terminal that a session needs.
 ///
 /// The terminal knows its session and foreground group by number ([`Group::id`], [`Session::id`]) and reaches
 /// processes through [`crate::signal::send_to_group`].
@@ -94,7 +95,7 @@ impl Group {
     pub(super) fn enter(&self, process: &Arc<Process>) -> bool {
         let mut members = self.members.lock();
         process.set_place_in_group(members.len());
-        members.push(Arc::downgrade(process));
+        push_reserved(&mut members, Arc::downgrade(process));
         members.len() == 1
     }
 

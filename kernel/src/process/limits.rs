@@ -2,23 +2,25 @@
 
 use linux_raw_sys::general as linux;
 
+use crate::memory::Space;
+
 /// A soft and a hard limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResourceLimit {
-    /// What counts.
+    /// The limit in force.
     pub soft: u64,
     /// How far an ordinary user may raise it.
     pub hard: u64,
 }
 
 impl ResourceLimit {
-    /// What `RLIMIT_NOFILE` can be raised to: Linux's `fs.nr_open`.
+    /// The largest value of `RLIMIT_NOFILE`: Linux's `fs.nr_open`.
     pub const OPEN_FILES_MAX: u64 = 1 << 20;
     /// The hard limit of descriptors that the first process starts with.
     const OPEN_FILES_HARD: u64 = 4096;
 }
 
-/// What can be limited.
+/// Resources that can be limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs, reason = "the names are those of getrlimit(2)")]
@@ -51,7 +53,7 @@ impl Limits {
     /// No limit.
     pub const INFINITY: u64 = u64::MAX;
 
-    /// What the first process starts with: Linux's own defaults.
+    /// The limits of the first process: Linux's own defaults.
     #[must_use]
     pub const fn initial() -> Self {
         const NONE: ResourceLimit = ResourceLimit { soft: Limits::INFINITY, hard: Limits::INFINITY };
@@ -67,6 +69,15 @@ impl Limits {
         limits[linux::RLIMIT_NICE as usize] = ResourceLimit { soft: 0, hard: 0 };
         limits[linux::RLIMIT_RTPRIO as usize] = ResourceLimit { soft: 0, hard: 0 };
         Self(limits)
+    }
+
+    /// Limits a space by what the soft limits say of memory.
+    pub fn limit_space(&self, space: &Space) {
+        let soft = |resource: Resource| {
+            let limit = self.get(resource as u32).map_or(Self::INFINITY, |limit| limit.soft);
+            usize::try_from(limit).unwrap_or(usize::MAX)
+        };
+        space.set_limits(soft(Resource::AddressSpace), soft(Resource::Data), soft(Resource::Stack));
     }
 
     /// The limit of a resource by its number, if there is one.

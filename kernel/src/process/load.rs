@@ -12,7 +12,7 @@ pub const FRACTION_BITS: u32 = 11;
 const ONE: u64 = 1 << FRACTION_BITS;
 /// How often the threads are counted.
 const PERIOD_NS: u64 = 5 * NS_PER_SECOND;
-/// What is left of an average after a period: `ONE * exp(-5 s / 1 min)`, and for 5 and 15 minutes.
+/// The rest of an average after a period: `ONE * exp(-5 s / 1 min)`, and for 5 and 15 minutes.
 const DECAY: [u64; 3] = [1884, 2014, 2037];
 
 static AVERAGES: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];

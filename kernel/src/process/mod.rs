@@ -10,6 +10,7 @@
 
 pub mod access;
 pub mod cpu_time;
+pub mod credential_set;
 mod credentials;
 pub mod exec;
 pub mod executable;

@@ -1,67 +1,182 @@
-//! When memory runs out for good: the largest program ends, and the others go on.
+//! When memory runs out for good: who ends, and how.
 
-use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use heddle_kernel_core::oom;
 use heddle_kernel_core::signal::{Information, Signal};
 
-use crate::memory::writeback;
+use crate::arch::time::now_ns;
+use crate::memory::frame;
 use crate::process::{Process, Thread, table};
-use crate::sched;
 use crate::signal::send_to_process;
+use crate::sync::SpinLock;
+use crate::wait::queue::{Events, WaitQueue};
 
-/// Takes pages that can be had again from the programs that have them mapped, and stores what was written to them.
-/// False if another thread does so already: then there may be memory in a while.
-pub async fn write_back() -> bool {
-    static IS_EVICTING: AtomicBool = AtomicBool::new(false);
-    if IS_EVICTING.swap(true, Ordering::AcqRel) {
-        sched::yield_now().await;
-        return false;
-    }
-    // Small, and one at a time: the emergency reserve has room for it.
-    Box::pin(writeback::evict()).await;
-    IS_EVICTING.store(false, Ordering::Release);
-    true
+/// How long a process that is ending is waited for before another one has to end.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// How many kills can be waiting to be reported.
+const REPORTS_MAX: usize = 8;
+
+/// A process that was killed.
+#[derive(Clone, Copy)]
+pub struct OomKill {
+    /// The process.
+    pub pid: i32,
+    /// The name of its first thread, filled up with zeros.
+    pub name: [u8; Thread::NAME_BYTES],
+    /// The memory that it had.
+    pub pages: usize,
 }
 
-/// Makes room for a thread that found no memory: kills the largest program unless one is dying already. The
-/// thread gives way and tries again. Allocates nothing.
-pub fn oom_kill() {
-    if is_one_dying() {
+/// The kills that the session has not reported yet, the first ones if there are too many.
+static REPORTS: SpinLock<[Option<OomKill>; REPORTS_MAX]> = SpinLock::new([None; REPORTS_MAX]);
+
+/// Notified after a kill.
+pub static REPORTED: WaitQueue = WaitQueue::new();
+
+/// Whether [`take_report`] has one.
+pub fn has_report() -> bool {
+    REPORTS.lock()[0].is_some()
+}
+
+/// The oldest kill that nobody has taken.
+pub fn take_report() -> Option<OomKill> {
+    let mut reports = REPORTS.lock();
+    reports.rotate_left(1);
+    reports[REPORTS_MAX - 1].take()
+}
+
+fn report(kill: OomKill) {
+    if let Some(slot) = REPORTS.lock().iter_mut().find(|slot| slot.is_none()) {
+        *slot = Some(kill);
+    }
+    REPORTED.wake(Events::all());
+}
+
+/// Leave to end with memory of the emergency reserve, which is for this as long as there is no other.
+pub struct ExitReserve(());
+
+static EXITS: AtomicUsize = AtomicUsize::new(0);
+
+impl ExitReserve {
+    /// How many threads may end so at a time: each takes a page and a few small objects.
+    const MAX: usize = frame::EMERGENCY_FRAMES / 4;
+
+    /// `None` if as many threads have it as may.
+    #[must_use]
+    pub fn take() -> Option<Self> {
+        let more = |count| (count < Self::MAX).then_some(count + 1);
+        EXITS.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Self(()))
+    }
+}
+
+impl Drop for ExitReserve {
+    fn drop(&mut self) {
+        EXITS.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Ends the process with the most points, unless one is ending already and gets on with it. Allocates nothing.
+pub fn kill() {
+    static IS_CHOOSING: AtomicBool = AtomicBool::new(false);
+    /// When the one that is ending has had its time; 0 if none is known.
+    static PATIENT_UNTIL: AtomicU64 = AtomicU64::new(0);
+    if IS_CHOOSING.swap(true, Ordering::AcqRel) {
         return;
     }
-    let Some((process, pages)) = largest() else { return };
+    let now_ns = now_ns();
+    let until_ns = PATIENT_UNTIL.load(Ordering::Relaxed);
+    let is_waited_for = is_one_dying() && (until_ns == 0 || now_ns < until_ns);
+    if !is_waited_for {
+        choose_and_kill();
+    }
+    if !is_waited_for || until_ns == 0 {
+        PATIENT_UNTIL.store(now_ns + PATIENCE_NS, Ordering::Relaxed);
+    }
+    IS_CHOOSING.store(false, Ordering::Release);
+}
+
+fn choose_and_kill() {
+    static HAS_SAID: AtomicBool = AtomicBool::new(false);
+    let Some(Victim { process, pages, points }) = choose() else {
+        if !HAS_SAID.swap(true, Ordering::Relaxed) {
+            ::log::warn!("out of memory: there is no process that may be ended");
+        }
+        return;
+    };
+    HAS_SAID.store(false, Ordering::Relaxed);
     let name = process.main_thread().map_or([0; Thread::NAME_BYTES], |thread| thread.name());
+    report(OomKill { pid: process.pid, name, pages });
     let name = core::str::from_utf8(&name).unwrap_or("?").trim_end_matches('\0');
-    ::log::warn!("out of memory: process {} ({name}) ends, with {pages} pages", process.pid);
+    let (adjustment, uid) = (process.oom_adjustment(), process.uid());
+    ::log::warn!(
+        "out of memory: process {} ({name}) of user {uid} ends, with {pages} pages, oom_score_adj {adjustment}, \
+         {points} points",
+        process.pid
+    );
+    if let Some(space) = process.main_thread().and_then(|thread| thread.try_space()) {
+        space.doom();
+    }
     // SIGKILL always finds room.
     let _ = send_to_process(&process, Information::kernel(Signal::KILL));
 }
 
-/// Whether a process is ending but still has its memory.
-fn is_one_dying() -> bool {
-    let table = table::lock();
-    let is_dying = |process: &Process| {
-        let state = process.signal_state();
-        state.ending().is_some() && !state.threads().is_empty()
-    };
-    let found = table.processes().any(|process| is_dying(process));
-    drop(table);
-    found
+fn is_dying(process: &Process) -> bool {
+    let state = process.signal_state();
+    state.ending().is_some() && !state.threads().is_empty()
 }
 
-/// The process with the most pages in memory.
-fn largest() -> Option<(Arc<Process>, usize)> {
+/// Whether a process is ending but still has its memory.
+fn is_one_dying() -> bool {
     let mut next = 0;
-    let mut largest: Option<(Arc<Process>, usize)> = None;
     while let Some(process) = table::next_process(next) {
         next = process.pid + 1;
-        let space = process.main_thread().and_then(|thread| thread.try_space());
-        let pages = space.map_or(0, |space| space.resident_pages());
-        if pages > 0 && largest.as_ref().is_none_or(|(_, most)| pages > *most) {
-            largest = Some((process, pages));
+        if is_dying(&process) && resident_pages(&process) > 0 {
+            return true;
         }
     }
-    largest
+    false
+}
+
+/// The pages of a process that are in memory.
+fn resident_pages(process: &Process) -> usize {
+    let space = process.main_thread().and_then(|thread| thread.try_space());
+    space.map_or(0, |space| space.resident_pages())
+}
+
+fn points_with(process: &Process, pages: usize) -> Option<i64> {
+    oom::points(pages, process.oom_adjustment(), frame::total_frames())
+}
+
+/// The weight of a process in the choice of a victim; `None` if it must not be chosen.
+#[must_use]
+pub fn points(process: &Process) -> Option<i64> {
+    points_with(process, resident_pages(process))
+}
+
+/// A process to end.
+struct Victim {
+    process: Arc<Process>,
+    pages: usize,
+    points: i64,
+}
+
+/// The process with the most points, of those that have memory.
+fn choose() -> Option<Victim> {
+    let mut next = 0;
+    let mut chosen: Option<Victim> = None;
+    while let Some(process) = table::next_process(next) {
+        next = process.pid + 1;
+        if process.oom_adjustment() == oom::ADJUSTMENT_MIN || is_dying(&process) {
+            continue;
+        }
+        let pages = resident_pages(&process);
+        let Some(points) = points_with(&process, pages).filter(|_| pages > 0) else { continue };
+        if chosen.as_ref().is_none_or(|chosen| points > chosen.points) {
+            chosen = Some(Victim { process, pages, points });
+        }
+    }
+    chosen
 }

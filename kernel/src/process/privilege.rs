@@ -12,7 +12,7 @@ use crate::fs::{OpenFile, Path};
 use crate::memory::fallible;
 use crate::process::{Credentials, SecureBits, Thread};
 
-/// What a program runs as.
+/// The credentials that an executable file gives: set-id bits and file capabilities.
 pub struct ProgramIdentity {
     pub credentials: Arc<Credentials>,
     /// The program may do more than its caller: `AT_SECURE`.
@@ -25,7 +25,7 @@ pub struct ProgramIdentity {
 pub struct FileCapabilities {
     permitted: u64,
     inheritable: u64,
-    /// What is permitted is effective from the start.
+    /// Permitted capabilities are effective from the start.
     is_effective: bool,
 }
 
@@ -66,7 +66,7 @@ impl FileCapabilities {
     }
 }
 
-/// What a program runs as that a thread is about to execute.
+/// The credentials of a program that a thread is about to execute.
 ///
 /// # Errors
 /// `ENOMEM`; `EPERM`: the file's capabilities are more than the bounding set leaves, and the program counts on them.

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use heddle_kernel_core::exec::Strings;
+use heddle_kernel_core::fallible::push_reserved;
 use heddle_kernel_core::signal::{Actions, SignalSet};
 use linux_raw_sys::general as linux;
 
@@ -37,7 +38,7 @@ pub struct Program {
     pub terminal: Option<Arc<dyn ControllingTerminal>>,
 }
 
-/// What stands in for the parts of a thread that has ended.
+/// Placeholders for the parts of a thread that has ended.
 pub(super) struct Nothing {
     pub space: Arc<Space>,
     pub descriptors: Arc<DescriptorTable>,
@@ -51,7 +52,8 @@ static NOTHING: spin::Once<Nothing> = spin::Once::new();
 /// `ENOMEM`.
 pub fn initialize() -> Result<(), Errno> {
     crate::memory::reclaim::register(crate::process::futex::drain);
-    let space = Space::new(SpaceKind::Private)?;
+    crate::memory::oom::set_kill(crate::process::oom::kill);
+    let space = Space::new(SpaceKind::Whole)?;
     let descriptors = fallible::try_arc(DescriptorTable::new())?;
     NOTHING.call_once(|| Nothing { space, descriptors });
     let mut table = table::lock();
@@ -161,7 +163,7 @@ fn make_first_thread(descriptors: DescriptorTable, directories: Directories) -> 
     }
     state.add(thread.clone()).map_err(|_| Errno::EAGAIN)?;
     drop(state);
-    children.push(process.clone());
+    push_reserved(&mut children, process.clone());
     drop(children);
     table.enter_process(&process);
     table.join(&process);

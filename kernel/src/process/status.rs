@@ -1,6 +1,6 @@
-//! What a thread is doing.
+//! The state of a thread.
 
-/// What a thread is doing, as `/proc/PID/stat` says it.
+/// The state of a thread, as `/proc/PID/stat` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunState {
     /// Running or ready.

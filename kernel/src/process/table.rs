@@ -12,7 +12,7 @@ use crate::memory::fallible;
 use crate::process::{Group, Process, Session, Thread};
 use crate::sync::{SpinGuard, SpinLock};
 
-/// What one number stands for.
+/// The objects that one number stands for.
 #[derive(Default)]
 struct PidEntry {
     thread: Option<Arc<Thread>>,

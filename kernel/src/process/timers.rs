@@ -23,7 +23,7 @@ use crate::sync::SpinLock;
 use crate::time::{Clock, Deadline, sleep_until};
 use crate::{sched, signal};
 
-/// What a timer does when it expires.
+/// The action of a timer that expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimerNotice {
     /// Nothing.
@@ -41,7 +41,7 @@ pub enum TimerNotice {
     },
 }
 
-/// What a timer's time is.
+/// The clock of a timer.
 #[derive(Clone)]
 pub enum TimerClock {
     /// Time that goes on by itself.
@@ -51,7 +51,7 @@ pub enum TimerClock {
 }
 
 impl TimerClock {
-    /// What a deadline is compared with. Time stands still for a process that has gone.
+    /// The current time of the clock. Time stands still for a process that has gone.
     fn now_ns(&self) -> u64 {
         match self {
             Self::Wall(_) => now_ns(),
@@ -60,7 +60,7 @@ impl TimerClock {
     }
 }
 
-/// What [`Timer::expire`] found.
+/// The result of [`Timer::expire`].
 pub struct Expiry {
     /// Whether there is somebody to tell.
     pub is_due: bool,
@@ -398,7 +398,7 @@ pub(super) fn process_ended(process: &Process) {
     process.alarms().clear();
 }
 
-/// What is a thread's own ends with it.
+/// Removes the timers that belong to a thread at its end.
 pub(super) fn thread_ended(thread: &Thread) {
     thread.forget_restart();
 }

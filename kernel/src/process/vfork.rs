@@ -10,7 +10,7 @@ use crate::process::Thread;
 use crate::wait::node::WaitKind;
 use crate::wait::queue::{Events, WaitQueue};
 
-/// What a parent in `vfork` waits for.
+/// The event that a parent in `vfork` waits for.
 pub struct Vfork {
     is_done: AtomicBool,
     waiters: WaitQueue,

@@ -57,7 +57,7 @@ fn show_threads(process: &Process, text: &mut Text) -> Result<(), Errno> {
     }
     let now_ns = crate::arch::time::now_ns();
     for thread in process.threads() {
-        let (tid, switches) = (thread.tid(), thread.switches());
+        let (tid, switches) = (thread.tid(), thread.counts());
         text.line(format_args!(
             "coroutine {:x} kernel thread {tid} level {} {} polls {} since {}\n",
             thread.task().map_or(0, TaskRef::number),

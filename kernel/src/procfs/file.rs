@@ -7,6 +7,7 @@ use crate::error::{Errno, TryResult};
 use crate::fs::inode::{Inode, Metadata};
 use crate::fs::{File, IoBuffer, OpenFile};
 use crate::memory::fallible;
+use crate::process::Credentials;
 use crate::procfs::{ProcNode, Text, What};
 use crate::sync::SpinLock;
 
@@ -16,6 +17,8 @@ const WRITE_LIMIT: usize = 4096;
 /// An open file, with the text that it showed when it was last read from the start.
 struct ProcFile {
     node: Arc<ProcNode>,
+    /// The thread that opened it; none if the kernel did.
+    opener: Option<Arc<Credentials>>,
     shown: SpinLock<Option<Shown>>,
 }
 
@@ -36,7 +39,9 @@ impl ProcFile {
         let mut text = Text::new();
         let subject = &self.node.subject;
         let next = match self.node.item.what {
-            What::Text(show) | What::Writable(show, _) => show(subject, &mut text).map(|()| None)?,
+            What::Text(show) | What::Writable(show, _) | What::Controlled(show, _) => {
+                show(subject, &mut text).map(|()| None)?
+            }
             What::Parts(show) => show(subject, &mut text, from)?,
             _ => return Err(Errno::EISDIR),
         };
@@ -44,8 +49,8 @@ impl ProcFile {
     }
 }
 
-pub(super) fn open(node: Arc<ProcNode>) -> Result<Arc<dyn File>, Errno> {
-    Ok(fallible::try_arc(ProcFile { node, shown: SpinLock::new(None) })?)
+pub(super) fn open(node: Arc<ProcNode>, opener: Option<Arc<Credentials>>) -> Result<Arc<dyn File>, Errno> {
+    Ok(fallible::try_arc(ProcFile { node, opener, shown: SpinLock::new(None) })?)
 }
 
 impl File for ProcFile {
@@ -69,14 +74,23 @@ impl File for ProcFile {
     }
 
     fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
-        let What::Writable(_, store) = self.node.item.what else { return Err(Errno::EIO.into()) };
         let length = buffer.remaining();
         if length > WRITE_LIMIT {
             return Err(Errno::EINVAL.into());
         }
         let mut bytes = fallible::try_filled(0, length)?;
+        let start = buffer.mark();
         buffer.copy_in(&mut bytes)?;
-        store(&self.node.subject, &bytes)?;
+        let stored = match (&self.node.item.what, &self.opener) {
+            (What::Writable(_, store), _) => store(&self.node.subject, &bytes),
+            (What::Controlled(_, store), Some(opener)) => store(&self.node.subject, opener, &bytes),
+            _ => Err(Errno::EIO),
+        };
+        if let Err(error) = stored {
+            // A write that was refused wrote nothing, not even in part.
+            buffer.rewind(start);
+            return Err(error.into());
+        }
         Ok(length)
     }
 

@@ -31,8 +31,17 @@ pub fn own_thread(_: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarge
 
 /// `/proc/mounts`.
 pub fn own_mounts(_: &Subject, _: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
+    fixed(b"self/mounts")
+}
+
+/// `/proc/net`.
+pub fn own_network(_: &Subject, _: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
+    fixed(b"self/net")
+}
+
+fn fixed(target: &[u8]) -> Result<LinkTarget, Errno> {
     let mut path = Text::new();
-    path.bytes(b"self/mounts")?;
+    path.bytes(target)?;
     Ok(LinkTarget::Text(path.into_bytes()))
 }
 

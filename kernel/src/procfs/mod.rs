@@ -9,7 +9,10 @@ mod file;
 mod ipc;
 mod link;
 mod list;
+mod net;
+mod net_class;
 mod process;
+mod sockets;
 mod system;
 mod table;
 mod text;
@@ -22,7 +25,7 @@ use crate::error::Errno;
 use crate::fs::inode::{Inode, LinkTarget, Listed, Metadata, Opening, Statistics, Timestamp, device_number};
 use crate::fs::{Dentry, File, FileType, Mount, OpenFile, Path};
 use crate::memory::fallible;
-use crate::process::{Process, Thread};
+use crate::process::{Credentials, Process, Thread};
 
 use crate::procfs::text::Text;
 
@@ -32,6 +35,8 @@ type Show = fn(&Subject, &mut Text) -> Result<(), Errno>;
 type ShowPart = fn(&Subject, &mut Text, u64) -> Result<Option<u64>, Errno>;
 /// Takes what a program writes to a file.
 type Store = fn(&Subject, &[u8]) -> Result<(), Errno>;
+/// The same, as far as whoever opened the file may.
+type StoreAs = fn(&Subject, &Credentials, &[u8]) -> Result<(), Errno>;
 /// Finds where a link leads.
 type Follow = fn(&Subject, Option<&Arc<Thread>>) -> Result<LinkTarget, Errno>;
 
@@ -51,6 +56,8 @@ enum What {
     Parts(ShowPart),
     /// A file that can be written.
     Writable(Show, Store),
+    /// A file that can be written, to what the opener's rights allow.
+    Controlled(Show, StoreAs),
     /// A link.
     Link(Follow),
 }
@@ -73,10 +80,12 @@ struct Subject {
     tid: Option<i32>,
     /// One of its descriptors.
     descriptor: Option<i32>,
+    /// The file system: `/sys`, or else `/proc`.
+    is_sys: bool,
 }
 
 impl Subject {
-    const NOTHING: Self = Self { pid: None, tid: None, descriptor: None };
+    const NOTHING: Self = Self { pid: None, tid: None, descriptor: None, is_sys: false };
 
     /// The process.
     fn process(&self) -> Result<Arc<Process>, Errno> {
@@ -112,8 +121,10 @@ struct ProcNode {
     subject: Subject,
 }
 
-/// The number of the file system.
+/// The numbers of the file systems.
 const DEVICE: u64 = device_number(0, 5);
+const DEVICE_SYS: u64 = device_number(0, 20);
+const SYSFS_MAGIC: u32 = linux_raw_sys::general::SYSFS_MAGIC;
 
 /// A mount of the process file system.
 ///
@@ -122,6 +133,16 @@ const DEVICE: u64 = device_number(0, 5);
 pub fn mount() -> Result<Arc<Mount>, Errno> {
     let root = fallible::try_arc(ProcNode { item: &table::ROOT, subject: Subject::NOTHING })?;
     Mount::new(Dentry::new(root, None, b"")?, "proc", b"proc", 0)
+}
+
+/// A mount of what is there of sysfs, sysfs(5): the interfaces that the machine has by now.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn mount_sys() -> Result<Arc<Mount>, Errno> {
+    let item = if crate::net::interface::ethernet().is_some() { &table::SYS_ETHERNET } else { &table::SYS };
+    let root = fallible::try_arc(ProcNode { item, subject: Subject { is_sys: true, ..Subject::NOTHING } })?;
+    Mount::new(Dentry::new(root, None, b"")?, "sysfs", b"sysfs", 0)
 }
 
 /// The process whose directory in `/proc` an open file is, or `ESRCH` if it has gone; `None` for any other file.
@@ -146,6 +167,10 @@ impl ProcNode {
             mix(u64::from(number.unwrap_or(-1) as u32));
         }
         hash >> 16 | 1
+    }
+
+    const fn device(&self) -> u64 {
+        if self.subject.is_sys { DEVICE_SYS } else { DEVICE }
     }
 
     /// The names that don't depend on the subject.
@@ -177,7 +202,7 @@ impl ProcNode {
                 };
                 (
                     &table::PROCESS,
-                    Subject { pid: Some(pid), tid: (pid != number).then_some(number), descriptor: None },
+                    Subject { pid: Some(pid), tid: (pid != number).then_some(number), ..Subject::NOTHING },
                 )
             }
             What::Threads => {
@@ -203,7 +228,7 @@ impl Inode for ProcNode {
             What::Directory(_) | What::Processes(_) | What::Threads | What::Descriptors(_) => {
                 FileType::Directory
             }
-            What::Text(_) | What::Parts(_) | What::Writable(..) => FileType::Regular,
+            What::Text(_) | What::Parts(_) | What::Writable(..) | What::Controlled(..) => FileType::Regular,
             What::Link(_) => FileType::Symlink,
         }
     }
@@ -218,7 +243,7 @@ impl Inode for ProcNode {
         let now = Timestamp::now();
         let kind = self.kind();
         Metadata {
-            device: DEVICE,
+            device: self.device(),
             permissions: self.item.permissions,
             links: if kind == FileType::Directory { 2 } else { 1 },
             uid,
@@ -233,12 +258,12 @@ impl Inode for ProcNode {
 
     fn statistics(&self) -> Statistics {
         Statistics {
-            magic: linux_raw_sys::general::PROC_SUPER_MAGIC,
+            magic: if self.subject.is_sys { SYSFS_MAGIC } else { linux_raw_sys::general::PROC_SUPER_MAGIC },
             blocks: 0,
             free: 0,
             nodes: 0,
             free_nodes: 0,
-            device: DEVICE,
+            device: self.device(),
         }
     }
 
@@ -274,7 +299,7 @@ impl Inode for ProcNode {
         if self.item.is_guarded && self.subject.thread().is_ok() {
             link::check(&self.subject, opening.thread)?;
         }
-        file::open(self)
+        file::open(self, opening.thread.map(|thread| thread.credentials()))
     }
 }
 

@@ -11,8 +11,8 @@ use crate::memory::Space;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MappingView, Protection};
 use crate::process::pidfd::ProcessFile;
-use crate::process::thread::Switches;
-use crate::process::{ExitStatus, Limits, Process, Resource, Thread};
+use crate::process::thread::UsageCounts;
+use crate::process::{Credentials, ExitStatus, Limits, Process, Resource, Thread};
 use crate::sched::Parameters;
 use crate::signal;
 use crate::signal::Signal;
@@ -90,17 +90,32 @@ pub fn wait_channel(_: &Subject, text: &mut Text) -> Shown {
     text.bytes(b"0")
 }
 
-pub fn oom_score(_: &Subject, text: &mut Text) -> Shown {
-    text.bytes(b"0\n")
+pub fn oom_score(subject: &Subject, text: &mut Text) -> Shown {
+    let points = crate::process::oom::points(&*subject.process()?);
+    let score = heddle_kernel_core::oom::score(points, crate::memory::frame::total_frames());
+    text.line(format_args!("{score}\n"))
 }
 
-pub fn oom_adjustment(_: &Subject, text: &mut Text) -> Shown {
-    text.bytes(b"0\n")
+pub fn oom_adjustment(subject: &Subject, text: &mut Text) -> Shown {
+    text.line(format_args!("{}\n", subject.process()?.oom_adjustment()))
 }
 
-/// Accepted without effect: the largest program goes first whatever it asks for.
-pub fn set_oom_adjustment(_: &Subject, _: &[u8]) -> Shown {
-    Ok(())
+pub fn set_oom_adjustment(subject: &Subject, opener: &Credentials, bytes: &[u8]) -> Shown {
+    let value = heddle_kernel_core::oom::parse(bytes).ok_or(Errno::EINVAL)?;
+    let is_privileged = opener.is_capable(linux_raw_sys::general::CAP_SYS_RESOURCE);
+    subject.process()?.set_oom_adjustment(value, is_privileged, false)
+}
+
+/// `oom_adj`, the older name with a scale of its own.
+pub fn oom_legacy(subject: &Subject, text: &mut Text) -> Shown {
+    let value = heddle_kernel_core::oom::to_legacy(subject.process()?.oom_adjustment());
+    text.line(format_args!("{value}\n"))
+}
+
+pub fn set_oom_legacy(subject: &Subject, opener: &Credentials, bytes: &[u8]) -> Shown {
+    let value = heddle_kernel_core::oom::parse(bytes).and_then(heddle_kernel_core::oom::from_legacy);
+    let is_privileged = opener.is_capable(linux_raw_sys::general::CAP_SYS_RESOURCE);
+    subject.process()?.set_oom_adjustment(value.ok_or(Errno::EINVAL)?, is_privileged, true)
 }
 
 pub fn statistics(subject: &Subject, text: &mut Text) -> Shown {
@@ -111,12 +126,18 @@ pub fn statistics(subject: &Subject, text: &mut Text) -> Shown {
     let (group, session) = (process.group(), process.session());
     let terminal = session.terminal();
     let (device, foreground) = terminal.map_or((0, -1), |tty| (tty.device(), tty.foreground_group()));
+    let counts = match (&thread, subject.tid) {
+        (Some(thread), Some(_)) => thread.counts(),
+        _ => process.counts(),
+    };
     text.line(format_args!(
-        ") {} {} {} {} {device} {foreground} 0 0 0 0 0",
+        ") {} {} {} {} {device} {foreground} 0 {} {} 0 0",
         state_of(subject),
         process.parent_pid(),
         group.id,
-        session.id
+        session.id,
+        counts.faults,
+        process.children_counts().faults
     ))?;
     let times = match (&thread, subject.tid) {
         (Some(thread), Some(_)) => thread.cpu_times(),
@@ -181,7 +202,7 @@ pub fn status(subject: &Subject, text: &mut Text) -> Shown {
     if let Some(thread) = &thread {
         status_of_thread(&process, thread, text)?;
     }
-    let switches = thread.map_or_else(Switches::default, |thread| thread.switches());
+    let switches = thread.map_or_else(UsageCounts::default, |thread| thread.counts());
     text.line(format_args!(
         "voluntary_ctxt_switches:\t{}\nnonvoluntary_ctxt_switches:\t{}\n",
         switches.voluntary, switches.involuntary

@@ -5,7 +5,7 @@ use crate::arch::{MAX_CPUS, cpu, features, interrupt};
 use crate::boot::{RELEASE, VERSION};
 use crate::error::Errno;
 use crate::fs::tree;
-use crate::memory::{counters, frame, heap};
+use crate::memory::{counters, frame, heap, isolation};
 use crate::process::{host_name, load, table};
 use crate::procfs::{Subject, Text};
 use crate::sched;
@@ -51,7 +51,7 @@ pub fn memory(_: &Subject, text: &mut Text) -> Shown {
     for (name, value) in [
         ("MemTotal", total),
         ("MemFree", free),
-        ("MemAvailable", free),
+        ("MemAvailable", free.saturating_sub(frame::EMERGENCY_FRAMES * KIB_PER_FRAME)),
         ("Buffers", 0),
         ("Cached", files),
         ("SwapCached", 0),
@@ -132,16 +132,26 @@ pub fn frames(_: &Subject, text: &mut Text) -> Shown {
     text.line(format_args!("heap_frames {}\nheap_bytes {}\n", heap.frames, heap.bytes))
 }
 
-/// Where each process is: its number; `shared` for the page table that programs share, with the number of its slot
-/// there, or `private` for one of its own, with 0; how many mappings it has; its name. One line a process.
+/// The machine's isolation as it was chosen, and what that means at the moment.
+pub fn isolation(_: &Subject, text: &mut Text) -> Shown {
+    text.line(format_args!("{} {}\n", isolation::chosen().name(), isolation::machine().name()))
+}
+
+/// Where each process is: its number; which others may reach its memory (`none`: all may, `user`: those with its
+/// credentials, `private`: no other); the number of its slot, 0 for the low window, `whole` for all addresses; how many
+/// mappings it has; its name. One line a process.
 pub fn spaces(_: &Subject, text: &mut Text) -> Shown {
     let mut next = 0;
     while let Some(process) = table::next_process(next) {
         next = process.pid.saturating_add(1);
         let Some(thread) = process.main_thread() else { continue };
         let Some(space) = thread.try_space() else { continue };
-        let kind = if space.is_shared() { "shared" } else { "private" };
-        text.line(format_args!("{} {kind} {} {} ", process.pid, space.slot(), space.mapping_count()))?;
+        text.line(format_args!("{} {} ", process.pid, isolation::of_program(space.isolation()).name()))?;
+        match space.slot() {
+            Some(number) => text.line(format_args!("{number} "))?,
+            None => text.bytes(b"whole ")?,
+        }
+        text.line(format_args!("{} ", space.mapping_count()))?;
         let name = thread.name();
         text.bytes(name.split(|&byte| byte == 0).next().unwrap_or(&[]))?;
         text.bytes(b"\n")?;
@@ -271,5 +281,24 @@ pub fn mapping_limit(_: &Subject, text: &mut Text) -> Shown {
 }
 
 pub fn overcommit(_: &Subject, text: &mut Text) -> Shown {
-    text.bytes(b"1\n")
+    text.line(format_args!("{}\n", crate::memory::overcommit::mode_number()))
+}
+
+/// A number that a program writes, white space around it.
+fn number(bytes: &[u8]) -> Result<u32, Errno> {
+    let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
+    text.trim_ascii().parse().map_err(|_| Errno::EINVAL)
+}
+
+pub fn set_overcommit(_: &Subject, bytes: &[u8]) -> Shown {
+    crate::memory::overcommit::set_mode(number(bytes)?)
+}
+
+pub fn overcommit_ratio(_: &Subject, text: &mut Text) -> Shown {
+    text.line(format_args!("{}\n", crate::memory::overcommit::ratio()))
+}
+
+pub fn set_overcommit_ratio(_: &Subject, bytes: &[u8]) -> Shown {
+    crate::memory::overcommit::set_ratio(number(bytes)?);
+    Ok(())
 }

@@ -1,7 +1,8 @@
 //! The names in `/proc`, and how each is shown.
 
 use crate::procfs::{
-    Follow, Item, Show, ShowPart, Store, What, coroutines, ipc, link, process, system, usage,
+    Follow, Item, Show, ShowPart, Store, StoreAs, What, coroutines, ipc, link, net, net_class, process,
+    sockets, system, usage,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -24,6 +25,10 @@ const fn writable(name: &'static [u8], show: Show, store: Store) -> Item {
     Item { name, permissions: 0o644, what: What::Writable(show, store), is_guarded: false }
 }
 
+const fn controlled(name: &'static [u8], show: Show, store: StoreAs) -> Item {
+    Item { name, permissions: 0o644, what: What::Controlled(show, store), is_guarded: false }
+}
+
 const fn link(name: &'static [u8], follow: Follow) -> Item {
     Item { name, permissions: 0o777, what: What::Link(follow), is_guarded: false }
 }
@@ -44,6 +49,7 @@ static ROOT_ITEMS: &[Item] = &[
     link(b"self", link::own_process),
     link(b"thread-self", link::own_thread),
     link(b"mounts", link::own_mounts),
+    link(b"net", link::own_network),
     text(b"cmdline", system::command_line),
     text(b"cpuinfo", system::processors),
     text(b"devices", system::devices),
@@ -77,6 +83,7 @@ static HEDDLE_ITEMS: &[Item] = &[
         what: What::Writable(system::injected, system::inject),
         is_guarded: false,
     },
+    text(b"isolation", system::isolation),
     text(b"memory", system::frames),
     #[cfg(feature = "checking")]
     Item {
@@ -92,6 +99,7 @@ static HEDDLE_ITEMS: &[Item] = &[
 static SYS_ITEMS: &[Item] = &[
     directory(b"fs", What::Directory(SYS_FS_ITEMS)),
     directory(b"kernel", What::Directory(SYS_KERNEL_ITEMS)),
+    directory(b"net", What::Directory(SYS_NET_ITEMS)),
     directory(b"vm", What::Directory(SYS_VM_ITEMS)),
 ];
 
@@ -131,8 +139,11 @@ static SYS_KERNEL_ITEMS: &[Item] = &[
 
 static SYS_RANDOM_ITEMS: &[Item] = &[text(b"boot_id", system::boot_id), text(b"uuid", system::uuid)];
 
-static SYS_VM_ITEMS: &[Item] =
-    &[text(b"max_map_count", system::mapping_limit), text(b"overcommit_memory", system::overcommit)];
+static SYS_VM_ITEMS: &[Item] = &[
+    text(b"max_map_count", system::mapping_limit),
+    writable(b"overcommit_memory", system::overcommit, system::set_overcommit),
+    writable(b"overcommit_ratio", system::overcommit_ratio, system::set_overcommit_ratio),
+];
 
 static PROCESS_ITEMS: &[Item] = &[
     directory(b"task", What::Threads),
@@ -150,8 +161,10 @@ static PROCESS_ITEMS: &[Item] = &[
     parts(b"maps", process::mappings),
     text(b"mountinfo", process::mount_information),
     text(b"mounts", process::mounts),
+    directory(b"net", What::Directory(NET_ITEMS)),
+    controlled(b"oom_adj", process::oom_legacy, process::set_oom_legacy),
     text(b"oom_score", process::oom_score),
-    writable(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
+    controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
     parts(b"smaps", usage::by_mapping),
     guarded(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
@@ -173,6 +186,10 @@ static THREAD_ITEMS: &[Item] = &[
     parts(b"maps", process::mappings),
     text(b"mountinfo", process::mount_information),
     text(b"mounts", process::mounts),
+    directory(b"net", What::Directory(NET_ITEMS)),
+    controlled(b"oom_adj", process::oom_legacy, process::set_oom_legacy),
+    text(b"oom_score", process::oom_score),
+    controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
     parts(b"smaps", usage::by_mapping),
     guarded(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
@@ -180,3 +197,120 @@ static THREAD_ITEMS: &[Item] = &[
     text(b"status", process::status),
     text(b"wchan", process::wait_channel),
 ];
+
+static NET_ITEMS: &[Item] = &[
+    text(b"arp", net::neighbours),
+    text(b"dev", net::devices),
+    text(b"icmp", sockets::ping),
+    text(b"icmp6", sockets::ping_v6),
+    text(b"if_inet6", net::addresses_v6),
+    text(b"ipv6_route", net::routes_v6),
+    text(b"netlink", net::netlink_sockets),
+    text(b"raw", sockets::raw),
+    text(b"raw6", sockets::raw_v6),
+    text(b"route", net::routes),
+    text(b"snmp", sockets::statistics),
+    text(b"sockstat", sockets::usage),
+    text(b"tcp", sockets::tcp),
+    text(b"tcp6", sockets::tcp_v6),
+    text(b"udp", sockets::udp),
+    text(b"udp6", sockets::udp_v6),
+    Item { name: b"unix", permissions: 0o444, what: What::Parts(sockets::unix), is_guarded: false },
+];
+
+static SYS_NET_ITEMS: &[Item] = &[
+    directory(b"core", What::Directory(SYS_NET_CORE_ITEMS)),
+    directory(b"ipv4", What::Directory(SYS_NET_V4_ITEMS)),
+    directory(b"ipv6", What::Directory(SYS_NET_V6_ITEMS)),
+    directory(b"unix", What::Directory(SYS_NET_UNIX_ITEMS)),
+];
+
+static SYS_NET_CORE_ITEMS: &[Item] = &[
+    text(b"netdev_max_backlog", sockets::device_backlog),
+    text(b"optmem_max", sockets::option_memory),
+    text(b"rmem_default", sockets::buffer_default),
+    text(b"rmem_max", sockets::buffer_max),
+    text(b"somaxconn", sockets::backlog_max),
+    text(b"wmem_default", sockets::buffer_default),
+    text(b"wmem_max", sockets::buffer_max),
+];
+
+static SYS_NET_V4_ITEMS: &[Item] = &[
+    text(b"ip_default_ttl", sockets::hops),
+    text(b"ip_forward", sockets::no),
+    text(b"ip_local_port_range", sockets::ports),
+    text(b"ip_nonlocal_bind", sockets::no),
+    text(b"ip_unprivileged_port_start", sockets::unprivileged_port),
+    text(b"ping_group_range", sockets::ping_groups),
+    text(b"tcp_available_congestion_control", sockets::congestion_control),
+    text(b"tcp_congestion_control", sockets::congestion_control),
+    text(b"tcp_fin_timeout", sockets::fin_timeout),
+    text(b"tcp_keepalive_intvl", sockets::keepalive_interval),
+    text(b"tcp_keepalive_probes", sockets::keepalive_probes),
+    text(b"tcp_keepalive_time", sockets::keepalive_time),
+    text(b"tcp_max_syn_backlog", sockets::syn_backlog),
+    text(b"tcp_rmem", sockets::receive_memory),
+    text(b"tcp_sack", sockets::yes),
+    text(b"tcp_syn_retries", sockets::syn_retries),
+    text(b"tcp_window_scaling", sockets::yes),
+    text(b"tcp_wmem", sockets::send_memory),
+];
+
+static SYS_NET_V6_ITEMS: &[Item] =
+    &[text(b"bindv6only", sockets::no), directory(b"conf", What::Directory(SYS_NET_V6_CONF_ITEMS))];
+static SYS_NET_V6_CONF_ITEMS: &[Item] = &[
+    directory(b"all", What::Directory(SYS_NET_V6_CONF_ALL_ITEMS)),
+    directory(b"default", What::Directory(SYS_NET_V6_CONF_ALL_ITEMS)),
+    directory(b"lo", What::Directory(SYS_NET_V6_CONF_ALL_ITEMS)),
+];
+static SYS_NET_V6_CONF_ALL_ITEMS: &[Item] = &[text(b"disable_ipv6", sockets::no)];
+static SYS_NET_UNIX_ITEMS: &[Item] = &[text(b"max_dgram_qlen", sockets::datagrams)];
+
+pub(super) static SYS: Item = directory(b"", What::Directory(SYSFS_ITEMS));
+pub(super) static SYS_ETHERNET: Item = directory(b"", What::Directory(SYSFS_ETHERNET_ITEMS));
+
+static SYSFS_ITEMS: &[Item] = &[directory(b"class", What::Directory(CLASS_ITEMS))];
+static SYSFS_ETHERNET_ITEMS: &[Item] = &[directory(b"class", What::Directory(CLASS_ETHERNET_ITEMS))];
+static CLASS_ITEMS: &[Item] = &[directory(b"net", What::Directory(CLASS_NET_ITEMS))];
+static CLASS_ETHERNET_ITEMS: &[Item] = &[directory(b"net", What::Directory(CLASS_NET_ETHERNET_ITEMS))];
+static CLASS_NET_ITEMS: &[Item] = &[directory(b"lo", What::Directory(LOOPBACK_ITEMS))];
+static CLASS_NET_ETHERNET_ITEMS: &[Item] =
+    &[directory(b"eth0", What::Directory(ETHERNET_ITEMS)), directory(b"lo", What::Directory(LOOPBACK_ITEMS))];
+
+static LOOPBACK_ITEMS: &[Item] =
+    &interface_items::<1>(directory(b"statistics", What::Directory(&interface_statistics::<1>())));
+static ETHERNET_ITEMS: &[Item] =
+    &interface_items::<2>(directory(b"statistics", What::Directory(&interface_statistics::<2>())));
+
+/// The files of interface `INDEX`.
+const fn interface_items<const INDEX: u32>(statistics: Item) -> [Item; 14] {
+    [
+        text(b"addr_len", net_class::address_length),
+        text(b"address", net_class::address::<INDEX>),
+        text(b"broadcast", net_class::broadcast::<INDEX>),
+        text(b"carrier", net_class::carrier::<INDEX>),
+        text(b"flags", net_class::flags::<INDEX>),
+        text(b"ifindex", net_class::index::<INDEX>),
+        text(b"iflink", net_class::index::<INDEX>),
+        text(b"mtu", net_class::mtu::<INDEX>),
+        text(b"operstate", net_class::state::<INDEX>),
+        text(b"speed", net_class::speed::<INDEX>),
+        statistics,
+        text(b"tx_queue_len", net_class::queue_length),
+        text(b"type", net_class::kind::<INDEX>),
+        text(b"uevent", system::nothing),
+    ]
+}
+
+const fn interface_statistics<const INDEX: u32>() -> [Item; 8] {
+    [
+        text(b"rx_bytes", net_class::statistic::<INDEX, 0>),
+        text(b"rx_dropped", net_class::statistic::<INDEX, 1>),
+        text(b"rx_errors", net_class::statistic::<INDEX, 2>),
+        text(b"rx_packets", net_class::statistic::<INDEX, 3>),
+        text(b"tx_bytes", net_class::statistic::<INDEX, 4>),
+        text(b"tx_dropped", net_class::statistic::<INDEX, 5>),
+        text(b"tx_errors", net_class::statistic::<INDEX, 6>),
+        text(b"tx_packets", net_class::statistic::<INDEX, 7>),
+    ]
+}

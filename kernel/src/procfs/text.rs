@@ -6,6 +6,8 @@ use core::fmt::Write;
 
 use crate::error::Errno;
 
+use heddle_kernel_core::fallible::extend_reserved;
+
 /// Text under construction.
 pub struct Text(Vec<u8>);
 
@@ -28,7 +30,7 @@ impl Text {
     /// `ENOMEM`.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         self.0.try_reserve(bytes.len()).map_err(|_| Errno::ENOMEM)?;
-        self.0.extend_from_slice(bytes);
+        extend_reserved(&mut self.0, bytes);
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use crate::arch;
 use crate::arch::MAX_CPUS;
 use crate::sched::{MACHINE, Priority, Processors};
 
-/// What a CPU that sleeps counts as: less urgent than anything.
+/// The level of a CPU that sleeps: less urgent than any other.
 const IDLE: u16 = u16::MAX;
 
 /// The priority of the program that a CPU runs or is about to run.

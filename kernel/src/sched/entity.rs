@@ -19,7 +19,7 @@ pub const ROUND_ROBIN_NS: u64 = 100_000_000;
 const REALTIME_WINDOW_NS: u64 = 1_000_000_000;
 const REALTIME_SHARE_NS: u64 = 950_000_000;
 
-/// What the realtime threads of a CPU have used in the current window.
+/// Time that the realtime threads of a CPU have used in the current window.
 struct RealtimeWindow {
     start_ns: AtomicU64,
     used_ns: AtomicU64,
@@ -70,7 +70,7 @@ pub struct SchedEntity {
     account: Account,
     /// The part of the parameters.
     weight: Weight,
-    /// What is left of the time slice of `SCHED_RR`. Who is preempted or waits goes on with it.
+    /// The rest of the time slice of `SCHED_RR`. A thread that is preempted or waits goes on with it.
     round_ns: u64,
     /// Its priority was raised during the turn: it has become the last of its equals, and does not go back before them.
     is_last: bool,

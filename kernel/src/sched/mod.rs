@@ -12,7 +12,7 @@ mod entity;
 mod parameters;
 pub mod priority;
 #[cfg(feature = "checking")]
-mod stretch;
+pub mod stretch;
 pub mod usage;
 mod yield_now;
 
@@ -201,12 +201,21 @@ pub fn current() -> u64 {
     MACHINE.current().map_or(0, Id::to_bits)
 }
 
-/// What a CPU does before it halts.
+/// A function that a CPU calls before it halts.
 static BEFORE_HALT: spin::Once<fn()> = spin::Once::new();
 
 /// Has `hook` called on each CPU before it halts, with no spinlock held. It must not wait.
 pub fn set_before_halt(hook: fn()) {
     BEFORE_HALT.call_once(|| hook);
+}
+
+/// Bit `n`: CPU `n` is halted.
+static IDLE: AtomicU64 = AtomicU64::new(0);
+
+/// Whether a CPU has nothing to do: what becomes ready is likely to run there. A hint.
+#[must_use]
+pub fn has_idle_cpu() -> bool {
+    IDLE.load(Ordering::Relaxed) != 0
 }
 
 /// Halts until the next interrupt.
@@ -217,7 +226,10 @@ fn halt() {
         hook();
     }
     usage::halts();
+    let bit = 1 << arch::cpu::id();
+    IDLE.fetch_or(bit, Ordering::Relaxed);
     arch::cpu::idle();
+    IDLE.fetch_and(!bit, Ordering::Relaxed);
     usage::goes_on();
 }
 

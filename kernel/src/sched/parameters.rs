@@ -94,7 +94,7 @@ impl Parameters {
         }
     }
 
-    /// What a child starts with.
+    /// The parameters that a child starts with.
     #[must_use]
     pub fn for_child(&self) -> Self {
         if !self.reset_on_fork {

@@ -1,4 +1,4 @@
-//! What the 64 levels are for.
+//! The 64 priority levels and their uses.
 //!
 //! | levels | for | who may use them |
 //! |---|---|---|
@@ -74,7 +74,7 @@ impl Priority {
         Self(Rank::new(level, 0))
     }
 
-    /// What [`Priority::to_bits`] was made of.
+    /// The inverse of [`Priority::to_bits`].
     #[must_use]
     pub const fn from_bits(bits: u16) -> Self {
         Self(Rank::from_bits(bits))

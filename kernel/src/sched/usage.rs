@@ -6,6 +6,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use heddle_abi::boot::START_PHASE;
+
 use crate::arch;
 use crate::arch::MAX_CPUS;
 use crate::arch::time::now_ns;
@@ -45,7 +47,7 @@ impl Meter {
     }
 }
 
-/// What a CPU measures. Only that CPU writes it, but for `told`.
+/// The meters of a CPU. Only that CPU writes them, but for `told`.
 struct CpuMeters {
     /// Time in which a thread had the CPU.
     threads: Meter,
@@ -101,6 +103,13 @@ pub(super) fn halts() {
 /// This CPU goes on.
 pub(super) fn goes_on() {
     METERS[arch::cpu::id()].idle.end(now_ns());
+}
+
+/// Notes the end of a part of the machine's start in the log, with the time that this CPU has not idled since the
+/// kernel's first instruction.
+pub fn note_start_phase(name: &str) {
+    let idle_ns = METERS[arch::cpu::id()].idle.used_ns();
+    ::log::info!("{START_PHASE}{} {name}", now_ns().saturating_sub(idle_ns));
 }
 
 /// How a CPU has spent its time. No figure is ever lower than one that was told before.

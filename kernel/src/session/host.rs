@@ -4,10 +4,13 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use heddle_abi::control;
-use heddle_abi::control::{EndOfInput, HEADER_BYTES, Small, WindowSize, kind, stream};
+use heddle_abi::control::{EndOfInput, HEADER_BYTES, OutOfMemory, Small, WindowSize, kind, stream};
+use heddle_kernel_core::fallible::resize_reserved;
 use heddle_kernel_core::signal::{Information, Signal};
 
+use crate::arch::paging::PAGE_SIZE;
 use crate::device::{Port, wait};
+use crate::process::oom;
 use crate::signal::send_to_group;
 use crate::sync::SpinLock;
 use crate::tty::console;
@@ -119,7 +122,7 @@ pub async fn receive(port: &'static Port) {
             ::log::error!("host: no memory for a message of {length} bytes, the control port is given up");
             return;
         }
-        payload.resize(length, 0);
+        resize_reserved(&mut payload, length, 0);
         fill(port, &mut payload).await;
         HOST.handle(message, payload);
     }
@@ -147,5 +150,28 @@ pub async fn send(port: &Port, message: &Small) {
     };
     while port.write(fill).is_none() {
         wait(&port.changed, || port.has_room()).await;
+    }
+}
+
+/// Tells the host of each process that is killed because memory ran out.
+pub async fn report_kills(port: &'static Port) {
+    loop {
+        wait(&oom::REPORTED, oom::has_report).await;
+        send_kills(port).await;
+    }
+}
+
+/// Sends the kills that were not sent yet.
+pub async fn send_kills(port: &Port) {
+    while let Some(kill) = oom::take_report() {
+        let mut message = Small::new();
+        let killed = OutOfMemory {
+            pid: kill.pid.cast_unsigned(),
+            name: kill.name,
+            bytes: (kill.pages * PAGE_SIZE) as u64,
+        };
+        if killed.put(&mut message).is_ok() {
+            send(port, &message).await;
+        }
     }
 }

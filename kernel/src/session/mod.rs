@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering;
 use heddle_abi::boot::{DEBUG_EXIT_DONE, port};
 use heddle_abi::control;
 use heddle_abi::control::{Descriptor, Ending, Exit, List, Small, Start, stream as descriptor};
+use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
 
 use crate::arch::machine;
 use crate::device::console::Console;
@@ -52,6 +53,7 @@ const CONTROL_BUFFERS: Buffers =
 pub fn start(console: &'static Console) -> Result<(), Errno> {
     console.open(port::CONTROL, CONTROL_BUFFERS)?;
     sched::spawn(Priority::KERNEL, host::receive(console.port(port::CONTROL)))?;
+    sched::spawn(Priority::KERNEL, host::report_kills(console.port(port::CONTROL)))?;
     sched::spawn(Priority::KERNEL, run(console)).map(drop)
 }
 
@@ -63,6 +65,7 @@ async fn run(console: &'static Console) {
         start.is_some()
     })
     .await;
+    sched::usage::note_start_phase("the host's command");
     let started = start_program(console, start.unwrap_or_default()).await;
     let ending = match started {
         Ok(process) => match process.wait_for_end().await {
@@ -92,6 +95,7 @@ async fn start_program(console: &'static Console, payload: Vec<u8>) -> Result<Ar
     };
     drop(payload);
     let process = process::start(program, syscall::thread_loop::spawn).await?;
+    sched::usage::note_start_phase("the program's image");
     HOST.group.store(process.group().id, Ordering::Release);
     let mut started = Small::new();
     if control::put_started(&mut started, time::now_ns()).is_ok() {
@@ -155,7 +159,7 @@ fn open_descriptors(
 fn copy(bytes: &[u8]) -> Result<Vec<u8>, Errno> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes.len()).map_err(|_| Errno::ENOMEM)?;
-    copy.extend_from_slice(bytes);
+    extend_reserved(&mut copy, bytes);
     Ok(copy)
 }
 
@@ -163,7 +167,7 @@ fn copy_list(list: &List<'_>) -> Result<Vec<Vec<u8>>, Errno> {
     let mut copies = Vec::new();
     copies.try_reserve_exact(list.len()).map_err(|_| Errno::ENOMEM)?;
     for item in list.iter() {
-        copies.push(copy(item)?);
+        push_reserved(&mut copies, copy(item)?);
     }
     Ok(copies)
 }
@@ -180,6 +184,7 @@ async fn finish(console: &'static Console, ending: Ending) {
         [port::STDOUT, port::STDERR, port::TTY].map(|number| console.port(number).sent_bytes());
     let mut message = Small::new();
     let control = console.port(port::CONTROL);
+    host::send_kills(control).await;
     if (Exit { ending, written_bytes }).put(&mut message).is_ok() {
         host::send(control, &message).await;
     }

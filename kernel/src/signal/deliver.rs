@@ -1,4 +1,4 @@
-//! What a thread does about signals before it goes back to user mode.
+//! Signal delivery: the decisions of a thread before it goes back to user mode.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{Ordering, fence};
@@ -58,13 +58,10 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
                 context.set_result(error.to_result());
             }
         }
-        if work.contains(PendingWork::LEAVE) {
+        if work.contains(PendingWork::ISOLATE) {
             rseq::leaves_program(thread);
-            // Programs of several users don't share a page table. There may be no memory for another one yet.
-            while thread.space().leave_shared().await.is_err() {
-                sched::yield_now().await;
-            }
-            thread.remove_work(PendingWork::LEAVE);
+            thread.remove_work(PendingWork::ISOLATE);
+            thread.space().renew().await;
         }
         if work.contains(PendingWork::AFFINITY) {
             thread.remove_work(PendingWork::AFFINITY);
@@ -180,7 +177,7 @@ fn try_call_handler(
     action: &Action,
 ) -> TryResult<()> {
     let space = thread.space();
-    // What the frame keeps is where the section starts again.
+    // The signal frame keeps the address at which the section starts again.
     thread.remove_work(PendingWork::RESTART);
     rseq::attempt(thread, &space, context)?;
     thread.with_float(|float| put_frame(thread, &space, context, information, action, float))

@@ -27,7 +27,7 @@ pub use crate::signal::send::{Permission, discard, queued_count};
 pub use crate::signal::stop::thread_left;
 
 bitflags! {
-    /// What a thread has to look at before it goes back to user mode.
+    /// Work that a thread has to do before it goes back to user mode.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct PendingWork: u32 {
         /// A signal that isn't blocked may be pending.
@@ -48,8 +48,8 @@ bitflags! {
         const AFFINITY = 1 << 7;
         /// The thread's program may have to be interrupted: see `executor`.
         const INTERRUPT = 1 << 8;
-        /// The program acts as another user now: see `signal::deliver`.
-        const LEAVE = 1 << 9;
+        /// The program acts as another user now, whom others may reach: see `signal::deliver`.
+        const ISOLATE = 1 << 9;
         /// A call's results have to be stored still: see `Thread::store_result`.
         const STORE = 1 << 10;
         /// Another thread waits until this one has passed a memory barrier: membarrier(2).

@@ -7,7 +7,7 @@ use crate::error::Errno;
 use crate::process::{Credentials, Process, Resource, Thread, table, timers};
 use crate::wait::queue::Events;
 
-/// Who may send, checked per process for kill(2).
+/// The permission to send a signal, checked per process for kill(2).
 pub struct Permission<'a> {
     /// The sender's process.
     pub sender: &'a Process,

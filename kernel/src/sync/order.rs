@@ -1,4 +1,4 @@
-//! What the checking build knows about locks: every order is compared with those seen before, no lock is taken where
+//! Lock checks of the checking build: every order is compared with those seen before, no lock is taken where
 //! it must not be, and no spinlock is held where a coroutine may be left. What is wrong ends the machine, with both
 //! places.
 //!

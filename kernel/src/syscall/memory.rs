@@ -6,9 +6,9 @@ use linux_raw_sys::general as linux;
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
 use crate::fs::{OpenFile, StatusFlags};
-use crate::memory::Space;
 use crate::memory::source::Object;
-use crate::memory::space::{Flags, MapRequest, Placement, Protection};
+use crate::memory::space::{Flags, FutureLocks, MapRequest, Placement, Protection};
+use crate::memory::{Space, overcommit};
 use crate::process::Resource;
 use crate::sched::Budget;
 use crate::syscall::{Call, SyscallResult, pending, user};
@@ -73,24 +73,26 @@ pub fn mmap(call: &mut Call<'_>) -> SyscallResult {
             return Err(Errno::EOPNOTSUPP.into());
         }
     }
+    request.flags.set(Flags::NO_RESERVE, flags & linux::MAP_NORESERVE != 0 && !overcommit::is_limited());
     if flags & linux::MAP_ANONYMOUS == 0 {
         let open = call.thread.descriptors().get(descriptor)?;
         back_with_file(&mut request, &open, is_shared, offset)?;
     }
     let space = call.thread.space();
-    if flags & linux::MAP_LOCKED != 0 {
-        let limit = lock_limit(call)?;
+    let future_locks = space.future_locks();
+    if flags & linux::MAP_LOCKED != 0 || future_locks != FutureLocks::Off {
+        let limit = match lock_limit(call) {
+            Err(_) if flags & linux::MAP_LOCKED == 0 => Some(0),
+            limit => limit?,
+        };
         if limit.is_some_and(|limit| space.locked_bytes().saturating_add(length) > limit) {
             return Err(Errno::EAGAIN.into());
         }
         request.flags |= Flags::LOCKED;
     }
-    let limit = call.thread.process.limit(Resource::AddressSpace).soft;
-    if (space.mapped_bytes() as u64).saturating_add(length as u64) > limit {
-        return Err(Errno::ENOMEM.into());
-    }
-    let populates =
-        flags & (linux::MAP_POPULATE | linux::MAP_LOCKED) != 0 && flags & linux::MAP_NONBLOCK == 0;
+    let populates = (flags & (linux::MAP_POPULATE | linux::MAP_LOCKED) != 0
+        || future_locks == FutureLocks::Populated)
+        && flags & linux::MAP_NONBLOCK == 0;
     let caller = call.thread.clone();
     pending(async move {
         let start = space.map(request).await?;
@@ -202,7 +204,22 @@ pub fn brk(call: &mut Call<'_>) -> SyscallResult {
     if (end - heap.start) as u64 > limit {
         return Ok(heap.end.into());
     }
-    pending(async move { Ok(space.brk(end).await) })
+    let locks = space.future_locks();
+    if locks != FutureLocks::Off && end > heap.end {
+        let limit = lock_limit(call).unwrap_or(Some(0));
+        if limit.is_some_and(|limit| space.locked_bytes().saturating_add(end - heap.end) > limit) {
+            return Ok(heap.end.into());
+        }
+    }
+    let caller = call.thread.clone();
+    pending(async move {
+        let reached = space.brk(end).await;
+        if locks == FutureLocks::Populated && reached > heap.end {
+            let pages = heap.end & !(PAGE_SIZE - 1)..reached.next_multiple_of(PAGE_SIZE);
+            let _ = space.populate(pages, true, &|| caller.is_dying()).await;
+        }
+        Ok(reached)
+    })
 }
 
 /// msync(2).
@@ -328,12 +345,19 @@ pub fn mlockall(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::EINVAL.into());
     }
     let limit = lock_limit(call)?;
+    let future = match flags & (linux::MCL_FUTURE | linux::MCL_ONFAULT) {
+        0 | linux::MCL_ONFAULT => FutureLocks::Off,
+        linux::MCL_FUTURE => FutureLocks::Populated,
+        _ => FutureLocks::OnFault,
+    };
+    let space = call.thread.space();
     if flags & linux::MCL_CURRENT == 0 {
+        space.lock_future(future);
         return Ok(0.into());
     }
-    let space = call.thread.space();
     pending(async move {
         space.lock_all_memory(true, limit).await?;
+        space.lock_future(future);
         Ok(0)
     })
 }
@@ -341,6 +365,7 @@ pub fn mlockall(call: &mut Call<'_>) -> SyscallResult {
 /// munlockall(2).
 pub fn munlockall(call: &mut Call<'_>) -> SyscallResult {
     let space = call.thread.space();
+    space.lock_future(FutureLocks::Off);
     pending(async move {
         space.lock_all_memory(false, None).await?;
         Ok(0)

@@ -11,8 +11,8 @@
 //! The same functions serve calls that a thread waits for and those that go on by themselves ([`asynchronous`]);
 //! [`Caller`] is what they see of either.
 //!
-//! What has to wait returns [`SyscallState::Pending`]; see [`wait`] for how a wait meets signals. The future owns what
-//! it uses (it may outlive the poll in which it was made, and resume while another address space is loaded).
+//! A call that has to wait returns [`SyscallState::Pending`]; see [`wait`] for how a wait meets signals. The future
+//! owns the it uses (it may outlive the poll in which it was made, and resume while another address space is loaded).
 
 pub mod asynchronous;
 pub mod fs;
@@ -28,6 +28,7 @@ mod table;
 pub mod thread_loop;
 pub mod time;
 pub mod trace;
+pub mod uring;
 
 use crate::arch::UserContext;
 use crate::error::TryError;
@@ -43,10 +44,15 @@ pub fn start(thread: &Caller, context: &mut UserContext) -> SyscallResult {
 
 /// Starts a call of this number, as [`start`] does.
 fn start_call(number: usize, call: &mut Call<'_>) -> SyscallResult {
+    #[cfg(feature = "checking")]
+    crate::sched::stretch::call_begins(number);
     loop {
         match table::invoke(number, call) {
             Err(TryError::Fault(fault)) => match call.thread.space().try_fault_in(fault) {
-                Some(resolved) => resolved?,
+                Some(resolved) => {
+                    resolved?;
+                    call.thread.count_fault();
+                }
                 None => return Err(TryError::Fault(fault)),
             },
             outcome => return outcome,

@@ -2,18 +2,23 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::pin::pin;
+use core::pin::{Pin, pin};
 use core::task::Poll;
 
+use crate::arch::paging::PAGE_SIZE;
 use crate::arch::{FloatState, Trap, UserContext};
 use crate::call::SyscallState;
 use crate::call::caller::Caller;
 use crate::error::{Errno, TryError};
+use crate::memory::oom::Shortage;
 use crate::memory::shootdown::ProgramRuns;
 use crate::memory::space::{FaultAccess, FaultError};
 use crate::memory::user::PageFault;
+use crate::memory::values as user;
+use crate::process::oom::ExitReserve;
 use crate::process::{Thread, cpu_time, executor, rseq};
 use crate::signal::{Next, PendingWork};
+use crate::wait::node::WaitKind;
 use crate::{arch, sched, signal, syscall};
 
 /// Starts the thread's coroutine with the given registers.
@@ -38,15 +43,48 @@ const fn checked<F>(future: F) -> F {
     future
 }
 
-/// Room for any of the futures that are boxed here.
-const BOX_BYTES: usize = 4096;
+/// The boxes that are made here at a time, for whose memory the thread waits: see [`boxed`].
+const BOXES: usize = 1;
 
-/// Waits until there is memory to box a future in, for what must not fail.
-async fn wait_for_memory(thread: &Thread) {
-    while crate::memory::heap::reserve(BOX_BYTES).is_err() {
+/// Boxes a future, directly after [`wait_for_memory`] or [`wait_for_exit_memory`].
+#[expect(clippy::disallowed_methods, reason = "a frame for it is reserved")]
+fn boxed<F: Future>(future: F) -> Pin<Box<F>> {
+    const { assert!(size_of::<F>() <= PAGE_SIZE, "a frame holds it") };
+    Box::pin(future)
+}
+
+/// Waits until there is memory to box a future in.
+///
+/// # Errors
+/// `ENOMEM`: the thread is to die.
+async fn wait_for_memory(thread: &Thread) -> Result<(), Errno> {
+    let mut shortage = Shortage::default();
+    while crate::memory::heap::reserve(BOXES).is_err() {
         rseq::leaves_program(thread);
-        sched::yield_now().await;
+        shortage.make_room(|| thread.is_interrupted(WaitKind::Killable)).await?;
     }
+    Ok(())
+}
+
+/// Waits until there is memory to box the thread's end in, its own or that of the reserve. It gives back what it has
+/// first.
+async fn wait_for_exit_memory(thread: &Thread) -> Option<ExitReserve> {
+    if crate::memory::heap::reserve(BOXES).is_ok() {
+        return None;
+    }
+    thread.leave_space();
+    thread.leave_descriptors(thread.process.thread_count() == 1);
+    let mut shortage = Shortage::default();
+    while crate::memory::heap::reserve(BOXES).is_err() {
+        if let Some(reserve) = ExitReserve::take()
+            && crate::memory::heap::reserve_urgently(BOXES).is_ok()
+        {
+            return Some(reserve);
+        }
+        // Nothing ends this wait early; the threads that have the reserve give it back.
+        let _ = shortage.make_room(|| false).await;
+    }
+    None
 }
 
 /// Polls the thread's life and does what belongs to each switch to it and away from it.
@@ -105,6 +143,11 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
     let caller = Caller::Thread(thread.clone());
     let mut interrupted = None;
     let mut visits = 0;
+    let child_tid = thread.take_child_tid();
+    // Without memory the thread is to die.
+    if child_tid != 0 && wait_for_memory(&thread).await.is_ok() {
+        boxed(store_tid(&thread, child_tid)).await;
+    }
     loop {
         if interrupted.is_some() || !thread.work().is_empty() {
             if thread.work().contains(PendingWork::CONTEXT)
@@ -120,10 +163,10 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
                 && thread.work() == PendingWork::RESTART
                 && rseq::try_settle(&thread, &mut context);
             if !is_settled {
-                wait_for_memory(&thread).await;
-                if Box::pin(signal::before_user(&thread, &mut context, interrupted.take())).await
-                    == Next::Exit
-                {
+                if wait_for_memory(&thread).await.is_err() {
+                    break;
+                }
+                if boxed(signal::before_user(&thread, &mut context, interrupted.take())).await == Next::Exit {
                     break;
                 }
             }
@@ -191,13 +234,15 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
             }
         }
     }
-    if crate::memory::heap::reserve(BOX_BYTES).is_err() {
-        // A thread that ends because memory ran out gives its own back first.
-        thread.leave_space();
-        thread.leave_descriptors(thread.process.thread_count() == 1);
-        wait_for_memory(&thread).await;
-    }
-    Box::pin(crate::process::exit::end_thread(&thread)).await;
+    let reserve = wait_for_exit_memory(&thread).await;
+    boxed(crate::process::exit::end_thread(&thread)).await;
+    drop(reserve);
+}
+
+/// Stores the thread's number in its memory. As in Linux, an address that can't be written to is the program's problem.
+async fn store_tid(thread: &Arc<Thread>, address: usize) {
+    let tid = (thread.tid() as u32).to_ne_bytes();
+    let _ = user::resolve(&thread.space(), |space| space.write_bytes(address, &tid)).await;
 }
 
 /// Brings in the page that a call has met, and starts the call again until it is done.
@@ -207,9 +252,10 @@ async fn start_again(
     mut fault: PageFault,
 ) -> Result<usize, Errno> {
     loop {
-        wait_for_memory(caller).await;
+        wait_for_memory(caller).await?;
         let space = caller.space();
-        Box::pin(space.fault_in(fault)).await?;
+        boxed(space.fault_in_for(fault, || caller.is_dying())).await?;
+        caller.count_fault();
         match syscall::start(caller, context) {
             Ok(SyscallState::Done(value)) => return Ok(value),
             Ok(SyscallState::Pending(future)) => return future.await,
@@ -248,35 +294,21 @@ fn end_call(thread: &Arc<Thread>, context: &mut UserContext, result: Result<usiz
 
 async fn resolve_fault(thread: &Arc<Thread>, context: &UserContext, address: usize, access: FaultAccess) {
     let space = thread.space();
-    let mut tried = space.try_fault(address, access);
-    if tried == Some(Err(FaultError::OutOfMemory)) {
-        rseq::leaves_program(thread);
-        if crate::memory::reclaim::reclaim() {
-            tried = space.try_fault(address, access);
-        }
-        // What the caches held may be less than the fault needs.
-        if tried == Some(Err(FaultError::OutOfMemory)) {
-            if !crate::process::oom::write_back().await {
+    let resolved = match space.try_fault(address, access) {
+        Some(Err(FaultError::OutOfMemory)) | None => {
+            rseq::leaves_program(thread);
+            if wait_for_memory(thread).await.is_err() {
                 return;
             }
-            tried = space.try_fault(address, access);
+            let is_over = || thread.is_interrupted(WaitKind::Killable);
+            boxed(space.fault(address, access, is_over)).await
         }
-    }
-    let resolved = match tried {
         Some(resolved) => resolved,
-        None => {
-            rseq::leaves_program(thread);
-            wait_for_memory(thread).await;
-            Box::pin(space.fault(address, access)).await
-        }
     };
     match resolved {
-        Ok(()) => {}
-        Err(FaultError::OutOfMemory) => {
-            crate::process::oom::oom_kill();
-            thread.look_at_entity(|entity| entity.give_way());
-            sched::yield_now().await;
-        }
+        // Without memory the thread is to die, and sees to that next.
+        Err(FaultError::OutOfMemory) => {}
+        Ok(()) => thread.count_fault(),
         Err(error) => signal::post_page_fault(thread, context, address, error),
     }
 }

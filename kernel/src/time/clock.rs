@@ -18,7 +18,7 @@ pub enum Clock {
     Monotonic,
 }
 
-/// What clock_settime(2) has moved the time of day by.
+/// The offset of the time of day that clock_settime(2) has set.
 static ADJUSTMENT_NS: AtomicI64 = AtomicI64::new(0);
 
 impl Clock {
@@ -31,7 +31,7 @@ impl Clock {
         }
     }
 
-    /// What the time of day is ahead of the monotonic clock.
+    /// The time of day minus the monotonic clock.
     #[must_use]
     pub fn realtime_offset_ns() -> u64 {
         arch::time::wall_clock_offset().wrapping_add_signed(ADJUSTMENT_NS.load(Ordering::Relaxed))

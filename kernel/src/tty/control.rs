@@ -186,7 +186,7 @@ fn set(terminal: &Terminal, termios: Termios, flush: bool) {
         state.note(TIOCPKT_IOCTL);
     }
     drop(state);
-    // What is ready now may be more or less than before.
+    // The set of ready events may have changed.
     terminal.apply(Effects::all());
 }
 

@@ -1,4 +1,4 @@
-//! What is on its way from programs to the line.
+//! Output on its way from programs to the line.
 
 use alloc::collections::VecDeque;
 

@@ -17,6 +17,8 @@ use crate::tty::control::{TerminalSide, load, store};
 use crate::tty::{MAJOR, MAJOR_PTY, MINOR_MASTER, Terminal, control};
 use crate::wait::queue::{Events, Watch};
 
+use heddle_kernel_core::fallible::push_reserved;
+
 /// How many pseudoterminals there can be at a time.
 pub(super) const LIMIT: usize = 4096;
 /// Bytes that are copied at a time from the master's program.
@@ -52,7 +54,7 @@ pub(super) fn open_master(thread: Option<&Arc<Thread>>) -> Result<Arc<dyn File>,
     let terminal = Terminal::new(device, true)?;
     if number == open.len() {
         open.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        open.push(None);
+        push_reserved(&mut open, None);
     }
     open[number] = Some(terminal.clone());
     drop(open);
@@ -127,7 +129,7 @@ impl File for Master {
             let mut piece = [0; PIECE_BYTES];
             let before = buffer.done();
             result = buffer.copy_in(&mut piece).map(drop);
-            // What the discipline has no room for is kept, and a piece fits.
+            // Input that the discipline has no room for is kept, and a piece fits.
             let _ = self.terminal.line_input(&piece[..buffer.done() - before]);
         }
         result?;

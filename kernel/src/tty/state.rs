@@ -14,7 +14,7 @@ use crate::tty::program::TerminalFile;
 use crate::wait::queue::{Events, WaitQueue};
 use crate::{process, signal};
 
-/// What Linux's pseudoterminals hold on to of the output that a signal character throws away: what the master's side
+/// Output that Linux's pseudoterminals keep when a signal character throws output away: the part that the master's side
 /// has already taken over.
 const PTY_KEPT_BYTES: usize = 4096;
 /// The most input that waits for a program to read; more is refused.
@@ -55,7 +55,7 @@ pub(super) struct TtyState {
     pub exclusive: bool,
     /// `TIOCPKT`: the master wants to be told of changes, and which there are.
     pub packet: Option<u8>,
-    /// What a read that waits for `VMIN` and `VTIME` has seen.
+    /// The progress of a read that waits for `VMIN` and `VTIME`.
     pub reading: ReadState,
     /// A coroutine waits for that moment.
     pub timer_runs: bool,

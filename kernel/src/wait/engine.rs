@@ -33,7 +33,7 @@ pub async fn wait<F: Future>(
 /// notification.
 ///
 /// # Errors
-/// What `check` says, or `ERESTARTSYS` when interrupted.
+/// The error of `check`, or `ERESTARTSYS` when interrupted.
 pub async fn until<T>(
     waiter: &impl Waiter,
     kind: WaitKind,
@@ -90,7 +90,7 @@ pub enum Waited {
 /// is not asked again: the attempt that follows is the better question.
 ///
 /// # Errors
-/// What `check` says, or `ERESTARTSYS` when interrupted.
+/// The error of `check`, or `ERESTARTSYS` when interrupted.
 pub async fn ready(
     waiter: &impl Waiter,
     kind: WaitKind,

@@ -48,7 +48,7 @@ pub trait Waiter: Send + Sync {
 /// The generation of a node that waits for nothing is even, of one that waits odd.
 const WAITING: u32 = 1;
 
-/// What wait queues know of a waiter: how to wake it, and whether it still waits.
+/// A wait queue's view of a waiter: how to wake it, and whether it still waits.
 ///
 /// A thread, a request and a waiting coroutine of the kernel have one each, whatever the number of queues they are in.
 /// A queue that is never walked again keeps the node and nothing else of its waiter.

@@ -176,7 +176,7 @@ fn go_on<A: Agent, O: Operation>(
     }
 }
 
-/// What is left of what the operation waited for is the next waiter's.
+/// Passes the rest of what the operation waited for to the next waiter.
 fn pass_on(operation: &impl Operation) {
     // These watches are not stored, so there is no failure but that of the file, which the next waiter finds too.
     if operation.can_go_on(&Watch::nobody()) != Ok(false) {
@@ -184,7 +184,7 @@ fn pass_on(operation: &impl Operation) {
     }
 }
 
-/// What a call does that waited and then could not go on although the file said it could: a file's readiness can be
+/// The turn of a call that waited and then could not go on although the file said it could: a file's readiness can be
 /// about less than the call wants. Others run, and a signal ends it.
 ///
 /// # Errors

@@ -28,6 +28,8 @@ use crate::memory::fallible;
 use crate::sync::{SpinGuard, SpinLock};
 use crate::wait::node::WaitNode;
 
+use heddle_kernel_core::fallible::push_reserved;
+
 bitflags! {
     /// Readiness, with the bit values of poll(2) and epoll(7).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +128,7 @@ struct WaitEntry {
     events: Events,
 }
 
-/// What became of a notification.
+/// The result of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Notified {
     /// The waiter no longer waits; the entry goes.
@@ -215,7 +217,7 @@ impl WaitQueue {
             entries.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         }
         let events = events | Events::ERR | Events::HUP;
-        entries.push(WaitEntry { watch: watch.clone().exclusive_if(is_exclusive), events });
+        push_reserved(&mut entries, WaitEntry { watch: watch.clone().exclusive_if(is_exclusive), events });
         Ok(())
     }
 

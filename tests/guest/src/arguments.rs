@@ -60,7 +60,7 @@ fn the_size_limit_holds_for_every_growth() -> Outcome {
     let allocated = nix::fcntl::fallocate(&file, nix::fcntl::FallocateFlags::empty(), 0, 300);
     expect_eq!(allocated, Err(Errno::EFBIG));
     expect_eq!(signals(), 3);
-    // What does not grow is not limited.
+    // A size that does not grow is not limited.
     expect_eq!(code(file.set_len(80)), Ok(()));
     expect_eq!(code(file.set_len(10)), Ok(()));
     expect_eq!(code(file.set_len(50)), Ok(()));
@@ -232,7 +232,7 @@ fn locked_memory_is_counted_and_limited() -> Outcome {
         expect_eq!(lock(0, 6), Ok(()));
         expect_eq!(shown()?, 24);
         expect_eq!(lock(6, 3), Err(Errno::ENOMEM));
-        // What is locked already is not counted again.
+        // Memory that is locked already is not counted again.
         expect_eq!(lock(2, 6), Ok(()));
         expect_eq!(shown()?, 32);
         expect_eq!(map(0, 1, private | libc::MAP_LOCKED, -1), Err(Errno::EAGAIN));

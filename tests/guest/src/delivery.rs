@@ -388,7 +388,7 @@ fn two_holders_of_a_shared_flock_both_get_more() -> Outcome {
     flock(&file, libc::LOCK_EX).or_fail()?;
     flock(&file, libc::LOCK_UN).or_fail()?;
     expect!(is_exit(&waitpid(child, None).or_fail()?, 0));
-    // Who is refused has lost what it had.
+    // A process that is refused has lost the lock it had.
     let (other, third) = (File::open(&path).or_fail()?, File::open(&path).or_fail()?);
     flock(&file, libc::LOCK_SH).or_fail()?;
     flock(&other, libc::LOCK_SH).or_fail()?;

@@ -1,4 +1,4 @@
-//! What descriptors can refer to besides files, and what happens to what they hold when they go.
+//! Descriptors of objects other than files, and the end of what they hold.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{IoSlice, Read, Write};
@@ -131,7 +131,7 @@ fn an_unnamed_file_gets_a_name() -> Outcome {
     let to = scratch.path("named");
     linkat(AT_FDCWD, &*name, AT_FDCWD, &to, AtFlags::AT_SYMLINK_FOLLOW).or_fail()?;
     expect_eq!(fs::read(&to).or_fail()?, b"kept");
-    // What was deleted stays so.
+    // A file that was deleted stays deleted.
     fs::remove_file(&to).or_fail()?;
     let again = linkat(AT_FDCWD, &*name, AT_FDCWD, &to, AtFlags::AT_SYMLINK_FOLLOW);
     expect_eq!(again, Err(Errno::ENOENT));

@@ -12,7 +12,7 @@ use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, alarm, fork, pipe, write};
 
-/// What a test says: nothing, or why it failed.
+/// The result of a test: nothing, or why it failed.
 pub type Outcome = Result<(), String>;
 
 /// One test.
@@ -61,7 +61,7 @@ macro_rules! expect_eq {
 #[macro_export]
 macro_rules! expect {
     ($condition:expr) => {
-        if !$condition {
+        if !bool::from($condition) {
             return Err(format!("{}:{}: {} does not hold", file!(), line!(), stringify!($condition)));
         }
     };
@@ -98,7 +98,7 @@ pub fn skip(reason: &'static str) {
     let _ = SKIP.set(reason);
 }
 
-/// What became of a test that has not failed.
+/// The state of a test that has not failed.
 enum Done {
     Passed,
     Skipped(String),
@@ -219,7 +219,7 @@ fn run_in_child(test: &Test) -> Result<Done, String> {
         ForkResult::Parent { child } => {
             drop(writer);
             let status = waitpid(child, None).or_fail()?;
-            // What it has left running holds the pipe open, among other things.
+            // Processes that it has left running hold the pipe open, among other things.
             end_descendants();
             let mut reason = String::new();
             fs::File::from(reader).read_to_string(&mut reason).or_fail()?;
@@ -267,7 +267,7 @@ fn children() -> Vec<Pid> {
 /// Whether a test that fails while a child of its own runs is reported, and that child ended.
 ///
 /// # Errors
-/// What went wrong.
+/// The failure.
 pub fn check_that_nobody_is_left() -> Outcome {
     let body = || {
         spawn_child(|| {

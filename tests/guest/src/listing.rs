@@ -189,7 +189,7 @@ fn delays_are_added_up() -> Outcome {
         })?;
         std::thread::sleep(STEP);
         yield_now().await;
-        // What it waits for itself is no delay.
+        // Its own wait is no delay.
         std::thread::sleep(STEP);
         gate.wake(1);
         std::thread::sleep(STEP);

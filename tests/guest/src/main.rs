@@ -17,10 +17,12 @@ mod delivery;
 mod descriptor;
 mod extended;
 mod file;
+mod inet;
 mod inotify;
 mod ipc;
 mod listing;
 mod memory;
+mod memory_limits;
 mod pi;
 mod pidfd;
 mod pipe;
@@ -38,12 +40,14 @@ mod runtime;
 mod scheduler;
 mod shares;
 mod signal;
+mod slots;
 mod socket;
 mod socket_options;
 mod space;
 mod terminal;
 mod thread;
 mod time;
+mod uring;
 mod usage;
 mod vdso;
 mod waiting;
@@ -64,6 +68,7 @@ fn main() -> std::process::ExitCode {
         descriptor::TESTS,
         ranges::TESTS,
         memory::TESTS,
+        memory_limits::TESTS,
         thread::TESTS,
         pi::TESTS,
         realtime::TESTS,
@@ -83,6 +88,10 @@ fn main() -> std::process::ExitCode {
         listing::TESTS,
         vdso::TESTS,
         extended::TESTS,
+        inet::datagram::TESTS,
+        inet::options::TESTS,
+        inet::readiness::TESTS,
+        inet::stream::TESTS,
         inotify::TESTS,
         ipc::segments::TESTS,
         ipc::semaphores::TESTS,
@@ -91,11 +100,13 @@ fn main() -> std::process::ExitCode {
         scheduler::TESTS,
         scheduler::INTERRUPT_TESTS,
         scheduler::ORDER_TESTS,
+        slots::TESTS,
         space::TESTS,
         usage::TESTS,
         procfs::TESTS,
         socket_options::TESTS,
         arguments::TESTS,
+        uring::TESTS,
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(role) = arguments.first().and_then(|first| first.strip_prefix("--as=")) {

@@ -25,7 +25,7 @@ crate::tests! {
 const URGENT: u8 = 10;
 const BACKGROUND: u8 = 50;
 
-/// What the sides of a test tell each other.
+/// Messages between the sides of a test.
 #[derive(Default)]
 struct Signs {
     running: AtomicU32,

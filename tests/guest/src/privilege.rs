@@ -1,4 +1,4 @@
-//! Who may do what: users, single capabilities, programs with set-id bits and capabilities of their own.
+//! Permissions: users, single capabilities, programs with set-id bits and capabilities of their own.
 
 #![allow(unsafe_code)] // The C library has no safe forms of these calls.
 
@@ -84,7 +84,7 @@ fn become_user_with(capabilities: u64) -> Result<(), Errno> {
     set_capabilities(capabilities, capabilities, 0)
 }
 
-/// What the attempts are made on; all of it is root's.
+/// The objects of the attempts; all of them are root's.
 struct World {
     secret: PathBuf,
     open_set_id: PathBuf,
@@ -252,7 +252,7 @@ fn a_table_of_who_may_do_what() -> Outcome {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
 }
 
-/// What `/proc/self/status` says under a name.
+/// The value of a name in `/proc/self/status`.
 fn status_line(name: &str) -> String {
     let text = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
@@ -283,7 +283,7 @@ pub fn show_rights() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What a program says that a child executes after it was prepared.
+/// The output of a program that a child executes after it was prepared.
 fn rights_of(
     program: &Path,
     prepare: impl Fn() -> Result<(), Errno> + Send + Sync + 'static,

@@ -40,7 +40,7 @@ crate::tests! {
     vfork_child_shares_memory
 }
 
-/// What this program does when a test execs it with `--as=ROLE`.
+/// The roles of this program when a test execs it with `--as=ROLE`.
 pub fn play_role(role: &str, arguments: &[String]) -> ExitCode {
     match role {
         "echo" => {

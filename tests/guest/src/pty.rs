@@ -1,4 +1,4 @@
-//! What pseudoterminals offer beyond lines: reads with minimum and time, packet mode, flow control, readiness,
+//! Pseudoterminals beyond lines: reads with minimum and time, packet mode, flow control, readiness,
 //! hang-ups.
 
 use std::io::Write as _;
@@ -350,7 +350,7 @@ fn a_session_s_end_is_not_the_terminal_s() -> Outcome {
     let own = slave.try_clone().or_fail()?;
     let (master, child) = in_session(OpenptyResult { master, slave }, |_| 0)?;
     expect_eq!(waitpid(child, None).or_fail()?, WaitStatus::Exited(child, 0));
-    // Who still has it open can go on; the master sees an end only when the last file is closed.
+    // A process that still has it open can go on; the master sees an end only when the last file is closed.
     expect_eq!(write(&own, b"x"), Ok(1));
     expect_eq!(read(&master, &mut [0; 4]), Ok(1));
     expect!(!events(&master)?.contains(PollFlags::POLLHUP));

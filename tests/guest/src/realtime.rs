@@ -27,7 +27,7 @@ crate::tests! {
     who_has_not_run_yet_is_running
 }
 
-/// What the threads of a test have said, in order.
+/// The words of a test's threads, in order.
 struct Log {
     entries: [AtomicU32; 256],
     count: AtomicUsize,
@@ -201,7 +201,7 @@ fn a_change_of_priority_changes_the_place() -> Outcome {
     // Lowered below the others, and to theirs: before them.
     expect_eq!(order_after([20, 20, 20], 1, 19)?, [0, 2, 1]);
     expect_eq!(order_after([20, 20, 25], 2, 20)?, [2, 0, 1]);
-    // What changes nothing does not change the place.
+    // A change to the same value does not change the place.
     expect_eq!(order_after([20, 20, 20], 0, 20)?, [0, 1, 2]);
     Ok(())
 }

@@ -30,7 +30,7 @@ crate::tests! {
     membarrier_restarts_sections
 }
 
-/// What the C library registers with.
+/// The signature with which the C library registers.
 const SIGNATURE: u32 = 0x5305_3053;
 const AREA_BYTES: usize = 32;
 const UNREGISTER: i32 = 1;

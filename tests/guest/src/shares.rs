@@ -1,6 +1,6 @@
 //! How two processes that both want one processor share it: by nice value and policy, about as Linux does.
 //!
-//! What is compared is processor time, and work, which the processes count themselves, while the two together use a
+//! The tests compare processor time, and work, which the processes count themselves, while the two together use a
 //! given time. Bounds on work are wider: a busy host takes the machine's processor away from the one more than from the
 //! other.
 
@@ -33,7 +33,7 @@ type Way = (i32, i32);
 
 const ORDINARY: Way = (libc::SCHED_OTHER, 0);
 
-/// What the processes share.
+/// State that the processes share.
 #[repr(C)]
 struct Shared {
     work: [AtomicU64; 2],

@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 
 use nix::errno::Errno;
@@ -23,6 +23,8 @@ crate::tests! {
     abstract_names
     nonblocking_accept
     large_stream
+    circles_in_flight_are_collected
+    circles_that_can_be_received_stay
 }
 
 fn pair_is_two_way() -> Outcome {
@@ -183,5 +185,88 @@ fn large_stream() -> Outcome {
     waitpid(child, None).or_fail()?;
     expect_eq!(data.len(), 2_000_000);
     expect!(data.iter().enumerate().all(|(index, &byte)| byte == (index % 249) as u8));
+    Ok(())
+}
+
+/// Sends descriptors over a socket.
+fn pass(over: &impl AsRawFd, files: &[&dyn AsRawFd]) -> Result<(), String> {
+    let numbers: Vec<i32> = files.iter().map(|file| file.as_raw_fd()).collect();
+    let message = [ControlMessage::ScmRights(&numbers)];
+    sendmsg::<UnixAddr>(over.as_raw_fd(), &[IoSlice::new(b"x")], &message, MsgFlags::empty(), None)
+        .or_fail()
+        .map(drop)
+}
+
+/// Receives one descriptor.
+#[allow(unsafe_code, reason = "received descriptors are plain numbers")]
+fn receive(from: &impl AsRawFd) -> Result<OwnedFd, String> {
+    let mut byte = [0];
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    let mut control = nix::cmsg_space!([i32; 2]);
+    let received =
+        recvmsg::<UnixAddr>(from.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::MSG_DONTWAIT)
+            .or_fail()?;
+    for message in received.cmsgs().or_fail()? {
+        if let ControlMessageOwned::ScmRights(numbers) = message
+            && let Some(&number) = numbers.first()
+        {
+            // SAFETY: the kernel has just made it for this process, and nobody else owns it.
+            return Ok(unsafe { OwnedFd::from_raw_fd(number) });
+        }
+    }
+    Err(String::from("no descriptor came"))
+}
+
+/// Linux looks for circles when a socket ends.
+fn end_a_socket() -> Outcome {
+    UnixStream::pair().or_fail().map(drop)
+}
+
+fn circles_in_flight_are_collected() -> Outcome {
+    let scratch = Scratch::new("circle")?;
+    let path = scratch.path("socket");
+    let (reader, writer) = nix::unistd::pipe().or_fail()?;
+    {
+        // One in itself, two in each other, and one in a connection to itself that nobody accepts.
+        let (left, right) = UnixStream::pair().or_fail()?;
+        pass(&left, &[&right, &writer])?;
+        let (first, second) = UnixDatagram::pair().or_fail()?;
+        pass(&first, &[&first, &writer])?;
+        pass(&second, &[&second, &writer])?;
+        let listener = UnixListener::bind(&path).or_fail()?;
+        let client = UnixStream::connect(&path).or_fail()?;
+        pass(&client, &[&listener, &writer])?;
+    }
+    drop(writer);
+    for _ in 0..500 {
+        end_a_socket()?;
+        let mut poll = [nix::poll::PollFd::new(reader.as_fd(), nix::poll::PollFlags::POLLIN)];
+        if nix::poll::poll(&mut poll, 20_u8).or_fail()? > 0 {
+            expect_eq!(nix::unistd::read(&reader, &mut [0]).or_fail()?, 0);
+            return Ok(());
+        }
+    }
+    Err(String::from("something still has the pipe's other end"))
+}
+
+fn circles_that_can_be_received_stay() -> Outcome {
+    let (keeper, other) = UnixDatagram::pair().or_fail()?;
+    let (left, right) = UnixDatagram::pair().or_fail()?;
+    pass(&left, &[&right])?;
+    pass(&left, &[&left])?;
+    // Now both are in the inbox of `right`, which is in that of `other`.
+    pass(&keeper, &[&right])?;
+    drop((left, right));
+    for _ in 0..20 {
+        end_a_socket()?;
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    let right = receive(&other)?;
+    let own = receive(&right)?;
+    let left = receive(&own)?;
+    nix::unistd::write(&left, b"still there").or_fail()?;
+    let mut text = [0; 20];
+    let length = nix::unistd::read(&right, &mut text).or_fail()?;
+    expect_eq!(&text[..length], b"still there");
     Ok(())
 }

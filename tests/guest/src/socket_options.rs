@@ -18,6 +18,7 @@ crate::tests! {
     what_is_told_cannot_be_set
     a_negative_time_limit_is_none_at_all
     a_small_buffer_holds_little
+    an_error_is_not_lost_in_a_page_that_is_missing
 }
 
 fn set(socket: RawFd, option: i32, words: &[i32]) -> Result<(), Errno> {
@@ -165,5 +166,29 @@ fn a_small_buffer_holds_little() -> Outcome {
     let mut received = vec![0; sent];
     right.read_exact(&mut received).or_fail()?;
     expect!(left.write(&[0; 100]).is_ok());
+    Ok(())
+}
+
+fn an_error_is_not_lost_in_a_page_that_is_missing() -> Outcome {
+    const PAGE: usize = 4096;
+    let (socket, mut peer) = UnixStream::pair().or_fail()?;
+    (&socket).write_all(b"unread").or_fail()?;
+    peer.set_nonblocking(true).or_fail()?;
+    peer.read_exact(&mut [0; 2]).or_fail()?;
+    // Bytes left unread when it ends are an error for the other side.
+    drop(peer);
+    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let fresh = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, rights, flags, -1, 0) };
+    expect!(fresh != libc::MAP_FAILED);
+    let mut length: libc::socklen_t = 4;
+    // SAFETY: four bytes of the new mapping, and a length that lives through the call.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ERROR, fresh, &raw mut length)
+    };
+    expect_eq!(result, 0);
+    // SAFETY: the mapping is this function's own.
+    expect_eq!(unsafe { fresh.cast::<i32>().read() }, libc::ECONNRESET);
+    expect_eq!(get(socket.as_raw_fd(), libc::SO_ERROR), Ok([0]));
     Ok(())
 }

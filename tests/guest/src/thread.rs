@@ -57,7 +57,7 @@ fn mutex_excludes() -> Outcome {
                 for _ in 0..5000 {
                     let mut guard = counter.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                     let seen = *guard;
-                    if seen % 500 == 0 {
+                    if seen.is_multiple_of(500) {
                         std::thread::yield_now();
                     }
                     *guard = seen + 1;

@@ -1,5 +1,5 @@
-//! Who is woken: one of several that read or accept, everybody at the end; webs of epoll instances; what calls that
-//! wait with a mask and a time say about both.
+//! Wakes: one of several that read or accept, everybody at the end; webs of epoll instances; the answers of calls that
+//! wait with a mask and a time.
 #![allow(unsafe_code, reason = "raw calls show what the C library hides: the time that is left")]
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -14,7 +14,7 @@ use nix::unistd::{ForkResult, Pid, Uid, fork, pipe, read, setpgid, setuid};
 
 use crate::arguments::Plan;
 
-/// What takes memory on each of so many runs leaks.
+/// The number of runs after which memory that is lost in each of them counts as a leak.
 const RUNS: u32 = 4;
 /// Per-CPU caches and tables that grow by doubling make the figures differ by less than this; what leaks for each of
 /// hundreds of processes or threads makes them differ by more.
@@ -58,13 +58,14 @@ fn memory() -> Option<(u64, u64)> {
     Some((number("free_frames ")? + number("heap_frames ")?, number("heap_bytes ")?))
 }
 
-fn weigh(part: impl Fn() -> Result<(), String>) -> Result<(), String> {
+/// Runs a part until it leaves as much memory as there was, or finds that it never does.
+pub fn weigh(part: impl Fn() -> Result<(), String>) -> Result<(), String> {
     let mut difference = String::new();
     for _ in 0..RUNS {
         let before = memory();
         part()?;
         let Some(before) = before else { return Ok(()) };
-        // What has ended may still be giving back what it held.
+        // Processes that have ended may still be giving back memory.
         for _ in 0..100 {
             let after = memory().ok_or("no figures of memory")?;
             if after.0 + SLACK_FRAMES >= before.0 && after.1 <= before.1 + SLACK_BYTES {
@@ -73,6 +74,7 @@ fn weigh(part: impl Fn() -> Result<(), String>) -> Result<(), String> {
             difference = format!("leaks: {before:?} before, {after:?} after (frames, bytes)");
             std::thread::sleep(Duration::from_millis(20));
         }
+        println!("{difference}");
     }
     Err(difference)
 }
@@ -194,7 +196,7 @@ fn bomb(_: &Plan) -> Result<(), String> {
     });
     let child = child.map_err(text)?;
     let status = waitpid(child, None).map_err(text)?;
-    // What is left of the bomb; nobody is, if all have come to their end.
+    // The rest of the bomb; there is none if all have come to their end.
     let _ = killpg(child, Signal::SIGKILL);
     match status {
         WaitStatus::Exited(_, 0) => {}

@@ -9,6 +9,8 @@
 //!   comes back.
 //! - `heddle-stress inject` makes each call of a list with each failure that it can have; in Heddle's checking
 //!   kernel only. `heddle-stress nothing` is what it executes.
+//! - `heddle-stress pressure [seed=S] [processes=P] [steps=SECONDS]` makes each call of that list while
+//!   another process takes all memory.
 //! - `heddle-stress mapped [seed=S] [processes=P] [steps=N]` writes to mapped files in the current folder, and
 //!   checks what others see. `mapped-large` writes to N pages of one.
 //!
@@ -20,6 +22,7 @@ mod hostile;
 mod inject;
 mod mapped;
 mod memory;
+mod pressure;
 mod random;
 
 fn main() -> std::process::ExitCode {
@@ -37,6 +40,7 @@ fn main() -> std::process::ExitCode {
         "calls" => calls::run(&plan),
         "hostile" => hostile::run(&plan),
         "inject" => inject::run(&plan),
+        "pressure" => pressure::run(&plan),
         "mapped" => mapped::run(&plan),
         "mapped-large" => mapped::large(&plan),
         "nothing" => return std::process::ExitCode::SUCCESS,

@@ -107,12 +107,13 @@ fn ends_well(status: WaitStatus) -> Result<(), String> {
     }
 }
 
-/// What each file is made of.
+/// The contents of each file.
 fn pattern() -> Vec<u8> {
     (0..PAGES * PAGE + TAIL).map(|index| (index % 251) as u8).collect()
 }
 
-/// What is stored comes out: by msync, at the end of the mapping, and at the end of a process that exits or is killed.
+/// Stored bytes reach the file: by msync, at the end of the mapping, and at the end of a process that exits or is
+/// killed.
 fn comes_out() -> Result<(), String> {
     let mut expected = pattern();
     let file = create("synced", &expected)?;

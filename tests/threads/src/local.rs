@@ -1,4 +1,4 @@
-//! What belongs to one thread.
+//! Values that belong to one thread.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -14,7 +14,7 @@ mod text;
 
 use std::process::ExitCode;
 
-/// What a part prints, and what it does.
+/// A part: its name, and the function that runs it and returns the text to print.
 type Part = (&'static str, fn() -> Result<String, String>);
 
 const PARTS: [Part; 12] = [

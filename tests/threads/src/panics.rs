@@ -24,7 +24,7 @@ fn fall(depth: usize, dropped: &AtomicUsize) {
 }
 
 pub fn caught() -> Result<String, String> {
-    // What a panic says goes to standard error and has numbers of threads in it.
+    // The message of a panic goes to standard error and has numbers of threads in it.
     panic::set_hook(Box::new(|_| {}));
     let result = check();
     let _ = panic::take_hook();

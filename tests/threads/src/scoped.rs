@@ -78,7 +78,7 @@ pub fn relay() -> Result<String, String> {
                 }
             });
             let _ = handles[number].set(runner.thread().clone());
-            // Who handed over before this one was known could not wake it.
+            // A thread that handed over before this one was known could not wake it.
             runner.thread().unpark();
         }
     });

@@ -1,4 +1,4 @@
-//! What threads share: locks, condition variables, barriers, and values that are made once.
+//! Objects that threads share: locks, condition variables, barriers, and values that are made once.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -71,7 +71,7 @@ pub fn expected() -> &'static Counts {
     })
 }
 
-/// What is printed of counts.
+/// The text that is printed of counts.
 pub fn describe(counts: &Counts) -> String {
     let total: usize = counts.values().sum();
     let most = counts.iter().max_by_key(|(word, count)| (**count, std::cmp::Reverse((*word).clone())));

@@ -1,5 +1,5 @@
-//! What a practitioner writes first: stripes of the key space, each a mutex around an ordered map of what is held
-//! there. A request takes the mutexes of all stripes that it touches, in order, so that no two requests wait in a
+//! The lock that a practitioner writes first: stripes of the key space, each a mutex around an ordered map of what is
+//! held there. A request takes the mutexes of all stripes that it touches, in order, so that no two requests wait in a
 //! circle.
 
 use std::collections::BTreeMap;

@@ -12,7 +12,7 @@ impl Async<TcpStream> {
     /// Connects to `address`.
     ///
     /// # Errors
-    /// What connecting fails with.
+    /// The error of connecting.
     pub async fn connect(address: SocketAddr) -> io::Result<Async<TcpStream>> {
         let stream = Async::new(TcpStream::from(socket(&address)?))?;
         begin_connect(&stream, &address)?;
@@ -29,7 +29,7 @@ impl Async<TcpListener> {
     /// Listens at `address`.
     ///
     /// # Errors
-    /// What binding fails with.
+    /// The error of binding.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Async<TcpListener>> {
         Async::new(TcpListener::bind(address)?)
     }
@@ -37,7 +37,7 @@ impl Async<TcpListener> {
     /// Waits for a connection.
     ///
     /// # Errors
-    /// What accepting fails with.
+    /// The error of accepting.
     pub async fn accept(&self) -> io::Result<(Async<TcpStream>, SocketAddr)> {
         let (stream, address) = self.read_with(TcpListener::accept).await?;
         Ok((Async::new(stream)?, address))
@@ -48,7 +48,7 @@ impl Async<UnixListener> {
     /// Waits for a connection.
     ///
     /// # Errors
-    /// What accepting fails with.
+    /// The error of accepting.
     pub async fn accept(&self) -> io::Result<(Async<UnixStream>, UnixAddr)> {
         let (stream, address) = self.read_with(UnixListener::accept).await?;
         Ok((Async::new(stream)?, address))
@@ -59,7 +59,7 @@ impl Async<UdpSocket> {
     /// A socket at `address`.
     ///
     /// # Errors
-    /// What binding fails with.
+    /// The error of binding.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Async<UdpSocket>> {
         Async::new(UdpSocket::bind(address)?)
     }
@@ -67,7 +67,7 @@ impl Async<UdpSocket> {
     /// Sends a datagram to `address`.
     ///
     /// # Errors
-    /// What sending fails with.
+    /// The error of sending.
     pub async fn send_to(&self, bytes: &[u8], address: SocketAddr) -> io::Result<usize> {
         self.write_with(|socket| socket.send_to(bytes, address)).await
     }
@@ -75,7 +75,7 @@ impl Async<UdpSocket> {
     /// Waits for a datagram.
     ///
     /// # Errors
-    /// What receiving fails with.
+    /// The error of receiving.
     pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.read_with(|socket| socket.recv_from(buffer)).await
     }

@@ -13,7 +13,7 @@ pub trait Stream: AsFd + Read + Write {
     /// Ends the direction of writing. A stream that cannot only flushes.
     ///
     /// # Errors
-    /// What that fails with.
+    /// The error of the shutdown.
     fn end_writing(&mut self) -> io::Result<()> {
         self.flush()
     }

@@ -1,4 +1,4 @@
-//! What stands for an executor where it is not itself.
+//! Handles of an executor.
 
 use crate::builder::{Builder, SpawnError};
 use crate::handle::JoinHandle;

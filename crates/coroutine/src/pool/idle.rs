@@ -1,4 +1,4 @@
-//! What a thread of an executor does when nothing is ready on its core: it waits a little, takes from others, or
+//! An executor's thread whose core has nothing ready: it waits a little, takes from others, or
 //! sleeps.
 
 use crate::core_entry::CoreEntry;
@@ -14,7 +14,7 @@ use std::time::Instant;
 /// How often an idle core looks whether a coroutine waits behind another's long turn.
 const WATCH: Duration = Duration::from_micros(200);
 
-/// What a core remembers from one idle spell to the next.
+/// State of a core from one idle spell to the next.
 pub(super) struct Idler {
     patience: Patience,
     /// For each core, what was seen of it when it last had work; `None` if it had none.

@@ -35,7 +35,7 @@ pub struct CoreState {
 pub struct Picked<'t> {
     /// Its name.
     pub id: Id,
-    /// What the layer above stored for it.
+    /// The pointer that the layer above stored for it.
     pub task: *mut (),
     /// The level at which it was picked.
     pub level: u8,

@@ -9,7 +9,7 @@ use super::slot::{asked_rank, remote};
 use super::{CoreState, Id, Phase, Rank, Slot, Table};
 use crate::sync::Ordering;
 
-/// What became of a request.
+/// The result of handing in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Woken {
@@ -23,7 +23,7 @@ pub enum Woken {
     Posted,
 }
 
-/// What is asked of the owner, in both encodings.
+/// A request to the owner, in both encodings.
 #[derive(Clone, Copy)]
 enum Request {
     Wake,

@@ -12,7 +12,7 @@ const ORDER_SHIFT: u32 = 3;
 pub struct Rank(u16);
 
 impl Rank {
-    /// What is above the last level counts as the last, and so do orders.
+    /// A level above the last counts as the last, and so does an order.
     #[inline(always)]
     pub const fn new(level: u8, order: u8) -> Rank {
         let level = if level > 63 { 63 } else { level };

@@ -29,7 +29,7 @@ impl Queue {
     }
 }
 
-/// What is counted of one level.
+/// The counters of one level.
 #[repr(C)]
 struct Level {
     /// How often a coroutine of the level was picked.

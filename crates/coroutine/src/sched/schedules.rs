@@ -16,9 +16,9 @@ const CORES: usize = 3;
 /// Coroutines that exist from the start; one more is posted on the way.
 const COROUTINES: u32 = 5;
 const LEVELS: u8 = super::LEVELS as u8;
-/// What each core does.
+/// Steps of each core.
 const STEPS: usize = 14;
-/// What each of those does who are no core.
+/// Requests of each thread that is no core.
 const REQUESTS: usize = 12;
 
 /// The reference: what must be true of a coroutine, whatever the schedule.

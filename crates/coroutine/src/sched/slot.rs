@@ -69,7 +69,7 @@ pub const MAX_OWNERS: usize = 1 << owner::ORDER_SHIFT;
 pub struct Slot {
     /// Generation and pending requests. Any core, by compare-and-swap.
     pub(super) remote: AtomicU64,
-    /// What the layer above runs for this coroutine.
+    /// The task that the layer above runs for this coroutine.
     pub(super) task: AtomicPtr<()>,
     /// Next slot in the inbox that this one is linked into. Whoever set `LINKED`, then the inbox's drainer.
     pub(super) inbox_next: AtomicU32,
@@ -99,7 +99,7 @@ impl Slot {
         }
     }
 
-    /// What the layer above stored for this coroutine when it was spawned.
+    /// The pointer that the layer above stored for this coroutine when it was spawned.
     #[inline(always)]
     pub fn task(&self) -> *mut () {
         self.task.load(Ordering::Relaxed)

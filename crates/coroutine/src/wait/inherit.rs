@@ -18,11 +18,11 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ptr;
 
-/// What is lent to the coroutine of one slot.
+/// Priority lent to the coroutine of one slot.
 struct Record {
     /// Of the coroutine; what is recorded of another is over.
     generation: u32,
-    /// What was lent last.
+    /// The level that was lent last.
     lent: Option<u8>,
     /// Source and level of each loan.
     loans: Vec<(u64, u8)>,

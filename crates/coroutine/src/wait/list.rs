@@ -1,4 +1,4 @@
-//! Who waits, by level: adding, taking one out and taking the most urgent out take a bounded number of steps, however
+//! Waiters by level: adding, removing one and removing the most urgent one take a bounded number of steps, however
 //! many wait.
 //!
 //! Waiters lie in a table and are linked by index into one ring per level that has any. A waiter is filed at the level
@@ -133,7 +133,7 @@ impl<T: Copy> Waiters<T> {
         self.take(place.index)
     }
 
-    /// What the most urgent waiter wants.
+    /// The request of the most urgent waiter.
     pub fn best(&mut self) -> Option<T> {
         let index = self.first()?;
         self.nodes.get(index as usize).map(|node| node.wants)

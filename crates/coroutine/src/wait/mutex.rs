@@ -25,10 +25,10 @@ pub struct Mutex<T: ?Sized> {
 
 struct State {
     held: bool,
-    /// Who holds it, if it is a coroutine of this crate's executors.
+    /// The holder, if it is a coroutine of this crate's executors.
     holder: Option<Id>,
     waiters: Waiters<()>,
-    /// What it lends, and to whom.
+    /// The level that the mutex lends, and to whom.
     loan: Option<(Id, u8)>,
     /// Its number as a lender, 0 before it first was one.
     source: u64,

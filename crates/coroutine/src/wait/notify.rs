@@ -43,7 +43,7 @@ impl Notify {
     /// Has all go on who wait now, and nobody who comes later. Whoever has been told alone before and has not gone on
     /// yet counts as told with the others.
     pub fn notify_waiters(&self) {
-        // Who is woken first and waits again is behind those of this list.
+        // A waiter that is woken first and waits again is behind those of this list.
         let mut waiters = self.0.with(|state| {
             state.all_until = state.waiters.last_key();
             let after = Waiters::after(state.all_until);

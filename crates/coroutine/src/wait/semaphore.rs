@@ -76,10 +76,10 @@ impl<'a> Future for Acquire<'a> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit<'a>> {
         let (semaphore, permits) = (self.semaphore, self.permits);
-        if self.place.is_none() {
-            if let Some(permit) = semaphore.try_acquire(permits) {
-                return Poll::Ready(permit);
-            }
+        if self.place.is_none()
+            && let Some(permit) = semaphore.try_acquire(permits)
+        {
+            return Poll::Ready(permit);
         }
         let mut waker = Some(cx.waker().clone());
         let place = self.place;

@@ -18,7 +18,7 @@ struct Running {
     id: Id,
 }
 
-/// What the test knows of a coroutine.
+/// The test's knowledge of a coroutine.
 struct Known {
     id: Id,
     level: u8,

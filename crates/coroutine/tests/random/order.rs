@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// What a coroutine does in one turn, before it gives way.
+/// The actions of a coroutine in one turn, before it yields.
 #[derive(Clone, Debug)]
 enum Act {
     Wake(usize),

@@ -57,7 +57,7 @@ fn play(seed: u64) {
                 let (new, front) = (rank(&mut random), random.below(2) == 0);
                 set_rank(&table, here, id, new, front);
                 core.drain(&table);
-                // What changes nothing leaves it where it is.
+                // A change to the same value leaves it where it is.
                 if new != old {
                     queue.remove(at);
                     insert(&mut queue, new, id, front);

@@ -1,4 +1,4 @@
-//! Who is served when several wait, against a list that is searched.
+//! The order in which several waiters are served, against a list that is searched.
 
 use super::{Random, seeds};
 use heddle_coroutine::wait::Semaphore;

@@ -1,4 +1,4 @@
-//! What tests of hostile uses share: an allocator that checks, and wakers that misbehave.
+//! Helpers for tests of hostile uses: an allocator that checks, and wakers that misbehave.
 #![allow(unsafe_code, dead_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -71,7 +71,7 @@ pub fn ends<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
     }
 }
 
-/// What a waker does when one of its functions is called for the first time after it was armed.
+/// The action of a waker when one of its functions is called for the first time after it was armed.
 pub type Deed = Arc<dyn Fn() + Send + Sync>;
 
 /// The functions of a waker.

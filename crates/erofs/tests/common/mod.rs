@@ -44,8 +44,9 @@ pub fn name() -> impl Strategy<Value = Vec<u8>> {
 fn contents() -> impl Strategy<Value = Vec<u8>> {
     let length = prop_oneof![0usize..100, 4090usize..4100, 8190usize..8194, 0usize..20000];
     (length, any::<u8>(), any::<bool>()).prop_map(|(length, seed, sparse)| {
-        let byte =
-            |index: usize| if sparse && index / 4096 % 2 == 0 { 0 } else { seed.wrapping_add(index as u8) };
+        let byte = |index: usize| {
+            if sparse && (index / 4096).is_multiple_of(2) { 0 } else { seed.wrapping_add(index as u8) }
+        };
         (0..length).map(byte).collect()
     })
 }

@@ -1,4 +1,4 @@
-//! What a participant keeps for itself: free blocks by size, and limbo.
+//! A participant's own state: free blocks by size, and limbo.
 
 use core::ptr::NonNull;
 

@@ -233,7 +233,7 @@ impl Session<'_> {
                 self.link(slab);
             }
             if (*slab).is_whole() {
-                if self.slabs().spare < SPARE {
+                if (0..SPARE).contains(&self.slabs().spare) {
                     self.slabs().spare += 1;
                 } else {
                     self.leave(slab);

@@ -45,7 +45,7 @@ impl ThreadEpoch {
 }
 
 thread_local! {
-    /// What every operation reads: no destructor, so no check whether one is registered.
+    /// The variable that every operation reads: no destructor, so no check whether one is registered.
     static CURRENT: Cell<Option<&'static Participant>> = const { Cell::new(None) };
     /// Gives the claim back at the thread's end.
     static SLOT: Cell<Option<Leave>> = const { Cell::new(None) };

@@ -143,7 +143,7 @@ fn sleep(scheduler: &Scheduler, core: &CoreState, record: &ExecutorRecord) {
     }
     let bit = 1 << (core.number() & 63);
     scheduler.parked.fetch_or(bit, Ordering::SeqCst);
-    // What was offered before this executor was seen to sleep is found here.
+    // Coroutines that were offered before this executor was seen to sleep are found here.
     if scheduler.live.load(Ordering::SeqCst) != 0 && !steal(scheduler, core) {
         let word = &raw const record.pending;
         // SAFETY: waits at the word as long as it is 0.

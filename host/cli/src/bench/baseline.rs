@@ -156,7 +156,7 @@ fn measure(experiments: &[&Experiment]) -> Result<Vec<Measured>> {
         return Ok(Vec::new());
     }
     let interrupt = Interrupt::watch()?;
-    let runner = Runner::new(&interrupt)?;
+    let runner = Runner::new(&[], &interrupt)?;
     let rounds = Rounds { emulated: 0, instructions: 1 };
     let plans: Vec<_> = experiments.iter().filter_map(|experiment| counting_plan(experiment)).collect();
     let steps = |(experiment, plan): (&&Experiment, &Plan)| {

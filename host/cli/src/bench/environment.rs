@@ -7,8 +7,9 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::guest::linux;
+use crate::guest::{CPU_DEFAULT, linux};
 use crate::machine::QEMU;
+use crate::machine::accelerator::{self, Accelerator};
 use crate::paths;
 
 /// The program of the experiments, which decides instruction counts together with the C library.
@@ -52,6 +53,9 @@ pub struct Environment {
     pub linux: String,
     /// The host's processor and how many there are.
     pub host: String,
+    /// The accelerator of machines whose clock is the host's, and their processor.
+    #[serde(default)]
+    pub accelerator: String,
     /// The host's load of the last minute when the run began: how noisy it was.
     pub load: String,
 }
@@ -75,6 +79,10 @@ impl Environment {
             versions: Versions::here()?,
             linux: name.unwrap_or_default(),
             host: format!("{processors} x {}", model.map_or("unknown processor", |(_, model)| model)),
+            accelerator: format!(
+                "{}, -cpu {CPU_DEFAULT}",
+                Accelerator::decide(accelerator::choice())?.name()
+            ),
             load: load.split_whitespace().next().unwrap_or_default().to_owned(),
         })
     }

@@ -22,6 +22,8 @@ use crate::session::{self, End, Program, Streams};
 use crate::{crash, paths};
 
 const PACKAGE: &str = "heddle-bench-programs";
+/// A program of every root that is made of packages.
+const SHELL: &str = "bash";
 /// How often is looked at what a program has printed.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
@@ -105,19 +107,30 @@ pub struct Boot {
 pub struct Runner {
     image: Image,
     program: PathBuf,
+    /// Where it is in the guest.
+    path: PathBuf,
 }
 
 impl Runner {
-    /// Builds the program and the image with it.
+    /// Builds the program and the image with it, and with these packages.
     ///
     /// # Errors
     /// If that fails.
-    pub fn new(interrupt: &Interrupt) -> Result<Self> {
+    pub fn new(packages: &[&str], interrupt: &Interrupt) -> Result<Self> {
         let program = build(interrupt)?;
-        let mut request = ImageRequest::new(&program);
-        request.bare = true;
+        let in_packages = Path::new("/usr/bin").join(PACKAGE);
+        let request = if packages.is_empty() {
+            ImageRequest { bare: true, ..ImageRequest::new(&program) }
+        } else {
+            ImageRequest {
+                debs: packages.iter().map(|&name| name.to_owned()).collect(),
+                add: vec![(program.clone(), in_packages.clone())],
+                ..ImageRequest::new(SHELL)
+            }
+        };
         let image = Cache::of_user()?.image(&request, &mut |_| {}).context("making the image")?;
-        Ok(Self { image, program })
+        let path = if packages.is_empty() { image.program.clone() } else { in_packages };
+        Ok(Self { image, program, path })
     }
 
     /// Runs a batch and returns its output, each line with the number of the item that printed it. Where the machine
@@ -165,7 +178,7 @@ impl Runner {
 
     fn program<'a>(&self, words: impl Iterator<Item = &'a str>) -> Program {
         use std::os::unix::ffi::OsStrExt;
-        let path = self.image.program.as_os_str().as_bytes().to_vec();
+        let path = self.path.as_os_str().as_bytes().to_vec();
         let name = self.program.as_os_str().as_bytes().to_vec();
         Program {
             path,
@@ -182,6 +195,8 @@ pub struct Outcome {
     pub output: String,
     /// Guest time from the kernel's first instruction to the program's start.
     pub started_nanoseconds: Option<u64>,
+    /// The kernel's log.
+    pub log: String,
     /// Why it did not end well, if so.
     pub failure: Option<String>,
 }
@@ -254,7 +269,8 @@ pub fn run_in_machine(
         }
         End::Stuck => Some(crash::stuck(&log.text()).lines.join(" / ")),
     };
-    Ok(Outcome { output: output.text(), started_nanoseconds: report.started_nanoseconds, failure })
+    let started_nanoseconds = report.started_nanoseconds;
+    Ok(Outcome { output: output.text(), started_nanoseconds, log: log.text(), failure })
 }
 
 /// Builds the experiments' program.

@@ -160,6 +160,7 @@ mod tests {
             groups: both_clocks(&sides, &["ring".to_owned()]),
             item_limit_s: 1,
             goals: Vec::new(),
+            packages: &[],
         };
         let order: Vec<Vec<&str>> = schedule(&plan, Rounds { emulated: 2, instructions: 0 })
             .into_iter()

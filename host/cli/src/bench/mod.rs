@@ -36,6 +36,10 @@ use record::{Record, SCHEMA, Scale};
 const OURS: &str = "heddle";
 /// Where results are kept, below the repository.
 const RESULTS: &str = "bench/results";
+/// Where those of quick runs go, which replace none that are kept.
+const QUICK_RESULTS: &str = "target/bench-results";
+/// With a load above this, other programs take part of the time of a machine with one processor.
+const BUSY_LOAD: f64 = 1.0;
 
 /// The experiments to run, and how.
 #[derive(Clone, Debug)]
@@ -66,6 +70,10 @@ pub fn run(request: &Request, interrupt: &Interrupt) -> Result<()> {
         reference: "linux".to_owned(),
         ..Record::default()
     };
+    if record.environment.load.parse().is_ok_and(|load: f64| load > BUSY_LOAD) {
+        let load = &record.environment.load;
+        record.note(format!("the host was busy when the run began: load {load}"));
+    }
     let outcome = measure(experiment, request, &mut record, interrupt);
     if outcome.as_ref().is_err_and(anyhow::Error::is::<Interrupted>) && !record.figures.is_empty() {
         // Figures that were measured until then are shown, and do not replace complete results.
@@ -73,7 +81,8 @@ pub fn run(request: &Request, interrupt: &Interrupt) -> Result<()> {
         record.summarize();
         print!("{}", table::render(&record));
     }
-    finish(record, &outcome?)
+    let results = if request.effort == Effort::Quick { QUICK_RESULTS } else { RESULTS };
+    finish(record, &outcome?, results)
 }
 
 /// Runs the experiment into `record`, and says what is wanted of it.
@@ -90,7 +99,7 @@ fn measure(
             let plan = plan(request.effort, request.processors);
             record.axis = plan.axis.map(str::to_owned);
             let rounds = Rounds { emulated: runs, instructions: request.effort.instruction_runs() };
-            let runner = guest::Runner::new(interrupt)?;
+            let runner = guest::Runner::new(plan.packages, interrupt)?;
             let progress = progress::Progress::new(machines::steps(&plan, rounds))?;
             machines::run(&plan, rounds, &runner, record, &progress, interrupt)?;
             Ok(plan.goals)
@@ -99,12 +108,12 @@ fn measure(
 }
 
 /// Computes what follows, prints the table, and keeps everything.
-fn finish(mut record: Record, goals: &[Goal]) -> Result<()> {
+fn finish(mut record: Record, goals: &[Goal], results: &str) -> Result<()> {
     record.summarize();
     let verdicts: Vec<_> = goals.iter().flat_map(|goal| goal.judge(&record, OURS)).collect();
     record.goals.extend(verdicts);
     print!("{}", table::render(&record));
-    let folder = keep(&record)?;
+    let folder = keep(&record, results)?;
     crate::say!("results are in {}", folder.display());
     Ok(())
 }
@@ -117,7 +126,7 @@ pub fn draw(name: &str) -> Result<()> {
     let experiment = experiments::find(name)?;
     let record = kept(experiment.name)?.with_context(|| format!("no results of {name} are kept"))?;
     print!("{}", table::render(&record));
-    keep(&record).map(drop)
+    keep(&record, RESULTS).map(drop)
 }
 
 /// The kept results of an experiment, if there are any.
@@ -133,9 +142,9 @@ fn kept(name: &str) -> Result<Option<Record>> {
     Ok(Some(record))
 }
 
-/// Writes what there is to keep.
-fn keep(record: &Record) -> Result<PathBuf> {
-    let folder = crate::paths::repository()?.join(RESULTS).join(&record.experiment);
+/// Writes what there is to keep, below the folder `results` of the repository.
+fn keep(record: &Record, results: &str) -> Result<PathBuf> {
+    let folder = crate::paths::repository()?.join(results).join(&record.experiment);
     std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     let write = |name: &str, text: &str| {
         let path = folder.join(name);

@@ -87,6 +87,8 @@ pub struct Plan {
     pub item_limit_s: u64,
     /// The goals.
     pub goals: Vec<Goal>,
+    /// Debian packages of the machines' root; none for a root with nothing but the program.
+    pub packages: &'static [&'static str],
 }
 
 /// The same items by both clocks on one processor.

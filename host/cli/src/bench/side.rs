@@ -1,6 +1,6 @@
 //! The sides of an experiment in machines: a kernel, and its options.
 
-use heddle_abi::boot::{KEY_ISOLATION, KEY_SPACE_LOCK};
+use heddle_abi::boot::{KEY_ISOLATION, KEY_SLOTS, KEY_SPACE_LOCK};
 
 use super::record::Scale;
 use crate::guest::{Choices, Kernel};
@@ -24,9 +24,16 @@ pub struct Side {
 
 /// Heddle as it is.
 pub const HEDDLE: Side = Side { name: "heddle", kernel: Kernel::Heddle, argument: None, words: "" };
-/// Heddle with an address space for each process.
+/// Heddle with each process out of reach of all others.
 pub const HEDDLE_PRIVATE: Side =
     Side { name: "heddle-private", argument: Some((KEY_ISOLATION, "private")), ..HEDDLE };
+/// Heddle with no program protected from another, whoever their users are.
+pub const HEDDLE_NONE: Side = Side { name: "heddle-none", argument: Some((KEY_ISOLATION, "none")), ..HEDDLE };
+/// Heddle with programs of other credentials out of reach from the start.
+pub const HEDDLE_USER: Side = Side { name: "heddle-user", argument: Some((KEY_ISOLATION, "user")), ..HEDDLE };
+/// Heddle with all programs in one slot, so that each switch changes the page table.
+pub const HEDDLE_ONE_SLOT: Side =
+    Side { name: "heddle-one-slot", argument: Some((KEY_SLOTS, "1")), ..HEDDLE };
 /// Heddle with one lock in place of each range lock.
 pub const HEDDLE_ONE_LOCK: Side =
     Side { name: "heddle-one-lock", argument: Some((KEY_SPACE_LOCK, "one")), ..HEDDLE };

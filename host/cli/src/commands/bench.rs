@@ -7,6 +7,7 @@ use anyhow::Result;
 use crate::bench::baseline::{self, Outcome};
 use crate::bench::experiments::{ALL, EVERY};
 use crate::bench::{self, Effort, Interrupt, Interrupted, Request, summary};
+use crate::machine::accelerator;
 use crate::paths;
 use crate::{STATUS_SIGNAL_BASE, STATUS_TOOL_FAILED};
 
@@ -25,6 +26,9 @@ pub struct Options {
     /// Processors of the machines that have more than one.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8))]
     pub smp: Option<u32>,
+    /// The accelerator.
+    #[command(flatten)]
+    pub accelerator: accelerator::Options,
     /// How many times to repeat measurements that vary.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: Option<u32>,
@@ -48,6 +52,7 @@ pub struct Options {
 /// # Errors
 /// Any failure that keeps the experiment from being run.
 pub fn execute(options: &Options) -> Result<u8> {
+    accelerator::choose(options.accelerator.accel);
     let result = match (&options.name, options.check) {
         _ if options.summary => summary(options.update).map(|()| 0),
         (name, true) => check(name.as_deref(), options.update),

@@ -1,5 +1,7 @@
 //! `heddle clean`: empties the cache.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use heddle_image::Cache;
 
@@ -14,6 +16,9 @@ pub struct Options {
     /// Only show what the cache holds.
     #[arg(long)]
     pub dry_run: bool,
+    /// Remove only the images that were not used for this time, as 7d or 12h.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "dry_run")]
+    pub older_than: Option<Duration>,
 }
 
 /// Runs the command and says with which status to end.
@@ -28,6 +33,11 @@ pub fn execute(options: &Options) -> Result<u8> {
         println!("    {}: {} MB{use_now}", image.path.display(), image.size_bytes / MB);
     }
     if options.dry_run {
+        return Ok(0);
+    }
+    if let Some(unused_max) = options.older_than {
+        let freed = images.evict(u64::MAX, unused_max)?.freed_bytes;
+        println!("freed {} MB", freed / MB);
         return Ok(0);
     }
     let before = images.size_bytes();

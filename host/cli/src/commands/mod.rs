@@ -2,5 +2,67 @@
 
 pub mod bench;
 pub mod clean;
+pub mod info;
+pub mod install;
 pub mod run;
 pub mod test;
+
+use anyhow::Result;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::paths;
+
+/// Runs unmodified Linux programs in virtual machines of their own.
+#[derive(Parser)]
+#[command(name = "heddle", version)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a program in a virtual machine.
+    Run(Box<run::Options>),
+    /// Measure, all sides in one run.
+    Bench(bench::Options),
+    /// Empty the cache of root images, packages and kernels.
+    Clean(clean::Options),
+    /// Show versions, the accelerator and the cache.
+    Info(info::Options),
+    /// Put the command, its kernel, manual pages and completions under a folder, where it needs no clone and no Rust.
+    Install(install::Options),
+    /// Remove what `install` has put there; the cache stays until `clean`.
+    Uninstall(install::Removal),
+    /// Run the tests.
+    Test(test::Options),
+}
+
+impl Arguments {
+    /// The arguments of this process.
+    ///
+    /// # Errors
+    /// The text to print instead of running a command, which may be the help.
+    pub fn of_process() -> Result<Self, clap::Error> {
+        let version = std::env::args_os().nth(1).is_some_and(|first| first == "--version" || first == "-V");
+        // Asking for the commit takes time.
+        let version = if version { paths::version() } else { env!("CARGO_PKG_VERSION").to_owned() };
+        Self::from_arg_matches(&Self::command().version(version).try_get_matches()?)
+    }
+
+    /// Runs the command and says with which status to end.
+    ///
+    /// # Errors
+    /// Any failure of the command.
+    pub fn execute(&self) -> Result<u8> {
+        match &self.command {
+            Command::Run(options) => run::execute(options),
+            Command::Bench(options) => bench::execute(options),
+            Command::Clean(options) => clean::execute(options),
+            Command::Info(options) => info::execute(options),
+            Command::Install(options) => install::execute(options),
+            Command::Uninstall(options) => install::remove(options),
+            Command::Test(options) => test::execute(options),
+        }
+    }
+}

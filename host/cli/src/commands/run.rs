@@ -8,23 +8,25 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use heddle_abi::boot::{CPUS_MAX, USER_KEYS};
-use heddle_abi::control::Ending;
+use heddle_abi::control::{Ending, OutOfMemory};
 use rustix::io::Errno;
 
 use crate::guest::share::Share;
-use crate::guest::{self, Choices, Isolation, Kernel, MEMORY_DEFAULT_MIB, MIB};
+use crate::guest::{self, CPU_DEFAULT, Choices, Isolation, Kernel, MEMORY_DEFAULT_MIB, MIB};
 use crate::log::{Log, Trace};
-use crate::machine::Machine;
+use crate::machine::{Clock, Machine, accelerator};
 use crate::session::{self, End, Program, Report, Streams};
 use crate::{
     STATUS_KERNEL_PANIC, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND, STATUS_SIGNAL_BASE, STATUS_TOOL_FAILED,
-    crash, image,
+    crash, image, network,
 };
 
 /// The search path of programs in the guest.
 const GUEST_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Variables of this tool's own environment that the program gets too.
 const PASSED_VARIABLES: [&str; 2] = ["TERM", "LANG"];
+/// How many processes that were killed for memory are named one by one.
+const KILLS_SHOWN: usize = 5;
 /// QEMU's limit; Heddle's kernel uses at most [`CPUS_MAX`].
 const PROCESSORS_MAX: u32 = 255;
 
@@ -41,8 +43,8 @@ pub struct Options {
     /// The kernel: Heddle's, or Debian's Linux in the same kind of machine.
     #[arg(long, value_enum, default_value_t = Kernel::Heddle)]
     pub kernel: Kernel,
-    /// Whether programs share one address space (none) or not (private); Heddle's kernel only.
-    #[arg(long, value_enum, default_value_t = Isolation::None)]
+    /// Which programs may reach one another's memory; Heddle's kernel only.
+    #[arg(long, value_enum, default_value_t = Isolation::Default)]
     pub isolation: Isolation,
     /// Run on the checking build of Heddle's kernel, which is built if need be: slower, with assertions, lock-order
     /// checks and fault injection for tests.
@@ -51,6 +53,10 @@ pub struct Options {
     /// Set a variable of the program's environment; KEY alone takes the value that it has here.
     #[arg(short = 'e', long = "env", value_name = "KEY[=VALUE]")]
     pub environment: Vec<OsString>,
+    /// Set variables of the program's environment from a file: a KEY[=VALUE] on each line, # begins a comment. Those of
+    /// -e win.
+    #[arg(long, value_name = "FILE")]
+    pub env_file: Vec<PathBuf>,
     /// The program's working directory in the guest.
     #[arg(short = 'w', long = "workdir", value_name = "DIR", default_value = "/")]
     pub directory: PathBuf,
@@ -64,8 +70,23 @@ pub struct Options {
     #[arg(long = "boot", value_name = "KEY=VALUE")]
     pub kernel_options: Vec<String>,
     /// Share a folder of this host with the guest, where programs may change it unless it ends with :ro.
-    #[arg(long, value_name = "HOST[:GUEST][:ro]")]
+    #[arg(short = 'v', long, visible_alias = "volume", value_name = "HOST[:GUEST][:ro]")]
     pub share: Vec<String>,
+    /// Share this working directory with the guest, at the same path and read-only, and start the program there.
+    #[arg(long, conflicts_with = "directory")]
+    pub here: bool,
+    /// The accelerator.
+    #[command(flatten)]
+    pub accelerator: accelerator::Options,
+    /// The processor's model and features, as QEMU's -cpu has them.
+    #[arg(long, value_name = "MODEL[,FEATURE…]", default_value = CPU_DEFAULT)]
+    pub cpu: String,
+    /// The network.
+    #[command(flatten)]
+    pub network: network::Options,
+    /// Take the guest's clock from the number of its instructions, one a nanosecond, for tests.
+    #[arg(long, hide = true)]
+    pub count_instructions: bool,
     /// Stop before the kernel's first instruction and wait for a debugger.
     #[arg(long)]
     pub gdb: bool,
@@ -91,6 +112,15 @@ pub fn execute(options: &Options) -> Result<u8> {
             return Ok(error.exit_status());
         }
     };
+    let mut network = network::prepare(&options.network)?;
+    let mut shares: Vec<Share> =
+        options.share.iter().map(|text| Share::parse(text)).collect::<Result<_>>()?;
+    let mut directory = OsString::from(&options.directory);
+    if options.here {
+        let here = Share::here()?;
+        directory = OsString::from(&here.guest);
+        shares.push(here);
+    }
     let choices = Choices {
         processors: options.smp,
         memory_bytes: options.memory.checked_mul(MIB).context("--memory: too much")?,
@@ -98,9 +128,13 @@ pub fn execute(options: &Options) -> Result<u8> {
         strace: options.strace.is_some(),
         verbose_log: options.log.is_some(),
         checking: options.checking,
+        clock: if options.count_instructions { Clock::Instructions } else { Clock::Host },
         debugger_port: options.gdb.then(free_port).transpose()?,
-        shares: options.share.iter().map(|text| Share::parse(text)).collect::<Result<_>>()?,
+        shares,
+        network: network.network.clone(),
         kernel_arguments: options.kernel_options.join(" "),
+        accelerator: options.accelerator.accel,
+        cpu: options.cpu.clone(),
         ..Choices::new(options.kernel)
     };
     if options.checking {
@@ -116,11 +150,12 @@ pub fn execute(options: &Options) -> Result<u8> {
         crate::say!("waiting for: gdb {kernel} -ex 'target remote localhost:{port}'");
     }
     let (mut machine, ports) = Machine::start(&configuration, &log)?;
+    network.serve();
     let program = Program {
         path: image.program.clone().into_os_string().into_vec(),
-        directory: OsString::from(&options.directory).into_vec(),
+        directory: directory.into_vec(),
         arguments: options.program.iter().map(|argument| argument.clone().into_vec()).collect(),
-        environment: environment(&options.environment)?,
+        environment: environment(&settings(options)?)?,
     };
     let streams = Streams::inherited()?;
     let report = match &options.strace {
@@ -151,7 +186,7 @@ pub fn execute(options: &Options) -> Result<u8> {
 /// Refuses options that the kernel does not know or that do not fit together, before anything is built or started.
 fn check(options: &Options) -> Result<()> {
     if options.kernel == Kernel::Linux {
-        if options.isolation != Isolation::None {
+        if options.isolation != Isolation::Default {
             bail!("--isolation is an option of Heddle's kernel, and the kernel is linux");
         }
         if options.checking {
@@ -181,8 +216,25 @@ fn check_kernel_option(option: &str) -> Result<()> {
     }
 }
 
+/// Says which processes ended because the guest's memory ran out.
+fn say_killed(killed: &[OutOfMemory]) {
+    for OutOfMemory { pid, name, bytes } in killed.iter().take(KILLS_SHOWN) {
+        let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+        let name = String::from_utf8_lossy(name);
+        crate::say!(
+            "out of memory: process {pid} ({}), which had {} MiB, was killed; --memory gives the guest more",
+            name.escape_debug(),
+            bytes >> 20
+        );
+    }
+    if killed.len() > KILLS_SHOWN {
+        crate::say!("out of memory: {} more processes were killed", killed.len() - KILLS_SHOWN);
+    }
+}
+
 /// Reports how the machine ended, and turns that into a status.
 fn finish(report: &Report, program: &OsString, crash: impl Fn() -> crash::Crash) -> Result<u8> {
+    say_killed(&report.killed);
     if let Some(error) = &report.output_error {
         bail!("writing the program's output: {error}");
     }
@@ -204,6 +256,20 @@ fn finish(report: &Report, program: &OsString, crash: impl Fn() -> crash::Crash)
             if crash.is_guest { STATUS_KERNEL_PANIC } else { STATUS_TOOL_FAILED }
         }
     })
+}
+
+/// All settings of variables, in the order in which they take effect.
+fn settings(options: &Options) -> Result<Vec<OsString>> {
+    let mut settings = Vec::new();
+    for path in &options.env_file {
+        let bytes = std::fs::read(path).with_context(|| format!("--env-file {}", path.display()))?;
+        let lines = bytes.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii_start);
+        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with(b"#"));
+        settings
+            .extend(lines.map(|line| OsString::from_vec(line.strip_suffix(b"\r").unwrap_or(line).to_vec())));
+    }
+    settings.extend_from_slice(&options.environment);
+    Ok(settings)
 }
 
 /// The program's environment: later settings of a name replace earlier ones.

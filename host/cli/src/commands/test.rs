@@ -3,9 +3,10 @@
 use anyhow::Result;
 
 use crate::guest::Kernel;
+use crate::machine::accelerator;
 use crate::testing::{
-    Tally, bench, cargo, checking, checks, front, guest, programs, screens, scripts, shares, streams, stress,
-    terminals, threads,
+    Tally, bench, cargo, checking, checks, front, guest, network, processors, programs, screens, scripts,
+    shares, streams, stress, terminals, threads,
 };
 use crate::{paths, signals};
 
@@ -17,6 +18,9 @@ pub struct Options {
     /// Also run the tests that take long.
     #[arg(long)]
     pub long: bool,
+    /// The accelerator.
+    #[command(flatten)]
+    pub accelerator: accelerator::Options,
     /// Run only these parts.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Part>,
@@ -40,10 +44,14 @@ pub enum Part {
     Terminals,
     /// Folders of the host in the guest.
     Shares,
+    /// Published ports, outgoing connections, joined machines.
+    Network,
     /// Programs in shell scripts, compared with Linux.
     Apps,
     /// The Linux interface from inside.
     Guest,
+    /// Processors that lack something, and KVM.
+    Processors,
     /// The kernel's checking build: the faults that it must notice.
     Checking,
     /// Instruction counts compared with the committed ones, and interrupted experiments.
@@ -65,6 +73,7 @@ impl Options {
 /// # Errors
 /// If a part cannot be run at all.
 pub fn execute(options: &Options) -> Result<u8> {
+    accelerator::choose(options.accelerator.accel);
     signals::give_children_defaults()?;
     let repository = paths::repository()?;
     let mut tally = Tally::default();
@@ -87,6 +96,7 @@ pub fn execute(options: &Options) -> Result<u8> {
         (Part::Terminals, "terminals", &terminals::TESTS[..]),
         (Part::Terminals, "screens", &screens::TESTS[..]),
         (Part::Shares, "shares", &shares::TESTS[..]),
+        (Part::Network, "network", &network::TESTS[..]),
     ];
     for (part, group, tests) in groups {
         for kernel in [Kernel::Linux, Kernel::Heddle] {
@@ -98,12 +108,25 @@ pub fn execute(options: &Options) -> Result<u8> {
             }
         }
     }
+    if options.has(Part::Network) && options.long {
+        for kernel in [Kernel::Linux, Kernel::Heddle] {
+            for (name, test) in network::LANGUAGES {
+                let name = format!("network/{}: {name}", kernel.name());
+                if options.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str())) {
+                    tally.record(&name, &test(kernel));
+                }
+            }
+        }
+    }
     if options.has(Part::Apps) {
         scripts::test(&repository, options.filter.as_deref(), &mut tally)?;
         threads::test(&repository, options.filter.as_deref(), &mut tally)?;
     }
     if options.has(Part::Guest) {
         guest::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
+    }
+    if options.has(Part::Processors) {
+        processors::test(options.filter.as_deref(), &mut tally);
     }
     if options.has(Part::Checking) {
         checking::test(&repository, options.filter.as_deref(), &mut tally)?;

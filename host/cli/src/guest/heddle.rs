@@ -7,13 +7,14 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use heddle_abi::boot::{
-    KEY_IMAGE, KEY_ISOLATION, KEY_MEMORY, KEY_NOW, KEY_STRACE, KEY_TSC, LARGE_IMAGE_OFFSET,
+    KEY_CLEAR_CPUID, KEY_IMAGE, KEY_ISOLATION, KEY_MEMORY, KEY_NOW, KEY_STRACE, KEY_TSC, LARGE_IMAGE_OFFSET,
 };
 use heddle_image::Image;
 
 use super::share::kernel_argument;
-use super::{Choices, Isolation, MIB};
-use crate::machine::{Clock, Configuration, Memory};
+use super::{Choices, MIB};
+use crate::machine::accelerator::Kvm;
+use crate::machine::{Clock, Configuration, INSTRUCTIONS_PER_SECOND, Memory};
 use crate::{paths, tsc};
 
 const KERNEL: &str = "target/x86_64-unknown-none/release/heddle-kernel";
@@ -30,9 +31,13 @@ const MEMORY_UNIT_BYTES: u64 = 8192;
 /// The kernel's file: of the ordinary build, or of the checking one.
 ///
 /// # Errors
-/// If this tool is not inside its repository.
+/// If this tool is neither installed nor inside its repository.
 pub fn kernel(checking: bool) -> Result<PathBuf> {
-    Ok(paths::repository()?.join(if checking { KERNEL_CHECKING } else { KERNEL }))
+    match paths::installation() {
+        Some(folder) if !checking => Ok(folder.join(paths::KERNEL)),
+        Some(_) => bail!("--checking needs a clone of Heddle: the checking kernel is built there"),
+        None => Ok(paths::repository()?.join(if checking { KERNEL_CHECKING } else { KERNEL })),
+    }
 }
 
 /// Builds the checking kernel where something has changed.
@@ -86,19 +91,29 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     let memory = choices.memory_bytes;
     let mut command_line =
         format!("{KEY_IMAGE}={address:#x},{:#x} {KEY_MEMORY}={memory} {KEY_NOW}={now}", image.length);
-    if choices.clock == Clock::Host
-        && let Some(hertz) = tsc::frequency_hz(&paths::cache()?)?
-    {
+    let hertz = match choices.clock {
+        Clock::Host => tsc::frequency_hz(&paths::cache()?)?,
+        Clock::Instructions => Some(INSTRUCTIONS_PER_SECOND),
+    };
+    if let Some(hertz) = hertz {
         write!(command_line, " {KEY_TSC}={hertz}")?;
     }
-    if choices.isolation == Isolation::Private {
-        write!(command_line, " {KEY_ISOLATION}=private")?;
+    if let Some(value) = choices.isolation.value() {
+        write!(command_line, " {KEY_ISOLATION}={value}")?;
     }
     if choices.strace {
         write!(command_line, " {KEY_STRACE}=1")?;
     }
+    let accelerator = choices.accelerator()?;
+    let unusable = accelerator.kvm.map(Kvm::unusable).unwrap_or_default();
+    if !unusable.is_empty() {
+        write!(command_line, " {KEY_CLEAR_CPUID}={}", unusable.join(","))?;
+    }
     if let Some(shares) = kernel_argument(&choices.shares)? {
         write!(command_line, " {shares}")?;
+    }
+    if let Some(network) = choices.network.kernel_argument()? {
+        write!(command_line, " {network}")?;
     }
     if !choices.kernel_arguments.is_empty() {
         write!(command_line, " {}", choices.kernel_arguments)?;
@@ -113,8 +128,11 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         acpi: false,
         serial_log: false,
         clock: choices.clock,
+        accelerator,
+        cpu: choices.cpu.clone(),
         debugger_port: choices.debugger_port,
         shares: choices.shares.clone(),
+        network: choices.network.clone(),
     })
 }
 

@@ -15,7 +15,9 @@ use super::linux_archive::{Modules, unpack_kernel};
 use super::share::kernel_argument;
 use super::{Choices, MIB};
 use crate::cache::Lock;
+use crate::machine::accelerator::Kvm;
 use crate::machine::{Clock, Configuration, INSTRUCTIONS_PER_SECOND, Memory, Root};
+use crate::network::Backend;
 use crate::{paths, tsc};
 
 /// Debian's package that depends on the current kernel's.
@@ -23,13 +25,29 @@ const META_PACKAGE: &str = "linux-image-amd64";
 /// The modules for the machine's devices and the root's file systems. `erofs` needs `crc32c` without declaring it.
 const MODULES: [&str; 6] =
     ["virtio_mmio", "virtio_console", "virtio_blk", "crc32c_generic", "erofs", "overlay"];
-/// Further modules for shared folders, loaded only in guests that have some.
-const SHARE_MODULES: [&str; 2] = ["9pnet_virtio", "9p"];
-/// Where both lie in the cache.
+/// Where they lie in the cache.
 const MODULES_FOLDER: &str = "modules";
-const SHARE_MODULES_FOLDER: &str = "modules-9p";
+
+/// Further modules for a device that not every guest has.
+struct Extra {
+    /// Names the folder in the cache.
+    name: &'static str,
+    modules: &'static [&'static str],
+}
+
+/// For shared folders.
+const SHARES: Extra = Extra { name: "9p", modules: &["9pnet_virtio", "9p"] };
+/// For a network interface.
+const NETWORK: Extra = Extra { name: "net", modules: &["virtio_net"] };
+
+impl Extra {
+    fn folder(&self) -> String {
+        format!("{MODULES_FOLDER}-{}", self.name)
+    }
+}
+
 /// Where in the package those, and what they depend on, are.
-const MODULE_FOLDERS: [&str; 11] = [
+const MODULE_FOLDERS: [&str; 14] = [
     "*/kernel/drivers/virtio/*",
     "*/kernel/drivers/char/*",
     "*/kernel/drivers/block/*",
@@ -41,6 +59,9 @@ const MODULE_FOLDERS: [&str; 11] = [
     "*/kernel/fs/fscache/*",
     "*/kernel/fs/netfs/*",
     "*/kernel/net/9p/*",
+    "*/kernel/drivers/net/virtio_net.ko*",
+    "*/kernel/drivers/net/net_failover.ko*",
+    "*/kernel/net/core/failover.ko*",
 ];
 const INIT: &str = "target/linux-guest/x86_64-unknown-linux-gnu/release/heddle-linux-init";
 const INIT_SOURCES: [&str; 4] = ["host/linux-init", "host/streams", "abi", "Cargo.lock"];
@@ -58,7 +79,10 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     let kernel = kernel()?;
     let mut modules = vec![kernel.join(MODULES_FOLDER)];
     if !choices.shares.is_empty() {
-        modules.push(share_modules(&kernel)?);
+        modules.push(extra_modules(&kernel, &SHARES)?);
+    }
+    if choices.network.backend != Backend::None {
+        modules.push(extra_modules(&kernel, &NETWORK)?);
     }
     let initramfs = initramfs(&kernel, &init()?, &modules)?;
     // Without the mitigations of hardware faults that an emulator does not have, so that comparisons are fair.
@@ -75,8 +99,16 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
     if !choices.verbose_log {
         command_line.push_str(" quiet");
     }
+    let accelerator = choices.accelerator()?;
+    let unusable = accelerator.kvm.map(Kvm::unusable).unwrap_or_default();
+    if !unusable.is_empty() {
+        write!(command_line, " clearcpuid={}", unusable.join(","))?;
+    }
     if let Some(shares) = kernel_argument(&choices.shares)? {
         write!(command_line, " {shares}")?;
+    }
+    if let Some(network) = choices.network.kernel_argument()? {
+        write!(command_line, " {network}")?;
     }
     if !choices.kernel_arguments.is_empty() {
         write!(command_line, " {}", choices.kernel_arguments)?;
@@ -91,8 +123,11 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         acpi: true,
         serial_log: true,
         clock: choices.clock,
+        accelerator,
+        cpu: choices.cpu.clone(),
         debugger_port: choices.debugger_port,
         shares: choices.shares.clone(),
+        network: choices.network.clone(),
     })
 }
 
@@ -154,6 +189,9 @@ fn unpack_package(package: &str, scratch: &Path, target: &Path) -> Result<PathBu
     for (number, (name, contents)) in (0..).zip(modules) {
         std::fs::write(done.join(format!("modules/{number:02}-{name}.ko")), contents)?;
     }
+    for extra in [SHARES, NETWORK] {
+        write_extra(&extra, &unpacked, &done.join(MODULES_FOLDER), &done.join(extra.folder()))?;
+    }
     std::fs::rename(&done, target)?;
     Ok(target.to_path_buf())
 }
@@ -180,32 +218,39 @@ fn download(package: &str, scratch: &Path, unpacked: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The folder with the modules for shared folders, fetched when the first is shared.
-fn share_modules(kernel: &Path) -> Result<PathBuf> {
-    let target = kernel.join(SHARE_MODULES_FOLDER);
-    let _lock = Lock::exclusive(&kernel.join("lock-9p"))?;
+/// The folder with further modules; fetched if the cache's kernel was fetched without them.
+fn extra_modules(kernel: &Path, extra: &Extra) -> Result<PathBuf> {
+    let target = kernel.join(extra.folder());
+    if target.is_dir() {
+        return Ok(target);
+    }
+    let _lock = Lock::exclusive(&kernel.join(format!("lock-{}", extra.name)))?;
     if target.is_dir() {
         return Ok(target);
     }
     let package = kernel.file_name().context("the kernel's folder")?.to_string_lossy().into_owned();
-    crate::say!("fetching the modules for shared folders from Debian's package {package}, once");
-    let scratch = kernel.join(format!("new-9p-{}", std::process::id()));
+    crate::say!("fetching the modules {} from Debian's package {package}, once", extra.modules.join(" and "));
+    let scratch = kernel.join(format!("new-{}-{}", extra.name, std::process::id()));
     let [unpacked, done] = ["unpacked", "done"].map(|name| scratch.join(name));
     std::fs::create_dir_all(&unpacked)?;
-    std::fs::create_dir_all(&done)?;
-    let result = download(&package, &scratch, &unpacked).and_then(|()| {
-        let there: Vec<_> = files(&kernel.join(MODULES_FOLDER))?.into_iter().map(|(name, _)| name).collect();
-        let modules = Modules::below(&unpacked)?.in_load_order(&SHARE_MODULES)?;
-        let is_new = |name: &str| !there.iter().any(|known| known.ends_with(&format!("-{name}.ko")));
-        let first = there.len();
-        for (number, (name, contents)) in (first..).zip(modules.into_iter().filter(|(name, _)| is_new(name)))
-        {
-            std::fs::write(done.join(format!("{number:02}-{name}.ko")), contents)?;
-        }
-        Ok(std::fs::rename(&done, &target)?)
-    });
+    let result = download(&package, &scratch, &unpacked)
+        .and_then(|()| write_extra(extra, &unpacked, &kernel.join(MODULES_FOLDER), &done))
+        .and_then(|()| Ok(std::fs::rename(&done, &target)?));
     let _ = std::fs::remove_dir_all(&scratch);
     result.map(|()| target)
+}
+
+/// Writes those of the further modules that are not in `base`, to be loaded after all of it.
+fn write_extra(extra: &Extra, unpacked: &Path, base: &Path, done: &Path) -> Result<()> {
+    std::fs::create_dir_all(done)?;
+    let there: Vec<_> = files(base)?.into_iter().map(|(name, _)| name).collect();
+    let modules = Modules::below(unpacked)?.in_load_order(extra.modules)?;
+    let is_new = |name: &str| !there.iter().any(|known| known.ends_with(&format!("-{name}.ko")));
+    let first = there.len();
+    for (number, (name, contents)) in (first..).zip(modules.into_iter().filter(|(name, _)| is_new(name))) {
+        std::fs::write(done.join(format!("{number:02}-{name}.ko")), contents)?;
+    }
+    Ok(())
 }
 
 /// The files of a folder by name, in order.
@@ -251,8 +296,14 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The guest's first process, built when its sources changed.
-fn init() -> Result<PathBuf> {
+/// The guest's first process, built when its sources changed, or the installed one.
+///
+/// # Errors
+/// If it cannot be built.
+pub fn init() -> Result<PathBuf> {
+    if let Some(folder) = paths::installation() {
+        return Ok(folder.join(paths::LINUX_INIT));
+    }
     let repository = paths::repository()?;
     let init = repository.join(INIT);
     let built = std::fs::metadata(&init).and_then(|metadata| metadata.modified()).ok();
@@ -300,7 +351,9 @@ fn build_init(repository: &Path) -> Result<()> {
 fn initramfs(kernel: &Path, init: &Path, modules: &[PathBuf]) -> Result<PathBuf> {
     let metadata = std::fs::metadata(init).with_context(|| init.display().to_string())?;
     let made = metadata.modified()?.duration_since(SystemTime::UNIX_EPOCH)?.as_nanos();
-    let path = kernel.join(format!("{}initramfs-{made}", "share-".repeat(modules.len() - 1)));
+    let extras = modules.iter().filter_map(|folder| folder.file_name()?.to_str()?.strip_prefix("modules-"));
+    let extras: String = extras.map(|name| format!("{name}-")).collect();
+    let path = kernel.join(format!("{extras}initramfs-{made}"));
     if path.exists() {
         return Ok(path);
     }

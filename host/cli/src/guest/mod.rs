@@ -11,12 +11,17 @@ use std::path::PathBuf;
 use anyhow::Result;
 use heddle_image::Image;
 
-use crate::machine::Configuration;
+use crate::machine::accelerator::{self, Accelerator};
+use crate::machine::{Clock, Configuration};
+use crate::network::Network;
 
 /// Bytes in a mebibyte, the unit of `--memory`.
 pub const MIB: u64 = 1 << 20;
 /// The default of `--memory`.
 pub const MEMORY_DEFAULT_MIB: u64 = 256;
+
+/// The default of `--cpu`: all that the accelerator has.
+pub const CPU_DEFAULT: &str = "max";
 
 /// A kernel to boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -38,14 +43,31 @@ impl Kernel {
     }
 }
 
-/// Whether programs on Heddle's kernel share one address space.
+/// Which programs on Heddle's kernel may reach one another's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Isolation {
-    /// They do; the machine is the boundary.
+    /// `none` while there is one user, `user` from the first program of a second one on.
     #[default]
+    Default,
+    /// All of them: only the kernel is protected, and the machine is the boundary.
     None,
-    /// Each process has its own page table.
+    /// Those with the same credentials.
+    User,
+    /// None of them.
     Private,
+}
+
+impl Isolation {
+    /// The value of the kernel's option; `None` if the kernel decides.
+    #[must_use]
+    pub const fn value(self) -> Option<&'static str> {
+        match self {
+            Self::Default => None,
+            Self::None => Some("none"),
+            Self::User => Some("user"),
+            Self::Private => Some("private"),
+        }
+    }
 }
 
 /// The user's choices about the machine and its kernel.
@@ -68,9 +90,15 @@ pub struct Choices {
     /// Wait for a debugger on this port.
     pub debugger_port: Option<u16>,
     /// The guest's source of time.
-    pub clock: crate::machine::Clock,
+    pub clock: Clock,
+    /// How instructions are executed.
+    pub accelerator: accelerator::Choice,
+    /// The processor's model and features.
+    pub cpu: String,
     /// Folders of this host that appear in the guest.
     pub shares: Vec<share::Share>,
+    /// The network.
+    pub network: Network,
     /// More for the kernel's command line.
     pub kernel_arguments: String,
 }
@@ -83,14 +111,28 @@ impl Choices {
             kernel,
             processors: 1,
             memory_bytes: MEMORY_DEFAULT_MIB * MIB,
-            isolation: Isolation::None,
+            isolation: Isolation::Default,
             strace: false,
             verbose_log: false,
             checking: false,
             debugger_port: None,
-            clock: crate::machine::Clock::Host,
+            clock: Clock::Host,
+            accelerator: accelerator::choice(),
+            cpu: CPU_DEFAULT.to_owned(),
             shares: Vec::new(),
+            network: Network::default(),
             kernel_arguments: String::new(),
+        }
+    }
+
+    /// The accelerator for this machine.
+    ///
+    /// # Errors
+    /// If KVM was asked for and is not to be had.
+    pub fn accelerator(&self) -> Result<Accelerator> {
+        match self.clock {
+            Clock::Host => Accelerator::decide(self.accelerator),
+            Clock::Instructions => Ok(Accelerator::tcg("only the emulator counts instructions")),
         }
     }
 }

@@ -20,6 +20,15 @@ pub struct Share {
 const SEPARATORS: [char; 4] = [' ', ',', ':', '"'];
 
 impl Share {
+    /// The working directory of this process at the same path, read-only.
+    ///
+    /// # Errors
+    /// If it has none, or its path cannot be passed on.
+    pub fn here() -> Result<Self> {
+        let here = std::env::current_dir().context("--here")?;
+        Self::new(&here, None, true).context("--here")
+    }
+
     /// Parses `HOST[:GUEST][:ro]`; without a path in the guest it is the same there.
     ///
     /// # Errors
@@ -33,22 +42,25 @@ impl Share {
             Some((host, guest)) => (host, Some(guest)),
             None => (paths, None),
         };
-        let host = Path::new(host).canonicalize().with_context(|| format!("--share {text}"))?;
+        Self::new(Path::new(host), guest, is_read_only).with_context(|| format!("--share {text}"))
+    }
+
+    fn new(host: &Path, guest: Option<&str>, is_read_only: bool) -> Result<Self> {
+        let host = host.canonicalize().with_context(|| host.display().to_string())?;
         if !host.is_dir() {
-            bail!("--share {text}: not a folder");
+            bail!("not a folder");
         }
         let guest = match guest {
             Some(guest) if !guest.starts_with('/') => {
-                bail!("--share {text}: the path in the guest, {guest}, must be absolute")
+                bail!("the path in the guest, {guest}, must be absolute")
             }
             Some(guest) => PathBuf::from(guest),
             None => host.clone(),
         };
-        let guest =
-            guest.to_str().with_context(|| format!("--share {text}: the path is not UTF-8"))?.to_owned();
+        let guest = guest.to_str().context("the path is not UTF-8")?.to_owned();
         let is_plain = Path::new(&guest).components().all(|part| !matches!(part, Component::ParentDir));
         if guest == "/" || !is_plain || guest.contains(SEPARATORS) {
-            bail!("--share {text}: {guest} cannot be a path in the guest");
+            bail!("{guest} cannot be a path in the guest");
         }
         Ok(Self { host, guest, is_read_only })
     }

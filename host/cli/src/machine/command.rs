@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use heddle_abi::boot::{DEBUG_CONSOLE_PORT, DEBUG_EXIT_PORT, SHARE_TAG, port};
 
 use crate::guest::share::Share;
+use crate::machine::accelerator::Accelerator;
+use crate::network::{Backend, Network};
 
 /// The backing of the machine's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,10 +70,16 @@ pub struct Configuration {
     pub serial_log: bool,
     /// Time.
     pub clock: Clock,
+    /// By what instructions are executed.
+    pub accelerator: Accelerator,
+    /// The processor's model and features, as QEMU's `-cpu` has them.
+    pub cpu: String,
     /// Wait for a debugger on this TCP port of the local host.
     pub debugger_port: Option<u16>,
     /// Folders of the host, as 9P devices.
     pub shares: Vec<Share>,
+    /// The other end of its network interface, if it has one.
+    pub network: Network,
 }
 
 /// An argument in the making: key and value pairs separated by commas.
@@ -143,10 +151,13 @@ pub fn arguments(configuration: &Configuration, sockets: &[i32], log: i32) -> Ve
     arguments.pair("-M", machine);
     // Multi-byte string instructions are interpreted byte by byte by the emulator; a guest that believes them
     // fast, as Linux would, copies many times slower than it could.
-    arguments.pair("-cpu", "max,erms=off,fsrm=off");
+    let is_emulated = configuration.accelerator.kvm.is_none();
+    let cpu = &configuration.cpu;
+    arguments.pair("-cpu", if is_emulated { format!("{cpu},erms=off,fsrm=off") } else { cpu.clone() });
     arguments.pair("-smp", configuration.processors.to_string());
     match configuration.clock {
-        Clock::Host => arguments.pair("-accel", "tcg,thread=multi"),
+        Clock::Host if is_emulated => arguments.pair("-accel", "tcg,thread=multi"),
+        Clock::Host => arguments.pair("-accel", "kvm"),
         Clock::Instructions => {
             arguments.pair("-accel", "tcg,thread=single");
             arguments.pair("-icount", "shift=0,sleep=off");
@@ -170,7 +181,7 @@ pub fn arguments(configuration: &Configuration, sockets: &[i32], log: i32) -> Ve
 fn devices(arguments: &mut Arguments, configuration: &Configuration, sockets: &[i32], log: i32) {
     arguments.pair("-global", "virtio-mmio.force-legacy=false");
     arguments.pair("-device", format!("isa-debug-exit,iobase={DEBUG_EXIT_PORT:#x},iosize=1"));
-    arguments.pair("-chardev", format!("file,id=log,path=/proc/self/fd/{log}"));
+    arguments.pair("-chardev", format!("file,id=log,append=on,path=/proc/self/fd/{log}"));
     if configuration.serial_log {
         arguments.pair("-serial", "chardev:log");
     } else {
@@ -194,11 +205,31 @@ fn devices(arguments: &mut Arguments, configuration: &Configuration, sockets: &[
         let tag = format!("virtio-9p-device,fsdev=folder{number},mount_tag={SHARE_TAG}{number}");
         arguments.pair("-device", tag);
     }
+    network(arguments, &configuration.network);
     arguments.pair("-device", format!("virtio-serial-device,max_ports={}", port::COUNT));
     for ((number, name), socket) in (1..).zip(port::NAMES).zip(sockets) {
         arguments.pair("-chardev", format!("socket,id=port{number},fd={socket}"));
         arguments.pair("-device", format!("virtserialport,chardev=port{number},name={name},nr={number}"));
     }
+}
+
+fn network(arguments: &mut Arguments, network: &Network) {
+    let netdev = match &network.backend {
+        Backend::None => return,
+        Backend::User(forwards) => {
+            let forwards: String = forwards.iter().map(|forward| format!(",hostfwd={forward}")).collect();
+            format!("user,id=net{forwards}")
+        }
+        Backend::Tap(name) => format!("tap,id=net,ifname={name},script=no,downscript=no"),
+        Backend::Socket { descriptor, listens } => {
+            let server = if *listens { "on" } else { "off" };
+            format!("stream,id=net,server={server},addr.type=fd,addr.str={descriptor}")
+        }
+    };
+    arguments.pair("-netdev", netdev);
+    let station = network.station();
+    arguments
+        .pair("-device", format!("virtio-net-device,netdev=net,mac=52:54:00:12:34:{:02x}", 0x56 + station));
 }
 
 #[cfg(test)]
@@ -217,8 +248,11 @@ mod tests {
             acpi: false,
             serial_log: false,
             clock: Clock::Host,
+            accelerator: Accelerator::tcg("a test"),
+            cpu: String::from("qemu64"),
             debugger_port: None,
             shares: vec![Share { host: "/h,i".into(), guest: String::from("/g"), is_read_only: true }],
+            network: Network::user(),
         };
         let arguments = arguments(&configuration, &[10, 11, 12, 13, 14], 9);
         let has = |text: &str| arguments.iter().any(|argument| argument == text);
@@ -227,6 +261,7 @@ mod tests {
         assert!(has("local,id=folder0,security_model=none,multidevs=remap,readonly=on,path=/h,,i"));
         assert!(has("k,1") && has("a,b"), "arguments that are no option lists stay as they are");
         assert!(arguments.iter().any(|argument| argument.to_string_lossy().ends_with("file.filename=d,,e")));
+        assert!(has("user,id=net") && has("virtio-net-device,netdev=net,mac=52:54:00:12:34:56"));
         assert!(has("virtserialport,chardev=port5,name=heddle.tty,nr=5"));
     }
 }

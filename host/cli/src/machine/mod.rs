@@ -1,6 +1,7 @@
 //! A virtual machine: QEMU, the sockets to its ports, its log, and the certainty that it ends with us.
 #![allow(unsafe_code)] // `pre_exec` runs code between fork and exec, which std makes unsafe to ask for.
 
+pub mod accelerator;
 mod command;
 
 use std::fs::File;
@@ -60,6 +61,11 @@ impl Machine {
             ends.push(near_end);
             far.push(far_end);
         }
+        log.note(&format!(
+            "accelerator {}: {}",
+            configuration.accelerator.name(),
+            configuration.accelerator.reason
+        ));
         let errors = Log::in_memory().context("making a file for QEMU's messages")?;
         let sockets: Vec<i32> = far.iter().map(AsRawFd::as_raw_fd).collect();
         let qemu = find_qemu()?;

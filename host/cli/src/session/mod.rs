@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use heddle_abi::control::{
-    Descriptor, EndOfInput, Ending, Exit, Start, WindowSize, kind, parse_started, put_word, stream,
+    Descriptor, EndOfInput, Ending, Exit, OutOfMemory, Start, WindowSize, kind, parse_started, put_word,
+    stream,
 };
 use heddle_streams::{Drained, Filled, Messages, Outbox, Pump};
 use rustix::process::{Signal, getpid, kill_process};
@@ -27,6 +28,8 @@ use wait::Ready;
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 /// How often the log is looked at while system calls are shown.
 const TRACE_PERIOD: Duration = Duration::from_millis(50);
+/// How long the program has to end after it was told to, as docker's `stop` has it.
+const GRACE: Duration = Duration::from_secs(10);
 /// A third interrupt ends the machine: its kernel may be stuck.
 const INTERRUPTS_MAX: u32 = 3;
 
@@ -90,6 +93,8 @@ pub struct Report {
     pub started_nanoseconds: Option<u64>,
     /// Why output of the program could not be written on the host.
     pub output_error: Option<std::io::Error>,
+    /// The processes that were killed because the guest's memory ran out.
+    pub killed: Vec<OutOfMemory>,
 }
 
 /// A program in a machine, connected to the host.
@@ -111,8 +116,11 @@ struct Session<'a> {
     machine_status: Option<ExitStatus>,
     started_nanoseconds: Option<u64>,
     output_error: Option<std::io::Error>,
+    killed: Vec<OutOfMemory>,
     /// With so many more, an interrupt ends the session.
     interrupts_left: u32,
+    /// The signal that told the program to end, and when its time is over.
+    grace: Option<(Signal, Instant)>,
 }
 
 /// Runs a program that no user watches: an interrupt is meant for this tool, and ends the session.
@@ -159,6 +167,7 @@ fn run_with(
         end,
         started_nanoseconds: session.started_nanoseconds,
         output_error: session.output_error.take(),
+        killed: std::mem::take(&mut session.killed),
     })
 }
 
@@ -215,7 +224,9 @@ impl<'a> Session<'a> {
             machine_status: None,
             started_nanoseconds: None,
             output_error: None,
+            killed: Vec::new(),
             interrupts_left: INTERRUPTS_MAX,
+            grace: None,
             ports,
             streams,
         })
@@ -259,6 +270,13 @@ impl<'a> Session<'a> {
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     return Ok(End::Stuck);
+                }
+                timeout = Some(left);
+            }
+            if let Some((signal, until)) = self.grace {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Ok(End::Interrupted(signal));
                 }
                 timeout = Some(left);
             }
@@ -314,6 +332,10 @@ impl<'a> Session<'a> {
                         self.exit = Some(Exit::parse(&message.payload).context("malformed exit message")?);
                     }
                     kind::STARTED => self.started_nanoseconds = parse_started(&message.payload),
+                    kind::OUT_OF_MEMORY => {
+                        let killed = OutOfMemory::parse(&message.payload).context("malformed message")?;
+                        self.killed.push(killed);
+                    }
                     _ => {}
                 }
             }
@@ -339,7 +361,8 @@ impl<'a> Session<'a> {
     fn read_terminal(&mut self) -> Result<Option<End>> {
         let Some(terminal) = &self.terminal else { return Ok(None) };
         if self.tty.fill(terminal).context("reading the terminal")? == Filled::End {
-            return Ok(Some(End::Interrupted(Signal::HUP)));
+            self.terminal = None;
+            return self.tell_to_end(Signal::HUP);
         }
         let _ = self.tty.drain(&self.ports.tty);
         Ok(None)
@@ -386,10 +409,28 @@ impl<'a> Session<'a> {
                         terminal.enter();
                     }
                 }
-                _ => return Ok(Some(End::Interrupted(signal))),
+                _ => {
+                    if let Some(end) = self.tell_to_end(signal)? {
+                        return Ok(Some(end));
+                    }
+                }
             }
         }
         let _ = self.outbox.drain(&self.ports.control);
+        Ok(None)
+    }
+
+    /// Sends the program a signal that should end it. A program that nobody watches, that has not started, or that was
+    /// told before, gets no time for it; a terminal that hangs up may say so twice.
+    fn tell_to_end(&mut self, signal: Signal) -> Result<Option<End>> {
+        let was_told = self.grace.is_some_and(|(before, _)| (before, signal) != (Signal::HUP, Signal::HUP));
+        if self.started_nanoseconds.is_none() || self.interrupts_left <= 1 || was_told {
+            return Ok(Some(End::Interrupted(signal)));
+        }
+        let number = signal.as_raw().cast_unsigned();
+        put_word(&mut self.outbox, kind::SIGNAL, number).ok().context("signal")?;
+        let _ = self.outbox.drain(&self.ports.control);
+        self.grace.get_or_insert((signal, Instant::now() + GRACE));
         Ok(None)
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::process::{RUN_TIMEOUT, heddle_run, run};
-use super::{Tally, Verdict, stress};
+use super::{Tally, Verdict, cargo, stress};
 use crate::STATUS_KERNEL_PANIC;
 use crate::guest::Kernel;
 
@@ -55,6 +55,26 @@ fn injection(repository: &Path) -> Result<Verdict> {
     Ok(Verdict::Failed(format!("{} after '{last}' {}", wrong.join("; "), output.complaints())))
 }
 
+/// The longest stretch of the checking kernel without a look around, in thousands of instructions.
+const STRETCH_MAX: &str = "1000";
+/// Families of guest tests whose calls keep below it.
+const BOUNDED: [&str; 9] =
+    ["signal::", "pipe::", "waiting::", "memory::", "socket::", "poll::", "ipc", "inotify::", "privilege::"];
+
+/// Guest tests on a clock that counts instructions, with a bound for each stretch of the kernel.
+fn stretches(repository: &Path) -> Result<Verdict> {
+    let program = cargo::program(repository, "heddle-guest-tests")?.to_string_lossy().into_owned();
+    let limit = format!("heddle.stretch-us={STRETCH_MAX}");
+    let machine = ["--checking", "--count-instructions", "--boot", &limit, "--", &program];
+    let output = run(&mut heddle_run(Kernel::Heddle, &[&machine[..], &BOUNDED].concat())?, b"", QUIET_MAX)?;
+    if output.status == Some(0) {
+        return Ok(Verdict::Passed);
+    }
+    let text = output.text();
+    let wrong: Vec<&str> = text.lines().filter(|line| line.starts_with("not ok")).collect();
+    Ok(Verdict::Failed(format!("{:?} {} {}", output.status, wrong.join("; "), output.complaints())))
+}
+
 /// Runs the tests.
 ///
 /// # Errors
@@ -69,6 +89,10 @@ pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Resul
     let name = "checking/calls survive the failure of each of their steps";
     if filter.is_none_or(|filter| name.contains(filter)) {
         tally.record(name, &injection(repository)?);
+    }
+    let name = "checking/stretches of the kernel are bounded by instructions";
+    if filter.is_none_or(|filter| name.contains(filter)) {
+        tally.record(name, &stretches(repository)?);
     }
     Ok(())
 }

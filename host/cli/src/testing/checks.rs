@@ -21,7 +21,8 @@ pub enum Tier {
 pub type Check = (&'static str, Tier, &'static [&'static str]);
 
 /// Every check.
-pub const CHECKS: [Check; 17] = [
+pub const CHECKS: [Check; 19] = [
+    ("kernel lints", Tier::Always, &["kernel/check.sh", "lint"]),
     ("coroutine models", Tier::Always, &["crates/coroutine/check.sh", "loom"]),
     ("range-lock models", Tier::Always, &["crates/range-lock/check.sh", "loom"]),
     ("kernel models", Tier::Always, &["kernel/core/check.sh", "loom"]),
@@ -39,6 +40,7 @@ pub const CHECKS: [Check; 17] = [
     ("range-lock stress", Tier::Long, &["crates/range-lock/check.sh", "stress"]),
     ("kernel orderings", Tier::Long, &["kernel/core/check.sh", "weaken"]),
     ("range-lock C interface", Tier::Long, &["crates/range-lock/check.sh", "capi"]),
+    ("range-lock oldest compiler", Tier::Long, &["crates/range-lock/check.sh", "msrv"]),
 ];
 
 /// Runs the checks of the tier whose names contain `filter`.

@@ -44,7 +44,7 @@ pub fn test(repository: &Path, tally: &mut Tally) {
         return;
     }
     let [empty_name, text_name, foreign_name] = [&empty, &text, &foreign].map(|path| path.to_string_lossy());
-    let cases: [(&str, &[&str], i32, &str); 15] = [
+    let cases: [(&str, &[&str], i32, &str); 17] = [
         ("unknown option", &["run", "--nonsense", "true"], 125, "--nonsense"),
         ("no program", &["run"], 125, "PROGRAM"),
         ("not found", &["run", "no-such-program"], 127, "no-such-program"),
@@ -64,6 +64,8 @@ pub fn test(repository: &Path, tally: &mut Tally) {
             "--isolation",
         ),
         ("checking build of Linux", &["run", "--kernel", "linux", "--checking", "true"], 125, "--checking"),
+        ("unknown network", &["run", "--net", "nonsense", "true"], 125, "tap=NAME"),
+        ("published port without a network", &["run", "--net", "none", "-p", "1:1", "true"], 125, "-p"),
         ("share without an absolute path", &["run", "--share", "/tmp:tmp", "true"], 125, "absolute"),
     ];
     for (name, arguments, status, words) in cases {

@@ -46,7 +46,14 @@ struct Machine {
     families: &'static [&'static str],
 }
 
-const MACHINES: [Machine; 6] = [
+/// The tests that run on each model of a processor.
+const PROCESSOR_FAMILIES: &[&str] = &["signal::", "preemption::"];
+
+const fn processor(name: &'static str, options: &'static [&'static str]) -> Machine {
+    Machine { name, kernel: Kernel::Heddle, options, families: PROCESSOR_FAMILIES }
+}
+
+const MACHINES: [Machine; 16] = [
     Machine { name: "linux", kernel: Kernel::Linux, options: &[], families: &[] },
     Machine { name: "heddle", kernel: Kernel::Heddle, options: &[], families: &[] },
     Machine {
@@ -56,16 +63,28 @@ const MACHINES: [Machine; 6] = [
         families: &[],
     },
     Machine {
+        name: "heddle-user",
+        kernel: Kernel::Heddle,
+        options: &["--isolation", "user", "--smp", "2"],
+        families: &["process::", "thread::", "privilege::", "slots::", "space::"],
+    },
+    Machine {
+        name: "heddle-none",
+        kernel: Kernel::Heddle,
+        options: &["--isolation", "none", "--smp", "4"],
+        families: &["process::", "privilege::", "slots::", "space::"],
+    },
+    Machine {
         name: "heddle-8-cpus",
         kernel: Kernel::Heddle,
         options: &["--smp", "8"],
-        families: &["process::", "thread::", "delivery::", "memory::", "space::"],
+        families: &["process::", "thread::", "delivery::", "memory::", "slots::", "space::"],
     },
     Machine {
         name: "heddle-4-slots",
         kernel: Kernel::Heddle,
         options: &["--boot", "heddle.slots=4"],
-        families: &["space::", "process::exec"],
+        families: &["space::", "slots::", "process::exec"],
     },
     Machine {
         name: CHECKING,
@@ -73,6 +92,17 @@ const MACHINES: [Machine; 6] = [
         options: &["--checking", "--smp", "2"],
         families: &["process::", "thread::", "signal::", "delivery::", "privilege::", "socket::", "memory::"],
     },
+    processor("heddle-qemu64", &["--cpu", "qemu64"]),
+    processor("heddle-nehalem", &["--cpu", "Nehalem"]),
+    processor("heddle-haswell", &["--cpu", "Haswell"]),
+    processor("heddle-skylake", &["--cpu", "Skylake-Server"]),
+    processor("heddle-epyc", &["--cpu", "EPYC", "--smp", "2"]),
+    processor("heddle-no-xsave", &["--cpu", "max,-xsave"]),
+    processor("heddle-no-smap", &["--cpu", "max,-smap,-smep,-umip,-fsgsbase"]),
+    processor(
+        "heddle-no-large",
+        &["--cpu", "max,-pdpe1gb,-pge,-la57,-rdrand", "--smp", "2", "--memory", "4096"],
+    ),
 ];
 
 fn list(program: &Path) -> Result<Vec<String>> {

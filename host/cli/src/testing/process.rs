@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::STATUS_SIGNAL_BASE;
 use crate::guest::Kernel;
+use crate::machine::accelerator;
 
 /// Longer than any run is silent on a busy host; a run that is silent so long is stuck.
 pub const RUN_TIMEOUT: Duration = Duration::from_secs(90);
@@ -50,6 +51,7 @@ impl Output {
 pub fn heddle_run<S: AsRef<OsStr>>(kernel: Kernel, arguments: &[S]) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("finding this executable")?);
     command.args(["run", "--kernel", kernel.name()]).args(arguments);
+    command.env(accelerator::VARIABLE, accelerator::choice().name());
     Ok(command)
 }
 

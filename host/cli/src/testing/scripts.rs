@@ -43,7 +43,7 @@ struct Root {
 }
 
 /// Both busyboxes are the same file to Debian, so each has a root of its own.
-const ROOTS: [Root; 4] = [
+const ROOTS: [Root; 5] = [
     Root {
         name: "debian",
         packages: "bash,dash,coreutils,findutils,grep,sed,gawk,tar,gzip,diffutils,busybox",
@@ -71,6 +71,14 @@ const ROOTS: [Root; 4] = [
         packages: "bash,coreutils,grep,sed,diffutils,python3,redis-server,redis-tools",
         driver: &["bash", "-c"],
         shells: &[("services", "bash")],
+        on_all: true,
+    },
+    Root {
+        name: "network",
+        packages: "bash,coreutils,grep,sed,mawk,diffutils,curl,wget,busybox,nginx-light,redis-server,redis-tools,\
+                   iproute2,netcat-openbsd,openssh-server,openssh-client,python3,git,hostname",
+        driver: &["bash", "-c"],
+        shells: &[("network", "bash")],
         on_all: true,
     },
 ];

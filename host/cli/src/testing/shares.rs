@@ -1,6 +1,7 @@
 //! Folders of the host in the guest.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,12 +12,14 @@ use super::streams::Test;
 use crate::guest::Kernel;
 
 /// All tests of this module.
-pub const TESTS: [Test; 8] = [
+pub const TESTS: [Test; 10] = [
     ("results come out of a shared folder", results_come_out),
     ("FIFOs and sockets in a shared folder", fifos_and_sockets),
     ("files of a shared folder are mapped to be written", mapped),
     ("more of a shared file is written than the memory holds", mapped_large),
     ("names and metadata in a shared folder", names_and_metadata),
+    ("a shared folder gets no set-id files and no devices", no_privileges),
+    ("what is made in a shared folder belongs to who made it", owners),
     ("programs lock files of a shared folder", locks),
     ("a folder shared to be read is not changed", read_only),
     ("a folder that is not there is refused", missing),
@@ -90,6 +93,37 @@ fn names_and_metadata(kernel: Kernel) -> Result<(), String> {
     expect(folder.run(kernel, "", script)?, String::from("text 2 4\n640 1577836800\n92\n"))?;
     expect(folder.read("d/b")?, b"te".to_vec())?;
     expect(folder.read("a").is_err(), true)
+}
+
+/// Linux makes them, which is why the test is Heddle's alone.
+fn no_privileges(kernel: Kernel) -> Result<(), String> {
+    if kernel == Kernel::Linux {
+        return Ok(());
+    }
+    let folder = Folder::new()?;
+    let script = "touch a && chmod 6755 a && stat -c %a a; umask 0; perl -e 'use Fcntl; \
+                  sysopen(F, \"b\", O_CREAT | O_RDWR, 06711); chmod 04700, *F'; stat -c %a b; \
+                  mkdir -m 3775 d && stat -c %a d; mknod null c 1 3 2>/dev/null || echo refused";
+    expect(folder.run(kernel, "", script)?, String::from("755\n700\n3775\nrefused\n"))?;
+    for (name, mode) in [("a", 0o755), ("b", 0o700), ("d", 0o3775)] {
+        let found = fs::metadata(folder.0.join(name)).map_err(|error| error.to_string())?;
+        expect(found.mode() & 0o7777, mode)?;
+    }
+    expect(folder.0.join("null").exists(), false)
+}
+
+/// A host that runs the tests as an ordinary user owns all that is made, so only root can see the difference.
+fn owners(kernel: Kernel) -> Result<(), String> {
+    let folder = Folder::new()?;
+    let script = "chmod 777 . && perl -e '$) = \"1234 1234\"; $> = 1235; open(F, \">\", \"file\") or die; \
+                  mkdir \"dir\", 0700 or die; open(F, \">\", \"dir/inner\") or die; symlink \"x\", \"link\"'";
+    folder.run(kernel, "", if rustix::process::geteuid().is_root() { script } else { "true" })?;
+    let names = ["file", "dir", "dir/inner", "link"];
+    for name in names.iter().filter(|_| rustix::process::geteuid().is_root()) {
+        let found = fs::symlink_metadata(folder.0.join(name)).map_err(|error| format!("{name}: {error}"))?;
+        expect((found.uid(), found.gid()), (1235, 1234))?;
+    }
+    Ok(())
 }
 
 fn locks(kernel: Kernel) -> Result<(), String> {

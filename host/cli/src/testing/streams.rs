@@ -14,7 +14,7 @@ use crate::guest::Kernel;
 pub type Test = (&'static str, fn(Kernel) -> Result<(), String>);
 
 /// All tests of this module.
-pub const TESTS: [Test; 16] = [
+pub const TESTS: [Test; 19] = [
     ("ten megabytes of random bytes come back unchanged", random_bytes_unchanged),
     ("a large output arrives whole", large_output),
     ("standard error stays out of standard output", errors_separate),
@@ -26,6 +26,9 @@ pub const TESTS: [Test; 16] = [
     ("the environment and the working directory are as asked", environment),
     ("what cannot be executed, or found, has its status", not_started),
     ("SIGTERM leaves no machine behind", ended_by_term),
+    ("SIGTERM reaches the program", term_reaches),
+    ("SIGHUP reaches the program", hang_up_reaches),
+    ("a kill for memory is told", out_of_memory),
     ("SIGKILL leaves no machine behind", ended_by_kill),
     ("an interrupt reaches the program", interrupt),
     ("two runs at once do not disturb each other", two_at_once),
@@ -215,16 +218,39 @@ pub fn all_gone(machines: &[Pid]) -> Result<(), String> {
 }
 
 fn interrupt(kernel: Kernel) -> Result<(), String> {
-    let script = "trap 'echo interrupted; exit 5' INT; echo ready; while :; do sleep 0.1; done";
-    let mut child = spawn(kernel, &["sh", "-c", script])?;
+    reaches(kernel, Signal::INT, "INT")
+}
+
+fn term_reaches(kernel: Kernel) -> Result<(), String> {
+    reaches(kernel, Signal::TERM, "TERM")
+}
+
+fn hang_up_reaches(kernel: Kernel) -> Result<(), String> {
+    reaches(kernel, Signal::HUP, "HUP")
+}
+
+fn reaches(kernel: Kernel, signal: Signal, name: &str) -> Result<(), String> {
+    let script = format!("trap 'echo heard; exit 5' {name}; echo ready; while :; do sleep 0.1; done");
+    let mut child = spawn(kernel, &["sh", "-c", &script])?;
     first_line(&mut child)?;
-    kill_process(Pid::from_child(&child), Signal::INT).map_err(|error| error.to_string())?;
+    kill_process(Pid::from_child(&child), signal).map_err(|error| error.to_string())?;
     let said = first_line(&mut child)?;
     let status = wait(&mut child, RUN_TIMEOUT);
-    if said != "interrupted\n" || status != Some(5) {
+    if said != "heard\n" || status != Some(5) {
         return Err(format!("{said:?} and status {status:?}"));
     }
     Ok(())
+}
+
+/// Linux says so in its log only.
+fn out_of_memory(kernel: Kernel) -> Result<(), String> {
+    let arguments = ["--", "sh", "-c", "tail -n 1 /dev/zero >/dev/null; echo $?"];
+    let output = run_with(kernel, &arguments, b"")?;
+    let is_told = output.complaints().contains("out of memory: process ");
+    if is_told != (kernel == Kernel::Heddle) {
+        return Err(format!("it said {:?}", output.complaints()));
+    }
+    expect(&output, "137\n", 0)
 }
 
 fn two_at_once(kernel: Kernel) -> Result<(), String> {

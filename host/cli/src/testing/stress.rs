@@ -23,6 +23,10 @@ const HOSTILE_LONG: [&str; 3] = ["processes=1000", "threads=10000", "steps=10000
 const CALLS: &str = "steps=1000";
 const CALLS_LONG: &str = "steps=5000";
 
+/// Seconds under pressure.
+const PRESSURE: u64 = 5;
+const PRESSURE_LONG: u64 = 600;
+
 /// A machine to put under stress: its name, how it is started, and for how long.
 const MACHINES: [(&str, &[&str], &str); 4] = [
     ("range locks", &["--smp", "4"], "steps=400"),
@@ -56,6 +60,16 @@ pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut 
             tally.record(&name, &verdict(&["--smp", "2"], &program, &work)?);
         }
     }
+    for (options, machine) in [("none", "shared"), ("private", "private")] {
+        let name = format!("stress/every kind of call while memory is short, {machine} spaces");
+        if filter.is_none_or(|filter| name.contains(filter)) {
+            let seconds = if is_long { PRESSURE_LONG } else { PRESSURE };
+            let options = ["--smp", "4", "--memory", "64", "--isolation", options];
+            let work = ["pressure", "processes=4", &format!("steps={seconds}")];
+            let quiet_max = QUIET_MAX + Duration::from_secs(seconds);
+            tally.record(&name, &verdict_within(&options, &program, &work, quiet_max)?);
+        }
+    }
     let name = "stress/programs that take all they can get";
     if filter.is_none_or(|filter| name.contains(filter)) {
         let amounts = if is_long { HOSTILE_LONG } else { HOSTILE };
@@ -75,9 +89,13 @@ pub fn build(repository: &Path) -> Result<String> {
 
 /// Runs a stress program in a machine of Heddle's.
 fn verdict(options: &[&str], program: &str, work: &[&str]) -> Result<Verdict> {
+    verdict_within(options, program, work, QUIET_MAX)
+}
+
+fn verdict_within(options: &[&str], program: &str, work: &[&str], quiet_max: Duration) -> Result<Verdict> {
     let arguments: Vec<&str> =
         options.iter().copied().chain(["--", program]).chain(work.iter().copied()).collect();
-    let output = run(&mut heddle_run(Kernel::Heddle, &arguments)?, b"", QUIET_MAX)?;
+    let output = run(&mut heddle_run(Kernel::Heddle, &arguments)?, b"", quiet_max)?;
     if output.status == Some(0) {
         return Ok(Verdict::Passed);
     }

@@ -54,8 +54,8 @@ fn room(path: &str) -> Option<&str> {
     Some(name.strip_suffix(".rs").unwrap_or(name)).filter(|name| !["main", "panic"].contains(name))
 }
 
-/// The rooms that a file names in its code, by `crate::ROOM` or by `use crate::{ROOM, …}`.
-fn named(text: &str) -> BTreeSet<String> {
+/// The names that follow `crate::` in a file's code, also in groups: `use crate::{NAME, …}`.
+fn names_after_crate(text: &str) -> BTreeSet<String> {
     let code: String =
         text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
     let mut found = BTreeSet::new();
@@ -69,9 +69,14 @@ fn named(text: &str) -> BTreeSet<String> {
                 .collect(),
             Some(group) => top_names(group),
         };
-        found.extend(names.into_iter().filter(|name| ROOMS.contains(name)).map(str::to_owned));
+        found.extend(names.into_iter().map(str::to_owned));
     }
     found
+}
+
+/// The rooms that a file names.
+fn named(text: &str) -> BTreeSet<String> {
+    names_after_crate(text).into_iter().filter(|name| ROOMS.contains(&name.as_str())).collect()
 }
 
 /// The first components of the paths in a group, up to its closing brace.
@@ -172,4 +177,102 @@ fn defined_type(line: &str) -> Option<String> {
     let kind = words.next()?;
     let name = words.next().filter(|_| ["struct", "enum", "trait", "union"].contains(&kind))?;
     Some(name.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect())
+}
+
+const COROUTINE: &str = "crates/coroutine/src/";
+
+/// The modules of the coroutine crate that import from one another in a circle, each circle with its reason.
+const CIRCLES: [(&[&str], &str); 2] = [
+    (
+        &[
+            "blocks",
+            "core_entry",
+            "handle",
+            "join",
+            "local",
+            "machine",
+            "park",
+            "reactor",
+            "registry",
+            "task",
+            "threads",
+            "turn",
+            "wait",
+            "waker",
+        ],
+        "a waker finds its core by the registry, a core its tasks, and a task by its end the wakers of those that \
+         join it; which core a thread runs is in `threads`, which all of them ask",
+    ),
+    (
+        &["fork", "pool"],
+        "an executor registers for fork, and a forked child repairs the executors it inherits",
+    ),
+];
+
+/// The modules that are reached from each module.
+fn reached(imports: &BTreeMap<String, BTreeSet<String>>) -> BTreeMap<String, BTreeSet<String>> {
+    let mut reached = imports.clone();
+    loop {
+        let before: usize = reached.values().map(BTreeSet::len).sum();
+        for from in imports.keys() {
+            let further: BTreeSet<String> =
+                reached[from].iter().filter_map(|to| reached.get(to)).flatten().cloned().collect();
+            reached.entry(from.clone()).or_default().extend(further);
+        }
+        if reached.values().map(BTreeSet::len).sum::<usize>() == before {
+            return reached;
+        }
+    }
+}
+
+/// The circles among a crate's modules, each in the order of the alphabet.
+fn circles(imports: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<Vec<String>> {
+    let reached = reached(imports);
+    let is_together = |a: &str, b: &str| reached[a].contains(b) && reached[b].contains(a);
+    let of = |from: &String| imports.keys().filter(|to| is_together(from, to)).cloned().collect::<Vec<_>>();
+    imports.keys().map(of).filter(|circle| circle.len() > 1).collect()
+}
+
+#[test]
+fn circles_of_the_coroutine_crate_are_named() {
+    let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let files = sources();
+    let module = |path: &str| -> Option<String> {
+        let name = path.strip_prefix(COROUTINE)?.split('/').next()?;
+        Some(name.strip_suffix(".rs").unwrap_or(name).to_owned()).filter(|name| name != "lib")
+    };
+    let all: BTreeSet<String> = files
+        .iter()
+        .filter(|source| source.is("rs"))
+        .filter_map(|source| module(&source.path.to_string_lossy()))
+        .collect();
+    for source in files.iter().filter(|source| source.is("rs")) {
+        let Some(from) = module(&source.path.to_string_lossy()) else { continue };
+        let found = imports.entry(from.clone()).or_default();
+        found.extend(
+            names_after_crate(&source.text).into_iter().filter(|name| all.contains(name) && *name != from),
+        );
+    }
+    let found = circles(&imports);
+    let named: BTreeSet<Vec<String>> =
+        CIRCLES.iter().map(|(circle, _)| circle.iter().map(|&name| name.to_owned()).collect()).collect();
+    let faults: Vec<String> = found
+        .symmetric_difference(&named)
+        .map(|circle| {
+            let fault = if found.contains(circle) { "is a circle without a reason" } else { "is no circle" };
+            format!("{}: {fault}", circle.join(", "))
+        })
+        .collect();
+    report(&faults);
+}
+
+#[test]
+fn circles_are_found() {
+    let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>();
+    let imports: BTreeMap<String, BTreeSet<String>> =
+        [("a", &["b"][..]), ("b", &["c"]), ("c", &["a"]), ("d", &["a"])]
+            .into_iter()
+            .map(|(from, to)| (from.to_owned(), set(to)))
+            .collect();
+    assert_eq!(circles(&imports), [vec!["a".to_owned(), "b".to_owned(), "c".to_owned()]].into());
 }

@@ -2,6 +2,7 @@
 //! installed, without running any of their scripts.
 
 mod apt;
+mod files;
 mod script;
 mod unpack;
 mod users;
@@ -37,6 +38,7 @@ pub fn populate(
     }
     let mut groups = Groups::new();
     let mut accounts = users::Wanted::default();
+    let mut made = files::Made::default();
     let total = archives.len();
     let mut unpacked = |done| progress(Progress::Unpacking { done, total });
     for package in unpack::read_all(&archives, &directory, &mut unpacked)? {
@@ -45,11 +47,13 @@ pub fn populate(
             for command in script::commands(script) {
                 alternatives::install_command(&command, &mut groups);
                 accounts.command(&command);
+                made.command(&command);
             }
         }
     }
     alternatives::install(root, &groups)?;
     users::install(root, accounts)?;
+    made.install(root)?;
     finish::skeleton(root)?;
     finish::loader_cache(root, request.architecture, &[])?;
     Ok(archives)

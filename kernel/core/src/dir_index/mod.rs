@@ -17,6 +17,8 @@ use alloc::vec::Vec;
 use core::hash::BuildHasher;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
+use crate::fallible::{extend_reserved, push_reserved};
+
 pub use crate::OutOfMemory;
 
 /// A name and what it stands for.
@@ -55,7 +57,7 @@ impl<T> Default for Names<T> {
 pub fn copy_name(name: &[u8]) -> Result<Box<[u8]>, OutOfMemory> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(name.len()).map_err(|_| OutOfMemory)?;
-    copy.extend_from_slice(name);
+    extend_reserved(&mut copy, name);
     Ok(copy.into_boxed_slice())
 }
 
@@ -130,7 +132,7 @@ impl<T> Names<T> {
         self.reserve()?;
         let cookie = self.next_cookie;
         self.next_cookie += 1;
-        self.slots.push(Slot { cookie, entry: Some(NameEntry { name: copy, value }) });
+        push_reserved(&mut self.slots, Slot { cookie, entry: Some(NameEntry { name: copy, value }) });
         let (slots, hasher) = (&self.slots, &self.hasher);
         let hash = |&cookie: &u64| entry(slots, cookie).map_or(0, |entry| hasher.hash_one(&*entry.name));
         self.by_name.insert_unique(hasher.hash_one(name), cookie, hash);

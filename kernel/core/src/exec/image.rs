@@ -6,6 +6,7 @@ use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::exec::PAGE_BYTES;
+use crate::fallible::push_reserved;
 
 /// Why a file can't be run; `ENOEXEC`, but for lack of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,12 +101,12 @@ impl Image {
         if !start.starts_with(&elf::ELFMAG) {
             return Err(ImageError::NotElf);
         }
-        if start.get(4) != Some(&elf::ELFCLASS64) {
+        if start.get(4) != Some(&elf::ELFCLASS64.0) {
             return Err(ImageError::WrongMachine);
         }
         let header = elf::FileHeader64::<Endianness>::parse(start).map_err(|_| ImageError::Malformed)?;
         let endian = header.endian().map_err(|_| ImageError::Malformed)?;
-        if endian != Endianness::Little || header.e_machine(endian) != machine {
+        if endian != Endianness::Little || header.e_machine(endian).0 != machine {
             return Err(ImageError::WrongMachine);
         }
         let kind = match header.e_type(endian) {
@@ -152,9 +153,9 @@ impl Image {
                     file_bytes: size,
                     memory_bytes: header.p_memsz(endian),
                     protection: SegmentProtection {
-                        read: flags & elf::PF_R != 0,
-                        write: flags & elf::PF_W != 0,
-                        execute: flags & elf::PF_X != 0,
+                        read: flags.0 & elf::PF_R.0 != 0,
+                        write: flags.0 & elf::PF_W.0 != 0,
+                        execute: flags.0 & elf::PF_X.0 != 0,
                     },
                 };
                 let previous_end = self.segments.last().map_or(0, Segment::end);
@@ -171,7 +172,7 @@ impl Image {
                 if alignment.is_power_of_two() && alignment < ADDRESS_LIMIT {
                     self.alignment = self.alignment.max(alignment);
                 }
-                self.segments.push(segment);
+                push_reserved(&mut self.segments, segment);
             }
             elf::PT_INTERP if self.interpreter.is_none() => {
                 if !(2..=INTERPRETER_BYTES_MAX).contains(&size) {
@@ -179,7 +180,7 @@ impl Image {
                 }
                 self.interpreter = Some((offset, size));
             }
-            elf::PT_GNU_STACK => self.executable_stack = flags & elf::PF_X != 0,
+            elf::PT_GNU_STACK => self.executable_stack = flags.0 & elf::PF_X.0 != 0,
             _ => {}
         }
         Ok(())

@@ -5,6 +5,7 @@ use heddle_abi::user_sched::{AT_HEDDLE_PROCESS, AT_HEDDLE_SYSTEM};
 use linux_raw_sys::auxvec;
 
 use crate::exec::Strings;
+use crate::fallible::resize_reserved;
 
 /// Values of the auxiliary vector, see getauxval(3). Pointers to strings on the stack are added by the plan.
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,7 +106,7 @@ impl StackPlan<'_> {
         let length = (self.top - pointer) as usize;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(length).map_err(|_| ProgramStackError::OutOfMemory)?;
-        bytes.resize(length, 0);
+        resize_reserved(&mut bytes, length, 0);
         let mut writer = StackWriter { bytes: &mut bytes, base: pointer };
         writer.put(path_at, self.path);
         writer.put(platform_at, self.platform);

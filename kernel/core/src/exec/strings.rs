@@ -3,6 +3,8 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::fallible::{extend_reserved, push_back_reserved, push_front_reserved, push_reserved};
+
 /// Strings one after the other in one piece of memory, each with its final zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Strings {
@@ -39,7 +41,7 @@ impl Strings {
     /// See [`StringsError`].
     pub fn push(&mut self, string: &[u8]) -> Result<(), StringsError> {
         let place = self.put(string)?;
-        self.places.push_back(place);
+        push_back_reserved(&mut self.places, place);
         Ok(())
     }
 
@@ -49,7 +51,7 @@ impl Strings {
     /// See [`StringsError`].
     pub fn push_front(&mut self, string: &[u8]) -> Result<(), StringsError> {
         let place = self.put(string)?;
-        self.places.push_front(place);
+        push_front_reserved(&mut self.places, place);
         Ok(())
     }
 
@@ -65,8 +67,8 @@ impl Strings {
         self.places.try_reserve(1).map_err(|_| StringsError::OutOfMemory)?;
         self.bytes.try_reserve(string.len() + 1).map_err(|_| StringsError::OutOfMemory)?;
         let start = self.bytes.len() as u32;
-        self.bytes.extend_from_slice(string);
-        self.bytes.push(0);
+        extend_reserved(&mut self.bytes, string);
+        push_reserved(&mut self.bytes, 0);
         Ok((start, string.len() as u32))
     }
 

@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use super::*;
 
-const MACHINE: u16 = object::elf::EM_X86_64;
+const MACHINE: u16 = object::elf::EM_X86_64.0;
 
 fn put(bytes: &mut [u8], at: usize, value: u64, width: usize) {
     bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);

@@ -9,6 +9,8 @@ mod tests;
 
 use alloc::vec::Vec;
 
+use crate::fallible::push_reserved;
+
 pub use crate::OutOfMemory;
 
 /// Bytes `first` to `last`, both included.
@@ -113,18 +115,18 @@ impl<O: Copy + PartialEq> Table<O> {
                 // overlap.
                 if lock.range.first < range.first {
                     let range = ByteRange { first: lock.range.first, last: range.first - 1 };
-                    self.locks.push(Lock { range, ..lock });
+                    push_reserved(&mut self.locks, Lock { range, ..lock });
                 }
                 if lock.range.last > range.last {
                     let range = ByteRange { first: range.last + 1, last: lock.range.last };
-                    self.locks.push(Lock { range, ..lock });
+                    push_reserved(&mut self.locks, Lock { range, ..lock });
                 }
             } else {
                 index += 1;
             }
         }
         if let Some(kind) = kind {
-            self.locks.push(Lock { owner, range: joined, kind });
+            push_reserved(&mut self.locks, Lock { owner, range: joined, kind });
         }
         if self.locks.is_empty() {
             self.locks = Vec::new();

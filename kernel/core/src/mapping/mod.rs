@@ -6,11 +6,14 @@
 //! range of a `BTreeMap` takes.
 //!
 //! Nothing here knows pages, page tables or locks. Addresses and lengths are in bytes, and the caller keeps them at
-//! page boundaries. Operations allocate; a kernel makes sure beforehand that [`Mappings::GROWTH_BYTES`] are available.
+//! page boundaries. Operations that may need more records than there were take them from spare ones, which their
+//! caller reserves first: with [`Mappings::reserve`] under the same lock, or as [`SpareMappings`].
 
 use alloc::boxed::Box;
+use core::mem::MaybeUninit;
 use core::ops::Range;
 
+use crate::fallible::{AllocError, try_box_uninit, vacate};
 use bitflags::bitflags;
 use intrusive_collections::{Bound, KeyAdapter, RBTree, RBTreeLink, intrusive_adapter};
 
@@ -43,6 +46,8 @@ bitflags! {
         const NEVER_WRITABLE = 32;
         /// It counts as locked (mlock(2)).
         const LOCKED = 64;
+        /// Its pages are not promised (`MAP_NORESERVE`).
+        const NO_RESERVE = 128;
     }
 }
 
@@ -52,6 +57,57 @@ pub trait Backing: Clone {
     fn is_same(&self, other: &Self) -> bool;
     /// Whether the object has positions, so that neighbours are one mapping only if their offsets are contiguous.
     fn has_offsets(&self) -> bool;
+}
+
+/// Sums of lengths, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Of all mappings: what `RLIMIT_AS` limits.
+    pub all: usize,
+    /// Of those that are private and writable, and no stack: what `RLIMIT_DATA` limits.
+    pub data: usize,
+    /// Of those whose pages are promised: private and writable, and not [`Flags::NO_RESERVE`].
+    pub promised: usize,
+    /// Of those that count as locked: what `RLIMIT_MEMLOCK` limits.
+    pub locked: usize,
+}
+
+impl Totals {
+    /// Those of so many bytes with these properties.
+    #[must_use]
+    pub const fn of(protection: Protection, flags: Flags, bytes: usize) -> Self {
+        let is_own = protection.contains(Protection::WRITE) && !flags.contains(Flags::SHARED);
+        let is_data = is_own && !flags.contains(Flags::GROWS_DOWN);
+        let is_promised = is_own && !flags.contains(Flags::NO_RESERVE);
+        Self {
+            all: bytes,
+            data: if is_data { bytes } else { 0 },
+            promised: if is_promised { bytes } else { 0 },
+            locked: if flags.contains(Flags::LOCKED) { bytes } else { 0 },
+        }
+    }
+
+    /// The sums with others added.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            all: self.all.saturating_add(other.all),
+            data: self.data.saturating_add(other.data),
+            promised: self.promised.saturating_add(other.promised),
+            locked: self.locked.saturating_add(other.locked),
+        }
+    }
+
+    /// The sums without others that are a part of them.
+    #[must_use]
+    pub const fn minus(self, other: Self) -> Self {
+        Self {
+            all: self.all.saturating_sub(other.all),
+            data: self.data.saturating_sub(other.data),
+            promised: self.promised.saturating_sub(other.promised),
+            locked: self.locked.saturating_sub(other.locked),
+        }
+    }
 }
 
 /// A contiguous range of addresses with the same properties.
@@ -78,11 +134,6 @@ impl<B: Backing> Mapping<B> {
         self.start..self.end
     }
 
-    /// Its length, if it counts as locked.
-    const fn locked_bytes(&self) -> usize {
-        if self.flags.contains(Flags::LOCKED) { self.end - self.start } else { 0 }
-    }
-
     /// Position in the backing of an address of the mapping.
     #[must_use]
     pub const fn offset_of(&self, address: usize) -> u64 {
@@ -99,6 +150,12 @@ impl<B: Backing> Mapping<B> {
         part
     }
 
+    /// The part that it adds to the sums of all mappings.
+    #[must_use]
+    pub const fn totals(&self) -> Totals {
+        Totals::of(self.protection, self.flags, self.end - self.start)
+    }
+
     fn continues_in(&self, next: &Self) -> bool {
         self.end == next.start
             && self.protection == next.protection
@@ -113,6 +170,49 @@ impl<B: Backing> Mapping<B> {
 struct MappingNode<B> {
     link: RBTreeLink,
     mapping: Mapping<B>,
+}
+
+/// The most records that one operation can need, and one more.
+const SPARE_MAX: usize = 4;
+
+/// Memory for records: what operations need that make one mapping two.
+#[derive(Debug)]
+pub struct SpareMappings<B>([Option<Box<MaybeUninit<MappingNode<B>>>>; SPARE_MAX]);
+
+impl<B> Default for SpareMappings<B> {
+    fn default() -> Self {
+        Self([const { None }; SPARE_MAX])
+    }
+}
+
+impl<B> SpareMappings<B> {
+    /// Memory for so many records.
+    ///
+    /// # Errors
+    /// [`AllocError`].
+    pub fn new(count: usize) -> Result<Self, AllocError> {
+        let mut spare = Self::default();
+        spare.fill(count)?;
+        Ok(spare)
+    }
+
+    fn fill(&mut self, count: usize) -> Result<(), AllocError> {
+        let missing = count.saturating_sub(self.0.iter().flatten().count());
+        for slot in self.0.iter_mut().filter(|slot| slot.is_none()).take(missing) {
+            *slot = Some(try_box_uninit()?);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self) -> Option<Box<MaybeUninit<MappingNode<B>>>> {
+        self.0.iter_mut().find_map(Option::take)
+    }
+
+    fn give(&mut self, spare: Box<MaybeUninit<MappingNode<B>>>) {
+        if let Some(slot) = self.0.iter_mut().find(|slot| slot.is_none()) {
+            *slot = Some(spare);
+        }
+    }
 }
 
 intrusive_adapter!(ByStart<B> = Box<MappingNode<B>>: MappingNode<B> { link => RBTreeLink });
@@ -132,12 +232,11 @@ pub struct Mappings<B> {
     tree: RBTree<ByStart<B>>,
     /// How many there are.
     count: usize,
-    /// The sum of the lengths.
-    total: usize,
-    /// The largest sum that there was.
+    /// The sums of the lengths.
+    totals: Totals,
+    /// The largest sum of all lengths that there was.
     peak: usize,
-    /// The part of the sum that is locked.
-    locked: usize,
+    spare: SpareMappings<B>,
 }
 
 impl<B> Default for Mappings<B> {
@@ -147,15 +246,16 @@ impl<B> Default for Mappings<B> {
 }
 
 impl<B> Mappings<B> {
-    /// How much memory a mapping takes.
-    pub const MAPPING_BYTES: usize = size_of::<MappingNode<B>>().next_power_of_two();
-    /// How much memory an operation may need at most: that of the mapping it is given, and of two parts.
-    pub const GROWTH_BYTES: usize = 3 * Self::MAPPING_BYTES;
-
     /// No mappings.
     #[must_use]
     pub fn new() -> Self {
-        Self { tree: RBTree::new(ByStart::new()), count: 0, total: 0, peak: 0, locked: 0 }
+        Self {
+            tree: RBTree::new(ByStart::new()),
+            count: 0,
+            totals: Totals::default(),
+            peak: 0,
+            spare: SpareMappings::default(),
+        }
     }
 
     /// How many mappings there are.
@@ -171,20 +271,6 @@ impl<B> Mappings<B> {
     }
 }
 
-/// A copy is for a child, which inherits no locks.
-impl<B: Clone> Clone for Mappings<B> {
-    fn clone(&self) -> Self {
-        let mut tree = RBTree::new(ByStart::new());
-        for MappingNode { mapping, .. } in &self.tree {
-            let mut mapping = mapping.clone();
-            mapping.flags.remove(Flags::LOCKED);
-            // In order, so that there is nothing to look for.
-            tree.back_mut().insert_after(Box::new(MappingNode { link: RBTreeLink::new(), mapping }));
-        }
-        Self { tree, count: self.count, total: self.total, peak: self.total, locked: 0 }
-    }
-}
-
 impl<B: Backing> Mappings<B> {
     /// The mappings in the order of their addresses.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Mapping<B>> {
@@ -194,7 +280,23 @@ impl<B: Backing> Mappings<B> {
     /// The sum of the lengths in bytes.
     #[must_use]
     pub const fn total_bytes(&self) -> usize {
-        self.total
+        self.totals.all
+    }
+
+    /// The sums of the lengths.
+    #[must_use]
+    pub const fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// The sums of what lies in `range`.
+    #[must_use]
+    pub fn totals_in(&self, range: Range<usize>) -> Totals {
+        let parts = self.overlapping(range.clone()).map(|mapping| {
+            let bytes = mapping.end.min(range.end) - mapping.start.max(range.start);
+            Totals::of(mapping.protection, mapping.flags, bytes)
+        });
+        parts.fold(Totals::default(), Totals::plus)
     }
 
     /// The largest sum of lengths that there was, in bytes.
@@ -206,13 +308,13 @@ impl<B: Backing> Mappings<B> {
     /// How much is locked, in bytes.
     #[must_use]
     pub const fn locked_bytes(&self) -> usize {
-        self.locked
+        self.totals.locked
     }
 
     /// How much of a range is locked, in bytes.
     #[must_use]
     pub fn locked_bytes_in(&self, range: &Range<usize>) -> usize {
-        self.overlapping(range.clone()).map(|mapping| mapping.part(range).locked_bytes()).sum()
+        self.totals_in(range.clone()).locked
     }
 
     /// The mapping that an address lies in.
@@ -277,66 +379,74 @@ impl<B: Backing> Mappings<B> {
         reached >= range.end
     }
 
-    /// Adds a mapping where nothing is mapped.
+    /// Makes sure that operations which need so many records more find them, under the lock that is held now.
+    ///
+    /// # Errors
+    /// [`AllocError`].
+    pub fn reserve(&mut self, count: usize) -> Result<(), AllocError> {
+        self.spare.fill(count)
+    }
+
+    /// Adds memory for records, for operations under the lock that is held now.
+    pub fn refill(&mut self, mut spare: SpareMappings<B>) {
+        while let Some(memory) = spare.take() {
+            self.spare.give(memory);
+        }
+    }
+
+    /// Adds a mapping where nothing is mapped. At most one record more is needed.
     pub fn insert(&mut self, mut mapping: Mapping<B>) {
         debug_assert!(mapping.start < mapping.end && self.is_free(mapping.range()));
-        self.total += mapping.end - mapping.start;
-        self.peak = self.peak.max(self.total);
-        self.locked += mapping.locked_bytes();
-        let mut node = None;
+        self.totals = self.totals.plus(mapping.totals());
+        self.peak = self.peak.max(self.totals.all);
         if let Some(before) = self.below(mapping.start).filter(|before| before.continues_in(&mapping)) {
             mapping.start = before.start;
             mapping.offset = before.offset;
-            node = self.take(mapping.start);
+            let _ = self.take(mapping.start);
         }
         let after = self.tree.find(&mapping.end).get().map(|node| &node.mapping);
         if let Some(after) = after.filter(|after| mapping.continues_in(after)) {
             let start = after.start;
             mapping.end = after.end;
-            node = self.take(start);
+            let _ = self.take(start);
         }
-        self.put(node, mapping);
+        self.put(mapping);
     }
 
-    /// Puts a record into the tree, in a node that has left it or a new one.
-    fn put(&mut self, node: Option<Box<MappingNode<B>>>, mapping: Mapping<B>) {
-        let node = match node {
-            Some(mut node) => {
-                node.mapping = mapping;
-                node
-            }
-            None => Box::new(MappingNode { link: RBTreeLink::new(), mapping }),
-        };
-        self.tree.insert(node);
+    /// Puts a record into the tree, in spare memory.
+    fn put(&mut self, mapping: Mapping<B>) {
+        let memory = self.spare.take().expect("records were reserved for the operation");
+        self.tree.insert(Box::write(memory, MappingNode { link: RBTreeLink::new(), mapping }));
         self.count += 1;
     }
 
-    /// Takes the record that starts at an address out of the tree.
-    fn take(&mut self, start: usize) -> Option<Box<MappingNode<B>>> {
+    /// Takes the record that starts at an address out of the tree. Its memory is spare then.
+    fn take(&mut self, start: usize) -> Option<Mapping<B>> {
         let node = self.tree.find_mut(&start).remove()?;
         self.count -= 1;
-        Some(node)
+        let (node, memory) = vacate(node);
+        self.spare.give(memory);
+        Some(node.mapping)
     }
 
-    /// Removes everything in `range` and shows `removed` what it was, piece by piece.
+    /// Removes everything in `range` and shows `removed` what it was, piece by piece. At most one record more is
+    /// needed.
     pub fn remove(&mut self, range: Range<usize>, mut removed: impl FnMut(Mapping<B>)) {
         while let Some(start) = self.first_in(&range).map(|mapping| mapping.start) {
-            let Some(node) = self.take(start) else { return };
-            let whole = &node.mapping;
+            let Some(whole) = self.take(start) else { return };
             let part = whole.part(&range);
-            self.total -= part.end - part.start;
-            self.locked -= part.locked_bytes();
+            self.totals = self.totals.minus(part.totals());
             let left = (whole.start < range.start).then(|| whole.part(&(whole.start..range.start)));
             let right = (range.end < whole.end).then(|| whole.part(&(range.end..whole.end)));
-            let mut node = Some(node);
             for rest in [left, right].into_iter().flatten() {
-                self.put(node.take(), rest);
+                self.put(rest);
             }
             removed(part);
         }
     }
 
     /// Changes the properties of everything in `range`: `change` gets each piece, and must leave its addresses alone.
+    /// At most two records more are needed.
     pub fn change(&mut self, range: Range<usize>, mut change: impl FnMut(&mut Mapping<B>)) {
         let mut at = range.start;
         while let Some(piece) = self.first_in(&(at..range.end)).map(|mapping| mapping.part(&(at..range.end)))
@@ -357,10 +467,8 @@ impl<B: Backing> Mappings<B> {
 
     /// Moves the first address of the mapping that starts at `start` down to `new_start`; nothing may be mapped there.
     pub fn extend_down(&mut self, start: usize, new_start: usize) {
-        let Some(node) = self.take(start) else { return };
-        let mut mapping = node.mapping;
-        self.total -= mapping.end - mapping.start;
-        self.locked -= mapping.locked_bytes();
+        let Some(mut mapping) = self.take(start) else { return };
+        self.totals = self.totals.minus(mapping.totals());
         mapping.offset = mapping.offset.wrapping_sub((mapping.start - new_start) as u64);
         mapping.start = new_start;
         self.insert(mapping);

@@ -78,6 +78,7 @@ fn random_operations_agree_with_single_pages() {
             assert_eq!(set.covers(bytes.clone()), model[range.clone()].iter().all(Option::is_some));
             match random.below(3) {
                 0 => {
+                    set.reserve(2).unwrap();
                     set.remove(bytes, |_| {});
                     model[range].fill(None);
                 }
@@ -86,16 +87,19 @@ fn random_operations_agree_with_single_pages() {
                     let offset = (random.below(4) * PAGE) as u64;
                     let new = mapping(range.clone(), 1 + random.below(3) as u8, object, offset);
                     let mut removed = 0;
+                    set.reserve(2).unwrap();
                     set.remove(bytes, |piece| removed += piece.end - piece.start);
                     assert_eq!(removed / PAGE, model[range.clone()].iter().flatten().count());
                     for (page, slot) in model[range].iter_mut().enumerate() {
                         let offset = if object == 0 { 0 } else { offset + (page * PAGE) as u64 };
                         *slot = Some((new.protection, new.backing, offset));
                     }
+                    set.reserve(2).unwrap();
                     set.insert(new);
                 }
                 _ => {
                     let protection = Protection::from_bits_truncate(random.below(8) as u8);
+                    set.reserve(2).unwrap();
                     set.change(bytes, |piece| piece.protection = protection);
                     for page in model[range].iter_mut().flatten() {
                         page.0 = protection;
@@ -118,15 +122,19 @@ fn free_ranges_are_found_from_the_top() {
     };
     assert_eq!(find(&set, 36), Some(4));
     assert_eq!(find(&set, 37), None);
+    set.reserve(2).unwrap();
     set.insert(mapping(30..40, 3, 0, 0));
     assert_eq!(find(&set, 1), Some(29));
+    set.reserve(2).unwrap();
     set.insert(mapping(10..12, 3, 0, 0));
     assert_eq!(find(&set, 18), Some(12));
     assert_eq!(find(&set, 19), None);
     assert_eq!(find(&set, 6), Some(24));
+    set.reserve(2).unwrap();
     set.remove(30 * PAGE..40 * PAGE, |_| {});
     let mut stack = mapping(36..40, 3, 0, 0);
     stack.flags = Flags::GROWS_DOWN;
+    set.reserve(2).unwrap();
     set.insert(stack);
     assert_eq!(find(&set, 1), Some(33), "two pages stay free below what grows down");
     assert_eq!(set.find_free(PAGE, 16 * PAGE, within.clone(), 0, &mut 0), Some(32 * PAGE));
@@ -141,7 +149,9 @@ fn growing_down_keeps_the_offset_of_what_was_there() {
     let mut set = Mappings::new();
     let mut stack = mapping(20..22, 3, 1, 5 * PAGE as u64);
     stack.flags = Flags::GROWS_DOWN;
+    set.reserve(2).unwrap();
     set.insert(stack);
+    set.reserve(2).unwrap();
     set.extend_down(20 * PAGE, 18 * PAGE);
     let found = set.get(18 * PAGE).unwrap();
     assert_eq!((found.start, found.end), (18 * PAGE, 22 * PAGE));

@@ -9,6 +9,8 @@ mod tests;
 
 use alloc::vec::Vec;
 
+use crate::fallible::{extend_reserved, resize_reserved};
+
 /// Storage that a ring begins with: most pipes never carry more at once.
 const FIRST_BYTES: usize = 4096;
 
@@ -78,9 +80,9 @@ impl Ring {
             return if self.length < self.bytes.len() { Ok(()) } else { Err(OutOfMemory) };
         }
         let (first, second) = self.parts();
-        bytes.extend_from_slice(first);
-        bytes.extend_from_slice(second);
-        bytes.resize(size, 0);
+        extend_reserved(&mut bytes, first);
+        extend_reserved(&mut bytes, second);
+        resize_reserved(&mut bytes, size, 0);
         self.bytes = bytes;
         self.start = 0;
         Ok(())

@@ -2,6 +2,7 @@
 
 use alloc::collections::VecDeque;
 
+use crate::fallible::push_back_reserved;
 use crate::signal::{Detail, Information, Signal, SignalSet};
 
 /// A realtime signal found no room.
@@ -59,7 +60,7 @@ impl Pending {
         let is_queueing = signal.is_realtime() && information.code != linux_raw_sys::general::SI_USER as i32;
         let has_room = (!is_queueing || self.queue.len() < limit) && self.queue.try_reserve(1).is_ok();
         if has_room {
-            self.queue.push_back(information);
+            push_back_reserved(&mut self.queue, information);
         } else if is_queueing {
             return Err(Overflow);
         }

@@ -21,6 +21,7 @@ mod tests;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crate::fallible::insert_reserved;
 use crate::signal::{Action, Actions, DefaultAction, Information, Overflow, Pending, Signal, SignalSet};
 
 pub use member::{Member, Note};
@@ -198,7 +199,7 @@ impl<M: Member> GroupState<M> {
             thread.add(Note::STOP);
         }
         let (Ok(position) | Err(position)) = self.position(thread.id());
-        self.threads.insert(position, thread);
+        insert_reserved(&mut self.threads, position, thread);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::fallible::push_back_reserved;
 use crate::sysv_ipc::OutOfMemory;
 
 /// A message.
@@ -88,7 +89,7 @@ impl Queue {
     pub fn push(&mut self, message: Message) -> Result<(), OutOfMemory> {
         self.messages.try_reserve(1).map_err(|_| OutOfMemory)?;
         self.bytes += message.text.len();
-        self.messages.push_back(message);
+        push_back_reserved(&mut self.messages, message);
         Ok(())
     }
 

@@ -3,6 +3,8 @@
 
 use alloc::vec::Vec;
 
+use crate::fallible::push_reserved;
+
 /// Bits of an identifier that are the place.
 const PLACE_BITS: u32 = 15;
 /// The most objects there can be.
@@ -120,7 +122,7 @@ impl<T> Registry<T> {
         let place = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
         if place == self.places.len() {
             self.places.try_reserve(1).map_err(|_| Full::Memory)?;
-            self.places.push(None);
+            push_reserved(&mut self.places, None);
         }
         // Places that come again get a new number; while they only go up, the identifier is new anyway.
         let again = self.last_place.is_some_and(|last| place <= last);

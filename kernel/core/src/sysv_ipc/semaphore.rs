@@ -7,6 +7,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::fallible::{push_back_reserved, push_reserved, resize_reserved};
 use crate::sysv_ipc::OutOfMemory;
 
 /// The largest value of a semaphore, and the largest adjustment.
@@ -84,7 +85,7 @@ impl<W> Set<W> {
     pub fn new(count: usize) -> Result<Self, OutOfMemory> {
         let mut values = Vec::new();
         values.try_reserve_exact(count).map_err(|_| OutOfMemory)?;
-        values.resize(count, Semaphore::default());
+        resize_reserved(&mut values, count, Semaphore::default());
         Ok(Self { values, undos: Vec::new(), waiting: VecDeque::new(), next_ticket: 0 })
     }
 
@@ -114,9 +115,9 @@ impl<W> Set<W> {
         }
         let mut adjustments = Vec::new();
         adjustments.try_reserve_exact(self.values.len()).map_err(|_| OutOfMemory)?;
-        adjustments.resize(self.values.len(), 0);
+        resize_reserved(&mut adjustments, self.values.len(), 0);
         self.undos.try_reserve(1).map_err(|_| OutOfMemory)?;
-        self.undos.push(Undo { owner, adjustments });
+        push_reserved(&mut self.undos, Undo { owner, adjustments });
         Ok(())
     }
 
@@ -155,7 +156,7 @@ impl<W> Set<W> {
         self.waiting.try_reserve(1).map_err(|_| OutOfMemory)?;
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.waiting.push_back(Waiting { ticket, operations, actor, blocked, token });
+        push_back_reserved(&mut self.waiting, Waiting { ticket, operations, actor, blocked, token });
         Ok(ticket)
     }
 

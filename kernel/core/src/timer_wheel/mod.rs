@@ -12,6 +12,8 @@ mod tests;
 
 use alloc::vec::Vec;
 
+use crate::fallible::push_reserved;
+
 /// Nanoseconds of a tick.
 pub const TICK_NS: u64 = 1 << TICK_BITS;
 const TICK_BITS: u32 = 10;
@@ -86,14 +88,10 @@ impl<T> TimerWheel<T> {
             NONE => {
                 let index = u32::try_from(self.entries.len()).map_err(|_| OutOfMemory)?;
                 self.entries.try_reserve(1).map_err(|_| OutOfMemory)?;
-                self.entries.push(TimerEntry {
-                    tick: 0,
-                    value: None,
-                    generation: 0,
-                    level: 0,
-                    next: NONE,
-                    previous: NONE,
-                });
+                push_reserved(
+                    &mut self.entries,
+                    TimerEntry { tick: 0, value: None, generation: 0, level: 0, next: NONE, previous: NONE },
+                );
                 index
             }
             index => {

@@ -2,6 +2,7 @@
 //!
 //! - [`leaf_table`]: page tables that several roots share.
 //! - [`one_lock`]: a lock without ranges, whose waiters are suspended.
+//! - [`roots`]: the roots that processors compose of the tables of slots.
 //! - [`shootdown`]: translations that other processors must drop, and when they have.
 //! - [`tags`]: translations that a processor may keep of page tables that it does not use.
 //!
@@ -10,6 +11,7 @@
 
 pub mod leaf_table;
 pub mod one_lock;
+pub mod roots;
 pub mod shootdown;
 mod sync;
 pub mod tags;

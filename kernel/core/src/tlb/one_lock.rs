@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::task::{Context, Poll, Waker};
 
+use crate::fallible::push_reserved;
 use crate::tlb::sync::{AtomicBool, Mutex, Ordering};
 
 /// The lock. It is not fair: the first to ask after an unlock gets it.
@@ -44,7 +45,7 @@ impl OneLock {
         }
         let mut waiting = self.waiting.lock();
         if waiting.try_reserve(1).is_ok() {
-            waiting.push(context.waker().clone());
+            push_reserved(&mut waiting, context.waker().clone());
         } else {
             context.waker().wake_by_ref();
         }

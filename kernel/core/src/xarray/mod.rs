@@ -7,6 +7,7 @@
 #[cfg(test)]
 mod tests;
 
+use crate::fallible::try_collect;
 use alloc::vec::Vec;
 
 /// Bits of the index that one level decides.
@@ -32,9 +33,7 @@ struct Slots<T> {
 
 impl<T> Slots<T> {
     fn new() -> Result<Self, OutOfMemory> {
-        let mut slots = Vec::new();
-        slots.try_reserve_exact(FANOUT).map_err(|_| OutOfMemory)?;
-        slots.resize_with(FANOUT, || None);
+        let slots = try_collect((0..FANOUT).map(|_| None)).map_err(|_| OutOfMemory)?;
         Ok(Self { slots, used: 0 })
     }
 

@@ -68,12 +68,26 @@ fn copy_start_info(address: u64) {
         boot::set_command_line(unsafe { core::slice::from_raw_parts(text, length) });
     }
     let entries: *const MapEntry = paging::direct_map(info.memory_map);
-    for index in 0..info.memory_map_entries as usize {
+    // QEMU's last entry is empty.
+    let usable = (0..info.memory_map_entries as usize)
         // SAFETY: the protocol promises so many entries.
-        let entry = unsafe { entries.add(index).read_unaligned() };
-        // QEMU's last entry is empty.
-        if entry.kind == KIND_USABLE && entry.size > 0 {
-            boot::add_region(Region { start: entry.address, end: entry.address.saturating_add(entry.size) });
+        .map(|index| unsafe { entries.add(index).read_unaligned() })
+        .filter(|entry| entry.kind == KIND_USABLE && entry.size > 0)
+        .map(|entry| Region { start: entry.address, end: entry.address.saturating_add(entry.size) });
+    let memory_end = usable.clone().map(|region| region.end).max().unwrap_or(0);
+    let mut table_bytes = paging::direct_map_table_bytes(memory_end);
+    for mut region in usable {
+        // The tables are taken from the end of a region that is mapped from the start. The machine's loader puts
+        // nothing there if there is memory above it.
+        if table_bytes > 0 && region.end <= paging::BOOT_MAP_BYTES && region.end - region.start > table_bytes
+        {
+            region.end = (region.end & !(paging::PAGE_SIZE as u64 - 1)) - table_bytes;
+            paging::extend_direct_map(region.end, table_bytes);
+            table_bytes = 0;
+        }
+        region.end = region.end.min(paging::direct_map_end());
+        if region.start < region.end {
+            boot::add_region(region);
         }
     }
 }

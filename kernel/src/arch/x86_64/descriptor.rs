@@ -15,16 +15,28 @@ use ::x86_64::structures::DescriptorTablePointer;
 use ::x86_64::structures::gdt::{Descriptor, GlobalDescriptorTable, SegmentSelector};
 use ::x86_64::{PrivilegeLevel, VirtAddr};
 
+use heddle_abi::boot::KEY_CLEAR_CPUID;
+
 use crate::arch::x86_64::local::{CpuLocal, MAX_CPUS};
 use crate::arch::x86_64::{local, paging};
+use crate::boot;
 
-/// Selector of kernel code; `sysret` and `syscall` fix the order of the segments.
-pub const KERNEL_CODE: u16 = 0x08;
-const KERNEL_DATA: u16 = 0x10;
+/// Selector of kernel code. All selectors are Linux's: debuggers know them, and so do hosts that run a guest's kernel
+/// without the processor's help. `sysret` and `syscall` fix the order of the segments.
+pub const KERNEL_CODE: u16 = 0x10;
+const KERNEL_DATA: u16 = 0x18;
 /// Selector of user data and stack.
-pub const USER_DATA: u16 = 0x1b;
+pub const USER_DATA: u16 = 0x2b;
 /// Selector of user code.
-pub const USER_CODE: u16 = 0x23;
+pub const USER_CODE: u16 = 0x33;
+/// The base for `sysret`: user code is 16 after it and user data 8.
+const SYSRET_BASE: u16 = 0x23;
+
+/// 32-bit code of the kernel and of programs: not used, but at their places.
+const KERNEL_CODE_32: u64 = 0x00cf_9b00_0000_ffff;
+const USER_CODE_32: u64 = 0x00cf_fb00_0000_ffff;
+/// Entries of a descriptor table.
+const SEGMENTS_MAX: usize = 10;
 
 /// A data segment that programs may read: present, of level 3; its limit is the number of the CPU.
 const CPU_SEGMENT: u64 = 0x0040_f100_0000_0000;
@@ -41,8 +53,8 @@ struct Cell<T>(UnsafeCell<T>);
 unsafe impl<T> Sync for Cell<T> {}
 
 static INTERRUPTS: Cell<[[u64; 2]; 256]> = Cell(UnsafeCell::new([[0; 2]; 256]));
-static SEGMENTS: [Cell<GlobalDescriptorTable>; MAX_CPUS] =
-    [const { Cell(UnsafeCell::new(GlobalDescriptorTable::new())) }; MAX_CPUS];
+static SEGMENTS: [Cell<GlobalDescriptorTable<SEGMENTS_MAX>>; MAX_CPUS] =
+    [const { Cell(UnsafeCell::new(GlobalDescriptorTable::empty())) }; MAX_CPUS];
 static FATAL_STACKS: [Cell<[u8; FATAL_STACK_BYTES]>; MAX_CPUS] =
     [const { Cell(UnsafeCell::new([0; FATAL_STACK_BYTES])) }; MAX_CPUS];
 static INTERRUPTS_READY: AtomicBool = AtomicBool::new(false);
@@ -80,8 +92,10 @@ fn load_segments(id: usize, local: &'static CpuLocal) {
         let stack_end = FATAL_STACKS[id].0.get() as u64 + FATAL_STACK_BYTES as u64;
         tss.interrupt_stack_table[0] = VirtAddr::new(stack_end);
         let table = &mut *SEGMENTS[id].0.get();
+        let _ = table.append(Descriptor::UserSegment(KERNEL_CODE_32));
         let _ = table.append(Descriptor::kernel_code_segment());
         let _ = table.append(Descriptor::kernel_data_segment());
+        let _ = table.append(Descriptor::UserSegment(USER_CODE_32));
         let _ = table.append(Descriptor::user_data_segment());
         let _ = table.append(Descriptor::user_code_segment());
         let selector = table.append(Descriptor::tss_segment_unchecked(local.tss.get()));
@@ -123,8 +137,8 @@ fn install_syscall() {
     let entry = (&raw const heddle_syscall_entry) as u64;
     LStar::write(VirtAddr::new(entry));
     // SAFETY: the selectors are those of `load_segments`: kernel code and data, then (sysret) user data and code
-    // at +8 and +16 from the base 0x13.
-    unsafe { Star::write_raw(0x13, KERNEL_CODE) };
+    // at +8 and +16 from the base.
+    unsafe { Star::write_raw(SYSRET_BASE, KERNEL_CODE) };
     SFMask::write(
         RFlags::INTERRUPT_FLAG
             | RFlags::TRAP_FLAG
@@ -144,18 +158,26 @@ const FEATURE_SMEP: u32 = 1 << 7;
 const FEATURE_SMAP: u32 = 1 << 20;
 const FEATURE_UMIP: u32 = 1 << 2;
 
-/// Switches on what the processor has of SMEP, SMAP and UMIP.
+/// `CPUID` leaf 1: translations that a change of the root leaves alone.
+const FEATURE_PGE: u32 = 1 << 13;
+
+/// Switches on what the processor has of global pages, SMEP, SMAP and UMIP.
 fn install_protection() {
     static IS_PATCHED: AtomicBool = AtomicBool::new(false);
+    if core::arch::x86_64::__cpuid(1).edx & FEATURE_PGE != 0 {
+        // SAFETY: only the kernel's own pages are global, and every root has them.
+        unsafe { Cr4::update(|flags| flags.insert(Cr4Flags::PAGE_GLOBAL)) };
+    }
     if core::arch::x86_64::__cpuid(0).eax < LEAF_FEATURES {
         return;
     }
     let features = core::arch::x86_64::__cpuid_count(LEAF_FEATURES, 0);
     let mut wanted = Cr4Flags::empty();
     wanted.set(Cr4Flags::SUPERVISOR_MODE_EXECUTION_PROTECTION, features.ebx & FEATURE_SMEP != 0);
-    wanted.set(Cr4Flags::SUPERVISOR_MODE_ACCESS_PREVENTION, features.ebx & FEATURE_SMAP != 0);
+    let use_smap = features.ebx & FEATURE_SMAP != 0 && !boot::is_listed(KEY_CLEAR_CPUID, "smap");
+    wanted.set(Cr4Flags::SUPERVISOR_MODE_ACCESS_PREVENTION, use_smap);
     wanted.set(Cr4Flags::USER_MODE_INSTRUCTION_PREVENTION, features.ecx & FEATURE_UMIP != 0);
-    if features.ebx & FEATURE_SMAP != 0 && !IS_PATCHED.swap(true, Ordering::AcqRel) {
+    if use_smap && !IS_PATCHED.swap(true, Ordering::AcqRel) {
         patch_smap_sites();
     }
     // SAFETY: the CPU has each of them. The kernel executes no user page, touches user memory only in user.s, between

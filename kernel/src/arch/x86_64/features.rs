@@ -160,7 +160,7 @@ pub fn describe(number: usize, text: &mut dyn Write) -> Result {
     if __cpuid(0x8000_0000).eax >= 0x8000_0008 {
         let sizes = __cpuid(0x8000_0008).eax;
         let (physical, virtual_bits) = (sizes & 0xff, sizes >> 8 & 0xff);
-        write!(text, "address sizes\t: {physical} bits physical, {virtual_bits} bits virtual\n")?;
+        writeln!(text, "address sizes\t: {physical} bits physical, {virtual_bits} bits virtual")?;
     }
     text.write_str("\n")
 }

@@ -9,8 +9,13 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use ::x86_64::registers::control::{Cr4, Cr4Flags};
 
+use heddle_abi::boot::KEY_CLEAR_CPUID;
+
 use crate::arch::x86_64::local;
+use crate::boot;
 use crate::error::Errno;
+
+use heddle_kernel_core::fallible::resize_reserved;
 
 /// Size of the area without the extended part.
 const LEGACY_BYTES: usize = 512;
@@ -32,7 +37,7 @@ static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(1);
 /// Switches the extended registers on, on this CPU.
 pub(super) fn install() {
     // OSXSAVE is XSAVE's switch; bit 26 says that the CPU has it.
-    if __cpuid(1).ecx & 1 << 26 == 0 {
+    if __cpuid(1).ecx & 1 << 26 == 0 || boot::is_listed(KEY_CLEAR_CPUID, "xsave") {
         return;
     }
     let leaf = __cpuid_count(0xd, 0);
@@ -96,7 +101,7 @@ impl FloatState {
         let lines = AREA_BYTES.load(Ordering::Relaxed).div_ceil(size_of::<Line>());
         let mut area = Vec::new();
         area.try_reserve_exact(lines).map_err(|_| Errno::ENOMEM)?;
-        area.resize(lines, Line([0; 64]));
+        resize_reserved(&mut area, lines, Line([0; 64]));
         Ok(Self { identity: new_identity(), cpu: usize::MAX, area })
     }
 

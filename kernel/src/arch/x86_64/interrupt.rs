@@ -34,6 +34,7 @@ const REGISTER_TIMER_COUNT: u64 = 0x380;
 const REGISTER_TIMER_NOW: u64 = 0x390;
 const REGISTER_TIMER_DIVIDE: u64 = 0x3e0;
 const MASKED: u32 = 1 << 16;
+const LEVEL_TRIGGERED: u32 = 1 << 15;
 const DIVIDE_BY_ONE: u32 = 0xb;
 const COMMAND_PENDING: u32 = 1 << 12;
 
@@ -83,15 +84,15 @@ pub(super) fn install_machine() {
 
 /// Calls `handler` at every interrupt of line `irq`, on the boot processor, and unmasks the line.
 ///
-/// The line is edge-triggered: a handler that leaves the device's condition standing is not called again, so the
-/// device must be acknowledged before its queue is looked at. Handlers must not lock, allocate or free.
+/// The line is level-triggered: the handler acknowledges the device, or is called again at once. The device is
+/// acknowledged before its queue is looked at. Handlers must not lock, allocate or free.
 ///
 /// # Panics
 /// If the line does not exist: a bug of the driver.
 pub fn register(irq: u32, handler: fn()) {
     HANDLERS[irq as usize].store(handler as usize, Ordering::Release);
     write_io(0x11 + 2 * irq, local::of(0).apic_id.load(Ordering::Relaxed) << 24);
-    write_io(0x10 + 2 * irq, u32::from(VECTOR_DEVICE) + irq);
+    write_io(0x10 + 2 * irq, LEVEL_TRIGGERED | (u32::from(VECTOR_DEVICE) + irq));
 }
 
 /// Whether this CPU runs an interrupt handler.

@@ -1,13 +1,13 @@
 //! Page-table entries, roots, translations, and the kernel's own mappings.
 //!
 //! Every root has the same upper half: the direct map of the first 512 GiB of physical memory (one top-level entry,
-//! pages of 1 GiB) and the kernel's image (another). The lower half belongs to programs.
-//! `unsafe` here: writes to page tables and control registers.
+//! pages of 1 GiB, or of 2 MiB where the processor lacks those) and the kernel's image (another). The lower half
+//! belongs to programs. `unsafe` here: writes to page tables and control registers.
 #![allow(unsafe_code)]
 
 use core::arch::asm;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ::x86_64::instructions::tlb::Pcid;
 use ::x86_64::registers::control::{Cr3, Cr3Flags, Cr4, Cr4Flags};
@@ -219,18 +219,18 @@ pub const fn span(level: usize) -> usize {
     PAGE_SIZE << (9 * level)
 }
 
-/// Physical address of the root whose lower half starts empty and is the shared space.
+/// Physical address of the root that the machine starts with, whose lower half starts empty.
 #[must_use]
-pub fn shared_root() -> u64 {
+pub fn boot_root() -> u64 {
     physical_of(&raw const heddle_boot_pml4)
 }
 
 /// Gives a new root (a zeroed page) the kernel's half.
 pub fn adopt_kernel_half(root: u64) {
-    let from: *const u64 = direct_map(shared_root());
+    let from: *const u64 = direct_map(boot_root());
     let to: *mut u64 = direct_map(root);
     for index in ROOT_USER_ENTRIES..ENTRIES {
-        // SAFETY: both are page-table pages, and the kernel's half of the shared root never changes after start.
+        // SAFETY: both are page-table pages, and the kernel's half of the boot root never changes after start.
         unsafe { to.add(index).write(from.add(index).read()) };
     }
 }
@@ -350,13 +350,64 @@ pub(super) fn map_stack(id: usize, zeroed_frame: fn() -> Option<u64>) -> Option<
     Some(top)
 }
 
+/// The part of physical memory that entry.s maps directly on every processor.
+pub(super) const BOOT_MAP_BYTES: u64 = 4 << 30;
+const GIB: u64 = 1 << 30;
+/// Leaves that map 2 MiB or 1 GiB.
+const LARGE: u64 = 1 << 7;
+
+/// The end of the direct map.
+pub(super) fn direct_map_end() -> u64 {
+    DIRECT_MAP_END.load(Ordering::Relaxed)
+}
+
+static DIRECT_MAP_END: AtomicU64 = AtomicU64::new(BOOT_MAP_BYTES);
+
+/// How many bytes of tables [`extend_direct_map`] needs so that physical memory is mapped up to `end`: none where the
+/// processor has pages of 1 GiB.
+pub(super) fn direct_map_table_bytes(end: u64) -> u64 {
+    const HAS_1GIB_PAGES: u32 = 1 << 26;
+    // The leaf is there: entry.s has looked.
+    if core::arch::x86_64::__cpuid(0x8000_0001).edx & HAS_1GIB_PAGES != 0 {
+        DIRECT_MAP_END.store(DIRECT_MAP_BYTES, Ordering::Relaxed);
+        return 0;
+    }
+    end.min(DIRECT_MAP_BYTES).saturating_sub(BOOT_MAP_BYTES).div_ceil(GIB) * PAGE_SIZE as u64
+}
+
+/// Continues the direct map beyond [`BOOT_MAP_BYTES`] in pages of 2 MiB, with tables in unused memory from `tables` on.
+pub(super) fn extend_direct_map(tables: u64, table_bytes: u64) {
+    let upper: *mut u64 = direct_map(physical_of(&raw const heddle_boot_direct_pdpt));
+    let leaf = PageTableEntry::PRESENT
+        | PageTableEntry::WRITE
+        | PageTableEntry::GLOBAL
+        | PageTableEntry::NO_EXECUTE
+        | PageTableEntry::ACCESSED
+        | PageTableEntry::DIRTY
+        | LARGE;
+    let count = table_bytes / PAGE_SIZE as u64;
+    for number in 0..count {
+        let table = tables + number * PAGE_SIZE as u64;
+        let physical = BOOT_MAP_BYTES + number * GIB;
+        let entries: *mut u64 = direct_map(table);
+        for index in 0..ENTRIES {
+            // SAFETY: the caller hands over unused memory that is mapped.
+            unsafe { entries.add(index).write(leaf | (physical + ((index as u64) << 21))) };
+        }
+        let slot = (physical / GIB) as usize;
+        // SAFETY: the boot processor alone runs, and the entry was absent, so no translation is stale.
+        unsafe { upper.add(slot).write_volatile(table | PageTableEntry::PRESENT | PageTableEntry::WRITE) };
+    }
+    DIRECT_MAP_END.store(BOOT_MAP_BYTES + count * GIB, Ordering::Relaxed);
+}
+
 /// Maps physical memory at its own address, or no longer, for processors that are just switching paging on. The lower
-/// half of the shared root is not used meanwhile.
+/// half of the boot root is not used meanwhile.
 pub(super) fn set_identity_map(on: bool) {
-    let root: *mut u64 = direct_map(shared_root());
+    let root: *mut u64 = direct_map(boot_root());
     let entry =
         physical_of(&raw const heddle_boot_identity_pdpt) | PageTableEntry::PRESENT | PageTableEntry::WRITE;
-    // SAFETY: the first entry of the shared root covers slot 0, which is never given out.
+    // SAFETY: the first entry of the boot root covers slot 0, which is never given out.
     unsafe { root.write_volatile(if on { entry } else { 0 }) };
     flush_all();
 }
@@ -364,6 +415,7 @@ pub(super) fn set_identity_map(on: bool) {
 unsafe extern "C" {
     static heddle_boot_identity_pdpt: u8;
     static heddle_boot_pml4: u8;
+    static heddle_boot_direct_pdpt: u8;
     static heddle_boot_kernel_pdpt: u8;
     static heddle_boot_stack: u8;
     static heddle_image_start: u8;
@@ -421,7 +473,7 @@ pub(super) fn install() {
             physical_of(table) | PageTableEntry::PRESENT | PageTableEntry::WRITE | PageTableEntry::ACCESSED;
     }
     let upper: *mut u64 = direct_map(physical_of(&raw const heddle_boot_kernel_pdpt));
-    let root: *mut u64 = direct_map(shared_root());
+    let root: *mut u64 = direct_map(boot_root());
     // SAFETY: the new mappings cover the code, data and stack in use at the addresses in use; the reload of the root
     // drops the old ones, which are not global.
     unsafe {
@@ -429,7 +481,7 @@ pub(super) fn install() {
             .add(510)
             .write(physical_of(&raw const *directory) | PageTableEntry::PRESENT | PageTableEntry::WRITE);
         root.write(0);
-        load_root(shared_root());
+        load_root(boot_root());
         asm!("", options(nostack));
     }
 }

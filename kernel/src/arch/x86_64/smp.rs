@@ -106,8 +106,8 @@ extern "C" fn heddle_ap_start(id: usize) -> ! {
         core::hint::spin_loop();
     }
     // Drops what the identity map left.
-    // SAFETY: the shared root lives as long as the machine.
-    unsafe { paging::load_root(paging::shared_root()) };
+    // SAFETY: the boot root lives as long as the machine.
+    unsafe { paging::load_root(paging::boot_root()) };
     paging::install_tags();
     ENTRY.get().expect("set before the first processor was started")()
 }

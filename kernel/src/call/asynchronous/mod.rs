@@ -25,6 +25,8 @@ use crate::process::{Process, Thread, executor};
 use crate::sync::SpinLock;
 use crate::wait::queue::{Events, WaitQueue};
 
+use heddle_kernel_core::fallible::push_reserved;
+
 pub use crate::call::asynchronous::request::AsyncRequest;
 
 /// A process's calls that go on by themselves.
@@ -94,11 +96,11 @@ impl Calls {
         slot.request.clone().filter(|_| u64::from(slot.generation) == token >> 32)
     }
 
-    /// Takes a call out that has ended.
-    fn leave(&self, request: &AsyncRequest) {
+    /// Takes a call out that has ended, and that needed room for `credits` results in the process's ring.
+    pub fn leave(&self, request: &AsyncRequest, credits: u32) {
         let taken = {
             let mut state = self.state.lock();
-            state.release_credits(1);
+            state.release_credits(credits);
             state.leave(request)
         };
         drop(taken);
@@ -162,7 +164,7 @@ impl AsyncCallsState {
         let index = request.token() as u32;
         let taken = self.slots.get_mut(index as usize)?.request.take()?;
         // There is room, by `Calls::enter`.
-        self.free.push(index);
+        push_reserved(&mut self.free, index);
         Some(taken)
     }
 
@@ -178,13 +180,17 @@ impl AsyncCallsState {
 /// forgets the ring.
 pub async fn end_all(process: &Arc<Process>) {
     let calls = &process.asynchronous;
-    if calls.state.lock().ring.is_none() {
+    if calls.state.lock().ring.is_none() && calls.is_idle() {
         return;
     }
-    calls.cancel_all();
-    while !calls.is_idle() {
+    // A chain of requests goes on to the next, which is entered before the one in front of it leaves.
+    let is_over = || {
+        calls.cancel_all();
+        calls.is_idle()
+    };
+    while !is_over() {
         // Without memory for a watch, look again when everyone else has had a turn.
-        if crate::wait::engine::kernel_until(&calls.ended, || calls.is_idle()).await.is_err() {
+        if crate::wait::engine::kernel_until(&calls.ended, is_over).await.is_err() {
             crate::sched::yield_now().await;
         }
     }

@@ -8,24 +8,24 @@ use heddle_abi::protocol::Fate;
 use crate::call::caller::Caller;
 use crate::call::{CallFuture, DeferredCopyOut};
 use crate::error::Errno;
-use crate::fs::DescriptorTable;
+use crate::fs::{DescriptorTable, OpenFile};
 use crate::memory::{Space, fallible};
 use crate::process::{Thread, executor};
 use crate::sched::TaskRef;
 use crate::sync::SpinLock;
 use crate::wait::node::{WaitKind, WaitNode};
 
-/// What a call works on.
+/// The resources that a call works on.
 struct Holds {
     space: Arc<Space>,
     descriptors: Arc<DescriptorTable>,
 }
 
-/// What a call has of its own that otherwise is its thread's.
+/// The state that a call has of its own, where a synchronous call uses its thread's.
 pub struct AsyncRequest {
-    /// Who made it.
+    /// The thread that made it.
     pub thread: Arc<Thread>,
-    /// What it works on, until it ends: wait queues of its files may refer to it for longer.
+    /// The resources it works on, until it ends: wait queues of its files may refer to the request for longer.
     holds: SpinLock<Option<Holds>>,
     /// The number of the system call.
     pub number: u32,
@@ -33,6 +33,8 @@ pub struct AsyncRequest {
     pub level: u8,
     /// Results that have to be stored still.
     pub late: DeferredCopyOut,
+    /// The file that it is about, in place of the one that its descriptor stands for.
+    file: SpinLock<Option<Arc<OpenFile>>>,
     cookie: u64,
     coroutine: u64,
     token: AtomicU64,
@@ -62,6 +64,7 @@ impl AsyncRequest {
             && fields.late.is_empty()
         {
             (fields.number, fields.level) = (number, level);
+            fields.release_file();
             (fields.cookie, fields.coroutine) = (cookie, coroutine);
             return Ok(request);
         }
@@ -71,6 +74,7 @@ impl AsyncRequest {
             number,
             level,
             late: DeferredCopyOut::default(),
+            file: SpinLock::new(None),
             cookie,
             coroutine,
             token: AtomicU64::new(0),
@@ -91,6 +95,34 @@ impl AsyncRequest {
     pub fn descriptors(&self) -> Arc<DescriptorTable> {
         let own = self.holds.lock().as_ref().map(|holds| holds.descriptors.clone());
         own.unwrap_or_else(|| self.thread.descriptors())
+    }
+
+    /// Gives it a file, in place of the one that its first argument names.
+    pub fn set_file(&self, open: Arc<OpenFile>) {
+        let before = self.file.lock().replace(open);
+        drop(before);
+    }
+
+    /// The file that it was given.
+    pub fn file(&self) -> Option<Arc<OpenFile>> {
+        self.file.lock().clone()
+    }
+
+    /// Gives that file up.
+    pub fn release_file(&self) {
+        let file = self.file.lock().take();
+        drop(file);
+    }
+
+    /// Notes a poll of its coroutine.
+    pub fn polled(&self, context: &core::task::Context<'_>) {
+        self.node.set_waker(context.waker());
+        self.polls.store(self.polls() + 1, Ordering::Relaxed);
+    }
+
+    /// Its coroutine begins.
+    pub fn begin(&self) {
+        self.since_ns.store(crate::arch::time::now_ns(), Ordering::Relaxed);
     }
 
     /// Gives up what it works on, at its end.
@@ -132,7 +164,7 @@ impl AsyncRequest {
     }
 
     /// Ends its waits.
-    pub(super) fn kill(&self) {
+    pub fn kill(&self) {
         self.fate.kill();
         self.wake();
     }
@@ -152,7 +184,7 @@ impl AsyncRequest {
         self.node.wake();
     }
 
-    /// What a program sees of a result. A restart is for signals, which end no call that goes on by itself.
+    /// The result as a program sees it. A restart is for signals, which end no call that goes on by itself.
     pub fn outcome(&self, result: Result<usize, Errno>) -> i64 {
         let error = match result {
             Ok(value) => return value as i64,
@@ -167,14 +199,13 @@ impl AsyncRequest {
 
 /// The coroutine of a call that waits.
 pub async fn run(request: Arc<AsyncRequest>, mut future: CallFuture) {
-    request.since_ns.store(crate::arch::time::now_ns(), Ordering::Relaxed);
+    request.begin();
     let result = core::future::poll_fn(|context| {
-        request.node.set_waker(context.waker());
-        request.polls.store(request.polls() + 1, Ordering::Relaxed);
+        request.polled(context);
         future.as_mut().poll(context)
     })
     .await;
-    // What the call used is given back before its result is seen.
+    // Resources of the call are given back before its result is seen.
     drop(future);
     let result = request.late.store(&request.space()).await.and(result);
     let result = request.outcome(result);
@@ -196,6 +227,6 @@ pub async fn run(request: Arc<AsyncRequest>, mut future: CallFuture) {
         }
     }
     drop(space);
-    calls.leave(&request);
+    calls.leave(&request, 1);
     executor::completed(&request.thread.process, request.level);
 }

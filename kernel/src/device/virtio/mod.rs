@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 mod exchange;
+mod frames;
 mod queue;
 
 use alloc::alloc::{alloc_zeroed, dealloc, handle_alloc_error};
@@ -18,6 +19,7 @@ use virtio_drivers::{BufferDirection, Hal, PhysAddr};
 use crate::arch::paging::{PAGE_SIZE, direct_map, physical_of};
 
 pub use crate::device::virtio::exchange::Exchange;
+pub use crate::device::virtio::frames::{FRAME_BUFFERS, FrameQueue};
 pub use crate::device::virtio::queue::{BufferQueue, Direction, QUEUE_LENGTH};
 
 /// Physical address of the machine's first slot for a virtio device.

@@ -9,6 +9,8 @@ use crate::error::Errno;
 use crate::fs::epoll::EpollInterest;
 use crate::memory::fallible;
 
+use heddle_kernel_core::fallible::push_reserved;
+
 /// A file as a program names it to an instance: its descriptor, and the open file that it stood for then.
 type Name = (i32, u64);
 
@@ -58,12 +60,13 @@ impl Interests {
                 self.slots.pop();
                 return Err(Errno::ENOMEM);
             }
-            self.free.push((self.slots.len() - 1) as u32);
+            push_reserved(&mut self.free, (self.slots.len() - 1) as u32);
         }
         self.free.last().map(|&index| index as usize).ok_or(Errno::ENOMEM)
     }
 
     /// Takes an interest in under the number that was reserved last.
+    #[expect(clippy::disallowed_methods, reason = "room for the number is reserved")]
     pub fn put(&mut self, interest: Arc<EpollInterest>) {
         let index = interest.index.load(Ordering::Relaxed);
         self.free.pop_if(|free| *free == index);
@@ -78,7 +81,7 @@ impl Interests {
         let slot = self.slots.get_mut(interest.index.load(Ordering::Relaxed) as usize)?;
         let old = slot.take_if(|known| Arc::ptr_eq(known, interest))?;
         self.numbers.remove(&(old.descriptor, old.id));
-        self.free.push(old.index.load(Ordering::Relaxed));
+        push_reserved(&mut self.free, old.index.load(Ordering::Relaxed));
         Some(old)
     }
 
@@ -88,7 +91,7 @@ impl Interests {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             if let Some(gone) = slot.take_if(|interest| interest.open.strong_count() == 0) {
                 self.numbers.remove(&(gone.descriptor, gone.id));
-                self.free.push(index as u32);
+                push_reserved(&mut self.free, index as u32);
             }
         }
     }

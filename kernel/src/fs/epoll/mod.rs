@@ -79,12 +79,12 @@ struct EpollInterest {
 /// Reports that are taken together: the few of most calls need no memory of their own.
 pub type Reports = SmallVec<[ReadyReport; 8]>;
 
-/// What is reported.
+/// A reported event.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadyReport {
-    /// What the file is ready for.
+    /// The events that the file is ready for.
     pub events: u32,
-    /// What the program attached to the interest.
+    /// The program's own value for the interest.
     pub data: u64,
 }
 
@@ -105,7 +105,7 @@ impl EpollInterest {
         }
     }
 
-    /// What the file is ready for of what is wanted.
+    /// The wanted events that the file is ready for.
     fn look(&self) -> Result<Events, Errno> {
         let Some(open) = self.open.upgrade() else { return Ok(Events::empty()) };
         Ok(open.file.poll(&open, None, self.wanted())?.intersection(self.wanted()))
@@ -324,7 +324,7 @@ impl Epoll {
             }
         }
         if !reports.is_empty() && !self.ready.is_empty() {
-            // What is left is for another thread that waits.
+            // The rest is for another thread that waits.
             self.ready.relay.wake_next();
         }
         Ok(())
@@ -354,7 +354,7 @@ impl Epoll {
 
 impl Drop for Epoll {
     fn drop(&mut self) {
-        // What the files' queues keep of the interests leads nowhere from here on.
+        // The entries in the files' queues lead nowhere from here on.
         let interests = self.interests.get_mut();
         for index in 0..interests.len() {
             if let Some(interest) = interests.get(index) {

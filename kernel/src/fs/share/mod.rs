@@ -44,7 +44,7 @@ struct Server {
     next_fid: AtomicU32,
     /// The number of the file system.
     device: u64,
-    /// What is kept of files, by their numbers.
+    /// The states of files, by their numbers.
     states: SpinLock<BTreeMap<u64, Weak<FileState>>>,
     /// Sockets that are bound to files, by the files' numbers.
     sockets: SpinLock<BTreeMap<u64, Weak<dyn File>>>,
@@ -115,7 +115,7 @@ impl Server {
         })
     }
 
-    /// What is kept of a file, which all its nodes have in common.
+    /// The state of a file, which all its nodes have in common.
     fn state_of(&self, number: u64, make: bool) -> Result<Option<Arc<FileState>>, Errno> {
         let mut all = self.states.lock();
         if let Some(state) = all.get(&number).and_then(Weak::upgrade) {
@@ -211,7 +211,7 @@ impl Drop for Fid {
 /// Mounts the folders where the command line wants them.
 ///
 /// # Errors
-/// What keeps one from being mounted.
+/// The error that keeps one from being mounted.
 pub fn mount_all(shares: Vec<Share>) -> Result<(), Errno> {
     let mut buffer = [0; SHARE_VALUE_MAX];
     let Some(value) = boot::option(KEY_SHARE, &mut buffer) else { return Ok(()) };

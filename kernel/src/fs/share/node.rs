@@ -26,7 +26,7 @@ pub struct SharedNode {
     pub(super) fid: Fid,
     kind: FileType,
     number: u64,
-    /// What is kept of the file, since it was needed by this node.
+    /// The file's state, from the first time that this node needed it.
     state: spin::Once<Arc<FileState>>,
 }
 
@@ -49,7 +49,7 @@ impl SharedNode {
         if Arc::ptr_eq(&other.fid.server, &self.fid.server) { Ok(other) } else { Err(Errno::EXDEV) }
     }
 
-    /// What is kept of the file.
+    /// The file's state.
     pub(super) fn state(&self) -> Result<&Arc<FileState>, Errno> {
         if let Some(state) = self.state.get() {
             return Ok(state);
@@ -78,7 +78,8 @@ impl SharedNode {
         };
         self.tell(kind::SETATTR, |writer| {
             writer.u32(valid);
-            writer.u32(change.permissions.unwrap_or(0));
+            let is_directory = self.kind == FileType::Directory;
+            writer.u32(storable(change.permissions.unwrap_or(0), is_directory));
             writer.u32(change.uid.unwrap_or(0));
             writer.u32(change.gid.unwrap_or(0));
             writer.u64(size);
@@ -101,23 +102,32 @@ impl SharedNode {
 
 impl SharedNode {
     /// Creates a FIFO or a socket in this directory.
-    fn create_node(
-        &self,
-        this: &Arc<Dentry>,
-        name: &[u8],
-        mode: u32,
-        gid: u32,
-    ) -> Result<Arc<Dentry>, Errno> {
+    fn create_node(&self, name: &[u8], mode: u32, gid: u32) -> Result<(), Errno> {
         self.tell(kind::MKNOD, |writer| {
             writer.string(name);
             for field in [mode, 0, 0, gid] {
                 writer.u32(field);
             }
-        })?;
-        let entry = self.lookup(this, name)?;
-        self.fid.server.forget(self.sibling(&entry.node)?.number);
-        Ok(entry)
+        })
     }
+
+    /// Makes a user the owner of what it has just created. A host that runs the machine as an ordinary user owns all
+    /// that is made here, and refuses.
+    fn give_to(&self, uid: u32) {
+        if uid != SERVER_UID {
+            let change = InodeChange { uid: Some(uid), ..InodeChange::default() };
+            let _ = self.set_attributes(set::UID, &change, 0);
+        }
+    }
+}
+
+/// The user as whom the host was told that the requests are made.
+const SERVER_UID: u32 = 0;
+
+/// Permissions as they are stored on the host: a program of the guest must not leave one there that runs with the
+/// rights of the host's user. The bit of a directory only says which group its files get.
+const fn storable(permissions: u32, is_directory: bool) -> u32 {
+    permissions & !if is_directory { linux::S_ISUID } else { linux::S_ISUID | linux::S_ISGID }
 }
 
 fn attributes(fid: &Fid) -> Result<Attributes, Errno> {
@@ -219,7 +229,9 @@ impl Inode for SharedNode {
     }
 
     fn create(&self, this: &Arc<Dentry>, name: &[u8], creation: &Creation<'_>) -> Result<Arc<Dentry>, Errno> {
-        let (permissions, gid) = (creation.permissions, creation.credentials.fsgid);
+        let is_directory = matches!(creation.contents, Contents::Directory);
+        let permissions = storable(creation.permissions, is_directory);
+        let gid = creation.credentials.fsgid;
         match creation.contents {
             Contents::Regular => {
                 // The handle becomes the new file's, opened; a node wants one that is not.
@@ -243,11 +255,17 @@ impl Inode for SharedNode {
                 writer.string(target);
                 writer.u32(gid);
             })?,
-            Contents::Fifo => return self.create_node(this, name, linux::S_IFIFO | permissions, gid),
-            Contents::Socket => return self.create_node(this, name, linux::S_IFSOCK | permissions, gid),
+            Contents::Fifo => self.create_node(name, linux::S_IFIFO | permissions, gid)?,
+            Contents::Socket => self.create_node(name, linux::S_IFSOCK | permissions, gid)?,
             Contents::Device(..) => return Err(Errno::EPERM),
         }
-        self.lookup(this, name)
+        let entry = self.lookup(this, name)?;
+        let made = self.sibling(&entry.node)?;
+        if matches!(creation.contents, Contents::Fifo | Contents::Socket) {
+            self.fid.server.forget(made.number);
+        }
+        made.give_to(creation.credentials.fsuid);
+        Ok(entry)
     }
 
     fn link(&self, _: &Arc<Dentry>, name: &[u8], node: &Arc<dyn Inode>) -> Result<(), Errno> {

@@ -57,7 +57,7 @@ impl SharedPages {
         fallible::try_arc(Self { node, fid, writer, cache, size })
     }
 
-    /// What is written can be stored by this handle.
+    /// Lets the pages be stored by this handle.
     pub fn store_by(&self, fid: &Arc<Fid>) {
         let mut writer = self.writer.lock();
         if writer.is_none() {
@@ -266,7 +266,7 @@ impl SharedPageCache {
     }
 }
 
-/// What programs map: while there is one, the file has pages.
+/// A source of mappings: while there is one, the file has pages.
 pub struct Mapped {
     state: Arc<FileState>,
     pages: Arc<SharedPages>,

@@ -1,4 +1,4 @@
-//! What the guest keeps of a file of a shared folder, the same for all nodes of that file.
+//! The guest's state of a file in a shared folder, the same for all nodes of that file.
 
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -12,7 +12,7 @@ use crate::fs::share::pages::{Mapped, SharedPages};
 use crate::memory::{MapSource, fallible, writeback};
 use crate::sync::SpinLock;
 
-/// What is kept of a file while somebody has it open.
+/// The state of a file while somebody has it open.
 pub struct FileState {
     /// The advisory locks.
     pub locks: FileLocks,
@@ -83,7 +83,7 @@ impl FileState {
         self.mapped.lock().pages.clone()
     }
 
-    /// What programs that map the file have mapped.
+    /// The source of the file's mappings.
     pub fn source(&self) -> Option<Arc<dyn MapSource>> {
         let source = self.mapped.lock().source.upgrade()?;
         Some(source)

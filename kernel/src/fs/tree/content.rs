@@ -1,4 +1,4 @@
-//! What a regular file holds.
+//! The contents of regular files.
 
 use heddle_erofs::{Image, Inode, Page};
 use heddle_kernel_core::xarray::Sparse;
@@ -300,11 +300,18 @@ impl Content {
         if data { None } else { Some(self.size) }
     }
 
-    /// Drops every page.
-    pub fn clear(&mut self, tree: &Tree) {
-        while let Some((index, _)) = self.slots.next(0) {
-            self.drop_slot(tree, index);
+    /// Pages of its own.
+    pub const fn own_pages(&self) -> u64 {
+        self.own
+    }
+
+    /// Frees up to `count` pages, which count nowhere any more; whether there are none left.
+    pub fn free_some(&mut self, count: u64) -> bool {
+        for _ in 0..count {
+            let Some((index, _)) = self.slots.last() else { return true };
+            drop(self.slots.remove(index));
         }
+        false
     }
 
     fn drop_slot(&mut self, tree: &Tree, index: u64) {

@@ -13,7 +13,7 @@ use crate::fs::tree::node::{Body, TreeNode};
 use crate::fs::{Dentry, FileType};
 use crate::sync::{SpinGuard, SpinLock};
 
-/// What is known here of a name.
+/// A cached name of a directory.
 enum Child {
     /// It is this. `cached` when it was found in the image under this name and is still that.
     Dentry { entry: Arc<Dentry>, cached: bool },
@@ -132,6 +132,7 @@ impl TreeNode {
     }
 
     /// The node for a node of the image: a new one, or the one that another of its names led to.
+    #[expect(clippy::disallowed_methods, reason = "room for the number is reserved")]
     fn instantiate(&self, nid: u64) -> Result<Arc<TreeNode>, Errno> {
         let image = self.tree.image.as_ref().ok_or(Errno::EIO)?;
         let inode = image.inode(nid).map_err(|_| Errno::EIO)?;
@@ -426,7 +427,7 @@ impl TreeNode {
     ) -> Result<(), Errno> {
         let kind = entry.node.kind();
         let copied = copy_name(name)?;
-        // What can fail comes first: room for a whiteout under the old name is the old entry's own.
+        // Steps that can fail come first: room for a whiteout under the old name is the old entry's own.
         target.put(name, entry.clone())?;
         self.take_out(old_name)?;
         let old = entry.set_position(to.clone(), copied);

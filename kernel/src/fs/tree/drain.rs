@@ -4,11 +4,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
-use crate::fs::tree::TreeNode;
+use crate::fs::tree::{TreeNode, remains};
 use crate::fs::{Dentry, FileType, mount};
+
+use heddle_kernel_core::fallible::push_reserved;
 
 /// Frees every node that was made from the image, has not been changed, and is not in use.
 pub fn drain() {
+    remains::drain();
     let Some(root) = mount::root() else { return };
     // Depth first, with a stack of our own: programs decide how deep directories are. Each level holds the position
     // in its listing; memory for the stack may be missing, and then deeper levels are left as they are.
@@ -16,7 +19,7 @@ pub fn drain() {
     if stack.try_reserve(16).is_err() {
         return;
     }
-    stack.push((root.entry, 0));
+    push_reserved(&mut stack, (root.entry, 0));
     while let Some((entry, cookie)) = stack.pop() {
         let node: &dyn Any = &*entry.node;
         let Some(children) = node.downcast_ref::<TreeNode>().and_then(|node| node.children().ok()) else {
@@ -27,8 +30,8 @@ pub fn drain() {
             if stack.try_reserve(2).is_err() {
                 continue;
             }
-            stack.push((entry, position));
-            stack.push((child, 0));
+            push_reserved(&mut stack, (entry, position));
+            push_reserved(&mut stack, (child, 0));
             continue;
         }
         loop {

@@ -146,7 +146,7 @@ impl File for TreeNode {
             buffer.truncate(usize::try_from(room).unwrap_or(usize::MAX));
         }
         self.ranges.begin_change();
-        // Who holds the range lets others at the contents between two pages.
+        // The holder of the range lets others at the contents between two pages.
         let most = if buffer.unity() == Atomicity::Held { PAGE_BYTES } else { usize::MAX };
         let mut written = content.write(&self.tree, self.lower(), buffer, offset, most);
         drop(content);

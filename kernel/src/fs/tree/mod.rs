@@ -20,6 +20,7 @@ mod drain;
 mod file;
 mod node;
 mod page;
+pub mod remains;
 mod seals;
 
 use alloc::boxed::Box;
@@ -56,9 +57,11 @@ pub struct Tree {
     page_limit: u64,
 }
 
-/// The next number of a file system without a device.
+/// Pages in use in all trees with a limit.
+static LIMITED_PAGES: AtomicU64 = AtomicU64::new(0);
 /// Pages that all trees hold, for `/proc/meminfo`.
 static ALL_PAGES: AtomicU64 = AtomicU64::new(0);
+/// The next number of a file system without a device.
 static NEXT_DEVICE: AtomicU32 = AtomicU32::new(20);
 /// Numbers of nodes that are not in the image start above all that are.
 const FIRST_INODE: u64 = 1 << 32;
@@ -112,7 +115,7 @@ impl Tree {
             log::error!("root image: {error}");
             Errno::EIO
         })?;
-        // What programs write here must leave them room to run.
+        // Files that programs write here must leave them room to run.
         let tree = Self::with_image(Some(image), memory::frame::total_frames() as u64 / 4 * 3)?;
         let root = image.inode(image.root()).map_err(|_| Errno::EIO)?;
         let root = TreeNode::from_image(&tree, root)?;
@@ -197,10 +200,18 @@ impl Tree {
         drain::take_apart(&root);
     }
 
+    /// The most pages that all trees with a limit may have together: programs need room to run.
+    fn shared_limit() -> u64 {
+        memory::frame::total_frames() as u64 / 4 * 3
+    }
+
     fn statistics(&self) -> Statistics {
         let used = self.pages.load(Ordering::Relaxed);
         let limit = if self.page_limit > 0 { self.page_limit } else { memory::frame::total_frames() as u64 };
-        let (total, free) = (limit, limit.saturating_sub(used).min(memory::frame::free_frames() as u64));
+        let shared = Self::shared_limit().saturating_sub(LIMITED_PAGES.load(Ordering::Relaxed));
+        let spare = if self.page_limit > 0 { shared } else { limit };
+        let free = limit.saturating_sub(used).min(spare).min(memory::frame::free_frames() as u64);
+        let total = limit;
         let nodes = total;
         Statistics {
             magic: linux_raw_sys::general::TMPFS_MAGIC,
@@ -214,18 +225,30 @@ impl Tree {
 
     /// Accounts for one more page.
     fn take_page(&self) -> Result<(), Errno> {
+        // Pages that `give_page` takes back are counted on every way through.
+        ALL_PAGES.fetch_add(1, Ordering::Relaxed);
         let used = self.pages.fetch_add(1, Ordering::Relaxed);
-        if self.page_limit > 0 && used >= self.page_limit {
-            self.pages.fetch_sub(1, Ordering::Relaxed);
+        if self.page_limit == 0 {
+            return Ok(());
+        }
+        let together = LIMITED_PAGES.fetch_add(1, Ordering::Relaxed);
+        if used >= self.page_limit || together >= Self::shared_limit() {
+            self.give_page();
             return Err(Errno::ENOSPC);
         }
-        ALL_PAGES.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
     fn give_page(&self) {
-        ALL_PAGES.fetch_sub(1, Ordering::Relaxed);
-        self.pages.fetch_sub(1, Ordering::Relaxed);
+        self.give_pages(1);
+    }
+
+    fn give_pages(&self, count: u64) {
+        ALL_PAGES.fetch_sub(count, Ordering::Relaxed);
+        self.pages.fetch_sub(count, Ordering::Relaxed);
+        if self.page_limit > 0 {
+            LIMITED_PAGES.fetch_sub(count, Ordering::Relaxed);
+        }
     }
 }
 

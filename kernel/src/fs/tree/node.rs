@@ -15,11 +15,11 @@ use crate::fs::lock::FileLocks;
 use crate::fs::notify::Marks;
 use crate::fs::pipe::Pipe;
 use crate::fs::range_lock::Ranges;
-use crate::fs::tree::Tree;
 use crate::fs::tree::content::{Content, Lower};
 use crate::fs::tree::directory::Children;
 use crate::fs::tree::page::PAGE;
 use crate::fs::tree::seals::Seals;
+use crate::fs::tree::{Tree, remains};
 use crate::fs::xattr::Extended;
 use crate::fs::{Dentry, File, FileType, Mount, Path, StatusFlags, devices};
 use crate::memory::fallible;
@@ -65,7 +65,7 @@ pub(super) struct Attributes {
     pub linkable: bool,
 }
 
-/// What a node holds, by its kind.
+/// The contents of a node, by its kind.
 pub(super) enum Body {
     Regular(SpinLock<Content>),
     Directory(SpinLock<Children>),
@@ -396,7 +396,9 @@ impl Inode for TreeNode {
 impl Drop for TreeNode {
     fn drop(&mut self) {
         if let Body::Regular(content) = &mut self.body {
-            content.get_mut().clear(&self.tree);
+            let content = core::mem::replace(content.get_mut(), Content::new());
+            self.tree.give_pages(content.own_pages());
+            remains::free(content);
         }
     }
 }

@@ -76,7 +76,7 @@ impl Seals {
 pub(super) struct SharedMapping(Arc<TreeNode>);
 
 impl SharedMapping {
-    /// What is mapped of a file: itself if it cannot be sealed any more.
+    /// The source for mappings of a file: the file itself if it cannot be sealed any more.
     pub fn of(node: Arc<TreeNode>) -> Result<Arc<dyn MapSource>, Errno> {
         let seals = node.seals.bits();
         if seals & linux::F_SEAL_SEAL != 0 && seals & linux::F_SEAL_WRITE == 0 {

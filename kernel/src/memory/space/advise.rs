@@ -85,8 +85,11 @@ impl Space {
 
     async fn flag(&self, range: Range<usize>, flag: Flags, value: bool) -> Result<(), Errno> {
         let _guard = self.lock.lock(range.clone()).await?;
-        crate::memory::space::reserve_mappings(2)?;
-        self.state.lock().mappings.change(range.clone(), |mapping| mapping.flags.set(flag, value));
+        {
+            let mut state = self.state.lock();
+            state.mappings.reserve(2)?;
+            state.mappings.change(range.clone(), |mapping| mapping.flags.set(flag, value));
+        }
         self.is_mapped(range)
     }
 
@@ -102,9 +105,9 @@ impl Space {
         limit: Option<usize>,
     ) -> Result<(), Errno> {
         let _guard = self.lock.lock(range.clone()).await?;
-        crate::memory::space::reserve_mappings(2)?;
         {
             let mut state = self.state.lock();
+            state.mappings.reserve(2)?;
             let others = state.mappings.locked_bytes() - state.mappings.locked_bytes_in(&range);
             if is_locked && limit.is_some_and(|limit| others + range.len() > limit) {
                 return Err(Errno::ENOMEM);
@@ -125,6 +128,7 @@ impl Space {
         if is_locked && limit.is_some_and(|limit| state.mappings.total_bytes() > limit) {
             return Err(Errno::ENOMEM);
         }
+        state.mappings.reserve(2)?;
         state.mappings.change(range, |mapping| mapping.flags.set(Flags::LOCKED, is_locked));
         Ok(())
     }
@@ -148,7 +152,7 @@ impl Space {
                     return Err(Errno::EINTR);
                 }
             }
-            self.fault(page, FaultAccess { write, execute: false }).await?;
+            self.fault(page, FaultAccess { write, execute: false }, is_dying).await?;
         }
         Ok(())
     }

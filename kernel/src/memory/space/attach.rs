@@ -9,6 +9,8 @@ use crate::memory::MapSource;
 use crate::memory::source::Object;
 use crate::memory::space::Space;
 
+use heddle_kernel_core::fallible::insert_reserved;
+
 impl Space {
     /// Whether there may be such objects.
     #[must_use]
@@ -37,13 +39,14 @@ impl Space {
                 Err(index) => {
                     let Some(new) = source.for_child() else { continue };
                     made.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-                    made.insert(index, (old, new?));
+                    insert_reserved(&mut made, index, (old, new?));
                     made[index].1.clone()
                 }
             };
-            crate::memory::space::reserve_mappings(2)?;
             let new = Object::Source(new);
-            self.state.lock().mappings.change(range, |mapping| mapping.backing = new.clone());
+            let mut state = self.state.lock();
+            state.mappings.reserve(2)?;
+            state.mappings.change(range, |mapping| mapping.backing = new.clone());
         }
         Ok(())
     }

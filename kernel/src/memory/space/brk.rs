@@ -2,7 +2,7 @@
 
 use crate::arch::paging::PAGE_SIZE;
 use crate::memory::source::Object;
-use crate::memory::space::{Flags, MapRequest, Placement, Space};
+use crate::memory::space::{Flags, FutureLocks, MapRequest, Placement, Space};
 
 impl Space {
     /// Says where the heap begins: behind the image. `exec` calls this.
@@ -41,6 +41,7 @@ impl Space {
         let done = if new_top > old_top {
             let mut request = MapRequest::anonymous(Placement::FixedIfFree(old_top), new_top - old_top);
             request.flags = Flags::HEAP;
+            request.flags.set(Flags::LOCKED, self.future_locks() != FutureLocks::Off);
             request.object = Object::Anonymous(Some("[heap]"));
             // A heap that would leave the slot stops growing instead: allocators then use mmap.
             self.check_range(old_top, new_top - old_top).is_some() && self.map(request).await.is_ok()

@@ -3,6 +3,7 @@
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
+use heddle_kernel_core::mapping::Totals;
 use linux_raw_sys::general as linux;
 
 use crate::arch::paging::{PAGE_SIZE, PageTableEntry};
@@ -10,14 +11,18 @@ use crate::arch::{SignalCause, paging};
 use crate::error::Errno;
 use crate::memory::counters::count;
 use crate::memory::gather::Gather;
+use crate::memory::oom::Shortage;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, Mapping, Protection, STACK_GUARD_BYTES, Space};
 use crate::memory::table::{Leaves, rights};
 use crate::memory::user::PageFault;
-use crate::memory::{FrameRef, PageRef, counters, reclaim, shootdown, writeback};
+use crate::memory::{FrameRef, PageRef, counters, shootdown};
 
 /// Pages that a fault on a file brings in around it at most, as far as they are in memory.
 const AROUND_PAGES: usize = 16;
+
+/// How long a call that does not know for whom it asks waits for memory.
+const MEMORY_WAIT_NS: u64 = 500_000_000;
 
 /// The access that faulted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -87,29 +92,32 @@ impl Space {
         self.finish_now(&mut gather).then_some(result)
     }
 
-    /// Resolves a fault. When memory is short, caches are given back first.
+    /// Resolves a fault. When memory is short, room is made for it, as [`Shortage`] says.
     ///
     /// # Errors
-    /// [`FaultError`].
-    pub async fn fault(&self, address: usize, access: FaultAccess) -> Result<(), FaultError> {
-        match self.try_fault(address, access) {
-            Some(Err(FaultError::OutOfMemory)) => {}
-            Some(result) => return result,
-            None => match self.wait_and_fault(address, access).await {
-                Err(FaultError::OutOfMemory) => {}
-                result => return result,
-            },
-        }
-        if reclaim::reclaim() {
-            match self.wait_and_fault(address, access).await {
-                Err(FaultError::OutOfMemory) => {}
-                result => return result,
+    /// [`FaultError`]; that memory is short only when `is_over` says that there is no use for it any more.
+    pub async fn fault(
+        &self,
+        address: usize,
+        access: FaultAccess,
+        is_over: impl Fn() -> bool,
+    ) -> Result<(), FaultError> {
+        let mut shortage = Shortage::default();
+        loop {
+            let tried = match self.try_fault(address, access) {
+                Some(tried) => tried,
+                None => self.wait_and_fault(address, access).await,
+            };
+            match tried {
+                Err(FaultError::OutOfMemory) => shortage.make_room(&is_over).await?,
+                resolved => return resolved,
             }
         }
-        if !writeback::evict().await {
-            return Err(FaultError::OutOfMemory);
-        }
-        self.wait_and_fault(address, access).await
+    }
+
+    /// Says that the process was chosen to end because memory ran out: nobody waits for memory for it any more.
+    pub fn doom(&self) {
+        self.is_doomed.store(true, Ordering::Relaxed);
     }
 
     async fn wait_and_fault(&self, address: usize, access: FaultAccess) -> Result<(), FaultError> {
@@ -128,18 +136,31 @@ impl Space {
         result
     }
 
-    /// Brings in the page that an access to user memory missed.
+    /// Brings in the page that an access to user memory missed. The caller waits for memory until `is_dying`.
+    ///
+    /// # Errors
+    /// `EFAULT`; `ENOMEM`, which nobody sees.
+    pub async fn fault_in_for(&self, fault: PageFault, is_dying: impl Fn() -> bool) -> Result<(), Errno> {
+        self.fault_in_until(fault, || is_dying() || self.is_doomed.load(Ordering::Relaxed)).await
+    }
+
+    /// The same where it is not known who asks: memory is waited for a while only.
     ///
     /// # Errors
     /// `EFAULT`, `ENOMEM`.
     pub async fn fault_in(&self, fault: PageFault) -> Result<(), Errno> {
+        let until_ns = crate::arch::time::now_ns().saturating_add(MEMORY_WAIT_NS);
+        let is_over = || self.is_doomed.load(Ordering::Relaxed) || crate::arch::time::now_ns() >= until_ns;
+        self.fault_in_until(fault, is_over).await
+    }
+
+    async fn fault_in_until(&self, fault: PageFault, is_over: impl Fn() -> bool) -> Result<(), Errno> {
         #[cfg(feature = "checking")]
         if crate::memory::fault_injection::is_unmapped() {
             return Err(Errno::EFAULT);
         }
-        self.fault(fault.address, FaultAccess { write: fault.write, execute: false })
-            .await
-            .map_err(Errno::from)
+        let access = FaultAccess { write: fault.write, execute: false };
+        self.fault(fault.address, access, is_over).await.map_err(Errno::from)
     }
 
     /// The same without waiting; `None` if it would have to wait.
@@ -210,9 +231,9 @@ impl Space {
         }
         let above = state.mappings.at_or_above(page).ok_or(FaultError::Unmapped)?;
         let (start, end) = (above.start, above.end);
-        let stack_limit = self.stack_limit.load(Ordering::Relaxed);
+        let added = Totals::of(above.protection, above.flags, start.saturating_sub(page));
         let may_grow = above.flags.contains(Flags::GROWS_DOWN)
-            && end - page <= stack_limit
+            && end - page <= self.limits.stack()
             && self.range().contains(&page)
             && state.mappings.below(start).is_none_or(|below| below.end + STACK_GUARD_BYTES <= page);
         if !may_grow {
@@ -221,8 +242,12 @@ impl Space {
         if !locked.contains(&start) {
             return Ok(None);
         }
-        crate::memory::space::reserve_mappings(1)?;
+        // As in Linux, a stack that may not grow is a bad address.
+        let checked = self.check_growth(&state, Totals::default(), added);
+        checked.map_err(|_| FaultError::Unmapped)?;
+        state.mappings.reserve(1).map_err(Errno::from)?;
         state.mappings.extend_down(start, page);
+        state.note_promises();
         state.mappings.get(page).cloned().map(Some).ok_or(FaultError::Unmapped)
     }
 }

@@ -1,47 +1,58 @@
-//! fork: a private copy of a space, copy-on-write.
+//! fork: a copy of a space at the same addresses, copy-on-write.
 
 use alloc::sync::Arc;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 
-use crate::arch::paging;
 use crate::error::Errno;
 use crate::memory::counters::count;
-use crate::memory::fallible::try_arc;
 use crate::memory::gather::Gather;
-use crate::memory::shootdown::{Removals, Users};
+use crate::memory::overcommit::Promise;
+use crate::memory::slots::Slot;
 use crate::memory::source::Object;
-use crate::memory::space::lock::SpaceLock;
-use crate::memory::space::{Flags, LOWEST_ADDRESS, Space, SpaceState};
-use crate::memory::table::Root;
-use crate::memory::{counters, heap};
+use crate::memory::space::{Flags, Space, SpaceState};
+use crate::memory::{counters, overcommit};
 use crate::sched::Budget;
-use crate::sync::SpinLock;
 use heddle_kernel_core::mapping::{Backing, Mapping, Mappings};
+use smallvec::SmallVec;
 
 /// The bytes of a space that fork(2) shares in one step, those of a table of leaf tables, and the step's cost.
 const SHARED_BYTES: usize = 1 << 30;
 const SHARED_COST: u32 = 32;
+/// The mappings that fork(2) copies in one step, and the step's cost.
+const MAPPINGS_PER_STEP: usize = 16;
+const MAPPINGS_COST: u32 = 8;
 /// The bytes of a leaf table. Where a larger table is missing, all that it would cover is passed over at once.
 const LEAF_TABLE_BYTES: usize = 1 << 21;
 
 impl Space {
-    /// A private space with this one's contents at the same addresses.
+    /// A space with this one's contents at the same addresses: it claims the same slot.
     ///
     /// Leaf tables are shared, not copied, so the cost follows the number of 2 MiB parts in use and not of pages.
     ///
+    /// If `child_runs_next` on this CPU, the child gets the tables that the CPU has in its root, and the parent the new
+    /// ones, which lead to the same pages. Then neither the child nor, when that has left for another program, the
+    /// parent has to replace the other's tables.
+    ///
     /// # Errors
     /// `ENOMEM`.
-    pub async fn fork(&self) -> Result<Arc<Self>, Errno> {
+    pub async fn fork(&self, child_runs_next: bool) -> Result<Arc<Self>, Errno> {
         let range = self.range();
         let _guard = self.lock.lock(range.clone()).await?;
-        let child = self.empty_child()?;
+        let child = self.empty_child().await?;
         let shared = self.share_tables(&child, range.clone()).await;
+        // A program that runs in this space on another CPU would go on in the tables that it has.
+        let exchanges = child_runs_next && shared.is_ok() && self.is_in_slot() && self.thread_count() == 1;
+        if exchanges {
+            self.exchange_tables(&child);
+        }
         // Even after a failure: some of this space's tables may be read-only now.
         let mut gather = Gather::new();
         gather.mark(range);
         count(&counters::FLUSH_FORK);
-        self.finish(&mut gather).await;
+        // Those who use the tables that were there before are told, whose ever they are now.
+        let before = if exchanges { &*child } else { self };
+        before.finish(&mut gather).await;
         shared?;
         child.drop_what_is_not_inherited().await?;
         child.renew_pages().await?;
@@ -49,6 +60,19 @@ impl Space {
         // Under this space's lock, so that a thread that unmaps an object's pages looks at the child afterwards.
         crate::memory::space::unmap::register(&child)?;
         Ok(child)
+    }
+
+    /// Gives each the other's tables, and with them the identity by which CPUs know them. The child is not used yet,
+    /// and of this space nothing but the kernel's copies, which look at the identity again ([`Self::activate`]).
+    fn exchange_tables(&self, child: &Self) {
+        let (old, new) = (self.identity(), child.identity());
+        self.identity.store(0, Ordering::SeqCst);
+        for (own, other) in [(&self.root, &child.root), (&self.entry, &child.entry)] {
+            other.store(own.swap(other.load(Ordering::SeqCst), Ordering::SeqCst), Ordering::SeqCst);
+        }
+        child.users.copy(&self.users);
+        child.identity.store(old, Ordering::SeqCst);
+        self.identity.store(new, Ordering::SeqCst);
     }
 
     /// Gives the child all tables, some at a time.
@@ -69,43 +93,59 @@ impl Space {
         Ok(())
     }
 
+    /// Copies of the records for a child, which inherits no locks. The caller has locked the space's range, so that
+    /// they don't change between two steps.
+    async fn copied_mappings(&self) -> Result<Mappings<Object>, Errno> {
+        let mut copies = Mappings::new();
+        let mut budget = Budget::new();
+        let mut at = 0;
+        loop {
+            let mut next: SmallVec<[Mapping<Object>; MAPPINGS_PER_STEP]> = SmallVec::new();
+            next.extend(
+                self.state.lock().mappings.overlapping(at..usize::MAX).take(MAPPINGS_PER_STEP).cloned(),
+            );
+            let Some(last) = next.last() else { return Ok(copies) };
+            at = last.end;
+            for mut mapping in next {
+                mapping.flags.remove(Flags::LOCKED);
+                copies.reserve(1)?;
+                copies.insert(mapping);
+            }
+            budget.step(MAPPINGS_COST).await;
+        }
+    }
+
     /// A space with copies of the records and none of the pages.
-    fn empty_child(&self) -> Result<Arc<Self>, Errno> {
-        let count = self.state.lock().mappings.len();
-        heap::reserve(count * Mappings::<Object>::MAPPING_BYTES)?;
+    async fn empty_child(&self) -> Result<Arc<Self>, Errno> {
+        let mappings = self.copied_mappings().await?;
         let state = {
             let state = self.state.lock();
+            if overcommit::is_limited() {
+                // A child is promised as much again; no mapping of it is a larger request than its parent's was.
+                overcommit::check(state.mappings.totals().promised)?;
+            }
             let brk = state.brk.clone();
             let window = state.window.clone();
             let search = state.search;
             let pages = state.pages.clone();
             let has_attachments = state.has_attachments;
             SpaceState {
-                mappings: state.mappings.clone(),
+                mappings,
+                promise: Promise::new(state.mappings.totals().promised),
                 layout: state.layout,
                 window,
                 search,
                 brk,
                 is_brk_moving: false,
-                slot: None,
+                slot: state.slot.as_ref().map(|slot| Slot::claim(slot.number())),
                 pages,
                 has_attachments,
             }
         };
-        let root = Root::new()?;
-        try_arc(Self {
-            identity: crate::memory::space::new_identity(),
-            root: AtomicU64::new(root.0),
-            stack_limit: AtomicUsize::new(self.stack_limit.load(Ordering::Relaxed)),
-            start: AtomicUsize::new(LOWEST_ADDRESS),
-            end: AtomicUsize::new(paging::USER_END),
-            users: Users::default(),
-            removals: Removals::new(),
-            unseen: AtomicU64::new(0),
-            seen: AtomicU64::new(0),
-            lock: SpaceLock::new(),
-            state: SpinLock::new(state),
-        })
+        let range = self.range();
+        let child = Self::with_state(state, range, self.limits.for_child())?;
+        child.set_isolation(self.credentials(), self.isolation());
+        Ok(child)
     }
 
     /// In a child without running threads: drops what `MADV_DONTFORK` and `MADV_WIPEONFORK` keep from it.
@@ -122,7 +162,10 @@ impl Space {
             at = range.end;
             self.clear(range.clone()).await?;
             if flags.contains(Flags::NOT_INHERITED) {
-                self.state.lock().mappings.remove(range, |_| {});
+                let mut state = self.state.lock();
+                state.mappings.reserve(1)?;
+                state.mappings.remove(range, |_| {});
+                state.note_promises();
             }
         }
     }
@@ -147,8 +190,9 @@ impl Space {
             if is_touched {
                 self.clear(range.clone()).await?;
             }
-            crate::memory::space::reserve_mappings(2)?;
-            self.state.lock().mappings.change(range, |mapping| mapping.backing = object.clone());
+            let mut state = self.state.lock();
+            state.mappings.reserve(2)?;
+            state.mappings.change(range, |mapping| mapping.backing = object.clone());
         }
         self.set_pages(new);
         Ok(())

@@ -77,7 +77,7 @@ impl Space {
         self.state.lock().mappings.locked_bytes()
     }
 
-    /// Pages and page tables that nothing else leads to, with the root if it is this space's own; `None` while any
+    /// Pages and page tables that nothing else leads to, the root included; `None` while any
     /// range of the space is locked.
     #[must_use]
     pub fn own_frames(&self) -> Option<(usize, usize)> {
@@ -88,7 +88,7 @@ impl Space {
         let _guard = self.lock.try_lock(range.clone()).ok()??;
         // The last page is no program's, but the table that it is in is.
         let owns = self.root().own(range.start & !(SLOT_BYTES - 1)..range.end.next_multiple_of(SLOT_BYTES));
-        Some((owns.pages, owns.tables + usize::from(!self.is_shared())))
+        Some((owns.pages, owns.tables + 1))
     }
 
     /// Pages that are in memory. Ranges that are locked at the moment are left out.

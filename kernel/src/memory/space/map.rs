@@ -4,10 +4,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use heddle_kernel_core::fallible::push_reserved;
+use heddle_kernel_core::mapping::Totals;
+
 use crate::arch::paging::{PAGE_SIZE, PageTableEntry};
 use crate::error::Errno;
 use crate::memory::fallible::try_arc;
 use crate::memory::gather::Gather;
+use crate::memory::overcommit;
 use crate::memory::source::{Object, SharedMemory};
 use crate::memory::space::{Flags, LOWEST_ADDRESS, Mapping, Protection, Space};
 use crate::memory::table::rights;
@@ -77,6 +81,9 @@ impl Space {
         }
         request.offset.checked_add(length as u64).ok_or(Errno::EOVERFLOW)?;
         if request.flags.contains(Flags::SHARED) && matches!(request.object, Object::Anonymous(_)) {
+            if !request.flags.contains(Flags::NO_RESERVE) {
+                overcommit::check(length)?;
+            }
             request.object = Object::Source(try_arc(SharedMemory::default())? as Arc<_>);
             request.offset = 0;
         }
@@ -102,7 +109,7 @@ impl Space {
         }
     }
 
-    /// Makes sure that a fixed range can be mapped; leaves the shared space if the range is outside the slot.
+    /// Makes sure that a fixed range can be mapped; leaves the slot if the range is outside of it.
     pub(super) async fn reach(&self, start: usize, length: usize) -> Result<(), Errno> {
         if !start.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::EINVAL);
@@ -110,8 +117,8 @@ impl Space {
         if start < LOWEST_ADDRESS {
             return Err(Errno::EPERM);
         }
-        if self.check_range(start, length).is_none() && self.is_shared() {
-            self.leave_shared().await?;
+        if self.check_range(start, length).is_none() && self.is_in_slot() {
+            self.leave_slot().await?;
         }
         self.check_range(start, length).map(|_| ()).ok_or(Errno::ENOMEM)
     }
@@ -119,10 +126,10 @@ impl Space {
     async fn map_anywhere(&self, length: usize, request: &MapRequest) -> Result<usize, Errno> {
         loop {
             let Some(start) = self.find_free(length) else {
-                if !self.is_shared() {
+                if !self.is_in_slot() {
                     return Err(Errno::ENOMEM);
                 }
-                self.leave_shared().await?;
+                self.leave_slot().await?;
                 continue;
             };
             match self.map_at(start..start + length, request, false).await {
@@ -137,13 +144,18 @@ impl Space {
         if let Object::Source(source) = &request.object {
             source.mapped(request.flags.contains(Flags::SHARED));
         }
+        let added = Totals::of(request.protection, request.flags, range.len());
         let _guard = self.lock.lock(range.clone()).await?;
         let is_free = {
             let state = self.state.lock();
             if state.mappings.len() + 2 > MAPPINGS_MAX {
                 return Err(Errno::ENOMEM);
             }
-            state.mappings.is_free(range.clone())
+            let is_free = state.mappings.is_free(range.clone());
+            if is_free || replace {
+                self.check_growth(&state, state.mappings.totals_in(range.clone()), added)?;
+            }
+            is_free
         };
         if !is_free {
             if !replace {
@@ -151,9 +163,13 @@ impl Space {
             }
             self.clear(range.clone()).await?;
         }
-        crate::memory::space::reserve_mappings(2)?;
         let mut removed = Removed::default();
         let mut state = self.state.lock();
+        state.mappings.reserve(2)?;
+        if is_free {
+            // Another thread may have mapped something elsewhere meanwhile; what was taken out cannot come back.
+            self.check_growth(&state, Totals::default(), added)?;
+        }
         state.mappings.remove(range.clone(), |mapping| removed.keep(mapping));
         state.mappings.insert(Mapping {
             start: range.start,
@@ -163,6 +179,7 @@ impl Space {
             backing: request.object.clone(),
             offset: request.offset,
         });
+        state.note_promises();
         Ok(range.start)
     }
 
@@ -203,12 +220,13 @@ impl Space {
         if self.state.lock().mappings.is_free(range.clone()) {
             return Ok(());
         }
-        crate::memory::space::reserve_mappings(1)?;
         // The records first: a fault that comes afterwards finds nothing to bring in.
         let mut removed = Removed::default();
         {
             let mut state = self.state.lock();
+            state.mappings.reserve(1)?;
             state.mappings.remove(range.clone(), |mapping| removed.keep(mapping));
+            state.note_promises();
             state.search.note_free(&range);
         }
         self.clear(range).await
@@ -228,9 +246,9 @@ impl Space {
         }
         let range = self.check_range(start, length).ok_or(Errno::ENOMEM)?;
         let _guard = self.lock.lock(range.clone()).await?;
-        crate::memory::space::reserve_mappings(2)?;
         {
             let mut state = self.state.lock();
+            state.mappings.reserve(2)?;
             if !state.mappings.covers(range.clone()) {
                 return Err(Errno::ENOMEM);
             }
@@ -243,7 +261,14 @@ impl Space {
             if state.mappings.len() + 2 > MAPPINGS_MAX {
                 return Err(Errno::ENOMEM);
             }
+            let changed =
+                state.mappings.overlapping(range.clone()).fold(Totals::default(), |sum, mapping| {
+                    let bytes = mapping.end.min(range.end) - mapping.start.max(range.start);
+                    sum.plus(Totals::of(protection, mapping.flags, bytes))
+                });
+            self.check_growth(&state, state.mappings.totals_in(range.clone()), changed)?;
             state.mappings.change(range.clone(), |mapping| mapping.protection = protection);
+            state.note_promises();
         }
         if protection.is_empty() {
             return self.hide(range).await;
@@ -296,7 +321,7 @@ impl Removed {
     /// Keeps what is behind a removed mapping, unless there is no memory to keep it in.
     pub(super) fn keep(&mut self, mapping: Mapping<Object>) {
         if matches!(mapping.backing, Object::Source(_)) && self.objects.try_reserve(1).is_ok() {
-            self.objects.push(mapping.backing);
+            push_reserved(&mut self.objects, mapping.backing);
         }
     }
 }

@@ -1,10 +1,13 @@
 //! The address space of a process.
 //!
-//! A [`Space`] is a page-table root, a range of addresses, and the mappings in it. By default spaces are *shared*:
-//! all of them use one root, each within a slot of its own, so that going from one to another changes nothing in the
-//! processor. A *private* space has its own root and the whole lower half: what fork makes, what a program that is
-//! not position-independent needs, and what a shared space becomes when its program asks for an address outside the
-//! slot.
+//! A [`Space`] is a tree of page tables, a range of addresses, and the mappings in it. Nearly all spaces lie in a
+//! *slot*, one entry of a root: a CPU runs them by having this entry in its own root ([`crate::memory::roots`]),
+//! beside those of others. A position-independent program has a slot to itself while there are enough; one that is
+//! linked to fixed addresses lies in the low window, and what fork makes in its parent's slot. A *whole* space has
+//! all addresses, and a CPU loads its root instead: what a space becomes when its program asks for an address outside
+//! the slot.
+//!
+//! Where a space lies says nothing about who may reach it: that is its [`crate::memory::isolation`].
 //!
 //! # Order of work
 //! Operations on mappings are `async`: they lock the range they change ([`lock`]), look at the mappings under a short
@@ -16,6 +19,7 @@ mod attach;
 mod brk;
 mod fault;
 mod fork;
+mod limits;
 mod list;
 mod lock;
 mod map;
@@ -27,26 +31,31 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use heddle_abi::boot::{KEY_ISOLATION, KEY_PCID, KEY_SLOTS};
+use heddle_abi::boot::{KEY_PCID, KEY_SLOTS};
 use heddle_kernel_core::mapping::Mappings;
 
+use crate::arch::paging::PageTableEntry;
 use crate::arch::{cpu, paging};
 use crate::boot;
 use crate::error::Errno;
 use crate::memory::counters::count;
-use crate::memory::deferred_free::{TAG_ROOT, TAG_SLOT, TlbScope};
+use crate::memory::deferred_free::TAG_ROOT;
 use crate::memory::fallible::try_arc;
 use crate::memory::gather::Gather;
+use crate::memory::isolation::{CredentialSet, IsolationCell, IsolationPolicy};
+use crate::memory::overcommit::Promise;
 use crate::memory::process_pages::Pages;
 use crate::memory::shootdown::{PendingFlush, Removals, Users};
-use crate::memory::slots::{SLOT_BYTES, Slot};
+use crate::memory::slots::Slot;
 use crate::memory::source::Object;
+use crate::memory::space::limits::SpaceLimits;
 use crate::memory::space::lock::SpaceLock;
 use crate::memory::table::Root;
-use crate::memory::{counters, deferred_free, heap, shootdown, slots};
+use crate::memory::{counters, deferred_free, isolation, roots, shootdown, slots};
 use crate::sync::SpinLock;
 
 pub use crate::memory::space::fault::{FaultAccess, FaultError};
+pub use crate::memory::space::limits::FutureLocks;
 pub use crate::memory::space::list::MappingView;
 pub use crate::memory::space::lock::CpuEpoch;
 pub use crate::memory::space::map::{MapRequest, Placement};
@@ -58,21 +67,22 @@ pub use heddle_kernel_core::mapping::{Flags, Mapping, Protection};
 const LOWEST_ADDRESS: usize = 0x1_0000;
 /// How far mappings stay away from a stack that may grow.
 const STACK_GUARD_BYTES: usize = 1 << 20;
-/// Where the image of a position-independent program goes in a private space, or above.
+/// Where the image of a position-independent program goes in a whole space, or above.
 const IMAGE_BASE: usize = 0x5555_0000_0000;
 /// Slots kept free below the top of the stack for its growth.
 const STACK_MAX_BYTES: usize = 64 << 20;
 
 pub(super) use crate::memory::space::lock::drain as drain_locks;
 
-/// How a space relates to others.
+/// Where a space lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpaceKind {
-    /// In the space that programs share; private if that is full, or if the machine isolates programs.
-    Shared,
-    /// With a page table of its own, all addresses included: for programs that are not position-independent, or that
-    /// must be out of others' reach.
-    Private,
+    /// In a slot, for programs that can be anywhere.
+    Slot,
+    /// In the low window, for programs that are linked to fixed addresses.
+    Window,
+    /// Everywhere: all addresses can be mapped.
+    Whole,
 }
 
 /// Where things go in a space, randomized once.
@@ -106,6 +116,8 @@ impl Search {
 
 struct SpaceState {
     mappings: Mappings<Object>,
+    /// The promise to the mappings.
+    promise: Promise,
     layout: SpaceLayout,
     /// Where addresses are looked for first.
     window: Range<usize>,
@@ -122,15 +134,26 @@ struct SpaceState {
 
 /// An address space.
 pub struct Space {
-    identity: usize,
+    /// Changes when CPUs have to look anew at how they run the space.
+    identity: AtomicUsize,
+    /// The tables, as a root. CPUs load it only if the space is a whole one.
     root: AtomicU64,
-    /// End of the stack's growth, as a size; the process's limit.
-    stack_limit: AtomicUsize,
+    limits: SpaceLimits,
+    /// The process was chosen to end because memory ran out.
+    is_doomed: AtomicBool,
+    /// The root's entry for the slot; 0 in a whole space.
+    entry: AtomicU64,
+    slot_number: usize,
+    /// Whose program it is, and the isolation that it has chosen.
+    credentials: AtomicUsize,
+    isolation: IsolationCell,
     /// All addresses that may be mapped.
     start: AtomicUsize,
     end: AtomicUsize,
     users: Users,
     removals: Removals,
+    /// Threads that run in the space.
+    threads: AtomicUsize,
     /// How many flushes were posted without waiting for them, and up to which of these a wait has completed since.
     unseen: AtomicU64,
     seen: AtomicU64,
@@ -146,18 +169,9 @@ pub(super) fn initialize() {
     if let Some(count) = boot::number(KEY_SLOTS) {
         slots::limit(usize::try_from(count).unwrap_or(usize::MAX));
     }
-    if boot::is(KEY_ISOLATION, "private") {
-        IS_ISOLATED.store(true, Ordering::Relaxed);
-        ::log::info!("isolation: every program has its own page table");
-    }
     if boot::is(KEY_PCID, "on") && !paging::use_tags() {
         ::log::warn!("the processors have no PCID: translations are flushed when the page table changes");
     }
-}
-
-/// Makes sure that `count` records can be added to the mappings.
-fn reserve_mappings(count: usize) -> Result<(), Errno> {
-    heap::reserve(count * Mappings::<Object>::GROWTH_BYTES)
 }
 
 /// 0 stands for no space.
@@ -166,26 +180,25 @@ fn new_identity() -> usize {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Whether every program gets a page table of its own.
-static IS_ISOLATED: AtomicBool = AtomicBool::new(false);
-
 impl Space {
     /// An empty space.
     ///
     /// # Errors
     /// `ENOMEM`.
     pub fn new(kind: SpaceKind) -> Result<Arc<Self>, Errno> {
-        let slot = if kind == SpaceKind::Shared && !IS_ISOLATED.load(Ordering::Relaxed) {
-            Slot::take()
-        } else {
-            None
+        let slot = match kind {
+            SpaceKind::Slot => Some(Slot::take()),
+            SpaceKind::Window => Some(Slot::claim(slots::WINDOW)),
+            SpaceKind::Whole => None,
         };
-        let (root, range, layout) = match &slot {
-            Some(slot) => (Root(paging::shared_root()), slot.range(), SpaceLayout::in_slot(slot.range())),
-            None => (Root::new()?, LOWEST_ADDRESS..paging::USER_END, SpaceLayout::in_lower_half()),
+        let (range, layout) = match &slot {
+            Some(slot) => (slot.range(), SpaceLayout::in_slot(slot.range())),
+            None => (0..paging::USER_END, SpaceLayout::in_lower_half()),
         };
+        let range = range.start.max(LOWEST_ADDRESS)..range.end;
         let state = SpaceState {
             mappings: Mappings::new(),
+            promise: Promise::default(),
             layout,
             window: range.start..layout.mmap_top,
             search: Search::default(),
@@ -195,53 +208,68 @@ impl Space {
             pages: None,
             has_attachments: false,
         };
-        let space = Self {
-            identity: new_identity(),
+        let space = Self::with_state(state, range, SpaceLimits::new(8 << 20))?;
+        unmap::register(&space)?;
+        Ok(space)
+    }
+
+    /// A space with these records, and no page.
+    fn with_state(state: SpaceState, range: Range<usize>, limits: SpaceLimits) -> Result<Arc<Self>, Errno> {
+        let root = Root::new()?;
+        let slot_number = state.slot.as_ref().map_or(0, Slot::number);
+        let is_whole = state.slot.is_none();
+        let mut space = Self::on_root(root, state, range, limits);
+        space.slot_number = slot_number;
+        if is_whole {
+            paging::adopt_kernel_half(root.0);
+        } else {
+            // On failure the space is dropped, and with it root and claim.
+            space.entry = AtomicU64::new(root.slot_entry(slot_number)?);
+        }
+        try_arc(space)
+    }
+
+    fn on_root(root: Root, state: SpaceState, range: Range<usize>, limits: SpaceLimits) -> Self {
+        Self {
+            identity: AtomicUsize::new(new_identity()),
             root: AtomicU64::new(root.0),
-            stack_limit: AtomicUsize::new(8 << 20),
+            limits,
+            is_doomed: AtomicBool::new(false),
+            entry: AtomicU64::new(0),
+            slot_number: 0,
+            credentials: AtomicUsize::new(CredentialSet::FIRST.0),
+            isolation: IsolationCell::new(IsolationPolicy::Default),
             start: AtomicUsize::new(range.start),
             end: AtomicUsize::new(range.end),
             users: Users::default(),
             removals: Removals::new(),
+            threads: AtomicUsize::new(0),
             unseen: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             lock: SpaceLock::new(),
             state: SpinLock::new(state),
-        };
-        // On failure the space is dropped, and with it the slot or root.
-        let space = try_arc(space)?;
-        unmap::register(&space)?;
-        Ok(space)
+        }
     }
 
     /// A space in which nothing can be mapped: for threads that have given theirs up.
     #[must_use]
     pub fn none() -> Arc<Self> {
         static NONE: spin::Once<Arc<Space>> = spin::Once::new();
+        #[expect(clippy::disallowed_methods, reason = "made at the start of the machine")]
         let none = || {
-            Arc::new(Self {
-                identity: new_identity(),
-                root: AtomicU64::new(paging::shared_root()),
-                stack_limit: AtomicUsize::new(0),
-                start: AtomicUsize::new(0),
-                end: AtomicUsize::new(0),
-                users: Users::default(),
-                removals: Removals::new(),
-                unseen: AtomicU64::new(0),
-                seen: AtomicU64::new(0),
-                lock: SpaceLock::new(),
-                state: SpinLock::new(SpaceState {
-                    mappings: Mappings::new(),
-                    layout: SpaceLayout { image_base: 0, mmap_top: 0, stack_top: 0 },
-                    window: 0..0,
-                    search: Search::default(),
-                    brk: 0..0,
-                    is_brk_moving: false,
-                    slot: None,
-                    pages: None,
-                    has_attachments: false,
-                }),
-            })
+            let state = SpaceState {
+                mappings: Mappings::new(),
+                promise: Promise::default(),
+                layout: SpaceLayout { image_base: 0, mmap_top: 0, stack_top: 0 },
+                window: 0..0,
+                search: Search::default(),
+                brk: 0..0,
+                is_brk_moving: false,
+                slot: None,
+                pages: None,
+                has_attachments: false,
+            };
+            Arc::new(Self::on_root(Root(paging::boot_root()), state, 0..0, SpaceLimits::new(0)))
         };
         NONE.call_once(none).clone()
     }
@@ -252,16 +280,60 @@ impl Space {
         self.start.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed)
     }
 
-    /// Whether the space has the shared page table.
-    #[must_use]
-    pub fn is_shared(&self) -> bool {
-        self.root() == Root(paging::shared_root())
+    /// The space's entry in roots; `None` for a whole space.
+    fn entry(&self) -> Option<u64> {
+        let entry = self.entry.load(Ordering::SeqCst);
+        (entry != 0).then_some(entry)
     }
 
-    /// The number of its slot in the shared space, 0 for a private space.
+    /// Whether all of the space lies in a slot.
     #[must_use]
-    pub fn slot(&self) -> usize {
-        self.state.lock().slot.as_ref().map_or(0, Slot::number)
+    pub fn is_in_slot(&self) -> bool {
+        self.entry().is_some()
+    }
+
+    /// The number of its slot, if it lies in one.
+    #[must_use]
+    pub fn slot(&self) -> Option<usize> {
+        self.entry().map(|_| self.slot_number)
+    }
+
+    /// The space's isolation domain.
+    #[inline]
+    fn domain(&self) -> usize {
+        if !isolation::is_in_use() {
+            return isolation::EVERYTHING;
+        }
+        isolation::domain(self.isolation(), self.credentials(), self.identity())
+    }
+
+    /// The isolation that its program has chosen.
+    #[must_use]
+    pub fn isolation(&self) -> IsolationPolicy {
+        self.isolation.get()
+    }
+
+    /// The credentials of its program.
+    #[must_use]
+    pub fn credentials(&self) -> CredentialSet {
+        CredentialSet(self.credentials.load(Ordering::Relaxed))
+    }
+
+    /// Says whose program it is, and how that is isolated. Holds when a CPU looks at the space next: at once in a new
+    /// space, after [`Self::renew`] in another.
+    pub fn set_isolation(&self, credentials: CredentialSet, policy: IsolationPolicy) {
+        if policy != IsolationPolicy::Default {
+            isolation::note_choice();
+        }
+        self.credentials.store(credentials.0, Ordering::Relaxed);
+        self.isolation.set(policy);
+    }
+
+    /// Makes all CPUs look anew at who may reach the space.
+    pub async fn renew(&self) {
+        if let Some(entry) = self.entry() {
+            self.withdraw(entry).await;
+        }
     }
 
     /// Where image, stack and mappings of a program go.
@@ -270,7 +342,7 @@ impl Space {
         self.state.lock().layout
     }
 
-    /// Changes where things go, in a new private space.
+    /// Changes where things go, in a new space.
     pub fn set_layout(&self, layout: SpaceLayout) {
         let mut state = self.state.lock();
         state.layout = layout;
@@ -288,36 +360,84 @@ impl Space {
         self.state.lock().pages = Some(pages);
     }
 
-    /// How far a stack may grow, in bytes (`RLIMIT_STACK`).
-    pub fn set_stack_limit(&self, bytes: usize) {
-        self.stack_limit.store(bytes.min(STACK_MAX_BYTES), Ordering::Relaxed);
-    }
-
     fn root(&self) -> Root {
         Root(self.root.load(Ordering::Acquire))
     }
 
     /// A number that no other space has or had: CPUs remember it longer than the space lives.
-    const fn identity(&self) -> usize {
-        self.identity
+    fn identity(&self) -> usize {
+        self.identity.load(Ordering::SeqCst)
     }
 
-    /// Makes this CPU use the space. Cheap if it does, or if the space shares its page table with the one in use.
+    /// Makes this CPU use the space. Cheap if it does.
     #[inline]
     pub fn activate(&self) {
-        let root = self.root();
-        if paging::current_root() != root.0 || !shootdown::is_active(self.identity()) {
-            self.switch_to(root);
+        if !self.is_active() {
+            self.switch_to();
         }
     }
 
+    /// Whether this CPU uses the space. Others may make it look anew until it has entered ([`shootdown::enter`]).
+    #[inline]
+    pub fn is_active(&self) -> bool {
+        shootdown::is_active(self.identity.load(Ordering::Acquire))
+    }
+
+    /// A thread runs in the space from here on.
+    pub fn attach(&self) {
+        self.threads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One no longer does.
+    pub fn detach(&self) {
+        self.threads.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many threads run in the space, of whatever process.
+    #[must_use]
+    pub fn thread_count(&self) -> usize {
+        self.threads.load(Ordering::Relaxed)
+    }
+
     #[inline(never)]
-    fn switch_to(&self, root: Root) {
-        if paging::current_root() == root.0 {
-            shootdown::activate(self.identity(), &self.users);
+    fn switch_to(&self) {
+        loop {
+            let identity = self.identity();
+            if identity == 0 {
+                // Another CPU gives it other tables, which takes a few instructions.
+                core::hint::spin_loop();
+                continue;
+            }
+            let entry = self.entry();
+            match entry {
+                Some(entry) => roots::run(self.slot_number, entry, self.domain(), identity, &self.users),
+                None => self.load_root(identity),
+            }
+            // The space may be leaving its slot on another CPU.
+            if self.identity() == identity {
+                return;
+            }
+            if let Some(entry) = entry {
+                roots::take_back(self.slot_number, entry);
+            }
+        }
+    }
+
+    fn load_root(&self, identity: usize) {
+        let root = self.root();
+        if paging::current_root() == root.0 || self.range().is_empty() {
+            shootdown::activate(identity, &self.users);
         } else {
             count(&counters::ROOT_CHANGES);
-            shootdown::load(root.0, self.identity(), &self.users, &self.removals);
+            shootdown::load(root.0, identity, &self.users, &self.removals);
+        }
+    }
+
+    /// Whether this CPU may have translations of the space.
+    fn is_here(&self) -> bool {
+        match self.entry() {
+            Some(entry) => roots::is_here(self.slot_number, entry),
+            None => paging::current_root() == self.root().0,
         }
     }
 
@@ -329,7 +449,7 @@ impl Space {
         }
         let posted = self.flush(gather);
         posted.flushed_in(self.identity()).await;
-        gather.release(self.holders(posted));
+        gather.release(posted);
     }
 
     /// The same without the wait. `false` if a CPU still runs this space with old translations: the next
@@ -339,7 +459,7 @@ impl Space {
             return true;
         }
         let posted = self.flush(gather);
-        gather.release(self.holders(posted));
+        gather.release(posted);
         let is_seen = posted.is_flushed_in(self.identity());
         if !is_seen {
             self.unseen.fetch_add(1, Ordering::AcqRel);
@@ -348,20 +468,16 @@ impl Space {
     }
 
     fn flush(&self, gather: &Gather) -> PendingFlush {
-        if paging::has_tags() && gather.is_everywhere() && !self.is_shared() {
+        let is_here = self.is_here();
+        if paging::has_tags() && gather.is_everywhere() && !self.is_in_slot() {
             let number = self.removals.add();
-            if gather.flush_here(self.root().0) {
+            if is_here && gather.flush_here() {
                 shootdown::has_flushed(self.identity(), number);
             }
-        } else {
-            gather.flush_here(self.root().0);
+        } else if is_here {
+            gather.flush_here();
         }
         if gather.is_everywhere() { shootdown::post(&self.users) } else { PendingFlush::NOBODY }
-    }
-
-    /// The CPUs that may have cached entries taken out of this space, a generation having been posted to its users.
-    fn holders(&self, posted: PendingFlush) -> TlbScope {
-        if self.is_shared() { TlbScope::Any } else { TlbScope::Pending(posted) }
     }
 
     /// Free addresses for a mapping.
@@ -392,74 +508,57 @@ impl Space {
             .then_some(start..end)
     }
 
-    /// Gives the space a root of its own, with everything at its address; other threads of the process take it over
+    /// Gives the space all addresses, with everything at its place; other threads of the process take its root over
     /// when they run next.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub async fn leave_shared(&self) -> Result<(), Errno> {
+    pub async fn leave_slot(&self) -> Result<(), Errno> {
         let _guard = self.lock.lock(self.range()).await?;
-        if !self.is_shared() {
-            return Ok(());
-        }
-        let old = self.root();
-        let new = Root::new()?;
-        let range = self.range();
-        let whole = range.start..range.start + SLOT_BYTES;
-        if let Err(error) = old.move_to(new, whole, 2) {
-            deferred_free::release(
-                TlbScope::Pending(PendingFlush::NOBODY),
-                core::iter::once(new.0 | TAG_ROOT),
-            );
-            return Err(error);
-        }
-        self.root.store(new.0, Ordering::Release);
-        count(&counters::ROOT_CHANGES);
-        if paging::current_root() == old.0 {
-            shootdown::load(new.0, self.identity(), &self.users, &self.removals);
-        }
+        let Some(entry) = self.entry() else { return Ok(()) };
+        paging::adopt_kernel_half(self.root().0);
+        self.entry.store(0, Ordering::SeqCst);
         self.start.store(LOWEST_ADDRESS, Ordering::Relaxed);
         self.end.store(paging::USER_END, Ordering::Relaxed);
-        // Entries that are removed from the new root later are flushed only on CPUs that use it.
-        shootdown::post_to_all().acknowledged().await;
-        let slot = self.state.lock().slot.take();
-        deferred_free::release(
-            TlbScope::Pending(PendingFlush::NOBODY),
-            slot.into_iter().map(|slot| slot.into_word() | TAG_SLOT),
-        );
+        self.withdraw(entry).await;
+        drop(self.state.lock().slot.take());
         Ok(())
+    }
+
+    /// Takes the space out of all CPUs' roots. They look anew at where it is and who may reach it before they run it
+    /// again.
+    async fn withdraw(&self, entry: u64) {
+        // First, so that a CPU that puts the entry into its root from here on takes it back.
+        self.identity.store(new_identity(), Ordering::SeqCst);
+        roots::withdraw(self.slot_number, entry);
+        shootdown::post_to_all().acknowledged().await;
+        roots::forget(self.slot_number, entry);
     }
 }
 
 impl Drop for Space {
     fn drop(&mut self) {
         let root = self.root();
-        if !self.is_shared() {
-            if paging::current_root() == root.0 {
-                shootdown::load_shared();
+        let entry = PageTableEntry(*self.entry.get_mut());
+        match self.state.get_mut().slot.take() {
+            Some(slot) if entry.is_present() => {
+                if roots::withdraw(slot.number(), entry.0) {
+                    count(&counters::FLUSH_EXIT);
+                }
+                root.release_empty();
+                let word = deferred_free::slot_word(slot, entry);
+                // A CPU that had the table in its root has recorded a use since it last flushed everything.
+                let posted = shootdown::post(&self.users);
+                deferred_free::release(posted, core::iter::once(word));
             }
-            deferred_free::release(
-                TlbScope::Pending(PendingFlush::NOBODY),
-                core::iter::once(root.0 | TAG_ROOT),
-            );
-            return;
-        }
-        let Some(slot) = self.state.get_mut().slot.take() else { return };
-        let mut gather = Gather::new();
-        let range = slot.range();
-        let end = range.start + SLOT_BYTES;
-        let mut at = range.start;
-        // Whole tables go at once, so that this is a few steps; it copies nothing, and cannot fail.
-        while at < end {
-            match root.remove(at..end, &mut gather) {
-                Ok(reached) => at = reached,
-                Err(_) => break,
+            Some(_) => root.release_empty(),
+            None => {
+                if paging::current_root() == root.0 {
+                    shootdown::leave_space();
+                }
+                deferred_free::release(PendingFlush::NOBODY, core::iter::once(root.0 | TAG_ROOT));
             }
-            count(&counters::FLUSH_EXIT);
-            let posted = self.flush(&gather);
-            gather.release(self.holders(posted));
         }
-        deferred_free::release(TlbScope::Any, core::iter::once(slot.into_word() | TAG_SLOT));
     }
 }
 
@@ -474,7 +573,7 @@ impl SpaceLayout {
         Self { image_base, mmap_top, stack_top }
     }
 
-    /// Where things go in a private space that is not randomized.
+    /// Where things go in a whole space that is not randomized.
     pub const FIXED: Self = Self {
         image_base: IMAGE_BASE,
         mmap_top: paging::USER_END - STACK_MAX_BYTES - paging::PAGE_SIZE,

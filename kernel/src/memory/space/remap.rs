@@ -2,6 +2,8 @@
 
 use core::ops::Range;
 
+use heddle_kernel_core::mapping::{SpareMappings, Totals};
+
 use crate::arch::paging::{PAGE_SIZE, PageTableEntry, USER_END};
 use crate::error::Errno;
 use crate::memory::gather::Gather;
@@ -73,13 +75,16 @@ impl Space {
         let _guard = self.lock.lock(new.clone()).await?;
         let mapping = self.single(&old)?;
         let more = old.end..new.end;
-        crate::memory::space::reserve_mappings(1)?;
         let mut state = self.state.lock();
+        state.mappings.reserve(1)?;
         if mapping.end != old.end || !state.mappings.is_free(more.clone()) {
             return Ok(false);
         }
+        let added = Totals::of(mapping.protection, mapping.flags, more.len());
+        self.check_growth(&state, Totals::default(), added)?;
         let offset = mapping.offset_of(more.start);
         state.mappings.insert(Mapping { start: more.start, end: more.end, offset, ..mapping });
+        state.note_promises();
         Ok(true)
     }
 
@@ -94,18 +99,29 @@ impl Space {
         // One lock around both ranges: two could be waited for in opposite orders.
         let _guard = self.lock.lock(old.start.min(new.start)..old.end.max(new.end)).await?;
         let mapping = self.single(&old)?;
-        if !self.state.lock().mappings.is_free(new.clone()) {
+        let is_free = {
+            let state = self.state.lock();
+            let mut gone = state.mappings.totals_in(new.clone());
+            if !keep_old {
+                gone = gone.plus(state.mappings.totals_in(old.clone()));
+            }
+            let added = Totals::of(mapping.protection, mapping.flags, new.len());
+            self.check_growth(&state, gone, added)?;
+            state.mappings.is_free(new.clone())
+        };
+        if !is_free {
             if !replace {
                 return Err(Errno::EEXIST);
             }
             self.clear(new.clone()).await?;
         }
-        crate::memory::space::reserve_mappings(3)?;
+        let spare = SpareMappings::new(3)?;
         let moved = old.start..old.start + old.len().min(new.len());
         self.move_pages(moved, new.start).await?;
         let mut removed = Removed::default();
         {
             let mut state = self.state.lock();
+            state.mappings.refill(spare);
             state.mappings.remove(new.clone(), |mapping| removed.keep(mapping));
             if !keep_old {
                 state.mappings.remove(old.clone(), |mapping| removed.keep(mapping));
@@ -113,9 +129,10 @@ impl Space {
             }
             let offset = mapping.offset_of(old.start);
             state.mappings.insert(Mapping { start: new.start, end: new.end, offset, ..mapping });
+            state.note_promises();
         }
         if !keep_old {
-            // What did not fit.
+            // The part that did not fit.
             self.clear(old).await?;
         }
         Ok(new.start)

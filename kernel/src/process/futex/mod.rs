@@ -23,11 +23,13 @@ use crate::sync::SpinLock;
 use crate::time::Deadline;
 use crate::wait::node::{Interrupted, WaitKind};
 
+use heddle_kernel_core::fallible::{insert_reserved, push_reserved};
+
 pub use crate::process::futex::wake_op::wake_op;
 
 const BUCKETS: usize = 256;
 
-/// What identifies a word that is waited at.
+/// The identity of a futex word.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum FutexKey {
     /// A word of one space, which outlives the wait because the waiting thread is in it.
@@ -77,10 +79,11 @@ impl FutexEntry {
     /// Takes its place among those who wait in the bucket; there is room.
     fn enter(self, bucket: &mut Vec<Self>) {
         if self.rank == Thread::RANK_ORDINARY {
-            return bucket.push(self);
+            return push_reserved(bucket, self);
         }
         let behind = bucket.iter().position(|each| each.rank > self.rank);
-        bucket.insert(behind.unwrap_or(bucket.len()), self);
+        let place = behind.unwrap_or(bucket.len());
+        insert_reserved(bucket, place, self);
     }
 }
 

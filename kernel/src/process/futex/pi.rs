@@ -20,6 +20,8 @@ use crate::sync::SpinLock;
 use crate::time::Deadline;
 use crate::wait::node::{Interrupted, WaitKind};
 
+use heddle_kernel_core::fallible::insert_reserved;
+
 /// A chain longer than this counts as a circle.
 const CHAIN_MAX: usize = 1024;
 
@@ -87,7 +89,7 @@ impl PiLock {
         waiter.rank.store(rank, Ordering::Relaxed);
         let behind = |each: &Arc<PiWaiter>| each.rank.load(Ordering::Relaxed) > rank;
         let position = self.waiters.iter().position(behind).unwrap_or(self.waiters.len());
-        self.waiters.insert(position, waiter);
+        insert_reserved(&mut self.waiters, position, waiter);
     }
 }
 
@@ -162,7 +164,11 @@ impl PiLocks {
             Ok(index) => index,
             Err(index) => {
                 self.0.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-                self.0.insert(index, PiLock { key: waiter.key, owner: owner.clone(), waiters: Vec::new() });
+                insert_reserved(
+                    &mut self.0,
+                    index,
+                    PiLock { key: waiter.key, owner: owner.clone(), waiters: Vec::new() },
+                );
                 index
             }
         };

@@ -77,7 +77,7 @@ pub fn requeue(space: &Arc<Space>, words: &Words, move_count: usize, expected: u
         let lock = entry.lock.as_ref().filter(|lock| lock.is_for(&to)).ok_or(Errno::EINVAL)?;
         let is_granted = match pi::with_locks(|locks| locks.acquire(lock, true)) {
             Ok(is_granted) => is_granted,
-            // What has been moved stays so.
+            // Waiters that have been moved stay moved.
             Err(_) if moved > 0 => break,
             Err(error) => return Err(error),
         };

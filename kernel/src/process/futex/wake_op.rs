@@ -7,7 +7,7 @@ use crate::error::{Errno, TryResult};
 use crate::memory::Space;
 use crate::process::futex::{Words, key, wake_key};
 
-/// What `FUTEX_WAKE_OP` does to the second word, unpacked.
+/// The change of the second word by `FUTEX_WAKE_OP`, unpacked.
 struct WordOperation {
     operation: u32,
     comparison: u32,

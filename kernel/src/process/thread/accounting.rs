@@ -1,4 +1,4 @@
-//! What a thread has used of the processors.
+//! Processor time of a thread.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,51 +10,57 @@ use crate::sched::usage::{self, Meter};
 /// cost more than a short system call.
 const SAMPLE_EVERY: u32 = 16;
 
-/// How often a thread gave the CPU up.
+/// How often things have happened to a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Switches {
-    /// Because it waits.
+pub struct UsageCounts {
+    /// It gave the CPU up because it waits.
     pub voluntary: u64,
-    /// Though it had more to do.
+    /// It gave the CPU up though it had more to do.
     pub involuntary: u64,
+    /// A page fault was resolved, in its program or in the kernel for it.
+    pub faults: u64,
 }
 
-impl core::ops::Add for Switches {
+impl core::ops::Add for UsageCounts {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
         Self {
             voluntary: self.voluntary + other.voluntary,
             involuntary: self.involuntary + other.involuntary,
+            faults: self.faults + other.faults,
         }
     }
 }
 
-/// [`Switches`] that are still counted.
+/// [`UsageCounts`] that are still counted.
 #[derive(Default)]
-pub(in crate::process) struct SwitchCounters {
+pub(in crate::process) struct UsageCounters {
     voluntary: AtomicU64,
     involuntary: AtomicU64,
+    faults: AtomicU64,
 }
 
-impl SwitchCounters {
-    pub(in crate::process) fn get(&self) -> Switches {
-        Switches {
+impl UsageCounters {
+    pub(in crate::process) fn get(&self) -> UsageCounts {
+        UsageCounts {
             voluntary: self.voluntary.load(Ordering::Relaxed),
             involuntary: self.involuntary.load(Ordering::Relaxed),
+            faults: self.faults.load(Ordering::Relaxed),
         }
     }
 
     /// Adds what a thread has counted that ends.
-    pub(in crate::process) fn keep(&self, ended: Switches) {
+    pub(in crate::process) fn keep(&self, ended: UsageCounts) {
         self.voluntary.fetch_add(ended.voluntary, Ordering::Relaxed);
         self.involuntary.fetch_add(ended.involuntary, Ordering::Relaxed);
+        self.faults.fetch_add(ended.faults, Ordering::Relaxed);
     }
 }
 
 #[derive(Default)]
 pub(super) struct ThreadAccounting {
-    switches: SwitchCounters,
+    counts: UsageCounters,
     /// When the visit to the kernel began that is being measured; 0 for none.
     sample_start_ns: AtomicU64,
     /// Time on a CPU, and the part of it in the kernel.
@@ -84,8 +90,13 @@ impl Thread {
 
     /// The thread gives the CPU up, because it waits or though it has more to do.
     pub fn count_switch(&self, is_waiting: bool) {
-        let switches = &self.accounting.switches;
-        add(if is_waiting { &switches.voluntary } else { &switches.involuntary }, 1);
+        let counts = &self.accounting.counts;
+        add(if is_waiting { &counts.voluntary } else { &counts.involuntary }, 1);
+    }
+
+    /// A page fault was resolved. Asynchronous requests of the thread count here too.
+    pub fn count_fault(&self) {
+        self.accounting.counts.faults.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A program has entered the kernel, as its visit of this number.
@@ -106,10 +117,10 @@ impl Thread {
         }
     }
 
-    /// How often the thread gave the CPU up.
+    /// How often things have happened to the thread.
     #[must_use]
-    pub fn switches(&self) -> Switches {
-        self.accounting.switches.get()
+    pub fn counts(&self) -> UsageCounts {
+        self.accounting.counts.get()
     }
 
     /// Nanoseconds used in user mode and in the kernel.

@@ -8,7 +8,7 @@ use crate::error::Errno;
 use crate::memory::{Space, fallible, values as user};
 use crate::sync::SpinLock;
 
-/// What has to be stored before the caller learns that its call is over.
+/// Values to store in user memory before the caller learns that its call is over.
 #[derive(Default)]
 pub struct DeferredCopyOut {
     results: SpinLock<Vec<(usize, Vec<u8>)>>,

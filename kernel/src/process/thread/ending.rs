@@ -1,4 +1,4 @@
-//! What is done when a thread ends, or leaves its address space in `execve`.
+//! Tasks at the end of a thread, or when it leaves its address space in `execve`.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -12,6 +12,8 @@ use crate::sync::SpinLock;
 pub(super) struct Ending {
     /// `CLONE_CHILD_CLEARTID`: where to write 0 and wake a futex at the end.
     clear_child_tid: AtomicUsize,
+    /// `CLONE_CHILD_SETTID`: where the thread stores its number before it runs; 0 for nowhere.
+    child_tid: AtomicUsize,
     /// `set_robust_list`.
     robust_list: AtomicUsize,
     /// Where the thread waits for a lock that inherits priorities. Guarded by the lock of all those.
@@ -20,11 +22,22 @@ pub(super) struct Ending {
     has_left_locks: AtomicBool,
     /// The parent that waits in `vfork` for this thread to leave the space.
     vfork: SpinLock<Option<Arc<Vfork>>>,
-    /// What the thread passed to exit(2).
+    /// The argument of the thread's exit(2).
     exit_code: AtomicU8,
 }
 
 impl Thread {
+    /// Where to store the thread's number, in its own memory, before it runs.
+    pub fn set_child_tid(&self, address: usize) {
+        self.ending.child_tid.store(address, Ordering::Relaxed);
+    }
+
+    /// The address of [`Thread::set_child_tid`], for once; 0 for none.
+    #[must_use]
+    pub fn take_child_tid(&self) -> usize {
+        self.ending.child_tid.swap(0, Ordering::Relaxed)
+    }
+
     /// Where to write 0 and wake a futex when the thread leaves its address space.
     pub fn set_clear_child_tid(&self, address: usize) {
         self.ending.clear_child_tid.store(address, Ordering::Relaxed);
@@ -75,7 +88,7 @@ impl Thread {
         self.ending.vfork.lock().take()
     }
 
-    /// What the thread passed to exit(2).
+    /// The argument of the thread's exit(2).
     #[must_use]
     pub(in crate::process) fn exit_code(&self) -> u8 {
         self.ending.exit_code.load(Ordering::Relaxed)

@@ -3,7 +3,8 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
-use crate::process::{Credentials, Thread};
+use crate::memory::isolation::CredentialSet;
+use crate::process::{Credentials, Thread, credential_set};
 use crate::signal::PendingWork;
 use crate::sync::SpinLock;
 
@@ -57,10 +58,15 @@ impl Thread {
         self.identity.credentials.lock().clone()
     }
 
-    /// Changes the credentials that the thread acts with. Only the superuser's programs stay in the shared space.
+    /// Changes the credentials that the thread acts with, and with them who may reach its memory.
     pub fn set_credentials(&self, credentials: Arc<Credentials>) {
-        if !credentials.is_root_owned() && self.space().is_shared() {
-            self.add_work(PendingWork::LEAVE);
+        let (space, set) = (self.space(), credential_set::of(&credentials));
+        if space.credentials() != set {
+            // A child of vfork changes what is its parent's as well: then nobody else may reach it.
+            let is_own = space.thread_count() <= self.process.thread_count();
+            let set = if is_own { set } else { CredentialSet::UNIQUE };
+            space.set_isolation(set, space.isolation());
+            self.add_work(PendingWork::ISOLATE);
         }
         self.process.set_uid(credentials.uid);
         let after = credentials.clone();

@@ -23,8 +23,8 @@ use crate::process::rseq::RseqRegistration;
 use crate::process::{Credentials, Process};
 use crate::sched::Parameters;
 
-pub(in crate::process) use crate::process::thread::accounting::SwitchCounters;
-pub use crate::process::thread::accounting::Switches;
+pub(in crate::process) use crate::process::thread::accounting::UsageCounters;
+pub use crate::process::thread::accounting::UsageCounts;
 pub use crate::process::thread::copy_out::DeferredCopyOut;
 
 /// A thread of a program.
@@ -43,7 +43,7 @@ pub struct Thread {
     pub restartable: RseqRegistration,
 }
 
-/// What a new thread starts with.
+/// The parts of a new thread.
 pub struct Parts {
     pub tid: i32,
     pub process: Arc<Process>,

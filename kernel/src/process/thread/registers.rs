@@ -1,4 +1,4 @@
-//! What a thread goes on with when it returns to its program: registers, and results that are stored late.
+//! The state with which a thread returns to its program: registers, and results that are stored late.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -77,7 +77,7 @@ impl Thread {
         drop(before);
     }
 
-    /// What `restart_syscall` is to do.
+    /// The call that `restart_syscall` is to repeat.
     #[must_use]
     pub fn restart(&self) -> Option<Restart> {
         self.registers.restart.lock().clone()

@@ -1,4 +1,4 @@
-//! What a thread works on: its address space, its descriptors, its directories. `clone` shares them one by one.
+//! Resources of a thread: its address space, descriptors and directories. `clone` shares them one by one.
 
 use alloc::sync::Arc;
 
@@ -21,6 +21,7 @@ impl Resources {
         directories: Arc<Directories>,
     ) -> Self {
         descriptors.attach();
+        space.attach();
         Self {
             space: SpinLock::new(space),
             descriptors: SpinLock::new(descriptors),
@@ -33,6 +34,7 @@ impl Drop for Resources {
     /// A thread that never ran, or has left its table for an empty one.
     fn drop(&mut self) {
         let _ = self.descriptors.lock().detach();
+        self.space.lock().detach();
     }
 }
 
@@ -58,7 +60,10 @@ impl Thread {
     /// Replaces the address space and returns the one before, to be dropped without a lock held.
     #[must_use]
     pub(in crate::process) fn set_space(&self, space: Arc<Space>) -> Arc<Space> {
-        core::mem::replace(&mut *self.resources.space.lock(), space)
+        space.attach();
+        let before = core::mem::replace(&mut *self.resources.space.lock(), space);
+        before.detach();
+        before
     }
 
     /// Gives up the address space.

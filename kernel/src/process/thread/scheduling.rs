@@ -20,7 +20,7 @@ const fn rank_of(realtime: u8) -> u8 {
 
 pub(super) struct Scheduling {
     task: spin::Once<TaskRef>,
-    /// What the thread is to its program's scheduler.
+    /// The thread's part in its program's scheduler.
     executor: ExecutorSlot,
     entity: SpinLock<SchedEntity>,
     /// The level and the end of the time slice from `entity`, for a look without the lock.
@@ -68,7 +68,7 @@ impl Thread {
         self.scheduling.task.get()
     }
 
-    /// What the thread is to its program's scheduler.
+    /// The thread's part in its program's scheduler.
     #[must_use]
     pub const fn executor(&self) -> &ExecutorSlot {
         &self.scheduling.executor
@@ -222,7 +222,7 @@ impl Thread {
         self.scheduling.task.get().is_none_or(TaskRef::runs_or_is_ready)
     }
 
-    /// What the thread is doing.
+    /// The thread's state: running, waiting, stopped, …
     #[must_use]
     pub fn run_state(&self) -> RunState {
         if self.work().contains(PendingWork::STOPPED) {

@@ -13,7 +13,7 @@ use crate::wait::node::{WaitKind, WaitNode};
 pub(super) struct Wake {
     /// The thread in wait queues, and how signals wake it.
     node: Arc<WaitNode>,
-    /// What to look at before the next return to user mode.
+    /// Work to do before the next return to user mode.
     work: AtomicU32,
     /// The CPU that polls the thread's coroutine, plus one; 0 when none does.
     cpu: AtomicU32,
@@ -95,7 +95,7 @@ impl Thread {
         }
     }
 
-    /// What to look at before the next return to user mode.
+    /// Work to do before the next return to user mode.
     #[must_use]
     pub fn work(&self) -> PendingWork {
         PendingWork::from_bits_retain(self.wake.work.load(Ordering::Acquire))

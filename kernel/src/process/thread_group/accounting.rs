@@ -1,24 +1,25 @@
-//! What a process has used, and its timers.
+//! Resource usage of a process, and its timers.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::process::cpu_time::Alarms;
-use crate::process::thread::{SwitchCounters, Switches};
+use crate::process::thread::{UsageCounters, UsageCounts};
 use crate::process::timers::Timers;
 use crate::process::{Limits, Process, Resource, Thread};
 use crate::sync::{SpinGuard, SpinLock};
 
 pub(super) struct ProcessAccounting {
     timers: SpinLock<Timers>,
-    /// What waits for its processor time.
+    /// Timers on the process's processor time.
     alarms: Alarms,
-    /// User and system time of threads that have ended, and their switches.
+    /// User and system time of threads that have ended, and their counts.
     ended_user: AtomicU64,
     ended_system: AtomicU64,
-    ended_switches: SwitchCounters,
-    /// User and system time of children that were waited for.
+    ended_counts: UsageCounters,
+    /// User and system time of children that were waited for, and their counts.
     children_user: AtomicU64,
     children_system: AtomicU64,
+    children_counts: UsageCounters,
 }
 
 impl ProcessAccounting {
@@ -30,9 +31,10 @@ impl ProcessAccounting {
             alarms: Alarms::new(limit.is_some_and(|limit| limit.soft != Limits::INFINITY)),
             ended_user: zero(),
             ended_system: zero(),
-            ended_switches: SwitchCounters::default(),
+            ended_counts: UsageCounters::default(),
             children_user: zero(),
             children_system: zero(),
+            children_counts: UsageCounters::default(),
         }
     }
 }
@@ -43,7 +45,7 @@ impl Process {
         self.accounting.timers.lock()
     }
 
-    /// What waits for its processor time.
+    /// Timers on the process's processor time.
     pub const fn alarms(&self) -> &Alarms {
         &self.accounting.alarms
     }
@@ -53,7 +55,7 @@ impl Process {
         let (user, system) = thread.cpu_times();
         self.accounting.ended_user.fetch_add(user, Ordering::Relaxed);
         self.accounting.ended_system.fetch_add(system, Ordering::Relaxed);
-        self.accounting.ended_switches.keep(thread.switches());
+        self.accounting.ended_counts.keep(thread.counts());
     }
 
     /// A child has been waited for: what it and its children used counts.
@@ -61,6 +63,7 @@ impl Process {
         let ((user, system), (children_user, children_system)) = (child.cpu_times(), child.children_times());
         self.accounting.children_user.fetch_add(user + children_user, Ordering::Relaxed);
         self.accounting.children_system.fetch_add(system + children_system, Ordering::Relaxed);
+        self.accounting.children_counts.keep(child.counts() + child.children_counts());
     }
 
     /// User and system time used by all threads, in nanoseconds.
@@ -73,12 +76,18 @@ impl Process {
         each.fold(ended, |sum, each| (sum.0 + each.0, sum.1 + each.1))
     }
 
-    /// How often the process's threads gave the CPU up.
+    /// How often things have happened to the process's threads.
     #[must_use]
-    pub fn switches(&self) -> Switches {
+    pub fn counts(&self) -> UsageCounts {
         let state = self.signal_state();
-        let ended = self.accounting.ended_switches.get();
-        state.threads().iter().map(|thread| thread.switches()).fold(ended, |sum, each| sum + each)
+        let ended = self.accounting.ended_counts.get();
+        state.threads().iter().map(|thread| thread.counts()).fold(ended, |sum, each| sum + each)
+    }
+
+    /// How often things have happened to the children that were waited for.
+    #[must_use]
+    pub fn children_counts(&self) -> UsageCounts {
+        self.accounting.children_counts.get()
     }
 
     /// User and system time of the children that were waited for, in nanoseconds.

@@ -1,4 +1,4 @@
-//! What other parts of the kernel keep of a process until its end.
+//! State that other parts of the kernel keep with a process until its end.
 
 use alloc::sync::Arc;
 use core::any::Any;
@@ -19,7 +19,7 @@ pub(super) struct Attached {
 }
 
 impl Process {
-    /// What System V semaphores keep with the process.
+    /// The undo values that System V semaphores keep with the process.
     pub fn semaphore_undoes(&self) -> SpinGuard<'_, Option<Arc<dyn Attachment>>> {
         self.attached.semaphore_undoes.lock()
     }

@@ -1,4 +1,4 @@
-//! What a process is to others: parent, children, group, session.
+//! Relations of a process: parent, children, group, session.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;

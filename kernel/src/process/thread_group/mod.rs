@@ -38,7 +38,7 @@ pub struct Process {
     pub asynchronous: Calls,
 }
 
-/// What a new process starts with.
+/// The parts of a new process.
 pub struct ProcessParts {
     pub pid: i32,
     pub parent: Weak<Process>,

@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use heddle_kernel_core::oom;
 
 use crate::error::Errno;
 use crate::fs::OpenFile;
@@ -13,10 +14,19 @@ pub(super) struct RunningProgram {
     layout: SpinLock<ProcessLayout>,
     /// The program's file, for `/proc/PID/exe`.
     executable: SpinLock<Option<Arc<OpenFile>>>,
-    /// What membarrier(2) has registered: bits of its commands.
+    /// Registrations of membarrier(2): bits of its commands.
     barriers: AtomicU32,
     /// Whether others of the same user may look into the process: `PR_SET_DUMPABLE`.
     is_dumpable: AtomicBool,
+    oom: SpinLock<OomAdjustment>,
+}
+
+/// How willingly a process ends when memory runs out: `oom_score_adj`.
+#[derive(Clone, Copy, Debug, Default)]
+struct OomAdjustment {
+    value: i32,
+    /// How far it may be lowered without `CAP_SYS_RESOURCE`: what was set with it.
+    lowest: i32,
 }
 
 /// Where things are in a program's memory, for `/proc`.
@@ -42,6 +52,7 @@ impl RunningProgram {
             executable: SpinLock::new(None),
             barriers: AtomicU32::new(0),
             is_dumpable: AtomicBool::new(true),
+            oom: SpinLock::new(OomAdjustment::default()),
         }
     }
 }
@@ -104,7 +115,39 @@ impl Process {
         self.program.is_dumpable.store(is_dumpable, Ordering::Relaxed);
     }
 
-    /// What membarrier(2) has registered.
+    /// How willingly the process ends when memory runs out: `oom_score_adj`.
+    #[must_use]
+    pub fn oom_adjustment(&self) -> i32 {
+        self.program.oom.lock().value
+    }
+
+    /// Writes `oom_score_adj`, or with `is_legacy` `oom_adj`, which is measured against the value there is.
+    ///
+    /// # Errors
+    /// `EINVAL`, `EACCES`: only the privileged lower it below the lowest value that one of them has set.
+    pub fn set_oom_adjustment(&self, value: i32, is_privileged: bool, is_legacy: bool) -> Result<(), Errno> {
+        if !(oom::ADJUSTMENT_MIN..=oom::ADJUSTMENT_MAX).contains(&value) {
+            return Err(Errno::EINVAL);
+        }
+        let mut own = self.program.oom.lock();
+        let lowest = if is_legacy { own.value } else { own.lowest };
+        if value < lowest && !is_privileged {
+            return Err(Errno::EACCES);
+        }
+        own.value = value;
+        if is_privileged && !is_legacy {
+            own.lowest = value;
+        }
+        Ok(())
+    }
+
+    /// The process is as willing as the one that makes it: `fork`.
+    pub fn inherit_oom_adjustment(&self, parent: &Self) {
+        let of_parent = *parent.program.oom.lock();
+        *self.program.oom.lock() = of_parent;
+    }
+
+    /// Registrations of membarrier(2).
     #[must_use]
     pub fn barriers(&self) -> u32 {
         self.program.barriers.load(Ordering::Relaxed)
@@ -115,7 +158,7 @@ impl Process {
         self.program.barriers.fetch_or(commands, Ordering::Relaxed);
     }
 
-    /// What is registered is this and nothing else: `fork`, `execve`.
+    /// Replaces the registrations of membarrier(2): `fork`, `execve`.
     pub fn set_barriers(&self, commands: u32) {
         self.program.barriers.store(commands, Ordering::Relaxed);
     }

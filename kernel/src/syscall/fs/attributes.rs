@@ -175,7 +175,7 @@ pub fn utime(call: &mut Call<'_>) -> SyscallResult {
     change_times(call, &place, times)
 }
 
-/// What a time is set to.
+/// A new value of a time stamp.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum When {
     Now,

@@ -11,6 +11,8 @@ use crate::fs::{FileType, Path, access};
 use crate::syscall::fs::{encode, find, get_file, get_path, put};
 use crate::syscall::{Call, SyscallResult};
 
+use heddle_kernel_core::fallible::{extend_reserved, push_reserved, resize_reserved};
+
 /// The most bytes that one getdents64 fills, so that its buffer here stays small.
 const LISTING_BYTES: usize = 16 << 10;
 /// Positions 0 and 1 are `.` and `..`; the node's own positions follow.
@@ -83,9 +85,9 @@ impl Listing {
             d_type: listed.kind.directory_type(),
         });
         let start = self.bytes.len();
-        self.bytes.extend_from_slice(&head[..NAME]);
-        self.bytes.extend_from_slice(listed.name);
-        self.bytes.resize(start + length, 0);
+        extend_reserved(&mut self.bytes, &head[..NAME]);
+        extend_reserved(&mut self.bytes, listed.name);
+        resize_reserved(&mut self.bytes, start + length, 0);
         self.position = listed.next;
         true
     }
@@ -100,12 +102,12 @@ impl Listing {
             return false;
         }
         let end = self.bytes.len() + length;
-        self.bytes.extend_from_slice(&listed.inode.to_ne_bytes());
-        self.bytes.extend_from_slice(&listed.next.to_ne_bytes());
-        self.bytes.extend_from_slice(&(length as u16).to_ne_bytes());
-        self.bytes.extend_from_slice(listed.name);
-        self.bytes.resize(end - 1, 0);
-        self.bytes.push(listed.kind.directory_type());
+        extend_reserved(&mut self.bytes, &listed.inode.to_ne_bytes());
+        extend_reserved(&mut self.bytes, &listed.next.to_ne_bytes());
+        extend_reserved(&mut self.bytes, &(length as u16).to_ne_bytes());
+        extend_reserved(&mut self.bytes, listed.name);
+        resize_reserved(&mut self.bytes, end - 1, 0);
+        push_reserved(&mut self.bytes, listed.kind.directory_type());
         self.position = listed.next;
         true
     }
@@ -120,7 +122,7 @@ pub fn getcwd(call: &mut Call<'_>) -> SyscallResult {
     }
     let mut path = working.path(&directories.root())?;
     path.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-    path.push(0);
+    push_reserved(&mut path, 0);
     if path.len() > PATH_LIMIT {
         return Err(Errno::ENAMETOOLONG.into());
     }

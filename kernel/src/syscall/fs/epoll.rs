@@ -102,7 +102,7 @@ struct EpollWait {
 
 impl Operation for EpollWait {
     fn attempt(&mut self) -> TryResult<usize> {
-        // What is taken from the ready list must reach the program.
+        // Events that are taken from the ready list must reach the program.
         self.caller.space().probe_write(self.address, self.limit * EVENT)?;
         let mut reports = Reports::new();
         match self.epoll.collect(self.limit, &mut reports) {

@@ -17,6 +17,8 @@ use crate::syscall::fs::{get, get_file, get_string, put};
 use crate::syscall::{Call, SyscallResult};
 use crate::time::{Clock, NS_PER_SECOND, timespec_ns};
 
+use heddle_kernel_core::fallible::extend_reserved;
+
 /// eventfd(2), the old call without flags.
 pub fn eventfd(call: &mut Call<'_>) -> SyscallResult {
     make_counter(call, 0)
@@ -144,8 +146,8 @@ pub fn memfd_create(call: &mut Call<'_>) -> SyscallResult {
     }
     let given = get_string(call, call.word(0), NAME_LIMIT, Errno::EINVAL)?;
     let mut name: Vec<u8> = fallible::try_with_capacity(given.len() + 7)?;
-    name.extend_from_slice(b"/memfd:");
-    name.extend_from_slice(&given);
+    extend_reserved(&mut name, b"/memfd:");
+    extend_reserved(&mut name, &given);
     let (mount, tree) = setup::anonymous()?;
     let node = tree.unnamed(&Contents::Regular, 0o777, &call.thread.credentials())?;
     node.allow_seals(flags & linux::MFD_ALLOW_SEALING != 0);

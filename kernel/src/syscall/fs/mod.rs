@@ -29,6 +29,8 @@ use crate::fs::lookup::{LookupFlags, PATH_LIMIT};
 use crate::fs::{OpenFile, Path};
 use crate::syscall::{Call, SyscallResult};
 
+use heddle_kernel_core::fallible::extend_reserved;
+
 pub(crate) use crate::syscall::record::{encode, field};
 
 pub use crate::call::{get, get_bytes, put};
@@ -54,7 +56,7 @@ pub fn get_string(call: &Call<'_>, address: usize, limit: usize, too_long: Errno
         let end = piece.iter().position(|&byte| byte == 0);
         let found = &piece[..end.unwrap_or(length)];
         string.try_reserve(found.len()).map_err(|_| Errno::ENOMEM)?;
-        string.extend_from_slice(found);
+        extend_reserved(&mut string, found);
         if end.is_some() {
             if string.len() >= limit {
                 break;
@@ -78,6 +80,11 @@ pub fn get_path(call: &Call<'_>, index: usize) -> TryResult<Vec<u8>> {
 /// # Errors
 /// `EBADF`.
 pub fn get_file(call: &Call<'_>, index: usize) -> Result<Arc<OpenFile>, Errno> {
+    if index == 0
+        && let Some(open) = call.thread.given_file()
+    {
+        return Ok(open);
+    }
     let open = call.thread.descriptors().get(call.int(index))?;
     if open.flags().contains(crate::fs::StatusFlags::PATH) {
         return Err(Errno::EBADF);
@@ -94,7 +101,7 @@ pub fn add(call: &Call<'_>, open: Arc<OpenFile>, close_on_exec: bool) -> Syscall
     Ok((call.thread.descriptors().add(open, 0, limit, close_on_exec)? as usize).into())
 }
 
-/// What `path` names, seen from a descriptor, with a link at the end followed unless `flags` (`AT_` bits) say
+/// Looks up `path` relative to a descriptor, with a link at the end followed unless `flags` (`AT_` bits) say
 /// otherwise.
 ///
 /// # Errors

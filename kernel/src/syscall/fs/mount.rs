@@ -72,7 +72,7 @@ pub fn mount(call: &mut Call<'_>) -> SyscallResult {
     Ok(0.into())
 }
 
-/// What is at one place, to be seen at another.
+/// Mounts the tree at one place a second time at another.
 fn bind(source: Path, at: &Path) -> Result<Arc<Mount>, Errno> {
     let directory = |place: &Path| place.entry.node.kind() == FileType::Directory;
     if directory(&source) != directory(at) {

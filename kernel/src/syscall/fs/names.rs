@@ -214,7 +214,7 @@ fn remove(call: &Call<'_>, descriptor: i32, path: &[u8], directory: bool) -> Sys
     Ok(0.into())
 }
 
-/// What is mounted on can't be removed or renamed.
+/// A mount point can't be removed or renamed.
 fn check_not_mounted(parent: &Path, place: &Path) -> Result<(), Errno> {
     let covered = !Arc::ptr_eq(&parent.mount, &place.mount) || place.entry.is_mount_point();
     if covered { Err(Errno::EBUSY) } else { Ok(()) }

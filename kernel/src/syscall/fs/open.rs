@@ -16,7 +16,7 @@ use crate::syscall::{Call, SyscallResult, pending};
 use crate::wait::node::WaitKind;
 use crate::wait::queue::Events;
 
-/// What is asked for.
+/// The arguments of an open, decoded.
 struct OpenRequest {
     flags: u32,
     mode: u32,
@@ -144,7 +144,7 @@ fn open_path(
     request: &OpenRequest,
 ) -> Result<Arc<OpenFile>, Errno> {
     let flags = request.flags;
-    // What is looked up in a root of its own starts there, and an absolute path too.
+    // With `RESOLVE_IN_ROOT` a lookup starts at the given directory, also for an absolute path.
     let view = if request.how.contains(LookupFlags::IN_ROOT) {
         View::at(thread, descriptor)?
     } else {
@@ -218,7 +218,7 @@ fn create_or_open(
     }
 }
 
-/// What an access mode asks of the permissions.
+/// The permissions that an access mode needs.
 fn wanted(flags: u32) -> Access {
     let mut access = match flags & linux::O_ACCMODE {
         linux::O_RDONLY => Access::READ,
@@ -269,7 +269,7 @@ fn open_existing(
     let truncates = flags & linux::O_TRUNC != 0 && kind == FileType::Regular && !created;
     let open = fallible::try_arc(OpenFile::at(file, status, place))?;
     if truncates {
-        // What this step leaves, the call takes before it ends.
+        // The rest of a long truncation is done before the call ends.
         let _is_done = open.file.truncate(0)?;
         open.report(linux::IN_MODIFY);
     }

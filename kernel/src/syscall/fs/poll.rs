@@ -16,6 +16,8 @@ use crate::wait::engine::until;
 use crate::wait::node::WaitKind;
 use crate::wait::queue::{Events, Watch};
 
+use heddle_kernel_core::fallible::push_reserved;
+
 /// One file that is waited for.
 struct PollInterest {
     open: Arc<OpenFile>,
@@ -133,7 +135,7 @@ pub fn ppoll(call: &mut Call<'_>) -> SyscallResult {
 }
 
 /// A duration that may be missing, as `struct timespec`.
-pub(super) fn get_timeout(call: &Call<'_>, address: usize) -> TryResult<Option<u64>> {
+pub fn get_timeout(call: &Call<'_>, address: usize) -> TryResult<Option<u64>> {
     if address == 0 {
         return Ok(None);
     }
@@ -146,7 +148,7 @@ pub(super) fn get_timeout(call: &Call<'_>, address: usize) -> TryResult<Option<u
 }
 
 /// A signal mask that may be missing.
-pub(super) fn get_mask(call: &Call<'_>, address: usize, size: usize) -> TryResult<Option<SignalSet>> {
+pub fn get_mask(call: &Call<'_>, address: usize, size: usize) -> TryResult<Option<SignalSet>> {
     if address == 0 {
         return Ok(None);
     }
@@ -178,7 +180,10 @@ fn start_poll(
         }
         match table.get(descriptor) {
             Ok(open) if !open.flags().contains(crate::fs::StatusFlags::PATH) => {
-                interests.push(PollInterest { open, events: Events::from_bits_retain(events), index });
+                push_reserved(
+                    &mut interests,
+                    PollInterest { open, events: Events::from_bits_retain(events), index },
+                );
             }
             _ => {
                 entry[6..8].copy_from_slice(&(linux::POLLNVAL as u16).to_ne_bytes());
@@ -210,7 +215,7 @@ fn start_poll(
                 store(&thread, address, &entries).await.map(|()| ready.len())
             }
             Err(Errno::ERESTARTSYS) if limit.remaining.is_none() && limit.deadline_ns.is_some() => {
-                // What is left of the time is known here only.
+                // Only this place knows the rest of the time.
                 let restart = move |call: &mut Call<'_>| {
                     let limit = PollLimit { deadline_ns: limit.deadline_ns, is_zero: false, remaining: None };
                     start_poll(call, (address, count), limit, None)
@@ -248,7 +253,7 @@ struct Sets {
     addresses: [usize; 3],
 }
 
-/// What each set of select(2) asks for, and what counts as an answer.
+/// The events that each set of select(2) asks for, and those that count as an answer.
 const SETS: [(Events, Events); 3] = [
     (Events::IN, Events::IN.union(Events::RDNORM).union(Events::HUP).union(Events::ERR)),
     (Events::OUT, Events::OUT.union(Events::WRNORM).union(Events::ERR)),

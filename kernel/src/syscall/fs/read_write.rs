@@ -10,6 +10,8 @@ use crate::syscall::fs::transfer::{Segments, Transfer, TransferDirection};
 use crate::syscall::fs::{TRANSFER_LIMIT, get_bytes, get_file};
 use crate::syscall::{Call, SyscallResult};
 
+use heddle_kernel_core::fallible::push_reserved;
+
 /// read(2).
 pub fn read(call: &mut Call<'_>) -> SyscallResult {
     start(call, TransferDirection::Read, one(call), None, 0)
@@ -103,7 +105,7 @@ pub fn many(call: &Call<'_>, address: usize, count: usize) -> TryResult<Segments
         let length = isize::try_from(word(1)).map_err(|_| Errno::EINVAL)? as usize;
         let length = length.min(TRANSFER_LIMIT - total);
         total += length;
-        segments.push(IoSegment { address: word(0), length });
+        push_reserved(&mut segments, IoSegment { address: word(0), length });
     }
     Ok(Segments::Many(segments))
 }

@@ -15,6 +15,8 @@ use crate::syscall::{Call, SyscallResult};
 use crate::wait::operation::{Operation, Step, WaitOptions};
 use crate::wait::queue::{Events, Watch};
 
+use heddle_kernel_core::fallible::resize_reserved;
+
 /// Bytes moved at a time from a file with positions.
 const CHUNK: usize = 64 << 10;
 /// Bytes moved at a time from one without: what the other end has room for when it is ready at all, so that nothing is
@@ -88,7 +90,7 @@ struct Copy {
     left: usize,
     done: usize,
     buffer: Vec<u8>,
-    /// What was read and could not be written yet.
+    /// Bytes that were read and could not be written yet.
     held: core::ops::Range<usize>,
     finished: bool,
     /// The call ends with what it has moved instead of waiting for more.
@@ -107,9 +109,9 @@ impl Copy {
             self.buffer
                 .try_reserve_exact(chunk.saturating_sub(self.buffer.len()))
                 .map_err(|_| Errno::ENOMEM)?;
-            self.buffer.resize(chunk, 0);
+            resize_reserved(&mut self.buffer, chunk, 0);
             let read = match self.from.operate(&mut IoBuffer::kernel_out(&mut self.buffer), false) {
-                // What there is counts; a copy waits only for its first byte.
+                // A short count is a result; a copy waits only for its first byte.
                 Err(TryError::WouldBlock) if self.done > 0 => 0,
                 result => result?,
             };

@@ -1,4 +1,4 @@
-//! What is known of a file: `stat`, `statx`, `access`, `readlink`, `statfs`.
+//! Reading a file's attributes: `stat`, `statx`, `access`, `readlink`, `statfs`.
 
 use linux_raw_sys::general as linux;
 
@@ -184,7 +184,7 @@ fn read_link(call: &Call<'_>, descriptor: i32, path: &[u8], index: usize) -> Sys
     }
     let place = find(call, descriptor, path, linux::AT_SYMLINK_NOFOLLOW | linux::AT_EMPTY_PATH)?;
     if place.entry.node.kind() != FileType::Symlink {
-        // What isn't a link has EINVAL; an empty path to something else ENOENT.
+        // A file that isn't a link gives EINVAL; an empty path to one ENOENT.
         return Err(if path.is_empty() { Errno::ENOENT } else { Errno::EINVAL }.into());
     }
     let target = place.entry.node.read_link(call.thread)?;

@@ -53,7 +53,7 @@ impl Segments {
 
 /// A read or write under way.
 pub struct Transfer {
-    /// Who asked for it.
+    /// The caller that asked for it.
     pub thread: Caller,
     /// The file.
     pub open: Arc<OpenFile>,

@@ -16,7 +16,7 @@ use crate::syscall::{Call, SyscallResult};
 const NAME_LIMIT: usize = linux::XATTR_NAME_MAX as usize + 1;
 const VALUE_LIMIT: usize = linux::XATTR_SIZE_MAX as usize;
 
-/// What the first argument names.
+/// The file that the first argument names: a path, with or without a final link, or a descriptor.
 #[derive(Clone, Copy)]
 enum By {
     Path,
@@ -127,7 +127,7 @@ fn get(call: &Call<'_>, by: By) -> SyscallResult {
 
 fn list(call: &Call<'_>, by: By) -> SyscallResult {
     let place = place(call, by)?;
-    // What has no attributes at all has none to list.
+    // A file without attributes has none to list.
     let names = match place.entry.node.extended() {
         Some(extended) => extended.names(call.thread.credentials().is_capable(linux::CAP_SYS_ADMIN))?,
         None => Vec::new(),

@@ -13,20 +13,23 @@ use crate::net::{Address, Ancillary, Inbox, PeerIdentity, Received, Socket, Styl
 use crate::syscall::fs::read_write::many;
 use crate::syscall::fs::transfer::{Segments, broken_pipe};
 use crate::syscall::fs::{TRANSFER_LIMIT, encode, field, get, get_bytes};
-use crate::syscall::net::socket::{ADDRESS_LIMIT, get_address, get_socket, manner};
+use crate::syscall::net::packets;
+use crate::syscall::net::socket::{ADDRESS_LIMIT, get_address, get_protocol, get_socket, manner};
 use crate::syscall::{Call, SyscallResult};
 use crate::wait::operation::Operation;
 use crate::wait::queue::{Events, Watch};
 
+use heddle_kernel_core::fallible::{extend_reserved, resize_reserved};
+
 const HEADER: usize = size_of::<net::cmsghdr>();
 /// The most control data of one message.
-const CONTROL_LIMIT: usize = 20 << 10;
+pub const CONTROL_LIMIT: usize = 20 << 10;
 /// The most descriptors of one message, as in Linux.
 const FILES_LIMIT: usize = 253;
 const WORD: usize = size_of::<usize>();
 /// `struct ucred`.
 const IDENTITY_BYTES: usize = 12;
-/// What a received message brings along at most, as control data.
+/// The most control data that a received message brings along.
 const CONTROL_BYTES_MAX: usize =
     2 * HEADER + IDENTITY_BYTES.next_multiple_of(WORD) + (4 * FILES_LIMIT).next_multiple_of(WORD);
 
@@ -79,6 +82,9 @@ impl Operation for SendMessage {
 
 /// sendto(2).
 pub fn sendto(call: &mut Call<'_>) -> SyscallResult {
+    if let Some(target) = get_protocol(call)? {
+        return packets::sendto(call, target);
+    }
     let (open, socket) = get_socket(call)?;
     let target = match call.word(4) {
         0 => None,
@@ -106,7 +112,7 @@ fn target_of(
     Ok(Some(target.inbox().clone()))
 }
 
-/// What goes along, with the sender's identity if the receiver wants to know it.
+/// The control data of a message, with the sender's identity if the receiver wants to know it.
 fn with_identity(
     call: &Call<'_>,
     socket: &Socket,
@@ -121,7 +127,7 @@ fn with_identity(
     if wanted && ancillary.identity.is_none() {
         ancillary.identity = Some(PeerIdentity::of(call.thread));
     }
-    (wanted || ancillary.identity.is_some() || !ancillary.files.is_empty()).then_some(ancillary)
+    (wanted || ancillary.identity.is_some() || !ancillary.files().is_empty()).then_some(ancillary)
 }
 
 fn start_send(call: &Call<'_>, operation: SendMessage) -> SyscallResult {
@@ -132,18 +138,18 @@ fn start_send(call: &Call<'_>, operation: SendMessage) -> SyscallResult {
 }
 
 /// A `struct msghdr`.
-struct Header {
-    name: usize,
-    name_length: usize,
-    vectors: usize,
-    vector_count: usize,
-    control: usize,
-    control_length: usize,
+pub(super) struct Header {
+    pub name: usize,
+    pub name_length: usize,
+    pub vectors: usize,
+    pub vector_count: usize,
+    pub control: usize,
+    pub control_length: usize,
 }
 
 const MESSAGE: usize = size_of::<net::msghdr>();
 
-fn get_header(call: &Call<'_>, address: usize) -> TryResult<Header> {
+pub(super) fn get_header(call: &Call<'_>, address: usize) -> TryResult<Header> {
     let bytes: [u8; MESSAGE] = get(call, address)?;
     // The fields that are pointers are read by their places.
     let word = |offset: usize| {
@@ -164,14 +170,17 @@ fn get_header(call: &Call<'_>, address: usize) -> TryResult<Header> {
 
 /// sendmsg(2).
 pub fn sendmsg(call: &mut Call<'_>) -> SyscallResult {
+    if let Some(target) = get_protocol(call)? {
+        return packets::sendmsg(call, target);
+    }
     let operation = prepare_send(call, call.word(1), call.uint(2))?;
     start_send(call, operation)
 }
 
-/// What sends the message that a `struct msghdr` describes.
+/// The operation that sends the message of a `struct msghdr`.
 ///
 /// # Errors
-/// What is wrong with it; a page fault.
+/// The error in the header or its buffers; a page fault.
 pub fn prepare_send(call: &Call<'_>, address: usize, flags: u32) -> TryResult<SendMessage> {
     let (open, socket) = get_socket(call)?;
     let header = get_header(call, address)?;
@@ -188,11 +197,11 @@ pub fn prepare_send(call: &Call<'_>, address: usize, flags: u32) -> TryResult<Se
 }
 
 /// Too many pieces have an error of their own here.
-fn too_many(halt: TryError) -> TryError {
+pub(super) fn too_many(halt: TryError) -> TryError {
     if halt == TryError::Error(Errno::EINVAL) { Errno::EMSGSIZE.into() } else { halt }
 }
 
-/// What goes along with a message.
+/// Reads the control data of a message to send.
 fn get_control(call: &Call<'_>, header: &Header) -> TryResult<Ancillary> {
     let mut ancillary = Ancillary::default();
     if header.control == 0 || header.control_length == 0 {
@@ -217,17 +226,18 @@ fn get_control(call: &Call<'_>, header: &Header) -> TryResult<Ancillary> {
         }
         rest = rest.get(length.next_multiple_of(WORD)..).unwrap_or_default();
     }
+    ancillary.depart()?;
     Ok(ancillary)
 }
 
 fn add_files(call: &Call<'_>, data: &[u8], ancillary: &mut Ancillary) -> Result<(), Errno> {
     let table = call.thread.descriptors();
-    if data.len() / 4 + ancillary.files.len() > FILES_LIMIT {
+    if data.len() / 4 + ancillary.files().len() > FILES_LIMIT {
         return Err(Errno::EINVAL);
     }
     for descriptor in data.chunks_exact(4) {
         let number = i32::from_ne_bytes([descriptor[0], descriptor[1], descriptor[2], descriptor[3]]);
-        fallible::try_push(&mut ancillary.files, table.get(number)?)?;
+        ancillary.add_file(table.get(number)?)?;
     }
     Ok(())
 }
@@ -250,17 +260,53 @@ fn check_identity(call: &Call<'_>, data: &[u8]) -> Result<PeerIdentity, Errno> {
 }
 
 /// Where the results of a receiving call go.
-struct MessageFields {
+pub(super) struct MessageFields {
     /// The sender's address: where, how much room, and where its length goes (4 bytes).
-    name: usize,
-    name_room: usize,
-    name_length_at: usize,
+    pub name: usize,
+    pub name_room: usize,
+    pub name_length_at: usize,
     /// Control data: where, how much room, and where its length goes (a word).
-    control: usize,
-    control_room: usize,
-    control_length_at: usize,
+    pub control: usize,
+    pub control_room: usize,
+    pub control_length_at: usize,
     /// Where the flags go; 0 for nowhere.
-    flags_at: usize,
+    pub flags_at: usize,
+}
+
+impl MessageFields {
+    /// Makes sure that what is received can be stored.
+    pub fn probe(&self, thread: &Caller) -> TryResult<()> {
+        let space = thread.space();
+        for (address, length) in [
+            (self.name, self.name_room),
+            (self.name_length_at, 4),
+            (self.control, self.control_room),
+            (self.control_length_at, WORD),
+            (self.flags_at, 4),
+        ] {
+            if address != 0 && length > 0 {
+                space.probe_write(address, length)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where the results go of a call that receives by the `struct msghdr` at `address`.
+pub(super) const fn message_fields(header: &Header, address: usize) -> MessageFields {
+    let has_name = header.name != 0;
+    let name_length_at = address + core::mem::offset_of!(net::msghdr, msg_namelen);
+    let control_room =
+        if header.control_length < CONTROL_LIMIT { header.control_length } else { CONTROL_LIMIT };
+    MessageFields {
+        name: header.name,
+        name_room: if has_name { header.name_length } else { 0 },
+        name_length_at: if has_name { name_length_at } else { 0 },
+        control: header.control,
+        control_room: if header.control == 0 { 0 } else { control_room },
+        control_length_at: address + core::mem::offset_of!(net::msghdr, msg_controllen),
+        flags_at: address + core::mem::offset_of!(net::msghdr, msg_flags),
+    }
 }
 
 /// A message on its way in.
@@ -272,13 +318,13 @@ pub struct ReceiveMessage {
     places: MessageFields,
     flags: u32,
     done: usize,
-    /// What came along with the bytes that are there.
+    /// Control data that came along with the bytes received so far.
     ancillary: Option<Ancillary>,
 }
 
 impl Operation for ReceiveMessage {
     fn attempt(&mut self) -> TryResult<usize> {
-        self.probe()?;
+        self.places.probe(&self.thread)?;
         let space = self.thread.space();
         let total: usize = self.segments.as_slice().iter().map(|segment| segment.length).sum();
         let is_stream = self.socket.style == Style::Stream;
@@ -287,7 +333,7 @@ impl Operation for ReceiveMessage {
         loop {
             let mut buffer = IoBuffer::user(&space, self.segments.as_slice());
             buffer.skip(self.done);
-            // What is received is out of the socket, so nothing may fail after.
+            // The bytes are out of the socket by now, so nothing may fail after.
             let texts = self.texts()?;
             let received = match self.socket.receive(&mut buffer, peek, self.done > 0) {
                 Err(TryError::WouldBlock) if self.done > 0 && !all => Received::default(),
@@ -330,23 +376,6 @@ struct Texts {
 }
 
 impl ReceiveMessage {
-    /// Makes sure that what is received can be stored.
-    fn probe(&self) -> TryResult<()> {
-        let (space, places) = (self.thread.space(), &self.places);
-        for (address, length) in [
-            (places.name, places.name_room),
-            (places.name_length_at, 4),
-            (places.control, places.control_room),
-            (places.control_length_at, WORD),
-            (places.flags_at, 4),
-        ] {
-            if address != 0 && length > 0 {
-                space.probe_write(address, length)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Room for whatever may have to be stored.
     fn texts(&self) -> Result<Texts, Errno> {
         let places = &self.places;
@@ -397,16 +426,16 @@ impl ReceiveMessage {
                 *flags |= net::MSG_CTRUNC;
             }
         }
-        if ancillary.files.is_empty() {
+        if ancillary.files().is_empty() {
             return;
         }
         let (table, limit) = (self.thread.descriptors(), self.thread.process.descriptor_limit());
         let close_on_exec = self.flags & net::MSG_CMSG_CLOEXEC != 0;
         let fit = room.saturating_sub(control.len() + HEADER) / 4;
         let mut numbers = [0; 4 * FILES_LIMIT];
-        let (count, mut stored) = (ancillary.files.len(), 0);
+        let (count, mut stored) = (ancillary.files().len(), 0);
         let places = numbers.chunks_exact_mut(4);
-        for (file, place) in core::mem::take(&mut ancillary.files).into_iter().take(fit).zip(places) {
+        for (file, place) in ancillary.take_files().into_iter().take(fit).zip(places) {
             let Ok(number) = table.add(file, 0, limit, close_on_exec) else { break };
             place.copy_from_slice(&number.to_ne_bytes());
             stored += 1;
@@ -429,14 +458,17 @@ fn push_control(control: &mut Vec<u8>, room: usize, kind: u32, data: &[u8]) -> b
     let padded = length.next_multiple_of(WORD).min(room - control.len());
     let start = control.len();
     let head = encode!(net::cmsghdr { cmsg_len: length, cmsg_level: net::SOL_SOCKET, cmsg_type: kind });
-    control.extend_from_slice(&head);
-    control.extend_from_slice(data);
-    control.resize(start + padded, 0);
+    extend_reserved(control, &head);
+    extend_reserved(control, data);
+    resize_reserved(control, start + padded, 0);
     true
 }
 
 /// recvfrom(2).
 pub fn recvfrom(call: &mut Call<'_>) -> SyscallResult {
+    if let Some(target) = get_protocol(call)? {
+        return packets::recvfrom(call, target);
+    }
     let segment = IoSegment { address: call.word(1), length: call.word(2).min(TRANSFER_LIMIT) };
     let (name, length_at) = (call.word(4), call.word(5));
     let name_room = if name == 0 { 0 } else { u32::from_ne_bytes(get(call, length_at)?) as usize };
@@ -455,30 +487,21 @@ pub fn recvfrom(call: &mut Call<'_>) -> SyscallResult {
 
 /// recvmsg(2).
 pub fn recvmsg(call: &mut Call<'_>) -> SyscallResult {
+    if let Some(target) = get_protocol(call)? {
+        return packets::recvmsg(call, target);
+    }
     let operation = prepare_receive(call, call.word(1), call.uint(2))?;
     start_receive(call, operation)
 }
 
-/// What receives a message as a `struct msghdr` describes it.
+/// The operation that receives a message as a `struct msghdr` describes it.
 ///
 /// # Errors
-/// What is wrong with it; a page fault.
+/// The error in the header or its buffers; a page fault.
 pub fn prepare_receive(call: &Call<'_>, address: usize, flags: u32) -> TryResult<ReceiveMessage> {
     let header = get_header(call, address)?;
     let segments = many(call, header.vectors, header.vector_count).map_err(too_many)?;
-    let places = MessageFields {
-        name: header.name,
-        name_room: if header.name == 0 { 0 } else { header.name_length },
-        name_length_at: if header.name == 0 {
-            0
-        } else {
-            address + core::mem::offset_of!(net::msghdr, msg_namelen)
-        },
-        control: header.control,
-        control_room: if header.control == 0 { 0 } else { header.control_length.min(CONTROL_LIMIT) },
-        control_length_at: address + core::mem::offset_of!(net::msghdr, msg_controllen),
-        flags_at: address + core::mem::offset_of!(net::msghdr, msg_flags),
-    };
+    let places = message_fields(&header, address);
     receive(call, segments, places, flags)
 }
 

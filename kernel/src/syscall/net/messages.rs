@@ -8,7 +8,8 @@ use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
 use crate::memory::fallible;
 use crate::syscall::net::message::{ReceiveMessage, SendMessage, prepare_receive, prepare_send};
-use crate::syscall::net::socket::{get_socket, manner};
+use crate::syscall::net::packets;
+use crate::syscall::net::socket::{get_protocol, get_socket, manner};
 use crate::syscall::{Call, SyscallResult, user};
 use crate::time::timespec_ns;
 use crate::wait::operation::{Operation, Step};
@@ -108,25 +109,39 @@ fn prepare<O>(
 
 /// sendmmsg(2).
 pub fn sendmmsg(call: &mut Call<'_>) -> SyscallResult {
-    let (open, _) = get_socket(call)?;
     let flags = call.uint(3);
+    if let Some((open, socket)) = get_protocol(call)? {
+        let each = |call: &Call<'_>, at, flags| {
+            packets::prepare_send(call, (open.clone(), socket.clone()), at, flags)
+        };
+        let several = several(call, prepare(call, flags, each)?, false, None);
+        return carry_out(call.thread, manner(&open, true, flags), several);
+    }
+    let (open, _) = get_socket(call)?;
     let messages: Vec<SendMessage> = prepare(call, flags, prepare_send)?;
-    let several = Several {
+    carry_out(call.thread, manner(&open, true, flags), several(call, messages, false, None))
+}
+
+fn several<O>(
+    call: &Call<'_>,
+    messages: Vec<O>,
+    is_one_enough: bool,
+    deadline_ns: Option<u64>,
+) -> Several<O> {
+    Several {
         thread: call.thread.clone(),
         messages,
         entries: call.word(1),
         done: 0,
         finished: false,
         unstored: None,
-        is_one_enough: false,
-        deadline_ns: None,
-    };
-    carry_out(call.thread, manner(&open, true, flags), several)
+        is_one_enough,
+        deadline_ns,
+    }
 }
 
 /// recvmmsg(2).
 pub fn recvmmsg(call: &mut Call<'_>) -> SyscallResult {
-    let (open, _) = get_socket(call)?;
     let flags = call.uint(3);
     let deadline_ns = match call.word(4) {
         0 => None,
@@ -136,16 +151,15 @@ pub fn recvmmsg(call: &mut Call<'_>) -> SyscallResult {
         }
     };
     let own = flags & !WAIT_FOR_ONE;
+    let is_one_enough = flags & WAIT_FOR_ONE != 0;
+    if let Some((open, socket)) = get_protocol(call)? {
+        let each = |call: &Call<'_>, at, flags| {
+            packets::prepare_receive(call, (open.clone(), socket.clone()), at, flags)
+        };
+        let several = several(call, prepare(call, own, each)?, is_one_enough, deadline_ns);
+        return carry_out(call.thread, manner(&open, false, own), several);
+    }
+    let (open, _) = get_socket(call)?;
     let messages: Vec<ReceiveMessage> = prepare(call, own, prepare_receive)?;
-    let several = Several {
-        thread: call.thread.clone(),
-        messages,
-        entries: call.word(1),
-        done: 0,
-        finished: false,
-        unstored: None,
-        is_one_enough: flags & WAIT_FOR_ONE != 0,
-        deadline_ns,
-    };
-    carry_out(call.thread, manner(&open, false, own), several)
+    carry_out(call.thread, manner(&open, false, own), several(call, messages, is_one_enough, deadline_ns))
 }

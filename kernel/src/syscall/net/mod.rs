@@ -3,4 +3,5 @@
 pub mod message;
 pub mod messages;
 pub mod options;
+pub mod packets;
 pub mod socket;

@@ -6,7 +6,7 @@ use linux_raw_sys::{general as linux, net};
 use crate::error::{Errno, TryResult};
 use crate::net::{BUFFER_BYTES, OptionFlags, Socket};
 use crate::syscall::fs::{get, put};
-use crate::syscall::net::socket::get_socket;
+use crate::syscall::net::socket::{get_protocol, get_socket};
 use crate::syscall::{Call, SyscallResult};
 use crate::time::NS_PER_SECOND;
 
@@ -14,6 +14,9 @@ use crate::time::NS_PER_SECOND;
 const ORDINARY_PRIORITY_MAX: u32 = 6;
 /// The time limit that a negative one stands for: no wait. It is told as 0.
 const NO_TIME_NS: u64 = 1;
+
+/// The bytes of an option's value that any option looks at.
+const OPTION_BYTES: usize = 256;
 
 /// The option of this number, if it is one that is on or off and has no other effect here.
 const fn flag_of(option: u32) -> Option<OptionFlags> {
@@ -35,7 +38,7 @@ fn value_of(socket: &Socket, option: u32) -> Result<([u8; 16], usize), Errno> {
         net::SO_TYPE => socket.style.number(),
         net::SO_DOMAIN => net::AF_UNIX,
         net::SO_PROTOCOL => 0,
-        net::SO_ERROR => socket.inbox().take_error().map_or(0, |error| error.0.into()),
+        net::SO_ERROR => socket.inbox().error().map_or(0, |error| error.0.into()),
         net::SO_ACCEPTCONN => socket.is_listening().into(),
         net::SO_PASSCRED => socket.inbox().passes_identity().into(),
         net::SO_PRIORITY => socket.options().priority(),
@@ -68,6 +71,16 @@ fn value_of(socket: &Socket, option: u32) -> Result<([u8; 16], usize), Errno> {
 
 /// getsockopt(2).
 pub fn getsockopt(call: &mut Call<'_>) -> SyscallResult {
+    if let Some((_, socket)) = get_protocol(call)? {
+        let room = i32::from_ne_bytes(get(call, call.word(4))?);
+        let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
+        let value = socket.option(call.uint(1), call.uint(2))?;
+        let bytes = value.as_slice();
+        let bytes = &bytes[..bytes.len().min(room)];
+        put(call, call.word(3), bytes)?;
+        put(call, call.word(4), &(bytes.len() as u32).to_ne_bytes())?;
+        return Ok(0.into());
+    }
     let (_, socket) = get_socket(call)?;
     if call.uint(1) != net::SOL_SOCKET {
         return Err(Errno::EOPNOTSUPP.into());
@@ -78,11 +91,23 @@ pub fn getsockopt(call: &mut Call<'_>) -> SyscallResult {
     let length = length.min(room);
     put(call, call.word(3), &bytes[..length])?;
     put(call, call.word(4), &(length as u32).to_ne_bytes())?;
+    if call.uint(2) == net::SO_ERROR {
+        // Only now: a call that misses a page starts again.
+        socket.inbox().error_was_reported();
+    }
     Ok(0.into())
 }
 
 /// setsockopt(2).
 pub fn setsockopt(call: &mut Call<'_>) -> SyscallResult {
+    if let Some((_, socket)) = get_protocol(call)? {
+        let length = usize::try_from(call.int(4)).map_err(|_| Errno::EINVAL)?;
+        let mut bytes = [0; OPTION_BYTES];
+        let bytes = &mut bytes[..length.min(OPTION_BYTES)];
+        call.thread.space().read_bytes(call.word(3), bytes)?;
+        socket.set_option(call.thread, call.uint(1), call.uint(2), bytes)?;
+        return Ok(0.into());
+    }
     let (_, socket) = get_socket(call)?;
     let option = call.uint(2);
     if call.int(4) < 0 {

@@ -9,6 +9,9 @@ use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryResult};
 use crate::fs::{OpenFile, StatusFlags, downcast_arc};
 use crate::memory::fallible;
+use crate::net::inet::InetSocket;
+use crate::net::netlink::NetlinkSocket;
+use crate::net::protocol::{ProtocolSocket, SocketAddress, protocol_socket};
 use crate::net::{Address, Socket, Style, find_target};
 use crate::syscall::fs::{get, get_bytes, get_file, put};
 use crate::syscall::{Call, SyscallResult};
@@ -31,14 +34,42 @@ pub fn get_socket(call: &Call<'_>) -> Result<(Arc<OpenFile>, Arc<Socket>), Errno
     Ok((open, socket))
 }
 
+/// An open file and the socket that it is.
+type OpenProtocol = (Arc<OpenFile>, Arc<dyn ProtocolSocket>);
+
+/// The socket behind the descriptor in argument 0, if it is of a family that has packets.
+///
+/// # Errors
+/// `EBADF`.
+pub fn get_protocol(call: &Call<'_>) -> Result<Option<OpenProtocol>, Errno> {
+    let open = get_file(call, 0)?;
+    Ok(protocol_socket(&open.file).map(|socket| (open, socket)))
+}
+
+/// The address that two arguments name, as bytes.
+///
+/// # Errors
+/// A fault; `EINVAL`.
+pub fn get_address_bytes(call: &Call<'_>, address: usize, length: i32) -> TryResult<SocketAddress> {
+    let length =
+        usize::try_from(length).ok().filter(|&length| length <= ADDRESS_LIMIT).ok_or(Errno::EINVAL)?;
+    Ok(SocketAddress::new(&get_bytes(call, address, length)?))
+}
+
 /// Splits a socket type from the flags in it.
-fn split_type(kind: u32) -> Result<(Style, StatusFlags, bool), Errno> {
+fn split_flags(kind: u32) -> Result<(u32, StatusFlags, bool), Errno> {
     let flags = kind & !TYPE_MASK;
     if flags & !(linux::O_NONBLOCK | linux::O_CLOEXEC) != 0 {
         return Err(Errno::EINVAL);
     }
     let status = StatusFlags::RDWR | StatusFlags::from_bits_retain(flags & linux::O_NONBLOCK);
-    Ok((Style::from_type(kind & TYPE_MASK)?, status, flags & linux::O_CLOEXEC != 0))
+    Ok((kind & TYPE_MASK, status, flags & linux::O_CLOEXEC != 0))
+}
+
+/// As [`split_flags`], with the style of a UNIX socket.
+fn split_type(kind: u32) -> Result<(Style, StatusFlags, bool), Errno> {
+    let (kind, status, close_on_exec) = split_flags(kind)?;
+    Ok((Style::from_type(kind)?, status, close_on_exec))
 }
 
 fn check_family(call: &Call<'_>) -> Result<(), Errno> {
@@ -50,6 +81,19 @@ fn check_family(call: &Call<'_>) -> Result<(), Errno> {
 
 /// socket(2).
 pub fn socket(call: &mut Call<'_>) -> SyscallResult {
+    if matches!(call.uint(0), net::AF_INET | net::AF_INET6) {
+        let (kind, status, close_on_exec) = split_flags(call.uint(1))?;
+        let is_v6 = call.uint(0) == net::AF_INET6;
+        let socket = InetSocket::open(call.thread, is_v6, kind, call.uint(2))?;
+        let open = fallible::try_arc(OpenFile::new(socket, status))?;
+        return crate::syscall::fs::add(call, open, close_on_exec);
+    }
+    if call.uint(0) == net::AF_NETLINK {
+        let (kind, status, close_on_exec) = split_flags(call.uint(1))?;
+        let socket = NetlinkSocket::open(call.thread, kind, call.uint(2))?;
+        let open = fallible::try_arc(OpenFile::new(socket, status))?;
+        return crate::syscall::fs::add(call, open, close_on_exec);
+    }
     check_family(call)?;
     let (style, status, close_on_exec) = split_type(call.uint(1))?;
     let open = fallible::try_arc(OpenFile::new(Socket::new(style)?, status))?;
@@ -101,8 +145,27 @@ pub fn put_address(
     put(call, length_at, &(bytes.len() as u32).to_ne_bytes())
 }
 
+/// As [`put_address`], of a family that has packets.
+fn put_address_bytes(
+    call: &Call<'_>,
+    address: usize,
+    length_at: usize,
+    value: &SocketAddress,
+) -> TryResult<()> {
+    let room = i32::from_ne_bytes(get(call, length_at)?);
+    let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
+    let bytes = value.as_slice();
+    put(call, address, &bytes[..bytes.len().min(room)])?;
+    put(call, length_at, &(bytes.len() as u32).to_ne_bytes())
+}
+
 /// bind(2).
 pub fn bind(call: &mut Call<'_>) -> SyscallResult {
+    if let Some((_, socket)) = get_protocol(call)? {
+        let address = get_address_bytes(call, call.word(1), call.int(2))?;
+        socket.bind(call.thread, &address)?;
+        return Ok(0.into());
+    }
     let (_, socket) = get_socket(call)?;
     let address = get_address(call, call.word(1), call.int(2))?.ok_or(Errno::EINVAL)?;
     socket.bind(call.thread, address)?;
@@ -111,6 +174,10 @@ pub fn bind(call: &mut Call<'_>) -> SyscallResult {
 
 /// listen(2).
 pub fn listen(call: &mut Call<'_>) -> SyscallResult {
+    if let Some((_, socket)) = get_protocol(call)? {
+        socket.listen(call.int(1))?;
+        return Ok(0.into());
+    }
     let (_, socket) = get_socket(call)?;
     socket.listen(call.int(1), call.thread)?;
     Ok(0.into())
@@ -134,8 +201,40 @@ impl Operation for Connect {
     }
 }
 
+/// A connection of a family that has packets.
+struct ConnectProtocol {
+    thread: Caller,
+    open: Arc<OpenFile>,
+    socket: Arc<dyn ProtocolSocket>,
+    address: SocketAddress,
+    may_wait: bool,
+}
+
+impl Operation for ConnectProtocol {
+    fn attempt(&mut self) -> TryResult<usize> {
+        self.socket.connect(&self.thread, &self.address, self.may_wait)?;
+        Ok(0)
+    }
+
+    /// Time that is over is told as what goes on without the call.
+    fn end(&self, error: Errno) -> Result<usize, Errno> {
+        Err(if error == Errno::EAGAIN { Errno::EINPROGRESS } else { error })
+    }
+
+    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
+        self.open.file.can_go_on(&self.open, watch, Events::OUT)
+    }
+}
+
 /// connect(2).
 pub fn connect(call: &mut Call<'_>) -> SyscallResult {
+    if let Some((open, socket)) = get_protocol(call)? {
+        let address = get_address_bytes(call, call.word(1), call.int(2))?;
+        let manner = manner(&open, true, 0);
+        let (thread, may_wait) = (call.thread.clone(), !manner.no_wait);
+        let operation = ConnectProtocol { thread, open, socket, address, may_wait };
+        return carry_out(call.thread, manner, operation);
+    }
     let (open, socket) = get_socket(call)?;
     let Some(address) = get_address(call, call.word(1), call.int(2))? else {
         socket.disconnect();
@@ -195,6 +294,48 @@ impl Operation for Accept {
     }
 }
 
+/// Accepting on a socket of a family that has packets.
+struct AcceptProtocol {
+    thread: Caller,
+    open: Arc<OpenFile>,
+    socket: Arc<dyn ProtocolSocket>,
+    status: StatusFlags,
+    close_on_exec: bool,
+    address: usize,
+    length_at: usize,
+}
+
+impl Operation for AcceptProtocol {
+    fn attempt(&mut self) -> TryResult<usize> {
+        let space = self.thread.space();
+        let mut room = [0; 4];
+        if self.address != 0 {
+            space.read_bytes(self.length_at, &mut room)?;
+            space.probe_write(self.length_at, 4)?;
+            space.probe_write(self.address, (u32::from_ne_bytes(room) as usize).min(ADDRESS_LIMIT))?;
+        }
+        let (table, limit) = (self.thread.descriptors(), self.thread.process.descriptor_limit());
+        table.make_room(limit)?;
+        let (accepted, peer) = self.socket.accept()?;
+        if self.address != 0 {
+            let bytes = peer.as_slice();
+            let room = u32::from_ne_bytes(room) as usize;
+            self.thread.store_result(self.address, &bytes[..bytes.len().min(room)])?;
+            self.thread.store_result(self.length_at, &(bytes.len() as u32).to_ne_bytes())?;
+        }
+        let open = fallible::try_arc(OpenFile::new(accepted, self.status))?;
+        Ok(table.add_in_room(open, 0, limit, self.close_on_exec)? as usize)
+    }
+
+    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
+        self.open.file.can_go_on(&self.open, watch, Events::IN)
+    }
+
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+}
+
 /// accept(2).
 pub fn accept(call: &mut Call<'_>) -> SyscallResult {
     start_accept(call, 0)
@@ -209,6 +350,14 @@ fn start_accept(call: &Call<'_>, flags: u32) -> SyscallResult {
     if flags & !(linux::O_NONBLOCK | linux::O_CLOEXEC) != 0 {
         return Err(Errno::EINVAL.into());
     }
+    let status = StatusFlags::RDWR | StatusFlags::from_bits_retain(flags & linux::O_NONBLOCK);
+    let close_on_exec = flags & linux::O_CLOEXEC != 0;
+    if let Some((open, socket)) = get_protocol(call)? {
+        let manner = manner(&open, false, 0);
+        let (thread, address, length_at) = (call.thread.clone(), call.word(1), call.word(2));
+        let operation = AcceptProtocol { thread, open, socket, status, close_on_exec, address, length_at };
+        return carry_out(call.thread, manner, operation);
+    }
     let (open, socket) = get_socket(call)?;
     if socket.style == Style::Datagram {
         return Err(Errno::EOPNOTSUPP.into());
@@ -218,8 +367,8 @@ fn start_accept(call: &Call<'_>, flags: u32) -> SyscallResult {
         thread: call.thread.clone(),
         open,
         socket,
-        status: StatusFlags::RDWR | StatusFlags::from_bits_retain(flags & linux::O_NONBLOCK),
-        close_on_exec: flags & linux::O_CLOEXEC != 0,
+        status,
+        close_on_exec,
         address: call.word(1),
         length_at: call.word(2),
     };
@@ -228,6 +377,10 @@ fn start_accept(call: &Call<'_>, flags: u32) -> SyscallResult {
 
 /// getsockname(2).
 pub fn getsockname(call: &mut Call<'_>) -> SyscallResult {
+    if let Some((_, socket)) = get_protocol(call)? {
+        put_address_bytes(call, call.word(1), call.word(2), &socket.local_address()?)?;
+        return Ok(0.into());
+    }
     let (_, socket) = get_socket(call)?;
     put_address(call, call.word(1), call.word(2), socket.address().as_deref())?;
     Ok(0.into())
@@ -235,6 +388,10 @@ pub fn getsockname(call: &mut Call<'_>) -> SyscallResult {
 
 /// getpeername(2).
 pub fn getpeername(call: &mut Call<'_>) -> SyscallResult {
+    if let Some((_, socket)) = get_protocol(call)? {
+        put_address_bytes(call, call.word(1), call.word(2), &socket.peer_address()?)?;
+        return Ok(0.into());
+    }
     let (_, socket) = get_socket(call)?;
     let address = socket.peer_address()?;
     put_address(call, call.word(1), call.word(2), address.as_deref())?;
@@ -243,6 +400,16 @@ pub fn getpeername(call: &mut Call<'_>) -> SyscallResult {
 
 /// shutdown(2).
 pub fn shutdown(call: &mut Call<'_>) -> SyscallResult {
+    if let Some((_, socket)) = get_protocol(call)? {
+        let (reading, writing) = match call.uint(1) {
+            net::SHUT_RD => (true, false),
+            net::SHUT_WR => (false, true),
+            net::SHUT_RDWR => (true, true),
+            _ => return Err(Errno::EINVAL.into()),
+        };
+        socket.shut_down(reading, writing)?;
+        return Ok(0.into());
+    }
     let (_, socket) = get_socket(call)?;
     match call.uint(1) {
         net::SHUT_RD => socket.shut_down(true, false)?,

@@ -1,6 +1,7 @@
 //! fork(2), vfork(2), clone(2).
 
 use alloc::sync::Arc;
+use heddle_kernel_core::fallible::push_reserved;
 use heddle_kernel_core::signal::{Actions, Signal};
 use linux_raw_sys::general as linux;
 
@@ -16,10 +17,11 @@ use crate::process::table::PidTable;
 use crate::process::thread::Parts;
 use crate::process::vfork::Vfork;
 use crate::process::{Limits, Process, ProcessParts, Resource, Thread, table};
+use crate::sched;
 use crate::sync::SpinLock;
 use crate::syscall::{Call, SyscallResult, pending, thread_loop, user};
 
-/// What to make, from the arguments of the three calls.
+/// A request for a new process or thread, from the arguments of the three calls.
 #[derive(Clone, Copy)]
 struct CloneRequest {
     flags: u64,
@@ -90,7 +92,7 @@ pub fn clone3(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::E2BIG.into());
     }
     let space = call.thread.space();
-    // What a program knows no word for is 0, and so must be what the kernel knows none for.
+    // Words that the program's structure lacks are 0; words that the kernel does not know must be 0.
     let mut bytes = [0; WORDS * 8];
     let known = size.min(bytes.len());
     space.read_bytes(address, &mut bytes[..known])?;
@@ -190,14 +192,14 @@ fn start(call: &mut Call<'_>, request: CloneRequest) -> SyscallResult {
 }
 
 async fn fork_space(thread: Caller, request: CloneRequest, context: UserContext) -> Result<usize, Errno> {
-    let space = thread.space().fork().await?;
+    let child_runs_next = !sched::has_idle_cpu();
+    let space = thread.space().fork(child_runs_next).await?;
     let child = make(&thread, &request, space)?;
     let tid = child.tid();
     crate::ipc::shared_memory::inherited(&child.space(), tid);
     let child_tid = (tid as u32).to_ne_bytes();
     if request.has(linux::CLONE_CHILD_SETTID) {
-        // As in Linux, an address that can't be written to is the child's problem.
-        let _ = user::resolve(&child.space(), |space| space.write_bytes(request.child_tid, &child_tid)).await;
+        child.set_child_tid(request.child_tid);
     }
     if request.has(linux::CLONE_PARENT_SETTID) {
         let _ =
@@ -217,6 +219,8 @@ async fn fork_space(thread: Caller, request: CloneRequest, context: UserContext)
         Ok(vfork)
     });
     match started.inspect_err(|_| take_back(&child, pidfd))? {
+        // Most children leave for another program soon: the parent's tables stay out of this CPU's root until then.
+        None if child_runs_next => sched::yield_now().await,
         None => {}
         Some(vfork) => vfork.wait(&thread).await,
     }
@@ -359,7 +363,7 @@ fn make(parent: &Arc<Thread>, request: &CloneRequest, space: Arc<Space>) -> Resu
     }
     state.add(child.clone()).map_err(|_| Errno::EAGAIN)?;
     if let Some(children) = &mut children {
-        children.push(process.clone());
+        push_reserved(children, process.clone());
         table.enter_process(&process);
         table.join(&process);
     }
@@ -408,6 +412,7 @@ fn make_process(
         *process.semaphore_undoes() = Some(shared);
     }
     process.set_barriers(old.barriers());
+    process.inherit_oom_adjustment(old);
     process.set_program(old.layout(), old.executable());
     Ok(process)
 }

@@ -8,6 +8,8 @@ use crate::memory::fallible;
 use crate::process::{Capabilities, Credentials, Thread, table};
 use crate::syscall::{Call, SyscallResult, user};
 
+use heddle_kernel_core::fallible::push_reserved;
+
 /// "Leave it as it is" in the calls that set several ids.
 const KEEP: u32 = u32::MAX;
 const GROUPS_MAX: usize = 65_536;
@@ -237,7 +239,7 @@ pub fn setgroups(call: &mut Call<'_>) -> SyscallResult {
     let space = call.thread.space();
     let mut groups = fallible::try_with_capacity(count)?;
     for index in 0..count {
-        groups.push(user::read_int(&space, call.word(1).wrapping_add(index * 4))?);
+        push_reserved(&mut groups, user::read_int(&space, call.word(1).wrapping_add(index * 4))?);
     }
     let groups = if groups.is_empty() { None } else { Some(fallible::try_arc(groups)?) };
     change(call.thread, |credentials| {

@@ -37,14 +37,14 @@ enum Which {
     Same(Arc<Process>),
 }
 
-/// What is waited for: who, what, how.
+/// A wait for children: which ones, and for which changes.
 #[derive(Clone)]
 struct Selection {
     which: Which,
     options: u32,
 }
 
-/// What became of a child.
+/// The change of a child that ends a wait.
 struct WaitReport {
     pid: i32,
     uid: u32,

@@ -29,8 +29,8 @@ fn set(call: &Call<'_>, process: &Arc<Process>, resource: u32, words: [u64; 2]) 
     if resource == Resource::CpuTime as u32 {
         cpu_time::look_again(process);
     }
-    if resource == Resource::Stack as u32 {
-        call.thread.space().set_stack_limit(usize::try_from(soft).unwrap_or(usize::MAX));
+    if let Some(space) = process.main_thread().and_then(|thread| thread.try_space()) {
+        process.limits().limit_space(&space);
     }
     Ok(())
 }

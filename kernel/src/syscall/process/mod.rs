@@ -6,6 +6,7 @@ pub mod credentials;
 pub mod exec;
 pub mod exit;
 pub mod identity;
+mod isolation;
 pub mod limits;
 pub mod pidfd;
 mod privilege;

@@ -1,4 +1,4 @@
-//! What the system says about itself, and prctl(2).
+//! `uname`, `sysinfo` and other facts of the system, and prctl(2).
 
 use heddle_kernel_core::signal::Signal;
 use linux_raw_sys::{general as linux, prctl};
@@ -11,7 +11,7 @@ use crate::error::{Errno, TryError, TryResult};
 use crate::process::host_name::{self, HOST_NAME_BYTES};
 use crate::process::{Thread, exit, load, table};
 use crate::syscall::fs::TRANSFER_LIMIT;
-use crate::syscall::process::privilege;
+use crate::syscall::process::{isolation, privilege};
 use crate::syscall::{Call, SyscallResult, user};
 use crate::time::NS_PER_SECOND;
 use crate::wait::operation::{Operation, Step, WaitOptions};
@@ -195,6 +195,8 @@ pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
         prctl::PR_GET_CHILD_SUBREAPER => {
             user::write_int(&space, argument, u32::from(thread.process.is_subreaper()))?;
         }
+        heddle_abi::prctl::PR_SET_ISOLATION => return isolation::set(call),
+        heddle_abi::prctl::PR_GET_ISOLATION => return isolation::get(call),
         prctl::PR_CAPBSET_READ => return privilege::read_bounding(call),
         prctl::PR_CAPBSET_DROP => return privilege::drop_bounding(call),
         prctl::PR_GET_KEEPCAPS => return privilege::keeps_capabilities(call),
@@ -204,7 +206,7 @@ pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
         prctl::PR_CAP_AMBIENT => return privilege::ambient(call),
         prctl::PR_SET_NO_NEW_PRIVS if argument == 1 => thread.forbid_new_privileges(),
         prctl::PR_GET_NO_NEW_PRIVS => return Ok(usize::from(thread.has_no_new_privileges()).into()),
-        // What these ask for is so already, or makes no difference to a program.
+        // These settings are fixed to the value that is asked for, or make no difference to a program.
         prctl::PR_SET_DUMPABLE => thread.process.set_dumpable(argument == 1),
         prctl::PR_SET_THP_DISABLE => {}
         prctl::PR_GET_SECCOMP => {}

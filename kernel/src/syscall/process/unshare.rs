@@ -6,7 +6,7 @@ use crate::error::Errno;
 use crate::memory::fallible;
 use crate::syscall::{Call, SyscallResult};
 
-/// What only a process with one thread can stop sharing, because it shares it with nobody.
+/// Flags that need a process with one thread: its threads share these by definition.
 const WHOLE: u32 = linux::CLONE_THREAD | linux::CLONE_SIGHAND | linux::CLONE_VM;
 /// Undoes of semaphore operations belong to a process here, not to a thread.
 const OF_PROCESS: u32 = WHOLE | linux::CLONE_SYSVSEM;

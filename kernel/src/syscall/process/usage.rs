@@ -5,6 +5,7 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::process::Process;
+use crate::process::thread::UsageCounts;
 use crate::syscall::{Call, SyscallResult, user};
 use crate::time::clock_ticks;
 
@@ -12,23 +13,28 @@ use crate::time::clock_ticks;
 pub const WORDS: usize = 18;
 
 const MAX_RESIDENT: usize = 4;
+const FAULTS: usize = 8;
 const VOLUNTARY_SWITCHES: usize = 16;
 const INVOLUNTARY_SWITCHES: usize = 17;
 
-fn words(user_ns: u64, system_ns: u64) -> [u64; WORDS] {
+fn words((user_ns, system_ns): (u64, u64), counts: UsageCounts) -> [u64; WORDS] {
     let mut words = [0; WORDS];
     words[0] = user_ns / 1_000_000_000;
     words[1] = user_ns % 1_000_000_000 / 1000;
     words[2] = system_ns / 1_000_000_000;
     words[3] = system_ns % 1_000_000_000 / 1000;
+    words[FAULTS] = counts.faults;
+    words[VOLUNTARY_SWITCHES] = counts.voluntary;
+    words[INVOLUNTARY_SWITCHES] = counts.involuntary;
     words
 }
 
-/// What a process that has been waited for used, with its own children.
+/// Resource usage of a process that has been waited for, with that of its own children.
 pub fn of_process_and_children(process: &Arc<Process>) -> [u64; WORDS] {
     let (user, system) = process.cpu_times();
     let (children_user, children_system) = process.children_times();
-    words(user + children_user, system + children_system)
+    let times = (user + children_user, system + children_system);
+    words(times, process.counts() + process.children_counts())
 }
 
 /// getrusage(2).
@@ -37,26 +43,12 @@ pub fn getrusage(call: &mut Call<'_>) -> SyscallResult {
     let space = call.thread.space();
     let result = match call.int(0) {
         0 => {
-            let (user, system) = process.cpu_times();
-            let mut words = words(user, system);
+            let mut words = words(process.cpu_times(), process.counts());
             words[MAX_RESIDENT] = space.resident_pages() as u64 * 4;
-            let switches = process.switches();
-            words[VOLUNTARY_SWITCHES] = switches.voluntary;
-            words[INVOLUNTARY_SWITCHES] = switches.involuntary;
             words
         }
-        linux::RUSAGE_CHILDREN => {
-            let (user, system) = process.children_times();
-            words(user, system)
-        }
-        1 => {
-            let (user, system) = call.thread.cpu_times();
-            let mut words = words(user, system);
-            let switches = call.thread.switches();
-            words[VOLUNTARY_SWITCHES] = switches.voluntary;
-            words[INVOLUNTARY_SWITCHES] = switches.involuntary;
-            words
-        }
+        linux::RUSAGE_CHILDREN => words(process.children_times(), process.children_counts()),
+        1 => words(call.thread.cpu_times(), call.thread.counts()),
         _ => return Err(Errno::EINVAL.into()),
     };
     user::write_words(&space, call.word(1), &result)?;

@@ -1,7 +1,7 @@
 //! membarrier(2): a memory barrier on every processor that runs a thread of the caller's program, or any program.
 //!
 //! A thread that is to pass a barrier gets a note to look at before it goes back to its program, and is interrupted.
-//! Who runs nothing just then has passed one since: a switch is one.
+//! A CPU that runs no thread just then has passed one since: a switch is one.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -25,7 +25,7 @@ const CORE: u32 = command::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE as u32;
 const REGISTER_CORE: u32 = command::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as u32;
 const RESTART: u32 = command::MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ as u32;
 const REGISTER_RESTART: u32 = command::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_RSEQ as u32;
-/// What `MEMBARRIER_CMD_QUERY` answers.
+/// The commands that `MEMBARRIER_CMD_QUERY` reports.
 const OFFERED: u32 = GLOBAL
     | GLOBAL_EXPEDITED
     | REGISTER_GLOBAL

@@ -1,6 +1,7 @@
 //! setitimer(2), alarm(2), timer_create(2) and their relatives.
 
 use alloc::sync::Arc;
+use heddle_kernel_core::fallible::push_reserved;
 use heddle_kernel_core::signal::Signal;
 use linux_raw_sys::general as linux;
 
@@ -89,7 +90,7 @@ pub fn timer_create(call: &mut Call<'_>) -> SyscallResult {
     user::write_int(&space, call.word(2), id as u32)?;
     if id == timers.created.len() {
         timers.created.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        timers.created.push(None);
+        push_reserved(&mut timers.created, None);
     }
     timers.created[id] = Some(timer);
     Ok(0.into())

@@ -51,7 +51,7 @@ fn listed(file: &str, id: i32) -> Result<Option<Vec<String>>, String> {
     Ok(rows.into_iter().find(|row: &Vec<String>| row.get(1) == Some(&id.to_string())))
 }
 
-/// What a call that returns -1 for an error says.
+/// The result of a call that returns -1 for an error.
 fn check(result: i32) -> Result<i32, Errno> {
     Errno::result(result)
 }

@@ -203,7 +203,7 @@ fn ends_are_undone() -> Outcome {
     expect_eq!(ended(child)?, 0);
     expect_eq!(set.values::<2>(), Ok([1, 0]));
     expect_eq!(set.control(1, libc::GETPID, 0), Ok(child.as_raw()));
-    // What is undone cannot fall below 0, and wakes who waits.
+    // A value that is undone cannot fall below 0, and wakes waiters.
     let child = spawn_child(|| {
         status(set.operate(&[(0, -1, libc::SEM_UNDO), (1, 3, libc::SEM_UNDO)]))
             + status(set.operate(&[(1, -2, 0)]))

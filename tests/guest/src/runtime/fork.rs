@@ -47,8 +47,8 @@ async fn wait(child: Pid) -> Result<i32, String> {
     Ok(info.status)
 }
 
-/// What works in every process: calls that are done at once and calls that wait, timers, new coroutines, and threads
-/// or kernel coroutines behind them.
+/// Uses that work in every process: calls that are done at once and calls that wait, timers, new coroutines, and
+/// threads or kernel coroutines behind them.
 async fn everything_works() -> Result<(), String> {
     let (one, other) = UnixStream::pair().or_fail()?;
     let reader = spawn(async move { heddle_rt::recv(&one, vec![0; 8], 0).await });

@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What a coroutine's body returns: it waits, or has ended.
+/// Results of a coroutine's body: it waits, or has ended.
 pub const WAITS: u32 = 0;
 /// See [`WAITS`].
 pub const DONE: u32 = 1;
@@ -37,7 +37,7 @@ pub struct Record {
     pub interrupts: AtomicU64,
 }
 
-/// What the kernel gives a program.
+/// The pages that the kernel gives a program.
 #[derive(Clone, Copy)]
 pub struct Api {
     /// Address of the process's pages.
@@ -186,10 +186,10 @@ impl Api {
     }
 }
 
-/// What one turn of a coroutine does.
+/// The actions of one turn of a coroutine.
 pub type Body<'a> = Box<dyn FnMut(&Header) -> u32 + 'a>;
 
-/// What the vDSO knows of a coroutine.
+/// The vDSO's record of a coroutine.
 #[repr(C)]
 pub struct Header {
     poll: unsafe extern "C" fn(*mut Block<'static>) -> u32,
@@ -217,7 +217,7 @@ impl Header {
 /// A coroutine.
 #[repr(C)]
 pub struct Block<'a> {
-    /// What the vDSO knows.
+    /// The vDSO's record.
     pub header: Header,
     body: Body<'a>,
 }

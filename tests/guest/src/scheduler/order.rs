@@ -19,7 +19,7 @@ crate::tests! {
     a_level_in_the_header_counts_from_the_tick
 }
 
-/// What the processes of a test share.
+/// State that the processes of a test share.
 #[repr(C)]
 struct Shared {
     turns: AtomicU64,

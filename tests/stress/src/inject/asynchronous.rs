@@ -37,7 +37,7 @@ fn submit(entries: &[std::cell::Cell<Entry>]) -> i64 {
     let failed = entries.iter().map(std::cell::Cell::get).find(|entry| entry.state == DONE);
     match failed {
         Some(entry) if started >= 0 => {
-            // What was started beside it must not stay.
+            // Requests that were started beside it must not stay.
             entries.iter().for_each(cancel_if_waiting);
             // SAFETY: this thread's own.
             unsafe { *libc::__errno_location() = -(entry.outcome as i64) as i32 };

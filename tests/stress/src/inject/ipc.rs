@@ -112,3 +112,27 @@ fn receive_from_queue(shot: &mut Shot) -> Outcome {
     close(queue)?;
     unlink_queue()
 }
+
+/// Removes all objects of System V and the message queue.
+pub fn remove_all() {
+    /// By index instead of identifier.
+    const SHM_STAT: i32 = 13;
+    /// No more objects of a kind have been made.
+    const INDEX_END: i32 = 4096;
+    let mut room = [0u64; 32];
+    for index in 0..INDEX_END {
+        let segment = sys!(SYS_shmctl, index, SHM_STAT, room.as_mut_ptr());
+        if segment >= 0 {
+            let _ = sys!(SYS_shmctl, segment, libc::IPC_RMID, 0);
+        }
+        let set = sys!(SYS_semctl, index, 0, libc::SEM_STAT, room.as_mut_ptr());
+        if set >= 0 {
+            let _ = sys!(SYS_semctl, set, 0, libc::IPC_RMID, 0);
+        }
+        let queue = sys!(SYS_msgctl, index, libc::MSG_STAT, room.as_mut_ptr());
+        if queue >= 0 {
+            let _ = sys!(SYS_msgctl, queue, libc::IPC_RMID, 0);
+        }
+    }
+    let _ = sys!(SYS_mq_unlink, path(QUEUE).as_ptr());
+}

@@ -35,9 +35,9 @@ pub(crate) use sys;
 const INJECT: &str = "/proc/heddle/inject";
 /// No call has as many steps.
 const STEPS_MAX: u64 = 5000;
-/// What takes memory on each of so many runs leaks.
+/// The number of runs after which memory that is lost in each of them counts as a leak.
 const RUNS: u32 = 5;
-/// What a step that failed may make a call say.
+/// The errors that a call may report for a step that failed.
 const ERRORS: [i32; 8] = [
     libc::ENOMEM,
     libc::EFAULT,
@@ -67,9 +67,10 @@ pub(crate) use cases;
 
 /// Makes calls of which one step fails.
 pub struct Shot {
-    file: fs::File,
+    /// Where failures are ordered; `None` if they come by themselves.
+    file: Option<fs::File>,
     number: u64,
-    /// What failed in the last call.
+    /// The step that failed in the last call.
     failed: String,
     /// Whether something failed in any call of the case.
     hit: bool,
@@ -80,14 +81,15 @@ impl Shot {
     fn new() -> Result<Self, String> {
         let file = fs::File::options().read(true).write(true).open(INJECT);
         let file = file.map_err(|error| format!("{INJECT}: {error}: this is not the checking kernel"))?;
-        Ok(Self { file, number: 0, failed: String::new(), hit: false, answer: None })
+        Ok(Self { file: Some(file), number: 0, failed: String::new(), hit: false, answer: None })
     }
 
     /// Makes the call, which is one system call, with the failure; and if it fails, again without. Returns what it
     /// returned in the end, which is success.
     pub fn fire(&mut self, call: impl Fn() -> i64) -> Result<i64, String> {
+        let Some(file) = &self.file else { return must("the call", call()) };
         let number = self.number.to_string();
-        let descriptor = self.file.as_raw_fd();
+        let descriptor = file.as_raw_fd();
         let written = sys!(SYS_write, descriptor, number.as_ptr(), number.len());
         if written < 0 {
             return Err(String::from("the failure cannot be ordered"));
@@ -118,8 +120,9 @@ impl Shot {
 
     /// Learns what failed in the last call.
     pub fn read_failed(&mut self) -> Result<(), String> {
+        let Some(file) = &self.file else { return Ok(()) };
         let mut text = [0u8; 32];
-        let count = sys!(SYS_pread64, self.file.as_raw_fd(), text.as_mut_ptr(), text.len(), 0);
+        let count = sys!(SYS_pread64, file.as_raw_fd(), text.as_mut_ptr(), text.len(), 0);
         let count = usize::try_from(count).map_err(|_| String::from("what failed cannot be read"))?;
         self.failed = String::from_utf8_lossy(&text[..count]).trim().to_owned();
         self.hit |= self.failed != "none";
@@ -234,19 +237,38 @@ fn weigh(case: &Case) -> Result<u64, String> {
     Err(format!("leaks: {difference:?} (frames, heap bytes) before and after"))
 }
 
+const FAMILIES: [&[Case]; 7] = [
+    files::CASES,
+    memory::CASES,
+    sockets::CASES,
+    processes::CASES,
+    signals::CASES,
+    ipc::CASES,
+    asynchronous::CASES,
+];
+
+/// Makes each call once, from one in the middle on; what comes of it is not looked at.
+pub fn run_each(first: usize) {
+    let cases: Vec<&Case> = FAMILIES.into_iter().flatten().collect();
+    for index in 0..cases.len() {
+        let mut shot = Shot { file: None, number: 0, failed: String::new(), hit: false, answer: None };
+        let _ = (cases[(first.wrapping_add(index)) % cases.len()].run)(&mut shot);
+    }
+}
+
+/// Removes what cases that were interrupted have left in the machine: files, mounts and System V's objects.
+pub fn clean_up() {
+    let _ = sys!(SYS_umount2, path("/tmp/mounted").as_ptr(), libc::MNT_DETACH);
+    for entry in fs::read_dir("/tmp").into_iter().flatten().flatten() {
+        let _ = fs::remove_file(entry.path()).or_else(|_| fs::remove_dir_all(entry.path()));
+    }
+    ipc::remove_all();
+}
+
 /// Runs every case from number `seed` on.
 pub fn run(plan: &Plan) -> Result<(), String> {
-    let families = [
-        files::CASES,
-        memory::CASES,
-        sockets::CASES,
-        processes::CASES,
-        signals::CASES,
-        ipc::CASES,
-        asynchronous::CASES,
-    ];
     let (mut calls, mut steps, mut wrong) = (0, 0, 0);
-    for (number, case) in (1..).zip(families.into_iter().flatten()).filter(|(number, _)| *number >= plan.seed)
+    for (number, case) in (1..).zip(FAMILIES.into_iter().flatten()).filter(|(number, _)| *number >= plan.seed)
     {
         match weigh(case) {
             Ok(count) => {

@@ -113,7 +113,7 @@ fn wake_follows_a_stolen_coroutine() {
         });
         waker.join().unwrap();
         thief.join().unwrap();
-        // What is left in either inbox is forwarded to where the coroutine is now.
+        // Requests in either inbox are forwarded to where the coroutine is now.
         let mut turns = 0;
         for _ in 0..2 {
             for core in [0, 1] {

@@ -24,5 +24,12 @@ const SIDES: [Side; 5] = [
 fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
     let items = [format!("asynccall n={}", effort.choose(1000, 10_000, 50_000))];
     let groups = both_clocks(&SIDES, &items);
-    Plan { sample: Sample::PerIteration, axis: None, groups, item_limit_s: 60, goals: Vec::new() }
+    Plan {
+        sample: Sample::PerIteration,
+        axis: None,
+        groups,
+        item_limit_s: 60,
+        goals: Vec::new(),
+        packages: &[],
+    }
 }

@@ -41,5 +41,12 @@ fn plan(effort: Effort, processors: Option<u32>) -> Plan {
     }
     let goals = ["idle-exec-beyond-pages", "idle-fork-beyond-pages"]
         .map(|figure| Goal::new(figure, Scale::Size, Wanted::AtMost(65_536.0)));
-    Plan { sample: Sample::PerIteration, axis: None, groups, item_limit_s: 120, goals: goals.to_vec() }
+    Plan {
+        sample: Sample::PerIteration,
+        axis: None,
+        groups,
+        item_limit_s: 120,
+        goals: goals.to_vec(),
+        packages: &[],
+    }
 }

@@ -10,11 +10,14 @@ mod boot;
 mod executors;
 mod host;
 mod memory;
+mod net;
+mod net_host;
 mod papers;
 mod pipeline;
 mod priority;
 mod ranges;
 mod ring;
+mod spaces;
 mod syscalls;
 mod yields;
 
@@ -56,10 +59,13 @@ pub const ALL: &[Experiment] = &[
     boot::EXPERIMENT,
     syscalls::EXPERIMENT,
     yields::EXPERIMENT,
+    spaces::EXPERIMENT,
     ring::EXPERIMENT,
     pipeline::EXPERIMENT,
     priority::EXPERIMENT,
     asynccall::EXPERIMENT,
+    net::EXPERIMENT,
+    net_host::EXPERIMENT,
     memory::EXPERIMENT,
     executors::EXPERIMENT,
     papers::EXPERIMENT,

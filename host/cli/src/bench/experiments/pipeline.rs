@@ -39,5 +39,6 @@ fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
         groups,
         item_limit_s,
         goals: coroutines_ahead(&FIGURES),
+        packages: &[],
     }
 }

@@ -23,5 +23,12 @@ const SIDES: [Side; 5] = [
 fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
     let items = [format!("priority n={}", effort.choose(100, 500, 2000))];
     let groups = both_clocks(&SIDES, &items);
-    Plan { sample: Sample::PerIteration, axis: None, groups, item_limit_s: 120, goals: Vec::new() }
+    Plan {
+        sample: Sample::PerIteration,
+        axis: None,
+        groups,
+        item_limit_s: 120,
+        goals: Vec::new(),
+        packages: &[],
+    }
 }

@@ -65,5 +65,12 @@ fn plan(effort: Effort, processors: Option<u32>) -> Plan {
             Goal::new(figure, Instructions, Wanted::Ratio(instructions)),
         ]
     });
-    Plan { sample: Sample::PerIteration, axis: None, groups, item_limit_s: 120, goals: goals.collect() }
+    Plan {
+        sample: Sample::PerIteration,
+        axis: None,
+        groups,
+        item_limit_s: 120,
+        goals: goals.collect(),
+        packages: &[],
+    }
 }

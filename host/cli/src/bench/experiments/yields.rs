@@ -35,5 +35,12 @@ fn plan(effort: Effort, _processors: Option<u32>) -> Plan {
     let goals = GOALS.into_iter().flat_map(|figure| {
         [Goal::new(figure, Emulated, Wanted::Ratio(5.0)), Goal::new(figure, Instructions, Wanted::Ratio(2.0))]
     });
-    Plan { sample: Sample::PerIteration, axis: None, groups, item_limit_s: 240, goals: goals.collect() }
+    Plan {
+        sample: Sample::PerIteration,
+        axis: None,
+        groups,
+        item_limit_s: 240,
+        goals: goals.collect(),
+        packages: &[],
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Variables that are set to known words and loops over known words are followed; conditions are not looked at, both
 //! branches count. A command with a word that depends on anything else is left out. The result is used for
-//! nothing but links and accounts, where too much does no harm.
+//! nothing but links, copies and accounts, where too much does no harm.
 
 mod lexer;
 

@@ -95,7 +95,7 @@ pub fn store<E: Entry>(entry: &AtomicU64, value: E) {
 /// Whether the group of entries that begins at `index` leads nowhere; `false` if none begins there.
 #[inline]
 pub fn is_group_empty(entries: &[AtomicU64], index: usize) -> bool {
-    if index % GROUP != 0 {
+    if !index.is_multiple_of(GROUP) {
         return false;
     }
     let group = entries.get(index..).and_then(|rest| rest.first_chunk::<GROUP>());

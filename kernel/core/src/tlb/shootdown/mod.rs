@@ -29,6 +29,7 @@ use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::task::{Context, Poll, Waker};
 
+use crate::fallible::push_reserved;
 use crate::tlb::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, fence, implied_fence};
 
 #[repr(align(128))]
@@ -59,6 +60,15 @@ pub struct Users<const N: usize> {
 impl<const N: usize> Default for Users<N> {
     fn default() -> Self {
         Self { epochs: core::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+}
+
+impl<const N: usize> Users<N> {
+    /// Takes over those of `other`, of which no processor records a use meanwhile that matters here.
+    pub fn copy(&self, other: &Self) {
+        for (own, other) in self.epochs.iter().zip(&other.epochs) {
+            own.store(other.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
     }
 }
 
@@ -249,7 +259,7 @@ impl<const N: usize> Shootdown<N> {
         }
         let mut waiting = self.waiting.lock();
         if waiting.try_reserve(1).is_ok() {
-            waiting.push(context.waker().clone());
+            push_reserved(&mut waiting, context.waker().clone());
         } else {
             context.waker().wake_by_ref();
         }

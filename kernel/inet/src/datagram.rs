@@ -1,0 +1,187 @@
+//! Queues of datagrams, and the state that UDP, ping and raw sockets have in common.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use crate::address::Endpoint;
+use crate::error::{InetError, InetResult, MoveError};
+use crate::options::Options;
+
+/// The cost of a datagram beyond its bytes.
+const OVERHEAD: usize = 512;
+/// Reports of errors that wait to be read.
+const REPORTS_MAX: usize = 64;
+/// Groups of one socket, `net.ipv4.igmp_max_memberships` and more.
+const GROUPS_MAX: usize = 64;
+
+/// A datagram that has come.
+#[derive(Debug)]
+pub struct Datagram {
+    /// Its bytes are those from `start` on.
+    pub bytes: Vec<u8>,
+    /// See `bytes`.
+    pub start: usize,
+    /// From where.
+    pub source: Endpoint,
+    /// To which address.
+    pub destination: IpAddr,
+    /// The number of the interface by which it came.
+    pub interface: u32,
+    /// Time to live, or hop limit.
+    pub ttl: u8,
+    /// Type of service, or traffic class.
+    pub tos: u8,
+}
+
+impl Datagram {
+    /// The payload that was sent.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        self.bytes.get(self.start..).unwrap_or_default()
+    }
+}
+
+/// An error that the network reported: `IP_RECVERR`.
+#[derive(Debug)]
+pub struct ErrorReport {
+    /// The error.
+    pub error: InetError,
+    /// The ICMP message's type and code.
+    pub kind: u8,
+    /// See `kind`.
+    pub code: u8,
+    /// The message's own value: the next hop's MTU.
+    pub information: u32,
+    /// The reporter.
+    pub offender: IpAddr,
+    /// Where the datagram was to go.
+    pub destination: Endpoint,
+    /// The beginning of what was sent.
+    pub payload: Vec<u8>,
+}
+
+/// The receive queue of a socket.
+#[derive(Debug, Default)]
+pub(crate) struct DatagramQueue {
+    datagrams: VecDeque<Datagram>,
+    bytes: usize,
+    reports: VecDeque<ErrorReport>,
+    /// To be told once.
+    pub error: Option<InetError>,
+    pub dropped: u64,
+    groups: Vec<(IpAddr, u32)>,
+}
+
+impl DatagramQueue {
+    /// Gives the first datagram to `take`, and removes and returns it unless it is only peeked at; nothing from an
+    /// empty queue into which nothing comes any more.
+    ///
+    /// # Errors
+    /// [`InetError::WouldBlock`], an error that the network reported; those of `take`, after which it stays.
+    pub fn receive<T, F>(
+        &mut self,
+        is_ended: bool,
+        peek: bool,
+        take: impl FnOnce(&Datagram) -> Result<T, F>,
+    ) -> Result<Option<(T, Option<Datagram>)>, MoveError<F>> {
+        if let Some(error) = self.error.take() {
+            return Err(error.into());
+        }
+        let Some(first) = self.first() else {
+            return if is_ended { Ok(None) } else { Err(InetError::WouldBlock.into()) };
+        };
+        let taken = take(first).map_err(MoveError::Copy)?;
+        let old = if peek { None } else { self.take() };
+        Ok(Some((taken, old)))
+    }
+
+    pub fn has_data(&self) -> bool {
+        !self.datagrams.is_empty()
+    }
+
+    pub fn has_reports(&self) -> bool {
+        !self.reports.is_empty()
+    }
+
+    /// Bytes of the first datagram, and of all with what they cost.
+    pub fn lengths(&self) -> (usize, usize) {
+        (self.datagrams.front().map_or(0, |first| first.payload().len()), self.bytes)
+    }
+
+    /// Appends a datagram if there is room. Returns whether there was.
+    pub fn push(&mut self, datagram: Datagram, limit: usize) -> bool {
+        let cost = datagram.bytes.len() + OVERHEAD;
+        if self.bytes > 0 && self.bytes + cost > limit.max(OVERHEAD) || self.datagrams.try_reserve(1).is_err()
+        {
+            self.dropped += 1;
+            return false;
+        }
+        self.bytes += cost;
+        self.datagrams.push_back(datagram);
+        true
+    }
+
+    pub fn first(&self) -> Option<&Datagram> {
+        self.datagrams.front()
+    }
+
+    pub fn take(&mut self) -> Option<Datagram> {
+        let first = self.datagrams.pop_front()?;
+        self.bytes -= first.bytes.len() + OVERHEAD;
+        Some(first)
+    }
+
+    /// Notes an error of the network: as a report if the socket wants them, and to be told.
+    pub fn report(&mut self, report: ErrorReport, wanted: bool, is_told: bool) {
+        if is_told || wanted {
+            self.error = Some(report.error);
+        }
+        if wanted && self.reports.len() < REPORTS_MAX && self.reports.try_reserve(1).is_ok() {
+            self.reports.push_back(report);
+        }
+    }
+
+    pub fn take_report(&mut self) -> Option<ErrorReport> {
+        let report = self.reports.pop_front()?;
+        // The next one is what would be told.
+        self.error = self.reports.front().map(|next| next.error);
+        Some(report)
+    }
+
+    /// Joins or leaves a group.
+    pub fn join(&mut self, group: IpAddr, interface: u32, joins: bool) -> InetResult<()> {
+        let place =
+            self.groups.iter().position(|known| known.0 == group && (interface == 0 || known.1 == interface));
+        match (place, joins) {
+            (Some(_), true) => Err(InetError::AddressInUse),
+            (None, false) => Err(InetError::AddressNotAvailable),
+            (Some(place), false) => {
+                self.groups.swap_remove(place);
+                Ok(())
+            }
+            (None, true) if self.groups.len() >= GROUPS_MAX => Err(InetError::NoBuffers),
+            (None, true) => {
+                self.groups.try_reserve(1).map_err(|_| InetError::NoMemory)?;
+                self.groups.push((group, interface));
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether what is sent to a group is for the socket.
+    pub fn receives(&self, group: IpAddr, options: &Options) -> bool {
+        self.groups.iter().any(|known| known.0 == group)
+            // As in Linux, a socket that is bound to any address hears what anyone on the machine joined.
+            || group.is_ipv4() && Options::is_on(&options.multicast_all) && self.groups.is_empty()
+    }
+
+    /// The groups that were joined.
+    pub fn groups(&self) -> impl Iterator<Item = IpAddr> {
+        self.groups.iter().map(|known| known.0)
+    }
+
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}

@@ -1,0 +1,237 @@
+//! Connecting: a place in the demultiplexer, and the way to a listener of this machine.
+
+use alloc::sync::Arc;
+use core::net::IpAddr;
+
+use crate::address::{Endpoint, Tuple, loopback_like};
+use crate::engine::{Entry, LastNumbers};
+use crate::error::{InetError, InetResult};
+use crate::options::Options;
+use crate::platform::{Platform, Readiness, Waiters, random_u64};
+use crate::ports::ephemeral;
+use crate::tcp::fused::{Pair, Side};
+use crate::tcp::{Connecting, Phase, State, TcpSocket};
+
+impl<P: Platform> TcpSocket<P> {
+    /// Starts or goes on with a connection to `target`. A call that finds it started and unanswered would have to wait.
+    ///
+    /// # Errors
+    /// [`InetError::InProgress`] (the first call of one that must not wait), [`InetError::AlreadyConnecting`] (a
+    /// further one), [`InetError::WouldBlock`] (one that may wait), [`InetError::IsConnected`], and why there is no
+    /// connection.
+    pub fn connect(self: &Arc<Self>, target: Endpoint, may_wait: bool) -> InetResult<()> {
+        let mut state = self.state.lock();
+        match state.connecting {
+            Connecting::Done => return Err(InetError::IsConnected),
+            Connecting::Started => return self.connected(&mut state, may_wait, false),
+            Connecting::No => {}
+        }
+        match state.phase {
+            Phase::Closed if state.remote.is_none() => {}
+            Phase::Closed => return Err(InetError::IsConnected),
+            _ => return Err(InetError::IsConnected),
+        }
+        let target = Endpoint {
+            address: if target.address.is_unspecified() {
+                loopback_like(target.address)
+            } else {
+                target.address
+            },
+            ..target
+        };
+        // Nobody answers for a group or for everyone on a link.
+        if target.address.is_multicast() || self.engine.is_broadcast(target.address) {
+            return Err(InetError::NetworkUnreachable);
+        }
+        let bound = state.bound.and_then(|bound| bound.address);
+        let source = self.engine.source_for(target.address, bound)?;
+        if self.is_v6 && target.address.is_ipv4() && Options::is_on(&self.options.only_v6) {
+            return Err(InetError::NetworkUnreachable);
+        }
+        let is_local = self.engine.is_local(target.address);
+        let local = self.register(&mut state, source, target, is_local)?;
+        state.local = Some(local);
+        state.remote = Some(target);
+        state.connecting = Connecting::Started;
+        if !is_local {
+            if let Err(error) = self.start_wire(&mut state, local, target) {
+                self.unregister(&mut state, false, None);
+                state.remote = None;
+                state.connecting = Connecting::No;
+                return Err(error);
+            }
+            return self.connected(&mut state, may_wait, true);
+        }
+        state.phase = Phase::Knocking;
+        drop(state);
+        self.knock();
+        let mut state = self.state.lock();
+        self.connected(&mut state, may_wait, true)
+    }
+
+    /// How a connection that was started stands.
+    fn connected(&self, state: &mut State<P>, may_wait: bool, is_first: bool) -> InetResult<()> {
+        if is_first && !may_wait {
+            return Err(InetError::InProgress);
+        }
+        let waits = match &state.phase {
+            Phase::Wire(wire) => wire.is_connecting(),
+            Phase::Knocking => true,
+            _ => false,
+        };
+        match &state.phase {
+            _ if waits && may_wait => Err(InetError::WouldBlock),
+            _ if waits => Err(InetError::AlreadyConnecting),
+            Phase::Fused => {
+                state.connecting = Connecting::Done;
+                Ok(())
+            }
+            Phase::Wire(wire) if wire.is_connected() || state.error.is_none() => {
+                state.connecting = Connecting::Done;
+                Ok(())
+            }
+            _ => {
+                state.phase = Phase::Closed;
+                state.connecting = Connecting::No;
+                state.remote = None;
+                Err(state.error.take().unwrap_or(InetError::ConnectionAborted))
+            }
+        }
+    }
+
+    /// Takes a place in the demultiplexer, with the port that is bound or one of its own.
+    fn register(
+        self: &Arc<Self>,
+        state: &mut State<P>,
+        source: IpAddr,
+        target: Endpoint,
+        is_local: bool,
+    ) -> InetResult<Endpoint> {
+        let is_reusable = Options::is_on(&self.options.reuse_address);
+        let mut connections = self.engine.connections.lock();
+        connections.try_reserve(1).map_err(|_| InetError::NoMemory)?;
+        let mut ports = self.engine.tcp_ports.lock();
+        let place = |port: u16| {
+            let local = Endpoint { address: source, port };
+            let tuple = Tuple::new(local, target);
+            connections.get(&tuple).is_none_or(Entry::may_be_replaced).then_some((tuple, local))
+        };
+        let (tuple, local) = match state.bound {
+            Some(bound) => place(bound.port).ok_or(InetError::AddressNotAvailable)?,
+            None => {
+                let random = random_u64::<P>() as u32;
+                let mut free = ephemeral(random).filter(|&port| !ports.is_bound(port));
+                let found = free.find_map(place).ok_or(InetError::AddressNotAvailable)?;
+                ports.hold(found.1.port, is_reusable)?;
+                found
+            }
+        };
+        let entry = if is_local { Entry::Local(Arc::downgrade(self)) } else { Entry::Wire(self.clone()) };
+        if let Some(Entry::TimeWait { is_reusable, .. }) = connections.insert(tuple, entry) {
+            ports.release(local.port, is_reusable);
+        }
+        state.registered = Some((tuple, is_reusable));
+        Ok(local)
+    }
+
+    /// Gives the place in the demultiplexer up; with `waits` a record keeps the port for a while.
+    pub(super) fn unregister(&self, state: &mut State<P>, waits: bool, numbers: Option<LastNumbers>) {
+        let Some((tuple, is_reusable)) = state.registered.take() else { return };
+        // A port that `bind` took is given up with the binding.
+        let holds = state.bound.is_none();
+        self.engine.leave(
+            tuple,
+            holds.then_some(is_reusable),
+            waits,
+            Options::is_on(&self.options.reuse_address),
+            numbers,
+        );
+    }
+
+    /// Looks for the listener of a connection that was started, and becomes one end of it.
+    pub(super) fn knock(self: &Arc<Self>) {
+        let (local, remote) = {
+            let state = self.state.lock();
+            match (&state.phase, state.local, state.remote) {
+                (Phase::Knocking, Some(local), Some(remote)) => (local, remote),
+                _ => return,
+            }
+        };
+        let result = self.fuse(local, remote);
+        if let Err(error) = result {
+            if error == InetError::WouldBlock {
+                return;
+            }
+            let mut state = self.state.lock();
+            state.phase = Phase::Closed;
+            state.error = Some(error);
+            self.unregister(&mut state, false, None);
+            if state.bound.is_none() {
+                state.local = None;
+            }
+        }
+        self.waiters.wake(Readiness::all());
+    }
+
+    /// See [`TcpSocket::knock`]. [`InetError::WouldBlock`]: the listener has no room, and will call again.
+    fn fuse(self: &Arc<Self>, local: Endpoint, remote: Endpoint) -> InetResult<()> {
+        let spread = Tuple::new(remote, local).spread();
+        let found = self.engine.tcp_ports.lock().find(remote, local, spread, true);
+        let target = found.ok_or(InetError::ConnectionRefused)?;
+        let accepted = Self::new(&self.engine, target.is_v6, target.user)?;
+        accepted.options.copy_from(&target.options);
+        let pair = Pair::<P>::new(&self.waiters, &accepted.waiters)?;
+        pair.set_buffers(Side::Client, &self.options);
+        pair.set_buffers(Side::Server, &accepted.options);
+        // Nobody else knows the accepted socket yet.
+        {
+            let mut state = accepted.state.lock();
+            state.local = Some(remote);
+            state.remote = Some(local);
+            state.phase = Phase::Fused;
+            state.connecting = Connecting::Done;
+        }
+        accepted.fused.call_once(|| (pair.clone(), Side::Server));
+        let mut state = target.state.lock();
+        let Phase::Listening(listener) = &mut state.phase else { return Err(InetError::ConnectionRefused) };
+        if listener.is_full() {
+            listener.queue(self)?;
+            return Err(InetError::WouldBlock);
+        }
+        listener.reserve()?;
+        accepted.register_accepted(local, remote)?;
+        {
+            let mut own = self.state.lock();
+            if !matches!(own.phase, Phase::Knocking) {
+                drop(own);
+                drop(state);
+                accepted.close();
+                return Ok(());
+            }
+            own.phase = Phase::Fused;
+            self.fused.call_once(|| (pair, Side::Client));
+        }
+        listener.push(accepted);
+        drop(state);
+        target.waiters.wake(Readiness::IN);
+        Ok(())
+    }
+
+    fn register_accepted(self: &Arc<Self>, client: Endpoint, server: Endpoint) -> InetResult<()> {
+        let is_reusable = Options::is_on(&self.options.reuse_address);
+        let tuple = Tuple::new(server, client);
+        let mut connections = self.engine.connections.lock();
+        connections.try_reserve(1).map_err(|_| InetError::NoMemory)?;
+        let mut ports = self.engine.tcp_ports.lock();
+        ports.hold(server.port, is_reusable)?;
+        if let Some(Entry::TimeWait { is_reusable, .. }) =
+            connections.insert(tuple, Entry::Local(Arc::downgrade(self)))
+        {
+            ports.release(server.port, is_reusable);
+        }
+        drop(ports);
+        drop(connections);
+        self.state.lock().registered = Some((tuple, is_reusable));
+        Ok(())
+    }
+}

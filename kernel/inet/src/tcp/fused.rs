@@ -1,0 +1,405 @@
+//! A connection between two sockets of this machine.
+//!
+//! No packet would ever be lost, reordered or changed between them, so none is made: the ends share two byte rings
+//! (Solaris calls it TCP fusion). A program sees TCP all the same: half closes, resets, the errors that follow them,
+//! and ports that stay taken.
+
+use alloc::sync::Arc;
+use spin::mutex::SpinMutex;
+
+use crate::error::{InetError, MoveError};
+use crate::options::Options;
+use crate::platform::{OutOfMemory, Platform, Readiness, Waiters, try_arc};
+use crate::ring::ByteRing;
+
+/// One of the two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The end that connected.
+    Client,
+    /// The end that was accepted.
+    Server,
+}
+
+impl Side {
+    const fn index(self) -> usize {
+        match self {
+            Self::Client => 0,
+            Self::Server => 1,
+        }
+    }
+
+    const fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+}
+
+/// Bytes on their way to one end, and the state of that end.
+#[derive(Default)]
+struct Inward {
+    ring: ByteRing,
+    /// The other end sends no more.
+    ended: bool,
+    /// This end reads no more, though it is open.
+    reading_ended: bool,
+    /// This end is closed.
+    closed: bool,
+    /// To be told to this end once.
+    error: Option<InetError>,
+    /// The other end found no room, and is to be woken when there is some.
+    writer_waits: bool,
+    /// Urgent data: the byte, until it is taken, and how many bytes were read before it.
+    urgent: Option<(u8, u64)>,
+    urgent_taken: bool,
+    /// Bytes ever written and read.
+    written: u64,
+    read: u64,
+    /// `SO_SNDBUF` of the other end and `SO_RCVBUF` of this one.
+    send_buffer: usize,
+    receive_buffer: usize,
+}
+
+impl Inward {
+    /// How many bytes may wait here.
+    const fn limit(&self) -> usize {
+        self.send_buffer + self.receive_buffer
+    }
+}
+
+struct Shared {
+    inward: [Inward; 2],
+    /// The connection was reset.
+    reset: bool,
+}
+
+/// See the module.
+pub(crate) struct Pair<P: Platform> {
+    shared: SpinMutex<Shared>,
+    waiters: [Arc<P::Waiters>; 2],
+}
+
+/// The permissions and progress of an end, for `TCP_INFO` and ioctls.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// Bytes that can be read.
+    pub unread: usize,
+    /// Bytes that the peer has not taken.
+    pub unsent: usize,
+    /// Bytes ever received.
+    pub received: u64,
+    /// Bytes ever sent.
+    pub sent: u64,
+    /// The peer has ended its direction.
+    pub peer_ended: bool,
+    /// This end has ended its direction.
+    pub ended: bool,
+    /// Neither end can do anything more.
+    pub over: bool,
+    /// The next byte to read is the mark of urgent data.
+    pub at_mark: bool,
+}
+
+/// The end of a direction.
+const ENDED: Readiness = Readiness::IN.union(Readiness::READ_HANG_UP).union(Readiness::OUT);
+
+impl<P: Platform> Pair<P> {
+    pub fn new(client: &Arc<P::Waiters>, server: &Arc<P::Waiters>) -> Result<Arc<Self>, OutOfMemory> {
+        let shared = Shared { inward: Default::default(), reset: false };
+        let waiters = [client.clone(), server.clone()];
+        try_arc::<P, _>(Self { shared: SpinMutex::new(shared), waiters })
+    }
+
+    fn wake(&self, side: Side, ready: Readiness) {
+        self.waiters[side.index()].wake(ready);
+    }
+
+    /// Sends what `copy` puts into the free parts of the ring that it is given; `wanted` is how many bytes it has.
+    pub fn send<F>(
+        &self,
+        side: Side,
+        wanted: usize,
+        mut copy: impl FnMut(&mut [u8]) -> Result<usize, F>,
+    ) -> Result<usize, MoveError<F>> {
+        let mut shared = self.shared.lock();
+        let (own, peer) = shared.ends(side);
+        if let Some(error) = own.error.take() {
+            return Err(error.into());
+        }
+        if peer.ended {
+            return Err(InetError::BrokenPipe.into());
+        }
+        if wanted == 0 {
+            return Ok(0);
+        }
+        if peer.closed {
+            // The bytes would meet a reset.
+            let error = if own.ended { InetError::BrokenPipe } else { InetError::ConnectionReset };
+            shared.reset(Some((side, error)));
+            drop(shared);
+            self.wake(side, Readiness::all());
+            return Ok(wanted);
+        }
+        let limit = peer.limit();
+        if peer.ring.len() >= limit {
+            peer.writer_waits = true;
+            return Err(InetError::WouldBlock.into());
+        }
+        peer.ring.reserve(wanted, limit).map_err(InetError::from)?;
+        let mut sent = 0;
+        let mut stopped = None;
+        while sent < wanted {
+            let free = peer.ring.free(limit);
+            let part = free.len().min(wanted - sent);
+            if part == 0 {
+                break;
+            }
+            match copy(&mut free[..part]) {
+                Ok(count) => {
+                    peer.ring.commit(count);
+                    sent += count;
+                    if count < part {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    stopped = Some(error);
+                    break;
+                }
+            }
+        }
+        peer.written += sent as u64;
+        drop(shared);
+        if sent > 0 {
+            self.wake(side.other(), Readiness::IN);
+            return Ok(sent);
+        }
+        stopped.map_or(Ok(0), |error| Err(MoveError::Copy(error)))
+    }
+
+    /// Sends a byte of urgent data.
+    pub fn send_urgent(&self, side: Side, byte: u8) -> Result<(), InetError> {
+        let mut shared = self.shared.lock();
+        let (own, peer) = shared.ends(side);
+        if let Some(error) = own.error.take() {
+            return Err(error);
+        }
+        if peer.ended || peer.closed {
+            return Err(InetError::BrokenPipe);
+        }
+        peer.urgent = Some((byte, peer.written));
+        peer.urgent_taken = false;
+        drop(shared);
+        self.wake(side.other(), Readiness::PRIORITY | Readiness::IN);
+        Ok(())
+    }
+
+    /// Takes the byte of urgent data.
+    pub fn receive_urgent(&self, side: Side, peek: bool) -> Result<u8, InetError> {
+        let mut shared = self.shared.lock();
+        let (own, _) = shared.ends(side);
+        match own.urgent {
+            Some(_) if own.urgent_taken => Err(InetError::Invalid),
+            Some((byte, _)) => {
+                own.urgent_taken = !peek;
+                Ok(byte)
+            }
+            None if own.ended => Err(InetError::Invalid),
+            None => Err(InetError::Invalid),
+        }
+    }
+
+    /// Gives the bytes that are there to `copy`, which says how many it took; with `peek` they stay. 0 is the end.
+    pub fn receive<F>(
+        &self,
+        side: Side,
+        peek: Option<usize>,
+        mut copy: impl FnMut(&[u8]) -> Result<usize, F>,
+    ) -> Result<usize, MoveError<F>> {
+        let mut shared = self.shared.lock();
+        let was_reset = shared.reset;
+        let (own, _) = shared.ends(side);
+        if own.ring.is_empty() {
+            if own.ended && !was_reset {
+                return Ok(0);
+            }
+            if let Some(error) = own.error.take() {
+                return Err(error.into());
+            }
+            if own.ended || own.reading_ended || was_reset {
+                return Ok(0);
+            }
+            return Err(InetError::WouldBlock.into());
+        }
+        let skip = peek.unwrap_or(0);
+        if skip > 0 && skip >= own.ring.len() {
+            return if own.ended { Ok(0) } else { Err(InetError::WouldBlock.into()) };
+        }
+        let (first, second) = own.ring.parts();
+        let (first, second) = if skip < first.len() {
+            (&first[skip..], second)
+        } else {
+            (&second[skip - first.len()..], &[][..])
+        };
+        // Bytes before urgent data are read in a piece of their own.
+        let before_mark = own
+            .urgent
+            .map_or(usize::MAX, |(_, at)| usize::try_from(at.saturating_sub(own.read)).unwrap_or(usize::MAX));
+        let (mut taken, mut stopped) = (0, None);
+        let most = if before_mark == 0 { usize::MAX } else { before_mark };
+        for part in [first, second] {
+            let part = &part[..part.len().min(most - taken)];
+            if part.is_empty() {
+                continue;
+            }
+            match copy(part) {
+                Ok(count) => {
+                    taken += count;
+                    if count < part.len() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    stopped = Some(error);
+                    break;
+                }
+            }
+        }
+        let mut wakes = false;
+        if peek.is_none() && taken > 0 {
+            own.ring.consume(taken);
+            own.read += taken as u64;
+            if before_mark == 0 {
+                own.urgent = None;
+            }
+            // Writers are woken when a third of the room is free, as in Linux.
+            let limit = own.limit();
+            if own.writer_waits && own.ring.len() <= limit - limit / 3 {
+                own.writer_waits = false;
+                wakes = true;
+            }
+        }
+        drop(shared);
+        if wakes {
+            self.wake(side.other(), Readiness::OUT);
+        }
+        match stopped {
+            Some(error) if taken == 0 => Err(MoveError::Copy(error)),
+            _ => Ok(taken),
+        }
+    }
+
+    /// Ends one or both directions.
+    pub fn shut_down(&self, side: Side, reading: bool, writing: bool) {
+        let mut shared = self.shared.lock();
+        let (own, peer) = shared.ends(side);
+        own.reading_ended |= reading;
+        let has_ended = writing && !peer.ended;
+        peer.ended |= writing;
+        drop(shared);
+        self.wake(side, Readiness::all());
+        if has_ended {
+            self.wake(side.other(), ENDED | Readiness::HANG_UP);
+        }
+    }
+
+    /// The end is closed; unread bytes, or `abort`, make it a reset. Returns whether the connection ended in good
+    /// order, with this end as the first to close.
+    pub fn close(&self, side: Side, abort: bool) -> bool {
+        let mut shared = self.shared.lock();
+        let was_reset = shared.reset;
+        let (own, peer) = shared.ends(side);
+        let abort = abort || !own.ring.is_empty();
+        own.closed = true;
+        let length = own.ring.len();
+        own.ring.consume(length);
+        own.ring.release();
+        let was_first = !own.ended && !peer.ended;
+        if abort && !peer.closed && !was_reset {
+            let error = if peer.ended { InetError::BrokenPipe } else { InetError::ConnectionReset };
+            shared.reset(Some((side.other(), error)));
+        } else {
+            peer.ended = true;
+        }
+        drop(shared);
+        self.wake(side.other(), Readiness::all());
+        was_first && !abort && !was_reset
+    }
+
+    /// The events that the end is ready for.
+    pub fn readiness(&self, side: Side, low_water: usize) -> Readiness {
+        let mut shared = self.shared.lock();
+        let is_reset = shared.reset;
+        let (own, peer) = shared.ends(side);
+        let mut ready = Readiness::empty();
+        let ends_reading = own.ended || own.reading_ended || is_reset;
+        let has_mark = own.urgent.is_some_and(|(_, at)| at == own.read && !own.ring.is_empty());
+        let enough = own.ring.len() >= low_water.max(1) || has_mark;
+        ready.set(Readiness::IN, enough || ends_reading);
+        ready.set(Readiness::READ_HANG_UP, ends_reading);
+        ready.set(Readiness::PRIORITY, own.urgent.is_some() && !own.urgent_taken);
+        let ends_writing = peer.ended || is_reset;
+        let limit = peer.limit();
+        let has_room = peer.ring.len() <= limit - limit / 3 && peer.ring.len() < limit;
+        if !ends_writing && !has_room {
+            peer.writer_waits = true;
+        }
+        ready.set(Readiness::OUT, ends_writing || has_room);
+        ready.set(Readiness::HANG_UP, ends_reading && ends_writing);
+        ready.set(Readiness::ERROR, own.error.is_some());
+        ready
+    }
+
+    /// Takes over the sizes of the end's buffers.
+    pub fn set_buffers(&self, side: Side, options: &Options) {
+        let mut shared = self.shared.lock();
+        let (own, peer) = shared.ends(side);
+        own.receive_buffer = Options::get(&options.receive_buffer) as usize;
+        peer.send_buffer = Options::get(&options.send_buffer) as usize;
+    }
+
+    /// Takes the error that is to be told.
+    pub fn take_error(&self, side: Side) -> Option<InetError> {
+        self.shared.lock().ends(side).0.error.take()
+    }
+
+    /// How far the end is.
+    pub fn progress(&self, side: Side) -> Progress {
+        let mut shared = self.shared.lock();
+        let is_reset = shared.reset;
+        let (own, peer) = shared.ends(side);
+        Progress {
+            unread: own.ring.len(),
+            unsent: peer.ring.len(),
+            received: own.written,
+            sent: peer.written,
+            peer_ended: own.ended,
+            ended: peer.ended,
+            over: is_reset || own.ended && peer.ended,
+            at_mark: own.urgent.is_some_and(|(_, at)| at == own.read),
+        }
+    }
+}
+
+impl Shared {
+    /// The inward directions of an end and of its peer.
+    fn ends(&mut self, side: Side) -> (&mut Inward, &mut Inward) {
+        let [client, server] = &mut self.inward;
+        match side {
+            Side::Client => (client, server),
+            Side::Server => (server, client),
+        }
+    }
+
+    fn reset(&mut self, told: Option<(Side, InetError)>) {
+        self.reset = true;
+        for inward in &mut self.inward {
+            inward.ended = true;
+        }
+        if let Some((side, error)) = told {
+            self.ends(side).0.error = Some(error);
+        }
+    }
+}

@@ -1,0 +1,467 @@
+//! A connection over the link: smoltcp's TCP, one interface and one socket for each.
+//!
+//! What goes in and out passes `outlet`, which sees every segment. That is what lets a connection's buffers grow: its
+//! socket is made anew with larger ones, and the handshake, unread bytes and the peer's end are played to it, so that
+//! it continues with the numbers of the old one (`storage`). Sequence numbers are chosen here for that: smoltcp takes
+//! its first one from a seed, and [`stack::seed_for`] finds the seed. A program's window is promised to the peer at
+//! once, and storage is provided when bytes come that need it; so an idle connection has no buffers.
+
+mod outlet;
+mod stack;
+mod storage;
+mod transfer;
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::num::NonZeroUsize;
+
+use smoltcp::iface::{PollIngressSingleResult, PollResult};
+use smoltcp::socket::tcp::{Socket, State};
+use smoltcp::time::Duration;
+
+use crate::address::Endpoint;
+use crate::engine::{Engine, LastNumbers};
+use crate::error::InetError;
+use crate::ip::{ETHERNET_BYTES, IpHeader};
+use crate::options::Options;
+use crate::platform::{OutOfMemory, Platform, random_u64};
+use crate::tcp::handshake::HalfOpen;
+use crate::tcp::segment::{Offer, Segment, flags, is_before};
+use crate::tcp::wire::outlet::Outlet;
+use crate::tcp::wire::stack::{Port, Stack, capabilities, endpoint, instant};
+
+/// By how many bits the windows that are sent are shifted, if the peer shifts its own.
+pub(crate) const OWN_SCALE: u8 = 7;
+/// Storage that a connection gets with its first byte, and the most.
+const FIRST_BYTES: usize = 8 << 10;
+const STORAGE_MAX: usize = 4 << 20;
+/// How long a connection is quiet before its storage is given back.
+const QUIET_NS: u64 = 5_000_000_000;
+/// Segments that are sent in one pass.
+const SEGMENTS_MAX: usize = 64;
+/// How long unacknowledged bytes are sent again: what Linux's 15 retries make.
+const RETRY_NS: u64 = 924_600_000_000;
+/// How long an answer to `connect` is waited for: 6 retries.
+const CONNECT_NS: u64 = 127_000_000_000;
+/// How long a closed connection waits for the peer's end: `tcp_fin_timeout`.
+pub(crate) const FIN_WAIT_NS: u64 = 60_000_000_000;
+/// How long corked bytes wait for more.
+const CORK_NS: u64 = 200_000_000;
+
+/// See the module.
+pub(crate) struct Wire {
+    stack: Stack,
+    outlet: Outlet,
+    mtu: usize,
+    /// The first numbers of both sides, and what the peer offered.
+    own_start: u32,
+    peer_start: u32,
+    offer: Offer,
+    /// The window in the peer's last segment.
+    peer_window: u16,
+    /// Bytes ever put in and taken out by the program.
+    pub sent: u64,
+    pub received: u64,
+    /// Segments whose bytes must wait until there is storage for them.
+    held: VecDeque<Vec<u8>>,
+    /// The program found no room: it is to be woken when there is some, and storage is to grow.
+    pub writer_waits: bool,
+    was_short: bool,
+    /// Storage must grow before more is sent.
+    wants_storage: bool,
+    /// The program sends no more, and the peer is to be told once all has been acknowledged.
+    is_ending: bool,
+    /// When something was last moved.
+    active_ns: u64,
+    started_ns: u64,
+    corked_ns: Option<u64>,
+}
+
+/// The result of a pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pass {
+    /// When the next is due, if nothing comes before.
+    pub next_ns: Option<u64>,
+}
+
+impl Wire {
+    fn with(stack: Stack, local: Endpoint, remote: Endpoint, mtu: usize, own_start: u32) -> Self {
+        let now_ns = 0;
+        Self {
+            stack,
+            outlet: Outlet {
+                local,
+                remote,
+                scale: OWN_SCALE,
+                inner_scale: 0,
+                window: usize::from(u16::MAX),
+                unread: 0,
+                sent: own_start,
+                acknowledged: 0,
+                promised: 0,
+                inner_edge: 0,
+                is_replay: false,
+                pending: None,
+                ttl: 64,
+                tos: 0,
+            },
+            mtu,
+            own_start,
+            peer_start: 0,
+            offer: Offer::default(),
+            peer_window: 0,
+            sent: 0,
+            received: 0,
+            held: VecDeque::new(),
+            writer_waits: false,
+            was_short: false,
+            wants_storage: false,
+            is_ending: false,
+            active_ns: now_ns,
+            started_ns: now_ns,
+            corked_ns: None,
+        }
+    }
+
+    /// The connection that a peer has confirmed, with a window of so many units.
+    pub fn accepted<P: Platform>(
+        engine: &Arc<Engine<P>>,
+        local: Endpoint,
+        remote: Endpoint,
+        half_open: &HalfOpen,
+        peer_window: u16,
+    ) -> Result<Self, OutOfMemory> {
+        let mtu = engine.interface().map_or(1280, |interface| interface.mtu());
+        let stack = Stack::new(engine, local, mtu, half_open.own, 0, 0)?;
+        let mut wire = Self::with(stack, local, remote, mtu, half_open.own);
+        wire.peer_start = half_open.peer;
+        wire.offer = half_open.offer;
+        wire.peer_window = peer_window;
+        wire.active_ns = P::now_ns();
+        wire.outlet.scale = if half_open.offer.scale.is_some() { OWN_SCALE } else { 0 };
+        wire.outlet.sent = half_open.own.wrapping_add(1);
+        wire.outlet.acknowledged = half_open.peer.wrapping_add(1);
+        wire.outlet.promised = wire.outlet.acknowledged.wrapping_add(u32::from(u16::MAX));
+        wire.play_handshake(engine)?;
+        Ok(wire)
+    }
+
+    /// A connection that this side asks for.
+    pub fn connecting<P: Platform>(
+        engine: &Arc<Engine<P>>,
+        local: Endpoint,
+        remote: Endpoint,
+    ) -> Result<Self, OutOfMemory> {
+        let mtu = engine.interface().map_or(1280, |interface| interface.mtu());
+        let number = random_u64::<P>() as u32;
+        let mut stack = Stack::new(engine, local, mtu, number, 0, 0)?;
+        let Stack { interface, sockets, handle, .. } = &mut stack;
+        let socket: &mut Socket<'_> = sockets.get_mut(*handle);
+        let (from, to) = (endpoint(local), endpoint(remote));
+        socket.connect(interface.context(), to, from).map_err(|_| OutOfMemory)?;
+        let mut wire = Self::with(stack, local, remote, mtu, number);
+        wire.started_ns = P::now_ns();
+        wire.active_ns = wire.started_ns;
+        Ok(wire)
+    }
+
+    /// Calls `pass` with smoltcp's device.
+    fn with_port<P: Platform, R>(
+        &mut self,
+        engine: &Engine<P>,
+        incoming: Option<&[u8]>,
+        pass: impl FnOnce(&mut Stack, &mut Port<'_, P>) -> R,
+    ) -> Result<R, OutOfMemory> {
+        let capabilities = capabilities(engine, self.mtu);
+        let segmentation = &capabilities.segmentation;
+        let longest = segmentation.tcpv4.map_or(self.mtu, NonZeroUsize::get);
+        let mut scratch = engine.scratch(ETHERNET_BYTES + longest.max(self.mtu) + 128)?;
+        let mut port =
+            Port { engine, outlet: &mut self.outlet, incoming, scratch: &mut scratch, capabilities };
+        let result = pass(&mut self.stack, &mut port);
+        engine.give_scratch(scratch);
+        Ok(result)
+    }
+
+    /// Gives smoltcp a packet.
+    fn input<P: Platform>(&mut self, engine: &Engine<P>, packet: &[u8]) -> Result<(), OutOfMemory> {
+        self.with_port(engine, Some(packet), |stack, port| {
+            let now = instant(P::now_ns());
+            let result = stack.interface.poll_ingress_single(now, port, &mut stack.sockets);
+            debug_assert!(result != PollIngressSingleResult::None);
+        })
+    }
+
+    /// Has smoltcp send what it may. Returns whether there is more.
+    fn output<P: Platform>(&mut self, engine: &Engine<P>) -> Result<bool, OutOfMemory> {
+        self.outlet.unread = self.stack.peek().recv_queue();
+        if let Some((mut frame, offload)) = self.outlet.pending.take() {
+            let target = self.outlet.remote.address;
+            let sent =
+                engine.interface().map(|interface| interface.send(&mut frame, target, offload, P::now_ns()));
+            if sent == Some(Err(InetError::NoBuffers)) {
+                self.outlet.pending = Some((frame, offload));
+                return Ok(false);
+            }
+        }
+        self.with_port(engine, None, |stack, port| {
+            let now = instant(P::now_ns());
+            for _ in 0..SEGMENTS_MAX {
+                if stack.interface.poll_egress(now, port, &mut stack.sockets) == PollResult::None {
+                    return false;
+                }
+            }
+            true
+        })
+    }
+
+    /// Whether the link had no room for something.
+    pub const fn waits_for_link(&self) -> bool {
+        self.outlet.pending.is_some()
+    }
+
+    /// TCP's state.
+    pub fn state(&self) -> State {
+        self.stack.peek().state()
+    }
+
+    /// Takes a packet of the connection.
+    pub fn receive_packet<P: Platform>(&mut self, engine: &Engine<P>, packet: Vec<u8>, options: &Options) {
+        self.outlet.window = self.window(options);
+        if !self.has_storage(engine, &packet) {
+            self.hold(engine, packet);
+            return;
+        }
+        self.take_packet(engine, &packet);
+    }
+
+    /// The window that the peer may use.
+    fn window(&self, options: &Options) -> usize {
+        let wanted = (Options::get(&options.receive_buffer) as usize).min(STORAGE_MAX);
+        if self.outlet.scale == 0 { wanted.min(usize::from(u16::MAX)) } else { wanted }
+    }
+
+    fn take_packet<P: Platform>(&mut self, engine: &Engine<P>, packet: &[u8]) {
+        let Some(parsed) = IpHeader::parse(packet) else { return };
+        let Some(segment) = Segment::parse(parsed.payload) else { return };
+        if segment.has(flags::SYN) && self.state() == State::SynSent && segment.has(flags::ACK) {
+            self.peer_start = segment.number;
+            self.offer = segment.offer();
+            self.outlet.scale = if self.offer.scale.is_some() { OWN_SCALE } else { 0 };
+            self.outlet.inner_scale = if self.offer.scale.is_some() { self.stack.scale() } else { 0 };
+            self.outlet.acknowledged = segment.number;
+            self.outlet.promised = segment.number.wrapping_add(1).wrapping_add(u32::from(u16::MAX));
+        }
+        if !segment.has(flags::SYN | flags::RST) {
+            self.peer_window = segment.window;
+        }
+        self.active_ns = P::now_ns();
+        // Without memory for a pass the packet is lost, and will come again.
+        let _ = self.input(engine, packet);
+        self.outlet.unread = self.stack.peek().recv_queue();
+    }
+
+    /// Everything that time, a packet or the program has made due.
+    pub fn pass<P: Platform>(&mut self, engine: &Engine<P>, options: &Options) -> Pass {
+        let now_ns = P::now_ns();
+        self.outlet.window = self.window(options);
+        self.outlet.ttl = options.ttl_for(self.outlet.remote.address);
+        self.outlet.tos = options.tos_for(self.outlet.remote.address);
+        self.take_held(engine);
+        self.try_to_end(engine);
+        self.set_timers(options);
+        let is_corked = self.is_corked(options, now_ns);
+        let mut next_ns = None;
+        if !is_corked {
+            match self.output(engine) {
+                Ok(false) => self.open_window(engine),
+                Ok(true) => next_ns = Some(now_ns),
+                // Memory may be there later.
+                Err(OutOfMemory) => next_ns = Some(now_ns + CORK_NS),
+            }
+        }
+        if is_corked {
+            next_ns = self.corked_ns.map(|since_ns| since_ns + CORK_NS);
+        } else if next_ns.is_none() && self.outlet.pending.is_none() {
+            let Stack { interface, sockets, .. } = &mut self.stack;
+            let due = interface.poll_at(instant(now_ns), sockets);
+            next_ns =
+                due.map(|due| (due.total_micros().max(0) as u64).saturating_mul(1000).max(now_ns + 1000));
+        }
+        if self.stack.receive_bytes + self.stack.send_bytes > 0 && self.state() == State::Established {
+            let quiet_ns = self.active_ns + QUIET_NS;
+            if now_ns < quiet_ns {
+                next_ns = Some(next_ns.map_or(quiet_ns, |next_ns| next_ns.min(quiet_ns)));
+            } else if self.stack.peek().send_queue() == 0 && self.stack.peek().recv_queue() == 0 {
+                // If that fails, it keeps what it has.
+                let _ = self.rebuild(engine, 0, 0);
+            }
+        }
+        Pass { next_ns }
+    }
+
+    /// Tells the peer of room, when that is a good part of the window. smoltcp would tell of its storage.
+    fn open_window<P: Platform>(&mut self, engine: &Engine<P>) {
+        if !matches!(self.state(), State::Established | State::FinWait1 | State::FinWait2) {
+            return;
+        }
+        self.outlet.unread = self.stack.peek().recv_queue();
+        let next = self.next_number(false);
+        let room = self.outlet.window.saturating_sub(self.outlet.unread);
+        let units = (room >> self.outlet.scale).min(usize::from(u16::MAX));
+        let edge = next.wrapping_add((units << self.outlet.scale) as u32);
+        let more = edge.wrapping_sub(self.outlet.promised);
+        if is_before(self.outlet.promised, edge) && more as usize >= self.outlet.window / 4 {
+            self.acknowledge(engine, next);
+        }
+    }
+
+    /// Whether bytes that make no full segment wait for more.
+    fn is_corked(&mut self, options: &Options, now_ns: u64) -> bool {
+        let queued = self.stack.peek().send_queue();
+        if !Options::is_on(&options.cork) || queued == 0 || queued >= self.mtu {
+            self.corked_ns = None;
+            return false;
+        }
+        now_ns < *self.corked_ns.get_or_insert(now_ns) + CORK_NS && self.state() == State::Established
+    }
+
+    /// Tells smoltcp when to give up, to probe, and to wait for more.
+    fn set_timers(&mut self, options: &Options) {
+        let seconds = |option| u64::from(Options::get(option));
+        let keeps_alive = Options::is_on(&options.keep_alive);
+        let idle = seconds(&options.keep_idle);
+        let patience_ns = match seconds(&options.user_timeout) {
+            0 => RETRY_NS,
+            milliseconds => milliseconds * 1_000_000,
+        };
+        let socket = self.stack.socket();
+        let timeout_ns = if socket.state() == State::SynSent {
+            Some(CONNECT_NS)
+        } else if socket.send_queue() > 0
+            || matches!(socket.state(), State::FinWait1 | State::Closing | State::LastAck)
+        {
+            Some(patience_ns)
+        } else if keeps_alive {
+            Some((idle + seconds(&options.keep_interval) * seconds(&options.keep_count)) * 1_000_000_000)
+        } else {
+            None
+        };
+        let timeout = timeout_ns.map(|timeout_ns| Duration::from_micros(timeout_ns / 1000));
+        if socket.timeout() != timeout {
+            socket.set_timeout(timeout);
+        }
+        let keep_alive = keeps_alive.then(|| Duration::from_secs(idle));
+        if socket.keep_alive() != keep_alive {
+            socket.set_keep_alive(keep_alive);
+        }
+        socket.set_nagle_enabled(!Options::is_on(&options.no_delay));
+    }
+
+    /// Whether the peer has ended its direction.
+    pub fn has_peer_ended(&self) -> bool {
+        matches!(
+            self.state(),
+            State::CloseWait | State::LastAck | State::Closing | State::TimeWait | State::Closed
+        )
+    }
+
+    /// Whether the peer has not answered yet.
+    pub fn is_connecting(&self) -> bool {
+        matches!(self.state(), State::SynSent | State::SynReceived)
+    }
+
+    /// Whether there is a peer.
+    pub fn is_connected(&self) -> bool {
+        !matches!(self.state(), State::SynSent | State::SynReceived | State::Closed | State::TimeWait)
+    }
+
+    /// Whether a program may send, now or once the connection is made.
+    pub fn may_send(&self) -> bool {
+        self.stack.peek().may_send() && !self.is_ending
+    }
+
+    /// Room for what a program sends.
+    pub fn room(&self, options: &Options) -> usize {
+        if self.wants_storage {
+            return 0;
+        }
+        let limit = (Options::get(&options.send_buffer) as usize).clamp(FIRST_BYTES, STORAGE_MAX);
+        let socket = self.stack.peek();
+        if socket.send_queue() == 0 { limit } else { self.stack.send_bytes - socket.send_queue() }
+    }
+
+    /// The room when nothing waits.
+    pub const fn room_max(&self) -> usize {
+        self.stack.send_bytes
+    }
+
+    /// Bytes that were received and not read.
+    pub fn unread(&self) -> usize {
+        self.stack.peek().recv_queue()
+    }
+
+    /// Bytes that were sent and not acknowledged.
+    pub fn unacknowledged(&self) -> usize {
+        self.stack.peek().send_queue()
+    }
+
+    /// Ends this side's direction, once what waits has been sent. Storage can't grow after, so a program that goes on
+    /// reading gets enough of it before.
+    pub fn end<P: Platform>(&mut self, engine: &Engine<P>, goes_on: bool) {
+        if !goes_on || !self.may_send() || self.stack.receive_bytes >= self.last_storage() {
+            self.stack.socket().close();
+            return;
+        }
+        self.is_ending = true;
+        self.try_to_end(engine);
+    }
+
+    /// The storage of a connection that can't get more.
+    fn last_storage(&self) -> usize {
+        self.outlet.window.next_power_of_two().min(STORAGE_MAX)
+    }
+
+    fn try_to_end<P: Platform>(&mut self, engine: &Engine<P>) {
+        if self.is_ending && self.stack.peek().send_queue() == 0 {
+            let _ = self.rebuild(engine, self.last_storage(), 0);
+            self.is_ending = false;
+            self.stack.socket().close();
+        }
+    }
+
+    /// Ends both at once, and tells the peer.
+    pub fn abort(&mut self) {
+        self.stack.socket().abort();
+    }
+
+    /// The numbers with which it goes on answering when it is gone.
+    pub const fn last_numbers(&self) -> LastNumbers {
+        LastNumbers { sent: self.outlet.sent, received: self.outlet.acknowledged }
+    }
+
+    /// A router said how long packets may be.
+    pub fn shorten<P: Platform>(&mut self, engine: &Engine<P>, mtu: usize) {
+        let mtu = mtu.max(if self.outlet.local.address.is_ipv4() { 576 } else { 1280 });
+        if mtu < self.mtu {
+            self.mtu = mtu;
+            if self.stack.peek().send_queue() == 0 {
+                let (receive, send) = (self.stack.receive_bytes, self.stack.send_bytes);
+                let _ = self.rebuild(engine, receive, send);
+            }
+        }
+    }
+
+    /// Whether a number is of something that was sent and not acknowledged.
+    pub fn is_under_way(&self, number: u32) -> bool {
+        let una = self.own_start.wrapping_add((self.sent - self.stack.peek().send_queue() as u64) as u32);
+        !is_before(number, una) && !is_before(self.outlet.sent, number)
+    }
+
+    /// The longest segment that is sent.
+    pub fn segment_bytes(&self) -> usize {
+        let header = if self.outlet.local.address.is_ipv4() { 40 } else { 60 };
+        (self.mtu - header).min(usize::from(self.offer.segment_max).max(48))
+    }
+}

@@ -1,0 +1,547 @@
+//! UDP sockets, RFC 768.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::sync::atomic::Ordering;
+use spin::mutex::SpinMutex;
+
+use crate::address::{Endpoint, Tuple, loopback_like, unspecified_like};
+use crate::datagram::{Datagram, DatagramQueue, ErrorReport};
+use crate::engine::Engine;
+use crate::error::{InetError, InetResult, MoveError};
+use crate::interface::LOOPBACK_INDEX;
+use crate::ip::{ETHERNET_BYTES, IpHeader, protocol};
+use crate::options::Options;
+use crate::platform::{Platform, Readiness, Waiters, random_u64, try_arc};
+use crate::ports::Claim;
+use crate::tcp::{Listing, TcpState};
+
+/// Bytes of a UDP header.
+pub(crate) const HEADER_BYTES: usize = 8;
+/// The most bytes of one datagram.
+const PAYLOAD_MAX: usize = 65_507;
+/// The default of `SO_RCVBUF`: `net.core.rmem_default`.
+const BUFFER_DEFAULT: u32 = 212_992;
+
+struct UdpState {
+    port: Option<u16>,
+    local: Option<Endpoint>,
+    remote: Option<Endpoint>,
+    /// The address was named by `bind`, and not found by `connect`.
+    is_address_bound: bool,
+    queue: DatagramQueue,
+    reading_ended: bool,
+    writing_ended: bool,
+}
+
+/// See the module.
+pub struct UdpSocket<P: Platform> {
+    engine: Arc<Engine<P>>,
+    /// Whether it was opened as IPv6.
+    pub is_v6: bool,
+    /// The user who opened it.
+    pub user: u32,
+    waiters: Arc<P::Waiters>,
+    /// Its options.
+    pub options: Options,
+    state: SpinMutex<UdpState>,
+}
+
+/// Settings of a datagram that is sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SendOptions {
+    /// Where to, if not to the peer.
+    pub target: Option<Endpoint>,
+    /// From which address: `IP_PKTINFO`.
+    pub source: Option<IpAddr>,
+    /// Time to live, or hop limit.
+    pub ttl: Option<u8>,
+    /// Type of service, or traffic class.
+    pub tos: Option<u8>,
+}
+
+impl<P: Platform> UdpSocket<P> {
+    /// A socket without addresses.
+    ///
+    /// # Errors
+    /// [`InetError::NoMemory`].
+    pub fn new(engine: &Arc<Engine<P>>, is_v6: bool, user: u32) -> InetResult<Arc<Self>> {
+        let state = UdpState {
+            port: None,
+            local: None,
+            remote: None,
+            is_address_bound: false,
+            queue: DatagramQueue::default(),
+            reading_ended: false,
+            writing_ended: false,
+        };
+        let options = Options::new();
+        options.send_buffer.store(BUFFER_DEFAULT, Ordering::Relaxed);
+        options.receive_buffer.store(BUFFER_DEFAULT, Ordering::Relaxed);
+        Ok(try_arc::<P, _>(Self {
+            engine: engine.clone(),
+            is_v6,
+            user,
+            waiters: P::waiters()?,
+            options,
+            state: SpinMutex::new(state),
+        })?)
+    }
+
+    /// Those who wait for it.
+    #[must_use]
+    pub fn waiters(&self) -> &Arc<P::Waiters> {
+        &self.waiters
+    }
+
+    fn unspecified(&self) -> Endpoint {
+        let address =
+            if self.is_v6 { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::UNSPECIFIED) };
+        Endpoint { address, port: 0 }
+    }
+
+    /// Its own end.
+    #[must_use]
+    pub fn local(&self) -> Endpoint {
+        self.state.lock().local.unwrap_or_else(|| self.unspecified())
+    }
+
+    /// The peer's end.
+    ///
+    /// # Errors
+    /// [`InetError::NotConnected`].
+    pub fn remote(&self) -> InetResult<Endpoint> {
+        self.state.lock().remote.ok_or(InetError::NotConnected)
+    }
+
+    fn claim(&self, address: Option<IpAddr>) -> Claim {
+        Claim::new(address, self.is_v6, &self.options, self.user)
+    }
+
+    /// Binds it.
+    ///
+    /// # Errors
+    /// [`InetError::Invalid`] (it is bound), [`InetError::AddressInUse`], [`InetError::AddressNotAvailable`].
+    pub fn bind(self: &Arc<Self>, wanted: Endpoint) -> InetResult<()> {
+        let mut state = self.state.lock();
+        if state.port.is_some() {
+            return Err(InetError::Invalid);
+        }
+        let free = Options::is_on(&self.options.free_bind);
+        if !wanted.address.is_unspecified() && !free && !self.engine.may_bind(wanted.address) {
+            return Err(InetError::AddressNotAvailable);
+        }
+        self.bind_locked(&mut state, wanted)
+    }
+
+    fn bind_locked(self: &Arc<Self>, state: &mut UdpState, wanted: Endpoint) -> InetResult<()> {
+        let address = Some(wanted.address).filter(|address| !address.is_unspecified());
+        let random = random_u64::<P>() as u32;
+        let claim = self.claim(address);
+        let port = self.engine.udp_ports.lock().bind(wanted.port, claim, Arc::downgrade(self), random)?;
+        state.port = Some(port);
+        state.local = Some(Endpoint { port, ..wanted });
+        state.is_address_bound = address.is_some();
+        Ok(())
+    }
+
+    /// `SO_REUSEADDR` or `SO_REUSEPORT` has changed.
+    pub fn reuse_changed(self: &Arc<Self>) {
+        let state = self.state.lock();
+        if let Some(port) = state.port {
+            let (address, shared) = (&self.options.reuse_address, &self.options.reuse_port);
+            let (address, shared) = (Options::is_on(address), Options::is_on(shared));
+            self.engine.udp_ports.lock().set_reuse(port, self, address, shared);
+        }
+    }
+
+    /// Sets `IPV6_V6ONLY`.
+    ///
+    /// # Errors
+    /// [`InetError::Invalid`]: it is bound.
+    pub fn set_only_v6(&self, is_on: bool) -> InetResult<()> {
+        if self.state.lock().port.is_some() {
+            return Err(InetError::Invalid);
+        }
+        self.options.only_v6.store(is_on.into(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Sets the peer, or takes it away.
+    ///
+    /// # Errors
+    /// [`InetError::NetworkUnreachable`], [`InetError::Access`] (a broadcast without `SO_BROADCAST`).
+    pub fn connect(self: &Arc<Self>, target: Option<Endpoint>) -> InetResult<()> {
+        let mut state = self.state.lock();
+        let Some(target) = target else {
+            let Some(port) = state.port else { return Ok(()) };
+            let bound = state.local.filter(|_| state.is_address_bound).map(|local| local.address);
+            state.remote = None;
+            self.engine.udp_ports.lock().set_remote(port, self, bound, None);
+            if bound.is_none() {
+                state.local = Some(Endpoint { port, ..self.unspecified() });
+            }
+            return Ok(());
+        };
+        let target = self.reachable(target)?;
+        let bound = state.local.filter(|_| state.is_address_bound).map(|local| local.address);
+        let source = self.engine.source_for(target.address, bound)?;
+        if state.port.is_none() {
+            let any = self.unspecified();
+            self.bind_locked(&mut state, any)?;
+        }
+        let Some(port) = state.port else { return Err(InetError::Invalid) };
+        state.local = Some(Endpoint { address: source, port });
+        state.remote = Some(target);
+        self.engine.udp_ports.lock().set_remote(port, self, Some(source), Some(target));
+        Ok(())
+    }
+
+    /// The endpoint that a program means, if the socket may send there.
+    fn reachable(&self, target: Endpoint) -> InetResult<Endpoint> {
+        if self.is_v6 && target.address.is_ipv4() && Options::is_on(&self.options.only_v6) {
+            return Err(InetError::NetworkUnreachable);
+        }
+        if self.engine.is_broadcast(target.address) && !Options::is_on(&self.options.broadcast) {
+            return Err(InetError::Access);
+        }
+        let is_any = target.address.is_unspecified();
+        let address = if is_any { loopback_like(target.address) } else { target.address };
+        Ok(Endpoint { address, ..target })
+    }
+
+    /// Sends a datagram of `length` bytes, which `copy` puts where they belong.
+    ///
+    /// # Errors
+    /// [`InetError::DestinationRequired`], [`InetError::MessageTooLong`], [`InetError::NetworkUnreachable`], an error
+    /// that the network reported, …; those of `copy`.
+    pub fn send<F>(
+        self: &Arc<Self>,
+        length: usize,
+        how: &SendOptions,
+        copy: impl FnOnce(&mut [u8]) -> Result<usize, F>,
+    ) -> Result<usize, MoveError<F>> {
+        let (local, target) = {
+            let mut state = self.state.lock();
+            if let Some(error) = state.queue.error.take() {
+                return Err(error.into());
+            }
+            if state.writing_ended {
+                return Err(InetError::BrokenPipe.into());
+            }
+            let target = match how.target {
+                Some(target) if target.port == 0 => return Err(InetError::Invalid.into()),
+                Some(target) => self.reachable(target)?,
+                None => state.remote.ok_or(InetError::DestinationRequired)?,
+            };
+            if length > PAYLOAD_MAX {
+                return Err(InetError::MessageTooLong.into());
+            }
+            if state.port.is_none() {
+                let any = self.unspecified();
+                self.bind_locked(&mut state, any)?;
+            }
+            let Some(local) = state.local else { return Err(InetError::Invalid.into()) };
+            (local, target)
+        };
+        let bound = Some(local.address).filter(|address| !address.is_unspecified());
+        let source = self.engine.source_for(target.address, how.source.or(bound))?;
+        let header = self.header(source, target.address, how);
+        let start = ETHERNET_BYTES + header.length() + HEADER_BYTES;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(start + length).map_err(|_| InetError::NoMemory)?;
+        bytes.resize(start + length, 0);
+        let copied = copy(&mut bytes[start..]).map_err(MoveError::Copy)?;
+        bytes.truncate(start + copied);
+        let from = Endpoint { address: source, port: local.port };
+        let datagram = Datagram {
+            bytes,
+            start,
+            source: from,
+            destination: target.address,
+            interface: LOOPBACK_INDEX,
+            ttl: header.ttl,
+            tos: header.tos,
+        };
+        self.engine.send_udp(self, datagram, &header, target)?;
+        Ok(copied)
+    }
+
+    fn header(&self, source: IpAddr, destination: IpAddr, how: &SendOptions) -> IpHeader {
+        let options = &self.options;
+        IpHeader {
+            source,
+            destination,
+            protocol: protocol::UDP,
+            ttl: how.ttl.unwrap_or_else(|| options.ttl_for(destination)),
+            tos: how.tos.unwrap_or_else(|| options.tos_for(destination)),
+        }
+    }
+
+    /// A datagram has come. Returns whether it was for the socket.
+    pub(crate) fn deliver(&self, datagram: Datagram, checks_group: bool) -> bool {
+        let mut state = self.state.lock();
+        if checks_group && !state.queue.receives(datagram.destination, &self.options) {
+            return false;
+        }
+        if state.reading_ended {
+            return true;
+        }
+        let limit = Options::get(&self.options.receive_buffer) as usize;
+        let has_come = state.queue.push(datagram, limit);
+        drop(state);
+        if has_come {
+            self.waiters.wake(Readiness::IN);
+        }
+        true
+    }
+
+    /// The network reported an error for something that was sent to `report.destination`.
+    pub(crate) fn report(&self, report: ErrorReport, is_fatal: bool) {
+        let wanted = if report.destination.address.is_ipv4() {
+            Options::is_on(&self.options.receive_errors)
+        } else {
+            Options::is_on(&self.options.receive_errors_v6)
+        };
+        let mut state = self.state.lock();
+        let is_told = is_fatal && state.remote.is_some();
+        state.queue.report(report, wanted, is_told);
+        drop(state);
+        if wanted || is_told {
+            self.waiters.wake(Readiness::ERROR | Readiness::IN | Readiness::OUT);
+        }
+    }
+
+    /// Gives the first datagram to `take`, and removes it unless it is only peeked at.
+    ///
+    /// # Errors
+    /// [`InetError::WouldBlock`], an error that the network reported; those of `take`, after which it stays.
+    pub fn receive<T, F>(
+        &self,
+        peek: bool,
+        take: impl FnOnce(&Datagram) -> Result<T, F>,
+    ) -> Result<Option<T>, MoveError<F>> {
+        let mut state = self.state.lock();
+        let is_ended = state.reading_ended;
+        let received = state.queue.receive(is_ended, peek, take)?;
+        drop(state);
+        // The datagram itself is dropped without the lock.
+        Ok(received.map(|(taken, _)| taken))
+    }
+
+    /// Takes a report of an error: `MSG_ERRQUEUE`.
+    pub fn take_report(&self) -> Option<ErrorReport> {
+        self.state.lock().queue.take_report()
+    }
+
+    /// Joins or leaves a multicast group.
+    ///
+    /// # Errors
+    /// [`InetError::Invalid`], [`InetError::AddressInUse`], [`InetError::AddressNotAvailable`].
+    pub fn join(&self, group: IpAddr, interface: u32, joins: bool) -> InetResult<()> {
+        if !group.is_multicast() {
+            return Err(InetError::Invalid);
+        }
+        self.state.lock().queue.join(group, interface, joins)?;
+        self.engine.count_group(group, joins);
+        Ok(())
+    }
+
+    /// shutdown(2).
+    ///
+    /// # Errors
+    /// [`InetError::NotConnected`].
+    pub fn shut_down(&self, reading: bool, writing: bool) -> InetResult<()> {
+        let mut state = self.state.lock();
+        let is_connected = state.remote.is_some();
+        state.reading_ended |= reading && is_connected;
+        state.writing_ended |= writing && is_connected;
+        drop(state);
+        self.waiters.wake(Readiness::all());
+        if is_connected { Ok(()) } else { Err(InetError::NotConnected) }
+    }
+
+    /// The program has closed it: call it once, last.
+    pub fn close(&self) {
+        let mut state = self.state.lock();
+        if let Some(port) = state.port.take() {
+            self.engine.udp_ports.lock().unbind(port, self);
+        }
+        for group in state.queue.groups() {
+            self.engine.count_group(group, false);
+        }
+        state.queue.clear();
+    }
+
+    /// The events that it is ready for.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        let state = self.state.lock();
+        let mut ready = Readiness::OUT;
+        ready.set(Readiness::IN, state.queue.has_data() || state.reading_ended);
+        ready.set(Readiness::READ_HANG_UP, state.reading_ended);
+        ready.set(Readiness::HANG_UP, state.reading_ended && state.writing_ended);
+        ready.set(Readiness::ERROR, state.queue.error.is_some() || state.queue.has_reports());
+        ready
+    }
+
+    /// Takes the error that is to be told.
+    pub fn take_error(&self) -> Option<InetError> {
+        self.state.lock().queue.error.take()
+    }
+
+    /// Bytes of the next datagram.
+    #[must_use]
+    pub fn next_length(&self) -> usize {
+        self.state.lock().queue.lengths().0
+    }
+
+    /// It as a list of all sockets shows it.
+    #[must_use]
+    pub fn listing(&self) -> Listing {
+        let state = self.state.lock();
+        let local = state.local.unwrap_or_else(|| self.unspecified());
+        let any = Endpoint { address: unspecified_like(local.address), port: 0 };
+        Listing {
+            local,
+            remote: state.remote.unwrap_or(any),
+            state: if state.remote.is_some() { TcpState::Established } else { TcpState::Close },
+            send_queue: 0,
+            receive_queue: state.queue.lengths().1,
+            user: self.user,
+            is_v6: self.is_v6,
+        }
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// Brings a datagram that lies behind room for its headers to where it goes.
+    fn send_udp(
+        &self,
+        sender: &Arc<UdpSocket<P>>,
+        datagram: Datagram,
+        header: &IpHeader,
+        target: Endpoint,
+    ) -> InetResult<()> {
+        let is_group = target.address.is_multicast();
+        let is_broadcast = self.is_broadcast(target.address);
+        if is_group || is_broadcast {
+            let loops = match target.address {
+                _ if is_broadcast => true,
+                IpAddr::V4(_) => Options::is_on(&sender.options.multicast_loop),
+                IpAddr::V6(_) => Options::is_on(&sender.options.multicast_loop_v6),
+            };
+            if loops {
+                self.deliver_to_all(&datagram, target.port, is_group);
+            }
+            if self.interface().is_some() && !datagram.source.address.is_loopback() {
+                return self.send_udp_packet(datagram, header, target);
+            }
+            return Ok(());
+        }
+        if !self.is_local(target.address) {
+            return self.send_udp_packet(datagram, header, target);
+        }
+        let from = datagram.source;
+        let spread = Tuple::new(target, from).spread();
+        let found = self.udp_ports.lock().find(target, from, spread, false);
+        match found {
+            Some(receiver) => {
+                receiver.deliver(datagram, false);
+            }
+            None => {
+                // Nobody is there, and the sender's machine says so.
+                let is_v4 = target.address.is_ipv4();
+                let mut payload = datagram.bytes;
+                payload.drain(..datagram.start);
+                sender.report(
+                    ErrorReport {
+                        error: InetError::ConnectionRefused,
+                        kind: if is_v4 { 3 } else { 1 },
+                        code: if is_v4 { 3 } else { 4 },
+                        information: 0,
+                        offender: target.address,
+                        destination: target,
+                        payload,
+                    },
+                    true,
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a datagram for everyone to those who want it. Returns whether there was one.
+    pub(crate) fn deliver_to_all(&self, datagram: &Datagram, port: u16, checks_group: bool) -> bool {
+        if checks_group && !self.is_joined(datagram.destination) {
+            return false;
+        }
+        let local = Endpoint { address: datagram.destination, port };
+        let receivers = self.udp_ports.lock().all_for(local, datagram.source);
+        let mut is_delivered = false;
+        for receiver in receivers {
+            let mut bytes = Vec::new();
+            if bytes.try_reserve_exact(datagram.payload().len()).is_err() {
+                continue;
+            }
+            bytes.extend_from_slice(datagram.payload());
+            is_delivered |= receiver.deliver(Datagram { bytes, start: 0, ..*datagram }, checks_group);
+        }
+        is_delivered
+    }
+
+    fn send_udp_packet(&self, datagram: Datagram, header: &IpHeader, target: Endpoint) -> InetResult<()> {
+        let (mut frame, at) = (datagram.bytes, datagram.start - HEADER_BYTES);
+        let length = (frame.len() - at) as u16;
+        frame[at..at + 2].copy_from_slice(&datagram.source.port.to_be_bytes());
+        frame[at + 2..at + 4].copy_from_slice(&target.port.to_be_bytes());
+        frame[at + 4..at + 6].copy_from_slice(&length.to_be_bytes());
+        self.send_packet(header, &mut frame, Some(6))
+    }
+
+    /// A UDP datagram has come over the link.
+    pub(crate) fn receive_udp(
+        &self,
+        header: &IpHeader,
+        payload: &[u8],
+        checked: bool,
+        interface: u32,
+    ) -> bool {
+        let Some(head) = payload.first_chunk::<HEADER_BYTES>() else { return true };
+        let length = usize::from(u16::from_be_bytes([head[4], head[5]]));
+        let Some(payload) = payload.get(..length).filter(|_| length >= HEADER_BYTES) else { return true };
+        let has_sum = head[6..8] != [0, 0];
+        if has_sum && !checked && !header.is_sum_right(payload) || !has_sum && !header.source.is_ipv4() {
+            return true;
+        }
+        let port = u16::from_be_bytes([head[2], head[3]]);
+        let source = Endpoint::new(header.source, u16::from_be_bytes([head[0], head[1]]));
+        let mut bytes = Vec::new();
+        if bytes.try_reserve_exact(length - HEADER_BYTES).is_err() {
+            return true;
+        }
+        bytes.extend_from_slice(&payload[HEADER_BYTES..]);
+        let datagram = Datagram {
+            bytes,
+            start: 0,
+            source,
+            destination: header.destination,
+            interface,
+            ttl: header.ttl,
+            tos: header.tos,
+        };
+        let is_group = header.destination.is_multicast();
+        if is_group || self.is_broadcast(header.destination) {
+            self.deliver_to_all(&datagram, port, is_group);
+            return true;
+        }
+        let local = Endpoint { address: header.destination, port };
+        let spread = Tuple::new(local, source).spread();
+        let found = self.udp_ports.lock().find(local, source, spread, false);
+        match found {
+            Some(receiver) => receiver.deliver(datagram, false),
+            None => false,
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Memory that was promised to programs and is not used yet: `vm.overcommit_memory` and `vm.overcommit_ratio`.
+//!
+//! A private mapping that can be written promises its pages when it is made, wherever it is made or becomes writable;
+//! `MAP_NORESERVE` takes that back unless promises are limited. Memory that processes share is checked as a request
+//! when it is made; its pages are not among the promises.
+
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use heddle_kernel_core::overcommit::Mode;
+
+use crate::arch::paging::PAGE_SIZE;
+use crate::error::Errno;
+use crate::memory::frame;
+
+/// Linux's default for the part of memory that may be promised, in percent.
+const RATIO_DEFAULT: u32 = 50;
+
+static MODE: AtomicU32 = AtomicU32::new(0);
+static RATIO: AtomicU32 = AtomicU32::new(RATIO_DEFAULT);
+/// The bytes that all spaces have been promised.
+static PROMISED: AtomicUsize = AtomicUsize::new(0);
+
+/// The number of the mode.
+pub fn mode_number() -> u32 {
+    MODE.load(Ordering::Relaxed)
+}
+
+fn mode() -> Mode {
+    Mode::from_number(mode_number()).unwrap_or(Mode::Heuristic)
+}
+
+/// Whether promises are limited, so that no mapping can do without them.
+pub fn is_limited() -> bool {
+    mode() == Mode::Limited
+}
+
+/// Changes the mode.
+///
+/// # Errors
+/// `EINVAL`.
+pub fn set_mode(number: u32) -> Result<(), Errno> {
+    Mode::from_number(number).ok_or(Errno::EINVAL)?;
+    MODE.store(number, Ordering::Relaxed);
+    Ok(())
+}
+
+/// How much of memory may be promised, in percent, if promises are limited.
+pub fn ratio() -> u32 {
+    RATIO.load(Ordering::Relaxed)
+}
+
+/// Changes that.
+pub fn set_ratio(percent: u32) {
+    RATIO.store(percent, Ordering::Relaxed);
+}
+
+/// Checks a request for more memory.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn check(bytes: usize) -> Result<(), Errno> {
+    let total = frame::total_frames() * PAGE_SIZE;
+    let promised = PROMISED.load(Ordering::Relaxed);
+    if bytes == 0 || mode().allows(bytes, promised, total, ratio()) { Ok(()) } else { Err(Errno::ENOMEM) }
+}
+
+/// The promise to one space, in bytes.
+#[derive(Debug, Default)]
+pub struct Promise(usize);
+
+impl Promise {
+    /// A promise of this much.
+    pub fn new(bytes: usize) -> Self {
+        let mut promise = Self(0);
+        promise.set(bytes);
+        promise
+    }
+
+    /// It is this much now.
+    pub fn set(&mut self, bytes: usize) {
+        if bytes > self.0 {
+            PROMISED.fetch_add(bytes - self.0, Ordering::Relaxed);
+        } else {
+            PROMISED.fetch_sub(self.0 - bytes, Ordering::Relaxed);
+        }
+        self.0 = bytes;
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}

@@ -1,0 +1,146 @@
+//! Questions about interfaces by `ioctl`, netdevice(7): on sockets of any family.
+
+use core::net::{IpAddr, Ipv4Addr};
+
+use heddle_kernel_core::netlink::{Interface, Network};
+use linux_raw_sys::general as linux;
+use linux_raw_sys::net;
+
+use crate::call::{Call, get, put};
+use crate::error::{Errno, TryResult};
+use crate::net::interface::with_network;
+
+// Numbers of `linux/sockios.h`.
+const SIOCGIFNAME: u32 = 0x8910;
+const SIOCGIFCONF: u32 = 0x8912;
+const SIOCGIFFLAGS: u32 = 0x8913;
+const SIOCSIFFLAGS: u32 = 0x8914;
+const SIOCGIFADDR: u32 = 0x8915;
+const SIOCGIFDSTADDR: u32 = 0x8917;
+const SIOCGIFBRDADDR: u32 = 0x8919;
+const SIOCGIFNETMASK: u32 = 0x891b;
+const SIOCGIFMETRIC: u32 = 0x891d;
+const SIOCGIFMTU: u32 = 0x8921;
+const SIOCGIFHWADDR: u32 = 0x8927;
+const SIOCGIFINDEX: u32 = 0x8933;
+const SIOCGIFTXQLEN: u32 = 0x8942;
+const SIOCETHTOOL: u32 = 0x8946;
+const SIOCGIFMAP: u32 = 0x8970;
+/// The requests of that file, those that set something among them.
+const REQUESTS: core::ops::RangeInclusive<u32> = 0x8910..=0x8971;
+
+/// Bytes of an interface's name with its zero, and of `struct ifreq`.
+const NAME_BYTES: usize = 16;
+const REQUEST_BYTES: usize = 40;
+const QUEUE_LENGTH: u32 = 1000;
+const IFF_UP: u32 = 1;
+
+/// The value of a `struct ifreq`, behind the name.
+type Value = [u8; REQUEST_BYTES - NAME_BYTES];
+
+/// Carries a request out, if it is one about interfaces.
+///
+/// # Errors
+/// `ENODEV`, `EADDRNOTAVAIL`, `EPERM`, `EOPNOTSUPP`, a fault.
+pub fn carry_out(call: &Call<'_>, request: u32, argument: usize) -> Option<TryResult<usize>> {
+    match request {
+        SIOCGIFCONF => Some(configuration(call, argument)),
+        request if REQUESTS.contains(&request) => Some(one(call, request, argument)),
+        _ => None,
+    }
+}
+
+fn one(call: &Call<'_>, request: u32, argument: usize) -> TryResult<usize> {
+    let fields: [u8; REQUEST_BYTES] = get(call, argument)?;
+    let word = u32::from_ne_bytes([fields[16], fields[17], fields[18], fields[19]]);
+    let name = fields[..NAME_BYTES].split(|&byte| byte == 0).next().unwrap_or_default();
+    // An alias of an interface, as `eth0:1`, has the interface's answers.
+    let name = name.split(|&byte| byte == b':').next().unwrap_or_default();
+    let is_privileged = call.thread.credentials().is_capable(linux::CAP_NET_ADMIN);
+    let answer = with_network(|network| -> Result<([u8; NAME_BYTES], Value), Errno> {
+        let mut padded = [0; NAME_BYTES];
+        if request == SIOCGIFNAME {
+            let name = network.by_index(word).ok_or(Errno::ENODEV)?.name.as_bytes();
+            padded[..name.len()].copy_from_slice(name);
+            return Ok((padded, fields[NAME_BYTES..].try_into().unwrap_or_default()));
+        }
+        padded.copy_from_slice(&fields[..NAME_BYTES]);
+        let interface = network.by_name(name).ok_or(Errno::ENODEV)?;
+        Ok((padded, value(interface, request, word, is_privileged)?))
+    });
+    let (name, value) = answer?;
+    put(call, argument, &name)?;
+    put(call, argument + NAME_BYTES, &value)?;
+    Ok(0)
+}
+
+fn value(interface: &Interface<'_>, request: u32, word: u32, is_privileged: bool) -> Result<Value, Errno> {
+    let mut value = Value::default();
+    let mut number = |number: u32| value[..4].copy_from_slice(&number.to_ne_bytes());
+    match request {
+        // Only the lower half is told.
+        SIOCGIFFLAGS => value[..2].copy_from_slice(&(interface.flags() as u16).to_ne_bytes()),
+        SIOCGIFMTU => number(interface.mtu),
+        SIOCGIFINDEX => number(interface.index),
+        SIOCGIFTXQLEN => number(QUEUE_LENGTH),
+        SIOCGIFMETRIC => number(0),
+        SIOCGIFMAP => {}
+        SIOCGIFHWADDR => {
+            value[..2].copy_from_slice(&interface.kind.number().to_ne_bytes());
+            value[2..8].copy_from_slice(&interface.mac);
+        }
+        SIOCGIFADDR | SIOCGIFDSTADDR | SIOCGIFBRDADDR | SIOCGIFNETMASK => {
+            let with = interface.addresses.iter().find(|with| with.address.is_ipv4());
+            let with = with.ok_or(Errno::EADDRNOTAVAIL)?;
+            let address = match (request, with.address) {
+                (SIOCGIFBRDADDR, _) => with.broadcast().unwrap_or(Ipv4Addr::UNSPECIFIED),
+                (SIOCGIFNETMASK, _) => with.mask(),
+                (_, IpAddr::V4(address)) => address,
+                (_, IpAddr::V6(_)) => return Err(Errno::EADDRNOTAVAIL),
+            };
+            value = encode(address);
+        }
+        SIOCETHTOOL => return Err(Errno::EOPNOTSUPP),
+        _ if !is_privileged => return Err(Errno::EPERM),
+        // Interfaces are up and stay so.
+        SIOCSIFFLAGS if word & IFF_UP != 0 => {}
+        _ => return Err(Errno::EOPNOTSUPP),
+    }
+    Ok(value)
+}
+
+/// An address as a `struct sockaddr_in`.
+fn encode(address: Ipv4Addr) -> Value {
+    let mut value = Value::default();
+    value[..2].copy_from_slice(&(net::AF_INET as u16).to_ne_bytes());
+    value[4..8].copy_from_slice(&address.octets());
+    value
+}
+
+/// `SIOCGIFCONF`: name and IPv4 address of each interface that has one, as many as fit.
+fn configuration(call: &Call<'_>, argument: usize) -> TryResult<usize> {
+    let room = i32::from_ne_bytes(get(call, argument)?);
+    let buffer = usize::from_ne_bytes(get(call, argument + 8)?);
+    let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
+    let mut entries = [[0; REQUEST_BYTES]; 8];
+    let count = with_network(|network: &Network<'_>| {
+        let mut count = 0;
+        for interface in network.interfaces {
+            for with in interface.addresses {
+                let (Some(entry), IpAddr::V4(address)) = (entries.get_mut(count), with.address) else {
+                    continue;
+                };
+                entry[..interface.name.len()].copy_from_slice(interface.name.as_bytes());
+                entry[NAME_BYTES..].copy_from_slice(&encode(address));
+                count += 1;
+            }
+        }
+        count
+    });
+    let fitting = if buffer == 0 { count } else { count.min(room / REQUEST_BYTES) };
+    if buffer != 0 {
+        put(call, buffer, entries[..fitting].as_flattened())?;
+    }
+    put(call, argument, &((fitting * REQUEST_BYTES) as u32).to_ne_bytes())?;
+    Ok(0)
+}

@@ -1,0 +1,506 @@
+//! Internet sockets, ip(7), ipv6(7), tcp(7), udp(7), raw(7): what Linux's programs see of the TCP/IP engine.
+
+mod address;
+mod control;
+mod options;
+pub mod platform;
+
+use alloc::sync::Arc;
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicU64, Ordering};
+use heddle_inet::error::{InetError, MoveError};
+use heddle_inet::interface::InterfaceAddress;
+use heddle_inet::ip::protocol;
+use heddle_inet::options::Options;
+use heddle_inet::platform::Readiness;
+use heddle_inet::raw::RawSocket;
+use heddle_inet::tcp::TcpSocket;
+use heddle_inet::udp::{SendOptions, UdpSocket};
+use heddle_kernel_core::fallible::push_reserved;
+use linux_raw_sys::{general as linux, ioctl, net};
+
+use crate::call::Call;
+use crate::device;
+use crate::device::net::FrameSink;
+use crate::error::{Errno, TryError, TryResult};
+use crate::fs::{File, FileType, IoBuffer, Metadata, OpenFile};
+use crate::memory::fallible;
+use crate::memory::user::PageFault;
+use crate::net::inet::platform::{Kernel, SocketWaiters, engine, events, running_engine};
+use crate::net::interface::Ethernet;
+use crate::net::protocol::{Incoming, OptionValue, Outgoing, ProtocolSocket, SocketAddress};
+use crate::net::{device_ioctl, next_inode};
+use crate::process::Thread;
+use crate::wait::queue::{Events, Watch};
+
+/// The first port that needs no privilege.
+const UNPRIVILEGED_PORT: u16 = 1024;
+
+const TCP: u32 = protocol::TCP as u32;
+const UDP: u32 = protocol::UDP as u32;
+const ICMP: u32 = protocol::ICMP as u32;
+const ICMP_V6: u32 = protocol::ICMP_V6 as u32;
+
+/// The transport of a socket's data.
+enum Transport {
+    Tcp(Arc<TcpSocket<Kernel>>),
+    Udp(Arc<UdpSocket<Kernel>>),
+    /// Raw and ping sockets.
+    Raw(Arc<RawSocket<Kernel>>),
+}
+
+/// An internet socket.
+pub struct InetSocket {
+    transport: Transport,
+    /// Number in `stat`.
+    inode: u64,
+    is_v6: bool,
+    send_timeout_ns: AtomicU64,
+    receive_timeout_ns: AtomicU64,
+}
+
+impl From<InetError> for Errno {
+    fn from(error: InetError) -> Self {
+        match error {
+            InetError::AddressInUse => Self::EADDRINUSE,
+            InetError::AddressNotAvailable => Self::EADDRNOTAVAIL,
+            InetError::FamilyNotSupported => Self::EAFNOSUPPORT,
+            InetError::AlreadyConnecting => Self::EALREADY,
+            InetError::ConnectionAborted => Self::ECONNABORTED,
+            InetError::ConnectionRefused => Self::ECONNREFUSED,
+            InetError::ConnectionReset => Self::ECONNRESET,
+            InetError::DestinationRequired => Self::EDESTADDRREQ,
+            InetError::HostUnreachable => Self::EHOSTUNREACH,
+            InetError::InProgress => Self::EINPROGRESS,
+            InetError::Invalid => Self::EINVAL,
+            InetError::IsConnected => Self::EISCONN,
+            InetError::MessageTooLong => Self::EMSGSIZE,
+            InetError::NetworkUnreachable => Self::ENETUNREACH,
+            InetError::NoMemory => Self::ENOMEM,
+            InetError::NoBuffers => Self::ENOBUFS,
+            InetError::ProtocolNotAvailable => Self::ENOPROTOOPT,
+            InetError::NotConnected => Self::ENOTCONN,
+            InetError::NotSupported => Self::EOPNOTSUPP,
+            InetError::Access => Self::EACCES,
+            InetError::BrokenPipe => Self::EPIPE,
+            InetError::TimedOut => Self::ETIMEDOUT,
+            InetError::WouldBlock => Self::EAGAIN,
+        }
+    }
+}
+
+impl From<InetError> for TryError {
+    fn from(error: InetError) -> Self {
+        match error {
+            InetError::WouldBlock => Self::WouldBlock,
+            error => Self::Error(error.into()),
+        }
+    }
+}
+
+impl From<MoveError<PageFault>> for TryError {
+    fn from(error: MoveError<PageFault>) -> Self {
+        match error {
+            MoveError::Inet(error) => error.into(),
+            MoveError::Copy(fault) => fault.into(),
+        }
+    }
+}
+
+/// Moves bytes between the engine and a program; what was moved before a missing page counts.
+fn moved(
+    buffer: &mut IoBuffer<'_>,
+    copy: impl FnOnce(&mut IoBuffer<'_>) -> Result<usize, PageFault>,
+) -> Result<usize, PageFault> {
+    let before = buffer.done();
+    match copy(buffer) {
+        Err(fault) if buffer.done() == before => Err(fault),
+        _ => Ok(buffer.done() - before),
+    }
+}
+
+impl InetSocket {
+    /// A socket as `socket` makes it.
+    ///
+    /// # Errors
+    /// `EPROTONOSUPPORT`, `ESOCKTNOSUPPORT`, `EPERM`, `ENOMEM`.
+    pub fn open(thread: &Thread, is_v6: bool, kind: u32, protocol: u32) -> Result<Arc<Self>, Errno> {
+        let credentials = thread.credentials();
+        let transport = match (kind, protocol) {
+            (net::SOCK_STREAM, 0 | TCP) => {
+                Transport::Tcp(TcpSocket::new(engine()?, is_v6, credentials.euid)?)
+            }
+            (net::SOCK_DGRAM, 0 | UDP) => Transport::Udp(UdpSocket::new(engine()?, is_v6, credentials.euid)?),
+            (net::SOCK_DGRAM, ICMP | ICMP_V6) if is_v6 == (protocol == ICMP_V6) => {
+                Transport::Raw(RawSocket::new(engine()?, is_v6, true, protocol as u8, credentials.euid)?)
+            }
+            (net::SOCK_RAW, _) if !credentials.is_capable(linux::CAP_NET_RAW) => return Err(Errno::EPERM),
+            (net::SOCK_RAW, 1..=255) => {
+                Transport::Raw(RawSocket::new(engine()?, is_v6, false, protocol as u8, credentials.euid)?)
+            }
+            (net::SOCK_STREAM | net::SOCK_DGRAM | net::SOCK_RAW, _) => return Err(Errno::EPROTONOSUPPORT),
+            _ => return Err(Errno::ESOCKTNOSUPPORT),
+        };
+        Self::with(transport, is_v6)
+    }
+
+    fn with(transport: Transport, is_v6: bool) -> Result<Arc<Self>, Errno> {
+        fallible::try_arc(Self {
+            transport,
+            inode: next_inode(),
+            is_v6,
+            send_timeout_ns: AtomicU64::new(0),
+            receive_timeout_ns: AtomicU64::new(0),
+        })
+    }
+
+    fn waiters(&self) -> &SocketWaiters {
+        match &self.transport {
+            Transport::Tcp(socket) => socket.waiters(),
+            Transport::Udp(socket) => socket.waiters(),
+            Transport::Raw(socket) => socket.waiters(),
+        }
+    }
+
+    fn options(&self) -> &Options {
+        match &self.transport {
+            Transport::Tcp(socket) => &socket.options,
+            Transport::Udp(socket) => &socket.options,
+            Transport::Raw(socket) => &socket.options,
+        }
+    }
+
+    fn readiness(&self) -> Readiness {
+        match &self.transport {
+            Transport::Tcp(socket) => socket.readiness(),
+            Transport::Udp(socket) => socket.readiness(),
+            Transport::Raw(socket) => socket.readiness(),
+        }
+    }
+
+    fn take_error(&self) -> Option<Errno> {
+        match &self.transport {
+            Transport::Tcp(socket) => socket.take_error().map(Errno::from),
+            Transport::Udp(socket) => socket.take_error().map(Errno::from),
+            Transport::Raw(socket) => socket.take_error().map(Errno::from),
+        }
+    }
+
+    fn set_only_v6(&self, is_on: bool) -> Result<(), Errno> {
+        match &self.transport {
+            Transport::Tcp(socket) => Ok(socket.set_only_v6(is_on)?),
+            Transport::Udp(socket) => Ok(socket.set_only_v6(is_on)?),
+            Transport::Raw(_) => Ok(()),
+        }
+    }
+
+    /// Sends what is in `buffer`.
+    fn send_with(&self, buffer: &mut IoBuffer<'_>, how: &SendOptions) -> TryResult<usize> {
+        let length = buffer.remaining();
+        match &self.transport {
+            Transport::Tcp(socket) => {
+                Ok(socket.send(length, |free| moved(buffer, |buffer| buffer.copy_in(free)))?)
+            }
+            Transport::Udp(socket) => Ok(socket.send(length, how, |free| whole(buffer, free))?),
+            Transport::Raw(socket) => Ok(socket.send(length, how, |free| whole(buffer, free))?),
+        }
+    }
+
+    /// Joins or leaves a multicast group.
+    fn join(&self, group: IpAddr, interface: u32, joins: bool) -> Result<(), Errno> {
+        match &self.transport {
+            Transport::Tcp(_) => Err(Errno::ENOPROTOOPT),
+            Transport::Udp(socket) => Ok(socket.join(group, interface, joins)?),
+            Transport::Raw(socket) => Ok(socket.join(group, interface, joins)?),
+        }
+    }
+
+    /// Tells the engine of an option that it looks at only when it changes.
+    fn option_changed(&self, level: u32, name: u32) {
+        match (&self.transport, level, name) {
+            (Transport::Tcp(socket), net::SOL_SOCKET, net::SO_REUSEADDR | net::SO_REUSEPORT) => {
+                socket.reuse_changed();
+            }
+            (Transport::Udp(socket), net::SOL_SOCKET, net::SO_REUSEADDR | net::SO_REUSEPORT) => {
+                socket.reuse_changed();
+            }
+            (Transport::Tcp(socket), net::SOL_SOCKET | net::SOL_TCP, _) => {
+                socket.buffers_changed();
+                socket.timers_changed();
+            }
+            _ => {}
+        }
+    }
+
+    const fn timeout(&self, send: bool) -> &AtomicU64 {
+        if send { &self.send_timeout_ns } else { &self.receive_timeout_ns }
+    }
+}
+
+impl ProtocolSocket for InetSocket {
+    fn used_by(&self, thread: &Thread) {
+        self.waiters().used_by(thread);
+    }
+
+    fn is_stream(&self) -> bool {
+        matches!(self.transport, Transport::Tcp(_))
+    }
+
+    fn bind(&self, thread: &Arc<Thread>, address: &SocketAddress) -> Result<(), Errno> {
+        let endpoint = address::parse(address, self.is_v6)?;
+        let is_privileged = (1..UNPRIVILEGED_PORT).contains(&endpoint.port);
+        if is_privileged && !thread.credentials().is_capable(linux::CAP_NET_BIND_SERVICE) {
+            return Err(Errno::EACCES);
+        }
+        match &self.transport {
+            Transport::Tcp(socket) => Ok(socket.bind(endpoint)?),
+            Transport::Udp(socket) => Ok(socket.bind(endpoint)?),
+            Transport::Raw(socket) => Ok(socket.bind(endpoint)?),
+        }
+    }
+
+    fn connect(&self, _: &Arc<Thread>, address: &SocketAddress, may_wait: bool) -> TryResult<()> {
+        if address.as_slice().len() < 2 {
+            return Err(Errno::EINVAL.into());
+        }
+        let endpoint = match address.family() {
+            net::AF_UNSPEC => None,
+            _ => Some(address::parse(address, self.is_v6)?),
+        };
+        match (&self.transport, endpoint) {
+            (Transport::Tcp(socket), None) => socket.disconnect(),
+            (Transport::Tcp(socket), Some(endpoint)) => socket.connect(endpoint, may_wait)?,
+            (Transport::Udp(socket), endpoint) => socket.connect(endpoint)?,
+            (Transport::Raw(socket), endpoint) => socket.connect(endpoint)?,
+        }
+        Ok(())
+    }
+
+    fn listen(&self, backlog: i32) -> Result<(), Errno> {
+        match &self.transport {
+            // A negative number is as large as an unsigned one.
+            Transport::Tcp(socket) => Ok(socket.listen(backlog as u32 as usize)?),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    fn accept(&self) -> TryResult<(Arc<dyn File>, SocketAddress)> {
+        match &self.transport {
+            Transport::Tcp(socket) => {
+                let accepted = socket.accept()?;
+                let peer = accepted.peer();
+                let peer = address::encode(peer, self.is_v6);
+                Ok((Self::with(Transport::Tcp(accepted), self.is_v6)?, peer))
+            }
+            _ => Err(Errno::EOPNOTSUPP.into()),
+        }
+    }
+
+    fn local_address(&self) -> Result<SocketAddress, Errno> {
+        match &self.transport {
+            Transport::Tcp(socket) => Ok(address::encode(socket.local(), self.is_v6)),
+            Transport::Udp(socket) => Ok(address::encode(socket.local(), self.is_v6)),
+            Transport::Raw(socket) => Ok(address::encode(socket.local(), self.is_v6)),
+        }
+    }
+
+    fn peer_address(&self) -> Result<SocketAddress, Errno> {
+        match &self.transport {
+            Transport::Tcp(socket) => Ok(address::encode(socket.remote()?, self.is_v6)),
+            Transport::Udp(socket) => Ok(address::encode(socket.remote()?, self.is_v6)),
+            Transport::Raw(socket) => Ok(address::encode(socket.remote()?, self.is_v6)),
+        }
+    }
+
+    fn shut_down(&self, reading: bool, writing: bool) -> Result<(), Errno> {
+        match &self.transport {
+            Transport::Tcp(socket) => Ok(socket.shut_down(reading, writing)?),
+            Transport::Udp(socket) => Ok(socket.shut_down(reading, writing)?),
+            Transport::Raw(socket) => Ok(socket.shut_down(reading)?),
+        }
+    }
+
+    fn send(&self, buffer: &mut IoBuffer<'_>, message: &Outgoing<'_>) -> TryResult<usize> {
+        if message.flags & net::MSG_OOB == 0 {
+            let how = match &self.transport {
+                Transport::Tcp(_) => SendOptions::default(),
+                _ => self.send_options(message)?,
+            };
+            return self.send_with(buffer, &how);
+        }
+        match &self.transport {
+            Transport::Tcp(socket) => send_urgent(socket, buffer),
+            _ => Err(Errno::EOPNOTSUPP.into()),
+        }
+    }
+
+    fn receive(
+        &self,
+        buffer: &mut IoBuffer<'_>,
+        flags: u32,
+        peeked: usize,
+        message: &mut Incoming,
+    ) -> TryResult<usize> {
+        match &self.transport {
+            Transport::Tcp(socket) => {
+                let peek = (flags & net::MSG_PEEK != 0).then_some(peeked);
+                if flags & net::MSG_ERRQUEUE != 0 {
+                    return Err(Errno::EAGAIN.into());
+                }
+                if flags & net::MSG_OOB != 0 {
+                    let byte = socket.receive_urgent(peek.is_some())?;
+                    message.flags |= net::MSG_OOB;
+                    return Ok(buffer.copy_out(&[byte])?);
+                }
+                if buffer.remaining() == 0 {
+                    return Ok(0);
+                }
+                let mut wanted = buffer.remaining();
+                let drops = flags & net::MSG_TRUNC != 0;
+                let count = socket.receive(peek, |bytes| {
+                    if drops {
+                        let count = bytes.len().min(wanted);
+                        wanted -= count;
+                        return Ok(count);
+                    }
+                    moved(buffer, |buffer| buffer.copy_out(bytes))
+                })?;
+                message.length = count;
+                Ok(count)
+            }
+            _ if flags & net::MSG_OOB != 0 => Err(Errno::EOPNOTSUPP.into()),
+            _ if flags & net::MSG_ERRQUEUE != 0 => self.receive_report(buffer, message),
+            Transport::Udp(socket) => {
+                let peek = flags & net::MSG_PEEK != 0;
+                let taken = socket.receive(peek, |datagram| self.take(datagram, buffer, message))?;
+                Ok(taken.unwrap_or(0))
+            }
+            Transport::Raw(socket) => {
+                let peek = flags & net::MSG_PEEK != 0;
+                let taken = socket.receive(peek, |datagram| self.take(datagram, buffer, message))?;
+                Ok(taken.unwrap_or(0))
+            }
+        }
+    }
+
+    fn option(&self, level: u32, name: u32) -> Result<OptionValue, Errno> {
+        options::get(self, level, name)
+    }
+
+    fn set_option(&self, thread: &Arc<Thread>, level: u32, name: u32, value: &[u8]) -> Result<(), Errno> {
+        options::set(self, thread, level, name, value)
+    }
+}
+
+/// Copies the whole of a message from a program, or starts over after a missing page.
+fn whole(buffer: &mut IoBuffer<'_>, free: &mut [u8]) -> Result<usize, PageFault> {
+    let before = buffer.mark();
+    buffer.copy_in(free).inspect_err(|_| buffer.rewind(before))
+}
+
+/// Sends all but the last byte as they are, and that one as urgent.
+fn send_urgent(socket: &TcpSocket<Kernel>, buffer: &mut IoBuffer<'_>) -> TryResult<usize> {
+    let wanted = buffer.remaining();
+    if wanted > 1 {
+        return Ok(socket.send(wanted - 1, |free| moved(buffer, |buffer| buffer.copy_in(free)))?);
+    }
+    let mut byte = [0];
+    buffer.copy_in(&mut byte)?;
+    socket.send_urgent(byte[0])?;
+    Ok(1)
+}
+
+/// Takes the frames of the device to the engine.
+struct Frames;
+
+impl FrameSink for Frames {
+    fn receive(&self, frame: &[u8], checked: bool) {
+        if let Some(engine) = running_engine() {
+            engine.receive(frame, checked);
+        }
+    }
+
+    fn has_room(&self) {
+        if let Some(engine) = running_engine() {
+            engine.link_has_room();
+        }
+    }
+}
+
+/// Gives the engine the machine's network device.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn attach(ethernet: &'static Ethernet) -> Result<(), Errno> {
+    let mut addresses = fallible::try_with_capacity(ethernet.addresses.len())?;
+    for own in &ethernet.addresses {
+        push_reserved(&mut addresses, InterfaceAddress { address: own.address, prefix: own.length });
+    }
+    let configured = engine()?.configure(ethernet.device, &addresses, &ethernet.gateways);
+    configured.map_err(|_| Errno::ENOMEM)?;
+    device::net::start(ethernet.device, &Frames)
+}
+
+impl File for InetSocket {
+    fn before_transfer(&self, thread: &Arc<Thread>, _: Events) -> Result<(), Errno> {
+        self.waiters().used_by(thread);
+        Ok(())
+    }
+
+    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
+        self.receive(buffer, 0, 0, &mut Incoming::default())
+    }
+
+    fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
+        self.send_with(buffer, &SendOptions::default())
+    }
+
+    fn poll(&self, _: &OpenFile, watch: Option<&Watch>, wanted: Events) -> Result<Events, Errno> {
+        if let Some(watch) = watch {
+            self.waiters().queue.watch_to_take(watch, wanted)?;
+        }
+        Ok(events(self.readiness()))
+    }
+
+    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> TryResult<usize> {
+        let value = match (&self.transport, request) {
+            (Transport::Tcp(socket), ioctl::FIONREAD | ioctl::TIOCOUTQ) if socket.is_listening() => {
+                return Err(Errno::EINVAL.into());
+            }
+            (Transport::Tcp(socket), ioctl::FIONREAD) => socket.progress().unread,
+            (Transport::Tcp(socket), ioctl::TIOCOUTQ) => socket.unacknowledged(),
+            (Transport::Tcp(socket), ioctl::SIOCATMARK) => socket.progress().at_mark.into(),
+            (Transport::Udp(socket), ioctl::FIONREAD) => socket.next_length(),
+            (Transport::Raw(socket), ioctl::FIONREAD) => socket.next_length(),
+            (Transport::Udp(_) | Transport::Raw(_), ioctl::TIOCOUTQ) => 0,
+            _ => {
+                let about_interfaces = device_ioctl::carry_out(call, request, argument);
+                return about_interfaces.unwrap_or(Err(Errno::ENOTTY.into()));
+            }
+        };
+        crate::call::put(call, argument, &(value as u32).to_ne_bytes())?;
+        Ok(0)
+    }
+
+    fn timeout_ns(&self, write: bool) -> Option<u64> {
+        Some(self.timeout(write).load(Ordering::Relaxed)).filter(|&timeout| timeout > 0)
+    }
+
+    fn metadata(&self) -> Metadata {
+        Metadata { permissions: 0o777, ..Metadata::anonymous(FileType::Socket, self.inode) }
+    }
+
+    fn name(&self) -> &'static str {
+        "socket"
+    }
+}
+
+impl Drop for InetSocket {
+    fn drop(&mut self) {
+        match &self.transport {
+            Transport::Tcp(socket) => socket.close(),
+            Transport::Udp(socket) => socket.close(),
+            Transport::Raw(socket) => socket.close(),
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! The options of internet sockets, socket(7), ip(7), ipv6(7), tcp(7).
+
+use alloc::sync::Arc;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use heddle_inet::ip::protocol;
+use heddle_inet::options::Options;
+use linux_raw_sys::{general as linux, net};
+
+use crate::error::Errno;
+use crate::net::inet::{InetSocket, Transport};
+use crate::net::protocol::OptionValue;
+use crate::process::Thread;
+use crate::time::NS_PER_SECOND;
+
+/// The highest `SO_PRIORITY` that needs no capability.
+const ORDINARY_PRIORITY_MAX: u32 = 6;
+/// The time limit that a negative one stands for: no wait. It is told as 0.
+const NO_TIME_NS: u64 = 1;
+/// The most that `SO_SNDBUF` and `SO_RCVBUF` take without privilege: `net.core.wmem_max`.
+const BUFFER_MAX: u32 = 212_992;
+/// The smallest buffers, as Linux has them.
+const SEND_BUFFER_MIN: u32 = 4608;
+const RECEIVE_BUFFER_MIN: u32 = 2304;
+/// The sizes that are reported of buffers that were not set: `tcp_wmem` and `tcp_rmem`, and the datagrams' default.
+const IP_TTL_DEFAULT: u32 = 64;
+
+/// The level of `ICMP_FILTER`, which is `SOL_RAW`, and the options; `linux-raw-sys` leaves them out.
+const SOL_ICMP_FILTER_LEVEL: u32 = net::SOL_RAW;
+const ICMP_FILTER: u32 = 1;
+const ICMP6_FILTER: u32 = 1;
+
+/// A value that is kept as it is set.
+enum KeptOption<'a> {
+    /// On or off.
+    Flag(&'a AtomicU32),
+    /// A number within bounds.
+    Number(&'a AtomicU32, u32, u32),
+    /// A number within bounds, -1 for the default that follows.
+    Signed(&'a AtomicI32, i32, i32, i32),
+}
+
+/// The options that are only kept, or that the engine looks at by itself.
+fn kept<'a>(options: &'a Options, is_tcp: bool, level: u32, name: u32) -> Option<KeptOption<'a>> {
+    use KeptOption::{Flag, Number, Signed};
+    Some(match (level, name) {
+        (net::SOL_SOCKET, net::SO_REUSEADDR) => Flag(&options.reuse_address),
+        (net::SOL_SOCKET, net::SO_REUSEPORT) => Flag(&options.reuse_port),
+        (net::SOL_SOCKET, net::SO_BROADCAST) => Flag(&options.broadcast),
+        (net::SOL_SOCKET, net::SO_KEEPALIVE) => Flag(&options.keep_alive),
+        (net::SOL_SOCKET, net::SO_OOBINLINE) => Flag(&options.out_of_band_inline),
+        (net::SOL_SOCKET, net::SO_TIMESTAMP) => Flag(&options.timestamp),
+        (net::SOL_SOCKET, net::SO_RCVLOWAT) => Number(&options.low_water, 0, i32::MAX as u32),
+        (net::SOL_TCP, net::TCP_NODELAY) if is_tcp => Flag(&options.no_delay),
+        (net::SOL_TCP, net::TCP_CORK) if is_tcp => Flag(&options.cork),
+        (net::SOL_TCP, net::TCP_QUICKACK) if is_tcp => Flag(&options.quick_ack),
+        (net::SOL_TCP, net::TCP_KEEPIDLE) if is_tcp => Number(&options.keep_idle, 1, 32767),
+        (net::SOL_TCP, net::TCP_KEEPINTVL) if is_tcp => Number(&options.keep_interval, 1, 32767),
+        (net::SOL_TCP, net::TCP_KEEPCNT) if is_tcp => Number(&options.keep_count, 1, 127),
+        (net::SOL_TCP, net::TCP_SYNCNT) if is_tcp => Number(&options.syn_count, 1, 127),
+        (net::SOL_TCP, net::TCP_USER_TIMEOUT) if is_tcp => Number(&options.user_timeout, 0, i32::MAX as u32),
+        (net::SOL_TCP, net::TCP_DEFER_ACCEPT) if is_tcp => Number(&options.defer_accept, 0, i32::MAX as u32),
+        (net::SOL_TCP, net::TCP_LINGER2) if is_tcp => Signed(&options.linger2, -1, 120, 60),
+        (net::SOL_TCP, net::TCP_WINDOW_CLAMP) if is_tcp => Number(&options.window_clamp, 0, i32::MAX as u32),
+        (net::SOL_TCP, net::TCP_FASTOPEN) if is_tcp => Number(&options.fast_open, 0, i32::MAX as u32),
+        (net::SOL_TCP, net::TCP_FASTOPEN_CONNECT) if is_tcp => Flag(&options.fast_open_connect),
+        (net::SOL_TCP, net::TCP_NOTSENT_LOWAT) if is_tcp => Number(&options.unsent_low_water, 0, u32::MAX),
+        (net::SOL_TCP, net::TCP_MAXSEG) if is_tcp => Number(&options.max_segment, 0, 32767),
+        (net::SOL_IP, net::IP_TOS) => Number(&options.tos, 0, 255),
+        (net::SOL_IP, net::IP_MULTICAST_LOOP) => Flag(&options.multicast_loop),
+        (net::SOL_IP, net::IP_MULTICAST_ALL) => Flag(&options.multicast_all),
+        (net::SOL_IP, net::IP_MTU_DISCOVER) => Number(&options.mtu_discover, 0, 5),
+        (net::SOL_IP, net::IP_PKTINFO) => Flag(&options.packet_info),
+        (net::SOL_IP, net::IP_RECVTTL) => Flag(&options.receive_ttl),
+        (net::SOL_IP, net::IP_RECVTOS) => Flag(&options.receive_tos),
+        (net::SOL_IP, net::IP_RECVERR) => Flag(&options.receive_errors),
+        (net::SOL_IP, net::IP_FREEBIND) => Flag(&options.free_bind),
+        (net::SOL_IP, net::IP_BIND_ADDRESS_NO_PORT) => Flag(&options.no_port),
+        (net::SOL_IPV6, net::IPV6_UNICAST_HOPS) => Signed(&options.hops, -1, 255, 64),
+        (net::SOL_IPV6, net::IPV6_MULTICAST_HOPS) => Signed(&options.multicast_hops, -1, 255, 1),
+        (net::SOL_IPV6, net::IPV6_MULTICAST_LOOP) => Flag(&options.multicast_loop_v6),
+        (net::SOL_IPV6, net::IPV6_TCLASS) => Signed(&options.traffic_class, -1, 255, 0),
+        (net::SOL_IPV6, net::IPV6_RECVPKTINFO) => Flag(&options.packet_info_v6),
+        (net::SOL_IPV6, net::IPV6_RECVHOPLIMIT) => Flag(&options.receive_hops),
+        (net::SOL_IPV6, net::IPV6_RECVTCLASS) => Flag(&options.receive_class),
+        (net::SOL_IPV6, net::IPV6_RECVERR) => Flag(&options.receive_errors_v6),
+        _ => return None,
+    })
+}
+
+/// The first `int` of a value; a single byte counts where Linux lets it.
+fn int(value: &[u8], level: u32) -> Result<u32, Errno> {
+    match value {
+        [first, second, third, fourth, ..] => Ok(u32::from_ne_bytes([*first, *second, *third, *fourth])),
+        [first, ..] if level == net::SOL_IP => Ok((*first).into()),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// The protocol's number.
+fn protocol_number(socket: &InetSocket) -> u32 {
+    match &socket.transport {
+        Transport::Tcp(_) => protocol::TCP.into(),
+        Transport::Udp(_) => protocol::UDP.into(),
+        Transport::Raw(raw) => raw.protocol.into(),
+    }
+}
+
+fn kind(socket: &InetSocket) -> u32 {
+    match &socket.transport {
+        Transport::Tcp(_) => net::SOCK_STREAM,
+        Transport::Udp(_) => net::SOCK_DGRAM,
+        Transport::Raw(raw) if raw.is_ping => net::SOCK_DGRAM,
+        Transport::Raw(_) => net::SOCK_RAW,
+    }
+}
+
+/// The value of an option.
+///
+/// # Errors
+/// `ENOPROTOOPT`.
+pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Errno> {
+    let options = socket.options();
+    let is_tcp = matches!(socket.transport, Transport::Tcp(_));
+    if level == net::SOL_IPV6 && !socket.is_v6 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if let Some(kept) = kept(options, is_tcp, level, name) {
+        return Ok(OptionValue::int(match kept {
+            KeptOption::Flag(value) | KeptOption::Number(value, ..) => value.load(Ordering::Relaxed),
+            KeptOption::Signed(value, _, _, default) => match value.load(Ordering::Relaxed) {
+                -1 => default as u32,
+                value => value as u32,
+            },
+        }));
+    }
+    let tcp = match &socket.transport {
+        Transport::Tcp(tcp) => Some(tcp),
+        _ => None,
+    };
+    let number = match (level, name) {
+        (net::SOL_SOCKET, net::SO_TYPE) => kind(socket),
+        (net::SOL_SOCKET, net::SO_DOMAIN) => {
+            if socket.is_v6 {
+                net::AF_INET6
+            } else {
+                net::AF_INET
+            }
+        }
+        (net::SOL_SOCKET, net::SO_PROTOCOL) => protocol_number(socket),
+        (net::SOL_SOCKET, net::SO_ERROR) => socket.take_error().map_or(0, |error| error.0.into()),
+        (net::SOL_SOCKET, net::SO_ACCEPTCONN) => tcp.is_some_and(|tcp| tcp.is_listening()).into(),
+        (net::SOL_SOCKET, net::SO_SNDLOWAT) => 1,
+        (net::SOL_SOCKET, net::SO_PRIORITY) => Options::get(&options.priority),
+        (net::SOL_SOCKET, net::SO_MARK) => Options::get(&options.mark),
+        (net::SOL_SOCKET, net::SO_SNDBUF) => Options::get(&options.send_buffer),
+        (net::SOL_SOCKET, net::SO_RCVBUF) => Options::get(&options.receive_buffer),
+        (net::SOL_SOCKET, net::SO_DONTROUTE | net::SO_PASSCRED | net::SO_INCOMING_CPU) => 0,
+        (net::SOL_SOCKET, net::SO_COOKIE) => return Ok(OptionValue::new(&socket.inode.to_ne_bytes())),
+        (net::SOL_SOCKET, net::SO_PEERCRED) => {
+            let mut bytes = [0xff; 12];
+            bytes[..4].fill(0);
+            return Ok(OptionValue::new(&bytes));
+        }
+        (net::SOL_SOCKET, net::SO_LINGER) => {
+            let mut bytes = [0; 8];
+            let is_on = options.linger.load(Ordering::Relaxed) >= 0;
+            bytes[..4].copy_from_slice(&u32::from(is_on).to_ne_bytes());
+            bytes[4..].copy_from_slice(&Options::get(&options.linger_seconds).to_ne_bytes());
+            return Ok(OptionValue::new(&bytes));
+        }
+        (net::SOL_SOCKET, net::SO_RCVTIMEO_OLD | net::SO_SNDTIMEO_OLD) => {
+            let timeout = socket.timeout(name == net::SO_SNDTIMEO_OLD).load(Ordering::Relaxed);
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&(timeout / NS_PER_SECOND).to_ne_bytes());
+            bytes[8..].copy_from_slice(&(timeout % NS_PER_SECOND / 1000).to_ne_bytes());
+            return Ok(OptionValue::new(&bytes));
+        }
+        (net::SOL_TCP, net::TCP_CONGESTION) if is_tcp => {
+            return Ok(OptionValue::new(b"reno\0\0\0\0\0\0\0\0\0\0\0\0"));
+        }
+        (net::SOL_TCP, net::TCP_INFO) if is_tcp => {
+            return Ok(tcp.map_or_else(|| OptionValue::int(0), |tcp| tcp_info(tcp)));
+        }
+        (net::SOL_IP, net::IP_TTL) => match Options::get(&options.ttl) {
+            0 => IP_TTL_DEFAULT,
+            ttl => ttl,
+        },
+        (net::SOL_IP, net::IP_MULTICAST_TTL) => Options::get(&options.multicast_ttl),
+        (net::SOL_IP, net::IP_HDRINCL) => Options::get(&options.header_included),
+        (net::SOL_IP, net::IP_MTU) => tcp.map_or(Err(Errno::ENOTCONN), |_| Ok(65_535))?,
+        (SOL_ICMP_FILTER_LEVEL, ICMP_FILTER) => match &socket.transport {
+            Transport::Raw(raw) => raw.filter()[0],
+            _ => return Err(Errno::ENOPROTOOPT),
+        },
+        (net::SOL_IP, net::IP_OPTIONS) => return Ok(OptionValue::new(&[])),
+        (net::SOL_IPV6, net::IPV6_V6ONLY) => Options::get(&options.only_v6),
+        (net::SOL_IPV6, net::IPV6_MTU_DISCOVER) => Options::get(&options.mtu_discover),
+        (net::SOL_IP | net::SOL_IPV6 | net::SOL_TCP | net::SOL_SOCKET, _) => return Err(Errno::ENOPROTOOPT),
+        _ => return Err(Errno::EOPNOTSUPP),
+    };
+    Ok(OptionValue::int(number))
+}
+
+/// Sets an option.
+///
+/// # Errors
+/// `ENOPROTOOPT`, `EINVAL`, `EPERM`, `EDOM`.
+pub fn set(
+    socket: &InetSocket,
+    thread: &Arc<Thread>,
+    level: u32,
+    name: u32,
+    value: &[u8],
+) -> Result<(), Errno> {
+    let options = socket.options();
+    let is_tcp = matches!(socket.transport, Transport::Tcp(_));
+    if level == net::SOL_IPV6 && !socket.is_v6 {
+        return Err(Errno::ENOPROTOOPT);
+    }
+    if let Some(kept) = kept(options, is_tcp, level, name) {
+        let number = int(value, level)?;
+        match kept {
+            KeptOption::Flag(flag) => flag.store((number != 0).into(), Ordering::Relaxed),
+            KeptOption::Number(place, first, last) => {
+                if !(first..=last).contains(&number) {
+                    return Err(Errno::EINVAL);
+                }
+                place.store(number, Ordering::Relaxed);
+            }
+            KeptOption::Signed(place, first, last, _) => {
+                if !(first..=last).contains(&(number as i32)) {
+                    return Err(Errno::EINVAL);
+                }
+                place.store(number as i32, Ordering::Relaxed);
+            }
+        }
+        socket.option_changed(level, name);
+        return Ok(());
+    }
+    match level {
+        net::SOL_SOCKET => set_for_socket(socket, thread, name, value),
+        _ => set_for_protocol(socket, level, name, value),
+    }
+}
+
+/// The options of `SOL_SOCKET` that are more than kept.
+fn set_for_socket(socket: &InetSocket, thread: &Thread, name: u32, value: &[u8]) -> Result<(), Errno> {
+    let (options, level) = (socket.options(), net::SOL_SOCKET);
+    let credentials = thread.credentials();
+    let may_administer = credentials.is_capable(linux::CAP_NET_ADMIN);
+    match name {
+        net::SO_SNDBUF | net::SO_RCVBUF | net::SO_SNDBUFFORCE | net::SO_RCVBUFFORCE => {
+            let forces = name == net::SO_SNDBUFFORCE || name == net::SO_RCVBUFFORCE;
+            if forces && !may_administer {
+                return Err(Errno::EPERM);
+            }
+            let asked = int(value, level)?;
+            let asked = if forces { asked.min(i32::MAX as u32 / 2) } else { asked.min(BUFFER_MAX) };
+            if name == net::SO_SNDBUF || name == net::SO_SNDBUFFORCE {
+                options.send_buffer.store((asked * 2).max(SEND_BUFFER_MIN), Ordering::Relaxed);
+            } else {
+                options.receive_buffer.store((asked * 2).max(RECEIVE_BUFFER_MIN), Ordering::Relaxed);
+            }
+            socket.option_changed(level, name);
+        }
+        net::SO_PRIORITY => {
+            let priority = int(value, level)?;
+            let is_ordinary = priority <= ORDINARY_PRIORITY_MAX;
+            if !is_ordinary && !may_administer && !credentials.is_capable(linux::CAP_NET_RAW) {
+                return Err(Errno::EPERM);
+            }
+            options.priority.store(priority, Ordering::Relaxed);
+        }
+        net::SO_MARK => {
+            if !may_administer {
+                return Err(Errno::EPERM);
+            }
+            options.mark.store(int(value, level)?, Ordering::Relaxed);
+        }
+        net::SO_LINGER => {
+            let &[a, b, c, d, e, f, g, h, ..] = value else { return Err(Errno::EINVAL) };
+            let is_on = [a, b, c, d] != [0; 4];
+            let seconds = u32::from_ne_bytes([e, f, g, h]).min(i32::MAX as u32);
+            if is_on {
+                options.linger_seconds.store(seconds, Ordering::Relaxed);
+            }
+            options.linger.store(if is_on { seconds as i32 } else { -1 }, Ordering::Relaxed);
+        }
+        net::SO_RCVTIMEO_OLD | net::SO_SNDTIMEO_OLD => {
+            let timeout = timeout_ns(value)?;
+            socket.timeout(name == net::SO_SNDTIMEO_OLD).store(timeout, Ordering::Relaxed);
+        }
+        net::SO_DONTROUTE | net::SO_BSDCOMPAT | net::SO_DEBUG | net::SO_INCOMING_CPU => {
+            int(value, level)?;
+        }
+        // The one device that a name could bind to is the one that is used anyway.
+        net::SO_BINDTODEVICE => {}
+        net::SO_DETACH_FILTER => return Err(Errno::ENOENT),
+        _ => return Err(Errno::ENOPROTOOPT),
+    }
+    Ok(())
+}
+
+/// The options of the protocols that are more than kept.
+fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) -> Result<(), Errno> {
+    let options = socket.options();
+    let is_tcp = matches!(socket.transport, Transport::Tcp(_));
+    match (level, name) {
+        (net::SOL_TCP, net::TCP_CONGESTION) if is_tcp => {
+            let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
+            if !matches!(&value[..end], b"cubic" | b"reno") {
+                return Err(Errno::ENOENT);
+            }
+        }
+        (net::SOL_IP, net::IP_TTL) => {
+            let ttl = match int(value, level)? {
+                u32::MAX => 0,
+                ttl @ 1..=255 => ttl,
+                _ => return Err(Errno::EINVAL),
+            };
+            options.ttl.store(ttl, Ordering::Relaxed);
+        }
+        (net::SOL_IP, net::IP_MULTICAST_TTL) if !is_tcp => {
+            let ttl = match int(value, level)? {
+                u32::MAX => 1,
+                ttl @ 0..=255 => ttl,
+                _ => return Err(Errno::EINVAL),
+            };
+            options.multicast_ttl.store(ttl, Ordering::Relaxed);
+        }
+        (net::SOL_IP, net::IP_OPTIONS) if value.is_empty() => {}
+        (net::SOL_IP, net::IP_HDRINCL) => match &socket.transport {
+            Transport::Raw(_) => {
+                options.header_included.store((int(value, level)? != 0).into(), Ordering::Relaxed);
+            }
+            _ => return Err(Errno::ENOPROTOOPT),
+        },
+        (SOL_ICMP_FILTER_LEVEL, ICMP_FILTER) | (net::SOL_ICMPV6, ICMP6_FILTER) => {
+            let Transport::Raw(raw) = &socket.transport else { return Err(Errno::ENOPROTOOPT) };
+            let mut filter = [0; 8];
+            for (place, word) in filter.iter_mut().zip(value.chunks_exact(4)) {
+                *place = u32::from_ne_bytes([word[0], word[1], word[2], word[3]]);
+            }
+            raw.set_filter(&filter);
+        }
+        (net::SOL_RAW, _) | (net::SOL_IPV6, net::IPV6_CHECKSUM) => {
+            if !matches!(socket.transport, Transport::Raw(_)) {
+                return Err(Errno::ENOPROTOOPT);
+            }
+            int(value, level)?;
+        }
+        (net::SOL_UDP, _) if matches!(socket.transport, Transport::Udp(_)) => return Err(Errno::ENOPROTOOPT),
+        (net::SOL_IP, net::IP_ADD_MEMBERSHIP | net::IP_DROP_MEMBERSHIP) if !is_tcp => {
+            let group = value.first_chunk::<4>().ok_or(Errno::EINVAL)?;
+            let interface =
+                value.get(8..12).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_ne_bytes(*word));
+            let group = IpAddr::V4(Ipv4Addr::from(*group));
+            socket.join(group, interface, name == net::IP_ADD_MEMBERSHIP)?;
+        }
+        (net::SOL_IPV6, net::IPV6_ADD_MEMBERSHIP | net::IPV6_DROP_MEMBERSHIP) if !is_tcp => {
+            let group = value.first_chunk::<16>().ok_or(Errno::EINVAL)?;
+            let interface =
+                value.get(16..20).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_ne_bytes(*word));
+            let group = IpAddr::V6(Ipv6Addr::from(*group));
+            socket.join(group, interface, name == net::IPV6_ADD_MEMBERSHIP)?;
+        }
+        // There is one interface over which groups are reached.
+        (net::SOL_IP, net::IP_MULTICAST_IF) | (net::SOL_IPV6, net::IPV6_MULTICAST_IF) if !is_tcp => {
+            if value.len() < 4 {
+                return Err(Errno::EINVAL);
+            }
+        }
+        (net::SOL_IPV6, net::IPV6_V6ONLY) => {
+            let flag = int(value, level)?;
+            socket.set_only_v6(flag != 0)?;
+        }
+        (net::SOL_IPV6, net::IPV6_MTU_DISCOVER) => {
+            options.mtu_discover.store(int(value, level)?, Ordering::Relaxed);
+        }
+        _ => return Err(Errno::ENOPROTOOPT),
+    }
+    Ok(())
+}
+
+/// The nanoseconds of a `struct timeval`; 0 for ever.
+fn timeout_ns(value: &[u8]) -> Result<u64, Errno> {
+    let word = |at: usize| -> Result<u64, Errno> {
+        value
+            .get(at..)
+            .and_then(<[u8]>::first_chunk)
+            .map(|word| u64::from_ne_bytes(*word))
+            .ok_or(Errno::EINVAL)
+    };
+    let (seconds, microseconds) = (word(0)?, word(8)?);
+    if microseconds >= 1_000_000 {
+        return Err(Errno::EDOM);
+    }
+    Ok(if (seconds as i64) < 0 {
+        NO_TIME_NS
+    } else if seconds == 0 && microseconds == 0 {
+        0
+    } else {
+        seconds.saturating_mul(NS_PER_SECOND).saturating_add(microseconds * 1000)
+    })
+}
+
+/// `struct tcp_info`, as far as there is something to tell.
+fn tcp_info(tcp: &heddle_inet::tcp::TcpSocket<crate::net::inet::platform::Kernel>) -> OptionValue {
+    let progress = tcp.progress();
+    let mut bytes = [0; size_of::<net::tcp_info>()];
+    bytes[0] = tcp.tcp_state() as u8;
+    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+    put(core::mem::offset_of!(net::tcp_info, tcpi_rto), &204_000_u32.to_ne_bytes());
+    put(core::mem::offset_of!(net::tcp_info, tcpi_snd_mss), &(tcp.segment_bytes() as u32).to_ne_bytes());
+    put(core::mem::offset_of!(net::tcp_info, tcpi_rcv_mss), &(tcp.segment_bytes() as u32).to_ne_bytes());
+    put(core::mem::offset_of!(net::tcp_info, tcpi_pmtu), &65_535_u32.to_ne_bytes());
+    put(core::mem::offset_of!(net::tcp_info, tcpi_snd_cwnd), &10_u32.to_ne_bytes());
+    put(core::mem::offset_of!(net::tcp_info, tcpi_bytes_acked), &progress.sent.to_ne_bytes());
+    put(core::mem::offset_of!(net::tcp_info, tcpi_bytes_received), &progress.received.to_ne_bytes());
+    put(core::mem::offset_of!(net::tcp_info, tcpi_bytes_sent), &progress.sent.to_ne_bytes());
+    OptionValue::new(&bytes)
+}

@@ -1,0 +1,218 @@
+//! The kernel as the TCP/IP engine sees it.
+
+use alloc::sync::Arc;
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use core::task::Poll;
+use heddle_inet::engine::Engine;
+use heddle_inet::platform::{OutOfMemory, Platform, Readiness, Waiters};
+use heddle_inet::tcp::{TcpSocket, Work};
+
+use crate::arch::paging::PAGE_SIZE;
+use crate::error::Errno;
+use crate::memory::fallible;
+use crate::process::Thread;
+use crate::sched::{Priority, TaskRef};
+use crate::sync::SpinLock;
+use crate::wait::queue::{Events, WaitQueue};
+use crate::{random, sched, time};
+
+/// The kernel.
+pub struct Kernel;
+
+/// Those who wait for a socket.
+pub struct SocketWaiters {
+    /// Where they wait.
+    pub queue: WaitQueue,
+    /// The coroutine that does the protocol's work of a connection over the link, and its level.
+    worker: SpinLock<Option<TaskRef>>,
+    has_worker: AtomicBool,
+    level: AtomicU16,
+    has_work: AtomicBool,
+}
+
+impl SocketWaiters {
+    /// A thread waits for the connection, or works on it: the protocol's work is done at its level.
+    #[inline]
+    pub fn used_by(&self, thread: &Thread) {
+        if self.has_worker.load(Ordering::Relaxed) {
+            self.set_level(thread.priority());
+        }
+    }
+
+    fn set_level(&self, priority: Priority) {
+        let bits = priority.to_bits();
+        if self.level.load(Ordering::Relaxed) == bits {
+            return;
+        }
+        self.level.store(bits, Ordering::Relaxed);
+        let worker = *self.worker.lock();
+        if let Some(worker) = worker {
+            worker.set_priority(priority, false);
+        }
+    }
+}
+
+/// Readiness as poll(2) says it.
+pub fn events(ready: Readiness) -> Events {
+    let mut events = Events::empty();
+    events.set(Events::IN | Events::RDNORM, ready.contains(Readiness::IN));
+    events.set(Events::OUT | Events::WRNORM, ready.contains(Readiness::OUT));
+    events.set(Events::ERR, ready.contains(Readiness::ERROR));
+    events.set(Events::HUP, ready.contains(Readiness::HANG_UP));
+    events.set(Events::RDHUP, ready.contains(Readiness::READ_HANG_UP));
+    events.set(Events::PRI, ready.contains(Readiness::PRIORITY));
+    events
+}
+
+impl Waiters for SocketWaiters {
+    fn wake(&self, ready: Readiness) {
+        self.queue.wake(events(ready));
+    }
+
+    fn work(&self) {
+        self.has_work.store(true, Ordering::Release);
+        let worker = *self.worker.lock();
+        if let Some(worker) = worker {
+            worker.wake();
+        }
+    }
+}
+
+impl Platform for Kernel {
+    type Waiters = SocketWaiters;
+
+    fn now_ns() -> u64 {
+        time::now_ns()
+    }
+
+    fn random(bytes: &mut [u8]) {
+        random::fill(bytes);
+    }
+
+    fn reserved<R>(bytes: usize, make: impl FnOnce() -> R) -> Result<R, OutOfMemory> {
+        if bytes > PAGE_SIZE {
+            return Err(OutOfMemory);
+        }
+        fallible::reserved(1, make).map_err(|_| OutOfMemory)
+    }
+
+    fn waiters() -> Result<Arc<SocketWaiters>, OutOfMemory> {
+        let waiters = SocketWaiters {
+            queue: WaitQueue::new(),
+            worker: SpinLock::new(None),
+            has_worker: AtomicBool::new(false),
+            level: AtomicU16::new(Priority::NORMAL.to_bits()),
+            has_work: AtomicBool::new(false),
+        };
+        fallible::try_arc(waiters).map_err(|_| OutOfMemory)
+    }
+
+    fn tick_at(moment_ns: u64) {
+        if moment_ns < NEXT_TICK_NS.load(Ordering::Acquire)
+            && let Some(ticker) = TICKER.get()
+        {
+            ticker.wake();
+        }
+    }
+
+    fn start_worker(socket: Arc<TcpSocket<Self>>) -> Result<(), OutOfMemory> {
+        let waiters = socket.waiters().clone();
+        waiters.has_work.store(true, Ordering::Release);
+        let level = Priority::from_bits(waiters.level.load(Ordering::Relaxed));
+        let worker = sched::spawn(level, serve(socket)).map_err(|_| OutOfMemory)?;
+        *waiters.worker.lock() = Some(worker);
+        waiters.has_worker.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Does the protocol's work of a connection over the link, until it is over.
+async fn serve(socket: Arc<TcpSocket<Kernel>>) {
+    let mut until_ns = u64::MAX;
+    let mut sleep = time::sleep_until(until_ns);
+    poll_fn(|context| {
+        loop {
+            let has_work = socket.waiters().has_work.swap(false, Ordering::AcqRel);
+            if !has_work && Pin::new(&mut sleep).poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            match socket.work() {
+                Work::Over => return Poll::Ready(()),
+                // A tick that is due at once lets others run first.
+                Work::At(Some(next_ns)) if next_ns > time::now_ns() => {
+                    if next_ns != until_ns {
+                        until_ns = next_ns;
+                        sleep = time::sleep_until(next_ns);
+                    }
+                }
+                Work::At(None) => {
+                    until_ns = u64::MAX;
+                    sleep = time::sleep_until(until_ns);
+                }
+                Work::Again | Work::At(Some(_)) => {
+                    socket.waiters().has_work.store(true, Ordering::Release);
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+            }
+        }
+    })
+    .await;
+}
+
+static ENGINE: spin::Once<Arc<Engine<Kernel>>> = spin::Once::new();
+/// The coroutine that calls the engine when something is due, and when that is.
+static TICKER: spin::Once<TaskRef> = spin::Once::new();
+static NEXT_TICK_NS: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// The engine, which is made when it is used first.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn engine() -> Result<&'static Arc<Engine<Kernel>>, Errno> {
+    match ENGINE.get() {
+        Some(engine) => Ok(engine),
+        None => ENGINE.try_call_once(start),
+    }
+}
+
+fn start() -> Result<Arc<Engine<Kernel>>, Errno> {
+    let engine = Engine::new().map_err(|_| Errno::ENOMEM)?;
+    let ticker = sched::spawn(Priority::KERNEL, tick(engine.clone()))?;
+    TICKER.call_once(|| ticker);
+    Ok(engine)
+}
+
+/// Calls the engine whenever something is due.
+async fn tick(engine: Arc<Engine<Kernel>>) {
+    let mut until_ns = u64::MAX;
+    let mut sleep = time::sleep_until(until_ns);
+    poll_fn(|context| {
+        loop {
+            let next_ns = engine.tick().unwrap_or(u64::MAX);
+            NEXT_TICK_NS.store(next_ns, Ordering::Release);
+            if next_ns != until_ns {
+                until_ns = next_ns;
+                sleep = time::sleep_until(next_ns);
+            }
+            if Pin::new(&mut sleep).poll(context).is_pending() {
+                return Poll::<()>::Pending;
+            }
+        }
+    })
+    .await;
+}
+
+/// Has the engine give back memory that it can do without.
+pub fn drain() {
+    if let Some(engine) = running_engine() {
+        engine.reclaim();
+    }
+}
+
+/// The engine, if it has been used.
+pub fn running_engine() -> Option<&'static Arc<Engine<Kernel>>> {
+    ENGINE.get()
+}

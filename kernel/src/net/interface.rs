@@ -1,0 +1,114 @@
+//! The machine's interfaces: `lo`, and `eth0` if the host gave the machine a network.
+//!
+//! One place keeps them, and everyone who shows or asks (netlink, `ioctl`, `/proc/net`, `/sys/class/net`) takes a
+//! snapshot by [`with_network`]. Addresses are those of the command line and stay.
+
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::sync::atomic::Ordering;
+
+use heddle_abi::boot::{KEY_NET, NET_VALUE_MAX};
+use heddle_inet::link::Link;
+use heddle_kernel_core::netlink::{
+    Configuration, Interface, InterfaceAddress, InterfaceKind, Network, TrafficCounts, link_local,
+};
+
+use crate::boot;
+use crate::device::net::{NetDevice, Traffic};
+use crate::error::Errno;
+use crate::memory::fallible;
+
+/// The name of the interface to the host's network.
+pub const ETHERNET: &str = "eth0";
+/// The loopback's.
+pub const LOOPBACK: &str = "lo";
+/// Bytes of the largest packet on the loopback.
+const LOOPBACK_MTU: u32 = 65_536;
+const LOOPBACK_INDEX: u32 = 1;
+const ETHERNET_INDEX: u32 = 2;
+const LOOPBACK_ADDRESSES: [InterfaceAddress; 2] = [
+    InterfaceAddress { address: IpAddr::V4(Ipv4Addr::LOCALHOST), length: 8 },
+    InterfaceAddress { address: IpAddr::V6(Ipv6Addr::LOCALHOST), length: 128 },
+];
+
+/// The interface with a device, and where it leads.
+pub struct Ethernet {
+    /// The device.
+    pub device: &'static NetDevice,
+    /// Its addresses.
+    pub addresses: Vec<InterfaceAddress>,
+    /// The routers to everything else.
+    pub gateways: Vec<IpAddr>,
+}
+
+static ETHERNET_INTERFACE: spin::Once<Ethernet> = spin::Once::new();
+/// Traffic of the loopback; counted by the sender, and received at once.
+pub static LOOPBACK_TRAFFIC: Traffic = Traffic::new();
+
+/// The interface with a device, if the machine has one.
+pub fn ethernet() -> Option<&'static Ethernet> {
+    ETHERNET_INTERFACE.get()
+}
+
+/// Sets up the interface that the command line describes with the device that `find` finds. Without a description, or a
+/// device, there is only the loopback, and nothing is looked for.
+///
+/// # Errors
+/// `ENODEV` (the device does not work), `ENOMEM`.
+pub fn initialize(
+    find: impl FnOnce() -> Result<Option<&'static NetDevice>, Errno>,
+) -> Result<Option<&'static Ethernet>, Errno> {
+    let mut value = fallible::try_filled(0_u8, NET_VALUE_MAX)?;
+    let Some(value) = boot::option(KEY_NET, &mut value) else { return Ok(None) };
+    let Ok(Configuration { mut addresses, gateways }) = Configuration::parse(value) else {
+        ::log::error!("{KEY_NET}={value}: not understood");
+        return Ok(None);
+    };
+    let Some(device) = find()? else {
+        ::log::error!("{KEY_NET}: the machine has no network device");
+        return Ok(None);
+    };
+    fallible::try_push(&mut addresses, link_local(device.mac()))?;
+    Ok(Some(ETHERNET_INTERFACE.call_once(|| Ethernet { device, addresses, gateways })))
+}
+
+fn counts(received: &Traffic, sent: &Traffic) -> TrafficCounts {
+    TrafficCounts {
+        received_packets: received.frames.load(Ordering::Relaxed),
+        received_bytes: received.bytes.load(Ordering::Relaxed),
+        received_errors: received.errors.load(Ordering::Relaxed),
+        received_dropped: received.dropped.load(Ordering::Relaxed),
+        sent_packets: sent.frames.load(Ordering::Relaxed),
+        sent_bytes: sent.bytes.load(Ordering::Relaxed),
+        sent_errors: sent.errors.load(Ordering::Relaxed),
+        sent_dropped: sent.dropped.load(Ordering::Relaxed),
+    }
+}
+
+/// Calls `f` with all interfaces as they are now.
+pub fn with_network<R>(f: impl FnOnce(&Network<'_>) -> R) -> R {
+    let loopback = Interface {
+        index: LOOPBACK_INDEX,
+        name: LOOPBACK,
+        kind: InterfaceKind::Loopback,
+        mtu: LOOPBACK_MTU,
+        mac: [0; 6],
+        has_link: true,
+        addresses: &LOOPBACK_ADDRESSES,
+        traffic: counts(&LOOPBACK_TRAFFIC, &LOOPBACK_TRAFFIC),
+    };
+    let Some(Ethernet { device, addresses, gateways }) = ethernet() else {
+        return f(&Network { interfaces: &[loopback], gateways: &[] });
+    };
+    let ethernet = Interface {
+        index: ETHERNET_INDEX,
+        name: ETHERNET,
+        kind: InterfaceKind::Ethernet,
+        mtu: device.mtu() as u32,
+        mac: device.mac(),
+        has_link: device.has_link(),
+        addresses,
+        traffic: counts(&device.received, &device.sent),
+    };
+    f(&Network { interfaces: &[loopback, ethernet], gateways })
+}

@@ -1,0 +1,340 @@
+//! The sockets in `/proc/net`, and what `/proc/sys/net` says of them.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use heddle_inet::address::Endpoint;
+use heddle_inet::tcp::{Listing, TcpState};
+
+use crate::error::Errno;
+use crate::fs::{File, downcast_arc};
+use crate::memory::fallible;
+use crate::net::inet::platform::running_engine;
+use crate::net::{Address, Socket};
+use crate::process::table;
+use crate::procfs::{Subject, Text};
+
+type Shown = Result<(), Errno>;
+
+/// Width of a line about an IPv4 socket.
+const LINE_WIDTH: usize = 149;
+/// Room for such a line, or one of IPv6, which is not padded.
+const LINE_BYTES_MAX: usize = 256;
+
+/// All TCP sockets with an address.
+fn tcp_sockets() -> Result<Vec<Listing>, Errno> {
+    match running_engine() {
+        Some(engine) => engine.tcp_sockets().map_err(|_| Errno::ENOMEM),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// An endpoint: the address in words of this machine's byte order, and the port.
+struct Hexadecimal {
+    words: [u32; 4],
+    count: usize,
+    port: u16,
+}
+
+impl Hexadecimal {
+    fn new(endpoint: Endpoint, is_v6: bool) -> Self {
+        let octets = match endpoint.address {
+            IpAddr::V4(address) if !is_v6 => {
+                let words = [u32::from_ne_bytes(address.octets()), 0, 0, 0];
+                return Self { words, count: 1, port: endpoint.port };
+            }
+            // Any address is written alike in both families.
+            IpAddr::V4(address) if address.is_unspecified() => [0; 16],
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        };
+        let mut words = [0; 4];
+        for (word, bytes) in words.iter_mut().zip(octets.chunks_exact(4)) {
+            *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        Self { words, count: 4, port: endpoint.port }
+    }
+}
+
+impl core::fmt::Display for Hexadecimal {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for word in &self.words[..self.count] {
+            write!(formatter, "{word:08X}")?;
+        }
+        write!(formatter, ":{:04X}", self.port)
+    }
+}
+
+/// Text of a limited length.
+struct SocketLine {
+    bytes: [u8; LINE_BYTES_MAX],
+    length: usize,
+}
+
+impl core::fmt::Write for SocketLine {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        let place = self.bytes.get_mut(self.length..self.length + text.len()).ok_or(core::fmt::Error)?;
+        place.copy_from_slice(text.as_bytes());
+        self.length += text.len();
+        Ok(())
+    }
+}
+
+/// Appends a line, padded with blanks to `width`.
+pub(super) fn padded(text: &mut Text, width: usize, arguments: core::fmt::Arguments<'_>) -> Shown {
+    let mut line = SocketLine { bytes: [0; LINE_BYTES_MAX], length: 0 };
+    core::fmt::Write::write_fmt(&mut line, arguments).map_err(|_| Errno::EIO)?;
+    let line = core::str::from_utf8(&line.bytes[..line.length]).unwrap_or_default();
+    text.line(format_args!("{line:width$}\n"))
+}
+
+fn tcp_table(text: &mut Text, is_v6: bool) -> Shown {
+    let width = if is_v6 {
+        text.bytes(b"  sl  local_address                         remote_address                        ")?;
+        text.bytes(b"st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n")?;
+        0
+    } else {
+        let head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode";
+        padded(text, LINE_WIDTH, format_args!("{head}"))?;
+        LINE_WIDTH
+    };
+    let sockets = tcp_sockets()?;
+    for (number, socket) in sockets.iter().filter(|socket| socket.is_v6 == is_v6).enumerate() {
+        let (local, remote) = (Hexadecimal::new(socket.local, is_v6), Hexadecimal::new(socket.remote, is_v6));
+        let (state, user) = (socket.state as u8, socket.user);
+        let (sending, receiving) = (socket.send_queue, socket.receive_queue);
+        padded(
+            text,
+            width,
+            format_args!(
+                "{number:4}: {local} {remote} {state:02X} {sending:08X}:{receiving:08X} 00:00000000 00000000 \
+                 {user:5}        0 0 1 0000000000000000 100 0 0 10 0"
+            ),
+        )?;
+    }
+    Ok(())
+}
+
+/// `/proc/net/tcp`.
+pub fn tcp(_: &Subject, text: &mut Text) -> Shown {
+    tcp_table(text, false)
+}
+
+/// `/proc/net/tcp6`.
+pub fn tcp_v6(_: &Subject, text: &mut Text) -> Shown {
+    tcp_table(text, true)
+}
+
+/// UDP, raw and ping sockets, which look alike.
+fn datagram_table(text: &mut Text, is_v6: bool, sockets: &[Listing]) -> Shown {
+    const WIDTH: usize = 127;
+    let width = if is_v6 {
+        text.bytes(b"  sl  local_address                         remote_address                        ")?;
+        text.bytes(b"st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n")?;
+        0
+    } else {
+        text.bytes(
+            b"   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout ",
+        )?;
+        text.bytes(b"inode ref pointer drops             \n")?;
+        WIDTH
+    };
+    for (number, socket) in sockets.iter().filter(|socket| socket.is_v6 == is_v6).enumerate() {
+        let (local, remote) = (Hexadecimal::new(socket.local, is_v6), Hexadecimal::new(socket.remote, is_v6));
+        let (state, user, receiving) = (socket.state as u8, socket.user, socket.receive_queue);
+        padded(
+            text,
+            width,
+            format_args!(
+                "{number:5}: {local} {remote} {state:02X} 00000000:{receiving:08X} 00:00000000 00000000 {user:5}     \
+                    0 0 2 0000000000000000 0"
+            ),
+        )?;
+    }
+    Ok(())
+}
+
+fn udp_sockets() -> Result<Vec<Listing>, Errno> {
+    match running_engine() {
+        Some(engine) => engine.udp_sockets().map_err(|_| Errno::ENOMEM),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// `/proc/net/udp`.
+pub fn udp(_: &Subject, text: &mut Text) -> Shown {
+    datagram_table(text, false, &udp_sockets()?)
+}
+
+/// `/proc/net/udp6`.
+pub fn udp_v6(_: &Subject, text: &mut Text) -> Shown {
+    datagram_table(text, true, &udp_sockets()?)
+}
+
+/// The raw sockets, or the ping sockets.
+fn raw_table(text: &mut Text, is_v6: bool, is_ping: bool) -> Shown {
+    let mut sockets = Vec::new();
+    for (ping, listing) in running_engine().map(|engine| engine.raw_listings()).unwrap_or_default() {
+        if ping == is_ping {
+            fallible::try_push(&mut sockets, listing)?;
+        }
+    }
+    datagram_table(text, is_v6, &sockets)
+}
+
+/// `/proc/net/raw`.
+pub fn raw(_: &Subject, text: &mut Text) -> Shown {
+    raw_table(text, false, false)
+}
+
+/// `/proc/net/raw6`.
+pub fn raw_v6(_: &Subject, text: &mut Text) -> Shown {
+    raw_table(text, true, false)
+}
+
+/// `/proc/net/icmp`.
+pub fn ping(_: &Subject, text: &mut Text) -> Shown {
+    raw_table(text, false, true)
+}
+
+/// `/proc/net/icmp6`.
+pub fn ping_v6(_: &Subject, text: &mut Text) -> Shown {
+    raw_table(text, true, true)
+}
+
+/// `/proc/net/snmp`. What the engine does not count is 0.
+pub fn statistics(_: &Subject, text: &mut Text) -> Shown {
+    const TCP: &str = "Tcp: RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens PassiveOpens AttemptFails EstabResets \
+                       CurrEstab InSegs OutSegs RetransSegs InErrs OutRsts InCsumErrors\n";
+    const IP: &str = "Ip: Forwarding DefaultTTL InReceives InHdrErrors InAddrErrors ForwDatagrams InUnknownProtos \
+                      InDiscards InDelivers OutRequests OutDiscards OutNoRoutes ReasmTimeout ReasmReqds ReasmOKs \
+                      ReasmFails FragOKs FragFails FragCreates\n";
+    const UDP: &str = "Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors \
+                       IgnoredMulti MemErrors\n";
+    let mut counts = [0; 6];
+    if let Some(engine) = running_engine() {
+        let all = &engine.counters;
+        let each = [
+            &all.packets_received,
+            &all.packets_sent,
+            &all.packets_damaged,
+            &all.resets_sent,
+            &all.connections_opened,
+            &all.connections_accepted,
+        ];
+        counts = each.map(|counter| counter.load(Ordering::Relaxed));
+    }
+    let [received, sent, damaged, resets, opened, accepted] = counts;
+    let is_current = |socket: &&Listing| matches!(socket.state, TcpState::Established | TcpState::CloseWait);
+    let current = tcp_sockets()?.iter().filter(is_current).count();
+    text.bytes(IP.as_bytes())?;
+    let delivered = received.wrapping_sub(damaged);
+    text.line(format_args!("Ip: 2 64 {received} {damaged} 0 0 0 0 {delivered} {sent} 0 0 0 0 0 0 0 0 0\n"))?;
+    text.bytes(TCP.as_bytes())?;
+    text.line(format_args!("Tcp: 1 200 120000 -1 {opened} {accepted} 0 0 {current} 0 0 0 0 {resets} 0\n"))?;
+    text.bytes(UDP.as_bytes())?;
+    text.bytes(b"Udp: 0 0 0 0 0 0 0 0 0\n")
+}
+
+/// `/proc/net/unix`: a part for each process, in which a socket is shown once. The upper half of the position is the
+/// number of the listing, the lower one the process.
+pub fn unix(_: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>, Errno> {
+    static LISTINGS: AtomicU32 = AtomicU32::new(0);
+    const PROCESS_BITS: u32 = 32;
+    let (listing, next) = if from == 0 {
+        text.bytes(b"Num       RefCount Protocol Flags    Type St Inode Path\n")?;
+        (LISTINGS.fetch_add(1, Ordering::Relaxed).wrapping_add(1), 0)
+    } else {
+        ((from >> PROCESS_BITS) as u32, from as u32)
+    };
+    let Some(process) = table::next_process(i32::try_from(next).unwrap_or(i32::MAX)) else { return Ok(None) };
+    if let Some(thread) = process.main_thread() {
+        let descriptors = thread.descriptors();
+        let mut number = 0;
+        while let Some(index) = descriptors.next_in_use(number) {
+            number = index + 1;
+            let open = i32::try_from(index).ok().and_then(|index| descriptors.get(index).ok());
+            let socket: Option<Arc<Socket>> = open.and_then(|open| downcast_arc(&open.file));
+            if let Some(socket) = socket.filter(|socket| socket.is_new_in(listing)) {
+                unix_line(text, &socket)?;
+            }
+        }
+    }
+    let following = u64::from(process.pid.saturating_add(1).cast_unsigned());
+    Ok(Some(u64::from(listing) << PROCESS_BITS | following))
+}
+
+fn unix_line(text: &mut Text, socket: &Socket) -> Shown {
+    const LISTENS: u32 = 1 << 16;
+    const UNCONNECTED: u8 = 1;
+    const CONNECTED: u8 = 3;
+    let flags = if socket.is_listening() { LISTENS } else { 0 };
+    let state = if socket.is_connected() { CONNECTED } else { UNCONNECTED };
+    let (kind, inode) = (socket.style.number(), socket.metadata().inode);
+    text.line(format_args!(
+        "0000000000000000: 00000002 00000000 {flags:08X} {kind:04X} {state:02X} {inode:5}"
+    ))?;
+    match socket.address().as_deref() {
+        Some(Address::Path(path)) => {
+            text.bytes(b" ")?;
+            text.bytes(path)?;
+        }
+        Some(Address::Abstract(name)) => {
+            text.bytes(b" @")?;
+            for &byte in name {
+                text.bytes(&[if byte == 0 { b'@' } else { byte }])?;
+            }
+        }
+        Some(Address::Unnamed) | None => {}
+    }
+    text.bytes(b"\n")
+}
+
+/// `/proc/net/sockstat`.
+pub fn usage(_: &Subject, text: &mut Text) -> Shown {
+    let sockets = tcp_sockets()?;
+    let waiting = sockets.iter().filter(|socket| socket.state == TcpState::TimeWait).count();
+    let used = sockets.len() - waiting;
+    let datagrams = udp_sockets()?.len();
+    text.line(format_args!("sockets: used {}\n", used + datagrams))?;
+    text.line(format_args!("TCP: inuse {used} orphan 0 tw {waiting} alloc {used} mem 0\n"))?;
+    text.line(format_args!("UDP: inuse {datagrams} mem 0\n"))?;
+    text.bytes(b"UDPLITE: inuse 0\nRAW: inuse 0\nFRAG: inuse 0 memory 0\n")
+}
+
+macro_rules! settings {
+    ($($(#[$documentation:meta])* $name:ident = $value:expr;)*) => {
+        $(
+            $(#[$documentation])*
+            pub fn $name(_: &Subject, text: &mut Text) -> Shown {
+                text.line(format_args!("{}\n", $value))
+            }
+        )*
+    };
+}
+
+settings! {
+    backlog_max = 4096;
+    device_backlog = 1000;
+    buffer_default = 212_992;
+    buffer_max = 212_992;
+    option_memory = 131_072;
+    yes = 1;
+    no = 0;
+    ports = "32768\t60999";
+    unprivileged_port = 1024;
+    ping_groups = "1\t0";
+    hops = 64;
+    congestion_control = "cubic";
+    receive_memory = "4096\t131072\t6291456";
+    send_memory = "4096\t16384\t4194304";
+    fin_timeout = 60;
+    keepalive_time = 7200;
+    keepalive_interval = 75;
+    keepalive_probes = 9;
+    syn_backlog = 4096;
+    syn_retries = 6;
+    datagrams = 512;
+}

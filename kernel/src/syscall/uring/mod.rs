@@ -1,0 +1,94 @@
+//! `io_uring`: requests that programs written for Linux submit in a ring.
+//!
+//! - [`ring`]: the memory of the rings, completions, and what is under way.
+//! - [`operation`]: how an entry becomes a result, or the future of one. Most are system calls, made by an
+//!   [`AsyncRequest`](crate::call::asynchronous::AsyncRequest).
+//! - [`request`]: chains of entries and their coroutine; [`timeout`]: timeouts.
+//! - [`submit`]: io_uring_enter(2); [`register`]: io_uring_register(2).
+
+mod operation;
+pub mod register;
+mod request;
+mod ring;
+mod submit;
+mod timeout;
+
+use linux_raw_sys::io_uring as abi;
+
+use heddle_kernel_core::uring::{RingLayout, at};
+
+use crate::error::Errno;
+use crate::fs::{OpenFile, StatusFlags};
+use crate::memory::fallible;
+use crate::syscall::fs::get;
+use crate::syscall::uring::ring::{RingMemory, Uring};
+use crate::syscall::{Call, SyscallResult, pending, user};
+
+pub use crate::syscall::uring::submit::io_uring_enter;
+
+const SETUP_KNOWN: u32 = abi::IORING_SETUP_CQSIZE
+    | abi::IORING_SETUP_CLAMP
+    | abi::IORING_SETUP_R_DISABLED
+    | abi::IORING_SETUP_SUBMIT_ALL
+    | abi::IORING_SETUP_COOP_TASKRUN
+    | abi::IORING_SETUP_SINGLE_ISSUER;
+
+const FEATURES: u32 = abi::IORING_FEAT_SINGLE_MMAP
+    | abi::IORING_FEAT_NODROP
+    | abi::IORING_FEAT_RW_CUR_POS
+    | abi::IORING_FEAT_CUR_PERSONALITY
+    | abi::IORING_FEAT_FAST_POLL
+    | abi::IORING_FEAT_POLL_32BITS
+    | abi::IORING_FEAT_EXT_ARG
+    | abi::IORING_FEAT_NATIVE_WORKERS
+    | abi::IORING_FEAT_CQE_SKIP
+    | abi::IORING_FEAT_LINKED_FILE;
+
+/// Words of `struct io_uring_params`.
+const PARAMETER_WORDS: usize = size_of::<abi::io_uring_params>() / size_of::<u32>();
+
+/// io_uring_setup(2).
+pub fn io_uring_setup(call: &mut Call<'_>) -> SyscallResult {
+    let (entries, address) = (call.uint(0), call.word(1));
+    let bytes: [u8; PARAMETER_WORDS * 4] = get(call, address)?;
+    let mut given = [0; PARAMETER_WORDS];
+    for (word, bytes) in given.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u32::from_ne_bytes(*bytes);
+    }
+    let setup = given[2];
+    // Behind the features and the descriptor of another ring, which is not looked at, are reserved words.
+    if setup & !SETUP_KNOWN != 0 || given[7..10].iter().any(|&word| word != 0) {
+        return Err(Errno::EINVAL.into());
+    }
+    let layout = RingLayout::new(entries, given[1], setup).map_err(|_| Errno::EINVAL)?;
+    let caller = call.thread.clone();
+    pending(async move {
+        let memory = RingMemory::new(layout).await?;
+        let is_enabled = setup & abi::IORING_SETUP_R_DISABLED == 0;
+        let ring = Uring::new(memory, setup, is_enabled)?;
+        let open = fallible::try_arc(OpenFile::new(ring, StatusFlags::RDWR))?;
+        let space = caller.space();
+        let words = parameters(layout, setup, [given[3], given[4]]);
+        let answer = words.map(u32::to_ne_bytes);
+        user::resolve(&space, |space| space.write_bytes(address, answer.as_flattened())).await?;
+        let limit = caller.process.descriptor_limit();
+        Ok(caller.descriptors().add(open, 0, limit, true)? as usize)
+    })
+}
+
+fn parameters(layout: RingLayout, setup: u32, [cpu, idle]: [u32; 2]) -> [u32; PARAMETER_WORDS] {
+    let head = [layout.sq_entries, layout.cq_entries, setup, cpu, idle, FEATURES, 0, 0, 0, 0];
+    let submission =
+        [at::SQ_HEAD, at::SQ_TAIL, at::SQ_MASK, at::SQ_ENTRIES, at::SQ_FLAGS, at::SQ_DROPPED, layout.array()];
+    let completion =
+        [at::CQ_HEAD, at::CQ_TAIL, at::CQ_MASK, at::CQ_ENTRIES, at::CQ_OVERFLOW, at::CQES, at::CQ_FLAGS];
+    let mut words = [0; PARAMETER_WORDS];
+    words[..10].copy_from_slice(&head);
+    for (word, offset) in words[10..].iter_mut().zip(submission) {
+        *word = offset as u32;
+    }
+    for (word, offset) in words[20..].iter_mut().zip(completion) {
+        *word = offset as u32;
+    }
+    words
+}

@@ -1,0 +1,125 @@
+//! Timeouts.
+
+use alloc::sync::Arc;
+use linux_raw_sys::io_uring::{
+    IORING_TIMEOUT_ABS, IORING_TIMEOUT_BOOTTIME, IORING_TIMEOUT_ETIME_SUCCESS, IORING_TIMEOUT_REALTIME,
+    IORING_TIMEOUT_UPDATE, io_uring_op as Op,
+};
+
+use heddle_kernel_core::uring::Sqe;
+
+use crate::call::caller::Caller;
+use crate::error::{Errno, TryResult};
+use crate::memory::Space;
+use crate::syscall::uring::request::UringRequest;
+use crate::syscall::uring::ring::Uring;
+use crate::syscall::user;
+use crate::time::{Clock, Deadline, NS_PER_SECOND};
+use crate::wait::engine::until;
+use crate::wait::node::WaitKind;
+use crate::wait::queue::Events;
+
+const CLOCKS: u32 = IORING_TIMEOUT_BOOTTIME | IORING_TIMEOUT_REALTIME;
+
+/// When the time of a `struct timespec` at `address` has come.
+///
+/// # Errors
+/// A page fault; `EINVAL`.
+fn read(space: &Space, address: u64, flags: u32) -> TryResult<u64> {
+    let address = usize::try_from(address).map_err(|_| Errno::EFAULT)?;
+    let [seconds, nanoseconds] = space.read::<[u64; 2]>(address)?;
+    // More nanoseconds than a second has are taken as they are.
+    if seconds.cast_signed() < 0 || nanoseconds.cast_signed() < 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let time_ns = seconds.saturating_mul(NS_PER_SECOND).saturating_add(nanoseconds);
+    let deadline = if flags & IORING_TIMEOUT_ABS == 0 {
+        Deadline::after(Some(time_ns))
+    } else if flags & IORING_TIMEOUT_REALTIME != 0 {
+        Deadline::at(Clock::Realtime, time_ns)
+    } else {
+        Deadline::at(Clock::Monotonic, time_ns)
+    };
+    Ok(deadline.moment_ns())
+}
+
+fn check(sqe: &Sqe, known: u32) -> Result<(), Errno> {
+    let is_known = sqe.op_flags & !known == 0 && sqe.op_flags & CLOCKS != CLOCKS;
+    let is_plain = sqe.len == 1 && sqe.buf_index == 0 && sqe.file_index == 0;
+    if is_known && is_plain { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// The deadline of `IORING_OP_TIMEOUT`.
+///
+/// # Errors
+/// A page fault; `EINVAL`.
+pub fn deadline(space: &Space, sqe: &Sqe) -> TryResult<u64> {
+    check(sqe, IORING_TIMEOUT_ABS | CLOCKS | IORING_TIMEOUT_ETIME_SUCCESS)?;
+    read(space, sqe.addr, sqe.op_flags)
+}
+
+/// The deadline of `IORING_OP_LINK_TIMEOUT`.
+///
+/// # Errors
+/// `EFAULT`, `EINVAL`.
+pub async fn read_later(caller: &Caller, sqe: &Sqe) -> Result<u64, Errno> {
+    check(sqe, IORING_TIMEOUT_ABS | CLOCKS)?;
+    if sqe.off != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let space = caller.space();
+    user::resolve_attempt(&space, |space| read(space, sqe.addr, sqe.op_flags)).await
+}
+
+/// How many completions there will have been when a timeout is over by their count.
+pub fn target(ring: &Uring, sqe: &Sqe) -> Option<u64> {
+    (sqe.off != 0).then(|| ring.posted() + u64::from(sqe.off as u32))
+}
+
+/// Waits until a timeout is over: its time has come, or there have been `target` completions.
+///
+/// # Errors
+/// `ETIME`; interrupted.
+pub async fn wait(ring: Arc<Uring>, active: Arc<UringRequest>, target: Option<u64>) -> Result<usize, Errno> {
+    let caller = Caller::Request(active.request.clone());
+    loop {
+        let deadline_ns = *active.deadline_ns.lock();
+        let waited = until(&caller, WaitKind::Interruptible, Some(deadline_ns), |watch| {
+            if let Some(target) = target {
+                ring.queue.watch(watch, Events::IN)?;
+                if ring.posted() >= target {
+                    return Ok(Some(true));
+                }
+            }
+            Ok((*active.deadline_ns.lock() != deadline_ns).then_some(false))
+        });
+        match waited.await? {
+            None => return Err(Errno::ETIME),
+            Some(true) => return Ok(0),
+            Some(false) => {}
+        }
+    }
+}
+
+/// `IORING_OP_TIMEOUT_REMOVE`: ends a timeout, or changes its time.
+///
+/// # Errors
+/// `ENOENT`, `EINVAL`; a page fault.
+pub fn remove(ring: &Uring, space: &Space, sqe: &Sqe) -> TryResult<()> {
+    let known = IORING_TIMEOUT_UPDATE | IORING_TIMEOUT_ABS | CLOCKS;
+    let is_update = sqe.op_flags & IORING_TIMEOUT_UPDATE != 0;
+    let is_plain = sqe.len == 0 && sqe.buf_index == 0 && sqe.file_index == 0 && sqe.ioprio == 0;
+    if !is_plain || sqe.op_flags & !known != 0 || !is_update && sqe.op_flags != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let deadline_ns = if is_update { Some(read(space, sqe.off, sqe.op_flags)?) } else { None };
+    let found = ring.find(sqe.addr, |active| active.sqe.is(Op::IORING_OP_TIMEOUT)).ok_or(Errno::ENOENT)?;
+    match deadline_ns {
+        Some(deadline_ns) => {
+            *found.deadline_ns.lock() = deadline_ns;
+            found.request.wake();
+        }
+        None => found.request.cancel(),
+    }
+    Ok(())
+}
