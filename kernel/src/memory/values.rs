@@ -3,7 +3,11 @@
 use crate::error::{Errno, TryError, TryResult};
 use crate::memory::Space;
 use crate::memory::user::PageFault;
+use crate::sched::Budget;
 use crate::time;
+
+/// The cost of a page that was missing, in units of a [`Budget`].
+const FAULT_COST: u32 = 8;
 
 /// Reads `N` 64-bit words.
 ///
@@ -54,11 +58,14 @@ pub async fn resolve<T>(
     space: &Space,
     mut access: impl FnMut(&Space) -> Result<T, PageFault>,
 ) -> Result<T, Errno> {
+    let mut budget = Budget::new();
     loop {
         match access(space) {
             Ok(value) => return Ok(value),
             Err(fault) => space.fault_in(fault).await?,
         }
+        // Others may take the page away again and again.
+        budget.step(FAULT_COST).await;
     }
 }
 
@@ -70,6 +77,7 @@ pub async fn resolve_attempt<T>(
     space: &Space,
     mut attempt: impl FnMut(&Space) -> TryResult<T>,
 ) -> Result<T, Errno> {
+    let mut budget = Budget::new();
     loop {
         match attempt(space) {
             Ok(value) => return Ok(value),
@@ -77,5 +85,6 @@ pub async fn resolve_attempt<T>(
             Err(TryError::Error(error)) => return Err(error),
             Err(TryError::WouldBlock) => return Err(Errno::EAGAIN),
         }
+        budget.step(FAULT_COST).await;
     }
 }

@@ -35,6 +35,9 @@ use crate::error::TryError;
 
 pub use crate::call::*;
 
+/// Missing pages that are brought in without a look at who else wants to run.
+const FAULTS_ON_THE_SPOT: usize = 16;
+
 /// Starts the call that the registers describe. Page faults are resolved here as long as that needs no waiting;
 /// otherwise the caller resolves them and starts the call again.
 pub fn start(thread: &Caller, context: &mut UserContext) -> SyscallResult {
@@ -46,7 +49,7 @@ pub fn start(thread: &Caller, context: &mut UserContext) -> SyscallResult {
 fn start_call(number: usize, call: &mut Call<'_>) -> SyscallResult {
     #[cfg(feature = "checking")]
     crate::sched::stretch::call_begins(number);
-    loop {
+    for _ in 0..FAULTS_ON_THE_SPOT {
         match table::invoke(number, call) {
             Err(TryError::Fault(fault)) => match call.thread.space().try_fault_in(fault) {
                 Some(resolved) => {
@@ -58,4 +61,6 @@ fn start_call(number: usize, call: &mut Call<'_>) -> SyscallResult {
             outcome => return outcome,
         }
     }
+    // Others may take the pages away again and again: the caller looks whether it has to stop.
+    table::invoke(number, call)
 }

@@ -17,6 +17,7 @@ use crate::memory::user::PageFault;
 use crate::memory::values as user;
 use crate::process::oom::ExitReserve;
 use crate::process::{Thread, cpu_time, executor, rseq};
+use crate::sched::Budget;
 use crate::signal::{Next, PendingWork};
 use crate::wait::node::WaitKind;
 use crate::{arch, sched, signal, syscall};
@@ -251,7 +252,9 @@ async fn start_again(
     context: &mut UserContext,
     mut fault: PageFault,
 ) -> Result<usize, Errno> {
+    let mut budget = Budget::new();
     loop {
+        caller.pace(&mut budget, Budget::ATTEMPT).await?;
         wait_for_memory(caller).await?;
         let space = caller.space();
         boxed(space.fault_in_for(fault, || caller.is_dying())).await?;

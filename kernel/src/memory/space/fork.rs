@@ -66,13 +66,13 @@ impl Space {
     /// and of this space nothing but the kernel's copies, which look at the identity again ([`Self::activate`]).
     fn exchange_tables(&self, child: &Self) {
         let (old, new) = (self.identity(), child.identity());
-        self.identity.store(0, Ordering::SeqCst);
-        for (own, other) in [(&self.root, &child.root), (&self.entry, &child.entry)] {
-            other.store(own.swap(other.load(Ordering::SeqCst), Ordering::SeqCst), Ordering::SeqCst);
-        }
-        child.users.copy(&self.users);
-        child.identity.store(old, Ordering::SeqCst);
-        self.identity.store(new, Ordering::SeqCst);
+        self.identity.change(new, || {
+            for (own, other) in [(&self.root, &child.root), (&self.entry, &child.entry)] {
+                other.store(own.swap(other.load(Ordering::SeqCst), Ordering::SeqCst), Ordering::SeqCst);
+            }
+            child.users.copy(&self.users);
+            child.identity.set(old);
+        });
     }
 
     /// Gives the child all tables, some at a time.

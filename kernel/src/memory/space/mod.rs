@@ -33,6 +33,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use heddle_abi::boot::{KEY_PCID, KEY_SLOTS};
 use heddle_kernel_core::mapping::Mappings;
+use heddle_kernel_core::tlb::roots::Identity;
 
 use crate::arch::paging::PageTableEntry;
 use crate::arch::{cpu, paging};
@@ -135,7 +136,7 @@ struct SpaceState {
 /// An address space.
 pub struct Space {
     /// Changes when CPUs have to look anew at how they run the space.
-    identity: AtomicUsize,
+    identity: Identity,
     /// The tables, as a root. CPUs load it only if the space is a whole one.
     root: AtomicU64,
     limits: SpaceLimits,
@@ -231,7 +232,7 @@ impl Space {
 
     fn on_root(root: Root, state: SpaceState, range: Range<usize>, limits: SpaceLimits) -> Self {
         Self {
-            identity: AtomicUsize::new(new_identity()),
+            identity: Identity::new(new_identity()),
             root: AtomicU64::new(root.0),
             limits,
             is_doomed: AtomicBool::new(false),
@@ -366,7 +367,7 @@ impl Space {
 
     /// A number that no other space has or had: CPUs remember it longer than the space lives.
     fn identity(&self) -> usize {
-        self.identity.load(Ordering::SeqCst)
+        self.identity.get()
     }
 
     /// Makes this CPU use the space. Cheap if it does.
@@ -380,7 +381,7 @@ impl Space {
     /// Whether this CPU uses the space. Others may make it look anew until it has entered ([`shootdown::enter`]).
     #[inline]
     pub fn is_active(&self) -> bool {
-        shootdown::is_active(self.identity.load(Ordering::Acquire))
+        shootdown::is_active(self.identity.glance())
     }
 
     /// A thread runs in the space from here on.
@@ -528,9 +529,10 @@ impl Space {
     /// Takes the space out of all CPUs' roots. They look anew at where it is and who may reach it before they run it
     /// again.
     async fn withdraw(&self, entry: u64) {
-        // First, so that a CPU that puts the entry into its root from here on takes it back.
-        self.identity.store(new_identity(), Ordering::SeqCst);
-        roots::withdraw(self.slot_number, entry);
+        // A CPU that puts the entry into its root meanwhile takes it back.
+        self.identity.change(new_identity(), || {
+            roots::withdraw(self.slot_number, entry);
+        });
         shootdown::post_to_all().acknowledged().await;
         roots::forget(self.slot_number, entry);
     }

@@ -17,13 +17,53 @@
 //!   flush.
 //! - When those have flushed that had it, the remnants become empty entries ([`forget`]), and the table can be
 //!   released. A remnant is known by the table's address, which nothing else has until then.
-//! - A program that leaves while others may just be putting its table in announces it first. The processor looks again
-//!   after [`put`], and takes the table out itself if it was too late.
+//! - A program whose table leaves the roots, for good or to be looked at anew, has no identity meanwhile
+//!   ([`Identity::change`]). The processor looks at the identity again after [`put`], and takes the table out itself if
+//!   it was too late. One that sees the new identity puts the table in after it was taken out, so that it stays.
 
-use crate::tlb::sync::{AtomicU64, Ordering, implied_fence};
+use crate::tlb::sync::{AtomicU64, AtomicUsize, Ordering, implied_fence};
 
 /// The bit of an entry by which the processor follows it.
 const PRESENT: u64 = 1;
+
+/// The number by which processors know that they have a program's table in their root; 0 while that changes.
+#[derive(Debug)]
+pub struct Identity(AtomicUsize);
+
+impl Identity {
+    /// One with this number, which no other has or had.
+    #[must_use]
+    pub fn new(number: usize) -> Self {
+        Self(AtomicUsize::new(number))
+    }
+
+    /// The number, 0 while it changes.
+    #[inline]
+    #[must_use]
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// The number for a first look, which is repeated after the processor has said that it uses the program.
+    #[inline]
+    #[must_use]
+    pub fn glance(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Does what makes processors look anew, such as [`take_out`], and gives the next number. Processors wait for the
+    /// end of it on the spot, so it must be short.
+    pub fn change(&self, next: usize, work: impl FnOnce()) {
+        self.0.store(0, Ordering::SeqCst);
+        work();
+        self.0.store(next, Ordering::SeqCst);
+    }
+
+    /// Gives the number to a program that no processor has used.
+    pub fn set(&self, number: usize) {
+        self.0.store(number, Ordering::SeqCst);
+    }
+}
 
 /// The change of a root that a program needs to run on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +91,9 @@ pub fn needed(root: &[AtomicU64], slot: usize, table: u64) -> Change {
 /// ([`crate::tlb::shootdown::Shootdown::note`]), because the processor may walk the table at once.
 #[inline]
 pub fn put(root: &[AtomicU64], slot: usize, table: u64) {
-    root[slot].store(table, Ordering::SeqCst);
+    // What a sequentially consistent store is on x86 too. loom would let a plain one come before a concurrent exchange
+    // that had not seen it.
+    root[slot].swap(table, Ordering::SeqCst);
     implied_fence();
 }
 

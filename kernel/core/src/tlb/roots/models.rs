@@ -4,7 +4,7 @@
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicUsize, fence};
+use loom::sync::atomic::fence;
 use loom::thread;
 
 use super::*;
@@ -24,7 +24,7 @@ struct Machine {
     root: [AtomicU64; 1],
     /// The program's table, and the identity by which processors know it.
     table: AtomicU64,
-    identity: AtomicUsize,
+    identity: Identity,
     /// The memory behind [`TABLE`].
     page: UnsafeCell<u64>,
 }
@@ -36,7 +36,7 @@ impl Machine {
             users: Users::default(),
             root: [AtomicU64::new(0)],
             table: AtomicU64::new(TABLE),
-            identity: AtomicUsize::new(FIRST),
+            identity: Identity::new(FIRST),
             page: UnsafeCell::new(1),
         })
     }
@@ -44,7 +44,7 @@ impl Machine {
     /// Processor 1 puts the program into its root, and returns the identity with which it did.
     fn activate(&self, cached: &mut Option<u64>) -> usize {
         loop {
-            let identity = self.identity.load(Ordering::SeqCst);
+            let identity = self.identity.get();
             let table = self.table.load(Ordering::SeqCst);
             if identity == 0 || table == 0 {
                 thread::yield_now();
@@ -64,7 +64,7 @@ impl Machine {
             if change == Change::Replace {
                 *cached = None;
             }
-            if self.identity.load(Ordering::SeqCst) == identity {
+            if self.identity.get() == identity {
                 return identity;
             }
             take_out(&self.root, SLOT, table);
@@ -114,9 +114,9 @@ fn no_processor_has_a_table_that_has_left() {
             }
         });
         machine.table.store(0, Ordering::SeqCst);
-        machine.identity.store(SECOND, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        take_out(&machine.root, SLOT, TABLE);
+        machine.identity.change(SECOND, || {
+            take_out(&machine.root, SLOT, TABLE);
+        });
         machine.flushed();
         machine.write();
         other.join().expect("no panic");
@@ -135,7 +135,7 @@ fn a_copy_does_not_see_what_the_child_does_with_the_tables_it_got() {
                 loop {
                     let identity = machine.activate(&mut cached);
                     machine.state.enter(1, identity, || cached = None);
-                    if machine.identity.load(Ordering::SeqCst) == identity {
+                    if machine.identity.get() == identity {
                         machine.access(&mut cached);
                         machine.state.leave(1, || cached = None);
                         break;
@@ -145,12 +145,38 @@ fn a_copy_does_not_see_what_the_child_does_with_the_tables_it_got() {
             }
         });
         // fork: the child gets the table, the parent another one.
-        machine.identity.store(0, Ordering::SeqCst);
-        machine.table.store(OTHER, Ordering::SeqCst);
-        machine.identity.store(SECOND, Ordering::SeqCst);
+        machine.identity.change(SECOND, || machine.table.store(OTHER, Ordering::SeqCst));
         fence(Ordering::SeqCst);
         machine.flushed();
         machine.write();
         other.join().expect("no panic");
+    });
+}
+
+#[test]
+fn a_processor_that_has_looked_anew_keeps_the_table() {
+    loom::model(|| {
+        let machine = Machine::new();
+        let other = thread::spawn({
+            let machine = machine.clone();
+            move || {
+                let mut cached = None;
+                let identity = machine.activate(&mut cached);
+                machine.state.enter(1, identity, || cached = None);
+                machine.state.leave(1, || cached = None);
+                identity
+            }
+        });
+        // The program's isolation changes.
+        machine.identity.change(SECOND, || {
+            take_out(&machine.root, SLOT, TABLE);
+        });
+        machine.flushed();
+        forget(&machine.root, SLOT, TABLE);
+        let active = other.join().expect("no panic");
+        // It would not look again, and fault for ever.
+        if active == SECOND {
+            assert_eq!(machine.root[SLOT].load(Ordering::SeqCst), TABLE);
+        }
     });
 }
