@@ -190,7 +190,7 @@ impl Runner {
 }
 
 /// The result of a program in a machine.
-pub struct Outcome {
+pub struct MachineRun {
     /// Its standard output.
     pub output: String,
     /// Guest time from the kernel's first instruction to the program's start.
@@ -222,7 +222,7 @@ pub fn run_in_machine(
     program: &Program,
     limit: Duration,
     look: &(dyn Fn(&str) + Sync),
-) -> Result<Outcome> {
+) -> Result<MachineRun> {
     let log = Log::in_memory().context("making a file for the kernel's log")?;
     let [output, errors] = [Log::in_memory()?, Log::in_memory()?];
     let file = |log: &Log| -> Result<OwnedFd> {
@@ -270,7 +270,7 @@ pub fn run_in_machine(
         End::Stuck => Some(crash::stuck(&log.text()).lines.join(" / ")),
     };
     let started_nanoseconds = report.started_nanoseconds;
-    Ok(Outcome { output: output.text(), started_nanoseconds, log: log.text(), failure })
+    Ok(MachineRun { output: output.text(), started_nanoseconds, log: log.text(), failure })
 }
 
 /// Builds the experiments' program.

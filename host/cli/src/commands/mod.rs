@@ -23,19 +23,19 @@ pub struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Run a program in a virtual machine.
-    Run(Box<run::Options>),
+    Run(Box<run::RunOptions>),
     /// Measure, all sides in one run.
-    Bench(bench::Options),
+    Bench(bench::BenchOptions),
     /// Empty the cache of root images, packages and kernels.
-    Clean(clean::Options),
+    Clean(clean::CleanOptions),
     /// Show versions, the accelerator and the cache.
-    Info(info::Options),
+    Info(info::InfoOptions),
     /// Put the command, its kernel, manual pages and completions under a folder, where it needs no clone and no Rust.
-    Install(install::Options),
+    Install(install::InstallOptions),
     /// Remove what `install` has put there; the cache stays until `clean`.
     Uninstall(install::Removal),
     /// Run the tests.
-    Test(test::Options),
+    Test(test::TestOptions),
 }
 
 impl Arguments {

@@ -32,7 +32,7 @@ const PROCESSORS_MAX: u32 = 255;
 
 /// Runs PROGRAM in a virtual machine.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct RunOptions {
     /// Processors of the machine.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(PROCESSORS_MAX)))]
@@ -77,13 +77,13 @@ pub struct Options {
     pub here: bool,
     /// The accelerator.
     #[command(flatten)]
-    pub accelerator: accelerator::Options,
+    pub accelerator: accelerator::AcceleratorOptions,
     /// The processor's model and features, as QEMU's -cpu has them.
     #[arg(long, value_name = "MODEL[,FEATURE…]", default_value = CPU_DEFAULT)]
     pub cpu: String,
     /// The network.
     #[command(flatten)]
-    pub network: network::Options,
+    pub network: network::NetworkOptions,
     /// Take the guest's clock from the number of its instructions, one a nanosecond, for tests.
     #[arg(long, hide = true)]
     pub count_instructions: bool,
@@ -92,7 +92,7 @@ pub struct Options {
     pub gdb: bool,
     /// The contents of the root.
     #[command(flatten)]
-    pub image: image::Options,
+    pub image: image::ImageOptions,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM ARGS")]
     pub program: Vec<OsString>,
@@ -102,7 +102,7 @@ pub struct Options {
 ///
 /// # Errors
 /// Any failure that keeps the program from being run; the status is [`STATUS_TOOL_FAILED`] then.
-pub fn execute(options: &Options) -> Result<u8> {
+pub fn execute(options: &RunOptions) -> Result<u8> {
     let program = options.program.first().context("no program")?;
     check(options)?;
     let image = match image::prepare(&options.image, program) {
@@ -184,7 +184,7 @@ pub fn execute(options: &Options) -> Result<u8> {
 }
 
 /// Refuses options that the kernel does not know or that do not fit together, before anything is built or started.
-fn check(options: &Options) -> Result<()> {
+fn check(options: &RunOptions) -> Result<()> {
     if options.kernel == Kernel::Linux {
         if options.isolation != Isolation::Default {
             bail!("--isolation is an option of Heddle's kernel, and the kernel is linux");
@@ -259,7 +259,7 @@ fn finish(report: &Report, program: &OsString, crash: impl Fn() -> crash::Crash)
 }
 
 /// All settings of variables, in the order in which they take effect.
-fn settings(options: &Options) -> Result<Vec<OsString>> {
+fn settings(options: &RunOptions) -> Result<Vec<OsString>> {
     let mut settings = Vec::new();
     for path in &options.env_file {
         let bytes = std::fs::read(path).with_context(|| format!("--env-file {}", path.display()))?;

@@ -14,7 +14,7 @@ use heddle_image::{Cache, Image, ImageRequest};
 
 use super::{Experiment, Kind};
 use crate::bench::goal::{Goal, Wanted};
-use crate::bench::guest::{Outcome, cargo_build, run_in_machine};
+use crate::bench::guest::{MachineRun, cargo_build, run_in_machine};
 use crate::bench::progress::{Progress, Step};
 use crate::bench::record::{Figure, Record, Scale};
 use crate::bench::side::{HEDDLE, LINUX, MEMORY_BYTES, Side, scale};
@@ -203,7 +203,7 @@ fn start(
     name: &str,
     arguments: &[&str],
     limit: Duration,
-) -> Result<Outcome> {
+) -> Result<MachineRun> {
     use std::os::unix::ffi::OsStrExt;
     let program = Program {
         path: image.program.as_os_str().as_bytes().to_vec(),
