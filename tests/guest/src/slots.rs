@@ -240,8 +240,8 @@ fn a_program_chooses_its_isolation() -> Outcome {
     Ok(())
 }
 
-/// Each change makes all CPUs look anew at who may reach the memory that the others use meanwhile, in the program and by
-/// calls.
+/// Each change makes all CPUs look anew at who may reach the memory that the others use meanwhile, in the program and
+/// by calls.
 fn threads_run_on_while_one_changes_its_credentials() -> Outcome {
     let child = spawn_child(|| {
         let is_over = AtomicBool::new(false);

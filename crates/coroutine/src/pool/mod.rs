@@ -157,7 +157,7 @@ impl Executor {
         );
         let _alone = self.entered.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         self.entered_by.store(threads::token(), Ordering::Relaxed);
-        let _leave = Leave(self);
+        let _leave = LeaveGuard(self);
         let entry = self.main;
         let builder = Builder::new().cores(1);
         entry.set_thread(true);
@@ -198,9 +198,9 @@ impl Executor {
 }
 
 /// The calling thread stops being the first core, also when the main coroutine has panicked.
-struct Leave<'a>(&'a Executor);
+struct LeaveGuard<'a>(&'a Executor);
 
-impl Drop for Leave<'_> {
+impl Drop for LeaveGuard<'_> {
     fn drop(&mut self) {
         let Executor { main, shared, entered_by, .. } = self.0;
         entered_by.store(0, Ordering::Relaxed);

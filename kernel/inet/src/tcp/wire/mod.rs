@@ -29,7 +29,7 @@ use crate::platform::{OutOfMemory, Platform, random_u64};
 use crate::tcp::handshake::HalfOpen;
 use crate::tcp::segment::{Offer, Segment, flags, is_before};
 use crate::tcp::wire::outlet::Outlet;
-use crate::tcp::wire::stack::{Port, Stack, capabilities, endpoint, instant};
+use crate::tcp::wire::stack::{Stack, StackDevice, capabilities, endpoint, instant};
 
 /// By how many bits the windows that are sent are shifted, if the peer shifts its own.
 pub(crate) const OWN_SCALE: u8 = 7;
@@ -171,14 +171,14 @@ impl Wire {
         &mut self,
         engine: &Engine<P>,
         incoming: Option<&[u8]>,
-        pass: impl FnOnce(&mut Stack, &mut Port<'_, P>) -> R,
+        pass: impl FnOnce(&mut Stack, &mut StackDevice<'_, P>) -> R,
     ) -> Result<R, OutOfMemory> {
         let capabilities = capabilities(engine, self.mtu);
         let segmentation = &capabilities.segmentation;
         let longest = segmentation.tcpv4.map_or(self.mtu, NonZeroUsize::get);
         let mut scratch = engine.scratch(ETHERNET_BYTES + longest.max(self.mtu) + 128)?;
         let mut port =
-            Port { engine, outlet: &mut self.outlet, incoming, scratch: &mut scratch, capabilities };
+            StackDevice { engine, outlet: &mut self.outlet, incoming, scratch: &mut scratch, capabilities };
         let result = pass(&mut self.stack, &mut port);
         engine.give_scratch(scratch);
         Ok(result)
