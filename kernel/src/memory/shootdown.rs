@@ -170,7 +170,7 @@ pub struct PendingFlush(protocol::Posted);
 
 impl PendingFlush {
     /// No CPU has to flush.
-    pub const NOBODY: Self = Self(protocol::Posted::NOBODY);
+    pub const NONE: Self = Self(protocol::Posted::NONE);
 
     /// Whether all CPUs have acknowledged.
     pub fn is_acknowledged(self) -> bool {
@@ -213,12 +213,12 @@ fn interrupt(cpu: usize) {
 
 /// Asks all other CPUs that may have translations of a space cached to flush.
 pub fn post(users: &Users) -> PendingFlush {
-    if cpu::count() == 1 { PendingFlush::NOBODY } else { PendingFlush(STATE.post(others(), users)) }
+    if cpu::count() == 1 { PendingFlush::NONE } else { PendingFlush(STATE.post(others(), users)) }
 }
 
 /// Asks all other CPUs to flush.
 pub fn post_to_all() -> PendingFlush {
-    if cpu::count() == 1 { PendingFlush::NOBODY } else { PendingFlush(STATE.post_to_all(others())) }
+    if cpu::count() == 1 { PendingFlush::NONE } else { PendingFlush(STATE.post_to_all(others())) }
 }
 
 /// Around the time in which a program runs: this CPU uses its address space.

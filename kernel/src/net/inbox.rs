@@ -32,7 +32,7 @@ pub struct PeerIdentity {
 
 impl PeerIdentity {
     /// Nobody known.
-    pub const NOBODY: Self = Self { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    pub const NONE: Self = Self { pid: 0, uid: u32::MAX, gid: u32::MAX };
 
     /// The identity of a thread's process.
     #[must_use]

@@ -257,7 +257,7 @@ pub fn unix(_: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>, Errn
             number = index + 1;
             let open = i32::try_from(index).ok().and_then(|index| descriptors.get(index).ok());
             let socket: Option<Arc<Socket>> = open.and_then(|open| downcast_arc(&open.file));
-            if let Some(socket) = socket.filter(|socket| socket.is_new_in(listing)) {
+            if let Some(socket) = socket.filter(|socket| socket.mark_listed(listing)) {
                 unix_line(text, &socket)?;
             }
         }

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_removed() {
+    fn installed_files_are_removed() {
         let prefix = std::env::temp_dir().join(format!("heddle-prefix-{}", std::process::id()));
         let other = InstalledFile { path: "bin/other".into(), mode: 0o755, contents: b"x".to_vec() };
         write(&prefix, &other).unwrap();

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn options_that_do_not_fit_are_refused() {
         for kind in
             ["", "users", "user=1", "none=1", "tap", "tap=", "tap=a,b", "tap=a/b", "socket", "socket="]
         {

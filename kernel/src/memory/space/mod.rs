@@ -478,7 +478,7 @@ impl Space {
         } else if is_here {
             gather.flush_here();
         }
-        if gather.is_everywhere() { shootdown::post(&self.users) } else { PendingFlush::NOBODY }
+        if gather.is_everywhere() { shootdown::post(&self.users) } else { PendingFlush::NONE }
     }
 
     /// Free addresses for a mapping.
@@ -558,7 +558,7 @@ impl Drop for Space {
                 if paging::current_root() == root.0 {
                     shootdown::leave_space();
                 }
-                deferred_free::release(PendingFlush::NOBODY, core::iter::once(root.0 | TAG_ROOT));
+                deferred_free::release(PendingFlush::NONE, core::iter::once(root.0 | TAG_ROOT));
             }
         }
     }

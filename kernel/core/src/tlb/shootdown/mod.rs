@@ -81,7 +81,7 @@ pub struct Posted {
 
 impl Posted {
     /// Posted to no processor.
-    pub const NOBODY: Self = Self { generation: 0, processors: 0 };
+    pub const NONE: Self = Self { generation: 0, processors: 0 };
 
     /// The processors.
     #[inline]
@@ -200,7 +200,7 @@ impl<const N: usize> Shootdown<N> {
 
     #[inline]
     fn post_to(&self, others: impl Iterator<Item = usize>) -> Posted {
-        let mut posted = Posted::NOBODY;
+        let mut posted = Posted::NONE;
         for other in others {
             if posted.processors == 0 {
                 posted.generation = self.generation.fetch_add(1, Ordering::SeqCst) + 1;

@@ -454,7 +454,7 @@ impl Wire {
     }
 
     /// Whether a number is of something that was sent and not acknowledged.
-    pub fn is_under_way(&self, number: u32) -> bool {
+    pub fn is_in_flight(&self, number: u32) -> bool {
         let una = self.own_start.wrapping_add((self.sent - self.stack.peek().send_queue() as u64) as u32);
         !is_before(number, una) && !is_before(self.outlet.sent, number)
     }
