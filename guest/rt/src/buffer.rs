@@ -1,5 +1,5 @@
 //! Buffers that asynchronous calls own while they are in flight.
-#![allow(unsafe_code)] // What the traits promise.
+#![allow(unsafe_code)] // The traits promise this.
 
 /// Bytes to be read.
 ///

@@ -3,10 +3,10 @@
 //!
 //! - CPUs that run the *same space* get an interrupt, and the operation awaits them, because its effect must be seen
 //!   before it returns.
-//! - CPUs in *another space* whose root has this one's table are left alone, whether they ever used it or not. What was
-//!   taken out stays in [`crate::memory::deferred_free`] until they have been asked and have acknowledged, for the
-//!   kernel's sake: a program that reaches into another's slot through a stale translation must not find memory that
-//!   has a new owner.
+//! - CPUs in *another space* whose root has this one's table are left alone, whether they ever used it or not. An entry
+//!   that was taken out stays in [`crate::memory::deferred_free`] until they have been asked and have acknowledged, for
+//!   the kernel's sake: a program that reaches into another's slot through a stale translation must not find memory
+//!   that has a new owner.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 

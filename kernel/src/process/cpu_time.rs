@@ -202,7 +202,7 @@ pub fn look(thread: &Arc<Thread>) -> u64 {
     plan(thread)
 }
 
-/// Tells whoever waits for a moment that has come, and carries out the limit. What a signal is about is what `thread`
+/// Tells whoever waits for a moment that has come, and carries out the limit. A signal is about what `thread`
 /// has used last, so it takes the signal if it can.
 #[cold]
 #[inline(never)]

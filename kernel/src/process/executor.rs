@@ -264,7 +264,7 @@ pub(super) fn level(thread: &Thread) -> Option<Priority> {
     Some(if level.is_realtime() && sched::is_realtime_throttled() { Priority::SPENT } else { level })
 }
 
-/// Works the level out anew, because the thread's program may have gone on. What was lent to it stays until it has
+/// Works the level out anew, because the thread's program may have gone on. A lent level stays until it has
 /// looked: an interrupt in between must not send it back behind others.
 pub fn refresh(thread: &Thread) {
     let executor = thread.executor().get();

@@ -204,7 +204,7 @@ pub fn ping_v6(_: &Subject, text: &mut Text) -> Shown {
     raw_table(text, true, true)
 }
 
-/// `/proc/net/snmp`. What the engine does not count is 0.
+/// `/proc/net/snmp`. Events that the engine does not count are 0.
 pub fn statistics(_: &Subject, text: &mut Text) -> Shown {
     const TCP: &str = "Tcp: RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens PassiveOpens AttemptFails EstabResets \
                        CurrEstab InSegs OutSegs RetransSegs InErrs OutRsts InCsumErrors\n";

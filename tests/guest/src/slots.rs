@@ -1,5 +1,5 @@
 //! Programs that claim one slot: forked children beside their parents, programs that are linked to one address beside
-//! each other and forked, and what becomes of a slot whose owner ends. What the kernel counts is looked at on Heddle
+//! each other and forked, and what becomes of a slot whose owner ends. The kernel's counters are looked at on Heddle
 //! only.
 
 use std::fs::{self, Permissions};

@@ -265,8 +265,8 @@ fn next(
             None => {
                 entry.running.store(picked.level.into(), Ordering::Relaxed);
                 if is_watching {
-                    // From here on whoever makes something more urgent ready tells another core. What is ready already
-                    // was less urgent, or has been seen by them.
+                    // From here on whoever makes something more urgent ready tells another core. A coroutine that is
+                    // ready already was less urgent, or has been seen by them.
                     let _ = entry.state.expose(picked.level);
                 }
                 return Some(picked);
@@ -292,7 +292,7 @@ impl Drop for Executor {
         self.shared.close();
         #[cfg(feature = "scheduler")]
         if self.forks != forks() {
-            // The other threads are gone. What they ran, and where, stays as it was in that moment.
+            // The other threads are gone. Their coroutines, and their places, stay as they were in that moment.
             self.workers.drain(..).chain(self.reserve.take()).for_each(core::mem::forget);
             return drop_coroutines(self.main);
         }

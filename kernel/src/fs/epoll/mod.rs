@@ -267,7 +267,7 @@ impl Epoll {
     }
 
     /// Checks that `outer` may watch this instance, or with `mark` notes that it does: no circle, and no more than so
-    /// many instances above one another. What was looked at is in `visited`.
+    /// many instances above one another. Visited instances are in `visited`.
     fn admit(
         &self,
         outer: &Arc<Self>,

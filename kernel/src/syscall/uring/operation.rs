@@ -165,7 +165,7 @@ fn check_buffer(ring: &Uring, sqe: &Sqe) -> Result<(), Errno> {
     if sqe.addr < address || end > address + length { Err(Errno::EFAULT) } else { Ok(()) }
 }
 
-/// What an operation waits for that a file open with `O_NONBLOCK` does not let wait: the request waits all the same,
+/// The readiness that an operation waits for on a file open with `O_NONBLOCK`: the request waits all the same,
 /// unless the operation itself says otherwise.
 fn readiness(sqe: &Sqe, open: Option<&Arc<OpenFile>>) -> Option<(Arc<OpenFile>, Events)> {
     let open = open.filter(|open| open.flags().contains(StatusFlags::NONBLOCK))?;

@@ -154,8 +154,8 @@ fn note_start(side: &str, clock: Clock, nanoseconds: Option<u64>, record: &mut R
     }
 }
 
-/// The parts of the start, by the log: each with its own instructions, and all with the sum. What the kernel idles
-/// while it waits for the host is in neither, but in the time until main.
+/// The parts of the start, by the log: each with its own instructions, and all with the sum. The time that the kernel
+/// idles while it waits for the host is in neither, but in the time until main.
 fn note_phases(log: &str, record: &mut Record) {
     let mut before = 0.0;
     for line in log.lines().filter_map(|line| line.split_once(START_PHASE)) {

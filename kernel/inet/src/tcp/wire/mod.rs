@@ -1,6 +1,6 @@
 //! A connection over the link: smoltcp's TCP, one interface and one socket for each.
 //!
-//! What goes in and out passes `outlet`, which sees every segment. That is what lets a connection's buffers grow: its
+//! Every segment in and out passes `outlet`. That is what lets a connection's buffers grow: its
 //! socket is made anew with larger ones, and the handshake, unread bytes and the peer's end are played to it, so that
 //! it continues with the numbers of the old one (`storage`). Sequence numbers are chosen here for that: smoltcp takes
 //! its first one from a seed, and [`stack::seed_for`] finds the seed. A program's window is promised to the peer at
