@@ -15,6 +15,7 @@ mod barrier;
 mod cpu_time;
 mod delivery;
 mod descriptor;
+mod discard;
 mod extended;
 mod file;
 mod inet;
@@ -64,6 +65,7 @@ fn main() -> std::process::ExitCode {
         pipe::TESTS,
         waiting::TESTS,
         progress::TESTS,
+        discard::TESTS,
         file::TESTS,
         descriptor::TESTS,
         ranges::TESTS,

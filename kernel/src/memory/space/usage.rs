@@ -70,27 +70,23 @@ impl Usage {
 }
 
 impl Space {
-    /// The memory that a mapping takes; zero if its range is locked at the moment.
+    /// Adds the memory that a mapping takes from `at` on, as far as one leaf table reaches. Returns where that is. What
+    /// is locked at the moment counts as nothing.
     #[must_use]
-    pub fn usage(&self, mapping: &MappingView) -> Usage {
-        let mut usage = Usage::default();
-        let Ok(Some(_guard)) = self.lock.try_lock(mapping.start..mapping.end) else { return usage };
+    pub fn add_usage(&self, mapping: &MappingView, at: usize, usage: &mut Usage) -> usize {
         let root = self.root();
-        let mut at = mapping.start;
-        while at < mapping.end {
-            let next = root.next_table(at).min(mapping.end);
-            let sharers = root.sharers(at);
-            if sharers > 0 {
-                for page in (at..next).step_by(PAGE_SIZE) {
-                    let entry = root.look(page);
-                    if entry.is_present() {
-                        note_page(&mut usage, mapping, page, entry, sharers);
-                    }
+        let next = root.next_table(at).min(mapping.end);
+        let Ok(Some(_guard)) = self.lock.try_lock(at..next) else { return next };
+        let sharers = root.sharers(at);
+        if sharers > 0 {
+            for page in (at..next).step_by(PAGE_SIZE) {
+                let entry = root.look(page);
+                if entry.is_present() {
+                    note_page(usage, mapping, page, entry, sharers);
                 }
             }
-            at = next;
         }
-        usage
+        next
     }
 }
 
