@@ -1,8 +1,8 @@
 //! The machine, behind one contract per concern.
 //!
 //! Nothing outside this folder names a register, an instruction or a bit of a page-table entry. The folder of each
-//! architecture has the same files and offers the same items, re-exported here; `contract` makes the compiler check their
-//! signatures, so that a second architecture cannot drift from the first.
+//! architecture has the same files and offers the same items, re-exported here; `contract` makes the compiler check
+//! their signatures, so that a second architecture cannot drift from the first.
 //!
 //! - [`UserContext`]: the registers of a program; [`enter_user`] runs it until its next [`Trap`].
 //! - [`FloatState`]: its floating-point and vector registers.

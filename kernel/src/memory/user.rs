@@ -227,8 +227,8 @@ impl Space {
     }
 }
 
-/// Reads the last word below `end`, an address of the running program, without leave to do so. It returns only where the
-/// processor has no SMAP.
+/// Reads the last word below `end`, an address of the running program, without leave to do so. It returns only where
+/// the processor has no SMAP.
 #[cfg(feature = "checking")]
 pub fn provoke_access(end: usize) {
     if (PAGE_SIZE..=crate::arch::paging::USER_END).contains(&end) {
