@@ -206,6 +206,26 @@ impl PendingFlush {
     }
 }
 
+/// A memory barrier on every other CPU that runs a space which `is_chosen` names by its identity.
+#[derive(Clone, Copy, Debug)]
+pub struct PendingBarrier(protocol::PostedBarrier);
+
+impl PendingBarrier {
+    /// Asks the CPUs for it, if there are any.
+    pub fn post(is_chosen: impl Fn(usize) -> bool) -> Option<Self> {
+        if cpu::count() == 1 {
+            return None;
+        }
+        let posted = Self(STATE.post_barrier(others(), is_chosen));
+        (!STATE.is_barrier_passed(posted.0)).then_some(posted)
+    }
+
+    /// Waits until they have passed it.
+    pub async fn passed(self) {
+        STATE.barrier_passed(self.0, interrupt).await;
+    }
+}
+
 fn interrupt(cpu: usize) {
     count(&counters::SHOOTDOWN_IPIS);
     cpu::kick(cpu);

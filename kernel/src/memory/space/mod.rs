@@ -137,6 +137,8 @@ struct SpaceState {
 pub struct Space {
     /// Changes when CPUs have to look anew at how they run the space.
     identity: Identity,
+    /// Withdrawals under way: CPUs may still use the space by an identity that it had before.
+    withdrawals: AtomicUsize,
     /// The tables, as a root. CPUs load it only if the space is a whole one.
     root: AtomicU64,
     limits: SpaceLimits,
@@ -233,6 +235,7 @@ impl Space {
     fn on_root(root: Root, state: SpaceState, range: Range<usize>, limits: SpaceLimits) -> Self {
         Self {
             identity: Identity::new(new_identity()),
+            withdrawals: AtomicUsize::new(0),
             root: AtomicU64::new(root.0),
             limits,
             is_doomed: AtomicBool::new(false),
@@ -529,12 +532,19 @@ impl Space {
     /// Takes the space out of all CPUs' roots. They look anew at where it is and who may reach it before they run it
     /// again.
     async fn withdraw(&self, entry: u64) {
+        self.withdrawals.fetch_add(1, Ordering::SeqCst);
         // A CPU that puts the entry into its root meanwhile takes it back.
         self.identity.change(new_identity(), || {
             roots::withdraw(self.slot_number, entry);
         });
         shootdown::post_to_all().acknowledged().await;
         roots::forget(self.slot_number, entry);
+        self.withdrawals.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether a CPU that touches the space of an identity may be touching this one.
+    pub fn may_have_identity(&self, identity: usize) -> bool {
+        identity == self.identity() || self.withdrawals.load(Ordering::SeqCst) != 0
     }
 }
 
