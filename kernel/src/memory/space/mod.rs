@@ -19,6 +19,7 @@ mod attach;
 mod brk;
 mod fault;
 mod fork;
+mod layout;
 mod limits;
 mod list;
 mod lock;
@@ -36,7 +37,7 @@ use heddle_kernel_core::mapping::Mappings;
 use heddle_kernel_core::tlb::roots::Identity;
 
 use crate::arch::paging::PageTableEntry;
-use crate::arch::{cpu, paging};
+use crate::arch::paging;
 use crate::boot;
 use crate::error::Errno;
 use crate::memory::counters::count;
@@ -56,6 +57,7 @@ use crate::memory::{counters, deferred_free, isolation, roots, shootdown, slots}
 use crate::sync::SpinLock;
 
 pub use crate::memory::space::fault::{FaultAccess, FaultError};
+pub use crate::memory::space::layout::SpaceLayout;
 pub use crate::memory::space::limits::FutureLocks;
 pub use crate::memory::space::list::MappingView;
 pub use crate::memory::space::lock::CpuEpoch;
@@ -68,10 +70,6 @@ pub use heddle_kernel_core::mapping::{Flags, Mapping, Protection};
 const LOWEST_ADDRESS: usize = 0x1_0000;
 /// How far mappings stay away from a stack that may grow.
 const STACK_GUARD_BYTES: usize = 1 << 20;
-/// Where the image of a position-independent program goes in a whole space, or above.
-const IMAGE_BASE: usize = 0x5555_0000_0000;
-/// Slots kept free below the top of the stack for its growth.
-const STACK_MAX_BYTES: usize = 64 << 20;
 
 pub(super) use crate::memory::space::lock::drain as drain_locks;
 
@@ -84,17 +82,6 @@ pub enum SpaceKind {
     Window,
     /// Everywhere: all addresses can be mapped.
     Whole,
-}
-
-/// Where things go in a space, randomized once.
-#[derive(Clone, Copy, Debug)]
-pub struct SpaceLayout {
-    /// Where the image of a position-independent program goes.
-    pub image_base: usize,
-    /// Mappings without a wish are placed below this.
-    pub mmap_top: usize,
-    /// End of the first stack.
-    pub stack_top: usize,
 }
 
 /// State of the search for free addresses, so that it need not begin at the top each time.
@@ -571,33 +558,5 @@ impl Drop for Space {
                 deferred_free::release(PendingFlush::NONE, core::iter::once(root.0 | TAG_ROOT));
             }
         }
-    }
-}
-
-impl SpaceLayout {
-    fn in_slot(slot: Range<usize>) -> Self {
-        // Image low, stack and mappings high; each within a gigabyte or a few, to need few tables.
-        let random = cpu::random();
-        let page = |bits: u32, shift: u32| (random >> shift & ((1 << bits) - 1)) as usize * paging::PAGE_SIZE;
-        let stack_top = slot.end - page(18, 0);
-        let mmap_top = stack_top - STACK_MAX_BYTES - page(12, 18);
-        let image_base = slot.start + (1 << 30) + page(22, 32);
-        Self { image_base, mmap_top, stack_top }
-    }
-
-    /// Where things go in a whole space that is not randomized.
-    pub const FIXED: Self = Self {
-        image_base: IMAGE_BASE,
-        mmap_top: paging::USER_END - STACK_MAX_BYTES - paging::PAGE_SIZE,
-        stack_top: paging::USER_END - paging::PAGE_SIZE,
-    };
-
-    fn in_lower_half() -> Self {
-        let random = cpu::random();
-        let page = |bits: u32, shift: u32| (random >> shift & ((1 << bits) - 1)) as usize * paging::PAGE_SIZE;
-        let stack_top = paging::USER_END - page(22, 0);
-        let mmap_top = stack_top - STACK_MAX_BYTES - page(12, 22);
-        let image_base = IMAGE_BASE + page(24, 34);
-        Self { image_base, mmap_top, stack_top }
     }
 }

@@ -1,7 +1,7 @@
 //! membarrier(2): a memory barrier on every processor that runs a thread of the caller's program, or any program.
 //!
-//! Barriers go the way of translation flushes ([`crate::memory::shootdown`]): a CPU passes one by leaving its program, so
-//! those that run a program of the address space are interrupted, and the caller waits until they have. No thread is
+//! Barriers go the way of translation flushes ([`crate::memory::shootdown`]): a CPU passes one by leaving its program,
+//! so those that run a program of the address space are interrupted, and the caller waits until they have. No thread is
 //! looked for. Only the command that restarts sequences is about threads, those of the caller's process.
 
 use alloc::sync::Arc;
