@@ -170,8 +170,8 @@ fn release_word(word: u64, budget: ReaperBudget) {
         }
         TAG_ROOT => Root(value).take_apart(|child| release_word(child, budget)),
         // A leaf table is the largest piece that is never divided.
-        level @ 0..=1 if level == 0 || !budget.is_over() => table::release(value, level as usize),
-        1 => hold(word, PendingFlush::NONE),
+        level @ 0..=1 if !budget.is_over() => table::release(value, level as usize),
+        0..=1 => hold(word, PendingFlush::NONE),
         level => table::take_apart(value, level as usize, |child| release_word(child, budget)),
     }
 }

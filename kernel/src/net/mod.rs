@@ -8,6 +8,7 @@
 mod address;
 pub mod collector;
 pub mod device_ioctl;
+mod in_flight;
 mod inbox;
 pub mod inet;
 pub mod interface;

@@ -60,8 +60,7 @@ pub(super) fn open(node: Arc<ProcNode>, opener: Option<Arc<Credentials>>) -> Res
 
 impl File for ProcFile {
     fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
-        // Taken out, so that no text is made under the lock. Another reader of the same open file begins anew
-        // meanwhile.
+        // Taken out, so that no text is made under the lock. A reader that shares the open file begins anew meanwhile.
         let kept = self.shown.lock().take();
         // A reader that starts again sees the present state; one that continues sees the rest of what it began.
         let mut shown = match kept {
