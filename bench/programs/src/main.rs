@@ -5,14 +5,11 @@
 //! lines are `size NAME BYTES` and `count NAME NUMBER`. With `limit=SECONDS` an experiment ends by `SIGALRM` after that
 //! time. A run that could not be made is printed as `absent NAME: reason`.
 
-mod arguments;
 mod asynccall;
-mod batch;
 mod calls;
 mod coroutine;
 mod first;
 mod idle;
-mod measure;
 mod memory;
 mod net;
 mod pair;
@@ -26,6 +23,7 @@ mod spaces;
 mod yields;
 
 use arguments::Arguments;
+use heddle_bench_programs::{arguments, batch, measure};
 
 type Experiment = fn(&Arguments) -> Result<(), String>;
 

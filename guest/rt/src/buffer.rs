@@ -67,3 +67,30 @@ unsafe impl BufferMut for Box<[u8]> {
         self
     }
 }
+
+/// The rest of a buffer, from some place on.
+pub(crate) struct Rest<B> {
+    pub whole: B,
+    pub from: usize,
+}
+
+impl<B: Buffer> Rest<B> {
+    /// All of it.
+    pub fn of(whole: B) -> Rest<B> {
+        Rest { whole, from: 0 }
+    }
+}
+
+// SAFETY: the bytes are those of the whole buffer, whose promise this is.
+unsafe impl<B: Buffer> Buffer for Rest<B> {
+    fn bytes(&self) -> &[u8] {
+        self.whole.bytes().get(self.from..).unwrap_or_default()
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<B: BufferMut> BufferMut for Rest<B> {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.whole.bytes_mut().get_mut(self.from..).unwrap_or_default()
+    }
+}

@@ -87,6 +87,7 @@ fn main() -> std::process::ExitCode {
         preemption::TESTS,
         runtime::TESTS,
         runtime::FORK_TESTS,
+        runtime::NET_TESTS,
         listing::TESTS,
         vdso::TESTS,
         extended::TESTS,

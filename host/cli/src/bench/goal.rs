@@ -122,7 +122,7 @@ impl Goal {
     fn compare(&self, record: &Record, side: &str, wanted: f64, other: &str) -> Vec<GoalVerdict> {
         let verdict = |figure: &Figure| {
             let is_other = |theirs: &&Figure| theirs.side == other && theirs.is_comparable(figure);
-            let got = record.figures.iter().find(is_other)?.median? / figure.median?;
+            let got = figure.times_as_good_as(record.figures.iter().find(is_other)?)?;
             Some(GoalVerdict {
                 figure: format!("{}: {side}", self.figure),
                 wanted: format!("{wanted} times {other}"),
