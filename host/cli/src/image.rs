@@ -2,8 +2,10 @@
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result};
 use heddle_image::{Cache, Error, Image, ImageRequest, Progress};
 
 /// Bytes in a megabyte, the unit of what is shown.
@@ -46,6 +48,32 @@ pub fn prepare(options: &ImageOptions, program: &OsString) -> Result<Image, Erro
         }
     }
     image
+}
+
+/// Reads a file of an image, following no symbolic links.
+///
+/// # Errors
+/// If there is no such file, or the image cannot be read.
+pub fn read(image: &Image, path: &str) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(image.length)?];
+    image.file().read_exact_at(&mut bytes, image.offset).context("the root image")?;
+    let tree = heddle_erofs::Image::open(&bytes).ok().context("the root image")?;
+    let mut inode = tree.inode(tree.root()).ok().context("the root image")?;
+    for name in path.split('/').filter(|name| !name.is_empty()) {
+        let entry = tree.lookup(&inode, name.as_bytes()).ok().flatten();
+        let entry = entry.with_context(|| format!("the guest has no {path}"))?;
+        inode = tree.inode(entry.nid).ok().context("the root image")?;
+    }
+    let mut contents = vec![0; usize::try_from(inode.size)?];
+    let mut done = 0;
+    while done < contents.len() {
+        match tree.read_at(&inode, done as u64, &mut contents[done..]) {
+            0 => break,
+            count => done += count,
+        }
+    }
+    contents.truncate(done);
+    Ok(contents)
 }
 
 fn absolute(path: &Path, directory: &Path) -> PathBuf {

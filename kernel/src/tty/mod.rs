@@ -14,7 +14,7 @@ mod control;
 mod job;
 mod output;
 mod program;
-mod pty;
+pub mod pty;
 mod state;
 
 use alloc::sync::Arc;

@@ -18,7 +18,7 @@ use super::{Interrupt, Interrupted};
 use crate::guest::{self, Choices, Kernel};
 use crate::log::Log;
 use crate::machine::{Clock, Machine};
-use crate::session::{self, End, Program, Streams};
+use crate::session::{self, End, Identity, Program, Streams};
 use crate::{crash, paths};
 
 /// The program of most experiments.
@@ -205,6 +205,7 @@ impl Runner {
         let name = self.program.as_os_str().as_bytes().to_vec();
         Program {
             path,
+            identity: Identity::default(),
             directory: b"/".to_vec(),
             arguments: std::iter::once(name).chain(words.map(|word| word.as_bytes().to_vec())).collect(),
             environment: vec![b"PATH=/usr/bin:/bin".to_vec()],

@@ -255,7 +255,7 @@ mod tests {
             shares: vec![Share { host: "/h,i".into(), guest: String::from("/g"), is_read_only: true }],
             network: Network::user(),
         };
-        let arguments = arguments(&configuration, &[10, 11, 12, 13, 14], 9);
+        let arguments = arguments(&configuration, &[10, 11, 12, 13, 14, 15], 9);
         let has = |text: &str| arguments.iter().any(|argument| argument == text);
         assert!(has("memory-backend-file,id=memory,share=off,size=1048576B,mem-path=a,,b/c"));
         assert!(has("virtio-9p-device,fsdev=folder0,mount_tag=share0"));

@@ -37,6 +37,8 @@ pub struct Ports {
     pub stderr: UnixStream,
     /// The terminal.
     pub tty: UnixStream,
+    /// Further programs.
+    pub programs: UnixStream,
 }
 
 /// A running machine. Dropping it ends it.
@@ -83,8 +85,14 @@ impl Machine {
         drop(far);
         let mut ends = ends.into_iter();
         let mut next = || ends.next().context("one socket for each port");
-        let ports =
-            Ports { control: next()?, stdin: next()?, stdout: next()?, stderr: next()?, tty: next()? };
+        let ports = Ports {
+            control: next()?,
+            stdin: next()?,
+            stdout: next()?,
+            stderr: next()?,
+            tty: next()?,
+            programs: next()?,
+        };
         Ok((machine, ports))
     }
 

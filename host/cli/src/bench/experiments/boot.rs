@@ -206,6 +206,7 @@ fn start(
 ) -> Result<MachineRun> {
     use std::os::unix::ffi::OsStrExt;
     let program = Program {
+        identity: crate::session::Identity::default(),
         path: image.program.as_os_str().as_bytes().to_vec(),
         directory: b"/".to_vec(),
         arguments: arguments.iter().map(|argument| argument.as_bytes().to_vec()).collect(),
@@ -262,6 +263,7 @@ fn floor_mib(side: Side, image: &Image, interrupt: &Interrupt) -> Result<Option<
             }
         }
         let program = Program {
+            identity: crate::session::Identity::default(),
             path: image.program.clone().into_os_string().into_encoded_bytes(),
             directory: b"/".to_vec(),
             arguments: vec![b"true".to_vec()],
