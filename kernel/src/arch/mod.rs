@@ -13,6 +13,7 @@
 //! - [`paging`]: page-table entries, loading a root, flushing translations.
 //! - [`user`]: copies between kernel and user memory that survive a fault.
 //! - [`signal`]: the frames that signal handlers are called with.
+//! - [`debug`]: the registers as a debugger sees them, and what it has the processor watch.
 //! - [`machine`]: console of the log, and the end of the machine.
 //!
 //! **Interrupts** are off in kernel code. They are taken in user mode, in [`cpu::idle`] and in
@@ -29,6 +30,7 @@ pub use current::{
     exception_signal, features, hardware_capabilities, interrupt, machine, paging, signal, syscall_name,
     time, user,
 };
+pub use current::debug;
 
 /// Hooks that [`enter_user`] calls around the time in which a program runs.
 ///

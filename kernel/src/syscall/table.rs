@@ -125,7 +125,7 @@ calls! {
     __NR_personality => crate::syscall::process::system::personality,
     __NR_prctl => crate::syscall::process::system::prctl,
     __NR_rseq => crate::syscall::sched::rseq::rseq,
-    __NR_ptrace => crate::syscall::process::system::not_offered,
+    __NR_ptrace => crate::syscall::process::ptrace::ptrace,
     __NR_arch_prctl => crate::syscall::process::arch_prctl::arch_prctl,
     __NR_chmod => crate::syscall::fs::attributes::chmod,
     __NR_fchmod => crate::syscall::fs::attributes::fchmod,

@@ -90,7 +90,7 @@ impl Thread {
             WaitKind::Uninterruptible => false,
             WaitKind::Killable => work.contains(PendingWork::DIE),
             WaitKind::Interruptible => {
-                work.intersects(PendingWork::DIE | PendingWork::SIGNAL | PendingWork::STOP)
+                work.intersects(PendingWork::DIE | PendingWork::SIGNAL | PendingWork::STOP | PendingWork::TRAP)
             }
         }
     }

@@ -10,6 +10,7 @@ mod isolation;
 pub mod limits;
 pub mod pidfd;
 mod privilege;
+pub mod ptrace;
 pub mod system;
 pub mod unshare;
 pub mod usage;
