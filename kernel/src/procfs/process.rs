@@ -82,6 +82,10 @@ pub fn environment(subject: &Subject, text: &mut Text) -> Shown {
     memory_of(subject, subject.process()?.layout().environment, text)
 }
 
+pub fn auxiliary(subject: &Subject, text: &mut Text) -> Shown {
+    memory_of(subject, subject.process()?.layout().auxiliary, text)
+}
+
 pub fn control_group(_: &Subject, text: &mut Text) -> Shown {
     text.bytes(b"0::/\n")
 }

@@ -11,6 +11,7 @@ pub mod limits;
 pub mod pidfd;
 mod privilege;
 pub mod ptrace;
+pub mod remote;
 pub mod system;
 pub mod unshare;
 pub mod usage;
