@@ -67,7 +67,7 @@ pub fn attach(
         return Err(Errno::EPERM);
     }
     link(tracer, target, options, is_seized)?;
-    if !is_seized && !target.work().contains(PendingWork::TRAP) {
+    if !is_seized {
         // Only a queued realtime signal can be refused.
         let _ = signal::send_to_thread(target, Information::kernel(Signal::STOP));
     }

@@ -14,7 +14,7 @@ pub const REGISTER_WORDS: usize = 27;
 /// `AUDIT_ARCH_X86_64`.
 pub const AUDIT_ARCHITECTURE: u32 = 0xc000_003e;
 /// The size of `struct user`, and where the debug registers are in it.
-pub const USER_BYTES: usize = 912;
+pub const USER_BYTES: usize = 928;
 pub const DEBUG_OFFSET: usize = 848;
 
 /// Base addresses are in the lower half.
@@ -112,7 +112,10 @@ pub const fn end_step(context: &mut UserContext) {
 
 /// The debug registers of a thread: four addresses, the status of the last trap (6), and what is watched (7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DebugRegisters([u64; 8]);
+pub struct DebugRegisters([u64; REGISTERS]);
+
+/// How many debug registers there are.
+pub const REGISTERS: usize = 8;
 
 /// In DR7: local and global enables of the four addresses.
 const ENABLES: u64 = 0xff;

@@ -277,7 +277,13 @@ fn look_at_tracees(process: &Arc<Process>, selection: &Selection) -> Option<Opti
         let is_child =
             || thread.process.parent().is_some_and(|parent| Arc::ptr_eq(&parent, process));
         // A child's end is found among the children.
-        let ended = if is_main && !is_child() { thread.process.exit_status() } else { ended };
+        // Once its process ends, the end of a thread counts as that of the process.
+        let ending = || thread.process.signal_state().ending();
+        let ended = if is_main && !is_child() {
+            thread.process.exit_status()
+        } else {
+            ended.map(|status| ending().unwrap_or(status))
+        };
         let (status, code, value, is_end) = match (stop, ended) {
             (_, Some(ended)) if selection.options & linux::WEXITED != 0 => {
                 let (code, value) = ended.to_child_code();

@@ -313,8 +313,10 @@ impl TraceRequest {
             return Ok(self.registers()?[index]);
         }
         match offset.checked_sub(debug::DEBUG_OFFSET) {
-            Some(offset) => self.with(|tracee| Ok(tracee.debug.get(offset / WORD))),
-            None => Ok(0),
+            Some(offset) if offset < debug::REGISTERS * WORD => {
+                self.with(|tracee| Ok(tracee.debug.get(offset / WORD)))
+            }
+            _ => Ok(0),
         }
     }
 
