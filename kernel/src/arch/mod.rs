@@ -13,6 +13,7 @@
 //! - [`paging`]: page-table entries, loading a root, flushing translations.
 //! - [`user`]: copies between kernel and user memory that survive a fault.
 //! - [`signal`]: the frames that signal handlers are called with.
+//! - [`debug`]: the registers as a debugger sees them, and what it has the processor watch.
 //! - [`machine`]: console of the log, and the end of the machine.
 //!
 //! **Interrupts** are off in kernel code. They are taken in user mode, in [`cpu::idle`] and in
@@ -25,6 +26,7 @@ mod x86_64;
 #[cfg(target_arch = "x86_64")]
 use self::x86_64 as current;
 
+pub use current::debug;
 pub use current::{
     ELF_MACHINE, FloatState, MACHINE_NAME, MAX_CPUS, Trap, UserContext, control, cpu, enter_user,
     exception_signal, features, hardware_capabilities, interrupt, machine, paging, signal, syscall_name,

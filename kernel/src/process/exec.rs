@@ -376,6 +376,7 @@ fn take_over_pid(thread: &Arc<Thread>) {
     if thread.tid() == pid {
         return;
     }
+    crate::process::trace::main_replaced(&thread.process, thread);
     let mut table = table::lock();
     let entry = table.remove_thread(thread.tid());
     thread.set_tid(pid);

@@ -101,7 +101,11 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
         if thread.process.alarms().is_armed() {
             cpu_time::plan(&thread);
         }
+        let is_watched = signal::trace::watch(&thread);
         let result = life.as_mut().poll(poll_context);
+        if is_watched {
+            arch::debug::DebugRegisters::unload();
+        }
         let now_ns = crate::arch::time::now_ns();
         thread.end_meter(now_ns);
         if thread.process.alarms().is_armed() {
@@ -195,6 +199,14 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
         visits = u32::wrapping_add(visits, 1);
         thread.begin_sample(visits);
         sched::leave_program();
+        if trap == Trap::SystemCall && thread.work().contains(PendingWork::TRACED) {
+            if wait_for_memory(&thread).await.is_err() {
+                break;
+            }
+            if !boxed(signal::trace::call_begins(&thread, &mut context)).await {
+                continue;
+            }
+        }
         match trap {
             Trap::SystemCall => {
                 #[cfg(feature = "checking")]
@@ -222,7 +234,12 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
             Trap::PageFault { address, write, execute, .. } => {
                 resolve_fault(&thread, &context, address, FaultAccess { write, execute }).await;
             }
-            Trap::Exception { vector, code } => signal::post_exception(&thread, &context, vector, code),
+            Trap::Exception { vector, code } => {
+                if arch::debug::is_trap(vector) && thread.is_traced() {
+                    signal::trace::debug_trap(&thread, code);
+                }
+                signal::post_exception(&thread, &context, vector, code);
+            }
             Trap::Interrupt => {
                 executor::tick(&thread);
                 let is_watched = thread.process.alarms().is_armed();
@@ -234,6 +251,9 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
                 }
             }
         }
+    }
+    if thread.work().contains(PendingWork::TRACED) && crate::memory::heap::reserve(BOXES).is_ok() {
+        boxed(signal::trace::ends(&thread, &mut context, thread.last_status())).await;
     }
     let reserve = wait_for_exit_memory(&thread).await;
     boxed(crate::process::exit::end_thread(&thread)).await;

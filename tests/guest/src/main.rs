@@ -48,6 +48,7 @@ mod space;
 mod terminal;
 mod thread;
 mod time;
+mod trace;
 mod uring;
 mod usage;
 mod vdso;
@@ -106,6 +107,7 @@ fn main() -> std::process::ExitCode {
         slots::TESTS,
         space::TESTS,
         usage::TESTS,
+        trace::TESTS,
         procfs::TESTS,
         socket_options::TESTS,
         arguments::TESTS,

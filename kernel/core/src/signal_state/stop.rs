@@ -32,6 +32,7 @@ impl<M: Member> GroupState<M> {
         self.stop = Some(signal);
         for thread in &self.threads {
             thread.add(Note::STOP);
+            self.notify_trace(thread);
             thread.kick();
         }
     }
@@ -46,6 +47,7 @@ impl<M: Member> GroupState<M> {
         let was_stopped = self.are_all_stopped();
         for thread in &self.threads {
             thread.remove(Note::STOP);
+            self.notify_trace(thread);
             thread.kick();
         }
         if was_stopped {

@@ -25,6 +25,7 @@ mod list;
 mod lock;
 mod map;
 mod remap;
+mod remote;
 mod unmap;
 mod usage;
 
@@ -62,6 +63,7 @@ pub use crate::memory::space::limits::FutureLocks;
 pub use crate::memory::space::list::MappingView;
 pub use crate::memory::space::lock::CpuEpoch;
 pub use crate::memory::space::map::{MapRequest, Placement};
+pub use crate::memory::space::remote::RemoteAccess;
 pub use crate::memory::space::unmap::{unmap_mapping_range, write_back};
 pub use crate::memory::space::usage::Usage;
 pub use heddle_kernel_core::mapping::{Flags, Mapping, Protection};

@@ -3,9 +3,9 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-use crate::process::Thread;
 use crate::process::futex::pi::PiWaiter;
 use crate::process::vfork::Vfork;
+use crate::process::{ExitStatus, Thread};
 use crate::sync::SpinLock;
 
 #[derive(Default)]
@@ -86,6 +86,13 @@ impl Thread {
     #[must_use]
     pub(in crate::process) fn take_vfork(&self) -> Option<Arc<Vfork>> {
         self.ending.vfork.lock().take()
+    }
+
+    /// How the thread, which is about to end, ends: as its process does, if that is decided.
+    #[must_use]
+    pub fn last_status(&self) -> ExitStatus {
+        let ending = self.process.signal_state().ending();
+        ending.unwrap_or(ExitStatus::Exited(self.exit_code()))
     }
 
     /// The argument of the thread's exit(2).

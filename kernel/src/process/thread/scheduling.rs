@@ -225,7 +225,10 @@ impl Thread {
     /// The thread's state: running, waiting, stopped, …
     #[must_use]
     pub fn run_state(&self) -> RunState {
-        if self.work().contains(PendingWork::STOPPED) {
+        let work = self.work();
+        if work.contains(PendingWork::TRACE_STOPPED) {
+            RunState::Traced
+        } else if work.contains(PendingWork::STOPPED) {
             RunState::Stopped
         } else if self.cpu().is_some() || self.is_queued() {
             RunState::Running
