@@ -25,12 +25,12 @@ mod x86_64;
 #[cfg(target_arch = "x86_64")]
 use self::x86_64 as current;
 
+pub use current::debug;
 pub use current::{
     ELF_MACHINE, FloatState, MACHINE_NAME, MAX_CPUS, Trap, UserContext, control, cpu, enter_user,
     exception_signal, features, hardware_capabilities, interrupt, machine, paging, signal, syscall_name,
     time, user,
 };
-pub use current::debug;
 
 /// Hooks that [`enter_user`] calls around the time in which a program runs.
 ///

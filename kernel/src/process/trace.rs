@@ -6,7 +6,7 @@
 use alloc::sync::Arc;
 use heddle_kernel_core::fallible::push_reserved;
 use heddle_kernel_core::signal::{Action, Detail, Information, Signal};
-use heddle_kernel_core::signal_state::{TraceOptions, Resume};
+use heddle_kernel_core::signal_state::{Resume, TraceOptions};
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
@@ -96,8 +96,8 @@ pub fn attach_to_parent(thread: &Arc<Thread>) -> Result<(), Errno> {
 /// `ENOMEM`.
 pub fn attach_child(parent: &Thread, child: &Arc<Thread>) -> Result<(), Errno> {
     let Some(tracer) = parent.tracer() else { return Ok(()) };
-    let rules = parent
-        .with_tracee(|tracee| tracee.map(|tracee| (tracee.trace.options, tracee.trace.is_seized)));
+    let rules =
+        parent.with_tracee(|tracee| tracee.map(|tracee| (tracee.trace.options, tracee.trace.is_seized)));
     let Some((options, is_seized)) = rules else { return Ok(()) };
     match link(&tracer, child, options, is_seized) {
         // The tracer ends.

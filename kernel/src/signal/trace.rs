@@ -23,12 +23,8 @@ const MESSAGE_EXIT: u64 = linux_raw_sys::ptrace::PTRACE_EVENTMSG_SYSCALL_EXIT as
 /// it.
 #[must_use]
 pub(super) fn interruption(context: &UserContext) -> Option<Errno> {
-    const CODES: [Errno; 4] = [
-        Errno::ERESTARTSYS,
-        Errno::ERESTARTNOINTR,
-        Errno::ERESTARTNOHAND,
-        Errno::ERESTART_RESTARTBLOCK,
-    ];
+    const CODES: [Errno; 4] =
+        [Errno::ERESTARTSYS, Errno::ERESTARTNOINTR, Errno::ERESTARTNOHAND, Errno::ERESTART_RESTARTBLOCK];
     CODES.into_iter().find(|code| context.in_syscall() && context.result() == code.to_result())
 }
 
@@ -102,8 +98,7 @@ pub(super) fn tell_change(
         let actions = watcher.actions();
         let actions = actions.lock();
         let action = actions.get(Signal::CHLD);
-        action.handler != heddle_kernel_core::signal::Action::IGNORE
-            && !action.flags.has(linux::SA_NOCLDSTOP)
+        action.handler != heddle_kernel_core::signal::Action::IGNORE && !action.flags.has(linux::SA_NOCLDSTOP)
     };
     if wants {
         let (user, system) = changed.cpu_times();
@@ -215,7 +210,8 @@ pub async fn event(thread: &Arc<Thread>, event: TraceEvent, message: u64) {
     // A thread that has been traced since its call began is told of next time.
     let is_traced_call = thread.work().contains(PendingWork::CALL);
     let context = thread.with_tracee(|tracee| {
-        let tracee = tracee.filter(|tracee| is_traced_call && tracee.trace.options.contains(event.option()))?;
+        let tracee =
+            tracee.filter(|tracee| is_traced_call && tracee.trace.options.contains(event.option()))?;
         Some(tracee.context.clone())
     });
     let Some(mut context) = context else { return };
@@ -251,8 +247,7 @@ pub(super) async fn deliver(
     let tracer = thread.tracer();
     if let Some(signal) = wait(thread, context, TraceStop::of_signal(information), 0).await {
         let signal = signal?;
-        let changed =
-            thread.with_tracee(|tracee| tracee.and_then(|tracee| tracee.trace.last_information()));
+        let changed = thread.with_tracee(|tracee| tracee.and_then(|tracee| tracee.trace.last_information()));
         information = changed.unwrap_or(information);
         if information.signal != signal {
             let uid = tracer.as_ref().map_or(0, |tracer| tracer.credentials().uid);

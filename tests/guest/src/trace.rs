@@ -416,9 +416,8 @@ fn a_step_ends_after_a_call_and_in_a_handler() -> Outcome {
 fn children_are_traced() -> Outcome {
     let child = tracee(libc::PTRACE_O_TRACEFORK as usize, || {
         let Ok(grandchild) = spawn_child(|| 4) else { return 98 };
-        nix::sys::wait::waitpid(grandchild, None).map_or(97, |status| {
-            i32::from(status == nix::sys::wait::WaitStatus::Exited(grandchild, 4))
-        })
+        nix::sys::wait::waitpid(grandchild, None)
+            .map_or(97, |status| i32::from(status == nix::sys::wait::WaitStatus::Exited(grandchild, 4)))
     })?;
     cont(child, 0).or_fail()?;
     expect_eq!(wait(child), Ok(stopped(libc::SIGTRAP, libc::PTRACE_EVENT_FORK)));
@@ -884,8 +883,7 @@ fn process_vm_moves_memory() -> Outcome {
     let mut word = 9_u64.to_ne_bytes();
     let target = there(WORD.as_ptr().addr(), 8);
     // SAFETY: the local buffer lives during the call.
-    let written =
-        unsafe { libc::process_vm_writev(child_of.as_raw(), &local(&mut word), 1, &target, 1, 0) };
+    let written = unsafe { libc::process_vm_writev(child_of.as_raw(), &local(&mut word), 1, &target, 1, 0) };
     expect_eq!(written, 8);
     word = [0; 8];
     expect_eq!(move_in(child_of, &[local(&mut word)], &[target], 0), Ok(8));

@@ -313,7 +313,9 @@ impl<M: Member> GroupState<M> {
                 let code = signal.map_or(SIGTRAP, Signal::number) | EVENT_STOP << 8;
                 Some(TraceStop::own(StopKind::Trap, code, thread.id(), uid))
             }
-            Some(signal) => Some(TraceStop { kind: StopKind::Trap, code: signal.number(), information: None }),
+            Some(signal) => {
+                Some(TraceStop { kind: StopKind::Trap, code: signal.number(), information: None })
+            }
             None => {
                 thread.remove(Note::TRAP);
                 None
@@ -326,7 +328,12 @@ impl<M: Member> GroupState<M> {
     ///
     /// # Errors
     /// The thread goes on.
-    pub fn enter_trace_stop(&mut self, thread: &Arc<M>, stop: TraceStop, message: u64) -> Result<bool, NotStopped> {
+    pub fn enter_trace_stop(
+        &mut self,
+        thread: &Arc<M>,
+        stop: TraceStop,
+        message: u64,
+    ) -> Result<bool, NotStopped> {
         let is_dying = thread.notes().contains(Note::DIE) && stop.kind != StopKind::End;
         let is_traced = !is_dying
             && thread.with_trace(|trace| {

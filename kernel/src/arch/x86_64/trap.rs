@@ -143,10 +143,10 @@ fn load_new_bases(local: &local::CpuLocal, context: &mut UserContext) {
 #[must_use]
 pub fn exception_signal(vector: u8, code: u64) -> SignalCause {
     let (signal, code) = match vector {
-        0 => (linux::SIGFPE, 1),     // FPE_INTDIV
+        0 => (linux::SIGFPE, 1),                                            // FPE_INTDIV
         1 if code & 0xf != 0 && code & 1 << 14 == 0 => (linux::SIGTRAP, 4), // TRAP_HWBKPT
-        1 => (linux::SIGTRAP, 2),    // TRAP_TRACE
-        3 => (linux::SIGTRAP, 0x80), // SI_KERNEL
+        1 => (linux::SIGTRAP, 2),                                           // TRAP_TRACE
+        3 => (linux::SIGTRAP, 0x80),                                        // SI_KERNEL
         4 | 5 => (linux::SIGSEGV, 0x80),
         6 => (linux::SIGILL, 2),       // ILL_ILLOPN
         16 | 19 => (linux::SIGFPE, 3), // FPE_FLTDIV stands for all: the status words tell more

@@ -54,12 +54,7 @@ impl Space {
     ///
     /// # Errors
     /// As above; that another operation holds the page.
-    pub fn try_read_remote(
-        &self,
-        address: usize,
-        bytes: &mut [u8],
-        access: RemoteAccess,
-    ) -> TryResult<()> {
+    pub fn try_read_remote(&self, address: usize, bytes: &mut [u8], access: RemoteAccess) -> TryResult<()> {
         let guard = self.try_reach(address)?;
         Ok(self.read_locked(&guard, address, bytes, access)?)
     }

@@ -3,9 +3,9 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-use crate::process::{ExitStatus, Thread};
 use crate::process::futex::pi::PiWaiter;
 use crate::process::vfork::Vfork;
+use crate::process::{ExitStatus, Thread};
 use crate::sync::SpinLock;
 
 #[derive(Default)]

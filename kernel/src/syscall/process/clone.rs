@@ -18,9 +18,9 @@ use crate::process::table::PidTable;
 use crate::process::thread::Parts;
 use crate::process::vfork::Vfork;
 use crate::process::{Limits, Process, ProcessParts, Resource, Thread, table, trace};
-use crate::{sched, signal};
 use crate::sync::SpinLock;
 use crate::syscall::{Call, SyscallResult, pending, thread_loop, user};
+use crate::{sched, signal};
 
 /// A request for a new process or thread, from the arguments of the three calls.
 #[derive(Clone, Copy)]
@@ -147,9 +147,8 @@ impl CloneRequest {
         } else {
             TraceEvent::Clone
         };
-        let wants = thread.with_tracee(|tracee| {
-            tracee.is_some_and(|tracee| tracee.trace.options.contains(event.option()))
-        });
+        let wants = thread
+            .with_tracee(|tracee| tracee.is_some_and(|tracee| tracee.trace.options.contains(event.option())));
         wants.then_some(event)
     }
 

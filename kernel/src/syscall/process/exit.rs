@@ -274,8 +274,7 @@ fn look_at_tracees(process: &Arc<Process>, selection: &Selection) -> Option<Opti
             tracee.map_or((None, None), |tracee| (tracee.trace.report(keep), tracee.trace.ended()))
         });
         let is_main = thread.tid() == thread.process.pid;
-        let is_child =
-            || thread.process.parent().is_some_and(|parent| Arc::ptr_eq(&parent, process));
+        let is_child = || thread.process.parent().is_some_and(|parent| Arc::ptr_eq(&parent, process));
         // A child's end is found among the children.
         // Once its process ends, the end of a thread counts as that of the process.
         let ending = || thread.process.signal_state().ending();

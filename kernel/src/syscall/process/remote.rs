@@ -44,7 +44,10 @@ impl Side {
             if is_own && base.checked_add(length).is_none_or(|end| end > USER_END) {
                 return Err(Errno::EFAULT.into());
             }
-            total = total.checked_add(length).filter(|&total| isize::try_from(total).is_ok()).ok_or(Errno::EINVAL)?;
+            total = total
+                .checked_add(length)
+                .filter(|&total| isize::try_from(total).is_ok())
+                .ok_or(Errno::EINVAL)?;
             push_reserved(&mut segments, (base, length));
         }
         Ok(Self { segments, at: (0, 0) })
@@ -79,7 +82,8 @@ fn transfer(call: &Call<'_>, is_read: bool) -> SyscallResult {
     let space = call.thread.space();
     let local = Side::read(&space, call.word(1), call.word(2), true)?;
     let remote = Side::read(&space, call.word(3), call.word(4), false)?;
-    if !local.segments.iter().any(|segment| segment.1 > 0) || !remote.segments.iter().any(|segment| segment.1 > 0)
+    if !local.segments.iter().any(|segment| segment.1 > 0)
+        || !remote.segments.iter().any(|segment| segment.1 > 0)
     {
         return Ok(0.into());
     }
@@ -158,7 +162,9 @@ pub fn kcmp(call: &mut Call<'_>) -> SyscallResult {
     let result = match call.int(2) {
         FILE => {
             let file = |thread: &Thread, number: usize| {
-                i32::try_from(number).map_err(|_| Errno::EBADF).and_then(|number| thread.descriptors().get(number))
+                i32::try_from(number)
+                    .map_err(|_| Errno::EBADF)
+                    .and_then(|number| thread.descriptors().get(number))
             };
             compare(Arc::as_ptr(&file(&first, call.word(3))?), Arc::as_ptr(&file(&second, call.word(4))?))
         }
@@ -173,7 +179,13 @@ pub fn kcmp(call: &mut Call<'_>) -> SyscallResult {
             match (undoes(&first), undoes(&second)) {
                 (None, None) => 0,
                 (Some(ours), Some(theirs)) => compare(Arc::as_ptr(&ours), Arc::as_ptr(&theirs)),
-                (ours, _) => if ours.is_none() { 1 } else { 2 },
+                (ours, _) => {
+                    if ours.is_none() {
+                        1
+                    } else {
+                        2
+                    }
+                }
             }
         }
         _ => return Err(Errno::EINVAL.into()),
