@@ -423,7 +423,7 @@ pub async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     crate::process::executor::leave(thread);
     futex::robust::release(thread).await;
     futex::pi::owner_ends(thread).await;
-    thread.set_has_left_locks(false);
+    thread.set_released_pi_locks(false);
     process.set_barriers(0);
     crate::process::exit::release_space(thread).await;
     drop(thread.set_space(loaded.space));

@@ -36,7 +36,7 @@ impl FileCapabilities {
         Self::decode(bytes).is_some()
     }
 
-    /// Decodes the attribute. What this kernel does not know is as if there were none.
+    /// Decodes the attribute. An unknown revision counts as none.
     fn decode(bytes: &[u8]) -> Option<Self> {
         const REVISION_2: u32 = 0x0200_0000;
         const REVISION_3: u32 = 0x0300_0000;

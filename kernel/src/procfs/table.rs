@@ -1,12 +1,16 @@
 //! The names in `/proc`, and how each is shown.
 
 use crate::procfs::{
-    Follow, Item, Show, ShowPart, Store, StoreAs, What, coroutines, ipc, link, net, net_class, process,
-    sockets, system, usage,
+    Follow, Item, Show, ShowPart, ShowSum, Store, StoreAs, What, coroutines, ipc, link, net, net_class,
+    process, sockets, system, usage,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
     Item { name, permissions: 0o444, what: What::Parts(show), is_guarded: true }
+}
+
+const fn sums(name: &'static [u8], show: ShowSum) -> Item {
+    Item { name, permissions: 0o444, what: What::Sums(show), is_guarded: true }
 }
 
 const fn text(name: &'static [u8], show: Show) -> Item {
@@ -167,8 +171,8 @@ static PROCESS_ITEMS: &[Item] = &[
     controlled(b"oom_adj", process::oom_legacy, process::set_oom_legacy),
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
-    parts(b"smaps", usage::by_mapping),
-    guarded(b"smaps_rollup", usage::rollup),
+    sums(b"smaps", usage::by_mapping),
+    sums(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
     text(b"status", process::status),
@@ -194,8 +198,8 @@ static THREAD_ITEMS: &[Item] = &[
     controlled(b"oom_adj", process::oom_legacy, process::set_oom_legacy),
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
-    parts(b"smaps", usage::by_mapping),
-    guarded(b"smaps_rollup", usage::rollup),
+    sums(b"smaps", usage::by_mapping),
+    sums(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
     text(b"status", process::status),

@@ -34,7 +34,7 @@ pub fn spawn(thread: &Arc<Thread>, context: UserContext) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The most bytes of a thread's coroutine: what a thread costs besides its own pages. What is larger is boxed while it
+/// The most bytes of a thread's coroutine: what a thread costs besides its own pages. A larger future is boxed while it
 /// is needed.
 const FUTURE_BYTES_MAX: usize = 1024;
 

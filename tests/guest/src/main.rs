@@ -15,6 +15,7 @@ mod barrier;
 mod cpu_time;
 mod delivery;
 mod descriptor;
+mod discard;
 mod extended;
 mod file;
 mod inet;
@@ -65,6 +66,7 @@ fn main() -> std::process::ExitCode {
         pipe::TESTS,
         waiting::TESTS,
         progress::TESTS,
+        discard::TESTS,
         file::TESTS,
         descriptor::TESTS,
         ranges::TESTS,
@@ -86,6 +88,7 @@ fn main() -> std::process::ExitCode {
         preemption::TESTS,
         runtime::TESTS,
         runtime::FORK_TESTS,
+        runtime::NET_TESTS,
         listing::TESTS,
         vdso::TESTS,
         extended::TESTS,

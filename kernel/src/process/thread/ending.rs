@@ -19,7 +19,7 @@ pub(super) struct Ending {
     /// Where the thread waits for a lock that inherits priorities. Guarded by the lock of all those.
     pi_wait: SpinLock<Option<Arc<PiWaiter>>>,
     /// It has ended and given up such locks.
-    has_left_locks: AtomicBool,
+    has_released_pi_locks: AtomicBool,
     /// The parent that waits in `vfork` for this thread to leave the space.
     vfork: SpinLock<Option<Arc<Vfork>>>,
     /// The argument of the thread's exit(2).
@@ -67,13 +67,13 @@ impl Thread {
 
     /// Whether the thread has given up its locks that inherit priorities.
     #[must_use]
-    pub(in crate::process) fn has_left_locks(&self) -> bool {
-        self.ending.has_left_locks.load(Ordering::Relaxed)
+    pub(in crate::process) fn has_released_pi_locks(&self) -> bool {
+        self.ending.has_released_pi_locks.load(Ordering::Relaxed)
     }
 
     /// The thread gives up its locks that inherit priorities; a new program may take such locks again.
-    pub(in crate::process) fn set_has_left_locks(&self, has_left: bool) {
-        self.ending.has_left_locks.store(has_left, Ordering::Relaxed);
+    pub(in crate::process) fn set_released_pi_locks(&self, has_left: bool) {
+        self.ending.has_released_pi_locks.store(has_left, Ordering::Relaxed);
     }
 
     /// The parent of the thread waits in `vfork`.

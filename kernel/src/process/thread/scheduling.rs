@@ -40,7 +40,7 @@ impl Scheduling {
         Self {
             task: spin::Once::new(),
             executor: ExecutorSlot::new(),
-            priority: AtomicU16::new(parameters.priority(account.is_spent()).to_bits()),
+            priority: AtomicU16::new(parameters.priority(account.is_exhausted()).to_bits()),
             until_ns: AtomicU64::new(0),
             rank: AtomicU8::new(rank_of(parameters.realtime)),
             entity: SpinLock::new(SchedEntity::new(parameters, account)),
