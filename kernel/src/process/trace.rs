@@ -1,4 +1,4 @@
-//! Who traces whom, ptrace(2): a thread traces threads of other processes, and its process waits for them.
+//! Tracers and what they trace, ptrace(2): a thread traces threads of other processes, and its process waits for them.
 //!
 //! A process lists the threads that its threads trace. The table's lock guards the links; below it come the list and
 //! the signal state of the traced thread. A traced thread that has ended stays listed until a wait has told of it.
@@ -120,7 +120,7 @@ pub fn detach(thread: &Arc<Thread>, signal: Option<Signal>) {
     }
 }
 
-/// What is left of the tracing of a thread, to be dropped without a lock held.
+/// The remains of the tracing of a thread, to be dropped without a lock held.
 type Released = (Option<Arc<Thread>>, [Option<alloc::boxed::Box<Tracee>>; 2]);
 
 /// The same with the table locked.

@@ -36,7 +36,7 @@ fn piece(address: usize, wanted: usize) -> usize {
     wanted.min(PIECE_BYTES).min(PAGE_BYTES - address % PAGE_BYTES)
 }
 
-/// What a program is told of memory that is not there.
+/// The error for memory that is not there.
 fn failure(error: TryError) -> TryError {
     if error == TryError::Error(Errno::EFAULT) { Errno::EIO.into() } else { error }
 }

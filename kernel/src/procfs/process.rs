@@ -200,7 +200,8 @@ pub fn status(subject: &Subject, text: &mut Text) -> Shown {
         _ => "sleeping",
     };
     text.line(format_args!(
-        "\nUmask:\t{umask:04o}\nState:\t{state} ({word})\nTgid:\t{}\nNgid:\t0\nPid:\t{}\nPPid:\t{}\nTracerPid:\t{tracer}\n",
+        "\nUmask:\t{umask:04o}\nState:\t{state} ({word})\nTgid:\t{}\nNgid:\t0\nPid:\t{}\nPPid:\t{}\n\
+         TracerPid:\t{tracer}\n",
         process.pid,
         subject.tid.unwrap_or(process.pid),
         process.parent_pid()

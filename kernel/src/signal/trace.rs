@@ -1,4 +1,4 @@
-//! The stops of a traced thread, ptrace(2). What a stop is and when it ends is decided in `kernel/core`'s
+//! The stops of a traced thread, ptrace(2). Their beginning and end is decided in `kernel/core`'s
 //! `signal_state`; here the thread waits in it, with its registers where its tracer finds them.
 
 use alloc::sync::Arc;

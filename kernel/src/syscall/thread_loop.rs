@@ -180,17 +180,10 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
             is_preempted(&thread).await;
             continue;
         }
-        let mut until_ns = thread.until_ns();
-        if until_ns == sched::THROTTLED {
-            if !sched::is_alone() {
-                sched::leave_program();
-                thread.look_at_entity(|entity| entity.give_way());
-                rseq::leaves_program(&thread);
-                sched::yield_now().await;
-                continue;
-            }
-            until_ns = thread.remaining_slice();
-        }
+        let Some(until_ns) = slice_end(&thread) else {
+            sched::yield_now().await;
+            continue;
+        };
         arch::time::set_timer(until_ns);
         thread.activate_space();
         thread.load_float();
@@ -240,16 +233,8 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
                 }
                 signal::post_exception(&thread, context, vector, code);
             }
-            Trap::Interrupt => {
-                executor::tick(&thread);
-                let is_watched = thread.process.alarms().is_armed();
-                let until_ns = if is_watched { cpu_time::look(&thread) } else { until_ns };
-                if crate::arch::time::now_ns() >= until_ns {
-                    thread.look_at_entity(|entity| entity.give_way());
-                    rseq::leaves_program(&thread);
-                    sched::yield_now().await;
-                }
-            }
+            Trap::Interrupt if is_slice_over(&thread, until_ns) => sched::yield_now().await,
+            Trap::Interrupt => {}
         }
     }
     if thread.work().contains(PendingWork::TRACED) && crate::memory::heap::reserve(BOXES).is_ok() {
@@ -258,6 +243,34 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
     let reserve = wait_for_exit_memory(&thread).await;
     boxed(crate::process::exit::end_thread(&thread)).await;
     drop(reserve);
+}
+
+/// The time until which the thread may run now. `None`: others have to run first.
+fn slice_end(thread: &Thread) -> Option<u64> {
+    let until_ns = thread.until_ns();
+    if until_ns != sched::THROTTLED {
+        return Some(until_ns);
+    }
+    if !sched::is_alone() {
+        sched::leave_program();
+        thread.look_at_entity(|entity| entity.give_way());
+        rseq::leaves_program(thread);
+        return None;
+    }
+    Some(thread.remaining_slice())
+}
+
+/// Looks at clocks and coroutines after an interrupt. Whether the thread's slice is over.
+fn is_slice_over(thread: &Arc<Thread>, until_ns: u64) -> bool {
+    executor::tick(thread);
+    let is_watched = thread.process.alarms().is_armed();
+    let until_ns = if is_watched { cpu_time::look(thread) } else { until_ns };
+    let is_over = arch::time::now_ns() >= until_ns;
+    if is_over {
+        thread.look_at_entity(|entity| entity.give_way());
+        rseq::leaves_program(thread);
+    }
+    is_over
 }
 
 /// Stores the thread's number in its memory. As in Linux, an address that can't be written to is the program's problem.

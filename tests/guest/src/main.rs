@@ -108,6 +108,8 @@ fn main() -> std::process::ExitCode {
         space::TESTS,
         usage::TESTS,
         trace::TESTS,
+        trace::relations::TESTS,
+        trace::memory::TESTS,
         procfs::TESTS,
         socket_options::TESTS,
         arguments::TESTS,

@@ -43,7 +43,7 @@ struct TestRoot {
 }
 
 /// Both busyboxes are the same file to Debian, so each has a root of its own.
-const ROOTS: [TestRoot; 5] = [
+const ROOTS: [TestRoot; 6] = [
     TestRoot {
         name: "debian",
         packages: "bash,dash,coreutils,findutils,grep,sed,gawk,tar,gzip,diffutils,busybox",
@@ -71,6 +71,13 @@ const ROOTS: [TestRoot; 5] = [
         packages: "bash,coreutils,grep,sed,diffutils,python3,redis-server,redis-tools",
         driver: &["bash", "-c"],
         shells: &[("services", "bash")],
+        on_all: true,
+    },
+    TestRoot {
+        name: "debug",
+        packages: "bash,coreutils,grep,sed,mawk,gcc,libc6-dev,strace,gdb,ltrace",
+        driver: &["bash", "-c"],
+        shells: &[("debug", "bash")],
         on_all: true,
     },
     TestRoot {

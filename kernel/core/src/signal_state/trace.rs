@@ -1,8 +1,9 @@
 //! A thread that another traces, ptrace(2): what it stops for, what its tracer is told, and how it goes on.
 //!
 //! A traced thread has a [`Trace`]. It *enters* a stop by itself, on its way back to user mode or inside a call, and
-//! waits there until its tracer *resumes* it, it is *released*, or it is to die. What the tracer asks for meanwhile
-//! ([`GroupState::interrupt`], a stop of the group, `SIGCONT`) is noted as [`Note::TRAP`]: the thread looks at it next.
+//! waits there until its tracer *resumes* it, it is *released*, or it is to die. A request of the tracer
+//! ([`GroupState::interrupt`]), a stop of the group and `SIGCONT` are noted as [`Note::TRAP`], and the thread looks at
+//! it next.
 
 use alloc::sync::Arc;
 
@@ -95,7 +96,7 @@ pub struct TraceStop {
     pub kind: StopKind,
     /// The upper part of the wait status: the signal, and the event above it.
     pub code: i32,
-    /// What `PTRACE_GETSIGINFO` tells; a stop of the group has nothing.
+    /// The answer to `PTRACE_GETSIGINFO`; a stop of the group has none.
     pub information: Option<Information>,
 }
 
@@ -169,7 +170,7 @@ impl Resume {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotStopped;
 
-/// What is to come of a thread in a stop.
+/// The future of a thread in a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resumed {
     /// It stays.
@@ -181,7 +182,7 @@ pub enum Resumed {
 /// The tracing of one thread.
 #[derive(Debug, Default)]
 pub struct Trace {
-    /// What it stops for.
+    /// The reasons for which it stops.
     pub options: TraceOptions,
     /// It was seized: stops of the group are told from signals, and it can be asked to stop.
     pub is_seized: bool,
@@ -196,7 +197,7 @@ pub struct Trace {
     is_listening: bool,
     /// The signal that it goes on with.
     signal: Option<Signal>,
-    /// What was known of the signal of the last stop when the thread went on.
+    /// The siginfo of the last stop when the thread went on.
     information: Option<Information>,
     /// It has ended, and the tracer has not waited for it.
     ended: Option<ExitStatus>,
@@ -239,7 +240,7 @@ impl Trace {
         Some(stop.code)
     }
 
-    /// What was known of the signal of the last stop when the thread went on, with the tracer's changes.
+    /// The siginfo of the last stop when the thread went on, with the tracer's changes.
     #[must_use]
     pub const fn last_information(&self) -> Option<Information> {
         self.information

@@ -1,4 +1,4 @@
-//! What a debugger sees of a program's processor: its registers as `struct user` lays them out, and the debug registers.
+//! A program's processor as a debugger sees it: its registers in the layout of `struct user`, and the debug registers.
 //!
 //! `unsafe` here: the debug registers, which only cause traps.
 #![allow(unsafe_code)]

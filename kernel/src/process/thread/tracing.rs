@@ -14,7 +14,7 @@ use crate::sync::SpinLock;
 
 /// The tracing of a thread.
 pub struct Tracee {
-    /// What it stops for, and the stop it is in.
+    /// The reasons for which it stops, and the stop it is in.
     pub trace: Trace,
     /// The thread that traces it.
     pub tracer: Weak<Thread>,

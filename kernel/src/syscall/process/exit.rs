@@ -226,7 +226,7 @@ fn find(process: &Arc<Process>, selection: &Selection) -> Result<Option<WaitRepo
                 continue;
             }
             has_candidate = true;
-            // Who traces a child is told first.
+            // A child's tracer is told first.
             if tracer.is_some() && (!is_own_tracee || child.exit_status().is_none()) {
                 continue;
             }
