@@ -3,7 +3,7 @@
 //! `heddle-bench-programs EXPERIMENT [NAME=VALUE…]` prints lines of the form `result NAME ITERATIONS NANOSECONDS`. The
 //! time is that of all iterations by the monotonic clock; under QEMU's icount that clock counts instructions. Other
 //! lines are `size NAME BYTES` and `count NAME NUMBER`. With `limit=SECONDS` an experiment ends by `SIGALRM` after that
-//! time. What a run was not able to do it prints as `absent NAME: reason`.
+//! time. A run that could not be made is printed as `absent NAME: reason`.
 
 mod asynccall;
 mod calls;

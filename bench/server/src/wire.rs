@@ -85,7 +85,7 @@ impl Framer {
     /// The next message that is complete.
     ///
     /// # Errors
-    /// What came is no message.
+    /// The bytes are no message.
     pub fn next(&mut self) -> Result<Option<Message>, String> {
         let rest = &self.bytes[self.taken..];
         let Some((header, rest)) = rest.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };

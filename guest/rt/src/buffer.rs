@@ -1,5 +1,5 @@
 //! Buffers that asynchronous calls own while they are in flight.
-#![allow(unsafe_code)] // What the traits promise.
+#![allow(unsafe_code)] // The traits promise this.
 
 /// Bytes to be read.
 ///
@@ -68,7 +68,7 @@ unsafe impl BufferMut for Box<[u8]> {
     }
 }
 
-/// What is left of a buffer, from some place on.
+/// The rest of a buffer, from some place on.
 pub(crate) struct Rest<B> {
     pub whole: B,
     pub from: usize,

@@ -62,7 +62,7 @@ pub struct Connection {
     /// The numbers of the next request and the next reply.
     next_request: u64,
     next_reply: u64,
-    /// What the socket had no room for.
+    /// Bytes that the socket had no room for.
     unsent: Vec<u8>,
     /// The beginning of a reply.
     input: Vec<u8>,

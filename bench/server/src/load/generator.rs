@@ -218,7 +218,7 @@ impl<'a> Generator<'a> {
                 debug_assert!(period_ns > 0);
             }
             Arrival::Closed { period_ns } => {
-                // What was due and could not be sent has waited so long at least.
+                // A request that was due and could not be sent has waited so long at least.
                 let mut due_ns = pending.due_ns + period_ns;
                 while due_ns < self.end_ns {
                     if due_ns >= self.begin_ns {

@@ -58,7 +58,7 @@ impl Load {
     }
 }
 
-/// What became of a load.
+/// The result of a load.
 #[derive(Debug)]
 pub struct Outcome {
     /// Requests that were sent in all.

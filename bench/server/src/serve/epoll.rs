@@ -1,6 +1,6 @@
-//! A thread per processor, each with an epoll instance and its share of the connections. Receiver, worker and sender are
-//! steps of the thread's loop, with queues between them. Where priorities count, the loop looks for new requests before
-//! each unit of work, and does the most urgent one.
+//! A thread per processor, each with an epoll instance and its share of the connections. Receiver, worker and sender
+//! are steps of the thread's loop, with queues between them. Where priorities count, the loop looks for new requests
+//! before each unit of work, and does the most urgent one.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};

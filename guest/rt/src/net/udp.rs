@@ -42,7 +42,7 @@ impl UdpSocket {
         calls::send(&self.0, buffer, libc::MSG_NOSIGNAL).await
     }
 
-    /// Waits for a datagram. What the buffer has no room for is lost.
+    /// Waits for a datagram. Bytes that the buffer has no room for are lost.
     pub async fn recv<B: BufferMut>(&self, buffer: B) -> (io::Result<usize>, B) {
         calls::recv(&self.0, buffer, 0).await
     }

@@ -18,7 +18,7 @@ use super::{Interrupt, Interrupted, PROGRAM_FOLDER};
 use crate::guest::{self, Choices, Kernel};
 use crate::log::Log;
 use crate::machine::{Clock, Machine};
-use crate::session::{self, End, Program, Streams};
+use crate::session::{self, End, Identity, Program, Streams};
 use crate::{crash, paths};
 
 /// The program of most experiments.
@@ -207,6 +207,7 @@ impl Runner {
         let name = self.program.as_os_str().as_bytes().to_vec();
         Program {
             path,
+            identity: Identity::default(),
             directory: b"/".to_vec(),
             arguments: std::iter::once(name).chain(words.map(|word| word.as_bytes().to_vec())).collect(),
             environment: vec![b"PATH=/usr/bin:/bin".to_vec()],
@@ -215,7 +216,7 @@ impl Runner {
 }
 
 /// The result of a program in a machine.
-pub struct Outcome {
+pub struct MachineRun {
     /// Its standard output.
     pub output: String,
     /// Guest time from the kernel's first instruction to the program's start.
@@ -247,7 +248,7 @@ pub fn run_in_machine(
     program: &Program,
     limit: Duration,
     look: &(dyn Fn(&str) + Sync),
-) -> Result<Outcome> {
+) -> Result<MachineRun> {
     let log = Log::in_memory().context("making a file for the kernel's log")?;
     let [output, errors] = [Log::in_memory()?, Log::in_memory()?];
     let file = |log: &Log| -> Result<OwnedFd> {
@@ -295,7 +296,7 @@ pub fn run_in_machine(
         End::Stuck => Some(crash::stuck(&log.text()).lines.join(" / ")),
     };
     let started_nanoseconds = report.started_nanoseconds;
-    Ok(Outcome { output: output.text(), started_nanoseconds, log: log.text(), failure })
+    Ok(MachineRun { output: output.text(), started_nanoseconds, log: log.text(), failure })
 }
 
 /// Builds a program of the experiments.

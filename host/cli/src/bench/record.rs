@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
-use super::goal::Verdict;
+use super::goal::GoalVerdict;
 
 /// The instrument that a figure was measured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -188,7 +188,7 @@ pub struct Record {
     /// Remarks of the run itself: counters, cuts.
     pub notes: Vec<String>,
     /// The goals and their results.
-    pub goals: Vec<Verdict>,
+    pub goals: Vec<GoalVerdict>,
 }
 
 /// The version of [`Record`] that this tool writes.

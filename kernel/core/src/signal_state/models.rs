@@ -51,6 +51,10 @@ impl Member for Thread {
         access(&mut self.own.lock().unwrap())
     }
 
+    fn with_trace<R>(&self, access: impl FnOnce(Option<&mut Trace>) -> R) -> R {
+        access(None)
+    }
+
     fn notes(&self) -> Note {
         Note::from_bits_retain(self.notes.load(Ordering::Acquire))
     }

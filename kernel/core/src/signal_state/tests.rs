@@ -12,6 +12,7 @@ struct Thread {
     awaited: AtomicU64,
     notes: AtomicU32,
     own: Mutex<Pending>,
+    trace: Mutex<Option<Trace>>,
 }
 
 impl Member for Thread {
@@ -33,6 +34,10 @@ impl Member for Thread {
 
     fn with_pending<R>(&self, access: impl FnOnce(&mut Pending) -> R) -> R {
         access(&mut self.own.lock().unwrap())
+    }
+
+    fn with_trace<R>(&self, access: impl FnOnce(Option<&mut Trace>) -> R) -> R {
+        access(self.trace.lock().unwrap().as_mut())
     }
 
     fn notes(&self) -> Note {

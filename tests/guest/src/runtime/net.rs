@@ -107,7 +107,7 @@ fn tcp_ends_are_told_apart() -> Outcome {
         expect_eq!(peer, client.local_addr().or_fail()?);
         server.write_all("abc").await.0.or_fail()?;
         drop(server);
-        // What was sent comes before the end, and an end in the midst is an error.
+        // All bytes come before the end, and an end in the midst is an error.
         let (result, got) = client.read_exact(vec![0; 5]).await;
         expect_eq!(result.map_err(|error| error.kind()), Err(ErrorKind::UnexpectedEof));
         expect_eq!(&got[..3], b"abc");
