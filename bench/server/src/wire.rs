@@ -3,10 +3,10 @@
 //! | bytes | contents |
 //! |---|---|
 //! | 0 to 4 | length of the text, little-endian |
-//! | 4 | kind: 0 a matrix, 1 the product, 2 a new priority for another connection |
+//! | 4 | kind: 0 a matrix, 1 the product, 2 a new priority for another connection, 3 a matrix under the server's lock |
 //! | 5 | priority of the connection, 0 the most urgent; it counts in the connection's first message |
 //! | 6 to 8 | rows of the matrix |
-//! | 8 to 16 | number of the request, which its reply repeats; kind 2: the connection |
+//! | 8 to 16 | number of the request, which its reply repeats; kind 2: the port of the other connection's client |
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 16;
@@ -23,8 +23,10 @@ pub enum Kind {
     Matrix = 0,
     /// The square.
     Product = 1,
-    /// A connection's new priority. The reply is the same without a text.
+    /// The new priority of another connection. The reply is the same message.
     Priority = 2,
+    /// A matrix, whose square is computed while the server's one lock is held.
+    Locked = 3,
 }
 
 /// A message.
@@ -92,6 +94,7 @@ impl Framer {
             0 => Kind::Matrix,
             1 => Kind::Product,
             2 => Kind::Priority,
+            3 => Kind::Locked,
             kind => return Err(format!("a message of kind {kind}")),
         };
         if length > TEXT_MAX_BYTES || header[5] >= PRIORITIES {

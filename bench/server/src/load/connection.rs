@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
+use super::Class;
 use super::schedule::Schedule;
 use crate::wire::{self, HEADER_BYTES, Kind, Message};
 use crate::work;
@@ -21,12 +22,13 @@ pub struct Texts {
 }
 
 impl Texts {
-    /// For matrices of so many rows on a connection of this priority.
-    pub fn new(rows: u16, priority: u8) -> Result<Self, String> {
+    /// For matrices of so many rows on a connection of this class.
+    pub fn new(rows: u16, class: &Class) -> Result<Self, String> {
+        let (priority, kind) = (class.priority, if class.is_locked { Kind::Locked } else { Kind::Matrix });
         let (mut requests, mut replies) = (Vec::new(), Vec::new());
         for seed in 0..MATRICES as u64 {
             let text = work::matrix(rows, seed * 77 + 1);
-            let request = Message { kind: Kind::Matrix, priority, rows, number: 0, text };
+            let request = Message { kind, priority, rows, number: 0, text };
             let mut bytes = Vec::new();
             request.encode(&mut bytes);
             requests.push(bytes);
@@ -51,7 +53,8 @@ pub struct Pending {
 #[derive(Debug)]
 pub struct Connection {
     pub stream: TcpStream,
-    pub priority: u8,
+    /// The number of its class.
+    pub class: usize,
     pub schedule: Schedule,
     pub pending: VecDeque<Pending>,
     /// When the next request is due.
@@ -69,10 +72,10 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub fn new(stream: TcpStream, priority: u8, schedule: Schedule) -> Self {
+    pub fn new(stream: TcpStream, class: usize, schedule: Schedule) -> Self {
         Connection {
             stream,
-            priority,
+            class,
             schedule,
             pending: VecDeque::new(),
             next_due_ns: 0,

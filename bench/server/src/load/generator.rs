@@ -53,7 +53,7 @@ pub struct Generator<'a> {
     load: &'a Load,
     epoll: Epoll,
     connections: Vec<Connection>,
-    /// By priority.
+    /// By class.
     texts: Vec<Texts>,
     /// When what is due next.
     due: BinaryHeap<Reverse<(u64, usize)>>,
@@ -67,18 +67,23 @@ impl<'a> Generator<'a> {
     /// Makes the connections.
     pub fn new(load: &'a Load) -> Result<Self, String> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(text)?;
-        let mut connections = Vec::with_capacity(load.connections);
-        for number in 0..load.connections {
-            let stream =
-                TcpStream::connect(load.at).map_err(|error| format!("connection {number}: {error}"))?;
-            stream.set_nodelay(true).map_err(text)?;
-            stream.set_nonblocking(true).map_err(text)?;
-            epoll.add(stream.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, number as u64)).map_err(text)?;
-            let schedule = Schedule::new(load.arrival, load.seed, number as u64);
-            let priority = (number % usize::from(load.priorities.max(1))) as u8;
-            connections.push(Connection::new(stream, priority, schedule));
+        let mut connections = Vec::new();
+        // The classes take turns, as far as they have connections.
+        let most = load.classes.iter().map(|class| class.connections).max().unwrap_or(0);
+        for row in 0..most {
+            for (index, class) in load.classes.iter().enumerate().filter(|(_, class)| row < class.connections)
+            {
+                let number = connections.len() as u64;
+                let stream =
+                    TcpStream::connect(load.at).map_err(|error| format!("connection {number}: {error}"))?;
+                stream.set_nodelay(true).map_err(text)?;
+                stream.set_nonblocking(true).map_err(text)?;
+                epoll.add(stream.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, number)).map_err(text)?;
+                let schedule = Schedule::new(class.arrival, load.seed, number);
+                connections.push(Connection::new(stream, index, schedule));
+            }
         }
-        let texts = (0..load.priorities.max(1)).map(|priority| Texts::new(load.rows, priority));
+        let texts = load.classes.iter().map(|class| Texts::new(load.rows, class));
         Ok(Generator {
             load,
             epoll,
@@ -147,7 +152,7 @@ impl<'a> Generator<'a> {
                 if event.events().contains(EpollFlags::EPOLLOUT) {
                     connection.flush();
                 }
-                let texts = &self.texts[usize::from(connection.priority)];
+                let texts = &self.texts[connection.class];
                 connection.receive(texts, &mut buffer, &mut done)?;
                 if !done.is_empty() {
                     now_ns = self::now_ns();
@@ -166,7 +171,7 @@ impl<'a> Generator<'a> {
             return Ok(());
         }
         self.outcome.sent += 1;
-        let texts = &mut self.texts[usize::from(connection.priority)];
+        let texts = &mut self.texts[connection.class];
         connection.send(texts, Pending { due_ns, sent_ns: now_ns });
         self.settle(number)
     }
@@ -174,7 +179,8 @@ impl<'a> Generator<'a> {
     /// A request is due. In an open loop the next one is known, too.
     fn send_due(&mut self, number: usize, due_ns: u64, now_ns: u64) -> Result<(), String> {
         self.send(number, due_ns, now_ns)?;
-        if let Arrival::Open { .. } = self.load.arrival {
+        let class = self.connections[number].class;
+        if let Arrival::Open { .. } = self.load.classes[class].arrival {
             self.plan_next(number, due_ns);
         }
         Ok(())
@@ -190,20 +196,20 @@ impl<'a> Generator<'a> {
 
     /// A reply has come.
     fn record(&mut self, number: usize, pending: Pending, now_ns: u64) -> Result<(), String> {
-        let priority = self.connections[number].priority;
+        let class = self.connections[number].class;
         self.outcome.replied += 1;
         if self.begin_ns == u64::MAX {
             return Ok(());
         }
         if (self.begin_ns..self.end_ns).contains(&now_ns) {
-            self.outcome.in_time[usize::from(priority)] += 1;
+            self.outcome.in_time[class] += 1;
         }
         if pending.due_ns >= self.begin_ns && pending.due_ns < self.end_ns {
-            let since_due = &mut self.outcome.since_due[usize::from(priority)];
+            let since_due = &mut self.outcome.since_due[class];
             since_due.saturating_record(now_ns.saturating_sub(pending.due_ns).max(1));
             self.outcome.since_sent.saturating_record(now_ns.saturating_sub(pending.sent_ns).max(1));
         }
-        match self.load.arrival {
+        match self.load.classes[class].arrival {
             Arrival::Open { .. } => {}
             Arrival::Closed { period_ns: 0 } if now_ns < self.end_ns => self.send(number, now_ns, now_ns)?,
             Arrival::Closed { period_ns: 0 } => {}
@@ -216,7 +222,7 @@ impl<'a> Generator<'a> {
                 let mut due_ns = pending.due_ns + period_ns;
                 while due_ns < self.end_ns {
                     if due_ns >= self.begin_ns {
-                        let since_due = &mut self.outcome.since_due[usize::from(priority)];
+                        let since_due = &mut self.outcome.since_due[class];
                         since_due.saturating_record(now_ns.saturating_sub(due_ns).max(1));
                     }
                     due_ns += period_ns;

@@ -12,32 +12,50 @@ use hdrhistogram::Histogram;
 
 pub use schedule::Arrival;
 
-use crate::wire::PRIORITIES;
-
 /// Latencies are recorded to so many digits.
 const DIGITS: u8 = 3;
 /// The longest latency that is told apart from longer ones: an hour.
 const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
+
+/// Connections that are alike.
+#[derive(Clone, Copy, Debug)]
+pub struct Class {
+    /// How many.
+    pub connections: usize,
+    /// What their first message says.
+    pub priority: u8,
+    /// When requests are due on each.
+    pub arrival: Arrival,
+    /// Whether the server computes the replies under its lock.
+    pub is_locked: bool,
+}
 
 /// A load.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// The server.
     pub at: SocketAddr,
-    /// How many connections.
-    pub connections: usize,
+    /// Its connections.
+    pub classes: Vec<Class>,
     /// Rows of the matrices.
     pub rows: u16,
-    /// How many priorities the connections have, one after the other in turn.
-    pub priorities: u8,
-    /// When requests are due on each connection.
-    pub arrival: Arrival,
     /// How long the load is on before latencies are recorded.
     pub warm_up_ns: u64,
     /// How long they are recorded.
     pub measured_ns: u64,
     /// Of what is random.
     pub seed: u64,
+}
+
+impl Load {
+    /// So many connections in all, of all priorities below `priorities` in equal parts, with the same arrivals.
+    #[must_use]
+    pub fn even(connections: usize, priorities: u8, arrival: Arrival) -> Vec<Class> {
+        let each = connections / usize::from(priorities.max(1));
+        (0..priorities.max(1))
+            .map(|priority| Class { connections: each, priority, arrival, is_locked: false })
+            .collect()
+    }
 }
 
 /// The result of a load.
@@ -49,13 +67,13 @@ pub struct Outcome {
     pub replied: u64,
     /// Requests that ended with an error of their connection.
     pub failed: u64,
-    /// Replies while latencies were recorded, by priority.
+    /// Replies while latencies were recorded, by class.
     pub in_time: Vec<u64>,
     /// How long that was.
     pub measured_ns: u64,
-    /// From when a request was due to its reply, by priority.
+    /// From when a request was due to its reply, by class.
     pub since_due: Vec<Histogram<u64>>,
-    /// From when a request was sent to its reply, all priorities: what the paper calls latency.
+    /// From when a request was sent to its reply, all classes: what the paper calls latency.
     pub since_sent: Histogram<u64>,
 }
 
@@ -67,24 +85,21 @@ impl Outcome {
             sent: 0,
             replied: 0,
             failed: 0,
-            in_time: vec![0; PRIORITIES.into()],
+            in_time: vec![0; load.classes.len()],
             measured_ns: load.measured_ns,
-            since_due: (0..load.priorities).map(|_| histogram()).collect::<Result<_, _>>()?,
+            since_due: load.classes.iter().map(|_| histogram()).collect::<Result<_, _>>()?,
             since_sent: histogram()?,
         })
     }
 
-    /// Replies a second, of one priority or all.
+    /// Replies a second, of one class or all.
     #[must_use]
-    pub fn throughput(&self, priority: Option<u8>) -> f64 {
-        let count: u64 = match priority {
-            Some(priority) => self.in_time[usize::from(priority)],
-            None => self.in_time.iter().sum(),
-        };
+    pub fn throughput(&self, class: Option<usize>) -> f64 {
+        let count = class.map_or_else(|| self.in_time.iter().sum(), |class| self.in_time[class]);
         count as f64 * 1e9 / self.measured_ns.max(1) as f64
     }
 
-    /// All priorities together.
+    /// All classes together.
     #[must_use]
     pub fn all(&self) -> Histogram<u64> {
         let mut all = self.since_sent.clone();

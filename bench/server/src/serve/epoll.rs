@@ -14,13 +14,16 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::EventFd;
 
 use super::{Options, QUEUE, READ_BYTES};
-use crate::wire::{Framer, Message, PRIORITIES};
+use crate::wire::{Framer, Kind, Message, PRIORITIES};
 use crate::work;
 
 /// Reports that are taken from the kernel at once.
 const EVENTS: usize = 256;
 /// The report that connections have been handed over.
 const NEWS: u64 = u64::MAX;
+
+/// What requests of the kind `Locked` hold.
+static LOCK: Mutex<()> = Mutex::new(());
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
@@ -83,6 +86,10 @@ impl Connection {
             Ok(length) => {
                 self.framer.push(&buffer[..length]);
                 while let Some(request) = self.framer.next()? {
+                    if request.kind == Kind::Priority {
+                        // Another thread may have that connection.
+                        return Ok(false);
+                    }
                     if options.has_priorities {
                         self.priority = request.priority;
                     }
@@ -98,6 +105,7 @@ impl Connection {
     /// The worker: one request.
     fn compute(&mut self) -> Result<(), String> {
         if let Some(request) = self.requests.pop_front() {
+            let _guard = (request.kind == Kind::Locked).then(|| LOCK.lock());
             work::answer(&request)?.encode(&mut self.unsent);
         }
         Ok(())

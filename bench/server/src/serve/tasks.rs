@@ -5,11 +5,15 @@ use std::net;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::Mutex;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::{Options, QUEUE, READ_BYTES};
-use crate::wire::{Framer, Message};
+use crate::wire::{Framer, Kind, Message};
 use crate::work;
+
+/// What requests of the kind `Locked` hold.
+static LOCK: Mutex<()> = Mutex::const_new(());
 
 /// Takes connections for ever. On one processor tokio's executor for one thread is the faster one.
 pub fn serve(listener: net::TcpListener, options: Options) -> Result<(), String> {
@@ -52,7 +56,15 @@ async fn receive(mut stream: OwnedReadHalf, requests: Sender<Message>) -> Result
 
 async fn compute(mut requests: Receiver<Message>, replies: Sender<Message>) -> Result<(), String> {
     while let Some(request) = requests.recv().await {
-        replies.send(work::answer(&request)?).await.map_err(|_| "the sender has ended")?;
+        let reply = match request.kind {
+            Kind::Priority => return Err("tasks have no priority".to_owned()),
+            Kind::Locked => {
+                let _guard = LOCK.lock().await;
+                work::answer(&request)?
+            }
+            _ => work::answer(&request)?,
+        };
+        replies.send(reply).await.map_err(|_| "the sender has ended")?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 
 use super::progress::Progress;
 use super::side::{MEMORY_BYTES, Side};
-use super::{Interrupt, Interrupted};
+use super::{Interrupt, Interrupted, PROGRAM_FOLDER};
 use crate::guest::{self, Choices, Kernel};
 use crate::log::Log;
 use crate::machine::{Clock, Machine};
@@ -70,7 +70,9 @@ pub enum Line {
 }
 
 impl Line {
-    fn parse(text: &str) -> Option<Self> {
+    /// Reads a line that a program has printed.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         let (kind, rest) = text.split_once(' ')?;
         let mut words = rest.split(' ');
         match kind {
@@ -301,7 +303,7 @@ pub fn run_in_machine(
 fn build(name: &str, interrupt: &Interrupt) -> Result<PathBuf> {
     let repository = paths::repository()?;
     cargo_build(&repository, &["--release", "--package", name], interrupt)?;
-    Ok(repository.join("target/release").join(name))
+    Ok(repository.join(PROGRAM_FOLDER).join(name))
 }
 
 /// Runs `cargo build` with these arguments, quietly.

@@ -113,6 +113,21 @@ fn place_on_axis(name: &str) -> (String, Option<f64>) {
     (series.to_owned(), x.parse().ok())
 }
 
+/// Takes what a program has printed that ran by the host's clock, its results on an axis, under names that begin with
+/// `way`.
+pub fn take_from(record: &mut Record, way: &str, side: Side, line: Line) {
+    let (name, sample, is_rate) = match line {
+        Line::Result { name, nanoseconds, .. } => (name, nanoseconds, false),
+        Line::Rate { name, per_second } => (name, per_second, true),
+        _ => return,
+    };
+    let (name, x) = place_on_axis(&name);
+    let figure = Figure::new(Scale::Emulated);
+    let unit = if is_rate { PER_SECOND.to_owned() } else { figure.unit.clone() };
+    let (name, side, samples) = (format!("{way}-{name}"), side.name.to_owned(), vec![sample]);
+    record.add(Figure { name, x, side, samples, unit, is_rate, ..figure });
+}
+
 fn take(record: &mut Record, plan: &Plan, group: &Group, side: Side, line: Line) {
     let scale = scale(group.clock);
     let mut figure =

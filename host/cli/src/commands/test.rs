@@ -6,7 +6,7 @@ use crate::guest::Kernel;
 use crate::machine::accelerator;
 use crate::testing::{
     Tally, bench, cargo, checking, checks, front, guest, network, processors, programs, screens, scripts,
-    shares, streams, stress, terminals, threads,
+    server, shares, streams, stress, terminals, threads,
 };
 use crate::{paths, signals};
 
@@ -123,6 +123,7 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
         threads::test(&repository, options.filter.as_deref(), &mut tally)?;
     }
     if options.has(Part::Guest) {
+        server::test(&repository, options.filter.as_deref(), &mut tally)?;
         guest::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
     }
     if options.has(Part::Processors) {

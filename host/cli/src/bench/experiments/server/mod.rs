@@ -1,5 +1,7 @@
 //! `server`: paper 3's matrix server in four forms, under a load that omits nothing.
 
+mod far;
+
 use super::{Experiment, Kind};
 use crate::bench::goal::{Goal, Wanted};
 use crate::bench::guest::Runner;
@@ -75,6 +77,21 @@ fn priorities(effort: Effort, clock: Clock, processors: u32) -> Group {
     group(clock, processors, counts.iter().map(item).collect())
 }
 
+/// What the paper could not show, by instructions: the forms that can do each.
+fn beyond(effort: Effort) -> Vec<Group> {
+    let of = |names: &[&str], what: &str| {
+        let item = format!("server what={what} ms={}", effort.choose(300, 1000, 3000));
+        let sides = SIDES.into_iter().filter(|side| names.is_empty() || names.contains(&side.name)).collect();
+        Group { sides, ..group(Clock::Instructions, 0, vec![item]) }
+    };
+    vec![
+        of(&[], "flood"),
+        of(&[], "lock"),
+        of(&["heddle", "heddle-relaxed", "heddle-threads", "linux-threads", "linux-coroutines"], "raise"),
+        of(&["heddle", "heddle-threads", "linux-threads"], "two"),
+    ]
+}
+
 fn group(clock: Clock, processors: u32, items: Vec<String>) -> Group {
     Group { clock, processors: processors + 1, sides: SIDES.to_vec(), items, rounds: usize::MAX }
 }
@@ -99,13 +116,23 @@ fn goals() -> Vec<Goal> {
             }
         }
     }
-    goals.push(Goal::new(KEPT_128, Count, Wanted::AtMost(KEPT)));
-    goals.push(Goal::new(KEPT_1024, Count, Wanted::AtMost(KEPT)));
+    goals.extend(BESIDE.map(|(name, ..)| Goal::new(name, Count, Wanted::AtMost(KEPT))));
     goals
 }
 
-const KEPT_128: &str = "p99 of the most urgent at 150 %, times alone, of 128";
-const KEPT_1024: &str = "p99 of the most urgent at 150 %, times alone, of 1024";
+/// Pairs of figures: urgent connections beside others, and alone. How many times the second the first is.
+const BESIDE: [(&str, &str, &str); 6] = [
+    ("p99 of the most urgent at 150 %, times alone, of 128", "of128-load150-p99", "of128-load150-alone-p99"),
+    (
+        "p99 of the most urgent at 150 %, times alone, of 1024",
+        "of1024-load150-p99",
+        "of1024-load150-alone-p99",
+    ),
+    ("p99 of urgent beside a flood, times alone", "flood-beside-p99", "flood-alone-p99"),
+    ("p99 of urgent that share a lock, times alone", "lock-beside-p99", "lock-alone-p99"),
+    ("p99 of urgent in the strict process, times alone", "two-strict-beside-p99", "two-strict-alone-p99"),
+    ("p99 of urgent in the relaxed process, times alone", "two-relaxed-beside-p99", "two-relaxed-alone-p99"),
+];
 
 /// How much slower the most urgent connections are beside all others, by instructions.
 fn compare_with_alone(record: &mut Record) {
@@ -120,10 +147,8 @@ fn compare_with_alone(record: &mut Record) {
     };
     let mut all = Vec::new();
     for side in SIDES {
-        for (name, count) in [(KEPT_128, 128), (KEPT_1024, 1024)] {
-            let beside = of(side.name, &format!("of{count}-load150-p99"));
-            let alone = of(side.name, &format!("of{count}-load150-alone-p99"));
-            if let (Some(beside), Some(alone)) = (beside, alone) {
+        for (name, beside, alone) in BESIDE {
+            if let (Some(beside), Some(alone)) = (of(side.name, beside), of(side.name, alone)) {
                 let samples = beside.iter().zip(&alone).map(|(beside, alone)| beside / alone).collect();
                 let (name, side) = (name.to_owned(), side.name.to_owned());
                 all.push(Figure { name, side, samples, ..Figure::new(Count) });
@@ -136,6 +161,7 @@ fn compare_with_alone(record: &mut Record) {
 fn plan(effort: Effort, processors: Option<u32>) -> Plan {
     let mut groups =
         vec![connections(effort, Clock::Instructions, 0), priorities(effort, Clock::Instructions, 0)];
+    groups.extend(beyond(effort));
     let others =
         processors.map_or_else(|| effort.choose(vec![1], vec![1, 2, 4], vec![1, 2, 4]), |one| vec![one]);
     for processors in others {
@@ -160,6 +186,7 @@ fn run(request: &Request, runs: usize, record: &mut Record, interrupt: &Interrup
     let runner = Runner::of(PROGRAM, plan.packages, MEMORY_BYTES, interrupt)?;
     let progress = Progress::new(machines::steps(&plan, rounds))?;
     machines::run(&plan, rounds, &runner, record, &progress, interrupt)?;
+    far::run(request.effort, record, interrupt)?;
     compare_with_alone(record);
     Ok(plan.goals)
 }
