@@ -27,9 +27,9 @@ const LOAD_ADDRESS: &str = "10.0.3.2/24";
 const GOALS: [&str; 3] = ["heddle", "linux-threads", "linux-tokio"];
 
 /// A machine that ends with this value.
-struct Machine(Child);
+struct ServerMachine(Child);
 
-impl Drop for Machine {
+impl Drop for ServerMachine {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -43,10 +43,12 @@ fn run_in(kernel: Kernel, network: &[&str], program: &Path) -> Result<Command> {
     Ok(command)
 }
 
-fn serve(side: &Side, network: &[&str], program: &Path) -> Result<Machine> {
+fn serve(side: &Side, network: &[&str], program: &Path) -> Result<ServerMachine> {
     let mut command = run_in(side.kernel, network, program)?;
     command.arg("serve").arg(format!("at=0.0.0.0:{PORT}")).args(side.words.split_whitespace());
-    Ok(Machine(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("starting a machine")?))
+    Ok(ServerMachine(
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("starting a machine")?,
+    ))
 }
 
 fn lines(output: &Output) -> Result<Vec<Line>> {
