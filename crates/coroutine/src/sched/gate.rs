@@ -32,7 +32,7 @@ const OWNER_SPINS: u32 = 1000;
 #[cold]
 fn rest(spins: &mut u32) {
     *spins += 1;
-    if *spins % OWNER_SPINS == 0 {
+    if (*spins).is_multiple_of(OWNER_SPINS) {
         std::thread::sleep(core::time::Duration::from_micros(20));
     } else {
         spin_hint();

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_the_kernel_s_form() {
+    fn addresses_survive_conversion_to_sockaddr() {
         for text in ["1.2.3.4:5", "[2001:db8::9]:65535", "[fe80::1%7]:80"] {
             let address: SocketAddr = text.parse().unwrap();
             let encoded = encode(&address);
