@@ -23,6 +23,7 @@ mod limits;
 mod list;
 mod lock;
 mod map;
+mod records;
 mod remap;
 mod unmap;
 mod usage;
