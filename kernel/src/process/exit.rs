@@ -53,7 +53,10 @@ pub(super) async fn release_space(thread: &Arc<Thread>) {
     if clear != 0 {
         futex::clear_and_wake(thread, clear).await;
     }
-    thread.space().forget_records().await;
+    let space = thread.space();
+    thread.process.keep_peak(space.peak_resident_pages());
+    space.forget_records().await;
+    drop(space);
     thread.leave_space();
     vfork::release_parent(thread);
 }

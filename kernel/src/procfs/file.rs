@@ -65,6 +65,8 @@ impl File for ProcFile {
         // A reader that starts again sees the present state; one that continues sees the rest of what it began.
         let mut shown = match kept {
             Some(shown) if offset > 0 && offset >= shown.offset => shown,
+            // Its beginning is still being made.
+            Some(shown) if offset == 0 && shown.text.is_empty() && shown.next.is_some() => shown,
             before => {
                 drop(before);
                 self.part(None)?

@@ -66,7 +66,7 @@ impl Space {
     /// Gives pages back; the next access finds the object's contents, or zeros.
     async fn forget(&self, range: Range<usize>, only_own_memory: bool) -> Result<(), Errno> {
         let _guard = self.lock.lock(range.clone()).await?;
-        let mut at = range.start;
+        let (mut at, mut budget, mut is_mapped) = (range.start, Budget::new(), true);
         loop {
             let next = {
                 let state = self.state.lock();
@@ -74,13 +74,15 @@ impl Space {
                 rest.next().map(|mapping| (mapping.part(&(at..range.end)).range(), mapping.backing.clone()))
             };
             let Some((part, object)) = next else { break };
+            budget.step(FAULT_COST).await;
+            is_mapped &= part.start == at;
             if only_own_memory && matches!(object, Object::Source(_)) {
                 return Err(Errno::EINVAL);
             }
             at = part.end;
             self.clear(part).await?;
         }
-        self.is_mapped(range)
+        if is_mapped && at >= range.end { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
     async fn flag(&self, range: Range<usize>, flag: Flags, value: bool) -> Result<(), Errno> {

@@ -199,6 +199,7 @@ impl Space {
                 Ok(reached) => at = reached,
                 Err(error) => result = Err(error),
             }
+            self.pages_went(gather.take_page_count());
             self.finish(&mut gather).await;
             budget.step(GATHER_COST).await;
         }

@@ -25,6 +25,7 @@ mod lock;
 mod map;
 mod records;
 mod remap;
+pub(in crate::memory) mod resident;
 mod unmap;
 mod usage;
 
@@ -58,6 +59,8 @@ use crate::sync::SpinLock;
 
 pub use crate::memory::space::fault::{FaultAccess, FaultError};
 pub use crate::memory::space::limits::FutureLocks;
+use crate::memory::space::resident::Resident;
+
 pub use crate::memory::space::list::MappingView;
 pub use crate::memory::space::lock::CpuEpoch;
 pub use crate::memory::space::map::{MapRequest, Placement};
@@ -143,6 +146,7 @@ pub struct Space {
     limits: SpaceLimits,
     /// The process was chosen to end because memory ran out.
     is_doomed: AtomicBool,
+    resident: Resident,
     /// The root's entry for the slot; 0 in a whole space.
     entry: AtomicU64,
     slot_number: usize,
@@ -237,6 +241,7 @@ impl Space {
             root: AtomicU64::new(root.0),
             limits,
             is_doomed: AtomicBool::new(false),
+            resident: Resident::default(),
             entry: AtomicU64::new(0),
             slot_number: 0,
             credentials: AtomicUsize::new(CredentialSet::FIRST.0),

@@ -1,5 +1,5 @@
-//! Work on the records of many mappings, some of them at a time: a space may have as many as Linux allows, and a spinlock
-//! is held over each part.
+//! Work on the records of many mappings, some of them at a time: a space may have as many as Linux allows, and a
+//! spinlock is held over each part.
 //!
 //! The caller holds the range. So nobody else changes a record in it between two parts, though others may see that some
 //! are changed and some are not, as in Linux.
@@ -45,6 +45,29 @@ impl Space {
             }
         }
         Ok(())
+    }
+
+    /// The first mapping at or above an address that has a property.
+    pub(super) async fn find_record(
+        &self,
+        from: usize,
+        budget: &mut Budget,
+        mut is_it: impl FnMut(&Mapping<Object>) -> bool,
+    ) -> Option<Mapping<Object>> {
+        let mut at = from;
+        while at < usize::MAX {
+            {
+                let state = self.state.lock();
+                let part = state.mappings.first_part(at..usize::MAX, RECORDS);
+                let found = state.mappings.overlapping(part.clone()).find(|mapping| is_it(mapping));
+                if let Some(found) = found {
+                    return Some(found.clone());
+                }
+                at = part.end;
+            }
+            budget.step(COST).await;
+        }
+        None
     }
 
     /// Whether a range has so many records that they are better not worked on at once.
