@@ -92,11 +92,13 @@ pub mod port {
     pub const STDERR: u32 = 4;
     /// The terminal, both ways, raw: the line discipline is the guest's.
     pub const TTY: u32 = 5;
+    /// Further programs: framed messages of [`crate::control::programs`], both ways.
+    pub const PROGRAMS: u32 = 6;
     /// The least value of the device's `max_ports`.
-    pub const COUNT: u32 = 6;
+    pub const COUNT: u32 = 7;
     /// Port names, by number less one, as `virtserialport,name=`; a Linux guest finds them by these.
-    pub const NAMES: [&str; 5] =
-        ["heddle.control", "heddle.stdin", "heddle.stdout", "heddle.stderr", "heddle.tty"];
+    pub const NAMES: [&str; 6] =
+        ["heddle.control", "heddle.stdin", "heddle.stdout", "heddle.stderr", "heddle.tty", "heddle.programs"];
 }
 
 /// I/O port of QEMU's `isa-debug-exit`: writing `v` ends QEMU with status `(v << 1) | 1`.

@@ -5,6 +5,10 @@
 //! The host speaks first ([`Start`]); the guest ends with [`Exit`], after which the host waits until it has
 //! received as many bytes on each stream as `Exit` counts, and then ends the machine. A side that receives a kind
 //! it does not know skips the message.
+//!
+//! Further programs in the same machine have a port of their own, with messages of the same form: [`programs`].
+
+pub mod programs;
 
 /// Length of a message header in bytes.
 pub const HEADER_BYTES: usize = 8;
@@ -23,6 +27,8 @@ pub mod kind {
     pub const SIGNAL: u32 = 4;
     /// Host to guest: `stream: u32` (a [`super::stream`] number), which has no reader any more.
     pub const READER_GONE: u32 = 5;
+    /// Host to guest, without payload: open the port of [`super::programs`], once.
+    pub const OPEN_PROGRAMS: u32 = 6;
     /// Guest to host: [`super::Exit`].
     pub const EXIT: u32 = 16;
     /// Guest to host: `nanoseconds: u64`, guest time from its first instruction to the program's start.
@@ -89,11 +95,19 @@ pub struct EndOfInput {
 /// The program to run and the connections of its streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'a> {
+    /// The program's number: 0 for the machine's first, others for those of [`programs`].
+    pub number: u32,
     /// Standard input, output and error.
     pub descriptors: [Descriptor; 3],
     /// The terminal's size, zero where there is none.
     pub window: WindowSize,
-    /// Absolute path of the program in the guest.
+    /// The user id, real, effective and saved.
+    pub user: u32,
+    /// The group id, likewise.
+    pub group: u32,
+    /// The supplementary groups.
+    pub groups: Words<'a>,
+    /// Path of the program in the guest. One without a slash is looked for along `PATH` of the environment.
     pub program: &'a [u8],
     /// Working directory in the guest.
     pub directory: &'a [u8],
@@ -101,6 +115,22 @@ pub struct Start<'a> {
     pub arguments: List<'a>,
     /// `KEY=VALUE` strings.
     pub environment: List<'a>,
+}
+
+/// What becomes a [`Start`] message: the same fields, with slices, because a [`List`] only exists inside a message.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the fields are those of Start")]
+pub struct StartFields<'a, S> {
+    pub number: u32,
+    pub descriptors: [Descriptor; 3],
+    pub window: WindowSize,
+    pub user: u32,
+    pub group: u32,
+    pub groups: &'a [u32],
+    pub program: &'a [u8],
+    pub directory: &'a [u8],
+    pub arguments: &'a [S],
+    pub environment: &'a [S],
 }
 
 /// How the program ended.
@@ -158,6 +188,30 @@ impl<'a> List<'a> {
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let mut reader = Reader(self.bytes);
         (0..self.count).map_while(move |_| reader.bytes())
+    }
+}
+
+/// A list of numbers inside a message.
+#[derive(Clone, Copy, Debug)]
+pub struct Words<'a>(&'a [u8]);
+
+impl<'a> Words<'a> {
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.0.len() / 4
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The numbers in order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + use<'a> {
+        let mut reader = Reader(self.0);
+        core::iter::from_fn(move || reader.u32())
     }
 }
 
@@ -239,6 +293,14 @@ pub fn parse_word(payload: &[u8]) -> Option<u32> {
     Reader(payload).u32()
 }
 
+/// Writes a [`kind::OPEN_PROGRAMS`] message.
+///
+/// # Errors
+/// [`Full`] as the sink says.
+pub fn put_open_programs(sink: &mut impl Sink) -> Result<(), Full> {
+    header(sink, kind::OPEN_PROGRAMS, 0)
+}
+
 /// Writes a [`kind::STARTED`] message.
 ///
 /// # Errors
@@ -292,20 +354,37 @@ impl EndOfInput {
     }
 }
 
+impl Ending {
+    fn put(self, sink: &mut impl Sink) -> Result<(), Full> {
+        let (how, value) = match self {
+            Self::Exited(value) => (0u32, value),
+            Self::Signaled(value) => (1, value),
+            Self::NotStarted(value) => (2, value),
+        };
+        sink.put(&how.to_le_bytes())?;
+        sink.put(&value.to_le_bytes())
+    }
+
+    fn parse(reader: &mut Reader<'_>) -> Option<Self> {
+        let how = reader.u32()?;
+        let value = reader.u32()?;
+        match how {
+            0 => Some(Self::Exited(value)),
+            1 => Some(Self::Signaled(value)),
+            2 => Some(Self::NotStarted(value)),
+            _ => None,
+        }
+    }
+}
+
 impl Exit {
     /// Writes a [`kind::EXIT`] message.
     ///
     /// # Errors
     /// [`Full`] as the sink says.
     pub fn put(&self, sink: &mut impl Sink) -> Result<(), Full> {
-        let (how, value) = match self.ending {
-            Ending::Exited(value) => (0u32, value),
-            Ending::Signaled(value) => (1, value),
-            Ending::NotStarted(value) => (2, value),
-        };
         header(sink, kind::EXIT, 32)?;
-        sink.put(&how.to_le_bytes())?;
-        sink.put(&value.to_le_bytes())?;
+        self.ending.put(sink)?;
         self.written_bytes.iter().try_for_each(|total| sink.put(&total.to_le_bytes()))
     }
 
@@ -313,14 +392,7 @@ impl Exit {
     #[must_use]
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader(payload);
-        let how = reader.u32()?;
-        let value = reader.u32()?;
-        let ending = match how {
-            0 => Ending::Exited(value),
-            1 => Ending::Signaled(value),
-            2 => Ending::NotStarted(value),
-            _ => return None,
-        };
+        let ending = Ending::parse(&mut reader)?;
         Some(Self { ending, written_bytes: [reader.u64()?, reader.u64()?, reader.u64()?] })
     }
 }
@@ -348,36 +420,33 @@ impl OutOfMemory {
     }
 }
 
-impl<'a> Start<'a> {
-    /// Writes a [`kind::START`] message from parts; `arguments` and `environment` are given as slices because a
-    /// [`List`] only exists inside a message.
+impl<S: AsRef<[u8]>> StartFields<'_, S> {
+    /// Writes a [`kind::START`] message.
     ///
     /// # Errors
     /// [`Full`] as the sink says, or when the payload would exceed [`PAYLOAD_MAX_BYTES`].
-    pub fn put<S: AsRef<[u8]>>(
-        sink: &mut impl Sink,
-        descriptors: [Descriptor; 3],
-        window: WindowSize,
-        program: &[u8],
-        directory: &[u8],
-        arguments: &[S],
-        environment: &[S],
-    ) -> Result<(), Full> {
+    pub fn put(&self, sink: &mut impl Sink) -> Result<(), Full> {
         let list_bytes = |list: &[S]| 4 + list.iter().map(|item| 4 + item.as_ref().len()).sum::<usize>();
-        let length =
-            12 + 8 + 8 + program.len() + directory.len() + list_bytes(arguments) + list_bytes(environment);
+        let fixed = 4 + 12 + 8 + 12 + 8;
+        let texts = self.program.len() + self.directory.len();
+        let lists = 4 * self.groups.len() + list_bytes(self.arguments) + list_bytes(self.environment);
+        let length = fixed + texts + lists;
         if length > PAYLOAD_MAX_BYTES {
             return Err(Full);
         }
         header(sink, kind::START, length)?;
-        for descriptor in descriptors {
-            sink.put(&(descriptor as u32).to_le_bytes())?;
-        }
-        sink.put(&window.rows.to_le_bytes())?;
-        sink.put(&window.columns.to_le_bytes())?;
-        put_bytes(sink, program)?;
-        put_bytes(sink, directory)?;
-        for list in [arguments, environment] {
+        let mut word = |value: u32| sink.put(&value.to_le_bytes());
+        word(self.number)?;
+        self.descriptors.iter().try_for_each(|&descriptor| word(descriptor as u32))?;
+        word(self.window.rows)?;
+        word(self.window.columns)?;
+        word(self.user)?;
+        word(self.group)?;
+        word(u32::try_from(self.groups.len()).map_err(|_| Full)?)?;
+        self.groups.iter().try_for_each(|&group| word(group))?;
+        put_bytes(sink, self.program)?;
+        put_bytes(sink, self.directory)?;
+        for list in [self.arguments, self.environment] {
             sink.put(&u32::try_from(list.len()).map_err(|_| Full)?.to_le_bytes())?;
             for item in list {
                 put_bytes(sink, item.as_ref())?;
@@ -385,17 +454,27 @@ impl<'a> Start<'a> {
         }
         Ok(())
     }
+}
 
+impl<'a> Start<'a> {
     /// Reads the payload of [`kind::START`]; `None` if it is malformed.
     #[must_use]
     pub fn parse(payload: &'a [u8]) -> Option<Self> {
         let mut reader = Reader(payload);
+        let number = reader.u32()?;
         let mut descriptor = || Descriptor::from_u32(reader.u32()?);
         let descriptors = [descriptor()?, descriptor()?, descriptor()?];
         let window = WindowSize { rows: reader.u32()?, columns: reader.u32()? };
+        let (user, group) = (reader.u32()?, reader.u32()?);
+        let count = reader.u32()? as usize;
+        let groups = Words(reader.take(count.checked_mul(4)?)?);
         Some(Self {
+            number,
             descriptors,
             window,
+            user,
+            group,
+            groups,
             program: reader.bytes()?,
             directory: reader.bytes()?,
             arguments: reader.list()?,

@@ -23,7 +23,19 @@ fn start_message() -> Vec<u8> {
     let descriptors = [Descriptor::Terminal, Descriptor::Pipe, Descriptor::Closed];
     let window = WindowSize { rows: 24, columns: 80 };
     let arguments: [&[u8]; 3] = [b"sh", b"", b"a\xffb"];
-    Start::put(&mut message, descriptors, window, b"/bin/sh", b"/tmp", &arguments, &[]).unwrap();
+    let fields = StartFields {
+        number: 7,
+        descriptors,
+        window,
+        user: 1000,
+        group: 100,
+        groups: &[4, 5],
+        program: b"/bin/sh",
+        directory: b"/tmp",
+        arguments: &arguments,
+        environment: &[],
+    };
+    fields.put(&mut message).unwrap();
     message
 }
 
@@ -33,6 +45,8 @@ fn start_round_trip() {
     let start = Start::parse(payload_of(&message, kind::START)).unwrap();
     assert_eq!(start.descriptors, [Descriptor::Terminal, Descriptor::Pipe, Descriptor::Closed]);
     assert_eq!(start.window, WindowSize { rows: 24, columns: 80 });
+    assert_eq!((start.number, start.user, start.group), (7, 1000, 100));
+    assert_eq!(start.groups.iter().collect::<Vec<_>>(), [4, 5]);
     assert_eq!((start.program, start.directory), (&b"/bin/sh"[..], &b"/tmp"[..]));
     assert_eq!(start.arguments.iter().collect::<Vec<_>>(), [&b"sh"[..], b"", b"a\xffb"]);
     assert!(start.environment.is_empty());
@@ -71,4 +85,45 @@ fn oversized_header_is_refused() {
     assert_eq!(parse_header(header), None);
     header[..4].copy_from_slice(&(PAYLOAD_MAX_BYTES as u32).to_le_bytes());
     assert!(parse_header(header).is_some());
+}
+
+#[test]
+fn messages_about_programs_round_trip() {
+    use programs::{Piece, Short, parse_ended, put_ended};
+    let mut message = Vec::new();
+    let piece = Piece { number: 3, stream: stream::STDERR, bytes: b"some\0bytes" };
+    piece.put(&mut message, programs::kind::OUTPUT).unwrap();
+    assert_eq!(Piece::parse(payload_of(&message, programs::kind::OUTPUT)), Some(piece));
+    let head = programs::output_head(3, stream::STDERR, piece.bytes.len());
+    assert_eq!(message, [&head[..], piece.bytes].concat());
+    message.clear();
+    let short = Short { number: 3, words: [stream::STDIN, 99] };
+    short.put(&mut message, programs::kind::CREDIT).unwrap();
+    assert_eq!(Short::parse(payload_of(&message, programs::kind::CREDIT)), Some(short));
+    message.clear();
+    put_ended(&mut message, 3, Ending::Signaled(9)).unwrap();
+    let payload = payload_of(&message, programs::kind::ENDED);
+    assert_eq!((programs::number_of(payload), parse_ended(payload)), (Some(3), Some(Ending::Signaled(9))));
+    assert_eq!(parse_ended(&payload[..11]), None);
+}
+
+#[test]
+fn a_window_never_grows_beyond_its_size() {
+    use programs::{PIECE_BYTES, Taken, WINDOW_BYTES, Window};
+    let mut window = Window::default();
+    let mut taken = Taken::default();
+    let mut sent = 0;
+    while window.piece_bytes() == PIECE_BYTES {
+        window.spend(PIECE_BYTES);
+        sent += PIECE_BYTES;
+    }
+    window.spend(window.piece_bytes());
+    assert_eq!(window.piece_bytes(), 0);
+    assert_eq!(taken.add(PIECE_BYTES), None, "grants are collected");
+    let granted = taken.add(sent).unwrap();
+    window.grant(granted);
+    assert!(window.piece_bytes() > 0);
+    window.grant(u32::MAX);
+    window.spend(PIECE_BYTES);
+    assert_eq!(window.piece_bytes(), PIECE_BYTES.min(WINDOW_BYTES as usize - PIECE_BYTES));
 }

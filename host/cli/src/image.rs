@@ -2,8 +2,10 @@
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result};
 use heddle_image::{Cache, Error, Image, ImageRequest, Progress};
 
 /// Bytes in a megabyte, the unit of what is shown.
@@ -12,7 +14,7 @@ const MB: u64 = 1_000_000;
 /// The contents of the machine's root file system.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(skip)]
-pub struct Options {
+pub struct ImageOptions {
     /// Leave this host's Essential packages out of the root.
     #[arg(long, conflicts_with = "root")]
     pub bare: bool,
@@ -31,13 +33,13 @@ pub struct Options {
 ///
 /// # Errors
 /// Why there is none.
-pub fn prepare(options: &Options, program: &OsString) -> Result<Image, Error> {
+pub fn prepare(options: &ImageOptions, program: &OsString) -> Result<Image, Error> {
     let mut request = ImageRequest::new(program);
     request.bare = options.bare;
     request.debs.clone_from(&options.debs);
     request.root = options.root.as_ref().map(|root| absolute(root, &request.directory));
     request.add = options.add.iter().map(|text| parse_addition(text, &request.directory)).collect();
-    let mut line = Line { is_terminal: std::io::stderr().is_terminal(), shown: String::new() };
+    let mut line = ProgressLine { is_terminal: std::io::stderr().is_terminal(), shown: String::new() };
     let image = Cache::of_user()?.image(&request, &mut |progress| line.show(&progress));
     line.clear();
     if let Ok(image) = &image {
@@ -46,6 +48,32 @@ pub fn prepare(options: &Options, program: &OsString) -> Result<Image, Error> {
         }
     }
     image
+}
+
+/// Reads a file of an image, following no symbolic links.
+///
+/// # Errors
+/// If there is no such file, or the image cannot be read.
+pub fn read(image: &Image, path: &str) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(image.length)?];
+    image.file().read_exact_at(&mut bytes, image.offset).context("the root image")?;
+    let tree = heddle_erofs::Image::open(&bytes).ok().context("the root image")?;
+    let mut inode = tree.inode(tree.root()).ok().context("the root image")?;
+    for name in path.split('/').filter(|name| !name.is_empty()) {
+        let entry = tree.lookup(&inode, name.as_bytes()).ok().flatten();
+        let entry = entry.with_context(|| format!("the guest has no {path}"))?;
+        inode = tree.inode(entry.nid).ok().context("the root image")?;
+    }
+    let mut contents = vec![0; usize::try_from(inode.size)?];
+    let mut done = 0;
+    while done < contents.len() {
+        match tree.read_at(&inode, done as u64, &mut contents[done..]) {
+            0 => break,
+            count => done += count,
+        }
+    }
+    contents.truncate(done);
+    Ok(contents)
 }
 
 fn absolute(path: &Path, directory: &Path) -> PathBuf {
@@ -71,12 +99,12 @@ fn parse_addition(text: &OsString, directory: &Path) -> (PathBuf, PathBuf) {
 }
 
 /// A line of the terminal that shows how far something has come.
-struct Line {
+struct ProgressLine {
     is_terminal: bool,
     shown: String,
 }
 
-impl Line {
+impl ProgressLine {
     fn show(&mut self, progress: &Progress) {
         let text = match progress {
             Progress::Assembling => String::from("collecting the root"),

@@ -19,10 +19,12 @@ pub mod bench;
 pub mod cache;
 pub mod commands;
 pub mod crash;
+pub mod exchange;
 pub mod guest;
 pub mod image;
 pub mod log;
 pub mod machine;
+pub mod machines;
 pub mod network;
 pub mod paths;
 pub mod session;
@@ -31,6 +33,7 @@ pub mod sink;
 pub mod terminal;
 pub mod testing;
 pub mod tsc;
+pub mod user;
 
 /// Exit status when the tool itself failed.
 pub const STATUS_TOOL_FAILED: u8 = 125;

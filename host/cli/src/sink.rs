@@ -5,8 +5,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use heddle_streams::Pump;
+use heddle_streams::{Drained, Pump};
 use rustix::fs::{FileType, OFlags, fstat};
+use rustix::io::Errno;
 
 /// The number of bytes that a pipe accepts without blocking when it polls as writable.
 const PIPE_BUF_BYTES: usize = 4096;
@@ -37,6 +38,21 @@ impl Sink {
         }
         let write_max_bytes = if kind == FileType::RegularFile { usize::MAX } else { PIPE_BUF_BYTES };
         Ok(Self { file: fd.try_clone_to_owned()?.into(), write_max_bytes })
+    }
+
+    /// Writes what can be written now without blocking, and says how much that was.
+    ///
+    /// # Errors
+    /// The error of writing, except that a sink without a reader is no error.
+    pub fn write(&self, bytes: &[u8]) -> io::Result<(usize, Drained)> {
+        let part = &bytes[..bytes.len().min(self.write_max_bytes)];
+        match rustix::io::write(&self.file, part) {
+            Ok(count) if count == bytes.len() => Ok((count, Drained::All)),
+            Ok(count) => Ok((count, Drained::Some)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok((0, Drained::Some)),
+            Err(Errno::PIPE | Errno::CONNRESET | Errno::IO) => Ok((0, Drained::ReaderGone)),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// A pump that suits this sink.

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::Result;
 use heddle_abi::control::{Descriptor, Start, WindowSize};
-use rustix::process::Pid;
+use rustix::process::{Gid, Pid, Uid};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
@@ -85,7 +85,8 @@ pub fn spawn(start: &Start<'_>) -> Result<Program, NotStarted> {
         .contains(&Descriptor::Terminal)
         .then(|| Terminal::new(start.window).map_err(io::Error::other))
         .transpose()?;
-    connect(&mut command, start.descriptors, terminal.as_ref())?;
+    let identity = Identity { user: start.user, group: start.group, groups: start.groups.iter().collect() };
+    connect(&mut command, start.descriptors, terminal.as_ref(), identity)?;
     let mut child = command.spawn()?;
     let own = |pipe: Option<OwnedFd>| -> io::Result<Option<File>> {
         let Some(pipe) = pipe else { return Ok(None) };
@@ -100,10 +101,18 @@ pub fn spawn(start: &Start<'_>) -> Result<Program, NotStarted> {
     })
 }
 
+/// User, group and supplementary groups of the program.
+struct Identity {
+    user: u32,
+    group: u32,
+    groups: Vec<u32>,
+}
+
 fn connect(
     command: &mut Command,
     descriptors: [Descriptor; 3],
     terminal: Option<&Terminal>,
+    identity: Identity,
 ) -> io::Result<()> {
     let stdio = |descriptor| -> io::Result<Stdio> {
         Ok(match (descriptor, terminal) {
@@ -115,6 +124,8 @@ fn connect(
     let [stdin, stdout, stderr] = descriptors;
     command.stdin(stdio(stdin)?).stdout(stdio(stdout)?).stderr(stdio(stderr)?);
     let controlling = terminal.map(|terminal| terminal.slave.try_clone()).transpose()?;
+    let groups: Vec<Gid> = identity.groups.iter().map(|&group| Gid::from_raw(group)).collect();
+    let (user, group) = (Uid::from_raw(identity.user), Gid::from_raw(identity.group));
     let prepare = move || {
         rustix::process::setsid()?;
         if let Some(terminal) = &controlling {
@@ -126,6 +137,9 @@ fn connect(
                 unsafe { rustix::io::close(number) };
             }
         }
+        rustix::thread::set_thread_groups(&groups)?;
+        rustix::thread::set_thread_res_gid(group, group, group)?;
+        rustix::thread::set_thread_res_uid(user, user, user)?;
         Ok(())
     };
     // SAFETY: the closure only makes system calls; it neither allocates nor takes locks.

@@ -86,6 +86,12 @@ impl Outbox {
         self.sent == self.bytes.len()
     }
 
+    /// How many bytes wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
     /// Sends as much as `sink` takes now.
     ///
     /// # Errors

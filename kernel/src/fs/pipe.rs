@@ -1,13 +1,17 @@
 //! Pipes and FIFOs, pipe(7) and fifo(7).
 
+use alloc::string::String;
 use alloc::sync::Arc;
+use core::fmt::Write;
 use heddle_kernel_core::pipe::Ring;
 use linux_raw_sys::{general as linux, ioctl};
 
 use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
-use crate::fs::{File, IoBuffer, OpenFile, StatusFlags};
+use crate::fs::inode::Contents;
+use crate::fs::{Dentry, File, IoBuffer, OpenFile, Path, StatusFlags, setup};
 use crate::memory::fallible;
+use crate::process::Credentials;
 use crate::sync::SpinLock;
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
@@ -86,6 +90,27 @@ impl Pipe {
         self.queue.wake(Events::IN | Events::OUT);
         Ok(end)
     }
+}
+
+/// A pipe of its own, open at both ends: pipe(2). The reading end is the first.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn pair(credentials: &Credentials, flags: StatusFlags) -> Result<(Arc<OpenFile>, Arc<OpenFile>), Errno> {
+    let (mount, tree) = setup::anonymous()?;
+    let node = tree.unnamed(&Contents::Fifo, 0o600, credentials)?;
+    let mut name = String::new();
+    name.try_reserve(32).map_err(|_| Errno::ENOMEM)?;
+    // Thirty-two bytes are enough for any number.
+    let _ = write!(name, "pipe:[{}]", node.metadata().inode);
+    let pipe = node.pipe()?;
+    let entry = Dentry::new(node, None, name.as_bytes())?;
+    let place = Path { mount: mount.clone(), entry };
+    let reader = pipe.open_end(StatusFlags::empty())?;
+    let reader = fallible::try_arc(OpenFile::at(reader, flags, place.clone()))?;
+    let writer = pipe.open_end(StatusFlags::WRONLY)?;
+    let writer = fallible::try_arc(OpenFile::at(writer, flags | StatusFlags::WRONLY, place))?;
+    Ok((reader, writer))
 }
 
 impl PipeEnd {

@@ -33,7 +33,7 @@ pub struct PeerIdentity {
 
 impl PeerIdentity {
     /// Nobody known.
-    pub const NOBODY: Self = Self { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    pub const NONE: Self = Self { pid: 0, uid: u32::MAX, gid: u32::MAX };
 
     /// The identity of a thread's process.
     #[must_use]
@@ -48,7 +48,7 @@ impl PeerIdentity {
 pub struct Ancillary {
     /// `SCM_RIGHTS`.
     files: Vec<Arc<OpenFile>>,
-    /// What they count for while they are in flight; the collector knows of them then.
+    /// Their charge while they are in flight; the collector knows of them then.
     charge: Option<InFlightCharge>,
     /// `SCM_CREDENTIALS`.
     pub identity: Option<PeerIdentity>,

@@ -33,6 +33,8 @@ pub struct Program {
     pub descriptors: DescriptorTable,
     /// Where its paths start.
     pub directories: Directories,
+    /// Who it is.
+    pub credentials: Credentials,
     /// The controlling terminal of the session that the program leads. The terminal itself learns the number of session
     /// and foreground group, which are both the pid, from [`ControllingTerminal::adopt`].
     pub terminal: Option<Arc<dyn ControllingTerminal>>,
@@ -93,7 +95,7 @@ pub async fn start(
         arguments: strings(&program.arguments)?,
         environment: strings(&program.environment)?,
     };
-    let thread = make_first_thread(program.descriptors, program.directories)?;
+    let thread = make_first_thread(program.descriptors, program.directories, program.credentials)?;
     let process = thread.process.clone();
     let loaded = match load(&thread, request).await {
         Ok(loaded) => loaded,
@@ -128,11 +130,15 @@ fn strings(list: &[Vec<u8>]) -> Result<Strings, Errno> {
     Ok(strings)
 }
 
-fn make_first_thread(descriptors: DescriptorTable, directories: Directories) -> Result<Arc<Thread>, Errno> {
+fn make_first_thread(
+    descriptors: DescriptorTable,
+    directories: Directories,
+    credentials: Credentials,
+) -> Result<Arc<Thread>, Errno> {
     let nothing = nothing().ok_or(Errno::ENODEV)?;
     let descriptors = fallible::try_arc(descriptors)?;
     let directories = fallible::try_arc(directories)?;
-    let credentials = fallible::try_arc(Credentials::ROOT)?;
+    let credentials = fallible::try_arc(credentials)?;
     let float = FloatState::new()?;
     let actions = fallible::try_arc(SpinLock::new(Actions::new()))?;
     let mut table = table::lock();

@@ -30,8 +30,10 @@ struct Shown {
     offset: u64,
     /// The position of the next part; `None` after the last.
     next: Option<u64>,
-    /// What the parts of a sum have added up so far.
+    /// The sums of the parts so far.
     sum: Sum,
+    /// The read that made it has not come to its offset, and goes on with it.
+    is_unfinished: bool,
 }
 
 impl ProcFile {
@@ -50,7 +52,7 @@ impl ProcFile {
             What::Sums(show) => show(subject, &mut text, &mut sum)?.then_some(0),
             _ => return Err(Errno::EISDIR),
         };
-        Ok(Shown { text: text.into_bytes(), offset, next, sum })
+        Ok(Shown { text: text.into_bytes(), offset, next, sum, is_unfinished: false })
     }
 }
 
@@ -64,9 +66,7 @@ impl File for ProcFile {
         let kept = self.shown.lock().take();
         // A reader that starts again sees the present state; one that continues sees the rest of what it began.
         let mut shown = match kept {
-            Some(shown) if offset > 0 && offset >= shown.offset => shown,
-            // Its beginning is still being made.
-            Some(shown) if offset == 0 && shown.text.is_empty() && shown.next.is_some() => shown,
+            Some(shown) if (shown.is_unfinished || offset > 0) && offset >= shown.offset => shown,
             before => {
                 drop(before);
                 self.part(None)?
@@ -78,7 +78,8 @@ impl File for ProcFile {
         if is_behind(&shown) {
             shown = self.part(Some(shown))?;
         }
-        let result = if is_behind(&shown) {
+        shown.is_unfinished = is_behind(&shown);
+        let result = if shown.is_unfinished {
             buffer.set_unfinished();
             Ok(0)
         } else {

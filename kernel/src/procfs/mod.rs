@@ -9,6 +9,7 @@ mod file;
 mod ipc;
 mod link;
 mod list;
+mod memory;
 mod net;
 mod net_class;
 mod process;
@@ -63,6 +64,8 @@ enum What {
     Writable(Show, Store),
     /// A file that can be written, to what the opener's rights allow.
     Controlled(Show, StoreAs),
+    /// The memory of a process.
+    Memory,
     /// A link.
     Link(Follow),
 }
@@ -233,9 +236,12 @@ impl Inode for ProcNode {
             What::Directory(_) | What::Processes(_) | What::Threads | What::Descriptors(_) => {
                 FileType::Directory
             }
-            What::Text(_) | What::Parts(_) | What::Sums(_) | What::Writable(..) | What::Controlled(..) => {
-                FileType::Regular
-            }
+            What::Text(_)
+            | What::Parts(_)
+            | What::Sums(_)
+            | What::Writable(..)
+            | What::Controlled(..)
+            | What::Memory => FileType::Regular,
             What::Link(_) => FileType::Symlink,
         }
     }
@@ -305,6 +311,9 @@ impl Inode for ProcNode {
         }
         if self.item.is_guarded && self.subject.thread().is_ok() {
             link::check(&self.subject, opening.thread)?;
+        }
+        if matches!(self.item.what, What::Memory) {
+            return memory::open(self);
         }
         file::open(self, opening.thread.map(|thread| thread.credentials()))
     }

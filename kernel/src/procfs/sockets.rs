@@ -204,7 +204,7 @@ pub fn ping_v6(_: &Subject, text: &mut Text) -> Shown {
     raw_table(text, true, true)
 }
 
-/// `/proc/net/snmp`. What the engine does not count is 0.
+/// `/proc/net/snmp`. Events that the engine does not count are 0.
 pub fn statistics(_: &Subject, text: &mut Text) -> Shown {
     const TCP: &str = "Tcp: RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens PassiveOpens AttemptFails EstabResets \
                        CurrEstab InSegs OutSegs RetransSegs InErrs OutRsts InCsumErrors\n";
@@ -271,7 +271,7 @@ pub fn unix(_: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>, Errn
             number = index + 1;
             let open = i32::try_from(index).ok().and_then(|index| descriptors.get(index).ok());
             let socket: Option<Arc<Socket>> = open.and_then(|open| downcast_arc(&open.file));
-            if let Some(socket) = socket.filter(|socket| socket.is_new_in(listing)) {
+            if let Some(socket) = socket.filter(|socket| socket.mark_listed(listing)) {
                 unix_line(text, &socket)?;
             }
         }

@@ -59,7 +59,8 @@ impl Host {
         self.reader_gone.get(index).is_some_and(|gone| gone.load(Ordering::Acquire))
     }
 
-    fn handle(&self, message: u32, payload: Vec<u8>) {
+    /// Takes note of a message.
+    pub fn handle(&self, message: u32, payload: Vec<u8>) {
         match message {
             kind::START => {
                 let before = self.start.lock().replace(payload);
@@ -108,24 +109,22 @@ fn hang_up_console() {
     }
 }
 
-/// Takes the host's messages as they come.
-pub async fn receive(port: &'static Port) {
-    loop {
-        let mut header = [0; HEADER_BYTES];
-        fill(port, &mut header).await;
-        let Some((length, message)) = control::parse_header(header) else {
-            ::log::error!("host: malformed message, the control port is given up");
-            return;
-        };
-        let mut payload = Vec::new();
-        if payload.try_reserve_exact(length).is_err() {
-            ::log::error!("host: no memory for a message of {length} bytes, the control port is given up");
-            return;
-        }
-        resize_reserved(&mut payload, length, 0);
-        fill(port, &mut payload).await;
-        HOST.handle(message, payload);
+/// The next message of a port: its kind and its payload. `None` if nothing after it would make sense.
+pub async fn receive(port: &Port) -> Option<(u32, Vec<u8>)> {
+    let mut header = [0; HEADER_BYTES];
+    fill(port, &mut header).await;
+    let Some((length, message)) = control::parse_header(header) else {
+        ::log::error!("host: malformed message, the port is given up");
+        return None;
+    };
+    let mut payload = Vec::new();
+    if payload.try_reserve_exact(length).is_err() {
+        ::log::error!("host: no memory for a message of {length} bytes, the port is given up");
+        return None;
     }
+    resize_reserved(&mut payload, length, 0);
+    fill(port, &mut payload).await;
+    Some((message, payload))
 }
 
 /// Fills `bytes` from a port.
@@ -143,8 +142,12 @@ async fn fill(port: &Port, bytes: &mut [u8]) {
 
 /// Sends a message that fits one buffer.
 pub async fn send(port: &Port, message: &Small) {
+    send_bytes(port, message.as_bytes()).await;
+}
+
+/// Sends the bytes of a message, which fit one buffer.
+pub async fn send_bytes(port: &Port, bytes: &[u8]) {
     let fill = |buffer: &mut [u8]| {
-        let bytes = message.as_bytes();
         buffer[..bytes.len()].copy_from_slice(bytes);
         bytes.len()
     };

@@ -1,6 +1,8 @@
 //! The machine's one session: runs the program that the host names, and ends the machine with it.
 
 mod host;
+mod launch;
+mod programs;
 mod stream;
 
 use alloc::sync::Arc;
@@ -9,18 +11,16 @@ use core::sync::atomic::Ordering;
 
 use heddle_abi::boot::{DEBUG_EXIT_DONE, port};
 use heddle_abi::control;
-use heddle_abi::control::{Descriptor, Ending, Exit, List, Small, Start, stream as descriptor};
-use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
+use heddle_abi::control::{Descriptor, Ending, Exit, Small, Start, stream as descriptor};
 
 use crate::arch::machine;
 use crate::device::console::Console;
 use crate::device::port::Buffers;
 use crate::error::Errno;
-use crate::fs::lookup::Walker;
-use crate::fs::{DescriptorTable, Directories, File, FileType, OpenFile, StatusFlags, mount};
+use crate::fs::{DescriptorTable, File, OpenFile, StatusFlags};
 use crate::memory::fallible::try_arc;
 use crate::memory::writeback;
-use crate::process::{Credentials, ExitStatus, Process, Program};
+use crate::process::{ExitStatus, Process};
 use crate::sched::Priority;
 use crate::session::host::HOST;
 use crate::session::stream::Stream;
@@ -38,7 +38,7 @@ const TERMINAL: Buffers =
     Buffers { receive_count: 8, receive_bytes: 512, transmit_count: 4, transmit_bytes: 4096 };
 
 /// How long the host has to end the machine before the machine ends itself.
-const FAREWELL_NS: u64 = 10_000_000_000;
+const SHUTDOWN_GRACE_NS: u64 = 10_000_000_000;
 /// How often the end of the session checks whether the terminal's output is written.
 const DRAIN_NS: u64 = 1_000_000;
 
@@ -52,9 +52,21 @@ const CONTROL_BUFFERS: Buffers =
 /// `ENOMEM`.
 pub fn start(console: &'static Console) -> Result<(), Errno> {
     console.open(port::CONTROL, CONTROL_BUFFERS)?;
-    sched::spawn(Priority::KERNEL, host::receive(console.port(port::CONTROL)))?;
+    sched::spawn(Priority::KERNEL, receive(console))?;
     sched::spawn(Priority::KERNEL, host::report_kills(console.port(port::CONTROL)))?;
     sched::spawn(Priority::KERNEL, run(console)).map(drop)
+}
+
+/// Takes the host's messages; once it asks for further programs, those about them too.
+async fn receive(console: &'static Console) {
+    let control = console.port(port::CONTROL);
+    while let Some((message, payload)) = host::receive(control).await {
+        if message == control::kind::OPEN_PROGRAMS {
+            programs::open(console);
+        } else {
+            HOST.handle(message, payload);
+        }
+    }
 }
 
 /// Waits for the host's program, runs it, reports its end and ends the machine.
@@ -68,10 +80,7 @@ async fn run(console: &'static Console) {
     sched::usage::note_start_phase("the host's command");
     let started = start_program(console, start.unwrap_or_default()).await;
     let ending = match started {
-        Ok(process) => match process.wait_for_end().await {
-            ExitStatus::Exited(code) => Ending::Exited(code.into()),
-            ExitStatus::Signaled { signal, .. } => Ending::Signaled(signal.number() as u32),
-        },
+        Ok(process) => ending(process.wait_for_end().await),
         Err(error) => Ending::NotStarted(error.0.into()),
     };
     // The host must see what programs that still run have written to mapped files.
@@ -81,18 +90,19 @@ async fn run(console: &'static Console) {
     finish(console, ending).await;
 }
 
+const fn ending(status: ExitStatus) -> Ending {
+    match status {
+        ExitStatus::Exited(code) => Ending::Exited(code as u32),
+        ExitStatus::Signaled { signal, .. } => Ending::Signaled(signal.number() as u32),
+    }
+}
+
 async fn start_program(console: &'static Console, payload: Vec<u8>) -> Result<Arc<Process>, Errno> {
     let start = Start::parse(&payload).ok_or(Errno::EINVAL)?;
-    let directories = directories(start.directory)?;
     let terminal = open_terminal(console, &start)?;
-    let program = Program {
-        path: copy(start.program)?,
-        arguments: copy_list(&start.arguments)?,
-        environment: copy_list(&start.environment)?,
-        descriptors: open_descriptors(console, &start.descriptors, terminal.as_ref())?,
-        directories,
-        terminal: terminal.map(|terminal| -> Arc<dyn process::ControllingTerminal> { terminal }),
-    };
+    let descriptors = open_descriptors(console, &start.descriptors, terminal.as_ref())?;
+    let terminal = terminal.map(|terminal| -> Arc<dyn process::ControllingTerminal> { terminal });
+    let program = launch::prepare(&start, descriptors, terminal)?;
     drop(payload);
     let process = process::start(program, syscall::thread_loop::spawn).await?;
     sched::usage::note_start_phase("the program's image");
@@ -102,20 +112,6 @@ async fn start_program(console: &'static Console, payload: Vec<u8>) -> Result<Ar
         host::send(console.port(port::CONTROL), &started).await;
     }
     Ok(process)
-}
-
-/// The root, and where the program starts.
-fn directories(path: &[u8]) -> Result<Directories, Errno> {
-    let root = mount::root().ok_or(Errno::ENODEV)?;
-    let walker =
-        Walker { credentials: &Credentials::ROOT, root: root.clone(), start: root.clone(), thread: None };
-    let place = walker.find(path)?;
-    if place.entry.node.kind() != FileType::Directory {
-        return Err(Errno::ENOTDIR);
-    }
-    let directories = Directories::new(root.clone());
-    directories.set_working(place);
-    Ok(directories)
 }
 
 /// The terminal, if one of the descriptors is connected to it.
@@ -156,22 +152,6 @@ fn open_descriptors(
     Ok(table)
 }
 
-fn copy(bytes: &[u8]) -> Result<Vec<u8>, Errno> {
-    let mut copy = Vec::new();
-    copy.try_reserve_exact(bytes.len()).map_err(|_| Errno::ENOMEM)?;
-    extend_reserved(&mut copy, bytes);
-    Ok(copy)
-}
-
-fn copy_list(list: &List<'_>) -> Result<Vec<Vec<u8>>, Errno> {
-    let mut copies = Vec::new();
-    copies.try_reserve_exact(list.len()).map_err(|_| Errno::ENOMEM)?;
-    for item in list.iter() {
-        push_reserved(&mut copies, copy(item)?);
-    }
-    Ok(copies)
-}
-
 /// Hands everything that was written to the device, tells the host how the program ended, and waits for the host to end
 /// the machine.
 async fn finish(console: &'static Console, ending: Ending) {
@@ -189,7 +169,7 @@ async fn finish(console: &'static Console, ending: Ending) {
         host::send(control, &message).await;
     }
     device::wait(&control.changed, || control.is_drained()).await;
-    time::sleep_until(time::now_ns() + FAREWELL_NS).await;
+    time::sleep_until(time::now_ns() + SHUTDOWN_GRACE_NS).await;
     ::log::warn!("the host has not ended the machine");
     machine::exit(DEBUG_EXIT_DONE)
 }

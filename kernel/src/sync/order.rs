@@ -1,11 +1,11 @@
 //! Lock checks of the checking build: every order is compared with those seen before, no lock is taken where
-//! it must not be, and no spinlock is held where a coroutine may be left. What is wrong ends the machine, with both
+//! it must not be, and no spinlock is held where a coroutine may be left. A violation ends the machine, with both
 //! places.
 //!
 //! - Spinlocks are held by a CPU. A CPU holds none when a coroutine returns, when it enters a program, and when it lets
 //!   interrupts in; an interrupt handler takes none.
-//! - Locks that suspend (of ranges) are held by a coroutine, and nobody waits for one with a spinlock in hand. What is
-//!   only tried makes nobody wait, so it has no order, but counts as held.
+//! - Locks that suspend (of ranges) are held by a coroutine, and nobody waits for one with a spinlock in hand. A
+//!   resource that is only tried makes nobody wait, so it has no order, but counts as held.
 
 #![allow(clippy::result_large_err, reason = "a report is the end of the run")]
 

@@ -42,7 +42,8 @@ pub fn resize(rows: u32, columns: u32) {
     }
 }
 
-fn window(rows: u32, columns: u32) -> WindowSize {
+/// A size in characters, as the host says it.
+pub fn window(rows: u32, columns: u32) -> WindowSize {
     let half = |value: u32| u16::try_from(value).unwrap_or(u16::MAX);
     WindowSize { rows: half(rows), columns: half(columns), ..WindowSize::default() }
 }

@@ -45,6 +45,15 @@ pub(super) fn find(number: u32) -> Result<Arc<Terminal>, Errno> {
 /// # Errors
 /// `ENOSPC` (there are too many), `ENOMEM`.
 pub(super) fn open_master(thread: Option<&Arc<Thread>>) -> Result<Arc<dyn File>, Errno> {
+    let master = make()?;
+    if let Some(thread) = thread {
+        let credentials = thread.credentials();
+        devices::give(PtyPath::of(master.number).as_bytes(), credentials.fsuid, credentials.fsgid)?;
+    }
+    Ok(fallible::try_arc(master)?)
+}
+
+fn make() -> Result<Master, Errno> {
     let mut open = OPEN.lock();
     let number = open.iter().position(Option::is_none).unwrap_or(open.len());
     if number == LIMIT {
@@ -62,11 +71,35 @@ pub(super) fn open_master(thread: Option<&Arc<Thread>>) -> Result<Arc<dyn File>,
     let master = Master { terminal, number };
     let contents = Contents::Device(FileType::Character, device);
     devices::publish(PtyPath::of(number).as_bytes(), PERMISSIONS, contents)?;
-    if let Some(thread) = thread {
-        let credentials = thread.credentials();
-        devices::give(PtyPath::of(number).as_bytes(), credentials.fsuid, credentials.fsgid)?;
+    Ok(master)
+}
+
+/// A pseudoterminal that the kernel makes for a program: dropping the master hangs it up.
+pub struct Pair {
+    /// The line's side.
+    pub master: Arc<OpenFile>,
+    /// The program's side.
+    pub program: Arc<OpenFile>,
+    /// The terminal itself.
+    pub terminal: Arc<Terminal>,
+}
+
+impl Pair {
+    /// Makes a pseudoterminal of this user.
+    ///
+    /// # Errors
+    /// `ENOSPC` (there are too many), `ENOMEM`.
+    pub fn new(user: u32, group: u32) -> Result<Self, Errno> {
+        let master = make()?;
+        let path = PtyPath::of(master.number);
+        devices::give(path.as_bytes(), user, group)?;
+        let terminal = master.terminal.clone();
+        terminal.state.lock().locked = false;
+        let master = fallible::try_arc(OpenFile::new(fallible::try_arc(master)?, StatusFlags::RDWR))?;
+        let file = crate::tty::TerminalFile::open(&terminal)?;
+        let program = crate::tty::open_file(file, path.as_bytes(), StatusFlags::RDWR)?;
+        Ok(Self { master, program, terminal })
     }
-    Ok(fallible::try_arc(master)?)
 }
 
 /// The line's side of a pseudoterminal.

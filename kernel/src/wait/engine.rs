@@ -158,15 +158,23 @@ impl Waiter for KernelWaiter {
 /// # Errors
 /// `ENOMEM`.
 pub async fn kernel_until(queue: &WaitQueue, mut condition: impl FnMut() -> bool) -> Result<(), Errno> {
+    kernel_answer(|watch| {
+        queue.watch(watch, Events::all())?;
+        Ok(condition().then_some(()))
+    })
+    .await
+}
+
+/// As [`answer`], for coroutines that are no thread of a program.
+///
+/// # Errors
+/// The error of `check`, or `ENOMEM`.
+pub async fn kernel_answer<T>(check: impl FnMut(&Watch) -> Result<Option<T>, Errno>) -> Result<T, Errno> {
     let waiter = KernelWaiter { node: WaitNode::new()? };
     core::future::poll_fn(|context| {
         waiter.node.set_waker(context.waker());
         Poll::Ready(())
     })
     .await;
-    answer(&waiter, WaitKind::Uninterruptible, |watch| {
-        queue.watch(watch, Events::all())?;
-        Ok(condition().then_some(()))
-    })
-    .await
+    answer(&waiter, WaitKind::Uninterruptible, check).await
 }

@@ -267,7 +267,7 @@ fn epoll_paths_are_limited() -> Outcome {
     expect_eq!(more.add(&inner.0, event()), Err(Errno::EINVAL));
     more.add(&empty.0, event()).or_fail()?;
     expect_eq!(empty.add(&other, event()), Err(Errno::EINVAL));
-    // What was refused has left nothing, and what goes makes room.
+    // A refused entry has left nothing, and one that goes makes room.
     inner.add(&other, event()).or_fail()?;
     drop(outer.pop());
     more.add(&inner.0, event()).or_fail()?;

@@ -2,8 +2,10 @@
 
 pub mod bench;
 pub mod clean;
+pub mod exec;
 pub mod info;
 pub mod install;
+pub mod machines;
 pub mod run;
 pub mod test;
 
@@ -23,19 +25,31 @@ pub struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Run a program in a virtual machine.
-    Run(Box<run::Options>),
+    Run(Box<run::RunOptions>),
+    /// Run a further program in a machine that has a name.
+    Exec(exec::ExecOptions),
+    /// List machines that have names.
+    Ps(machines::List),
+    /// End machines: SIGTERM for the program, and after a time the end.
+    Stop(machines::Stop),
+    /// Send a signal to the program of machines.
+    Kill(machines::Kill),
+    /// Show the output of a machine that runs in the background.
+    Logs(machines::Logs),
+    /// Remove machines that have ended from the list, with their output.
+    Rm(machines::Remove),
     /// Measure, all sides in one run.
-    Bench(bench::Options),
+    Bench(bench::BenchOptions),
     /// Empty the cache of root images, packages and kernels.
-    Clean(clean::Options),
+    Clean(clean::CleanOptions),
     /// Show versions, the accelerator and the cache.
-    Info(info::Options),
+    Info(info::InfoOptions),
     /// Put the command, its kernel, manual pages and completions under a folder, where it needs no clone and no Rust.
-    Install(install::Options),
+    Install(install::InstallOptions),
     /// Remove what `install` has put there; the cache stays until `clean`.
     Uninstall(install::Removal),
     /// Run the tests.
-    Test(test::Options),
+    Test(test::TestOptions),
 }
 
 impl Arguments {
@@ -57,6 +71,12 @@ impl Arguments {
     pub fn execute(&self) -> Result<u8> {
         match &self.command {
             Command::Run(options) => run::execute(options),
+            Command::Exec(options) => exec::execute(options),
+            Command::Ps(options) => machines::list(options),
+            Command::Stop(options) => machines::stop(options),
+            Command::Kill(options) => machines::kill(options),
+            Command::Logs(options) => machines::logs(options),
+            Command::Rm(options) => machines::remove(options),
             Command::Bench(options) => bench::execute(options),
             Command::Clean(options) => clean::execute(options),
             Command::Info(options) => info::execute(options),

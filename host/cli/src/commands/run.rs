@@ -4,27 +4,34 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use heddle_abi::boot::{CPUS_MAX, USER_KEYS};
 use heddle_abi::control::{Ending, OutOfMemory};
+use heddle_image::Image;
 use rustix::io::Errno;
 
+use crate::exchange::Exchange;
 use crate::guest::share::Share;
 use crate::guest::{self, CPU_DEFAULT, Choices, Isolation, Kernel, MEMORY_DEFAULT_MIB, MIB};
 use crate::log::{Log, Trace};
 use crate::machine::{Clock, Machine, accelerator};
+use crate::machines::detach::{self, Ready, Started};
+use crate::machines::{self, Owned, Registry, Stage, State};
+use crate::network::Network;
 use crate::session::{self, End, Program, Report, Streams};
 use crate::{
     STATUS_KERNEL_PANIC, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND, STATUS_SIGNAL_BASE, STATUS_TOOL_FAILED,
-    crash, image, network,
+    crash, image, network, user,
 };
 
 /// The search path of programs in the guest.
 const GUEST_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Variables of this tool's own environment that the program gets too.
 const PASSED_VARIABLES: [&str; 2] = ["TERM", "LANG"];
+/// The name of a machine in the background, to the process that runs it.
+const NAME_VARIABLE: &str = "HEDDLE_MACHINE_NAME";
 /// How many processes that were killed for memory are named one by one.
 const KILLS_SHOWN: usize = 5;
 /// QEMU's limit; Heddle's kernel uses at most [`CPUS_MAX`].
@@ -32,7 +39,7 @@ const PROCESSORS_MAX: u32 = 255;
 
 /// Runs PROGRAM in a virtual machine.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct RunOptions {
     /// Processors of the machine.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(PROCESSORS_MAX)))]
@@ -77,13 +84,13 @@ pub struct Options {
     pub here: bool,
     /// The accelerator.
     #[command(flatten)]
-    pub accelerator: accelerator::Options,
+    pub accelerator: accelerator::AcceleratorOptions,
     /// The processor's model and features, as QEMU's -cpu has them.
     #[arg(long, value_name = "MODEL[,FEATURE…]", default_value = CPU_DEFAULT)]
     pub cpu: String,
     /// The network.
     #[command(flatten)]
-    pub network: network::Options,
+    pub network: network::NetworkOptions,
     /// Take the guest's clock from the number of its instructions, one a nanosecond, for tests.
     #[arg(long, hide = true)]
     pub count_instructions: bool,
@@ -92,7 +99,19 @@ pub struct Options {
     pub gdb: bool,
     /// The contents of the root.
     #[command(flatten)]
-    pub image: image::Options,
+    pub image: image::ImageOptions,
+    /// The user and group, by name or number.
+    #[arg(short, long, value_name = "USER[:GROUP]")]
+    pub user: Option<String>,
+    /// The machine's name, by which `exec`, `stop` and others know it.
+    #[arg(long, env = NAME_VARIABLE, hide_env = true)]
+    pub name: Option<String>,
+    /// Run in the background, print the machine's name and keep the program's output for `logs`.
+    #[arg(short, long)]
+    pub detach: bool,
+    /// Forget the machine, its output and its status when it has ended.
+    #[arg(long)]
+    pub rm: bool,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM ARGS")]
     pub program: Vec<OsString>,
@@ -102,9 +121,13 @@ pub struct Options {
 ///
 /// # Errors
 /// Any failure that keeps the program from being run; the status is [`STATUS_TOOL_FAILED`] then.
-pub fn execute(options: &Options) -> Result<u8> {
-    let program = options.program.first().context("no program")?;
+pub fn execute(options: &RunOptions) -> Result<u8> {
     check(options)?;
+    let ready = Ready::inherited()?;
+    if options.detach && ready.is_none() {
+        return detach(options);
+    }
+    let program = options.program.first().context("no program")?;
     let image = match image::prepare(&options.image, program) {
         Ok(image) => image,
         Err(error) => {
@@ -112,7 +135,49 @@ pub fn execute(options: &Options) -> Result<u8> {
             return Ok(error.exit_status());
         }
     };
-    let mut network = network::prepare(&options.network)?;
+    let machine = options.name.as_ref().map(|name| claim(name, options)).transpose()?;
+    run(options, &image, machine, ready)
+}
+
+/// Starts a copy of this process in the background.
+fn detach(options: &RunOptions) -> Result<u8> {
+    let mut command = detach::copy()?;
+    let name = match &options.name {
+        Some(name) => name.clone(),
+        None => {
+            let name = machines::random_name()?;
+            command.env(NAME_VARIABLE, &name);
+            name
+        }
+    };
+    match detach::start(command)? {
+        Started::Ready(_) => {
+            println!("{name}");
+            Ok(0)
+        }
+        Started::Ended(status) => Ok(status),
+    }
+}
+
+/// Registers the machine.
+fn claim(name: &str, options: &RunOptions) -> Result<Owned> {
+    let state = State {
+        name: name.to_owned(),
+        stage: Stage::Creating,
+        pid: 0,
+        created: machines::now(),
+        kernel: options.kernel.name().to_owned(),
+        command: options.program.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        status: None,
+        is_detached: options.detach,
+        container: None,
+    };
+    // There is nothing to look at after the end of a machine whose output went elsewhere.
+    Registry::of_user()?.claim(state, options.rm || !options.detach)
+}
+
+/// The user's choices about the machine, and the program's working directory.
+fn choices(options: &RunOptions, network: &Network) -> Result<(Choices, OsString)> {
     let mut shares: Vec<Share> =
         options.share.iter().map(|text| Share::parse(text)).collect::<Result<_>>()?;
     let mut directory = OsString::from(&options.directory);
@@ -131,16 +196,24 @@ pub fn execute(options: &Options) -> Result<u8> {
         clock: if options.count_instructions { Clock::Instructions } else { Clock::Host },
         debugger_port: options.gdb.then(free_port).transpose()?,
         shares,
-        network: network.network.clone(),
+        network: network.clone(),
         kernel_arguments: options.kernel_options.join(" "),
         accelerator: options.accelerator.accel,
         cpu: options.cpu.clone(),
         ..Choices::new(options.kernel)
     };
+    Ok((choices, directory))
+}
+
+fn run(options: &RunOptions, image: &Image, machine: Option<Owned>, ready: Option<Ready>) -> Result<u8> {
+    let user = options.user.as_deref().map(|user| user::parse(user, |path| image::read(image, path)));
+    let user = user.transpose()?.unwrap_or_default();
+    let mut network = network::prepare(&options.network)?;
+    let (choices, directory) = choices(options, &network.network)?;
     if options.checking {
         guest::heddle::build_checking()?;
     }
-    let configuration = guest::configure(&choices, &image)?;
+    let configuration = guest::configure(&choices, image)?;
     let mut log = match &options.log {
         Some(path) => Log::at(path).with_context(|| path.display().to_string())?,
         None => Log::in_memory().context("making a file for the kernel's log")?,
@@ -149,42 +222,87 @@ pub fn execute(options: &Options) -> Result<u8> {
         let kernel = configuration.kernel.display();
         crate::say!("waiting for: gdb {kernel} -ex 'target remote localhost:{port}'");
     }
-    let (mut machine, ports) = Machine::start(&configuration, &log)?;
-    network.serve();
     let program = Program {
         path: image.program.clone().into_os_string().into_vec(),
+        identity: user.identity,
         directory: directory.into_vec(),
         arguments: options.program.iter().map(|argument| argument.clone().into_vec()).collect(),
-        environment: environment(&settings(options)?)?,
+        environment: environment(&settings(options)?, user.home.as_deref())?,
     };
-    let streams = Streams::inherited()?;
-    let report = match &options.strace {
-        None => session::run(&mut machine, ports, &program, streams, None)?,
-        Some(path) => {
-            let (output, prefix): (Box<dyn Write>, _) = match path {
-                Some(path) => {
-                    let file = File::create(path).with_context(|| path.display().to_string())?;
-                    (Box::new(BufWriter::new(file)), "")
-                }
-                None => (Box::new(std::io::stderr()), "heddle: "),
-            };
-            let trace = Trace::new(&mut log, output, prefix);
-            session::run(&mut machine, ports, &program, streams, Some(trace))?
+    let trace = options.strace.as_ref().map(|path| trace_output(path.as_deref())).transpose()?;
+    let exchange = machine
+        .as_ref()
+        .map(|owned| {
+            let takes_programs = options.kernel == Kernel::Heddle;
+            Exchange::new(owned.listen()?, takes_programs).context("the machine's socket")
+        })
+        .transpose()?;
+    let streams = match &machine {
+        Some(owned) if options.detach => Streams::to_log(&owned.create_log()?)?,
+        _ => Streams::inherited()?,
+    };
+    let (mut vm, ports) = Machine::start(&configuration, &log)?;
+    network.serve();
+    let machine = std::cell::RefCell::new(machine);
+    let on_start = || {
+        if let Some(owned) = machine.borrow_mut().as_mut()
+            && let Err(error) = owned.set(Stage::Running, None)
+        {
+            crate::say!("{error:#}");
+        }
+        if let Some(ready) = ready {
+            // From here on nobody is there to read what this process says.
+            let _ = leave_terminal();
+            ready.tell();
         }
     };
-    let errors = machine.errors();
-    drop(machine);
-    finish(&report, &options.program[0], || {
+    let session_options = session::Options {
+        trace: trace.map(|(output, prefix)| Trace::new(&mut log, output, prefix)),
+        exchange,
+        waits: false,
+        on_start: Some(Box::new(on_start)),
+    };
+    let report = session::run(&mut vm, ports, &program, streams, session_options)?;
+    let errors = vm.errors();
+    drop(vm);
+    let status = finish(&report, &options.program[0], || {
         let symbols = guest::symbols(options.kernel, options.checking).ok().flatten();
         match &report.end {
             End::Machine(status) => crash::explain(*status, &errors, &log.text(), symbols.as_deref()),
             _ => crash::stuck(&log.text()),
         }
+    })?;
+    if let Some(owned) = machine.borrow_mut().as_mut() {
+        owned.set(Stage::Stopped, Some(status))?;
+    }
+    // Commands that wait for the machine's end see its state from here on.
+    drop(report);
+    Ok(status)
+}
+
+/// Where system calls are shown, and what goes before each.
+fn trace_output(path: Option<&Path>) -> Result<(Box<dyn Write>, &'static str)> {
+    Ok(match path {
+        Some(path) => {
+            let file = File::create(path).with_context(|| path.display().to_string())?;
+            (Box::new(BufWriter::new(file)), "")
+        }
+        None => (Box::new(std::io::stderr()), "heddle: "),
     })
 }
 
+/// Makes this process one of the background.
+fn leave_terminal() -> Result<()> {
+    detach::leave_session();
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
 /// Refuses options that the kernel does not know or that do not fit together, before anything is built or started.
-fn check(options: &Options) -> Result<()> {
+fn check(options: &RunOptions) -> Result<()> {
     if options.kernel == Kernel::Linux {
         if options.isolation != Isolation::Default {
             bail!("--isolation is an option of Heddle's kernel, and the kernel is linux");
@@ -259,7 +377,7 @@ fn finish(report: &Report, program: &OsString, crash: impl Fn() -> crash::Crash)
 }
 
 /// All settings of variables, in the order in which they take effect.
-fn settings(options: &Options) -> Result<Vec<OsString>> {
+fn settings(options: &RunOptions) -> Result<Vec<OsString>> {
     let mut settings = Vec::new();
     for path in &options.env_file {
         let bytes = std::fs::read(path).with_context(|| format!("--env-file {}", path.display()))?;
@@ -273,9 +391,9 @@ fn settings(options: &Options) -> Result<Vec<OsString>> {
 }
 
 /// The program's environment: later settings of a name replace earlier ones.
-fn environment(settings: &[OsString]) -> Result<Vec<Vec<u8>>> {
+pub fn environment(settings: &[OsString], home: Option<&[u8]>) -> Result<Vec<Vec<u8>>> {
     let mut variables: Vec<(Vec<u8>, Vec<u8>)> =
-        vec![(b"PATH".to_vec(), GUEST_PATH.into()), (b"HOME".to_vec(), b"/root".to_vec())];
+        vec![(b"PATH".to_vec(), GUEST_PATH.into()), (b"HOME".to_vec(), home.unwrap_or(b"/root").to_vec())];
     let mut set = |key: Vec<u8>, value: Vec<u8>| {
         variables.retain(|(other, _)| *other != key);
         variables.push((key, value));

@@ -19,7 +19,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, set_parent_p
 
 use crate::log::Log;
 
-pub use command::{Clock, Configuration, INSTRUCTIONS_PER_SECOND, Memory, Root};
+pub use command::{Clock, Configuration, INSTRUCTIONS_PER_SECOND, Memory, RootDisk};
 
 /// The emulator's name on PATH.
 pub const QEMU: &str = "qemu-system-x86_64";
@@ -37,6 +37,8 @@ pub struct Ports {
     pub stderr: UnixStream,
     /// The terminal.
     pub tty: UnixStream,
+    /// Further programs.
+    pub programs: UnixStream,
 }
 
 /// A running machine. Dropping it ends it.
@@ -83,8 +85,14 @@ impl Machine {
         drop(far);
         let mut ends = ends.into_iter();
         let mut next = || ends.next().context("one socket for each port");
-        let ports =
-            Ports { control: next()?, stdin: next()?, stdout: next()?, stderr: next()?, tty: next()? };
+        let ports = Ports {
+            control: next()?,
+            stdin: next()?,
+            stdout: next()?,
+            stderr: next()?,
+            tty: next()?,
+            programs: next()?,
+        };
         Ok((machine, ports))
     }
 

@@ -11,17 +11,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use heddle_abi::control::{
-    Descriptor, EndOfInput, Ending, Exit, OutOfMemory, Start, WindowSize, kind, parse_started, put_word,
-    stream,
+    Descriptor, EndOfInput, Ending, Exit, OutOfMemory, StartFields, WindowSize, kind, parse_started,
+    put_open_programs, put_word, stream,
 };
 use heddle_streams::{Drained, Filled, Messages, Outbox, Pump};
 use rustix::process::{Signal, getpid, kill_process};
 
+use crate::exchange::{Exchange, Request};
 use crate::log::Trace;
 use crate::machine::{Machine, Ports};
 use crate::signals::Signals;
 use crate::terminal::{Terminal, window_size};
-use output::Output;
+use output::OutputStream;
 use wait::Ready;
 
 /// How long the kernel may take until the program starts, under an emulator on a busy host.
@@ -36,14 +37,55 @@ const INTERRUPTS_MAX: u32 = 3;
 /// The program to run in the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Its absolute path.
+    /// Its path; a name without a slash is looked for along the `PATH` of its environment.
     pub path: Vec<u8>,
+    /// Who it is.
+    pub identity: Identity,
     /// Its working directory.
     pub directory: Vec<u8>,
     /// Its arguments, its name first.
     pub arguments: Vec<Vec<u8>>,
     /// Its environment, as `KEY=VALUE`.
     pub environment: Vec<Vec<u8>>,
+}
+
+/// User and groups of a program; the default is the superuser.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The user id.
+    pub user: u32,
+    /// The group id.
+    pub group: u32,
+    /// The supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+impl Program {
+    /// Writes the message that starts the program.
+    ///
+    /// # Errors
+    /// If arguments and environment are too long.
+    pub fn put(
+        &self,
+        outbox: &mut Outbox,
+        number: u32,
+        descriptors: [Descriptor; 3],
+        window: WindowSize,
+    ) -> Result<()> {
+        let fields = StartFields {
+            number,
+            descriptors,
+            window,
+            user: self.identity.user,
+            group: self.identity.group,
+            groups: &self.identity.groups,
+            program: &self.path,
+            directory: &self.directory,
+            arguments: &self.arguments,
+            environment: &self.environment,
+        };
+        fields.put(outbox).ok().context("the arguments and the environment are too long")
+    }
 }
 
 /// Where the program's standard streams lead on the host.
@@ -71,6 +113,17 @@ impl Streams {
     }
 }
 
+impl Streams {
+    /// No input, and all output to one file.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    pub fn to_log(log: &std::fs::File) -> std::io::Result<Self> {
+        let null = std::fs::File::open("/dev/null")?;
+        Ok(Self { stdin: null.into(), stdout: log.try_clone()?.into(), stderr: log.try_clone()?.into() })
+    }
+}
+
 /// How a session ended.
 #[derive(Debug)]
 pub enum End {
@@ -95,6 +148,21 @@ pub struct Report {
     pub output_error: Option<std::io::Error>,
     /// The processes that were killed because the guest's memory ran out.
     pub killed: Vec<OutOfMemory>,
+    /// The connections of other commands to the machine, which end when this is dropped.
+    pub exchange: Option<Exchange>,
+}
+
+/// What differs from session to session.
+#[derive(Default)]
+pub struct Options<'a> {
+    /// Show system calls.
+    pub trace: Option<Trace<'a>>,
+    /// Where other commands reach the machine.
+    pub exchange: Option<Exchange>,
+    /// The program is started when another command asks for it, and not at once.
+    pub waits: bool,
+    /// Called once the program has started.
+    pub on_start: Option<Box<dyn FnOnce() + 'a>>,
 }
 
 /// A program in a machine, connected to the host.
@@ -109,9 +177,15 @@ struct Session<'a> {
     stdin: Pump,
     stdin_ended: bool,
     tty: Pump,
-    outputs: [Output; 3],
+    outputs: [OutputStream; 3],
     terminal: Option<Terminal>,
     trace: Option<Trace<'a>>,
+    exchange: Option<Exchange>,
+    on_start: Option<Box<dyn FnOnce() + 'a>>,
+    /// The program, as long as it waits to be started.
+    waiting: Option<&'a Program>,
+    /// When the program should have started.
+    deadline: Instant,
     exit: Option<Exit>,
     machine_status: Option<ExitStatus>,
     started_nanoseconds: Option<u64>,
@@ -133,34 +207,38 @@ pub fn run_unattended(
     program: &Program,
     streams: Streams,
 ) -> Result<Report> {
-    run_with(machine, ports, program, streams, None, 1)
+    run_with(machine, ports, program, streams, Options::default(), 1)
 }
 
-/// Runs a program in a machine that was just started. System calls are shown on `trace`, if given.
+/// Runs a program in a machine that was just started.
 ///
 /// # Errors
 /// An error of a system call, or a guest that violates the protocol.
-pub fn run(
-    machine: &mut Machine,
+pub fn run<'a>(
+    machine: &'a mut Machine,
     ports: Ports,
-    program: &Program,
+    program: &'a Program,
     streams: Streams,
-    trace: Option<Trace<'_>>,
+    options: Options<'a>,
 ) -> Result<Report> {
-    run_with(machine, ports, program, streams, trace, INTERRUPTS_MAX)
+    run_with(machine, ports, program, streams, options, INTERRUPTS_MAX)
 }
 
-fn run_with(
-    machine: &mut Machine,
+fn run_with<'a>(
+    machine: &'a mut Machine,
     ports: Ports,
-    program: &Program,
+    program: &'a Program,
     streams: Streams,
-    trace: Option<Trace<'_>>,
+    options: Options<'a>,
     interrupts_max: u32,
 ) -> Result<Report> {
-    let mut session = Session::new(machine, ports, streams, trace)?;
+    let waits = options.waits;
+    let mut session = Session::new(machine, ports, streams, options)?;
     session.interrupts_left = interrupts_max;
-    session.send_start(program)?;
+    session.waiting = Some(program);
+    if !waits {
+        session.begin()?;
+    }
     let end = session.run()?;
     session.show_trace()?;
     Ok(Report {
@@ -168,6 +246,7 @@ fn run_with(
         started_nanoseconds: session.started_nanoseconds,
         output_error: session.output_error.take(),
         killed: std::mem::take(&mut session.killed),
+        exchange: session.exchange.take(),
     })
 }
 
@@ -176,12 +255,7 @@ fn descriptor(fd: &OwnedFd) -> Descriptor {
 }
 
 impl<'a> Session<'a> {
-    fn new(
-        machine: &'a mut Machine,
-        ports: Ports,
-        streams: Streams,
-        trace: Option<Trace<'a>>,
-    ) -> Result<Self> {
+    fn new(machine: &'a mut Machine, ports: Ports, streams: Streams, options: Options<'a>) -> Result<Self> {
         let signals = Signals::watch().context("watching signals")?;
         let descriptors = [&streams.stdin, &streams.stdout, &streams.stderr].map(descriptor);
         let shows_on_terminal = descriptors[1] == Descriptor::Terminal;
@@ -195,7 +269,7 @@ impl<'a> Session<'a> {
         let keeps_output_modes = terminal.is_none() || !shows_on_terminal;
         let output = |number: usize, fd: Option<&OwnedFd>, socket: &_| {
             let sink = fd.filter(|_| number == 2 || descriptors[number + 1] == Descriptor::Pipe);
-            Output::new(socket, sink.map(AsFd::as_fd), number == 2 && keeps_output_modes)
+            OutputStream::new(socket, sink.map(AsFd::as_fd), number == 2 && keeps_output_modes)
         };
         let screen = match descriptors {
             [_, Descriptor::Terminal, _] => Some(&streams.stdout),
@@ -219,7 +293,11 @@ impl<'a> Session<'a> {
             tty: Pump::default(),
             outputs,
             terminal,
-            trace,
+            trace: options.trace,
+            exchange: options.exchange,
+            on_start: options.on_start,
+            waiting: None,
+            deadline: Instant::now() + BOOT_TIMEOUT,
             exit: None,
             machine_status: None,
             started_nanoseconds: None,
@@ -237,23 +315,15 @@ impl<'a> Session<'a> {
         fds.into_iter().map(|fd| window_size(fd.as_fd())).find(|size| size.rows != 0).unwrap_or_default()
     }
 
-    fn send_start(&mut self, program: &Program) -> Result<()> {
+    /// Has the program started, unless that has been asked for before.
+    fn begin(&mut self) -> Result<()> {
+        let Some(program) = self.waiting.take() else { return Ok(()) };
+        self.deadline = Instant::now() + BOOT_TIMEOUT;
         let window = self.window();
-        Start::put(
-            &mut self.outbox,
-            self.descriptors,
-            window,
-            &program.path,
-            &program.directory,
-            &program.arguments,
-            &program.environment,
-        )
-        .ok()
-        .context("the arguments and the environment are too long")
+        program.put(&mut self.outbox, 0, self.descriptors, window)
     }
 
     fn run(&mut self) -> Result<End> {
-        let deadline = Instant::now() + BOOT_TIMEOUT;
         loop {
             if let Some(exit) = self.exit
                 && self.has_all_output(&exit)
@@ -261,13 +331,14 @@ impl<'a> Session<'a> {
                 return Ok(End::Program(exit.ending));
             }
             if let Some(status) = self.machine_status
-                && self.outputs.iter().all(Output::is_finished)
+                && self.outputs.iter().all(OutputStream::is_finished)
             {
                 return Ok(End::Machine(status));
             }
             let mut timeout = None;
-            if self.started_nanoseconds.is_none() && self.exit.is_none() && self.machine_status.is_none() {
-                let left = deadline.saturating_duration_since(Instant::now());
+            let has_news = self.started_nanoseconds.is_some() || self.exit.is_some();
+            if !has_news && self.waiting.is_none() && self.machine_status.is_none() {
+                let left = self.deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     return Ok(End::Stuck);
                 }
@@ -293,7 +364,8 @@ impl<'a> Session<'a> {
     }
 
     fn has_all_output(&self, exit: &Exit) -> bool {
-        let complete = |(output, total): (&Output, u64)| output.is_drained() && output.received() >= total;
+        let complete =
+            |(output, total): (&OutputStream, u64)| output.is_drained() && output.received() >= total;
         self.outputs.iter().zip(exit.written_bytes).all(complete)
     }
 
@@ -311,6 +383,7 @@ impl<'a> Session<'a> {
             Ready::StdinPort => drop(self.stdin.drain(&self.ports.stdin)),
             Ready::TerminalSource => return self.read_terminal(),
             Ready::TerminalPort => drop(self.tty.drain(&self.ports.tty)),
+            Ready::Exchange => return self.serve(),
             Ready::OutputPort(index) => {
                 self.outputs[index].fill();
                 self.write_output(index)?;
@@ -331,7 +404,12 @@ impl<'a> Session<'a> {
                     kind::EXIT => {
                         self.exit = Some(Exit::parse(&message.payload).context("malformed exit message")?);
                     }
-                    kind::STARTED => self.started_nanoseconds = parse_started(&message.payload),
+                    kind::STARTED => {
+                        self.started_nanoseconds = parse_started(&message.payload);
+                        if let Some(tell) = self.on_start.take() {
+                            tell();
+                        }
+                    }
                     kind::OUT_OF_MEMORY => {
                         let killed = OutOfMemory::parse(&message.payload).context("malformed message")?;
                         self.killed.push(killed);
@@ -344,6 +422,25 @@ impl<'a> Session<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Does what other commands ask for.
+    fn serve(&mut self) -> Result<Option<End>> {
+        let Some(exchange) = &mut self.exchange else { return Ok(None) };
+        for request in exchange.serve(&self.ports.programs)? {
+            match request {
+                Request::Begin => self.begin()?,
+                Request::OpenPrograms => {
+                    put_open_programs(&mut self.outbox).ok().context("opening a port")?;
+                }
+                Request::Signal(number) => {
+                    put_word(&mut self.outbox, kind::SIGNAL, number).ok().context("signal")?;
+                }
+                Request::End => return Ok(Some(End::Interrupted(Signal::KILL))),
+            }
+        }
+        let _ = self.outbox.drain(&self.ports.control);
+        Ok(None)
     }
 
     fn read_stdin(&mut self) -> Result<()> {

@@ -20,6 +20,8 @@ pub enum Ready {
     ControlIn,
     /// Messages can be sent.
     ControlOut,
+    /// Other commands or their programs have something to say.
+    Exchange,
     /// Standard input can be read.
     StdinSource,
     /// Standard input can be sent to the guest.
@@ -48,6 +50,10 @@ impl Session<'_> {
                 interests.push((Ready::ControlOut, self.ports.control.as_fd(), PollFlags::OUT));
             }
             self.add_inputs(&mut interests);
+            if let Some(exchange) = &self.exchange {
+                let descriptors = exchange.interests(&self.ports.programs);
+                interests.extend(descriptors.map(|(fd, flags)| (Ready::Exchange, fd, flags)));
+            }
         }
         for (index, output) in self.outputs.iter().enumerate() {
             if let Some(source) = output.source() {
@@ -66,7 +72,10 @@ impl Session<'_> {
             Err(error) => return Err(error).context("poll"),
         }
         let results = interests.iter().zip(fds.iter().map(PollFd::revents));
-        Ok(results.filter_map(|((ready, ..), flags)| interpret(*ready, flags)).collect())
+        let mut ready: Vec<_> = results.filter_map(|((ready, ..), flags)| interpret(*ready, flags)).collect();
+        // One call serves all connections.
+        ready.dedup_by(|one, other| matches!((one, other), (Ready::Exchange, Ready::Exchange)));
+        Ok(ready)
     }
 
     fn add_inputs<'s>(&'s self, interests: &mut Vec<(Ready, BorrowedFd<'s>, PollFlags)>) {

@@ -26,13 +26,14 @@ fn panic() -> Result<crash::Crash> {
     let (mut machine, ports) = Machine::start(&configuration, &log)?;
     let program = Program {
         path: b"/bin/true".to_vec(),
+        identity: session::Identity::default(),
         directory: b"/".to_vec(),
         arguments: vec![b"true".to_vec()],
         environment: Vec::new(),
     };
     let null = || std::fs::File::options().read(true).write(true).open("/dev/null");
     let streams = Streams { stdin: null()?.into(), stdout: null()?.into(), stderr: null()?.into() };
-    let report = session::run(&mut machine, ports, &program, streams, None)?;
+    let report = session::run(&mut machine, ports, &program, streams, session::Options::default())?;
     let End::Machine(status) = report.end else { bail!("it ended otherwise: {:?}", report.end) };
     let symbols = guest::symbols(Kernel::Heddle, false)?;
     Ok(crash::explain(status, &machine.errors(), &log.text(), symbols.as_deref()))

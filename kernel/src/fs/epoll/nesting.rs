@@ -27,7 +27,7 @@ const VISITS_MAX: usize = 4096;
 /// Held while an instance begins to watch another one, so that two cannot close a circle at the same time.
 static NESTING: SpinLock<()> = SpinLock::new(());
 
-/// What an instance watches, and is watched by. Changed under [`NESTING`], but for what goes.
+/// The instances that one watches, and is watched by. Changed under [`NESTING`], but for what goes.
 #[derive(Default)]
 pub(super) struct Links {
     above: Vec<Weak<Epoll>>,
@@ -75,7 +75,7 @@ impl Nesting {
         let above = outer.above.load(Ordering::Relaxed) + 1;
         let inner = &keep(inner.clone(), &mut self.visited)?;
         inner.descend(outer, above, false, &mut self.visited)?;
-        // What is below, and `inner` itself.
+        // The instances below, and `inner` itself.
         let count = self.visited.len();
         link(&mut inner.links.lock().above, outer)?;
         let mut result = link(&mut outer.links.lock().below, inner);

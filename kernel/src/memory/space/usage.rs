@@ -104,10 +104,10 @@ fn note_page(usage: &mut Usage, mapping: &MappingView, page: usize, entry: PageT
         Object::Anonymous(_) => PageOwner::Nobody,
         Object::Source(source) => {
             let index = (mapping.offset + (page - mapping.start) as u64) / PAGE_SIZE as u64;
-            let is_object_s = mapping.flags.contains(Flags::SHARED)
+            let counts_for_object = mapping.flags.contains(Flags::SHARED)
                 || source.resident(index).is_some_and(|found| found.physical() == physical);
             match source.is_memory() {
-                _ if !is_object_s => PageOwner::Nobody,
+                _ if !counts_for_object => PageOwner::Nobody,
                 true => PageOwner::Memory,
                 false => PageOwner::File,
             }

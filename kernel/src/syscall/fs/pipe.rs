@@ -1,14 +1,10 @@
 //! pipe(2).
 
-use alloc::string::String;
 use alloc::sync::Arc;
-use core::fmt::Write;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
-use crate::fs::inode::{Contents, Inode};
-use crate::fs::{Dentry, OpenFile, Path, StatusFlags, setup};
-use crate::memory::fallible;
+use crate::fs::{OpenFile, StatusFlags, pipe};
 use crate::syscall::{Call, SyscallResult};
 
 /// pipe(2).
@@ -27,20 +23,8 @@ fn make(call: &mut Call<'_>, flags: u32) -> SyscallResult {
         return Err(Errno::EINVAL.into());
     }
     call.thread.space().probe_write(call.word(0), 8)?;
-    let (mount, tree) = setup::anonymous()?;
-    let node = tree.unnamed(&Contents::Fifo, 0o600, &call.thread.credentials())?;
-    let mut name = String::new();
-    name.try_reserve(32).map_err(|_| Errno::ENOMEM)?;
-    // Thirty-two bytes are enough for any number.
-    let _ = write!(name, "pipe:[{}]", node.metadata().inode);
-    let pipe = node.pipe()?;
-    let entry = Dentry::new(node, None, name.as_bytes())?;
-    let place = Path { mount: mount.clone(), entry };
-    let shared = StatusFlags::from_bits_retain(flags & linux::O_NONBLOCK);
-    let reader = pipe.open_end(StatusFlags::empty())?;
-    let reader = fallible::try_arc(OpenFile::at(reader, shared, place.clone()))?;
-    let writer = pipe.open_end(StatusFlags::WRONLY)?;
-    let writer = fallible::try_arc(OpenFile::at(writer, shared | StatusFlags::WRONLY, place))?;
+    let status = StatusFlags::from_bits_retain(flags & linux::O_NONBLOCK);
+    let (reader, writer) = pipe::pair(&call.thread.credentials(), status)?;
     let descriptors = add_pair(call, reader, writer, flags & linux::O_CLOEXEC != 0)?;
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&descriptors[0].to_ne_bytes());

@@ -341,7 +341,7 @@ async fn wait_for_many(
     ready: &mut Vec<(usize, Events)>,
     is_answer: impl Fn(&[(usize, Events)]) -> bool,
 ) -> Result<(), Errno> {
-    let mut budget = Budget::spent();
+    let mut budget = Budget::exhausted();
     loop {
         let watch = (!limit.is_zero).then(|| thread.node().begin_in_steps());
         let looked = look_in_steps(thread, &mut budget, interests, watch.as_ref(), ready).await;

@@ -303,7 +303,7 @@ struct Accept {
 }
 
 impl Accept {
-    /// What is allocated once a connection has been taken: its open file, and the peer's address.
+    /// The allocations for a connection that has been taken: its open file, and the peer's address.
     const ALLOCATIONS: usize = 2;
 }
 
