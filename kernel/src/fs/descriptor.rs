@@ -6,9 +6,13 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::Errno;
 use crate::fs::OpenFile;
+use crate::sched::Budget;
 use crate::sync::SpinLock;
 
 use heddle_kernel_core::fallible::resize_reserved;
+
+/// The cost of closing a file, in units of a [`Budget`].
+pub const CLOSE_COST: u32 = 8;
 
 /// The open file of one descriptor number, with its flags.
 #[derive(Clone)]
@@ -187,8 +191,10 @@ impl DescriptorTable {
     /// # Errors
     /// `ENOMEM`.
     pub fn duplicate(&self) -> Result<Self, Errno> {
-        let slots = self.slots.lock();
+        // Outside of the lock; there may be a few more by then.
         let mut copy = Vec::new();
+        copy.try_reserve_exact(self.size()).map_err(|_| Errno::ENOMEM)?;
+        let slots = self.slots.lock();
         copy.try_reserve_exact(slots.all.len()).map_err(|_| Errno::ENOMEM)?;
         copy.extend(slots.all.iter().cloned());
         let full_below = slots.full_below;
@@ -196,22 +202,26 @@ impl DescriptorTable {
         Ok(Self { slots: SpinLock::new(Slots { all: copy, full_below }), users: AtomicUsize::new(0) })
     }
 
-    /// Closes what `exec` closes, in a process of this number. One at a time, because what a close sets off may look
-    /// into this table.
-    pub fn exec(&self, pid: i32) {
-        let mut index = 0;
-        loop {
-            let mut slots = self.slots.lock();
-            let Some(slot) = slots.all.get_mut(index) else { return };
-            let closed = slot.take_if(|slot| slot.close_on_exec);
-            if closed.is_some() {
-                slots.full_below = slots.full_below.min(index);
-            }
-            drop(slots);
+    /// Closes the descriptors of a process of this number of which `is_over`, which is told whether `exec` closes them,
+    /// says so. One at a time, because what a close sets off may look into this table.
+    pub async fn close(&self, pid: i32, is_over: impl Fn(bool) -> bool) {
+        let (mut index, mut budget) = (0, Budget::new());
+        while let Some(next) = self.next_in_use(index) {
+            index = next + 1;
+            let closed = {
+                let mut slots = self.slots.lock();
+                let slot = slots.all.get_mut(next);
+                let closed = slot.and_then(|slot| slot.take_if(|slot| is_over(slot.close_on_exec)));
+                if closed.is_some() {
+                    slots.full_below = slots.full_below.min(next);
+                }
+                closed
+            };
             if let Some(closed) = closed {
                 closed.open.release_locks(pid);
+                drop(closed);
+                budget.step(CLOSE_COST).await;
             }
-            index += 1;
         }
     }
 

@@ -29,12 +29,14 @@ pub struct Gather {
     stale: Range<usize>,
     /// Whether other CPUs must flush too.
     everywhere: bool,
+    /// Pages of programs that were taken out.
+    pages: usize,
 }
 
 impl Gather {
     /// Nothing gathered.
     pub const fn new() -> Self {
-        Self { inline: [0; INLINE], spill: None, length: 0, stale: NOTHING, everywhere: false }
+        Self { inline: [0; INLINE], spill: None, length: 0, stale: NOTHING, everywhere: false, pages: 0 }
     }
 
     /// Whether nothing is stale and nothing waits for release.
@@ -92,6 +94,16 @@ impl Gather {
             }
         }
         self.length += 1;
+    }
+
+    /// Counts pages of programs that were taken out.
+    pub const fn count_pages(&mut self, count: usize) {
+        self.pages += count;
+    }
+
+    /// How many these were since the last time.
+    pub const fn take_page_count(&mut self) -> usize {
+        core::mem::replace(&mut self.pages, 0)
     }
 
     /// Flushes this CPU's stale translations. Returns whether there were any.

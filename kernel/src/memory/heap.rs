@@ -153,6 +153,16 @@ pub fn usage() -> Usage {
     )
 }
 
+/// The sizes of the kernel's objects, and how many of each are in use; those that have frames of their own last, as
+/// frames.
+pub fn objects() -> impl Iterator<Item = (usize, usize)> {
+    let classes = CLASSES.iter().enumerate().map(|(class, slabs)| {
+        let kept: usize = KEPT.iter().map(|by_class| by_class[class].lock().count).sum();
+        (SIZES[class], (slabs.lock().usage().bytes / SIZES[class]).saturating_sub(kept))
+    });
+    classes.chain(core::iter::once_with(|| (PAGE_SIZE, LARGE_FRAMES.load(Relaxed))))
+}
+
 /// Makes sure that the next `count` allocations on this CPU succeed, of at most a page each, if no await lies between.
 ///
 /// Each takes at most one frame, and this CPU keeps as many: no other takes them, no interrupt handler allocates, and

@@ -26,6 +26,7 @@ use crate::arch::paging::{ENTRIES, LEVELS, PAGE_SIZE, PageTableEntry, Rights};
 use crate::error::Errno;
 use crate::memory::frame::FrameRef;
 use crate::memory::gather::Gather;
+use crate::memory::space::resident;
 use crate::memory::{counters, frame};
 
 type PageTable = [AtomicU64; ENTRIES];
@@ -270,20 +271,6 @@ impl Root {
         Ok(range.end)
     }
 
-    /// How many pages are mapped in a range.
-    pub fn resident(self, range: Range<usize>) -> usize {
-        let mut pages = 0;
-        let mut at = range.start;
-        while at < range.end {
-            let next = self.next_table(at).min(range.end);
-            if self.has_table(at) {
-                pages += (at..next).step_by(PAGE_SIZE).filter(|&page| self.look(page).is_present()).count();
-            }
-            at = next;
-        }
-        pages
-    }
-
     /// Pages and tables in a locked range that only this root leads to.
     pub fn own(self, range: Range<usize>) -> Owns {
         let mut owns = Owns::default();
@@ -421,6 +408,7 @@ fn remove(
         // The tables that the root leads to stay, since they may be in the roots of CPUs too.
         if level == 0 || (level < LEVELS - 1 && at == start && next == start + span) {
             store(slot, PageTableEntry::EMPTY);
+            gather.count_pages(count_pages(entry, level));
             gather.take(entry, level, start..start + span);
             at = next;
             continue;
@@ -433,6 +421,19 @@ fn remove(
         at = next;
     }
     Ok(range.end)
+}
+
+/// The pages that an entry of a table of `level` leads to.
+fn count_pages(entry: PageTableEntry, level: usize) -> usize {
+    if level == 0 {
+        return usize::from(resident::counts(entry));
+    }
+    let mut pages = 0;
+    let _ = each_occupied(table(entry.physical()), |_, below: PageTableEntry| {
+        pages += count_pages(below, level - 1);
+        Ok::<_, Errno>(())
+    });
+    pages
 }
 
 fn share(

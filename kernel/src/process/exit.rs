@@ -31,6 +31,11 @@ pub async fn end_thread(thread: &Arc<Thread>) {
     futex::robust::release(thread).await;
     futex::pi::owner_ends(thread).await;
     release_space(thread).await;
+    let descriptors = thread.descriptors();
+    if !descriptors.is_shared() {
+        descriptors.close(thread.process.pid, |_| true).await;
+    }
+    drop(descriptors);
     thread.leave_descriptors(is_last_to_leave);
     crate::process::timers::thread_ended(thread);
     crate::process::trace::tracer_ends(thread);
@@ -51,6 +56,10 @@ pub(super) async fn release_space(thread: &Arc<Thread>) {
     if clear != 0 {
         futex::clear_and_wake(thread, clear).await;
     }
+    let space = thread.space();
+    thread.process.keep_peak(space.peak_resident_pages());
+    space.forget_records().await;
+    drop(space);
     thread.leave_space();
     vfork::release_parent(thread);
 }

@@ -140,7 +140,8 @@ fn is_victim_exiting() -> bool {
     false
 }
 
-/// The pages of a process that are in memory.
+/// The pages of a process that are in memory. As in Linux, what it has in pipes, in sockets and in files in memory that
+/// it has not mapped does not count: others may have these too, and they need not end with it.
 fn resident_pages(process: &Process) -> usize {
     let space = process.main_thread().and_then(|thread| thread.try_space());
     space.map_or(0, |space| space.resident_pages())

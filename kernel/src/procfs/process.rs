@@ -248,7 +248,8 @@ fn status_of_thread(process: &Process, thread: &Arc<Thread>, text: &mut Text) ->
         let resident = space.resident_pages() * PAGE_BYTES / 1024;
         text.line(format_args!("\nVmPeak:\t{peak:8} kB\nVmSize:\t{kib:8} kB"))?;
         text.line(format_args!("\nVmLck:\t{:8} kB", space.locked_bytes() / 1024))?;
-        text.line(format_args!("\nVmHWM:\t{resident:8} kB\nVmRSS:\t{resident:8} kB\nVmSwap:\t       0 kB"))?;
+        let most = space.peak_resident_pages() * PAGE_BYTES / 1024;
+        text.line(format_args!("\nVmHWM:\t{most:8} kB\nVmRSS:\t{resident:8} kB\nVmSwap:\t       0 kB"))?;
     }
     let (queued, limit) = (signal::queued_count(process), process.limit(Resource::PendingSignals).soft);
     text.line(format_args!("\nThreads:\t{}\nSigQ:\t{queued}/{limit}\n", process.thread_count()))?;

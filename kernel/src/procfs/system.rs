@@ -125,11 +125,15 @@ pub fn counters(_: &Subject, text: &mut Text) -> Shown {
 }
 
 /// Page frames: those that are free, caches of frames included; all that programs and the kernel share; those of the
-/// kernel's heap, and the bytes in use in them.
+/// kernel's heap, and the bytes in use in them; the objects in use there by their sizes.
 pub fn frames(_: &Subject, text: &mut Text) -> Shown {
     let (free, total, heap) = (frame::free_frames(), frame::total_frames(), heap::usage());
     text.line(format_args!("free_frames {free}\ntotal_frames {total}\n"))?;
-    text.line(format_args!("heap_frames {}\nheap_bytes {}\n", heap.frames, heap.bytes))
+    text.line(format_args!("heap_frames {}\nheap_bytes {}\n", heap.frames, heap.bytes))?;
+    for (size, count) in heap::objects() {
+        text.line(format_args!("objects_{size} {count}\n"))?;
+    }
+    Ok(())
 }
 
 /// The machine's isolation as it was chosen, and what that means at the moment.

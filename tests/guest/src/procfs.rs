@@ -22,6 +22,7 @@ crate::tests! {
     no_new_privileges_shows
     queued_signals_show
     the_largest_size_is_kept
+    the_most_pages_in_memory_are_kept
     the_host_name_is_the_one_that_was_set
     version_is_what_uname_says
     features_are_the_processors
@@ -242,6 +243,75 @@ fn the_largest_size_is_kept() -> Outcome {
     }
     expect!(number(status, "VmPeak")? >= before + (length as u64 >> 10));
     expect!(number(status, "VmSize")? < before + (length as u64 >> 10));
+    Ok(())
+}
+
+/// Anonymous memory, which goes when this is dropped.
+struct Mapped(*mut libc::c_void, usize);
+
+impl Mapped {
+    fn new(length: usize) -> Result<Self, String> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping somewhere.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
+        nix::errno::Errno::result(at as isize).or_fail()?;
+        Ok(Self(at, length))
+    }
+
+    /// Writes to each page.
+    fn touch(&mut self) {
+        for page in (0..self.1).step_by(4096) {
+            // SAFETY: inside of the mapping, which only this value refers to.
+            unsafe { self.0.cast::<u8>().add(page).write_volatile(1) };
+        }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's.
+        unsafe { libc::munmap(self.0, self.1) };
+    }
+}
+
+/// The most memory that this process, or one of its children, had at a time, in KiB.
+fn most_resident(who: i32) -> u64 {
+    // SAFETY: all zeros is a value of the structure, which lives through the call.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(who, &raw mut usage);
+        usage.ru_maxrss as u64
+    }
+}
+
+fn the_most_pages_in_memory_are_kept() -> Outcome {
+    const KIB: u64 = 8 << 10;
+    let status = "/proc/self/status";
+    let before = number(status, "VmRSS")?;
+    let mut bytes = Mapped::new(KIB as usize * 1024)?;
+    bytes.touch();
+    // Linux may be behind by some pages for each thread.
+    let slack = 600;
+    expect!(number(status, "VmRSS")? + slack >= before + KIB);
+    // What a child inherits, it has in memory too; and what it writes to is the same page of it.
+    let ended = in_child(|| {
+        bytes.touch();
+        let Ok(mut more) = Mapped::new(KIB as usize * 1024) else { return 2 };
+        more.touch();
+        let resident = number(status, "VmRSS").unwrap_or(0);
+        i32::from(resident + slack < before + 2 * KIB || resident > before + 2 * KIB + 2 * slack)
+    })?;
+    expect!(matches!(ended, nix::sys::wait::WaitStatus::Exited(_, 0)));
+    expect!(most_resident(libc::RUSAGE_CHILDREN) + slack >= before + 2 * KIB);
+    drop(bytes);
+    let after = number(status, "VmRSS")?;
+    expect!(after < before + KIB / 2);
+    expect!(number(status, "VmHWM")? + slack >= before + KIB);
+    expect!(most_resident(libc::RUSAGE_SELF) + slack >= before + KIB);
+    // The same by another count.
+    let summed = number("/proc/self/smaps_rollup", "Rss")?;
+    expect!(summed.abs_diff(number(status, "VmRSS")?) < KIB / 2);
     Ok(())
 }
 

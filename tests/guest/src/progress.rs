@@ -18,7 +18,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, recv, socketpair};
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{Pid, ftruncate, pipe, read, write};
+use nix::unistd::{Pid, Whence, ftruncate, lseek, pipe, read, write};
 
 use crate::harness::{OrFail, Outcome, spawn_child};
 use crate::{expect, expect_eq};
@@ -33,6 +33,9 @@ crate::tests! {
     overruns_count_missed_expiries
     files_are_cut_and_filled_in_steps
     large_texts_of_proc_are_whole
+    holes_are_found_behind_much_data
+    many_mappings_change_together
+    many_descriptors_are_closed
 }
 
 const MIB: usize = 1 << 20;
@@ -390,4 +393,103 @@ fn large_texts_of_proc_are_whole() -> Outcome {
         expect_eq!(starts.filter(|start| range.contains(start)).count(), PAGES);
     }
     Ok(())
+}
+
+fn holes_are_found_behind_much_data() -> Outcome {
+    const PAGES: i64 = 3000;
+    let file = memfd_create(c"much", MFdFlags::empty()).or_fail()?;
+    ftruncate(&file, (PAGES + 5000) * 4096).or_fail()?;
+    lseek(&file, 4096, Whence::SeekSet).or_fail()?;
+    for _ in 0..PAGES / 100 {
+        expect_eq!(write(&file, &[1; 100 * 4096]).or_fail()?, 100 * 4096);
+    }
+    let find = |from: i64, whence| lseek(&file, from, whence);
+    expect_eq!(find(0, Whence::SeekHole), Ok(0));
+    expect_eq!(find(0, Whence::SeekData), Ok(4096));
+    expect_eq!(find(4096, Whence::SeekHole), Ok((PAGES + 1) * 4096));
+    expect_eq!(lseek(&file, 0, Whence::SeekCur), Ok((PAGES + 1) * 4096));
+    expect_eq!(find((PAGES + 1) * 4096, Whence::SeekData), Err(Errno::ENXIO));
+    expect_eq!(lseek(&file, 0, Whence::SeekCur), Ok((PAGES + 1) * 4096));
+    Ok(())
+}
+
+/// Mappings of a page each: neighbours differ in what may be done with them.
+fn fragments(count: usize) -> Result<Fresh, String> {
+    let memory = Fresh::with(count * 4096, libc::PROT_READ)?;
+    for page in (0..count).step_by(2) {
+        // SAFETY: a page of this mapping, which nothing refers to.
+        let result = unsafe {
+            libc::mprotect(memory.address.byte_add(page * 4096), 4096, libc::PROT_READ | libc::PROT_WRITE)
+        };
+        Errno::result(result).or_fail()?;
+    }
+    Ok(memory)
+}
+
+fn mapping_count() -> Result<usize, String> {
+    Ok(std::fs::read_to_string("/proc/self/maps").or_fail()?.lines().count())
+}
+
+fn many_mappings_change_together() -> Outcome {
+    const COUNT: usize = 4000;
+    let before = mapping_count()?;
+    let memory = fragments(COUNT)?;
+    expect!(mapping_count()? >= before + COUNT - 2);
+    let (address, length) = (memory.address, memory.length);
+    // SAFETY: these calls are about the mapping, to which nothing refers.
+    unsafe {
+        Errno::result(libc::madvise(address, length, libc::MADV_DONTFORK)).or_fail()?;
+        let child = crate::harness::in_child(|| {
+            i32::from(mapping_count().is_ok_and(|now| now > before + COUNT / 2))
+        })?;
+        expect_eq!(child, WaitStatus::Exited(child.pid().ok_or("no child")?, 0));
+        Errno::result(libc::madvise(address, length, libc::MADV_DOFORK)).or_fail()?;
+        let child = crate::harness::in_child(|| {
+            i32::from(mapping_count().is_ok_and(|now| now < before + COUNT / 2))
+        })?;
+        expect_eq!(child, WaitStatus::Exited(child.pid().ok_or("no child")?, 0));
+        // One of them that is missing: those before it may have changed.
+        libc::munmap(address.byte_add(length - 2 * 4096), 4096);
+        expect_eq!(Errno::result(libc::mprotect(address, length, libc::PROT_READ)), Err(Errno::ENOMEM));
+        expect_eq!(Errno::result(libc::mprotect(address, length - 2 * 4096, libc::PROT_READ)), Ok(0));
+    }
+    expect!(mapping_count()? <= before + 4);
+    drop(memory);
+    let memory = fragments(COUNT)?;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: in place of the mapping, to which nothing refers.
+    let replaced = unsafe { libc::mmap(memory.address, memory.length, libc::PROT_READ, flags, -1, 0) };
+    expect_eq!(replaced, memory.address);
+    expect!(mapping_count()? <= before + 4);
+    drop(memory);
+    drop(fragments(COUNT)?);
+    expect!(mapping_count()? <= before + 2);
+    Ok(())
+}
+
+fn many_descriptors_are_closed() -> Outcome {
+    const COUNT: i32 = 900;
+    let (reader, writer) = pipe().or_fail()?;
+    let copy = |count: i32| {
+        for _ in 0..count {
+            // SAFETY: the copies belong to nobody, and end with the process or below.
+            unsafe { libc::dup(writer.as_raw_fd()) };
+        }
+    };
+    let is_ended = || -> Outcome {
+        expect_eq!(read(&reader, &mut [0]).or_fail()?, 0);
+        Ok(())
+    };
+    // By the end of a process.
+    crate::harness::in_child(|| {
+        copy(COUNT);
+        0
+    })?;
+    copy(COUNT);
+    let first = writer.as_raw_fd() as u32 + 1;
+    // SAFETY: the copies above, which belong to nobody.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
+    expect_eq!(result, 0);
+    drop(writer);
+    is_ended()
 }

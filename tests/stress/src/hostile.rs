@@ -58,11 +58,17 @@ fn memory() -> Option<(u64, u64)> {
     Some((number("free_frames ")? + number("heap_frames ")?, number("heap_bytes ")?))
 }
 
+/// The kernel's objects by their sizes, a line each.
+fn objects() -> Vec<String> {
+    let text = std::fs::read_to_string("/proc/heddle/memory").unwrap_or_default();
+    text.lines().filter(|line| line.starts_with("objects_")).map(str::to_owned).collect()
+}
+
 /// Runs a part until it leaves as much memory as there was, or finds that it never does.
 pub fn weigh(part: impl Fn() -> Result<(), String>) -> Result<(), String> {
     let mut difference = String::new();
     for _ in 0..RUNS {
-        let before = memory();
+        let (before, objects) = (memory(), objects());
         part()?;
         let Some(before) = before else { return Ok(()) };
         // Processes that have ended may still be giving back memory.
@@ -73,6 +79,10 @@ pub fn weigh(part: impl Fn() -> Result<(), String>) -> Result<(), String> {
             }
             difference = format!("leaks: {before:?} before, {after:?} after (frames, bytes)");
             std::thread::sleep(Duration::from_millis(20));
+        }
+        for (before, after) in objects.iter().zip(self::objects()).filter(|(before, after)| *before != after)
+        {
+            println!("{before} before, {after} after");
         }
         println!("{difference}");
     }

@@ -360,6 +360,13 @@ impl<B: Backing> Mappings<B> {
         self.overlapping(range.clone()).next()
     }
 
+    /// The beginning of a range in which there are no more than `count` mappings.
+    #[must_use]
+    pub fn first_part(&self, range: Range<usize>, count: usize) -> Range<usize> {
+        let last = self.overlapping(range.clone()).nth(count.saturating_sub(1));
+        range.start..last.map_or(range.end, |mapping| mapping.end.min(range.end))
+    }
+
     /// Whether nothing in `range` is mapped.
     #[must_use]
     pub fn is_free(&self, range: Range<usize>) -> bool {

@@ -162,3 +162,17 @@ fn growing_down_keeps_the_offset_of_what_was_there() {
     assert_eq!(set.below(30 * PAGE).map(|mapping| mapping.end), Some(22 * PAGE));
     assert_eq!(set.at_or_above(0).map(|mapping| mapping.start), Some(18 * PAGE));
 }
+
+#[test]
+fn parts_have_so_many_mappings() {
+    let mut set = Mappings::new();
+    for page in [1, 3, 5, 7] {
+        set.reserve(1).expect("memory");
+        set.insert(mapping(page..page + 1, 3, 1, 0));
+    }
+    let all = 0..PAGES * PAGE;
+    assert_eq!(set.first_part(all.clone(), 2), 0..4 * PAGE);
+    assert_eq!(set.first_part(3 * PAGE..7 * PAGE + 1, 3), 3 * PAGE..7 * PAGE + 1);
+    assert_eq!(set.first_part(all.clone(), 5), all);
+    assert_eq!(set.first_part(8 * PAGE..9 * PAGE, 1), 8 * PAGE..9 * PAGE);
+}

@@ -66,7 +66,7 @@ impl Space {
     /// Gives pages back; the next access finds the object's contents, or zeros.
     async fn forget(&self, range: Range<usize>, only_own_memory: bool) -> Result<(), Errno> {
         let _guard = self.lock.lock(range.clone()).await?;
-        let mut at = range.start;
+        let (mut at, mut budget, mut is_mapped) = (range.start, Budget::new(), true);
         loop {
             let next = {
                 let state = self.state.lock();
@@ -74,23 +74,28 @@ impl Space {
                 rest.next().map(|mapping| (mapping.part(&(at..range.end)).range(), mapping.backing.clone()))
             };
             let Some((part, object)) = next else { break };
+            budget.step(FAULT_COST).await;
+            is_mapped &= part.start == at;
             if only_own_memory && matches!(object, Object::Source(_)) {
                 return Err(Errno::EINVAL);
             }
             at = part.end;
             self.clear(part).await?;
         }
-        self.is_mapped(range)
+        if is_mapped && at >= range.end { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
     async fn flag(&self, range: Range<usize>, flag: Flags, value: bool) -> Result<(), Errno> {
         let _guard = self.lock.lock(range.clone()).await?;
-        {
-            let mut state = self.state.lock();
+        let mut is_mapped = true;
+        self.each_part(range, |state, part| {
             state.mappings.reserve(2)?;
-            state.mappings.change(range.clone(), |mapping| mapping.flags.set(flag, value));
-        }
-        self.is_mapped(range)
+            state.mappings.change(part.clone(), |mapping| mapping.flags.set(flag, value));
+            is_mapped &= state.mappings.covers(part);
+            Ok(())
+        })
+        .await?;
+        if is_mapped { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
     /// Locks a range or unlocks it, which must be mapped throughout: it is counted, for memory is never paged out. With
@@ -105,16 +110,20 @@ impl Space {
         limit: Option<usize>,
     ) -> Result<(), Errno> {
         let _guard = self.lock.lock(range.clone()).await?;
-        {
-            let mut state = self.state.lock();
-            state.mappings.reserve(2)?;
-            let others = state.mappings.locked_bytes() - state.mappings.locked_bytes_in(&range);
-            if is_locked && limit.is_some_and(|limit| others + range.len() > limit) {
-                return Err(Errno::ENOMEM);
-            }
-            state.mappings.change(range.clone(), |mapping| mapping.flags.set(Flags::LOCKED, is_locked));
+        let locked = self.totals_of(range.clone()).await.locked;
+        let others = self.locked_bytes().saturating_sub(locked);
+        if is_locked && limit.is_some_and(|limit| others + range.len() > limit) {
+            return Err(Errno::ENOMEM);
         }
-        self.is_mapped(range)
+        let mut is_mapped = true;
+        self.each_part(range, |state, part| {
+            state.mappings.reserve(2)?;
+            state.mappings.change(part.clone(), |mapping| mapping.flags.set(Flags::LOCKED, is_locked));
+            is_mapped &= state.mappings.covers(part);
+            Ok(())
+        })
+        .await?;
+        if is_mapped { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
     /// Locks or unlocks everything that is mapped. With `limit`, no more than so many bytes may be mapped to be locked.
@@ -124,13 +133,15 @@ impl Space {
     pub async fn lock_all_memory(&self, is_locked: bool, limit: Option<usize>) -> Result<(), Errno> {
         let range = self.range();
         let _guard = self.lock.lock(range.clone()).await?;
-        let mut state = self.state.lock();
-        if is_locked && limit.is_some_and(|limit| state.mappings.total_bytes() > limit) {
+        if is_locked && limit.is_some_and(|limit| self.mapped_bytes() > limit) {
             return Err(Errno::ENOMEM);
         }
-        state.mappings.reserve(2)?;
-        state.mappings.change(range, |mapping| mapping.flags.set(Flags::LOCKED, is_locked));
-        Ok(())
+        self.each_part(range, |state, part| {
+            state.mappings.reserve(2)?;
+            state.mappings.change(part, |mapping| mapping.flags.set(Flags::LOCKED, is_locked));
+            Ok(())
+        })
+        .await
     }
 
     /// Brings all pages of a range in: `MAP_POPULATE`, `mlock`, `MADV_POPULATE_READ` and `_WRITE`.

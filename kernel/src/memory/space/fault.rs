@@ -13,7 +13,7 @@ use crate::memory::counters::count;
 use crate::memory::gather::Gather;
 use crate::memory::oom::Shortage;
 use crate::memory::source::Object;
-use crate::memory::space::{Flags, Mapping, Protection, STACK_GUARD_BYTES, Space};
+use crate::memory::space::{Flags, Mapping, Protection, STACK_GUARD_BYTES, Space, resident};
 use crate::memory::table::{Leaves, rights};
 use crate::memory::user::PageFault;
 use crate::memory::{FrameRef, PageRef, counters, shootdown};
@@ -210,6 +210,9 @@ impl Space {
         count(&counters::FAULTS);
         let new = new_entry(&mapping, page, access, old)?;
         leaf.replace(new);
+        if resident::counts(new) && !resident::counts(old) {
+            self.pages_came(1);
+        }
         if old.is_present() {
             if new.physical() == old.physical() {
                 gather.mark_here(page..page + PAGE_SIZE);
@@ -217,7 +220,7 @@ impl Space {
                 gather.take(old, 0, page..page + PAGE_SIZE);
             }
         } else if !access.write {
-            bring_in_around(leaves, &mapping, page, range);
+            self.pages_came(bring_in_around(leaves, &mapping, page, range));
         }
         Ok(())
     }
@@ -252,9 +255,10 @@ impl Space {
     }
 }
 
-/// Maps pages next to a fault that cost nothing, out of the same leaf table.
-fn bring_in_around(leaves: Leaves, mapping: &Mapping<Object>, page: usize, range: &Range<usize>) {
-    let Object::Source(source) = &mapping.backing else { return };
+/// Maps pages next to a fault that cost nothing, out of the same leaf table. Returns how many count.
+fn bring_in_around(leaves: Leaves, mapping: &Mapping<Object>, page: usize, range: &Range<usize>) -> usize {
+    let Object::Source(source) = &mapping.backing else { return 0 };
+    let mut count = 0;
     // The mapping may have changed before the range was locked, which may have been meant for a stack's growth then.
     let table = page & !(paging::span(1) - 1);
     let range =
@@ -265,9 +269,12 @@ fn bring_in_around(leaves: Leaves, mapping: &Mapping<Object>, page: usize, range
             continue;
         }
         if let Some(found) = source.resident(mapping.offset_of(near) / PAGE_SIZE as u64) {
-            leaf.replace(entry_for(found, mapping, false));
+            let new = entry_for(found, mapping, false);
+            leaf.replace(new);
+            count += usize::from(resident::counts(new));
         }
     }
+    count
 }
 
 /// The pages around `page` that a fault may bring in: one leaf table's at most.

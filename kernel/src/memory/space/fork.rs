@@ -22,6 +22,8 @@ const SHARED_COST: u32 = 32;
 /// The mappings that fork(2) copies in one step, and the step's cost.
 const MAPPINGS_PER_STEP: usize = 16;
 const MAPPINGS_COST: u32 = 8;
+/// The cost of clearing a small range, in units of a [`Budget`].
+const CLEAR_COST: u32 = 4;
 /// The bytes of a leaf table. Where a larger table is missing, all that it would cover is passed over at once.
 const LEAF_TABLE_BYTES: usize = 1 << 21;
 
@@ -41,6 +43,7 @@ impl Space {
         let _guard = self.lock.lock(range.clone()).await?;
         let child = self.empty_child().await?;
         let shared = self.share_tables(&child, range.clone()).await;
+        self.pages_are_shared_with(&child);
         // A program that runs in this space on another CPU would go on in the tables that it has.
         let exchanges = child_runs_next && shared.is_ok() && self.is_in_slot() && self.thread_count() == 1;
         if exchanges {
@@ -151,14 +154,14 @@ impl Space {
     /// In a child without running threads: drops what `MADV_DONTFORK` and `MADV_WIPEONFORK` keep from it.
     async fn drop_what_is_not_inherited(&self) -> Result<(), Errno> {
         let special = Flags::NOT_INHERITED | Flags::WIPED_IN_CHILD;
-        let mut at = 0;
+        let (mut at, mut budget) = (0, Budget::new());
         loop {
-            let next = {
-                let state = self.state.lock();
-                let rest = state.mappings.overlapping(at..usize::MAX);
-                rest.filter(|mapping| mapping.flags.intersects(special)).map(|m| (m.range(), m.flags)).next()
+            let is_special = |mapping: &Mapping<Object>| mapping.flags.intersects(special);
+            let next = self.find_record(at, &mut budget, is_special).await;
+            let Some((range, flags)) = next.map(|mapping| (mapping.range(), mapping.flags)) else {
+                return Ok(());
             };
-            let Some((range, flags)) = next else { return Ok(()) };
+            budget.step(CLEAR_COST).await;
             at = range.end;
             self.clear(range.clone()).await?;
             if flags.contains(Flags::NOT_INHERITED) {
@@ -178,14 +181,12 @@ impl Space {
         // A page that is touched after the tables were shared is in the parent's only.
         let is_touched = old.is_touched();
         let (old, object) = (Object::Source(old), Object::Source(new.clone()));
-        let mut at = 0;
+        let (mut at, mut budget) = (0, Budget::new());
         loop {
-            let next = {
-                let state = self.state.lock();
-                let mut rest = state.mappings.overlapping(at..usize::MAX);
-                rest.find(|mapping| mapping.backing.is_same(&old)).map(Mapping::range)
-            };
-            let Some(range) = next else { break };
+            let is_old = |mapping: &Mapping<Object>| mapping.backing.is_same(&old);
+            let next = self.find_record(at, &mut budget, is_old).await;
+            let Some(range) = next.as_ref().map(Mapping::range) else { break };
+            budget.step(CLEAR_COST).await;
             at = range.end;
             if is_touched {
                 self.clear(range.clone()).await?;

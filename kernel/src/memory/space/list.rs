@@ -90,18 +90,4 @@ impl Space {
         let owns = self.root().own(range.start & !(SLOT_BYTES - 1)..range.end.next_multiple_of(SLOT_BYTES));
         Some((owns.pages, owns.tables + 1))
     }
-
-    /// Pages that are in memory. Ranges that are locked at the moment are left out.
-    #[must_use]
-    pub fn resident_pages(&self) -> usize {
-        let mut pages = 0;
-        let mut at = 0;
-        while let Some(mapping) = self.mapping_at_or_above(at) {
-            at = mapping.end;
-            if let Ok(Some(_guard)) = self.lock.try_lock(mapping.start..mapping.end) {
-                pages += self.root().resident(mapping.start..mapping.end);
-            }
-        }
-        pages
-    }
 }

@@ -152,8 +152,8 @@ impl Space {
                 return Err(Errno::ENOMEM);
             }
             let is_free = state.mappings.is_free(range.clone());
-            if is_free || replace {
-                self.check_growth(&state, state.mappings.totals_in(range.clone()), added)?;
+            if is_free {
+                self.check_growth(&state, Totals::default(), added)?;
             }
             is_free
         };
@@ -161,7 +161,12 @@ impl Space {
             if !replace {
                 return Err(Errno::EEXIST);
             }
+            let replaced = self.totals_of(range.clone()).await;
+            self.check_growth(&self.state.lock(), replaced, added)?;
             self.clear(range.clone()).await?;
+            if self.has_many(&range) {
+                self.remove_records(range.clone()).await?;
+            }
         }
         let mut removed = Removed::default();
         let mut state = self.state.lock();
@@ -194,6 +199,7 @@ impl Space {
                 Ok(reached) => at = reached,
                 Err(error) => result = Err(error),
             }
+            self.pages_went(gather.take_page_count());
             self.finish(&mut gather).await;
             budget.step(GATHER_COST).await;
         }
@@ -221,13 +227,12 @@ impl Space {
             return Ok(());
         }
         // The records first: a fault that comes afterwards finds nothing to bring in.
-        let mut removed = Removed::default();
-        {
-            let mut state = self.state.lock();
-            state.mappings.reserve(1)?;
-            state.mappings.remove(range.clone(), |mapping| removed.keep(mapping));
-            state.note_promises();
-            state.search.note_free(&range);
+        let removed = self.remove_records(range.clone()).await;
+        if removed.is_err() && !self.state.lock().mappings.is_free(range.clone()) {
+            // What is still mapped keeps its pages.
+            let next = self.mapping_at_or_above(range.start).map_or(range.end, |mapping| mapping.start);
+            self.clear(range.start..next.clamp(range.start, range.end)).await?;
+            return removed;
         }
         self.clear(range).await
     }
@@ -246,30 +251,10 @@ impl Space {
         }
         let range = self.check_range(start, length).ok_or(Errno::ENOMEM)?;
         let _guard = self.lock.lock(range.clone()).await?;
-        {
-            let mut state = self.state.lock();
-            state.mappings.reserve(2)?;
-            if !state.mappings.covers(range.clone()) {
-                return Err(Errno::ENOMEM);
-            }
-            let forbidden = |mapping: &Mapping<Object>| mapping.flags.contains(Flags::NEVER_WRITABLE);
-            if protection.contains(Protection::WRITE)
-                && state.mappings.overlapping(range.clone()).any(forbidden)
-            {
-                return Err(Errno::EACCES);
-            }
-            if state.mappings.len() + 2 > MAPPINGS_MAX {
-                return Err(Errno::ENOMEM);
-            }
-            let changed =
-                state.mappings.overlapping(range.clone()).fold(Totals::default(), |sum, mapping| {
-                    let bytes = mapping.end.min(range.end) - mapping.start.max(range.start);
-                    sum.plus(Totals::of(protection, mapping.flags, bytes))
-                });
-            self.check_growth(&state, state.mappings.totals_in(range.clone()), changed)?;
-            state.mappings.change(range.clone(), |mapping| mapping.protection = protection);
-            state.note_promises();
+        if self.state.lock().mappings.len() + 2 > MAPPINGS_MAX {
+            return Err(Errno::ENOMEM);
         }
+        self.protect_records(range.clone(), protection).await?;
         if protection.is_empty() {
             return self.hide(range).await;
         }

@@ -24,8 +24,10 @@ mod limits;
 mod list;
 mod lock;
 mod map;
+mod records;
 mod remap;
 mod remote;
+pub(in crate::memory) mod resident;
 mod unmap;
 mod usage;
 
@@ -53,6 +55,7 @@ use crate::memory::slots::Slot;
 use crate::memory::source::Object;
 use crate::memory::space::limits::SpaceLimits;
 use crate::memory::space::lock::SpaceLock;
+use crate::memory::space::resident::Resident;
 use crate::memory::table::Root;
 use crate::memory::{counters, deferred_free, isolation, roots, shootdown, slots};
 use crate::sync::SpinLock;
@@ -133,6 +136,7 @@ pub struct Space {
     limits: SpaceLimits,
     /// The process was chosen to end because memory ran out.
     is_doomed: AtomicBool,
+    resident: Resident,
     /// The root's entry for the slot; 0 in a whole space.
     entry: AtomicU64,
     slot_number: usize,
@@ -228,6 +232,7 @@ impl Space {
             root: AtomicU64::new(root.0),
             limits,
             is_doomed: AtomicBool::new(false),
+            resident: Resident::default(),
             entry: AtomicU64::new(0),
             slot_number: 0,
             credentials: AtomicUsize::new(CredentialSet::FIRST.0),

@@ -114,6 +114,9 @@ impl Space {
                 return Err(Errno::EEXIST);
             }
             self.clear(new.clone()).await?;
+            if self.has_many(&new) {
+                self.remove_records(new.clone()).await?;
+            }
         }
         let spare = SpareMappings::new(3)?;
         let moved = old.start..old.start + old.len().min(new.len());

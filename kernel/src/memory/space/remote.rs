@@ -15,7 +15,7 @@ use crate::memory::gather::Gather;
 use crate::memory::raw::FrameSlice;
 use crate::memory::source::Object;
 use crate::memory::space::lock::SpaceGuard;
-use crate::memory::space::{Flags, Mapping, Protection, Space, fault};
+use crate::memory::space::{Flags, Mapping, Protection, Space, fault, resident};
 use crate::memory::user::PageFault;
 
 /// Whether the rights of a mapping count.
@@ -145,6 +145,9 @@ impl Space {
         let source = found.as_ref().map_or(old.physical(), |found| found.physical);
         let copy = fault::copy_of(source, &mapping)?;
         leaf.replace(if mapping.protection.is_empty() { copy.hidden() } else { copy });
+        if !resident::counts(old) {
+            self.pages_came(1);
+        }
         if old.is_present() {
             gather.take(old, 0, page..page + PAGE_SIZE);
         }

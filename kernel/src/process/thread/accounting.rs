@@ -19,6 +19,8 @@ pub struct UsageCounts {
     pub involuntary: u64,
     /// A page fault was resolved, in its program or in the kernel for it.
     pub faults: u64,
+    /// The most pages that were in memory at a time, of one space.
+    pub peak_pages: u64,
 }
 
 impl core::ops::Add for UsageCounts {
@@ -29,6 +31,7 @@ impl core::ops::Add for UsageCounts {
             voluntary: self.voluntary + other.voluntary,
             involuntary: self.involuntary + other.involuntary,
             faults: self.faults + other.faults,
+            peak_pages: self.peak_pages.max(other.peak_pages),
         }
     }
 }
@@ -39,6 +42,7 @@ pub(in crate::process) struct UsageCounters {
     voluntary: AtomicU64,
     involuntary: AtomicU64,
     faults: AtomicU64,
+    peak_pages: AtomicU64,
 }
 
 impl UsageCounters {
@@ -47,6 +51,7 @@ impl UsageCounters {
             voluntary: self.voluntary.load(Ordering::Relaxed),
             involuntary: self.involuntary.load(Ordering::Relaxed),
             faults: self.faults.load(Ordering::Relaxed),
+            peak_pages: self.peak_pages.load(Ordering::Relaxed),
         }
     }
 
@@ -55,6 +60,7 @@ impl UsageCounters {
         self.voluntary.fetch_add(ended.voluntary, Ordering::Relaxed);
         self.involuntary.fetch_add(ended.involuntary, Ordering::Relaxed);
         self.faults.fetch_add(ended.faults, Ordering::Relaxed);
+        self.peak_pages.fetch_max(ended.peak_pages, Ordering::Relaxed);
     }
 }
 

@@ -58,6 +58,11 @@ impl Process {
         self.accounting.ended_counts.keep(thread.counts());
     }
 
+    /// A space is left in which so many pages were in memory at a time.
+    pub fn keep_peak(&self, pages: usize) {
+        self.accounting.ended_counts.keep(UsageCounts { peak_pages: pages as u64, ..UsageCounts::default() });
+    }
+
     /// A child has been waited for: what it and its children used counts.
     pub(in crate::process) fn keep_times_of_child(&self, child: &Process) {
         let ((user, system), (children_user, children_system)) = (child.cpu_times(), child.children_times());

@@ -3,11 +3,14 @@
 use core::sync::atomic::Ordering;
 use linux_raw_sys::{general as linux, ioctl as requests};
 
+use crate::call::caller::Caller;
 use crate::error::Errno;
+use crate::fs::descriptor::CLOSE_COST;
 use crate::fs::pipe::{CAPACITY_LIMIT, PipeEnd};
-use crate::fs::{StatusFlags, downcast};
+use crate::fs::{DescriptorTable, StatusFlags, downcast};
+use crate::sched::Budget;
 use crate::syscall::fs::{get, get_file, put};
-use crate::syscall::{Call, SyscallResult};
+use crate::syscall::{Call, SyscallResult, pending};
 
 /// The flags that `F_SETFL` changes.
 const CHANGEABLE: StatusFlags = StatusFlags::APPEND
@@ -37,18 +40,40 @@ pub fn close_range(call: &mut Call<'_>) -> SyscallResult {
         call.thread.unshare_descriptors()?;
     }
     let table = call.thread.descriptors();
-    let mut next = table.next_in_use(first);
-    while let Some(index) = next.filter(|&index| index <= last) {
-        let descriptor = i32::try_from(index).map_err(|_| Errno::EBADF)?;
+    let mut next = first;
+    // A few of them at once; more of them as a call that waits.
+    if close_some(call.thread, &table, &mut next, last, flags) {
+        return Ok(0.into());
+    }
+    let caller = call.thread.clone();
+    pending(async move {
+        let mut budget = Budget::new();
+        loop {
+            caller.pace(&mut budget, CLOSE_AT_ONCE * CLOSE_COST).await?;
+            if close_some(&caller, &table, &mut next, last, flags) {
+                return Ok(0);
+            }
+        }
+    })
+}
+
+/// Descriptors that are closed in one go.
+const CLOSE_AT_ONCE: u32 = 8;
+
+/// Closes some of the descriptors from `next` to `last`, or marks them. Returns whether these were all.
+fn close_some(thread: &Caller, table: &DescriptorTable, next: &mut usize, last: usize, flags: u32) -> bool {
+    for _ in 0..CLOSE_AT_ONCE {
+        let Some(index) = table.next_in_use(*next).filter(|&index| index <= last) else { return true };
+        *next = index + 1;
+        let Ok(descriptor) = i32::try_from(index) else { return true };
         // Another thread may have closed it meanwhile.
         if flags & CLOSE_RANGE_CLOEXEC != 0 {
             let _ = table.set_close_on_exec(descriptor, true);
         } else if let Ok(open) = table.remove(descriptor) {
-            open.release_locks(call.thread.process.pid);
+            open.release_locks(thread.process.pid);
         }
-        next = table.next_in_use(index + 1);
     }
-    Ok(0.into())
+    false
 }
 
 /// dup(2).

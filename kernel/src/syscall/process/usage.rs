@@ -12,6 +12,7 @@ use crate::time::clock_ticks;
 /// Words of `struct rusage`.
 pub const WORDS: usize = 18;
 
+const PAGE_KIB: u64 = 4;
 const MAX_RESIDENT: usize = 4;
 const FAULTS: usize = 8;
 const VOLUNTARY_SWITCHES: usize = 16;
@@ -23,6 +24,7 @@ fn words((user_ns, system_ns): (u64, u64), counts: UsageCounts) -> [u64; WORDS] 
     words[1] = user_ns % 1_000_000_000 / 1000;
     words[2] = system_ns / 1_000_000_000;
     words[3] = system_ns % 1_000_000_000 / 1000;
+    words[MAX_RESIDENT] = counts.peak_pages * PAGE_KIB;
     words[FAULTS] = counts.faults;
     words[VOLUNTARY_SWITCHES] = counts.voluntary;
     words[INVOLUNTARY_SWITCHES] = counts.involuntary;
@@ -43,12 +45,15 @@ pub fn getrusage(call: &mut Call<'_>) -> SyscallResult {
     let space = call.thread.space();
     let result = match call.int(0) {
         0 => {
-            let mut words = words(process.cpu_times(), process.counts());
-            words[MAX_RESIDENT] = space.resident_pages() as u64 * 4;
-            words
+            process.keep_peak(space.peak_resident_pages());
+            words(process.cpu_times(), process.counts())
         }
         linux::RUSAGE_CHILDREN => words(process.children_times(), process.children_counts()),
-        1 => words(call.thread.cpu_times(), call.thread.counts()),
+        1 => {
+            process.keep_peak(space.peak_resident_pages());
+            let peak_pages = process.counts().peak_pages;
+            words(call.thread.cpu_times(), UsageCounts { peak_pages, ..call.thread.counts() })
+        }
         _ => return Err(Errno::EINVAL.into()),
     };
     user::write_words(&space, call.word(1), &result)?;
