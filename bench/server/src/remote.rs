@@ -1,6 +1,6 @@
-//! Load on a server that is somewhere else, as soon as that answers:
-//! `load at=ADDRESS [rows=N] [n=CONNECTIONS] [priorities=N] [period_us=N | interval_us=N] [ms=N]`. Prints throughput
-//! and percentiles, of each priority if there are several.
+//! Load on a server that is somewhere else, as soon as that answers: `load at=ADDRESS [rows=N] [n=CONNECTIONS]
+//! [priorities=N] [period_us=N | interval_us=N] [ms=N]`. Prints throughput and percentiles, of each priority if there
+//! are several.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -10,9 +10,9 @@ use crate::wire::PRIORITIES;
 
 const CONNECTIONS: usize = 16;
 const ROWS: u16 = 20;
-const MEASURED_NS: u64 = 200 * MS_NS;
+const MEASURED_NS: u64 = 100 * MS_NS;
 /// Requests of each connection are due so far apart, which is more than a machine can do.
-const TOO_SOON_NS: u64 = 200_000;
+const TOO_SOON_NS: u64 = MS_NS;
 /// When the server is killed.
 const KILL_AFTER: Duration = Duration::from_millis(50);
 

@@ -26,10 +26,10 @@ const LOAD_ADDRESS: &str = "10.0.3.2/24";
 /// The sides of a quick run.
 const GOALS: [&str; 3] = ["heddle", "linux-threads", "linux-tokio"];
 
-/// A machine that ends with this value.
-struct ServerMachine(Child);
+/// A machine that serves, and ends with this value.
+struct FarServer(Child);
 
-impl Drop for ServerMachine {
+impl Drop for FarServer {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -43,12 +43,10 @@ fn run_in(kernel: Kernel, network: &[&str], program: &Path) -> Result<Command> {
     Ok(command)
 }
 
-fn serve(side: &Side, network: &[&str], program: &Path) -> Result<ServerMachine> {
+fn serve(side: &Side, network: &[&str], program: &Path) -> Result<FarServer> {
     let mut command = run_in(side.kernel, network, program)?;
     command.arg("serve").arg(format!("at=0.0.0.0:{PORT}")).args(side.words.split_whitespace());
-    Ok(ServerMachine(
-        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("starting a machine")?,
-    ))
+    Ok(FarServer(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("starting a machine")?))
 }
 
 fn lines(output: &Output) -> Result<Vec<Line>> {
