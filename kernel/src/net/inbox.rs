@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use heddle_kernel_core::pipe::Ring;
 
@@ -17,6 +18,8 @@ use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// Bytes that may wait, as Linux's default for a socket's buffer.
 pub const CAPACITY: usize = 212_992;
+/// Sendings with control data that one read passes at most, which bounds its time.
+const MARKS_AT_ONCE: usize = 64;
 /// Datagrams that may wait, `/proc/sys/net/unix/max_dgram_qlen` of a usual Linux.
 const MESSAGE_LIMIT: usize = 512;
 
@@ -34,6 +37,16 @@ pub struct PeerIdentity {
 impl PeerIdentity {
     /// Nobody known.
     pub const NONE: Self = Self { pid: 0, uid: u32::MAX, gid: u32::MAX };
+
+    /// The identity of the sender of a message, whose real user and group count.
+    #[must_use]
+    pub fn of_sender(thread: &Thread) -> Self {
+        let credentials = thread.credentials();
+        Self { pid: thread.process.pid, uid: credentials.uid, gid: credentials.gid }
+    }
+
+    /// The identity of a sender that nobody asked for.
+    pub const UNKNOWN: Self = Self { pid: 0, uid: 65534, gid: 65534 };
 
     /// The identity of a thread's process.
     #[must_use]
@@ -62,6 +75,11 @@ impl Ancillary {
     pub fn duplicate(&self) -> Result<Self, Errno> {
         let files = fallible::try_to_vec(&self.files)?;
         Ok(Self { files, charge: None, identity: self.identity })
+    }
+
+    /// Whether neither has files, and both the same sender.
+    pub(super) fn is_same_sender(&self, other: &Self) -> bool {
+        self.files.is_empty() && other.files.is_empty() && self.identity == other.identity
     }
 
     /// The files.
@@ -150,12 +168,19 @@ pub(super) struct InboxMessage {
     pub sender: Sender,
 }
 
+/// Control data of a part of a stream: of the bytes of one sending.
+pub(super) struct StreamMark {
+    /// The number of bytes of the stream before the part, and up to its end.
+    pub range: Range<u64>,
+    pub ancillary: Ancillary,
+}
+
 /// The messages in a receive queue.
 pub(super) struct InboxContents {
     /// The bytes of a stream.
     pub ring: Ring,
-    /// Control data, each with the number of bytes of the stream before it.
-    pub marks: VecDeque<(u64, Ancillary)>,
+    /// Control data in the order of the stream.
+    pub marks: VecDeque<StreamMark>,
     /// Bytes of the stream that have been read.
     pub read: u64,
     /// Messages, and the sum of their bytes.
@@ -199,9 +224,66 @@ impl InboxContents {
         limit.saturating_sub(self.ring.len()).min(self.ring.room())
     }
 
-    /// Whether something comes along with the next bytes.
-    pub fn has_mark_here(&self) -> bool {
-        self.marks.front().is_some_and(|(position, _)| *position == self.read)
+    /// The sender of the next bytes, as far as it is known.
+    pub fn identity_here(&self) -> Option<PeerIdentity> {
+        let first = self.marks.front().filter(|mark| mark.range.contains(&self.read))?;
+        first.ancillary.identity
+    }
+
+    /// Whether the next bytes are the first of a sending with control data.
+    pub fn starts_sending(&self) -> bool {
+        self.marks.front().is_some_and(|mark| mark.range.start == self.read)
+    }
+
+    /// The position at which a read stops at the latest. Bytes that came with files are the last of a read; if the
+    /// receiver is told who sent them, those of different senders are not mixed.
+    pub fn boundary(&self, tells_identity: bool) -> u64 {
+        let sender = self.identity_here();
+        let mut end = self.read;
+        for (index, mark) in self.marks.iter().enumerate() {
+            if index == MARKS_AT_ONCE {
+                return end;
+            }
+            let is_gap = tells_identity && sender.is_some() && end < mark.range.start;
+            if is_gap && end > self.read {
+                return end;
+            }
+            if tells_identity && mark.range.start > self.read && mark.ancillary.identity != sender {
+                return mark.range.start;
+            }
+            if !mark.ancillary.files().is_empty() {
+                return mark.range.end;
+            }
+            end = mark.range.end;
+        }
+        let is_gap = tells_identity && sender.is_some() && end > self.read;
+        if is_gap { end } else { u64::MAX }
+    }
+
+    /// Takes what comes along with the bytes up to where the reader is now.
+    pub fn take_marks(&mut self, sender: Option<PeerIdentity>) -> Option<Ancillary> {
+        let mut taken: Option<Ancillary> = None;
+        while let Some(mark) = self.marks.front_mut().filter(|mark| mark.range.start < self.read) {
+            if mark.range.end <= self.read {
+                let Some(mark) = self.marks.pop_front() else { break };
+                if taken.is_none() || !mark.ancillary.files().is_empty() {
+                    taken = Some(mark.ancillary);
+                }
+                continue;
+            }
+            // The rest of the sending has the sender's identity still, and no files.
+            let identity = mark.ancillary.identity;
+            let mut rest = Ancillary::default();
+            rest.identity = identity;
+            let ancillary = core::mem::replace(&mut mark.ancillary, rest);
+            if taken.is_none() || !ancillary.files().is_empty() {
+                taken = Some(ancillary);
+            }
+            break;
+        }
+        let ancillary = taken.as_mut()?;
+        ancillary.identity = sender;
+        taken
     }
 
     fn has_data(&self) -> bool {
@@ -305,7 +387,7 @@ impl Inbox {
     /// Shows what comes along with all that waits here.
     pub(super) fn each_waiting(&self, found: &mut impl FnMut(&Ancillary)) {
         let contents = self.contents.lock();
-        contents.marks.iter().for_each(|(_, ancillary)| found(ancillary));
+        contents.marks.iter().for_each(|mark| found(&mark.ancillary));
         contents.messages.iter().filter_map(|message| message.ancillary.as_ref()).for_each(found);
     }
 

@@ -27,10 +27,15 @@ impl Socket {
     /// # Errors
     /// Blocks while there is nothing. `ENOTCONN`, `ECONNRESET`, a fault, `ENOMEM`.
     pub fn receive(&self, buffer: &mut IoBuffer<'_>, peek: bool, goes_on: bool) -> TryResult<Received> {
+        let is_told = self.inbox.passes_identity();
         let mut contents = self.inbox.contents.lock();
         let received = match self.style {
-            Style::Stream if goes_on && contents.has_mark_here() => return Err(TryError::WouldBlock),
-            Style::Stream if !contents.ring.is_empty() => receive_bytes(&mut contents, buffer, peek)?,
+            Style::Stream if goes_on && is_told && contents.starts_sending() => {
+                return Err(TryError::WouldBlock);
+            }
+            Style::Stream if !contents.ring.is_empty() => {
+                receive_bytes(&mut contents, buffer, peek, is_told)?
+            }
             Style::Datagram | Style::Packets if !contents.messages.is_empty() => {
                 receive_message(&mut contents, buffer, peek)?
             }
@@ -58,23 +63,31 @@ impl Socket {
     }
 }
 
-fn receive_bytes(contents: &mut InboxContents, buffer: &mut IoBuffer<'_>, peek: bool) -> TryResult<Received> {
-    // Bytes with something along are not mixed with those of another sending.
-    let here = contents.has_mark_here();
-    let next = contents.marks.get(usize::from(here)).map(|(position, _)| *position);
-    if let Some(next) = next {
-        buffer.truncate(usize::try_from(next - contents.read).unwrap_or(usize::MAX));
-    }
+fn receive_bytes(
+    contents: &mut InboxContents,
+    buffer: &mut IoBuffer<'_>,
+    peek: bool,
+    is_told: bool,
+) -> TryResult<Received> {
+    let boundary = contents.boundary(is_told);
+    buffer.truncate(usize::try_from(boundary - contents.read).unwrap_or(usize::MAX));
+    let sender = contents.identity_here();
     if peek {
         let (first, second) = contents.ring.parts();
         let count = buffer.copy_out(first)? + buffer.copy_out(second)?;
-        let front = contents.marks.front().filter(|_| here);
-        let ancillary = front.map(|(_, ancillary)| ancillary.duplicate()).transpose()?;
+        let end = contents.read + count as u64;
+        let mut seen = contents.marks.iter().take_while(|mark| mark.range.start < end);
+        let files = seen.find(|mark| !mark.ancillary.files().is_empty()).or(contents.marks.front());
+        let files = files.filter(|mark| mark.range.start < end);
+        let mut ancillary = files.map(|mark| mark.ancillary.duplicate()).transpose()?;
+        if let Some(ancillary) = &mut ancillary {
+            ancillary.identity = sender;
+        }
         return Ok(Received { count, length: count, ancillary, sender: None });
     }
     let count = drain_ring(&mut contents.ring, buffer)?;
     contents.read += count as u64;
-    let ancillary = if here { contents.marks.pop_front().map(|(_, ancillary)| ancillary) } else { None };
+    let ancillary = contents.take_marks(sender);
     Ok(Received { count, length: count, ancillary, sender: None })
 }
 

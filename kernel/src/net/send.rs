@@ -6,7 +6,7 @@ use crate::error::{Errno, TryError, TryResult};
 use crate::fs::IoBuffer;
 use crate::fs::pipe::fill_ring;
 use crate::memory::fallible;
-use crate::net::inbox::InboxMessage;
+use crate::net::inbox::{InboxMessage, StreamMark};
 use crate::net::{Ancillary, Inbox, Socket, Style};
 use crate::wait::queue::Events;
 
@@ -97,7 +97,14 @@ fn send_bytes(
     let position = contents.read + contents.ring.len() as u64;
     let moved = fill_ring(&mut contents.ring, buffer, room)?;
     if let Some(ancillary) = ancillary.take() {
-        push_back_reserved(&mut contents.marks, (position, ancillary));
+        let range = position..position + moved as u64;
+        match contents.marks.back_mut() {
+            // Sendings of one sender count as one.
+            Some(last) if last.range.end == position && last.ancillary.is_same_sender(&ancillary) => {
+                last.range.end = range.end;
+            }
+            _ => push_back_reserved(&mut contents.marks, StreamMark { range, ancillary }),
+        }
     }
     Ok(moved)
 }

@@ -7,7 +7,9 @@ use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg, setsockopt, sockopt,
+};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Uid, setresuid};
 
@@ -29,6 +31,8 @@ crate::tests! {
     circles_that_can_be_received_stay
     descriptors_in_flight_are_limited
     connections_stay_without_a_descriptor
+    a_read_stops_behind_descriptors
+    identities_come_along_whenever_asked_for
 }
 
 fn pair_is_two_way() -> Outcome {
@@ -336,5 +340,82 @@ fn connections_stay_without_a_descriptor() -> Outcome {
     let mut bytes = [0; 5];
     accepted.read_exact(&mut bytes).or_fail()?;
     expect_eq!(&bytes, b"first");
+    Ok(())
+}
+
+/// A message with a descriptor along.
+fn send_with_descriptor(socket: &UnixStream, bytes: &[u8]) -> Outcome {
+    let files = [socket.as_raw_fd()];
+    let along = [ControlMessage::ScmRights(&files)];
+    sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], &along, MsgFlags::empty(), None).or_fail()?;
+    Ok(())
+}
+
+/// Receives up to `length` bytes; returns them, how many descriptors and identities came along, and the flags.
+fn receive_all(
+    socket: &UnixStream,
+    length: usize,
+    room: usize,
+) -> Result<(Vec<u8>, usize, usize, MsgFlags), String> {
+    let mut bytes = vec![0; length];
+    let mut control = vec![0; room];
+    let (count, files, identities, flags) = {
+        let mut vectors = [IoSliceMut::new(&mut bytes)];
+        let got = recvmsg::<()>(socket.as_raw_fd(), &mut vectors, Some(&mut control), MsgFlags::empty())
+            .or_fail()?;
+        let (mut files, mut identities) = (0, 0);
+        // Those that were cut cannot be listed.
+        for along in got.cmsgs().into_iter().flatten() {
+            match along {
+                ControlMessageOwned::ScmRights(numbers) => {
+                    files += numbers.len();
+                    for number in numbers {
+                        nix::unistd::close(number).or_fail()?;
+                    }
+                }
+                ControlMessageOwned::ScmCredentials(_) => identities += 1,
+                _ => {}
+            }
+        }
+        (got.bytes, files, identities, got.flags)
+    };
+    bytes.truncate(count);
+    Ok((bytes, files, identities, flags))
+}
+
+fn a_read_stops_behind_descriptors() -> Outcome {
+    let (ours, theirs) = UnixStream::pair().or_fail()?;
+    (&ours).write_all(b"ab").or_fail()?;
+    send_with_descriptor(&ours, b"cd")?;
+    (&ours).write_all(b"ef").or_fail()?;
+    send_with_descriptor(&ours, b"gh")?;
+    let (bytes, files, ..) = receive_all(&theirs, 64, 256)?;
+    expect_eq!((bytes.as_slice(), files), (&b"abcd"[..], 1));
+    let (bytes, files, ..) = receive_all(&theirs, 64, 256)?;
+    expect_eq!((bytes.as_slice(), files), (&b"efgh"[..], 1));
+    // They come with the first byte of their sending, and what is left of it is as any other.
+    send_with_descriptor(&ours, b"ij")?;
+    (&ours).write_all(b"kl").or_fail()?;
+    let (bytes, files, ..) = receive_all(&theirs, 1, 256)?;
+    expect_eq!((bytes.as_slice(), files), (&b"i"[..], 1));
+    let (bytes, files, ..) = receive_all(&theirs, 64, 256)?;
+    expect_eq!((bytes.as_slice(), files), (&b"jkl"[..], 0));
+    Ok(())
+}
+
+fn identities_come_along_whenever_asked_for() -> Outcome {
+    let (ours, theirs) = UnixStream::pair().or_fail()?;
+    // Sent before anybody asked.
+    (&ours).write_all(b"a").or_fail()?;
+    setsockopt(&theirs, sockopt::PassCred, &true).or_fail()?;
+    (&ours).write_all(b"b").or_fail()?;
+    (&ours).write_all(b"c").or_fail()?;
+    for expected in [&b"a"[..], b"bc"] {
+        let (bytes, _, identities, _) = receive_all(&theirs, 64, 256)?;
+        expect_eq!((bytes.as_slice(), identities), (expected, 1));
+    }
+    (&ours).write_all(b"d").or_fail()?;
+    let (_, _, identities, flags) = receive_all(&theirs, 64, 8)?;
+    expect_eq!((identities, flags), (0, MsgFlags::MSG_CTRUNC));
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use linux_raw_sys::net;
+use linux_raw_sys::{general as linux, net};
 
 use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
@@ -125,7 +125,7 @@ fn with_identity(
             None => socket.peer_passes_identity(),
         };
     if wanted && ancillary.identity.is_none() {
-        ancillary.identity = Some(PeerIdentity::of(call.thread));
+        ancillary.identity = Some(PeerIdentity::of_sender(call.thread));
     }
     (wanted || ancillary.identity.is_some() || !ancillary.files().is_empty()).then_some(ancillary)
 }
@@ -247,16 +247,25 @@ fn check_identity(call: &Call<'_>, data: &[u8]) -> Result<PeerIdentity, Errno> {
     let number = |index: usize| -> Result<[u8; 4], Errno> {
         data.get(index * 4..).and_then(<[u8]>::first_chunk).copied().ok_or(Errno::EINVAL)
     };
+    if data.len() != IDENTITY_BYTES {
+        return Err(Errno::EINVAL);
+    }
     let claimed = PeerIdentity {
         pid: i32::from_ne_bytes(number(0)?),
         uid: u32::from_ne_bytes(number(1)?),
         gid: u32::from_ne_bytes(number(2)?),
     };
     let who = call.thread.credentials();
-    let own = claimed.pid == call.thread.process.pid
-        && [who.uid, who.euid, who.suid].contains(&claimed.uid)
-        && [who.gid, who.egid, who.sgid].contains(&claimed.gid);
-    if own || who.is_capable(linux_raw_sys::general::CAP_SYS_ADMIN) { Ok(claimed) } else { Err(Errno::EPERM) }
+    let may_claim = (claimed.pid == call.thread.process.pid || who.is_capable(linux::CAP_SYS_ADMIN))
+        && ([who.uid, who.euid, who.suid].contains(&claimed.uid) || who.is_capable(linux::CAP_SETUID))
+        && ([who.gid, who.egid, who.sgid].contains(&claimed.gid) || who.is_capable(linux::CAP_SETGID));
+    if !may_claim {
+        return Err(Errno::EPERM);
+    }
+    if claimed.pid != call.thread.process.pid && crate::process::table::process(claimed.pid).is_none() {
+        return Err(Errno::ESRCH);
+    }
+    Ok(claimed)
 }
 
 /// Where the results of a receiving call go.
@@ -389,7 +398,7 @@ impl ReceiveMessage {
     fn store(&self, received: Received, texts: Texts) -> TryResult<usize> {
         let (thread, places) = (&self.thread, &self.places);
         let Texts { mut name, mut control } = texts;
-        let mut flags = 0;
+        let mut flags = self.flags & net::MSG_CMSG_CLOEXEC;
         if received.length > received.count && self.socket.style != Style::Stream {
             flags |= net::MSG_TRUNC;
         }
@@ -400,8 +409,8 @@ impl ReceiveMessage {
             thread.store_result(places.name, &name[..name.len().min(places.name_room)])?;
             thread.store_result(places.name_length_at, &(name.len() as u32).to_ne_bytes())?;
         }
-        if let Some(ancillary) = received.ancillary {
-            self.encode_control(ancillary, &mut control, &mut flags);
+        if received.ancillary.is_some() || self.socket.inbox().passes_identity() {
+            self.encode_control(received.ancillary.unwrap_or_default(), &mut control, &mut flags);
         }
         if places.control_length_at != 0 {
             thread.store_result(places.control, &control)?;
@@ -417,12 +426,16 @@ impl ReceiveMessage {
     /// Turns what came along into control data; what doesn't fit is lost, and the flags say so.
     fn encode_control(&self, mut ancillary: Ancillary, control: &mut Vec<u8>, flags: &mut u32) {
         let room = self.places.control_room;
-        if let Some(identity) = ancillary.identity.filter(|_| self.socket.inbox().passes_identity()) {
+        if self.socket.inbox().passes_identity() {
+            let identity = ancillary.identity.unwrap_or(PeerIdentity::UNKNOWN);
             let mut bytes = [0; IDENTITY_BYTES];
             bytes[..4].copy_from_slice(&identity.pid.to_ne_bytes());
             bytes[4..8].copy_from_slice(&identity.uid.to_ne_bytes());
             bytes[8..].copy_from_slice(&identity.gid.to_ne_bytes());
-            if !push_control(control, room, net::SCM_CREDENTIALS, &bytes) {
+            // As in Linux, a part of them is better than nothing.
+            let fit = bytes.len().min(room.saturating_sub(HEADER));
+            let is_told = room >= HEADER && push_control(control, room, net::SCM_CREDENTIALS, &bytes[..fit]);
+            if !is_told || fit < bytes.len() {
                 *flags |= net::MSG_CTRUNC;
             }
         }
