@@ -6,17 +6,24 @@ pub mod exec;
 pub mod info;
 pub mod install;
 pub mod machines;
+pub mod oci;
 pub mod run;
 pub mod test;
+
+use std::ffi::OsString;
+use std::path::Path;
 
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::paths;
 
+/// The name by which this program is the command `oci`.
+const OCI_NAME: &str = "heddle-oci";
+
 /// Runs unmodified Linux programs in virtual machines of their own.
 #[derive(Parser)]
-#[command(name = "heddle", version)]
+#[command(name = "heddle", version, propagate_version = true)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -38,6 +45,8 @@ enum Command {
     Logs(machines::Logs),
     /// Remove machines that have ended from the list, with their output.
     Rm(machines::Remove),
+    /// Run containers as an OCI runtime does, for podman, containerd and others; also as `heddle-oci`.
+    Oci(Box<oci::Options>),
     /// Measure, all sides in one run.
     Bench(bench::Options),
     /// Empty the cache of root images, packages and kernels.
@@ -61,7 +70,12 @@ impl Arguments {
         let version = std::env::args_os().nth(1).is_some_and(|first| first == "--version" || first == "-V");
         // Asking for the commit takes time.
         let version = if version { paths::version() } else { env!("CARGO_PKG_VERSION").to_owned() };
-        Self::from_arg_matches(&Self::command().version(version).try_get_matches()?)
+        let mut words: Vec<OsString> = std::env::args_os().collect();
+        let name = words.first().and_then(|name| Path::new(name).file_name());
+        if name.is_some_and(|name| name == OCI_NAME) {
+            words.insert(1, "oci".into());
+        }
+        Self::from_arg_matches(&Self::command().version(version).try_get_matches_from(words)?)
     }
 
     /// Runs the command and says with which status to end.
@@ -77,6 +91,7 @@ impl Arguments {
             Command::Kill(options) => machines::kill(options),
             Command::Logs(options) => machines::logs(options),
             Command::Rm(options) => machines::remove(options),
+            Command::Oci(options) => oci::execute(options),
             Command::Bench(options) => bench::execute(options),
             Command::Clean(options) => clean::execute(options),
             Command::Info(options) => info::execute(options),
