@@ -217,6 +217,20 @@ impl Path {
         }
     }
 
+    /// Whether it is `root` or somewhere below it.
+    #[must_use]
+    pub fn is_at_or_below(&self, root: &Path) -> bool {
+        let mut place = self.clone();
+        while !place.is(root) {
+            let above = place.parent(root);
+            if above.is(&place) {
+                return false;
+            }
+            place = above;
+        }
+        true
+    }
+
     /// The absolute path, for someone whose root is `root`. What was removed is marked as Linux does.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! So what the container writes is in the bundle, where engines look for it, and there is nothing to copy at the start.
 //!
 //! - [`bundle`]: what `config.json` asks for, as a machine and a task for that program; what can't be had is an error.
+//! - [`enter`]: the container's files for tools of the host.
 //! - [`hooks`]: programs of the host that the bundle wants run.
 //! - [`monitor`]: the process that runs a container's machine.
 //! - [`console`], [`network`]: the engine's terminal and network.
@@ -12,6 +13,7 @@
 
 pub mod bundle;
 pub mod console;
+pub mod enter;
 pub mod hooks;
 pub mod monitor;
 pub mod network;

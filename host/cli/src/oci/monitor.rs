@@ -5,11 +5,11 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use heddle_abi::control::{Ending, WindowSize};
 
 use super::bundle::{Bundle, Connection};
-use super::{console, root};
+use super::{console, enter, root};
 use crate::exchange::Exchange;
 use crate::guest::{self, Choices, Kernel};
 use crate::log::Log;
@@ -41,9 +41,32 @@ pub fn program(task: &heddle_linux_init::Task) -> Result<Program> {
 
 /// Runs a container's machine until its program has ended. `ready` is told once the program can be started.
 ///
+/// A thread does all the work. This one, by whose number the process is known, does nothing but have the container's
+/// root as its own.
+///
 /// # Errors
 /// If the machine cannot be started.
 pub fn run(bundle: &Bundle, owned: Owned, console: Option<&Path>, ready: Ready) -> Result<u8> {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(move || {
+            let ready = || {
+                let _ = tell.send(ready);
+            };
+            run_machine(bundle, owned, console, ready)
+        });
+        // A worker that fails before sends nothing.
+        if let Ok(ready) = told.recv() {
+            if let Err(error) = enter::enter(bundle) {
+                crate::say!("the container's files cannot be shown to tools of the host: {error:#}");
+            }
+            ready.tell();
+        }
+        worker.join().unwrap_or_else(|_| bail!("the machine's thread has panicked"))
+    })
+}
+
+fn run_machine(bundle: &Bundle, owned: Owned, console: Option<&Path>, ready: impl FnOnce()) -> Result<u8> {
     let streams = match console {
         Some(socket) => {
             let size = bundle.spec.process().as_ref().and_then(|process| process.console_size());
@@ -79,7 +102,7 @@ pub fn run(bundle: &Bundle, owned: Owned, console: Option<&Path>, ready: Ready) 
     }
     let owned = RefCell::new(owned);
     owned.borrow_mut().set(Stage::Created, None)?;
-    ready.tell();
+    ready();
     let options = session::Options {
         exchange: Some(exchange),
         waits: true,
