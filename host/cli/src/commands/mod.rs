@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod clean;
+pub mod cp;
 pub mod exec;
 pub mod info;
 pub mod install;
@@ -35,6 +36,8 @@ enum Command {
     Run(Box<run::Options>),
     /// Run a further program in a machine that has a name.
     Exec(exec::Options),
+    /// Copy files and folders between this host and a machine that has a name.
+    Cp(cp::Options),
     /// List machines that have names.
     Ps(machines::List),
     /// End machines: SIGTERM for the program, and after a time the end.
@@ -86,6 +89,7 @@ impl Arguments {
         match &self.command {
             Command::Run(options) => run::execute(options),
             Command::Exec(options) => exec::execute(options),
+            Command::Cp(options) => cp::execute(options),
             Command::Ps(options) => machines::list(options),
             Command::Stop(options) => machines::stop(options),
             Command::Kill(options) => machines::kill(options),
