@@ -79,7 +79,7 @@ fn initialize() -> Result<(), error::Errno> {
     memory::reclaim::register(net::inet::platform::drain);
     memory::reclaim::register(net::collector::collect);
     sched::spawn(sched::Priority::KERNEL, net::collector::run())?;
-    sched::spawn(sched::Priority::KERNEL, fs::tree::remains::run())?;
+    sched::spawn(sched::Priority::KERNEL, fs::tree::deferred_contents::run())?;
     sched::usage::note_start_phase("scheduler and heap");
     process::initialize()?;
     time::system_page::set_clock();

@@ -24,7 +24,7 @@ pub fn end_turn(record: &ExecutorRecord) {
     record.running.store(RUNNING_NONE, Ordering::Release);
 }
 
-/// The thread: takes the reasons to look around. What it looks at afterwards is at least as new as they are.
+/// The thread: takes the reasons to look around. State that it reads afterwards is at least as new as they are.
 #[inline(always)]
 pub fn take(record: &ExecutorRecord) -> u32 {
     record.pending.swap(0, Ordering::Acquire)
@@ -45,8 +45,8 @@ pub fn unmask(record: &ExecutorRecord) -> bool {
     record.pending.load(Ordering::Relaxed) != 0
 }
 
-/// The thread: takes the reasons to look around, and may be interrupted again if a handler has left that to it. What it
-/// looks at afterwards is at least as new as the reasons.
+/// The thread: takes the reasons to look around, and may be interrupted again if a handler has left that to it. State
+/// that it looks at afterwards is at least as new as the reasons.
 #[inline]
 pub fn attend(record: &ExecutorRecord) {
     take(record);

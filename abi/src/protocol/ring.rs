@@ -15,7 +15,7 @@ pub trait Place {
     /// The error of an access to missing memory.
     type Missing;
 
-    /// The head, as the program has it. What is written afterwards comes after what the program read before.
+    /// The head, as the program has it. Entries written afterwards come after what the program read before.
     ///
     /// # Errors
     /// The head is not in memory.

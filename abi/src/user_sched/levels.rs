@@ -47,7 +47,7 @@ mod tests {
     use super::{before, in_machine};
 
     #[test]
-    fn who_goes_before_whom() {
+    fn levels_are_ordered() {
         assert_eq!(before(0), 0);
         assert_eq!(before(5), 0b11111);
         assert_eq!(before(20), (1 << 20) - 1);
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_may_use() {
+    fn the_levels_a_program_may_use() {
         assert_eq!(in_machine(0, true), Some(4));
         assert_eq!(in_machine(19, true), Some(19));
         assert_eq!(in_machine(19, false), None);

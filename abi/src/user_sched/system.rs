@@ -13,8 +13,8 @@ pub struct SystemPage {
     /// Processors that run.
     pub cpus: AtomicU32,
     reserved0: [u32; 13],
-    /// Bit `n`: something of level `n`, a kernel coroutine or a thread, is ready and waits for a processor. What is
-    /// running at this moment does not count.
+    /// Bit `n`: something of level `n`, a kernel coroutine or a thread, is ready and waits for a processor. Work that
+    /// is running at this moment does not count.
     pub bitmap: AtomicU64,
     /// The most urgent level in `bitmap`, 64 if it is empty. Written after it.
     pub best: AtomicU32,

@@ -3,16 +3,13 @@
 //! `heddle-bench-programs EXPERIMENT [NAME=VALUE…]` prints lines of the form `result NAME ITERATIONS NANOSECONDS`. The
 //! time is that of all iterations by the monotonic clock; under QEMU's icount that clock counts instructions. Other
 //! lines are `size NAME BYTES` and `count NAME NUMBER`. With `limit=SECONDS` an experiment ends by `SIGALRM` after that
-//! time. What a run was not able to do it prints as `absent NAME: reason`.
+//! time. A run that could not be made is printed as `absent NAME: reason`.
 
-mod arguments;
 mod asynccall;
-mod batch;
 mod calls;
 mod coroutine;
 mod first;
 mod idle;
-mod measure;
 mod memory;
 mod net;
 mod pair;
@@ -26,6 +23,7 @@ mod spaces;
 mod yields;
 
 use arguments::Arguments;
+use heddle_bench_programs::{arguments, batch, measure};
 
 type Experiment = fn(&Arguments) -> Result<(), String>;
 

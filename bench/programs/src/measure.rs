@@ -2,6 +2,13 @@
 
 use std::time::Instant;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// Prints a rate, of which more is better: so many a second.
+pub fn report_rate(name: &str, per_second: f64) {
+    println!("rate {name} {per_second:.3}");
+}
+
 /// Prints one result.
 pub fn report(name: &str, iterations: u64, nanoseconds: u128) {
     println!("result {name} {iterations} {nanoseconds}");
@@ -38,4 +45,14 @@ pub fn pin(cpu: usize) -> Result<(), String> {
     set.set(cpu).map_err(|error| error.to_string())?;
     nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set)
         .map_err(|error| format!("no CPU {cpu}: {error}"))
+}
+
+/// Raises the limit of descriptors where it is lower.
+pub fn allow_descriptors(needed: u64) -> Result<(), String> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|error| error.to_string())?;
+    if soft >= needed {
+        return Ok(());
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, needed, hard.max(needed))
+        .map_err(|error| format!("{needed} descriptors: {error}"))
 }

@@ -12,8 +12,7 @@ use std::time::Instant;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use crate::arguments::Arguments;
-use crate::measure::{repeat, report};
-use crate::pipeline::allow_descriptors;
+use crate::measure::{allow_descriptors, repeat, report};
 
 /// Bytes of a piece of a stream.
 const PIECE_BYTES: usize = 64 << 10;

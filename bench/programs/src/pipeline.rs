@@ -7,10 +7,8 @@
 use std::fs::File;
 use std::io::{Read, Write};
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-
 use crate::arguments::Arguments;
-use crate::measure::report;
+use crate::measure::{allow_descriptors, report};
 
 const STACK_BYTES: usize = 64 << 10;
 
@@ -61,14 +59,4 @@ fn threads(count: u64, bytes: usize) -> Result<u128, String> {
         return Err("the bytes that arrived are not those that were sent".to_owned());
     }
     Ok(elapsed)
-}
-
-/// Raises the limit of descriptors where it is lower.
-pub fn allow_descriptors(needed: u64) -> Result<(), String> {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|error| error.to_string())?;
-    if soft >= needed {
-        return Ok(());
-    }
-    setrlimit(Resource::RLIMIT_NOFILE, needed, hard.max(needed))
-        .map_err(|error| format!("{needed} descriptors: {error}"))
 }

@@ -1,9 +1,9 @@
 //! Executors in a forked child: the thread that forked, and the coroutines of the core that it runs, are left.
 //!
-//! The others' threads are gone, and their coroutines with them, as POSIX has it for threads. What the process shares
-//! under locks is locked by the forking thread before, so that the child finds it whole; the queues of the cores that
-//! are gone, which may be in the midst of a change, are left alone from then on. Then every coroutine that goes on is
-//! woken, so that it sees what a fork means for what it waits for.
+//! The others' threads are gone, and their coroutines with them, as POSIX has it for threads. State that the process
+//! shares under locks is locked by the forking thread before, so that the child finds it whole; the queues of the cores
+//! that are gone, which may be in the midst of a change, are left alone from then on. Then every coroutine that goes on
+//! is woken, so that it sees what a fork means for what it waits for.
 #![allow(unsafe_code)] // Handlers of the C library.
 
 use crate::core_entry::CoreEntry;

@@ -189,7 +189,7 @@ pub(crate) fn run_frame<F: Future>(
     }
     // Panics of coroutines, wakers and subscribers are caught, so nothing unwinds from here before the coroutine has
     // ended, unless a host breaks its promise.
-    let frame_is_named = AbortOnDrop;
+    let frame_is_named = AbortGuard;
     while !task.header().join.is_complete() {
         match next(entry) {
             Some(picked) => turn::run(entry, picked),
@@ -205,9 +205,9 @@ pub(crate) fn run_frame<F: Future>(
 }
 
 /// Ends the process rather than unwind a frame that a slot still leads to.
-struct AbortOnDrop;
+struct AbortGuard;
 
-impl Drop for AbortOnDrop {
+impl Drop for AbortGuard {
     fn drop(&mut self) {
         std::eprintln!("a panic left the loop of an executor in which a coroutine lives: the process ends");
         std::process::abort();

@@ -27,7 +27,7 @@ pub const MACHINE_CORES: usize = 32;
 /// # Safety
 /// The machine's exclusion rests on these, and with it the memory of coroutines:
 /// - [`Platform::this_core`] never gives one number to two callers that run at the same time, unless one of them is a
-///   handler that has interrupted the other. What a [`Core`] is used for happens where it gives that core's number.
+///   handler that has interrupted the other. A [`Core`] is used only where it gives that core's number.
 /// - If [`Platform::FENCED`] is `false`, [`Platform::heavy_barrier`] makes every core of the machine pass a full fence
 ///   before it returns.
 pub unsafe trait Platform: Sync + 'static {

@@ -28,26 +28,26 @@ const LOOK: Duration = Duration::from_micros(20);
 /// The process's reactor.
 pub(crate) struct Reactor {
     /// Another one in a forked child; none is freed.
-    sleep: AtomicPtr<Sleep>,
-    state: Mutex<State>,
+    sleep: AtomicPtr<SleepPoller>,
+    state: Mutex<ReactorState>,
 }
 
 /// The place where a thread sleeps.
-struct Sleep {
+struct SleepPoller {
     poller: Poller,
     events: Mutex<Events>,
 }
 
-impl Sleep {
-    fn new() -> io::Result<*mut Sleep> {
-        let sleep = Sleep { poller: Poller::new()?, events: Mutex::new(Events::new()) };
+impl SleepPoller {
+    fn new() -> io::Result<*mut SleepPoller> {
+        let sleep = SleepPoller { poller: Poller::new()?, events: Mutex::new(Events::new()) };
         Ok(Box::into_raw(Box::new(sleep)))
     }
 }
 
 /// Wakers are cloned before the lock around this is taken, and dropped after it is released: both may be anybody's
 /// code.
-struct State {
+struct ReactorState {
     timers: BTreeMap<(Instant, u64), Waker>,
     /// The last number that a timer or a wait was given.
     last: u64,
@@ -153,8 +153,13 @@ pub(crate) fn get() -> io::Result<&'static Reactor> {
         return Ok(reactor);
     }
     let reactor = Reactor {
-        sleep: AtomicPtr::new(Sleep::new()?),
-        state: Mutex::new(State { timers: BTreeMap::new(), last: 0, sources: BTreeMap::new(), sleeps: None }),
+        sleep: AtomicPtr::new(SleepPoller::new()?),
+        state: Mutex::new(ReactorState {
+            timers: BTreeMap::new(),
+            last: 0,
+            sources: BTreeMap::new(),
+            sleeps: None,
+        }),
     };
     Ok(REACTOR.get_or_init(|| reactor))
 }
@@ -188,7 +193,7 @@ impl Looked {
     }
 }
 
-impl State {
+impl ReactorState {
     fn number(&mut self) -> u64 {
         self.last += 1;
         self.last
@@ -203,7 +208,7 @@ impl State {
 }
 
 impl Reactor {
-    fn sleep(&self) -> &'static Sleep {
+    fn sleep(&self) -> &'static SleepPoller {
         #[allow(unsafe_code)]
         // SAFETY: made by `Sleep::new`, and never freed.
         unsafe {
@@ -214,7 +219,7 @@ impl Reactor {
     #[cfg(feature = "scheduler")]
     /// In a forked child: the kernel's object is shared with the parent, and somebody who is gone may sleep in it.
     fn start_anew(&self) {
-        let Ok(sleep) = Sleep::new() else { return };
+        let Ok(sleep) = SleepPoller::new() else { return };
         self.sleep.store(sleep, Ordering::Release);
         let mut state = locked(&self.state);
         state.sleeps = None;

@@ -244,7 +244,7 @@ fn joins_survive_evil_wakers() {
 
 /// The output of a coroutine panics when it is dropped, in every place where it may be.
 #[test]
-fn what_panics_when_dropped_does_not_end_the_loop() {
+fn a_panicking_drop_does_not_end_the_loop() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {

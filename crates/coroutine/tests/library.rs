@@ -172,7 +172,7 @@ fn readers_share_and_writers_do_not() {
 
 #[test]
 #[cfg(not(miri))] // The threads of the pool outlive the test.
-fn what_blocks_runs_beside_the_coroutines() {
+fn blocking_work_runs_beside_the_coroutines() {
     block_on(async {
         let (send, receive) = std::sync::mpsc::channel();
         let blocked = spawn_blocking(move || {

@@ -120,7 +120,7 @@ fn a_thread_that_is_no_core_may_wait_too() {
 }
 
 #[test]
-fn who_stops_polling_hands_the_reactor_over() {
+fn a_thread_that_stops_polling_hands_the_reactor_over() {
     let (tell, told) = std::sync::mpsc::channel();
     let (ours, theirs) = pair();
     // This one sleeps in the reactor until the other side writes, which wakes it too.

@@ -85,7 +85,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         let graves = self.graveyard.swap(ptr::null_mut(), Ordering::Acquire);
         let built = self.build_index(pin);
         let exchanged = built.is_ok_and(|new| {
-            // Release: the index. What it names was acquired on the way to it.
+            // Release: the index. The block that it names was acquired on the way to it.
             let done = self.index.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed).is_ok();
             if !done && let Some(new) = NonNull::new(new) {
                 // SAFETY: never published.

@@ -162,7 +162,7 @@ impl<L: Handle> RangeGuard<L> {
         self.node().payload
     }
 
-    /// Lets shared requests in. What was written under the exclusive lock is seen by them; waiting exclusive
+    /// Lets shared requests in. They see all writes made under the exclusive lock; waiting exclusive
     /// requests go on waiting.
     pub fn downgrade(&mut self) {
         // SAFETY: the guard owns its node.

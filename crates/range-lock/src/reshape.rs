@@ -120,7 +120,7 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         let extra_left = extra.is_some_and(|(node, _)| is_left(unsafe { (*node.as_ptr()).bounds.start() }));
         let tail = Tail::For { waiting: 0 };
         let upper = ChunkRef::create(&context, chunk.hi(), chunk.next(), right_live + 1, tail)?;
-        let mut unpublished = Unpublished { context, blocks: [Some(upper.header()), None, None] };
+        let mut unpublished = UnpublishedBlocks { context, blocks: [Some(upper.header()), None, None] };
         let bucket = Bucket::create(&context, cut, upper.header().as_ptr())?;
         unpublished.blocks[1] = Some(bucket.cast());
         let lower = ChunkRef::create(&context, Some(cut), bucket.as_ptr(), left_live + 1, tail)?;
@@ -226,12 +226,12 @@ impl<T: Ord + Copy, P: Copy> Kept<T, P> {
 }
 
 /// Frees blocks that were made for an exchange that did not happen.
-struct Unpublished {
+struct UnpublishedBlocks {
     context: Context,
     blocks: [Option<NonNull<Header>>; 3],
 }
 
-impl Drop for Unpublished {
+impl Drop for UnpublishedBlocks {
     fn drop(&mut self) {
         for block in self.blocks.into_iter().flatten() {
             // SAFETY: never published.

@@ -1,4 +1,4 @@
-//! Models of the real code: `crates/range-lock/check.sh loom`. What a guard protects is a cell that loom watches,
+//! Models of the real code: `crates/range-lock/check.sh loom`. A guard protects a cell that loom watches,
 //! so a missing exclusion and a missing ordering both fail.
 #![cfg(heddle_loom)]
 #![allow(unsafe_code)] // The watched cell is read and written through pointers.

@@ -22,7 +22,7 @@ fn wander(lock: &RangeLock<u64>, thread: u64, operations: u64) {
 }
 
 #[test]
-fn what_is_kept_is_bounded_by_what_was_held_at_once() {
+fn kept_memory_is_bounded_by_the_ranges_held_at_once() {
     let operations = if cfg!(miri) { 50 } else { 60_000 };
     let lock = RangeLock::<u64>::new();
     let mut kept = Vec::new();

@@ -1,5 +1,5 @@
 //! Buffers that asynchronous calls own while they are in flight.
-#![allow(unsafe_code)] // What the traits promise.
+#![allow(unsafe_code)] // The traits promise this.
 
 /// Bytes to be read.
 ///
@@ -65,5 +65,32 @@ unsafe impl BufferMut for Vec<u8> {
 unsafe impl BufferMut for Box<[u8]> {
     fn bytes_mut(&mut self) -> &mut [u8] {
         self
+    }
+}
+
+/// The rest of a buffer, from some place on.
+pub(crate) struct Rest<B> {
+    pub whole: B,
+    pub from: usize,
+}
+
+impl<B: Buffer> Rest<B> {
+    /// All of it.
+    pub fn of(whole: B) -> Rest<B> {
+        Rest { whole, from: 0 }
+    }
+}
+
+// SAFETY: the bytes are those of the whole buffer, whose promise this is.
+unsafe impl<B: Buffer> Buffer for Rest<B> {
+    fn bytes(&self) -> &[u8] {
+        self.whole.bytes().get(self.from..).unwrap_or_default()
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<B: BufferMut> BufferMut for Rest<B> {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.whole.bytes_mut().get_mut(self.from..).unwrap_or_default()
     }
 }

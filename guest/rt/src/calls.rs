@@ -4,6 +4,7 @@
 //! The owned forms give their buffers back beside the result. A form that is dropped cancels its call: a buffer it owns
 //! lives until the kernel has let go of it, and the drop of a borrowed form waits for that.
 
+use crate::net::PeerAddress;
 use heddle_rt_macros::call;
 use libc::{
     SYS_accept4, SYS_close, SYS_connect, SYS_fsync, SYS_futex, SYS_nanosleep, SYS_openat, SYS_poll,
@@ -81,6 +82,13 @@ fn accept(socket: Fd, flags: i32) -> OwnedFd {
     [socket.word(), 0, 0, (flags | libc::SOCK_CLOEXEC) as u64, 0, 0]
 }
 
+/// accept4(2), with `SOCK_CLOEXEC` and these flags, and with the peer's address.
+#[call(SYS_accept4)]
+fn accept_from(socket: Fd, peer: Record<PeerAddress>, flags: i32) -> OwnedFd {
+    let flags = (flags | libc::SOCK_CLOEXEC) as u64;
+    [socket.word(), peer.address() + PeerAddress::BYTES_OFFSET, peer.address(), flags, 0, 0]
+}
+
 /// connect(2), to the address whose bytes are a `struct sockaddr`.
 #[call(SYS_connect)]
 fn connect(socket: Fd, address: Input) -> () {
@@ -97,6 +105,19 @@ fn send(socket: Fd, buffer: Input, flags: i32) -> usize {
 #[call(SYS_recvfrom)]
 fn recv(socket: Fd, buffer: Output, flags: i32) -> usize {
     [socket.word(), buffer.address(), buffer.length(), flags as u64, 0, 0]
+}
+
+/// sendto(2), to the address whose bytes are a `struct sockaddr`.
+#[call(SYS_sendto)]
+fn send_to(socket: Fd, buffer: Input, flags: i32, address: Input) -> usize {
+    [socket.word(), buffer.address(), buffer.length(), flags as u64, address.address(), address.length()]
+}
+
+/// recvfrom(2), with the sender's address.
+#[call(SYS_recvfrom)]
+fn recv_from(socket: Fd, buffer: Output, flags: i32, peer: Record<PeerAddress>) -> usize {
+    let from = peer.address() + PeerAddress::BYTES_OFFSET;
+    [socket.word(), buffer.address(), buffer.length(), flags as u64, from, peer.address()]
 }
 
 /// poll(2), with a timeout in milliseconds, or -1.

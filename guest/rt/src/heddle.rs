@@ -39,7 +39,7 @@ fn ring() -> Option<&'static Ring> {
 /// Registers a ring. A kernel without rings is Linux's. On both, executors continue in forked children.
 fn detect() -> Option<&'static Ring> {
     heddle_coroutine::follow_forks();
-    let memory = Memory::new(FIRST_ORDER)?;
+    let memory = RingMemory::new(FIRST_ORDER)?;
     if memory.register().is_err() {
         memory.give_back();
         return None;
@@ -67,22 +67,22 @@ fn system_call(number: u32, arguments: [u64; 4]) -> i64 {
 }
 
 /// The memory of a ring. It is never unmapped once it has been one: another thread may be looking at its tail.
-struct Memory {
+struct RingMemory {
     start: *mut u8,
     order: u32,
 }
 
 // SAFETY: what several threads touch are the counters, which are atomic, and entries under the ring's lock.
-unsafe impl Send for Memory {}
+unsafe impl Send for RingMemory {}
 
-impl Memory {
-    fn new(order: u32) -> Option<Memory> {
+impl RingMemory {
+    fn new(order: u32) -> Option<RingMemory> {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: new memory at a place of the kernel's choice.
         let start =
             unsafe { libc::mmap(core::ptr::null_mut(), Self::bytes(order), protection, flags, -1, 0) };
-        (start != libc::MAP_FAILED).then_some(Memory { start: start.cast(), order })
+        (start != libc::MAP_FAILED).then_some(RingMemory { start: start.cast(), order })
     }
 
     const fn bytes(order: u32) -> usize {
@@ -123,13 +123,13 @@ pub(crate) struct Ring {
     order: AtomicU32,
     /// A copy of the head of the current memory.
     head: AtomicU32,
-    memory: Mutex<Memory>,
+    memory: Mutex<RingMemory>,
     /// Tasks that wait for room.
     refused: Mutex<Vec<Waker>>,
 }
 
 /// The locks that a thread holds while it forks.
-type Forking = (MutexGuard<'static, Memory>, MutexGuard<'static, Vec<Waker>>);
+type Forking = (MutexGuard<'static, RingMemory>, MutexGuard<'static, Vec<Waker>>);
 
 thread_local! {
     static FORKING: Cell<Option<Forking>> = const { Cell::new(None) };
@@ -159,7 +159,7 @@ impl Ring {
         }
     }
 
-    fn drain_locked(&self, memory: &Memory) {
+    fn drain_locked(&self, memory: &RingMemory) {
         let consumer = memory.consumer();
         while let Some([cookie, _, result]) = consumer.pop() {
             self.head.store(consumer.head.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -181,7 +181,7 @@ impl Ring {
         if memory.order >= RING_ORDER_MAX {
             return false;
         }
-        let Some(larger) = Memory::new(memory.order + 2) else { return false };
+        let Some(larger) = RingMemory::new(memory.order + 2) else { return false };
         if larger.register().is_err() {
             larger.give_back();
             return false;

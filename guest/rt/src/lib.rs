@@ -25,7 +25,7 @@
 //!   future must not be leaked (`mem::forget`): that is its safety condition.
 //! - `read_sync(file, &mut buffer)` keeps the thread.
 //!
-//! [`batch`] hands several calls to the kernel at once.
+//! [`batch`] hands several calls to the kernel at once. [`net`] has TCP and UDP sockets on top of the calls.
 //!
 //! A descriptor in non-blocking mode is not waited for: the call answers `WouldBlock`, as its synchronous form does.
 //! A signal handler does not interrupt an asynchronous call.
@@ -57,6 +57,7 @@ mod heddle;
 mod linux;
 mod listing;
 mod lower;
+pub mod net;
 mod operation;
 mod place;
 mod words;

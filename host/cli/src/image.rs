@@ -14,7 +14,7 @@ const MB: u64 = 1_000_000;
 /// The contents of the machine's root file system.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(skip)]
-pub struct Options {
+pub struct ImageOptions {
     /// Leave this host's Essential packages out of the root.
     #[arg(long, conflicts_with = "root")]
     pub bare: bool,
@@ -33,13 +33,13 @@ pub struct Options {
 ///
 /// # Errors
 /// Why there is none.
-pub fn prepare(options: &Options, program: &OsString) -> Result<Image, Error> {
+pub fn prepare(options: &ImageOptions, program: &OsString) -> Result<Image, Error> {
     let mut request = ImageRequest::new(program);
     request.bare = options.bare;
     request.debs.clone_from(&options.debs);
     request.root = options.root.as_ref().map(|root| absolute(root, &request.directory));
     request.add = options.add.iter().map(|text| parse_addition(text, &request.directory)).collect();
-    let mut line = Line { is_terminal: std::io::stderr().is_terminal(), shown: String::new() };
+    let mut line = ProgressLine { is_terminal: std::io::stderr().is_terminal(), shown: String::new() };
     let image = Cache::of_user()?.image(&request, &mut |progress| line.show(&progress));
     line.clear();
     if let Ok(image) = &image {
@@ -99,12 +99,12 @@ fn parse_addition(text: &OsString, directory: &Path) -> (PathBuf, PathBuf) {
 }
 
 /// A line of the terminal that shows how far something has come.
-struct Line {
+struct ProgressLine {
     is_terminal: bool,
     shown: String,
 }
 
-impl Line {
+impl ProgressLine {
     fn show(&mut self, progress: &Progress) {
         let text = match progress {
             Progress::Assembling => String::from("collecting the root"),

@@ -47,7 +47,7 @@ mod tests {
     use heddle_abi::boot::{IMAGE_OFFSET, LARGE_IMAGE_OFFSET};
 
     #[test]
-    fn a_file_s_length_tells_where_its_image_is() {
+    fn the_length_of_a_file_tells_where_its_image_is() {
         let largest_below = LARGE_IMAGE_OFFSET - IMAGE_OFFSET;
         for length in [4096, largest_below, largest_below + 4096, LARGE_IMAGE_OFFSET, 10 << 30] {
             let offset = offset(length);

@@ -147,7 +147,8 @@ impl Cache {
         };
         let key = key::of_tree(assembly.root.tree(), &assembly.archives);
         let mut image = self.open_or_make(&key, &assembly, progress)?;
-        // The image itself is in use now. What keeps another from being removed keeps `clean` too, which says so.
+        // The image itself is in use now. A program that uses another image keeps `clean` from removing it too, which
+        // says so.
         let _ = self.evict(IMAGES_BYTES_MAX, UNUSED_MAX);
         let stamps = std::mem::take(&mut assembly.stamps);
         let memo = Memo { key, program: assembly.program, stamps };

@@ -93,7 +93,7 @@ fn images_that_nobody_used_go_first() {
 }
 
 #[test]
-fn what_decides_is_watched() {
+fn every_input_decides() {
     let (directory, cache) = cache();
     let place = fs::canonicalize(directory.path()).unwrap();
     let added = place.join("added");

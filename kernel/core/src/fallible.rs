@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_an_address_space_is_refused() {
+    fn a_length_above_the_address_space_is_refused() {
         let mut vector = std::vec![0_u8; 3];
         assert_eq!(try_resize(&mut vector, usize::MAX, 0), Err(AllocError));
         assert_eq!(try_with_capacity::<u64>(usize::MAX), Err(AllocError));

@@ -221,14 +221,14 @@ impl Sqe {
 
     /// Whether `fd` names the file that it is about, so that it may be a registered one.
     #[must_use]
-    pub fn takes_file(&self) -> bool {
+    pub fn accepts_fixed_file(&self) -> bool {
         self.is(Op::IORING_OP_POLL_ADD)
             || self.opcode != Op::IORING_OP_SOCKET as u8
                 && is_system_call(self.opcode)
-                && !self.is_about_names()
+                && !self.is_path_operation()
     }
 
-    fn is_about_names(&self) -> bool {
+    fn is_path_operation(&self) -> bool {
         [
             Op::IORING_OP_OPENAT,
             Op::IORING_OP_OPENAT2,

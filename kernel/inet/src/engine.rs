@@ -61,7 +61,7 @@ pub(crate) enum Entry<P: Platform> {
 
 impl<P: Platform> Entry<P> {
     /// Whether a new connection may take the place.
-    pub fn may_be_replaced(&self) -> bool {
+    pub fn is_recyclable(&self) -> bool {
         match self {
             Self::Local(socket) => socket.strong_count() == 0,
             // Between two ends in one machine nothing can be under way any more.
@@ -344,7 +344,7 @@ impl<P: Platform> Engine<P> {
             return;
         };
         let header = parsed.header;
-        if !self.is_for_us(&header, interface) {
+        if !self.is_local_destination(&header, interface) {
             return;
         }
         let whole = &packet[..parsed.header_bytes + parsed.payload.len()];
@@ -367,7 +367,7 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    fn is_for_us(&self, header: &IpHeader, interface: u32) -> bool {
+    fn is_local_destination(&self, header: &IpHeader, interface: u32) -> bool {
         let (source, destination) = (header.source, header.destination);
         if source.is_multicast() || self.is_broadcast(source) {
             return false;
@@ -398,7 +398,7 @@ impl<P: Platform> Engine<P> {
                 if !self.is_local(header.destination) || header.source.is_unspecified() {
                     return;
                 }
-                if checked || header.is_sum_right(payload) {
+                if checked || header.has_valid_checksum(payload) {
                     self.receive_tcp(header, packet, payload);
                 } else {
                     count(&self.counters.packets_damaged);

@@ -16,7 +16,8 @@ const QUOTE_MAX: usize = 548;
 impl<P: Platform> Engine<P> {
     pub(crate) fn receive_icmp(&self, header: &IpHeader, message: &[u8]) {
         let is_v4 = header.source.is_ipv4();
-        let is_right = if is_v4 { fold(sum(message, 0)) == 0xffff } else { header.is_sum_right(message) };
+        let is_right =
+            if is_v4 { fold(sum(message, 0)) == 0xffff } else { header.has_valid_checksum(message) };
         let Some(head) = message.first_chunk::<ICMP_BYTES>() else { return };
         if !is_right {
             count(&self.counters.packets_damaged);

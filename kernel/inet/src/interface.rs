@@ -427,8 +427,8 @@ impl Interface {
         }
     }
 
-    /// Notes a neighbour's hardware address, and sends what waited for it. Who only asks is noted too, because an
-    /// answer will follow.
+    /// Notes a neighbour's hardware address, and sends what waited for it. A host that only asks is noted too, because
+    /// an answer will follow.
     fn learn(&self, address: IpAddr, mac: [u8; 6], asks: bool, now_ns: u64) {
         let mut neighbours = self.neighbours.lock();
         if !neighbours.contains_key(&address) {

@@ -241,7 +241,7 @@ impl IpHeader {
 
     /// Whether the checksum in a payload is right.
     #[must_use]
-    pub fn is_sum_right(&self, payload: &[u8]) -> bool {
+    pub fn has_valid_checksum(&self, payload: &[u8]) -> bool {
         fold(sum(payload, self.pseudo_sum(payload.len()))) == 0xffff
     }
 }

@@ -76,7 +76,7 @@ pub(crate) struct Binding<S> {
     is_listening: bool,
 }
 
-struct Port<S> {
+struct PortEntry<S> {
     bindings: Vec<Binding<S>>,
     /// Connections whose sockets have, or had, `SO_REUSEADDR`; and others.
     reusable: u32,
@@ -85,7 +85,7 @@ struct Port<S> {
 
 /// See the module.
 pub(crate) struct PortTable<S> {
-    ports: HashMap<u16, Port<S>>,
+    ports: HashMap<u16, PortEntry<S>>,
     /// Whether `SO_REUSEADDR` lets two sockets that receive share a port: of datagrams it does.
     shares_receivers: bool,
 }
@@ -113,9 +113,9 @@ impl<S> PortTable<S> {
         self.ports.get(&port).is_some_and(|known| !known.bindings.is_empty())
     }
 
-    fn entry(&mut self, port: u16) -> InetResult<&mut Port<S>> {
+    fn entry(&mut self, port: u16) -> InetResult<&mut PortEntry<S>> {
         self.ports.try_reserve(1).map_err(|_| InetError::NoMemory)?;
-        Ok(self.ports.entry(port).or_insert(Port { bindings: Vec::new(), reusable: 0, held: 0 }))
+        Ok(self.ports.entry(port).or_insert(PortEntry { bindings: Vec::new(), reusable: 0, held: 0 }))
     }
 
     /// Binds a socket to a port, to one of its own if `port` is 0; `random` says where the search starts.
@@ -155,7 +155,8 @@ impl<S> PortTable<S> {
     }
 
     fn tidy(&mut self, port: u16) {
-        let is_idle = |known: &Port<S>| known.bindings.is_empty() && known.held == 0 && known.reusable == 0;
+        let is_idle =
+            |known: &PortEntry<S>| known.bindings.is_empty() && known.held == 0 && known.reusable == 0;
         if self.ports.get(&port).is_some_and(is_idle) {
             self.ports.remove(&port);
         }

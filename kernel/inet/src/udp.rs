@@ -512,7 +512,8 @@ impl<P: Platform> Engine<P> {
         let length = usize::from(u16::from_be_bytes([head[4], head[5]]));
         let Some(payload) = payload.get(..length).filter(|_| length >= HEADER_BYTES) else { return true };
         let has_sum = head[6..8] != [0, 0];
-        if has_sum && !checked && !header.is_sum_right(payload) || !has_sum && !header.source.is_ipv4() {
+        if has_sum && !checked && !header.has_valid_checksum(payload) || !has_sum && !header.source.is_ipv4()
+        {
             return true;
         }
         let port = u16::from_be_bytes([head[2], head[3]]);

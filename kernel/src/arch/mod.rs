@@ -1,8 +1,8 @@
 //! The machine, behind one contract per concern.
 //!
 //! Nothing outside this folder names a register, an instruction or a bit of a page-table entry. The folder of each
-//! architecture has the same files and offers the same items, re-exported here; `contract` below makes the compiler
-//! check their signatures, so that a second architecture cannot drift from the first.
+//! architecture has the same files and offers the same items, re-exported here; `contract` makes the compiler check
+//! their signatures, so that a second architecture cannot drift from the first.
 //!
 //! - [`UserContext`]: the registers of a program; [`enter_user`] runs it until its next [`Trap`].
 //! - [`FloatState`]: its floating-point and vector registers.
@@ -13,17 +13,20 @@
 //! - [`paging`]: page-table entries, loading a root, flushing translations.
 //! - [`user`]: copies between kernel and user memory that survive a fault.
 //! - [`signal`]: the frames that signal handlers are called with.
+//! - [`debug`]: the registers as a debugger sees them, and what it has the processor watch.
 //! - [`machine`]: console of the log, and the end of the machine.
 //!
 //! **Interrupts** are off in kernel code. They are taken in user mode, in [`cpu::idle`] and in
 //! [`cpu::poll_interrupts`], and nowhere else; handlers run to completion on the current stack and must neither
 //! lock, nor allocate, nor free.
 
+mod contract;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
 use self::x86_64 as current;
 
+pub use current::debug;
 pub use current::{
     ELF_MACHINE, FloatState, MACHINE_NAME, MAX_CPUS, Trap, UserContext, control, cpu, enter_user,
     exception_signal, features, hardware_capabilities, interrupt, machine, paging, signal, syscall_name,
@@ -47,39 +50,4 @@ pub struct SignalCause {
     pub signal: u32,
     /// `si_code`.
     pub code: i32,
-}
-
-/// Signatures every architecture must offer.
-mod contract {
-    use super::current;
-
-    struct NoHooks;
-    impl super::UserHooks for NoHooks {
-        fn enter() {}
-        fn leave() {}
-    }
-
-    const _: fn(&mut current::UserContext) -> current::Trap = current::enter_user::<NoHooks>;
-    const _: fn(u8, u64) -> super::SignalCause = current::exception_signal;
-    const _: fn(usize) -> Option<&'static str> = current::syscall_name;
-    const _: fn() -> u64 = current::hardware_capabilities;
-    const _: fn() -> usize = current::cpu::id;
-    const _: fn() -> usize = current::cpu::count;
-    const _: fn(usize, &mut dyn core::fmt::Write) -> core::fmt::Result = current::features::describe;
-    type Frames = fn() -> Option<u64>;
-    const _: fn(fn() -> !, Frames) = current::cpu::start_others;
-    const _: fn(fn()) = current::time::set_handler;
-    const _: fn() -> bool = current::interrupt::is_in_handler;
-    const _: fn() -> u64 = current::interrupt::count;
-    const _: fn() = current::cpu::idle;
-    const _: fn() = current::cpu::poll_interrupts;
-    const _: fn(usize) = current::cpu::kick;
-    const _: fn() -> u64 = current::cpu::random;
-    const _: fn() -> u64 = current::time::now_ns;
-    const _: fn(u64) = current::time::set_timer;
-    const _: fn() -> u64 = current::time::wall_clock_offset;
-    const _: fn() -> (u64, u64) = current::time::parameters;
-    const _: fn(u32, fn()) = current::interrupt::register;
-    const _: fn(&[u8]) = current::machine::write_console;
-    const _: fn(u8) -> ! = current::machine::exit;
 }

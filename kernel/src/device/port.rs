@@ -274,11 +274,11 @@ impl Transmit {
 }
 
 /// How long a wait that there is no memory for sleeps before it looks again.
-const NO_MEMORY_NS: u64 = 1_000_000;
+const RETRY_NS: u64 = 1_000_000;
 
 /// Waits until `condition` holds; without memory to wait, looks again from time to time.
 pub async fn wait(queue: &WaitQueue, mut condition: impl FnMut() -> bool) {
     while kernel_until(queue, &mut condition).await.is_err() {
-        time::sleep_until(time::now_ns() + NO_MEMORY_NS).await;
+        time::sleep_until(time::now_ns() + RETRY_NS).await;
     }
 }

@@ -49,7 +49,7 @@ pub fn check(metadata: &Metadata, credentials: &Credentials, access: Access) -> 
     if overridden { Ok(()) } else { Err(Errno::EACCES) }
 }
 
-/// Checks whether somebody may search a directory. What walks a path asks this for every step.
+/// Checks whether somebody may search a directory. A walk asks this for every step.
 ///
 /// # Errors
 /// `EACCES`.

@@ -22,6 +22,7 @@ pub struct IoBuffer<'a> {
     length: usize,
     unity: Atomicity,
     missed: Option<PageFault>,
+    is_unfinished: bool,
 }
 
 /// The lock that makes a transfer atomic, of files that have [`crate::fs::range_lock::Ranges`].
@@ -63,6 +64,7 @@ impl<'a> IoBuffer<'a> {
             length,
             unity: Atomicity::None,
             missed: None,
+            is_unfinished: false,
         }
     }
 
@@ -70,7 +72,14 @@ impl<'a> IoBuffer<'a> {
     #[must_use]
     pub fn kernel_out(bytes: &'a mut [u8]) -> Self {
         let length = bytes.len();
-        Self { target: BufferTarget::KernelOut(bytes), done: 0, length, unity: Atomicity::None, missed: None }
+        Self {
+            target: BufferTarget::KernelOut(bytes),
+            done: 0,
+            length,
+            unity: Atomicity::None,
+            missed: None,
+            is_unfinished: false,
+        }
     }
 
     /// A kernel buffer to be read from.
@@ -82,6 +91,7 @@ impl<'a> IoBuffer<'a> {
             length: bytes.len(),
             unity: Atomicity::None,
             missed: None,
+            is_unfinished: false,
         }
     }
 
@@ -146,6 +156,17 @@ impl<'a> IoBuffer<'a> {
     #[must_use]
     pub const fn missed(&self) -> Option<PageFault> {
         self.missed
+    }
+
+    /// Says that an attempt has moved nothing, but got on with what it prepares: the next one goes on with it.
+    pub const fn set_unfinished(&mut self) {
+        self.is_unfinished = true;
+    }
+
+    /// Whether an attempt that moved nothing is to be repeated.
+    #[must_use]
+    pub const fn is_unfinished(&self) -> bool {
+        self.is_unfinished
     }
 
     /// Bytes moved so far.

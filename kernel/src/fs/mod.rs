@@ -53,6 +53,15 @@ pub use crate::fs::mount::{Mount, Path};
 pub use crate::fs::open::{OpenFile, StatusFlags};
 pub use crate::fs::tree::drain as drain_caches;
 
+/// The result of a bounded search for data or a hole ([`File::seek_data`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sought {
+    /// It is there.
+    Found(u64),
+    /// There is none before this position.
+    UpTo(u64),
+}
+
 /// Behaviour of an open object. Every method is an attempt that never waits; what an object doesn't support it leaves
 /// to the default, which says what Linux says.
 pub trait File: Any + Send + Sync {
@@ -172,13 +181,13 @@ pub trait File: Any + Send + Sync {
         Err(Errno::ENODEV)
     }
 
-    /// The first data, or if not `data` the first hole, from `offset` on.
+    /// The first data, or if not `data` the first hole, from `offset` on, by a bounded amount of work.
     ///
     /// # Errors
     /// `ENXIO`: there is none.
-    fn seek_data(&self, offset: u64, data: bool) -> Result<u64, Errno> {
+    fn seek_data(&self, offset: u64, data: bool) -> Result<Sought, Errno> {
         match self.size() {
-            Some(size) if offset < size => Ok(if data { offset } else { size }),
+            Some(size) if offset < size => Ok(Sought::Found(if data { offset } else { size })),
             _ => Err(Errno::ENXIO),
         }
     }

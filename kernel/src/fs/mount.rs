@@ -231,7 +231,7 @@ impl Path {
         true
     }
 
-    /// The absolute path, for someone whose root is `root`. What was removed is marked as Linux does.
+    /// The absolute path, for someone whose root is `root`. A removed name is marked as Linux does.
     ///
     /// # Errors
     /// `ENOMEM`.

@@ -53,7 +53,7 @@ impl Ranges {
         fence(Ordering::Release);
     }
 
-    /// Whether a change has begun since then. What was read before is of one piece if not.
+    /// Whether a change has begun since then. The data read before is consistent if not.
     pub fn have_changed(&self, since: u64) -> bool {
         fence(Ordering::Acquire);
         self.changes.load(Ordering::Relaxed) != since

@@ -34,7 +34,7 @@ const SLOT_SHIFT: u32 = 52;
 /// How long one go may take.
 const BUDGET_NS: u64 = 50_000;
 /// How long the reaper waits for CPUs that have not acknowledged.
-const PATIENCE_NS: u64 = 1_000_000;
+const ACKNOWLEDGE_TIMEOUT_NS: u64 = 1_000_000;
 /// A longer quarantine makes the next operation wait for all CPUs.
 const WORDS_MAX: usize = 1 << 16;
 
@@ -170,8 +170,8 @@ fn release_word(word: u64, budget: ReaperBudget) {
         }
         TAG_ROOT => Root(value).take_apart(|child| release_word(child, budget)),
         // A leaf table is the largest piece that is never divided.
-        level @ 0..=1 if level == 0 || !budget.is_over() => table::release(value, level as usize),
-        1 => hold(word, PendingFlush::NOBODY),
+        level @ 0..=1 if !budget.is_over() => table::release(value, level as usize),
+        0..=1 => hold(word, PendingFlush::NONE),
         level => table::take_apart(value, level as usize, |child| release_word(child, budget)),
     }
 }
@@ -188,7 +188,7 @@ pub async fn reaper() {
         if !finished {
             sched::yield_now().await;
         } else if IN_USE.load(Ordering::Acquire) {
-            crate::time::sleep_until(time::now_ns() + PATIENCE_NS).await;
+            crate::time::sleep_until(time::now_ns() + ACKNOWLEDGE_TIMEOUT_NS).await;
             // A program that never enters the kernel would delay the release of all processes' memory.
             let posted = DEFERRED.lock().front().map(|first| first.posted);
             posted.inspect(|posted| posted.interrupt());
@@ -197,7 +197,7 @@ pub async fn reaper() {
             poll_fn(|_| if core::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }).await;
             if !IN_USE.load(Ordering::Acquire) {
                 // More may come that the same flush serves.
-                crate::time::sleep_until(time::now_ns() + PATIENCE_NS).await;
+                crate::time::sleep_until(time::now_ns() + ACKNOWLEDGE_TIMEOUT_NS).await;
             }
         }
     }

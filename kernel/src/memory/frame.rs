@@ -19,6 +19,7 @@ use crate::arch::paging::PAGE_SIZE;
 use crate::arch::{MAX_CPUS, cpu, paging, user as copy};
 use crate::boot;
 use crate::error::Errno;
+use crate::memory::oom;
 use crate::memory::raw::FrameSlice;
 use crate::sync::SpinLock;
 
@@ -52,6 +53,8 @@ static MACHINE: spin::Once<FrameMachine> = spin::Once::new();
 static BUDDY: SpinLock<Buddy<'static>> = SpinLock::new(Buddy::new(&[]));
 /// Free frames of `BUDDY` when it was last unlocked.
 static FREE_IN_BUDDY: AtomicUsize = AtomicUsize::new(0);
+/// How often frames have come back to `BUDDY` that a program may have.
+static FREED: AtomicUsize = AtomicUsize::new(0);
 static CACHES: [SpinLock<FrameCache>; MAX_CPUS] = [const { SpinLock::new(FrameCache::EMPTY) }; MAX_CPUS];
 
 #[repr(C, align(4096))]
@@ -169,7 +172,9 @@ pub fn drain_caches() {
         for &index in &cache.frames[..cache.length] {
             buddy.release(index, 0);
         }
-        note_free(&buddy);
+        if cache.length > 0 {
+            note_released(&buddy);
+        }
         cache.length = 0;
     }
 }
@@ -177,6 +182,20 @@ pub fn drain_caches() {
 /// To be called before the allocator is unlocked after a change.
 fn note_free(buddy: &Buddy<'_>) {
     FREE_IN_BUDDY.store(buddy.free(), Relaxed);
+}
+
+/// The same after frames have come back.
+fn note_released(buddy: &Buddy<'_>) {
+    note_free(buddy);
+    if buddy.free() > EMERGENCY_FRAMES {
+        FREED.fetch_add(1, Relaxed);
+        oom::frames_were_freed();
+    }
+}
+
+/// A number that changes when frames are freed that a program may have, but for those that a CPU keeps to itself.
+pub fn freed() -> usize {
+    FREED.load(Relaxed)
 }
 
 /// Whether `count` contiguous frames can be allocated without using the emergency reserve.
@@ -237,7 +256,7 @@ fn give(index: u32) {
         for &index in &cache.frames[REFILL_FRAMES..] {
             buddy.release(index, 0);
         }
-        note_free(&buddy);
+        note_released(&buddy);
         cache.length = REFILL_FRAMES;
     }
     let length = cache.length;
@@ -266,7 +285,7 @@ pub(super) fn give_contiguous(memory: NonNull<u8>, count: usize) {
     if let Some(index) = machine().layout.index(paging::physical_of(memory.as_ptr())) {
         let mut buddy = BUDDY.lock();
         buddy.release_range(index, count as u32);
-        note_free(&buddy);
+        note_released(&buddy);
     }
 }
 

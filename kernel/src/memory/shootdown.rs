@@ -3,10 +3,10 @@
 //!
 //! - CPUs that run the *same space* get an interrupt, and the operation awaits them, because its effect must be seen
 //!   before it returns.
-//! - CPUs in *another space* whose root has this one's table are left alone, whether they ever used it or not. What was
-//!   taken out stays in [`crate::memory::deferred_free`] until they have been asked and have acknowledged, for the
-//!   kernel's sake: a program that reaches into another's slot through a stale translation must not find memory that
-//!   has a new owner.
+//! - CPUs in *another space* whose root has this one's table are left alone, whether they ever used it or not. An entry
+//!   that was taken out stays in [`crate::memory::deferred_free`] until they have been asked and have acknowledged, for
+//!   the kernel's sake: a program that reaches into another's slot through a stale translation must not find memory
+//!   that has a new owner.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -170,7 +170,7 @@ pub struct PendingFlush(protocol::Posted);
 
 impl PendingFlush {
     /// No CPU has to flush.
-    pub const NOBODY: Self = Self(protocol::Posted::NOBODY);
+    pub const NONE: Self = Self(protocol::Posted::NONE);
 
     /// Whether all CPUs have acknowledged.
     pub fn is_acknowledged(self) -> bool {
@@ -206,6 +206,26 @@ impl PendingFlush {
     }
 }
 
+/// A memory barrier on every other CPU that runs a space which `is_chosen` names by its identity.
+#[derive(Clone, Copy, Debug)]
+pub struct PendingBarrier(protocol::PostedBarrier);
+
+impl PendingBarrier {
+    /// Asks the CPUs for it, if there are any.
+    pub fn post(is_chosen: impl Fn(usize) -> bool) -> Option<Self> {
+        if cpu::count() == 1 {
+            return None;
+        }
+        let posted = Self(STATE.post_barrier(others(), is_chosen));
+        (!STATE.is_barrier_passed(posted.0)).then_some(posted)
+    }
+
+    /// Waits until they have passed it.
+    pub async fn passed(self) {
+        STATE.barrier_passed(self.0, interrupt).await;
+    }
+}
+
 fn interrupt(cpu: usize) {
     count(&counters::SHOOTDOWN_IPIS);
     cpu::kick(cpu);
@@ -213,12 +233,12 @@ fn interrupt(cpu: usize) {
 
 /// Asks all other CPUs that may have translations of a space cached to flush.
 pub fn post(users: &Users) -> PendingFlush {
-    if cpu::count() == 1 { PendingFlush::NOBODY } else { PendingFlush(STATE.post(others(), users)) }
+    if cpu::count() == 1 { PendingFlush::NONE } else { PendingFlush(STATE.post(others(), users)) }
 }
 
 /// Asks all other CPUs to flush.
 pub fn post_to_all() -> PendingFlush {
-    if cpu::count() == 1 { PendingFlush::NOBODY } else { PendingFlush(STATE.post_to_all(others())) }
+    if cpu::count() == 1 { PendingFlush::NONE } else { PendingFlush(STATE.post_to_all(others())) }
 }
 
 /// Around the time in which a program runs: this CPU uses its address space.

@@ -43,7 +43,7 @@ pub fn limit(count: usize) {
     }
 }
 
-/// The claim of a slot, until it is dropped. What its owner had there is out of every CPU's root by then.
+/// The claim of a slot, until it is dropped. Its owner's table is out of every CPU's root by then.
 #[derive(Debug)]
 pub struct Slot {
     number: usize,

@@ -54,7 +54,7 @@ static IN_FLIGHT: SpinLock<Vec<InFlight>> = SpinLock::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
-static IS_WANTED: AtomicBool = AtomicBool::new(false);
+static IS_REQUESTED: AtomicBool = AtomicBool::new(false);
 static WANTED: WaitQueue = WaitQueue::new();
 
 fn find(entries: &[InFlight], key: usize) -> Result<usize, usize> {
@@ -123,14 +123,14 @@ pub(super) fn socket_ended() {
 }
 
 fn want() {
-    IS_WANTED.store(true, Ordering::Release);
+    IS_REQUESTED.store(true, Ordering::Release);
     WANTED.wake(Events::all());
 }
 
 /// Collects whenever there may be something to collect.
 pub async fn run() {
     loop {
-        crate::device::wait(&WANTED, || IS_WANTED.swap(false, Ordering::AcqRel)).await;
+        crate::device::wait(&WANTED, || IS_REQUESTED.swap(false, Ordering::AcqRel)).await;
         collect();
     }
 }

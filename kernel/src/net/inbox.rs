@@ -9,6 +9,7 @@ use heddle_kernel_core::pipe::Ring;
 use crate::error::Errno;
 use crate::fs::OpenFile;
 use crate::memory::fallible;
+use crate::net::in_flight::InFlightCharge;
 use crate::net::{Address, Style, collector};
 use crate::process::Thread;
 use crate::sync::SpinLock;
@@ -32,7 +33,7 @@ pub struct PeerIdentity {
 
 impl PeerIdentity {
     /// Nobody known.
-    pub const NOBODY: Self = Self { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    pub const NONE: Self = Self { pid: 0, uid: u32::MAX, gid: u32::MAX };
 
     /// The identity of a thread's process.
     #[must_use]
@@ -47,8 +48,8 @@ impl PeerIdentity {
 pub struct Ancillary {
     /// `SCM_RIGHTS`.
     files: Vec<Arc<OpenFile>>,
-    /// The collector knows of them.
-    is_in_flight: bool,
+    /// Their charge while they are in flight; the collector knows of them then.
+    charge: Option<InFlightCharge>,
     /// `SCM_CREDENTIALS`.
     pub identity: Option<PeerIdentity>,
 }
@@ -60,7 +61,7 @@ impl Ancillary {
     /// `ENOMEM`.
     pub fn duplicate(&self) -> Result<Self, Errno> {
         let files = fallible::try_to_vec(&self.files)?;
-        Ok(Self { files, is_in_flight: false, identity: self.identity })
+        Ok(Self { files, charge: None, identity: self.identity })
     }
 
     /// The files.
@@ -77,14 +78,18 @@ impl Ancillary {
         fallible::try_push(&mut self.files, file)
     }
 
-    /// The files are in flight from now on.
+    /// The files are in flight from now on, sent by a thread.
     ///
     /// # Errors
-    /// `ENOMEM`.
-    pub fn depart(&mut self) -> Result<(), Errno> {
-        if !self.is_in_flight {
-            collector::enter(&self.files)?;
-            self.is_in_flight = true;
+    /// `ETOOMANYREFS`, `ENOMEM`.
+    pub fn depart(&mut self, sender: &Thread) -> Result<(), Errno> {
+        if self.charge.is_none() && !self.files.is_empty() {
+            let charge = InFlightCharge::new(sender, self.files.len())?;
+            if let Err(error) = collector::enter(&self.files) {
+                charge.release();
+                return Err(error);
+            }
+            self.charge = Some(charge);
         }
         Ok(())
     }
@@ -92,8 +97,9 @@ impl Ancillary {
     /// Takes the files out, which have arrived.
     #[must_use]
     pub fn take_files(&mut self) -> Vec<Arc<OpenFile>> {
-        if core::mem::take(&mut self.is_in_flight) {
+        if let Some(charge) = self.charge.take() {
             collector::leave(&self.files);
+            charge.release();
         }
         core::mem::take(&mut self.files)
     }

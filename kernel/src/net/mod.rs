@@ -8,6 +8,7 @@
 mod address;
 pub mod collector;
 pub mod device_ioctl;
+mod in_flight;
 mod inbox;
 pub mod inet;
 pub mod interface;
@@ -173,11 +174,11 @@ impl Socket {
     /// The credentials of the peer when the connection was made: `SO_PEERCRED`.
     #[must_use]
     pub fn peer_identity(&self) -> PeerIdentity {
-        self.state.lock().peer.as_ref().map_or(PeerIdentity::NOBODY, |peer| peer.identity)
+        self.state.lock().peer.as_ref().map_or(PeerIdentity::NONE, |peer| peer.identity)
     }
 
     /// Whether a listing, by its number, has not shown it yet; it counts as shown then.
-    pub fn is_new_in(&self, listing: u32) -> bool {
+    pub fn mark_listed(&self, listing: u32) -> bool {
         self.listed.swap(listing, Ordering::Relaxed) != listing
     }
 
@@ -268,7 +269,7 @@ impl Socket {
             return Err(Errno::EPROTOTYPE.into());
         }
         if !self.style.is_connected() {
-            let (address, identity) = (target.address(), PeerIdentity::NOBODY);
+            let (address, identity) = (target.address(), PeerIdentity::NONE);
             let peer = Peer { inbox: target.inbox.clone(), address, identity };
             let old = self.state.lock().peer.replace(peer);
             drop(old);

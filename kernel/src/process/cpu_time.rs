@@ -54,7 +54,7 @@ impl CpuClock {
     }
 
     /// Whether it goes on while this thread runs, one of its process.
-    fn is_moved_by(&self, thread: &Thread) -> bool {
+    fn is_charged_by(&self, thread: &Thread) -> bool {
         self.thread.as_ref().is_none_or(|own| core::ptr::eq(own.as_ptr(), thread))
     }
 }
@@ -189,7 +189,7 @@ fn first_alarm_ns(thread: &Thread) -> Option<u64> {
         limit.saturating_mul(NS_PER_SECOND).saturating_sub(user + system)
     });
     let list = process.alarms().list.lock();
-    let alarms = list.iter().filter(|alarm| alarm.clock.is_moved_by(thread));
+    let alarms = list.iter().filter(|alarm| alarm.clock.is_charged_by(thread));
     let left = alarms.filter_map(|alarm| Some(alarm.at_ns.saturating_sub(alarm.clock.now_ns()?)));
     left.chain(limit_ns).min()
 }
@@ -202,7 +202,7 @@ pub fn look(thread: &Arc<Thread>) -> u64 {
     plan(thread)
 }
 
-/// Tells whoever waits for a moment that has come, and carries out the limit. What a signal is about is what `thread`
+/// Tells whoever waits for a moment that has come, and carries out the limit. A signal is about what `thread`
 /// has used last, so it takes the signal if it can.
 #[cold]
 #[inline(never)]

@@ -376,6 +376,7 @@ fn take_over_pid(thread: &Arc<Thread>) {
     if thread.tid() == pid {
         return;
     }
+    crate::process::trace::main_replaced(&thread.process, thread);
     let mut table = table::lock();
     let entry = table.remove_thread(thread.tid());
     thread.set_tid(pid);
@@ -422,7 +423,7 @@ pub async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     crate::process::executor::leave(thread);
     futex::robust::release(thread).await;
     futex::pi::owner_ends(thread).await;
-    thread.set_has_left_locks(false);
+    thread.set_released_pi_locks(false);
     process.set_barriers(0);
     crate::process::exit::release_space(thread).await;
     drop(thread.set_space(loaded.space));

@@ -261,10 +261,10 @@ pub(super) fn level(thread: &Thread) -> Option<Priority> {
     let boost = (boost != LEVEL_NONE).then_some(boost);
     let level = own.into_iter().chain(boost).min().map(Priority::new)?;
     // Urgent coroutines are subject to the limit of realtime threads.
-    Some(if level.is_realtime() && sched::realtime_is_spent() { Priority::SPENT } else { level })
+    Some(if level.is_realtime() && sched::is_realtime_throttled() { Priority::SPENT } else { level })
 }
 
-/// Works the level out anew, because the thread's program may have gone on. What was lent to it stays until it has
+/// Works the level out anew, because the thread's program may have gone on. A lent level stays until it has
 /// looked: an interrupt in between must not send it back behind others.
 pub fn refresh(thread: &Thread) {
     let executor = thread.executor().get();

@@ -33,7 +33,10 @@ pub async fn end_thread(thread: &Arc<Thread>) {
     release_space(thread).await;
     thread.leave_descriptors(is_last_to_leave);
     crate::process::timers::thread_ended(thread);
+    crate::process::trace::tracer_ends(thread);
     let is_last = leave(thread);
+    let status = thread.last_status();
+    crate::process::trace::thread_ended(thread, status);
     if is_last {
         end_process(&thread.process);
     } else {
@@ -97,7 +100,10 @@ fn end_process(process: &Arc<Process>) {
 }
 
 /// Tells the parent. A parent that ignores `SIGCHLD`, and the reaper, leave no zombie behind.
-fn notify_of_end(process: &Arc<Process>) {
+pub(super) fn notify_of_end(process: &Arc<Process>) {
+    if crate::process::trace::process_ended(process) {
+        return;
+    }
     let Some(parent) = process.parent() else { return };
     let (status, code) = match process.exit_status() {
         Some(ExitStatus::Exited(code)) => (i32::from(code), linux::CLD_EXITED),
@@ -138,6 +144,7 @@ pub struct Zombie {
     entry: Option<Arc<Process>>,
     child: Option<Arc<Process>>,
     _group: (Option<Arc<Group>>, Option<Arc<Session>>),
+    _traced: Option<Arc<Thread>>,
 }
 
 impl Zombie {
@@ -153,7 +160,8 @@ pub fn reap(process: &Arc<Process>) -> Zombie {
     let Some(entry) = table.remove_process(process.pid) else { return Zombie::default() };
     let group = process.group();
     let group = table.leave(process, &group);
-    let mut zombie = Zombie { entry: Some(entry), child: None, _group: group };
+    let traced = crate::process::trace::forget(process);
+    let mut zombie = Zombie { entry: Some(entry), child: None, _group: group, _traced: traced };
     let Some(parent) = process.parent() else { return zombie };
     parent.keep_times_of_child(process);
     let mut children = parent.children();
@@ -284,6 +292,9 @@ pub fn discard(thread: &Arc<Thread>) {
     drop(entry);
     if is_alone {
         drop(reap(process));
+    }
+    if thread.is_traced() {
+        crate::process::trace::detach(thread, None);
     }
     vfork::release_parent(thread);
     thread.leave_space();

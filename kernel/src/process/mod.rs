@@ -31,6 +31,7 @@ pub mod table;
 pub mod thread;
 mod thread_group;
 pub mod timers;
+pub mod trace;
 pub mod vfork;
 
 pub use crate::process::credentials::{Capabilities, Credentials, SecureBits};

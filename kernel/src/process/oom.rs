@@ -14,7 +14,7 @@ use crate::sync::SpinLock;
 use crate::wait::queue::{Events, WaitQueue};
 
 /// How long a process that is ending is waited for before another one has to end.
-const PATIENCE_NS: u64 = 2_000_000_000;
+const ACKNOWLEDGE_TIMEOUT_NS: u64 = 2_000_000_000;
 
 /// How many kills can be waiting to be reported.
 const REPORTS_MAX: usize = 8;
@@ -82,31 +82,31 @@ impl Drop for ExitReserve {
 pub fn kill() {
     static IS_CHOOSING: AtomicBool = AtomicBool::new(false);
     /// When the one that is ending has had its time; 0 if none is known.
-    static PATIENT_UNTIL: AtomicU64 = AtomicU64::new(0);
+    static KILL_DEADLINE: AtomicU64 = AtomicU64::new(0);
     if IS_CHOOSING.swap(true, Ordering::AcqRel) {
         return;
     }
     let now_ns = now_ns();
-    let until_ns = PATIENT_UNTIL.load(Ordering::Relaxed);
-    let is_waited_for = is_one_dying() && (until_ns == 0 || now_ns < until_ns);
+    let until_ns = KILL_DEADLINE.load(Ordering::Relaxed);
+    let is_waited_for = is_victim_exiting() && (until_ns == 0 || now_ns < until_ns);
     if !is_waited_for {
         choose_and_kill();
     }
     if !is_waited_for || until_ns == 0 {
-        PATIENT_UNTIL.store(now_ns + PATIENCE_NS, Ordering::Relaxed);
+        KILL_DEADLINE.store(now_ns + ACKNOWLEDGE_TIMEOUT_NS, Ordering::Relaxed);
     }
     IS_CHOOSING.store(false, Ordering::Release);
 }
 
 fn choose_and_kill() {
-    static HAS_SAID: AtomicBool = AtomicBool::new(false);
+    static IS_LOGGED: AtomicBool = AtomicBool::new(false);
     let Some(Victim { process, pages, points }) = choose() else {
-        if !HAS_SAID.swap(true, Ordering::Relaxed) {
+        if !IS_LOGGED.swap(true, Ordering::Relaxed) {
             ::log::warn!("out of memory: there is no process that may be ended");
         }
         return;
     };
-    HAS_SAID.store(false, Ordering::Relaxed);
+    IS_LOGGED.store(false, Ordering::Relaxed);
     let name = process.main_thread().map_or([0; Thread::NAME_BYTES], |thread| thread.name());
     report(OomKill { pid: process.pid, name, pages });
     let name = core::str::from_utf8(&name).unwrap_or("?").trim_end_matches('\0');
@@ -129,7 +129,7 @@ fn is_dying(process: &Process) -> bool {
 }
 
 /// Whether a process is ending but still has its memory.
-fn is_one_dying() -> bool {
+fn is_victim_exiting() -> bool {
     let mut next = 0;
     while let Some(process) = table::next_process(next) {
         next = process.pid + 1;

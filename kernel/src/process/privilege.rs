@@ -36,7 +36,7 @@ impl FileCapabilities {
         Self::decode(bytes).is_some()
     }
 
-    /// Decodes the attribute. What this kernel does not know is as if there were none.
+    /// Decodes the attribute. An unknown revision counts as none.
     fn decode(bytes: &[u8]) -> Option<Self> {
         const REVISION_2: u32 = 0x0200_0000;
         const REVISION_3: u32 = 0x0300_0000;
@@ -88,6 +88,13 @@ pub fn of_program(thread: &Thread, file: &OpenFile) -> Result<ProgramIdentity, E
     if thread.has_no_new_privileges() {
         new.capabilities.permitted &= old.capabilities.permitted;
     }
+    if is_watched(thread) && may_do_more(&old, &new) {
+        // Whoever traces the thread would have the program's rights.
+        if thread.has_no_new_privileges() || !old.is_capable(linux::CAP_SETUID) {
+            (new.euid, new.egid) = (new.uid, new.gid);
+        }
+        new.capabilities.permitted &= old.capabilities.permitted;
+    }
     (new.suid, new.fsuid, new.sgid, new.fsgid) = (new.euid, new.euid, new.egid, new.egid);
     let is_set_id = new.euid != old.uid || new.egid != old.gid;
     let sets = &mut new.capabilities;
@@ -104,6 +111,17 @@ pub fn of_program(thread: &Thread, file: &OpenFile) -> Result<ProgramIdentity, E
         is_dumpable: is_readable && old.euid == old.uid && old.egid == old.gid,
         credentials: if new == *old { old } else { fallible::try_arc(new)? },
     })
+}
+
+/// Whether a thread is traced by one that may not look into any program.
+fn is_watched(thread: &Thread) -> bool {
+    thread.is_traced()
+        && thread.with_tracee(|tracee| tracee.is_some_and(|tracee| !tracee.is_tracer_privileged))
+}
+
+fn may_do_more(old: &Credentials, new: &Credentials) -> bool {
+    let is_set_id = new.euid != old.uid || new.egid != old.gid;
+    is_set_id || new.capabilities.permitted & !old.capabilities.permitted != 0
 }
 
 /// The permitted set of a new program without what is ambient. Returns whether it is effective from the start.

@@ -133,7 +133,7 @@ pub async fn settle(thread: &Arc<Thread>, context: &mut UserContext) -> bool {
     }
 }
 
-/// Begins: the area has the CPU's number when the program goes on. What a thread before has left there of a section is
+/// Begins: the area has the CPU's number when the program goes on. A section that an earlier thread has left there is
 /// forgotten.
 ///
 /// # Errors

@@ -9,6 +9,8 @@ pub enum RunState {
     Sleeping,
     /// Stopped by a signal.
     Stopped,
+    /// Stopped for its tracer.
+    Traced,
     /// Ended, not yet waited for.
     Zombie,
 }
@@ -21,6 +23,7 @@ impl RunState {
             Self::Running => 'R',
             Self::Sleeping => 'S',
             Self::Stopped => 'T',
+            Self::Traced => 't',
             Self::Zombie => 'Z',
         }
     }

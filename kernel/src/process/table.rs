@@ -144,6 +144,12 @@ impl PidTable {
         }
     }
 
+    pub fn thread(&self, tid: i32) -> Option<Arc<Thread>> {
+        self.entry(tid)?.thread.clone()
+    }
+
+    /// The process of a number.
+    #[must_use]
     pub fn process(&self, pid: i32) -> Option<Arc<Process>> {
         self.entry(pid)?.process.clone()
     }

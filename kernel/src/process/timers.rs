@@ -87,7 +87,7 @@ struct TimerState {
 /// How long a timer whose signal is ignored waits at least for its next expiry, and one on processor time.
 const GAP_NS: u64 = 1_000_000;
 /// After so long a signal that was sent may have been lost to a lack of memory, and is sent again.
-const LOST_NS: u64 = 1_000_000_000;
+const RESEND_NS: u64 = 1_000_000_000;
 
 impl TimerState {
     /// Goes on to the first expiry after `now`; the number of those that were passed over, without the one that is due.
@@ -267,7 +267,7 @@ impl Timer {
                 state.not_before_ns = now.saturating_add(GAP_NS);
             } else {
                 state.is_posted = true;
-                state.not_before_ns = deadline.max(now).saturating_add(LOST_NS);
+                state.not_before_ns = deadline.max(now).saturating_add(RESEND_NS);
             }
         }
         self.notify(0, None);

@@ -25,7 +25,7 @@ const WORDS: usize = size_of::<CoroutineInfo>() / size_of::<u64>();
 const CALLS: u64 = 1;
 const COROUTINES: u64 = 2;
 /// Most lines of a part, which is made in one go.
-const LINES: usize = 500;
+const LINES: usize = 100;
 
 pub fn list(subject: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>, Errno> {
     let process = subject.process()?;

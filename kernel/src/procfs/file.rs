@@ -8,6 +8,7 @@ use crate::fs::inode::{Inode, Metadata};
 use crate::fs::{File, IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::process::Credentials;
+use crate::procfs::usage::Sum;
 use crate::procfs::{ProcNode, Text, What};
 use crate::sync::SpinLock;
 
@@ -29,13 +30,18 @@ struct Shown {
     offset: u64,
     /// The position of the next part; `None` after the last.
     next: Option<u64>,
+    /// The sums of the parts so far.
+    sum: Sum,
+    /// The read that made it has not come to its offset, and goes on with it.
+    is_unfinished: bool,
 }
 
 impl ProcFile {
     /// The part that follows `before`, or the first.
     fn part(&self, before: Option<Shown>) -> Result<Shown, Errno> {
-        let (from, offset) = before
-            .map_or((0, 0), |before| (before.next.unwrap_or(0), before.offset + before.text.len() as u64));
+        let (from, offset, mut sum) = before.map_or((0, 0, Sum::default()), |before| {
+            (before.next.unwrap_or(0), before.offset + before.text.len() as u64, before.sum)
+        });
         let mut text = Text::new();
         let subject = &self.node.subject;
         let next = match self.node.item.what {
@@ -43,9 +49,10 @@ impl ProcFile {
                 show(subject, &mut text).map(|()| None)?
             }
             What::Parts(show) => show(subject, &mut text, from)?,
+            What::Sums(show) => show(subject, &mut text, &mut sum)?.then_some(0),
             _ => return Err(Errno::EISDIR),
         };
-        Ok(Shown { text: text.into_bytes(), offset, next })
+        Ok(Shown { text: text.into_bytes(), offset, next, sum, is_unfinished: false })
     }
 }
 
@@ -55,21 +62,32 @@ pub(super) fn open(node: Arc<ProcNode>, opener: Option<Arc<Credentials>>) -> Res
 
 impl File for ProcFile {
     fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
-        let mut kept = self.shown.lock();
+        // Taken out, so that no text is made under the lock. A reader that shares the open file begins anew meanwhile.
+        let kept = self.shown.lock().take();
         // A reader that starts again sees the present state; one that continues sees the rest of what it began.
-        let mut shown = match kept.take() {
-            Some(shown) if offset > 0 && offset >= shown.offset => shown,
+        let mut shown = match kept {
+            Some(shown) if (shown.is_unfinished || offset > 0) && offset >= shown.offset => shown,
             before => {
                 drop(before);
                 self.part(None)?
             }
         };
-        while shown.next.is_some() && offset >= shown.offset + shown.text.len() as u64 {
+        // One part at a time: the next attempt goes on with the next.
+        let is_behind =
+            |shown: &Shown| shown.next.is_some() && offset >= shown.offset + shown.text.len() as u64;
+        if is_behind(&shown) {
             shown = self.part(Some(shown))?;
         }
-        let from = usize::try_from(offset - shown.offset).unwrap_or(usize::MAX).min(shown.text.len());
-        let result = buffer.copy_out(&shown.text[from..]);
-        *kept = Some(shown);
+        shown.is_unfinished = is_behind(&shown);
+        let result = if shown.is_unfinished {
+            buffer.set_unfinished();
+            Ok(0)
+        } else {
+            let from = usize::try_from(offset - shown.offset).unwrap_or(usize::MAX).min(shown.text.len());
+            buffer.copy_out(&shown.text[from..])
+        };
+        let other = self.shown.lock().replace(shown);
+        drop(other);
         Ok(result?)
     }
 

@@ -9,6 +9,7 @@ mod file;
 mod ipc;
 mod link;
 mod list;
+mod memory;
 mod net;
 mod net_class;
 mod process;
@@ -28,11 +29,14 @@ use crate::memory::fallible;
 use crate::process::{Credentials, Process, Thread};
 
 use crate::procfs::text::Text;
+use crate::procfs::usage::Sum;
 
 /// Writes what a file shows.
 type Show = fn(&Subject, &mut Text) -> Result<(), Errno>;
 /// Writes a part of a file's text, from 0 or the position that the part before returned; returns that of the next part.
 type ShowPart = fn(&Subject, &mut Text, u64) -> Result<Option<u64>, Errno>;
+/// Looks at the next part of what a file adds up, and writes what is known; returns whether there is more.
+type ShowSum = fn(&Subject, &mut Text, &mut Sum) -> Result<bool, Errno>;
 /// Takes what a program writes to a file.
 type Store = fn(&Subject, &[u8]) -> Result<(), Errno>;
 /// The same, as far as whoever opened the file may.
@@ -54,10 +58,14 @@ enum What {
     Text(Show),
     /// A file that may be long, so that it is made part by part.
     Parts(ShowPart),
+    /// The same for one that adds up what the parts look at.
+    Sums(ShowSum),
     /// A file that can be written.
     Writable(Show, Store),
     /// A file that can be written, to what the opener's rights allow.
     Controlled(Show, StoreAs),
+    /// The memory of a process.
+    Memory,
     /// A link.
     Link(Follow),
 }
@@ -232,7 +240,12 @@ impl Inode for ProcNode {
             What::Directory(_) | What::Processes(_) | What::Threads | What::Descriptors(_) => {
                 FileType::Directory
             }
-            What::Text(_) | What::Parts(_) | What::Writable(..) | What::Controlled(..) => FileType::Regular,
+            What::Text(_)
+            | What::Parts(_)
+            | What::Sums(_)
+            | What::Writable(..)
+            | What::Controlled(..)
+            | What::Memory => FileType::Regular,
             What::Link(_) => FileType::Symlink,
         }
     }
@@ -302,6 +315,9 @@ impl Inode for ProcNode {
         }
         if self.item.is_guarded && self.subject.thread().is_ok() {
             link::check(&self.subject, opening.thread)?;
+        }
+        if matches!(self.item.what, What::Memory) {
+            return memory::open(self);
         }
         file::open(self, opening.thread.map(|thread| thread.credentials()))
     }

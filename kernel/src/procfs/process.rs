@@ -82,6 +82,10 @@ pub fn environment(subject: &Subject, text: &mut Text) -> Shown {
     memory_of(subject, subject.process()?.layout().environment, text)
 }
 
+pub fn auxiliary(subject: &Subject, text: &mut Text) -> Shown {
+    memory_of(subject, subject.process()?.layout().auxiliary, text)
+}
+
 pub fn control_group(_: &Subject, text: &mut Text) -> Shown {
     text.bytes(b"0::/\n")
 }
@@ -185,16 +189,19 @@ pub fn status(subject: &Subject, text: &mut Text) -> Shown {
     let thread = subject.thread().ok();
     text.bytes(b"Name:\t")?;
     text.escaped(trim(&name_of(subject)), b"\n\\")?;
+    let tracer = thread.as_ref().and_then(|thread| thread.tracer()).map_or(0, |tracer| tracer.tid());
     let umask = thread.as_ref().map_or(0, |thread| thread.directories().umask());
     let state = state_of(subject);
     let word = match state {
         'R' => "running",
         'T' => "stopped",
+        't' => "tracing stop",
         'Z' => "zombie",
         _ => "sleeping",
     };
     text.line(format_args!(
-        "\nUmask:\t{umask:04o}\nState:\t{state} ({word})\nTgid:\t{}\nNgid:\t0\nPid:\t{}\nPPid:\t{}\nTracerPid:\t0\n",
+        "\nUmask:\t{umask:04o}\nState:\t{state} ({word})\nTgid:\t{}\nNgid:\t0\nPid:\t{}\nPPid:\t{}\n\
+         TracerPid:\t{tracer}\n",
         process.pid,
         subject.tid.unwrap_or(process.pid),
         process.parent_pid()

@@ -204,7 +204,7 @@ pub fn ping_v6(_: &Subject, text: &mut Text) -> Shown {
     raw_table(text, true, true)
 }
 
-/// `/proc/net/snmp`. What the engine does not count is 0.
+/// `/proc/net/snmp`. Events that the engine does not count are 0.
 pub fn statistics(_: &Subject, text: &mut Text) -> Shown {
     const TCP: &str = "Tcp: RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens PassiveOpens AttemptFails EstabResets \
                        CurrEstab InSegs OutSegs RetransSegs InErrs OutRsts InCsumErrors\n";
@@ -238,32 +238,46 @@ pub fn statistics(_: &Subject, text: &mut Text) -> Shown {
     text.bytes(b"Udp: 0 0 0 0 0 0 0 0 0\n")
 }
 
-/// `/proc/net/unix`: a part for each process, in which a socket is shown once. The upper half of the position is the
-/// number of the listing, the lower one the process.
+/// Descriptors that one part of `/proc/net/unix` looks at.
+const DESCRIPTORS_AT_ONCE: usize = 128;
+
+/// `/proc/net/unix`: some descriptors of a process in each part. A socket is shown once.
 pub fn unix(_: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>, Errno> {
     static LISTINGS: AtomicU32 = AtomicU32::new(0);
-    const PROCESS_BITS: u32 = 32;
-    let (listing, next) = if from == 0 {
+    // A position is the number of the listing, a process and a descriptor of it.
+    const PROCESS_BITS: u32 = 23;
+    const DESCRIPTOR_BITS: u32 = 21;
+    const LISTING_MASK: u32 = (1 << (u64::BITS - PROCESS_BITS - DESCRIPTOR_BITS)) - 1;
+    let (listing, next, mut number) = if from == 0 {
         text.bytes(b"Num       RefCount Protocol Flags    Type St Inode Path\n")?;
-        (LISTINGS.fetch_add(1, Ordering::Relaxed).wrapping_add(1), 0)
+        ((LISTINGS.fetch_add(1, Ordering::Relaxed) & LISTING_MASK).max(1), 0, 0)
     } else {
-        ((from >> PROCESS_BITS) as u32, from as u32)
+        let (above, number) = (from >> DESCRIPTOR_BITS, from & ((1 << DESCRIPTOR_BITS) - 1));
+        ((above >> PROCESS_BITS) as u32, above & ((1 << PROCESS_BITS) - 1), number as usize)
     };
     let Some(process) = table::next_process(i32::try_from(next).unwrap_or(i32::MAX)) else { return Ok(None) };
+    // Another process may have come to the place of the one that the part before ended in.
+    number = if u64::try_from(process.pid) == Ok(next) { number } else { 0 };
+    let position = |pid: i32, number: usize| {
+        let pid = u64::from(pid.cast_unsigned());
+        Some(((u64::from(listing) << PROCESS_BITS | pid) << DESCRIPTOR_BITS) | number as u64)
+    };
     if let Some(thread) = process.main_thread() {
         let descriptors = thread.descriptors();
-        let mut number = 0;
-        while let Some(index) = descriptors.next_in_use(number) {
+        for _ in 0..DESCRIPTORS_AT_ONCE {
+            let Some(index) = descriptors.next_in_use(number) else {
+                return Ok(position(process.pid.saturating_add(1), 0));
+            };
             number = index + 1;
             let open = i32::try_from(index).ok().and_then(|index| descriptors.get(index).ok());
             let socket: Option<Arc<Socket>> = open.and_then(|open| downcast_arc(&open.file));
-            if let Some(socket) = socket.filter(|socket| socket.is_new_in(listing)) {
+            if let Some(socket) = socket.filter(|socket| socket.mark_listed(listing)) {
                 unix_line(text, &socket)?;
             }
         }
+        return Ok(position(process.pid, number));
     }
-    let following = u64::from(process.pid.saturating_add(1).cast_unsigned());
-    Ok(Some(u64::from(listing) << PROCESS_BITS | following))
+    Ok(position(process.pid.saturating_add(1), 0))
 }
 
 fn unix_line(text: &mut Text, socket: &Socket) -> Shown {

@@ -200,7 +200,14 @@ pub fn inject(_: &Subject, number: &[u8]) -> Shown {
 /// Makes one of the mistakes that the checking build is to notice.
 #[cfg(feature = "checking")]
 pub fn provoke(_: &Subject, name: &[u8]) -> Shown {
-    if crate::sync::order::provoke(name.trim_ascii_end()) { Ok(()) } else { Err(Errno::EINVAL) }
+    let name = name.trim_ascii_end();
+    if let Some(address) = name.strip_prefix(b"user-access ") {
+        let text = core::str::from_utf8(address).map_err(|_| Errno::EINVAL)?;
+        let end = usize::from_str_radix(text, 16).map_err(|_| Errno::EINVAL)?;
+        crate::memory::user::provoke_access(end);
+        return Ok(());
+    }
+    if crate::sync::order::provoke(name) { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
 pub fn file_limit(_: &Subject, text: &mut Text) -> Shown {

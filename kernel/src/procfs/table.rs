@@ -1,12 +1,16 @@
 //! The names in `/proc`, and how each is shown.
 
 use crate::procfs::{
-    Follow, Item, Show, ShowPart, Store, StoreAs, What, coroutines, ipc, link, net, net_class, process,
-    sockets, system, usage,
+    Follow, Item, Show, ShowPart, ShowSum, Store, StoreAs, What, coroutines, ipc, link, net, net_class,
+    process, sockets, system, usage,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
     Item { name, permissions: 0o444, what: What::Parts(show), is_guarded: true }
+}
+
+const fn sums(name: &'static [u8], show: ShowSum) -> Item {
+    Item { name, permissions: 0o444, what: What::Sums(show), is_guarded: true }
 }
 
 const fn text(name: &'static [u8], show: Show) -> Item {
@@ -153,20 +157,22 @@ static PROCESS_ITEMS: &[Item] = &[
     link(b"exe", link::executable),
     link(b"root", link::root),
     text(b"cgroup", process::control_group),
+    private(b"auxv", process::auxiliary),
     text(b"cmdline", process::command_line),
     writable(b"comm", process::name, process::set_name),
     private(b"environ", process::environment),
     Item { name: b"heddle", permissions: 0o444, what: What::Parts(coroutines::list), is_guarded: true },
     text(b"limits", process::limits),
     parts(b"maps", process::mappings),
+    Item { name: b"mem", permissions: 0o600, what: What::Memory, is_guarded: true },
     text(b"mountinfo", process::mount_information),
     text(b"mounts", process::mounts),
     directory(b"net", What::Directory(NET_ITEMS)),
     controlled(b"oom_adj", process::oom_legacy, process::set_oom_legacy),
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
-    parts(b"smaps", usage::by_mapping),
-    guarded(b"smaps_rollup", usage::rollup),
+    sums(b"smaps", usage::by_mapping),
+    sums(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
     text(b"status", process::status),
@@ -179,19 +185,21 @@ static THREAD_ITEMS: &[Item] = &[
     link(b"cwd", link::working),
     link(b"exe", link::executable),
     link(b"root", link::root),
+    private(b"auxv", process::auxiliary),
     text(b"cmdline", process::command_line),
     writable(b"comm", process::name, process::set_name),
     private(b"environ", process::environment),
     text(b"limits", process::limits),
     parts(b"maps", process::mappings),
+    Item { name: b"mem", permissions: 0o600, what: What::Memory, is_guarded: true },
     text(b"mountinfo", process::mount_information),
     text(b"mounts", process::mounts),
     directory(b"net", What::Directory(NET_ITEMS)),
     controlled(b"oom_adj", process::oom_legacy, process::set_oom_legacy),
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
-    parts(b"smaps", usage::by_mapping),
-    guarded(b"smaps_rollup", usage::rollup),
+    sums(b"smaps", usage::by_mapping),
+    sums(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
     text(b"status", process::status),

@@ -1,8 +1,9 @@
 //! Files of `/proc` about the memory that a process takes, mapping by mapping and as a whole.
 
 use crate::error::Errno;
+use crate::memory::Space;
 use crate::memory::space::{Flags, MappingView, Protection, Usage};
-use crate::procfs::process::{each_mapping, mapping_line, space_of};
+use crate::procfs::process::{mapping_line, space_of};
 use crate::procfs::{Subject, Text};
 
 type Shown = Result<(), Errno>;
@@ -73,30 +74,59 @@ fn flags(text: &mut Text, mapping: &MappingView) -> Shown {
     text.bytes(b" \n")
 }
 
-/// Mappings that one part of `smaps` shows: each is looked at page by page.
-const MAPPINGS_AT_ONCE: usize = 8;
+/// Leaf tables, or mappings, that one part looks at.
+const STEPS: usize = 4;
 
-/// Shows the mappings from an address on, as many as one part has.
-pub fn by_mapping(subject: &Subject, text: &mut Text, from: u64) -> Result<Option<u64>, Errno> {
-    each_mapping(subject, from, MAPPINGS_AT_ONCE, |space, mapping| {
+/// How far a file has come that adds up page by page.
+#[derive(Default)]
+pub struct Sum {
+    /// The lowest address mapped, once it is known.
+    first: Option<usize>,
+    /// The address up to which all is added up, and the end of the last mapping.
+    at: usize,
+    usage: Usage,
+}
+
+impl Sum {
+    /// Goes on through the mappings, so many steps, and shows each that is through to `visit`, with its usage. Returns
+    /// whether there are more.
+    fn go_on(
+        &mut self,
+        space: &Space,
+        mut visit: impl FnMut(&mut Usage, &MappingView) -> Result<(), Errno>,
+    ) -> Result<bool, Errno> {
+        for _ in 0..STEPS {
+            let Some(mapping) = space.mapping_at_or_above(self.at) else { return Ok(false) };
+            self.first = self.first.or(Some(mapping.start));
+            self.at = space.add_usage(&mapping, self.at.max(mapping.start), &mut self.usage);
+            if self.at >= mapping.end {
+                visit(&mut self.usage, &mapping)?;
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Shows the next mappings.
+pub fn by_mapping(subject: &Subject, text: &mut Text, sum: &mut Sum) -> Result<bool, Errno> {
+    let Some(space) = space_of(subject) else { return Ok(false) };
+    sum.go_on(&space, |usage, mapping| {
         mapping_line(mapping, text)?;
         line(text, "Size", (mapping.end - mapping.start) as u64 / 1024)?;
         line(text, "KernelPageSize", PAGE_KIB)?;
         line(text, "MMUPageSize", PAGE_KIB)?;
-        amounts(text, &space.usage(mapping), false)?;
+        amounts(text, &core::mem::take(usage), false)?;
         flags(text, mapping)
     })
 }
 
-pub fn rollup(subject: &Subject, text: &mut Text) -> Shown {
+pub fn rollup(subject: &Subject, text: &mut Text, sum: &mut Sum) -> Result<bool, Errno> {
     let Some(space) = space_of(subject) else { return Err(Errno::ESRCH) };
-    let (mut all, mut first, mut end) = (Usage::default(), None, 0);
-    while let Some(mapping) = space.mapping_at_or_above(end) {
-        first = first.or(Some(mapping.start));
-        end = mapping.end;
-        all.add(&space.usage(&mapping));
+    if sum.go_on(&space, |_, _| Ok(()))? {
+        return Ok(true);
     }
-    let first = first.unwrap_or(0);
+    let (first, end) = (sum.first.unwrap_or(0), sum.at);
     text.line(format_args!("{first:08x}-{end:08x} ---p 00000000 00:00 0 {:26} [rollup]\n", ""))?;
-    amounts(text, &all, true)
+    amounts(text, &sum.usage, true)?;
+    Ok(false)
 }

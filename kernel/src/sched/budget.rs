@@ -35,7 +35,7 @@ impl Budget {
 
     /// An exhausted one, for what has already used another.
     #[must_use]
-    pub const fn spent() -> Self {
+    pub const fn exhausted() -> Self {
         Self { left: 0, since_ns: 0 }
     }
 

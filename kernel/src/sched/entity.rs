@@ -39,7 +39,7 @@ fn realtime_left_ns(now_ns: u64) -> u64 {
 }
 
 /// Whether what has a realtime level has had its share of this CPU's window.
-pub fn realtime_is_spent() -> bool {
+pub fn is_realtime_throttled() -> bool {
     realtime_left_ns(crate::arch::time::now_ns()) == 0
 }
 
@@ -101,7 +101,7 @@ impl SchedEntity {
             ended_ns: 0,
             planned_ns: 0,
             until_ns: account.budget_ns(),
-            priority: parameters.priority(account.is_spent()),
+            priority: parameters.priority(account.is_exhausted()),
         }
     }
 
@@ -168,7 +168,7 @@ impl SchedEntity {
         }
         self.ended_as = SliceEnd::Blocked;
         // A realtime thread owes nothing that counts now.
-        if self.account.stands_back() && self.realtime() == 0 {
+        if self.account.skips_turn() && self.realtime() == 0 {
             self.until_ns = THROTTLED;
         }
     }
@@ -225,7 +225,7 @@ impl SchedEntity {
                 }
             }
         } else {
-            (now_ns + self.account.budget_ns(), parameters.priority(self.account.is_spent()))
+            (now_ns + self.account.budget_ns(), parameters.priority(self.account.is_exhausted()))
         };
         (self.until_ns, self.priority) = (until_ns, priority);
     }

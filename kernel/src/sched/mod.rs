@@ -31,7 +31,7 @@ use crate::time::system_page::PAGE;
 
 pub use crate::sched::budget::Budget;
 pub use crate::sched::entity::{
-    ROUND_ROBIN_NS, SLICE_NS, SchedEntity, THROTTLED, charge_realtime, realtime_is_spent,
+    ROUND_ROBIN_NS, SLICE_NS, SchedEntity, THROTTLED, charge_realtime, is_realtime_throttled,
 };
 pub use crate::sched::parameters::{Parameters, Policy};
 pub use crate::sched::priority::Priority;

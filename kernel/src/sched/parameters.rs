@@ -74,12 +74,12 @@ impl Parameters {
     pub const ORDINARY: Self =
         Self { policy: Policy::Other, nice: 0, realtime: 0, affinity: u64::MAX, reset_on_fork: false };
 
-    /// The level of these parameters; of an ordinary thread also by whether its budget is spent.
+    /// The level of these parameters; of an ordinary thread also by whether its budget is exhausted.
     #[must_use]
-    pub const fn priority(&self, is_spent: bool) -> Priority {
+    pub const fn priority(&self, is_exhausted: bool) -> Priority {
         match self.policy {
             Policy::Fifo | Policy::RoundRobin => Priority::realtime(self.realtime),
-            Policy::Other if !is_spent => Priority::fresh(self.nice),
+            Policy::Other if !is_exhausted => Priority::fresh(self.nice),
             // Of the idle ones the weight is small, and they do not preempt: nobody starves.
             Policy::Other | Policy::Batch | Policy::Idle => Priority::SPENT,
         }

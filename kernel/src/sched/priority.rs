@@ -6,7 +6,7 @@
 //! | 4–19 | realtime threads (`SCHED_FIFO`, `SCHED_RR`) | `RLIMIT_RTPRIO`, root |
 //! | 20–23 | kernel work without a waiter | the kernel |
 //! | 24–33 | ordinary threads with some of their budget left, four nice values a level | everyone; below nice 0 root |
-//! | 38 | ordinary threads that have spent their budget, `SCHED_BATCH` and `SCHED_IDLE`: turns by weight | everyone |
+//! | 38 | ordinary threads whose budget is exhausted, `SCHED_BATCH` and `SCHED_IDLE`: turns by weight | everyone |
 //! | 44–62 | programs' own coroutines, ordered among themselves | everyone |
 //! | 63 | kernel housekeeping while nothing else runs | the kernel |
 //!

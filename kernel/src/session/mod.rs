@@ -38,7 +38,7 @@ const TERMINAL: Buffers =
     Buffers { receive_count: 8, receive_bytes: 512, transmit_count: 4, transmit_bytes: 4096 };
 
 /// How long the host has to end the machine before the machine ends itself.
-const FAREWELL_NS: u64 = 10_000_000_000;
+const SHUTDOWN_GRACE_NS: u64 = 10_000_000_000;
 /// How often the end of the session checks whether the terminal's output is written.
 const DRAIN_NS: u64 = 1_000_000;
 
@@ -169,7 +169,7 @@ async fn finish(console: &'static Console, ending: Ending) {
         host::send(control, &message).await;
     }
     device::wait(&control.changed, || control.is_drained()).await;
-    time::sleep_until(time::now_ns() + FAREWELL_NS).await;
+    time::sleep_until(time::now_ns() + SHUTDOWN_GRACE_NS).await;
     ::log::warn!("the host has not ended the machine");
     machine::exit(DEBUG_EXIT_DONE)
 }

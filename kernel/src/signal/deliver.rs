@@ -11,7 +11,7 @@ use crate::error::{Errno, TryError, TryResult};
 use crate::memory::Space;
 use crate::process::{ExitStatus, Thread, executor, rseq};
 use crate::sched;
-use crate::signal::{PendingWork, fault, stop};
+use crate::signal::{PendingWork, fault, stop, trace};
 
 /// How a thread goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,15 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
             let affinity = thread.scheduling().affinity;
             sched::move_to(affinity).await;
         }
+        if work.contains(PendingWork::CALL) {
+            interrupted = trace::call_ends(thread, context).await;
+            continue;
+        }
+        if work.contains(PendingWork::TRACED) && work.intersects(PendingWork::TRAP | PendingWork::STOP) {
+            trace::trap(thread, context).await;
+            interrupted = trace::interruption(context);
+            continue;
+        }
         if work.contains(PendingWork::STOP) {
             rseq::leaves_program(thread);
             stop::wait(thread).await;
@@ -77,14 +86,23 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
         if !work.contains(PendingWork::SIGNAL) {
             break;
         }
-        let Some(delivery) = take(thread) else { continue };
+        let Some(mut delivery) = take(thread) else { continue };
+        delivery.information = crate::process::timers::delivered(&thread.process, delivery.information);
+        if delivery.is_traced {
+            let passed = trace::deliver(thread, context, delivery).await;
+            interrupted = trace::interruption(context);
+            let Some(passed) = passed else { continue };
+            delivery = passed;
+        }
         let Delivery { information, action, .. } = delivery;
-        let information = crate::process::timers::delivered(&thread.process, information);
         if action.has_handler() {
             if let Some(code) = interrupted.take() {
                 resolve_for_handler(context, code, &action);
             }
             call_handler(thread, context, &information, &action).await;
+            if work.contains(PendingWork::TRACED) {
+                trace::step_into_handler(thread, context).await;
+            }
         } else {
             carry_out_default(thread, &delivery);
         }
@@ -93,6 +111,9 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
         restart(context, code);
     }
     thread.restore_mask();
+    if thread.work().contains(PendingWork::TRACED) {
+        trace::arm(thread, context);
+    }
     if thread.work().contains(PendingWork::INTERRUPT) {
         thread.remove_work(PendingWork::INTERRUPT);
         executor::enter_handler(thread, context).await;

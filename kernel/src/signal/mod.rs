@@ -9,6 +9,7 @@ mod fault;
 pub mod fd;
 mod send;
 mod stop;
+pub mod trace;
 
 use bitflags::bitflags;
 use heddle_kernel_core::signal_state::{GroupState, Note};
@@ -56,6 +57,18 @@ bitflags! {
         const BARRIER = 1 << 11;
         /// The program may have been interrupted in a section that is to start again: see `restartable`.
         const RESTART = 1 << 12;
+        /// Another thread traces this one.
+        const TRACED = Note::TRACED.bits();
+        /// The thread is to stop for its tracer.
+        const TRAP = Note::TRAP.bits();
+        /// The thread waits in a stop for its tracer.
+        const TRACE_STOPPED = Note::TRACE_STOPPED.bits();
+        /// A call of a traced thread has ended, or will have when the thread looks at this.
+        const CALL = 1 << 16;
+        /// A traced thread has executed a program.
+        const EXECUTED = 1 << 17;
+        /// The thread's accesses to memory are watched.
+        const DEBUG = 1 << 18;
     }
 }
 

@@ -2,12 +2,11 @@
 
 use alloc::sync::Arc;
 use core::task::Poll;
-use heddle_kernel_core::signal::{Detail, Information, Signal};
+use heddle_kernel_core::signal::Signal;
 use linux_raw_sys::general as linux;
 
 use crate::process::{Process, Thread};
-use crate::signal::{ChildChange, PendingWork};
-use crate::wait::queue::Events;
+use crate::signal::{ChildChange, PendingWork, trace};
 
 /// The thread's part of a stop: waits until the process goes on or the thread is to die.
 pub(super) async fn wait(thread: &Arc<Thread>) {
@@ -18,7 +17,7 @@ pub(super) async fn wait(thread: &Arc<Thread>) {
     }
     core::future::poll_fn(|_| {
         let work = thread.work();
-        if !work.contains(PendingWork::STOP) || work.contains(PendingWork::DIE) {
+        if !work.contains(PendingWork::STOP) || work.intersects(PendingWork::DIE | PendingWork::TRAP) {
             Poll::Ready(())
         } else {
             Poll::Pending
@@ -44,25 +43,6 @@ pub fn notify_parent(process: &Arc<Process>) {
         ChildChange::Continued => (linux::CLD_CONTINUED, Signal::CONT.number()),
         ChildChange::None => return,
     };
-    let wants = {
-        let actions = parent.actions();
-        let actions = actions.lock();
-        let action = actions.get(Signal::CHLD);
-        action.has_handler() && !action.flags.has(linux::SA_NOCLDSTOP)
-    };
-    if wants {
-        let uid = process.credentials().map_or(0, |credentials| credentials.uid);
-        let (user, system) = process.cpu_times();
-        let detail = Detail::Child {
-            pid: process.pid,
-            uid,
-            status,
-            utime: crate::time::clock_ticks(user),
-            stime: crate::time::clock_ticks(system),
-        };
-        let information = Information { signal: Signal::CHLD, code: code as i32, errno: 0, detail };
-        // Only realtime signals can be refused.
-        let _ = crate::signal::send_to_process(&parent, information);
-    }
-    parent.wake_parent(Events::IN);
+    let uid = process.credentials().map_or(0, |credentials| credentials.uid);
+    trace::tell_change(&parent, process.pid, uid, code, status, process);
 }

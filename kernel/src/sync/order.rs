@@ -1,11 +1,11 @@
 //! Lock checks of the checking build: every order is compared with those seen before, no lock is taken where
-//! it must not be, and no spinlock is held where a coroutine may be left. What is wrong ends the machine, with both
+//! it must not be, and no spinlock is held where a coroutine may be left. A violation ends the machine, with both
 //! places.
 //!
 //! - Spinlocks are held by a CPU. A CPU holds none when a coroutine returns, when it enters a program, and when it lets
 //!   interrupts in; an interrupt handler takes none.
-//! - Locks that suspend (of ranges) are held by a coroutine, and nobody waits for one with a spinlock in hand. What is
-//!   only tried makes nobody wait, so it has no order, but counts as held.
+//! - Locks that suspend (of ranges) are held by a coroutine, and nobody waits for one with a spinlock in hand. A
+//!   resource that is only tried makes nobody wait, so it has no order, but counts as held.
 
 #![allow(clippy::result_large_err, reason = "a report is the end of the run")]
 
@@ -25,9 +25,7 @@ const SUSPENDING_MAX: usize = 4096;
 
 static GRAPH: Graph = Graph::new();
 static CPUS: [SpinMutex<Held<HELD_MAX>>; MAX_CPUS] = [const { SpinMutex::new(Held::new()) }; MAX_CPUS];
-/// By the coroutine that holds them.
-static SUSPENDING: SpinMutex<[Option<(u64, Taken)>; SUSPENDING_MAX]> =
-    SpinMutex::new([const { None }; SUSPENDING_MAX]);
+static SUSPENDING: SpinMutex<SuspendingTable> = SpinMutex::new(SuspendingTable::new());
 /// Says which coroutine runs on this CPU.
 static CURRENT: spin::Once<fn() -> u64> = spin::Once::new();
 /// After a report nothing is checked, so that it gets out.
@@ -94,6 +92,43 @@ pub fn expect_none(what: &str) {
     }
 }
 
+/// The suspending locks that are held, by the coroutine that holds them.
+struct SuspendingTable {
+    entries: [Option<(u64, Taken)>; SUSPENDING_MAX],
+    /// No entry from here on is in use, so that a search does not take longer than what is held asks for.
+    end: usize,
+}
+
+impl SuspendingTable {
+    const fn new() -> Self {
+        Self { entries: [const { None }; SUSPENDING_MAX], end: 0 }
+    }
+
+    fn in_use(&self) -> impl Iterator<Item = &(u64, Taken)> {
+        self.entries[..self.end].iter().flatten()
+    }
+
+    /// Takes note of a lock. One that finds no room is not checked.
+    fn add(&mut self, owner: u64, taken: Taken) {
+        let free = self.entries[..self.end].iter().position(Option::is_none).unwrap_or(self.end);
+        if let Some(entry) = self.entries.get_mut(free) {
+            *entry = Some((owner, taken));
+            self.end = self.end.max(free + 1);
+        }
+    }
+
+    fn remove(&mut self, gone: &Taken) {
+        let is_it =
+            |entry: &Option<(u64, Taken)>| entry.as_ref().is_some_and(|(_, taken)| taken.overlaps(gone));
+        if let Some(index) = self.entries[..self.end].iter().position(is_it) {
+            self.entries[index] = None;
+        }
+        while self.end > 0 && self.entries[self.end - 1].is_none() {
+            self.end -= 1;
+        }
+    }
+}
+
 /// A suspending lock, held or wanted.
 pub struct Suspending {
     taken: Taken,
@@ -108,7 +143,7 @@ impl Suspending {
         expect_none("where a coroutine may wait");
         let mut held = Held::<HELD_MAX>::new();
         let owner = current();
-        for (_, taken) in SUSPENDING.lock().iter().flatten().filter(|(holder, _)| *holder == owner) {
+        for (_, taken) in SUSPENDING.lock().in_use().filter(|(holder, _)| *holder == owner) {
             if !held.push(taken.clone()) {
                 report(&Report::Full);
             }
@@ -126,23 +161,14 @@ impl Suspending {
     pub fn had(class: &LockClass, lock: usize, part: Range<usize>, place: Place) -> Self {
         let number = GRAPH.number(class, 0).unwrap_or_else(|found| report(&found));
         let taken = Taken { class: number, lock, part, place };
-        let mut all = SUSPENDING.lock();
-        if let Some(free) = all.iter_mut().find(|entry| entry.is_none()) {
-            *free = Some((current(), taken.clone()));
-        }
+        SUSPENDING.lock().add(current(), taken.clone());
         Self { taken }
     }
 }
 
 impl Drop for Suspending {
     fn drop(&mut self) {
-        let mut all = SUSPENDING.lock();
-        let is_it = |entry: &&mut Option<(u64, Taken)>| {
-            entry.as_ref().is_some_and(|(_, taken)| taken.overlaps(&self.taken))
-        };
-        if let Some(entry) = all.iter_mut().find(is_it) {
-            *entry = None;
-        }
+        SUSPENDING.lock().remove(&self.taken);
     }
 }
 

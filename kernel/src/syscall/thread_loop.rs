@@ -34,7 +34,7 @@ pub fn spawn(thread: &Arc<Thread>, context: UserContext) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The most bytes of a thread's coroutine: what a thread costs besides its own pages. What is larger is boxed while it
+/// The most bytes of a thread's coroutine: what a thread costs besides its own pages. A larger future is boxed while it
 /// is needed.
 const FUTURE_BYTES_MAX: usize = 1024;
 
@@ -89,8 +89,8 @@ async fn wait_for_exit_memory(thread: &Thread) -> Option<ExitReserve> {
 }
 
 /// Polls the thread's life and does what belongs to each switch to it and away from it.
-async fn run(thread: Arc<Thread>, context: UserContext) {
-    let mut life = pin!(live(thread.clone(), context));
+async fn run(thread: Arc<Thread>, mut context: UserContext) {
+    let mut life = pin!(live(thread.clone(), &mut context));
     core::future::poll_fn(|poll_context| {
         thread.arrive(poll_context.waker());
         rseq::turn_starts(&thread);
@@ -101,7 +101,11 @@ async fn run(thread: Arc<Thread>, context: UserContext) {
         if thread.process.alarms().is_armed() {
             cpu_time::plan(&thread);
         }
+        let is_watched = signal::trace::watch(&thread);
         let result = life.as_mut().poll(poll_context);
+        if is_watched {
+            arch::debug::DebugRegisters::unload();
+        }
         let now_ns = crate::arch::time::now_ns();
         thread.end_meter(now_ns);
         if thread.process.alarms().is_armed() {
@@ -140,7 +144,7 @@ async fn is_preempted(thread: &Thread) {
     }
 }
 
-async fn live(thread: Arc<Thread>, mut context: UserContext) {
+async fn live(thread: Arc<Thread>, context: &mut UserContext) {
     let caller = Caller::Thread(thread.clone());
     let mut interrupted = None;
     let mut visits = 0;
@@ -154,7 +158,7 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
             if thread.work().contains(PendingWork::CONTEXT)
                 && let Some(replaced) = thread.take_context()
             {
-                context = *replaced;
+                *context = *replaced;
                 interrupted = None;
             }
             if thread.work().contains(PendingWork::DIE) {
@@ -162,12 +166,12 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
             }
             let is_settled = interrupted.is_none()
                 && thread.work() == PendingWork::RESTART
-                && rseq::try_settle(&thread, &mut context);
+                && rseq::try_settle(&thread, context);
             if !is_settled {
                 if wait_for_memory(&thread).await.is_err() {
                     break;
                 }
-                if boxed(signal::before_user(&thread, &mut context, interrupted.take())).await == Next::Exit {
+                if boxed(signal::before_user(&thread, context, interrupted.take())).await == Next::Exit {
                     break;
                 }
             }
@@ -176,68 +180,97 @@ async fn live(thread: Arc<Thread>, mut context: UserContext) {
             is_preempted(&thread).await;
             continue;
         }
-        let mut until_ns = thread.until_ns();
-        if until_ns == sched::THROTTLED {
-            if !sched::is_alone() {
-                sched::leave_program();
-                thread.look_at_entity(|entity| entity.give_way());
-                rseq::leaves_program(&thread);
-                sched::yield_now().await;
-                continue;
-            }
-            until_ns = thread.remaining_slice();
-        }
+        let Some(until_ns) = slice_end(&thread) else {
+            sched::yield_now().await;
+            continue;
+        };
         arch::time::set_timer(until_ns);
         thread.activate_space();
         thread.load_float();
         thread.end_sample();
-        let trap = arch::enter_user::<ProgramRuns>(&mut context);
+        let trap = arch::enter_user::<ProgramRuns>(context);
         visits = u32::wrapping_add(visits, 1);
         thread.begin_sample(visits);
         sched::leave_program();
+        if trap == Trap::SystemCall && thread.work().contains(PendingWork::TRACED) {
+            if wait_for_memory(&thread).await.is_err() {
+                break;
+            }
+            if !boxed(signal::trace::call_begins(&thread, context)).await {
+                continue;
+            }
+        }
         match trap {
             Trap::SystemCall => {
                 #[cfg(feature = "checking")]
                 crate::memory::fault_injection::call_starts();
-                interrupted = match syscall::start(&caller, &mut context) {
-                    Ok(SyscallState::Done(value)) => end_call(&thread, &mut context, Ok(value)),
+                interrupted = match syscall::start(&caller, context) {
+                    Ok(SyscallState::Done(value)) => end_call(&thread, context, Ok(value)),
                     Ok(SyscallState::Yield) => {
                         thread.look_at_entity(|entity| entity.give_way());
                         sched::yield_now().await;
-                        end_call(&thread, &mut context, Ok(0))
+                        end_call(&thread, context, Ok(0))
                     }
                     Ok(SyscallState::Pending(future)) => {
                         let result = future.await;
-                        end_call(&thread, &mut context, result)
+                        end_call(&thread, context, result)
                     }
-                    Err(TryError::Error(error)) => end_call(&thread, &mut context, Err(error)),
+                    Err(TryError::Error(error)) => end_call(&thread, context, Err(error)),
                     // Only files that wait say so, and those are driven by `carry_out`.
-                    Err(TryError::WouldBlock) => end_call(&thread, &mut context, Err(Errno::EAGAIN)),
+                    Err(TryError::WouldBlock) => end_call(&thread, context, Err(Errno::EAGAIN)),
                     Err(TryError::Fault(fault)) => {
-                        let result = start_again(&caller, &mut context, fault).await;
-                        end_call(&thread, &mut context, result)
+                        let result = start_again(&caller, context, fault).await;
+                        end_call(&thread, context, result)
                     }
                 }
             }
             Trap::PageFault { address, write, execute, .. } => {
-                resolve_fault(&thread, &context, address, FaultAccess { write, execute }).await;
+                resolve_fault(&thread, context, address, FaultAccess { write, execute }).await;
             }
-            Trap::Exception { vector, code } => signal::post_exception(&thread, &context, vector, code),
-            Trap::Interrupt => {
-                executor::tick(&thread);
-                let is_watched = thread.process.alarms().is_armed();
-                let until_ns = if is_watched { cpu_time::look(&thread) } else { until_ns };
-                if crate::arch::time::now_ns() >= until_ns {
-                    thread.look_at_entity(|entity| entity.give_way());
-                    rseq::leaves_program(&thread);
-                    sched::yield_now().await;
+            Trap::Exception { vector, code } => {
+                if arch::debug::is_trap(vector) && thread.is_traced() {
+                    signal::trace::debug_trap(&thread, code);
                 }
+                signal::post_exception(&thread, context, vector, code);
             }
+            Trap::Interrupt if is_slice_over(&thread, until_ns) => sched::yield_now().await,
+            Trap::Interrupt => {}
         }
+    }
+    if thread.work().contains(PendingWork::TRACED) && crate::memory::heap::reserve(BOXES).is_ok() {
+        boxed(signal::trace::ends(&thread, context, thread.last_status())).await;
     }
     let reserve = wait_for_exit_memory(&thread).await;
     boxed(crate::process::exit::end_thread(&thread)).await;
     drop(reserve);
+}
+
+/// The time until which the thread may run now. `None`: others have to run first.
+fn slice_end(thread: &Thread) -> Option<u64> {
+    let until_ns = thread.until_ns();
+    if until_ns != sched::THROTTLED {
+        return Some(until_ns);
+    }
+    if !sched::is_alone() {
+        sched::leave_program();
+        thread.look_at_entity(|entity| entity.give_way());
+        rseq::leaves_program(thread);
+        return None;
+    }
+    Some(thread.remaining_slice())
+}
+
+/// Looks at clocks and coroutines after an interrupt. Whether the thread's slice is over.
+fn is_slice_over(thread: &Arc<Thread>, until_ns: u64) -> bool {
+    executor::tick(thread);
+    let is_watched = thread.process.alarms().is_armed();
+    let until_ns = if is_watched { cpu_time::look(thread) } else { until_ns };
+    let is_over = arch::time::now_ns() >= until_ns;
+    if is_over {
+        thread.look_at_entity(|entity| entity.give_way());
+        rseq::leaves_program(thread);
+    }
+    is_over
 }
 
 /// Stores the thread's number in its memory. As in Linux, an address that can't be written to is the program's problem.
@@ -254,10 +287,14 @@ async fn start_again(
 ) -> Result<usize, Errno> {
     let mut budget = Budget::new();
     loop {
-        caller.pace(&mut budget, Budget::ATTEMPT).await?;
         wait_for_memory(caller).await?;
         let space = caller.space();
-        boxed(space.fault_in_for(fault, || caller.is_dying())).await?;
+        boxed(async {
+            // Others may take the pages away again and again.
+            caller.pace(&mut budget, Budget::ATTEMPT).await?;
+            space.fault_in_for(fault, || caller.is_dying()).await
+        })
+        .await?;
         caller.count_fault();
         match syscall::start(caller, context) {
             Ok(SyscallState::Done(value)) => return Ok(value),

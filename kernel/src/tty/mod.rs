@@ -1,7 +1,7 @@
 //! Terminals: the console and pseudoterminals.
 //!
 //! A [`Terminal`] joins a line (the host's terminal, or the master of a pseudoterminal) with the programs that have it
-//! open. What is typed and printed goes through heddle-tty's line discipline; this module adds what concerns others:
+//! open. Input and output go through heddle-tty's line discipline; this module adds what concerns others:
 //! who waits, who is in the foreground ([`job`]), who is told of signals, and hang-ups.
 //!
 //! ```text

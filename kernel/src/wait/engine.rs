@@ -56,6 +56,27 @@ pub async fn until<T>(
     result?
 }
 
+/// Waits for a wake by one of the queues at which the waiter has registered since [`WaitNode::begin_in_steps`]; `false`
+/// if the monotonic clock has reached `deadline_ns` before.
+///
+/// # Errors
+/// `ERESTARTSYS` when interrupted.
+pub async fn woken(waiter: &impl Waiter, kind: WaitKind, deadline_ns: Option<u64>) -> Result<bool, Errno> {
+    let mut sleep = deadline_ns.map(crate::time::sleep_until);
+    let waiting = core::future::poll_fn(|context| {
+        if waiter.node().was_woken() {
+            return Poll::Ready(true);
+        }
+        match &mut sleep {
+            Some(sleep) => Pin::new(sleep).poll(context).map(|()| false),
+            None => Poll::Pending,
+        }
+    });
+    let result = wait(waiter, kind, waiting).await;
+    waiter.node().end();
+    Ok(result?)
+}
+
 /// As [`until`], without a deadline.
 ///
 /// # Errors

@@ -57,6 +57,8 @@ pub struct WaitNode {
     generation: AtomicU32,
     /// The last wake was meant for one waiter of several: see [`WaitNode::take_turn`].
     has_turn: AtomicBool,
+    /// A queue has woken it since [`WaitNode::begin_in_steps`].
+    was_woken: AtomicBool,
 }
 
 impl WaitNode {
@@ -66,7 +68,8 @@ impl WaitNode {
     /// `ENOMEM`.
     pub fn new() -> Result<Arc<Self>, Errno> {
         let (waker, generation) = (spin::Once::new(), AtomicU32::new(0));
-        fallible::try_arc(Self { waker, generation, has_turn: AtomicBool::new(false) })
+        let (has_turn, was_woken) = (AtomicBool::new(false), AtomicBool::new(false));
+        fallible::try_arc(Self { waker, generation, has_turn, was_woken })
     }
 
     /// Says how the waiter is woken: its coroutine calls this in each poll, and the first counts.
@@ -86,6 +89,26 @@ impl WaitNode {
         if let Some(waker) = self.waker.get() {
             waker.wake_by_ref();
         }
+    }
+
+    /// As [`WaitNode::wake`], by a queue.
+    #[inline]
+    pub(super) fn wake_from_queue(&self) {
+        // The waiter sees it in the turn that the wake brings, or in a later one.
+        self.was_woken.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// As [`WaitNode::begin`], for a waiter that gives way while it registers: a wake that comes meanwhile is noted,
+    /// because the turn that it brings may be one of those.
+    pub fn begin_in_steps(self: &Arc<Self>) -> Watch {
+        self.was_woken.store(false, Ordering::Relaxed);
+        self.begin()
+    }
+
+    /// Whether a queue has woken the waiter since [`WaitNode::begin_in_steps`].
+    pub(super) fn was_woken(&self) -> bool {
+        self.was_woken.load(Ordering::Acquire)
     }
 
     /// Starts a wait on any number of queues; ends the one before.

@@ -139,7 +139,7 @@ fn go_on<A: Agent, O: Operation>(
     mut operation: O,
     mut step: Step,
 ) -> impl Future<Output = Result<usize, Errno>> + Send + 'static {
-    let (mut fruitless, mut budget) = (false, Budget::spent());
+    let (mut fruitless, mut budget) = (false, Budget::exhausted());
     async move {
         loop {
             let result = match step {

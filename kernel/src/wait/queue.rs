@@ -146,7 +146,7 @@ impl WaitEntry {
         }
         match &self.watch.target {
             WatchTarget::Node(node) => {
-                node.wake();
+                node.wake_from_queue();
                 Notified::Woken
             }
             WatchTarget::Listener(listener) => {

@@ -124,7 +124,7 @@ pub fn run<'a>(tests: impl Iterator<Item = &'a Test>) -> ExitCode {
 }
 
 /// Runs a test and, in Heddle, compares memory before and after: the frames outside the kernel's heap must be exactly
-/// as many, and its heap must not be larger. What a test changes for good (a page of a file, a larger table) it changes
+/// as many, and its heap must not be larger. A lasting change (a page of a file, a larger table) is made
 /// once, so after a difference the test runs again: what leaks, leaks each time.
 fn run_and_weigh(test: &Test) -> Result<Done, String> {
     let mut difference = None;

@@ -15,6 +15,7 @@ mod barrier;
 mod cpu_time;
 mod delivery;
 mod descriptor;
+mod discard;
 mod extended;
 mod file;
 mod inet;
@@ -47,6 +48,7 @@ mod space;
 mod terminal;
 mod thread;
 mod time;
+mod trace;
 mod uring;
 mod usage;
 mod vdso;
@@ -64,6 +66,7 @@ fn main() -> std::process::ExitCode {
         pipe::TESTS,
         waiting::TESTS,
         progress::TESTS,
+        discard::TESTS,
         file::TESTS,
         descriptor::TESTS,
         ranges::TESTS,
@@ -85,6 +88,7 @@ fn main() -> std::process::ExitCode {
         preemption::TESTS,
         runtime::TESTS,
         runtime::FORK_TESTS,
+        runtime::NET_TESTS,
         listing::TESTS,
         vdso::TESTS,
         extended::TESTS,
@@ -103,6 +107,9 @@ fn main() -> std::process::ExitCode {
         slots::TESTS,
         space::TESTS,
         usage::TESTS,
+        trace::TESTS,
+        trace::relations::TESTS,
+        trace::memory::TESTS,
         procfs::TESTS,
         socket_options::TESTS,
         arguments::TESTS,

@@ -18,13 +18,13 @@ use crate::{expect, expect_eq};
 crate::tests! {
     each_priority_goes_before_those_below
     a_woken_thread_preempts_only_less_urgent_ones
-    who_is_woken_goes_behind_its_equals
+    a_woken_thread_goes_behind_its_equals
     a_change_of_priority_changes_the_place
     nothing_below_runs_while_threads_yield
     equals_of_round_robin_take_turns
     an_owner_goes_before_the_priority_below_its_waiter
     the_most_urgent_have_all_processors
-    who_has_not_run_yet_is_running
+    a_thread_that_has_not_run_yet_is_running
 }
 
 /// The words of a test's threads, in order.
@@ -150,7 +150,7 @@ fn a_woken_thread_preempts_only_less_urgent_ones() -> Outcome {
     Ok(())
 }
 
-fn who_is_woken_goes_behind_its_equals() -> Outcome {
+fn a_woken_thread_goes_behind_its_equals() -> Outcome {
     use_one_cpu()?;
     become_fifo(50);
     let log = Log::new();
@@ -340,7 +340,7 @@ fn the_most_urgent_have_all_processors() -> Outcome {
 }
 
 /// A process that is ready and has not run yet is in state R. It waits for nothing all its life.
-fn who_has_not_run_yet_is_running() -> Outcome {
+fn a_thread_that_has_not_run_yet_is_running() -> Outcome {
     use_one_cpu()?;
     become_fifo(50);
     // It has this one's priority, so it runs when this one waits for a moment, if at all.

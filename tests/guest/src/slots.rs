@@ -1,14 +1,15 @@
 //! Programs that claim one slot: forked children beside their parents, programs that are linked to one address beside
-//! each other and forked, and what becomes of a slot whose owner ends. What the kernel counts is looked at on Heddle
+//! each other and forked, and what becomes of a slot whose owner ends. The kernel's counters are looked at on Heddle
 //! only.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use heddle_abi::prctl::{PR_GET_ISOLATION, PR_SET_ISOLATION};
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{getpid, setuid};
+use nix::unistd::{Uid, getpid, setfsuid, setuid};
 
 use crate::harness::{OrFail, Outcome, Scratch, skip, spawn_child};
 use crate::{expect, expect_eq};
@@ -20,6 +21,7 @@ crate::tests! {
     fork_and_exec_change_few_page_tables
     ends_while_others_run
     a_program_chooses_its_isolation
+    threads_run_on_while_one_changes_its_credentials
 }
 
 const PAGE_BYTES: usize = 4096;
@@ -236,4 +238,32 @@ fn a_program_chooses_its_isolation() -> Outcome {
     expect_eq!(prctl(PR_SET_ISOLATION, 1), 0);
     expect_eq!(isolation_of(getpid().as_raw()), Some(String::from("none")));
     Ok(())
+}
+
+/// Each change makes all CPUs look anew at who may reach the memory that the others use meanwhile, in the program and
+/// by calls.
+fn threads_run_on_while_one_changes_its_credentials() -> Outcome {
+    let child = spawn_child(|| {
+        let is_over = AtomicBool::new(false);
+        let use_memory = || {
+            let (mut memory, mut round) = (vec![0_u8; 16 * PAGE_BYTES], 0);
+            while !is_over.load(Ordering::Relaxed) {
+                round += 1;
+                if !yield_often(&mut memory, round as u8, 4) || fs::metadata("/proc/self").is_err() {
+                    return false;
+                }
+            }
+            true
+        };
+        let all_well = std::thread::scope(|scope| {
+            let users: Vec<_> = (0..3).map(|_| scope.spawn(use_memory)).collect();
+            for number in 0..1000 {
+                setfsuid(Uid::from_raw(number % 3));
+            }
+            is_over.store(true, Ordering::Relaxed);
+            users.into_iter().all(|user| user.join().unwrap_or(false))
+        });
+        i32::from(!all_well)
+    })?;
+    expect_success(child)
 }

@@ -6,10 +6,12 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 
 use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{Uid, setresuid};
 
-use crate::harness::{OrFail, Outcome, Scratch, spawn_child};
+use crate::harness::{OrFail, Outcome, Scratch, in_child, spawn_child};
 use crate::{expect, expect_eq};
 
 crate::tests! {
@@ -25,6 +27,8 @@ crate::tests! {
     large_stream
     circles_in_flight_are_collected
     circles_that_can_be_received_stay
+    descriptors_in_flight_are_limited
+    connections_stay_without_a_descriptor
 }
 
 fn pair_is_two_way() -> Outcome {
@@ -268,5 +272,69 @@ fn circles_that_can_be_received_stay() -> Outcome {
     let mut text = [0; 20];
     let length = nix::unistd::read(&right, &mut text).or_fail()?;
     expect_eq!(&text[..length], b"still there");
+    Ok(())
+}
+
+fn limit_descriptors(count: u64) -> Outcome {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).or_fail()?;
+    setrlimit(Resource::RLIMIT_NOFILE, count, most).or_fail()
+}
+
+/// A user may have one more in flight than a process of his may have open, as the check comes before the message.
+fn descriptors_in_flight_are_limited() -> Outcome {
+    const LIMIT: u64 = 40;
+    let (left, right) = UnixStream::pair().or_fail()?;
+    let status = in_child(|| {
+        let send_all = || -> Outcome {
+            limit_descriptors(LIMIT)?;
+            for _ in 0..60 {
+                // One with the right to does not stop there.
+                pass(&left, &[&right])?;
+            }
+            for _ in 0..60 {
+                receive(&right)?;
+            }
+            let user = Uid::from_raw(12_345);
+            setresuid(user, user, user).or_fail()?;
+            let sent = (0..100).take_while(|_| pass(&left, &[&right]).is_ok()).count();
+            expect_eq!(sent as u64, LIMIT + 1);
+            let numbers = [right.as_raw_fd()];
+            let message = [ControlMessage::ScmRights(&numbers)];
+            let part = [IoSlice::new(b"x")];
+            let refused = sendmsg::<UnixAddr>(left.as_raw_fd(), &part, &message, MsgFlags::empty(), None);
+            expect_eq!(refused, Err(Errno::ETOOMANYREFS));
+            receive(&right)?;
+            pass(&left, &[&right])
+        };
+        match send_all() {
+            Ok(()) => 0,
+            Err(reason) => {
+                eprintln!("{reason}");
+                1
+            }
+        }
+    })?;
+    expect!(matches!(status, WaitStatus::Exited(_, 0)));
+    Ok(())
+}
+
+fn connections_stay_without_a_descriptor() -> Outcome {
+    let scratch = Scratch::new("accept-later")?;
+    let listener = UnixListener::bind(scratch.path("socket")).or_fail()?;
+    let mut client = UnixStream::connect(scratch.path("socket")).or_fail()?;
+    client.write_all(b"first").or_fail()?;
+    let before = getrlimit(Resource::RLIMIT_NOFILE).or_fail()?.0;
+    // As many as are open.
+    let next = listener.try_clone().or_fail()?;
+    limit_descriptors(next.as_raw_fd() as u64 + 1)?;
+    for _ in 0..3 {
+        let code = listener.accept().err().and_then(|error| error.raw_os_error());
+        expect_eq!(code, Some(Errno::EMFILE as i32));
+    }
+    limit_descriptors(before)?;
+    let (mut accepted, _) = listener.accept().or_fail()?;
+    let mut bytes = [0; 5];
+    accepted.read_exact(&mut bytes).or_fail()?;
+    expect_eq!(&bytes, b"first");
     Ok(())
 }

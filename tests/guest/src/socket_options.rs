@@ -15,7 +15,7 @@ crate::tests! {
     buffers_are_doubled_and_bounded
     linger_reads_back
     priority_is_bounded
-    what_is_told_cannot_be_set
+    read_only_options_cannot_be_set
     a_negative_time_limit_is_none_at_all
     a_small_buffer_holds_little
     an_error_is_not_lost_in_a_page_that_is_missing
@@ -115,7 +115,7 @@ fn priority_is_bounded() -> Outcome {
     Ok(())
 }
 
-fn what_is_told_cannot_be_set() -> Outcome {
+fn read_only_options_cannot_be_set() -> Outcome {
     let (socket, _peer) = UnixStream::pair().or_fail()?;
     let socket = socket.as_raw_fd();
     for option in [libc::SO_TYPE, libc::SO_DOMAIN, libc::SO_PROTOCOL, libc::SO_ERROR, libc::SO_ACCEPTCONN] {

@@ -7,8 +7,10 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::select::{FdSet, select};
 use nix::sys::signal::{SigHandler, SigSet, Signal, raise, signal};
 use nix::unistd::{pipe, read, write};
 
@@ -24,6 +26,8 @@ crate::tests! {
     exclusive_interests_wake_somebody
     epoll_circles_through_closed_instances
     epoll_webs_see_events
+    epoll_paths_are_limited
+    polls_of_many_see_one
     adding_twice_at_once_is_refused_once
     timeouts_tell_what_is_left
     zero_timeouts_heed_mask_and_signals
@@ -240,6 +244,79 @@ fn epoll_webs_see_events() -> Outcome {
         }
         read(&reader, &mut [0]).or_fail()?;
     }
+    Ok(())
+}
+
+/// Linux's limit on paths that end one instance above the one that watches a file.
+fn epoll_paths_are_limited() -> Outcome {
+    const PATHS: usize = 500;
+    let (reader, _writer) = pipe().or_fail()?;
+    let (other, _other_writer) = pipe().or_fail()?;
+    let event = || EpollEvent::new(EpollFlags::EPOLLIN, 1);
+    let (inner, empty) = (epoll()?, epoll()?);
+    inner.add(&reader, event()).or_fail()?;
+    let mut outer = Vec::new();
+    for _ in 0..PATHS {
+        let instance = epoll()?;
+        instance.add(&inner.0, event()).or_fail()?;
+        // Where there is no file there is no path.
+        instance.add(&empty.0, event()).or_fail()?;
+        outer.push(instance);
+    }
+    let more = epoll()?;
+    expect_eq!(more.add(&inner.0, event()), Err(Errno::EINVAL));
+    more.add(&empty.0, event()).or_fail()?;
+    expect_eq!(empty.add(&other, event()), Err(Errno::EINVAL));
+    // A refused entry has left nothing, and one that goes makes room.
+    inner.add(&other, event()).or_fail()?;
+    drop(outer.pop());
+    more.add(&inner.0, event()).or_fail()?;
+    outer[0].delete(&inner.0).or_fail()?;
+    epoll()?.add(&inner.0, event()).or_fail()
+}
+
+/// More descriptors than a call looks at in one go, of which one becomes ready while it waits.
+fn polls_of_many_see_one() -> Outcome {
+    const PIPES: usize = 150;
+    let pipes = (0..PIPES).map(|_| pipe().or_fail()).collect::<Result<Vec<_>, _>>()?;
+    for chosen in [0, PIPES / 2, PIPES - 1] {
+        std::thread::scope(|scope| {
+            let (reader, writer) = &pipes[chosen];
+            scope.spawn(move || {
+                settle();
+                write(writer, b"x")
+            });
+            let mut set: Vec<PollFd<'_>> =
+                pipes.iter().map(|(end, _)| PollFd::new(end.as_fd(), PollFlags::POLLIN)).collect();
+            expect_eq!(poll(&mut set, PollTimeout::NONE), Ok(1));
+            let ready = |entry: &PollFd<'_>| entry.revents() == Some(PollFlags::POLLIN);
+            expect_eq!(set.iter().position(ready), Some(chosen));
+            expect_eq!(set.iter().filter(|entry| entry.any() == Some(true)).count(), 1);
+            read(reader, &mut [0]).or_fail()?;
+            scope.spawn(move || {
+                settle();
+                write(writer, b"x")
+            });
+            let mut readers = FdSet::new();
+            pipes.iter().for_each(|(end, _)| readers.insert(end.as_fd()));
+            expect_eq!(select(None, &mut readers, None, None, None), Ok(1));
+            expect!(readers.contains(reader.as_fd()));
+            read(reader, &mut [0]).or_fail().map(drop)
+        })?;
+    }
+    let mut set: Vec<PollFd<'_>> =
+        pipes.iter().map(|(end, _)| PollFd::new(end.as_fd(), PollFlags::POLLIN)).collect();
+    expect_eq!(poll(&mut set, 5_u8), Ok(0));
+    // A number that is no descriptor among them.
+    let mut raw: Vec<libc::pollfd> = pipes
+        .iter()
+        .map(|(end, _)| libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: -1 })
+        .collect();
+    raw[70].fd = 1_000_000;
+    raw[71].fd = -1;
+    // SAFETY: the slice lives through the call.
+    let found = unsafe { libc::poll(raw.as_mut_ptr(), raw.len() as libc::nfds_t, -1) };
+    expect_eq!((found, raw[70].revents, raw[71].revents, raw[0].revents), (1, libc::POLLNVAL, 0, 0));
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 //! - `heddle-stress memory [seed=S] [processes=P] [threads=T] [steps=N]` maps, touches, protects, unmaps, forks
 //!   and exits at random from many sides, and checks every byte that it relies on.
 //! - `heddle-stress calls [seed=S] [processes=P] [threads=T] [steps=N]` makes random system calls with random,
-//!   boundary and half-valid arguments. What it checks is that the machine survives.
+//!   boundary and half-valid arguments. It checks that the machine survives.
 //! - `heddle-stress hostile [processes=P] [threads=T] [steps=N]` has N processes one after the other, P at once, T
 //!   threads at once, a program that allocates until it is killed, and a fork bomb. In Heddle it checks that all memory
 //!   comes back.

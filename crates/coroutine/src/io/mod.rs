@@ -63,7 +63,7 @@ impl<T: AsFd> Async<T> {
         writable: bool,
         mut operation: impl FnMut(&T) -> io::Result<R>,
     ) -> io::Result<R> {
-        let mut wait = Wait { fd: self.inner.as_fd(), writable, number: 0 };
+        let mut wait = ReactorWait { fd: self.inner.as_fd(), writable, number: 0 };
         poll_fn(|cx| {
             loop {
                 match operation(&self.inner) {
@@ -180,19 +180,19 @@ pub enum Direction {
 /// # Errors
 /// `PermissionDenied` for a file that is always ready.
 pub fn ready(fd: BorrowedFd<'_>, direction: Direction) -> Ready<'_> {
-    Ready(Wait { fd, writable: direction == Direction::Write, number: 0 })
+    Ready(ReactorWait { fd, writable: direction == Direction::Write, number: 0 })
 }
 
 /// A wait of its own, however many its coroutine has for the same descriptor.
 #[derive(Debug)]
-struct Wait<'a> {
+struct ReactorWait<'a> {
     fd: BorrowedFd<'a>,
     writable: bool,
     /// The reactor's number for it, 0 as long as it has none.
     number: u64,
 }
 
-impl Wait<'_> {
+impl ReactorWait<'_> {
     /// Has the reactor wake `waker`. Readiness that is there already is reported at once: interest is level-triggered.
     fn watch(&mut self, waker: &Waker) -> io::Result<()> {
         self.number = reactor::get()?.watch(self.fd.as_raw_fd(), self.writable, self.number, waker)?;
@@ -200,7 +200,7 @@ impl Wait<'_> {
     }
 }
 
-impl Drop for Wait<'_> {
+impl Drop for ReactorWait<'_> {
     fn drop(&mut self) {
         if let (true, Ok(reactor)) = (self.number != 0, reactor::get()) {
             reactor.unwatch(self.fd.as_raw_fd(), self.writable, self.number);
@@ -230,7 +230,7 @@ fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// See [`ready`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
-pub struct Ready<'a>(Wait<'a>);
+pub struct Ready<'a>(ReactorWait<'a>);
 
 impl Ready<'_> {
     fn is_ready(&self) -> bool {

@@ -157,7 +157,7 @@ impl Executor {
         );
         let _alone = self.entered.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         self.entered_by.store(threads::token(), Ordering::Relaxed);
-        let _leave = Leave(self);
+        let _leave = LeaveGuard(self);
         let entry = self.main;
         let builder = Builder::new().cores(1);
         entry.set_thread(true);
@@ -198,9 +198,9 @@ impl Executor {
 }
 
 /// The calling thread stops being the first core, also when the main coroutine has panicked.
-struct Leave<'a>(&'a Executor);
+struct LeaveGuard<'a>(&'a Executor);
 
-impl Drop for Leave<'_> {
+impl Drop for LeaveGuard<'_> {
     fn drop(&mut self) {
         let Executor { main, shared, entered_by, .. } = self.0;
         entered_by.store(0, Ordering::Relaxed);
@@ -265,8 +265,8 @@ fn next(
             None => {
                 entry.running.store(picked.level.into(), Ordering::Relaxed);
                 if is_watching {
-                    // From here on whoever makes something more urgent ready tells another core. What is ready already
-                    // was less urgent, or has been seen by them.
+                    // From here on whoever makes something more urgent ready tells another core. A coroutine that is
+                    // ready already was less urgent, or has been seen by them.
                     let _ = entry.state.expose(picked.level);
                 }
                 return Some(picked);
@@ -292,7 +292,7 @@ impl Drop for Executor {
         self.shared.close();
         #[cfg(feature = "scheduler")]
         if self.forks != forks() {
-            // The other threads are gone. What they ran, and where, stays as it was in that moment.
+            // The other threads are gone. Their coroutines, and their places, stay as they were in that moment.
             self.workers.drain(..).chain(self.reserve.take()).for_each(core::mem::forget);
             return drop_coroutines(self.main);
         }

@@ -1,7 +1,7 @@
 //! One core's scheduling state and what its owner does with it.
 
 use super::slot::{asked_rank, local, remote};
-use super::{Gate, Id, Inbox, Phase, Rank, Ready, Slot, Table};
+use super::{Gate, Id, Inbox, Phase, Rank, ReadyQueues, Slot, Table};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, maybe_const};
 
 /// A core's whole state. All-zero memory is a core of index 0 with nothing to do.
@@ -28,7 +28,7 @@ pub struct CoreState {
     idles: AtomicU64,
     wakes: AtomicU64,
     pub(super) posts: AtomicU64,
-    pub(super) ready: Ready,
+    pub(super) ready: ReadyQueues,
 }
 
 /// A coroutine that was taken from the queue to be run, until [`CoreState::finish`].
@@ -75,7 +75,7 @@ impl CoreState {
                 idles: AtomicU64::new(0),
                 wakes: AtomicU64::new(0),
                 posts: AtomicU64::new(0),
-                ready: Ready::new(),
+                ready: ReadyQueues::new(),
             }
         }
     }
@@ -124,7 +124,7 @@ impl CoreState {
 
     /// The ready queues: their bitmap and counters may be read by anybody.
     #[inline(always)]
-    pub fn ready(&self) -> &Ready {
+    pub fn ready(&self) -> &ReadyQueues {
         &self.ready
     }
 

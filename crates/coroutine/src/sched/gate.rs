@@ -23,6 +23,28 @@ const THIEF_SPINS: u32 = if cfg!(heddle_loom) {
     1000
 };
 
+/// How often an owner looks at its gate before it leaves the processor to the thief inside.
+#[cfg(all(feature = "std", not(any(heddle_loom, heddle_shuttle, miri))))]
+const OWNER_SPINS: u32 = 1000;
+
+/// Waits a little; now and then away from the processor, where there are threads.
+#[cfg(all(feature = "std", not(any(heddle_loom, heddle_shuttle, miri))))]
+#[cold]
+fn rest(spins: &mut u32) {
+    *spins += 1;
+    if (*spins).is_multiple_of(OWNER_SPINS) {
+        std::thread::sleep(core::time::Duration::from_micros(20));
+    } else {
+        spin_hint();
+    }
+}
+
+#[cfg(not(all(feature = "std", not(any(heddle_loom, heddle_shuttle, miri)))))]
+#[inline(always)]
+fn rest(_: &mut u32) {
+    spin_hint();
+}
+
 /// Which barrier the owner passes on its way in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
@@ -87,11 +109,13 @@ impl Gate {
         true
     }
 
-    /// Owner, not from a handler: enters, waiting for a thief to leave. Thieves stay for a bounded time.
+    /// Owner, not from a handler: enters, waiting for a thief to leave. Thieves stay for a bounded time, on a
+    /// processor: one that a more urgent owner has preempted goes on when the owner rests.
     #[inline(always)]
     pub(super) fn enter(&self) {
+        let mut spins = 0;
         while !self.try_enter() {
-            spin_hint();
+            rest(&mut spins);
         }
     }
 

@@ -35,7 +35,7 @@ pub use id::{Id, MAX_SLOTS};
 pub use inbox::{Inbox, WATCH_ABSENT, WATCH_PARKED};
 pub use post::{Woken, cancel, lend, post_new, set_priority, set_rank, wake};
 pub use rank::{ORDERS, Rank};
-pub use ready::{LEVELS, Ready};
+pub use ready::{LEVELS, ReadyQueues};
 pub use slot::{MAX_OWNERS, Phase, Slot};
 pub use steal::{BATCH, steal, steal_before};
 

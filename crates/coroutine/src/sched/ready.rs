@@ -1,4 +1,4 @@
-//! Ready queues: one FIFO list per rank, and bitmaps of those that are not empty.
+//! ReadyQueues queues: one FIFO list per rank, and bitmaps of those that are not empty.
 //!
 //! The rank is the index of the queue: to append is the same few steps whatever is queued, and to pick is to look for
 //! the first bit of the levels, and where orders are used for the first of the orders. Lists are linked through the
@@ -50,7 +50,7 @@ impl Level {
 
 /// A core's ready queues.
 #[repr(C)]
-pub struct Ready {
+pub struct ReadyQueues {
     bitmap: AtomicU64,
     picks: AtomicU64,
     /// The level that was picked last.
@@ -61,11 +61,11 @@ pub struct Ready {
     levels: [Level; LEVELS],
 }
 
-impl Ready {
+impl ReadyQueues {
     /// Empty queues.
     #[cfg(not(heddle_loom))]
-    pub const fn new() -> Ready {
-        Ready {
+    pub const fn new() -> ReadyQueues {
+        ReadyQueues {
             bitmap: AtomicU64::new(0),
             picks: AtomicU64::new(0),
             last: AtomicU32::new(0),
@@ -77,8 +77,8 @@ impl Ready {
 
     /// Empty queues.
     #[cfg(heddle_loom)]
-    pub fn new() -> Ready {
-        Ready {
+    pub fn new() -> ReadyQueues {
+        ReadyQueues {
             bitmap: AtomicU64::new(0),
             picks: AtomicU64::new(0),
             last: AtomicU32::new(0),
@@ -307,7 +307,7 @@ impl Ready {
         Some((index, slot))
     }
 
-    /// [`Ready::pop_front`] of a level that has none of order 0.
+    /// [`ReadyQueues::pop_front`] of a level that has none of order 0.
     #[cold]
     fn pop_order<'t>(&self, table: &'t impl Table, level: u8) -> Option<(u32, &'t Slot)> {
         let rank = self.first_rank_of(level);
@@ -345,8 +345,8 @@ impl Ready {
     }
 }
 
-impl Default for Ready {
-    fn default() -> Ready {
-        Ready::new()
+impl Default for ReadyQueues {
+    fn default() -> ReadyQueues {
+        ReadyQueues::new()
     }
 }

@@ -1,6 +1,6 @@
 //! A bounded channel of many senders and receivers, in which the most urgent go first.
 
-use super::list::{Place, Waiters};
+use super::list::{WaitPosition, Waiters};
 use crate::foreign;
 use crate::lock::Lock;
 use alloc::collections::VecDeque;
@@ -12,7 +12,7 @@ use core::task::{Poll, Waker};
 /// A channel that holds up to `capacity` messages (at least 1), in the order in which they were sent. When it is full
 /// the most urgent sender is the next to send, and when it is empty the most urgent receiver the next to receive.
 pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
-    let state = State {
+    let state = ChannelState {
         messages: VecDeque::new(),
         capacity: capacity.max(1),
         senders: 1,
@@ -24,7 +24,7 @@ pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     (Sender(shared.clone()), Receiver(shared))
 }
 
-struct State<T> {
+struct ChannelState<T> {
     messages: VecDeque<T>,
     capacity: usize,
     senders: usize,
@@ -34,13 +34,13 @@ struct State<T> {
 }
 
 /// The end that sends; when the last is dropped, receivers get what is left and then `None`.
-pub struct Sender<T>(Arc<Lock<State<T>>>);
+pub struct Sender<T>(Arc<Lock<ChannelState<T>>>);
 
 /// The end that receives; when the last is dropped, senders get their messages back, and what nobody has received is
 /// dropped.
-pub struct Receiver<T>(Arc<Lock<State<T>>>);
+pub struct Receiver<T>(Arc<Lock<ChannelState<T>>>);
 
-impl<T> State<T> {
+impl<T> ChannelState<T> {
     /// Wakes one of those who could go on; if it is gone by then, its drop wakes the next.
     fn next_sender(&mut self) -> Option<Waker> {
         let room = self.messages.len() < self.capacity || self.receivers == 0;
@@ -54,14 +54,14 @@ impl<T> State<T> {
 }
 
 /// A wait of one end, which passes its wake on if it is dropped before it could use it.
-struct Wait<'a, T> {
-    shared: &'a Lock<State<T>>,
-    list: fn(&mut State<T>) -> &mut Waiters<()>,
-    next: fn(&mut State<T>) -> Option<Waker>,
-    place: Option<Place>,
+struct ChannelWait<'a, T> {
+    shared: &'a Lock<ChannelState<T>>,
+    list: fn(&mut ChannelState<T>) -> &mut Waiters<()>,
+    next: fn(&mut ChannelState<T>) -> Option<Waker>,
+    place: Option<WaitPosition>,
 }
 
-impl<T> Wait<'_, T> {
+impl<T> ChannelWait<'_, T> {
     /// Whether it has been woken, or does not wait yet. Otherwise `waker` is woken later.
     fn ready(&mut self, waker: &Waker) -> bool {
         let Some(place) = self.place else { return true };
@@ -74,7 +74,7 @@ impl<T> Wait<'_, T> {
     }
 }
 
-impl<T> Drop for Wait<'_, T> {
+impl<T> Drop for ChannelWait<'_, T> {
     fn drop(&mut self) {
         let Some(place) = self.place else { return };
         let (waiter, next) = self.shared.with(|state| {
@@ -91,8 +91,12 @@ impl<T> Sender<T> {
     /// Sends `message`, waiting for room; gives it back if no receiver is left.
     pub fn send(&self, message: T) -> impl Future<Output = Result<(), T>> + '_ {
         let mut message = Some(message);
-        let mut wait =
-            Wait { shared: &self.0, list: |state| &mut state.sending, next: State::next_sender, place: None };
+        let mut wait = ChannelWait {
+            shared: &self.0,
+            list: |state| &mut state.sending,
+            next: ChannelState::next_sender,
+            place: None,
+        };
         poll_fn(move |cx| {
             if !wait.ready(cx.waker()) {
                 return Poll::Pending;
@@ -133,10 +137,10 @@ impl<T> Sender<T> {
 impl<T> Receiver<T> {
     /// Waits for a message; `None` when none is left and no sender either.
     pub fn recv(&self) -> impl Future<Output = Option<T>> + '_ {
-        let mut wait = Wait {
+        let mut wait = ChannelWait {
             shared: &self.0,
             list: |state| &mut state.receiving,
-            next: State::next_receiver,
+            next: ChannelState::next_receiver,
             place: None,
         };
         poll_fn(move |cx| {

@@ -23,7 +23,7 @@ pub(crate) struct Waiter {
 
 /// A place in a list: found as long as the waiter is there, and by nobody after.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct WaitPosition {
     key: NonZeroU64,
     index: u32,
 }
@@ -59,7 +59,7 @@ pub(crate) fn level_of(waker: &Waker) -> u8 {
     id_of(waker).and_then(|id| Global.slot(id.index())).map_or(63, |slot| slot.level())
 }
 
-impl Place {
+impl WaitPosition {
     /// The key of the waiter, larger than those of all that were added before.
     pub fn key(self) -> u64 {
         self.key.get()
@@ -97,7 +97,7 @@ impl<T: Copy> Waiters<T> {
     }
 
     /// Adds a waiter, whose waker is taken out of `waker`.
-    pub fn push(&mut self, waker: &mut Option<Waker>, wants: T) -> Place {
+    pub fn push(&mut self, waker: &mut Option<Waker>, wants: T) -> WaitPosition {
         self.last += 1;
         let waker = waker.take();
         let level = waker.as_ref().map_or(63, level_of);
@@ -115,12 +115,12 @@ impl<T: Copy> Waiters<T> {
             }
         };
         self.link(index);
-        Place { key: NonZeroU64::new(self.last).unwrap_or(NonZeroU64::MIN), index }
+        WaitPosition { key: NonZeroU64::new(self.last).unwrap_or(NonZeroU64::MIN), index }
     }
 
     /// Whether the waiter at `place` is still in the list; then `waker` is the one to wake it by, and its former one is
     /// left in `waker`.
-    pub fn refresh(&mut self, place: Place, waker: &mut Option<Waker>) -> bool {
+    pub fn refresh(&mut self, place: WaitPosition, waker: &mut Option<Waker>) -> bool {
         let Some(node) = self.node(place) else { return false };
         mem::swap(&mut node.waker, waker);
         self.file(place.index);
@@ -128,7 +128,7 @@ impl<T: Copy> Waiters<T> {
     }
 
     /// Takes the waiter at `place` out, if it is there.
-    pub fn remove(&mut self, place: Place) -> Option<Waiter> {
+    pub fn remove(&mut self, place: WaitPosition) -> Option<Waiter> {
         self.node(place)?;
         self.take(place.index)
     }
@@ -158,7 +158,7 @@ impl<T: Copy> Waiters<T> {
         }
     }
 
-    fn node(&mut self, place: Place) -> Option<&mut Node<T>> {
+    fn node(&mut self, place: WaitPosition) -> Option<&mut Node<T>> {
         self.nodes.get_mut(place.index as usize).filter(|node| node.key == place.key.get())
     }
 

@@ -1,6 +1,6 @@
 //! Waiting by key, where waiter and waker know nothing of each other but a number (papers 1 and 2).
 
-use super::list::{Place, Waiters};
+use super::list::{WaitPosition, Waiters};
 use crate::foreign;
 use crate::lock::Lock;
 use alloc::collections::BTreeMap;
@@ -81,7 +81,7 @@ pub struct Wait<'a, K: Ord + Clone> {
     map: &'a WakerMap<K>,
     key: K,
     /// Its place in the list of waiters.
-    place: Option<Place>,
+    place: Option<WaitPosition>,
 }
 
 impl<K: Ord + Clone> Unpin for Wait<'_, K> {}

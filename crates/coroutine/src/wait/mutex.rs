@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // The guard is the proof of exclusive access to the value.
 
 use super::inherit;
-use super::list::{Place, Waiter, Waiters};
+use super::list::{WaitPosition, Waiter, Waiters};
 use crate::foreign;
 use crate::lock::Lock;
 use crate::sched::Id;
@@ -19,11 +19,11 @@ use core::task::{Context, Poll};
 /// An unlock hands the lock to the most urgent waiter. Until then the holder inherits that waiter's level, and
 /// passes it on to whom it waits for itself.
 pub struct Mutex<T: ?Sized> {
-    state: Lock<State>,
+    state: Lock<MutexState>,
     value: UnsafeCell<T>,
 }
 
-struct State {
+struct MutexState {
     held: bool,
     /// The holder, if it is a coroutine of this crate's executors.
     holder: Option<Id>,
@@ -42,7 +42,7 @@ unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 impl<T> Mutex<T> {
     /// An unlocked mutex.
     pub const fn new(value: T) -> Mutex<T> {
-        let state = State { held: false, holder: None, waiters: Waiters::new(), loan: None, source: 0 };
+        let state = MutexState { held: false, holder: None, waiters: Waiters::new(), loan: None, source: 0 };
         Mutex { state: Lock::new(state), value: UnsafeCell::new(value) }
     }
 
@@ -82,7 +82,7 @@ impl<T: ?Sized> Mutex<T> {
     }
 }
 
-impl State {
+impl MutexState {
     /// Takes the lock for `holder`, if it is free.
     fn take(&mut self, holder: Option<Id>) -> bool {
         let free = !self.held;
@@ -116,7 +116,7 @@ impl State {
 pub struct LockFuture<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
     /// Its place among the waiters; `None` before it waits and after it got the lock.
-    place: Option<Place>,
+    place: Option<WaitPosition>,
 }
 
 impl<'a, T: ?Sized> Future for LockFuture<'a, T> {

@@ -1,6 +1,6 @@
 //! Telling waiters that something has happened.
 
-use super::list::{Place, Waiters};
+use super::list::{WaitPosition, Waiters};
 use crate::foreign;
 use crate::lock::Lock;
 use core::fmt;
@@ -9,9 +9,9 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 
 /// Where coroutines wait until they are told that something has happened; what it is, they know.
-pub struct Notify(Lock<State>);
+pub struct Notify(Lock<NotifyState>);
 
-struct State {
+struct NotifyState {
     /// A notification of one that nobody waited for.
     kept: bool,
     waiters: Waiters<()>,
@@ -22,7 +22,7 @@ struct State {
 impl Notify {
     /// Nobody waits, and nothing has happened.
     pub const fn new() -> Notify {
-        Notify(Lock::new(State { kept: false, waiters: Waiters::new(), all_until: 0 }))
+        Notify(Lock::new(NotifyState { kept: false, waiters: Waiters::new(), all_until: 0 }))
     }
 
     /// Waits for the next notification. From its first poll on it counts as waiting.
@@ -59,7 +59,7 @@ impl Notify {
 #[must_use = "futures do nothing unless awaited"]
 pub struct Notified<'a> {
     notify: &'a Notify,
-    place: Option<Place>,
+    place: Option<WaitPosition>,
     is_over: bool,
 }
 

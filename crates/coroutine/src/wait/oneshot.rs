@@ -11,12 +11,12 @@ use core::task::{Context, Poll, Waker};
 
 /// A channel for one message, say the answer to a request.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
-    let state = State { message: None, waker: None, sender: true, receiver: true };
+    let state = OneshotState { message: None, waker: None, sender: true, receiver: true };
     let shared = Arc::new(Lock::new(state));
     (Sender(shared.clone()), Receiver(shared))
 }
 
-struct State<T> {
+struct OneshotState<T> {
     message: Option<T>,
     /// Of the receiver.
     waker: Option<Waker>,
@@ -25,11 +25,11 @@ struct State<T> {
 }
 
 /// The end that sends, once.
-pub struct Sender<T>(Arc<Lock<State<T>>>);
+pub struct Sender<T>(Arc<Lock<OneshotState<T>>>);
 
 /// The end that receives: a future of the message.
 #[must_use = "futures do nothing unless awaited"]
-pub struct Receiver<T>(Arc<Lock<State<T>>>);
+pub struct Receiver<T>(Arc<Lock<OneshotState<T>>>);
 
 impl<T> Sender<T> {
     /// Sends `message`; gives it back if the receiver is gone.

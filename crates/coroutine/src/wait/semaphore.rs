@@ -1,6 +1,6 @@
 //! A counting semaphore that serves the most urgent first.
 
-use super::list::{Place, Waiters};
+use super::list::{WaitPosition, Waiters};
 use crate::foreign;
 use crate::lock::Lock;
 use core::fmt;
@@ -11,9 +11,9 @@ use core::task::{Context, Poll};
 /// A number of permits, which coroutines take and give back.
 ///
 /// While the most urgent waiter wants more than there are, nobody else gets any: large wishes don't starve.
-pub struct Semaphore(Lock<State>);
+pub struct Semaphore(Lock<SemaphoreState>);
 
-struct State {
+struct SemaphoreState {
     permits: usize,
     waiters: Waiters<usize>,
 }
@@ -21,7 +21,7 @@ struct State {
 impl Semaphore {
     /// A semaphore with `permits` permits.
     pub const fn new(permits: usize) -> Semaphore {
-        Semaphore(Lock::new(State { permits, waiters: Waiters::new() }))
+        Semaphore(Lock::new(SemaphoreState { permits, waiters: Waiters::new() }))
     }
 
     /// Waits for `permits` permits, all at once.
@@ -68,7 +68,7 @@ pub struct Acquire<'a> {
     semaphore: &'a Semaphore,
     permits: usize,
     /// Its place among the waiters; `None` before it waits and after it got the permits.
-    place: Option<Place>,
+    place: Option<WaitPosition>,
 }
 
 impl<'a> Future for Acquire<'a> {

@@ -9,8 +9,8 @@ use std::task::{RawWaker, RawWakerVTable, Waker};
 use std::thread;
 use std::time::Duration;
 
-/// Ends the process if a block is given back with another layout than it was taken with, or twice. What is given back
-/// is overwritten.
+/// Ends the process if a block is given back with another layout than it was taken with, or twice. A block that is
+/// given back is overwritten.
 pub struct Checking;
 
 const ALIVE: usize = 0x00a1_1fe0_0d5e_c0de;

@@ -58,8 +58,8 @@ pub type DefaultEpoch = ModelEpoch;
 ///
 /// # Safety
 /// `with` passes a participant that no other context uses until the closure returns, and always participants of
-/// one and the same [`Domain`]. Nested calls in one context may pass the same participant. What `at_hand` returns is
-/// as good until the operation that asked for it returns.
+/// one and the same [`Domain`]. Nested calls in one context may pass the same participant. The participant of `at_hand`
+/// is as good until the operation that asked for it returns.
 pub unsafe trait Epoch {
     /// Runs `f` with this context's participant; fails where one had to be allocated and could not be.
     fn with<R>(f: impl FnOnce(Context) -> R) -> Result<R, OutOfMemory>;
@@ -471,7 +471,7 @@ fn announce(state: &AtomicUsize, value: usize) {
     }
 }
 
-/// A reading participant. What it reaches stays in place until it is dropped.
+/// A reading participant. The blocks that it reaches stay in place until it is dropped.
 pub(crate) struct Pin {
     context: Context,
 }

@@ -48,7 +48,7 @@ pub fn coroutines_ahead(figures: &[&'static str]) -> Vec<Goal> {
 
 /// A goal beside what was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct GoalVerdict {
     /// The figure.
     pub figure: String,
     /// Where on the axis, if the goal holds everywhere on it.
@@ -77,24 +77,24 @@ impl Goal {
     /// Holds it against what was measured: one verdict for each point of the figure's axis. `side` is whose figure is
     /// meant where the goal names none.
     #[must_use]
-    pub fn judge(&self, record: &Record, side: &str) -> Vec<Verdict> {
+    pub fn judge(&self, record: &Record, side: &str) -> Vec<GoalVerdict> {
         match self.wanted {
             Wanted::Ratio(wanted) => {
-                let verdict = |figure: &Figure| Verdict {
+                let verdict = |figure: &Figure| GoalVerdict {
                     wanted: format!("{wanted} times {}", record.reference),
                     wanted_ratio: Some(wanted),
                     got: figure.ratio,
                     met: figure.ratio.is_some_and(|got| got >= wanted),
-                    ..Verdict::open(figure)
+                    ..GoalVerdict::open(figure)
                 };
                 self.figures(record, side).map(verdict).collect()
             }
             Wanted::AtMost(limit) => {
-                let verdict = |figure: &Figure| Verdict {
+                let verdict = |figure: &Figure| GoalVerdict {
                     wanted: format!("at most {limit}"),
                     got: figure.median,
                     met: figure.median.is_some_and(|got| got <= limit),
-                    ..Verdict::open(figure)
+                    ..GoalVerdict::open(figure)
                 };
                 self.figures(record, side).map(verdict).collect()
             }
@@ -119,24 +119,24 @@ impl Goal {
     }
 
     /// A verdict for each point at which both sides were measured.
-    fn compare(&self, record: &Record, side: &str, wanted: f64, other: &str) -> Vec<Verdict> {
+    fn compare(&self, record: &Record, side: &str, wanted: f64, other: &str) -> Vec<GoalVerdict> {
         let verdict = |figure: &Figure| {
             let is_other = |theirs: &&Figure| theirs.side == other && theirs.is_comparable(figure);
-            let got = record.figures.iter().find(is_other)?.median? / figure.median?;
-            Some(Verdict {
+            let got = figure.times_as_good_as(record.figures.iter().find(is_other)?)?;
+            Some(GoalVerdict {
                 figure: format!("{}: {side}", self.figure),
                 wanted: format!("{wanted} times {other}"),
                 wanted_ratio: Some(wanted),
                 got: Some(got),
                 met: got >= wanted,
-                ..Verdict::open(figure)
+                ..GoalVerdict::open(figure)
             })
         };
         self.figures(record, side).filter_map(verdict).collect()
     }
 }
 
-impl Verdict {
+impl GoalVerdict {
     /// Of a figure, before anything was asked of it.
     fn open(figure: &Figure) -> Self {
         Self {

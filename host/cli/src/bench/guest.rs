@@ -13,15 +13,16 @@ use heddle_image::{Cache, Image, ImageRequest};
 use rustix::process::{Signal, pidfd_send_signal};
 
 use super::progress::Progress;
-use super::side::Side;
-use super::{Interrupt, Interrupted};
-use crate::guest::{self, Kernel};
+use super::side::{MEMORY_BYTES, Side};
+use super::{Interrupt, Interrupted, PROGRAM_FOLDER};
+use crate::guest::{self, Choices, Kernel};
 use crate::log::Log;
 use crate::machine::{Clock, Machine};
 use crate::session::{self, End, Identity, Program, Streams};
 use crate::{crash, paths};
 
-const PACKAGE: &str = "heddle-bench-programs";
+/// The program of most experiments.
+pub const PROGRAMS: &str = "heddle-bench-programs";
 /// A program of every root that is made of packages.
 const SHELL: &str = "bash";
 /// How often is looked at what a program has printed.
@@ -38,6 +39,13 @@ pub enum Line {
         iterations: f64,
         /// The guest's time of all of them.
         nanoseconds: f64,
+    },
+    /// A rate, of which more is better.
+    Rate {
+        /// Its name.
+        name: String,
+        /// How many in a second.
+        per_second: f64,
     },
     /// A measured quantity that is no time.
     Size {
@@ -62,7 +70,9 @@ pub enum Line {
 }
 
 impl Line {
-    fn parse(text: &str) -> Option<Self> {
+    /// Reads a line that a program has printed.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         let (kind, rest) = text.split_once(' ')?;
         let mut words = rest.split(' ');
         match kind {
@@ -71,6 +81,9 @@ impl Line {
                 iterations: words.next()?.parse().ok()?,
                 nanoseconds: words.next()?.parse().ok()?,
             }),
+            "rate" => {
+                Some(Self::Rate { name: words.next()?.to_owned(), per_second: words.next()?.parse().ok()? })
+            }
             "count" => {
                 Some(Self::Count { name: words.next()?.to_owned(), value: words.next()?.parse().ok()? })
             }
@@ -109,6 +122,8 @@ pub struct Runner {
     program: PathBuf,
     /// Where it is in the guest.
     path: PathBuf,
+    /// Memory of the machines.
+    memory_bytes: u64,
 }
 
 impl Runner {
@@ -117,8 +132,16 @@ impl Runner {
     /// # Errors
     /// If that fails.
     pub fn new(packages: &[&str], interrupt: &Interrupt) -> Result<Self> {
-        let program = build(interrupt)?;
-        let in_packages = Path::new("/usr/bin").join(PACKAGE);
+        Self::of(PROGRAMS, packages, MEMORY_BYTES, interrupt)
+    }
+
+    /// The same for another program than most experiments have, in machines with so much memory.
+    ///
+    /// # Errors
+    /// If building it or the image fails.
+    pub fn of(name: &str, packages: &[&str], memory_bytes: u64, interrupt: &Interrupt) -> Result<Self> {
+        let program = build(name, interrupt)?;
+        let in_packages = Path::new("/usr/bin").join(name);
         let request = if packages.is_empty() {
             ImageRequest { bare: true, ..ImageRequest::new(&program) }
         } else {
@@ -130,7 +153,7 @@ impl Runner {
         };
         let image = Cache::of_user()?.image(&request, &mut |_| {}).context("making the image")?;
         let path = if packages.is_empty() { image.program.clone() } else { in_packages };
-        Ok(Self { image, program, path })
+        Ok(Self { image, program, path, memory_bytes })
     }
 
     /// Runs a batch and returns its output, each line with the number of the item that printed it. Where the machine
@@ -166,8 +189,10 @@ impl Runner {
     ) -> Result<(String, Option<String>)> {
         let limit = format!("limit={}", boot.item_limit_s);
         let words = ["batch", &limit].into_iter().chain(items.iter().map(String::as_str));
+        let choices =
+            Choices { memory_bytes: self.memory_bytes, ..boot.side.choices(boot.clock, boot.processors) };
         let outcome = run_in_machine(
-            &guest::configure(&boot.side.choices(boot.clock, boot.processors), &self.image)?,
+            &guest::configure(&choices, &self.image)?,
             boot.side.kernel,
             &self.program(words),
             Duration::from_secs(boot.limit_s),
@@ -191,7 +216,7 @@ impl Runner {
 }
 
 /// The result of a program in a machine.
-pub struct Outcome {
+pub struct MachineRun {
     /// Its standard output.
     pub output: String,
     /// Guest time from the kernel's first instruction to the program's start.
@@ -223,7 +248,7 @@ pub fn run_in_machine(
     program: &Program,
     limit: Duration,
     look: &(dyn Fn(&str) + Sync),
-) -> Result<Outcome> {
+) -> Result<MachineRun> {
     let log = Log::in_memory().context("making a file for the kernel's log")?;
     let [output, errors] = [Log::in_memory()?, Log::in_memory()?];
     let file = |log: &Log| -> Result<OwnedFd> {
@@ -271,14 +296,14 @@ pub fn run_in_machine(
         End::Stuck => Some(crash::stuck(&log.text()).lines.join(" / ")),
     };
     let started_nanoseconds = report.started_nanoseconds;
-    Ok(Outcome { output: output.text(), started_nanoseconds, log: log.text(), failure })
+    Ok(MachineRun { output: output.text(), started_nanoseconds, log: log.text(), failure })
 }
 
-/// Builds the experiments' program.
-fn build(interrupt: &Interrupt) -> Result<PathBuf> {
+/// Builds a program of the experiments.
+fn build(name: &str, interrupt: &Interrupt) -> Result<PathBuf> {
     let repository = paths::repository()?;
-    cargo_build(&repository, &["--release", "--package", PACKAGE], interrupt)?;
-    Ok(repository.join("target/release").join(PACKAGE))
+    cargo_build(&repository, &["--release", "--package", name], interrupt)?;
+    Ok(repository.join(PROGRAM_FOLDER).join(name))
 }
 
 /// Runs `cargo build` with these arguments, quietly.
@@ -307,6 +332,8 @@ mod tests {
         assert_eq!(Line::parse("result null 10 1500"), Some(result));
         let absent = Line::Absent("pair via=futex".to_owned(), "no: reason".to_owned());
         assert_eq!(Line::parse("absent pair via=futex: no: reason"), Some(absent));
+        let rate = Line::Rate { name: "served-64".to_owned(), per_second: 640.5 };
+        assert_eq!(Line::parse("rate served-64 640.5"), Some(rate));
         assert_eq!(Line::parse("result null ten 1500"), None);
         assert_eq!(Line::parse("begin 1"), None);
     }

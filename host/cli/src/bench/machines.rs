@@ -12,6 +12,8 @@ use crate::machine::Clock;
 
 /// How long a machine may take by the host's clock, its boot and all its items.
 const MACHINE_LIMIT_S: u64 = 900;
+/// The unit of rates.
+const PER_SECOND: &str = "per second";
 
 /// How often the groups run.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +107,27 @@ pub fn run(
     Ok(())
 }
 
+/// A figure's name, and where on the axis its end says that it belongs.
+fn place_on_axis(name: &str) -> (String, Option<f64>) {
+    let (series, x) = name.rsplit_once('-').unwrap_or((name, ""));
+    (series.to_owned(), x.parse().ok())
+}
+
+/// Takes what a program has printed that ran by the host's clock, its results on an axis, under names that begin with
+/// `way`.
+pub fn take_from(record: &mut Record, way: &str, side: Side, line: Line) {
+    let (name, sample, is_rate) = match line {
+        Line::Result { name, nanoseconds, .. } => (name, nanoseconds, false),
+        Line::Rate { name, per_second } => (name, per_second, true),
+        _ => return,
+    };
+    let (name, x) = place_on_axis(&name);
+    let figure = Figure::new(Scale::Emulated);
+    let unit = if is_rate { PER_SECOND.to_owned() } else { figure.unit.clone() };
+    let (name, side, samples) = (format!("{way}-{name}"), side.name.to_owned(), vec![sample]);
+    record.add(Figure { name, x, side, samples, unit, is_rate, ..figure });
+}
+
 fn take(record: &mut Record, plan: &Plan, group: &Group, side: Side, line: Line) {
     let scale = scale(group.clock);
     let mut figure =
@@ -118,13 +141,19 @@ fn take(record: &mut Record, plan: &Plan, group: &Group, side: Side, line: Line)
                     figure.samples.push(nanoseconds / iterations.max(1.0));
                 }
                 Sample::Total => {
-                    let (series, x) = name.rsplit_once('-').unwrap_or((&name, ""));
-                    figure.name = series.to_owned();
-                    figure.x = x.parse().ok();
+                    (figure.name, figure.x) = place_on_axis(&name);
                     figure.samples.push(nanoseconds);
                 }
             }
             record.add(figure);
+        }
+        Line::Rate { name, per_second } => {
+            (figure.name, figure.x) = match plan.sample {
+                Sample::PerIteration => (name, None),
+                Sample::Total => place_on_axis(&name),
+            };
+            let (unit, samples) = (PER_SECOND.to_owned(), vec![per_second]);
+            record.add(Figure { unit, samples, is_rate: true, ..figure });
         }
         // By whatever clock the machine ran, sizes and counts are the same figures; they are taken where they repeat.
         Line::Size { .. } | Line::Count { .. } if group.clock == Clock::Host => {}

@@ -38,6 +38,8 @@ const OURS: &str = "heddle";
 const RESULTS: &str = "bench/results";
 /// Where those of quick runs go, which replace none that are kept.
 const QUICK_RESULTS: &str = "target/bench-results";
+/// Where the experiments' programs are built, below the repository.
+const PROGRAM_FOLDER: &str = "target/release";
 /// With a load above this, other programs take part of the time of a machine with one processor.
 const BUSY_LOAD: f64 = 1.0;
 

@@ -96,17 +96,27 @@ fn sides<'a>(record: &Record, figures: &[&'a Figure]) -> Vec<&'a str> {
 }
 
 fn panels(record: &Record, scale: Scale, figures: &[&Figure], path: &Path) -> Drawn {
-    let names = distinct(figures.iter().map(|figure| figure.name.as_str()));
-    if names.is_empty() {
+    let mut quantities: Vec<&Figure> = Vec::new();
+    let is_same = |one: &Figure, other: &Figure| one.name == other.name && one.processors == other.processors;
+    for figure in figures.iter().filter(|figure| figure.x.is_some()) {
+        if !quantities.iter().any(|other| is_same(figure, other)) {
+            quantities.push(figure);
+        }
+    }
+    if quantities.is_empty() {
         return Ok(());
     }
-    let columns = if names.len() == 1 { 1 } else { 2 };
-    let rows = names.len().div_ceil(columns);
+    let has_processors = quantities.iter().any(|figure| figure.processors != quantities[0].processors);
+    let columns = if quantities.len() == 1 { 1 } else { 2 };
+    let rows = quantities.len().div_ceil(columns);
     let size = (u32::try_from(columns)? * PANEL_WIDTH, u32::try_from(rows)? * PANEL_HEIGHT);
     let (canvas, inside) = self::canvas(record, scale, path, size)?;
-    for (name, area) in names.into_iter().zip(inside.split_evenly((rows, columns))) {
-        let own: Vec<&Figure> = figures.iter().filter(|figure| figure.name == name).copied().collect();
-        panel(record, name, &own, &sides(record, figures), &area)?;
+    for (quantity, area) in quantities.into_iter().zip(inside.split_evenly((rows, columns))) {
+        let own: Vec<&Figure> = figures.iter().filter(|figure| is_same(figure, quantity)).copied().collect();
+        let processors =
+            if has_processors { format!(", {} CPU", quantity.processors) } else { String::new() };
+        let name = format!("{}{processors}", quantity.name);
+        panel(record, &name, &own, &sides(record, figures), &area)?;
     }
     canvas.present()?;
     Ok(())

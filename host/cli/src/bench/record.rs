@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
-use super::goal::Verdict;
+use super::goal::GoalVerdict;
 
 /// The instrument that a figure was measured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -92,6 +92,9 @@ pub struct Figure {
     pub scale: Scale,
     /// The unit of the samples.
     pub unit: String,
+    /// Whether it is a rate, of which more is better; of all else less is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_rate: bool,
     /// How many processors the machine had, or threads the program.
     pub processors: u32,
     /// The result of each run, in the order of the runs; empty where an external tool reports only the summary.
@@ -118,6 +121,7 @@ impl Figure {
             side: String::new(),
             scale,
             unit: scale.unit().to_owned(),
+            is_rate: false,
             processors: 1,
             samples: Vec::new(),
             median: None,
@@ -135,6 +139,14 @@ impl Figure {
             && self.x == other.x
             && self.scale == other.scale
             && self.processors == other.processors
+    }
+
+    /// How many times as good as another figure of its kind it is.
+    #[must_use]
+    pub fn times_as_good_as(&self, other: &Self) -> Option<f64> {
+        let (ours, theirs) = (self.median?, other.median?);
+        let (better, worse) = if self.is_rate { (ours, theirs) } else { (theirs, ours) };
+        (worse > 0.0).then(|| better / worse)
     }
 
     /// Computes median and quartiles from the samples.
@@ -176,7 +188,7 @@ pub struct Record {
     /// Remarks of the run itself: counters, cuts.
     pub notes: Vec<String>,
     /// The goals and their results.
-    pub goals: Vec<Verdict>,
+    pub goals: Vec<GoalVerdict>,
 }
 
 /// The version of [`Record`] that this tool writes.
@@ -210,7 +222,7 @@ impl Record {
                 .figures
                 .iter()
                 .find(|other| other.side == self.reference && other.is_comparable(figure))?;
-            Some(reference.median? / figure.median.filter(|median| *median > 0.0)?)
+            figure.times_as_good_as(reference)
         };
         // Tools of their own bring their ratios along.
         let ratios: Vec<_> =
@@ -242,6 +254,16 @@ mod tests {
         let mut one = figure("heddle", &[7.0]);
         one.summarize();
         assert_eq!((one.low, one.median, one.high), (Some(7.0), Some(7.0), Some(7.0)));
+    }
+
+    #[test]
+    fn of_a_rate_more_is_better() {
+        let mut record = Record { reference: "linux".to_owned(), ..Record::default() };
+        for (side, rate) in [("heddle", 30.0), ("linux", 20.0)] {
+            record.add(Figure { is_rate: true, ..figure(side, &[rate]) });
+        }
+        record.summarize();
+        assert_eq!(record.figures[0].ratio, Some(1.5));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::experiments::ALL;
-use super::goal::Verdict;
+use super::goal::GoalVerdict;
 use super::record::Scale::{self, Emulated, Instructions, Size};
 use super::record::{Figure, Record};
 use super::table::number;
@@ -100,7 +100,7 @@ pub fn render() -> Result<String> {
 }
 
 /// The subject of a goal, without the one of several figures for which it is judged.
-fn subject(goal: &Verdict) -> &str {
+fn subject(goal: &GoalVerdict) -> &str {
     goal.figure.rsplit(": ").next().unwrap_or_default()
 }
 
@@ -108,11 +108,11 @@ fn subject(goal: &Verdict) -> &str {
 fn goals(record: &Record) -> String {
     let mut text = String::new();
     for goal in &record.goals {
-        let is_same = |other: &&Verdict| {
+        let is_same = |other: &&GoalVerdict| {
             (subject(other), other.processors, &other.wanted)
                 == (subject(goal), goal.processors, &goal.wanted)
         };
-        let all: Vec<&Verdict> = record.goals.iter().filter(is_same).collect();
+        let all: Vec<&GoalVerdict> = record.goals.iter().filter(is_same).collect();
         if all.first().is_none_or(|first| !core::ptr::eq(*first, goal)) {
             continue;
         }
@@ -169,7 +169,7 @@ fn line(record: &Record, row: &Row) -> Option<String> {
         figure.and_then(|figure| figure.median).map_or_else(|| "-".to_owned(), number)
     };
     let ratio = ours.ratio.map_or_else(String::new, number);
-    let is_meant = |goal: &&super::goal::Verdict| {
+    let is_meant = |goal: &&super::goal::GoalVerdict| {
         goal.figure == *name && goal.x == ours.x && goal.scale == *scale && goal.processors == *processors
     };
     let goal = record.goals.iter().find(is_meant).map_or_else(String::new, |goal| {

@@ -13,7 +13,7 @@ use crate::{STATUS_SIGNAL_BASE, STATUS_TOOL_FAILED};
 
 /// Runs an experiment, or lists them.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct BenchOptions {
     /// The experiment, or `all` for one after the other; without a name, all are listed.
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
@@ -28,7 +28,7 @@ pub struct Options {
     pub smp: Option<u32>,
     /// The accelerator.
     #[command(flatten)]
-    pub accelerator: accelerator::Options,
+    pub accelerator: accelerator::AcceleratorOptions,
     /// How many times to repeat measurements that vary.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: Option<u32>,
@@ -51,7 +51,7 @@ pub struct Options {
 ///
 /// # Errors
 /// Any failure that keeps the experiment from being run.
-pub fn execute(options: &Options) -> Result<u8> {
+pub fn execute(options: &BenchOptions) -> Result<u8> {
     accelerator::choose(options.accelerator.accel);
     let result = match (&options.name, options.check) {
         _ if options.summary => summary(options.update).map(|()| 0),
@@ -76,7 +76,7 @@ pub fn execute(options: &Options) -> Result<u8> {
 }
 
 /// Runs one experiment after the other, and says how long each took.
-fn every(options: &Options) -> Result<()> {
+fn every(options: &BenchOptions) -> Result<()> {
     let (begin, interrupt) = (Instant::now(), Interrupt::watch()?);
     for experiment in ALL {
         let begin = Instant::now();
@@ -118,7 +118,7 @@ fn check(name: Option<&str>, update: bool) -> Result<u8> {
     Ok(u8::from(!is_good))
 }
 
-fn request(options: &Options, name: &str) -> Request {
+fn request(options: &BenchOptions, name: &str) -> Request {
     let mut command = format!("./heddle bench {name}");
     let effort = match (options.quick, options.full) {
         (true, _) => Effort::Quick,

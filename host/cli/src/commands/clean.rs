@@ -12,7 +12,7 @@ const MB: u64 = 1_000_000;
 
 /// Removes cached root images, fetched packages and kernels.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct CleanOptions {
     /// Only show what the cache holds.
     #[arg(long)]
     pub dry_run: bool,
@@ -25,7 +25,7 @@ pub struct Options {
 ///
 /// # Errors
 /// If something cannot be removed.
-pub fn execute(options: &Options) -> Result<u8> {
+pub fn execute(options: &CleanOptions) -> Result<u8> {
     let images = Cache::of_user()?;
     println!("{}: {} MB", images.directory().display(), images.size_bytes() / MB);
     for image in images.images()? {

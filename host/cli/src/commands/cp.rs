@@ -17,7 +17,7 @@ use crate::session::{Identity, Program, Streams};
 
 /// Copies files and folders between this host and a machine that runs.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct CpOptions {
     /// What is copied: PATH here, or NAME:PATH in a machine.
     #[arg(value_name = "[NAME:]SOURCE")]
     pub source: String,
@@ -35,7 +35,7 @@ fn in_machine(text: &str) -> Option<(&str, &str)> {
 ///
 /// # Errors
 /// If something cannot be copied.
-pub fn execute(options: &Options) -> Result<u8> {
+pub fn execute(options: &CpOptions) -> Result<u8> {
     let registry = Registry::of_user()?;
     match (in_machine(&options.source), in_machine(&options.target)) {
         (Some((name, source)), None) => {

@@ -15,7 +15,7 @@ use crate::user;
 
 /// Runs PROGRAM in a machine that `run --name` has started.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct ExecOptions {
     /// Pass standard input on.
     #[arg(short, long)]
     pub interactive: bool,
@@ -42,7 +42,7 @@ pub struct Options {
 ///
 /// # Errors
 /// If the machine does not run, or its end comes first.
-pub fn execute(options: &Options) -> Result<u8> {
+pub fn execute(options: &ExecOptions) -> Result<u8> {
     let entry = Registry::of_user()?.find(&options.name)?;
     if options.tty && !std::io::stdin().is_terminal() {
         bail!("-t: standard input is no terminal");

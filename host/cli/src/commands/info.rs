@@ -13,7 +13,7 @@ use crate::paths;
 
 /// Shows versions, the accelerator and the cache.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct InfoOptions {
     /// As one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -35,7 +35,7 @@ struct Info {
 ///
 /// # Errors
 /// If something cannot be asked.
-pub fn execute(options: &Options) -> Result<u8> {
+pub fn execute(options: &InfoOptions) -> Result<u8> {
     let qemu = Command::new(QEMU).arg("--version").output();
     let qemu = qemu.map_or_else(|error| format!("none: {error}"), |output| first_line(&output.stdout));
     let accelerator = Accelerator::decide(Choice::Auto)?;

@@ -18,7 +18,7 @@ const MANIFEST: &str = "share/heddle/files";
 
 /// Copies the tool to where it needs neither this clone nor Rust.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct InstallOptions {
     /// The folder to install under [default: /usr/local for root, else ~/.local].
     #[arg(long, value_name = "DIR")]
     pub prefix: Option<PathBuf>,
@@ -33,7 +33,7 @@ pub struct Removal {
 }
 
 /// A file to install: its path below the prefix, its permissions and its contents.
-struct Entry {
+struct InstalledFile {
     path: String,
     mode: u32,
     contents: Vec<u8>,
@@ -51,14 +51,14 @@ fn default_prefix() -> Result<PathBuf> {
 ///
 /// # Errors
 /// If something is missing or cannot be written. Files that were written stay, and are in the list of `uninstall`.
-pub fn execute(options: &Options) -> Result<u8> {
+pub fn execute(options: &InstallOptions) -> Result<u8> {
     let prefix = match &options.prefix {
         Some(prefix) => std::path::absolute(prefix).context("--prefix")?,
         None => default_prefix()?,
     };
     let entries = entries()?;
     let manifest: String = entries.iter().map(|entry| format!("{}\n", entry.path)).collect();
-    write(&prefix, &Entry { path: MANIFEST.into(), mode: 0o644, contents: manifest.into_bytes() })?;
+    write(&prefix, &InstalledFile { path: MANIFEST.into(), mode: 0o644, contents: manifest.into_bytes() })?;
     for entry in &entries {
         write(&prefix, entry)?;
     }
@@ -112,7 +112,7 @@ pub fn remove(options: &Removal) -> Result<u8> {
     Ok(0)
 }
 
-fn write(prefix: &Path, entry: &Entry) -> Result<()> {
+fn write(prefix: &Path, entry: &InstalledFile) -> Result<()> {
     let path = prefix.join(&entry.path);
     let folder = path.parent().context("a path below the prefix")?;
     let scratch = folder.join(format!(".heddle-{}", std::process::id()));
@@ -127,14 +127,14 @@ fn write(prefix: &Path, entry: &Entry) -> Result<()> {
     written.with_context(|| path.display().to_string())
 }
 
-fn entries() -> Result<Vec<Entry>> {
+fn entries() -> Result<Vec<InstalledFile>> {
     let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
     let program = std::env::current_exe().context("finding this executable")?;
     let mut entries = vec![
-        Entry { path: "bin/heddle".into(), mode: 0o755, contents: read(&program)? },
-        Entry { path: data(paths::KERNEL), mode: 0o644, contents: read(&heddle::kernel(false)?)? },
-        Entry { path: data(paths::LINUX_INIT), mode: 0o755, contents: read(&linux::init()?)? },
-        Entry { path: data(paths::VERSION), mode: 0o644, contents: paths::version().into_bytes() },
+        InstalledFile { path: "bin/heddle".into(), mode: 0o755, contents: read(&program)? },
+        InstalledFile { path: data(paths::KERNEL), mode: 0o644, contents: read(&heddle::kernel(false)?)? },
+        InstalledFile { path: data(paths::LINUX_INIT), mode: 0o755, contents: read(&linux::init()?)? },
+        InstalledFile { path: data(paths::VERSION), mode: 0o644, contents: paths::version().into_bytes() },
     ];
     entries.extend(manual_pages()?);
     let completions = [
@@ -145,7 +145,7 @@ fn entries() -> Result<Vec<Entry>> {
     for (shell, path) in completions {
         let mut contents = Vec::new();
         clap_complete::generate(shell, &mut Arguments::command(), "heddle", &mut contents);
-        entries.push(Entry { path: path.into(), mode: 0o644, contents });
+        entries.push(InstalledFile { path: path.into(), mode: 0o644, contents });
     }
     Ok(entries)
 }
@@ -155,7 +155,7 @@ fn data(name: &str) -> String {
 }
 
 /// A page for the tool and one for each command, from the same table as `--help`.
-fn manual_pages() -> Result<Vec<Entry>> {
+fn manual_pages() -> Result<Vec<InstalledFile>> {
     let mut command = Arguments::command();
     command.build();
     let mut pages = vec![page(command.clone(), "heddle")?];
@@ -166,11 +166,11 @@ fn manual_pages() -> Result<Vec<Entry>> {
     Ok(pages)
 }
 
-fn page(command: clap::Command, name: &str) -> Result<Entry> {
+fn page(command: clap::Command, name: &str) -> Result<InstalledFile> {
     let mut contents = Vec::new();
     let page = clap_mangen::Man::new(command.name(name.to_owned()).display_name(name.to_owned()));
     page.render(&mut contents).with_context(|| format!("the manual page of {name}"))?;
-    Ok(Entry { path: format!("share/man/man1/{name}.1"), mode: 0o644, contents })
+    Ok(InstalledFile { path: format!("share/man/man1/{name}.1"), mode: 0o644, contents })
 }
 
 #[cfg(test)]
@@ -187,20 +187,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_removed() {
+    fn installed_files_are_removed() {
         let prefix = std::env::temp_dir().join(format!("heddle-prefix-{}", std::process::id()));
-        let other = Entry { path: "bin/other".into(), mode: 0o755, contents: b"x".to_vec() };
+        let other = InstalledFile { path: "bin/other".into(), mode: 0o755, contents: b"x".to_vec() };
         write(&prefix, &other).unwrap();
-        let tool = Entry { path: "bin/heddle".into(), mode: 0o755, contents: b"y".to_vec() };
+        let tool = InstalledFile { path: "bin/heddle".into(), mode: 0o755, contents: b"y".to_vec() };
         write(&prefix, &tool).unwrap();
         assert_eq!(fs::metadata(prefix.join("bin/heddle")).unwrap().permissions().mode() & 0o777, 0o755);
-        let list = Entry { path: MANIFEST.into(), mode: 0o644, contents: b"bin/heddle\n".to_vec() };
+        let list = InstalledFile { path: MANIFEST.into(), mode: 0o644, contents: b"bin/heddle\n".to_vec() };
         write(&prefix, &list).unwrap();
         assert_eq!(remove(&Removal { prefix: Some(prefix.clone()) }).unwrap(), 0);
         assert!(!prefix.join("bin/heddle").exists() && !prefix.join("share/heddle").exists());
         assert!(prefix.join("bin/other").exists(), "files of others stay");
         assert!(remove(&Removal { prefix: Some(prefix.clone()) }).is_err(), "nothing is installed any more");
-        let bad = Entry { path: MANIFEST.into(), mode: 0o644, contents: b"../elsewhere\n".to_vec() };
+        let bad = InstalledFile { path: MANIFEST.into(), mode: 0o644, contents: b"../elsewhere\n".to_vec() };
         write(&prefix, &bad).unwrap();
         assert!(remove(&Removal { prefix: Some(prefix.clone()) }).is_err(), "a path out of the prefix");
         fs::remove_dir_all(prefix).unwrap();

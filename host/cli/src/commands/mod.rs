@@ -33,11 +33,11 @@ pub struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Run a program in a virtual machine.
-    Run(Box<run::Options>),
+    Run(Box<run::RunOptions>),
     /// Run a further program in a machine that has a name.
-    Exec(exec::Options),
+    Exec(exec::ExecOptions),
     /// Copy files and folders between this host and a machine that has a name.
-    Cp(cp::Options),
+    Cp(cp::CpOptions),
     /// List machines that have names.
     Ps(machines::List),
     /// End machines: SIGTERM for the program, and after a time the end.
@@ -49,19 +49,19 @@ enum Command {
     /// Remove machines that have ended from the list, with their output.
     Rm(machines::Remove),
     /// Run containers as an OCI runtime does, for podman, containerd and others; also as `heddle-oci`.
-    Oci(Box<oci::Options>),
+    Oci(Box<oci::OciOptions>),
     /// Measure, all sides in one run.
-    Bench(bench::Options),
+    Bench(bench::BenchOptions),
     /// Empty the cache of root images, packages and kernels.
-    Clean(clean::Options),
+    Clean(clean::CleanOptions),
     /// Show versions, the accelerator and the cache.
-    Info(info::Options),
+    Info(info::InfoOptions),
     /// Put the command, its kernel, manual pages and completions under a folder, where it needs no clone and no Rust.
-    Install(install::Options),
+    Install(install::InstallOptions),
     /// Remove what `install` has put there; the cache stays until `clean`.
     Uninstall(install::Removal),
     /// Run the tests.
-    Test(test::Options),
+    Test(test::TestOptions),
 }
 
 impl Arguments {

@@ -25,7 +25,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Runs containers as an OCI runtime does, each in a machine of its own.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct OciOptions {
     /// Where the states of containers are kept.
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
@@ -82,7 +82,7 @@ pub struct Id {
     pub id: String,
 }
 
-/// Options of `create`.
+/// OciOptions of `create`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Create {
     /// The folder with config.json.
@@ -107,7 +107,7 @@ pub struct Create {
     pub id: String,
 }
 
-/// Options of `kill`.
+/// OciOptions of `kill`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Kill {
     /// To all processes of the container.
@@ -120,7 +120,7 @@ pub struct Kill {
     pub signal: String,
 }
 
-/// Options of `delete`.
+/// OciOptions of `delete`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Delete {
     /// End the container first, and be content if there is none.
@@ -130,7 +130,7 @@ pub struct Delete {
     pub id: String,
 }
 
-/// Options of `list`.
+/// OciOptions of `list`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct List {
     /// Names only.
@@ -141,7 +141,7 @@ pub struct List {
     pub format: String,
 }
 
-/// Options of `ps`.
+/// OciOptions of `ps`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Processes {
     /// The form.
@@ -154,7 +154,7 @@ pub struct Processes {
     pub options: Vec<String>,
 }
 
-/// Options of `exec`.
+/// OciOptions of `exec`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Exec {
     /// The process, as JSON.
@@ -195,7 +195,7 @@ pub struct Exec {
 ///
 /// # Errors
 /// Any failure, which is in the log too.
-pub fn execute(options: &Options) -> Result<u8> {
+pub fn execute(options: &OciOptions) -> Result<u8> {
     let result = dispatch(options);
     if let Err(error) = &result {
         note(options, "error", &format!("{error:#}"));
@@ -203,7 +203,7 @@ pub fn execute(options: &Options) -> Result<u8> {
     result
 }
 
-fn dispatch(options: &Options) -> Result<u8> {
+fn dispatch(options: &OciOptions) -> Result<u8> {
     let registry = oci::registry(options.root.as_deref())?;
     match &options.command {
         Command::Create(create) => self::create(options, &registry, create),
@@ -232,7 +232,7 @@ fn dispatch(options: &Options) -> Result<u8> {
 }
 
 /// Writes a line to the engine's log.
-fn note(options: &Options, level: &str, text: &str) {
+fn note(options: &OciOptions, level: &str, text: &str) {
     let Some(path) = &options.log else { return };
     let time = humantime::format_rfc3339_seconds(std::time::SystemTime::now());
     let line = match options.log_format.as_str() {
@@ -274,7 +274,7 @@ fn state_json(state: &State, record: &Record) -> serde_json::Value {
     })
 }
 
-fn create(options: &Options, registry: &Registry, create: &Create) -> Result<u8> {
+fn create(options: &OciOptions, registry: &Registry, create: &Create) -> Result<u8> {
     if create.preserve_fds > 0 {
         bail!("--preserve-fds: descriptors of the host cannot be passed into a machine");
     }
@@ -309,7 +309,7 @@ fn create(options: &Options, registry: &Registry, create: &Create) -> Result<u8>
 }
 
 /// The process that runs the container's machine.
-fn run(options: &Options, registry: &Registry, create: &Create, ready: Ready) -> Result<u8> {
+fn run(options: &OciOptions, registry: &Registry, create: &Create, ready: Ready) -> Result<u8> {
     let folder = create.bundle.canonicalize().with_context(|| create.bundle.display().to_string())?;
     if registry.find(&create.id).is_ok() {
         bail!("container {} exists", create.id);
@@ -355,7 +355,7 @@ fn write_pid(file: &Path, pid: u32) -> Result<()> {
     fs::write(&new, pid.to_string()).and_then(|()| fs::rename(&new, file)).context("the pid file")
 }
 
-fn start(options: &Options, registry: &Registry, id: &str) -> Result<u8> {
+fn start(options: &OciOptions, registry: &Registry, id: &str) -> Result<u8> {
     let (entry, state, record) = find(registry, id)?;
     if state.stage != Stage::Created {
         bail!("container {id} is {}, not created", serde_json::to_string(&state.stage)?);
@@ -392,7 +392,7 @@ fn kill(registry: &Registry, kill: &Kill) -> Result<u8> {
     Ok(0)
 }
 
-fn delete(options: &Options, registry: &Registry, delete: &Delete) -> Result<u8> {
+fn delete(options: &OciOptions, registry: &Registry, delete: &Delete) -> Result<u8> {
     let found = find(registry, &delete.id);
     let (entry, state, record) = match found {
         Ok(found) => found,
@@ -450,7 +450,7 @@ fn list(registry: &Registry, list: &List) -> Result<u8> {
     Ok(0)
 }
 
-fn exec(options: &Options, registry: &Registry, exec: &Exec) -> Result<u8> {
+fn exec(options: &OciOptions, registry: &Registry, exec: &Exec) -> Result<u8> {
     if exec.preserve_fds > 0 {
         bail!("--preserve-fds: descriptors of the host cannot be passed into a machine");
     }
@@ -493,7 +493,7 @@ fn exec(options: &Options, registry: &Registry, exec: &Exec) -> Result<u8> {
 }
 
 /// The program of an `exec`: a whole process, or the container's own with what the options change.
-fn task(options: &Options, exec: &Exec, record: &Record) -> Result<(Task, bool, WindowSize)> {
+fn task(options: &OciOptions, exec: &Exec, record: &Record) -> Result<(Task, bool, WindowSize)> {
     let wanted: oci_spec::runtime::Process = match &exec.process {
         Some(path) => {
             let text = fs::read(path).with_context(|| path.display().to_string())?;

@@ -39,7 +39,7 @@ const PROCESSORS_MAX: u32 = 255;
 
 /// Runs PROGRAM in a virtual machine.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct RunOptions {
     /// Processors of the machine.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(PROCESSORS_MAX)))]
@@ -84,13 +84,13 @@ pub struct Options {
     pub here: bool,
     /// The accelerator.
     #[command(flatten)]
-    pub accelerator: accelerator::Options,
+    pub accelerator: accelerator::AcceleratorOptions,
     /// The processor's model and features, as QEMU's -cpu has them.
     #[arg(long, value_name = "MODEL[,FEATURE…]", default_value = CPU_DEFAULT)]
     pub cpu: String,
     /// The network.
     #[command(flatten)]
-    pub network: network::Options,
+    pub network: network::NetworkOptions,
     /// Take the guest's clock from the number of its instructions, one a nanosecond, for tests.
     #[arg(long, hide = true)]
     pub count_instructions: bool,
@@ -99,7 +99,7 @@ pub struct Options {
     pub gdb: bool,
     /// The contents of the root.
     #[command(flatten)]
-    pub image: image::Options,
+    pub image: image::ImageOptions,
     /// The user and group, by name or number.
     #[arg(short, long, value_name = "USER[:GROUP]")]
     pub user: Option<String>,
@@ -121,7 +121,7 @@ pub struct Options {
 ///
 /// # Errors
 /// Any failure that keeps the program from being run; the status is [`STATUS_TOOL_FAILED`] then.
-pub fn execute(options: &Options) -> Result<u8> {
+pub fn execute(options: &RunOptions) -> Result<u8> {
     check(options)?;
     let ready = Ready::inherited()?;
     if options.detach && ready.is_none() {
@@ -140,7 +140,7 @@ pub fn execute(options: &Options) -> Result<u8> {
 }
 
 /// Starts a copy of this process in the background.
-fn detach(options: &Options) -> Result<u8> {
+fn detach(options: &RunOptions) -> Result<u8> {
     let mut command = detach::copy()?;
     let name = match &options.name {
         Some(name) => name.clone(),
@@ -160,7 +160,7 @@ fn detach(options: &Options) -> Result<u8> {
 }
 
 /// Registers the machine.
-fn claim(name: &str, options: &Options) -> Result<Owned> {
+fn claim(name: &str, options: &RunOptions) -> Result<Owned> {
     let state = State {
         name: name.to_owned(),
         stage: Stage::Creating,
@@ -177,7 +177,7 @@ fn claim(name: &str, options: &Options) -> Result<Owned> {
 }
 
 /// The user's choices about the machine, and the program's working directory.
-fn choices(options: &Options, network: &Network) -> Result<(Choices, OsString)> {
+fn choices(options: &RunOptions, network: &Network) -> Result<(Choices, OsString)> {
     let mut shares: Vec<Share> =
         options.share.iter().map(|text| Share::parse(text)).collect::<Result<_>>()?;
     let mut directory = OsString::from(&options.directory);
@@ -205,7 +205,7 @@ fn choices(options: &Options, network: &Network) -> Result<(Choices, OsString)> 
     Ok((choices, directory))
 }
 
-fn run(options: &Options, image: &Image, machine: Option<Owned>, ready: Option<Ready>) -> Result<u8> {
+fn run(options: &RunOptions, image: &Image, machine: Option<Owned>, ready: Option<Ready>) -> Result<u8> {
     let user = options.user.as_deref().map(|user| user::parse(user, |path| image::read(image, path)));
     let user = user.transpose()?.unwrap_or_default();
     let mut network = network::prepare(&options.network)?;
@@ -302,7 +302,7 @@ fn leave_terminal() -> Result<()> {
 }
 
 /// Refuses options that the kernel does not know or that do not fit together, before anything is built or started.
-fn check(options: &Options) -> Result<()> {
+fn check(options: &RunOptions) -> Result<()> {
     if options.kernel == Kernel::Linux {
         if options.isolation != Isolation::Default {
             bail!("--isolation is an option of Heddle's kernel, and the kernel is linux");
@@ -377,7 +377,7 @@ fn finish(report: &Report, program: &OsString, crash: impl Fn() -> crash::Crash)
 }
 
 /// All settings of variables, in the order in which they take effect.
-fn settings(options: &Options) -> Result<Vec<OsString>> {
+fn settings(options: &RunOptions) -> Result<Vec<OsString>> {
     let mut settings = Vec::new();
     for path in &options.env_file {
         let bytes = std::fs::read(path).with_context(|| format!("--env-file {}", path.display()))?;

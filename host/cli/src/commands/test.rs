@@ -6,7 +6,7 @@ use crate::guest::Kernel;
 use crate::machine::accelerator;
 use crate::testing::{
     Tally, bench, cargo, checking, checks, front, guest, network, processors, programs, screens, scripts,
-    shares, streams, stress, terminals, threads, tool,
+    server, shares, streams, stress, terminals, threads, tool,
 };
 use crate::{paths, signals};
 
@@ -14,13 +14,13 @@ const STATUS_FAILED: u8 = 1;
 
 /// Runs the tests.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct TestOptions {
     /// Also run the tests that take long.
     #[arg(long)]
     pub long: bool,
     /// The accelerator.
     #[command(flatten)]
-    pub accelerator: accelerator::Options,
+    pub accelerator: accelerator::AcceleratorOptions,
     /// Run only these parts.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Part>,
@@ -66,7 +66,7 @@ pub enum Part {
     Programs,
 }
 
-impl Options {
+impl TestOptions {
     fn has(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)
     }
@@ -76,7 +76,7 @@ impl Options {
 ///
 /// # Errors
 /// If a part cannot be run at all.
-pub fn execute(options: &Options) -> Result<u8> {
+pub fn execute(options: &TestOptions) -> Result<u8> {
     accelerator::choose(options.accelerator.accel);
     signals::give_children_defaults()?;
     let repository = paths::repository()?;
@@ -132,6 +132,7 @@ pub fn execute(options: &Options) -> Result<u8> {
         threads::test(&repository, options.filter.as_deref(), &mut tally)?;
     }
     if options.has(Part::Guest) {
+        server::test(&repository, options.filter.as_deref(), &mut tally)?;
         guest::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
     }
     if options.has(Part::Processors) {

@@ -16,7 +16,7 @@ use super::share::kernel_argument;
 use super::{Choices, MIB};
 use crate::cache::Lock;
 use crate::machine::accelerator::Kvm;
-use crate::machine::{Clock, Configuration, INSTRUCTIONS_PER_SECOND, Memory, Root};
+use crate::machine::{Clock, Configuration, INSTRUCTIONS_PER_SECOND, Memory, RootDisk};
 use crate::network::Backend;
 use crate::{paths, tsc};
 
@@ -118,7 +118,11 @@ pub fn configure(choices: &Choices, image: &Image) -> Result<Configuration> {
         command_line,
         initramfs: Some(initramfs),
         memory: Memory::Plain { size_bytes: choices.memory_bytes },
-        root: Some(Root { path: image.path.clone(), offset_bytes: image.offset, length_bytes: image.length }),
+        root: Some(RootDisk {
+            path: image.path.clone(),
+            offset_bytes: image.offset,
+            length_bytes: image.length,
+        }),
         processors: choices.processors,
         acpi: true,
         serial_log: true,

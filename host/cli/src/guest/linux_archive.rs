@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_kernel_is_refused() {
+    fn other_packages_are_refused() {
         assert!(unpack_kernel(b"short").is_err());
         assert!(unpack_kernel(&[0; 4096]).is_err());
     }

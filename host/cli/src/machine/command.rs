@@ -28,7 +28,7 @@ pub enum Memory {
 
 /// A root image on a drive, for a kernel that cannot read it in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Root {
+pub struct RootDisk {
     /// The file that holds the image.
     pub path: PathBuf,
     /// Where in the file it starts.
@@ -61,7 +61,7 @@ pub struct Configuration {
     /// Memory.
     pub memory: Memory,
     /// The root image as a read-only drive.
-    pub root: Option<Root>,
+    pub root: Option<RootDisk>,
     /// How many processors.
     pub processors: u32,
     /// Whether devices are described by ACPI tables; the kernel has to know their addresses otherwise.
@@ -83,9 +83,9 @@ pub struct Configuration {
 }
 
 /// An argument in the making: key and value pairs separated by commas.
-struct Options(OsString);
+struct QemuOption(OsString);
 
-impl Options {
+impl QemuOption {
     fn new(start: impl Into<OsString>) -> Self {
         Self(start.into())
     }
@@ -115,9 +115,9 @@ impl Options {
 }
 
 #[derive(Default)]
-struct Arguments(Vec<OsString>);
+struct QemuArguments(Vec<OsString>);
 
-impl Arguments {
+impl QemuArguments {
     fn flag(&mut self, flag: &str) {
         self.0.push(flag.into());
     }
@@ -130,7 +130,7 @@ impl Arguments {
 
 /// The arguments for a machine whose ports are these inherited sockets and whose log is this inherited file.
 pub fn arguments(configuration: &Configuration, sockets: &[i32], log: i32) -> Vec<OsString> {
-    let mut arguments = Arguments::default();
+    let mut arguments = QemuArguments::default();
     for flag in ["-nodefaults", "-no-user-config", "-no-reboot"] {
         arguments.flag(flag);
     }
@@ -142,7 +142,7 @@ pub fn arguments(configuration: &Configuration, sockets: &[i32], log: i32) -> Ve
         Memory::File { path, size_bytes } => {
             machine.push_str(",memory-backend=memory");
             arguments.pair("-m", format!("{size_bytes}B"));
-            let object = Options::new("memory-backend-file,id=memory,share=off")
+            let object = QemuOption::new("memory-backend-file,id=memory,share=off")
                 .plain(&format!("size={size_bytes}B"))
                 .path("mem-path", path);
             arguments.pair("-object", object.0);
@@ -178,7 +178,7 @@ pub fn arguments(configuration: &Configuration, sockets: &[i32], log: i32) -> Ve
     arguments.0
 }
 
-fn devices(arguments: &mut Arguments, configuration: &Configuration, sockets: &[i32], log: i32) {
+fn devices(arguments: &mut QemuArguments, configuration: &Configuration, sockets: &[i32], log: i32) {
     arguments.pair("-global", "virtio-mmio.force-legacy=false");
     arguments.pair("-device", format!("isa-debug-exit,iobase={DEBUG_EXIT_PORT:#x},iosize=1"));
     arguments.pair("-chardev", format!("file,id=log,append=on,path=/proc/self/fd/{log}"));
@@ -188,7 +188,7 @@ fn devices(arguments: &mut Arguments, configuration: &Configuration, sockets: &[
         arguments.pair("-device", format!("isa-debugcon,iobase={DEBUG_CONSOLE_PORT:#x},chardev=log"));
     }
     if let Some(root) = &configuration.root {
-        let node = Options::new("driver=raw,node-name=root,read-only=on")
+        let node = QemuOption::new("driver=raw,node-name=root,read-only=on")
             .plain(&format!("offset={}", root.offset_bytes))
             .plain(&format!("size={}", root.length_bytes))
             .plain("file.driver=file,file.locking=off")
@@ -197,7 +197,8 @@ fn devices(arguments: &mut Arguments, configuration: &Configuration, sockets: &[
         arguments.pair("-device", "virtio-blk-device,drive=root");
     }
     for (number, share) in configuration.shares.iter().enumerate() {
-        let mut folder = Options::new(format!("local,id=folder{number},security_model=none,multidevs=remap"));
+        let mut folder =
+            QemuOption::new(format!("local,id=folder{number},security_model=none,multidevs=remap"));
         if share.is_read_only {
             folder = folder.plain("readonly=on");
         }
@@ -213,7 +214,7 @@ fn devices(arguments: &mut Arguments, configuration: &Configuration, sockets: &[
     }
 }
 
-fn network(arguments: &mut Arguments, network: &Network) {
+fn network(arguments: &mut QemuArguments, network: &Network) {
     let netdev = match &network.backend {
         Backend::None => return,
         Backend::User(forwards) => {
@@ -242,7 +243,7 @@ mod tests {
             command_line: String::from("a,b"),
             initramfs: None,
             memory: Memory::File { path: "a,b/c".into(), size_bytes: 1 << 20 },
-            root: Some(Root { path: "d,e".into(), offset_bytes: 512, length_bytes: 1024 }),
+            root: Some(RootDisk { path: "d,e".into(), offset_bytes: 512, length_bytes: 1024 }),
             processors: 2,
             acpi: false,
             serial_log: false,

@@ -19,7 +19,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, set_parent_p
 
 use crate::log::Log;
 
-pub use command::{Clock, Configuration, INSTRUCTIONS_PER_SECOND, Memory, Root};
+pub use command::{Clock, Configuration, INSTRUCTIONS_PER_SECOND, Memory, RootDisk};
 
 /// The emulator's name on PATH.
 pub const QEMU: &str = "qemu-system-x86_64";

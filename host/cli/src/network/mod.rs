@@ -1,7 +1,7 @@
 //! The machine's network: the user's notation, what QEMU attaches, and what the kernels are told.
 //!
 //! ```text
-//!   Options ── prepare ──▶ Prepared { Network ──▶ machine (-netdev), kernels (heddle.net=…)
+//!   NetworkOptions ── prepare ──▶ Prepared { Network ──▶ machine (-netdev), kernels (heddle.net=…)
 //!                                     relays  ──▶ publications on IPv6 addresses, which QEMU cannot forward
 //!                                     peer    ──▶ the socket between two machines }
 //! ```
@@ -33,7 +33,7 @@ const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 /// The network of the machine.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
-pub struct Options {
+pub struct NetworkOptions {
     /// Make a port of the guest reachable at a port of this host, as `8080:80`, `127.0.0.1:8080:80` or
     /// `[::1]:5353:53/udp`; without ADDRESS at all addresses of the host.
     #[arg(short = 'p', long = "publish", value_name = "[ADDRESS:]HOST:GUEST[/udp]")]
@@ -165,7 +165,7 @@ impl Prepared {
 ///
 /// # Errors
 /// If the options contradict each other, a port is taken, or a socket cannot be made.
-pub fn prepare(options: &Options) -> Result<Prepared> {
+pub fn prepare(options: &NetworkOptions) -> Result<Prepared> {
     let (kind, value) = match options.kind.split_once('=') {
         Some((kind, value)) => (kind, Some(value)),
         None => (options.kind.as_str(), None),
@@ -253,8 +253,8 @@ fn is_interface_name(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn options(kind: &str, addresses: &[&str]) -> Options {
-        Options {
+    fn options(kind: &str, addresses: &[&str]) -> NetworkOptions {
+        NetworkOptions {
             publish: Vec::new(),
             kind: kind.to_owned(),
             addresses: addresses.iter().map(ToString::to_string).collect(),
@@ -264,7 +264,8 @@ mod tests {
 
     #[test]
     fn kernels_are_told_of_addresses() {
-        let argument = |options: &Options| prepare(options).unwrap().network.kernel_argument().unwrap();
+        let argument =
+            |options: &NetworkOptions| prepare(options).unwrap().network.kernel_argument().unwrap();
         let user = "heddle.net=10.0.2.15/24,fec0::f/64,10.0.2.2,fec0::2";
         assert_eq!(argument(&options("user", &[])).as_deref(), Some(user));
         assert_eq!(argument(&options("none", &[])), None);
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn options_that_do_not_fit_are_refused() {
         for kind in
             ["", "users", "user=1", "none=1", "tap", "tap=", "tap=a,b", "tap=a/b", "socket", "socket="]
         {

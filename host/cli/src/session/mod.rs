@@ -22,7 +22,7 @@ use crate::log::Trace;
 use crate::machine::{Machine, Ports};
 use crate::signals::Signals;
 use crate::terminal::{Terminal, window_size};
-use output::Output;
+use output::OutputStream;
 use wait::Ready;
 
 /// How long the kernel may take until the program starts, under an emulator on a busy host.
@@ -177,7 +177,7 @@ struct Session<'a> {
     stdin: Pump,
     stdin_ended: bool,
     tty: Pump,
-    outputs: [Output; 3],
+    outputs: [OutputStream; 3],
     terminal: Option<Terminal>,
     trace: Option<Trace<'a>>,
     exchange: Option<Exchange>,
@@ -269,7 +269,7 @@ impl<'a> Session<'a> {
         let keeps_output_modes = terminal.is_none() || !shows_on_terminal;
         let output = |number: usize, fd: Option<&OwnedFd>, socket: &_| {
             let sink = fd.filter(|_| number == 2 || descriptors[number + 1] == Descriptor::Pipe);
-            Output::new(socket, sink.map(AsFd::as_fd), number == 2 && keeps_output_modes)
+            OutputStream::new(socket, sink.map(AsFd::as_fd), number == 2 && keeps_output_modes)
         };
         let screen = match descriptors {
             [_, Descriptor::Terminal, _] => Some(&streams.stdout),
@@ -331,7 +331,7 @@ impl<'a> Session<'a> {
                 return Ok(End::Program(exit.ending));
             }
             if let Some(status) = self.machine_status
-                && self.outputs.iter().all(Output::is_finished)
+                && self.outputs.iter().all(OutputStream::is_finished)
             {
                 return Ok(End::Machine(status));
             }
@@ -364,7 +364,8 @@ impl<'a> Session<'a> {
     }
 
     fn has_all_output(&self, exit: &Exit) -> bool {
-        let complete = |(output, total): (&Output, u64)| output.is_drained() && output.received() >= total;
+        let complete =
+            |(output, total): (&OutputStream, u64)| output.is_drained() && output.received() >= total;
         self.outputs.iter().zip(exit.written_bytes).all(complete)
     }
 

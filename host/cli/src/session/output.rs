@@ -11,7 +11,7 @@ use crate::terminal::strip_carriage_returns;
 
 /// A stream, from its port to where it goes; without a sink what comes is only counted.
 #[derive(Debug)]
-pub struct Output {
+pub struct OutputStream {
     port: UnixStream,
     port_ended: bool,
     sink: Option<Sink>,
@@ -19,7 +19,7 @@ pub struct Output {
     strips_carriage_returns: bool,
 }
 
-impl Output {
+impl OutputStream {
     /// Connects a port with `fd`.
     pub fn new(
         port: &UnixStream,

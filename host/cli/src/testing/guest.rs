@@ -39,7 +39,7 @@ pub fn parse_line(line: &str) -> Option<(&str, Verdict)> {
 
 /// How a machine for the guest tests is started, and which of the tests run in it: those whose names begin with one of
 /// these, or all.
-struct Machine {
+struct TestMachine {
     name: &'static str,
     kernel: Kernel,
     options: &'static [&'static str],
@@ -49,44 +49,44 @@ struct Machine {
 /// The tests that run on each model of a processor.
 const PROCESSOR_FAMILIES: &[&str] = &["signal::", "preemption::"];
 
-const fn processor(name: &'static str, options: &'static [&'static str]) -> Machine {
-    Machine { name, kernel: Kernel::Heddle, options, families: PROCESSOR_FAMILIES }
+const fn processor(name: &'static str, options: &'static [&'static str]) -> TestMachine {
+    TestMachine { name, kernel: Kernel::Heddle, options, families: PROCESSOR_FAMILIES }
 }
 
-const MACHINES: [Machine; 16] = [
-    Machine { name: "linux", kernel: Kernel::Linux, options: &[], families: &[] },
-    Machine { name: "heddle", kernel: Kernel::Heddle, options: &[], families: &[] },
-    Machine {
+const MACHINES: [TestMachine; 16] = [
+    TestMachine { name: "linux", kernel: Kernel::Linux, options: &[], families: &[] },
+    TestMachine { name: "heddle", kernel: Kernel::Heddle, options: &[], families: &[] },
+    TestMachine {
         name: "heddle-private",
         kernel: Kernel::Heddle,
         options: &["--isolation", "private"],
         families: &[],
     },
-    Machine {
+    TestMachine {
         name: "heddle-user",
         kernel: Kernel::Heddle,
         options: &["--isolation", "user", "--smp", "2"],
         families: &["process::", "thread::", "privilege::", "slots::", "space::"],
     },
-    Machine {
+    TestMachine {
         name: "heddle-none",
         kernel: Kernel::Heddle,
         options: &["--isolation", "none", "--smp", "4"],
         families: &["process::", "privilege::", "slots::", "space::"],
     },
-    Machine {
+    TestMachine {
         name: "heddle-8-cpus",
         kernel: Kernel::Heddle,
         options: &["--smp", "8"],
         families: &["process::", "thread::", "delivery::", "memory::", "slots::", "space::"],
     },
-    Machine {
+    TestMachine {
         name: "heddle-4-slots",
         kernel: Kernel::Heddle,
         options: &["--boot", "heddle.slots=4"],
         families: &["space::", "slots::", "process::exec"],
     },
-    Machine {
+    TestMachine {
         name: CHECKING,
         kernel: Kernel::Heddle,
         options: &["--checking", "--smp", "2"],
@@ -116,7 +116,7 @@ fn list(program: &Path) -> Result<Vec<String>> {
 
 /// Runs these tests, of which there are `total`.
 fn verdicts(
-    machine: &Machine,
+    machine: &TestMachine,
     program: &Path,
     names: &[String],
     total: usize,

@@ -15,6 +15,7 @@ pub mod programs;
 pub mod pseudo_terminal;
 pub mod screens;
 pub mod scripts;
+pub mod server;
 pub mod shares;
 pub mod streams;
 pub mod stress;

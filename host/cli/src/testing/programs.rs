@@ -99,7 +99,7 @@ type Verdicts = BTreeMap<String, Verdict>;
 
 /// The results that one machine's output reports.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Progress {
+struct SuiteProgress {
     verdicts: Verdicts,
     /// The module that ran last, and its tests that were started.
     module: Option<String>,
@@ -107,8 +107,8 @@ struct Progress {
     ended: bool,
 }
 
-fn read(text: &str) -> Progress {
-    let mut progress = Progress::default();
+fn read(text: &str) -> SuiteProgress {
+    let mut progress = SuiteProgress::default();
     for line in text.lines() {
         if let Some((name, verdict)) = parse_line(line) {
             // A test may be said to fail in several places; what went wrong stays.

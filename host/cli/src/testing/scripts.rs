@@ -32,7 +32,7 @@ const BOOTS_MAX: usize = 12;
 const NOT_RUN: [i32; 2] = [126, 127];
 
 /// A root image and the shell that runs the driver in it.
-struct Root {
+struct TestRoot {
     name: &'static str,
     packages: &'static str,
     driver: &'static [&'static str],
@@ -43,22 +43,22 @@ struct Root {
 }
 
 /// Both busyboxes are the same file to Debian, so each has a root of its own.
-const ROOTS: [Root; 5] = [
-    Root {
+const ROOTS: [TestRoot; 6] = [
+    TestRoot {
         name: "debian",
         packages: "bash,dash,coreutils,findutils,grep,sed,gawk,tar,gzip,diffutils,busybox",
         driver: &["dash", "-c"],
         shells: &[("bash", "bash"), ("dash", "dash"), ("busybox", "busybox sh")],
         on_all: false,
     },
-    Root {
+    TestRoot {
         name: "static",
         packages: "busybox-static",
         driver: &["busybox", "sh", "-c"],
         shells: &[("busybox-static", "busybox sh")],
         on_all: false,
     },
-    Root {
+    TestRoot {
         name: "programs",
         packages: "bash,coreutils,findutils,grep,sed,tar,gcc,libc6-dev,make,git,perl,sqlite3,xz-utils,bzip2,diffutils,\
                    patch,util-linux,bsdextrautils,bsdutils,procps",
@@ -66,14 +66,21 @@ const ROOTS: [Root; 5] = [
         shells: &[("programs", "bash")],
         on_all: false,
     },
-    Root {
+    TestRoot {
         name: "services",
         packages: "bash,coreutils,grep,sed,diffutils,python3,redis-server,redis-tools",
         driver: &["bash", "-c"],
         shells: &[("services", "bash")],
         on_all: true,
     },
-    Root {
+    TestRoot {
+        name: "debug",
+        packages: "bash,coreutils,grep,sed,mawk,gcc,libc6-dev,strace,gdb,ltrace",
+        driver: &["bash", "-c"],
+        shells: &[("debug", "bash")],
+        on_all: true,
+    },
+    TestRoot {
         name: "network",
         packages: "bash,coreutils,grep,sed,mawk,diffutils,curl,wget,busybox,nginx-light,redis-server,redis-tools,\
                    iproute2,netcat-openbsd,openssh-server,openssh-client,python3,git,hostname",
@@ -100,7 +107,7 @@ struct Script {
 
 /// The results of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Outcome {
+enum ScriptResult {
     Ended { output: String, status: i32 },
     Cut(String),
 }
@@ -126,7 +133,7 @@ fn parse(text: &str) -> Result<(Vec<&str>, Vec<Named<'_>>)> {
 }
 
 /// The scripts that run in a root.
-fn collect(folder: &Path, root: &Root) -> Result<Vec<Script>> {
+fn collect(folder: &Path, root: &TestRoot) -> Result<Vec<Script>> {
     let mut files: Vec<_> = std::fs::read_dir(folder)
         .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>())
         .with_context(|| folder.display().to_string())?;
@@ -151,22 +158,22 @@ fn collect(folder: &Path, root: &Root) -> Result<Vec<Script>> {
 }
 
 /// The outcomes that a boot's output reports, in the order of the scripts; the last may be cut.
-fn split(output: &str, reason: &str) -> Vec<Outcome> {
+fn split(output: &str, reason: &str) -> Vec<ScriptResult> {
     let mut outcomes = Vec::new();
     for part in output.split(BEGIN).skip(1) {
         let body = part.split_once('\n').map_or("", |(_, body)| body);
         let ended = body.rsplit_once(END).and_then(|(output, status)| {
-            Some(Outcome::Ended { output: output.to_owned(), status: status.trim().parse().ok()? })
+            Some(ScriptResult::Ended { output: output.to_owned(), status: status.trim().parse().ok()? })
         });
-        outcomes.push(ended.unwrap_or_else(|| Outcome::Cut(reason.to_owned())));
+        outcomes.push(ended.unwrap_or_else(|| ScriptResult::Cut(reason.to_owned())));
     }
     outcomes
 }
 
 /// A kernel, and how the machine is started.
-type Side = (Kernel, &'static [&'static str]);
+type TestSide = (Kernel, &'static [&'static str]);
 
-fn boot(side: Side, root: &Root, scripts: &[Script]) -> Result<Vec<Outcome>> {
+fn boot(side: TestSide, root: &TestRoot, scripts: &[Script]) -> Result<Vec<ScriptResult>> {
     let (kernel, options) = side;
     let mut arguments = options.to_vec();
     arguments.extend(["--deb", root.packages, "--"]);
@@ -182,13 +189,13 @@ fn boot(side: Side, root: &Root, scripts: &[Script]) -> Result<Vec<Outcome>> {
     };
     let mut outcomes = split(&output.text(), &reason);
     if outcomes.is_empty() {
-        outcomes.push(Outcome::Cut(reason));
+        outcomes.push(ScriptResult::Cut(reason));
     }
     Ok(outcomes)
 }
 
 /// Runs all scripts of a root, in as many boots as it takes.
-fn outcomes(side: Side, root: &Root, scripts: &[Script]) -> Result<BTreeMap<String, Outcome>> {
+fn outcomes(side: TestSide, root: &TestRoot, scripts: &[Script]) -> Result<BTreeMap<String, ScriptResult>> {
     let mut all = BTreeMap::new();
     let mut rest = scripts;
     for _ in 0..BOOTS_MAX {
@@ -200,23 +207,23 @@ fn outcomes(side: Side, root: &Root, scripts: &[Script]) -> Result<BTreeMap<Stri
         all.extend(rest[..count].iter().map(|script| script.name.clone()).zip(done));
         rest = &rest[count..];
     }
-    let unreached = Outcome::Cut(format!("not reached within {BOOTS_MAX} boots"));
+    let unreached = ScriptResult::Cut(format!("not reached within {BOOTS_MAX} boots"));
     all.extend(rest.iter().map(|script| (script.name.clone(), unreached.clone())));
     Ok(all)
 }
 
 /// Whether Heddle did as Linux did.
-fn judge(linux: Option<&Outcome>, heddle: Option<&Outcome>) -> Verdict {
+fn judge(linux: Option<&ScriptResult>, heddle: Option<&ScriptResult>) -> Verdict {
     let (output, status) = match linux {
-        Some(Outcome::Ended { status, output }) if NOT_RUN.contains(status) => {
+        Some(ScriptResult::Ended { status, output }) if NOT_RUN.contains(status) => {
             return Verdict::Failed(format!("Linux could not run it ({status}): {}", output.trim()));
         }
-        Some(Outcome::Ended { output, status }) => (output, status),
-        Some(Outcome::Cut(reason)) => return Verdict::Failed(format!("on Linux: {reason}")),
+        Some(ScriptResult::Ended { output, status }) => (output, status),
+        Some(ScriptResult::Cut(reason)) => return Verdict::Failed(format!("on Linux: {reason}")),
         None => return Verdict::Failed(String::from("on Linux: not run")),
     };
     match heddle {
-        Some(Outcome::Ended { output: ours, status: our_status }) => {
+        Some(ScriptResult::Ended { output: ours, status: our_status }) => {
             if ours != output {
                 return Verdict::Failed(difference(output, ours));
             }
@@ -225,7 +232,7 @@ fn judge(linux: Option<&Outcome>, heddle: Option<&Outcome>) -> Verdict {
             }
             Verdict::Passed
         }
-        Some(Outcome::Cut(reason)) => Verdict::Failed(reason.clone()),
+        Some(ScriptResult::Cut(reason)) => Verdict::Failed(reason.clone()),
         None => Verdict::Failed(String::from("not run")),
     }
 }
@@ -278,8 +285,8 @@ pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Resul
 mod tests {
     use super::*;
 
-    fn ended(output: &str, status: i32) -> Outcome {
-        Outcome::Ended { output: output.to_owned(), status }
+    fn ended(output: &str, status: i32) -> ScriptResult {
+        ScriptResult::Ended { output: output.to_owned(), status }
     }
 
     #[test]
@@ -293,7 +300,7 @@ mod tests {
     #[test]
     fn output_is_split_and_a_cut_is_seen() {
         let output = "\n@@@ begin a\nout\n\n@@@ end 3\n\n@@@ begin b\nhalf";
-        assert_eq!(split(output, "crash"), [ended("out\n", 3), Outcome::Cut(String::from("crash"))]);
+        assert_eq!(split(output, "crash"), [ended("out\n", 3), ScriptResult::Cut(String::from("crash"))]);
     }
 
     #[test]
@@ -303,7 +310,7 @@ mod tests {
         assert!(failed(judge(Some(&ended("x\ny", 0)), Some(&ended("x\nz", 0)))));
         assert!(failed(judge(Some(&ended("x", 0)), Some(&ended("x", 1)))));
         assert!(failed(judge(Some(&ended("x", 127)), Some(&ended("x", 127)))), "a test must run on Linux");
-        assert!(failed(judge(Some(&ended("x", 0)), Some(&Outcome::Cut(String::from("stuck"))))));
+        assert!(failed(judge(Some(&ended("x", 0)), Some(&ScriptResult::Cut(String::from("stuck"))))));
         assert!(failed(judge(Some(&ended("x", 0)), None)));
     }
 }

@@ -59,7 +59,7 @@ fn sources() -> Vec<Source> {
 }
 
 fn report(faults: &[String]) {
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("../.."));
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
 /// A fault for each line of each file that `check` complains about.
@@ -78,6 +78,17 @@ fn lines_are_short() {
     check_lines(true, |line| {
         let length = line.chars().count();
         (length > LINE_MAX_CHARACTERS).then(|| format!("{length} characters"))
+    });
+}
+
+/// A sentence of a comment that starts with "What" or "Who" and is no question has no subject.
+#[test]
+fn sentences_have_a_subject() {
+    check_lines(true, |line| {
+        let comment = line.find("//").map(|at| line[at..].trim_start_matches(['/', '!']))?;
+        let starts = |sentence: &str| ["What ", "Who "].iter().any(|word| sentence.starts_with(word));
+        let mut sentences = comment.trim_start().split(". ");
+        sentences.find(|sentence| starts(sentence) && !sentence.contains('?')).map(str::to_owned)
     });
 }
 

@@ -109,7 +109,7 @@ fn generate(repository: &Path) -> String {
         all.len(),
         present.len()
     );
-    document.push_str("## With remarks\n\nWhat is not mentioned is as in the manual page.\n\n");
+    document.push_str("## With remarks\n\nEverything else is as in the manual page.\n\n");
     let remarked: BTreeSet<&str> =
         remarks.text.keys().chain(remarks.flags.keys()).map(String::as_str).collect();
     for call in &remarked {

@@ -20,7 +20,7 @@ use crate::{Error, Root};
 
 /// A package, decompressed.
 #[derive(Debug)]
-pub struct Package {
+pub struct UnpackedPackage {
     path: PathBuf,
     /// The tar file of its contents, which has no name in the file system.
     data: Arc<File>,
@@ -34,7 +34,7 @@ pub fn read_all(
     archives: &[PathBuf],
     directory: &Path,
     done: &mut dyn FnMut(usize),
-) -> Result<Vec<Package>, Error> {
+) -> Result<Vec<UnpackedPackage>, Error> {
     let next = AtomicUsize::new(0);
     let (sender, receiver) = mpsc::channel();
     let worker = |sender: mpsc::Sender<_>| {
@@ -49,7 +49,7 @@ pub fn read_all(
         }
     };
     let workers = thread::available_parallelism().map_or(1, usize::from).min(4);
-    let mut packages: Vec<Option<Package>> = archives.iter().map(|_| None).collect();
+    let mut packages: Vec<Option<UnpackedPackage>> = archives.iter().map(|_| None).collect();
     thread::scope(|scope| {
         for _ in 0..workers {
             let sender = sender.clone();
@@ -65,7 +65,7 @@ pub fn read_all(
     Ok(packages.into_iter().flatten().collect())
 }
 
-fn read_one(path: &Path, directory: &Path) -> Result<Package, Error> {
+fn read_one(path: &Path, directory: &Path) -> Result<UnpackedPackage, Error> {
     let data = tar_of(path, "--fsys-tarfile", directory)?;
     let control = tar_of(path, "--ctrl-tarfile", directory)?;
     let damaged = |error: io::Error| Error::Package(path.to_owned(), error.to_string());
@@ -80,7 +80,7 @@ fn read_one(path: &Path, directory: &Path) -> Result<Package, Error> {
             scripts.extend(String::from_utf8(script));
         }
     }
-    Ok(Package { path: path.to_owned(), data: Arc::new(data), scripts })
+    Ok(UnpackedPackage { path: path.to_owned(), data: Arc::new(data), scripts })
 }
 
 /// One of the two tar files of a package.
@@ -101,7 +101,7 @@ fn tar_of(path: &Path, which: &str, directory: &Path) -> Result<File, Error> {
 }
 
 /// Puts a package's files into the root.
-pub fn place(package: &Package, root: &mut Root) -> Result<(), Error> {
+pub fn place(package: &UnpackedPackage, root: &mut Root) -> Result<(), Error> {
     let damaged = |error: io::Error| Error::Package(package.path.clone(), error.to_string());
     let mut data = &*package.data;
     data.rewind().map_err(damaged)?;
@@ -112,7 +112,11 @@ pub fn place(package: &Package, root: &mut Root) -> Result<(), Error> {
     Ok(())
 }
 
-fn place_entry<R: Read>(package: &Package, entry: &Entry<'_, R>, root: &mut Root) -> Result<(), Error> {
+fn place_entry<R: Read>(
+    package: &UnpackedPackage,
+    entry: &Entry<'_, R>,
+    root: &mut Root,
+) -> Result<(), Error> {
     let damaged = |error: io::Error| Error::Package(package.path.clone(), error.to_string());
     let path = absolute(&entry.path_bytes());
     let header = entry.header();

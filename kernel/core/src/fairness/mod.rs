@@ -1,17 +1,18 @@
 //! How ordinary threads share a processor.
 //!
 //! A thread has a *budget* of processor time. A thread with some of it left is *fresh*: it runs before those whose
-//! budget is exhausted (*spent* here), so a thread that sleeps a lot runs soon after it wakes. All spent threads share
-//! one queue and take turns there, each for a slice in proportion to its weight, so they receive processor time in that
+//! budget is exhausted, so a thread that sleeps a lot runs soon after it wakes. All exhausted threads share one queue
+//! and take turns there, each for a slice in proportion to its weight, so they receive processor time in that
 //! proportion. Sleeping refills the budget at a third of the time slept, so a thread that wants more than a quarter of
-//! a processor ends up among the spent ones, and a spent thread that has slept for as long as a slice is fresh again.
+//! a processor ends up among the exhausted ones, and an exhausted thread that has slept for as long as a slice is fresh
+//! again.
 //!
 //! Weights are Linux's: a nice value more is a fifth less. The lightest slices would be shorter than the change of
 //! threads is worth, so a thread with such a slice runs for [`TURN_MIN_NS`] and then skips as many rounds of the queue
 //! as it has taken ahead.
 //!
-//! This is the active and expired queues of Linux's O(1) scheduler, without its second array: the spent queue is the
-//! expired array, and a scheduler that serves less urgent levels now and then keeps fresh threads from starving it.
+//! This is the active and expired queues of Linux's O(1) scheduler, without its second array: the exhausted queue is
+//! the expired array, and a scheduler that serves less urgent levels now and then keeps fresh threads from starving it.
 
 #[cfg(test)]
 mod tests;
@@ -28,7 +29,7 @@ const REFILL_DIVISOR: u64 = 3;
 const WEIGHT_UNIT: u64 = 1024;
 
 /// No thread skips more rounds, whatever happened to the clock.
-const OWED_MAX: u16 = 200;
+const SKIPS_MAX: u16 = 200;
 
 /// A thread's part in the processor, beside others' parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,8 +86,8 @@ impl Weight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
     budget_ns: u64,
-    is_spent: bool,
-    /// Rounds of the spent queue to be left out before the next turn.
+    is_exhausted: bool,
+    /// Rounds of the exhausted queue to be left out before the next turn.
     owed: u16,
 }
 
@@ -94,13 +95,13 @@ impl Account {
     /// A fresh thread with a whole slice.
     #[must_use]
     pub const fn new(weight: Weight) -> Self {
-        Self { budget_ns: weight.fresh_ns(), is_spent: false, owed: 0 }
+        Self { budget_ns: weight.fresh_ns(), is_exhausted: false, owed: 0 }
     }
 
-    /// Gives a child half of the remaining budget, so that forking gains no time ahead of others. A spent thread has
-    /// none: its child takes turns as its parent does, and does not make its parent's turns shorter.
+    /// Gives a child half of the remaining budget, so that forking gains no time ahead of others. An exhausted thread
+    /// has none: its child takes turns as its parent does, and does not make its parent's turns shorter.
     pub const fn split(&mut self) -> Self {
-        if !self.is_spent {
+        if !self.is_exhausted {
             self.budget_ns /= 2;
         }
         *self
@@ -114,18 +115,18 @@ impl Account {
 
     /// Whether the thread takes turns with others that have used up their budget.
     #[must_use]
-    pub const fn is_spent(&self) -> bool {
-        self.is_spent
+    pub const fn is_exhausted(&self) -> bool {
+        self.is_exhausted
     }
 
     /// It is the thread's turn: whether it skips the round, because it has used this round's time before.
     #[inline(always)]
-    pub const fn stands_back(&mut self) -> bool {
-        let stands_back = self.owed != 0;
-        if stands_back {
+    pub const fn skips_turn(&mut self) -> bool {
+        let skips_turn = self.owed != 0;
+        if skips_turn {
             self.owed -= 1;
         }
-        stands_back
+        skips_turn
     }
 
     /// No other thread wants the processor, so there are no rounds to skip.
@@ -133,7 +134,7 @@ impl Account {
         self.owed = 0;
     }
 
-    /// The thread ran for `ran_ns`. Returns whether its turn is over: then it goes to the end of the spent queue,
+    /// The thread ran for `ran_ns`. Returns whether its turn is over: then it goes to the end of the exhausted queue,
     /// with a new slice.
     #[inline]
     pub fn ran(&mut self, ran_ns: u64, weight: Weight) -> bool {
@@ -153,7 +154,7 @@ impl Account {
         let (turn_ns, owed) = weight.turn();
         let (turns, rest_ns) = (excess_ns / turn_ns, excess_ns % turn_ns);
         let owed = u64::from(owed) + turns * (u64::from(owed) + 1);
-        Self { budget_ns: turn_ns - rest_ns, is_spent: true, owed: owed.min(OWED_MAX.into()) as u16 }
+        Self { budget_ns: turn_ns - rest_ns, is_exhausted: true, owed: owed.min(SKIPS_MAX.into()) as u16 }
     }
 
     /// The thread slept for `slept_ns`.
@@ -162,9 +163,9 @@ impl Account {
         let earned = slept_ns / REFILL_DIVISOR;
         let earned = if weight.0 < WEIGHT_UNIT { earned / WEIGHT_UNIT * weight.0 } else { earned };
         if slept_ns >= SLICE_NS {
-            (self.is_spent, self.owed) = (false, 0);
+            (self.is_exhausted, self.owed) = (false, 0);
         }
-        let most = if self.is_spent { weight.turn().0 } else { weight.fresh_ns() };
+        let most = if self.is_exhausted { weight.turn().0 } else { weight.fresh_ns() };
         self.budget_ns = self.budget_ns.saturating_add(earned).min(most);
     }
 }

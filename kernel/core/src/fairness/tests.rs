@@ -19,7 +19,7 @@ fn share(nices: &[i8], duration_ns: u64) -> Vec<u64> {
     while now < duration_ns {
         let queue = usize::from(queues[0].is_empty());
         let thread = queues[queue].pop_front().expect("a thread is always ready");
-        if !accounts[thread].stands_back() {
+        if !accounts[thread].skips_turn() {
             let turn = accounts[thread].budget_ns();
             used[thread] += turn;
             now += turn;
@@ -58,14 +58,14 @@ fn stays_fresh(run_ns: u64, sleep_ns: u64) -> bool {
             account.ran(step, Weight::of_nice(0));
             left -= step;
         }
-        let was_fresh = !account.is_spent();
+        let was_fresh = !account.is_exhausted();
         account.slept(sleep_ns, Weight::of_nice(0));
         was_fresh
     })
 }
 
 #[test]
-fn who_sleeps_enough_stays_fresh() {
+fn a_thread_that_sleeps_enough_stays_fresh() {
     assert!(stays_fresh(1_000_000, 5_000_000));
     assert!(stays_fresh(200_000, 1_000_000));
     assert!(!stays_fresh(2_000_000, 3_000_000));
@@ -76,9 +76,9 @@ fn a_long_sleep_makes_fresh_again_and_saves_no_more_than_a_slice() {
     let mut account = Account::new(Weight::of_nice(0));
     assert!(account.ran(SLICE_NS, Weight::of_nice(0)));
     account.slept(SLICE_NS / 2, Weight::of_nice(0));
-    assert!(account.is_spent());
+    assert!(account.is_exhausted());
     account.slept(1_000_000_000, Weight::of_nice(0));
-    assert!(!account.is_spent());
+    assert!(!account.is_exhausted());
     assert_eq!(account.budget_ns(), SLICE_NS);
 }
 
@@ -91,10 +91,10 @@ fn children_bring_no_time() {
 }
 
 #[test]
-fn a_spent_parent_keeps_its_turns_however_many_children_it_makes() {
+fn an_exhausted_parent_keeps_its_turns_however_many_children_it_makes() {
     let mut parent = Account::new(Weight::of_nice(0));
     assert!(parent.ran(SLICE_NS, Weight::of_nice(0)));
-    assert!((0..1000).all(|_| parent.split().is_spent()));
+    assert!((0..1000).all(|_| parent.split().is_exhausted()));
     assert_eq!(parent.budget_ns(), SLICE_NS);
 }
 
@@ -113,7 +113,7 @@ fn late_interrupts_are_paid_back() {
     let mut used = [0; 2];
     for round in 0..10_000 {
         for (number, account) in accounts.iter_mut().enumerate() {
-            if !account.stands_back() {
+            if !account.skips_turn() {
                 // Now and then the turn is much longer, for both alike.
                 let late = if (round + number) % 3 == 0 { 5_000_000 } else { 0 };
                 let ran = account.budget_ns() + late;
@@ -131,7 +131,7 @@ fn an_idle_thread_gets_its_part_and_no_more() {
     let mut account = Account::new(Weight::IDLE);
     let (mut used, mut rounds) = (0, 0);
     while rounds < 10_000 {
-        if !account.stands_back() {
+        if !account.skips_turn() {
             used += account.budget_ns();
             account.ran(account.budget_ns(), Weight::IDLE);
         }
@@ -143,7 +143,7 @@ fn an_idle_thread_gets_its_part_and_no_more() {
     // Alone it need not wait.
     assert!(account.ran(SLICE_NS, Weight::IDLE));
     account.is_alone();
-    assert!(!account.stands_back());
+    assert!(!account.skips_turn());
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_light_thread_that_sleeps_a_little_stays_light() {
     let mut account = Account::new(weight);
     account.ran(SLICE_NS, weight);
     account.slept(SLICE_NS / 2, weight);
-    assert!(account.is_spent());
+    assert!(account.is_exhausted());
     account.slept(SLICE_NS, weight);
-    assert!(!account.is_spent() && account.budget_ns() <= weight.slice_ns());
+    assert!(!account.is_exhausted() && account.budget_ns() <= weight.slice_ns());
 }

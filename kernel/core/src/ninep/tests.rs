@@ -15,7 +15,7 @@ fn a_message_is_laid_out() {
 }
 
 #[test]
-fn what_does_not_fit_is_no_message() {
+fn truncated_messages_are_refused() {
     let mut buffer = [0; 10];
     let mut writer = MessageWriter::new(&mut buffer, kind::WALK, 0);
     writer.u32(1);

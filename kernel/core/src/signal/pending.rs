@@ -38,6 +38,12 @@ impl Pending {
         self.queue.len()
     }
 
+    /// An entry of the queue, the oldest first.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<&Information> {
+        self.queue.get(index)
+    }
+
     /// Adds a signal. `limit` is the most entries that realtime signals may bring the queue to.
     ///
     /// # Errors

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_not_be_followed_is_refused() {
+    fn links_that_must_not_be_followed_are_refused() {
         let end = END as u64;
         for words in [
             [1, 0x1000, 0x10, 0x2000],

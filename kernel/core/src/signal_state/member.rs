@@ -3,6 +3,7 @@
 use bitflags::bitflags;
 
 use crate::signal::{Pending, SignalSet};
+use crate::signal_state::Trace;
 
 bitflags! {
     /// A message to or from a thread.
@@ -18,6 +19,12 @@ bitflags! {
         const STOPPED = 8;
         /// The thread has begun to end: it acts on no signal any more.
         const LEAVING = 16;
+        /// The thread is traced: it has a [`Trace`].
+        const TRACED = 1 << 13;
+        /// The thread is to stop for its tracer.
+        const TRAP = 1 << 14;
+        /// The thread waits in a stop for its tracer.
+        const TRACE_STOPPED = 1 << 15;
     }
 }
 
@@ -37,6 +44,9 @@ pub trait Member {
 
     /// Looks at the signals that are pending for this thread only.
     fn with_pending<R>(&self, access: impl FnOnce(&mut Pending) -> R) -> R;
+
+    /// Looks at how it is traced, if it is.
+    fn with_trace<R>(&self, access: impl FnOnce(Option<&mut Trace>) -> R) -> R;
 
     /// The notes that the thread has been given.
     fn notes(&self) -> Note;

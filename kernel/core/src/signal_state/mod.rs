@@ -17,6 +17,7 @@ mod status;
 mod stop;
 #[cfg(all(test, not(heddle_loom)))]
 mod tests;
+mod trace;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -28,6 +29,7 @@ pub use member::{Member, Note};
 pub use orphan::{Link, is_orphaned};
 pub use status::{ChildChange, ExitStatus};
 pub use stop::StopToken;
+pub use trace::{NotStopped, Resume, Resumed, StopKind, Trace, TraceEvent, TraceOptions, TraceStop};
 
 /// The state of a thread group for signals, stops and its end. The caller has locked it.
 pub struct GroupState<M> {
@@ -70,6 +72,8 @@ pub struct Delivery {
     pub action: Action,
     /// For a signal that stops: the token for [`GroupState::begin_stop`].
     pub token: StopToken,
+    /// The thread's tracer is asked first; the action has not been taken.
+    pub is_traced: bool,
 }
 
 /// No thread can be added: the group ends, or becomes one thread in `execve`.
@@ -115,6 +119,12 @@ impl<M> GroupState<M> {
     #[must_use]
     pub fn queued(&self) -> usize {
         self.pending.queued()
+    }
+
+    /// An instance of a signal that is queued for the group as a whole, the oldest first.
+    #[must_use]
+    pub fn queued_signal(&self, index: usize) -> Option<Information> {
+        self.pending.get(index).copied()
     }
 
     /// How the group is ending, if it is.
@@ -285,8 +295,11 @@ impl<M: Member> GroupState<M> {
         }
         let Some(looked_at) = target.or(self.threads.first()) else { return sent };
         let held_back = looked_at.blocked().union(looked_at.awaited());
-        if action.ignores(signal) && !held_back.contains(signal) {
+        if action.ignores(signal) && !held_back.contains(signal) && !is_traced(looked_at, signal) {
             return sent;
+        }
+        if signal == Signal::KILL {
+            self.kill_traced();
         }
         sent.result = match target {
             Some(thread) => thread.with_pending(|pending| pending.push(information, limit)),
@@ -314,7 +327,7 @@ impl<M: Member> GroupState<M> {
         let default = DefaultAction::of(signal);
         let is_fatal =
             !action.has_handler() && matches!(default, DefaultAction::Terminate | DefaultAction::Core);
-        if is_fatal && !thread.awaited().contains(signal) {
+        if is_fatal && !thread.awaited().contains(signal) && !is_traced(&thread, signal) {
             self.begin_exit(ExitStatus::Signaled { signal, core: default == DefaultAction::Core });
             return;
         }
@@ -376,11 +389,38 @@ impl<M: Member> GroupState<M> {
                 thread.remove(Note::SIGNAL);
                 return None;
             };
+            let token = self.stop_token();
+            if is_traced(thread, information.signal) {
+                let action = *actions.get(information.signal);
+                return Some(Delivery { information, action, token, is_traced: true });
+            }
             let action = actions.take(information.signal);
             if !action.ignores(information.signal) {
-                return Some(Delivery { information, action, token: self.stop_token() });
+                return Some(Delivery { information, action, token, is_traced: false });
             }
         }
+    }
+
+    /// Goes on with the delivery of a signal that the thread's tracer has let pass. `None`: it is ignored, or held back
+    /// and pending again.
+    #[must_use]
+    pub fn deliver_traced(
+        &mut self,
+        thread: &Arc<M>,
+        information: Information,
+        token: StopToken,
+        actions: &mut Actions,
+    ) -> Option<Delivery> {
+        if thread.blocked().contains(information.signal) {
+            // Without memory for what is known of it, the signal itself stays.
+            let _ = thread.with_pending(|pending| pending.push(information, usize::MAX));
+            return None;
+        }
+        let action = actions.take(information.signal);
+        if action.ignores(information.signal) {
+            return None;
+        }
+        Some(Delivery { information, action, token, is_traced: false })
     }
 
     /// Takes a pending signal out of `wanted`: the thread's own first, then the group's.
@@ -402,8 +442,11 @@ impl<M: Member> GroupState<M> {
         let signal = information.signal;
         if is_fatal || thread.blocked().contains(signal) || actions.get(signal).ignores(signal) {
             actions.set(signal, Action::default_action());
+            if is_traced(thread, signal) {
+                thread.set_blocked(thread.blocked().without(signal));
+            }
         }
-        if !actions.get(signal).has_handler() {
+        if !actions.get(signal).has_handler() && !is_traced(thread, signal) {
             let core = DefaultAction::of(signal) == DefaultAction::Core;
             return self.begin_exit(ExitStatus::Signaled { signal, core });
         }
@@ -419,6 +462,20 @@ impl<M: Member> GroupState<M> {
             thread.with_pending(|pending| pending.remove(signals));
         }
     }
+}
+
+impl<M: Member> GroupState<M> {
+    /// `SIGKILL` ends the stops of threads that wait before their end.
+    fn kill_traced(&self) {
+        for thread in self.threads.iter().filter(|thread| thread.notes().contains(Note::TRACED)) {
+            thread.with_trace(|trace| trace.into_iter().for_each(Trace::kill));
+        }
+    }
+}
+
+/// Whether a thread's tracer is asked before the signal is delivered.
+fn is_traced<M: Member>(thread: &Arc<M>, signal: Signal) -> bool {
+    signal != Signal::KILL && thread.notes().contains(Note::TRACED)
 }
 
 /// Whether a thread has begun to end, or is about to.

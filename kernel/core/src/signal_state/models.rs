@@ -16,6 +16,7 @@ struct Thread {
     notes: AtomicU32,
     is_awake: AtomicBool,
     own: Mutex<Pending>,
+    trace: Mutex<Option<Trace>>,
 }
 
 impl Thread {
@@ -26,6 +27,7 @@ impl Thread {
             notes: AtomicU32::new(0),
             is_awake: AtomicBool::new(false),
             own: Mutex::new(Pending::new()),
+            trace: Mutex::new(None),
         })
     }
 }
@@ -49,6 +51,10 @@ impl Member for Thread {
 
     fn with_pending<R>(&self, access: impl FnOnce(&mut Pending) -> R) -> R {
         access(&mut self.own.lock().unwrap())
+    }
+
+    fn with_trace<R>(&self, access: impl FnOnce(Option<&mut Trace>) -> R) -> R {
+        access(self.trace.lock().unwrap().as_mut())
     }
 
     fn notes(&self) -> Note {
@@ -255,5 +261,62 @@ fn a_stop_is_complete_though_a_thread_ends() {
         leaver.join().unwrap();
         let state = group.lock();
         assert_eq!(state.change(), ChildChange::Stopped(Signal::STOP), "the parent is told");
+    });
+}
+
+/// A traced thread makes a stop that its tracer asks for; its tracer lets it go on, and then leaves.
+#[test]
+fn a_traced_thread_goes_on_when_its_tracer_leaves() {
+    loom::model(|| {
+        let group = Group::new(&[SignalSet::EMPTY]);
+        *group.threads[0].trace.lock().unwrap() = Some(Trace::new(TraceOptions::empty(), true));
+        group.lock().begin_trace(&group.threads[0]);
+        let traced = {
+            let group = group.clone();
+            thread::spawn(move || {
+                let me = &group.threads[0];
+                for _ in 0..2 {
+                    let mut state = group.lock();
+                    let Some(stop) = state.trap(me, 0) else { continue };
+                    let _ = state.enter_trace_stop(me, stop, 0);
+                    let _ = state.leave_trace_stop(me);
+                }
+            })
+        };
+        group.lock().interrupt(&group.threads[0]);
+        let _ = group.lock().resume_traced(&group.threads[0], Resume::Run, None);
+        {
+            let state = group.lock();
+            *group.threads[0].trace.lock().unwrap() = None;
+            state.end_trace(&group.threads[0]);
+        }
+        traced.join().unwrap();
+        // A thread that waited was woken, and looks again.
+        assert!(group.threads[0].is_awake.load(Ordering::Acquire), "it was woken");
+        assert_eq!(group.lock().leave_trace_stop(&group.threads[0]), Resumed::With(None));
+        let notes = group.threads[0].notes();
+        assert!(
+            !notes.intersects(Note::TRAP | Note::TRACE_STOPPED | Note::TRACED),
+            "nothing holds it: {notes:?}"
+        );
+    });
+}
+
+/// `SIGKILL` comes while a traced thread enters a stop: it does not stay there.
+#[test]
+fn a_killed_thread_leaves_its_stop() {
+    loom::model(|| {
+        let group = Group::new(&[SignalSet::EMPTY]);
+        *group.threads[0].trace.lock().unwrap() = Some(Trace::new(TraceOptions::empty(), false));
+        group.lock().begin_trace(&group.threads[0]);
+        let killer = {
+            let group = group.clone();
+            thread::spawn(move || group.send(Signal::KILL))
+        };
+        let stop = TraceStop::of_call(true, TraceOptions::empty(), 1, 0);
+        let has_stopped = group.lock().enter_trace_stop(&group.threads[0], stop, 1).is_ok();
+        killer.join().unwrap();
+        assert!(!has_stopped || group.threads[0].is_awake.load(Ordering::Acquire), "it was woken");
+        assert_eq!(group.lock().leave_trace_stop(&group.threads[0]), Resumed::With(None));
     });
 }

@@ -27,6 +27,17 @@ impl ExitStatus {
     }
 }
 
+impl ExitStatus {
+    /// `si_code` and `si_status` of waitid(2).
+    #[must_use]
+    pub const fn to_child_code(self) -> (i32, i32) {
+        match self {
+            Self::Exited(code) => (linux_raw_sys::general::CLD_EXITED as i32, code as i32),
+            Self::Signaled { signal, .. } => (linux_raw_sys::general::CLD_KILLED as i32, signal.number()),
+        }
+    }
+}
+
 /// The change that the parent has not been told (by `wait4`) yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildChange {

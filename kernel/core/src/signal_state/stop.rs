@@ -32,6 +32,7 @@ impl<M: Member> GroupState<M> {
         self.stop = Some(signal);
         for thread in &self.threads {
             thread.add(Note::STOP);
+            self.notify_trace(thread);
             thread.kick();
         }
     }
@@ -46,6 +47,7 @@ impl<M: Member> GroupState<M> {
         let was_stopped = self.are_all_stopped();
         for thread in &self.threads {
             thread.remove(Note::STOP);
+            self.notify_trace(thread);
             thread.kick();
         }
         if was_stopped {
@@ -62,7 +64,7 @@ impl<M: Member> GroupState<M> {
     /// The thread's part of a stop begins. `None`: there is none any more. Otherwise whether the parent is to be told,
     /// because all threads have stopped now.
     pub fn enter_stop(&mut self, thread: &Arc<M>) -> Option<bool> {
-        if !is_to_stop(thread) {
+        if !should_stay_stopped(thread) {
             return None;
         }
         thread.add(Note::STOPPED);
@@ -84,7 +86,7 @@ impl<M: Member> GroupState<M> {
 }
 
 /// Whether a thread that stops, or has stopped, is to stay so.
-pub(super) fn is_to_stop<M: Member>(thread: &Arc<M>) -> bool {
+pub(super) fn should_stay_stopped<M: Member>(thread: &Arc<M>) -> bool {
     let notes = thread.notes();
     notes.contains(Note::STOP) && !notes.contains(Note::DIE)
 }

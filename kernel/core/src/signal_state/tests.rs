@@ -12,6 +12,7 @@ struct Thread {
     awaited: AtomicU64,
     notes: AtomicU32,
     own: Mutex<Pending>,
+    trace: Mutex<Option<Trace>>,
 }
 
 impl Member for Thread {
@@ -33,6 +34,10 @@ impl Member for Thread {
 
     fn with_pending<R>(&self, access: impl FnOnce(&mut Pending) -> R) -> R {
         access(&mut self.own.lock().unwrap())
+    }
+
+    fn with_trace<R>(&self, access: impl FnOnce(Option<&mut Trace>) -> R) -> R {
+        access(self.trace.lock().unwrap().as_mut())
     }
 
     fn notes(&self) -> Note {
@@ -158,4 +163,104 @@ fn orphans_have_no_parent_in_another_group_of_their_session() {
     assert!(is_orphaned(5, 1, []));
     assert!(is_orphaned(5, 1, [link(5, 1), link(9, 9)]));
     assert!(!is_orphaned(5, 1, [link(5, 1), link(4, 1)]));
+}
+
+/// Makes a thread traced.
+fn trace(state: &GroupState<Thread>, thread: &Arc<Thread>, is_seized: bool) {
+    *thread.trace.lock().unwrap() = Some(Trace::new(TraceOptions::empty(), is_seized));
+    state.begin_trace(thread);
+}
+
+fn report(thread: &Thread) -> Option<i32> {
+    thread.with_trace(|trace| trace.unwrap().report(false))
+}
+
+#[test]
+fn a_tracer_is_asked_before_a_signal_is_delivered() {
+    let (mut state, threads) = group(&[1]);
+    trace(&state, &threads[0], false);
+    let _ = send(&mut state, None, Signal::TERM, &Action::default_action());
+    assert!(state.ending().is_none(), "it is fatal only if the tracer lets it pass");
+    let mut actions = Actions::new();
+    let delivery = state.deliver(&threads[0], &mut actions).unwrap();
+    assert!(delivery.is_traced);
+    state.enter_trace_stop(&threads[0], TraceStop::of_signal(delivery.information), 0).unwrap();
+    assert_eq!(report(&threads[0]), Some(Signal::TERM.number()));
+    assert_eq!(report(&threads[0]), None, "a stop is told once");
+    assert_eq!(state.leave_trace_stop(&threads[0]), Resumed::Not);
+    state.resume_traced(&threads[0], Resume::Step, Some(Signal::INT)).unwrap();
+    assert_eq!(state.resume_traced(&threads[0], Resume::Run, None), Err(NotStopped));
+    assert_eq!(state.leave_trace_stop(&threads[0]), Resumed::With(Some(Signal::INT)));
+    let passed = Information::kernel(Signal::INT);
+    let delivery = state.deliver_traced(&threads[0], passed, delivery.token, &mut actions).unwrap();
+    assert!(!delivery.is_traced && delivery.information.signal == Signal::INT);
+    // An ignored signal is told of, too; SIGKILL is not.
+    let _ = send(&mut state, None, Signal::CHLD, &Action::default_action());
+    assert!(state.deliver(&threads[0], &mut actions).unwrap().is_traced);
+    let _ = send(&mut state, None, Signal::KILL, &Action::default_action());
+    assert!(state.ending().is_some());
+}
+
+#[test]
+fn a_stop_of_the_group_is_told_to_tracer_and_parent() {
+    for is_seized in [false, true] {
+        let (mut state, threads) = group(&[1]);
+        trace(&state, &threads[0], is_seized);
+        let _ = send(&mut state, None, Signal::STOP, &Action::default_action());
+        let delivery = state.deliver(&threads[0], &mut Actions::new()).unwrap();
+        state.begin_stop(delivery.token, Signal::STOP);
+        let stop = state.trap(&threads[0], 0).unwrap();
+        let event = if is_seized { 128 << 8 } else { 0 };
+        assert_eq!((stop.code, stop.information.is_some()), (Signal::STOP.number() | event, is_seized));
+        assert_eq!(state.enter_trace_stop(&threads[0], stop, 0), Ok(true), "the parent is told");
+        if is_seized {
+            state.listen(&threads[0]).unwrap();
+            assert_eq!(report(&threads[0]), None);
+            assert_eq!(state.resume_traced(&threads[0], Resume::Run, None), Err(NotStopped));
+        } else {
+            assert_eq!(state.listen(&threads[0]), Err(NotStopped));
+        }
+        let _ = send(&mut state, None, Signal::CONT, &Action::default_action());
+        if is_seized {
+            assert_eq!(state.leave_trace_stop(&threads[0]), Resumed::With(None));
+            let stop = state.trap(&threads[0], 0).unwrap();
+            assert_eq!(stop.code, Signal::TRAP.number() | event, "it tells that the stop is over");
+        } else {
+            assert_eq!(state.leave_trace_stop(&threads[0]), Resumed::Not, "only its tracer lets it go on");
+        }
+    }
+}
+
+#[test]
+fn a_resumed_thread_is_not_stopped_again_unless_its_tracer_leaves() {
+    let (mut state, threads) = group(&[1]);
+    trace(&state, &threads[0], false);
+    let _ = send(&mut state, None, Signal::STOP, &Action::default_action());
+    let delivery = state.deliver(&threads[0], &mut Actions::new()).unwrap();
+    state.begin_stop(delivery.token, Signal::STOP);
+    let stop = state.trap(&threads[0], 0).unwrap();
+    assert_eq!(state.enter_trace_stop(&threads[0], stop, 0), Ok(true));
+    state.resume_traced(&threads[0], Resume::Run, None).unwrap();
+    assert_eq!(state.leave_trace_stop(&threads[0]), Resumed::With(None));
+    assert_eq!(state.trap(&threads[0], 0), None);
+    *threads[0].trace.lock().unwrap() = None;
+    state.end_trace(&threads[0]);
+    assert_eq!(state.enter_stop(&threads[0]), Some(false), "the group has told of its stop before");
+}
+
+#[test]
+fn death_ends_a_stop_and_only_sigkill_the_last() {
+    let (mut state, threads) = group(&[1]);
+    trace(&state, &threads[0], false);
+    let stop = TraceStop::of_call(true, TraceOptions::SYSGOOD, 1, 0);
+    assert_eq!(stop.code, Signal::TRAP.number() | 0x80);
+    state.enter_trace_stop(&threads[0], stop, 1).unwrap();
+    state.begin_exit(ExitStatus::Exited(0));
+    assert_eq!(state.leave_trace_stop(&threads[0]), Resumed::With(None));
+    assert_eq!(state.enter_trace_stop(&threads[0], stop, 1), Err(NotStopped));
+    let last = TraceStop::of_event(TraceEvent::Exit, 1, 0);
+    state.enter_trace_stop(&threads[0], last, 0).unwrap();
+    assert_eq!(state.leave_trace_stop(&threads[0]), Resumed::Not);
+    let _ = send(&mut state, None, Signal::KILL, &Action::default_action());
+    assert_eq!(state.leave_trace_stop(&threads[0]), Resumed::With(None));
 }

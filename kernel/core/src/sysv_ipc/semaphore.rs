@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_goes_on_in_order() {
+    fn waiters_continue_in_order() {
         let mut set: Set<u8> = Set::new(1).unwrap();
         let wait = |set: &mut Set<u8>, change, token| {
             assert_eq!(set.attempt(&[op(0, change)], ME), Err(Refusal::Blocked(0)));

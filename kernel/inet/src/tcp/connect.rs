@@ -114,7 +114,7 @@ impl<P: Platform> TcpSocket<P> {
         let place = |port: u16| {
             let local = Endpoint { address: source, port };
             let tuple = Tuple::new(local, target);
-            connections.get(&tuple).is_none_or(Entry::may_be_replaced).then_some((tuple, local))
+            connections.get(&tuple).is_none_or(Entry::is_recyclable).then_some((tuple, local))
         };
         let (tuple, local) = match state.bound {
             Some(bound) => place(bound.port).ok_or(InetError::AddressNotAvailable)?,

@@ -444,7 +444,7 @@ impl<P: Platform> TcpSocket<P> {
         let mut state = self.state.lock();
         let state = &mut *state;
         let Phase::Wire(wire) = &mut state.phase else { return };
-        if !wire.is_under_way(number) {
+        if !wire.is_in_flight(number) {
             return;
         }
         if error == InetError::MessageTooLong {

@@ -31,7 +31,7 @@ fn bytes_pass_without_packets() {
 }
 
 #[test]
-fn what_follows_a_close_is_as_in_tcp() {
+fn data_after_a_close_is_answered_as_in_tcp() {
     let net = Net::new(2, Faults::default());
     let [client, server] = pair(&net);
     server.close();

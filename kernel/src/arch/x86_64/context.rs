@@ -100,6 +100,12 @@ impl UserContext {
         self.error as usize
     }
 
+    /// Makes the registers those of a program that is in system call `number`.
+    pub fn set_syscall(&mut self, number: usize) {
+        self.vector = SYSCALL_VECTOR;
+        self.error = number as u64;
+    }
+
     /// Makes the program repeat the system call it has just made when it runs next.
     pub fn restart_syscall(&mut self) {
         self.rax = self.error;

@@ -44,6 +44,9 @@ const CPU_SEGMENT: u64 = 0x0040_f100_0000_0000;
 const FATAL_STACK_BYTES: usize = 8192;
 /// Vectors that may strike where the stack cannot be trusted: NMI, double fault, machine check.
 const FATAL_VECTORS: [usize; 3] = [2, 8, 18];
+/// Debug traps have a stack of their own, too.
+const VECTOR_DEBUG: usize = 1;
+const DEBUG_STACK_BYTES: usize = 1024;
 
 #[repr(C, align(16))]
 struct Cell<T>(UnsafeCell<T>);
@@ -57,10 +60,14 @@ static SEGMENTS: [Cell<GlobalDescriptorTable<SEGMENTS_MAX>>; MAX_CPUS] =
     [const { Cell(UnsafeCell::new(GlobalDescriptorTable::empty())) }; MAX_CPUS];
 static FATAL_STACKS: [Cell<[u8; FATAL_STACK_BYTES]>; MAX_CPUS] =
     [const { Cell(UnsafeCell::new([0; FATAL_STACK_BYTES])) }; MAX_CPUS];
+static DEBUG_STACKS: [Cell<[u8; DEBUG_STACK_BYTES]>; MAX_CPUS] =
+    [const { Cell(UnsafeCell::new([0; DEBUG_STACK_BYTES])) }; MAX_CPUS];
 static INTERRUPTS_READY: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
     static heddle_trap_entries: u8;
+    static heddle_debug_entry: u8;
+    static heddle_debug_smap_site: u8;
     static heddle_syscall_entry: u8;
     static heddle_trap_smap_site: u8;
     static heddle_smap_sites: [u64; 2];
@@ -91,6 +98,8 @@ fn load_segments(id: usize, local: &'static CpuLocal) {
         let tss = &mut *local.tss.get();
         let stack_end = FATAL_STACKS[id].0.get() as u64 + FATAL_STACK_BYTES as u64;
         tss.interrupt_stack_table[0] = VirtAddr::new(stack_end);
+        let stack_end = DEBUG_STACKS[id].0.get() as u64 + DEBUG_STACK_BYTES as u64;
+        tss.interrupt_stack_table[1] = VirtAddr::new(stack_end);
         let table = &mut *SEGMENTS[id].0.get();
         let _ = table.append(Descriptor::UserSegment(KERNEL_CODE_32));
         let _ = table.append(Descriptor::kernel_code_segment());
@@ -115,11 +124,15 @@ fn load_segments(id: usize, local: &'static CpuLocal) {
 fn fill_interrupts() {
     // SAFETY: the symbol is the first of 256 entries, 16 bytes apart; only its address is used.
     let entries = (&raw const heddle_trap_entries) as u64;
+    // SAFETY: only the address of the symbol is used.
+    let debug = (&raw const heddle_debug_entry) as u64;
     // SAFETY: `INTERRUPTS_READY` lets one CPU in, before any CPU loads the table.
     let table = unsafe { &mut *INTERRUPTS.0.get() };
     for (vector, gate) in table.iter_mut().enumerate() {
-        let address = entries + 16 * vector as u64;
-        let stack = u64::from(FATAL_VECTORS.contains(&vector));
+        let (address, stack) = match vector {
+            VECTOR_DEBUG => (debug, 2),
+            _ => (entries + 16 * vector as u64, u64::from(FATAL_VECTORS.contains(&vector))),
+        };
         // Breakpoints may be raised by `int3`; the rest only by hardware.
         let level = if vector == 3 { 3u64 } else { 0 };
         let kind = 0x8e00 | level << 13;
@@ -203,4 +216,5 @@ fn patch_smap_sites() {
         write(site as *const u8, if opens != 0 { STAC } else { CLAC });
     }
     write(&raw const heddle_trap_smap_site, CLAC);
+    write(&raw const heddle_debug_smap_site, CLAC);
 }

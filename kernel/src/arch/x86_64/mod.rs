@@ -3,6 +3,7 @@
 mod boot;
 mod context;
 pub mod cpu;
+pub mod debug;
 mod descriptor;
 pub mod features;
 pub mod float;

@@ -12,7 +12,7 @@ use ::x86_64::registers::model_specific::{FsBase, KernelGsBase};
 use linux_raw_sys::general as linux;
 
 use crate::arch::x86_64::context::UserContext;
-use crate::arch::x86_64::{context, descriptor, interrupt, local, user};
+use crate::arch::x86_64::{context, debug, descriptor, interrupt, local, user};
 use crate::arch::{SignalCause, UserHooks};
 
 global_asm!(
@@ -39,6 +39,7 @@ unsafe extern "C" {
 }
 
 const VECTOR_PAGE_FAULT: u64 = 14;
+const VECTOR_DEBUG: u64 = 1;
 const VECTOR_PROTECTION: u64 = 13;
 const EXCEPTIONS: u64 = 32;
 
@@ -62,7 +63,7 @@ pub enum Trap {
     Exception {
         /// The processor's number of the exception.
         vector: u8,
-        /// Its error code, 0 where there is none.
+        /// Its error code, 0 where there is none. For a debug trap (1) its status, as [`crate::arch::debug`] has it.
         code: u64,
     },
     /// An interrupt came; its handler has run.
@@ -99,6 +100,7 @@ pub fn enter_user<H: UserHooks>(context: &mut UserContext) -> Trap {
             execute: context.error & 16 != 0,
             present: context.error & 1 != 0,
         },
+        VECTOR_DEBUG => Trap::Exception { vector: VECTOR_DEBUG as u8, code: debug::take_status() },
         vector if vector < EXCEPTIONS => Trap::Exception { vector: vector as u8, code: context.error },
         vector => {
             interrupt::dispatch(vector as u8);
@@ -139,11 +141,12 @@ fn load_new_bases(local: &local::CpuLocal, context: &mut UserContext) {
 
 /// The signal of an exception, by Linux's table.
 #[must_use]
-pub fn exception_signal(vector: u8, _code: u64) -> SignalCause {
+pub fn exception_signal(vector: u8, code: u64) -> SignalCause {
     let (signal, code) = match vector {
-        0 => (linux::SIGFPE, 1),     // FPE_INTDIV
-        1 => (linux::SIGTRAP, 2),    // TRAP_TRACE
-        3 => (linux::SIGTRAP, 0x80), // SI_KERNEL
+        0 => (linux::SIGFPE, 1),                                            // FPE_INTDIV
+        1 if code & 0xf != 0 && code & 1 << 14 == 0 => (linux::SIGTRAP, 4), // TRAP_HWBKPT
+        1 => (linux::SIGTRAP, 2),                                           // TRAP_TRACE
+        3 => (linux::SIGTRAP, 0x80),                                        // SI_KERNEL
         4 | 5 => (linux::SIGSEGV, 0x80),
         6 => (linux::SIGILL, 2),       // ILL_ILLOPN
         16 | 19 => (linux::SIGFPE, 3), // FPE_FLTDIV stands for all: the status words tell more

@@ -66,6 +66,9 @@ heddle_enter_user:
     movq {CONTEXT_FLAGS}(%rdi), %r11
     cmpq %r11, {CONTEXT_R11}(%rdi)
     jne 1f
+    # sysret would trap before the program's next instruction, and cannot load the resume flag.
+    testl $0x10100, %r11d
+    jnz 1f
     movq %rcx, %rax
     shrq $47, %rax
     jnz 1f
@@ -142,6 +145,47 @@ heddle_trap_smap_site:
     leaq 16(%rbp), %rsp
     POP_REGISTERS
     addq $16, %rsp
+    iretq
+
+# Debug traps, on a stack of their own: a program can have one strike at the first instruction of the `syscall` entry,
+# where the stack is still its own.
+.global heddle_debug_entry
+.balign 16
+heddle_debug_entry:
+    testb $3, 8(%rsp)                   # the code segment's privilege level
+    jz 1f
+    swapgs
+.global heddle_debug_smap_site
+heddle_debug_smap_site:
+    .byte 0x0f, 0x1f, 0x00              # as above
+    # The frame moves to where the others are pushed.
+    pushq %rdi
+    movq %gs:{CPU_RSP0}, %rdi
+    pushq %rsi
+    movq 16(%rsp), %rsi                 # rip
+    movq %rsi, -40(%rdi)
+    movq 24(%rsp), %rsi                 # cs
+    movq %rsi, -32(%rdi)
+    movq 32(%rsp), %rsi                 # rflags
+    movq %rsi, -24(%rdi)
+    movq 40(%rsp), %rsi                 # rsp
+    movq %rsi, -16(%rdi)
+    movq 48(%rsp), %rsi                 # ss
+    movq %rsi, -8(%rdi)
+    popq %rsi
+    leaq -40(%rdi), %rdi
+    xchgq %rdi, (%rsp)
+    popq %rsp
+    pushq $0
+    pushq $1
+    PUSH_REGISTERS
+    jmp leave_user
+1:  # The kernel has touched what a program's debugger watches: nobody is told.
+    pushq %rax
+    movl $0xffff0ff0, %eax
+    movq %rax, %dr6
+    andq $~0x100, 24(%rsp)
+    popq %rax
     iretq
 
 # One entry per vector, 16 bytes apart.

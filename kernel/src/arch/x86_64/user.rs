@@ -104,6 +104,16 @@ pub unsafe fn compare_exchange(at: usize, expected: u32, new: u32) -> Result<u32
     Ok(found)
 }
 
+/// Reads a word of user memory as if it were the kernel's, for the test that shows that the processor refuses it.
+///
+/// # Safety
+/// `from` is a multiple of 4 in the lower half, and the page is there.
+#[cfg(feature = "checking")]
+pub unsafe fn provoke_access(from: usize) -> u32 {
+    // SAFETY: the caller's promise; with SMAP it faults, which ends the machine.
+    unsafe { core::ptr::with_exposed_provenance::<u32>(from).read_volatile() }
+}
+
 /// Where kernel code that faulted at `rip` continues; `None` if it may not fault there.
 pub(super) fn fixup(rip: u64) -> Option<u64> {
     let start = &raw const heddle_fixups;

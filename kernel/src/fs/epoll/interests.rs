@@ -33,6 +33,11 @@ impl Interests {
         self.slots.len()
     }
 
+    /// How many there are, those in files that have been closed included.
+    pub fn count(&self) -> usize {
+        self.numbers.len()
+    }
+
     /// The interest with this number.
     pub fn get(&self, index: usize) -> Option<&Arc<EpollInterest>> {
         self.slots.get(index).and_then(Option::as_ref)

@@ -10,26 +10,25 @@
 //! An instance that ends takes its interests out of use, so no wake goes through it any more.
 
 mod interests;
+mod nesting;
 mod ready;
 
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as linux;
 use smallvec::SmallVec;
 
 use crate::error::Errno;
 use crate::fs::epoll::interests::Interests;
+use crate::fs::epoll::nesting::{Links, Nesting};
 use crate::fs::epoll::ready::Ready;
-use crate::fs::{File, FileType, Metadata, OpenFile, downcast};
+use crate::fs::{File, FileType, Metadata, OpenFile, downcast, downcast_arc};
 use crate::memory::fallible;
 use crate::sync::SpinLock;
 use crate::wait::queue::{Events, Listener, RelayQueue, Watch};
 
-/// How deep instances may watch one another, as in Linux.
-const DEPTH_LIMIT: u32 = 5;
-/// How many instances are looked at to find that out; who builds a larger web is refused.
-const VISITS_MAX: usize = 4096;
+/// Hints that a question for readiness looks at; with more of them the answer is that something may be ready.
+const LOOKS_MAX: usize = 1024;
 /// The bits that an exclusive interest may have.
 const EXCLUSIVE_KNOWN: u32 = linux::EPOLLIN
     | linux::EPOLLOUT
@@ -48,12 +47,9 @@ pub struct Epoll {
     /// How many instances are above this one at most. It only grows, so that depth is limited whatever the order in
     /// which instances come to watch one another.
     above: AtomicU32,
-    /// An instance has been among the files it watches.
-    watches_instances: AtomicBool,
+    links: SpinLock<Links>,
 }
 
-/// Held while an instance begins to watch another one, so that two cannot close a circle at the same time.
-static NESTING: SpinLock<()> = SpinLock::new(());
 /// Hints that one look into the ready list takes at most.
 const HINTS_MAX: usize = 128;
 
@@ -156,13 +152,8 @@ impl Epoll {
     /// `ENOMEM`.
     pub fn new() -> Result<Arc<Self>, Errno> {
         let ready = Ready::new()?;
-        let (above, watches_instances) = (AtomicU32::new(0), AtomicBool::new(false));
-        fallible::try_arc(Self {
-            interests: SpinLock::new(Interests::new()),
-            ready,
-            above,
-            watches_instances,
-        })
+        let (above, links) = (AtomicU32::new(0), SpinLock::new(Links::default()));
+        fallible::try_arc(Self { interests: SpinLock::new(Interests::new()), ready, above, links })
     }
 
     /// Registers for the instance, and says whether something may be ready.
@@ -192,7 +183,7 @@ impl Epoll {
         if !open.file.is_pollable() {
             return Err(Errno::EPERM);
         }
-        let inner = downcast::<Epoll>(open);
+        let inner: Option<Arc<Self>> = downcast_arc(&open.file);
         if events & linux::EPOLLEXCLUSIVE != 0 && (events & !EXCLUSIVE_KNOWN != 0 || inner.is_some()) {
             return Err(Errno::EINVAL);
         }
@@ -209,24 +200,13 @@ impl Epoll {
             generation: AtomicU32::new(0),
             is_gone: AtomicBool::new(false),
         })?;
-        // Dropped after the lock: these may be the last references.
-        let mut visited = Vec::new();
-        let nesting = inner.map(|_| NESTING.lock());
-        if let Some(inner) = inner {
-            let above = self.above.load(Ordering::Relaxed) + 1;
-            inner.admit(self, above, false, &mut visited)?;
-            visited.clear();
-            inner.admit(self, above, true, &mut visited)?;
-            self.watches_instances.store(true, Ordering::Relaxed);
-        }
-        {
-            let mut interests = self.interests.lock();
-            if interests.find(descriptor, open.id()).is_some() {
-                return Err(Errno::EEXIST);
+        let mut nesting = Nesting::begin(self, inner.as_deref());
+        nesting.admit(self, inner.as_ref())?;
+        if let Err(error) = self.put(&interest) {
+            if let Some(inner) = &inner {
+                nesting::forget(self, inner);
             }
-            let index = interests.reserve()?;
-            interest.index.store(index as u32, Ordering::Relaxed);
-            interests.put(interest.clone());
+            return Err(error);
         }
         drop(nesting);
         let watched = interest.watch(open);
@@ -260,44 +240,27 @@ impl Epoll {
         Ok(())
     }
 
-    fn forget(&self, interest: &Arc<EpollInterest>) {
-        interest.retire();
-        let old = self.interests.lock().remove(interest);
-        drop(old);
+    /// Takes an interest in.
+    fn put(&self, interest: &Arc<EpollInterest>) -> Result<(), Errno> {
+        let mut interests = self.interests.lock();
+        if interests.find(interest.descriptor, interest.id).is_some() {
+            return Err(Errno::EEXIST);
+        }
+        let index = interests.reserve()?;
+        interest.index.store(index as u32, Ordering::Relaxed);
+        interests.put(interest.clone());
+        Ok(())
     }
 
-    /// Checks that `outer` may watch this instance, or with `mark` notes that it does: no circle, and no more than so
-    /// many instances above one another. What was looked at is in `visited`.
-    fn admit(
-        &self,
-        outer: &Arc<Self>,
-        above: u32,
-        mark: bool,
-        visited: &mut Vec<Arc<OpenFile>>,
-    ) -> Result<(), Errno> {
-        if visited.len() >= VISITS_MAX {
-            return Err(Errno::EINVAL);
+    fn forget(&self, interest: &Arc<EpollInterest>) {
+        interest.retire();
+        if let Some(open) = interest.open.upgrade()
+            && let Some(inner) = downcast::<Self>(&open)
+        {
+            nesting::forget(self, inner);
         }
-        if core::ptr::eq(self, Arc::as_ptr(outer)) || above >= DEPTH_LIMIT {
-            return Err(Errno::ELOOP);
-        }
-        if mark {
-            self.above.fetch_max(above, Ordering::Relaxed);
-        }
-        if !self.watches_instances.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let count = self.interests.lock().len();
-        for index in 0..count {
-            let open = self.interests.lock().get(index).map(|known| known.open.clone());
-            let Some(open) = open.and_then(|open| open.upgrade()) else { continue };
-            fallible::try_push(visited, open.clone())?;
-            match downcast::<Epoll>(&open) {
-                Some(inner) => inner.admit(outer, above + 1, mark, visited)?,
-                None => drop(visited.pop_if(|file| Arc::strong_count(file) > 2)),
-            }
-        }
-        Ok(())
+        let old = self.interests.lock().remove(interest);
+        drop(old);
     }
 
     /// Reports up to `limit` files that are ready, from so many hints as one look takes.
@@ -338,7 +301,8 @@ impl Epoll {
 
     /// Whether anything is ready. Hints that were wrong are dropped.
     fn is_ready(&self) -> Result<bool, Errno> {
-        while let Some(interest) = self.ready.first() {
+        for _ in 0..LOOKS_MAX {
+            let Some(interest) = self.ready.first() else { return Ok(false) };
             if !interest.look()?.is_empty() {
                 return Ok(true);
             }
@@ -348,7 +312,7 @@ impl Epoll {
                 return Ok(true);
             }
         }
-        Ok(false)
+        Ok(true)
     }
 }
 

@@ -199,7 +199,7 @@ impl SharedPages {
         Ok(())
     }
 
-    /// Stores what was written of these pages. What was handed out before `clean`, and is in no program's reach any
+    /// Stores what was written of these pages. A page handed out before `clean`, and in no program's reach any
     /// more, need not be stored again.
     fn store(&self, pages: Range<u64>, clean: u64) -> Result<(), Errno> {
         let (mut at, mut result) = (pages.start, Ok(()));

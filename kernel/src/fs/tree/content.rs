@@ -4,9 +4,9 @@ use heddle_erofs::{Image, Inode, Page};
 use heddle_kernel_core::xarray::Sparse;
 
 use crate::error::{Errno, TryError, TryResult};
-use crate::fs::IoBuffer;
 use crate::fs::tree::page::{PAGE, PAGE_BYTES, Source};
 use crate::fs::tree::{Tree, page};
+use crate::fs::{IoBuffer, Sought};
 use crate::memory::{FrameRef, PageRef};
 
 /// The largest file, as Linux has it for tmpfs.
@@ -14,6 +14,8 @@ pub const SIZE_LIMIT: u64 = i64::MAX as u64;
 
 /// Pages that are dropped or provided while the file's lock is held.
 const STEP_PAGES: u64 = 64;
+/// Pages that are looked at for data or a hole while the file's lock is held.
+const SEEK_PAGES: u64 = 256;
 
 /// A page that differs from the image.
 enum PageSlot {
@@ -276,28 +278,32 @@ impl Content {
         Ok(stopped)
     }
 
-    /// The first byte from `offset` on that is data (or, if not `data`, in a hole; the end of the file is one).
-    pub fn seek(&self, offset: u64, data: bool) -> Option<u64> {
+    /// The first byte from `offset` on that is data (or, if not `data`, in a hole; the end of the file is one), looking
+    /// at so many pages at a time.
+    pub fn seek(&self, offset: u64, data: bool) -> Result<Sought, Errno> {
         if offset >= self.size {
-            return None;
+            return Err(Errno::ENXIO);
         }
         let mut index = offset / PAGE;
-        while index * PAGE < self.size {
+        for _ in 0..SEEK_PAGES {
+            if index * PAGE >= self.size {
+                return if data { Err(Errno::ENXIO) } else { Ok(Sought::Found(self.size)) };
+            }
             let is_data = match self.slots.get(index) {
                 Some(slot) => !matches!(slot, PageSlot::Hole),
                 None => index < self.image_pages,
             };
             if is_data == data {
-                return Some(offset.max(index * PAGE));
+                return Ok(Sought::Found(offset.max(index * PAGE)));
             }
             index = match self.slots.next(index) {
                 // Over a stretch of nothing to the next slot.
                 Some((next, _)) if data && index >= self.image_pages => next.max(index + 1),
-                None if data && index >= self.image_pages => return None,
+                None if data && index >= self.image_pages => return Err(Errno::ENXIO),
                 _ => index + 1,
             };
         }
-        if data { None } else { Some(self.size) }
+        Ok(Sought::UpTo(index * PAGE))
     }
 
     /// Pages of its own.

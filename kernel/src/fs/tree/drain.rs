@@ -4,14 +4,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
-use crate::fs::tree::{TreeNode, remains};
+use crate::fs::tree::{TreeNode, deferred_contents};
 use crate::fs::{Dentry, FileType, mount};
 
 use heddle_kernel_core::fallible::push_reserved;
 
 /// Frees every node that was made from the image, has not been changed, and is not in use.
 pub fn drain() {
-    remains::drain();
+    deferred_contents::drain();
     let Some(root) = mount::root() else { return };
     // Depth first, with a stack of our own: programs decide how deep directories are. Each level holds the position
     // in its listing; memory for the stack may be missing, and then deeper levels are left as they are.

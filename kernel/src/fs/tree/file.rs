@@ -15,7 +15,7 @@ use crate::fs::tree::page::{PAGE, PAGE_BYTES};
 use crate::fs::tree::seals::SharedMapping;
 use crate::fs::tree::{TreeNode, page};
 use crate::fs::xattr::CAPABILITY;
-use crate::fs::{File, FileType, IoBuffer, OpenFile, StatusFlags};
+use crate::fs::{File, FileType, IoBuffer, OpenFile, Sought, StatusFlags};
 use crate::memory::{MapSource, PageRef};
 use crate::process::Thread;
 use crate::sync::SpinLock;
@@ -231,8 +231,8 @@ impl File for TreeNode {
         Ok(reached - first)
     }
 
-    fn seek_data(&self, offset: u64, data: bool) -> Result<u64, Errno> {
-        self.content()?.lock().seek(offset, data).ok_or(Errno::ENXIO)
+    fn seek_data(&self, offset: u64, data: bool) -> Result<Sought, Errno> {
+        self.content()?.lock().seek(offset, data)
     }
 
     fn seals(&self) -> Result<u32, Errno> {

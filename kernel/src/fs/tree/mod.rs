@@ -15,12 +15,12 @@
 //! directories are one step), a directory's children, a node's attributes or contents.
 
 mod content;
+pub mod deferred_contents;
 mod directory;
 mod drain;
 mod file;
 mod node;
 mod page;
-pub mod remains;
 mod seals;
 
 use alloc::boxed::Box;

@@ -19,7 +19,7 @@ use crate::fs::tree::content::{Content, Lower};
 use crate::fs::tree::directory::Children;
 use crate::fs::tree::page::PAGE;
 use crate::fs::tree::seals::Seals;
-use crate::fs::tree::{Tree, remains};
+use crate::fs::tree::{Tree, deferred_contents};
 use crate::fs::xattr::Extended;
 use crate::fs::{Dentry, File, FileType, Mount, Path, StatusFlags, devices};
 use crate::memory::fallible;
@@ -398,7 +398,7 @@ impl Drop for TreeNode {
         if let Body::Regular(content) = &mut self.body {
             let content = core::mem::replace(content.get_mut(), Content::new());
             self.tree.give_pages(content.own_pages());
-            remains::free(content);
+            deferred_contents::free(content);
         }
     }
 }

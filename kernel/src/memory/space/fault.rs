@@ -350,7 +350,7 @@ fn new_entry(
     }
 }
 
-fn copy_of(physical: u64, mapping: &Mapping<Object>) -> Result<PageTableEntry, FaultError> {
+pub(super) fn copy_of(physical: u64, mapping: &Mapping<Object>) -> Result<PageTableEntry, FaultError> {
     count(&counters::COPIES);
     let frame = if physical == PageRef::zero().physical() {
         FrameRef::allocate_zeroed()?

@@ -6,7 +6,8 @@ use heddle_kernel_core::mapping::Totals;
 
 use crate::error::Errno;
 use crate::memory::overcommit;
-use crate::memory::space::{STACK_MAX_BYTES, Space, SpaceState};
+use crate::memory::space::layout::STACK_MAX_BYTES;
+use crate::memory::space::{Space, SpaceState};
 
 /// Whether new mappings count as locked: `MCL_FUTURE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,11 +19,13 @@ mod attach;
 mod brk;
 mod fault;
 mod fork;
+mod layout;
 mod limits;
 mod list;
 mod lock;
 mod map;
 mod remap;
+mod remote;
 mod unmap;
 mod usage;
 
@@ -35,8 +37,8 @@ use heddle_abi::boot::{KEY_PCID, KEY_SLOTS};
 use heddle_kernel_core::mapping::Mappings;
 use heddle_kernel_core::tlb::roots::Identity;
 
+use crate::arch::paging;
 use crate::arch::paging::PageTableEntry;
-use crate::arch::{cpu, paging};
 use crate::boot;
 use crate::error::Errno;
 use crate::memory::counters::count;
@@ -56,10 +58,12 @@ use crate::memory::{counters, deferred_free, isolation, roots, shootdown, slots}
 use crate::sync::SpinLock;
 
 pub use crate::memory::space::fault::{FaultAccess, FaultError};
+pub use crate::memory::space::layout::SpaceLayout;
 pub use crate::memory::space::limits::FutureLocks;
 pub use crate::memory::space::list::MappingView;
 pub use crate::memory::space::lock::CpuEpoch;
 pub use crate::memory::space::map::{MapRequest, Placement};
+pub use crate::memory::space::remote::RemoteAccess;
 pub use crate::memory::space::unmap::{unmap_mapping_range, write_back};
 pub use crate::memory::space::usage::Usage;
 pub use heddle_kernel_core::mapping::{Flags, Mapping, Protection};
@@ -68,10 +72,6 @@ pub use heddle_kernel_core::mapping::{Flags, Mapping, Protection};
 const LOWEST_ADDRESS: usize = 0x1_0000;
 /// How far mappings stay away from a stack that may grow.
 const STACK_GUARD_BYTES: usize = 1 << 20;
-/// Where the image of a position-independent program goes in a whole space, or above.
-const IMAGE_BASE: usize = 0x5555_0000_0000;
-/// Slots kept free below the top of the stack for its growth.
-const STACK_MAX_BYTES: usize = 64 << 20;
 
 pub(super) use crate::memory::space::lock::drain as drain_locks;
 
@@ -84,17 +84,6 @@ pub enum SpaceKind {
     Window,
     /// Everywhere: all addresses can be mapped.
     Whole,
-}
-
-/// Where things go in a space, randomized once.
-#[derive(Clone, Copy, Debug)]
-pub struct SpaceLayout {
-    /// Where the image of a position-independent program goes.
-    pub image_base: usize,
-    /// Mappings without a wish are placed below this.
-    pub mmap_top: usize,
-    /// End of the first stack.
-    pub stack_top: usize,
 }
 
 /// State of the search for free addresses, so that it need not begin at the top each time.
@@ -137,6 +126,8 @@ struct SpaceState {
 pub struct Space {
     /// Changes when CPUs have to look anew at how they run the space.
     identity: Identity,
+    /// Withdrawals under way: CPUs may still use the space by an identity that it had before.
+    withdrawals: AtomicUsize,
     /// The tables, as a root. CPUs load it only if the space is a whole one.
     root: AtomicU64,
     limits: SpaceLimits,
@@ -233,6 +224,7 @@ impl Space {
     fn on_root(root: Root, state: SpaceState, range: Range<usize>, limits: SpaceLimits) -> Self {
         Self {
             identity: Identity::new(new_identity()),
+            withdrawals: AtomicUsize::new(0),
             root: AtomicU64::new(root.0),
             limits,
             is_doomed: AtomicBool::new(false),
@@ -478,7 +470,7 @@ impl Space {
         } else if is_here {
             gather.flush_here();
         }
-        if gather.is_everywhere() { shootdown::post(&self.users) } else { PendingFlush::NOBODY }
+        if gather.is_everywhere() { shootdown::post(&self.users) } else { PendingFlush::NONE }
     }
 
     /// Free addresses for a mapping.
@@ -529,12 +521,19 @@ impl Space {
     /// Takes the space out of all CPUs' roots. They look anew at where it is and who may reach it before they run it
     /// again.
     async fn withdraw(&self, entry: u64) {
+        self.withdrawals.fetch_add(1, Ordering::SeqCst);
         // A CPU that puts the entry into its root meanwhile takes it back.
         self.identity.change(new_identity(), || {
             roots::withdraw(self.slot_number, entry);
         });
         shootdown::post_to_all().acknowledged().await;
         roots::forget(self.slot_number, entry);
+        self.withdrawals.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether a CPU that touches the space of an identity may be touching this one.
+    pub fn may_have_identity(&self, identity: usize) -> bool {
+        identity == self.identity() || self.withdrawals.load(Ordering::SeqCst) != 0
     }
 }
 
@@ -558,36 +557,8 @@ impl Drop for Space {
                 if paging::current_root() == root.0 {
                     shootdown::leave_space();
                 }
-                deferred_free::release(PendingFlush::NOBODY, core::iter::once(root.0 | TAG_ROOT));
+                deferred_free::release(PendingFlush::NONE, core::iter::once(root.0 | TAG_ROOT));
             }
         }
-    }
-}
-
-impl SpaceLayout {
-    fn in_slot(slot: Range<usize>) -> Self {
-        // Image low, stack and mappings high; each within a gigabyte or a few, to need few tables.
-        let random = cpu::random();
-        let page = |bits: u32, shift: u32| (random >> shift & ((1 << bits) - 1)) as usize * paging::PAGE_SIZE;
-        let stack_top = slot.end - page(18, 0);
-        let mmap_top = stack_top - STACK_MAX_BYTES - page(12, 18);
-        let image_base = slot.start + (1 << 30) + page(22, 32);
-        Self { image_base, mmap_top, stack_top }
-    }
-
-    /// Where things go in a whole space that is not randomized.
-    pub const FIXED: Self = Self {
-        image_base: IMAGE_BASE,
-        mmap_top: paging::USER_END - STACK_MAX_BYTES - paging::PAGE_SIZE,
-        stack_top: paging::USER_END - paging::PAGE_SIZE,
-    };
-
-    fn in_lower_half() -> Self {
-        let random = cpu::random();
-        let page = |bits: u32, shift: u32| (random >> shift & ((1 << bits) - 1)) as usize * paging::PAGE_SIZE;
-        let stack_top = paging::USER_END - page(22, 0);
-        let mmap_top = stack_top - STACK_MAX_BYTES - page(12, 22);
-        let image_base = IMAGE_BASE + page(24, 34);
-        Self { image_base, mmap_top, stack_top }
     }
 }

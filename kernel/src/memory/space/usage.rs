@@ -70,27 +70,23 @@ impl Usage {
 }
 
 impl Space {
-    /// The memory that a mapping takes; zero if its range is locked at the moment.
+    /// Adds the memory that a mapping takes from `at` on, as far as one leaf table reaches. Returns where that is. What
+    /// is locked at the moment counts as nothing.
     #[must_use]
-    pub fn usage(&self, mapping: &MappingView) -> Usage {
-        let mut usage = Usage::default();
-        let Ok(Some(_guard)) = self.lock.try_lock(mapping.start..mapping.end) else { return usage };
+    pub fn add_usage(&self, mapping: &MappingView, at: usize, usage: &mut Usage) -> usize {
         let root = self.root();
-        let mut at = mapping.start;
-        while at < mapping.end {
-            let next = root.next_table(at).min(mapping.end);
-            let sharers = root.sharers(at);
-            if sharers > 0 {
-                for page in (at..next).step_by(PAGE_SIZE) {
-                    let entry = root.look(page);
-                    if entry.is_present() {
-                        note_page(&mut usage, mapping, page, entry, sharers);
-                    }
+        let next = root.next_table(at).min(mapping.end);
+        let Ok(Some(_guard)) = self.lock.try_lock(at..next) else { return next };
+        let sharers = root.sharers(at);
+        if sharers > 0 {
+            for page in (at..next).step_by(PAGE_SIZE) {
+                let entry = root.look(page);
+                if entry.is_present() {
+                    note_page(usage, mapping, page, entry, sharers);
                 }
             }
-            at = next;
         }
-        usage
+        next
     }
 }
 
@@ -108,10 +104,10 @@ fn note_page(usage: &mut Usage, mapping: &MappingView, page: usize, entry: PageT
         Object::Anonymous(_) => PageOwner::Nobody,
         Object::Source(source) => {
             let index = (mapping.offset + (page - mapping.start) as u64) / PAGE_SIZE as u64;
-            let is_object_s = mapping.flags.contains(Flags::SHARED)
+            let counts_for_object = mapping.flags.contains(Flags::SHARED)
                 || source.resident(index).is_some_and(|found| found.physical() == physical);
             match source.is_memory() {
-                _ if !is_object_s => PageOwner::Nobody,
+                _ if !counts_for_object => PageOwner::Nobody,
                 true => PageOwner::Memory,
                 false => PageOwner::File,
             }

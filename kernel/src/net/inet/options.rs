@@ -16,7 +16,7 @@ use crate::time::NS_PER_SECOND;
 /// The highest `SO_PRIORITY` that needs no capability.
 const ORDINARY_PRIORITY_MAX: u32 = 6;
 /// The time limit that a negative one stands for: no wait. It is told as 0.
-const NO_TIME_NS: u64 = 1;
+const ZERO_TIMEOUT_NS: u64 = 1;
 /// The most that `SO_SNDBUF` and `SO_RCVBUF` take without privilege: `net.core.wmem_max`.
 const BUFFER_MAX: u32 = 212_992;
 /// The smallest buffers, as Linux has them.
@@ -397,7 +397,7 @@ fn timeout_ns(value: &[u8]) -> Result<u64, Errno> {
         return Err(Errno::EDOM);
     }
     Ok(if (seconds as i64) < 0 {
-        NO_TIME_NS
+        ZERO_TIMEOUT_NS
     } else if seconds == 0 && microseconds == 0 {
         0
     } else {

@@ -285,7 +285,7 @@ impl PiLocks {
 /// The thread of this number, unless it has given up its locks already.
 fn living_thread(tid: u32) -> Result<Arc<Thread>, Errno> {
     let thread = table::thread(tid as i32).ok_or(Errno::ESRCH)?;
-    if thread.has_left_locks() { Err(Errno::ESRCH) } else { Ok(thread) }
+    if thread.has_released_pi_locks() { Err(Errno::ESRCH) } else { Ok(thread) }
 }
 
 /// Ends the wait of a waiter, whatever comes.
@@ -371,7 +371,7 @@ pub fn unlock(thread: &Arc<Thread>, space: &Arc<Space>, address: usize, is_priva
 
 /// A thread that ends gives up the locks that others wait for; the first of them learns that their owner has died.
 pub async fn owner_ends(thread: &Arc<Thread>) {
-    with_locks(|_| thread.set_has_left_locks(true));
+    with_locks(|_| thread.set_released_pi_locks(true));
     if COUNT.load(Ordering::Relaxed) == 0 {
         return;
     }

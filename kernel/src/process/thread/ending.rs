@@ -3,9 +3,9 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-use crate::process::Thread;
 use crate::process::futex::pi::PiWaiter;
 use crate::process::vfork::Vfork;
+use crate::process::{ExitStatus, Thread};
 use crate::sync::SpinLock;
 
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(super) struct Ending {
     /// Where the thread waits for a lock that inherits priorities. Guarded by the lock of all those.
     pi_wait: SpinLock<Option<Arc<PiWaiter>>>,
     /// It has ended and given up such locks.
-    has_left_locks: AtomicBool,
+    has_released_pi_locks: AtomicBool,
     /// The parent that waits in `vfork` for this thread to leave the space.
     vfork: SpinLock<Option<Arc<Vfork>>>,
     /// The argument of the thread's exit(2).
@@ -67,13 +67,13 @@ impl Thread {
 
     /// Whether the thread has given up its locks that inherit priorities.
     #[must_use]
-    pub(in crate::process) fn has_left_locks(&self) -> bool {
-        self.ending.has_left_locks.load(Ordering::Relaxed)
+    pub(in crate::process) fn has_released_pi_locks(&self) -> bool {
+        self.ending.has_released_pi_locks.load(Ordering::Relaxed)
     }
 
     /// The thread gives up its locks that inherit priorities; a new program may take such locks again.
-    pub(in crate::process) fn set_has_left_locks(&self, has_left: bool) {
-        self.ending.has_left_locks.store(has_left, Ordering::Relaxed);
+    pub(in crate::process) fn set_released_pi_locks(&self, has_left: bool) {
+        self.ending.has_released_pi_locks.store(has_left, Ordering::Relaxed);
     }
 
     /// The parent of the thread waits in `vfork`.
@@ -86,6 +86,13 @@ impl Thread {
     #[must_use]
     pub(in crate::process) fn take_vfork(&self) -> Option<Arc<Vfork>> {
         self.ending.vfork.lock().take()
+    }
+
+    /// How the thread, which is about to end, ends: as its process does, if that is decided.
+    #[must_use]
+    pub fn last_status(&self) -> ExitStatus {
+        let ending = self.process.signal_state().ending();
+        ending.unwrap_or(ExitStatus::Exited(self.exit_code()))
     }
 
     /// The argument of the thread's exit(2).

@@ -10,6 +10,7 @@ mod registers;
 mod resources;
 mod scheduling;
 mod signals;
+mod tracing;
 mod wake;
 
 use alloc::sync::Arc;
@@ -26,6 +27,7 @@ use crate::sched::Parameters;
 pub(in crate::process) use crate::process::thread::accounting::UsageCounters;
 pub use crate::process::thread::accounting::UsageCounts;
 pub use crate::process::thread::copy_out::DeferredCopyOut;
+pub use crate::process::thread::tracing::Tracee;
 
 /// A thread of a program.
 pub struct Thread {
@@ -39,6 +41,7 @@ pub struct Thread {
     scheduling: scheduling::Scheduling,
     accounting: accounting::ThreadAccounting,
     ending: ending::Ending,
+    tracing: tracing::Tracing,
     /// rseq(2).
     pub restartable: RseqRegistration,
 }
@@ -80,6 +83,7 @@ impl Thread {
             scheduling: scheduling::Scheduling::new(parts.scheduling, parts.account),
             accounting: accounting::ThreadAccounting::default(),
             ending: ending::Ending::default(),
+            tracing: tracing::Tracing::default(),
             restartable: RseqRegistration::new(),
         })
     }

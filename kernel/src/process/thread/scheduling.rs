@@ -40,7 +40,7 @@ impl Scheduling {
         Self {
             task: spin::Once::new(),
             executor: ExecutorSlot::new(),
-            priority: AtomicU16::new(parameters.priority(account.is_spent()).to_bits()),
+            priority: AtomicU16::new(parameters.priority(account.is_exhausted()).to_bits()),
             until_ns: AtomicU64::new(0),
             rank: AtomicU8::new(rank_of(parameters.realtime)),
             entity: SpinLock::new(SchedEntity::new(parameters, account)),
@@ -225,7 +225,10 @@ impl Thread {
     /// The thread's state: running, waiting, stopped, …
     #[must_use]
     pub fn run_state(&self) -> RunState {
-        if self.work().contains(PendingWork::STOPPED) {
+        let work = self.work();
+        if work.contains(PendingWork::TRACE_STOPPED) {
+            RunState::Traced
+        } else if work.contains(PendingWork::STOPPED) {
             RunState::Stopped
         } else if self.cpu().is_some() || self.is_queued() {
             RunState::Running

@@ -2,8 +2,8 @@
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
-use heddle_kernel_core::signal::{AlternateStack, Pending, SignalSet};
-use heddle_kernel_core::signal_state::{Member, Note};
+use heddle_kernel_core::signal::{AlternateStack, Information, Pending, SignalSet};
+use heddle_kernel_core::signal_state::{Member, Note, Trace};
 
 use crate::process::Thread;
 use crate::signal::PendingWork;
@@ -52,6 +52,10 @@ impl Member for Thread {
         access(&mut self.signals.pending.lock())
     }
 
+    fn with_trace<R>(&self, access: impl FnOnce(Option<&mut Trace>) -> R) -> R {
+        self.with_tracee(|tracee| access(tracee.map(|tracee| &mut tracee.trace)))
+    }
+
     fn notes(&self) -> Note {
         Note::from_bits_truncate(self.work().bits())
     }
@@ -82,8 +86,17 @@ impl Thread {
         self.signals.pending.lock().queued()
     }
 
+    /// An instance of a signal that is queued for the thread itself, or for its process, the oldest first.
+    #[must_use]
+    pub fn queued_signal(&self, index: usize, is_shared: bool) -> Option<Information> {
+        if is_shared {
+            return self.process.signal_state().queued_signal(index);
+        }
+        self.signals.pending.lock().get(index).copied()
+    }
+
     /// Makes a signal pending again that was taken and could not be reported. It stays with the thread that took it.
-    pub fn requeue(&self, information: heddle_kernel_core::signal::Information) {
+    pub fn requeue(&self, information: Information) {
         // Without memory for what is known of it, the signal itself stays.
         let _ = self.signals.pending.lock().push(information, usize::MAX);
     }

@@ -89,9 +89,8 @@ impl Thread {
         match kind {
             WaitKind::Uninterruptible => false,
             WaitKind::Killable => work.contains(PendingWork::DIE),
-            WaitKind::Interruptible => {
-                work.intersects(PendingWork::DIE | PendingWork::SIGNAL | PendingWork::STOP)
-            }
+            WaitKind::Interruptible => work
+                .intersects(PendingWork::DIE | PendingWork::SIGNAL | PendingWork::STOP | PendingWork::TRAP),
         }
     }
 

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering
 use heddle_kernel_core::signal::Signal;
 
 use crate::error::Errno;
-use crate::process::{ExitStatus, Group, Process, Session};
+use crate::process::{ExitStatus, Group, Process, Session, Thread};
 use crate::sync::{SpinGuard, SpinLock};
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
@@ -17,6 +17,10 @@ pub(super) struct Family {
     children: SpinLock<Vec<Arc<Process>>>,
     /// Notified when a child ends, stops or goes on: `wait4`.
     child_events: WaitQueue,
+    /// The threads that threads of this process trace: see `process::trace`.
+    tracees: SpinLock<Vec<Arc<Thread>>>,
+    /// The process of the thread that traces the first thread of this one.
+    main_tracer: SpinLock<Option<Weak<Process>>>,
     group: SpinLock<Arc<Group>>,
     /// Where the process is in the group's list. Guarded by the lock of that.
     place_in_group: AtomicUsize,
@@ -53,6 +57,8 @@ impl Family {
             parent: SpinLock::new(parent.clone()),
             children: SpinLock::new(Vec::new()),
             child_events: WaitQueue::new(),
+            tracees: SpinLock::new(Vec::new()),
+            main_tracer: SpinLock::new(None),
             group: SpinLock::new(group),
             place_in_group: AtomicUsize::new(0),
             ended: WaitQueue::new(),
@@ -88,6 +94,23 @@ impl Process {
     /// The children. The lock of the table comes before, the signal state of a child after.
     pub fn children(&self) -> SpinGuard<'_, Vec<Arc<Process>>> {
         self.family.children.lock()
+    }
+
+    /// The threads that threads of this process trace. The lock of the table comes before, the signal state of a thread
+    /// after.
+    pub fn tracees(&self) -> SpinGuard<'_, Vec<Arc<Thread>>> {
+        self.family.tracees.lock()
+    }
+
+    /// The process of the thread that traces the first thread of this one.
+    #[must_use]
+    pub fn main_tracer(&self) -> Option<Arc<Process>> {
+        self.family.main_tracer.lock().as_ref()?.upgrade()
+    }
+
+    /// The first thread is traced by a thread of `tracer`. The table is locked.
+    pub(in crate::process) fn set_main_tracer(&self, tracer: Option<&Arc<Process>>) {
+        *self.family.main_tracer.lock() = tracer.map(Arc::downgrade);
     }
 
     /// Has a watch told when a child ends, stops or goes on.

@@ -154,7 +154,7 @@ pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
     Ok(value.into())
 }
 
-/// ioctl(2). What is about the descriptor or any file is done here, the rest is the file's.
+/// ioctl(2). Requests on the descriptor or on any file are done here, the others are the file's.
 pub fn ioctl(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
     let (descriptor, request, argument) = (call.int(0), call.uint(1), call.word(2));

@@ -105,7 +105,7 @@ pub(super) fn fcntl(call: &Call<'_>, open: &Arc<OpenFile>, of_description: bool)
 
 /// A process that waits for a byte-range lock.
 #[derive(Clone)]
-struct Want {
+struct LockWaiter {
     number: u64,
     pid: i32,
     node: Arc<dyn Inode>,
@@ -114,12 +114,12 @@ struct Want {
 }
 
 /// Everybody who waits for a process's byte-range lock. Taken before the locks of any file.
-static WANTS: SpinLock<Vec<Want>> = SpinLock::new(Vec::new());
-static NEXT_WANT: AtomicU64 = AtomicU64::new(0);
+static LOCK_WAITERS: SpinLock<Vec<LockWaiter>> = SpinLock::new(Vec::new());
+static NEXT_WAITER: AtomicU64 = AtomicU64::new(0);
 /// How far a chain of processes that wait for one another is followed, as in Linux.
 const CHAIN_LIMIT: u32 = 10;
 
-/// An entry of [`WANTS`], until it is dropped.
+/// An entry of [`LOCK_WAITERS`], until it is dropped.
 struct Waiting(u64);
 
 impl Waiting {
@@ -128,23 +128,23 @@ impl Waiting {
     /// # Errors
     /// `EDEADLK` (it would wait for itself), `ENOMEM`.
     fn begin(pid: i32, node: &Arc<dyn Inode>, range: ByteRange, kind: LockKind) -> Result<Self, Errno> {
-        let number = NEXT_WANT.fetch_add(1, Ordering::Relaxed);
-        let want = Want { number, pid, node: node.clone(), range, kind };
-        let mut wants = WANTS.lock();
-        let mut blocker = want.blocker();
+        let number = NEXT_WAITER.fetch_add(1, Ordering::Relaxed);
+        let waiter = LockWaiter { number, pid, node: node.clone(), range, kind };
+        let mut waiters = LOCK_WAITERS.lock();
+        let mut blocker = waiter.blocker();
         for _ in 0..CHAIN_LIMIT {
             let Some(holder) = blocker else { break };
             if holder == pid {
                 return Err(Errno::EDEADLK);
             }
-            blocker = wants.iter().find(|other| other.pid == holder).and_then(Want::blocker);
+            blocker = waiters.iter().find(|other| other.pid == holder).and_then(LockWaiter::blocker);
         }
-        fallible::try_push(&mut wants, want)?;
+        fallible::try_push(&mut waiters, waiter)?;
         Ok(Self(number))
     }
 }
 
-impl Want {
+impl LockWaiter {
     /// The process that holds what is wanted, now.
     fn blocker(&self) -> Option<i32> {
         let locks = self.node.locks(false).ok()??;
@@ -157,10 +157,10 @@ impl Want {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut wants = WANTS.lock();
-        let place = wants.iter().position(|want| want.number == self.0);
-        let old = place.map(|place| wants.swap_remove(place));
-        drop(wants);
+        let mut waiters = LOCK_WAITERS.lock();
+        let place = waiters.iter().position(|waiter| waiter.number == self.0);
+        let old = place.map(|place| waiters.swap_remove(place));
+        drop(waiters);
         drop(old);
     }
 }

@@ -2,18 +2,20 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 use linux_raw_sys::general as linux;
 
 use crate::arch::time::now_ns;
 use crate::call::caller::Caller;
 use crate::error::{Errno, TryError, TryResult};
-use crate::fs::OpenFile;
+use crate::fs::{DescriptorTable, OpenFile};
 use crate::memory::{Space, fallible};
+use crate::sched::Budget;
 use crate::signal::SignalSet;
 use crate::syscall::fs::{get, get_bytes, put};
 use crate::syscall::{Call, SyscallResult, SyscallState, pending, user};
-use crate::wait::engine::until;
-use crate::wait::node::WaitKind;
+use crate::wait::engine::{until, woken};
+use crate::wait::node::{WaitKind, Waiter};
 use crate::wait::queue::{Events, Watch};
 
 use heddle_kernel_core::fallible::push_reserved;
@@ -33,6 +35,16 @@ fn look(
     ready: &mut Vec<(usize, Events)>,
 ) -> Result<usize, Errno> {
     ready.clear();
+    look_on(interests, watch, ready)?;
+    Ok(ready.len())
+}
+
+/// The same with what is ready added to what has been found.
+fn look_on(
+    interests: &[PollInterest],
+    watch: Option<&Watch>,
+    ready: &mut Vec<(usize, Events)>,
+) -> Result<(), Errno> {
     for interest in interests {
         let wanted = interest.events | Events::ERR | Events::HUP;
         // Once something is ready there will be no waiting.
@@ -42,7 +54,7 @@ fn look(
             fallible::try_push(ready, (interest.index, found))?;
         }
     }
-    Ok(ready.len())
+    Ok(())
 }
 
 /// When and how a call of this file ends.
@@ -167,6 +179,12 @@ fn start_poll(
     if count > call.thread.process.descriptor_limit() {
         return Err(Errno::EINVAL.into());
     }
+    if count > MANY {
+        if let Some(mask) = mask {
+            call.thread.set_blocked_for_wait(mask);
+        }
+        return pending(poll_many(call.thread.clone(), address, count, limit));
+    }
     let mut entries = get_bytes(call, address, count * POLL_ENTRY)?;
     let table = call.thread.descriptors();
     let mut interests = fallible::try_with_capacity(count)?;
@@ -214,19 +232,138 @@ fn start_poll(
                 set_results(&mut entries, &ready);
                 store(&thread, address, &entries).await.map(|()| ready.len())
             }
-            Err(Errno::ERESTARTSYS) if limit.remaining.is_none() && limit.deadline_ns.is_some() => {
-                // Only this place knows the rest of the time.
-                let restart = move |call: &mut Call<'_>| {
-                    let limit = PollLimit { deadline_ns: limit.deadline_ns, is_zero: false, remaining: None };
-                    start_poll(call, (address, count), limit, None)
-                };
-                thread.set_restart(fallible::try_arc(restart)?);
-                return Err(Errno::ERESTART_RESTARTBLOCK);
-            }
-            Err(error) => Err(interrupted(error)),
+            Err(error) => Err(error),
         };
-        limit.finish(&thread, result).await
+        end_poll(&thread, (address, count), &limit, result).await
     })
+}
+
+/// Ends a call of poll(2) after a wait: one that a signal has interrupted goes on with the rest of its time.
+async fn end_poll(
+    thread: &Caller,
+    (address, count): (usize, usize),
+    limit: &PollLimit,
+    result: Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    let deadline_ns = limit.deadline_ns;
+    if result == Err(Errno::ERESTARTSYS) && limit.remaining.is_none() && deadline_ns.is_some() {
+        // Only this place knows the rest of the time.
+        let restart = move |call: &mut Call<'_>| {
+            let limit = PollLimit { deadline_ns, is_zero: false, remaining: None };
+            start_poll(call, (address, count), limit, None)
+        };
+        thread.set_restart(fallible::try_arc(restart)?);
+        return Err(Errno::ERESTART_RESTARTBLOCK);
+    }
+    limit.finish(thread, result.map_err(interrupted)).await
+}
+
+/// Descriptors that are looked at in one go. Calls with more of them give way in between.
+const MANY: usize = 64;
+
+/// poll(2) with many descriptors.
+async fn poll_many(thread: Caller, address: usize, count: usize, limit: PollLimit) -> Result<usize, Errno> {
+    let (mut interests, mut invalid) = (Vec::new(), Vec::new());
+    let table = thread.descriptors();
+    let mut budget = Budget::new();
+    let looked = async {
+        interests.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+        let mut bytes = [0; MANY * POLL_ENTRY];
+        for first in (0..count).step_by(MANY) {
+            let part = &mut bytes[..(count - first).min(MANY) * POLL_ENTRY];
+            let space = thread.space();
+            user::resolve(&space, |space| space.read_bytes(address + first * POLL_ENTRY, part)).await?;
+            for (entry, index) in part.chunks_exact(POLL_ENTRY).zip(first..) {
+                let descriptor = i32::from_ne_bytes([entry[0], entry[1], entry[2], entry[3]]);
+                let events = Events::from_bits_retain(u32::from(u16::from_ne_bytes([entry[4], entry[5]])));
+                if descriptor < 0 {
+                    continue;
+                }
+                match table.get(descriptor) {
+                    Ok(open) if !open.flags().contains(crate::fs::StatusFlags::PATH) => {
+                        push_reserved(&mut interests, PollInterest { open, events, index });
+                    }
+                    _ => fallible::try_push(&mut invalid, index)?,
+                }
+            }
+            thread.pace(&mut budget, PART_COST).await?;
+        }
+        let mut ready = Vec::new();
+        if invalid.is_empty() {
+            wait_for_many(&thread, &interests, &limit, &mut ready, |ready| !ready.is_empty()).await?;
+        } else {
+            look_in_steps(&thread, &mut budget, &interests, None, &mut ready).await?;
+        }
+        // In the order of the entries, those without an event included.
+        let (mut found, mut wrong) = (ready.iter().peekable(), invalid.iter().peekable());
+        for index in 0..count {
+            let mut events = 0;
+            if let Some((_, ready)) = found.next_if(|(place, _)| *place == index) {
+                events = ready.bits() as u16;
+            } else if wrong.next_if_eq(&&index).is_some() {
+                events = linux::POLLNVAL as u16;
+            }
+            let at = address + index * POLL_ENTRY + POLL_ENTRY - size_of::<u16>();
+            store(&thread, at, &events.to_ne_bytes()).await?;
+            thread.pace(&mut budget, 1).await?;
+        }
+        Ok(ready.len() + invalid.len())
+    };
+    let result = looked.await;
+    release(interests, &mut budget).await;
+    end_poll(&thread, (address, count), &limit, result).await
+}
+
+/// The cost of a look at [`MANY`] descriptors, in units of a [`Budget`].
+const PART_COST: u32 = 32;
+
+/// As [`look`], which others interrupt.
+async fn look_in_steps(
+    thread: &Caller,
+    budget: &mut Budget,
+    interests: &[PollInterest],
+    watch: Option<&Watch>,
+    ready: &mut Vec<(usize, Events)>,
+) -> Result<(), Errno> {
+    ready.clear();
+    for part in interests.chunks(MANY) {
+        look_on(part, watch, ready)?;
+        thread.pace(budget, PART_COST).await?;
+    }
+    Ok(())
+}
+
+/// Waits until `is_answer` holds for what is ready, or the time is over.
+async fn wait_for_many(
+    thread: &Caller,
+    interests: &[PollInterest],
+    limit: &PollLimit,
+    ready: &mut Vec<(usize, Events)>,
+    is_answer: impl Fn(&[(usize, Events)]) -> bool,
+) -> Result<(), Errno> {
+    let mut budget = Budget::exhausted();
+    loop {
+        let watch = (!limit.is_zero).then(|| thread.node().begin_in_steps());
+        let looked = look_in_steps(thread, &mut budget, interests, watch.as_ref(), ready).await;
+        let is_over = limit.is_zero || looked.is_err() || is_answer(ready);
+        if is_over {
+            thread.node().end();
+            looked?;
+            let is_interrupted = !is_answer(ready) && thread.is_interrupted(WaitKind::Interruptible);
+            return if is_interrupted { Err(Errno::ERESTARTNOHAND) } else { Ok(()) };
+        }
+        if !woken(thread, WaitKind::Interruptible, limit.deadline_ns).await? {
+            return Ok(());
+        }
+    }
+}
+
+/// Lets go of many files, each of which may be the last to be open.
+async fn release(mut interests: Vec<PollInterest>, budget: &mut Budget) {
+    while let Some(interest) = interests.pop() {
+        drop(interest);
+        budget.step(1).await;
+    }
 }
 
 fn set_results(entries: &mut [u8], ready: &[(usize, Events)]) {
@@ -241,11 +378,16 @@ fn set_results(entries: &mut [u8], ready: &[(usize, Events)]) {
 /// `EFAULT`.
 pub(super) async fn store(thread: &Caller, address: usize, bytes: &[u8]) -> Result<(), Errno> {
     let space = thread.space();
+    let mut budget = Budget::new();
     while let Err(fault) = space.write_bytes(address, bytes) {
+        thread.pace(&mut budget, FAULT_COST).await?;
         space.fault_in(fault).await?;
     }
     Ok(())
 }
+
+/// The cost of a page that is missing, in units of a [`Budget`].
+const FAULT_COST: u32 = 8;
 
 /// The three sets of select(2), as bitmaps.
 struct Sets {
@@ -301,31 +443,27 @@ fn start_select(call: &mut Call<'_>, limit: PollLimit, mask: Option<SignalSet>) 
             *bytes = get_bytes(call, address, length)?;
         }
     }
+    if count > MANY {
+        if let Some(mask) = mask {
+            call.thread.set_blocked_for_wait(mask);
+        }
+        return pending(select_many(call.thread.clone(), count, sets, limit));
+    }
     let table = call.thread.descriptors();
     let mut interests = Vec::new();
-    for descriptor in 0..count {
-        let mut events = Events::empty();
-        for (bytes, (asked, _)) in sets.bytes.iter().zip(SETS) {
-            if bytes.get(descriptor / 8).is_some_and(|byte| byte >> (descriptor % 8) & 1 != 0) {
-                events |= asked;
-            }
-        }
-        if !events.is_empty() {
-            let open = table.get(descriptor as i32)?;
-            fallible::try_push(&mut interests, PollInterest { open, events, index: descriptor })?;
-        }
-    }
+    sets.interests(&table, 0..count, &mut interests)?;
     if let Some(mask) = mask {
         call.thread.set_blocked_for_wait(mask);
     }
     let mut ready = Vec::new();
     look(&interests, None, &mut ready)?;
-    let is_ready = sets.count(&ready) > 0;
+    let is_ready = sets.has_answer(&ready);
     if is_ready || limit.is_zero {
         if !is_ready && call.thread.is_interrupted(WaitKind::Interruptible) {
             return limit.store(call.thread, Err(Errno::ERESTARTNOHAND));
         }
-        let (found, results) = sets.results(&ready)?;
+        let mut results = sets.no_results()?;
+        let found = sets.add_results(&ready, &mut results);
         for (bytes, address) in results.iter().zip(addresses) {
             if address != 0 {
                 put(call, address, bytes)?;
@@ -337,17 +475,56 @@ fn start_select(call: &mut Call<'_>, limit: PollLimit, mask: Option<SignalSet>) 
     pending(async move {
         let waited = until(&thread, WaitKind::Interruptible, limit.deadline_ns, |watch| {
             look(&interests, Some(watch), &mut ready)?;
-            Ok((sets.count(&ready) > 0).then_some(()))
+            Ok((sets.has_answer(&ready)).then_some(()))
         });
         let result = match waited.await {
-            Ok(_) => sets.store(&thread, &ready).await,
+            Ok(_) => sets.store(&thread, &mut Budget::new(), &ready).await,
             Err(error) => Err(interrupted(error)),
         };
         limit.finish(&thread, result).await
     })
 }
 
+/// select(2) with many descriptors.
+async fn select_many(thread: Caller, count: usize, sets: Sets, limit: PollLimit) -> Result<usize, Errno> {
+    let (table, mut interests, mut budget) = (thread.descriptors(), Vec::new(), Budget::new());
+    let looked = async {
+        for first in (0..count).step_by(MANY) {
+            sets.interests(&table, first..count.min(first + MANY), &mut interests)?;
+            thread.pace(&mut budget, PART_COST).await?;
+        }
+        let mut ready = Vec::new();
+        wait_for_many(&thread, &interests, &limit, &mut ready, |ready| sets.has_answer(ready)).await?;
+        sets.store(&thread, &mut budget, &ready).await
+    };
+    let result = looked.await.map_err(interrupted);
+    release(interests, &mut budget).await;
+    limit.finish(&thread, result).await
+}
+
 impl Sets {
+    /// The files that these descriptors ask for.
+    fn interests(
+        &self,
+        table: &DescriptorTable,
+        descriptors: Range<usize>,
+        interests: &mut Vec<PollInterest>,
+    ) -> Result<(), Errno> {
+        for descriptor in descriptors {
+            let mut events = Events::empty();
+            for (bytes, (asked, _)) in self.bytes.iter().zip(SETS) {
+                if bytes.get(descriptor / 8).is_some_and(|byte| byte >> (descriptor % 8) & 1 != 0) {
+                    events |= asked;
+                }
+            }
+            if !events.is_empty() {
+                let open = table.get(descriptor as i32)?;
+                fallible::try_push(interests, PollInterest { open, events, index: descriptor })?;
+            }
+        }
+        Ok(())
+    }
+
     fn bits<'a>(&'a self, ready: &'a [(usize, Events)]) -> impl Iterator<Item = (usize, usize)> + 'a {
         ready.iter().flat_map(move |&(descriptor, events)| {
             (0..3).filter_map(move |set| {
@@ -357,13 +534,23 @@ impl Sets {
         })
     }
 
-    fn count(&self, ready: &[(usize, Events)]) -> usize {
-        self.bits(ready).count()
+    /// Whether one of the bits is set.
+    fn has_answer(&self, ready: &[(usize, Events)]) -> bool {
+        self.bits(ready).next().is_some()
     }
 
     /// Gives the program what is ready; the number of bits.
-    async fn store(&self, thread: &Caller, ready: &[(usize, Events)]) -> Result<usize, Errno> {
-        let (found, results) = self.results(ready)?;
+    async fn store(
+        &self,
+        thread: &Caller,
+        budget: &mut Budget,
+        ready: &[(usize, Events)],
+    ) -> Result<usize, Errno> {
+        let (mut found, mut results) = (0, self.no_results()?);
+        for part in ready.chunks(MANY) {
+            found += self.add_results(part, &mut results);
+            thread.pace(budget, PART_COST).await?;
+        }
         for (bytes, address) in results.iter().zip(self.addresses) {
             if address != 0 {
                 store(thread, address, bytes).await?;
@@ -372,17 +559,21 @@ impl Sets {
         Ok(found)
     }
 
-    /// The number of bits set, and the sets with only those.
-    fn results(&self, ready: &[(usize, Events)]) -> Result<(usize, [Vec<u8>; 3]), Errno> {
+    fn no_results(&self) -> Result<[Vec<u8>; 3], Errno> {
         let mut results = [const { Vec::new() }; 3];
         for (result, bytes) in results.iter_mut().zip(&self.bytes) {
             *result = fallible::try_filled(0, bytes.len())?;
         }
+        Ok(results)
+    }
+
+    /// Sets the bits of what is ready; the number of them.
+    fn add_results(&self, ready: &[(usize, Events)], results: &mut [Vec<u8>; 3]) -> usize {
         let mut found = 0;
         for (set, descriptor) in self.bits(ready) {
             results[set][descriptor / 8] |= 1 << (descriptor % 8);
             found += 1;
         }
-        Ok((found, results))
+        found
     }
 }

@@ -1,11 +1,13 @@
 //! lseek(2).
 
+use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
-use crate::fs::FileType;
+use crate::fs::{FileType, OpenFile, Sought};
+use crate::sched::Budget;
 use crate::syscall::fs::get_file;
-use crate::syscall::{Call, SyscallResult};
+use crate::syscall::{Call, SyscallResult, pending};
 
 /// lseek(2).
 pub fn lseek(call: &mut Call<'_>) -> SyscallResult {
@@ -13,6 +15,10 @@ pub fn lseek(call: &mut Call<'_>) -> SyscallResult {
     let (distance, whence) = (call.word(1) as i64, call.uint(2));
     if !open.file.is_seekable() {
         return Err(Errno::ESPIPE.into());
+    }
+    if matches!(whence, linux::SEEK_DATA | linux::SEEK_HOLE) && !open.file.stays_at_start() {
+        let start = u64::try_from(distance).map_err(|_| Errno::ENXIO)?;
+        return seek_data(call, open, start, whence == linux::SEEK_DATA);
     }
     let mut offset = open.offset.lock();
     if open.file.stays_at_start() && whence <= linux::SEEK_HOLE {
@@ -29,12 +35,37 @@ pub fn lseek(call: &mut Call<'_>) -> SyscallResult {
         linux::SEEK_CUR => from(*offset)?,
         linux::SEEK_END if directory => return Err(Errno::EINVAL.into()),
         linux::SEEK_END => from(open.file.size().unwrap_or(0))?,
-        linux::SEEK_DATA | linux::SEEK_HOLE => {
-            let start = u64::try_from(distance).map_err(|_| Errno::ENXIO)?;
-            open.file.seek_data(start, whence == linux::SEEK_DATA)?
-        }
         _ => return Err(Errno::EINVAL.into()),
     };
     *offset = new;
     Ok((new as usize).into())
+}
+
+/// The cost of a step of a search, in units of a [`Budget`].
+const STEP_COST: u32 = 32;
+
+/// Goes to the first data, or to the first hole: a file may be looked through page by page.
+fn seek_data(call: &Call<'_>, open: Arc<OpenFile>, start: u64, data: bool) -> SyscallResult {
+    let mut reached = match open.file.seek_data(start, data)? {
+        Sought::Found(found) => {
+            *open.offset.lock() = found;
+            return Ok((found as usize).into());
+        }
+        Sought::UpTo(reached) => reached,
+    };
+    let caller = call.thread.clone();
+    pending(async move {
+        let mut budget = Budget::new();
+        loop {
+            caller.pace(&mut budget, STEP_COST).await?;
+            match open.file.seek_data(reached, data) {
+                Ok(Sought::Found(found)) => {
+                    *open.offset.lock() = found;
+                    return Ok(found as usize);
+                }
+                Ok(Sought::UpTo(next)) => reached = next,
+                Err(error) => return Err(error),
+            }
+        }
+    })
 }

@@ -142,6 +142,7 @@ fn start(
         held: None,
         probed: None,
         missed: None,
+        is_unfinished: false,
         some_is_enough: false,
     };
     transfer.start()

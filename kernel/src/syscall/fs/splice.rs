@@ -110,7 +110,12 @@ impl Copy {
                 .try_reserve_exact(chunk.saturating_sub(self.buffer.len()))
                 .map_err(|_| Errno::ENOMEM)?;
             resize_reserved(&mut self.buffer, chunk, 0);
-            let read = match self.from.operate(&mut IoBuffer::kernel_out(&mut self.buffer), false) {
+            let mut buffer = IoBuffer::kernel_out(&mut self.buffer);
+            let result = self.from.operate(&mut buffer, false);
+            if buffer.is_unfinished() {
+                return Ok(false);
+            }
+            let read = match result {
                 // A short count is a result; a copy waits only for its first byte.
                 Err(TryError::WouldBlock) if self.done > 0 => 0,
                 result => result?,
@@ -333,6 +338,7 @@ pub fn vmsplice(call: &mut Call<'_>) -> SyscallResult {
         held: None,
         probed: None,
         missed: None,
+        is_unfinished: false,
         some_is_enough: true,
     };
     transfer.start()

@@ -20,8 +20,8 @@ use crate::wait::operation::{Operation, Step, WaitOptions};
 use crate::wait::queue::{Events, Watch};
 
 /// Bytes that one attempt moves from or to a file that has no boundaries of its own, so that a large call doesn't keep
-/// others from running.
-const ATTEMPT_BYTES: usize = 128 << 10;
+/// others from running, nor a lock of the file for long.
+const ATTEMPT_BYTES: usize = 32 << 10;
 
 /// Which way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,8 @@ pub struct Transfer {
     pub probed: Option<usize>,
     /// The missing page at which the last attempt stopped, after it had moved something.
     pub missed: Option<PageFault>,
+    /// The last attempt got on without moving anything.
+    pub is_unfinished: bool,
     /// A write ends with what there was room for.
     pub some_is_enough: bool,
 }
@@ -161,7 +163,7 @@ impl Transfer {
             None => operate(&mut buffer, 0),
         };
         let moved = buffer.done() - before;
-        self.missed = buffer.missed();
+        (self.missed, self.is_unfinished) = (buffer.missed(), buffer.is_unfinished());
         self.done += moved;
         if moved > 0 {
             self.probed = None;
@@ -222,6 +224,7 @@ impl Operation for Transfer {
             return Step::Acquire;
         }
         match self.attempt() {
+            Ok(0) if self.is_unfinished => Step::Again,
             Ok(0) => Step::Finished(Ok(self.done)),
             Ok(_) => {
                 let again = self.direction == TransferDirection::Write || self.has_positions;

@@ -226,7 +226,7 @@ fn get_control(call: &Call<'_>, header: &Header) -> TryResult<Ancillary> {
         }
         rest = rest.get(length.next_multiple_of(WORD)..).unwrap_or_default();
     }
-    ancillary.depart()?;
+    ancillary.depart(call.thread)?;
     Ok(ancillary)
 }
 

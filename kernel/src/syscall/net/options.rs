@@ -13,7 +13,7 @@ use crate::time::NS_PER_SECOND;
 /// The highest `SO_PRIORITY` that needs no capability.
 const ORDINARY_PRIORITY_MAX: u32 = 6;
 /// The time limit that a negative one stands for: no wait. It is told as 0.
-const NO_TIME_NS: u64 = 1;
+const ZERO_TIMEOUT_NS: u64 = 1;
 
 /// The bytes of an option's value that any option looks at.
 const OPTION_BYTES: usize = 256;
@@ -164,7 +164,7 @@ fn set_timeout(call: &Call<'_>, socket: &Socket, send: bool) -> TryResult<()> {
         return Err(Errno::EDOM.into());
     }
     let timeout = if (seconds as i64) < 0 {
-        NO_TIME_NS
+        ZERO_TIMEOUT_NS
     } else if seconds == 0 && microseconds == 0 {
         0
     } else {

@@ -7,7 +7,7 @@ use linux_raw_sys::{general as linux, net};
 use crate::arch::time::now_ns;
 use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryResult};
-use crate::fs::{OpenFile, StatusFlags, downcast_arc};
+use crate::fs::{File, OpenFile, StatusFlags, downcast_arc};
 use crate::memory::fallible;
 use crate::net::inet::InetSocket;
 use crate::net::netlink::NetlinkSocket;
@@ -254,14 +254,57 @@ pub fn manner(open: &OpenFile, send: bool, flags: u32) -> WaitOptions {
     }
 }
 
+/// A socket that accepts connections.
+enum Acceptor {
+    Unix(Arc<Socket>),
+    Protocol(Arc<dyn ProtocolSocket>),
+}
+
+impl Acceptor {
+    /// Takes the connection that came first, and says where it is from. Makes at most one allocation, for the address.
+    fn accept(&self) -> TryResult<(Arc<dyn File>, PeerName)> {
+        Ok(match self {
+            Self::Unix(socket) => {
+                let accepted = socket.accept()?;
+                let name = Address::encode(accepted.peer_address().ok().flatten().as_deref())?;
+                (accepted, PeerName::Unix(name))
+            }
+            Self::Protocol(socket) => {
+                let (accepted, name) = socket.accept()?;
+                (accepted, PeerName::Protocol(name))
+            }
+        })
+    }
+}
+
+/// The address of a peer as a program sees it.
+enum PeerName {
+    Unix(Vec<u8>),
+    Protocol(SocketAddress),
+}
+
+impl PeerName {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Unix(bytes) => bytes,
+            Self::Protocol(address) => address.as_slice(),
+        }
+    }
+}
+
 struct Accept {
     thread: Caller,
     open: Arc<OpenFile>,
-    socket: Arc<Socket>,
+    socket: Acceptor,
     status: StatusFlags,
     close_on_exec: bool,
     address: usize,
     length_at: usize,
+}
+
+impl Accept {
+    /// The allocations for a connection that has been taken: its open file, and the peer's address.
+    const ALLOCATIONS: usize = 2;
 }
 
 impl Operation for Accept {
@@ -273,57 +316,18 @@ impl Operation for Accept {
             space.probe_write(self.length_at, 4)?;
             space.probe_write(self.address, (u32::from_ne_bytes(room) as usize).min(ADDRESS_LIMIT))?;
         }
-        let accepted = self.socket.accept()?;
-        if self.address != 0 {
-            let bytes: Vec<u8> = Address::encode(accepted.peer_address().ok().flatten().as_deref())?;
-            let room = u32::from_ne_bytes(room) as usize;
-            self.thread.store_result(self.address, &bytes[..bytes.len().min(room)])?;
-            self.thread.store_result(self.length_at, &(bytes.len() as u32).to_ne_bytes())?;
-        }
-        let open = fallible::try_arc(OpenFile::new(accepted, self.status))?;
-        let limit = self.thread.process.descriptor_limit();
-        Ok(self.thread.descriptors().add(open, 0, limit, self.close_on_exec)? as usize)
-    }
-
-    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
-        self.open.file.can_go_on(&self.open, watch, Events::IN)
-    }
-
-    fn is_exclusive(&self) -> bool {
-        true
-    }
-}
-
-/// Accepting on a socket of a family that has packets.
-struct AcceptProtocol {
-    thread: Caller,
-    open: Arc<OpenFile>,
-    socket: Arc<dyn ProtocolSocket>,
-    status: StatusFlags,
-    close_on_exec: bool,
-    address: usize,
-    length_at: usize,
-}
-
-impl Operation for AcceptProtocol {
-    fn attempt(&mut self) -> TryResult<usize> {
-        let space = self.thread.space();
-        let mut room = [0; 4];
-        if self.address != 0 {
-            space.read_bytes(self.length_at, &mut room)?;
-            space.probe_write(self.length_at, 4)?;
-            space.probe_write(self.address, (u32::from_ne_bytes(room) as usize).min(ADDRESS_LIMIT))?;
-        }
+        // A connection is taken only if nothing can fail afterwards: otherwise it stays for the next call.
         let (table, limit) = (self.thread.descriptors(), self.thread.process.descriptor_limit());
         table.make_room(limit)?;
-        let (accepted, peer) = self.socket.accept()?;
+        let (open, name) = fallible::reserved(Self::ALLOCATIONS, || -> TryResult<_> {
+            let (accepted, name) = self.socket.accept()?;
+            Ok((fallible::try_arc(OpenFile::new(accepted, self.status))?, name))
+        })??;
         if self.address != 0 {
-            let bytes = peer.as_slice();
-            let room = u32::from_ne_bytes(room) as usize;
+            let (bytes, room) = (name.as_slice(), u32::from_ne_bytes(room) as usize);
             self.thread.store_result(self.address, &bytes[..bytes.len().min(room)])?;
             self.thread.store_result(self.length_at, &(bytes.len() as u32).to_ne_bytes())?;
         }
-        let open = fallible::try_arc(OpenFile::new(accepted, self.status))?;
         Ok(table.add_in_room(open, 0, limit, self.close_on_exec)? as usize)
     }
 
@@ -352,26 +356,19 @@ fn start_accept(call: &Call<'_>, flags: u32) -> SyscallResult {
     }
     let status = StatusFlags::RDWR | StatusFlags::from_bits_retain(flags & linux::O_NONBLOCK);
     let close_on_exec = flags & linux::O_CLOEXEC != 0;
-    if let Some((open, socket)) = get_protocol(call)? {
-        let manner = manner(&open, false, 0);
-        let (thread, address, length_at) = (call.thread.clone(), call.word(1), call.word(2));
-        let operation = AcceptProtocol { thread, open, socket, status, close_on_exec, address, length_at };
-        return carry_out(call.thread, manner, operation);
-    }
-    let (open, socket) = get_socket(call)?;
-    if socket.style == Style::Datagram {
-        return Err(Errno::EOPNOTSUPP.into());
-    }
-    let manner = manner(&open, false, 0);
-    let operation = Accept {
-        thread: call.thread.clone(),
-        open,
-        socket,
-        status,
-        close_on_exec,
-        address: call.word(1),
-        length_at: call.word(2),
+    let (open, socket) = match get_protocol(call)? {
+        Some((open, socket)) => (open, Acceptor::Protocol(socket)),
+        None => {
+            let (open, socket) = get_socket(call)?;
+            if socket.style == Style::Datagram {
+                return Err(Errno::EOPNOTSUPP.into());
+            }
+            (open, Acceptor::Unix(socket))
+        }
     };
+    let manner = manner(&open, false, 0);
+    let (thread, address, length_at) = (call.thread.clone(), call.word(1), call.word(2));
+    let operation = Accept { thread, open, socket, status, close_on_exec, address, length_at };
     carry_out(call.thread, manner, operation)
 }
 

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use heddle_kernel_core::fallible::push_reserved;
 use heddle_kernel_core::signal::{Actions, Signal};
+use heddle_kernel_core::signal_state::TraceEvent;
 use linux_raw_sys::general as linux;
 
 use crate::arch::UserContext;
@@ -16,10 +17,10 @@ use crate::process::pidfd::ProcessFile;
 use crate::process::table::PidTable;
 use crate::process::thread::Parts;
 use crate::process::vfork::Vfork;
-use crate::process::{Limits, Process, ProcessParts, Resource, Thread, table};
-use crate::sched;
+use crate::process::{Limits, Process, ProcessParts, Resource, Thread, table, trace};
 use crate::sync::SpinLock;
 use crate::syscall::{Call, SyscallResult, pending, thread_loop, user};
+use crate::{sched, signal};
 
 /// A request for a new process or thread, from the arguments of the three calls.
 #[derive(Clone, Copy)]
@@ -134,6 +135,23 @@ impl CloneRequest {
         self.flags & u64::from(flag) != 0
     }
 
+    /// The event of which the thread's tracer wants to know.
+    fn traced(&self, thread: &Thread) -> Option<TraceEvent> {
+        if !thread.is_traced() || self.has(linux::CLONE_UNTRACED) {
+            return None;
+        }
+        let event = if self.has(linux::CLONE_VFORK) {
+            TraceEvent::Vfork
+        } else if self.exit_signal == Signal::CHLD.number() {
+            TraceEvent::Fork
+        } else {
+            TraceEvent::Clone
+        };
+        let wants = thread
+            .with_tracee(|tracee| tracee.is_some_and(|tracee| tracee.trace.options.contains(event.option())));
+        wants.then_some(event)
+    }
+
     fn is_valid(&self) -> bool {
         let needs = |flag, needed| !self.has(flag) || self.has(needed);
         self.flags & !SUPPORTED == 0
@@ -153,6 +171,10 @@ fn start(call: &mut Call<'_>, request: CloneRequest) -> SyscallResult {
     let thread = call.thread;
     let mut context = call.context.clone();
     context.set_result(0);
+    if thread.is_traced() {
+        // A step is the parent's alone.
+        crate::arch::debug::end_step(&mut context);
+    }
     if request.stack != 0 {
         context.set_sp(request.stack);
     }
@@ -176,16 +198,15 @@ fn start(call: &mut Call<'_>, request: CloneRequest) -> SyscallResult {
             Ok(vfork)
         });
         let vfork = started.inspect_err(|_| take_back(&child, pidfd))?;
-        return match vfork {
-            None => Ok((tid as usize).into()),
-            Some(vfork) => {
-                let thread = thread.clone();
-                pending(async move {
-                    vfork.wait(&thread).await;
-                    Ok(tid as usize)
-                })
-            }
-        };
+        let event = request.traced(thread);
+        if vfork.is_none() && event.is_none() {
+            return Ok((tid as usize).into());
+        }
+        let thread = thread.clone();
+        return pending(async move {
+            wait_for_child(&thread, tid, event, vfork).await;
+            Ok(tid as usize)
+        });
     }
     let thread = thread.clone();
     pending(fork_space(thread, request, context))
@@ -218,13 +239,26 @@ async fn fork_space(thread: Caller, request: CloneRequest, context: UserContext)
         thread_loop::spawn(&child, context)?;
         Ok(vfork)
     });
+    let event = request.traced(&thread);
     match started.inspect_err(|_| take_back(&child, pidfd))? {
         // Most children leave for another program soon: the parent's tables stay out of this CPU's root until then.
-        None if child_runs_next => sched::yield_now().await,
-        None => {}
-        Some(vfork) => vfork.wait(&thread).await,
+        None if event.is_none() && child_runs_next => sched::yield_now().await,
+        vfork => wait_for_child(&thread, tid, event, vfork).await,
     }
     Ok(tid as usize)
+}
+
+/// Tells the tracer of the new child, and waits until it has left the space if it borrows that.
+async fn wait_for_child(thread: &Caller, tid: i32, event: Option<TraceEvent>, vfork: Option<Arc<Vfork>>) {
+    if let Some(event) = event {
+        signal::trace::event(thread, event, tid as u64).await;
+    }
+    if let Some(vfork) = vfork {
+        vfork.wait(thread).await;
+        if thread.is_traced() {
+            signal::trace::event(thread, TraceEvent::VforkDone, tid as u64).await;
+        }
+    }
 }
 
 /// Writes the numbers where parent and child want them, in the space that both share.
@@ -369,6 +403,11 @@ fn make(parent: &Arc<Thread>, request: &CloneRequest, space: Arc<Space>) -> Resu
     }
     table.enter_thread(&child);
     drop(state);
+    drop(children);
+    drop(table);
+    if parent.is_traced() && (request.has(linux::CLONE_PTRACE) || request.traced(parent).is_some()) {
+        trace::attach_child(parent, &child).inspect_err(|_| discard(&child))?;
+    }
     Ok(child)
 }
 

@@ -82,10 +82,12 @@ fn run(
         let loaded =
             exec::load(&thread, ExecRequest { directory, path, how, arguments, environment }).await?;
         let prepared = exec::prepare(&thread)?;
+        let before = thread.tid();
         exec::become_only_thread(&thread).await?;
         asynchronous::end_all(&thread.process).await;
         exec::own_descriptors(&thread)?;
         exec::commit(&thread, loaded, prepared).await;
+        crate::signal::trace::executed(&thread, before);
         Ok(0)
     })
 }

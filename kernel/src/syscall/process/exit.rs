@@ -9,7 +9,7 @@ use crate::error::Errno;
 use crate::fs::StatusFlags;
 use crate::memory::Space;
 use crate::process::pidfd::ProcessFile;
-use crate::process::{ExitStatus, Process, exit, table};
+use crate::process::{ExitStatus, Process, Thread, exit, table, trace};
 use crate::signal::ChildChange;
 use crate::syscall::process::usage;
 use crate::syscall::{Call, SyscallResult, pending, user};
@@ -219,14 +219,34 @@ fn find(process: &Arc<Process>, selection: &Selection) -> Result<Option<WaitRepo
     {
         let table = table::lock();
         let children = process.children();
-        for child in children.iter().filter(|child| selection.matches(child)) {
+        for child in children.iter() {
+            let tracer = child.main_tracer();
+            let is_own_tracee = tracer.as_ref().is_some_and(|tracer| Arc::ptr_eq(tracer, process));
+            if !(selection.matches(child) || is_own_tracee && selection.names(child)) {
+                continue;
+            }
             has_candidate = true;
+            // A child's tracer is told first.
+            if tracer.is_some() && (!is_own_tracee || child.exit_status().is_none()) {
+                continue;
+            }
             if let Some(report) = look(child, options) {
                 found = Some((child.clone(), report));
                 break;
             }
         }
         drop(children);
+        if found.is_none() {
+            let traced = look_at_tracees(process, selection);
+            has_candidate |= traced.is_some();
+            if let Some(Some((thread, report, is_end))) = traced {
+                drop(table);
+                if is_end && options & linux::WNOWAIT == 0 {
+                    trace::reaped(&thread);
+                }
+                return Ok(Some(report));
+            }
+        }
         drop(table);
     }
     let Some((child, report)) = found else {
@@ -240,17 +260,68 @@ fn find(process: &Arc<Process>, selection: &Selection) -> Result<Option<WaitRepo
     Ok(Some(report))
 }
 
+/// The change of a traced thread, and whether it is its end.
+type TraceReport = (Arc<Thread>, WaitReport, bool);
+
+/// Looks at the threads that a process traces. `None`: none of them counts.
+fn look_at_tracees(process: &Arc<Process>, selection: &Selection) -> Option<Option<TraceReport>> {
+    let tracees = process.tracees();
+    let mut has_candidate = false;
+    for thread in tracees.iter().filter(|thread| selection.names_thread(thread)) {
+        has_candidate = true;
+        let keep = selection.options & linux::WNOWAIT != 0;
+        let (stop, ended) = thread.with_tracee(|tracee| {
+            tracee.map_or((None, None), |tracee| (tracee.trace.report(keep), tracee.trace.ended()))
+        });
+        let is_main = thread.tid() == thread.process.pid;
+        let is_child = || thread.process.parent().is_some_and(|parent| Arc::ptr_eq(&parent, process));
+        // A child's end is found among the children.
+        // Once its process ends, the end of a thread counts as that of the process.
+        let ending = || thread.process.signal_state().ending();
+        let ended = if is_main && !is_child() {
+            thread.process.exit_status()
+        } else {
+            ended.map(|status| ending().unwrap_or(status))
+        };
+        let (status, code, value, is_end) = match (stop, ended) {
+            (_, Some(ended)) if selection.options & linux::WEXITED != 0 => {
+                let (code, value) = ended.to_child_code();
+                (ended.to_wait_status(), code as u32, value, true)
+            }
+            (Some(stop), None) => (stop << 8 | 0x7f, linux::CLD_TRAPPED, stop, false),
+            _ => continue,
+        };
+        let usage = usage::of_process_and_children(&thread.process);
+        let uid = thread.credentials().uid;
+        let report = WaitReport { pid: thread.tid(), uid, status, code, value, usage };
+        return Some(Some((thread.clone(), report, is_end)));
+    }
+    has_candidate.then_some(None)
+}
+
 impl Selection {
-    fn matches(&self, child: &Process) -> bool {
-        let is_clone = child.exit_signal() != Some(Signal::CHLD);
-        let is_kind = self.options & linux::__WALL != 0 || is_clone == (self.options & linux::__WCLONE != 0);
-        let is_named = match &self.which {
+    /// Whether the wait is for this process, whatever its kind.
+    fn names(&self, child: &Process) -> bool {
+        match &self.which {
             Which::Any => true,
             Which::Process(pid) => child.pid == *pid,
             Which::Group(id) => child.group_id() == *id,
             Which::Same(process) => core::ptr::eq(child, &**process),
-        };
-        is_kind && is_named
+        }
+    }
+
+    /// Whether the wait is for this traced thread.
+    fn names_thread(&self, thread: &Thread) -> bool {
+        match &self.which {
+            Which::Process(tid) => thread.tid() == *tid,
+            _ => self.names(&thread.process),
+        }
+    }
+
+    fn matches(&self, child: &Process) -> bool {
+        let is_clone = child.exit_signal() != Some(Signal::CHLD);
+        let is_kind = self.options & linux::__WALL != 0 || is_clone == (self.options & linux::__WCLONE != 0);
+        is_kind && self.names(child)
     }
 }
 

@@ -10,6 +10,8 @@ mod isolation;
 pub mod limits;
 pub mod pidfd;
 mod privilege;
+pub mod ptrace;
+pub mod remote;
 pub mod system;
 pub mod unshare;
 pub mod usage;

@@ -153,11 +153,6 @@ pub fn personality(call: &mut Call<'_>) -> SyscallResult {
     Ok((before as usize).into())
 }
 
-/// ptrace(2): not offered, which debuggers take as it is.
-pub fn not_offered(_: &mut Call<'_>) -> SyscallResult {
-    Err(Errno::ENOSYS.into())
-}
-
 /// prctl(2).
 pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
     let thread = call.thread;

@@ -1,7 +1,8 @@
 //! membarrier(2): a memory barrier on every processor that runs a thread of the caller's program, or any program.
 //!
-//! A thread that is to pass a barrier gets a note to look at before it goes back to its program, and is interrupted.
-//! A CPU that runs no thread just then has passed one since: a switch is one.
+//! Barriers go the way of translation flushes ([`crate::memory::shootdown`]): a CPU passes one by leaving its program,
+//! so those that run a program of the address space are interrupted, and the caller waits until they have. No thread is
+//! looked for. Only the command that restarts sequences is about threads, those of the caller's process.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -11,10 +12,11 @@ use linux_raw_sys::general::{membarrier_cmd as command, membarrier_cmd_flag as f
 use crate::call::caller::Caller;
 use crate::error::Errno;
 use crate::memory::fallible;
-use crate::process::{Thread, table};
+use crate::memory::shootdown::PendingBarrier;
+use crate::process::Thread;
+use crate::sched;
 use crate::signal::PendingWork;
 use crate::syscall::{Call, SyscallResult, pending};
-use crate::{arch, sched};
 
 const GLOBAL: u32 = command::MEMBARRIER_CMD_GLOBAL as u32;
 const GLOBAL_EXPEDITED: u32 = command::MEMBARRIER_CMD_GLOBAL_EXPEDITED as u32;
@@ -51,54 +53,60 @@ pub fn membarrier(call: &mut Call<'_>) -> SyscallResult {
             process.add_barriers(registration);
             Ok(0.into())
         }
-        GLOBAL => barrier(call.thread, PendingWork::BARRIER, |_| true),
-        GLOBAL_EXPEDITED => {
-            // Only programs that have asked for it take part.
-            barrier(call.thread, PendingWork::BARRIER, |thread| {
-                thread.process.barriers() & REGISTER_GLOBAL != 0
-            })
-        }
-        PRIVATE | CORE | RESTART => {
-            let (needed, work) = match wanted {
-                PRIVATE => (REGISTER_PRIVATE, PendingWork::BARRIER),
-                CORE => (REGISTER_CORE, PendingWork::BARRIER),
-                _ => (REGISTER_RESTART, PendingWork::BARRIER | PendingWork::RESTART),
-            };
+        // As in Linux: programs that have not asked for expedited barriers pass one with the others.
+        GLOBAL | GLOBAL_EXPEDITED => barrier(|_| true),
+        PRIVATE | CORE => {
+            let needed = if wanted == PRIVATE { REGISTER_PRIVATE } else { REGISTER_CORE };
             if process.barriers() & needed == 0 {
                 return Err(Errno::EPERM.into());
             }
             let space = call.thread.space();
+            barrier(|identity| space.may_have_identity(identity))
+        }
+        RESTART => {
+            if process.barriers() & REGISTER_RESTART == 0 {
+                return Err(Errno::EPERM.into());
+            }
             // A processor that there is not runs nothing of the program.
-            let cpu = (flags == ONE_CPU).then(|| call.uint(2) as usize);
-            barrier(call.thread, work, |thread| {
-                cpu.is_none_or(|cpu| thread.cpu() == Some(cpu))
-                    && thread.try_space().is_some_and(|own| Arc::ptr_eq(&own, &space))
-            })
+            restart_sequences(call.thread, (flags == ONE_CPU).then(|| call.uint(2) as usize))
         }
         _ => Err(Errno::EINVAL.into()),
     }
 }
 
-/// Completes when each thread that was running, of those that `is_chosen`, has passed a barrier and begun the rest of
-/// `work`. The way back to a program also makes the processor forget instructions that it has read ahead.
-fn barrier(caller: &Caller, work: PendingWork, is_chosen: impl Fn(&Thread) -> bool) -> SyscallResult {
+/// Completes when every other CPU that runs a program of an address space which `is_chosen` names has passed a barrier.
+/// The way back to a program also makes the processor forget instructions that it has read ahead.
+fn barrier(is_chosen: impl Fn(usize) -> bool) -> SyscallResult {
+    fence(Ordering::SeqCst);
+    match PendingBarrier::post(is_chosen) {
+        None => Ok(0.into()),
+        Some(posted) => pending(async move {
+            posted.passed().await;
+            fence(Ordering::SeqCst);
+            Ok(0)
+        }),
+    }
+}
+
+/// Completes when each of the program's threads that was running, on `cpu` or anywhere, has begun to restart its
+/// sequence.
+fn restart_sequences(caller: &Caller, cpu: Option<usize>) -> SyscallResult {
     fence(Ordering::SeqCst);
     let mut noted: Vec<Arc<Thread>> = Vec::new();
-    if arch::cpu::count() > 1 {
-        for process in table::each_process() {
-            for thread in process.threads() {
-                let is_elsewhere = is_running(&thread) && !Arc::ptr_eq(&thread, caller);
-                if is_elsewhere && is_chosen(&thread) {
-                    fallible::try_push(&mut noted, thread)?;
-                }
-            }
+    for thread in caller.process.threads() {
+        let is_chosen = match (thread.cpu(), cpu) {
+            (Some(_), None) => true,
+            (running, chosen) => running.is_some() && running == chosen,
+        };
+        if is_chosen && !Arc::ptr_eq(&thread, caller) {
+            fallible::try_push(&mut noted, thread)?;
         }
     }
     if noted.is_empty() {
         return Ok(0.into());
     }
     for thread in &noted {
-        thread.add_work(work);
+        thread.add_work(PendingWork::BARRIER | PendingWork::RESTART);
         thread.kick();
     }
     pending(async move {

@@ -61,7 +61,7 @@ pub fn is_known(opcode: u8) -> bool {
 /// `EINVAL`.
 pub fn check(sqe: &Sqe) -> Result<(), Errno> {
     let flags = sqe.known_flags().map_err(|_| Errno::EINVAL)?;
-    let takes_no_file = flags.contains(SqeFlags::FIXED_FILE) && !sqe.takes_file();
+    let takes_no_file = flags.contains(SqeFlags::FIXED_FILE) && !sqe.accepts_fixed_file();
     if !is_known(sqe.opcode) || sqe.personality != 0 || takes_no_file {
         return Err(Errno::EINVAL);
     }
@@ -105,7 +105,7 @@ pub fn start(ring: &Arc<Uring>, submitter: &mut Submitter<'_>, sqe: &Sqe) -> Try
         let future = timeout::wait(ring.clone(), active.clone(), timeout::target(ring, sqe));
         return Ok(StartedEntry::Waits(active, pin(future)?));
     }
-    let open = if sqe.takes_file() { Some(file(ring, submitter.caller, sqe)?) } else { None };
+    let open = if sqe.accepts_fixed_file() { Some(file(ring, submitter.caller, sqe)?) } else { None };
     if let Some(open) = &open
         && sqe.is(Op::IORING_OP_POLL_ADD)
     {
@@ -165,7 +165,7 @@ fn check_buffer(ring: &Uring, sqe: &Sqe) -> Result<(), Errno> {
     if sqe.addr < address || end > address + length { Err(Errno::EFAULT) } else { Ok(()) }
 }
 
-/// What an operation waits for that a file open with `O_NONBLOCK` does not let wait: the request waits all the same,
+/// The readiness that an operation waits for on a file open with `O_NONBLOCK`: the request waits all the same,
 /// unless the operation itself says otherwise.
 fn readiness(sqe: &Sqe, open: Option<&Arc<OpenFile>>) -> Option<(Arc<OpenFile>, Events)> {
     let open = open.filter(|open| open.flags().contains(StatusFlags::NONBLOCK))?;

@@ -108,7 +108,7 @@ struct WaitingEntry {
     future: CallFuture,
 }
 
-/// Who submits: the thread, and what is left of a request of which nothing has become.
+/// The submitting thread, and an unused request that the next entry may take.
 pub struct Submitter<'a> {
     pub caller: &'a Caller,
     pub context: &'a mut UserContext,

@@ -210,7 +210,7 @@ async fn submit_rest(ring: &Arc<Uring>, caller: &Caller, taken: &mut u32, most: 
         Ok(Turn::try_take(ring))
     });
     let _turn = turn.await?;
-    let mut budget = Budget::spent();
+    let mut budget = Budget::exhausted();
     while *taken < most {
         caller.pace(&mut budget, ENTRY_COST).await?;
         let mut context = fallible::try_box(UserContext::new_user())?;

@@ -24,7 +24,7 @@ crate::tests! {
     attributes
     readiness
     one_process_is_told_once
-    who_waits_comes_before_who_is_told
+    receivers_come_before_notification
     wishes_end_with_the_descriptor
     the_directory_of_queues
     permissions_are_checked
@@ -340,7 +340,7 @@ fn one_process_is_told_once() -> Outcome {
     Ok(())
 }
 
-fn who_waits_comes_before_who_is_told() -> Outcome {
+fn receivers_come_before_notification() -> Outcome {
     let queue = Queue::new(&name(1), 0)?;
     let mut set = SigSet::empty();
     set.add(Signal::SIGUSR1);

@@ -1,6 +1,7 @@
 //! heddle-rt: coroutines and asynchronous calls of an ordinary program, the same on both kernels.
 
 mod fork;
+mod net;
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crate::harness::{OrFail, Outcome, in_child};
 use crate::{expect, expect_eq};
 
 pub use fork::TESTS as FORK_TESTS;
+pub use net::TESTS as NET_TESTS;
 
 crate::tests! {
     a_hundred_thousand_coroutines

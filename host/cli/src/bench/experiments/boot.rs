@@ -14,7 +14,7 @@ use heddle_image::{Cache, Image, ImageRequest};
 
 use super::{Experiment, Kind};
 use crate::bench::goal::{Goal, Wanted};
-use crate::bench::guest::{Outcome, cargo_build, run_in_machine};
+use crate::bench::guest::{MachineRun, cargo_build, run_in_machine};
 use crate::bench::progress::{Progress, Step};
 use crate::bench::record::{Figure, Record, Scale};
 use crate::bench::side::{HEDDLE, LINUX, MEMORY_BYTES, Side, scale};
@@ -154,8 +154,8 @@ fn note_start(side: &str, clock: Clock, nanoseconds: Option<u64>, record: &mut R
     }
 }
 
-/// The parts of the start, by the log: each with its own instructions, and all with the sum. What the kernel idles
-/// while it waits for the host is in neither, but in the time until main.
+/// The parts of the start, by the log: each with its own instructions, and all with the sum. The time that the kernel
+/// idles while it waits for the host is in neither, but in the time until main.
 fn note_phases(log: &str, record: &mut Record) {
     let mut before = 0.0;
     for line in log.lines().filter_map(|line| line.split_once(START_PHASE)) {
@@ -203,7 +203,7 @@ fn start(
     name: &str,
     arguments: &[&str],
     limit: Duration,
-) -> Result<Outcome> {
+) -> Result<MachineRun> {
     use std::os::unix::ffi::OsStrExt;
     let program = Program {
         identity: crate::session::Identity::default(),

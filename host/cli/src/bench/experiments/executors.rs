@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 
 use super::{Experiment, Kind, host};
-use crate::bench::goal::{Goal, Verdict};
+use crate::bench::goal::{Goal, GoalVerdict};
 use crate::bench::record::{Figure, Record, Scale};
 use crate::bench::{Interrupt, Request};
 
@@ -40,7 +40,7 @@ fn run(request: &Request, _runs: usize, record: &mut Record, interrupt: &Interru
             });
         }
         let wanted = if unit == "B" || threads > 1 { 1.0 } else { 2.0 };
-        record.goals.push(Verdict {
+        record.goals.push(GoalVerdict {
             figure: name.to_owned(),
             x: None,
             scale,

@@ -17,6 +17,7 @@ mod pipeline;
 mod priority;
 mod ranges;
 mod ring;
+mod server;
 mod spaces;
 mod syscalls;
 mod yields;
@@ -66,6 +67,7 @@ pub const ALL: &[Experiment] = &[
     asynccall::EXPERIMENT,
     net::EXPERIMENT,
     net_host::EXPERIMENT,
+    server::EXPERIMENT,
     memory::EXPERIMENT,
     executors::EXPERIMENT,
     papers::EXPERIMENT,

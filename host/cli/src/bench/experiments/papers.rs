@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::{Experiment, Kind, host};
-use crate::bench::goal::{Goal, Verdict};
+use crate::bench::goal::{Goal, GoalVerdict};
 use crate::bench::plan::Effort;
 use crate::bench::record::{Figure, Record, Scale};
 use crate::bench::{Interrupt, OURS, Request};
@@ -49,7 +49,7 @@ fn run(request: &Request, _runs: usize, record: &mut Record, interrupt: &Interru
         }
     }
     record.summarize();
-    let wanted = |figure: &Figure| Verdict {
+    let wanted = |figure: &Figure| GoalVerdict {
         figure: figure.name.clone(),
         x: figure.x,
         scale: figure.scale,

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::{Experiment, Kind, host};
-use crate::bench::goal::{Goal, Verdict};
+use crate::bench::goal::{Goal, GoalVerdict};
 use crate::bench::record::{Figure, Record, Scale};
 use crate::bench::{Interrupt, OURS, RESULTS, Request};
 use crate::paths;
@@ -149,7 +149,7 @@ fn judge(record: &mut Record) {
             record.figures.iter().find(is_it)?.median
         };
         let got = of(PLAINEST).zip(of(OURS)).map(|(theirs, ours)| theirs / ours);
-        record.goals.push(Verdict {
+        record.goals.push(GoalVerdict {
             figure: format!("{name}, against {PLAINEST}"),
             x: None,
             scale: Scale::Native,

@@ -37,7 +37,7 @@ pub enum Choice {
 /// The option `--accel`.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 #[group(skip)]
-pub struct Options {
+pub struct AcceleratorOptions {
     /// How instructions are executed: by the host's processor (kvm), by QEMU's emulator (tcg), or by what is faster.
     #[arg(long, value_enum, default_value_t = Choice::Auto, env = VARIABLE, hide_env = true)]
     pub accel: Choice,

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_left_out() {
+    fn unknown_results_are_left_out() {
         assert_eq!(words("a $(b c)\nd `e`\nf $g\nh *\nx=$(y)\nu $x\nok"), ["ok"]);
         assert_eq!(words("for i in $(ls); do u $i; done; ok"), ["done", "ok"]);
         assert_eq!(words("a \"${b:-c}\"; ok"), ["ok"]);

@@ -98,7 +98,7 @@ pub struct Machine {
     freed: AtomicUsize,
 }
 
-pub const RUBBISH: u64 = 0xffff_0001;
+pub const GARBAGE: u64 = 0xffff_0001;
 
 impl Machine {
     pub fn new(frames: usize) -> Self {
@@ -153,8 +153,8 @@ impl Tables for Machine {
     fn free(&self, physical: u64) {
         let frame = &self.frames[physical as usize];
         // The processor's stores are releases.
-        frame.entries.iter().for_each(|entry| entry.store(RUBBISH, Ordering::Release));
-        frame.page.set(RUBBISH);
+        frame.entries.iter().for_each(|entry| entry.store(GARBAGE, Ordering::Release));
+        frame.page.set(GARBAGE);
         self.freed.fetch_add(1, Ordering::Relaxed);
     }
 }

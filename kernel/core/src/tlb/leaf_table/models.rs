@@ -3,7 +3,7 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::machine::{Machine, RUBBISH, TestEntry};
+use super::machine::{GARBAGE, Machine, TestEntry};
 use super::*;
 
 const TABLE: u64 = 0;
@@ -55,7 +55,7 @@ impl Forked {
 
     fn read(&self, root: usize, index: usize) -> u64 {
         let entry = look(&self.machine, &self.roots[root], index).expect("there is a table");
-        assert_ne!(entry.bits(), RUBBISH);
+        assert_ne!(entry.bits(), GARBAGE);
         self.machine.page(entry.address()).get()
     }
 

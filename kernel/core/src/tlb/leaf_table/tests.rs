@@ -1,6 +1,6 @@
 //! Sharing, taking over, copying and leaving, one after another.
 
-use super::machine::{Machine, RUBBISH, TestEntry};
+use super::machine::{GARBAGE, Machine, TestEntry};
 use super::*;
 
 /// A table with one private and one shared page that may be stored to, and the entry for it.
@@ -51,7 +51,7 @@ fn a_copy_has_the_pages_without_the_right_to_store_to_private_ones() {
     leave(&machine, &slot);
     leave(&machine, &child);
     assert_eq!(machine.used(), 0);
-    assert_eq!(machine.page(pages[0]).get(), RUBBISH);
+    assert_eq!(machine.page(pages[0]).get(), GARBAGE);
 }
 
 #[test]

@@ -12,9 +12,9 @@
 //!   whom it has used, so that nobody tells it what is taken out of the others' tables. They come back one by one, each
 //!   by a store.
 //! - Any processor takes a table out whose program leaves ([`take_out`]), before it asks those that have used it to
-//!   flush. The owner of the root may have translations from it cached until it does. What stays is a *remnant*:
-//!   absent for the processor, and different from an empty entry, so that the next table there is put in with a
-//!   flush.
+//!   flush. The owner of the root may have translations from it cached until it does. The entry that stays is a
+//!   *remnant*: absent for the processor, and different from an empty entry, so that the next table there is put in
+//!   with a flush.
 //! - When those have flushed that had it, the remnants become empty entries ([`forget`]), and the table can be
 //!   released. A remnant is known by the table's address, which nothing else has until then.
 //! - A program whose table leaves the roots, for good or to be looked at anew, has no identity meanwhile
@@ -91,8 +91,8 @@ pub fn needed(root: &[AtomicU64], slot: usize, table: u64) -> Change {
 /// ([`crate::tlb::shootdown::Shootdown::note`]), because the processor may walk the table at once.
 #[inline]
 pub fn put(root: &[AtomicU64], slot: usize, table: u64) {
-    // What a sequentially consistent store is on x86 too. loom would let a plain one come before a concurrent exchange
-    // that had not seen it.
+    // An exchange, which is what x86 makes of a sequentially consistent store. loom would let a plain one come before a
+    // concurrent exchange that had not seen it.
     root[slot].swap(table, Ordering::SeqCst);
     implied_fence();
 }

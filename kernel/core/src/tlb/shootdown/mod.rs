@@ -20,6 +20,13 @@
 //!
 //! A generation is taken after the removal, so a processor that passes it or a later one flushes after the removal.
 //!
+//! A processor looks at the requests only when `attention` is set. The poster sets it after the request and before it
+//! reads the mode; the processor clears it before it reads the requests. So the argument is the same.
+//!
+//! # Barriers
+//! A memory barrier on every processor that runs a program (membarrier(2)) goes the same way without a flush: a change
+//! of mode is a barrier, so a processor passes by changing its mode, and one that is in the kernel has passed.
+//!
 //! # Several spaces in one page table
 //! A program that reaches into another's space caches translations although its processor never used that space. What
 //! was taken out of such a table is therefore released only when *all* processors have acknowledged
@@ -30,7 +37,7 @@ use core::future::poll_fn;
 use core::task::{Context, Poll, Waker};
 
 use crate::fallible::push_reserved;
-use crate::tlb::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, fence, implied_fence};
+use crate::tlb::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, implied_fence};
 
 #[repr(align(128))]
 struct Processor {
@@ -40,6 +47,11 @@ struct Processor {
     requested: AtomicU64,
     /// The last generation it acknowledged.
     acknowledged: AtomicU64,
+    /// The last barrier posted to it, and the last it passed.
+    barrier_requested: AtomicU64,
+    barrier_passed: AtomicU64,
+    /// Set after a request: it looks at the requests when it next changes its mode.
+    attention: AtomicBool,
     /// Counts its changes of the page table, from 1.
     epoch: AtomicU64,
 }
@@ -48,6 +60,8 @@ struct Processor {
 pub struct Shootdown<const N: usize> {
     processors: [Processor; N],
     generation: AtomicU64,
+    /// The last barrier.
+    barrier: AtomicU64,
     /// Coroutines that wait until some processor passes.
     waiting: Mutex<Vec<Waker>>,
 }
@@ -81,18 +95,30 @@ pub struct Posted {
 
 impl Posted {
     /// Posted to no processor.
-    pub const NOBODY: Self = Self { generation: 0, processors: 0 };
+    pub const NONE: Self = Self { generation: 0, processors: 0 };
 
     /// The processors.
     #[inline]
     pub fn processors(self) -> impl Iterator<Item = usize> {
-        let mut left = self.processors;
-        core::iter::from_fn(move || {
-            let next = (left != 0).then(|| left.trailing_zeros() as usize);
-            left &= left.wrapping_sub(1);
-            next
-        })
+        bits(self.processors)
     }
+}
+
+/// A barrier and the processors it was posted to.
+#[derive(Clone, Copy, Debug)]
+pub struct PostedBarrier {
+    number: u64,
+    processors: u32,
+}
+
+/// The numbers of the bits that are set.
+#[inline]
+fn bits(mut left: u32) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let next = (left != 0).then(|| left.trailing_zeros() as usize);
+        left &= left.wrapping_sub(1);
+        next
+    })
 }
 
 impl<const N: usize> Shootdown<N> {
@@ -106,10 +132,14 @@ impl<const N: usize> Shootdown<N> {
                     mode: AtomicUsize::new(0),
                     requested: AtomicU64::new(0),
                     acknowledged: AtomicU64::new(0),
+                    barrier_requested: AtomicU64::new(0),
+                    barrier_passed: AtomicU64::new(0),
+                    attention: AtomicBool::new(false),
                     epoch: AtomicU64::new(1),
                 }
             }; N],
             generation: AtomicU64::new(0),
+            barrier: AtomicU64::new(0),
             waiting: Mutex::new(Vec::new()),
         }
     }
@@ -122,11 +152,15 @@ impl<const N: usize> Shootdown<N> {
             mode: AtomicUsize::new(0),
             requested: AtomicU64::new(0),
             acknowledged: AtomicU64::new(0),
+            barrier_requested: AtomicU64::new(0),
+            barrier_passed: AtomicU64::new(0),
+            attention: AtomicBool::new(false),
             epoch: AtomicU64::new(1),
         };
         Self {
             processors: core::array::from_fn(processor),
             generation: AtomicU64::new(0),
+            barrier: AtomicU64::new(0),
             waiting: Mutex::new(Vec::new()),
         }
     }
@@ -172,16 +206,22 @@ impl<const N: usize> Shootdown<N> {
         let processor = &self.processors[me];
         processor.mode.store(mode, Ordering::SeqCst);
         implied_fence();
-        if processor.requested.load(Ordering::SeqCst) != processor.acknowledged.load(Ordering::Relaxed) {
+        if processor.attention.load(Ordering::SeqCst) {
             self.pass(processor, flush);
         }
     }
 
     #[cold]
     fn pass(&self, processor: &Processor, flush: impl FnOnce()) {
+        // A request that is not seen below sets it again.
+        processor.attention.swap(false, Ordering::SeqCst);
+        let barrier = processor.barrier_requested.load(Ordering::SeqCst);
+        processor.barrier_passed.store(barrier, Ordering::SeqCst);
         let generation = processor.requested.load(Ordering::SeqCst);
-        flush();
-        processor.acknowledged.store(generation, Ordering::SeqCst);
+        if generation != processor.acknowledged.load(Ordering::Relaxed) {
+            flush();
+            processor.acknowledged.store(generation, Ordering::SeqCst);
+        }
         let waiting = core::mem::take(&mut *self.waiting.lock());
         waiting.into_iter().for_each(Waker::wake);
     }
@@ -200,16 +240,56 @@ impl<const N: usize> Shootdown<N> {
 
     #[inline]
     fn post_to(&self, others: impl Iterator<Item = usize>) -> Posted {
-        let mut posted = Posted::NOBODY;
+        let mut posted = Posted::NONE;
         for other in others {
             if posted.processors == 0 {
                 posted.generation = self.generation.fetch_add(1, Ordering::SeqCst) + 1;
             }
             self.processors[other].requested.fetch_max(posted.generation, Ordering::SeqCst);
+            self.processors[other].attention.swap(true, Ordering::SeqCst);
             posted.processors |= 1 << other;
         }
         implied_fence();
         posted
+    }
+
+    /// Asks those of `others` that `is_chosen` names by the space they may touch, for a memory barrier. One that is in
+    /// the kernel passes a barrier before it next touches memory of programs, and has passed one since it last did.
+    pub fn post_barrier(
+        &self,
+        others: impl Iterator<Item = usize>,
+        is_chosen: impl Fn(usize) -> bool,
+    ) -> PostedBarrier {
+        let number = self.barrier.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut posted = PostedBarrier { number, processors: 0 };
+        for other in others.filter(|&other| self.has_mode(other, &is_chosen)) {
+            self.processors[other].barrier_requested.fetch_max(number, Ordering::SeqCst);
+            self.processors[other].attention.swap(true, Ordering::SeqCst);
+            posted.processors |= 1 << other;
+        }
+        implied_fence();
+        posted
+    }
+
+    fn has_mode(&self, processor: usize, is_chosen: impl Fn(usize) -> bool) -> bool {
+        let mode = self.mode(processor);
+        mode != 0 && is_chosen(mode)
+    }
+
+    /// Whether all processors have passed the barrier.
+    pub fn is_barrier_passed(&self, posted: PostedBarrier) -> bool {
+        bits(posted.processors).all(|processor| self.has_passed_barrier(posted, processor))
+    }
+
+    fn has_passed_barrier(&self, posted: PostedBarrier, processor: usize) -> bool {
+        self.processors[processor].barrier_passed.load(Ordering::SeqCst) >= posted.number
+            || self.mode(processor) == 0
+    }
+
+    /// Waits until all have passed the barrier; `kick` interrupts those that have not.
+    pub async fn barrier_passed(&self, posted: PostedBarrier, kick: impl Fn(usize)) {
+        bits(posted.processors).filter(|&other| !self.has_passed_barrier(posted, other)).for_each(kick);
+        poll_fn(|context| self.poll(context, || self.is_barrier_passed(posted))).await;
     }
 
     /// The space that a processor may touch at this moment, 0 for none.
@@ -303,6 +383,21 @@ mod tests {
         state.enter(1, SPACE, || flushes += 1);
         assert_eq!(flushes, 1);
         assert!(state.is_acknowledged(posted));
+    }
+
+    #[test]
+    fn a_barrier_waits_for_those_that_run_the_space_and_flushes_nothing() {
+        let state = Shootdown::<3>::new();
+        let no_flush = || unreachable!("nobody asked");
+        state.enter(1, SPACE, no_flush);
+        state.enter(2, SPACE + 1, no_flush);
+        let posted = state.post_barrier(1..3, |space| space == SPACE);
+        assert!(!state.is_barrier_passed(posted));
+        state.leave(2, no_flush);
+        assert!(!state.is_barrier_passed(posted));
+        state.leave(1, no_flush);
+        state.enter(1, SPACE, no_flush);
+        assert!(state.is_barrier_passed(posted));
     }
 
     #[test]

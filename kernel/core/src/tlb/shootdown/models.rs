@@ -133,3 +133,33 @@ fn a_waiter_is_woken() {
         other.join().expect("no panic");
     });
 }
+
+/// The pattern that membarrier(2) is for: one side has only a compiler's fence between its store and its load.
+#[test]
+fn a_barrier_orders_a_plain_store_and_load_of_the_other() {
+    loom::model(|| {
+        let machine = machine();
+        let flags = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+        let other = thread::spawn({
+            let (machine, flags) = (machine.clone(), flags.clone());
+            move || {
+                machine.state.enter(1, SPACE, || {});
+                flags[1].store(1, Ordering::Relaxed);
+                // An interrupt may come here, and only it makes the processor pass.
+                machine.state.leave(1, || {});
+                machine.state.enter(1, SPACE, || {});
+                let seen = flags[0].load(Ordering::Relaxed);
+                machine.state.leave(1, || {});
+                seen
+            }
+        });
+        flags[0].store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let posted = machine.state.post_barrier(1..2, |space| space == SPACE);
+        loom::future::block_on(machine.state.barrier_passed(posted, |_| {}));
+        fence(Ordering::SeqCst);
+        let seen = flags[1].load(Ordering::Relaxed);
+        let seen_by_other = other.join().expect("no panic");
+        assert!(seen == 1 || seen_by_other == 1, "both missed the other's store");
+    });
+}

@@ -1,6 +1,6 @@
 //! A connection over the link: smoltcp's TCP, one interface and one socket for each.
 //!
-//! What goes in and out passes `outlet`, which sees every segment. That is what lets a connection's buffers grow: its
+//! Every segment in and out passes `outlet`. That is what lets a connection's buffers grow: its
 //! socket is made anew with larger ones, and the handshake, unread bytes and the peer's end are played to it, so that
 //! it continues with the numbers of the old one (`storage`). Sequence numbers are chosen here for that: smoltcp takes
 //! its first one from a seed, and [`stack::seed_for`] finds the seed. A program's window is promised to the peer at
@@ -29,7 +29,7 @@ use crate::platform::{OutOfMemory, Platform, random_u64};
 use crate::tcp::handshake::HalfOpen;
 use crate::tcp::segment::{Offer, Segment, flags, is_before};
 use crate::tcp::wire::outlet::Outlet;
-use crate::tcp::wire::stack::{Port, Stack, capabilities, endpoint, instant};
+use crate::tcp::wire::stack::{Stack, StackDevice, capabilities, endpoint, instant};
 
 /// By how many bits the windows that are sent are shifted, if the peer shifts its own.
 pub(crate) const OWN_SCALE: u8 = 7;
@@ -171,14 +171,14 @@ impl Wire {
         &mut self,
         engine: &Engine<P>,
         incoming: Option<&[u8]>,
-        pass: impl FnOnce(&mut Stack, &mut Port<'_, P>) -> R,
+        pass: impl FnOnce(&mut Stack, &mut StackDevice<'_, P>) -> R,
     ) -> Result<R, OutOfMemory> {
         let capabilities = capabilities(engine, self.mtu);
         let segmentation = &capabilities.segmentation;
         let longest = segmentation.tcpv4.map_or(self.mtu, NonZeroUsize::get);
         let mut scratch = engine.scratch(ETHERNET_BYTES + longest.max(self.mtu) + 128)?;
         let mut port =
-            Port { engine, outlet: &mut self.outlet, incoming, scratch: &mut scratch, capabilities };
+            StackDevice { engine, outlet: &mut self.outlet, incoming, scratch: &mut scratch, capabilities };
         let result = pass(&mut self.stack, &mut port);
         engine.give_scratch(scratch);
         Ok(result)
@@ -454,7 +454,7 @@ impl Wire {
     }
 
     /// Whether a number is of something that was sent and not acknowledged.
-    pub fn is_under_way(&self, number: u32) -> bool {
+    pub fn is_in_flight(&self, number: u32) -> bool {
         let una = self.own_start.wrapping_add((self.sent - self.stack.peek().send_queue() as u64) as u32);
         !is_before(number, una) && !is_before(self.outlet.sent, number)
     }

@@ -56,7 +56,7 @@ pub(super) struct Stack {
 }
 
 /// smoltcp's device for one pass.
-pub(super) struct Port<'a, P: Platform> {
+pub(super) struct StackDevice<'a, P: Platform> {
     pub(super) engine: &'a Engine<P>,
     pub(super) outlet: &'a mut Outlet,
     pub(super) incoming: Option<&'a [u8]>,
@@ -96,7 +96,7 @@ impl<P: Platform> TxToken for Outgoing<'_, P> {
     }
 }
 
-impl<P: Platform> Device for Port<'_, P> {
+impl<P: Platform> Device for StackDevice<'_, P> {
     type RxToken<'b>
         = Incoming<'b>
     where

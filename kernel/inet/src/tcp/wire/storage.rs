@@ -53,7 +53,7 @@ impl Wire {
         result
     }
 
-    /// Makes the stack anew with other storage. What it has to send must all have been acknowledged.
+    /// Makes the stack anew with other storage. All that it has sent must have been acknowledged.
     ///
     /// # Errors
     /// [`OutOfMemory`]: it stays as it is.
@@ -202,7 +202,7 @@ impl Wire {
         true
     }
 
-    /// Keeps a packet until there is storage for it. What it acknowledges counts at once.
+    /// Keeps a packet until there is storage for it. Its acknowledgement counts at once.
     pub(super) fn hold<P: Platform>(&mut self, engine: &Engine<P>, packet: Vec<u8>) {
         if let Some(parsed) = IpHeader::parse(&packet)
             && let Some(segment) = Segment::parse(parsed.payload)

@@ -15,16 +15,16 @@ const PAGES_AT_ONCE: u64 = 64;
 /// The cost of freeing so many.
 const STEP_COST: u32 = 16;
 
-static REMAINS: SpinLock<Vec<Content>> = SpinLock::new(Vec::new());
+static DEFERRED_CONTENTS: SpinLock<Vec<Content>> = SpinLock::new(Vec::new());
 static ADDED: WaitQueue = WaitQueue::new();
 
 /// Frees what a file held, now or soon.
 pub(super) fn free(mut content: Content) {
     if content.own_pages() > PAGES_AT_ONCE {
-        let mut remains = REMAINS.lock();
-        if remains.try_reserve(1).is_ok() {
-            push_reserved(&mut remains, content);
-            drop(remains);
+        let mut contents = DEFERRED_CONTENTS.lock();
+        if contents.try_reserve(1).is_ok() {
+            push_reserved(&mut contents, content);
+            drop(contents);
             ADDED.wake(Events::all());
             return;
         }
@@ -36,7 +36,7 @@ pub(super) fn free(mut content: Content) {
 pub async fn run() {
     let mut budget = Budget::new();
     loop {
-        crate::device::wait(&ADDED, || !REMAINS.lock().is_empty()).await;
+        crate::device::wait(&ADDED, || !DEFERRED_CONTENTS.lock().is_empty()).await;
         while let Some(mut content) = next() {
             while !content.free_some(PAGES_AT_ONCE) {
                 budget.step(STEP_COST).await;
@@ -53,10 +53,10 @@ pub(super) fn drain() {
 }
 
 fn next() -> Option<Content> {
-    let mut remains = REMAINS.lock();
-    let next = remains.pop();
-    let unused = if remains.is_empty() { core::mem::take(&mut *remains) } else { Vec::new() };
-    drop(remains);
+    let mut contents = DEFERRED_CONTENTS.lock();
+    let next = contents.pop();
+    let unused = if contents.is_empty() { core::mem::take(&mut *contents) } else { Vec::new() };
+    drop(contents);
     drop(unused);
     next
 }
