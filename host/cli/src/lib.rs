@@ -26,6 +26,7 @@ pub mod log;
 pub mod machine;
 pub mod machines;
 pub mod network;
+pub mod oci;
 pub mod paths;
 pub mod session;
 pub mod signals;

@@ -5,6 +5,7 @@
 //! program what the Heddle kernel does: the [`heddle_abi::control`] protocol, streams over virtio-serial, a
 //! pseudo-terminal where the host has a terminal. So Linux can answer for every test and experiment.
 
+mod container;
 mod network;
 mod ports;
 mod program;
@@ -21,6 +22,10 @@ use rustix::system::{RebootCommand, reboot};
 const MODULES: &str = "/modules";
 
 fn main() {
+    let mut arguments = std::env::args().skip(1);
+    if let (Some(heddle_linux_init::COMMAND), Some(task)) = (arguments.next().as_deref(), arguments.next()) {
+        std::process::exit(container::run(&task));
+    }
     let Err(error) = run();
     eprintln!("heddle-init: {error:#}");
     rustix::fs::sync();

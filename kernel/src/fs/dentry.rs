@@ -100,6 +100,23 @@ impl Dentry {
         }
     }
 
+    /// Whether `other` is this entry, or one of the same name in a directory for which the same holds. Without memory for
+    /// a name it is another one.
+    #[must_use]
+    pub fn is_called_as(self: &Arc<Self>, other: &Arc<Dentry>) -> bool {
+        let (mut one, mut other) = (self.clone(), other.clone());
+        loop {
+            if Arc::ptr_eq(&one, &other) {
+                return true;
+            }
+            let is_same_name = one.name().is_ok_and(|name| other.with_name(|other| *other == *name));
+            match (one.parent(), other.parent()) {
+                (Some(above), Some(above_other)) if is_same_name => (one, other) = (above, above_other),
+                _ => return false,
+            }
+        }
+    }
+
     /// Whether something is mounted on it.
     #[must_use]
     pub fn is_mount_point(&self) -> bool {

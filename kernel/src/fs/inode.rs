@@ -284,6 +284,12 @@ pub trait Inode: Any + Send + Sync {
         Err(Errno::ENOTDIR)
     }
 
+    /// Whether two looks at one name of this directory find the same entry as long as it is used. If not, mounts on
+    /// entries are found by their names ([`crate::fs::Path::mount_point`]).
+    fn keeps_entries(&self) -> bool {
+        true
+    }
+
     /// Calls `visit` for the entries of this directory after `cookie` (0 for all; `.` and `..` are the caller's
     /// business) until it returns false.
     ///

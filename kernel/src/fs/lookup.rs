@@ -275,6 +275,11 @@ fn last(name: &[u8]) -> Result<Last, Errno> {
 
 /// The entry `name` of a directory, with what is mounted on it.
 fn look_up(directory: &Path, name: &[u8]) -> Result<Option<Path>, Errno> {
+    if !directory.entry.node.keeps_entries()
+        && let Some(point) = directory.mount_point(name)
+    {
+        return Ok(Some(point.covered()));
+    }
     let found: Result<Arc<Dentry>, Errno> = directory.entry.node.lookup(&directory.entry, name);
     match found {
         Ok(entry) => Ok(Some(Path { mount: directory.mount.clone(), entry }.covered())),

@@ -178,6 +178,18 @@ impl Path {
         place
     }
 
+    /// The mount point that is `name` in this directory, of a file system that makes a new entry for each look at a name:
+    /// what is mounted on one of them is to be seen by all.
+    #[must_use]
+    pub fn mount_point(&self, name: &[u8]) -> Option<Path> {
+        let mounts = MOUNTS.lock();
+        mounts.iter().rev().filter_map(|mount| mount.at()).find(|at| {
+            let parent = at.entry.parent().filter(|_| Arc::ptr_eq(&at.mount, &self.mount));
+            at.entry.with_name(|other| other == name)
+                && parent.is_some_and(|parent| parent.is_called_as(&self.entry))
+        })
+    }
+
     /// The place from which this one hangs: for the root of a mount, where that is mounted.
     #[must_use]
     fn uncovered(self) -> Path {
@@ -203,6 +215,20 @@ impl Path {
             }
             _ => self.clone(),
         }
+    }
+
+    /// Whether it is `root` or somewhere below it.
+    #[must_use]
+    pub fn is_at_or_below(&self, root: &Path) -> bool {
+        let mut place = self.clone();
+        while !place.is(root) {
+            let above = place.parent(root);
+            if above.is(&place) {
+                return false;
+            }
+            place = above;
+        }
+        true
     }
 
     /// The absolute path, for someone whose root is `root`. A removed name is marked as Linux does.

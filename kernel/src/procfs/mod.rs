@@ -231,6 +231,10 @@ impl ProcNode {
 }
 
 impl Inode for ProcNode {
+    fn keeps_entries(&self) -> bool {
+        false
+    }
+
     fn kind(&self) -> FileType {
         match self.item.what {
             What::Directory(_) | What::Processes(_) | What::Threads | What::Descriptors(_) => {

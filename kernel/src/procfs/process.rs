@@ -397,33 +397,38 @@ fn options(mount: &Mount) -> &'static str {
     if mount.is_read_only() { "ro,relatime" } else { "rw,relatime" }
 }
 
-fn mount_path(mount: &Arc<Mount>) -> Result<alloc::vec::Vec<u8>, Errno> {
-    let root = mount::root().ok_or(Errno::EIO)?;
-    mount.at().unwrap_or_else(|| root.clone()).path(&root)
-}
-
-pub fn mounts(_: &Subject, text: &mut Text) -> Shown {
+/// Calls `show` for each mount that the process can reach from its root, with the path that it has there.
+fn each_mount(subject: &Subject, mut show: impl FnMut(&Arc<Mount>, &[u8]) -> Shown) -> Shown {
+    let root = subject.thread()?.directories().root();
     for mount in mount::all()? {
-        text.escaped(&mount.source, SEPARATORS)?;
-        text.bytes(b" ")?;
-        text.escaped(&mount_path(&mount)?, SEPARATORS)?;
-        text.line(format_args!(" {} {} 0 0\n", mount.kind, options(&mount)))?;
+        let top = mount.top();
+        if top.is_at_or_below(&root) {
+            show(&mount, &top.path(&root)?)?;
+        }
     }
     Ok(())
 }
 
-pub fn mount_information(_: &Subject, text: &mut Text) -> Shown {
-    for mount in mount::all()? {
+pub fn mounts(subject: &Subject, text: &mut Text) -> Shown {
+    each_mount(subject, |mount, path| {
+        text.escaped(&mount.source, SEPARATORS)?;
+        text.bytes(b" ")?;
+        text.escaped(path, SEPARATORS)?;
+        text.line(format_args!(" {} {} 0 0\n", mount.kind, options(mount)))
+    })
+}
+
+pub fn mount_information(subject: &Subject, text: &mut Text) -> Shown {
+    each_mount(subject, |mount, path| {
         let parent = mount.at().map_or(mount.id, |at| at.mount.id);
         let device = mount.root.node.metadata().device;
         let (major, minor) = (crate::fs::inode::device_major(device), crate::fs::inode::device_minor(device));
         text.line(format_args!("{} {parent} {major}:{minor} / ", mount.id))?;
-        text.escaped(&mount_path(&mount)?, SEPARATORS)?;
-        text.line(format_args!(" {} - {} ", options(&mount), mount.kind))?;
+        text.escaped(path, SEPARATORS)?;
+        text.line(format_args!(" {} - {} ", options(mount), mount.kind))?;
         text.escaped(&mount.source, SEPARATORS)?;
-        text.line(format_args!(" rw\n"))?;
-    }
-    Ok(())
+        text.line(format_args!(" rw\n"))
+    })
 }
 
 pub fn descriptor_information(subject: &Subject, text: &mut Text) -> Shown {

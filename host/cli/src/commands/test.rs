@@ -6,7 +6,7 @@ use crate::guest::Kernel;
 use crate::machine::accelerator;
 use crate::testing::{
     Tally, bench, cargo, checking, checks, front, guest, network, processors, programs, screens, scripts,
-    server, shares, streams, stress, terminals, threads,
+    server, shares, streams, stress, terminals, threads, tool,
 };
 use crate::{paths, signals};
 
@@ -46,6 +46,10 @@ pub enum Part {
     Shares,
     /// Published ports, outgoing connections, joined machines.
     Network,
+    /// Machines with names.
+    Machines,
+    /// Container engines, with `heddle oci` as their runtime; with --long, or where they are asked for.
+    Engines,
     /// Programs in shell scripts, compared with Linux.
     Apps,
     /// The Linux interface from inside.
@@ -116,6 +120,11 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
                     tally.record(&name, &test(kernel));
                 }
             }
+        }
+    }
+    for (part, script, is_long) in [(Part::Machines, "machines", false), (Part::Engines, "podman", true)] {
+        if options.has(part) && (options.long || !is_long || !options.only.is_empty()) {
+            tool::test(&repository, script, options.filter.as_deref(), &mut tally);
         }
     }
     if options.has(Part::Apps) {

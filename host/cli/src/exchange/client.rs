@@ -5,12 +5,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use heddle_abi::control::programs::{Piece, Short, Taken, Window, kind, parse_ended, scope};
 use heddle_abi::control::{Descriptor, Ending, WindowSize, stream};
 use heddle_streams::{Drained, Message, Messages, Outbox};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -276,8 +277,18 @@ impl Client {
 }
 
 fn is_ready(fd: BorrowedFd<'_>, flags: PollFlags) -> bool {
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&now)).is_ok_and(|count| count > 0)
+}
+
+/// Waits until the machine's process has answered, or has gone; `false` if that takes longer.
+///
+/// # Errors
+/// The error of the system call.
+pub fn wait_for_word(socket: &UnixStream, limit: Duration) -> Result<bool> {
+    let timeout = Timespec::try_from(limit).context("timeout")?;
+    let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
+    Ok(poll(&mut fds, Some(&timeout)).context("poll")? > 0)
 }
 
 /// The standard output of a program that is done soon.

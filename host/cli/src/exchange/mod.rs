@@ -59,6 +59,8 @@ struct Client {
     outbox: Outbox,
     /// The number of its program in the guest.
     number: Option<u32>,
+    /// It waits for the start of the first program.
+    awaits_start: bool,
     is_gone: bool,
 }
 
@@ -124,6 +126,7 @@ impl Exchange {
                     messages: Messages::default(),
                     outbox: Outbox::default(),
                     number: None,
+                    awaits_start: false,
                     is_gone: false,
                 });
             }
@@ -140,6 +143,18 @@ impl Exchange {
         }
         self.bury()?;
         Ok(requests)
+    }
+
+    /// Tells those who have asked for the first program's start that it runs.
+    pub fn tell_start(&mut self) {
+        for client in self.clients.iter_mut().filter(|client| client.awaits_start) {
+            client.awaits_start = false;
+            let started = Short { number: 0, words: [0, 0] };
+            if started.put(&mut client.outbox, kind::STARTED).is_ok() {
+                // What the socket does not take now is sent later.
+                let _ = client.outbox.drain(&client.socket);
+            }
+        }
     }
 
     fn read_guest(&mut self, port: &UnixStream) -> Result<()> {
@@ -187,7 +202,10 @@ impl Exchange {
     fn handle(&mut self, index: usize, mut message: Message, requests: &mut Vec<Request>) -> Result<()> {
         let Some(number) = number_of(&message.payload) else { return Ok(()) };
         match message.kind {
-            request::BEGIN => requests.push(Request::Begin),
+            request::BEGIN => {
+                self.clients[index].awaits_start = true;
+                requests.push(Request::Begin);
+            }
             request::END => requests.push(Request::End),
             kind::SIGNAL if number == 0 && !self.takes_programs => {
                 if let Some(Short { words: [signal, _], .. }) = Short::parse(&message.payload) {

@@ -228,9 +228,8 @@ fn network(arguments: &mut QemuArguments, network: &Network) {
         }
     };
     arguments.pair("-netdev", netdev);
-    let station = network.station();
-    arguments
-        .pair("-device", format!("virtio-net-device,netdev=net,mac=52:54:00:12:34:{:02x}", 0x56 + station));
+    let hardware = network.hardware_address();
+    arguments.pair("-device", format!("virtio-net-device,netdev=net,mac={hardware}"));
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
 use anyhow::{Context, Result};
@@ -76,7 +77,9 @@ pub fn start(mut command: Command) -> Result<Started> {
 /// If its file is not known.
 pub fn copy() -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
-    command.args(std::env::args_os().skip(1));
+    let mut words = std::env::args_os();
+    // The name by which it was called says which command is meant.
+    command.arg0(words.next().context("finding this program's name")?).args(words);
     Ok(command)
 }
 

@@ -123,6 +123,14 @@ impl Registry {
     /// # Errors
     /// If the folder is somebody else's.
     pub fn of_user() -> Result<Self> {
+        Self::of_user_for("machines")
+    }
+
+    /// This user's, of these things.
+    ///
+    /// # Errors
+    /// If the folder is somebody else's.
+    pub fn of_user_for(things: &str) -> Result<Self> {
         let user = rustix::process::geteuid().as_raw();
         let set = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
         let folder = match set {
@@ -130,7 +138,7 @@ impl Registry {
             None if user == 0 => PathBuf::from("/run/heddle"),
             None => std::env::temp_dir().join(format!("heddle-{user}")),
         };
-        Self::at(folder.join("machines"))
+        Self::at(folder.join(things))
     }
 
     /// One in this folder, which is made.
@@ -296,6 +304,11 @@ impl Owned {
     pub fn create_log(&self) -> Result<File> {
         let mut options = File::options();
         options.append(true).create(true).mode(0o600).open(self.entry.log()).context("the output's file")
+    }
+
+    /// Leaves nothing of a machine that was not made.
+    pub fn discard(mut self) {
+        self.removes = true;
     }
 
     /// Changes what others see.

@@ -83,9 +83,27 @@ pub struct Network {
     pub backend: Backend,
     addresses: Vec<InterfaceAddress>,
     gateways: Vec<IpAddr>,
+    /// The interface's hardware address, where it is not this tool's choice.
+    hardware: Option<String>,
 }
 
 impl Network {
+    /// A tap device of the host, with everything that the guest has on it.
+    ///
+    /// # Errors
+    /// If a text is no address.
+    pub fn tap(name: &str, addresses: &[String], gateways: Vec<IpAddr>, hardware: String) -> Result<Self> {
+        let backend = Backend::Tap(name.to_owned());
+        Ok(Self { backend, addresses: parse_addresses(addresses)?, gateways, hardware: Some(hardware) })
+    }
+
+    /// The interface's hardware address.
+    #[must_use]
+    pub fn hardware_address(&self) -> String {
+        let own = || format!("52:54:00:12:34:{:02x}", 0x56 + self.station());
+        self.hardware.clone().unwrap_or_else(own)
+    }
+
     /// QEMU's own network stack without forwarded ports.
     #[must_use]
     pub fn user() -> Self {
@@ -94,7 +112,7 @@ impl Network {
 
     fn with_forwards(forwards: Vec<Forward>) -> Self {
         let (addresses, gateways) = (USER_ADDRESSES.to_vec(), USER_GATEWAYS.to_vec());
-        Self { backend: Backend::User(forwards), addresses, gateways }
+        Self { backend: Backend::User(forwards), addresses, gateways, hardware: None }
     }
 
     /// The parameter for the kernel's command line; none without an interface.
@@ -116,7 +134,7 @@ impl Network {
 
     /// The number by which the interface's hardware address differs from others on the same link.
     #[must_use]
-    pub fn station(&self) -> u8 {
+    fn station(&self) -> u8 {
         match self.backend {
             Backend::Socket { listens: true, .. } => 1,
             Backend::Socket { listens: false, .. } => 2,
@@ -175,7 +193,7 @@ pub fn prepare(options: &NetworkOptions) -> Result<Prepared> {
             }
             let addresses = parse_addresses(&options.addresses)?;
             let backend = Backend::Tap(name.to_owned());
-            Ok(plain(Network { backend, addresses, gateways: options.gateways.clone() }))
+            Ok(plain(Network { backend, addresses, gateways: options.gateways.clone(), hardware: None }))
         }
         ("socket", Some(path)) if !path.is_empty() => {
             let peer = peer::Peer::open(Path::new(path)).with_context(|| format!("--net socket={path}"))?;
@@ -184,7 +202,7 @@ pub fn prepare(options: &NetworkOptions) -> Result<Prepared> {
             if addresses.is_empty() {
                 addresses = socket_addresses(peer.listens());
             }
-            let network = Network { backend, addresses, gateways: options.gateways.clone() };
+            let network = Network { backend, addresses, gateways: options.gateways.clone(), hardware: None };
             Ok(Prepared { network, relays: Vec::new(), _peer: Some(peer) })
         }
         _ => bail!("--net {}: one of user, none, tap=NAME, socket=PATH", options.kind),

@@ -409,6 +409,9 @@ impl<'a> Session<'a> {
                         if let Some(tell) = self.on_start.take() {
                             tell();
                         }
+                        if let Some(exchange) = &mut self.exchange {
+                            exchange.tell_start();
+                        }
                     }
                     kind::OUT_OF_MEMORY => {
                         let killed = OutOfMemory::parse(&message.payload).context("malformed message")?;

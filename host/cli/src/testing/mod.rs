@@ -21,6 +21,7 @@ pub mod streams;
 pub mod stress;
 pub mod terminals;
 pub mod threads;
+pub mod tool;
 
 /// The result of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]

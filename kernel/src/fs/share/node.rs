@@ -139,6 +139,10 @@ fn attributes(fid: &Fid) -> Result<Attributes, Errno> {
 }
 
 impl Inode for SharedNode {
+    fn keeps_entries(&self) -> bool {
+        false
+    }
+
     fn kind(&self) -> FileType {
         self.kind
     }
