@@ -62,11 +62,11 @@ pub enum OciCommand {
     /// Print a container's state.
     State(Id),
     /// Send a signal to a container's program.
-    OciKill(OciKill),
+    Kill(OciKill),
     /// Remove a container that has stopped.
     Delete(Delete),
-    /// OciList containers.
-    OciList(OciList),
+    /// List containers.
+    List(OciList),
     /// Run a further program in a container.
     Exec(Box<Exec>),
     /// Print the host's processes of a container.
@@ -212,9 +212,9 @@ fn dispatch(options: &OciOptions) -> Result<u8> {
             let (_, state, record) = find(&registry, &id.id)?;
             print(&state_json(&state, &record))
         }
-        OciCommand::OciKill(kill) => self::kill(&registry, kill),
+        OciCommand::Kill(kill) => self::kill(&registry, kill),
         OciCommand::Delete(delete) => self::delete(options, &registry, delete),
-        OciCommand::OciList(list) => self::list(&registry, list),
+        OciCommand::List(list) => self::list(&registry, list),
         OciCommand::Exec(exec) => self::exec(options, &registry, exec),
         OciCommand::Ps(processes) => {
             let (_, state, _) = find(&registry, &processes.id)?;
