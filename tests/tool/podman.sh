@@ -17,7 +17,7 @@ make_image() {
     mkdir -p "$root"/{bin,etc,tmp,root,home,proc,sys,dev,var}
     chmod 1777 "$root/tmp"
     for program in bash echo cat ls id sleep mkdir rm touch stat wc tty stty grep ln mv chmod chown hostname sync df; do
-        path=$(readlink -f "$(command -v "$program")")
+        path=$(readlink -f "$(type -P "$program")")
         cp "$path" "$root/bin/$program"
         ldd "$path" 2>/dev/null | grep -o '/[^ ]*' | while read -r library; do
             mkdir -p "$root$(dirname "$library")"

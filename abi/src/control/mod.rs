@@ -117,7 +117,7 @@ pub struct Start<'a> {
     pub environment: List<'a>,
 }
 
-/// What becomes a [`Start`] message: the same fields, with slices, because a [`List`] only exists inside a message.
+/// The parts of a [`Start`] message: the same fields, with slices, because a [`List`] only exists inside a message.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the fields are those of Start")]
 pub struct StartFields<'a, S> {

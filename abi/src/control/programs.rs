@@ -29,7 +29,7 @@ use super::{Ending, Full, Reader, Sink, header};
 pub const WINDOW_BYTES: u32 = 32 << 10;
 /// The most bytes of a stream in one message: with its header it fills a buffer of the port.
 pub const PIECE_BYTES: usize = 4096 - OUTPUT_HEAD_BYTES;
-/// What precedes the bytes in a message of a [`Piece`].
+/// Bytes before those of the stream in a message of a [`Piece`].
 pub const OUTPUT_HEAD_BYTES: usize = super::HEADER_BYTES + 8;
 /// How many programs there may be at a time.
 pub const PROGRAMS_MAX: usize = 256;
@@ -138,7 +138,7 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// What precedes `length` bytes of a stream in a [`kind::OUTPUT`] message, for a sender that has the bytes in place.
+/// The start of a message with `length` bytes of output ([`kind::OUTPUT`]), for a sender that has the bytes in place.
 #[must_use]
 pub fn output_head(number: u32, stream: u32, length: usize) -> [u8; OUTPUT_HEAD_BYTES] {
     let mut head = [0; OUTPUT_HEAD_BYTES];
@@ -198,7 +198,7 @@ impl Window {
     }
 }
 
-/// What a receiver has taken and not granted yet: grants go out by the half window, not for every read.
+/// The bytes that a receiver has taken and not granted yet: grants go out by the half window, not for every read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     bytes: u32,

@@ -13,8 +13,8 @@ pub struct User {
     pub home: Option<Vec<u8>>,
 }
 
-/// Parses `USER[:GROUP]`, names or numbers, by the guest's `/etc/passwd` and `/etc/group`, which `read` returns. Without
-/// a group it is the user's, with the groups that list the user.
+/// Parses `USER[:GROUP]`, names or numbers, by the guest's `/etc/passwd` and `/etc/group`, which `read` returns.
+/// Without a group it is the user's, with the groups that list the user.
 ///
 /// # Errors
 /// If a name is not known.

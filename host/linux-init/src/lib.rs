@@ -1,8 +1,8 @@
-//! What the host tool tells the program that prepares a container inside the guest: as JSON, in its argument.
+//! The host tool's task for the program that prepares a container inside the guest: JSON, in its argument.
 //!
 //! The same static program is process 1 of the Linux guest and, called as `heddle-linux-init container JSON`, the first
-//! program of a container's machine on either kernel: it makes the container's mounts, enters its root, becomes its user
-//! and turns into its program. All of that is done by system calls, so nothing of it is the kernel's.
+//! program of a container's machine on either kernel: it makes the container's mounts, enters its root, becomes its
+//! user and turns into its program. All of that is done by system calls, so nothing of it is the kernel's.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,10 +11,10 @@ pub const COMMAND: &str = "container";
 /// Where the container's root appears in the guest.
 pub const ROOT: &str = "/oci/root";
 
-/// What to do.
+/// A container's first program, or a further one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Task {
-    /// What to make before, for the container's first program; a further one finds it made.
+    /// The surroundings to make before, for the first program; a further one finds them made.
     pub container: Option<Container>,
     /// The program.
     pub process: Process,
@@ -38,7 +38,7 @@ pub struct Container {
 /// A mount.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Mount {
-    /// What is mounted.
+    /// The file system.
     pub kind: MountKind,
     /// Where, in the container.
     pub target: String,
@@ -48,7 +48,7 @@ pub struct Mount {
     pub options: String,
 }
 
-/// What is mounted.
+/// A file system to mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MountKind {
     /// A file system of this type.

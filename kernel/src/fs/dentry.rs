@@ -100,8 +100,8 @@ impl Dentry {
         }
     }
 
-    /// Whether `other` is this entry, or one of the same name in a directory for which the same holds. Without memory for
-    /// a name it is another one.
+    /// Whether `other` is this entry, or one of the same name in a directory for which the same holds. Without memory
+    /// for a name it is another one.
     #[must_use]
     pub fn is_called_as(self: &Arc<Self>, other: &Arc<Dentry>) -> bool {
         let (mut one, mut other) = (self.clone(), other.clone());

@@ -178,8 +178,8 @@ impl Path {
         place
     }
 
-    /// The mount point that is `name` in this directory, of a file system that makes a new entry for each look at a name:
-    /// what is mounted on one of them is to be seen by all.
+    /// The mount point that is `name` in this directory, of a file system that makes a new entry for each look at a
+    /// name: a mount on one of them is to be seen by all.
     #[must_use]
     pub fn mount_point(&self, name: &[u8]) -> Option<Path> {
         let mounts = MOUNTS.lock();

@@ -33,7 +33,7 @@ pub struct Program {
     pub descriptors: DescriptorTable,
     /// Where its paths start.
     pub directories: Directories,
-    /// Who it is.
+    /// Its user, groups and capabilities.
     pub credentials: Credentials,
     /// The controlling terminal of the session that the program leads. The terminal itself learns the number of session
     /// and foreground group, which are both the pid, from [`ControllingTerminal::adopt`].

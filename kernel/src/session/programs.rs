@@ -74,7 +74,7 @@ struct GuestState {
     /// Input that the program's pipe or terminal has not taken yet, at most a window.
     inbox: VecDeque<u8>,
     input_ended: bool,
-    /// What may be sent, by the order of [`OUTPUTS`].
+    /// The windows of the streams, by the order of [`OUTPUTS`].
     windows: [Window; 3],
     /// Nobody reads the stream.
     closed: [bool; 3],
@@ -348,8 +348,8 @@ async fn send_signal(number: u32, signal: u32, whom: u32) {
     };
 }
 
-/// What a pump does next.
-enum Step {
+/// The next action of a pump.
+enum PumpStep {
     /// Move bytes.
     Move,
     /// Stop.
@@ -361,8 +361,8 @@ async fn step(
     guest: &Guest,
     file: &OpenFile,
     events: Events,
-    check: impl Fn(Events) -> Option<Step>,
-) -> Step {
+    check: impl Fn(Events) -> Option<PumpStep>,
+) -> PumpStep {
     loop {
         let found = kernel_answer(|watch| {
             guest.changed.watch(watch, Events::all())?;
@@ -383,13 +383,13 @@ async fn pump_input(guest: Arc<Guest>, file: Arc<OpenFile>) {
         let next = step(&guest, &file, Events::OUT | Events::WRNORM, |ready| {
             let state = guest.state.lock();
             match (state.has_ended, state.inbox.is_empty(), state.input_ended) {
-                (true, ..) | (_, true, true) => Some(Step::Stop),
+                (true, ..) | (_, true, true) => Some(PumpStep::Stop),
                 (_, true, false) => None,
-                _ if ready.contains(Events::ERR) => Some(Step::Stop),
-                _ => ready.contains(Events::OUT).then_some(Step::Move),
+                _ if ready.contains(Events::ERR) => Some(PumpStep::Stop),
+                _ => ready.contains(Events::OUT).then_some(PumpStep::Move),
             }
         });
-        if matches!(next.await, Step::Stop) {
+        if matches!(next.await, PumpStep::Stop) {
             return;
         }
         let Some(moved) = guest.give_input(&file) else { return };
@@ -409,18 +409,18 @@ async fn pump_output(guest: Arc<Guest>, index: usize, file: Arc<OpenFile>) {
         time::sleep_until(time::now_ns() + NO_MEMORY_NS).await;
     }
     resize_reserved(&mut frame, BUFFER_BYTES, 0);
-    // What a process has written when it ends fits its pipe; its descendants may write on.
+    // The output of a process that has ended fits its pipe; its descendants may write on.
     let mut left_after_end = CAPACITY_LIMIT;
     loop {
         let next = step(&guest, &file, Events::IN | Events::RDNORM, |ready| {
             let state = guest.state.lock();
             let can_read = ready.intersects(Events::IN | Events::HUP | Events::ERR);
             if state.closed[index] || state.has_ended && (!can_read || left_after_end == 0) {
-                return Some(Step::Stop);
+                return Some(PumpStep::Stop);
             }
-            (can_read && state.windows[index].piece_bytes() > 0).then_some(Step::Move)
+            (can_read && state.windows[index].piece_bytes() > 0).then_some(PumpStep::Move)
         });
-        if matches!(next.await, Step::Stop) {
+        if matches!(next.await, PumpStep::Stop) {
             break;
         }
         let Some(moved) = guest.take_output(index, &file, &mut frame) else { break };

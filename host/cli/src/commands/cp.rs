@@ -12,13 +12,13 @@ use heddle_abi::control::Ending;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::exchange::client::{self, Connections};
-use crate::machines::{Entry, Registry};
+use crate::machines::{MachineEntry, Registry};
 use crate::session::{Identity, Program, Streams};
 
 /// Copies files and folders between this host and a machine that runs.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CpOptions {
-    /// What is copied: PATH here, or NAME:PATH in a machine.
+    /// The file or folder to copy: PATH here, or NAME:PATH in a machine.
     #[arg(value_name = "[NAME:]SOURCE")]
     pub source: String,
     /// Where to: a folder that is there, or the copy's path.
@@ -57,8 +57,8 @@ fn archive() -> Result<File> {
     file.map(File::from).context("a file for the archive")
 }
 
-/// Runs `tar` in the machine. What it complains of is the error.
-fn guest_tar(entry: &Entry, script: &str, words: &[&str], input: File, output: &File) -> Result<()> {
+/// Runs `tar` in the machine. Its complaints are the error.
+fn guest_tar(entry: &MachineEntry, script: &str, words: &[&str], input: File, output: &File) -> Result<()> {
     let mut errors = File::from(memfd_create("heddle-errors", MemfdFlags::CLOEXEC)?);
     let streams = Streams {
         stdin: OwnedFd::from(input),
@@ -93,7 +93,7 @@ fn host_tar(words: &[&std::ffi::OsStr], input: Stdio, output: Stdio) -> Result<(
     Ok(())
 }
 
-fn copy_in(entry: &Entry, source: &Path, target: &str) -> Result<()> {
+fn copy_in(entry: &MachineEntry, source: &Path, target: &str) -> Result<()> {
     let source = source.canonicalize().with_context(|| source.display().to_string())?;
     let (folder, name) = (source.parent().context("the root")?, source.file_name().context("no name")?);
     let mut file = archive()?;
@@ -108,7 +108,7 @@ fn copy_in(entry: &Entry, source: &Path, target: &str) -> Result<()> {
     guest_tar(entry, script, &[target, name], file, &archive()?)
 }
 
-fn copy_out(entry: &Entry, source: &str, target: &Path) -> Result<()> {
+fn copy_out(entry: &MachineEntry, source: &str, target: &Path) -> Result<()> {
     let mut file = archive()?;
     let script =
         "set -e; s=$1; d=$(dirname -- \"$s\"); exec tar -C \"$d\" -cf - -- \"$(basename -- \"$s\")\"";

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use super::run::environment;
 use crate::exchange::client::{self, Connections};
-use crate::machines::{Entry, Registry};
+use crate::machines::{MachineEntry, Registry};
 use crate::session::{Program, Streams};
 use crate::user;
 
@@ -64,7 +64,7 @@ pub fn execute(options: &ExecOptions) -> Result<u8> {
 }
 
 /// Reads a file of the guest: one that its programs may have changed is known only there.
-fn read(entry: &Entry, path: &str) -> Result<Vec<u8>> {
+fn read(entry: &MachineEntry, path: &str) -> Result<Vec<u8>> {
     client::capture(entry.connect()?, &["/bin/cat", path])
         .with_context(|| format!("reading the guest's {path}"))
 }

@@ -32,6 +32,9 @@ pub struct Removal {
     pub prefix: Option<PathBuf>,
 }
 
+/// The command by which container engines know the tool: they pass no subcommand.
+const OCI_COMMAND: &str = "#!/bin/sh\nexec \"$(dirname \"$(readlink -f \"$0\")\")/heddle\" oci \"$@\"\n";
+
 /// A file to install: its path below the prefix, its permissions and its contents.
 struct InstalledFile {
     path: String,
@@ -132,6 +135,7 @@ fn entries() -> Result<Vec<InstalledFile>> {
     let program = std::env::current_exe().context("finding this executable")?;
     let mut entries = vec![
         InstalledFile { path: "bin/heddle".into(), mode: 0o755, contents: read(&program)? },
+        InstalledFile { path: "bin/heddle-oci".into(), mode: 0o755, contents: OCI_COMMAND.into() },
         InstalledFile { path: data(paths::KERNEL), mode: 0o644, contents: read(&heddle::kernel(false)?)? },
         InstalledFile { path: data(paths::LINUX_INIT), mode: 0o755, contents: read(&linux::init()?)? },
         InstalledFile { path: data(paths::VERSION), mode: 0o644, contents: paths::version().into_bytes() },

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::exchange::{self, request};
-use crate::machines::{self, Entry, Registry, Stage, State};
+use crate::machines::{self, MachineEntry, Registry, Stage, State};
 
 /// How often a log that is followed is looked at.
 const FOLLOW_PERIOD: Duration = Duration::from_millis(100);
@@ -202,7 +202,7 @@ fn copy(log: &mut File, output: &mut impl Write) -> Result<usize> {
 ///
 /// # Errors
 /// If it does not go.
-pub fn end(entry: &Entry, socket: &UnixStream) -> Result<()> {
+pub fn end(entry: &MachineEntry, socket: &UnixStream) -> Result<()> {
     // One that ends meanwhile needs no telling.
     let _ = exchange::send_request(socket, request::END);
     wait_for_end(socket, END_TIMEOUT)?;

@@ -13,9 +13,9 @@ use serde_json::json;
 use super::machines::{end, parse_signal};
 use crate::exchange::client::{self, Connections};
 use crate::exchange::{self, request};
-use crate::machines::detach::{self, Ready, Started};
-use crate::machines::{self, Entry, Registry, Stage, State};
-use crate::oci::{self, Record, bundle, console, hooks, monitor};
+use crate::machines::detach::{self, ReadyPipe, Started};
+use crate::machines::{self, MachineEntry, Registry, Stage, State};
+use crate::oci::{self, ContainerRecord, bundle, console, hooks, monitor};
 use crate::session::Streams;
 
 /// The folder, in a container's folder of state, of the single files that it mounts.
@@ -49,12 +49,12 @@ pub struct OciOptions {
     pub rootless: Option<Option<String>>,
     /// The command.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: OciCommand,
 }
 
 /// The commands of the specification and those that engines use beside.
 #[derive(Clone, Debug, clap::Subcommand)]
-pub enum Command {
+pub enum OciCommand {
     /// Make a container: its machine boots, its program waits for `start`.
     Create(Create),
     /// Start a container's program.
@@ -62,11 +62,11 @@ pub enum Command {
     /// Print a container's state.
     State(Id),
     /// Send a signal to a container's program.
-    Kill(Kill),
+    Kill(OciKill),
     /// Remove a container that has stopped.
     Delete(Delete),
     /// List containers.
-    List(List),
+    List(OciList),
     /// Run a further program in a container.
     Exec(Box<Exec>),
     /// Print the host's processes of a container.
@@ -109,7 +109,7 @@ pub struct Create {
 
 /// OciOptions of `kill`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Kill {
+pub struct OciKill {
     /// To all processes of the container.
     #[arg(short, long)]
     pub all: bool,
@@ -132,7 +132,7 @@ pub struct Delete {
 
 /// OciOptions of `list`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct List {
+pub struct OciList {
     /// Names only.
     #[arg(short, long)]
     pub quiet: bool,
@@ -206,17 +206,17 @@ pub fn execute(options: &OciOptions) -> Result<u8> {
 fn dispatch(options: &OciOptions) -> Result<u8> {
     let registry = oci::registry(options.root.as_deref())?;
     match &options.command {
-        Command::Create(create) => self::create(options, &registry, create),
-        Command::Start(id) => start(options, &registry, &id.id),
-        Command::State(id) => {
+        OciCommand::Create(create) => self::create(options, &registry, create),
+        OciCommand::Start(id) => start(options, &registry, &id.id),
+        OciCommand::State(id) => {
             let (_, state, record) = find(&registry, &id.id)?;
             print(&state_json(&state, &record))
         }
-        Command::Kill(kill) => self::kill(&registry, kill),
-        Command::Delete(delete) => self::delete(options, &registry, delete),
-        Command::List(list) => self::list(&registry, list),
-        Command::Exec(exec) => self::exec(options, &registry, exec),
-        Command::Ps(processes) => {
+        OciCommand::Kill(kill) => self::kill(&registry, kill),
+        OciCommand::Delete(delete) => self::delete(options, &registry, delete),
+        OciCommand::List(list) => self::list(&registry, list),
+        OciCommand::Exec(exec) => self::exec(options, &registry, exec),
+        OciCommand::Ps(processes) => {
             let (_, state, _) = find(&registry, &processes.id)?;
             let running = state.stage != Stage::Stopped;
             let pids: Vec<i32> = running.then_some(state.pid).into_iter().collect();
@@ -227,7 +227,7 @@ fn dispatch(options: &OciOptions) -> Result<u8> {
             pids.iter().for_each(|pid| println!("{pid}"));
             Ok(0)
         }
-        Command::Features => print(&features()),
+        OciCommand::Features => print(&features()),
     }
 }
 
@@ -252,14 +252,14 @@ fn print(value: &serde_json::Value) -> Result<u8> {
     Ok(0)
 }
 
-fn find(registry: &Registry, id: &str) -> Result<(Entry, State, Record)> {
+fn find(registry: &Registry, id: &str) -> Result<(MachineEntry, State, ContainerRecord)> {
     let Ok(entry) = registry.find(id) else { bail!("container {id} does not exist") };
     let state = entry.state()?;
     let record = state.container.clone().context("not a container")?;
     Ok((entry, state, serde_json::from_value(record).context("the container's state")?))
 }
 
-fn state_json(state: &State, record: &Record) -> serde_json::Value {
+fn state_json(state: &State, record: &ContainerRecord) -> serde_json::Value {
     let stopped = state.stage == Stage::Stopped;
     json!({
         "ociVersion": oci::VERSION,
@@ -278,7 +278,7 @@ fn create(options: &OciOptions, registry: &Registry, create: &Create) -> Result<
     if create.preserve_fds > 0 {
         bail!("--preserve-fds: descriptors of the host cannot be passed into a machine");
     }
-    if let Some(ready) = Ready::inherited()? {
+    if let Some(ready) = ReadyPipe::inherited()? {
         return run(options, registry, create, ready);
     }
     let child = match detach::start(detach::copy()?)? {
@@ -309,7 +309,7 @@ fn create(options: &OciOptions, registry: &Registry, create: &Create) -> Result<
 }
 
 /// The process that runs the container's machine.
-fn run(options: &OciOptions, registry: &Registry, create: &Create, ready: Ready) -> Result<u8> {
+fn run(options: &OciOptions, registry: &Registry, create: &Create, ready: ReadyPipe) -> Result<u8> {
     let folder = create.bundle.canonicalize().with_context(|| create.bundle.display().to_string())?;
     if registry.find(&create.id).is_ok() {
         bail!("container {} exists", create.id);
@@ -341,7 +341,7 @@ fn run(options: &OciOptions, registry: &Registry, create: &Create, ready: Ready)
         }
     };
     bundle.notes.iter().for_each(|text| note(options, "info", text));
-    let record = Record { bundle: folder, annotations: bundle::annotations(&bundle.spec) };
+    let record = ContainerRecord { bundle: folder, annotations: bundle::annotations(&bundle.spec) };
     owned.state.container = Some(serde_json::to_value(record).context("the container's state")?);
     owned.state.command.clone_from(&bundle.task.process.arguments);
     owned.state.kernel = bundle.kernel.name().to_owned();
@@ -376,7 +376,7 @@ fn start(options: &OciOptions, registry: &Registry, id: &str) -> Result<u8> {
     Ok(0)
 }
 
-fn kill(registry: &Registry, kill: &Kill) -> Result<u8> {
+fn kill(registry: &Registry, kill: &OciKill) -> Result<u8> {
     const ENDING: [u32; 2] = [9, 15];
     let (entry, state, _) = find(registry, &kill.id)?;
     let signal = parse_signal(&kill.signal)?;
@@ -425,7 +425,7 @@ fn delete(options: &OciOptions, registry: &Registry, delete: &Delete) -> Result<
     Ok(0)
 }
 
-fn list(registry: &Registry, list: &List) -> Result<u8> {
+fn list(registry: &Registry, list: &OciList) -> Result<u8> {
     let mut containers = Vec::new();
     for (_, state) in registry.all()? {
         if let Some(record) = state.container.clone().and_then(|record| serde_json::from_value(record).ok()) {
@@ -458,7 +458,7 @@ fn exec(options: &OciOptions, registry: &Registry, exec: &Exec) -> Result<u8> {
     if state.stage != Stage::Running {
         bail!("container {} is not running", exec.id);
     }
-    let ready = Ready::inherited()?;
+    let ready = ReadyPipe::inherited()?;
     if exec.detach && ready.is_none() {
         return match detach::start(detach::copy()?)? {
             Started::Ended(status) => Ok(status),
@@ -493,7 +493,7 @@ fn exec(options: &OciOptions, registry: &Registry, exec: &Exec) -> Result<u8> {
 }
 
 /// The program of an `exec`: a whole process, or the container's own with what the options change.
-fn task(options: &OciOptions, exec: &Exec, record: &Record) -> Result<(Task, bool, WindowSize)> {
+fn task(options: &OciOptions, exec: &Exec, record: &ContainerRecord) -> Result<(Task, bool, WindowSize)> {
     let wanted: oci_spec::runtime::Process = match &exec.process {
         Some(path) => {
             let text = fs::read(path).with_context(|| path.display().to_string())?;

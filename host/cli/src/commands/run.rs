@@ -17,7 +17,7 @@ use crate::guest::share::Share;
 use crate::guest::{self, CPU_DEFAULT, Choices, Isolation, Kernel, MEMORY_DEFAULT_MIB, MIB};
 use crate::log::{Log, Trace};
 use crate::machine::{Clock, Machine, accelerator};
-use crate::machines::detach::{self, Ready, Started};
+use crate::machines::detach::{self, ReadyPipe, Started};
 use crate::machines::{self, Owned, Registry, Stage, State};
 use crate::network::Network;
 use crate::session::{self, End, Program, Report, Streams};
@@ -123,7 +123,7 @@ pub struct RunOptions {
 /// Any failure that keeps the program from being run; the status is [`STATUS_TOOL_FAILED`] then.
 pub fn execute(options: &RunOptions) -> Result<u8> {
     check(options)?;
-    let ready = Ready::inherited()?;
+    let ready = ReadyPipe::inherited()?;
     if options.detach && ready.is_none() {
         return detach(options);
     }
@@ -205,7 +205,7 @@ fn choices(options: &RunOptions, network: &Network) -> Result<(Choices, OsString
     Ok((choices, directory))
 }
 
-fn run(options: &RunOptions, image: &Image, machine: Option<Owned>, ready: Option<Ready>) -> Result<u8> {
+fn run(options: &RunOptions, image: &Image, machine: Option<Owned>, ready: Option<ReadyPipe>) -> Result<u8> {
     let user = options.user.as_deref().map(|user| user::parse(user, |path| image::read(image, path)));
     let user = user.transpose()?.unwrap_or_default();
     let mut network = network::prepare(&options.network)?;

@@ -27,13 +27,13 @@ const OUTPUTS: [u32; 3] = [stream::STDOUT, stream::STDERR, stream::TTY];
 const OUTBOX_MAX_BYTES: usize = 64 << 10;
 
 /// Where a stream of the program ends, and what waits for it: at most a window.
-struct Output {
+struct ClientOutput {
     sink: Option<Sink>,
     waiting: VecDeque<u8>,
     taken: Taken,
 }
 
-/// What a program is connected to.
+/// The streams that a program is connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connections {
     /// Standard input is passed on.
@@ -51,7 +51,7 @@ pub struct Client {
     window: Window,
     reads_input: bool,
     is_terminal: bool,
-    outputs: [Output; 3],
+    outputs: [ClientOutput; 3],
     signals: Signals,
     terminal: Option<Terminal>,
     ending: Option<Ending>,
@@ -92,9 +92,9 @@ impl Client {
             found.enter();
             terminal = Some(found);
         }
-        let output = |is_used: bool, fd: &OwnedFd| -> Result<Output> {
+        let output = |is_used: bool, fd: &OwnedFd| -> Result<ClientOutput> {
             let sink = is_used.then(|| Sink::new(fd.as_fd())).transpose().context("standard output")?;
-            Ok(Output { sink, waiting: VecDeque::new(), taken: Taken::default() })
+            Ok(ClientOutput { sink, waiting: VecDeque::new(), taken: Taken::default() })
         };
         let is_terminal = connections.is_terminal;
         let outputs = [

@@ -40,7 +40,7 @@ const WAITING_MAX_BYTES: usize = 256 << 10;
 
 /// Something that the session has to do for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum ClientRequest {
     /// Start the program.
     Begin,
     /// Tell the guest to open its port.
@@ -53,7 +53,7 @@ pub enum Request {
 
 /// One connection.
 #[derive(Debug)]
-struct Client {
+struct Connected {
     socket: UnixStream,
     messages: Messages,
     outbox: Outbox,
@@ -68,7 +68,7 @@ struct Client {
 #[derive(Debug)]
 pub struct Exchange {
     listener: UnixListener,
-    clients: Vec<Client>,
+    clients: Vec<Connected>,
     /// Programs whose client has left, until they end.
     orphans: HashMap<u32, ()>,
     from_guest: Messages,
@@ -117,11 +117,11 @@ impl Exchange {
     ///
     /// # Errors
     /// If the guest violates the protocol.
-    pub fn serve(&mut self, port: &UnixStream) -> Result<Vec<Request>> {
+    pub fn serve(&mut self, port: &UnixStream) -> Result<Vec<ClientRequest>> {
         let mut requests = Vec::new();
         while let Ok((socket, _)) = self.listener.accept() {
             if socket.set_nonblocking(true).is_ok() {
-                self.clients.push(Client {
+                self.clients.push(Connected {
                     socket,
                     messages: Messages::default(),
                     outbox: Outbox::default(),
@@ -151,7 +151,7 @@ impl Exchange {
             client.awaits_start = false;
             let started = Short { number: 0, words: [0, 0] };
             if started.put(&mut client.outbox, kind::STARTED).is_ok() {
-                // What the socket does not take now is sent later.
+                // The rest of a full socket is sent later.
                 let _ = client.outbox.drain(&client.socket);
             }
         }
@@ -179,7 +179,7 @@ impl Exchange {
         Ok(())
     }
 
-    fn read_client(&mut self, index: usize, requests: &mut Vec<Request>) -> Result<()> {
+    fn read_client(&mut self, index: usize, requests: &mut Vec<ClientRequest>) -> Result<()> {
         if self.to_guest.len() >= WAITING_MAX_BYTES {
             return Ok(());
         }
@@ -199,17 +199,22 @@ impl Exchange {
         }
     }
 
-    fn handle(&mut self, index: usize, mut message: Message, requests: &mut Vec<Request>) -> Result<()> {
+    fn handle(
+        &mut self,
+        index: usize,
+        mut message: Message,
+        requests: &mut Vec<ClientRequest>,
+    ) -> Result<()> {
         let Some(number) = number_of(&message.payload) else { return Ok(()) };
         match message.kind {
             request::BEGIN => {
                 self.clients[index].awaits_start = true;
-                requests.push(Request::Begin);
+                requests.push(ClientRequest::Begin);
             }
-            request::END => requests.push(Request::End),
+            request::END => requests.push(ClientRequest::End),
             kind::SIGNAL if number == 0 && !self.takes_programs => {
                 if let Some(Short { words: [signal, _], .. }) = Short::parse(&message.payload) {
-                    requests.push(Request::Signal(signal));
+                    requests.push(ClientRequest::Signal(signal));
                 }
             }
             control::kind::START => {
@@ -226,7 +231,7 @@ impl Exchange {
             }
             _ => {
                 let number = if number == 0 { Some(0) } else { self.clients[index].number };
-                // What comes after a program's end comes too late.
+                // Messages after a program's end come too late.
                 let Some(number) = number else { return Ok(()) };
                 set_number(&mut message.payload, number);
                 self.open(requests);
@@ -236,9 +241,9 @@ impl Exchange {
         Ok(())
     }
 
-    fn open(&mut self, requests: &mut Vec<Request>) {
+    fn open(&mut self, requests: &mut Vec<ClientRequest>) {
         if !std::mem::replace(&mut self.is_open, true) {
-            requests.push(Request::OpenPrograms);
+            requests.push(ClientRequest::OpenPrograms);
         }
     }
 

@@ -13,14 +13,14 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 /// Names the descriptor on which the copy says that it is ready.
 const READY: &str = "HEDDLE_READY_DESCRIPTOR";
-/// What it says.
+/// The word that it says.
 const WORD: &[u8] = b"ready";
 
 /// The copy's end of the connection to the command that started it.
 #[derive(Debug)]
-pub struct Ready(File);
+pub struct ReadyPipe(File);
 
-impl Ready {
+impl ReadyPipe {
     /// The connection, in a copy; nothing in a command that a user started.
     ///
     /// # Errors

@@ -39,7 +39,7 @@ pub enum Stage {
     Stopped,
 }
 
-/// What is known of a machine.
+/// The state of a machine, as others read it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct State {
     /// Its name.
@@ -58,7 +58,7 @@ pub struct State {
     pub status: Option<u8>,
     /// Whether its output is kept.
     pub is_detached: bool,
-    /// What a container runtime has to know beside; see `commands::oci`.
+    /// More about a container; see `commands::oci`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<serde_json::Value>,
 }
@@ -71,7 +71,7 @@ pub struct Registry {
 
 /// A machine's entry.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct MachineEntry {
     folder: PathBuf,
 }
 
@@ -79,8 +79,8 @@ pub struct Entry {
 #[derive(Debug)]
 pub struct Owned {
     /// The entry.
-    pub entry: Entry,
-    /// What others see of it.
+    pub entry: MachineEntry,
+    /// Its state, as others read it.
     pub state: State,
     removes: bool,
     _lock: File,
@@ -159,7 +159,7 @@ impl Registry {
     /// If there is a machine of that name.
     pub fn claim(&self, mut state: State, removes: bool) -> Result<Owned> {
         check_name(&state.name)?;
-        let entry = Entry { folder: self.folder.join(&state.name) };
+        let entry = MachineEntry { folder: self.folder.join(&state.name) };
         // Another process may remove an ended machine between two of these steps.
         for _ in 0..8 {
             private_folder(&entry.folder)?;
@@ -200,9 +200,9 @@ impl Registry {
     ///
     /// # Errors
     /// If there is none.
-    pub fn find(&self, name: &str) -> Result<Entry> {
+    pub fn find(&self, name: &str) -> Result<MachineEntry> {
         check_name(name)?;
-        let entry = Entry { folder: self.folder.join(name) };
+        let entry = MachineEntry { folder: self.folder.join(name) };
         if entry.state().is_err() {
             bail!("there is no machine named {name}");
         }
@@ -213,10 +213,10 @@ impl Registry {
     ///
     /// # Errors
     /// If the folder cannot be read.
-    pub fn all(&self) -> Result<Vec<(Entry, State)>> {
+    pub fn all(&self) -> Result<Vec<(MachineEntry, State)>> {
         let mut found = Vec::new();
         for folder in fs::read_dir(&self.folder).context("the machines' folder")? {
-            let entry = Entry { folder: folder.context("the machines' folder")?.path() };
+            let entry = MachineEntry { folder: folder.context("the machines' folder")?.path() };
             // A machine may be removed meanwhile.
             if let Ok(state) = entry.state() {
                 found.push((entry, state));
@@ -227,7 +227,7 @@ impl Registry {
     }
 }
 
-impl Entry {
+impl MachineEntry {
     /// Whether the process that runs the machine lives.
     #[must_use]
     pub fn is_alive(&self) -> bool {
@@ -235,7 +235,7 @@ impl Entry {
         matches!(rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared), Err(Errno::WOULDBLOCK))
     }
 
-    /// What is known of the machine. One whose process is gone has stopped.
+    /// The machine's state. One whose process is gone has stopped.
     ///
     /// # Errors
     /// If it was removed.

@@ -1,9 +1,9 @@
 //! From a bundle's `config.json` to a machine, its shared folders, and the task of its first program.
 //!
-//! What cannot be had is answered in one of two ways. Where ignoring it would weaken a promise, it is an error: devices
-//! of the host, settings of another user name space, mounts that are no folder. Where the machine is a stronger wall
-//! than what was asked for, or nothing is lost but an adjustment, it is a line in the log: seccomp filters, control
-//! groups, name spaces, labels.
+//! A wish that cannot be granted is answered in one of two ways. Where ignoring it would weaken a promise, it is an
+//! error: devices of the host, settings of another user name space, mounts that are no folder. Where the machine is a
+//! stronger wall than the one asked for, or nothing is lost but an adjustment, it is a line in the log: seccomp,
+//! control groups, name spaces, labels.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,7 +35,7 @@ const FILES: &str = "/oci/files";
 pub struct Bundle {
     /// Its configuration.
     pub spec: oci::Spec,
-    /// What its machine's first program has to do.
+    /// The task of its machine's first program.
     pub task: Task,
     /// Folders of the host for the machine.
     pub shares: Vec<Share>,
@@ -49,7 +49,7 @@ pub struct Bundle {
     pub has_terminal: bool,
     /// Whether the machine is connected to the host's network.
     pub network: Connection,
-    /// What was asked for and is not done, one line each.
+    /// Wishes that are not granted, one line each.
     pub notes: Vec<String>,
 }
 
@@ -67,13 +67,13 @@ pub enum Connection {
 /// Reads a bundle. Single files that are mounted are linked into the folder `files`.
 ///
 /// # Errors
-/// What is wrong with it, or what of it cannot be had.
+/// The fault, or the wish that cannot be granted.
 pub fn read(folder: &Path, files: &Path) -> Result<Bundle> {
     let spec = oci::Spec::load(folder.join("config.json")).context("config.json")?;
     let process = spec.process().as_ref().context("config.json: no process")?;
     let root = spec.root().as_ref().context("config.json: no root")?;
     let path = folder.join(root.path());
-    let mut plan = Plan { files: files.to_owned(), shares: Vec::new(), linked: 0, notes: Vec::new() };
+    let mut plan = MountPlan { files: files.to_owned(), shares: Vec::new(), linked: 0, notes: Vec::new() };
     plan.share(&path, ROOT, false).context("the root file system")?;
     let mut container = Container {
         hostname: spec.hostname().clone(),
@@ -120,7 +120,7 @@ pub fn read(folder: &Path, files: &Path) -> Result<Bundle> {
     };
     let has_terminal = process.terminal().unwrap_or(false);
     let task = Task { container: Some(container), process: process_of(process, &mut plan.notes)? };
-    let Plan { shares, notes, .. } = plan;
+    let MountPlan { shares, notes, .. } = plan;
     Ok(Bundle { spec, task, shares, processors, memory_bytes, kernel, has_terminal, network, notes })
 }
 
@@ -154,15 +154,15 @@ fn connection(wanted: &oci::Linux) -> Connection {
     }
 }
 
-/// What is collected while a bundle is read.
-struct Plan {
+/// The mounts and shares found while a bundle is read.
+struct MountPlan {
     files: PathBuf,
     shares: Vec<Share>,
     linked: usize,
     notes: Vec<String>,
 }
 
-impl Plan {
+impl MountPlan {
     fn share(&mut self, host: &Path, guest: &str, is_read_only: bool) -> Result<()> {
         if self.shares.len() == SHARES_MAX {
             bail!(
@@ -377,7 +377,7 @@ fn name_of(value: &impl serde::Serialize, prefix: &str) -> Result<String> {
 /// A process of the specification, of `config.json` or of `exec`.
 ///
 /// # Errors
-/// What of it is not known.
+/// The name that is not known.
 pub fn process_of(process: &oci::Process, notes: &mut Vec<String>) -> Result<Process> {
     let user = process.user();
     let set = |names: &Option<oci::Capabilities>| -> Result<u64> {

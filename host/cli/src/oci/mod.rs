@@ -29,9 +29,9 @@ use crate::machines::Registry;
 /// The version of the specification.
 pub const VERSION: &str = "1.1.0";
 
-/// What the registry keeps about a container.
+/// The registry's record of a container.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Record {
+pub struct ContainerRecord {
     /// Its bundle.
     pub bundle: PathBuf,
     /// Its annotations.

@@ -14,7 +14,7 @@ use crate::exchange::Exchange;
 use crate::guest::{self, Choices, Kernel};
 use crate::log::Log;
 use crate::machine::Machine;
-use crate::machines::detach::{self, Ready};
+use crate::machines::detach::{self, ReadyPipe};
 use crate::machines::{Owned, Stage};
 use crate::network::Network;
 use crate::session::{self, End, Identity, Program, Streams};
@@ -46,7 +46,7 @@ pub fn program(task: &heddle_linux_init::Task) -> Result<Program> {
 ///
 /// # Errors
 /// If the machine cannot be started.
-pub fn run(bundle: &Bundle, owned: Owned, console: Option<&Path>, ready: Ready) -> Result<u8> {
+pub fn run(bundle: &Bundle, owned: Owned, console: Option<&Path>, ready: ReadyPipe) -> Result<u8> {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let worker = scope.spawn(move || {

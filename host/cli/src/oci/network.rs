@@ -22,7 +22,7 @@ use crate::network::Network;
 const BRIDGE: &str = "heddle-bridge";
 const TAP: &str = "heddle-tap";
 
-/// What ip(8) says of an interface.
+/// An interface, as ip(8) describes it.
 #[derive(Debug, Deserialize)]
 struct Link {
     ifname: String,

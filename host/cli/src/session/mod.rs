@@ -17,7 +17,7 @@ use heddle_abi::control::{
 use heddle_streams::{Drained, Filled, Messages, Outbox, Pump};
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::exchange::{Exchange, Request};
+use crate::exchange::{ClientRequest, Exchange};
 use crate::log::Trace;
 use crate::machine::{Machine, Ports};
 use crate::signals::Signals;
@@ -39,7 +39,7 @@ const INTERRUPTS_MAX: u32 = 3;
 pub struct Program {
     /// Its path; a name without a slash is looked for along the `PATH` of its environment.
     pub path: Vec<u8>,
-    /// Who it is.
+    /// Its user and groups.
     pub identity: Identity,
     /// Its working directory.
     pub directory: Vec<u8>,
@@ -152,7 +152,7 @@ pub struct Report {
     pub exchange: Option<Exchange>,
 }
 
-/// What differs from session to session.
+/// Settings that differ from session to session.
 #[derive(Default)]
 pub struct Options<'a> {
     /// Show system calls.
@@ -432,14 +432,14 @@ impl<'a> Session<'a> {
         let Some(exchange) = &mut self.exchange else { return Ok(None) };
         for request in exchange.serve(&self.ports.programs)? {
             match request {
-                Request::Begin => self.begin()?,
-                Request::OpenPrograms => {
+                ClientRequest::Begin => self.begin()?,
+                ClientRequest::OpenPrograms => {
                     put_open_programs(&mut self.outbox).ok().context("opening a port")?;
                 }
-                Request::Signal(number) => {
+                ClientRequest::Signal(number) => {
                     put_word(&mut self.outbox, kind::SIGNAL, number).ok().context("signal")?;
                 }
-                Request::End => return Ok(Some(End::Interrupted(Signal::KILL))),
+                ClientRequest::End => return Ok(Some(End::Interrupted(Signal::KILL))),
             }
         }
         let _ = self.outbox.drain(&self.ports.control);
