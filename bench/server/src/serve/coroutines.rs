@@ -16,9 +16,9 @@ use crate::work::Answer;
 /// is exact. The next priority is a level further.
 const URGENT_LEVEL: u8 = 46;
 
-/// What the connections of a server share.
+/// State that the connections of a server share.
 struct Shared {
-    /// What requests of the kind `Locked` hold.
+    /// The lock that requests of the kind `Locked` hold.
     lock: wait::Mutex<()>,
     /// The coroutines of each connection, by its client's port.
     parts: Mutex<HashMap<u64, Vec<Id>>>,

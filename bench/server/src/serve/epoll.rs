@@ -22,7 +22,7 @@ const EVENTS: usize = 256;
 /// The report that connections have been handed over.
 const NEWS: u64 = u64::MAX;
 
-/// What requests of the kind `Locked` hold.
+/// The lock that requests of the kind `Locked` hold.
 static LOCK: Mutex<()> = Mutex::new(());
 
 fn text(error: impl std::fmt::Display) -> String {

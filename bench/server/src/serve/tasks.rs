@@ -12,7 +12,7 @@ use super::{Options, QUEUE, READ_BYTES};
 use crate::wire::{Framer, Kind, Message};
 use crate::work;
 
-/// What requests of the kind `Locked` hold.
+/// The lock that requests of the kind `Locked` hold.
 static LOCK: Mutex<()> = Mutex::const_new(());
 
 /// Takes connections for ever. On one processor tokio's executor for one thread is the faster one.

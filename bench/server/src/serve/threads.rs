@@ -14,7 +14,7 @@ use crate::work;
 
 const STACK_BYTES: usize = 64 << 10;
 
-/// What requests of the kind `Locked` hold.
+/// The lock that requests of the kind `Locked` hold.
 static LOCK: Mutex<()> = Mutex::new(());
 /// The threads of each connection, by its client's port.
 static PARTS: Mutex<Option<HashMap<u64, Vec<i32>>>> = Mutex::new(None);
