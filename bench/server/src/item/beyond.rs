@@ -1,4 +1,4 @@
-//! Rows that the paper could not show.
+//! Figures that the paper could not show.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -34,7 +34,7 @@ fn load(arguments: &Arguments, at: SocketAddr, classes: Vec<Class>) -> Result<Lo
     Ok(Load { at, classes, rows: ROWS, warm_up_ns: measured_ns / 5, measured_ns, seed: 3 })
 }
 
-/// The server's capacity in replies a second.
+/// The server's capacity, in replies a second.
 fn capacity(arguments: &Arguments, at: SocketAddr) -> Result<f64, String> {
     let arrival = Arrival::Closed { period_ns: 0 };
     let class = Class { connections: EACH, priority: MIDDLE, arrival, is_locked: false };

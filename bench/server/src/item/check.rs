@@ -1,4 +1,4 @@
-//! The check of correctness, whatever the time it takes: no request is lost, and none is answered wrongly.
+//! Correctness, whatever the time it takes: no request is lost, and none is answered wrongly.
 
 use std::time::Duration;
 

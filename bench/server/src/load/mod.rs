@@ -22,7 +22,7 @@ const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
 pub struct Class {
     /// How many.
     pub connections: usize,
-    /// The contents of their first message.
+    /// The priority that their first message names.
     pub priority: u8,
     /// When requests are due on each.
     pub arrival: Arrival,

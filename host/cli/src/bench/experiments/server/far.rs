@@ -78,7 +78,7 @@ fn from_machine(side: &Side, program: &Path, words: &[String]) -> Result<Vec<Lin
 /// Runs all sides.
 ///
 /// # Errors
-/// If the user interrupted. What a side was not able to do is noted.
+/// If the user interrupted. A side that fails is noted.
 pub fn run(effort: Effort, record: &mut Record, interrupt: &Interrupt) -> Result<()> {
     let program = paths::repository()?.join(PROGRAM_FOLDER).join(super::PROGRAM);
     let ways: [(&str, fn(&Side, &Path, &[String]) -> Result<Vec<Line>>); 2] =

@@ -77,7 +77,7 @@ fn priorities(effort: Effort, clock: Clock, processors: u32) -> Group {
     group(clock, processors, counts.iter().map(item).collect())
 }
 
-/// What the paper could not show, by instructions: the forms that can do each.
+/// Figures that the paper could not show, by instructions, of the forms that can do each.
 fn beyond(effort: Effort) -> Vec<Group> {
     let of = |names: &[&str], what: &str| {
         let item = format!("server what={what} ms={}", effort.choose(300, 1000, 3000));
