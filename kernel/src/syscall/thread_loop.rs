@@ -192,16 +192,16 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
         visits = u32::wrapping_add(visits, 1);
         thread.begin_sample(visits);
         sched::leave_program();
-        if trap == Trap::SystemCall && thread.work().contains(PendingWork::TRACED) {
-            if wait_for_memory(&thread).await.is_err() {
-                break;
-            }
-            if !boxed(signal::trace::call_begins(&thread, context)).await {
-                continue;
-            }
-        }
         match trap {
             Trap::SystemCall => {
+                if thread.work().contains(PendingWork::TRACED) {
+                    if wait_for_memory(&thread).await.is_err() {
+                        break;
+                    }
+                    if !boxed(signal::trace::call_begins(&thread, context)).await {
+                        continue;
+                    }
+                }
                 #[cfg(feature = "checking")]
                 crate::memory::fault_injection::call_starts();
                 interrupted = match syscall::start(&caller, context) {
@@ -246,6 +246,7 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
 }
 
 /// The time until which the thread may run now. `None`: others have to run first.
+#[inline]
 fn slice_end(thread: &Thread) -> Option<u64> {
     let until_ns = thread.until_ns();
     if until_ns != sched::THROTTLED {
@@ -261,6 +262,7 @@ fn slice_end(thread: &Thread) -> Option<u64> {
 }
 
 /// Looks at clocks and coroutines after an interrupt. Whether the thread's slice is over.
+#[inline(never)]
 fn is_slice_over(thread: &Arc<Thread>, until_ns: u64) -> bool {
     executor::tick(thread);
     let is_watched = thread.process.alarms().is_armed();
