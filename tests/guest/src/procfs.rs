@@ -294,7 +294,7 @@ fn the_most_pages_in_memory_are_kept() -> Outcome {
     // Linux may be behind by some pages for each thread.
     let slack = 600;
     expect!(number(status, "VmRSS")? + slack >= before + KIB);
-    // What a child inherits, it has in memory too; and what it writes to is the same page of it.
+    // A child has in memory what it inherits; writing to it takes no more.
     let ended = in_child(|| {
         bytes.touch();
         let Ok(mut more) = Mapped::new(KIB as usize * 1024) else { return 2 };

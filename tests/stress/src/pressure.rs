@@ -30,8 +30,8 @@ const ADJUSTMENT: &str = "/proc/self/oom_score_adj";
 /// Puts the machine under pressure, and compares its memory before and after.
 pub fn run(plan: &Plan) -> Result<(), String> {
     fs::write(ADJUSTMENT, "-1000").map_err(|error| format!("{ADJUSTMENT}: {error}"))?;
-    // What the machine makes once and keeps is made first: tables that grow to what is in use at a time (of processes,
-    // spaces, waiters, locks), and the nodes of the files of the root image that the programs use.
+    // Objects that the machine makes once and keeps are made first: tables that grow to what is in use at a time (of
+    // processes, spaces, waiters, locks), and the nodes of the files of the root image that the programs use.
     squeeze(plan, WARM_UP)?;
     hostile::weigh(|| squeeze(plan, Duration::from_secs(plan.steps)))
 }

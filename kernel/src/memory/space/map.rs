@@ -229,7 +229,7 @@ impl Space {
         // The records first: a fault that comes afterwards finds nothing to bring in.
         let removed = self.remove_records(range.clone()).await;
         if removed.is_err() && !self.state.lock().mappings.is_free(range.clone()) {
-            // What is still mapped keeps its pages.
+            // Mappings that are left keep their pages.
             let next = self.mapping_at_or_above(range.start).map_or(range.end, |mapping| mapping.start);
             self.clear(range.start..next.clamp(range.start, range.end)).await?;
             return removed;
