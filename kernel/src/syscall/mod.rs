@@ -31,7 +31,7 @@ pub mod trace;
 pub mod uring;
 
 use crate::arch::UserContext;
-use crate::error::TryError;
+use crate::error::{PageFault, TryError};
 
 pub use crate::call::*;
 
@@ -49,18 +49,24 @@ pub fn start(thread: &Caller, context: &mut UserContext) -> SyscallResult {
 fn start_call(number: usize, call: &mut Call<'_>) -> SyscallResult {
     #[cfg(feature = "checking")]
     crate::sched::stretch::call_begins(number);
+    match table::invoke(number, call) {
+        Err(TryError::Fault(fault)) => start_with_page(number, call, fault),
+        outcome => outcome,
+    }
+}
+
+/// Brings in the pages that a call misses, and starts it again after each.
+#[cold]
+fn start_with_page(number: usize, call: &mut Call<'_>, mut fault: PageFault) -> SyscallResult {
     for _ in 0..FAULTS_ON_THE_SPOT {
+        let Some(resolved) = call.thread.space().try_fault_in(fault) else { break };
+        resolved?;
+        call.thread.count_fault();
         match table::invoke(number, call) {
-            Err(TryError::Fault(fault)) => match call.thread.space().try_fault_in(fault) {
-                Some(resolved) => {
-                    resolved?;
-                    call.thread.count_fault();
-                }
-                None => return Err(TryError::Fault(fault)),
-            },
+            Err(TryError::Fault(next)) => fault = next,
             outcome => return outcome,
         }
     }
     // Others may take the pages away again and again: the caller looks whether it has to stop.
-    table::invoke(number, call)
+    Err(TryError::Fault(fault))
 }

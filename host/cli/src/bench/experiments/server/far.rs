@@ -26,6 +26,9 @@ const LOAD_ADDRESS: &str = "10.0.3.2/24";
 /// The sides of a quick run.
 const GOALS: [&str; 3] = ["heddle", "linux-threads", "linux-tokio"];
 
+/// Loads a side's server with the program, by these arguments.
+type Load = fn(&Side, &Path, &[String]) -> Result<Vec<Line>>;
+
 /// A machine that serves, and ends with this value.
 struct FarServer(Child);
 
@@ -81,8 +84,7 @@ fn from_machine(side: &Side, program: &Path, words: &[String]) -> Result<Vec<Lin
 /// If the user interrupted. A side that fails is noted.
 pub fn run(effort: Effort, record: &mut Record, interrupt: &Interrupt) -> Result<()> {
     let program = paths::repository()?.join(PROGRAM_FOLDER).join(super::PROGRAM);
-    let ways: [(&str, fn(&Side, &Path, &[String]) -> Result<Vec<Line>>); 2] =
-        [("host", from_host), ("machine", from_machine)];
+    let ways: [(&str, Load); 2] = [("host", from_host), ("machine", from_machine)];
     for (way, measure) in ways {
         // A quick run shows the goals' sides.
         let is_wanted = |side: &Side| effort != Effort::Quick || GOALS.contains(&side.name);
