@@ -169,9 +169,10 @@ fn release_word(word: u64, budget: ReaperBudget) {
             table::take_apart(table, LEVELS - 1, |child| release_word(child, budget));
         }
         TAG_ROOT => Root(value).take_apart(|child| release_word(child, budget)),
-        // A leaf table is the largest piece that is never divided.
-        level @ 0..=1 if !budget.is_over() => table::release(value, level as usize),
-        0..=1 => hold(word, PendingFlush::NONE),
+        // A leaf table is the largest piece that is never divided. The clock is not read for every page: one call
+        // releases as many as a gather holds.
+        level @ 0..=1 if level == 0 || !budget.is_over() => table::release(value, level as usize),
+        1 => hold(word, PendingFlush::NONE),
         level => table::take_apart(value, level as usize, |child| release_word(child, budget)),
     }
 }

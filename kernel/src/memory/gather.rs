@@ -15,6 +15,9 @@ const SPILL: usize = PAGE_SIZE / size_of::<u64>();
 /// Above this many pages, flushing everything is cheaper than page by page.
 const PAGES_BY_PAGE: usize = 16;
 
+/// Pages that are counted in one go, at most a leaf table's more.
+const COUNTED_MAX: usize = 4096;
+
 /// No addresses, such that a union with it is the other range.
 const NOTHING: Range<usize> = Range { start: usize::MAX, end: 0 };
 
@@ -99,6 +102,11 @@ impl Gather {
     /// Counts pages of programs that were taken out.
     pub const fn count_pages(&mut self, count: usize) {
         self.pages += count;
+    }
+
+    /// Whether so many were counted that others should have their turn before more are.
+    pub const fn is_count_full(&self) -> bool {
+        self.pages >= COUNTED_MAX
     }
 
     /// How many these were since the last time.

@@ -402,11 +402,11 @@ fn remove(
             at = next;
             continue;
         }
-        if !gather.has_room() {
+        if !gather.has_room() || gather.is_count_full() {
             return Ok(at);
         }
-        // The tables that the root leads to stay, since they may be in the roots of CPUs too.
-        if level == 0 || (level < LEVELS - 1 && at == start && next == start + span) {
+        let is_whole = at == start && next == start + span;
+        if level == 0 || level == 1 && is_whole {
             store(slot, PageTableEntry::EMPTY);
             gather.count_pages(count_pages(entry, level));
             gather.take(entry, level, start..start + span);
@@ -418,19 +418,27 @@ fn remove(
         if reached < next {
             return Ok(reached);
         }
+        // The tables that the root leads to stay, since they may be in the roots of CPUs too.
+        if level > 1 && level < LEVELS - 1 && is_whole {
+            if !gather.has_room() {
+                return Ok(at);
+            }
+            store(slot, PageTableEntry::EMPTY);
+            gather.take(entry, level, start..next);
+        }
         at = next;
     }
     Ok(range.end)
 }
 
-/// The pages that an entry of a table of `level` leads to.
+/// The pages that an entry of a leaf table, or of the table above those, leads to.
 fn count_pages(entry: PageTableEntry, level: usize) -> usize {
     if level == 0 {
         return usize::from(resident::counts(entry));
     }
     let mut pages = 0;
-    let _ = each_occupied(table(entry.physical()), |_, below: PageTableEntry| {
-        pages += count_pages(below, level - 1);
+    let _ = each_occupied(table(entry.physical()), |_, leaf: PageTableEntry| {
+        pages += usize::from(resident::counts(leaf));
         Ok::<_, Errno>(())
     });
     pages
