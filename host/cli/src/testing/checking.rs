@@ -61,17 +61,15 @@ fn injection(repository: &Path) -> Result<Verdict> {
 /// The longest stretch of the checking kernel without a look around, in thousands of instructions.
 const STRETCH_MAX: &str = "1000";
 /// Families of guest tests whose calls keep below it.
-const BOUNDED: [&str; 16] = [
+const BOUNDED: [&str; 14] = [
     "signal::",
     "pipe::",
-    "waiting::",
     "memory::",
     "socket::",
     "poll::",
     "ipc",
     "inotify::",
     "privilege::",
-    "ranges::",
     "procfs::",
     "memory_limits::",
     "listing::",
