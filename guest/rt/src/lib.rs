@@ -20,7 +20,8 @@
 //!
 //! # Three forms of each call
 //! - `read(file, buffer).await` owns what it uses and gives the buffer back. Dropping it cancels the call; the buffer
-//!   lives until the kernel has let go of it.
+//!   lives until the kernel has let go of it. Bytes that come after that stay in the file. Bytes that the call had read
+//!   before, and whose future was not polled since, are gone with it.
 //! - `unsafe { read_borrowed(file, &mut buffer) }.await` borrows. Dropping it waits until the kernel has let go, so the
 //!   future must not be leaked (`mem::forget`): that is its safety condition.
 //! - `read_sync(file, &mut buffer)` keeps the thread.

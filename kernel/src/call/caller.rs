@@ -159,6 +159,10 @@ impl Waiter for Caller {
     fn is_interrupted(&self, kind: WaitKind) -> bool {
         Self::is_interrupted(self, kind)
     }
+
+    fn is_withdrawn(&self) -> bool {
+        matches!(self, Self::Request(request) if request.is_interrupted(WaitKind::Interruptible))
+    }
 }
 
 impl Agent for Caller {

@@ -20,6 +20,9 @@ pub async fn wait<F: Future>(
 ) -> Result<F::Output, Interrupted> {
     let mut future = pin!(future);
     core::future::poll_fn(|context| {
+        if kind == WaitKind::Interruptible && waiter.is_withdrawn() {
+            return Poll::Ready(Err(Interrupted));
+        }
         if let Poll::Ready(output) = future.as_mut().poll(context) {
             return Poll::Ready(Ok(output));
         }

@@ -4,7 +4,9 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,7 +15,9 @@ use heddle_abi::call::{
     CANCEL, CANCEL_AND_WAIT, COMPLETION_BYTES, Completion, DONE, Entry, FOR_EVER, RING, RING_HEAD,
     RING_HEADER_BYTES, RING_TAIL, SUBMIT, WAIT, WAITS,
 };
-use libc::{SYS_execve, SYS_fork, SYS_getpid, SYS_nanosleep, SYS_read, SYS_rt_sigreturn, SYS_write};
+use libc::{
+    SYS_accept4, SYS_execve, SYS_fork, SYS_getpid, SYS_nanosleep, SYS_read, SYS_rt_sigreturn, SYS_write,
+};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::pipe;
@@ -26,6 +30,7 @@ crate::tests! {
     a_batch_is_started_in_one_entry
     calls_are_refused_when_the_ring_has_no_room
     a_cancelled_call_leaves_memory_and_data_alone
+    data_after_a_cancellation_stays
     every_result_comes_once
     wild_rings_hurt_nobody
     entries_are_checked
@@ -223,6 +228,49 @@ fn a_cancelled_call_leaves_memory_and_data_alone() -> Outcome {
         expect_eq!(buffer, [0xee; 4]);
         let mut got = [0; 4];
         reader_file.read_exact(&mut got).or_fail()?;
+        expect_eq!(got, [round; 4]);
+    }
+    Ok(())
+}
+
+/// Whoever cancels a call knows that nothing of what comes later is lost with it, whether or not the call has ended.
+fn data_after_a_cancellation_stays() -> Outcome {
+    let Some(ring) = Ring::new(4)? else { return Ok(()) };
+    let mut buffer = [0; 8];
+    let mut cancelled = |number, file: &dyn AsRawFd| {
+        let place = [file.as_raw_fd() as u64, buffer.as_mut_ptr() as u64, buffer.len() as u64];
+        let waits = start(entry(number, 1, if number == SYS_accept4 { [place[0], 0, 0] } else { place }))?;
+        expect_eq!(waits.state, WAITS);
+        expect_eq!(call(CANCEL, [waits.outcome, 0, 0, 0]), Ok(0));
+        Ok::<_, String>(())
+    };
+    let ended = || Ok::<_, String>(expect_eq!(ring.next()?.result, -i64::from(libc::ECANCELED)));
+    let mut got = [0; 4];
+    for round in 0..20_u8 {
+        let (reader, writer) = pipe().or_fail()?;
+        cancelled(SYS_read, &reader)?;
+        File::from(writer).write_all(&[round; 4]).or_fail()?;
+        ended()?;
+        File::from(reader).read_exact(&mut got).or_fail()?;
+        expect_eq!(got, [round; 4]);
+
+        let (mut one, mut other) = UnixStream::pair().or_fail()?;
+        cancelled(SYS_read, &one)?;
+        other.write_all(&[round; 4]).or_fail()?;
+        ended()?;
+        one.read_exact(&mut got).or_fail()?;
+        expect_eq!(got, [round; 4]);
+
+        let listener = TcpListener::bind("127.0.0.1:0").or_fail()?;
+        cancelled(SYS_accept4, &listener)?;
+        let client = TcpStream::connect(listener.local_addr().or_fail()?).or_fail()?;
+        ended()?;
+        let (server, peer) = listener.accept().or_fail()?;
+        expect_eq!(peer, client.local_addr().or_fail()?);
+        cancelled(SYS_read, &server)?;
+        (&client).write_all(&[round; 4]).or_fail()?;
+        ended()?;
+        (&server).read_exact(&mut got).or_fail()?;
         expect_eq!(got, [round; 4]);
     }
     Ok(())

@@ -7,7 +7,7 @@ use crate::{calls, heddle};
 use heddle_coroutine::io::{Direction, ready};
 use std::io;
 use std::net::{self, Shutdown, SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// A socket that takes connections.
 #[derive(Debug)]
@@ -22,41 +22,37 @@ impl TcpListener {
         TcpListener::from_std(net::TcpListener::bind(addresses)?)
     }
 
-    /// Takes over a listener, whose file is put into the mode that the kernel's asynchronous calls need: blocking on
-    /// Heddle, non-blocking on Linux.
+    /// Takes over a listener, whose file is put into non-blocking mode.
     ///
     /// # Errors
     /// The mode cannot be changed.
     pub fn from_std(listener: net::TcpListener) -> io::Result<TcpListener> {
-        listener.set_nonblocking(!heddle::is_here())?;
+        listener.set_nonblocking(true)?;
         Ok(TcpListener(listener))
     }
 
-    /// Waits for a connection; gives it with the peer's address. A future that is dropped takes none.
+    /// Waits for a connection; gives it with the peer's address. A future that is dropped takes none: it waits for a
+    /// report that there is a connection, and takes that one without waiting.
     ///
     /// # Errors
     /// Those of accept(2), such as a connection that has ended before it was accepted, or too many open files.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let peer = Box::new(PeerAddress::default());
-        let (accepted, peer) = if heddle::is_here() {
-            calls::accept_from(&self.0, peer, 0).await
-        } else {
-            self.accept_when_ready(peer).await
-        };
-        Ok((TcpStream(accepted?.into()), peer.expect()?))
-    }
-
-    /// On Linux. Another thread or process may be faster after each report.
-    async fn accept_when_ready(&self, mut peer: Box<PeerAddress>) -> (io::Result<OwnedFd>, Box<PeerAddress>) {
+        let mut peer = Box::new(PeerAddress::default());
         loop {
             match calls::accept_from_sync(&self.0, &mut peer, 0) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                result => return (result, peer),
-            }
-            if let Err(error) = ready(self.0.as_fd(), Direction::Read).await {
-                return (Err(error), peer);
+                // Another coroutine, thread or process was faster.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable().await?,
+                accepted => return Ok((TcpStream(accepted?.into()), peer.expect()?)),
             }
         }
+    }
+
+    async fn readable(&self) -> io::Result<()> {
+        if !heddle::is_here() {
+            return ready(self.0.as_fd(), Direction::Read).await;
+        }
+        let listener = calls::PollFd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        calls::poll(vec![listener], -1).await.0.map(drop)
     }
 
     /// Where it listens.
