@@ -287,13 +287,13 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
 
     /// The pointers to all nodes, in the order of their arrival.
     pub(crate) fn pointers(self, pin: &'g Pin) -> impl Iterator<Item = *mut Node<T, P>> {
-        let carried = self.entries().iter().map(Entry::node);
-        let tail = self
-            .slots()
-            .iter()
-            .map(|slot| pin.read(slot))
-            .take_while(|node| !node.is_null() && *node != seal());
-        carried.chain(tail)
+        self.entries().iter().map(Entry::node).chain(self.tail(pin, 0))
+    }
+
+    /// The pointers to the nodes of the tail, but for the first `skipped`, all of which are there.
+    fn tail(self, pin: &'g Pin, skipped: usize) -> impl Iterator<Item = *mut Node<T, P>> {
+        let slots = self.slots().get(skipped..).unwrap_or_default();
+        slots.iter().map(|slot| pin.read(slot)).take_while(|node| !node.is_null() && *node != seal())
     }
 
     /// The nodes that a successor carries over: in the order of their arrival, without those of the tail that are
@@ -307,9 +307,9 @@ impl<'g, T: Ord + Copy, P: Copy> ChunkRef<'g, T, P> {
         let is_live = |node: &*mut Node<T, P>| unsafe { follow(*node, PhantomData) }.is_live();
         let carried = self.entries().iter().map(|entry| (entry.bounds(), entry.node()));
         let carried = carried.filter(move |(_, node)| !thorough || is_live(node));
-        // Relaxed: as in `append`; all slots are read below, also the passed over.
+        // Relaxed: as in `append`.
         let dead = self.get().dead.load(Ordering::Relaxed) as usize;
-        let tail = self.pointers(pin).skip(self.entries().len() + dead).filter(is_live);
+        let tail = self.tail(pin, dead).filter(is_live);
         // SAFETY: as in `nodes`.
         carried.chain(tail.map(|node| (unsafe { follow(node, PhantomData) }.bounds, node)))
     }

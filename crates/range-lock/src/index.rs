@@ -44,13 +44,34 @@ impl<T, P> Index<T, P> {
     }
 }
 
+/// The weight of a search that the index led to a bucket before the right one.
+const STRAY: usize = 1;
+/// The weight of a cut that the index does not know: that of some searches, each of which costs a few more steps, as
+/// building the index takes some for every bucket.
+const CHANGE: usize = if cfg!(heddle_loom) { 1 } else { 64 };
+
 impl<T: Ord + Copy, P: Copy> Table<T, P> {
+    /// Counts a search that was led astray. An index that is a little out of date is built anew that way too, if its
+    /// faults are met often enough.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn note_stray(&self, pin: &Pin) {
+        // The models build it at every change.
+        if !cfg!(heddle_loom) {
+            self.note_drift(pin, STRAY);
+        }
+    }
+
     /// Counts cuts made or unmade, and builds the index anew when it has drifted too far.
     #[inline(never)]
     pub(crate) fn note_changes(&self, pin: &Pin, made: usize) {
-        let changes = self.changes.fetch_add(made, Ordering::Relaxed) + made;
+        self.note_drift(pin, made * CHANGE);
+    }
+
+    fn note_drift(&self, pin: &Pin, weight: usize) {
+        let changes = self.changes.fetch_add(weight, Ordering::Relaxed) + weight;
         let buckets = self.buckets.load(Ordering::Relaxed);
-        let drift = if cfg!(heddle_loom) { 0 } else { 1 + buckets / 8 };
+        let drift = if cfg!(heddle_loom) { 0 } else { CHANGE * (1 + buckets / 8) };
         if changes > drift {
             self.changes.store(0, Ordering::Relaxed);
             // Searches only take longer without it, and the next change tries again.

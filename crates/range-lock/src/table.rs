@@ -109,7 +109,7 @@ pub(crate) struct Table<T, P> {
     pub(crate) index: AtomicPtr<Index<T, P>>,
     /// Unlinked buckets that the index may still name.
     pub(crate) graveyard: AtomicPtr<Bucket<T, P>>,
-    /// Cuts made and unmade since the index was built.
+    /// Cuts made and unmade since the index was built, and searches that it led astray, see `note_stray`.
     pub(crate) changes: AtomicUsize,
     /// Buckets beyond the first, roughly.
     pub(crate) buckets: AtomicUsize,
@@ -220,19 +220,46 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
         // The common case, without calls: the nearest bucket is the right one and has a free slot.
         // SAFETY: the caller owns the node.
         let bounds = unsafe { Bounds::of_written(&raw const (*node.as_ptr()).bounds) };
-        let word = pin.read(self.nearest(pin, bounds.start()));
+        let cell = self.nearest(pin, bounds.start());
+        let word = pin.read(cell);
         // SAFETY: read under `pin`.
         if let Some(chunk) = (unsafe { chunk_of::<T, P>(word) })
             && !is_dead(word)
-            && below(bounds.start(), chunk.hi())
-            && chunk.covers_up_to(bounds.end())
         {
-            match chunk.append(pin, node, &bounds, shared, queue) {
-                Append::Done { blocked: false } => return Ok(Arrival::Held),
-                Append::Done { blocked: true } => return Ok(Arrival::Queued),
-                Append::Refused => return Ok(Arrival::Refused),
-                Append::Closed { .. } => {}
+            if !below(bounds.start(), chunk.hi()) {
+                self.note_stray(pin);
+            } else if chunk.covers_up_to(bounds.end()) {
+                match chunk.append(pin, node, &bounds, shared, queue) {
+                    Append::Done { blocked: false } => return Ok(Arrival::Held),
+                    Append::Done { blocked: true } => return Ok(Arrival::Queued),
+                    Append::Refused => return Ok(Arrival::Refused),
+                    Append::Closed { blocked } => {
+                        let place = Place { cell, word };
+                        return self.insert_behind(pin, &place, chunk, node, blocked, (shared, queue));
+                    }
+                }
             }
+        }
+        self.insert_anywhere(pin, node, shared, queue)
+    }
+
+    /// [`Self::insert`] into the successor of a chunk that is closed, and in which something is in the way if it is
+    /// `blocked`; the search that found that out is not made again.
+    #[inline(never)]
+    fn insert_behind(
+        &self,
+        pin: &Pin,
+        place: &Place<'_>,
+        chunk: ChunkRef<'_, T, P>,
+        node: NonNull<Node<T, P>>,
+        blocked: bool,
+        (shared, queue): (bool, bool),
+    ) -> Result<Arrival, OutOfMemory> {
+        if blocked && !queue {
+            return Ok(Arrival::Refused);
+        }
+        if self.replace(pin, place, chunk, Some((node, blocked)))? {
+            return Ok(if blocked { Arrival::Queued } else { Arrival::Held });
         }
         self.insert_anywhere(pin, node, shared, queue)
     }
