@@ -16,9 +16,10 @@ use crate::memory::space::{FaultAccess, FaultError};
 use crate::memory::user::PageFault;
 use crate::memory::values as user;
 use crate::process::oom::ExitReserve;
-use crate::process::{Thread, cpu_time, executor, rseq};
+use crate::process::{Thread, cpu_time, dump, executor, rseq};
 use crate::sched::Budget;
 use crate::signal::{Next, PendingWork};
+use crate::syscall::process::core_dump;
 use crate::wait::node::WaitKind;
 use crate::{arch, sched, signal, syscall};
 
@@ -144,6 +145,21 @@ async fn is_preempted(thread: &Thread) {
     }
 }
 
+/// Does what is due before the program goes on; `false`: the thread ends.
+async fn attend(thread: &Arc<Thread>, context: &mut UserContext, interrupted: Option<Errno>) -> bool {
+    if wait_for_memory(thread).await.is_err() {
+        return false;
+    }
+    match boxed(signal::before_user(thread, context, interrupted)).await {
+        Next::Resume => true,
+        Next::Exit => false,
+        Next::Dump(information) => {
+            core_dump::end_with_dump(thread, context, information).await;
+            false
+        }
+    }
+}
+
 async fn live(thread: Arc<Thread>, context: &mut UserContext) {
     let caller = Caller::Thread(thread.clone());
     let mut interrupted = None;
@@ -167,13 +183,8 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
             let is_settled = interrupted.is_none()
                 && thread.work() == PendingWork::RESTART
                 && rseq::try_settle(&thread, context);
-            if !is_settled {
-                if wait_for_memory(&thread).await.is_err() {
-                    break;
-                }
-                if boxed(signal::before_user(&thread, context, interrupted.take())).await == Next::Exit {
-                    break;
-                }
+            if !is_settled && !attend(&thread, context, interrupted.take()).await {
+                break;
             }
         }
         if !sched::enter_program(thread.priority()) {
@@ -236,6 +247,9 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
             Trap::Interrupt if is_slice_over(&thread, until_ns) => sched::yield_now().await,
             Trap::Interrupt => {}
         }
+    }
+    if thread.process.signal_state().is_dumping() && crate::memory::heap::reserve(BOXES).is_ok() {
+        boxed(dump::wait(&thread, context)).await;
     }
     if thread.work().contains(PendingWork::TRACED) && crate::memory::heap::reserve(BOXES).is_ok() {
         boxed(signal::trace::ends(&thread, context, thread.last_status())).await;

@@ -452,6 +452,7 @@ fn make_process(
     }
     process.set_barriers(old.barriers());
     process.inherit_oom_adjustment(old);
+    process.set_dump_filter(old.dump_filter());
     process.set_program(old.layout(), old.executable());
     Ok(process)
 }

@@ -9,7 +9,7 @@ use crate::error::Errno;
 use crate::fs::StatusFlags;
 use crate::memory::Space;
 use crate::process::pidfd::ProcessFile;
-use crate::process::{ExitStatus, Process, Thread, exit, table, trace};
+use crate::process::{Process, Thread, exit, table, trace};
 use crate::signal::ChildChange;
 use crate::syscall::process::usage;
 use crate::syscall::{Call, SyscallResult, pending, user};
@@ -331,12 +331,8 @@ fn look(child: &Arc<Process>, options: u32) -> Option<WaitReport> {
         if options & linux::WEXITED == 0 {
             return None;
         }
-        match ended {
-            ExitStatus::Exited(code) => (ended.to_wait_status(), linux::CLD_EXITED, i32::from(code)),
-            ExitStatus::Signaled { signal, .. } => {
-                (ended.to_wait_status(), linux::CLD_KILLED, signal.number())
-            }
-        }
+        let (code, value) = ended.to_child_code();
+        (ended.to_wait_status(), code as u32, value)
     } else {
         match state.change() {
             ChildChange::Stopped(signal) if options & linux::WSTOPPED != 0 => {
