@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::vec::Vec;
 
-use crate::user_sched::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK};
+use crate::user_sched::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK, PENDING_SPARE, RUNNING_RESERVE};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use loom::thread;
@@ -169,6 +169,36 @@ fn last_executor_blocks_while_a_spare_goes_to_sleep() {
         };
         waker.join().unwrap();
         assert!(!sleeps || shared.1.load(Ordering::Relaxed));
+    });
+}
+
+/// The other executor blocks while the one in reserve is on its way to sleep, which may take a reason to look without
+/// looking for what is not urgent. Whoever sees that it is the last leaves word that all is for the reserve.
+#[test]
+fn a_reserve_that_falls_asleep_last_is_told() {
+    loom::model(|| {
+        let count = Runnable::new();
+        count.starts();
+        count.starts();
+        let shared = Arc::new((ExecutorRecord::new(), count, AtomicBool::new(false)));
+        let regular = shared.clone();
+        let other = thread::spawn(move || {
+            let (record, count, is_blocked) = &*regular;
+            is_blocked.store(true, Ordering::Relaxed);
+            if count.blocks() {
+                let reason = if record::is_reserve(record) { PENDING_SPARE } else { PENDING_KICK };
+                let _ = record::post(record, reason);
+            }
+        });
+        let (record, count, is_blocked) = &*shared;
+        record::attend(record);
+        record.running.store(RUNNING_RESERVE, Ordering::SeqCst);
+        let sleeps = record.pending.load(Ordering::SeqCst) == 0;
+        if sleeps && count.blocks() && is_blocked.load(Ordering::Relaxed) {
+            let _ = record::post(record, PENDING_SPARE);
+        }
+        other.join().unwrap();
+        assert!(!sleeps || record.pending.load(Ordering::Relaxed) & PENDING_SPARE != 0);
     });
 }
 

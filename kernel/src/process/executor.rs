@@ -91,6 +91,9 @@ pub struct Executors {
     /// How long the list is.
     count: AtomicU32,
     runnable: Runnable,
+    /// The executor in reserve has been told, as the last to sleep, what the others have left since one of them last ran
+    /// or blocked.
+    is_reserve_told: AtomicBool,
     policy: AtomicU32,
 }
 
@@ -101,6 +104,7 @@ impl Executors {
             list: SpinLock::new(Vec::new()),
             count: AtomicU32::new(0),
             runnable: Runnable::new(),
+            is_reserve_told: AtomicBool::new(false),
             policy: AtomicU32::new(policy::RELAXED),
         }
     }
@@ -170,6 +174,17 @@ impl Executors {
             }
         }
         best.map(|(executor, thread, _)| (executor.clone(), thread))
+    }
+
+    /// The thread, an executor, runs again or blocks. If it is not the one in reserve, that can be told anew. This comes
+    /// before the count of [`Runnable`], by which the last one sees it.
+    fn regular_changes(&self, thread: &Thread) {
+        let executor = thread.executor().get();
+        if self.is_reserve_told.load(Ordering::Relaxed)
+            && !executor.and_then(|executor| executor.record().map(record::is_reserve)).unwrap_or(false)
+        {
+            self.is_reserve_told.store(false, Ordering::Relaxed);
+        }
     }
 
     /// One in reserve that sleeps.
@@ -298,7 +313,9 @@ pub fn tick(thread: &Thread) {
 #[inline]
 pub fn turn_starts(thread: &Thread) {
     if thread.executor().is_executor() && thread.executor().is_blocked.swap(false, Ordering::Relaxed) {
-        thread.process.executors().runnable.starts();
+        let executors = thread.process.executors();
+        executors.regular_changes(thread);
+        executors.runnable.starts();
     }
 }
 
@@ -320,6 +337,7 @@ pub fn turn_ends(thread: &Arc<Thread>) {
     refresh(thread);
     let waits = thread.look_at_entity(|entity| entity.is_waiting());
     if waits && !thread.executor().is_blocked.swap(true, Ordering::Relaxed) {
+        thread.process.executors().regular_changes(thread);
         let is_last = thread.process.executors().runnable.blocks();
         if let Some(executor) = thread.executor().get().filter(|_| is_last) {
             wake_spare(thread, &executor);
@@ -335,6 +353,14 @@ fn wake_spare(thread: &Arc<Thread>, own: &Executor) {
     }
     let level = ready.trailing_zeros() as u8;
     if thread.process.asynchronous.wake_one(level) {
+        return;
+    }
+    if own.record().is_some_and(record::is_reserve) {
+        // The others blocked while it was on its way to sleep: it is told itself, once, because what they had ready may
+        // be what they run.
+        if !thread.process.executors().is_reserve_told.swap(true, Ordering::Relaxed) {
+            wake(thread, own, PENDING_SPARE, level);
+        }
         return;
     }
     // Without memory for the list nobody is woken; the levels stay withdrawn until a thread comes back.
