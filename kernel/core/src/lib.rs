@@ -1,5 +1,6 @@
 //! The kernel's logic that needs no hardware: one module each, tested and modelled on the host.
 //!
+//! - [`core_dump`]: the layout of core files, and their names.
 //! - [`dir_index`]: the names in a directory, and positions in it that survive changes.
 //! - [`exec`]: the data that `execve` reads and writes: ELF headers, script lines, the first stack of a program.
 //! - [`fairness`]: how ordinary threads share a processor: budgets by nice value, refilled by sleeping.
@@ -29,6 +30,7 @@
 
 extern crate alloc;
 
+pub mod core_dump;
 pub mod dir_index;
 pub mod exec;
 pub mod fairness;

@@ -23,7 +23,14 @@ pub fn exit_group(process: &Process, code: u8) {
 /// does.
 pub async fn end_thread(thread: &Arc<Thread>) {
     crate::process::executor::leave(thread);
-    let is_last_to_leave = thread.process.signal_state().begin_leave(thread);
+    let (is_last_to_leave, is_dumping) = {
+        let mut state = thread.process.signal_state();
+        (state.begin_leave(thread), state.is_dumping())
+    };
+    if is_dumping {
+        // Whoever writes the dump does not wait for this one any more.
+        thread.process.wake_thread_watchers();
+    }
     if is_last_to_leave {
         // They use the space and the descriptors, and their locks are released with these.
         asynchronous::end_all(&thread.process).await;
@@ -114,11 +121,7 @@ pub(super) fn notify_of_end(process: &Arc<Process>) {
         return;
     }
     let Some(parent) = process.parent() else { return };
-    let (status, code) = match process.exit_status() {
-        Some(ExitStatus::Exited(code)) => (i32::from(code), linux::CLD_EXITED),
-        Some(ExitStatus::Signaled { signal, .. }) => (signal.number(), linux::CLD_KILLED),
-        None => return,
-    };
+    let Some((code, status)) = process.exit_status().map(ExitStatus::to_child_code) else { return };
     let exit_signal = process.exit_signal();
     let is_unwanted = parent.pid == REAPER_PID
         || exit_signal == Some(Signal::CHLD) && {
@@ -140,7 +143,7 @@ pub(super) fn notify_of_end(process: &Arc<Process>) {
             utime: crate::time::clock_ticks(user),
             stime: crate::time::clock_ticks(system),
         };
-        let information = Information { signal, code: code as i32, errno: 0, detail };
+        let information = Information { signal, code, errno: 0, detail };
         // Only a queued realtime signal can be refused.
         let _ = signal::send_to_process(&parent, information);
     }

@@ -12,6 +12,7 @@ pub mod access;
 pub mod cpu_time;
 pub mod credential_set;
 mod credentials;
+pub mod dump;
 pub mod exec;
 pub mod executable;
 pub mod executor;

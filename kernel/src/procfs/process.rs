@@ -86,6 +86,23 @@ pub fn auxiliary(subject: &Subject, text: &mut Text) -> Shown {
     memory_of(subject, subject.process()?.layout().auxiliary, text)
 }
 
+/// The mappings that a core dump has, as hexadecimal bits.
+pub fn dump_filter(subject: &Subject, text: &mut Text) -> Shown {
+    text.line(format_args!("{:08x}\n", subject.process()?.dump_filter()))
+}
+
+pub fn set_dump_filter(subject: &Subject, bytes: &[u8]) -> Shown {
+    let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?.trim_ascii();
+    // In any base, as in C.
+    let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None if text.len() > 1 && text.starts_with('0') => u32::from_str_radix(text, 8),
+        None => text.parse(),
+    };
+    subject.process()?.set_dump_filter(parsed.map_err(|_| Errno::EINVAL)?);
+    Ok(())
+}
+
 pub fn control_group(_: &Subject, text: &mut Text) -> Shown {
     text.bytes(b"0::/\n")
 }

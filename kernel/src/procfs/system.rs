@@ -6,7 +6,7 @@ use crate::boot::{RELEASE, VERSION};
 use crate::error::Errno;
 use crate::fs::tree;
 use crate::memory::{counters, frame, heap, isolation};
-use crate::process::{host_name, load, table};
+use crate::process::{dump, host_name, load, table};
 use crate::procfs::{Subject, Text};
 use crate::sched;
 use crate::sched::usage::{self, CpuUsage};
@@ -228,6 +228,24 @@ pub fn pipe_limit(_: &Subject, text: &mut Text) -> Shown {
 
 pub fn last_capability(_: &Subject, text: &mut Text) -> Shown {
     text.bytes(b"40\n")
+}
+
+pub fn core_pattern(_: &Subject, text: &mut Text) -> Shown {
+    text.bytes(dump::pattern().as_bytes())?;
+    text.bytes(b"\n")
+}
+
+pub fn set_core_pattern(_: &Subject, bytes: &[u8]) -> Shown {
+    dump::set_pattern(bytes)
+}
+
+pub fn core_uses_pid(_: &Subject, text: &mut Text) -> Shown {
+    text.line(format_args!("{}\n", u8::from(dump::pattern().adds_pid)))
+}
+
+pub fn set_core_uses_pid(_: &Subject, bytes: &[u8]) -> Shown {
+    dump::set_adds_pid(number(bytes)? != 0);
+    Ok(())
 }
 
 pub fn host_name(_: &Subject, text: &mut Text) -> Shown {

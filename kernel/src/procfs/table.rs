@@ -124,6 +124,8 @@ static SYS_QUEUE_ITEMS: &[Item] = &[
 
 static SYS_KERNEL_ITEMS: &[Item] = &[
     text(b"cap_last_cap", system::last_capability),
+    writable(b"core_pattern", system::core_pattern, system::set_core_pattern),
+    writable(b"core_uses_pid", system::core_uses_pid, system::set_core_uses_pid),
     text(b"hostname", system::host_name),
     writable(b"msgmax", ipc::show_msgmax, ipc::set_msgmax),
     writable(b"msgmnb", ipc::show_msgmnb, ipc::set_msgmnb),
@@ -160,6 +162,12 @@ static PROCESS_ITEMS: &[Item] = &[
     private(b"auxv", process::auxiliary),
     text(b"cmdline", process::command_line),
     writable(b"comm", process::name, process::set_name),
+    Item {
+        name: b"coredump_filter",
+        permissions: 0o644,
+        what: What::Writable(process::dump_filter, process::set_dump_filter),
+        is_guarded: true,
+    },
     private(b"environ", process::environment),
     Item { name: b"heddle", permissions: 0o444, what: What::Parts(coroutines::list), is_guarded: true },
     text(b"limits", process::limits),

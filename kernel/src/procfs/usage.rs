@@ -66,6 +66,7 @@ fn flags(text: &mut Text, mapping: &MappingView) -> Shown {
         (flags.contains(Flags::GROWS_DOWN), "gd"),
         (flags.contains(Flags::NOT_INHERITED), "dc"),
         (flags.contains(Flags::WIPED_IN_CHILD), "wf"),
+        (flags.contains(Flags::NOT_DUMPED), "dd"),
     ] {
         if is_set {
             text.line(format_args!(" {name}"))?;

@@ -12,6 +12,7 @@ use crate::memory::Space;
 use crate::process::{ExitStatus, Thread, executor, rseq};
 use crate::sched;
 use crate::signal::{PendingWork, fault, stop, trace};
+use crate::wait::node::WaitKind;
 
 /// How a thread goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub enum Next {
     Resume,
     /// The thread ends.
     Exit,
+    /// The thread ends with its process, by this signal, and leaves a core dump first.
+    Dump(Information),
 }
 
 /// Does everything that [`PendingWork`] asks for. `interrupted` is the restart code of the call that just ended with
@@ -31,8 +34,9 @@ pub async fn before_user(
 ) -> Next {
     let mut interrupted = interrupted;
     loop {
-        if carry_out(thread, context, interrupted.take()).await == Next::Exit {
-            return Next::Exit;
+        let next = carry_out(thread, context, interrupted.take()).await;
+        if next != Next::Resume {
+            return next;
         }
         if !thread.work().contains(PendingWork::RESTART) || rseq::settle(thread, context).await {
             return Next::Resume;
@@ -54,7 +58,11 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
         if work.contains(PendingWork::STORE) {
             thread.remove_work(PendingWork::STORE);
             rseq::leaves_program(thread);
-            if let Err(error) = thread.deferred_results().store(&thread.space()).await {
+            if let Err(error) = thread
+                .deferred_results()
+                .store(&thread.space(), || thread.is_interrupted(WaitKind::Killable))
+                .await
+            {
                 context.set_result(error.to_result());
             }
         }
@@ -103,8 +111,8 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
             if work.contains(PendingWork::TRACED) {
                 trace::step_into_handler(thread, context).await;
             }
-        } else {
-            carry_out_default(thread, &delivery);
+        } else if let Some(dumped) = carry_out_default(thread, &delivery) {
+            return Next::Dump(dumped);
         }
     }
     if let Some(code) = interrupted {
@@ -129,7 +137,8 @@ fn take(thread: &Arc<Thread>) -> Option<Delivery> {
     state.deliver(thread, &mut actions.lock())
 }
 
-fn carry_out_default(thread: &Arc<Thread>, delivery: &Delivery) {
+/// Takes the default action. Returns the signal if it leaves a core dump.
+fn carry_out_default(thread: &Arc<Thread>, delivery: &Delivery) -> Option<Information> {
     let signal = delivery.information.signal;
     match DefaultAction::of(signal) {
         DefaultAction::Ignore | DefaultAction::Continue => {}
@@ -138,11 +147,12 @@ fn carry_out_default(thread: &Arc<Thread>, delivery: &Delivery) {
                 thread.process.signal_state().begin_stop(delivery.token, signal);
             }
         }
-        default @ (DefaultAction::Terminate | DefaultAction::Core) => {
-            let status = ExitStatus::Signaled { signal, core: default == DefaultAction::Core };
-            thread.process.signal_state().begin_exit(status);
+        DefaultAction::Core if thread.process.dumps_core() => return Some(delivery.information),
+        DefaultAction::Terminate | DefaultAction::Core => {
+            thread.process.signal_state().begin_exit(ExitStatus::Signaled { signal, core: false });
         }
     }
+    None
 }
 
 fn resolve_for_handler(context: &mut UserContext, code: Errno, action: &Action) {
@@ -173,7 +183,8 @@ async fn call_handler(
     loop {
         match try_call_handler(thread, context, information, action) {
             Ok(()) => break,
-            Err(TryError::Fault(missing)) if thread.space().fault_in(missing).await.is_ok() => {}
+            Err(TryError::Fault(missing)) if thread.resolve_missing(missing).await.is_ok() => {}
+            Err(_) if thread.is_interrupted(WaitKind::Killable) => return,
             Err(_) => {
                 fault::force(thread, Information::kernel(Signal::SEGV), information.signal == Signal::SEGV);
                 return;

@@ -44,8 +44,8 @@ pub trait Waiter: Send + Sync {
     /// Whether a wait of this kind has to end.
     fn is_interrupted(&self, kind: WaitKind) -> bool;
 
-    /// Whether nobody wants the result of its interruptible waits any more. A signal ends a wait that has no answer; this
-    /// one ends also a wait whose answer has just come, because that is left to others.
+    /// Whether nobody wants the result of its interruptible waits any more. A signal ends a wait that has no answer;
+    /// this one ends also a wait whose answer has just come, because that is left to others.
     fn is_withdrawn(&self) -> bool {
         false
     }

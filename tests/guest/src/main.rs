@@ -12,6 +12,7 @@ mod harness;
 mod arguments;
 mod asynchronous;
 mod barrier;
+mod core_dump;
 mod cpu_time;
 mod delivery;
 mod descriptor;
@@ -110,6 +111,7 @@ fn main() -> std::process::ExitCode {
         trace::TESTS,
         trace::relations::TESTS,
         trace::memory::TESTS,
+        core_dump::TESTS,
         procfs::TESTS,
         socket_options::TESTS,
         arguments::TESTS,

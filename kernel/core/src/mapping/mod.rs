@@ -31,7 +31,7 @@ bitflags! {
 
     /// Properties of a mapping.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-    pub struct Flags: u8 {
+    pub struct Flags: u16 {
         /// Stores reach the object and every process that maps it (`MAP_SHARED`).
         const SHARED = 1;
         /// A fault below extends the mapping down to it (`MAP_GROWSDOWN`).
@@ -48,6 +48,8 @@ bitflags! {
         const LOCKED = 64;
         /// Its pages are not promised (`MAP_NORESERVE`).
         const NO_RESERVE = 128;
+        /// It is in no core dump (`MADV_DONTDUMP`).
+        const NOT_DUMPED = 256;
     }
 }
 

@@ -9,6 +9,7 @@
 //! living thread does not block is noted at such a thread, which is awake; and after a `SIGCONT` no thread is stopped
 //! by a stop signal that was sent before it.
 
+mod dump;
 mod member;
 #[cfg(all(test, heddle_loom))]
 mod models;
@@ -51,6 +52,11 @@ pub struct GroupState<M> {
     exec: Option<i32>,
     /// How many of the threads are giving up what they have.
     leaving: usize,
+    /// Signals that leave a core dump are taken by a thread.
+    dumps: bool,
+    /// The number of the thread that writes a core dump, and how many others wait for that before they end.
+    dumper: Option<i32>,
+    parked: usize,
 }
 
 /// The result of sending a signal.
@@ -100,6 +106,9 @@ impl<M> GroupState<M> {
             change: ChildChange::None,
             exec: None,
             leaving: 0,
+            dumps: false,
+            dumper: None,
+            parked: 0,
         }
     }
 
@@ -325,10 +334,10 @@ impl<M: Member> GroupState<M> {
         };
         let Some(thread) = chosen.cloned() else { return };
         let default = DefaultAction::of(signal);
-        let is_fatal =
-            !action.has_handler() && matches!(default, DefaultAction::Terminate | DefaultAction::Core);
+        let is_fatal = !action.has_handler()
+            && (default == DefaultAction::Terminate || default == DefaultAction::Core && !self.dumps);
         if is_fatal && !thread.awaited().contains(signal) && !is_traced(&thread, signal) {
-            self.begin_exit(ExitStatus::Signaled { signal, core: default == DefaultAction::Core });
+            self.begin_exit(ExitStatus::Signaled { signal, core: false });
             return;
         }
         thread.add(Note::SIGNAL);
@@ -442,13 +451,13 @@ impl<M: Member> GroupState<M> {
         let signal = information.signal;
         if is_fatal || thread.blocked().contains(signal) || actions.get(signal).ignores(signal) {
             actions.set(signal, Action::default_action());
-            if is_traced(thread, signal) {
+            if is_traced(thread, signal) || self.dumps {
                 thread.set_blocked(thread.blocked().without(signal));
             }
         }
-        if !actions.get(signal).has_handler() && !is_traced(thread, signal) {
-            let core = DefaultAction::of(signal) == DefaultAction::Core;
-            return self.begin_exit(ExitStatus::Signaled { signal, core });
+        let is_dumped = self.dumps && DefaultAction::of(signal) == DefaultAction::Core;
+        if !actions.get(signal).has_handler() && !is_traced(thread, signal) && !is_dumped {
+            return self.begin_exit(ExitStatus::Signaled { signal, core: false });
         }
         // A lost siginfo for lack of memory still delivers the signal.
         let _ = thread.with_pending(|pending| pending.push(information, usize::MAX));

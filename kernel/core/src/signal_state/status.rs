@@ -11,29 +11,35 @@ pub enum ExitStatus {
     Signaled {
         /// The signal.
         signal: Signal,
-        /// Whether Linux would count it as one that leaves a core file.
+        /// A core dump was written.
         core: bool,
     },
 }
 
 impl ExitStatus {
-    /// The status word of wait(2). No core file is ever written, so its bit stays clear.
+    /// The mark of a core dump in a status word.
+    const DUMPED: i32 = 0x80;
+
+    /// The status word of wait(2).
     #[must_use]
     pub const fn to_wait_status(self) -> i32 {
         match self {
             Self::Exited(code) => (code as i32) << 8,
-            Self::Signaled { signal, .. } => signal.number(),
+            Self::Signaled { signal, core } => signal.number() | if core { Self::DUMPED } else { 0 },
         }
     }
-}
 
-impl ExitStatus {
     /// `si_code` and `si_status` of waitid(2).
     #[must_use]
     pub const fn to_child_code(self) -> (i32, i32) {
         match self {
             Self::Exited(code) => (linux_raw_sys::general::CLD_EXITED as i32, code as i32),
-            Self::Signaled { signal, .. } => (linux_raw_sys::general::CLD_KILLED as i32, signal.number()),
+            Self::Signaled { signal, core: true } => {
+                (linux_raw_sys::general::CLD_DUMPED as i32, signal.number())
+            }
+            Self::Signaled { signal, core: false } => {
+                (linux_raw_sys::general::CLD_KILLED as i32, signal.number())
+            }
         }
     }
 }

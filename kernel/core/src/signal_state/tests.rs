@@ -264,3 +264,58 @@ fn death_ends_a_stop_and_only_sigkill_the_last() {
     let _ = send(&mut state, None, Signal::KILL, &Action::default_action());
     assert_eq!(state.leave_trace_stop(&threads[0]), Resumed::With(None));
 }
+
+const ABORTED: ExitStatus = ExitStatus::Signaled { signal: Signal::ABRT, core: false };
+
+#[test]
+fn a_signal_with_a_dump_waits_for_a_thread_only_where_dumps_are_wanted() {
+    let (mut state, threads) = group(&[1, 2]);
+    let _ = send(&mut state, None, Signal::ABRT, &Action::default_action());
+    assert_eq!(state.ending(), Some(ABORTED));
+    let (mut state, with_dumps) = group(&[1, 2]);
+    state.set_dumps(true);
+    let _ = send(&mut state, None, Signal::ABRT, &Action::default_action());
+    assert!(state.ending().is_none() && is_noted(&with_dumps[0]));
+    let _ = send(&mut state, None, Signal::TERM, &Action::default_action());
+    assert!(state.ending().is_some());
+    // A fault that is blocked is taken all the same.
+    let (mut state, _) = group(&[1]);
+    state.set_dumps(true);
+    state.set_blocked(&threads[0], SignalSet::of(&[Signal::SEGV]));
+    state.force(&threads[0], Information::kernel(Signal::SEGV), false, &mut Actions::new());
+    assert!(
+        state.ending().is_none() && !threads[0].blocked().contains(Signal::SEGV) && is_noted(&threads[0])
+    );
+}
+
+#[test]
+fn a_dump_waits_for_the_others_and_they_for_it() {
+    let (mut state, threads) = group(&[1, 2, 3]);
+    // The third is past the point at which it would wait.
+    assert!(!state.begin_leave(&threads[2]));
+    state.begin_dump(&threads[0], Signal::ABRT).unwrap();
+    assert!(state.begin_dump(&threads[1], Signal::ABRT).is_err());
+    assert!(!threads[0].notes().contains(Note::DIE) && threads[1].notes().contains(Note::DIE));
+    assert!(!state.park(&threads[0]) && !state.are_others_parked());
+    assert!(state.park(&threads[1]) && state.are_others_parked());
+    assert_eq!(state.ending(), Some(ABORTED));
+    state.end_dump(&threads[0], true);
+    assert!(!state.is_dumping() && threads[0].notes().contains(Note::DIE));
+    assert_eq!(state.ending().map(ExitStatus::to_wait_status), Some(Signal::ABRT.number() | 0x80));
+}
+
+#[test]
+fn a_kill_reaches_the_thread_that_writes_a_dump() {
+    let (mut state, threads) = group(&[1, 2]);
+    state.begin_dump(&threads[1], Signal::SEGV).unwrap();
+    let _ = send(&mut state, None, Signal::TERM, &Action::default_action());
+    assert!(!threads[1].notes().contains(Note::DIE));
+    let _ = send(&mut state, None, Signal::KILL, &Action::default_action());
+    assert!(threads[1].notes().contains(Note::DIE));
+    state.end_dump(&threads[1], false);
+    assert_eq!(state.ending(), Some(ExitStatus::Signaled { signal: Signal::SEGV, core: false }));
+    // In execve, and at the end, there is none.
+    let (mut state, threads) = group(&[1, 2]);
+    assert_eq!(state.begin_exec(&threads[0]), Ok(true));
+    assert!(state.begin_dump(&threads[0], Signal::SEGV).is_err());
+}

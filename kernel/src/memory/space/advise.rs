@@ -40,6 +40,8 @@ impl Space {
             linux::MADV_DOFORK => self.flag(range, Flags::NOT_INHERITED, false).await,
             linux::MADV_WIPEONFORK => self.flag(range, Flags::WIPED_IN_CHILD, true).await,
             linux::MADV_KEEPONFORK => self.flag(range, Flags::WIPED_IN_CHILD, false).await,
+            linux::MADV_DONTDUMP => self.flag(range, Flags::NOT_DUMPED, true).await,
+            linux::MADV_DODUMP => self.flag(range, Flags::NOT_DUMPED, false).await,
             linux::MADV_POPULATE_READ => self.populate(range, false, is_dying).await,
             linux::MADV_POPULATE_WRITE => self.populate(range, true, is_dying).await,
             linux::MADV_NORMAL
@@ -50,8 +52,6 @@ impl Space {
             | linux::MADV_NOHUGEPAGE
             | linux::MADV_MERGEABLE
             | linux::MADV_UNMERGEABLE
-            | linux::MADV_DONTDUMP
-            | linux::MADV_DODUMP
             | linux::MADV_COLD
             | linux::MADV_PAGEOUT => self.is_mapped(range),
             _ => Err(Errno::EINVAL),

@@ -17,6 +17,7 @@
 mod advise;
 mod attach;
 mod brk;
+mod dump;
 mod fault;
 mod fork;
 mod layout;

@@ -96,6 +96,17 @@ impl Thread {
         self.add_work(PendingWork::CONTEXT);
     }
 
+    /// Keeps the registers of a thread that waits before its end, for a core dump.
+    pub(in crate::process) fn keep_context(&self, context: Box<UserContext>) {
+        let before = self.registers.next_context.lock().replace(context);
+        drop(before);
+    }
+
+    /// Looks at the registers of a thread that waits before its end.
+    pub fn with_kept_context<R>(&self, look: impl FnOnce(&UserContext) -> R) -> Option<R> {
+        self.registers.next_context.lock().as_deref().map(look)
+    }
+
     /// The registers of [`Thread::replace_context`].
     #[must_use]
     pub fn take_context(&self) -> Option<Box<UserContext>> {

@@ -12,7 +12,7 @@ use crate::wait::queue::{Events, WaitQueue, Watch};
 pub(super) struct Members {
     state: SpinLock<SignalState>,
     actions: SpinLock<Arc<SpinLock<Actions>>>,
-    /// Notified when a thread has ended: `execve` waits for the others.
+    /// Notified when a thread has ended: `execve` waits for the others; also for the steps of a core dump.
     thread_events: WaitQueue,
     /// Notified when a signal has come, held back or not: `signalfd`.
     signal_events: WaitQueue,
@@ -101,8 +101,8 @@ impl Process {
         self.members.thread_events.watch(watch, Events::all())
     }
 
-    /// A thread has ended.
-    pub(in crate::process) fn wake_thread_watchers(&self) {
+    /// A thread has ended, or waits before its end.
+    pub fn wake_thread_watchers(&self) {
         self.members.thread_events.wake(Events::all());
     }
 

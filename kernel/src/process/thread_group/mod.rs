@@ -72,7 +72,7 @@ impl Process {
     /// # Errors
     /// `ENOMEM`.
     pub fn new(parts: ProcessParts) -> Result<Arc<Self>, Errno> {
-        fallible::try_arc(Self {
+        let process = fallible::try_arc(Self {
             pid: parts.pid,
             start_ns: crate::arch::time::now_ns(),
             accounting: accounting::ProcessAccounting::new(&parts.limits),
@@ -88,7 +88,9 @@ impl Process {
             attached: attached::Attached::default(),
             executors: Executors::new(),
             asynchronous: Calls::new(),
-        })
+        })?;
+        process.look_at_dump_limit();
+        Ok(process)
     }
 
     /// The threads that run the program's coroutines.

@@ -2,11 +2,11 @@
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use heddle_kernel_core::oom;
+use heddle_kernel_core::{core_dump, oom};
 
 use crate::error::Errno;
 use crate::fs::OpenFile;
-use crate::process::{Limits, Process, Resource, ResourceLimit};
+use crate::process::{Limits, Process, Resource, ResourceLimit, dump};
 use crate::sync::SpinLock;
 
 pub(super) struct RunningProgram {
@@ -19,6 +19,8 @@ pub(super) struct RunningProgram {
     /// Whether others of the same user may look into the process: `PR_SET_DUMPABLE`.
     is_dumpable: AtomicBool,
     oom: SpinLock<OomAdjustment>,
+    /// The mappings that a core dump has: `coredump_filter`.
+    dump_filter: AtomicU32,
 }
 
 /// How willingly a process ends when memory runs out: `oom_score_adj`.
@@ -53,6 +55,7 @@ impl RunningProgram {
             barriers: AtomicU32::new(0),
             is_dumpable: AtomicBool::new(true),
             oom: SpinLock::new(OomAdjustment::default()),
+            dump_filter: AtomicU32::new(core_dump::filter::DEFAULT),
         }
     }
 }
@@ -76,7 +79,32 @@ impl Process {
     /// # Errors
     /// Those of `change`.
     pub fn change_limits<R>(&self, change: impl FnOnce(&mut Limits) -> Result<R, Errno>) -> Result<R, Errno> {
-        change(&mut self.program.limits.lock())
+        let changed = change(&mut self.program.limits.lock())?;
+        self.look_at_dump_limit();
+        Ok(changed)
+    }
+
+    /// The limit of core dumps has changed, or is that of a new process.
+    pub(in crate::process) fn look_at_dump_limit(&self) {
+        let mut state = self.signal_state();
+        state.set_dumps(self.limit(Resource::Core).soft >= dump::SIZE_MIN);
+    }
+
+    /// Whether the process leaves a core dump when a signal asks for one.
+    #[must_use]
+    pub fn dumps_core(&self) -> bool {
+        self.is_dumpable() && self.limit(Resource::Core).soft >= dump::SIZE_MIN
+    }
+
+    /// The mappings that a core dump has, by kind: bits of core(5).
+    #[must_use]
+    pub fn dump_filter(&self) -> u32 {
+        self.program.dump_filter.load(Ordering::Relaxed)
+    }
+
+    /// Sets the mappings that a core dump has; also for a child.
+    pub fn set_dump_filter(&self, filter: u32) {
+        self.program.dump_filter.store(filter & core_dump::filter::ALL, Ordering::Relaxed);
     }
 
     /// The number of descriptors the process may have: what `RLIMIT_NOFILE` says.

@@ -7,6 +7,7 @@ use crate::error::Errno;
 use crate::fs::inode::{Contents, Creation, Rename};
 use crate::fs::lookup::{Last, LookupFlags, LookupResult};
 use crate::fs::{Dentry, FileType, Path, access, notify};
+use crate::process::Thread;
 use crate::syscall::fs::{View, get_path};
 use crate::syscall::{Call, SyscallResult};
 
@@ -161,13 +162,13 @@ fn make_link(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u32) 
 /// unlink(2).
 pub fn unlink(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
-    remove(call, linux::AT_FDCWD, &path, false)
+    remove(call.thread, linux::AT_FDCWD, &path, false)
 }
 
 /// rmdir(2).
 pub fn rmdir(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
-    remove(call, linux::AT_FDCWD, &path, true)
+    remove(call.thread, linux::AT_FDCWD, &path, true)
 }
 
 /// unlinkat(2).
@@ -177,15 +178,19 @@ pub fn unlinkat(call: &mut Call<'_>) -> SyscallResult {
     if flags & !linux::AT_REMOVEDIR != 0 {
         return Err(Errno::EINVAL.into());
     }
-    remove(call, call.int(0), &path, flags != 0)
+    remove(call.thread, call.int(0), &path, flags != 0)
 }
 
-fn remove(call: &Call<'_>, descriptor: i32, path: &[u8], directory: bool) -> SyscallResult {
-    let view = View::of(call.thread, descriptor, path)?;
+/// Removes a name, as the thread itself would: of a directory, or of anything else.
+///
+/// # Errors
+/// As unlink(2), rmdir(2).
+pub fn remove(thread: &Arc<Thread>, descriptor: i32, path: &[u8], directory: bool) -> SyscallResult {
+    let view = View::of(thread, descriptor, path)?;
     // A slash at the end of a link to a directory doesn't make rmdir follow it.
     let end = path.iter().rposition(|&byte| byte != b'/').map_or(path.len().min(1), |last| last + 1);
     let trailing_slash = end < path.len();
-    let found = view.walk(call.thread, &path[..end], LookupFlags::empty())?;
+    let found = view.walk(thread, &path[..end], LookupFlags::empty())?;
     match (&found.last, directory) {
         (Last::Dot, true) if path.iter().all(|&byte| byte == b'/') => return Err(Errno::EBUSY.into()),
         (Last::Dot, true) => return Err(Errno::EINVAL.into()),

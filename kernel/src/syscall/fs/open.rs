@@ -137,6 +137,21 @@ fn start(call: &mut Call<'_>, descriptor: i32, path: &[u8], request: &OpenReques
     })
 }
 
+/// Makes a file to write a core dump to, as the thread itself would.
+///
+/// # Errors
+/// As open(2).
+pub fn open_dump(thread: &Arc<Thread>, path: &[u8]) -> Result<Arc<OpenFile>, Errno> {
+    const PERMISSIONS: u32 = 0o600;
+    let flags = linux::O_CREAT | linux::O_EXCL | linux::O_RDWR | linux::O_NOFOLLOW;
+    open_path(
+        thread,
+        linux::AT_FDCWD,
+        path,
+        &OpenRequest { flags, mode: PERMISSIONS, how: LookupFlags::empty() },
+    )
+}
+
 fn open_path(
     thread: &Arc<Thread>,
     descriptor: i32,

@@ -2,6 +2,7 @@
 
 pub mod arch_prctl;
 pub mod clone;
+pub mod core_dump;
 pub mod credentials;
 pub mod exec;
 pub mod exit;
