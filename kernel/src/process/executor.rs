@@ -91,8 +91,8 @@ pub struct Executors {
     /// How long the list is.
     count: AtomicU32,
     runnable: Runnable,
-    /// The executor in reserve has been told, as the last to sleep, what the others have left since one of them last ran
-    /// or blocked.
+    /// The executor in reserve has been told, as the last to sleep, what the others have left since one of them last
+    /// ran or blocked.
     is_reserve_told: AtomicBool,
     policy: AtomicU32,
 }
@@ -176,8 +176,8 @@ impl Executors {
         best.map(|(executor, thread, _)| (executor.clone(), thread))
     }
 
-    /// The thread, an executor, runs again or blocks. If it is not the one in reserve, that can be told anew. This comes
-    /// before the count of [`Runnable`], by which the last one sees it.
+    /// The thread, an executor, runs again or blocks. If it is not the one in reserve, that can be told anew. This
+    /// comes before the count of [`Runnable`], by which the last one sees it.
     fn regular_changes(&self, thread: &Thread) {
         let executor = thread.executor().get();
         if self.is_reserve_told.load(Ordering::Relaxed)

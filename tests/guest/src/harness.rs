@@ -104,8 +104,8 @@ enum Done {
     Skipped(String),
 }
 
-/// A test that takes memory on each of so many runs leaks. Where a test's threads run decides which tables grow, so that on
-/// several processors what is made once is made over several runs.
+/// A test that takes memory on each of so many runs leaks. Where a test's threads run decides which tables grow, so
+/// that on several processors what is made once is made over several runs.
 const RUNS: u32 = 16;
 
 /// Runs the tests one after another; fails if one of them did.

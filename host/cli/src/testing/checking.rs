@@ -61,8 +61,8 @@ fn injection(repository: &Path) -> Result<Verdict> {
 /// The longest stretch of the checking kernel without a look around, in thousands of instructions.
 const STRETCH_MAX: &str = "1000";
 /// Families of guest tests whose calls keep below it.
-const BOUNDED: [&str; 8] =
-    ["signal::", "pipe::", "memory::", "socket::", "poll::", "ipc", "inotify::", "privilege::"];
+const BOUNDED: [&str; 9] =
+    ["signal::", "pipe::", "memory::", "socket::", "poll::", "ipc", "inotify::", "privilege::", "ranges::"];
 
 /// Guest tests on a clock that counts instructions, with a bound for each stretch of the kernel.
 fn stretches(repository: &Path) -> Result<Verdict> {

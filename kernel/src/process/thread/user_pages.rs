@@ -1,6 +1,6 @@
 //! Pages of its program that the kernel needs for a thread on the way: a handler's frame, the area of restartable
-//! sequences, results. As for a fault of the program itself, a thread waits for memory as long as it lives: a signal for
-//! a page that is missing because memory ran out for a while would be no fault of the program's.
+//! sequences, results. As for a fault of the program itself, a thread waits for memory as long as it lives: a signal
+//! for a page that is missing because memory ran out for a while would be no fault of the program's.
 
 use crate::error::Errno;
 use crate::memory::user::PageFault;
