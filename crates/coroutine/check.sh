@@ -6,6 +6,11 @@
 #   miri            the unsafe code under the interpreter, leaks included; some minutes. Not run there: `reactor` (epoll
 #                   with a timer descriptor) and a signal handler, which it does not know; `million` and the long
 #                   rounds, for time; `object`, which starts compilers; the models, which loom runs
+#   fuzz [SECONDS]  the randomized programs and games of one thread, with libFuzzer's numbers; a minute unless told
+#                   otherwise
+#   portable        builds for macOS and Windows, and runs here what those systems have in place of Linux's calls
+#   publish         everything of a publication but the upload
+#   semver [BASE]   compares the interface with the last release's, or a commit's, by cargo-semver-checks
 #   object          builds the core as a shared object and reads it
 #   features        what needs features that no other test turns on
 #   long            randomized schedules and stress, longer
@@ -40,6 +45,32 @@ miri() {
         --test random "$@"
 }
 
+. ../../tests/published.sh
+fuzz() {
+    fuzzed heddle-coroutine programs "${1:-60}"
+}
+
+portable() {
+    local system
+    for system in aarch64-apple-darwin x86_64-pc-windows-gnu; do
+        rustup target add "$system" >/dev/null 2>&1
+        for features in std scheduler,tracing,futures-io,tokio-io,capi; do
+            nice -n 10 cargo check -q -j2 --target "$system" --target-dir "$target/portable" --features "$features"
+        done
+    done
+    # Without the tests that wake in signal handlers.
+    RUSTFLAGS="--cfg heddle_portable" nice -n 10 cargo test -j2 --target-dir "$target/portable" \
+        --features futures-io,tokio-io --test reactor --test wait --test library --test foreign --test soundness "$@"
+}
+
+publish() {
+    publishable heddle-coroutine
+}
+
+semver() {
+    compatible heddle-coroutine "$@"
+}
+
 object() {
     nice -n 10 cargo test -j2 --test object "$@"
 }
@@ -64,4 +95,4 @@ msrv() {
     nice -n 10 cargo "+$oldest" build -j2 --target-dir "$target/msrv" --no-default-features --features capi
 }
 
-"${@:?what to check: loom, schedules, weaken, miri, object, features, long or msrv}"
+"${@:?what to check: loom, schedules, weaken, miri, fuzz, portable, publish, semver, object, features, long or msrv}"

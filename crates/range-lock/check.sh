@@ -7,6 +7,10 @@
 #   check.sh miri             the tests under Miri, with fewer operations
 #   check.sh stress [OPS]     the shadow-array stress, 100 million operations unless told otherwise
 #   check.sh msrv             builds and tests with the oldest compiler that Cargo.toml names
+#   check.sh fuzz [SECONDS]   sequences of operations, chosen by libFuzzer, against a list; a minute unless told otherwise
+#   check.sh portable         builds for macOS and Windows
+#   check.sh publish          everything of a publication but the upload
+#   check.sh semver [BASE]    compares the interface with the last release's, or a commit's, by cargo-semver-checks
 #   check.sh capi             the C interface: libraries, header, pkg-config file, and the C++ example against them
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -50,9 +54,20 @@ msrv() {
         --lib --test semantics --test slice
 }
 
+portable() {
+    local system
+    for system in aarch64-apple-darwin x86_64-pc-windows-gnu; do
+        rustup target add "$system" >/dev/null 2>&1
+        nice -n 10 cargo check -q --target "$system" --target-dir "$target/portable" -p heddle-range-lock --features capi
+        echo "portable: builds for $system"
+    done
+}
+
 stress() {
     HEDDLE_STRESS_OPS=$1 nice -n 15 cargo test -q --release -p heddle-range-lock --test stress -- --nocapture
 }
+
+. ../../tests/published.sh
 
 command=${1:-}
 shift || true
@@ -63,9 +78,13 @@ weaken) exec ./weaken.sh "$@" ;;
 miri) counts miri miri ;;
 stress) counts stress stress "${1:-100000000}" ;;
 msrv) msrv ;;
+portable) portable ;;
+publish) publishable heddle-range-lock ;;
+semver) compatible heddle-range-lock "$@" ;;
+fuzz) fuzzed heddle-range-lock model "${1:-60}" ;;
 capi) exec ./capi.sh ;;
 *)
-    sed -n '2,10s/^# \{0,1\}//p' "$0"
+    sed -n '2,14s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -36,16 +36,20 @@ std::thread_local! {
 
 /// Has executors go on in forked children, where the thread that forks is their only one: the coroutines of its core go
 /// on and are woken once, the others are gone with their threads. [`forks`] counts from here on. Before the first fork;
-/// it cannot be undone, and makes every fork of the process do what that takes, one to `exec` too.
+/// it cannot be undone, and makes every fork of the process do what that takes, one to `exec` too. Does nothing where
+/// there are no forks.
 ///
 /// Without it a child must not use executors, timers and descriptors of its parent, as is usual with threads.
 pub fn follow_forks() {
     static IS_WATCHED: OnceLock<()> = OnceLock::new();
     if !cfg!(miri) {
         IS_WATCHED.get_or_init(|| {
+            #[cfg(unix)]
             // SAFETY: functions that stay, and do what a thread may that forks. Without memory for them a child can
             // do nothing but exec.
-            unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+            unsafe {
+                libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child))
+            };
         });
     }
 }

@@ -46,8 +46,8 @@
 //!
 //! # Ids and wakers
 //! A coroutine is named by an [`Id`], and a waker holds an id and nothing else: it is cloned and dropped for free, may
-//! outlive everything, and may be used in interrupt and signal handlers. When a coroutine ends, its id reaches nothing
-//! any more, and never another coroutine.
+//! outlive everything, and may be used in interrupt handlers, and on Linux in signal handlers. When a coroutine ends,
+//! its id reaches nothing any more, and never another coroutine.
 //!
 //! # Priorities
 //! Strict by default: a level runs only when no more urgent one is ready. [`LocalExecutor::share`] and
@@ -68,8 +68,14 @@
 //! caught into a [`JoinError`]. Without `std` a panic in a coroutine is the platform's panic. `tracing`: a span per
 //! turn, with id, name and level. `futures-io`, `tokio-io`: the traits by which others read and write. `scheduler`: the
 //! modules that kernels and runtimes build on, which change without notice. `capi`: the core's C interface. 64-bit
-//! targets only, as a waker's word holds an id; `std` needs Linux. The minimum Rust version is 1.88, and a change of it
+//! targets only, as a waker's word holds an id. The minimum Rust version is 1.88, and a change of it
 //! is a minor version.
+//!
+//! # Platforms
+//! Made for Linux, where executors sleep by `futex` and steal with `membarrier`. macOS and other Unix systems, and
+//! Windows, have the standard library's means: sleeping takes a mutex, cores that are stolen from pay a fence a turn,
+//! and wakers are not for signal handlers. Descriptors are sockets on Windows. Those systems are built for in CI's long
+//! tier, and their code runs there on Linux (the cfg `heddle_portable`); nothing has run on them.
 //!
 //! # Implementation notes
 //! Slots of coroutines live in a process-wide table that never shrinks: that is what makes uncounted wakers sound. The
@@ -106,6 +112,7 @@ mod core_entry;
 #[cfg(feature = "alloc")]
 mod foreign;
 #[cfg(all(feature = "std", feature = "scheduler", not(heddle_loom)))]
+#[cfg_attr(not(unix), allow(dead_code, reason = "only Unix forks"))]
 mod fork;
 #[cfg(all(feature = "alloc", feature = "scheduler"))]
 pub mod global;
@@ -128,6 +135,8 @@ mod local;
 mod lock;
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 mod machine;
+#[cfg(all(feature = "std", not(heddle_loom)))]
+mod os;
 #[cfg(all(feature = "std", not(heddle_loom)))]
 mod park;
 #[cfg(all(feature = "std", not(heddle_loom)))]

@@ -8,6 +8,7 @@
 use crate::core_entry::CoreEntry;
 use crate::foreign;
 use crate::host::host;
+use crate::os::{self, BorrowedFd, RawFd};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering, fence};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -16,7 +17,6 @@ use core::task::Waker;
 use core::time::Duration;
 use polling::{Event, Events, PollMode, Poller};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread;
 use std::time::Instant;
@@ -198,13 +198,6 @@ impl ReactorState {
         self.last += 1;
         self.last
     }
-
-    /// Forgets a descriptor that nobody has or waits for. The poller keeps it, disarmed, until it is closed.
-    fn forget_if_unused(&mut self, fd: RawFd) {
-        if self.sources.get(&fd).is_some_and(|source| source.owners == 0 && source.waiting() == 0) {
-            self.sources.remove(&fd);
-        }
-    }
 }
 
 impl Reactor {
@@ -267,7 +260,7 @@ impl Reactor {
             if source.waiting() != 0 {
                 let _ = self.arm(fd, source);
             }
-            state.forget_if_unused(fd);
+            self.forget_if_unused(&mut state, fd);
         }
         let now = Instant::now();
         while let Some(timer) = state.timers.first_entry().filter(|timer| timer.key().0 <= now) {
@@ -327,7 +320,7 @@ impl Reactor {
 
     /// Registers a descriptor, which stays open until [`Reactor::remove_source`].
     pub fn add_source(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let fd = fd.as_raw_fd();
+        let fd = os::raw(fd);
         let mut state = locked(&self.state);
         if !state.sources.contains_key(&fd) {
             match self.add_to_poller(fd) {
@@ -350,11 +343,11 @@ impl Reactor {
     /// Takes back [`Reactor::add_source`]. Whoever waited for it as its owner does so no more.
     pub fn remove_source(&self, fd: BorrowedFd<'_>) {
         let mut state = locked(&self.state);
-        let Some(source) = state.sources.get_mut(&fd.as_raw_fd()) else { return };
+        let Some(source) = state.sources.get_mut(&os::raw(fd)) else { return };
         source.owners -= 1;
         if source.owners == 0 && source.waiting() == 0 {
             let _ = self.sleep().poller.delete(fd);
-            state.sources.remove(&fd.as_raw_fd());
+            state.sources.remove(&os::raw(fd));
         }
     }
 
@@ -399,10 +392,31 @@ impl Reactor {
         let list = source.list(writable);
         let Some(position) = list.iter().position(|wait| wait.0 == number) else { return };
         let removed = list.swap_remove(position);
-        state.forget_if_unused(fd);
+        self.forget_if_unused(&mut state, fd);
         drop(state);
         ACTIVE.fetch_sub(1, Ordering::Relaxed);
         drop(removed);
+    }
+
+    /// Whether the wait `number` has had no event yet.
+    #[cfg(any(not(unix), heddle_portable))]
+    pub fn is_watched(&self, fd: RawFd, writable: bool, number: u64) -> bool {
+        let mut state = locked(&self.state);
+        let list = state.sources.get_mut(&fd).map(|source| source.list(writable));
+        list.is_some_and(|list| list.iter().any(|wait| wait.0 == number))
+    }
+
+    /// Forgets a descriptor that nobody has or waits for. Where closing it is enough for the poller, that keeps it,
+    /// disarmed, until then.
+    fn forget_if_unused(&self, state: &mut ReactorState, fd: RawFd) {
+        if state.sources.get(&fd).is_some_and(|source| source.owners == 0 && source.waiting() == 0) {
+            state.sources.remove(&fd);
+            if !os::CLOSING_FORGETS {
+                #[allow(unsafe_code)]
+                // SAFETY: whoever waited for it keeps it open until the wait has ended, which is now.
+                let _ = self.sleep().poller.delete(unsafe { os::borrow_raw(fd) });
+            }
+        }
     }
 
     /// Tells the poller what is waited for.
@@ -410,7 +424,7 @@ impl Reactor {
         let interest = Event::new(fd as usize, !source.readable.is_empty(), !source.writable.is_empty());
         #[allow(unsafe_code)]
         // SAFETY: a registered descriptor is open, see `add_to_poller`.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let fd = unsafe { os::borrow_raw(fd) };
         self.sleep().poller.modify_with_mode(fd, interest, PollMode::Oneshot)
     }
 }

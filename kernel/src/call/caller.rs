@@ -15,6 +15,7 @@ use crate::error::Errno;
 use crate::fs::{DescriptorTable, OpenFile};
 use crate::memory::Space;
 use crate::memory::user::PageFault;
+use crate::memory::values as user;
 use crate::process::Thread;
 use crate::sched::Budget;
 use crate::wait::node::{Interrupted, WaitKind, WaitNode, Waiter};
@@ -116,6 +117,14 @@ impl Caller {
     #[must_use]
     pub fn is_dying(&self) -> bool {
         self.is_interrupted(WaitKind::Killable)
+    }
+
+    /// Repeats an access to user memory until it needs no page that is missing.
+    ///
+    /// # Errors
+    /// `EFAULT`; `ENOMEM`, which nobody sees.
+    pub async fn resolve<T>(&self, access: impl FnMut(&Space) -> Result<T, PageFault>) -> Result<T, Errno> {
+        user::resolve_for(&self.space(), || self.is_dying(), access).await
     }
 
     /// Awaits `future` until it completes or the wait is interrupted: see [`engine::wait`].

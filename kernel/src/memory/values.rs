@@ -69,6 +69,25 @@ pub async fn resolve<T>(
     }
 }
 
+/// The same for a thread, which waits for memory as long as it lives.
+///
+/// # Errors
+/// `EFAULT`; `ENOMEM`, which nobody sees: `is_dying` says that the thread is to die.
+pub async fn resolve_for<T>(
+    space: &Space,
+    is_dying: impl Fn() -> bool,
+    mut access: impl FnMut(&Space) -> Result<T, PageFault>,
+) -> Result<T, Errno> {
+    let mut budget = Budget::new();
+    loop {
+        match access(space) {
+            Ok(value) => return Ok(value),
+            Err(fault) => space.fault_in_for(fault, &is_dying).await?,
+        }
+        budget.step(FAULT_COST).await;
+    }
+}
+
 /// Repeats an attempt that has no file to wait for until it needs no page that is missing.
 ///
 /// # Errors

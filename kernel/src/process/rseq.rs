@@ -17,6 +17,7 @@ use crate::memory::user::PageFault;
 use crate::memory::{Space, values as user};
 use crate::process::Thread;
 use crate::signal::PendingWork;
+use crate::wait::node::WaitKind;
 use crate::{arch, signal};
 
 /// The size of an area, and what it is aligned to. Linux 6.1 knows no larger one.
@@ -124,7 +125,9 @@ pub async fn settle(thread: &Arc<Thread>, context: &mut UserContext) -> bool {
         thread.remove_work(PendingWork::RESTART);
         match attempt(thread, &thread.space(), context) {
             Ok(()) => return true,
-            Err(TryError::Fault(missing)) if thread.space().fault_in(missing).await.is_ok() => {}
+            Err(TryError::Fault(missing)) if thread.resolve_missing(missing).await.is_ok() => {}
+            // It dies for another reason, as when memory ran out.
+            Err(_) if thread.is_interrupted(WaitKind::Killable) => return false,
             Err(_) => {
                 signal::force_segv(thread);
                 return false;

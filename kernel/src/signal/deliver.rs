@@ -12,6 +12,7 @@ use crate::memory::Space;
 use crate::process::{ExitStatus, Thread, executor, rseq};
 use crate::sched;
 use crate::signal::{PendingWork, fault, stop, trace};
+use crate::wait::node::WaitKind;
 
 /// How a thread goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +58,11 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
         if work.contains(PendingWork::STORE) {
             thread.remove_work(PendingWork::STORE);
             rseq::leaves_program(thread);
-            if let Err(error) = thread.deferred_results().store(&thread.space()).await {
+            if let Err(error) = thread
+                .deferred_results()
+                .store(&thread.space(), || thread.is_interrupted(WaitKind::Killable))
+                .await
+            {
                 context.set_result(error.to_result());
             }
         }
@@ -184,7 +189,8 @@ async fn call_handler(
     loop {
         match try_call_handler(thread, context, information, action) {
             Ok(()) => break,
-            Err(TryError::Fault(missing)) if thread.space().fault_in(missing).await.is_ok() => {}
+            Err(TryError::Fault(missing)) if thread.resolve_missing(missing).await.is_ok() => {}
+            Err(_) if thread.is_interrupted(WaitKind::Killable) => return,
             Err(_) => {
                 fault::force(thread, Information::kernel(Signal::SEGV), information.signal == Signal::SEGV);
                 return;

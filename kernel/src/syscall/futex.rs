@@ -93,9 +93,11 @@ fn wait_until(
             Ok(result) => result.map(|()| 0),
             Err(_) if deadline == Deadline::NEVER => Err(Errno::ERESTARTSYS),
             Err(_) => {
-                caller.set_restart(fallible::try_arc(move |call: &mut Call<'_>| {
+                let again = fallible::try_arc(move |call: &mut Call<'_>| {
                     wait_until(call.thread, address, expected, bitset, is_private, deadline)
-                })?);
+                });
+                // Without memory for that the program is told of the signal, which it expects.
+                caller.set_restart(again.map_err(|_| Errno::EINTR)?);
                 Err(Errno::ERESTART_RESTARTBLOCK)
             }
         }

@@ -11,7 +11,7 @@ use crate::memory::space::{Flags, FutureLocks, MapRequest, Placement, Protection
 use crate::memory::{Space, overcommit};
 use crate::process::Resource;
 use crate::sched::Budget;
-use crate::syscall::{Call, SyscallResult, pending, user};
+use crate::syscall::{Call, SyscallResult, pending};
 
 const KNOWN_PROTECTION: u32 = linux::PROT_READ | linux::PROT_WRITE | linux::PROT_EXEC | linux::PROT_SEM;
 
@@ -257,7 +257,7 @@ pub fn mincore(call: &mut Call<'_>) -> SyscallResult {
             let pages = ((end - at) / PAGE_SIZE).min(RESIDENCY_PAGES);
             let told = space.residency(at..at + pages * PAGE_SIZE, &mut bytes[..pages]).await?;
             let target = vector.wrapping_add((at - start) / PAGE_SIZE);
-            user::resolve(&space, |space| space.write_bytes(target, &bytes[..told])).await?;
+            caller.resolve(|space| space.write_bytes(target, &bytes[..told])).await?;
             if told < pages {
                 return Err(Errno::ENOMEM);
             }

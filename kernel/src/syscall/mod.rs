@@ -30,8 +30,10 @@ pub mod time;
 pub mod trace;
 pub mod uring;
 
+use linux_raw_sys::general as linux;
+
 use crate::arch::UserContext;
-use crate::error::{PageFault, TryError};
+use crate::error::{Errno, PageFault, TryError};
 
 pub use crate::call::*;
 
@@ -55,13 +57,34 @@ fn start_call(number: usize, call: &mut Call<'_>) -> SyscallResult {
     }
 }
 
+/// Whether the call that the registers describe never fails for lack of memory in Linux, so that programs don't expect
+/// it: the C library ends a program whose futex does. Such a call that has found no memory has had no effect, and is
+/// started again when there is some.
+#[must_use]
+pub fn waits_for_memory(context: &UserContext) -> bool {
+    const WAITING: [u32; 7] = [
+        linux::__NR_futex,
+        linux::__NR_nanosleep,
+        linux::__NR_clock_nanosleep,
+        linux::__NR_wait4,
+        linux::__NR_waitid,
+        linux::__NR_pause,
+        linux::__NR_rt_sigtimedwait,
+    ];
+    WAITING.iter().any(|&number| number as usize == context.syscall_number())
+}
+
 /// Brings in the pages that a call misses, and starts it again after each.
 #[cold]
 fn start_with_page(number: usize, call: &mut Call<'_>, mut fault: PageFault) -> SyscallResult {
     for _ in 0..FAULTS_ON_THE_SPOT {
         let Some(resolved) = call.thread.space().try_fault_in(fault) else { break };
-        resolved?;
-        call.thread.count_fault();
+        match resolved {
+            Ok(()) => call.thread.count_fault(),
+            // The caller waits for memory.
+            Err(Errno::ENOMEM) => break,
+            Err(error) => return Err(error.into()),
+        }
         match table::invoke(number, call) {
             Err(TryError::Fault(next)) => fault = next,
             outcome => return outcome,

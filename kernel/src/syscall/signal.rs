@@ -156,8 +156,7 @@ pub fn rt_sigtimedwait(call: &mut Call<'_>) -> SyscallResult {
             return Err(if slept.is_ok() { Errno::EAGAIN } else { Errno::EINTR });
         };
         if information != 0 {
-            user::resolve(&thread.space(), |space| user::write_words(space, information, &found.to_words()))
-                .await?;
+            thread.resolve(|space| user::write_words(space, information, &found.to_words())).await?;
         }
         Ok(found.signal.number() as usize)
     })

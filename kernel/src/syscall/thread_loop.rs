@@ -14,7 +14,6 @@ use crate::memory::oom::Shortage;
 use crate::memory::shootdown::ProgramRuns;
 use crate::memory::space::{FaultAccess, FaultError};
 use crate::memory::user::PageFault;
-use crate::memory::values as user;
 use crate::process::oom::ExitReserve;
 use crate::process::{Thread, cpu_time, dump, executor, rseq};
 use crate::sched::Budget;
@@ -220,11 +219,11 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
                         let result = future.await;
                         end_call(&thread, context, result)
                     }
-                    Err(TryError::Error(error)) => end_call(&thread, context, Err(error)),
-                    // Only files that wait say so, and those are driven by `carry_out`.
-                    Err(TryError::WouldBlock) => end_call(&thread, context, Err(Errno::EAGAIN)),
-                    Err(TryError::Fault(fault)) => {
-                        let result = start_again(&caller, context, fault).await;
+                    Err(error) => {
+                        let result = match Lack::of(error, context) {
+                            Ok(lack) => start_again(&caller, context, lack).await,
+                            Err(error) => Err(error),
+                        };
                         end_call(&thread, context, result)
                     }
                 }
@@ -291,26 +290,48 @@ fn is_slice_over(thread: &Arc<Thread>, until_ns: u64) -> bool {
 /// Stores the thread's number in its memory. As in Linux, an address that can't be written to is the program's problem.
 async fn store_tid(thread: &Arc<Thread>, address: usize) {
     let tid = (thread.tid() as u32).to_ne_bytes();
-    let _ = user::resolve(&thread.space(), |space| space.write_bytes(address, &tid)).await;
+    let _ = thread.resolve(|space| space.write_bytes(address, &tid)).await;
 }
 
-/// Brings in the page that a call has met, and starts the call again until it is done.
-async fn start_again(
-    caller: &Caller,
-    context: &mut UserContext,
-    mut fault: PageFault,
-) -> Result<usize, Errno> {
-    let mut budget = Budget::new();
+/// A thing that a call did not find, for which it waits before it starts again.
+enum Lack {
+    Page(PageFault),
+    Memory,
+}
+
+impl Lack {
+    /// The reason why a call did not begin, or the error that is its result.
+    fn of(error: TryError, context: &UserContext) -> Result<Self, Errno> {
+        match error {
+            TryError::Fault(fault) => Ok(Self::Page(fault)),
+            TryError::Error(Errno::ENOMEM) if syscall::waits_for_memory(context) => Ok(Self::Memory),
+            TryError::Error(error) => Err(error),
+            // Only files that wait say so, and those are driven by `carry_out`.
+            TryError::WouldBlock => Err(Errno::EAGAIN),
+        }
+    }
+}
+
+/// Brings in the page that a call has met, or waits for memory, and starts the call again until it is done.
+async fn start_again(caller: &Caller, context: &mut UserContext, mut lack: Lack) -> Result<usize, Errno> {
+    let (mut budget, mut shortage, mut is_repeated) = (Budget::new(), Shortage::default(), false);
     loop {
         wait_for_memory(caller).await?;
         let space = caller.space();
         boxed(async {
             // Others may take the pages away again and again.
             caller.pace(&mut budget, Budget::ATTEMPT).await?;
-            space.fault_in_for(fault, || caller.is_dying()).await
+            match lack {
+                Lack::Page(fault) => space.fault_in_for(fault, || caller.is_dying()).await,
+                Lack::Memory if is_repeated => shortage.make_room(|| caller.is_dying()).await,
+                Lack::Memory => Ok(()),
+            }
         })
         .await?;
-        caller.count_fault();
+        match lack {
+            Lack::Page(_) => caller.count_fault(),
+            Lack::Memory => is_repeated = true,
+        }
         match syscall::start(caller, context) {
             Ok(SyscallState::Done(value)) => return Ok(value),
             Ok(SyscallState::Pending(future)) => return future.await,
@@ -318,9 +339,7 @@ async fn start_again(
                 sched::yield_now().await;
                 return Ok(0);
             }
-            Err(TryError::Error(error)) => return Err(error),
-            Err(TryError::WouldBlock) => return Err(Errno::EAGAIN),
-            Err(TryError::Fault(next)) => fault = next,
+            Err(error) => lack = Lack::of(error, context)?,
         }
     }
 }

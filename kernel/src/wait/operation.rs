@@ -7,6 +7,7 @@
 use core::future::Future;
 
 use crate::error::{Errno, TryError, TryResult};
+use crate::memory::heap;
 use crate::memory::user::PageFault;
 use crate::sched;
 use crate::sched::{Budget, Priority};
@@ -123,6 +124,8 @@ pub fn carry_out<O: Operation>(
             Step::Fault(fault) => match agent.try_fault_in(fault) {
                 Some(Ok(())) if !budget.spend(1) => {}
                 Some(Ok(())) => break Step::Again,
+                // The agent waits for memory, if there is any for the future.
+                Some(Err(Errno::ENOMEM)) if heap::reserve(1).is_ok() => break step,
                 Some(Err(error)) => return Started::Finished(operation.end(error)),
                 None => break step,
             },
@@ -131,6 +134,9 @@ pub fn carry_out<O: Operation>(
     };
     Started::Waits(go_on(agent.clone(), options, operation, step))
 }
+
+/// The cost of bringing in a page, in units of a [`Budget`].
+const FAULT_COST: u32 = 8;
 
 /// Goes on after `step`. A block instead of an `async fn`, which would keep its arguments twice.
 fn go_on<A: Agent, O: Operation>(
@@ -150,7 +156,11 @@ fn go_on<A: Agent, O: Operation>(
                     return result;
                 }
                 Step::Again => pace(&agent, &mut budget, Budget::ATTEMPT).await,
-                Step::Fault(fault) => agent.fault_in(fault).await,
+                Step::Fault(fault) => match agent.fault_in(fault).await {
+                    // As many pages as the program likes may be missing, one after the other.
+                    Ok(()) => pace(&agent, &mut budget, FAULT_COST).await,
+                    Err(error) => Err(error),
+                },
                 Step::Acquire => operation.acquire().await,
                 Step::Wait if core::mem::take(&mut fruitless) => take_turns(&agent).await,
                 Step::Wait => {

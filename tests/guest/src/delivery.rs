@@ -128,20 +128,24 @@ fn a_signal_finds_a_thread_when_the_first_ends() -> Outcome {
 fn the_thread_that_used_the_time_takes_its_signal() -> Outcome {
     handle(Signal::SIGPROF)?;
     HANDLED.store(0, Ordering::SeqCst);
-    let value = libc::timeval { tv_sec: 0, tv_usec: 20_000 };
-    let interval = libc::itimerval { it_interval: value, it_value: value };
-    // SAFETY: the value lives during the call.
-    let set = unsafe { libc::syscall(libc::SYS_setitimer, libc::ITIMER_PROF, &raw const interval, 0_usize) };
-    expect!(set == 0);
-    // This thread sleeps; only the other one uses time.
     let worker = std::thread::spawn(|| {
-        while HANDLED.load(Ordering::SeqCst) == 0 {
+        // The first thread sleeps by then; only this one uses time.
+        std::thread::sleep(Duration::from_millis(10));
+        let value = libc::timeval { tv_sec: 0, tv_usec: 20_000 };
+        let interval = libc::itimerval { it_interval: value, it_value: value };
+        // SAFETY: the value lives during the call.
+        let set =
+            unsafe { libc::syscall(libc::SYS_setitimer, libc::ITIMER_PROF, &raw const interval, 0_usize) };
+        loop {
+            let handled = HANDLED.load(Ordering::SeqCst);
+            if set != 0 || handled != 0 {
+                return (set, handled, gettid().as_raw());
+            }
             std::hint::spin_loop();
         }
-        gettid().as_raw()
     });
-    let busy = worker.join().map_err(|_| "the thread panicked".to_owned())?;
-    expect_eq!(HANDLED.load(Ordering::SeqCst), busy);
+    let (set, handled, busy) = worker.join().map_err(|_| "the thread panicked".to_owned())?;
+    expect_eq!((set, handled), (0, busy));
     Ok(())
 }
 

@@ -120,7 +120,7 @@ fn five_nice_values_are_a_third() -> Outcome {
 
 /// 1024 to 15: 68.
 fn the_nicest_gets_little() -> Outcome {
-    check([ORDINARY, (libc::SCHED_OTHER, 19)], 1500, 30.0, 150.0)
+    check([ORDINARY, (libc::SCHED_OTHER, 19)], 1500, 15.0, 150.0)
 }
 
 /// 9548 to 1024: 9.3.
@@ -135,5 +135,5 @@ fn batch_has_its_nice_value() -> Outcome {
 
 /// 1024 to 3: 341. In this time it may get nothing.
 fn idle_gets_next_to_nothing() -> Outcome {
-    check([ORDINARY, (libc::SCHED_IDLE, 0)], 1500, 60.0, f64::INFINITY)
+    check([ORDINARY, (libc::SCHED_IDLE, 0)], 1500, 20.0, f64::INFINITY)
 }

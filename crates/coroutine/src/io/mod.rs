@@ -1,4 +1,4 @@
-//! File descriptors whose readiness coroutines wait for.
+//! File descriptors whose readiness coroutines wait for; on Windows sockets.
 //!
 //! [`Async`] reads and writes by itself ([`Async::read`], [`Async::write_all`] and the like), and by the traits of
 //! others where a feature says so: `futures-io` for those of `futures`, `tokio-io` for tokio's.
@@ -10,13 +10,13 @@ mod traits;
 #[cfg(any(feature = "futures-io", feature = "tokio-io"))]
 pub use traits::Stream;
 
+use crate::os::{self, AsFd, BorrowedFd};
 use crate::reactor;
 use core::future::Future;
 use core::future::poll_fn;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// A file descriptor (a socket, a pipe) in non-blocking mode, waited for by the executors' reactor.
 #[derive(Debug)]
@@ -34,8 +34,8 @@ impl<T: AsFd> Async<T> {
     /// # Errors
     /// `PermissionDenied` for a file that is always ready.
     pub fn new(inner: T) -> io::Result<Async<T>> {
-        set_nonblocking(inner.as_fd())?;
-        reactor::get()?.add_source(inner.as_fd())?;
+        os::set_nonblocking(os::borrow(&inner))?;
+        reactor::get()?.add_source(os::borrow(&inner))?;
         Ok(Async {
             inner,
             #[cfg(any(feature = "futures-io", feature = "tokio-io"))]
@@ -63,7 +63,7 @@ impl<T: AsFd> Async<T> {
         writable: bool,
         mut operation: impl FnMut(&T) -> io::Result<R>,
     ) -> io::Result<R> {
-        let mut wait = ReactorWait { fd: self.inner.as_fd(), writable, number: 0 };
+        let mut wait = ReactorWait { fd: os::borrow(&self.inner), writable, number: 0 };
         poll_fn(|cx| {
             loop {
                 match operation(&self.inner) {
@@ -94,7 +94,7 @@ impl<T: AsFd> Async<T> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let number = &mut self.waits[usize::from(writable)];
-                    let fd = self.inner.as_fd().as_raw_fd();
+                    let fd = os::raw(os::borrow(&self.inner));
                     let watched = reactor::get().and_then(|r| r.watch(fd, writable, *number, cx.waker()));
                     return match watched {
                         Ok(watched) => {
@@ -195,7 +195,7 @@ struct ReactorWait<'a> {
 impl ReactorWait<'_> {
     /// Has the reactor wake `waker`. Readiness that is there already is reported at once: interest is level-triggered.
     fn watch(&mut self, waker: &Waker) -> io::Result<()> {
-        self.number = reactor::get()?.watch(self.fd.as_raw_fd(), self.writable, self.number, waker)?;
+        self.number = reactor::get()?.watch(os::raw(self.fd), self.writable, self.number, waker)?;
         Ok(())
     }
 }
@@ -203,28 +203,9 @@ impl ReactorWait<'_> {
 impl Drop for ReactorWait<'_> {
     fn drop(&mut self) {
         if let (true, Ok(reactor)) = (self.number != 0, reactor::get()) {
-            reactor.unwatch(self.fd.as_raw_fd(), self.writable, self.number);
+            reactor.unwatch(os::raw(self.fd), self.writable, self.number);
         }
     }
-}
-
-fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
-    #[allow(unsafe_code)]
-    // SAFETY: asks for a number.
-    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-    if flags < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    if flags & libc::O_NONBLOCK != 0 {
-        return Ok(());
-    }
-    #[allow(unsafe_code)]
-    // SAFETY: sets a number.
-    let set = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) };
-    if set < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
 }
 
 /// See [`ready`].
@@ -233,13 +214,22 @@ fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 pub struct Ready<'a>(ReactorWait<'a>);
 
 impl Ready<'_> {
+    /// Whether an attempt makes sense: the descriptor is ready.
+    #[cfg(all(unix, not(heddle_portable)))]
     fn is_ready(&self) -> bool {
         let events = if self.0.writable { libc::POLLOUT } else { libc::POLLIN };
-        let mut entry = libc::pollfd { fd: self.0.fd.as_raw_fd(), events, revents: 0 };
+        let mut entry = libc::pollfd { fd: os::raw(self.0.fd), events, revents: 0 };
         #[allow(unsafe_code)]
         // SAFETY: one entry, which lives for the call.
         let found = unsafe { libc::poll(&raw mut entry, 1, 0) };
         found != 0
+    }
+
+    /// Whether an attempt makes sense: an event has ended the wait.
+    #[cfg(any(not(unix), heddle_portable))]
+    fn is_ready(&self) -> bool {
+        let wait = &self.0;
+        reactor::get().is_ok_and(|reactor| !reactor.is_watched(os::raw(wait.fd), wait.writable, wait.number))
     }
 }
 
@@ -262,9 +252,9 @@ impl<T: AsFd> Drop for Async<T> {
         if let Ok(reactor) = reactor::get() {
             #[cfg(any(feature = "futures-io", feature = "tokio-io"))]
             for (number, writable) in self.waits.into_iter().zip([false, true]).filter(|wait| wait.0 != 0) {
-                reactor.unwatch(self.inner.as_fd().as_raw_fd(), writable, number);
+                reactor.unwatch(os::raw(os::borrow(&self.inner)), writable, number);
             }
-            reactor.remove_source(self.inner.as_fd());
+            reactor.remove_source(os::borrow(&self.inner));
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Connecting and accepting.
-#![allow(unsafe_code)] // The standard library connects by blocking, so the calls are made here.
 
 use super::Async;
-use core::mem;
+use crate::os;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+#[cfg(unix)]
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 
 impl Async<TcpStream> {
@@ -14,10 +14,14 @@ impl Async<TcpStream> {
     /// # Errors
     /// The error of connecting.
     pub async fn connect(address: SocketAddr) -> io::Result<Async<TcpStream>> {
-        let stream = Async::new(TcpStream::from(socket(&address)?))?;
-        begin_connect(&stream, &address)?;
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        let stream = Async::new(TcpStream::from(socket))?;
+        match SockRef::from(stream.get_ref()).connect(&address.into()) {
+            Err(error) if !goes_on(&error) => return Err(error),
+            _ => {}
+        }
         // Writable: connected, or failed.
-        super::ready(stream.get_ref().as_fd(), super::Direction::Write).await?;
+        super::ready(os::borrow(stream.get_ref()), super::Direction::Write).await?;
         match stream.get_ref().take_error()? {
             None => Ok(stream),
             Some(error) => Err(error),
@@ -44,6 +48,7 @@ impl Async<TcpListener> {
     }
 }
 
+#[cfg(unix)]
 impl Async<UnixListener> {
     /// Waits for a connection.
     ///
@@ -81,49 +86,10 @@ impl Async<UdpSocket> {
     }
 }
 
-/// A TCP socket of the address's family, in non-blocking mode.
-fn socket(address: &SocketAddr) -> io::Result<OwnedFd> {
-    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: makes a descriptor.
-    let fd = unsafe { libc::socket(family, kind, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: made above, and known here alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn begin_connect(stream: &Async<TcpStream>, address: &SocketAddr) -> io::Result<()> {
-    let fd = stream.get_ref().as_raw_fd();
-    let result = match address {
-        SocketAddr::V4(address) => {
-            // SAFETY: an address of zeros is one.
-            let mut raw: libc::sockaddr_in = unsafe { mem::zeroed() };
-            raw.sin_family = libc::AF_INET as libc::sa_family_t;
-            raw.sin_port = address.port().to_be();
-            raw.sin_addr.s_addr = u32::from_ne_bytes(address.ip().octets());
-            // SAFETY: an address of this size, which lives for the call.
-            unsafe { libc::connect(fd, (&raw const raw).cast(), size_of_val(&raw) as libc::socklen_t) }
-        }
-        SocketAddr::V6(address) => {
-            // SAFETY: as above.
-            let mut raw: libc::sockaddr_in6 = unsafe { mem::zeroed() };
-            raw.sin6_family = libc::AF_INET6 as libc::sa_family_t;
-            raw.sin6_port = address.port().to_be();
-            raw.sin6_addr.s6_addr = address.ip().octets();
-            raw.sin6_flowinfo = address.flowinfo();
-            raw.sin6_scope_id = address.scope_id();
-            // SAFETY: as above.
-            unsafe { libc::connect(fd, (&raw const raw).cast(), size_of_val(&raw) as libc::socklen_t) }
-        }
-    };
-    if result == 0 {
-        return Ok(());
-    }
-    match io::Error::last_os_error() {
-        // An interrupted one goes on too.
-        error if matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) => Ok(()),
-        error => Err(error),
-    }
+/// Whether connecting goes on after this error, as an interrupted call does too.
+fn goes_on(error: &io::Error) -> bool {
+    #[cfg(unix)]
+    return matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR));
+    #[cfg(not(unix))]
+    return error.kind() == io::ErrorKind::WouldBlock;
 }

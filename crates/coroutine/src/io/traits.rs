@@ -1,11 +1,12 @@
 //! The traits by which others read and write: those of `futures`, and those of tokio.
 
 use super::Async;
+use crate::os::AsFd;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsFd;
+#[cfg(unix)]
 use std::os::unix::net::UnixStream;
 
 /// Streams of bytes that can be told that no more will be written.
@@ -25,6 +26,7 @@ impl Stream for TcpStream {
     }
 }
 
+#[cfg(unix)]
 impl Stream for UnixStream {
     fn end_writing(&mut self) -> io::Result<()> {
         self.shutdown(Shutdown::Write)

@@ -3,7 +3,7 @@
 
 use crate::core_entry::CoreEntry;
 use crate::machine::{MACHINE_CORES, Shared, victims};
-use crate::park;
+use crate::os;
 use crate::park::Patience;
 use crate::registry::Global;
 use crate::sched::{BATCH, CoreState, LEVELS, WATCH_PARKED, steal};
@@ -90,10 +90,10 @@ impl Idler {
             let number = victim.state.number() as usize % MACHINE_CORES;
             let busy = due && self.seen[number].is_some_and(|seen| seen.is_overloaded(&victim.state));
             if busy || !victim.has_thread() {
-                taken += steal(&Global, &entry.state, &victim.state, u64::MAX, BATCH, park::heavy_barrier);
+                taken += steal(&Global, &entry.state, &victim.state, u64::MAX, BATCH, os::heavy_barrier);
             } else if victim.has_more_urgent() || left_in_a_turn(shared, victim) {
                 let urgent = (1 << victim.running.load(Ordering::Relaxed).min(63)) - 1;
-                taken += steal(&Global, &entry.state, &victim.state, urgent, 1, park::heavy_barrier);
+                taken += steal(&Global, &entry.state, &victim.state, urgent, 1, os::heavy_barrier);
             }
         }
         if due {

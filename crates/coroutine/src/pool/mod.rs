@@ -20,7 +20,7 @@ use crate::registry::{Global, acquire_core};
 use crate::sched::{Picked, Stealing};
 use crate::statistics::Statistics;
 use crate::sync::{AtomicUsize, Ordering, fence};
-use crate::{park, threads, turn};
+use crate::{os, park, threads, turn};
 use core::fmt;
 use core::future::Future;
 use std::boxed::Box;
@@ -76,7 +76,7 @@ impl Executor {
         let shared = take_shared();
         shared.set_lazy();
         shared.watching.store(with_reserve.into(), Ordering::Relaxed);
-        let stealing = if park::has_heavy_barrier() { Stealing::Barrier } else { Stealing::Fenced };
+        let stealing = if os::has_heavy_barrier() { Stealing::Barrier } else { Stealing::Fenced };
         let core = |number| {
             let entry = acquire_core().expect("no memory for another core");
             entry.set_up(number, &POOL_HOOKS, shared, stealing);
@@ -257,7 +257,7 @@ fn next(
     *look += 1;
     if *look >= LOOK_EVERY {
         *look = 0;
-        steal_urgent(shared, entry, park::heavy_barrier);
+        steal_urgent(shared, entry, os::heavy_barrier);
     }
     loop {
         let picked = entry.state.pick(&Global)?;

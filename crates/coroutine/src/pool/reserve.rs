@@ -7,7 +7,7 @@ use super::next;
 use crate::core_entry::CoreEntry;
 use crate::host::{Told, host};
 use crate::machine::{Shared, victims};
-use crate::park;
+use crate::os;
 use crate::reactor::Looked;
 use crate::registry::Global;
 use crate::sched::{LEVELS, Picked, Table, WATCH_PARKED, steal};
@@ -49,7 +49,7 @@ fn take(shared: &Shared, entry: &CoreEntry, told: Told) -> bool {
             Told::Urgent if running == LEVELS as u32 => return false,
             Told::Urgent => (1 << running) - 1,
         };
-        steal(&Global, &entry.state, &victim.state, levels, 1, park::heavy_barrier) != 0
+        steal(&Global, &entry.state, &victim.state, levels, 1, os::heavy_barrier) != 0
     })
 }
 

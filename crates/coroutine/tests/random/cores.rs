@@ -1,6 +1,6 @@
 //! Several cores whose steps a random scheduler interleaves, on the scheduler's core itself.
 
-use super::{Random, seeds};
+use super::Random;
 use heddle_coroutine::sched::{
     CoreState, Flat, Id, Outcome, Slot, Stealing, Table, WATCH_PARKED, cancel, set_priority, steal, wake,
 };
@@ -32,7 +32,7 @@ struct Known {
 
 #[test]
 fn several_cores_lose_nothing_and_bound_inversion() {
-    seeds(2000, |seed| Machine::new().play(seed));
+    super::seeds(2000, |random, seed| Machine::new().play(random, seed));
 }
 
 struct Machine {
@@ -55,8 +55,7 @@ impl Machine {
         machine
     }
 
-    fn play(&self, seed: u64) {
-        let mut random = Random::new(seed);
+    fn play(&self, random: &mut Random, seed: u64) {
         let kicks = RefCell::new(Vec::new());
         let table =
             Flat { slots: &self.slots, cores: &self.cores, kick: |core: u32| kicks.borrow_mut().push(core) };
@@ -101,7 +100,7 @@ impl Machine {
                     known[number].level = level;
                     known[number].passed = 0;
                 }
-                _ => self.steal_something(&table, &mut random, at),
+                _ => self.steal_something(&table, random, at),
             }
         }
         self.end(&table, running, &mut known, seed);

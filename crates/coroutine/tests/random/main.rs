@@ -1,7 +1,8 @@
 //! Randomized schedules against reference models: the exact order on one core, and on several cores no lost wake, no
 //! coroutine on two cores, and a bound on how long something urgent waits.
 //!
-//! A failure names its seed; `HEDDLE_LONG=1` tries a hundred times as many.
+//! A failure names its seed; `HEDDLE_LONG=1` tries a hundred times as many. `check.sh fuzz` plays the games of one core
+//! with numbers that libFuzzer chooses.
 #![cfg(all(feature = "std", not(heddle_loom)))]
 
 mod cores;
@@ -27,12 +28,12 @@ impl Random {
     }
 }
 
-/// Calls `check` with many seeds.
-pub fn seeds(count: u64, check: impl Fn(u64)) {
+/// Calls `check` with the numbers of many seeds.
+pub fn seeds(count: u64, check: impl Fn(&mut Random, u64)) {
     let count = match (cfg!(miri), std::env::var_os("HEDDLE_LONG")) {
         (true, _) => 8,
         (_, Some(_)) => count * 100,
         _ => count,
     };
-    (1..=count).for_each(check);
+    (1..=count).for_each(|seed| check(&mut Random::new(seed), seed));
 }

@@ -1,6 +1,6 @@
 //! One core: random programs, run by the executor and by a model of lists that are searched.
 
-use super::{Random, seeds};
+use super::Random;
 use heddle_coroutine::{
     Builder, Id, LocalExecutor, LocalJoinHandle, abort, preempted, set_priority, spawn_local,
     try_spawn_local, wake, yield_now,
@@ -60,9 +60,8 @@ struct Plan {
     first: Vec<u8>,
 }
 
-fn plan(seed: u64) -> Plan {
-    let mut random = Random::new(seed);
-    let programs = (0..MOST).map(|_| program(&mut random)).collect();
+fn plan(random: &mut Random) -> Plan {
+    let programs = (0..MOST).map(|_| program(random)).collect();
     let first = (0..1 + random.below(6)).map(|_| random.below(LEVELS) as u8).collect();
     Plan { programs, first }
 }
@@ -118,11 +117,11 @@ fn start(plan: &Rc<Plan>, real: &Rc<Real>, level: u8, executor: Option<&LocalExe
     real.handles.borrow_mut().push(handle);
 }
 
-fn run_real(plan: Plan) -> Trace {
+fn run_real(plan: &Rc<Plan>) -> Trace {
     let executor = LocalExecutor::new();
-    let (plan, real) = (Rc::new(plan), Rc::<Real>::default());
+    let real = Rc::<Real>::default();
     for level in &plan.first {
-        start(&plan, &real, *level, Some(&executor));
+        start(plan, &real, *level, Some(&executor));
     }
     executor.run_until_idle();
     real.trace.take()
@@ -229,41 +228,46 @@ impl Model {
     }
 }
 
+/// A random program has the order of the model. The number is for messages.
+pub fn keeps_the_exact_order(random: &mut Random, seed: u64) {
+    let plan = Rc::new(plan(random));
+    let mut model = Model { coroutines: Vec::new(), queue: vec![VecDeque::new(); LEVELS], trace: Vec::new() };
+    model.run(&plan);
+    assert_eq!(run_real(&plan), model.trace, "seed {seed}");
+}
+
+/// An executor that is dropped in the middle drops every coroutine.
+pub fn drops_everything(random: &mut Random, seed: u64) {
+    let alive = Rc::new(());
+    let executor = LocalExecutor::new();
+    for _ in 0..10 {
+        let (token, turns) = (alive.clone(), random.below(5));
+        let body = async move {
+            let inner = token.clone();
+            for turn in 0..turns {
+                if turn == 2 {
+                    let inner = inner.clone();
+                    spawn_local(async move { drop(inner) }).detach();
+                }
+                yield_now().await;
+            }
+            std::future::pending::<()>().await;
+        };
+        executor.try_spawn(Builder::new().priority(random.below(64) as u8), body).unwrap().detach();
+    }
+    for _ in 0..random.below(30) {
+        executor.run_one();
+    }
+    drop(executor);
+    assert_eq!(Rc::strong_count(&alive), 1, "seed {seed}");
+}
+
 #[test]
 fn one_core_keeps_the_exact_order() {
-    seeds(3000, |seed| {
-        let mut model =
-            Model { coroutines: Vec::new(), queue: vec![VecDeque::new(); LEVELS], trace: Vec::new() };
-        model.run(&plan(seed));
-        assert_eq!(run_real(plan(seed)), model.trace, "seed {seed}");
-    });
+    super::seeds(3000, keeps_the_exact_order);
 }
 
 #[test]
 fn an_executor_that_is_dropped_in_the_middle_drops_everything() {
-    seeds(300, |seed| {
-        let alive = Rc::new(());
-        let executor = LocalExecutor::new();
-        let mut random = Random::new(seed);
-        for _ in 0..10 {
-            let (token, turns) = (alive.clone(), random.below(5));
-            let body = async move {
-                let inner = token.clone();
-                for turn in 0..turns {
-                    if turn == 2 {
-                        let inner = inner.clone();
-                        spawn_local(async move { drop(inner) }).detach();
-                    }
-                    yield_now().await;
-                }
-                std::future::pending::<()>().await;
-            };
-            executor.try_spawn(Builder::new().priority(random.below(64) as u8), body).unwrap().detach();
-        }
-        for _ in 0..random.below(30) {
-            executor.run_one();
-        }
-        drop(executor);
-        assert_eq!(Rc::strong_count(&alive), 1, "seed {seed}");
-    });
+    super::seeds(300, drops_everything);
 }

@@ -1,6 +1,6 @@
 //! Orders within a level, against a list that is kept sorted.
 
-use super::{Random, seeds};
+use super::Random;
 use heddle_coroutine::sched::{
     CoreState, Flat, Id, Outcome, Rank, Slot, Stealing, set_rank, steal_before, wake,
 };
@@ -10,7 +10,7 @@ const COROUTINES: usize = 12;
 
 #[test]
 fn orders_within_a_level_are_kept() {
-    seeds(3000, play);
+    super::seeds(3000, play);
 }
 
 /// A rank of few levels, which many share, and any order.
@@ -24,8 +24,8 @@ fn insert(queue: &mut Vec<(Rank, Id)>, rank: Rank, id: Id, front: bool) {
     queue.insert(queue.partition_point(before), (rank, id));
 }
 
-fn play(seed: u64) {
-    let mut random = Random::new(seed);
+/// Plays a random game. The number is for messages.
+pub fn play(random: &mut Random, seed: u64) {
     let slots: Vec<_> = (0..=COROUTINES).map(|_| Slot::new()).collect();
     let cores = [CoreState::new(), CoreState::new()];
     let table = Flat { slots: &slots, cores: &cores, kick: |_| {} };
@@ -37,7 +37,7 @@ fn play(seed: u64) {
     (1..=COROUTINES).for_each(|index| core.give_slot(&table, index as u32));
     let (mut queue, mut waiting) = (Vec::new(), Vec::new());
     for _ in 0..COROUTINES {
-        let rank = rank(&mut random);
+        let rank = rank(random);
         let id = core.spawn(&table, null_mut(), rank).unwrap();
         insert(&mut queue, rank, id, false);
     }
@@ -54,7 +54,7 @@ fn play(seed: u64) {
             2 if !queue.is_empty() => {
                 let at = random.below(queue.len());
                 let (old, id) = queue[at];
-                let (new, front) = (rank(&mut random), random.below(2) == 0);
+                let (new, front) = (rank(random), random.below(2) == 0);
                 set_rank(&table, here, id, new, front);
                 core.drain(&table);
                 // A change to the same value leaves it where it is.
@@ -64,7 +64,7 @@ fn play(seed: u64) {
                 }
             }
             3 if !queue.is_empty() => {
-                let limit = rank(&mut random);
+                let limit = rank(random);
                 assert_eq!(core.ready().is_before(limit), queue[0].0 < limit, "seed {seed}");
                 if steal_before(&table, &cores[1], core, limit, || {}) {
                     let stolen = cores[1].pick(&table).unwrap();

@@ -1,6 +1,6 @@
 //! The order in which several waiters are served, against a list that is searched.
 
-use super::{Random, seeds};
+use super::Random;
 use heddle_coroutine::wait::Semaphore;
 use heddle_coroutine::{Builder, LocalExecutor, LocalJoinHandle, set_priority};
 use std::cell::RefCell;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 #[test]
 fn the_most_urgent_waiter_is_served_whoever_changes_or_gives_up() {
-    seeds(300, play);
+    super::seeds(300, play);
 }
 
 struct Waiter {
@@ -19,8 +19,8 @@ struct Waiter {
     handle: LocalJoinHandle<()>,
 }
 
-fn play(seed: u64) {
-    let mut random = Random::new(seed);
+/// Plays a random game. The number is for messages.
+pub fn play(random: &mut Random, seed: u64) {
     let executor = LocalExecutor::new();
     let (semaphore, served) = (Rc::new(Semaphore::new(0)), Rc::new(RefCell::new(Vec::new())));
     let (mut waiting, mut expected, mut permits): (Vec<Waiter>, _, _) = (Vec::new(), Vec::new(), 0);

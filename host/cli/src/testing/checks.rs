@@ -21,7 +21,7 @@ pub enum Tier {
 pub type Check = (&'static str, Tier, &'static [&'static str]);
 
 /// Every check.
-pub const CHECKS: [Check; 19] = [
+pub const CHECKS: [Check; 27] = [
     ("kernel lints", Tier::Always, &["kernel/check.sh", "lint"]),
     ("coroutine models", Tier::Always, &["crates/coroutine/check.sh", "loom"]),
     ("range-lock models", Tier::Always, &["crates/range-lock/check.sh", "loom"]),
@@ -40,6 +40,14 @@ pub const CHECKS: [Check; 19] = [
     ("range-lock stress", Tier::Long, &["crates/range-lock/check.sh", "stress"]),
     ("kernel orderings", Tier::Long, &["kernel/core/check.sh", "weaken"]),
     ("range-lock C interface", Tier::Long, &["crates/range-lock/check.sh", "capi"]),
+    ("coroutine fuzzed", Tier::Long, &["crates/coroutine/check.sh", "fuzz"]),
+    ("coroutine on other systems", Tier::Long, &["crates/coroutine/check.sh", "portable"]),
+    ("coroutine publication", Tier::Long, &["crates/coroutine/check.sh", "publish"]),
+    ("coroutine compatibility", Tier::Long, &["crates/coroutine/check.sh", "semver"]),
+    ("range-lock fuzzed", Tier::Long, &["crates/range-lock/check.sh", "fuzz"]),
+    ("range-lock on other systems", Tier::Long, &["crates/range-lock/check.sh", "portable"]),
+    ("range-lock publication", Tier::Long, &["crates/range-lock/check.sh", "publish"]),
+    ("range-lock compatibility", Tier::Long, &["crates/range-lock/check.sh", "semver"]),
     ("range-lock oldest compiler", Tier::Long, &["crates/range-lock/check.sh", "msrv"]),
 ];
 

@@ -207,7 +207,8 @@ pub async fn run(request: Arc<AsyncRequest>, mut future: CallFuture) {
     .await;
     // Resources of the call are given back before its result is seen.
     drop(future);
-    let result = request.late.store(&request.space()).await.and(result);
+    let result =
+        request.late.store(&request.space(), || request.is_interrupted(WaitKind::Killable)).await.and(result);
     let result = request.outcome(result);
     let space = request.space();
     request.release();

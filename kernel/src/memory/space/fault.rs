@@ -154,7 +154,11 @@ impl Space {
         self.fault_in_until(fault, is_over).await
     }
 
-    async fn fault_in_until(&self, fault: PageFault, is_over: impl Fn() -> bool) -> Result<(), Errno> {
+    /// The same as long as `is_over` does not say otherwise.
+    ///
+    /// # Errors
+    /// `EFAULT`, `ENOMEM`.
+    pub async fn fault_in_until(&self, fault: PageFault, is_over: impl Fn() -> bool) -> Result<(), Errno> {
         #[cfg(feature = "checking")]
         if crate::memory::fault_injection::is_unmapped() {
             return Err(Errno::EFAULT);

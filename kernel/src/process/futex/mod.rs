@@ -313,7 +313,7 @@ pub fn requeue(
 pub async fn clear_and_wake(thread: &Arc<Thread>, address: usize) {
     let space = thread.space();
     // The program may have unmapped the word: then nobody waits at it.
-    if user::resolve(&space, |space| user::write_int(space, address, 0)).await.is_ok() {
+    if thread.resolve(|space| user::write_int(space, address, 0)).await.is_ok() {
         wake_key(&FutexKey::of(&space, address, false), 1, linux::FUTEX_BITSET_MATCH_ANY);
     }
 }

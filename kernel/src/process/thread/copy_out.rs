@@ -36,12 +36,13 @@ impl DeferredCopyOut {
     /// Stores them all.
     ///
     /// # Errors
-    /// `EFAULT`: a page is gone for good; as in Linux the call fails then, although it had its effects.
-    pub async fn store(&self, space: &Space) -> Result<(), Errno> {
+    /// `EFAULT`: a page is gone for good; as in Linux the call fails then, although it had its effects. `ENOMEM`:
+    /// `is_dying` says that nobody will see them.
+    pub async fn store(&self, space: &Space, is_dying: impl Fn() -> bool) -> Result<(), Errno> {
         self.is_there.store(false, Ordering::Relaxed);
         let results = core::mem::take(&mut *self.results.lock());
         for (address, bytes) in &results {
-            user::resolve(space, |space| space.write_bytes(*address, bytes)).await?;
+            user::resolve_for(space, &is_dying, |space| space.write_bytes(*address, bytes)).await?;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ mod resources;
 mod scheduling;
 mod signals;
 mod tracing;
+mod user_pages;
 mod wake;
 
 use alloc::sync::Arc;

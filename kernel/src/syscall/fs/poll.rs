@@ -100,9 +100,10 @@ impl PollLimit {
         if user::write_words(&space, remaining.address, &words).is_ok() {
             return Ok(result?.into());
         }
+        let thread = thread.clone();
         pending(async move {
             let store = |space: &Space| user::write_words(space, remaining.address, &words);
-            match (user::resolve(&space, store).await, result) {
+            match (thread.resolve(store).await, result) {
                 // A restart would begin with the whole time again.
                 (Err(_), Err(Errno::ERESTARTNOHAND)) => Err(Errno::EINTR),
                 (_, result) => result,
@@ -271,8 +272,7 @@ async fn poll_many(thread: Caller, address: usize, count: usize, limit: PollLimi
         let mut bytes = [0; MANY * POLL_ENTRY];
         for first in (0..count).step_by(MANY) {
             let part = &mut bytes[..(count - first).min(MANY) * POLL_ENTRY];
-            let space = thread.space();
-            user::resolve(&space, |space| space.read_bytes(address + first * POLL_ENTRY, part)).await?;
+            thread.resolve(|space| space.read_bytes(address + first * POLL_ENTRY, part)).await?;
             for (entry, index) in part.chunks_exact(POLL_ENTRY).zip(first..) {
                 let descriptor = i32::from_ne_bytes([entry[0], entry[1], entry[2], entry[3]]);
                 let events = Events::from_bits_retain(u32::from(u16::from_ne_bytes([entry[4], entry[5]])));
@@ -381,7 +381,7 @@ pub(super) async fn store(thread: &Caller, address: usize, bytes: &[u8]) -> Resu
     let mut budget = Budget::new();
     while let Err(fault) = space.write_bytes(address, bytes) {
         thread.pace(&mut budget, FAULT_COST).await?;
-        space.fault_in(fault).await?;
+        space.fault_in_for(fault, || thread.is_dying()).await?;
     }
     Ok(())
 }

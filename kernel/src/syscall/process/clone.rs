@@ -223,15 +223,14 @@ async fn fork_space(thread: Caller, request: CloneRequest, context: UserContext)
         child.set_child_tid(request.child_tid);
     }
     if request.has(linux::CLONE_PARENT_SETTID) {
-        let _ =
-            user::resolve(&thread.space(), |space| space.write_bytes(request.parent_tid, &child_tid)).await;
+        let _ = thread.resolve(|space| space.write_bytes(request.parent_tid, &child_tid)).await;
     }
     let pidfd = attach_pidfd(&thread, &child, &request)?;
     let written = match &pidfd {
         None => Ok(()),
         Some(pidfd) => {
             let number = (pidfd.number as u32).to_ne_bytes();
-            user::resolve(&thread.space(), |space| space.write_bytes(request.pidfd, &number)).await
+            thread.resolve(|space| space.write_bytes(request.pidfd, &number)).await
         }
     };
     let started = written.and_then(|()| {

@@ -86,8 +86,9 @@ pub fn wait4(call: &mut Call<'_>) -> SyscallResult {
             return Ok((report.pid as usize).into());
         }
         // A thread on another CPU has changed the mapping since the check; the child must not be waited for again.
+        let thread = call.thread.clone();
         return pending(async move {
-            user::resolve(&space, |space| store_wait4(space, &report, status, rusage)).await?;
+            thread.resolve(|space| store_wait4(space, &report, status, rusage)).await?;
             Ok(report.pid as usize)
         });
     }
@@ -97,7 +98,7 @@ pub fn wait4(call: &mut Call<'_>) -> SyscallResult {
     let thread = call.thread.clone();
     pending(async move {
         let report = wait(&thread, &selection).await?;
-        user::resolve(&thread.space(), |space| store_wait4(space, &report, status, rusage)).await?;
+        thread.resolve(|space| store_wait4(space, &report, status, rusage)).await?;
         Ok(report.pid as usize)
     })
 }
@@ -130,8 +131,9 @@ pub fn waitid(call: &mut Call<'_>) -> SyscallResult {
         if store_waitid(&space, Some(&report), information, rusage).is_ok() {
             return Ok(0.into());
         }
+        let thread = call.thread.clone();
         return pending(async move {
-            user::resolve(&space, |space| store_waitid(space, Some(&report), information, rusage)).await?;
+            thread.resolve(|space| store_waitid(space, Some(&report), information, rusage)).await?;
             Ok(0)
         });
     }
@@ -145,8 +147,7 @@ pub fn waitid(call: &mut Call<'_>) -> SyscallResult {
     let thread = call.thread.clone();
     pending(async move {
         let report = wait(&thread, &selection).await?;
-        let space = thread.space();
-        user::resolve(&space, |space| store_waitid(space, Some(&report), information, rusage)).await?;
+        thread.resolve(|space| store_waitid(space, Some(&report), information, rusage)).await?;
         Ok(0)
     })
 }

@@ -184,7 +184,7 @@ impl TraceRequest {
         }
         if is_read {
             let data = self.data;
-            user::resolve(&self.caller.space(), |space| space.write_bytes(data, &bytes)).await?;
+            self.caller.resolve(|space| space.write_bytes(data, &bytes)).await?;
         }
         Ok(0)
     }

@@ -242,14 +242,11 @@ fn sleep_cpu(thread: &Caller, clock: CpuClock, until_ns: u64, remaining: Option<
         let Some(remaining) = remaining else { return Err(Errno::ERESTARTNOHAND) };
         if remaining != 0 {
             let left_ns = until_ns.saturating_sub(clock.now_ns().unwrap_or(0));
-            user::resolve(&thread.space(), |space| {
-                user::write_words(space, remaining, &timespec_words(left_ns))
-            })
-            .await?;
+            thread.resolve(|space| user::write_words(space, remaining, &timespec_words(left_ns))).await?;
         }
         let again =
             move |call: &mut Call<'_>| sleep_cpu(call.thread, clock.clone(), until_ns, Some(remaining));
-        thread.set_restart(fallible::try_arc(again)?);
+        thread.set_restart(fallible::try_arc(again).map_err(|_| Errno::EINTR)?);
         Err(Errno::ERESTART_RESTARTBLOCK)
     })
 }
@@ -267,13 +264,14 @@ fn sleep(thread: &Caller, deadline: Deadline, remaining: Option<usize>) -> Sysca
         }
         let Some(remaining) = remaining else { return Err(Errno::ERESTARTNOHAND) };
         if remaining != 0 {
-            user::resolve(&thread.space(), |space| {
-                user::write_words(space, remaining, &timespec_words(deadline.remaining_ns()))
-            })
-            .await?;
+            thread
+                .resolve(|space| {
+                    user::write_words(space, remaining, &timespec_words(deadline.remaining_ns()))
+                })
+                .await?;
         }
         let again = move |call: &mut Call<'_>| sleep(call.thread, deadline, Some(remaining));
-        thread.set_restart(fallible::try_arc(again)?);
+        thread.set_restart(fallible::try_arc(again).map_err(|_| Errno::EINTR)?);
         Err(Errno::ERESTART_RESTARTBLOCK)
     })
 }

@@ -342,7 +342,12 @@ async fn run(mut chain: RequestChain, holder: Arc<AsyncRequest>, mut current: Op
             }
             deadline => drive(&holder, &active, future, deadline.and_then(Result::ok)).await,
         };
-        let result = active.request.late.store(&active.request.space()).await.and(result);
+        let result = active
+            .request
+            .late
+            .store(&active.request.space(), || active.request.is_interrupted(WaitKind::Killable))
+            .await
+            .and(result);
         let result = active.request.outcome(result) as i32;
         let timeout = linked.map(|timeout| {
             (
