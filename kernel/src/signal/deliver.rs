@@ -22,7 +22,7 @@ pub enum Next {
     /// The thread ends.
     Exit,
     /// The thread ends with its process, by this signal, and leaves a core dump first.
-    Dump(Information),
+    Dump(Signal),
 }
 
 /// Does everything that [`PendingWork`] asks for. `interrupted` is the restart code of the call that just ended with
@@ -111,8 +111,12 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
             if work.contains(PendingWork::TRACED) {
                 trace::step_into_handler(thread, context).await;
             }
-        } else if let Some(dumped) = carry_out_default(thread, &delivery) {
-            return Next::Dump(dumped);
+        } else if leaves_dump(thread, information.signal) {
+            // The dump tells of it.
+            thread.requeue(information);
+            return Next::Dump(information.signal);
+        } else {
+            carry_out_default(thread, &delivery);
         }
     }
     if let Some(code) = interrupted {
@@ -137,8 +141,12 @@ fn take(thread: &Arc<Thread>) -> Option<Delivery> {
     state.deliver(thread, &mut actions.lock())
 }
 
-/// Takes the default action. Returns the signal if it leaves a core dump.
-fn carry_out_default(thread: &Arc<Thread>, delivery: &Delivery) -> Option<Information> {
+/// Whether the default action of a signal is to write a core dump.
+fn leaves_dump(thread: &Thread, signal: Signal) -> bool {
+    DefaultAction::of(signal) == DefaultAction::Core && thread.process.dumps_core()
+}
+
+fn carry_out_default(thread: &Arc<Thread>, delivery: &Delivery) {
     let signal = delivery.information.signal;
     match DefaultAction::of(signal) {
         DefaultAction::Ignore | DefaultAction::Continue => {}
@@ -147,12 +155,10 @@ fn carry_out_default(thread: &Arc<Thread>, delivery: &Delivery) -> Option<Inform
                 thread.process.signal_state().begin_stop(delivery.token, signal);
             }
         }
-        DefaultAction::Core if thread.process.dumps_core() => return Some(delivery.information),
         DefaultAction::Terminate | DefaultAction::Core => {
             thread.process.signal_state().begin_exit(ExitStatus::Signaled { signal, core: false });
         }
     }
-    None
 }
 
 fn resolve_for_handler(context: &mut UserContext, code: Errno, action: &Action) {

@@ -144,21 +144,6 @@ async fn is_preempted(thread: &Thread) {
     }
 }
 
-/// Does what is due before the program goes on; `false`: the thread ends.
-async fn attend(thread: &Arc<Thread>, context: &mut UserContext, interrupted: Option<Errno>) -> bool {
-    if wait_for_memory(thread).await.is_err() {
-        return false;
-    }
-    match boxed(signal::before_user(thread, context, interrupted)).await {
-        Next::Resume => true,
-        Next::Exit => false,
-        Next::Dump(information) => {
-            core_dump::end_with_dump(thread, context, information).await;
-            false
-        }
-    }
-}
-
 async fn live(thread: Arc<Thread>, context: &mut UserContext) {
     let caller = Caller::Thread(thread.clone());
     let mut interrupted = None;
@@ -182,8 +167,17 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
             let is_settled = interrupted.is_none()
                 && thread.work() == PendingWork::RESTART
                 && rseq::try_settle(&thread, context);
-            if !is_settled && !attend(&thread, context, interrupted.take()).await {
-                break;
+            if !is_settled {
+                if wait_for_memory(&thread).await.is_err() {
+                    break;
+                }
+                let next = boxed(signal::before_user(&thread, context, interrupted.take())).await;
+                if let Next::Dump(signal) = next {
+                    core_dump::end_with_dump(&thread, context, signal).await;
+                }
+                if next != Next::Resume {
+                    break;
+                }
             }
         }
         if !sched::enter_program(thread.priority()) {
@@ -247,14 +241,19 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
             Trap::Interrupt => {}
         }
     }
+    end(&thread, context).await;
+}
+
+/// The end of a thread.
+async fn end(thread: &Arc<Thread>, context: &mut UserContext) {
     if thread.process.signal_state().is_dumping() && crate::memory::heap::reserve(BOXES).is_ok() {
-        boxed(dump::wait(&thread, context)).await;
+        boxed(dump::wait(thread, context)).await;
     }
     if thread.work().contains(PendingWork::TRACED) && crate::memory::heap::reserve(BOXES).is_ok() {
-        boxed(signal::trace::ends(&thread, context, thread.last_status())).await;
+        boxed(signal::trace::ends(thread, context, thread.last_status())).await;
     }
-    let reserve = wait_for_exit_memory(&thread).await;
-    boxed(crate::process::exit::end_thread(&thread)).await;
+    let reserve = wait_for_exit_memory(thread).await;
+    boxed(crate::process::exit::end_thread(thread)).await;
     drop(reserve);
 }
 

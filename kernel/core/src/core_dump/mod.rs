@@ -64,7 +64,7 @@ pub mod filter {
 
 /// A segment of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub struct DumpedSegment {
     /// First address.
     pub start: u64,
     /// Address behind the last.
@@ -116,7 +116,7 @@ pub fn notes_header(position: u64, size: u64) -> [u8; PROGRAM_HEADER_BYTES] {
 
 /// The program header of a segment whose bytes are at `position`.
 #[must_use]
-pub fn segment_header(segment: &Segment, position: u64) -> [u8; PROGRAM_HEADER_BYTES] {
+pub fn segment_header(segment: &DumpedSegment, position: u64) -> [u8; PROGRAM_HEADER_BYTES] {
     const LOAD: u32 = 1;
     let flags = [(Protection::READ, 4), (Protection::WRITE, 2), (Protection::EXECUTE, 1)]
         .into_iter()

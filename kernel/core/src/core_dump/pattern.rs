@@ -80,7 +80,7 @@ impl Pattern {
                 name.push(&[letter]);
                 continue;
             }
-            // What is not known, and a mark at the end, leave nothing.
+            // A letter that is not known leaves nothing, and so does a mark at the end.
             let Some(&kind) = letters.next() else { break };
             match kind {
                 b'%' => name.push(b"%"),

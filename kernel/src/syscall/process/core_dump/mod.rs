@@ -1,7 +1,7 @@
 //! Writing a core dump, core(5): the thread that took the signal does it, while all others of the process wait.
 //!
 //! The file is written front to back, with holes where memory is all zeros; so nothing is kept but the list of segments
-//! and the notes. What another process changes meanwhile that shares the memory may be in the dump or not.
+//! and the notes. Changes that another process makes meanwhile, which shares the memory, may be in the dump or not.
 
 mod notes;
 mod output;
@@ -10,10 +10,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use heddle_kernel_core::core_dump::{
-    DumpFacts, HEADER_BYTES, PAGE_BYTES, PROGRAM_HEADER_BYTES, Pieces, Segment, header, notes_header,
+    DumpFacts, DumpedSegment, HEADER_BYTES, PAGE_BYTES, PROGRAM_HEADER_BYTES, Pieces, header, notes_header,
     segment_header,
 };
-use heddle_kernel_core::signal::Information;
+use heddle_kernel_core::signal::{Information, Signal, SignalSet};
 use heddle_kernel_core::signal_state::ExitStatus;
 use linux_raw_sys::general as linux;
 
@@ -32,9 +32,10 @@ use crate::syscall::process::core_dump::output::{Output, Written};
 use crate::time::{Clock, NS_PER_SECOND};
 
 /// Ends the process of a thread by a signal, and leaves a core dump if one can be written. The thread ends next.
-pub async fn end_with_dump(thread: &Arc<Thread>, context: &UserContext, information: Information) {
-    let signal = information.signal;
+pub async fn end_with_dump(thread: &Arc<Thread>, context: &UserContext, signal: Signal) {
     let process = &thread.process;
+    let taken = process.signal_state().take(thread, SignalSet::of(&[signal]));
+    let information = taken.unwrap_or(Information::lost(signal));
     // Boxed, because few threads come here; the thread's own coroutine stays small.
     let Ok(writing) = fallible::try_box(write(thread, context, information)) else {
         process.signal_state().begin_exit(ExitStatus::Signaled { signal, core: false });
@@ -103,7 +104,11 @@ fn before_zero(bytes: &[u8]) -> &[u8] {
 }
 
 /// The segments of the dump: all mappings, with how much of each is in the file.
-async fn segments(thread: &Thread, space: &Space, budget: &mut Budget) -> Result<Pieces<Segment>, Errno> {
+async fn segments(
+    thread: &Thread,
+    space: &Space,
+    budget: &mut Budget,
+) -> Result<Pieces<DumpedSegment>, Errno> {
     let filter = thread.process.dump_filter();
     let mut segments = Pieces::default();
     let mut at = 0;
@@ -111,13 +116,18 @@ async fn segments(thread: &Thread, space: &Space, budget: &mut Budget) -> Result
         budget.step(1).await;
         let dumped = space.dumped_bytes(&mapping, filter, budget).await as u64;
         let (start, end) = (mapping.start as u64, mapping.end as u64);
-        segments.push(&[Segment { start, end, dumped, protection: mapping.protection }])?;
+        segments.push(&[DumpedSegment { start, end, dumped, protection: mapping.protection }])?;
         at = mapping.end;
     }
     Ok(segments)
 }
 
-async fn write_all(output: &mut Output, segments: &Pieces<Segment>, notes: &Notes, space: &Space) -> Written {
+async fn write_all(
+    output: &mut Output,
+    segments: &Pieces<DumpedSegment>,
+    notes: &Notes,
+    space: &Space,
+) -> Written {
     // There are never so many mappings that the count has no place here.
     let count = u16::try_from(segments.len() + 1).map_err(|_| Errno::EFBIG)?;
     output.put(&header(ELF_MACHINE, count)).await?;
@@ -139,7 +149,7 @@ async fn write_all(output: &mut Output, segments: &Pieces<Segment>, notes: &Note
 }
 
 /// Writes the memory of a segment. Pages that are not there are holes.
-async fn write_segment(output: &mut Output, segment: &Segment, space: &Space) -> Written {
+async fn write_segment(output: &mut Output, segment: &DumpedSegment, space: &Space) -> Written {
     let first = output.position();
     let (start, end) = (segment.start as usize, (segment.start + segment.dumped) as usize);
     let mut page = fallible::try_filled(0_u8, PAGE_SIZE)?;
