@@ -6,6 +6,7 @@ use crate::protocol::{AtomicU8, Ordering};
 const CANCELLED: u8 = 1;
 const KILLED: u8 = 2;
 const OVER: u8 = 4;
+const BUSY: u8 = 8;
 
 /// A call's fate. It is ended once, by its own coroutine; any thread may ask it to end.
 #[derive(Debug)]
@@ -16,6 +17,22 @@ impl Fate {
     #[must_use]
     pub fn new() -> Self {
         Self(AtomicU8::new(0))
+    }
+
+    /// Its coroutine begins to work: whoever cancels it from here on waits until [`Fate::pause`].
+    pub fn work(&self) {
+        self.0.fetch_or(BUSY, Ordering::Acquire);
+    }
+
+    /// Its coroutine stops working, for now or because it has ended.
+    pub fn pause(&self) {
+        self.0.fetch_and(!BUSY, Ordering::Release);
+    }
+
+    /// Whether its coroutine works, and may not have seen a cancellation. If not, all that it took it took before.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.0.load(Ordering::Acquire) & BUSY != 0
     }
 
     /// Ends its interruptible waits; the caller then wakes it.

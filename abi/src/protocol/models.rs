@@ -379,6 +379,33 @@ fn nobody_sleeps_over_a_replaced_ring() {
     });
 }
 
+/// Data comes to a file after a call that reads it was cancelled: the call, whose coroutine is about to look at the
+/// file or does so, leaves it there.
+#[test]
+fn data_after_a_cancellation_stays() {
+    loom::model(|| {
+        let shared = Arc::new((Fate::new(), AtomicU32::new(0)));
+        let kernel = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let (fate, data) = &*shared;
+                fate.work();
+                let taken = if fate.is_cancelled() { 0 } else { data.swap(0, Ordering::Relaxed) };
+                fate.pause();
+                taken
+            })
+        };
+        let (fate, data) = &*shared;
+        fate.cancel();
+        while fate.is_busy() {
+            thread::yield_now();
+        }
+        data.store(1, Ordering::Relaxed);
+        assert_eq!(kernel.join().unwrap(), 0);
+        assert_eq!(data.load(Ordering::Relaxed), 1);
+    });
+}
+
 /// The future of a call that has borrowed memory is dropped while the call ends and its result comes through the ring.
 /// Once the drop is over only the program touches the memory, and the result is handled once.
 #[test]

@@ -202,7 +202,10 @@ pub async fn run(request: Arc<AsyncRequest>, mut future: CallFuture) {
     request.begin();
     let result = core::future::poll_fn(|context| {
         request.polled(context);
-        future.as_mut().poll(context)
+        request.fate.work();
+        let polled = future.as_mut().poll(context);
+        request.fate.pause();
+        polled
     })
     .await;
     // Resources of the call are given back before its result is seen.

@@ -138,7 +138,7 @@ fn spawn(caller: &Caller, request: Arc<AsyncRequest>, future: CallFuture) -> Res
     Ok([WAITS, token])
 }
 
-/// Cancels a call.
+/// Cancels a call: nothing that comes from now on is lost with it.
 pub fn cancel(call: &mut Call<'_>) -> SyscallResult {
     let (token, flags) = (call.word(0) as u64, call.word(1) as u64);
     if flags & !CANCEL_AND_WAIT != 0 {
@@ -146,8 +146,17 @@ pub fn cancel(call: &mut Call<'_>) -> SyscallResult {
     }
     let request = call.thread.process.asynchronous.find(token).ok_or(Errno::ENOENT)?;
     request.cancel();
-    if flags & CANCEL_AND_WAIT == 0 {
+    if flags & CANCEL_AND_WAIT == 0 && !request.fate.is_busy() {
         return Ok(0.into());
+    }
+    if flags & CANCEL_AND_WAIT == 0 {
+        // Another CPU is in the midst of it: what it takes until it has seen the cancellation, it takes before that.
+        return pending(async move {
+            while request.fate.is_busy() {
+                sched::yield_now().await;
+            }
+            Ok(0)
+        });
     }
     let caller = call.thread.clone();
     pending(async move {
