@@ -70,7 +70,8 @@ impl<T: Ord + Copy, P: Copy> Table<T, P> {
 
     fn note_drift(&self, pin: &Pin, weight: usize) {
         let changes = self.changes.fetch_add(weight, Ordering::Relaxed) + weight;
-        let buckets = self.buckets.load(Ordering::Relaxed);
+        // A bucket may be taken off the count before the thread that linked it has put it on.
+        let buckets = usize::try_from(self.buckets.load(Ordering::Relaxed) as isize).unwrap_or(0);
         let drift = if cfg!(heddle_loom) { 0 } else { CHANGE * (1 + buckets / 8) };
         if changes > drift {
             self.changes.store(0, Ordering::Relaxed);
