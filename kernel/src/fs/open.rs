@@ -5,7 +5,10 @@ use bitflags::bitflags;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as linux;
 
+use crate::error::Errno;
+use crate::fs::inode::InodeChange;
 use crate::fs::{File, Metadata, Path, notify};
+use crate::process::io_signal::ReadyNotice;
 use crate::sync::SpinLock;
 
 bitflags! {
@@ -46,8 +49,10 @@ pub struct OpenFile {
     /// The position of the next `read` or `write`, in bytes.
     pub offset: SpinLock<u64>,
     id: u64,
-    /// The receiver of `SIGIO`, as `F_SETOWN` says: a process, or a group as a negative number. Kept, not acted on.
-    pub owner: AtomicU32,
+    /// The signals that say when it is ready, once a program has asked for any.
+    notice: spin::Once<Arc<ReadyNotice>>,
+    /// Permission bits, owner and group that were given to an object without a place; all ones for its own.
+    given: [AtomicU32; 3],
     /// Whether a program opened it, so that its closing is to be reported.
     is_reported: AtomicBool,
 }
@@ -74,7 +79,8 @@ impl OpenFile {
             flags: AtomicU32::new(flags.bits()),
             offset: SpinLock::new(0),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            owner: AtomicU32::new(0),
+            notice: spin::Once::new(),
+            given: [const { AtomicU32::new(u32::MAX) }; 3],
             is_reported: AtomicBool::new(false),
         }
     }
@@ -83,6 +89,19 @@ impl OpenFile {
     #[must_use]
     pub const fn id(&self) -> u64 {
         self.id
+    }
+
+    /// The signals that say when it is ready, if there are any.
+    pub fn notice(&self) -> Option<&Arc<ReadyNotice>> {
+        self.notice.get()
+    }
+
+    /// As [`OpenFile::notice`]; makes what is not there yet.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn make_notice(&self) -> Result<Arc<ReadyNotice>, Errno> {
+        self.notice.try_call_once(ReadyNotice::new).cloned()
     }
 
     /// Access mode and status flags.
@@ -144,7 +163,24 @@ impl OpenFile {
     pub fn metadata(&self) -> Metadata {
         match &self.place {
             Some(place) => place.entry.node.metadata(),
-            None => self.file.metadata(),
+            None => {
+                let mut metadata = self.file.metadata();
+                let [permissions, uid, gid] =
+                    self.given.each_ref().map(|given| given.load(Ordering::Relaxed));
+                let or = |given, own| if given == u32::MAX { own } else { given };
+                metadata.permissions = or(permissions, metadata.permissions);
+                (metadata.uid, metadata.gid) = (or(uid, metadata.uid), or(gid, metadata.gid));
+                metadata
+            }
+        }
+    }
+
+    /// Changes the attributes of an object without a place, as this open file shows them.
+    pub fn change(&self, change: &InodeChange) {
+        for (given, wanted) in self.given.iter().zip([change.permissions, change.uid, change.gid]) {
+            if let Some(wanted) = wanted {
+                given.store(wanted, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -154,6 +190,9 @@ impl Drop for OpenFile {
         if *self.is_reported.get_mut() {
             let written = self.is_writable();
             self.report(if written { linux::IN_CLOSE_WRITE } else { linux::IN_CLOSE_NOWRITE });
+        }
+        if let Some(notice) = self.notice.get() {
+            notice.stop();
         }
         self.file.released(self);
     }

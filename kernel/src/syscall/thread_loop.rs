@@ -17,6 +17,7 @@ use crate::memory::user::PageFault;
 use crate::process::oom::ExitReserve;
 use crate::process::{Thread, cpu_time, dump, executor, rseq};
 use crate::sched::Budget;
+use crate::signal::filter::Decision;
 use crate::signal::{Next, PendingWork};
 use crate::syscall::process::core_dump;
 use crate::wait::node::WaitKind;
@@ -154,7 +155,7 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
         boxed(store_tid(&thread, child_tid)).await;
     }
     loop {
-        if interrupted.is_some() || !thread.work().is_empty() {
+        if interrupted.is_some() || thread.work().is_pressing() {
             if thread.work().contains(PendingWork::CONTEXT)
                 && let Some(replaced) = thread.take_context()
             {
@@ -165,7 +166,7 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
                 break;
             }
             let is_settled = interrupted.is_none()
-                && thread.work() == PendingWork::RESTART
+                && thread.work() - PendingWork::FILTERED == PendingWork::RESTART
                 && rseq::try_settle(&thread, context);
             if !is_settled {
                 if wait_for_memory(&thread).await.is_err() {
@@ -198,11 +199,11 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
         sched::leave_program();
         match trap {
             Trap::SystemCall => {
-                if thread.work().contains(PendingWork::TRACED) {
+                if thread.work().intersects(PendingWork::TRACED | PendingWork::FILTERED) {
                     if wait_for_memory(&thread).await.is_err() {
                         break;
                     }
-                    if !boxed(signal::trace::call_begins(&thread, context)).await {
+                    if !boxed(is_permitted(&thread, context)).await {
                         continue;
                     }
                 }
@@ -285,6 +286,22 @@ fn is_slice_over(thread: &Arc<Thread>, until_ns: u64) -> bool {
         rseq::leaves_program(thread);
     }
     is_over
+}
+
+/// Asks the tracer and the filters of a thread about its call. `false`: it is not carried out, and the registers have
+/// its result.
+async fn is_permitted(thread: &Arc<Thread>, context: &mut UserContext) -> bool {
+    if thread.work().contains(PendingWork::TRACED) && !signal::trace::call_begins(thread, context).await {
+        return false;
+    }
+    if !thread.work().contains(PendingWork::FILTERED) {
+        return true;
+    }
+    match signal::filter::decide(thread, context) {
+        Decision::Proceed => true,
+        Decision::Refused => false,
+        Decision::AskTracer(data) => signal::filter::ask_tracer(thread, context, data).await,
+    }
 }
 
 /// Stores the thread's number in its memory. As in Linux, an address that can't be written to is the program's problem.

@@ -9,6 +9,7 @@
 
 mod harness;
 
+mod acl;
 mod arguments;
 mod asynchronous;
 mod barrier;
@@ -16,9 +17,11 @@ mod core_dump;
 mod cpu_time;
 mod delivery;
 mod descriptor;
+mod differ;
 mod discard;
 mod extended;
 mod file;
+mod file_signals;
 mod inet;
 mod inotify;
 mod ipc;
@@ -40,6 +43,7 @@ mod realtime;
 mod rseq;
 mod runtime;
 mod scheduler;
+mod seccomp;
 mod shares;
 mod signal;
 mod slots;
@@ -116,10 +120,16 @@ fn main() -> std::process::ExitCode {
         socket_options::TESTS,
         arguments::TESTS,
         uring::TESTS,
+        seccomp::TESTS,
+        file_signals::TESTS,
+        acl::TESTS,
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(role) = arguments.first().and_then(|first| first.strip_prefix("--as=")) {
         return process::play_role(role, &arguments[1..]);
+    }
+    if arguments.first().is_some_and(|first| first == "--differ") {
+        return differ::main(&arguments[1..]);
     }
     let tests = families.iter().copied().flatten();
     if arguments.first().is_some_and(|first| first == "--list") {

@@ -237,6 +237,7 @@ impl TreeNode {
             }
         }
         let node = self.tree.node(&creation.contents, permissions, creation.credentials.fsuid, gid)?;
+        self.lend_acl(&node)?;
         let entry = Dentry::new(node, Some(this.clone()), name)?;
         self.put(name, entry.clone())?;
         let mut attributes = self.attributes.lock();

@@ -18,6 +18,7 @@ use crate::memory::fallible;
 use crate::memory::user::PageFault;
 use crate::process::{executor, futex};
 use crate::sched;
+use crate::signal::{PendingWork, filter};
 use crate::syscall::{Call, CallFuture, SyscallResult, SyscallState, pending, start_call, user};
 use crate::time::Deadline;
 use crate::wait::node::WaitKind;
@@ -97,6 +98,11 @@ fn start_one(
     };
     if !is_async_capable(number) {
         return done(request, Err(Errno::ENOSYS));
+    }
+    if call.thread.work().contains(PendingWork::FILTERED)
+        && let Err(error) = filter::check_request(call.thread, number, arguments)
+    {
+        return done(request, Err(error));
     }
     let arguments = arguments.map(|word| word as usize);
     let started = {

@@ -34,7 +34,13 @@ pub fn chmod(call: &mut Call<'_>) -> SyscallResult {
 
 /// fchmod(2).
 pub fn fchmod(call: &mut Call<'_>) -> SyscallResult {
-    change_mode(call, &place_of(call)?, call.uint(1))
+    let open = crate::syscall::fs::get_file(call, 0)?;
+    if let Some(place) = &open.place {
+        return change_mode(call, place, call.uint(1));
+    }
+    let permissions = allowed_mode(call, &open.metadata(), call.uint(1))?;
+    open.change(&InodeChange { permissions: Some(permissions), ..InodeChange::default() });
+    Ok(0.into())
 }
 
 /// fchmodat(2), the system call, which has no flags.
@@ -45,16 +51,25 @@ pub fn fchmodat(call: &mut Call<'_>) -> SyscallResult {
 }
 
 fn change_mode(call: &Call<'_>, place: &Path, mode: u32) -> SyscallResult {
-    let credentials = call.thread.credentials();
     let metadata = place.entry.node.metadata();
-    if !access::owns(&metadata, &credentials) {
-        return Err(Errno::EPERM.into());
+    if place.mount.is_read_only() {
+        return Err(Errno::EROFS.into());
+    }
+    let permissions = allowed_mode(call, &metadata, mode)?;
+    change(place, &InodeChange { permissions: Some(permissions), ..InodeChange::default() })
+}
+
+/// The permission bits that the caller may give a file.
+fn allowed_mode(call: &Call<'_>, metadata: &Metadata, mode: u32) -> Result<u32, Errno> {
+    let credentials = call.thread.credentials();
+    if !access::owns(metadata, &credentials) {
+        return Err(Errno::EPERM);
     }
     let mut permissions = mode & 0o7777;
     if !credentials.is_in_group(metadata.gid) && !credentials.is_capable(linux::CAP_FSETID) {
         permissions &= !linux::S_ISGID;
     }
-    change(place, &InodeChange { permissions: Some(permissions), ..InodeChange::default() })
+    Ok(permissions)
 }
 
 /// chown(2).
@@ -73,7 +88,12 @@ pub fn lchown(call: &mut Call<'_>) -> SyscallResult {
 
 /// fchown(2).
 pub fn fchown(call: &mut Call<'_>) -> SyscallResult {
-    change_owner(call, &place_of(call)?, call.uint(1), call.uint(2))
+    let open = crate::syscall::fs::get_file(call, 0)?;
+    if let Some(place) = &open.place {
+        return change_owner(call, place, call.uint(1), call.uint(2));
+    }
+    open.change(&allowed_owner(call, &open.metadata(), call.uint(1), call.uint(2))?);
+    Ok(0.into())
 }
 
 /// fchownat(2).
@@ -88,19 +108,26 @@ pub fn fchownat(call: &mut Call<'_>) -> SyscallResult {
 }
 
 fn change_owner(call: &Call<'_>, place: &Path, uid: u32, gid: u32) -> SyscallResult {
+    if place.mount.is_read_only() {
+        return Err(Errno::EROFS.into());
+    }
+    change(place, &allowed_owner(call, &place.entry.node.metadata(), uid, gid)?)
+}
+
+/// The change of owner and group, if the caller may make it.
+fn allowed_owner(call: &Call<'_>, metadata: &Metadata, uid: u32, gid: u32) -> Result<InodeChange, Errno> {
     let credentials = call.thread.credentials();
-    let metadata = place.entry.node.metadata();
     let (uid, gid) = ((uid != u32::MAX).then_some(uid), (gid != u32::MAX).then_some(gid));
     let owns = credentials.fsuid == metadata.uid;
     let allowed = credentials.is_capable(linux::CAP_CHOWN)
         || (uid.is_none() || owns && uid == Some(metadata.uid))
             && (gid.is_none() || owns && gid.is_some_and(|gid| credentials.is_in_group(gid)));
     if !allowed {
-        return Err(Errno::EPERM.into());
+        return Err(Errno::EPERM);
     }
     let is_member = credentials.is_in_group(metadata.gid) || credentials.is_capable(linux::CAP_FSETID);
-    let permissions = (metadata.kind != FileType::Directory).then(|| without_set_id(&metadata, is_member));
-    change(place, &InodeChange { permissions, uid, gid, ..InodeChange::default() })
+    let permissions = (metadata.kind != FileType::Directory).then(|| without_set_id(metadata, is_member));
+    Ok(InodeChange { permissions, uid, gid, ..InodeChange::default() })
 }
 
 /// Permissions that no longer lend the rights of an owner who has changed.
@@ -204,7 +231,7 @@ fn change_times(call: &Call<'_>, place: &Path, times: [When; 2]) -> SyscallResul
         if times != [When::Now; 2] {
             return Err(Errno::EPERM.into());
         }
-        access::check(&metadata, credentials, Access::WRITE)?;
+        access::check(&*place.entry.node, credentials, Access::WRITE)?;
     }
     let now = Timestamp::now();
     let resolve = |when| match when {

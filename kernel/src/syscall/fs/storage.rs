@@ -92,6 +92,26 @@ pub fn ftruncate(call: &mut Call<'_>) -> SyscallResult {
     truncate_file(call.thread, &open, size, 0)
 }
 
+/// Checks the bits of a mode, and that they go together.
+fn check_allocation_mode(mode: u32) -> Result<(), Errno> {
+    const KEEP: u32 = linux::FALLOC_FL_KEEP_SIZE;
+    const PUNCH: u32 = linux::FALLOC_FL_PUNCH_HOLE;
+    const ZERO: u32 = linux::FALLOC_FL_ZERO_RANGE;
+    const COLLAPSE: u32 = linux::FALLOC_FL_COLLAPSE_RANGE;
+    const INSERT: u32 = linux::FALLOC_FL_INSERT_RANGE;
+    const UNSHARE: u32 = linux::FALLOC_FL_UNSHARE_RANGE;
+    let is_unknown = mode & !(KEEP | PUNCH | ZERO | COLLAPSE | INSERT | UNSHARE) != 0;
+    if is_unknown || mode & (PUNCH | ZERO) == PUNCH | ZERO || mode & (PUNCH | KEEP) == PUNCH {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let is_alone = |bit: u32, with: u32| mode & bit == 0 || mode & !(bit | with) == 0;
+    if is_alone(COLLAPSE, 0) && is_alone(INSERT, 0) && is_alone(UNSHARE, KEEP) {
+        Ok(())
+    } else {
+        Err(Errno::EINVAL)
+    }
+}
+
 /// fallocate(2).
 pub fn fallocate(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
@@ -99,6 +119,7 @@ pub fn fallocate(call: &mut Call<'_>) -> SyscallResult {
     if first < 0 || length <= 0 {
         return Err(Errno::EINVAL.into());
     }
+    check_allocation_mode(call.uint(1))?;
     crate::syscall::fs::read_write::check_direction(&open, TransferDirection::Write)?;
     if first.checked_add(length).is_none() {
         return Err(Errno::EFBIG.into());
@@ -135,10 +156,10 @@ pub fn fallocate(call: &mut Call<'_>) -> SyscallResult {
 /// fadvise64(2): there is nothing to prepare.
 pub fn fadvise64(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
-    if !open.file.is_seekable() {
+    if open.metadata().kind == FileType::Fifo {
         return Err(Errno::ESPIPE.into());
     }
-    if call.uint(3) > linux::POSIX_FADV_NOREUSE {
+    if call.uint(3) > linux::POSIX_FADV_NOREUSE || (call.word(2) as i64) < 0 {
         return Err(Errno::EINVAL.into());
     }
     Ok(0.into())
@@ -150,15 +171,24 @@ pub fn readahead(call: &mut Call<'_>) -> SyscallResult {
     if !open.is_readable() {
         return Err(Errno::EBADF.into());
     }
+    if !is_stored(&open) {
+        return Err(Errno::EINVAL.into());
+    }
     Ok(0.into())
+}
+
+/// Whether a file is one of bytes that a file system keeps.
+fn is_stored(open: &OpenFile) -> bool {
+    matches!(open.metadata().kind, FileType::Regular | FileType::Block) && open.file.is_seekable()
 }
 
 /// fsync(2) and fdatasync(2).
 pub fn fsync(call: &mut Call<'_>) -> SyscallResult {
     let open: Arc<OpenFile> = get_file(call, 0)?;
-    match open.metadata().kind {
-        FileType::Fifo | FileType::Socket => Err(Errno::EINVAL.into()),
-        _ => store(&open),
+    if is_stored(&open) || open.metadata().kind == FileType::Directory {
+        store(&open)
+    } else {
+        Err(Errno::EINVAL.into())
     }
 }
 
@@ -188,8 +218,12 @@ pub fn syncfs(call: &mut Call<'_>) -> SyscallResult {
 
 /// sync_file_range(2).
 pub fn sync_file_range(call: &mut Call<'_>) -> SyscallResult {
+    const KNOWN: u32 =
+        linux::SYNC_FILE_RANGE_WAIT_BEFORE | linux::SYNC_FILE_RANGE_WRITE | linux::SYNC_FILE_RANGE_WAIT_AFTER;
     let open = get_file(call, 0)?;
-    let valid = call.word(1) as i64 >= 0 && call.word(2) as i64 >= 0;
+    let (first, length) = (call.word(1) as i64, call.word(2) as i64);
+    let valid =
+        first >= 0 && length >= 0 && first.checked_add(length).is_some() && call.uint(3) & !KNOWN == 0;
     match open.file.is_seekable() {
         _ if !valid => Err(Errno::EINVAL.into()),
         true => store(&open),

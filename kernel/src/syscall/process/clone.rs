@@ -17,7 +17,7 @@ use crate::process::pidfd::ProcessFile;
 use crate::process::table::PidTable;
 use crate::process::thread::Parts;
 use crate::process::vfork::Vfork;
-use crate::process::{Limits, Process, ProcessParts, Resource, Thread, table, trace};
+use crate::process::{Limits, Process, ProcessParts, Resource, Thread, seccomp, table, trace};
 use crate::sync::SpinLock;
 use crate::syscall::{Call, SyscallResult, pending, thread_loop, user};
 use crate::{sched, signal};
@@ -394,6 +394,7 @@ fn make(parent: &Arc<Thread>, request: &CloneRequest, space: Arc<Space>) -> Resu
     if !state.reserve() {
         return Err(Errno::ENOMEM);
     }
+    seccomp::inherit(parent, &child);
     state.add(child.clone()).map_err(|_| Errno::EAGAIN)?;
     if let Some(children) = &mut children {
         push_reserved(children, process.clone());
@@ -452,6 +453,7 @@ fn make_process(
     process.set_barriers(old.barriers());
     process.inherit_oom_adjustment(old);
     process.set_dump_filter(old.dump_filter());
+    process.set_huge_pages_off(old.huge_pages_are_off());
     process.set_program(old.layout(), old.executable());
     Ok(process)
 }
