@@ -22,6 +22,7 @@ pub mod host_name;
 pub mod job;
 mod limits;
 pub mod load;
+pub mod logged_call;
 pub mod oom;
 pub mod pidfd;
 mod privilege;

@@ -69,6 +69,8 @@ bitflags! {
         const EXECUTED = 1 << 17;
         /// The thread's accesses to memory are watched.
         const DEBUG = 1 << 18;
+        /// The thread's calls are noted in the log: see `syscall::trace`.
+        const LOGGED = 1 << 24;
     }
 }
 

@@ -149,6 +149,7 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
     let mut interrupted = None;
     let mut visits = 0;
     let child_tid = thread.take_child_tid();
+    syscall::trace::attach(&thread);
     // Without memory the thread is to die.
     if child_tid != 0 && wait_for_memory(&thread).await.is_ok() {
         boxed(store_tid(&thread, child_tid)).await;
@@ -198,11 +199,11 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
         sched::leave_program();
         match trap {
             Trap::SystemCall => {
-                if thread.work().contains(PendingWork::TRACED) {
+                if thread.work().intersects(PendingWork::TRACED | PendingWork::LOGGED) {
                     if wait_for_memory(&thread).await.is_err() {
                         break;
                     }
-                    if !boxed(signal::trace::call_begins(&thread, context)).await {
+                    if !boxed(is_call_passed(&thread, context)).await {
                         continue;
                     }
                 }
@@ -244,8 +245,17 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
     end(&thread, context).await;
 }
 
+/// Lets the log and a tracer look at a call before it begins. Whether it is to begin.
+async fn is_call_passed(thread: &Arc<Thread>, context: &mut UserContext) -> bool {
+    if thread.work().contains(PendingWork::LOGGED) {
+        syscall::trace::begins(thread, context).await;
+    }
+    !thread.work().contains(PendingWork::TRACED) || signal::trace::call_begins(thread, context).await
+}
+
 /// The end of a thread.
 async fn end(thread: &Arc<Thread>, context: &mut UserContext) {
+    syscall::trace::ended(thread);
     if thread.process.signal_state().is_dumping() && crate::memory::heap::reserve(BOXES).is_ok() {
         boxed(dump::wait(thread, context)).await;
     }
@@ -349,7 +359,7 @@ async fn start_again(caller: &Caller, context: &mut UserContext, mut lack: Lack)
 fn end_call(thread: &Arc<Thread>, context: &mut UserContext, result: Result<usize, Errno>) -> Option<Errno> {
     #[cfg(feature = "checking")]
     crate::memory::fault_injection::call_ends();
-    syscall::trace::finished(thread, context, &result);
+    syscall::trace::finished(thread, &result);
     match result {
         Ok(value) => context.set_result(value),
         Err(error) => {
