@@ -22,6 +22,7 @@ use crate::sched;
 use crate::sched::Priority;
 use crate::signal::PendingWork;
 use crate::sync::SpinLock;
+use crate::wait::node::WaitKind;
 
 /// No level of its own, and no boost.
 const LEVEL_NONE: u8 = 64;
@@ -497,7 +498,8 @@ impl Delivery for BySoftware {
         let address = context.sp().wrapping_sub(RED_ZONE_BYTES + size_of::<InterruptFrame>());
         let space = thread.space();
         // Brings the stack in first: from the look at the record on nothing waits.
-        let ready = user::resolve_attempt(&space, |space| {
+        let is_dying = || thread.is_interrupted(WaitKind::Killable);
+        let ready = user::resolve_attempt(&space, is_dying, |space| {
             space.probe_write(address, size_of::<InterruptFrame>())?;
             crate::process::rseq::attempt(thread, space, context)
         });

@@ -67,25 +67,28 @@ async fn wait_for_memory(thread: &Thread) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Waits until there is memory to box the thread's end in, its own or that of the reserve. It gives back what it has
-/// first.
+/// Waits until there is memory to box the thread's end in, its own or that of the reserve. Where even that is in use,
+/// a thread whose process ends gives back what it has: those that the reserve is for may wait for it. What others
+/// learn of its end by words in its memory they do not learn then, so a thread of a process that goes on keeps it.
 async fn wait_for_exit_memory(thread: &Thread) -> Option<ExitReserve> {
-    if crate::memory::heap::reserve(BOXES).is_ok() {
-        return None;
-    }
-    thread.leave_space();
-    thread.leave_descriptors(thread.process.thread_count() == 1);
     let mut shortage = Shortage::default();
-    while crate::memory::heap::reserve(BOXES).is_err() {
+    loop {
+        if crate::memory::heap::reserve(BOXES).is_ok() {
+            return None;
+        }
         if let Some(reserve) = ExitReserve::take()
             && crate::memory::heap::reserve_urgently(BOXES).is_ok()
         {
             return Some(reserve);
         }
+        if thread.try_space().is_some() && thread.process.signal_state().ending().is_some() {
+            thread.leave_space();
+            thread.leave_descriptors(thread.process.thread_count() == 1);
+            continue;
+        }
         // Nothing ends this wait early; the threads that have the reserve give it back.
         let _ = shortage.make_room(|| false).await;
     }
-    None
 }
 
 /// Polls the thread's life and does what belongs to each switch to it and away from it.
