@@ -93,6 +93,7 @@ fn main() -> std::process::ExitCode {
         listing::TESTS,
         vdso::TESTS,
         extended::TESTS,
+        inet::again::TESTS,
         inet::datagram::TESTS,
         inet::options::TESTS,
         inet::readiness::TESTS,
