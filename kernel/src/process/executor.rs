@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use heddle_abi::protocol::{Runnable, process_level, record};
 use heddle_abi::user_sched::calls::{InterruptFrame, RED_ZONE_BYTES, policy};
 use heddle_abi::user_sched::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK, PENDING_SPARE, levels};
-use heddle_kernel_core::fallible::push_reserved;
+use heddle_kernel_core::fallible::{extend_items_reserved, push_reserved};
 use linux_raw_sys::general as linux;
 
 use crate::arch::UserContext;
@@ -136,7 +136,8 @@ impl Executors {
         let list = self.list.lock();
         let mut found = Vec::new();
         found.try_reserve(list.len()).map_err(|_| Errno::ENOMEM)?;
-        found.extend(list.iter().filter_map(|(each, thread)| Some((each.clone(), thread.upgrade()?))));
+        let living = list.iter().filter_map(|(each, thread)| Some((each.clone(), thread.upgrade()?)));
+        extend_items_reserved(&mut found, living);
         Ok(found)
     }
 

@@ -68,8 +68,8 @@ async fn wait_for_memory(thread: &Thread) -> Result<(), Errno> {
 }
 
 /// Waits until there is memory to box the thread's end in, its own or that of the reserve. Where even that is in use,
-/// a thread whose process ends gives back what it has: those that the reserve is for may wait for it. What others
-/// learn of its end by words in its memory they do not learn then, so a thread of a process that goes on keeps it.
+/// a thread whose process ends gives back what it has: those that the reserve is for may wait for it. Then others
+/// do not learn of its end by words in its memory, so a thread of a process that goes on keeps it.
 async fn wait_for_exit_memory(thread: &Thread) -> Option<ExitReserve> {
     let mut shortage = Shortage::default();
     loop {
@@ -83,7 +83,7 @@ async fn wait_for_exit_memory(thread: &Thread) -> Option<ExitReserve> {
         }
         if thread.try_space().is_some() && thread.process.signal_state().ending().is_some() {
             thread.leave_space();
-            thread.leave_descriptors(thread.process.thread_count() == 1);
+            thread.leave_descriptors(thread.process.thread_count() == 1).await;
             continue;
         }
         // Nothing ends this wait early; the threads that have the reserve give it back.

@@ -12,6 +12,7 @@ mod harness;
 mod arguments;
 mod asynchronous;
 mod barrier;
+mod bounds;
 mod core_dump;
 mod cpu_time;
 mod delivery;
@@ -67,6 +68,7 @@ fn main() -> std::process::ExitCode {
         pipe::TESTS,
         waiting::TESTS,
         progress::TESTS,
+        bounds::TESTS,
         discard::TESTS,
         file::TESTS,
         descriptor::TESTS,

@@ -88,8 +88,8 @@ fn fresh_pages(count: usize, kind: i32) -> Result<*mut u8, String> {
     if page == libc::MAP_FAILED { Err(String::from("mmap failed")) } else { Ok(page.cast()) }
 }
 
-/// Waits until memory has run out: nobody has got a page for a while. It needs none itself, nor does it sleep, since the
-/// kernel needs memory for that.
+/// Waits until memory has run out: nobody has got a page for a while. It needs none itself, nor does it sleep, since
+/// the kernel needs memory for that.
 fn wait_for_shortage(taken: &AtomicUsize) {
     let (mut before, mut since) = (0, Instant::now());
     while since.elapsed() < SHORT {
@@ -173,7 +173,8 @@ fn need_pages(taken: &AtomicUsize) -> Result<(), String> {
     Ok(())
 }
 
-/// Registers an area of restartable sequences and has its page taken away: the kernel looks at it before a handler runs.
+/// Registers an area of restartable sequences and has its page taken away: the kernel looks at it before a handler
+/// runs.
 fn need_area(area: *mut libc::c_void, taken: usize) -> bool {
     // SAFETY: the number is in a mapping that stays; the area too, until the thread ends. The area of the C library is
     // where its variable says.

@@ -23,9 +23,7 @@ pub async fn release(thread: &Arc<Thread>) {
         return;
     }
     let space = thread.space();
-    let Ok([mut entry, offset, waiting]) =
-        read::<3>(thread, &space, head).await
-    else {
+    let Ok([mut entry, offset, waiting]) = read::<3>(thread, &space, head).await else {
         return;
     };
     let mut budget = Budget::new();

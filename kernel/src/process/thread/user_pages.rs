@@ -18,8 +18,8 @@ impl Thread {
         self.space().fault_in_until(missing, || self.is_interrupted(WaitKind::Killable)).await
     }
 
-    /// Brings in a page of a space that the thread's end writes to: a word that others wait at. The thread is to die, so
-    /// that is no reason to give up. If its whole process ends, others wait for the memory that this gives back, so
+    /// Brings in a page of a space that the thread's end writes to: a word that others wait at. The thread is to die,
+    /// so that is no reason to give up. If its whole process ends, others wait for the memory that this gives back, so
     /// memory is waited for only for a while then.
     ///
     /// # Errors

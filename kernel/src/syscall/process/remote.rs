@@ -120,7 +120,9 @@ async fn move_all(
             }
         } else {
             match caller.resolve(|space| space.read_bytes(ours, piece)).await {
-                Ok(()) => write_memory(there, theirs, piece, RemoteAccess::Checked, is_dying).await.map(|_| ()),
+                Ok(()) => {
+                    write_memory(there, theirs, piece, RemoteAccess::Checked, is_dying).await.map(|_| ())
+                }
                 Err(error) => Err(error),
             }
         };
