@@ -75,7 +75,7 @@ pub(crate) struct DatagramQueue {
 
 impl DatagramQueue {
     /// Gives the first datagram to `take`, and removes and returns it unless it is only peeked at; nothing from an
-    /// empty queue into which nothing comes any more.
+    /// empty queue into which nothing comes any more. A peek may `skip` bytes.
     ///
     /// # Errors
     /// [`InetError::WouldBlock`], an error that the network reported; those of `take`, after which it stays.
@@ -83,10 +83,14 @@ impl DatagramQueue {
         &mut self,
         is_ended: bool,
         peek: bool,
+        skip: usize,
         take: impl FnOnce(&Datagram) -> Result<T, F>,
     ) -> Result<Option<(T, Option<Datagram>)>, MoveError<F>> {
         if let Some(error) = self.error.take() {
             return Err(error.into());
+        }
+        if skip > 0 {
+            return self.peek_on(is_ended, skip, take);
         }
         let Some(first) = self.first() else {
             return if is_ended { Ok(None) } else { Err(InetError::WouldBlock.into()) };
@@ -94,6 +98,31 @@ impl DatagramQueue {
         let taken = take(first).map_err(MoveError::Copy)?;
         let old = if peek { None } else { self.take() };
         Ok(Some((taken, old)))
+    }
+
+    /// Peeks at what lies behind so many bytes.
+    fn peek_on<T, F>(
+        &mut self,
+        is_ended: bool,
+        mut skip: usize,
+        take: impl FnOnce(&Datagram) -> Result<T, F>,
+    ) -> Result<Option<(T, Option<Datagram>)>, MoveError<F>> {
+        let mut all = self.datagrams.iter_mut();
+        let found = all.find(|datagram| {
+            let length = datagram.payload().len();
+            let is_found = skip < length;
+            if !is_found {
+                skip -= length;
+            }
+            is_found
+        });
+        let Some(found) = found else {
+            return if is_ended { Ok(None) } else { Err(InetError::WouldBlock.into()) };
+        };
+        found.start += skip;
+        let taken = take(found);
+        found.start -= skip;
+        Ok(Some((taken.map_err(MoveError::Copy)?, None)))
     }
 
     pub fn has_data(&self) -> bool {

@@ -178,8 +178,9 @@ impl<P: Platform> Engine<P> {
     /// The address that a packet to `target` comes from, for a socket that is bound to `bound`.
     pub(crate) fn source_for(&self, target: IpAddr, bound: Option<IpAddr>) -> InetResult<IpAddr> {
         let bound = bound.filter(|bound| !bound.is_multicast() && !self.is_broadcast(*bound));
-        if bound.is_some_and(|bound| bound.is_ipv4() != target.is_ipv4()) {
-            return Err(InetError::NetworkUnreachable);
+        if let Some(bound) = bound.filter(|bound| bound.is_ipv4() != target.is_ipv4()) {
+            let is_v4 = bound.is_ipv4();
+            return Err(if is_v4 { InetError::FamilyNotSupported } else { InetError::NetworkUnreachable });
         }
         if target.is_loopback() {
             return Ok(bound.unwrap_or_else(|| loopback_like(target)));

@@ -142,6 +142,17 @@ impl Interface {
         self.capabilities
     }
 
+    /// The neighbours whose hardware addresses are known; none if there is no memory to list them.
+    #[must_use]
+    pub fn neighbours(&self) -> Vec<(IpAddr, [u8; 6])> {
+        let neighbours = self.neighbours.lock();
+        let mut all = Vec::new();
+        if all.try_reserve_exact(neighbours.len()).is_ok() {
+            all.extend(neighbours.iter().filter_map(|(&address, known)| Some((address, known.mac?))));
+        }
+        all
+    }
+
     /// Whether an address is its own.
     #[must_use]
     pub fn has(&self, address: IpAddr) -> bool {

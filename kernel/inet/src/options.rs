@@ -86,7 +86,7 @@ options! {
     /// `TCP_FASTOPEN_CONNECT`, kept.
     fast_open_connect: AtomicU32 = 0;
     /// `TCP_NOTSENT_LOWAT`.
-    unsent_low_water: AtomicU32 = u32::MAX;
+    unsent_low_water: AtomicU32 = 0;
     /// `IP_TTL`; 0 for the default.
     ttl: AtomicU32 = 0;
     /// `IP_MULTICAST_TTL`.
@@ -133,6 +133,30 @@ options! {
     no_port: AtomicU32 = 0;
     /// `SO_TIMESTAMP`.
     timestamp: AtomicU32 = 0;
+    /// `SO_DEBUG`, kept.
+    debug: AtomicU32 = 0;
+    /// `SO_DONTROUTE`, kept.
+    no_route: AtomicU32 = 0;
+    /// `SO_NO_CHECK`, kept.
+    no_check: AtomicU32 = 0;
+    /// `SO_PASSSEC`: there are no labels to pass.
+    pass_label: AtomicU32 = 0;
+    /// `SO_PASSCRED`, kept: no credentials come with packets.
+    pass_credentials: AtomicU32 = 0;
+    /// `SO_PEEK_OFF` of datagrams: where the next peek starts; below 0 at the front, always.
+    peek_offset: AtomicI32 = -1;
+    /// `SO_NOFCS`, kept.
+    no_frame_check: AtomicU32 = 0;
+    /// `SO_LOCK_FILTER`, kept.
+    lock_filter: AtomicU32 = 0;
+    /// `SO_SELECT_ERR_QUEUE`, kept.
+    select_error_queue: AtomicU32 = 0;
+    /// `IP_RECVOPTS`: packets have no options here.
+    receive_options: AtomicU32 = 0;
+    /// `IP_RETOPTS`, as that.
+    return_options: AtomicU32 = 0;
+    /// Which of `SO_SNDBUF` (1) and `SO_RCVBUF` (2) were set.
+    buffers_set: AtomicU32 = 0;
     /// `IP_MULTICAST_ALL`.
     multicast_all: AtomicU32 = 1;
 }

@@ -3,7 +3,7 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use spin::mutex::SpinMutex;
 
 use crate::address::{Endpoint, loopback_like, unspecified_like};
@@ -50,6 +50,8 @@ pub struct RawSocket<P: Platform> {
     /// The user who opened it.
     pub user: u32,
     waiters: Arc<P::Waiters>,
+    /// The number of its inode, which lists show; 0 until a program has it.
+    pub inode: AtomicU64,
     /// Its options.
     pub options: Options,
     state: SpinMutex<RawState>,
@@ -86,6 +88,7 @@ impl<P: Platform> RawSocket<P> {
             protocol,
             user,
             waiters: P::waiters()?,
+            inode: AtomicU64::new(0),
             options,
             state: SpinMutex::new(state),
         })?;
@@ -321,7 +324,7 @@ impl<P: Platform> RawSocket<P> {
     ) -> Result<Option<T>, MoveError<F>> {
         let mut state = self.state.lock();
         let is_ended = state.ended;
-        let received = state.queue.receive(is_ended, peek, take)?;
+        let received = state.queue.receive(is_ended, peek, 0, take)?;
         drop(state);
         // The datagram itself is dropped without the lock.
         Ok(received.map(|(taken, _)| taken))
@@ -436,6 +439,7 @@ impl<P: Platform> RawSocket<P> {
             send_queue: 0,
             receive_queue: state.queue.lengths().1,
             user: self.user,
+            inode: self.inode.load(Ordering::Relaxed),
             is_v6: self.is_v6,
         }
     }

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use spin::mutex::SpinMutex;
 
 use crate::address::{Endpoint, Tuple, loopback_like, unspecified_like};
@@ -30,6 +30,8 @@ struct UdpState {
     remote: Option<Endpoint>,
     /// The address was named by `bind`, and not found by `connect`.
     is_address_bound: bool,
+    /// The port was named by `bind`, and not chosen.
+    is_port_named: bool,
     queue: DatagramQueue,
     reading_ended: bool,
     writing_ended: bool,
@@ -43,6 +45,8 @@ pub struct UdpSocket<P: Platform> {
     /// The user who opened it.
     pub user: u32,
     waiters: Arc<P::Waiters>,
+    /// The number of its inode, which lists show; 0 until a program has it.
+    pub inode: AtomicU64,
     /// Its options.
     pub options: Options,
     state: SpinMutex<UdpState>,
@@ -72,6 +76,7 @@ impl<P: Platform> UdpSocket<P> {
             local: None,
             remote: None,
             is_address_bound: false,
+            is_port_named: false,
             queue: DatagramQueue::default(),
             reading_ended: false,
             writing_ended: false,
@@ -84,6 +89,7 @@ impl<P: Platform> UdpSocket<P> {
             is_v6,
             user,
             waiters: P::waiters()?,
+            inode: AtomicU64::new(0),
             options,
             state: SpinMutex::new(state),
         })?)
@@ -143,6 +149,7 @@ impl<P: Platform> UdpSocket<P> {
         state.port = Some(port);
         state.local = Some(Endpoint { port, ..wanted });
         state.is_address_bound = address.is_some();
+        state.is_port_named = wanted.port != 0;
         Ok(())
     }
 
@@ -178,6 +185,12 @@ impl<P: Platform> UdpSocket<P> {
             let Some(port) = state.port else { return Ok(()) };
             let bound = state.local.filter(|_| state.is_address_bound).map(|local| local.address);
             state.remote = None;
+            if !state.is_port_named {
+                self.engine.udp_ports.lock().unbind(port, Arc::as_ptr(self));
+                state.port = None;
+                state.local = bound.map(|address| Endpoint { address, port: 0 });
+                return Ok(());
+            }
             self.engine.udp_ports.lock().set_remote(port, self, bound, None);
             if bound.is_none() {
                 state.local = Some(Endpoint { port, ..self.unspecified() });
@@ -224,11 +237,9 @@ impl<P: Platform> UdpSocket<P> {
     ) -> Result<usize, MoveError<F>> {
         let (local, target) = {
             let mut state = self.state.lock();
-            if let Some(error) = state.queue.error.take() {
-                return Err(error.into());
-            }
-            if state.writing_ended {
-                return Err(InetError::BrokenPipe.into());
+            if state.port.is_none() {
+                let any = self.unspecified();
+                self.bind_locked(&mut state, any)?;
             }
             let target = match how.target {
                 Some(target) if target.port == 0 => return Err(InetError::Invalid.into()),
@@ -238,9 +249,11 @@ impl<P: Platform> UdpSocket<P> {
             if length > PAYLOAD_MAX {
                 return Err(InetError::MessageTooLong.into());
             }
-            if state.port.is_none() {
-                let any = self.unspecified();
-                self.bind_locked(&mut state, any)?;
+            if let Some(error) = state.queue.error.take() {
+                return Err(error.into());
+            }
+            if state.writing_ended {
+                return Err(InetError::BrokenPipe.into());
             }
             let Some(local) = state.local else { return Err(InetError::Invalid.into()) };
             (local, target)
@@ -285,9 +298,6 @@ impl<P: Platform> UdpSocket<P> {
         if checks_group && !state.queue.receives(datagram.destination, &self.options) {
             return false;
         }
-        if state.reading_ended {
-            return true;
-        }
         let limit = Options::get(&self.options.receive_buffer) as usize;
         let has_come = state.queue.push(datagram, limit);
         drop(state);
@@ -305,6 +315,10 @@ impl<P: Platform> UdpSocket<P> {
             Options::is_on(&self.options.receive_errors_v6)
         };
         let mut state = self.state.lock();
+        if state.remote.is_some_and(|remote| remote != report.destination) {
+            // A socket with another peer hears nothing.
+            return;
+        }
         let is_told = is_fatal && state.remote.is_some();
         state.queue.report(report, wanted, is_told);
         drop(state);
@@ -313,18 +327,22 @@ impl<P: Platform> UdpSocket<P> {
         }
     }
 
-    /// Gives the first datagram to `take`, and removes it unless it is only peeked at.
+    /// Gives the first datagram to `take`, and removes it unless it is only peeked at. Of a socket that was shut down
+    /// a call that waits reads the end; with `no_wait` there is nothing, as in Linux.
     ///
     /// # Errors
     /// [`InetError::WouldBlock`], an error that the network reported; those of `take`, after which it stays.
     pub fn receive<T, F>(
         &self,
         peek: bool,
+        no_wait: bool,
         take: impl FnOnce(&Datagram) -> Result<T, F>,
     ) -> Result<Option<T>, MoveError<F>> {
         let mut state = self.state.lock();
-        let is_ended = state.reading_ended;
-        let received = state.queue.receive(is_ended, peek, take)?;
+        let is_ended = state.reading_ended && !no_wait;
+        let offset = self.options.peek_offset.load(Ordering::Relaxed);
+        let skip = if peek { usize::try_from(offset).unwrap_or(0) } else { 0 };
+        let received = state.queue.receive(is_ended, peek, skip, take)?;
         drop(state);
         // The datagram itself is dropped without the lock.
         Ok(received.map(|(taken, _)| taken))
@@ -351,12 +369,12 @@ impl<P: Platform> UdpSocket<P> {
     /// shutdown(2).
     ///
     /// # Errors
-    /// [`InetError::NotConnected`].
+    /// [`InetError::NotConnected`]; as in Linux the directions end all the same.
     pub fn shut_down(&self, reading: bool, writing: bool) -> InetResult<()> {
         let mut state = self.state.lock();
         let is_connected = state.remote.is_some();
-        state.reading_ended |= reading && is_connected;
-        state.writing_ended |= writing && is_connected;
+        state.reading_ended |= reading;
+        state.writing_ended |= writing;
         drop(state);
         self.waiters.wake(Readiness::all());
         if is_connected { Ok(()) } else { Err(InetError::NotConnected) }
@@ -410,6 +428,7 @@ impl<P: Platform> UdpSocket<P> {
             send_queue: 0,
             receive_queue: state.queue.lengths().1,
             user: self.user,
+            inode: self.inode.load(Ordering::Relaxed),
             is_v6: self.is_v6,
         }
     }

@@ -214,7 +214,7 @@ pub enum Contents<'a> {
 
 /// One entry of a directory listing.
 pub struct Listed<'a> {
-    /// The name.
+    /// The name; empty where the caller is only to go on behind it.
     pub name: &'a [u8],
     /// Number of the node it names.
     pub inode: u64,
@@ -297,7 +297,8 @@ pub trait Inode: Any + Send + Sync {
     }
 
     /// Calls `visit` for the entries of this directory after `cookie` (0 for all; `.` and `..` are the caller's
-    /// business) until it returns false.
+    /// business) until it returns false. An entry that is not to be shown has no name, so that a caller who looks at
+    /// so many at a time gets past them too.
     ///
     /// # Errors
     /// `ENOTDIR`, `ENOMEM`, `EIO`.

@@ -148,9 +148,23 @@ pub trait File: Any + Send + Sync {
         None
     }
 
+    /// Whether closing it may have to wait.
+    fn lingers(&self) -> bool {
+        false
+    }
+
     /// The result of `fstat` for an object that was opened without a place in a file system.
     fn metadata(&self) -> Metadata {
         Metadata::anonymous(FileType::Regular, 0)
+    }
+
+    /// Changes what [`File::metadata`] tells, of an object without a place in a file system.
+    ///
+    /// # Errors
+    /// `EPERM`: it has nothing of its own.
+    fn change(&self, change: &inode::InodeChange) -> Result<(), Errno> {
+        let _ = change;
+        Err(Errno::EPERM)
     }
 
     /// The name that `/proc/PID/fd` shows for an object that was opened without a place, say `anon_inode:[eventpoll]`.

@@ -6,7 +6,6 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
-use crate::fs::inode::InodeChange;
 use crate::fs::{File, Metadata, Path, notify};
 use crate::process::io_signal::ReadyNotice;
 use crate::sync::SpinLock;
@@ -51,8 +50,6 @@ pub struct OpenFile {
     id: u64,
     /// The signals that say when it is ready, once a program has asked for any.
     notice: spin::Once<Arc<ReadyNotice>>,
-    /// Permission bits, owner and group that were given to an object without a place; all ones for its own.
-    given: [AtomicU32; 3],
     /// Whether a program opened it, so that its closing is to be reported.
     is_reported: AtomicBool,
 }
@@ -80,7 +77,6 @@ impl OpenFile {
             offset: SpinLock::new(0),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             notice: spin::Once::new(),
-            given: [const { AtomicU32::new(u32::MAX) }; 3],
             is_reported: AtomicBool::new(false),
         }
     }
@@ -163,24 +159,7 @@ impl OpenFile {
     pub fn metadata(&self) -> Metadata {
         match &self.place {
             Some(place) => place.entry.node.metadata(),
-            None => {
-                let mut metadata = self.file.metadata();
-                let [permissions, uid, gid] =
-                    self.given.each_ref().map(|given| given.load(Ordering::Relaxed));
-                let or = |given, own| if given == u32::MAX { own } else { given };
-                metadata.permissions = or(permissions, metadata.permissions);
-                (metadata.uid, metadata.gid) = (or(uid, metadata.uid), or(gid, metadata.gid));
-                metadata
-            }
-        }
-    }
-
-    /// Changes the attributes of an object without a place, as this open file shows them.
-    pub fn change(&self, change: &InodeChange) {
-        for (given, wanted) in self.given.iter().zip([change.permissions, change.uid, change.gid]) {
-            if let Some(wanted) = wanted {
-                given.store(wanted, Ordering::Relaxed);
-            }
+            None => self.file.metadata(),
         }
     }
 }

@@ -7,7 +7,7 @@ use core::fmt;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
+use heddle_kernel_core::fallible::{extend_items_reserved, extend_reserved, push_reserved};
 use heddle_kernel_core::sysv_ipc::permission::Permissions;
 use heddle_kernel_core::sysv_ipc::registry::Registry;
 use heddle_kernel_core::sysv_ipc::semaphore::{Actor, Operation, Refusal, Set, VALUE_MAX};
@@ -408,7 +408,8 @@ fn set_values(call: &Call<'_>, all: bool) -> SyscallResult {
         crate::ipc::check(&set.permissions(), &who, WRITE)?;
         let bytes = crate::call::get_bytes(call, call.word(3), set.count * size_of::<u16>())?;
         values = fallible::try_with_capacity(set.count)?;
-        values.extend(bytes.chunks_exact(2).map(|pair| u16::from_ne_bytes([pair[0], pair[1]])));
+        let pairs = bytes.chunks_exact(2).map(|pair| u16::from_ne_bytes([pair[0], pair[1]]));
+        extend_items_reserved(&mut values, pairs);
         if !values.iter().all(|&value| is_valid(value.into())) {
             return Err(Errno::ERANGE.into());
         }

@@ -14,7 +14,7 @@ use crate::fs::lookup::LookupFlags;
 use crate::fs::view::View;
 use crate::fs::{File, FileType, access, downcast_arc, notify};
 use crate::memory::fallible;
-use crate::net::{Inbox, Socket};
+use crate::net::{Socket, Style};
 use crate::process::Thread;
 use crate::sync::SpinLock;
 
@@ -158,8 +158,30 @@ impl Write for DecimalDigits<'_, '_> {
     }
 }
 
+/// An abstract name as the table has it: each style of sockets has names of its own.
+struct Key {
+    bytes: [u8; 1 + NAME_LIMIT],
+    length: usize,
+}
+
+impl Key {
+    fn new(style: Style, name: &[u8]) -> Self {
+        let mut bytes = [0; 1 + NAME_LIMIT];
+        let length = name.len().min(NAME_LIMIT);
+        bytes[0] = style.number() as u8;
+        bytes[1..=length].copy_from_slice(&name[..length]);
+        Self { bytes, length: 1 + length }
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
 /// Takes an abstract name unless somebody has it.
 fn claim(name: &[u8], socket: &Arc<Socket>) -> Result<bool, Errno> {
+    let key = Key::new(socket.style, name);
+    let name = key.as_slice();
     let mut names = names().lock();
     if names.get(name).is_some_and(|known| known.strong_count() > 0) {
         return Ok(false);
@@ -169,26 +191,28 @@ fn claim(name: &[u8], socket: &Arc<Socket>) -> Result<bool, Errno> {
 }
 
 /// Gives an abstract name back. A path stays, as the file it is.
-pub(super) fn forget(address: &Address, inbox: &Arc<Inbox>) {
+pub(super) fn forget(address: &Address, style: Style) {
     let Address::Abstract(name) = address else { return };
+    let key = Key::new(style, name);
+    let name = key.as_slice();
     let mut names = names().lock();
     // Connections share the address of the socket that accepted them; only the one that took the name gives it back.
     let gone = names.get(name).is_some_and(|known| known.strong_count() == 0);
-    let _ = inbox;
     if gone {
         names.remove(name);
     }
 }
 
-/// The socket that is bound to an address.
+/// The socket of this style that is bound to an address.
 ///
 /// # Errors
-/// `ECONNREFUSED` (nobody), `EACCES`, and those of path resolution.
-pub fn find_target(thread: &Arc<Thread>, address: &Address) -> Result<Arc<Socket>, Errno> {
+/// `ECONNREFUSED` (nobody), `EPROTOTYPE` (one of another style), `EACCES`, and those of path resolution.
+pub fn find_target(thread: &Arc<Thread>, address: &Address, style: Style) -> Result<Arc<Socket>, Errno> {
     match address {
         Address::Unnamed => Err(Errno::EINVAL),
         Address::Abstract(name) => {
-            let known = names().lock().get(name).cloned().ok_or(Errno::ECONNREFUSED)?;
+            let key = Key::new(style, name);
+            let known = names().lock().get(key.as_slice()).cloned().ok_or(Errno::ECONNREFUSED)?;
             crate::net::upgrade(&known)
         }
         Address::Path(path) => {
@@ -199,7 +223,8 @@ pub fn find_target(thread: &Arc<Thread>, address: &Address) -> Result<Arc<Socket
                 return Err(Errno::ECONNREFUSED);
             }
             let bound = place.entry.node.bound_socket().ok_or(Errno::ECONNREFUSED)?;
-            downcast_arc(&bound).ok_or(Errno::ECONNREFUSED)
+            let bound: Arc<Socket> = downcast_arc(&bound).ok_or(Errno::ECONNREFUSED)?;
+            if bound.style == style { Ok(bound) } else { Err(Errno::EPROTOTYPE) }
         }
     }
 }

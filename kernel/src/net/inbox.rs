@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
+use heddle_kernel_core::fallible::extend_items_reserved;
 use heddle_kernel_core::pipe::Ring;
 
 use crate::error::Errno;
@@ -145,7 +146,7 @@ fn defer_close(files: Vec<Arc<OpenFile>>) {
         // They are closed right here, at the end of the function.
         return;
     }
-    buried.extend(files);
+    extend_items_reserved(&mut buried, files);
     drop(buried);
     // Looked at again after giving the work up: somebody may have left files in between and gone.
     while !DEFERRED_CLOSES.lock().is_empty() && !CLOSING.swap(true, Ordering::AcqRel) {
@@ -190,6 +191,10 @@ pub(super) struct InboxContents {
     pub ended: bool,
     /// Nobody will read.
     pub closed: bool,
+    /// The socket is gone.
+    pub is_ownerless: bool,
+    /// `SO_PEEK_OFF`: where the next peek starts; below 0 it starts at the front, always.
+    pub peek_offset: i32,
     /// To be reported once.
     pub error: Option<Errno>,
 }
@@ -201,6 +206,8 @@ pub struct Inbox {
     pub(super) queue: WaitQueue,
     /// `SO_PASSCRED`: messages tell who sent them.
     passes_identity: AtomicBool,
+    /// The address of its socket, which peers are told.
+    address: spin::Once<Arc<Address>>,
 }
 
 /// How an inbox stands.
@@ -213,6 +220,20 @@ pub(super) struct Readiness {
 }
 
 impl InboxContents {
+    /// Where a peek starts.
+    pub fn peek_start(&self) -> usize {
+        usize::try_from(self.peek_offset).unwrap_or(0)
+    }
+
+    /// Peeks by `SO_PEEK_OFF` go on behind `count` bytes more, or of bytes that were taken so many fewer.
+    pub fn move_peek(&mut self, count: usize, is_taken: bool) {
+        if self.peek_offset >= 0 {
+            let count = i32::try_from(count).unwrap_or(i32::MAX);
+            let moved = if is_taken { -count } else { count };
+            self.peek_offset = self.peek_offset.saturating_add(moved).max(0);
+        }
+    }
+
     /// Whether a message has to wait for room. It doesn't depend on the message, so that readiness means what it says;
     /// the last message may go over the limit.
     pub fn is_full(&self, limit: usize) -> bool {
@@ -301,6 +322,8 @@ impl Inbox {
             message_bytes: 0,
             ended: false,
             closed: false,
+            is_ownerless: false,
+            peek_offset: -1,
             error: None,
         };
         let passes_identity = AtomicBool::new(false);
@@ -308,7 +331,18 @@ impl Inbox {
             contents: SpinLock::new(contents),
             queue: WaitQueue::new(),
             passes_identity,
+            address: spin::Once::new(),
         })
+    }
+
+    /// The address of its socket.
+    pub(super) fn address(&self) -> Sender {
+        self.address.get().cloned()
+    }
+
+    /// Its socket has been bound.
+    pub(super) fn set_address(&self, address: &Arc<Address>) {
+        self.address.call_once(|| address.clone());
     }
 
     /// Whether messages tell who sent them.
@@ -343,6 +377,17 @@ impl Inbox {
         Ok(ready.has_room || ready.is_closed)
     }
 
+    /// `SO_PEEK_OFF`.
+    #[must_use]
+    pub fn peek_offset(&self) -> i32 {
+        self.contents.lock().peek_offset
+    }
+
+    /// Sets `SO_PEEK_OFF`.
+    pub fn set_peek_offset(&self, offset: i32) {
+        self.contents.lock().peek_offset = offset;
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.contents.lock().closed
     }
@@ -362,8 +407,8 @@ impl Inbox {
     pub(super) fn bytes_to_read(&self, style: Style) -> usize {
         let contents = self.contents.lock();
         match style {
-            Style::Stream => contents.ring.len() + contents.message_bytes,
-            _ => contents.messages.front().map_or(0, |message| message.bytes.len()),
+            Style::Stream | Style::Packets => contents.ring.len() + contents.message_bytes,
+            Style::Datagram => contents.messages.front().map_or(0, |message| message.bytes.len()),
         }
     }
 
@@ -395,6 +440,7 @@ impl Inbox {
     pub(super) fn close_for_good(&self) -> bool {
         let mut contents = self.contents.lock();
         contents.closed = true;
+        contents.is_ownerless = true;
         let unread = contents.has_data();
         let messages = core::mem::take(&mut contents.messages);
         let marks = core::mem::take(&mut contents.marks);

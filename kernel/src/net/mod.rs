@@ -13,6 +13,7 @@ mod inbox;
 pub mod inet;
 pub mod interface;
 pub mod netlink;
+mod node;
 mod options;
 pub mod protocol;
 mod receive;
@@ -20,12 +21,13 @@ mod send;
 
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::{ioctl, net};
 
 use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
-use crate::fs::{File, FileType, IoBuffer, Metadata, OpenFile};
+use crate::fs::inode::InodeChange;
+use crate::fs::{File, IoBuffer, Metadata, OpenFile, StatusFlags};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sync::SpinLock;
@@ -35,8 +37,10 @@ use heddle_kernel_core::fallible::push_back_reserved;
 
 pub use crate::net::address::{Address, find_target};
 pub use crate::net::inbox::{Ancillary, CAPACITY as BUFFER_BYTES, Inbox, PeerIdentity, Sender};
+use crate::net::node::SocketNode;
+
 pub use crate::net::options::{OptionFlags, SocketOptions};
-pub use crate::net::receive::Received;
+pub use crate::net::receive::{ReceiveHow, Received};
 
 /// The kind of traffic: bytes, messages or datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,12 +83,15 @@ impl Style {
     }
 }
 
+/// A direction of a socket.
+const READING: u8 = 1;
+const WRITING: u8 = 2;
+
 /// A socket.
 pub struct Socket {
     /// The kind of traffic.
     pub style: Style,
-    /// Number in `stat`.
-    inode: u64,
+    node: SocketNode,
     /// The listing that has shown it last.
     listed: AtomicU32,
     inbox: Arc<Inbox>,
@@ -93,6 +100,8 @@ pub struct Socket {
     arrivals: WaitQueue,
     send_timeout_ns: AtomicU64,
     receive_timeout_ns: AtomicU64,
+    /// The directions that `shutdown` ended here: the bits of [`READING`] and [`WRITING`].
+    ended: AtomicU8,
     options: SocketOptions,
 }
 
@@ -106,7 +115,6 @@ struct SocketState {
 #[derive(Clone)]
 struct Peer {
     inbox: Arc<Inbox>,
-    address: Option<Arc<Address>>,
     identity: PeerIdentity,
 }
 
@@ -116,29 +124,23 @@ struct Listening {
     identity: PeerIdentity,
 }
 
-static NEXT_INODE: AtomicU64 = AtomicU64::new(1);
-
-/// The number of a new socket in `stat`.
-fn next_inode() -> u64 {
-    NEXT_INODE.fetch_add(1, Ordering::Relaxed)
-}
-
 impl Socket {
-    /// A socket without address and peer.
+    /// A socket without address and peer, which belongs to a user and a group.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn new(style: Style) -> Result<Arc<Self>, Errno> {
+    pub fn new(style: Style, owner: (u32, u32)) -> Result<Arc<Self>, Errno> {
         let state = SocketState { address: None, peer: None, listening: None };
         fallible::try_arc(Self {
             style,
-            inode: next_inode(),
+            node: SocketNode::new(owner),
             listed: AtomicU32::new(0),
             inbox: Inbox::new()?,
             state: SpinLock::new(state),
             arrivals: WaitQueue::new(),
             send_timeout_ns: AtomicU64::new(0),
             receive_timeout_ns: AtomicU64::new(0),
+            ended: AtomicU8::new(0),
             options: SocketOptions::new(),
         })
     }
@@ -148,9 +150,11 @@ impl Socket {
     /// # Errors
     /// `ENOMEM`.
     pub fn pair(style: Style, thread: &Thread) -> Result<[Arc<Self>; 2], Errno> {
-        let (first, second) = (Self::new(style)?, Self::new(style)?);
+        let credentials = thread.credentials();
+        let owner = (credentials.fsuid, credentials.fsgid);
+        let (first, second) = (Self::new(style, owner)?, Self::new(style, owner)?);
         let identity = PeerIdentity::of(thread);
-        let peer = |of: &Arc<Self>| Some(Peer { inbox: of.inbox.clone(), address: None, identity });
+        let peer = |of: &Arc<Self>| Some(Peer { inbox: of.inbox.clone(), identity });
         first.state.lock().peer = peer(&second);
         second.state.lock().peer = peer(&first);
         Ok([first, second])
@@ -168,7 +172,7 @@ impl Socket {
     /// `ENOTCONN`.
     pub fn peer_address(&self) -> Result<Option<Arc<Address>>, Errno> {
         let state = self.state.lock();
-        state.peer.as_ref().map(|peer| peer.address.clone()).ok_or(Errno::ENOTCONN)
+        state.peer.as_ref().map(|peer| peer.inbox.address()).ok_or(Errno::ENOTCONN)
     }
 
     /// The credentials of the peer when the connection was made: `SO_PEERCRED`.
@@ -186,6 +190,12 @@ impl Socket {
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.state.lock().peer.is_some()
+    }
+
+    /// Whether a datagram socket takes what another one sends: one that is connected takes from its peer only.
+    #[must_use]
+    pub fn takes_from(&self, sender: &Arc<Inbox>) -> bool {
+        self.state.lock().peer.as_ref().is_none_or(|peer| Arc::ptr_eq(&peer.inbox, sender))
     }
 
     /// Whether it accepts connections.
@@ -231,6 +241,7 @@ impl Socket {
         if state.address.is_some() {
             return Err(Errno::EINVAL);
         }
+        self.inbox.set_address(&address);
         state.address = Some(address);
         Ok(())
     }
@@ -269,13 +280,27 @@ impl Socket {
             return Err(Errno::EPROTOTYPE.into());
         }
         if !self.style.is_connected() {
-            let (address, identity) = (target.address(), PeerIdentity::NONE);
-            let peer = Peer { inbox: target.inbox.clone(), address, identity };
+            if !target.takes_from(&self.inbox) {
+                return Err(Errno::EPERM.into());
+            }
+            let peer = Peer { inbox: target.inbox.clone(), identity: PeerIdentity::NONE };
             let old = self.state.lock().peer.replace(peer);
             drop(old);
             return Ok(());
         }
-        let own = {
+        let target_is_closed = target.inbox.is_closed();
+        {
+            let target = target.state.lock();
+            let listening = target.listening.as_ref().ok_or(Errno::ECONNREFUSED)?;
+            // Linux lets one more wait than was asked for.
+            let is_full = listening.waiting.len() > listening.limit;
+            drop(target);
+            if target_is_closed {
+                return Err(Errno::ECONNREFUSED.into());
+            }
+            if is_full {
+                return Err(TryError::WouldBlock);
+            }
             let state = self.state.lock();
             if state.peer.is_some() {
                 return Err(Errno::EISCONN.into());
@@ -283,9 +308,8 @@ impl Socket {
             if state.listening.is_some() {
                 return Err(Errno::EINVAL.into());
             }
-            state.address.clone()
-        };
-        let accepted = Self::new(self.style)?;
+        }
+        let accepted = Self::new(self.style, target.node.owner())?;
         accepted.inbox.set_passes_identity(target.inbox.passes_identity());
         let mut state = target.state.lock();
         let address = state.address.clone();
@@ -293,7 +317,6 @@ impl Socket {
         if target.inbox.is_closed() {
             return Err(Errno::ECONNREFUSED.into());
         }
-        // Linux lets one more wait than was asked for.
         if listening.waiting.len() > listening.limit {
             return Err(TryError::WouldBlock);
         }
@@ -301,14 +324,16 @@ impl Socket {
         {
             // Nobody else knows the new socket.
             let mut inner = accepted.state.lock_below(1);
-            inner.address.clone_from(&address);
-            inner.peer =
-                Some(Peer { inbox: self.inbox.clone(), address: own, identity: PeerIdentity::of(thread) });
+            if let Some(address) = &address {
+                accepted.inbox.set_address(address);
+            }
+            inner.address = address;
+            inner.peer = Some(Peer { inbox: self.inbox.clone(), identity: PeerIdentity::of(thread) });
         }
         let identity = listening.identity;
         push_back_reserved(&mut listening.waiting, accepted.clone());
         drop(state);
-        self.state.lock().peer = Some(Peer { inbox: accepted.inbox.clone(), address, identity });
+        self.state.lock().peer = Some(Peer { inbox: accepted.inbox.clone(), identity });
         target.arrivals.wake(Events::IN | Events::RDNORM);
         Ok(())
     }
@@ -352,26 +377,22 @@ impl Socket {
             .is_none_or(|listening| listening.waiting.len() <= listening.limit)
     }
 
-    /// shutdown(2).
-    ///
-    /// # Errors
-    /// `ENOTCONN`.
-    pub fn shut_down(&self, reading: bool, writing: bool) -> Result<(), Errno> {
-        let state = self.state.lock();
-        let peer = state.peer.as_ref().map(|peer| peer.inbox.clone());
-        let listening = state.listening.is_some();
-        drop(state);
-        if peer.is_none() && !listening {
-            return Err(Errno::ENOTCONN);
-        }
+    /// shutdown(2), which any socket can be, connected or not. That of a datagram socket is its own matter: the peer is
+    /// not told, but finds that nobody reads.
+    pub fn shut_down(&self, reading: bool, writing: bool) {
+        let ended = if reading { READING } else { 0 } | if writing { WRITING } else { 0 };
+        self.ended.fetch_or(ended, Ordering::Relaxed);
         if reading {
             self.inbox.close();
         }
-        if let (true, Some(peer)) = (writing, peer) {
+        if writing
+            && self.style.is_connected()
+            && let Some(peer) = self.peer_inbox()
+        {
             peer.end();
         }
+        self.inbox.queue.wake(Events::all());
         self.arrivals.wake(Events::all());
-        Ok(())
     }
 
     /// Shows what comes along with all that waits here, and in connections that nobody has accepted.
@@ -389,18 +410,24 @@ impl Socket {
         drop(listening);
     }
 
+    /// Whether `shutdown` ended a direction here.
+    fn has_ended(&self, direction: u8) -> bool {
+        self.ended.load(Ordering::Relaxed) & direction != 0
+    }
+
     fn peer_inbox(&self) -> Option<Arc<Inbox>> {
         self.state.lock().peer.as_ref().map(|peer| peer.inbox.clone())
     }
 }
 
 impl File for Socket {
-    fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
+    fn read(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         if buffer.remaining() == 0 {
             return Ok(0);
         }
+        let no_wait = open.flags().contains(StatusFlags::NONBLOCK);
         // Control data is dropped, descriptors included.
-        Ok(self.receive(buffer, false, false)?.count)
+        Ok(self.receive(buffer, ReceiveHow { no_wait, ..ReceiveHow::default() })?.count)
     }
 
     fn write(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
@@ -419,7 +446,10 @@ impl File for Socket {
         }
         let mut ready = Events::empty();
         if let Some(listening) = &self.state.lock().listening {
-            ready.set(Events::IN | Events::RDNORM, !listening.waiting.is_empty());
+            let (ends_reading, ends_writing) = (self.has_ended(READING), self.has_ended(WRITING));
+            ready.set(Events::IN | Events::RDNORM, ends_reading || !listening.waiting.is_empty());
+            ready.set(Events::RDHUP, ends_reading);
+            ready.set(Events::HUP, ends_reading && ends_writing);
             return Ok(ready);
         }
         let limit = self.options.send_limit();
@@ -431,19 +461,27 @@ impl File for Socket {
             Some(peer) => {
                 let theirs = peer.readiness(limit);
                 ready.set(Events::OUT | Events::WRNORM, theirs.has_room || theirs.is_closed);
-                ready.set(
-                    Events::HUP,
-                    self.style.is_connected() && own.has_ended && (theirs.is_closed || theirs.has_ended),
-                );
+                let has_ended = if self.style.is_connected() {
+                    theirs.is_closed || theirs.has_ended
+                } else {
+                    self.has_ended(WRITING)
+                };
+                ready.set(Events::HUP, own.has_ended && has_ended);
             }
-            None if self.style.is_connected() => ready |= Events::OUT | Events::WRNORM | Events::HUP,
-            None => ready |= Events::OUT | Events::WRNORM,
+            None => {
+                ready |= Events::OUT | Events::WRNORM;
+                let is_hung_up = self.style.is_connected() || own.has_ended && self.has_ended(WRITING);
+                ready.set(Events::HUP, is_hung_up);
+            }
         }
         Ok(ready)
     }
 
     fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> TryResult<usize> {
         let bytes = match request {
+            ioctl::SIOCATMARK if self.style == Style::Stream => 0,
+            ioctl::SIOCATMARK => return Err(Errno::EOPNOTSUPP.into()),
+            ioctl::FIONREAD if self.is_listening() => return Err(Errno::EINVAL.into()),
             ioctl::FIONREAD => self.inbox.bytes_to_read(self.style),
             ioctl::TIOCOUTQ => self.peer_inbox().map_or(0, |peer| peer.bytes_to_read(Style::Stream)),
             _ => {
@@ -460,7 +498,12 @@ impl File for Socket {
     }
 
     fn metadata(&self) -> Metadata {
-        Metadata { permissions: 0o777, ..Metadata::anonymous(FileType::Socket, self.inode) }
+        self.node.metadata()
+    }
+
+    fn change(&self, change: &InodeChange) -> Result<(), Errno> {
+        self.node.change(change);
+        Ok(())
     }
 
     fn name(&self) -> &'static str {
@@ -479,7 +522,7 @@ impl Drop for Socket {
             peer.inbox.end();
         }
         if let Some(address) = state.address.take() {
-            address::forget(&address, &self.inbox);
+            address::forget(&address, self.style);
         }
         // Connections that nobody accepted end like any other when they are dropped with the state.
         self.arrivals.wake(Events::all());

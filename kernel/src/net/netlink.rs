@@ -13,11 +13,13 @@ use heddle_kernel_core::fallible::{extend_reserved, push_back_reserved};
 
 use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
-use crate::fs::{File, FileType, IoBuffer, Metadata, OpenFile};
+use crate::fs::inode::InodeChange;
+use crate::fs::{File, IoBuffer, Metadata, OpenFile};
 use crate::memory::fallible;
+use crate::net::device_ioctl;
 use crate::net::interface::with_network;
+use crate::net::node::SocketNode;
 use crate::net::protocol::{Incoming, OptionValue, Outgoing, ProtocolSocket, SocketAddress};
-use crate::net::{device_ioctl, next_inode};
 use crate::process::Thread;
 use crate::sync::SpinLock;
 use crate::wait::queue::{Events, WaitQueue, Watch};
@@ -53,7 +55,7 @@ struct Answers {
 
 /// A netlink socket.
 pub struct NetlinkSocket {
-    inode: u64,
+    node: SocketNode,
     kind: u32,
     /// The process that made it, and whether that may change the network.
     pid: u32,
@@ -78,8 +80,9 @@ impl NetlinkSocket {
         if protocol != NETLINK_ROUTE {
             return Err(Errno::EPROTONOSUPPORT);
         }
+        let credentials = thread.credentials();
         fallible::try_arc(Self {
-            inode: next_inode(),
+            node: SocketNode::new((credentials.fsuid, credentials.fsgid)),
             kind,
             pid: thread.process.pid as u32,
             is_privileged: thread.credentials().is_capable(linux::CAP_NET_ADMIN),
@@ -362,7 +365,12 @@ impl File for NetlinkSocket {
     }
 
     fn metadata(&self) -> Metadata {
-        Metadata { permissions: 0o777, ..Metadata::anonymous(FileType::Socket, self.inode) }
+        self.node.metadata()
+    }
+
+    fn change(&self, change: &InodeChange) -> Result<(), Errno> {
+        self.node.change(change);
+        Ok(())
     }
 
     fn name(&self) -> &'static str {

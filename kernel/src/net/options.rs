@@ -25,6 +25,18 @@ bitflags! {
         const DO_NOT_ROUTE = 1 << 5;
         /// `SO_LINGER` is on.
         const LINGER = 1 << 6;
+        /// `SO_DEBUG`.
+        const DEBUG = 1 << 7;
+        /// `SO_PASSSEC`: there are no labels to pass.
+        const PASS_LABEL = 1 << 8;
+        /// `SO_NOFCS`.
+        const NO_FRAME_CHECK = 1 << 9;
+        /// `SO_LOCK_FILTER`.
+        const LOCK_FILTER = 1 << 10;
+        /// `SO_SELECT_ERR_QUEUE`.
+        const SELECT_ERROR_QUEUE = 1 << 11;
+        /// `SO_NO_CHECK`.
+        const NO_CHECK = 1 << 12;
     }
 }
 
@@ -33,6 +45,8 @@ pub struct SocketOptions {
     flags: AtomicU32,
     linger_seconds: AtomicU32,
     priority: AtomicU32,
+    mark: AtomicU32,
+    low_water: AtomicU32,
     send_buffer: AtomicU32,
     receive_buffer: AtomicU32,
 }
@@ -49,6 +63,8 @@ impl SocketOptions {
             flags: AtomicU32::new(0),
             linger_seconds: AtomicU32::new(0),
             priority: AtomicU32::new(0),
+            mark: AtomicU32::new(0),
+            low_water: AtomicU32::new(1),
             send_buffer: AtomicU32::new(BUFFER_BYTES as u32),
             receive_buffer: AtomicU32::new(BUFFER_BYTES as u32),
         }
@@ -92,6 +108,16 @@ impl SocketOptions {
     /// Sets `SO_PRIORITY`.
     pub fn set_priority(&self, priority: u32) {
         self.priority.store(priority, Ordering::Relaxed);
+    }
+
+    /// `SO_MARK`.
+    pub const fn mark(&self) -> &AtomicU32 {
+        &self.mark
+    }
+
+    /// `SO_RCVLOWAT`: the bytes that a read waits for.
+    pub const fn low_water(&self) -> &AtomicU32 {
+        &self.low_water
     }
 
     /// `SO_SNDBUF` or `SO_RCVBUF`, in bytes.

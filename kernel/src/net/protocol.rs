@@ -116,6 +116,11 @@ pub trait ProtocolSocket: File {
     /// Whether it carries bytes and not messages: a call goes on until all are moved.
     fn is_stream(&self) -> bool;
 
+    /// `SO_RCVLOWAT`: the bytes of a stream that a read waits for.
+    fn low_water(&self) -> usize {
+        1
+    }
+
     /// bind(2).
     ///
     /// # Errors

@@ -7,6 +7,18 @@ use crate::net::inbox::{InboxContents, InboxMessage};
 use crate::net::{Ancillary, Sender, Socket, Style};
 use crate::wait::queue::Events;
 
+/// How to receive.
+#[derive(Clone, Copy, Default)]
+pub struct ReceiveHow {
+    /// It stays to be received again.
+    pub peek: bool,
+    /// The call has received bytes already: nothing more comes with bytes that have something along, which are for
+    /// another call.
+    pub goes_on: bool,
+    /// The call doesn't wait.
+    pub no_wait: bool,
+}
+
 /// The result of receiving.
 #[derive(Default)]
 pub struct Received {
@@ -21,17 +33,21 @@ pub struct Received {
 }
 
 impl Socket {
-    /// Receives into `buffer`; with `peek` it stays to be received again. A call that has received bytes already
-    /// `goes_on`: nothing more comes with bytes that have something along, which are for another call.
+    /// Receives into `buffer`.
     ///
     /// # Errors
     /// Blocks while there is nothing. `ENOTCONN`, `ECONNRESET`, a fault, `ENOMEM`.
-    pub fn receive(&self, buffer: &mut IoBuffer<'_>, peek: bool, goes_on: bool) -> TryResult<Received> {
+    pub fn receive(&self, buffer: &mut IoBuffer<'_>, how: ReceiveHow) -> TryResult<Received> {
+        let ReceiveHow { peek, goes_on, no_wait } = how;
         let is_told = self.inbox.passes_identity();
         let mut contents = self.inbox.contents.lock();
         let received = match self.style {
             Style::Stream if goes_on && is_told && contents.starts_sending() => {
                 return Err(TryError::WouldBlock);
+            }
+            Style::Stream if peek && (1..=contents.peek_start()).contains(&contents.ring.len()) => {
+                let has_ended = contents.ended || contents.closed;
+                return if has_ended { Ok(Received::default()) } else { Err(TryError::WouldBlock) };
             }
             Style::Stream if !contents.ring.is_empty() => {
                 receive_bytes(&mut contents, buffer, peek, is_told)?
@@ -43,16 +59,15 @@ impl Socket {
                 if let Some(error) = contents.error.take() {
                     return Err(error.into());
                 }
-                if contents.ended || contents.closed {
-                    return Ok(Received::default());
-                }
+                let has_ended = contents.ended || contents.closed;
                 drop(contents);
-                let connected = self.state.lock().peer.is_some();
-                if self.style.is_connected() && !connected {
+                if self.style.is_connected() && !self.is_connected() {
                     let error = if self.style == Style::Stream { Errno::EINVAL } else { Errno::ENOTCONN };
                     return Err(error.into());
                 }
-                return Err(TryError::WouldBlock);
+                // Of datagrams only a call that would wait reads the end, as in Linux.
+                let is_told = has_ended && (self.style.is_connected() || !no_wait);
+                return if is_told { Ok(Received::default()) } else { Err(TryError::WouldBlock) };
             }
         };
         drop(contents);
@@ -73,9 +88,13 @@ fn receive_bytes(
     buffer.truncate(usize::try_from(boundary - contents.read).unwrap_or(usize::MAX));
     let sender = contents.identity_here();
     if peek {
+        let skip = contents.peek_start();
         let (first, second) = contents.ring.parts();
+        let skipped = skip.min(first.len());
+        let (first, second) = (&first[skipped..], second.get(skip - skipped..).unwrap_or_default());
         let count = buffer.copy_out(first)? + buffer.copy_out(second)?;
-        let end = contents.read + count as u64;
+        contents.move_peek(count, false);
+        let end = contents.read + (skip + count) as u64;
         let mut seen = contents.marks.iter().take_while(|mark| mark.range.start < end);
         let files = seen.find(|mark| !mark.ancillary.files().is_empty()).or(contents.marks.front());
         let files = files.filter(|mark| mark.range.start < end);
@@ -87,6 +106,7 @@ fn receive_bytes(
     }
     let count = drain_ring(&mut contents.ring, buffer)?;
     contents.read += count as u64;
+    contents.move_peek(count, true);
     let ancillary = contents.take_marks(sender);
     Ok(Received { count, length: count, ancillary, sender: None })
 }
@@ -96,20 +116,30 @@ fn receive_message(
     buffer: &mut IoBuffer<'_>,
     peek: bool,
 ) -> TryResult<Received> {
-    let Some(message) = contents.messages.front() else { return Err(TryError::WouldBlock) };
+    // A peek by `SO_PEEK_OFF` may be beyond messages, and within one.
+    let mut skip = if peek { contents.peek_start() } else { 0 };
+    let mut index = 0;
+    while skip > 0 && contents.messages.get(index).is_some_and(|message| message.bytes.len() <= skip) {
+        skip -= contents.messages[index].bytes.len();
+        index += 1;
+    }
+    let Some(message) = contents.messages.get(index) else { return Err(TryError::WouldBlock) };
     let before = buffer.mark();
-    let count = match buffer.copy_out(&message.bytes) {
+    let count = match buffer.copy_out(&message.bytes[skip..]) {
         Ok(count) => count,
         Err(fault) => {
             buffer.rewind(before);
             return Err(fault.into());
         }
     };
-    let length = message.bytes.len();
+    let length = message.bytes.len() - skip;
     if peek {
         let ancillary = message.ancillary.as_ref().map(Ancillary::duplicate).transpose()?;
-        return Ok(Received { count, length, ancillary, sender: message.sender.clone() });
+        let sender = message.sender.clone();
+        contents.move_peek(count, false);
+        return Ok(Received { count, length, ancillary, sender });
     }
+    contents.move_peek(length, true);
     contents.message_bytes -= length;
     let Some(InboxMessage { ancillary, sender, .. }) = contents.messages.pop_front() else {
         return Err(TryError::WouldBlock);

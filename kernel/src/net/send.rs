@@ -7,7 +7,7 @@ use crate::fs::IoBuffer;
 use crate::fs::pipe::fill_ring;
 use crate::memory::fallible;
 use crate::net::inbox::{InboxMessage, StreamMark};
-use crate::net::{Ancillary, Inbox, Socket, Style};
+use crate::net::{Ancillary, Inbox, Socket, Style, WRITING};
 use crate::wait::queue::Events;
 
 use heddle_kernel_core::fallible::push_back_reserved;
@@ -17,7 +17,7 @@ impl Socket {
     /// as a whole. `ancillary` is taken with the first byte.
     ///
     /// # Errors
-    /// Blocks while there is no room. `ENOTCONN`, `EISCONN`, `EDESTADDRREQ`, `EPIPE`, `ECONNREFUSED`, `EMSGSIZE`,
+    /// Blocks while there is no room. `ENOTCONN`, `EISCONN`, `EPIPE`, `ECONNREFUSED`, `EMSGSIZE`,
     /// `ENOMEM`, a fault.
     pub fn send(
         &self,
@@ -30,9 +30,11 @@ impl Socket {
             (Some(_), Some(_)) if self.style.is_connected() => return Err(Errno::EISCONN.into()),
             (Some(target), _) => target.clone(),
             (None, Some(peer)) => peer,
-            (None, None) if self.style.is_connected() => return Err(Errno::ENOTCONN.into()),
-            (None, None) => return Err(Errno::EDESTADDRREQ.into()),
+            (None, None) => return Err(Errno::ENOTCONN.into()),
         };
+        if self.has_ended(WRITING) {
+            return Err(Errno::EPIPE.into());
+        }
         let sent = match self.style {
             Style::Stream => send_bytes(&inbox, buffer, ancillary, self.options().send_limit()),
             Style::Datagram | Style::Packets => self.send_message(&inbox, buffer, ancillary),
@@ -56,7 +58,8 @@ impl Socket {
         let sender = self.address();
         let mut contents = inbox.contents.lock();
         if contents.closed || contents.ended && self.style == Style::Packets {
-            let gone = if self.style == Style::Datagram { Errno::ECONNREFUSED } else { Errno::EPIPE };
+            let is_refused = self.style == Style::Datagram && contents.is_ownerless;
+            let gone = if is_refused { Errno::ECONNREFUSED } else { Errno::EPIPE };
             return Err(gone.into());
         }
         if contents.is_full(self.options().send_limit()) {

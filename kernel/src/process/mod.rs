@@ -23,6 +23,7 @@ pub mod io_signal;
 pub mod job;
 mod limits;
 pub mod load;
+pub mod logged_call;
 pub mod oom;
 pub mod pidfd;
 mod privilege;

@@ -5,7 +5,8 @@ use core::net::IpAddr;
 use heddle_kernel_core::netlink::{Interface, Route, TrafficCounts};
 
 use crate::error::Errno;
-use crate::net::interface::with_network;
+use crate::net::inet::platform::running_engine;
+use crate::net::interface::{ETHERNET, with_network};
 use crate::procfs::sockets::padded;
 use crate::procfs::{Subject, Text};
 
@@ -135,9 +136,18 @@ pub fn addresses_v6(_: &Subject, text: &mut Text) -> Shown {
     })
 }
 
-/// `/proc/net/arp`, and other tables of which only the head is there.
+/// `/proc/net/arp`.
 pub fn neighbours(_: &Subject, text: &mut Text) -> Shown {
-    text.bytes(b"IP address       HW type     Flags       HW address            Mask     Device\n")
+    text.bytes(b"IP address       HW type     Flags       HW address            Mask     Device\n")?;
+    let Some(interface) = running_engine().and_then(|engine| engine.interface()) else { return Ok(()) };
+    for (address, [a, b, c, d, e, f]) in interface.neighbours() {
+        let IpAddr::V4(address) = address else { continue };
+        text.line(format_args!(
+            "{address:16} 0x1         0x2         {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}     *        \
+             {ETHERNET}\n"
+        ))?;
+    }
+    Ok(())
 }
 
 /// `/proc/net/netlink`.

@@ -104,13 +104,14 @@ fn tcp_table(text: &mut Text, is_v6: bool) -> Shown {
     for (number, socket) in sockets.iter().filter(|socket| socket.is_v6 == is_v6).enumerate() {
         let (local, remote) = (Hexadecimal::new(socket.local, is_v6), Hexadecimal::new(socket.remote, is_v6));
         let (state, user) = (socket.state as u8, socket.user);
+        let inode = socket.inode;
         let (sending, receiving) = (socket.send_queue, socket.receive_queue);
         padded(
             text,
             width,
             format_args!(
                 "{number:4}: {local} {remote} {state:02X} {sending:08X}:{receiving:08X} 00:00000000 00000000 \
-                 {user:5}        0 0 1 0000000000000000 100 0 0 10 0"
+                 {user:5}        0 {inode} 1 0000000000000000 100 0 0 10 0"
             ),
         )?;
     }
@@ -144,12 +145,13 @@ fn datagram_table(text: &mut Text, is_v6: bool, sockets: &[Listing]) -> Shown {
     for (number, socket) in sockets.iter().filter(|socket| socket.is_v6 == is_v6).enumerate() {
         let (local, remote) = (Hexadecimal::new(socket.local, is_v6), Hexadecimal::new(socket.remote, is_v6));
         let (state, user, receiving) = (socket.state as u8, socket.user, socket.receive_queue);
+        let inode = socket.inode;
         padded(
             text,
             width,
             format_args!(
                 "{number:5}: {local} {remote} {state:02X} 00000000:{receiving:08X} 00:00000000 00000000 {user:5}     \
-                    0 0 2 0000000000000000 0"
+                    0 {inode} 2 0000000000000000 0"
             ),
         )?;
     }
@@ -341,7 +343,7 @@ settings! {
     unprivileged_port = 1024;
     ping_groups = "1\t0";
     hops = 64;
-    congestion_control = "cubic";
+    congestion_control = "reno";
     receive_memory = "4096\t131072\t6291456";
     send_memory = "4096\t16384\t4194304";
     fin_timeout = 60;

@@ -39,6 +39,9 @@ pub fn spawn(thread: &Arc<Thread>, context: UserContext) -> Result<(), Errno> {
 /// is needed.
 const FUTURE_BYTES_MAX: usize = 1024;
 
+/// Threads whose calls somebody looks at before they are carried out.
+const WATCHED: PendingWork = PendingWork::TRACED.union(PendingWork::LOGGED).union(PendingWork::FILTERED);
+
 /// Makes the build fail if the future is larger than a thread's may be.
 const fn checked<F>(future: F) -> F {
     const { assert!(size_of::<F>() < FUTURE_BYTES_MAX, "a thread's future is too large") };
@@ -68,25 +71,28 @@ async fn wait_for_memory(thread: &Thread) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Waits until there is memory to box the thread's end in, its own or that of the reserve. It gives back what it has
-/// first.
+/// Waits until there is memory to box the thread's end in, its own or that of the reserve. Where even that is in use,
+/// a thread whose process ends gives back what it has: those that the reserve is for may wait for it. Then others
+/// do not learn of its end by words in its memory, so a thread of a process that goes on keeps it.
 async fn wait_for_exit_memory(thread: &Thread) -> Option<ExitReserve> {
-    if crate::memory::heap::reserve(BOXES).is_ok() {
-        return None;
-    }
-    thread.leave_space();
-    thread.leave_descriptors(thread.process.thread_count() == 1);
     let mut shortage = Shortage::default();
-    while crate::memory::heap::reserve(BOXES).is_err() {
+    loop {
+        if crate::memory::heap::reserve(BOXES).is_ok() {
+            return None;
+        }
         if let Some(reserve) = ExitReserve::take()
             && crate::memory::heap::reserve_urgently(BOXES).is_ok()
         {
             return Some(reserve);
         }
+        if thread.try_space().is_some() && thread.process.signal_state().ending().is_some() {
+            thread.leave_space();
+            thread.leave_descriptors(thread.process.thread_count() == 1).await;
+            continue;
+        }
         // Nothing ends this wait early; the threads that have the reserve give it back.
         let _ = shortage.make_room(|| false).await;
     }
-    None
 }
 
 /// Polls the thread's life and does what belongs to each switch to it and away from it.
@@ -150,6 +156,7 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
     let mut interrupted = None;
     let mut visits = 0;
     let child_tid = thread.take_child_tid();
+    syscall::trace::attach(&thread);
     // Without memory the thread is to die.
     if child_tid != 0 && wait_for_memory(&thread).await.is_ok() {
         boxed(store_tid(&thread, child_tid)).await;
@@ -199,11 +206,11 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
         sched::leave_program();
         match trap {
             Trap::SystemCall => {
-                if thread.work().intersects(PendingWork::TRACED | PendingWork::FILTERED) {
+                if thread.work().intersects(WATCHED) {
                     if wait_for_memory(&thread).await.is_err() {
                         break;
                     }
-                    if !boxed(is_permitted(&thread, context)).await {
+                    if !boxed(is_call_passed(&thread, context)).await {
                         continue;
                     }
                 }
@@ -245,8 +252,27 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
     end(&thread, context).await;
 }
 
+/// Lets the log and a tracer look at a call before it begins. Whether it is to begin.
+async fn is_call_passed(thread: &Arc<Thread>, context: &mut UserContext) -> bool {
+    if thread.work().contains(PendingWork::LOGGED) {
+        syscall::trace::begins(thread, context).await;
+    }
+    if thread.work().contains(PendingWork::TRACED) && !signal::trace::call_begins(thread, context).await {
+        return false;
+    }
+    if !thread.work().contains(PendingWork::FILTERED) {
+        return true;
+    }
+    match signal::filter::decide(thread, context) {
+        Decision::Proceed => true,
+        Decision::Refused => false,
+        Decision::AskTracer(data) => signal::filter::ask_tracer(thread, context, data).await,
+    }
+}
+
 /// The end of a thread.
 async fn end(thread: &Arc<Thread>, context: &mut UserContext) {
+    syscall::trace::ended(thread);
     if thread.process.signal_state().is_dumping() && crate::memory::heap::reserve(BOXES).is_ok() {
         boxed(dump::wait(thread, context)).await;
     }
@@ -286,22 +312,6 @@ fn is_slice_over(thread: &Arc<Thread>, until_ns: u64) -> bool {
         rseq::leaves_program(thread);
     }
     is_over
-}
-
-/// Asks the tracer and the filters of a thread about its call. `false`: it is not carried out, and the registers have
-/// its result.
-async fn is_permitted(thread: &Arc<Thread>, context: &mut UserContext) -> bool {
-    if thread.work().contains(PendingWork::TRACED) && !signal::trace::call_begins(thread, context).await {
-        return false;
-    }
-    if !thread.work().contains(PendingWork::FILTERED) {
-        return true;
-    }
-    match signal::filter::decide(thread, context) {
-        Decision::Proceed => true,
-        Decision::Refused => false,
-        Decision::AskTracer(data) => signal::filter::ask_tracer(thread, context, data).await,
-    }
 }
 
 /// Stores the thread's number in its memory. As in Linux, an address that can't be written to is the program's problem.
@@ -366,7 +376,7 @@ async fn start_again(caller: &Caller, context: &mut UserContext, mut lack: Lack)
 fn end_call(thread: &Arc<Thread>, context: &mut UserContext, result: Result<usize, Errno>) -> Option<Errno> {
     #[cfg(feature = "checking")]
     crate::memory::fault_injection::call_ends();
-    syscall::trace::finished(thread, context, &result);
+    syscall::trace::finished(thread, &result);
     match result {
         Ok(value) => context.set_result(value),
         Err(error) => {

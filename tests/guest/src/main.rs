@@ -13,6 +13,7 @@ mod acl;
 mod arguments;
 mod asynchronous;
 mod barrier;
+mod bounds;
 mod core_dump;
 mod cpu_time;
 mod delivery;
@@ -71,6 +72,7 @@ fn main() -> std::process::ExitCode {
         pipe::TESTS,
         waiting::TESTS,
         progress::TESTS,
+        bounds::TESTS,
         discard::TESTS,
         file::TESTS,
         descriptor::TESTS,
@@ -97,6 +99,7 @@ fn main() -> std::process::ExitCode {
         listing::TESTS,
         vdso::TESTS,
         extended::TESTS,
+        inet::again::TESTS,
         inet::datagram::TESTS,
         inet::options::TESTS,
         inet::readiness::TESTS,

@@ -54,7 +54,7 @@ pub enum Part {
     Apps,
     /// The Linux interface from inside.
     Guest,
-    /// Random calls whose results both kernels must agree on.
+    /// Random calls whose results both kernels must agree on; with --long, or where they are asked for.
     Differ,
     /// Processors that lack something, and KVM.
     Processors,
@@ -137,7 +137,7 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
         server::test(&repository, options.filter.as_deref(), &mut tally)?;
         guest::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
     }
-    if options.has(Part::Differ) {
+    if options.has(Part::Differ) && (options.long || !options.only.is_empty()) {
         differ::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
     }
     if options.has(Part::Processors) {

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
+use crate::address::Endpoint;
 use crate::error::{InetError, InetResult};
 use crate::platform::{Platform, Readiness, Waiters};
 use crate::tcp::{Connecting, Phase, State, TcpSocket};
@@ -13,21 +14,22 @@ impl<P: Platform> TcpSocket<P> {
     /// # Errors
     /// [`InetError::NotConnected`].
     pub fn shut_down(self: &Arc<Self>, reading: bool, writing: bool) -> InetResult<()> {
-        if let Some((pair, side)) = self.fused.get() {
-            if pair.progress(*side).over {
+        if let Some(link) = self.fused() {
+            if link.progress().over {
                 return Err(InetError::NotConnected);
             }
-            pair.shut_down(*side, reading, writing);
+            link.shut_down(reading, writing);
+            let mut state = self.state.lock();
+            if state.connecting == Connecting::Started {
+                state.connecting = Connecting::Done;
+            }
             return Ok(());
         }
         let mut state = self.state.lock();
         match state.phase {
             Phase::Listening(_) if reading => {
-                // It stops listening, but stays bound.
-                let old = core::mem::replace(&mut state.phase, Phase::Closed);
-                if let Some(bound) = state.bound {
-                    let _ = self.engine.tcp_ports.lock().set_listening(bound.port, self, false);
-                }
+                // It stops listening, and stays bound to a port that it named.
+                let old = self.give_up(&mut state);
                 drop(state);
                 Self::end_listener(old);
                 self.waiters.wake(Readiness::all());
@@ -41,14 +43,22 @@ impl<P: Platform> TcpSocket<P> {
                 Ok(())
             }
             Phase::Knocking => {
-                state.phase = Phase::Closed;
                 state.error = Some(InetError::ConnectionReset);
-                self.unregister(&mut state, false, None);
+                self.give_up(&mut state);
                 drop(state);
                 self.waiters.wake(Readiness::all());
                 Ok(())
             }
-            _ => Err(InetError::NotConnected),
+            _ => {
+                // As in Linux, the error does not keep it from reading no more.
+                state.reading_ended |= reading;
+                if state.connecting == Connecting::Started {
+                    state.connecting = Connecting::Dead;
+                }
+                drop(state);
+                self.waiters.wake(Readiness::all());
+                Err(InetError::NotConnected)
+            }
         }
     }
 
@@ -64,25 +74,48 @@ impl<P: Platform> TcpSocket<P> {
 
     /// Dissolves a connection: `connect` to `AF_UNSPEC`.
     pub fn disconnect(self: &Arc<Self>) {
-        if let Some((pair, side)) = self.fused.get() {
-            pair.close(*side, true);
-        }
+        let was_fused = self.fused().is_some_and(|link| {
+            let was_open = !link.progress().over;
+            link.close(true);
+            link.dissolve();
+            was_open
+        });
         let mut state = self.state.lock();
         self.abort_over_link(&mut state);
-        let old = match state.phase {
-            Phase::Closed => return,
-            _ => core::mem::replace(&mut state.phase, Phase::Closed),
-        };
-        self.unregister(&mut state, false, None);
-        state.connecting = Connecting::No;
+        if was_fused || matches!(state.phase, Phase::Knocking) {
+            state.error = Some(InetError::ConnectionReset);
+        }
+        let old = self.give_up(&mut state);
         drop(state);
         Self::end_listener(old);
+        self.waiters.wake(Readiness::all());
+    }
+
+    /// Makes it a socket without a connection again. A port that the program named stays bound.
+    pub(super) fn give_up(self: &Arc<Self>, state: &mut State<P>) -> Phase<P> {
+        let old = core::mem::replace(&mut state.phase, Phase::Closed);
+        self.unregister(state, false, None);
+        if let Some(bound) = state.bound {
+            if bound.is_named {
+                let _ = self.engine.tcp_ports.lock().set_listening(bound.port, self, false);
+            } else {
+                self.unbind(state);
+            }
+        }
+        let named = state.bound.and_then(|bound| bound.address);
+        // The port is told still, though it is not held.
+        let address = named.unwrap_or_else(|| self.unspecified().address);
+        state.local = state.local.map(|local| Endpoint { address, ..local });
+        state.remote = None;
+        state.connecting = Connecting::No;
+        state.reading_ended = false;
+        old
     }
 
     /// The program has closed it: call it once, last.
     pub fn close(&self) {
         let aborts = self.options.linger.load(Ordering::Relaxed) == 0;
-        let waits = self.fused.get().is_some_and(|(pair, side)| pair.close(*side, aborts));
+        let waits = self.fused().is_some_and(|link| link.close(aborts));
         let mut state = self.state.lock();
         if core::mem::replace(&mut state.closed, true) {
             return;
@@ -101,7 +134,7 @@ impl<P: Platform> TcpSocket<P> {
         Self::end_listener(old);
     }
 
-    fn unbind(&self, state: &mut State<P>) {
+    pub(super) fn unbind(&self, state: &mut State<P>) {
         if let Some(bound) = state.bound.take() {
             self.engine.tcp_ports.lock().unbind(bound.port, self);
         }

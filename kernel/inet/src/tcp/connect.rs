@@ -9,7 +9,7 @@ use crate::error::{InetError, InetResult};
 use crate::options::Options;
 use crate::platform::{Platform, Readiness, Waiters, random_u64};
 use crate::ports::ephemeral;
-use crate::tcp::fused::{Pair, Side};
+use crate::tcp::fused::{FusedLink, Pair};
 use crate::tcp::{Connecting, Phase, State, TcpSocket};
 
 impl<P: Platform> TcpSocket<P> {
@@ -23,13 +23,12 @@ impl<P: Platform> TcpSocket<P> {
         let mut state = self.state.lock();
         match state.connecting {
             Connecting::Done => return Err(InetError::IsConnected),
+            Connecting::Dead => return Err(InetError::Invalid),
             Connecting::Started => return self.connected(&mut state, may_wait, false),
             Connecting::No => {}
         }
-        match state.phase {
-            Phase::Closed if state.remote.is_none() => {}
-            Phase::Closed => return Err(InetError::IsConnected),
-            _ => return Err(InetError::IsConnected),
+        if !matches!(state.phase, Phase::Closed) {
+            return Err(InetError::IsConnected);
         }
         let target = Endpoint {
             address: if target.address.is_unspecified() {
@@ -69,8 +68,15 @@ impl<P: Platform> TcpSocket<P> {
         self.connected(&mut state, may_wait, true)
     }
 
+    /// Whether `connect` says so whatever the address: it has been called, or the socket listens.
+    #[must_use]
+    pub fn has_started(&self) -> bool {
+        let state = self.state.lock();
+        state.connecting != Connecting::No || !matches!(state.phase, Phase::Closed)
+    }
+
     /// How a connection that was started stands.
-    fn connected(&self, state: &mut State<P>, may_wait: bool, is_first: bool) -> InetResult<()> {
+    fn connected(self: &Arc<Self>, state: &mut State<P>, may_wait: bool, is_first: bool) -> InetResult<()> {
         if is_first && !may_wait {
             return Err(InetError::InProgress);
         }
@@ -83,6 +89,12 @@ impl<P: Platform> TcpSocket<P> {
             _ if waits && may_wait => Err(InetError::WouldBlock),
             _ if waits => Err(InetError::AlreadyConnecting),
             Phase::Fused => {
+                if let Some(link) = self.fused().filter(|link| link.is_reset()) {
+                    let error = link.take_error();
+                    link.dissolve();
+                    self.give_up(state);
+                    return Err(error.unwrap_or(InetError::ConnectionAborted));
+                }
                 state.connecting = Connecting::Done;
                 Ok(())
             }
@@ -91,9 +103,7 @@ impl<P: Platform> TcpSocket<P> {
                 Ok(())
             }
             _ => {
-                state.phase = Phase::Closed;
-                state.connecting = Connecting::No;
-                state.remote = None;
+                self.give_up(state);
                 Err(state.error.take().unwrap_or(InetError::ConnectionAborted))
             }
         }
@@ -165,9 +175,10 @@ impl<P: Platform> TcpSocket<P> {
             let mut state = self.state.lock();
             state.phase = Phase::Closed;
             state.error = Some(error);
+            state.reading_ended = true;
             self.unregister(&mut state, false, None);
-            if state.bound.is_none() {
-                state.local = None;
+            if state.bound.is_some_and(|bound| !bound.is_named) {
+                self.unbind(&mut state);
             }
         }
         self.waiters.wake(Readiness::all());
@@ -175,14 +186,18 @@ impl<P: Platform> TcpSocket<P> {
 
     /// See [`TcpSocket::knock`]. [`InetError::WouldBlock`]: the listener has no room, and will call again.
     fn fuse(self: &Arc<Self>, local: Endpoint, remote: Endpoint) -> InetResult<()> {
+        if local == remote {
+            return self.fuse_with_itself();
+        }
         let spread = Tuple::new(remote, local).spread();
         let found = self.engine.tcp_ports.lock().find(remote, local, spread, true);
         let target = found.ok_or(InetError::ConnectionRefused)?;
         let accepted = Self::new(&self.engine, target.is_v6, target.user)?;
         accepted.options.copy_from(&target.options);
         let pair = Pair::<P>::new(&self.waiters, &accepted.waiters)?;
-        pair.set_buffers(Side::Client, &self.options);
-        pair.set_buffers(Side::Server, &accepted.options);
+        let [own_link, theirs] = FusedLink::both(pair);
+        own_link.set_buffers(&self.options);
+        theirs.set_buffers(&accepted.options);
         // Nobody else knows the accepted socket yet.
         {
             let mut state = accepted.state.lock();
@@ -191,7 +206,7 @@ impl<P: Platform> TcpSocket<P> {
             state.phase = Phase::Fused;
             state.connecting = Connecting::Done;
         }
-        accepted.fused.call_once(|| (pair.clone(), Side::Server));
+        accepted.attach(theirs)?;
         let mut state = target.state.lock();
         let Phase::Listening(listener) = &mut state.phase else { return Err(InetError::ConnectionRefused) };
         if listener.is_full() {
@@ -208,12 +223,40 @@ impl<P: Platform> TcpSocket<P> {
                 accepted.close();
                 return Ok(());
             }
+            if own.reading_ended {
+                own_link.shut_down(true, false);
+            }
+            self.attach(own_link)?;
             own.phase = Phase::Fused;
-            self.fused.call_once(|| (pair, Side::Client));
         }
         listener.push(accepted);
         drop(state);
         target.waiters.wake(Readiness::IN);
+        Ok(())
+    }
+
+    /// Becomes both ends of a connection: two requests that cross each other make one, also if both are its own.
+    fn fuse_with_itself(&self) -> InetResult<()> {
+        let link = FusedLink::to_itself(Pair::<P>::new(&self.waiters, &self.waiters)?);
+        link.set_buffers(&self.options);
+        let mut own = self.state.lock();
+        if own.reading_ended {
+            link.shut_down(true, false);
+        }
+        if matches!(own.phase, Phase::Knocking) {
+            self.attach(link)?;
+            own.phase = Phase::Fused;
+        }
+        Ok(())
+    }
+
+    /// Takes a connection within the machine as the current one: with the state's lock held, or while nobody else
+    /// knows the socket.
+    fn attach(&self, link: FusedLink<P>) -> InetResult<()> {
+        if let Some(first) = self.fused.get() {
+            return first.append(link);
+        }
+        self.fused.call_once(|| link);
         Ok(())
     }
 

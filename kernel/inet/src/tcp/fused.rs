@@ -4,10 +4,13 @@
 //! (Solaris calls it TCP fusion). A program sees TCP all the same: half closes, resets, the errors that follow them,
 //! and ports that stay taken.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
+use spin::Once;
 use spin::mutex::SpinMutex;
 
-use crate::error::{InetError, MoveError};
+use crate::error::{InetError, InetResult, MoveError};
 use crate::options::Options;
 use crate::platform::{OutOfMemory, Platform, Readiness, Waiters, try_arc};
 use crate::ring::ByteRing;
@@ -79,6 +82,110 @@ struct Shared {
 pub(crate) struct Pair<P: Platform> {
     shared: SpinMutex<Shared>,
     waiters: [Arc<P::Waiters>; 2],
+}
+
+/// A socket's place in a pair.
+pub(crate) struct FusedLink<P: Platform> {
+    pub pair: Arc<Pair<P>>,
+    /// The end that the socket sends from, and the one that it reads at: another one if it is connected to itself.
+    pub side: Side,
+    pub reader: Side,
+    /// The program has dissolved the connection.
+    is_dissolved: AtomicBool,
+    /// The connection that the socket made after this one.
+    next: Once<Box<Self>>,
+}
+
+/// Connections that one socket makes and dissolves, one after the other. Their links stay as long as the socket.
+const LINKS_MAX: usize = 256;
+
+impl<P: Platform> FusedLink<P> {
+    const fn new(pair: Arc<Pair<P>>, side: Side, reader: Side) -> Self {
+        Self { pair, side, reader, is_dissolved: AtomicBool::new(false), next: Once::new() }
+    }
+
+    /// The links of a client and of a server.
+    pub fn both(pair: Arc<Pair<P>>) -> [Self; 2] {
+        [Self::new(pair.clone(), Side::Client, Side::Client), Self::new(pair, Side::Server, Side::Server)]
+    }
+
+    /// The link of a socket that is its own peer.
+    pub const fn to_itself(pair: Arc<Pair<P>>) -> Self {
+        Self::new(pair, Side::Client, Side::Server)
+    }
+
+    /// The connection of the socket whose first link this is.
+    #[inline]
+    pub fn current(&self) -> Option<&Self> {
+        if self.is_dissolved.load(Ordering::Acquire) { self.later() } else { Some(self) }
+    }
+
+    #[cold]
+    fn later(&self) -> Option<&Self> {
+        let mut link = self;
+        loop {
+            link = link.next.get()?;
+            if !link.is_dissolved.load(Ordering::Acquire) {
+                return Some(link);
+            }
+        }
+    }
+
+    /// The connection is no longer the socket's.
+    pub fn dissolve(&self) {
+        self.is_dissolved.store(true, Ordering::Release);
+    }
+
+    /// Adds a connection to a socket whose others are dissolved.
+    pub fn append(&self, link: Self) -> InetResult<()> {
+        let mut last = self;
+        for _ in 0..LINKS_MAX {
+            match last.next.get() {
+                Some(next) => last = next,
+                None => {
+                    let link = P::reserved(size_of::<Self>(), || Box::new(link))?;
+                    last.next.call_once(|| link);
+                    return Ok(());
+                }
+            }
+        }
+        Err(InetError::NoBuffers)
+    }
+
+    /// See [`Pair::shut_down`].
+    pub fn shut_down(&self, reading: bool, writing: bool) {
+        self.pair.shut_down(self.side, self.reader, reading, writing);
+    }
+
+    /// See [`Pair::close`].
+    pub fn close(&self, abort: bool) -> bool {
+        self.pair.close(self.side, self.reader, abort)
+    }
+
+    /// See [`Pair::readiness`].
+    pub fn readiness(&self, low_water: usize) -> Readiness {
+        self.pair.readiness(self.side, self.reader, low_water)
+    }
+
+    /// See [`Pair::set_buffers`].
+    pub fn set_buffers(&self, options: &Options) {
+        self.pair.set_buffers(self.side, self.reader, options);
+    }
+
+    /// Takes the error that is to be told.
+    pub fn take_error(&self) -> Option<InetError> {
+        self.pair.shared.lock().ends(self.side).0.error.take()
+    }
+
+    /// Whether the connection was reset.
+    pub fn is_reset(&self) -> bool {
+        self.pair.shared.lock().reset
+    }
+
+    /// See [`Pair::progress`].
+    pub fn progress(&self) -> Progress {
+        self.pair.progress(self.side, self.reader)
+    }
 }
 
 /// The permissions and progress of an end, for `TCP_INFO` and ioctls.
@@ -292,10 +399,10 @@ impl<P: Platform> Pair<P> {
     }
 
     /// Ends one or both directions.
-    pub fn shut_down(&self, side: Side, reading: bool, writing: bool) {
+    fn shut_down(&self, side: Side, reader: Side, reading: bool, writing: bool) {
         let mut shared = self.shared.lock();
-        let (own, peer) = shared.ends(side);
-        own.reading_ended |= reading;
+        shared.ends(reader).0.reading_ended |= reading;
+        let peer = shared.ends(side).1;
         let has_ended = writing && !peer.ended;
         peer.ended |= writing;
         drop(shared);
@@ -307,16 +414,18 @@ impl<P: Platform> Pair<P> {
 
     /// The end is closed; unread bytes, or `abort`, make it a reset. Returns whether the connection ended in good
     /// order, with this end as the first to close.
-    pub fn close(&self, side: Side, abort: bool) -> bool {
+    fn close(&self, side: Side, reader: Side, abort: bool) -> bool {
         let mut shared = self.shared.lock();
         let was_reset = shared.reset;
-        let (own, peer) = shared.ends(side);
+        let peer_ended = shared.ends(side).1.ended;
+        let own = shared.ends(reader).0;
         let abort = abort || !own.ring.is_empty();
         own.closed = true;
         let length = own.ring.len();
         own.ring.consume(length);
         own.ring.release();
-        let was_first = !own.ended && !peer.ended;
+        let was_first = !own.ended && !peer_ended;
+        let peer = shared.ends(side).1;
         if abort && !peer.closed && !was_reset {
             let error = if peer.ended { InetError::BrokenPipe } else { InetError::ConnectionReset };
             shared.reset(Some((side.other(), error)));
@@ -329,10 +438,10 @@ impl<P: Platform> Pair<P> {
     }
 
     /// The events that the end is ready for.
-    pub fn readiness(&self, side: Side, low_water: usize) -> Readiness {
+    fn readiness(&self, side: Side, reader: Side, low_water: usize) -> Readiness {
         let mut shared = self.shared.lock();
         let is_reset = shared.reset;
-        let (own, peer) = shared.ends(side);
+        let own = shared.ends(reader).0;
         let mut ready = Readiness::empty();
         let ends_reading = own.ended || own.reading_ended || is_reset;
         let has_mark = own.urgent.is_some_and(|(_, at)| at == own.read && !own.ring.is_empty());
@@ -340,6 +449,8 @@ impl<P: Platform> Pair<P> {
         ready.set(Readiness::IN, enough || ends_reading);
         ready.set(Readiness::READ_HANG_UP, ends_reading);
         ready.set(Readiness::PRIORITY, own.urgent.is_some() && !own.urgent_taken);
+        ready.set(Readiness::ERROR, own.error.is_some());
+        let peer = shared.ends(side).1;
         let ends_writing = peer.ended || is_reset;
         let limit = peer.limit();
         let has_room = peer.ring.len() <= limit - limit / 3 && peer.ring.len() < limit;
@@ -348,28 +459,21 @@ impl<P: Platform> Pair<P> {
         }
         ready.set(Readiness::OUT, ends_writing || has_room);
         ready.set(Readiness::HANG_UP, ends_reading && ends_writing);
-        ready.set(Readiness::ERROR, own.error.is_some());
         ready
     }
 
     /// Takes over the sizes of the end's buffers.
-    pub fn set_buffers(&self, side: Side, options: &Options) {
+    fn set_buffers(&self, side: Side, reader: Side, options: &Options) {
         let mut shared = self.shared.lock();
-        let (own, peer) = shared.ends(side);
-        own.receive_buffer = Options::get(&options.receive_buffer) as usize;
-        peer.send_buffer = Options::get(&options.send_buffer) as usize;
-    }
-
-    /// Takes the error that is to be told.
-    pub fn take_error(&self, side: Side) -> Option<InetError> {
-        self.shared.lock().ends(side).0.error.take()
+        shared.ends(reader).0.receive_buffer = Options::get(&options.receive_buffer) as usize;
+        shared.ends(side).1.send_buffer = Options::get(&options.send_buffer) as usize;
     }
 
     /// How far the end is.
-    pub fn progress(&self, side: Side) -> Progress {
-        let mut shared = self.shared.lock();
+    fn progress(&self, side: Side, reader: Side) -> Progress {
+        let shared = self.shared.lock();
         let is_reset = shared.reset;
-        let (own, peer) = shared.ends(side);
+        let (own, peer) = (&shared.inward[reader.index()], &shared.inward[side.other().index()]);
         Progress {
             unread: own.ring.len(),
             unsent: peer.ring.len(),

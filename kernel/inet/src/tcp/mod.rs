@@ -17,7 +17,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use spin::Once;
 use spin::mutex::SpinMutex;
 
@@ -27,7 +27,7 @@ use crate::error::{InetError, InetResult, MoveError};
 use crate::options::Options;
 use crate::platform::{Platform, Readiness, random_u64, try_arc};
 use crate::ports::Claim;
-use crate::tcp::fused::{Pair, Side};
+use crate::tcp::fused::FusedLink;
 use crate::tcp::listener::Listener;
 use crate::tcp::over_link::Seen;
 use crate::tcp::wire::Wire;
@@ -58,6 +58,8 @@ enum Connecting {
     No,
     /// And has not been answered yet.
     Started,
+    /// And failed, and the socket was shut down before anyone was told.
+    Dead,
     Done,
 }
 
@@ -88,7 +90,7 @@ pub(crate) struct State<P: Platform> {
     registered: Option<(Tuple, bool)>,
     /// `close` has been called.
     closed: bool,
-    /// Reading has ended, of a connection over the link.
+    /// Reading has ended: of a connection over the link, or of a socket without a connection.
     reading_ended: bool,
     /// The state that waiters have been told, and when the next pass over the connection is planned.
     seen: Seen,
@@ -103,6 +105,8 @@ pub(crate) struct State<P: Platform> {
 struct Bound {
     port: u16,
     address: Option<IpAddr>,
+    /// The program named the port, and keeps it when a connection is dissolved.
+    is_named: bool,
 }
 
 /// See the module.
@@ -113,9 +117,12 @@ pub struct TcpSocket<P: Platform> {
     /// The user who opened it.
     pub user: u32,
     waiters: Arc<P::Waiters>,
+    /// The number of its inode, which lists show; 0 until a program has it.
+    pub inode: AtomicU64,
     /// Its options.
     pub options: Options,
-    fused: Once<(Arc<Pair<P>>, Side)>,
+    /// Its first connection within the machine; further ones hang on that.
+    fused: Once<FusedLink<P>>,
     pub(crate) state: SpinMutex<State<P>>,
     /// Packets that have come over the link and wait for [`TcpSocket::work`].
     inbox: SpinMutex<VecDeque<Vec<u8>>>,
@@ -136,6 +143,8 @@ pub struct Listing {
     pub receive_queue: usize,
     /// The user who opened it.
     pub user: u32,
+    /// The number of its inode; 0 if it has none.
+    pub inode: u64,
     /// Whether it was opened as IPv6.
     pub is_v6: bool,
 }
@@ -145,7 +154,7 @@ impl Listing {
     pub(crate) fn nobody(tuple: &Tuple, state: TcpState) -> Self {
         let (local, remote) = tuple.endpoints();
         let is_v6 = !local.address.is_ipv4();
-        Self { local, remote, state, send_queue: 0, receive_queue: 0, user: 0, is_v6 }
+        Self { local, remote, state, send_queue: 0, receive_queue: 0, user: 0, inode: 0, is_v6 }
     }
 }
 
@@ -175,6 +184,7 @@ impl<P: Platform> TcpSocket<P> {
             is_v6,
             user,
             waiters: P::waiters()?,
+            inode: AtomicU64::new(0),
             options: Options::new(),
             fused: Once::new(),
             state: SpinMutex::new(state),
@@ -209,8 +219,8 @@ impl<P: Platform> TcpSocket<P> {
     /// # Errors
     /// [`InetError::NotConnected`].
     pub fn remote(&self) -> InetResult<Endpoint> {
-        if let Some((pair, side)) = self.fused.get()
-            && pair.progress(*side).over
+        if let Some(link) = self.fused()
+            && link.progress().over
         {
             return Err(InetError::NotConnected);
         }
@@ -243,11 +253,19 @@ impl<P: Platform> TcpSocket<P> {
     /// # Errors
     /// [`InetError::Invalid`]: it is bound.
     pub fn set_only_v6(&self, is_on: bool) -> InetResult<()> {
-        if self.state.lock().local.is_some() {
+        let state = self.state.lock();
+        if state.bound.is_some() || state.registered.is_some() {
             return Err(InetError::Invalid);
         }
+        drop(state);
         self.options.only_v6.store(is_on.into(), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Its connection within the machine.
+    #[inline]
+    fn fused(&self) -> Option<&FusedLink<P>> {
+        self.fused.get()?.current()
     }
 
     /// The claim of the socket when it is bound to `address`.
@@ -261,7 +279,7 @@ impl<P: Platform> TcpSocket<P> {
     /// [`InetError::Invalid`] (it is bound), [`InetError::AddressInUse`], [`InetError::AddressNotAvailable`].
     pub fn bind(self: &Arc<Self>, wanted: Endpoint) -> InetResult<()> {
         let mut state = self.state.lock();
-        if state.bound.is_some() || state.local.is_some() {
+        if state.bound.is_some() || state.registered.is_some() || !matches!(state.phase, Phase::Closed) {
             return Err(InetError::Invalid);
         }
         let free = Options::is_on(&self.options.free_bind);
@@ -276,7 +294,7 @@ impl<P: Platform> TcpSocket<P> {
         let random = random_u64::<P>() as u32;
         let claim = self.claim(address);
         let port = self.engine.tcp_ports.lock().bind(wanted.port, claim, Arc::downgrade(self), random)?;
-        state.bound = Some(Bound { port, address });
+        state.bound = Some(Bound { port, address, is_named: wanted.port != 0 });
         state.local = Some(Endpoint { port, ..wanted });
         Ok(())
     }
@@ -293,8 +311,8 @@ impl<P: Platform> TcpSocket<P> {
 
     /// The sizes of the buffers have changed.
     pub fn buffers_changed(&self) {
-        if let Some((pair, side)) = self.fused.get() {
-            pair.set_buffers(*side, &self.options);
+        if let Some(link) = self.fused() {
+            link.set_buffers(&self.options);
         }
     }
 
@@ -356,25 +374,38 @@ impl<P: Platform> TcpSocket<P> {
         wanted: usize,
         mut copy: impl FnMut(&mut [u8]) -> Result<usize, F>,
     ) -> Result<usize, MoveError<F>> {
-        if let Some((pair, side)) = self.fused.get() {
-            return pair.send(*side, wanted, copy);
+        if let Some(link) = self.fused() {
+            return link.pair.send(link.side, wanted, copy);
         }
         match self.send_over_link(wanted, &mut copy) {
             Some(result) => result,
-            None => Err(self.unconnected(true).into()),
+            None => Err(self.sent_unconnected().into()),
         }
     }
 
-    /// The error of moving bytes without a connection.
-    fn unconnected(&self, sends: bool) -> InetError {
+    /// The error of sending without a connection.
+    fn sent_unconnected(&self) -> InetError {
         let mut state = self.state.lock();
+        match (state.error.take(), &state.phase) {
+            (Some(error), _) => error,
+            (None, Phase::Knocking) => InetError::WouldBlock,
+            (None, _) => InetError::BrokenPipe,
+        }
+    }
+
+    /// The result of receiving without a connection.
+    fn received_unconnected(&self) -> InetResult<usize> {
+        let mut state = self.state.lock();
+        if matches!(state.phase, Phase::Listening(_)) {
+            return Err(InetError::NotConnected);
+        }
         if let Some(error) = state.error.take() {
-            return error;
+            return Err(error);
         }
         match state.phase {
-            Phase::Knocking => InetError::WouldBlock,
-            _ if sends => InetError::BrokenPipe,
-            _ => InetError::NotConnected,
+            _ if state.reading_ended => Ok(0),
+            Phase::Knocking => Err(InetError::WouldBlock),
+            _ => Err(InetError::NotConnected),
         }
     }
 
@@ -388,12 +419,12 @@ impl<P: Platform> TcpSocket<P> {
         peek: Option<usize>,
         mut copy: impl FnMut(&[u8]) -> Result<usize, F>,
     ) -> Result<usize, MoveError<F>> {
-        if let Some((pair, side)) = self.fused.get() {
-            return pair.receive(*side, peek, copy);
+        if let Some(link) = self.fused() {
+            return link.pair.receive(link.reader, peek, copy);
         }
         match self.receive_over_link(peek, &mut copy) {
             Some(result) => result,
-            None => Err(self.unconnected(false).into()),
+            None => Ok(self.received_unconnected()?),
         }
     }
 
@@ -402,40 +433,42 @@ impl<P: Platform> TcpSocket<P> {
     /// # Errors
     /// As for [`TcpSocket::send`].
     pub fn send_urgent(&self, byte: u8) -> InetResult<()> {
-        if let Some((pair, side)) = self.fused.get() {
-            return pair.send_urgent(*side, byte);
+        if let Some(link) = self.fused() {
+            return link.pair.send_urgent(link.side, byte);
         }
-        Err(self.unconnected(true))
+        Err(self.sent_unconnected())
     }
 
     /// Takes the byte of urgent data.
     ///
     /// # Errors
-    /// [`InetError::Invalid`]: there is none.
+    /// [`InetError::Invalid`]: there is none. [`InetError::NotConnected`]: it listens.
     pub fn receive_urgent(&self, peek: bool) -> InetResult<u8> {
-        if let Some((pair, side)) = self.fused.get() {
-            return pair.receive_urgent(*side, peek);
+        if let Some(link) = self.fused() {
+            return link.pair.receive_urgent(link.reader, peek);
         }
-        Err(self.unconnected(false))
+        let is_listening = matches!(self.state.lock().phase, Phase::Listening(_));
+        Err(if is_listening { InetError::NotConnected } else { InetError::Invalid })
     }
 
     /// The events that it is ready for.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
-        if let Some((pair, side)) = self.fused.get() {
-            let low_water = Options::get(&self.options.low_water) as usize;
-            return pair.readiness(*side, low_water);
+        if let Some(link) = self.fused() {
+            return link.readiness(Options::get(&self.options.low_water) as usize);
         }
         let mut state = self.state.lock();
         let mut ready = Readiness::empty();
         match &mut state.phase {
-            Phase::Listening(listener) => ready.set(Readiness::IN, listener.has_waiting()),
+            Phase::Listening(listener) => {
+                ready.set(Readiness::IN, listener.has_waiting());
+                return ready;
+            }
             Phase::Knocking | Phase::Fused => {}
             Phase::Wire(_) => return self.readiness_over_link(&mut state),
             Phase::Closed => {
                 ready |= Readiness::OUT | Readiness::HANG_UP;
-                let was_connecting = state.error.is_some() || state.connecting != Connecting::No;
-                if was_connecting {
+                if state.reading_ended {
                     ready |= Readiness::IN | Readiness::READ_HANG_UP;
                 }
             }
@@ -447,14 +480,14 @@ impl<P: Platform> TcpSocket<P> {
     /// Takes the error that is to be told: `SO_ERROR`.
     pub fn take_error(&self) -> Option<InetError> {
         let own = self.state.lock().error.take();
-        own.or_else(|| self.fused.get().and_then(|(pair, side)| pair.take_error(*side)))
+        own.or_else(|| self.fused().and_then(FusedLink::take_error))
     }
 
     /// How far the connection is.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        match self.fused.get() {
-            Some((pair, side)) => pair.progress(*side),
+        match self.fused() {
+            Some(link) => link.progress(),
             None => self.progress_over_link(),
         }
     }
@@ -462,8 +495,8 @@ impl<P: Platform> TcpSocket<P> {
     /// Its state in TCP's words.
     #[must_use]
     pub fn tcp_state(&self) -> TcpState {
-        if let Some((pair, side)) = self.fused.get() {
-            let progress = pair.progress(*side);
+        if let Some(link) = self.fused() {
+            let progress = link.progress();
             return match (progress.ended, progress.peer_ended) {
                 _ if progress.over => TcpState::Close,
                 (false, false) => TcpState::Established,
@@ -508,6 +541,7 @@ impl<P: Platform> TcpSocket<P> {
             send_queue,
             receive_queue,
             user: self.user,
+            inode: self.inode.load(Ordering::Relaxed),
             is_v6: self.is_v6,
         }
     }

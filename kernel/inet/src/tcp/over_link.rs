@@ -30,6 +30,7 @@ pub(super) struct Seen {
     has_peer_ended: bool,
     is_connected: bool,
     is_closed: bool,
+    is_draining: bool,
 }
 
 /// The result of a pass.
@@ -67,6 +68,11 @@ pub(super) const fn tcp_state(state: WireState) -> TcpState {
         WireState::LastAck => TcpState::LastAck,
         WireState::TimeWait => TcpState::TimeWait,
     }
+}
+
+/// Whether a connection waits for the peer to acknowledge the end.
+const fn is_draining(state: WireState) -> bool {
+    matches!(state, WireState::FinWait1 | WireState::Closing | WireState::LastAck)
 }
 
 impl<P: Platform> TcpSocket<P> {
@@ -231,6 +237,7 @@ impl<P: Platform> TcpSocket<P> {
             has_peer_ended: wire.has_peer_ended(),
             is_connected: !wire.is_connecting(),
             is_closed: now == WireState::Closed,
+            is_draining: is_draining(now),
         };
         let old = core::mem::replace(&mut state.seen, seen);
         if seen.received > old.received {
@@ -242,7 +249,8 @@ impl<P: Platform> TcpSocket<P> {
         if seen.is_connected && !old.is_connected {
             settled.wakes |= Readiness::OUT;
         }
-        if seen.is_closed && !old.is_closed {
+        let has_drained = old.is_draining && !seen.is_draining;
+        if seen.is_closed && !old.is_closed || has_drained {
             settled.wakes = Readiness::all();
         }
         if wire.writer_waits {
@@ -378,6 +386,15 @@ impl<P: Platform> TcpSocket<P> {
         let mut settled = self.settle(state);
         settled.wakes = Readiness::all();
         Ok(settled)
+    }
+
+    /// Whether the end of this side's direction, or bytes before it, have not reached the peer.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        match &self.state.lock().phase {
+            Phase::Wire(wire) => is_draining(wire.state()),
+            _ => false,
+        }
     }
 
     /// Resets a connection over the link, if it is one.

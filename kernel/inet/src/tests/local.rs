@@ -120,7 +120,8 @@ fn datagram(
 }
 
 fn next(socket: &UdpSocket<Simulated>) -> Result<(Endpoint, Vec<u8>), InetError> {
-    let taken = socket.receive(false, |datagram| Ok::<_, ()>((datagram.source, datagram.payload().to_vec())));
+    let taken =
+        socket.receive(false, true, |datagram| Ok::<_, ()>((datagram.source, datagram.payload().to_vec())));
     taken.map_err(reason).map(Option::unwrap)
 }
 

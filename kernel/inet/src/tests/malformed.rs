@@ -103,7 +103,7 @@ fn noise_harms_nobody() {
                 socket.close();
             }
             let _ = receive(&server, 100_000);
-            let _ = udp.receive(false, |_| Ok::<(), ()>(()));
+            let _ = udp.receive(false, true, |_| Ok::<(), ()>(()));
         }
     }
     net.settle();

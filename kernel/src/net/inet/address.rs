@@ -24,9 +24,8 @@ pub fn parse(address: &SocketAddress, is_v6: bool) -> Result<Endpoint, Errno> {
         return Err(Errno::EINVAL);
     }
     let port = u16::from_be_bytes([bytes[2], bytes[3]]);
-    let v4 = || IpAddr::V4(Ipv4Addr::new(bytes[4], bytes[5], bytes[6], bytes[7]));
     match address.family() {
-        net::AF_INET if !is_v6 => Ok(Endpoint::new(v4(), port)),
+        net::AF_INET if !is_v6 => parse_v4(address),
         net::AF_INET6 if is_v6 => {
             let mut octets = [0; 16];
             octets.copy_from_slice(&bytes[8..24]);
@@ -34,6 +33,32 @@ pub fn parse(address: &SocketAddress, is_v6: bool) -> Result<Endpoint, Errno> {
         }
         _ => Err(Errno::EAFNOSUPPORT),
     }
+}
+
+/// As [`parse`], to be bound to: IPv4's may say `AF_UNSPEC` if it is any, for old programs.
+///
+/// # Errors
+/// As for [`parse`].
+pub fn parse_own(address: &SocketAddress, is_v6: bool) -> Result<Endpoint, Errno> {
+    let bytes = address.as_slice();
+    let is_old = !is_v6 && bytes.len() >= V4_BYTES && address.family() == net::AF_UNSPEC;
+    if is_old && bytes[4..8] == [0; 4] {
+        return parse_v4(address);
+    }
+    parse(address, is_v6)
+}
+
+/// Reads an address of IPv4, whatever its family says.
+///
+/// # Errors
+/// `EINVAL` (too short).
+pub fn parse_v4(address: &SocketAddress) -> Result<Endpoint, Errno> {
+    let bytes = address.as_slice();
+    if bytes.len() < V4_BYTES {
+        return Err(Errno::EINVAL);
+    }
+    let v4 = Ipv4Addr::new(bytes[4], bytes[5], bytes[6], bytes[7]);
+    Ok(Endpoint::new(IpAddr::V4(v4), u16::from_be_bytes([bytes[2], bytes[3]])))
 }
 
 /// The address as a socket of IPv6 or IPv4 tells it.

@@ -33,7 +33,12 @@ impl InetSocket {
         if let Some(target) = message.address {
             // A socket of IPv6 takes an address of IPv4, too.
             let is_v6 = self.is_v6 && target.family() != net::AF_INET;
-            how.target = Some(address::parse(target, is_v6)?);
+            how.target = match target.family() {
+                // As in Linux, this is none to one, and IPv4's to the other.
+                net::AF_UNSPEC if self.is_v6 && target.as_slice().len() >= 2 => None,
+                net::AF_UNSPEC if !self.is_v6 => Some(address::parse_v4(target)?),
+                _ => Some(address::parse(target, is_v6)?),
+            };
         }
         let mut rest = message.control;
         while rest.len() >= HEADER {

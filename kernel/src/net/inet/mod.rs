@@ -23,14 +23,18 @@ use crate::call::Call;
 use crate::device;
 use crate::device::net::FrameSink;
 use crate::error::{Errno, TryError, TryResult};
-use crate::fs::{File, FileType, IoBuffer, Metadata, OpenFile};
+use crate::fs::inode::InodeChange;
+use crate::fs::{File, IoBuffer, Metadata, OpenFile, downcast_arc};
 use crate::memory::fallible;
 use crate::memory::user::PageFault;
+use crate::net::device_ioctl;
 use crate::net::inet::platform::{Kernel, SocketWaiters, engine, events, running_engine};
 use crate::net::interface::Ethernet;
+use crate::net::node::SocketNode;
 use crate::net::protocol::{Incoming, OptionValue, Outgoing, ProtocolSocket, SocketAddress};
-use crate::net::{device_ioctl, next_inode};
 use crate::process::Thread;
+use crate::time::NS_PER_SECOND;
+use crate::wait::operation::Operation;
 use crate::wait::queue::{Events, Watch};
 
 /// The first port that needs no privilege.
@@ -52,8 +56,7 @@ enum Transport {
 /// An internet socket.
 pub struct InetSocket {
     transport: Transport,
-    /// Number in `stat`.
-    inode: u64,
+    node: SocketNode,
     is_v6: bool,
     send_timeout_ns: AtomicU64,
     receive_timeout_ns: AtomicU64,
@@ -141,17 +144,34 @@ impl InetSocket {
             (net::SOCK_STREAM | net::SOCK_DGRAM | net::SOCK_RAW, _) => return Err(Errno::EPROTONOSUPPORT),
             _ => return Err(Errno::ESOCKTNOSUPPORT),
         };
-        Self::with(transport, is_v6)
+        Self::with(transport, is_v6, (credentials.fsuid, credentials.fsgid))
     }
 
-    fn with(transport: Transport, is_v6: bool) -> Result<Arc<Self>, Errno> {
+    fn with(transport: Transport, is_v6: bool, owner: (u32, u32)) -> Result<Arc<Self>, Errno> {
+        let node = SocketNode::new(owner);
+        let inode = match &transport {
+            Transport::Tcp(socket) => &socket.inode,
+            Transport::Udp(socket) => &socket.inode,
+            Transport::Raw(socket) => &socket.inode,
+        };
+        inode.store(node.inode, Ordering::Relaxed);
         fallible::try_arc(Self {
             transport,
-            inode: next_inode(),
+            node,
             is_v6,
             send_timeout_ns: AtomicU64::new(0),
             receive_timeout_ns: AtomicU64::new(0),
         })
+    }
+
+    /// The wait for the end of a socket that is about to be closed, if it is one of these and waits.
+    pub fn lingering(file: &Arc<dyn File>) -> Option<Lingering> {
+        let socket: Arc<Self> = downcast_arc(file)?;
+        let seconds = u32::try_from(socket.options().linger.load(Ordering::Relaxed)).ok()?;
+        match &socket.transport {
+            Transport::Tcp(tcp) => Some(Lingering { socket: tcp.clone(), seconds }),
+            _ => None,
+        }
     }
 
     fn waiters(&self) -> &SocketWaiters {
@@ -246,8 +266,12 @@ impl ProtocolSocket for InetSocket {
         matches!(self.transport, Transport::Tcp(_))
     }
 
+    fn low_water(&self) -> usize {
+        (Options::get(&self.options().low_water) as usize).max(1)
+    }
+
     fn bind(&self, thread: &Arc<Thread>, address: &SocketAddress) -> Result<(), Errno> {
-        let endpoint = address::parse(address, self.is_v6)?;
+        let endpoint = address::parse_own(address, self.is_v6)?;
         let is_privileged = (1..UNPRIVILEGED_PORT).contains(&endpoint.port);
         if is_privileged && !thread.credentials().is_capable(linux::CAP_NET_BIND_SERVICE) {
             return Err(Errno::EACCES);
@@ -263,8 +287,10 @@ impl ProtocolSocket for InetSocket {
         if address.as_slice().len() < 2 {
             return Err(Errno::EINVAL.into());
         }
-        let endpoint = match address.family() {
-            net::AF_UNSPEC => None,
+        let endpoint = match (address.family(), &self.transport) {
+            (net::AF_UNSPEC, _) => None,
+            // One that has started a connection tells of that before it looks at an address.
+            (_, Transport::Tcp(socket)) if socket.has_started() => Some(socket.peer()),
             _ => Some(address::parse(address, self.is_v6)?),
         };
         match (&self.transport, endpoint) {
@@ -290,7 +316,7 @@ impl ProtocolSocket for InetSocket {
                 let accepted = socket.accept()?;
                 let peer = accepted.peer();
                 let peer = address::encode(peer, self.is_v6);
-                Ok((Self::with(Transport::Tcp(accepted), self.is_v6)?, peer))
+                Ok((Self::with(Transport::Tcp(accepted), self.is_v6, self.node.owner())?, peer))
             }
             _ => Err(Errno::EOPNOTSUPP.into()),
         }
@@ -321,7 +347,8 @@ impl ProtocolSocket for InetSocket {
     }
 
     fn send(&self, buffer: &mut IoBuffer<'_>, message: &Outgoing<'_>) -> TryResult<usize> {
-        if message.flags & net::MSG_OOB == 0 {
+        let is_v6_datagram = self.is_v6 && matches!(self.transport, Transport::Udp(_));
+        if message.flags & net::MSG_OOB == 0 || is_v6_datagram {
             let how = match &self.transport {
                 Transport::Tcp(_) => SendOptions::default(),
                 _ => self.send_options(message)?,
@@ -352,9 +379,6 @@ impl ProtocolSocket for InetSocket {
                     message.flags |= net::MSG_OOB;
                     return Ok(buffer.copy_out(&[byte])?);
                 }
-                if buffer.remaining() == 0 {
-                    return Ok(0);
-                }
                 let mut wanted = buffer.remaining();
                 let drops = flags & net::MSG_TRUNC != 0;
                 let count = socket.receive(peek, |bytes| {
@@ -368,12 +392,18 @@ impl ProtocolSocket for InetSocket {
                 message.length = count;
                 Ok(count)
             }
-            _ if flags & net::MSG_OOB != 0 => Err(Errno::EOPNOTSUPP.into()),
             _ if flags & net::MSG_ERRQUEUE != 0 => self.receive_report(buffer, message),
             Transport::Udp(socket) => {
                 let peek = flags & net::MSG_PEEK != 0;
-                let taken = socket.receive(peek, |datagram| self.take(datagram, buffer, message))?;
-                Ok(taken.unwrap_or(0))
+                let no_wait = flags & net::MSG_DONTWAIT != 0;
+                let taken = socket.receive(peek, no_wait, |datagram| self.take(datagram, buffer, message))?;
+                let count = taken.unwrap_or(0);
+                let offset = socket.options.peek_offset.load(Ordering::Relaxed);
+                if offset >= 0 {
+                    let moved = if peek { offset + count as i32 } else { (offset - count as i32).max(0) };
+                    socket.options.peek_offset.store(moved, Ordering::Relaxed);
+                }
+                Ok(count)
             }
             Transport::Raw(socket) => {
                 let peek = flags & net::MSG_PEEK != 0;
@@ -401,13 +431,44 @@ fn whole(buffer: &mut IoBuffer<'_>, free: &mut [u8]) -> Result<usize, PageFault>
 /// Sends all but the last byte as they are, and that one as urgent.
 fn send_urgent(socket: &TcpSocket<Kernel>, buffer: &mut IoBuffer<'_>) -> TryResult<usize> {
     let wanted = buffer.remaining();
-    if wanted > 1 {
-        return Ok(socket.send(wanted - 1, |free| moved(buffer, |buffer| buffer.copy_in(free)))?);
+    if wanted != 1 {
+        return Ok(
+            socket.send(wanted.saturating_sub(1), |free| moved(buffer, |buffer| buffer.copy_in(free)))?
+        );
     }
     let mut byte = [0];
     buffer.copy_in(&mut byte)?;
     socket.send_urgent(byte[0])?;
     Ok(1)
+}
+
+/// The wait of a close by `SO_LINGER`.
+pub struct Lingering {
+    socket: Arc<TcpSocket<Kernel>>,
+    seconds: u32,
+}
+
+impl Lingering {
+    /// How long it waits at most.
+    pub fn limit_ns(&self) -> u64 {
+        u64::from(self.seconds) * NS_PER_SECOND
+    }
+}
+
+impl Operation for Lingering {
+    fn attempt(&mut self) -> TryResult<usize> {
+        if self.socket.is_draining() { Err(TryError::WouldBlock) } else { Ok(0) }
+    }
+
+    /// The descriptor is closed, however the wait ends.
+    fn partial(&self) -> Option<usize> {
+        Some(0)
+    }
+
+    fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
+        self.socket.waiters().queue.watch(watch, Events::all())?;
+        Ok(!self.socket.is_draining())
+    }
 }
 
 /// Takes the frames of the device to the engine.
@@ -448,6 +509,9 @@ impl File for InetSocket {
     }
 
     fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
+        if buffer.remaining() == 0 {
+            return Ok(0);
+        }
         self.receive(buffer, 0, 0, &mut Incoming::default())
     }
 
@@ -486,8 +550,17 @@ impl File for InetSocket {
         Some(self.timeout(write).load(Ordering::Relaxed)).filter(|&timeout| timeout > 0)
     }
 
+    fn lingers(&self) -> bool {
+        self.options().linger.load(Ordering::Relaxed) > 0
+    }
+
     fn metadata(&self) -> Metadata {
-        Metadata { permissions: 0o777, ..Metadata::anonymous(FileType::Socket, self.inode) }
+        self.node.metadata()
+    }
+
+    fn change(&self, change: &InodeChange) -> Result<(), Errno> {
+        self.node.change(change);
+        Ok(())
     }
 
     fn name(&self) -> &'static str {

@@ -22,7 +22,17 @@ const BUFFER_MAX: u32 = 212_992;
 /// The smallest buffers, as Linux has them.
 const SEND_BUFFER_MIN: u32 = 4608;
 const RECEIVE_BUFFER_MIN: u32 = 2304;
-/// The sizes that are reported of buffers that were not set: `tcp_wmem` and `tcp_rmem`, and the datagrams' default.
+/// The sizes that are reported of a connection's buffers before it is made: `tcp_wmem` and `tcp_rmem`.
+const SEND_BUFFER_FIRST: u32 = 16_384;
+const RECEIVE_BUFFER_FIRST: u32 = 131_072;
+/// Bits of [`Options::buffers_set`].
+const SEND_BUFFER_SET: u32 = 1;
+const RECEIVE_BUFFER_SET: u32 = 2;
+/// The bits of `IP_TOS` that tell of congestion.
+const ECN_MASK: u32 = 3;
+/// The one way of congestion control, and the bytes of a name as it is told.
+const CONGESTION_NAME: &str = "reno";
+const CONGESTION_NAME_BYTES: usize = 16;
 const IP_TTL_DEFAULT: u32 = 64;
 
 /// The level of `ICMP_FILTER`, which is `SOL_RAW`, and the options; `linux-raw-sys` leaves them out.
@@ -50,7 +60,13 @@ fn kept<'a>(options: &'a Options, is_tcp: bool, level: u32, name: u32) -> Option
         (net::SOL_SOCKET, net::SO_KEEPALIVE) => Flag(&options.keep_alive),
         (net::SOL_SOCKET, net::SO_OOBINLINE) => Flag(&options.out_of_band_inline),
         (net::SOL_SOCKET, net::SO_TIMESTAMP) => Flag(&options.timestamp),
-        (net::SOL_SOCKET, net::SO_RCVLOWAT) => Number(&options.low_water, 0, i32::MAX as u32),
+        (net::SOL_SOCKET, net::SO_DONTROUTE) => Flag(&options.no_route),
+        (net::SOL_SOCKET, net::SO_NO_CHECK) => Flag(&options.no_check),
+        (net::SOL_SOCKET, net::SO_PASSCRED) => Flag(&options.pass_credentials),
+        (net::SOL_SOCKET, net::SO_PASSSEC) => Flag(&options.pass_label),
+        (net::SOL_SOCKET, net::SO_NOFCS) => Flag(&options.no_frame_check),
+        (net::SOL_SOCKET, net::SO_LOCK_FILTER) => Flag(&options.lock_filter),
+        (net::SOL_SOCKET, net::SO_SELECT_ERR_QUEUE) => Flag(&options.select_error_queue),
         (net::SOL_TCP, net::TCP_NODELAY) if is_tcp => Flag(&options.no_delay),
         (net::SOL_TCP, net::TCP_CORK) if is_tcp => Flag(&options.cork),
         (net::SOL_TCP, net::TCP_QUICKACK) if is_tcp => Flag(&options.quick_ack),
@@ -66,7 +82,9 @@ fn kept<'a>(options: &'a Options, is_tcp: bool, level: u32, name: u32) -> Option
         (net::SOL_TCP, net::TCP_FASTOPEN_CONNECT) if is_tcp => Flag(&options.fast_open_connect),
         (net::SOL_TCP, net::TCP_NOTSENT_LOWAT) if is_tcp => Number(&options.unsent_low_water, 0, u32::MAX),
         (net::SOL_TCP, net::TCP_MAXSEG) if is_tcp => Number(&options.max_segment, 0, 32767),
-        (net::SOL_IP, net::IP_TOS) => Number(&options.tos, 0, 255),
+        (net::SOL_IP, net::IP_RECVOPTS) => Flag(&options.receive_options),
+        (net::SOL_IP, net::IP_RETOPTS) => Flag(&options.return_options),
+        (net::SOL_IP, net::IP_TRANSPARENT) => Flag(&options.transparent),
         (net::SOL_IP, net::IP_MULTICAST_LOOP) => Flag(&options.multicast_loop),
         (net::SOL_IP, net::IP_MULTICAST_ALL) => Flag(&options.multicast_all),
         (net::SOL_IP, net::IP_MTU_DISCOVER) => Number(&options.mtu_discover, 0, 5),
@@ -93,6 +111,7 @@ fn int(value: &[u8], level: u32) -> Result<u32, Errno> {
     match value {
         [first, second, third, fourth, ..] => Ok(u32::from_ne_bytes([*first, *second, *third, *fourth])),
         [first, ..] if level == net::SOL_IP => Ok((*first).into()),
+        [] if level == net::SOL_IP => Ok(0),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -112,6 +131,22 @@ fn kind(socket: &InetSocket) -> u32 {
         Transport::Udp(_) => net::SOCK_DGRAM,
         Transport::Raw(raw) if raw.is_ping => net::SOCK_DGRAM,
         Transport::Raw(_) => net::SOCK_RAW,
+    }
+}
+
+/// `SO_SNDBUF` or `SO_RCVBUF`.
+fn buffer(socket: &InetSocket, sends: bool) -> u32 {
+    let options = socket.options();
+    let (value, bit, first) = if sends {
+        (&options.send_buffer, SEND_BUFFER_SET, SEND_BUFFER_FIRST)
+    } else {
+        (&options.receive_buffer, RECEIVE_BUFFER_SET, RECEIVE_BUFFER_FIRST)
+    };
+    match &socket.transport {
+        Transport::Tcp(tcp) if Options::get(&options.buffers_set) & bit == 0 && tcp.remote().is_err() => {
+            first
+        }
+        _ => Options::get(value),
     }
 }
 
@@ -153,10 +188,16 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
         (net::SOL_SOCKET, net::SO_SNDLOWAT) => 1,
         (net::SOL_SOCKET, net::SO_PRIORITY) => Options::get(&options.priority),
         (net::SOL_SOCKET, net::SO_MARK) => Options::get(&options.mark),
-        (net::SOL_SOCKET, net::SO_SNDBUF) => Options::get(&options.send_buffer),
-        (net::SOL_SOCKET, net::SO_RCVBUF) => Options::get(&options.receive_buffer),
-        (net::SOL_SOCKET, net::SO_DONTROUTE | net::SO_PASSCRED | net::SO_INCOMING_CPU) => 0,
-        (net::SOL_SOCKET, net::SO_COOKIE) => return Ok(OptionValue::new(&socket.inode.to_ne_bytes())),
+        (net::SOL_SOCKET, net::SO_SNDBUF | net::SO_RCVBUF) => buffer(socket, name == net::SO_SNDBUF),
+        (net::SOL_SOCKET, net::SO_DEBUG) => Options::get(&options.debug),
+        (net::SOL_SOCKET, net::SO_RCVLOWAT) => Options::get(&options.low_water),
+        (net::SOL_SOCKET, net::SO_BSDCOMPAT | net::SO_INCOMING_CPU) => 0,
+        (net::SOL_SOCKET, net::SO_PEEK_OFF) => match &socket.transport {
+            Transport::Udp(_) => options.peek_offset.load(Ordering::Relaxed) as u32,
+            _ => return Err(Errno::EOPNOTSUPP),
+        },
+        (net::SOL_IP, net::IP_TOS) => Options::get(&options.tos),
+        (net::SOL_SOCKET, net::SO_COOKIE) => return Ok(OptionValue::new(&socket.node.inode.to_ne_bytes())),
         (net::SOL_SOCKET, net::SO_PEERCRED) => {
             let mut bytes = [0xff; 12];
             bytes[..4].fill(0);
@@ -177,7 +218,9 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
             return Ok(OptionValue::new(&bytes));
         }
         (net::SOL_TCP, net::TCP_CONGESTION) if is_tcp => {
-            return Ok(OptionValue::new(b"reno\0\0\0\0\0\0\0\0\0\0\0\0"));
+            let mut name = [0; CONGESTION_NAME_BYTES];
+            name[..CONGESTION_NAME.len()].copy_from_slice(CONGESTION_NAME.as_bytes());
+            return Ok(OptionValue::new(&name));
         }
         (net::SOL_TCP, net::TCP_INFO) if is_tcp => {
             return Ok(tcp.map_or_else(|| OptionValue::int(0), |tcp| tcp_info(tcp)));
@@ -188,7 +231,10 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
         },
         (net::SOL_IP, net::IP_MULTICAST_TTL) => Options::get(&options.multicast_ttl),
         (net::SOL_IP, net::IP_HDRINCL) => Options::get(&options.header_included),
-        (net::SOL_IP, net::IP_MTU) => tcp.map_or(Err(Errno::ENOTCONN), |_| Ok(65_535))?,
+        (net::SOL_IP, net::IP_MTU) => {
+            let tcp = tcp.filter(|tcp| tcp.remote().is_ok()).ok_or(Errno::ENOTCONN)?;
+            tcp.segment_bytes() as u32 + if tcp.local().address.is_ipv4() { 40 } else { 60 }
+        }
         (SOL_ICMP_FILTER_LEVEL, ICMP_FILTER) => match &socket.transport {
             Transport::Raw(raw) => raw.filter()[0],
             _ => return Err(Errno::ENOPROTOOPT),
@@ -196,7 +242,10 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
         (net::SOL_IP, net::IP_OPTIONS) => return Ok(OptionValue::new(&[])),
         (net::SOL_IPV6, net::IPV6_V6ONLY) => Options::get(&options.only_v6),
         (net::SOL_IPV6, net::IPV6_MTU_DISCOVER) => Options::get(&options.mtu_discover),
-        (net::SOL_IP | net::SOL_IPV6 | net::SOL_TCP | net::SOL_SOCKET, _) => return Err(Errno::ENOPROTOOPT),
+        (net::SOL_IP | net::SOL_SOCKET, _) => return Err(Errno::ENOPROTOOPT),
+        (net::SOL_TCP, _) if is_tcp => return Err(Errno::ENOPROTOOPT),
+        (net::SOL_UDP, _) if matches!(socket.transport, Transport::Udp(_)) => return Err(Errno::ENOPROTOOPT),
+        _ if socket.is_v6 => return Err(Errno::ENOPROTOOPT),
         _ => return Err(Errno::EOPNOTSUPP),
     };
     Ok(OptionValue::int(number))
@@ -218,8 +267,26 @@ pub fn set(
     if level == net::SOL_IPV6 && !socket.is_v6 {
         return Err(Errno::ENOPROTOOPT);
     }
+    // Values of these levels are numbers of at least four bytes before anything else.
+    let has_text = [(net::SOL_SOCKET, net::SO_BINDTODEVICE), (net::SOL_TCP, net::TCP_CONGESTION)];
+    let is_number = level == net::SOL_SOCKET || level == net::SOL_TCP && is_tcp;
+    if is_number && !has_text.contains(&(level, name)) && value.len() < 4 {
+        return Err(Errno::EINVAL);
+    }
+    if is_tcp && (level, name) == (net::SOL_IPV6, net::IPV6_MULTICAST_HOPS) {
+        return Err(Errno::ENOPROTOOPT);
+    }
     if let Some(kept) = kept(options, is_tcp, level, name) {
+        let is_named = (level, name) == (net::SOL_IP, net::IP_TRANSPARENT);
+        if is_named && !thread.credentials().is_capable(linux::CAP_NET_ADMIN) {
+            return Err(Errno::EPERM);
+        }
         let number = int(value, level)?;
+        let is_strict = (level, name) == (net::SOL_IPV6, net::IPV6_MULTICAST_LOOP)
+            || (level, name) == (net::SOL_IP, net::IP_MULTICAST_ALL) && !value.is_empty();
+        if is_strict && number > 1 {
+            return Err(Errno::EINVAL);
+        }
         match kept {
             KeptOption::Flag(flag) => flag.store((number != 0).into(), Ordering::Relaxed),
             KeptOption::Number(place, first, last) => {
@@ -258,8 +325,10 @@ fn set_for_socket(socket: &InetSocket, thread: &Thread, name: u32, value: &[u8])
             let asked = int(value, level)?;
             let asked = if forces { asked.min(i32::MAX as u32 / 2) } else { asked.min(BUFFER_MAX) };
             if name == net::SO_SNDBUF || name == net::SO_SNDBUFFORCE {
+                options.buffers_set.fetch_or(SEND_BUFFER_SET, Ordering::Relaxed);
                 options.send_buffer.store((asked * 2).max(SEND_BUFFER_MIN), Ordering::Relaxed);
             } else {
+                options.buffers_set.fetch_or(RECEIVE_BUFFER_SET, Ordering::Relaxed);
                 options.receive_buffer.store((asked * 2).max(RECEIVE_BUFFER_MIN), Ordering::Relaxed);
             }
             socket.option_changed(level, name);
@@ -273,7 +342,7 @@ fn set_for_socket(socket: &InetSocket, thread: &Thread, name: u32, value: &[u8])
             options.priority.store(priority, Ordering::Relaxed);
         }
         net::SO_MARK => {
-            if !may_administer {
+            if !may_administer && !credentials.is_capable(linux::CAP_NET_RAW) {
                 return Err(Errno::EPERM);
             }
             options.mark.store(int(value, level)?, Ordering::Relaxed);
@@ -291,7 +360,23 @@ fn set_for_socket(socket: &InetSocket, thread: &Thread, name: u32, value: &[u8])
             let timeout = timeout_ns(value)?;
             socket.timeout(name == net::SO_SNDTIMEO_OLD).store(timeout, Ordering::Relaxed);
         }
-        net::SO_DONTROUTE | net::SO_BSDCOMPAT | net::SO_DEBUG | net::SO_INCOMING_CPU => {
+        net::SO_DEBUG => {
+            let is_on = int(value, level)? != 0;
+            if is_on && !may_administer {
+                return Err(Errno::EACCES);
+            }
+            options.debug.store(is_on.into(), Ordering::Relaxed);
+        }
+        net::SO_RCVLOWAT => {
+            let bytes = int(value, level)?;
+            let bytes = if (bytes as i32) < 0 { i32::MAX as u32 } else { bytes.max(1) };
+            options.low_water.store(bytes, Ordering::Relaxed);
+        }
+        net::SO_PEEK_OFF => match &socket.transport {
+            Transport::Udp(_) => options.peek_offset.store(int(value, level)? as i32, Ordering::Relaxed),
+            _ => return Err(Errno::EOPNOTSUPP),
+        },
+        net::SO_BSDCOMPAT | net::SO_INCOMING_CPU => {
             int(value, level)?;
         }
         // The one device that a name could bind to is the one that is used anyway.
@@ -313,6 +398,7 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
                 return Err(Errno::ENOENT);
             }
         }
+        (net::SOL_IP, net::IP_TTL | net::IP_MULTICAST_TTL) if value.is_empty() => return Err(Errno::EINVAL),
         (net::SOL_IP, net::IP_TTL) => {
             let ttl = match int(value, level)? {
                 u32::MAX => 0,
@@ -321,6 +407,19 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
             };
             options.ttl.store(ttl, Ordering::Relaxed);
         }
+        (net::SOL_IP, net::IP_TOS) => {
+            let (tos, old) = (int(value, level)? & 0xff, Options::get(&options.tos));
+            // The bits of congestion are a connection's own.
+            let tos = if is_tcp { tos & !ECN_MASK | old & ECN_MASK } else { tos };
+            options.tos.store(tos, Ordering::Relaxed);
+        }
+        (net::SOL_TCP, net::TCP_CONGESTION) if is_tcp => {
+            let name = value.split(|&byte| byte == 0).next().unwrap_or_default();
+            if name != CONGESTION_NAME.as_bytes() {
+                return Err(Errno::ENOENT);
+            }
+        }
+        (net::SOL_IP, net::IP_MULTICAST_TTL | net::IP_MULTICAST_IF) if is_tcp => return Err(Errno::EINVAL),
         (net::SOL_IP, net::IP_MULTICAST_TTL) if !is_tcp => {
             let ttl = match int(value, level)? {
                 u32::MAX => 1,

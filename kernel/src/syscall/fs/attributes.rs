@@ -1,11 +1,12 @@
 //! Changing metadata: mode, owner, times.
 
+use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
 use crate::fs::access::Access;
 use crate::fs::inode::{InodeChange, Timestamp};
-use crate::fs::{FileType, Metadata, Path, access, notify};
+use crate::fs::{FileType, Metadata, OpenFile, Path, access, notify};
 use crate::process::Credentials;
 use crate::syscall::fs::{find, get, get_path};
 use crate::syscall::{Call, SyscallResult};
@@ -19,6 +20,42 @@ fn change(place: &Path, change: &InodeChange) -> SyscallResult {
     Ok(0.into())
 }
 
+/// A file whose metadata is to be changed.
+enum ChangedFile {
+    /// One that has a place.
+    Place(Path),
+    /// An open one that has none.
+    Open(Arc<OpenFile>),
+}
+
+impl ChangedFile {
+    fn metadata(&self) -> Metadata {
+        match self {
+            Self::Place(place) => place.entry.node.metadata(),
+            Self::Open(open) => open.file.metadata(),
+        }
+    }
+
+    fn change(&self, changes: &InodeChange) -> SyscallResult {
+        match self {
+            Self::Place(place) => change(place, changes),
+            Self::Open(open) => {
+                open.file.change(changes)?;
+                Ok(0.into())
+            }
+        }
+    }
+}
+
+/// The file that the descriptor in argument 0 names.
+fn changed_file(call: &Call<'_>) -> Result<ChangedFile, Errno> {
+    let open = crate::syscall::fs::get_file(call, 0)?;
+    Ok(match &open.place {
+        Some(place) => ChangedFile::Place(place.clone()),
+        None => ChangedFile::Open(open),
+    })
+}
+
 /// The place of an open file; what has none keeps its metadata to itself.
 fn place_of(call: &Call<'_>) -> Result<Path, Errno> {
     let open = crate::syscall::fs::get_file(call, 0)?;
@@ -29,71 +66,51 @@ fn place_of(call: &Call<'_>) -> Result<Path, Errno> {
 pub fn chmod(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     let place = find(call, linux::AT_FDCWD, &path, 0)?;
-    change_mode(call, &place, call.uint(1))
+    change_mode(call, &ChangedFile::Place(place), call.uint(1))
 }
 
 /// fchmod(2).
 pub fn fchmod(call: &mut Call<'_>) -> SyscallResult {
-    let open = crate::syscall::fs::get_file(call, 0)?;
-    if let Some(place) = &open.place {
-        return change_mode(call, place, call.uint(1));
-    }
-    let permissions = allowed_mode(call, &open.metadata(), call.uint(1))?;
-    open.change(&InodeChange { permissions: Some(permissions), ..InodeChange::default() });
-    Ok(0.into())
+    change_mode(call, &changed_file(call)?, call.uint(1))
 }
 
 /// fchmodat(2), the system call, which has no flags.
 pub fn fchmodat(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 1)?;
     let place = find(call, call.int(0), &path, 0)?;
-    change_mode(call, &place, call.uint(2))
+    change_mode(call, &ChangedFile::Place(place), call.uint(2))
 }
 
-fn change_mode(call: &Call<'_>, place: &Path, mode: u32) -> SyscallResult {
-    let metadata = place.entry.node.metadata();
-    if place.mount.is_read_only() {
-        return Err(Errno::EROFS.into());
-    }
-    let permissions = allowed_mode(call, &metadata, mode)?;
-    change(place, &InodeChange { permissions: Some(permissions), ..InodeChange::default() })
-}
-
-/// The permission bits that the caller may give a file.
-fn allowed_mode(call: &Call<'_>, metadata: &Metadata, mode: u32) -> Result<u32, Errno> {
+fn change_mode(call: &Call<'_>, file: &ChangedFile, mode: u32) -> SyscallResult {
     let credentials = call.thread.credentials();
-    if !access::owns(metadata, &credentials) {
-        return Err(Errno::EPERM);
+    let metadata = file.metadata();
+    if !access::owns(&metadata, &credentials) {
+        return Err(Errno::EPERM.into());
     }
     let mut permissions = mode & 0o7777;
     if !credentials.is_in_group(metadata.gid) && !credentials.is_capable(linux::CAP_FSETID) {
         permissions &= !linux::S_ISGID;
     }
-    Ok(permissions)
+    file.change(&InodeChange { permissions: Some(permissions), ..InodeChange::default() })
 }
 
 /// chown(2).
 pub fn chown(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     let place = find(call, linux::AT_FDCWD, &path, 0)?;
-    change_owner(call, &place, call.uint(1), call.uint(2))
+    change_owner(call, &ChangedFile::Place(place), call.uint(1), call.uint(2))
 }
 
 /// lchown(2).
 pub fn lchown(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     let place = find(call, linux::AT_FDCWD, &path, linux::AT_SYMLINK_NOFOLLOW)?;
-    change_owner(call, &place, call.uint(1), call.uint(2))
+    change_owner(call, &ChangedFile::Place(place), call.uint(1), call.uint(2))
 }
 
 /// fchown(2).
 pub fn fchown(call: &mut Call<'_>) -> SyscallResult {
-    let open = crate::syscall::fs::get_file(call, 0)?;
-    if let Some(place) = &open.place {
-        return change_owner(call, place, call.uint(1), call.uint(2));
-    }
-    open.change(&allowed_owner(call, &open.metadata(), call.uint(1), call.uint(2))?);
-    Ok(0.into())
+    change_owner(call, &changed_file(call)?, call.uint(1), call.uint(2))
 }
 
 /// fchownat(2).
@@ -104,30 +121,23 @@ pub fn fchownat(call: &mut Call<'_>) -> SyscallResult {
     }
     let path = get_path(call, 1)?;
     let place = find(call, call.int(0), &path, flags)?;
-    change_owner(call, &place, call.uint(2), call.uint(3))
+    change_owner(call, &ChangedFile::Place(place), call.uint(2), call.uint(3))
 }
 
-fn change_owner(call: &Call<'_>, place: &Path, uid: u32, gid: u32) -> SyscallResult {
-    if place.mount.is_read_only() {
-        return Err(Errno::EROFS.into());
-    }
-    change(place, &allowed_owner(call, &place.entry.node.metadata(), uid, gid)?)
-}
-
-/// The change of owner and group, if the caller may make it.
-fn allowed_owner(call: &Call<'_>, metadata: &Metadata, uid: u32, gid: u32) -> Result<InodeChange, Errno> {
+fn change_owner(call: &Call<'_>, file: &ChangedFile, uid: u32, gid: u32) -> SyscallResult {
     let credentials = call.thread.credentials();
+    let metadata = file.metadata();
     let (uid, gid) = ((uid != u32::MAX).then_some(uid), (gid != u32::MAX).then_some(gid));
     let owns = credentials.fsuid == metadata.uid;
     let allowed = credentials.is_capable(linux::CAP_CHOWN)
         || (uid.is_none() || owns && uid == Some(metadata.uid))
             && (gid.is_none() || owns && gid.is_some_and(|gid| credentials.is_in_group(gid)));
     if !allowed {
-        return Err(Errno::EPERM);
+        return Err(Errno::EPERM.into());
     }
     let is_member = credentials.is_in_group(metadata.gid) || credentials.is_capable(linux::CAP_FSETID);
-    let permissions = (metadata.kind != FileType::Directory).then(|| without_set_id(metadata, is_member));
-    Ok(InodeChange { permissions, uid, gid, ..InodeChange::default() })
+    let permissions = (metadata.kind != FileType::Directory).then(|| without_set_id(&metadata, is_member));
+    file.change(&InodeChange { permissions, uid, gid, ..InodeChange::default() })
 }
 
 /// Permissions that no longer lend the rights of an owner who has changed.

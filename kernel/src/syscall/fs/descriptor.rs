@@ -1,16 +1,20 @@
 //! Descriptors: `close`, `dup`, `fcntl`, `ioctl`.
 
+use alloc::sync::Arc;
 use linux_raw_sys::{general as linux, ioctl as requests};
 
-use crate::call::caller::Caller;
+use crate::arch::time::now_ns;
+use crate::call::caller::{Caller, carry_out};
 use crate::error::Errno;
 use crate::fs::descriptor::CLOSE_COST;
 use crate::fs::pipe::{CAPACITY_LIMIT, PipeEnd};
 use crate::fs::{DescriptorTable, FileType, OpenFile, StatusFlags, downcast};
+use crate::net::inet::InetSocket;
 use crate::process::io_signal;
 use crate::sched::Budget;
 use crate::syscall::fs::{get, get_file, owner, put};
 use crate::syscall::{Call, SyscallResult, pending};
+use crate::wait::operation::WaitOptions;
 
 /// The flags that `F_SETFL` changes.
 const CHANGEABLE: StatusFlags = StatusFlags::APPEND
@@ -27,7 +31,20 @@ const CLOSE_RANGE_CLOEXEC: u32 = 4;
 pub fn close(call: &mut Call<'_>) -> SyscallResult {
     let open = call.thread.descriptors().remove(call.int(0))?;
     open.release_locks(call.thread.process.pid);
+    if open.file.lingers() {
+        return close_lingering(call, open);
+    }
     Ok(0.into())
+}
+
+/// Closes a socket with `SO_LINGER` on: the call waits until the peer has all bytes, if nobody else has it open.
+fn close_lingering(call: &Call<'_>, open: Arc<OpenFile>) -> SyscallResult {
+    let is_last = Arc::strong_count(&open) == 1;
+    let lingering = InetSocket::lingering(&open.file).filter(|_| is_last);
+    drop(open);
+    let Some(lingering) = lingering else { return Ok(0.into()) };
+    let deadline_ns = Some(now_ns().saturating_add(lingering.limit_ns()));
+    carry_out(call.thread, WaitOptions { no_wait: false, deadline_ns }, lingering)
 }
 
 /// close_range(2).

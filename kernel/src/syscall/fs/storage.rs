@@ -1,11 +1,13 @@
 //! A file's length and memory: `truncate`, `fallocate`, and the syncing of what is already where it will ever be.
 
 use alloc::sync::Arc;
+use core::ops::Range;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::access::Access;
 use crate::fs::inode::Opening;
+use crate::fs::range_lock::RangeGuard;
 use crate::fs::{FileType, OpenFile, StatusFlags, access};
 use crate::memory::space::{unmap_mapping_range, write_back};
 use crate::memory::{MapSource, fallible, writeback};
@@ -16,6 +18,8 @@ use crate::syscall::caller::Caller;
 use crate::syscall::fs::transfer::TransferDirection;
 use crate::syscall::fs::{find, get_file, get_path};
 use crate::syscall::{Call, SyscallResult, pending};
+use crate::wait::node::WaitKind;
+use crate::wait::queue::Events;
 
 const PAGE_BYTES: u64 = 4096;
 
@@ -54,6 +58,23 @@ fn check_size(caller: &Arc<Thread>, open: &OpenFile, size: u64) -> Result<(), Er
     Ok(())
 }
 
+/// Before a change of a file's length or memory: set-id bits go as before a write. Returns whether nobody reads or
+/// writes the file by ranges, who would have to be waited for.
+fn begin_change(caller: &Caller, open: &OpenFile) -> Result<bool, Errno> {
+    let Some(ranges) = open.file.ranges() else { return Ok(true) };
+    open.file.before_transfer(caller, Events::OUT)?;
+    Ok(!ranges.are_used())
+}
+
+/// Waits for the reads and writes of a range that are under way, and keeps others from it.
+async fn hold(caller: &Caller, open: &OpenFile, range: Range<u64>) -> Result<Option<RangeGuard>, Errno> {
+    if open.file.ranges().is_none() {
+        return Ok(None);
+    }
+    let lock = RangeGuard::lock(open.file.clone(), range, false);
+    caller.wait(WaitKind::Killable, lock).await?.map(Some)
+}
+
 /// Gives a file a length, and ends a call with this result: whoever has mapped what is cut off loses it first.
 pub(super) fn truncate_file(
     caller: &Caller,
@@ -61,19 +82,23 @@ pub(super) fn truncate_file(
     size: u64,
     result: usize,
 ) -> SyscallResult {
-    let mut is_done = open.file.truncate(size)?;
-    open.report(linux::IN_MODIFY);
+    let is_free = begin_change(caller, open)?;
+    let is_done = is_free && open.file.truncate(size)?;
     let source = open.file.clone().mapped_source();
     if is_done && source.is_none() {
+        open.report(linux::IN_MODIFY);
         return Ok(result.into());
     }
     let (caller, open) = (caller.clone(), open.clone());
     pending(async move {
-        let mut budget = Budget::new();
-        while !is_done {
-            caller.pace(&mut budget, STEP_COST).await?;
-            is_done = open.file.truncate(size)?;
+        if !is_done {
+            let _held = hold(&caller, &open, size..u64::MAX).await?;
+            let mut budget = Budget::new();
+            while !open.file.truncate(size)? {
+                caller.pace(&mut budget, STEP_COST).await?;
+            }
         }
+        open.report(linux::IN_MODIFY);
         if let Some(source) = source {
             unmap_mapping_range(&source, size.div_ceil(PAGE_BYTES)..u64::MAX).await;
         }
@@ -132,20 +157,28 @@ pub fn fallocate(call: &mut Call<'_>) -> SyscallResult {
     if mode & (linux::FALLOC_FL_PUNCH_HOLE | linux::FALLOC_FL_KEEP_SIZE) == 0 {
         check_size(call.thread, &open, end)?;
     }
-    let mut at = first + open.file.allocate(mode, first, end - first)?;
-    open.report(linux::IN_MODIFY);
+    let is_free = begin_change(call.thread, &open)?;
+    let mut at = first;
+    if is_free {
+        at += open.file.allocate(mode, first, end - first)?;
+    }
     let takes = mode & (linux::FALLOC_FL_PUNCH_HOLE | linux::FALLOC_FL_ZERO_RANGE) != 0;
     let source = takes.then(|| open.file.clone().mapped_source()).flatten();
     if at >= end && source.is_none() {
+        open.report(linux::IN_MODIFY);
         return Ok(0.into());
     }
     let caller = call.thread.clone();
     pending(async move {
-        let mut budget = Budget::new();
-        while at < end {
-            caller.pace(&mut budget, STEP_COST).await?;
-            at += open.file.allocate(mode, at, end - at)?;
+        if at < end {
+            let _held = hold(&caller, &open, first..end).await?;
+            let mut budget = Budget::new();
+            while at < end {
+                caller.pace(&mut budget, STEP_COST).await?;
+                at += open.file.allocate(mode, at, end - at)?;
+            }
         }
+        open.report(linux::IN_MODIFY);
         if let Some(source) = source {
             unmap_mapping_range(&source, first.div_ceil(PAGE_BYTES)..end / PAGE_BYTES).await;
         }

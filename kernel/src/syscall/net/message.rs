@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 use linux_raw_sys::{general as linux, net};
 
 use crate::call::caller::{Caller, carry_out};
@@ -9,7 +10,7 @@ use crate::error::{Errno, TryError, TryResult};
 use crate::fs::buffer::IoSegment;
 use crate::fs::{IoBuffer, OpenFile};
 use crate::memory::fallible;
-use crate::net::{Address, Ancillary, Inbox, PeerIdentity, Received, Socket, Style, find_target};
+use crate::net::{Address, Ancillary, Inbox, PeerIdentity, ReceiveHow, Received, Socket, Style, find_target};
 use crate::syscall::fs::read_write::many;
 use crate::syscall::fs::transfer::{Segments, broken_pipe};
 use crate::syscall::fs::{TRANSFER_LIMIT, encode, field, get, get_bytes};
@@ -105,9 +106,13 @@ fn target_of(
     if socket.style == Style::Stream {
         return Err(if socket.peer_address().is_ok() { Errno::EISCONN } else { Errno::EOPNOTSUPP });
     }
-    let target = find_target(call.thread, address.ok_or(Errno::EINVAL)?)?;
-    if target.style != socket.style {
-        return Err(Errno::EPROTOTYPE);
+    if socket.style == Style::Packets {
+        // The address doesn't matter, as long as there is a peer.
+        return if socket.is_connected() { Ok(None) } else { Err(Errno::ENOTCONN) };
+    }
+    let target = find_target(call.thread, address.ok_or(Errno::EINVAL)?, socket.style)?;
+    if !target.takes_from(socket.inbox()) {
+        return Err(Errno::EPERM);
     }
     Ok(Some(target.inbox().clone()))
 }
@@ -338,14 +343,20 @@ impl Operation for ReceiveMessage {
         let total: usize = self.segments.as_slice().iter().map(|segment| segment.length).sum();
         let is_stream = self.socket.style == Style::Stream;
         let peek = self.flags & net::MSG_PEEK != 0;
-        let all = self.flags & net::MSG_WAITALL != 0 && !peek && is_stream;
+        // A read waits for `SO_RCVLOWAT` bytes, or for all.
+        let all = self.flags & net::MSG_WAITALL != 0 && is_stream;
+        let low_water = self.socket.options().low_water().load(Ordering::Relaxed) as usize;
+        let least = if all { total } else { low_water.min(total) };
         loop {
             let mut buffer = IoBuffer::user(&space, self.segments.as_slice());
             buffer.skip(self.done);
             // The bytes are out of the socket by now, so nothing may fail after.
             let texts = self.texts()?;
-            let received = match self.socket.receive(&mut buffer, peek, self.done > 0) {
-                Err(TryError::WouldBlock) if self.done > 0 && !all => Received::default(),
+            let no_wait = self.flags & net::MSG_DONTWAIT != 0;
+            let how = ReceiveHow { peek, goes_on: self.done > 0, no_wait };
+            let has_enough = self.done > 0 && (self.done >= least || no_wait);
+            let received = match self.socket.receive(&mut buffer, how) {
+                Err(TryError::WouldBlock) if has_enough => Received::default(),
                 result => result?,
             };
             self.done += received.count;
@@ -357,7 +368,7 @@ impl Operation for ReceiveMessage {
                 // The bytes before the missing page are taken; the call goes on behind them.
                 return Err(missing.into());
             }
-            if all && is_left && self.ancillary.is_none() {
+            if is_left && self.done < least && self.ancillary.is_none() {
                 continue;
             }
             let ancillary = self.ancillary.take();
@@ -403,7 +414,10 @@ impl ReceiveMessage {
             flags |= net::MSG_TRUNC;
         }
         if places.name_length_at != 0 {
-            if let Some(sender) = &received.sender {
+            // The peer of a connection is told if it has a name.
+            let has_peer = self.socket.style != Style::Datagram && self.done > 0;
+            let peer = has_peer.then(|| self.socket.peer_address().ok().flatten()).flatten();
+            if let Some(sender) = received.sender.as_ref().or(peer.as_ref()) {
                 Address::encode_into(Some(sender), &mut name);
             }
             thread.store_result(places.name, &name[..name.len().min(places.name_room)])?;
@@ -537,9 +551,13 @@ fn receive(
     })
 }
 
-fn start_receive(call: &Call<'_>, operation: ReceiveMessage) -> SyscallResult {
+fn start_receive(call: &Call<'_>, mut operation: ReceiveMessage) -> SyscallResult {
     if operation.flags & net::MSG_OOB != 0 {
         return Err(Errno::EOPNOTSUPP.into());
     }
-    carry_out(call.thread, manner(&operation.open, false, operation.flags), operation)
+    let manner = manner(&operation.open, false, operation.flags);
+    if manner.no_wait {
+        operation.flags |= net::MSG_DONTWAIT;
+    }
+    carry_out(call.thread, manner, operation)
 }

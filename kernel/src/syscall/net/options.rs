@@ -27,6 +27,12 @@ const fn flag_of(option: u32) -> Option<OptionFlags> {
         net::SO_BROADCAST => OptionFlags::BROADCAST,
         net::SO_OOBINLINE => OptionFlags::OUT_OF_BAND_INLINE,
         net::SO_DONTROUTE => OptionFlags::DO_NOT_ROUTE,
+        net::SO_DEBUG => OptionFlags::DEBUG,
+        net::SO_PASSSEC => OptionFlags::PASS_LABEL,
+        net::SO_NOFCS => OptionFlags::NO_FRAME_CHECK,
+        net::SO_LOCK_FILTER => OptionFlags::LOCK_FILTER,
+        net::SO_SELECT_ERR_QUEUE => OptionFlags::SELECT_ERROR_QUEUE,
+        net::SO_NO_CHECK => OptionFlags::NO_CHECK,
         _ => return None,
     })
 }
@@ -43,7 +49,12 @@ fn value_of(socket: &Socket, option: u32) -> Result<([u8; 16], usize), Errno> {
         net::SO_PASSCRED => socket.inbox().passes_identity().into(),
         net::SO_PRIORITY => socket.options().priority(),
         net::SO_SNDBUF | net::SO_RCVBUF => socket.options().buffer(option == net::SO_SNDBUF),
-        net::SO_SNDLOWAT | net::SO_RCVLOWAT => 1,
+        net::SO_SNDLOWAT => 1,
+        net::SO_RCVLOWAT => socket.options().low_water().load(Ordering::Relaxed),
+        net::SO_MARK => socket.options().mark().load(Ordering::Relaxed),
+        net::SO_PEEK_OFF => socket.inbox().peek_offset() as u32,
+        // Nothing has been set that these would tell.
+        net::SO_BSDCOMPAT => 0,
         net::SO_PEERCRED => {
             let identity = socket.peer_identity();
             bytes[..4].copy_from_slice(&identity.pid.to_ne_bytes());
@@ -139,6 +150,17 @@ pub fn setsockopt(call: &mut Call<'_>) -> SyscallResult {
             }
             socket.options().set_priority(value);
         }
+        net::SO_MARK if !may_administer && !credentials.is_capable(linux::CAP_NET_RAW) => {
+            return Err(Errno::EPERM.into());
+        }
+        net::SO_MARK => socket.options().mark().store(value, Ordering::Relaxed),
+        net::SO_DEBUG if value != 0 && !may_administer => return Err(Errno::EACCES.into()),
+        net::SO_PEEK_OFF => socket.inbox().set_peek_offset(value as i32),
+        net::SO_RCVLOWAT => {
+            let bytes = if (value as i32) < 0 { i32::MAX as u32 } else { value.max(1) };
+            socket.options().low_water().store(bytes, Ordering::Relaxed);
+        }
+        net::SO_BSDCOMPAT => {}
         net::SO_LINGER => {
             if call.int(4) < 8 {
                 return Err(Errno::EINVAL.into());

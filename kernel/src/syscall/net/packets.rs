@@ -165,9 +165,13 @@ impl ReceivePackets {
         self.segments.as_slice().iter().map(|segment| segment.length).sum()
     }
 
-    /// Whether it goes on until all of its memory is filled.
-    fn wants_all(&self) -> bool {
-        self.flags & net::MSG_WAITALL != 0 && self.socket.is_stream() && self.flags & net::MSG_OOB == 0
+    /// The bytes that it goes on for: all, or `SO_RCVLOWAT`.
+    fn least(&self) -> usize {
+        if !self.socket.is_stream() || self.flags & net::MSG_OOB != 0 {
+            return 0;
+        }
+        let all = self.flags & net::MSG_WAITALL != 0;
+        if all { self.total() } else { self.socket.low_water().min(self.total()) }
     }
 
     fn store(&self, count: usize, message: &Incoming) -> TryResult<usize> {
@@ -213,7 +217,8 @@ impl Operation for ReceivePackets {
         {
             return Err(missing.into());
         }
-        if self.wants_all() && count > 0 && self.done < self.total() {
+        let no_wait = self.flags & net::MSG_DONTWAIT != 0;
+        if count > 0 && self.done < self.least() && !no_wait {
             return Err(TryError::WouldBlock);
         }
         self.store(count, &message)
@@ -225,8 +230,10 @@ impl Operation for ReceivePackets {
             Ok(value) => Step::Finished(Ok(value)),
             Err(TryError::Fault(fault)) => Step::Fault(fault),
             Err(TryError::WouldBlock) if self.done > before => Step::Again,
-            // A call that has bytes, and does not want all, was stopped by a missing page only.
-            Err(TryError::WouldBlock) if self.done > 0 && !self.wants_all() => Step::Finished(Ok(self.done)),
+            // A call that has bytes, and does not want more, was stopped by a missing page only.
+            Err(TryError::WouldBlock) if self.done > 0 && self.done >= self.least() => {
+                Step::Finished(Ok(self.done))
+            }
             Err(TryError::WouldBlock) if !no_wait => Step::Wait,
             Err(TryError::WouldBlock) => Step::Finished(self.end(Errno::EAGAIN)),
             Err(TryError::Error(error)) => Step::Finished(self.end(error)),
@@ -272,8 +279,12 @@ pub fn recvmsg(call: &Call<'_>, target: Target) -> SyscallResult {
     start_receive(call, operation)
 }
 
-fn start_receive(call: &Call<'_>, operation: ReceivePackets) -> SyscallResult {
-    carry_out(call.thread, manner(&operation.open, false, operation.flags), operation)
+fn start_receive(call: &Call<'_>, mut operation: ReceivePackets) -> SyscallResult {
+    let manner = manner(&operation.open, false, operation.flags);
+    if manner.no_wait {
+        operation.flags |= net::MSG_DONTWAIT;
+    }
+    carry_out(call.thread, manner, operation)
 }
 
 /// The operation that receives a message as a `struct msghdr` describes it.

@@ -96,7 +96,9 @@ pub fn socket(call: &mut Call<'_>) -> SyscallResult {
     }
     check_family(call)?;
     let (style, status, close_on_exec) = split_type(call.uint(1))?;
-    let open = fallible::try_arc(OpenFile::new(Socket::new(style)?, status))?;
+    let credentials = call.thread.credentials();
+    let owner = (credentials.fsuid, credentials.fsgid);
+    let open = fallible::try_arc(OpenFile::new(Socket::new(style, owner)?, status))?;
     crate::syscall::fs::add(call, open, close_on_exec)
 }
 
@@ -237,10 +239,17 @@ pub fn connect(call: &mut Call<'_>) -> SyscallResult {
     }
     let (open, socket) = get_socket(call)?;
     let Some(address) = get_address(call, call.word(1), call.int(2))? else {
+        if socket.style != Style::Datagram {
+            return Err(Errno::EINVAL.into());
+        }
         socket.disconnect();
         return Ok(0.into());
     };
-    let target = find_target(call.thread, &address)?;
+    if socket.inbox().passes_identity() && socket.address().is_none() {
+        // A socket that asks for identities has an address itself.
+        socket.bind(call.thread, Address::Unnamed)?;
+    }
+    let target = find_target(call.thread, &address, socket.style)?;
     let manner = manner(&open, true, 0);
     carry_out(call.thread, manner, Connect { thread: call.thread.clone(), socket, target })
 }
@@ -409,9 +418,9 @@ pub fn shutdown(call: &mut Call<'_>) -> SyscallResult {
     }
     let (_, socket) = get_socket(call)?;
     match call.uint(1) {
-        net::SHUT_RD => socket.shut_down(true, false)?,
-        net::SHUT_WR => socket.shut_down(false, true)?,
-        net::SHUT_RDWR => socket.shut_down(true, true)?,
+        net::SHUT_RD => socket.shut_down(true, false),
+        net::SHUT_WR => socket.shut_down(false, true),
+        net::SHUT_RDWR => socket.shut_down(true, true),
         _ => return Err(Errno::EINVAL.into()),
     }
     Ok(0.into())

@@ -1,6 +1,7 @@
 //! Internet sockets over the loopback.
 #![allow(unsafe_code, reason = "the calls are made as C makes them")]
 
+pub mod again;
 pub mod datagram;
 pub mod options;
 pub mod readiness;
