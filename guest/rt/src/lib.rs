@@ -35,7 +35,15 @@
 //! A coroutine is preempted between its turns, and in a turn at each call. When something more urgent becomes ready,
 //! Heddle interrupts a thread that runs something less urgent, so that the next call yields; [`should_yield`] tells
 //! of it in between. A program of several threads need not wait for that: one more thread, in reserve, runs the urgent
-//! coroutine at once.
+//! coroutine at once. With a strict order each thread also looks, before each turn, for what is more urgent in other
+//! programs of the machine:
+//!
+//! ```
+//! #[heddle_rt::main(strict, priority = 24)]
+//! async fn main() {
+//!     println!("the first coroutine, of level 24");
+//! }
+//! ```
 //!
 //! # Processes
 //! In a forked child the thread that forked continues, with the coroutines that it ran or that were queued on it. Other

@@ -7,7 +7,7 @@ mod entry;
 use proc_macro::TokenStream;
 
 /// Makes an `async fn main` the program's first coroutine: `#[heddle_rt::main]`, or with any of
-/// `threads = 2, priority = 20`.
+/// `threads = 2, priority = 20, strict`.
 #[proc_macro_attribute]
 pub fn main(arguments: TokenStream, item: TokenStream) -> TokenStream {
     entry::expand(arguments.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
