@@ -28,6 +28,7 @@ crate::tests! {
     epoll_webs_see_events
     epoll_paths_are_limited
     epoll_instances_end_with_many_entries
+    epoll_entries_that_come_and_go_leave_nothing
     polls_of_many_see_one
     adding_twice_at_once_is_refused_once
     timeouts_tell_what_is_left
@@ -274,6 +275,38 @@ fn epoll_paths_are_limited() -> Outcome {
     more.add(&inner.0, event()).or_fail()?;
     outer[0].delete(&inner.0).or_fail()?;
     epoll()?.add(&inner.0, event()).or_fail()
+}
+
+/// A program adds and removes files that are ready, and never asks which are: the instance does not grow with it.
+fn epoll_entries_that_come_and_go_leave_nothing() -> Outcome {
+    const ROUNDS: usize = 20_000;
+    const LIVE: usize = 50;
+    let heap_bytes = || -> Result<u64, String> {
+        let Ok(text) = std::fs::read_to_string("/proc/heddle/memory") else { return Ok(0) };
+        let bytes = text.lines().find_map(|line| line.strip_prefix("heap_bytes "));
+        bytes.ok_or("no heap_bytes")?.trim().parse().or_fail()
+    };
+    let event = |data| EpollEvent::new(EpollFlags::EPOLLIN, data);
+    let (reader, writer) = pipe().or_fail()?;
+    write(&writer, b"x").or_fail()?;
+    // Alone, and behind others that stay.
+    for live in [0, LIVE] {
+        let instance = epoll()?;
+        let copies = (0..live).map(|_| reader.try_clone().or_fail()).collect::<Result<Vec<_>, _>>()?;
+        for (number, copy) in copies.iter().enumerate() {
+            instance.add(copy, event(number as u64)).or_fail()?;
+        }
+        let before = heap_bytes()?;
+        for _ in 0..ROUNDS {
+            instance.add(&reader, event(0)).or_fail()?;
+            instance.delete(&reader).or_fail()?;
+        }
+        let grown = heap_bytes()?.saturating_sub(before);
+        expect!(grown < ROUNDS as u64 * 16);
+        let mut events = vec![EpollEvent::empty(); 2 * LIVE];
+        expect_eq!(instance.wait(&mut events, EpollTimeout::ZERO).or_fail()?, live);
+    }
+    Ok(())
 }
 
 /// An instance ends while it watches one file under many numbers, and more instances than one wake tells at once watch

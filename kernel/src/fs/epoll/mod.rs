@@ -124,6 +124,11 @@ impl EpollInterest {
         Ok(())
     }
 
+    /// Whether it was taken out of use.
+    fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Acquire)
+    }
+
     /// Takes it out of use: no wake of its file reaches it any more.
     fn retire(&self) {
         self.events.store(0, Ordering::Relaxed);
@@ -255,6 +260,9 @@ impl Epoll {
 
     fn forget(&self, interest: &Arc<EpollInterest>) {
         interest.retire();
+        if interest.queued.load(Ordering::Acquire) {
+            self.ready.drop_gone();
+        }
         if let Some(open) = interest.open.upgrade()
             && let Some(inner) = downcast::<Self>(&open)
         {

@@ -10,6 +10,11 @@ use crate::memory::fallible;
 use crate::sync::SpinLock;
 use crate::wait::queue::RelayQueue;
 
+/// Interests out of use that the list keeps at least before it drops some.
+const GONE_KEPT: usize = 16;
+/// Interests that one removal looks at.
+const GONE_STEPS: usize = 4;
+
 /// See the module.
 pub struct Ready {
     list: SpinLock<ReadyList>,
@@ -22,6 +27,8 @@ struct ReadyList {
     head: Option<Arc<EpollInterest>>,
     tail: Option<Arc<EpollInterest>>,
     length: usize,
+    /// How many of them were taken out of use while they were here, about.
+    gone: usize,
     /// The instance has gone.
     is_closed: bool,
 }
@@ -32,7 +39,7 @@ impl Ready {
     /// # Errors
     /// `ENOMEM`.
     pub fn new() -> Result<Arc<Self>, Errno> {
-        let list = ReadyList { head: None, tail: None, length: 0, is_closed: false };
+        let list = ReadyList { head: None, tail: None, length: 0, gone: 0, is_closed: false };
         fallible::try_arc(Self { list: SpinLock::new(list), relay: RelayQueue::new()? })
     }
 
@@ -50,11 +57,29 @@ impl Ready {
         if list.is_closed {
             return;
         }
-        list.length += 1;
-        match list.tail.replace(interest.clone()) {
-            Some(last) => *last.next.lock() = Some(interest),
-            None => list.head = Some(interest),
+        list.append(interest);
+    }
+
+    /// Notes that an interest in the list was taken out of use. As nobody else may ever look into the list, some of such
+    /// interests leave it here when they are more than the others: each step takes the first one out, or puts it last.
+    pub fn drop_gone(&self) {
+        let mut dropped: [Option<Arc<EpollInterest>>; GONE_STEPS] = [const { None }; GONE_STEPS];
+        let mut list = self.list.lock();
+        list.gone += 1;
+        if list.gone <= GONE_KEPT.max(list.length / 2) {
+            return;
         }
+        for dropped in &mut dropped {
+            let Some(first) = list.take_first() else { break };
+            if first.is_gone() {
+                list.gone = list.gone.saturating_sub(1);
+                first.queued.store(false, Ordering::Release);
+                *dropped = Some(first);
+            } else {
+                list.append(first);
+            }
+        }
+        drop(list);
     }
 
     /// The first interest, which stays.
@@ -82,13 +107,30 @@ impl Ready {
 }
 
 impl ReadyList {
-    fn pop(&mut self) -> Option<Arc<EpollInterest>> {
+    fn append(&mut self, interest: Arc<EpollInterest>) {
+        self.length += 1;
+        match self.tail.replace(interest.clone()) {
+            Some(last) => *last.next.lock() = Some(interest),
+            None => self.head = Some(interest),
+        }
+    }
+
+    /// Takes the first interest out, which counts as queued still.
+    fn take_first(&mut self) -> Option<Arc<EpollInterest>> {
         let first = self.head.take()?;
         self.head = first.next.lock().take();
         if self.head.is_none() {
             self.tail = None;
         }
         self.length -= 1;
+        Some(first)
+    }
+
+    fn pop(&mut self) -> Option<Arc<EpollInterest>> {
+        let first = self.take_first()?;
+        if first.is_gone() {
+            self.gone = self.gone.saturating_sub(1);
+        }
         first.queued.store(false, Ordering::Release);
         Some(first)
     }
