@@ -4,6 +4,7 @@
 //! - [`call`]: asynchronous system calls, between programs and the kernel.
 //! - [`control`]: the framed messages on the control port while it runs.
 //! - [`prctl`]: Heddle's own options of that call.
+//! - [`trace`]: the record of a system call in the kernel's log.
 //! - [`user_sched`]: the pages, records and calls of the shared scheduler, which kernel, vDSO and programs have in
 //!   common.
 //! - [`protocol`]: the order in which kernel and programs change the words of those pages, and the ring of completions.
@@ -20,4 +21,5 @@ pub mod call;
 pub mod control;
 pub mod prctl;
 pub mod protocol;
+pub mod trace;
 pub mod user_sched;

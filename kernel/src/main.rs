@@ -79,7 +79,11 @@ fn initialize() -> Result<(), error::Errno> {
     memory::reclaim::register(net::inet::platform::drain);
     memory::reclaim::register(net::collector::collect);
     sched::spawn(sched::Priority::KERNEL, net::collector::run())?;
-    sched::spawn(sched::Priority::KERNEL, fs::tree::deferred_contents::run())?;
+    sched::spawn(sched::Priority::BACKGROUND, fs::tree::deferred_contents::run())?;
+    sched::spawn(sched::Priority::BACKGROUND, fs::epoll::remains::run())?;
+    sched::spawn(sched::Priority::KERNEL, wait::queue::relay_rest())?;
+    memory::reclaim::register(fs::epoll::remains::drain);
+    memory::reclaim::register(wait::forgotten::drain);
     sched::usage::note_start_phase("scheduler and heap");
     process::initialize()?;
     time::system_page::set_clock();

@@ -31,6 +31,7 @@ pub mod paths;
 pub mod session;
 pub mod signals;
 pub mod sink;
+pub mod strace;
 pub mod terminal;
 pub mod testing;
 pub mod tsc;

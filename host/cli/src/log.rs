@@ -79,37 +79,6 @@ impl Log {
     }
 }
 
-/// The text that precedes a system call in a line of the log.
-const TRACE_MARK: &str = " strace ";
-
-/// The system calls in a log, passed on while the machine runs.
-pub struct Trace<'a> {
-    log: &'a mut Log,
-    output: Box<dyn Write>,
-    prefix: &'static str,
-}
-
-impl<'a> Trace<'a> {
-    /// Passes the system calls in `log` on to `output`, each with this prefix.
-    #[must_use]
-    pub fn new(log: &'a mut Log, output: Box<dyn Write>, prefix: &'static str) -> Self {
-        Self { log, output, prefix }
-    }
-
-    /// Passes on what is new.
-    ///
-    /// # Errors
-    /// The error of writing.
-    pub fn show(&mut self) -> io::Result<()> {
-        for line in self.log.new_lines() {
-            if let Some((_, call)) = line.split_once(TRACE_MARK) {
-                writeln!(self.output, "{}{call}", self.prefix)?;
-            }
-        }
-        self.output.flush()
-    }
-}
-
 impl AsFd for Log {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()

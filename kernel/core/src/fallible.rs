@@ -145,6 +145,27 @@ pub fn extend_reserved<T: Clone>(vector: &mut Vec<T>, slice: &[T]) {
     vector.extend_from_slice(slice);
 }
 
+/// `Vec::extend` of a vector that has room, which its owner reserved.
+///
+/// # Panics
+/// If it has too little.
+#[inline]
+pub fn extend_items_reserved<T>(vector: &mut Vec<T>, items: impl IntoIterator<Item = T>) {
+    for item in items {
+        push_reserved(vector, item);
+    }
+}
+
+/// `VecDeque::extend` by a slice, of a queue that has room, which its owner reserved.
+///
+/// # Panics
+/// If it has too little.
+#[inline]
+pub fn extend_back_reserved<T: Copy>(queue: &mut VecDeque<T>, slice: &[T]) {
+    assert!(slice.len() <= queue.capacity() - queue.len(), "room was reserved");
+    queue.extend(slice);
+}
+
 /// `Vec::resize`.
 ///
 /// # Errors

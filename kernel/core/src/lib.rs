@@ -14,6 +14,8 @@
 //! - [`oom`]: who ends when memory runs out.
 //! - [`overcommit`]: whether more memory may be promised than there is.
 //! - [`pipe`]: the byte ring of a pipe.
+//! - [`posix_acl`]: access control lists of files.
+//! - [`seccomp`]: filters of system calls.
 //! - [`signal`]: the rules of Linux signals: sets, pending queues, actions, and the layouts that programs see.
 //! - [`signal_state`]: signals and job control of a thread group: which thread takes a signal, which stop, how the
 //!   group ends.
@@ -44,6 +46,8 @@ pub mod ninep;
 pub mod oom;
 pub mod overcommit;
 pub mod pipe;
+pub mod posix_acl;
+pub mod seccomp;
 pub mod signal;
 pub mod signal_state;
 pub mod sysv_ipc;

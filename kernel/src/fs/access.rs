@@ -24,10 +24,31 @@ bitflags::bitflags! {
 ///
 /// # Errors
 /// `EACCES`.
-pub fn check(metadata: &Metadata, credentials: &Credentials, access: Access) -> Result<(), Errno> {
+pub fn check(node: &dyn Inode, credentials: &Credentials, access: Access) -> Result<(), Errno> {
+    let metadata = node.metadata();
+    check_bits(&metadata, credentials, access, || {
+        let acls = &node.extended()?.acls;
+        acls.permits(access.bits(), metadata.uid, metadata.gid, credentials)
+    })
+}
+
+/// As [`check`], for a file of which there are the attributes; `listed` is the answer of its access control list.
+///
+/// # Errors
+/// `EACCES`.
+pub fn check_bits(
+    metadata: &Metadata,
+    credentials: &Credentials,
+    access: Access,
+    listed: impl FnOnce() -> Option<bool>,
+) -> Result<(), Errno> {
     let permissions = metadata.permissions;
     let class = if credentials.fsuid == metadata.uid {
         permissions >> 6
+    } else if permissions & linux::S_IRWXG != 0
+        && let Some(permits) = listed()
+    {
+        if permits { 0o7 } else { 0 }
     } else if credentials.is_in_group(metadata.gid) {
         permissions >> 3
     } else {
@@ -57,7 +78,7 @@ pub fn check_search(directory: &Dentry, credentials: &Credentials) -> Result<(),
     if credentials.is_capable(linux::CAP_DAC_OVERRIDE) {
         return Ok(());
     }
-    check(&directory.node.metadata(), credentials, Access::EXECUTE)
+    check(&*directory.node, credentials, Access::EXECUTE)
 }
 
 /// Checks whether somebody may create names in a directory.
@@ -71,7 +92,7 @@ pub fn check_create(directory: &Path, credentials: &Credentials) -> Result<(), E
     if directory.entry.is_removed() {
         return Err(Errno::ENOENT);
     }
-    check(&directory.entry.node.metadata(), credentials, Access::WRITE | Access::EXECUTE)
+    check(&*directory.entry.node, credentials, Access::WRITE | Access::EXECUTE)
 }
 
 /// Checks whether somebody may remove or rename `entry`, which is in `directory`.
@@ -83,7 +104,7 @@ pub fn check_remove(directory: &Path, entry: &Dentry, credentials: &Credentials)
         return Err(Errno::EROFS);
     }
     let metadata = directory.entry.node.metadata();
-    check(&metadata, credentials, Access::WRITE | Access::EXECUTE)?;
+    check(&*directory.entry.node, credentials, Access::WRITE | Access::EXECUTE)?;
     let sticky = metadata.permissions & linux::S_ISVTX != 0;
     if sticky
         && metadata.uid != credentials.fsuid
@@ -117,5 +138,5 @@ pub fn check_place(place: &Path, credentials: &Credentials, access: Access) -> R
     {
         return Err(Errno::EACCES);
     }
-    if access.is_empty() { Ok(()) } else { check(&node.metadata(), credentials, access) }
+    if access.is_empty() { Ok(()) } else { check(node, credentials, access) }
 }

@@ -8,11 +8,17 @@ use crate::error::Errno;
 use crate::fs::OpenFile;
 use crate::sched::Budget;
 use crate::sync::SpinLock;
+use crate::wait::node::Waiter;
+use crate::wait::operation::pace;
 
-use heddle_kernel_core::fallible::resize_reserved;
+use heddle_kernel_core::fallible::{push_reserved, resize_reserved};
 
 /// The cost of closing a file, in units of a [`Budget`].
 pub const CLOSE_COST: u32 = 8;
+
+/// Slots that are looked at under one lock, and the cost of copying them.
+const SLOTS_AT_ONCE: usize = 1024;
+const COPY_COST: u32 = 64;
 
 /// The open file of one descriptor number, with its flags.
 #[derive(Clone)]
@@ -34,13 +40,15 @@ struct Slots {
     all: Vec<Option<DescriptorSlot>>,
     /// Every descriptor below this one is in use, so that the lowest free one is found soon.
     full_below: usize,
+    /// How often a slot has been filled or emptied.
+    changes: u64,
 }
 
 impl DescriptorTable {
     /// A table without descriptors.
     #[must_use]
     pub const fn new() -> Self {
-        Self { slots: SpinLock::new(Slots { all: Vec::new(), full_below: 0 }), users: AtomicUsize::new(0) }
+        Self::of(Vec::new(), 0)
     }
 
     /// One more thread uses the table.
@@ -167,6 +175,7 @@ impl DescriptorTable {
         let mut slots = self.slots.lock();
         let slot = slots.all.get_mut(index).and_then(Option::take).ok_or(Errno::EBADF)?;
         slots.full_below = slots.full_below.min(index);
+        slots.changes += 1;
         Ok(slot.open)
     }
 
@@ -186,6 +195,12 @@ impl DescriptorTable {
         self.with(descriptor, |slot| slot.close_on_exec = close)
     }
 
+    /// Whether the table is so large that it is better copied by [`DescriptorTable::duplicate_in_steps`].
+    #[must_use]
+    pub fn is_large(&self) -> bool {
+        self.size() > SLOTS_AT_ONCE
+    }
+
     /// A table of its own with the same descriptors, for `fork`.
     ///
     /// # Errors
@@ -196,10 +211,67 @@ impl DescriptorTable {
         copy.try_reserve_exact(self.size()).map_err(|_| Errno::ENOMEM)?;
         let slots = self.slots.lock();
         copy.try_reserve_exact(slots.all.len()).map_err(|_| Errno::ENOMEM)?;
-        copy.extend(slots.all.iter().cloned());
+        slots.all.iter().for_each(|slot| push_reserved(&mut copy, slot.clone()));
         let full_below = slots.full_below;
         drop(slots);
-        Ok(Self { slots: SpinLock::new(Slots { all: copy, full_below }), users: AtomicUsize::new(0) })
+        Ok(Self::of(copy, full_below))
+    }
+
+    /// As [`DescriptorTable::duplicate`], some of them at a time. If others change the table meanwhile, it starts
+    /// again; a program that changes it all the time gets a copy of which parts are older than others.
+    ///
+    /// # Errors
+    /// `ENOMEM`; `EINTR`: the waiter is to die.
+    pub async fn duplicate_in_steps(&self, waiter: &(impl Waiter + ?Sized)) -> Result<Self, Errno> {
+        const TRIES: usize = 4;
+        let (mut budget, mut copy, mut tries) = (Budget::new(), Vec::new(), 0);
+        loop {
+            let before = self.slots.lock().changes;
+            let copied = loop {
+                match self.copy_some(&mut copy) {
+                    Ok(false) => break Ok(()),
+                    Ok(true) => {}
+                    Err(error) => break Err(error),
+                }
+                if let Err(error) = pace(waiter, &mut budget, COPY_COST).await {
+                    break Err(error);
+                }
+            };
+            tries += 1;
+            let full_below = {
+                let slots = self.slots.lock();
+                if slots.changes == before { Some(slots.full_below) } else { None }
+            };
+            match (copied, full_below) {
+                (Ok(()), Some(full_below)) => return Ok(Self::of(copy, full_below)),
+                (Ok(()), None) if tries == TRIES => return Ok(Self::of(copy, 0)),
+                (copied, _) => {
+                    while let Some(slot) = copy.pop() {
+                        if slot.is_some() {
+                            drop(slot);
+                            budget.step(1).await;
+                        }
+                    }
+                    copied?;
+                }
+            }
+        }
+    }
+
+    /// Appends some slots to a copy. Returns whether there are more.
+    fn copy_some(&self, copy: &mut Vec<Option<DescriptorSlot>>) -> Result<bool, Errno> {
+        let missing = self.size().saturating_sub(copy.len());
+        copy.try_reserve_exact(missing).map_err(|_| Errno::ENOMEM)?;
+        let room = (copy.capacity() - copy.len()).min(SLOTS_AT_ONCE);
+        let slots = self.slots.lock();
+        let from = copy.len().min(slots.all.len());
+        let end = slots.all.len().min(from + room);
+        slots.all[from..end].iter().for_each(|slot| push_reserved(copy, slot.clone()));
+        Ok(end < slots.all.len())
+    }
+
+    const fn of(all: Vec<Option<DescriptorSlot>>, full_below: usize) -> Self {
+        Self { slots: SpinLock::new(Slots { all, full_below, changes: 0 }), users: AtomicUsize::new(0) }
     }
 
     /// Closes the descriptors of a process of this number of which `is_over`, which is told whether `exec` closes them,
@@ -214,6 +286,7 @@ impl DescriptorTable {
                 let closed = slot.and_then(|slot| slot.take_if(|slot| is_over(slot.close_on_exec)));
                 if closed.is_some() {
                     slots.full_below = slots.full_below.min(next);
+                    slots.changes += 1;
                 }
                 closed
             };
@@ -226,15 +299,16 @@ impl DescriptorTable {
     }
 
     /// Takes away the byte-range locks that a process holds on the files in the table: at its end.
-    pub fn release_locks(&self, pid: i32) {
-        let mut next = self.next_in_use(0);
-        while let Some(index) = next {
-            let open =
-                self.slots.lock().all.get(index).and_then(Option::as_ref).map(|slot| slot.open.clone());
+    pub async fn release_locks(&self, pid: i32) {
+        let (mut index, mut budget) = (0, Budget::new());
+        while let Some(next) = self.next_in_use(index) {
+            index = next + 1;
+            let open = self.slots.lock().all.get(next).and_then(Option::as_ref).map(|slot| slot.open.clone());
             if let Some(open) = open {
                 open.release_locks(pid);
+                drop(open);
+                budget.step(1).await;
             }
-            next = self.next_in_use(index + 1);
         }
     }
 
@@ -246,9 +320,16 @@ impl DescriptorTable {
 
     /// The numbers in use, from `from` on, in order.
     #[must_use]
-    pub fn next_in_use(&self, from: usize) -> Option<usize> {
-        let slots = self.slots.lock();
-        (from..slots.all.len()).find(|&index| slots.all[index].is_some())
+    pub fn next_in_use(&self, mut from: usize) -> Option<usize> {
+        loop {
+            let slots = self.slots.lock();
+            let end = slots.all.len().min(from.saturating_add(SLOTS_AT_ONCE));
+            let found = (from..end).find(|&index| slots.all[index].is_some());
+            if found.is_some() || end == slots.all.len() {
+                return found;
+            }
+            from = end;
+        }
     }
 
     fn with<R>(&self, descriptor: i32, change: impl FnOnce(&mut DescriptorSlot) -> R) -> Result<R, Errno> {
@@ -258,6 +339,7 @@ impl DescriptorTable {
     }
 
     fn put(slots: &mut Slots, index: usize, slot: DescriptorSlot) -> Result<Option<DescriptorSlot>, Errno> {
+        slots.changes += 1;
         let slots = &mut slots.all;
         if index >= slots.len() {
             slots.try_reserve(index + 1 - slots.len()).map_err(|_| Errno::ENOMEM)?;

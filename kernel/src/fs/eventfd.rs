@@ -81,6 +81,10 @@ impl File for EventCounter {
         Ok(BYTES)
     }
 
+    fn writes_once(&self) -> bool {
+        true
+    }
+
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
         if let Some(watch) = watch {
             self.queue.watch_to_take(watch, events)?;

@@ -10,6 +10,7 @@ use core::any::Any;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
+use crate::fs::acl::AclKind;
 use crate::fs::lock::FileLocks;
 use crate::fs::notify::Marks;
 use crate::fs::xattr::Extended;
@@ -194,7 +195,7 @@ pub struct InodeChange {
 pub struct Creation<'a> {
     /// The type and contents.
     pub contents: Contents<'a>,
-    /// Permission bits, with the umask applied.
+    /// Permission bits, with the umask applied where the directory has no default list.
     pub permissions: u32,
     /// Owner and group.
     pub credentials: &'a Credentials,
@@ -213,7 +214,7 @@ pub enum Contents<'a> {
 
 /// One entry of a directory listing.
 pub struct Listed<'a> {
-    /// The name.
+    /// The name; empty where the caller is only to go on behind it.
     pub name: &'a [u8],
     /// Number of the node it names.
     pub inode: u64,
@@ -266,6 +267,11 @@ pub struct Opening<'a> {
 /// have been checked by the caller; what depends on the state of the directory (does the name exist, is it empty) is
 /// checked here, under the directory's lock.
 pub trait Inode: Any + Send + Sync {
+    /// Whether the permissions of files that are made in this directory come from its list instead of a umask.
+    fn has_default_acl(&self) -> bool {
+        self.extended().is_some_and(|extended| extended.acls.has(AclKind::Default))
+    }
+
     /// The type of the file; never changes.
     fn kind(&self) -> FileType;
 
@@ -291,7 +297,8 @@ pub trait Inode: Any + Send + Sync {
     }
 
     /// Calls `visit` for the entries of this directory after `cookie` (0 for all; `.` and `..` are the caller's
-    /// business) until it returns false.
+    /// business) until it returns false. An entry that is not to be shown has no name, so that a caller who looks at
+    /// so many at a time gets past them too.
     ///
     /// # Errors
     /// `ENOTDIR`, `ENOMEM`, `EIO`.

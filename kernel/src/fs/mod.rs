@@ -11,6 +11,7 @@
 //! name, a [`Path`] is an entry seen through a mount, and [`walk`] finds places by path. A node opens to a `File`.
 
 pub mod access;
+pub mod acl;
 pub mod anonymous;
 pub mod buffer;
 pub mod dentry;
@@ -128,6 +129,11 @@ pub trait File: Any + Send + Sync {
     /// Whether the object has positions (`lseek`, `pread`); pipes and sockets have none. A read of one that has goes on
     /// until the buffer is full or the end is reached, and a large one may be done in steps.
     fn is_seekable(&self) -> bool {
+        false
+    }
+
+    /// Whether a write takes one record, and leaves what is behind it.
+    fn writes_once(&self) -> bool {
         false
     }
 

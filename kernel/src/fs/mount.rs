@@ -12,7 +12,7 @@ use crate::fs::tree::Tree;
 use crate::memory::fallible;
 use crate::sync::SpinLock;
 
-use heddle_kernel_core::fallible::push_reserved;
+use heddle_kernel_core::fallible::{extend_items_reserved, push_reserved};
 
 /// A tree that is visible somewhere.
 pub struct Mount {
@@ -155,7 +155,7 @@ pub fn all() -> Result<Vec<Arc<Mount>>, Errno> {
     let mounts = MOUNTS.lock();
     let mut copy = Vec::new();
     copy.try_reserve_exact(mounts.len()).map_err(|_| Errno::ENOMEM)?;
-    copy.extend(mounts.iter().cloned());
+    extend_items_reserved(&mut copy, mounts.iter().cloned());
     Ok(copy)
 }
 
@@ -272,7 +272,7 @@ impl Path {
 
 fn push_reversed(path: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Errno> {
     path.try_reserve(bytes.len()).map_err(|_| Errno::ENOMEM)?;
-    path.extend(bytes.iter().rev());
+    extend_items_reserved(path, bytes.iter().rev().copied());
     Ok(())
 }
 

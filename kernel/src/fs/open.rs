@@ -5,7 +5,9 @@ use bitflags::bitflags;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as linux;
 
+use crate::error::Errno;
 use crate::fs::{File, Metadata, Path, notify};
+use crate::process::io_signal::ReadyNotice;
 use crate::sync::SpinLock;
 
 bitflags! {
@@ -46,8 +48,8 @@ pub struct OpenFile {
     /// The position of the next `read` or `write`, in bytes.
     pub offset: SpinLock<u64>,
     id: u64,
-    /// The receiver of `SIGIO`, as `F_SETOWN` says: a process, or a group as a negative number. Kept, not acted on.
-    pub owner: AtomicU32,
+    /// The signals that say when it is ready, once a program has asked for any.
+    notice: spin::Once<Arc<ReadyNotice>>,
     /// Whether a program opened it, so that its closing is to be reported.
     is_reported: AtomicBool,
 }
@@ -74,7 +76,7 @@ impl OpenFile {
             flags: AtomicU32::new(flags.bits()),
             offset: SpinLock::new(0),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            owner: AtomicU32::new(0),
+            notice: spin::Once::new(),
             is_reported: AtomicBool::new(false),
         }
     }
@@ -83,6 +85,19 @@ impl OpenFile {
     #[must_use]
     pub const fn id(&self) -> u64 {
         self.id
+    }
+
+    /// The signals that say when it is ready, if there are any.
+    pub fn notice(&self) -> Option<&Arc<ReadyNotice>> {
+        self.notice.get()
+    }
+
+    /// As [`OpenFile::notice`]; makes what is not there yet.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn make_notice(&self) -> Result<Arc<ReadyNotice>, Errno> {
+        self.notice.try_call_once(ReadyNotice::new).cloned()
     }
 
     /// Access mode and status flags.
@@ -154,6 +169,9 @@ impl Drop for OpenFile {
         if *self.is_reported.get_mut() {
             let written = self.is_writable();
             self.report(if written { linux::IN_CLOSE_WRITE } else { linux::IN_CLOSE_NOWRITE });
+        }
+        if let Some(notice) = self.notice.get() {
+            notice.stop();
         }
         self.file.released(self);
     }

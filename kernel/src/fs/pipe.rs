@@ -124,6 +124,10 @@ impl PipeEnd {
     ///
     /// # Errors
     /// Blocks while this pipe is empty or the other is full. `EINVAL` (they are one), `EPIPE`, `ENOMEM`.
+    pub fn is_end_of_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.pipe, &other.pipe)
+    }
+
     pub fn tee(&self, to: &Self, length: usize) -> TryResult<usize> {
         if Arc::ptr_eq(&self.pipe, &to.pipe) {
             return Err(Errno::EINVAL.into());

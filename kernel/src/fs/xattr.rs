@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
+use crate::fs::acl::{AclKind, Acls};
 use crate::fs::dentry::copy_name;
 use crate::memory::fallible;
 use crate::sync::SpinLock;
@@ -26,6 +27,8 @@ struct Attribute {
 /// The attributes of a node, in the order in which they were made.
 pub struct Extended {
     list: SpinLock<Vec<Attribute>>,
+    /// Those that are access control lists.
+    pub acls: Acls,
 }
 
 impl Default for Extended {
@@ -38,7 +41,7 @@ impl Extended {
     /// No attributes.
     #[must_use]
     pub const fn new() -> Self {
-        Self { list: SpinLock::new(Vec::new()) }
+        Self { list: SpinLock::new(Vec::new()), acls: Acls::new() }
     }
 
     /// Sets an attribute; `flags` may have `XATTR_CREATE` or `XATTR_REPLACE`.
@@ -103,6 +106,11 @@ impl Extended {
     pub fn names(&self, with_trusted: bool) -> Result<Vec<u8>, Errno> {
         let list = self.list.lock();
         let mut names = Vec::new();
+        for kind in AclKind::ALL.into_iter().filter(|&kind| self.acls.has(kind)) {
+            names.try_reserve(kind.name().len() + 1).map_err(|_| Errno::ENOMEM)?;
+            extend_reserved(&mut names, kind.name());
+            push_reserved(&mut names, 0);
+        }
         for attribute in list.iter().filter(|known| with_trusted || !known.name.starts_with(TRUSTED)) {
             names.try_reserve(attribute.name.len() + 1).map_err(|_| Errno::ENOMEM)?;
             extend_reserved(&mut names, &attribute.name);

@@ -7,7 +7,7 @@ use core::fmt;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
+use heddle_kernel_core::fallible::{extend_items_reserved, extend_reserved, push_reserved};
 use heddle_kernel_core::sysv_ipc::permission::Permissions;
 use heddle_kernel_core::sysv_ipc::registry::Registry;
 use heddle_kernel_core::sysv_ipc::semaphore::{Actor, Operation, Refusal, Set, VALUE_MAX};
@@ -15,7 +15,7 @@ use heddle_kernel_core::sysv_ipc::semaphore::{Actor, Operation, Refusal, Set, VA
 use crate::arch::time::now_ns;
 use crate::call::caller::Caller;
 use crate::call::{Call, SyscallResult, pending};
-use crate::error::{Errno, TryResult};
+use crate::error::{Errno, TryError, TryResult};
 use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE, limits};
 use crate::memory::fallible;
 use crate::memory::values::read_timespec;
@@ -198,8 +198,15 @@ pub fn semtimedop(call: &mut Call<'_>) -> SyscallResult {
     if address == 0 {
         return operate(call, None);
     }
+    let timeout = match read_timespec(&call.thread.space(), address) {
+        // A time that is none is said after what is wrong with the operations.
+        Err(TryError::Error(error)) => {
+            read_operations(call, check_row(call)?)?;
+            return Err(error.into());
+        }
+        timeout => timeout?,
+    };
     check_row(call)?;
-    let timeout = read_timespec(&call.thread.space(), address)?;
     operate(call, Some(now_ns().saturating_add(timeout)))
 }
 
@@ -368,6 +375,7 @@ pub fn semctl(call: &mut Call<'_>) -> SyscallResult {
             call.thread.space().write_bytes(argument, &bytes)?;
             Ok(0.into())
         }
+        SETVAL if !(0..=VALUE_MAX).contains(&call.int(3)) => Err(Errno::ERANGE.into()),
         SETVAL | SETALL => set_values(call, command == SETALL),
         _ => Err(Errno::EINVAL.into()),
     }
@@ -400,7 +408,8 @@ fn set_values(call: &Call<'_>, all: bool) -> SyscallResult {
         crate::ipc::check(&set.permissions(), &who, WRITE)?;
         let bytes = crate::call::get_bytes(call, call.word(3), set.count * size_of::<u16>())?;
         values = fallible::try_with_capacity(set.count)?;
-        values.extend(bytes.chunks_exact(2).map(|pair| u16::from_ne_bytes([pair[0], pair[1]])));
+        let pairs = bytes.chunks_exact(2).map(|pair| u16::from_ne_bytes([pair[0], pair[1]]));
+        extend_items_reserved(&mut values, pairs);
         if !values.iter().all(|&value| is_valid(value.into())) {
             return Err(Errno::ERANGE.into());
         }

@@ -187,6 +187,7 @@ pub async fn reaper() {
     loop {
         let finished = drain_within(ReaperBudget::new());
         if !finished {
+            sched::poll_interrupts();
             sched::yield_now().await;
         } else if IN_USE.load(Ordering::Acquire) {
             crate::time::sleep_until(time::now_ns() + ACKNOWLEDGE_TIMEOUT_NS).await;

@@ -64,5 +64,5 @@ pub fn start_cpu() -> Result<(), crate::error::Errno> {
 /// # Errors
 /// `ENOMEM`.
 pub fn start() -> Result<(), crate::error::Errno> {
-    crate::sched::spawn(crate::sched::Priority::KERNEL, deferred_free::reaper()).map(|_| ())
+    crate::sched::spawn(crate::sched::Priority::BACKGROUND, deferred_free::reaper()).map(|_| ())
 }

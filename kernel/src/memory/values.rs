@@ -50,7 +50,8 @@ pub fn read_timespec(space: &Space, address: usize) -> TryResult<u64> {
     Ok(time::timespec_ns(seconds, nanoseconds)?)
 }
 
-/// Repeats an access until it needs no page that is missing. For calls that are past their start.
+/// Repeats an access until it needs no page that is missing; memory is waited for only for a while. For the new program
+/// of `execve`, which then fails.
 ///
 /// # Errors
 /// `EFAULT`, `ENOMEM`.
@@ -88,19 +89,21 @@ pub async fn resolve_for<T>(
     }
 }
 
-/// Repeats an attempt that has no file to wait for until it needs no page that is missing.
+/// Repeats an attempt that has no file to wait for until it needs no page that is missing. As for [`resolve_for`],
+/// `is_dying` ends a wait for memory.
 ///
 /// # Errors
 /// Those of the attempt; `EFAULT`, `ENOMEM`.
 pub async fn resolve_attempt<T>(
     space: &Space,
+    is_dying: impl Fn() -> bool,
     mut attempt: impl FnMut(&Space) -> TryResult<T>,
 ) -> Result<T, Errno> {
     let mut budget = Budget::new();
     loop {
         match attempt(space) {
             Ok(value) => return Ok(value),
-            Err(TryError::Fault(fault)) => space.fault_in(fault).await?,
+            Err(TryError::Fault(fault)) => space.fault_in_for(fault, &is_dying).await?,
             Err(TryError::Error(error)) => return Err(error),
             Err(TryError::WouldBlock) => return Err(Errno::EAGAIN),
         }

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
+use heddle_kernel_core::fallible::extend_items_reserved;
 use heddle_kernel_core::pipe::Ring;
 
 use crate::error::Errno;
@@ -145,7 +146,7 @@ fn defer_close(files: Vec<Arc<OpenFile>>) {
         // They are closed right here, at the end of the function.
         return;
     }
-    buried.extend(files);
+    extend_items_reserved(&mut buried, files);
     drop(buried);
     // Looked at again after giving the work up: somebody may have left files in between and gone.
     while !DEFERRED_CLOSES.lock().is_empty() && !CLOSING.swap(true, Ordering::AcqRel) {

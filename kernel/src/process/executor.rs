@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use heddle_abi::protocol::{Runnable, process_level, record};
 use heddle_abi::user_sched::calls::{InterruptFrame, RED_ZONE_BYTES, policy};
 use heddle_abi::user_sched::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK, PENDING_SPARE, levels};
-use heddle_kernel_core::fallible::push_reserved;
+use heddle_kernel_core::fallible::{extend_items_reserved, push_reserved};
 use linux_raw_sys::general as linux;
 
 use crate::arch::UserContext;
@@ -22,6 +22,7 @@ use crate::sched;
 use crate::sched::Priority;
 use crate::signal::PendingWork;
 use crate::sync::SpinLock;
+use crate::wait::node::WaitKind;
 
 /// No level of its own, and no boost.
 const LEVEL_NONE: u8 = 64;
@@ -135,7 +136,8 @@ impl Executors {
         let list = self.list.lock();
         let mut found = Vec::new();
         found.try_reserve(list.len()).map_err(|_| Errno::ENOMEM)?;
-        found.extend(list.iter().filter_map(|(each, thread)| Some((each.clone(), thread.upgrade()?))));
+        let living = list.iter().filter_map(|(each, thread)| Some((each.clone(), thread.upgrade()?)));
+        extend_items_reserved(&mut found, living);
         Ok(found)
     }
 
@@ -497,7 +499,8 @@ impl Delivery for BySoftware {
         let address = context.sp().wrapping_sub(RED_ZONE_BYTES + size_of::<InterruptFrame>());
         let space = thread.space();
         // Brings the stack in first: from the look at the record on nothing waits.
-        let ready = user::resolve_attempt(&space, |space| {
+        let is_dying = || thread.is_interrupted(WaitKind::Killable);
+        let ready = user::resolve_attempt(&space, is_dying, |space| {
             space.probe_write(address, size_of::<InterruptFrame>())?;
             crate::process::rseq::attempt(thread, space, context)
         });

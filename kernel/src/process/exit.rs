@@ -43,7 +43,7 @@ pub async fn end_thread(thread: &Arc<Thread>) {
         descriptors.close(thread.process.pid, |_| true).await;
     }
     drop(descriptors);
-    thread.leave_descriptors(is_last_to_leave);
+    thread.leave_descriptors(is_last_to_leave).await;
     crate::process::timers::thread_ended(thread);
     crate::process::trace::tracer_ends(thread);
     let is_last = leave(thread);
@@ -310,5 +310,5 @@ pub fn discard(thread: &Arc<Thread>) {
     }
     vfork::release_parent(thread);
     thread.leave_space();
-    thread.leave_descriptors(is_alone);
+    drop(thread.drop_descriptors());
 }

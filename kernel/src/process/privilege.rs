@@ -105,7 +105,10 @@ pub fn of_program(thread: &Thread, file: &OpenFile) -> Result<ProgramIdentity, E
     sets.effective = if is_effective { sets.permitted } else { sets.ambient };
     let has_grown = new.uid != 0 && (is_effective || sets.permitted & !sets.ambient != 0);
     new.secure_bits.0 &= !SecureBits::KEEP_CAPABILITIES.0;
-    let is_readable = access::check(&metadata, &old, Access::READ).is_ok();
+    let is_readable = match &file.place {
+        Some(place) => access::check(&*place.entry.node, &old, Access::READ).is_ok(),
+        None => access::check_bits(&metadata, &old, Access::READ, || None).is_ok(),
+    };
     Ok(ProgramIdentity {
         is_secure: is_set_id || has_grown,
         is_dumpable: is_readable && old.euid == old.uid && old.egid == old.gid,

@@ -13,6 +13,7 @@ mod memory;
 mod net;
 mod net_class;
 mod process;
+mod settings;
 mod sockets;
 mod system;
 mod table;

@@ -292,7 +292,11 @@ fn status_of_thread(process: &Process, thread: &Arc<Thread>, text: &mut Text) ->
         text.line(format_args!("{name}:\t{set:016x}\n"))?;
     }
     let no_new_privileges = u8::from(thread.has_no_new_privileges());
-    text.line(format_args!("NoNewPrivs:\t{no_new_privileges}\nSeccomp:\t0\n"))?;
+    let mode = thread.seccomp();
+    let (number, filters) = (mode.number(), mode.depth());
+    text.line(format_args!(
+        "NoNewPrivs:\t{no_new_privileges}\nSeccomp:\t{number}\nSeccomp_filters:\t{filters}\n"
+    ))?;
     cpus_allowed(thread.scheduling().affinity, text)
 }
 

@@ -6,7 +6,7 @@ use crate::boot::{RELEASE, VERSION};
 use crate::error::Errno;
 use crate::fs::tree;
 use crate::memory::{counters, frame, heap, isolation};
-use crate::process::{dump, host_name, load, table};
+use crate::process::{dump, load, table};
 use crate::procfs::{Subject, Text};
 use crate::sched;
 use crate::sched::usage::{self, CpuUsage};
@@ -246,12 +246,6 @@ pub fn core_uses_pid(_: &Subject, text: &mut Text) -> Shown {
 pub fn set_core_uses_pid(_: &Subject, bytes: &[u8]) -> Shown {
     dump::set_adds_pid(number(bytes)? != 0);
     Ok(())
-}
-
-pub fn host_name(_: &Subject, text: &mut Text) -> Shown {
-    let name = host_name::host_name();
-    text.bytes(name.split(|&byte| byte == 0).next().unwrap_or_default())?;
-    text.bytes(b"\n")
 }
 
 pub fn group_limit(_: &Subject, text: &mut Text) -> Shown {

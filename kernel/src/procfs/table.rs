@@ -2,7 +2,7 @@
 
 use crate::procfs::{
     Follow, Item, Show, ShowPart, ShowSum, Store, StoreAs, What, coroutines, ipc, link, net, net_class,
-    process, sockets, system, usage,
+    process, settings, sockets, system, usage,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -57,10 +57,14 @@ static ROOT_ITEMS: &[Item] = &[
     text(b"cmdline", system::command_line),
     text(b"cpuinfo", system::processors),
     text(b"devices", system::devices),
+    text(b"diskstats", system::nothing),
     text(b"filesystems", system::file_systems),
     text(b"loadavg", system::load),
     text(b"meminfo", system::memory),
+    text(b"modules", system::nothing),
+    text(b"partitions", settings::partitions),
     text(b"stat", system::statistics),
+    text(b"swaps", settings::swap),
     text(b"uptime", system::uptime),
     text(b"version", system::version),
     text(b"vmstat", system::virtual_memory),
@@ -111,6 +115,8 @@ static SYS_FS_ITEMS: &[Item] = &[
     text(b"file-max", system::file_limit),
     directory(b"mqueue", What::Directory(SYS_QUEUE_ITEMS)),
     text(b"nr_open", system::descriptor_limit),
+    text(b"overflowgid", settings::overflow_id),
+    text(b"overflowuid", settings::overflow_id),
     text(b"pipe-max-size", system::pipe_limit),
 ];
 
@@ -126,18 +132,26 @@ static SYS_KERNEL_ITEMS: &[Item] = &[
     text(b"cap_last_cap", system::last_capability),
     writable(b"core_pattern", system::core_pattern, system::set_core_pattern),
     writable(b"core_uses_pid", system::core_uses_pid, system::set_core_uses_pid),
-    text(b"hostname", system::host_name),
+    text(b"dmesg_restrict", settings::yes),
+    writable(b"domainname", settings::domain, settings::set_domain),
+    writable(b"hostname", settings::host, settings::set_host),
+    text(b"kptr_restrict", settings::no),
     writable(b"msgmax", ipc::show_msgmax, ipc::set_msgmax),
     writable(b"msgmnb", ipc::show_msgmnb, ipc::set_msgmnb),
     writable(b"msgmni", ipc::show_msgmni, ipc::set_msgmni),
     text(b"ngroups_max", system::group_limit),
     text(b"osrelease", system::os_release),
     text(b"ostype", system::os_type),
+    text(b"overflowgid", settings::overflow_id),
+    text(b"overflowuid", settings::overflow_id),
     text(b"pid_max", system::pid_limit),
+    text(b"printk", settings::message_levels),
+    text(b"randomize_va_space", settings::randomization),
     writable(b"sem", ipc::show_sem, ipc::set_sem),
     writable(b"shmall", ipc::show_shmall, ipc::set_shmall),
     writable(b"shmmax", ipc::show_shmmax, ipc::set_shmmax),
     writable(b"shmmni", ipc::show_shmmni, ipc::set_shmmni),
+    writable(b"tainted", settings::tainted, settings::set_tainted),
     text(b"threads-max", system::thread_limit),
     text(b"version", system::os_version),
     directory(b"random", What::Directory(SYS_RANDOM_ITEMS)),
@@ -285,8 +299,23 @@ static SYS_NET_UNIX_ITEMS: &[Item] = &[text(b"max_dgram_qlen", sockets::datagram
 pub(super) static SYS: Item = directory(b"", What::Directory(SYSFS_ITEMS));
 pub(super) static SYS_ETHERNET: Item = directory(b"", What::Directory(SYSFS_ETHERNET_ITEMS));
 
-static SYSFS_ITEMS: &[Item] = &[directory(b"class", What::Directory(CLASS_ITEMS))];
-static SYSFS_ETHERNET_ITEMS: &[Item] = &[directory(b"class", What::Directory(CLASS_ETHERNET_ITEMS))];
+static SYSFS_ITEMS: &[Item] = &[
+    directory(b"class", What::Directory(CLASS_ITEMS)),
+    directory(b"devices", What::Directory(DEVICE_ITEMS)),
+];
+static SYSFS_ETHERNET_ITEMS: &[Item] = &[
+    directory(b"class", What::Directory(CLASS_ETHERNET_ITEMS)),
+    directory(b"devices", What::Directory(DEVICE_ITEMS)),
+];
+static DEVICE_ITEMS: &[Item] = &[directory(b"system", What::Directory(SYSTEM_ITEMS))];
+static SYSTEM_ITEMS: &[Item] = &[directory(b"cpu", What::Directory(PROCESSOR_ITEMS))];
+static PROCESSOR_ITEMS: &[Item] = &[
+    text(b"kernel_max", settings::last_processor),
+    text(b"offline", settings::no_processors),
+    text(b"online", settings::processors),
+    text(b"possible", settings::processors),
+    text(b"present", settings::processors),
+];
 static CLASS_ITEMS: &[Item] = &[directory(b"net", What::Directory(CLASS_NET_ITEMS))];
 static CLASS_ETHERNET_ITEMS: &[Item] = &[directory(b"net", What::Directory(CLASS_NET_ETHERNET_ITEMS))];
 static CLASS_NET_ITEMS: &[Item] = &[directory(b"lo", What::Directory(LOOPBACK_ITEMS))];

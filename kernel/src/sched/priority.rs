@@ -2,9 +2,9 @@
 //!
 //! | levels | for | who may use them |
 //! |---|---|---|
-//! | 0–3 | kernel work that others wait for: interrupts' second halves, timers, the reaper | the kernel |
+//! | 0–3 | kernel work that others wait for: interrupts' second halves, timers | the kernel |
 //! | 4–19 | realtime threads (`SCHED_FIFO`, `SCHED_RR`) | `RLIMIT_RTPRIO`, root |
-//! | 20–23 | kernel work without a waiter | the kernel |
+//! | 20–23 | kernel work without a waiter: what frees pages and other remains | the kernel |
 //! | 24–33 | ordinary threads with some of their budget left, four nice values a level | everyone; below nice 0 root |
 //! | 38 | ordinary threads whose budget is exhausted, `SCHED_BATCH` and `SCHED_IDLE`: turns by weight | everyone |
 //! | 44–62 | programs' own coroutines, ordered among themselves | everyone |
@@ -26,6 +26,8 @@ impl Priority {
     pub const COUNT: usize = 64;
     /// Kernel work that others wait for.
     pub const KERNEL: Self = Self::new(1);
+    /// Kernel work without a waiter, which realtime threads do not wait for.
+    pub const BACKGROUND: Self = Self::new(20);
     /// An ordinary thread at nice 0 that has some of its budget left.
     pub const NORMAL: Self = Self::new(29);
     /// Ordinary threads that have used their budget up.

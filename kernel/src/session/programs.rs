@@ -21,7 +21,7 @@ use heddle_abi::control::programs::{
     output_head, put_ended, scope,
 };
 use heddle_abi::control::{self, Descriptor, Ending, Small, Start, stream};
-use heddle_kernel_core::fallible::{push_reserved, resize_reserved};
+use heddle_kernel_core::fallible::{extend_back_reserved, push_reserved, resize_reserved};
 use heddle_kernel_core::signal::{Information, Signal};
 
 use crate::device::Port;
@@ -252,7 +252,7 @@ impl Guest {
                 let Some(piece) = Piece::parse(payload) else { return };
                 // A host that sends more than its window loses the rest.
                 let room = WINDOW_BYTES as usize - state.inbox.len();
-                state.inbox.extend(&piece.bytes[..piece.bytes.len().min(room)]);
+                extend_back_reserved(&mut state.inbox, &piece.bytes[..piece.bytes.len().min(room)]);
             }
             kind::END | kind::CLOSE | kind::CREDIT => {
                 let Some(Short { words: [number, bytes], .. }) = Short::parse(payload) else { return };

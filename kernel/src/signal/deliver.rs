@@ -102,6 +102,7 @@ async fn carry_out(thread: &Arc<Thread>, context: &mut UserContext, mut interrup
             let Some(passed) = passed else { continue };
             delivery = passed;
         }
+        crate::process::logged_call::log_signal(thread, &delivery.information);
         let Delivery { information, action, .. } = delivery;
         if action.has_handler() {
             if let Some(code) = interrupted.take() {

@@ -133,6 +133,15 @@ fn record(information: &Information) -> [u8; RECORD] {
             put(44, &(value as u32).to_ne_bytes());
             put(48, &value.to_ne_bytes());
         }
+        Detail::Call { address, number, architecture } => {
+            put(84, &number.to_ne_bytes());
+            put(88, &(address as u64).to_ne_bytes());
+            put(96, &architecture.to_ne_bytes());
+        }
+        Detail::Poll { band, fd } => {
+            put(20, &fd.to_ne_bytes());
+            put(28, &(band as u32).to_ne_bytes());
+        }
         Detail::Raw(words) => {
             // Begins with process and user, as rt_sigqueueinfo(2) wants it.
             put(12, &words[0].to_ne_bytes());

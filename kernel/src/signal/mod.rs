@@ -7,6 +7,7 @@
 mod deliver;
 mod fault;
 pub mod fd;
+pub mod filter;
 mod send;
 mod stop;
 pub mod trace;
@@ -69,6 +70,19 @@ bitflags! {
         const EXECUTED = 1 << 17;
         /// The thread's accesses to memory are watched.
         const DEBUG = 1 << 18;
+        /// The thread's calls are noted in the log: see `syscall::trace`.
+        const LOGGED = 1 << 24;
+        /// The thread's calls are filtered: see `process::seccomp`. It stays, and is no work between calls.
+        const FILTERED = 1 << 19;
+    }
+}
+
+impl PendingWork {
+    /// Whether there is something to do before the thread goes back to user mode.
+    #[inline]
+    #[must_use]
+    pub const fn is_pressing(self) -> bool {
+        self.intersects(Self::FILTERED.complement())
     }
 }
 

@@ -145,6 +145,24 @@ pub async fn call_begins(thread: &Arc<Thread>, context: &mut UserContext) -> boo
     context.in_syscall() && !resume.is_emulated()
 }
 
+/// Stops a traced thread whose filter leaves a call to the tracer, which may change the call. `false`: there is no such
+/// tracer, or it does not want the call to be carried out.
+pub(super) async fn filtered(thread: &Arc<Thread>, context: &mut UserContext, message: u64) -> bool {
+    if !options_of(thread).1.contains(TraceOptions::SECCOMP) {
+        context.set_result(Errno::ENOSYS.to_result());
+        return false;
+    }
+    let stop = TraceStop::of_event(TraceEvent::Seccomp, thread.tid(), thread.credentials().uid);
+    let _ = wait(thread, context, stop, message).await;
+    thread.with_tracee(|tracee| {
+        if let Some(tracee) = tracee {
+            tracee.context = context.clone();
+            tracee.is_changed = false;
+        }
+    });
+    !thread.work().contains(PendingWork::DIE) && context.in_syscall() && context.syscall_number() as i32 >= 0
+}
+
 /// The end of a traced thread's call. Returns the restart code with which it goes on.
 pub(super) async fn call_ends(thread: &Arc<Thread>, context: &mut UserContext) -> Option<Errno> {
     thread.remove_work(PendingWork::CALL);

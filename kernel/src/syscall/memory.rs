@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
-use crate::arch::paging::PAGE_SIZE;
+use crate::arch::paging::{PAGE_SIZE, USER_END};
 use crate::error::Errno;
 use crate::fs::{OpenFile, StatusFlags};
 use crate::memory::source::Object;
@@ -43,8 +43,26 @@ fn protection(bits: u32) -> Result<Protection, Errno> {
 pub fn mmap(call: &mut Call<'_>) -> SyscallResult {
     let (address, length, flags) = (call.word(0), call.word(1), call.uint(3));
     let (descriptor, offset) = (call.int(4), call.word(5) as u64);
-    if length == 0 || !offset.is_multiple_of(PAGE_SIZE as u64) {
+    if !offset.is_multiple_of(PAGE_SIZE as u64) {
         return Err(Errno::EINVAL.into());
+    }
+    let open = if flags & linux::MAP_ANONYMOUS == 0 {
+        let open = call.thread.descriptors().get(descriptor)?;
+        if open.flags().contains(StatusFlags::PATH) {
+            return Err(Errno::EBADF.into());
+        }
+        Some(open)
+    } else {
+        None
+    };
+    if length == 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    if length.checked_next_multiple_of(PAGE_SIZE).is_none_or(|length| length > USER_END) {
+        return Err(Errno::ENOMEM.into());
+    }
+    if flags & linux::MAP_FIXED != 0 && address > USER_END - length.next_multiple_of(PAGE_SIZE) {
+        return Err(Errno::ENOMEM.into());
     }
     let wanted = Protection::from_bits_truncate(call.uint(2) as u8);
     let kind = flags & linux::MAP_TYPE;
@@ -74,8 +92,7 @@ pub fn mmap(call: &mut Call<'_>) -> SyscallResult {
         }
     }
     request.flags.set(Flags::NO_RESERVE, flags & linux::MAP_NORESERVE != 0 && !overcommit::is_limited());
-    if flags & linux::MAP_ANONYMOUS == 0 {
-        let open = call.thread.descriptors().get(descriptor)?;
+    if let Some(open) = open {
         back_with_file(&mut request, &open, is_shared, offset)?;
     }
     let space = call.thread.space();
@@ -153,6 +170,9 @@ pub fn munmap(call: &mut Call<'_>) -> SyscallResult {
 pub fn mprotect(call: &mut Call<'_>) -> SyscallResult {
     const GROWS: u32 = linux::PROT_GROWSDOWN | linux::PROT_GROWSUP;
     let (start, length) = (call.word(0), call.word(1));
+    if length == 0 && start.is_multiple_of(PAGE_SIZE) && call.uint(2) & GROWS != GROWS {
+        return Ok(0.into());
+    }
     let protection = protection(call.uint(2) & !GROWS)?;
     let space = call.thread.space();
     pending(async move {
@@ -168,7 +188,9 @@ pub fn mremap(call: &mut Call<'_>) -> SyscallResult {
     let has = |flag: u32| flags & flag != 0;
     let known = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP;
     let needs_move = has(linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP) && !has(linux::MREMAP_MAYMOVE);
-    if flags & !known != 0 || needs_move || !start.is_multiple_of(PAGE_SIZE) {
+    let shrinks_away = has(linux::MREMAP_DONTUNMAP)
+        && old_length.checked_next_multiple_of(PAGE_SIZE) != new_length.checked_next_multiple_of(PAGE_SIZE);
+    if flags & !known != 0 || needs_move || shrinks_away || !start.is_multiple_of(PAGE_SIZE) {
         return Err(Errno::EINVAL.into());
     }
     let placement = if has(linux::MREMAP_FIXED) {
@@ -229,7 +251,11 @@ pub fn msync(call: &mut Call<'_>) -> SyscallResult {
     if flags & !(both | linux::MS_INVALIDATE) != 0 || flags & both == both {
         return Err(Errno::EINVAL.into());
     }
-    let length = call.word(1).checked_next_multiple_of(PAGE_SIZE).ok_or(Errno::ENOMEM)?;
+    if !call.word(0).is_multiple_of(PAGE_SIZE) {
+        return Err(Errno::EINVAL.into());
+    }
+    // A length at the end of all addresses is none: Linux rounds it up to 0.
+    let Some(length) = call.word(1).checked_next_multiple_of(PAGE_SIZE) else { return Ok(0.into()) };
     let space = call.thread.space();
     let range = space.check_sync(call.word(0), length)?;
     if flags & linux::MS_SYNC == 0 || !space.has_written(&range) {
@@ -249,7 +275,7 @@ pub fn mincore(call: &mut Call<'_>) -> SyscallResult {
     }
     let (caller, space) = (call.thread.clone(), call.thread.space());
     let end = length.checked_next_multiple_of(PAGE_SIZE).and_then(|length| start.checked_add(length));
-    let end = end.ok_or(Errno::ENOMEM)?;
+    let end = end.filter(|&end| end <= USER_END).ok_or(Errno::ENOMEM)?;
     pending(async move {
         let (mut budget, mut bytes, mut at) = (Budget::new(), [0; RESIDENCY_PAGES], start);
         while at < end {
@@ -274,9 +300,13 @@ const RESIDENCY_COST: u32 = 16;
 /// A range that is to be locked or unlocked, which must be mapped.
 fn lock_range(space: &Space, start: usize, length: usize) -> Result<core::ops::Range<usize>, Errno> {
     let first = start & !(PAGE_SIZE - 1);
-    let end = start.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_SIZE));
-    let end = end.ok_or(Errno::EINVAL)?;
-    space.check_sync(first, end - first)?;
+    // A length at the end of all addresses is none: Linux rounds it up to 0.
+    let bytes = length.checked_add(start - first).and_then(|bytes| bytes.checked_next_multiple_of(PAGE_SIZE));
+    let bytes = bytes.unwrap_or(0);
+    let end = first.checked_add(bytes).ok_or(Errno::EINVAL)?;
+    if bytes > 0 {
+        space.check_sync(first, bytes)?;
+    }
     Ok(first..end)
 }
 

@@ -35,12 +35,12 @@ fn check_set_size(size: usize) -> Result<(), Errno> {
 /// rt_sigaction(2).
 pub fn rt_sigaction(call: &mut Call<'_>) -> SyscallResult {
     check_set_size(call.word(3))?;
-    let signal = Signal::new(call.int(0)).ok_or(Errno::EINVAL)?;
     let space = call.thread.space();
     let new = match call.word(1) {
         0 => None,
         address => Some(Action::from_words(user::read_words(&space, address)?)),
     };
+    let signal = Signal::new(call.int(0)).ok_or(Errno::EINVAL)?;
     if new.is_some() && SignalSet::UNBLOCKABLE.contains(signal) {
         return Err(Errno::EINVAL.into());
     }
@@ -254,12 +254,13 @@ pub fn send_checked(
 pub fn kill(call: &mut Call<'_>) -> SyscallResult {
     let thread = call.thread;
     let own = thread.process.pid;
-    let information =
-        signal_argument(call.int(1))?.map(|signal| Information::user(signal, own, thread.credentials().uid));
+    let signal = signal_argument(call.int(1));
+    let with_uid = |signal| Information::user(signal, own, thread.credentials().uid);
     let group = match call.int(0) {
         i32::MIN => return Err(Errno::ESRCH.into()),
         pid if pid > 0 => {
             let target = table::process(pid).ok_or(Errno::ESRCH)?;
+            let information = signal?.map(with_uid);
             send_checked(thread, &target, information)?;
             return Ok(0.into());
         }
@@ -267,6 +268,12 @@ pub fn kill(call: &mut Call<'_>) -> SyscallResult {
         -1 => None,
         pid => Some(-pid),
     };
+    if let Some(id) = group
+        && table::group(id).is_none()
+    {
+        return Err(Errno::ESRCH.into());
+    }
+    let information = signal?.map(with_uid);
     let (mut found, mut sent) = (false, Err(Errno::ESRCH));
     for target in table::each_process() {
         let is_chosen = match group {
@@ -275,6 +282,8 @@ pub fn kill(call: &mut Call<'_>) -> SyscallResult {
         };
         if is_chosen {
             let result = send_checked(thread, &target, information);
+            // A signal for all counts as sent to those who may not have it.
+            let result = if group.is_none() && result == Err(Errno::EPERM) { Ok(()) } else { result };
             if sent.is_err() && (!found || result.is_ok()) {
                 sent = result;
             }
@@ -295,11 +304,11 @@ fn send_to_one(
     if tid <= 0 || process.is_some_and(|pid| pid <= 0) {
         return Err(Errno::EINVAL.into());
     }
-    let signal = signal_argument(number)?;
     let target = table::thread(tid).ok_or(Errno::ESRCH)?;
     if process.is_some_and(|pid| target.process.pid != pid) {
         return Err(Errno::ESRCH.into());
     }
+    let signal = signal_argument(number)?;
     send_checked(call.thread, &target.process, None)?;
     if let Some(signal) = signal {
         signal::send_to_thread(&target, information(signal))?;
@@ -323,20 +332,19 @@ pub fn tkill(call: &mut Call<'_>) -> SyscallResult {
 }
 
 /// Reads the `siginfo_t` of a queueing call. Only the kernel says `SI_USER`, or a positive code, to others.
-pub fn read_information(call: &Call<'_>, address: usize, target: i32, number: i32) -> TryResult<[u64; 16]> {
+pub fn read_information(call: &Call<'_>, address: usize, target: i32) -> TryResult<[u64; 16]> {
     let words: [u64; 16] = user::read_words(&call.thread.space(), address)?;
     let code = words[1] as i32;
     if (code >= 0 || code == linux::SI_TKILL) && target != call.thread.process.pid {
         return Err(Errno::EPERM.into());
     }
-    signal_argument(number)?;
     Ok(words)
 }
 
 /// rt_sigqueueinfo(2).
 pub fn rt_sigqueueinfo(call: &mut Call<'_>) -> SyscallResult {
     let (pid, number) = (call.int(0), call.int(1));
-    let words = read_information(call, call.word(2), pid, number)?;
+    let words = read_information(call, call.word(2), pid)?;
     let target = table::process(pid).ok_or(Errno::ESRCH)?;
     let information = signal_argument(number)?.map(|signal| Information::from_words(signal, &words));
     send_checked(call.thread, &target, information)?;
@@ -346,7 +354,7 @@ pub fn rt_sigqueueinfo(call: &mut Call<'_>) -> SyscallResult {
 /// rt_tgsigqueueinfo(2).
 pub fn rt_tgsigqueueinfo(call: &mut Call<'_>) -> SyscallResult {
     let (pid, tid, number) = (call.int(0), call.int(1), call.int(2));
-    let words = read_information(call, call.word(3), pid, number)?;
+    let words = read_information(call, call.word(3), pid)?;
     send_to_one(call, Some(pid), tid, number, |signal| Information::from_words(signal, &words))
 }
 

@@ -17,6 +17,7 @@ use crate::memory::user::PageFault;
 use crate::process::oom::ExitReserve;
 use crate::process::{Thread, cpu_time, dump, executor, rseq};
 use crate::sched::Budget;
+use crate::signal::filter::Decision;
 use crate::signal::{Next, PendingWork};
 use crate::syscall::process::core_dump;
 use crate::wait::node::WaitKind;
@@ -37,6 +38,9 @@ pub fn spawn(thread: &Arc<Thread>, context: UserContext) -> Result<(), Errno> {
 /// The most bytes of a thread's coroutine: what a thread costs besides its own pages. A larger future is boxed while it
 /// is needed.
 const FUTURE_BYTES_MAX: usize = 1024;
+
+/// Threads whose calls somebody looks at before they are carried out.
+const WATCHED: PendingWork = PendingWork::TRACED.union(PendingWork::LOGGED).union(PendingWork::FILTERED);
 
 /// Makes the build fail if the future is larger than a thread's may be.
 const fn checked<F>(future: F) -> F {
@@ -67,25 +71,28 @@ async fn wait_for_memory(thread: &Thread) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Waits until there is memory to box the thread's end in, its own or that of the reserve. It gives back what it has
-/// first.
+/// Waits until there is memory to box the thread's end in, its own or that of the reserve. Where even that is in use,
+/// a thread whose process ends gives back what it has: those that the reserve is for may wait for it. Then others
+/// do not learn of its end by words in its memory, so a thread of a process that goes on keeps it.
 async fn wait_for_exit_memory(thread: &Thread) -> Option<ExitReserve> {
-    if crate::memory::heap::reserve(BOXES).is_ok() {
-        return None;
-    }
-    thread.leave_space();
-    thread.leave_descriptors(thread.process.thread_count() == 1);
     let mut shortage = Shortage::default();
-    while crate::memory::heap::reserve(BOXES).is_err() {
+    loop {
+        if crate::memory::heap::reserve(BOXES).is_ok() {
+            return None;
+        }
         if let Some(reserve) = ExitReserve::take()
             && crate::memory::heap::reserve_urgently(BOXES).is_ok()
         {
             return Some(reserve);
         }
+        if thread.try_space().is_some() && thread.process.signal_state().ending().is_some() {
+            thread.leave_space();
+            thread.leave_descriptors(thread.process.thread_count() == 1).await;
+            continue;
+        }
         // Nothing ends this wait early; the threads that have the reserve give it back.
         let _ = shortage.make_room(|| false).await;
     }
-    None
 }
 
 /// Polls the thread's life and does what belongs to each switch to it and away from it.
@@ -149,12 +156,13 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
     let mut interrupted = None;
     let mut visits = 0;
     let child_tid = thread.take_child_tid();
+    syscall::trace::attach(&thread);
     // Without memory the thread is to die.
     if child_tid != 0 && wait_for_memory(&thread).await.is_ok() {
         boxed(store_tid(&thread, child_tid)).await;
     }
     loop {
-        if interrupted.is_some() || !thread.work().is_empty() {
+        if interrupted.is_some() || thread.work().is_pressing() {
             if thread.work().contains(PendingWork::CONTEXT)
                 && let Some(replaced) = thread.take_context()
             {
@@ -165,7 +173,7 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
                 break;
             }
             let is_settled = interrupted.is_none()
-                && thread.work() == PendingWork::RESTART
+                && thread.work() - PendingWork::FILTERED == PendingWork::RESTART
                 && rseq::try_settle(&thread, context);
             if !is_settled {
                 if wait_for_memory(&thread).await.is_err() {
@@ -198,11 +206,11 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
         sched::leave_program();
         match trap {
             Trap::SystemCall => {
-                if thread.work().contains(PendingWork::TRACED) {
+                if thread.work().intersects(WATCHED) {
                     if wait_for_memory(&thread).await.is_err() {
                         break;
                     }
-                    if !boxed(signal::trace::call_begins(&thread, context)).await {
+                    if !boxed(is_call_passed(&thread, context)).await {
                         continue;
                     }
                 }
@@ -244,8 +252,27 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
     end(&thread, context).await;
 }
 
+/// Lets the log and a tracer look at a call before it begins. Whether it is to begin.
+async fn is_call_passed(thread: &Arc<Thread>, context: &mut UserContext) -> bool {
+    if thread.work().contains(PendingWork::LOGGED) {
+        syscall::trace::begins(thread, context).await;
+    }
+    if thread.work().contains(PendingWork::TRACED) && !signal::trace::call_begins(thread, context).await {
+        return false;
+    }
+    if !thread.work().contains(PendingWork::FILTERED) {
+        return true;
+    }
+    match signal::filter::decide(thread, context) {
+        Decision::Proceed => true,
+        Decision::Refused => false,
+        Decision::AskTracer(data) => signal::filter::ask_tracer(thread, context, data).await,
+    }
+}
+
 /// The end of a thread.
 async fn end(thread: &Arc<Thread>, context: &mut UserContext) {
+    syscall::trace::ended(thread);
     if thread.process.signal_state().is_dumping() && crate::memory::heap::reserve(BOXES).is_ok() {
         boxed(dump::wait(thread, context)).await;
     }
@@ -349,7 +376,7 @@ async fn start_again(caller: &Caller, context: &mut UserContext, mut lack: Lack)
 fn end_call(thread: &Arc<Thread>, context: &mut UserContext, result: Result<usize, Errno>) -> Option<Errno> {
     #[cfg(feature = "checking")]
     crate::memory::fault_injection::call_ends();
-    syscall::trace::finished(thread, context, &result);
+    syscall::trace::finished(thread, &result);
     match result {
         Ok(value) => context.set_result(value),
         Err(error) => {

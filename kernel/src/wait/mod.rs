@@ -3,6 +3,7 @@
 //! - [`queue`]: what an object that can become ready has, and what a waiter registers there.
 //! - [`node`]: the part of a waiter that queues know, and what ends a wait early.
 //! - [`engine`]: registers, checks and suspends until there is an answer, a deadline or an interruption.
+//! - [`forgotten`]: watches of queues that have ended.
 //! - [`operation`]: the driver that turns attempts, which never wait, into blocking, non-blocking and asynchronous
 //!   calls.
 //!
@@ -10,6 +11,7 @@
 //! [`operation::Operation`] and [`queue::Listener`].
 
 pub mod engine;
+pub mod forgotten;
 pub mod node;
 pub mod operation;
 pub mod queue;

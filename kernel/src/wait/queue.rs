@@ -22,10 +22,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bitflags::bitflags;
 use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::{Poll, Waker};
 
 use crate::error::Errno;
 use crate::memory::fallible;
+use crate::sched::Budget;
 use crate::sync::{SpinGuard, SpinLock};
+use crate::wait::forgotten;
 use crate::wait::node::WaitNode;
 
 use heddle_kernel_core::fallible::push_reserved;
@@ -123,7 +126,7 @@ impl Watch {
     }
 }
 
-struct WaitEntry {
+pub(super) struct WaitEntry {
     watch: Watch,
     events: Events,
 }
@@ -225,7 +228,7 @@ impl WaitQueue {
     /// and it to the owner.
     pub fn clear(&self) {
         let entries = core::mem::take(&mut *self.entries.lock());
-        drop(entries);
+        forgotten::forget(entries);
     }
 
     /// Whether nobody waits.
@@ -329,6 +332,15 @@ fn notify_one(entries: &mut Vec<WaitEntry>, events: Events, relays: &mut Relays)
         }
         if has_waiter && notified != Notified::Stale {
             return;
+        }
+    }
+}
+
+impl Drop for WaitQueue {
+    fn drop(&mut self) {
+        let entries = core::mem::take(self.entries.get_mut());
+        if !entries.is_empty() {
+            forgotten::forget(entries);
         }
     }
 }
@@ -454,15 +466,89 @@ impl Relays {
                 chain.add(&relay);
             }
         }
-        while let Some(relay) = self.chain.as_mut().and_then(Chain::take) {
-            relay.queue.notify(RELAYED, &mut self);
+        if self.notify_some() {
+            // A wake waits for nobody, so a coroutine goes on with a long chain.
+            wake_rest();
         }
     }
+
+    /// Notifies some of the relays in the chain. If there are more, they are left to [`relay_rest`].
+    fn notify_some(&mut self) -> bool {
+        for _ in 0..RELAYS_AT_ONCE {
+            let Some(relay) = self.chain.as_mut().and_then(Chain::take) else { return false };
+            relay.queue.notify(RELAYED, self);
+        }
+        self.chain.as_mut().is_some_and(Chain::leave_rest)
+    }
+}
+
+/// Relays of a chain that are notified in one go.
+const RELAYS_AT_ONCE: usize = 64;
+/// The cost of that, in units of a [`Budget`].
+const RELAYS_COST: u32 = 64;
+
+/// The rest of long chains; only under [`CHAIN`].
+static REST: SpinLock<ChainRest> = SpinLock::new(ChainRest { head: None, tail: None });
+static REST_WAKER: spin::Once<Waker> = spin::Once::new();
+
+/// Relays that are still to be woken, chained.
+struct ChainRest {
+    head: Option<Arc<RelayQueue>>,
+    tail: Option<Arc<RelayQueue>>,
+}
+
+/// Wakes [`relay_rest`].
+pub(super) fn wake_rest() {
+    if let Some(waker) = REST_WAKER.get() {
+        waker.wake_by_ref();
+    }
+}
+
+/// The coroutine that notifies what wakes have left, and drops what queues have.
+pub async fn relay_rest() {
+    let mut budget = Budget::new();
+    loop {
+        core::future::poll_fn(|context| {
+            REST_WAKER.call_once(|| context.waker().clone());
+            let is_due = REST.lock().head.is_some() || forgotten::is_any();
+            if is_due { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        notify_rest();
+        forgotten::drop_some();
+        budget.step(RELAYS_COST).await;
+    }
+}
+
+fn notify_rest() {
+    let mut relays = Relays { chain: Some(Chain::of_rest()), ..Relays::new() };
+    relays.notify_some();
 }
 
 impl Chain {
     fn new() -> Self {
         Self { head: None, tail: None, _held: CHAIN.lock() }
+    }
+
+    /// The relays that long chains have left.
+    fn of_rest() -> Self {
+        let held = CHAIN.lock();
+        let mut rest = REST.lock();
+        let (head, tail) = (rest.head.take(), rest.tail.take());
+        drop(rest);
+        Self { head, tail, _held: held }
+    }
+
+    /// Leaves all relays to the coroutine. Returns whether there are any.
+    fn leave_rest(&mut self) -> bool {
+        let Some(head) = self.head.take() else { return false };
+        let mut rest = REST.lock();
+        match rest.tail.take() {
+            Some(last) => *last.next.lock() = Some(head),
+            None => rest.head = Some(head),
+        }
+        rest.tail = self.tail.take();
+        true
     }
 
     fn add(&mut self, relay: &Arc<RelayQueue>) {

@@ -9,16 +9,20 @@
 
 mod harness;
 
+mod acl;
 mod arguments;
 mod asynchronous;
 mod barrier;
+mod bounds;
 mod core_dump;
 mod cpu_time;
 mod delivery;
 mod descriptor;
+mod differ;
 mod discard;
 mod extended;
 mod file;
+mod file_signals;
 mod inet;
 mod inotify;
 mod ipc;
@@ -40,6 +44,7 @@ mod realtime;
 mod rseq;
 mod runtime;
 mod scheduler;
+mod seccomp;
 mod shares;
 mod signal;
 mod slots;
@@ -67,6 +72,7 @@ fn main() -> std::process::ExitCode {
         pipe::TESTS,
         waiting::TESTS,
         progress::TESTS,
+        bounds::TESTS,
         discard::TESTS,
         file::TESTS,
         descriptor::TESTS,
@@ -117,10 +123,16 @@ fn main() -> std::process::ExitCode {
         socket_options::TESTS,
         arguments::TESTS,
         uring::TESTS,
+        seccomp::TESTS,
+        file_signals::TESTS,
+        acl::TESTS,
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(role) = arguments.first().and_then(|first| first.strip_prefix("--as=")) {
         return process::play_role(role, &arguments[1..]);
+    }
+    if arguments.first().is_some_and(|first| first == "--differ") {
+        return differ::main(&arguments[1..]);
     }
     let tests = families.iter().copied().flatten();
     if arguments.first().is_some_and(|first| first == "--list") {

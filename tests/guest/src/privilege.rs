@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
 use nix::mount::{MsFlags, mount, umount};
 use nix::sys::stat::Mode;
 use nix::sys::wait::WaitStatus;
-use nix::unistd::{Gid, Uid, getppid, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Uid, ftruncate, getppid, setgroups, setresgid, setresuid};
 
 use crate::harness::{OrFail, Outcome, Scratch, in_child, own_path};
 use crate::{expect, expect_eq};
@@ -35,7 +36,6 @@ crate::tests! {
 }
 
 const USER: u32 = 12_345;
-
 const CHOWN: u32 = 0;
 const DAC_OVERRIDE: u32 = 1;
 const DAC_READ_SEARCH: u32 = 2;
@@ -480,6 +480,12 @@ fn writes_take_set_id_bits_away() -> Outcome {
         in_child(|| i32::from(become_user_with(0).is_err() || (&file).write_all(b"by a user").is_err()))?;
     expect!(matches!(ended, WaitStatus::Exited(_, 0)));
     expect_eq!(mode()?, 0o777);
+    for change in [|file: &File| ftruncate(file, 3), |file| fallocate(file, FallocateFlags::empty(), 0, 9)] {
+        set(0o6777).and_then(|()| change(&file).or_fail())?;
+        expect_eq!(mode()?, 0o6777);
+        in_child(|| i32::from(become_user_with(0).is_err() || change(&file).is_err()))?;
+        expect_eq!(mode()?, 0o777);
+    }
     set(0o6777)?;
     chown(&path, Some(1), None).or_fail()?;
     expect_eq!(mode()?, 0o777);

@@ -15,6 +15,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::eventfd::EventFd;
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, recv, socketpair};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -36,18 +37,20 @@ crate::tests! {
     holes_are_found_behind_much_data
     many_mappings_change_together
     many_descriptors_are_closed
+    large_tables_of_descriptors_are_inherited
+    gaps_behind_many_mappings_are_found
 }
 
-const MIB: usize = 1 << 20;
+pub const MIB: usize = 1 << 20;
 
 /// Anonymous memory that nobody has touched.
-struct Fresh {
-    address: *mut libc::c_void,
-    length: usize,
+pub struct Fresh {
+    pub address: *mut libc::c_void,
+    pub length: usize,
 }
 
 impl Fresh {
-    fn new(length: usize) -> Result<Self, String> {
+    pub fn new(length: usize) -> Result<Self, String> {
         Self::with(length, libc::PROT_READ | libc::PROT_WRITE)
     }
 
@@ -59,7 +62,7 @@ impl Fresh {
         Ok(Self { address, length })
     }
 
-    fn bytes(&mut self) -> &mut [u8] {
+    pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the mapping has the length, belongs to this value and may be written.
         unsafe { std::slice::from_raw_parts_mut(self.address.cast(), self.length) }
     }
@@ -94,10 +97,10 @@ fn hole() -> Result<std::os::fd::OwnedFd, String> {
 }
 
 /// One large call of a family.
-type Call = fn() -> Outcome;
+pub type Call = fn() -> Outcome;
 
 /// Large calls by family; each takes milliseconds.
-const CALLS: &[(&str, Call)] = &[
+pub const CALLS: &[(&str, Call)] = &[
     ("sendfile", || {
         let file = hole()?;
         let sent = send(open("/dev/null", true)?, &file, 512 * MIB);
@@ -141,7 +144,7 @@ const CALLS: &[(&str, Call)] = &[
 ];
 
 /// Keeps this process on the processor where it is.
-fn stay_here() -> Outcome {
+pub fn stay_here() -> Outcome {
     let allowed = sched_getaffinity(Pid::from_raw(0)).or_fail()?;
     let first = (0..CpuSet::count()).find(|&number| allowed.is_set(number).unwrap_or(false));
     let mut one = CpuSet::new();
@@ -414,7 +417,7 @@ fn holes_are_found_behind_much_data() -> Outcome {
 }
 
 /// Mappings of a page each: neighbours differ in what may be done with them.
-fn fragments(count: usize) -> Result<Fresh, String> {
+pub fn fragments(count: usize) -> Result<Fresh, String> {
     let memory = Fresh::with(count * 4096, libc::PROT_READ)?;
     for page in (0..count).step_by(2) {
         // SAFETY: a page of this mapping, which nothing refers to.
@@ -492,4 +495,65 @@ fn many_descriptors_are_closed() -> Outcome {
     expect_eq!(result, 0);
     drop(writer);
     is_ended()
+}
+
+/// More descriptors than are copied at once, for a child with memory of its own and for one that borrows its parent's.
+fn large_tables_of_descriptors_are_inherited() -> Outcome {
+    const HIGH: i32 = 3000;
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).or_fail()?;
+    let enough = 2 * HIGH as u64;
+    setrlimit(Resource::RLIMIT_NOFILE, enough, hard.max(enough)).or_fail()?;
+    let (reader, writer) = pipe().or_fail()?;
+    let copies = [HIGH / 2, HIGH - 2, HIGH];
+    for number in copies {
+        // SAFETY: a number that nobody uses.
+        Errno::result(unsafe { libc::dup2(writer.as_raw_fd(), number) }).or_fail()?;
+    }
+    let is_whole = || {
+        copies.iter().all(|&number| {
+            // SAFETY: the calls take numbers and one byte of a constant.
+            unsafe {
+                libc::fcntl(number, libc::F_GETFD) == 0
+                    && libc::fcntl(number + 1, libc::F_GETFD) == -1
+                    && libc::write(number, c"x".as_ptr().cast(), 1) == 1
+            }
+        })
+    };
+    for _ in 0..3 {
+        let child = crate::harness::in_child(|| i32::from(!is_whole()))?;
+        expect_eq!(child, WaitStatus::Exited(child.pid().ok_or("no child")?, 0));
+        let mut seen = [0; 3];
+        expect_eq!(read(&reader, &mut seen).or_fail()?, 3);
+    }
+    // A program that is started closes what it has.
+    let status = std::process::Command::new("/bin/sh").args(["-c", "echo x > /proc/self/fd/3000"]).status();
+    expect!(status.or_fail()?.success());
+    expect_eq!(read(&reader, &mut [0; 3]).or_fail()?, 2);
+    drop(writer);
+    for number in copies {
+        // SAFETY: the copies above.
+        unsafe { libc::close(number) };
+    }
+    expect_eq!(read(&reader, &mut [0; 3]).or_fail()?, 0);
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).or_fail()
+}
+
+/// More mappings than a search for free addresses passes over at once.
+fn gaps_behind_many_mappings_are_found() -> Outcome {
+    const COUNT: usize = 3000;
+    // A gap of one page behind each page that is mapped.
+    let memory = Fresh::with(2 * COUNT * 4096, libc::PROT_READ)?;
+    for page in (0..2 * COUNT).step_by(2) {
+        // SAFETY: a page of this mapping, which nothing refers to.
+        let result = unsafe { libc::munmap(memory.address.byte_add(page * 4096), 4096) };
+        Errno::result(result).or_fail()?;
+    }
+    let range = memory.address as usize..memory.address as usize + memory.length;
+    // Two pages fit into none of them; one does, and all of the gaps are used before other addresses are.
+    let large = (0..8).map(|_| Fresh::new(2 * 4096)).collect::<Result<Vec<_>, _>>()?;
+    expect!(large.iter().all(|found| !range.contains(&(found.address as usize))));
+    let small = (0..COUNT + 64).map(|_| Fresh::new(4096)).collect::<Result<Vec<_>, _>>()?;
+    let inside = small.iter().filter(|found| range.contains(&(found.address as usize))).count();
+    expect!(inside >= COUNT - 8);
+    Ok(())
 }

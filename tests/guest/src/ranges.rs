@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::unistd::write;
 
@@ -16,6 +17,7 @@ crate::tests! {
     large_writes_of_one_range_do_not_mix
     appended_records_stay_whole
     writes_of_other_ranges_do_not_wait
+    a_cut_waits_for_a_write
 }
 
 const WRITERS: u8 = 4;
@@ -161,5 +163,45 @@ fn writes_of_other_ranges_do_not_wait() -> Outcome {
     expect!(!is_heddle() || after.0 - before.0 >= ROUNDS * u64::from(WRITERS));
     let all = std::fs::read(scratch.path("file")).or_fail()?;
     expect!(all.chunks(LENGTH).zip(b'a'..).all(|(part, byte)| is_uniform(part) && part[0] == byte));
+    Ok(())
+}
+
+/// A large write and a cut of its file are one after the other, whichever comes first.
+fn a_cut_waits_for_a_write() -> Outcome {
+    const LENGTH: usize = 1 << 20;
+    const CUT: u64 = 300_000;
+    let scratch = Scratch::new("cut")?;
+    let record = vec![b'x'; LENGTH];
+    for round in 0..24 {
+        let file = open(&scratch)?;
+        file.set_len(0).or_fail()?;
+        let is_cut_by_length = round % 2 == 0;
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| file.write_at(&record, 0));
+            while round % 3 != 0 && file.metadata().or_fail()?.len() == 0 {
+                std::thread::yield_now();
+            }
+            if is_cut_by_length {
+                file.set_len(CUT).or_fail()?;
+            } else {
+                let (kept, length) = (CUT as i64 / 4096 * 4096, LENGTH as i64);
+                let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+                fallocate(&file, mode, kept, length).or_fail()?;
+            }
+            expect_eq!(writer.join().map_err(|_| "the writer failed")?.or_fail()?, LENGTH);
+            Ok::<(), String>(())
+        })?;
+        let mut seen = vec![0; file.metadata().or_fail()?.len() as usize];
+        file.read_exact_at(&mut seen, 0).or_fail()?;
+        if is_cut_by_length {
+            // Cut before the write, or after it; with parts of both the rest would be holes.
+            expect!(seen.len() == LENGTH || seen.len() == CUT as usize);
+            expect!(is_uniform(&seen));
+        } else {
+            expect_eq!(seen.len(), LENGTH);
+            expect!(is_uniform(&seen[..CUT as usize / 4096 * 4096]));
+            expect!(is_uniform(&seen[CUT as usize / 4096 * 4096..]));
+        }
+    }
     Ok(())
 }

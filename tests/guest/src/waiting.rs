@@ -27,6 +27,7 @@ crate::tests! {
     epoll_circles_through_closed_instances
     epoll_webs_see_events
     epoll_paths_are_limited
+    epoll_instances_end_with_many_entries
     polls_of_many_see_one
     adding_twice_at_once_is_refused_once
     timeouts_tell_what_is_left
@@ -273,6 +274,44 @@ fn epoll_paths_are_limited() -> Outcome {
     more.add(&inner.0, event()).or_fail()?;
     outer[0].delete(&inner.0).or_fail()?;
     epoll()?.add(&inner.0, event()).or_fail()
+}
+
+/// An instance ends while it watches one file under many numbers, and more instances than one wake tells at once watch
+/// that too: the file goes on, and who watches it hears of it.
+fn epoll_instances_end_with_many_entries() -> Outcome {
+    const COUNT: usize = 100;
+    let event = |data| EpollEvent::new(EpollFlags::EPOLLIN, data);
+    for _ in 0..4 {
+        let (reader, writer) = pipe().or_fail()?;
+        let watched = epoll()?;
+        watched.add(&reader, event(7)).or_fail()?;
+        let watchers = (0..COUNT).map(|_| epoll()).collect::<Result<Vec<_>, _>>()?;
+        for instance in &watchers {
+            instance.add(&watched.0, event(8)).or_fail()?;
+        }
+        let large = epoll()?;
+        let copies = (0..COUNT).map(|_| reader.try_clone().or_fail()).collect::<Result<Vec<_>, _>>()?;
+        for (number, copy) in copies.iter().enumerate() {
+            large.add(copy, event(number as u64)).or_fail()?;
+        }
+        write(&writer, b"x").or_fail()?;
+        for instance in &watchers {
+            expect_eq!(wait_one(instance, EpollTimeout::NONE)?, 8);
+        }
+        drop(large);
+        read(&reader, &mut [0]).or_fail()?;
+        expect_eq!(wait_one(&watched, EpollTimeout::ZERO)?, u64::MAX);
+        write(&writer, b"x").or_fail()?;
+        for instance in watchers.iter().rev() {
+            expect_eq!(wait_one(instance, EpollTimeout::NONE)?, 8);
+        }
+        // All of them end before what they watch, or after it.
+        drop(copies);
+        drop(reader);
+        drop(watched);
+        drop(watchers);
+    }
+    Ok(())
 }
 
 /// More descriptors than a call looks at in one go, of which one becomes ready while it waits.

@@ -15,12 +15,13 @@ use rustix::io::Errno;
 use crate::exchange::Exchange;
 use crate::guest::share::Share;
 use crate::guest::{self, CPU_DEFAULT, Choices, Isolation, Kernel, MEMORY_DEFAULT_MIB, MIB};
-use crate::log::{Log, Trace};
+use crate::log::Log;
 use crate::machine::{Clock, Machine, accelerator};
 use crate::machines::detach::{self, ReadyPipe, Started};
 use crate::machines::{self, Owned, Registry, Stage, State};
 use crate::network::Network;
 use crate::session::{self, End, Program, Report, Streams};
+use crate::strace::Trace;
 use crate::{
     STATUS_KERNEL_PANIC, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND, STATUS_SIGNAL_BASE, STATUS_TOOL_FAILED,
     crash, image, network, user,
@@ -67,7 +68,7 @@ pub struct RunOptions {
     /// The program's working directory in the guest.
     #[arg(short = 'w', long = "workdir", value_name = "DIR", default_value = "/")]
     pub directory: PathBuf,
-    /// Show each system call of every program, or write it to FILE.
+    /// Show each system call of every program as strace does, or write them to FILE.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub strace: Option<Option<PathBuf>>,
     /// Write the kernel's log to FILE.

@@ -5,8 +5,8 @@ use anyhow::Result;
 use crate::guest::Kernel;
 use crate::machine::accelerator;
 use crate::testing::{
-    Tally, bench, cargo, checking, checks, front, guest, network, processors, programs, screens, scripts,
-    server, shares, streams, stress, terminals, threads, tool,
+    Tally, bench, cargo, checking, checks, differ, front, guest, network, processors, programs, screens,
+    scripts, server, shares, streams, stress, terminals, threads, tool,
 };
 use crate::{paths, signals};
 
@@ -54,6 +54,8 @@ pub enum Part {
     Apps,
     /// The Linux interface from inside.
     Guest,
+    /// Random calls whose results both kernels must agree on; with --long, or where they are asked for.
+    Differ,
     /// Processors that lack something, and KVM.
     Processors,
     /// The kernel's checking build: the faults that it must notice.
@@ -134,6 +136,9 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
     if options.has(Part::Guest) {
         server::test(&repository, options.filter.as_deref(), &mut tally)?;
         guest::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
+    }
+    if options.has(Part::Differ) && (options.long || !options.only.is_empty()) {
+        differ::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
     }
     if options.has(Part::Processors) {
         processors::test(options.filter.as_deref(), &mut tally);

@@ -18,9 +18,9 @@ use heddle_streams::{Drained, Filled, Messages, Outbox, Pump};
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::exchange::{ClientRequest, Exchange};
-use crate::log::Trace;
 use crate::machine::{Machine, Ports};
 use crate::signals::Signals;
+use crate::strace::Trace;
 use crate::terminal::{Terminal, window_size};
 use output::OutputStream;
 use wait::Ready;

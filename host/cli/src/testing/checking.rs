@@ -60,16 +60,41 @@ fn injection(repository: &Path) -> Result<Verdict> {
 
 /// The longest stretch of the checking kernel without a look around, in thousands of instructions.
 const STRETCH_MAX: &str = "1000";
-/// Families of guest tests whose calls keep below it.
-const BOUNDED: [&str; 9] =
-    ["signal::", "pipe::", "memory::", "socket::", "poll::", "ipc", "inotify::", "privilege::", "ranges::"];
+/// Families of guest tests whose calls keep below it, by machine.
+const BOUNDED: [&[&str]; 2] = [
+    &[
+        "signal::",
+        "pipe::",
+        "memory::",
+        "socket::",
+        "poll::",
+        "ipc",
+        "inotify::",
+        "privilege::",
+        "ranges::",
+        "waiting::",
+    ],
+    &["process::", "progress::", "file::", "procfs::", "listing::", "memory_limits::"],
+];
 
 /// Guest tests on a clock that counts instructions, with a bound for each stretch of the kernel.
 fn stretches(repository: &Path) -> Result<Verdict> {
-    let program = cargo::program(repository, "heddle-guest-tests")?.to_string_lossy().into_owned();
     let limit = format!("heddle.stretch-us={STRETCH_MAX}");
-    let machine = ["--checking", "--count-instructions", "--boot", &limit, "--", &program];
-    let output = run(&mut heddle_run(Kernel::Heddle, &[&machine[..], &BOUNDED].concat())?, b"", QUIET_MAX)?;
+    for families in BOUNDED {
+        let verdict = counted(repository, &["--checking", "--boot", &limit], families)?;
+        if !matches!(verdict, Verdict::Passed) {
+            return Ok(verdict);
+        }
+    }
+    Ok(Verdict::Passed)
+}
+
+/// Guest tests on a clock that counts instructions, which they are told.
+fn counted(repository: &Path, options: &[&str], families: &[&str]) -> Result<Verdict> {
+    let program = cargo::program(repository, "heddle-guest-tests")?.to_string_lossy().into_owned();
+    let machine = ["--count-instructions", "-e", "HEDDLE_COUNTED=1", "--", &program];
+    let arguments = [options, &machine, families].concat();
+    let output = run(&mut heddle_run(Kernel::Heddle, &arguments)?, b"", QUIET_MAX)?;
     if output.status == Some(0) {
         return Ok(Verdict::Passed);
     }
@@ -98,6 +123,10 @@ pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Resul
     let name = "checking/stretches of the kernel are bounded by instructions";
     if filter.is_none_or(|filter| name.contains(filter)) {
         tally.record(name, &stretches(repository)?);
+    }
+    let name = "checking/calls end soon after a kill, and urgent threads wait for none";
+    if filter.is_none_or(|filter| name.contains(filter)) {
+        tally.record(name, &counted(repository, &[], &["bounds::"])?);
     }
     Ok(())
 }

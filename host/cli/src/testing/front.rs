@@ -34,6 +34,7 @@ fn fails(repository: &Path, arguments: &[&str], status: i32, words: &str) -> Res
 pub fn test(repository: &Path, tally: &mut Tally) {
     tally.record("front/the first command", &first_command(repository).into());
     tally.record("front/a kernel panic is explained by source lines", &panic::test().into());
+    tally.record("front/a trace of system calls", &trace(repository).into());
     tally.record("front/a full standard error", &full_standard_error(repository).into());
     let empty = std::env::temp_dir().join(format!("heddle-empty-{}", std::process::id()));
     let text = empty.with_extension("text");
@@ -74,6 +75,32 @@ pub fn test(repository: &Path, tally: &mut Tally) {
     let _ = std::fs::remove_dir_all(&empty);
     let _ = std::fs::remove_file(&text);
     let _ = std::fs::remove_file(&foreign);
+}
+
+/// `--strace` shows names, paths, flags, bytes, errors, children and ends, on standard error.
+fn trace(repository: &Path) -> Result<(), String> {
+    let script = "cat /etc/hostname; cat /no/such/file 2>/dev/null; kill -WINCH $$; exit 3";
+    let output = heddle(repository, &["run", "--smp", "2", "--strace", "--", "sh", "-c", script])?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if output.status != Some(3) || output.text() != "heddle\n" {
+        return Err(format!("{:?}, status {:?}; {errors}", output.text(), output.status));
+    }
+    let expected = [
+        "openat(AT_FDCWD, \"/etc/hostname\", O_RDONLY) = 3 <",
+        "read(3, \"heddle\\n\", ",
+        "write(1, \"heddle\\n\", 7) = 7 <",
+        "openat(AT_FDCWD, \"/no/such/file\", O_RDONLY) = -1 ENOENT (No such file or directory) <",
+        "[\"cat\", \"/etc/hostname\"], ",
+        "{WIFEXITED(s) && WEXITSTATUS(s) == 1}",
+        "--- SIGCHLD {si_signo=SIGCHLD, si_code=CLD_EXITED} ---",
+        "exit_group(3) = ?",
+        "+++ exited with 3 +++",
+        "heddle: [pid ",
+    ];
+    match expected.iter().find(|line| !errors.contains(**line)) {
+        Some(missing) => Err(format!("no {missing:?} in {errors}")),
+        None => Ok(()),
+    }
 }
 
 /// A standard error that cannot be written to is no reason to panic: the status says what happened.

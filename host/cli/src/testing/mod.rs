@@ -5,6 +5,7 @@ pub mod bench;
 pub mod cargo;
 pub mod checking;
 pub mod checks;
+pub mod differ;
 pub mod front;
 pub mod guest;
 pub mod network;

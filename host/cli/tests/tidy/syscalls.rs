@@ -67,10 +67,15 @@ fn source_words(folder: &Path, words: &mut BTreeSet<String>) {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
             source_words(&path, words);
-        } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("names.rs") {
+        } else if path.extension().is_some_and(|extension| extension == "rs")
+            && !path.ends_with("x86_64/names.rs")
+        {
             let text = std::fs::read_to_string(&path).expect("a source file");
             let found = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-            words.extend(found.filter(|word| word.contains('_') || *word == "FASYNC").map(str::to_owned));
+            let is_constant = |word: &&str| {
+                word.contains('_') || word.len() > 4 && word.chars().all(|letter| letter.is_ascii_uppercase())
+            };
+            words.extend(found.filter(is_constant).map(str::to_owned));
         }
     }
 }

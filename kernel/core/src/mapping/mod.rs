@@ -273,6 +273,17 @@ impl<B> Mappings<B> {
     }
 }
 
+/// The result of a part of a search for a free range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FreeSearch {
+    /// Where it begins.
+    Found(usize),
+    /// There is none.
+    Nothing,
+    /// There is none above this address; below it the search goes on.
+    GoOn(usize),
+}
+
 impl<B: Backing> Mappings<B> {
     /// The mappings in the order of their addresses.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Mapping<B>> {
@@ -491,10 +502,30 @@ impl<B: Backing> Mappings<B> {
         &self,
         length: usize,
         align: usize,
-        within: Range<usize>,
+        mut within: Range<usize>,
         guard: usize,
         skipped: &mut usize,
     ) -> Option<usize> {
+        loop {
+            match self.search_free(length, align, within.clone(), guard, skipped, usize::MAX) {
+                FreeSearch::Found(start) => return Some(start),
+                FreeSearch::Nothing => return None,
+                FreeSearch::GoOn(end) => within.end = end,
+            }
+        }
+    }
+
+    /// The same, passing over so many mappings at most.
+    #[must_use]
+    pub fn search_free(
+        &self,
+        length: usize,
+        align: usize,
+        within: Range<usize>,
+        guard: usize,
+        skipped: &mut usize,
+        mut looks: usize,
+    ) -> FreeSearch {
         let mut ceiling = within.end;
         let mut fits = |floor: usize, ceiling: usize| {
             let floor = floor.max(within.start);
@@ -515,15 +546,19 @@ impl<B: Backing> Mappings<B> {
         while let Some(MappingNode { mapping, .. }) = cursor.get() {
             cursor.move_prev();
             if let Some(start) = fits(mapping.end, ceiling) {
-                return Some(start);
+                return FreeSearch::Found(start);
             }
             let gap = if mapping.flags.contains(Flags::GROWS_DOWN) { guard } else { 0 };
             ceiling = ceiling.min(mapping.start.saturating_sub(gap));
             if ceiling < within.start {
-                return None;
+                return FreeSearch::Nothing;
+            }
+            looks -= 1;
+            if looks == 0 {
+                return FreeSearch::GoOn(ceiling);
             }
         }
-        fits(within.start, ceiling)
+        fits(within.start, ceiling).map_or(FreeSearch::Nothing, FreeSearch::Found)
     }
 }
 

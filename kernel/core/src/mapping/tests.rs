@@ -118,7 +118,18 @@ fn free_ranges_are_found_from_the_top() {
     let mut set = Mappings::new();
     let within = 4 * PAGE..40 * PAGE;
     let find = |set: &Mappings<Object>, pages: usize| {
-        set.find_free(pages * PAGE, PAGE, within.clone(), 2 * PAGE, &mut 0).map(|start| start / PAGE)
+        let found = set.find_free(pages * PAGE, PAGE, within.clone(), 2 * PAGE, &mut 0);
+        // The same in the smallest steps.
+        let mut part = within.clone();
+        let in_steps = loop {
+            match set.search_free(pages * PAGE, PAGE, part.clone(), 2 * PAGE, &mut 0, 1) {
+                FreeSearch::Found(start) => break Some(start),
+                FreeSearch::Nothing => break None,
+                FreeSearch::GoOn(end) => part.end = end,
+            }
+        };
+        assert_eq!(in_steps, found);
+        found.map(|start| start / PAGE)
     };
     assert_eq!(find(&set, 36), Some(4));
     assert_eq!(find(&set, 37), None);

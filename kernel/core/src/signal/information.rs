@@ -22,6 +22,12 @@ pub enum Detail {
     /// A timer of timer_create(2) expired.
     #[allow(missing_docs, reason = "sigaction(2)'s names")]
     Timer { id: i32, overrun: i32, value: u64 },
+    /// A filter refused a system call.
+    #[allow(missing_docs, reason = "sigaction(2)'s names")]
+    Call { address: usize, number: i32, architecture: u32 },
+    /// A file is ready.
+    #[allow(missing_docs, reason = "sigaction(2)'s names")]
+    Poll { band: u64, fd: i32 },
     /// The part after the header, as a program passed it to rt_sigqueueinfo(2).
     Raw([u64; 14]),
 }
@@ -91,6 +97,14 @@ impl Information {
             Detail::Timer { id, overrun, value } => {
                 words[2] = pair(id, overrun);
                 words[3] = value;
+            }
+            Detail::Call { address, number, architecture } => {
+                words[2] = address as u64;
+                words[3] = pair(number, architecture as i32);
+            }
+            Detail::Poll { band, fd } => {
+                words[2] = band;
+                words[3] = pair(fd, 0);
             }
             Detail::Raw(raw) => {
                 let mut index = 0;

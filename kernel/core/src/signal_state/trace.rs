@@ -32,7 +32,7 @@ bitflags! {
         const VFORK_DONE = ptrace::PTRACE_O_TRACEVFORKDONE;
         /// A stop before the thread ends.
         const EXIT = ptrace::PTRACE_O_TRACEEXIT;
-        /// A stop for a rule of seccomp(2), of which there are none.
+        /// A stop for a call that a filter of seccomp(2) leaves to the tracer.
         const SECCOMP = ptrace::PTRACE_O_TRACESECCOMP;
         /// The end of the tracer is the thread's.
         const EXIT_KILL = ptrace::PTRACE_O_EXITKILL;
@@ -49,6 +49,7 @@ pub enum TraceEvent {
     Exec = ptrace::PTRACE_EVENT_EXEC as isize,
     VforkDone = ptrace::PTRACE_EVENT_VFORK_DONE as isize,
     Exit = ptrace::PTRACE_EVENT_EXIT as isize,
+    Seccomp = ptrace::PTRACE_EVENT_SECCOMP as isize,
 }
 
 impl TraceEvent {
@@ -62,6 +63,7 @@ impl TraceEvent {
             Self::Exec => TraceOptions::EXEC,
             Self::VforkDone => TraceOptions::VFORK_DONE,
             Self::Exit => TraceOptions::EXIT,
+            Self::Seccomp => TraceOptions::SECCOMP,
         }
     }
 }

@@ -225,8 +225,8 @@ pub async fn run(request: Arc<AsyncRequest>, mut future: CallFuture) {
                 Some(Ok(())) | None => break,
             }
         };
-        if space.fault_in(missing).await.is_err() {
-            // The program has unmapped its ring, and with it the result.
+        if space.fault_in_for(missing, || request.is_interrupted(WaitKind::Killable)).await.is_err() {
+            // The program has unmapped its ring, and with it the result, or ends.
             break;
         }
     }

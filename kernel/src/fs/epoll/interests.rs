@@ -90,6 +90,18 @@ impl Interests {
         Some(old)
     }
 
+    /// Takes so many interests out of use, and drops them. Returns whether none is left.
+    pub fn retire_some(&mut self, count: usize) -> bool {
+        for _ in 0..count {
+            match self.slots.pop() {
+                Some(Some(interest)) => interest.retire(),
+                Some(None) => {}
+                None => break,
+            }
+        }
+        self.slots.is_empty()
+    }
+
     /// Files that have been closed for good leave their places to others. Called before the table grows, so that the
     /// time it takes is spread over as many additions.
     fn sweep(&mut self) {

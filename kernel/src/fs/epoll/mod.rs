@@ -12,6 +12,7 @@
 mod interests;
 mod nesting;
 mod ready;
+pub mod remains;
 
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -318,14 +319,10 @@ impl Epoll {
 
 impl Drop for Epoll {
     fn drop(&mut self) {
-        // The entries in the files' queues lead nowhere from here on.
-        let interests = self.interests.get_mut();
-        for index in 0..interests.len() {
-            if let Some(interest) = interests.get(index) {
-                interest.retire();
-            }
-        }
+        // Wakes of files end at the closed list from here on, and the interests are retired as soon as may be.
         self.ready.close();
+        let interests = core::mem::replace(self.interests.get_mut(), Interests::new());
+        remains::free(interests, self.ready.clone());
     }
 }
 

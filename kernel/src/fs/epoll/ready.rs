@@ -74,12 +74,9 @@ impl Ready {
         is_first && list.pop().is_some()
     }
 
-    /// Drops what is in the list, and takes nothing in any more.
+    /// Takes nothing in any more. The list is to be emptied then.
     pub fn close(&self) {
         self.list.lock().is_closed = true;
-        while let Some(interest) = self.pop() {
-            drop(interest);
-        }
         self.relay.clear();
     }
 }

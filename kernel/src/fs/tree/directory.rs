@@ -163,11 +163,9 @@ impl TreeNode {
                     children.names.get(entry.name),
                     None | Some(Child::Dentry { cached: true, .. })
                 );
-                if hidden || matches!(entry.name, b"." | b"..") {
-                    continue;
-                }
+                let name = if hidden || matches!(entry.name, b"." | b"..") { &[] } else { entry.name };
                 let kind = FileType::from_mode(entry.file_type.mode().into()).ok_or(Errno::EIO)?;
-                let listed = Listed { name: entry.name, inode: entry.nid, kind, next: entry.next };
+                let listed = Listed { name, inode: entry.nid, kind, next: entry.next };
                 if !visit(listed) {
                     return Ok(());
                 }
@@ -176,7 +174,12 @@ impl TreeNode {
         let mut position = cookie.saturating_sub(HERE);
         while let Some((next, name, child)) = children.names.after(position) {
             position = next;
-            let Child::Dentry { entry, cached: false } = child else { continue };
+            let Child::Dentry { entry, cached: false } = child else {
+                if visit(Listed { name: &[], inode: 0, kind: FileType::Regular, next: HERE + next }) {
+                    continue;
+                }
+                break;
+            };
             let node: &dyn Any = &*entry.node;
             let inode = node.downcast_ref::<TreeNode>().map_or(0, |node| node.inode);
             if !visit(Listed { name, inode, kind: entry.node.kind(), next: HERE + next }) {
@@ -237,6 +240,7 @@ impl TreeNode {
             }
         }
         let node = self.tree.node(&creation.contents, permissions, creation.credentials.fsuid, gid)?;
+        self.lend_acl(&node)?;
         let entry = Dentry::new(node, Some(this.clone()), name)?;
         self.put(name, entry.clone())?;
         let mut attributes = self.attributes.lock();

@@ -200,7 +200,6 @@ impl File for TreeNode {
         self.ranges.begin_change();
         let is_done = content.truncate(&self.tree, self.lower(), size)?;
         drop(content);
-        self.lose_privileges(true);
         self.written();
         Ok(is_done)
     }
@@ -226,7 +225,6 @@ impl File for TreeNode {
             _ => return Err(Errno::EOPNOTSUPP),
         };
         drop(content);
-        self.lose_privileges(true);
         self.written();
         Ok(reached - first)
     }

@@ -7,6 +7,7 @@ use heddle_erofs as image;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
+use crate::fs::acl::AclKind;
 use crate::fs::inode::{
     BLOCK_UNIT, Contents, Creation, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename,
     Statistics, Timestamp,
@@ -215,7 +216,28 @@ impl TreeNode {
         let directory = crate::fs::tree::directory::tree_node(directory).map_err(|_| Errno::EOPNOTSUPP)?;
         let node = directory.tree.unnamed(&Contents::Regular, permissions, credentials)?;
         node.attributes.lock().linkable = true;
+        directory.lend_acl(&node)?;
         Ok(node)
+    }
+
+    /// Gives a new node of this directory the list that the directory has for such.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn lend_acl(&self, node: &Self) -> Result<(), Errno> {
+        let acls = &self.extended.acls;
+        if !acls.has(AclKind::Default) || node.kind == FileType::Symlink {
+            return Ok(());
+        }
+        let Some(mut list) = acls.copy(AclKind::Default)? else { return Ok(()) };
+        if node.kind == FileType::Directory {
+            node.extended.acls.set(AclKind::Default, acls.copy(AclKind::Default)?)?;
+        }
+        let mut attributes = node.attributes.lock();
+        attributes.permissions = list.create(attributes.permissions);
+        drop(attributes);
+        let list = Some(list).filter(|list| list.equivalent_mode().is_none());
+        node.extended.acls.set(AclKind::Access, list)
     }
 
     /// Where the file was opened last, if that still exists.
@@ -337,6 +359,9 @@ impl Inode for TreeNode {
         attributes.touch_metadata();
         let attributes = &mut *attributes;
         attributes.permissions = change.permissions.unwrap_or(attributes.permissions) & 0o7777;
+        if change.permissions.is_some() {
+            self.extended.acls.set_mode(attributes.permissions);
+        }
         attributes.uid = change.uid.unwrap_or(attributes.uid);
         attributes.gid = change.gid.unwrap_or(attributes.gid);
         attributes.accessed = change.accessed.unwrap_or(attributes.accessed);

@@ -46,7 +46,7 @@ impl Space {
             has(filter::ELF_HEADERS) && mapping.offset == 0 && mapping.protection.contains(Protection::READ);
         let mut start = [0; ELF_MAGIC.len()];
         let is_program = may_be_program
-            && self.read_remote(mapping.start, &mut start, RemoteAccess::Forced).await.is_ok()
+            && self.read_remote(mapping.start, &mut start, RemoteAccess::Forced, || true).await.is_ok()
             && start == ELF_MAGIC;
         if is_program { PAGE_SIZE } else { 0 }
     }

@@ -21,9 +21,6 @@ use crate::memory::{FrameRef, PageRef, counters, shootdown};
 /// Pages that a fault on a file brings in around it at most, as far as they are in memory.
 const AROUND_PAGES: usize = 16;
 
-/// How long a call that does not know for whom it asks waits for memory.
-const MEMORY_WAIT_NS: u64 = 500_000_000;
-
 /// The access that faulted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct FaultAccess {
@@ -72,6 +69,9 @@ impl From<FaultError> for Errno {
 }
 
 impl Space {
+    /// How long memory is waited for where nobody can say that it is over.
+    pub const MEMORY_WAIT_NS: u64 = 500_000_000;
+
     /// Resolves a fault without waiting; `None` if another operation holds the range.
     pub fn try_fault(&self, address: usize, access: FaultAccess) -> Option<Result<(), FaultError>> {
         let range = match self.fault_range(address, access) {
@@ -149,7 +149,7 @@ impl Space {
     /// # Errors
     /// `EFAULT`, `ENOMEM`.
     pub async fn fault_in(&self, fault: PageFault) -> Result<(), Errno> {
-        let until_ns = crate::arch::time::now_ns().saturating_add(MEMORY_WAIT_NS);
+        let until_ns = crate::arch::time::now_ns().saturating_add(Self::MEMORY_WAIT_NS);
         let is_over = || self.is_doomed.load(Ordering::Relaxed) || crate::arch::time::now_ns() >= until_ns;
         self.fault_in_until(fault, is_over).await
     }

@@ -125,7 +125,7 @@ impl Space {
 
     async fn map_anywhere(&self, length: usize, request: &MapRequest) -> Result<usize, Errno> {
         loop {
-            let Some(start) = self.find_free(length) else {
+            let Some(start) = self.find_free(length).await else {
                 if !self.is_in_slot() {
                     return Err(Errno::ENOMEM);
                 }

@@ -29,6 +29,7 @@ mod records;
 mod remap;
 mod remote;
 pub(in crate::memory) mod resident;
+mod search;
 mod unmap;
 mod usage;
 
@@ -477,25 +478,6 @@ impl Space {
             gather.flush_here();
         }
         if gather.is_everywhere() { shootdown::post(&self.users) } else { PendingFlush::NONE }
-    }
-
-    /// Free addresses for a mapping.
-    fn find_free(&self, length: usize) -> Option<usize> {
-        let mut state = self.state.lock();
-        let SpaceState { mappings, search, window, .. } = &mut *state;
-        if length <= search.skipped || search.top == 0 {
-            *search = Search { top: window.end, skipped: 0 };
-        }
-        let below = window.start..search.top.min(window.end);
-        let found =
-            mappings.find_free(length, paging::PAGE_SIZE, below, STACK_GUARD_BYTES, &mut search.skipped);
-        match found {
-            Some(start) => search.top = start + length,
-            None => *search = Search::default(),
-        }
-        found.or_else(|| {
-            mappings.find_free(length, paging::PAGE_SIZE, self.range(), STACK_GUARD_BYTES, &mut 0)
-        })
     }
 
     /// Whether `range` is whole pages of this space.

@@ -54,7 +54,7 @@ impl Space {
             return Err(Errno::ENOMEM);
         }
         loop {
-            let target = self.find_free(new_length).ok_or(Errno::ENOMEM)?;
+            let target = self.find_free(new_length).await.ok_or(Errno::ENOMEM)?;
             match self.relocate(old.clone(), target..target + new_length, false, keep_old).await {
                 Err(Errno::EEXIST) => {}
                 result => return result,

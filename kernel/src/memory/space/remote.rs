@@ -12,6 +12,7 @@ use crate::arch::paging::PAGE_SIZE;
 use crate::error::{Errno, TryError, TryResult};
 use crate::memory::PageRef;
 use crate::memory::gather::Gather;
+use crate::memory::oom::Shortage;
 use crate::memory::raw::FrameSlice;
 use crate::memory::source::Object;
 use crate::memory::space::lock::SpaceGuard;
@@ -34,16 +35,28 @@ struct FoundPage {
 }
 
 impl Space {
-    /// Reads memory of the program, which need not be the caller's. The bytes lie in one page.
+    /// Reads memory of the program, which need not be the caller's. The bytes lie in one page. Memory that is short is
+    /// waited for until `is_over`.
     ///
     /// # Errors
-    /// `EFAULT`; `ENOMEM`.
+    /// `EFAULT`; `ENOMEM`: it is over.
     pub async fn read_remote(
         &self,
         address: usize,
         bytes: &mut [u8],
         access: RemoteAccess,
+        is_over: impl Fn() -> bool,
     ) -> Result<(), Errno> {
+        let mut shortage = Shortage::default();
+        loop {
+            match self.read_once(address, bytes, access).await {
+                Err(Errno::ENOMEM) => shortage.make_room(&is_over).await?,
+                result => return result,
+            }
+        }
+    }
+
+    async fn read_once(&self, address: usize, bytes: &mut [u8], access: RemoteAccess) -> Result<(), Errno> {
         let page = address & !(PAGE_SIZE - 1);
         self.reach_page(page).await?;
         let guard = self.lock.lock(page..page + PAGE_SIZE).await?;
@@ -59,16 +72,28 @@ impl Space {
         Ok(self.read_locked(&guard, address, bytes, access)?)
     }
 
-    /// Writes memory of the program, which need not be the caller's. The bytes lie in one page.
+    /// Writes memory of the program, which need not be the caller's. The bytes lie in one page. Memory that is short is
+    /// waited for until `is_over`.
     ///
     /// # Errors
-    /// `EFAULT`; `ENOMEM`.
+    /// `EFAULT`; `ENOMEM`: it is over.
     pub async fn write_remote(
         &self,
         address: usize,
         bytes: &[u8],
         access: RemoteAccess,
+        is_over: impl Fn() -> bool,
     ) -> Result<(), Errno> {
+        let mut shortage = Shortage::default();
+        loop {
+            match self.write_once(address, bytes, access).await {
+                Err(Errno::ENOMEM) => shortage.make_room(&is_over).await?,
+                result => return result,
+            }
+        }
+    }
+
+    async fn write_once(&self, address: usize, bytes: &[u8], access: RemoteAccess) -> Result<(), Errno> {
         let page = address & !(PAGE_SIZE - 1);
         self.reach_page(page).await?;
         let guard = self.lock.lock(page..page + PAGE_SIZE).await?;
@@ -154,10 +179,10 @@ impl Space {
         Ok(FoundPage { physical: copy.physical(), _reference: None })
     }
 
-    /// Grows a stack for a page that is not mapped.
+    /// Grows a stack for a page that is not mapped. It does not wait for memory.
     async fn reach_page(&self, page: usize) -> Result<(), Errno> {
         if self.mapping_of(page).is_none() {
-            self.fault_in(PageFault { address: page, write: false }).await?;
+            self.fault_in_until(PageFault { address: page, write: false }, || true).await?;
         }
         Ok(())
     }

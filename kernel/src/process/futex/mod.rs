@@ -313,9 +313,12 @@ pub fn requeue(
 pub async fn clear_and_wake(thread: &Arc<Thread>, address: usize) {
     let space = thread.space();
     // The program may have unmapped the word: then nobody waits at it.
-    if thread.resolve(|space| user::write_int(space, address, 0)).await.is_ok() {
-        wake_key(&FutexKey::of(&space, address, false), 1, linux::FUTEX_BITSET_MATCH_ANY);
+    while let Err(fault) = user::write_int(&space, address, 0) {
+        if thread.resolve_at_end(&space, fault).await.is_err() {
+            return;
+        }
     }
+    wake_key(&FutexKey::of(&space, address, false), 1, linux::FUTEX_BITSET_MATCH_ANY);
 }
 
 /// Wakes whoever waits at a word that the kernel has changed; returns whether somebody did.

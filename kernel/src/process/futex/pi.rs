@@ -380,7 +380,7 @@ pub async fn owner_ends(thread: &Arc<Thread>) {
         force = match result {
             Ok(()) => false,
             // Without its page the word stays as it is.
-            Err((space, TryError::Fault(fault))) => space.fault_in(fault).await.is_err(),
+            Err((space, TryError::Fault(fault))) => thread.resolve_at_end(&space, fault).await.is_err(),
             Err(_) => true,
         };
     }

@@ -3,14 +3,18 @@
 use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
-use crate::error::TryError;
+use crate::error::{Errno, TryError};
 use crate::memory::{Space, values as user};
 use crate::process::Thread;
 use crate::process::futex::wake_op::update;
 use crate::process::futex::{FutexKey, wake_key};
+use crate::sched::Budget;
 
 /// The most entries of a robust list that are looked at: it may be a circle.
 const ROBUST_LIST_MAX: usize = 2048;
+
+/// The cost of an entry, in units of a [`Budget`].
+const ENTRY_COST: u32 = 8;
 
 /// Marks the robust futexes that the thread holds as left by a dead owner and wakes a waiter of each.
 pub async fn release(thread: &Arc<Thread>) {
@@ -19,17 +23,17 @@ pub async fn release(thread: &Arc<Thread>) {
         return;
     }
     let space = thread.space();
-    let Ok([mut entry, offset, waiting]) =
-        user::resolve(&space, |space| user::read_words::<3>(space, head)).await
-    else {
+    let Ok([mut entry, offset, waiting]) = read::<3>(thread, &space, head).await else {
         return;
     };
+    let mut budget = Budget::new();
     let word_of = |entry: u64| (entry & !1).wrapping_add(offset) as usize;
     for _ in 0..ROBUST_LIST_MAX {
         if entry & !1 == head as u64 {
             break;
         }
-        let next = user::resolve(&space, |space| user::read_words::<1>(space, (entry & !1) as usize)).await;
+        budget.step(ENTRY_COST).await;
+        let next = read::<1>(thread, &space, (entry & !1) as usize).await;
         if entry != waiting {
             mark_dead(thread, &space, word_of(entry)).await;
         }
@@ -40,6 +44,16 @@ pub async fn release(thread: &Arc<Thread>) {
     }
     if waiting & !1 != 0 {
         mark_dead(thread, &space, word_of(waiting)).await;
+    }
+}
+
+/// Reads words of the list.
+async fn read<const N: usize>(thread: &Thread, space: &Space, address: usize) -> Result<[u64; N], Errno> {
+    loop {
+        match user::read_words::<N>(space, address) {
+            Ok(words) => return Ok(words),
+            Err(fault) => thread.resolve_at_end(space, fault).await?,
+        }
     }
 }
 
@@ -55,7 +69,7 @@ async fn mark_dead(thread: &Arc<Thread>, space: &Arc<Space>, address: usize) {
                 wake_key(&FutexKey::of(space, address, false), 1, linux::FUTEX_BITSET_MATCH_ANY);
                 return;
             }
-            Err(TryError::Fault(fault)) if space.fault_in(fault).await.is_ok() => {}
+            Err(TryError::Fault(fault)) if thread.resolve_at_end(space, fault).await.is_ok() => {}
             _ => return,
         }
     }

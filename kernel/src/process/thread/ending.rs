@@ -43,6 +43,12 @@ impl Thread {
         self.ending.clear_child_tid.store(address, Ordering::Relaxed);
     }
 
+    /// The address of [`Thread::set_clear_child_tid`]; 0 for none.
+    #[must_use]
+    pub fn clear_child_tid(&self) -> usize {
+        self.ending.clear_child_tid.load(Ordering::Relaxed)
+    }
+
     /// The address of [`Thread::set_clear_child_tid`], for once; 0 for none.
     #[must_use]
     pub(in crate::process) fn take_clear_child_tid(&self) -> usize {

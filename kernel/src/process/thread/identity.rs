@@ -3,8 +3,9 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
+use crate::error::Errno;
 use crate::memory::isolation::CredentialSet;
-use crate::process::{Credentials, Thread, credential_set};
+use crate::process::{Credentials, Thread, credential_set, seccomp};
 use crate::signal::PendingWork;
 use crate::sync::SpinLock;
 
@@ -16,6 +17,8 @@ pub(super) struct ThreadIdentity {
     no_new_privileges: AtomicBool,
     /// personality(2).
     personality: AtomicU32,
+    /// seccomp(2).
+    seccomp: SpinLock<seccomp::Mode>,
 }
 
 impl ThreadIdentity {
@@ -31,6 +34,7 @@ impl ThreadIdentity {
             credentials: SpinLock::new(credentials),
             no_new_privileges: AtomicBool::new(no_new_privileges),
             personality: AtomicU32::new(0),
+            seccomp: SpinLock::new(seccomp::Mode::Disabled),
         }
     }
 }
@@ -86,6 +90,31 @@ impl Thread {
     /// `PR_SET_NO_NEW_PRIVS`.
     pub fn forbid_new_privileges(&self) {
         self.identity.no_new_privileges.store(true, Ordering::Relaxed);
+    }
+
+    /// The mode of seccomp(2).
+    #[must_use]
+    pub fn seccomp(&self) -> seccomp::Mode {
+        self.identity.seccomp.lock().clone()
+    }
+
+    /// Changes the mode of seccomp(2), which never goes back.
+    pub(in crate::process) fn set_seccomp(&self, mode: seccomp::Mode) {
+        let before = core::mem::replace(&mut *self.identity.seccomp.lock(), mode);
+        self.add_work(PendingWork::FILTERED);
+        drop(before);
+    }
+
+    /// Permits the thread nothing but `read`, `write`, `exit` and `rt_sigreturn`.
+    ///
+    /// # Errors
+    /// `EINVAL`: it has filters.
+    pub fn restrict(&self) -> Result<(), Errno> {
+        if matches!(self.seccomp(), seccomp::Mode::Filters(_)) {
+            return Err(Errno::EINVAL);
+        }
+        self.set_seccomp(seccomp::Mode::Strict);
+        Ok(())
     }
 
     /// The word of personality(2).

@@ -90,14 +90,22 @@ impl Thread {
 
     /// Gives up the descriptors. With the last thread of the table, or of the process, the locks go that the process
     /// holds on the files: what a close of each descriptor does.
-    pub fn leave_descriptors(&self, is_last_of_process: bool) {
-        let Some(nothing) = start::nothing() else { return };
+    pub async fn leave_descriptors(&self, is_last_of_process: bool) {
+        if let Some((table, is_last)) = self.drop_descriptors()
+            && (is_last || is_last_of_process)
+        {
+            table.release_locks(self.process.pid).await;
+        }
+    }
+
+    /// Gives up the descriptors of a thread that has not run: it has no locks. Returns the table, and whether nobody
+    /// else uses it.
+    pub fn drop_descriptors(&self) -> Option<(Arc<DescriptorTable>, bool)> {
+        let nothing = start::nothing()?;
         nothing.descriptors.attach();
         let table = core::mem::replace(&mut *self.resources.descriptors.lock(), nothing.descriptors.clone());
-        if table.detach() || is_last_of_process {
-            table.release_locks(self.process.pid);
-        }
-        drop(table);
+        let is_last = table.detach();
+        Some((table, is_last))
     }
 
     /// Gives the thread a table of descriptors of its own, with what is in the one it shares.

@@ -9,6 +9,7 @@ use crate::arch::debug::DebugRegisters;
 use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::Thread;
+use crate::process::logged_call::LoggedCall;
 use crate::signal::PendingWork;
 use crate::sync::SpinLock;
 
@@ -53,9 +54,17 @@ pub(super) struct Tracing {
     tracee: SpinLock<Option<Box<Tracee>>>,
     /// The tracing that ended in a stop which the thread has not left yet: its registers count.
     left: SpinLock<Option<Box<Tracee>>>,
+    /// The call under way whose record goes to the log.
+    logged: SpinLock<Option<Box<LoggedCall>>>,
 }
 
 impl Thread {
+    /// Notes the call that the thread is in; returns the one before.
+    #[must_use]
+    pub fn replace_logged_call(&self, call: Option<Box<LoggedCall>>) -> Option<Box<LoggedCall>> {
+        core::mem::replace(&mut *self.tracing.logged.lock(), call)
+    }
+
     /// Looks at how the thread is traced, if it is.
     pub fn with_tracee<R>(&self, access: impl FnOnce(Option<&mut Tracee>) -> R) -> R {
         access(self.tracing.tracee.lock().as_deref_mut())

@@ -18,6 +18,8 @@ pub(super) struct RunningProgram {
     barriers: AtomicU32,
     /// Whether others of the same user may look into the process: `PR_SET_DUMPABLE`.
     is_dumpable: AtomicBool,
+    /// `PR_SET_THP_DISABLE`, which is kept and told: there are no large pages.
+    huge_pages_are_off: AtomicBool,
     oom: SpinLock<OomAdjustment>,
     /// The mappings that a core dump has: `coredump_filter`.
     dump_filter: AtomicU32,
@@ -54,6 +56,7 @@ impl RunningProgram {
             executable: SpinLock::new(None),
             barriers: AtomicU32::new(0),
             is_dumpable: AtomicBool::new(true),
+            huge_pages_are_off: AtomicBool::new(false),
             oom: SpinLock::new(OomAdjustment::default()),
             dump_filter: AtomicU32::new(core_dump::filter::DEFAULT),
         }
@@ -136,6 +139,17 @@ impl Process {
     #[must_use]
     pub fn is_dumpable(&self) -> bool {
         self.program.is_dumpable.load(Ordering::Relaxed)
+    }
+
+    /// `PR_SET_THP_DISABLE`.
+    pub fn set_huge_pages_off(&self, is_off: bool) {
+        self.program.huge_pages_are_off.store(is_off, Ordering::Relaxed);
+    }
+
+    /// `PR_GET_THP_DISABLE`.
+    #[must_use]
+    pub fn huge_pages_are_off(&self) -> bool {
+        self.program.huge_pages_are_off.load(Ordering::Relaxed)
     }
 
     /// `PR_SET_DUMPABLE`; also after a change of rights, and by `execve`.

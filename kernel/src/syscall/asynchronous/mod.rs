@@ -18,6 +18,7 @@ use crate::memory::fallible;
 use crate::memory::user::PageFault;
 use crate::process::{executor, futex};
 use crate::sched;
+use crate::signal::{PendingWork, filter};
 use crate::syscall::{Call, CallFuture, SyscallResult, SyscallState, pending, start_call, user};
 use crate::time::Deadline;
 use crate::wait::node::WaitKind;
@@ -71,8 +72,9 @@ pub fn submit(call: &mut Call<'_>) -> SyscallResult {
         }
         if user::write_words(&space, entry + ENTRY_STATE, &answer).is_err() {
             // The page is missing, or another thread has changed the mapping; the call must not be started again.
+            let caller = caller.clone();
             return pending(async move {
-                user::resolve(&space, |space| user::write_words(space, entry + ENTRY_STATE, &answer)).await?;
+                caller.resolve(|space| user::write_words(space, entry + ENTRY_STATE, &answer)).await?;
                 Ok(index + 1)
             });
         }
@@ -97,6 +99,11 @@ fn start_one(
     };
     if !is_async_capable(number) {
         return done(request, Err(Errno::ENOSYS));
+    }
+    if call.thread.work().contains(PendingWork::FILTERED)
+        && let Err(error) = filter::check_request(call.thread, number, arguments)
+    {
+        return done(request, Err(error));
     }
     let arguments = arguments.map(|word| word as usize);
     let started = {
@@ -243,7 +250,7 @@ async fn start_later(
 ) -> Result<usize, Errno> {
     loop {
         let space = request.space();
-        space.fault_in(missing).await?;
+        space.fault_in_for(missing, || request.is_interrupted(WaitKind::Killable)).await?;
         let started = {
             let caller = Caller::Request(request.clone());
             let mut context = fallible::try_box(UserContext::new_user())?;

@@ -241,7 +241,7 @@ fn change_times(call: &Call<'_>, place: &Path, times: [When; 2]) -> SyscallResul
         if times != [When::Now; 2] {
             return Err(Errno::EPERM.into());
         }
-        access::check(&metadata, credentials, Access::WRITE)?;
+        access::check(&*place.entry.node, credentials, Access::WRITE)?;
     }
     let now = Timestamp::now();
     let resolve = |when| match when {

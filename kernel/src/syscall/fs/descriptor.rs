@@ -1,7 +1,6 @@
 //! Descriptors: `close`, `dup`, `fcntl`, `ioctl`.
 
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
 use linux_raw_sys::{general as linux, ioctl as requests};
 
 use crate::arch::time::now_ns;
@@ -9,10 +8,11 @@ use crate::call::caller::{Caller, carry_out};
 use crate::error::Errno;
 use crate::fs::descriptor::CLOSE_COST;
 use crate::fs::pipe::{CAPACITY_LIMIT, PipeEnd};
-use crate::fs::{DescriptorTable, OpenFile, StatusFlags, downcast};
+use crate::fs::{DescriptorTable, FileType, OpenFile, StatusFlags, downcast};
 use crate::net::inet::InetSocket;
+use crate::process::io_signal;
 use crate::sched::Budget;
-use crate::syscall::fs::{get, get_file, put};
+use crate::syscall::fs::{get, get_file, owner, put};
 use crate::syscall::{Call, SyscallResult, pending};
 use crate::wait::operation::WaitOptions;
 
@@ -160,8 +160,15 @@ pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
         }
         linux::F_GETFL => open.flags().difference(StatusFlags::EXECUTE).bits() as usize,
         linux::F_SETFL => {
-            let asked = StatusFlags::from_bits_retain(argument as u32).intersection(CHANGEABLE);
-            open.set_flags(open.flags().difference(CHANGEABLE) | asked);
+            let mut asked = StatusFlags::from_bits_retain(argument as u32).intersection(CHANGEABLE);
+            if asked.bits() & linux::FASYNC != 0 && !io_signal::is_supported(&open) {
+                asked.remove(StatusFlags::from_bits_retain(linux::FASYNC));
+            }
+            let before = open.flags();
+            if before.symmetric_difference(asked).bits() & linux::FASYNC != 0 {
+                owner::set_async(&open, descriptor, asked.bits() & linux::FASYNC != 0)?;
+            }
+            open.set_flags(before.difference(CHANGEABLE) | asked);
             0
         }
         linux::F_GETLK | linux::F_SETLK | linux::F_SETLKW => {
@@ -170,21 +177,33 @@ pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
         linux::F_OFD_GETLK | linux::F_OFD_SETLK | linux::F_OFD_SETLKW => {
             return crate::syscall::fs::lock::fcntl(call, &open, true);
         }
-        linux::F_GETOWN => open.owner.load(Ordering::Relaxed) as i32 as isize as usize,
+        linux::F_GETOWN => owner::number(&open) as isize as usize,
         linux::F_SETOWN => {
-            open.owner.store(argument as u32, Ordering::Relaxed);
+            owner::set_by_number(call, &open, call.int(2))?;
             0
         }
+        linux::F_GETOWN_EX => return owner::get_extended(call, &open),
+        linux::F_SETOWN_EX => return owner::set_extended(call, &open),
+        linux::F_GETSIG => owner::signal(&open),
+        linux::F_SETSIG => return owner::set_signal(&open, argument),
         linux::F_GETPIPE_SZ => downcast::<PipeEnd>(&open).ok_or(Errno::EBADF)?.capacity(),
         linux::F_SETPIPE_SZ => {
             let pipe = downcast::<PipeEnd>(&open).ok_or(Errno::EBADF)?;
+            // The next power of two is to fit 32 bits.
+            if argument > 1 << 31 {
+                return Err(Errno::EINVAL.into());
+            }
             if argument > CAPACITY_LIMIT {
                 return Err(Errno::EPERM.into());
             }
             pipe.set_capacity(argument)?
         }
         linux::F_GET_SEALS => open.file.seals()? as usize,
+        linux::F_GETLEASE => linux::F_UNLCK as usize,
         linux::F_ADD_SEALS => {
+            if u32::try_from(argument).is_err() {
+                return Err(Errno::EINVAL.into());
+            }
             if !open.is_writable() {
                 return Err(Errno::EPERM.into());
             }
@@ -194,6 +213,10 @@ pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
         _ => return Err(Errno::EINVAL.into()),
     };
     Ok(value.into())
+}
+
+fn is_socket(open: &OpenFile) -> bool {
+    open.metadata().kind == FileType::Socket
 }
 
 /// ioctl(2). Requests on the descriptor or on any file are done here, the others are the file's.
@@ -211,7 +234,23 @@ pub fn ioctl(call: &mut Call<'_>) -> SyscallResult {
             open.set_flags(flags);
         }
         requests::FIOASYNC => {
-            let _: [u8; 4] = get(call, argument)?;
+            let on = i32::from_ne_bytes(get(call, argument)?) != 0;
+            let mut flags = open.flags();
+            let is_on = flags.bits() & linux::FASYNC != 0;
+            if on != is_on && !io_signal::is_supported(&open) {
+                return Err(Errno::ENOTTY.into());
+            }
+            if on != is_on {
+                owner::set_async(&open, descriptor, on)?;
+                flags.set(StatusFlags::from_bits_retain(linux::FASYNC), on);
+                open.set_flags(flags);
+            }
+        }
+        requests::FIOSETOWN | requests::SIOCSPGRP if is_socket(&open) => {
+            owner::set_by_number(call, &open, i32::from_ne_bytes(get(call, argument)?))?;
+        }
+        requests::FIOGETOWN | requests::SIOCGPGRP if is_socket(&open) => {
+            put(call, argument, &owner::number(&open).to_ne_bytes())?;
         }
         requests::FIONREAD if open.file.size().is_some() => {
             let left = open.file.size().unwrap_or(0).saturating_sub(*open.offset.lock());

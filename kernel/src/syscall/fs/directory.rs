@@ -7,14 +7,17 @@ use crate::error::{Errno, TryError};
 use crate::fs::access::Access;
 use crate::fs::inode::Listed;
 use crate::fs::lookup::PATH_LIMIT;
-use crate::fs::{FileType, Path, access};
+use crate::fs::{FileType, OpenFile, Path, access};
+use crate::sched::Budget;
 use crate::syscall::fs::{encode, find, get_file, get_path, put};
-use crate::syscall::{Call, SyscallResult};
+use crate::syscall::{Call, SyscallResult, pending};
 
 use heddle_kernel_core::fallible::{extend_reserved, push_reserved, resize_reserved};
 
 /// The most bytes that one getdents64 fills, so that its buffer here stays small.
 const LISTING_BYTES: usize = 16 << 10;
+/// How many entries are looked at in one go, with the directory locked.
+const LOOKS: usize = 256;
 /// Positions 0 and 1 are `.` and `..`; the node's own positions follow.
 const OWN_POSITIONS: u64 = 2;
 
@@ -28,13 +31,17 @@ pub fn getdents(call: &mut Call<'_>) -> SyscallResult {
     list(call, Listing::push_old)
 }
 
-/// Fills the caller's buffer with entries as `push` writes them, which says whether there was room.
-fn list(call: &Call<'_>, push: fn(&mut Listing, &Listed<'_>) -> bool) -> SyscallResult {
+/// Writes an entry into a listing; false if there is no room for it.
+type Push = fn(&mut Listing, &Listed<'_>) -> bool;
+
+/// Fills the caller's buffer with entries as `push` writes them.
+fn list(call: &Call<'_>, push: Push) -> SyscallResult {
     let open = get_file(call, 0)?;
     let place = open.place.as_ref().filter(|place| place.entry.node.kind() == FileType::Directory);
-    let place = place.ok_or(Errno::ENOTDIR)?;
+    let place = place.ok_or(Errno::ENOTDIR)?.clone();
     let size = (call.uint(2) as usize).min(LISTING_BYTES);
-    let mut listing = Listing { bytes: Vec::new(), size, position: *open.offset.lock(), full: false };
+    let position = *open.offset.lock();
+    let mut listing = Listing { bytes: Vec::new(), size, position, full: false, left: LOOKS };
     listing.bytes.try_reserve_exact(size).map_err(|_| Errno::ENOMEM)?;
     if place.entry.is_removed() {
         return Err(Errno::ENOENT.into());
@@ -47,19 +54,21 @@ fn list(call: &Call<'_>, push: fn(&mut Listing, &Listed<'_>) -> bool) -> Syscall
             push(&mut listing, &Listed { name, inode, kind: FileType::Directory, next: position + 1 });
         }
     }
-    if listing.position >= OWN_POSITIONS && !listing.full {
-        let cookie = listing.position - OWN_POSITIONS;
-        place.entry.node.list(cookie, &mut |listed| {
-            push(&mut listing, &Listed { next: listed.next + OWN_POSITIONS, ..listed })
-        })?;
+    listing.go_on(&place, push)?;
+    if !listing.needs_more() {
+        put(call, call.word(1), &listing.bytes)?;
+        return listing.end(&open).map(Into::into).map_err(Into::into);
     }
-    if listing.bytes.is_empty() && listing.full {
-        return Err(Errno::EINVAL.into());
-    }
-    put(call, call.word(1), &listing.bytes)?;
-    *open.offset.lock() = listing.position;
-    open.report(linux::IN_ACCESS);
-    Ok(listing.bytes.len().into())
+    let (caller, address) = (call.thread.clone(), call.word(1));
+    pending(async move {
+        let mut budget = Budget::exhausted();
+        while listing.needs_more() {
+            caller.pace(&mut budget, Budget::ATTEMPT).await?;
+            listing.go_on(&place, push)?;
+        }
+        caller.resolve(|space| space.write_bytes(address, &listing.bytes)).await?;
+        listing.end(&open)
+    })
 }
 
 struct Listing {
@@ -67,9 +76,45 @@ struct Listing {
     size: usize,
     position: u64,
     full: bool,
+    /// How many entries may still be looked at in this go.
+    left: usize,
 }
 
 impl Listing {
+    /// Looks at more entries of the directory, as many as one go may.
+    fn go_on(&mut self, place: &Path, push: Push) -> Result<(), Errno> {
+        self.left = LOOKS;
+        if self.position < OWN_POSITIONS || self.full {
+            return Ok(());
+        }
+        let cookie = self.position - OWN_POSITIONS;
+        place.entry.node.list(cookie, &mut |listed| {
+            let listed = Listed { next: listed.next + OWN_POSITIONS, ..listed };
+            self.left -= 1;
+            if listed.name.is_empty() {
+                self.position = listed.next;
+            } else if !push(self, &listed) {
+                return false;
+            }
+            self.left > 0
+        })
+    }
+
+    /// Whether nothing has been found yet, though there may be something.
+    const fn needs_more(&self) -> bool {
+        self.left == 0 && self.bytes.is_empty() && !self.full
+    }
+
+    /// The result of the call, once the program has the entries.
+    fn end(&self, open: &OpenFile) -> Result<usize, Errno> {
+        if self.bytes.is_empty() && self.full {
+            return Err(Errno::EINVAL);
+        }
+        *open.offset.lock() = self.position;
+        open.report(linux::IN_ACCESS);
+        Ok(self.bytes.len())
+    }
+
     /// Appends an entry; false if there is no room for it.
     fn push(&mut self, listed: &Listed<'_>) -> bool {
         const NAME: usize = core::mem::offset_of!(linux::linux_dirent64, d_name);

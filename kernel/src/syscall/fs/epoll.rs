@@ -53,8 +53,11 @@ pub fn epoll_ctl(call: &mut Call<'_>) -> SyscallResult {
         if operation == linux::EPOLL_CTL_DEL { [0; EVENT] } else { get(call, call.word(3))? };
     let (events, data) =
         (field!(&bytes, linux::epoll_event, events), field!(&bytes, linux::epoll_event, data));
-    let (outer, epoll) = instance(call, 0)?;
-    let open = get_file(call, 2)?;
+    let (outer, open) = (get_file(call, 0)?, get_file(call, 2)?);
+    if !open.file.is_pollable() {
+        return Err(Errno::EPERM.into());
+    }
+    let epoll: Arc<Epoll> = downcast_arc(&outer.file).ok_or(Errno::EINVAL)?;
     if Arc::ptr_eq(&outer, &open) {
         return Err(Errno::EINVAL.into());
     }
@@ -144,8 +147,8 @@ impl Operation for EpollWait {
 }
 
 fn wait(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSet>) -> SyscallResult {
-    let (open, epoll) = instance(call, 0)?;
     let limit = usize::try_from(call.int(2)).ok().filter(|&limit| limit > 0).ok_or(Errno::EINVAL)?;
+    let (open, epoll) = instance(call, 0)?;
     let (caller, address, limit) = (call.thread.clone(), call.word(1), limit.min(REPORTS_MAX));
     if let Some(mask) = mask {
         caller.set_blocked_for_wait(mask);

@@ -50,11 +50,11 @@ pub fn signalfd4(call: &mut Call<'_>) -> SyscallResult {
 }
 
 fn make_signal_file(call: &Call<'_>, flags: u32) -> SyscallResult {
+    let wanted =
+        crate::syscall::fs::poll::get_mask(call, call.word(1), call.word(2))?.ok_or(Errno::EFAULT)?;
     if flags & !(linux::O_CLOEXEC | linux::O_NONBLOCK) != 0 {
         return Err(Errno::EINVAL.into());
     }
-    let wanted =
-        crate::syscall::fs::poll::get_mask(call, call.word(1), call.word(2))?.ok_or(Errno::EFAULT)?;
     let wanted = wanted.difference(SignalSet::UNBLOCKABLE);
     if call.int(0) != -1 {
         let open = get_file(call, 0)?;
@@ -90,6 +90,7 @@ fn timer(call: &Call<'_>) -> Result<Arc<TimerFile>, Errno> {
 pub fn timerfd_settime(call: &mut Call<'_>) -> SyscallResult {
     const ABSOLUTE: u32 = linux::TFD_TIMER_ABSTIME;
     let flags = call.uint(1);
+    let _: [u8; size_of::<linux::itimerspec>()] = get(call, call.word(2))?;
     if flags & !(ABSOLUTE | linux::TFD_TIMER_CANCEL_ON_SET) != 0 {
         return Err(Errno::EINVAL.into());
     }

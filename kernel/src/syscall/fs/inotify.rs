@@ -40,7 +40,7 @@ fn make(call: &Call<'_>, flags: u32) -> SyscallResult {
 pub fn inotify_add_watch(call: &mut Call<'_>) -> SyscallResult {
     let mask = call.uint(2);
     let both = linux::IN_MASK_ADD | linux::IN_MASK_CREATE;
-    if mask & linux::IN_ALL_EVENTS == 0
+    if mask & (linux::IN_ALL_EVENTS | MODIFIERS) == 0
         || mask & !(linux::IN_ALL_EVENTS | MODIFIERS) != 0
         || mask & both == both
     {
@@ -55,7 +55,7 @@ pub fn inotify_add_watch(call: &mut Call<'_>) -> SyscallResult {
     if mask & linux::IN_ONLYDIR != 0 && node.kind() != FileType::Directory {
         return Err(Errno::ENOTDIR.into());
     }
-    access::check(&node.metadata(), &call.thread.credentials(), Access::READ)?;
+    access::check(&**node, &call.thread.credentials(), Access::READ)?;
     Ok((instance.add(node, mask)? as usize).into())
 }
 

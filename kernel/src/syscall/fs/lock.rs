@@ -181,14 +181,23 @@ fn range_of(base: u64, start: i64, length: i64) -> Result<ByteRange, Errno> {
 
 /// flock(2).
 pub fn flock(call: &mut Call<'_>) -> SyscallResult {
-    let open = get_file(call, 0)?;
+    /// Locks that keep others from opening, which Linux once had: nothing happens.
+    const LOCK_MANDATORY: u32 = 32;
     let operation = call.uint(1);
+    if operation & LOCK_MANDATORY != 0 {
+        return Ok(0.into());
+    }
     let kind = match operation & !linux::LOCK_NB {
         linux::LOCK_SH => Some(LockKind::Shared),
         linux::LOCK_EX => Some(LockKind::Exclusive),
         linux::LOCK_UN => None,
         _ => return Err(Errno::EINVAL.into()),
     };
+    let open = get_file(call, 0)?;
+    if open.place.is_none() {
+        // Nobody else can open it, so nobody else can have a lock.
+        return Ok(0.into());
+    }
     let node = node_of(&open)?;
     if locks(&node)?.set_whole(open.id(), kind, None)? {
         return Ok(0.into());

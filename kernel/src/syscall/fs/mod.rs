@@ -10,6 +10,7 @@ pub mod lock;
 pub mod mount;
 pub mod names;
 pub mod open;
+pub mod owner;
 pub mod pipe;
 pub mod poll;
 pub mod position;

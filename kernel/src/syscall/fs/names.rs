@@ -8,6 +8,7 @@ use crate::fs::inode::{Contents, Creation, Rename};
 use crate::fs::lookup::{Last, LookupFlags, LookupResult};
 use crate::fs::{Dentry, FileType, Path, access, notify};
 use crate::process::Thread;
+use crate::syscall::fs::open::permissions_in;
 use crate::syscall::fs::{View, get_path};
 use crate::syscall::{Call, SyscallResult};
 
@@ -34,7 +35,7 @@ fn create(
         return Err(Errno::ENOENT);
     }
     access::check_create(&found.directory, &view.credentials)?;
-    let masked = mode & !call.thread.directories().umask();
+    let masked = permissions_in(call.thread, &found.directory, mode);
     let permissions = if matches!(contents, Contents::Symlink(_)) { 0o777 } else { masked };
     let creation = Creation { contents, permissions, credentials: &view.credentials };
     let parent = &found.directory.entry;
@@ -60,14 +61,26 @@ pub fn mkdirat(call: &mut Call<'_>) -> SyscallResult {
 
 /// mknod(2).
 pub fn mknod(call: &mut Call<'_>) -> SyscallResult {
+    check_node_kind(call.uint(1))?;
     let path = get_path(call, 0)?;
     make_node(call, linux::AT_FDCWD, &path, call.uint(1), call.word(2))
 }
 
 /// mknodat(2).
 pub fn mknodat(call: &mut Call<'_>) -> SyscallResult {
+    check_node_kind(call.uint(2))?;
     let path = get_path(call, 1)?;
     make_node(call, call.int(0), &path, call.uint(2), call.word(3))
+}
+
+/// The kinds of files that are made by other calls.
+fn check_node_kind(mode: u32) -> Result<(), Errno> {
+    match FileType::from_mode(mode) {
+        Some(FileType::Directory) => Err(Errno::EPERM),
+        Some(FileType::Symlink) => Err(Errno::EINVAL),
+        None if mode & linux::S_IFMT != 0 => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
 }
 
 fn make_node(call: &Call<'_>, descriptor: i32, path: &[u8], mode: u32, device: usize) -> SyscallResult {
@@ -147,7 +160,7 @@ fn make_link(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u32) 
     if !access::owns(&metadata, &view.credentials) {
         let both = access::Access::READ | access::Access::WRITE;
         let safe = metadata.kind == FileType::Regular && metadata.permissions & linux::S_ISUID == 0;
-        if !safe || access::check(&metadata, &view.credentials, both).is_err() {
+        if !safe || access::check(&**node, &view.credentials, both).is_err() {
             return Err(Errno::EPERM.into());
         }
     }
@@ -173,11 +186,11 @@ pub fn rmdir(call: &mut Call<'_>) -> SyscallResult {
 
 /// unlinkat(2).
 pub fn unlinkat(call: &mut Call<'_>) -> SyscallResult {
-    let path = get_path(call, 1)?;
     let flags = call.uint(2);
     if flags & !linux::AT_REMOVEDIR != 0 {
         return Err(Errno::EINVAL.into());
     }
+    let path = get_path(call, 1)?;
     remove(call.thread, call.int(0), &path, flags != 0)
 }
 
@@ -240,14 +253,23 @@ pub fn renameat2(call: &mut Call<'_>) -> SyscallResult {
     rename_paths(call, (call.int(0), 1), (call.int(2), 3), call.uint(4))
 }
 
+/// `RENAME_WHITEOUT` with `RENAME_NOREPLACE`.
+const WHITEOUT_KEPT: u32 = linux::RENAME_WHITEOUT | linux::RENAME_NOREPLACE;
+
 fn rename_paths(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u32) -> SyscallResult {
     let how = match flags {
         0 => Rename::Replace,
         linux::RENAME_NOREPLACE => Rename::Keep,
         linux::RENAME_EXCHANGE => Rename::Exchange,
+        // A whiteout is refused below, as by a file system that has none.
+        linux::RENAME_WHITEOUT => Rename::Replace,
+        WHITEOUT_KEPT => Rename::Keep,
         _ => return Err(Errno::EINVAL.into()),
     };
     let (old, new) = (get_path(call, from.1)?, get_path(call, to.1)?);
+    if old.is_empty() || new.is_empty() {
+        return Err(Errno::ENOENT.into());
+    }
     let cut =
         |path: &[u8]| path.iter().rposition(|&byte| byte != b'/').map_or(path.len().min(1), |last| last + 1);
     let (old_end, new_end) = (cut(&old), cut(&new));
@@ -275,6 +297,12 @@ fn rename_paths(call: &Call<'_>, from: (i32, usize), to: (i32, usize), flags: u3
             check_not_mounted(&target.directory, existing)?;
         }
         None => access::check_create(&target.directory, &view.credentials)?,
+    }
+    if how == Rename::Keep && target.place.is_some() {
+        return Err(Errno::EEXIST.into());
+    }
+    if flags & linux::RENAME_WHITEOUT != 0 {
+        return Err(Errno::EINVAL.into());
     }
     let old_name = if notify::is_idle() { None } else { Some(place.entry.name()?) };
     parent.entry.node.rename(&place.entry, &target.directory.entry, name, how)?;

@@ -48,9 +48,16 @@ const KNOWN: u32 = STATUS
 
 /// open(2).
 pub fn open(call: &mut Call<'_>) -> SyscallResult {
+    check_flags(call.uint(1))?;
     let path = get_path(call, 0)?;
     let request = OpenRequest { flags: call.uint(1) & KNOWN, mode: call.uint(2), how: LookupFlags::empty() };
     start(call, linux::AT_FDCWD, &path, &request)
+}
+
+/// No call makes a directory and opens it.
+fn check_flags(flags: u32) -> Result<(), Errno> {
+    const BOTH: u32 = linux::O_CREAT | linux::O_DIRECTORY;
+    if flags & (BOTH | linux::O_PATH) == BOTH { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 /// creat(2).
@@ -62,6 +69,7 @@ pub fn creat(call: &mut Call<'_>) -> SyscallResult {
 
 /// openat(2).
 pub fn openat(call: &mut Call<'_>) -> SyscallResult {
+    check_flags(call.uint(2))?;
     let path = get_path(call, 1)?;
     let request = OpenRequest { flags: call.uint(2) & KNOWN, mode: call.uint(3), how: LookupFlags::empty() };
     start(call, call.int(0), &path, &request)
@@ -208,7 +216,7 @@ fn create_or_open(
     access::check_create(&found.directory, &view.credentials)?;
     let creation = Creation {
         contents: Contents::Regular,
-        permissions: request.mode & 0o7777 & !thread.directories().umask(),
+        permissions: permissions_in(thread, &found.directory, request.mode & 0o7777),
         credentials: &view.credentials,
     };
     let Last::Name(name) = &found.last else { return Err(Errno::EISDIR) };
@@ -234,6 +242,11 @@ fn create_or_open(
 }
 
 /// The permissions that an access mode needs.
+/// The permissions of a file that a thread makes in a directory. A default list there takes the place of the umask.
+pub fn permissions_in(thread: &Thread, directory: &Path, mode: u32) -> u32 {
+    if directory.entry.node.has_default_acl() { mode } else { mode & !thread.directories().umask() }
+}
+
 fn wanted(flags: u32) -> Access {
     let mut access = match flags & linux::O_ACCMODE {
         linux::O_RDONLY => Access::READ,
@@ -322,7 +335,7 @@ fn open_temporary(
         return Err(Errno::ENOTDIR);
     }
     access::check_create(&directory, &view.credentials)?;
-    let permissions = request.mode & 0o7777 & !thread.directories().umask();
+    let permissions = permissions_in(thread, &directory, request.mode & 0o7777);
     let parent: Arc<dyn Inode> = directory.entry.node.clone();
     let node = TreeNode::temporary_in(&parent, permissions, &view.credentials)?;
     let entry = Dentry::new(node, Some(directory.entry.clone()), b"#tmpfile")?;

@@ -13,8 +13,16 @@ use crate::syscall::{Call, SyscallResult, pending};
 pub fn lseek(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
     let (distance, whence) = (call.word(1) as i64, call.uint(2));
+    if whence > linux::SEEK_HOLE {
+        return Err(Errno::EINVAL.into());
+    }
     if !open.file.is_seekable() {
         return Err(Errno::ESPIPE.into());
+    }
+    let is_directory =
+        open.place.as_ref().is_some_and(|place| place.entry.node.kind() == FileType::Directory);
+    if is_directory && matches!(whence, linux::SEEK_DATA | linux::SEEK_HOLE) {
+        return Err(Errno::EINVAL.into());
     }
     if matches!(whence, linux::SEEK_DATA | linux::SEEK_HOLE) && !open.file.stays_at_start() {
         let start = u64::try_from(distance).map_err(|_| Errno::ENXIO)?;
@@ -29,11 +37,10 @@ pub fn lseek(call: &mut Call<'_>) -> SyscallResult {
         let sum = i64::try_from(base).ok().and_then(|base| base.checked_add(distance));
         sum.ok_or(Errno::EOVERFLOW).and_then(|sum| u64::try_from(sum).map_err(|_| Errno::EINVAL))
     };
-    let directory = open.place.as_ref().is_some_and(|place| place.entry.node.kind() == FileType::Directory);
     let new = match whence {
         linux::SEEK_SET => from(0)?,
         linux::SEEK_CUR => from(*offset)?,
-        linux::SEEK_END if directory => return Err(Errno::EINVAL.into()),
+        linux::SEEK_END if is_directory => return Err(Errno::EINVAL.into()),
         linux::SEEK_END => from(open.file.size().unwrap_or(0))?,
         _ => return Err(Errno::EINVAL.into()),
     };

@@ -117,19 +117,13 @@ fn start(
     position: Option<i64>,
     flags: u32,
 ) -> SyscallResult {
+    let position = position.map(u64::try_from).transpose().map_err(|_| Errno::EINVAL)?;
     let open = get_file(call, 0)?;
-    check_direction(&open, direction)?;
     let has_positions = open.file.is_seekable();
-    let position = match position {
-        Some(position) => {
-            let position = u64::try_from(position).map_err(|_| Errno::EINVAL)?;
-            if !has_positions {
-                return Err(Errno::ESPIPE.into());
-            }
-            Some(position)
-        }
-        None => None,
-    };
+    if position.is_some() && !has_positions {
+        return Err(Errno::ESPIPE.into());
+    }
+    check_direction(&open, direction)?;
     let transfer = Transfer {
         thread: call.thread.clone(),
         open,

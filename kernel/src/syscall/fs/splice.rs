@@ -222,7 +222,16 @@ fn copy(
 
 /// sendfile(2).
 pub fn sendfile(call: &mut Call<'_>) -> SyscallResult {
-    let (to, from) = (get_file(call, 0)?, get_file(call, 1)?);
+    if call.word(2) != 0 {
+        let _: [u8; 8] = get(call, call.word(2))?;
+    }
+    let from = get_file(call, 1)?;
+    check_direction(&from, TransferDirection::Read)?;
+    if call.word(2) != 0 && !from.file.is_seekable() {
+        return Err(Errno::ESPIPE.into());
+    }
+    let to = get_file(call, 0)?;
+    check_direction(&to, TransferDirection::Write)?;
     if !from.file.is_seekable() || to.flags().contains(StatusFlags::APPEND) {
         return Err(Errno::EINVAL.into());
     }
@@ -234,6 +243,11 @@ pub fn sendfile(call: &mut Call<'_>) -> SyscallResult {
 /// copy_file_range(2).
 pub fn copy_file_range(call: &mut Call<'_>) -> SyscallResult {
     let (from, to) = (get_file(call, 0)?, get_file(call, 2)?);
+    for index in [1, 3] {
+        if call.word(index) != 0 {
+            let _: [u8; 8] = get(call, call.word(index))?;
+        }
+    }
     if call.uint(5) != 0 {
         return Err(Errno::EINVAL.into());
     }
@@ -260,20 +274,54 @@ pub fn copy_file_range(call: &mut Call<'_>) -> SyscallResult {
     copy(call, from, to, length, (false, false))
 }
 
+/// Whether bytes can be spliced out of a file: events, and the devices of zeros, have no pages to give.
+fn gives_pages(open: &OpenFile) -> bool {
+    let metadata = open.metadata();
+    match metadata.kind {
+        FileType::Fifo | FileType::Socket => true,
+        FileType::Character => !open.file.stays_at_start(),
+        _ => open.file.is_seekable(),
+    }
+}
+
 /// splice(2).
 pub fn splice(call: &mut Call<'_>) -> SyscallResult {
-    let (from, to) = (get_file(call, 0)?, get_file(call, 2)?);
     let flags = call.uint(5);
+    if call.word(4) == 0 {
+        return Ok(0.into());
+    }
     if flags & !SPLICE_KNOWN != 0 {
         return Err(Errno::EINVAL.into());
     }
+    let (from, to) = (get_file(call, 0)?, get_file(call, 2)?);
+    for (open, index) in [(&from, 1), (&to, 3)] {
+        if call.word(index) != 0 && downcast::<PipeEnd>(open).is_some() {
+            return Err(Errno::ESPIPE.into());
+        }
+    }
+    for index in [3, 1] {
+        if call.word(index) != 0 {
+            let _: [u8; 8] = get(call, call.word(index))?;
+        }
+    }
+    let of_directory = |error| if error == Errno::EISDIR { Errno::EINVAL } else { error };
+    check_direction(&from, TransferDirection::Read).map_err(of_directory)?;
+    check_direction(&to, TransferDirection::Write).map_err(of_directory)?;
     if downcast::<PipeEnd>(&from).is_none() && downcast::<PipeEnd>(&to).is_none() {
         return Err(Errno::EINVAL.into());
     }
     for (open, index) in [(&from, 1), (&to, 3)] {
         if call.word(index) != 0 && !open.file.is_seekable() {
-            return Err(Errno::ESPIPE.into());
+            return Err(Errno::EINVAL.into());
         }
+    }
+    if let (Some(from), Some(to)) = (downcast::<PipeEnd>(&from), downcast::<PipeEnd>(&to))
+        && from.is_end_of_same(to)
+    {
+        return Err(Errno::EINVAL.into());
+    }
+    if !gives_pages(&from) {
+        return Err(Errno::EINVAL.into());
     }
     let (from, to) = (SpliceSide::new(call, from, call.word(1))?, SpliceSide::new(call, to, call.word(3))?);
     copy(call, from, to, call.word(4), (flags & SPLICE_NONBLOCK != 0, true))
@@ -300,12 +348,15 @@ impl Operation for Tee {
 
 /// tee(2).
 pub fn tee(call: &mut Call<'_>) -> SyscallResult {
-    let (from, to) = (get_file(call, 0)?, get_file(call, 1)?);
-    check_direction(&from, TransferDirection::Read)?;
-    check_direction(&to, TransferDirection::Write)?;
     if call.uint(3) & !SPLICE_KNOWN != 0 {
         return Err(Errno::EINVAL.into());
     }
+    if call.word(2) == 0 {
+        return Ok(0.into());
+    }
+    let (from, to) = (get_file(call, 0)?, get_file(call, 1)?);
+    check_direction(&from, TransferDirection::Read)?;
+    check_direction(&to, TransferDirection::Write)?;
     let no_wait = call.uint(3) & SPLICE_NONBLOCK != 0 || from.flags().contains(StatusFlags::NONBLOCK);
     let length = call.word(2).min(TRANSFER_LIMIT);
     carry_out(call.thread, WaitOptions { no_wait, deadline_ns: None }, Tee { from, to, length })

@@ -6,7 +6,7 @@ use crate::error::{Errno, TryResult};
 use crate::fs::access::Access;
 use crate::fs::inode::{Statistics, device_major, device_minor};
 use crate::fs::lookup::LookupFlags;
-use crate::fs::{FileType, Metadata, Mount, Path, access};
+use crate::fs::{FileType, Metadata, Mount, OpenFile, Path, access};
 use crate::memory::fallible;
 use crate::process::Credentials;
 use crate::syscall::fs::{View, encode, find, get_path, put};
@@ -37,7 +37,10 @@ pub fn fstat(call: &mut Call<'_>) -> SyscallResult {
 
 /// newfstatat(2).
 pub fn newfstatat(call: &mut Call<'_>) -> SyscallResult {
-    const KNOWN: u32 = linux::AT_SYMLINK_NOFOLLOW | linux::AT_EMPTY_PATH | linux::AT_NO_AUTOMOUNT;
+    const KNOWN: u32 = linux::AT_SYMLINK_NOFOLLOW
+        | linux::AT_EMPTY_PATH
+        | linux::AT_NO_AUTOMOUNT
+        | linux::AT_STATX_SYNC_TYPE;
     let flags = call.uint(3);
     if flags & !KNOWN != 0 {
         return Err(Errno::EINVAL.into());
@@ -121,12 +124,14 @@ pub fn statx(call: &mut Call<'_>) -> SyscallResult {
 
 /// access(2).
 pub fn access(call: &mut Call<'_>) -> SyscallResult {
+    check_access_mode(call.uint(1))?;
     let path = get_path(call, 0)?;
     check_access(call, linux::AT_FDCWD, &path, call.uint(1), 0)
 }
 
 /// faccessat(2), the system call, which has no flags.
 pub fn faccessat(call: &mut Call<'_>) -> SyscallResult {
+    check_access_mode(call.uint(2))?;
     let path = get_path(call, 1)?;
     check_access(call, call.int(0), &path, call.uint(2), 0)
 }
@@ -135,6 +140,7 @@ pub fn faccessat(call: &mut Call<'_>) -> SyscallResult {
 pub fn faccessat2(call: &mut Call<'_>) -> SyscallResult {
     const KNOWN: u32 = linux::AT_EACCESS | linux::AT_SYMLINK_NOFOLLOW | linux::AT_EMPTY_PATH;
     let flags = call.uint(3);
+    check_access_mode(call.uint(2))?;
     if flags & !KNOWN != 0 {
         return Err(Errno::EINVAL.into());
     }
@@ -142,8 +148,12 @@ pub fn faccessat2(call: &mut Call<'_>) -> SyscallResult {
     check_access(call, call.int(0), &path, call.uint(2), flags)
 }
 
+fn check_access_mode(mode: u32) -> Result<Access, Errno> {
+    Access::from_bits(mode).ok_or(Errno::EINVAL)
+}
+
 fn check_access(call: &Call<'_>, descriptor: i32, path: &[u8], mode: u32, flags: u32) -> SyscallResult {
-    let wanted = Access::from_bits(mode).ok_or(Errno::EINVAL)?;
+    let wanted = check_access_mode(mode)?;
     let mut view = View::of(call.thread, descriptor, path)?;
     // The question is what the real user may do, not the effective one.
     if flags & linux::AT_EACCESS == 0 {
@@ -203,8 +213,36 @@ pub fn statfs(call: &mut Call<'_>) -> SyscallResult {
 /// fstatfs(2).
 pub fn fstatfs(call: &mut Call<'_>) -> SyscallResult {
     let open = call.thread.descriptors().get(call.int(0))?;
-    let place: &Path = open.place.as_ref().ok_or(Errno::ENOSYS)?;
+    let place: &Path = match &open.place {
+        Some(place) => place,
+        None => return put_kernel_statfs(call, &open),
+    };
     put_statfs(call, &place.mount, &place.entry.node.statistics())
+}
+
+/// Describes the file systems of objects without a place, which have a number and nothing to count.
+fn put_kernel_statfs(call: &Call<'_>, open: &OpenFile) -> SyscallResult {
+    const ANONYMOUS_MAGIC: u32 = 0x0904_1934;
+    const SOCKET_MAGIC: u32 = 0x534f_434b;
+    const PIPE_MAGIC: u32 = 0x5049_5045;
+    const MEMORY_MAGIC: u32 = 0x0102_1994;
+    /// `ST_VALID`.
+    const VALID: u32 = 0x20;
+    let magic = match open.metadata().kind {
+        FileType::Socket => SOCKET_MAGIC,
+        FileType::Fifo => PIPE_MAGIC,
+        _ if open.file.is_seekable() => MEMORY_MAGIC,
+        _ => ANONYMOUS_MAGIC,
+    };
+    let bytes = encode!(linux::statfs {
+        f_type: magic,
+        f_bsize: BLOCK_BYTES,
+        f_namelen: crate::fs::inode::NAME_LIMIT,
+        f_frsize: BLOCK_BYTES,
+        f_flags: VALID,
+    });
+    put(call, call.word(1), &bytes)?;
+    Ok(0.into())
 }
 
 fn put_statfs(call: &Call<'_>, mount: &Mount, statistics: &Statistics) -> SyscallResult {

@@ -1,11 +1,13 @@
 //! A file's length and memory: `truncate`, `fallocate`, and the syncing of what is already where it will ever be.
 
 use alloc::sync::Arc;
+use core::ops::Range;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::access::Access;
 use crate::fs::inode::Opening;
+use crate::fs::range_lock::RangeGuard;
 use crate::fs::{FileType, OpenFile, StatusFlags, access};
 use crate::memory::space::{unmap_mapping_range, write_back};
 use crate::memory::{MapSource, fallible, writeback};
@@ -16,6 +18,8 @@ use crate::syscall::caller::Caller;
 use crate::syscall::fs::transfer::TransferDirection;
 use crate::syscall::fs::{find, get_file, get_path};
 use crate::syscall::{Call, SyscallResult, pending};
+use crate::wait::node::WaitKind;
+use crate::wait::queue::Events;
 
 const PAGE_BYTES: u64 = 4096;
 
@@ -54,6 +58,23 @@ fn check_size(caller: &Arc<Thread>, open: &OpenFile, size: u64) -> Result<(), Er
     Ok(())
 }
 
+/// Before a change of a file's length or memory: set-id bits go as before a write. Returns whether nobody reads or
+/// writes the file by ranges, who would have to be waited for.
+fn begin_change(caller: &Caller, open: &OpenFile) -> Result<bool, Errno> {
+    let Some(ranges) = open.file.ranges() else { return Ok(true) };
+    open.file.before_transfer(caller, Events::OUT)?;
+    Ok(!ranges.are_used())
+}
+
+/// Waits for the reads and writes of a range that are under way, and keeps others from it.
+async fn hold(caller: &Caller, open: &OpenFile, range: Range<u64>) -> Result<Option<RangeGuard>, Errno> {
+    if open.file.ranges().is_none() {
+        return Ok(None);
+    }
+    let lock = RangeGuard::lock(open.file.clone(), range, false);
+    caller.wait(WaitKind::Killable, lock).await?.map(Some)
+}
+
 /// Gives a file a length, and ends a call with this result: whoever has mapped what is cut off loses it first.
 pub(super) fn truncate_file(
     caller: &Caller,
@@ -61,19 +82,23 @@ pub(super) fn truncate_file(
     size: u64,
     result: usize,
 ) -> SyscallResult {
-    let mut is_done = open.file.truncate(size)?;
-    open.report(linux::IN_MODIFY);
+    let is_free = begin_change(caller, open)?;
+    let is_done = is_free && open.file.truncate(size)?;
     let source = open.file.clone().mapped_source();
     if is_done && source.is_none() {
+        open.report(linux::IN_MODIFY);
         return Ok(result.into());
     }
     let (caller, open) = (caller.clone(), open.clone());
     pending(async move {
-        let mut budget = Budget::new();
-        while !is_done {
-            caller.pace(&mut budget, STEP_COST).await?;
-            is_done = open.file.truncate(size)?;
+        if !is_done {
+            let _held = hold(&caller, &open, size..u64::MAX).await?;
+            let mut budget = Budget::new();
+            while !open.file.truncate(size)? {
+                caller.pace(&mut budget, STEP_COST).await?;
+            }
         }
+        open.report(linux::IN_MODIFY);
         if let Some(source) = source {
             unmap_mapping_range(&source, size.div_ceil(PAGE_BYTES)..u64::MAX).await;
         }
@@ -92,6 +117,26 @@ pub fn ftruncate(call: &mut Call<'_>) -> SyscallResult {
     truncate_file(call.thread, &open, size, 0)
 }
 
+/// Checks the bits of a mode, and that they go together.
+fn check_allocation_mode(mode: u32) -> Result<(), Errno> {
+    const KEEP: u32 = linux::FALLOC_FL_KEEP_SIZE;
+    const PUNCH: u32 = linux::FALLOC_FL_PUNCH_HOLE;
+    const ZERO: u32 = linux::FALLOC_FL_ZERO_RANGE;
+    const COLLAPSE: u32 = linux::FALLOC_FL_COLLAPSE_RANGE;
+    const INSERT: u32 = linux::FALLOC_FL_INSERT_RANGE;
+    const UNSHARE: u32 = linux::FALLOC_FL_UNSHARE_RANGE;
+    let is_unknown = mode & !(KEEP | PUNCH | ZERO | COLLAPSE | INSERT | UNSHARE) != 0;
+    if is_unknown || mode & (PUNCH | ZERO) == PUNCH | ZERO || mode & (PUNCH | KEEP) == PUNCH {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let is_alone = |bit: u32, with: u32| mode & bit == 0 || mode & !(bit | with) == 0;
+    if is_alone(COLLAPSE, 0) && is_alone(INSERT, 0) && is_alone(UNSHARE, KEEP) {
+        Ok(())
+    } else {
+        Err(Errno::EINVAL)
+    }
+}
+
 /// fallocate(2).
 pub fn fallocate(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
@@ -99,6 +144,7 @@ pub fn fallocate(call: &mut Call<'_>) -> SyscallResult {
     if first < 0 || length <= 0 {
         return Err(Errno::EINVAL.into());
     }
+    check_allocation_mode(call.uint(1))?;
     crate::syscall::fs::read_write::check_direction(&open, TransferDirection::Write)?;
     if first.checked_add(length).is_none() {
         return Err(Errno::EFBIG.into());
@@ -111,20 +157,28 @@ pub fn fallocate(call: &mut Call<'_>) -> SyscallResult {
     if mode & (linux::FALLOC_FL_PUNCH_HOLE | linux::FALLOC_FL_KEEP_SIZE) == 0 {
         check_size(call.thread, &open, end)?;
     }
-    let mut at = first + open.file.allocate(mode, first, end - first)?;
-    open.report(linux::IN_MODIFY);
+    let is_free = begin_change(call.thread, &open)?;
+    let mut at = first;
+    if is_free {
+        at += open.file.allocate(mode, first, end - first)?;
+    }
     let takes = mode & (linux::FALLOC_FL_PUNCH_HOLE | linux::FALLOC_FL_ZERO_RANGE) != 0;
     let source = takes.then(|| open.file.clone().mapped_source()).flatten();
     if at >= end && source.is_none() {
+        open.report(linux::IN_MODIFY);
         return Ok(0.into());
     }
     let caller = call.thread.clone();
     pending(async move {
-        let mut budget = Budget::new();
-        while at < end {
-            caller.pace(&mut budget, STEP_COST).await?;
-            at += open.file.allocate(mode, at, end - at)?;
+        if at < end {
+            let _held = hold(&caller, &open, first..end).await?;
+            let mut budget = Budget::new();
+            while at < end {
+                caller.pace(&mut budget, STEP_COST).await?;
+                at += open.file.allocate(mode, at, end - at)?;
+            }
         }
+        open.report(linux::IN_MODIFY);
         if let Some(source) = source {
             unmap_mapping_range(&source, first.div_ceil(PAGE_BYTES)..end / PAGE_BYTES).await;
         }
@@ -135,10 +189,10 @@ pub fn fallocate(call: &mut Call<'_>) -> SyscallResult {
 /// fadvise64(2): there is nothing to prepare.
 pub fn fadvise64(call: &mut Call<'_>) -> SyscallResult {
     let open = get_file(call, 0)?;
-    if !open.file.is_seekable() {
+    if open.metadata().kind == FileType::Fifo {
         return Err(Errno::ESPIPE.into());
     }
-    if call.uint(3) > linux::POSIX_FADV_NOREUSE {
+    if call.uint(3) > linux::POSIX_FADV_NOREUSE || (call.word(2) as i64) < 0 {
         return Err(Errno::EINVAL.into());
     }
     Ok(0.into())
@@ -150,15 +204,24 @@ pub fn readahead(call: &mut Call<'_>) -> SyscallResult {
     if !open.is_readable() {
         return Err(Errno::EBADF.into());
     }
+    if !is_stored(&open) {
+        return Err(Errno::EINVAL.into());
+    }
     Ok(0.into())
+}
+
+/// Whether a file is one of bytes that a file system keeps.
+fn is_stored(open: &OpenFile) -> bool {
+    matches!(open.metadata().kind, FileType::Regular | FileType::Block) && open.file.is_seekable()
 }
 
 /// fsync(2) and fdatasync(2).
 pub fn fsync(call: &mut Call<'_>) -> SyscallResult {
     let open: Arc<OpenFile> = get_file(call, 0)?;
-    match open.metadata().kind {
-        FileType::Fifo | FileType::Socket => Err(Errno::EINVAL.into()),
-        _ => store(&open),
+    if is_stored(&open) || open.metadata().kind == FileType::Directory {
+        store(&open)
+    } else {
+        Err(Errno::EINVAL.into())
     }
 }
 
@@ -188,8 +251,12 @@ pub fn syncfs(call: &mut Call<'_>) -> SyscallResult {
 
 /// sync_file_range(2).
 pub fn sync_file_range(call: &mut Call<'_>) -> SyscallResult {
+    const KNOWN: u32 =
+        linux::SYNC_FILE_RANGE_WAIT_BEFORE | linux::SYNC_FILE_RANGE_WRITE | linux::SYNC_FILE_RANGE_WAIT_AFTER;
     let open = get_file(call, 0)?;
-    let valid = call.word(1) as i64 >= 0 && call.word(2) as i64 >= 0;
+    let (first, length) = (call.word(1) as i64, call.word(2) as i64);
+    let valid =
+        first >= 0 && length >= 0 && first.checked_add(length).is_some() && call.uint(3) & !KNOWN == 0;
     match open.file.is_seekable() {
         _ if !valid => Err(Errno::EINVAL.into()),
         true => store(&open),

@@ -227,11 +227,14 @@ impl Operation for Transfer {
             Ok(0) if self.is_unfinished => Step::Again,
             Ok(0) => Step::Finished(Ok(self.done)),
             Ok(_) => {
-                let again = self.direction == TransferDirection::Write || self.has_positions;
+                let again = |transfer: &Self| match transfer.direction {
+                    TransferDirection::Write => !transfer.open.file.writes_once(),
+                    TransferDirection::Read => transfer.has_positions,
+                };
                 match self.missed.take() {
                     _ if self.done >= self.total() => Step::Finished(Ok(self.done)),
                     Some(fault) => Step::Fault(fault),
-                    None if again => Step::Again,
+                    None if again(self) => Step::Again,
                     None => Step::Finished(Ok(self.done)),
                 }
             }

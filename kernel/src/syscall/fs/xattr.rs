@@ -1,10 +1,12 @@
 //! The calls about extended attributes, xattr(7).
 
 use alloc::vec::Vec;
+use heddle_kernel_core::posix_acl::{Acl, AclError};
 use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
 use crate::fs::access::Access;
+use crate::fs::acl::AclKind;
 use crate::fs::inode::InodeChange;
 use crate::fs::xattr::{CAPABILITY, Extended, TRUSTED};
 use crate::fs::{FileType, Path, access, notify};
@@ -61,7 +63,7 @@ fn check(place: &Path, name: &[u8], who: &Credentials, access: Access) -> Result
         if is_write && is_sticky && !access::owns(&metadata, who) {
             return refused;
         }
-        access::check(&metadata, who, access)?;
+        access::check(&*place.entry.node, who, access)?;
         rest
     } else if let Some(rest) = name.strip_prefix(TRUSTED) {
         if !is_privileged {
@@ -96,12 +98,56 @@ fn set(call: &Call<'_>, by: By) -> SyscallResult {
     let value = get_bytes(call, call.word(2), size)?;
     let place = place(call, by)?;
     let extended = attributes(&place)?;
+    if let Some(kind) = AclKind::of(&name) {
+        return set_acl(call, &place, kind, &value);
+    }
     check(&place, &name, &call.thread.credentials(), Access::WRITE)?;
     if name == CAPABILITY && !FileCapabilities::is_valid(&value) {
         return Err(Errno::EINVAL.into());
     }
     extended.set(&name, &value, flags)?;
     place.entry.node.change(&InodeChange::default())?;
+    notify::report(&place.entry, linux::IN_ATTRIB);
+    Ok(0.into())
+}
+
+/// Sets an access control list. A value without entries takes it away.
+fn set_acl(call: &Call<'_>, place: &Path, kind: AclKind, value: &[u8]) -> SyscallResult {
+    let (node, who) = (&place.entry.node, call.thread.credentials());
+    if node.kind() == FileType::Symlink {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    let list = if value.is_empty() { Ok(None) } else { Acl::parse(value) };
+    let mut list = list.map_err(|refused| match refused {
+        AclError::Invalid => Errno::EINVAL,
+        AclError::Version => Errno::EOPNOTSUPP,
+        AclError::OutOfMemory => Errno::ENOMEM,
+    })?;
+    if place.mount.is_read_only() {
+        return Err(Errno::EROFS.into());
+    }
+    let metadata = node.metadata();
+    if kind == AclKind::Default && metadata.kind != FileType::Directory {
+        return if list.is_some() { Err(Errno::EACCES.into()) } else { Ok(0.into()) };
+    }
+    if !access::owns(&metadata, &who) {
+        return Err(Errno::EPERM.into());
+    }
+    let mut permissions = None;
+    if kind == AclKind::Access
+        && let Some(access) = &list
+    {
+        let mut mode = metadata.permissions & !0o777 | access.mode();
+        if !who.is_in_group(metadata.gid) && !who.is_capable(linux::CAP_FSETID) {
+            mode &= !linux::S_ISGID;
+        }
+        permissions = Some(mode);
+        if access.equivalent_mode().is_some() {
+            list = None;
+        }
+    }
+    attributes(place)?.acls.set(kind, list)?;
+    node.change(&InodeChange { permissions, ..InodeChange::default() })?;
     notify::report(&place.entry, linux::IN_ATTRIB);
     Ok(0.into())
 }
@@ -121,6 +167,12 @@ fn get(call: &Call<'_>, by: By) -> SyscallResult {
     let name = get_name(call)?;
     let place = place(call, by)?;
     let extended = attributes(&place)?;
+    if let Some(kind) = AclKind::of(&name) {
+        if place.entry.node.kind() == FileType::Symlink {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        return answer(call, &extended.acls.value(kind)?, call.word(2), call.word(3));
+    }
     check(&place, &name, &call.thread.credentials(), Access::READ)?;
     answer(call, &extended.get(&name)?, call.word(2), call.word(3))
 }
@@ -139,6 +191,9 @@ fn remove(call: &Call<'_>, by: By) -> SyscallResult {
     let name = get_name(call)?;
     let place = place(call, by)?;
     let extended = attributes(&place)?;
+    if let Some(kind) = AclKind::of(&name) {
+        return set_acl(call, &place, kind, &[]);
+    }
     check(&place, &name, &call.thread.credentials(), Access::WRITE)?;
     extended.remove(&name)?;
     place.entry.node.change(&InodeChange::default())?;

@@ -62,7 +62,7 @@ fn open_or_create(
         match mqueue::find(name) {
             Ok(_) if flags & linux::O_CREAT != 0 && flags & linux::O_EXCL != 0 => return Err(Errno::EEXIST),
             Ok(place) => {
-                access::check(&place.entry.node.metadata(), &who, wanted)?;
+                access::check(&*place.entry.node, &who, wanted)?;
                 return Ok(place);
             }
             Err(Errno::ENOENT) if flags & linux::O_CREAT != 0 => {}

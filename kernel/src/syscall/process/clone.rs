@@ -17,7 +17,7 @@ use crate::process::pidfd::ProcessFile;
 use crate::process::table::PidTable;
 use crate::process::thread::Parts;
 use crate::process::vfork::Vfork;
-use crate::process::{Limits, Process, ProcessParts, Resource, Thread, table, trace};
+use crate::process::{Limits, Process, ProcessParts, Resource, Thread, seccomp, table, trace};
 use crate::sync::SpinLock;
 use crate::syscall::{Call, SyscallResult, pending, thread_loop, user};
 use crate::{sched, signal};
@@ -187,9 +187,16 @@ fn start(call: &mut Call<'_>, request: CloneRequest) -> SyscallResult {
     if request.has(linux::CLONE_PIDFD) {
         thread.space().probe_write(request.pidfd, size_of::<u32>())?;
     }
-    if request.has(linux::CLONE_VM) {
+    // A large table is copied in steps.
+    let copies_table = !request.has(linux::CLONE_FILES) && thread.descriptors().is_large();
+    if request.has(linux::CLONE_VM) && !copies_table {
         let space = thread.space();
-        let child = make(thread, &request, space)?;
+        let descriptors = if request.has(linux::CLONE_FILES) {
+            thread.descriptors()
+        } else {
+            fallible::try_arc(thread.descriptors().duplicate()?)?
+        };
+        let child = make(thread, &request, space, descriptors)?;
         let tid = child.tid();
         let pidfd = attach_pidfd(thread, &child, &request)?;
         let started = publish_tids(thread, &child, &request, pidfd.as_ref()).and_then(|()| {
@@ -213,11 +220,19 @@ fn start(call: &mut Call<'_>, request: CloneRequest) -> SyscallResult {
 }
 
 async fn fork_space(thread: Caller, request: CloneRequest, context: UserContext) -> Result<usize, Errno> {
-    let child_runs_next = !sched::has_idle_cpu();
-    let space = thread.space().fork(child_runs_next).await?;
-    let child = make(&thread, &request, space)?;
+    let shares_space = request.has(linux::CLONE_VM);
+    let child_runs_next = !shares_space && !sched::has_idle_cpu();
+    let descriptors = if request.has(linux::CLONE_FILES) {
+        thread.descriptors()
+    } else {
+        copy_descriptors(&thread).await?
+    };
+    let space = if shares_space { thread.space() } else { thread.space().fork(child_runs_next).await? };
+    let child = make(&thread, &request, space, descriptors)?;
     let tid = child.tid();
-    crate::ipc::shared_memory::inherited(&child.space(), tid);
+    if !shares_space {
+        crate::ipc::shared_memory::inherited(&child.space(), tid);
+    }
     let child_tid = (tid as u32).to_ne_bytes();
     if request.has(linux::CLONE_CHILD_SETTID) {
         child.set_child_tid(request.child_tid);
@@ -245,6 +260,16 @@ async fn fork_space(thread: Caller, request: CloneRequest, context: UserContext)
         vfork => wait_for_child(&thread, tid, event, vfork).await,
     }
     Ok(tid as usize)
+}
+
+/// A table with the caller's descriptors for its child.
+async fn copy_descriptors(thread: &Caller) -> Result<Arc<DescriptorTable>, Errno> {
+    let table = thread.descriptors();
+    if table.is_large() {
+        fallible::try_arc(table.duplicate_in_steps(thread).await?)
+    } else {
+        fallible::try_arc(table.duplicate()?)
+    }
 }
 
 /// Tells the tracer of the new child, and waits until it has left the space if it borrows that.
@@ -327,12 +352,12 @@ fn check_limit(parent: &Arc<Thread>, table: &PidTable) -> Result<(), Errno> {
 }
 
 /// Makes the thread, in the caller's process or in a new one, without starting it.
-fn make(parent: &Arc<Thread>, request: &CloneRequest, space: Arc<Space>) -> Result<Arc<Thread>, Errno> {
-    let descriptors = if request.has(linux::CLONE_FILES) {
-        parent.descriptors()
-    } else {
-        fallible::try_arc(parent.descriptors().duplicate()?)?
-    };
+fn make(
+    parent: &Arc<Thread>,
+    request: &CloneRequest,
+    space: Arc<Space>,
+    descriptors: Arc<DescriptorTable>,
+) -> Result<Arc<Thread>, Errno> {
     let directories = if request.has(linux::CLONE_FS) {
         parent.directories()
     } else {
@@ -394,6 +419,7 @@ fn make(parent: &Arc<Thread>, request: &CloneRequest, space: Arc<Space>) -> Resu
     if !state.reserve() {
         return Err(Errno::ENOMEM);
     }
+    seccomp::inherit(parent, &child);
     state.add(child.clone()).map_err(|_| Errno::EAGAIN)?;
     if let Some(children) = &mut children {
         push_reserved(children, process.clone());
@@ -452,6 +478,7 @@ fn make_process(
     process.set_barriers(old.barriers());
     process.inherit_oom_adjustment(old);
     process.set_dump_filter(old.dump_filter());
+    process.set_huge_pages_off(old.huge_pages_are_off());
     process.set_program(old.layout(), old.executable());
     Ok(process)
 }

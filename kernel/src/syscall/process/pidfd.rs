@@ -41,7 +41,7 @@ pub fn pidfd_send_signal(call: &mut Call<'_>) -> SyscallResult {
     };
     let words = match address {
         0 => None,
-        address => Some(read_information(call, address, target.pid, number)?),
+        address => Some(read_information(call, address, target.pid)?),
     };
     if words.is_some_and(|words| words[0] as i32 != number) {
         return Err(Errno::EINVAL.into());

@@ -95,7 +95,7 @@ pub fn ptrace(call: &mut Call<'_>) -> SyscallResult {
             return request.transfer_word().await;
         }
         let caller = request.caller.clone();
-        user::resolve_attempt(&caller.space(), |_| request.carry_out()).await
+        user::resolve_attempt(&caller.space(), || caller.is_dying(), |_| request.carry_out()).await
     })
 }
 
@@ -111,6 +111,7 @@ fn signal(data: usize) -> Result<Option<Signal>, Errno> {
 }
 
 /// Copies between a buffer and the memory of a program, which need not be the caller's; returns how much was copied.
+/// Memory that is short is waited for until `is_over`.
 ///
 /// # Errors
 /// The first byte could not be copied: `EFAULT`; `ENOMEM`.
@@ -119,12 +120,13 @@ pub async fn read_memory(
     address: usize,
     bytes: &mut [u8],
     access: RemoteAccess,
+    is_over: impl Fn() -> bool,
 ) -> Result<usize, Errno> {
     let mut done = 0;
     while done < bytes.len() {
         let at = address.wrapping_add(done);
         let length = (bytes.len() - done).min(PAGE_BYTES - at % PAGE_BYTES);
-        match space.read_remote(at, &mut bytes[done..done + length], access).await {
+        match space.read_remote(at, &mut bytes[done..done + length], access, &is_over).await {
             Ok(()) => done += length,
             Err(error) if done == 0 => return Err(error),
             Err(_) => break,
@@ -142,12 +144,13 @@ pub async fn write_memory(
     address: usize,
     bytes: &[u8],
     access: RemoteAccess,
+    is_over: impl Fn() -> bool,
 ) -> Result<usize, Errno> {
     let mut done = 0;
     while done < bytes.len() {
         let at = address.wrapping_add(done);
         let length = (bytes.len() - done).min(PAGE_BYTES - at % PAGE_BYTES);
-        match space.write_remote(at, &bytes[done..done + length], access).await {
+        match space.write_remote(at, &bytes[done..done + length], access, &is_over).await {
             Ok(()) => done += length,
             Err(error) if done == 0 => return Err(error),
             Err(_) => break,
@@ -172,12 +175,13 @@ impl TraceRequest {
     async fn transfer_word(&self) -> Result<usize, Errno> {
         let space = self.tracee.space();
         let mut bytes = [0; WORD];
+        let is_dying = || self.caller.is_dying();
         let is_read = matches!(self.number, requests::PTRACE_PEEKTEXT | requests::PTRACE_PEEKDATA);
         let done = if is_read {
-            read_memory(&space, self.address, &mut bytes, RemoteAccess::Forced).await
+            read_memory(&space, self.address, &mut bytes, RemoteAccess::Forced, is_dying).await
         } else {
             bytes = self.data.to_ne_bytes();
-            write_memory(&space, self.address, &bytes, RemoteAccess::Forced).await
+            write_memory(&space, self.address, &bytes, RemoteAccess::Forced, is_dying).await
         };
         if done != Ok(WORD) {
             return Err(Errno::EIO);

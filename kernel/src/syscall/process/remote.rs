@@ -104,7 +104,7 @@ async fn move_all(
     mut remote: Side,
     is_read: bool,
 ) -> Result<usize, Errno> {
-    let here = caller.space();
+    let is_dying = || caller.is_dying();
     let mut bytes = fallible::try_filled(0, PAGE_BYTES)?;
     let (mut done, mut budget) = (0, Budget::new());
     while let (Some((ours, room)), Some((theirs, left))) = (local.next(), remote.next()) {
@@ -114,13 +114,15 @@ async fn move_all(
         let length = room.min(left).min(PAGE_BYTES - theirs % PAGE_BYTES).min(PAGE_BYTES - ours % PAGE_BYTES);
         let piece = &mut bytes[..length];
         let moved = if is_read {
-            match read_memory(there, theirs, piece, RemoteAccess::Checked).await {
-                Ok(_) => user::resolve(&here, |space| space.write_bytes(ours, piece)).await,
+            match read_memory(there, theirs, piece, RemoteAccess::Checked, is_dying).await {
+                Ok(_) => caller.resolve(|space| space.write_bytes(ours, piece)).await,
                 Err(error) => Err(error),
             }
         } else {
-            match user::resolve(&here, |space| space.read_bytes(ours, piece)).await {
-                Ok(()) => write_memory(there, theirs, piece, RemoteAccess::Checked).await.map(|_| ()),
+            match caller.resolve(|space| space.read_bytes(ours, piece)).await {
+                Ok(()) => {
+                    write_memory(there, theirs, piece, RemoteAccess::Checked, is_dying).await.map(|_| ())
+                }
                 Err(error) => Err(error),
             }
         };

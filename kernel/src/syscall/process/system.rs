@@ -11,7 +11,7 @@ use crate::error::{Errno, TryError, TryResult};
 use crate::process::host_name::{self, HOST_NAME_BYTES};
 use crate::process::{Thread, exit, load, table};
 use crate::syscall::fs::TRANSFER_LIMIT;
-use crate::syscall::process::{isolation, privilege};
+use crate::syscall::process::{isolation, privilege, seccomp};
 use crate::syscall::{Call, SyscallResult, user};
 use crate::time::NS_PER_SECOND;
 use crate::wait::operation::{Operation, Step, WaitOptions};
@@ -32,7 +32,7 @@ pub fn uname(call: &mut Call<'_>) -> SyscallResult {
         padded(RELEASE),
         padded(VERSION),
         padded(arch::MACHINE_NAME),
-        padded("(none)"),
+        host_name::domain_name(),
     ];
     let space = call.thread.space();
     for (index, field) in fields.iter().enumerate() {
@@ -46,12 +46,12 @@ pub fn sethostname(call: &mut Call<'_>) -> SyscallResult {
     if !call.thread.credentials().is_capable(linux::CAP_SYS_ADMIN) {
         return Err(Errno::EPERM.into());
     }
-    let length = call.word(1);
-    if length >= HOST_NAME_BYTES {
+    let length = call.int(1);
+    if length < 0 || length as usize >= HOST_NAME_BYTES {
         return Err(Errno::EINVAL.into());
     }
     let mut bytes = [0; HOST_NAME_BYTES];
-    call.thread.space().read_bytes(call.word(0), &mut bytes[..length])?;
+    call.thread.space().read_bytes(call.word(0), &mut bytes[..length as usize])?;
     host_name::set_host_name(bytes);
     Ok(0.into())
 }
@@ -153,6 +153,17 @@ pub fn personality(call: &mut Call<'_>) -> SyscallResult {
     Ok((before as usize).into())
 }
 
+/// Whether one of the arguments from this one on says something where Linux wants nothing.
+fn has_more(call: &Call<'_>, first: usize) -> bool {
+    (first..5).any(|index| call.word(index) != 0)
+}
+
+/// `PR_SET_PTRACER` of the Yama module, with the constant for any process.
+const PR_SET_PTRACER: u32 = 0x5961_6d61;
+const PTRACER_ANY: usize = usize::MAX;
+/// `PR_TSC_ENABLE`: programs may read the counter, always.
+const TSC_ENABLED: u32 = 1;
+
 /// prctl(2).
 pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
     let thread = call.thread;
@@ -199,12 +210,29 @@ pub fn prctl(call: &mut Call<'_>) -> SyscallResult {
         prctl::PR_GET_SECUREBITS => return privilege::secure_bits(call),
         prctl::PR_SET_SECUREBITS => return privilege::set_secure_bits(call),
         prctl::PR_CAP_AMBIENT => return privilege::ambient(call),
-        prctl::PR_SET_NO_NEW_PRIVS if argument == 1 => thread.forbid_new_privileges(),
+        prctl::PR_SET_NO_NEW_PRIVS if argument == 1 && !has_more(call, 2) => thread.forbid_new_privileges(),
+        prctl::PR_GET_NO_NEW_PRIVS if argument != 0 || has_more(call, 2) => return Err(Errno::EINVAL.into()),
+        prctl::PR_GET_TID_ADDRESS => {
+            user::write_words(&space, argument, &[thread.clear_child_tid() as u64])?;
+        }
+        prctl::PR_GET_TIMING => {}
+        prctl::PR_SET_TIMING if argument == 0 => {}
+        prctl::PR_GET_TSC => user::write_int(&space, argument, TSC_ENABLED)?,
+        prctl::PR_SET_TSC if argument as u32 == TSC_ENABLED => {}
+        // Nothing restricts who may trace, so there is nothing to permit: the number of a process is looked at.
+        PR_SET_PTRACER if matches!(argument, 0 | PTRACER_ANY) => {}
+        PR_SET_PTRACER if table::thread(call.int(1)).is_some() => {}
         prctl::PR_GET_NO_NEW_PRIVS => return Ok(usize::from(thread.has_no_new_privileges()).into()),
         // These settings are fixed to the value that is asked for, or make no difference to a program.
         prctl::PR_SET_DUMPABLE => thread.process.set_dumpable(argument == 1),
-        prctl::PR_SET_THP_DISABLE => {}
-        prctl::PR_GET_SECCOMP => {}
+        prctl::PR_SET_THP_DISABLE | prctl::PR_GET_THP_DISABLE if has_more(call, 2) => {
+            return Err(Errno::EINVAL.into());
+        }
+        prctl::PR_SET_THP_DISABLE => thread.process.set_huge_pages_off(argument != 0),
+        prctl::PR_GET_THP_DISABLE if argument != 0 => return Err(Errno::EINVAL.into()),
+        prctl::PR_GET_THP_DISABLE => return Ok(usize::from(thread.process.huge_pages_are_off()).into()),
+        prctl::PR_GET_SECCOMP => return Ok((thread.seccomp().number() as usize).into()),
+        prctl::PR_SET_SECCOMP => return seccomp::set_by_prctl(call),
         prctl::PR_SET_TIMERSLACK => thread.set_timer_slack_ns(argument as u64),
         prctl::PR_GET_TIMERSLACK => return Ok((thread.timer_slack_ns() as usize).into()),
         _ => return Err(Errno::EINVAL.into()),

@@ -67,10 +67,13 @@ fn check_realtime(policy: Policy, priority: i32) -> Result<u8, Errno> {
 
 /// sched_setscheduler(2).
 pub fn sched_setscheduler(call: &mut Call<'_>) -> SyscallResult {
+    if call.word(2) == 0 || call.int(0) < 0 || call.int(1) < 0 {
+        return Err(Errno::EINVAL.into());
+    }
     let priority = user::read_int(&call.thread.space(), call.word(2))? as i32;
+    let target = named(call, call.int(0))?;
     let (policy, reset_on_fork) = decode_policy(call.uint(1))?;
     let realtime = check_realtime(policy, priority)?;
-    let target = named(call, call.int(0))?;
     let old = target.scheduling();
     apply(call, &target, Parameters { policy, realtime, reset_on_fork, ..old })?;
     Ok(0.into())
@@ -85,6 +88,9 @@ pub fn sched_getscheduler(call: &mut Call<'_>) -> SyscallResult {
 
 /// sched_setparam(2).
 pub fn sched_setparam(call: &mut Call<'_>) -> SyscallResult {
+    if call.word(1) == 0 || call.int(0) < 0 {
+        return Err(Errno::EINVAL.into());
+    }
     let priority = user::read_int(&call.thread.space(), call.word(1))? as i32;
     let target = named(call, call.int(0))?;
     let old = target.scheduling();
@@ -102,12 +108,18 @@ pub fn sched_getparam(call: &mut Call<'_>) -> SyscallResult {
 
 /// sched_get_priority_max(2).
 pub fn sched_get_priority_max(call: &mut Call<'_>) -> SyscallResult {
+    if call.uint(0) == linux::SCHED_DEADLINE {
+        return Ok(0.into());
+    }
     let policy = Policy::from_number(call.uint(0)).ok_or(Errno::EINVAL)?;
     Ok(if policy.is_realtime() { usize::from(REALTIME_MAX).into() } else { 0.into() })
 }
 
 /// sched_get_priority_min(2).
 pub fn sched_get_priority_min(call: &mut Call<'_>) -> SyscallResult {
+    if call.uint(0) == linux::SCHED_DEADLINE {
+        return Ok(0.into());
+    }
     let policy = Policy::from_number(call.uint(0)).ok_or(Errno::EINVAL)?;
     Ok(if policy.is_realtime() { usize::from(REALTIME_MIN).into() } else { 0.into() })
 }
@@ -155,7 +167,7 @@ pub fn sched_setattr(call: &mut Call<'_>) -> SyscallResult {
 /// sched_getattr(2).
 pub fn sched_getattr(call: &mut Call<'_>) -> SyscallResult {
     let size = call.uint(2) as usize;
-    if call.uint(3) != 0 || !(ATTRIBUTE_WORDS * 8..=PAGE_SIZE).contains(&size) {
+    if call.word(1) == 0 || call.uint(3) != 0 || !(ATTRIBUTE_WORDS * 8..=PAGE_SIZE).contains(&size) {
         return Err(Errno::EINVAL.into());
     }
     let parameters = named(call, call.int(0))?.scheduling();

@@ -115,12 +115,12 @@ pub fn clock_gettime(call: &mut Call<'_>) -> SyscallResult {
 pub fn clock_settime(call: &mut Call<'_>) -> SyscallResult {
     if call.int(0) < 0 {
         clock(call.thread, call.int(0))?;
+    } else if call.uint(0) != linux::CLOCK_REALTIME {
+        return Err(Errno::EINVAL.into());
     }
     let time_ns = read_timespec(&call.thread.space(), call.word(1))?;
-    match call.uint(0) {
-        linux::CLOCK_REALTIME => {}
-        _ if call.int(0) < 0 => return Err(Errno::EPERM.into()),
-        _ => return Err(Errno::EINVAL.into()),
+    if call.int(0) < 0 {
+        return Err(Errno::EPERM.into());
     }
     set_realtime(call.thread, time_ns)
 }

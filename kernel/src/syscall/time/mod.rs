@@ -1,4 +1,5 @@
 //! syscall::time
 
+pub mod adjust;
 pub mod clock;
 pub mod timer;

@@ -104,7 +104,7 @@ fn notice(call: &Call<'_>, event: Option<[u64; 3]>, id: u64) -> Result<TimerNoti
     let signal = Signal::new(kind as i32);
     match (kind >> 32) as u32 {
         linux::SIGEV_NONE => Ok(TimerNotice::None),
-        linux::SIGEV_SIGNAL => {
+        linux::SIGEV_SIGNAL | linux::SIGEV_THREAD => {
             Ok(TimerNotice::Event { signal: signal.ok_or(Errno::EINVAL)?, value, thread: 0 })
         }
         linux::SIGEV_THREAD_ID => {
@@ -128,8 +128,11 @@ fn created(call: &Call<'_>) -> Result<Arc<Timer>, Errno> {
 /// timer_settime(2).
 pub fn timer_settime(call: &mut Call<'_>) -> SyscallResult {
     let space = call.thread.space();
-    let timer = created(call)?;
+    if call.word(2) == 0 {
+        return Err(Errno::EINVAL.into());
+    }
     let (interval, value) = read_interval(&space, call.word(2), 1)?;
+    let timer = created(call)?;
     if call.word(3) != 0 {
         let (interval, left) = timer.get();
         user::write_words(&space, call.word(3), &interval_words(interval, left, 1))?;

@@ -22,7 +22,7 @@ use crate::fs::{OpenFile, StatusFlags};
 use crate::memory::fallible;
 use crate::syscall::fs::get;
 use crate::syscall::uring::ring::{RingMemory, Uring};
-use crate::syscall::{Call, SyscallResult, pending, user};
+use crate::syscall::{Call, SyscallResult, pending};
 
 pub use crate::syscall::uring::submit::io_uring_enter;
 
@@ -67,10 +67,9 @@ pub fn io_uring_setup(call: &mut Call<'_>) -> SyscallResult {
         let is_enabled = setup & abi::IORING_SETUP_R_DISABLED == 0;
         let ring = Uring::new(memory, setup, is_enabled)?;
         let open = fallible::try_arc(OpenFile::new(ring, StatusFlags::RDWR))?;
-        let space = caller.space();
         let words = parameters(layout, setup, [given[3], given[4]]);
         let answer = words.map(u32::to_ne_bytes);
-        user::resolve(&space, |space| space.write_bytes(address, answer.as_flattened())).await?;
+        caller.resolve(|space| space.write_bytes(address, answer.as_flattened())).await?;
         let limit = caller.process.descriptor_limit();
         Ok(caller.descriptors().add(open, 0, limit, true)? as usize)
     })

@@ -286,7 +286,10 @@ async fn attempt_later(request: &Arc<AsyncRequest>, call: SystemCall) -> Result<
         };
         match started {
             Ok(started) => return Ok(started),
-            Err(TryError::Fault(fault)) => request.space().fault_in(fault).await?,
+            Err(TryError::Fault(fault)) => {
+                let is_over = || request.is_interrupted(WaitKind::Killable);
+                request.space().fault_in_for(fault, is_over).await?;
+            }
             Err(TryError::Error(error)) => return Err(error),
             Err(TryError::WouldBlock) => return Err(Errno::EAGAIN),
         }

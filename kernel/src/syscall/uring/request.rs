@@ -384,7 +384,7 @@ async fn begin(chain: &RequestChain, caller: &Caller, sqe: &Sqe) -> Result<Resul
             Ok(StartedEntry::Waits(active, future)) => return chain.enter(active, future).map(Ok),
             Err(TryError::Error(error)) => return Err(error),
             Err(TryError::WouldBlock) => return Err(Errno::EAGAIN),
-            Err(TryError::Fault(fault)) => caller.space().fault_in(fault).await?,
+            Err(TryError::Fault(fault)) => caller.space().fault_in_for(fault, || caller.is_dying()).await?,
         }
         sched::yield_now().await;
     }

@@ -68,7 +68,7 @@ pub async fn read_later(caller: &Caller, sqe: &Sqe) -> Result<u64, Errno> {
         return Err(Errno::EINVAL);
     }
     let space = caller.space();
-    user::resolve_attempt(&space, |space| read(space, sqe.addr, sqe.op_flags)).await
+    user::resolve_attempt(&space, || caller.is_dying(), |space| read(space, sqe.addr, sqe.op_flags)).await
 }
 
 /// How many completions there will have been when a timeout is over by their count.

@@ -7,7 +7,8 @@
 //!
 //! # Why no removal is missed
 //! An operation that takes entries out counts first and then reads which processors use the table. A processor that
-//! comes back records its use and then reads the count. All of that is sequentially consistent: either the count is
+//! comes back records its use and then reads the count. Between the two each has a fence, that of
+//! [`crate::tlb::shootdown::Shootdown::post`] and that of [`crate::tlb::shootdown::Shootdown::note`]: either the count is
 //! new, and the processor flushes the tag while it loads the table, or its use is seen, and it is asked to.
 //!
 //! A table is named by a number that is never given again, so a tag cannot be taken for that of a table which had the
@@ -42,13 +43,13 @@ impl Removals {
     /// To be called when entries have been taken out, and before [`crate::tlb::shootdown::Shootdown::post`]. Returns
     /// the number of this removal.
     pub fn add(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::SeqCst) + 1
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// To be read after [`crate::tlb::shootdown::Shootdown::note`], and before the table is loaded.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
+        self.0.load(Ordering::Relaxed)
     }
 }
 

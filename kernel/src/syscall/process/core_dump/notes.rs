@@ -173,7 +173,7 @@ async fn read(space: &Space, start: usize, length: usize) -> Result<Vec<u8>, Err
         let at = start + done;
         let count = (bytes.len() - done).min(PAGE_BYTES as usize - at % PAGE_BYTES as usize);
         // Gone for good.
-        let _ = space.read_remote(at, &mut bytes[done..done + count], RemoteAccess::Forced).await;
+        let _ = space.read_remote(at, &mut bytes[done..done + count], RemoteAccess::Forced, || true).await;
         done += count;
     }
     Ok(bytes)

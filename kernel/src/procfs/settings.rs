@@ -1,0 +1,105 @@
+//! Files of `/proc/sys` and `/sys/devices` that say or set one thing.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::arch::cpu;
+use crate::error::Errno;
+use crate::process::host_name::{self, HOST_NAME_BYTES};
+use crate::procfs::{Subject, Text};
+
+type Shown = Result<(), Errno>;
+
+/// The bits of `kernel/tainted`, which programs may set and nobody takes away.
+static TAINTED: AtomicU32 = AtomicU32::new(0);
+
+/// Users that a number of 16 bits cannot name.
+pub fn overflow_id(_: &Subject, text: &mut Text) -> Shown {
+    text.bytes(b"65534\n")
+}
+
+pub fn no(_: &Subject, text: &mut Text) -> Shown {
+    text.bytes(b"0\n")
+}
+
+pub fn yes(_: &Subject, text: &mut Text) -> Shown {
+    text.bytes(b"1\n")
+}
+
+/// Addresses are chosen at random, those of the program break too.
+pub fn randomization(_: &Subject, text: &mut Text) -> Shown {
+    text.bytes(b"2\n")
+}
+
+/// The levels of messages that go to the console: all do.
+pub fn message_levels(_: &Subject, text: &mut Text) -> Shown {
+    text.bytes(b"7\t4\t1\t7\n")
+}
+
+pub fn tainted(_: &Subject, text: &mut Text) -> Shown {
+    text.line(format_args!("{}\n", TAINTED.load(Ordering::Relaxed)))
+}
+
+pub fn set_tainted(_: &Subject, bytes: &[u8]) -> Shown {
+    let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
+    let bits: u32 = text.trim_ascii().parse().map_err(|_| Errno::EINVAL)?;
+    TAINTED.fetch_or(bits, Ordering::Relaxed);
+    Ok(())
+}
+
+fn show_name(name: [u8; HOST_NAME_BYTES], text: &mut Text) -> Shown {
+    text.bytes(name.split(|&byte| byte == 0).next().unwrap_or_default())?;
+    text.bytes(b"\n")
+}
+
+/// A name that a program writes: its first line, cut to what there is room for.
+fn name_of(bytes: &[u8]) -> [u8; HOST_NAME_BYTES] {
+    let line = bytes.split(|&byte| byte == b'\n' || byte == 0).next().unwrap_or_default();
+    let mut name = [0; HOST_NAME_BYTES];
+    let length = line.len().min(HOST_NAME_BYTES - 1);
+    name[..length].copy_from_slice(&line[..length]);
+    name
+}
+
+pub fn host(_: &Subject, text: &mut Text) -> Shown {
+    show_name(host_name::host_name(), text)
+}
+
+pub fn set_host(_: &Subject, bytes: &[u8]) -> Shown {
+    host_name::set_host_name(name_of(bytes));
+    Ok(())
+}
+
+pub fn domain(_: &Subject, text: &mut Text) -> Shown {
+    show_name(host_name::domain_name(), text)
+}
+
+pub fn set_domain(_: &Subject, bytes: &[u8]) -> Shown {
+    host_name::set_domain_name(name_of(bytes));
+    Ok(())
+}
+
+/// The CPUs that there are, as a list of ranges.
+pub fn processors(_: &Subject, text: &mut Text) -> Shown {
+    match cpu::count() {
+        1 => text.bytes(b"0\n"),
+        count => text.line(format_args!("0-{}\n", count - 1)),
+    }
+}
+
+/// No CPU is switched off.
+pub fn no_processors(_: &Subject, text: &mut Text) -> Shown {
+    text.bytes(b"\n")
+}
+
+pub fn last_processor(_: &Subject, text: &mut Text) -> Shown {
+    text.line(format_args!("{}\n", crate::arch::MAX_CPUS - 1))
+}
+
+/// There is no block device, no swap and no module: the files have their headings alone.
+pub fn partitions(_: &Subject, text: &mut Text) -> Shown {
+    text.bytes(b"major minor  #blocks  name\n\n")
+}
+
+pub fn swap(_: &Subject, text: &mut Text) -> Shown {
+    text.bytes(b"Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")
+}
