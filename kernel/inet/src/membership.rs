@@ -1,9 +1,9 @@
 //! Multicast groups, told to the routers and switches of the link: IGMPv2 (RFC 2236) and MLDv1 (RFC 2710), which
 //! listeners of their third and second versions understand.
 //!
-//! A group is reported when its first socket joins, when a router asks, and its end when the last socket leaves. Answers
-//! to routers are sent at once: a link with so many members that they would have to wait for one another is none that a
-//! virtual machine is on.
+//! A group is reported when its first socket joins, when a router asks, and its end when the last socket leaves.
+//! Answers to routers are sent at once: a link with so many members that they would have to wait for one another is none
+//! that a virtual machine is on.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
