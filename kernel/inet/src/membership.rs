@@ -2,8 +2,8 @@
 //! listeners of their third and second versions understand.
 //!
 //! A group is reported when its first socket joins, when a router asks, and its end when the last socket leaves.
-//! Answers to routers are sent at once: a link with so many members that they would have to wait for one another is none
-//! that a virtual machine is on.
+//! Answers to routers are sent at once: a virtual machine is on no link with so many members that they would have to
+//! wait for one another.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,5 +1,5 @@
-//! The network's tests of the long tier: servers of other languages, programs of Debian that this host reaches, and many
-//! connections.
+//! The network's tests of the long tier: servers of other languages, programs of Debian that this host reaches, and
+//! many connections.
 
 use std::net::SocketAddr;
 use std::path::Path;
