@@ -197,19 +197,32 @@ impl<P: Platform> Engine<P> {
         Ok(bound.unwrap_or(found))
     }
 
-    /// One more socket, or one less, is in a group.
+    /// One more socket, or one less, is in a group. Call it with no lock held but a socket's.
     pub(crate) fn count_group(&self, group: IpAddr, joins: bool) {
         let mut groups = self.groups.lock();
+        let mut is_changed = false;
         if joins {
             if groups.try_reserve(1).is_ok() {
-                *groups.entry(group).or_insert(0) += 1;
+                let count = groups.entry(group).or_insert(0);
+                *count += 1;
+                is_changed = *count == 1;
             }
         } else if let Some(count) = groups.get_mut(&group) {
             *count -= 1;
             if *count == 0 {
                 groups.remove(&group);
+                is_changed = true;
             }
         }
+        drop(groups);
+        if is_changed {
+            self.announce(group, joins);
+        }
+    }
+
+    /// Calls `found` with each group that a socket is in, under a lock.
+    pub(crate) fn each_group(&self, found: impl FnMut(IpAddr)) {
+        self.groups.lock().keys().copied().for_each(found);
     }
 
     /// Whether a socket of the machine is in a group.
@@ -415,6 +428,7 @@ impl<P: Platform> Engine<P> {
             }
             protocol::ICMP if header.source.is_ipv4() => self.receive_icmp(header, payload),
             protocol::ICMP_V6 if !header.source.is_ipv4() => self.receive_icmp(header, payload),
+            protocol::IGMP if interface == ETHERNET_INDEX => self.receive_igmp(payload),
             protocol::IGMP | protocol::NONE => {}
             _ if !is_raw && self.is_local(header.destination) => {
                 // Protocol unreachable, or an unknown next header.

@@ -7,6 +7,7 @@ use crate::datagram::ErrorReport;
 use crate::engine::{Engine, count};
 use crate::error::InetError;
 use crate::ip::{ETHERNET_BYTES, ICMP_BYTES, IpHeader, fold, protocol, sum};
+use crate::membership::QUERY_V6;
 use crate::platform::Platform;
 use crate::raw::{ECHO_REPLY, ECHO_REPLY_V6, ECHO_REQUEST, ECHO_REQUEST_V6, put_icmp_sum};
 
@@ -28,6 +29,7 @@ impl<P: Platform> Engine<P> {
             (true, 3 | 4 | 11 | 12) | (false, 1..=4) => {
                 self.receive_error(header, head, &message[ICMP_BYTES..])
             }
+            (false, QUERY_V6) => self.receive_query(message),
             (false, 133..=137) => {
                 if let Some(interface) = self.interface() {
                     interface.receive_neighbour(header, message, P::now_ns());

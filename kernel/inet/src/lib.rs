@@ -24,6 +24,7 @@ pub mod interface;
 pub mod ip;
 pub mod link;
 mod listing;
+mod membership;
 pub mod options;
 pub mod platform;
 mod ports;

@@ -410,6 +410,12 @@ impl Socket {
         drop(listening);
     }
 
+    /// Whether `shutdown` ended its sending.
+    #[must_use]
+    pub fn has_ended_sending(&self) -> bool {
+        self.has_ended(WRITING)
+    }
+
     /// Whether `shutdown` ended a direction here.
     fn has_ended(&self, direction: u8) -> bool {
         self.ended.load(Ordering::Relaxed) & direction != 0

@@ -1,4 +1,4 @@
-//! What fstat(2) tells of a socket, and `fchmod` and `fchown` change.
+//! The metadata of a socket, which fstat(2) tells and `fchmod` and `fchown` change.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -32,7 +32,7 @@ impl SocketNode {
         (self.uid.load(Ordering::Relaxed), self.gid.load(Ordering::Relaxed))
     }
 
-    /// What `fstat` tells.
+    /// The metadata as `fstat` tells it.
     pub fn metadata(&self) -> Metadata {
         let (uid, gid) = self.owner();
         let permissions = self.permissions.load(Ordering::Relaxed);

@@ -116,7 +116,7 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
     }
     if options.has(Part::Network) && options.long {
         for kernel in [Kernel::Linux, Kernel::Heddle] {
-            for (name, test) in network::LANGUAGES {
+            for (name, test) in network::long::TESTS {
                 let name = format!("network/{}: {name}", kernel.name());
                 if options.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str())) {
                     tally.record(&name, &test(kernel));

@@ -83,7 +83,7 @@ const ROOTS: [TestRoot; 6] = [
     TestRoot {
         name: "network",
         packages: "bash,coreutils,grep,sed,mawk,diffutils,curl,wget,busybox,nginx-light,redis-server,redis-tools,\
-                   iproute2,netcat-openbsd,openssh-server,openssh-client,python3,git,hostname",
+                   iproute2,netcat-openbsd,openssh-server,openssh-client,python3,git,hostname,iperf3,bind9-dnsutils",
         driver: &["bash", "-c"],
         shells: &[("network", "bash")],
         on_all: true,

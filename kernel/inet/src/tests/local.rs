@@ -1,6 +1,7 @@
 //! Sockets within one machine.
 
 use super::*;
+use crate::ip::{IpHeader, fold, protocol, sum};
 use crate::udp::{SendOptions, UdpSocket};
 
 fn pair(net: &Net) -> [Arc<TcpSocket<Simulated>>; 2] {
@@ -157,4 +158,105 @@ fn a_datagram_to_nobody_is_refused() {
         assert_eq!(datagram(&sender, None, b"hello"), Err(InetError::ConnectionRefused));
         sender.close();
     }
+}
+
+/// The frames that a host has sent, taken off its link.
+fn sent(net: &Net, host: usize) -> Vec<Vec<u8>> {
+    net.hosts[host].link.sent.lock().unwrap().drain(..).map(|(frame, _)| frame).collect()
+}
+
+#[test]
+fn routers_hear_of_groups() {
+    let net = Net::new(1, Faults::default());
+    let engine = &net.hosts[0].engine;
+    let group = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
+    let [first, second] = [0, 1].map(|_| UdpSocket::new(engine, false, 0).unwrap());
+    sent(&net, 0);
+    first.join(group, 0, true).unwrap();
+    second.join(group, 0, true).unwrap();
+    let reports = sent(&net, 0);
+    assert_eq!(reports.len(), 1, "the second member is no news");
+    let packet = &reports[0][14..];
+    assert_eq!((packet[0], packet[8], packet[9]), (0x46, 1, protocol::IGMP));
+    assert_eq!(fold(sum(&packet[..24], 0)), 0xffff);
+    assert_eq!((packet[24], &packet[28..32]), (0x16, &[239, 1, 2, 3][..]));
+    assert_eq!(fold(sum(&packet[24..], 0)), 0xffff);
+    // A router asks who is there.
+    let mut query = vec![0x46, 0, 0, 32, 0, 0, 0, 0, 1, 2, 0, 0, 10, 0, 0, 2, 224, 0, 0, 1, 0x94, 4, 0, 0];
+    let checksum = !fold(sum(&query, 0));
+    query[10..12].copy_from_slice(&checksum.to_be_bytes());
+    let mut message = [0x11, 100, 0, 0, 0, 0, 0, 0];
+    let checksum = !fold(sum(&message, 0));
+    message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    let mut frame = vec![1, 0, 0x5e, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    frame.extend(query.iter().chain(&message));
+    engine.receive(&frame, false);
+    assert_eq!(sent(&net, 0), reports);
+    first.join(group, 0, false).unwrap();
+    assert_eq!(sent(&net, 0).len(), 0);
+    second.close();
+    let left = sent(&net, 0);
+    assert_eq!((left.len(), left[0][14 + 24], &left[0][14 + 16..14 + 20]), (1, 0x17, &[224, 0, 0, 2][..]));
+}
+
+#[test]
+fn routers_hear_of_groups_of_v6() {
+    let net = Net::new(1, Faults::default());
+    let socket = UdpSocket::new(&net.hosts[0].engine, true, 0).unwrap();
+    sent(&net, 0);
+    let group = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 0x99);
+    for group in
+        [Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xff01, 0, 0, 0, 0, 0, 0, 7), group]
+    {
+        socket.join(IpAddr::V6(group), 0, true).unwrap();
+    }
+    let reports = sent(&net, 0);
+    assert_eq!(reports.len(), 1, "those of all hosts and within the machine are not told");
+    let parsed = IpHeader::parse(&reports[0][14..]).unwrap();
+    assert_eq!((parsed.header.protocol, parsed.header.ttl), (protocol::ICMP_V6, 1));
+    assert!(parsed.header.has_valid_checksum(parsed.payload));
+    assert_eq!((parsed.payload[0], &parsed.payload[8..24]), (131, &group.octets()[..]));
+    socket.close();
+    assert_eq!(IpHeader::parse(&sent(&net, 0)[0][14..]).unwrap().payload[0], 132);
+}
+
+#[test]
+fn a_dissolved_connection_makes_room_for_another() {
+    let net = Net::new(1, Faults::default());
+    let listener = net.socket(0);
+    listener.bind(Endpoint::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)).unwrap();
+    listener.listen(1).unwrap();
+    let client = net.socket(0);
+    for _ in 0..300 {
+        let result = client.connect(listener.local(), true);
+        if result == Err(InetError::NoBuffers) {
+            break;
+        }
+        assert_eq!(result, Ok(()));
+        let server = listener.accept().unwrap();
+        assert_eq!(client.send(1, |free| Ok::<_, ()>(free.len())), Ok(1));
+        assert_eq!(server.progress().unread, 1);
+        client.disconnect();
+        assert_eq!(client.take_error(), Some(InetError::ConnectionReset));
+        assert_eq!(client.remote(), Err(InetError::NotConnected));
+        server.close();
+    }
+    client.close();
+    listener.close();
+}
+
+#[test]
+fn a_socket_is_its_own_peer() {
+    let net = Net::new(1, Faults::default());
+    let socket = net.socket(0);
+    socket.bind(Endpoint::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)).unwrap();
+    assert_eq!(socket.connect(socket.local(), true), Ok(()));
+    assert_eq!(socket.remote(), Ok(socket.local()));
+    assert_eq!(socket.send(5, |free| Ok::<_, ()>(free.len())), Ok(5));
+    assert!(socket.readiness().contains(Readiness::IN | Readiness::OUT));
+    assert_eq!(socket.receive(None, |bytes| Ok::<_, ()>(bytes.len())), Ok(5));
+    socket.shut_down(false, true).unwrap();
+    assert_eq!(socket.receive(None, |bytes| Ok::<_, ()>(bytes.len())), Ok(0));
+    socket.close();
+    assert_eq!(net.hosts[0].engine.tcp_sockets().map(|all| all.len()), Ok(0));
 }

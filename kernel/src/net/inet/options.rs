@@ -33,6 +33,10 @@ const ECN_MASK: u32 = 3;
 /// The one way of congestion control, and the bytes of a name as it is told.
 const CONGESTION_NAME: &str = "reno";
 const CONGESTION_NAME_BYTES: usize = 16;
+/// `TCP_MAXSEG` before there is a connection, and the bounds of what it can be set to.
+const SEGMENT_DEFAULT: u32 = 536;
+const SEGMENT_MIN: u32 = 88;
+const SEGMENT_MAX: u32 = 32_767;
 const IP_TTL_DEFAULT: u32 = 64;
 
 /// The level of `ICMP_FILTER`, which is `SOL_RAW`, and the options; `linux-raw-sys` leaves them out.
@@ -81,7 +85,6 @@ fn kept<'a>(options: &'a Options, is_tcp: bool, level: u32, name: u32) -> Option
         (net::SOL_TCP, net::TCP_FASTOPEN) if is_tcp => Number(&options.fast_open, 0, i32::MAX as u32),
         (net::SOL_TCP, net::TCP_FASTOPEN_CONNECT) if is_tcp => Flag(&options.fast_open_connect),
         (net::SOL_TCP, net::TCP_NOTSENT_LOWAT) if is_tcp => Number(&options.unsent_low_water, 0, u32::MAX),
-        (net::SOL_TCP, net::TCP_MAXSEG) if is_tcp => Number(&options.max_segment, 0, 32767),
         (net::SOL_IP, net::IP_RECVOPTS) => Flag(&options.receive_options),
         (net::SOL_IP, net::IP_RETOPTS) => Flag(&options.return_options),
         (net::SOL_IP, net::IP_TRANSPARENT) => Flag(&options.transparent),
@@ -217,6 +220,7 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
             bytes[8..].copy_from_slice(&(timeout % NS_PER_SECOND / 1000).to_ne_bytes());
             return Ok(OptionValue::new(&bytes));
         }
+        (net::SOL_TCP, net::TCP_MAXSEG) => segment_limit(tcp.ok_or(Errno::EOPNOTSUPP)?),
         (net::SOL_TCP, net::TCP_CONGESTION) if is_tcp => {
             let mut name = [0; CONGESTION_NAME_BYTES];
             name[..CONGESTION_NAME.len()].copy_from_slice(CONGESTION_NAME.as_bytes());
@@ -413,6 +417,13 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
             let tos = if is_tcp { tos & !ECN_MASK | old & ECN_MASK } else { tos };
             options.tos.store(tos, Ordering::Relaxed);
         }
+        (net::SOL_TCP, net::TCP_MAXSEG) if is_tcp => {
+            let asked = int(value, level)?;
+            if asked != 0 && !(SEGMENT_MIN..=SEGMENT_MAX).contains(&asked) {
+                return Err(Errno::EINVAL);
+            }
+            options.max_segment.store(asked, Ordering::Relaxed);
+        }
         (net::SOL_TCP, net::TCP_CONGESTION) if is_tcp => {
             let name = value.split(|&byte| byte == 0).next().unwrap_or_default();
             if name != CONGESTION_NAME.as_bytes() {
@@ -502,6 +513,15 @@ fn timeout_ns(value: &[u8]) -> Result<u64, Errno> {
     } else {
         seconds.saturating_mul(NS_PER_SECOND).saturating_add(microseconds * 1000)
     })
+}
+
+/// `TCP_MAXSEG`: that of the connection, or what was asked for, or the default.
+fn segment_limit(tcp: &heddle_inet::tcp::TcpSocket<crate::net::inet::platform::Kernel>) -> u32 {
+    match Options::get(&tcp.options.max_segment) {
+        _ if tcp.remote().is_ok() => tcp.segment_bytes() as u32,
+        0 => SEGMENT_DEFAULT,
+        asked => asked,
+    }
 }
 
 /// `struct tcp_info`, as far as there is something to tell.

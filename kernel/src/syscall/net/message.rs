@@ -110,6 +110,9 @@ fn target_of(
         // The address doesn't matter, as long as there is a peer.
         return if socket.is_connected() { Ok(None) } else { Err(Errno::ENOTCONN) };
     }
+    if socket.has_ended_sending() {
+        return Err(Errno::EPIPE);
+    }
     let target = find_target(call.thread, address.ok_or(Errno::EINVAL)?, socket.style)?;
     if !target.takes_from(socket.inbox()) {
         return Err(Errno::EPERM);

@@ -1,12 +1,13 @@
 //! The machine's network as this host sees it: published ports, outgoing connections, two machines on one link.
 
+pub mod long;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::Verdict;
 use super::process::{Output, RUN_TIMEOUT, heddle_run, run, wait};
 use super::streams::Test;
 use crate::guest::Kernel;
@@ -164,61 +165,6 @@ fn published_on_four(kernel: Kernel) -> Result<(), String> {
     let mut server = Server::start(kernel, &arguments)?;
     // Python's server has a backlog of 5: a connection beyond that waits for QEMU to send its SYN again.
     check_numbers(&mut server, address, false, 4)
-}
-
-/// A server in Go, whose runtime talks to the kernel without a C library.
-const GO_SERVER: &str = "package main\n\
-    import (\"fmt\"; \"net/http\")\n\
-    func main() {\n\
-    http.HandleFunc(\"/numbers\", func(w http.ResponseWriter, r *http.Request) {\n\
-    w.Header().Set(\"Content-Length\", \"588895\")\n\
-    for i := 1; i <= 100000; i++ { fmt.Fprintln(w, i) } })\n\
-    panic(http.ListenAndServe(\":3000\", nil)) }\n";
-
-/// A server on Node.
-const NODE_SERVER: &str = "require('http').createServer((request, response) => {
-    let text = ''; for (let i = 1; i <= 100000; i++) text += i + '\\n';
-    response.setHeader('Content-Length', text.length); response.end(text); }).listen(3000);";
-
-/// A test with its name.
-pub type NamedTest = (&'static str, fn(Kernel) -> Verdict);
-
-/// The servers of other languages, for the long tier: skipped where this host has not what they need.
-pub const LANGUAGES: [NamedTest; 2] = [
-    ("a published port leads to a server in Go", go),
-    ("a published port leads to Node's server", |kernel| node(kernel).into()),
-];
-
-fn go(kernel: Kernel) -> Verdict {
-    let folder = std::env::temp_dir().join(format!("heddle-go-{}", std::process::id()));
-    let build = || -> std::io::Result<bool> {
-        std::fs::create_dir_all(&folder)?;
-        std::fs::write(folder.join("main.go"), GO_SERVER)?;
-        let mut build = Command::new("go");
-        build.args(["build", "-o", "server", "main.go"]).env("CGO_ENABLED", "0").current_dir(&folder);
-        Ok(build.stdout(Stdio::null()).status()?.success())
-    };
-    let verdict = match build() {
-        Err(error) => Verdict::Skipped(format!("go: {error}")),
-        Ok(false) => Verdict::Failed(String::from("go could not build the server")),
-        Ok(true) => {
-            serve_numbers(kernel, &["--smp", "2"], &[&folder.join("server").to_string_lossy()]).into()
-        }
-    };
-    let _ = std::fs::remove_dir_all(&folder);
-    verdict
-}
-
-fn node(kernel: Kernel) -> Result<(), String> {
-    serve_numbers(kernel, &["--smp", "2", "--memory", "512", "--deb", "nodejs"], &["node", "-e", NODE_SERVER])
-}
-
-/// Runs a server of the numbers at port 3000, and asks for them.
-fn serve_numbers(kernel: Kernel, options: &[&str], program: &[&str]) -> Result<(), String> {
-    let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
-    let publish = format!("{address}:3000");
-    let mut server = Server::start(kernel, &[&["-p", &publish], options, &["--"], program].concat())?;
-    check_numbers(&mut server, address, true, 8)
 }
 
 fn published_v6(kernel: Kernel) -> Result<(), String> {
