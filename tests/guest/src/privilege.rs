@@ -480,7 +480,9 @@ fn writes_take_set_id_bits_away() -> Outcome {
         in_child(|| i32::from(become_user_with(0).is_err() || (&file).write_all(b"by a user").is_err()))?;
     expect!(matches!(ended, WaitStatus::Exited(_, 0)));
     expect_eq!(mode()?, 0o777);
-    for change in [|file: &File| ftruncate(file, 3), |file| fallocate(file, FallocateFlags::empty(), 0, 9)] {
+    let changes: [fn(&File) -> nix::Result<()>; 2] =
+        [|file| ftruncate(file, 3), |file| fallocate(file, FallocateFlags::empty(), 0, 9)];
+    for change in changes {
         set(0o6777).and_then(|()| change(&file).or_fail())?;
         expect_eq!(mode()?, 0o6777);
         in_child(|| i32::from(become_user_with(0).is_err() || change(&file).is_err()))?;
