@@ -5,8 +5,8 @@
 //!
 //! A record is a line: `strace TID START DURATION NAME A B C D E F RESULT MEMORY`. Times are nanoseconds of the
 //! machine's clock, in decimal as TID is; arguments and the result are words in hexadecimal, an error as the
-//! word that the program gets, and [`UNFINISHED`] for a call that did not return. MEMORY is a list of `ADDRESS:BYTES`, in
-//! hexadecimal, each followed by a comma. In place of NAME and what follows there may be [`SIGNAL`] with a signal's
+//! word that the program gets, and [`UNFINISHED`] for a call that did not return. MEMORY is a list of `ADDRESS:BYTES`,
+//! in hexadecimal, each followed by a comma. In place of NAME and what follows there may be [`SIGNAL`] with a signal's
 //! number and code, or [`EXIT`] with the status of a thread that ends, as waitpid(2) has it.
 
 mod table;
@@ -41,7 +41,7 @@ pub enum Moment {
     Exit,
 }
 
-/// What an argument of a call is.
+/// The kind of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Argument {
     /// A word, or an address of which nothing is shown.

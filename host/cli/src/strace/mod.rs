@@ -1,4 +1,4 @@
-//! What `--strace` shows: the kernel's records of system calls (`heddle_abi::trace`) in strace(1)'s form.
+//! The lines of `--strace`: the kernel's records of system calls (`heddle_abi::trace`) in strace(1)'s form.
 
 mod names;
 mod structures;
@@ -42,7 +42,7 @@ impl<'a> Trace<'a> {
     /// The error of writing.
     pub fn show(&mut self) -> io::Result<()> {
         for line in self.log.new_lines() {
-            let Some(record) = line.split_once(MARK).and_then(|(_, text)| Record::parse(text)) else {
+            let Some(record) = line.split_once(MARK).and_then(|(_, text)| CallRecord::parse(text)) else {
                 continue;
             };
             let start_ns = *self.start_ns.get_or_insert(record.start_ns);
@@ -58,11 +58,11 @@ impl<'a> Trace<'a> {
     }
 }
 
-/// Memory of a program as far as a record holds it: pieces by their addresses.
+/// CopiedMemory of a program as far as a record holds it: pieces by their addresses.
 #[derive(Debug, Default)]
-struct Memory(BTreeMap<u64, Vec<u8>>);
+struct CopiedMemory(BTreeMap<u64, Vec<u8>>);
 
-impl Memory {
+impl CopiedMemory {
     fn parse(text: &str) -> Self {
         let mut memory = Self::default();
         for piece in text.split(',').filter(|piece| !piece.is_empty()) {
@@ -151,7 +151,7 @@ fn quoted(bytes: &[u8]) -> String {
 
 /// A record of the log.
 #[derive(Debug)]
-struct Record<'t> {
+struct CallRecord<'t> {
     tid: &'t str,
     start_ns: u64,
     duration_ns: u64,
@@ -165,7 +165,7 @@ enum Event<'t> {
         name: &'t str,
         arguments: [u64; 6],
         result: Option<u64>,
-        memory: Memory,
+        memory: CopiedMemory,
     },
     Signal {
         signal: i32,
@@ -176,7 +176,7 @@ enum Event<'t> {
     },
 }
 
-impl<'t> Record<'t> {
+impl<'t> CallRecord<'t> {
     fn parse(text: &'t str) -> Option<Self> {
         let mut words = text.split(' ');
         let tid = words.next()?;
@@ -200,7 +200,7 @@ impl<'t> Record<'t> {
                     name,
                     arguments,
                     result,
-                    memory: Memory::parse(words.next().unwrap_or_default()),
+                    memory: CopiedMemory::parse(words.next().unwrap_or_default()),
                 }
             }
         };
@@ -240,7 +240,7 @@ struct Call<'t> {
     name: &'t str,
     arguments: &'t [u64; 6],
     result: Option<u64>,
-    memory: &'t Memory,
+    memory: &'t CopiedMemory,
 }
 
 impl Call<'_> {

@@ -26,7 +26,7 @@ fn find(table: Table, number: u64) -> Option<&'static str> {
     table.iter().find(|(_, value)| *value == number).map(|(name, _)| *name)
 }
 
-/// The names of flags, behind those in `first`. What has no name is a number.
+/// The names of flags, behind those in `first`. Bits without a name are a number.
 fn flags(first: Vec<String>, table: Table, bits: u64) -> String {
     let mut texts = first;
     let mut rest = bits;
@@ -179,7 +179,7 @@ pub fn signal_code(signal: i32, code: i32) -> String {
 
 /// An error that a call has returned.
 pub fn error(number: i32) -> String {
-    // What interrupts a call has numbers that no program sees.
+    // A call that a signal interrupts ends with a number that no program sees.
     let (name, text) = match number {
         512 => ("ERESTARTSYS", "To be restarted if SA_RESTART is set"),
         513 => ("ERESTARTNOINTR", "To be restarted"),

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use heddle_abi::trace::{BYTES_MAX, LIST_MAX, Names, Structure};
 
-use super::{Call, Memory, names, quoted, tables};
+use super::{Call, CopiedMemory, names, quoted, tables};
 
 const AF_UNIX: u16 = 1;
 const AF_INET: u16 = 2;
@@ -136,7 +136,7 @@ fn event(bytes: &[u8]) -> String {
 }
 
 /// Events of epoll.
-pub fn events(memory: &Memory, address: u64, count: u64) -> Option<String> {
+pub fn events(memory: &CopiedMemory, address: u64, count: u64) -> Option<String> {
     if count == 0 {
         return Some("[]".to_owned());
     }
@@ -147,7 +147,7 @@ pub fn events(memory: &Memory, address: u64, count: u64) -> Option<String> {
 }
 
 /// Descriptors of poll(2).
-pub fn poll(memory: &Memory, address: u64, count: u64) -> Option<String> {
+pub fn poll(memory: &CopiedMemory, address: u64, count: u64) -> Option<String> {
     let bytes = memory.bytes(address, 8 * usize::try_from(count).ok()?.min(LIST_MAX))?;
     let mut texts = Vec::new();
     for entry in bytes.chunks_exact(8) {

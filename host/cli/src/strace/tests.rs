@@ -1,7 +1,9 @@
+//! Records as they look when they are shown.
+
 use super::*;
 
 fn shown(record: &str) -> String {
-    Record::parse(record).unwrap().describe()
+    CallRecord::parse(record).unwrap().describe()
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -77,7 +79,7 @@ fn signals_and_ends_have_lines() {
 #[test]
 fn a_line_that_is_no_record_is_left_out() {
     for text in ["", "7", "7 5", "7 x 0 read", "7 5 0 read 1 2 3", "7 5 0 signal"] {
-        assert!(Record::parse(text).is_none(), "{text:?}");
+        assert!(CallRecord::parse(text).is_none(), "{text:?}");
     }
 }
 

@@ -60,8 +60,9 @@ impl Ready {
         list.append(interest);
     }
 
-    /// Notes that an interest in the list was taken out of use. As nobody else may ever look into the list, some of such
-    /// interests leave it here when they are more than the others: each step takes the first one out, or puts it last.
+    /// Notes that an interest in the list was taken out of use. As nobody else may ever look into the list, some of
+    /// such interests leave it here when they are more than the others: each step takes the first one out, or puts it
+    /// last.
     pub fn drop_gone(&self) {
         let mut dropped: [Option<Arc<EpollInterest>>; GONE_STEPS] = [const { None }; GONE_STEPS];
         let mut list = self.list.lock();

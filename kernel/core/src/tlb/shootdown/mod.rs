@@ -184,8 +184,9 @@ impl<const N: usize> Shootdown<N> {
 
     /// Whether a processor has used the space since its last change of the page table.
     fn has_used(&self, processor: usize, users: &Users<N>) -> bool {
-        // The fences of `post` and `note` order the two. If that of `note` was first, both numbers are seen, or later ones,
-        // which void the use. If that of `post` was first, the walk comes after the removal, and nothing has to be seen.
+        // The fences of `post` and `note` order the two. If that of `note` was first, both numbers are seen, or later
+        // ones, which void the use. If that of `post` was first, the walk comes after the removal, and nothing has to
+        // be seen.
         users.epochs[processor].load(Ordering::Relaxed)
             == self.processors[processor].epoch.load(Ordering::Relaxed)
     }

@@ -8,8 +8,8 @@
 //! # Why no removal is missed
 //! An operation that takes entries out counts first and then reads which processors use the table. A processor that
 //! comes back records its use and then reads the count. Between the two each has a fence, that of
-//! [`crate::tlb::shootdown::Shootdown::post`] and that of [`crate::tlb::shootdown::Shootdown::note`]: either the count is
-//! new, and the processor flushes the tag while it loads the table, or its use is seen, and it is asked to.
+//! [`crate::tlb::shootdown::Shootdown::post`] and that of [`crate::tlb::shootdown::Shootdown::note`]: either the count
+//! is new, and the processor flushes the tag while it loads the table, or its use is seen, and it is asked to.
 //!
 //! A table is named by a number that is never given again, so a tag cannot be taken for that of a table which had the
 //! same memory before.
