@@ -27,9 +27,6 @@ pub fn futex(call: &mut Call<'_>) -> SyscallResult {
     let clock = if operation & linux::FUTEX_CLOCK_REALTIME != 0 { Clock::Realtime } else { Clock::Monotonic };
     let (address, value) = (call.word(0), call.uint(2));
     let arguments = Words { address, other: call.word(4), is_private };
-    if !is_private {
-        probe(call, command)?;
-    }
     match command {
         linux::FUTEX_WAIT => wait(call, value, linux::FUTEX_BITSET_MATCH_ANY, Timeout::Relative),
         linux::FUTEX_WAIT_BITSET => wait(call, value, call.uint(5), Timeout::Absolute(clock)),
@@ -46,21 +43,6 @@ pub fn futex(call: &mut Call<'_>) -> SyscallResult {
         linux::FUTEX_CMP_REQUEUE_PI => done(requeue_to_pi(call, &arguments)),
         _ => Err(Errno::ENOSYS.into()),
     }
-}
-
-/// Words that processes share must be there, also where nobody looks at their value.
-fn probe(call: &Call<'_>, command: u32) -> TryResult<()> {
-    let space = call.thread.space();
-    let is_wake = matches!(command, linux::FUTEX_WAKE | linux::FUTEX_REQUEUE)
-        || command == linux::FUTEX_WAKE_BITSET && call.uint(5) != 0;
-    if is_wake && call.word(0).is_multiple_of(4) {
-        user::read_int(&space, call.word(0))?;
-    }
-    let is_requeue = matches!(command, linux::FUTEX_REQUEUE | linux::FUTEX_CMP_REQUEUE);
-    if is_requeue && call.word(4).is_multiple_of(4) {
-        user::read_int(&space, call.word(4))?;
-    }
-    Ok(())
 }
 
 fn done(result: TryResult<usize>) -> SyscallResult {
@@ -129,7 +111,13 @@ fn counts(call: &Call<'_>) -> Result<(usize, usize), Errno> {
 }
 
 fn requeue(call: &Call<'_>, words: &Words, expected: Option<u32>) -> TryResult<usize> {
-    futex::requeue(&call.thread.space(), words, counts(call)?, expected)
+    let (space, counts) = (call.thread.space(), counts(call)?);
+    let shared = [words.address, words.other].into_iter().filter(|_| !words.is_private);
+    for address in shared.filter(|address| address.is_multiple_of(4)) {
+        // As for a wake, though here somebody may wait at the first word only.
+        user::read_int(&space, address)?;
+    }
+    futex::requeue(&space, words, counts, expected)
 }
 
 fn requeue_to_pi(call: &Call<'_>, words: &Words) -> TryResult<usize> {

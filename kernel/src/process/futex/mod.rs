@@ -240,6 +240,10 @@ pub fn wake(thread: &Arc<Thread>, arguments: &Words, count: u32, bitset: u32) ->
     if pi::has_waiters(&key) {
         return Err(Errno::EINVAL.into());
     }
+    if !arguments.is_private && matches!(key, FutexKey::Private { .. }) {
+        // A word that processes share must be there, also where nobody looks at its value.
+        user::read_int(&thread.space(), arguments.address)?;
+    }
     // Linux wakes one where a program asks for none.
     Ok(wake_key(&key, count.max(1), bitset))
 }
