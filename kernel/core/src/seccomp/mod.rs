@@ -4,7 +4,7 @@
 //! stay inside, memory is written before it is read on each path, nothing is divided by a constant 0, and the last
 //! instruction returns. A run therefore ends, after at most as many steps as the program has instructions.
 
-#[cfg(test)]
+#[cfg(all(test, not(heddle_loom)))]
 mod tests;
 
 use alloc::boxed::Box;
