@@ -14,7 +14,7 @@ use crate::error::Errno;
 use crate::fs::{FileType, OpenFile};
 use crate::memory::fallible;
 use crate::process::{Credentials, Process, Thread, table};
-use crate::sched::{self, Priority};
+use crate::sched::{self, Budget, Priority};
 use crate::signal::{send_to_process, send_to_thread};
 use crate::sync::SpinLock;
 use crate::wait::engine;
@@ -63,6 +63,9 @@ pub struct ReadyNotice {
     /// The next on the list of those that have something to tell, while it is there.
     next: SpinLock<Option<Arc<ReadyNotice>>>,
 }
+
+/// The cost of telling one owner, in units of a [`Budget`].
+const TELL_COST: u32 = 8;
 
 /// The last notice that has something to tell; it leads to the ones before.
 static PENDING: SpinLock<Option<Arc<ReadyNotice>>> = SpinLock::new(None);
@@ -270,6 +273,7 @@ impl NoticeState {
 
 /// Tells the owners of files whenever there is something to tell.
 async fn run(relay: Arc<RelayQueue>) {
+    let mut budget = Budget::new();
     loop {
         let waited = engine::kernel_answer(|watch| {
             relay.watch(watch, Events::all())?;
@@ -289,6 +293,8 @@ async fn run(relay: Arc<RelayQueue>) {
         while let Some(notice) = oldest {
             oldest = notice.next.lock().take();
             notice.tell();
+            // A program may have as many notices as descriptors.
+            budget.step(TELL_COST).await;
         }
     }
 }
