@@ -47,7 +47,7 @@ miri() {
 
 msrv() {
     local oldest
-    oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' ../../Cargo.toml)
     local cargo=(nice -n 10 cargo "+$oldest")
     "${cargo[@]}" check -q --target-dir "$target/msrv" -p heddle-range-lock --no-default-features
     counts msrv "${cargo[@]}" test -q --target-dir "$target/msrv" -p heddle-range-lock --features capi \

@@ -33,6 +33,10 @@ while IFS='|' read -r file text weaker model; do
     elif grep -q 'could not compile' "$target/log"; then
         echo "NOT BUILT  $file: $text"
         survivors=$((survivors + 1))
+    elif ! grep -q '^error: test failed' "$target/log"; then
+        # The time was up, or cargo itself failed: no model has noticed anything.
+        echo "NOT RUN    $file: $text"
+        survivors=$((survivors + 1))
     else
         noticed=$((noticed + 1))
         echo "noticed    $file: $text -> $weaker ($model)"

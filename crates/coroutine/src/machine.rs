@@ -491,9 +491,22 @@ impl<P: Platform> Core<P> {
             return false;
         }
         if self.entry.state.ready().bitmap() != 0 && self.shared.idle.load(Ordering::Relaxed) != 0 {
-            self.shared.kick_idle(u64::MAX);
+            self.offer();
         }
         true
+    }
+
+    /// Kicks an idle core that may run something of what is queued here, if there is one.
+    #[cold]
+    fn offer(&self) {
+        let (idle, mut able) = (self.shared.idle.load(Ordering::Relaxed), 0);
+        let is_wanted = |slot: &sched::Slot| {
+            able = task::cores_of(slot) & idle;
+            able != 0
+        };
+        if self.entry.state.is_any_queued(&Global, is_wanted) {
+            self.shared.kick_idle(able);
+        }
     }
 
     /// Back from a program: posts need not kick any more.

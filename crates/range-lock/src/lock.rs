@@ -335,6 +335,8 @@ impl<T: Ord + Copy, P: Copy, E: Epoch> RangeLock<T, P, E> {
                 let waiting =
                     chunk.standing(&pin).filter(|node| node.state(Ordering::Relaxed) & WAITING != 0);
                 for node in waiting {
+                    // Acquire: the record, which the waiter may have made since its node was found here: neither the
+                    // slot nor the pin orders that.
                     let wait = NonNull::new(node.wait.load(Ordering::Acquire));
                     // SAFETY: retired with the node only, which was read under the pin.
                     let Some(wait) = wait.map(|wait| unsafe { Wait::follow(wait) }) else { continue };

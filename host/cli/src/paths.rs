@@ -1,16 +1,34 @@
 //! Where things are: the repository that this tool was built from or its installation, and its cache.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+
+/// This program's own file. Where another was put into its place since it started, as a build does, it is that one.
+///
+/// # Errors
+/// If the file is not known.
+pub fn own_program() -> Result<PathBuf> {
+    /// Linux writes it behind the path of a file that has been unlinked.
+    const UNLINKED: &[u8] = b" (deleted)";
+    let path = std::env::current_exe().context("finding this executable")?;
+    let replaced =
+        path.as_os_str().as_bytes().strip_suffix(UNLINKED).map(|path| Path::new(OsStr::from_bytes(path)));
+    match replaced.filter(|replaced| replaced.is_file()) {
+        Some(replaced) => Ok(replaced.to_owned()),
+        None => Ok(path),
+    }
+}
 
 /// The repository: the nearest folder above the running executable that has its front door.
 ///
 /// # Errors
 /// If the executable was moved out of the repository.
 pub fn repository() -> Result<PathBuf> {
-    let executable = std::env::current_exe().context("finding this executable")?;
+    let executable = own_program()?;
     executable
         .ancestors()
         .skip(1)
@@ -31,7 +49,7 @@ pub const VERSION: &str = "version";
 /// The data of the installation that this program is part of: `../share/heddle`. `None` in a clone.
 #[must_use]
 pub fn installation() -> Option<PathBuf> {
-    let executable = std::env::current_exe().ok()?;
+    let executable = own_program().ok()?;
     let folder = executable.parent()?.parent()?.join(DATA);
     folder.join(KERNEL).is_file().then_some(folder)
 }

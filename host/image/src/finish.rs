@@ -2,16 +2,15 @@
 //! scripts would write, the loader's cache, and times for files that have none.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use heddle_erofs::Time;
 use heddle_erofs::write::{Attributes, Content, Node, NodeId, Source, Tree};
 
-use crate::elf::{self, Architecture, Reader};
+use crate::elf::{self, Architecture};
 use crate::view::View;
-use crate::{Error, Root, ld_cache};
+use crate::{Error, Root, ld_cache, pam};
 
 /// Directories that programs expect, with their permissions.
 const DIRECTORIES: [(&str, u16); 22] = [
@@ -92,7 +91,8 @@ pub fn skeleton(root: &mut Root) -> Result<(), Error> {
     root.put_default("/etc/passwd", 0o644, "root:x:0:0:root:/root:/bin/sh\n")?;
     root.put_default("/etc/group", 0o644, "root:x:0:\n")?;
     root.put_default("/etc/hostname", 0o644, "heddle\n")?;
-    root.put_default("/etc/hosts", 0o644, HOSTS)
+    root.put_default("/etc/hosts", 0o644, HOSTS)?;
+    pam::install(root)
 }
 
 /// Writes the loader's cache: libraries of the directories that `/etc/ld.so.conf` and the loader itself name, and
@@ -153,14 +153,10 @@ fn enter(
 
 /// The directories in a loader configuration, with the files it includes.
 fn configured_directories(root: &Root, path: &Path, directories: &mut Vec<PathBuf>, depth: usize) {
-    let mut text = String::new();
-    let Some(found) = root.file(path).filter(|_| depth < 8) else {
-        return;
-    };
-    if Reader::open(&found.source).and_then(|mut reader| reader.read_to_string(&mut text)).is_err() {
+    if depth == 8 {
         return;
     }
-    for line in text.lines().map(|line| line.split('#').next().unwrap_or("").trim()) {
+    for line in root.text(path).lines().map(|line| line.split('#').next().unwrap_or("").trim()) {
         if let Some(pattern) = line.strip_prefix("include ") {
             for included in matching(root, &path.with_file_name(pattern.trim())) {
                 configured_directories(root, &included, directories, depth + 1);

@@ -25,6 +25,7 @@ mod key;
 mod ld_cache;
 mod loader;
 mod memo;
+mod pam;
 mod program;
 mod root;
 mod stamp;

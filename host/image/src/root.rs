@@ -1,12 +1,15 @@
 //! The guest's root under construction: a tree that is spoken to in paths, as a system that unpacks packages would.
 
 use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 use heddle_erofs::write::{Attributes, Content, Node, NodeId, Tree, WriteError};
 
 use crate::Error;
+use crate::elf::Reader;
+use crate::view::View;
 
 /// How many symbolic links a path may lead through, as in Linux.
 const LINK_LIMIT: usize = 40;
@@ -60,6 +63,16 @@ impl Root {
     pub(crate) fn real_path(&self, path: &Path) -> Option<PathBuf> {
         let (trail, _) = self.walk(path, true)?;
         Some(Path::new("/").join(trail.into_iter().map(|(_, name)| name).collect::<PathBuf>()))
+    }
+
+    /// The text of the regular file that `path` leads to, empty if there is none or it is not text.
+    pub(crate) fn text(&self, path: &Path) -> String {
+        let mut text = String::new();
+        let reader = self.file(path).and_then(|found| Reader::open(&found.source).ok());
+        match reader.map(|mut reader| reader.read_to_string(&mut text)) {
+            Some(Ok(_)) => text,
+            _ => String::new(),
+        }
     }
 
     pub(crate) fn is_directory(&self, path: &Path) -> bool {

@@ -1,5 +1,6 @@
 //! The kernel's logic that needs no hardware: one module each, tested and modelled on the host.
 //!
+//! - [`aio`]: control blocks of native asynchronous I/O, and the ring of their events.
 //! - [`core_dump`]: the layout of core files, and their names.
 //! - [`dir_index`]: the names in a directory, and positions in it that survive changes.
 //! - [`exec`]: the data that `execve` reads and writes: ELF headers, script lines, the first stack of a program.
@@ -23,6 +24,7 @@
 //! - [`timer_wheel`]: the timers of a processor.
 //! - [`tlb`]: translations that other processors must drop, and when they have: shootdowns, tags, shared leaf tables.
 //! - [`uring`]: the layout of `io_uring`, and the entries that programs submit.
+//! - [`user_tasks`]: how many threads each user has.
 //! - [`xarray`]: sparse arrays that grow and shrink with what they hold.
 //!
 //! `check.sh loom` runs models of the real code under loom, and `check.sh weaken` expects them to notice each ordering
@@ -32,6 +34,7 @@
 
 extern crate alloc;
 
+pub mod aio;
 pub mod core_dump;
 pub mod dir_index;
 pub mod exec;
@@ -54,6 +57,7 @@ pub mod sysv_ipc;
 pub mod timer_wheel;
 pub mod tlb;
 pub mod uring;
+pub mod user_tasks;
 pub mod xarray;
 
 /// There was no memory for what a structure needs to grow.

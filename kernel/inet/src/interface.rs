@@ -26,6 +26,30 @@ pub struct InterfaceAddress {
     pub prefix: u8,
 }
 
+/// A route that does not follow from an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterfaceRoute {
+    /// The addresses that it leads to, by their first and the bits that are theirs.
+    pub destination: InterfaceAddress,
+    /// The router, if they are not on the link.
+    pub gateway: Option<IpAddr>,
+    /// The cost: the lowest of equal length counts.
+    pub metric: u32,
+}
+
+/// The part of an interface that can be changed.
+#[derive(Debug)]
+pub struct InterfaceSettings {
+    /// Its addresses.
+    pub addresses: Vec<InterfaceAddress>,
+    /// Further routes.
+    pub routes: Vec<InterfaceRoute>,
+    /// Whether packets come and go.
+    pub is_up: bool,
+    /// Bytes of the largest packet.
+    pub mtu: usize,
+}
+
 /// How long a neighbour's hardware address is used before it is asked for again.
 const FRESH_NS: u64 = 60_000_000_000;
 /// How long an answer is waited for before the question is repeated, and how often that is done.
@@ -67,10 +91,8 @@ struct Neighbour {
 pub struct Interface {
     link: &'static dyn Link,
     mac: [u8; 6],
-    mtu: usize,
     capabilities: LinkCapabilities,
-    addresses: Vec<InterfaceAddress>,
-    gateways: Vec<IpAddr>,
+    settings: SpinMutex<InterfaceSettings>,
     neighbours: SpinMutex<HashMap<IpAddr, Neighbour>>,
     /// Packets that were sent and received, for `/proc/net/snmp`.
     pub(crate) link_local: Ipv6Addr,
@@ -103,37 +125,35 @@ impl Interface {
         if !own.contains(&every_link_has) {
             own.push(every_link_has);
         }
-        let mut known = Vec::new();
-        known.try_reserve_exact(gateways.len()).map_err(|_| OutOfMemory)?;
-        known.extend_from_slice(gateways);
+        let mut routes = Vec::new();
+        routes.try_reserve_exact(gateways.len()).map_err(|_| OutOfMemory)?;
+        routes.extend(gateways.iter().map(|&gateway| InterfaceRoute {
+            destination: InterfaceAddress { address: gateway, prefix: 0 },
+            gateway: Some(gateway),
+            metric: 0,
+        }));
+        let mtu = link.mtu().clamp(MTU_MIN, MTU_MAX);
         Ok(Self {
             link,
             mac,
-            mtu: link.mtu().clamp(MTU_MIN, MTU_MAX),
             capabilities: link.capabilities(),
-            addresses: own,
-            gateways: known,
+            settings: SpinMutex::new(InterfaceSettings { addresses: own, routes, is_up: true, mtu }),
             neighbours: SpinMutex::new(HashMap::new()),
             link_local,
         })
     }
 
-    /// Its addresses.
-    #[must_use]
-    pub fn addresses(&self) -> &[InterfaceAddress] {
-        &self.addresses
-    }
-
-    /// The routers, the first of each version for everything that is not on the link.
-    #[must_use]
-    pub fn gateways(&self) -> &[IpAddr] {
-        &self.gateways
+    /// Has other settings from now on.
+    pub fn change(&self, mut settings: InterfaceSettings) {
+        settings.mtu = settings.mtu.clamp(MTU_MIN, self.link.mtu().clamp(MTU_MIN, MTU_MAX));
+        let old = core::mem::replace(&mut *self.settings.lock(), settings);
+        drop(old);
     }
 
     /// Bytes of the largest packet.
     #[must_use]
-    pub const fn mtu(&self) -> usize {
-        self.mtu
+    pub fn mtu(&self) -> usize {
+        self.settings.lock().mtu
     }
 
     /// Work that the link takes over.
@@ -156,26 +176,18 @@ impl Interface {
     /// Whether an address is its own.
     #[must_use]
     pub fn has(&self, address: IpAddr) -> bool {
-        self.addresses.iter().any(|own| own.address == address)
+        let settings = self.settings.lock();
+        settings.is_up && settings.addresses.iter().any(|own| own.address == address)
     }
 
     /// Whether an address stands for everyone on the link.
     #[must_use]
     pub fn is_broadcast(&self, address: IpAddr) -> bool {
-        let IpAddr::V4(address) = address else { return false };
-        address.is_broadcast()
-            || self.addresses.iter().any(|own| match own.address {
-                IpAddr::V4(v4) => own.prefix < 31 && broadcast(v4, own.prefix) == address,
-                IpAddr::V6(_) => false,
-            })
+        matches!(address, IpAddr::V4(v4) if v4.is_broadcast() || self.settings.lock().is_broadcast(v4))
     }
 
     fn is_on_link(&self, address: IpAddr) -> bool {
-        self.addresses.iter().any(|own| same_prefix(own.address, address, own.prefix))
-    }
-
-    fn gateway(&self, address: IpAddr) -> Option<IpAddr> {
-        self.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == address.is_ipv4())
+        self.settings.lock().next_hop(address) == Some(address)
     }
 
     /// The address that packets to `target` come from.
@@ -183,14 +195,18 @@ impl Interface {
     /// # Errors
     /// [`InetError::NetworkUnreachable`].
     pub fn source_for(&self, target: IpAddr) -> InetResult<IpAddr> {
+        let settings = self.settings.lock();
+        let hop = match target {
+            _ if !settings.is_up => None,
+            IpAddr::V4(v4) if v4.is_broadcast() || settings.is_broadcast(v4) => Some(target),
+            _ if target.is_multicast() => Some(target),
+            _ => settings.next_hop(target),
+        };
+        let hop = hop.ok_or(InetError::NetworkUnreachable)?;
         let fits = |own: &&InterfaceAddress| own.address.is_ipv4() == target.is_ipv4();
-        let is_near = target.is_multicast() || self.is_broadcast(target) || self.is_on_link(target);
-        if !is_near && self.gateway(target).is_none() {
-            return Err(InetError::NetworkUnreachable);
-        }
-        let same = |own: &&InterfaceAddress| same_prefix(own.address, target, own.prefix);
-        let own = self.addresses.iter().filter(fits).find(same);
-        let own = own.or_else(|| self.addresses.iter().find(fits));
+        let same = |own: &&InterfaceAddress| same_prefix(own.address, hop, own.prefix);
+        let own = settings.addresses.iter().filter(fits).find(same);
+        let own = own.or_else(|| settings.addresses.iter().find(fits));
         own.map(|own| own.address).ok_or(InetError::NetworkUnreachable)
     }
 
@@ -217,7 +233,7 @@ impl Interface {
             IpAddr::V6(v6) if v6.is_multicast() => multicast_mac(v6),
             _ if self.is_broadcast(target) => ALL,
             _ => {
-                let hop = if self.is_on_link(target) { Some(target) } else { self.gateway(target) };
+                let hop = self.settings.lock().next_hop(target);
                 let hop = hop.ok_or(InetError::NetworkUnreachable)?;
                 match self.resolve(hop, frame, offload, now_ns)? {
                     Some(mac) => mac,
@@ -291,11 +307,10 @@ impl Interface {
     fn ask(&self, hop: IpAddr, known: Option<[u8; 6]>) {
         match hop {
             IpAddr::V4(hop) => {
-                let source = self.addresses.iter().find_map(|own| match own.address {
-                    IpAddr::V4(v4) => Some(v4),
-                    IpAddr::V6(_) => None,
-                });
-                let source = source.unwrap_or(Ipv4Addr::UNSPECIFIED);
+                let source = match self.source_for(IpAddr::V4(hop)) {
+                    Ok(IpAddr::V4(v4)) => v4,
+                    _ => Ipv4Addr::UNSPECIFIED,
+                };
                 let frame = self.arp(ARP_REQUEST, known.unwrap_or(ALL), [0; 6], source, hop);
                 let _ = self.link.transmit(&frame, TransmitOffload::default());
             }
@@ -373,7 +388,7 @@ impl Interface {
     pub(crate) fn receive<'a>(&self, frame: &'a [u8], now_ns: u64) -> Received<'a> {
         let Some(head) = frame.first_chunk::<ETHERNET_BYTES>() else { return Received::Nothing };
         let is_ours = head[..6] == self.mac || head[0] & 1 != 0;
-        if !is_ours {
+        if !is_ours || !self.settings.lock().is_up {
             return Received::Nothing;
         }
         match [head[12], head[13]] {
@@ -467,6 +482,36 @@ impl Interface {
         for (mut frame, offload) in waiting {
             frame[..6].copy_from_slice(&mac);
             let _ = self.link.transmit(&frame, offload);
+        }
+    }
+}
+
+impl InterfaceSettings {
+    /// Whether an address stands for everyone in a network of the interface.
+    fn is_broadcast(&self, address: Ipv4Addr) -> bool {
+        self.addresses.iter().any(|own| match own.address {
+            IpAddr::V4(v4) => own.prefix < 31 && broadcast(v4, own.prefix) == address,
+            IpAddr::V6(_) => false,
+        })
+    }
+
+    /// The neighbour that packets to an address go to: itself, or a router. Of all routes the one with the longest
+    /// prefix counts, and among equals the cheapest.
+    fn next_hop(&self, target: IpAddr) -> Option<IpAddr> {
+        if !self.is_up {
+            return None;
+        }
+        let own = self.addresses.iter().filter(|own| same_prefix(own.address, target, own.prefix));
+        let near = own.map(|own| own.prefix).max();
+        let leads = |route: &&InterfaceRoute| {
+            same_prefix(route.destination.address, target, route.destination.prefix)
+        };
+        let rank = |route: &&InterfaceRoute| (core::cmp::Reverse(route.destination.prefix), route.metric);
+        match self.routes.iter().filter(leads).min_by_key(rank) {
+            Some(route) if near.is_none_or(|near| route.destination.prefix > near) => {
+                Some(route.gateway.unwrap_or(target))
+            }
+            _ => near.map(|_| target),
         }
     }
 }

@@ -61,6 +61,8 @@ options! {
     no_delay: AtomicU32 = 0;
     /// `TCP_CORK`.
     cork: AtomicU32 = 0;
+    /// `TCP_CONGESTION`: Reno in place of CUBIC.
+    reno: AtomicU32 = 0;
     /// `TCP_QUICKACK`.
     quick_ack: AtomicU32 = 1;
     /// `TCP_KEEPIDLE`, in seconds.

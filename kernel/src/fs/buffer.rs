@@ -21,6 +21,7 @@ pub struct IoBuffer<'a> {
     done: usize,
     length: usize,
     unity: Atomicity,
+    appends: bool,
     missed: Option<PageFault>,
     is_unfinished: bool,
 }
@@ -63,6 +64,7 @@ impl<'a> IoBuffer<'a> {
             done: 0,
             length,
             unity: Atomicity::None,
+            appends: false,
             missed: None,
             is_unfinished: false,
         }
@@ -77,6 +79,7 @@ impl<'a> IoBuffer<'a> {
             done: 0,
             length,
             unity: Atomicity::None,
+            appends: false,
             missed: None,
             is_unfinished: false,
         }
@@ -90,6 +93,7 @@ impl<'a> IoBuffer<'a> {
             done: 0,
             length: bytes.len(),
             unity: Atomicity::None,
+            appends: false,
             missed: None,
             is_unfinished: false,
         }
@@ -115,6 +119,16 @@ impl<'a> IoBuffer<'a> {
     #[must_use]
     pub const fn unity(&self) -> Atomicity {
         self.unity
+    }
+
+    /// Makes the bytes go to the end of the file, wherever the position is.
+    pub const fn set_appending(&mut self, appends: bool) {
+        self.appends = appends;
+    }
+
+    /// Whether the bytes go to the end of the file.
+    pub const fn appends(&self) -> bool {
+        self.appends
     }
 
     /// Says what makes the transfer happen at once.

@@ -12,6 +12,7 @@
 
 pub mod access;
 pub mod acl;
+pub mod aio_share;
 pub mod anonymous;
 pub mod buffer;
 pub mod dentry;
@@ -107,6 +108,12 @@ pub trait File: Any + Send + Sync {
     fn poll(&self, open: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
         let _ = (open, watch, events);
         Ok(Events::IN | Events::OUT | Events::RDNORM | Events::WRNORM)
+    }
+
+    /// Pages of memory that the file has and that go with it, in case that no name leads to it: what is in a pipe, in a
+    /// socket, in a file without a name. One side of a pipe has what is in it.
+    fn held_pages(&self) -> usize {
+        0
     }
 
     /// Whether `poll` can ever say anything new; epoll refuses what can't be waited for.

@@ -6,6 +6,7 @@ use core::fmt::Write;
 use heddle_kernel_core::pipe::Ring;
 use linux_raw_sys::{general as linux, ioctl};
 
+use crate::arch::paging::PAGE_SIZE;
 use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::inode::Contents;
@@ -218,6 +219,10 @@ pub fn fill_ring(ring: &mut Ring, buffer: &mut IoBuffer<'_>, limit: usize) -> Tr
 }
 
 impl File for PipeEnd {
+    fn held_pages(&self) -> usize {
+        if self.reads { self.pipe.state.lock().ring.storage_bytes() / PAGE_SIZE } else { 0 }
+    }
+
     fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         if buffer.remaining() == 0 {
             return Ok(0);

@@ -37,6 +37,8 @@ const BUDGET_NS: u64 = 50_000;
 const ACKNOWLEDGE_TIMEOUT_NS: u64 = 1_000_000;
 /// A longer quarantine makes the next operation wait for all CPUs.
 const WORDS_MAX: usize = 1 << 16;
+/// The longest list that is kept when nothing is in it.
+const CAPACITY_KEPT: usize = 256;
 
 /// A word to be released when some CPUs have acknowledged a generation.
 #[derive(Clone, Copy)]
@@ -149,8 +151,13 @@ fn drain_within(budget: ReaperBudget) -> bool {
             }
         }
     }
-    let held = DEFERRED.lock();
+    let mut held = DEFERRED.lock();
     IN_USE.store(!held.is_empty(), Ordering::Release);
+    // After a large quarantine the list would stay as long as that was.
+    let is_large = held.is_empty() && held.capacity() > CAPACITY_KEPT;
+    let large = if is_large { core::mem::take(&mut *held) } else { VecDeque::new() };
+    drop(held);
+    drop(large);
     true
 }
 

@@ -1,26 +1,33 @@
-//! Questions about interfaces by `ioctl`, netdevice(7): on sockets of any family.
+//! Questions about interfaces and changes of them by `ioctl`, netdevice(7): on sockets of any family.
 
 use core::net::{IpAddr, Ipv4Addr};
 
-use heddle_kernel_core::netlink::{Interface, Network};
+use heddle_kernel_core::netlink::{
+    GivenRoute, Interface, InterfaceAddress, InterfaceKind, Network, NetworkChange,
+};
 use linux_raw_sys::general as linux;
 use linux_raw_sys::net;
 
 use crate::call::{Call, get, put};
 use crate::error::{Errno, TryResult};
-use crate::net::interface::with_network;
+use crate::net::interface::{self, with_network};
 
 // Numbers of `linux/sockios.h`.
+const SIOCADDRT: u32 = 0x890b;
+const SIOCDELRT: u32 = 0x890c;
 const SIOCGIFNAME: u32 = 0x8910;
 const SIOCGIFCONF: u32 = 0x8912;
 const SIOCGIFFLAGS: u32 = 0x8913;
 const SIOCSIFFLAGS: u32 = 0x8914;
 const SIOCGIFADDR: u32 = 0x8915;
+const SIOCSIFADDR: u32 = 0x8916;
 const SIOCGIFDSTADDR: u32 = 0x8917;
 const SIOCGIFBRDADDR: u32 = 0x8919;
 const SIOCGIFNETMASK: u32 = 0x891b;
+const SIOCSIFNETMASK: u32 = 0x891c;
 const SIOCGIFMETRIC: u32 = 0x891d;
 const SIOCGIFMTU: u32 = 0x8921;
+const SIOCSIFMTU: u32 = 0x8922;
 const SIOCGIFHWADDR: u32 = 0x8927;
 const SIOCGIFINDEX: u32 = 0x8933;
 const SIOCGIFTXQLEN: u32 = 0x8942;
@@ -35,6 +42,18 @@ const REQUEST_BYTES: usize = 40;
 const QUEUE_LENGTH: u32 = 1000;
 const IFF_UP: u32 = 1;
 
+/// Bytes of `struct rtentry`, and where its destination, router, mask, flags and metric are.
+const ROUTE_BYTES: usize = 120;
+const ROUTE_TARGET: usize = 8;
+const ROUTE_ROUTER: usize = 24;
+const ROUTE_MASK: usize = 40;
+const ROUTE_FLAGS: usize = 56;
+const ROUTE_METRIC: usize = 80;
+const RTF_GATEWAY: u16 = 2;
+const RTF_HOST: u16 = 4;
+/// `RTPROT_BOOT`.
+const PROTOCOL_BOOT: u8 = 3;
+
 /// The value of a `struct ifreq`, behind the name.
 type Value = [u8; REQUEST_BYTES - NAME_BYTES];
 
@@ -45,6 +64,7 @@ type Value = [u8; REQUEST_BYTES - NAME_BYTES];
 pub fn carry_out(call: &Call<'_>, request: u32, argument: usize) -> Option<TryResult<usize>> {
     match request {
         SIOCGIFCONF => Some(configuration(call, argument)),
+        SIOCADDRT | SIOCDELRT => Some(route(call, request == SIOCADDRT, argument)),
         request if REQUESTS.contains(&request) => Some(one(call, request, argument)),
         _ => None,
     }
@@ -57,6 +77,13 @@ fn one(call: &Call<'_>, request: u32, argument: usize) -> TryResult<usize> {
     // An alias of an interface, as `eth0:1`, has the interface's answers.
     let name = name.split(|&byte| byte == b':').next().unwrap_or_default();
     let is_privileged = call.thread.credentials().is_capable(linux::CAP_NET_ADMIN);
+    if matches!(request, SIOCSIFFLAGS | SIOCSIFMTU | SIOCSIFADDR | SIOCSIFNETMASK) {
+        if !is_privileged {
+            return Err(Errno::EPERM.into());
+        }
+        set(name, request, &fields)?;
+        return Ok(0);
+    }
     let answer = with_network(|network| -> Result<([u8; NAME_BYTES], Value), Errno> {
         let mut padded = [0; NAME_BYTES];
         if request == SIOCGIFNAME {
@@ -66,7 +93,7 @@ fn one(call: &Call<'_>, request: u32, argument: usize) -> TryResult<usize> {
         }
         padded.copy_from_slice(&fields[..NAME_BYTES]);
         let interface = network.by_name(name).ok_or(Errno::ENODEV)?;
-        Ok((padded, value(interface, request, word, is_privileged)?))
+        Ok((padded, value(interface, request, is_privileged)?))
     });
     let (name, value) = answer?;
     put(call, argument, &name)?;
@@ -74,7 +101,7 @@ fn one(call: &Call<'_>, request: u32, argument: usize) -> TryResult<usize> {
     Ok(0)
 }
 
-fn value(interface: &Interface<'_>, request: u32, word: u32, is_privileged: bool) -> Result<Value, Errno> {
+fn value(interface: &Interface<'_>, request: u32, is_privileged: bool) -> Result<Value, Errno> {
     let mut value = Value::default();
     let mut number = |number: u32| value[..4].copy_from_slice(&number.to_ne_bytes());
     match request {
@@ -102,11 +129,99 @@ fn value(interface: &Interface<'_>, request: u32, word: u32, is_privileged: bool
         }
         SIOCETHTOOL => return Err(Errno::EOPNOTSUPP),
         _ if !is_privileged => return Err(Errno::EPERM),
-        // Interfaces are up and stay so.
-        SIOCSIFFLAGS if word & IFF_UP != 0 => {}
         _ => return Err(Errno::EOPNOTSUPP),
     }
     Ok(value)
+}
+
+/// Carries a change out.
+fn set(name: &[u8], request: u32, fields: &[u8; REQUEST_BYTES]) -> Result<(), Errno> {
+    let word = u32::from_ne_bytes([fields[16], fields[17], fields[18], fields[19]]);
+    let found = with_network(|network| {
+        let interface = network.by_name(name)?;
+        let own = interface.addresses.iter().find(|with| with.address.is_ipv4()).copied();
+        Some((interface.kind, interface.flags(), interface.mtu, own))
+    });
+    let (kind, flags, mtu, own) = found.ok_or(Errno::ENODEV)?;
+    let change = match request {
+        SIOCSIFFLAGS => NetworkChange::Link { is_up: Some(word & IFF_UP != 0), mtu: None },
+        SIOCSIFMTU => NetworkChange::Link { is_up: None, mtu: Some(word) },
+        _ => {
+            let address = decode(&fields[NAME_BYTES..]).ok_or(Errno::EINVAL)?;
+            NetworkChange::SetAddress(match (request, own) {
+                (SIOCSIFADDR, _) => InterfaceAddress { address: address.into(), length: class_bits(address) },
+                (_, None) => return Err(Errno::EADDRNOTAVAIL),
+                (_, Some(own)) => InterfaceAddress { length: mask_bits(address)?, ..own },
+            })
+        }
+    };
+    if kind == InterfaceKind::Loopback {
+        let stays = match change {
+            NetworkChange::Link { is_up, mtu: wanted } => {
+                is_up.is_none_or(|is_up| is_up == (flags & IFF_UP != 0))
+                    && wanted.is_none_or(|wanted| wanted == mtu)
+            }
+            NetworkChange::SetAddress(with) => Some(with) == own,
+            _ => false,
+        };
+        return if stays { Ok(()) } else { Err(Errno::EOPNOTSUPP) };
+    }
+    if matches!(change, NetworkChange::SetAddress(_)) {
+        // An address brings its interface up.
+        return interface::change(&[change, NetworkChange::Link { is_up: Some(true), mtu: None }]);
+    }
+    interface::change(&[change])
+}
+
+/// The IPv4 address in a `struct sockaddr`.
+fn decode(bytes: &[u8]) -> Option<Ipv4Addr> {
+    let (family, address) = (bytes.first_chunk::<2>()?, bytes.get(4..8)?.first_chunk::<4>()?);
+    (u16::from_ne_bytes(*family) == net::AF_INET as u16).then(|| Ipv4Addr::from(*address))
+}
+
+/// The length of the network's part that an address has by its class.
+const fn class_bits(address: Ipv4Addr) -> u8 {
+    match address.octets()[0] {
+        0..=127 => 8,
+        128..=191 => 16,
+        _ => 24,
+    }
+}
+
+/// The length of a mask.
+fn mask_bits(mask: Ipv4Addr) -> Result<u8, Errno> {
+    let bits = mask.to_bits();
+    let length = bits.leading_ones();
+    if bits.checked_shl(length).unwrap_or(0) != 0 { Err(Errno::EINVAL) } else { Ok(length as u8) }
+}
+
+/// `SIOCADDRT` and `SIOCDELRT`: a route of IPv4.
+fn route(call: &Call<'_>, adds: bool, argument: usize) -> TryResult<usize> {
+    let fields: [u8; ROUTE_BYTES] = get(call, argument)?;
+    if !call.thread.credentials().is_capable(linux::CAP_NET_ADMIN) {
+        return Err(Errno::EPERM.into());
+    }
+    let half = |at: usize| u16::from_ne_bytes([fields[at], fields[at + 1]]);
+    let flags = half(ROUTE_FLAGS);
+    let target = decode(&fields[ROUTE_TARGET..]).ok_or(Errno::EAFNOSUPPORT)?;
+    let length = match flags & RTF_HOST {
+        0 => mask_bits(decode(&fields[ROUTE_MASK..]).unwrap_or(Ipv4Addr::UNSPECIFIED))?,
+        _ => 32,
+    };
+    let gateway = match flags & RTF_GATEWAY {
+        0 => None,
+        _ => Some(decode(&fields[ROUTE_ROUTER..]).ok_or(Errno::EINVAL)?.into()),
+    };
+    let metric = u32::from(half(ROUTE_METRIC).saturating_sub(1));
+    let destination = InterfaceAddress { address: target.into(), length };
+    interface::change(&[if adds {
+        let route = GivenRoute { destination, gateway, metric, protocol: PROTOCOL_BOOT };
+        NetworkChange::AddRoute { route, replaces: false }
+    } else {
+        let metric = Some(metric).filter(|&metric| metric > 0);
+        NetworkChange::RemoveRoute { destination, gateway, metric }
+    }])?;
+    Ok(0)
 }
 
 /// An address as a `struct sockaddr_in`.

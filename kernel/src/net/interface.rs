@@ -1,22 +1,26 @@
 //! The machine's interfaces: `lo`, and `eth0` if the host gave the machine a network.
 //!
 //! One place keeps them, and everyone who shows or asks (netlink, `ioctl`, `/proc/net`, `/sys/class/net`) takes a
-//! snapshot by [`with_network`]. Addresses are those of the command line and stay.
+//! snapshot by [`with_network`]. Addresses and routes are those of the command line until a program changes them
+//! ([`change`]); the engine is told of each change.
 
-use alloc::vec::Vec;
+use alloc::sync::Arc;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::Ordering;
 
 use heddle_abi::boot::{KEY_NET, NET_VALUE_MAX};
 use heddle_inet::link::Link;
+use heddle_kernel_core::fallible::try_collect;
 use heddle_kernel_core::netlink::{
-    Configuration, Interface, InterfaceAddress, InterfaceKind, Network, TrafficCounts, link_local,
+    Configuration, DeviceLimits, DeviceSettings, Interface, InterfaceAddress, InterfaceKind, Network,
+    NetworkChange, TrafficCounts, default_route, link_local,
 };
 
 use crate::boot;
 use crate::device::net::{NetDevice, Traffic};
 use crate::error::Errno;
 use crate::memory::fallible;
+use crate::sync::SpinLock;
 
 /// The name of the interface to the host's network.
 pub const ETHERNET: &str = "eth0";
@@ -35,10 +39,8 @@ const LOOPBACK_ADDRESSES: [InterfaceAddress; 2] = [
 pub struct Ethernet {
     /// The device.
     pub device: &'static NetDevice,
-    /// Its addresses.
-    pub addresses: Vec<InterfaceAddress>,
-    /// The routers to everything else.
-    pub gateways: Vec<IpAddr>,
+    /// Its addresses, its routes, and whether it is up.
+    settings: SpinLock<Arc<DeviceSettings>>,
 }
 
 static ETHERNET_INTERFACE: spin::Once<Ethernet> = spin::Once::new();
@@ -69,7 +71,10 @@ pub fn initialize(
         return Ok(None);
     };
     fallible::try_push(&mut addresses, link_local(device.mac()))?;
-    Ok(Some(ETHERNET_INTERFACE.call_once(|| Ethernet { device, addresses, gateways })))
+    let routes = try_collect(gateways.into_iter().map(default_route)).map_err(|_| Errno::ENOMEM)?;
+    let settings = DeviceSettings { addresses, routes, is_up: true, mtu: device.mtu() as u32 };
+    let settings = SpinLock::new(fallible::try_arc(settings)?);
+    Ok(Some(ETHERNET_INTERFACE.call_once(|| Ethernet { device, settings })))
 }
 
 fn counts(received: &Traffic, sent: &Traffic) -> TrafficCounts {
@@ -93,22 +98,54 @@ pub fn with_network<R>(f: impl FnOnce(&Network<'_>) -> R) -> R {
         kind: InterfaceKind::Loopback,
         mtu: LOOPBACK_MTU,
         mac: [0; 6],
+        is_up: true,
         has_link: true,
         addresses: &LOOPBACK_ADDRESSES,
         traffic: counts(&LOOPBACK_TRAFFIC, &LOOPBACK_TRAFFIC),
     };
-    let Some(Ethernet { device, addresses, gateways }) = ethernet() else {
-        return f(&Network { interfaces: &[loopback], gateways: &[] });
+    let Some(Ethernet { device, settings }) = ethernet() else {
+        return f(&Network { interfaces: &[loopback], routes: &[] });
     };
+    let settings = settings.lock().clone();
     let ethernet = Interface {
         index: ETHERNET_INDEX,
         name: ETHERNET,
         kind: InterfaceKind::Ethernet,
-        mtu: device.mtu() as u32,
+        mtu: settings.mtu,
         mac: device.mac(),
+        is_up: settings.is_up,
         has_link: device.has_link(),
-        addresses,
+        addresses: &settings.addresses,
         traffic: counts(&device.received, &device.sent),
     };
-    f(&Network { interfaces: &[loopback, ethernet], gateways })
+    f(&Network { interfaces: &[loopback, ethernet], routes: &settings.routes })
+}
+
+impl Ethernet {
+    /// The settings as they are now.
+    pub fn settings(&self) -> Arc<DeviceSettings> {
+        self.settings.lock().clone()
+    }
+}
+
+/// Changes the interface with a device, all or nothing, and tells the engine.
+///
+/// # Errors
+/// `ENODEV` (there is none), `ENOMEM`, and those of [`DeviceSettings::apply`].
+pub fn change(changes: &[NetworkChange]) -> Result<(), Errno> {
+    let ethernet = ethernet().ok_or(Errno::ENODEV)?;
+    let limits = DeviceLimits { mac: ethernet.device.mac(), mtu: ethernet.device.mtu() as u32 };
+    let number = |error: i32| Errno(error as u16);
+    // One after the other; all that is copied under the lock is bounded.
+    let mut current = ethernet.settings.lock();
+    let mut settings = current.try_clone().map_err(number)?;
+    for change in changes {
+        settings.apply(change, &limits).map_err(number)?;
+    }
+    let settings = fallible::try_arc(settings)?;
+    crate::net::inet::settings::configure(&settings)?;
+    let old = core::mem::replace(&mut *current, settings);
+    drop(current);
+    drop(old);
+    Ok(())
 }

@@ -24,6 +24,7 @@ use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::{ioctl, net};
 
+use crate::arch::paging::PAGE_SIZE;
 use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::inode::InodeChange;
@@ -427,6 +428,11 @@ impl Socket {
 }
 
 impl File for Socket {
+    fn held_pages(&self) -> usize {
+        let contents = self.inbox.contents.lock();
+        (contents.ring.storage_bytes() + contents.message_bytes) / PAGE_SIZE
+    }
+
     fn read(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, _: u64) -> TryResult<usize> {
         if buffer.remaining() == 0 {
             return Ok(0);

@@ -1,12 +1,12 @@
 //! Netlink sockets, netlink(7), of the family for routing: a request is answered while it is sent, and the answers wait
-//! in the socket. Groups can be joined, but as interfaces and addresses stay, there is never news.
+//! in the socket. Groups can be joined, but nothing is told to them.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use heddle_kernel_core::netlink::{ReceiverFull, answer};
+use heddle_kernel_core::netlink::{NetworkChange, ReceiverFull, answer};
 use linux_raw_sys::{general as linux, ioctl, net};
 
 use heddle_kernel_core::fallible::{extend_reserved, push_back_reserved};
@@ -17,7 +17,7 @@ use crate::fs::inode::InodeChange;
 use crate::fs::{File, IoBuffer, Metadata, OpenFile};
 use crate::memory::fallible;
 use crate::net::device_ioctl;
-use crate::net::interface::with_network;
+use crate::net::interface::{self, with_network};
 use crate::net::node::SocketNode;
 use crate::net::protocol::{Incoming, OptionValue, Outgoing, ProtocolSocket, SocketAddress};
 use crate::process::Thread;
@@ -145,8 +145,10 @@ impl NetlinkSocket {
         let port = self.own_port()?;
         let mut answers = self.answers.lock();
         let before = answers.waiting.len();
+        let change = |change: &NetworkChange| interface::change(&[*change]).map_err(|error| error.0.into());
         let mut take = |message: &[u8]| answers.append(message, before).map_err(|_| ReceiverFull);
-        let result = with_network(|network| answer(network, bytes, port, self.is_privileged, &mut take));
+        let result =
+            with_network(|network| answer(network, bytes, port, self.is_privileged, &change, &mut take));
         answers.is_lost |= result.is_err();
         drop(answers);
         self.queue.wake(Events::IN | Events::RDNORM);

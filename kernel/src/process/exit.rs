@@ -83,6 +83,9 @@ fn leave(thread: &Arc<Thread>) -> bool {
         ((table.remove_thread(thread.tid()), own), is_last)
     };
     drop(entry);
+    // A process without threads counts until it has been waited for.
+    let task = thread.set_user_task(None);
+    drop(if is_last { process.set_user_task(task) } else { task });
     process.wake_thread_watchers();
     is_last
 }
@@ -170,6 +173,7 @@ impl Zombie {
 pub fn reap(process: &Arc<Process>) -> Zombie {
     let mut table = table::lock();
     let Some(entry) = table.remove_process(process.pid) else { return Zombie::default() };
+    drop(process.set_user_task(None));
     let group = process.group();
     let group = table.leave(process, &group);
     let traced = crate::process::trace::forget(process);
@@ -302,6 +306,7 @@ pub fn discard(thread: &Arc<Thread>) {
     drop(own);
     let entry = table::lock().remove_thread(thread.tid());
     drop(entry);
+    drop(thread.set_user_task(None));
     if is_alone {
         drop(reap(process));
     }

@@ -36,6 +36,7 @@ pub mod thread;
 mod thread_group;
 pub mod timers;
 pub mod trace;
+pub mod user_task;
 pub mod vfork;
 
 pub use crate::process::credentials::{Capabilities, Credentials, SecureBits};

@@ -140,11 +140,36 @@ fn is_victim_exiting() -> bool {
     false
 }
 
-/// The pages of a process that are in memory. As in Linux, what it has in pipes, in sockets and in files in memory that
-/// it has not mapped does not count: others may have these too, and they need not end with it.
+/// So many descriptors of a process are looked at: a program may have a million, and the choice is made at once.
+const DESCRIPTORS_MAX: usize = 1024;
+
+/// The pages of a process that are in memory.
 fn resident_pages(process: &Process) -> usize {
     let space = process.main_thread().and_then(|thread| thread.try_space());
     space.map_or(0, |space| space.resident_pages())
+}
+
+/// The pages of pipes, of sockets and of files without a name that a process has open. Others may have them open too,
+/// and pages that are also mapped count twice.
+fn held_pages(process: &Process) -> usize {
+    let Some(thread) = process.main_thread() else { return 0 };
+    let table = thread.descriptors();
+    let mut next = 0;
+    let numbers = core::iter::from_fn(|| {
+        let number = table.next_in_use(next)?;
+        next = number + 1;
+        Some(number)
+    });
+    let files =
+        numbers.take(DESCRIPTORS_MAX).filter_map(|number| table.get(i32::try_from(number).ok()?).ok());
+    files.map(|open| open.file.held_pages()).sum()
+}
+
+/// The pages by which a process is weighed. Linux counts what is in memory of its space and no more, and bounds pipes
+/// and sockets by limits that suit its machines; in a small one, who fills memory with them must not outlive those who
+/// use theirs.
+fn weighed_pages(process: &Process) -> usize {
+    resident_pages(process) + held_pages(process)
 }
 
 fn points_with(process: &Process, pages: usize) -> Option<i64> {
@@ -154,7 +179,7 @@ fn points_with(process: &Process, pages: usize) -> Option<i64> {
 /// The weight of a process in the choice of a victim; `None` if it must not be chosen.
 #[must_use]
 pub fn points(process: &Process) -> Option<i64> {
-    points_with(process, resident_pages(process))
+    points_with(process, weighed_pages(process))
 }
 
 /// A process to end.
@@ -173,7 +198,7 @@ fn choose() -> Option<Victim> {
         if process.oom_adjustment() == oom::ADJUSTMENT_MIN || is_dying(&process) {
             continue;
         }
-        let pages = resident_pages(&process);
+        let pages = weighed_pages(&process);
         let Some(points) = points_with(&process, pages).filter(|_| pages > 0) else { continue };
         if chosen.as_ref().is_none_or(|chosen| points > chosen.points) {
             chosen = Some(Victim { process, pages, points });

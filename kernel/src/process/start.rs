@@ -15,6 +15,7 @@ use crate::memory::{Space, SpaceKind, fallible};
 use crate::process::exec::ExecRequest;
 use crate::process::table::REAPER_PID;
 use crate::process::thread::Parts;
+use crate::process::user_task::UserTask;
 use crate::process::{
     ControllingTerminal, Credentials, Group, Process, ProcessParts, Session, Thread, exec, exit, table,
 };
@@ -161,6 +162,7 @@ fn make_first_thread(
         account: heddle_kernel_core::fairness::Account::new(heddle_kernel_core::fairness::Weight::of_nice(0)),
         float,
     })?;
+    thread.set_user_task(UserTask::enter(thread.credentials().uid, u64::MAX)?);
     let mut children = reaper.children();
     children.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
     let mut state = process.signal_state();

@@ -164,14 +164,6 @@ impl PidTable {
         chunks.into_iter().find_map(in_chunk)
     }
 
-    /// How many threads act as this user, and how many processes that nobody has waited for did.
-    pub fn count_of_user(&self, uid: u32) -> usize {
-        let acts =
-            |entry: &&PidEntry| entry.thread.as_ref().is_some_and(|thread| thread.credentials().uid == uid);
-        let ended = |process: &&Arc<Process>| process.uid() == uid && process.thread_count() == 0;
-        self.entries().filter(acts).count() + self.processes().filter(ended).count()
-    }
-
     /// All processes, in the order of their numbers.
     pub fn processes(&self) -> impl Iterator<Item = &Arc<Process>> {
         self.entries().filter_map(|entry| entry.process.as_ref())

@@ -53,7 +53,7 @@ pub fn carrier<const INDEX: u32>(_: &Subject, text: &mut Text) -> Shown {
 
 pub fn state<const INDEX: u32>(_: &Subject, text: &mut Text) -> Shown {
     with::<INDEX>(|interface| {
-        text.bytes(match (interface.kind, interface.has_link) {
+        text.bytes(match (interface.kind, interface.has_link && interface.is_up) {
             (InterfaceKind::Loopback, _) => b"unknown\n",
             (InterfaceKind::Ethernet, true) => b"up\n",
             (InterfaceKind::Ethernet, false) => b"down\n",

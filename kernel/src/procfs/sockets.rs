@@ -343,7 +343,8 @@ settings! {
     unprivileged_port = 1024;
     ping_groups = "1\t0";
     hops = 64;
-    congestion_control = "reno";
+    congestion_control = "cubic";
+    congestion_controls = "reno cubic";
     receive_memory = "4096\t131072\t6291456";
     send_memory = "4096\t16384\t4194304";
     fin_timeout = 60;

@@ -222,6 +222,14 @@ pub fn descriptor_limit(_: &Subject, text: &mut Text) -> Shown {
     text.bytes(b"1048576\n")
 }
 
+pub fn aio_limit(_: &Subject, text: &mut Text) -> Shown {
+    text.line(format_args!("{}\n", crate::fs::aio_share::REQUESTS_MAX))
+}
+
+pub fn aio_requests(_: &Subject, text: &mut Text) -> Shown {
+    text.line(format_args!("{}\n", crate::fs::aio_share::requests()))
+}
+
 pub fn pipe_limit(_: &Subject, text: &mut Text) -> Shown {
     text.line(format_args!("{}\n", crate::fs::pipe::CAPACITY_LIMIT))
 }

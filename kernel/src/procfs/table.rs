@@ -112,6 +112,8 @@ static SYS_ITEMS: &[Item] = &[
 ];
 
 static SYS_FS_ITEMS: &[Item] = &[
+    text(b"aio-max-nr", system::aio_limit),
+    text(b"aio-nr", system::aio_requests),
     text(b"file-max", system::file_limit),
     directory(b"mqueue", What::Directory(SYS_QUEUE_ITEMS)),
     text(b"nr_open", system::descriptor_limit),
@@ -272,7 +274,8 @@ static SYS_NET_V4_ITEMS: &[Item] = &[
     text(b"ip_nonlocal_bind", sockets::no),
     text(b"ip_unprivileged_port_start", sockets::unprivileged_port),
     text(b"ping_group_range", sockets::ping_groups),
-    text(b"tcp_available_congestion_control", sockets::congestion_control),
+    text(b"tcp_allowed_congestion_control", sockets::congestion_controls),
+    text(b"tcp_available_congestion_control", sockets::congestion_controls),
     text(b"tcp_congestion_control", sockets::congestion_control),
     text(b"tcp_fin_timeout", sockets::fin_timeout),
     text(b"tcp_keepalive_intvl", sockets::keepalive_interval),

@@ -14,6 +14,7 @@
 //! A call that has to wait returns [`SyscallState::Pending`]; see [`wait`] for how a wait meets signals. The future
 //! owns the it uses (it may outlive the poll in which it was made, and resume while another address space is loaded).
 
+pub mod aio;
 pub mod asynchronous;
 pub mod fs;
 pub mod futex;
@@ -24,6 +25,7 @@ pub mod process;
 pub mod record;
 pub mod sched;
 pub mod signal;
+pub mod submitted;
 mod table;
 pub mod thread_loop;
 pub mod time;

@@ -10,6 +10,7 @@
 mod harness;
 
 mod acl;
+mod aio;
 mod arguments;
 mod asynchronous;
 mod barrier;
@@ -122,6 +123,7 @@ fn main() -> std::process::ExitCode {
         procfs::TESTS,
         socket_options::TESTS,
         arguments::TESTS,
+        aio::TESTS,
         uring::TESTS,
         seccomp::TESTS,
         file_signals::TESTS,

@@ -1,6 +1,7 @@
 //! One core's scheduling state and what its owner does with it.
 
 use super::slot::{asked_rank, local, remote};
+use super::steal::LOOK;
 use super::{Gate, Id, Inbox, Phase, Rank, ReadyQueues, Slot, Table};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, maybe_const};
 
@@ -201,6 +202,36 @@ impl CoreState {
         let seen = slot.map(look);
         self.gate.leave();
         seen
+    }
+
+    /// Owner: whether one of the first coroutines of some level is as `is_wanted` says.
+    pub fn is_any_queued(&self, table: &impl Table, mut is_wanted: impl FnMut(&Slot) -> bool) -> bool {
+        self.gate.enter();
+        let (mut levels, mut found) = (self.ready.bitmap(), false);
+        while levels != 0 && !found {
+            let level = levels.trailing_zeros() as u8;
+            levels &= levels.wrapping_sub(1);
+            let mut index = self.ready.first(level);
+            for _ in 0..LOOK {
+                let Some(slot) = (if index == 0 { None } else { table.slot(index) }) else { break };
+                found = is_wanted(slot);
+                if found {
+                    break;
+                }
+                index = self.next_queued(slot);
+            }
+        }
+        self.gate.leave();
+        found
+    }
+
+    /// The coroutine that is queued behind the one in `slot` at its level, 0 if none. Gate held.
+    #[inline(always)]
+    fn next_queued(&self, slot: &Slot) -> u32 {
+        match slot.next.load(Ordering::Relaxed) {
+            0 => self.ready.first_behind(slot.rank()),
+            next => next,
+        }
     }
 
     /// Owner: adds a free slot, fresh or given by another core.
@@ -442,11 +473,10 @@ impl CoreState {
         &self,
         table: &'t impl Table,
         (level, before): (u8, Option<Rank>),
-        look: u32,
         thief: &CoreState,
     ) -> Option<(u32, &'t Slot)> {
         let mut index = self.ready.first(level);
-        for _ in 0..look {
+        for _ in 0..LOOK {
             let slot = if index == 0 { None } else { table.slot(index) }?;
             if table.may_run(slot, thief) && before.is_none_or(|before| slot.rank() < before) {
                 self.ready.unlink(table, index, slot, slot.rank());
@@ -454,10 +484,7 @@ impl CoreState {
                 slot.set_owner(thief.index() as u16);
                 return Some((index, slot));
             }
-            index = match slot.next.load(Ordering::Relaxed) {
-                0 => self.ready.first_behind(slot.rank()),
-                next => next,
-            };
+            index = self.next_queued(slot);
         }
         None
     }

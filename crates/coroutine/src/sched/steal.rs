@@ -7,8 +7,8 @@ use crate::sync::Ordering;
 /// Most coroutines that are taken at a time.
 pub const BATCH: usize = 16;
 
-/// How many coroutines of a level are looked at for one that may run here.
-const LOOK: u32 = 8;
+/// How many coroutines of a level are looked at for one that may run on another core.
+pub(super) const LOOK: u32 = 8;
 
 /// Moves up to `want` ready coroutines, the most urgent first, from `victim` to `thief`, the calling core; returns
 /// how many. Only levels in `levels` are taken, and no more than half of what the victim has in them, rounded up.
@@ -59,7 +59,7 @@ fn take<T: Table>(
     let want = want.min(BATCH);
     while left != 0 && count < want {
         let level = left.trailing_zeros() as u8;
-        let Some((index, slot)) = victim.give_up(table, (level, before), LOOK, thief) else {
+        let Some((index, slot)) = victim.give_up(table, (level, before), thief) else {
             left &= left.wrapping_sub(1);
             continue;
         };

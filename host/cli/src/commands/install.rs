@@ -132,7 +132,7 @@ fn write(prefix: &Path, entry: &InstalledFile) -> Result<()> {
 
 fn entries() -> Result<Vec<InstalledFile>> {
     let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
-    let program = std::env::current_exe().context("finding this executable")?;
+    let program = crate::paths::own_program()?;
     let mut entries = vec![
         InstalledFile { path: "bin/heddle".into(), mode: 0o755, contents: read(&program)? },
         InstalledFile { path: "bin/heddle-oci".into(), mode: 0o755, contents: OCI_COMMAND.into() },

@@ -38,6 +38,22 @@ const KILLS_SHOWN: usize = 5;
 /// QEMU's limit; Heddle's kernel uses at most [`CPUS_MAX`].
 const PROCESSORS_MAX: u32 = 255;
 
+/// An amount of memory in MiB, from a number of them or from one with a unit as docker takes it.
+fn mebibytes(text: &str) -> Result<u64, String> {
+    let lower = text.to_ascii_lowercase();
+    let lower = lower.strip_suffix("ib").or_else(|| lower.strip_suffix('b')).unwrap_or(&lower);
+    let (number, bytes) = match lower.char_indices().next_back() {
+        Some((end, 'k')) => (&lower[..end], 1024),
+        Some((end, 'm')) => (&lower[..end], MIB),
+        Some((end, 'g')) => (&lower[..end], 1024 * MIB),
+        _ if lower.len() < text.len() => (lower, 1),
+        _ => (lower, MIB),
+    };
+    let number: u64 =
+        number.parse().map_err(|_| "a number of MiB, or one with a unit: 512m, 2g".to_owned())?;
+    number.checked_mul(bytes).map(|bytes| bytes / MIB).ok_or_else(|| "too much".to_owned())
+}
+
 /// Runs PROGRAM in a virtual machine.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RunOptions {
@@ -45,8 +61,8 @@ pub struct RunOptions {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(PROCESSORS_MAX)))]
     pub smp: u32,
-    /// Memory for the kernel and its programs, in MiB; the root image is not counted.
-    #[arg(long, value_name = "MIB", default_value_t = MEMORY_DEFAULT_MIB)]
+    /// Memory for the kernel and its programs, in MiB or with a unit (512m, 2g); the root image is not counted.
+    #[arg(short, long, value_name = "MIB", default_value_t = MEMORY_DEFAULT_MIB, value_parser = mebibytes)]
     pub memory: u64,
     /// The kernel: Heddle's, or Debian's Linux in the same kind of machine.
     #[arg(long, value_enum, default_value_t = Kernel::Heddle)]
@@ -424,4 +440,21 @@ fn free_port() -> Result<u16> {
     let listener =
         std::net::TcpListener::bind(("127.0.0.1", 0)).context("finding a port for the debugger")?;
     Ok(listener.local_addr().context("finding a port for the debugger")?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mebibytes;
+
+    #[test]
+    fn amounts_of_memory_have_units() {
+        for (text, expected) in
+            [("512", 512), ("512m", 512), ("2G", 2048), ("1GiB", 1024), ("65536k", 64), ("1048576b", 1)]
+        {
+            assert_eq!(mebibytes(text), Ok(expected), "{text}");
+        }
+        for text in ["", "m", "1.5g", "-1", "12q", "99999999999999999999", "99999999999999g"] {
+            assert!(mebibytes(text).is_err(), "{text}");
+        }
+    }
 }

@@ -76,7 +76,7 @@ pub fn start(mut command: Command) -> Result<Started> {
 /// # Errors
 /// If its file is not known.
 pub fn copy() -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+    let mut command = Command::new(crate::paths::own_program()?);
     let mut words = std::env::args_os();
     // The name by which it was called says which command is meant.
     command.arg0(words.next().context("finding this program's name")?).args(words);

@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use heddle_abi::control::WindowSize;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -56,7 +56,7 @@ fn counts(tally: &mut Tally) {
 
 /// An experiment that would run for minutes and keeps nothing when it is ended.
 fn experiment() -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("finding this executable")?);
+    let mut command = Command::new(crate::paths::own_program()?);
     command.args(["bench", "yield", "--full"]);
     Ok(command)
 }

@@ -119,7 +119,7 @@ fn prepare(empty: &Path, text: &Path, foreign: &Path) -> std::io::Result<()> {
     const MACHINE_AARCH64: u8 = 183;
     std::fs::create_dir_all(empty)?;
     std::fs::write(text, "just text\n")?;
-    let mut program = std::fs::read(std::env::current_exe()?)?;
+    let mut program = std::fs::read(crate::paths::own_program().map_err(std::io::Error::other)?)?;
     program.truncate(4096);
     program[MACHINE_OFFSET] = MACHINE_AARCH64;
     std::fs::write(foreign, program)?;

@@ -49,7 +49,7 @@ impl Output {
 /// # Errors
 /// If this executable cannot be found.
 pub fn heddle_run<S: AsRef<OsStr>>(kernel: Kernel, arguments: &[S]) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("finding this executable")?);
+    let mut command = Command::new(crate::paths::own_program()?);
     command.args(["run", "--kernel", kernel.name()]).args(arguments);
     command.env(accelerator::VARIABLE, accelerator::choice().name());
     Ok(command)

@@ -43,7 +43,7 @@ struct TestRoot {
 }
 
 /// Both busyboxes are the same file to Debian, so each has a root of its own.
-const ROOTS: [TestRoot; 6] = [
+const ROOTS: [TestRoot; 7] = [
     TestRoot {
         name: "debian",
         packages: "bash,dash,coreutils,findutils,grep,sed,gawk,tar,gzip,diffutils,busybox",
@@ -79,6 +79,13 @@ const ROOTS: [TestRoot; 6] = [
         driver: &["bash", "-c"],
         shells: &[("debug", "bash")],
         on_all: true,
+    },
+    TestRoot {
+        name: "accounts",
+        packages: "bash,coreutils,sed,grep,dpkg,login,passwd,perl,postgresql,util-linux",
+        driver: &["bash", "-c"],
+        shells: &[("accounts", "bash")],
+        on_all: false,
     },
     TestRoot {
         name: "network",

@@ -14,7 +14,7 @@ use crate::guest::Kernel;
 pub type Test = (&'static str, fn(Kernel) -> Result<(), String>);
 
 /// All tests of this module.
-pub const TESTS: [Test; 19] = [
+pub const TESTS: [Test; 20] = [
     ("ten megabytes of random bytes come back unchanged", random_bytes_unchanged),
     ("a large output arrives whole", large_output),
     ("standard error stays out of standard output", errors_separate),
@@ -29,6 +29,7 @@ pub const TESTS: [Test; 19] = [
     ("SIGTERM reaches the program", term_reaches),
     ("SIGHUP reaches the program", hang_up_reaches),
     ("a kill for memory is told", out_of_memory),
+    ("who fills memory through sockets and pipes ends for it", out_of_memory_in_kernel),
     ("SIGKILL leaves no machine behind", ended_by_kill),
     ("an interrupt reaches the program", interrupt),
     ("two runs at once do not disturb each other", two_at_once),
@@ -251,6 +252,34 @@ fn out_of_memory(kernel: Kernel) -> Result<(), String> {
         return Err(format!("it said {:?}", output.complaints()));
     }
     expect(&output, "137\n", 0)
+}
+
+/// Linux weighs programs by what they have mapped and bounds sockets and pipes by limits for large machines, so this is
+/// Heddle's alone.
+fn out_of_memory_in_kernel(kernel: Kernel) -> Result<(), String> {
+    if kernel == Kernel::Linux {
+        return Ok(());
+    }
+    let fill = [
+        "while (socketpair(my $a, my $b, AF_UNIX, SOCK_STREAM, 0)) { push @kept, $a, $b; $a->blocking(0); \
+         1 while syswrite($a, \"x\" x 65536) }",
+        "while (pipe(my $a, my $b)) { push @kept, $a, $b; $b->blocking(0); 1 while syswrite($b, \"x\" x 65536) }",
+        "my $name = \"kept\"; my $fd = syscall(319, $name, 0); open(my $f, \"+<&=\", $fd) or die; \
+         1 while syswrite($f, \"x\" x 65536)",
+    ];
+    for body in fill {
+        // The innocent one has more mapped than the one that fills memory.
+        let script = format!(
+            "perl -e '$x = \"x\" x (28 << 20); $SIG{{TERM}} = sub {{ print \"innocent\\n\"; exit }}; \
+             sleep 1 while 1' & i=$!; \
+             sleep 0.3; perl -MSocket -MIO::Handle -e 'my @kept; {body}; push @kept, \"y\" x 65536 while 1' \
+             2> /dev/null; echo $?; \
+             kill -TERM $i; wait $i"
+        );
+        let output = run_with(kernel, &["--memory", "128", "--", "sh", "-c", &script], b"")?;
+        expect(&output, "137\ninnocent\n", 0)?;
+    }
+    Ok(())
 }
 
 fn two_at_once(kernel: Kernel) -> Result<(), String> {

@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(900);
 pub fn test(repository: &Path, script: &str, filter: Option<&str>, tally: &mut Tally) {
     let mut command = Command::new("bash");
     command.arg(repository.join("tests/tool").join(format!("{script}.sh")));
-    let Ok(tool) = std::env::current_exe() else {
+    let Ok(tool) = crate::paths::own_program() else {
         tally.record(script, &Verdict::Failed(String::from("the tool's own file is not known")));
         return;
     };

@@ -217,3 +217,24 @@ fn crates_take_the_workspaces_lints() {
         assert!(workspace.contains(lint), "{lint} is missing");
     }
 }
+
+/// Models are built without the crate of property tests, which a build of the models alone would notice otherwise.
+#[test]
+fn property_tests_are_out_of_the_models() {
+    let mut faults = Vec::new();
+    let sources = sources();
+    for source in sources.iter().filter(|source| source.path.starts_with("kernel/core/src")) {
+        if !source.is("rs") || !source.text.contains("use proptest") {
+            continue;
+        }
+        let module = source.path.with_file_name("mod.rs");
+        let parent = sources.iter().find(|parent| parent.path == module).map_or("", |parent| &parent.text);
+        let declared = parent.lines().zip(parent.lines().skip(1)).any(|(attribute, line)| {
+            attribute == "#[cfg(all(test, not(heddle_loom)))]" && line == "mod tests;"
+        });
+        if !source.path.ends_with("tests.rs") || !declared {
+            faults.push(format!("{}: declared without `not(heddle_loom)`", source.path.display()));
+        }
+    }
+    report(&faults);
+}

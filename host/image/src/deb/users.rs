@@ -1,13 +1,10 @@
 //! Users and groups: those of `base-passwd`, those that packages describe for `systemd-sysusers`, and those that
 //! their scripts add.
 
-use std::io::Read;
 use std::path::Path;
 
 use heddle_erofs::write::{Attributes, Content, Node, Source};
 
-use crate::elf::Reader;
-use crate::view::View;
 use crate::{Error, Root};
 
 /// The first number of those given to accounts of packages, as in Debian.
@@ -119,7 +116,7 @@ pub fn install(root: &mut Root, scripts: Wanted) -> Result<(), Error> {
     let directory = Path::new("/usr/lib/sysusers.d");
     if let Some(Node::Directory(children)) = root.find(directory).map(|id| root.tree().node(id)) {
         for name in children.keys() {
-            wanted.sysusers(&text_of(root, &directory.join(String::from_utf8_lossy(name).as_ref())));
+            wanted.sysusers(&root.text(&directory.join(String::from_utf8_lossy(name).as_ref())));
         }
     }
     // A package's description decides; its script is the older method for the same account.
@@ -181,7 +178,7 @@ impl Tables {
 
 /// The lines of one of `base-passwd`'s samples, passwords locked.
 fn master(root: &Root, path: &str) -> Vec<Vec<String>> {
-    let text = text_of(root, Path::new(path));
+    let text = root.text(Path::new(path));
     let fields = |line: &str| {
         let mut fields: Vec<String> = line.split(':').map(str::to_owned).collect();
         if let Some(password) = fields.get_mut(1) {
@@ -190,15 +187,6 @@ fn master(root: &Root, path: &str) -> Vec<Vec<String>> {
         fields
     };
     text.lines().map(fields).filter(|fields| fields.len() >= 4).collect()
-}
-
-fn text_of(root: &Root, path: &Path) -> String {
-    let mut text = String::new();
-    if let Some(mut reader) = root.file(path).and_then(|found| Reader::open(&found.source).ok()) {
-        // A file that isn't text describes no accounts.
-        let _ = reader.read_to_string(&mut text);
-    }
-    text
 }
 
 /// The fields of a line: words, or texts in double quotes; none in a comment.

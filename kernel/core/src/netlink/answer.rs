@@ -4,7 +4,10 @@ use core::net::IpAddr;
 
 use super::message::{AF_BRIDGE, AF_INET, AF_INET6, AF_UNSPEC, HEADER_BYTES, Header, Reply, attributes};
 use super::network::{Interface, InterfaceAddress, InterfaceKind, Network};
-use super::route::{Route, family};
+use super::route::{Route, TABLE_MAIN, family};
+use super::settings::{
+    EADDRNOTAVAIL, EEXIST, EINVAL, ENETUNREACH, EOPNOTSUPP, GivenRoute, METRIC_V6, NetworkChange,
+};
 
 /// Bytes of the longest message that is sent.
 pub const REPLY_BYTES_MAX: usize = 1024;
@@ -16,23 +19,23 @@ const NLM_F_REQUEST: u16 = 1;
 const NLM_F_MULTI: u16 = 2;
 const NLM_F_ACK: u16 = 4;
 const NLM_F_DUMP: u16 = 0x300;
+const NLM_F_REPLACE: u16 = 0x100;
+const NLM_F_CREATE: u16 = 0x400;
 const NLM_F_CAPPED: u16 = 0x100;
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const RTM_SETLINK: u16 = 19;
 const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
 const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
+const RTM_DELROUTE: u16 = 25;
 const RTM_GETROUTE: u16 = 26;
 const RTM_GETNEIGH: u16 = 30;
 
 const EPERM: i32 = 1;
-const EEXIST: i32 = 17;
 const ENODEV: i32 = 19;
-const EINVAL: i32 = 22;
-const EOPNOTSUPP: i32 = 95;
-const ENETUNREACH: i32 = 101;
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_BROADCAST: u16 = 2;
@@ -86,6 +89,8 @@ pub struct ReceiverFull;
 
 /// The result of carrying one request out: an errno.
 type Outcome = Result<(), i32>;
+/// Carries out a change of the interface with a device.
+pub type Changer<'a> = &'a dyn Fn(&NetworkChange) -> Result<(), i32>;
 
 /// Whom the answers are for.
 struct Requester<'a> {
@@ -113,7 +118,7 @@ impl Requester<'_> {
 }
 
 /// Carries out the requests in `bytes`, one after the other, and calls `take` with each message of the answers, which
-/// go to the socket with number `port`. Requests to change something need `is_privileged`.
+/// go to the socket with number `port`. Requests to change something need `is_privileged`, and call `change`.
 ///
 /// # Errors
 /// [`ReceiverFull`], if `take` returned it.
@@ -122,6 +127,7 @@ pub fn answer(
     bytes: &[u8],
     port: u32,
     is_privileged: bool,
+    change: Changer<'_>,
     take: &mut dyn FnMut(&[u8]) -> Result<(), ReceiverFull>,
 ) -> Result<(), ReceiverFull> {
     let mut rest = bytes;
@@ -131,7 +137,7 @@ pub fn answer(
             continue;
         }
         let mut requester = Requester { header, port, take: &mut *take, is_full: false };
-        let outcome = carry_out(network, message, is_privileged, &mut requester);
+        let outcome = carry_out(network, message, is_privileged, &mut requester, change);
         let is_done =
             outcome.is_ok() && header.flags & NLM_F_ACK == 0 || outcome.is_ok() && requester.is_dump();
         if !is_done {
@@ -159,8 +165,10 @@ fn carry_out(
     request: &[u8],
     is_privileged: bool,
     requester: &mut Requester<'_>,
+    change: Changer<'_>,
 ) -> Outcome {
     let body = &request[HEADER_BYTES..];
+    let replaces = requester.header.flags & NLM_F_REPLACE != 0;
     let kind = requester.header.kind;
     match (kind, requester.is_dump()) {
         (NLMSG_NOOP, _) => return Ok(()),
@@ -181,9 +189,22 @@ fn carry_out(
         // Every fourth number, from 18 on, only asks.
         (18.., _) if kind % 4 == 2 => return Err(EOPNOTSUPP),
         _ if !is_privileged => return Err(EPERM),
-        (RTM_NEWLINK | RTM_SETLINK, _) => return keep_link(network, body),
-        (RTM_NEWADDR, _) => return keep_address(network, body),
-        (RTM_NEWROUTE, _) => return keep_route(network, body),
+        (RTM_NEWLINK, _) => {
+            let has_name = |(kind, _): (u16, &[u8])| matches!(kind, IFLA_IFNAME | IFLA_ALT_IFNAME);
+            let is_named = word(body, LINK_INDEX)? != 0
+                || attributes(body.get(LINK_BYTES..).unwrap_or(&[])).any(has_name);
+            return match set_link(network, body, change) {
+                // None of these can be made. Of nothing, `ip` learns by this error that there is such a request.
+                Err(ENODEV) if requester.header.flags & NLM_F_CREATE != 0 => Err(EOPNOTSUPP),
+                Err(EINVAL) if !is_named => Err(ENODEV),
+                result => result,
+            };
+        }
+        (RTM_SETLINK, _) => return set_link(network, body, change),
+        (RTM_NEWADDR, _) => return add_address(network, body, replaces, change),
+        (RTM_DELADDR, _) => return remove_address(network, body, change),
+        (RTM_NEWROUTE, _) => return add_route(network, body, replaces, change),
+        (RTM_DELROUTE, _) => return remove_route(network, body, change),
         _ => return Err(EOPNOTSUPP),
     }
     let mut done = requester.message(NLMSG_DONE, NLM_F_MULTI);
@@ -359,46 +380,135 @@ fn find_route(network: &Network<'_>, body: &[u8], requester: &mut Requester<'_>)
     Ok(())
 }
 
-/// Interfaces are up and stay so; a request for that succeeds.
-fn keep_link(network: &Network<'_>, body: &[u8]) -> Outcome {
+/// A request to set an interface up or down, and its largest packet. The loopback is up and stays so.
+fn set_link(network: &Network<'_>, body: &[u8], change: Changer<'_>) -> Outcome {
     let interface = find_interface(network, body)?;
-    let (flags, change) = (word(body, LINK_FLAGS)?, word(body, LINK_CHANGE)?);
-    let rest = body.get(LINK_BYTES..).ok_or(EINVAL)?;
-    let only_names = attributes(rest).all(|(kind, value)| match kind {
-        IFLA_IFNAME | IFLA_ALT_IFNAME => true,
-        IFLA_MTU => value == interface.mtu.to_ne_bytes(),
-        _ => false,
-    });
-    let change = if change == 0 { flags } else { change };
-    if only_names && change & !IFF_UP == 0 && flags & change == interface.flags() & change {
-        Ok(())
-    } else {
-        Err(EOPNOTSUPP)
+    let (flags, mask) = (word(body, LINK_FLAGS)?, word(body, LINK_CHANGE)?);
+    let mask = if mask == 0 { flags } else { mask };
+    let mut mtu = None;
+    for (kind, value) in attributes(body.get(LINK_BYTES..).ok_or(EINVAL)?) {
+        match kind {
+            IFLA_IFNAME | IFLA_ALT_IFNAME => {
+                let name = value.split(|&byte| byte == 0).next().unwrap_or(value);
+                if name != interface.name.as_bytes() {
+                    return Err(EOPNOTSUPP);
+                }
+            }
+            IFLA_MTU => mtu = Some(word(value, 0)?),
+            _ => return Err(EOPNOTSUPP),
+        }
     }
+    // Of the other flags none can be changed.
+    if (flags ^ interface.flags()) & mask & !IFF_UP != 0 {
+        return Err(EOPNOTSUPP);
+    }
+    let is_up = (mask & IFF_UP != 0).then_some(flags & IFF_UP != 0);
+    if interface.kind == InterfaceKind::Loopback {
+        let stays = is_up != Some(false) && mtu.is_none_or(|mtu| mtu == interface.mtu);
+        return if stays { Ok(()) } else { Err(EOPNOTSUPP) };
+    }
+    change(&NetworkChange::Link { is_up, mtu })
 }
 
-fn keep_address(network: &Network<'_>, body: &[u8]) -> Outcome {
+/// The interface and the address of a request about one.
+fn named_address<'a>(
+    network: &Network<'a>,
+    body: &[u8],
+) -> Result<(&'a Interface<'a>, InterfaceAddress), i32> {
     let interface = network.by_index(word(body, 4)?).ok_or(ENODEV)?;
     let rest = body.get(ADDRESS_BYTES..).ok_or(EINVAL)?;
-    let local = attributes(rest).filter(|(kind, _)| matches!(*kind, IFA_LOCAL | IFA_ADDRESS)).last();
-    let wanted = address(local.ok_or(EINVAL)?.1)?;
-    let is_there = interface.addresses.iter().any(|with| with.address == wanted);
-    Err(if is_there { EEXIST } else { EOPNOTSUPP })
+    let find = |wanted| attributes(rest).find(|(kind, _)| *kind == wanted);
+    let (_, local) = find(IFA_LOCAL).or_else(|| find(IFA_ADDRESS)).ok_or(EINVAL)?;
+    let local = address(local)?;
+    if family(local) != wanted_family(body) {
+        return Err(EINVAL);
+    }
+    Ok((interface, InterfaceAddress::new(local, body[1]).ok_or(EINVAL)?))
 }
 
-fn keep_route(network: &Network<'_>, body: &[u8]) -> Outcome {
+fn add_address(network: &Network<'_>, body: &[u8], replaces: bool, change: Changer<'_>) -> Outcome {
+    let (interface, with) = named_address(network, body)?;
+    if interface.kind == InterfaceKind::Loopback {
+        let is_there = interface.addresses.contains(&with);
+        return Err(if is_there { EEXIST } else { EOPNOTSUPP });
+    }
+    change(&NetworkChange::AddAddress { with, replaces })
+}
+
+fn remove_address(network: &Network<'_>, body: &[u8], change: Changer<'_>) -> Outcome {
+    let (interface, with) = named_address(network, body)?;
+    if interface.kind == InterfaceKind::Loopback {
+        let is_there = interface.addresses.contains(&with);
+        return Err(if is_there { EOPNOTSUPP } else { EADDRNOTAVAIL });
+    }
+    change(&NetworkChange::RemoveAddress(with))
+}
+
+/// A route that a request names: one by the interface with a device.
+struct NamedRoute {
+    destination: InterfaceAddress,
+    gateway: Option<IpAddr>,
+    metric: Option<u32>,
+    protocol: u8,
+    has_interface: bool,
+}
+
+fn named_route(network: &Network<'_>, body: &[u8]) -> Result<NamedRoute, i32> {
     let rest = body.get(ROUTE_BYTES..).ok_or(EINVAL)?;
-    let find = |wanted| attributes(rest).find(|(kind, _)| *kind == wanted).map(|(_, value)| address(value));
-    let (target, gateway) = (find(RTA_DST).transpose()?, find(RTA_GATEWAY).transpose()?);
-    let length = body[1];
-    let mut is_there = false;
-    network.routes(&mut |route| {
-        let same_target = match target {
-            Some(target) => route.destination == InterfaceAddress { address: target, length },
-            None => route.destination.length == 0 && route.family() == wanted_family(body),
-        };
-        is_there |= route.is_main() && same_target && route.gateway == gateway;
-        !is_there
-    });
-    Err(if is_there { EEXIST } else { EOPNOTSUPP })
+    let is_v4 = match wanted_family(body) {
+        AF_INET => true,
+        AF_INET6 => false,
+        _ => return Err(EOPNOTSUPP),
+    };
+    let any = if is_v4 { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
+    let [_, length, source_length, service, table, protocol, _, kind, ..] = *body else { return Err(EINVAL) };
+    // Routes to others, in the table that is looked at.
+    let is_plain =
+        source_length == 0 && service == 0 && matches!(kind, 0 | 1) && matches!(table, 0 | TABLE_MAIN);
+    if !is_plain {
+        return Err(EOPNOTSUPP);
+    }
+    let mut named = NamedRoute {
+        destination: InterfaceAddress::new(any, length).ok_or(EINVAL)?,
+        gateway: None,
+        metric: None,
+        protocol,
+        has_interface: false,
+    };
+    for (kind, value) in attributes(rest) {
+        match kind {
+            RTA_DST => named.destination.address = address(value)?,
+            RTA_GATEWAY => named.gateway = Some(address(value)?),
+            RTA_PRIORITY => named.metric = Some(word(value, 0)?).filter(|&metric| metric != 0),
+            RTA_TABLE if word(value, 0)? == u32::from(TABLE_MAIN) => {}
+            RTA_OIF => {
+                let interface = network.by_index(word(value, 0)?).ok_or(ENODEV)?;
+                if interface.kind == InterfaceKind::Loopback {
+                    return Err(EOPNOTSUPP);
+                }
+                named.has_interface = true;
+            }
+            RTA_PREF => {}
+            _ => return Err(EOPNOTSUPP),
+        }
+    }
+    if named.destination.address.is_ipv4() != is_v4 {
+        return Err(EINVAL);
+    }
+    Ok(named)
+}
+
+fn add_route(network: &Network<'_>, body: &[u8], replaces: bool, change: Changer<'_>) -> Outcome {
+    let NamedRoute { destination, gateway, metric, protocol, has_interface } = named_route(network, body)?;
+    if gateway.is_none() && !has_interface {
+        return Err(ENODEV);
+    }
+    let default = if destination.address.is_ipv4() { 0 } else { METRIC_V6 };
+    let route = GivenRoute { destination, gateway, metric: metric.unwrap_or(default), protocol };
+    change(&NetworkChange::AddRoute { route, replaces })
+}
+
+fn remove_route(network: &Network<'_>, body: &[u8], change: Changer<'_>) -> Outcome {
+    let NamedRoute { destination, gateway, metric, .. } = named_route(network, body)?;
+    change(&NetworkChange::RemoveRoute { destination, gateway, metric })
 }

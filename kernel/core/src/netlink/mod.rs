@@ -1,16 +1,17 @@
 //! Routing netlink, rtnetlink(7): a snapshot of the machine's interfaces, and the answers to requests about them.
 //!
 //! ```text
-//!   Network (interfaces, gateways) ── routes() ──▶ Route (also for /proc/net)
-//!             └── answer(request) ──▶ messages for the requester
+//!   Network (interfaces, routes) ── routes() ──▶ Route (also for /proc/net)
+//!             └── answer(request) ──▶ messages for the requester, NetworkChange ──▶ DeviceSettings
 //! ```
 //!
-//! Addresses and routes are those that the machine was started with; requests that would change them are refused.
+//! The interface with a device can be changed, by [`DeviceSettings::apply`]; the loopback stays as it is.
 
 mod answer;
 mod message;
 mod network;
 mod route;
+mod settings;
 #[cfg(all(test, not(heddle_loom)))]
 mod tests;
 
@@ -19,4 +20,5 @@ pub use network::{
     Configuration, Interface, InterfaceAddress, InterfaceKind, InvalidConfiguration, Network, TrafficCounts,
     link_local,
 };
-pub use route::{Route, RouteKind};
+pub use route::{Route, RouteKind, default_route};
+pub use settings::{DeviceLimits, DeviceSettings, GivenRoute, NetworkChange};

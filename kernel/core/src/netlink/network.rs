@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::settings::GivenRoute;
 use crate::fallible::try_push;
 
 /// Bits of `ifi_flags`, netdevice(7).
@@ -174,6 +175,8 @@ pub struct Interface<'a> {
     pub mtu: u32,
     /// The hardware address; zeroes for the loopback.
     pub mac: [u8; 6],
+    /// Whether packets come and go.
+    pub is_up: bool,
     /// Whether the device is connected.
     pub has_link: bool,
     /// Its addresses.
@@ -183,15 +186,16 @@ pub struct Interface<'a> {
 }
 
 impl Interface<'_> {
-    /// `ifi_flags`. Interfaces are always up.
+    /// `ifi_flags`.
     #[must_use]
     pub const fn flags(&self) -> u32 {
-        let link = if self.has_link { flag::RUNNING | flag::LOWER_UP } else { 0 };
+        let up = if self.is_up { flag::UP } else { 0 };
+        let link = if self.has_link && self.is_up { flag::RUNNING | flag::LOWER_UP } else { 0 };
         let kind = match self.kind {
             InterfaceKind::Loopback => flag::LOOPBACK,
             InterfaceKind::Ethernet => flag::BROADCAST | flag::MULTICAST,
         };
-        flag::UP | link | kind
+        up | link | kind
     }
 
     /// The hardware address of all on the link.
@@ -206,7 +210,7 @@ impl Interface<'_> {
     /// `IF_OPER_…`: unknown for a loopback, up or down for a device.
     #[must_use]
     pub const fn state(&self) -> u8 {
-        match (self.kind, self.has_link) {
+        match (self.kind, self.has_link && self.is_up) {
             (InterfaceKind::Loopback, _) => 0,
             (InterfaceKind::Ethernet, true) => 6,
             (InterfaceKind::Ethernet, false) => 2,
@@ -219,8 +223,8 @@ impl Interface<'_> {
 pub struct Network<'a> {
     /// All interfaces, by index.
     pub interfaces: &'a [Interface<'a>],
-    /// The routers to everything else.
-    pub gateways: &'a [IpAddr],
+    /// The routes that were given, by the interface with a device.
+    pub routes: &'a [GivenRoute],
 }
 
 impl<'a> Network<'a> {

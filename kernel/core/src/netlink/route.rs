@@ -1,18 +1,18 @@
-//! Routes: they follow from the interfaces' addresses and the gateways.
+//! Routes: those that were given, and those that follow from the interfaces' addresses.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::network::{Interface, InterfaceAddress, InterfaceKind, Network, scope};
+use super::settings::{GivenRoute, METRIC_V6};
 
 /// The origin of a route.
 const PROTOCOL_KERNEL: u8 = 2;
 const PROTOCOL_BOOT: u8 = 3;
 /// Routes to others, and those to this machine itself.
-const TABLE_MAIN: u8 = 254;
+pub(super) const TABLE_MAIN: u8 = 254;
 const TABLE_LOCAL: u8 = 255;
 /// The cost of IPv6 routes, as Linux sets it.
 const METRIC_CONNECTED: u32 = 256;
-const METRIC_GATEWAY: u32 = 1024;
 
 /// The kind of a route, `rtm_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,22 +66,21 @@ impl Network<'_> {
     /// Calls `visit` with each route, those to others before those to the machine itself; ends early when it returns
     /// false.
     pub fn routes(&self, visit: &mut dyn FnMut(&Route) -> bool) {
-        for &gateway in self.gateways {
-            let reaches =
-                |interface: &&Interface<'_>| interface.addresses.iter().any(|with| with.contains(gateway));
-            let Some(interface) = self.interfaces.iter().find(reaches) else { continue };
-            if !visit(&default_route(interface, gateway)) {
-                return;
-            }
+        let mut up = self.interfaces.iter().filter(|interface| interface.is_up);
+        if let Some(interface) = up.find(|interface| interface.kind == InterfaceKind::Ethernet)
+            && !self.routes.iter().all(|given| visit(&given_route(interface, given)))
+        {
+            return;
         }
-        for interface in self.interfaces {
+        let up = || self.interfaces.iter().filter(|interface| interface.is_up);
+        for interface in up() {
             for with in interface.addresses {
                 if !connected(interface, with).is_none_or(|route| visit(&route)) {
                     return;
                 }
             }
         }
-        for interface in self.interfaces {
+        for interface in up() {
             for with in interface.addresses {
                 let own = own_routes(interface, with);
                 if !own.iter().flatten().all(&mut *visit) {
@@ -102,7 +101,8 @@ impl Network<'_> {
         self.routes(&mut |route| {
             let is_better = best.is_none_or(|best| {
                 // Between equals, the machine itself comes first.
-                (route.destination.length, route.table) > (best.destination.length, best.table)
+                (route.destination.length, route.table, best.metric)
+                    > (best.destination.length, best.table, route.metric)
             });
             if route.destination.contains(address) && is_better {
                 best = Some(*route);
@@ -126,21 +126,29 @@ impl Network<'_> {
     }
 }
 
-fn default_route(interface: &Interface<'_>, gateway: IpAddr) -> Route {
+/// The route to everything, by a router.
+#[must_use]
+pub const fn default_route(gateway: IpAddr) -> GivenRoute {
     let (address, metric) = match gateway {
         IpAddr::V4(_) => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
-        IpAddr::V6(_) => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), METRIC_GATEWAY),
+        IpAddr::V6(_) => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), METRIC_V6),
     };
+    let destination = InterfaceAddress { address, length: 0 };
+    GivenRoute { destination, gateway: Some(gateway), metric, protocol: PROTOCOL_BOOT }
+}
+
+fn given_route(interface: &Interface<'_>, given: &GivenRoute) -> Route {
+    let is_near = given.gateway.is_none() && given.destination.address.is_ipv4();
     Route {
-        destination: InterfaceAddress { address, length: 0 },
-        gateway: Some(gateway),
+        destination: given.destination,
+        gateway: given.gateway,
         interface: interface.index,
         source: None,
         kind: RouteKind::Unicast,
         table: TABLE_MAIN,
-        protocol: PROTOCOL_BOOT,
-        scope: scope::UNIVERSE,
-        metric,
+        protocol: given.protocol,
+        scope: if is_near { scope::LINK } else { scope::UNIVERSE },
+        metric: given.metric,
     }
 }
 

@@ -11,6 +11,8 @@ use super::*;
 const REQUEST: u16 = 1;
 const ACK: u16 = 4;
 const DUMP: u16 = 0x300;
+/// The error of a change in these tests.
+const REFUSED: i32 = 99;
 
 fn with(text: &str) -> InterfaceAddress {
     Configuration::parse(text).unwrap().addresses[0]
@@ -27,6 +29,7 @@ fn with_network<R>(f: impl FnOnce(&Network<'_>) -> R) -> R {
         kind,
         mtu: 1500,
         mac,
+        is_up: true,
         has_link: true,
         addresses,
         traffic: TrafficCounts { received_packets: 7, ..TrafficCounts::default() },
@@ -35,8 +38,8 @@ fn with_network<R>(f: impl FnOnce(&Network<'_>) -> R) -> R {
         interface(1, "lo", InterfaceKind::Loopback, [0; 6], &local[..]),
         interface(2, "eth0", InterfaceKind::Ethernet, mac, &outer[..]),
     ];
-    let gateways = ["10.0.2.2".parse().unwrap(), "fec0::2".parse().unwrap()];
-    f(&Network { interfaces: &interfaces, gateways: &gateways })
+    let routes = ["10.0.2.2", "fec0::2"].map(|gateway| default_route(gateway.parse().unwrap()));
+    f(&Network { interfaces: &interfaces, routes: &routes })
 }
 
 fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
@@ -68,7 +71,7 @@ fn ask(bytes: &[u8], is_privileged: bool) -> Vec<(Header, Vec<u8>)> {
             answers.push((header, message[HEADER_BYTES..].to_vec()));
             Ok(())
         };
-        answer(network, bytes, 1234, is_privileged, &mut take).unwrap();
+        answer(network, bytes, 1234, is_privileged, &|_| Err(REFUSED), &mut take).unwrap();
     });
     for (header, _) in &answers {
         assert_eq!((header.sequence, header.port), (77, 1234));
@@ -159,17 +162,105 @@ fn one_route_is_answered_as_linux_does() {
 }
 
 #[test]
-fn changes_are_refused() {
+fn the_loopback_stays_and_changes_need_a_privilege() {
     let mut up = std::vec![0; 16];
     (up[4], up[8], up[12]) = (1, 1, 1);
     assert_eq!(errno(&ask(&request(16, ACK, &up), false)), 1, "only root");
     assert_eq!(errno(&ask(&request(16, ACK, &up), true)), 0, "it is up");
     up[8] = 0;
     assert_eq!(errno(&ask(&request(16, ACK, &up), true)), 95, "it stays up");
-    let mut address = std::vec![2, 24, 0, 0, 2, 0, 0, 0];
-    address.extend(attribute(2, &[10, 0, 2, 15]));
-    assert_eq!(errno(&ask(&request(20, ACK, &address), true)), 17);
     assert_eq!(errno(&ask(&request(34, DUMP, &[0]), false)), 95, "rules");
+    // So `ip` finds out whether links are changed by netlink.
+    assert_eq!(errno(&ask(&request(16, ACK, &[0; 16]), true)), 19);
+}
+
+/// The change that a request asks for, and the error if it asks for none.
+fn change_of(bytes: &[u8]) -> Result<NetworkChange, i32> {
+    let asked = core::cell::Cell::new(None);
+    let mut error = 0;
+    with_network(|network| {
+        let change = |change: &NetworkChange| {
+            asked.set(Some(*change));
+            Ok(())
+        };
+        let mut take = |bytes: &[u8]| {
+            error = -i32::from_ne_bytes(bytes[HEADER_BYTES..HEADER_BYTES + 4].try_into().unwrap());
+            Ok(())
+        };
+        answer(network, bytes, 1234, true, &change, &mut take).unwrap();
+    });
+    asked.get().ok_or(error)
+}
+
+#[test]
+fn changes_are_understood() {
+    let mut link = std::vec![0; 16];
+    (link[4], link[12]) = (2, 1);
+    let down = NetworkChange::Link { is_up: Some(false), mtu: None };
+    assert_eq!(change_of(&request(16, ACK, &link)), Ok(down));
+    link[12] = 0;
+    link.extend(attribute(4, &1400_u32.to_ne_bytes()));
+    assert_eq!(change_of(&request(16, ACK, &link)), Ok(NetworkChange::Link { is_up: None, mtu: Some(1400) }));
+    let mut address = std::vec![2, 24, 0, 0, 2, 0, 0, 0];
+    address.extend(attribute(2, &[10, 0, 2, 99]));
+    let own = with("10.0.2.99/24");
+    let added = NetworkChange::AddAddress { with: own, replaces: false };
+    assert_eq!(change_of(&request(20, ACK, &address)), Ok(added));
+    assert_eq!(change_of(&request(21, ACK, &address)), Ok(NetworkChange::RemoveAddress(own)));
+    address[4] = 9;
+    assert_eq!(change_of(&request(20, ACK, &address)), Err(19));
+    let mut route = std::vec![2, 16, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0];
+    route.extend(attribute(1, &[10, 5, 0, 0]));
+    assert_eq!(change_of(&request(24, ACK, &route)), Err(19), "neither router nor interface");
+    route.extend(attribute(5, &[10, 0, 2, 3]));
+    let gateway = Some("10.0.2.3".parse().unwrap());
+    let given = GivenRoute { destination: with("10.5.0.0/16"), gateway, metric: 0, protocol: 3 };
+    assert_eq!(
+        change_of(&request(24, ACK, &route)),
+        Ok(NetworkChange::AddRoute { route: given, replaces: false })
+    );
+    let removed = NetworkChange::RemoveRoute { destination: with("10.5.0.0/16"), gateway, metric: None };
+    assert_eq!(change_of(&request(25, ACK, &route)), Ok(removed));
+    route[7] = 6;
+    assert_eq!(change_of(&request(24, ACK, &route)), Err(95), "a black hole");
+}
+
+#[test]
+fn changes_have_the_errors_of_linux() {
+    let limits = DeviceLimits { mac: [0x52, 0x54, 0, 0x12, 0x34, 0x56], mtu: 1500 };
+    let mut settings = DeviceSettings { mtu: 1500, is_up: true, ..DeviceSettings::default() };
+    let mut apply = |change: NetworkChange| settings.apply(&change, &limits).err().unwrap_or(0);
+    let add = |text: &str| NetworkChange::AddAddress { with: with(text), replaces: false };
+    let route = |to: &str, gateway: Option<&str>| GivenRoute {
+        destination: with(to),
+        gateway: gateway.map(|gateway| gateway.parse().unwrap()),
+        metric: 0,
+        protocol: 3,
+    };
+    let add_route =
+        |to: &str, gateway| NetworkChange::AddRoute { route: route(to, gateway), replaces: false };
+    let remove_route =
+        |to: &str| NetworkChange::RemoveRoute { destination: with(to), gateway: None, metric: None };
+    assert_eq!(apply(add("10.0.2.15/24")), 0);
+    assert_eq!(apply(add("10.0.2.15/24")), 17);
+    assert_eq!(apply(add("127.0.0.5/8")), 22);
+    assert_eq!(apply(add_route("0.0.0.0/0", Some("10.0.9.9"))), 101, "the router is not on the link");
+    assert_eq!(apply(add_route("0.0.0.0/0", Some("10.0.2.2"))), 0);
+    assert_eq!(apply(add_route("0.0.0.0/0", Some("10.0.2.3"))), 17);
+    assert_eq!(apply(add_route("10.0.2.0/24", None)), 17, "it follows from the address");
+    assert_eq!(apply(add_route("10.7.0.1/16", None)), 22, "bits behind the length");
+    assert_eq!(apply(add_route("10.7.0.0/16", None)), 0);
+    assert_eq!(apply(remove_route("10.7.0.0/16")), 0);
+    assert_eq!(apply(remove_route("10.7.0.0/16")), 3);
+    assert_eq!(apply(NetworkChange::RemoveAddress(with("10.0.2.16/24"))), 99);
+    assert_eq!(apply(NetworkChange::Link { is_up: None, mtu: Some(9000) }), 22);
+    assert_eq!(apply(NetworkChange::Link { is_up: Some(false), mtu: Some(1400) }), 0);
+    assert_eq!(apply(add_route("0.0.0.0/0", Some("10.0.2.2"))), 100);
+    assert_eq!(apply(NetworkChange::Link { is_up: Some(true), mtu: None }), 0);
+    assert_eq!(apply(add_route("0.0.0.0/0", Some("10.0.2.2"))), 0);
+    assert_eq!(apply(NetworkChange::RemoveAddress(with("10.0.2.15/24"))), 0);
+    assert_eq!((settings.mtu, settings.routes.len()), (1400, 0));
+    assert_eq!(settings.addresses, [link_local(limits.mac)]);
 }
 
 #[test]
@@ -187,7 +278,7 @@ fn a_configuration_is_checked() {
 #[test]
 fn a_receiver_that_is_full_ends_the_answer() {
     let result = with_network(|network| {
-        answer(network, &request(18, DUMP, &[0]), 1, false, &mut |_| Err(ReceiverFull))
+        answer(network, &request(18, DUMP, &[0]), 1, false, &|_| Ok(()), &mut |_| Err(ReceiverFull))
     });
     assert_eq!(result, Err(ReceiverFull));
 }
@@ -203,7 +294,7 @@ proptest! {
         ask(&bytes, true);
         // A length that lies.
         bytes[0] = body.first().copied().unwrap_or(0);
-        with_network(|network| answer(network, &bytes, 1, true, &mut |bytes| {
+        with_network(|network| answer(network, &bytes, 1, true, &|_| Ok(()), &mut |bytes| {
             assert!(bytes.len() <= REPLY_BYTES_MAX);
             Ok(())
         })).unwrap();

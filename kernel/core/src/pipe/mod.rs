@@ -50,6 +50,12 @@ impl Ring {
         self.capacity
     }
 
+    /// Bytes of memory that it takes.
+    #[must_use]
+    pub const fn storage_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Bytes that may still be written.
     #[must_use]
     pub const fn room(&self) -> usize {

@@ -14,6 +14,7 @@ use crate::error::{InetError, InetResult, MoveError};
 use crate::options::Options;
 use crate::platform::{OutOfMemory, Platform, Readiness, Waiters, try_arc};
 use crate::ring::ByteRing;
+use crate::tcp::wire::Pace;
 
 /// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,6 +208,8 @@ pub struct Progress {
     pub over: bool,
     /// The next byte to read is the mark of urgent data.
     pub at_mark: bool,
+    /// Its congestion control.
+    pub pace: Pace,
 }
 
 /// The end of a direction.
@@ -483,6 +486,7 @@ impl<P: Platform> Pair<P> {
             ended: peer.ended,
             over: is_reset || own.ended && peer.ended,
             at_mark: own.urgent.is_some_and(|(_, at)| at == own.read),
+            pace: Pace::default(),
         }
     }
 }

@@ -34,6 +34,7 @@ use crate::tcp::wire::Wire;
 
 pub use crate::tcp::fused::Progress;
 pub use crate::tcp::over_link::Work;
+pub use crate::tcp::wire::Pace;
 
 /// The state of a socket as `TCP_INFO` and `/proc/net/tcp` number it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

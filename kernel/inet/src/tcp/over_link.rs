@@ -380,7 +380,7 @@ impl<P: Platform> TcpSocket<P> {
             return Err(InetError::NotConnected);
         }
         if writing {
-            wire.end(&self.engine, true);
+            wire.end(&self.engine, &self.options, true);
         }
         state.reading_ended |= reading;
         let mut settled = self.settle(state);
@@ -412,7 +412,7 @@ impl<P: Platform> TcpSocket<P> {
             if aborts || wire.unread() > 0 || wire.is_connecting() {
                 wire.abort();
             } else {
-                wire.end(&self.engine, false);
+                wire.end(&self.engine, &self.options, false);
             }
         }
         self.settle(state)
@@ -453,6 +453,7 @@ impl<P: Platform> TcpSocket<P> {
             ended: !wire.may_send(),
             over: !wire.is_connected(),
             at_mark: false,
+            pace: wire.pace(),
         }
     }
 

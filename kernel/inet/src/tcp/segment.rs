@@ -10,6 +10,8 @@ use crate::platform::OutOfMemory;
 pub(crate) const HEADER_BYTES: usize = 20;
 /// Where in it the checksum is.
 pub(crate) const SUM_AT: usize = 16;
+/// Where a segment has its window.
+pub(crate) const WINDOW_AT: usize = 14;
 
 /// Flags of a segment.
 pub(crate) mod flags {

@@ -2,6 +2,7 @@
 
 mod local;
 mod malformed;
+mod misbehaving;
 mod over_link;
 
 use std::cell::{Cell, RefCell};
@@ -143,6 +144,11 @@ struct Net {
     /// Frames under way: when they arrive, where, and whether their checksums need no check.
     under_way: Vec<(u64, usize, Vec<u8>, bool)>,
     faults: Faults,
+    /// How long a frame takes, and of how many one is lost on its way to the second host; 0 for none.
+    delay_ns: u64,
+    lost_of: u64,
+    losses_max: u64,
+    carried: u64,
     /// The longest that time passes at once, for programs that look now and then.
     step_ns: u64,
 }
@@ -180,7 +186,16 @@ impl Net {
             engine.configure(link, &addresses, &[]).unwrap();
             Host { engine, link }
         });
-        Self { hosts, under_way: Vec::new(), faults, step_ns: u64::MAX }
+        Self {
+            hosts,
+            under_way: Vec::new(),
+            faults,
+            delay_ns: DELAY_NS,
+            lost_of: 0,
+            losses_max: u64::MAX,
+            carried: 0,
+            step_ns: u64::MAX,
+        }
     }
 
     fn socket(&self, host: usize) -> Arc<TcpSocket<Simulated>> {
@@ -197,7 +212,13 @@ impl Net {
                 let next = self.hosts[from].link.sent.lock().unwrap().pop_front();
                 let Some((frame, offload)) = next else { break };
                 for frame in cut(frame, offload) {
-                    let copies = if Self::chance(self.faults.lost) {
+                    self.carried += u64::from(from == 0);
+                    let is_turn = from == 0
+                        && self.lost_of > 0
+                        && self.losses_max > 0
+                        && self.carried.is_multiple_of(self.lost_of);
+                    self.losses_max -= u64::from(is_turn);
+                    let copies = if is_turn || Self::chance(self.faults.lost) {
                         0
                     } else {
                         1 + usize::from(Self::chance(self.faults.repeated))
@@ -212,7 +233,12 @@ impl Net {
                         }
                         let jitter =
                             if self.faults.jitter_ns > 0 { random() % self.faults.jitter_ns } else { 0 };
-                        self.under_way.push((NOW_NS.get() + DELAY_NS + jitter, 1 - from, frame, checked));
+                        self.under_way.push((
+                            NOW_NS.get() + self.delay_ns + jitter,
+                            1 - from,
+                            frame,
+                            checked,
+                        ));
                     }
                 }
             }

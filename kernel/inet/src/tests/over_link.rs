@@ -92,6 +92,53 @@ fn a_bad_link_changes_no_byte() {
     }
 }
 
+/// Milliseconds that 16 MB take over a path of 200 ms, which loses one frame of 2000.
+fn time_of_a_long_path(is_reno: bool, capabilities: LinkCapabilities) -> u64 {
+    let mut net = Net::with(20, Faults::default(), capabilities);
+    (net.delay_ns, net.lost_of) = (100 * MILLISECOND_NS, 2000);
+    let ends = net.connect(V4, 80);
+    for end in &ends {
+        end.options.reno.store(is_reno.into(), Ordering::Relaxed);
+        end.options.send_buffer.store(4 << 20, Ordering::Relaxed);
+        end.options.receive_buffer.store(4 << 20, Ordering::Relaxed);
+    }
+    let start_ns = NOW_NS.get();
+    transfer(&mut net, &ends, [16_000_000, 0], 100_000);
+    (NOW_NS.get() - start_ns) / MILLISECOND_NS
+}
+
+#[test]
+fn cubic_fills_a_long_path_better_than_reno() {
+    let [reno_ms, cubic_ms] =
+        [true, false].map(|is_reno| time_of_a_long_path(is_reno, LinkCapabilities::default()));
+    println!("16 MB took {reno_ms} ms with Reno and {cubic_ms} ms with CUBIC");
+    assert!(cubic_ms * 5 < reno_ms * 4, "16 MB took {reno_ms} ms with Reno and {cubic_ms} ms with CUBIC");
+}
+
+#[test]
+fn several_losses_in_one_window_need_no_timeout() {
+    let mut net = Net::new(21, Faults::default());
+    net.delay_ns = 10 * MILLISECOND_NS;
+    let ends = net.connect(V4, 80);
+    let go = |net: &mut Net, length: usize| {
+        let bytes = pattern(length, 6);
+        let (mut offset, mut received, start_ns) = (0, Vec::new(), NOW_NS.get());
+        assert!(net.run(|_| {
+            if offset < bytes.len() {
+                offset += send(&ends[0], &bytes[offset..]).unwrap_or(0);
+            }
+            received.extend(receive(&ends[1], 100_000).unwrap_or_default());
+            received.len() == bytes.len()
+        }));
+        assert!(received == bytes);
+        (NOW_NS.get() - start_ns) / MILLISECOND_NS
+    };
+    go(&mut net, 300_000);
+    (net.lost_of, net.losses_max, net.carried) = (3, 4, 0);
+    let took_ms = go(&mut net, 200_000);
+    assert!(took_ms < 1000, "a timeout was needed: {took_ms} ms");
+}
+
 #[test]
 fn nobody_listens() {
     let mut net = Net::new(4, Faults::default());

@@ -68,7 +68,8 @@ impl File for SharedFile {
 
     fn write(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         let fid = self.fid()?;
-        let offset = if open.flags().contains(StatusFlags::APPEND) { self.node.size()? } else { offset };
+        let appends = buffer.appends() || open.flags().contains(StatusFlags::APPEND);
+        let offset = if appends { self.node.size()? } else { offset };
         let count = buffer.remaining().min(CHUNK);
         let state = self.node.state()?;
         // Kept until the exchange is over: the end of the last use of a handle is a message itself.

@@ -64,6 +64,12 @@ impl TreeNode {
 }
 
 impl File for TreeNode {
+    fn held_pages(&self) -> usize {
+        let Body::Regular(content) = &self.body else { return 0 };
+        let has_name = self.attributes.lock().links > 0;
+        if has_name { 0 } else { usize::try_from(content.lock().pages()).unwrap_or(usize::MAX) }
+    }
+
     /// `CAP_FSETID` keeps the set-id bits of what its holder writes.
     fn before_transfer(&self, thread: &Arc<Thread>, events: Events) -> Result<(), Errno> {
         if events.contains(Events::OUT) && self.kind == FileType::Regular {
@@ -132,7 +138,8 @@ impl File for TreeNode {
         if buffer.unity() == Atomicity::Alone && self.ranges.are_used() {
             return Err(TryError::WouldBlock);
         }
-        let offset = if open.flags().contains(StatusFlags::APPEND) { content.size() } else { offset };
+        let appends = buffer.appends() || open.flags().contains(StatusFlags::APPEND);
+        let offset = if appends { content.size() } else { offset };
         if self.is_sealed(linux::F_SEAL_WRITE | linux::F_SEAL_FUTURE_WRITE) {
             return Err(Errno::EPERM.into());
         }

@@ -4,19 +4,18 @@ mod address;
 mod control;
 mod options;
 pub mod platform;
+pub mod settings;
 
 use alloc::sync::Arc;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use heddle_inet::error::{InetError, MoveError};
-use heddle_inet::interface::InterfaceAddress;
 use heddle_inet::ip::protocol;
 use heddle_inet::options::Options;
 use heddle_inet::platform::Readiness;
 use heddle_inet::raw::RawSocket;
 use heddle_inet::tcp::TcpSocket;
 use heddle_inet::udp::{SendOptions, UdpSocket};
-use heddle_kernel_core::fallible::push_reserved;
 use linux_raw_sys::{general as linux, ioctl, net};
 
 use crate::call::Call;
@@ -493,12 +492,8 @@ impl FrameSink for Frames {
 /// # Errors
 /// `ENOMEM`.
 pub fn attach(ethernet: &'static Ethernet) -> Result<(), Errno> {
-    let mut addresses = fallible::try_with_capacity(ethernet.addresses.len())?;
-    for own in &ethernet.addresses {
-        push_reserved(&mut addresses, InterfaceAddress { address: own.address, prefix: own.length });
-    }
-    let configured = engine()?.configure(ethernet.device, &addresses, &ethernet.gateways);
-    configured.map_err(|_| Errno::ENOMEM)?;
+    engine()?.configure(ethernet.device, &[], &[]).map_err(|_| Errno::ENOMEM)?;
+    settings::configure(&ethernet.settings())?;
     device::net::start(ethernet.device, &Frames)
 }
 

@@ -30,8 +30,7 @@ const SEND_BUFFER_SET: u32 = 1;
 const RECEIVE_BUFFER_SET: u32 = 2;
 /// The bits of `IP_TOS` that tell of congestion.
 const ECN_MASK: u32 = 3;
-/// The one way of congestion control, and the bytes of a name as it is told.
-const CONGESTION_NAME: &str = "reno";
+/// The bytes of the name of a way of congestion control as it is told.
 const CONGESTION_NAME_BYTES: usize = 16;
 /// `TCP_MAXSEG` before there is a connection, and the bounds of what it can be set to.
 const SEGMENT_DEFAULT: u32 = 536;
@@ -223,7 +222,8 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
         (net::SOL_TCP, net::TCP_MAXSEG) => segment_limit(tcp.ok_or(Errno::EOPNOTSUPP)?),
         (net::SOL_TCP, net::TCP_CONGESTION) if is_tcp => {
             let mut name = [0; CONGESTION_NAME_BYTES];
-            name[..CONGESTION_NAME.len()].copy_from_slice(CONGESTION_NAME.as_bytes());
+            let own: &[u8] = if Options::is_on(&options.reno) { b"reno" } else { b"cubic" };
+            name[..own.len()].copy_from_slice(own);
             return Ok(OptionValue::new(&name));
         }
         (net::SOL_TCP, net::TCP_INFO) if is_tcp => {
@@ -397,10 +397,12 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
     let is_tcp = matches!(socket.transport, Transport::Tcp(_));
     match (level, name) {
         (net::SOL_TCP, net::TCP_CONGESTION) if is_tcp => {
-            let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
-            if !matches!(&value[..end], b"cubic" | b"reno") {
-                return Err(Errno::ENOENT);
-            }
+            let is_reno = match value.split(|&byte| byte == 0).next() {
+                Some(b"cubic") => 0,
+                Some(b"reno") => 1,
+                _ => return Err(Errno::ENOENT),
+            };
+            options.reno.store(is_reno, Ordering::Relaxed);
         }
         (net::SOL_IP, net::IP_TTL | net::IP_MULTICAST_TTL) if value.is_empty() => return Err(Errno::EINVAL),
         (net::SOL_IP, net::IP_TTL) => {
@@ -423,12 +425,6 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
                 return Err(Errno::EINVAL);
             }
             options.max_segment.store(asked, Ordering::Relaxed);
-        }
-        (net::SOL_TCP, net::TCP_CONGESTION) if is_tcp => {
-            let name = value.split(|&byte| byte == 0).next().unwrap_or_default();
-            if name != CONGESTION_NAME.as_bytes() {
-                return Err(Errno::ENOENT);
-            }
         }
         (net::SOL_IP, net::IP_MULTICAST_TTL | net::IP_MULTICAST_IF) if is_tcp => return Err(Errno::EINVAL),
         (net::SOL_IP, net::IP_MULTICAST_TTL) if !is_tcp => {
@@ -534,7 +530,10 @@ fn tcp_info(tcp: &heddle_inet::tcp::TcpSocket<crate::net::inet::platform::Kernel
     put(core::mem::offset_of!(net::tcp_info, tcpi_snd_mss), &(tcp.segment_bytes() as u32).to_ne_bytes());
     put(core::mem::offset_of!(net::tcp_info, tcpi_rcv_mss), &(tcp.segment_bytes() as u32).to_ne_bytes());
     put(core::mem::offset_of!(net::tcp_info, tcpi_pmtu), &65_535_u32.to_ne_bytes());
-    put(core::mem::offset_of!(net::tcp_info, tcpi_snd_cwnd), &10_u32.to_ne_bytes());
+    let pace = progress.pace;
+    put(core::mem::offset_of!(net::tcp_info, tcpi_snd_cwnd), &pace.window.to_ne_bytes());
+    put(core::mem::offset_of!(net::tcp_info, tcpi_snd_ssthresh), &pace.threshold.to_ne_bytes());
+    put(core::mem::offset_of!(net::tcp_info, tcpi_rtt), &((pace.round_trip_ns / 1000) as u32).to_ne_bytes());
     put(core::mem::offset_of!(net::tcp_info, tcpi_bytes_acked), &progress.sent.to_ne_bytes());
     put(core::mem::offset_of!(net::tcp_info, tcpi_bytes_received), &progress.received.to_ne_bytes());
     put(core::mem::offset_of!(net::tcp_info, tcpi_bytes_sent), &progress.sent.to_ne_bytes());

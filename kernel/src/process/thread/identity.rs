@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use crate::error::Errno;
 use crate::memory::isolation::CredentialSet;
+use crate::process::user_task::UserTask;
 use crate::process::{Credentials, Thread, credential_set, seccomp};
 use crate::signal::PendingWork;
 use crate::sync::SpinLock;
@@ -19,6 +20,8 @@ pub(super) struct ThreadIdentity {
     personality: AtomicU32,
     /// seccomp(2).
     seccomp: SpinLock<seccomp::Mode>,
+    /// The thread as it counts for its user, as long as it does.
+    task: SpinLock<Option<UserTask>>,
 }
 
 impl ThreadIdentity {
@@ -35,6 +38,7 @@ impl ThreadIdentity {
             no_new_privileges: AtomicBool::new(no_new_privileges),
             personality: AtomicU32::new(0),
             seccomp: SpinLock::new(seccomp::Mode::Disabled),
+            task: SpinLock::new(None),
         }
     }
 }
@@ -60,6 +64,11 @@ impl Thread {
     #[must_use]
     pub fn credentials(&self) -> Arc<Credentials> {
         self.identity.credentials.lock().clone()
+    }
+
+    /// Says how the thread counts for its user from now on; returns how it did.
+    pub fn set_user_task(&self, task: Option<UserTask>) -> Option<UserTask> {
+        core::mem::replace(&mut *self.identity.task.lock(), task)
     }
 
     /// Changes the credentials that the thread acts with, and with them who may reach its memory.

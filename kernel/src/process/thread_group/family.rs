@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering
 use heddle_kernel_core::signal::Signal;
 
 use crate::error::Errno;
+use crate::process::user_task::UserTask;
 use crate::process::{ExitStatus, Group, Process, Session, Thread};
 use crate::sync::{SpinGuard, SpinLock};
 use crate::wait::queue::{Events, WaitQueue, Watch};
@@ -30,6 +31,8 @@ pub(super) struct Family {
     exit_signal: AtomicI32,
     /// The user id at the start and after each change, which `SIGCHLD` tells when no thread is left.
     uid: AtomicU32,
+    /// The process as it counts for its user, when its last thread has ended.
+    task: SpinLock<Option<UserTask>>,
     /// Whether it has run `execve` since its fork: the parent can't change its group any more.
     has_executed: AtomicBool,
     /// The signal that `PR_SET_PDEATHSIG` asks for when the parent ends; 0 for none.
@@ -64,6 +67,7 @@ impl Family {
             ended: WaitQueue::new(),
             exit_signal: AtomicI32::new(exit_signal),
             uid: AtomicU32::new(uid),
+            task: SpinLock::new(None),
             has_executed: AtomicBool::new(false),
             parent_death_signal: AtomicI32::new(0),
             creator: AtomicI32::new(creator),
@@ -214,6 +218,11 @@ impl Process {
     #[must_use]
     pub fn uid(&self) -> u32 {
         self.family.uid.load(Ordering::Relaxed)
+    }
+
+    /// Says how the process counts for its user without a thread; returns how it did.
+    pub(in crate::process) fn set_user_task(&self, task: Option<UserTask>) -> Option<UserTask> {
+        core::mem::replace(&mut *self.family.task.lock(), task)
     }
 
     /// A thread of the process acts as this user now.

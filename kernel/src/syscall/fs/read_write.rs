@@ -67,7 +67,8 @@ pub fn pwritev2(call: &mut Call<'_>) -> SyscallResult {
 }
 
 fn vectored_with_flags(call: &mut Call<'_>, direction: TransferDirection) -> SyscallResult {
-    const KNOWN: u32 = linux::RWF_HIPRI | linux::RWF_DSYNC | linux::RWF_SYNC | linux::RWF_NOWAIT;
+    const KNOWN: u32 =
+        linux::RWF_HIPRI | linux::RWF_DSYNC | linux::RWF_SYNC | linux::RWF_NOWAIT | linux::RWF_APPEND;
     let flags = call.uint(5);
     if flags & !KNOWN != 0 {
         return Err(Errno::EOPNOTSUPP.into());
@@ -138,6 +139,7 @@ fn start(
         missed: None,
         is_unfinished: false,
         some_is_enough: false,
+        is_appended: flags & linux::RWF_APPEND != 0,
     };
     transfer.start()
 }

@@ -391,6 +391,7 @@ pub fn vmsplice(call: &mut Call<'_>) -> SyscallResult {
         missed: None,
         is_unfinished: false,
         some_is_enough: true,
+        is_appended: false,
     };
     transfer.start()
 }

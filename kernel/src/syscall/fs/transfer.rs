@@ -79,6 +79,8 @@ pub struct Transfer {
     pub is_unfinished: bool,
     /// A write ends with what there was room for.
     pub some_is_enough: bool,
+    /// Whether it appends, whatever the file's flags say (`RWF_APPEND`).
+    pub is_appended: bool,
 }
 
 impl Transfer {
@@ -96,16 +98,19 @@ impl Transfer {
     /// Where in the file the bytes are that are still to be moved.
     fn range(&self) -> Range<u64> {
         let left = (self.total() - self.done) as u64;
+        if self.appends() {
+            return self.open.file.size().unwrap_or(0)..u64::MAX;
+        }
         let start = match self.position {
             Some(position) => position + self.done as u64,
-            None if self.appends() => return self.open.file.size().unwrap_or(0)..u64::MAX,
             None => *self.open.offset.lock(),
         };
         start..start.saturating_add(left)
     }
 
     fn appends(&self) -> bool {
-        self.direction == TransferDirection::Write && self.open.flags().contains(StatusFlags::APPEND)
+        self.direction == TransferDirection::Write
+            && (self.is_appended || self.open.flags().contains(StatusFlags::APPEND))
     }
 
     /// Whether the transfer is to happen at once, although it may take several attempts.
@@ -126,6 +131,7 @@ impl Transfer {
         let space = self.thread.space();
         let mut buffer = IoBuffer::user(&space, self.segments.as_slice());
         buffer.skip(self.done);
+        buffer.set_appending(self.appends());
         if self.has_positions {
             buffer.truncate(ATTEMPT_BYTES);
         }
@@ -185,8 +191,8 @@ impl Transfer {
             return Ok(());
         }
         let at = match self.position {
+            _ if self.appends() => self.open.file.size().unwrap_or(0),
             Some(position) => position + self.done as u64,
-            None if self.open.flags().contains(StatusFlags::APPEND) => self.open.file.size().unwrap_or(0),
             None => *self.open.offset.lock(),
         };
         let room = limit.saturating_sub(at);

@@ -14,8 +14,8 @@ use crate::ipc::semaphore::SemUndoList;
 use crate::memory::{Space, fallible};
 use crate::process::exit::discard;
 use crate::process::pidfd::ProcessFile;
-use crate::process::table::PidTable;
 use crate::process::thread::Parts;
+use crate::process::user_task::UserTask;
 use crate::process::vfork::Vfork;
 use crate::process::{Limits, Process, ProcessParts, Resource, Thread, seccomp, table, trace};
 use crate::sync::SpinLock;
@@ -337,18 +337,15 @@ fn take_back(child: &Arc<Thread>, pidfd: Option<Pidfd>) {
     }
 }
 
-/// Checks that the user may have one more thread: `RLIMIT_NPROC` counts those of all the user's processes. The count is
-/// made anew each time; who is privileged is not counted.
-fn check_limit(parent: &Arc<Thread>, table: &PidTable) -> Result<(), Errno> {
+/// One more thread for the caller's user: `RLIMIT_NPROC` counts those of all the user's processes, and is not for
+/// who is privileged.
+fn enter_user_task(parent: &Arc<Thread>) -> Result<Option<UserTask>, Errno> {
     let credentials = parent.credentials();
     let limit = parent.process.limit(Resource::Processes).soft;
-    let is_free = credentials.uid == 0
+    let is_free = limit == Limits::INFINITY
         || credentials.is_capable(linux::CAP_SYS_RESOURCE)
         || credentials.is_capable(linux::CAP_SYS_ADMIN);
-    if is_free || limit == Limits::INFINITY {
-        return Ok(());
-    }
-    if table.count_of_user(credentials.uid) as u64 >= limit { Err(Errno::EAGAIN) } else { Ok(()) }
+    UserTask::enter(credentials.uid, if is_free { u64::MAX } else { limit })
 }
 
 /// Makes the thread, in the caller's process or in a new one, without starting it.
@@ -373,7 +370,7 @@ fn make(
     let account = parent.split_account();
 
     let mut table = table::lock();
-    check_limit(parent, &table)?;
+    let task = enter_user_task(parent)?;
     let tid = table.free_number()?;
     let process = match actions {
         None => parent.process.clone(),
@@ -393,6 +390,7 @@ fn make(
         account,
         float,
     })?;
+    child.set_user_task(task);
     child.set_io_priority(parent.io_priority());
     child.inherit_timer_slack(parent);
     child.set_personality(parent.personality());

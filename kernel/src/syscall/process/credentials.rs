@@ -5,6 +5,7 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::memory::fallible;
+use crate::process::user_task::UserTask;
 use crate::process::{Capabilities, Credentials, Thread, table};
 use crate::syscall::{Call, SyscallResult, user};
 
@@ -60,8 +61,14 @@ pub(super) fn change(
     edit: impl FnOnce(&mut Credentials) -> Result<(), Errno>,
 ) -> SyscallResult {
     let mut credentials = (*thread.credentials()).clone();
+    let before = credentials.uid;
     edit(&mut credentials)?;
-    thread.set_credentials(fallible::try_arc(credentials)?);
+    let credentials = fallible::try_arc(credentials)?;
+    if credentials.uid != before {
+        // As in Linux, the limit holds for the next fork, not for the change.
+        drop(thread.set_user_task(UserTask::enter(credentials.uid, u64::MAX)?));
+    }
+    thread.set_credentials(credentials);
     Ok(0.into())
 }
 

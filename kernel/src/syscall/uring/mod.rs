@@ -24,6 +24,7 @@ use crate::syscall::fs::get;
 use crate::syscall::uring::ring::{RingMemory, Uring};
 use crate::syscall::{Call, SyscallResult, pending};
 
+pub use crate::syscall::uring::request::level_of_priority;
 pub use crate::syscall::uring::submit::io_uring_enter;
 
 const SETUP_KNOWN: u32 = abi::IORING_SETUP_CQSIZE

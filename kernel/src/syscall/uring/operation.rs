@@ -10,7 +10,6 @@ use linux_raw_sys::net::MSG_DONTWAIT;
 
 use heddle_kernel_core::uring::{InvalidEntry, Sqe, SqeFlags, SystemCall, Target, is_system_call};
 
-use crate::arch::UserContext;
 use crate::call::CallFuture;
 use crate::call::asynchronous::AsyncRequest;
 use crate::call::caller::Caller;
@@ -20,10 +19,10 @@ use crate::memory::fallible;
 use crate::sched;
 use crate::sched::Budget;
 use crate::sync::SpinLock;
+use crate::syscall::submitted::{Attempt, attempt, complete};
 use crate::syscall::uring::request::{Submitter, UringRequest, level_of};
 use crate::syscall::uring::ring::Uring;
 use crate::syscall::uring::timeout;
-use crate::syscall::{Call, SyscallState, start_call};
 use crate::wait::node::{WaitKind, Waiter};
 use crate::wait::queue::Events;
 
@@ -187,25 +186,6 @@ fn readiness(sqe: &Sqe, open: Option<&Arc<OpenFile>>) -> Option<(Arc<OpenFile>, 
     Some((open.clone(), if is(&reads) { Events::IN } else { Events::OUT }))
 }
 
-/// The result of starting a system call, once no page is missing.
-enum Attempt {
-    Done(Result<usize, Errno>),
-    Waits(CallFuture),
-}
-
-fn attempt(request: &Arc<AsyncRequest>, context: &mut UserContext, call: SystemCall) -> TryResult<Attempt> {
-    let caller = Caller::Request(request.clone());
-    let arguments = call.arguments.map(|word| word as usize);
-    match start_call(call.number as usize, &mut Call::with_arguments(&caller, context, arguments)) {
-        Ok(SyscallState::Done(value)) => Ok(Attempt::Done(Ok(value))),
-        Ok(SyscallState::Yield) => Ok(Attempt::Done(Ok(0))),
-        Ok(SyscallState::Pending(future)) => Ok(Attempt::Waits(future)),
-        Err(TryError::Error(error)) => Ok(Attempt::Done(Err(error))),
-        Err(TryError::WouldBlock) => Ok(Attempt::Done(Err(Errno::EAGAIN))),
-        Err(TryError::Fault(fault)) => Err(TryError::Fault(fault)),
-    }
-}
-
 /// Starts an entry that is a system call.
 fn start_as_call(
     ring: &Arc<Uring>,
@@ -240,61 +220,6 @@ fn start_as_call(
     };
     let future = complete(request, call, first, retry);
     Ok(StartedEntry::Waits(active, pin(future)?))
-}
-
-/// Carries a system call out, from what has been started of it.
-async fn complete(
-    request: Arc<AsyncRequest>,
-    call: SystemCall,
-    mut first: Option<Attempt>,
-    retry: Option<(Arc<OpenFile>, Events)>,
-) -> Result<usize, Errno> {
-    let caller = Caller::Request(request.clone());
-    let mut has_connected = false;
-    loop {
-        let started = match first.take() {
-            Some(started) => started,
-            None => attempt_later(&request, call).await?,
-        };
-        let result = match started {
-            Attempt::Done(result) => result,
-            Attempt::Waits(future) => future.await,
-        };
-        let Some((open, events)) = &retry else { return result };
-        match result {
-            Err(Errno::EAGAIN | Errno::EINPROGRESS | Errno::EALREADY) => {}
-            Err(Errno::EISCONN) if has_connected => return Ok(0),
-            result => return result,
-        }
-        has_connected = true;
-        caller
-            .wait_until(WaitKind::Interruptible, |watch| {
-                let ready = open.file.poll(open, Some(watch), *events)?;
-                Ok(ready.intersects(*events | Events::ERR | Events::HUP).then_some(()))
-            })
-            .await?;
-        sched::yield_now().await;
-    }
-}
-
-/// As [`attempt`], after bringing in the pages that are missing.
-async fn attempt_later(request: &Arc<AsyncRequest>, call: SystemCall) -> Result<Attempt, Errno> {
-    loop {
-        let started = {
-            let mut context = fallible::try_box(UserContext::new_user())?;
-            attempt(request, &mut context, call)
-        };
-        match started {
-            Ok(started) => return Ok(started),
-            Err(TryError::Fault(fault)) => {
-                let is_over = || request.is_interrupted(WaitKind::Killable);
-                request.space().fault_in_for(fault, is_over).await?;
-            }
-            Err(TryError::Error(error)) => return Err(error),
-            Err(TryError::WouldBlock) => return Err(Errno::EAGAIN),
-        }
-        sched::yield_now().await;
-    }
 }
 
 /// Accepts connections, each with a completion of its own, until one fails.

@@ -53,11 +53,6 @@ pub struct UringRequest {
 /// # Errors
 /// `EINVAL`.
 pub fn level_of(sqe: &Sqe) -> Result<u8, Errno> {
-    const CLASS_SHIFT: u16 = 13;
-    const REALTIME: u16 = 1;
-    const BEST_EFFORT: u16 = 2;
-    const IDLE: u16 = 3;
-    const LEVELS: u16 = 8;
     let is_message = [Op::IORING_OP_SEND, Op::IORING_OP_RECV, Op::IORING_OP_SENDMSG, Op::IORING_OP_RECVMSG]
         .iter()
         .any(|&operation| sqe.is(operation));
@@ -74,10 +69,23 @@ pub fn level_of(sqe: &Sqe) -> Result<u8, Errno> {
     ]
     .iter()
     .any(|&operation| sqe.is(operation));
-    let (class, data) = (sqe.ioprio >> CLASS_SHIFT, sqe.ioprio & ((1 << CLASS_SHIFT) - 1));
+    if sqe.ioprio != 0 && !is_transfer { Err(Errno::EINVAL) } else { level_of_priority(sqe.ioprio) }
+}
+
+/// The level of an I/O priority; 0 stands for none.
+///
+/// # Errors
+/// `EINVAL`.
+pub fn level_of_priority(priority: u16) -> Result<u8, Errno> {
+    const CLASS_SHIFT: u16 = 13;
+    const REALTIME: u16 = 1;
+    const BEST_EFFORT: u16 = 2;
+    const IDLE: u16 = 3;
+    const LEVELS: u16 = 8;
+    let (class, data) = (priority >> CLASS_SHIFT, priority & ((1 << CLASS_SHIFT) - 1));
     match class {
-        0 if sqe.ioprio == 0 => Ok(ORDINARY_LEVEL),
-        _ if !is_transfer || data >= LEVELS => Err(Errno::EINVAL),
+        0 if priority == 0 => Ok(ORDINARY_LEVEL),
+        _ if data >= LEVELS => Err(Errno::EINVAL),
         REALTIME => Ok(data as u8),
         BEST_EFFORT => Ok(ORDINARY_LEVEL),
         IDLE => Ok(IDLE_LEVEL),

@@ -8,7 +8,7 @@ use linux_raw_sys::io_uring::{
     IORING_CQ_EVENTFD_DISABLED, IORING_OFF_CQ_RING, IORING_OFF_SQES, IORING_SQ_CQ_OVERFLOW,
 };
 
-use heddle_kernel_core::fallible::{push_back_reserved, push_reserved};
+use heddle_kernel_core::fallible::push_back_reserved;
 use heddle_kernel_core::uring::{RingLayout, SQE_BYTES, SQE_WORDS, Sqe, at};
 
 use crate::arch::paging::PAGE_SIZE;
@@ -17,13 +17,10 @@ use crate::fs::eventfd::EventCounter;
 use crate::fs::{File, OpenFile};
 use crate::memory::source::SerialNumber;
 use crate::memory::{FrameRef, MapSource, PageRef, fallible};
-use crate::sched::Budget;
 use crate::sync::SpinLock;
+use crate::syscall::submitted::zeroed;
 use crate::syscall::uring::request::UringRequest;
 use crate::wait::queue::{Events, WaitQueue, Watch};
-
-/// Units of work that clearing a page costs.
-const PAGE_COST: u32 = 1;
 
 /// The pages that a program maps: both rings in one piece, and the entries.
 pub struct RingMemory {
@@ -74,19 +71,6 @@ impl RingMemory {
             self.word(offset + at * size_of::<u32>()).store(value as u32, Ordering::Relaxed);
         }
     }
-}
-
-async fn zeroed(bytes: usize) -> Result<Vec<FrameRef>, Errno> {
-    let mut frames = fallible::try_with_capacity(bytes.div_ceil(PAGE_SIZE))?;
-    let mut budget = Budget::new();
-    while frames.len() < frames.capacity() {
-        budget.step(PAGE_COST).await;
-        push_reserved(&mut frames, FrameRef::allocate_zeroed()?);
-        if frames.len() == bytes.div_ceil(PAGE_SIZE) {
-            break;
-        }
-    }
-    Ok(frames)
 }
 
 impl MapSource for RingMemory {

@@ -142,7 +142,31 @@ fn the_algorithm_has_a_name() -> Outcome {
         )
     };
     expect_eq!(result, 0);
-    expect!(bytes[0].is_ascii_lowercase());
+    expect_eq!(&bytes[..6], b"cubic\0");
+    let set = |name: &[u8]| {
+        let pointer = name.as_ptr().cast();
+        let length = name.len() as libc::socklen_t;
+        // SAFETY: the bytes live through the call.
+        Errno::result(unsafe {
+            libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, pointer, length)
+        })
+    };
+    expect_eq!(set(b"nothing like it"), Err(Errno::ENOENT));
+    expect_eq!(set(b"reno"), Ok(0));
+    let pointer = bytes.as_mut_ptr().cast();
+    length = 16;
+    // SAFETY: the bytes live through the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_CONGESTION,
+            pointer,
+            &raw mut length,
+        )
+    };
+    expect_eq!(result, 0);
+    expect_eq!(&bytes[..5], b"reno\0");
     Ok(())
 }
 

@@ -177,7 +177,7 @@ fn command_to_exit(side: &str, smallest: &Path, record: &mut Record, interrupt: 
         run_smallest(smallest, Clock::Host, interrupt)?;
     } else {
         let memory = (MEMORY_BYTES / MIB).to_string();
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(crate::paths::own_program()?);
         command.args(["run", "--kernel", side, "--memory", &memory, "--", "true"]);
         command.env(accelerator::VARIABLE, accelerator::choice().name());
         let status = interrupt.run(command.stdin(Stdio::null()).stdout(Stdio::null()))?;

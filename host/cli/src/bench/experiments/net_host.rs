@@ -59,7 +59,7 @@ fn free_address() -> Result<SocketAddr> {
 impl Guest {
     fn start(kernel: &str, program: &Path) -> Result<Self> {
         let (echo, sink, datagrams) = (free_address()?, free_address()?, free_address()?);
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(crate::paths::own_program()?);
         command.args(["run", "--kernel", kernel, "--memory", &(MEMORY_BYTES / MIB).to_string()]);
         command.args(["-p", &format!("{echo}:{GUEST_ECHO}"), "-p", &format!("{sink}:{GUEST_SINK}")]);
         command.args(["-p", &format!("{datagrams}:{GUEST_ECHO}/udp"), "--bare", "--"]);

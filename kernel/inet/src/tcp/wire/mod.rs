@@ -4,12 +4,16 @@
 //! socket is made anew with larger ones, and the handshake, unread bytes and the peer's end are played to it, so that
 //! it continues with the numbers of the old one (`storage`). Sequence numbers are chosen here for that: smoltcp takes
 //! its first one from a seed, and [`stack::seed_for`] finds the seed. A program's window is promised to the peer at
-//! once, and storage is provided when bytes come that need it; so an idle connection has no buffers.
+//! once, and storage is provided when bytes come that need it; so an idle connection has no buffers. How much is sent
+//! at once is decided in `congestion`.
 
+mod congestion;
 mod outlet;
 mod stack;
 mod storage;
 mod transfer;
+
+pub use crate::tcp::wire::congestion::Pace;
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -27,7 +31,8 @@ use crate::ip::{ETHERNET_BYTES, IpHeader};
 use crate::options::Options;
 use crate::platform::{OutOfMemory, Platform, random_u64};
 use crate::tcp::handshake::HalfOpen;
-use crate::tcp::segment::{Offer, Segment, flags, is_before};
+use crate::tcp::segment::{Draft, Offer, Segment, WINDOW_AT, flags, is_before};
+use crate::tcp::wire::congestion::{Congestion, Heed};
 use crate::tcp::wire::outlet::Outlet;
 use crate::tcp::wire::stack::{Stack, StackDevice, capabilities, endpoint, instant};
 
@@ -46,6 +51,10 @@ const RETRY_NS: u64 = 924_600_000_000;
 const CONNECT_NS: u64 = 127_000_000_000;
 /// How long a closed connection waits for the peer's end: `tcp_fin_timeout`.
 pub(crate) const FIN_WAIT_NS: u64 = 60_000_000_000;
+/// The segment that every peer takes.
+const SMALLEST_SEGMENT: usize = 536;
+/// A round trip from which on it is worth a pause to give a connection more storage.
+const LONG_PATH_NS: u64 = 2_000_000;
 /// How long corked bytes wait for more.
 const CORK_NS: u64 = 200_000_000;
 
@@ -60,11 +69,16 @@ pub(crate) struct Wire {
     offer: Offer,
     /// The window in the peer's last segment.
     peer_window: u16,
+    /// How long nothing had been heard of the peer when smoltcp was made to believe that something was.
+    unheard_ns: u64,
     /// Bytes ever put in and taken out by the program.
     pub sent: u64,
     pub received: u64,
     /// Segments whose bytes must wait until there is storage for them.
     held: VecDeque<Vec<u8>>,
+    /// The number behind the last byte that smoltcp was given, and the one it expected when `held` was looked at.
+    farthest: u32,
+    looked_at: u32,
     /// The program found no room: it is to be woken when there is some, and storage is to grow.
     pub writer_waits: bool,
     was_short: bool,
@@ -105,15 +119,19 @@ impl Wire {
                 pending: None,
                 ttl: 64,
                 tos: 0,
+                congestion: Congestion::new(own_start, SMALLEST_SEGMENT),
             },
             mtu,
             own_start,
             peer_start: 0,
             offer: Offer::default(),
             peer_window: 0,
+            unheard_ns: 0,
             sent: 0,
             received: 0,
             held: VecDeque::new(),
+            farthest: 0,
+            looked_at: 0,
             writer_waits: false,
             was_short: false,
             wants_storage: false,
@@ -138,9 +156,11 @@ impl Wire {
         wire.peer_start = half_open.peer;
         wire.offer = half_open.offer;
         wire.peer_window = peer_window;
+        (wire.farthest, wire.looked_at) = (half_open.peer.wrapping_add(1), half_open.peer);
         wire.active_ns = P::now_ns();
         wire.outlet.scale = if half_open.offer.scale.is_some() { OWN_SCALE } else { 0 };
         wire.outlet.sent = half_open.own.wrapping_add(1);
+        wire.outlet.congestion.begin(wire.outlet.sent, wire.segment_bytes());
         wire.outlet.acknowledged = half_open.peer.wrapping_add(1);
         wire.outlet.promised = wire.outlet.acknowledged.wrapping_add(u32::from(u16::MAX));
         wire.play_handshake(engine)?;
@@ -205,15 +225,23 @@ impl Wire {
                 return Ok(false);
             }
         }
-        self.with_port(engine, None, |stack, port| {
+        let is_left = self.with_port(engine, None, |stack, port| {
             let now = instant(P::now_ns());
             for _ in 0..SEGMENTS_MAX {
                 if stack.interface.poll_egress(now, port, &mut stack.sockets) == PollResult::None {
                     return false;
                 }
+                if port.outlet.congestion.has_shrunk {
+                    break;
+                }
             }
             true
-        })
+        })?;
+        if core::mem::replace(&mut self.outlet.congestion.has_shrunk, false) {
+            self.unheard_ns = P::now_ns().saturating_sub(self.active_ns);
+            self.repeat_acknowledgement(engine)?;
+        }
+        Ok(is_left)
     }
 
     /// Whether the link had no room for something.
@@ -227,39 +255,101 @@ impl Wire {
     }
 
     /// Takes a packet of the connection.
-    pub fn receive_packet<P: Platform>(&mut self, engine: &Engine<P>, packet: Vec<u8>, options: &Options) {
+    pub fn receive_packet<P: Platform>(
+        &mut self,
+        engine: &Engine<P>,
+        mut packet: Vec<u8>,
+        options: &Options,
+    ) {
         self.outlet.window = self.window(options);
         if !self.has_storage(engine, &packet) {
             self.hold(engine, packet);
             return;
         }
-        self.take_packet(engine, &packet);
+        self.take_packet(engine, &mut packet, false);
     }
 
     /// The window that the peer may use.
     fn window(&self, options: &Options) -> usize {
-        let wanted = (Options::get(&options.receive_buffer) as usize).min(STORAGE_MAX);
+        let mut wanted = (Options::get(&options.receive_buffer) as usize).min(STORAGE_MAX);
+        if matches!(self.state(), State::FinWait1 | State::FinWait2) {
+            // Storage that is there cannot grow any more.
+            wanted = wanted.min(self.stack.receive_bytes);
+        }
         if self.outlet.scale == 0 { wanted.min(usize::from(u16::MAX)) } else { wanted }
     }
 
-    fn take_packet<P: Platform>(&mut self, engine: &Engine<P>, packet: &[u8]) {
+    /// Gives smoltcp a packet with a window of ours. One that stands in for another, which is kept, tells of no loss.
+    fn take_packet<P: Platform>(&mut self, engine: &Engine<P>, packet: &mut [u8], stands_in: bool) {
         let Some(parsed) = IpHeader::parse(packet) else { return };
+        let window_at = parsed.header_bytes + WINDOW_AT;
         let Some(segment) = Segment::parse(parsed.payload) else { return };
         if segment.has(flags::SYN) && self.state() == State::SynSent && segment.has(flags::ACK) {
             self.peer_start = segment.number;
             self.offer = segment.offer();
+            (self.farthest, self.looked_at) = (segment.number.wrapping_add(1), segment.number);
             self.outlet.scale = if self.offer.scale.is_some() { OWN_SCALE } else { 0 };
             self.outlet.inner_scale = if self.offer.scale.is_some() { self.stack.scale() } else { 0 };
             self.outlet.acknowledged = segment.number;
             self.outlet.promised = segment.number.wrapping_add(1).wrapping_add(u32::from(u16::MAX));
+            self.outlet.congestion.begin(segment.acknowledged, self.segment_bytes());
+            // A SYN's window is not shifted.
+            self.peer_window = segment.window >> self.offer.scale.unwrap_or(0);
         }
         if !segment.has(flags::SYN | flags::RST) {
             self.peer_window = segment.window;
         }
-        self.active_ns = P::now_ns();
+        (self.active_ns, self.unheard_ns) = (P::now_ns(), 0);
+        let end = segment.end();
+        if !segment.data.is_empty() && (!self.has_gap() || is_before(self.farthest, end)) {
+            self.farthest = end;
+        }
+        let mut heed = Heed::Clamp;
+        if segment.has(flags::ACK) && !segment.has(flags::RST) {
+            let shift = if segment.has(flags::SYN) { 0 } else { self.offer.scale.unwrap_or(0) };
+            let (acknowledged, is_bare) = (segment.acknowledged, segment.data.is_empty());
+            let (told, sent) = (segment.window, self.outlet.sent);
+            let congestion = &mut self.outlet.congestion;
+            heed = congestion.acknowledge(acknowledged, is_bare && !stands_in, told, sent, self.active_ns);
+            let window = congestion.window_for(if stands_in { Heed::Differ } else { heed }, told, shift);
+            congestion.give(acknowledged, is_bare, window);
+            packet[window_at..window_at + 2].copy_from_slice(&window.to_be_bytes());
+        }
         // Without memory for a pass the packet is lost, and will come again.
         let _ = self.input(engine, packet);
+        if heed == Heed::Repeat {
+            for _ in 0..congestion::DUPLICATES {
+                let _ = self.repeat_acknowledgement(engine);
+            }
+        }
         self.outlet.unread = self.stack.peek().recv_queue();
+    }
+
+    /// Gives smoltcp the peer's last acknowledgement again, with the window of now.
+    fn repeat_acknowledgement<P: Platform>(&mut self, engine: &Engine<P>) -> Result<(), OutOfMemory> {
+        if matches!(self.state(), State::Closed | State::SynSent | State::SynReceived) {
+            return Ok(());
+        }
+        let acknowledged = self.outlet.congestion.acknowledged();
+        let draft = Draft {
+            from: self.outlet.remote,
+            to: self.outlet.local,
+            number: self.next_number(self.has_peer_ended()),
+            acknowledged: Some(acknowledged),
+            flags: 0,
+            window: self.inner_window(acknowledged, true),
+            offer: None,
+            data: &[],
+        };
+        self.input(engine, &draft.frame(true)?[ETHERNET_BYTES..])
+    }
+
+    /// The window that smoltcp gets in place of the peer's last one, with an acknowledgement.
+    fn inner_window(&mut self, acknowledged: u32, is_bare: bool) -> u16 {
+        let congestion = &mut self.outlet.congestion;
+        let window = congestion.clamp(self.peer_window, self.offer.scale.unwrap_or(0));
+        congestion.give(acknowledged, is_bare, window);
+        window
     }
 
     /// Everything that time, a packet or the program has made due.
@@ -268,6 +358,7 @@ impl Wire {
         self.outlet.window = self.window(options);
         self.outlet.ttl = options.ttl_for(self.outlet.remote.address);
         self.outlet.tos = options.tos_for(self.outlet.remote.address);
+        self.outlet.congestion.is_reno = Options::is_on(&options.reno);
         self.take_held(engine);
         self.try_to_end(engine);
         self.set_timers(options);
@@ -320,7 +411,7 @@ impl Wire {
     /// Whether bytes that make no full segment wait for more.
     fn is_corked(&mut self, options: &Options, now_ns: u64) -> bool {
         let queued = self.stack.peek().send_queue();
-        if !Options::is_on(&options.cork) || queued == 0 || queued >= self.mtu {
+        if !Options::is_on(&options.cork) || queued == 0 || queued >= self.mtu || self.drains(options) {
             self.corked_ns = None;
             return false;
         }
@@ -342,7 +433,7 @@ impl Wire {
         } else if socket.send_queue() > 0
             || matches!(socket.state(), State::FinWait1 | State::Closing | State::LastAck)
         {
-            Some(patience_ns)
+            Some(patience_ns.saturating_sub(self.unheard_ns))
         } else if keeps_alive {
             Some((idle + seconds(&options.keep_interval) * seconds(&options.keep_count)) * 1_000_000_000)
         } else {
@@ -382,12 +473,28 @@ impl Wire {
         self.stack.peek().may_send() && !self.is_ending
     }
 
+    /// Whether storage limits a long path: nothing is taken until all is acknowledged, so that it can grow.
+    pub(super) fn drains(&self, options: &Options) -> bool {
+        let (bytes, congestion) = (self.stack.send_bytes, &self.outlet.congestion);
+        self.was_short
+            && congestion.round_trip_ns() >= LONG_PATH_NS
+            && self.stack.peek().send_queue() > 0
+            && bytes * 2 <= self.send_limit(options).next_power_of_two()
+            && congestion.window() > bytes as u64
+            && usize::from(self.peer_window) << self.offer.scale.unwrap_or(0) > bytes
+    }
+
+    /// The most that may wait to be acknowledged.
+    fn send_limit(&self, options: &Options) -> usize {
+        (Options::get(&options.send_buffer) as usize).clamp(FIRST_BYTES, STORAGE_MAX)
+    }
+
     /// Room for what a program sends.
     pub fn room(&self, options: &Options) -> usize {
-        if self.wants_storage {
+        if self.wants_storage || self.drains(options) {
             return 0;
         }
-        let limit = (Options::get(&options.send_buffer) as usize).clamp(FIRST_BYTES, STORAGE_MAX);
+        let limit = self.send_limit(options);
         let socket = self.stack.peek();
         if socket.send_queue() == 0 { limit } else { self.stack.send_bytes - socket.send_queue() }
     }
@@ -409,7 +516,8 @@ impl Wire {
 
     /// Ends this side's direction, once what waits has been sent. Storage can't grow after, so a program that goes on
     /// reading gets enough of it before.
-    pub fn end<P: Platform>(&mut self, engine: &Engine<P>, goes_on: bool) {
+    pub fn end<P: Platform>(&mut self, engine: &Engine<P>, options: &Options, goes_on: bool) {
+        self.outlet.window = self.window(options);
         if !goes_on || !self.may_send() || self.stack.receive_bytes >= self.last_storage() {
             self.stack.socket().close();
             return;
@@ -446,6 +554,7 @@ impl Wire {
         let mtu = mtu.max(if self.outlet.local.address.is_ipv4() { 576 } else { 1280 });
         if mtu < self.mtu {
             self.mtu = mtu;
+            self.outlet.congestion.set_segment(self.segment_bytes());
             if self.stack.peek().send_queue() == 0 {
                 let (receive, send) = (self.stack.receive_bytes, self.stack.send_bytes);
                 let _ = self.rebuild(engine, receive, send);
@@ -457,6 +566,11 @@ impl Wire {
     pub fn is_in_flight(&self, number: u32) -> bool {
         let una = self.own_start.wrapping_add((self.sent - self.stack.peek().send_queue() as u64) as u32);
         !is_before(number, una) && !is_before(self.outlet.sent, number)
+    }
+
+    /// Congestion control's windows, and the time of a round trip.
+    pub const fn pace(&self) -> Pace {
+        self.outlet.congestion.pace()
     }
 
     /// The longest segment that is sent.

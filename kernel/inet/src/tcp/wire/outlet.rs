@@ -9,7 +9,8 @@ use crate::error::InetError;
 use crate::ip::{ETHERNET_BYTES, IpHeader, protocol};
 use crate::link::{SegmentationOffload, TransmitOffload};
 use crate::platform::Platform;
-use crate::tcp::segment::{HEADER_BYTES, SUM_AT, Segment, flags, is_before};
+use crate::tcp::segment::{HEADER_BYTES, SUM_AT, Segment, WINDOW_AT, flags, is_before};
+use crate::tcp::wire::congestion::Congestion;
 
 /// The numbers of a connection that smoltcp keeps to itself, as the segments tell them.
 #[derive(Debug)]
@@ -32,6 +33,7 @@ pub(super) struct Outlet {
     pub(super) is_replay: bool,
     /// A frame for which the link had no room.
     pub(super) pending: Option<(Vec<u8>, TransmitOffload)>,
+    pub(super) congestion: Congestion,
     pub(super) ttl: u8,
     pub(super) tos: u8,
 }
@@ -53,7 +55,7 @@ impl Outlet {
             return;
         }
         let Some(segment) = frame.get(start..).and_then(Segment::parse) else { return };
-        let (end, given) = (segment.end(), segment.flags);
+        let (number, end, given) = (segment.number, segment.end(), segment.flags);
         let (acknowledged, window, data_bytes) = (segment.acknowledged, segment.window, segment.data.len());
         let is_syn = segment.has(flags::SYN);
         if segment.has(flags::ACK) {
@@ -83,6 +85,9 @@ impl Outlet {
             // smoltcp's storage has room again, of which the peer knew.
             return;
         }
+        if end != number && given & (flags::SYN | flags::RST) == 0 {
+            self.congestion.send(number, end, self.sent, P::now_ns());
+        }
         if is_before(self.sent, end) {
             self.sent = end;
         }
@@ -91,7 +96,7 @@ impl Outlet {
             self.promised = edge;
         }
         let bytes = &mut frame[start..];
-        bytes[14..16].copy_from_slice(&units.to_be_bytes());
+        bytes[WINDOW_AT..WINDOW_AT + 2].copy_from_slice(&units.to_be_bytes());
         if is_bare {
             // After a timeout smoltcp's next number is one that the peer may have seen, and an acknowledgement with an
             // old number does not count: two ends that both send again would never hear each other.

@@ -183,8 +183,8 @@ impl Stack {
                 let _ = all.push(IpCidr::new(address(local.address), bits));
             });
             let mut socket = Socket::new(SocketBuffer::new(receive), SocketBuffer::new(send));
-            // CUBIC needs floating point, which a kernel does without.
-            socket.set_congestion_control(CongestionControl::Reno);
+            // `congestion` does it.
+            socket.set_congestion_control(CongestionControl::None);
             let mut sockets = SocketSet::new(Vec::with_capacity(1));
             let handle = sockets.add(socket);
             Self { interface, sockets, handle, receive_bytes, send_bytes }

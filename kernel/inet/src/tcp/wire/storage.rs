@@ -43,7 +43,7 @@ impl Wire {
                 number: next,
                 acknowledged: Some(una),
                 flags: 0,
-                window: self.peer_window,
+                window: self.inner_window(una, true),
                 offer: None,
                 ..draft
             };
@@ -107,7 +107,7 @@ impl Wire {
                 number,
                 acknowledged: Some(una),
                 flags: if piece.is_empty() { flags::FIN } else { 0 },
-                window: self.peer_window,
+                window: self.inner_window(una, false),
                 offer: None,
                 data: piece,
             };
@@ -136,7 +136,7 @@ impl Wire {
             number: number.wrapping_sub(1),
             acknowledged: Some(una),
             flags: 0,
-            window: self.peer_window,
+            window: self.inner_window(una, false),
             offer: None,
             data: &[0],
         };
@@ -190,6 +190,10 @@ impl Wire {
                 self.wants_storage = true;
                 return false;
             }
+            if self.has_gap() && is_before(self.next_number(false), segment.number) {
+                // Bytes behind the gap would be lost.
+                return false;
+            }
             let bytes = (needed * 2).next_power_of_two().clamp(FIRST_BYTES, STORAGE_MAX);
             let send = self.stack.send_bytes;
             return self.rebuild(engine, bytes, send).is_ok();
@@ -218,23 +222,38 @@ impl Wire {
                 offer: None,
                 data: &[],
             };
-            if let Ok(frame) = draft.frame(true) {
-                self.take_packet(engine, &frame[ETHERNET_BYTES..]);
+            if let Ok(mut frame) = draft.frame(true) {
+                self.take_packet(engine, &mut frame[ETHERNET_BYTES..], true);
             }
         }
         let bytes: usize = self.held.iter().map(Vec::len).sum();
         if bytes < self.outlet.window && self.held.try_reserve(1).is_ok() {
             self.held.push_back(packet);
         }
+        if self.has_gap() {
+            // The peer must hear that something is missing.
+            self.acknowledge(engine, self.next_number(false));
+        }
+    }
+
+    /// Whether smoltcp may have bytes behind some that are missing.
+    pub(super) fn has_gap(&self) -> bool {
+        is_before(self.next_number(false), self.farthest)
     }
 
     /// Takes what was held, as far as there is storage for it now.
     pub(super) fn take_held<P: Platform>(&mut self, engine: &Engine<P>) {
+        let next = self.next_number(false);
+        if !self.wants_storage && self.looked_at == next {
+            // The gap is still there.
+            return;
+        }
+        self.looked_at = next;
         self.wants_storage = false;
         for _ in 0..self.held.len() {
-            let Some(packet) = self.held.pop_front() else { break };
+            let Some(mut packet) = self.held.pop_front() else { break };
             if self.has_storage(engine, &packet) {
-                self.take_packet(engine, &packet);
+                self.take_packet(engine, &mut packet, false);
             } else {
                 self.held.push_back(packet);
             }

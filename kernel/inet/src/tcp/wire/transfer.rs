@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::error::InetError;
 use crate::options::Options;
 use crate::platform::Platform;
-use crate::tcp::wire::{FIRST_BYTES, STORAGE_MAX, Wire};
+use crate::tcp::wire::{FIRST_BYTES, Wire};
 
 impl Wire {
     /// Takes bytes to be sent from `copy`, of the `wanted` that it has.
@@ -17,13 +17,13 @@ impl Wire {
         wanted: usize,
         copy: &mut dyn FnMut(&mut [u8]) -> Result<usize, F>,
     ) -> Result<Result<usize, F>, InetError> {
-        let limit = (Options::get(&options.send_buffer) as usize).clamp(FIRST_BYTES, STORAGE_MAX);
+        let limit = self.send_limit(options);
         if self.stack.peek().send_queue() == 0 && !self.wants_storage {
             // All is acknowledged: the storage can grow, by more if there was too little.
             let had = self.stack.send_bytes;
             let grown = if self.was_short { had * 4 } else { had };
             let bytes = wanted.max(grown).next_power_of_two().clamp(FIRST_BYTES, limit.next_power_of_two());
-            if bytes > had {
+            if bytes > had && (had == 0 || !self.has_gap()) {
                 // Two ends that both send must both be able to receive.
                 let receive_bytes = self.stack.receive_bytes.max(FIRST_BYTES);
                 let result = self.rebuild(engine, receive_bytes, bytes);
@@ -32,7 +32,8 @@ impl Wire {
                 }
             }
         }
-        if self.wants_storage || self.stack.peek().send_queue() >= self.stack.send_bytes {
+        let is_full = self.stack.peek().send_queue() >= self.stack.send_bytes;
+        if self.wants_storage || is_full || self.drains(options) {
             (self.writer_waits, self.was_short) = (true, true);
             return Err(InetError::WouldBlock);
         }

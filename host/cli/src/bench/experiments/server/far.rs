@@ -40,7 +40,7 @@ impl Drop for FarServer {
 }
 
 fn run_in(kernel: Kernel, network: &[&str], program: &Path) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(crate::paths::own_program()?);
     command.args(["run", "--kernel", kernel.name(), "--memory", MEMORY_MIB]).args(network);
     command.args(["--bare", "--"]).arg(program).stdin(Stdio::null());
     Ok(command)
