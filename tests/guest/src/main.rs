@@ -21,6 +21,7 @@ mod delivery;
 mod descriptor;
 mod differ;
 mod discard;
+mod epoll;
 mod extended;
 mod file;
 mod file_signals;
@@ -89,6 +90,7 @@ fn main() -> std::process::ExitCode {
         time::TESTS,
         cpu_time::TESTS,
         poll::TESTS,
+        epoll::TESTS,
         socket::TESTS,
         terminal::TESTS,
         pty::TESTS,
