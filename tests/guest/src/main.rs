@@ -28,6 +28,7 @@ mod file_signals;
 mod inet;
 mod inotify;
 mod ipc;
+mod leases;
 mod listing;
 mod memory;
 mod memory_limits;
@@ -129,6 +130,7 @@ fn main() -> std::process::ExitCode {
         uring::TESTS,
         seccomp::TESTS,
         file_signals::TESTS,
+        leases::TESTS,
         acl::TESTS,
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
