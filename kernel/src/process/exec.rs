@@ -427,6 +427,7 @@ pub async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     process.set_barriers(0);
     crate::process::exit::release_space(thread).await;
     drop(thread.set_space(loaded.space));
+    process.drop_program_keys();
     thread.descriptors().close(process.pid, |close_on_exec| close_on_exec).await;
     crate::process::timers::clear(process, true);
     process.set_actions(prepared.actions);

@@ -93,6 +93,7 @@ fn leave(thread: &Arc<Thread>) -> bool {
 /// Makes the process a zombie, or lets it disappear if nobody wants its status.
 fn end_process(process: &Arc<Process>) {
     process.detach_all();
+    process.forget_keys();
     crate::process::timers::process_ended(process);
     process.forget_watches();
     let session = process.session();

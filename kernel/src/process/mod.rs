@@ -21,6 +21,7 @@ pub mod futex;
 pub mod host_name;
 pub mod io_signal;
 pub mod job;
+pub mod keys;
 mod limits;
 pub mod load;
 pub mod logged_call;

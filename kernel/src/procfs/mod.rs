@@ -7,6 +7,7 @@
 mod coroutines;
 mod file;
 mod ipc;
+mod keys;
 mod link;
 mod list;
 mod memory;

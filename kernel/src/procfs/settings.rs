@@ -6,6 +6,7 @@ use crate::arch::cpu;
 use crate::error::Errno;
 use crate::fs::lease;
 use crate::process::host_name::{self, HOST_NAME_BYTES};
+use crate::process::keys;
 use crate::procfs::{Subject, Text};
 
 type Shown = Result<(), Errno>;
@@ -74,6 +75,10 @@ macro_rules! number_files {
 
 number_files! {
     lease_time set_lease_time lease::BREAK_SECONDS, i32::MAX as u32;
+    keys set_keys keys::KEYS_LIMIT, i32::MAX as u32;
+    key_bytes set_key_bytes keys::BYTES_LIMIT, i32::MAX as u32;
+    root_keys set_root_keys keys::ROOT_KEYS_LIMIT, i32::MAX as u32;
+    root_key_bytes set_root_key_bytes keys::ROOT_BYTES_LIMIT, i32::MAX as u32;
     leases set_leases lease::ENABLED, i32::MAX as u32;
 }
 

@@ -1,7 +1,7 @@
 //! The names in `/proc`, and how each is shown.
 
 use crate::procfs::{
-    Follow, Item, Show, ShowPart, ShowSum, Store, StoreAs, What, coroutines, ipc, link, net, net_class,
+    Follow, Item, Show, ShowPart, ShowSum, Store, StoreAs, What, coroutines, ipc, keys, link, net, net_class,
     process, settings, sockets, system, usage,
 };
 
@@ -59,6 +59,7 @@ static ROOT_ITEMS: &[Item] = &[
     text(b"devices", system::devices),
     text(b"diskstats", system::nothing),
     text(b"filesystems", system::file_systems),
+    text(b"key-users", keys::users),
     text(b"loadavg", system::load),
     text(b"meminfo", system::memory),
     text(b"modules", system::nothing),
@@ -139,6 +140,7 @@ static SYS_KERNEL_ITEMS: &[Item] = &[
     text(b"dmesg_restrict", settings::yes),
     writable(b"domainname", settings::domain, settings::set_domain),
     writable(b"hostname", settings::host, settings::set_host),
+    directory(b"keys", What::Directory(SYS_KEYS_ITEMS)),
     text(b"kptr_restrict", settings::no),
     writable(b"msgmax", ipc::show_msgmax, ipc::set_msgmax),
     writable(b"msgmnb", ipc::show_msgmnb, ipc::set_msgmnb),
@@ -159,6 +161,13 @@ static SYS_KERNEL_ITEMS: &[Item] = &[
     text(b"threads-max", system::thread_limit),
     text(b"version", system::os_version),
     directory(b"random", What::Directory(SYS_RANDOM_ITEMS)),
+];
+
+static SYS_KEYS_ITEMS: &[Item] = &[
+    writable(b"maxbytes", settings::key_bytes, settings::set_key_bytes),
+    writable(b"maxkeys", settings::keys, settings::set_keys),
+    writable(b"root_maxbytes", settings::root_key_bytes, settings::set_root_key_bytes),
+    writable(b"root_maxkeys", settings::root_keys, settings::set_root_keys),
 ];
 
 static SYS_RANDOM_ITEMS: &[Item] = &[text(b"boot_id", system::boot_id), text(b"uuid", system::uuid)];

@@ -28,6 +28,7 @@ mod file_signals;
 mod inet;
 mod inotify;
 mod ipc;
+mod keys;
 mod leases;
 mod listing;
 mod memory;
@@ -131,6 +132,7 @@ fn main() -> std::process::ExitCode {
         seccomp::TESTS,
         file_signals::TESTS,
         leases::TESTS,
+        keys::TESTS,
         acl::TESTS,
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();

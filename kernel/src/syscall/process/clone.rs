@@ -473,6 +473,7 @@ fn make_process(
         let shared = SemUndoList::of(old)?;
         *process.semaphore_undoes() = Some(shared);
     }
+    process.inherit_keys(old)?;
     process.set_barriers(old.barriers());
     process.inherit_oom_adjustment(old);
     process.set_dump_filter(old.dump_filter());

@@ -8,6 +8,8 @@ pub mod exec;
 pub mod exit;
 pub mod identity;
 mod isolation;
+pub mod key;
+pub mod keyctl;
 pub mod limits;
 pub mod machine;
 pub mod pidfd;
