@@ -128,6 +128,9 @@ impl OpenFile {
     /// wish to hear of a message queue.
     pub fn release_locks(&self, pid: i32) {
         let Some(place) = &self.place else { return };
+        if self.notice.get().is_some() && !notify::is_idle() {
+            notify::forget_directory(self, Some(pid));
+        }
         if let Ok(Some(locks)) = place.entry.node.locks(false) {
             locks.release_process(pid);
             return;
@@ -172,6 +175,9 @@ impl Drop for OpenFile {
         }
         if let Some(notice) = self.notice.get() {
             notice.stop();
+            if !notify::is_idle() {
+                notify::forget_directory(self, None);
+            }
         }
         self.file.released(self);
     }

@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::arch::cpu;
 use crate::error::Errno;
+use crate::fs::lease;
 use crate::process::host_name::{self, HOST_NAME_BYTES};
 use crate::procfs::{Subject, Text};
 
@@ -44,6 +45,36 @@ pub fn set_tainted(_: &Subject, bytes: &[u8]) -> Shown {
     let bits: u32 = text.trim_ascii().parse().map_err(|_| Errno::EINVAL)?;
     TAINTED.fetch_or(bits, Ordering::Relaxed);
     Ok(())
+}
+
+/// The number that a program writes.
+fn number(bytes: &[u8]) -> Result<u32, Errno> {
+    let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
+    text.split_ascii_whitespace().next().ok_or(Errno::EINVAL)?.parse().map_err(|_| Errno::EINVAL)
+}
+
+macro_rules! number_files {
+    ($($show:ident $set:ident $value:path, $max:expr;)*) => {
+        $(
+            pub fn $show(_: &Subject, text: &mut Text) -> Shown {
+                text.line(format_args!("{}\n", $value.load(Ordering::Relaxed)))
+            }
+
+            pub fn $set(_: &Subject, bytes: &[u8]) -> Shown {
+                let number = number(bytes)?;
+                if number > $max {
+                    return Err(Errno::EINVAL);
+                }
+                $value.store(number, Ordering::Relaxed);
+                Ok(())
+            }
+        )*
+    };
+}
+
+number_files! {
+    lease_time set_lease_time lease::BREAK_SECONDS, i32::MAX as u32;
+    leases set_leases lease::ENABLED, i32::MAX as u32;
 }
 
 fn show_name(name: [u8; HOST_NAME_BYTES], text: &mut Text) -> Shown {

@@ -115,6 +115,8 @@ static SYS_FS_ITEMS: &[Item] = &[
     text(b"aio-max-nr", system::aio_limit),
     text(b"aio-nr", system::aio_requests),
     text(b"file-max", system::file_limit),
+    writable(b"lease-break-time", settings::lease_time, settings::set_lease_time),
+    writable(b"leases-enable", settings::leases, settings::set_leases),
     directory(b"mqueue", What::Directory(SYS_QUEUE_ITEMS)),
     text(b"nr_open", system::descriptor_limit),
     text(b"overflowgid", settings::overflow_id),

@@ -21,12 +21,14 @@ mod delivery;
 mod descriptor;
 mod differ;
 mod discard;
+mod epoll;
 mod extended;
 mod file;
 mod file_signals;
 mod inet;
 mod inotify;
 mod ipc;
+mod leases;
 mod listing;
 mod memory;
 mod memory_limits;
@@ -89,6 +91,7 @@ fn main() -> std::process::ExitCode {
         time::TESTS,
         cpu_time::TESTS,
         poll::TESTS,
+        epoll::TESTS,
         socket::TESTS,
         terminal::TESTS,
         pty::TESTS,
@@ -127,6 +130,7 @@ fn main() -> std::process::ExitCode {
         uring::TESTS,
         seccomp::TESTS,
         file_signals::TESTS,
+        leases::TESTS,
         acl::TESTS,
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();

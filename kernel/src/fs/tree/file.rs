@@ -274,11 +274,18 @@ impl File for TreeNode {
 
     fn released(&self, open: &OpenFile) {
         let flags = open.flags();
-        if flags.contains(StatusFlags::EXECUTE) {
-            self.writers.fetch_add(1, Ordering::Release);
-        } else if self.kind == FileType::Regular && flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR)
-        {
-            self.writers.fetch_sub(1, Ordering::Release);
+        if self.kind == FileType::Regular {
+            if let Some(leases) = self.leases.get() {
+                leases.remove(open);
+            }
+            if flags.contains(StatusFlags::EXECUTE) {
+                self.writers.fetch_add(1, Ordering::Release);
+            }
+            if flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR) {
+                self.writers.fetch_sub(1, Ordering::Release);
+            } else {
+                self.readers.fetch_sub(1, Ordering::Release);
+            }
         }
         self.locks.release_description(open.id());
     }
