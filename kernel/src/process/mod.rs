@@ -12,6 +12,7 @@ pub mod access;
 pub mod cpu_time;
 pub mod credential_set;
 mod credentials;
+mod detour;
 pub mod dump;
 pub mod exec;
 pub mod executable;

@@ -56,6 +56,7 @@ static NOTHING: spin::Once<Nothing> = spin::Once::new();
 pub fn initialize() -> Result<(), Errno> {
     crate::memory::reclaim::register(crate::process::futex::drain);
     crate::memory::oom::set_kill(crate::process::oom::kill);
+    crate::process::detour::initialize();
     let space = Space::new(SpaceKind::Whole)?;
     let descriptors = fallible::try_arc(DescriptorTable::new())?;
     NOTHING.call_once(|| Nothing { space, descriptors });

@@ -211,6 +211,7 @@ pub fn status(subject: &Subject, text: &mut Text) -> Shown {
     let state = state_of(subject);
     let word = match state {
         'R' => "running",
+        'D' => "disk sleep",
         'T' => "stopped",
         't' => "tracing stop",
         'Z' => "zombie",
