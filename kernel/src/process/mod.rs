@@ -25,6 +25,7 @@ pub mod job;
 mod limits;
 pub mod load;
 pub mod logged_call;
+pub mod namespaces;
 pub mod oom;
 pub mod pidfd;
 mod privilege;

@@ -1,8 +1,8 @@
 //! The names in `/proc`, and how each is shown.
 
 use crate::procfs::{
-    Follow, Item, Show, ShowPart, ShowSum, Store, StoreAs, What, coroutines, ipc, link, net, net_class,
-    process, settings, sockets, system, usage,
+    Follow, Item, Show, ShowName, ShowPart, ShowSum, Store, StoreAs, StoreName, What, coroutines, ipc, link,
+    mounts, namespace, net, net_class, process, settings, sockets, system, usage,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -31,6 +31,14 @@ const fn writable(name: &'static [u8], show: Show, store: Store) -> Item {
 
 const fn controlled(name: &'static [u8], show: Show, store: StoreAs) -> Item {
     Item { name, permissions: 0o644, what: What::Controlled(show, store), is_guarded: false }
+}
+
+const fn machine_name(name: &'static [u8], show: ShowName, store: StoreName) -> Item {
+    Item { name, permissions: 0o644, what: What::Name(show, store), is_guarded: false }
+}
+
+const fn mounted(name: &'static [u8], permissions: u32, show: ShowPart) -> Item {
+    Item { name, permissions, what: What::Parts(show), is_guarded: false }
 }
 
 const fn link(name: &'static [u8], follow: Follow) -> Item {
@@ -117,6 +125,7 @@ static SYS_FS_ITEMS: &[Item] = &[
     text(b"file-max", system::file_limit),
     writable(b"lease-break-time", settings::lease_time, settings::set_lease_time),
     writable(b"leases-enable", settings::leases, settings::set_leases),
+    text(b"mount-max", mounts::limit),
     directory(b"mqueue", What::Directory(SYS_QUEUE_ITEMS)),
     text(b"nr_open", system::descriptor_limit),
     text(b"overflowgid", settings::overflow_id),
@@ -137,8 +146,8 @@ static SYS_KERNEL_ITEMS: &[Item] = &[
     writable(b"core_pattern", system::core_pattern, system::set_core_pattern),
     writable(b"core_uses_pid", system::core_uses_pid, system::set_core_uses_pid),
     text(b"dmesg_restrict", settings::yes),
-    writable(b"domainname", settings::domain, settings::set_domain),
-    writable(b"hostname", settings::host, settings::set_host),
+    machine_name(b"domainname", settings::domain, settings::set_domain),
+    machine_name(b"hostname", settings::host, settings::set_host),
     text(b"kptr_restrict", settings::no),
     writable(b"msgmax", ipc::show_msgmax, ipc::set_msgmax),
     writable(b"msgmnb", ipc::show_msgmnb, ipc::set_msgmnb),
@@ -191,9 +200,11 @@ static PROCESS_ITEMS: &[Item] = &[
     text(b"limits", process::limits),
     parts(b"maps", process::mappings),
     Item { name: b"mem", permissions: 0o600, what: What::Memory, is_guarded: true },
-    text(b"mountinfo", process::mount_information),
-    text(b"mounts", process::mounts),
+    mounted(b"mountinfo", 0o444, mounts::information),
+    mounted(b"mounts", 0o444, mounts::table),
+    mounted(b"mountstats", 0o400, mounts::statistics),
     directory(b"net", What::Directory(NET_ITEMS)),
+    Item { name: b"ns", permissions: 0o511, what: What::Directory(NAMESPACE_ITEMS), is_guarded: false },
     controlled(b"oom_adj", process::oom_legacy, process::set_oom_legacy),
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
@@ -218,9 +229,11 @@ static THREAD_ITEMS: &[Item] = &[
     text(b"limits", process::limits),
     parts(b"maps", process::mappings),
     Item { name: b"mem", permissions: 0o600, what: What::Memory, is_guarded: true },
-    text(b"mountinfo", process::mount_information),
-    text(b"mounts", process::mounts),
+    mounted(b"mountinfo", 0o444, mounts::information),
+    mounted(b"mounts", 0o444, mounts::table),
+    mounted(b"mountstats", 0o400, mounts::statistics),
     directory(b"net", What::Directory(NET_ITEMS)),
+    Item { name: b"ns", permissions: 0o511, what: What::Directory(NAMESPACE_ITEMS), is_guarded: false },
     controlled(b"oom_adj", process::oom_legacy, process::set_oom_legacy),
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
@@ -231,6 +244,8 @@ static THREAD_ITEMS: &[Item] = &[
     text(b"status", process::status),
     text(b"wchan", process::wait_channel),
 ];
+
+static NAMESPACE_ITEMS: &[Item] = &[link(b"mnt", namespace::mounts), link(b"uts", namespace::names)];
 
 static NET_ITEMS: &[Item] = &[
     text(b"arp", net::neighbours),

@@ -32,6 +32,7 @@ mod leases;
 mod listing;
 mod memory;
 mod memory_limits;
+mod mounts;
 mod pi;
 mod pidfd;
 mod pipe;
@@ -82,6 +83,10 @@ fn main() -> std::process::ExitCode {
         ranges::TESTS,
         memory::TESTS,
         memory_limits::TESTS,
+        mounts::TESTS,
+        mounts::detached::TESTS,
+        mounts::namespace::TESTS,
+        mounts::propagation::TESTS,
         thread::TESTS,
         pi::TESTS,
         realtime::TESTS,
