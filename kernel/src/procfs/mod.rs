@@ -12,6 +12,7 @@ mod list;
 mod memory;
 mod net;
 mod net_class;
+mod net_settings;
 mod process;
 mod settings;
 mod sockets;
