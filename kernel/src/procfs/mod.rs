@@ -14,6 +14,7 @@ mod mounts;
 pub mod namespace;
 mod net;
 mod net_class;
+mod net_settings;
 mod process;
 mod settings;
 mod sockets;

@@ -2,7 +2,7 @@
 
 use crate::procfs::{
     Follow, Item, Show, ShowName, ShowPart, ShowSum, Store, StoreAs, StoreName, What, coroutines, ipc, link,
-    mounts, namespace, net, net_class, process, settings, sockets, system, usage,
+    mounts, namespace, net, net_class, net_settings, process, settings, sockets, system, usage,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -275,46 +275,55 @@ static SYS_NET_ITEMS: &[Item] = &[
 ];
 
 static SYS_NET_CORE_ITEMS: &[Item] = &[
-    text(b"netdev_max_backlog", sockets::device_backlog),
-    text(b"optmem_max", sockets::option_memory),
-    text(b"rmem_default", sockets::buffer_default),
-    text(b"rmem_max", sockets::buffer_max),
-    text(b"somaxconn", sockets::backlog_max),
-    text(b"wmem_default", sockets::buffer_default),
-    text(b"wmem_max", sockets::buffer_max),
+    text(b"netdev_max_backlog", net_settings::device_backlog),
+    text(b"optmem_max", net_settings::option_memory),
+    text(b"rmem_default", net_settings::buffer_default),
+    writable(b"rmem_max", net_settings::show_receive_buffer, net_settings::set_receive_buffer),
+    writable(b"somaxconn", net_settings::show_backlog, net_settings::set_backlog),
+    text(b"wmem_default", net_settings::buffer_default),
+    writable(b"wmem_max", net_settings::show_send_buffer, net_settings::set_send_buffer),
 ];
 
 static SYS_NET_V4_ITEMS: &[Item] = &[
-    text(b"ip_default_ttl", sockets::hops),
-    text(b"ip_forward", sockets::no),
-    text(b"ip_local_port_range", sockets::ports),
-    text(b"ip_nonlocal_bind", sockets::no),
-    text(b"ip_unprivileged_port_start", sockets::unprivileged_port),
-    text(b"ping_group_range", sockets::ping_groups),
-    text(b"tcp_allowed_congestion_control", sockets::congestion_controls),
-    text(b"tcp_available_congestion_control", sockets::congestion_controls),
-    text(b"tcp_congestion_control", sockets::congestion_control),
-    text(b"tcp_fin_timeout", sockets::fin_timeout),
-    text(b"tcp_keepalive_intvl", sockets::keepalive_interval),
-    text(b"tcp_keepalive_probes", sockets::keepalive_probes),
-    text(b"tcp_keepalive_time", sockets::keepalive_time),
-    text(b"tcp_max_syn_backlog", sockets::syn_backlog),
-    text(b"tcp_rmem", sockets::receive_memory),
-    text(b"tcp_sack", sockets::yes),
-    text(b"tcp_syn_retries", sockets::syn_retries),
-    text(b"tcp_window_scaling", sockets::yes),
-    text(b"tcp_wmem", sockets::send_memory),
+    writable(b"ip_default_ttl", net_settings::show_ttl, net_settings::set_ttl),
+    text(b"ip_forward", net_settings::no),
+    writable(b"ip_local_port_range", net_settings::show_ports, net_settings::set_ports),
+    writable(b"ip_nonlocal_bind", net_settings::show_binds_anywhere, net_settings::set_binds_anywhere),
+    writable(b"ip_unprivileged_port_start", net_settings::show_unprivileged, net_settings::set_unprivileged),
+    writable(b"ping_group_range", net_settings::show_ping_groups, net_settings::set_ping_groups),
+    text(b"tcp_allowed_congestion_control", net_settings::congestion_controls),
+    text(b"tcp_available_congestion_control", net_settings::congestion_controls),
+    writable(b"tcp_congestion_control", net_settings::show_congestion, net_settings::set_congestion),
+    writable(b"tcp_fin_timeout", net_settings::show_fin_timeout, net_settings::set_fin_timeout),
+    writable(b"tcp_keepalive_intvl", net_settings::show_keep_interval, net_settings::set_keep_interval),
+    writable(b"tcp_keepalive_probes", net_settings::show_keep_count, net_settings::set_keep_count),
+    writable(b"tcp_keepalive_time", net_settings::show_keep_idle, net_settings::set_keep_idle),
+    writable(b"tcp_max_syn_backlog", net_settings::show_half_open, net_settings::set_half_open),
+    writable(b"tcp_retries2", net_settings::show_retries, net_settings::set_retries),
+    text(b"tcp_rmem", net_settings::receive_memory),
+    text(b"tcp_sack", net_settings::yes),
+    writable(b"tcp_syn_retries", net_settings::show_syn_retries, net_settings::set_syn_retries),
+    writable(
+        b"tcp_synack_retries",
+        net_settings::show_confirmation_retries,
+        net_settings::set_confirmation_retries,
+    ),
+    text(b"tcp_window_scaling", net_settings::yes),
+    text(b"tcp_wmem", net_settings::send_memory),
 ];
 
-static SYS_NET_V6_ITEMS: &[Item] =
-    &[text(b"bindv6only", sockets::no), directory(b"conf", What::Directory(SYS_NET_V6_CONF_ITEMS))];
+static SYS_NET_V6_ITEMS: &[Item] = &[
+    writable(b"bindv6only", net_settings::show_only_v6, net_settings::set_only_v6),
+    directory(b"conf", What::Directory(SYS_NET_V6_CONF_ITEMS)),
+];
 static SYS_NET_V6_CONF_ITEMS: &[Item] = &[
     directory(b"all", What::Directory(SYS_NET_V6_CONF_ALL_ITEMS)),
     directory(b"default", What::Directory(SYS_NET_V6_CONF_ALL_ITEMS)),
     directory(b"lo", What::Directory(SYS_NET_V6_CONF_ALL_ITEMS)),
 ];
-static SYS_NET_V6_CONF_ALL_ITEMS: &[Item] = &[text(b"disable_ipv6", sockets::no)];
-static SYS_NET_UNIX_ITEMS: &[Item] = &[text(b"max_dgram_qlen", sockets::datagrams)];
+static SYS_NET_V6_CONF_ALL_ITEMS: &[Item] = &[text(b"disable_ipv6", net_settings::no)];
+static SYS_NET_UNIX_ITEMS: &[Item] =
+    &[writable(b"max_dgram_qlen", net_settings::show_datagrams, net_settings::set_datagrams)];
 
 pub(super) static SYS: Item = directory(b"", What::Directory(SYSFS_ITEMS));
 pub(super) static SYS_ETHERNET: Item = directory(b"", What::Directory(SYSFS_ETHERNET_ITEMS));

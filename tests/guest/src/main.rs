@@ -112,6 +112,7 @@ fn main() -> std::process::ExitCode {
         inet::datagram::TESTS,
         inet::options::TESTS,
         inet::readiness::TESTS,
+        inet::settings::TESTS,
         inet::stream::TESTS,
         inotify::TESTS,
         ipc::segments::TESTS,
