@@ -127,6 +127,8 @@ impl EpollWait {
         if !reports.is_empty() {
             put_reports(&self.caller, address, &reports)?;
             self.done += reports.len();
+        }
+        if self.done > 0 {
             self.left = Some(left);
         }
         collected?;
