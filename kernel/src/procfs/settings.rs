@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::arch::cpu;
 use crate::error::Errno;
 use crate::fs::lease;
-use crate::process::host_name::{self, HOST_NAME_BYTES};
+use crate::process::host_name::{HOST_NAME_BYTES, UtsNamespace};
 use crate::process::keys;
 use crate::procfs::{Subject, Text};
 
@@ -96,22 +96,20 @@ fn name_of(bytes: &[u8]) -> [u8; HOST_NAME_BYTES] {
     name
 }
 
-pub fn host(_: &Subject, text: &mut Text) -> Shown {
-    show_name(host_name::host_name(), text)
+pub fn host(names: &UtsNamespace, text: &mut Text) -> Shown {
+    show_name(names.host_name(), text)
 }
 
-pub fn set_host(_: &Subject, bytes: &[u8]) -> Shown {
-    host_name::set_host_name(name_of(bytes));
-    Ok(())
+pub fn set_host(names: &UtsNamespace, bytes: &[u8]) {
+    names.set_host_name(name_of(bytes));
 }
 
-pub fn domain(_: &Subject, text: &mut Text) -> Shown {
-    show_name(host_name::domain_name(), text)
+pub fn domain(names: &UtsNamespace, text: &mut Text) -> Shown {
+    show_name(names.domain_name(), text)
 }
 
-pub fn set_domain(_: &Subject, bytes: &[u8]) -> Shown {
-    host_name::set_domain_name(name_of(bytes));
-    Ok(())
+pub fn set_domain(names: &UtsNamespace, bytes: &[u8]) {
+    names.set_domain_name(name_of(bytes));
 }
 
 /// The CPUs that there are, as a list of ranges.

@@ -33,6 +33,7 @@ mod leases;
 mod listing;
 mod memory;
 mod memory_limits;
+mod mounts;
 mod pi;
 mod pidfd;
 mod pipe;
@@ -83,6 +84,10 @@ fn main() -> std::process::ExitCode {
         ranges::TESTS,
         memory::TESTS,
         memory_limits::TESTS,
+        mounts::TESTS,
+        mounts::detached::TESTS,
+        mounts::namespace::TESTS,
+        mounts::propagation::TESTS,
         thread::TESTS,
         pi::TESTS,
         realtime::TESTS,
@@ -108,6 +113,7 @@ fn main() -> std::process::ExitCode {
         inet::datagram::TESTS,
         inet::options::TESTS,
         inet::readiness::TESTS,
+        inet::settings::TESTS,
         inet::stream::TESTS,
         inotify::TESTS,
         ipc::segments::TESTS,

@@ -362,7 +362,11 @@ impl File for PathOnly {
     }
 }
 
-fn open_place_only(place: Path, flags: u32) -> Result<Arc<OpenFile>, Errno> {
+/// Opens a place for `O_PATH`: it is named and nothing more.
+///
+/// # Errors
+/// `ENOTDIR`, `ENOMEM`.
+pub(super) fn open_place_only(place: Path, flags: u32) -> Result<Arc<OpenFile>, Errno> {
     if flags & linux::O_DIRECTORY != 0 && place.entry.node.kind() != FileType::Directory {
         return Err(Errno::ENOTDIR);
     }

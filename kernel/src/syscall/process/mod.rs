@@ -12,6 +12,7 @@ pub mod key;
 pub mod keyctl;
 pub mod limits;
 pub mod machine;
+pub mod namespaces;
 pub mod pidfd;
 mod privilege;
 pub mod ptrace;
