@@ -8,7 +8,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU32, Ordering};
-use heddle_kernel_core::keys::{KeyError, KeyKind, KeyUser, Keys, NewKey, Quota, Reached, Serial};
+use heddle_kernel_core::keys::{KeyError, KeyKind, KeyUser, Keys, Limits, NewKey, Quota, Reached, Serial};
 use smallvec::SmallVec;
 
 use crate::error::Errno;
@@ -97,20 +97,14 @@ pub const fn errno(error: KeyError) -> Errno {
     }
 }
 
-/// The limits of a user.
+/// The limits of users as they are now.
 #[must_use]
-pub fn quota_of(uid: u32) -> Quota {
-    let limits = if uid == 0 { [&ROOT_KEYS_LIMIT, &ROOT_BYTES_LIMIT] } else { [&KEYS_LIMIT, &BYTES_LIMIT] };
-    let [keys, bytes] = limits.map(|limit| limit.load(Ordering::Relaxed));
-    Quota { keys, bytes }
-}
-
-/// A number that chooses a serial.
-#[must_use]
-pub fn random() -> u32 {
-    let mut bytes = [0; 4];
-    crate::random::fill(&mut bytes);
-    u32::from_ne_bytes(bytes)
+pub fn limits() -> Limits {
+    let quota = |keys: &AtomicU32, bytes: &AtomicU32| Quota {
+        keys: keys.load(Ordering::Relaxed),
+        bytes: bytes.load(Ordering::Relaxed),
+    };
+    Limits { root: quota(&ROOT_KEYS_LIMIT, &ROOT_BYTES_LIMIT), others: quota(&KEYS_LIMIT, &BYTES_LIMIT) }
 }
 
 /// The caller of an operation on keys.
@@ -149,9 +143,8 @@ impl<'a> KeyCaller<'a> {
 
     fn new_ring(&self, name: &[u8], gid: u32, permissions: u32) -> Result<Serial, Errno> {
         let uid = self.credentials.uid;
-        let new =
-            NewKey { kind: KeyKind::Keyring, description: name, uid, gid, permissions, random: random() };
-        KEYS.lock().make(&new, None, quota_of(uid)).map_err(errno)
+        let new = NewKey { kind: KeyKind::Keyring, description: name, uid, gid, permissions };
+        KEYS.lock().make(&new, None, limits()).map_err(errno)
     }
 
     /// A keyring for a session, which nobody has joined.
@@ -177,53 +170,67 @@ impl<'a> KeyCaller<'a> {
             OwnRing::User => return self.make_user_rings().map(|(ring, _)| ring),
             OwnRing::UserSession => return self.make_user_rings().map(|(_, ring)| ring),
         };
-        let user_session = match (kept, ring) {
-            (None, OwnRing::Session) => Some(self.make_user_rings()?.1),
-            (Some(kept), OwnRing::Session)
-                if make && user_rings(self.credentials.uid).is_some_and(|own| own.1 == kept) =>
-            {
-                None
+        // A session of its own is made when somebody means to change the one that all of a user's sessions share.
+        let is_shared = |session| USERS.lock().iter().any(|&(_, _, shared)| shared == session);
+        match kept {
+            Some(kept) if ring == OwnRing::Session && make && is_shared(kept) => {}
+            Some(kept) => return Ok(kept),
+            None if ring == OwnRing::Session => {
+                let shared = self.make_user_rings()?.1;
+                if !make {
+                    KEYS.lock().hold(shared).map_err(errno)?;
+                    return self.install(ring, None, shared);
+                }
             }
-            (Some(kept), _) => return Ok(kept),
-            (None, _) if !make => return Err(Errno::ENOKEY),
-            (None, _) => None,
-        };
-        match (ring, user_session) {
-            (OwnRing::Session, Some(session)) if !make => {
-                KEYS.lock().hold(session).map_err(errno)?;
-                self.install(ring, session)
-            }
-            (OwnRing::Session, _) => {
-                let session = self.new_session(None)?;
-                self.install(ring, session)
-            }
-            (OwnRing::Process, _) => {
-                let ring_of_process = self.new_ring(b"_pid", self.credentials.gid, RING_OF_THREAD)?;
-                self.install(ring, ring_of_process)
-            }
-            _ => {
-                let ring_of_thread = self.new_ring(b"_tid", self.credentials.gid, RING_OF_THREAD)?;
-                self.install(ring, ring_of_thread)
-            }
+            None if !make => return Err(Errno::ENOKEY),
+            None => {}
         }
+        let gid = self.credentials.gid;
+        let made = match ring {
+            OwnRing::Thread => self.new_ring(b"_tid", gid, RING_OF_THREAD)?,
+            OwnRing::Process => self.new_ring(b"_pid", gid, RING_OF_THREAD)?,
+            _ => self.new_session(None)?,
+        };
+        self.install(ring, kept, made)
     }
 
-    /// Makes a keyring that the caller holds a reference of one of its own.
+    /// Makes a keyring, of which the caller holds a reference, the one of the process's session.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn install(&mut self, ring: OwnRing, serial: Serial) -> Result<Serial, Errno> {
-        let old = self.thread.process.change_keys(|keys| match ring {
-            OwnRing::Session => Ok(keys.session.replace(serial)),
-            OwnRing::Process => Ok(keys.process.replace(serial)),
-            _ => keys.set_thread(self.thread, serial),
+    pub fn join(&mut self, session: Serial) -> Result<Serial, Errno> {
+        let old = self.thread.process.change_keys(|keys| Ok(keys.session.replace(session)));
+        self.installed(old, session)
+    }
+
+    /// Makes a keyring, of which the caller holds a reference, one of its own, unless another thread has put one in the place
+    /// of `kept` meanwhile: then that one is the answer.
+    fn install(&mut self, ring: OwnRing, kept: Option<Serial>, made: Serial) -> Result<Serial, Errno> {
+        let old = self.thread.process.change_keys(|keys| {
+            let place = match ring {
+                OwnRing::Session => &mut keys.session,
+                OwnRing::Process => &mut keys.process,
+                _ => return keys.set_thread(self.thread, made),
+            };
+            Ok(if *place == kept { core::mem::replace(place, Some(made)) } else { Some(made) })
         });
-        let old = old.inspect_err(|_| KEYS.lock().release(serial))?;
+        self.installed(old, made)?;
+        Ok(match ring {
+            OwnRing::Thread => self.anchors[0],
+            OwnRing::Process => self.anchors[1],
+            _ => self.anchors[2],
+        }
+        .unwrap_or(made))
+    }
+
+    /// Lets go of the keyring that is out of use, which is the new one if it could not be kept.
+    fn installed(&mut self, old: Result<Option<Serial>, Errno>, new: Serial) -> Result<Serial, Errno> {
+        let old = old.inspect_err(|_| KEYS.lock().release(new))?;
         if let Some(old) = old {
             KEYS.lock().release(old);
         }
         *self = Self::new(self.thread);
-        Ok(serial)
+        Ok(new)
     }
 
     /// The two keyrings of the caller's user.
@@ -244,7 +251,7 @@ impl<'a> KeyCaller<'a> {
             keys.release(session);
             keys.release(ring);
         };
-        let linked = KEYS.lock().link(session, ring, quota_of(uid));
+        let linked = KEYS.lock().link(session, ring, limits());
         linked.map_err(errno).inspect_err(|_| forget())?;
         let mut users = USERS.lock();
         if let Some(&(_, ring, session)) = users.iter().find(|user| user.0 == uid) {
@@ -345,9 +352,12 @@ impl Process {
     /// # Errors
     /// `ENOMEM`.
     pub fn inherit_keys(&self, parent: &Self) -> Result<(), Errno> {
-        let inherited = parent.keys().as_ref().map(|keys| (keys.session, keys.default_ring));
-        let Some((session, default_ring)) = inherited else { return Ok(()) };
-        let held = session.filter(|&session| KEYS.lock().hold(session).is_ok());
+        // It is held before another thread can join another session and let go of this one.
+        let inherited = parent.keys().as_ref().map(|keys| {
+            let held = keys.session.filter(|&session| KEYS.lock().hold(session).is_ok());
+            (held, keys.default_ring)
+        });
+        let Some((held, default_ring)) = inherited else { return Ok(()) };
         let kept = self.change_keys(|keys| {
             (keys.session, keys.default_ring) = (held, default_ring);
             Ok(())

@@ -4,6 +4,7 @@
 
 use std::ffi::CString;
 use std::fs;
+use std::thread;
 
 use nix::errno::Errno;
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -22,6 +23,10 @@ crate::tests! {
     keys_are_found_on_request
     users_have_quotas
     special_keyrings_are_made_when_asked
+    keyrings_are_nested_to_a_depth
+    links_count_for_the_owner_of_the_keyring
+    a_shared_session_is_left_at_the_first_change
+    threads_change_keyrings_at_once
 }
 
 const THREAD: i32 = -1;
@@ -258,7 +263,7 @@ fn keys_end_in_several_ways() -> Outcome {
     expect_eq!(control(SET_TIMEOUT, third, 1), Ok(0));
     // It is there until its second is over, and expired then.
     while ask(READ, third).is_ok() {
-        std::thread::yield_now();
+        thread::yield_now();
     }
     expect_eq!(ask(READ, third), Err(Errno::EKEYEXPIRED));
     expect_eq!(control(SET_TIMEOUT, third, 0), Err(Errno::EKEYEXPIRED));
@@ -363,5 +368,180 @@ fn special_keyrings_are_made_when_asked() -> Outcome {
     expect_eq!(describe(user).or_fail()?, format!("keyring;0;65534;1f3f0000;_uid.{uid}"));
     expect_eq!(describe(session).or_fail()?, format!("keyring;0;65534;1f3f0000;_uid_ses.{uid}"));
     expect!(links(session).or_fail()?.contains(&user));
+    Ok(())
+}
+
+fn keyrings_are_nested_to_a_depth() -> Outcome {
+    const DEEPEST: usize = 7;
+    fresh()?;
+    let make = |number: usize| add_key("keyring", &format!("ring {number}"), b"", SESSION).or_fail();
+    let rings = (0..=DEEPEST + 1).map(make).collect::<Result<Vec<_>, _>>()?;
+    for number in 0..DEEPEST {
+        expect_eq!((number, control(LINK, rings[number], rings[number + 1])), (number, Ok(0)));
+    }
+    expect_eq!(control(LINK, rings[DEEPEST], rings[DEEPEST + 1]), Err(Errno::ELOOP));
+    for number in 0..DEEPEST {
+        expect_eq!((number, control(LINK, rings[DEEPEST], rings[number])), (number, Err(Errno::EDEADLK)));
+    }
+    Ok(())
+}
+
+/// What `/proc/key-users` says last of a user: bytes and their limit.
+fn user_bytes(uid: u32) -> Result<String, String> {
+    let users = fs::read_to_string("/proc/key-users").or_fail()?;
+    let mut lines = users.lines().map(str::split_whitespace);
+    let line =
+        lines.find_map(|mut words| (words.next()? == format!("{uid}:")).then(|| words.last()).flatten());
+    Ok(line.unwrap_or_default().to_owned())
+}
+
+fn links_count_for_the_owner_of_the_keyring() -> Outcome {
+    const BYTES: &str = "/proc/sys/kernel/keys/maxbytes";
+    const OWNER: u32 = 4712;
+    fresh()?;
+    let ring = add_key("keyring", "r", b"", SESSION).or_fail()?;
+    expect_eq!(keyctl(CHOWN, ring as usize, OWNER as usize, usize::MAX, 0), Ok(0));
+    expect_eq!(user_bytes(OWNER)?, "2/20000");
+    fs::write(BYTES, "50").or_fail()?;
+    let answers: Vec<_> =
+        (0..14).map(|number| add_key("user", &format!("key {number}"), b"payload", ring)).collect();
+    let told = user_bytes(OWNER);
+    let other = add_key("user", "other", b"x", SESSION);
+    let linked = other.and_then(|other| control(LINK, other, ring));
+    fs::write(BYTES, "20000").or_fail()?;
+    expect_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 12);
+    expect_eq!(answers[12..], [Err(Errno::EDQUOT); 2]);
+    expect_eq!(told?, "50/50");
+    expect_eq!(linked, Err(Errno::EDQUOT));
+    Ok(())
+}
+
+fn become_user(id: u32) -> Result<(), Errno> {
+    setresgid(Gid::from_raw(id), Gid::from_raw(id), Gid::from_raw(id))?;
+    setresuid(Uid::from_raw(id), Uid::from_raw(id), Uid::from_raw(id))
+}
+
+fn a_shared_session_is_left_at_the_first_change() -> Outcome {
+    const OTHER: u32 = 4714;
+    let child = spawn_child(|| {
+        let leave = || -> Result<bool, Errno> {
+            let shared = control(GET_KEYRING_ID, USER_SESSION, 0)?;
+            let is_shared = control(GET_KEYRING_ID, SESSION, 0)? == shared;
+            become_user(OTHER)?;
+            let is_kept = control(GET_KEYRING_ID, SESSION, 0)? == shared;
+            add_key("user", "name", b"x", SESSION)?;
+            let own = control(GET_KEYRING_ID, SESSION, 0)?;
+            let is_own = own != shared && describe(own)? == format!("keyring;{OTHER};{OTHER};3f030000;_ses");
+            Ok(is_shared && is_kept && is_own)
+        };
+        leave().map_or_else(|error| error as i32, |is_right| if is_right { 0 } else { 255 })
+    })?;
+    expect_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
+    Ok(())
+}
+
+/// Does one of the calls at random to some of the keyrings.
+fn change(rings: &[i32], random: usize) -> Answer {
+    let (ring, other) = (rings[random / 16 % rings.len()], rings[random / 64 % rings.len()]);
+    let name = format!("key {}", random / 256 % 8);
+    let size = random / 2048 % 100 + 1;
+    match random % 16 {
+        0..4 => add_key("user", &name, &[7; 100][..size], ring),
+        4 => add_key("keyring", "inner", b"", ring),
+        5 | 6 => control(LINK, ring, other),
+        7 => control(UNLINK, ring, other),
+        8 => search(SESSION, "keyring", "inner", 0).and_then(|inner| control(LINK, ring, inner)),
+        9 => search(ring, "user", &name, 0).and_then(|key| control(REVOKE, key, 0)),
+        10 => search(ring, "user", &name, 0).and_then(|key| control(INVALIDATE, key, 0)),
+        11 => search(ring, "user", &name, 0).and_then(|key| control(UNLINK, key, ring)),
+        12 => search(ring, "user", &name, other),
+        13 => request_key("user", &name, other),
+        14 => control(CLEAR, ring, 0),
+        _ => links(ring)?.into_iter().map(|link| describe(link).map(|_| 0)).next_back().unwrap_or(Ok(0)),
+    }
+}
+
+/// How deep a keyring is nested; more than `limit` if there is a circle.
+fn depth(ring: i32, limit: usize) -> usize {
+    let is_ring = |key: i32| describe(key).is_ok_and(|text| text.starts_with("keyring;"));
+    if limit == 0 {
+        return 1;
+    }
+    let inner = links(ring).unwrap_or_default().into_iter().filter(|&link| is_ring(link));
+    1 + inner.map(|ring| depth(ring, limit - 1)).max().unwrap_or(0)
+}
+
+/// What four threads do at once to four keyrings, and children that end meanwhile; an error that must not be, or what is left.
+fn race(uid: u32) -> Result<(), String> {
+    const ROUNDS: usize = 400;
+    const NO_CIRCLE: usize = 9;
+    const EXPECTED: [Errno; 7] = [
+        Errno::ENOKEY,
+        Errno::ENOENT,
+        Errno::EKEYREVOKED,
+        Errno::EDEADLK,
+        Errno::ELOOP,
+        Errno::EACCES,
+        Errno::EDQUOT,
+    ];
+    become_user(uid).or_fail()?;
+    fresh()?;
+    let make = |number: usize| add_key("keyring", &format!("ring {number}"), b"", SESSION).or_fail();
+    let rings = (0..4).map(make).collect::<Result<Vec<_>, _>>()?;
+    let before = user_bytes(uid)?;
+    thread::scope(|scope| {
+        let rings = &rings;
+        let work = |seed: usize| {
+            scope.spawn(move || {
+                let mut random = seed * 7919 + 1;
+                for round in 0..ROUNDS {
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    if let Err(error) = change(rings, random >> 8)
+                        && !EXPECTED.contains(&error)
+                    {
+                        return Err(format!("{error} in round {round}: operation {}", (random >> 8) % 16));
+                    }
+                }
+                Ok(())
+            })
+        };
+        let threads: Vec<_> = (0..4).map(work).collect();
+        for _ in 0..10 {
+            let child = spawn_child(|| {
+                // One that leaves the session, one's own keyrings, and the end of all of them.
+                let own =
+                    add_key("user", "own", b"x", PROCESS).and_then(|_| add_key("user", "own", b"x", THREAD));
+                i32::from(own.and_then(|_| join(None)).is_err_and(|error| error != Errno::EDQUOT))
+            })?;
+            expect_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
+        }
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().map_err(|_| "a thread panicked".to_owned())?)
+    })?;
+    for &ring in &rings {
+        expect!(depth(ring, NO_CIRCLE) < NO_CIRCLE);
+    }
+    for &ring in &rings {
+        expect_eq!(control(CLEAR, ring, 0), Ok(0));
+    }
+    // Linux gives back what is unlinked a little later.
+    while user_bytes(uid)? != before {
+        thread::yield_now();
+    }
+    Ok(())
+}
+
+fn threads_change_keyrings_at_once() -> Outcome {
+    let child = spawn_child(|| {
+        let outcome = race(4713);
+        if let Err(reason) = &outcome {
+            eprintln!("{reason}");
+        }
+        i32::from(outcome.is_err())
+    })?;
+    expect_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
     Ok(())
 }

@@ -17,7 +17,7 @@ use crate::OutOfMemory;
 use crate::fallible::{push_reserved, try_box, try_to_vec};
 
 pub use crate::keys::access::{KeyUser, Reached, rights};
-pub use crate::keys::quota::{Quota, UserKeys};
+pub use crate::keys::quota::{Limits, Quota, UserKeys};
 pub use crate::keys::search::Wanted;
 
 /// The number of a key: positive.
@@ -34,6 +34,8 @@ pub const PAYLOAD_MAX: usize = 32_767;
 /// Bytes that a link counts for its user.
 const LINK_BYTES: u32 = 4;
 const SLOT_BITS: u32 = 12;
+/// A serial has the number of its slot, and above it one of so many that say which of the slot's keys it is.
+const GENERATIONS: u32 = (1 << (31 - SLOT_BITS)) - 1;
 
 /// The type of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,8 +106,6 @@ pub struct NewKey<'a> {
     pub uid: u32,
     pub gid: u32,
     pub permissions: u32,
-    /// A number that chooses the serial.
-    pub random: u32,
 }
 
 /// A key.
@@ -192,6 +192,9 @@ pub struct Keys<P> {
     users: quota::KeyUsers,
     links: usize,
     searches: u32,
+    /// Keys that were made, modulo [`GENERATIONS`]: a serial comes again only after so many others, so that a key that went
+    /// between two steps of a call is missed and not taken for another.
+    made: u32,
 }
 
 impl<P: Clone> Default for Keys<P> {
@@ -208,7 +211,7 @@ impl<P: Clone> Keys<P> {
     /// None.
     #[must_use]
     pub const fn new() -> Self {
-        Self { slots: Vec::new(), users: quota::KeyUsers::new(), links: 0, searches: 0 }
+        Self { slots: Vec::new(), users: quota::KeyUsers::new(), links: 0, searches: 0, made: 0 }
     }
 
     /// A key.
@@ -239,7 +242,7 @@ impl<P: Clone> Keys<P> {
         &mut self,
         new: &NewKey<'_>,
         payload: Option<(P, u32)>,
-        quota: Quota,
+        limits: Limits,
     ) -> Result<Serial, KeyError> {
         let place = new.description.iter().position(|&byte| byte == b':');
         if new.description.is_empty() || new.kind == KeyKind::Logon && matches!(place, None | Some(0)) {
@@ -249,8 +252,8 @@ impl<P: Clone> Keys<P> {
         if slot >= KEYS_MAX {
             return Err(KeyError::TableFull);
         }
-        let serial = ((new.random << SLOT_BITS | 1 << SLOT_BITS) & i32::MAX.cast_unsigned()) as Serial
-            | slot as Serial;
+        self.made = self.made % GENERATIONS + 1;
+        let serial = (self.made << SLOT_BITS) as Serial | slot as Serial;
         let (payload, payload_bytes) = match payload {
             Some((payload, bytes)) => (Some(payload), bytes),
             None => (None, 0),
@@ -278,7 +281,7 @@ impl<P: Clone> Keys<P> {
             self.slots.try_reserve(1).map_err(|_| OutOfMemory)?;
             push_reserved(&mut self.slots, None);
         }
-        self.users.enter(new.uid, charged, quota)?;
+        self.users.enter(new.uid, charged, limits)?;
         self.slots[slot] = Some(key);
         Ok(serial)
     }
@@ -327,9 +330,9 @@ impl<P: Clone> Keys<P> {
         if ring.kind == KeyKind::Keyring { Ok(ring) } else { Err(KeyError::NotDirectory) }
     }
 
-    fn charge(&mut self, serial: Serial, more: u32, less: u32, quota: Quota) -> Result<(), KeyError> {
+    fn charge(&mut self, serial: Serial, more: u32, less: u32, limits: Limits) -> Result<(), KeyError> {
         let uid = self.key(serial)?.uid;
-        self.users.change(uid, more, less, quota)?;
+        self.users.change(uid, more, less, limits)?;
         let key = self.key_mut(serial)?;
         key.charged = key.charged + more - less;
         Ok(())
@@ -338,12 +341,19 @@ impl<P: Clone> Keys<P> {
     /// Links a key to a keyring, in place of one of the same type and description.
     ///
     /// # Errors
-    /// [`KeyError::NotDirectory`], [`KeyError::Deadlock`], [`KeyError::TooDeep`], [`KeyError::Quota`],
-    /// [`KeyError::TableFull`], [`KeyError::NoMemory`].
-    pub fn link(&mut self, ring: Serial, serial: Serial, quota: Quota) -> Result<(), KeyError> {
+    /// [`KeyError::NotDirectory`], [`KeyError::Revoked`], [`KeyError::NoKey`], [`KeyError::Deadlock`],
+    /// [`KeyError::TooDeep`], [`KeyError::Quota`], [`KeyError::TableFull`], [`KeyError::NoMemory`].
+    pub fn link(&mut self, ring: Serial, serial: Serial, limits: Limits) -> Result<(), KeyError> {
         let key = self.key(serial)?;
         let same =
             |other: &&Serial| self.key(**other).is_ok_and(|other| other.is(key.kind, &key.description));
+        if self.ring(ring)?.is_revoked {
+            return Err(KeyError::Revoked);
+        }
+        // Invalidation has taken its links away for ever.
+        if key.is_invalid {
+            return Err(KeyError::NoKey);
+        }
         let links = &self.ring(ring)?.links;
         let place = links.iter().find(same).and_then(|&old| links.iter().position(|&link| link == old));
         if key.kind == KeyKind::Keyring {
@@ -359,7 +369,7 @@ impl<P: Clone> Keys<P> {
             return Err(KeyError::TableFull);
         }
         self.key_mut(ring)?.links.try_reserve(1).map_err(|_| OutOfMemory)?;
-        self.charge(ring, LINK_BYTES, 0, quota)?;
+        self.charge(ring, LINK_BYTES, 0, limits)?;
         self.hold(serial)?;
         push_reserved(&mut self.key_mut(ring)?.links, serial);
         self.links += 1;
@@ -375,7 +385,7 @@ impl<P: Clone> Keys<P> {
             self.ring(ring)?.links.iter().position(|&link| link == serial).ok_or(KeyError::NoEntry)?;
         self.key_mut(ring)?.links.remove(place);
         self.links -= 1;
-        self.charge(ring, 0, LINK_BYTES, Quota::NONE)?;
+        self.charge(ring, 0, LINK_BYTES, Limits::NONE)?;
         self.release(serial);
         Ok(())
     }
@@ -388,7 +398,7 @@ impl<P: Clone> Keys<P> {
         self.ring(ring)?;
         while let Some(link) = self.key_mut(ring)?.links.pop() {
             self.links -= 1;
-            self.charge(ring, 0, LINK_BYTES, Quota::NONE)?;
+            self.charge(ring, 0, LINK_BYTES, Limits::NONE)?;
             self.release(link);
         }
         Ok(())
@@ -404,7 +414,7 @@ impl<P: Clone> Keys<P> {
         new: &NewKey<'_>,
         payload: Option<(P, u32)>,
         who: &KeyUser<'_>,
-        quota: Quota,
+        limits: Limits,
     ) -> Result<Serial, KeyError> {
         let is_same = |key: &Key<P>| key.is(new.kind, new.description) && !key.is_revoked && !key.is_invalid;
         let mut links = self.ring(ring.serial)?.links.iter().copied();
@@ -413,11 +423,11 @@ impl<P: Clone> Keys<P> {
             // It is as much the caller's as the keyring is.
             let reached = Reached { serial: before, is_possessed: ring.is_possessed };
             self.permit(&reached, who, rights::WRITE)?;
-            self.update(before, payload, quota)?;
+            self.update(before, payload, limits)?;
             return Ok(before);
         }
-        let serial = self.make(new, payload, quota)?;
-        let linked = self.link(ring.serial, serial, quota);
+        let serial = self.make(new, payload, limits)?;
+        let linked = self.link(ring.serial, serial, limits);
         // The link holds it now.
         self.release(serial);
         linked.map(|()| serial)
@@ -427,13 +437,13 @@ impl<P: Clone> Keys<P> {
     ///
     /// # Errors
     /// [`KeyError::NotSupported`], [`KeyError::Quota`].
-    pub fn update(&mut self, serial: Serial, payload: (P, u32), quota: Quota) -> Result<(), KeyError> {
+    pub fn update(&mut self, serial: Serial, payload: (P, u32), limits: Limits) -> Result<(), KeyError> {
         let key = self.key(serial)?;
         if key.kind == KeyKind::Keyring {
             return Err(KeyError::NotSupported);
         }
         let before = key.payload_bytes;
-        self.charge(serial, payload.1, before, quota)?;
+        self.charge(serial, payload.1, before, limits)?;
         let key = self.key_mut(serial)?;
         (key.payload, key.payload_bytes, key.expires_s) = (Some(payload.0), payload.1, None);
         Ok(())
@@ -457,7 +467,7 @@ impl<P: Clone> Keys<P> {
         key.is_revoked = true;
         key.payload = None;
         let (is_ring, bytes) = (key.kind == KeyKind::Keyring, core::mem::take(&mut key.payload_bytes));
-        self.charge(serial, 0, bytes, Quota::NONE)?;
+        self.charge(serial, 0, bytes, Limits::NONE)?;
         if is_ring { self.clear(serial) } else { Ok(()) }
     }
 
@@ -489,12 +499,12 @@ impl<P: Clone> Keys<P> {
         serial: Serial,
         uid: Option<u32>,
         gid: Option<u32>,
-        quota: Quota,
+        limits: Limits,
     ) -> Result<(), KeyError> {
         let key = self.key(serial)?;
         let (old, charged) = (key.uid, key.charged);
         if let Some(new) = uid.filter(|&new| new != old) {
-            self.users.enter(new, charged, quota)?;
+            self.users.enter(new, charged, limits)?;
             self.users.leave(old, charged);
         }
         let key = self.key_mut(serial)?;

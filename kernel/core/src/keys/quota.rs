@@ -15,9 +15,30 @@ pub struct Quota {
     pub bytes: u32,
 }
 
-impl Quota {
+/// The limits of all users: whoever adds to another's keys is held to the limits of the other, who is charged.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Of the superuser.
+    pub root: Quota,
+    /// Of everybody else.
+    pub others: Quota,
+}
+
+impl Limits {
     /// As much as there is room for.
-    pub const NONE: Self = Self { keys: u32::MAX, bytes: u32::MAX };
+    pub const NONE: Self = Self::same(Quota { keys: u32::MAX, bytes: u32::MAX });
+
+    /// The same for everybody.
+    #[must_use]
+    pub const fn same(quota: Quota) -> Self {
+        Self { root: quota, others: quota }
+    }
+
+    /// The limits of a user.
+    #[must_use]
+    pub const fn of(self, uid: u32) -> Quota {
+        if uid == 0 { self.root } else { self.others }
+    }
 }
 
 /// The keys of a user.
@@ -47,7 +68,7 @@ impl KeyUsers {
     }
 
     /// A key more of so many bytes.
-    pub fn enter(&mut self, uid: u32, bytes: u32, quota: Quota) -> Result<(), KeyError> {
+    pub fn enter(&mut self, uid: u32, bytes: u32, limits: Limits) -> Result<(), KeyError> {
         let index = match self.find(uid) {
             Ok(index) => index,
             Err(index) => {
@@ -56,7 +77,7 @@ impl KeyUsers {
                 index
             }
         };
-        let user = &mut self.0[index];
+        let (user, quota) = (&mut self.0[index], limits.of(uid));
         let all = user.bytes.saturating_add(bytes);
         if user.keys >= quota.keys || all > quota.bytes {
             if user.keys == 0 {
@@ -69,11 +90,11 @@ impl KeyUsers {
     }
 
     /// Another amount of bytes for a key that is there.
-    pub fn change(&mut self, uid: u32, more: u32, less: u32, quota: Quota) -> Result<(), KeyError> {
+    pub fn change(&mut self, uid: u32, more: u32, less: u32, limits: Limits) -> Result<(), KeyError> {
         let Ok(index) = self.find(uid) else { return Ok(()) };
         let user = &mut self.0[index];
         let all = (user.bytes - less).saturating_add(more);
-        if more > less && all > quota.bytes {
+        if more > less && all > limits.of(uid).bytes {
             return Err(KeyError::Quota);
         }
         user.bytes = all;

@@ -74,14 +74,17 @@ impl<P: Clone> Keys<P> {
             levels[depth - 1].1 += 1;
             let search = self.searches;
             let inner = self.key_mut(link)?;
+            let is_known = inner.visited.0 == search;
+            // Seen less deep, more of what is in it can be reached.
             let is_searched = inner.kind == KeyKind::Keyring
-                && inner.visited.0 != search
+                && (!is_known || depth < inner.visited.1)
                 && inner.allows(who, top.is_possessed, rights::SEARCH);
             if !is_searched || depth > DEPTH_MAX {
                 continue;
             }
-            inner.visited = (search, 0);
-            if let Some(found) = self.search_in(link, wanted, who, top.is_possessed, &mut failed) {
+            inner.visited = (search, depth);
+            let mut look = || self.search_in(link, wanted, who, top.is_possessed, &mut failed);
+            if let Some(found) = (!is_known).then(&mut look).flatten() {
                 return Ok(found);
             }
             levels[depth] = (link, 0);
@@ -129,7 +132,8 @@ impl<P: Clone> Keys<P> {
     #[must_use]
     pub fn ring_named(&self, description: &[u8], who: &KeyUser<'_>) -> Option<Serial> {
         let mut rings = self.slots.iter().flatten().filter(|key| key.is(KeyKind::Keyring, description));
-        let is_open = |key: &Key<P>| key.check(who.now_s).is_ok() && key.allows(who, false, rights::SEARCH);
+        let is_open =
+            |key: &Key<P>| !key.is_revoked && !key.is_invalid && key.allows(who, false, rights::SEARCH);
         rings.find(|key| is_open(key)).map(|key| key.serial())
     }
 
@@ -139,9 +143,13 @@ impl<P: Clone> Keys<P> {
         let mut levels: [Level; DEPTH_MAX + 1] = [(0, 0); DEPTH_MAX + 1];
         let mut depth = 1;
         levels[0] = (inner, 0);
+        if inner == outer {
+            return Err(KeyError::Deadlock);
+        }
         while depth > 0 {
             let (ring, next) = levels[depth - 1];
-            if ring == outer {
+            // A circle is told before a nesting too deep, as in Linux.
+            if next == 0 && self.key(ring)?.links.contains(&outer) {
                 return Err(KeyError::Deadlock);
             }
             let Some(&link) = self.key(ring)?.links.get(next) else {
@@ -151,11 +159,12 @@ impl<P: Clone> Keys<P> {
             levels[depth - 1].1 += 1;
             let search = self.searches;
             let inner = self.key_mut(link)?;
-            // A keyring seen at another depth may be deeper here.
-            if inner.kind != KeyKind::Keyring || inner.visited == (search, depth) {
+            // Only at a greater depth than before there is news in it, so no keyring is walked more than `DEPTH_MAX` times.
+            let is_known = inner.visited.0 == search && inner.visited.1 >= depth;
+            if inner.kind != KeyKind::Keyring || is_known {
                 continue;
             }
-            if depth > DEPTH_MAX - 1 {
+            if depth > DEPTH_MAX {
                 return Err(KeyError::TooDeep);
             }
             inner.visited = (search, depth);

@@ -6,7 +6,7 @@ use heddle_kernel_core::keys::{KeyKind, NewKey, PAYLOAD_MAX, Reached, Serial, Wa
 
 use crate::error::{Errno, TryResult};
 use crate::memory::fallible;
-use crate::process::keys::{KEYS, KeyCaller, errno, quota_of, random};
+use crate::process::keys::{KEYS, KeyCaller, errno, limits};
 use crate::syscall::fs::{get_bytes, get_string};
 use crate::syscall::{Call, SyscallResult};
 
@@ -86,8 +86,8 @@ pub fn add_key(call: &mut Call<'_>) -> SyscallResult {
     };
     let permissions = if kind == KeyKind::Logon { OF_LOGON } else { OF_KEY };
     let (uid, gid) = (caller.credentials.fsuid, caller.credentials.fsgid);
-    let new = NewKey { kind, description: &description, uid, gid, permissions, random: random() };
-    let added = KEYS.lock().add(ring, &new, payload, &caller.user(), quota_of(uid));
+    let new = NewKey { kind, description: &description, uid, gid, permissions };
+    let added = KEYS.lock().add(ring, &new, payload, &caller.user(), limits());
     Ok((added.map_err(errno)? as usize).into())
 }
 
@@ -104,8 +104,7 @@ pub fn link_found(
     let Some(ring) = ring else { return Ok(()) };
     let mut keys = KEYS.lock();
     keys.permit(&Reached { serial: found, is_possessed }, &caller.user(), rights::LINK).map_err(errno)?;
-    let owner = keys.key(ring.serial).map_err(errno)?.uid;
-    keys.link(ring.serial, found, quota_of(owner)).map_err(errno)
+    keys.link(ring.serial, found, limits()).map_err(errno)
 }
 
 /// request_key(2). Nobody makes keys on request: what is not there is `ENOKEY`.

@@ -7,7 +7,7 @@ use heddle_kernel_core::keys::{KeyError, KeyKind, Wanted, rights};
 use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
-use crate::process::keys::{KEYS, KeyCaller, OwnRing, errno, now_s, quota_of, shown_group};
+use crate::process::keys::{KEYS, KeyCaller, OwnRing, errno, limits, now_s, shown_group};
 use crate::syscall::fs::{get_bytes, get_string, put};
 use crate::syscall::process::key::{DESCRIPTION_LIMIT, get_type, link_found, lookup, payload};
 use crate::syscall::{Call, SyscallResult};
@@ -63,9 +63,7 @@ pub fn keyctl(call: &mut Call<'_>) -> SyscallResult {
         operation::LINK => {
             let ring = lookup(&mut caller, call.int(2), true, rights::WRITE)?;
             let key = lookup(&mut caller, id, true, rights::LINK)?;
-            let mut keys = KEYS.lock();
-            let owner = keys.key(ring.serial).map_err(errno)?.uid;
-            keys.link(ring.serial, key.serial, quota_of(owner)).map_err(errno)?;
+            KEYS.lock().link(ring.serial, key.serial, limits()).map_err(errno)?;
             0
         }
         operation::UNLINK => {
@@ -127,7 +125,7 @@ fn join_session(call: &Call<'_>, caller: &mut KeyCaller<'_>) -> TryResult<usize>
         }
         None => caller.new_session(name.as_deref())?,
     };
-    Ok(caller.install(OwnRing::Session, session)? as usize)
+    Ok(caller.join(session)? as usize)
 }
 
 fn update(call: &Call<'_>, caller: &mut KeyCaller<'_>) -> TryResult<usize> {
@@ -137,16 +135,11 @@ fn update(call: &Call<'_>, caller: &mut KeyCaller<'_>) -> TryResult<usize> {
     }
     let bytes = if length == 0 { Vec::new() } else { get_bytes(call, call.word(2), length)? };
     let key = lookup(caller, call.int(1), false, rights::WRITE)?.serial;
-    let (kind, uid) = {
-        let keys = KEYS.lock();
-        let key = keys.key(key).map_err(errno)?;
-        (key.kind, key.uid)
-    };
-    if kind == KeyKind::Keyring {
+    if KEYS.lock().key(key).map_err(errno)?.kind == KeyKind::Keyring {
         return Err(Errno::EOPNOTSUPP.into());
     }
     let payload = payload(bytes)?;
-    KEYS.lock().update(key, payload, quota_of(uid)).map_err(errno)?;
+    KEYS.lock().update(key, payload, limits()).map_err(errno)?;
     Ok(0)
 }
 
@@ -175,7 +168,7 @@ fn change_owner(call: &Call<'_>, caller: &mut KeyCaller<'_>) -> Result<usize, Er
             return Err(Errno::EACCES);
         }
     }
-    keys.change_owner(key, uid, gid, quota_of(uid.unwrap_or(old_uid))).map_err(errno)?;
+    keys.change_owner(key, uid, gid, limits()).map_err(errno)?;
     Ok(0)
 }
 
