@@ -8,7 +8,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU32, Ordering};
-use heddle_kernel_core::keys::{KeyError, KeyKind, KeyUser, Keys, Limits, NewKey, Quota, Reached, Serial};
+use heddle_kernel_core::keys::{KeyError, KeyKind, KeyLimits, KeyUser, Keys, NewKey, Quota, Reached, Serial};
 use smallvec::SmallVec;
 
 use crate::error::Errno;
@@ -99,12 +99,12 @@ pub const fn errno(error: KeyError) -> Errno {
 
 /// The limits of users as they are now.
 #[must_use]
-pub fn limits() -> Limits {
+pub fn limits() -> KeyLimits {
     let quota = |keys: &AtomicU32, bytes: &AtomicU32| Quota {
         keys: keys.load(Ordering::Relaxed),
         bytes: bytes.load(Ordering::Relaxed),
     };
-    Limits { root: quota(&ROOT_KEYS_LIMIT, &ROOT_BYTES_LIMIT), others: quota(&KEYS_LIMIT, &BYTES_LIMIT) }
+    KeyLimits { root: quota(&ROOT_KEYS_LIMIT, &ROOT_BYTES_LIMIT), others: quota(&KEYS_LIMIT, &BYTES_LIMIT) }
 }
 
 /// The caller of an operation on keys.
@@ -203,8 +203,8 @@ impl<'a> KeyCaller<'a> {
         self.installed(old, session)
     }
 
-    /// Makes a keyring, of which the caller holds a reference, one of its own, unless another thread has put one in the place
-    /// of `kept` meanwhile: then that one is the answer.
+    /// Makes a keyring, of which the caller holds a reference, one of its own, unless another thread has put one in the
+    /// place of `kept` meanwhile: then that one is the answer.
     fn install(&mut self, ring: OwnRing, kept: Option<Serial>, made: Serial) -> Result<Serial, Errno> {
         let old = self.thread.process.change_keys(|keys| {
             let place = match ring {
@@ -212,7 +212,7 @@ impl<'a> KeyCaller<'a> {
                 OwnRing::Process => &mut keys.process,
                 _ => return keys.set_thread(self.thread, made),
             };
-            Ok(if *place == kept { core::mem::replace(place, Some(made)) } else { Some(made) })
+            Ok(if *place == kept { place.replace(made) } else { Some(made) })
         });
         self.installed(old, made)?;
         Ok(match ring {

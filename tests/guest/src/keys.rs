@@ -386,7 +386,7 @@ fn keyrings_are_nested_to_a_depth() -> Outcome {
     Ok(())
 }
 
-/// What `/proc/key-users` says last of a user: bytes and their limit.
+/// The end of a user's line in `/proc/key-users`: bytes and their limit.
 fn user_bytes(uid: u32) -> Result<String, String> {
     let users = fs::read_to_string("/proc/key-users").or_fail()?;
     let mut lines = users.lines().map(str::split_whitespace);
@@ -471,7 +471,7 @@ fn depth(ring: i32, limit: usize) -> usize {
     1 + inner.map(|ring| depth(ring, limit - 1)).max().unwrap_or(0)
 }
 
-/// What four threads do at once to four keyrings, and children that end meanwhile; an error that must not be, or what is left.
+/// Four threads change four keyrings at once, while children come and end; an error that must not be, or a circle.
 fn race(uid: u32) -> Result<(), String> {
     const ROUNDS: usize = 400;
     const NO_CIRCLE: usize = 9;

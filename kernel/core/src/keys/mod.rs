@@ -17,7 +17,7 @@ use crate::OutOfMemory;
 use crate::fallible::{push_reserved, try_box, try_to_vec};
 
 pub use crate::keys::access::{KeyUser, Reached, rights};
-pub use crate::keys::quota::{Limits, Quota, UserKeys};
+pub use crate::keys::quota::{KeyLimits, Quota, UserKeys};
 pub use crate::keys::search::Wanted;
 
 /// The number of a key: positive.
@@ -192,8 +192,8 @@ pub struct Keys<P> {
     users: quota::KeyUsers,
     links: usize,
     searches: u32,
-    /// Keys that were made, modulo [`GENERATIONS`]: a serial comes again only after so many others, so that a key that went
-    /// between two steps of a call is missed and not taken for another.
+    /// Keys that were made, modulo [`GENERATIONS`]: a serial comes again only after so many others, so that a key that
+    /// went between two steps of a call is missed and not taken for another.
     made: u32,
 }
 
@@ -242,7 +242,7 @@ impl<P: Clone> Keys<P> {
         &mut self,
         new: &NewKey<'_>,
         payload: Option<(P, u32)>,
-        limits: Limits,
+        limits: KeyLimits,
     ) -> Result<Serial, KeyError> {
         let place = new.description.iter().position(|&byte| byte == b':');
         if new.description.is_empty() || new.kind == KeyKind::Logon && matches!(place, None | Some(0)) {
@@ -330,7 +330,7 @@ impl<P: Clone> Keys<P> {
         if ring.kind == KeyKind::Keyring { Ok(ring) } else { Err(KeyError::NotDirectory) }
     }
 
-    fn charge(&mut self, serial: Serial, more: u32, less: u32, limits: Limits) -> Result<(), KeyError> {
+    fn charge(&mut self, serial: Serial, more: u32, less: u32, limits: KeyLimits) -> Result<(), KeyError> {
         let uid = self.key(serial)?.uid;
         self.users.change(uid, more, less, limits)?;
         let key = self.key_mut(serial)?;
@@ -343,7 +343,7 @@ impl<P: Clone> Keys<P> {
     /// # Errors
     /// [`KeyError::NotDirectory`], [`KeyError::Revoked`], [`KeyError::NoKey`], [`KeyError::Deadlock`],
     /// [`KeyError::TooDeep`], [`KeyError::Quota`], [`KeyError::TableFull`], [`KeyError::NoMemory`].
-    pub fn link(&mut self, ring: Serial, serial: Serial, limits: Limits) -> Result<(), KeyError> {
+    pub fn link(&mut self, ring: Serial, serial: Serial, limits: KeyLimits) -> Result<(), KeyError> {
         let key = self.key(serial)?;
         let same =
             |other: &&Serial| self.key(**other).is_ok_and(|other| other.is(key.kind, &key.description));
@@ -385,7 +385,7 @@ impl<P: Clone> Keys<P> {
             self.ring(ring)?.links.iter().position(|&link| link == serial).ok_or(KeyError::NoEntry)?;
         self.key_mut(ring)?.links.remove(place);
         self.links -= 1;
-        self.charge(ring, 0, LINK_BYTES, Limits::NONE)?;
+        self.charge(ring, 0, LINK_BYTES, KeyLimits::NONE)?;
         self.release(serial);
         Ok(())
     }
@@ -398,7 +398,7 @@ impl<P: Clone> Keys<P> {
         self.ring(ring)?;
         while let Some(link) = self.key_mut(ring)?.links.pop() {
             self.links -= 1;
-            self.charge(ring, 0, LINK_BYTES, Limits::NONE)?;
+            self.charge(ring, 0, LINK_BYTES, KeyLimits::NONE)?;
             self.release(link);
         }
         Ok(())
@@ -414,7 +414,7 @@ impl<P: Clone> Keys<P> {
         new: &NewKey<'_>,
         payload: Option<(P, u32)>,
         who: &KeyUser<'_>,
-        limits: Limits,
+        limits: KeyLimits,
     ) -> Result<Serial, KeyError> {
         let is_same = |key: &Key<P>| key.is(new.kind, new.description) && !key.is_revoked && !key.is_invalid;
         let mut links = self.ring(ring.serial)?.links.iter().copied();
@@ -437,7 +437,7 @@ impl<P: Clone> Keys<P> {
     ///
     /// # Errors
     /// [`KeyError::NotSupported`], [`KeyError::Quota`].
-    pub fn update(&mut self, serial: Serial, payload: (P, u32), limits: Limits) -> Result<(), KeyError> {
+    pub fn update(&mut self, serial: Serial, payload: (P, u32), limits: KeyLimits) -> Result<(), KeyError> {
         let key = self.key(serial)?;
         if key.kind == KeyKind::Keyring {
             return Err(KeyError::NotSupported);
@@ -467,7 +467,7 @@ impl<P: Clone> Keys<P> {
         key.is_revoked = true;
         key.payload = None;
         let (is_ring, bytes) = (key.kind == KeyKind::Keyring, core::mem::take(&mut key.payload_bytes));
-        self.charge(serial, 0, bytes, Limits::NONE)?;
+        self.charge(serial, 0, bytes, KeyLimits::NONE)?;
         if is_ring { self.clear(serial) } else { Ok(()) }
     }
 
@@ -499,7 +499,7 @@ impl<P: Clone> Keys<P> {
         serial: Serial,
         uid: Option<u32>,
         gid: Option<u32>,
-        limits: Limits,
+        limits: KeyLimits,
     ) -> Result<(), KeyError> {
         let key = self.key(serial)?;
         let (old, charged) = (key.uid, key.charged);

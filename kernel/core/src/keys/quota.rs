@@ -17,14 +17,14 @@ pub struct Quota {
 
 /// The limits of all users: whoever adds to another's keys is held to the limits of the other, who is charged.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct KeyLimits {
     /// Of the superuser.
     pub root: Quota,
     /// Of everybody else.
     pub others: Quota,
 }
 
-impl Limits {
+impl KeyLimits {
     /// As much as there is room for.
     pub const NONE: Self = Self::same(Quota { keys: u32::MAX, bytes: u32::MAX });
 
@@ -68,7 +68,7 @@ impl KeyUsers {
     }
 
     /// A key more of so many bytes.
-    pub fn enter(&mut self, uid: u32, bytes: u32, limits: Limits) -> Result<(), KeyError> {
+    pub fn enter(&mut self, uid: u32, bytes: u32, limits: KeyLimits) -> Result<(), KeyError> {
         let index = match self.find(uid) {
             Ok(index) => index,
             Err(index) => {
@@ -90,7 +90,7 @@ impl KeyUsers {
     }
 
     /// Another amount of bytes for a key that is there.
-    pub fn change(&mut self, uid: u32, more: u32, less: u32, limits: Limits) -> Result<(), KeyError> {
+    pub fn change(&mut self, uid: u32, more: u32, less: u32, limits: KeyLimits) -> Result<(), KeyError> {
         let Ok(index) = self.find(uid) else { return Ok(()) };
         let user = &mut self.0[index];
         let all = (user.bytes - less).saturating_add(more);

@@ -159,7 +159,7 @@ impl<P: Clone> Keys<P> {
             levels[depth - 1].1 += 1;
             let search = self.searches;
             let inner = self.key_mut(link)?;
-            // Only at a greater depth than before there is news in it, so no keyring is walked more than `DEPTH_MAX` times.
+            // Only at a greater depth is there news in it, so no keyring is walked more than `DEPTH_MAX` times.
             let is_known = inner.visited.0 == search && inner.visited.1 >= depth;
             if inner.kind != KeyKind::Keyring || is_known {
                 continue;

@@ -16,7 +16,7 @@ fn new<'a>(kind: KeyKind, description: &'a str) -> NewKey<'a> {
 }
 
 fn ring(keys: &mut Table, name: &str) -> Serial {
-    keys.make(&new(KeyKind::Keyring, name), None, Limits::NONE).unwrap()
+    keys.make(&new(KeyKind::Keyring, name), None, KeyLimits::NONE).unwrap()
 }
 
 fn possessed(serial: Serial) -> Reached {
@@ -25,7 +25,7 @@ fn possessed(serial: Serial) -> Reached {
 
 fn add(keys: &mut Table, ring: Serial, name: &str) -> Serial {
     let who = who([Some(ring), None, None]);
-    keys.add(possessed(ring), &new(KeyKind::User, name), Some((1, 10)), &who, Limits::NONE).unwrap()
+    keys.add(possessed(ring), &new(KeyKind::User, name), Some((1, 10)), &who, KeyLimits::NONE).unwrap()
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn keys_go_with_their_last_reference() {
     let top = ring(&mut keys, "top");
     let inner = ring(&mut keys, "inner");
     let key = add(&mut keys, inner, "a");
-    keys.link(top, inner, Limits::NONE).unwrap();
+    keys.link(top, inner, KeyLimits::NONE).unwrap();
     keys.release(inner);
     assert_eq!(keys.key(key).unwrap().references(), 1);
     assert_eq!(keys.users(), [UserKeys { uid: OWNER, keys: 3, bytes: 4 + 6 + 12 + 8 }]);
@@ -51,15 +51,15 @@ fn a_key_of_the_same_name_is_changed_or_replaced() {
     assert_eq!(add(&mut keys, top, "a"), key);
     let user = who([Some(top), None, None]);
     let add_ring = |keys: &mut Table| {
-        keys.add(possessed(top), &new(KeyKind::Keyring, "r"), None, &user, Limits::NONE).unwrap()
+        keys.add(possessed(top), &new(KeyKind::Keyring, "r"), None, &user, KeyLimits::NONE).unwrap()
     };
     let first = add_ring(&mut keys);
     let second = add_ring(&mut keys);
     assert!(first == second || keys.key(first).is_err());
     assert_eq!(keys.key(top).unwrap().links(), [key, second]);
-    let logon = keys.make(&new(KeyKind::Logon, "nocolon"), Some((1, 1)), Limits::NONE);
+    let logon = keys.make(&new(KeyKind::Logon, "nocolon"), Some((1, 1)), KeyLimits::NONE);
     assert_eq!(logon, Err(KeyError::Invalid));
-    let logon = keys.make(&new(KeyKind::Logon, "a:b"), Some((1, 1)), Limits::NONE).unwrap();
+    let logon = keys.make(&new(KeyKind::Logon, "a:b"), Some((1, 1)), KeyLimits::NONE).unwrap();
     assert_eq!(keys.payload(logon), Err(KeyError::NotSupported));
 }
 
@@ -68,12 +68,12 @@ fn rings_form_no_circles() {
     let mut keys = Table::new();
     let names = ["0", "1", "2", "3", "4", "5", "6", "7", "8"];
     let rings: Vec<Serial> = names.iter().map(|name| ring(&mut keys, name)).collect();
-    assert_eq!(keys.link(rings[0], rings[0], Limits::NONE), Err(KeyError::Deadlock));
+    assert_eq!(keys.link(rings[0], rings[0], KeyLimits::NONE), Err(KeyError::Deadlock));
     for pair in rings[..8].windows(2) {
-        keys.link(pair[1], pair[0], Limits::NONE).unwrap();
+        keys.link(pair[1], pair[0], KeyLimits::NONE).unwrap();
     }
-    assert_eq!(keys.link(rings[0], rings[5], Limits::NONE), Err(KeyError::Deadlock));
-    assert_eq!(keys.link(rings[8], rings[7], Limits::NONE), Err(KeyError::TooDeep));
+    assert_eq!(keys.link(rings[0], rings[5], KeyLimits::NONE), Err(KeyError::Deadlock));
+    assert_eq!(keys.link(rings[8], rings[7], KeyLimits::NONE), Err(KeyError::TooDeep));
     let user = who([Some(rings[6]), None, None]);
     let found = keys.search(possessed(rings[6]), Wanted::Named(KeyKind::Keyring, b"0"), &user);
     assert_eq!(found, Ok(rings[0]));
@@ -98,7 +98,7 @@ fn rights_depend_on_who_asks() {
         (0x0000_0102, [false, false, false, false]),
     ] {
         keys.set_permissions(key, permissions).unwrap();
-        keys.change_owner(key, None, Some(7), Limits::NONE).unwrap();
+        keys.change_owner(key, None, Some(7), KeyLimits::NONE).unwrap();
         let owner_alone = KeyUser { groups: &[], ..owner };
         let answers = [
             allowed(&keys, &owner_alone, true),
@@ -137,7 +137,7 @@ fn searches_say_why_they_fail() {
 #[test]
 fn quotas_count_keys_and_bytes() {
     let mut keys = Table::new();
-    let quota = Limits::same(Quota { keys: 2, bytes: 40 });
+    let quota = KeyLimits::same(Quota { keys: 2, bytes: 40 });
     let top = keys.make(&new(KeyKind::Keyring, "top"), None, quota).unwrap();
     let user = who([Some(top), None, None]);
     let add = |keys: &mut Table, name: &str, bytes| {
@@ -165,7 +165,7 @@ fn quotas_count_keys_and_bytes() {
 #[test]
 fn links_are_charged_to_the_owner_of_the_keyring_by_the_owner_s_limits() {
     let mut keys = Table::new();
-    let limits = Limits { root: Quota { keys: 10, bytes: 1000 }, others: Quota { keys: 2, bytes: 9 } };
+    let limits = KeyLimits { root: Quota { keys: 10, bytes: 1000 }, others: Quota { keys: 2, bytes: 9 } };
     let theirs = keys.make(&new(KeyKind::Keyring, "top"), None, limits).unwrap();
     let root = KeyUser { uid: 0, gid: 0, ..who([Some(theirs), None, None]) };
     let add = |keys: &mut Table, name| {
@@ -202,10 +202,10 @@ fn what_was_revoked_or_invalidated_gets_no_links() {
     let (top, other) = (ring(&mut keys, "top"), ring(&mut keys, "other"));
     let key = add(&mut keys, top, "a");
     keys.revoke(other).unwrap();
-    assert_eq!(keys.link(other, key, Limits::NONE), Err(KeyError::Revoked));
+    assert_eq!(keys.link(other, key, KeyLimits::NONE), Err(KeyError::Revoked));
     keys.hold(key).unwrap();
     keys.invalidate(key).unwrap();
-    assert_eq!(keys.link(top, key, Limits::NONE), Err(KeyError::NoKey));
+    assert_eq!(keys.link(top, key, KeyLimits::NONE), Err(KeyError::NoKey));
     keys.release(key);
     assert!(keys.key(key).is_err() && keys.links == 0);
 }
@@ -217,13 +217,13 @@ fn what_lies_less_deep_is_found() {
     let rings: Vec<Serial> = names.iter().map(|name| ring(&mut keys, name)).collect();
     let key = add(&mut keys, rings[0], "a");
     for pair in rings.windows(2) {
-        keys.link(pair[1], pair[0], Limits::NONE).unwrap();
+        keys.link(pair[1], pair[0], KeyLimits::NONE).unwrap();
     }
     let user = who([Some(rings[7]), None, None]);
     let wanted = Wanted::Named(KeyKind::User, b"a");
     // Of eight keyrings one within the other the last is not searched ...
     assert_eq!(keys.search(possessed(rings[7]), wanted, &user), Err(KeyError::NoKey));
     // ... but by the shorter way that comes after the long one.
-    keys.link(rings[7], rings[1], Limits::NONE).unwrap();
+    keys.link(rings[7], rings[1], KeyLimits::NONE).unwrap();
     assert_eq!(keys.search(possessed(rings[7]), wanted, &user), Ok(key));
 }
