@@ -133,7 +133,7 @@ fn killed(kernel: Kernel) -> Result<(), String> {
     on_all(kernel, script, "137\n137\ncontents\n0\ncontents\n", &["hang-file", "hang-other", "hang-third"])
 }
 
-/// A queue has room for 32 requests. What comes then waits in the same way, and what is asked of another folder works.
+/// A queue has room for 32 requests. Further ones wait in the same way, and those for another folder go through.
 fn too_many(kernel: Kernel) -> Result<(), String> {
     let script = "begin; for n in $(seq 40); do cat hang-$n > /tmp/copy.$n & done; \
                   i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; echo $i; (seq 100 | wc -l)";
