@@ -196,7 +196,10 @@ impl RequestRing {
     fn collect(&mut self, buffer_bytes: usize) {
         let mut others = false;
         while let Some(token) = self.queue.peek_used() {
-            let is_it = |place: &RequestPlace| matches!(place.progress, Progress::Sent { token: sent, .. } if sent == token);
+            let is_it = |place: &RequestPlace| match place.progress {
+                Progress::Sent { token: sent, .. } => sent == token,
+                _ => false,
+            };
             let Some(number) = self.places.iter().position(is_it) else { return };
             let place = &mut self.places[number];
             let (Progress::Sent { length, given_up, .. }, Some(memory)) = (place.progress, place.memory)
