@@ -174,7 +174,9 @@ mod stack {
     use current::stack as offered;
 
     const _: usize = offered::SPARE_STACKS;
-    const _: fn(usize, fn() -> Option<u64>) -> Option<usize> = offered::top;
+    /// Gives a zeroed frame.
+    type GiveFrame = fn() -> Option<u64>;
+    const _: fn(usize, GiveFrame) -> Option<usize> = offered::top;
     const _: unsafe fn(usize, extern "C" fn() -> !, *mut usize) = offered::call_on;
     const _: unsafe fn(usize, *mut usize) = offered::switch_to;
 }

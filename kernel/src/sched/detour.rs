@@ -59,7 +59,7 @@ pub fn set_frames(zeroed_frame: fn() -> Option<u64>) {
 }
 
 /// A stack that was left, as an element on itself.
-struct Waiting<'a> {
+struct LeftStack<'a> {
     /// Where the stack stands.
     at: AtomicUsize,
     stack: usize,
@@ -68,7 +68,7 @@ struct Waiting<'a> {
 
 /// A CPU's part. Only that CPU uses it, but for `keeper`.
 pub(super) struct CpuDetours {
-    waiting: [AtomicPtr<Waiting<'static>>; WAITING_MAX],
+    waiting: [AtomicPtr<LeftStack<'static>>; WAITING_MAX],
     count: AtomicUsize,
     /// The stack that runs.
     current: AtomicUsize,
@@ -153,7 +153,7 @@ impl CpuDetours {
         Some(unsafe { ((*waiting).at.load(Ordering::Relaxed), (*waiting).stack) })
     }
 
-    fn remove(&self, index: usize) -> *mut Waiting<'static> {
+    fn remove(&self, index: usize) -> *mut LeftStack<'static> {
         let last = self.count.load(Ordering::Relaxed) - 1;
         let removed = self.waiting[index].load(Ordering::Relaxed);
         self.waiting[index].store(self.waiting[last].load(Ordering::Relaxed), Ordering::Relaxed);
@@ -164,14 +164,14 @@ impl CpuDetours {
         removed
     }
 
-    fn add(&self, waiting: &Waiting<'_>) {
+    fn add(&self, waiting: &LeftStack<'_>) {
         let count = self.count.load(Ordering::Relaxed);
         self.waiting[count].store(ptr::from_ref(waiting).cast_mut().cast(), Ordering::Relaxed);
         self.count.store(count + 1, Ordering::Relaxed);
         WAITING.fetch_or(1 << arch::cpu::id(), Ordering::SeqCst);
     }
 
-    fn forget(&self, waiting: &Waiting<'_>) {
+    fn forget(&self, waiting: &LeftStack<'_>) {
         let count = self.count.load(Ordering::Relaxed);
         let is_it = |index: &usize| {
             ptr::addr_eq(self.waiting[*index].load(Ordering::Relaxed), ptr::from_ref(waiting))
@@ -226,7 +226,7 @@ impl CpuDetours {
     }
 
     /// Leaves the stack of `waiting`, which is in the list, until its wait is over.
-    fn leave(&self, waiting: &Waiting<'_>) {
+    fn leave(&self, waiting: &LeftStack<'_>) {
         match if self.has_keeper() { self.take_stack() } else { None } {
             Some((stack, top)) => {
                 self.current.store(stack, Ordering::Relaxed);
@@ -242,7 +242,7 @@ impl CpuDetours {
     /// Without a stack for the loop: keeps the CPU until this wait is over or that of another stack, to which it goes
     /// back then.
     #[cold]
-    fn stay(&self, waiting: &Waiting<'_>) {
+    fn stay(&self, waiting: &LeftStack<'_>) {
         while !(waiting.is_over)() {
             if let Some((at, stack)) = self.take_over() {
                 if stack == waiting.stack {
@@ -280,7 +280,7 @@ pub fn wait(is_over: &dyn Fn() -> bool) {
         return;
     };
     let here = here();
-    let waiting = Waiting { at: AtomicUsize::new(0), stack: here.current.load(Ordering::Relaxed), is_over };
+    let waiting = LeftStack { at: AtomicUsize::new(0), stack: here.current.load(Ordering::Relaxed), is_over };
     here.add(&waiting);
     // Only now: whoever ends the wait from here on sees that somebody waits.
     if is_over() {
@@ -321,7 +321,7 @@ pub fn wait_killably(is_over: &dyn Fn() -> bool) -> bool {
         return true;
     };
     wait(&|| is_over() || (hooks.is_dying)(thread));
-    // What was over may not be any more, if others were faster.
+    // A wait that was over may have begun anew, if others were faster.
     !(hooks.is_dying)(thread) || is_over()
 }
 

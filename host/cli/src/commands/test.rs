@@ -102,7 +102,6 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
         (Part::Terminals, "terminals", &terminals::TESTS[..]),
         (Part::Terminals, "screens", &screens::TESTS[..]),
         (Part::Shares, "shares", &shares::TESTS[..]),
-        (Part::Shares, "shares", &hung::TESTS[..]),
         (Part::Network, "network", &network::TESTS[..]),
     ];
     for (part, group, tests) in groups {
@@ -113,6 +112,12 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
                     tally.record(&name, &test(kernel).into());
                 }
             }
+        }
+    }
+    for (name, test) in hung::TESTS.iter().filter(|_| options.has(Part::Shares)) {
+        let name = format!("shares/heddle: {name}");
+        if options.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str())) {
+            tally.record(&name, &test(Kernel::Heddle).into());
         }
     }
     if options.has(Part::Network) && options.long {

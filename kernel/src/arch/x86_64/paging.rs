@@ -335,8 +335,8 @@ fn image_entry(address: usize) -> *mut u64 {
 }
 
 /// The kernel stack of processor `id`, or the spare one of this number, a page that is not mapped below it, in the
-/// unused top of the image's tables; returns its upper end. Only one caller at a time may ask for a stack. What is
-/// mapped of it stays mapped, also if there is no memory for the rest.
+/// unused top of the image's tables; returns its upper end. Only one caller at a time may ask for a stack. Pages
+/// that were mapped stay mapped, also if there is no memory for the rest.
 pub(super) fn map_stack(id: usize, zeroed_frame: fn() -> Option<u64>) -> Option<usize> {
     let top = KERNEL_BASE as usize + (IMAGE_TABLES << 21) - (id - 1) * STACK_SPACING;
     let image_end = (&raw const heddle_image_end) as usize;

@@ -34,7 +34,7 @@ const LOOKS: u32 = 16;
 
 /// A queue of requests.
 pub struct Exchange {
-    ring: SpinLock<Ring>,
+    ring: SpinLock<RequestRing>,
     index: u16,
     registers: Registers,
     layout: Layout,
@@ -42,7 +42,7 @@ pub struct Exchange {
     buffer_bytes: usize,
 }
 
-/// What becomes of a request whose thread is killed before the reply comes.
+/// The fate of a request whose thread is killed before the reply comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GiveUp {
     /// The thread waits all the same: what comes after relies on the reply.
@@ -66,15 +66,15 @@ enum Progress {
     Done(Option<usize>),
 }
 
-struct Place {
+struct RequestPlace {
     /// The two buffers.
     memory: Option<NonNull<u8>>,
     progress: Progress,
 }
 
-struct Ring {
+struct RequestRing {
     queue: VirtQueue<VirtioHal, DESCRIPTORS>,
-    places: [Place; REQUESTS_MAX],
+    places: [RequestPlace; REQUESTS_MAX],
     /// How many wait with the device's interrupts on.
     waiting: usize,
     /// Words of requests that were given up and are over.
@@ -83,7 +83,7 @@ struct Ring {
 }
 
 // SAFETY: the memory belongs to this value alone (and to the device, by the rule above), not to a CPU.
-unsafe impl Send for Ring {}
+unsafe impl Send for RequestRing {}
 
 impl Exchange {
     /// Sets up queue `index` of the device.
@@ -105,10 +105,10 @@ impl Exchange {
         if buffer_bytes == 0 {
             return Err(Errno::EINVAL);
         }
-        let mut places = [const { Place { memory: None, progress: Progress::Free } }; REQUESTS_MAX];
+        let mut places = [const { RequestPlace { memory: None, progress: Progress::Free } }; REQUESTS_MAX];
         // One request can always be made.
         places[0].memory = Some(allocate(layout)?);
-        let ring = Ring { queue, places, waiting: 0, late: [0; REQUESTS_MAX], late_count: 0 };
+        let ring = RequestRing { queue, places, waiting: 0, late: [0; REQUESTS_MAX], late_count: 0 };
         Ok(Self { ring: SpinLock::new(ring), index, registers, layout, buffer_bytes })
     }
 
@@ -141,7 +141,7 @@ impl Exchange {
     fn try_begin(&self) -> Option<Request<'_>> {
         let mut ring = self.ring.lock();
         ring.collect(self.buffer_bytes);
-        let is_free = |place: &Place| place.progress == Progress::Free;
+        let is_free = |place: &RequestPlace| place.progress == Progress::Free;
         if let Some(number) = ring.places.iter().position(|place| is_free(place) && place.memory.is_some()) {
             ring.places[number].progress = Progress::Owned;
             return Some(Request { exchange: self, number, memory: ring.places[number].memory?, replied: 0 });
@@ -191,13 +191,15 @@ fn allocate(layout: Layout) -> Result<NonNull<u8>, Errno> {
     NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(Errno::ENOMEM)
 }
 
-impl Ring {
+impl RequestRing {
     /// Takes what the device has answered from the queue.
     fn collect(&mut self, buffer_bytes: usize) {
         let mut others = false;
         while let Some(token) = self.queue.peek_used() {
-            let is_it =
-                |place: &Place| matches!(place.progress, Progress::Sent { token: sent, .. } if sent == token);
+            let is_it = |place: &RequestPlace| match place.progress {
+                Progress::Sent { token: sent, .. } => sent == token,
+                _ => false,
+            };
             let Some(number) = self.places.iter().position(is_it) else { return };
             let place = &mut self.places[number];
             let (Progress::Sent { length, given_up, .. }, Some(memory)) = (place.progress, place.memory)
@@ -289,7 +291,7 @@ impl Request<'_> {
             let is_done = || exchange.is_done(number);
             match give_up {
                 GiveUp::Never => detour::wait(&is_done),
-                // What has become of the request says its progress.
+                // The progress of the request says how it has ended.
                 _ => _ = detour::wait_killably(&is_done),
             }
             exchange.expect_interrupts(false);

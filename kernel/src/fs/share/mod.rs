@@ -68,10 +68,10 @@ impl From<Failure> for Errno {
     }
 }
 
-/// What becomes of a request whose thread is killed, unless it is said.
+/// The usual fate of a request whose thread is killed.
 const fn usual(request: u8) -> GiveUp {
     match request {
-        // What comes after relies on these.
+        // Later requests rely on these.
         kind::VERSION | kind::ATTACH | kind::SETATTR | kind::CLUNK => GiveUp::Never,
         _ => GiveUp::Forget,
     }
