@@ -125,6 +125,7 @@ fn main() -> std::process::ExitCode {
         arguments::TESTS,
         aio::TESTS,
         uring::TESTS,
+        uring::FEATURE_TESTS,
         seccomp::TESTS,
         file_signals::TESTS,
         acl::TESTS,
