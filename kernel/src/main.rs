@@ -65,6 +65,7 @@ fn keep_timers() -> Result<(), error::Errno> {
 fn initialize() -> Result<(), error::Errno> {
     arch::time::set_handler(sched::on_timer);
     sched::set_before_halt(memory::shootdown::before_idle);
+    sched::detour::set_frames(memory::frame::zeroed_for_good);
     #[cfg(feature = "checking")]
     sync::order::set_current(sched::current);
     #[cfg(feature = "checking")]

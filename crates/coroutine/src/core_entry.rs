@@ -50,6 +50,14 @@ pub(crate) struct CoreEntry {
 /// In `current`: no wake goes by `woken`, which is another turn's. No id has this bit, since indices have 24.
 const NESTED: u64 = 1 << 31;
 
+/// A turn that was put aside: see [`Core::put_aside`](crate::Core::put_aside).
+#[derive(Debug)]
+#[must_use = "the turn has to be taken up again"]
+pub struct AsideTurn {
+    current: u64,
+    woken: u32,
+}
+
 impl CoreEntry {
     pub fn new(index: u16) -> CoreEntry {
         let state = CoreState::new();
@@ -243,6 +251,21 @@ impl CoreEntry {
             self.woken.store(1, Ordering::Relaxed);
         }
         is_current
+    }
+
+    /// Owner: puts the turn that goes on aside, so that others are no turns within it. Wakes of its coroutine are
+    /// noted in its slot from here on.
+    pub fn put_aside(&self) -> AsideTurn {
+        let current = self.current.swap(0, Ordering::Relaxed);
+        // A handler that wakes the coroutine goes through the gate now; what one did before is in the word.
+        compiler_fence();
+        AsideTurn { current, woken: self.woken.swap(0, Ordering::Relaxed) }
+    }
+
+    /// Owner, with no turn going on: takes a turn up again.
+    pub fn take_up(&self, turn: AsideTurn) {
+        self.woken.store(turn.woken, Ordering::Relaxed);
+        self.current.store(turn.current, Ordering::Relaxed);
     }
 
     /// Its share of the machine's number of living coroutines.

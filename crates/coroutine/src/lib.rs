@@ -166,6 +166,8 @@ pub use sched::{Id, Phase, Rank};
 pub use blocking::{BlockingHandle, spawn_blocking};
 #[cfg(feature = "alloc")]
 pub use builder::{Builder, DEFAULT_PRIORITY, SpawnError};
+#[cfg(all(feature = "alloc", not(heddle_loom)))]
+pub use core_entry::AsideTurn;
 #[cfg(all(feature = "std", feature = "scheduler", not(heddle_loom)))]
 pub use fork::{follow_forks, forks};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]

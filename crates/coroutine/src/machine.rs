@@ -6,7 +6,7 @@
 #![allow(unsafe_code)] // Cores are reached through pointers to entries that are never freed.
 
 use crate::builder::{Builder, SpawnError};
-use crate::core_entry::{CoreEntry, Hooks};
+use crate::core_entry::{AsideTurn, CoreEntry, Hooks};
 use crate::handle::JoinHandle;
 use crate::registry::{Global, acquire_core, single};
 use crate::sched::{self, Id, Picked, Rank, Stealing, WATCH_PARKED};
@@ -428,6 +428,23 @@ impl<P: Platform> Core<P> {
         #[cfg(not(feature = "std"))]
         turn::run(self.entry, picked);
         true
+    }
+
+    /// Within a turn: puts it aside, so that the core can run others while the poll stands where it is, on a stack of
+    /// its own. The coroutine counts as running meanwhile: it is not polled, and wakes are kept for it.
+    ///
+    /// # Safety
+    /// The turn does not end before [`Core::take_up`] has been called with what this returns.
+    pub unsafe fn put_aside(&self) -> AsideTurn {
+        self.entry.put_aside()
+    }
+
+    /// Goes on with a turn that was put aside.
+    ///
+    /// # Safety
+    /// It was put aside on this core, and has not been taken up. No other turn goes on here, but those put aside.
+    pub unsafe fn take_up(&self, turn: AsideTurn) {
+        self.entry.take_up(turn);
     }
 
     /// Within a turn: makes the coroutine whose waker this is ready again, as the waker would, for less. `false` if

@@ -239,3 +239,50 @@ fn a_coroutine_moves_to_the_core_it_asks_for() {
     P::kick(1);
     other.join().unwrap();
 }
+
+#[test]
+fn others_run_while_a_turn_is_put_aside() {
+    platform!(P, MACHINE);
+    thread_local!(static CORE: Cell<Option<&'static Core<P>>> = const { Cell::new(None) });
+    let core: &'static Core<P> = Box::leak(Box::new(P::start(0)));
+    CORE.set(Some(core));
+    for (wakes_itself, is_woken) in [(false, false), (true, false), (false, true), (true, true)] {
+        let log = Arc::new(Mutex::new(String::new()));
+        let (own, other) = (log.clone(), log.clone());
+        let mut turns = 0;
+        let aside = poll_fn(move |cx| {
+            turns += 1;
+            if turns == 2 {
+                own.lock().unwrap().push('c');
+                return Poll::Ready(());
+            }
+            if wakes_itself {
+                cx.waker().wake_by_ref();
+            }
+            own.lock().unwrap().push('a');
+            let core = CORE.get().unwrap();
+            // SAFETY: the turn goes on below.
+            let turn = unsafe { core.put_aside() };
+            while core.run_one() {}
+            // SAFETY: it was put aside above, and the turns in between have ended.
+            unsafe { core.take_up(turn) };
+            own.lock().unwrap().push('b');
+            Poll::Pending
+        });
+        let handle = MACHINE.spawn(Builder::new(), aside).unwrap();
+        let id = handle.id();
+        let others = async move {
+            other.lock().unwrap().push('x');
+            if is_woken {
+                wake(id);
+            }
+            yield_now().await;
+            other.lock().unwrap().push('y');
+        };
+        MACHINE.spawn(Builder::new(), others).unwrap().detach();
+        while core.run_one() {}
+        let expected = if wakes_itself || is_woken { "axybc" } else { "axyb" };
+        assert_eq!(*log.lock().unwrap(), expected, "{wakes_itself} {is_woken}");
+        assert_eq!(handle.is_finished(), expected.ends_with('c'));
+    }
+}

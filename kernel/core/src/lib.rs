@@ -8,6 +8,7 @@
 //! - [`fallible`]: allocations that can fail.
 //! - [`file_lock`]: byte-range locks of a file (`fcntl`).
 //! - [`frame`]: physical memory: a buddy allocator over frame descriptors, and slabs of small objects.
+//! - [`lease`]: leases of a file (`F_SETLEASE`).
 //! - [`lock_order`]: watches the order in which locks are taken, for the checking build.
 //! - [`mapping`]: the mappings of an address space.
 //! - [`netlink`]: the machine's interfaces, and the answers to requests about them.
@@ -42,6 +43,7 @@ pub mod fairness;
 pub mod fallible;
 pub mod file_lock;
 pub mod frame;
+pub mod lease;
 pub mod lock_order;
 pub mod mapping;
 pub mod netlink;

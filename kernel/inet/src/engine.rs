@@ -29,8 +29,9 @@ use crate::link::{ChecksumOffload, Link, TransmitOffload};
 use crate::platform::{OutOfMemory, Platform, try_arc};
 use crate::ports::PortTable;
 use crate::raw::RawSocket;
+use crate::settings::Settings;
 use crate::tcp::TcpSocket;
-use crate::tcp::handshake::HalfOpen;
+use crate::tcp::half_open::{HalfOpen, HalfOpenQueue};
 use crate::udp::UdpSocket;
 
 /// How long a port stays taken after a connection that this machine closed first.
@@ -97,8 +98,8 @@ pub struct Engine<P: Platform> {
     pub(crate) raw_sockets: SpinMutex<Vec<Weak<RawSocket<P>>>>,
     /// Connections in [`Entry::TimeWait`], the oldest first.
     time_wait: SpinMutex<VecDeque<(u64, Tuple)>>,
-    /// Connections in [`Entry::HalfOpen`], the one to be asked again first in front.
-    pub(crate) half_open: SpinMutex<VecDeque<(u64, Tuple)>>,
+    /// Connections in [`Entry::HalfOpen`].
+    pub(crate) half_open: SpinMutex<HalfOpenQueue>,
     /// Connections that wait for room on the link.
     pub(crate) waits_for_link: SpinMutex<Vec<Weak<TcpSocket<P>>>>,
     interface: Once<Interface>,
@@ -109,6 +110,8 @@ pub struct Engine<P: Platform> {
     identification: AtomicU32,
     /// Counts for `/proc/net/snmp`.
     pub counters: Counters,
+    /// Settings that an administrator changes.
+    pub settings: Settings,
 }
 
 impl<P: Platform> Engine<P> {
@@ -123,7 +126,7 @@ impl<P: Platform> Engine<P> {
             udp_ports: SpinMutex::new(PortTable::new(true)),
             raw_sockets: SpinMutex::new(Vec::new()),
             time_wait: SpinMutex::new(VecDeque::new()),
-            half_open: SpinMutex::new(VecDeque::new()),
+            half_open: SpinMutex::new(HalfOpenQueue::default()),
             waits_for_link: SpinMutex::new(Vec::new()),
             interface: Once::new(),
             reassembly: SpinMutex::new(Reassembly::default()),
@@ -131,6 +134,7 @@ impl<P: Platform> Engine<P> {
             scratch: SpinMutex::new(Vec::new()),
             identification: AtomicU32::new(1),
             counters: Counters::default(),
+            settings: Settings::new(),
         })
     }
 

@@ -30,6 +30,7 @@ pub mod platform;
 mod ports;
 pub mod raw;
 mod ring;
+pub mod settings;
 pub mod tcp;
 pub mod udp;
 

@@ -3,6 +3,8 @@
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
+use crate::settings::Settings;
+
 macro_rules! options {
     ($($(#[$doc:meta])* $name:ident: $atomic:ty = $default:expr;)*) => {
         /// See the module. Flags are 0 or 1.
@@ -29,8 +31,8 @@ macro_rules! options {
 /// `SO_SNDBUF` and `SO_RCVBUF` of a connection that has not set them: the buffer may grow so far.
 pub const DEFAULT_BUFFER: u32 = 262_144;
 
-/// `net.ipv4.ip_default_ttl`.
-const DEFAULT_TTL: u8 = 64;
+/// The hop limit of IPv6, which Linux sets by interface.
+const DEFAULT_HOPS: u8 = 64;
 
 options! {
     /// `SO_REUSEADDR`.
@@ -77,8 +79,8 @@ options! {
     defer_accept: AtomicU32 = 0;
     /// `TCP_SYNCNT`.
     syn_count: AtomicU32 = 6;
-    /// `TCP_LINGER2`, in seconds.
-    linger2: AtomicI32 = 60;
+    /// `TCP_LINGER2`, in seconds; 0 for the default, -1 for none.
+    linger2: AtomicI32 = 0;
     /// `TCP_MAXSEG`; 0 for the link's.
     max_segment: AtomicU32 = 0;
     /// `TCP_WINDOW_CLAMP`.
@@ -172,17 +174,18 @@ impl Options {
 
     /// Time to live, or hop limit, of packets to an address.
     #[must_use]
-    pub fn ttl_for(&self, target: IpAddr) -> u8 {
+    pub fn ttl_for(&self, settings: &Settings, target: IpAddr) -> u8 {
+        let default = Settings::get(&settings.ttl) as u8;
         let signed =
             |option: &AtomicI32, default| u8::try_from(option.load(Ordering::Relaxed)).unwrap_or(default);
         match target {
             IpAddr::V4(v4) if v4.is_multicast() => Self::get(&self.multicast_ttl) as u8,
             IpAddr::V4(_) => match Self::get(&self.ttl) as u8 {
-                0 => DEFAULT_TTL,
+                0 => default,
                 ttl => ttl,
             },
             IpAddr::V6(v6) if v6.is_multicast() => signed(&self.multicast_hops, 1),
-            IpAddr::V6(_) => signed(&self.hops, DEFAULT_TTL),
+            IpAddr::V6(_) => signed(&self.hops, DEFAULT_HOPS),
         }
     }
 

@@ -6,15 +6,13 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::net::IpAddr;
+use core::ops::RangeInclusive;
 use hashbrown::HashMap;
 
 use crate::address::Endpoint;
 use crate::error::{InetError, InetResult};
 use crate::options::Options;
 use crate::platform::OutOfMemory;
-
-/// The ports from which one is chosen for a socket that names none: Linux's `ip_local_port_range`.
-pub const EPHEMERAL: core::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 /// The addresses and conditions under which a socket takes a port.
 #[derive(Clone, Copy, Debug)]
@@ -118,8 +116,14 @@ impl<S> PortTable<S> {
         Ok(self.ports.entry(port).or_insert(PortEntry { bindings: Vec::new(), reusable: 0, held: 0 }))
     }
 
-    /// Binds a socket to a port, to one of its own if `port` is 0; `random` says where the search starts.
-    pub fn bind(&mut self, port: u16, claim: Claim, owner: Weak<S>, random: u32) -> InetResult<u16> {
+    /// Binds a socket to a port, to one of `free` if `port` is 0: these ports, from a random one on.
+    pub fn bind(
+        &mut self,
+        port: u16,
+        claim: Claim,
+        owner: Weak<S>,
+        free: (RangeInclusive<u16>, u32),
+    ) -> InetResult<u16> {
         let port = if port != 0 {
             if self.conflicts(port, &claim) {
                 return Err(InetError::AddressInUse);
@@ -127,7 +131,9 @@ impl<S> PortTable<S> {
             port
         } else {
             let strict = Claim { reuse_address: false, ..claim };
-            ephemeral(random).find(|&port| !self.conflicts(port, &strict)).ok_or(InetError::AddressInUse)?
+            ephemeral(free.0, free.1)
+                .find(|&port| !self.conflicts(port, &strict))
+                .ok_or(InetError::AddressInUse)?
         };
         let known = self.entry(port)?;
         if known.bindings.try_reserve(1).is_err() {
@@ -272,8 +278,8 @@ impl<S> PortTable<S> {
 }
 
 /// The ports to try, from a random one on.
-pub(crate) fn ephemeral(random: u32) -> impl Iterator<Item = u16> {
-    let (first, last) = (u32::from(*EPHEMERAL.start()), u32::from(*EPHEMERAL.end()));
+pub(crate) fn ephemeral(ports: RangeInclusive<u16>, random: u32) -> impl Iterator<Item = u16> {
+    let (first, last) = (u32::from(*ports.start()), u32::from(*ports.end()));
     let count = last - first + 1;
     (0..count).map(move |step| (first + (random % count + step) % count) as u16)
 }

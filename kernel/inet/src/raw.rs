@@ -77,7 +77,7 @@ impl<P: Platform> RawSocket<P> {
             filter: [0; 8],
             ended: false,
         };
-        let options = Options::new();
+        let options = engine.settings.options();
         options.send_buffer.store(BUFFER_DEFAULT, Ordering::Relaxed);
         options.receive_buffer.store(BUFFER_DEFAULT, Ordering::Relaxed);
         options.header_included.store((protocol == protocol::RAW).into(), Ordering::Relaxed);
@@ -204,7 +204,7 @@ impl<P: Platform> RawSocket<P> {
             source,
             destination,
             protocol: self.protocol,
-            ttl: how.ttl.unwrap_or_else(|| options.ttl_for(destination)),
+            ttl: how.ttl.unwrap_or_else(|| options.ttl_for(&self.engine.settings, destination)),
             tos: how.tos.unwrap_or_else(|| options.tos_for(destination)),
         };
         let has_header = Options::is_on(&options.header_included) && !self.is_v6;

@@ -15,6 +15,7 @@ use crate::ip::{ETHERNET_BYTES, IpHeader, protocol};
 use crate::options::Options;
 use crate::platform::{Platform, Readiness, Waiters, random_u64, try_arc};
 use crate::ports::Claim;
+use crate::settings::Settings;
 use crate::tcp::{Listing, TcpState};
 
 /// Bytes of a UDP header.
@@ -81,7 +82,7 @@ impl<P: Platform> UdpSocket<P> {
             reading_ended: false,
             writing_ended: false,
         };
-        let options = Options::new();
+        let options = engine.settings.options();
         options.send_buffer.store(BUFFER_DEFAULT, Ordering::Relaxed);
         options.receive_buffer.store(BUFFER_DEFAULT, Ordering::Relaxed);
         Ok(try_arc::<P, _>(Self {
@@ -134,7 +135,8 @@ impl<P: Platform> UdpSocket<P> {
         if state.port.is_some() {
             return Err(InetError::Invalid);
         }
-        let free = Options::is_on(&self.options.free_bind);
+        let free = Options::is_on(&self.options.free_bind)
+            || Settings::get(&self.engine.settings.binds_anywhere) != 0;
         if !wanted.address.is_unspecified() && !free && !self.engine.may_bind(wanted.address) {
             return Err(InetError::AddressNotAvailable);
         }
@@ -145,7 +147,12 @@ impl<P: Platform> UdpSocket<P> {
         let address = Some(wanted.address).filter(|address| !address.is_unspecified());
         let random = random_u64::<P>() as u32;
         let claim = self.claim(address);
-        let port = self.engine.udp_ports.lock().bind(wanted.port, claim, Arc::downgrade(self), random)?;
+        let port = self.engine.udp_ports.lock().bind(
+            wanted.port,
+            claim,
+            Arc::downgrade(self),
+            (self.engine.settings.ports(), random),
+        )?;
         state.port = Some(port);
         state.local = Some(Endpoint { port, ..wanted });
         state.is_address_bound = address.is_some();
@@ -287,7 +294,7 @@ impl<P: Platform> UdpSocket<P> {
             source,
             destination,
             protocol: protocol::UDP,
-            ttl: how.ttl.unwrap_or_else(|| options.ttl_for(destination)),
+            ttl: how.ttl.unwrap_or_else(|| options.ttl_for(&self.engine.settings, destination)),
             tos: how.tos.unwrap_or_else(|| options.tos_for(destination)),
         }
     }

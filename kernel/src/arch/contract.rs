@@ -168,6 +168,17 @@ mod cpu {
     const _: fn() -> (u64, u64) = current::time::parameters;
 }
 
+/// Kernel stacks.
+mod stack {
+    use super::*;
+    use current::stack as offered;
+
+    const _: usize = offered::SPARE_STACKS;
+    const _: fn(usize, fn() -> Option<u64>) -> Option<usize> = offered::top;
+    const _: unsafe fn(usize, extern "C" fn() -> !, *mut usize) = offered::call_on;
+    const _: unsafe fn(usize, *mut usize) = offered::switch_to;
+}
+
 /// The machine, and what programs are told of it.
 mod machine {
     use super::*;

@@ -9,6 +9,7 @@
 //! - [`cpu`]: which CPU this is, waiting for interrupts, waking another CPU.
 //! - [`features`]: the processor's description.
 //! - [`time`]: the monotonic clock and the one timer of each CPU.
+//! - [`stack`]: the kernel's stacks, and going from one to another.
 //! - [`interrupt`]: handlers of device interrupts.
 //! - [`paging`]: page-table entries, loading a root, flushing translations.
 //! - [`user`]: copies between kernel and user memory that survive a fault.
@@ -29,8 +30,8 @@ use self::x86_64 as current;
 pub use current::debug;
 pub use current::{
     ELF_MACHINE, FloatState, MACHINE_NAME, MAX_CPUS, Trap, UserContext, control, cpu, enter_user,
-    exception_signal, features, hardware_capabilities, interrupt, machine, paging, signal, syscall_name,
-    time, user,
+    exception_signal, features, hardware_capabilities, interrupt, machine, paging, signal, stack,
+    syscall_name, time, user,
 };
 
 /// Hooks that [`enter_user`] calls around the time in which a program runs.

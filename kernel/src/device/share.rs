@@ -1,18 +1,21 @@
 //! virtio-9p devices: folders of the host, by their tags.
 //!
-//! A request is carried out on the spot: the CPU waits for the host, which answers within microseconds from its page
-//! cache. So a folder's files behave like any others to the calls above, none of which waits in a node's operation. The
-//! price is that a slow host file system stops the guest's CPU as long.
+//! A request is a plain call, so a folder's files behave like any others to the calls above, none of which waits in a
+//! node's operation. The host answers within microseconds from its page cache, and so long the CPU waits. If it takes
+//! longer, the call waits in a detour ([`crate::sched::detour`]) and the CPU goes on with others.
 
 use alloc::vec::Vec;
 
 use virtio_drivers::transport::{DeviceType, Transport};
 
+use crate::arch::interrupt;
 use crate::device::virtio;
-use crate::device::virtio::Exchange;
+use crate::device::virtio::{Exchange, Registers};
 use crate::error::Errno;
 use crate::memory::fallible;
-use crate::sync::SpinLock;
+use crate::sched::detour;
+
+pub use crate::device::virtio::GiveUp;
 
 /// Bytes of a message, at most.
 pub const MESSAGE_BYTES: usize = 64 << 10;
@@ -32,14 +35,19 @@ bitflags::bitflags! {
 pub struct Share {
     /// The name by which the host and the kernel's command line know it.
     pub tag: Vec<u8>,
-    exchange: SpinLock<Exchange>,
+    /// Its queue.
+    pub exchange: Exchange,
 }
 
-impl Share {
-    /// Calls `f` with the queue; it has no other users meanwhile.
-    pub fn with<R>(&self, f: impl FnOnce(&mut Exchange) -> R) -> R {
-        f(&mut self.exchange.lock())
+/// The devices, for the interrupt handler.
+static DEVICES: spin::Once<Vec<Registers>> = spin::Once::new();
+
+/// Interrupt handler: whoever waits in a detour looks at the queues.
+fn on_interrupt() {
+    for registers in DEVICES.get().into_iter().flatten() {
+        registers.acknowledge_interrupt();
     }
+    detour::look_again();
 }
 
 /// Finds and starts all devices.
@@ -47,7 +55,7 @@ impl Share {
 /// # Errors
 /// `ENODEV` (one doesn't work), `ENOMEM`.
 pub fn find_all() -> Result<Vec<Share>, Errno> {
-    let mut shares = Vec::new();
+    let (mut shares, mut devices, mut lines) = (Vec::new(), Vec::new(), Vec::new());
     let mut slot = 0;
     while let Some(found) = virtio::find_from(DeviceType::_9P, slot) {
         slot = found.slot + 1;
@@ -67,7 +75,13 @@ pub fn find_all() -> Result<Vec<Share>, Errno> {
         transport.finish_init();
         // Dropping it would reset the device.
         core::mem::forget(transport);
-        fallible::try_push(&mut shares, Share { tag, exchange: SpinLock::new(exchange) })?;
+        fallible::try_push(&mut shares, Share { tag, exchange })?;
+        fallible::try_push(&mut devices, found.registers)?;
+        fallible::try_push(&mut lines, found.irq)?;
+    }
+    DEVICES.call_once(|| devices);
+    for line in lines {
+        interrupt::register(line, on_interrupt);
     }
     Ok(shares)
 }

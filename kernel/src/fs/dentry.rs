@@ -117,6 +117,22 @@ impl Dentry {
         }
     }
 
+    /// Whether it is `other` or below it, in a file system that may make a new entry for each look at a name.
+    #[must_use]
+    pub fn is_in(self: &Arc<Self>, other: &Arc<Dentry>) -> bool {
+        let keeps_entries = self.node.keeps_entries();
+        let mut current = self.clone();
+        loop {
+            if Arc::ptr_eq(&current, other) || (!keeps_entries && current.is_called_as(other)) {
+                return true;
+            }
+            match current.parent() {
+                Some(parent) => current = parent,
+                None => return false,
+            }
+        }
+    }
+
     /// Whether something is mounted on it.
     #[must_use]
     pub fn is_mount_point(&self) -> bool {

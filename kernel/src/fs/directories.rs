@@ -10,19 +10,56 @@ pub struct Directories {
     /// Root, then working directory.
     places: SpinLock<(Path, Path)>,
     umask: AtomicU32,
+    /// The number of threads that use them.
+    users: AtomicU32,
 }
 
 impl Directories {
     /// The directories of the first program: the root of everything, and a mask that denies writing to others.
     #[must_use]
     pub fn new(root: Path) -> Self {
-        Self { places: SpinLock::new((root.clone(), root)), umask: AtomicU32::new(0o022) }
+        Self {
+            places: SpinLock::new((root.clone(), root)),
+            umask: AtomicU32::new(0o022),
+            users: AtomicU32::new(0),
+        }
     }
 
     /// A copy, for a `clone` without `CLONE_FS`.
     #[must_use]
     pub fn duplicate(&self) -> Self {
-        Self { places: SpinLock::new(self.places.lock().clone()), umask: AtomicU32::new(self.umask()) }
+        let (places, umask) = (self.places.lock().clone(), self.umask());
+        Self { places: SpinLock::new(places), umask: AtomicU32::new(umask), users: AtomicU32::new(0) }
+    }
+
+    /// Counts a thread that uses them.
+    pub fn attach(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a thread less.
+    pub fn detach(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether several threads use them.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.users.load(Ordering::Relaxed) > 1
+    }
+
+    /// Puts `new` in the place of `old`, where root or working directory is that.
+    pub fn replace(&self, old: &Path, new: &Path) {
+        let mut places = self.places.lock();
+        let before = places.clone();
+        if places.0.is(old) {
+            places.0 = new.clone();
+        }
+        if places.1.is(old) {
+            places.1 = new.clone();
+        }
+        drop(places);
+        drop(before);
     }
 
     /// Where absolute paths start, and above which nothing is seen.

@@ -7,10 +7,12 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
+use heddle_kernel_core::lease::Openers;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::acl::AclKind;
+use crate::fs::lease::FileLeases;
 use crate::fs::lock::FileLocks;
 use crate::fs::notify::Marks;
 use crate::fs::xattr::Extended;
@@ -384,6 +386,19 @@ pub trait Inode: Any + Send + Sync {
     /// `ENOLCK` (there can be none), `ENOMEM`.
     fn locks(&self, make: bool) -> Result<Option<&FileLocks>, Errno> {
         if make { Err(Errno::ENOLCK) } else { Ok(None) }
+    }
+
+    /// The leases on the file, if the file system keeps any. Without `make`, nothing if there never were any.
+    ///
+    /// # Errors
+    /// `EINVAL` (there can be none), `ENOMEM`.
+    fn leases(&self, make: bool) -> Result<Option<&FileLeases>, Errno> {
+        if make { Err(Errno::EINVAL) } else { Ok(None) }
+    }
+
+    /// How many open descriptions there are of a file that can have leases.
+    fn openers(&self) -> Openers {
+        Openers::default()
     }
 
     /// A process has closed a descriptor of the file, which keeps no locks.

@@ -10,7 +10,7 @@ use linux_raw_sys::general as linux;
 use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::dentry::copy_name;
-use crate::fs::notify::InotifyMark;
+use crate::fs::notify::Mark;
 use crate::fs::{File, Inode, IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::sync::SpinLock;
@@ -45,7 +45,7 @@ impl Event {
 }
 
 struct WatchTable {
-    marks: Vec<Arc<InotifyMark>>,
+    marks: Vec<Arc<Mark>>,
     next: i32,
 }
 
@@ -89,7 +89,7 @@ impl Inotify {
         }
         let number = table.next;
         table.marks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        let mark = InotifyMark::new(number, mask & KEPT, self, node)?;
+        let mark = Mark::new(number, mask & KEPT, self, node)?;
         table.next = number.checked_add(1).ok_or(Errno::ENOSPC)?;
         push_reserved(&mut table.marks, mark);
         Ok(number)

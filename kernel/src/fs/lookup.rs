@@ -212,7 +212,8 @@ impl Walker<'_> {
                 continue;
             }
             links += 1;
-            if links > SYMLINK_LIMIT || how.contains(LookupFlags::NO_SYMLINKS) {
+            let is_forbidden = next.mount.flags() & linux_raw_sys::general::MS_NOSYMFOLLOW != 0;
+            if links > SYMLINK_LIMIT || how.contains(LookupFlags::NO_SYMLINKS) || is_forbidden {
                 return Err(Errno::ELOOP);
             }
             match next.entry.node.follow(self.thread)? {

@@ -23,6 +23,7 @@ pub mod epoll;
 pub mod eventfd;
 pub mod inode;
 pub mod inotify;
+pub mod lease;
 pub mod lock;
 pub mod lookup;
 mod memory_devices;

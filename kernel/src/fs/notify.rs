@@ -1,6 +1,6 @@
-//! Telling inotify(7) what happens to files.
+//! Telling inotify(7), and the owners of directories watched by `F_NOTIFY`, what happens to files.
 //!
-//! A node has a list of *marks*, each of which belongs to an instance and says which events it wants. The calls that
+//! A node has a list of *marks*, each of which has a receiver and says which events it wants. The calls that
 //! do something to a file report it here, to the node itself and, with the name, to the directory it is in. While
 //! nothing is marked anywhere, that is one load.
 //!
@@ -14,8 +14,10 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::inotify::Inotify;
-use crate::fs::{Dentry, FileType, Inode};
+use crate::fs::lease::MESSAGE_BAND;
+use crate::fs::{Dentry, FileType, Inode, OpenFile};
 use crate::memory::fallible;
+use crate::process::io_signal::ReadyNotice;
 use crate::sync::SpinLock;
 
 /// How many marks there are.
@@ -27,19 +29,30 @@ static NEXT_COOKIE: AtomicU32 = AtomicU32::new(1);
 const USE: u32 =
     linux::IN_ACCESS | linux::IN_MODIFY | linux::IN_OPEN | linux::IN_CLOSE_WRITE | linux::IN_CLOSE_NOWRITE;
 
-/// The events of a node that an instance wants to know of.
-pub struct InotifyMark {
+/// Something in a directory got another name there. No bit of inotify's, and no modifier that marks keep.
+const RENAME: u32 = 0x1000_0000;
+
+/// The receiver of a mark's events.
+enum MarkReceiver {
+    /// An instance of inotify.
+    Instance(Weak<Inotify>),
+    /// The owner of an open directory, as long as a process has not closed it: `F_NOTIFY`.
+    Owner { notice: Arc<ReadyNotice>, description: u64, pid: i32 },
+}
+
+/// The events of a node that a receiver wants to know of.
+pub struct Mark {
     /// Its number: the watch descriptor.
     pub number: i32,
     /// The `IN_` bits of events and modifiers.
     pub mask: AtomicU32,
-    instance: Weak<Inotify>,
+    receiver: MarkReceiver,
     node: Weak<dyn Inode>,
     /// The node, while it has a name.
     hold: SpinLock<Option<Arc<dyn Inode>>>,
 }
 
-impl InotifyMark {
+impl Mark {
     /// A mark on a node that keeps marks.
     ///
     /// # Errors
@@ -50,13 +63,22 @@ impl InotifyMark {
         instance: &Arc<Inotify>,
         node: &Arc<dyn Inode>,
     ) -> Result<Arc<Self>, Errno> {
+        Self::put(number, mask, MarkReceiver::Instance(Arc::downgrade(instance)), node)
+    }
+
+    fn put(
+        number: i32,
+        mask: u32,
+        receiver: MarkReceiver,
+        node: &Arc<dyn Inode>,
+    ) -> Result<Arc<Self>, Errno> {
         let marks = node.marks().ok_or(Errno::EOPNOTSUPP)?;
         // Dropped on failure, which counts it back.
         MARKS.fetch_add(1, Ordering::Relaxed);
         let mark = fallible::try_arc(Self {
             number,
             mask: AtomicU32::new(mask),
-            instance: Arc::downgrade(instance),
+            receiver,
             node: Arc::downgrade(node),
             hold: SpinLock::new(Some(node.clone())),
         })?;
@@ -68,6 +90,16 @@ impl InotifyMark {
     #[must_use]
     pub fn is_on(&self, node: &Arc<dyn Inode>) -> bool {
         core::ptr::addr_eq(self.node.as_ptr(), Arc::as_ptr(node))
+    }
+
+    /// Whether it tells the owner of this open directory, on behalf of this process if one is named.
+    fn is_of(&self, open: u64, process: Option<i32>) -> bool {
+        match self.receiver {
+            MarkReceiver::Owner { description, pid, .. } => {
+                description == open && process.is_none_or(|process| process == pid)
+            }
+            MarkReceiver::Instance(_) => false,
+        }
     }
 
     /// Takes the mark off its node.
@@ -86,14 +118,14 @@ impl InotifyMark {
     }
 }
 
-impl Drop for InotifyMark {
+impl Drop for Mark {
     fn drop(&mut self) {
         MARKS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// The marks on a node.
-pub struct Marks(SpinLock<Vec<Arc<InotifyMark>>>);
+pub struct Marks(SpinLock<Vec<Arc<Mark>>>);
 
 impl Default for Marks {
     fn default() -> Self {
@@ -130,15 +162,26 @@ impl Marks {
             index += 1;
             let mask = mark.mask.load(Ordering::Relaxed);
             let is_excluded = is_unlinked && mask & linux::IN_EXCL_UNLINK != 0;
-            if mask & event & linux::IN_ALL_EVENTS == 0 || is_excluded {
+            if mask & event & (linux::IN_ALL_EVENTS | RENAME) == 0 || is_excluded {
                 continue;
             }
-            let Some(instance) = mark.instance.upgrade() else { continue };
-            instance.push(mark.number, event, cookie, name);
-            if mask & linux::IN_ONESHOT != 0 {
-                let _ = instance.remove(mark.number);
-                index -= 1;
+            let is_last = mask & linux::IN_ONESHOT != 0;
+            match &mark.receiver {
+                MarkReceiver::Instance(instance) => {
+                    let Some(instance) = instance.upgrade() else { continue };
+                    instance.push(mark.number, event, cookie, name);
+                    if is_last {
+                        let _ = instance.remove(mark.number);
+                    }
+                }
+                MarkReceiver::Owner { notice, .. } => {
+                    if is_last {
+                        mark.take_off();
+                    }
+                    notice.tell_message(MESSAGE_BAND);
+                }
             }
+            index -= usize::from(is_last);
         }
     }
 }
@@ -147,12 +190,66 @@ impl Drop for Marks {
     /// The node is gone.
     fn drop(&mut self) {
         for mark in core::mem::take(self.0.get_mut()) {
-            let Some(instance) = mark.instance.upgrade() else { continue };
+            let MarkReceiver::Instance(instance) = &mark.receiver else { continue };
+            let Some(instance) = instance.upgrade() else { continue };
             if mark.mask.load(Ordering::Relaxed) & linux::IN_DELETE_SELF != 0 {
                 instance.push(mark.number, linux::IN_DELETE_SELF, 0, b"");
             }
             let _ = instance.remove(mark.number);
         }
+    }
+}
+
+/// Tells the owner of an open directory what happens in it, as `F_NOTIFY` of fcntl(2) asks, until the process closes
+/// it. `claim` is called before anything is told.
+///
+/// # Errors
+/// `ENOTDIR`, `EINVAL` (nothing is reported of the file system), `ENOMEM`.
+pub fn watch_directory(open: &OpenFile, pid: i32, asked: u32, claim: impl FnOnce()) -> Result<(), Errno> {
+    let place = open.place.as_ref().ok_or(Errno::ENOTDIR)?;
+    let node = &place.entry.node;
+    let is_directory = node.kind() == FileType::Directory;
+    if asked & !linux::DN_MULTISHOT == 0 {
+        if is_directory {
+            forget_directory(open, Some(pid));
+        }
+        return Ok(());
+    }
+    if !is_directory {
+        return Err(Errno::ENOTDIR);
+    }
+    let mut mask = if asked & linux::DN_MULTISHOT == 0 { linux::IN_ONESHOT } else { 0 };
+    for (bit, events) in [
+        (linux::DN_ACCESS, linux::IN_ACCESS),
+        (linux::DN_MODIFY, linux::IN_MODIFY),
+        (linux::DN_CREATE, linux::IN_CREATE | linux::IN_MOVED_TO),
+        (linux::DN_DELETE, linux::IN_DELETE | linux::IN_MOVED_FROM),
+        (linux::DN_RENAME, RENAME),
+        (linux::DN_ATTRIB, linux::IN_ATTRIB),
+    ] {
+        mask |= if asked & bit != 0 { events } else { 0 };
+    }
+    let marks = node.marks().ok_or(Errno::EINVAL)?;
+    let notice = open.make_notice()?;
+    claim();
+    let before = marks.0.lock().iter().find(|mark| mark.is_of(open.id(), Some(pid))).cloned();
+    if let Some(mark) = before {
+        let old = mark.mask.load(Ordering::Relaxed);
+        // Once told more than once, always.
+        mark.mask.store((old | mask) & !(linux::IN_ONESHOT & !(old & mask)), Ordering::Relaxed);
+        return Ok(());
+    }
+    Mark::put(0, mask, MarkReceiver::Owner { notice, description: open.id(), pid }, node)?;
+    Ok(())
+}
+
+/// A process has closed an open directory, or nobody has it open any more: nothing of it is told then.
+pub fn forget_directory(open: &OpenFile, pid: Option<i32>) {
+    let Some(marks) = open.place.as_ref().and_then(|place| place.entry.node.marks()) else { return };
+    loop {
+        let mark = marks.0.lock().iter().find(|mark| mark.is_of(open.id(), pid)).cloned();
+        let Some(mark) = mark else { return };
+        mark.take_off();
     }
 }
 
@@ -212,6 +309,11 @@ pub fn report_rename(from: &Dentry, old_name: &[u8], to: &Dentry, name: &[u8], n
         return;
     }
     let cookie = NEXT_COOKIE.fetch_add(1, Ordering::Relaxed);
+    if Arc::ptr_eq(&from.node, &to.node)
+        && let Some(marks) = from.node.marks()
+    {
+        marks.tell(with_kind(RENAME, node.kind()), 0, name, false);
+    }
     let sides = [(from, old_name, linux::IN_MOVED_FROM), (to, name, linux::IN_MOVED_TO)];
     for (directory, name, event) in sides {
         if let Some(marks) = directory.node.marks() {

@@ -8,6 +8,7 @@ use linux_raw_sys::general as linux;
 use crate::error::Errno;
 use crate::fs::{File, Metadata, Path, notify};
 use crate::process::io_signal::ReadyNotice;
+use crate::sched::detour::{DetourGuard, DetourLock};
 use crate::sync::SpinLock;
 
 bitflags! {
@@ -47,6 +48,8 @@ pub struct OpenFile {
     flags: AtomicU32,
     /// The position of the next `read` or `write`, in bytes.
     pub offset: SpinLock<u64>,
+    /// Held by whoever moves `offset` and may have to wait for the file's answer: see [`OpenFile::move_alone`].
+    alone: DetourLock,
     id: u64,
     /// The signals that say when it is ready, once a program has asked for any.
     notice: spin::Once<Arc<ReadyNotice>>,
@@ -75,10 +78,38 @@ impl OpenFile {
             place,
             flags: AtomicU32::new(flags.bits()),
             offset: SpinLock::new(0),
+            alone: DetourLock::new(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             notice: spin::Once::new(),
             is_reported: AtomicBool::new(false),
         }
+    }
+
+    /// Has `operate` move bytes at the offset, and moves that by as many as it says, while nobody else does. For files
+    /// that may wait for their answer, so no spinlock is held meanwhile; files with ranges of their own do not.
+    ///
+    /// # Errors
+    /// `EINTR`: the thread was killed while it waited for others.
+    pub fn move_alone<R>(&self, appends: bool, operate: impl FnOnce(u64) -> (R, usize)) -> Result<R, Errno> {
+        let _alone = self.alone.lock_killably().ok_or(Errno::EINTR)?;
+        let offset = *self.offset.lock();
+        let (result, moved) = operate(offset);
+        if moved > 0 {
+            let end = if appends { self.file.size() } else { None };
+            *self.offset.lock() = end.unwrap_or(offset + moved as u64);
+        }
+        Ok(result)
+    }
+
+    /// Keeps others from [`OpenFile::move_alone`], where the file is one of those.
+    ///
+    /// # Errors
+    /// `EINTR`: the thread was killed while it waited for others.
+    pub fn lock_alone(&self) -> Result<Option<DetourGuard<'_>>, Errno> {
+        if self.file.ranges().is_some() {
+            return Ok(None);
+        }
+        self.alone.lock_killably().map(Some).ok_or(Errno::EINTR)
     }
 
     /// A number that no other open file description ever has.
@@ -128,6 +159,9 @@ impl OpenFile {
     /// wish to hear of a message queue.
     pub fn release_locks(&self, pid: i32) {
         let Some(place) = &self.place else { return };
+        if self.notice.get().is_some() && !notify::is_idle() {
+            notify::forget_directory(self, Some(pid));
+        }
         if let Ok(Some(locks)) = place.entry.node.locks(false) {
             locks.release_process(pid);
             return;
@@ -172,6 +206,9 @@ impl Drop for OpenFile {
         }
         if let Some(notice) = self.notice.get() {
             notice.stop();
+            if !notify::is_idle() {
+                notify::forget_directory(self, None);
+            }
         }
         self.file.released(self);
     }

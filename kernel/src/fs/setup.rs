@@ -30,7 +30,7 @@ pub fn initialize(image: Option<&'static [u8]>, proc: &Arc<Mount>, sys: &Arc<Mou
         Some(bytes) => Tree::mount_image(bytes)?,
         None => Tree::mount("tmpfs", b"root", 0o755, 0, 0)?,
     };
-    mount::set_root(&root)?;
+    mount::set_root(&Tree::mount("rootfs", b"rootfs", 0o755, 0, 0)?, &root)?;
     let tree = Tree::new(0)?;
     let top = tree.node(&Contents::Directory, 0o700, 0, 0)?;
     let hidden = Mount::new(crate::fs::Dentry::new(top, None, b"")?, "pipefs", b"pipefs", 0)?;
@@ -88,7 +88,7 @@ fn make(path: &[u8], contents: Contents<'_>, permissions: u32) -> Result<(), Err
 
 fn attach(mount: &Arc<Mount>, path: &[u8]) -> Result<(), Errno> {
     let place: Path = walker()?.find(path)?;
-    mount.attach(place)
+    mount::add(mount::initial()?.set(), mount, place)
 }
 
 /// Shows a mount at a path, whose directories are made where they are missing.

@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use heddle_kernel_core::fallible::extend_items_reserved;
 use heddle_kernel_core::pipe::Ring;
 
@@ -21,8 +21,8 @@ use crate::wait::queue::{Events, WaitQueue, Watch};
 pub const CAPACITY: usize = 212_992;
 /// Sendings with control data that one read passes at most, which bounds its time.
 const MARKS_AT_ONCE: usize = 64;
-/// Datagrams that may wait, `/proc/sys/net/unix/max_dgram_qlen` of a usual Linux.
-const MESSAGE_LIMIT: usize = 512;
+/// Datagrams that may wait, `/proc/sys/net/unix/max_dgram_qlen`.
+pub static DATAGRAMS_MAX: AtomicUsize = AtomicUsize::new(512);
 
 /// Credentials of a sender: `struct ucred`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,7 +237,7 @@ impl InboxContents {
     /// Whether a message has to wait for room. It doesn't depend on the message, so that readiness means what it says;
     /// the last message may go over the limit.
     pub fn is_full(&self, limit: usize) -> bool {
-        self.messages.len() >= MESSAGE_LIMIT || self.message_bytes >= limit
+        self.messages.len() > DATAGRAMS_MAX.load(Ordering::Relaxed) || self.message_bytes >= limit
     }
 
     /// Room for the bytes of a stream, of which the sender may have `limit` wait.

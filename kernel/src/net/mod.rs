@@ -22,6 +22,7 @@ mod send;
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use heddle_inet::settings::Settings;
 use linux_raw_sys::{ioctl, net};
 
 use crate::arch::paging::PAGE_SIZE;
@@ -37,7 +38,10 @@ use crate::wait::queue::{Events, WaitQueue, Watch};
 use heddle_kernel_core::fallible::push_back_reserved;
 
 pub use crate::net::address::{Address, find_target};
-pub use crate::net::inbox::{Ancillary, CAPACITY as BUFFER_BYTES, Inbox, PeerIdentity, Sender};
+pub use crate::net::inbox::{
+    Ancillary, CAPACITY as BUFFER_BYTES, DATAGRAMS_MAX, Inbox, PeerIdentity, Sender,
+};
+use crate::net::inet::platform::engine;
 use crate::net::node::SocketNode;
 
 pub use crate::net::options::{OptionFlags, SocketOptions};
@@ -255,7 +259,9 @@ impl Socket {
         if !self.style.is_connected() {
             return Err(Errno::EOPNOTSUPP);
         }
-        let limit = usize::try_from(backlog).unwrap_or(0).clamp(1, 4096);
+        let most = Settings::get(&engine()?.settings.backlog_max) as usize;
+        // As in Linux, a negative number is a large one.
+        let limit = usize::try_from(backlog).map_or(most, |backlog| backlog.min(most));
         let mut state = self.state.lock();
         if state.address.is_none() || state.peer.is_some() {
             return Err(Errno::EINVAL);

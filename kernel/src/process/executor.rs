@@ -321,12 +321,12 @@ pub fn turn_starts(thread: &Thread) {
     }
 }
 
-/// A turn of the thread has taken so long, at the level that it had last.
+/// A turn of the thread ends, at the level that it had last.
 #[inline]
-pub fn charge(thread: &Thread, ran_ns: u64) {
+pub fn charge(thread: &Thread, now_ns: u64) {
     let is_urgent = thread.executor().is_executor() && thread.priority().is_realtime();
     if is_urgent && !thread.scheduling().policy.is_realtime() {
-        sched::charge_realtime(ran_ns);
+        sched::charge_realtime(now_ns.saturating_sub(thread.since_ns()));
     }
 }
 

@@ -44,6 +44,7 @@ pub async fn end_thread(thread: &Arc<Thread>) {
     }
     drop(descriptors);
     thread.leave_descriptors(is_last_to_leave).await;
+    thread.leave_namespaces();
     crate::process::timers::thread_ended(thread);
     crate::process::trace::tracer_ends(thread);
     let is_last = leave(thread);

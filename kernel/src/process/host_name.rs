@@ -1,12 +1,18 @@
-//! The machine's names, sethostname(2) and setdomainname(2).
+//! The machine's names, sethostname(2) and setdomainname(2), as the threads of one UTS namespace see them.
 
+use crate::fs::mount::next_namespace_number;
 use crate::sync::SpinLock;
 
 /// Bytes of the name with at least one zero behind it: those of each string of `struct utsname`.
 pub const HOST_NAME_BYTES: usize = 65;
 
-static HOST_NAME: SpinLock<[u8; HOST_NAME_BYTES]> = SpinLock::new(initial(b"heddle"));
-static DOMAIN_NAME: SpinLock<[u8; HOST_NAME_BYTES]> = SpinLock::new(initial(b"(none)"));
+/// A UTS namespace.
+pub struct UtsNamespace {
+    /// Its number, as `/proc/PID/ns/uts` shows it.
+    pub number: u64,
+    /// Host name, then domain name, with zeros behind them.
+    names: SpinLock<[[u8; HOST_NAME_BYTES]; 2]>,
+}
 
 const fn initial(name: &[u8]) -> [u8; HOST_NAME_BYTES] {
     let mut bytes = [0; HOST_NAME_BYTES];
@@ -18,24 +24,42 @@ const fn initial(name: &[u8]) -> [u8; HOST_NAME_BYTES] {
     bytes
 }
 
-/// The machine's name with zeros behind it.
-#[must_use]
-pub fn host_name() -> [u8; HOST_NAME_BYTES] {
-    *HOST_NAME.lock()
-}
+impl UtsNamespace {
+    /// The number of the first one, which is the same on every Linux.
+    const FIRST_NUMBER: u64 = 0xefff_fffe;
 
-/// Changes the machine's name; the last byte must be a zero.
-pub fn set_host_name(name: [u8; HOST_NAME_BYTES]) {
-    *HOST_NAME.lock() = name;
-}
+    /// The namespace of the first program.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { number: Self::FIRST_NUMBER, names: SpinLock::new([initial(b"heddle"), initial(b"(none)")]) }
+    }
 
-/// The name of the machine's NIS domain with zeros behind it.
-#[must_use]
-pub fn domain_name() -> [u8; HOST_NAME_BYTES] {
-    *DOMAIN_NAME.lock()
-}
+    /// A copy with names of its own.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        let names = *self.names.lock();
+        Self { number: next_namespace_number(), names: SpinLock::new(names) }
+    }
 
-/// Changes the name of the domain; the last byte must be a zero.
-pub fn set_domain_name(name: [u8; HOST_NAME_BYTES]) {
-    *DOMAIN_NAME.lock() = name;
+    /// The machine's name with zeros behind it.
+    #[must_use]
+    pub fn host_name(&self) -> [u8; HOST_NAME_BYTES] {
+        self.names.lock()[0]
+    }
+
+    /// Changes the machine's name; the last byte must be a zero.
+    pub fn set_host_name(&self, name: [u8; HOST_NAME_BYTES]) {
+        self.names.lock()[0] = name;
+    }
+
+    /// The name of the machine's NIS domain with zeros behind it.
+    #[must_use]
+    pub fn domain_name(&self) -> [u8; HOST_NAME_BYTES] {
+        self.names.lock()[1]
+    }
+
+    /// Changes the name of the domain; the last byte must be a zero.
+    pub fn set_domain_name(&self, name: [u8; HOST_NAME_BYTES]) {
+        self.names.lock()[1] = name;
+    }
 }

@@ -1,4 +1,5 @@
-//! Signals of files that have become ready: `O_ASYNC`, `F_SETOWN`, `F_SETOWN_EX`, `F_SETSIG`.
+//! Signals of files that have become ready: `O_ASYNC`, `F_SETOWN`, `F_SETOWN_EX`, `F_SETSIG`. Leases and `F_NOTIFY`
+//! tell the same receivers.
 //!
 //! An open file has a [`ReadyNotice`] once a program has asked for any of it. While `O_ASYNC` is on, the notice is a
 //! listener in the file's wait queues, as an interest of an epoll instance is. A wake puts it on a list, from which a
@@ -186,6 +187,27 @@ impl ReadyNotice {
     #[must_use]
     pub fn signal(&self) -> Option<Signal> {
         self.state.lock().signal
+    }
+
+    /// The receiver is the process `pid` unless a program has said another, and hears of the file by this descriptor.
+    pub fn claim(&self, pid: i32, descriptor: i32, by: &Credentials) {
+        let mut state = self.state.lock();
+        state.descriptor = descriptor;
+        if matches!(state.owner, FileOwner::Thread(0) | FileOwner::Process(0) | FileOwner::Group(0)) {
+            (state.owner, state.uid, state.euid) = (FileOwner::Process(pid), by.uid, by.euid);
+        }
+    }
+
+    /// Nobody is told any more, until a program says so again.
+    pub fn forget_owner(&self) {
+        let mut state = self.state.lock();
+        (state.owner, state.signal) = (FileOwner::default(), None);
+    }
+
+    /// Tells the receiver that something happened to the file that is no readiness, on the spot.
+    pub fn tell_message(&self, band: u32) {
+        let state = *self.state.lock();
+        state.send(linux::POLL_MSG, Events::from_bits_retain(band));
     }
 
     /// Sends the signals for what has come.

@@ -1,10 +1,10 @@
-//! Load averages: how many threads wanted to run, averaged over 1, 5 and 15 minutes as Linux does it.
+//! Load averages: how many threads wanted to run or waited for the host, averaged over 1, 5 and 15 minutes as Linux
+//! does it.
 
-use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::arch::time::now_ns;
-use crate::process::{Thread, table};
+use crate::process::{RunState, table};
 use crate::time::{NS_PER_SECOND, sleep_until};
 
 /// Averages are numbers with so many bits behind the point.
@@ -26,10 +26,12 @@ pub fn averages() -> [u64; 3] {
 /// The number of threads that run or could.
 #[must_use]
 pub fn running() -> u64 {
-    let threads = table::each_process().map(|process| {
-        let is_running = |thread: &Arc<Thread>| thread.run_state().letter() == 'R';
-        process.threads().filter(is_running).count() as u64
-    });
+    count(|state| state == RunState::Running)
+}
+
+fn count(is_counted: impl Fn(RunState) -> bool) -> u64 {
+    let threads = table::each_process()
+        .map(|process| process.threads().filter(|thread| is_counted(thread.run_state())).count() as u64);
     threads.sum()
 }
 
@@ -39,7 +41,7 @@ pub async fn keep() {
     loop {
         due_ns = due_ns.saturating_add(PERIOD_NS);
         sleep_until(due_ns).await;
-        let running = running() * ONE;
+        let running = count(|state| matches!(state, RunState::Running | RunState::Uninterruptible)) * ONE;
         for (average, decay) in AVERAGES.iter().zip(DECAY) {
             let old = average.load(Ordering::Relaxed);
             // Rounded towards the number of threads, so that it is reached.

@@ -13,6 +13,7 @@ use crate::fs::lookup::LookupFlags;
 use crate::fs::{DescriptorTable, Directories};
 use crate::memory::{Space, SpaceKind, fallible};
 use crate::process::exec::ExecRequest;
+use crate::process::namespaces::Namespaces;
 use crate::process::table::REAPER_PID;
 use crate::process::thread::Parts;
 use crate::process::user_task::UserTask;
@@ -56,6 +57,7 @@ static NOTHING: spin::Once<Nothing> = spin::Once::new();
 pub fn initialize() -> Result<(), Errno> {
     crate::memory::reclaim::register(crate::process::futex::drain);
     crate::memory::oom::set_kill(crate::process::oom::kill);
+    crate::process::detour::initialize();
     let space = Space::new(SpaceKind::Whole)?;
     let descriptors = fallible::try_arc(DescriptorTable::new())?;
     NOTHING.call_once(|| Nothing { space, descriptors });
@@ -154,6 +156,7 @@ fn make_first_thread(
         space: nothing.space.clone(),
         descriptors,
         directories,
+        namespaces: Namespaces::initial()?.clone(),
         credentials,
         no_new_privileges: false,
         name: [0; Thread::NAME_BYTES],

@@ -7,6 +7,8 @@ pub enum RunState {
     Running,
     /// Waiting.
     Sleeping,
+    /// Waiting for the host, until it answers or the thread is killed.
+    Uninterruptible,
     /// Stopped by a signal.
     Stopped,
     /// Stopped for its tracer.
@@ -22,6 +24,7 @@ impl RunState {
         match self {
             Self::Running => 'R',
             Self::Sleeping => 'S',
+            Self::Uninterruptible => 'D',
             Self::Stopped => 'T',
             Self::Traced => 't',
             Self::Zombie => 'Z',

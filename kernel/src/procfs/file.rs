@@ -7,7 +7,8 @@ use crate::error::{Errno, TryResult};
 use crate::fs::inode::{Inode, Metadata};
 use crate::fs::{File, IoBuffer, OpenFile};
 use crate::memory::fallible;
-use crate::process::Credentials;
+use crate::process::host_name::UtsNamespace;
+use crate::process::{Credentials, Thread};
 use crate::procfs::usage::Sum;
 use crate::procfs::{ProcNode, Text, What};
 use crate::sync::SpinLock;
@@ -20,6 +21,8 @@ struct ProcFile {
     node: Arc<ProcNode>,
     /// The thread that opened it; none if the kernel did.
     opener: Option<Arc<Credentials>>,
+    /// Its UTS namespace.
+    names: Option<Arc<UtsNamespace>>,
     shown: SpinLock<Option<Shown>>,
 }
 
@@ -48,6 +51,10 @@ impl ProcFile {
             What::Text(show) | What::Writable(show, _) | What::Controlled(show, _) => {
                 show(subject, &mut text).map(|()| None)?
             }
+            What::Name(show, _) => match &self.names {
+                Some(names) => show(names, &mut text).map(|()| None)?,
+                None => None,
+            },
             What::Parts(show) => show(subject, &mut text, from)?,
             What::Sums(show) => show(subject, &mut text, &mut sum)?.then_some(0),
             _ => return Err(Errno::EISDIR),
@@ -56,8 +63,11 @@ impl ProcFile {
     }
 }
 
-pub(super) fn open(node: Arc<ProcNode>, opener: Option<Arc<Credentials>>) -> Result<Arc<dyn File>, Errno> {
-    Ok(fallible::try_arc(ProcFile { node, opener, shown: SpinLock::new(None) })?)
+pub(super) fn open(node: Arc<ProcNode>, thread: Option<&Arc<Thread>>) -> Result<Arc<dyn File>, Errno> {
+    let is_name = matches!(node.item.what, What::Name(..));
+    let names = thread.filter(|_| is_name).map(|thread| thread.namespaces().names.clone());
+    let opener = thread.map(|thread| thread.credentials());
+    Ok(fallible::try_arc(ProcFile { node, opener, names, shown: SpinLock::new(None) })?)
 }
 
 impl File for ProcFile {
@@ -102,6 +112,9 @@ impl File for ProcFile {
         let stored = match (&self.node.item.what, &self.opener) {
             (What::Writable(_, store), _) => store(&self.node.subject, &bytes),
             (What::Controlled(_, store), Some(opener)) => store(&self.node.subject, opener, &bytes),
+            (What::Name(_, store), _) => {
+                self.names.as_ref().map(|names| store(names, &bytes)).ok_or(Errno::EIO)
+            }
             _ => Err(Errno::EIO),
         };
         if let Err(error) = stored {

@@ -10,8 +10,11 @@ mod ipc;
 mod link;
 mod list;
 mod memory;
+mod mounts;
+pub mod namespace;
 mod net;
 mod net_class;
+mod net_settings;
 mod process;
 mod settings;
 mod sockets;
@@ -27,6 +30,7 @@ use crate::error::Errno;
 use crate::fs::inode::{Inode, LinkTarget, Listed, Metadata, Opening, Statistics, Timestamp, device_number};
 use crate::fs::{Dentry, File, FileType, Mount, OpenFile, Path};
 use crate::memory::fallible;
+use crate::process::host_name::UtsNamespace;
 use crate::process::{Credentials, Process, Thread};
 
 use crate::procfs::text::Text;
@@ -42,6 +46,10 @@ type ShowSum = fn(&Subject, &mut Text, &mut Sum) -> Result<bool, Errno>;
 type Store = fn(&Subject, &[u8]) -> Result<(), Errno>;
 /// The same, as far as whoever opened the file may.
 type StoreAs = fn(&Subject, &Credentials, &[u8]) -> Result<(), Errno>;
+/// Writes a name of a UTS namespace.
+type ShowName = fn(&UtsNamespace, &mut Text) -> Result<(), Errno>;
+/// Takes a name for a UTS namespace.
+type StoreName = fn(&UtsNamespace, &[u8]);
 /// Finds where a link leads.
 type Follow = fn(&Subject, Option<&Arc<Thread>>) -> Result<LinkTarget, Errno>;
 
@@ -65,6 +73,8 @@ enum What {
     Writable(Show, Store),
     /// A file that can be written, to what the opener's rights allow.
     Controlled(Show, StoreAs),
+    /// A name of the machine, in the UTS namespace of whoever opens it.
+    Name(ShowName, StoreName),
     /// The memory of a process.
     Memory,
     /// A link.
@@ -246,6 +256,7 @@ impl Inode for ProcNode {
             | What::Sums(_)
             | What::Writable(..)
             | What::Controlled(..)
+            | What::Name(..)
             | What::Memory => FileType::Regular,
             What::Link(_) => FileType::Symlink,
         }
@@ -320,7 +331,7 @@ impl Inode for ProcNode {
         if matches!(self.item.what, What::Memory) {
             return memory::open(self);
         }
-        file::open(self, opening.thread.map(|thread| thread.credentials()))
+        file::open(self, opening.thread)
     }
 }
 

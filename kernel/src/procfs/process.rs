@@ -6,7 +6,7 @@ use crate::procfs::{Subject, Text};
 use heddle_kernel_core::signal::Action;
 
 use crate::error::Errno;
-use crate::fs::{Mount, StatusFlags, downcast, mount};
+use crate::fs::{StatusFlags, downcast};
 use crate::memory::Space;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, MappingView, Protection};
@@ -211,6 +211,7 @@ pub fn status(subject: &Subject, text: &mut Text) -> Shown {
     let state = state_of(subject);
     let word = match state {
         'R' => "running",
+        'D' => "disk sleep",
         'T' => "stopped",
         't' => "tracing stop",
         'Z' => "zombie",
@@ -409,47 +410,6 @@ pub fn limits(subject: &Subject, text: &mut Text) -> Shown {
         text.line(format_args!("{unit:<10}\n"))?;
     }
     Ok(())
-}
-
-/// Characters that would end a field of a line about a mount.
-const SEPARATORS: &[u8] = b" \t\n\\#";
-
-fn options(mount: &Mount) -> &'static str {
-    if mount.is_read_only() { "ro,relatime" } else { "rw,relatime" }
-}
-
-/// Calls `show` for each mount that the process can reach from its root, with the path that it has there.
-fn each_mount(subject: &Subject, mut show: impl FnMut(&Arc<Mount>, &[u8]) -> Shown) -> Shown {
-    let root = subject.thread()?.directories().root();
-    for mount in mount::all()? {
-        let top = mount.top();
-        if top.is_at_or_below(&root) {
-            show(&mount, &top.path(&root)?)?;
-        }
-    }
-    Ok(())
-}
-
-pub fn mounts(subject: &Subject, text: &mut Text) -> Shown {
-    each_mount(subject, |mount, path| {
-        text.escaped(&mount.source, SEPARATORS)?;
-        text.bytes(b" ")?;
-        text.escaped(path, SEPARATORS)?;
-        text.line(format_args!(" {} {} 0 0\n", mount.kind, options(mount)))
-    })
-}
-
-pub fn mount_information(subject: &Subject, text: &mut Text) -> Shown {
-    each_mount(subject, |mount, path| {
-        let parent = mount.at().map_or(mount.id, |at| at.mount.id);
-        let device = mount.root.node.metadata().device;
-        let (major, minor) = (crate::fs::inode::device_major(device), crate::fs::inode::device_minor(device));
-        text.line(format_args!("{} {parent} {major}:{minor} / ", mount.id))?;
-        text.escaped(path, SEPARATORS)?;
-        text.line(format_args!(" {} - {} ", options(mount), mount.kind))?;
-        text.escaped(&mount.source, SEPARATORS)?;
-        text.line(format_args!(" rw\n"))
-    })
 }
 
 pub fn descriptor_information(subject: &Subject, text: &mut Text) -> Shown {

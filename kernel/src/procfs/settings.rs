@@ -4,7 +4,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::arch::cpu;
 use crate::error::Errno;
-use crate::process::host_name::{self, HOST_NAME_BYTES};
+use crate::fs::lease;
+use crate::process::host_name::{HOST_NAME_BYTES, UtsNamespace};
 use crate::procfs::{Subject, Text};
 
 type Shown = Result<(), Errno>;
@@ -46,6 +47,36 @@ pub fn set_tainted(_: &Subject, bytes: &[u8]) -> Shown {
     Ok(())
 }
 
+/// The number that a program writes.
+fn number(bytes: &[u8]) -> Result<u32, Errno> {
+    let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
+    text.split_ascii_whitespace().next().ok_or(Errno::EINVAL)?.parse().map_err(|_| Errno::EINVAL)
+}
+
+macro_rules! number_files {
+    ($($show:ident $set:ident $value:path, $max:expr;)*) => {
+        $(
+            pub fn $show(_: &Subject, text: &mut Text) -> Shown {
+                text.line(format_args!("{}\n", $value.load(Ordering::Relaxed)))
+            }
+
+            pub fn $set(_: &Subject, bytes: &[u8]) -> Shown {
+                let number = number(bytes)?;
+                if number > $max {
+                    return Err(Errno::EINVAL);
+                }
+                $value.store(number, Ordering::Relaxed);
+                Ok(())
+            }
+        )*
+    };
+}
+
+number_files! {
+    lease_time set_lease_time lease::BREAK_SECONDS, i32::MAX as u32;
+    leases set_leases lease::ENABLED, i32::MAX as u32;
+}
+
 fn show_name(name: [u8; HOST_NAME_BYTES], text: &mut Text) -> Shown {
     text.bytes(name.split(|&byte| byte == 0).next().unwrap_or_default())?;
     text.bytes(b"\n")
@@ -60,22 +91,20 @@ fn name_of(bytes: &[u8]) -> [u8; HOST_NAME_BYTES] {
     name
 }
 
-pub fn host(_: &Subject, text: &mut Text) -> Shown {
-    show_name(host_name::host_name(), text)
+pub fn host(names: &UtsNamespace, text: &mut Text) -> Shown {
+    show_name(names.host_name(), text)
 }
 
-pub fn set_host(_: &Subject, bytes: &[u8]) -> Shown {
-    host_name::set_host_name(name_of(bytes));
-    Ok(())
+pub fn set_host(names: &UtsNamespace, bytes: &[u8]) {
+    names.set_host_name(name_of(bytes));
 }
 
-pub fn domain(_: &Subject, text: &mut Text) -> Shown {
-    show_name(host_name::domain_name(), text)
+pub fn domain(names: &UtsNamespace, text: &mut Text) -> Shown {
+    show_name(names.domain_name(), text)
 }
 
-pub fn set_domain(_: &Subject, bytes: &[u8]) -> Shown {
-    host_name::set_domain_name(name_of(bytes));
-    Ok(())
+pub fn set_domain(names: &UtsNamespace, bytes: &[u8]) {
+    names.set_domain_name(name_of(bytes));
 }
 
 /// The CPUs that there are, as a list of ranges.

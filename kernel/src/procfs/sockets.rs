@@ -1,4 +1,4 @@
-//! The sockets in `/proc/net`, and what `/proc/sys/net` says of them.
+//! The sockets in `/proc/net`.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -318,40 +318,4 @@ pub fn usage(_: &Subject, text: &mut Text) -> Shown {
     text.line(format_args!("TCP: inuse {used} orphan 0 tw {waiting} alloc {used} mem 0\n"))?;
     text.line(format_args!("UDP: inuse {datagrams} mem 0\n"))?;
     text.bytes(b"UDPLITE: inuse 0\nRAW: inuse 0\nFRAG: inuse 0 memory 0\n")
-}
-
-macro_rules! settings {
-    ($($(#[$documentation:meta])* $name:ident = $value:expr;)*) => {
-        $(
-            $(#[$documentation])*
-            pub fn $name(_: &Subject, text: &mut Text) -> Shown {
-                text.line(format_args!("{}\n", $value))
-            }
-        )*
-    };
-}
-
-settings! {
-    backlog_max = 4096;
-    device_backlog = 1000;
-    buffer_default = 212_992;
-    buffer_max = 212_992;
-    option_memory = 131_072;
-    yes = 1;
-    no = 0;
-    ports = "32768\t60999";
-    unprivileged_port = 1024;
-    ping_groups = "1\t0";
-    hops = 64;
-    congestion_control = "cubic";
-    congestion_controls = "reno cubic";
-    receive_memory = "4096\t131072\t6291456";
-    send_memory = "4096\t16384\t4194304";
-    fin_timeout = 60;
-    keepalive_time = 7200;
-    keepalive_interval = 75;
-    keepalive_probes = 9;
-    syn_backlog = 4096;
-    syn_retries = 6;
-    datagrams = 512;
 }

@@ -1,8 +1,8 @@
 //! The names in `/proc`, and how each is shown.
 
 use crate::procfs::{
-    Follow, Item, Show, ShowPart, ShowSum, Store, StoreAs, What, coroutines, ipc, link, net, net_class,
-    process, settings, sockets, system, usage,
+    Follow, Item, Show, ShowName, ShowPart, ShowSum, Store, StoreAs, StoreName, What, coroutines, ipc, link,
+    mounts, namespace, net, net_class, net_settings, process, settings, sockets, system, usage,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -31,6 +31,14 @@ const fn writable(name: &'static [u8], show: Show, store: Store) -> Item {
 
 const fn controlled(name: &'static [u8], show: Show, store: StoreAs) -> Item {
     Item { name, permissions: 0o644, what: What::Controlled(show, store), is_guarded: false }
+}
+
+const fn machine_name(name: &'static [u8], show: ShowName, store: StoreName) -> Item {
+    Item { name, permissions: 0o644, what: What::Name(show, store), is_guarded: false }
+}
+
+const fn mounted(name: &'static [u8], permissions: u32, show: ShowPart) -> Item {
+    Item { name, permissions, what: What::Parts(show), is_guarded: false }
 }
 
 const fn link(name: &'static [u8], follow: Follow) -> Item {
@@ -115,6 +123,9 @@ static SYS_FS_ITEMS: &[Item] = &[
     text(b"aio-max-nr", system::aio_limit),
     text(b"aio-nr", system::aio_requests),
     text(b"file-max", system::file_limit),
+    writable(b"lease-break-time", settings::lease_time, settings::set_lease_time),
+    writable(b"leases-enable", settings::leases, settings::set_leases),
+    text(b"mount-max", mounts::limit),
     directory(b"mqueue", What::Directory(SYS_QUEUE_ITEMS)),
     text(b"nr_open", system::descriptor_limit),
     text(b"overflowgid", settings::overflow_id),
@@ -135,8 +146,8 @@ static SYS_KERNEL_ITEMS: &[Item] = &[
     writable(b"core_pattern", system::core_pattern, system::set_core_pattern),
     writable(b"core_uses_pid", system::core_uses_pid, system::set_core_uses_pid),
     text(b"dmesg_restrict", settings::yes),
-    writable(b"domainname", settings::domain, settings::set_domain),
-    writable(b"hostname", settings::host, settings::set_host),
+    machine_name(b"domainname", settings::domain, settings::set_domain),
+    machine_name(b"hostname", settings::host, settings::set_host),
     text(b"kptr_restrict", settings::no),
     writable(b"msgmax", ipc::show_msgmax, ipc::set_msgmax),
     writable(b"msgmnb", ipc::show_msgmnb, ipc::set_msgmnb),
@@ -189,9 +200,11 @@ static PROCESS_ITEMS: &[Item] = &[
     text(b"limits", process::limits),
     parts(b"maps", process::mappings),
     Item { name: b"mem", permissions: 0o600, what: What::Memory, is_guarded: true },
-    text(b"mountinfo", process::mount_information),
-    text(b"mounts", process::mounts),
+    mounted(b"mountinfo", 0o444, mounts::information),
+    mounted(b"mounts", 0o444, mounts::table),
+    mounted(b"mountstats", 0o400, mounts::statistics),
     directory(b"net", What::Directory(NET_ITEMS)),
+    Item { name: b"ns", permissions: 0o511, what: What::Directory(NAMESPACE_ITEMS), is_guarded: false },
     controlled(b"oom_adj", process::oom_legacy, process::set_oom_legacy),
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
@@ -216,9 +229,11 @@ static THREAD_ITEMS: &[Item] = &[
     text(b"limits", process::limits),
     parts(b"maps", process::mappings),
     Item { name: b"mem", permissions: 0o600, what: What::Memory, is_guarded: true },
-    text(b"mountinfo", process::mount_information),
-    text(b"mounts", process::mounts),
+    mounted(b"mountinfo", 0o444, mounts::information),
+    mounted(b"mounts", 0o444, mounts::table),
+    mounted(b"mountstats", 0o400, mounts::statistics),
     directory(b"net", What::Directory(NET_ITEMS)),
+    Item { name: b"ns", permissions: 0o511, what: What::Directory(NAMESPACE_ITEMS), is_guarded: false },
     controlled(b"oom_adj", process::oom_legacy, process::set_oom_legacy),
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
@@ -229,6 +244,8 @@ static THREAD_ITEMS: &[Item] = &[
     text(b"status", process::status),
     text(b"wchan", process::wait_channel),
 ];
+
+static NAMESPACE_ITEMS: &[Item] = &[link(b"mnt", namespace::mounts), link(b"uts", namespace::names)];
 
 static NET_ITEMS: &[Item] = &[
     text(b"arp", net::neighbours),
@@ -258,46 +275,55 @@ static SYS_NET_ITEMS: &[Item] = &[
 ];
 
 static SYS_NET_CORE_ITEMS: &[Item] = &[
-    text(b"netdev_max_backlog", sockets::device_backlog),
-    text(b"optmem_max", sockets::option_memory),
-    text(b"rmem_default", sockets::buffer_default),
-    text(b"rmem_max", sockets::buffer_max),
-    text(b"somaxconn", sockets::backlog_max),
-    text(b"wmem_default", sockets::buffer_default),
-    text(b"wmem_max", sockets::buffer_max),
+    text(b"netdev_max_backlog", net_settings::device_backlog),
+    text(b"optmem_max", net_settings::option_memory),
+    text(b"rmem_default", net_settings::buffer_default),
+    writable(b"rmem_max", net_settings::show_receive_buffer, net_settings::set_receive_buffer),
+    writable(b"somaxconn", net_settings::show_backlog, net_settings::set_backlog),
+    text(b"wmem_default", net_settings::buffer_default),
+    writable(b"wmem_max", net_settings::show_send_buffer, net_settings::set_send_buffer),
 ];
 
 static SYS_NET_V4_ITEMS: &[Item] = &[
-    text(b"ip_default_ttl", sockets::hops),
-    text(b"ip_forward", sockets::no),
-    text(b"ip_local_port_range", sockets::ports),
-    text(b"ip_nonlocal_bind", sockets::no),
-    text(b"ip_unprivileged_port_start", sockets::unprivileged_port),
-    text(b"ping_group_range", sockets::ping_groups),
-    text(b"tcp_allowed_congestion_control", sockets::congestion_controls),
-    text(b"tcp_available_congestion_control", sockets::congestion_controls),
-    text(b"tcp_congestion_control", sockets::congestion_control),
-    text(b"tcp_fin_timeout", sockets::fin_timeout),
-    text(b"tcp_keepalive_intvl", sockets::keepalive_interval),
-    text(b"tcp_keepalive_probes", sockets::keepalive_probes),
-    text(b"tcp_keepalive_time", sockets::keepalive_time),
-    text(b"tcp_max_syn_backlog", sockets::syn_backlog),
-    text(b"tcp_rmem", sockets::receive_memory),
-    text(b"tcp_sack", sockets::yes),
-    text(b"tcp_syn_retries", sockets::syn_retries),
-    text(b"tcp_window_scaling", sockets::yes),
-    text(b"tcp_wmem", sockets::send_memory),
+    writable(b"ip_default_ttl", net_settings::show_ttl, net_settings::set_ttl),
+    text(b"ip_forward", net_settings::no),
+    writable(b"ip_local_port_range", net_settings::show_ports, net_settings::set_ports),
+    writable(b"ip_nonlocal_bind", net_settings::show_binds_anywhere, net_settings::set_binds_anywhere),
+    writable(b"ip_unprivileged_port_start", net_settings::show_unprivileged, net_settings::set_unprivileged),
+    writable(b"ping_group_range", net_settings::show_ping_groups, net_settings::set_ping_groups),
+    text(b"tcp_allowed_congestion_control", net_settings::congestion_controls),
+    text(b"tcp_available_congestion_control", net_settings::congestion_controls),
+    writable(b"tcp_congestion_control", net_settings::show_congestion, net_settings::set_congestion),
+    writable(b"tcp_fin_timeout", net_settings::show_fin_timeout, net_settings::set_fin_timeout),
+    writable(b"tcp_keepalive_intvl", net_settings::show_keep_interval, net_settings::set_keep_interval),
+    writable(b"tcp_keepalive_probes", net_settings::show_keep_count, net_settings::set_keep_count),
+    writable(b"tcp_keepalive_time", net_settings::show_keep_idle, net_settings::set_keep_idle),
+    writable(b"tcp_max_syn_backlog", net_settings::show_half_open, net_settings::set_half_open),
+    writable(b"tcp_retries2", net_settings::show_retries, net_settings::set_retries),
+    text(b"tcp_rmem", net_settings::receive_memory),
+    text(b"tcp_sack", net_settings::yes),
+    writable(b"tcp_syn_retries", net_settings::show_syn_retries, net_settings::set_syn_retries),
+    writable(
+        b"tcp_synack_retries",
+        net_settings::show_confirmation_retries,
+        net_settings::set_confirmation_retries,
+    ),
+    text(b"tcp_window_scaling", net_settings::yes),
+    text(b"tcp_wmem", net_settings::send_memory),
 ];
 
-static SYS_NET_V6_ITEMS: &[Item] =
-    &[text(b"bindv6only", sockets::no), directory(b"conf", What::Directory(SYS_NET_V6_CONF_ITEMS))];
+static SYS_NET_V6_ITEMS: &[Item] = &[
+    writable(b"bindv6only", net_settings::show_only_v6, net_settings::set_only_v6),
+    directory(b"conf", What::Directory(SYS_NET_V6_CONF_ITEMS)),
+];
 static SYS_NET_V6_CONF_ITEMS: &[Item] = &[
     directory(b"all", What::Directory(SYS_NET_V6_CONF_ALL_ITEMS)),
     directory(b"default", What::Directory(SYS_NET_V6_CONF_ALL_ITEMS)),
     directory(b"lo", What::Directory(SYS_NET_V6_CONF_ALL_ITEMS)),
 ];
-static SYS_NET_V6_CONF_ALL_ITEMS: &[Item] = &[text(b"disable_ipv6", sockets::no)];
-static SYS_NET_UNIX_ITEMS: &[Item] = &[text(b"max_dgram_qlen", sockets::datagrams)];
+static SYS_NET_V6_CONF_ALL_ITEMS: &[Item] = &[text(b"disable_ipv6", net_settings::no)];
+static SYS_NET_UNIX_ITEMS: &[Item] =
+    &[writable(b"max_dgram_qlen", net_settings::show_datagrams, net_settings::set_datagrams)];
 
 pub(super) static SYS: Item = directory(b"", What::Directory(SYSFS_ITEMS));
 pub(super) static SYS_ETHERNET: Item = directory(b"", What::Directory(SYSFS_ETHERNET_ITEMS));

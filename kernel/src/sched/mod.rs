@@ -8,6 +8,7 @@
 
 mod balance;
 mod budget;
+pub mod detour;
 mod entity;
 mod parameters;
 pub mod priority;
@@ -41,6 +42,7 @@ pub use heddle_coroutine::{move_to, preempted};
 /// One pick in so many serves a level below the most urgent one, so that threads that sleep a lot cannot starve those
 /// that compute.
 const SHARE_PICKS: u32 = 32;
+
 /// Turns of kernel coroutines after which interrupts are let in: programs let them in whenever they run.
 const TURNS_WITHOUT_INTERRUPTS: u32 = 16;
 
@@ -249,12 +251,14 @@ pub fn run_cpu() -> ! {
         arch::cpu::halt();
     }
     let Some(core) = core() else { arch::cpu::halt() };
+    let detours = detour::here();
     let mut turns = 0;
     loop {
         if core.run_one() {
             turns += 1;
             if turns % TURNS_WITHOUT_INTERRUPTS == 0 {
                 poll_interrupts();
+                detours.look();
             }
         } else if core.try_park() {
             balance::idles(core);

@@ -4,7 +4,8 @@
 //! in the kernel. The rest is the kernel's own: its coroutines and interrupts. The figures are the CPU's and not sums
 //! over threads, so the time of threads that have ended stays in them.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use heddle_abi::boot::START_PHASE;
 
@@ -38,6 +39,11 @@ impl Meter {
         self.0.store(now_ns.wrapping_sub(zero), Ordering::Release);
     }
 
+    /// Whether it goes on.
+    fn is_running(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & Self::RUNNING != 0
+    }
+
     /// Nanoseconds that it shows.
     pub fn used_ns(&self) -> u64 {
         match self.0.load(Ordering::Acquire) {
@@ -51,6 +57,8 @@ impl Meter {
 struct CpuMeters {
     /// Time in which a thread had the CPU.
     threads: Meter,
+    /// The thread that has it while `threads` runs.
+    thread: AtomicPtr<()>,
     /// The part of it in the kernel, as far as it is estimated.
     system_ns: AtomicU64,
     /// Time in which the CPU halted.
@@ -62,6 +70,7 @@ struct CpuMeters {
 static METERS: [CpuMeters; MAX_CPUS] = [const {
     CpuMeters {
         threads: Meter::new(),
+        thread: AtomicPtr::new(ptr::null_mut()),
         system_ns: AtomicU64::new(0),
         idle: Meter::new(),
         told: [const { AtomicU64::new(0) }; 3],
@@ -79,9 +88,19 @@ pub struct CpuUsage {
     pub idle_ns: u64,
 }
 
-/// A thread has this CPU from now on.
-pub fn thread_starts(now_ns: u64) {
-    METERS[arch::cpu::id()].threads.start(now_ns);
+/// A thread has this CPU from now on. Whoever calls this knows what the pointer leads to, and that it does until
+/// [`thread_ends`].
+#[inline]
+pub fn thread_starts(now_ns: u64, thread: *const ()) {
+    let meters = &METERS[arch::cpu::id()];
+    meters.thread.store(thread.cast_mut(), Ordering::Relaxed);
+    meters.threads.start(now_ns);
+}
+
+/// The thread that has this CPU, as [`thread_starts`] named it.
+pub fn thread_here() -> Option<*const ()> {
+    let meters = &METERS[arch::cpu::id()];
+    meters.threads.is_running().then(|| meters.thread.load(Ordering::Relaxed).cast_const())
 }
 
 /// The thread leaves this CPU.

@@ -5,14 +5,14 @@ use alloc::sync::Arc;
 use core::task::Poll;
 use heddle_kernel_core::signal::{Detail, Information, Signal};
 use heddle_kernel_core::signal_state::{
-    Delivery, ExitStatus, Resume, Resumed, StopKind, TraceEvent, TraceOptions, TraceStop,
+    Delivery, ExitStatus, NotStopped, Resume, Resumed, StopKind, TraceEvent, TraceOptions, TraceStop,
 };
 use linux_raw_sys::general as linux;
 
 use crate::arch::{UserContext, debug};
 use crate::error::Errno;
 use crate::process::{Process, Thread, rseq};
-use crate::signal::{PendingWork, fault, send_to_process, send_to_thread, stop};
+use crate::signal::{PendingWork, SignalState, fault, send_to_process, send_to_thread, stop};
 use crate::wait::queue::Events;
 
 /// The messages of stops for system calls.
@@ -43,23 +43,39 @@ async fn wait(
     stop: TraceStop,
     message: u64,
 ) -> Option<Option<Signal>> {
+    let completes_stop = enter(thread, context, |state| state.enter_trace_stop(thread, stop, message))?;
+    stay(thread, context, &stop, completes_stop).await
+}
+
+/// Enters a stop by `make`, with the registers where the tracer finds them. `None`: the thread is not to stop.
+fn enter<T>(
+    thread: &Arc<Thread>,
+    context: &mut UserContext,
+    make: impl FnOnce(&mut SignalState) -> Result<T, NotStopped>,
+) -> Option<T> {
     rseq::leaves_program(thread);
-    let entered = {
-        let mut state = thread.process.signal_state();
-        thread.with_tracee(|tracee| {
-            let Some(tracee) = tracee else { return };
-            if core::mem::take(&mut tracee.is_step_forced) {
-                debug::end_step(context);
-            }
-            tracee.context = context.clone();
-        });
-        state.enter_trace_stop(thread, stop, message)
-    };
-    let completes_stop = entered.ok()?;
+    let mut state = thread.process.signal_state();
+    thread.with_tracee(|tracee| {
+        let Some(tracee) = tracee else { return };
+        if core::mem::take(&mut tracee.is_step_forced) {
+            debug::end_step(context);
+        }
+        tracee.context = context.clone();
+    });
+    make(&mut state).ok()
+}
+
+/// Waits in a stop that the thread has entered.
+async fn stay(
+    thread: &Arc<Thread>,
+    context: &mut UserContext,
+    stop: &TraceStop,
+    completes_stop: bool,
+) -> Option<Option<Signal>> {
     if completes_stop {
         stop::notify_parent(&thread.process);
     }
-    notify_tracer(thread, &stop);
+    notify_tracer(thread, stop);
     let signal = core::future::poll_fn(|_| match thread.process.signal_state().leave_trace_stop(thread) {
         Resumed::Not => Poll::Pending,
         Resumed::With(signal) => Poll::Ready(signal),
@@ -249,9 +265,8 @@ pub async fn ends(thread: &Arc<Thread>, context: &mut UserContext, status: ExitS
 /// The stop that the group or the tracer wants of the thread.
 pub(super) async fn trap(thread: &Arc<Thread>, context: &mut UserContext) {
     let uid = thread.credentials().uid;
-    let stop = thread.process.signal_state().trap(thread, uid);
-    if let Some(stop) = stop {
-        let _ = wait(thread, context, stop, 0).await;
+    if let Some((stop, completes_stop)) = enter(thread, context, |state| state.enter_trap(thread, uid)) {
+        let _ = stay(thread, context, &stop, completes_stop).await;
     }
 }
 

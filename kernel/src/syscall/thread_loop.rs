@@ -122,7 +122,7 @@ async fn run(thread: Arc<Thread>, mut context: UserContext) {
             thread.end_sample();
             // The thread may go on elsewhere.
             thread.with_float(FloatState::save);
-            executor::charge(&thread, now_ns - start_ns);
+            executor::charge(&thread, now_ns);
             let mut is_waiting = false;
             thread.with_entity(|entity| {
                 is_waiting = entity.is_waiting();

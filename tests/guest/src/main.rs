@@ -21,15 +21,18 @@ mod delivery;
 mod descriptor;
 mod differ;
 mod discard;
+mod epoll;
 mod extended;
 mod file;
 mod file_signals;
 mod inet;
 mod inotify;
 mod ipc;
+mod leases;
 mod listing;
 mod memory;
 mod memory_limits;
+mod mounts;
 mod pi;
 mod pidfd;
 mod pipe;
@@ -80,6 +83,10 @@ fn main() -> std::process::ExitCode {
         ranges::TESTS,
         memory::TESTS,
         memory_limits::TESTS,
+        mounts::TESTS,
+        mounts::detached::TESTS,
+        mounts::namespace::TESTS,
+        mounts::propagation::TESTS,
         thread::TESTS,
         pi::TESTS,
         realtime::TESTS,
@@ -89,6 +96,7 @@ fn main() -> std::process::ExitCode {
         time::TESTS,
         cpu_time::TESTS,
         poll::TESTS,
+        epoll::TESTS,
         socket::TESTS,
         terminal::TESTS,
         pty::TESTS,
@@ -104,6 +112,7 @@ fn main() -> std::process::ExitCode {
         inet::datagram::TESTS,
         inet::options::TESTS,
         inet::readiness::TESTS,
+        inet::settings::TESTS,
         inet::stream::TESTS,
         inotify::TESTS,
         ipc::segments::TESTS,
@@ -128,6 +137,7 @@ fn main() -> std::process::ExitCode {
         uring::FEATURE_TESTS,
         seccomp::TESTS,
         file_signals::TESTS,
+        leases::TESTS,
         acl::TESTS,
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();

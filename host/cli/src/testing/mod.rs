@@ -8,6 +8,7 @@ pub mod checks;
 pub mod differ;
 pub mod front;
 pub mod guest;
+pub mod hung;
 pub mod network;
 pub mod panic;
 pub mod process;

@@ -43,7 +43,7 @@ struct TestRoot {
 }
 
 /// Both busyboxes are the same file to Debian, so each has a root of its own.
-const ROOTS: [TestRoot; 7] = [
+const ROOTS: [TestRoot; 8] = [
     TestRoot {
         name: "debian",
         packages: "bash,dash,coreutils,findutils,grep,sed,gawk,tar,gzip,diffutils,busybox",
@@ -85,6 +85,13 @@ const ROOTS: [TestRoot; 7] = [
         packages: "bash,coreutils,sed,grep,dpkg,login,passwd,perl,postgresql,util-linux",
         driver: &["bash", "-c"],
         shells: &[("accounts", "bash")],
+        on_all: false,
+    },
+    TestRoot {
+        name: "sandbox",
+        packages: "bash,coreutils,sed,grep,mount,util-linux,bubblewrap",
+        driver: &["bash", "-c"],
+        shells: &[("sandbox", "bash")],
         on_all: false,
     },
     TestRoot {

@@ -26,10 +26,10 @@ pub const TESTS: [Test; 10] = [
 ];
 
 /// A folder of this host for one test.
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    fn new() -> Result<Self, String> {
+    pub(super) fn new() -> Result<Self, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("heddle-share-{}-{number}", std::process::id());
@@ -38,7 +38,7 @@ impl Folder {
         Ok(Self(path))
     }
 
-    fn write(&self, name: &str, contents: &[u8]) -> Result<(), String> {
+    pub(super) fn write(&self, name: &str, contents: &[u8]) -> Result<(), String> {
         fs::write(self.0.join(name), contents).map_err(|error| error.to_string())
     }
 
@@ -66,7 +66,7 @@ impl Drop for Folder {
     }
 }
 
-fn expect<T: PartialEq + std::fmt::Debug>(found: T, expected: T) -> Result<(), String> {
+pub(super) fn expect<T: PartialEq + std::fmt::Debug>(found: T, expected: T) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("{found:?}, expected {expected:?}")) }
 }
 

@@ -277,8 +277,9 @@ fn a_traced_thread_goes_on_when_its_tracer_leaves() {
                 let me = &group.threads[0];
                 for _ in 0..2 {
                     let mut state = group.lock();
-                    let Some(stop) = state.trap(me, 0) else { continue };
-                    let _ = state.enter_trace_stop(me, stop, 0);
+                    if state.enter_trap(me, 0).is_err() {
+                        continue;
+                    }
                     let _ = state.leave_trace_stop(me);
                 }
             })
@@ -299,6 +300,51 @@ fn a_traced_thread_goes_on_when_its_tracer_leaves() {
             !notes.intersects(Note::TRAP | Note::TRACE_STOPPED | Note::TRACED),
             "nothing holds it: {notes:?}"
         );
+    });
+}
+
+/// `SIGCONT` comes while a seized thread enters the stop of its group, and its tracer listens: the tracer is told that
+/// the stop is over.
+#[test]
+fn the_end_of_a_stop_is_told_of_though_it_comes_at_any_time() {
+    loom::model(|| {
+        let group = Group::new(&[SignalSet::EMPTY]);
+        let me = group.threads[0].clone();
+        *me.trace.lock().unwrap() = Some(Trace::new(TraceOptions::empty(), true));
+        group.send(Signal::STOP);
+        group.return_to_user(0);
+        group.lock().begin_trace(&me);
+        let traced = {
+            let (group, me) = (group.clone(), me.clone());
+            thread::spawn(move || {
+                let _ = group.lock().enter_trap(&me, 0);
+            })
+        };
+        let sender = {
+            let group = group.clone();
+            thread::spawn(move || group.send(Signal::CONT))
+        };
+        let report = || me.trace.lock().unwrap().as_mut().and_then(|trace| trace.report(false));
+        let stops = |code: Option<i32>| code.is_some_and(|code| code & 0xff == Signal::STOP.number());
+        let mut last = report();
+        if stops(last) {
+            let _ = group.lock().listen(&me);
+        }
+        traced.join().unwrap();
+        sender.join().unwrap();
+        // The thread looks again when it was woken, and the tracer when it was told.
+        for _ in 0..2 {
+            if group.lock().leave_trace_stop(&me) != Resumed::Not {
+                let _ = group.lock().enter_trap(&me, 0);
+            }
+            if let Some(code) = report() {
+                last = Some(code);
+                if stops(last) {
+                    let _ = group.lock().listen(&me);
+                }
+            }
+        }
+        assert_eq!(last.map(|code| code & 0xff), Some(Signal::TRAP.number()), "the stop is over");
     });
 }
 

@@ -209,10 +209,10 @@ fn a_stop_of_the_group_is_told_to_tracer_and_parent() {
         let _ = send(&mut state, None, Signal::STOP, &Action::default_action());
         let delivery = state.deliver(&threads[0], &mut Actions::new()).unwrap();
         state.begin_stop(delivery.token, Signal::STOP);
-        let stop = state.trap(&threads[0], 0).unwrap();
+        let (stop, is_complete) = state.enter_trap(&threads[0], 0).unwrap();
         let event = if is_seized { 128 << 8 } else { 0 };
         assert_eq!((stop.code, stop.information.is_some()), (Signal::STOP.number() | event, is_seized));
-        assert_eq!(state.enter_trace_stop(&threads[0], stop, 0), Ok(true), "the parent is told");
+        assert!(is_complete, "the parent is told");
         if is_seized {
             state.listen(&threads[0]).unwrap();
             assert_eq!(report(&threads[0]), None);
@@ -223,7 +223,7 @@ fn a_stop_of_the_group_is_told_to_tracer_and_parent() {
         let _ = send(&mut state, None, Signal::CONT, &Action::default_action());
         if is_seized {
             assert_eq!(state.leave_trace_stop(&threads[0]), Resumed::With(None));
-            let stop = state.trap(&threads[0], 0).unwrap();
+            let (stop, _) = state.enter_trap(&threads[0], 0).unwrap();
             assert_eq!(stop.code, Signal::TRAP.number() | event, "it tells that the stop is over");
         } else {
             assert_eq!(state.leave_trace_stop(&threads[0]), Resumed::Not, "only its tracer lets it go on");
@@ -238,11 +238,10 @@ fn a_resumed_thread_is_not_stopped_again_unless_its_tracer_leaves() {
     let _ = send(&mut state, None, Signal::STOP, &Action::default_action());
     let delivery = state.deliver(&threads[0], &mut Actions::new()).unwrap();
     state.begin_stop(delivery.token, Signal::STOP);
-    let stop = state.trap(&threads[0], 0).unwrap();
-    assert_eq!(state.enter_trace_stop(&threads[0], stop, 0), Ok(true));
+    assert!(state.enter_trap(&threads[0], 0).is_ok_and(|(_, is_complete)| is_complete));
     state.resume_traced(&threads[0], Resume::Run, None).unwrap();
     assert_eq!(state.leave_trace_stop(&threads[0]), Resumed::With(None));
-    assert_eq!(state.trap(&threads[0], 0), None);
+    assert_eq!(state.enter_trap(&threads[0], 0), Err(NotStopped));
     *threads[0].trace.lock().unwrap() = None;
     state.end_trace(&threads[0]);
     assert_eq!(state.enter_stop(&threads[0]), Some(false), "the group has told of its stop before");

@@ -303,9 +303,20 @@ impl<M: Member> GroupState<M> {
         thread.add(Note::SIGNAL);
     }
 
+    /// The thread enters the stop that its group, or its tracer, wants of it now, if any: the stop, and whether it
+    /// completes that of the group. To choose and to enter is one step. `SIGCONT` between the two would leave the
+    /// thread in a stop that is over, without a note of the one that tells so.
+    ///
+    /// # Errors
+    /// The thread goes on.
+    pub fn enter_trap(&mut self, thread: &Arc<M>, uid: u32) -> Result<(TraceStop, bool), NotStopped> {
+        let stop = self.trap(thread, uid).ok_or(NotStopped)?;
+        let completes_stop = self.enter_trace_stop(thread, stop, 0)?;
+        Ok((stop, completes_stop))
+    }
+
     /// The stop that the group, or the tracer, wants of a traced thread now, if any.
-    #[must_use]
-    pub fn trap(&self, thread: &Arc<M>, uid: u32) -> Option<TraceStop> {
+    fn trap(&self, thread: &Arc<M>, uid: u32) -> Option<TraceStop> {
         let notes = thread.notes();
         if !notes.contains(Note::TRACED) || !notes.intersects(Note::TRAP | Note::STOP) {
             return None;

@@ -130,7 +130,8 @@ impl<P: Platform> TcpSocket<P> {
             Some(bound) => place(bound.port).ok_or(InetError::AddressNotAvailable)?,
             None => {
                 let random = random_u64::<P>() as u32;
-                let mut free = ephemeral(random).filter(|&port| !ports.is_bound(port));
+                let mut free =
+                    ephemeral(self.engine.settings.ports(), random).filter(|&port| !ports.is_bound(port));
                 let found = free.find_map(place).ok_or(InetError::AddressNotAvailable)?;
                 ports.hold(found.1.port, is_reusable)?;
                 found

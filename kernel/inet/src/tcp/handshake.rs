@@ -3,7 +3,6 @@
 //! A connection that is being opened is a small record until the peer confirms it; the socket is made then. There is a
 //! bound on the records, and the oldest makes room, so a flood of SYNs costs little and keeps nobody out for long.
 
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
 use crate::address::{Endpoint, Tuple};
@@ -12,28 +11,14 @@ use crate::error::{InetError, InetResult};
 use crate::ip::IpHeader;
 use crate::options::Options;
 use crate::platform::{Platform, Readiness, Waiters, random_u64};
+use crate::settings::Settings;
+use crate::tcp::half_open::HalfOpen;
 use crate::tcp::segment::{Draft, Offer, Segment, flags, is_before};
 use crate::tcp::wire::{OWN_SCALE, Wire};
 use crate::tcp::{Phase, TcpSocket};
 
-/// The most connections that may be half open, `tcp_max_syn_backlog`.
-const HALF_OPEN_MAX: usize = 1024;
-/// How long a confirmation is waited for before the question is repeated, and how often that is done.
-const ASK_NS: u64 = 1_000_000_000;
-const ASK_MAX: u8 = 5;
 /// The window of a SYN, which is not scaled.
 const SYN_WINDOW: u16 = u16::MAX;
-
-/// A connection that a peer asked for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HalfOpen {
-    /// The first numbers of both sides.
-    pub own: u32,
-    pub peer: u32,
-    /// The options that the peer offered.
-    pub offer: Offer,
-    asked: u8,
-}
 
 impl<P: Platform> Engine<P> {
     /// A segment has come over the link; its checksum is right.
@@ -113,24 +98,25 @@ impl<P: Platform> Engine<P> {
             own: random_u64::<P>() as u32,
             peer: segment.number,
             offer: segment.offer(),
-            asked: 1,
+            retries: 0,
         };
-        let due_ns = P::now_ns() + ASK_NS;
-        {
+        let due_ns = {
             let mut connections = self.connections.lock();
             let mut all = self.half_open.lock();
-            while all.len() >= HALF_OPEN_MAX {
-                let Some((_, oldest)) = all.pop_front() else { break };
+            let most = (Settings::get(&self.settings.half_open_max) as usize).max(1);
+            while all.len() >= most {
+                let Some(oldest) = all.pop_oldest() else { break };
                 if matches!(connections.get(&oldest), Some(Entry::HalfOpen(_))) {
                     connections.remove(&oldest);
                 }
             }
-            if all.try_reserve(1).is_err() || connections.try_reserve(1).is_err() {
+            if connections.try_reserve(1).is_err() {
                 return;
             }
+            let Ok(due_ns) = all.push(P::now_ns(), tuple, 0) else { return };
             connections.insert(tuple, Entry::HalfOpen(half_open));
-            all.push_back((due_ns, tuple));
-        }
+            due_ns
+        };
         P::tick_at(due_ns);
         self.send_confirmation(tuple, &half_open);
     }
@@ -163,26 +149,21 @@ impl<P: Platform> Engine<P> {
 
     /// Repeats questions that were not answered. Returns when the next one is due.
     pub(crate) fn ask_again(&self, now_ns: u64) -> Option<u64> {
+        let retries = Settings::get(&self.settings.confirmation_retries);
         loop {
             let mut connections = self.connections.lock();
             let mut all = self.half_open.lock();
-            let (due_ns, tuple) = *all.front()?;
-            if due_ns > now_ns {
-                return Some(due_ns);
-            }
-            all.pop_front();
+            let Some(tuple) = all.pop_due(now_ns) else { return all.next_ns() };
             let Some(Entry::HalfOpen(half_open)) = connections.get_mut(&tuple) else { continue };
-            if half_open.asked >= ASK_MAX {
+            half_open.retries += 1;
+            let half_open_now = *half_open;
+            if half_open_now.retries > retries || all.push(now_ns, tuple, half_open_now.retries).is_err() {
                 connections.remove(&tuple);
                 continue;
             }
-            half_open.asked += 1;
-            let half_open = *half_open;
-            // There was room for it a moment ago.
-            push(&mut all, (now_ns + ASK_NS, tuple));
             drop(all);
             drop(connections);
-            self.send_confirmation(tuple, &half_open);
+            self.send_confirmation(tuple, &half_open_now);
         }
     }
 
@@ -295,11 +276,5 @@ impl<P: Platform> Engine<P> {
         let socket = socket.clone();
         drop(connections);
         socket.network_error(number, error, mtu);
-    }
-}
-
-fn push(all: &mut VecDeque<(u64, Tuple)>, entry: (u64, Tuple)) {
-    if all.try_reserve(1).is_ok() {
-        all.push_back(entry);
     }
 }

@@ -7,9 +7,6 @@ use crate::error::{InetError, InetResult};
 use crate::platform::Platform;
 use crate::tcp::TcpSocket;
 
-/// The most connections that may wait, `net.core.somaxconn`.
-const BACKLOG_MAX: usize = 4096;
-
 /// Connections that wait to be accepted, and those of this machine that found no room.
 pub(crate) struct Listener<P: Platform> {
     waiting: VecDeque<Arc<TcpSocket<P>>>,
@@ -19,11 +16,11 @@ pub(crate) struct Listener<P: Platform> {
 
 impl<P: Platform> Listener<P> {
     pub fn new(limit: usize) -> Self {
-        Self { waiting: VecDeque::new(), limit: limit.min(BACKLOG_MAX), knocking: VecDeque::new() }
+        Self { waiting: VecDeque::new(), limit, knocking: VecDeque::new() }
     }
 
     pub fn set_limit(&mut self, limit: usize) {
-        self.limit = limit.min(BACKLOG_MAX);
+        self.limit = limit;
     }
 
     /// Whether no more may wait; Linux lets one more wait than was asked for.

@@ -6,6 +6,7 @@
 mod close;
 mod connect;
 pub(crate) mod fused;
+pub(crate) mod half_open;
 pub(crate) mod handshake;
 pub(crate) mod listener;
 mod over_link;
@@ -27,6 +28,7 @@ use crate::error::{InetError, InetResult, MoveError};
 use crate::options::Options;
 use crate::platform::{Platform, Readiness, random_u64, try_arc};
 use crate::ports::Claim;
+use crate::settings::Settings;
 use crate::tcp::fused::FusedLink;
 use crate::tcp::listener::Listener;
 use crate::tcp::over_link::Seen;
@@ -186,7 +188,7 @@ impl<P: Platform> TcpSocket<P> {
             user,
             waiters: P::waiters()?,
             inode: AtomicU64::new(0),
-            options: Options::new(),
+            options: engine.settings.options(),
             fused: Once::new(),
             state: SpinMutex::new(state),
             inbox: SpinMutex::new(VecDeque::new()),
@@ -283,7 +285,8 @@ impl<P: Platform> TcpSocket<P> {
         if state.bound.is_some() || state.registered.is_some() || !matches!(state.phase, Phase::Closed) {
             return Err(InetError::Invalid);
         }
-        let free = Options::is_on(&self.options.free_bind);
+        let free = Options::is_on(&self.options.free_bind)
+            || Settings::get(&self.engine.settings.binds_anywhere) != 0;
         if !wanted.address.is_unspecified() && !free && !self.engine.is_local(wanted.address) {
             return Err(InetError::AddressNotAvailable);
         }
@@ -294,7 +297,12 @@ impl<P: Platform> TcpSocket<P> {
         let address = Some(wanted.address).filter(|address| !address.is_unspecified());
         let random = random_u64::<P>() as u32;
         let claim = self.claim(address);
-        let port = self.engine.tcp_ports.lock().bind(wanted.port, claim, Arc::downgrade(self), random)?;
+        let port = self.engine.tcp_ports.lock().bind(
+            wanted.port,
+            claim,
+            Arc::downgrade(self),
+            (self.engine.settings.ports(), random),
+        )?;
         state.bound = Some(Bound { port, address, is_named: wanted.port != 0 });
         state.local = Some(Endpoint { port, ..wanted });
         Ok(())
@@ -324,6 +332,7 @@ impl<P: Platform> TcpSocket<P> {
     pub fn listen(self: &Arc<Self>, backlog: usize) -> InetResult<()> {
         let mut state = self.state.lock();
         let is_fresh = state.connecting == Connecting::No;
+        let backlog = backlog.min(Settings::get(&self.engine.settings.backlog_max) as usize);
         match &mut state.phase {
             Phase::Listening(listener) => {
                 listener.set_limit(backlog);

@@ -14,8 +14,9 @@ use crate::engine::{Entry, count};
 use crate::error::{InetError, InetResult, MoveError};
 use crate::options::Options;
 use crate::platform::{Platform, Readiness, Waiters};
+use crate::settings::Settings;
 use crate::tcp::fused::Progress;
-use crate::tcp::wire::{FIN_WAIT_NS, Wire};
+use crate::tcp::wire::Wire;
 use crate::tcp::{Connecting, Phase, State, TcpSocket, TcpState};
 
 /// Packets that are taken in one call of `work`.
@@ -206,6 +207,15 @@ impl<P: Platform> TcpSocket<P> {
         }
     }
 
+    /// How long a closed connection waits for the peer's end: `TCP_LINGER2`, or the setting.
+    fn end_wait_ns(&self) -> u64 {
+        let seconds = match self.options.linger2.load(Ordering::Relaxed) {
+            0 => Settings::get(&self.engine.settings.fin_timeout),
+            own => u32::try_from(own).unwrap_or(0),
+        };
+        u64::from(seconds) * 1_000_000_000
+    }
+
     /// Has the connection do what is due, and finds out what those who wait must hear.
     pub(super) fn settle(&self, state: &mut State<P>) -> Settled {
         let mut settled =
@@ -224,7 +234,7 @@ impl<P: Platform> TcpSocket<P> {
         }
         if state.closed && now == WireState::FinWait2 {
             if state.orphaned_until_ns == u64::MAX {
-                state.orphaned_until_ns = P::now_ns() + FIN_WAIT_NS;
+                state.orphaned_until_ns = P::now_ns() + self.end_wait_ns();
             }
             if P::now_ns() >= state.orphaned_until_ns {
                 wire.abort();

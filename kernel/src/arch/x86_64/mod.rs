@@ -15,6 +15,7 @@ pub mod paging;
 mod program;
 pub mod signal;
 mod smp;
+pub mod stack;
 pub mod time;
 mod trap;
 pub mod user;

@@ -14,8 +14,9 @@ use ::x86_64::registers::control::{Cr3, Cr3Flags, Cr4, Cr4Flags};
 use ::x86_64::structures::paging::PhysFrame;
 use ::x86_64::{PhysAddr, VirtAddr};
 
+use crate::arch::x86_64::local;
 use crate::arch::x86_64::local::MAX_CPUS;
-use crate::arch::x86_64::{cpu, local};
+use crate::arch::x86_64::stack::SPARE_STACKS;
 
 /// Bytes of a page.
 pub const PAGE_SIZE: usize = 4096;
@@ -36,8 +37,8 @@ pub const DIRECT_MAP: usize = 0xffff_8000_0000_0000;
 pub const DIRECT_MAP_BYTES: u64 = 512 << 30;
 
 const KERNEL_BASE: u64 = 0xffff_ffff_8000_0000;
-/// Tables of 2 MiB each for the kernel's image.
-const IMAGE_TABLES: usize = 4;
+/// Tables of 2 MiB each for the kernel's image and, from their end down, its stacks.
+const IMAGE_TABLES: usize = 8;
 
 /// An entry of a page table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -194,10 +195,11 @@ pub fn physical_of<T>(pointer: *const T) -> u64 {
 pub fn is_kernel_data(address: usize) -> bool {
     let image = (&raw const heddle_text_end) as usize..(&raw const heddle_image_end) as usize;
     let stacks_end = KERNEL_BASE as usize + (IMAGE_TABLES << 21);
-    let stacks = stacks_end - (MAX_CPUS - 1) * STACK_SPACING..stacks_end;
-    let from_top = stacks_end.wrapping_sub(1).wrapping_sub(address);
-    if stacks.contains(&address) && from_top % STACK_SPACING < STACK_BYTES {
-        return from_top / STACK_SPACING < cpu::count().max(1);
+    let stacks = stacks_end - (MAX_CPUS + SPARE_STACKS - 1) * STACK_SPACING..stacks_end;
+    if stacks.contains(&address) {
+        let entry = image_entry(address);
+        // SAFETY: an aligned word of the tables, which are never freed.
+        return unsafe { entry.read_volatile() } & PageTableEntry::PRESENT != 0;
     }
     let direct = DIRECT_MAP..DIRECT_MAP + DIRECT_MAP_BYTES as usize;
     let stack_guard = (&raw const heddle_boot_stack) as usize;
@@ -325,8 +327,16 @@ pub fn flush_all() {
 const STACK_BYTES: usize = 64 << 10;
 const STACK_SPACING: usize = STACK_BYTES + PAGE_SIZE;
 
-/// The kernel stack of processor `id`, a page that is not mapped below it, in the unused top of the image's tables;
-/// returns its upper end.
+/// The entry that maps a page of the image or of a stack.
+fn image_entry(address: usize) -> *mut u64 {
+    let number = (address - KERNEL_BASE as usize) >> PAGE_SHIFT;
+    // The page directory comes first.
+    IMAGE.0.get().cast::<u64>().wrapping_add(ENTRIES + number)
+}
+
+/// The kernel stack of processor `id`, or the spare one of this number, a page that is not mapped below it, in the
+/// unused top of the image's tables; returns its upper end. Only one caller at a time may ask for a stack. What is
+/// mapped of it stays mapped, also if there is no memory for the rest.
 pub(super) fn map_stack(id: usize, zeroed_frame: fn() -> Option<u64>) -> Option<usize> {
     let top = KERNEL_BASE as usize + (IMAGE_TABLES << 21) - (id - 1) * STACK_SPACING;
     let image_end = (&raw const heddle_image_end) as usize;
@@ -334,18 +344,20 @@ pub(super) fn map_stack(id: usize, zeroed_frame: fn() -> Option<u64>) -> Option<
         return None;
     }
     for page in (top - STACK_BYTES..top).step_by(PAGE_SIZE) {
+        let place = image_entry(page);
+        // SAFETY: a word of the tables, which nobody else writes: see above.
+        if unsafe { place.read_volatile() } != 0 {
+            continue;
+        }
         let frame = zeroed_frame()?;
-        let number = (page - KERNEL_BASE as usize) >> PAGE_SHIFT;
         let entry = frame
             | PageTableEntry::PRESENT
             | PageTableEntry::WRITE
             | PageTableEntry::DIRTY
             | PageTableEntry::ACCESSED
             | PageTableEntry::NO_EXECUTE;
-        let tables = IMAGE.0.get().cast::<u64>();
-        // SAFETY: the boot processor alone writes the tables, whose page directory comes first; the entry was empty,
-        // so no translation is stale.
-        unsafe { tables.add(ENTRIES + number).write_volatile(entry) };
+        // SAFETY: as above; the entry was empty, so no translation is stale.
+        unsafe { place.write_volatile(entry) };
     }
     Some(top)
 }
@@ -433,7 +445,7 @@ pub fn image_range() -> core::ops::Range<u64> {
 #[repr(C, align(4096))]
 struct Tables(UnsafeCell<[[u64; ENTRIES]; IMAGE_TABLES + 1]>);
 
-// SAFETY: written by the boot processor in `install` alone, before other CPUs run.
+// SAFETY: written by the boot processor in `install`, before others run, and for each stack by one caller at a time.
 unsafe impl Sync for Tables {}
 
 static IMAGE: Tables = Tables(UnsafeCell::new([[0; ENTRIES]; IMAGE_TABLES + 1]));

@@ -18,7 +18,7 @@ use virtio_drivers::{BufferDirection, Hal, PhysAddr};
 
 use crate::arch::paging::{PAGE_SIZE, direct_map, physical_of};
 
-pub use crate::device::virtio::exchange::Exchange;
+pub use crate::device::virtio::exchange::{Exchange, GiveUp};
 pub use crate::device::virtio::frames::{FRAME_BUFFERS, FrameQueue};
 pub use crate::device::virtio::queue::{BufferQueue, Direction, QUEUE_LENGTH};
 

@@ -272,21 +272,26 @@ impl Epoll {
         drop(old);
     }
 
-    /// Reports up to `limit` files that are ready, from so many hints as one look takes.
+    /// Reports up to `limit` files that are ready, from so many hints as one look takes and at most `left`, which is
+    /// counted down. Whatever is reported before an error counts.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn collect(&self, limit: usize, reports: &mut Reports) -> Result<(), Errno> {
-        let mut left = self.ready.len().min(HINTS_MAX.max(limit));
-        while left > 0 && reports.len() < limit {
-            left -= 1;
-            let Some(interest) = self.ready.pop() else { break };
-            let found = interest.look()?;
+    pub fn collect(&self, limit: usize, left: &mut usize, reports: &mut Reports) -> Result<(), Errno> {
+        let mut looks = (*left).min(HINTS_MAX);
+        while looks > 0 && reports.len() < limit {
+            // Before a hint is taken, which is to be reported then.
+            reports.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            let Some(interest) = self.ready.pop() else {
+                *left = 0;
+                break;
+            };
+            (looks, *left) = (looks - 1, *left - 1);
+            let found = interest.look().inspect_err(|_| interest.queue())?;
             if found.is_empty() {
                 continue;
             }
             let data = interest.data.load(Ordering::Relaxed);
-            reports.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
             reports.push(ReadyReport { events: found.bits(), data });
             let events = interest.events.load(Ordering::Relaxed);
             if events & linux::EPOLLONESHOT != 0 {
@@ -295,11 +300,20 @@ impl Epoll {
                 interest.queue();
             }
         }
-        if !reports.is_empty() && !self.ready.is_empty() {
-            // The rest is for another thread that waits.
+        Ok(())
+    }
+
+    /// Wakes another thread that waits, if there is anything for it.
+    pub fn pass_on(&self) {
+        if !self.ready.is_empty() {
             self.ready.relay.wake_next();
         }
-        Ok(())
+    }
+
+    /// How many files may be ready.
+    #[must_use]
+    pub fn hints(&self) -> usize {
+        self.ready.len()
     }
 
     /// Whether nothing is in the ready list.
@@ -309,7 +323,10 @@ impl Epoll {
     }
 
     /// Whether anything is ready. Hints that were wrong are dropped.
-    fn is_ready(&self) -> Result<bool, Errno> {
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn is_ready(&self) -> Result<bool, Errno> {
         for _ in 0..LOOKS_MAX {
             let Some(interest) = self.ready.first() else { return Ok(false) };
             if !interest.look()?.is_empty() {

@@ -60,7 +60,9 @@ fn contents<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Errno> {
 impl File for SharedFile {
     fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         let fid = self.fid()?;
-        match self.node.state()?.pages() {
+        let state = self.node.state()?;
+        let _contents = state.lock_contents()?;
+        match state.pages() {
             Some(pages) => pages.read(fid, buffer, offset),
             None => read(fid, buffer, offset, buffer.remaining().min(CHUNK)),
         }
@@ -68,10 +70,11 @@ impl File for SharedFile {
 
     fn write(&self, open: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         let fid = self.fid()?;
+        let state = self.node.state()?;
+        let _contents = state.lock_contents()?;
         let appends = buffer.appends() || open.flags().contains(StatusFlags::APPEND);
         let offset = if appends { self.node.size()? } else { offset };
         let count = buffer.remaining().min(CHUNK);
-        let state = self.node.state()?;
         // Kept until the exchange is over: the end of the last use of a handle is a message itself.
         let mut pages = None;
         // Looked at without taking it: the server says how much it took.
@@ -103,9 +106,11 @@ impl File for SharedFile {
 
     fn truncate(&self, size: u64) -> Result<bool, Errno> {
         self.fid()?;
+        let state = self.node.state()?;
+        let _contents = state.lock_contents()?;
         let before = self.node.size()?;
         self.node.truncate(size)?;
-        if let Some(pages) = self.node.state()?.pages() {
+        if let Some(pages) = state.pages() {
             pages.was_truncated(before, size);
         }
         Ok(true)

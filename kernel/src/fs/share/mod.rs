@@ -14,25 +14,31 @@ mod node;
 mod pages;
 mod state;
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::future::poll_fn;
 use core::sync::atomic::{AtomicU32, Ordering};
+use core::task::Poll;
 
 use heddle_abi::boot::{KEY_SHARE, SHARE_READ_ONLY, SHARE_TAG, SHARE_VALUE_MAX};
+use heddle_kernel_core::fallible::vacate;
 use heddle_kernel_core::ninep::{
     Failure, HEADER_BYTES, MessageWriter, NO_FID, NO_TAG, Reader, VERSION, kind,
 };
 use linux_raw_sys::general as linux;
 
 use crate::boot;
-use crate::device::share::{MESSAGE_BYTES, Share};
+use crate::device::share::{GiveUp, MESSAGE_BYTES, Share};
 use crate::error::{Errno, TryResult};
 use crate::fs::inode::{FileType, device_number};
 use crate::fs::share::node::SharedNode;
 use crate::fs::share::state::FileState;
 use crate::fs::{Dentry, File, Mount, setup};
 use crate::memory::fallible;
+use crate::sched;
+use crate::sched::{Budget, Priority, TaskRef};
 use crate::sync::SpinLock;
 
 /// Bytes of file contents in one message: what is left beside the longest header, in whole pages.
@@ -48,6 +54,9 @@ struct Server {
     states: SpinLock<BTreeMap<u64, Weak<FileState>>>,
     /// Sockets that are bound to files, by the files' numbers.
     sockets: SpinLock<BTreeMap<u64, Weak<dyn File>>>,
+    /// Handles to be given back, and the coroutine that does.
+    gone: SpinLock<Option<Box<GoneFid>>>,
+    keeper: spin::Once<TaskRef>,
 }
 
 impl From<Failure> for Errno {
@@ -59,6 +68,15 @@ impl From<Failure> for Errno {
     }
 }
 
+/// What becomes of a request whose thread is killed, unless it is said.
+const fn usual(request: u8) -> GiveUp {
+    match request {
+        // What comes after relies on these.
+        kind::VERSION | kind::ATTACH | kind::SETATTR | kind::CLUNK => GiveUp::Never,
+        _ => GiveUp::Forget,
+    }
+}
+
 impl Server {
     /// Makes a request and reads its reply.
     fn ask<T>(
@@ -67,14 +85,24 @@ impl Server {
         write: impl FnOnce(&mut MessageWriter<'_>) -> TryResult<()>,
         read: impl FnOnce(&mut Reader<'_>) -> TryResult<T>,
     ) -> TryResult<T> {
-        let tag = if request == kind::VERSION { NO_TAG } else { 0 };
-        self.share.with(|exchange| {
-            let mut writer = MessageWriter::new(exchange.request(), request, tag);
-            write(&mut writer)?;
-            let length = writer.finish().ok_or(Errno::ENAMETOOLONG)?;
-            exchange.exchange(length)?;
-            read(&mut Reader::of_reply(exchange.reply(), request).map_err(Errno::from)?)
-        })
+        self.ask_or(usual(request), request, write, read)
+    }
+
+    /// The same with a choice of what becomes of it if the thread is killed.
+    fn ask_or<T>(
+        &self,
+        give_up: GiveUp,
+        request: u8,
+        write: impl FnOnce(&mut MessageWriter<'_>) -> TryResult<()>,
+        read: impl FnOnce(&mut Reader<'_>) -> TryResult<T>,
+    ) -> TryResult<T> {
+        let mut made = self.share.exchange.begin()?;
+        let tag = if request == kind::VERSION { NO_TAG } else { made.number() as u16 };
+        let mut writer = MessageWriter::new(made.request(), request, tag);
+        write(&mut writer)?;
+        let length = writer.finish().ok_or(Errno::ENAMETOOLONG)?;
+        let made = made.exchange(length, give_up)?;
+        read(&mut Reader::of_reply(made.reply(), request).map_err(Errno::from)?)
     }
 
     /// A request that touches no user memory.
@@ -84,12 +112,23 @@ impl Server {
         write: impl FnOnce(&mut MessageWriter<'_>),
         read: impl FnOnce(&mut Reader<'_>) -> Result<T, Failure>,
     ) -> Result<T, Errno> {
+        self.call_or(usual(request), request, write, read)
+    }
+
+    /// The same with a choice of what becomes of it if the thread is killed.
+    fn call_or<T>(
+        &self,
+        give_up: GiveUp,
+        request: u8,
+        write: impl FnOnce(&mut MessageWriter<'_>),
+        read: impl FnOnce(&mut Reader<'_>) -> Result<T, Failure>,
+    ) -> Result<T, Errno> {
         let write = |writer: &mut MessageWriter<'_>| {
             write(writer);
             Ok(())
         };
-        let result = self.ask(request, write, |reader| Ok(read(reader).map_err(Errno::from)?));
-        result.map_err(crate::process::executable::as_error)
+        let read = |reader: &mut Reader<'_>| Ok(read(reader).map_err(Errno::from)?);
+        self.ask_or(give_up, request, write, read).map_err(crate::process::executable::as_error)
     }
 
     /// Writes `count` bytes that `fill` provides to an opened file; what was taken of them is shown to `taken`, which
@@ -102,17 +141,18 @@ impl Server {
         fill: impl FnOnce(&mut [u8]) -> TryResult<()>,
         taken: impl FnOnce(&[u8]),
     ) -> TryResult<usize> {
-        self.share.with(|exchange| {
-            let mut writer = MessageWriter::new(exchange.request(), kind::WRITE, 0);
-            file::ask_to_read(&mut writer, fid, offset, count);
-            fill(writer.space(count).ok_or(Errno::EIO)?)?;
-            let length = writer.finish().ok_or(Errno::EIO)?;
-            exchange.exchange(length)?;
-            let mut reader = Reader::of_reply(exchange.reply(), kind::WRITE).map_err(Errno::from)?;
-            let written = count.min(reader.u32().map_err(Errno::from)? as usize);
-            taken(&exchange.request()[length - count..][..written]);
-            Ok(written)
-        })
+        let mut made = self.share.exchange.begin()?;
+        let tag = made.number() as u16;
+        let mut writer = MessageWriter::new(made.request(), kind::WRITE, tag);
+        file::ask_to_read(&mut writer, fid, offset, count);
+        fill(writer.space(count).ok_or(Errno::EIO)?)?;
+        let length = writer.finish().ok_or(Errno::EIO)?;
+        // The pages that are kept here follow what the host has, so its answer is awaited.
+        let mut made = made.exchange(length, GiveUp::Never)?;
+        let mut reader = Reader::of_reply(made.reply(), kind::WRITE).map_err(Errno::from)?;
+        let written = count.min(reader.u32().map_err(Errno::from)? as usize);
+        taken(&made.request()[length - count..][..written]);
+        Ok(written)
     }
 
     /// The state of a file, which all its nodes have in common.
@@ -136,8 +176,33 @@ impl Server {
         self.sockets.lock().remove(&number);
     }
 
-    fn fid(self: &Arc<Self>) -> Fid {
-        Fid { server: self.clone(), number: self.next_fid.fetch_add(1, Ordering::Relaxed), is_live: false }
+    fn fid(self: &Arc<Self>) -> Result<Fid, Errno> {
+        let number = self.next_fid.fetch_add(1, Ordering::Relaxed);
+        let place = Some(fallible::try_box(GoneFid { number, next: None })?);
+        Ok(Fid { server: self.clone(), number, place, is_live: false })
+    }
+
+    /// A handle that nobody has any more, to be given back.
+    fn next_gone(&self) -> Option<u32> {
+        if let Some(late) = self.share.exchange.late() {
+            return Some(late);
+        }
+        let mut gone = self.gone.lock();
+        let first = gone.take()?;
+        let (fid, _) = vacate(first);
+        *gone = fid.next;
+        Some(fid.number)
+    }
+
+    /// Gives handles back, each once nobody has it any more.
+    async fn give_back(self: Arc<Self>) {
+        let mut budget = Budget::new();
+        loop {
+            let number = poll_fn(|_| self.next_gone().map_or(Poll::Pending, Poll::Ready)).await;
+            // The server forgets the handle whatever it says.
+            let _ = self.call(kind::CLUNK, |writer| writer.u32(number), |_| Ok(()));
+            budget.step(Budget::ATTEMPT).await;
+        }
     }
 
     /// Agrees on the protocol and gets the folder itself.
@@ -153,7 +218,7 @@ impl Server {
         if !self.call(kind::VERSION, version, agreed)? {
             return Err(Errno::EPROTO);
         }
-        let fid = self.fid();
+        let fid = self.fid()?;
         let attach = |writer: &mut MessageWriter<'_>| {
             writer.u32(fid.number);
             writer.u32(NO_FID);
@@ -166,11 +231,20 @@ impl Server {
     }
 }
 
-/// A handle of the server's, given back when it is dropped.
+/// A handle of the server's, given back once it has been dropped: by a coroutine, because it may be dropped where
+/// nobody can wait for the host.
 struct Fid {
     server: Arc<Server>,
     number: u32,
+    /// Its place among those to be given back.
+    place: Option<Box<GoneFid>>,
     is_live: bool,
+}
+
+/// A handle that nobody has any more, in a list of them.
+struct GoneFid {
+    number: u32,
+    next: Option<Box<GoneFid>>,
 }
 
 impl Fid {
@@ -182,7 +256,7 @@ impl Fid {
 
     /// A handle of the same file, or with a name of one in this directory.
     fn walk(&self, name: Option<&[u8]>) -> Result<Self, Errno> {
-        let fid = self.server.fid();
+        let fid = self.server.fid()?;
         let walk = |writer: &mut MessageWriter<'_>| {
             writer.u32(self.number);
             writer.u32(fid.number);
@@ -191,7 +265,9 @@ impl Fid {
                 writer.string(name);
             }
         };
-        let count = self.server.call(kind::WALK, walk, |reader| reader.u16())?;
+        // A handle that comes too late has to be given back.
+        let give_up = GiveUp::Tell(fid.number);
+        let count = self.server.call_or(give_up, kind::WALK, walk, |reader| reader.u16())?;
         if count != u16::from(name.is_some()) {
             return Err(Errno::ENOENT);
         }
@@ -201,9 +277,13 @@ impl Fid {
 
 impl Drop for Fid {
     fn drop(&mut self) {
-        if self.is_live {
-            // The server forgets the handle whatever it says.
-            let _ = self.server.call(kind::CLUNK, |writer| writer.u32(self.number), |_| Ok(()));
+        let Some(mut place) = self.place.take().filter(|_| self.is_live) else { return };
+        let mut gone = self.server.gone.lock();
+        place.next = gone.take();
+        *gone = Some(place);
+        drop(gone);
+        if let Some(keeper) = self.server.keeper.get() {
+            keeper.wake();
         }
     }
 }
@@ -230,7 +310,11 @@ pub fn mount_all(shares: Vec<Share>) -> Result<(), Errno> {
             device,
             states: SpinLock::new(BTreeMap::new()),
             sockets: SpinLock::new(BTreeMap::new()),
+            gone: SpinLock::new(None),
+            keeper: spin::Once::new(),
         })?;
+        let keeper = sched::spawn(Priority::BACKGROUND, server.clone().give_back())?;
+        server.keeper.call_once(|| keeper);
         let root = SharedNode::new(server.attach()?)?;
         if crate::fs::Inode::kind(&*root) != FileType::Directory {
             return Err(Errno::ENOTDIR);

@@ -7,6 +7,7 @@ use core::any::Any;
 use heddle_kernel_core::ninep::{Attributes, GETATTR_BASIC, MessageWriter, Reader, kind, set};
 use linux_raw_sys::general as linux;
 
+use crate::device::share::GiveUp;
 use crate::error::Errno;
 use crate::fs::dentry::copy_name;
 use crate::fs::inode::{
@@ -98,6 +99,11 @@ impl SharedNode {
     pub(super) fn size(&self) -> Result<u64, Errno> {
         Ok(attributes(&self.fid)?.size)
     }
+
+    /// The length in bytes; a thread that is killed waits for the answer all the same, because it has pages to store.
+    pub(super) fn size_for_sure(&self) -> Result<u64, Errno> {
+        Ok(attributes_or(GiveUp::Never, &self.fid)?.size)
+    }
 }
 
 impl SharedNode {
@@ -131,11 +137,15 @@ const fn storable(permissions: u32, is_directory: bool) -> u32 {
 }
 
 fn attributes(fid: &Fid) -> Result<Attributes, Errno> {
+    attributes_or(GiveUp::Forget, fid)
+}
+
+fn attributes_or(give_up: GiveUp, fid: &Fid) -> Result<Attributes, Errno> {
     let write = |writer: &mut MessageWriter<'_>| {
         writer.u32(fid.number);
         writer.u64(GETATTR_BASIC);
     };
-    fid.server.call(kind::GETATTR, write, Attributes::read)
+    fid.server.call_or(give_up, kind::GETATTR, write, Attributes::read)
 }
 
 impl Inode for SharedNode {

@@ -66,7 +66,7 @@ impl SharedPages {
     }
 
     fn size(&self) -> u64 {
-        match self.node.size() {
+        match self.node.size_for_sure() {
             Ok(size) => {
                 self.size.store(size, Ordering::Relaxed);
                 size
@@ -182,6 +182,7 @@ impl SharedPages {
     /// Sends a page to the host, as far as the file reaches.
     fn send(&self, index: u64, frame: &FrameRef) -> Result<(), Errno> {
         let fid = self.writer.lock().clone().ok_or(Errno::EIO)?;
+        let _contents = self.node.state()?.lock_contents_to_store();
         let offset = index * PAGE;
         let length = self.size().saturating_sub(offset).min(PAGE) as usize;
         let mut done = 0;

@@ -10,6 +10,7 @@ use crate::fs::share::Fid;
 use crate::fs::share::node::SharedNode;
 use crate::fs::share::pages::{Mapped, SharedPages};
 use crate::memory::{MapSource, fallible, writeback};
+use crate::sched::detour::{DetourGuard, DetourLock};
 use crate::sync::SpinLock;
 
 /// The state of a file while somebody has it open.
@@ -21,6 +22,9 @@ pub struct FileState {
     /// The pipe of a FIFO, while somebody has it open.
     pipe: SpinLock<Weak<Pipe>>,
     mapped: SpinLock<Mappings>,
+    /// Whoever reads or writes bytes holds it, until the host has answered: others see all of a write or nothing of it,
+    /// and what the host has and what is kept of it here change in the same order.
+    contents: DetourLock,
 }
 
 /// The pages of the file, from the first mapping on until the last is gone and what was written is stored.
@@ -39,7 +43,21 @@ impl FileState {
             writers: AtomicI32::new(0),
             pipe: SpinLock::new(Weak::new()),
             mapped: SpinLock::new(Mappings::default()),
+            contents: DetourLock::new(),
         }
+    }
+
+    /// Waits until nobody else reads or writes bytes.
+    ///
+    /// # Errors
+    /// `EINTR`: the thread was killed meanwhile.
+    pub fn lock_contents(&self) -> Result<DetourGuard<'_>, Errno> {
+        self.contents.lock_killably().ok_or(Errno::EINTR)
+    }
+
+    /// The same for what has to be stored, whatever becomes of the thread.
+    pub fn lock_contents_to_store(&self) -> DetourGuard<'_> {
+        self.contents.lock()
     }
 
     /// Counts an open description that may write.

@@ -123,7 +123,8 @@ impl File for TreeNode {
         if read > 0 && !open.flags().contains(StatusFlags::NOATIME) {
             let mut attributes = self.attributes.lock();
             // As with `relatime`; a node of the image stays clean.
-            if attributes.dirty && attributes.accessed.seconds <= attributes.modified.seconds {
+            let is_older = attributes.accessed.seconds <= attributes.modified.seconds;
+            if attributes.dirty && is_older && !keeps_access_time(open) {
                 attributes.accessed = crate::fs::inode::Timestamp::now();
             }
         }
@@ -274,11 +275,18 @@ impl File for TreeNode {
 
     fn released(&self, open: &OpenFile) {
         let flags = open.flags();
-        if flags.contains(StatusFlags::EXECUTE) {
-            self.writers.fetch_add(1, Ordering::Release);
-        } else if self.kind == FileType::Regular && flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR)
-        {
-            self.writers.fetch_sub(1, Ordering::Release);
+        if self.kind == FileType::Regular {
+            if let Some(leases) = self.leases.get() {
+                leases.remove(open);
+            }
+            if flags.contains(StatusFlags::EXECUTE) {
+                self.writers.fetch_add(1, Ordering::Release);
+            }
+            if flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR) {
+                self.writers.fetch_sub(1, Ordering::Release);
+            } else {
+                self.readers.fetch_sub(1, Ordering::Release);
+            }
         }
         self.locks.release_description(open.id());
     }
@@ -310,4 +318,9 @@ impl MapSource for TreeNode {
     fn identity(&self) -> (u64, u64) {
         (self.tree.device, self.inode)
     }
+}
+
+/// Whether reading leaves the access time as it is: the mount says so.
+fn keeps_access_time(open: &OpenFile) -> bool {
+    open.place.as_ref().is_some_and(|place| place.mount.flags() & linux_raw_sys::general::MS_NOATIME != 0)
 }

@@ -152,6 +152,8 @@ impl Tree {
             attributes: SpinLock::new(Attributes::new(permissions, links, uid, gid)),
             body,
             writers: core::sync::atomic::AtomicI32::new(0),
+            readers: core::sync::atomic::AtomicU32::new(0),
+            leases: spin::Once::new(),
             locks: crate::fs::lock::FileLocks::new(),
             ranges: crate::fs::range_lock::Ranges::new(),
             extended: crate::fs::xattr::Extended::new(),

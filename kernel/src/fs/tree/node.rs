@@ -2,8 +2,9 @@
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicI32, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use heddle_erofs as image;
+use heddle_kernel_core::lease::Openers;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
@@ -12,6 +13,7 @@ use crate::fs::inode::{
     BLOCK_UNIT, Contents, Creation, Inode, InodeChange, LinkTarget, Listed, Metadata, Opening, Rename,
     Statistics, Timestamp,
 };
+use crate::fs::lease::FileLeases;
 use crate::fs::lock::FileLocks;
 use crate::fs::notify::Marks;
 use crate::fs::pipe::Pipe;
@@ -38,6 +40,10 @@ pub struct TreeNode {
     pub(super) body: Body,
     /// Open descriptions that may write; below zero, how many programs run from it.
     pub(super) writers: AtomicI32,
+    /// Open descriptions of a regular file that may only read.
+    pub(super) readers: AtomicU32,
+    /// The leases, once there was one.
+    pub(super) leases: spin::Once<Arc<FileLeases>>,
     pub(super) locks: FileLocks,
     pub(super) ranges: Ranges,
     pub(super) extended: Extended,
@@ -167,6 +173,8 @@ impl TreeNode {
             attributes: SpinLock::new(attributes),
             body,
             writers: AtomicI32::new(0),
+            readers: AtomicU32::new(0),
+            leases: spin::Once::new(),
             locks: FileLocks::new(),
             ranges: Ranges::new(),
             extended: Extended::new(),
@@ -188,7 +196,7 @@ impl TreeNode {
     /// `ETXTBSY`: a program runs from the file.
     pub fn begin_writing(&self) -> Result<(), Errno> {
         let more = |count| if count >= 0 { Some(count + 1) } else { None };
-        self.writers.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).map_err(|_| Errno::ETXTBSY)?;
+        self.writers.fetch_update(Ordering::SeqCst, Ordering::Relaxed, more).map_err(|_| Errno::ETXTBSY)?;
         Ok(())
     }
 
@@ -200,7 +208,7 @@ impl TreeNode {
     /// Counts a program that runs from the file.
     pub(super) fn begin_executing(&self) -> Result<(), Errno> {
         let less = |count| if count <= 0 { Some(count - 1) } else { None };
-        self.writers.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).map_err(|_| Errno::ETXTBSY)?;
+        self.writers.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less).map_err(|_| Errno::ETXTBSY)?;
         Ok(())
     }
 
@@ -377,6 +385,18 @@ impl Inode for TreeNode {
         Ok(Some(&self.locks))
     }
 
+    fn leases(&self, make: bool) -> Result<Option<&FileLeases>, Errno> {
+        if make {
+            return self.leases.try_call_once(FileLeases::new).map(|leases| Some(&**leases));
+        }
+        Ok(self.leases.get().map(|leases| &**leases))
+    }
+
+    fn openers(&self) -> Openers {
+        let (writers, readers) = (&self.writers, &self.readers);
+        Openers { writers: writers.load(Ordering::SeqCst), readers: readers.load(Ordering::SeqCst) }
+    }
+
     fn marks(&self) -> Option<&Marks> {
         Some(&self.marks)
     }
@@ -403,13 +423,18 @@ impl Inode for TreeNode {
         match &self.body {
             Body::Regular(_) if opening.flags.contains(StatusFlags::EXECUTE) => {
                 self.begin_executing()?;
+                self.readers.fetch_add(1, Ordering::SeqCst);
                 Ok(self)
             }
             Body::Regular(_) if opening.flags.intersects(StatusFlags::WRONLY | StatusFlags::RDWR) => {
                 self.begin_writing()?;
                 Ok(self)
             }
-            Body::Regular(_) | Body::Directory(_) => Ok(self),
+            Body::Regular(_) => {
+                self.readers.fetch_add(1, Ordering::SeqCst);
+                Ok(self)
+            }
+            Body::Directory(_) => Ok(self),
             Body::Symlink(_) | Body::LowerSymlink => Err(Errno::ELOOP),
             Body::Device(number) => devices::open(self.kind, *number, opening),
             Body::Fifo(_) => self.pipe()?.open_end(opening.flags),

@@ -14,6 +14,7 @@ use heddle_inet::ip::protocol;
 use heddle_inet::options::Options;
 use heddle_inet::platform::Readiness;
 use heddle_inet::raw::RawSocket;
+use heddle_inet::settings::Settings;
 use heddle_inet::tcp::TcpSocket;
 use heddle_inet::udp::{SendOptions, UdpSocket};
 use linux_raw_sys::{general as linux, ioctl, net};
@@ -35,9 +36,6 @@ use crate::process::Thread;
 use crate::time::NS_PER_SECOND;
 use crate::wait::operation::Operation;
 use crate::wait::queue::{Events, Watch};
-
-/// The first port that needs no privilege.
-const UNPRIVILEGED_PORT: u16 = 1024;
 
 const TCP: u32 = protocol::TCP as u32;
 const UDP: u32 = protocol::UDP as u32;
@@ -134,6 +132,13 @@ impl InetSocket {
             }
             (net::SOCK_DGRAM, 0 | UDP) => Transport::Udp(UdpSocket::new(engine()?, is_v6, credentials.euid)?),
             (net::SOCK_DGRAM, ICMP | ICMP_V6) if is_v6 == (protocol == ICMP_V6) => {
+                let settings = &engine()?.settings;
+                let first = Settings::get(&settings.ping_group_first);
+                let allowed = first..=Settings::get(&settings.ping_group_last);
+                let mut groups = credentials.supplementary_groups().iter().chain([&credentials.egid]);
+                if !groups.any(|group| allowed.contains(group)) {
+                    return Err(Errno::EACCES);
+                }
                 Transport::Raw(RawSocket::new(engine()?, is_v6, true, protocol as u8, credentials.euid)?)
             }
             (net::SOCK_RAW, _) if !credentials.is_capable(linux::CAP_NET_RAW) => return Err(Errno::EPERM),
@@ -271,7 +276,8 @@ impl ProtocolSocket for InetSocket {
 
     fn bind(&self, thread: &Arc<Thread>, address: &SocketAddress) -> Result<(), Errno> {
         let endpoint = address::parse_own(address, self.is_v6)?;
-        let is_privileged = (1..UNPRIVILEGED_PORT).contains(&endpoint.port);
+        let first = Settings::get(&engine()?.settings.unprivileged_port);
+        let is_privileged = (1..first).contains(&u32::from(endpoint.port));
         if is_privileged && !thread.credentials().is_capable(linux::CAP_NET_BIND_SERVICE) {
             return Err(Errno::EACCES);
         }

@@ -5,9 +5,11 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use heddle_inet::ip::protocol;
 use heddle_inet::options::Options;
+use heddle_inet::settings::Settings;
 use linux_raw_sys::{general as linux, net};
 
 use crate::error::Errno;
+use crate::net::inet::platform::engine;
 use crate::net::inet::{InetSocket, Transport};
 use crate::net::protocol::OptionValue;
 use crate::process::Thread;
@@ -17,8 +19,6 @@ use crate::time::NS_PER_SECOND;
 const ORDINARY_PRIORITY_MAX: u32 = 6;
 /// The time limit that a negative one stands for: no wait. It is told as 0.
 const ZERO_TIMEOUT_NS: u64 = 1;
-/// The most that `SO_SNDBUF` and `SO_RCVBUF` take without privilege: `net.core.wmem_max`.
-const BUFFER_MAX: u32 = 212_992;
 /// The smallest buffers, as Linux has them.
 const SEND_BUFFER_MIN: u32 = 4608;
 const RECEIVE_BUFFER_MIN: u32 = 2304;
@@ -36,7 +36,8 @@ const CONGESTION_NAME_BYTES: usize = 16;
 const SEGMENT_DEFAULT: u32 = 536;
 const SEGMENT_MIN: u32 = 88;
 const SEGMENT_MAX: u32 = 32_767;
-const IP_TTL_DEFAULT: u32 = 64;
+/// The largest number of seconds of `TCP_LINGER2`.
+const LINGER2_MAX: i32 = 120;
 
 /// The level of `ICMP_FILTER`, which is `SOL_RAW`, and the options; `linux-raw-sys` leaves them out.
 const SOL_ICMP_FILTER_LEVEL: u32 = net::SOL_RAW;
@@ -79,7 +80,6 @@ fn kept<'a>(options: &'a Options, is_tcp: bool, level: u32, name: u32) -> Option
         (net::SOL_TCP, net::TCP_SYNCNT) if is_tcp => Number(&options.syn_count, 1, 127),
         (net::SOL_TCP, net::TCP_USER_TIMEOUT) if is_tcp => Number(&options.user_timeout, 0, i32::MAX as u32),
         (net::SOL_TCP, net::TCP_DEFER_ACCEPT) if is_tcp => Number(&options.defer_accept, 0, i32::MAX as u32),
-        (net::SOL_TCP, net::TCP_LINGER2) if is_tcp => Signed(&options.linger2, -1, 120, 60),
         (net::SOL_TCP, net::TCP_WINDOW_CLAMP) if is_tcp => Number(&options.window_clamp, 0, i32::MAX as u32),
         (net::SOL_TCP, net::TCP_FASTOPEN) if is_tcp => Number(&options.fast_open, 0, i32::MAX as u32),
         (net::SOL_TCP, net::TCP_FASTOPEN_CONNECT) if is_tcp => Flag(&options.fast_open_connect),
@@ -226,11 +226,12 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
             name[..own.len()].copy_from_slice(own);
             return Ok(OptionValue::new(&name));
         }
+        (net::SOL_TCP, net::TCP_LINGER2) if is_tcp => linger2(options)?,
         (net::SOL_TCP, net::TCP_INFO) if is_tcp => {
             return Ok(tcp.map_or_else(|| OptionValue::int(0), |tcp| tcp_info(tcp)));
         }
         (net::SOL_IP, net::IP_TTL) => match Options::get(&options.ttl) {
-            0 => IP_TTL_DEFAULT,
+            0 => Settings::get(&engine()?.settings.ttl),
             ttl => ttl,
         },
         (net::SOL_IP, net::IP_MULTICAST_TTL) => Options::get(&options.multicast_ttl),
@@ -327,7 +328,10 @@ fn set_for_socket(socket: &InetSocket, thread: &Thread, name: u32, value: &[u8])
                 return Err(Errno::EPERM);
             }
             let asked = int(value, level)?;
-            let asked = if forces { asked.min(i32::MAX as u32 / 2) } else { asked.min(BUFFER_MAX) };
+            let settings = &engine()?.settings;
+            let is_send = name == net::SO_SNDBUF;
+            let most = if is_send { &settings.send_buffer_max } else { &settings.receive_buffer_max };
+            let asked = if forces { asked.min(i32::MAX as u32 / 2) } else { asked.min(Settings::get(most)) };
             if name == net::SO_SNDBUF || name == net::SO_SNDBUFFORCE {
                 options.buffers_set.fetch_or(SEND_BUFFER_SET, Ordering::Relaxed);
                 options.send_buffer.store((asked * 2).max(SEND_BUFFER_MIN), Ordering::Relaxed);
@@ -403,6 +407,9 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
                 _ => return Err(Errno::ENOENT),
             };
             options.reno.store(is_reno, Ordering::Relaxed);
+        }
+        (net::SOL_TCP, net::TCP_LINGER2) if is_tcp => {
+            options.linger2.store((int(value, level)? as i32).clamp(-1, LINGER2_MAX), Ordering::Relaxed);
         }
         (net::SOL_IP, net::IP_TTL | net::IP_MULTICAST_TTL) if value.is_empty() => return Err(Errno::EINVAL),
         (net::SOL_IP, net::IP_TTL) => {
@@ -508,6 +515,14 @@ fn timeout_ns(value: &[u8]) -> Result<u64, Errno> {
         0
     } else {
         seconds.saturating_mul(NS_PER_SECOND).saturating_add(microseconds * 1000)
+    })
+}
+
+/// `TCP_LINGER2`: that of the socket, or the setting.
+fn linger2(options: &Options) -> Result<u32, Errno> {
+    Ok(match options.linger2.load(Ordering::Relaxed) {
+        0 => Settings::get(&engine()?.settings.fin_timeout),
+        seconds => seconds as u32,
     })
 }
 

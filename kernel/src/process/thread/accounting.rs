@@ -1,5 +1,6 @@
 //! Processor time of a thread.
 
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::arch::time::now_ns;
@@ -83,9 +84,9 @@ fn add(figure: &AtomicU64, amount: u64) {
 
 impl Thread {
     /// The thread is on a CPU from now on.
-    pub fn start_meter(&self, now_ns: u64) {
+    pub fn start_meter(self: &Arc<Self>, now_ns: u64) {
         self.accounting.meter.start(now_ns);
-        usage::thread_starts(now_ns);
+        usage::thread_starts(now_ns, core::ptr::from_ref(self).cast());
     }
 
     /// The thread's time on the CPU ends.

@@ -21,6 +21,7 @@ use crate::arch::FloatState;
 use crate::error::Errno;
 use crate::fs::{DescriptorTable, Directories};
 use crate::memory::{Space, fallible};
+use crate::process::namespaces::Namespaces;
 use crate::process::rseq::RseqRegistration;
 use crate::process::{Credentials, Process};
 use crate::sched::Parameters;
@@ -54,6 +55,7 @@ pub struct Parts {
     pub space: Arc<Space>,
     pub descriptors: Arc<DescriptorTable>,
     pub directories: Arc<Directories>,
+    pub namespaces: Arc<Namespaces>,
     pub credentials: Arc<Credentials>,
     pub no_new_privileges: bool,
     pub name: [u8; Thread::NAME_BYTES],
@@ -77,7 +79,12 @@ impl Thread {
                 parts.credentials,
                 parts.no_new_privileges,
             ),
-            resources: resources::Resources::new(parts.space, parts.descriptors, parts.directories),
+            resources: resources::Resources::new(
+                parts.space,
+                parts.descriptors,
+                parts.directories,
+                parts.namespaces,
+            ),
             signals: signals::Signals::new(parts.blocked),
             wake: wake::Wake::new()?,
             registers: registers::ProgramRegisters::new(parts.float),

@@ -1,10 +1,11 @@
-//! Resources of a thread: its address space, descriptors and directories. `clone` shares them one by one.
+//! Resources of a thread: its address space, descriptors, directories and namespaces. `clone` shares them one by one.
 
 use alloc::sync::Arc;
 
 use crate::error::Errno;
 use crate::fs::{DescriptorTable, Directories};
 use crate::memory::{Space, fallible};
+use crate::process::namespaces::Namespaces;
 use crate::process::{Thread, start};
 use crate::sync::SpinLock;
 
@@ -12,6 +13,7 @@ pub(super) struct Resources {
     space: SpinLock<Arc<Space>>,
     descriptors: SpinLock<Arc<DescriptorTable>>,
     directories: SpinLock<Arc<Directories>>,
+    namespaces: SpinLock<Arc<Namespaces>>,
 }
 
 impl Resources {
@@ -19,13 +21,16 @@ impl Resources {
         space: Arc<Space>,
         descriptors: Arc<DescriptorTable>,
         directories: Arc<Directories>,
+        namespaces: Arc<Namespaces>,
     ) -> Self {
         descriptors.attach();
         space.attach();
+        directories.attach();
         Self {
             space: SpinLock::new(space),
             descriptors: SpinLock::new(descriptors),
             directories: SpinLock::new(directories),
+            namespaces: SpinLock::new(namespaces),
         }
     }
 }
@@ -35,6 +40,7 @@ impl Drop for Resources {
     fn drop(&mut self) {
         let _ = self.descriptors.lock().detach();
         self.space.lock().detach();
+        self.directories.lock().detach();
     }
 }
 
@@ -126,7 +132,28 @@ impl Thread {
 
     /// Replaces root and working directory: `unshare(CLONE_FS)`.
     pub fn set_directories(&self, directories: Arc<Directories>) {
+        directories.attach();
         let before = core::mem::replace(&mut *self.resources.directories.lock(), directories);
+        before.detach();
         drop(before);
+    }
+
+    /// Its namespaces.
+    #[must_use]
+    pub fn namespaces(&self) -> Arc<Namespaces> {
+        self.resources.namespaces.lock().clone()
+    }
+
+    /// Replaces its namespaces: unshare(2), setns(2).
+    pub fn set_namespaces(&self, namespaces: Arc<Namespaces>) {
+        let before = core::mem::replace(&mut *self.resources.namespaces.lock(), namespaces);
+        drop(before);
+    }
+
+    /// Gives up the namespaces of a thread that ends: nobody waits for its parent to take them apart.
+    pub fn leave_namespaces(&self) {
+        if let Ok(initial) = Namespaces::initial() {
+            self.set_namespaces(initial.clone());
+        }
     }
 }

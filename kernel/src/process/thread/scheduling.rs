@@ -230,6 +230,8 @@ impl Thread {
             RunState::Traced
         } else if work.contains(PendingWork::STOPPED) {
             RunState::Stopped
+        } else if self.is_in_detour() {
+            RunState::Uninterruptible
         } else if self.cpu().is_some() || self.is_queued() {
             RunState::Running
         } else {

@@ -1,12 +1,13 @@
 //! How a thread is woken and told to look at something.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::task::Waker;
 
 use crate::arch;
 use crate::error::Errno;
 use crate::process::Thread;
+use crate::sched::detour;
 use crate::signal::PendingWork;
 use crate::wait::node::{WaitKind, WaitNode};
 
@@ -19,6 +20,8 @@ pub(super) struct Wake {
     cpu: AtomicU32,
     /// The CPU that polled it last.
     last_cpu: AtomicU32,
+    /// The poll stands still while the host is asked.
+    in_detour: AtomicBool,
 }
 
 impl Wake {
@@ -28,6 +31,7 @@ impl Wake {
             work: AtomicU32::new(0),
             cpu: AtomicU32::new(0),
             last_cpu: AtomicU32::new(0),
+            in_detour: AtomicBool::new(false),
         })
     }
 }
@@ -39,6 +43,24 @@ impl Thread {
         let cpu = arch::cpu::id() as u32;
         self.wake.last_cpu.store(cpu, Ordering::Relaxed);
         self.wake.cpu.store(cpu + 1, Ordering::Release);
+    }
+
+    /// The poll stands still from now on, until [`Thread::end_detour`].
+    pub fn begin_detour(&self) {
+        self.wake.in_detour.store(true, Ordering::Relaxed);
+        self.depart();
+    }
+
+    /// The poll goes on, on the same CPU.
+    pub fn end_detour(&self) {
+        self.wake.cpu.store(arch::cpu::id() as u32 + 1, Ordering::Release);
+        self.wake.in_detour.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the poll stands still.
+    #[must_use]
+    pub fn is_in_detour(&self) -> bool {
+        self.wake.in_detour.load(Ordering::Relaxed)
     }
 
     /// The poll has ended.
@@ -73,6 +95,7 @@ impl Thread {
     pub fn kick(&self) {
         self.wake();
         self.interrupt();
+        detour::look_again();
     }
 
     /// Interrupts the thread if it runs a program elsewhere.

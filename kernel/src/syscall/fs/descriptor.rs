@@ -12,7 +12,7 @@ use crate::fs::{DescriptorTable, FileType, OpenFile, StatusFlags, downcast};
 use crate::net::inet::InetSocket;
 use crate::process::io_signal;
 use crate::sched::Budget;
-use crate::syscall::fs::{get, get_file, owner, put};
+use crate::syscall::fs::{get, get_file, lease, owner, put};
 use crate::syscall::{Call, SyscallResult, pending};
 use crate::wait::operation::WaitOptions;
 
@@ -199,7 +199,9 @@ pub fn fcntl(call: &mut Call<'_>) -> SyscallResult {
             pipe.set_capacity(argument)?
         }
         linux::F_GET_SEALS => open.file.seals()? as usize,
-        linux::F_GETLEASE => linux::F_UNLCK as usize,
+        linux::F_GETLEASE => lease::get(&open),
+        linux::F_SETLEASE => lease::set(call, &open)?,
+        linux::F_NOTIFY => lease::watch_directory(call, &open)?,
         linux::F_ADD_SEALS => {
             if u32::try_from(argument).is_err() {
                 return Err(Errno::EINVAL.into());

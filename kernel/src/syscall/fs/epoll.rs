@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
+use crate::arch::paging::USER_END;
 use crate::arch::time::now_ns;
 use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
@@ -16,8 +17,10 @@ use crate::wait::operation::{Operation, Step, WaitOptions};
 use crate::wait::queue::Watch;
 
 const EVENT: usize = size_of::<linux::epoll_event>();
-/// The most reports of one call, so that they fit a small buffer here; a program asks again for the rest.
-const REPORTS_MAX: usize = 1024;
+/// The most reports that a call may ask for, as in Linux.
+const REPORTS_MAX: usize = i32::MAX as usize / EVENT;
+/// Reports that one step takes, so that they fit a small buffer here.
+const STEP_REPORTS: usize = 128;
 
 /// epoll_create(2).
 pub fn epoll_create(call: &mut Call<'_>) -> SyscallResult {
@@ -101,36 +104,69 @@ struct EpollWait {
     epoll: Arc<Epoll>,
     address: usize,
     limit: usize,
+    /// Reports that were handed over.
+    done: usize,
+    /// Hints that were there when the first report was taken, less those that were looked at: nothing is reported
+    /// twice. `None` before that.
+    left: Option<usize>,
+}
+
+impl EpollWait {
+    /// Hands over some reports; whether there may be more for this call.
+    fn report_some(&mut self, hints: usize) -> TryResult<bool> {
+        let mut left = self.left.unwrap_or(hints);
+        let wanted = (self.limit - self.done).min(left).min(STEP_REPORTS);
+        let address = self.address + self.done * EVENT;
+        // Events that are taken from the ready list must reach the program.
+        if let Err(fault) = self.caller.space().probe_write(address, wanted * EVENT) {
+            // With nothing to report, the buffer does not matter.
+            return if self.done > 0 || self.epoll.is_ready()? { Err(fault.into()) } else { Ok(false) };
+        }
+        let mut reports = Reports::new();
+        let collected = self.epoll.collect(wanted, &mut left, &mut reports);
+        if !reports.is_empty() {
+            put_reports(&self.caller, address, &reports)?;
+            self.done += reports.len();
+        }
+        if self.done > 0 {
+            self.left = Some(left);
+        }
+        collected?;
+        Ok(left > 0 && self.done < self.limit && self.done > 0)
+    }
+
+    /// The end of a call that has reported something: the rest is for another thread that waits.
+    fn finish(&self) -> usize {
+        self.epoll.pass_on();
+        self.done
+    }
 }
 
 impl Operation for EpollWait {
+    /// One step, as an attempt; the driver uses [`Operation::step`].
     fn attempt(&mut self) -> TryResult<usize> {
-        // Events that are taken from the ready list must reach the program.
-        self.caller.space().probe_write(self.address, self.limit * EVENT)?;
-        let mut reports = Reports::new();
-        match self.epoll.collect(self.limit, &mut reports) {
-            Err(error) if reports.is_empty() => return Err(error.into()),
-            _ if reports.is_empty() => return Err(TryError::WouldBlock),
-            _ => {}
+        match self.epoll.hints() {
+            0 => Err(TryError::WouldBlock),
+            hints => self.report_some(hints).map(usize::from),
         }
-        put_reports(&self.caller, self.address, &reports)?;
-        Ok(reports.len())
     }
 
     fn step(&mut self, no_wait: bool) -> Step {
         match self.attempt() {
-            Ok(count) => Step::Finished(Ok(count)),
+            Ok(1) => Step::Again,
+            Ok(_) | Err(TryError::WouldBlock) if self.done > 0 => Step::Finished(Ok(self.finish())),
+            Ok(_) if !self.epoll.has_no_hints() => Step::Again,
             Err(TryError::Fault(fault)) => Step::Fault(fault),
-            Err(TryError::Error(error)) => Step::Finished(Err(error)),
-            Err(TryError::WouldBlock) if !self.epoll.has_no_hints() => Step::Again,
-            Err(TryError::WouldBlock) if no_wait => Step::Finished(Ok(0)),
-            Err(TryError::WouldBlock) => Step::Wait,
+            Err(TryError::Error(error)) => Step::Finished(self.end(error)),
+            Ok(_) | Err(TryError::WouldBlock) if no_wait => Step::Finished(Ok(0)),
+            Ok(_) | Err(TryError::WouldBlock) => Step::Wait,
         }
     }
 
     /// The deadline is no error, and no handler makes the call start again.
     fn end(&self, error: Errno) -> Result<usize, Errno> {
         match error {
+            _ if self.done > 0 => Ok(self.finish()),
             Errno::EAGAIN => Ok(0),
             Errno::ERESTARTSYS => Err(Errno::EINTR),
             error => Err(error),
@@ -147,15 +183,20 @@ impl Operation for EpollWait {
 }
 
 fn wait(call: &mut Call<'_>, timeout: Option<u64>, mask: Option<SignalSet>) -> SyscallResult {
-    let limit = usize::try_from(call.int(2)).ok().filter(|&limit| limit > 0).ok_or(Errno::EINVAL)?;
+    let limit = usize::try_from(call.int(2)).ok().filter(|limit| (1..=REPORTS_MAX).contains(limit));
+    let limit = limit.ok_or(Errno::EINVAL)?;
+    let address = call.word(1);
+    if address.checked_add(limit * EVENT).is_none_or(|end| end > USER_END) {
+        return Err(Errno::EFAULT.into());
+    }
     let (open, epoll) = instance(call, 0)?;
-    let (caller, address, limit) = (call.thread.clone(), call.word(1), limit.min(REPORTS_MAX));
+    let caller = call.thread.clone();
     if let Some(mask) = mask {
         caller.set_blocked_for_wait(mask);
     }
     let no_wait = timeout == Some(0);
     let deadline_ns = timeout.filter(|_| !no_wait).map(|timeout| now_ns().saturating_add(timeout));
-    let operation = EpollWait { caller, _open: open, epoll, address, limit };
+    let operation = EpollWait { caller, _open: open, epoll, address, limit, done: 0, left: None };
     carry_out(call.thread, WaitOptions { no_wait, deadline_ns }, operation)
 }
 

@@ -6,6 +6,7 @@ pub mod directory;
 pub mod epoll;
 pub mod event;
 pub mod inotify;
+mod lease;
 pub mod lock;
 pub mod mount;
 pub mod names;

@@ -6,13 +6,16 @@ use linux_raw_sys::general as linux;
 use crate::error::Errno;
 use crate::fs::access::Access;
 use crate::fs::inode::{Contents, Creation, Inode, Opening};
+use crate::fs::lease::{self, LeaseBreak};
 use crate::fs::lookup::{Last, LookupFlags, LookupResult};
 use crate::fs::tree::TreeNode;
 use crate::fs::{Dentry, File, FileType, OpenFile, Path, StatusFlags, access, notify};
 use crate::memory::fallible;
 use crate::process::Thread;
+use crate::process::executable::as_error;
+use crate::syscall::fs::storage::truncate_file;
 use crate::syscall::fs::{View, field, get_bytes, get_path};
-use crate::syscall::{Call, SyscallResult, pending};
+use crate::syscall::{Call, SyscallResult, SyscallState, pending};
 use crate::wait::node::WaitKind;
 use crate::wait::queue::Events;
 
@@ -124,8 +127,24 @@ fn start(call: &mut Call<'_>, descriptor: i32, path: &[u8], request: &OpenReques
     let limit = thread.process.descriptor_limit();
     // Before anything is created or truncated.
     table.make_room(limit)?;
-    let open = open_path(thread, descriptor, path, request)?;
+    let OpenedFile { open, is_uncut } = open_path(thread, descriptor, path, request)?;
     let close_on_exec = request.flags & linux::O_CLOEXEC != 0;
+    if let Some(leases) = LeaseBreak::find(&open) {
+        let thread = thread.clone();
+        return pending(async move {
+            leases.wait(&thread).await?;
+            let descriptor = table.add_in_room(open.clone(), 0, limit, close_on_exec)? as usize;
+            open.report_opening();
+            if is_uncut {
+                return finish(truncate_file(&thread, &open, 0, descriptor)).await;
+            }
+            Ok(descriptor)
+        });
+    }
+    if is_uncut {
+        // The leases in the way have gone meanwhile.
+        cut(&open)?;
+    }
     if open.file.is_opened(&open, None)? {
         let descriptor = table.add_in_room(open.clone(), 0, limit, close_on_exec)? as usize;
         open.report_opening();
@@ -133,7 +152,7 @@ fn start(call: &mut Call<'_>, descriptor: i32, path: &[u8], request: &OpenReques
         if !is_cut || open.file.size() == Some(0) && open.file.clone().mapped_source().is_none() {
             return Ok(descriptor.into());
         }
-        return crate::syscall::fs::storage::truncate_file(thread, &open, 0, descriptor);
+        return truncate_file(thread, &open, 0, descriptor);
     }
     let thread = thread.clone();
     pending(async move {
@@ -143,6 +162,36 @@ fn start(call: &mut Call<'_>, descriptor: i32, path: &[u8], request: &OpenReques
         open.report_opening();
         Ok(descriptor)
     })
+}
+
+/// The end of a call that goes on as another.
+pub(super) async fn finish(result: SyscallResult) -> Result<usize, Errno> {
+    match result {
+        Ok(SyscallState::Done(value)) => Ok(value),
+        Ok(SyscallState::Pending(future)) => future.await,
+        Ok(SyscallState::Yield) => Ok(0),
+        Err(halt) => Err(as_error(halt)),
+    }
+}
+
+/// A file that was opened.
+struct OpenedFile {
+    open: Arc<OpenFile>,
+    /// It is to be cut by `O_TRUNC` once no lease is in the way.
+    is_uncut: bool,
+}
+
+impl From<Arc<OpenFile>> for OpenedFile {
+    fn from(open: Arc<OpenFile>) -> Self {
+        Self { open, is_uncut: false }
+    }
+}
+
+/// Begins the truncation by `O_TRUNC`; the rest of a long one is done before the call ends.
+fn cut(open: &OpenFile) -> Result<(), Errno> {
+    let _is_done = open.file.truncate(0)?;
+    open.report(linux::IN_MODIFY);
+    Ok(())
 }
 
 /// Makes a file to write a core dump to, as the thread itself would.
@@ -158,6 +207,7 @@ pub fn open_dump(thread: &Arc<Thread>, path: &[u8]) -> Result<Arc<OpenFile>, Err
         path,
         &OpenRequest { flags, mode: PERMISSIONS, how: LookupFlags::empty() },
     )
+    .map(|opened| opened.open)
 }
 
 fn open_path(
@@ -165,7 +215,7 @@ fn open_path(
     descriptor: i32,
     path: &[u8],
     request: &OpenRequest,
-) -> Result<Arc<OpenFile>, Errno> {
+) -> Result<OpenedFile, Errno> {
     let flags = request.flags;
     // With `RESOLVE_IN_ROOT` a lookup starts at the given directory, also for an absolute path.
     let view = if request.how.contains(LookupFlags::IN_ROOT) {
@@ -179,7 +229,7 @@ fn open_path(
         how |= LookupFlags::FOLLOW;
     }
     if flags & linux::O_PATH != 0 {
-        return open_place_only(view.walk(thread, path, how)?.existing()?, flags);
+        return Ok(open_place_only(view.walk(thread, path, how)?.existing()?, flags)?.into());
     }
     if flags & TEMPORARY != 0 {
         return open_temporary(&view, thread, view.walk(thread, path, how)?.existing()?, request);
@@ -202,7 +252,7 @@ fn create_or_open(
     thread: &Arc<Thread>,
     found: LookupResult,
     request: &OpenRequest,
-) -> Result<Arc<OpenFile>, Errno> {
+) -> Result<OpenedFile, Errno> {
     let flags = request.flags;
     if let Some(place) = found.place {
         if flags & linux::O_EXCL != 0 {
@@ -241,12 +291,12 @@ fn create_or_open(
     }
 }
 
-/// The permissions that an access mode needs.
 /// The permissions of a file that a thread makes in a directory. A default list there takes the place of the umask.
 pub fn permissions_in(thread: &Thread, directory: &Path, mode: u32) -> u32 {
     if directory.entry.node.has_default_acl() { mode } else { mode & !thread.directories().umask() }
 }
 
+/// The permissions that an access mode needs.
 fn wanted(flags: u32) -> Access {
     let mut access = match flags & linux::O_ACCMODE {
         linux::O_RDONLY => Access::READ,
@@ -265,7 +315,7 @@ fn open_existing(
     place: Path,
     flags: u32,
     created: bool,
-) -> Result<Arc<OpenFile>, Errno> {
+) -> Result<OpenedFile, Errno> {
     let node = &place.entry.node;
     let kind = node.kind();
     if kind == FileType::Symlink {
@@ -296,12 +346,11 @@ fn open_existing(
     let file = node.clone().open(&opening)?;
     let truncates = flags & linux::O_TRUNC != 0 && kind == FileType::Regular && !created;
     let open = fallible::try_arc(OpenFile::at(file, status, place))?;
-    if truncates {
-        // The rest of a long truncation is done before the call ends.
-        let _is_done = open.file.truncate(0)?;
-        open.report(linux::IN_MODIFY);
+    let is_uncut = truncates && !lease::is_idle();
+    if truncates && !is_uncut {
+        cut(&open)?;
     }
-    Ok(open)
+    Ok(OpenedFile { open, is_uncut })
 }
 
 /// The object of an `O_PATH` descriptor: nothing can be done with it.
@@ -313,7 +362,11 @@ impl File for PathOnly {
     }
 }
 
-fn open_place_only(place: Path, flags: u32) -> Result<Arc<OpenFile>, Errno> {
+/// Opens a place for `O_PATH`: it is named and nothing more.
+///
+/// # Errors
+/// `ENOTDIR`, `ENOMEM`.
+pub(super) fn open_place_only(place: Path, flags: u32) -> Result<Arc<OpenFile>, Errno> {
     if flags & linux::O_DIRECTORY != 0 && place.entry.node.kind() != FileType::Directory {
         return Err(Errno::ENOTDIR);
     }
@@ -327,7 +380,7 @@ fn open_temporary(
     thread: &Arc<Thread>,
     directory: Path,
     request: &OpenRequest,
-) -> Result<Arc<OpenFile>, Errno> {
+) -> Result<OpenedFile, Errno> {
     if request.flags & linux::O_DIRECTORY == 0 || !wanted(request.flags).contains(Access::WRITE) {
         return Err(Errno::EINVAL);
     }

@@ -28,6 +28,9 @@ pub fn lseek(call: &mut Call<'_>) -> SyscallResult {
         let start = u64::try_from(distance).map_err(|_| Errno::ENXIO)?;
         return seek_data(call, open, start, whence == linux::SEEK_DATA);
     }
+    // A file that has its answers from elsewhere is not asked with a spinlock held.
+    let _alone = open.lock_alone()?;
+    let size = if whence == linux::SEEK_END && !is_directory { open.file.size().unwrap_or(0) } else { 0 };
     let mut offset = open.offset.lock();
     if open.file.stays_at_start() && whence <= linux::SEEK_HOLE {
         *offset = 0;
@@ -41,7 +44,7 @@ pub fn lseek(call: &mut Call<'_>) -> SyscallResult {
         linux::SEEK_SET => from(0)?,
         linux::SEEK_CUR => from(*offset)?,
         linux::SEEK_END if is_directory => return Err(Errno::EINVAL.into()),
-        linux::SEEK_END => from(open.file.size().unwrap_or(0))?,
+        linux::SEEK_END => from(size)?,
         _ => return Err(Errno::EINVAL.into()),
     };
     *offset = new;

@@ -66,9 +66,16 @@ impl SpliceSide {
         if !open.file.is_seekable() {
             return operate(buffer, 0);
         }
+        let appended = write && open.flags().contains(StatusFlags::APPEND);
+        if open.file.ranges().is_none() {
+            return open.move_alone(appended, |offset| {
+                let result = operate(buffer, offset);
+                let moved = result.as_ref().map_or(0, |moved| *moved);
+                (result, moved)
+            })?;
+        }
         let mut offset = open.offset.lock();
         let moved = operate(buffer, *offset)?;
-        let appended = write && open.flags().contains(StatusFlags::APPEND);
         *offset = if appended { open.file.size().unwrap_or(*offset) } else { *offset + moved as u64 };
         Ok(moved)
     }

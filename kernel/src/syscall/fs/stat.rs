@@ -4,6 +4,7 @@ use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
 use crate::fs::access::Access;
+use crate::fs::anonymous::path_of_open_file;
 use crate::fs::inode::{Statistics, device_major, device_minor};
 use crate::fs::lookup::LookupFlags;
 use crate::fs::{FileType, Metadata, Mount, OpenFile, Path, access};
@@ -84,6 +85,42 @@ fn put_stat(call: &Call<'_>, index: usize, metadata: &Metadata) -> SyscallResult
     Ok(0.into())
 }
 
+/// The attributes of a file, the number of the mount through which it is seen, and whether it is the root of that.
+fn seen_by_statx(call: &Call<'_>, flags: u32) -> TryResult<(Metadata, u32, bool)> {
+    let (descriptor, is_empty_allowed) = (call.int(0), flags & linux::AT_EMPTY_PATH != 0);
+    let path =
+        if call.word(1) == 0 && is_empty_allowed { alloc::vec::Vec::new() } else { get_path(call, 1)? };
+    let (place, metadata) = if path.is_empty() && is_empty_allowed && descriptor != linux::AT_FDCWD {
+        let open = call.thread.descriptors().get(descriptor)?;
+        (path_of_open_file(&open)?, open.metadata())
+    } else {
+        let place = find(call, descriptor, &path, flags)?;
+        let metadata = place.entry.node.metadata();
+        (place, metadata)
+    };
+    Ok((metadata, place.mount.id, place.is_mount_root()))
+}
+
+/// The `ST_` flags of a mount.
+fn status_flags(mount: &Mount) -> u32 {
+    const VALID: u32 = 0x20;
+    const NO_SYMLINKS: u32 = 8192;
+    const SAME: u32 = linux::MS_NOSUID | linux::MS_NODEV | linux::MS_NOEXEC | linux::MS_SYNCHRONOUS;
+    let flags = mount.flags();
+    let mut shown = VALID | (flags | mount.file_system.flags()) & SAME;
+    for (flag, status) in [
+        (linux::MS_NOATIME, 1024),
+        (linux::MS_NODIRATIME, 2048),
+        (linux::MS_RELATIME, 4096),
+        (linux::MS_NOSYMFOLLOW, NO_SYMLINKS),
+    ] {
+        if flags & flag != 0 {
+            shown |= status;
+        }
+    }
+    shown | u32::from(mount.is_read_only())
+}
+
 /// statx(2).
 pub fn statx(call: &mut Call<'_>) -> SyscallResult {
     const KNOWN: u32 = linux::AT_SYMLINK_NOFOLLOW
@@ -94,9 +131,12 @@ pub fn statx(call: &mut Call<'_>) -> SyscallResult {
     if flags & !KNOWN != 0 || mask & linux::STATX__RESERVED != 0 {
         return Err(Errno::EINVAL.into());
     }
-    let metadata = metadata_of(call, call.int(0), 1, flags)?;
+    let (metadata, mount, is_mount_root) = seen_by_statx(call, flags)?;
     let bytes = encode!(linux::statx {
-        stx_mask: linux::STATX_BASIC_STATS | linux::STATX_BTIME,
+        stx_mask: linux::STATX_BASIC_STATS | linux::STATX_BTIME | linux::STATX_MNT_ID,
+        stx_attributes: if is_mount_root { u64::from(linux::STATX_ATTR_MOUNT_ROOT) } else { 0 },
+        stx_attributes_mask: u64::from(linux::STATX_ATTR_MOUNT_ROOT),
+        stx_mnt_id: mount,
         stx_blksize: BLOCK_BYTES,
         stx_nlink: metadata.links,
         stx_uid: metadata.uid,
@@ -256,7 +296,7 @@ fn put_statfs(call: &Call<'_>, mount: &Mount, statistics: &Statistics) -> Syscal
         f_ffree: statistics.free_nodes,
         f_namelen: crate::fs::inode::NAME_LIMIT,
         f_frsize: BLOCK_BYTES,
-        f_flags: mount.flags() & 0xffff,
+        f_flags: status_flags(mount),
     });
     let id = core::mem::offset_of!(linux::statfs, f_fsid);
     bytes[id..id + 8].copy_from_slice(&statistics.device.to_ne_bytes());

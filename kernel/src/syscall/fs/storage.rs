@@ -7,6 +7,7 @@ use linux_raw_sys::general as linux;
 use crate::error::Errno;
 use crate::fs::access::Access;
 use crate::fs::inode::Opening;
+use crate::fs::lease::LeaseBreak;
 use crate::fs::range_lock::RangeGuard;
 use crate::fs::{FileType, OpenFile, StatusFlags, access};
 use crate::memory::space::{unmap_mapping_range, write_back};
@@ -15,6 +16,7 @@ use crate::process::{Resource, Thread};
 use crate::sched::Budget;
 use crate::signal::{Information, Signal, send_to_thread};
 use crate::syscall::caller::Caller;
+use crate::syscall::fs::open::finish;
 use crate::syscall::fs::transfer::TransferDirection;
 use crate::syscall::fs::{find, get_file, get_path};
 use crate::syscall::{Call, SyscallResult, pending};
@@ -39,6 +41,14 @@ pub fn truncate(call: &mut Call<'_>) -> SyscallResult {
     let opening = Opening { flags, flags_of_call: 0, place: &place, thread: Some(call.thread) };
     let file = place.entry.node.clone().open(&opening)?;
     let open = fallible::try_arc(OpenFile::at(file, flags, place))?;
+    if let Some(leases) = LeaseBreak::find(&open) {
+        let thread = call.thread.clone();
+        return pending(async move {
+            leases.wait(&thread).await?;
+            check_size(&thread, &open, size)?;
+            finish(truncate_file(&thread, &open, size, 0)).await
+        });
+    }
     check_size(call.thread, &open, size)?;
     truncate_file(call.thread, &open, size, 0)
 }

@@ -157,6 +157,10 @@ impl Transfer {
         let before = buffer.done();
         let result = match self.position {
             Some(position) => operate(&mut buffer, position + self.done as u64),
+            None if self.has_positions && !is_one_piece => open.move_alone(self.appends(), |offset| {
+                let result = operate(&mut buffer, offset);
+                (result, buffer.done() - before)
+            })?,
             None if self.has_positions => {
                 let mut offset = open.offset.lock();
                 let result = operate(&mut buffer, *offset);

@@ -9,10 +9,11 @@ use linux_raw_sys::general as linux;
 use crate::arch::UserContext;
 use crate::call::caller::Caller;
 use crate::error::{Errno, TryError};
-use crate::fs::{DescriptorTable, StatusFlags};
+use crate::fs::{DescriptorTable, Directories, StatusFlags};
 use crate::ipc::semaphore::SemUndoList;
 use crate::memory::{Space, fallible};
 use crate::process::exit::discard;
+use crate::process::namespaces::Namespaces;
 use crate::process::pidfd::ProcessFile;
 use crate::process::thread::Parts;
 use crate::process::user_task::UserTask;
@@ -52,6 +53,8 @@ const SUPPORTED: u64 = (linux::CLONE_VM
     | linux::CLONE_CHILD_SETTID
     | linux::CLONE_PTRACE
     | linux::CLONE_PIDFD
+    | linux::CLONE_NEWNS
+    | linux::CLONE_NEWUTS
     | linux::CLONE_IO) as u64
     | linux::CLONE_CLEAR_SIGHAND;
 
@@ -157,6 +160,7 @@ impl CloneRequest {
         self.flags & !SUPPORTED == 0
             && needs(linux::CLONE_SIGHAND, linux::CLONE_VM)
             && needs(linux::CLONE_THREAD, linux::CLONE_SIGHAND)
+            && !(self.has(linux::CLONE_NEWNS) && self.has(linux::CLONE_FS))
             && !(self.has(linux::CLONE_SIGHAND) && self.flags & linux::CLONE_CLEAR_SIGHAND != 0)
             && !(self.has(linux::CLONE_PIDFD) && self.has(linux::CLONE_THREAD | linux::CLONE_DETACHED))
     }
@@ -348,6 +352,22 @@ fn enter_user_task(parent: &Arc<Thread>) -> Result<Option<UserTask>, Errno> {
     UserTask::enter(credentials.uid, if is_free { u64::MAX } else { limit })
 }
 
+/// The namespaces of the child, new ones where the flags say so.
+fn namespaces_for_child(
+    parent: &Arc<Thread>,
+    request: &CloneRequest,
+    directories: &Directories,
+) -> Result<Arc<Namespaces>, Errno> {
+    if !request.has(linux::CLONE_NEWNS | linux::CLONE_NEWUTS) {
+        return Ok(parent.namespaces());
+    }
+    if !parent.credentials().is_capable(linux::CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM);
+    }
+    let (mounts, names) = (request.has(linux::CLONE_NEWNS), request.has(linux::CLONE_NEWUTS));
+    parent.namespaces().copied(mounts, names, directories)
+}
+
 /// Makes the thread, in the caller's process or in a new one, without starting it.
 fn make(
     parent: &Arc<Thread>,
@@ -360,6 +380,7 @@ fn make(
     } else {
         fallible::try_arc(parent.directories().duplicate())?
     };
+    let namespaces = namespaces_for_child(parent, request, &directories)?;
     let is_thread = request.has(linux::CLONE_THREAD);
     let actions = if is_thread { None } else { Some(child_actions(parent, request)?) };
     let float = parent.with_float(|float| {
@@ -382,6 +403,7 @@ fn make(
         space,
         descriptors,
         directories,
+        namespaces,
         credentials: parent.credentials(),
         no_new_privileges: parent.has_no_new_privileges(),
         name: parent.name(),

@@ -7,7 +7,7 @@ use crate::call::caller::Caller;
 use crate::error::Errno;
 use crate::fs::mount;
 use crate::log;
-use crate::process::host_name::{self, HOST_NAME_BYTES};
+use crate::process::host_name::HOST_NAME_BYTES;
 use crate::syscall::{Call, SyscallResult, pending, put};
 use crate::time::Deadline;
 use crate::wait::node::WaitKind;
@@ -25,7 +25,7 @@ pub fn setdomainname(call: &mut Call<'_>) -> SyscallResult {
     }
     let mut bytes = [0; HOST_NAME_BYTES];
     call.thread.space().read_bytes(call.word(0), &mut bytes[..length as usize])?;
-    host_name::set_domain_name(bytes);
+    call.thread.namespaces().names.set_domain_name(bytes);
     Ok(0.into())
 }
 
@@ -56,7 +56,8 @@ pub fn sysfs(call: &mut Call<'_>) -> SyscallResult {
 pub fn ustat(call: &mut Call<'_>) -> SyscallResult {
     const BYTES: usize = 32;
     let device = u64::from(call.uint(0));
-    let mounts = mount::all()?;
+    let namespaces = call.thread.namespaces();
+    let mounts = namespaces.mounts.set().list(&mount::lock(), 0)?;
     let found = mounts.iter().map(|mount| mount.root.node.statistics()).find(|found| found.device == device);
     let statistics = found.ok_or(Errno::EINVAL)?;
     let mut bytes = [0; BYTES];

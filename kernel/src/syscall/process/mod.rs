@@ -10,6 +10,7 @@ pub mod identity;
 mod isolation;
 pub mod limits;
 pub mod machine;
+pub mod namespaces;
 pub mod pidfd;
 mod privilege;
 pub mod ptrace;

@@ -8,7 +8,7 @@ use crate::arch::time::now_ns;
 use crate::boot::{RELEASE, VERSION};
 use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
-use crate::process::host_name::{self, HOST_NAME_BYTES};
+use crate::process::host_name::HOST_NAME_BYTES;
 use crate::process::{Thread, exit, load, table};
 use crate::syscall::fs::TRANSFER_LIMIT;
 use crate::syscall::process::{isolation, privilege, seccomp};
@@ -26,13 +26,14 @@ fn padded(text: &str) -> [u8; HOST_NAME_BYTES] {
 
 /// uname(2).
 pub fn uname(call: &mut Call<'_>) -> SyscallResult {
+    let names = call.thread.namespaces().names.clone();
     let fields = [
         padded("Linux"),
-        host_name::host_name(),
+        names.host_name(),
         padded(RELEASE),
         padded(VERSION),
         padded(arch::MACHINE_NAME),
-        host_name::domain_name(),
+        names.domain_name(),
     ];
     let space = call.thread.space();
     for (index, field) in fields.iter().enumerate() {
@@ -52,7 +53,7 @@ pub fn sethostname(call: &mut Call<'_>) -> SyscallResult {
     }
     let mut bytes = [0; HOST_NAME_BYTES];
     call.thread.space().read_bytes(call.word(0), &mut bytes[..length as usize])?;
-    host_name::set_host_name(bytes);
+    call.thread.namespaces().names.set_host_name(bytes);
     Ok(0.into())
 }
 

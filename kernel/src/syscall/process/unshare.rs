@@ -1,4 +1,4 @@
-//! unshare(2). There are no namespaces; what threads share they can leave.
+//! unshare(2): leaving what threads share, and namespaces.
 
 use linux_raw_sys::general as linux;
 
@@ -11,7 +11,9 @@ const WHOLE: u32 = linux::CLONE_THREAD | linux::CLONE_SIGHAND | linux::CLONE_VM;
 /// Undoes of semaphore operations belong to a process here, not to a thread.
 const OF_PROCESS: u32 = WHOLE | linux::CLONE_SYSVSEM;
 /// Everything that can be left.
-const KNOWN: u32 = OF_PROCESS | linux::CLONE_FILES | linux::CLONE_FS;
+const KNOWN: u32 = OF_PROCESS | linux::CLONE_FILES | linux::CLONE_FS | NAMESPACES;
+/// The namespaces that there are.
+const NAMESPACES: u32 = linux::CLONE_NEWNS | linux::CLONE_NEWUTS;
 
 /// unshare(2).
 pub fn unshare(call: &mut Call<'_>) -> SyscallResult {
@@ -23,8 +25,19 @@ pub fn unshare(call: &mut Call<'_>) -> SyscallResult {
     if flags & OF_PROCESS != 0 && thread.process.thread_count() > 1 {
         return Err(Errno::EINVAL.into());
     }
-    let directories = if flags & linux::CLONE_FS != 0 {
+    // Root and working directory lie in mounts.
+    let directories = if flags & (linux::CLONE_FS | linux::CLONE_NEWNS) != 0 {
         Some(fallible::try_arc(thread.directories().duplicate())?)
+    } else {
+        None
+    };
+    let namespaces = if flags & NAMESPACES != 0 {
+        if !thread.credentials().is_capable(linux::CAP_SYS_ADMIN) {
+            return Err(Errno::EPERM.into());
+        }
+        let (mounts, names) = (flags & linux::CLONE_NEWNS != 0, flags & linux::CLONE_NEWUTS != 0);
+        let own = thread.directories();
+        Some(thread.namespaces().copied(mounts, names, directories.as_ref().unwrap_or(&own))?)
     } else {
         None
     };
@@ -36,6 +49,9 @@ pub fn unshare(call: &mut Call<'_>) -> SyscallResult {
     }
     if let Some(directories) = directories {
         thread.set_directories(directories);
+    }
+    if let Some(namespaces) = namespaces {
+        thread.set_namespaces(namespaces);
     }
     Ok(0.into())
 }

@@ -5,6 +5,7 @@ pub mod again;
 pub mod datagram;
 pub mod options;
 pub mod readiness;
+pub mod settings;
 pub mod stream;
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6, TcpListener, TcpStream};

@@ -30,7 +30,8 @@ use crate::error::InetError;
 use crate::ip::{ETHERNET_BYTES, IpHeader};
 use crate::options::Options;
 use crate::platform::{OutOfMemory, Platform, random_u64};
-use crate::tcp::handshake::HalfOpen;
+use crate::settings::{Settings, patience_ns};
+use crate::tcp::half_open::HalfOpen;
 use crate::tcp::segment::{Draft, Offer, Segment, WINDOW_AT, flags, is_before};
 use crate::tcp::wire::congestion::{Congestion, Heed};
 use crate::tcp::wire::outlet::Outlet;
@@ -45,12 +46,9 @@ const STORAGE_MAX: usize = 4 << 20;
 const QUIET_NS: u64 = 5_000_000_000;
 /// Segments that are sent in one pass.
 const SEGMENTS_MAX: usize = 64;
-/// How long unacknowledged bytes are sent again: what Linux's 15 retries make.
-const RETRY_NS: u64 = 924_600_000_000;
-/// How long an answer to `connect` is waited for: 6 retries.
-const CONNECT_NS: u64 = 127_000_000_000;
-/// How long a closed connection waits for the peer's end: `tcp_fin_timeout`.
-pub(crate) const FIN_WAIT_NS: u64 = 60_000_000_000;
+/// The pauses before unacknowledged bytes, and an answer to `connect`, are asked for the first time.
+const RETRY_NS: u64 = 200_000_000;
+const CONNECT_NS: u64 = 1_000_000_000;
 /// The segment that every peer takes.
 const SMALLEST_SEGMENT: usize = 536;
 /// A round trip from which on it is worth a pause to give a connection more storage.
@@ -356,12 +354,12 @@ impl Wire {
     pub fn pass<P: Platform>(&mut self, engine: &Engine<P>, options: &Options) -> Pass {
         let now_ns = P::now_ns();
         self.outlet.window = self.window(options);
-        self.outlet.ttl = options.ttl_for(self.outlet.remote.address);
+        self.outlet.ttl = options.ttl_for(&engine.settings, self.outlet.remote.address);
         self.outlet.tos = options.tos_for(self.outlet.remote.address);
         self.outlet.congestion.is_reno = Options::is_on(&options.reno);
         self.take_held(engine);
         self.try_to_end(engine);
-        self.set_timers(options);
+        self.set_timers(&engine.settings, options);
         let is_corked = self.is_corked(options, now_ns);
         let mut next_ns = None;
         if !is_corked {
@@ -419,21 +417,21 @@ impl Wire {
     }
 
     /// Tells smoltcp when to give up, to probe, and to wait for more.
-    fn set_timers(&mut self, options: &Options) {
+    fn set_timers(&mut self, settings: &Settings, options: &Options) {
         let seconds = |option| u64::from(Options::get(option));
         let keeps_alive = Options::is_on(&options.keep_alive);
         let idle = seconds(&options.keep_idle);
-        let patience_ns = match seconds(&options.user_timeout) {
-            0 => RETRY_NS,
+        let retry_ns = match seconds(&options.user_timeout) {
+            0 => patience_ns(RETRY_NS, Settings::get(&settings.retries)),
             milliseconds => milliseconds * 1_000_000,
         };
         let socket = self.stack.socket();
         let timeout_ns = if socket.state() == State::SynSent {
-            Some(CONNECT_NS)
+            Some(patience_ns(CONNECT_NS, Options::get(&options.syn_count)))
         } else if socket.send_queue() > 0
             || matches!(socket.state(), State::FinWait1 | State::Closing | State::LastAck)
         {
-            Some(patience_ns.saturating_sub(self.unheard_ns))
+            Some(retry_ns.saturating_sub(self.unheard_ns))
         } else if keeps_alive {
             Some((idle + seconds(&options.keep_interval) * seconds(&options.keep_count)) * 1_000_000_000)
         } else {

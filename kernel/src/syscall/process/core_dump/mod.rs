@@ -72,7 +72,7 @@ async fn write(thread: &Arc<Thread>, context: &UserContext, information: Informa
 /// Makes the file; one that is there gives way. It must come out as a file of the user's alone.
 fn open(thread: &Arc<Thread>, information: &Information) -> Result<Arc<OpenFile>, Errno> {
     let (credentials, host, name) =
-        (thread.credentials(), crate::process::host_name::host_name(), thread.name());
+        (thread.credentials(), thread.namespaces().names.host_name(), thread.name());
     let program = thread.process.executable();
     let path = match program.as_ref().and_then(|program| program.place.as_ref()) {
         Some(place) => place.path(&thread.directories().root()).unwrap_or_default(),

@@ -1,0 +1,69 @@
+// A host whose file system hangs, for QEMU: calls on files whose names begin with "hang-" do not return while there is
+// a file "slow" in the folder and none of the name "answer". Each that begins to wait leaves a file "hung.NUMBER".
+// With HUNG_DELAY_US every call takes up to so many microseconds.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static int is_there(const char *name)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", getenv("HUNG_FOLDER"), name);
+    return access(path, F_OK) == 0;
+}
+
+static void hang(const char *name)
+{
+    static atomic_int count;
+    const char *delay = getenv("HUNG_DELAY_US");
+    if (delay)
+        usleep(rand() % (1 + atoi(delay)));
+    if (!name || strncmp(name, "hang-", 5) || !is_there("slow") || is_there("answer"))
+        return;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/hung.%d", getenv("HUNG_FOLDER"), atomic_fetch_add(&count, 1));
+    int mark = open(path, O_WRONLY | O_CREAT, 0644);
+    if (mark >= 0)
+        close(mark);
+    while (!is_there("answer"))
+        usleep(2000);
+}
+
+static void hang_at(int file)
+{
+    char link[64], path[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    if (length <= 0)
+        return;
+    path[length] = 0;
+    const char *slash = strrchr(path, '/');
+    hang(slash ? slash + 1 : path);
+}
+
+#define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+ssize_t preadv64(int file, const struct iovec *parts, int count, off64_t offset)
+{
+    hang_at(file);
+    return NEXT(preadv64)(file, parts, count, offset);
+}
+
+ssize_t pwritev64(int file, const struct iovec *parts, int count, off64_t offset)
+{
+    hang_at(file);
+    return NEXT(pwritev64)(file, parts, count, offset);
+}
+
+int fstatat64(int folder, const char *restrict name, struct stat64 *restrict status, int flags)
+{
+    hang(name);
+    return NEXT(fstatat64)(folder, name, status, flags);
+}

@@ -1,0 +1,178 @@
+//! Shared folders on a host that hangs: it stops who waits for it, and nobody else.
+//!
+//! The host is a real one whose calls do not return: a library that is loaded into QEMU (`host.c`) holds calls on some
+//! files until there is another file in the folder, which the guest makes.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::process::{RUN_TIMEOUT, heddle_run, run};
+use super::shares::{Folder, expect};
+use super::streams::Test;
+use crate::guest::Kernel;
+use crate::machine::QEMU;
+
+/// All tests of this module.
+pub const TESTS: [Test; 5] = [
+    ("a host that hangs stops one thread", one_thread),
+    ("many calls hang in a shared folder", many_calls),
+    ("a program that a hung host stops is killed", killed),
+    ("more calls hang than there is room for", too_many),
+    ("a hung host comes back to programs, mappings and writes", comes_back),
+];
+
+/// Calls that the guest's scripts use: `hangs N` waits until N calls have hung on the host. Nothing lists the folder
+/// meanwhile, because QEMU looks at each file then.
+const FUNCTIONS: &str = "hangs() { while ! [ -e hung.$(($1 - 1)) ]; do sleep 0.01; done; }; \
+                         begin() { : > slow; }; answer() { : > answer; }; ";
+
+/// A folder of a host that hangs, and a QEMU for it.
+struct Hung {
+    folder: Folder,
+    tools: Folder,
+}
+
+impl Hung {
+    fn new() -> Result<Self, String> {
+        let (folder, tools) = (Folder::new()?, Folder::new()?);
+        tools.write("host.c", include_bytes!("host.c"))?;
+        let library = tools.0.join("host.so");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(tools.0.join("host.c"));
+        let compiled = compiler.output().map_err(|error| format!("cc: {error}"))?;
+        expect(String::from_utf8_lossy(&compiled.stderr).into_owned(), String::new())?;
+        let script = format!(
+            "#!/bin/sh\nHUNG_FOLDER='{}' LD_PRELOAD='{}' exec '{}' \"$@\"\n",
+            folder.0.display(),
+            library.display(),
+            qemu()?.display()
+        );
+        tools.write(QEMU, script.as_bytes())?;
+        let executable = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(tools.0.join(QEMU), executable).map_err(|error| error.to_string())?;
+        Ok(Self { folder, tools })
+    }
+
+    /// Runs a script in the folder; its output, if it ends well.
+    fn run(&self, kernel: Kernel, options: &[&str], script: &str) -> Result<String, String> {
+        let share = format!("{}:/mnt/shared", self.folder.0.display());
+        let script = format!("{FUNCTIONS}{script}");
+        let machine =
+            [&["--share", &share, "-w", "/mnt/shared"], options, &["--", "sh", "-c", &script]].concat();
+        let mut command = heddle_run(kernel, &machine).map_err(|error| error.to_string())?;
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", self.tools.0.display()));
+        let output = run(&mut command, b"", RUN_TIMEOUT).map_err(|error| error.to_string())?;
+        let text = output.text();
+        if output.status == Some(0) {
+            return Ok(text);
+        }
+        Err(format!("{:?}: {text} {}", output.status, String::from_utf8_lossy(&output.stderr)))
+    }
+}
+
+fn qemu() -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join(QEMU)).find(|file| file.is_file());
+    found.ok_or_else(|| format!("no {QEMU}"))
+}
+
+/// The machines of a test: numbers of CPUs and isolations.
+const MACHINES: [&[&str]; 4] = [
+    &["--smp", "1"],
+    &["--smp", "2"],
+    &["--smp", "4", "--isolation", "none"],
+    &["--smp", "1", "--isolation", "private"],
+];
+
+fn on_all(kernel: Kernel, script: &str, expected: &str, files: &[&str]) -> Result<(), String> {
+    let machines = match kernel {
+        Kernel::Heddle => &MACHINES[..],
+        // Isolation is Heddle's.
+        Kernel::Linux => &MACHINES[..1],
+    };
+    for options in machines {
+        let hung = Hung::new()?;
+        for name in files {
+            hung.folder.write(name, b"contents\n")?;
+        }
+        let output = hung.run(kernel, options, script).map_err(|error| format!("{options:?}: {error}"))?;
+        expect(output, String::from(expected)).map_err(|error| format!("{options:?}: {error}"))?;
+    }
+    Ok(())
+}
+
+fn one_thread(kernel: Kernel) -> Result<(), String> {
+    // Others compute, start programs, use the same folder and wait meanwhile, and end.
+    let script = "begin; cat hang-file > copy & hangs 1; i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; \
+                  echo $i; (seq 100 | wc -l); echo other > other && cat other && sleep 0.1; kill -0 $! && echo hangs; \
+                  wc -c < copy; answer; wait $!; echo $?; cat copy";
+    on_all(kernel, script, "20000\n100\nother\nhangs\n0\n0\ncontents\n", &["hang-file"])
+}
+
+fn many_calls(kernel: Kernel) -> Result<(), String> {
+    // Reads, looks at metadata and a directory's files, at once; and more than once.
+    let script = "begin; for n in 1 2 3 4 5 6; do cat hang-a > a.$n & cat hang-$n > b.$n & done; hangs 7; \
+                  for n in 1 2 3; do stat -c %s hang-b > c.$n & done; hangs 8; sleep 0.1; echo works; answer; wait; \
+                  cat a.* b.* c.* | sort | uniq -c | tr -s ' '; rm slow answer hung.*; begin; cat hang-a & \
+                  sleep 0.1; answer; wait; cat a.1";
+    let files = ["hang-a", "hang-b", "hang-1", "hang-2", "hang-3", "hang-4", "hang-5", "hang-6"];
+    let expected = "works\n 3 9\n 12 contents\ncontents\ncontents\n";
+    on_all(kernel, script, expected, &files)
+}
+
+/// Linux waits for QEMU's word that the call was given up, which comes when the call is over.
+fn killed(kernel: Kernel) -> Result<(), String> {
+    if kernel == Kernel::Linux {
+        return Ok(());
+    }
+    let script = "begin; cat hang-file > copy & cat hang-other > copy2 & hangs 2; kill -9 $!; wait $!; echo $?; \
+                  timeout -s KILL 0.2 cat hang-third; echo $?; answer; wait; cat copy; wc -c < copy2; cat hang-third";
+    on_all(kernel, script, "137\n137\ncontents\n0\ncontents\n", &["hang-file", "hang-other", "hang-third"])
+}
+
+/// A queue has room for 32 requests. What comes then waits in the same way, and what is asked of another folder works.
+fn too_many(kernel: Kernel) -> Result<(), String> {
+    let script = "begin; for n in $(seq 40); do cat hang-$n > /tmp/copy.$n & done; \
+                  i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; echo $i; (seq 100 | wc -l)";
+    let names: Vec<String> = (1..=40).map(|number| format!("hang-{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    for options in [["--smp", "1"], ["--smp", "4"]] {
+        let hung = Hung::new()?;
+        for name in &names {
+            hung.folder.write(name, b"contents\n")?;
+        }
+        // The host answers by itself: the guest cannot ask it to.
+        let late = hung.folder.0.clone();
+        let answers = std::thread::spawn(move || {
+            while fs::read_dir(&late).is_ok_and(|files| {
+                files.flatten().filter(|file| file.file_name().to_string_lossy().starts_with("hung.")).count()
+                    < 20
+            }) {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            std::thread::sleep(std::time::Duration::from_secs(1));
+            let _ = fs::write(late.join("answer"), b"");
+        });
+        let script = format!("{script}; wait; cat /tmp/copy.* | sort | uniq -c | tr -s ' '");
+        let output = hung.run(kernel, &options, &script);
+        let _ = fs::write(hung.folder.0.join("slow"), b"");
+        for number in 0..20 {
+            // Should the machine not have come so far, the thread ends all the same.
+            let _ = fs::write(hung.folder.0.join(format!("hung.end.{number}")), b"");
+        }
+        let _ = answers.join();
+        expect(output?, String::from("20000\n100\n 40 contents\n"))?;
+    }
+    Ok(())
+}
+
+fn comes_back(kernel: Kernel) -> Result<(), String> {
+    // A program in the folder, a write, and a mapping: perl reads a file by mapping its script.
+    let script = "cp $(command -v cat) hang-cat; begin; ./hang-cat input > copy & hangs 1; \
+                  echo late > hang-out & hangs 2; (sleep 0.05; echo slept); answer; wait; cat copy hang-out; \
+                  rm slow answer; echo again >> hang-out; cat hang-out; ./hang-cat input";
+    on_all(kernel, script, "slept\ncontents\nlate\nlate\nagain\ncontents\n", &["input"])
+}

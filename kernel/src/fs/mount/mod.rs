@@ -1,0 +1,295 @@
+//! Mounts: trees that are visible at places of other trees, mount_namespaces(7).
+//!
+//! A [`Mount`] shows a file system from one of its dentries on. It knows its place, and the mounts on places within it;
+//! the mounts of a namespace form one tree so, whose members belong to its [`MountSet`].
+//!
+//! Lookups take one mount's own lock at a time. Whoever changes a tree, or walks one whole, holds [`Topology`], Linux's
+//! `namespace_sem`: it comes before the locks of mounts and peer groups, of which nobody holds two at once.
+//! [`MOUNTS_MAX`] and [`MOUNTS_MAX_ALL`] bound what happens under it.
+
+mod change;
+mod namespace;
+mod path;
+mod sharing;
+mod unmount;
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
+use linux_raw_sys::general as linux;
+
+use crate::error::Errno;
+use crate::fs::dentry::{Dentry, copy_name};
+use crate::fs::tree::Tree;
+use crate::memory::fallible;
+use crate::sync::{SpinGuard, SpinLock};
+
+use heddle_kernel_core::fallible::push_reserved;
+
+pub use crate::fs::mount::change::{
+    add, bind, change_attributes, detached_copy, move_to, pivot, set_propagation,
+};
+pub use crate::fs::mount::namespace::{
+    MOUNTS_MAX, MountNamespace, MountSet, initial, next_namespace_number, set_root,
+};
+pub use crate::fs::mount::path::Path;
+pub use crate::fs::mount::sharing::Propagation;
+pub use crate::fs::mount::unmount::{is_unused, unmount};
+
+/// The most mounts of all namespaces together.
+const MOUNTS_MAX_ALL: u32 = 32768;
+
+/// A file system as all mounts of it share it.
+pub struct Superblock {
+    /// Its kind: `tmpfs`, `proc`.
+    pub kind: &'static str,
+    /// The `MS_` flags that are its own.
+    flags: AtomicU32,
+}
+
+impl Superblock {
+    /// The flags of mount(2) that belong to the file system.
+    pub const FLAGS: u32 = linux::MS_RDONLY | linux::MS_SYNCHRONOUS | linux::MS_DIRSYNC | linux::MS_LAZYTIME;
+
+    /// Its `MS_` flags.
+    #[must_use]
+    pub fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Relaxed)
+    }
+
+    /// Changes its `MS_` flags.
+    pub fn set_flags(&self, flags: u32) {
+        self.flags.store(flags & Self::FLAGS, Ordering::Relaxed);
+    }
+}
+
+/// A tree that is visible somewhere.
+pub struct Mount {
+    /// Its number, as in `/proc/PID/mountinfo`.
+    pub id: u32,
+    /// The top of what is visible.
+    pub root: Arc<Dentry>,
+    /// The file system.
+    pub file_system: Arc<Superblock>,
+    /// The source that mount(2) was given.
+    pub source: Box<[u8]>,
+    flags: AtomicU32,
+    /// How often a lookup has come in since `MNT_EXPIRE` marked it; 0 while it is not marked.
+    uses: AtomicU32,
+    position: SpinLock<MountPosition>,
+    sharing: SpinLock<sharing::Sharing>,
+}
+
+/// The place of a mount in its tree.
+struct MountPosition {
+    /// Where it is mounted; none for the root of a namespace, and for what is visible nowhere.
+    at: Option<Path>,
+    /// The mounts on places in this one.
+    children: Vec<MountedChild>,
+    /// The namespace that it belongs to; none before it is mounted and after it was unmounted.
+    set: Option<Arc<MountSet>>,
+    /// Whether the unmounting that is under way takes it along.
+    is_leaving: bool,
+}
+
+/// A mount on a place in another.
+struct MountedChild {
+    at: Arc<Dentry>,
+    mount: Arc<Mount>,
+}
+
+static TOPOLOGY: SpinLock<()> = SpinLock::new(());
+static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+static MOUNT_COUNT: AtomicU32 = AtomicU32::new(0);
+static ROOT: spin::Once<Path> = spin::Once::new();
+
+/// The right to change trees of mounts.
+pub struct Topology {
+    _guard: SpinGuard<'static, ()>,
+}
+
+/// Waits for the right to change trees of mounts.
+#[must_use]
+pub fn lock() -> Topology {
+    Topology { _guard: TOPOLOGY.lock() }
+}
+
+impl Mount {
+    /// The flags of mount(2) that belong to a mount.
+    pub const FLAGS: u32 = linux::MS_RDONLY
+        | linux::MS_NOSUID
+        | linux::MS_NODEV
+        | linux::MS_NOEXEC
+        | linux::MS_NOATIME
+        | linux::MS_NODIRATIME
+        | linux::MS_RELATIME
+        | linux::MS_NOSYMFOLLOW;
+    /// Those that say when access times change.
+    pub const ACCESS_TIME: u32 = linux::MS_NOATIME | linux::MS_NODIRATIME | linux::MS_RELATIME;
+
+    /// A mount of a file system of its own, not yet visible.
+    ///
+    /// # Errors
+    /// `ENOMEM`, `ENOSPC`.
+    pub fn new(root: Arc<Dentry>, kind: &'static str, source: &[u8], flags: u32) -> Result<Arc<Self>, Errno> {
+        // Access times change as with `relatime` unless somebody says otherwise.
+        let flags = flags | if flags & linux::MS_NOATIME == 0 { linux::MS_RELATIME } else { 0 };
+        let file_system =
+            fallible::try_arc(Superblock { kind, flags: AtomicU32::new(flags & Superblock::FLAGS) })?;
+        Self::of(file_system, root, source, flags)
+    }
+
+    /// A mount of a file system from a dentry on.
+    ///
+    /// # Errors
+    /// `ENOMEM`, `ENOSPC`.
+    pub fn of(
+        file_system: Arc<Superblock>,
+        root: Arc<Dentry>,
+        source: &[u8],
+        flags: u32,
+    ) -> Result<Arc<Self>, Errno> {
+        let source = copy_name(source)?;
+        Tree::begin_mount(&root);
+        let count = MOUNT_COUNT.fetch_add(1, Ordering::Relaxed);
+        // Dropped on failure, which counts it back.
+        let made = fallible::try_arc(Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            root,
+            file_system,
+            source,
+            flags: AtomicU32::new(flags & Self::FLAGS),
+            uses: AtomicU32::new(0),
+            position: SpinLock::new(MountPosition {
+                at: None,
+                children: Vec::new(),
+                set: None,
+                is_leaving: false,
+            }),
+            sharing: SpinLock::new(sharing::Sharing::PRIVATE),
+        })?;
+        if count >= MOUNTS_MAX_ALL { Err(Errno::ENOSPC) } else { Ok(made) }
+    }
+
+    /// Its root, seen through it.
+    #[must_use]
+    pub fn top(self: &Arc<Self>) -> Path {
+        Path { mount: self.clone(), entry: self.root.clone() }
+    }
+
+    /// Whether nothing may be changed through it.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        (self.flags() | self.file_system.flags()) & linux::MS_RDONLY != 0
+    }
+
+    /// Its own `MS_` flags.
+    #[must_use]
+    pub fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Relaxed)
+    }
+
+    /// Changes its own `MS_` flags.
+    pub fn set_flags(&self, flags: u32) {
+        self.flags.store(flags & Self::FLAGS, Ordering::Relaxed);
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn at(&self) -> Option<Path> {
+        self.position.lock().at.clone()
+    }
+
+    /// The namespace that it belongs to.
+    fn set(&self) -> Option<Arc<MountSet>> {
+        self.position.lock().set.clone()
+    }
+
+    /// Whether it belongs to this namespace.
+    #[must_use]
+    pub fn is_in(&self, set: &Arc<MountSet>) -> bool {
+        self.position.lock().set.as_ref().is_some_and(|own| Arc::ptr_eq(own, set))
+    }
+
+    /// The mount on a place in this one.
+    fn child_on(&self, entry: &Arc<Dentry>) -> Option<Arc<Mount>> {
+        let position = self.position.lock();
+        position.children.iter().find(|child| Arc::ptr_eq(&child.at, entry)).map(|child| child.mount.clone())
+    }
+
+    fn has_children(&self) -> bool {
+        !self.position.lock().children.is_empty()
+    }
+
+    fn reserve_child(&self) -> Result<(), Errno> {
+        self.position.lock().children.try_reserve(1).map_err(|_| Errno::ENOMEM)
+    }
+
+    /// Puts it on a place whose mount has room for one more.
+    fn attach_reserved(self: &Arc<Self>, _: &Topology, at: Path) {
+        at.entry.add_mount();
+        push_reserved(
+            &mut at.mount.position.lock().children,
+            MountedChild { at: at.entry.clone(), mount: self.clone() },
+        );
+        let before = self.position.lock().at.replace(at);
+        debug_assert!(before.is_none());
+    }
+
+    /// Takes it from its place, which is returned.
+    fn detach(self: &Arc<Self>, _: &Topology) -> Option<Path> {
+        let at = self.position.lock().at.take()?;
+        let mut position = at.mount.position.lock();
+        let index = position.children.iter().position(|child| Arc::ptr_eq(&child.mount, self));
+        let child = index.map(|index| position.children.remove(index));
+        drop(position);
+        drop(child);
+        at.entry.remove_mount();
+        Some(at)
+    }
+
+    /// It and all that is mounted in it, each behind the one that it is mounted in.
+    fn subtree(self: &Arc<Self>, _: &Topology) -> Result<Vec<Arc<Mount>>, Errno> {
+        let mut found = Vec::new();
+        found.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        push_reserved(&mut found, self.clone());
+        let mut next = 0;
+        while let Some(mount) = found.get(next).cloned() {
+            let position = mount.position.lock();
+            found.try_reserve(position.children.len()).map_err(|_| Errno::ENOMEM)?;
+            for child in &position.children {
+                push_reserved(&mut found, child.mount.clone());
+            }
+            next += 1;
+        }
+        Ok(found)
+    }
+
+    /// Notes that a lookup came in.
+    #[inline]
+    fn note_use(&self) {
+        if self.uses.load(Ordering::Relaxed) != 0 {
+            self.uses.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// `MNT_EXPIRE`: whether nothing but the caller's own lookup came in since it was marked; it is marked now.
+    #[must_use]
+    pub fn is_expired(&self) -> bool {
+        self.uses.swap(1, Ordering::Relaxed) == 2
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        MOUNT_COUNT.fetch_sub(1, Ordering::Relaxed);
+        Tree::end_mount(&self.root);
+    }
+}
+
+/// The root of everything as the kernel itself sees it; none before it was mounted.
+#[must_use]
+pub fn root() -> Option<Path> {
+    ROOT.get().cloned()
+}

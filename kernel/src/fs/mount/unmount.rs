@@ -1,0 +1,171 @@
+//! Unmounting, and what propagation makes of it.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::error::Errno;
+use crate::fs::mount::change::take_out;
+use crate::fs::mount::{Mount, Path, Topology, lock};
+
+use heddle_kernel_core::fallible::push_reserved;
+
+/// Whether nobody but the tree and the caller, who holds it once, refers to a mount.
+#[must_use]
+pub fn is_unused(mount: &Arc<Mount>) -> bool {
+    let of_kernel = super::ROOT.get().map_or(0, |root| usize::from(Arc::ptr_eq(&root.mount, mount)));
+    Arc::strong_count(mount) <= 2 + of_kernel
+}
+
+/// The mount that lies on the root of this one, if that is all that is in it.
+fn only_topper(mount: &Arc<Mount>) -> Option<Arc<Mount>> {
+    let position = mount.position.lock();
+    let mut staying = position.children.iter();
+    match (staying.next(), staying.next()) {
+        (Some(child), None) if Arc::ptr_eq(&child.at, &mount.root) => Some(child.mount.clone()),
+        _ => None,
+    }
+}
+
+/// Whether the mount, or one that propagation would take along, is in use.
+fn is_busy(topology: &Topology, mount: &Arc<Mount>) -> Result<bool, Errno> {
+    if mount.has_children() || !is_unused(mount) {
+        return Ok(true);
+    }
+    let Some(at) = mount.at() else { return Ok(false) };
+    for receiver in at.mount.receivers(topology)?.mounts {
+        let Some(child) = receiver.mount.child_on(&at.entry) else { continue };
+        let has_topper = only_topper(&child).is_some();
+        if child.has_children() && !has_topper {
+            continue;
+        }
+        // The tree, this function, and the place of what lies on it.
+        if Arc::strong_count(&child) > 2 + usize::from(has_topper) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The mounts that go along with those of a tree, each behind the one that it is mounted in.
+fn companions(topology: &Topology, tree: &[Arc<Mount>]) -> Result<Vec<Arc<Mount>>, Errno> {
+    let mut found: Vec<Arc<Mount>> = Vec::new();
+    for mount in tree {
+        let Some(at) = mount.at() else { continue };
+        let receivers = at.mount.receivers(topology)?;
+        found.try_reserve(receivers.mounts.len()).map_err(|_| Errno::ENOMEM)?;
+        for receiver in receivers.mounts {
+            let Some(child) = receiver.mount.child_on(&at.entry) else { continue };
+            if !child.position.lock().is_leaving {
+                push_reserved(&mut found, child);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Whether nothing stays in a mount but at most one that lies on its root.
+fn can_leave(mount: &Arc<Mount>) -> Result<bool, Errno> {
+    let mut toppers = 0;
+    let mut children = Vec::new();
+    {
+        let position = mount.position.lock();
+        children.try_reserve_exact(position.children.len()).map_err(|_| Errno::ENOMEM)?;
+        for child in &position.children {
+            push_reserved(&mut children, (child.mount.clone(), Arc::ptr_eq(&child.at, &mount.root)));
+        }
+    }
+    for (child, is_on_root) in children {
+        if child.position.lock().is_leaving {
+            continue;
+        }
+        if !is_on_root {
+            return Ok(false);
+        }
+        toppers += 1;
+    }
+    Ok(toppers <= 1)
+}
+
+/// Marks those that go, from the deepest up; the others are left out.
+fn mark(found: Vec<Arc<Mount>>) -> Result<Vec<Arc<Mount>>, Errno> {
+    let mut leaving = Vec::new();
+    leaving.try_reserve_exact(found.len()).map_err(|_| Errno::ENOMEM)?;
+    for mount in found.into_iter().rev() {
+        let is_marked = mount.position.lock().is_leaving;
+        if is_marked {
+            continue;
+        }
+        match can_leave(&mount) {
+            Ok(true) => {
+                mount.position.lock().is_leaving = true;
+                push_reserved(&mut leaving, mount);
+            }
+            Ok(false) => {}
+            Err(error) => {
+                unmark(&leaving);
+                return Err(error);
+            }
+        }
+    }
+    Ok(leaving)
+}
+
+fn unmark(mounts: &[Arc<Mount>]) {
+    for mount in mounts {
+        mount.position.lock().is_leaving = false;
+    }
+}
+
+/// Takes one of the companions out; what lies on its root takes its place.
+fn remove_companion(topology: &Topology, mount: &Arc<Mount>) -> Option<Path> {
+    let topper = only_topper(mount);
+    if let Some(topper) = &topper {
+        let _ = topper.detach(topology);
+    }
+    let at = take_out(topology, mount);
+    // The mount has just left room in the list of its parent.
+    if let (Some(topper), Some(at)) = (topper, &at) {
+        topper.attach_reserved(topology, at.clone());
+    }
+    at
+}
+
+/// Takes a mount out of its tree, and with `is_lazy` all that is in it.
+///
+/// # Errors
+/// `EINVAL` (it is in no tree), `EBUSY` (unless `is_lazy`: something is mounted in it, or it is in use), `ENOMEM`.
+pub fn unmount(mount: Arc<Mount>, is_lazy: bool) -> Result<(), Errno> {
+    let mut removed: Vec<(Arc<Mount>, Option<Path>)> = Vec::new();
+    let topology = lock();
+    if mount.set().is_none() || mount.at().is_none() {
+        return Err(Errno::EINVAL);
+    }
+    if !is_lazy && is_busy(&topology, &mount)? {
+        return Err(Errno::EBUSY);
+    }
+    let tree = mount.subtree(&topology)?;
+    for mount in &tree {
+        mount.position.lock().is_leaving = true;
+    }
+    let found = companions(&topology, &tree).and_then(mark).and_then(|found| {
+        removed.try_reserve_exact(tree.len() + found.len()).map_err(|_| {
+            unmark(&found);
+            Errno::ENOMEM
+        })?;
+        Ok(found)
+    });
+    let found = found.inspect_err(|_| unmark(&tree))?;
+    for mount in tree.into_iter().rev() {
+        let at = take_out(&topology, &mount);
+        mount.position.lock().is_leaving = false;
+        push_reserved(&mut removed, (mount, at));
+    }
+    for mount in found {
+        let at = remove_companion(&topology, &mount);
+        mount.position.lock().is_leaving = false;
+        push_reserved(&mut removed, (mount, at));
+    }
+    drop(topology);
+    drop((removed, mount));
+    Ok(())
+}

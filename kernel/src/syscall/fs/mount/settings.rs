@@ -1,0 +1,114 @@
+//! File systems that programs can mount, and their options.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::error::Errno;
+use crate::fs::Mount;
+use crate::fs::tree::Tree;
+use crate::ipc::mqueue;
+use crate::procfs;
+
+use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
+
+/// Whether there is a file system of this kind.
+pub(super) fn is_known(kind: &[u8]) -> bool {
+    matches!(kind, b"tmpfs" | b"ramfs" | b"proc" | b"sysfs" | b"mqueue")
+}
+
+/// A mount of a new file system, or of the one that there is of its kind.
+///
+/// # Errors
+/// `ENODEV` (no such kind), `EINVAL` (an option that it does not have), `ENOMEM`, `ENOSPC`.
+pub(super) fn make(kind: &[u8], source: &[u8], options: &[u8], flags: u32) -> Result<Arc<Mount>, Errno> {
+    let source = if source.is_empty() { b"none" } else { source };
+    let made = match kind {
+        b"tmpfs" | b"ramfs" => {
+            let settings = Settings::parse(options)?;
+            let kind = if kind == b"tmpfs" { "tmpfs" } else { "ramfs" };
+            return Tree::mount(kind, source, settings.permissions, settings.pages, flags);
+        }
+        _ if !options.is_empty() => return Err(Errno::EINVAL),
+        b"proc" => procfs::mount()?,
+        b"sysfs" => procfs::mount_sys()?,
+        b"mqueue" => mqueue::mount(source, flags)?,
+        _ => return Err(Errno::ENODEV),
+    };
+    made.file_system.set_flags(flags);
+    Mount::of(made.file_system.clone(), made.root.clone(), source, flags)
+}
+
+/// Options for a file system that is mounted already: they are checked, and none that says something new is taken.
+///
+/// # Errors
+/// `EINVAL`.
+pub(super) fn check_again(kind: &str, options: &[u8]) -> Result<(), Errno> {
+    if options.is_empty() {
+        return Ok(());
+    }
+    if !matches!(kind, "tmpfs" | "ramfs") {
+        return Err(Errno::EINVAL);
+    }
+    let settings = Settings::parse(options)?;
+    if settings.pages == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// `NAME` or `NAME=VALUE` behind what a list of options has.
+pub(super) fn append(options: &mut Vec<u8>, name: &[u8], value: Option<&[u8]>) -> Result<(), Errno> {
+    let length = options.len() + name.len() + value.map_or(0, <[u8]>::len) + 2;
+    if length > super::OPTIONS_LIMIT {
+        return Err(Errno::EINVAL);
+    }
+    options.try_reserve(length).map_err(|_| Errno::ENOMEM)?;
+    if !options.is_empty() {
+        push_reserved(options, b',');
+    }
+    extend_reserved(options, name);
+    if let Some(value) = value {
+        push_reserved(options, b'=');
+        extend_reserved(options, value);
+    }
+    Ok(())
+}
+
+/// The options of tmpfs(5) that have an effect here.
+struct Settings {
+    permissions: u32,
+    /// 0 for no limit.
+    pages: u64,
+}
+
+impl Settings {
+    fn parse(options: &[u8]) -> Result<Self, Errno> {
+        let mut settings = Self { permissions: 0o1777, pages: 0 };
+        let options = core::str::from_utf8(options).map_err(|_| Errno::EINVAL)?;
+        for option in options.split(',').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            match name {
+                "mode" => {
+                    settings.permissions = u32::from_str_radix(value, 8).map_err(|_| Errno::EINVAL)? & 0o7777
+                }
+                "size" => settings.pages = parse_size(value).ok_or(Errno::EINVAL)?.div_ceil(4096),
+                "nr_blocks" => settings.pages = parse_size(value).ok_or(Errno::EINVAL)?,
+                "uid" | "gid" | "nr_inodes" | "huge" | "inode32" | "inode64" => {}
+                _ => return Err(Errno::EINVAL),
+            }
+        }
+        Ok(settings)
+    }
+}
+
+/// A number with a unit, or a part of memory in percent, in bytes.
+fn parse_size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+    let number: u64 = digits.parse().ok()?;
+    match &text[digits.len()..] {
+        "" => Some(number),
+        "k" | "K" => number.checked_mul(1 << 10),
+        "m" | "M" => number.checked_mul(1 << 20),
+        "g" | "G" => number.checked_mul(1 << 30),
+        "%" => Some(crate::memory::frame::total_frames() as u64 * 4096 / 100)
+            .and_then(|one| one.checked_mul(number)),
+        _ => None,
+    }
+}
