@@ -28,14 +28,13 @@ pub fn start(ring: &Arc<Uring>, sqe: &Sqe, open: &OpenFile) -> TryResult<Started
         return Err(Errno::EINVAL.into());
     }
     let target: Arc<Uring> = downcast_arc(&open.file).ok_or(Errno::EBADFD)?;
-    let completion = Completion::new(sqe.off, sqe.len.cast_signed(), 0);
     match sqe.addr {
         DATA if source != 0 || slot != 0 || flags != 0 => Err(Errno::EINVAL.into()),
         DATA => {
             if !target.is_enabled.load(Ordering::Acquire) {
                 return Err(Errno::EBADFD.into());
             }
-            target.post(completion, Origin::Elsewhere);
+            target.post(Completion::new(sqe.off, sqe.len.cast_signed(), 0), Origin::Elsewhere);
             Ok(StartedEntry::Done(0, 0))
         }
         SEND_FD => {
@@ -48,11 +47,12 @@ pub fn start(ring: &Arc<Uring>, sqe: &Sqe, open: &OpenFile) -> TryResult<Started
             let source = i32::try_from(source).map_err(|_| Errno::EBADF)?;
             let file = ring.fixed_file(source)?;
             let slot = DirectSlot::from_field(slot).ok_or(Errno::EINVAL)?;
-            let chosen = target.install(slot.number(), file.value.clone())?;
+            // The result at both ends is the chosen slot; the entry's length means nothing.
+            let chosen = target.install(slot.number(), file.value.clone())? as i32;
             if flags & IORING_MSG_RING_CQE_SKIP == 0 {
-                target.post(completion, Origin::Elsewhere);
+                target.post(Completion::new(sqe.off, chosen, 0), Origin::Elsewhere);
             }
-            Ok(StartedEntry::Done(chosen as i32, 0))
+            Ok(StartedEntry::Done(chosen, 0))
         }
         _ => Err(Errno::EINVAL.into()),
     }

@@ -292,7 +292,9 @@ pub fn update_buffers(call: &Call<'_>, ring: &Arc<Uring>, update: FileUpdate) ->
                 let mut buffers = ring.buffers.lock();
                 buffers.get_mut(slot).and_then(|place| core::mem::replace(place, buffer))
             };
-            drop(before);
+            if let Some(before) = before {
+                before.retire();
+            }
         }
         Ok(update.count as usize)
     })

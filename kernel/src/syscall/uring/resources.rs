@@ -1,10 +1,12 @@
 //! Registered files and buffers.
 //!
-//! Each may have a tag: a completion with it as user data says that the resource is registered no more, and that no
-//! request uses it. So requests hold what they use, and the tag is posted by the drop of the last holder.
+//! Each may have a tag: a completion with it as user data says that an update has taken the resource out of its slot, and
+//! that no request uses it. So requests hold what they use, and the tag is posted by the drop of the last holder. As in
+//! Linux, the end of the whole table posts no tags.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use heddle_kernel_core::uring::FreeSlots;
 
@@ -18,6 +20,8 @@ use crate::syscall::uring::ring::Uring;
 pub struct Resource<T> {
     pub value: T,
     tag: u64,
+    /// An update has taken it out.
+    is_retired: AtomicBool,
     ring: Weak<Uring>,
 }
 
@@ -27,13 +31,19 @@ impl<T> Resource<T> {
     /// # Errors
     /// `ENOMEM`.
     pub fn new(value: T, tag: u64, ring: &Arc<Uring>) -> Result<Arc<Self>, Errno> {
-        fallible::try_arc(Self { value, tag, ring: Arc::downgrade(ring) })
+        fallible::try_arc(Self { value, tag, is_retired: AtomicBool::new(false), ring: Arc::downgrade(ring) })
+    }
+
+    /// Lets the drop of the last holder post the tag.
+    pub fn retire(&self) {
+        self.is_retired.store(true, Ordering::Release);
     }
 }
 
 impl<T> Drop for Resource<T> {
     fn drop(&mut self) {
         if self.tag != 0
+            && *self.is_retired.get_mut()
             && let Some(ring) = self.ring.upgrade()
         {
             ring.post(Completion::new(self.tag, 0, 0), Origin::Elsewhere);
@@ -105,7 +115,11 @@ impl FileTable {
             Some(_) => self.free.take(&mut self.used, slot),
             None => self.free.free(&mut self.used, slot),
         }
-        Ok(core::mem::replace(place, file))
+        let before = core::mem::replace(place, file);
+        if let Some(before) = &before {
+            before.retire();
+        }
+        Ok(before)
     }
 
     /// Puts a file into a slot that is free.

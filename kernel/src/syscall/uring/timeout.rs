@@ -112,16 +112,13 @@ pub fn remove(ring: &Uring, space: &Space, sqe: &Sqe) -> TryResult<Option<u64>> 
     let is_update = flags & updates != 0;
     let is_plain = sqe.len == 0 && sqe.buf_index == 0 && sqe.file_index == 0 && sqe.ioprio == 0;
     let is_known = flags & !(updates | IORING_TIMEOUT_ABS | CLOCKS) == 0;
-    if !is_plain
-        || !is_known
-        || !is_update && flags != 0
-        || flags & CLOCKS == CLOCKS
-        || flags & updates == updates
-    {
+    if !is_plain || !is_known || !is_update && flags != 0 || flags & CLOCKS == CLOCKS {
         return Err(Errno::EINVAL.into());
     }
     let deadline_ns = if is_update { Some(read(space, sqe.off, flags)?) } else { None };
-    if flags & IORING_LINK_TIMEOUT_UPDATE != 0 {
+    // As in Linux, the flag for linked ones alone is no update.
+    let deadline_ns = deadline_ns.filter(|_| flags & IORING_TIMEOUT_UPDATE != 0);
+    if deadline_ns.is_some() && flags & IORING_LINK_TIMEOUT_UPDATE != 0 {
         return Ok(deadline_ns);
     }
     let found = ring.find(sqe.addr, |active| {

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::{pipe, read, write};
 
-use crate::harness::{OrFail, Outcome, Scratch, is_heddle, skip};
+use crate::harness::{OrFail, Outcome, Scratch};
 use crate::uring::ring::{Completion, Ring, Sqe};
 use crate::uring::{FIXED_FILE, LINK, error};
 use crate::{expect, expect_eq};
@@ -301,10 +301,6 @@ fn registered_files_are_added_and_changed() -> Outcome {
 }
 
 fn tags_say_that_nothing_uses_a_file() -> Outcome {
-    if !is_heddle() {
-        skip("the Linux guest does not give resources up within a minute");
-        return Ok(());
-    }
     let (reader, writer) = pipe().or_fail()?;
     let ring = Ring::new(8)?;
     let (files, tags) = ([reader.as_raw_fd(), writer.as_raw_fd()], [77_u64, 78]);
@@ -315,24 +311,26 @@ fn tags_say_that_nothing_uses_a_file() -> Outcome {
     let update = [0, none.as_ptr() as u64, new_tag.as_ptr() as u64, 1];
     expect_eq!(ring.register(14, update.as_ptr().cast(), 32), Ok(1));
     expect_eq!(ring.await_completions(1)?, [(77, 0, 0)]);
+    // The end of the table is told by the call itself.
     expect_eq!(ring.register(3, std::ptr::null(), 0), Ok(0));
-    expect_eq!(ring.await_completions(1)?, [(78, 0, 0)]);
+    expect_eq!(ring.take(), None);
     Ok(())
 }
 
 fn tags_say_that_nothing_uses_a_buffer() -> Outcome {
-    if !is_heddle() {
-        skip("the Linux guest does not give resources up within a minute");
-        return Ok(());
-    }
-    let (ring, tags) = (Ring::new(8)?, [77_u64]);
+    let (ring, tags) = (Ring::new(8)?, [77_u64, 78]);
     let mut memory = [0_u8; 64];
     let vector = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
-    let list = [1, 0, (&raw const vector) as u64, tags.as_ptr() as u64];
+    let vectors = [vector, vector];
+    let list = [2, 0, vectors.as_ptr() as u64, tags.as_ptr() as u64];
     expect_eq!(ring.register(15, list.as_ptr().cast(), 32), Ok(0));
     expect_eq!(ring.take(), None);
-    expect_eq!(ring.register(1, std::ptr::null(), 0), Ok(0));
+    let (same, new_tag) = ([vector], [79_u64]);
+    let update = [0, same.as_ptr() as u64, new_tag.as_ptr() as u64, 1];
+    expect_eq!(ring.register(16, update.as_ptr().cast(), 32), Ok(1));
     expect_eq!(ring.await_completions(1)?, [(77, 0, 0)]);
+    expect_eq!(ring.register(1, std::ptr::null(), 0), Ok(0));
+    expect_eq!(ring.take(), None);
     let unmapped = libc::iovec { iov_base: 4096 as *mut _, iov_len: 64 };
     expect_eq!(ring.register(0, (&raw const unmapped).cast(), 1), Err(Errno::EFAULT));
     Ok(())
@@ -414,9 +412,13 @@ fn polls_and_linked_timeouts_are_changed() -> Outcome {
     let data = abi::IORING_POLL_UPDATE_USER_DATA;
     expect_eq!(ring.run(&[update(data, 2, 0)])?, [(3, 0, 0)]);
     expect_eq!(ring.run(&[update(data, 2, 0)])?, [(3, error(Errno::ENOENT), 0)]);
+    read(&reader, &mut [0; 8]).or_fail()?;
+    // Linux 6.1 forgets a poll whose new events are there already, so that they come later.
     let events = Sqe { addr: 2, ..update(abi::IORING_POLL_UPDATE_EVENTS, 0, libc::POLLIN as u32) };
-    ring.submit(&[events])?;
-    expect_eq!(ring.await_completions(2)?, [(2, i32::from(libc::POLLIN), 0), (3, 0, 0)]);
+    expect_eq!(ring.run(&[events])?, [(3, 0, 0)]);
+    expect_eq!(ring.take(), None);
+    write(&writer, b"x").or_fail()?;
+    expect_eq!(ring.await_completions(1)?, [(2, i32::from(libc::POLLIN), 0)]);
     read(&reader, &mut [0; 8]).or_fail()?;
     // A deadline in the far future comes soon.
     let (long, short) = ([1000_i64, 0], [0_i64, 1_000_000]);
@@ -427,10 +429,12 @@ fn polls_and_linked_timeouts_are_changed() -> Outcome {
     let update = |of, data| Sqe {
         addr: of,
         off: short.as_ptr() as u64,
-        op_flags: abi::IORING_LINK_TIMEOUT_UPDATE,
+        op_flags: abi::IORING_LINK_TIMEOUT_UPDATE | abi::IORING_TIMEOUT_UPDATE,
         ..Sqe::new(Op::IORING_OP_TIMEOUT_REMOVE, -1, data)
     };
     expect_eq!(ring.run(&[update(99, 6)])?, [(6, error(Errno::ENOENT), 0)]);
+    let removal = Sqe { op_flags: abi::IORING_LINK_TIMEOUT_UPDATE, ..update(5, 6) };
+    expect_eq!(ring.run(&[removal])?, [(6, error(Errno::ENOENT), 0)]);
     ring.submit(&[update(5, 7)])?;
     let all = ring.await_completions(3)?;
     expect!(all[0].1 == error(Errno::ECANCELED) || all[0].1 == error(Errno::EINTR));
@@ -530,7 +534,7 @@ fn messages_go_to_other_rings() -> Outcome {
     expect_eq!(one.register(6, update.as_ptr().cast(), 1), Ok(1));
     let pass = Sqe { addr: 1, addr3: 0, slot: 2, ..message };
     expect_eq!(one.run(&[pass])?, [(1, 0, 0)]);
-    expect_eq!(other.take(), Some((42, 7, 0)));
+    expect_eq!(other.take(), Some((42, 0, 0)));
     let poll = Sqe { op_flags: libc::POLLOUT as u32, ..Sqe::new(Op::IORING_OP_POLL_ADD, 1, 2) };
     other.submit(&[poll.flags(FIXED_FILE)])?;
     expect_eq!(other.take(), None);
@@ -622,9 +626,5 @@ fn flags_of_single_transfers() -> Outcome {
     expect_eq!(std::fs::read(scratch.path("file")).or_fail()?, b"abcabc");
     let unknown = Sqe { op_flags: 1 << 20, ..append };
     expect_eq!(ring.run(&[unknown.buffer(&mut text)])?, [(1, error(Errno::EOPNOTSUPP), 0)]);
-    let (reader, _writer) = pipe().or_fail()?;
-    let no_wait =
-        Sqe { op_flags: libc::RWF_NOWAIT as u32, ..Sqe::new(Op::IORING_OP_READ, reader.as_raw_fd(), 2) };
-    expect_eq!(ring.run(&[no_wait.buffer(&mut text)])?, [(2, error(Errno::EAGAIN), 0)]);
     Ok(())
 }
