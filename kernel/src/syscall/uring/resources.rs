@@ -1,8 +1,8 @@
 //! Registered files and buffers.
 //!
-//! Each may have a tag: a completion with it as user data says that an update has taken the resource out of its slot, and
-//! that no request uses it. So requests hold what they use, and the tag is posted by the drop of the last holder. As in
-//! Linux, the end of the whole table posts no tags.
+//! Each may have a tag: a completion with it as user data says that an update has taken the resource out of its slot,
+//! and that no request uses it. So requests hold what they use, and the tag is posted by the drop of the last holder. As
+//! in Linux, the end of the whole table posts no tags.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
