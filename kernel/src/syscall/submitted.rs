@@ -16,7 +16,7 @@ use crate::fs::OpenFile;
 use crate::memory::{FrameRef, fallible};
 use crate::sched;
 use crate::sched::Budget;
-use crate::syscall::{Call, SyscallState, start_call};
+use crate::syscall::{Call, Restart, SyscallResult, SyscallState, start_call};
 use crate::wait::node::WaitKind;
 use crate::wait::queue::Events;
 
@@ -48,6 +48,33 @@ pub enum Attempt {
     Waits(CallFuture),
 }
 
+/// The work of a request.
+#[derive(Clone)]
+pub enum SubmittedCall {
+    /// A system call with its arguments.
+    Number(SystemCall),
+    /// A function like one of a system call, for what no system call does so.
+    Function(Restart),
+}
+
+impl From<SystemCall> for SubmittedCall {
+    fn from(call: SystemCall) -> Self {
+        Self::Number(call)
+    }
+}
+
+impl SubmittedCall {
+    fn start(&self, caller: &Caller, context: &mut UserContext) -> SyscallResult {
+        match self {
+            Self::Number(call) => {
+                let arguments = call.arguments.map(|word| word as usize);
+                start_call(call.number as usize, &mut Call::with_arguments(caller, context, arguments))
+            }
+            Self::Function(function) => function(&mut Call::with_arguments(caller, context, [0; 6])),
+        }
+    }
+}
+
 /// Starts a system call for a request.
 ///
 /// # Errors
@@ -55,11 +82,10 @@ pub enum Attempt {
 pub fn attempt(
     request: &Arc<AsyncRequest>,
     context: &mut UserContext,
-    call: SystemCall,
+    call: &SubmittedCall,
 ) -> TryResult<Attempt> {
     let caller = Caller::Request(request.clone());
-    let arguments = call.arguments.map(|word| word as usize);
-    match start_call(call.number as usize, &mut Call::with_arguments(&caller, context, arguments)) {
+    match call.start(&caller, context) {
         Ok(SyscallState::Done(value)) => Ok(Attempt::Done(Ok(value))),
         Ok(SyscallState::Yield) => Ok(Attempt::Done(Ok(0))),
         Ok(SyscallState::Pending(future)) => Ok(Attempt::Waits(future)),
@@ -76,7 +102,7 @@ pub fn attempt(
 /// Its own; interrupted.
 pub async fn complete(
     request: Arc<AsyncRequest>,
-    call: SystemCall,
+    call: SubmittedCall,
     mut first: Option<Attempt>,
     retry: Option<(Arc<OpenFile>, Events)>,
 ) -> Result<usize, Errno> {
@@ -85,7 +111,7 @@ pub async fn complete(
     loop {
         let started = match first.take() {
             Some(started) => started,
-            None => attempt_later(&request, call).await?,
+            None => attempt_later(&request, &call).await?,
         };
         let result = match started {
             Attempt::Done(result) => result,
@@ -112,7 +138,7 @@ pub async fn complete(
 ///
 /// # Errors
 /// `ENOMEM`, `EFAULT`, `EINTR`.
-pub async fn attempt_later(request: &Arc<AsyncRequest>, call: SystemCall) -> Result<Attempt, Errno> {
+pub async fn attempt_later(request: &Arc<AsyncRequest>, call: &SubmittedCall) -> Result<Attempt, Errno> {
     loop {
         let started = {
             let mut context = fallible::try_box(UserContext::new_user())?;

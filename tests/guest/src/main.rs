@@ -135,6 +135,7 @@ fn main() -> std::process::ExitCode {
         arguments::TESTS,
         aio::TESTS,
         uring::TESTS,
+        uring::FEATURE_TESTS,
         seccomp::TESTS,
         file_signals::TESTS,
         leases::TESTS,

@@ -97,6 +97,15 @@ impl AsyncRequest {
         own.unwrap_or_else(|| self.thread.descriptors())
     }
 
+    /// Gives it a table of descriptors of its own, for what it opens.
+    pub fn set_descriptors(&self, descriptors: Arc<DescriptorTable>) {
+        let before = {
+            let mut holds = self.holds.lock();
+            holds.as_mut().map(|holds| core::mem::replace(&mut holds.descriptors, descriptors))
+        };
+        drop(before);
+    }
+
     /// Gives it a file, in place of the one that its first argument names.
     pub fn set_file(&self, open: Arc<OpenFile>) {
         let before = self.file.lock().replace(open);

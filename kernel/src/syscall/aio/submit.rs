@@ -117,7 +117,7 @@ async fn start(
         }
         AioOperation::Call(call) => {
             drop(open);
-            match attempt_later(&request, call).await {
+            match attempt_later(&request, &call.into()).await {
                 Ok(Attempt::Waits(future)) => future,
                 done => {
                     let result = match done {

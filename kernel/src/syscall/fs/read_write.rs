@@ -66,11 +66,29 @@ pub fn pwritev2(call: &mut Call<'_>) -> SyscallResult {
     vectored_with_flags(call, TransferDirection::Write)
 }
 
+/// The flags of preadv2(2) that are known.
+const FLAGS_KNOWN: u32 =
+    linux::RWF_HIPRI | linux::RWF_DSYNC | linux::RWF_SYNC | linux::RWF_NOWAIT | linux::RWF_APPEND;
+
+/// A read or write of one piece of memory with the flags of preadv2(2), for `io_uring`.
+pub fn one_with_flags(
+    call: &Call<'_>,
+    is_read: bool,
+    (address, length): (usize, usize),
+    position: Option<i64>,
+    flags: u32,
+) -> SyscallResult {
+    if flags & !FLAGS_KNOWN != 0 {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    let direction = if is_read { TransferDirection::Read } else { TransferDirection::Write };
+    let segments = Segments::One([IoSegment { address, length: length.min(TRANSFER_LIMIT) }]);
+    start(call, direction, segments, position, flags)
+}
+
 fn vectored_with_flags(call: &mut Call<'_>, direction: TransferDirection) -> SyscallResult {
-    const KNOWN: u32 =
-        linux::RWF_HIPRI | linux::RWF_DSYNC | linux::RWF_SYNC | linux::RWF_NOWAIT | linux::RWF_APPEND;
     let flags = call.uint(5);
-    if flags & !KNOWN != 0 {
+    if flags & !FLAGS_KNOWN != 0 {
         return Err(Errno::EOPNOTSUPP.into());
     }
     let segments = many(call, call.word(1), call.word(2))?;

@@ -291,6 +291,55 @@ fn gives_pages(open: &OpenFile) -> bool {
     }
 }
 
+/// Whether bytes can be spliced from one file to the other, at positions of their own or not.
+fn check_splice(from: &OpenFile, to: &OpenFile, has_positions: [bool; 2]) -> Result<(), Errno> {
+    let of_directory = |error| if error == Errno::EISDIR { Errno::EINVAL } else { error };
+    check_direction(from, TransferDirection::Read).map_err(of_directory)?;
+    check_direction(to, TransferDirection::Write).map_err(of_directory)?;
+    if downcast::<PipeEnd>(from).is_none() && downcast::<PipeEnd>(to).is_none() {
+        return Err(Errno::EINVAL);
+    }
+    for (open, is_at) in [from, to].into_iter().zip(has_positions) {
+        if is_at && !open.file.is_seekable() {
+            return Err(Errno::EINVAL);
+        }
+    }
+    if let (Some(from), Some(to)) = (downcast::<PipeEnd>(from), downcast::<PipeEnd>(to))
+        && from.is_end_of_same(to)
+    {
+        return Err(Errno::EINVAL);
+    }
+    if !gives_pages(from) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+/// As splice(2), with positions by value, for `io_uring`.
+pub fn splice_between(
+    call: &Call<'_>,
+    [from, to]: [Arc<OpenFile>; 2],
+    positions: [Option<u64>; 2],
+    length: usize,
+    flags: u32,
+) -> SyscallResult {
+    if length == 0 {
+        return Ok(0.into());
+    }
+    for (open, position) in [&from, &to].into_iter().zip(positions) {
+        if position.is_some() && downcast::<PipeEnd>(open).is_some() {
+            return Err(Errno::ESPIPE.into());
+        }
+    }
+    check_splice(&from, &to, positions.map(|position| position.is_some()))?;
+    if positions.iter().flatten().any(|&position| i64::try_from(position).is_err()) {
+        return Err(Errno::EINVAL.into());
+    }
+    let from = SpliceSide { open: from, position: positions[0], position_at: 0 };
+    let to = SpliceSide { open: to, position: positions[1], position_at: 0 };
+    copy(call, from, to, length, (flags & SPLICE_NONBLOCK != 0, true))
+}
+
 /// splice(2).
 pub fn splice(call: &mut Call<'_>) -> SyscallResult {
     let flags = call.uint(5);
@@ -311,25 +360,7 @@ pub fn splice(call: &mut Call<'_>) -> SyscallResult {
             let _: [u8; 8] = get(call, call.word(index))?;
         }
     }
-    let of_directory = |error| if error == Errno::EISDIR { Errno::EINVAL } else { error };
-    check_direction(&from, TransferDirection::Read).map_err(of_directory)?;
-    check_direction(&to, TransferDirection::Write).map_err(of_directory)?;
-    if downcast::<PipeEnd>(&from).is_none() && downcast::<PipeEnd>(&to).is_none() {
-        return Err(Errno::EINVAL.into());
-    }
-    for (open, index) in [(&from, 1), (&to, 3)] {
-        if call.word(index) != 0 && !open.file.is_seekable() {
-            return Err(Errno::EINVAL.into());
-        }
-    }
-    if let (Some(from), Some(to)) = (downcast::<PipeEnd>(&from), downcast::<PipeEnd>(&to))
-        && from.is_end_of_same(to)
-    {
-        return Err(Errno::EINVAL.into());
-    }
-    if !gives_pages(&from) {
-        return Err(Errno::EINVAL.into());
-    }
+    check_splice(&from, &to, [call.word(1) != 0, call.word(3) != 0])?;
     let (from, to) = (SpliceSide::new(call, from, call.word(1))?, SpliceSide::new(call, to, call.word(3))?);
     copy(call, from, to, call.word(4), (flags & SPLICE_NONBLOCK != 0, true))
 }
@@ -361,11 +392,24 @@ pub fn tee(call: &mut Call<'_>) -> SyscallResult {
     if call.word(2) == 0 {
         return Ok(0.into());
     }
-    let (from, to) = (get_file(call, 0)?, get_file(call, 1)?);
+    let files = [get_file(call, 0)?, get_file(call, 1)?];
+    tee_between(call, files, call.word(2), call.uint(3))
+}
+
+/// As tee(2), between these files.
+pub fn tee_between(
+    call: &Call<'_>,
+    [from, to]: [Arc<OpenFile>; 2],
+    length: usize,
+    flags: u32,
+) -> SyscallResult {
+    if length == 0 {
+        return Ok(0.into());
+    }
     check_direction(&from, TransferDirection::Read)?;
     check_direction(&to, TransferDirection::Write)?;
-    let no_wait = call.uint(3) & SPLICE_NONBLOCK != 0 || from.flags().contains(StatusFlags::NONBLOCK);
-    let length = call.word(2).min(TRANSFER_LIMIT);
+    let no_wait = flags & SPLICE_NONBLOCK != 0 || from.flags().contains(StatusFlags::NONBLOCK);
+    let length = length.min(TRANSFER_LIMIT);
     carry_out(call.thread, WaitOptions { no_wait, deadline_ns: None }, Tee { from, to, length })
 }
 

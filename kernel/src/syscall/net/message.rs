@@ -155,7 +155,7 @@ pub(super) struct Header {
     pub control_length: usize,
 }
 
-const MESSAGE: usize = size_of::<net::msghdr>();
+pub(super) const MESSAGE: usize = size_of::<net::msghdr>();
 
 pub(super) fn get_header(call: &Call<'_>, address: usize) -> TryResult<Header> {
     let bytes: [u8; MESSAGE] = get(call, address)?;
@@ -533,6 +533,20 @@ pub fn prepare_receive(call: &Call<'_>, address: usize, flags: u32) -> TryResult
     let segments = many(call, header.vectors, header.vector_count).map_err(too_many)?;
     let places = message_fields(&header, address);
     receive(call, segments, places, flags)
+}
+
+/// Receives into one piece of memory, with the rest of the results where `places` says.
+pub(super) fn receive_at(
+    call: &Call<'_>,
+    segment: IoSegment,
+    places: MessageFields,
+    flags: u32,
+) -> SyscallResult {
+    let segments = Segments::One([segment]);
+    if let Some(target) = get_protocol(call)? {
+        return packets::receive_at(call, target, segments, places, flags);
+    }
+    start_receive(call, receive(call, segments, places, flags)?)
 }
 
 fn receive(

@@ -1,5 +1,6 @@
 //! syscall::net
 
+pub mod framed;
 pub mod message;
 pub mod messages;
 pub mod options;

@@ -279,6 +279,18 @@ pub fn recvmsg(call: &Call<'_>, target: Target) -> SyscallResult {
     start_receive(call, operation)
 }
 
+/// Receives into memory, with the rest of the results where `places` says.
+pub(super) fn receive_at(
+    call: &Call<'_>,
+    (open, socket): Target,
+    segments: Segments,
+    places: MessageFields,
+    flags: u32,
+) -> SyscallResult {
+    let thread = call.thread.clone();
+    start_receive(call, ReceivePackets { thread, open, socket, segments, places, flags, done: 0 })
+}
+
 fn start_receive(call: &Call<'_>, mut operation: ReceivePackets) -> SyscallResult {
     let manner = manner(&operation.open, false, operation.flags);
     if manner.no_wait {

@@ -1,10 +1,11 @@
 //! The operations: how an entry becomes a result, or the future of one.
 
 use alloc::sync::Arc;
-use linux_raw_sys::general::__NR_io_uring_enter;
+use core::sync::atomic::Ordering;
+use linux_raw_sys::general::{__NR_io_uring_enter, __NR_splice, __NR_tee};
 use linux_raw_sys::io_uring::{
-    IORING_ACCEPT_MULTISHOT, IORING_ASYNC_CANCEL_ALL, IORING_ASYNC_CANCEL_ANY, IORING_ASYNC_CANCEL_FD,
-    IORING_ASYNC_CANCEL_FD_FIXED, IORING_CQE_F_MORE, IORING_POLL_ADD_MULTI, io_uring_op as Op,
+    IORING_ACCEPT_MULTISHOT, IORING_CQE_F_MORE, IORING_RECV_MULTISHOT, IORING_SETUP_IOPOLL,
+    IORING_SETUP_R_DISABLED, io_uring_op as Op,
 };
 use linux_raw_sys::net::MSG_DONTWAIT;
 
@@ -16,23 +17,30 @@ use crate::call::caller::Caller;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::{OpenFile, StatusFlags, downcast};
 use crate::memory::fallible;
+use crate::net::protocol::protocol_socket;
 use crate::sched;
-use crate::sched::Budget;
-use crate::sync::SpinLock;
-use crate::syscall::submitted::{Attempt, attempt, complete};
-use crate::syscall::uring::request::{Submitter, UringRequest, level_of};
+use crate::syscall::Restart;
+use crate::syscall::fs::{read_write, splice};
+use crate::syscall::submitted::{Attempt, SubmittedCall, attempt, complete};
+use crate::syscall::uring::completions::{Completion, Origin};
+use crate::syscall::uring::direct::DirectSlot;
+use crate::syscall::uring::request::{Submitter, UringRequest, Uses, level_of};
+use crate::syscall::uring::resources::{BufferResource, FileResource};
 use crate::syscall::uring::ring::Uring;
-use crate::syscall::uring::timeout;
-use crate::wait::node::{WaitKind, Waiter};
+use crate::syscall::uring::{cancel, direct, message_ring, poll, select, timeout};
+use crate::wait::node::WaitKind;
 use crate::wait::queue::Events;
 
 /// An entry that has started.
 pub enum StartedEntry {
-    /// It is over, with this result.
-    Done(i32),
+    /// It is over, with this result and flags of its completion.
+    Done(i32, u32),
     /// It waits.
     Waits(Arc<UringRequest>, CallFuture),
 }
+
+/// The file that an entry is about, and how it is registered if it is.
+pub type OpenEntry = (Arc<OpenFile>, Option<Arc<FileResource>>);
 
 impl From<InvalidEntry> for TryError {
     fn from(_: InvalidEntry) -> Self {
@@ -42,7 +50,7 @@ impl From<InvalidEntry> for TryError {
 
 /// Whether there is an operation of this number.
 pub fn is_known(opcode: u8) -> bool {
-    const OWN: [Op; 7] = [
+    const OWN: [Op; 16] = [
         Op::IORING_OP_NOP,
         Op::IORING_OP_POLL_ADD,
         Op::IORING_OP_POLL_REMOVE,
@@ -50,6 +58,15 @@ pub fn is_known(opcode: u8) -> bool {
         Op::IORING_OP_TIMEOUT_REMOVE,
         Op::IORING_OP_ASYNC_CANCEL,
         Op::IORING_OP_LINK_TIMEOUT,
+        Op::IORING_OP_FILES_UPDATE,
+        Op::IORING_OP_PROVIDE_BUFFERS,
+        Op::IORING_OP_REMOVE_BUFFERS,
+        Op::IORING_OP_SPLICE,
+        Op::IORING_OP_TEE,
+        Op::IORING_OP_MSG_RING,
+        Op::IORING_OP_URING_CMD,
+        Op::IORING_OP_SEND_ZC,
+        Op::IORING_OP_SENDMSG_ZC,
     ];
     is_system_call(opcode) || OWN.iter().any(|&operation| opcode == operation as u8)
 }
@@ -57,14 +74,30 @@ pub fn is_known(opcode: u8) -> bool {
 /// Whether an entry can start at all; one that cannot ends the batch.
 ///
 /// # Errors
-/// `EINVAL`.
-pub fn check(sqe: &Sqe) -> Result<(), Errno> {
-    let flags = sqe.known_flags().map_err(|_| Errno::EINVAL)?;
-    let takes_no_file = flags.contains(SqeFlags::FIXED_FILE) && !sqe.accepts_fixed_file();
-    if !is_known(sqe.opcode) || sqe.personality != 0 || takes_no_file {
+/// `EINVAL`, `EOPNOTSUPP`, `EACCES` (the ring is restricted).
+pub fn check(ring: &Uring, sqe: &Sqe) -> Result<(), Errno> {
+    if !is_known(sqe.opcode) {
         return Err(Errno::EINVAL);
     }
-    level_of(sqe).map(|_| ())
+    let flags = sqe.known_flags().map_err(|_| Errno::EINVAL)?;
+    if flags.contains(SqeFlags::BUFFER_SELECT) && !sqe.may_select_buffer() {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if flags.contains(SqeFlags::SKIP_SUCCESS) {
+        ring.skips_completions.store(true, Ordering::Relaxed);
+    }
+    if flags.contains(SqeFlags::DRAIN) && ring.skips_completions.load(Ordering::Relaxed) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let may_be_restricted = ring.setup & IORING_SETUP_R_DISABLED != 0;
+    if may_be_restricted && !ring.rules.lock().restrictions.allows_entry(sqe.opcode, sqe.flags) {
+        return Err(Errno::EACCES);
+    }
+    let level = level_of(sqe);
+    if ring.setup & IORING_SETUP_IOPOLL != 0 && !sqe.may_be_polled() || sqe.personality != 0 {
+        return Err(Errno::EINVAL);
+    }
+    level.map(|_| ())
 }
 
 /// Starts an entry.
@@ -72,153 +105,302 @@ pub fn check(sqe: &Sqe) -> Result<(), Errno> {
 /// # Errors
 /// Its error; a page fault: it is to be started again once the page is there.
 pub fn start(ring: &Arc<Uring>, submitter: &mut Submitter<'_>, sqe: &Sqe) -> TryResult<StartedEntry> {
-    check(sqe)?;
+    check(ring, sqe)?;
     if sqe.is(Op::IORING_OP_NOP) {
-        return Ok(StartedEntry::Done(0));
+        return Ok(StartedEntry::Done(0, 0));
     }
+    if sqe.has(SqeFlags::FIXED_FILE) && sqe.is_path_operation() {
+        return Err(Errno::EBADF.into());
+    }
+    if !sqe.takes_file() {
+        return start_without_file(ring, submitter, sqe);
+    }
+    let (open, resource) = file(ring, submitter.caller, sqe)?;
+    if sqe.is(Op::IORING_OP_POLL_ADD) {
+        return poll::add(ring, submitter, sqe, (open, resource));
+    }
+    if sqe.is(Op::IORING_OP_MSG_RING) {
+        return message_ring::start(ring, sqe, &open);
+    }
+    if sqe.is(Op::IORING_OP_URING_CMD) {
+        // No file has commands of its own.
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    if ring.setup & IORING_SETUP_IOPOLL != 0 {
+        // No file's transfers are polled for.
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    let mut uses = Uses { file: resource, buffer: None };
+    if sqe.is(Op::IORING_OP_READ_FIXED) || sqe.is(Op::IORING_OP_WRITE_FIXED) {
+        uses.buffer = Some(fixed_buffer(ring, sqe)?);
+    }
+    let is_multishot = sqe.is_receive() && u32::from(sqe.ioprio) & IORING_RECV_MULTISHOT != 0;
+    if sqe.has(SqeFlags::BUFFER_SELECT) || is_multishot {
+        return select::start(ring, submitter, sqe, (open, uses), is_multishot);
+    }
+    let call = call_of(ring, submitter, sqe, &open, &mut uses)?;
+    let is_zero_copy = sqe.is(Op::IORING_OP_SEND_ZC) || sqe.is(Op::IORING_OP_SENDMSG_ZC);
+    if is_zero_copy && protocol_socket(&open.file).is_none() {
+        return Ok(StartedEntry::Done(-i32::from(Errno::EOPNOTSUPP.0), IORING_CQE_F_MORE));
+    }
+    start_as_call(ring, submitter, sqe, call, (Some(open), uses))
+}
+
+/// As [`start`], of an entry that is about no open file.
+fn start_without_file(
+    ring: &Arc<Uring>,
+    submitter: &mut Submitter<'_>,
+    sqe: &Sqe,
+) -> TryResult<StartedEntry> {
+    const DONE: StartedEntry = StartedEntry::Done(0, 0);
     let space = submitter.caller.space();
+    if sqe.is(Op::IORING_OP_TIMEOUT) {
+        let deadline_ns = timeout::deadline(&space, sqe)?;
+        let active = new_active(submitter, sqe, __NR_io_uring_enter, (deadline_ns, Uses::default()))?;
+        let future = timeout::wait(ring.clone(), active.clone(), timeout::target(ring, sqe));
+        return Ok(StartedEntry::Waits(active, pin(future)?));
+    }
     if sqe.is(Op::IORING_OP_TIMEOUT_REMOVE) {
-        timeout::remove(ring, &space, sqe)?;
-        return Ok(StartedEntry::Done(0));
+        let Some(deadline_ns) = timeout::remove(ring, &space, sqe)? else { return Ok(DONE) };
+        let active = new_active(submitter, sqe, __NR_io_uring_enter, (0, Uses::default()))?;
+        let future = timeout::update_linked(ring.clone(), sqe.addr, deadline_ns);
+        return Ok(StartedEntry::Waits(active, pin(future)?));
     }
     if sqe.is(Op::IORING_OP_POLL_REMOVE) {
-        // Changing a poll's events or data is not offered.
-        if sqe.len != 0 || sqe.off != 0 || sqe.op_flags != 0 || sqe.buf_index != 0 || sqe.file_index != 0 {
-            return Err(Errno::EINVAL.into());
-        }
-        let found =
-            ring.find(sqe.addr, |active| active.sqe.is(Op::IORING_OP_POLL_ADD) && !is_cancelled(active));
-        found.ok_or(Errno::ENOENT)?.request.cancel();
-        return Ok(StartedEntry::Done(0));
+        poll::remove(ring, sqe)?;
+        return Ok(DONE);
     }
     if sqe.is(Op::IORING_OP_ASYNC_CANCEL) {
-        return cancel(ring, submitter, sqe);
+        return cancel::start(ring, submitter, sqe);
     }
     if sqe.is(Op::IORING_OP_LINK_TIMEOUT) {
         // One that follows another is part of that.
         return Err(Errno::EINVAL.into());
     }
-    if sqe.is(Op::IORING_OP_TIMEOUT) {
-        let deadline_ns = timeout::deadline(&space, sqe)?;
-        let active = new_active(submitter, sqe, __NR_io_uring_enter, deadline_ns)?;
-        let future = timeout::wait(ring.clone(), active.clone(), timeout::target(ring, sqe));
-        return Ok(StartedEntry::Waits(active, pin(future)?));
+    if sqe.is(Op::IORING_OP_PROVIDE_BUFFERS) || sqe.is(Op::IORING_OP_REMOVE_BUFFERS) {
+        return Ok(StartedEntry::Done(select::provide_or_remove(ring, sqe)?, 0));
     }
-    let open = if sqe.accepts_fixed_file() { Some(file(ring, submitter.caller, sqe)?) } else { None };
-    if let Some(open) = &open
-        && sqe.is(Op::IORING_OP_POLL_ADD)
-    {
-        return poll(ring, submitter, sqe, open);
+    if sqe.is(Op::IORING_OP_FILES_UPDATE) {
+        return direct::start_update(ring, submitter, sqe);
     }
-    if sqe.is(Op::IORING_OP_READ_FIXED) || sqe.is(Op::IORING_OP_WRITE_FIXED) {
-        check_buffer(ring, sqe)?;
+    if sqe.is(Op::IORING_OP_CLOSE) {
+        if sqe.file_index != 0 {
+            sqe.system_call(Target::Other)?;
+            direct::close(ring, sqe)?;
+            return Ok(DONE);
+        }
+        if let Ok(open) = submitter.caller.descriptors().get(sqe.fd)
+            && downcast::<Uring>(&open).is_some()
+        {
+            return Err(Errno::EBADF.into());
+        }
     }
-    if sqe.is(Op::IORING_OP_CLOSE)
-        && let Ok(open) = submitter.caller.descriptors().get(sqe.fd)
-        && downcast::<Uring>(&open).is_some()
-    {
-        return Err(Errno::EBADF.into());
-    }
-    let is_positioned = open.as_ref().is_some_and(|open| open.file.is_seekable());
-    let target = if is_positioned { Target::Positioned } else { Target::Other };
-    let call = sqe.system_call(target)?.ok_or(Errno::EINVAL)?;
-    start_as_call(ring, submitter, sqe, call, open)
+    let call = sqe.system_call(Target::Other)?.ok_or(Errno::EINVAL)?;
+    start_as_call(ring, submitter, sqe, call.into(), (None, Uses::default()))
 }
 
-fn is_cancelled(active: &UringRequest) -> bool {
+/// The work of an entry that is about a file.
+fn call_of(
+    ring: &Uring,
+    submitter: &Submitter<'_>,
+    sqe: &Sqe,
+    open: &Arc<OpenFile>,
+    uses: &mut Uses,
+) -> TryResult<SubmittedCall> {
+    let target = if open.file.is_seekable() { Target::Positioned } else { Target::Other };
+    if sqe.is(Op::IORING_OP_SPLICE) || sqe.is(Op::IORING_OP_TEE) {
+        return splice_of(ring, submitter, sqe, open);
+    }
+    if sqe.is(Op::IORING_OP_SEND_ZC) || sqe.is(Op::IORING_OP_SENDMSG_ZC) {
+        return send_of(ring, sqe, uses);
+    }
+    let call = sqe.system_call(target)?.ok_or(Errno::EINVAL)?;
+    let is_one_buffer = sqe.is_transfer() && !sqe.is(Op::IORING_OP_READV) && !sqe.is(Op::IORING_OP_WRITEV);
+    if !is_one_buffer || sqe.op_flags == 0 {
+        return Ok(call.into());
+    }
+    let (is_read, flags) = (sqe.is_read(), sqe.op_flags);
+    let is_at = target == Target::Positioned && sqe.off != u64::MAX;
+    let (address, length, position) = (sqe.addr as usize, sqe.len as usize, is_at.then_some(sqe.off as i64));
+    function(move |call| read_write::one_with_flags(call, is_read, (address, length), position, flags))
+}
+
+/// A function as work.
+fn function(
+    function: impl Fn(&mut crate::syscall::Call<'_>) -> crate::syscall::SyscallResult + Send + Sync + 'static,
+) -> TryResult<SubmittedCall> {
+    let function: Restart = fallible::try_arc(function)?;
+    Ok(SubmittedCall::Function(function))
+}
+
+/// `IORING_OP_SPLICE` and `IORING_OP_TEE`. Positions are values here, -1 for none.
+fn splice_of(
+    ring: &Uring,
+    submitter: &Submitter<'_>,
+    sqe: &Sqe,
+    to: &Arc<OpenFile>,
+) -> TryResult<SubmittedCall> {
+    const IN_IS_FIXED: u32 = 1 << 31;
+    const KNOWN: u32 = 0xf;
+    let flags = sqe.op_flags & !IN_IS_FIXED;
+    let is_tee = sqe.is(Op::IORING_OP_TEE);
+    if flags & !KNOWN != 0 || is_tee && (sqe.addr != 0 || sqe.off != 0) {
+        return Err(Errno::EINVAL.into());
+    }
+    let mut input = *sqe;
+    input.fd = sqe.file_index.cast_signed();
+    input.flags = if sqe.op_flags & IN_IS_FIXED == 0 { 0 } else { SqeFlags::FIXED_FILE.bits() };
+    let (from, _used) = file(ring, submitter.caller, &input)?;
+    let (to, length) = (to.clone(), sqe.len as usize);
+    if is_tee {
+        return function(move |call| splice::tee_between(call, [from.clone(), to.clone()], length, flags));
+    }
+    let positions = [sqe.addr, sqe.off].map(|position| (position != u64::MAX).then_some(position));
+    function(move |call| splice::splice_between(call, [from.clone(), to.clone()], positions, length, flags))
+}
+
+/// `IORING_OP_SEND_ZC` and its relative, as the operation that copies.
+fn send_of(ring: &Uring, sqe: &Sqe, uses: &mut Uses) -> TryResult<SubmittedCall> {
+    use linux_raw_sys::io_uring::IORING_RECVSEND_FIXED_BUF;
+    let is_message = sqe.is(Op::IORING_OP_SENDMSG_ZC);
+    let is_fixed = u32::from(sqe.ioprio) & IORING_RECVSEND_FIXED_BUF != 0;
+    let has_more_shots = u32::from(sqe.ioprio) & IORING_RECV_MULTISHOT != 0;
+    if sqe.has(SqeFlags::SKIP_SUCCESS) || has_more_shots || is_message && is_fixed {
+        return Err(Errno::EINVAL.into());
+    }
+    if is_fixed {
+        uses.buffer = Some(fixed_buffer(ring, sqe)?);
+    }
+    let mut plain = *sqe;
+    plain.opcode = if is_message { Op::IORING_OP_SENDMSG } else { Op::IORING_OP_SEND } as u8;
+    plain.ioprio = 0;
+    Ok(plain.system_call(Target::Other)?.ok_or(Errno::EINVAL)?.into())
+}
+
+/// Whether a request has been cancelled.
+pub fn is_cancelled(active: &UringRequest) -> bool {
     active.request.is_interrupted(WaitKind::Interruptible)
 }
 
-fn pin(future: impl Future<Output = Result<usize, Errno>> + Send + 'static) -> Result<CallFuture, Errno> {
+/// A future in its box.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn pin(future: impl Future<Output = Result<usize, Errno>> + Send + 'static) -> Result<CallFuture, Errno> {
     Ok(alloc::boxed::Box::into_pin(fallible::try_box(future)?))
 }
 
-fn new_active(
+/// A request for an entry, with a deadline and what it uses.
+///
+/// # Errors
+/// `EINVAL`, `ENOMEM`.
+pub fn new_active(
     submitter: &mut Submitter<'_>,
     sqe: &Sqe,
     number: u32,
-    deadline_ns: u64,
+    (deadline_ns, uses): (u64, Uses),
 ) -> Result<Arc<UringRequest>, Errno> {
     let level = level_of(sqe)?;
     let request = AsyncRequest::new(submitter.unused.take(), submitter.caller, (number, level), [0; 2])?;
-    fallible::try_arc(UringRequest { sqe: *sqe, request, deadline_ns: SpinLock::new(deadline_ns) })
+    UringRequest::new(sqe, request, deadline_ns, uses)
 }
 
 /// The file that an entry is about.
-fn file(ring: &Uring, caller: &Caller, sqe: &Sqe) -> Result<Arc<OpenFile>, Errno> {
-    let open = if sqe.flags & SqeFlags::FIXED_FILE.bits() == 0 {
-        caller.descriptors().get(sqe.fd)?
+///
+/// # Errors
+/// `EBADF`.
+pub fn file(ring: &Uring, caller: &Caller, sqe: &Sqe) -> Result<OpenEntry, Errno> {
+    let (open, resource) = if sqe.has(SqeFlags::FIXED_FILE) {
+        let resource = ring.fixed_file(sqe.fd)?;
+        (resource.value.clone(), Some(resource))
     } else {
-        let registered = ring.registered.lock();
-        let index = usize::try_from(sqe.fd).map_err(|_| Errno::EBADF)?;
-        registered.files.get(index).and_then(Option::clone).ok_or(Errno::EBADF)?
+        (caller.descriptors().get(sqe.fd)?, None)
     };
-    if open.flags().contains(StatusFlags::PATH) { Err(Errno::EBADF) } else { Ok(open) }
+    if open.flags().contains(StatusFlags::PATH) { Err(Errno::EBADF) } else { Ok((open, resource)) }
 }
 
-/// Whether a transfer stays inside the registered buffer that it names.
-fn check_buffer(ring: &Uring, sqe: &Sqe) -> Result<(), Errno> {
-    let buffer = ring.registered.lock().buffers.get(usize::from(sqe.buf_index)).copied();
-    let (address, length) = buffer.ok_or(Errno::EFAULT)?;
+/// The registered buffer that an entry names, if its transfer stays inside.
+fn fixed_buffer(ring: &Uring, sqe: &Sqe) -> Result<Arc<BufferResource>, Errno> {
+    let buffer = ring.buffers.lock().get(usize::from(sqe.buf_index)).and_then(Option::clone);
+    let buffer = buffer.ok_or(Errno::EFAULT)?;
+    let (address, length) = buffer.value;
     let end = sqe.addr.checked_add(u64::from(sqe.len)).ok_or(Errno::EOVERFLOW)?;
-    if sqe.addr < address || end > address + length { Err(Errno::EFAULT) } else { Ok(()) }
+    if sqe.addr < address || end > address + length { Err(Errno::EFAULT) } else { Ok(buffer) }
 }
 
 /// The readiness that an operation waits for on a file open with `O_NONBLOCK`: the request waits all the same,
 /// unless the operation itself says otherwise.
 fn readiness(sqe: &Sqe, open: Option<&Arc<OpenFile>>) -> Option<(Arc<OpenFile>, Events)> {
     let open = open.filter(|open| open.flags().contains(StatusFlags::NONBLOCK))?;
-    let is = |operations: &[Op]| operations.iter().any(|&operation| sqe.is(operation));
-    let is_message =
-        is(&[Op::IORING_OP_SEND, Op::IORING_OP_RECV, Op::IORING_OP_SENDMSG, Op::IORING_OP_RECVMSG]);
-    let is_vector = is(&[Op::IORING_OP_READV, Op::IORING_OP_WRITEV]);
-    if is_message && sqe.op_flags & MSG_DONTWAIT != 0 || is_vector && sqe.op_flags != 0 {
+    if sqe.is_message() && sqe.op_flags & MSG_DONTWAIT != 0 || sqe.is_transfer() && sqe.op_flags != 0 {
         return None;
     }
-    let reads = [
-        Op::IORING_OP_READ,
-        Op::IORING_OP_READ_FIXED,
-        Op::IORING_OP_READV,
-        Op::IORING_OP_RECV,
-        Op::IORING_OP_RECVMSG,
-        Op::IORING_OP_ACCEPT,
-    ];
-    Some((open.clone(), if is(&reads) { Events::IN } else { Events::OUT }))
+    let reads = sqe.is_read() || sqe.is_receive() || sqe.is(Op::IORING_OP_ACCEPT);
+    Some((open.clone(), if reads { Events::IN } else { Events::OUT }))
 }
 
-/// Starts an entry that is a system call.
+/// The number under which a request is listed.
+const fn number_of(sqe: &Sqe, call: &SubmittedCall) -> u32 {
+    match call {
+        SubmittedCall::Number(SystemCall { number, .. }) => *number,
+        SubmittedCall::Function(_) if sqe.is(Op::IORING_OP_SPLICE) => __NR_splice,
+        SubmittedCall::Function(_) if sqe.is(Op::IORING_OP_TEE) => __NR_tee,
+        SubmittedCall::Function(_) => __NR_io_uring_enter,
+    }
+}
+
+/// Starts an entry that is a system call or a function like one.
 fn start_as_call(
     ring: &Arc<Uring>,
     submitter: &mut Submitter<'_>,
     sqe: &Sqe,
-    call: SystemCall,
-    open: Option<Arc<OpenFile>>,
+    call: SubmittedCall,
+    (open, uses): (Option<Arc<OpenFile>>, Uses),
 ) -> TryResult<StartedEntry> {
-    let active = new_active(submitter, sqe, call.number, 0)?;
+    let slot = DirectSlot::of(submitter.caller, sqe)?;
+    let active = new_active(submitter, sqe, number_of(sqe, &call), (0, uses))?;
     let retry = readiness(sqe, open.as_ref());
     if let Some(open) = open {
         active.request.set_file(open);
     }
+    if let Some(slot) = slot {
+        slot.prepare(&active)?;
+    }
+    if sqe.is(Op::IORING_OP_SEND_ZC) || sqe.is(Op::IORING_OP_SENDMSG_ZC) {
+        active.set_flags(IORING_CQE_F_MORE);
+    }
     if sqe.is(Op::IORING_OP_ACCEPT) && sqe.ioprio != 0 {
-        if u32::from(sqe.ioprio) != IORING_ACCEPT_MULTISHOT {
+        let is_chosen = matches!(slot, None | Some(DirectSlot::Any));
+        if u32::from(sqe.ioprio) != IORING_ACCEPT_MULTISHOT || !is_chosen {
             return Err(Errno::EINVAL.into());
         }
-        let future = accept_many(ring.clone(), active.clone(), call, retry);
+        let future = accept_many(ring.clone(), active.clone(), (call, slot), retry);
         return Ok(StartedEntry::Waits(active, pin(future)?));
     }
     let request = active.request.clone();
-    let first = match attempt(&request, submitter.context, call)? {
+    let first = match attempt(&request, submitter.context, &call)? {
         Attempt::Done(Err(Errno::EAGAIN)) if retry.is_some() => Some(Attempt::Done(Err(Errno::EAGAIN))),
         Attempt::Done(Err(Errno::EINPROGRESS)) if retry.is_some() => Some(Attempt::Done(Err(Errno::EAGAIN))),
         Attempt::Done(result) if request.late.is_empty() => {
+            let result = match slot {
+                Some(slot) => slot.install(ring, &active, result),
+                None => result,
+            };
             let result = request.outcome(result) as i32;
+            let flags = active.completion_flags.load(Ordering::Relaxed);
             drop(active);
-            submitter.unused = Some(request);
-            return Ok(StartedEntry::Done(result));
+            submitter.unused = slot.is_none().then_some(request);
+            return Ok(StartedEntry::Done(result, flags));
         }
         started => Some(started),
     };
     let future = complete(request, call, first, retry);
+    let Some(slot) = slot else { return Ok(StartedEntry::Waits(active, pin(future)?)) };
+    let (ring, own) = (ring.clone(), active.clone());
+    let future = async move {
+        let result = future.await;
+        slot.install(&ring, &own, result)
+    };
     Ok(StartedEntry::Waits(active, pin(future)?))
 }
 
@@ -226,150 +408,22 @@ fn start_as_call(
 async fn accept_many(
     ring: Arc<Uring>,
     active: Arc<UringRequest>,
-    call: SystemCall,
+    (call, slot): (SubmittedCall, Option<DirectSlot>),
     retry: Option<(Arc<OpenFile>, Events)>,
 ) -> Result<usize, Errno> {
     loop {
-        let descriptor = complete(active.request.clone(), call, None, retry.clone()).await?;
-        ring.post(active.sqe.user_data, descriptor as i32, IORING_CQE_F_MORE);
+        let accepted = complete(active.request.clone(), call.clone(), None, retry.clone()).await;
+        let descriptor = match slot {
+            Some(slot) => slot.install(&ring, &active, accepted)?,
+            None => accepted?,
+        };
+        let completion = Completion::new(active.user_data(), descriptor as i32, IORING_CQE_F_MORE);
+        if !ring.post_if_room(completion, Origin::Elsewhere) {
+            return Ok(descriptor);
+        }
         if is_cancelled(&active) {
             return Err(Errno::ECANCELED);
         }
         sched::yield_now().await;
     }
-}
-
-/// `IORING_OP_POLL_ADD`.
-fn poll(
-    ring: &Arc<Uring>,
-    submitter: &mut Submitter<'_>,
-    sqe: &Sqe,
-    open: &Arc<OpenFile>,
-) -> TryResult<StartedEntry> {
-    let is_multishot = sqe.len & IORING_POLL_ADD_MULTI != 0;
-    if sqe.len & !IORING_POLL_ADD_MULTI != 0 || sqe.off != 0 || sqe.addr != 0 || sqe.buf_index != 0 {
-        return Err(Errno::EINVAL.into());
-    }
-    let wanted = Events::from_bits_truncate(sqe.op_flags) | Events::ERR | Events::HUP;
-    if !is_multishot {
-        let ready = open.file.poll(open, None, wanted)?.intersection(wanted);
-        if !ready.is_empty() {
-            return Ok(StartedEntry::Done(ready.bits() as i32));
-        }
-    }
-    let active = new_active(submitter, sqe, linux_raw_sys::general::__NR_poll, 0)?;
-    active.request.set_file(open.clone());
-    let future = wait_for_events(ring.clone(), active.clone(), open.clone(), (wanted, is_multishot));
-    Ok(StartedEntry::Waits(active, pin(future)?))
-}
-
-/// Waits until a file is ready; with more than one shot, a completion is posted each time the file wakes its waiters.
-async fn wait_for_events(
-    ring: Arc<Uring>,
-    active: Arc<UringRequest>,
-    open: Arc<OpenFile>,
-    (wanted, is_multishot): (Events, bool),
-) -> Result<usize, Errno> {
-    let caller = Caller::Request(active.request.clone());
-    loop {
-        // The watch stands before the completion is posted, so that no event after that is missed.
-        let watch = caller.node().begin();
-        let ready = open.file.poll(&open, Some(&watch), wanted)?.intersection(wanted);
-        if !ready.is_empty() {
-            if !is_multishot {
-                caller.node().end();
-                return Ok(ready.bits() as usize);
-            }
-            ring.post(active.sqe.user_data, ready.bits() as i32, IORING_CQE_F_MORE);
-        }
-        let mut is_woken = false;
-        let wake = core::future::poll_fn(|_| {
-            if core::mem::replace(&mut is_woken, true) {
-                core::task::Poll::Ready(())
-            } else {
-                core::task::Poll::Pending
-            }
-        });
-        let waited = caller.wait(WaitKind::Interruptible, wake).await;
-        if waited.is_err() || is_cancelled(&active) {
-            caller.node().end();
-            return Err(Errno::ECANCELED);
-        }
-    }
-}
-
-/// The requests that `IORING_OP_ASYNC_CANCEL` looks for.
-struct Pattern {
-    user_data: Option<u64>,
-    file: Option<Arc<OpenFile>>,
-}
-
-impl Pattern {
-    fn matches(&self, active: &UringRequest) -> bool {
-        let is_same_file = |open: &Arc<OpenFile>| {
-            active.request.file().is_some_and(|of_request| Arc::ptr_eq(open, &of_request))
-        };
-        !is_cancelled(active)
-            && self.user_data.is_none_or(|user_data| active.sqe.user_data == user_data)
-            && self.file.as_ref().is_none_or(is_same_file)
-    }
-}
-
-/// `IORING_OP_ASYNC_CANCEL`.
-fn cancel(ring: &Arc<Uring>, submitter: &mut Submitter<'_>, sqe: &Sqe) -> TryResult<StartedEntry> {
-    const KNOWN: u32 = IORING_ASYNC_CANCEL_ALL
-        | IORING_ASYNC_CANCEL_FD
-        | IORING_ASYNC_CANCEL_ANY
-        | IORING_ASYNC_CANCEL_FD_FIXED;
-    let flags = sqe.op_flags;
-    let has = |flag: u32| flags & flag != 0;
-    let by_file = has(IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_FD_FIXED);
-    let is_plain = sqe.off == 0 && sqe.len == 0 && sqe.file_index == 0 && sqe.ioprio == 0;
-    if flags & !KNOWN != 0 || !is_plain || by_file && has(IORING_ASYNC_CANCEL_ANY) {
-        return Err(Errno::EINVAL.into());
-    }
-    let sought = if by_file {
-        let mut named = *sqe;
-        named.flags = if has(IORING_ASYNC_CANCEL_FD_FIXED) { SqeFlags::FIXED_FILE.bits() } else { 0 };
-        Pattern { user_data: None, file: Some(file(ring, submitter.caller, &named)?) }
-    } else if has(IORING_ASYNC_CANCEL_ANY) {
-        Pattern { user_data: None, file: None }
-    } else {
-        Pattern { user_data: Some(sqe.addr), file: None }
-    };
-    let takes_all = has(IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY);
-    if let (Some(user_data), false) = (sought.user_data, takes_all) {
-        let found = ring.find(user_data, |active| sought.matches(active)).ok_or(Errno::ENOENT)?;
-        found.request.cancel();
-        return Ok(StartedEntry::Done(0));
-    }
-    let active = new_active(submitter, sqe, __NR_io_uring_enter, 0)?;
-    let future = cancel_all(ring.clone(), active.clone(), sought, takes_all);
-    Ok(StartedEntry::Waits(active, pin(future)?))
-}
-
-/// Cancels every request that matches, or the first; the result is how many, or 0 for the one.
-async fn cancel_all(
-    ring: Arc<Uring>,
-    own: Arc<UringRequest>,
-    sought: Pattern,
-    takes_all: bool,
-) -> Result<usize, Errno> {
-    const LOOK_COST: u32 = 2;
-    let (mut budget, mut from, mut cancelled) = (Budget::new(), (0, 0), 0);
-    loop {
-        budget.step(LOOK_COST).await;
-        let next = ring.requests.lock().next(from);
-        let Some(((user_data, number), active)) = next else { break };
-        from = (user_data, number + 1);
-        if Arc::ptr_eq(&active, &own) || !sought.matches(&active) {
-            continue;
-        }
-        active.request.cancel();
-        if !takes_all {
-            return Ok(0);
-        }
-        cancelled += 1;
-    }
-    if cancelled == 0 && !takes_all { Err(Errno::ENOENT) } else { Ok(cancelled) }
 }

@@ -8,9 +8,13 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::future::Future;
 use core::pin::Pin;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::task::Poll;
 use linux_raw_sys::general::__NR_io_uring_enter;
-use linux_raw_sys::io_uring::{IORING_RECVSEND_POLL_FIRST, IORING_TIMEOUT_ETIME_SUCCESS, io_uring_op as Op};
+use linux_raw_sys::io_uring::{
+    IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_RECV_MULTISHOT, IORING_RECVSEND_FIXED_BUF,
+    IORING_RECVSEND_POLL_FIRST, IORING_TIMEOUT_ETIME_SUCCESS, io_uring_op as Op,
+};
 use linux_raw_sys::net::MSG_WAITALL;
 
 use heddle_kernel_core::uring::{Sqe, SqeFlags};
@@ -25,7 +29,9 @@ use crate::process::executor;
 use crate::sched;
 use crate::sched::Budget;
 use crate::sync::SpinLock;
+use crate::syscall::uring::completions::{Completion, Origin};
 use crate::syscall::uring::operation::{self, StartedEntry};
+use crate::syscall::uring::resources::{BufferResource, FileResource};
 use crate::syscall::uring::ring::Uring;
 use crate::syscall::uring::timeout;
 use crate::wait::engine::until;
@@ -44,8 +50,63 @@ const IDLE_LEVEL: u8 = 63;
 pub struct UringRequest {
     pub sqe: Sqe,
     pub request: Arc<AsyncRequest>,
+    /// What its completion carries, which an update of a poll may change.
+    user_data: AtomicU64,
+    /// Flags of its completion.
+    pub completion_flags: AtomicU32,
+    /// The events that a poll waits for.
+    pub events: AtomicU32,
     /// When a timeout ends, on the monotonic clock.
     pub deadline_ns: SpinLock<u64>,
+    /// The timeout that is linked to it: its user data, and when it ends.
+    pub linked: SpinLock<Option<(u64, u64)>>,
+    /// Registered resources that it uses.
+    pub uses: SpinLock<Uses>,
+}
+
+/// Registered resources that a request uses.
+#[derive(Default)]
+pub struct Uses {
+    #[expect(dead_code, reason = "it is held: the drop of the last holder posts the tag")]
+    pub file: Option<Arc<FileResource>>,
+    pub buffer: Option<Arc<BufferResource>>,
+}
+
+impl UringRequest {
+    /// A request for an entry.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new(
+        sqe: &Sqe,
+        request: Arc<AsyncRequest>,
+        deadline_ns: u64,
+        uses: Uses,
+    ) -> Result<Arc<Self>, Errno> {
+        fallible::try_arc(Self {
+            sqe: *sqe,
+            request,
+            user_data: AtomicU64::new(sqe.user_data),
+            completion_flags: AtomicU32::new(0),
+            events: AtomicU32::new(0),
+            deadline_ns: SpinLock::new(deadline_ns),
+            linked: SpinLock::new(None),
+            uses: SpinLock::new(uses),
+        })
+    }
+
+    pub fn user_data(&self) -> u64 {
+        self.user_data.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_user_data(&self, user_data: u64) {
+        self.user_data.store(user_data, Ordering::Relaxed);
+    }
+
+    /// Sets flags of its completion.
+    pub fn set_flags(&self, flags: u32) {
+        self.completion_flags.store(flags, Ordering::Relaxed);
+    }
 }
 
 /// The level of an entry: what its I/O priority says, where it has one.
@@ -53,23 +114,11 @@ pub struct UringRequest {
 /// # Errors
 /// `EINVAL`.
 pub fn level_of(sqe: &Sqe) -> Result<u8, Errno> {
-    let is_message = [Op::IORING_OP_SEND, Op::IORING_OP_RECV, Op::IORING_OP_SENDMSG, Op::IORING_OP_RECVMSG]
-        .iter()
-        .any(|&operation| sqe.is(operation));
-    if is_message && sqe.ioprio & !(IORING_RECVSEND_POLL_FIRST as u16) == 0 || sqe.is(Op::IORING_OP_ACCEPT) {
+    const OF_MESSAGES: u32 = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT | IORING_RECVSEND_FIXED_BUF;
+    if sqe.is_message() && u32::from(sqe.ioprio) & !OF_MESSAGES == 0 || sqe.is(Op::IORING_OP_ACCEPT) {
         return Ok(ORDINARY_LEVEL);
     }
-    let is_transfer = [
-        Op::IORING_OP_READ,
-        Op::IORING_OP_WRITE,
-        Op::IORING_OP_READV,
-        Op::IORING_OP_WRITEV,
-        Op::IORING_OP_READ_FIXED,
-        Op::IORING_OP_WRITE_FIXED,
-    ]
-    .iter()
-    .any(|&operation| sqe.is(operation));
-    if sqe.ioprio != 0 && !is_transfer { Err(Errno::EINVAL) } else { level_of_priority(sqe.ioprio) }
+    if sqe.ioprio != 0 && !sqe.is_transfer() { Err(Errno::EINVAL) } else { level_of_priority(sqe.ioprio) }
 }
 
 /// The level of an I/O priority; 0 stands for none.
@@ -107,6 +156,10 @@ pub struct RequestChain {
     is_drain: bool,
     /// One has failed, and those behind it don't start.
     is_broken: bool,
+    /// That one asked for no completion, so that those behind it get none.
+    is_silent: bool,
+    /// Where its completions come from: the submitter's turn, then a coroutine.
+    origin: Origin,
 }
 
 /// A request that waits.
@@ -125,7 +178,8 @@ pub struct Submitter<'a> {
 
 impl RequestChain {
     pub const fn new(ring: Arc<Uring>, rest: VecDeque<Sqe>, sequence: u64) -> Self {
-        Self { ring, rest, sequence, is_drain: false, is_broken: false }
+        let origin = Origin::Submission;
+        Self { ring, rest, sequence, is_drain: false, is_broken: false, is_silent: false, origin }
     }
 
     /// Starts it: as far as it need not wait at once, then as a coroutine.
@@ -144,21 +198,21 @@ impl RequestChain {
         for _ in 0..AT_ONCE {
             let Some(sqe) = self.rest.pop_front() else { return };
             if self.is_broken {
-                self.ring.post(sqe.user_data, code(Errno::ECANCELED), 0);
+                self.cancel(&sqe);
                 continue;
             }
             match operation::start(&self.ring, submitter, &sqe) {
-                Ok(StartedEntry::Done(result)) => self.finish(&sqe, result, None),
+                Ok(StartedEntry::Done(result, flags)) => self.finish(&sqe, (result, flags), None),
                 Ok(StartedEntry::Waits(active, future)) => match self.enter(active, future) {
                     Ok(waiting) => return self.go_on(submitter, Some(waiting)),
-                    Err(error) => self.finish(&sqe, code(error), None),
+                    Err(error) => self.finish(&sqe, (code(error), 0), None),
                 },
-                Err(TryError::Error(error)) => self.finish(&sqe, code(error), None),
-                Err(TryError::WouldBlock) => self.finish(&sqe, code(Errno::EAGAIN), None),
+                Err(TryError::Error(error)) => self.finish(&sqe, (code(error), 0), None),
+                Err(TryError::WouldBlock) => self.finish(&sqe, (code(Errno::EAGAIN), 0), None),
                 Err(TryError::Fault(_)) => {
                     // It was there a moment ago.
                     if fallible_push_front(&mut self.rest, sqe).is_err() {
-                        self.finish(&sqe, code(Errno::ENOMEM), None);
+                        self.finish(&sqe, (code(Errno::ENOMEM), 0), None);
                         continue;
                     }
                     return self.go_on(submitter, None);
@@ -179,14 +233,15 @@ impl RequestChain {
     }
 
     /// Goes on as a coroutine.
-    fn go_on(self, submitter: &Submitter<'_>, first: Option<WaitingEntry>) {
+    fn go_on(mut self, submitter: &Submitter<'_>, first: Option<WaitingEntry>) {
+        self.origin = Origin::Elsewhere;
         let holder = match &first {
             Some(waiting) => Ok(waiting.active.request.clone()),
             None => new_holder(submitter.caller),
         };
         let ring = self.ring.clone();
         let (sequence, is_drain) = (self.sequence, self.is_drain);
-        let entry = first.as_ref().map(|waiting| (waiting.active.sqe.user_data, waiting.number));
+        let entry = first.as_ref().map(|waiting| (waiting.active.clone(), waiting.number));
         // If there is no memory, every entry gets a completion that says so.
         let lost = self.rest.front().map(|sqe| sqe.user_data).filter(|_| first.is_none());
         let spawned = holder.and_then(|holder| {
@@ -211,28 +266,46 @@ impl RequestChain {
             spawned
         });
         if spawned.is_err() {
-            if let Some((user_data, number)) = entry {
-                drop(ring.requests.lock().leave(user_data, number));
+            if let Some((active, number)) = &entry {
+                drop(ring.requests.lock().leave(active, *number));
             }
-            if let Some(user_data) = entry.map(|entry| entry.0).or(lost) {
-                ring.post(user_data, code(Errno::ENOMEM), 0);
+            if let Some(user_data) = entry.map(|(active, _)| active.user_data()).or(lost) {
+                ring.post(Completion::new(user_data, code(Errno::ENOMEM), 0), Origin::Submission);
             }
         }
     }
 
     /// A request has ended: posts its completion and that of the timeout that is linked to it.
-    fn finish(&mut self, sqe: &Sqe, result: i32, timeout: Option<(Sqe, i32)>) {
-        let flags = SqeFlags::from_bits_truncate(sqe.flags);
+    fn finish(&mut self, sqe: &Sqe, (result, completion_flags): (i32, u32), timeout: Option<(Sqe, i32)>) {
         let has_failed = has_failed(sqe, result);
-        if has_failed || !flags.contains(SqeFlags::SKIP_SUCCESS) {
-            self.ring.post(sqe.user_data, result, 0);
+        let is_skipped = sqe.has(SqeFlags::SKIP_SUCCESS);
+        if has_failed || !is_skipped {
+            let is_counted = !sqe.is(Op::IORING_OP_TIMEOUT) || result == code(Errno::ECANCELED);
+            let completion = Completion::new(sqe.user_data, result, completion_flags);
+            self.ring.post_counted(completion, self.origin, is_counted);
         }
-        if has_failed && !flags.contains(SqeFlags::HARDLINK) {
+        let is_zero_copy = sqe.is(Op::IORING_OP_SEND_ZC) || sqe.is(Op::IORING_OP_SENDMSG_ZC);
+        if is_zero_copy && completion_flags & IORING_CQE_F_MORE != 0 {
+            // The bytes have been copied, so that the program may change them.
+            self.ring.post(Completion::new(sqe.user_data, 0, IORING_CQE_F_NOTIF), self.origin);
+        }
+        if has_failed && !sqe.has(SqeFlags::HARDLINK) {
             self.is_broken = true;
+            self.is_silent |= is_skipped;
         }
         let timeout = timeout.or_else(|| Some((self.take_timeout(sqe)?, code(Errno::ECANCELED))));
-        if let Some((timeout, result)) = timeout {
-            self.ring.post(timeout.user_data, result, 0);
+        if let Some((timeout, result)) = timeout
+            && !timeout.has(SqeFlags::SKIP_SUCCESS)
+        {
+            self.ring.post(Completion::new(timeout.user_data, result, 0), self.origin);
+        }
+    }
+
+    /// A request does not start.
+    fn cancel(&self, sqe: &Sqe) {
+        if !self.is_silent {
+            let completion = Completion::new(sqe.user_data, code(Errno::ECANCELED), 0);
+            self.ring.post(completion, self.origin);
         }
     }
 
@@ -271,17 +344,17 @@ fn has_failed(sqe: &Sqe, result: i32) -> bool {
     if sqe.is(Op::IORING_OP_TIMEOUT) && result == code(Errno::ETIME) {
         return sqe.op_flags & IORING_TIMEOUT_ETIME_SUCCESS == 0;
     }
-    let is_one_buffer =
-        [Op::IORING_OP_READ, Op::IORING_OP_WRITE, Op::IORING_OP_READ_FIXED, Op::IORING_OP_WRITE_FIXED]
-            .iter()
-            .any(|&operation| sqe.is(operation));
+    let is_one_buffer = sqe.is_transfer()
+        && !sqe.is(Op::IORING_OP_READV)
+        && !sqe.is(Op::IORING_OP_WRITEV)
+        && !sqe.has(SqeFlags::BUFFER_SELECT);
     let is_whole_message =
         (sqe.is(Op::IORING_OP_SEND) || sqe.is(Op::IORING_OP_RECV)) && sqe.op_flags & MSG_WAITALL != 0;
     result < 0 || (is_one_buffer || is_whole_message) && (result as u32) < sqe.len
 }
 
 /// A request that stands for a chain of which none has started.
-fn new_holder(caller: &Caller) -> Result<Arc<AsyncRequest>, Errno> {
+pub fn new_holder(caller: &Caller) -> Result<Arc<AsyncRequest>, Errno> {
     AsyncRequest::new(None, caller, (__NR_io_uring_enter, ORDINARY_LEVEL), [0; 2])
 }
 
@@ -320,24 +393,24 @@ async fn run(mut chain: RequestChain, holder: Arc<AsyncRequest>, mut current: Op
             None => {
                 let Some(sqe) = chain.rest.pop_front() else { break };
                 if chain.is_broken || ring.is_closed() || holder.is_interrupted(WaitKind::Killable) {
-                    ring.post(sqe.user_data, code(Errno::ECANCELED), 0);
+                    chain.cancel(&sqe);
                     continue;
                 }
                 match begin(&chain, &caller, &sqe).await {
                     Ok(Ok(waiting)) => waiting,
-                    Ok(Err(result)) => {
-                        chain.finish(&sqe, result, None);
+                    Ok(Err(outcome)) => {
+                        chain.finish(&sqe, outcome, None);
                         continue;
                     }
                     Err(error) => {
-                        chain.finish(&sqe, code(error), None);
+                        chain.finish(&sqe, (code(error), 0), None);
                         continue;
                     }
                 }
             }
         };
         let WaitingEntry { active, number, future } = waiting;
-        let sqe = active.sqe;
+        let mut sqe = active.sqe;
         let linked = chain.take_timeout(&sqe);
         let deadline = match &linked {
             Some(timeout) => Some(timeout::read_later(&caller, timeout).await),
@@ -348,7 +421,11 @@ async fn run(mut chain: RequestChain, holder: Arc<AsyncRequest>, mut current: Op
                 drop(future);
                 (Err(Errno::ECANCELED), Some(error))
             }
-            deadline => drive(&holder, &active, future, deadline.and_then(Result::ok)).await,
+            deadline => {
+                let deadline = deadline.and_then(Result::ok);
+                *active.linked.lock() = linked.as_ref().map(|timeout| timeout.user_data).zip(deadline);
+                drive(&holder, &active, future).await
+            }
         };
         let result = active
             .request
@@ -368,10 +445,15 @@ async fn run(mut chain: RequestChain, holder: Arc<AsyncRequest>, mut current: Op
             )
         });
         // Nothing of the request is left when its result is seen.
-        drop(ring.requests.lock().leave(sqe.user_data, number));
+        drop(ring.requests.lock().leave(&active, number));
         active.request.release_file();
+        sqe.user_data = active.user_data();
+        let flags = active.completion_flags.load(Ordering::Relaxed);
+        // Tags of what it used are posted behind its completion.
+        let uses = core::mem::take(&mut *active.uses.lock());
         drop(active);
-        chain.finish(&sqe, result, timeout);
+        chain.finish(&sqe, (result, flags), timeout);
+        drop(uses);
     }
     ring.end_chain(chain.sequence);
     drop(caller);
@@ -380,7 +462,11 @@ async fn run(mut chain: RequestChain, holder: Arc<AsyncRequest>, mut current: Op
 }
 
 /// Starts a request of a chain in its coroutine: one that waits, or a result.
-async fn begin(chain: &RequestChain, caller: &Caller, sqe: &Sqe) -> Result<Result<WaitingEntry, i32>, Errno> {
+async fn begin(
+    chain: &RequestChain,
+    caller: &Caller,
+    sqe: &Sqe,
+) -> Result<Result<WaitingEntry, (i32, u32)>, Errno> {
     loop {
         let started = {
             let mut context = fallible::try_box(UserContext::new_user())?;
@@ -388,7 +474,7 @@ async fn begin(chain: &RequestChain, caller: &Caller, sqe: &Sqe) -> Result<Resul
             operation::start(&chain.ring, &mut submitter, sqe)
         };
         match started {
-            Ok(StartedEntry::Done(result)) => return Ok(Err(result)),
+            Ok(StartedEntry::Done(result, flags)) => return Ok(Err((result, flags))),
             Ok(StartedEntry::Waits(active, future)) => return chain.enter(active, future).map(Ok),
             Err(TryError::Error(error)) => return Err(error),
             Err(TryError::WouldBlock) => return Err(Errno::EAGAIN),
@@ -398,19 +484,27 @@ async fn begin(chain: &RequestChain, caller: &Caller, sqe: &Sqe) -> Result<Resul
     }
 }
 
-/// Polls a request until it has ended; cancels it when its time is over. The other result is `ETIME` then.
+/// Polls a request until it has ended; cancels it when the time of the timeout that is linked to it is over. The other
+/// result is `ETIME` then.
 async fn drive(
     holder: &AsyncRequest,
     active: &UringRequest,
     mut future: CallFuture,
-    deadline_ns: Option<u64>,
 ) -> (Result<usize, Errno>, Option<Errno>) {
+    let linked_deadline = || active.linked.lock().map(|linked| linked.1);
+    let mut deadline_ns = linked_deadline();
     let mut sleep = deadline_ns.map(crate::time::sleep_until);
     let mut fired = None;
     core::future::poll_fn(|context| {
         active.request.polled(context);
         if holder.is_interrupted(WaitKind::Killable) {
             active.request.fate.kill();
+        }
+        let now_linked = linked_deadline();
+        if now_linked != deadline_ns {
+            // The timeout has been updated.
+            deadline_ns = now_linked;
+            sleep = deadline_ns.map(crate::time::sleep_until);
         }
         if fired.is_none()
             && let Some(sleep) = &mut sleep

@@ -1,25 +1,26 @@
 //! The rings: their memory, completions, and the requests under way.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use linux_raw_sys::io_uring::{
-    IORING_CQ_EVENTFD_DISABLED, IORING_OFF_CQ_RING, IORING_OFF_SQES, IORING_SQ_CQ_OVERFLOW,
-};
+use linux_raw_sys::io_uring::{IORING_OFF_CQ_RING, IORING_OFF_SQES};
+use spin::Once;
 
-use heddle_kernel_core::fallible::push_back_reserved;
-use heddle_kernel_core::uring::{RingLayout, SQE_BYTES, SQE_WORDS, Sqe, at};
+use heddle_kernel_core::uring::{Restrictions, RingLayout, SQE_WORDS, Sqe, at};
 
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
-use crate::fs::eventfd::EventCounter;
 use crate::fs::{File, OpenFile};
 use crate::memory::source::SerialNumber;
 use crate::memory::{FrameRef, MapSource, PageRef, fallible};
 use crate::sync::SpinLock;
 use crate::syscall::submitted::zeroed;
+use crate::syscall::uring::completions::Completions;
+use crate::syscall::uring::poller::Poller;
+use crate::syscall::uring::provided::ProvidedBuffers;
 use crate::syscall::uring::request::UringRequest;
+use crate::syscall::uring::resources::{BufferResource, FileTable};
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// The pages that a program maps: both rings in one piece, and the entries.
@@ -58,18 +59,24 @@ impl RingMemory {
 
     /// The entry at an index, read once.
     fn sqe(&self, index: u32) -> Sqe {
-        let offset = index as usize * SQE_BYTES;
+        let offset = index as usize * self.layout.sqe_size;
         let words = &self.entries[offset / PAGE_SIZE].words()[offset % PAGE_SIZE / size_of::<u32>()..];
         let half = |at: usize| u64::from(words[at].load(Ordering::Relaxed));
         Sqe::from_words(core::array::from_fn::<u64, SQE_WORDS, _>(|at| half(at * 2) | half(at * 2 + 1) << 32))
     }
 
-    /// Writes a completion.
-    fn put(&self, index: u32, [user_data, outcome]: [u64; 2]) {
+    /// Writes a completion, as much of it as the ring has room for.
+    pub fn put(&self, index: u32, words: [u64; 4]) {
         let offset = self.layout.cqe(index);
-        for (at, value) in [user_data, user_data >> 32, outcome, outcome >> 32].into_iter().enumerate() {
+        let words = &words[..self.layout.cqe_size / size_of::<u64>()];
+        for (at, value) in words.iter().flat_map(|word| [*word, word >> 32]).enumerate() {
             self.word(offset + at * size_of::<u32>()).store(value as u32, Ordering::Relaxed);
         }
+    }
+
+    /// How many pages it has.
+    const fn pages(&self) -> usize {
+        self.rings.len() + self.entries.len()
     }
 }
 
@@ -96,29 +103,12 @@ impl MapSource for RingMemory {
     }
 }
 
-/// Files, buffers and the eventfd that the program has registered.
-#[derive(Default)]
-pub struct Registered {
-    pub files: Vec<Option<Arc<OpenFile>>>,
-    /// Address and length of each buffer.
-    pub buffers: Vec<(u64, u64)>,
-    pub counter: Option<Arc<EventCounter>>,
-}
-
-/// Completions that found no room.
-#[derive(Default)]
-struct Completions {
-    tail: u32,
-    /// How many there have been, with those without room.
-    posted: u64,
-    overflow: VecDeque<[u64; 2]>,
-}
-
 /// Requests under way, by their user data and a number of their own.
 #[derive(Default)]
 pub struct Requests {
     by_data: BTreeMap<(u64, u64), Arc<UringRequest>>,
     next: u64,
+    count: usize,
 }
 
 impl Requests {
@@ -129,13 +119,31 @@ impl Requests {
     pub fn enter(&mut self, active: &Arc<UringRequest>) -> Result<u64, Errno> {
         let number = self.next;
         self.next += 1;
-        fallible::try_insert(&mut self.by_data, (active.sqe.user_data, number), active.clone())?;
+        fallible::try_insert(&mut self.by_data, (active.user_data(), number), active.clone())?;
+        self.count += 1;
         Ok(number)
     }
 
     /// Takes a request out.
-    pub fn leave(&mut self, user_data: u64, number: u64) -> Option<Arc<UringRequest>> {
-        self.by_data.remove(&(user_data, number))
+    pub fn leave(&mut self, active: &UringRequest, number: u64) -> Option<Arc<UringRequest>> {
+        let taken = self.by_data.remove(&(active.user_data(), number));
+        self.count -= usize::from(taken.is_some());
+        taken
+    }
+
+    /// Gives a request other user data.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn rename(&mut self, active: &Arc<UringRequest>, user_data: u64) -> Result<(), Errno> {
+        let before = active.user_data();
+        let found =
+            self.by_data.range((before, 0)..=(before, u64::MAX)).find(|(_, each)| Arc::ptr_eq(each, active));
+        let Some((&(_, number), _)) = found else { return Ok(()) };
+        fallible::try_insert(&mut self.by_data, (user_data, number), active.clone())?;
+        drop(self.by_data.remove(&(before, number)).filter(|_| before != user_data));
+        active.set_user_data(user_data);
+        Ok(())
     }
 
     /// The first request from a place on, and its place.
@@ -156,6 +164,15 @@ pub struct Submission {
     pub drains: BTreeMap<u64, ()>,
 }
 
+/// What a program may do with a ring, and limits.
+#[derive(Default)]
+pub struct Rules {
+    pub restrictions: Restrictions,
+    /// The most workers, bounded and unbounded (`IORING_REGISTER_IOWQ_MAX_WORKERS`). Requests are coroutines and need
+    /// none, so that there are never more.
+    pub workers: [u32; 2],
+}
+
 /// An instance of `io_uring`.
 pub struct Uring {
     pub memory: Arc<RingMemory>,
@@ -164,12 +181,19 @@ pub struct Uring {
     pub is_enabled: AtomicBool,
     /// Whether the last descriptor is gone, so that no request may begin to wait.
     is_closed: AtomicBool,
+    /// Whether an entry has asked for no completion, after which none may drain.
+    pub skips_completions: AtomicBool,
     /// The thread that may submit, with `IORING_SETUP_SINGLE_ISSUER`; 0 for none yet.
     pub issuer: AtomicU32,
     pub submission: SpinLock<Submission>,
     pub requests: Arc<SpinLock<Requests>>,
-    pub registered: SpinLock<Registered>,
-    completions: SpinLock<Completions>,
+    pub files: SpinLock<FileTable>,
+    pub buffers: SpinLock<Vec<Option<Arc<BufferResource>>>>,
+    pub provided: SpinLock<ProvidedBuffers>,
+    pub rules: SpinLock<Rules>,
+    pub completions: Completions,
+    /// The coroutine that submits (`IORING_SETUP_SQPOLL`).
+    pub poller: Once<Arc<Poller>>,
     /// Woken by each completion, and when a submission is over.
     pub queue: WaitQueue,
 }
@@ -185,11 +209,16 @@ impl Uring {
             setup,
             is_enabled: AtomicBool::new(is_enabled),
             is_closed: AtomicBool::new(false),
+            skips_completions: AtomicBool::new(false),
             issuer: AtomicU32::new(0),
             submission: SpinLock::new(Submission::default()),
             requests: fallible::try_arc(SpinLock::new(Requests::default()))?,
-            registered: SpinLock::new(Registered::default()),
-            completions: SpinLock::new(Completions::default()),
+            files: SpinLock::new(FileTable::default()),
+            buffers: SpinLock::new(Vec::new()),
+            provided: SpinLock::new(ProvidedBuffers::default()),
+            rules: SpinLock::new(Rules::default()),
+            completions: Completions::default(),
+            poller: Once::new(),
             queue: WaitQueue::new(),
         })
     }
@@ -234,67 +263,13 @@ impl Uring {
         tail.wrapping_sub(head).min(self.memory.layout.sq_entries)
     }
 
-    /// Completions that the program has not taken.
-    pub fn ready(&self) -> u32 {
-        let tail = self.completions.lock().tail;
-        tail.wrapping_sub(self.memory.word(at::CQ_HEAD).load(Ordering::Acquire))
-    }
-
-    /// How many completions there have been.
-    pub fn posted(&self) -> u64 {
-        self.completions.lock().posted
-    }
-
-    /// Posts a completion. Without room it is kept until there is some ([`Self::flush`]); without memory for that it
-    /// is counted as lost.
-    pub fn post(&self, user_data: u64, result: i32, flags: u32) {
-        let entry = [user_data, u64::from(result as u32) | u64::from(flags) << 32];
-        {
-            let mut completions = self.completions.lock();
-            completions.posted += 1;
-            if !completions.overflow.is_empty() || !self.put(&mut completions, entry) {
-                if completions.overflow.try_reserve(1).is_ok() {
-                    push_back_reserved(&mut completions.overflow, entry);
-                    self.memory.word(at::SQ_FLAGS).fetch_or(IORING_SQ_CQ_OVERFLOW, Ordering::Release);
-                } else {
-                    self.memory.word(at::CQ_OVERFLOW).fetch_add(1, Ordering::Relaxed);
-                }
-            }
-        }
-        self.queue.wake(Events::IN | Events::RDNORM);
-        let counter = self.registered.lock().counter.clone();
-        if let Some(counter) = counter
-            && self.memory.word(at::CQ_FLAGS).load(Ordering::Relaxed) & IORING_CQ_EVENTFD_DISABLED == 0
-        {
-            counter.signal();
-        }
-    }
-
-    /// Puts a completion into the ring, if there is room.
-    fn put(&self, completions: &mut Completions, entry: [u64; 2]) -> bool {
-        let head = self.memory.word(at::CQ_HEAD).load(Ordering::Acquire);
-        if completions.tail.wrapping_sub(head) >= self.memory.layout.cq_entries {
-            return false;
-        }
-        self.memory.put(completions.tail, entry);
-        completions.tail = completions.tail.wrapping_add(1);
-        self.memory.word(at::CQ_TAIL).store(completions.tail, Ordering::Release);
-        true
-    }
-
-    /// Puts completions that found no room into the ring, as far as there is some now, a bounded number.
-    pub fn flush(&self) {
-        const STEP: usize = 256;
-        let mut completions = self.completions.lock();
-        for _ in 0..STEP {
-            let Some(&entry) = completions.overflow.front() else { break };
-            if !self.put(&mut completions, entry) {
-                return;
-            }
-            completions.overflow.pop_front();
-        }
-        if completions.overflow.is_empty() {
-            self.memory.word(at::SQ_FLAGS).fetch_and(!IORING_SQ_CQ_OVERFLOW, Ordering::Release);
+    /// Sets or clears flags that the program sees.
+    pub fn set_flag(&self, flag: u32, is_set: bool) {
+        let flags = self.memory.word(at::SQ_FLAGS);
+        if is_set {
+            flags.fetch_or(flag, Ordering::SeqCst);
+        } else {
+            flags.fetch_and(!flag, Ordering::SeqCst);
         }
     }
 }
@@ -305,8 +280,7 @@ impl File for Uring {
             self.queue.watch(watch, events)?;
         }
         let mut ready = Events::empty();
-        let has_overflow = !self.completions.lock().overflow.is_empty();
-        ready.set(Events::IN | Events::RDNORM, has_overflow || self.ready() > 0);
+        ready.set(Events::IN | Events::RDNORM, self.ready() > 0 || self.has_more());
         ready.set(Events::OUT | Events::WRNORM, self.submitted() < self.memory.layout.sq_entries);
         Ok(ready)
     }
@@ -319,12 +293,26 @@ impl File for Uring {
         "anon_inode:[io_uring]"
     }
 
+    /// The rings, and about what requests and kept completions take.
+    fn held_pages(&self) -> usize {
+        const REQUEST: usize = 1024;
+        let requests = self.requests.lock().count * REQUEST;
+        let kept = self.completions.kept_bytes() + self.provided.lock().bytes();
+        self.memory.pages() + (requests + kept) / PAGE_SIZE
+    }
+
     /// Ends the requests under way: nobody can take their completions.
     fn released(&self, _: &OpenFile) {
         // A request that is entered after this sees it and ends itself.
         self.is_closed.store(true, Ordering::SeqCst);
-        let registered = core::mem::take(&mut *self.registered.lock());
-        drop(registered);
+        let (files, buffers) =
+            (core::mem::take(&mut *self.files.lock()), core::mem::take(&mut *self.buffers.lock()));
+        let provided = core::mem::take(&mut *self.provided.lock());
+        let notification = self.completions.notification.lock().take();
+        drop((files, buffers, provided, notification));
+        if let Some(poller) = self.poller.get() {
+            poller.wake();
+        }
         let mut from = (0, 0);
         loop {
             let next = self.requests.lock().next(from);

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use linux_raw_sys::io_uring as abi;
 
 use heddle_kernel_core::fallible::push_back_reserved;
-use heddle_kernel_core::uring::Sqe;
+use heddle_kernel_core::uring::{Sqe, SqeFlags};
 
 use crate::arch::UserContext;
 use crate::call::caller::Caller;
@@ -17,21 +17,26 @@ use crate::sched::Budget;
 use crate::signal::SignalSet;
 use crate::syscall::fs::get_file;
 use crate::syscall::fs::poll::{get_mask, get_timeout};
+use crate::syscall::uring::completions::{Completion, Origin};
 use crate::syscall::uring::operation;
+use crate::syscall::uring::poller::Poller;
 use crate::syscall::uring::request::{RequestChain, Submitter, code};
 use crate::syscall::uring::ring::Uring;
 use crate::syscall::{Call, SyscallResult, pending};
 use crate::time::now_ns;
 use crate::wait::engine::until;
 use crate::wait::node::WaitKind;
-use crate::wait::queue::Events;
+use crate::wait::queue::{Events, Watch};
 
-const KNOWN: u32 = abi::IORING_ENTER_GETEVENTS | abi::IORING_ENTER_EXT_ARG;
+const KNOWN: u32 = abi::IORING_ENTER_GETEVENTS
+    | abi::IORING_ENTER_SQ_WAKEUP
+    | abi::IORING_ENTER_SQ_WAIT
+    | abi::IORING_ENTER_EXT_ARG;
 
 /// Entries that one call submits before it lets others have their turn.
 const AT_ONCE: u32 = 32;
 /// Units of work of one entry.
-const ENTRY_COST: u32 = 8;
+pub const ENTRY_COST: u32 = 8;
 
 /// The ring behind the descriptor in argument 0.
 ///
@@ -42,12 +47,13 @@ pub fn get_ring(call: &Call<'_>) -> Result<Arc<Uring>, Errno> {
 }
 
 /// The one that submits: there is one at a time.
-struct Turn<'a> {
+pub struct Turn<'a> {
     ring: &'a Uring,
 }
 
 impl<'a> Turn<'a> {
-    fn try_take(ring: &'a Uring) -> Option<Self> {
+    /// Becomes the one that submits, if there is none.
+    pub fn try_take(ring: &'a Uring) -> Option<Self> {
         let was_taken = core::mem::replace(&mut ring.submission.lock().is_taken, true);
         (!was_taken).then_some(Self { ring })
     }
@@ -61,7 +67,7 @@ impl Drop for Turn<'_> {
 }
 
 /// The result of a batch.
-enum Batch {
+pub enum Batch {
     /// It goes on with the next chain.
     GoesOn,
     /// There is no more, or an entry has ended it.
@@ -69,7 +75,10 @@ enum Batch {
 }
 
 /// Takes a chain from the ring and starts it; adds what it took to `taken`.
-fn submit_chain(
+///
+/// # Errors
+/// `ENOMEM`: nothing was taken.
+pub fn submit_chain(
     ring: &Arc<Uring>,
     submitter: &mut Submitter<'_>,
     taken: &mut u32,
@@ -83,20 +92,21 @@ fn submit_chain(
         let Ok(Some(sqe)) = ring.take_sqe() else { break };
         *taken += 1;
         push_back_reserved(&mut entries, sqe);
-        if let Err(error) = operation::check(&sqe) {
-            refused = refused.or(Some((sqe.user_data, error)));
+        if let Err(error) = operation::check(ring, &sqe) {
+            refused = refused.or(Some((entries.len() - 1, error)));
         }
         if !sqe.is_linked() {
             break;
         }
     }
-    if let Some((user_data, error)) = refused {
+    if let Some((at, error)) = refused {
         // The first entry that cannot start says why, and takes its chain with it.
-        let mut is_told = false;
-        for sqe in entries {
-            let is_it = !is_told && sqe.user_data == user_data && operation::check(&sqe).is_err();
-            is_told |= is_it;
-            ring.post(sqe.user_data, code(if is_it { error } else { Errno::ECANCELED }), 0);
+        let is_silent = entries.front().is_some_and(|sqe| sqe.has(SqeFlags::SKIP_SUCCESS));
+        for (index, sqe) in entries.into_iter().enumerate() {
+            if index == 0 || index == at || !is_silent {
+                let result = code(if index == at { error } else { Errno::ECANCELED });
+                ring.post(Completion::new(sqe.user_data, result, 0), Origin::Submission);
+            }
         }
         let goes_on = ring.setup & abi::IORING_SETUP_SUBMIT_ALL != 0;
         return Ok(if goes_on { Batch::GoesOn } else { Batch::Ends });
@@ -119,6 +129,8 @@ struct CompletionWait {
     completions: u32,
     deadline_ns: Option<u64>,
     mask: Option<SignalSet>,
+    /// Whether it is the thread for which completions are deferred (`IORING_SETUP_DEFER_TASKRUN`).
+    is_issuer: bool,
 }
 
 /// io_uring_enter(2).
@@ -132,7 +144,12 @@ pub fn io_uring_enter(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::EBADFD.into());
     }
     let wait = if flags & abi::IORING_ENTER_GETEVENTS == 0 { None } else { Some(get_wait(call, &ring)?) };
-    check_issuer(call, &ring)?;
+    if let Some(poller) = ring.poller.get() {
+        return enter_polled(call, &ring, poller, wait);
+    }
+    if to_submit > 0 {
+        check_issuer(call, &ring)?;
+    }
     let most = to_submit.min(ring.submitted());
     let mut taken = 0;
     let mut is_over = most == 0;
@@ -154,8 +171,8 @@ pub fn io_uring_enter(call: &mut Call<'_>) -> SyscallResult {
     if let Some(mask) = wait.and_then(|wait| wait.mask) {
         call.thread.set_blocked_for_wait(mask);
     }
-    if is_over && wait.is_some_and(|wait| is_satisfied(&ring, wait.completions)) {
-        return Ok((taken as usize).into());
+    if is_over && wait.is_some_and(|wait| is_satisfied(&ring, wait)) {
+        return ended(&ring, taken).map(Into::into).map_err(Into::into);
     }
     let caller = call.thread.clone();
     pending(async move {
@@ -166,26 +183,74 @@ pub fn io_uring_enter(call: &mut Call<'_>) -> SyscallResult {
             Some(wait) => wait_for_completions(&ring, &caller, wait).await,
             None => Ok(()),
         };
-        if taken > 0 { Ok(taken as usize) } else { waited.map(|()| 0) }
+        if taken > 0 { Ok(taken as usize) } else { waited.and_then(|()| ended(&ring, 0)) }
     })
 }
 
-fn check_issuer(call: &Call<'_>, ring: &Uring) -> Result<(), Errno> {
-    if ring.setup & abi::IORING_SETUP_SINGLE_ISSUER == 0 {
-        return Ok(());
+/// The result of a wait that has ended well: `EBADR` says that completions were lost.
+fn ended(ring: &Uring, taken: u32) -> Result<usize, Errno> {
+    if taken == 0 && ring.take_lost() { Err(Errno::EBADR) } else { Ok(taken as usize) }
+}
+
+/// As [`io_uring_enter`], of a ring whose submissions a coroutine takes: wakes that, and waits.
+fn enter_polled(
+    call: &Call<'_>,
+    ring: &Arc<Uring>,
+    poller: &Arc<Poller>,
+    wait: Option<CompletionWait>,
+) -> SyscallResult {
+    let (to_submit, flags) = (call.uint(1), call.uint(3));
+    ring.flush(true);
+    if poller.is_over() {
+        return Err(Errno::EOWNERDEAD.into());
     }
-    let own = call.thread.tid() as u32;
-    match ring.issuer.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed) {
-        Err(other) if other != own => Err(Errno::EEXIST),
-        _ => Ok(()),
+    if flags & abi::IORING_ENTER_SQ_WAKEUP != 0 {
+        poller.wake();
     }
+    let waits_for_room = flags & abi::IORING_ENTER_SQ_WAIT != 0;
+    if !waits_for_room && wait.is_none_or(|wait| is_satisfied(ring, wait)) {
+        return Ok((to_submit as usize).into());
+    }
+    if let Some(mask) = wait.and_then(|wait| wait.mask) {
+        call.thread.set_blocked_for_wait(mask);
+    }
+    let (caller, ring, poller) = (call.thread.clone(), ring.clone(), poller.clone());
+    pending(async move {
+        if waits_for_room {
+            let has_room = |watch: &Watch| {
+                ring.queue.watch(watch, Events::OUT)?;
+                let has_room = ring.submitted() < ring.memory.layout.sq_entries || poller.is_over();
+                Ok(has_room.then_some(()))
+            };
+            caller.wait_until(WaitKind::Interruptible, has_room).await?;
+        }
+        let waited = match wait {
+            Some(wait) => wait_for_completions(&ring, &caller, wait).await,
+            None => Ok(()),
+        };
+        if to_submit > 0 { Ok(to_submit as usize) } else { waited.map(|()| 0) }
+    })
+}
+
+/// Whether the calling thread may use a ring of a single issuer.
+///
+/// # Errors
+/// `EEXIST`.
+pub fn check_issuer(call: &Call<'_>, ring: &Uring) -> Result<(), Errno> {
+    let issuer = ring.issuer.load(Ordering::Relaxed);
+    if issuer == 0 || issuer == call.thread.tid() as u32 { Ok(()) } else { Err(Errno::EEXIST) }
 }
 
 fn get_wait(call: &Call<'_>, ring: &Uring) -> TryResult<CompletionWait> {
     let completions = call.uint(2).min(ring.memory.layout.cq_entries);
     let (argument, size) = (call.word(4), call.word(5));
+    let is_issuer = ring.issuer.load(Ordering::Relaxed) == call.thread.tid() as u32;
+    if ring.setup & abi::IORING_SETUP_DEFER_TASKRUN != 0 && !is_issuer {
+        return Err(Errno::EEXIST.into());
+    }
     if call.uint(3) & abi::IORING_ENTER_EXT_ARG == 0 {
-        return Ok(CompletionWait { completions, deadline_ns: None, mask: get_mask(call, argument, size)? });
+        let mask = get_mask(call, argument, size)?;
+        return Ok(CompletionWait { completions, deadline_ns: None, mask, is_issuer });
     }
     if size != size_of::<abi::io_uring_getevents_arg>() {
         return Err(Errno::EINVAL.into());
@@ -200,6 +265,7 @@ fn get_wait(call: &Call<'_>, ring: &Uring) -> TryResult<CompletionWait> {
         completions,
         deadline_ns: timeout.map(|timeout| now_ns().saturating_add(timeout)),
         mask,
+        is_issuer,
     })
 }
 
@@ -225,9 +291,9 @@ async fn submit_rest(ring: &Arc<Uring>, caller: &Caller, taken: &mut u32, most: 
 }
 
 /// Whether there are so many completions to take.
-fn is_satisfied(ring: &Uring, completions: u32) -> bool {
-    ring.flush();
-    ring.ready() >= completions
+fn is_satisfied(ring: &Uring, wait: CompletionWait) -> bool {
+    ring.flush(wait.is_issuer);
+    ring.ready() >= wait.completions
 }
 
 /// Waits for completions.
@@ -237,7 +303,7 @@ fn is_satisfied(ring: &Uring, completions: u32) -> bool {
 async fn wait_for_completions(ring: &Uring, caller: &Caller, wait: CompletionWait) -> Result<(), Errno> {
     let waited = until(caller, WaitKind::Interruptible, wait.deadline_ns, |watch| {
         ring.queue.watch(watch, Events::IN)?;
-        Ok(is_satisfied(ring, wait.completions).then_some(()))
+        Ok(is_satisfied(ring, wait).then_some(()))
     });
     match waited.await {
         Ok(Some(())) => Ok(()),

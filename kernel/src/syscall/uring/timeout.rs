@@ -2,8 +2,8 @@
 
 use alloc::sync::Arc;
 use linux_raw_sys::io_uring::{
-    IORING_TIMEOUT_ABS, IORING_TIMEOUT_BOOTTIME, IORING_TIMEOUT_ETIME_SUCCESS, IORING_TIMEOUT_REALTIME,
-    IORING_TIMEOUT_UPDATE, io_uring_op as Op,
+    IORING_LINK_TIMEOUT_UPDATE, IORING_TIMEOUT_ABS, IORING_TIMEOUT_BOOTTIME, IORING_TIMEOUT_ETIME_SUCCESS,
+    IORING_TIMEOUT_REALTIME, IORING_TIMEOUT_UPDATE, io_uring_op as Op,
 };
 
 use heddle_kernel_core::uring::Sqe;
@@ -11,6 +11,7 @@ use heddle_kernel_core::uring::Sqe;
 use crate::call::caller::Caller;
 use crate::error::{Errno, TryResult};
 use crate::memory::Space;
+use crate::sched::Budget;
 use crate::syscall::uring::request::UringRequest;
 use crate::syscall::uring::ring::Uring;
 use crate::syscall::user;
@@ -73,7 +74,7 @@ pub async fn read_later(caller: &Caller, sqe: &Sqe) -> Result<u64, Errno> {
 
 /// How many completions there will have been when a timeout is over by their count.
 pub fn target(ring: &Uring, sqe: &Sqe) -> Option<u64> {
-    (sqe.off != 0).then(|| ring.posted() + u64::from(sqe.off as u32))
+    (sqe.off != 0).then(|| ring.counted() + u64::from(sqe.off as u32))
 }
 
 /// Waits until a timeout is over: its time has come, or there have been `target` completions.
@@ -87,7 +88,7 @@ pub async fn wait(ring: Arc<Uring>, active: Arc<UringRequest>, target: Option<u6
         let waited = until(&caller, WaitKind::Interruptible, Some(deadline_ns), |watch| {
             if let Some(target) = target {
                 ring.queue.watch(watch, Events::IN)?;
-                if ring.posted() >= target {
+                if ring.counted() >= target {
                     return Ok(Some(true));
                 }
             }
@@ -101,19 +102,29 @@ pub async fn wait(ring: Arc<Uring>, active: Arc<UringRequest>, target: Option<u6
     }
 }
 
-/// `IORING_OP_TIMEOUT_REMOVE`: ends a timeout, or changes its time.
+/// `IORING_OP_TIMEOUT_REMOVE`: ends a timeout, or changes its time; of a linked one it is the new deadline.
 ///
 /// # Errors
 /// `ENOENT`, `EINVAL`; a page fault.
-pub fn remove(ring: &Uring, space: &Space, sqe: &Sqe) -> TryResult<()> {
-    let known = IORING_TIMEOUT_UPDATE | IORING_TIMEOUT_ABS | CLOCKS;
-    let is_update = sqe.op_flags & IORING_TIMEOUT_UPDATE != 0;
+pub fn remove(ring: &Uring, space: &Space, sqe: &Sqe) -> TryResult<Option<u64>> {
+    let updates = IORING_TIMEOUT_UPDATE | IORING_LINK_TIMEOUT_UPDATE;
+    let flags = sqe.op_flags;
+    let is_update = flags & updates != 0;
     let is_plain = sqe.len == 0 && sqe.buf_index == 0 && sqe.file_index == 0 && sqe.ioprio == 0;
-    if !is_plain || sqe.op_flags & !known != 0 || !is_update && sqe.op_flags != 0 {
+    let is_known = flags & !(updates | IORING_TIMEOUT_ABS | CLOCKS) == 0;
+    if !is_plain || !is_known || !is_update && flags != 0 || flags & CLOCKS == CLOCKS {
         return Err(Errno::EINVAL.into());
     }
-    let deadline_ns = if is_update { Some(read(space, sqe.off, sqe.op_flags)?) } else { None };
-    let found = ring.find(sqe.addr, |active| active.sqe.is(Op::IORING_OP_TIMEOUT)).ok_or(Errno::ENOENT)?;
+    let deadline_ns = if is_update { Some(read(space, sqe.off, flags)?) } else { None };
+    // As in Linux, the flag for linked ones alone is no update.
+    let deadline_ns = deadline_ns.filter(|_| flags & IORING_TIMEOUT_UPDATE != 0);
+    if deadline_ns.is_some() && flags & IORING_LINK_TIMEOUT_UPDATE != 0 {
+        return Ok(deadline_ns);
+    }
+    let found = ring.find(sqe.addr, |active| {
+        active.sqe.is(Op::IORING_OP_TIMEOUT) && !active.request.is_interrupted(WaitKind::Interruptible)
+    });
+    let found = found.ok_or(Errno::ENOENT)?;
     match deadline_ns {
         Some(deadline_ns) => {
             *found.deadline_ns.lock() = deadline_ns;
@@ -121,5 +132,32 @@ pub fn remove(ring: &Uring, space: &Space, sqe: &Sqe) -> TryResult<()> {
         }
         None => found.request.cancel(),
     }
-    Ok(())
+    Ok(None)
+}
+
+/// Gives the linked timeout with these user data another deadline.
+///
+/// # Errors
+/// `ENOENT`.
+pub async fn update_linked(ring: Arc<Uring>, user_data: u64, deadline_ns: u64) -> Result<usize, Errno> {
+    const LOOK_COST: u32 = 2;
+    let (mut budget, mut from) = (Budget::new(), (0, 0));
+    loop {
+        budget.step(LOOK_COST).await;
+        let next = ring.requests.lock().next(from);
+        let Some(((of_request, number), active)) = next else { return Err(Errno::ENOENT) };
+        from = (of_request, number + 1);
+        let is_it = {
+            let mut linked = active.linked.lock();
+            let is_it = linked.is_some_and(|linked| linked.0 == user_data);
+            if is_it {
+                *linked = Some((user_data, deadline_ns));
+            }
+            is_it
+        };
+        if is_it {
+            active.request.wake();
+            return Ok(0);
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! `io_uring`, by its system calls.
 #![allow(unsafe_code, reason = "raw system calls, and memory that the kernel writes")]
 
+mod features;
 mod ring;
 
 use std::fs::File;
@@ -17,6 +18,8 @@ use nix::unistd::{pipe, read, write};
 use crate::harness::{OrFail, Outcome, Scratch};
 use crate::uring::ring::{Ring, Sqe, setup};
 use crate::{expect, expect_eq};
+
+pub use features::TESTS as FEATURE_TESTS;
 
 crate::tests! {
     setup_tells_sizes_and_refuses

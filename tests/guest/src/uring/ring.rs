@@ -24,6 +24,8 @@ pub struct Sqe {
     pub op_flags: u32,
     pub data: u64,
     pub buffer: u16,
+    pub slot: u32,
+    pub addr3: u64,
 }
 
 impl Sqe {
@@ -47,8 +49,8 @@ impl Sqe {
             self.addr,
             u64::from(self.len) | u64::from(self.op_flags) << 32,
             self.data,
-            u64::from(self.buffer),
-            0,
+            u64::from(self.buffer) | u64::from(self.slot) << 32,
+            self.addr3,
             0,
         ]
     }
@@ -83,7 +85,13 @@ fn map(file: &OwnedFd, length: usize, offset: u32) -> *mut u8 {
 
 impl Ring {
     pub fn new(entries: u32) -> Result<Self, String> {
+        Self::with_setup(entries, 0, 0)
+    }
+
+    /// A ring with flags, and an idle time for the coroutine that polls it.
+    pub fn with_setup(entries: u32, flags: u32, idle_ms: u32) -> Result<Self, String> {
         let mut parameters = [0; 30];
+        (parameters[2], parameters[4]) = (flags, idle_ms);
         let file = setup(entries, &mut parameters).or_fail()?;
         expect!(parameters[5] & abi::IORING_FEAT_SINGLE_MMAP != 0);
         let of_array = parameters[16] + parameters[0] * 4;
