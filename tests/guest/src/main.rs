@@ -136,6 +136,7 @@ fn main() -> std::process::ExitCode {
         aio::TESTS,
         uring::TESTS,
         uring::FEATURE_TESTS,
+        uring::OPERATION_TESTS,
         seccomp::TESTS,
         file_signals::TESTS,
         leases::TESTS,

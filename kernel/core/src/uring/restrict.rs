@@ -21,7 +21,7 @@ pub enum Restriction {
     FlagsRequired(u8),
 }
 
-/// What a ring is restricted to.
+/// The restrictions of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restrictions {
     /// Whether there are any.

@@ -22,7 +22,7 @@ pub struct Completion {
     pub user_data: u64,
     pub result: i32,
     pub flags: u32,
-    /// What follows in a ring with `IORING_SETUP_CQE32`.
+    /// The second half in a ring with `IORING_SETUP_CQE32`.
     pub wide: [u64; 2],
 }
 

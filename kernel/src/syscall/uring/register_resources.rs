@@ -12,7 +12,7 @@ use crate::error::{Errno, TryResult};
 use crate::fs::downcast;
 use crate::memory::fallible;
 use crate::sched::Budget;
-use crate::syscall::uring::resources::{BufferResource, FileResource, FileTable, Resource};
+use crate::syscall::uring::resources::{BufferResource, FileResource, FileTable, RingResource};
 use crate::syscall::uring::ring::Uring;
 use crate::syscall::{Call, SyscallResult, pending};
 
@@ -126,7 +126,7 @@ fn file_of(
     if downcast::<Uring>(&open).is_some() {
         return Err(Errno::EBADF);
     }
-    Resource::new(open, tag, ring)
+    RingResource::new(open, tag, ring)
 }
 
 /// Registers files.
@@ -267,7 +267,7 @@ async fn buffer_of(
         caller.resolve(|space| space.probe_write(address, 1)).await?;
         page = (page / PAGE_SIZE as u64 + 1) * PAGE_SIZE as u64;
     }
-    Resource::new((start, length), tag, ring).map(Some)
+    RingResource::new((start, length), tag, ring).map(Some)
 }
 
 /// Changes registered buffers.

@@ -50,7 +50,7 @@ const IDLE_LEVEL: u8 = 63;
 pub struct UringRequest {
     pub sqe: Sqe,
     pub request: Arc<AsyncRequest>,
-    /// What its completion carries, which an update of a poll may change.
+    /// The data of its completion, which an update of a poll may change.
     user_data: AtomicU64,
     /// Flags of its completion.
     pub completion_flags: AtomicU32,

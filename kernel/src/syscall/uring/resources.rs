@@ -1,8 +1,8 @@
 //! Registered files and buffers.
 //!
-//! Each may have a tag: a completion with it as user data says that an update has taken the resource out of its slot,
-//! and that no request uses it. So requests hold what they use, and the tag is posted by the drop of the last holder. As
-//! in Linux, the end of the whole table posts no tags.
+//! Each may have a tag: a completion with it as user data says that an update has taken the resource out of its
+//! slot, and that no request uses it. So requests hold what they use, and the tag is posted by the drop of the last
+//! holder. As in Linux, the end of the whole table posts no tags.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -17,7 +17,7 @@ use crate::syscall::uring::completions::{Completion, Origin};
 use crate::syscall::uring::ring::Uring;
 
 /// Something registered.
-pub struct Resource<T> {
+pub struct RingResource<T> {
     pub value: T,
     tag: u64,
     /// An update has taken it out.
@@ -25,7 +25,7 @@ pub struct Resource<T> {
     ring: Weak<Uring>,
 }
 
-impl<T> Resource<T> {
+impl<T> RingResource<T> {
     /// A resource of a ring; a tag of 0 is none.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl<T> Resource<T> {
     }
 }
 
-impl<T> Drop for Resource<T> {
+impl<T> Drop for RingResource<T> {
     fn drop(&mut self) {
         if self.tag != 0
             && *self.is_retired.get_mut()
@@ -52,9 +52,9 @@ impl<T> Drop for Resource<T> {
 }
 
 /// A registered file.
-pub type FileResource = Resource<Arc<OpenFile>>;
+pub type FileResource = RingResource<Arc<OpenFile>>;
 /// Address and length of a registered buffer.
-pub type BufferResource = Resource<(u64, u64)>;
+pub type BufferResource = RingResource<(u64, u64)>;
 
 /// The slots of registered files.
 #[derive(Default)]
@@ -151,7 +151,7 @@ impl Uring {
         if crate::fs::downcast::<Self>(&open).is_some() {
             return Err(Errno::EBADF);
         }
-        let file = Resource::new(open, 0, self)?;
+        let file = RingResource::new(open, 0, self)?;
         let mut files = self.files.lock();
         if files.len() == 0 {
             return Err(if slot.is_some() { Errno::ENXIO } else { Errno::ENFILE });

@@ -164,7 +164,7 @@ pub struct Submission {
     pub drains: BTreeMap<u64, ()>,
 }
 
-/// What a program may do with a ring, and limits.
+/// The rights of a program on a ring, and limits.
 #[derive(Default)]
 pub struct Rules {
     pub restrictions: Restrictions,

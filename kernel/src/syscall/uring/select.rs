@@ -28,7 +28,7 @@ use crate::wait::node::WaitKind;
 use crate::wait::queue::Events;
 
 /// A request that takes a buffer.
-struct Selection {
+struct BufferSelection {
     ring: Arc<Uring>,
     active: Arc<UringRequest>,
     open: Arc<OpenFile>,
@@ -67,7 +67,7 @@ pub fn start(
     sqe.system_call(heddle_kernel_core::uring::Target::Other)?;
     let active = new_active(submitter, sqe, linux::__NR_recvfrom, (0, uses))?;
     active.request.set_file(open.clone());
-    let selection = Selection { ring: ring.clone(), active: active.clone(), open, is_multishot };
+    let selection = BufferSelection { ring: ring.clone(), active: active.clone(), open, is_multishot };
     if !is_multishot {
         match selection.attempt(submitter.context)? {
             Tried::Done(result, flags) => {
@@ -84,7 +84,7 @@ pub fn start(
     Ok(StartedEntry::Waits(active, pin(selection.run())?))
 }
 
-impl Selection {
+impl BufferSelection {
     /// Whether it does not wait.
     fn is_refused(&self) -> bool {
         let sqe = &self.active.sqe;

@@ -28,14 +28,11 @@ crate::tests! {
     a_ring_is_polled_without_calls
     restrictions_hold_from_the_start
     polls_and_linked_timeouts_are_changed
-    bytes_are_spliced_and_teed
-    attributes_links_and_advice
     messages_go_to_other_rings
     deferred_completions_wait_for_their_issuer
     wide_entries_and_completions
     completions_are_skipped
     cancelling_waits_for_the_end
-    flags_of_single_transfers
 }
 
 const BUFFER_SELECT: u8 = 1 << 5;
@@ -442,82 +439,6 @@ fn polls_and_linked_timeouts_are_changed() -> Outcome {
     Ok(())
 }
 
-fn bytes_are_spliced_and_teed() -> Outcome {
-    let scratch = Scratch::new("uring-splice")?;
-    std::fs::write(scratch.path("file"), b"spliced").or_fail()?;
-    let file = std::fs::File::open(scratch.path("file")).or_fail()?;
-    let (reader, writer) = pipe().or_fail()?;
-    let (second, second_writer) = pipe().or_fail()?;
-    let ring = Ring::new(8)?;
-    let none = u64::MAX;
-    let splice = Sqe {
-        addr: 2,
-        off: none,
-        len: 5,
-        slot: file.as_raw_fd() as u32,
-        ..Sqe::new(Op::IORING_OP_SPLICE, writer.as_raw_fd(), 1)
-    };
-    expect_eq!(ring.run(&[splice])?, [(1, 5, 0)]);
-    let tee = Sqe {
-        len: 5,
-        slot: reader.as_raw_fd() as u32,
-        ..Sqe::new(Op::IORING_OP_TEE, second_writer.as_raw_fd(), 2)
-    };
-    expect_eq!(ring.run(&[tee])?, [(2, 5, 0)]);
-    let mut text = [0; 8];
-    expect_eq!((read(&second, &mut text), &text[..5]), (Ok(5), &b"liced"[..]));
-    expect_eq!((read(&reader, &mut text), &text[..5]), (Ok(5), &b"liced"[..]));
-    expect_eq!(ring.run(&[Sqe { slot: 999, ..splice }])?, [(1, error(Errno::EBADF), 0)]);
-    expect_eq!(ring.run(&[Sqe { op_flags: 1 << 20, ..splice }])?, [(1, error(Errno::EINVAL), 0)]);
-    expect_eq!(ring.run(&[Sqe { off: 3, ..splice }])?, [(1, error(Errno::ESPIPE), 0)]);
-    Ok(())
-}
-
-fn attributes_links_and_advice() -> Outcome {
-    let scratch = Scratch::new("uring-names2")?;
-    std::fs::write(scratch.path("file"), b"text").or_fail()?;
-    let file = std::fs::File::open(scratch.path("file")).or_fail()?;
-    let ring = Ring::new(8)?;
-    let path = |name: &str| std::ffi::CString::new(scratch.path(name).to_string_lossy().as_bytes());
-    let (old, hard, soft) = (path("file").or_fail()?, path("hard").or_fail()?, path("soft").or_fail()?);
-    let at = |operation, from: &std::ffi::CString, to: &std::ffi::CString, data| Sqe {
-        addr: from.as_ptr() as u64,
-        off: to.as_ptr() as u64,
-        ..Sqe::new(operation, libc::AT_FDCWD, data)
-    };
-    let link = Sqe { len: libc::AT_FDCWD as u32, ..at(Op::IORING_OP_LINKAT, &old, &hard, 1) };
-    expect_eq!(ring.run(&[link])?, [(1, 0, 0)]);
-    expect_eq!(ring.run(&[link])?, [(1, error(Errno::EEXIST), 0)]);
-    expect_eq!(ring.run(&[at(Op::IORING_OP_SYMLINKAT, &old, &soft, 2)])?, [(2, 0, 0)]);
-    expect_eq!(std::fs::read(scratch.path("soft")).or_fail()?, b"text");
-    let advice = Sqe {
-        op_flags: libc::POSIX_FADV_DONTNEED as u32,
-        ..Sqe::new(Op::IORING_OP_FADVISE, file.as_raw_fd(), 3)
-    };
-    expect_eq!(ring.run(&[advice])?, [(3, 0, 0)]);
-    let memory = vec![0_u8; 8192];
-    let page = memory.as_ptr() as u64 & !4095;
-    let advice = Sqe {
-        addr: page,
-        len: 4096,
-        op_flags: libc::MADV_NORMAL as u32,
-        ..Sqe::new(Op::IORING_OP_MADVISE, -1, 4)
-    };
-    expect_eq!(ring.run(&[advice])?, [(4, 0, 0)]);
-    let (name, mut value) = (c"user.name", *b"value");
-    let set = Sqe { addr: name.as_ptr() as u64, off: value.as_ptr() as u64, len: 5, ..Sqe::default() };
-    let set = Sqe { operation: Op::IORING_OP_FSETXATTR as u8, fd: file.as_raw_fd(), data: 5, ..set };
-    let (_, stored, _) = ring.run(&[set])?[0];
-    if stored != error(Errno::EOPNOTSUPP) {
-        expect_eq!(stored, 0);
-        value = [0; 5];
-        let get = Sqe { operation: Op::IORING_OP_GETXATTR as u8, addr3: old.as_ptr() as u64, ..set };
-        expect_eq!(ring.run(&[get])?, [(5, 5, 0)]);
-        expect_eq!(&value, b"value");
-    }
-    Ok(())
-}
-
 fn messages_go_to_other_rings() -> Outcome {
     let (one, other) = (Ring::new(8)?, Ring::new(8)?);
     let message = Sqe { off: 42, len: 7, ..Sqe::new(Op::IORING_OP_MSG_RING, other.file.as_raw_fd(), 1) };
@@ -585,7 +506,7 @@ fn completions_are_skipped() -> Outcome {
     let nop = |data| Sqe::new(Op::IORING_OP_NOP, -1, data);
     ring.submit(&[nop(1).flags(SKIP), nop(2)])?;
     expect_eq!(ring.await_completions(1)?, [(2, 0, 0)]);
-    // What failed is told, and those behind it are as silent as it would have been.
+    // A failure is told of, and those behind it are as silent as it would have been.
     let bad = Sqe::new(Op::IORING_OP_FSYNC, 999, 3);
     ring.submit(&[bad.flags(SKIP | LINK), nop(4).flags(LINK), nop(5), nop(6)])?;
     expect_eq!(ring.await_completions(2)?, [(3, error(Errno::EBADF), 0), (6, 0, 0)]);
@@ -609,22 +530,5 @@ fn cancelling_waits_for_the_end() -> Outcome {
     expect_eq!((all[0].0, all[0].1), (5, error(Errno::ECANCELED)));
     let bad = request(5, 1 << 20);
     expect_eq!(ring.register(24, bad.as_ptr().cast(), 1), Err(Errno::EINVAL));
-    Ok(())
-}
-
-fn flags_of_single_transfers() -> Outcome {
-    let scratch = Scratch::new("uring-flags")?;
-    let path = scratch.path("file");
-    let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path);
-    let file = file.or_fail()?;
-    let ring = Ring::new(8)?;
-    let mut text = *b"abc";
-    let append =
-        Sqe { op_flags: libc::RWF_APPEND as u32, ..Sqe::new(Op::IORING_OP_WRITE, file.as_raw_fd(), 1) };
-    expect_eq!(ring.run(&[append.buffer(&mut text)])?, [(1, 3, 0)]);
-    expect_eq!(ring.run(&[append.buffer(&mut text)])?, [(1, 3, 0)]);
-    expect_eq!(std::fs::read(scratch.path("file")).or_fail()?, b"abcabc");
-    let unknown = Sqe { op_flags: 1 << 20, ..append };
-    expect_eq!(ring.run(&[unknown.buffer(&mut text)])?, [(1, error(Errno::EOPNOTSUPP), 0)]);
     Ok(())
 }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "raw system calls, and memory that the kernel writes")]
 
 mod features;
+mod operations;
 mod ring;
 
 use std::fs::File;
@@ -20,6 +21,7 @@ use crate::uring::ring::{Ring, Sqe, setup};
 use crate::{expect, expect_eq};
 
 pub use features::TESTS as FEATURE_TESTS;
+pub use operations::TESTS as OPERATION_TESTS;
 
 crate::tests! {
     setup_tells_sizes_and_refuses
