@@ -28,6 +28,8 @@ pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Resul
     if MACHINES.iter().all(|(machine, _)| filter.is_some_and(|filter| !name(machine).contains(filter))) {
         return Ok(());
     }
+    // A run that built it would be silent for longer than one may be.
+    crate::guest::heddle::build_checking()?;
     let program = cargo::program(repository, PACKAGE)?.to_string_lossy().into_owned();
     let output = |kernel, options: &[&str]| -> Result<Output> {
         let arguments: Vec<&str> = options.iter().copied().chain(["--", &program]).collect();
