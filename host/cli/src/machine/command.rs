@@ -82,6 +82,11 @@ pub struct Configuration {
     pub network: Network,
 }
 
+/// QEMU's threads for calls of the host on shared folders, as many as it can have. It starts them on demand otherwise, by
+/// how many are idle, and one that is about to take a request still counts as idle: of two requests at once the second
+/// would wait for the first, and if the first never returned, until a third came.
+const HOST_THREADS: usize = 64;
+
 /// An argument in the making: key and value pairs separated by commas.
 struct QemuOption(OsString);
 
@@ -196,6 +201,9 @@ fn devices(arguments: &mut QemuArguments, configuration: &Configuration, sockets
         arguments.pair("-blockdev", node.0);
         arguments.pair("-device", "virtio-blk-device,drive=root");
     }
+    if !configuration.shares.is_empty() {
+        arguments.pair("-object", format!("main-loop,id=main-loop,thread-pool-min={HOST_THREADS}"));
+    }
     for (number, share) in configuration.shares.iter().enumerate() {
         let mut folder =
             QemuOption::new(format!("local,id=folder{number},security_model=none,multidevs=remap"));
@@ -258,6 +266,7 @@ mod tests {
         let has = |text: &str| arguments.iter().any(|argument| argument == text);
         assert!(has("memory-backend-file,id=memory,share=off,size=1048576B,mem-path=a,,b/c"));
         assert!(has("virtio-9p-device,fsdev=folder0,mount_tag=share0"));
+        assert!(has("main-loop,id=main-loop,thread-pool-min=64"));
         assert!(has("local,id=folder0,security_model=none,multidevs=remap,readonly=on,path=/h,,i"));
         assert!(has("k,1") && has("a,b"), "arguments that are no option lists stay as they are");
         assert!(arguments.iter().any(|argument| argument.to_string_lossy().ends_with("file.filename=d,,e")));
