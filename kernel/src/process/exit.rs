@@ -111,22 +111,29 @@ fn end_process(process: &Arc<Process>) {
     let ended_orphans = orphans.iter().filter(|child| child.exit_status().is_some());
     if heir.is_some_and(|heir| heir.pid != REAPER_PID) {
         // A subreaper waits for them as for children of its own.
-        ended_orphans.for_each(notify_of_end);
+        ended_orphans.for_each(tell_end);
     } else {
         ended_orphans.for_each(|child| drop(reap(child)));
     }
     continue_orphaned_groups(process, &orphans);
-    notify_of_end(process);
+    tell_end(process);
+}
+
+/// Tells the parent, or the tracer in its place, of the end of a process, and only then lets waits find it.
+pub(super) fn tell_end(process: &Arc<Process>) {
+    let told = crate::process::trace::tell_tracer(process).or_else(|| tell_parent(process));
+    process.set_end_told(true);
+    if let Some(told) = told {
+        told.wake_parent(Events::all());
+    }
     process.wake_end();
 }
 
-/// Tells the parent. A parent that ignores `SIGCHLD`, and the reaper, leave no zombie behind.
-pub(super) fn notify_of_end(process: &Arc<Process>) {
-    if crate::process::trace::process_ended(process) {
-        return;
-    }
-    let Some(parent) = process.parent() else { return };
-    let Some((code, status)) = process.exit_status().map(ExitStatus::to_child_code) else { return };
+/// Sends the signal about an end. A parent that ignores `SIGCHLD`, and the reaper, leave no zombie behind. Returns whose
+/// waits are to be told.
+fn tell_parent(process: &Arc<Process>) -> Option<Arc<Process>> {
+    let parent = process.parent()?;
+    let (code, status) = process.exit_status().map(ExitStatus::to_child_code)?;
     let exit_signal = process.exit_signal();
     let is_unwanted = parent.pid == REAPER_PID
         || exit_signal == Some(Signal::CHLD) && {
@@ -152,7 +159,7 @@ pub(super) fn notify_of_end(process: &Arc<Process>) {
         // Only a queued realtime signal can be refused.
         let _ = signal::send_to_process(&parent, information);
     }
-    parent.wake_parent(Events::all());
+    Some(parent)
 }
 
 /// The remains of a process that is reaped, to be dropped without a lock held.
@@ -174,7 +181,7 @@ impl Zombie {
 /// Removes a zombie and adds its times to its parent's.
 pub fn reap(process: &Arc<Process>) -> Zombie {
     let mut table = table::lock();
-    let Some(entry) = table.remove_process(process.pid) else { return Zombie::default() };
+    let Some(entry) = table.remove_process(process) else { return Zombie::default() };
     drop(process.set_user_task(None));
     let group = process.group();
     let group = table.leave(process, &group);
@@ -203,6 +210,7 @@ fn give_children_away(process: &Arc<Process>) -> (Vec<Arc<Process>>, Option<Arc<
     let mut adopted = heir.children();
     for child in &orphans {
         child.set_parent(&heir);
+        child.set_end_told(false);
         child.reset_exit_signal();
         // Without memory the new parent doesn't know its child; the child is still found by number, and its end still
         // frees it.

@@ -45,12 +45,12 @@ pub fn is_known(process: &Arc<Process>) -> bool {
 impl File for ProcessFile {
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
         if let Some(watch) = watch
-            && self.0.exit_status().is_none()
+            && !self.0.is_end_told()
         {
             self.0.watch_end(watch, events)?;
         }
         let mut ready = Events::empty();
-        ready.set(Events::IN | Events::RDNORM, self.0.exit_status().is_some());
+        ready.set(Events::IN | Events::RDNORM, self.0.is_end_told());
         Ok(ready)
     }
 

@@ -261,11 +261,12 @@ impl PidTable {
         thread
     }
 
-    /// Takes a process out; the caller drops it once the table is unlocked.
+    /// Takes a process out, unless its number is another's by now; the caller drops it once the table is unlocked.
     #[must_use]
-    pub(super) fn remove_process(&mut self, pid: i32) -> Option<Arc<Process>> {
-        let process = self.entry_mut(pid)?.process.take();
+    pub(super) fn remove_process(&mut self, process: &Arc<Process>) -> Option<Arc<Process>> {
+        let pid = process.pid;
+        let removed = self.entry_mut(pid)?.process.take_if(|known| Arc::ptr_eq(known, process));
         self.tidy(pid);
-        process
+        removed
     }
 }

@@ -112,11 +112,15 @@ pub fn attach_child(parent: &Thread, child: &Arc<Thread>) -> Result<(), Errno> {
 pub fn detach(thread: &Arc<Thread>, signal: Option<Signal>) {
     let table = table::lock();
     let released = release(thread, signal);
+    // A zombie that its tracer has not waited for is its parent's now.
+    let is_zombie = thread.tid() == thread.process.pid && thread.process.is_end_told();
+    if is_zombie {
+        thread.process.set_end_told(false);
+    }
     drop(table);
     drop(released);
-    // A zombie that its tracer has not waited for is its parent's now.
-    if thread.tid() == thread.process.pid && thread.process.exit_status().is_some() {
-        exit::notify_of_end(&thread.process);
+    if is_zombie {
+        exit::tell_end(&thread.process);
     }
 }
 
@@ -182,7 +186,8 @@ pub fn thread_ended(thread: &Arc<Thread>, status: ExitStatus) {
     }
     let is_traced = thread.with_tracee(|tracee| tracee.map(|tracee| tracee.trace.end(status)).is_some());
     if is_traced {
-        tell_end(&tracer.process, thread.tid(), thread.credentials().uid, status, Some(Signal::CHLD));
+        send_end(&tracer.process, thread.tid(), thread.credentials().uid, status);
+        tracer.process.wake_parent(Events::all());
     }
 }
 
@@ -208,32 +213,31 @@ pub fn main_replaced(process: &Arc<Process>, survivor: &Arc<Thread>) {
     drop(released);
 }
 
-/// Sends the signal of an end, and wakes who waits.
-fn tell_end(watcher: &Arc<Process>, pid: i32, uid: u32, status: ExitStatus, signal: Option<Signal>) {
+/// Sends the signal of an end.
+fn send_end(watcher: &Arc<Process>, pid: i32, uid: u32, status: ExitStatus) {
     let (code, value) = status.to_child_code();
-    if let Some(signal) = signal {
-        let detail = Detail::Child { pid, uid, status: value, utime: 0, stime: 0 };
-        // Only a queued realtime signal can be refused.
-        let _ = signal::send_to_process(watcher, Information { signal, code, errno: 0, detail });
-    }
-    watcher.wake_parent(Events::all());
+    let detail = Detail::Child { pid, uid, status: value, utime: 0, stime: 0 };
+    // Only a queued realtime signal can be refused.
+    let _ = signal::send_to_process(watcher, Information { signal: Signal::CHLD, code, errno: 0, detail });
 }
 
-/// A process whose first thread is traced by another than its parent has ended: whether the tracer was told in place
-/// of the parent.
-pub fn process_ended(process: &Arc<Process>) -> bool {
-    let Some(tracer) = process.main_tracer() else { return false };
+/// A process has ended. If its first thread is traced by another than its parent, sends the tracer the signal in place
+/// of the parent and returns it.
+pub(in crate::process) fn tell_tracer(process: &Arc<Process>) -> Option<Arc<Process>> {
+    let tracer = process.main_tracer()?;
     if process.parent().is_some_and(|parent| Arc::ptr_eq(&parent, &tracer)) {
-        return false;
+        return None;
     }
-    let Some(status) = process.exit_status() else { return false };
+    let status = process.exit_status()?;
     let ignores = {
         let actions = tracer.actions();
         let actions = actions.lock();
         actions.get(Signal::CHLD).handler == Action::IGNORE
     };
-    tell_end(&tracer, process.pid, process.uid(), status, (!ignores).then_some(Signal::CHLD));
-    true
+    if !ignores {
+        send_end(&tracer, process.pid, process.uid(), status);
+    }
+    Some(tracer)
 }
 
 /// A wait has told of the end of a traced thread: it is traced no longer.

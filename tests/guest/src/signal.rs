@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{
     SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, raise, sigaction, sigprocmask,
 };
-use nix::sys::wait::{WaitStatus, waitpid};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid, getppid, pause, pipe, read, write};
 
 use crate::harness::{OrFail, Outcome, in_child, spawn_child};
@@ -29,6 +29,7 @@ crate::tests! {
     unhandled_fault_kills
     divide_by_zero_signal
     child_sends_sigchld
+    waits_find_no_child_that_nobody_wants
     broken_pipe_signal
     signal_survives_fork_not_exec
     kill_checks
@@ -259,6 +260,23 @@ fn child_sends_sigchld() -> Outcome {
     install(Signal::SIGCHLD, SigHandler::SigIgn, SaFlags::empty())?;
     spawn_child(|| 0)?;
     expect_eq!(waitpid(None, None), Err(Errno::ECHILD));
+    Ok(())
+}
+
+fn waits_find_no_child_that_nobody_wants() -> Outcome {
+    for (handler, flags) in [
+        (SigHandler::SigIgn, SaFlags::empty()),
+        (SigHandler::Handler(count), SaFlags::SA_NOCLDWAIT | SaFlags::SA_RESTART),
+    ] {
+        install(Signal::SIGCHLD, handler, flags)?;
+        for _ in 0..100 {
+            spawn_child(|| 0)?;
+            while waitpid(None, Some(WaitPidFlag::WNOHANG)) == Ok(WaitStatus::StillAlive) {}
+            expect_eq!(waitpid(None, None), Err(Errno::ECHILD));
+            let child = spawn_child(|| 0)?;
+            expect_eq!(waitpid(child, None), Err(Errno::ECHILD));
+        }
+    }
     Ok(())
 }
 

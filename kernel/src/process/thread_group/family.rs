@@ -27,6 +27,8 @@ pub(super) struct Family {
     place_in_group: AtomicUsize,
     /// Notified when this process has ended.
     ended: WaitQueue,
+    /// The parent, or the tracer in its place, has been told of the end, so that its waits may find it.
+    end_is_told: AtomicBool,
     /// The signal the parent gets at the end; 0 for none.
     exit_signal: AtomicI32,
     /// The user id at the start and after each change, which `SIGCHLD` tells when no thread is left.
@@ -72,6 +74,7 @@ impl Family {
             parent_death_signal: AtomicI32::new(0),
             creator: AtomicI32::new(creator),
             is_subreaper: AtomicBool::new(false),
+            end_is_told: AtomicBool::new(false),
         }
     }
 }
@@ -201,6 +204,18 @@ impl Process {
                 crate::sched::yield_now().await;
             }
         }
+    }
+
+    /// Whether waits may find that the process has ended: the signal about it has been sent before, and one that nobody
+    /// wants is gone by then.
+    #[must_use]
+    pub fn is_end_told(&self) -> bool {
+        self.family.end_is_told.load(Ordering::Acquire)
+    }
+
+    /// The end was told, or is to be told anew, to another parent.
+    pub(in crate::process) fn set_end_told(&self, is_told: bool) {
+        self.family.end_is_told.store(is_told, Ordering::Release);
     }
 
     /// The signal the parent gets at the end.

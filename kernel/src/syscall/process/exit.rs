@@ -231,6 +231,9 @@ fn find(process: &Arc<Process>, selection: &Selection) -> Result<Option<WaitRepo
             if tracer.is_some() && (!is_own_tracee || child.exit_status().is_none()) {
                 continue;
             }
+            if child.exit_status().is_some() && !child.is_end_told() {
+                continue;
+            }
             if let Some(report) = look(child, options) {
                 found = Some((child.clone(), report));
                 break;
@@ -280,7 +283,7 @@ fn look_at_tracees(process: &Arc<Process>, selection: &Selection) -> Option<Opti
         // Once its process ends, the end of a thread counts as that of the process.
         let ending = || thread.process.signal_state().ending();
         let ended = if is_main && !is_child() {
-            thread.process.exit_status()
+            thread.process.exit_status().filter(|_| thread.process.is_end_told())
         } else {
             ended.map(|status| ending().unwrap_or(status))
         };
