@@ -244,6 +244,8 @@ calls! {
     __NR_open => crate::syscall::fs::open::open,
     __NR_creat => crate::syscall::fs::open::creat,
     __NR_openat => crate::syscall::fs::open::openat,
+    __NR_name_to_handle_at => crate::syscall::fs::handle::name_to_handle_at,
+    __NR_open_by_handle_at => crate::syscall::fs::handle::open_by_handle_at,
     __NR_openat2 => crate::syscall::fs::open::openat2,
     __NR_pipe => crate::syscall::fs::pipe::pipe,
     __NR_pipe2 => crate::syscall::fs::pipe::pipe2,

@@ -86,6 +86,7 @@ fn main() -> std::process::ExitCode {
         memory_limits::TESTS,
         mounts::TESTS,
         mounts::detached::TESTS,
+        mounts::handles::TESTS,
         mounts::namespace::TESTS,
         mounts::propagation::TESTS,
         thread::TESTS,
