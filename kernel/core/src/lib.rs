@@ -12,6 +12,7 @@
 //! - [`lease`]: leases of a file (`F_SETLEASE`).
 //! - [`lock_order`]: watches the order in which locks are taken, for the checking build.
 //! - [`mapping`]: the mappings of an address space.
+//! - [`mempolicy`]: memory policies, of a machine with one node.
 //! - [`netlink`]: the machine's interfaces, and the answers to requests about them.
 //! - [`ninep`]: messages of the 9P2000.L protocol, the client's side.
 //! - [`oom`]: who ends when memory runs out.
@@ -48,6 +49,7 @@ pub mod keys;
 pub mod lease;
 pub mod lock_order;
 pub mod mapping;
+pub mod mempolicy;
 pub mod netlink;
 pub mod ninep;
 pub mod oom;

@@ -16,6 +16,8 @@ pub mod namespace;
 mod net;
 mod net_class;
 mod net_settings;
+mod node;
+mod page_map;
 mod process;
 mod settings;
 mod sockets;
@@ -78,6 +80,8 @@ enum What {
     Name(ShowName, StoreName),
     /// The memory of a process.
     Memory,
+    /// The pages of a process.
+    PageMap,
     /// A link.
     Link(Follow),
 }
@@ -258,7 +262,8 @@ impl Inode for ProcNode {
             | What::Writable(..)
             | What::Controlled(..)
             | What::Name(..)
-            | What::Memory => FileType::Regular,
+            | What::Memory
+            | What::PageMap => FileType::Regular,
             What::Link(_) => FileType::Symlink,
         }
     }
@@ -331,6 +336,9 @@ impl Inode for ProcNode {
         }
         if matches!(self.item.what, What::Memory) {
             return memory::open(self);
+        }
+        if matches!(self.item.what, What::PageMap) {
+            return page_map::open(self, opening.thread);
         }
         file::open(self, opening.thread)
     }

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 
 use crate::procfs::{Subject, Text};
+use heddle_kernel_core::mempolicy::NODES_MAX;
 use heddle_kernel_core::signal::Action;
 
 use crate::error::Errno;
@@ -301,7 +302,8 @@ fn status_of_thread(process: &Process, thread: &Arc<Thread>, text: &mut Text) ->
     cpus_allowed(thread.scheduling().affinity, text)
 }
 
-/// The CPUs that a thread may run on: a mask of as many digits as the CPUs need, and a list of ranges.
+/// The CPUs that a thread may run on, and the nodes of memory: a mask of as many digits as they need, and a list of
+/// ranges.
 fn cpus_allowed(affinity: u64, text: &mut Text) -> Shown {
     let count = crate::arch::cpu::count();
     let (mask, digits) = (affinity & (u64::MAX >> (64 - count.clamp(1, 64))), count.div_ceil(4));
@@ -318,7 +320,9 @@ fn cpus_allowed(affinity: u64, text: &mut Text) -> Shown {
         rest = if last >= 63 { 0 } else { rest >> (last + 1) << (last + 1) };
         separator = ",";
     }
-    text.bytes(b"\n")
+    // One node has all memory.
+    let node_digits = NODES_MAX / 4;
+    text.line(format_args!("\nMems_allowed:\t{:0node_digits$x}\nMems_allowed_list:\t0\n", 1))
 }
 
 /// Mappings that one part of `maps` shows.

@@ -2,7 +2,7 @@
 
 use crate::procfs::{
     Follow, Item, Show, ShowName, ShowPart, ShowSum, Store, StoreAs, StoreName, What, coroutines, ipc, keys,
-    link, mounts, namespace, net, net_class, net_settings, process, settings, sockets, system, usage,
+    link, mounts, namespace, net, net_class, net_settings, node, process, settings, sockets, system, usage,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -206,6 +206,7 @@ static PROCESS_ITEMS: &[Item] = &[
     },
     private(b"environ", process::environment),
     Item { name: b"heddle", permissions: 0o444, what: What::Parts(coroutines::list), is_guarded: true },
+    private(b"io", usage::transfers),
     text(b"limits", process::limits),
     parts(b"maps", process::mappings),
     Item { name: b"mem", permissions: 0o600, what: What::Memory, is_guarded: true },
@@ -214,9 +215,11 @@ static PROCESS_ITEMS: &[Item] = &[
     mounted(b"mountstats", 0o400, mounts::statistics),
     directory(b"net", What::Directory(NET_ITEMS)),
     Item { name: b"ns", permissions: 0o511, what: What::Directory(NAMESPACE_ITEMS), is_guarded: false },
+    sums(b"numa_maps", usage::by_node),
     controlled(b"oom_adj", process::oom_legacy, process::set_oom_legacy),
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
+    Item { name: b"pagemap", permissions: 0o400, what: What::PageMap, is_guarded: true },
     sums(b"smaps", usage::by_mapping),
     sums(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
@@ -235,6 +238,7 @@ static THREAD_ITEMS: &[Item] = &[
     text(b"cmdline", process::command_line),
     writable(b"comm", process::name, process::set_name),
     private(b"environ", process::environment),
+    private(b"io", usage::transfers),
     text(b"limits", process::limits),
     parts(b"maps", process::mappings),
     Item { name: b"mem", permissions: 0o600, what: What::Memory, is_guarded: true },
@@ -243,9 +247,11 @@ static THREAD_ITEMS: &[Item] = &[
     mounted(b"mountstats", 0o400, mounts::statistics),
     directory(b"net", What::Directory(NET_ITEMS)),
     Item { name: b"ns", permissions: 0o511, what: What::Directory(NAMESPACE_ITEMS), is_guarded: false },
+    sums(b"numa_maps", usage::by_node),
     controlled(b"oom_adj", process::oom_legacy, process::set_oom_legacy),
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
+    Item { name: b"pagemap", permissions: 0o400, what: What::PageMap, is_guarded: true },
     sums(b"smaps", usage::by_mapping),
     sums(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
@@ -346,7 +352,22 @@ static SYSFS_ETHERNET_ITEMS: &[Item] = &[
     directory(b"devices", What::Directory(DEVICE_ITEMS)),
 ];
 static DEVICE_ITEMS: &[Item] = &[directory(b"system", What::Directory(SYSTEM_ITEMS))];
-static SYSTEM_ITEMS: &[Item] = &[directory(b"cpu", What::Directory(PROCESSOR_ITEMS))];
+static SYSTEM_ITEMS: &[Item] =
+    &[directory(b"cpu", What::Directory(PROCESSOR_ITEMS)), directory(b"node", What::Directory(NODE_ITEMS))];
+static NODE_ITEMS: &[Item] = &[
+    text(b"has_cpu", node::list),
+    text(b"has_memory", node::list),
+    text(b"has_normal_memory", node::list),
+    directory(b"node0", What::Directory(FIRST_NODE_ITEMS)),
+    text(b"online", node::list),
+    text(b"possible", node::list),
+];
+static FIRST_NODE_ITEMS: &[Item] = &[
+    text(b"cpulist", settings::processors),
+    text(b"cpumap", node::processor_mask),
+    text(b"distance", node::distance),
+    text(b"meminfo", node::memory),
+];
 static PROCESSOR_ITEMS: &[Item] = &[
     text(b"kernel_max", settings::last_processor),
     text(b"offline", settings::no_processors),

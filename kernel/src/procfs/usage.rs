@@ -1,7 +1,10 @@
 //! Files of `/proc` about the memory that a process takes, mapping by mapping and as a whole.
 
+use heddle_kernel_core::mempolicy::MemoryPolicy;
+
 use crate::error::Errno;
 use crate::memory::Space;
+use crate::memory::source::Object;
 use crate::memory::space::{Flags, MappingView, Protection, Usage};
 use crate::procfs::process::{mapping_line, space_of};
 use crate::procfs::{Subject, Text};
@@ -119,6 +122,61 @@ pub fn by_mapping(subject: &Subject, text: &mut Text, sum: &mut Sum) -> Result<b
         amounts(text, &core::mem::take(usage), false)?;
         flags(text, mapping)
     })
+}
+
+/// Shows the next mappings with their memory policies, `numa_maps`: all pages are of node 0.
+pub fn by_node(subject: &Subject, text: &mut Text, sum: &mut Sum) -> Result<bool, Errno> {
+    let Some(space) = space_of(subject) else { return Ok(false) };
+    let own = subject.thread().map_or(MemoryPolicy::DEFAULT, |thread| thread.memory_policy());
+    sum.go_on(&space, |usage, mapping| {
+        let usage = core::mem::take(usage);
+        let policy = if mapping.policy.is_default() { own } else { mapping.policy };
+        text.line(format_args!("{:08x} {policy}", mapping.start))?;
+        match &mapping.object {
+            Object::Source(source) => {
+                text.bytes(b" file=")?;
+                text.escaped(&source.path().unwrap_or_default(), b"\n\t= ")?;
+            }
+            Object::Anonymous(_) if mapping.flags.contains(Flags::HEAP) => text.bytes(b" heap")?,
+            Object::Anonymous(Some("[stack]")) => text.bytes(b" stack")?,
+            Object::Anonymous(_) => {}
+        }
+        let pages = |bytes: u64| bytes / (PAGE_KIB * 1024);
+        let all = pages(usage.resident);
+        if all == 0 {
+            return text.bytes(b"\n");
+        }
+        let (anonymous, dirty) = (pages(usage.anonymous), pages(usage.shared_dirty + usage.private_dirty));
+        for (name, count) in [("anon", anonymous), ("dirty", dirty)] {
+            if count > 0 {
+                text.line(format_args!(" {name}={count}"))?;
+            }
+        }
+        if all != anonymous && all != dirty {
+            text.line(format_args!(" mapped={all}"))?;
+        }
+        if usage.mappers_max > 1 {
+            text.line(format_args!(" mapmax={}", usage.mappers_max))?;
+        }
+        text.line(format_args!(" N0={all} kernelpagesize_kB={PAGE_KIB}\n"))
+    })
+}
+
+/// `io`: the bytes that reads and writes moved, of a thread, or of all threads that the process had and the children
+/// that it waited for. There are no devices that bytes would be stored on.
+pub fn transfers(subject: &Subject, text: &mut Text) -> Shown {
+    let counts = match subject.tid {
+        Some(_) => subject.thread()?.counts(),
+        None => {
+            let process = subject.process()?;
+            process.counts() + process.children_counts()
+        }
+    };
+    text.line(format_args!(
+        "rchar: {}\nwchar: {}\nsyscr: {}\nsyscw: {}\n\
+         read_bytes: 0\nwrite_bytes: 0\ncancelled_write_bytes: 0\n",
+        counts.bytes_read, counts.bytes_written, counts.reads, counts.writes
+    ))
 }
 
 pub fn rollup(subject: &Subject, text: &mut Text, sum: &mut Sum) -> Result<bool, Errno> {

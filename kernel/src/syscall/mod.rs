@@ -20,6 +20,7 @@ pub mod fs;
 pub mod futex;
 pub mod ipc;
 pub mod memory;
+pub mod mempolicy;
 pub mod net;
 pub mod process;
 pub mod record;

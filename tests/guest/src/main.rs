@@ -33,7 +33,9 @@ mod leases;
 mod listing;
 mod memory;
 mod memory_limits;
+mod mempolicy;
 mod mounts;
+mod page_map;
 mod pi;
 mod pidfd;
 mod pipe;
@@ -84,11 +86,14 @@ fn main() -> std::process::ExitCode {
         ranges::TESTS,
         memory::TESTS,
         memory_limits::TESTS,
+        mempolicy::TESTS,
         mounts::TESTS,
         mounts::detached::TESTS,
+        mounts::handles::TESTS,
         mounts::namespace::TESTS,
         mounts::propagation::TESTS,
         thread::TESTS,
+        page_map::TESTS,
         pi::TESTS,
         realtime::TESTS,
         shares::TESTS,

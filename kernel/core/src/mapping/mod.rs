@@ -14,6 +14,7 @@ use core::mem::MaybeUninit;
 use core::ops::Range;
 
 use crate::fallible::{AllocError, try_box_uninit, vacate};
+use crate::mempolicy::MemoryPolicy;
 use bitflags::bitflags;
 use intrusive_collections::{Bound, KeyAdapter, RBTree, RBTreeLink, intrusive_adapter};
 
@@ -127,6 +128,8 @@ pub struct Mapping<B> {
     pub backing: B,
     /// Position in the backing, in bytes, of `start`.
     pub offset: u64,
+    /// Where its pages are to come from.
+    pub policy: MemoryPolicy,
 }
 
 impl<B: Backing> Mapping<B> {
@@ -162,6 +165,7 @@ impl<B: Backing> Mapping<B> {
         self.end == next.start
             && self.protection == next.protection
             && self.flags == next.flags
+            && self.policy == next.policy
             && self.backing.is_same(&next.backing)
             && (!self.backing.has_offsets() || self.offset_of(self.end) == next.offset)
     }
@@ -476,6 +480,7 @@ impl<B: Backing> Mappings<B> {
             change(&mut changed);
             if changed.protection == piece.protection
                 && changed.flags == piece.flags
+                && changed.policy == piece.policy
                 && changed.backing.is_same(&piece.backing)
             {
                 continue;

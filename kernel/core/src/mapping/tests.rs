@@ -27,6 +27,7 @@ fn mapping(pages: Range<usize>, protection: u8, object: u8, offset: u64) -> Mapp
         flags: Flags::empty(),
         backing: Object(object),
         offset,
+        policy: MemoryPolicy::DEFAULT,
     }
 }
 

@@ -19,6 +19,7 @@ pub mod deferred_contents;
 mod directory;
 mod drain;
 mod file;
+mod handle;
 mod node;
 mod page;
 mod seals;
@@ -38,6 +39,8 @@ use crate::memory::fallible;
 use crate::process::Credentials;
 use crate::sync::SpinLock;
 
+use crate::fs::tree::handle::Handles;
+pub use crate::fs::tree::handle::{FileHandle, HANDLE_BYTES_MAX, decode_handle, encode_handle};
 pub use crate::fs::tree::node::TreeNode;
 use crate::fs::tree::node::{Attributes, Body};
 use crate::fs::tree::seals::Seals;
@@ -50,6 +53,7 @@ pub struct Tree {
     /// Nodes of the image with several names, so that each name leads to the same node.
     shared: SpinLock<HashMap<u64, Arc<TreeNode>, hashbrown::DefaultHashBuilder>>,
     mutation: SpinLock<()>,
+    handles: Handles,
     /// Mounts that show the tree or a part of it.
     mounts: AtomicU32,
     /// Pages in use, and the most that may be; 0 for no limit.
@@ -82,6 +86,7 @@ impl Tree {
             image,
             shared: SpinLock::new(HashMap::with_hasher(hashbrown::DefaultHashBuilder::default())),
             mutation: SpinLock::new(()),
+            handles: Handles::new(),
             mounts: AtomicU32::new(0),
             pages: AtomicU64::new(0),
             page_limit,

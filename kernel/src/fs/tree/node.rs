@@ -70,6 +70,8 @@ pub(super) struct Attributes {
     pub dirty: bool,
     /// It has no name yet but may get one: `O_TMPFILE`.
     pub linkable: bool,
+    /// A handle was made of it.
+    pub exported: bool,
 }
 
 /// The contents of a node, by its kind.
@@ -118,6 +120,7 @@ impl Attributes {
             born: now,
             dirty: true,
             linkable: false,
+            exported: false,
         }
     }
 
@@ -164,6 +167,7 @@ impl TreeNode {
             born: time,
             dirty: false,
             linkable: false,
+            exported: false,
         };
         fallible::try_arc(Self {
             tree: tree.clone(),
@@ -273,9 +277,11 @@ impl TreeNode {
     /// Whether nothing here differs from the image.
     pub(super) fn is_clean(&self) -> bool {
         let Some(lower) = &self.lower else { return false };
-        if self.attributes.lock().dirty {
+        let attributes = self.attributes.lock();
+        if attributes.dirty || attributes.exported {
             return false;
         }
+        drop(attributes);
         match &self.body {
             Body::Regular(content) => content.lock().is_clean(&self.tree, lower),
             // Asked with the parent's children locked.
@@ -445,6 +451,9 @@ impl Inode for TreeNode {
 
 impl Drop for TreeNode {
     fn drop(&mut self) {
+        if self.attributes.get_mut().exported {
+            self.tree.handles.forget(self.inode);
+        }
         if let Body::Regular(content) = &mut self.body {
             let content = core::mem::replace(content.get_mut(), Content::new());
             self.tree.give_pages(content.own_pages());

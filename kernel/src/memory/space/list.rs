@@ -1,5 +1,7 @@
 //! Properties of a space for /proc and futexes.
 
+use heddle_kernel_core::mempolicy::MemoryPolicy;
+
 use crate::memory::slots::SLOT_BYTES;
 use crate::memory::source::Object;
 use crate::memory::space::{Flags, Mapping, Protection, Space};
@@ -19,6 +21,8 @@ pub struct MappingView {
     pub offset: u64,
     /// The object behind it.
     pub object: Object,
+    /// Where its pages are to come from.
+    pub policy: MemoryPolicy,
 }
 
 impl From<&Mapping<Object>> for MappingView {
@@ -30,6 +34,7 @@ impl From<&Mapping<Object>> for MappingView {
             flags: mapping.flags,
             offset: mapping.offset,
             object: mapping.backing.clone(),
+            policy: mapping.policy,
         }
     }
 }

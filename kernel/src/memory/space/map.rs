@@ -6,6 +6,7 @@ use core::ops::Range;
 
 use heddle_kernel_core::fallible::push_reserved;
 use heddle_kernel_core::mapping::Totals;
+use heddle_kernel_core::mempolicy::MemoryPolicy;
 
 use crate::arch::paging::{PAGE_SIZE, PageTableEntry};
 use crate::error::Errno;
@@ -183,6 +184,7 @@ impl Space {
             flags: request.flags,
             backing: request.object.clone(),
             offset: request.offset,
+            policy: MemoryPolicy::DEFAULT,
         });
         state.note_promises();
         Ok(range.start)

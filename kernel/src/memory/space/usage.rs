@@ -21,16 +21,42 @@ pub struct Usage {
     pub private_dirty: u64,
     /// Pages that belong to no object.
     pub anonymous: u64,
+    /// The most spaces that map one of the pages.
+    pub mappers_max: u32,
     /// The shares of pages that several map, in parts of a byte: of no object, of files, of shared memory.
     shares: [u64; 3],
 }
 
 /// The owner of a page.
 #[derive(Clone, Copy)]
-enum PageOwner {
+pub(super) enum PageOwner {
     Nobody,
     File,
     Memory,
+}
+
+impl PageOwner {
+    /// The owner of the counted frame behind a page of a mapping.
+    pub(super) fn of(mapping: &MappingView, page: usize, physical: u64) -> Self {
+        let Object::Source(source) = &mapping.object else { return Self::Nobody };
+        let index = (mapping.offset + (page - mapping.start) as u64) / PAGE_SIZE as u64;
+        let counts_for_object = mapping.flags.contains(Flags::SHARED)
+            || source.resident(index).is_some_and(|found| found.physical() == physical);
+        match source.is_memory() {
+            _ if !counts_for_object => Self::Nobody,
+            true => Self::Memory,
+            false => Self::File,
+        }
+    }
+
+    /// How many spaces map a frame whose leaf table so many share.
+    pub(super) fn mappers(self, physical: u64, sharers: u32) -> u32 {
+        // One reference is the object's, the others are those of leaf tables. How many spaces share this one's is
+        // known; the others are taken to be one space's each.
+        let held = u32::from(!matches!(self, Self::Nobody));
+        let tables = frame::references(physical).saturating_sub(held).max(1);
+        tables - 1 + sharers
+    }
 }
 
 impl Usage {
@@ -53,6 +79,7 @@ impl Usage {
         self.shared_dirty += other.shared_dirty;
         self.private_dirty += other.private_dirty;
         self.anonymous += other.anonymous;
+        self.mappers_max = self.mappers_max.max(other.mappers_max);
         for (sum, share) in self.shares.iter_mut().zip(other.shares) {
             *sum += share;
         }
@@ -61,6 +88,7 @@ impl Usage {
     fn note(&mut self, owner: PageOwner, mappers: u32) {
         let bytes = PAGE_SIZE as u64;
         self.resident += bytes;
+        self.mappers_max = self.mappers_max.max(mappers);
         *(if mappers > 1 { &mut self.shared_dirty } else { &mut self.private_dirty }) += bytes;
         self.shares[owner as usize] += (bytes << SHARE_BITS) / u64::from(mappers.max(1));
         if matches!(owner, PageOwner::Nobody) {
@@ -100,22 +128,6 @@ fn note_page(usage: &mut Usage, mapping: &MappingView, page: usize, entry: PageT
         }
         return;
     }
-    let owner = match &mapping.object {
-        Object::Anonymous(_) => PageOwner::Nobody,
-        Object::Source(source) => {
-            let index = (mapping.offset + (page - mapping.start) as u64) / PAGE_SIZE as u64;
-            let counts_for_object = mapping.flags.contains(Flags::SHARED)
-                || source.resident(index).is_some_and(|found| found.physical() == physical);
-            match source.is_memory() {
-                _ if !counts_for_object => PageOwner::Nobody,
-                true => PageOwner::Memory,
-                false => PageOwner::File,
-            }
-        }
-    };
-    // One reference is the object's, the others are those of leaf tables. How many spaces share this one's is known;
-    // the others are taken to be one space's each.
-    let held = u32::from(!matches!(owner, PageOwner::Nobody));
-    let tables = frame::references(physical).saturating_sub(held).max(1);
-    usage.note(owner, tables - 1 + sharers);
+    let owner = PageOwner::of(mapping, page, physical);
+    usage.note(owner, owner.mappers(physical, sharers));
 }

@@ -22,6 +22,11 @@ pub struct UsageCounts {
     pub faults: u64,
     /// The most pages that were in memory at a time, of one space.
     pub peak_pages: u64,
+    /// Calls of read(2) and write(2) and their like, whatever came of them, and the bytes that they moved.
+    pub reads: u64,
+    pub writes: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
 }
 
 impl core::ops::Add for UsageCounts {
@@ -33,6 +38,10 @@ impl core::ops::Add for UsageCounts {
             involuntary: self.involuntary + other.involuntary,
             faults: self.faults + other.faults,
             peak_pages: self.peak_pages.max(other.peak_pages),
+            reads: self.reads + other.reads,
+            writes: self.writes + other.writes,
+            bytes_read: self.bytes_read + other.bytes_read,
+            bytes_written: self.bytes_written + other.bytes_written,
         }
     }
 }
@@ -44,6 +53,10 @@ pub(in crate::process) struct UsageCounters {
     involuntary: AtomicU64,
     faults: AtomicU64,
     peak_pages: AtomicU64,
+    reads: AtomicU64,
+    writes: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
 }
 
 impl UsageCounters {
@@ -53,6 +66,10 @@ impl UsageCounters {
             involuntary: self.involuntary.load(Ordering::Relaxed),
             faults: self.faults.load(Ordering::Relaxed),
             peak_pages: self.peak_pages.load(Ordering::Relaxed),
+            reads: self.reads.load(Ordering::Relaxed),
+            writes: self.writes.load(Ordering::Relaxed),
+            bytes_read: self.bytes_read.load(Ordering::Relaxed),
+            bytes_written: self.bytes_written.load(Ordering::Relaxed),
         }
     }
 
@@ -62,6 +79,10 @@ impl UsageCounters {
         self.involuntary.fetch_add(ended.involuntary, Ordering::Relaxed);
         self.faults.fetch_add(ended.faults, Ordering::Relaxed);
         self.peak_pages.fetch_max(ended.peak_pages, Ordering::Relaxed);
+        self.reads.fetch_add(ended.reads, Ordering::Relaxed);
+        self.writes.fetch_add(ended.writes, Ordering::Relaxed);
+        self.bytes_read.fetch_add(ended.bytes_read, Ordering::Relaxed);
+        self.bytes_written.fetch_add(ended.bytes_written, Ordering::Relaxed);
     }
 }
 
@@ -104,6 +125,30 @@ impl Thread {
     /// A page fault was resolved. Asynchronous requests of the thread count here too.
     pub fn count_fault(&self) {
         self.accounting.counts.faults.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A call that reads has begun. Only the thread's own coroutine counts this and what follows.
+    #[inline]
+    pub fn count_read(&self) {
+        add(&self.accounting.counts.reads, 1);
+    }
+
+    /// A call that writes has begun.
+    #[inline]
+    pub fn count_write(&self) {
+        add(&self.accounting.counts.writes, 1);
+    }
+
+    /// So many bytes have been read.
+    #[inline]
+    pub fn count_bytes_read(&self, bytes: usize) {
+        add(&self.accounting.counts.bytes_read, bytes as u64);
+    }
+
+    /// So many bytes have been written.
+    #[inline]
+    pub fn count_bytes_written(&self, bytes: usize) {
+        add(&self.accounting.counts.bytes_written, bytes as u64);
     }
 
     /// A program has entered the kernel, as its visit of this number.

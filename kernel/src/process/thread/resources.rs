@@ -1,6 +1,9 @@
 //! Resources of a thread: its address space, descriptors, directories and namespaces. `clone` shares them one by one.
 
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use heddle_kernel_core::mempolicy::MemoryPolicy;
 
 use crate::error::Errno;
 use crate::fs::{DescriptorTable, Directories};
@@ -14,6 +17,8 @@ pub(super) struct Resources {
     descriptors: SpinLock<Arc<DescriptorTable>>,
     directories: SpinLock<Arc<Directories>>,
     namespaces: SpinLock<Arc<Namespaces>>,
+    /// The bits of its memory policy.
+    memory_policy: AtomicU32,
 }
 
 impl Resources {
@@ -31,6 +36,7 @@ impl Resources {
             descriptors: SpinLock::new(descriptors),
             directories: SpinLock::new(directories),
             namespaces: SpinLock::new(namespaces),
+            memory_policy: AtomicU32::new(MemoryPolicy::DEFAULT.to_bits()),
         }
     }
 }
@@ -136,6 +142,17 @@ impl Thread {
         let before = core::mem::replace(&mut *self.resources.directories.lock(), directories);
         before.detach();
         drop(before);
+    }
+
+    /// Its memory policy, which mappings with one of their own do not look at: set_mempolicy(2).
+    #[must_use]
+    pub fn memory_policy(&self) -> MemoryPolicy {
+        MemoryPolicy::from_bits(self.resources.memory_policy.load(Ordering::Relaxed))
+    }
+
+    /// Changes its memory policy.
+    pub fn set_memory_policy(&self, policy: MemoryPolicy) {
+        self.resources.memory_policy.store(policy.to_bits(), Ordering::Relaxed);
     }
 
     /// Its namespaces.

@@ -127,7 +127,42 @@ fn start(call: &mut Call<'_>, descriptor: i32, path: &[u8], request: &OpenReques
     let limit = thread.process.descriptor_limit();
     // Before anything is created or truncated.
     table.make_room(limit)?;
-    let OpenedFile { open, is_uncut } = open_path(thread, descriptor, path, request)?;
+    let opened = open_path(thread, descriptor, path, request)?;
+    add_opened(call, opened, request)
+}
+
+/// Opens a place that was found by a handle, as open(2) would by its path.
+pub(super) fn open_place(call: &Call<'_>, place: Path, flags: u32) -> SyscallResult {
+    let thread = call.thread;
+    let request = OpenRequest { flags: flags & KNOWN, mode: 0, how: LookupFlags::empty() };
+    check_flags(request.flags)?;
+    thread.descriptors().make_room(thread.process.descriptor_limit())?;
+    if request.flags & linux::O_PATH != 0 {
+        return add_opened(call, open_place_only(place, request.flags)?.into(), &request);
+    }
+    let view = View::at(thread, linux::AT_FDCWD)?;
+    if request.flags & TEMPORARY != 0 {
+        let opened = open_temporary(&view, thread, place, &request)?;
+        return add_opened(call, opened, &request);
+    }
+    if request.flags & linux::O_CREAT != 0 {
+        if request.flags & linux::O_EXCL != 0 {
+            return Err(Errno::EEXIST.into());
+        }
+        if place.entry.node.kind() == FileType::Directory {
+            return Err(Errno::EISDIR.into());
+        }
+    }
+    let opened = open_existing(&view, thread, place, request.flags, false)?;
+    add_opened(call, opened, &request)
+}
+
+/// Gives a file that was opened a descriptor in the room that was made, once nothing is in the way of the opening.
+fn add_opened(call: &Call<'_>, opened: OpenedFile, request: &OpenRequest) -> SyscallResult {
+    let thread = call.thread;
+    let table = thread.descriptors();
+    let limit = thread.process.descriptor_limit();
+    let OpenedFile { open, is_uncut } = opened;
     let close_on_exec = request.flags & linux::O_CLOEXEC != 0;
     if let Some(leases) = LeaseBreak::find(&open) {
         let thread = thread.clone();

@@ -100,8 +100,16 @@ struct Copy {
     /// Bytes that were read and could not be written yet.
     held: core::ops::Range<usize>,
     finished: bool,
-    /// The call ends with what it has moved instead of waiting for more.
-    some_is_enough: bool,
+    kind: CopyManner,
+}
+
+/// The kinds of copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CopyManner {
+    /// All of it, and counted as a read and a write: sendfile(2), copy_file_range(2).
+    Whole,
+    /// As much as is there, instead of waiting for more: splice(2).
+    Splice { no_wait: bool },
 }
 
 impl Copy {
@@ -138,6 +146,10 @@ impl Copy {
         self.held.start += written;
         self.done += written;
         self.left -= written;
+        if let (CopyManner::Whole, Caller::Thread(thread)) = (self.kind, &self.thread) {
+            thread.count_bytes_read(written);
+            thread.count_bytes_written(written);
+        }
         let seekable = self.from.open.file.is_seekable();
         if !self.held.is_empty() && seekable {
             self.from.back(self.held.len());
@@ -162,7 +174,9 @@ impl Operation for Copy {
     fn attempt(&mut self) -> TryResult<usize> {
         if !self.finished {
             self.finished = match self.move_some() {
-                Err(TryError::WouldBlock) if self.some_is_enough && self.done > 0 && self.held.is_empty() => {
+                Err(TryError::WouldBlock)
+                    if self.kind != CopyManner::Whole && self.done > 0 && self.held.is_empty() =>
+                {
                     true
                 }
                 result => result?,
@@ -205,25 +219,24 @@ impl Operation for Copy {
     }
 }
 
-fn copy(
-    call: &Call<'_>,
-    from: SpliceSide,
-    to: SpliceSide,
-    length: usize,
-    (no_wait, some_is_enough): (bool, bool),
-) -> SyscallResult {
+fn copy(call: &Call<'_>, from: SpliceSide, to: SpliceSide, length: usize, kind: CopyManner) -> SyscallResult {
     check_direction(&from.open, TransferDirection::Read)?;
     check_direction(&to.open, TransferDirection::Write)?;
     let left = length.min(TRANSFER_LIMIT);
     if left == 0 {
         return Ok(0.into());
     }
+    let no_wait = matches!(kind, CopyManner::Splice { no_wait: true });
     let nonblocking = |side: &SpliceSide| side.open.flags().contains(StatusFlags::NONBLOCK);
     let manner =
         WaitOptions { no_wait: no_wait || nonblocking(&to) || nonblocking(&from), deadline_ns: None };
     let thread = call.thread.clone();
+    if let (CopyManner::Whole, Caller::Thread(thread)) = (kind, &thread) {
+        thread.count_read();
+        thread.count_write();
+    }
     let (buffer, finished) = (Vec::new(), false);
-    let operation = Copy { thread, from, to, left, done: 0, buffer, held: 0..0, finished, some_is_enough };
+    let operation = Copy { thread, from, to, left, done: 0, buffer, held: 0..0, finished, kind };
     carry_out(call.thread, manner, operation)
 }
 
@@ -244,7 +257,7 @@ pub fn sendfile(call: &mut Call<'_>) -> SyscallResult {
     }
     let from = SpliceSide::new(call, from, call.word(2))?;
     let to = SpliceSide { open: to, position: None, position_at: 0 };
-    copy(call, from, to, call.word(3), (false, false))
+    copy(call, from, to, call.word(3), CopyManner::Whole)
 }
 
 /// copy_file_range(2).
@@ -278,7 +291,7 @@ pub fn copy_file_range(call: &mut Call<'_>) -> SyscallResult {
     if same && start(&from).abs_diff(start(&to)) < length as u64 {
         return Err(Errno::EINVAL.into());
     }
-    copy(call, from, to, length, (false, false))
+    copy(call, from, to, length, CopyManner::Whole)
 }
 
 /// Whether bytes can be spliced out of a file: events, and the devices of zeros, have no pages to give.
@@ -337,7 +350,7 @@ pub fn splice_between(
     }
     let from = SpliceSide { open: from, position: positions[0], position_at: 0 };
     let to = SpliceSide { open: to, position: positions[1], position_at: 0 };
-    copy(call, from, to, length, (flags & SPLICE_NONBLOCK != 0, true))
+    copy(call, from, to, length, CopyManner::Splice { no_wait: flags & SPLICE_NONBLOCK != 0 })
 }
 
 /// splice(2).
@@ -362,7 +375,7 @@ pub fn splice(call: &mut Call<'_>) -> SyscallResult {
     }
     check_splice(&from, &to, [call.word(1) != 0, call.word(3) != 0])?;
     let (from, to) = (SpliceSide::new(call, from, call.word(1))?, SpliceSide::new(call, to, call.word(3))?);
-    copy(call, from, to, call.word(4), (flags & SPLICE_NONBLOCK != 0, true))
+    copy(call, from, to, call.word(4), CopyManner::Splice { no_wait: flags & SPLICE_NONBLOCK != 0 })
 }
 
 struct Tee {

@@ -177,6 +177,7 @@ impl Transfer {
         self.done += moved;
         if moved > 0 {
             self.probed = None;
+            self.count(moved);
             open.report(match self.direction {
                 TransferDirection::Read => linux::IN_ACCESS,
                 TransferDirection::Write => linux::IN_MODIFY,
@@ -185,6 +186,17 @@ impl Transfer {
         match result {
             Err(_) if moved > 0 => Ok(moved),
             result => result,
+        }
+    }
+
+    /// Counts bytes that were moved, for `/proc/PID/io`: as in Linux those of system calls only.
+    #[inline]
+    fn count(&self, moved: usize) {
+        if let Caller::Thread(thread) = &self.thread {
+            match self.direction {
+                TransferDirection::Read => thread.count_bytes_read(moved),
+                TransferDirection::Write => thread.count_bytes_written(moved),
+            }
         }
     }
 
@@ -211,6 +223,12 @@ impl Transfer {
     /// Moves what can be moved without waiting, and leaves the rest to a future.
     pub fn start(self) -> SyscallResult {
         let (caller, no_wait) = (self.thread.clone(), self.no_wait);
+        if let Caller::Thread(thread) = &caller {
+            match self.direction {
+                TransferDirection::Read => thread.count_read(),
+                TransferDirection::Write => thread.count_write(),
+            }
+        }
         carry_out(&caller, WaitOptions { no_wait, deadline_ns: None }, self)
     }
 

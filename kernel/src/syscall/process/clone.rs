@@ -416,6 +416,7 @@ fn make(
     child.set_io_priority(parent.io_priority());
     child.inherit_timer_slack(parent);
     child.set_personality(parent.personality());
+    child.set_memory_policy(parent.memory_policy());
     if request.has(linux::CLONE_CHILD_CLEARTID) {
         child.set_clear_child_tid(request.child_tid);
     }

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // Some of the calls have no safe forms.
 
 pub mod detached;
+pub mod handles;
 pub mod namespace;
 pub mod propagation;
 
