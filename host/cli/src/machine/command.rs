@@ -82,9 +82,9 @@ pub struct Configuration {
     pub network: Network,
 }
 
-/// QEMU's threads for calls of the host on shared folders, as many as it can have. It starts them on demand otherwise, by
-/// how many are idle, and one that is about to take a request still counts as idle: of two requests at once the second
-/// would wait for the first, and if the first never returned, until a third came.
+/// QEMU's threads for calls of the host on shared folders, as many as it can have. It starts them on demand
+/// otherwise, by how many are idle, and one that is about to take a request still counts as idle: of two requests at
+/// once the second would wait for the first, and if the first never returned, until a third came.
 const HOST_THREADS: usize = 64;
 
 /// An argument in the making: key and value pairs separated by commas.
