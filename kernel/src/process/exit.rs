@@ -129,8 +129,8 @@ pub(super) fn tell_end(process: &Arc<Process>) {
     process.wake_end();
 }
 
-/// Sends the signal about an end. A parent that ignores `SIGCHLD`, and the reaper, leave no zombie behind. Returns whose
-/// waits are to be told.
+/// Sends the signal about an end. A parent that ignores `SIGCHLD`, and the reaper, leave no zombie behind. Returns
+/// whose waits are to be told.
 fn tell_parent(process: &Arc<Process>) -> Option<Arc<Process>> {
     let parent = process.parent()?;
     let (code, status) = process.exit_status().map(ExitStatus::to_child_code)?;
