@@ -113,7 +113,7 @@ pub fn detach(thread: &Arc<Thread>, signal: Option<Signal>) {
     let table = table::lock();
     let released = release(thread, signal);
     // A zombie that its tracer has not waited for is its parent's now.
-    let is_zombie = thread.tid() == thread.process.pid && thread.process.is_end_told();
+    let is_zombie = thread.tid() == thread.process.pid && thread.process.exit_status().is_some();
     if is_zombie {
         thread.process.set_end_told(false);
     }
