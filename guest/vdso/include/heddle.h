@@ -74,11 +74,47 @@ uint32_t __heddle_reprio(struct heddle_scheduler *, uint32_t number, uint64_t id
  * executor. Sleeps when none is ready. Returns how many turns were run here. */
 uint64_t __heddle_run(struct heddle_scheduler *, uint32_t number);
 
-/* Makes `memory`, of 128 + (32 << order) bytes, the ring in which asynchronous calls' results come back (SUBMIT in
- * crates/abi/src/call.rs): each result is stored where the call's cookie says, if that is not 0, and the coroutine whose
- * id the call carries is made ready. A second call replaces the ring, say by a larger one; calls under way then come
- * back in the new one. The memory of a ring is the program's again when the last executor has left. Returns 0 or a
- * negative errno. */
+/* Asynchronous system calls: a coroutine hands one or several to the kernel, which carries them out by itself at the
+ * coroutine's level, and goes on or waits. They are Heddle's own system calls, made with syscall(2); Linux answers
+ * ENOSYS. What each guarantees is in docs/SHARED-SCHEDULER.md. */
+
+/* (struct heddle_call *, size_t count): starts calls, at most HEDDLE_CALLS_MAX. Returns how many were started and writes
+ * `state` and `outcome` of each; fails if the first could not be started: EAGAIN if the ring has no room for another
+ * result, ENXIO if there is no ring, EFAULT, EINVAL. */
+#define HEDDLE_SYS_SUBMIT 0x48440000
+/* (uint64_t token, uint64_t flags): cancels a call that waits. Its result still comes, ECANCELED if nothing else came
+ * first. Fails with ENOENT if the result is in the ring already. */
+#define HEDDLE_SYS_CANCEL 0x48440001
+
+/* For HEDDLE_SYS_CANCEL: return when the call is over, so that the kernel does not touch its memory any more. */
+#define HEDDLE_CANCEL_AND_WAIT 1
+
+#define HEDDLE_CALLS_MAX 4096
+
+/* What has become of a call. */
+#define HEDDLE_CALL_NOT_STARTED 0 /* a call before it could not be started */
+#define HEDDLE_CALL_DONE 1        /* finished: `outcome` is its result, a negative errno for an error */
+#define HEDDLE_CALL_WAITS 2       /* under way: its result comes through the ring, `outcome` is its token */
+
+struct heddle_call {
+    uint32_t number;       /* a system call of Linux's (SYS_read) that may go on by itself; others have ENOSYS */
+    uint32_t level;        /* of its coroutine in the kernel, see above */
+    uint64_t cookie;       /* with __heddle_ring: 0, or the address of the 64-bit word that takes the result */
+    uint64_t coroutine;    /* who is made ready when it has ended: what __heddle_get_cid returns */
+    uint64_t arguments[6]; /* memory that they name stays in place until the result has come */
+    uint64_t state;
+    uint64_t outcome;
+};
+
+/* Bytes of a ring for 1 << order results, order 4 to 17. A call that waits is only taken while there is room for its
+ * result, so results are never lost. */
+#define HEDDLE_RING_BYTES(order) (128 + ((size_t)32 << (order)))
+
+/* Makes `memory`, of HEDDLE_RING_BYTES(order) bytes at a multiple of 64, the ring of the process: each result is stored
+ * where the call's cookie says, if that is not 0, and then the coroutine that the call names is made ready. A coroutine
+ * may also be made ready by others, so set the word to something that is no result before the call, INT64_MIN say. A
+ * second call replaces the ring, say by a larger one; calls under way then come back in the new one. The memory of a ring
+ * is the program's again when the last executor has left. Returns 0 or a negative errno. */
 int __heddle_ring(struct heddle_scheduler *, void *memory, uint32_t order);
 
 /* How the process gives way to what is more urgent elsewhere; returns the policy before, or a negative errno. */

@@ -138,6 +138,7 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
     if options.has(Part::Apps) {
         scripts::test(&repository, options.filter.as_deref(), &mut tally)?;
         threads::test(&repository, options.filter.as_deref(), &mut tally)?;
+        languages::test(&repository, options.filter.as_deref(), &mut tally)?;
     }
     if options.has(Part::Guest) {
         server::test(&repository, options.filter.as_deref(), &mut tally)?;

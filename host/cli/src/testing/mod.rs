@@ -9,6 +9,7 @@ pub mod differ;
 pub mod front;
 pub mod guest;
 pub mod hung;
+pub mod languages;
 pub mod network;
 pub mod panic;
 pub mod process;

@@ -22,7 +22,7 @@ pub use self::interrupt::TESTS as INTERRUPT_TESTS;
 pub use self::order::TESTS as ORDER_TESTS;
 
 crate::tests! {
-    the_c_example_runs
+    the_c_examples_run
     pages_are_there
     a_child_has_fresh_pages
     levels_are_served_in_order
@@ -37,20 +37,26 @@ crate::tests! {
     fork_and_exec_with_a_scheduler
 }
 
-fn the_c_example_runs() -> Outcome {
-    const EXAMPLE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/order"));
-    if Api::find().is_none() {
-        return Ok(());
-    }
-    let path = format!("/tmp/heddle-order-{}", std::process::id());
-    std::fs::write(&path, EXAMPLE).or_fail()?;
+/// Runs a C example; returns what it printed.
+fn example(name: &str, program: &[u8]) -> Result<String, String> {
+    let path = format!("/tmp/heddle-{name}-{}", std::process::id());
+    std::fs::write(&path, program).or_fail()?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).or_fail()?;
     let output = Command::new(&path).output();
     std::fs::remove_file(&path).or_fail()?;
     let output = output.or_fail()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    expect_eq!(text.trim(), "urgent background-waits ordinary background");
     expect!(output.status.success());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn the_c_examples_run() -> Outcome {
+    const ORDER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/order"));
+    const CALLS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/calls"));
+    if Api::find().is_none() {
+        return Ok(());
+    }
+    expect_eq!(example("order", ORDER)?, "urgent background-waits ordinary background\n");
+    expect_eq!(example("calls", CALLS)?, "written 3\nurgent ordinary background canceled\n");
     Ok(())
 }
 
