@@ -45,12 +45,12 @@ crate::tests! {
 }
 
 /// A ring in memory of its own.
-struct Ring {
+pub struct Ring {
     start: *mut u8,
     order: u32,
 }
 
-fn call(number: u32, arguments: [u64; 4]) -> Result<i64, i32> {
+pub fn call(number: u32, arguments: [u64; 4]) -> Result<i64, i32> {
     let [a, b, c, d] = arguments;
     // SAFETY: Heddle's calls with memory that the tests keep, or that is meant to be wrong.
     let result = unsafe { libc::syscall(number.into(), a, b, c, d) };
@@ -77,7 +77,7 @@ impl Ring {
     }
 
     /// Nothing on Linux.
-    fn new(order: u32) -> Result<Option<Self>, String> {
+    pub fn new(order: u32) -> Result<Option<Self>, String> {
         let ring = Self { start: Self::map(), order };
         match call(RING, [ring.start as u64, order.into(), 0, 0]) {
             Ok(0) => Ok(Some(ring)),
@@ -95,7 +95,7 @@ impl Ring {
         self.counter(RING_TAIL).load(Ordering::Acquire)
     }
 
-    fn take(&self) -> Option<Completion> {
+    pub fn take(&self) -> Option<Completion> {
         let head = self.counter(RING_HEAD).load(Ordering::Relaxed);
         if head == self.tail() {
             return None;
@@ -108,7 +108,7 @@ impl Ring {
     }
 
     /// The next result, waited for.
-    fn next(&self) -> Result<Completion, String> {
+    pub fn next(&self) -> Result<Completion, String> {
         let calm = AtomicU32::new(0);
         loop {
             if let Some(found) = self.take() {
@@ -122,11 +122,11 @@ impl Ring {
     }
 }
 
-fn submit(entries: &mut [Entry]) -> Result<i64, i32> {
+pub fn submit(entries: &mut [Entry]) -> Result<i64, i32> {
     call(SUBMIT, [entries.as_mut_ptr() as u64, entries.len() as u64, 0, 0])
 }
 
-fn entry(number: i64, cookie: u64, arguments: [u64; 3]) -> Entry {
+pub fn entry(number: i64, cookie: u64, arguments: [u64; 3]) -> Entry {
     let [a, b, c] = arguments;
     let arguments = [a, b, c, 0, 0, 0];
     Entry {
@@ -145,7 +145,7 @@ fn read_entry(file: &OwnedFd, cookie: u64, buffer: &mut [u8]) -> Entry {
 }
 
 /// Starts one call.
-fn start(mut one: Entry) -> Result<Entry, String> {
+pub fn start(mut one: Entry) -> Result<Entry, String> {
     let started = submit(std::slice::from_mut(&mut one));
     if started == Ok(1) { Ok(one) } else { Err(format!("SUBMIT: {started:?}")) }
 }

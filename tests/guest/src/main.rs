@@ -13,6 +13,7 @@ mod acl;
 mod aio;
 mod arguments;
 mod asynchronous;
+mod asynchronous_calls;
 mod barrier;
 mod bounds;
 mod core_dump;
@@ -107,6 +108,7 @@ fn main() -> std::process::ExitCode {
         terminal::TESTS,
         pty::TESTS,
         asynchronous::TESTS,
+        asynchronous_calls::TESTS,
         preemption::TESTS,
         runtime::TESTS,
         runtime::FORK_TESTS,

@@ -5,8 +5,8 @@ use anyhow::Result;
 use crate::guest::Kernel;
 use crate::machine::accelerator;
 use crate::testing::{
-    Tally, bench, cargo, checking, checks, differ, front, guest, hung, network, processors, programs,
-    screens, scripts, server, shares, streams, stress, terminals, threads, tool,
+    Tally, bench, cargo, checking, checks, differ, front, guest, hung, languages, network, processors,
+    programs, screens, scripts, server, shares, streams, stress, terminals, threads, tool,
 };
 use crate::{paths, signals};
 

@@ -19,9 +19,10 @@ const EXPECTED: &str = "written 3\nurgent\nordinary\nbackground\n";
 pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
     let example = repository.join("guest/vdso/examples/calls.py");
     let added = format!("{}:/calls.py", example.display());
-    for (machine, options) in
-        [("one processor", &["--smp", "1"][..]), ("private spaces", &["--smp", "4", "--isolation", "private"])]
-    {
+    for (machine, options) in [
+        ("one processor", &["--smp", "1"][..]),
+        ("private spaces", &["--smp", "4", "--isolation", "private"]),
+    ] {
         let name = format!("languages/asynchronous calls from Python, {machine}");
         if filter.is_some_and(|filter| !name.contains(filter)) {
             continue;

@@ -9,6 +9,7 @@
 //! cancel a call; the end of the process and `execve` cancel all and wait for them, and nothing of them is inherited by
 //! a fork. Once a call's result is in the ring the kernel touches none of its memory.
 
+mod capable;
 pub mod request;
 pub mod ring;
 
@@ -16,7 +17,6 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
-use linux_raw_sys::general as linux;
 
 use crate::call::asynchronous::ring::Ring;
 use crate::error::{Errno, TryResult};
@@ -27,6 +27,7 @@ use crate::wait::queue::{Events, WaitQueue};
 
 use heddle_kernel_core::fallible::push_reserved;
 
+pub use crate::call::asynchronous::capable::is_async_capable;
 pub use crate::call::asynchronous::request::AsyncRequest;
 
 /// A process's calls that go on by themselves.
@@ -201,51 +202,4 @@ pub async fn end_all(process: &Arc<Process>) {
     drop(state);
     drop((slots, free));
     calls.ended.clear();
-}
-
-/// Whether a call may go on by itself: it concerns neither the registers nor the signal mask of the calling thread.
-pub const fn is_async_capable(number: u32) -> bool {
-    matches!(
-        number,
-        linux::__NR_read
-            | linux::__NR_write
-            | linux::__NR_pread64
-            | linux::__NR_pwrite64
-            | linux::__NR_readv
-            | linux::__NR_writev
-            | linux::__NR_preadv
-            | linux::__NR_pwritev
-            | linux::__NR_preadv2
-            | linux::__NR_pwritev2
-            | linux::__NR_open
-            | linux::__NR_openat
-            | linux::__NR_openat2
-            | linux::__NR_close
-            | linux::__NR_accept
-            | linux::__NR_accept4
-            | linux::__NR_connect
-            | linux::__NR_sendto
-            | linux::__NR_recvfrom
-            | linux::__NR_sendmsg
-            | linux::__NR_recvmsg
-            | linux::__NR_poll
-            | linux::__NR_epoll_wait
-            | linux::__NR_nanosleep
-            | linux::__NR_clock_nanosleep
-            | linux::__NR_futex
-            | linux::__NR_wait4
-            | linux::__NR_waitid
-            | linux::__NR_fsync
-            | linux::__NR_fdatasync
-            | linux::__NR_fallocate
-            | linux::__NR_ftruncate
-            | linux::__NR_statx
-            | linux::__NR_unlinkat
-            | linux::__NR_renameat2
-            | linux::__NR_mkdirat
-            | linux::__NR_splice
-            | linux::__NR_sendfile
-            | linux::__NR_shutdown
-            | linux::__NR_getpid
-    )
 }
