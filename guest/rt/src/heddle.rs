@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use core::task::{Context, Waker};
 use core::time::Duration;
 use heddle_abi::call::{
-    CANCEL, CANCEL_AND_WAIT, COMPLETION_BYTES, DONE, Entry, FOR_EVER, NOT_STARTED, RING, RING_HEAD,
+    CANCEL, CANCEL_AND_WAIT, COMPLETION_BYTES, DONE, Entry, FOR_EVER, LEVEL, NOT_STARTED, RING, RING_HEAD,
     RING_HEADER_BYTES, RING_ORDER_MAX, RING_TAIL, SUBMIT, SUBMIT_MAX, WAIT, WAITS,
 };
 use heddle_abi::protocol::ring::{Consumer, ENTRY_WORDS};
@@ -425,6 +425,12 @@ fn submit_all(batch: &mut [Entry]) -> bool {
         }
     }
     true
+}
+
+/// Gives a call that waits the level of its coroutine, which has changed.
+pub(crate) fn set_level(token: u64, level: u8) {
+    // A call that has ended meanwhile needs no level.
+    system_call(LEVEL, [token, level.into(), 0, 0]);
 }
 
 /// Cancels a call that waits; with `wait`, returns when the kernel does not touch its memory any more.

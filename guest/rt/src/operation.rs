@@ -19,6 +19,7 @@ use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use core::task::{Context, Poll};
 use heddle_abi::call::Entry;
 use heddle_abi::protocol::{Found, Phase};
+use heddle_coroutine::Id;
 use std::sync::Arc;
 
 /// Carries a call out; gives back what `keep` was, which it kept where it was meanwhile.
@@ -195,6 +196,8 @@ struct Flight<K: Send> {
     state: ManuallyDrop<Arc<State<K>>>,
     stage: Stage,
     borrows: bool,
+    /// The level that the kernel knows.
+    level: u8,
 }
 
 /// # Safety
@@ -217,7 +220,7 @@ async unsafe fn fly<K: Send>(keep: K, words: impl FnOnce(&mut K) -> Words, borro
         release: release::<K>,
     };
     let state = ManuallyDrop::new(Arc::new(State { header, keep }));
-    let mut flight = Flight { state, stage: Stage::Grounded, borrows };
+    let mut flight = Flight { state, stage: Stage::Grounded, borrows, level: 0 };
     let result = poll_fn(|context| flight.poll(&words, context)).await;
     // SAFETY: the call is over, so the future is the only one to touch `keep`.
     let keep = unsafe { (*flight.state.keep.get()).take() };
@@ -242,6 +245,7 @@ impl<K: Send> Flight<K> {
                 header.forks.store(heddle_coroutine::forks(), Ordering::Relaxed);
                 let entry = entry(words, context);
                 self.stage = Stage::Flying;
+                self.level = entry.level as u8;
                 match heddle::submit(entry, Handle::new(&self.state), context) {
                     Submitted::Done(result) => {
                         self.stage = Stage::Landed;
@@ -266,7 +270,15 @@ impl<K: Send> Flight<K> {
                     self.strand();
                     return Poll::Ready(IS_THE_PARENTS);
                 }
-                Found::Flying => return Poll::Pending,
+                Found::Flying => {
+                    // A coroutine that gets another level while it waits is polled.
+                    let level = level_of(awaiting(context));
+                    if level != self.level {
+                        self.level = level;
+                        heddle::set_level(header.token.load(Ordering::Relaxed), level);
+                    }
+                    return Poll::Pending;
+                }
                 Found::Refused => self.stage = Stage::Grounded,
                 Found::Done => {
                     self.stage = Stage::Landed;
@@ -303,12 +315,22 @@ impl<K: Send> Drop for Flight<K> {
     }
 }
 
+/// The coroutine that awaits a call.
+fn awaiting(context: &Context<'_>) -> Option<Id> {
+    heddle_coroutine::id_of(context.waker()).or_else(heddle_coroutine::current_id)
+}
+
+/// Its level, lent ones included.
+fn level_of(id: Option<Id>) -> u8 {
+    id.and_then(heddle_coroutine::priority).unwrap_or(heddle_coroutine::DEFAULT_PRIORITY)
+}
+
 fn entry(words: &Words, context: &Context<'_>) -> Entry {
-    let id = heddle_coroutine::id_of(context.waker()).or_else(heddle_coroutine::current_id);
+    let id = awaiting(context);
     Entry {
         number: words.number as u32,
-        level: id.and_then(heddle_coroutine::priority).unwrap_or(heddle_coroutine::DEFAULT_PRIORITY).into(),
-        coroutine: id.map_or(0, heddle_coroutine::Id::to_bits),
+        level: level_of(id).into(),
+        coroutine: id.map_or(0, Id::to_bits),
         arguments: words.arguments,
         ..Entry::default()
     }

@@ -85,6 +85,9 @@ uint64_t __heddle_run(struct heddle_scheduler *, uint32_t number);
 /* (uint64_t token, uint64_t flags): cancels a call that waits. Its result still comes, ECANCELED if nothing else came
  * first. Fails with ENOENT if the result is in the ring already. */
 #define HEDDLE_SYS_CANCEL 0x48440001
+/* (uint64_t token, uint32_t level): gives a call that waits another level, after __heddle_reprio of its coroutine say. Fails
+ * with ENOENT if the result is in the ring already, and with EINVAL. */
+#define HEDDLE_SYS_LEVEL 0x48440004
 
 /* For HEDDLE_SYS_CANCEL: return when the call is over, so that the kernel does not touch its memory any more. */
 #define HEDDLE_CANCEL_AND_WAIT 1

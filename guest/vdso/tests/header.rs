@@ -29,6 +29,7 @@ fn numbers_and_layouts_are_those_of_the_kernel() {
         ("HEDDLE_STRICT", policy::STRICT.into()),
         ("HEDDLE_SYS_SUBMIT", call::SUBMIT.into()),
         ("HEDDLE_SYS_CANCEL", call::CANCEL.into()),
+        ("HEDDLE_SYS_LEVEL", call::LEVEL.into()),
         ("HEDDLE_CANCEL_AND_WAIT", call::CANCEL_AND_WAIT),
         ("HEDDLE_CALLS_MAX", call::SUBMIT_MAX as u64),
         ("HEDDLE_CALL_NOT_STARTED", call::NOT_STARTED),

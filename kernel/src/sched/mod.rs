@@ -114,6 +114,12 @@ impl TaskRef {
         self.0.to_bits()
     }
 
+    /// A waker of it.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        heddle_coroutine::waker(self.0)
+    }
+
     /// The task that a waker wakes, if it is one.
     #[must_use]
     pub fn of(waker: &Waker) -> Option<Self> {

@@ -344,11 +344,12 @@ calls! {
 fn invoke_own(number: u32, call: &mut Call<'_>) -> SyscallResult {
     use crate::syscall::asynchronous as calls;
     use crate::syscall::sched::executor;
-    use heddle_abi::call::{CANCEL, RING, SUBMIT, WAIT};
+    use heddle_abi::call::{CANCEL, LEVEL, RING, SUBMIT, WAIT};
     use heddle_abi::user_sched::calls::{GIVE_WAY, INTERRUPT, POLICY, REGISTER, UNREGISTER};
     match number {
         SUBMIT => calls::submit(call),
         CANCEL => calls::cancel(call),
+        LEVEL => calls::set_level(call),
         RING => calls::ring(call),
         WAIT => calls::wait(call),
         REGISTER => executor::register(call),

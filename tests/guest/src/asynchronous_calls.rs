@@ -7,8 +7,11 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
-use heddle_abi::call::{CANCEL, CANCEL_AND_WAIT, DONE, Entry, WAITS};
+use heddle_abi::call::{CANCEL, CANCEL_AND_WAIT, DONE, Entry, LEVEL, WAITS};
+use heddle_rt::wait::Mutex;
+use heddle_rt::{Builder, SpawnBuilder, try_spawn, yield_now};
 use nix::unistd::pipe;
 
 use crate::asynchronous::{Ring, call, entry, start};
@@ -26,6 +29,8 @@ crate::tests! {
     what_pipes_carry_is_waited_for
     many_messages_are_received
     calls_with_a_signal_mask_are_refused
+    a_call_takes_another_level
+    a_call_has_the_level_of_whoever_awaits_it
 }
 
 const AT: u64 = libc::AT_FDCWD as u64;
@@ -287,4 +292,67 @@ fn calls_with_a_signal_mask_are_refused() -> Outcome {
         expect_eq!(result(&ring, number, [0; 6])?, -i64::from(libc::ENOSYS));
     }
     Ok(())
+}
+
+/// The level in the machine of the process's call `number`, of which there is one.
+fn level_of_call(number: i64) -> Result<u8, String> {
+    let text = std::fs::read_to_string("/proc/self/heddle").or_fail()?;
+    let line = text.lines().find(|line| line.contains(&format!("kernel call {number} "))).ok_or("no call")?;
+    let rest = line.split("level ").nth(1).ok_or("no level")?;
+    rest.split(' ').next().and_then(|word| word.parse().ok()).ok_or_else(|| line.to_owned())
+}
+
+fn a_call_takes_another_level() -> Outcome {
+    let Some(ring) = Ring::new(4)? else { return Ok(()) };
+    let (reader, writer) = pipe().or_fail()?;
+    let mut buffer = [0; 4];
+    let arguments = [number(&reader), word(&buffer), 4];
+    let waits = start(Entry { level: 60, ..entry(libc::SYS_read, 1, arguments) })?;
+    expect_eq!(level_of_call(libc::SYS_read)?, 60);
+    expect_eq!(call(LEVEL, [waits.outcome, 45, 0, 0]), Ok(0));
+    expect_eq!(level_of_call(libc::SYS_read)?, 45);
+    expect_eq!(call(LEVEL, [waits.outcome, 64, 0, 0]), Err(libc::EINVAL));
+    expect_eq!(nix::unistd::write(&writer, b"four").or_fail()?, 4);
+    expect_eq!(ring.next()?.result, 4);
+    expect_eq!(std::mem::take(&mut buffer), *b"four");
+    expect_eq!(call(LEVEL, [waits.outcome, 45, 0, 0]), Err(libc::ENOENT));
+    Ok(())
+}
+
+/// heddle-rt: by a new level of the coroutine that waits, by one that it is lent, and back.
+fn a_call_has_the_level_of_whoever_awaits_it() -> Outcome {
+    if !crate::harness::is_heddle() {
+        crate::harness::skip("only Heddle has levels");
+        return Ok(());
+    }
+    let (reader, writer) = pipe().or_fail()?;
+    let lock = Arc::new(Mutex::new(()));
+    let at = |level| SpawnBuilder::new().priority(level);
+    Builder::new().threads(1).run(async move {
+        let held = lock.clone();
+        let reading = async move {
+            let guard = held.lock().await;
+            let found = heddle_rt::read(&reader, vec![0; 4]).await.0;
+            drop(guard);
+            found
+        };
+        let holder = try_spawn(at(60), reading).or_fail()?;
+        // Each turn of this one comes after those of the others, which are more urgent.
+        heddle_rt::set_priority(heddle_rt::current_id().ok_or("a coroutine")?, 62);
+        yield_now().await;
+        expect_eq!(level_of_call(libc::SYS_read)?, 60);
+        heddle_rt::set_priority(holder.id(), 55);
+        yield_now().await;
+        expect_eq!(level_of_call(libc::SYS_read)?, 55);
+        let wanted = lock.clone();
+        let waiter = try_spawn(at(46), async move { drop(wanted.lock().await) }).or_fail()?;
+        yield_now().await;
+        expect_eq!(level_of_call(libc::SYS_read)?, 46);
+        waiter.abort();
+        yield_now().await;
+        expect_eq!(level_of_call(libc::SYS_read)?, 55);
+        expect_eq!(nix::unistd::write(&writer, b"four").or_fail()?, 4);
+        expect_eq!(holder.await.or_fail()?.or_fail()?, 4);
+        Ok(())
+    })
 }

@@ -1,7 +1,7 @@
 //! One call that goes on by itself.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use heddle_abi::protocol::Fate;
 
@@ -30,7 +30,7 @@ pub struct AsyncRequest {
     /// The number of the system call.
     pub number: u32,
     /// The program's level for it.
-    pub level: u8,
+    level: AtomicU8,
     /// Results that have to be stored still.
     pub late: DeferredCopyOut,
     /// The file that it is about, in place of the one that its descriptor stands for.
@@ -63,7 +63,8 @@ impl AsyncRequest {
             && let Some(fields) = Arc::get_mut(&mut request)
             && fields.late.is_empty()
         {
-            (fields.number, fields.level) = (number, level);
+            fields.number = number;
+            *fields.level.get_mut() = level;
             fields.release_file();
             (fields.cookie, fields.coroutine) = (cookie, coroutine);
             return Ok(request);
@@ -72,7 +73,7 @@ impl AsyncRequest {
             thread: Arc::clone(caller),
             holds: SpinLock::new(Some(Holds { space: caller.space(), descriptors: caller.descriptors() })),
             number,
-            level,
+            level: AtomicU8::new(level),
             late: DeferredCopyOut::default(),
             file: SpinLock::new(None),
             cookie,
@@ -148,7 +149,25 @@ impl AsyncRequest {
         self.token.store(token, Ordering::Relaxed);
     }
 
-    /// Its coroutine, once that has been polled.
+    /// The program's level for it.
+    pub fn level(&self) -> u8 {
+        self.level.load(Ordering::Relaxed)
+    }
+
+    /// Gives it another level, from now on and for what its end makes ready.
+    pub fn set_level(&self, level: u8) {
+        self.level.store(level, Ordering::Relaxed);
+        if let Some(task) = self.task() {
+            task.set_priority(executor::priority_of(&self.thread, level), false);
+        }
+    }
+
+    /// Its coroutine has been made.
+    pub fn is_carried_by(&self, task: TaskRef) {
+        self.node.set_waker(&task.waker());
+    }
+
+    /// Its coroutine, if it has one.
     #[must_use]
     pub fn task(&self) -> Option<TaskRef> {
         self.node.waker().and_then(TaskRef::of)
@@ -241,5 +260,5 @@ pub async fn run(request: Arc<AsyncRequest>, mut future: CallFuture) {
     }
     drop(space);
     calls.leave(&request, 1);
-    executor::completed(&request.thread.process, request.level);
+    executor::completed(&request.thread.process, request.level());
 }

@@ -133,7 +133,7 @@ async fn start(
     };
     let calls = &caller.process.asynchronous;
     calls.enter(&request)?;
-    let priority = executor::priority_of(caller, request.level);
+    let priority = executor::priority_of(caller, request.level());
     let spawned = sched::spawn(priority, run(context.clone(), key, request.clone(), future));
     if spawned.is_err() {
         calls.leave(&request, 0);

@@ -133,16 +133,29 @@ fn start_one(
 fn spawn(caller: &Caller, request: Arc<AsyncRequest>, future: CallFuture) -> Result<Answer, Errno> {
     let calls = &caller.process.asynchronous;
     let token = calls.enter(&request)?;
-    if let Err(error) =
-        sched::spawn(executor::priority_of(caller, request.level), run(request.clone(), future))
-    {
-        // The future is gone; the room is still the caller's.
-        let taken = calls.state.lock().leave(&request);
-        drop(taken);
-        request.release();
-        return Err(error);
+    let priority = executor::priority_of(caller, request.level());
+    match sched::spawn(priority, run(request.clone(), future)) {
+        Ok(task) => request.is_carried_by(task),
+        Err(error) => {
+            // The future is gone; the room is still the caller's.
+            let taken = calls.state.lock().leave(&request);
+            drop(taken);
+            request.release();
+            return Err(error);
+        }
     }
     Ok([WAITS, token])
+}
+
+/// Gives a call another level.
+pub fn set_level(call: &mut Call<'_>) -> SyscallResult {
+    let (token, level) = (call.word(0) as u64, call.word(1) as u64);
+    if level > LEVEL_MAX {
+        return Err(Errno::EINVAL.into());
+    }
+    let request = call.thread.process.asynchronous.find(token).ok_or(Errno::ENOENT)?;
+    request.set_level(level as u8);
+    Ok(0.into())
 }
 
 /// Cancels a call: nothing that comes from now on is lost with it.

@@ -256,7 +256,7 @@ impl RequestChain {
                 };
                 drain.and_then(|_| fallible::try_insert(&mut submission.under_way, sequence, ()))
             };
-            let priority = executor::priority_of(submitter.caller, holder.level);
+            let priority = executor::priority_of(submitter.caller, holder.level());
             let spawned = entered.and_then(|_| sched::spawn(priority, run(self, holder.clone(), first)));
             if spawned.is_err() {
                 ring.end_chain(sequence);
