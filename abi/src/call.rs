@@ -23,8 +23,8 @@ pub const RING: u32 = FIRST + 2;
 /// another thread wakes the word as a futex (private), or `timeout` nanoseconds are over. `EAGAIN` if the word differs,
 /// `ETIMEDOUT`, `EINTR`. A completion wakes one of a process's sleepers.
 pub const WAIT: u32 = FIRST + 3;
-/// `(token, level)`: gives a call that waits another level, as that of the coroutine that awaits it has changed. `ENOENT` if
-/// its result has already come, `EINVAL` (no such level).
+/// `(token, level)`: gives a call that waits another level, as that of the coroutine that awaits it has changed.
+/// `ENOENT` if its result has already come, `EINVAL` (no such level).
 pub const LEVEL: u32 = FIRST + 4;
 
 /// For [`CANCEL`]: return when the call is over, so that the kernel does not touch its memory any more.

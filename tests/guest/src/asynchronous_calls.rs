@@ -1,5 +1,5 @@
-//! Which system calls may go on by themselves, each with its effect: those that wait come through the ring when what they
-//! wait for has come, and leave nothing behind when they are cancelled.
+//! Which system calls may go on by themselves, each with its effect: those that wait come through the ring when what
+//! they wait for has come, and leave nothing behind when they are cancelled.
 #![allow(unsafe_code, reason = "system calls that have no safe form")]
 
 use std::ffi::CString;

@@ -9,7 +9,7 @@ use super::process::{RUN_TIMEOUT, heddle_run, run};
 use super::{Tally, Verdict};
 use crate::guest::Kernel;
 
-/// What the example prints, by the levels of its coroutines.
+/// The output of the example, by the levels of its coroutines.
 const EXPECTED: &str = "written 3\nurgent\nordinary\nbackground\n";
 
 /// Runs the examples in machines of several kinds.

@@ -2,8 +2,8 @@
 
 use linux_raw_sys::general as linux;
 
-/// Whether a call may go on by itself: it may have to wait, and it concerns neither the registers nor the signal mask of
-/// the calling thread. So the forms with a mask, such as ppoll(2), may not.
+/// Whether a call may go on by itself: it may have to wait, and it concerns neither the registers nor the signal mask
+/// of the calling thread. So the forms with a mask, such as ppoll(2), may not.
 pub const fn is_async_capable(number: u32) -> bool {
     is_of_a_file(number) || is_of_another_object(number)
 }
@@ -137,7 +137,7 @@ const fn is_of_another_object(number: u32) -> bool {
         | linux::__NR_wait4
         | linux::__NR_waitid
         | linux::__NR_io_getevents
-        // What needs no wait, to measure a call by.
+        // It needs no wait; one measures a call by it.
         | linux::__NR_getpid
     )
 }
