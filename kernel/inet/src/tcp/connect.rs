@@ -9,7 +9,7 @@ use crate::error::{InetError, InetResult};
 use crate::options::Options;
 use crate::platform::{Platform, Readiness, Waiters, random_u64};
 use crate::ports::ephemeral;
-use crate::tcp::fused::{FusedLink, Pair};
+use crate::tcp::fused::{FusedLink, Pair, Side};
 use crate::tcp::{Connecting, Phase, State, TcpSocket};
 
 impl<P: Platform> TcpSocket<P> {
@@ -193,10 +193,21 @@ impl<P: Platform> TcpSocket<P> {
         let spread = Tuple::new(remote, local).spread();
         let found = self.engine.tcp_ports.lock().find(remote, local, spread, true);
         let target = found.ok_or(InetError::ConnectionRefused)?;
-        let accepted = Self::new(&self.engine, target.is_v6, target.user)?;
+        let recycled = self.fused.get().and_then(|first| first.recycled(Side::Client, Side::Client));
+        let (accepted, made) = match recycled {
+            Some(link) => {
+                let waiters = link.pair.server_waiters().clone();
+                (Self::with_waiters(&self.engine, target.is_v6, target.user, waiters)?, None)
+            }
+            None => {
+                let accepted = Self::new(&self.engine, target.is_v6, target.user)?;
+                let pair = Pair::<P>::new(&self.waiters, &accepted.waiters)?;
+                (accepted, Some(FusedLink::of_client(pair)))
+            }
+        };
         accepted.options.copy_from(&target.options);
-        let pair = Pair::<P>::new(&self.waiters, &accepted.waiters)?;
-        let [own_link, theirs] = FusedLink::both(pair);
+        let Some(own_link) = made.as_ref().or(recycled) else { return Err(InetError::NoBuffers) };
+        let theirs = FusedLink::of_server(own_link.pair.clone());
         own_link.set_buffers(&self.options);
         theirs.set_buffers(&accepted.options);
         // Nobody else knows the accepted socket yet.
@@ -227,7 +238,11 @@ impl<P: Platform> TcpSocket<P> {
             if own.reading_ended {
                 own_link.shut_down(true, false);
             }
-            self.attach(own_link)?;
+            match (made, recycled) {
+                (Some(made), _) => self.attach(made)?,
+                (None, Some(recycled)) => recycled.revive(),
+                (None, None) => {}
+            }
             own.phase = Phase::Fused;
         }
         listener.push(accepted);
@@ -238,14 +253,23 @@ impl<P: Platform> TcpSocket<P> {
 
     /// Becomes both ends of a connection: two requests that cross each other make one, also if both are its own.
     fn fuse_with_itself(&self) -> InetResult<()> {
-        let link = FusedLink::to_itself(Pair::<P>::new(&self.waiters, &self.waiters)?);
+        let recycled = self.fused.get().and_then(|first| first.recycled(Side::Client, Side::Server));
+        let made = match recycled {
+            Some(_) => None,
+            None => Some(FusedLink::to_itself(Pair::<P>::new(&self.waiters, &self.waiters)?)),
+        };
+        let Some(link) = made.as_ref().or(recycled) else { return Err(InetError::NoBuffers) };
         link.set_buffers(&self.options);
         let mut own = self.state.lock();
         if own.reading_ended {
             link.shut_down(true, false);
         }
         if matches!(own.phase, Phase::Knocking) {
-            self.attach(link)?;
+            match (made, recycled) {
+                (Some(made), _) => self.attach(made)?,
+                (None, Some(recycled)) => recycled.revive(),
+                (None, None) => {}
+            }
             own.phase = Phase::Fused;
         }
         Ok(())

@@ -73,6 +73,7 @@ impl Inward {
     }
 }
 
+#[derive(Default)]
 struct Shared {
     inward: [Inward; 2],
     /// The connection was reset.
@@ -93,21 +94,26 @@ pub(crate) struct FusedLink<P: Platform> {
     pub reader: Side,
     /// The program has dissolved the connection.
     is_dissolved: AtomicBool,
-    /// The connection that the socket made after this one.
+    /// Another link of the socket, for a connection that it made while this one's peer was still there.
     next: Once<Box<Self>>,
 }
 
-/// Connections that one socket makes and dissolves, one after the other. Their links stay as long as the socket.
-const LINKS_MAX: usize = 256;
+/// Dissolved connections of one socket whose other ends are still open.
+const LINKS_MAX: usize = 1024;
 
 impl<P: Platform> FusedLink<P> {
     const fn new(pair: Arc<Pair<P>>, side: Side, reader: Side) -> Self {
         Self { pair, side, reader, is_dissolved: AtomicBool::new(false), next: Once::new() }
     }
 
-    /// The links of a client and of a server.
-    pub fn both(pair: Arc<Pair<P>>) -> [Self; 2] {
-        [Self::new(pair.clone(), Side::Client, Side::Client), Self::new(pair, Side::Server, Side::Server)]
+    /// The link of the end that connects.
+    pub const fn of_client(pair: Arc<Pair<P>>) -> Self {
+        Self::new(pair, Side::Client, Side::Client)
+    }
+
+    /// The link of the end that is accepted.
+    pub const fn of_server(pair: Arc<Pair<P>>) -> Self {
+        Self::new(pair, Side::Server, Side::Server)
     }
 
     /// The link of a socket that is its own peer.
@@ -137,7 +143,7 @@ impl<P: Platform> FusedLink<P> {
         self.is_dissolved.store(true, Ordering::Release);
     }
 
-    /// Adds a connection to a socket whose others are dissolved.
+    /// Begins a connection of a socket whose others are dissolved by a link that was made for it.
     pub fn append(&self, link: Self) -> InetResult<()> {
         let mut last = self;
         for _ in 0..LINKS_MAX {
@@ -151,6 +157,32 @@ impl<P: Platform> FusedLink<P> {
             }
         }
         Err(InetError::NoBuffers)
+    }
+
+    /// A link from this one on that can be used for another connection: it is dissolved, its peer is gone, and it has
+    /// the same ends. Its pair is as new. A call of another thread that found it before it was dissolved may still be
+    /// about to use the pair: then it acts on the new connection, as if it had come later.
+    pub fn recycled(&self, side: Side, reader: Side) -> Option<&Self> {
+        let mut link = self;
+        loop {
+            let is_free = link.is_dissolved.load(Ordering::Acquire) && Arc::strong_count(&link.pair) == 1;
+            if is_free && (link.side, link.reader) == (side, reader) {
+                link.pair.renew();
+                return Some(link);
+            }
+            link = link.next.get()?;
+        }
+    }
+
+    /// How many links there are from this one on.
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        core::iter::successors(Some(self), |link| link.next.get().map(|next| &**next)).count()
+    }
+
+    /// The recycled link is the socket's connection.
+    pub fn revive(&self) {
+        self.is_dissolved.store(false, Ordering::Release);
     }
 
     /// See [`Pair::shut_down`].
@@ -217,9 +249,20 @@ const ENDED: Readiness = Readiness::IN.union(Readiness::READ_HANG_UP).union(Read
 
 impl<P: Platform> Pair<P> {
     pub fn new(client: &Arc<P::Waiters>, server: &Arc<P::Waiters>) -> Result<Arc<Self>, OutOfMemory> {
-        let shared = Shared { inward: Default::default(), reset: false };
+        let shared = Shared::default();
         let waiters = [client.clone(), server.clone()];
         try_arc::<P, _>(Self { shared: SpinMutex::new(shared), waiters })
+    }
+
+    /// Those who wait for the end that is accepted.
+    pub fn server_waiters(&self) -> &Arc<P::Waiters> {
+        &self.waiters[Side::Server.index()]
+    }
+
+    /// Forgets the connection.
+    fn renew(&self) {
+        let old = core::mem::take(&mut *self.shared.lock());
+        drop(old);
     }
 
     fn wake(&self, side: Side, ready: Readiness) {

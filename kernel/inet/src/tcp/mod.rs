@@ -167,6 +167,16 @@ impl<P: Platform> TcpSocket<P> {
     /// # Errors
     /// [`InetError::NoMemory`].
     pub fn new(engine: &Arc<Engine<P>>, is_v6: bool, user: u32) -> InetResult<Arc<Self>> {
+        Self::with_waiters(engine, is_v6, user, P::waiters()?)
+    }
+
+    /// As [`TcpSocket::new`], with waiters that are there already.
+    fn with_waiters(
+        engine: &Arc<Engine<P>>,
+        is_v6: bool,
+        user: u32,
+        waiters: Arc<P::Waiters>,
+    ) -> InetResult<Arc<Self>> {
         let state = State {
             bound: None,
             local: None,
@@ -186,7 +196,7 @@ impl<P: Platform> TcpSocket<P> {
             engine: engine.clone(),
             is_v6,
             user,
-            waiters: P::waiters()?,
+            waiters,
             inode: AtomicU64::new(0),
             options: engine.settings.options(),
             fused: Once::new(),
@@ -269,6 +279,12 @@ impl<P: Platform> TcpSocket<P> {
     #[inline]
     fn fused(&self) -> Option<&FusedLink<P>> {
         self.fused.get()?.current()
+    }
+
+    /// The links that its connections within the machine have needed.
+    #[cfg(test)]
+    pub(crate) fn links(&self) -> usize {
+        self.fused.get().map_or(0, FusedLink::count)
     }
 
     /// The claim of the socket when it is bound to `address`.

@@ -220,6 +220,22 @@ fn routers_hear_of_groups_of_v6() {
     assert_eq!(IpHeader::parse(&sent(&net, 0)[0][14..]).unwrap().payload[0], 132);
 }
 
+/// Connects, sends a byte and dissolves the connection. Returns the other end.
+fn made_and_dissolved(
+    client: &Arc<TcpSocket<Simulated>>,
+    listener: &Arc<TcpSocket<Simulated>>,
+) -> Arc<TcpSocket<Simulated>> {
+    assert_eq!(client.connect(listener.local(), true), Ok(()));
+    let server = listener.accept().unwrap();
+    assert_eq!(server.receive(None, |bytes| Ok::<_, ()>(bytes.len())), Err(InetError::WouldBlock.into()));
+    assert_eq!(client.send(1, |free| Ok::<_, ()>(free.len())), Ok(1));
+    assert_eq!(server.progress().unread, 1);
+    client.disconnect();
+    assert_eq!(client.take_error(), Some(InetError::ConnectionReset));
+    assert_eq!(client.remote(), Err(InetError::NotConnected));
+    server
+}
+
 #[test]
 fn a_dissolved_connection_makes_room_for_another() {
     let net = Net::new(1, Faults::default());
@@ -227,21 +243,45 @@ fn a_dissolved_connection_makes_room_for_another() {
     listener.bind(Endpoint::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)).unwrap();
     listener.listen(1).unwrap();
     let client = net.socket(0);
-    for _ in 0..300 {
-        let result = client.connect(listener.local(), true);
-        if result == Err(InetError::NoBuffers) {
-            break;
-        }
-        assert_eq!(result, Ok(()));
-        let server = listener.accept().unwrap();
-        assert_eq!(client.send(1, |free| Ok::<_, ()>(free.len())), Ok(1));
-        assert_eq!(server.progress().unread, 1);
-        client.disconnect();
-        assert_eq!(client.take_error(), Some(InetError::ConnectionReset));
-        assert_eq!(client.remote(), Err(InetError::NotConnected));
+    for _ in 0..3000 {
+        made_and_dissolved(&client, &listener).close();
+    }
+    assert_eq!(client.links(), 1);
+    // Ends that stay open stay reset, and keep their bytes.
+    let open: Vec<_> = (0..100).map(|_| made_and_dissolved(&client, &listener)).collect();
+    assert_eq!(client.links(), 100);
+    for server in &open {
+        assert_eq!(server.receive(None, |bytes| Ok::<_, ()>(bytes.len())), Ok(1));
+        let error = server.receive(None, |bytes| Ok::<_, ()>(bytes.len()));
+        assert_eq!(error, Err(InetError::ConnectionReset.into()));
         server.close();
     }
+    drop(open);
+    for _ in 0..300 {
+        made_and_dissolved(&client, &listener).close();
+    }
+    assert_eq!(client.links(), 100);
     client.close();
+    listener.close();
+}
+
+#[test]
+fn a_socket_is_its_own_peer_again_and_again() {
+    let net = Net::new(1, Faults::default());
+    let (socket, listener) = (net.socket(0), net.socket(0));
+    socket.bind(Endpoint::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 40_000)).unwrap();
+    listener.bind(Endpoint::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)).unwrap();
+    listener.listen(1).unwrap();
+    for _ in 0..300 {
+        assert_eq!(socket.connect(Endpoint::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 40_000), true), Ok(()));
+        assert_eq!(socket.send(5, |free| Ok::<_, ()>(free.len())), Ok(5));
+        assert_eq!(socket.receive(None, |bytes| Ok::<_, ()>(bytes.len())), Ok(5));
+        socket.disconnect();
+        assert_eq!(socket.take_error(), Some(InetError::ConnectionReset));
+        made_and_dissolved(&socket, &listener).close();
+    }
+    assert_eq!(socket.links(), 2);
+    socket.close();
     listener.close();
 }
 
