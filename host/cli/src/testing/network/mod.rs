@@ -1,6 +1,7 @@
 //! The machine's network as this host sees it: published ports, outgoing connections, two machines on one link.
 
 pub mod long;
+mod web;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -13,10 +14,13 @@ use super::streams::Test;
 use crate::guest::Kernel;
 
 /// All tests of this module.
-pub const TESTS: [Test; 10] = [
+pub const TESTS: [Test; 13] = [
     ("a published port leads to nginx", published),
     ("a published port leads to nginx with two workers on two processors", published_on_two),
     ("a published port leads to a python server on four processors", published_on_four),
+    ("a server on tokio and hyper", |kernel| web::serve(kernel, "1")),
+    ("a server on tokio and hyper on two processors", |kernel| web::serve(kernel, "2")),
+    ("a server on tokio and hyper on four processors", |kernel| web::serve(kernel, "4")),
     ("a published port of an IPv6 address", published_v6),
     ("a published UDP port", published_udp),
     ("a taken port is refused before the start", taken),
