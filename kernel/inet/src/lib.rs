@@ -15,6 +15,7 @@
 extern crate alloc;
 
 pub mod address;
+pub mod counters;
 pub mod datagram;
 pub mod engine;
 pub mod error;

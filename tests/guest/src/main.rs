@@ -115,6 +115,7 @@ fn main() -> std::process::ExitCode {
         vdso::TESTS,
         extended::TESTS,
         inet::again::TESTS,
+        inet::counts::TESTS,
         inet::datagram::TESTS,
         inet::options::TESTS,
         inet::readiness::TESTS,

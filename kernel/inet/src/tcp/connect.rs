@@ -52,6 +52,7 @@ impl<P: Platform> TcpSocket<P> {
         state.local = Some(local);
         state.remote = Some(target);
         state.connecting = Connecting::Started;
+        self.engine.counters.tcp.active_opens.count();
         if !is_local {
             if let Err(error) = self.start_wire(&mut state, local, target) {
                 self.unregister(&mut state, false, None);
@@ -173,6 +174,12 @@ impl<P: Platform> TcpSocket<P> {
             if error == InetError::WouldBlock {
                 return;
             }
+            let tcp = &self.engine.counters.tcp;
+            tcp.attempts_failed.count();
+            if error == InetError::ConnectionRefused {
+                tcp.resets_sent.count();
+                self.engine.counters.segment::<P>(!local.address.is_ipv4());
+            }
             let mut state = self.state.lock();
             state.phase = Phase::Closed;
             state.error = Some(error);
@@ -208,6 +215,8 @@ impl<P: Platform> TcpSocket<P> {
         accepted.options.copy_from(&target.options);
         let Some(own_link) = made.as_ref().or(recycled) else { return Err(InetError::NoBuffers) };
         let theirs = FusedLink::of_server(own_link.pair.clone());
+        let is_v6 = !local.address.is_ipv4();
+        own_link.pair.set_v6(is_v6);
         own_link.set_buffers(&self.options);
         theirs.set_buffers(&accepted.options);
         // Nobody else knows the accepted socket yet.
@@ -223,6 +232,7 @@ impl<P: Platform> TcpSocket<P> {
         let Phase::Listening(listener) = &mut state.phase else { return Err(InetError::ConnectionRefused) };
         if listener.is_full() {
             listener.queue(self)?;
+            self.engine.counters.tcp.queue_full.count();
             return Err(InetError::WouldBlock);
         }
         listener.reserve()?;
@@ -236,7 +246,7 @@ impl<P: Platform> TcpSocket<P> {
                 return Ok(());
             }
             if own.reading_ended {
-                own_link.shut_down(true, false);
+                own_link.shut_down(&self.engine.counters, true, false);
             }
             match (made, recycled) {
                 (Some(made), _) => self.attach(made)?,
@@ -247,6 +257,7 @@ impl<P: Platform> TcpSocket<P> {
         }
         listener.push(accepted);
         drop(state);
+        self.engine.counters.opened::<P>(is_v6);
         target.waiters.wake(Readiness::IN);
         Ok(())
     }
@@ -262,7 +273,7 @@ impl<P: Platform> TcpSocket<P> {
         link.set_buffers(&self.options);
         let mut own = self.state.lock();
         if own.reading_ended {
-            link.shut_down(true, false);
+            link.shut_down(&self.engine.counters, true, false);
         }
         if matches!(own.phase, Phase::Knocking) {
             match (made, recycled) {

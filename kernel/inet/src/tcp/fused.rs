@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use spin::Once;
 use spin::mutex::SpinMutex;
 
+use crate::counters::Counters;
 use crate::error::{InetError, InetResult, MoveError};
 use crate::options::Options;
 use crate::platform::{OutOfMemory, Platform, Readiness, Waiters, try_arc};
@@ -78,6 +79,8 @@ struct Shared {
     inward: [Inward; 2],
     /// The connection was reset.
     reset: bool,
+    /// It is one of IPv6.
+    is_v6: bool,
 }
 
 /// See the module.
@@ -186,13 +189,13 @@ impl<P: Platform> FusedLink<P> {
     }
 
     /// See [`Pair::shut_down`].
-    pub fn shut_down(&self, reading: bool, writing: bool) {
-        self.pair.shut_down(self.side, self.reader, reading, writing);
+    pub fn shut_down(&self, counters: &Counters, reading: bool, writing: bool) {
+        self.pair.shut_down(counters, self.side, self.reader, reading, writing);
     }
 
     /// See [`Pair::close`].
-    pub fn close(&self, abort: bool) -> bool {
-        self.pair.close(self.side, self.reader, abort)
+    pub fn close(&self, counters: &Counters, abort: bool) -> bool {
+        self.pair.close(counters, self.side, self.reader, abort)
     }
 
     /// See [`Pair::readiness`].
@@ -259,6 +262,11 @@ impl<P: Platform> Pair<P> {
         &self.waiters[Side::Server.index()]
     }
 
+    /// Says which version of IP it would have.
+    pub fn set_v6(&self, is_v6: bool) {
+        self.shared.lock().is_v6 = is_v6;
+    }
+
     /// Forgets the connection.
     fn renew(&self) {
         let old = core::mem::take(&mut *self.shared.lock());
@@ -272,6 +280,7 @@ impl<P: Platform> Pair<P> {
     /// Sends what `copy` puts into the free parts of the ring that it is given; `wanted` is how many bytes it has.
     pub fn send<F>(
         &self,
+        counters: &Counters,
         side: Side,
         wanted: usize,
         mut copy: impl FnMut(&mut [u8]) -> Result<usize, F>,
@@ -291,6 +300,9 @@ impl<P: Platform> Pair<P> {
             // The bytes would meet a reset.
             let error = if own.ended { InetError::BrokenPipe } else { InetError::ConnectionReset };
             shared.reset(Some((side, error)));
+            counters.tcp.resets_sent.count();
+            counters.tcp.established_resets.count();
+            counters.segment::<P>(shared.is_v6);
             drop(shared);
             self.wake(side, Readiness::all());
             return Ok(wanted);
@@ -324,8 +336,10 @@ impl<P: Platform> Pair<P> {
             }
         }
         peer.written += sent as u64;
+        let is_v6 = shared.is_v6;
         drop(shared);
         if sent > 0 {
+            counters.segment::<P>(is_v6);
             self.wake(side.other(), Readiness::IN);
             return Ok(sent);
         }
@@ -445,12 +459,15 @@ impl<P: Platform> Pair<P> {
     }
 
     /// Ends one or both directions.
-    fn shut_down(&self, side: Side, reader: Side, reading: bool, writing: bool) {
+    fn shut_down(&self, counters: &Counters, side: Side, reader: Side, reading: bool, writing: bool) {
         let mut shared = self.shared.lock();
         shared.ends(reader).0.reading_ended |= reading;
         let peer = shared.ends(side).1;
         let has_ended = writing && !peer.ended;
         peer.ended |= writing;
+        if has_ended {
+            counters.segment::<P>(shared.is_v6);
+        }
         drop(shared);
         self.wake(side, Readiness::all());
         if has_ended {
@@ -458,14 +475,15 @@ impl<P: Platform> Pair<P> {
         }
     }
 
-    /// The end is closed; unread bytes, or `abort`, make it a reset. Returns whether the connection ended in good
+    /// The end is closed; unread bytes, or `asked_abort`, make it a reset. Returns whether the connection ended in good
     /// order, with this end as the first to close.
-    fn close(&self, side: Side, reader: Side, abort: bool) -> bool {
+    fn close(&self, counters: &Counters, side: Side, reader: Side, asked_abort: bool) -> bool {
         let mut shared = self.shared.lock();
-        let was_reset = shared.reset;
+        let (was_reset, is_v6) = (shared.reset, shared.is_v6);
         let peer_ended = shared.ends(side).1.ended;
         let own = shared.ends(reader).0;
-        let abort = abort || !own.ring.is_empty();
+        let abort = asked_abort || !own.ring.is_empty();
+        let other_ended = own.ended;
         own.closed = true;
         let length = own.ring.len();
         own.ring.consume(length);
@@ -475,8 +493,15 @@ impl<P: Platform> Pair<P> {
         if abort && !peer.closed && !was_reset {
             let error = if peer.ended { InetError::BrokenPipe } else { InetError::ConnectionReset };
             shared.reset(Some((side.other(), error)));
+            let tcp = &counters.tcp;
+            tcp.resets_sent.count();
+            tcp.established_resets.add(u64::from(!peer_ended) + u64::from(!other_ended));
+            if asked_abort { &tcp.aborts_asked } else { &tcp.aborts_unread }.count();
         } else {
             peer.ended = true;
+        }
+        if !was_reset && !peer_ended {
+            counters.segment::<P>(is_v6);
         }
         drop(shared);
         self.wake(side.other(), Readiness::all());

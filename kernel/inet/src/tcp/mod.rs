@@ -401,7 +401,7 @@ impl<P: Platform> TcpSocket<P> {
         mut copy: impl FnMut(&mut [u8]) -> Result<usize, F>,
     ) -> Result<usize, MoveError<F>> {
         if let Some(link) = self.fused() {
-            return link.pair.send(link.side, wanted, copy);
+            return link.pair.send(&self.engine.counters, link.side, wanted, copy);
         }
         match self.send_over_link(wanted, &mut copy) {
             Some(result) => result,

@@ -76,6 +76,10 @@ impl Platform for Simulated {
         Ok(make())
     }
 
+    fn stripe() -> usize {
+        NOW_NS.get() as usize
+    }
+
     fn waiters() -> Result<Arc<Noted>, OutOfMemory> {
         Ok(Arc::default())
     }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "the calls are made as C makes them")]
 
 pub mod again;
+pub mod counts;
 pub mod datagram;
 pub mod options;
 pub mod readiness;
