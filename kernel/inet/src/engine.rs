@@ -33,6 +33,7 @@ use crate::raw::RawSocket;
 use crate::settings::Settings;
 use crate::tcp::TcpSocket;
 use crate::tcp::half_open::{HalfOpen, HalfOpenQueue};
+use crate::tcp::held::Plans;
 use crate::udp::UdpSocket;
 
 /// How long a port stays taken after a connection that this machine closed first.
@@ -82,6 +83,8 @@ pub struct Engine<P: Platform> {
     pub(crate) raw_sockets: SpinMutex<Vec<Weak<RawSocket<P>>>>,
     /// Connections in [`Entry::TimeWait`], the oldest first.
     time_wait: SpinMutex<VecDeque<(u64, Tuple)>>,
+    /// Ends of waits within the machine. Taken after a connection's lock.
+    pub(crate) plans: SpinMutex<Plans<P>>,
     /// Connections in [`Entry::HalfOpen`].
     pub(crate) half_open: SpinMutex<HalfOpenQueue>,
     /// Connections that wait for room on the link.
@@ -110,6 +113,7 @@ impl<P: Platform> Engine<P> {
             udp_ports: SpinMutex::new(PortTable::new(true)),
             raw_sockets: SpinMutex::new(Vec::new()),
             time_wait: SpinMutex::new(VecDeque::new()),
+            plans: SpinMutex::new(VecDeque::new()),
             half_open: SpinMutex::new(HalfOpenQueue::default()),
             waits_for_link: SpinMutex::new(Vec::new()),
             interface: Once::new(),
@@ -261,10 +265,8 @@ impl<P: Platform> Engine<P> {
         let now_ns = P::now_ns();
         let next_open = self.ask_again(now_ns);
         let next_wait = self.expire(now_ns);
-        match (next_open, next_wait) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        }
+        let next_held = self.end_waits(now_ns);
+        [next_open, next_wait, next_held].into_iter().flatten().min()
     }
 
     /// Forgets ended connections whose time is over.
@@ -300,6 +302,11 @@ impl<P: Platform> Engine<P> {
             _ => true,
         });
         ports.shrink();
+        let mut plans = self.plans.lock();
+        if plans.is_empty() {
+            *plans = VecDeque::new();
+        }
+        drop(plans);
         if connections.is_empty() {
             *connections = HashMap::new();
             *self.time_wait.lock() = VecDeque::new();

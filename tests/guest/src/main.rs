@@ -121,6 +121,7 @@ fn main() -> std::process::ExitCode {
         inet::readiness::TESTS,
         inet::settings::TESTS,
         inet::stream::TESTS,
+        inet::waits::TESTS,
         inotify::TESTS,
         ipc::segments::TESTS,
         ipc::semaphores::TESTS,

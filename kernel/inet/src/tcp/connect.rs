@@ -10,6 +10,7 @@ use crate::options::Options;
 use crate::platform::{Platform, Readiness, Waiters, random_u64};
 use crate::ports::ephemeral;
 use crate::tcp::fused::{FusedLink, Pair, Side};
+use crate::tcp::held::Deferred;
 use crate::tcp::{Connecting, Phase, State, TcpSocket};
 
 impl<P: Platform> TcpSocket<P> {
@@ -255,9 +256,22 @@ impl<P: Platform> TcpSocket<P> {
             }
             own.phase = Phase::Fused;
         }
+        self.cork_changed();
+        accepted.cork_changed();
+        let pair = self.fused().map(|link| link.pair.clone());
+        let waits = Options::get(&target.options.defer_accept);
+        let accepted = match pair.filter(|_| waits > 0) {
+            None => Some(accepted),
+            Some(pair) => {
+                let until_ns = P::now_ns() + u64::from(waits) * 1_000_000_000;
+                let deferred = Deferred { listener: Arc::downgrade(&target), accepted, until_ns };
+                pair.defer(&self.engine, deferred).map(|deferred| deferred.accepted)
+            }
+        };
+        self.engine.counters.opened::<P>(is_v6);
+        let Some(accepted) = accepted else { return Ok(()) };
         listener.push(accepted);
         drop(state);
-        self.engine.counters.opened::<P>(is_v6);
         target.waiters.wake(Readiness::IN);
         Ok(())
     }

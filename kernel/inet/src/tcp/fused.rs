@@ -11,10 +11,12 @@ use spin::Once;
 use spin::mutex::SpinMutex;
 
 use crate::counters::Counters;
+use crate::engine::Engine;
 use crate::error::{InetError, InetResult, MoveError};
 use crate::options::Options;
 use crate::platform::{OutOfMemory, Platform, Readiness, Waiters, try_arc};
 use crate::ring::ByteRing;
+use crate::tcp::held::{Deferred, Held};
 use crate::tcp::wire::Pace;
 
 /// One of the two ends.
@@ -34,7 +36,7 @@ impl Side {
         }
     }
 
-    const fn other(self) -> Self {
+    pub const fn other(self) -> Self {
         match self {
             Self::Client => Self::Server,
             Self::Server => Self::Client,
@@ -43,9 +45,10 @@ impl Side {
 }
 
 /// Bytes on their way to one end, and the state of that end.
-#[derive(Default)]
-struct Inward {
-    ring: ByteRing,
+pub(super) struct Inward<P: Platform> {
+    pub ring: ByteRing,
+    /// Bytes that wait for more, and an end that waits for bytes.
+    pub held: Option<Box<Held<P>>>,
     /// The other end sends no more.
     ended: bool,
     /// This end reads no more, though it is open.
@@ -55,37 +58,62 @@ struct Inward {
     /// To be told to this end once.
     error: Option<InetError>,
     /// The other end found no room, and is to be woken when there is some.
-    writer_waits: bool,
+    pub writer_waits: bool,
     /// Urgent data: the byte, until it is taken, and how many bytes were read before it.
     urgent: Option<(u8, u64)>,
     urgent_taken: bool,
     /// Bytes ever written and read.
-    written: u64,
+    pub written: u64,
     read: u64,
     /// `SO_SNDBUF` of the other end and `SO_RCVBUF` of this one.
     send_buffer: usize,
     receive_buffer: usize,
 }
 
-impl Inward {
+impl<P: Platform> Default for Inward<P> {
+    fn default() -> Self {
+        Self {
+            ring: ByteRing::new(),
+            held: None,
+            ended: false,
+            reading_ended: false,
+            closed: false,
+            error: None,
+            writer_waits: false,
+            urgent: None,
+            urgent_taken: false,
+            written: 0,
+            read: 0,
+            send_buffer: 0,
+            receive_buffer: 0,
+        }
+    }
+}
+
+impl<P: Platform> Inward<P> {
     /// How many bytes may wait here.
-    const fn limit(&self) -> usize {
+    pub const fn limit(&self) -> usize {
         self.send_buffer + self.receive_buffer
     }
 }
 
-#[derive(Default)]
-struct Shared {
-    inward: [Inward; 2],
+pub(super) struct Shared<P: Platform> {
+    inward: [Inward<P>; 2],
     /// The connection was reset.
     reset: bool,
     /// It is one of IPv6.
-    is_v6: bool,
+    pub is_v6: bool,
+}
+
+impl<P: Platform> Default for Shared<P> {
+    fn default() -> Self {
+        Self { inward: [Inward::default(), Inward::default()], reset: false, is_v6: false }
+    }
 }
 
 /// See the module.
 pub(crate) struct Pair<P: Platform> {
-    shared: SpinMutex<Shared>,
+    pub(super) shared: SpinMutex<Shared<P>>,
     waiters: [Arc<P::Waiters>; 2],
 }
 
@@ -273,14 +301,14 @@ impl<P: Platform> Pair<P> {
         drop(old);
     }
 
-    fn wake(&self, side: Side, ready: Readiness) {
+    pub(super) fn wake(&self, side: Side, ready: Readiness) {
         self.waiters[side.index()].wake(ready);
     }
 
     /// Sends what `copy` puts into the free parts of the ring that it is given; `wanted` is how many bytes it has.
     pub fn send<F>(
         &self,
-        counters: &Counters,
+        engine: &Engine<P>,
         side: Side,
         wanted: usize,
         mut copy: impl FnMut(&mut [u8]) -> Result<usize, F>,
@@ -300,50 +328,31 @@ impl<P: Platform> Pair<P> {
             // The bytes would meet a reset.
             let error = if own.ended { InetError::BrokenPipe } else { InetError::ConnectionReset };
             shared.reset(Some((side, error)));
-            counters.tcp.resets_sent.count();
-            counters.tcp.established_resets.count();
-            counters.segment::<P>(shared.is_v6);
+            engine.counters.tcp.resets_sent.count();
+            engine.counters.tcp.established_resets.count();
+            engine.counters.segment::<P>(shared.is_v6);
             drop(shared);
             self.wake(side, Readiness::all());
             return Ok(wanted);
+        }
+        if peer.held.is_some() {
+            return self.send_held(engine, shared, side, wanted, &mut copy);
         }
         let limit = peer.limit();
         if peer.ring.len() >= limit {
             peer.writer_waits = true;
             return Err(InetError::WouldBlock.into());
         }
-        peer.ring.reserve(wanted, limit).map_err(InetError::from)?;
-        let mut sent = 0;
-        let mut stopped = None;
-        while sent < wanted {
-            let free = peer.ring.free(limit);
-            let part = free.len().min(wanted - sent);
-            if part == 0 {
-                break;
-            }
-            match copy(&mut free[..part]) {
-                Ok(count) => {
-                    peer.ring.commit(count);
-                    sent += count;
-                    if count < part {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    stopped = Some(error);
-                    break;
-                }
-            }
-        }
+        let result = fill(&mut peer.ring, limit, wanted, &mut copy);
+        let sent = *result.as_ref().unwrap_or(&0);
         peer.written += sent as u64;
         let is_v6 = shared.is_v6;
         drop(shared);
         if sent > 0 {
-            counters.segment::<P>(is_v6);
+            engine.counters.segment::<P>(is_v6);
             self.wake(side.other(), Readiness::IN);
-            return Ok(sent);
         }
-        stopped.map_or(Ok(0), |error| Err(MoveError::Copy(error)))
+        result
     }
 
     /// Sends a byte of urgent data.
@@ -465,10 +474,13 @@ impl<P: Platform> Pair<P> {
         let peer = shared.ends(side).1;
         let has_ended = writing && !peer.ended;
         peer.ended |= writing;
+        let mut deferred = None;
         if has_ended {
+            deferred = peer.end_waits();
             counters.segment::<P>(shared.is_v6);
         }
         drop(shared);
+        deferred.into_iter().for_each(Deferred::promote);
         self.wake(side, Readiness::all());
         if has_ended {
             self.wake(side.other(), ENDED | Readiness::HANG_UP);
@@ -490,7 +502,9 @@ impl<P: Platform> Pair<P> {
         own.ring.release();
         let was_first = !own.ended && !peer_ended;
         let peer = shared.ends(side).1;
-        if abort && !peer.closed && !was_reset {
+        let is_reset = abort && !peer.closed && !was_reset;
+        let deferred = if is_reset { peer.drop_waits() } else { peer.end_waits() };
+        if is_reset {
             let error = if peer.ended { InetError::BrokenPipe } else { InetError::ConnectionReset };
             shared.reset(Some((side.other(), error)));
             let tcp = &counters.tcp;
@@ -504,6 +518,7 @@ impl<P: Platform> Pair<P> {
             counters.segment::<P>(is_v6);
         }
         drop(shared);
+        deferred.into_iter().for_each(if is_reset { Deferred::discard } else { Deferred::promote });
         self.wake(side.other(), Readiness::all());
         was_first && !abort && !was_reset
     }
@@ -559,9 +574,41 @@ impl<P: Platform> Pair<P> {
     }
 }
 
-impl Shared {
+/// Has `copy` put up to `wanted` bytes into a ring, whose contents stay within `limit`. An error counts if there was
+/// nothing before it.
+#[inline(always)]
+pub(super) fn fill<F>(
+    ring: &mut ByteRing,
+    limit: usize,
+    wanted: usize,
+    copy: &mut (impl FnMut(&mut [u8]) -> Result<usize, F> + ?Sized),
+) -> Result<usize, MoveError<F>> {
+    ring.reserve(wanted, limit).map_err(InetError::from)?;
+    let mut sent = 0;
+    while sent < wanted {
+        let free = ring.free(limit);
+        let part = free.len().min(wanted - sent);
+        if part == 0 {
+            break;
+        }
+        match copy(&mut free[..part]) {
+            Ok(count) => {
+                ring.commit(count);
+                sent += count;
+                if count < part {
+                    break;
+                }
+            }
+            Err(error) if sent == 0 => return Err(MoveError::Copy(error)),
+            Err(_) => break,
+        }
+    }
+    Ok(sent)
+}
+
+impl<P: Platform> Shared<P> {
     /// The inward directions of an end and of its peer.
-    fn ends(&mut self, side: Side) -> (&mut Inward, &mut Inward) {
+    pub fn ends(&mut self, side: Side) -> (&mut Inward<P>, &mut Inward<P>) {
         let [client, server] = &mut self.inward;
         match side {
             Side::Client => (client, server),

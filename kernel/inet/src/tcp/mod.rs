@@ -8,6 +8,7 @@ mod connect;
 pub(crate) mod fused;
 pub(crate) mod half_open;
 pub(crate) mod handshake;
+pub(crate) mod held;
 pub(crate) mod listener;
 mod over_link;
 pub(crate) mod segment;
@@ -341,6 +342,16 @@ impl<P: Platform> TcpSocket<P> {
         }
     }
 
+    /// `TCP_CORK` or `TCP_NODELAY` has changed.
+    pub fn cork_changed(&self) {
+        if let Some(link) = self.fused() {
+            link.pair.set_cork(link.side, Options::is_on(&self.options.cork));
+            if Options::is_on(&self.options.no_delay) {
+                link.pair.push(link.side);
+            }
+        }
+    }
+
     /// Has it accept connections, of which `backlog` may wait.
     ///
     /// # Errors
@@ -401,7 +412,7 @@ impl<P: Platform> TcpSocket<P> {
         mut copy: impl FnMut(&mut [u8]) -> Result<usize, F>,
     ) -> Result<usize, MoveError<F>> {
         if let Some(link) = self.fused() {
-            return link.pair.send(&self.engine.counters, link.side, wanted, copy);
+            return link.pair.send(&self.engine, link.side, wanted, copy);
         }
         match self.send_over_link(wanted, &mut copy) {
             Some(result) => result,

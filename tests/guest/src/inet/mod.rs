@@ -8,6 +8,7 @@ pub mod options;
 pub mod readiness;
 pub mod settings;
 pub mod stream;
+pub mod waits;
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
