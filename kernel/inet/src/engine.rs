@@ -11,6 +11,7 @@
 //! Locks are taken in this order: a socket's state, `connections`, ports, and last the neighbours and the link. None is
 //! held while a packet is received.
 
+use crate::lock::SpinMutex;
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -18,7 +19,6 @@ use core::net::IpAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use hashbrown::HashMap;
 use spin::Once;
-use spin::mutex::SpinMutex;
 
 use crate::address::{Tuple, loopback_like};
 use crate::counters::Counters;

@@ -25,6 +25,7 @@ pub mod interface;
 pub mod ip;
 pub mod link;
 mod listing;
+mod lock;
 mod membership;
 pub mod options;
 pub mod platform;

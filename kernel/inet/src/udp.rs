@@ -1,10 +1,10 @@
 //! UDP sockets, RFC 768.
 
+use crate::lock::SpinMutex;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicU64, Ordering};
-use spin::mutex::SpinMutex;
 
 use crate::address::{Endpoint, Tuple, loopback_like, unspecified_like};
 use crate::datagram::{Datagram, DatagramQueue, ErrorReport};

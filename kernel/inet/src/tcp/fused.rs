@@ -4,11 +4,11 @@
 //! (Solaris calls it TCP fusion). A program sees TCP all the same: half closes, resets, the errors that follow them,
 //! and ports that stay taken.
 
+use crate::lock::SpinMutex;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 use spin::Once;
-use spin::mutex::SpinMutex;
 
 use crate::counters::Counters;
 use crate::engine::Engine;

@@ -4,11 +4,11 @@
 //! Bytes that wait are in a ring of their own, so the reader's path knows nothing of them, and the writer's path asks
 //! one pointer. Moments at which a wait ends are planned in the engine, in order; those of one end one at a time.
 
+use crate::lock::SpinMutexGuard;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;
-use spin::mutex::SpinMutexGuard;
 
 use crate::engine::Engine;
 use crate::error::{InetError, InetResult, MoveError};

@@ -14,6 +14,7 @@ mod over_link;
 pub(crate) mod segment;
 mod wire;
 
+use crate::lock::SpinMutex;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -21,7 +22,6 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use spin::Once;
-use spin::mutex::SpinMutex;
 
 use crate::address::{Endpoint, Tuple, unspecified_like};
 use crate::engine::Engine;

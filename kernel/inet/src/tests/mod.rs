@@ -4,6 +4,8 @@ mod local;
 mod malformed;
 mod misbehaving;
 mod over_link;
+#[cfg(heddle_shuttle)]
+mod schedules;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
