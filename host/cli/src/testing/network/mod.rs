@@ -1,5 +1,6 @@
 //! The machine's network as this host sees it: published ports, outgoing connections, two machines on one link.
 
+mod bad_link;
 pub mod long;
 mod web;
 
@@ -14,7 +15,7 @@ use super::streams::Test;
 use crate::guest::Kernel;
 
 /// All tests of this module.
-pub const TESTS: [Test; 13] = [
+pub const TESTS: [Test; 15] = [
     ("a published port leads to nginx", published),
     ("a published port leads to nginx with two workers on two processors", published_on_two),
     ("a published port leads to a python server on four processors", published_on_four),
@@ -28,6 +29,8 @@ pub const TESTS: [Test; 13] = [
     ("without a network there is the loopback", none),
     ("two machines on a socket, this kernel listening", joined_as_server),
     ("two machines on a socket, this kernel connecting", joined_as_client),
+    ("two machines over a bad link, this kernel listening", bad_link::as_server),
+    ("two machines over a bad link, this kernel connecting", bad_link::as_client),
 ];
 
 /// The pause between attempts to reach a guest.
