@@ -33,7 +33,7 @@ use crate::raw::RawSocket;
 use crate::settings::Settings;
 use crate::tcp::TcpSocket;
 use crate::tcp::half_open::{HalfOpen, HalfOpenQueue};
-use crate::tcp::held::Plans;
+use crate::tcp::held::{Plans, is_of_use};
 use crate::udp::UdpSocket;
 
 /// How long a port stays taken after a connection that this machine closed first.
@@ -303,6 +303,7 @@ impl<P: Platform> Engine<P> {
         });
         ports.shrink();
         let mut plans = self.plans.lock();
+        plans.retain(is_of_use);
         if plans.is_empty() {
             *plans = VecDeque::new();
         }

@@ -45,8 +45,15 @@ pub(super) struct Held<P: Platform> {
     deferred: Option<Deferred<P>>,
 }
 
-/// Moments at which something is due at an end, in order.
-pub(crate) type Plans<P> = VecDeque<(u64, Weak<Pair<P>>, Side)>;
+/// Moments at which something is due at an end, in order. Those of connections that are gone keep their memory until
+/// then, or until others need it.
+pub(crate) type Plans<P> = VecDeque<Plan<P>>;
+type Plan<P> = (u64, Weak<Pair<P>>, Side);
+
+/// Whether the connection of a plan is still there.
+pub(crate) fn is_of_use<P: Platform>(plan: &Plan<P>) -> bool {
+    plan.1.strong_count() > 0
+}
 
 impl<P: Platform> Held<P> {
     /// When the next wait ends.
@@ -303,6 +310,9 @@ impl<P: Platform> Engine<P> {
     fn plan(&self, held: &mut Held<P>, side: Side) -> bool {
         let Some(due_ns) = held.next_ns().filter(|_| !held.is_planned) else { return true };
         let mut plans = self.plans.lock();
+        if plans.len() >= PLANS_MAX {
+            plans.retain(is_of_use);
+        }
         if plans.len() >= PLANS_MAX || plans.try_reserve(1).is_err() {
             return false;
         }
