@@ -1,7 +1,8 @@
 //! Counts of events, for `/proc/net/snmp` and its kin: RFC 4293, RFC 4022 and RFC 4113, as Linux counts them.
 //!
-//! Events of the loopback, of which there may be millions a second on each CPU, are counted once each and in a stripe of
-//! the CPU; what they stand for in each of the layers is added up when somebody asks. All others are counted in place.
+//! Events of the loopback, of which there may be millions a second on each CPU, are counted once each and in a stripe
+//! of the CPU; what they stand for in each of the layers is added up when somebody asks. All others are counted in
+//! place.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -160,7 +161,7 @@ pub struct Counters {
     stripes: [Stripe; STRIPES],
 }
 
-/// What the events of the loopback stand for, and datagrams that programs have received.
+/// The events of the loopback, and datagrams that programs have received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LocalEvents {
     /// Segments of TCP, each of which was sent and received.

@@ -553,10 +553,7 @@ impl<P: Platform> Engine<P> {
         interface: u32,
     ) -> bool {
         let counters = self.counters.udp(!header.source.is_ipv4());
-        let Some(head) = payload.first_chunk::<HEADER_BYTES>() else {
-            counters.errors.count();
-            return true;
-        };
+        let head = payload.first_chunk::<HEADER_BYTES>().copied().unwrap_or_default();
         let length = usize::from(u16::from_be_bytes([head[4], head[5]]));
         let Some(payload) = payload.get(..length).filter(|_| length >= HEADER_BYTES) else {
             counters.errors.count();

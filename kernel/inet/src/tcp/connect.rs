@@ -9,7 +9,8 @@ use crate::error::{InetError, InetResult};
 use crate::options::Options;
 use crate::platform::{Platform, Readiness, Waiters, random_u64};
 use crate::ports::ephemeral;
-use crate::tcp::fused::{FusedLink, Pair, Side};
+use crate::tcp::fused::{Pair, Side};
+use crate::tcp::fused_link::FusedLink;
 use crate::tcp::held::Deferred;
 use crate::tcp::{Connecting, Phase, State, TcpSocket};
 

@@ -1,5 +1,5 @@
-//! What makes a connection within the machine wait: `TCP_CORK`, by which bytes that make no full segment wait for more,
-//! and `TCP_DEFER_ACCEPT`, by which an end that nobody has sent anything to waits before it can be accepted.
+//! Waits of connections within the machine: `TCP_CORK`, by which bytes that make no full segment wait for more, and
+//! `TCP_DEFER_ACCEPT`, by which an end that nobody has sent anything to waits before it can be accepted.
 //!
 //! Bytes that wait are in a ring of their own, so the reader's path knows nothing of them, and the writer's path asks
 //! one pointer. Moments at which a wait ends are planned in the engine, in order; those of one end one at a time.

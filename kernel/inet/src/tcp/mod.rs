@@ -6,6 +6,7 @@
 mod close;
 mod connect;
 pub(crate) mod fused;
+mod fused_link;
 pub(crate) mod half_open;
 pub(crate) mod handshake;
 pub(crate) mod held;
@@ -30,7 +31,7 @@ use crate::options::Options;
 use crate::platform::{Platform, Readiness, random_u64, try_arc};
 use crate::ports::Claim;
 use crate::settings::Settings;
-use crate::tcp::fused::FusedLink;
+use crate::tcp::fused_link::FusedLink;
 use crate::tcp::listener::Listener;
 use crate::tcp::over_link::Seen;
 use crate::tcp::wire::Wire;

@@ -428,6 +428,14 @@ const fn priority_for(tos: u32) -> u32 {
     }
 }
 
+/// Sets `IP_TOS`.
+fn set_service(options: &Options, is_tcp: bool, tos: u32) {
+    // The bits of congestion are a connection's own.
+    let tos = if is_tcp { tos & !ECN_MASK | Options::get(&options.tos) & ECN_MASK } else { tos };
+    options.tos.store(tos, Ordering::Relaxed);
+    options.priority.store(priority_for(tos), Ordering::Relaxed);
+}
+
 /// The options of the protocols that are more than kept.
 fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) -> Result<(), Errno> {
     let options = socket.options();
@@ -442,8 +450,7 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
             options.reno.store(is_reno, Ordering::Relaxed);
         }
         (net::SOL_TCP, net::TCP_DEFER_ACCEPT) if is_tcp => {
-            let seconds = deferred_seconds(int(value, level)? as i32);
-            options.defer_accept.store(seconds, Ordering::Relaxed);
+            options.defer_accept.store(deferred_seconds(int(value, level)? as i32), Ordering::Relaxed);
         }
         (net::SOL_TCP, net::TCP_LINGER2) if is_tcp => {
             options.linger2.store((int(value, level)? as i32).clamp(-1, LINGER2_MAX), Ordering::Relaxed);
@@ -457,13 +464,7 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
             };
             options.ttl.store(ttl, Ordering::Relaxed);
         }
-        (net::SOL_IP, net::IP_TOS) => {
-            let (tos, old) = (int(value, level)? & 0xff, Options::get(&options.tos));
-            // The bits of congestion are a connection's own.
-            let tos = if is_tcp { tos & !ECN_MASK | old & ECN_MASK } else { tos };
-            options.tos.store(tos, Ordering::Relaxed);
-            options.priority.store(priority_for(tos), Ordering::Relaxed);
-        }
+        (net::SOL_IP, net::IP_TOS) => set_service(options, is_tcp, int(value, level)? & 0xff),
         (net::SOL_TCP, net::TCP_MAXSEG) if is_tcp => {
             let asked = int(value, level)?;
             if asked != 0 && !(SEGMENT_MIN..=SEGMENT_MAX).contains(&asked) {

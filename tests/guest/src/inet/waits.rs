@@ -1,4 +1,4 @@
-//! What makes bytes, connections and datagrams wait: `TCP_CORK`, `TCP_DEFER_ACCEPT`, and the sizes of buffers.
+//! Waits of bytes, connections and datagrams: `TCP_CORK`, `TCP_DEFER_ACCEPT`, and the sizes of buffers.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};

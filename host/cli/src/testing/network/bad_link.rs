@@ -157,7 +157,8 @@ fn join(first: &Path, second: &Path, faults: Faults, seed: u64) -> Result<(), St
 /// The server's part: bytes that come back reversed, over both versions of IP; bytes for a reader that takes its time;
 /// and bytes for one that goes away in the middle, until that is noticed.
 const SERVE: &str = "import socket, sys
-def listener(family, port): return socket.create_server(('', port) if family == socket.AF_INET else ('::', port), family=family)
+def listener(family, port):
+    return socket.create_server(('' if family == socket.AF_INET else '::', port), family=family)
 count = int(sys.argv[1])
 data = bytes(i % 251 for i in range(count))
 both = [listener(family, 7000) for family in (socket.AF_INET, socket.AF_INET6)]
