@@ -8,8 +8,13 @@ use crate::address::Endpoint;
 use crate::error::{InetError, InetResult, MoveError};
 use crate::options::Options;
 
-/// The cost of a datagram beyond its bytes.
-const OVERHEAD: usize = 512;
+/// The memory that Linux counts for a datagram in a receive buffer, so that as many fit as there: its buffer and the
+/// description of it, the buffer with headers and an end of its own; the bytes of a long one are in pages.
+const DESCRIPTION_BYTES: usize = 256;
+const HEADER_BYTES: usize = 28 + 31;
+const END_BYTES: usize = 320;
+const LINE_BYTES: usize = 64;
+const LONG_BYTES: usize = 16_000;
 /// Reports of errors that wait to be read.
 const REPORTS_MAX: usize = 64;
 /// Groups of one socket, `net.ipv4.igmp_max_memberships` and more.
@@ -71,6 +76,19 @@ pub(crate) struct DatagramQueue {
     pub error: Option<InetError>,
     pub dropped: u64,
     groups: Vec<(IpAddr, u32)>,
+}
+
+/// The memory that a datagram counts for in its queue.
+fn cost(datagram: &Datagram) -> usize {
+    let length = datagram.payload().len();
+    if length > LONG_BYTES {
+        return cost_of(0) + length;
+    }
+    cost_of(length)
+}
+
+const fn cost_of(length: usize) -> usize {
+    ((length + HEADER_BYTES).next_multiple_of(LINE_BYTES) + END_BYTES).next_power_of_two() + DESCRIPTION_BYTES
 }
 
 impl DatagramQueue {
@@ -140,9 +158,9 @@ impl DatagramQueue {
 
     /// Appends a datagram if there is room. Returns whether there was.
     pub fn push(&mut self, datagram: Datagram, limit: usize) -> bool {
-        let cost = datagram.bytes.len() + OVERHEAD;
-        if self.bytes > 0 && self.bytes + cost > limit.max(OVERHEAD) || self.datagrams.try_reserve(1).is_err()
-        {
+        let cost = cost(&datagram);
+        // As in Linux, the last one may go beyond the limit.
+        if self.bytes > limit || self.datagrams.try_reserve(1).is_err() {
             self.dropped += 1;
             return false;
         }
@@ -157,7 +175,7 @@ impl DatagramQueue {
 
     pub fn take(&mut self) -> Option<Datagram> {
         let first = self.datagrams.pop_front()?;
-        self.bytes -= first.bytes.len() + OVERHEAD;
+        self.bytes -= cost(&first);
         Some(first)
     }
 

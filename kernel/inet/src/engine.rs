@@ -11,6 +11,7 @@
 //! Locks are taken in this order: a socket's state, `connections`, ports, and last the neighbours and the link. None is
 //! held while a packet is received.
 
+use crate::lock::SpinMutex;
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -18,9 +19,9 @@ use core::net::IpAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use hashbrown::HashMap;
 use spin::Once;
-use spin::mutex::SpinMutex;
 
 use crate::address::{Tuple, loopback_like};
+use crate::counters::Counters;
 use crate::error::{InetError, InetResult};
 use crate::fragment::Reassembly;
 use crate::interface::{ETHERNET_INDEX, Interface, InterfaceAddress, LOOPBACK_INDEX, Received};
@@ -32,6 +33,7 @@ use crate::raw::RawSocket;
 use crate::settings::Settings;
 use crate::tcp::TcpSocket;
 use crate::tcp::half_open::{HalfOpen, HalfOpenQueue};
+use crate::tcp::held::{Plans, is_of_use};
 use crate::udp::UdpSocket;
 
 /// How long a port stays taken after a connection that this machine closed first.
@@ -72,23 +74,6 @@ impl<P: Platform> Entry<P> {
     }
 }
 
-/// Counts for `/proc/net/snmp`.
-#[derive(Debug, Default)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct Counters {
-    pub packets_received: AtomicU32,
-    pub packets_sent: AtomicU32,
-    pub packets_damaged: AtomicU32,
-    pub resets_sent: AtomicU32,
-    pub connections_opened: AtomicU32,
-    pub connections_accepted: AtomicU32,
-}
-
-/// Adds one to a count.
-pub(crate) fn count(counter: &AtomicU32) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
-
 /// See the module.
 pub struct Engine<P: Platform> {
     /// Taken before the ports' lock.
@@ -98,6 +83,8 @@ pub struct Engine<P: Platform> {
     pub(crate) raw_sockets: SpinMutex<Vec<Weak<RawSocket<P>>>>,
     /// Connections in [`Entry::TimeWait`], the oldest first.
     time_wait: SpinMutex<VecDeque<(u64, Tuple)>>,
+    /// Ends of waits within the machine. Taken after a connection's lock.
+    pub(crate) plans: SpinMutex<Plans<P>>,
     /// Connections in [`Entry::HalfOpen`].
     pub(crate) half_open: SpinMutex<HalfOpenQueue>,
     /// Connections that wait for room on the link.
@@ -108,7 +95,7 @@ pub struct Engine<P: Platform> {
     /// Memory in which frames are put together.
     scratch: SpinMutex<Vec<Vec<u8>>>,
     identification: AtomicU32,
-    /// Counts for `/proc/net/snmp`.
+    /// Counts of events.
     pub counters: Counters,
     /// Settings that an administrator changes.
     pub settings: Settings,
@@ -126,6 +113,7 @@ impl<P: Platform> Engine<P> {
             udp_ports: SpinMutex::new(PortTable::new(true)),
             raw_sockets: SpinMutex::new(Vec::new()),
             time_wait: SpinMutex::new(VecDeque::new()),
+            plans: SpinMutex::new(VecDeque::new()),
             half_open: SpinMutex::new(HalfOpenQueue::default()),
             waits_for_link: SpinMutex::new(Vec::new()),
             interface: Once::new(),
@@ -277,10 +265,8 @@ impl<P: Platform> Engine<P> {
         let now_ns = P::now_ns();
         let next_open = self.ask_again(now_ns);
         let next_wait = self.expire(now_ns);
-        match (next_open, next_wait) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        }
+        let next_held = self.end_waits(now_ns);
+        [next_open, next_wait, next_held].into_iter().flatten().min()
     }
 
     /// Forgets ended connections whose time is over.
@@ -316,6 +302,12 @@ impl<P: Platform> Engine<P> {
             _ => true,
         });
         ports.shrink();
+        let mut plans = self.plans.lock();
+        plans.retain(is_of_use);
+        if plans.is_empty() {
+            *plans = VecDeque::new();
+        }
+        drop(plans);
         if connections.is_empty() {
             *connections = HashMap::new();
             *self.time_wait.lock() = VecDeque::new();
@@ -356,21 +348,26 @@ impl<P: Platform> Engine<P> {
 
     /// A packet has come by an interface.
     fn receive_packet(&self, packet: &[u8], checked: bool, interface: u32) {
-        count(&self.counters.packets_received);
+        let is_v6 = packet.first().is_some_and(|first| first >> 4 == 6);
+        let counters = self.counters.ip(is_v6);
+        counters.received.count();
         let Some(parsed) = IpHeader::parse(packet) else {
-            count(&self.counters.packets_damaged);
+            counters.header_errors.count();
             return;
         };
         let header = parsed.header;
         if !self.is_local_destination(&header, interface) {
+            counters.address_errors.count();
             return;
         }
         let whole = &packet[..parsed.header_bytes + parsed.payload.len()];
         match parsed.fragment {
             None => self.receive_payload(&header, whole, parsed.payload, checked, interface),
             Some(place) => {
+                counters.fragments_received.count();
                 let complete = self.reassembly.lock().add(&header, place, parsed.payload, P::now_ns());
                 let Some((header, payload)) = complete else { return };
+                counters.reassembled.count();
                 // The packet that raw sockets see begins with the first fragment's header, which says the length of a
                 // fragment.
                 let mut packet = Vec::new();
@@ -411,20 +408,31 @@ impl<P: Platform> Engine<P> {
         interface: u32,
     ) {
         let is_raw = self.receive_raw(header, packet, payload, interface);
+        let counters = self.counters.ip(!header.source.is_ipv4());
+        let is_known = match header.protocol {
+            protocol::ICMP | protocol::IGMP => header.source.is_ipv4(),
+            protocol::ICMP_V6 | protocol::NONE => !header.source.is_ipv4(),
+            other => matches!(other, protocol::TCP | protocol::UDP),
+        };
+        if is_known || is_raw { &counters.delivered } else { &counters.unknown_protocols }.count();
         match header.protocol {
             protocol::TCP => {
                 if !self.is_local(header.destination) || header.source.is_unspecified() {
                     return;
                 }
+                let tcp = &self.counters.tcp;
+                tcp.segments_received.count();
                 if checked || header.has_valid_checksum(payload) {
                     self.receive_tcp(header, packet, payload);
                 } else {
-                    count(&self.counters.packets_damaged);
+                    tcp.errors.count();
+                    tcp.checksum_errors.count();
                 }
             }
             protocol::UDP => {
                 let is_single = self.is_local(header.destination);
                 if !self.receive_udp(header, payload, checked, interface) && is_single && !is_raw {
+                    self.counters.udp(!header.source.is_ipv4()).no_ports.count();
                     // Port unreachable.
                     let (kind, code) = if header.source.is_ipv4() { (3, 3) } else { (1, 4) };
                     self.send_error(header, packet, kind, code);
@@ -455,9 +463,10 @@ impl<P: Platform> Engine<P> {
         frame: &mut [u8],
         sum_at: Option<usize>,
     ) -> InetResult<()> {
-        count(&self.counters.packets_sent);
         let start = ETHERNET_BYTES + header.length();
         let payload_bytes = frame.len() - start;
+        let is_v6 = !header.destination.is_ipv4();
+        self.counters.packet(is_v6, header.protocol, frame.get(start));
         let has_header = frame[ETHERNET_BYTES] != 0;
         let is_local = self.is_local(header.destination);
         if has_header {
@@ -474,7 +483,11 @@ impl<P: Platform> Engine<P> {
         }
         let is_for_all = header.destination.is_multicast() || self.is_broadcast(header.destination);
         let Some(interface) = self.interface() else {
-            return if is_for_all { Ok(()) } else { Err(InetError::NetworkUnreachable) };
+            if is_for_all {
+                return Ok(());
+            }
+            self.counters.ip(is_v6).without_route.count();
+            return Err(InetError::NetworkUnreachable);
         };
         let fits = header.length() + payload_bytes <= interface.mtu();
         let mut offload = TransmitOffload::default();
@@ -514,7 +527,9 @@ impl<P: Platform> Engine<P> {
             }
             frame.extend_from_slice(part);
             interface.send(&mut frame, header.destination, TransmitOffload::default(), P::now_ns())?;
+            self.counters.ip(!is_v4).fragments_sent.count();
         }
+        self.counters.ip(!is_v4).cut.count();
         Ok(())
     }
 

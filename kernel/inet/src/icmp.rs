@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::address::{Endpoint, Tuple};
 use crate::datagram::ErrorReport;
-use crate::engine::{Engine, count};
+use crate::engine::Engine;
 use crate::error::InetError;
 use crate::ip::{ETHERNET_BYTES, ICMP_BYTES, IpHeader, fold, protocol, sum};
 use crate::membership::QUERY_V6;
@@ -19,11 +19,16 @@ impl<P: Platform> Engine<P> {
         let is_v4 = header.source.is_ipv4();
         let is_right =
             if is_v4 { fold(sum(message, 0)) == 0xffff } else { header.has_valid_checksum(message) };
-        let Some(head) = message.first_chunk::<ICMP_BYTES>() else { return };
-        if !is_right {
-            count(&self.counters.packets_damaged);
+        let counters = self.counters.icmp(!is_v4);
+        let Some(head) = message.first_chunk::<ICMP_BYTES>().filter(|_| is_right) else {
+            counters.received.count();
+            counters.errors.count();
+            if !is_right {
+                counters.checksum_errors.count();
+            }
             return;
-        }
+        };
+        counters.receive(head[0]);
         match (is_v4, head[0]) {
             (true, ECHO_REQUEST) | (false, ECHO_REQUEST_V6) => self.answer_echo(header, message),
             (true, 3 | 4 | 11 | 12) | (false, 1..=4) => {

@@ -1,10 +1,10 @@
 //! The machine's one Ethernet interface: addresses, routes, and the neighbours' hardware addresses (ARP, RFC 826, and
 //! neighbour discovery, RFC 4861).
 
+use crate::lock::SpinMutex;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use hashbrown::HashMap;
-use spin::mutex::SpinMutex;
 
 use crate::address::{broadcast, same_prefix};
 use crate::error::{InetError, InetResult};

@@ -15,6 +15,7 @@
 extern crate alloc;
 
 pub mod address;
+pub mod counters;
 pub mod datagram;
 pub mod engine;
 pub mod error;
@@ -24,6 +25,7 @@ pub mod interface;
 pub mod ip;
 pub mod link;
 mod listing;
+mod lock;
 mod membership;
 pub mod options;
 pub mod platform;

@@ -53,6 +53,9 @@ pub trait Platform: Sized + Send + Sync + 'static {
     /// [`OutOfMemory`]; `make` was not called.
     fn reserved<R>(bytes: usize, make: impl FnOnce() -> R) -> Result<R, OutOfMemory>;
 
+    /// A small number that differs between CPUs: each counts in memory of its own.
+    fn stripe() -> usize;
+
     /// The waiters of a new socket.
     ///
     /// # Errors

@@ -1,10 +1,10 @@
 //! Raw sockets, and ping sockets (`SOCK_DGRAM` of ICMP).
 
+use crate::lock::SpinMutex;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicU64, Ordering};
-use spin::mutex::SpinMutex;
 
 use crate::address::{Endpoint, loopback_like, unspecified_like};
 use crate::datagram::{Datagram, DatagramQueue, ErrorReport};

@@ -1,10 +1,10 @@
 //! UDP sockets, RFC 768.
 
+use crate::lock::SpinMutex;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicU64, Ordering};
-use spin::mutex::SpinMutex;
 
 use crate::address::{Endpoint, Tuple, loopback_like, unspecified_like};
 use crate::datagram::{Datagram, DatagramQueue, ErrorReport};
@@ -306,10 +306,15 @@ impl<P: Platform> UdpSocket<P> {
             return false;
         }
         let limit = Options::get(&self.options.receive_buffer) as usize;
+        let is_v6 = !datagram.destination.is_ipv4();
         let has_come = state.queue.push(datagram, limit);
         drop(state);
         if has_come {
             self.waiters.wake(Readiness::IN);
+        } else {
+            let counters = self.engine.counters.udp(is_v6);
+            counters.errors.count();
+            counters.queue_full.count();
         }
         true
     }
@@ -351,6 +356,9 @@ impl<P: Platform> UdpSocket<P> {
         let skip = if peek { usize::try_from(offset).unwrap_or(0) } else { 0 };
         let received = state.queue.receive(is_ended, peek, skip, take)?;
         drop(state);
+        if let Some((_, Some(taken))) = &received {
+            self.engine.counters.taken::<P>(!taken.destination.is_ipv4());
+        }
         // The datagram itself is dropped without the lock.
         Ok(received.map(|(taken, _)| taken))
     }
@@ -458,17 +466,24 @@ impl<P: Platform> Engine<P> {
                 IpAddr::V4(_) => Options::is_on(&sender.options.multicast_loop),
                 IpAddr::V6(_) => Options::is_on(&sender.options.multicast_loop_v6),
             };
+            let is_v6 = !target.address.is_ipv4();
             if loops {
+                self.counters.ip(is_v6).received.count();
+                self.counters.ip(is_v6).delivered.count();
                 self.deliver_to_all(&datagram, target.port, is_group);
             }
             if self.interface().is_some() && !datagram.source.address.is_loopback() {
                 return self.send_udp_packet(datagram, header, target);
             }
+            self.counters.udp(is_v6).sent.count();
+            self.counters.ip(is_v6).sent.count();
             return Ok(());
         }
         if !self.is_local(target.address) {
             return self.send_udp_packet(datagram, header, target);
         }
+        let is_v6 = !target.address.is_ipv4();
+        self.counters.datagram::<P>(is_v6);
         let from = datagram.source;
         let spread = Tuple::new(target, from).spread();
         let found = self.udp_ports.lock().find(target, from, spread, false);
@@ -478,9 +493,11 @@ impl<P: Platform> Engine<P> {
             }
             None => {
                 // Nobody is there, and the sender's machine says so.
-                let is_v4 = target.address.is_ipv4();
+                let is_v4 = !is_v6;
                 let mut payload = datagram.bytes;
                 payload.drain(..datagram.start);
+                self.counters.udp(is_v6).no_ports.count();
+                self.counters.local_error(is_v6, if is_v4 { 3 } else { 1 });
                 sender.report(
                     ErrorReport {
                         error: InetError::ConnectionRefused,
@@ -523,6 +540,7 @@ impl<P: Platform> Engine<P> {
         frame[at..at + 2].copy_from_slice(&datagram.source.port.to_be_bytes());
         frame[at + 2..at + 4].copy_from_slice(&target.port.to_be_bytes());
         frame[at + 4..at + 6].copy_from_slice(&length.to_be_bytes());
+        self.counters.udp(!header.destination.is_ipv4()).sent.count();
         self.send_packet(header, &mut frame, Some(6))
     }
 
@@ -534,12 +552,18 @@ impl<P: Platform> Engine<P> {
         checked: bool,
         interface: u32,
     ) -> bool {
-        let Some(head) = payload.first_chunk::<HEADER_BYTES>() else { return true };
+        let counters = self.counters.udp(!header.source.is_ipv4());
+        let head = payload.first_chunk::<HEADER_BYTES>().copied().unwrap_or_default();
         let length = usize::from(u16::from_be_bytes([head[4], head[5]]));
-        let Some(payload) = payload.get(..length).filter(|_| length >= HEADER_BYTES) else { return true };
+        let Some(payload) = payload.get(..length).filter(|_| length >= HEADER_BYTES) else {
+            counters.errors.count();
+            return true;
+        };
         let has_sum = head[6..8] != [0, 0];
         if has_sum && !checked && !header.has_valid_checksum(payload) || !has_sum && !header.source.is_ipv4()
         {
+            counters.errors.count();
+            counters.checksum_errors.count();
             return true;
         }
         let port = u16::from_be_bytes([head[2], head[3]]);

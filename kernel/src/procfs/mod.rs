@@ -15,6 +15,7 @@ mod mounts;
 pub mod namespace;
 mod net;
 mod net_class;
+mod net_counts;
 mod net_settings;
 mod node;
 mod page_map;

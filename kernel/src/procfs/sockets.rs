@@ -24,7 +24,7 @@ const LINE_WIDTH: usize = 149;
 const LINE_BYTES_MAX: usize = 256;
 
 /// All TCP sockets with an address.
-fn tcp_sockets() -> Result<Vec<Listing>, Errno> {
+pub(super) fn tcp_sockets() -> Result<Vec<Listing>, Errno> {
     match running_engine() {
         Some(engine) => engine.tcp_sockets().map_err(|_| Errno::ENOMEM),
         None => Ok(Vec::new()),
@@ -204,40 +204,6 @@ pub fn ping(_: &Subject, text: &mut Text) -> Shown {
 /// `/proc/net/icmp6`.
 pub fn ping_v6(_: &Subject, text: &mut Text) -> Shown {
     raw_table(text, true, true)
-}
-
-/// `/proc/net/snmp`. Events that the engine does not count are 0.
-pub fn statistics(_: &Subject, text: &mut Text) -> Shown {
-    const TCP: &str = "Tcp: RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens PassiveOpens AttemptFails EstabResets \
-                       CurrEstab InSegs OutSegs RetransSegs InErrs OutRsts InCsumErrors\n";
-    const IP: &str = "Ip: Forwarding DefaultTTL InReceives InHdrErrors InAddrErrors ForwDatagrams InUnknownProtos \
-                      InDiscards InDelivers OutRequests OutDiscards OutNoRoutes ReasmTimeout ReasmReqds ReasmOKs \
-                      ReasmFails FragOKs FragFails FragCreates\n";
-    const UDP: &str = "Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors \
-                       IgnoredMulti MemErrors\n";
-    let mut counts = [0; 6];
-    if let Some(engine) = running_engine() {
-        let all = &engine.counters;
-        let each = [
-            &all.packets_received,
-            &all.packets_sent,
-            &all.packets_damaged,
-            &all.resets_sent,
-            &all.connections_opened,
-            &all.connections_accepted,
-        ];
-        counts = each.map(|counter| counter.load(Ordering::Relaxed));
-    }
-    let [received, sent, damaged, resets, opened, accepted] = counts;
-    let is_current = |socket: &&Listing| matches!(socket.state, TcpState::Established | TcpState::CloseWait);
-    let current = tcp_sockets()?.iter().filter(is_current).count();
-    text.bytes(IP.as_bytes())?;
-    let delivered = received.wrapping_sub(damaged);
-    text.line(format_args!("Ip: 2 64 {received} {damaged} 0 0 0 0 {delivered} {sent} 0 0 0 0 0 0 0 0 0\n"))?;
-    text.bytes(TCP.as_bytes())?;
-    text.line(format_args!("Tcp: 1 200 120000 -1 {opened} {accepted} 0 0 {current} 0 0 0 0 {resets} 0\n"))?;
-    text.bytes(UDP.as_bytes())?;
-    text.bytes(b"Udp: 0 0 0 0 0 0 0 0 0\n")
 }
 
 /// Descriptors that one part of `/proc/net/unix` looks at.

@@ -2,7 +2,8 @@
 
 use crate::procfs::{
     Follow, Item, Show, ShowName, ShowPart, ShowSum, Store, StoreAs, StoreName, What, coroutines, ipc, keys,
-    link, mounts, namespace, net, net_class, net_settings, node, process, settings, sockets, system, usage,
+    link, mounts, namespace, net, net_class, net_counts, net_settings, node, process, settings, sockets,
+    system, usage,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -273,7 +274,9 @@ static NET_ITEMS: &[Item] = &[
     text(b"raw", sockets::raw),
     text(b"raw6", sockets::raw_v6),
     text(b"route", net::routes),
-    text(b"snmp", sockets::statistics),
+    text(b"netstat", net_counts::netstat),
+    text(b"snmp", net_counts::snmp),
+    text(b"snmp6", net_counts::snmp_v6),
     text(b"sockstat", sockets::usage),
     text(b"tcp", sockets::tcp),
     text(b"tcp6", sockets::tcp_v6),

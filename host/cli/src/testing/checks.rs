@@ -21,13 +21,14 @@ pub enum Tier {
 pub type Check = (&'static str, Tier, &'static [&'static str]);
 
 /// Every check.
-pub const CHECKS: [Check; 27] = [
+pub const CHECKS: [Check; 28] = [
     ("kernel lints", Tier::Always, &["kernel/check.sh", "lint"]),
     ("coroutine models", Tier::Always, &["crates/coroutine/check.sh", "loom"]),
     ("range-lock models", Tier::Always, &["crates/range-lock/check.sh", "loom"]),
     ("kernel models", Tier::Always, &["kernel/core/check.sh", "loom"]),
     ("shared-scheduler models", Tier::Always, &["abi/check.sh", "loom"]),
     ("coroutine schedules", Tier::Always, &["crates/coroutine/check.sh", "schedules"]),
+    ("network schedules", Tier::Always, &["kernel/inet/check.sh", "schedules"]),
     ("coroutine orderings", Tier::Long, &["crates/coroutine/check.sh", "weaken"]),
     ("coroutine interpreted", Tier::Long, &["crates/coroutine/check.sh", "miri"]),
     ("coroutine oldest compiler", Tier::Long, &["crates/coroutine/check.sh", "msrv"]),

@@ -18,7 +18,7 @@ impl<P: Platform> TcpSocket<P> {
             if link.progress().over {
                 return Err(InetError::NotConnected);
             }
-            link.shut_down(reading, writing);
+            link.shut_down(&self.engine.counters, reading, writing);
             let mut state = self.state.lock();
             if state.connecting == Connecting::Started {
                 state.connecting = Connecting::Done;
@@ -76,7 +76,7 @@ impl<P: Platform> TcpSocket<P> {
     pub fn disconnect(self: &Arc<Self>) {
         let was_fused = self.fused().is_some_and(|link| {
             let was_open = !link.progress().over;
-            link.close(true);
+            link.close(&self.engine.counters, true);
             link.dissolve();
             was_open
         });
@@ -115,7 +115,7 @@ impl<P: Platform> TcpSocket<P> {
     /// The program has closed it: call it once, last.
     pub fn close(&self) {
         let aborts = self.options.linger.load(Ordering::Relaxed) == 0;
-        let waits = self.fused().is_some_and(|link| link.close(aborts));
+        let waits = self.fused().is_some_and(|link| link.close(&self.engine.counters, aborts));
         let mut state = self.state.lock();
         if core::mem::replace(&mut state.closed, true) {
             return;

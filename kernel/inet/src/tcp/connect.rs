@@ -9,7 +9,9 @@ use crate::error::{InetError, InetResult};
 use crate::options::Options;
 use crate::platform::{Platform, Readiness, Waiters, random_u64};
 use crate::ports::ephemeral;
-use crate::tcp::fused::{FusedLink, Pair};
+use crate::tcp::fused::{Pair, Side};
+use crate::tcp::fused_link::FusedLink;
+use crate::tcp::held::Deferred;
 use crate::tcp::{Connecting, Phase, State, TcpSocket};
 
 impl<P: Platform> TcpSocket<P> {
@@ -52,6 +54,7 @@ impl<P: Platform> TcpSocket<P> {
         state.local = Some(local);
         state.remote = Some(target);
         state.connecting = Connecting::Started;
+        self.engine.counters.tcp.active_opens.count();
         if !is_local {
             if let Err(error) = self.start_wire(&mut state, local, target) {
                 self.unregister(&mut state, false, None);
@@ -173,6 +176,12 @@ impl<P: Platform> TcpSocket<P> {
             if error == InetError::WouldBlock {
                 return;
             }
+            let tcp = &self.engine.counters.tcp;
+            tcp.attempts_failed.count();
+            if error == InetError::ConnectionRefused {
+                tcp.resets_sent.count();
+                self.engine.counters.segment::<P>(!local.address.is_ipv4());
+            }
             let mut state = self.state.lock();
             state.phase = Phase::Closed;
             state.error = Some(error);
@@ -193,10 +202,23 @@ impl<P: Platform> TcpSocket<P> {
         let spread = Tuple::new(remote, local).spread();
         let found = self.engine.tcp_ports.lock().find(remote, local, spread, true);
         let target = found.ok_or(InetError::ConnectionRefused)?;
-        let accepted = Self::new(&self.engine, target.is_v6, target.user)?;
+        let recycled = self.fused.get().and_then(|first| first.recycled(Side::Client, Side::Client));
+        let (accepted, made) = match recycled {
+            Some(link) => {
+                let waiters = link.pair.server_waiters().clone();
+                (Self::with_waiters(&self.engine, target.is_v6, target.user, waiters)?, None)
+            }
+            None => {
+                let accepted = Self::new(&self.engine, target.is_v6, target.user)?;
+                let pair = Pair::<P>::new(&self.waiters, &accepted.waiters)?;
+                (accepted, Some(FusedLink::of_client(pair)))
+            }
+        };
         accepted.options.copy_from(&target.options);
-        let pair = Pair::<P>::new(&self.waiters, &accepted.waiters)?;
-        let [own_link, theirs] = FusedLink::both(pair);
+        let Some(own_link) = made.as_ref().or(recycled) else { return Err(InetError::NoBuffers) };
+        let theirs = FusedLink::of_server(own_link.pair.clone());
+        let is_v6 = !local.address.is_ipv4();
+        own_link.pair.set_v6(is_v6);
         own_link.set_buffers(&self.options);
         theirs.set_buffers(&accepted.options);
         // Nobody else knows the accepted socket yet.
@@ -212,6 +234,7 @@ impl<P: Platform> TcpSocket<P> {
         let Phase::Listening(listener) = &mut state.phase else { return Err(InetError::ConnectionRefused) };
         if listener.is_full() {
             listener.queue(self)?;
+            self.engine.counters.tcp.queue_full.count();
             return Err(InetError::WouldBlock);
         }
         listener.reserve()?;
@@ -225,11 +248,29 @@ impl<P: Platform> TcpSocket<P> {
                 return Ok(());
             }
             if own.reading_ended {
-                own_link.shut_down(true, false);
+                own_link.shut_down(&self.engine.counters, true, false);
             }
-            self.attach(own_link)?;
+            match (made, recycled) {
+                (Some(made), _) => self.attach(made)?,
+                (None, Some(recycled)) => recycled.revive(),
+                (None, None) => {}
+            }
             own.phase = Phase::Fused;
         }
+        self.cork_changed();
+        accepted.cork_changed();
+        let pair = self.fused().map(|link| link.pair.clone());
+        let waits = Options::get(&target.options.defer_accept);
+        let accepted = match pair.filter(|_| waits > 0) {
+            None => Some(accepted),
+            Some(pair) => {
+                let until_ns = P::now_ns() + u64::from(waits) * 1_000_000_000;
+                let deferred = Deferred { listener: Arc::downgrade(&target), accepted, until_ns };
+                pair.defer(&self.engine, deferred).map(|deferred| deferred.accepted)
+            }
+        };
+        self.engine.counters.opened::<P>(is_v6);
+        let Some(accepted) = accepted else { return Ok(()) };
         listener.push(accepted);
         drop(state);
         target.waiters.wake(Readiness::IN);
@@ -238,14 +279,23 @@ impl<P: Platform> TcpSocket<P> {
 
     /// Becomes both ends of a connection: two requests that cross each other make one, also if both are its own.
     fn fuse_with_itself(&self) -> InetResult<()> {
-        let link = FusedLink::to_itself(Pair::<P>::new(&self.waiters, &self.waiters)?);
+        let recycled = self.fused.get().and_then(|first| first.recycled(Side::Client, Side::Server));
+        let made = match recycled {
+            Some(_) => None,
+            None => Some(FusedLink::to_itself(Pair::<P>::new(&self.waiters, &self.waiters)?)),
+        };
+        let Some(link) = made.as_ref().or(recycled) else { return Err(InetError::NoBuffers) };
         link.set_buffers(&self.options);
         let mut own = self.state.lock();
         if own.reading_ended {
-            link.shut_down(true, false);
+            link.shut_down(&self.engine.counters, true, false);
         }
         if matches!(own.phase, Phase::Knocking) {
-            self.attach(link)?;
+            match (made, recycled) {
+                (Some(made), _) => self.attach(made)?,
+                (None, Some(recycled)) => recycled.revive(),
+                (None, None) => {}
+            }
             own.phase = Phase::Fused;
         }
         Ok(())

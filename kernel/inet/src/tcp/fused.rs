@@ -4,16 +4,17 @@
 //! (Solaris calls it TCP fusion). A program sees TCP all the same: half closes, resets, the errors that follow them,
 //! and ports that stay taken.
 
+use crate::lock::SpinMutex;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, Ordering};
-use spin::Once;
-use spin::mutex::SpinMutex;
 
-use crate::error::{InetError, InetResult, MoveError};
+use crate::counters::Counters;
+use crate::engine::Engine;
+use crate::error::{InetError, MoveError};
 use crate::options::Options;
 use crate::platform::{OutOfMemory, Platform, Readiness, Waiters, try_arc};
 use crate::ring::ByteRing;
+use crate::tcp::held::{Deferred, Held};
 use crate::tcp::wire::Pace;
 
 /// One of the two ends.
@@ -33,7 +34,7 @@ impl Side {
         }
     }
 
-    const fn other(self) -> Self {
+    pub const fn other(self) -> Self {
         match self {
             Self::Client => Self::Server,
             Self::Server => Self::Client,
@@ -42,9 +43,10 @@ impl Side {
 }
 
 /// Bytes on their way to one end, and the state of that end.
-#[derive(Default)]
-struct Inward {
-    ring: ByteRing,
+pub(super) struct Inward<P: Platform> {
+    pub ring: ByteRing,
+    /// Bytes that wait for more, and an end that waits for bytes.
+    pub held: Option<Box<Held<P>>>,
     /// The other end sends no more.
     ended: bool,
     /// This end reads no more, though it is open.
@@ -52,141 +54,65 @@ struct Inward {
     /// This end is closed.
     closed: bool,
     /// To be told to this end once.
-    error: Option<InetError>,
+    pub error: Option<InetError>,
     /// The other end found no room, and is to be woken when there is some.
-    writer_waits: bool,
+    pub writer_waits: bool,
     /// Urgent data: the byte, until it is taken, and how many bytes were read before it.
     urgent: Option<(u8, u64)>,
     urgent_taken: bool,
     /// Bytes ever written and read.
-    written: u64,
+    pub written: u64,
     read: u64,
     /// `SO_SNDBUF` of the other end and `SO_RCVBUF` of this one.
     send_buffer: usize,
     receive_buffer: usize,
 }
 
-impl Inward {
+impl<P: Platform> Default for Inward<P> {
+    fn default() -> Self {
+        Self {
+            ring: ByteRing::new(),
+            held: None,
+            ended: false,
+            reading_ended: false,
+            closed: false,
+            error: None,
+            writer_waits: false,
+            urgent: None,
+            urgent_taken: false,
+            written: 0,
+            read: 0,
+            send_buffer: 0,
+            receive_buffer: 0,
+        }
+    }
+}
+
+impl<P: Platform> Inward<P> {
     /// How many bytes may wait here.
-    const fn limit(&self) -> usize {
+    pub const fn limit(&self) -> usize {
         self.send_buffer + self.receive_buffer
     }
 }
 
-struct Shared {
-    inward: [Inward; 2],
+pub(super) struct Shared<P: Platform> {
+    inward: [Inward<P>; 2],
     /// The connection was reset.
-    reset: bool,
+    pub reset: bool,
+    /// It is one of IPv6.
+    pub is_v6: bool,
+}
+
+impl<P: Platform> Default for Shared<P> {
+    fn default() -> Self {
+        Self { inward: [Inward::default(), Inward::default()], reset: false, is_v6: false }
+    }
 }
 
 /// See the module.
 pub(crate) struct Pair<P: Platform> {
-    shared: SpinMutex<Shared>,
+    pub(super) shared: SpinMutex<Shared<P>>,
     waiters: [Arc<P::Waiters>; 2],
-}
-
-/// A socket's place in a pair.
-pub(crate) struct FusedLink<P: Platform> {
-    pub pair: Arc<Pair<P>>,
-    /// The end that the socket sends from, and the one that it reads at: another one if it is connected to itself.
-    pub side: Side,
-    pub reader: Side,
-    /// The program has dissolved the connection.
-    is_dissolved: AtomicBool,
-    /// The connection that the socket made after this one.
-    next: Once<Box<Self>>,
-}
-
-/// Connections that one socket makes and dissolves, one after the other. Their links stay as long as the socket.
-const LINKS_MAX: usize = 256;
-
-impl<P: Platform> FusedLink<P> {
-    const fn new(pair: Arc<Pair<P>>, side: Side, reader: Side) -> Self {
-        Self { pair, side, reader, is_dissolved: AtomicBool::new(false), next: Once::new() }
-    }
-
-    /// The links of a client and of a server.
-    pub fn both(pair: Arc<Pair<P>>) -> [Self; 2] {
-        [Self::new(pair.clone(), Side::Client, Side::Client), Self::new(pair, Side::Server, Side::Server)]
-    }
-
-    /// The link of a socket that is its own peer.
-    pub const fn to_itself(pair: Arc<Pair<P>>) -> Self {
-        Self::new(pair, Side::Client, Side::Server)
-    }
-
-    /// The connection of the socket whose first link this is.
-    #[inline]
-    pub fn current(&self) -> Option<&Self> {
-        if self.is_dissolved.load(Ordering::Acquire) { self.later() } else { Some(self) }
-    }
-
-    #[cold]
-    fn later(&self) -> Option<&Self> {
-        let mut link = self;
-        loop {
-            link = link.next.get()?;
-            if !link.is_dissolved.load(Ordering::Acquire) {
-                return Some(link);
-            }
-        }
-    }
-
-    /// The connection is no longer the socket's.
-    pub fn dissolve(&self) {
-        self.is_dissolved.store(true, Ordering::Release);
-    }
-
-    /// Adds a connection to a socket whose others are dissolved.
-    pub fn append(&self, link: Self) -> InetResult<()> {
-        let mut last = self;
-        for _ in 0..LINKS_MAX {
-            match last.next.get() {
-                Some(next) => last = next,
-                None => {
-                    let link = P::reserved(size_of::<Self>(), || Box::new(link))?;
-                    last.next.call_once(|| link);
-                    return Ok(());
-                }
-            }
-        }
-        Err(InetError::NoBuffers)
-    }
-
-    /// See [`Pair::shut_down`].
-    pub fn shut_down(&self, reading: bool, writing: bool) {
-        self.pair.shut_down(self.side, self.reader, reading, writing);
-    }
-
-    /// See [`Pair::close`].
-    pub fn close(&self, abort: bool) -> bool {
-        self.pair.close(self.side, self.reader, abort)
-    }
-
-    /// See [`Pair::readiness`].
-    pub fn readiness(&self, low_water: usize) -> Readiness {
-        self.pair.readiness(self.side, self.reader, low_water)
-    }
-
-    /// See [`Pair::set_buffers`].
-    pub fn set_buffers(&self, options: &Options) {
-        self.pair.set_buffers(self.side, self.reader, options);
-    }
-
-    /// Takes the error that is to be told.
-    pub fn take_error(&self) -> Option<InetError> {
-        self.pair.shared.lock().ends(self.side).0.error.take()
-    }
-
-    /// Whether the connection was reset.
-    pub fn is_reset(&self) -> bool {
-        self.pair.shared.lock().reset
-    }
-
-    /// See [`Pair::progress`].
-    pub fn progress(&self) -> Progress {
-        self.pair.progress(self.side, self.reader)
-    }
 }
 
 /// The permissions and progress of an end, for `TCP_INFO` and ioctls.
@@ -217,18 +143,35 @@ const ENDED: Readiness = Readiness::IN.union(Readiness::READ_HANG_UP).union(Read
 
 impl<P: Platform> Pair<P> {
     pub fn new(client: &Arc<P::Waiters>, server: &Arc<P::Waiters>) -> Result<Arc<Self>, OutOfMemory> {
-        let shared = Shared { inward: Default::default(), reset: false };
+        let shared = Shared::default();
         let waiters = [client.clone(), server.clone()];
         try_arc::<P, _>(Self { shared: SpinMutex::new(shared), waiters })
     }
 
-    fn wake(&self, side: Side, ready: Readiness) {
+    /// Those who wait for the end that is accepted.
+    pub fn server_waiters(&self) -> &Arc<P::Waiters> {
+        &self.waiters[Side::Server.index()]
+    }
+
+    /// Says which version of IP it would have.
+    pub fn set_v6(&self, is_v6: bool) {
+        self.shared.lock().is_v6 = is_v6;
+    }
+
+    /// Forgets the connection.
+    pub(super) fn renew(&self) {
+        let old = core::mem::take(&mut *self.shared.lock());
+        drop(old);
+    }
+
+    pub(super) fn wake(&self, side: Side, ready: Readiness) {
         self.waiters[side.index()].wake(ready);
     }
 
     /// Sends what `copy` puts into the free parts of the ring that it is given; `wanted` is how many bytes it has.
     pub fn send<F>(
         &self,
+        engine: &Engine<P>,
         side: Side,
         wanted: usize,
         mut copy: impl FnMut(&mut [u8]) -> Result<usize, F>,
@@ -248,45 +191,31 @@ impl<P: Platform> Pair<P> {
             // The bytes would meet a reset.
             let error = if own.ended { InetError::BrokenPipe } else { InetError::ConnectionReset };
             shared.reset(Some((side, error)));
+            engine.counters.tcp.resets_sent.count();
+            engine.counters.tcp.established_resets.count();
+            engine.counters.segment::<P>(shared.is_v6);
             drop(shared);
             self.wake(side, Readiness::all());
             return Ok(wanted);
+        }
+        if peer.held.is_some() {
+            return self.send_held(engine, shared, side, wanted, &mut copy);
         }
         let limit = peer.limit();
         if peer.ring.len() >= limit {
             peer.writer_waits = true;
             return Err(InetError::WouldBlock.into());
         }
-        peer.ring.reserve(wanted, limit).map_err(InetError::from)?;
-        let mut sent = 0;
-        let mut stopped = None;
-        while sent < wanted {
-            let free = peer.ring.free(limit);
-            let part = free.len().min(wanted - sent);
-            if part == 0 {
-                break;
-            }
-            match copy(&mut free[..part]) {
-                Ok(count) => {
-                    peer.ring.commit(count);
-                    sent += count;
-                    if count < part {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    stopped = Some(error);
-                    break;
-                }
-            }
-        }
+        let result = fill(&mut peer.ring, limit, wanted, &mut copy);
+        let sent = *result.as_ref().unwrap_or(&0);
         peer.written += sent as u64;
+        let is_v6 = shared.is_v6;
         drop(shared);
         if sent > 0 {
+            engine.counters.segment::<P>(is_v6);
             self.wake(side.other(), Readiness::IN);
-            return Ok(sent);
         }
-        stopped.map_or(Ok(0), |error| Err(MoveError::Copy(error)))
+        result
     }
 
     /// Sends a byte of urgent data.
@@ -402,46 +331,70 @@ impl<P: Platform> Pair<P> {
     }
 
     /// Ends one or both directions.
-    fn shut_down(&self, side: Side, reader: Side, reading: bool, writing: bool) {
+    pub(super) fn shut_down(
+        &self,
+        counters: &Counters,
+        side: Side,
+        reader: Side,
+        reading: bool,
+        writing: bool,
+    ) {
         let mut shared = self.shared.lock();
         shared.ends(reader).0.reading_ended |= reading;
         let peer = shared.ends(side).1;
         let has_ended = writing && !peer.ended;
         peer.ended |= writing;
+        let mut deferred = None;
+        if has_ended {
+            deferred = peer.end_waits();
+            counters.segment::<P>(shared.is_v6);
+        }
         drop(shared);
+        deferred.into_iter().for_each(Deferred::promote);
         self.wake(side, Readiness::all());
         if has_ended {
             self.wake(side.other(), ENDED | Readiness::HANG_UP);
         }
     }
 
-    /// The end is closed; unread bytes, or `abort`, make it a reset. Returns whether the connection ended in good
+    /// The end is closed; unread bytes, or `asked_abort`, make it a reset. Returns whether the connection ended in good
     /// order, with this end as the first to close.
-    fn close(&self, side: Side, reader: Side, abort: bool) -> bool {
+    pub(super) fn close(&self, counters: &Counters, side: Side, reader: Side, asked_abort: bool) -> bool {
         let mut shared = self.shared.lock();
-        let was_reset = shared.reset;
+        let (was_reset, is_v6) = (shared.reset, shared.is_v6);
         let peer_ended = shared.ends(side).1.ended;
         let own = shared.ends(reader).0;
-        let abort = abort || !own.ring.is_empty();
+        let abort = asked_abort || !own.ring.is_empty();
+        let other_ended = own.ended;
         own.closed = true;
         let length = own.ring.len();
         own.ring.consume(length);
         own.ring.release();
         let was_first = !own.ended && !peer_ended;
         let peer = shared.ends(side).1;
-        if abort && !peer.closed && !was_reset {
+        let is_reset = abort && !peer.closed && !was_reset;
+        let deferred = if is_reset { peer.drop_waits() } else { peer.end_waits() };
+        if is_reset {
             let error = if peer.ended { InetError::BrokenPipe } else { InetError::ConnectionReset };
             shared.reset(Some((side.other(), error)));
+            let tcp = &counters.tcp;
+            tcp.resets_sent.count();
+            tcp.established_resets.add(u64::from(!peer_ended) + u64::from(!other_ended));
+            if asked_abort { &tcp.aborts_asked } else { &tcp.aborts_unread }.count();
         } else {
             peer.ended = true;
         }
+        if !was_reset && !peer_ended {
+            counters.segment::<P>(is_v6);
+        }
         drop(shared);
+        deferred.into_iter().for_each(if is_reset { Deferred::discard } else { Deferred::promote });
         self.wake(side.other(), Readiness::all());
         was_first && !abort && !was_reset
     }
 
     /// The events that the end is ready for.
-    fn readiness(&self, side: Side, reader: Side, low_water: usize) -> Readiness {
+    pub(super) fn readiness(&self, side: Side, reader: Side, low_water: usize) -> Readiness {
         let mut shared = self.shared.lock();
         let is_reset = shared.reset;
         let own = shared.ends(reader).0;
@@ -466,14 +419,14 @@ impl<P: Platform> Pair<P> {
     }
 
     /// Takes over the sizes of the end's buffers.
-    fn set_buffers(&self, side: Side, reader: Side, options: &Options) {
+    pub(super) fn set_buffers(&self, side: Side, reader: Side, options: &Options) {
         let mut shared = self.shared.lock();
         shared.ends(reader).0.receive_buffer = Options::get(&options.receive_buffer) as usize;
         shared.ends(side).1.send_buffer = Options::get(&options.send_buffer) as usize;
     }
 
     /// How far the end is.
-    fn progress(&self, side: Side, reader: Side) -> Progress {
+    pub(super) fn progress(&self, side: Side, reader: Side) -> Progress {
         let shared = self.shared.lock();
         let is_reset = shared.reset;
         let (own, peer) = (&shared.inward[reader.index()], &shared.inward[side.other().index()]);
@@ -491,9 +444,41 @@ impl<P: Platform> Pair<P> {
     }
 }
 
-impl Shared {
+/// Has `copy` put up to `wanted` bytes into a ring, whose contents stay within `limit`. An error counts if there was
+/// nothing before it.
+#[inline(always)]
+pub(super) fn fill<F>(
+    ring: &mut ByteRing,
+    limit: usize,
+    wanted: usize,
+    copy: &mut (impl FnMut(&mut [u8]) -> Result<usize, F> + ?Sized),
+) -> Result<usize, MoveError<F>> {
+    ring.reserve(wanted, limit).map_err(InetError::from)?;
+    let mut sent = 0;
+    while sent < wanted {
+        let free = ring.free(limit);
+        let part = free.len().min(wanted - sent);
+        if part == 0 {
+            break;
+        }
+        match copy(&mut free[..part]) {
+            Ok(count) => {
+                ring.commit(count);
+                sent += count;
+                if count < part {
+                    break;
+                }
+            }
+            Err(error) if sent == 0 => return Err(MoveError::Copy(error)),
+            Err(_) => break,
+        }
+    }
+    Ok(sent)
+}
+
+impl<P: Platform> Shared<P> {
     /// The inward directions of an end and of its peer.
-    fn ends(&mut self, side: Side) -> (&mut Inward, &mut Inward) {
+    pub fn ends(&mut self, side: Side) -> (&mut Inward<P>, &mut Inward<P>) {
         let [client, server] = &mut self.inward;
         match side {
             Side::Client => (client, server),

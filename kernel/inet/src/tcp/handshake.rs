@@ -6,7 +6,7 @@
 use alloc::sync::Arc;
 
 use crate::address::{Endpoint, Tuple};
-use crate::engine::{Engine, Entry, LastNumbers, count};
+use crate::engine::{Engine, Entry, LastNumbers};
 use crate::error::{InetError, InetResult};
 use crate::ip::IpHeader;
 use crate::options::Options;
@@ -23,7 +23,10 @@ const SYN_WINDOW: u16 = u16::MAX;
 impl<P: Platform> Engine<P> {
     /// A segment has come over the link; its checksum is right.
     pub(crate) fn receive_tcp(self: &Engine<P>, header: &IpHeader, packet: &[u8], payload: &[u8]) {
-        let Some(segment) = Segment::parse(payload) else { return };
+        let Some(segment) = Segment::parse(payload) else {
+            self.counters.tcp.errors.count();
+            return;
+        };
         let local = Endpoint::new(header.destination, segment.target_port);
         let remote = Endpoint::new(header.source, segment.source_port);
         if local.port == 0 || remote.port == 0 {
@@ -92,6 +95,7 @@ impl<P: Platform> Engine<P> {
         };
         // A peer asks again when it hears nothing.
         if listener.is_queue_full() {
+            self.counters.tcp.queue_full.count();
             return;
         }
         let half_open = HalfOpen {
@@ -159,6 +163,7 @@ impl<P: Platform> Engine<P> {
             let half_open_now = *half_open;
             if half_open_now.retries > retries || all.push(now_ns, tuple, half_open_now.retries).is_err() {
                 connections.remove(&tuple);
+                self.counters.tcp.attempts_failed.count();
                 continue;
             }
             drop(all);
@@ -171,6 +176,7 @@ impl<P: Platform> Engine<P> {
     fn confirm(&self, tuple: Tuple, half_open: HalfOpen, segment: &Segment<'_>, packet: &[u8]) {
         if segment.has(flags::RST) {
             if segment.number == half_open.peer.wrapping_add(1) {
+                self.counters.tcp.attempts_failed.count();
                 self.forget_half_open(tuple);
             }
             return;
@@ -228,6 +234,7 @@ impl<P: Platform> Engine<P> {
         let mut state = listener.state.lock();
         let Phase::Listening(queue) = &mut state.phase else { return Err(InetError::ConnectionRefused) };
         if queue.is_full() {
+            self.counters.tcp.queue_full.count();
             return Err(InetError::NoBuffers);
         }
         queue.reserve()?;
@@ -235,7 +242,7 @@ impl<P: Platform> Engine<P> {
         socket.register_wire(local, remote)?;
         queue.push(socket.clone());
         drop(state);
-        count(&self.counters.connections_accepted);
+        self.counters.tcp.passive_opens.count();
         Ok(socket)
     }
 
@@ -247,7 +254,7 @@ impl<P: Platform> Engine<P> {
         let (from, to) = tuple.endpoints();
         let (number, acknowledged) =
             if segment.has(flags::ACK) { (segment.acknowledged, None) } else { (0, Some(segment.end())) };
-        count(&self.counters.resets_sent);
+        self.counters.tcp.resets_sent.count();
         self.send_segment(&Draft {
             from,
             to,
@@ -263,6 +270,7 @@ impl<P: Platform> Engine<P> {
     /// Sends a segment that belongs to no connection yet, or no longer.
     pub(crate) fn send_segment(&self, draft: &Draft<'_>) {
         if let Ok(mut frame) = draft.frame(false) {
+            self.counters.tcp.segments_sent.count();
             let _ = self.send_packet(&draft.header(), &mut frame, Some(super::segment::SUM_AT));
         }
     }

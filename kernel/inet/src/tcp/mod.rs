@@ -6,13 +6,16 @@
 mod close;
 mod connect;
 pub(crate) mod fused;
+mod fused_link;
 pub(crate) mod half_open;
 pub(crate) mod handshake;
+pub(crate) mod held;
 pub(crate) mod listener;
 mod over_link;
 pub(crate) mod segment;
 mod wire;
 
+use crate::lock::SpinMutex;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -20,7 +23,6 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use spin::Once;
-use spin::mutex::SpinMutex;
 
 use crate::address::{Endpoint, Tuple, unspecified_like};
 use crate::engine::Engine;
@@ -29,7 +31,7 @@ use crate::options::Options;
 use crate::platform::{Platform, Readiness, random_u64, try_arc};
 use crate::ports::Claim;
 use crate::settings::Settings;
-use crate::tcp::fused::FusedLink;
+use crate::tcp::fused_link::FusedLink;
 use crate::tcp::listener::Listener;
 use crate::tcp::over_link::Seen;
 use crate::tcp::wire::Wire;
@@ -167,6 +169,16 @@ impl<P: Platform> TcpSocket<P> {
     /// # Errors
     /// [`InetError::NoMemory`].
     pub fn new(engine: &Arc<Engine<P>>, is_v6: bool, user: u32) -> InetResult<Arc<Self>> {
+        Self::with_waiters(engine, is_v6, user, P::waiters()?)
+    }
+
+    /// As [`TcpSocket::new`], with waiters that are there already.
+    fn with_waiters(
+        engine: &Arc<Engine<P>>,
+        is_v6: bool,
+        user: u32,
+        waiters: Arc<P::Waiters>,
+    ) -> InetResult<Arc<Self>> {
         let state = State {
             bound: None,
             local: None,
@@ -186,7 +198,7 @@ impl<P: Platform> TcpSocket<P> {
             engine: engine.clone(),
             is_v6,
             user,
-            waiters: P::waiters()?,
+            waiters,
             inode: AtomicU64::new(0),
             options: engine.settings.options(),
             fused: Once::new(),
@@ -271,6 +283,12 @@ impl<P: Platform> TcpSocket<P> {
         self.fused.get()?.current()
     }
 
+    /// The links that its connections within the machine have needed.
+    #[cfg(test)]
+    pub(crate) fn links(&self) -> usize {
+        self.fused.get().map_or(0, FusedLink::count)
+    }
+
     /// The claim of the socket when it is bound to `address`.
     fn claim(&self, address: Option<IpAddr>) -> Claim {
         Claim::new(address, self.is_v6, &self.options, self.user)
@@ -322,6 +340,16 @@ impl<P: Platform> TcpSocket<P> {
     pub fn buffers_changed(&self) {
         if let Some(link) = self.fused() {
             link.set_buffers(&self.options);
+        }
+    }
+
+    /// `TCP_CORK` or `TCP_NODELAY` has changed.
+    pub fn cork_changed(&self) {
+        if let Some(link) = self.fused() {
+            link.pair.set_cork(link.side, Options::is_on(&self.options.cork));
+            if Options::is_on(&self.options.no_delay) {
+                link.pair.push(link.side);
+            }
         }
     }
 
@@ -385,7 +413,7 @@ impl<P: Platform> TcpSocket<P> {
         mut copy: impl FnMut(&mut [u8]) -> Result<usize, F>,
     ) -> Result<usize, MoveError<F>> {
         if let Some(link) = self.fused() {
-            return link.pair.send(link.side, wanted, copy);
+            return link.pair.send(&self.engine, link.side, wanted, copy);
         }
         match self.send_over_link(wanted, &mut copy) {
             Some(result) => result,

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use smoltcp::socket::tcp::State as WireState;
 
 use crate::address::{Endpoint, Tuple};
-use crate::engine::{Entry, count};
+use crate::engine::{Engine, Entry};
 use crate::error::{InetError, InetResult, MoveError};
 use crate::options::Options;
 use crate::platform::{Platform, Readiness, Waiters};
@@ -122,7 +122,6 @@ impl<P: Platform> TcpSocket<P> {
     ) -> InetResult<()> {
         let wire = boxed::<P>(Wire::connecting(&self.engine, local, remote)?)?;
         P::start_worker(self.clone())?;
-        count(&self.engine.counters.connections_opened);
         state.phase = Phase::Wire(wire);
         // The worker sends the SYN.
         self.waiters.work();
@@ -197,6 +196,7 @@ impl<P: Platform> TcpSocket<P> {
         let before = wire.state();
         wire.receive_packet(&self.engine, packet, &self.options);
         if wire.state() == WireState::Closed && before != WireState::Closed {
+            count_end(&self.engine, before);
             let error = match before {
                 WireState::SynSent => Some(InetError::ConnectionRefused),
                 WireState::CloseWait => Some(InetError::BrokenPipe),
@@ -223,13 +223,15 @@ impl<P: Platform> TcpSocket<P> {
         let Phase::Wire(wire) = &mut state.phase else { return settled };
         if state.closed && wire.unread() > 0 && wire.state() != WireState::Closed {
             // Nobody will read it, and the peer must know.
-            wire.abort();
+            self.engine.counters.tcp.aborts_unread.count();
+            abort(&self.engine, wire);
         }
         let before = wire.state();
         settled.next_ns = wire.pass(&self.engine, &self.options).next_ns;
         settled.waits_for_link = wire.waits_for_link();
         let now = wire.state();
         if now == WireState::Closed && before != WireState::Closed {
+            count_end(&self.engine, before);
             state.error = state.error.or(state.soft_error).or(Some(InetError::TimedOut));
         }
         if state.closed && now == WireState::FinWait2 {
@@ -237,7 +239,7 @@ impl<P: Platform> TcpSocket<P> {
                 state.orphaned_until_ns = P::now_ns() + self.end_wait_ns();
             }
             if P::now_ns() >= state.orphaned_until_ns {
-                wire.abort();
+                abort(&self.engine, wire);
             }
             let until_ns = state.orphaned_until_ns;
             settled.next_ns = Some(settled.next_ns.map_or(until_ns, |next_ns| next_ns.min(until_ns)));
@@ -410,7 +412,7 @@ impl<P: Platform> TcpSocket<P> {
     /// Resets a connection over the link, if it is one.
     pub(super) fn abort_over_link(&self, state: &mut State<P>) {
         if let Phase::Wire(wire) = &mut state.phase {
-            wire.abort();
+            abort(&self.engine, wire);
             let settled = self.settle(state);
             self.finish_locked(state, settled);
         }
@@ -420,7 +422,13 @@ impl<P: Platform> TcpSocket<P> {
     pub(super) fn orphan(&self, state: &mut State<P>, aborts: bool) -> Settled {
         if let Phase::Wire(wire) = &mut state.phase {
             if aborts || wire.unread() > 0 || wire.is_connecting() {
-                wire.abort();
+                let tcp = &self.engine.counters.tcp;
+                if wire.is_connected() && aborts {
+                    tcp.aborts_asked.count();
+                } else if wire.unread() > 0 {
+                    tcp.aborts_unread.count();
+                }
+                abort(&self.engine, wire);
             } else {
                 wire.end(&self.engine, &self.options, false);
             }
@@ -480,7 +488,7 @@ impl<P: Platform> TcpSocket<P> {
         } else if wire.is_connecting() {
             // There will be no answer.
             state.error = Some(error);
-            wire.abort();
+            abort(&self.engine, wire);
             self.waiters.wake(Readiness::all());
         } else {
             state.soft_error = Some(error);
@@ -499,6 +507,22 @@ impl<P: Platform> TcpSocket<P> {
     #[must_use]
     pub fn resets_on_close(&self) -> bool {
         self.options.linger.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// Resets a connection.
+fn abort<P: Platform>(engine: &Engine<P>, wire: &mut Wire) {
+    count_end(engine, wire.state());
+    wire.abort();
+}
+
+/// Counts a connection that is closed without the end that is due in a state.
+fn count_end<P: Platform>(engine: &Engine<P>, state: WireState) {
+    let tcp = &engine.counters.tcp;
+    match state {
+        WireState::SynSent | WireState::SynReceived => tcp.attempts_failed.count(),
+        WireState::Established | WireState::CloseWait => tcp.established_resets.count(),
+        _ => {}
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ip::{IpHeader, fold, protocol, sum};
+use crate::tcp::TcpState;
 use crate::udp::{SendOptions, UdpSocket};
 
 fn pair(net: &Net) -> [Arc<TcpSocket<Simulated>>; 2] {
@@ -220,6 +221,22 @@ fn routers_hear_of_groups_of_v6() {
     assert_eq!(IpHeader::parse(&sent(&net, 0)[0][14..]).unwrap().payload[0], 132);
 }
 
+/// Connects, sends a byte and dissolves the connection. Returns the other end.
+fn made_and_dissolved(
+    client: &Arc<TcpSocket<Simulated>>,
+    listener: &Arc<TcpSocket<Simulated>>,
+) -> Arc<TcpSocket<Simulated>> {
+    assert_eq!(client.connect(listener.local(), true), Ok(()));
+    let server = listener.accept().unwrap();
+    assert_eq!(server.receive(None, |bytes| Ok::<_, ()>(bytes.len())), Err(InetError::WouldBlock.into()));
+    assert_eq!(client.send(1, |free| Ok::<_, ()>(free.len())), Ok(1));
+    assert_eq!(server.progress().unread, 1);
+    client.disconnect();
+    assert_eq!(client.take_error(), Some(InetError::ConnectionReset));
+    assert_eq!(client.remote(), Err(InetError::NotConnected));
+    server
+}
+
 #[test]
 fn a_dissolved_connection_makes_room_for_another() {
     let net = Net::new(1, Faults::default());
@@ -227,21 +244,45 @@ fn a_dissolved_connection_makes_room_for_another() {
     listener.bind(Endpoint::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)).unwrap();
     listener.listen(1).unwrap();
     let client = net.socket(0);
-    for _ in 0..300 {
-        let result = client.connect(listener.local(), true);
-        if result == Err(InetError::NoBuffers) {
-            break;
-        }
-        assert_eq!(result, Ok(()));
-        let server = listener.accept().unwrap();
-        assert_eq!(client.send(1, |free| Ok::<_, ()>(free.len())), Ok(1));
-        assert_eq!(server.progress().unread, 1);
-        client.disconnect();
-        assert_eq!(client.take_error(), Some(InetError::ConnectionReset));
-        assert_eq!(client.remote(), Err(InetError::NotConnected));
+    for _ in 0..3000 {
+        made_and_dissolved(&client, &listener).close();
+    }
+    assert_eq!(client.links(), 1);
+    // Ends that stay open stay reset, and keep their bytes.
+    let open: Vec<_> = (0..100).map(|_| made_and_dissolved(&client, &listener)).collect();
+    assert_eq!(client.links(), 100);
+    for server in &open {
+        assert_eq!(server.receive(None, |bytes| Ok::<_, ()>(bytes.len())), Ok(1));
+        let error = server.receive(None, |bytes| Ok::<_, ()>(bytes.len()));
+        assert_eq!(error, Err(InetError::ConnectionReset.into()));
         server.close();
     }
+    drop(open);
+    for _ in 0..300 {
+        made_and_dissolved(&client, &listener).close();
+    }
+    assert_eq!(client.links(), 100);
     client.close();
+    listener.close();
+}
+
+#[test]
+fn a_socket_is_its_own_peer_again_and_again() {
+    let net = Net::new(1, Faults::default());
+    let (socket, listener) = (net.socket(0), net.socket(0));
+    socket.bind(Endpoint::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 40_000)).unwrap();
+    listener.bind(Endpoint::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)).unwrap();
+    listener.listen(1).unwrap();
+    for _ in 0..300 {
+        assert_eq!(socket.connect(Endpoint::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 40_000), true), Ok(()));
+        assert_eq!(socket.send(5, |free| Ok::<_, ()>(free.len())), Ok(5));
+        assert_eq!(socket.receive(None, |bytes| Ok::<_, ()>(bytes.len())), Ok(5));
+        socket.disconnect();
+        assert_eq!(socket.take_error(), Some(InetError::ConnectionReset));
+        made_and_dissolved(&socket, &listener).close();
+    }
+    assert_eq!(socket.links(), 2);
+    socket.close();
     listener.close();
 }
 
@@ -259,4 +300,113 @@ fn a_socket_is_its_own_peer() {
     assert_eq!(socket.receive(None, |bytes| Ok::<_, ()>(bytes.len())), Ok(0));
     socket.close();
     assert_eq!(net.hosts[0].engine.tcp_sockets().map(|all| all.len()), Ok(0));
+}
+
+#[test]
+fn corked_bytes_wait_for_more() {
+    let mut net = Net::new(1, Faults::default());
+    let [client, server] = pair(&net);
+    let cork = |is_on: u32| {
+        client.options.cork.store(is_on, Ordering::Relaxed);
+        client.cork_changed();
+    };
+    let read = || server.receive(None, |bytes| Ok::<_, ()>(bytes.len()));
+    let send = |count: usize| {
+        client.send(count, |free| {
+            free.fill(b'x');
+            Ok::<_, ()>(free.len())
+        })
+    };
+    cork(1);
+    assert_eq!((send(10), send(20)), (Ok(10), Ok(20)));
+    assert_eq!(read(), Err(InetError::WouldBlock.into()));
+    cork(0);
+    assert_eq!(read(), Ok(30));
+    assert_eq!((send(5), read()), (Ok(5), Ok(5)));
+    // Nobody takes the cork away: the bytes go after a while.
+    cork(1);
+    assert_eq!(send(7), Ok(7));
+    assert_eq!(read(), Err(InetError::WouldBlock.into()));
+    assert!(net.run(|_| server.progress().unread > 0));
+    assert_eq!(read(), Ok(7));
+    // A segment's worth goes at once, and so does the rest with the end.
+    assert_eq!(send(70_000), Ok(70_000));
+    assert_eq!(server.progress().unread, 70_000);
+    assert_eq!(send(3), Ok(3));
+    assert_eq!(server.progress().unread, 70_000);
+    client.close();
+    assert_eq!(server.progress().unread, 70_003);
+    server.close();
+}
+
+#[test]
+fn a_full_buffer_of_corked_bytes_makes_the_writer_wait() {
+    let net = Net::new(1, Faults::default());
+    let [client, server] = pair(&net);
+    client.options.send_buffer.store(3000, Ordering::Relaxed);
+    client.buffers_changed();
+    server.options.receive_buffer.store(3000, Ordering::Relaxed);
+    server.buffers_changed();
+    client.options.cork.store(1, Ordering::Relaxed);
+    client.cork_changed();
+    let mut sent = 0;
+    while let Ok(count) = client.send(1000, |free| Ok::<_, ()>(free.len())) {
+        sent += count;
+    }
+    assert_eq!(sent, 6000);
+    assert!(!client.readiness().contains(Readiness::OUT));
+    assert_eq!(server.receive(None, |bytes| Ok::<_, ()>(bytes.len())), Ok(6000));
+    assert!(client.readiness().contains(Readiness::OUT));
+    client.close();
+    server.close();
+}
+
+#[test]
+fn an_end_that_hears_nothing_is_accepted_late() {
+    let mut net = Net::new(1, Faults::default());
+    let listener = net.socket(0);
+    listener.bind(Endpoint::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)).unwrap();
+    listener.options.defer_accept.store(3, Ordering::Relaxed);
+    listener.listen(8).unwrap();
+    let connected = || {
+        let client = net.socket(0);
+        assert_eq!(client.connect(listener.local(), true), Ok(()));
+        assert_eq!(listener.accept().err(), Some(InetError::WouldBlock));
+        client
+    };
+    let talker = connected();
+    assert_eq!(talker.send(4, |free| Ok::<_, ()>(free.len())), Ok(4));
+    let server = listener.accept().unwrap();
+    assert_eq!(server.progress().unread, 4);
+    server.close();
+    // An end without bytes can be accepted, too.
+    connected().close();
+    listener.accept().unwrap().close();
+    // A reset is forgotten.
+    let aborter = connected();
+    aborter.options.linger.store(0, Ordering::Relaxed);
+    aborter.close();
+    assert_eq!(listener.accept().err(), Some(InetError::WouldBlock));
+    let silent = connected();
+    let late = connected();
+    assert!(net.run(|_| listener.readiness().contains(Readiness::IN)));
+    listener.accept().unwrap().close();
+    listener.accept().unwrap().close();
+    // The listener ends before the peer says anything.
+    let orphan = connected_to_nobody(&net, &listener);
+    assert_eq!(orphan.send(1, |free| Ok::<_, ()>(free.len())), Ok(1));
+    assert_eq!(orphan.take_error(), Some(InetError::ConnectionReset));
+    for socket in [talker, silent, late, orphan] {
+        socket.close();
+    }
+    let open = net.hosts[0].engine.tcp_sockets().unwrap();
+    assert!(open.iter().all(|socket| socket.state == TcpState::TimeWait), "{open:?}");
+}
+
+/// A connection whose listener ends before it is accepted.
+fn connected_to_nobody(net: &Net, listener: &TcpSocket<Simulated>) -> Arc<TcpSocket<Simulated>> {
+    let client = net.socket(0);
+    assert_eq!(client.connect(listener.local(), true), Ok(()));
+    listener.close();
+    client
 }

@@ -4,6 +4,8 @@ mod local;
 mod malformed;
 mod misbehaving;
 mod over_link;
+#[cfg(heddle_shuttle)]
+mod schedules;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -74,6 +76,10 @@ impl Platform for Simulated {
 
     fn reserved<R>(_: usize, make: impl FnOnce() -> R) -> Result<R, OutOfMemory> {
         Ok(make())
+    }
+
+    fn stripe() -> usize {
+        NOW_NS.get() as usize
     }
 
     fn waiters() -> Result<Arc<Noted>, OutOfMemory> {

@@ -250,6 +250,7 @@ impl InetSocket {
             }
             (Transport::Tcp(socket), net::SOL_SOCKET | net::SOL_TCP, _) => {
                 socket.buffers_changed();
+                socket.cork_changed();
                 socket.timers_changed();
             }
             _ => {}

@@ -79,7 +79,6 @@ fn kept<'a>(options: &'a Options, is_tcp: bool, level: u32, name: u32) -> Option
         (net::SOL_TCP, net::TCP_KEEPCNT) if is_tcp => Number(&options.keep_count, 1, 127),
         (net::SOL_TCP, net::TCP_SYNCNT) if is_tcp => Number(&options.syn_count, 1, 127),
         (net::SOL_TCP, net::TCP_USER_TIMEOUT) if is_tcp => Number(&options.user_timeout, 0, i32::MAX as u32),
-        (net::SOL_TCP, net::TCP_DEFER_ACCEPT) if is_tcp => Number(&options.defer_accept, 0, i32::MAX as u32),
         (net::SOL_TCP, net::TCP_WINDOW_CLAMP) if is_tcp => Number(&options.window_clamp, 0, i32::MAX as u32),
         (net::SOL_TCP, net::TCP_FASTOPEN) if is_tcp => Number(&options.fast_open, 0, i32::MAX as u32),
         (net::SOL_TCP, net::TCP_FASTOPEN_CONNECT) if is_tcp => Flag(&options.fast_open_connect),
@@ -227,6 +226,7 @@ pub fn get(socket: &InetSocket, level: u32, name: u32) -> Result<OptionValue, Er
             return Ok(OptionValue::new(&name));
         }
         (net::SOL_TCP, net::TCP_LINGER2) if is_tcp => linger2(options)?,
+        (net::SOL_TCP, net::TCP_DEFER_ACCEPT) if is_tcp => Options::get(&options.defer_accept),
         (net::SOL_TCP, net::TCP_INFO) if is_tcp => {
             return Ok(tcp.map_or_else(|| OptionValue::int(0), |tcp| tcp_info(tcp)));
         }
@@ -395,6 +395,47 @@ fn set_for_socket(socket: &InetSocket, thread: &Thread, name: u32, value: &[u8])
     Ok(())
 }
 
+/// The seconds after which a peer that says nothing was asked as often as fits into `wanted`, each time twice as long
+/// after the last, 120 seconds at most: `TCP_DEFER_ACCEPT`.
+fn deferred_seconds(wanted: i32) -> u32 {
+    const PAUSE_MAX: u32 = 120;
+    const ATTEMPTS_MAX: u32 = 255;
+    let Ok(wanted @ 1..) = u32::try_from(wanted) else { return 0 };
+    let (mut seconds, mut pause) = (1, 1);
+    for _ in 1..ATTEMPTS_MAX {
+        if seconds >= wanted {
+            break;
+        }
+        pause = (pause * 2).min(PAUSE_MAX);
+        seconds += pause;
+    }
+    seconds
+}
+
+/// The `SO_PRIORITY` that a type of service brings along.
+const fn priority_for(tos: u32) -> u32 {
+    const BEST_EFFORT: u32 = 0;
+    const FILLER: u32 = 1;
+    const BULK: u32 = 2;
+    const INTERACTIVE_BULK: u32 = 4;
+    const INTERACTIVE: u32 = 6;
+    match tos >> 1 & 15 {
+        1 => FILLER,
+        0..=3 => BEST_EFFORT,
+        4..=7 => BULK,
+        8..=11 => INTERACTIVE,
+        _ => INTERACTIVE_BULK,
+    }
+}
+
+/// Sets `IP_TOS`.
+fn set_service(options: &Options, is_tcp: bool, tos: u32) {
+    // The bits of congestion are a connection's own.
+    let tos = if is_tcp { tos & !ECN_MASK | Options::get(&options.tos) & ECN_MASK } else { tos };
+    options.tos.store(tos, Ordering::Relaxed);
+    options.priority.store(priority_for(tos), Ordering::Relaxed);
+}
+
 /// The options of the protocols that are more than kept.
 fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) -> Result<(), Errno> {
     let options = socket.options();
@@ -408,6 +449,9 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
             };
             options.reno.store(is_reno, Ordering::Relaxed);
         }
+        (net::SOL_TCP, net::TCP_DEFER_ACCEPT) if is_tcp => {
+            options.defer_accept.store(deferred_seconds(int(value, level)? as i32), Ordering::Relaxed);
+        }
         (net::SOL_TCP, net::TCP_LINGER2) if is_tcp => {
             options.linger2.store((int(value, level)? as i32).clamp(-1, LINGER2_MAX), Ordering::Relaxed);
         }
@@ -420,12 +464,7 @@ fn set_for_protocol(socket: &InetSocket, level: u32, name: u32, value: &[u8]) ->
             };
             options.ttl.store(ttl, Ordering::Relaxed);
         }
-        (net::SOL_IP, net::IP_TOS) => {
-            let (tos, old) = (int(value, level)? & 0xff, Options::get(&options.tos));
-            // The bits of congestion are a connection's own.
-            let tos = if is_tcp { tos & !ECN_MASK | old & ECN_MASK } else { tos };
-            options.tos.store(tos, Ordering::Relaxed);
-        }
+        (net::SOL_IP, net::IP_TOS) => set_service(options, is_tcp, int(value, level)? & 0xff),
         (net::SOL_TCP, net::TCP_MAXSEG) if is_tcp => {
             let asked = int(value, level)?;
             if asked != 0 && !(SEGMENT_MIN..=SEGMENT_MAX).contains(&asked) {

@@ -9,6 +9,7 @@ use heddle_inet::engine::Engine;
 use heddle_inet::platform::{OutOfMemory, Platform, Readiness, Waiters};
 use heddle_inet::tcp::{TcpSocket, Work};
 
+use crate::arch::cpu;
 use crate::arch::paging::PAGE_SIZE;
 use crate::error::Errno;
 use crate::memory::fallible;
@@ -96,6 +97,11 @@ impl Platform for Kernel {
             return Err(OutOfMemory);
         }
         fallible::reserved(1, make).map_err(|_| OutOfMemory)
+    }
+
+    #[inline]
+    fn stripe() -> usize {
+        cpu::id()
     }
 
     fn waiters() -> Result<Arc<SocketWaiters>, OutOfMemory> {

@@ -15,6 +15,7 @@ use crate::{expect, expect_eq};
 
 crate::tests! {
     a_connection_is_dissolved_and_another_made
+    a_connection_is_made_any_number_of_times
     a_listener_becomes_a_client
     a_socket_connects_to_itself
     a_read_waits_for_the_low_water_mark
@@ -55,6 +56,31 @@ fn a_connection_is_dissolved_and_another_made() -> Outcome {
         expect_eq!(error, Some(libc::ECONNRESET));
         expect_eq!(send(&client, b"x", 0), Err(Errno::EPIPE));
         expect_eq!(receive(&client, &mut byte, 0), Err(Errno::ENOTCONN));
+    }
+    Ok(())
+}
+
+fn a_connection_is_made_any_number_of_times() -> Outcome {
+    let (listener, address) = listener()?;
+    let client = raw_socket(libc::AF_INET, libc::SOCK_STREAM)?;
+    let mut kept = Vec::new();
+    for round in 0..600_u16 {
+        connect(&client, address).or_fail()?;
+        let (mut server, _) = listener.accept().or_fail()?;
+        expect_eq!(send(&client, &round.to_ne_bytes(), 0), Ok(2));
+        let mut bytes = [0; 2];
+        server.read_exact(&mut bytes).or_fail()?;
+        expect_eq!(u16::from_ne_bytes(bytes), round);
+        dissolve(&client).or_fail()?;
+        expect_eq!(get(&client, libc::SOL_SOCKET, libc::SO_ERROR), Ok(libc::ECONNRESET));
+        // Of some the other end is still there.
+        if round % 10 == 0 {
+            kept.push(server);
+        }
+    }
+    for mut server in kept {
+        let error = server.read(&mut [0]).err().and_then(|error| error.raw_os_error());
+        expect_eq!(error, Some(libc::ECONNRESET));
     }
     Ok(())
 }

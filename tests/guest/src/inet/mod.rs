@@ -2,11 +2,13 @@
 #![allow(unsafe_code, reason = "the calls are made as C makes them")]
 
 pub mod again;
+pub mod counts;
 pub mod datagram;
 pub mod options;
 pub mod readiness;
 pub mod settings;
 pub mod stream;
+pub mod waits;
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

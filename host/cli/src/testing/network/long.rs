@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{Server, check_numbers, expect, free_port, run_script, text};
+use super::{Server, bad_link, check_numbers, expect, free_port, run_script, text};
 use crate::guest::Kernel;
 use crate::testing::Verdict;
 use crate::testing::process::{RUN_TIMEOUT, run};
@@ -28,12 +28,15 @@ const NODE_SERVER: &str = "require('http').createServer((request, response) => {
 pub type NamedTest = (&'static str, fn(Kernel) -> Verdict);
 
 /// All tests of this module; one is skipped where this host has not what it needs.
-pub const TESTS: [NamedTest; 6] = [
+pub const TESTS: [NamedTest; 7] = [
     ("a published port leads to a server in Go", go),
     ("a published port leads to Node's server", |kernel| node(kernel).into()),
     ("a published port leads to sshd", |kernel| shell(kernel).into()),
     ("a published port leads to git's servers", |kernel| git(kernel).into()),
     ("ten thousand connections at once on 512 MiB", |kernel| many_at_once(kernel).into()),
+    ("a million bytes over a link that loses one frame in twenty", |kernel| {
+        bad_link::at_length(kernel).into()
+    }),
     ("a hundred thousand connections leave no memory behind", |kernel| many_in_turn(kernel).into()),
 ];
 

@@ -1,6 +1,8 @@
 //! The machine's network as this host sees it: published ports, outgoing connections, two machines on one link.
 
+mod bad_link;
 pub mod long;
+mod web;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -13,10 +15,13 @@ use super::streams::Test;
 use crate::guest::Kernel;
 
 /// All tests of this module.
-pub const TESTS: [Test; 10] = [
+pub const TESTS: [Test; 15] = [
     ("a published port leads to nginx", published),
     ("a published port leads to nginx with two workers on two processors", published_on_two),
     ("a published port leads to a python server on four processors", published_on_four),
+    ("a server on tokio and hyper", |kernel| web::serve(kernel, "1")),
+    ("a server on tokio and hyper on two processors", |kernel| web::serve(kernel, "2")),
+    ("a server on tokio and hyper on four processors", |kernel| web::serve(kernel, "4")),
     ("a published port of an IPv6 address", published_v6),
     ("a published UDP port", published_udp),
     ("a taken port is refused before the start", taken),
@@ -24,6 +29,8 @@ pub const TESTS: [Test; 10] = [
     ("without a network there is the loopback", none),
     ("two machines on a socket, this kernel listening", joined_as_server),
     ("two machines on a socket, this kernel connecting", joined_as_client),
+    ("two machines over a bad link, this kernel listening", bad_link::as_server),
+    ("two machines over a bad link, this kernel connecting", bad_link::as_client),
 ];
 
 /// The pause between attempts to reach a guest.

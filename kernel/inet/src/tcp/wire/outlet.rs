@@ -88,7 +88,8 @@ impl Outlet {
         if end != number && given & (flags::SYN | flags::RST) == 0 {
             self.congestion.send(number, end, self.sent, P::now_ns());
         }
-        if is_before(self.sent, end) {
+        let is_new = is_before(self.sent, end);
+        if is_new {
             self.sent = end;
         }
         if given & flags::ACK != 0 {
@@ -124,13 +125,26 @@ impl Outlet {
             is_v6: !self.local.address.is_ipv4(),
         });
         let offload = TransmitOffload { checksum, segmentation };
-        crate::engine::count(&engine.counters.packets_sent);
+        let repeats = end != number && !is_new;
+        self.count(engine, given, piece.map_or(1, |piece| data_bytes.div_ceil(piece).max(1)), repeats);
         if interface.send(frame, header.destination, offload, P::now_ns()) == Err(InetError::NoBuffers) {
             let mut copy = Vec::new();
             if copy.try_reserve_exact(frame.len()).is_ok() {
                 copy.extend_from_slice(frame);
                 self.pending = Some((copy, offload));
             }
+        }
+    }
+}
+
+impl Outlet {
+    /// Counts a segment, which the device may cut into several.
+    fn count<P: Platform>(&self, engine: &Engine<P>, given: u8, segments: usize, repeats: bool) {
+        let (segments, tcp) = (segments as u64, &engine.counters.tcp);
+        engine.counters.ip(!self.local.address.is_ipv4()).sent.add(segments);
+        if repeats { &tcp.segments_repeated } else { &tcp.segments_sent }.add(segments);
+        if given & flags::RST != 0 {
+            tcp.resets_sent.count();
         }
     }
 }
