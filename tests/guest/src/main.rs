@@ -66,6 +66,7 @@ mod uring;
 mod usage;
 mod vdso;
 mod waiting;
+mod watchers;
 
 use harness::Test;
 
@@ -78,6 +79,7 @@ fn main() -> std::process::ExitCode {
         delivery::TESTS,
         pipe::TESTS,
         waiting::TESTS,
+        watchers::TESTS,
         progress::TESTS,
         bounds::TESTS,
         discard::TESTS,

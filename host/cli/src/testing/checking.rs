@@ -73,8 +73,9 @@ const BOUNDED: [&[&str]; 2] = [
         "privilege::",
         "ranges::",
         "waiting::",
+        "watchers::",
     ],
-    &["process::", "progress::", "file::", "procfs::", "listing::", "memory_limits::"],
+    &["epoll::", "process::", "progress::", "file::", "procfs::", "listing::", "memory_limits::"],
 ];
 
 /// Guest tests on a clock that counts instructions, with a bound for each stretch of the kernel.
