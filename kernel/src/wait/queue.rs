@@ -19,9 +19,9 @@
 //! held depend on how instances watch one another.
 //!
 //! A program decides how many watch one object. When a queue has many watches, registering moves the older ones into
-//! *groups*, each a [`RelayQueue`] of so many watches. A wake then walks few watches under the queue's lock and adds the
-//! groups to the relays, of which a coroutine tells those that are too many for one go. Watches for what one waiter
-//! takes stay in the queue unless they are listeners: see `RelayQueue::leave_turn`.
+//! *groups*, each a listener with a [`RelayQueue`] of so many watches. A wake then walks few watches under the queue's
+//! lock and notes the groups, of which a coroutine tells those that are too many for one go: see
+//! [`relay`](crate::wait::relay).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -77,8 +77,6 @@ pub trait Listener: Send + Sync {
 enum WatchTarget {
     Node(Arc<WaitNode>),
     Listener(Arc<dyn Listener>),
-    /// Older watches of the same queue.
-    Group(Arc<RelayQueue>),
     /// Nobody: see [`Watch::nobody`].
     Nobody,
     /// Nobody: see [`Watch::pass_on`].
@@ -128,7 +126,6 @@ impl Watch {
         match &self.target {
             WatchTarget::Node(node) => node.generation() != self.generation,
             WatchTarget::Listener(listener) => listener.generation() != self.generation,
-            WatchTarget::Group(group) => group.is_over(),
             WatchTarget::Nobody | WatchTarget::NextWaiter => true,
         }
     }
@@ -151,35 +148,25 @@ enum Notified {
 }
 
 impl WaitEntry {
-    /// The watches of a group, under one entry.
-    const fn group(group: Arc<RelayQueue>, events: Events, is_exclusive: bool) -> Self {
-        let watch = Watch { target: WatchTarget::Group(group), generation: 0, is_exclusive };
-        Self { watch, events }
-    }
-
     /// How many watches are behind it at most.
-    pub(super) const fn weight(&self) -> usize {
-        if matches!(self.watch.target, WatchTarget::Group(_)) { GROUP } else { 1 }
+    pub(super) fn weight(&self) -> usize {
+        if self.as_group().is_some() { GROUP } else { 1 }
     }
 
-    /// Whether it may go into a group: not if it is one, and not if it is an exclusive wait, of which the first is told
-    /// at once.
-    const fn is_loose(&self) -> bool {
-        match self.watch.target {
-            WatchTarget::Node(_) => !self.watch.is_exclusive,
-            WatchTarget::Listener(_) => true,
-            WatchTarget::Group(_) | WatchTarget::Nobody | WatchTarget::NextWaiter => false,
+    /// The queue of its watches, if it is a group.
+    fn as_group(&self) -> Option<&Arc<RelayQueue>> {
+        match &self.watch.target {
+            WatchTarget::Listener(listener) => Some(listener.relay()).filter(|relay| relay.is_group()),
+            WatchTarget::Node(_) | WatchTarget::Nobody | WatchTarget::NextWaiter => None,
         }
     }
 
-    pub(super) const fn is_listener(&self) -> bool {
-        matches!(self.watch.target, WatchTarget::Listener(_))
-    }
-
-    const fn as_group(&self) -> Option<&Arc<RelayQueue>> {
-        match &self.watch.target {
-            WatchTarget::Group(group) => Some(group),
-            _ => None,
+    /// Whether it may go into a group. Exclusive waits may not: the first of them is told at once.
+    fn is_loose(&self) -> bool {
+        match self.watch.target {
+            WatchTarget::Node(_) => !self.watch.is_exclusive,
+            WatchTarget::Listener(_) => self.as_group().is_none(),
+            WatchTarget::Nobody | WatchTarget::NextWaiter => false,
         }
     }
 
@@ -197,10 +184,6 @@ impl WaitEntry {
                 relays.add(listener.relay());
                 Notified::Noted
             }
-            WatchTarget::Group(group) => {
-                relays.add_group(group, events);
-                Notified::Noted
-            }
             WatchTarget::Nobody | WatchTarget::NextWaiter => Notified::Stale,
         }
     }
@@ -210,13 +193,13 @@ impl WaitEntry {
         match &self.watch.target {
             WatchTarget::Node(_) => true,
             WatchTarget::Listener(listener) => listener.relay().has_waiter(),
-            WatchTarget::Group(_) | WatchTarget::Nobody | WatchTarget::NextWaiter => false,
+            WatchTarget::Nobody | WatchTarget::NextWaiter => false,
         }
     }
 }
 
 /// Events after which every waiter has to look, the exclusive ones too.
-const FOR_ALL: Events = Events::ERR.union(Events::HUP).union(Events::RDHUP);
+pub(super) const FOR_ALL: Events = Events::ERR.union(Events::HUP).union(Events::RDHUP);
 
 /// The watches on one object.
 pub struct WaitQueue {
@@ -252,22 +235,22 @@ impl WaitQueue {
     fn register(&self, watch: &Watch, events: Events, is_exclusive: bool) -> Result<(), Errno> {
         match watch.target {
             WatchTarget::Node(_) | WatchTarget::Listener(_) => {}
-            WatchTarget::Group(_) | WatchTarget::Nobody => return Ok(()),
+            WatchTarget::Nobody => return Ok(()),
             WatchTarget::NextWaiter => {
                 self.wake_next(events);
                 return Ok(());
             }
         }
-        let mut entries = self.entries.lock();
-        let mut thinned = [const { None }; THINNED];
-        if entries.len() == entries.capacity() {
-            thinned = make_room(&mut entries)?;
-        }
         let events = events | Events::ERR | Events::HUP;
+        let mut entries = self.entries.lock();
+        if entries.len() == entries.capacity() {
+            let thinned = make_room(&mut entries)?;
+            drop(entries);
+            // A group's lock is not taken under that of its queue.
+            thinned.iter().flatten().for_each(|group| group.drop_stale());
+            return self.register(watch, events, is_exclusive);
+        }
         push_reserved(&mut entries, WaitEntry { watch: watch.clone().exclusive_if(is_exclusive), events });
-        drop(entries);
-        // A group's lock is never taken under that of a queue.
-        thinned.iter().flatten().for_each(|group| group.drop_stale());
         Ok(())
     }
 
@@ -278,13 +261,14 @@ impl WaitQueue {
         forgotten::forget(entries);
     }
 
-    /// Whether nobody waits. Waits that are in a group don't count unless listeners are among them.
+    /// Whether nobody waits.
     pub(super) fn is_idle(&self) -> bool {
-        let is_idle = |entry: &WaitEntry| match entry.as_group() {
-            Some(group) => group.is_over() || !group.has_listener(),
-            None => entry.watch.is_stale(),
-        };
-        self.entries.lock().iter().all(is_idle)
+        self.entries.lock().iter().all(|entry| entry.watch.is_stale())
+    }
+
+    /// Whether nobody is registered.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.lock().is_empty()
     }
 
     /// A queue of these watches.
@@ -323,23 +307,17 @@ impl WaitQueue {
         }
     }
 
-    /// As [`WaitQueue::notify`] for a group. Of its exclusive watches one is notified of the events of `turn`, which
-    /// are taken from there if one has been. Returns whether no watch is left.
-    pub(super) fn notify_group(&self, events: Events, turn: &mut Events, relays: &mut Relays) -> bool {
+    /// As [`WaitQueue::notify`] for one exclusive watch. Returns whether there is one behind which somebody waits.
+    pub(super) fn notify_one(&self, events: Events, relays: &mut Relays) -> bool {
         let mut entries = self.entries.lock();
-        let _ = notify_shared(&mut entries, events, relays);
-        if !turn.is_empty() && notify_one(&mut entries, *turn, relays) {
-            *turn = Events::empty();
-        }
-        entries.is_empty()
+        relays.spend(entries.len());
+        notify_one(&mut entries, events, relays)
     }
 
-    /// As a wake for [`RELAYED`] events, but does nothing and returns `false` if a listener is registered, or many
-    /// watches are.
+    /// As a wake for [`RELAYED`] events, but does nothing and returns `false` if a listener is registered.
     pub(super) fn notify_waiters(&self) -> bool {
         let has_listener = |entry: &WaitEntry| {
-            matches!(entry.watch.target, WatchTarget::Listener(_) | WatchTarget::Group(_))
-                && !entry.watch.is_stale()
+            matches!(entry.watch.target, WatchTarget::Listener(_)) && !entry.watch.is_stale()
         };
         let mut entries = self.entries.lock();
         if entries.iter().any(has_listener) {
@@ -356,9 +334,7 @@ impl WaitQueue {
             return;
         }
         let mut relays = Relays::new();
-        if !notify_one(&mut entries, events, &mut relays) {
-            leave_turn(&entries, events, &mut relays);
-        }
+        let _ = notify_one(&mut entries, events, &mut relays);
         drop(entries);
         relays.wake();
     }
@@ -372,47 +348,74 @@ const THINNED: usize = 2;
 
 /// Makes room for another entry, where stale ones have to go first. Where there are many watches, the oldest become a
 /// group. Returns groups in which stale ones are to be looked for.
+#[cold]
 fn make_room(entries: &mut Vec<WaitEntry>) -> Result<[Option<Arc<RelayQueue>>; THINNED], Errno> {
     let mut thinned = [const { None }; THINNED];
     entries.retain(|entry| !entry.watch.is_stale());
     if entries.len() < GROUP {
         entries.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-    } else if entries.iter().filter(|entry| entry.is_loose()).count() < GROUP {
+        return Ok(thinned);
+    }
+    let loose = |is_exclusive| {
+        let is_like = |entry: &&WaitEntry| entry.watch.is_exclusive == is_exclusive && entry.is_loose();
+        entries.iter().filter(is_like).count()
+    };
+    let (others, exclusive) = (loose(false), loose(true));
+    if others.max(exclusive) < GROUP {
         // Few more, so that few more can be loose.
         entries.try_reserve_exact(GROUP).map_err(|_| Errno::ENOMEM)?;
-    } else {
-        make_group(entries)?;
-        for thinned in &mut thinned {
-            if let Some(at) = entries.iter().position(|entry| entry.as_group().is_some()) {
-                entries[at..].rotate_left(1);
-                *thinned = entries.last().and_then(WaitEntry::as_group).cloned();
-            }
+        return Ok(thinned);
+    }
+    make_group(entries, exclusive > others)?;
+    for thinned in &mut thinned {
+        if let Some(at) = entries.iter().position(|entry| entry.as_group().is_some()) {
+            entries[at..].rotate_left(1);
+            *thinned = entries.last().and_then(WaitEntry::as_group).cloned();
         }
     }
     Ok(thinned)
 }
 
-/// Makes a group of the oldest entries that may be in one. All memory is there before any of them is moved.
-fn make_group(entries: &mut Vec<WaitEntry>) -> Result<(), Errno> {
+/// Makes a group of the oldest entries that may be in one, of exclusive ones or of others. All memory is there before
+/// any of them is moved.
+fn make_group(entries: &mut Vec<WaitEntry>, is_exclusive: bool) -> Result<(), Errno> {
     let members = fallible::try_with_capacity(GROUP)?;
-    let sibling = entries.iter().find_map(WaitEntry::as_group);
-    let mut group = RelayQueue::group(members, sibling.map(|sibling| &**sibling))?;
-    let mut left = GROUP;
-    let (mut events, mut has_exclusive) = (Events::empty(), false);
+    let is_like = |entry: &&WaitEntry| entry.watch.is_exclusive == is_exclusive;
+    let sibling = entries.iter().filter(is_like).find_map(WaitEntry::as_group);
+    let queue = RelayQueue::group(members, is_exclusive, sibling.map(|sibling| &**sibling))?;
+    let mut group = fallible::try_arc(WatchGroup(queue))?;
+    let (mut left, mut events) = (GROUP, Events::empty());
     let is_taken = |entry: &mut WaitEntry| {
-        let is_taken = left > 0 && entry.is_loose();
+        let is_taken = left > 0 && entry.watch.is_exclusive == is_exclusive && entry.is_loose();
         left -= usize::from(is_taken);
         is_taken
     };
     for entry in entries.extract_if(.., is_taken) {
         events |= entry.events;
-        has_exclusive |= entry.watch.is_exclusive;
-        if let Some(group) = Arc::get_mut(&mut group) {
-            group.take_in(entry);
+        // Nobody else knows it yet.
+        if let Some(queue) = Arc::get_mut(&mut group).and_then(|group| Arc::get_mut(&mut group.0)) {
+            queue.take_in(entry);
         }
     }
-    push_reserved(entries, WaitEntry::group(group, events, has_exclusive));
+    push_reserved(entries, WaitEntry { watch: Watch::listener(group, is_exclusive), events });
     Ok(())
+}
+
+/// A group, as the queue that it belongs to knows it.
+struct WatchGroup(Arc<RelayQueue>);
+
+impl Listener for WatchGroup {
+    fn generation(&self) -> u32 {
+        u32::from(self.0.is_over())
+    }
+
+    fn notify(self: Arc<Self>, events: Events) {
+        self.0.note(events);
+    }
+
+    fn relay(&self) -> &Arc<RelayQueue> {
+        &self.0
+    }
 }
 
 /// Notifies watches under the queue's lock, and wakes what they relay to without it.
@@ -425,14 +428,6 @@ fn wake_watches(mut entries: SpinGuard<'_, Vec<WaitEntry>>, events: Events) {
 
 /// Notifies the watches for one of `events`: see [`WaitQueue::wake`].
 fn notify_all(entries: &mut Vec<WaitEntry>, events: Events, relays: &mut Relays) {
-    if notify_shared(entries, events, relays) && !notify_one(entries, events, relays) {
-        leave_turn(entries, events, relays);
-    }
-}
-
-/// Notifies the watches for one of `events`, but for exclusive ones that are not [`FOR_ALL`]. Returns whether there are
-/// such.
-fn notify_shared(entries: &mut Vec<WaitEntry>, events: Events, relays: &mut Relays) -> bool {
     let for_all = events.intersects(FOR_ALL);
     let mut has_exclusive = false;
     relays.spend(entries.len());
@@ -442,21 +437,20 @@ fn notify_shared(entries: &mut Vec<WaitEntry>, events: Events, relays: &mut Rela
         }
         if entry.watch.is_exclusive && !for_all {
             has_exclusive = true;
-            if let Some(group) = entry.as_group() {
-                relays.add_group(group, events);
-            }
             return !entry.watch.is_stale();
         }
         entry.notify(events, relays) == Notified::Noted
     });
-    has_exclusive
+    if has_exclusive {
+        let _ = notify_one(entries, events, relays);
+    }
 }
 
 /// Notifies the first exclusive watch for one of `events` behind which somebody waits. Returns whether there is one.
 fn notify_one(entries: &mut Vec<WaitEntry>, events: Events, relays: &mut Relays) -> bool {
     let mut at = 0;
     while let Some(entry) = entries.get(at) {
-        if !entry.watch.is_exclusive || !entry.events.intersects(events) || entry.as_group().is_some() {
+        if !entry.watch.is_exclusive || !entry.events.intersects(events) {
             at += 1;
             continue;
         }
@@ -481,16 +475,6 @@ fn notify_one(entries: &mut Vec<WaitEntry>, events: Events, relays: &mut Relays)
         }
     }
     false
-}
-
-/// Leaves it to the groups to notify the first of their exclusive watches.
-#[cold]
-fn leave_turn(entries: &[WaitEntry], events: Events, relays: &mut Relays) {
-    let with_exclusive = entries.iter().filter(|entry| entry.watch.is_exclusive);
-    for group in with_exclusive.filter_map(WaitEntry::as_group) {
-        group.leave_turn(events);
-        relays.add_group(group, Events::empty());
-    }
 }
 
 impl Drop for WaitQueue {

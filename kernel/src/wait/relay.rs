@@ -10,7 +10,7 @@ use crate::memory::fallible;
 use crate::sched::Budget;
 use crate::sync::{SpinGuard, SpinLock};
 use crate::wait::forgotten;
-use crate::wait::queue::{Events, WaitEntry, WaitQueue, Watch};
+use crate::wait::queue::{Events, FOR_ALL, WaitEntry, WaitQueue, Watch};
 
 /// A queue that is woken because another one was.
 pub struct RelayQueue {
@@ -23,11 +23,12 @@ pub struct RelayQueue {
 
 /// The part of a queue that is a group of the watches of another one.
 struct Group {
-    /// The events that the group is to be told of; only under [`CHAIN`].
+    /// The events that the group is to be told of.
     pending: AtomicU32,
-    /// The events of which one exclusive watch of the queue is to be told; all its groups share this.
+    /// The events of which one exclusive watch of any group is to be told: the groups of a queue share it, and each
+    /// leaves it to the next unless it has a watch behind which somebody waits.
     turn: Arc<AtomicU32>,
-    has_listener: bool,
+    is_exclusive: bool,
     /// All of its watches have gone, and no others will come.
     is_over: AtomicBool,
 }
@@ -53,11 +54,15 @@ impl RelayQueue {
         })
     }
 
-    /// A group with these watches, of the same queue as a sibling.
+    /// A group with room for the watches of `members`, of the same queue as a sibling.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub(super) fn group(members: Vec<WaitEntry>, sibling: Option<&Self>) -> Result<Arc<Self>, Errno> {
+    pub(super) fn group(
+        members: Vec<WaitEntry>,
+        is_exclusive: bool,
+        sibling: Option<&Self>,
+    ) -> Result<Arc<Self>, Errno> {
         let turn = match sibling.and_then(|sibling| sibling.group.as_ref()) {
             Some(sibling) => sibling.turn.clone(),
             None => fallible::try_arc(AtomicU32::new(0))?,
@@ -67,26 +72,23 @@ impl RelayQueue {
             queue: WaitQueue::of(members),
             next: SpinLock::new(None),
             is_chained: AtomicBool::new(false),
-            group: Some(Group { pending, turn, has_listener: false, is_over }),
+            group: Some(Group { pending, turn, is_exclusive, is_over }),
         })
     }
 
-    /// Takes a watch into a group that nobody else knows yet, and that has room for it.
+    /// Takes a watch into a group that has room for it.
     pub(super) fn take_in(&mut self, entry: WaitEntry) {
-        if let Some(group) = &mut self.group {
-            group.has_listener |= entry.is_listener();
-        }
         self.queue.take_in(entry);
+    }
+
+    /// Whether it is a group.
+    pub(super) const fn is_group(&self) -> bool {
+        self.group.is_some()
     }
 
     /// Whether all watches of a group have gone.
     pub(super) fn is_over(&self) -> bool {
         self.group.as_ref().is_some_and(|group| group.is_over.load(Ordering::Acquire))
-    }
-
-    /// Whether a group had a listener among its watches.
-    pub(super) fn has_listener(&self) -> bool {
-        self.group.as_ref().is_some_and(|group| group.has_listener)
     }
 
     /// Drops the stale watches of a group.
@@ -98,18 +100,19 @@ impl RelayQueue {
         }
     }
 
-    /// Has one exclusive watch notified of these events, of whichever group of the queue has somebody who waits. The
-    /// groups are to be added to the relays. Of two such events before a group's turn one watch is told: it finds what
-    /// both have brought.
-    pub(super) fn leave_turn(&self, events: Events) {
+    /// Notes what a group is to be told of when it has its turn. Of two events before that one exclusive watch is told:
+    /// it finds what both have brought.
+    pub(super) fn note(&self, events: Events) {
         if let Some(group) = &self.group {
-            group.turn.fetch_or(events.bits(), Ordering::AcqRel);
+            let one_takes = group.is_exclusive && !events.intersects(FOR_ALL);
+            let noted = if one_takes { &*group.turn } else { &group.pending };
+            noted.fetch_or(events.bits(), Ordering::AcqRel);
         }
     }
 
-    /// Whether somebody waits for what is relayed.
+    /// Whether somebody waits for what is relayed. It is not known of a group.
     pub(super) fn has_waiter(&self) -> bool {
-        !self.queue.is_idle()
+        !self.is_group() && !self.queue.is_idle()
     }
 
     /// Notifies the watches; under [`CHAIN`].
@@ -118,16 +121,24 @@ impl RelayQueue {
             self.queue.notify(RELAYED, relays);
             return;
         };
-        let events = Events::from_bits_retain(group.pending.swap(0, Ordering::Relaxed));
-        let before = Events::from_bits_retain(group.turn.swap(0, Ordering::AcqRel));
-        let mut turn = before;
-        if self.queue.notify_group(events, &mut turn, relays) {
+        let events = Events::from_bits_retain(group.pending.swap(0, Ordering::AcqRel));
+        if !events.is_empty() {
+            self.queue.notify(events, relays);
+        }
+        if group.is_exclusive {
+            let turn = Events::from_bits_retain(group.turn.swap(0, Ordering::AcqRel));
+            if !turn.is_empty() && !self.queue.notify_one(turn, relays) {
+                group.turn.fetch_or(turn.bits(), Ordering::AcqRel);
+            }
+        }
+        if self.queue.is_empty() {
             group.is_over.store(true, Ordering::Release);
         }
-        if !turn.is_empty() {
-            // For the next group.
-            self.leave_turn(turn);
-        }
+    }
+
+    /// As [`WaitQueue::notify_waiters`]; `false` for a group too.
+    fn notify_waiters(&self) -> bool {
+        !self.is_group() && self.queue.notify_waiters()
     }
 
     /// As [`WaitQueue::watch_to_take`].
@@ -184,15 +195,6 @@ impl Relays {
         self.left = self.left.saturating_sub(watches);
     }
 
-    /// A group of watches that are to be notified of these events.
-    pub(super) fn add_group(&mut self, relay: &Arc<RelayQueue>, events: Events) {
-        let chain = self.chain.get_or_insert_with(Chain::new);
-        if let Some(group) = &relay.group {
-            group.pending.fetch_or(events.bits(), Ordering::Relaxed);
-        }
-        chain.add(relay);
-    }
-
     pub(super) fn add(&mut self, relay: &Arc<RelayQueue>) {
         if let Some(chain) = &mut self.chain {
             chain.add(relay);
@@ -214,7 +216,7 @@ impl Relays {
     /// Wakes them, and what they lead to.
     #[inline]
     pub(super) fn wake(self) {
-        if self.few[0].is_some() || self.chain.is_some() {
+        if self.few[0].is_some() {
             self.wake_all();
         }
     }
@@ -223,10 +225,10 @@ impl Relays {
         let few = core::mem::replace(&mut self.few, [const { None }; Self::FEW]);
         for relay in few.into_iter().flatten() {
             if self.chain.is_none() {
-                if relay.queue.notify_waiters() {
+                if relay.notify_waiters() {
                     continue;
                 }
-                // Another instance watches this one.
+                // Another instance watches this one, or it is a group.
                 self.chain = Some(Chain::new());
             }
             if let Some(chain) = &mut self.chain {
