@@ -129,5 +129,9 @@ pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Resul
     if filter.is_none_or(|filter| name.contains(filter)) {
         tally.record(name, &counted(repository, &[], &["bounds::"])?);
     }
+    let name = "checking/the same on this build";
+    if filter.is_none_or(|filter| name.contains(filter)) {
+        tally.record(name, &counted(repository, &["--checking"], &["bounds::"])?);
+    }
     Ok(())
 }

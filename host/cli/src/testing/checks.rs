@@ -21,7 +21,7 @@ pub enum Tier {
 pub type Check = (&'static str, Tier, &'static [&'static str]);
 
 /// Every check.
-pub const CHECKS: [Check; 27] = [
+pub const CHECKS: [Check; 28] = [
     ("kernel lints", Tier::Always, &["kernel/check.sh", "lint"]),
     ("coroutine models", Tier::Always, &["crates/coroutine/check.sh", "loom"]),
     ("range-lock models", Tier::Always, &["crates/range-lock/check.sh", "loom"]),
@@ -38,6 +38,7 @@ pub const CHECKS: [Check; 27] = [
     ("range-lock orderings", Tier::Long, &["crates/range-lock/check.sh", "weaken"]),
     ("range-lock interpreted", Tier::Long, &["crates/range-lock/check.sh", "miri"]),
     ("range-lock stress", Tier::Long, &["crates/range-lock/check.sh", "stress"]),
+    ("kernel clones", Tier::Long, &["kernel/check.sh", "clones"]),
     ("kernel orderings", Tier::Long, &["kernel/core/check.sh", "weaken"]),
     ("range-lock C interface", Tier::Long, &["crates/range-lock/check.sh", "capi"]),
     ("coroutine fuzzed", Tier::Long, &["crates/coroutine/check.sh", "fuzz"]),
