@@ -82,7 +82,7 @@ fn initialize() -> Result<(), error::Errno> {
     sched::spawn(sched::Priority::KERNEL, net::collector::run())?;
     sched::spawn(sched::Priority::BACKGROUND, fs::tree::deferred_contents::run())?;
     sched::spawn(sched::Priority::BACKGROUND, fs::epoll::remains::run())?;
-    sched::spawn(sched::Priority::KERNEL, wait::queue::relay_rest())?;
+    sched::spawn(sched::Priority::BACKGROUND, wait::relay::relay_rest())?;
     memory::reclaim::register(fs::epoll::remains::drain);
     memory::reclaim::register(wait::forgotten::drain);
     sched::usage::note_start_phase("scheduler and heap");

@@ -53,6 +53,14 @@ pub fn vacate<T>(full: Box<T>) -> (T, Box<MaybeUninit<T>>) {
     (value, unsafe { Box::from_raw(memory.cast()) })
 }
 
+/// A vector that was filled as far as it was reserved, as a slice: nothing is allocated anew.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "the memory is taken over as it is")]
+pub fn into_box<T>(full: Vec<T>) -> Box<[T]> {
+    debug_assert!(full.len() == full.capacity(), "it has the room that it needs");
+    full.into_boxed_slice()
+}
+
 /// `Vec::push`.
 ///
 /// # Errors

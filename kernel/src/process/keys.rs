@@ -290,6 +290,7 @@ impl<'a> KeyCaller<'a> {
 struct Name(SmallVec<[u8; 24]>);
 
 impl Write for Name {
+    #[expect(clippy::disallowed_methods, reason = "there is room")]
     fn write_str(&mut self, text: &str) -> core::fmt::Result {
         self.0.try_reserve(text.len()).map_err(|_| core::fmt::Error)?;
         self.0.extend_from_slice(text.as_bytes());

@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 use heddle_kernel_core::fallible::push_reserved;
 
 use crate::sync::SpinLock;
-use crate::wait::queue::{WaitEntry, wake_rest};
+use crate::wait::queue::WaitEntry;
+use crate::wait::relay::wake_rest;
 
 /// Watches that are dropped in one go.
 const AT_ONCE: usize = 64;
@@ -15,7 +16,7 @@ static FORGOTTEN: SpinLock<Vec<Vec<WaitEntry>>> = SpinLock::new(Vec::new());
 
 /// Drops watches, now or soon.
 pub(super) fn forget(entries: Vec<WaitEntry>) {
-    if entries.len() <= AT_ONCE {
+    if first_dropped(&entries) == 0 {
         return;
     }
     let mut forgotten = FORGOTTEN.lock();
@@ -26,6 +27,17 @@ pub(super) fn forget(entries: Vec<WaitEntry>) {
     }
 }
 
+/// The place of the first watch that is to be dropped now.
+fn first_dropped(entries: &[WaitEntry]) -> usize {
+    let mut left = AT_ONCE;
+    let is_kept = |entry: &WaitEntry| {
+        let is_kept = left == 0;
+        left = left.saturating_sub(entry.weight());
+        is_kept
+    };
+    entries.iter().rposition(is_kept).map_or(0, |last| last + 1)
+}
+
 /// Whether some are left.
 pub(super) fn is_any() -> bool {
     !FORGOTTEN.lock().is_empty()
@@ -34,7 +46,7 @@ pub(super) fn is_any() -> bool {
 /// Drops some of them.
 pub(super) fn drop_some() {
     let Some(mut entries) = FORGOTTEN.lock().pop() else { return };
-    let rest = entries.len().saturating_sub(AT_ONCE);
+    let rest = first_dropped(&entries);
     entries.truncate(rest);
     if rest != 0 {
         let mut forgotten = FORGOTTEN.lock();

@@ -3,6 +3,7 @@
 //! - [`queue`]: what an object that can become ready has, and what a waiter registers there.
 //! - [`node`]: the part of a waiter that queues know, and what ends a wait early.
 //! - [`engine`]: registers, checks and suspends until there is an answer, a deadline or an interruption.
+//! - [`relay`]: what is woken because a queue was, in steps.
 //! - [`forgotten`]: watches of queues that have ended.
 //! - [`operation`]: the driver that turns attempts, which never wait, into blocking, non-blocking and asynchronous
 //!   calls.
@@ -15,3 +16,4 @@ pub mod forgotten;
 pub mod node;
 pub mod operation;
 pub mod queue;
+pub mod relay;

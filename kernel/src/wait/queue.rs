@@ -17,19 +17,24 @@
 //! event and may name a queue of their own ([`RelayQueue`]: an epoll instance's). Those are woken after the lock has
 //! been released, one after the other and each once however many ways lead to it, so neither the stack nor the locks
 //! held depend on how instances watch one another.
+//!
+//! A program decides how many watch one object. When a queue has many watches, registering moves the older ones into
+//! *groups*, each a listener with a [`RelayQueue`] of so many watches. A wake then walks few watches under the queue's
+//! lock and notes the groups, of which a coroutine tells those that are too many for one go: see
+//! [`relay`](crate::wait::relay).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bitflags::bitflags;
-use core::sync::atomic::{AtomicBool, Ordering};
-use core::task::{Poll, Waker};
 
 use crate::error::Errno;
 use crate::memory::fallible;
-use crate::sched::Budget;
 use crate::sync::{SpinGuard, SpinLock};
 use crate::wait::forgotten;
 use crate::wait::node::WaitNode;
+use crate::wait::relay::{RELAYED, Relays};
+
+pub use crate::wait::relay::RelayQueue;
 
 use heddle_kernel_core::fallible::push_reserved;
 
@@ -143,6 +148,28 @@ enum Notified {
 }
 
 impl WaitEntry {
+    /// How many watches are behind it at most.
+    pub(super) fn weight(&self) -> usize {
+        if self.as_group().is_some() { GROUP } else { 1 }
+    }
+
+    /// The queue of its watches, if it is a group.
+    fn as_group(&self) -> Option<&Arc<RelayQueue>> {
+        match &self.watch.target {
+            WatchTarget::Listener(listener) => Some(listener.relay()).filter(|relay| relay.is_group()),
+            WatchTarget::Node(_) | WatchTarget::Nobody | WatchTarget::NextWaiter => None,
+        }
+    }
+
+    /// Whether it may go into a group. Exclusive waits may not: the first of them is told at once.
+    fn is_loose(&self) -> bool {
+        match self.watch.target {
+            WatchTarget::Node(_) => !self.watch.is_exclusive,
+            WatchTarget::Listener(_) => self.as_group().is_none(),
+            WatchTarget::Nobody | WatchTarget::NextWaiter => false,
+        }
+    }
+
     fn notify(&self, events: Events, relays: &mut Relays) -> Notified {
         if self.watch.is_stale() {
             return Notified::Stale;
@@ -165,14 +192,14 @@ impl WaitEntry {
     fn has_waiter(&self) -> bool {
         match &self.watch.target {
             WatchTarget::Node(_) => true,
-            WatchTarget::Listener(listener) => !listener.relay().queue.is_idle(),
+            WatchTarget::Listener(listener) => listener.relay().has_waiter(),
             WatchTarget::Nobody | WatchTarget::NextWaiter => false,
         }
     }
 }
 
 /// Events after which every waiter has to look, the exclusive ones too.
-const FOR_ALL: Events = Events::ERR.union(Events::HUP).union(Events::RDHUP);
+pub(super) const FOR_ALL: Events = Events::ERR.union(Events::HUP).union(Events::RDHUP);
 
 /// The watches on one object.
 pub struct WaitQueue {
@@ -214,12 +241,15 @@ impl WaitQueue {
                 return Ok(());
             }
         }
+        let events = events | Events::ERR | Events::HUP;
         let mut entries = self.entries.lock();
         if entries.len() == entries.capacity() {
-            entries.retain(|entry| !entry.watch.is_stale());
-            entries.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            let thinned = make_room(&mut entries)?;
+            drop(entries);
+            // A group's lock is not taken under that of its queue.
+            thinned.iter().flatten().for_each(|group| group.drop_stale());
+            return self.register(watch, events, is_exclusive);
         }
-        let events = events | Events::ERR | Events::HUP;
         push_reserved(&mut entries, WaitEntry { watch: watch.clone().exclusive_if(is_exclusive), events });
         Ok(())
     }
@@ -232,8 +262,31 @@ impl WaitQueue {
     }
 
     /// Whether nobody waits.
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.entries.lock().iter().all(|entry| entry.watch.is_stale())
+    }
+
+    /// Whether nobody is registered.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.lock().is_empty()
+    }
+
+    /// A queue of these watches.
+    #[cfg_attr(feature = "checking", track_caller)]
+    pub(super) const fn of(entries: Vec<WaitEntry>) -> Self {
+        Self { entries: SpinLock::new(entries) }
+    }
+
+    /// Takes an entry in, for which there is room.
+    pub(super) fn take_in(&mut self, entry: WaitEntry) {
+        push_reserved(self.entries.get_mut(), entry);
+    }
+
+    /// Drops stale entries. Returns whether none is left.
+    pub(super) fn drop_stale(&self) -> bool {
+        let mut entries = self.entries.lock();
+        entries.retain(|entry| !entry.watch.is_stale());
+        entries.is_empty()
     }
 
     /// Notifies every watch that asked for one of `events`, and of the exclusive ones the first; all of them if an
@@ -246,15 +299,23 @@ impl WaitQueue {
         }
     }
 
-    fn notify(&self, events: Events, relays: &mut Relays) {
+    /// As a wake whose relays the caller wakes.
+    pub(super) fn notify(&self, events: Events, relays: &mut Relays) {
         let mut entries = self.entries.lock();
         if !entries.is_empty() {
             notify_all(&mut entries, events, relays);
         }
     }
 
+    /// As [`WaitQueue::notify`] for one exclusive watch. Returns whether there is one behind which somebody waits.
+    pub(super) fn notify_one(&self, events: Events, relays: &mut Relays) -> bool {
+        let mut entries = self.entries.lock();
+        relays.spend(entries.len());
+        notify_one(&mut entries, events, relays)
+    }
+
     /// As a wake for [`RELAYED`] events, but does nothing and returns `false` if a listener is registered.
-    fn notify_waiters(&self) -> bool {
+    pub(super) fn notify_waiters(&self) -> bool {
         let has_listener = |entry: &WaitEntry| {
             matches!(entry.watch.target, WatchTarget::Listener(_)) && !entry.watch.is_stale()
         };
@@ -267,15 +328,93 @@ impl WaitQueue {
     }
 
     /// Notifies the next exclusive watch for one of `events`.
-    fn wake_next(&self, events: Events) {
+    pub(super) fn wake_next(&self, events: Events) {
         let mut entries = self.entries.lock();
         if entries.is_empty() {
             return;
         }
         let mut relays = Relays::new();
-        notify_one(&mut entries, events, &mut relays);
+        let _ = notify_one(&mut entries, events, &mut relays);
         drop(entries);
         relays.wake();
+    }
+}
+
+/// Watches of a group.
+pub(super) const GROUP: usize = 64;
+/// Groups in which stale watches are looked for when another is made. With two, those that are full of them become no
+/// more than the others.
+const THINNED: usize = 2;
+
+/// Makes room for another entry, where stale ones have to go first. Where there are many watches, the oldest become a
+/// group. Returns groups in which stale ones are to be looked for.
+#[cold]
+fn make_room(entries: &mut Vec<WaitEntry>) -> Result<[Option<Arc<RelayQueue>>; THINNED], Errno> {
+    let mut thinned = [const { None }; THINNED];
+    entries.retain(|entry| !entry.watch.is_stale());
+    if entries.len() < GROUP {
+        entries.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        return Ok(thinned);
+    }
+    let loose = |is_exclusive| {
+        let is_like = |entry: &&WaitEntry| entry.watch.is_exclusive == is_exclusive && entry.is_loose();
+        entries.iter().filter(is_like).count()
+    };
+    let (others, exclusive) = (loose(false), loose(true));
+    if others.max(exclusive) < GROUP {
+        // Few more, so that few more can be loose.
+        entries.try_reserve_exact(GROUP).map_err(|_| Errno::ENOMEM)?;
+        return Ok(thinned);
+    }
+    make_group(entries, exclusive > others)?;
+    for thinned in &mut thinned {
+        if let Some(at) = entries.iter().position(|entry| entry.as_group().is_some()) {
+            entries[at..].rotate_left(1);
+            *thinned = entries.last().and_then(WaitEntry::as_group).cloned();
+        }
+    }
+    Ok(thinned)
+}
+
+/// Makes a group of the oldest entries that may be in one, of exclusive ones or of others. All memory is there before
+/// any of them is moved.
+fn make_group(entries: &mut Vec<WaitEntry>, is_exclusive: bool) -> Result<(), Errno> {
+    let members = fallible::try_with_capacity(GROUP)?;
+    let is_like = |entry: &&WaitEntry| entry.watch.is_exclusive == is_exclusive;
+    let sibling = entries.iter().filter(is_like).find_map(WaitEntry::as_group);
+    let queue = RelayQueue::group(members, is_exclusive, sibling.map(|sibling| &**sibling))?;
+    let mut group = fallible::try_arc(WatchGroup(queue))?;
+    let (mut left, mut events) = (GROUP, Events::empty());
+    let is_taken = |entry: &mut WaitEntry| {
+        let is_taken = left > 0 && entry.watch.is_exclusive == is_exclusive && entry.is_loose();
+        left -= usize::from(is_taken);
+        is_taken
+    };
+    for entry in entries.extract_if(.., is_taken) {
+        events |= entry.events;
+        // Nobody else knows it yet.
+        if let Some(queue) = Arc::get_mut(&mut group).and_then(|group| Arc::get_mut(&mut group.0)) {
+            queue.take_in(entry);
+        }
+    }
+    push_reserved(entries, WaitEntry { watch: Watch::listener(group, is_exclusive), events });
+    Ok(())
+}
+
+/// A group, as the queue that it belongs to knows it.
+struct WatchGroup(Arc<RelayQueue>);
+
+impl Listener for WatchGroup {
+    fn generation(&self) -> u32 {
+        u32::from(self.0.is_over())
+    }
+
+    fn notify(self: Arc<Self>, events: Events) {
+        self.0.note(events);
+    }
+
+    fn relay(&self) -> &Arc<RelayQueue> {
+        &self.0
     }
 }
 
@@ -291,6 +430,7 @@ fn wake_watches(mut entries: SpinGuard<'_, Vec<WaitEntry>>, events: Events) {
 fn notify_all(entries: &mut Vec<WaitEntry>, events: Events, relays: &mut Relays) {
     let for_all = events.intersects(FOR_ALL);
     let mut has_exclusive = false;
+    relays.spend(entries.len());
     entries.retain(|entry| {
         if !entry.events.intersects(events) {
             return !entry.watch.is_stale();
@@ -302,12 +442,12 @@ fn notify_all(entries: &mut Vec<WaitEntry>, events: Events, relays: &mut Relays)
         entry.notify(events, relays) == Notified::Noted
     });
     if has_exclusive {
-        notify_one(entries, events, relays);
+        let _ = notify_one(entries, events, relays);
     }
 }
 
-/// Notifies the first exclusive watch for one of `events` behind which somebody waits.
-fn notify_one(entries: &mut Vec<WaitEntry>, events: Events, relays: &mut Relays) {
+/// Notifies the first exclusive watch for one of `events` behind which somebody waits. Returns whether there is one.
+fn notify_one(entries: &mut Vec<WaitEntry>, events: Events, relays: &mut Relays) -> bool {
     let mut at = 0;
     while let Some(entry) = entries.get(at) {
         if !entry.watch.is_exclusive || !entry.events.intersects(events) {
@@ -331,9 +471,10 @@ fn notify_one(entries: &mut Vec<WaitEntry>, events: Events, relays: &mut Relays)
             entries.remove(at);
         }
         if has_waiter && notified != Notified::Stale {
-            return;
+            return true;
         }
     }
+    false
 }
 
 impl Drop for WaitQueue {
@@ -349,225 +490,5 @@ impl Default for WaitQueue {
     #[cfg_attr(feature = "checking", track_caller)]
     fn default() -> Self {
         Self::new()
-    }
-}
-
-/// A queue that is woken because another one was.
-pub struct RelayQueue {
-    queue: WaitQueue,
-    /// The next to wake; only under [`CHAIN`].
-    next: SpinLock<Option<Arc<RelayQueue>>>,
-    is_chained: AtomicBool,
-}
-
-/// The events of a relay.
-const RELAYED: Events = Events::IN.union(Events::RDNORM);
-
-/// Held by a walk that has more relays to wake than it can note by itself: a relay is in one chain at a time. It is
-/// taken before the lock of any relay's queue.
-static CHAIN: SpinLock<()> = SpinLock::new(());
-
-impl RelayQueue {
-    /// A queue without watches.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    pub fn new() -> Result<Arc<Self>, Errno> {
-        fallible::try_arc(Self {
-            queue: WaitQueue::new(),
-            next: SpinLock::new(None),
-            is_chained: AtomicBool::new(false),
-        })
-    }
-
-    /// As [`WaitQueue::watch_to_take`].
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    pub fn watch(&self, watch: &Watch, events: Events) -> Result<(), Errno> {
-        self.queue.watch_to_take(watch, events)
-    }
-
-    /// As [`WaitQueue::clear`].
-    pub fn clear(&self) {
-        self.queue.clear();
-    }
-
-    /// Notifies one exclusive watch and all others.
-    pub fn wake(self: &Arc<Self>) {
-        let mut relays = Relays::new();
-        relays.add(self);
-        relays.wake();
-    }
-
-    /// Notifies an exclusive watch.
-    pub fn wake_next(&self) {
-        self.queue.wake_next(RELAYED);
-    }
-}
-
-/// Relays to wake after a walk: a few are noted here, more are chained.
-struct Relays {
-    few: [Option<Arc<RelayQueue>>; Self::FEW],
-    chain: Option<Chain>,
-}
-
-/// Relays in the order in which they are to be woken.
-struct Chain {
-    head: Option<Arc<RelayQueue>>,
-    tail: Option<Arc<RelayQueue>>,
-    _held: SpinGuard<'static, ()>,
-}
-
-impl Relays {
-    const FEW: usize = 2;
-
-    const fn new() -> Self {
-        Self { few: [const { None }; Self::FEW], chain: None }
-    }
-
-    fn add(&mut self, relay: &Arc<RelayQueue>) {
-        if let Some(chain) = &mut self.chain {
-            chain.add(relay);
-            return;
-        }
-        for slot in &mut self.few {
-            match slot {
-                Some(known) if Arc::ptr_eq(known, relay) => return,
-                Some(_) => {}
-                None => {
-                    *slot = Some(relay.clone());
-                    return;
-                }
-            }
-        }
-        self.chain.get_or_insert_with(Chain::new).add(relay);
-    }
-
-    /// Wakes them, and what they lead to.
-    #[inline]
-    fn wake(self) {
-        if self.few[0].is_some() {
-            self.wake_all();
-        }
-    }
-
-    fn wake_all(mut self) {
-        let few = core::mem::replace(&mut self.few, [const { None }; Self::FEW]);
-        for relay in few.into_iter().flatten() {
-            if self.chain.is_none() {
-                if relay.queue.notify_waiters() {
-                    continue;
-                }
-                // Another instance watches this one.
-                self.chain = Some(Chain::new());
-            }
-            if let Some(chain) = &mut self.chain {
-                chain.add(&relay);
-            }
-        }
-        if self.notify_some() {
-            // A wake waits for nobody, so a coroutine goes on with a long chain.
-            wake_rest();
-        }
-    }
-
-    /// Notifies some of the relays in the chain. If there are more, they are left to [`relay_rest`].
-    fn notify_some(&mut self) -> bool {
-        for _ in 0..RELAYS_AT_ONCE {
-            let Some(relay) = self.chain.as_mut().and_then(Chain::take) else { return false };
-            relay.queue.notify(RELAYED, self);
-        }
-        self.chain.as_mut().is_some_and(Chain::leave_rest)
-    }
-}
-
-/// Relays of a chain that are notified in one go.
-const RELAYS_AT_ONCE: usize = 64;
-/// The cost of that, in units of a [`Budget`].
-const RELAYS_COST: u32 = 64;
-
-/// The rest of long chains; only under [`CHAIN`].
-static REST: SpinLock<ChainRest> = SpinLock::new(ChainRest { head: None, tail: None });
-static REST_WAKER: spin::Once<Waker> = spin::Once::new();
-
-/// Relays that are still to be woken, chained.
-struct ChainRest {
-    head: Option<Arc<RelayQueue>>,
-    tail: Option<Arc<RelayQueue>>,
-}
-
-/// Wakes [`relay_rest`].
-pub(super) fn wake_rest() {
-    if let Some(waker) = REST_WAKER.get() {
-        waker.wake_by_ref();
-    }
-}
-
-/// The coroutine that notifies what wakes have left, and drops what queues have.
-pub async fn relay_rest() {
-    let mut budget = Budget::new();
-    loop {
-        core::future::poll_fn(|context| {
-            REST_WAKER.call_once(|| context.waker().clone());
-            let is_due = REST.lock().head.is_some() || forgotten::is_any();
-            if is_due { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-        notify_rest();
-        forgotten::drop_some();
-        budget.step(RELAYS_COST).await;
-    }
-}
-
-fn notify_rest() {
-    let mut relays = Relays { chain: Some(Chain::of_rest()), ..Relays::new() };
-    relays.notify_some();
-}
-
-impl Chain {
-    fn new() -> Self {
-        Self { head: None, tail: None, _held: CHAIN.lock() }
-    }
-
-    /// The relays that long chains have left.
-    fn of_rest() -> Self {
-        let held = CHAIN.lock();
-        let mut rest = REST.lock();
-        let (head, tail) = (rest.head.take(), rest.tail.take());
-        drop(rest);
-        Self { head, tail, _held: held }
-    }
-
-    /// Leaves all relays to the coroutine. Returns whether there are any.
-    fn leave_rest(&mut self) -> bool {
-        let Some(head) = self.head.take() else { return false };
-        let mut rest = REST.lock();
-        match rest.tail.take() {
-            Some(last) => *last.next.lock() = Some(head),
-            None => rest.head = Some(head),
-        }
-        rest.tail = self.tail.take();
-        true
-    }
-
-    fn add(&mut self, relay: &Arc<RelayQueue>) {
-        if relay.is_chained.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        match self.tail.replace(relay.clone()) {
-            Some(last) => *last.next.lock() = Some(relay.clone()),
-            None => self.head = Some(relay.clone()),
-        }
-    }
-
-    fn take(&mut self) -> Option<Arc<RelayQueue>> {
-        let first = self.head.take()?;
-        self.head = first.next.lock().take();
-        if self.head.is_none() {
-            self.tail = None;
-        }
-        first.is_chained.store(false, Ordering::Relaxed);
-        Some(first)
     }
 }

@@ -7,6 +7,8 @@ use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::epoll::EpollFlags;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -127,6 +129,15 @@ const MORE: &[(&str, Call)] = &[
         // SAFETY: both mappings have this length.
         check(unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) }
             as i64)
+    }),
+    ("tell those who watch", || {
+        let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).or_fail()?;
+        let _watching = crate::watchers::instances(&event, 400, EpollFlags::empty())?;
+        for _ in 0..20 {
+            event.write(1).or_fail()?;
+            event.read().or_fail()?;
+        }
+        Ok(())
     }),
     ("duplicate and close", || {
         let (reader, _writer) = pipe().or_fail()?;

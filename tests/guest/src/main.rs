@@ -67,6 +67,7 @@ mod uring;
 mod usage;
 mod vdso;
 mod waiting;
+mod watchers;
 
 use harness::Test;
 
@@ -79,6 +80,7 @@ fn main() -> std::process::ExitCode {
         delivery::TESTS,
         pipe::TESTS,
         waiting::TESTS,
+        watchers::TESTS,
         progress::TESTS,
         bounds::TESTS,
         discard::TESTS,

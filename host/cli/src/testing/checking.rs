@@ -73,8 +73,9 @@ const BOUNDED: [&[&str]; 2] = [
         "privilege::",
         "ranges::",
         "waiting::",
+        "watchers::",
     ],
-    &["process::", "progress::", "file::", "procfs::", "listing::", "memory_limits::"],
+    &["epoll::", "process::", "progress::", "file::", "procfs::", "listing::", "memory_limits::"],
 ];
 
 /// Guest tests on a clock that counts instructions, with a bound for each stretch of the kernel.
@@ -127,6 +128,10 @@ pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Resul
     let name = "checking/calls end soon after a kill, and urgent threads wait for none";
     if filter.is_none_or(|filter| name.contains(filter)) {
         tally.record(name, &counted(repository, &[], &["bounds::"])?);
+    }
+    let name = "checking/the same on this build";
+    if filter.is_none_or(|filter| name.contains(filter)) {
+        tally.record(name, &counted(repository, &["--checking"], &["bounds::"])?);
     }
     Ok(())
 }

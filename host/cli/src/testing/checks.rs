@@ -39,6 +39,7 @@ pub const CHECKS: [Check; 28] = [
     ("range-lock orderings", Tier::Long, &["crates/range-lock/check.sh", "weaken"]),
     ("range-lock interpreted", Tier::Long, &["crates/range-lock/check.sh", "miri"]),
     ("range-lock stress", Tier::Long, &["crates/range-lock/check.sh", "stress"]),
+    ("kernel clones", Tier::Long, &["kernel/check.sh", "clones"]),
     ("kernel orderings", Tier::Long, &["kernel/core/check.sh", "weaken"]),
     ("range-lock C interface", Tier::Long, &["crates/range-lock/check.sh", "capi"]),
     ("coroutine fuzzed", Tier::Long, &["crates/coroutine/check.sh", "fuzz"]),

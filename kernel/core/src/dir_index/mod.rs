@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use core::hash::BuildHasher;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::fallible::{extend_reserved, push_reserved};
+use crate::fallible::{extend_reserved, into_box, push_reserved};
 
 pub use crate::OutOfMemory;
 
@@ -58,7 +58,7 @@ pub fn copy_name(name: &[u8]) -> Result<Box<[u8]>, OutOfMemory> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(name.len()).map_err(|_| OutOfMemory)?;
     extend_reserved(&mut copy, name);
-    Ok(copy.into_boxed_slice())
+    Ok(into_box(copy))
 }
 
 fn position<T>(slots: &[Slot<T>], cookie: u64) -> usize {

@@ -10,7 +10,7 @@ mod tests;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::fallible::push_reserved;
+use crate::fallible::{into_box, push_reserved};
 
 /// The most instructions of a program.
 pub const LENGTH_MAX: usize = 4096;
@@ -219,7 +219,7 @@ impl Program {
             return Err(ProgramError::Invalid);
         }
         check_flow(&instructions)?;
-        Ok(Self { instructions: instructions.into_boxed_slice() })
+        Ok(Self { instructions: into_box(instructions) })
     }
 
     /// The number of its instructions.

@@ -4,14 +4,30 @@
 //! smoltcp's TCP ([`wire`]).
 
 mod close;
+#[cfg_attr(
+    not(test),
+    expect(clippy::disallowed_methods, reason = "the place in the table is reserved, or taken over")
+)]
 mod connect;
+#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "in `Platform::reserved`"))]
 pub(crate) mod fused;
 mod fused_link;
+#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "room is reserved before each"))]
 pub(crate) mod half_open;
+#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "room is reserved before each"))]
 pub(crate) mod handshake;
 pub(crate) mod held;
+#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "room is reserved before each"))]
 pub(crate) mod listener;
+#[cfg_attr(
+    not(test),
+    expect(clippy::disallowed_methods, reason = "room is reserved before each, or in `Platform::reserved`")
+)]
 mod over_link;
+#[cfg_attr(
+    not(test),
+    expect(clippy::disallowed_methods, reason = "packets have the room that was reserved for them")
+)]
 pub(crate) mod segment;
 mod wire;
 

@@ -292,6 +292,7 @@ impl Epoll {
                 continue;
             }
             let data = interest.data.load(Ordering::Relaxed);
+            #[expect(clippy::disallowed_methods, reason = "there is room")]
             reports.push(ReadyReport { events: found.bits(), data });
             let events = interest.events.load(Ordering::Relaxed);
             if events & linux::EPOLLONESHOT != 0 {

@@ -171,12 +171,14 @@ impl SharedPages {
         let mut cache = self.cache.lock();
         cache.changes += 1;
         let end = before.min(size);
-        let lost = cache.slots.split_off(&size.div_ceil(PAGE));
+        let first_lost = size.div_ceil(PAGE);
         if let Some(slot) = cache.slots.get(&(end / PAGE)).filter(|_| !end.is_multiple_of(PAGE)) {
             slot.frame.clear((end % PAGE) as usize..PAGE_BYTES);
         }
-        drop(cache);
-        drop(lost);
+        // One by one, since splitting the map would need memory.
+        while cache.slots.last_key_value().is_some_and(|(&last, _)| last >= first_lost) {
+            cache.slots.pop_last();
+        }
     }
 
     /// Sends a page to the host, as far as the file reaches.

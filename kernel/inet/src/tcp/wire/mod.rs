@@ -8,8 +8,26 @@
 //! at once is decided in `congestion`.
 
 mod congestion;
+#[cfg_attr(
+    not(test),
+    expect(clippy::disallowed_methods, reason = "packets have the room that was reserved for them")
+)]
 mod outlet;
+#[cfg_attr(
+    not(test),
+    expect(
+        clippy::disallowed_methods,
+        reason = "in `Platform::reserved`, of reserved memory, or into `Engine::scratch` with room for a packet"
+    )
+)]
 mod stack;
+#[cfg_attr(
+    not(test),
+    expect(
+        clippy::disallowed_methods,
+        reason = "room is reserved before each, or was left by what is put back"
+    )
+)]
 mod storage;
 mod transfer;
 
