@@ -9,13 +9,14 @@ mod close;
     expect(clippy::disallowed_methods, reason = "the place in the table is reserved, or taken over")
 )]
 mod connect;
-#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "in `Platform::reserved`"))]
 pub(crate) mod fused;
+#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "in `Platform::reserved`"))]
 mod fused_link;
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "room is reserved before each"))]
 pub(crate) mod half_open;
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "room is reserved before each"))]
 pub(crate) mod handshake;
+#[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "room is reserved before each"))]
 pub(crate) mod held;
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "room is reserved before each"))]
 pub(crate) mod listener;
