@@ -32,9 +32,9 @@ clones() {
         --config "target.$target.rustflags=[\"-Csymbol-mangling-version=v0\"]"
     local binary=$folder/$target/debug/heddle-kernel
     # Others are there, so the names are read as they should be.
-    nm --demangle "$binary" | grep -q ' <alloc::sync::Arc<.* as core::clone::Clone>::clone$'
-    found=$(nm --demangle "$binary" | grep -E \
-        ' <(alloc::(vec|string|collections|boxed|borrow)::|hashbrown::|smallvec::).* as core::clone::Clone>::clone' || true)
+    nm --demangle "$binary" | grep ' <alloc::sync::Arc<.* as core::clone::Clone>::clone$' >/dev/null
+    local collection='(alloc::(vec|string|collections|boxed|borrow)|hashbrown|smallvec)::'
+    found=$(nm --demangle "$binary" | grep -E " <$collection.* as core::clone::Clone>::clone\$" || true)
     [[ -z $found ]] || { printf 'check.sh: a collection is cloned: %s\n' "$found" >&2; return 1; }
 }
 

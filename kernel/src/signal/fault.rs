@@ -29,11 +29,8 @@ pub fn force_segv(thread: &Arc<Thread>) {
 /// Sends a synchronous signal with the address it is about.
 pub fn post(thread: &Arc<Thread>, signal: i32, code: i32, address: usize, context: &UserContext) {
     let Some(signal) = Signal::new(signal) else { return };
-    let detail = if code == Information::FROM_KERNEL {
-        Detail::None
-    } else {
-        Detail::Fault { address, trap: context.trap_number() as i32 }
-    };
+    let address = if code == Information::FROM_KERNEL { 0 } else { address };
+    let detail = Detail::Fault { address, trap: context.trap_number() as i32 };
     ::log::debug!("thread {}: {signal:?} at {:#x}, address {address:#x}", thread.tid(), context.ip());
     force(thread, Information { signal, code, errno: 0, detail }, false);
 }

@@ -1,7 +1,7 @@
 //! Signals: handlers, masks, restart, alternate stacks, faults.
 #![allow(unsafe_code, reason = "installing a handler and catching a fault have no safe form")]
 
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -28,6 +28,7 @@ crate::tests! {
     fault_has_address
     unhandled_fault_kills
     divide_by_zero_signal
+    handlers_learn_which_trap_it_was
     child_sends_sigchld
     waits_find_no_child_that_nobody_wants
     broken_pipe_signal
@@ -249,6 +250,60 @@ fn divide_by_zero_signal() -> Outcome {
         0
     })?;
     expect!(matches!(ended, WaitStatus::Signaled(_, Signal::SIGILL, _)));
+    Ok(())
+}
+
+/// Ends the process unless number, code, address and error of the trap are those of [`TRAP`].
+extern "C" fn compare_trap(_: i32, information: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel hands over both.
+    let (information, registers) =
+        unsafe { (&*information, &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs) };
+    let at = |register: i32| registers[register as usize];
+    // SAFETY: the signal is about an address, if about anything.
+    let address = unsafe { information.si_addr() } as i64;
+    let found = [
+        at(libc::REG_TRAPNO),
+        information.si_code.into(),
+        address * i64::from(information.si_code != ILL_ILLOPN),
+        at(libc::REG_CR2),
+        at(libc::REG_ERR),
+    ];
+    let wrong = found.iter().zip(&TRAP).position(|(found, wanted)| *found != wanted.load(Ordering::Relaxed));
+    // SAFETY: nothing has to be put in order.
+    unsafe { libc::_exit(wrong.map_or(0, |place| place as i32 + 1)) };
+}
+
+const ILL_ILLOPN: i32 = 2;
+static TRAP: [AtomicI64; 5] = [const { AtomicI64::new(0) }; 5];
+
+fn handlers_learn_which_trap_it_was() -> Outcome {
+    type Trap = (fn(), [i64; 5]);
+    // SAFETY: each traps, and the handler ends the process.
+    let traps: [Trap; 4] = [
+        (|| unsafe { std::ptr::without_provenance_mut::<u8>(8).write_volatile(1) }, [14, 1, 8, 8, 6]),
+        (|| unsafe { std::arch::asm!("ud2") }, [6, ILL_ILLOPN.into(), 0, 0, 0]),
+        (|| unsafe { std::arch::asm!("int3") }, [3, 0x80, 0, 0, 0]),
+        (|| unsafe { std::arch::asm!("cli") }, [13, 0x80, 0, 0, 0]),
+    ];
+    for (run, expected) in traps {
+        let status = crate::harness::in_child(|| {
+            for (wanted, value) in TRAP.iter().zip(expected) {
+                wanted.store(value, Ordering::Relaxed);
+            }
+            // SAFETY: all zeros is a value of this type, and the handler may be called at any time.
+            unsafe {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                action.sa_sigaction = compare_trap as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO;
+                for signal in [libc::SIGSEGV, libc::SIGILL, libc::SIGTRAP] {
+                    libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+                }
+            }
+            run();
+            100
+        })?;
+        expect!(matches!(status, WaitStatus::Exited(_, 0)));
+    }
     Ok(())
 }
 

@@ -90,10 +90,8 @@ impl Information {
                 words[4] = utime as u64;
                 words[5] = stime as u64;
             }
-            Detail::Fault { address, trap } => {
-                words[2] = address as u64;
-                words[3] = pair(trap, 0);
-            }
+            // The number of the trap is in the handler's registers only.
+            Detail::Fault { address, .. } => words[2] = address as u64,
             Detail::Timer { id, overrun, value } => {
                 words[2] = pair(id, overrun);
                 words[3] = value;

@@ -165,10 +165,16 @@ pub fn restore(context: &mut UserContext, words: &[u64; FRAME_WORDS]) -> Restore
     }
 }
 
+/// The number of the trap that leaves an address.
+const PAGE_FAULT: i32 = 14;
+
 /// Error code, trap number and address, for a signal that an exception of this thread caused.
 fn fault(context: &UserContext, information: &Information) -> (u64, u64, u64) {
     match information.detail {
-        Detail::Fault { address, .. } => (context.error_code(), context.trap_number(), address as u64),
+        Detail::Fault { address, trap: PAGE_FAULT } => {
+            (context.error_code(), PAGE_FAULT as u64, address as u64)
+        }
+        Detail::Fault { trap, .. } => (context.error_code(), trap as u64, 0),
         _ => (0, 0, 0),
     }
 }
