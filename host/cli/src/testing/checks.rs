@@ -21,7 +21,7 @@ pub enum Tier {
 pub type Check = (&'static str, Tier, &'static [&'static str]);
 
 /// Every check.
-pub const CHECKS: [Check; 28] = [
+pub const CHECKS: [Check; 29] = [
     ("kernel lints", Tier::Always, &["kernel/check.sh", "lint"]),
     ("coroutine models", Tier::Always, &["crates/coroutine/check.sh", "loom"]),
     ("range-lock models", Tier::Always, &["crates/range-lock/check.sh", "loom"]),
