@@ -278,11 +278,14 @@ static TRAP: [AtomicI64; 5] = [const { AtomicI64::new(0) }; 5];
 
 fn handlers_learn_which_trap_it_was() -> Outcome {
     type Trap = (fn(), [i64; 5]);
-    // SAFETY: each traps, and the handler ends the process.
     let traps: [Trap; 4] = [
+        // SAFETY: it traps, and the handler ends the process.
         (|| unsafe { std::ptr::without_provenance_mut::<u8>(8).write_volatile(1) }, [14, 1, 8, 8, 6]),
+        // SAFETY: as above.
         (|| unsafe { std::arch::asm!("ud2") }, [6, ILL_ILLOPN.into(), 0, 0, 0]),
+        // SAFETY: as above.
         (|| unsafe { std::arch::asm!("int3") }, [3, 0x80, 0, 0, 0]),
+        // SAFETY: as above.
         (|| unsafe { std::arch::asm!("cli") }, [13, 0x80, 0, 0, 0]),
     ];
     for (run, expected) in traps {

@@ -30,6 +30,7 @@ mod over_link;
     expect(clippy::disallowed_methods, reason = "packets have the room that was reserved for them")
 )]
 pub(crate) mod segment;
+mod state;
 mod wire;
 
 use crate::lock::SpinMutex;
@@ -55,24 +56,8 @@ use crate::tcp::wire::Wire;
 
 pub use crate::tcp::fused::Progress;
 pub use crate::tcp::over_link::Work;
+pub use crate::tcp::state::TcpState;
 pub use crate::tcp::wire::Pace;
-
-/// The state of a socket as `TCP_INFO` and `/proc/net/tcp` number it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are TCP's")]
-pub enum TcpState {
-    Established = 1,
-    SynSent = 2,
-    SynReceived = 3,
-    FinWait1 = 4,
-    FinWait2 = 5,
-    TimeWait = 6,
-    Close = 7,
-    CloseWait = 8,
-    LastAck = 9,
-    Listen = 10,
-    Closing = 11,
-}
 
 /// Whether `connect` has been called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
