@@ -18,11 +18,11 @@ pub struct RelayQueue {
     /// The next to wake; only under [`CHAIN`].
     next: SpinLock<Option<Arc<RelayQueue>>>,
     is_chained: AtomicBool,
-    group: Option<WatchGroup>,
+    group: Option<RelayedGroup>,
 }
 
 /// The part of a queue that is a group of the watches of another one.
-struct WatchGroup {
+struct RelayedGroup {
     /// The events that the group is to be told of.
     pending: AtomicU32,
     /// The events of which one exclusive watch of any group is to be told: the groups of a queue share it, and each
@@ -72,7 +72,7 @@ impl RelayQueue {
             queue: WaitQueue::of(members),
             next: SpinLock::new(None),
             is_chained: AtomicBool::new(false),
-            group: Some(WatchGroup { pending, turn, is_exclusive, is_over }),
+            group: Some(RelayedGroup { pending, turn, is_exclusive, is_over }),
         })
     }
 
