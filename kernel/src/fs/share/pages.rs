@@ -171,14 +171,25 @@ impl SharedPages {
         let mut cache = self.cache.lock();
         cache.changes += 1;
         let end = before.min(size);
-        let first_lost = size.div_ceil(PAGE);
         if let Some(slot) = cache.slots.get(&(end / PAGE)).filter(|_| !end.is_multiple_of(PAGE)) {
             slot.frame.clear((end % PAGE) as usize..PAGE_BYTES);
         }
-        // One by one, since splitting the map would need memory.
-        while cache.slots.last_key_value().is_some_and(|(&last, _)| last >= first_lost) {
+        drop(cache);
+        while self.drop_some(size.div_ceil(PAGE)) {}
+    }
+
+    /// Drops some of the pages from `first` on; whether there may be more. Splitting the map would need memory, and how
+    /// many there are a program decides. The caller holds the lock on the contents, so that none comes meanwhile.
+    fn drop_some(&self, first: u64) -> bool {
+        const SOME: usize = 32;
+        let mut cache = self.cache.lock();
+        for _ in 0..SOME {
+            if cache.slots.last_key_value().is_none_or(|(&last, _)| last < first) {
+                return false;
+            }
             cache.slots.pop_last();
         }
+        true
     }
 
     /// Sends a page to the host, as far as the file reaches.
