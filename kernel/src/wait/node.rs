@@ -113,7 +113,7 @@ impl WaitNode {
     }
 
     /// Whether a queue has woken the waiter since [`WaitNode::begin_in_steps`].
-    pub(super) fn was_woken(&self) -> bool {
+    pub fn was_woken(&self) -> bool {
         self.was_woken.load(Ordering::Acquire)
     }
 

@@ -48,23 +48,32 @@ pub fn add(
     let active = new_active(submitter, sqe, linux_raw_sys::general::__NR_poll, (0, uses))?;
     active.request.set_file(open.clone());
     active.events.store(sqe.op_flags, Ordering::Relaxed);
-    let future = wait_for_events(ring.clone(), active.clone(), open, is_multishot);
+    // The watch stands when the submission is over, so that what happens from then on is told of once: an event that
+    // came between a later registration and its look would be seen by both.
+    let watch = is_multishot.then(|| active.request.node.begin_in_steps());
+    let found = watch.map(|watch| open.file.poll(&open, Some(&watch), wanted)).transpose()?;
+    let future = wait_for_events(ring.clone(), active.clone(), open, found);
     Ok(StartedEntry::Waits(active, pin(future)?))
 }
 
-/// Waits until a file is ready; with more than one shot, a completion is posted each time the file wakes its waiters.
+/// Waits until a file is ready. A poll of many shots comes with the events that its registration has `found`; it posts a
+/// completion each time the file wakes its waiters.
 async fn wait_for_events(
     ring: Arc<Uring>,
     active: Arc<UringRequest>,
     open: Arc<OpenFile>,
-    is_multishot: bool,
+    mut found: Option<Events>,
 ) -> Result<usize, Errno> {
     let caller = Caller::Request(active.request.clone());
+    let is_multishot = found.is_some();
     loop {
-        // The watch stands before the completion is posted, so that no event after that is missed.
-        let watch = caller.node().begin();
         let wanted = wanted(active.events.load(Ordering::Relaxed));
-        let ready = open.file.poll(&open, Some(&watch), wanted)?.intersection(wanted);
+        // The watch stands before the completion is posted, so that no event after that is missed.
+        let ready = match found.take() {
+            Some(found) => found,
+            None => open.file.poll(&open, Some(&caller.node().begin_in_steps()), wanted)?,
+        };
+        let ready = ready.intersection(wanted);
         if !ready.is_empty() {
             let result = ready.bits() as i32;
             let completion = Completion::new(active.user_data(), result, IORING_CQE_F_MORE);
@@ -75,7 +84,7 @@ async fn wait_for_events(
         }
         let mut is_woken = false;
         let wake = core::future::poll_fn(|_| {
-            if core::mem::replace(&mut is_woken, true) {
+            if core::mem::replace(&mut is_woken, true) || caller.node().was_woken() {
                 core::task::Poll::Ready(())
             } else {
                 core::task::Poll::Pending
