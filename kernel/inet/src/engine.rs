@@ -222,10 +222,12 @@ impl<P: Platform> Engine<P> {
         self.groups.lock().contains_key(&group)
     }
 
-    /// A connection gives its place up. It held its port as `holds` says; if it `waits`, the port stays taken, and
-    /// `numbers` answer what may still come.
+    /// The connection of `owner`, or a half-open one of nobody, gives its place up. It held its port as `holds` says; if
+    /// it `waits`, the port stays taken, and `numbers` answer what may still come. Within the machine, a client that
+    /// connects again may have met the accepted end of its former connection: the place is the later one's then.
     pub(crate) fn leave(
         &self,
+        owner: *const TcpSocket<P>,
         tuple: Tuple,
         holds: Option<bool>,
         waits: bool,
@@ -234,10 +236,17 @@ impl<P: Platform> Engine<P> {
     ) {
         let port = tuple.endpoints().0.port;
         let mut connections = self.connections.lock();
-        let old = connections.remove(&tuple);
+        let is_others = match connections.get(&tuple) {
+            Some(Entry::Local(socket)) => socket.as_ptr() != owner,
+            Some(Entry::Wire(socket)) => Arc::as_ptr(socket) != owner,
+            Some(Entry::HalfOpen(_)) => !owner.is_null(),
+            Some(Entry::TimeWait { .. }) => true,
+            None => false,
+        };
+        let old = if is_others { None } else { connections.remove(&tuple) };
         let until_ns = P::now_ns() + TIME_WAIT_NS;
         let mut keeps = false;
-        if waits {
+        if waits && !is_others {
             let mut waiting = self.time_wait.lock();
             let has_room = waiting.len() < TIME_WAIT_MAX
                 && waiting.try_reserve(1).is_ok()

@@ -154,6 +154,7 @@ impl<P: Platform> TcpSocket<P> {
         // A port that `bind` took is given up with the binding.
         let holds = state.bound.is_none();
         self.engine.leave(
+            self,
             tuple,
             holds.then_some(is_reusable),
             waits,
