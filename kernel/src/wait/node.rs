@@ -97,9 +97,9 @@ impl WaitNode {
         }
     }
 
-    /// As [`WaitNode::wake`], by a queue.
+    /// As [`WaitNode::wake`], by a queue or in place of one: [`WaitNode::was_woken`] tells of it.
     #[inline]
-    pub(super) fn wake_from_queue(&self) {
+    pub fn wake_from_queue(&self) {
         // The waiter sees it in the turn that the wake brings, or in a later one.
         self.was_woken.store(true, Ordering::Release);
         self.wake();

@@ -82,13 +82,9 @@ async fn wait_for_events(
                 return Ok(ready.bits() as usize);
             }
         }
-        let mut is_woken = false;
+        // A turn may be a wake's that an earlier one has seen.
         let wake = core::future::poll_fn(|_| {
-            if core::mem::replace(&mut is_woken, true) || caller.node().was_woken() {
-                core::task::Poll::Ready(())
-            } else {
-                core::task::Poll::Pending
-            }
+            if caller.node().was_woken() { core::task::Poll::Ready(()) } else { core::task::Poll::Pending }
         });
         let waited = caller.wait(WaitKind::Interruptible, wake).await;
         if waited.is_err() || is_cancelled(&active) {
@@ -124,6 +120,7 @@ pub fn remove(ring: &Uring, sqe: &Sqe) -> Result<(), Errno> {
     if user_data {
         ring.requests.lock().rename(&found, sqe.off)?;
     }
-    found.request.wake();
+    // It looks again, with the new events.
+    found.request.node.wake_from_queue();
     Ok(())
 }

@@ -1,6 +1,9 @@
 // A host whose file system hangs, for QEMU: calls on files whose names begin with "hang-" do not return while there is
 // a file "slow" in the folder and none of the name "answer". Each that begins to wait leaves a file "hung.NUMBER".
 // With HUNG_DELAY_US every call takes up to so many microseconds.
+//
+// No buffer is on the stack: QEMU 7.2 reads a variable of its own that nobody has written when it loads the kernel, and
+// where a call before has left a path there, the firmware finds no kernel, in half of all starts.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -14,7 +17,7 @@
 
 static int is_there(const char *name)
 {
-    char path[4096];
+    static __thread char path[4096];
     snprintf(path, sizeof path, "%s/%s", getenv("HUNG_FOLDER"), name);
     return access(path, F_OK) == 0;
 }
@@ -27,7 +30,7 @@ static void hang(const char *name)
         usleep(rand() % (1 + atoi(delay)));
     if (!name || strncmp(name, "hang-", 5) || !is_there("slow") || is_there("answer"))
         return;
-    char path[4096];
+    static __thread char path[4096];
     snprintf(path, sizeof path, "%s/hung.%d", getenv("HUNG_FOLDER"), atomic_fetch_add(&count, 1));
     int mark = open(path, O_WRONLY | O_CREAT, 0644);
     if (mark >= 0)
@@ -38,7 +41,7 @@ static void hang(const char *name)
 
 static void hang_at(int file)
 {
-    char link[64], path[4096];
+    static __thread char link[64], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", file);
     ssize_t length = readlink(link, path, sizeof path - 1);
     if (length <= 0)
