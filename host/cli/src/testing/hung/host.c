@@ -2,8 +2,8 @@
 // a file "slow" in the folder and none of the name "answer". Each that begins to wait leaves a file "hung.NUMBER".
 // With HUNG_DELAY_US every call takes up to so many microseconds.
 //
-// No buffer is on the stack: QEMU 7.2 reads a variable of its own that nobody has written when it loads the kernel, and
-// where a call before has left a path there, the firmware finds no kernel, in half of all starts.
+// No buffer is on the stack. Where a call before has left a path there, QEMU 7.2 starts machines whose firmware finds no
+// kernel, in half of all starts: it seems to read a variable of its own that nobody has written.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
