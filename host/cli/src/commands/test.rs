@@ -136,7 +136,7 @@ pub fn execute(options: &TestOptions) -> Result<u8> {
         }
     }
     if options.has(Part::Apps) {
-        scripts::test(&repository, options.filter.as_deref(), &mut tally)?;
+        scripts::test(&repository, options.long, options.filter.as_deref(), &mut tally)?;
         threads::test(&repository, options.filter.as_deref(), &mut tally)?;
         languages::test(&repository, options.filter.as_deref(), &mut tally)?;
     }

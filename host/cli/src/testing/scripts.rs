@@ -38,7 +38,7 @@ struct TestRoot {
     driver: &'static [&'static str],
     /// Names of shells in the files, and their command lines.
     shells: &'static [(&'static str, &'static str)],
-    /// Whether its scripts also run on more processors, and with a page table for each process.
+    /// Whether its scripts also run on more processors, and in the long tier with a page table for each process.
     on_all: bool,
 }
 
@@ -104,7 +104,7 @@ const ROOTS: [TestRoot; 8] = [
     },
 ];
 
-/// How Heddle is started for a root's scripts, and what their names then end with.
+/// How Heddle is started for a root's scripts, and what their names then end with; the last one is of the long tier.
 const SIDES: [(&str, &[&str]); 3] = [
     ("", &[]),
     (" (4 processors)", &["--smp", "4"]),
@@ -269,11 +269,12 @@ fn difference(expected: &str, found: &str) -> String {
     }
 }
 
-/// Runs the scripts on both kernels and compares.
+/// Runs the scripts on both kernels and compares; `is_long`: on all sides.
 ///
 /// # Errors
 /// If the scripts cannot be read or the tool cannot be started.
-pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
+pub fn test(repository: &Path, is_long: bool, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
+    let sides = SIDES.len() - usize::from(!is_long);
     for root in &ROOTS {
         let mut scripts = collect(&repository.join("tests/transcripts"), root)?;
         scripts.retain(|script| {
@@ -284,7 +285,7 @@ pub fn test(repository: &Path, filter: Option<&str>, tally: &mut Tally) -> Resul
         }
         println!("{} scripts in the root {}", scripts.len(), root.name);
         let linux = outcomes((Kernel::Linux, &[]), root, &scripts)?;
-        for (suffix, options) in SIDES.into_iter().take(if root.on_all { SIDES.len() } else { 1 }) {
+        for (suffix, options) in SIDES.into_iter().take(if root.on_all { sides } else { 1 }) {
             let heddle = outcomes((Kernel::Heddle, options), root, &scripts)?;
             for script in &scripts {
                 let verdict = judge(linux.get(&script.name), heddle.get(&script.name));
