@@ -222,8 +222,8 @@ impl<P: Platform> Engine<P> {
         self.groups.lock().contains_key(&group)
     }
 
-    /// The connection of `owner`, or a half-open one of nobody, gives its place up. It held its port as `holds` says; if
-    /// it `waits`, the port stays taken, and `numbers` answer what may still come. Within the machine, a client that
+    /// The connection of `owner`, or a half-open one of nobody, gives its place up. It held its port as `holds` says;
+    /// if it `waits`, the port stays taken, and `numbers` answer what may still come. Within the machine, a client that
     /// connects again may have met the accepted end of its former connection: the place is the later one's then.
     pub(crate) fn leave(
         &self,

@@ -56,8 +56,8 @@ pub fn add(
     Ok(StartedEntry::Waits(active, pin(future)?))
 }
 
-/// Waits until a file is ready. A poll of many shots comes with the events that its registration has `found`; it posts a
-/// completion each time the file wakes its waiters.
+/// Waits until a file is ready. A poll of many shots comes with the events that its registration has `found`; it posts
+/// a completion each time the file wakes its waiters.
 async fn wait_for_events(
     ring: Arc<Uring>,
     active: Arc<UringRequest>,
