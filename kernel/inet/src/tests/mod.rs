@@ -167,6 +167,25 @@ const V6: [IpAddr; 2] = [
 /// How long a frame takes.
 const DELAY_NS: u64 = 50_000;
 
+/// Runs the workers that have something to do.
+fn work() -> bool {
+    let workers = WORKERS.with_borrow_mut(core::mem::take);
+    let mut was_busy = false;
+    for mut worker in workers {
+        let is_due = worker.next_ns.is_some_and(|next_ns| next_ns <= NOW_NS.get());
+        if worker.socket.waiters().has_work.swap(false, Ordering::Relaxed) || is_due {
+            was_busy = true;
+            match worker.socket.work() {
+                Work::Again => worker.socket.waiters().work(),
+                Work::At(next_ns) => worker.next_ns = next_ns,
+                Work::Over => continue,
+            }
+        }
+        WORKERS.with_borrow_mut(|all| all.push(worker));
+    }
+    was_busy
+}
+
 impl Net {
     fn new(seed: u64, faults: Faults) -> Self {
         Self::with(seed, faults, LinkCapabilities::default())
@@ -267,20 +286,7 @@ impl Net {
                 was_busy = true;
                 self.hosts[to].engine.receive(&frame, checked);
             }
-            let workers = WORKERS.with_borrow_mut(core::mem::take);
-            for mut worker in workers {
-                let is_asked = worker.socket.waiters().has_work.swap(false, Ordering::Relaxed);
-                let is_due = worker.next_ns.is_some_and(|next_ns| next_ns <= now_ns);
-                if is_asked || is_due {
-                    was_busy = true;
-                    match worker.socket.work() {
-                        Work::Again => worker.socket.waiters().work(),
-                        Work::At(next_ns) => worker.next_ns = next_ns,
-                        Work::Over => continue,
-                    }
-                }
-                WORKERS.with_borrow_mut(|all| all.push(worker));
-            }
+            was_busy |= work();
             if !was_busy {
                 break;
             }

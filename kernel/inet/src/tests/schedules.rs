@@ -177,25 +177,6 @@ fn carry(net: &[(Arc<Engine<Simulated>>, &'static Wire); 2]) -> bool {
     was_busy
 }
 
-/// Runs the workers that have something to do.
-fn work() -> bool {
-    let workers = WORKERS.with_borrow_mut(core::mem::take);
-    let mut was_busy = false;
-    for mut worker in workers {
-        let is_due = worker.next_ns.is_some_and(|next_ns| next_ns <= NOW_NS.get());
-        if worker.socket.waiters().has_work.swap(false, Ordering::Relaxed) || is_due {
-            was_busy = true;
-            match worker.socket.work() {
-                Work::Again => worker.socket.waiters().work(),
-                Work::At(next_ns) => worker.next_ns = next_ns,
-                Work::Over => continue,
-            }
-        }
-        WORKERS.with_borrow_mut(|all| all.push(worker));
-    }
-    was_busy
-}
-
 /// Connections over the link: a client, a server, the demultiplexers, the workers and the timers of both machines.
 #[test]
 fn a_connection_over_the_link() {
