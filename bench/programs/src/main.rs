@@ -7,6 +7,7 @@
 
 mod asynccall;
 mod calls;
+mod copies;
 mod coroutine;
 mod first;
 mod idle;
@@ -28,8 +29,9 @@ use heddle_bench_programs::{arguments, batch, measure};
 type Experiment = fn(&Arguments) -> Result<(), String>;
 
 /// The experiments by name: a module each.
-const EXPERIMENTS: [(&str, Experiment); 13] = [
+const EXPERIMENTS: [(&str, Experiment); 14] = [
     ("calls", calls::run),
+    ("copies", copies::run),
     ("pair", pair::run),
     ("processes", processes::run),
     ("yields", yields::run),

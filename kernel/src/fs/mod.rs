@@ -29,6 +29,7 @@ pub mod lookup;
 mod memory_devices;
 pub mod mount;
 pub mod notify;
+pub mod offer;
 pub mod open;
 pub mod pipe;
 pub mod range_lock;
@@ -43,6 +44,7 @@ use alloc::sync::Arc;
 use core::any::Any;
 
 use crate::error::{Errno, TryResult};
+use crate::fs::offer::ReadOffer;
 use crate::memory::MapSource;
 use crate::process::Thread;
 use crate::wait::queue::{Events, Watch};
@@ -99,6 +101,19 @@ pub trait File: Any + Send + Sync {
     fn can_go_on(&self, open: &OpenFile, watch: &Watch, events: Events) -> Result<bool, Errno> {
         let ready = self.poll(open, Some(watch), events)?;
         Ok(ready.intersects(events | Events::ERR | Events::HUP))
+    }
+
+    /// Takes an offer of memory from a reader that is registered and waits, for whoever writes next. Returns its number,
+    /// by which the reader takes it back; `None` if the file wants none now.
+    fn offer(&self, offer: ReadOffer) -> Option<u64> {
+        drop(offer);
+        None
+    }
+
+    /// Gives an offer back. Returns how many bytes were copied to its memory.
+    fn take_offer(&self, number: u64) -> usize {
+        let _ = number;
+        0
     }
 
     /// The events that are ready now, after registering `watch` (if there is one) for `events` at every queue

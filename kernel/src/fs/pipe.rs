@@ -10,6 +10,7 @@ use crate::arch::paging::PAGE_SIZE;
 use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::inode::Contents;
+use crate::fs::offer::{OFFER_BYTES, OfferPlace, ReadOffer};
 use crate::fs::{Dentry, File, IoBuffer, OpenFile, Path, StatusFlags, setup};
 use crate::memory::fallible;
 use crate::process::Credentials;
@@ -33,6 +34,7 @@ pub struct Pipe {
 
 struct PipeState {
     ring: Ring,
+    offer: OfferPlace,
     readers: u32,
     writers: u32,
     /// How often each side has been opened: the other side's opening waits for it.
@@ -60,6 +62,7 @@ impl Pipe {
     pub fn new(named: bool) -> Result<Arc<Self>, Errno> {
         let state = PipeState {
             ring: Ring::new(CAPACITY),
+            offer: OfferPlace::new(),
             readers: 0,
             writers: 0,
             reader_openings: 0,
@@ -259,19 +262,46 @@ impl File for PipeEnd {
         {
             return Err(fault.into());
         }
-        let moved = fill_ring(&mut state.ring, buffer, room)?;
+        let mut direct = (0, None);
+        if state.offer.is_taken() && wanted >= OFFER_BYTES && state.ring.is_empty() {
+            direct = state.offer.fill(buffer);
+        }
+        let stored = match fill_ring(&mut state.ring, buffer, room) {
+            Err(_) if direct.0 > 0 => 0,
+            result => result?,
+        };
         drop(state);
-        self.pipe.queue.wake(Events::IN | Events::RDNORM);
-        Ok(moved)
+        if let (_, Some(reader)) = &direct {
+            reader.wake();
+        }
+        if stored > 0 {
+            self.pipe.queue.wake(Events::IN | Events::RDNORM);
+        }
+        Ok(direct.0 + stored)
+    }
+
+    fn offer(&self, offer: ReadOffer) -> Option<u64> {
+        let mut state = self.pipe.state.lock();
+        let is_wanted = state.ring.is_empty() && state.writers > 0 && !state.offer.is_taken();
+        if is_wanted && self.pipe.queue.has_one_taker() { Some(state.offer.put(offer)) } else { None }
+    }
+
+    fn take_offer(&self, number: u64) -> usize {
+        let offer = self.pipe.state.lock().offer.take(number);
+        offer.map_or(0, |offer| offer.filled())
     }
 
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
         if let Some(watch) = watch {
             self.pipe.queue.watch_to_take(watch, events)?;
         }
-        let state = self.pipe.state.lock();
+        let mut state = self.pipe.state.lock();
         let mut ready = Events::empty();
+        let mut canceled = None;
         if self.reads {
+            if state.offer.is_taken() && watch.is_some_and(Watch::is_exclusive) {
+                canceled = state.offer.cancel();
+            }
             if !state.ring.is_empty() {
                 ready |= Events::IN | Events::RDNORM;
             }
@@ -289,6 +319,8 @@ impl File for PipeEnd {
                 ready |= Events::ERR;
             }
         }
+        drop(state);
+        drop(canceled);
         Ok(ready)
     }
 

@@ -226,6 +226,22 @@ impl Root {
         leaf_table::look(&TableMachine, slot, paging::index(address, 0)).unwrap_or(PageTableEntry::EMPTY)
     }
 
+    /// The entry for a page of a locked range to which the program can store as its tables are; `None` where a store
+    /// would fault.
+    pub fn look_to_store(self, address: usize) -> Option<PageTableEntry> {
+        let mut current = table(self.0);
+        for level in (1..LEVELS).rev() {
+            let entry: PageTableEntry = load(&current[paging::index(address, level)]);
+            // Above a leaf table that several share there is no right to store.
+            if !entry.is_present() || !entry.is_writable() {
+                return None;
+            }
+            current = table(entry.physical());
+        }
+        let entry: PageTableEntry = load(&current[paging::index(address, 0)]);
+        (entry.is_present() && !entry.is_hidden() && entry.is_writable()).then_some(entry)
+    }
+
     /// Takes everything out that is mapped in a locked range, until `gather` is full; returns the address up to which
     /// it came. Tables that lie wholly inside the range go with it.
     ///

@@ -10,6 +10,7 @@ use heddle_kernel_core::pipe::Ring;
 
 use crate::error::Errno;
 use crate::fs::OpenFile;
+use crate::fs::offer::{OfferPlace, ReadOffer};
 use crate::memory::fallible;
 use crate::net::in_flight::InFlightCharge;
 use crate::net::{Address, Style, collector};
@@ -180,6 +181,8 @@ pub(super) struct StreamMark {
 pub(super) struct InboxContents {
     /// The bytes of a stream.
     pub ring: Ring,
+    /// Memory of a reader that waits for them.
+    pub offer: OfferPlace,
     /// Control data in the order of the stream.
     pub marks: VecDeque<StreamMark>,
     /// Bytes of the stream that have been read.
@@ -217,6 +220,7 @@ pub(super) struct Readiness {
     pub has_ended: bool,
     pub has_error: bool,
     pub is_closed: bool,
+    pub has_offer: bool,
 }
 
 impl InboxContents {
@@ -316,6 +320,7 @@ impl Inbox {
     pub(super) fn new() -> Result<Arc<Self>, Errno> {
         let contents = InboxContents {
             ring: Ring::new(CAPACITY),
+            offer: OfferPlace::new(),
             marks: VecDeque::new(),
             read: 0,
             messages: VecDeque::new(),
@@ -401,7 +406,29 @@ impl Inbox {
             has_ended: contents.ended || contents.closed,
             has_error: contents.error.is_some(),
             is_closed: contents.closed,
+            has_offer: contents.offer.is_taken(),
         }
+    }
+
+    /// Takes the memory of a reader that waits, if the stream has nothing but bytes to come.
+    pub(super) fn offer(&self, offer: ReadOffer) -> Option<u64> {
+        let mut contents = self.contents.lock();
+        let is_plain = contents.marks.is_empty() && contents.peek_offset < 0 && !self.passes_identity();
+        let has_ended = contents.ended || contents.closed || contents.error.is_some();
+        let is_wanted = is_plain && !has_ended && !contents.has_data() && !contents.offer.is_taken();
+        if is_wanted && self.queue.has_one_taker() { Some(contents.offer.put(offer)) } else { None }
+    }
+
+    /// Gives it back, with the bytes that were copied there.
+    pub(super) fn take_offer(&self, number: u64) -> usize {
+        let offer = self.contents.lock().offer.take(number);
+        offer.map_or(0, |offer| offer.filled())
+    }
+
+    /// Another reader is about to wait: their order decides.
+    pub(super) fn cancel_offer(&self) {
+        let canceled = self.contents.lock().offer.cancel();
+        drop(canceled);
     }
 
     pub(super) fn bytes_to_read(&self, style: Style) -> usize {

@@ -29,6 +29,7 @@ use crate::arch::paging::PAGE_SIZE;
 use crate::call::Call;
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::inode::InodeChange;
+use crate::fs::offer::ReadOffer;
 use crate::fs::{File, IoBuffer, Metadata, OpenFile, StatusFlags};
 use crate::memory::fallible;
 use crate::process::Thread;
@@ -452,6 +453,14 @@ impl File for Socket {
         self.send(buffer, None, &mut None)
     }
 
+    fn offer(&self, offer: ReadOffer) -> Option<u64> {
+        if self.style == Style::Stream && self.is_connected() { self.inbox.offer(offer) } else { None }
+    }
+
+    fn take_offer(&self, number: u64) -> usize {
+        self.inbox.take_offer(number)
+    }
+
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
         let peer = self.peer_inbox();
         if let Some(watch) = watch {
@@ -472,6 +481,9 @@ impl File for Socket {
         }
         let limit = self.options.send_limit();
         let own = self.inbox.readiness(limit);
+        if own.has_offer && watch.is_some_and(Watch::is_exclusive) {
+            self.inbox.cancel_offer();
+        }
         ready.set(Events::IN | Events::RDNORM, own.has_data || own.has_ended);
         ready.set(Events::RDHUP, own.has_ended);
         ready.set(Events::ERR, own.has_error);

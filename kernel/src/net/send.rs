@@ -4,11 +4,12 @@ use alloc::sync::Arc;
 
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::IoBuffer;
+use crate::fs::offer::OFFER_BYTES;
 use crate::fs::pipe::fill_ring;
 use crate::memory::fallible;
 use crate::net::inbox::{InboxMessage, StreamMark};
 use crate::net::{Ancillary, Inbox, Socket, Style, WRITING};
-use crate::wait::queue::Events;
+use crate::wait::queue::{Events, Watch};
 
 use heddle_kernel_core::fallible::push_back_reserved;
 
@@ -35,12 +36,22 @@ impl Socket {
         if self.has_ended(WRITING) {
             return Err(Errno::EPIPE.into());
         }
-        let sent = match self.style {
-            Style::Stream => send_bytes(&inbox, buffer, ancillary, self.options().send_limit()),
-            Style::Datagram | Style::Packets => self.send_message(&inbox, buffer, ancillary),
-        }?;
-        inbox.queue.wake(Events::IN | Events::RDNORM);
-        Ok(sent)
+        let mut sent = SentBytes::default();
+        match self.style {
+            Style::Stream => {
+                sent = send_bytes(&inbox, buffer, ancillary, self.options().send_limit())?;
+            }
+            Style::Datagram | Style::Packets => {
+                sent.stored = self.send_message(&inbox, buffer, ancillary)?;
+            }
+        }
+        if let Some(reader) = &sent.reader {
+            reader.wake();
+        }
+        if sent.stored > 0 || sent.direct == 0 {
+            inbox.queue.wake(Events::IN | Events::RDNORM);
+        }
+        Ok(sent.direct + sent.stored)
     }
 
     fn send_message(
@@ -79,26 +90,45 @@ impl Socket {
     }
 }
 
+/// Where the bytes of a sending went.
+#[derive(Default)]
+struct SentBytes {
+    /// To the memory of a reader that waits, and to whom.
+    direct: usize,
+    reader: Option<Watch>,
+    /// To the inbox.
+    stored: usize,
+}
+
 fn send_bytes(
     inbox: &Inbox,
     buffer: &mut IoBuffer<'_>,
     ancillary: &mut Option<Ancillary>,
     limit: usize,
-) -> TryResult<usize> {
+) -> TryResult<SentBytes> {
     let mut contents = inbox.contents.lock();
     if contents.closed || contents.ended {
         return Err(Errno::EPIPE.into());
     }
     if buffer.remaining() == 0 {
-        return Ok(0);
+        return Ok(SentBytes::default());
     }
     let room = contents.room(limit);
     if room == 0 {
         return Err(TryError::WouldBlock);
     }
     contents.marks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    let (mut direct, mut reader) = (0, None);
+    let is_plain = ancillary.is_none() && contents.marks.is_empty() && contents.ring.is_empty();
+    if contents.offer.is_taken() && is_plain && buffer.remaining() >= OFFER_BYTES {
+        (direct, reader) = contents.offer.fill(buffer);
+        contents.read += direct as u64;
+    }
     let position = contents.read + contents.ring.len() as u64;
-    let moved = fill_ring(&mut contents.ring, buffer, room)?;
+    let moved = match fill_ring(&mut contents.ring, buffer, room) {
+        Err(_) if direct > 0 => 0,
+        result => result?,
+    };
     if let Some(ancillary) = ancillary.take() {
         let range = position..position + moved as u64;
         match contents.marks.back_mut() {
@@ -109,5 +139,5 @@ fn send_bytes(
             _ => push_back_reserved(&mut contents.marks, StreamMark { range, ancillary }),
         }
     }
-    Ok(moved)
+    Ok(SentBytes { direct, reader, stored: moved })
 }

@@ -122,6 +122,27 @@ impl Watch {
         self
     }
 
+    /// Whether it is for something that one waiter takes.
+    #[must_use]
+    pub const fn is_exclusive(&self) -> bool {
+        self.is_exclusive
+    }
+
+    /// Whether there is a wait, which [`Watch::wake`] ends.
+    #[must_use]
+    pub const fn is_wait(&self) -> bool {
+        matches!(self.target, WatchTarget::Node(_))
+    }
+
+    /// Wakes the waiter, if it still waits.
+    pub fn wake(&self) {
+        if let WatchTarget::Node(node) = &self.target
+            && !self.is_stale()
+        {
+            node.wake_from_queue();
+        }
+    }
+
     fn is_stale(&self) -> bool {
         match &self.target {
             WatchTarget::Node(node) => node.generation() != self.generation,
@@ -252,6 +273,12 @@ impl WaitQueue {
         }
         push_reserved(&mut entries, WaitEntry { watch: watch.clone().exclusive_if(is_exclusive), events });
         Ok(())
+    }
+
+    /// Whether no more than one waits for something that one takes.
+    pub fn has_one_taker(&self) -> bool {
+        let takes = |entry: &&WaitEntry| entry.watch.is_exclusive && !entry.watch.is_stale();
+        self.entries.lock().iter().filter(takes).nth(1).is_none()
     }
 
     /// Forgets every watch. For an owner at its end whose own waits are among them: the entries refer to the waiter,

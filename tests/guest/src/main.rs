@@ -40,6 +40,7 @@ mod page_map;
 mod pi;
 mod pidfd;
 mod pipe;
+mod pipe_memory;
 mod poll;
 mod preemption;
 mod privilege;
@@ -79,6 +80,7 @@ fn main() -> std::process::ExitCode {
         signal::TESTS,
         delivery::TESTS,
         pipe::TESTS,
+        pipe_memory::TESTS,
         waiting::TESTS,
         watchers::TESTS,
         progress::TESTS,

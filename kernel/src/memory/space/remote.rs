@@ -197,6 +197,37 @@ impl Space {
         self.lock.try_lock(page..page + PAGE_SIZE)?.ok_or(TryError::WouldBlock)
     }
 
+    /// Has `fill` fill as much of a range as the program itself could store to without a fault, a part of a page at a
+    /// time, until it fills less than it is given. Returns the bytes filled: none where another operation holds the
+    /// range. It never waits.
+    pub fn try_fill(
+        &self,
+        address: usize,
+        length: usize,
+        mut fill: impl FnMut(FrameSlice<'_>) -> usize,
+    ) -> usize {
+        let all = self.range();
+        let end = address.saturating_add(length);
+        if length == 0 || address < all.start || end > all.end {
+            return 0;
+        }
+        let pages = address & !(PAGE_SIZE - 1)..end.next_multiple_of(PAGE_SIZE);
+        let Ok(Some(_guard)) = self.lock.try_lock(pages) else { return 0 };
+        let mut done = 0;
+        while done < length {
+            let Some(entry) = self.root().look_to_store(address + done) else { break };
+            let page = FoundPage { physical: entry.physical(), _reference: None };
+            let part = page.bytes(address + done, length - done);
+            let wanted = part.len();
+            let filled = fill(part);
+            done += filled;
+            if filled < wanted {
+                break;
+            }
+        }
+        done
+    }
+
     fn mapping_of(&self, page: usize) -> Option<Mapping<Object>> {
         self.state.lock().mappings.get(page).cloned()
     }

@@ -4,11 +4,13 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
 use linux_raw_sys::general as linux;
 
 use crate::call::caller::{Caller, carry_out};
 use crate::error::{Errno, TryError, TryResult};
 use crate::fs::buffer::{Atomicity, IoSegment};
+use crate::fs::offer::{OFFER_BYTES, ReadOffer};
 use crate::fs::range_lock::RangeGuard;
 use crate::fs::{IoBuffer, OpenFile, StatusFlags};
 use crate::memory::fallible;
@@ -81,6 +83,8 @@ pub struct Transfer {
     pub some_is_enough: bool,
     /// Whether it appends, whatever the file's flags say (`RWF_APPEND`).
     pub is_appended: bool,
+    /// The number of the offer of its memory that the file has; 0 for none.
+    pub offered: AtomicU64,
 }
 
 impl Transfer {
@@ -189,6 +193,25 @@ impl Transfer {
         }
     }
 
+    /// Offers the memory of a read that is about to wait. Requests have levels and ends of their own, and offer none.
+    fn offer(&self, watch: &Watch) {
+        if let (Caller::Thread(thread), Segments::One([segment])) = (&self.thread, &self.segments)
+            && segment.length - self.done >= OFFER_BYTES
+            && self.direction == TransferDirection::Read
+            && watch.is_wait()
+        {
+            let (address, length) = (segment.address.wrapping_add(self.done), segment.length - self.done);
+            let offer = ReadOffer::new(watch.clone(), thread.space(), address, length);
+            self.offered.store(self.open.file.offer(offer).unwrap_or(0), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the offer back. Returns the bytes that were copied.
+    fn take_offer(&mut self) -> usize {
+        let number = core::mem::take(self.offered.get_mut());
+        if number == 0 { 0 } else { self.open.file.take_offer(number) }
+    }
+
     /// Counts bytes that were moved, for `/proc/PID/io`: as in Linux those of system calls only.
     #[inline]
     fn count(&self, moved: usize) {
@@ -294,7 +317,20 @@ impl Operation for Transfer {
     }
 
     fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
-        self.open.file.can_go_on(&self.open, watch, self.events())
+        let can = self.open.file.can_go_on(&self.open, watch, self.events())?;
+        if !can {
+            self.offer(watch);
+        }
+        Ok(can)
+    }
+
+    fn end_wait(&mut self) {
+        let moved = self.take_offer();
+        if moved > 0 {
+            self.done += moved;
+            self.count(moved);
+            self.open.report(linux::IN_ACCESS);
+        }
     }
 
     fn is_exclusive(&self) -> bool {
@@ -313,6 +349,12 @@ impl Operation for Transfer {
         let held = fallible::try_box(RangeGuard::lock(file, range, is_shared))?;
         self.held = Some(fallible::try_box(Box::into_pin(held).await?)?);
         Ok(())
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        self.take_offer();
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod asynccall;
 mod boot;
+mod copies;
 mod executors;
 mod host;
 mod memory;
@@ -58,6 +59,7 @@ pub const EVERY: &str = "all";
 /// All experiments, in the order in which they are listed.
 pub const ALL: &[Experiment] = &[
     boot::EXPERIMENT,
+    copies::EXPERIMENT,
     syscalls::EXPERIMENT,
     yields::EXPERIMENT,
     spaces::EXPERIMENT,

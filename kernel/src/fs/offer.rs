@@ -1,0 +1,95 @@
+//! One copy instead of two: a reader that waits offers its memory, and whoever writes copies there at once.
+//!
+//! An object with a buffer (a pipe) has at most one offer, under its lock, and only while its buffer is empty: so bytes
+//! keep their order. The writer finds the reader's pages in the reader's tables, with their range locked, so no page
+//! table changes and the way is the same under each isolation; where a page is missing, or another operation holds the
+//! range, the rest goes through the buffer. What was copied belongs to the reader, which takes the offer back when its
+//! wait ends, however it ends. Where several readers wait there is no offer, because their order decides.
+
+use alloc::sync::Arc;
+
+use crate::fs::IoBuffer;
+use crate::memory::Space;
+use crate::wait::queue::Watch;
+
+/// The least that a read must ask for, and a write must bring. Below, looking for pages costs more than a copy.
+pub const OFFER_BYTES: usize = 4096;
+/// The most that is copied under the object's lock.
+const OFFER_BYTES_MAX: usize = 64 << 10;
+
+/// Memory of a reader that waits.
+pub struct ReadOffer {
+    watch: Watch,
+    space: Arc<Space>,
+    address: usize,
+    length: usize,
+    filled: usize,
+}
+
+impl ReadOffer {
+    /// Memory of the one who waits by `watch`.
+    pub fn new(watch: Watch, space: Arc<Space>, address: usize, length: usize) -> Self {
+        Self { watch, space, address, length: length.min(OFFER_BYTES_MAX), filled: 0 }
+    }
+}
+
+/// The place of an object's offer.
+#[derive(Default)]
+pub struct OfferPlace {
+    offer: Option<ReadOffer>,
+    /// Of the last offer: how it is named.
+    number: u64,
+}
+
+impl OfferPlace {
+    /// No offer.
+    pub const fn new() -> Self {
+        Self { offer: None, number: 0 }
+    }
+
+    /// Whether there is one.
+    pub const fn is_taken(&self) -> bool {
+        self.offer.is_some()
+    }
+
+    /// Puts an offer there. Returns its number, which is never 0.
+    pub fn put(&mut self, offer: ReadOffer) -> u64 {
+        self.number += 1;
+        self.offer = Some(offer);
+        self.number
+    }
+
+    /// Takes the offer of this number back, if it is still there.
+    pub fn take(&mut self, number: u64) -> Option<ReadOffer> {
+        if self.number == number { self.offer.take() } else { None }
+    }
+
+    /// Takes the offer away if nothing has been copied: its reader has to be found by order. To be dropped without the
+    /// object's lock.
+    pub fn cancel(&mut self) -> Option<ReadOffer> {
+        self.offer.take_if(|offer| offer.filled == 0)
+    }
+
+    /// Copies what it can. Returns the bytes, and whom to wake without the object's lock.
+    pub fn fill(&mut self, buffer: &mut IoBuffer<'_>) -> (usize, Option<Watch>) {
+        let Some(offer) = &mut self.offer else { return (0, None) };
+        let length = (offer.length - offer.filled).min(buffer.remaining());
+        let copy = |part| {
+            let before = buffer.done();
+            // A fault stops here; the write meets it again and says so.
+            let _ = buffer.copy_in_frame(part);
+            buffer.done() - before
+        };
+        let copied = offer.space.try_fill(offer.address + offer.filled, length, copy);
+        offer.filled += copied;
+        (copied, (copied > 0).then(|| offer.watch.clone()))
+    }
+}
+
+impl ReadOffer {
+    /// Bytes that were copied.
+    #[must_use]
+    pub const fn filled(&self) -> usize {
+        self.filled
+    }
+}
