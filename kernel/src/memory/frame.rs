@@ -161,6 +161,11 @@ pub fn is_above_reserve() -> bool {
     }
 }
 
+/// Whether so many frames are free that some may be used before they are needed.
+pub fn is_plentiful() -> bool {
+    FREE_IN_BUDDY.load(Relaxed) > total_frames() / 8
+}
+
 /// Releases caches: empty slabs, cached frames, and deferred frees, for which all CPUs are asked to flush.
 pub fn drain_caches() {
     crate::memory::deferred_free::drain_everywhere();

@@ -182,6 +182,10 @@ impl Space {
         let page = address & !(PAGE_SIZE - 1);
         let state = self.state.lock();
         if let Some(mapping) = state.mappings.get(address) {
+            if access.write && is_filled_in_order(mapping) {
+                let end = page + self.ahead.pages(page) * PAGE_SIZE;
+                return Ok(page..end.min(mapping.end));
+            }
             return Ok(around(page, mapping, access));
         }
         let above = state.mappings.at_or_above(address).ok_or(FaultError::Unmapped)?;
@@ -225,6 +229,10 @@ impl Space {
             }
         } else if !access.write {
             self.pages_came(bring_in_around(leaves, &mapping, page, range));
+        } else if is_filled_in_order(&mapping) {
+            let pages = 1 + bring_in_ahead(leaves, &mapping, page, range);
+            self.pages_came(pages - 1);
+            self.ahead.brought(page, pages);
         }
         Ok(())
     }
@@ -277,6 +285,31 @@ fn bring_in_around(leaves: Leaves, mapping: &Mapping<Object>, page: usize, range
             leaf.replace(new);
             count += usize::from(resident::counts(new));
         }
+    }
+    count
+}
+
+/// Whether stores to the mapping bring in pages ahead: private memory that no stack grows into.
+fn is_filled_in_order(mapping: &Mapping<Object>) -> bool {
+    matches!(mapping.backing, Object::Anonymous(_))
+        && !mapping.flags.intersects(Flags::SHARED | Flags::GROWS_DOWN)
+}
+
+/// Maps the pages of the range behind a page that a store has brought in, up to the first that is there already, as long
+/// as there is plenty of memory. Returns how many.
+fn bring_in_ahead(leaves: Leaves, mapping: &Mapping<Object>, page: usize, range: &Range<usize>) -> usize {
+    // The mapping may have changed before the range was locked.
+    let table = page & !(paging::span(1) - 1);
+    let end = range.end.min(mapping.end).min(table + paging::span(1));
+    let mut count = 0;
+    for next in (page + PAGE_SIZE..end).step_by(PAGE_SIZE) {
+        let leaf = leaves.leaf(next);
+        if leaf.get().is_present() || !crate::memory::frame::is_plentiful() {
+            break;
+        }
+        let Ok(frame) = FrameRef::allocate_zeroed() else { break };
+        leaf.replace(entry_for(PageRef::Counted(frame), mapping, true));
+        count += 1;
     }
     count
 }

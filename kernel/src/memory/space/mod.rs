@@ -15,6 +15,7 @@
 //! across an await. Nearly always they finish at their first poll.
 
 mod advise;
+mod ahead;
 mod attach;
 mod brk;
 mod dump;
@@ -57,6 +58,7 @@ use crate::memory::process_pages::Pages;
 use crate::memory::shootdown::{PendingFlush, Removals, Users};
 use crate::memory::slots::Slot;
 use crate::memory::source::Object;
+use crate::memory::space::ahead::FaultAhead;
 use crate::memory::space::limits::SpaceLimits;
 use crate::memory::space::lock::SpaceLock;
 use crate::memory::space::resident::Resident;
@@ -142,6 +144,7 @@ pub struct Space {
     /// The process was chosen to end because memory ran out.
     is_doomed: AtomicBool,
     resident: Resident,
+    ahead: FaultAhead,
     /// The root's entry for the slot; 0 in a whole space.
     entry: AtomicU64,
     slot_number: usize,
@@ -238,6 +241,7 @@ impl Space {
             limits,
             is_doomed: AtomicBool::new(false),
             resident: Resident::default(),
+            ahead: FaultAhead::new(),
             entry: AtomicU64::new(0),
             slot_number: 0,
             credentials: AtomicUsize::new(CredentialSet::FIRST.0),

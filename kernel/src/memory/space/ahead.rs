@@ -1,0 +1,53 @@
+//! Anonymous memory that is stored to in order comes several pages at a time: a fault costs more than the page that it
+//! brings, and whoever has touched some pages one after the other goes on.
+//!
+//! A space remembers a few places where such a walk would go on, one for each of several parts of its addresses, so that
+//! threads that fill memory of their own do not disturb each other. The first faults of a walk bring one page each; from
+//! then on the number doubles. So what comes in vain is less than what was touched.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::arch::paging;
+use crate::arch::paging::PAGE_SIZE;
+
+/// Pages that a fault brings in at most: to clear them takes some 20 µs.
+const PAGES_MAX: usize = 16;
+/// Faults of a walk that bring one page each.
+const STEPS: usize = 3;
+/// Places that are remembered.
+const PLACES: usize = 4;
+/// The bits of a place that count the faults of its walk; the others are the address of the page that comes next.
+const COUNT: usize = 7;
+
+/// Where walks over anonymous memory would go on. Only a hint: threads may overwrite each other's.
+pub(super) struct FaultAhead([AtomicUsize; PLACES]);
+
+impl FaultAhead {
+    /// No walk.
+    pub const fn new() -> Self {
+        Self([const { AtomicUsize::new(0) }; PLACES])
+    }
+
+    fn place(&self, page: usize) -> &AtomicUsize {
+        &self.0[page / paging::span(1) % PLACES]
+    }
+
+    /// How many faults of a walk have come before one on `page`.
+    fn faults_before(&self, page: usize) -> usize {
+        let place = self.place(page).load(Ordering::Relaxed);
+        if place & !COUNT == page { place & COUNT } else { 0 }
+    }
+
+    /// How many pages, from the missing one on, a store is to bring in: at most up to the end of their leaf table.
+    pub fn pages(&self, page: usize) -> usize {
+        let wanted = (1 << self.faults_before(page).saturating_sub(STEPS)).min(PAGES_MAX);
+        wanted.min((paging::span(1) - page % paging::span(1)) / PAGE_SIZE)
+    }
+
+    /// A store to `page` has brought in `pages`.
+    pub fn brought(&self, page: usize, pages: usize) {
+        let count = (self.faults_before(page) + 1).min(COUNT);
+        let next = page + pages * PAGE_SIZE;
+        self.place(next).store(next | count, Ordering::Relaxed);
+    }
+}
