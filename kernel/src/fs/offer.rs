@@ -10,6 +10,7 @@ use alloc::sync::Arc;
 
 use crate::fs::IoBuffer;
 use crate::memory::Space;
+use crate::memory::raw::FrameSlice;
 use crate::wait::queue::Watch;
 
 /// The least that a read must ask for, and a write must bring. Below, looking for pages costs more than a copy.
@@ -74,7 +75,7 @@ impl OfferPlace {
     pub fn fill(&mut self, buffer: &mut IoBuffer<'_>) -> (usize, Option<Watch>) {
         let Some(offer) = &mut self.offer else { return (0, None) };
         let length = (offer.length - offer.filled).min(buffer.remaining());
-        let copy = |part| {
+        let copy = |part: FrameSlice<'_>| {
             let before = buffer.done();
             // A fault stops here; the write meets it again and says so.
             let _ = buffer.copy_in_frame(part);
