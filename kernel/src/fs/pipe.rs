@@ -14,7 +14,7 @@ use crate::fs::offer::{OFFER_BYTES, OfferPlace, ReadOffer};
 use crate::fs::{Dentry, File, IoBuffer, OpenFile, Path, StatusFlags, setup};
 use crate::memory::fallible;
 use crate::process::Credentials;
-use crate::sync::SpinLock;
+use crate::sync::{SpinGuard, SpinLock};
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// The capacity of a pipe in bytes unless `F_SETPIPE_SZ` says otherwise.
@@ -124,14 +124,38 @@ impl PipeEnd {
         self.pipe.state.lock().ring.capacity()
     }
 
-    /// Copies up to `length` bytes to another pipe without taking them: tee(2).
-    ///
-    /// # Errors
-    /// Blocks while this pipe is empty or the other is full. `EINVAL` (they are one), `EPIPE`, `ENOMEM`.
+    /// Whether both are ends of one pipe.
     pub fn is_end_of_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.pipe, &other.pipe)
     }
 
+    /// Writes to the memory of a reader that waits, as far as it is there, and the rest to the ring.
+    #[inline(never)]
+    fn write_directly(
+        &self,
+        mut state: SpinGuard<'_, PipeState>,
+        buffer: &mut IoBuffer<'_>,
+        room: usize,
+    ) -> TryResult<usize> {
+        let (direct, reader) = state.offer.fill(buffer);
+        let stored = match fill_ring(&mut state.ring, buffer, room) {
+            Err(_) if direct > 0 => 0,
+            result => result?,
+        };
+        drop(state);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+        if stored > 0 {
+            self.pipe.queue.wake(Events::IN | Events::RDNORM);
+        }
+        Ok(direct + stored)
+    }
+
+    /// Copies up to `length` bytes to another pipe without taking them: tee(2).
+    ///
+    /// # Errors
+    /// Blocks while this pipe is empty or the other is full. `EINVAL` (they are one), `EPIPE`, `ENOMEM`.
     pub fn tee(&self, to: &Self, length: usize) -> TryResult<usize> {
         if Arc::ptr_eq(&self.pipe, &to.pipe) {
             return Err(Errno::EINVAL.into());
@@ -262,22 +286,13 @@ impl File for PipeEnd {
         {
             return Err(fault.into());
         }
-        let mut direct = (0, None);
-        if state.offer.is_taken() && wanted >= OFFER_BYTES && state.ring.is_empty() {
-            direct = state.offer.fill(buffer);
+        if wanted >= OFFER_BYTES && state.offer.is_taken() && state.ring.is_empty() {
+            return self.write_directly(state, buffer, room);
         }
-        let stored = match fill_ring(&mut state.ring, buffer, room) {
-            Err(_) if direct.0 > 0 => 0,
-            result => result?,
-        };
+        let moved = fill_ring(&mut state.ring, buffer, room)?;
         drop(state);
-        if let (_, Some(reader)) = &direct {
-            reader.wake();
-        }
-        if stored > 0 {
-            self.pipe.queue.wake(Events::IN | Events::RDNORM);
-        }
-        Ok(direct.0 + stored)
+        self.pipe.queue.wake(Events::IN | Events::RDNORM);
+        Ok(moved)
     }
 
     fn offer(&self, offer: ReadOffer) -> Option<u64> {
@@ -296,12 +311,15 @@ impl File for PipeEnd {
             self.pipe.queue.watch_to_take(watch, events)?;
         }
         let mut state = self.pipe.state.lock();
+        if state.offer.is_taken() && self.reads && watch.is_some_and(Watch::is_exclusive) {
+            // The order of those who wait decides who gets what, which is for the queue to say.
+            let canceled = state.offer.cancel();
+            drop(state);
+            drop(canceled);
+            state = self.pipe.state.lock();
+        }
         let mut ready = Events::empty();
-        let mut canceled = None;
         if self.reads {
-            if state.offer.is_taken() && watch.is_some_and(Watch::is_exclusive) {
-                canceled = state.offer.cancel();
-            }
             if !state.ring.is_empty() {
                 ready |= Events::IN | Events::RDNORM;
             }
@@ -319,8 +337,6 @@ impl File for PipeEnd {
                 ready |= Events::ERR;
             }
         }
-        drop(state);
-        drop(canceled);
         Ok(ready)
     }
 

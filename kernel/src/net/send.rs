@@ -36,22 +36,31 @@ impl Socket {
         if self.has_ended(WRITING) {
             return Err(Errno::EPIPE.into());
         }
-        let mut sent = SentBytes::default();
-        match self.style {
-            Style::Stream => {
-                sent = send_bytes(&inbox, buffer, ancillary, self.options().send_limit())?;
-            }
-            Style::Datagram | Style::Packets => {
-                sent.stored = self.send_message(&inbox, buffer, ancillary)?;
-            }
+        if self.style == Style::Stream && buffer.remaining() >= OFFER_BYTES && ancillary.is_none() {
+            return self.send_large(&inbox, buffer);
         }
-        if let Some(reader) = &sent.reader {
+        let sent = match self.style {
+            Style::Stream => send_bytes(&inbox, buffer, ancillary, self.options().send_limit()),
+            Style::Datagram | Style::Packets => self.send_message(&inbox, buffer, ancillary),
+        }?;
+        inbox.queue.wake(Events::IN | Events::RDNORM);
+        Ok(sent)
+    }
+
+    /// Sends bytes to the memory of a reader that waits, as far as it is there, and the rest to the inbox.
+    fn send_large(&self, inbox: &Inbox, buffer: &mut IoBuffer<'_>) -> TryResult<usize> {
+        let (direct, reader) = fill_offer(inbox, buffer);
+        let stored = match send_bytes(inbox, buffer, &mut None, self.options().send_limit()) {
+            Err(_) if direct > 0 => 0,
+            result => result?,
+        };
+        if let Some(reader) = reader {
             reader.wake();
         }
-        if sent.stored > 0 || sent.direct == 0 {
+        if stored > 0 {
             inbox.queue.wake(Events::IN | Events::RDNORM);
         }
-        Ok(sent.direct + sent.stored)
+        Ok(direct + stored)
     }
 
     fn send_message(
@@ -90,14 +99,16 @@ impl Socket {
     }
 }
 
-/// Where the bytes of a sending went.
-#[derive(Default)]
-struct SentBytes {
-    /// To the memory of a reader that waits, and to whom.
-    direct: usize,
-    reader: Option<Watch>,
-    /// To the inbox.
-    stored: usize,
+/// Copies to the memory of a reader that waits. Returns the bytes, and whom to wake.
+fn fill_offer(inbox: &Inbox, buffer: &mut IoBuffer<'_>) -> (usize, Option<Watch>) {
+    let mut contents = inbox.contents.lock();
+    let is_plain = contents.marks.is_empty() && contents.ring.is_empty();
+    if !contents.offer.is_taken() || !is_plain || contents.closed || contents.ended {
+        return (0, None);
+    }
+    let filled = contents.offer.fill(buffer);
+    contents.read += filled.0 as u64;
+    filled
 }
 
 fn send_bytes(
@@ -105,30 +116,21 @@ fn send_bytes(
     buffer: &mut IoBuffer<'_>,
     ancillary: &mut Option<Ancillary>,
     limit: usize,
-) -> TryResult<SentBytes> {
+) -> TryResult<usize> {
     let mut contents = inbox.contents.lock();
     if contents.closed || contents.ended {
         return Err(Errno::EPIPE.into());
     }
     if buffer.remaining() == 0 {
-        return Ok(SentBytes::default());
+        return Ok(0);
     }
     let room = contents.room(limit);
     if room == 0 {
         return Err(TryError::WouldBlock);
     }
     contents.marks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-    let (mut direct, mut reader) = (0, None);
-    let is_plain = ancillary.is_none() && contents.marks.is_empty() && contents.ring.is_empty();
-    if contents.offer.is_taken() && is_plain && buffer.remaining() >= OFFER_BYTES {
-        (direct, reader) = contents.offer.fill(buffer);
-        contents.read += direct as u64;
-    }
     let position = contents.read + contents.ring.len() as u64;
-    let moved = match fill_ring(&mut contents.ring, buffer, room) {
-        Err(_) if direct > 0 => 0,
-        result => result?,
-    };
+    let moved = fill_ring(&mut contents.ring, buffer, room)?;
     if let Some(ancillary) = ancillary.take() {
         let range = position..position + moved as u64;
         match contents.marks.back_mut() {
@@ -139,5 +141,5 @@ fn send_bytes(
             _ => push_back_reserved(&mut contents.marks, StreamMark { range, ancillary }),
         }
     }
-    Ok(SentBytes { direct, reader, stored: moved })
+    Ok(moved)
 }
