@@ -47,6 +47,7 @@ use crate::error::{Errno, TryResult};
 use crate::fs::offer::ReadOffer;
 use crate::memory::MapSource;
 use crate::process::Thread;
+use crate::wait::node::WaitNode;
 use crate::wait::queue::{Events, Watch};
 
 pub use crate::fs::buffer::IoBuffer;
@@ -103,16 +104,15 @@ pub trait File: Any + Send + Sync {
         Ok(ready.intersects(events | Events::ERR | Events::HUP))
     }
 
-    /// Takes an offer of memory from a reader that is registered and waits, for whoever writes next. Returns its number,
-    /// by which the reader takes it back; `None` if the file wants none now.
-    fn offer(&self, offer: ReadOffer) -> Option<u64> {
+    /// Takes an offer of memory from a reader that is registered and waits, for whoever writes next; drops it if the file
+    /// wants none now.
+    fn offer(&self, offer: ReadOffer) {
         drop(offer);
-        None
     }
 
-    /// Gives an offer back. Returns how many bytes were copied to its memory.
-    fn take_offer(&self, number: u64) -> usize {
-        let _ = number;
+    /// Gives a waiter's offer back, if there is one. Returns how many bytes were copied to its memory.
+    fn take_offer(&self, waiter: &Arc<WaitNode>) -> usize {
+        let _ = waiter;
         0
     }
 

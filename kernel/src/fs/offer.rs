@@ -11,6 +11,7 @@ use alloc::sync::Arc;
 use crate::fs::IoBuffer;
 use crate::memory::Space;
 use crate::memory::raw::FrameSlice;
+use crate::wait::node::WaitNode;
 use crate::wait::queue::Watch;
 
 /// The least that a read must ask for, and a write must bring. Below, looking for pages costs more than a copy.
@@ -36,44 +37,42 @@ impl ReadOffer {
 
 /// The place of an object's offer.
 #[derive(Default)]
-pub struct OfferPlace {
-    offer: Option<ReadOffer>,
-    /// Of the last offer: how it is named.
-    number: u64,
-}
+pub struct OfferPlace(Option<ReadOffer>);
 
 impl OfferPlace {
     /// No offer.
     pub const fn new() -> Self {
-        Self { offer: None, number: 0 }
+        Self(None)
     }
 
     /// Whether there is one.
+    #[inline]
     pub const fn is_taken(&self) -> bool {
-        self.offer.is_some()
+        self.0.is_some()
     }
 
-    /// Puts an offer there. Returns its number, which is never 0.
-    pub fn put(&mut self, offer: ReadOffer) -> u64 {
-        self.number += 1;
-        self.offer = Some(offer);
-        self.number
+    /// Puts an offer there, where none is.
+    pub fn put(&mut self, offer: ReadOffer) {
+        self.0 = Some(offer);
     }
 
-    /// Takes the offer of this number back, if it is still there.
-    pub fn take(&mut self, number: u64) -> Option<ReadOffer> {
-        if self.number == number { self.offer.take() } else { None }
+    /// Takes a waiter's offer back, if it is still there.
+    pub fn take(&mut self, waiter: &Arc<WaitNode>) -> Option<ReadOffer> {
+        self.0.take_if(|offer| offer.watch.is_of(waiter))
     }
 
     /// Takes the offer away if nothing has been copied: its reader has to be found by order. To be dropped without the
     /// object's lock.
     pub fn cancel(&mut self) -> Option<ReadOffer> {
-        self.offer.take_if(|offer| offer.filled == 0)
+        self.0.take_if(|offer| offer.filled == 0)
     }
 
     /// Copies what it can. Returns the bytes, and whom to wake without the object's lock.
     pub fn fill(&mut self, buffer: &mut IoBuffer<'_>) -> (usize, Option<Watch>) {
-        let Some(offer) = &mut self.offer else { return (0, None) };
+        let Some(offer) = &mut self.0 else { return (0, None) };
+        if offer.watch.is_stale() {
+            return (0, None);
+        }
         let length = (offer.length - offer.filled).min(buffer.remaining());
         let copy = |part: FrameSlice<'_>| {
             let before = buffer.done();

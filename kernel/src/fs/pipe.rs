@@ -15,6 +15,7 @@ use crate::fs::{Dentry, File, IoBuffer, OpenFile, Path, StatusFlags, setup};
 use crate::memory::fallible;
 use crate::process::Credentials;
 use crate::sync::{SpinGuard, SpinLock};
+use crate::wait::node::WaitNode;
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// The capacity of a pipe in bytes unless `F_SETPIPE_SZ` says otherwise.
@@ -295,14 +296,16 @@ impl File for PipeEnd {
         Ok(moved)
     }
 
-    fn offer(&self, offer: ReadOffer) -> Option<u64> {
+    fn offer(&self, offer: ReadOffer) {
         let mut state = self.pipe.state.lock();
         let is_wanted = state.ring.is_empty() && state.writers > 0 && !state.offer.is_taken();
-        if is_wanted && self.pipe.queue.has_one_taker() { Some(state.offer.put(offer)) } else { None }
+        if is_wanted && self.pipe.queue.has_one_taker() {
+            state.offer.put(offer);
+        }
     }
 
-    fn take_offer(&self, number: u64) -> usize {
-        let offer = self.pipe.state.lock().offer.take(number);
+    fn take_offer(&self, waiter: &Arc<WaitNode>) -> usize {
+        let offer = self.pipe.state.lock().offer.take(waiter);
         offer.map_or(0, |offer| offer.filled())
     }
 

@@ -16,6 +16,7 @@ use crate::net::in_flight::InFlightCharge;
 use crate::net::{Address, Style, collector};
 use crate::process::Thread;
 use crate::sync::SpinLock;
+use crate::wait::node::WaitNode;
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 /// Bytes that may wait, as Linux's default for a socket's buffer.
@@ -209,6 +210,8 @@ pub struct Inbox {
     pub(super) queue: WaitQueue,
     /// `SO_PASSCRED`: messages tell who sent them.
     passes_identity: AtomicBool,
+    /// Whether there may be an offer, to know without the lock.
+    has_offer: AtomicBool,
     /// The address of its socket, which peers are told.
     address: spin::Once<Arc<Address>>,
 }
@@ -220,7 +223,6 @@ pub(super) struct Readiness {
     pub has_ended: bool,
     pub has_error: bool,
     pub is_closed: bool,
-    pub has_offer: bool,
 }
 
 impl InboxContents {
@@ -336,6 +338,7 @@ impl Inbox {
             contents: SpinLock::new(contents),
             queue: WaitQueue::new(),
             passes_identity,
+            has_offer: AtomicBool::new(false),
             address: spin::Once::new(),
         })
     }
@@ -406,29 +409,44 @@ impl Inbox {
             has_ended: contents.ended || contents.closed,
             has_error: contents.error.is_some(),
             is_closed: contents.closed,
-            has_offer: contents.offer.is_taken(),
         }
     }
 
     /// Takes the memory of a reader that waits, if the stream has nothing but bytes to come.
-    pub(super) fn offer(&self, offer: ReadOffer) -> Option<u64> {
+    pub(super) fn offer(&self, offer: ReadOffer) {
         let mut contents = self.contents.lock();
         let is_plain = contents.marks.is_empty() && contents.peek_offset < 0 && !self.passes_identity();
         let has_ended = contents.ended || contents.closed || contents.error.is_some();
         let is_wanted = is_plain && !has_ended && !contents.has_data() && !contents.offer.is_taken();
-        if is_wanted && self.queue.has_one_taker() { Some(contents.offer.put(offer)) } else { None }
+        if !is_wanted {
+            return;
+        }
+        // Before the look: a reader that it does not find registers later, and then finds this.
+        self.has_offer.store(true, Ordering::Release);
+        if self.queue.has_one_taker() {
+            contents.offer.put(offer);
+        } else {
+            self.has_offer.store(false, Ordering::Release);
+        }
     }
 
     /// Gives it back, with the bytes that were copied there.
-    pub(super) fn take_offer(&self, number: u64) -> usize {
-        let offer = self.contents.lock().offer.take(number);
+    pub(super) fn take_offer(&self, waiter: &Arc<WaitNode>) -> usize {
+        let mut contents = self.contents.lock();
+        let offer = contents.offer.take(waiter);
+        self.has_offer.store(contents.offer.is_taken(), Ordering::Release);
+        drop(contents);
         offer.map_or(0, |offer| offer.filled())
     }
 
-    /// Another reader is about to wait: their order decides.
+    /// Another reader is registered and about to wait: their order decides. An offer that comes later finds both in the
+    /// queue.
+    #[inline]
     pub(super) fn cancel_offer(&self) {
-        let canceled = self.contents.lock().offer.cancel();
-        drop(canceled);
+        if self.has_offer.load(Ordering::Acquire) {
+            let canceled = self.contents.lock().offer.cancel();
+            drop(canceled);
+        }
     }
 
     pub(super) fn bytes_to_read(&self, style: Style) -> usize {

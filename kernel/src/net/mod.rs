@@ -34,6 +34,7 @@ use crate::fs::{File, IoBuffer, Metadata, OpenFile, StatusFlags};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sync::SpinLock;
+use crate::wait::node::WaitNode;
 use crate::wait::queue::{Events, WaitQueue, Watch};
 
 use heddle_kernel_core::fallible::push_back_reserved;
@@ -453,12 +454,14 @@ impl File for Socket {
         self.send(buffer, None, &mut None)
     }
 
-    fn offer(&self, offer: ReadOffer) -> Option<u64> {
-        if self.style == Style::Stream && self.is_connected() { self.inbox.offer(offer) } else { None }
+    fn offer(&self, offer: ReadOffer) {
+        if self.style == Style::Stream && self.is_connected() {
+            self.inbox.offer(offer);
+        }
     }
 
-    fn take_offer(&self, number: u64) -> usize {
-        self.inbox.take_offer(number)
+    fn take_offer(&self, waiter: &Arc<WaitNode>) -> usize {
+        self.inbox.take_offer(waiter)
     }
 
     fn poll(&self, _: &OpenFile, watch: Option<&Watch>, events: Events) -> Result<Events, Errno> {
@@ -466,6 +469,9 @@ impl File for Socket {
         if let Some(watch) = watch {
             self.inbox.queue.watch_to_take(watch, events)?;
             self.arrivals.watch_to_take(watch, events)?;
+            if watch.is_exclusive() {
+                self.inbox.cancel_offer();
+            }
             if let Some(peer) = &peer {
                 // Input at that queue is for the other side.
                 peer.queue.watch(watch, events.difference(Events::IN | Events::RDNORM))?;
@@ -481,9 +487,6 @@ impl File for Socket {
         }
         let limit = self.options.send_limit();
         let own = self.inbox.readiness(limit);
-        if own.has_offer && watch.is_some_and(Watch::is_exclusive) {
-            self.inbox.cancel_offer();
-        }
         ready.set(Events::IN | Events::RDNORM, own.has_data || own.has_ended);
         ready.set(Events::RDHUP, own.has_ended);
         ready.set(Events::ERR, own.has_error);

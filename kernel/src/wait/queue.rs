@@ -134,6 +134,12 @@ impl Watch {
         matches!(self.target, WatchTarget::Node(_))
     }
 
+    /// Whether it is a waiter's.
+    #[must_use]
+    pub fn is_of(&self, waiter: &Arc<WaitNode>) -> bool {
+        matches!(&self.target, WatchTarget::Node(node) if Arc::ptr_eq(node, waiter))
+    }
+
     /// Wakes the waiter, if it still waits.
     pub fn wake(&self) {
         if let WatchTarget::Node(node) = &self.target
@@ -143,7 +149,9 @@ impl Watch {
         }
     }
 
-    fn is_stale(&self) -> bool {
+    /// Whether the wait is over.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
         match &self.target {
             WatchTarget::Node(node) => node.generation() != self.generation,
             WatchTarget::Listener(listener) => listener.generation() != self.generation,

@@ -1,7 +1,6 @@
 //! `read`, `write` and their kin.
 
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicU64;
 use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
@@ -159,7 +158,6 @@ fn start(
         is_unfinished: false,
         some_is_enough: false,
         is_appended: flags & linux::RWF_APPEND != 0,
-        offered: AtomicU64::new(0),
     };
     transfer.start()
 }

@@ -2,7 +2,6 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicU64;
 use linux_raw_sys::general as linux;
 
 use crate::call::caller::{Caller, carry_out};
@@ -457,7 +456,6 @@ pub fn vmsplice(call: &mut Call<'_>) -> SyscallResult {
         is_unfinished: false,
         some_is_enough: true,
         is_appended: false,
-        offered: AtomicU64::new(0),
     };
     transfer.start()
 }

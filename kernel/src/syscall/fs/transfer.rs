@@ -4,7 +4,6 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, Ordering};
 use linux_raw_sys::general as linux;
 
 use crate::call::caller::{Caller, carry_out};
@@ -83,8 +82,6 @@ pub struct Transfer {
     pub some_is_enough: bool,
     /// Whether it appends, whatever the file's flags say (`RWF_APPEND`).
     pub is_appended: bool,
-    /// The number of the offer of its memory that the file has; 0 for none.
-    pub offered: AtomicU64,
 }
 
 impl Transfer {
@@ -193,23 +190,37 @@ impl Transfer {
         }
     }
 
-    /// Offers the memory of a read that is about to wait. Requests have levels and ends of their own, and offer none.
+    /// Whether its memory may be offered while it waits. Requests have levels and ends of their own, and offer none.
+    #[inline]
+    fn may_offer(&self) -> bool {
+        matches!(&self.segments, Segments::One([segment]) if segment.length - self.done >= OFFER_BYTES)
+            && self.direction == TransferDirection::Read
+            && matches!(self.thread, Caller::Thread(_))
+    }
+
+    /// Offers the memory of a read that is about to wait.
+    #[inline(never)]
     fn offer(&self, watch: &Watch) {
         if let (Caller::Thread(thread), Segments::One([segment])) = (&self.thread, &self.segments)
-            && segment.length - self.done >= OFFER_BYTES
-            && self.direction == TransferDirection::Read
             && watch.is_wait()
         {
             let (address, length) = (segment.address.wrapping_add(self.done), segment.length - self.done);
-            let offer = ReadOffer::new(watch.clone(), thread.space(), address, length);
-            self.offered.store(self.open.file.offer(offer).unwrap_or(0), Ordering::Relaxed);
+            self.open.file.offer(ReadOffer::new(watch.clone(), thread.space(), address, length));
         }
     }
 
-    /// Takes the offer back. Returns the bytes that were copied.
-    fn take_offer(&mut self) -> usize {
-        let number = core::mem::take(self.offered.get_mut());
-        if number == 0 { 0 } else { self.open.file.take_offer(number) }
+    /// Takes the offer back, with what was copied.
+    #[inline(never)]
+    fn take_offer(&mut self) {
+        let moved = match &self.thread {
+            Caller::Thread(thread) => self.open.file.take_offer(thread.node()),
+            Caller::Request(_) => 0,
+        };
+        if moved > 0 {
+            self.done += moved;
+            self.count(moved);
+            self.open.report(linux::IN_ACCESS);
+        }
     }
 
     /// Counts bytes that were moved, for `/proc/PID/io`: as in Linux those of system calls only.
@@ -318,18 +329,16 @@ impl Operation for Transfer {
 
     fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
         let can = self.open.file.can_go_on(&self.open, watch, self.events())?;
-        if !can {
+        if !can && self.may_offer() {
             self.offer(watch);
         }
         Ok(can)
     }
 
+    #[inline]
     fn end_wait(&mut self) {
-        let moved = self.take_offer();
-        if moved > 0 {
-            self.done += moved;
-            self.count(moved);
-            self.open.report(linux::IN_ACCESS);
+        if self.may_offer() {
+            self.take_offer();
         }
     }
 
@@ -349,12 +358,6 @@ impl Operation for Transfer {
         let held = fallible::try_box(RangeGuard::lock(file, range, is_shared))?;
         self.held = Some(fallible::try_box(Box::into_pin(held).await?)?);
         Ok(())
-    }
-}
-
-impl Drop for Transfer {
-    fn drop(&mut self) {
-        self.take_offer();
     }
 }
 
