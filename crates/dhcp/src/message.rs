@@ -1,6 +1,7 @@
 //! The bytes of messages: RFC 2131, section 2, and the options of RFC 2132, RFC 3396 and RFC 3397.
 
 use core::net::Ipv4Addr;
+use core::ops::Range;
 
 /// The port that servers listen at.
 pub const SERVER_PORT: u16 = 67;
@@ -186,13 +187,14 @@ impl<'a> Iterator for Walk<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            match *self.0 {
+            let place = self.0;
+            match place {
                 [] | [code::END, ..] => return None,
-                [code::PAD, ref rest @ ..] => self.0 = rest,
-                [kind, length, ref rest @ ..] if usize::from(length) <= rest.len() => {
-                    let (value, rest) = rest.split_at(length.into());
+                [code::PAD, rest @ ..] => self.0 = rest,
+                [kind, length, rest @ ..] if usize::from(*length) <= rest.len() => {
+                    let (value, rest) = rest.split_at(usize::from(*length));
                     self.0 = rest;
-                    return Some(Ok((kind, value)));
+                    return Some(Ok((*kind, value)));
                 }
                 _ => {
                     self.0 = &[];
@@ -229,7 +231,7 @@ impl<'a> Message<'a> {
                 _ => {}
             }
         }
-        let field = |bit: u8, range| if overload & bit != 0 { &bytes[range] } else { &[][..] };
+        let field = |bit: u8, range: Range<usize>| if overload & bit != 0 { &bytes[range] } else { &[][..] };
         let areas = [options, field(1, at::FILE), field(2, at::SERVER_NAME)];
         if areas[1..].iter().any(|area| Walk(area).any(|option| option.is_err())) {
             return None;
