@@ -83,7 +83,7 @@ impl Moments {
     }
 }
 
-/// A client. Moments are nanoseconds of a clock that never goes back, and runs while the machine sleeps.
+/// A client. Moments are nanoseconds of a clock that never goes back.
 #[derive(Debug)]
 pub struct Client {
     mac: [u8; 6],

@@ -198,7 +198,8 @@ pub(crate) const fn is_host(address: Ipv4Addr) -> bool {
 
 /// The addresses of hosts in a list.
 fn hosts(value: &[u8]) -> impl Iterator<Item = Ipv4Addr> {
-    let addresses = value.chunks_exact(4).map(|octets| Ipv4Addr::new(octets[0], octets[1], octets[2], octets[3]));
+    let addresses =
+        value.chunks_exact(4).map(|octets| Ipv4Addr::new(octets[0], octets[1], octets[2], octets[3]));
     addresses.filter(|address| is_host(*address))
 }
 

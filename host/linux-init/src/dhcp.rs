@@ -119,7 +119,9 @@ impl Keeper {
         let old = self.held.replace(lease);
         if let Some(old) = old.filter(|old| own(old) != own(&lease)) {
             self.remove(&old);
-        } else if let Some(router) = old.and_then(|old| old.router).filter(|router| lease.router != Some(*router)) {
+        } else if let Some(router) =
+            old.and_then(|old| old.router).filter(|router| lease.router != Some(*router))
+        {
             let _ = self.route.remove_gateway(self.index, router.into());
         }
         let (address, length) = own(&lease);
@@ -130,7 +132,9 @@ impl Keeper {
         if let Some(router) = lease.router {
             results.push(self.route.set_gateway(self.index, router.into()).context("the router"));
         }
-        results.push(std::fs::write("/etc/resolv.conf", lease.resolver().as_bytes()).context("/etc/resolv.conf"));
+        results.push(
+            std::fs::write("/etc/resolv.conf", lease.resolver().as_bytes()).context("/etc/resolv.conf"),
+        );
         results.push(set_host_name(lease.host_name.as_str()).context("the host's name"));
         for error in results.into_iter().filter_map(Result::err) {
             eprintln!("heddle-init: DHCP: {error:#}");

@@ -102,7 +102,9 @@ impl Session {
             if let Some(message) = session.next_message()? {
                 if message.kind == kind::START {
                     if bound.is_some_and(|bound| !bound.wait()) {
-                        put_word(&mut session.outbox, kind::NO_LEASE, NET_PATIENCE_SECONDS).ok().context("no lease")?;
+                        put_word(&mut session.outbox, kind::NO_LEASE, NET_PATIENCE_SECONDS)
+                            .ok()
+                            .context("no lease")?;
                         session.outbox.drain(&session.control)?;
                     }
                     session.start(&Start::parse(&message.payload).context("malformed start message")?)?;

@@ -60,7 +60,9 @@ fn short_messages_have_no_effect() {
 
 #[test]
 fn options_that_are_too_long_have_no_effect() {
-    for tail in [&[code::MTU][..], &[code::MTU, 2, 5], &[code::ROUTER, 255, 1], &[code::SUBNET_MASK, 3, 1, 2, 3]] {
+    for tail in
+        [&[code::MTU][..], &[code::MTU, 2, 5], &[code::ROUTER, 255, 1], &[code::SUBNET_MASK, 3, 1, 2, 3]]
+    {
         has_no_effect(|bytes, kind| {
             let mut answer = answer(bytes, kind, FIRST, SERVER, &[]);
             answer.pop();

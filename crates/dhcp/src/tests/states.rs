@@ -93,7 +93,8 @@ fn another_server_takes_over() {
     world.run(100);
     (world.servers[0].is_up, world.servers[1].is_up) = (false, true);
     world.run(5500);
-    let (unicast, all): (Vec<_>, Vec<_>) = world.sent[2..].iter().partition(|(_, to, _)| *to == SERVER);
+    let (unicast, all): (Vec<_>, Vec<(u64, Ipv4Addr, u8)>) =
+        world.sent[2..].iter().copied().partition(|(_, to, _)| *to == SERVER);
     // From T1 on after half of the time that is left, at least a minute.
     let seconds: Vec<_> = unicast.iter().map(|(at_ns, ..)| at_ns / SECOND_NS).collect();
     assert_eq!(seconds, [3000, 4125, 4687, 4968, 5109, 5179, 5239]);

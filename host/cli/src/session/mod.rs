@@ -437,7 +437,9 @@ impl<'a> Session<'a> {
         if let Some(terminal) = &mut self.terminal {
             terminal.leave();
         }
-        crate::say!("no DHCP server has answered for {seconds} s; the program starts without an IPv4 address");
+        crate::say!(
+            "no DHCP server has answered for {seconds} s; the program starts without an IPv4 address"
+        );
         if let Some(terminal) = &mut self.terminal {
             terminal.enter();
         }

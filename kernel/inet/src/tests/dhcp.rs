@@ -79,7 +79,9 @@ impl Leased {
             answer[0] = 2;
             answer[16..20].copy_from_slice(&GIVEN.octets());
             let IpAddr::V4(own) = V4[1] else { unreachable!("it is of IPv4") };
-            answer.extend([&[53, 1, kind, 54, 4][..], &own.octets(), &[1, 4, 255, 255, 255, 0, 51, 4]].concat());
+            answer.extend(
+                [&[53, 1, kind, 54, 4][..], &own.octets(), &[1, 4, 255, 255, 255, 0, 51, 4]].concat(),
+            );
             answer.extend(LEASE_SECONDS.to_be_bytes());
             answer.push(255);
             let target = if source.is_unspecified() { Ipv4Addr::BROADCAST.into() } else { source };

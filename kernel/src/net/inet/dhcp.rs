@@ -114,7 +114,8 @@ fn take(held: &mut Option<Lease>, lease: &Lease) {
     let old = held.replace(*lease);
     if let Some(old) = old.filter(|old| interface_address(old) != interface_address(lease)) {
         remove(&old);
-    } else if let Some(router) = old.and_then(|old| old.router).filter(|router| lease.router != Some(*router)) {
+    } else if let Some(router) = old.and_then(|old| old.router).filter(|router| lease.router != Some(*router))
+    {
         remove_route(router.into());
     }
     change(&NetworkChange::AddAddress { with: interface_address(lease), replaces: true });

@@ -12,7 +12,8 @@ use crate::guest::Kernel;
 use crate::testing::process::{RUN_TIMEOUT, heddle_run, run};
 
 /// Shows what a lease has set up.
-const SETTINGS: &str = "address() { busybox ip -4 -o addr show eth0 | busybox sed -n 's/.* inet \\([0-9./]*\\).*/\\1/p'; }
+const SETTINGS: &str =
+    "address() { busybox ip -4 -o addr show eth0 | busybox sed -n 's/.* inet \\([0-9./]*\\).*/\\1/p'; }
     address; busybox ip route show default | busybox sed 's/default via \\([0-9.]*\\).*/\\1/'
     busybox cat /etc/resolv.conf; busybox hostname; busybox cat /sys/class/net/eth0/mtu; ";
 
