@@ -101,7 +101,8 @@ pub fn write(path: &[u8], contents: &[u8], appends: bool) -> Result<(), Errno> {
     let start = if appends { open.file.size().unwrap_or(0) } else { 0 };
     let mut buffer = IoBuffer::kernel_in(contents);
     while buffer.remaining() > 0 {
-        match open.file.write(&open, &mut buffer, start + buffer.done() as u64) {
+        let at = start + buffer.done() as u64;
+        match open.file.write(&open, &mut buffer, at) {
             Ok(1..) => {}
             Err(TryError::Error(error)) => return Err(error),
             Ok(0) | Err(TryError::WouldBlock | TryError::Fault(_)) => return Err(Errno::EIO),

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use heddle_abi::boot::NET_PATIENCE_SECONDS;
 use heddle_dhcp::{CLIENT_PORT, Change, Client, Lease, SERVER_PORT, Step, Text};
 use heddle_inet::dhcp::DhcpPort;
+use heddle_inet::link::Link;
 use heddle_inet::platform::Readiness;
 use heddle_kernel_core::netlink::{InterfaceAddress, NetworkChange, default_route};
 
