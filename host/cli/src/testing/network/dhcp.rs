@@ -14,8 +14,12 @@ use crate::testing::process::{RUN_TIMEOUT, heddle_run, run};
 /// Shows what a lease has set up.
 const SETTINGS: &str =
     "address() { busybox ip -4 -o addr show eth0 | busybox sed -n 's/.* inet \\([0-9./]*\\).*/\\1/p'; }
-    address; busybox ip route show default | busybox sed 's/default via \\([0-9.]*\\).*/\\1/'
+    address; busybox ip route show default | busybox sed -n 's/default via \\([0-9.]*\\).*/\\1/p'
     busybox cat /etc/resolv.conf; busybox hostname; busybox cat /sys/class/net/eth0/mtu; ";
+
+/// Waits for the address, which comes after the program's start where machines are slow.
+const ARRIVAL: &str =
+    "until busybox ip -4 -o addr show eth0 | busybox grep -q inet; do busybox sleep 0.2; done; ";
 
 /// Goes on to show the address, now and whenever it changes.
 const WATCH: &str = "last=
@@ -153,6 +157,7 @@ fn server(place: &Place, seconds: u32) -> Result<Talker, String> {
     let server = ["--net", &net, "--deb", "busybox", "--", "sh", "-c", &script];
     let server = Talker::start(Kernel::Linux, &server)?;
     place.wait();
+    server.until("the server's start", |line| line.contains("started"))?;
     Ok(server)
 }
 
@@ -173,8 +178,8 @@ pub fn of_qemu(kernel: Kernel) -> Result<(), String> {
 /// How it failed.
 pub fn of_a_server(kernel: Kernel) -> Result<(), String> {
     let place = Place::new(kernel.name());
-    let mut server = server(&place, 8)?;
-    let (net, script) = (place.net(), format!("{SETTINGS}{WATCH}"));
+    let mut server = server(&place, 12)?;
+    let (net, script) = (place.net(), format!("{ARRIVAL}{SETTINGS}{WATCH}"));
     let client = ["--net", &net, "--address", "dhcp", "--deb", "busybox", "--", "sh", "-c", &script];
     let client = Talker::start(kernel, &client)?;
     client.settings()?;
@@ -201,7 +206,6 @@ pub fn over_a_bad_link(kernel: Kernel) -> Result<(), String> {
     let (net, script) = (places[1].net(), format!("{SETTINGS}{WATCH}"));
     let client = ["--net", &net, "--address", "dhcp", "--deb", "busybox", "--", "sh", "-c", &script];
     let client = Talker::start(kernel, &client)?;
-    // It may come after the program, which then sees it come.
     client.until("a lease", |line| line == "now 10.0.3.50/24")
 }
 
