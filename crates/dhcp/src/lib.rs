@@ -1,7 +1,8 @@
 //! A client of DHCP, RFC 2131: it asks a network for an address and keeps it.
 //!
-//! Everything here is state: no sockets, no clocks, no memory of its own. The owner calls [`Client::step`] until it says
-//! how long there is nothing to do, sends what it is given, and hands each message that comes to [`Client::receive`].
+//! Everything here is state: no sockets, no clocks, no memory of its own. The owner calls [`Client::step`] until it
+//! says how long there is nothing to do, sends what it is given, and hands each message that comes to
+//! [`Client::receive`].
 //! Both tell of changes: a lease has come, or is over.
 //!
 //! ```text

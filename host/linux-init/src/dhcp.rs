@@ -113,7 +113,7 @@ impl Keeper {
         }
     }
 
-    /// Sets the interface and the names up as a lease says. What cannot be is left out.
+    /// Sets the interface and the names up as a lease says. A setting that is impossible is left out.
     fn take(&mut self, lease: Lease) {
         let own = |lease: &Lease| (IpAddr::V4(lease.address), lease.prefix);
         let old = self.held.replace(lease);

@@ -52,7 +52,7 @@ impl Leased {
                 Step::Wait(_) => break,
                 Step::Lost => self.changes.push(Change::Lost),
                 Step::Send(outgoing) => {
-                    // What cannot be sent is lost.
+                    // A message that cannot be sent is lost.
                     let _ = self.port.send(outgoing.from, outgoing.to, outgoing.bytes);
                 }
             }

@@ -102,7 +102,7 @@ const fn interface_address(lease: &Lease) -> InterfaceAddress {
     InterfaceAddress { address: core::net::IpAddr::V4(lease.address), length: lease.prefix }
 }
 
-/// Changes the interface. What cannot be, say a router that is in no network of the host, is left out.
+/// Changes the interface. An impossible setting, say a router in no network of the host, is left out.
 fn change(what: &NetworkChange) {
     if let Err(error) = interface::change(&[*what]) {
         ::log::warn!("dhcp: {what:?}: {error:?}");
