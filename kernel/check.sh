@@ -14,7 +14,7 @@ lint() {
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
     cargo clippy --quiet --target "$target"
     local crate found
-    for crate in coroutine range-lock erofs tty; do
+    for crate in coroutine range-lock erofs tty dhcp; do
         local features=()
         [[ $crate != coroutine ]] || features=(--features alloc,scheduler)
         found=$(CLIPPY_CONF_DIR=$PWD cargo clippy --quiet --message-format short -p "heddle-$crate" \

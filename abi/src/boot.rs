@@ -56,8 +56,13 @@ pub const SHARE_VALUE_MAX: usize = 1024;
 pub const SHARE_TAG: &str = "share";
 
 /// `heddle.net=ADDRESS/LENGTH[,ADDRESS/LENGTH…][,GATEWAY…]`: the addresses of `eth0`, which have a length, and the
-/// routers to everything else, which have none; IPv4 and IPv6. Without the key the guest has only its loopback.
+/// routers to everything else, which have none; IPv4 and IPv6. [`NET_DHCP`] among them asks the network for an address
+/// of IPv4. Without the key the guest has only its loopback.
 pub const KEY_NET: &str = "heddle.net";
+/// See [`KEY_NET`].
+pub const NET_DHCP: &str = "dhcp";
+/// How long the program's start waits for a lease.
+pub const NET_PATIENCE_SECONDS: u32 = 10;
 /// Bytes of [`KEY_NET`]'s value, at most.
 pub const NET_VALUE_MAX: usize = 512;
 

@@ -35,6 +35,8 @@ pub mod kind {
     pub const STARTED: u32 = 17;
     /// Guest to host: [`super::OutOfMemory`].
     pub const OUT_OF_MEMORY: u32 = 18;
+    /// Guest to host: `seconds: u32`, for which no server of DHCP has given an address; the program starts without.
+    pub const NO_LEASE: u32 = 19;
 }
 
 /// Numbers of the streams in messages.
@@ -278,7 +280,7 @@ pub fn parse_header(bytes: [u8; HEADER_BYTES]) -> Option<(usize, u32)> {
     (length <= PAYLOAD_MAX_BYTES).then_some((length, reader.u32()?))
 }
 
-/// Writes a message whose payload is one `u32`: [`kind::SIGNAL`], [`kind::READER_GONE`].
+/// Writes a message whose payload is one `u32`: [`kind::SIGNAL`], [`kind::READER_GONE`], [`kind::NO_LEASE`].
 ///
 /// # Errors
 /// [`Full`] as the sink says.

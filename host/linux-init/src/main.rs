@@ -6,6 +6,7 @@
 //! pseudo-terminal where the host has a terminal. So Linux can answer for every test and experiment.
 
 mod container;
+mod dhcp;
 mod network;
 mod ports;
 mod program;
@@ -42,8 +43,8 @@ fn run() -> Result<std::convert::Infallible> {
     let ports = ports::open_all()?;
     root::switch()?;
     root::mount_shares()?;
-    network::configure()?;
-    let mut session = session::Session::receive_start(ports)?;
+    let bound = network::configure()?;
+    let mut session = session::Session::receive_start(ports, bound)?;
     session.run()?;
     loop {
         // The host ends the machine once it has all of the program's output.

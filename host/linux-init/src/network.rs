@@ -5,26 +5,32 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use heddle_abi::boot::KEY_NET;
+use heddle_abi::boot::{KEY_NET, NET_DHCP};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, socket};
 
+use crate::dhcp::{self, Bound};
 use crate::root::option;
 
 /// The loopback's index, which is always the same.
 const LOOPBACK_INDEX: u32 = 1;
-const INTERFACE: &str = "eth0";
+/// The interface with a device.
+pub const INTERFACE: &str = "eth0";
 
 // Linux's numbers, from `linux/netlink.h`, `linux/rtnetlink.h` and `linux/if_addr.h`.
 const RTM_NEWLINK: u16 = 16;
 const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
 const RTM_NEWROUTE: u16 = 24;
+const RTM_DELROUTE: u16 = 25;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
+const NLM_F_REPLACE: u16 = 0x100;
 const NLM_F_EXCL: u16 = 0x200;
 const NLM_F_CREATE: u16 = 0x400;
 const NLMSG_ERROR: u16 = 2;
 const IFF_UP: u32 = 1;
+const IFLA_MTU: u16 = 4;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_BROADCAST: u16 = 4;
@@ -36,11 +42,12 @@ const RT_TABLE_MAIN: u8 = 254;
 const RTPROT_BOOT: u8 = 3;
 const RTN_UNICAST: u8 = 1;
 
-/// Starts the loopback, and the interface if the machine has one.
-pub fn configure() -> Result<()> {
+/// Starts the loopback, and the interface if the machine has one. Returns what to wait for, if the network is asked for
+/// an address.
+pub fn configure() -> Result<Option<Bound>> {
     let mut route = Route::open().context("netlink")?;
     route.start(LOOPBACK_INDEX).context("starting lo")?;
-    let Some(items) = option(KEY_NET)? else { return Ok(()) };
+    let Some(items) = option(KEY_NET)? else { return Ok(None) };
     // Addresses are those of the command line: without a search for duplicates, and none from routers.
     for setting in ["all/accept_ra", "default/accept_ra", "eth0/accept_ra", "eth0/accept_dad"] {
         let path = Path::new("/proc/sys/net/ipv6/conf").join(setting);
@@ -50,18 +57,19 @@ pub fn configure() -> Result<()> {
     let index = std::fs::read_to_string(&path).context(path)?;
     let index: u32 = index.trim().parse().context("the interface's index")?;
     route.start(index).context("starting eth0")?;
-    for item in items.split(',') {
+    for item in items.split(',').filter(|item| *item != NET_DHCP) {
         match item.split_once('/') {
             Some((address, length)) => route.add_address(index, address.parse()?, length.parse()?),
             None => route.add_gateway(index, item.parse()?),
         }
         .with_context(|| item.to_owned())?;
     }
-    Ok(())
+    let uses_dhcp = items.split(',').any(|item| item == NET_DHCP);
+    uses_dhcp.then(|| dhcp::start(route, index)).transpose().context("DHCP")
 }
 
 /// A netlink socket.
-struct Route {
+pub struct Route {
     socket: OwnedFd,
     sequence: u32,
 }
@@ -81,7 +89,21 @@ impl Route {
     }
 
     fn add_address(&mut self, index: u32, address: IpAddr, length: u8) -> Result<()> {
-        let mut message = Message::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL);
+        self.address(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, index, address, length)
+    }
+
+    /// Adds an address that may be there.
+    pub fn set_address(&mut self, index: u32, address: IpAddr, length: u8) -> Result<()> {
+        self.address(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, index, address, length)
+    }
+
+    /// Takes an address away.
+    pub fn remove_address(&mut self, index: u32, address: IpAddr, length: u8) -> Result<()> {
+        self.address(RTM_DELADDR, 0, index, address, length)
+    }
+
+    fn address(&mut self, kind: u16, flags: u16, index: u32, address: IpAddr, length: u8) -> Result<()> {
+        let mut message = Message::new(kind, flags);
         // struct ifaddrmsg: family, prefix length, flags, scope, index.
         message.bytes(&[family(address), length, IFA_F_NODAD, 0]).number(index);
         let bytes = octets(address);
@@ -96,10 +118,32 @@ impl Route {
     }
 
     fn add_gateway(&mut self, index: u32, gateway: IpAddr) -> Result<()> {
-        let mut message = Message::new(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL);
+        self.gateway(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, index, gateway)
+    }
+
+    /// Makes this the router to everything else.
+    pub fn set_gateway(&mut self, index: u32, gateway: IpAddr) -> Result<()> {
+        self.gateway(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, index, gateway)
+    }
+
+    /// Has this router no more.
+    pub fn remove_gateway(&mut self, index: u32, gateway: IpAddr) -> Result<()> {
+        self.gateway(RTM_DELROUTE, 0, index, gateway)
+    }
+
+    fn gateway(&mut self, kind: u16, flags: u16, index: u32, gateway: IpAddr) -> Result<()> {
+        let mut message = Message::new(kind, flags);
         // struct rtmsg: family, lengths of both prefixes, type of service, table, protocol, scope, type, flags.
         message.bytes(&[family(gateway), 0, 0, 0, RT_TABLE_MAIN, RTPROT_BOOT, 0, RTN_UNICAST]).number(0);
         message.attribute(RTA_GATEWAY, &octets(gateway)).attribute(RTA_OIF, &index.to_ne_bytes());
+        self.request(message)
+    }
+
+    /// Sets the bytes of the largest packet.
+    pub fn set_mtu(&mut self, index: u32, mtu: u32) -> Result<()> {
+        let mut message = Message::new(RTM_NEWLINK, 0);
+        message.bytes(&[0; 4]).number(index).number(0).number(0);
+        message.attribute(IFLA_MTU, &mtu.to_ne_bytes());
         self.request(message)
     }
 

@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context, Result, bail};
+use heddle_abi::boot::NET_PATIENCE_SECONDS;
 use heddle_abi::control::{
-    self, EndOfInput, Ending, Exit, Start, WindowSize, kind, parse_word, put_started, stream,
+    self, EndOfInput, Ending, Exit, Start, WindowSize, kind, parse_word, put_started, put_word, stream,
 };
 use heddle_streams::{Drained, Filled, Message, Messages, Outbox, Pump};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -15,6 +16,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, wait};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::dhcp::Bound;
 use crate::ports::Ports;
 use crate::program::{self, Program, Terminal};
 
@@ -77,8 +79,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Waits for the host's first message and starts the program.
-    pub fn receive_start(ports: Ports) -> Result<Self> {
+    /// Waits for the host's first message, and for a lease if one is to come, and starts the program.
+    pub fn receive_start(ports: Ports, bound: Option<Bound>) -> Result<Self> {
         let (child_signal, writer) = UnixStream::pair()?;
         child_signal.set_nonblocking(true)?;
         signal_hook::low_level::pipe::register(Signal::CHILD.as_raw(), writer)?;
@@ -99,6 +101,12 @@ impl Session {
         loop {
             if let Some(message) = session.next_message()? {
                 if message.kind == kind::START {
+                    if bound.is_some_and(|bound| !bound.wait()) {
+                        put_word(&mut session.outbox, kind::NO_LEASE, NET_PATIENCE_SECONDS)
+                            .ok()
+                            .context("no lease")?;
+                        session.outbox.drain(&session.control)?;
+                    }
                     session.start(&Start::parse(&message.payload).context("malformed start message")?)?;
                     return Ok(session);
                 }

@@ -5,6 +5,7 @@
 //! - [`engine`]: what belongs to no socket alone: the demultiplexer, addresses, routes.
 //! - [`interface`]: the Ethernet interface, its addresses and neighbours.
 //! - [`tcp`], [`udp`], [`raw`]: sockets.
+//! - [`dhcp`]: the way of DHCP's messages.
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods))]
 
@@ -14,6 +15,11 @@ pub mod address;
 pub mod counters;
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "room is reserved before each"))]
 pub mod datagram;
+#[cfg_attr(
+    not(test),
+    expect(clippy::disallowed_methods, reason = "packets have the room that was reserved for them")
+)]
+pub mod dhcp;
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "room is reserved before each"))]
 pub mod engine;
 pub mod error;

@@ -2,11 +2,12 @@
 
 use alloc::sync::Arc;
 
-use crate::error::Errno;
-use crate::fs::inode::{Contents, Creation, FileType, device_number};
+use crate::error::{Errno, TryError};
+use crate::fs::inode::{Contents, Creation, FileType, Opening, device_number};
 use crate::fs::lookup::{LookupFlags, Walker};
 use crate::fs::tree::Tree;
-use crate::fs::{Mount, Path, devices, memory_devices, mount};
+use crate::fs::{IoBuffer, Mount, OpenFile, Path, StatusFlags, devices, memory_devices, mount};
+use crate::memory::fallible;
 use crate::process::Credentials;
 
 /// The file system of files that are in no directory: pipes and `memfd`s.
@@ -83,6 +84,32 @@ fn make(path: &[u8], contents: Contents<'_>, permissions: u32) -> Result<(), Err
     let creation = Creation { contents, permissions, credentials: &Credentials::ROOT };
     let directory = &found.directory.entry;
     directory.node.create(directory, found.vacant()?, &creation)?;
+    Ok(())
+}
+
+/// Gives a file contents, which replace those that it has or go behind them. It is made where there is none.
+///
+/// # Errors
+/// `ENOENT` (its directory is not there), `EISDIR`, `ENOSPC`, `ENOMEM`.
+pub fn write(path: &[u8], contents: &[u8], appends: bool) -> Result<(), Errno> {
+    make(path, Contents::Regular, 0o644)?;
+    let place = walker()?.find(path)?;
+    let flags = StatusFlags::WRONLY;
+    let opening = Opening { flags, flags_of_call: 0, place: &place, thread: None };
+    let file = place.entry.node.clone().open(&opening)?;
+    let open = fallible::try_arc(OpenFile::at(file, flags, place))?;
+    let start = if appends { open.file.size().unwrap_or(0) } else { 0 };
+    let mut buffer = IoBuffer::kernel_in(contents);
+    while buffer.remaining() > 0 {
+        let at = start + buffer.done() as u64;
+        match open.file.write(&open, &mut buffer, at) {
+            Ok(1..) => {}
+            Err(TryError::Error(error)) => return Err(error),
+            Ok(0) | Err(TryError::WouldBlock | TryError::Fault(_)) => return Err(Errno::EIO),
+        }
+    }
+    // The rest of longer contents, which is short.
+    while !open.file.truncate(start + contents.len() as u64)? {}
     Ok(())
 }
 

@@ -39,6 +39,8 @@ const LOOPBACK_ADDRESSES: [InterfaceAddress; 2] = [
 pub struct Ethernet {
     /// The device.
     pub device: &'static NetDevice,
+    /// Whether it has an address of IPv4 from a server of DHCP.
+    pub uses_dhcp: bool,
     /// Its addresses, its routes, and whether it is up.
     settings: SpinLock<Arc<DeviceSettings>>,
 }
@@ -62,7 +64,7 @@ pub fn initialize(
 ) -> Result<Option<&'static Ethernet>, Errno> {
     let mut value = fallible::try_filled(0_u8, NET_VALUE_MAX)?;
     let Some(value) = boot::option(KEY_NET, &mut value) else { return Ok(None) };
-    let Ok(Configuration { mut addresses, gateways }) = Configuration::parse(value) else {
+    let Ok(Configuration { mut addresses, gateways, uses_dhcp }) = Configuration::parse(value) else {
         ::log::error!("{KEY_NET}={value}: not understood");
         return Ok(None);
     };
@@ -74,7 +76,7 @@ pub fn initialize(
     let routes = try_collect(gateways.into_iter().map(default_route)).map_err(|_| Errno::ENOMEM)?;
     let settings = DeviceSettings { addresses, routes, is_up: true, mtu: device.mtu() as u32 };
     let settings = SpinLock::new(fallible::try_arc(settings)?);
-    Ok(Some(ETHERNET_INTERFACE.call_once(|| Ethernet { device, settings })))
+    Ok(Some(ETHERNET_INTERFACE.call_once(|| Ethernet { device, uses_dhcp, settings })))
 }
 
 fn counts(received: &Traffic, sent: &Traffic) -> TrafficCounts {
@@ -103,7 +105,7 @@ pub fn with_network<R>(f: impl FnOnce(&Network<'_>) -> R) -> R {
         addresses: &LOOPBACK_ADDRESSES,
         traffic: counts(&LOOPBACK_TRAFFIC, &LOOPBACK_TRAFFIC),
     };
-    let Some(Ethernet { device, settings }) = ethernet() else {
+    let Some(Ethernet { device, settings, .. }) = ethernet() else {
         return f(&Network { interfaces: &[loopback], routes: &[] });
     };
     let settings = settings.lock().clone();

@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use heddle_abi::boot::{DEBUG_EXIT_DONE, port};
+use heddle_abi::boot::{DEBUG_EXIT_DONE, NET_PATIENCE_SECONDS, port};
 use heddle_abi::control;
 use heddle_abi::control::{Descriptor, Ending, Exit, Small, Start, stream as descriptor};
 
@@ -20,6 +20,7 @@ use crate::error::Errno;
 use crate::fs::{DescriptorTable, File, OpenFile, StatusFlags};
 use crate::memory::fallible::try_arc;
 use crate::memory::writeback;
+use crate::net::inet::dhcp;
 use crate::process::{ExitStatus, Process};
 use crate::sched::Priority;
 use crate::session::host::HOST;
@@ -78,6 +79,9 @@ async fn run(console: &'static Console) {
     })
     .await;
     sched::usage::note_start_phase("the host's command");
+    if !dhcp::wait_for_lease().await {
+        tell_of_no_lease(console).await;
+    }
     let started = start_program(console, start.unwrap_or_default()).await;
     let ending = match started {
         Ok(process) => ending(process.wait_for_end().await),
@@ -88,6 +92,15 @@ async fn run(console: &'static Console) {
         ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
     }
     finish(console, ending).await;
+}
+
+/// The program starts without an address, which its user should know. Leases are still asked for.
+async fn tell_of_no_lease(console: &'static Console) {
+    ::log::warn!("dhcp: no lease after {NET_PATIENCE_SECONDS} s");
+    let mut message = Small::new();
+    if control::put_word(&mut message, control::kind::NO_LEASE, NET_PATIENCE_SECONDS).is_ok() {
+        host::send(console.port(port::CONTROL), &message).await;
+    }
 }
 
 const fn ending(status: ExitStatus) -> Ending {

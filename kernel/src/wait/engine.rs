@@ -145,6 +145,19 @@ struct KernelWaiter {
     node: Arc<WaitNode>,
 }
 
+impl KernelWaiter {
+    /// The coroutine that awaits this.
+    async fn new() -> Result<Self, Errno> {
+        let waiter = Self { node: WaitNode::new()? };
+        core::future::poll_fn(|context| {
+            waiter.node.set_waker(context.waker());
+            Poll::Ready(())
+        })
+        .await;
+        Ok(waiter)
+    }
+}
+
 impl Waiter for KernelWaiter {
     fn node(&self) -> &Arc<WaitNode> {
         &self.node
@@ -173,11 +186,24 @@ pub async fn kernel_until(queue: &WaitQueue, mut condition: impl FnMut() -> bool
 /// # Errors
 /// The error of `check`, or `ENOMEM`.
 pub async fn kernel_answer<T>(check: impl FnMut(&Watch) -> Result<Option<T>, Errno>) -> Result<T, Errno> {
-    let waiter = KernelWaiter { node: WaitNode::new()? };
-    core::future::poll_fn(|context| {
-        waiter.node.set_waker(context.waker());
-        Poll::Ready(())
-    })
-    .await;
+    let waiter = KernelWaiter::new().await?;
     answer(&waiter, WaitKind::Uninterruptible, check).await
+}
+
+/// As [`kernel_until`], but no longer than until the monotonic clock has reached `deadline_ns`. Returns whether the
+/// condition holds.
+///
+/// # Errors
+/// `ENOMEM`.
+pub async fn kernel_until_deadline(
+    queue: &WaitQueue,
+    deadline_ns: u64,
+    mut condition: impl FnMut() -> bool,
+) -> Result<bool, Errno> {
+    let waiter = KernelWaiter::new().await?;
+    let found = until(&waiter, WaitKind::Uninterruptible, Some(deadline_ns), |watch| {
+        queue.watch(watch, Events::all())?;
+        Ok(condition().then_some(()))
+    });
+    Ok(found.await?.is_some())
 }

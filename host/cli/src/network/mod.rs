@@ -15,7 +15,7 @@ use std::os::fd::RawFd;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use heddle_abi::boot::{KEY_NET, NET_VALUE_MAX};
+use heddle_abi::boot::{KEY_NET, NET_DHCP, NET_VALUE_MAX};
 
 pub use publication::{Forward, Protocol};
 
@@ -42,8 +42,9 @@ pub struct NetworkOptions {
     /// 10.0.2.2), `none`, `tap=NAME` (a tap device of this host), `socket=PATH` (a second machine with the same PATH).
     #[arg(long = "net", value_name = "user|none|tap=NAME|socket=PATH", default_value = "user")]
     pub kind: String,
-    /// An address of the guest on a tap device or a socket.
-    #[arg(long = "address", value_name = "ADDRESS/LENGTH")]
+    /// An address of the guest on a tap device or a socket. `dhcp`, the default on a tap device, asks the network for
+    /// one of IPv4, and for its router, its servers of names and the host's name; it works with `--net user` too.
+    #[arg(long = "address", value_name = "ADDRESS/LENGTH|dhcp")]
     pub addresses: Vec<String>,
     /// The router for all other addresses on a tap device or a socket.
     #[arg(long = "gateway", value_name = "ADDRESS")]
@@ -83,6 +84,8 @@ pub struct Network {
     pub backend: Backend,
     addresses: Vec<InterfaceAddress>,
     gateways: Vec<IpAddr>,
+    /// Whether the guest asks for an address of IPv4.
+    uses_dhcp: bool,
     /// The interface's hardware address, where it is not this tool's choice.
     hardware: Option<String>,
 }
@@ -94,7 +97,8 @@ impl Network {
     /// If a text is no address.
     pub fn tap(name: &str, addresses: &[String], gateways: Vec<IpAddr>, hardware: String) -> Result<Self> {
         let backend = Backend::Tap(name.to_owned());
-        Ok(Self { backend, addresses: parse_addresses(addresses)?, gateways, hardware: Some(hardware) })
+        let addresses = addresses.iter().map(|text| parse_address(text)).collect::<Result<_>>()?;
+        Ok(Self { backend, addresses, gateways, uses_dhcp: false, hardware: Some(hardware) })
     }
 
     /// The interface's hardware address.
@@ -112,7 +116,17 @@ impl Network {
 
     fn with_forwards(forwards: Vec<Forward>) -> Self {
         let (addresses, gateways) = (USER_ADDRESSES.to_vec(), USER_GATEWAYS.to_vec());
-        Self { backend: Backend::User(forwards), addresses, gateways, hardware: None }
+        Self { backend: Backend::User(forwards), addresses, gateways, uses_dhcp: false, hardware: None }
+    }
+
+    /// It with an address of IPv4 that the guest asks for, if `uses_dhcp`.
+    fn with_dhcp(mut self, uses_dhcp: bool) -> Self {
+        self.uses_dhcp = uses_dhcp;
+        if uses_dhcp {
+            self.addresses.retain(|with| with.address.is_ipv6());
+            self.gateways.retain(IpAddr::is_ipv6);
+        }
+        self
     }
 
     /// The parameter for the kernel's command line; none without an interface.
@@ -124,7 +138,9 @@ impl Network {
             return Ok(None);
         }
         let addresses = self.addresses.iter().map(|with| format!("{}/{}", with.address, with.length));
-        let items: Vec<String> = addresses.chain(self.gateways.iter().map(ToString::to_string)).collect();
+        let dhcp = self.uses_dhcp.then(|| NET_DHCP.to_owned());
+        let gateways = self.gateways.iter().map(ToString::to_string);
+        let items: Vec<String> = dhcp.into_iter().chain(addresses).chain(gateways).collect();
         let value = items.join(",");
         if value.len() > NET_VALUE_MAX {
             bail!("--address: too many addresses");
@@ -171,38 +187,34 @@ pub fn prepare(options: &NetworkOptions) -> Result<Prepared> {
         None => (options.kind.as_str(), None),
     };
     let plain = |network| Prepared { network, relays: Vec::new(), _peer: None };
+    if matches!(kind, "none" | "tap" | "socket") {
+        refuse(!options.publish.is_empty(), "-p", kind)?;
+    }
+    let (addresses, asked_for) = parse_addresses(options)?;
     match (kind, value) {
         ("user", None) => {
-            refuse(!options.addresses.is_empty(), "--address", kind)?;
+            refuse(!addresses.is_empty(), "--address", kind)?;
             refuse(!options.gateways.is_empty(), "--gateway", kind)?;
             let (forwards, relays) = publication::prepare(&options.publish, GUEST)?;
-            return Ok(Prepared { network: Network::with_forwards(forwards), relays, _peer: None });
+            let network = Network::with_forwards(forwards).with_dhcp(asked_for);
+            Ok(Prepared { network, relays, _peer: None })
         }
-        ("none" | "tap" | "socket", _) => refuse(!options.publish.is_empty(), "-p", kind)?,
-        _ => {}
-    }
-    match (kind, value) {
         ("none", None) => {
             refuse(!options.addresses.is_empty(), "--address", kind)?;
             refuse(!options.gateways.is_empty(), "--gateway", kind)?;
             Ok(plain(Network::default()))
         }
         ("tap", Some(name)) if is_interface_name(name) => {
-            if options.addresses.is_empty() {
-                bail!("--net tap={name}: the guest needs an --address");
-            }
-            let addresses = parse_addresses(&options.addresses)?;
-            let backend = Backend::Tap(name.to_owned());
-            Ok(plain(Network { backend, addresses, gateways: options.gateways.clone(), hardware: None }))
+            let (backend, gateways) = (Backend::Tap(name.to_owned()), options.gateways.clone());
+            Ok(plain(Network { backend, addresses, gateways, uses_dhcp: asked_for, hardware: None }))
         }
         ("socket", Some(path)) if !path.is_empty() => {
             let peer = peer::Peer::open(Path::new(path)).with_context(|| format!("--net socket={path}"))?;
             let backend = Backend::Socket { descriptor: peer.descriptor(), listens: peer.listens() };
-            let mut addresses = parse_addresses(&options.addresses)?;
-            if addresses.is_empty() {
-                addresses = socket_addresses(peer.listens());
-            }
-            let network = Network { backend, addresses, gateways: options.gateways.clone(), hardware: None };
+            let addresses =
+                if options.addresses.is_empty() { socket_addresses(peer.listens()) } else { addresses };
+            let gateways = options.gateways.clone();
+            let network = Network { backend, addresses, gateways, uses_dhcp: asked_for, hardware: None };
             Ok(Prepared { network, relays: Vec::new(), _peer: Some(peer) })
         }
         _ => bail!("--net {}: one of user, none, tap=NAME, socket=PATH", options.kind),
@@ -228,8 +240,21 @@ fn socket_addresses(listens: bool) -> Vec<InterfaceAddress> {
     ]
 }
 
-fn parse_addresses(texts: &[String]) -> Result<Vec<InterfaceAddress>> {
-    texts.iter().map(|text| parse_address(text)).collect()
+/// The addresses that the user names, and whether the guest asks for another.
+fn parse_addresses(options: &NetworkOptions) -> Result<(Vec<InterfaceAddress>, bool)> {
+    let is_dhcp = |text: &&String| *text == NET_DHCP;
+    let named = options.addresses.iter().filter(|text| !is_dhcp(text));
+    let addresses = named.map(|text| parse_address(text)).collect::<Result<Vec<_>>>()?;
+    let asked_for = options.addresses.iter().any(|text| is_dhcp(&text));
+    // With a tap device, no address stands for `dhcp`.
+    let is_asked_for = asked_for || options.addresses.is_empty() && options.kind.starts_with("tap=");
+    if asked_for && addresses.iter().any(|with| with.address.is_ipv4()) {
+        bail!("--address dhcp: the guest has no further address of IPv4");
+    }
+    if is_asked_for && let Some(gateway) = options.gateways.iter().find(|gateway| gateway.is_ipv4()) {
+        bail!("--gateway {gateway}: with DHCP, the network names the router");
+    }
+    Ok((addresses, is_asked_for))
 }
 
 fn parse_address(text: &str) -> Result<InterfaceAddress> {
@@ -239,7 +264,7 @@ fn parse_address(text: &str) -> Result<InterfaceAddress> {
         let bits = if address.is_ipv4() { 32 } else { 128 };
         (length <= bits).then_some(InterfaceAddress { address, length })
     });
-    parsed.with_context(|| format!("--address {text}: not ADDRESS/LENGTH"))
+    parsed.with_context(|| format!("--address {text}: not ADDRESS/LENGTH, nor dhcp"))
 }
 
 /// Whether Linux could have an interface of this name; QEMU's option lists can hold any such.
@@ -275,14 +300,36 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_asks_for_its_address() {
+        let argument = |kind: &str, addresses: &[&str]| {
+            prepare(&options(kind, addresses)).unwrap().network.kernel_argument().unwrap().unwrap()
+        };
+        assert_eq!(argument("user", &["dhcp"]), "heddle.net=dhcp,fec0::f/64,fec0::2");
+        assert_eq!(argument("tap=tap0", &[]), "heddle.net=dhcp");
+        assert_eq!(argument("tap=tap0", &["dhcp", "fd00::1/64"]), "heddle.net=dhcp,fd00::1/64");
+        assert_eq!(argument("tap=tap0", &["fd00::1/64"]), "heddle.net=fd00::1/64");
+        let mut tap = options("tap=tap0", &[]);
+        tap.gateways.push("fd00::2".parse().unwrap());
+        assert_eq!(
+            prepare(&tap).unwrap().network.kernel_argument().unwrap().unwrap(),
+            "heddle.net=dhcp,fd00::2"
+        );
+        tap.gateways.push("192.168.1.1".parse().unwrap());
+        assert!(prepare(&tap).is_err(), "a router beside the network's");
+        for kind in ["none", "user", "tap=tap0"] {
+            assert!(prepare(&options(kind, &["dhcp", "1.2.3.4/8"])).is_err(), "{kind}");
+        }
+        assert!(prepare(&options("none", &["dhcp"])).is_err());
+    }
+
+    #[test]
     fn options_that_do_not_fit_are_refused() {
         for kind in
             ["", "users", "user=1", "none=1", "tap", "tap=", "tap=a,b", "tap=a/b", "socket", "socket="]
         {
             assert!(prepare(&options(kind, &[])).is_err(), "{kind}");
         }
-        assert!(prepare(&options("tap=tap0", &[])).is_err(), "a tap device without an address");
-        for address in ["1.2.3.4", "1.2.3.4/33", "::1/129", "x/1", "1.2.3.4/"] {
+        for address in ["1.2.3.4", "1.2.3.4/33", "::1/129", "x/1", "1.2.3.4/", "DHCP"] {
             assert!(prepare(&options("tap=tap0", &[address])).is_err(), "{address}");
         }
         assert!(prepare(&options("user", &["1.2.3.4/8"])).is_err());

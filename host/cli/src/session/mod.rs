@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use heddle_abi::control::{
     Descriptor, EndOfInput, Ending, Exit, OutOfMemory, StartFields, WindowSize, kind, parse_started,
-    put_open_programs, put_word, stream,
+    parse_word, put_open_programs, put_word, stream,
 };
 use heddle_streams::{Drained, Filled, Messages, Outbox, Pump};
 use rustix::process::{Signal, getpid, kill_process};
@@ -417,6 +417,10 @@ impl<'a> Session<'a> {
                         let killed = OutOfMemory::parse(&message.payload).context("malformed message")?;
                         self.killed.push(killed);
                     }
+                    kind::NO_LEASE => {
+                        let seconds = parse_word(&message.payload).context("malformed message")?;
+                        self.say_no_lease(seconds);
+                    }
                     _ => {}
                 }
             }
@@ -425,6 +429,20 @@ impl<'a> Session<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Says, before the program starts, that it has no address.
+    fn say_no_lease(&mut self, seconds: u32) {
+        // A terminal that is not set up for programs shows the line as it should be.
+        if let Some(terminal) = &mut self.terminal {
+            terminal.leave();
+        }
+        crate::say!(
+            "no DHCP server has answered for {seconds} s; the program starts without an IPv4 address"
+        );
+        if let Some(terminal) = &mut self.terminal {
+            terminal.enter();
+        }
     }
 
     /// Does what other commands ask for.

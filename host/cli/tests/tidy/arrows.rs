@@ -149,9 +149,10 @@ fn groups_are_read() {
 }
 
 /// Crates in which no two types have one name: both would be imported by their last name.
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 15] = [
     "abi/",
     "crates/coroutine/",
+    "crates/dhcp/",
     "crates/erofs/",
     "crates/range-lock/",
     "crates/tty/",

@@ -3,6 +3,8 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use heddle_abi::boot::NET_DHCP;
+
 use super::settings::GivenRoute;
 use crate::fallible::try_push;
 
@@ -248,6 +250,8 @@ pub struct Configuration {
     pub addresses: Vec<InterfaceAddress>,
     /// The routers.
     pub gateways: Vec<IpAddr>,
+    /// Whether the network is asked for an address.
+    pub uses_dhcp: bool,
 }
 
 /// A configuration that cannot be understood, or for which there is no memory.
@@ -255,14 +259,16 @@ pub struct Configuration {
 pub struct InvalidConfiguration;
 
 impl Configuration {
-    /// Parses `ADDRESS/LENGTH` and `GATEWAY`, separated by commas.
+    /// Parses `ADDRESS/LENGTH`, `GATEWAY` and `dhcp`, separated by commas.
     ///
     /// # Errors
     /// [`InvalidConfiguration`].
     pub fn parse(text: &str) -> Result<Self, InvalidConfiguration> {
         let mut configuration = Self::default();
         for item in text.split(',') {
-            if let Some((address, length)) = item.split_once('/') {
+            if item == NET_DHCP {
+                configuration.uses_dhcp = true;
+            } else if let Some((address, length)) = item.split_once('/') {
                 let address = address.parse().map_err(|_| InvalidConfiguration)?;
                 let length = length.parse().map_err(|_| InvalidConfiguration)?;
                 let with = InterfaceAddress::new(address, length).ok_or(InvalidConfiguration)?;

@@ -265,11 +265,14 @@ fn changes_have_the_errors_of_linux() {
 
 #[test]
 fn a_configuration_is_checked() {
-    for text in ["", "x", "1.2.3.4/33", "1.2.3.4/", "1.2.3.4/8,", "/8", "::/129"] {
+    for text in ["", "x", "dhcp6", "1.2.3.4/33", "1.2.3.4/", "1.2.3.4/8,", "/8", "::/129"] {
         assert_eq!(Configuration::parse(text), Err(InvalidConfiguration), "{text}");
     }
     let configuration = Configuration::parse("10.0.2.15/24,fec0::f/64,10.0.2.2,fec0::2").unwrap();
     assert_eq!((configuration.addresses.len(), configuration.gateways.len()), (2, 2));
+    assert!(!configuration.uses_dhcp);
+    let configuration = Configuration::parse("dhcp,fec0::f/64,fec0::2").unwrap();
+    assert!(configuration.uses_dhcp && configuration.addresses == [with("fec0::f/64")]);
     assert_eq!(with("10.1.2.3/0").network(), with("0.0.0.0/0"));
     assert_eq!(with("10.1.2.3/32").network(), with("10.1.2.3/32"));
     assert_eq!(with("10.1.2.3/31").broadcast(), None);

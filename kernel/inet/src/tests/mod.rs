@@ -1,5 +1,6 @@
 //! Engines on a simulated link, with a simulated clock.
 
+mod dhcp;
 mod local;
 mod malformed;
 mod misbehaving;

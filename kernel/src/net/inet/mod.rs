@@ -2,6 +2,7 @@
 
 mod address;
 mod control;
+pub mod dhcp;
 mod options;
 pub mod platform;
 pub mod settings;
@@ -501,7 +502,8 @@ impl FrameSink for Frames {
 pub fn attach(ethernet: &'static Ethernet) -> Result<(), Errno> {
     engine()?.configure(ethernet.device, &[], &[]).map_err(|_| Errno::ENOMEM)?;
     settings::configure(&ethernet.settings())?;
-    device::net::start(ethernet.device, &Frames)
+    device::net::start(ethernet.device, &Frames)?;
+    if ethernet.uses_dhcp { dhcp::start(ethernet) } else { Ok(()) }
 }
 
 impl File for InetSocket {

@@ -131,7 +131,10 @@ impl Drop for Paths {
 }
 
 /// Joins the machine that listens at `first` with the one that will come to `second`.
-fn join(first: &Path, second: &Path, faults: Faults, seed: u64) -> Result<(), String> {
+///
+/// # Errors
+/// How it failed.
+pub fn join(first: &Path, second: &Path, faults: Faults, seed: u64) -> Result<(), String> {
     let deadline = Instant::now() + RUN_TIMEOUT;
     let one = loop {
         match UnixStream::connect(first) {

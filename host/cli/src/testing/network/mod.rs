@@ -1,6 +1,7 @@
 //! The machine's network as this host sees it: published ports, outgoing connections, two machines on one link.
 
 mod bad_link;
+mod dhcp;
 pub mod long;
 mod web;
 
@@ -15,7 +16,7 @@ use super::streams::Test;
 use crate::guest::Kernel;
 
 /// All tests of this module.
-pub const TESTS: [Test; 15] = [
+pub const TESTS: [Test; 19] = [
     ("a published port leads to nginx", published),
     ("a published port leads to nginx with two workers on two processors", published_on_two),
     ("a published port leads to a python server on four processors", published_on_four),
@@ -31,6 +32,10 @@ pub const TESTS: [Test; 15] = [
     ("two machines on a socket, this kernel connecting", joined_as_client),
     ("two machines over a bad link, this kernel listening", bad_link::as_server),
     ("two machines over a bad link, this kernel connecting", bad_link::as_client),
+    ("an address by DHCP from QEMU's server", dhcp::of_qemu),
+    ("an address by DHCP that is renewed, ends and comes again", dhcp::of_a_server),
+    ("an address by DHCP over a bad link", dhcp::over_a_bad_link),
+    ("an address by DHCP that nobody gives", dhcp::of_nobody),
 ];
 
 /// The pause between attempts to reach a guest.
@@ -224,6 +229,10 @@ fn run_script(kernel: Kernel, options: &[&str], script: &str) -> Result<String, 
 }
 
 fn outgoing(kernel: Kernel) -> Result<(), String> {
+    outgoing_with(kernel, &[])
+}
+
+fn outgoing_with(kernel: Kernel, options: &[&str]) -> Result<(), String> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(text)?;
     let port = listener.local_addr().map_err(text)?.port();
     let answering = std::thread::spawn(move || -> std::io::Result<usize> {
@@ -237,7 +246,8 @@ fn outgoing(kernel: Kernel) -> Result<(), String> {
     let script = format!(
         "exec 3<>/dev/tcp/10.0.2.2/{port} && head -c 200000 /dev/zero | tr '\\0' x >&3 && tr -d '\\n' <&3 | wc -c"
     );
-    let output = run_script(kernel, &["--deb", "bash,coreutils"], &script)?;
+    let options = [options, &["--deb", "bash,coreutils"]].concat();
+    let output = run_script(kernel, &options, &script)?;
     expect(output.trim(), "300000")?;
     let asked = answering.join().map_err(|_| String::from("a thread panicked"))?;
     expect(asked.map_err(text)?, 200_000)
