@@ -468,10 +468,16 @@ impl File for Socket {
         let peer = self.peer_inbox();
         if let Some(watch) = watch {
             self.inbox.queue.watch_to_take(watch, events)?;
-            self.arrivals.watch_to_take(watch, events)?;
             if watch.is_exclusive() {
                 self.inbox.cancel_offer();
+                // All that a read of a connected stream waits for, its end too, comes to its own inbox.
+                if events == Events::IN && watch.is_wait() && self.style == Style::Stream && peer.is_some() {
+                    let own = self.inbox.readiness(0);
+                    let is_ready = own.has_data || own.has_ended || own.has_error;
+                    return Ok(if is_ready { Events::IN | Events::RDNORM } else { Events::empty() });
+                }
             }
+            self.arrivals.watch_to_take(watch, events)?;
             if let Some(peer) = &peer {
                 // Input at that queue is for the other side.
                 peer.queue.watch(watch, events.difference(Events::IN | Events::RDNORM))?;
