@@ -22,6 +22,9 @@ pub const RING: u32 = FIRST + 2;
 /// `(word, value, seen, timeout)`: sleeps while the 32-bit word has this value and the ring's tail is `seen`, until
 /// another thread wakes the word as a futex (private), or `timeout` nanoseconds are over. `EAGAIN` if the word differs,
 /// `ETIMEDOUT`, `EINTR`. A completion wakes one of a process's sleepers.
+///
+/// `seen` is the tail at which the ring was found empty. A tail that is read again after that look may count a result
+/// that came in between, and the sleep would be over it.
 pub const WAIT: u32 = FIRST + 3;
 /// `(token, level)`: gives a call that waits another level, as that of the coroutine that awaits it has changed.
 /// `ENOENT` if its result has already come, `EINVAL` (no such level).

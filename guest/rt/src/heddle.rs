@@ -250,16 +250,20 @@ impl Host for Ring {
 
     fn after_fork(&self, is_child: bool) {
         let Some((memory, mut refused)) = FORKING.take() else { return };
-        if is_child {
-            // Calls in flight, and their results, are the parent's. A coroutine that waits for room is woken with all
-            // others.
-            refused.clear();
-            self.head.store(0, Ordering::Relaxed);
-            // Without memory for the ring, calls say that there is none.
-            let _ = memory.register();
-            place::after_fork();
-            listing::publish();
+        if !is_child {
+            drop((memory, refused));
+            // A thread that has come to sleep meanwhile could not take the results that it saw.
+            self.drain();
+            return;
         }
+        // Calls in flight, and their results, are the parent's. A coroutine that waits for room is woken with all
+        // others.
+        refused.clear();
+        self.head.store(0, Ordering::Relaxed);
+        // Without memory for the ring, calls say that there is none.
+        let _ = memory.register();
+        place::after_fork();
+        listing::publish();
     }
 
     fn is_watching(&self) -> bool {
@@ -317,6 +321,7 @@ pub(crate) fn submit(mut entry: Entry, handle: Handle, context: &Context<'_>) ->
     if is_collected {
         return Submitted::Collected;
     }
+    let mut is_listed = false;
     loop {
         let order = ring.order();
         let started = start(core::slice::from_mut(&mut entry));
@@ -333,9 +338,13 @@ pub(crate) fn submit(mut entry: Entry, handle: Handle, context: &Context<'_>) ->
             }
             (error, _) if error == NO_ROOM => {
                 if !ring.grow(order) {
-                    drop(take());
+                    if is_listed {
+                        drop(take());
+                        return Submitted::Refused;
+                    }
+                    // Once more: results that were taken before this was in the list wake nobody in it.
                     locked(&ring.refused).push(context.waker().clone());
-                    return Submitted::Refused;
+                    is_listed = true;
                 }
             }
             (error, _) => {

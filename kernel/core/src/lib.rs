@@ -1,5 +1,6 @@
 //! The kernel's logic that needs no hardware: one module each, tested and modelled on the host.
 //!
+//! - [`acct`]: records of process accounting.
 //! - [`aio`]: control blocks of native asynchronous I/O, and the ring of their events.
 //! - [`core_dump`]: the layout of core files, and their names.
 //! - [`dir_index`]: the names in a directory, and positions in it that survive changes.
@@ -37,6 +38,7 @@
 
 extern crate alloc;
 
+pub mod acct;
 pub mod aio;
 pub mod core_dump;
 pub mod dir_index;

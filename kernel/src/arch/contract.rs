@@ -160,6 +160,10 @@ mod cpu {
     #[cfg(feature = "checking")]
     const _: fn(fn()) = current::interrupt::provoke_handler;
     const _: fn() -> u64 = current::interrupt::count;
+    const _: usize = current::interrupt::LINES;
+    const _: fn(usize) -> Option<u64> = current::interrupt::taken_of;
+    const _: fn(usize) -> u64 = current::interrupt::timers;
+    const _: fn(usize) -> u64 = current::interrupt::kicks;
     const _: fn(fn()) = current::time::set_handler;
     const _: fn() -> u64 = current::time::counter;
     const _: fn() -> u64 = current::time::now_ns;

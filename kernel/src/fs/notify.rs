@@ -32,6 +32,9 @@ const USE: u32 =
 /// Something in a directory got another name there. No bit of inotify's, and no modifier that marks keep.
 const RENAME: u32 = 0x1000_0000;
 
+/// Whether owners may ask to be told of what happens in a directory: `/proc/sys/fs/dir-notify-enable`.
+pub static OWNERS_ARE_TOLD: AtomicU32 = AtomicU32::new(1);
+
 /// The receiver of a mark's events.
 enum MarkReceiver {
     /// An instance of inotify.

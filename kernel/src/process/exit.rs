@@ -10,7 +10,7 @@ use linux_raw_sys::general as linux;
 use crate::call::asynchronous;
 use crate::process::table::REAPER_PID;
 use crate::process::thread_group::ProcessLayout;
-use crate::process::{ExitStatus, Group, Process, Session, Thread, futex, table, vfork};
+use crate::process::{ExitStatus, Group, Process, Session, Thread, acct, futex, table, vfork};
 use crate::signal;
 use crate::wait::queue::Events;
 
@@ -35,6 +35,7 @@ pub async fn end_thread(thread: &Arc<Thread>) {
         // They use the space and the descriptors, and their locks are released with these.
         asynchronous::end_all(&thread.process).await;
     }
+    let mapped_bytes = if acct::is_on() { thread.space().mapped_bytes() } else { 0 };
     futex::robust::release(thread).await;
     futex::pi::owner_ends(thread).await;
     release_space(thread).await;
@@ -51,6 +52,9 @@ pub async fn end_thread(thread: &Arc<Thread>) {
     let status = thread.last_status();
     crate::process::trace::thread_ended(thread, status);
     if is_last {
+        if acct::is_on() {
+            acct::record_end(thread, status, mapped_bytes);
+        }
         end_process(&thread.process);
     } else {
         tell_children_of(thread);

@@ -115,6 +115,30 @@ pub struct KeyCaller<'a> {
     anchors: [Option<Serial>; 3],
 }
 
+/// A thread as it was when it began to look at keys.
+pub struct KeyViewer {
+    credentials: Arc<Credentials>,
+    anchors: [Option<Serial>; 3],
+}
+
+impl KeyViewer {
+    /// As the table sees it.
+    #[must_use]
+    pub fn user(&self) -> KeyUser<'_> {
+        key_user(&self.credentials, self.anchors)
+    }
+}
+
+fn key_user(credentials: &Credentials, anchors: [Option<Serial>; 3]) -> KeyUser<'_> {
+    KeyUser {
+        uid: credentials.fsuid,
+        gid: credentials.fsgid,
+        groups: credentials.supplementary_groups(),
+        anchors,
+        now_s: now_s(),
+    }
+}
+
 impl<'a> KeyCaller<'a> {
     /// A thread as it is now.
     #[must_use]
@@ -132,13 +156,13 @@ impl<'a> KeyCaller<'a> {
     /// As the table sees it.
     #[must_use]
     pub fn user(&self) -> KeyUser<'_> {
-        KeyUser {
-            uid: self.credentials.fsuid,
-            gid: self.credentials.fsgid,
-            groups: self.credentials.supplementary_groups(),
-            anchors: self.anchors,
-            now_s: now_s(),
-        }
+        key_user(&self.credentials, self.anchors)
+    }
+
+    /// The caller as one who only looks at keys, later on too.
+    #[must_use]
+    pub fn viewer(self) -> KeyViewer {
+        KeyViewer { credentials: self.credentials, anchors: self.anchors }
     }
 
     fn new_ring(&self, name: &[u8], gid: u32, permissions: u32) -> Result<Serial, Errno> {

@@ -9,6 +9,7 @@
 //! file or an address space is touched with one of them held.
 
 pub mod access;
+pub mod acct;
 pub mod cpu_time;
 pub mod credential_set;
 mod credentials;

@@ -8,6 +8,7 @@ use crate::fs::inode::{Inode, Metadata};
 use crate::fs::{File, IoBuffer, OpenFile};
 use crate::memory::fallible;
 use crate::process::host_name::UtsNamespace;
+use crate::process::keys::{KeyCaller, KeyViewer};
 use crate::process::{Credentials, Thread};
 use crate::procfs::usage::Sum;
 use crate::procfs::{ProcNode, Text, What};
@@ -23,6 +24,8 @@ struct ProcFile {
     opener: Option<Arc<Credentials>>,
     /// Its UTS namespace.
     names: Option<Arc<UtsNamespace>>,
+    /// Its view on keys.
+    viewer: Option<KeyViewer>,
     shown: SpinLock<Option<Shown>>,
 }
 
@@ -55,6 +58,10 @@ impl ProcFile {
                 Some(names) => show(names, &mut text).map(|()| None)?,
                 None => None,
             },
+            What::Keys(show) => match &self.viewer {
+                Some(viewer) => show(viewer, &mut text, from)?,
+                None => None,
+            },
             What::Parts(show) => show(subject, &mut text, from)?,
             What::Sums(show) => show(subject, &mut text, &mut sum)?.then_some(0),
             _ => return Err(Errno::EISDIR),
@@ -66,8 +73,10 @@ impl ProcFile {
 pub(super) fn open(node: Arc<ProcNode>, thread: Option<&Arc<Thread>>) -> Result<Arc<dyn File>, Errno> {
     let is_name = matches!(node.item.what, What::Name(..));
     let names = thread.filter(|_| is_name).map(|thread| thread.namespaces().names.clone());
+    let sees_keys = matches!(node.item.what, What::Keys(_));
+    let viewer = thread.filter(|_| sees_keys).map(|thread| KeyCaller::new(thread).viewer());
     let opener = thread.map(|thread| thread.credentials());
-    Ok(fallible::try_arc(ProcFile { node, opener, names, shown: SpinLock::new(None) })?)
+    Ok(fallible::try_arc(ProcFile { node, opener, names, viewer, shown: SpinLock::new(None) })?)
 }
 
 impl File for ProcFile {

@@ -35,6 +35,7 @@ use crate::fs::inode::{Inode, LinkTarget, Listed, Metadata, Opening, Statistics,
 use crate::fs::{Dentry, File, FileType, Mount, OpenFile, Path};
 use crate::memory::fallible;
 use crate::process::host_name::UtsNamespace;
+use crate::process::keys::KeyViewer;
 use crate::process::{Credentials, Process, Thread};
 
 use crate::procfs::text::Text;
@@ -54,6 +55,8 @@ type StoreAs = fn(&Subject, &Credentials, &[u8]) -> Result<(), Errno>;
 type ShowName = fn(&UtsNamespace, &mut Text) -> Result<(), Errno>;
 /// Takes a name for a UTS namespace.
 type StoreName = fn(&UtsNamespace, &[u8]);
+/// Writes a part of what a thread may know of keys, as [`ShowPart`].
+type ShowKeys = fn(&KeyViewer, &mut Text, u64) -> Result<Option<u64>, Errno>;
 /// Finds where a link leads.
 type Follow = fn(&Subject, Option<&Arc<Thread>>) -> Result<LinkTarget, Errno>;
 
@@ -79,6 +82,8 @@ enum What {
     Controlled(Show, StoreAs),
     /// A name of the machine, in the UTS namespace of whoever opens it.
     Name(ShowName, StoreName),
+    /// The keys that whoever opens it may view.
+    Keys(ShowKeys),
     /// The memory of a process.
     Memory,
     /// The pages of a process.
@@ -263,6 +268,7 @@ impl Inode for ProcNode {
             | What::Writable(..)
             | What::Controlled(..)
             | What::Name(..)
+            | What::Keys(_)
             | What::Memory
             | What::PageMap => FileType::Regular,
             What::Link(_) => FileType::Symlink,

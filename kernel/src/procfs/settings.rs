@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::arch::cpu;
 use crate::error::Errno;
-use crate::fs::lease;
+use crate::fs::{lease, notify};
 use crate::process::host_name::{HOST_NAME_BYTES, UtsNamespace};
 use crate::process::keys;
 use crate::procfs::{Subject, Text};
@@ -80,6 +80,7 @@ number_files! {
     root_keys set_root_keys keys::ROOT_KEYS_LIMIT, i32::MAX as u32;
     root_key_bytes set_root_key_bytes keys::ROOT_BYTES_LIMIT, i32::MAX as u32;
     leases set_leases lease::ENABLED, i32::MAX as u32;
+    owners_are_told set_owners_are_told notify::OWNERS_ARE_TOLD, i32::MAX as u32;
 }
 
 fn show_name(name: [u8; HOST_NAME_BYTES], text: &mut Text) -> Shown {

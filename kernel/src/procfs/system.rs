@@ -99,6 +99,30 @@ pub fn statistics(_: &Subject, text: &mut Text) -> Shown {
     text.line(format_args!("processes {started}\nprocs_running {running}\nprocs_blocked 0\n"))
 }
 
+/// How often each line of a device interrupted the CPUs, their timers, and they one another.
+pub fn interrupts(_: &Subject, text: &mut Text) -> Shown {
+    text.bytes(b"           ")?;
+    (0..cpu::count()).try_for_each(|number| text.line(format_args!("CPU{number:<8}")))?;
+    text.bytes(b"\n")?;
+    let lines = (0..interrupt::LINES).filter_map(|line| Some((line, interrupt::taken_of(line)?)));
+    for (line, taken) in lines {
+        text.line(format_args!("{line:>3}: "))?;
+        // Devices interrupt the first CPU.
+        let of_cpu = |number| if number == 0 { taken } else { 0 };
+        (0..cpu::count()).try_for_each(|number| text.line(format_args!("{:>10} ", of_cpu(number))))?;
+        text.line(format_args!("  IO-APIC  {line:>2}-level     virtio\n"))?;
+    }
+    own_interrupts("LOC", interrupt::timers, "Local timer interrupts", text)?;
+    own_interrupts("RES", interrupt::kicks, "Rescheduling interrupts", text)
+}
+
+/// A line about interrupts of the CPUs' own.
+fn own_interrupts(name: &str, taken: fn(usize) -> u64, meaning: &str, text: &mut Text) -> Shown {
+    text.line(format_args!("{name}: "))?;
+    (0..cpu::count()).try_for_each(|number| text.line(format_args!("{:>10} ", taken(number))))?;
+    text.line(format_args!("  {meaning}\n"))
+}
+
 pub fn uptime(_: &Subject, text: &mut Text) -> Shown {
     let idle = (0..cpu::count()).map(|number| usage::of_cpu(number).idle_ns).sum();
     let hundredths = |nanoseconds: u64| nanoseconds % NS_PER_SECOND / 10_000_000;

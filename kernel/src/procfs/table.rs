@@ -68,7 +68,9 @@ static ROOT_ITEMS: &[Item] = &[
     text(b"devices", system::devices),
     text(b"diskstats", system::nothing),
     text(b"filesystems", system::file_systems),
+    text(b"interrupts", system::interrupts),
     text(b"key-users", keys::users),
+    Item { name: b"keys", permissions: 0o444, what: What::Keys(keys::list), is_guarded: false },
     text(b"loadavg", system::load),
     text(b"meminfo", system::memory),
     text(b"modules", system::nothing),
@@ -124,6 +126,7 @@ static SYS_ITEMS: &[Item] = &[
 static SYS_FS_ITEMS: &[Item] = &[
     text(b"aio-max-nr", system::aio_limit),
     text(b"aio-nr", system::aio_requests),
+    writable(b"dir-notify-enable", settings::owners_are_told, settings::set_owners_are_told),
     text(b"file-max", system::file_limit),
     writable(b"lease-break-time", settings::lease_time, settings::set_lease_time),
     writable(b"leases-enable", settings::leases, settings::set_leases),

@@ -1,13 +1,16 @@
 //! The system calls about mappings: mmap(2) and its relatives.
 
 use alloc::sync::Arc;
+use core::ops::Range;
+use heddle_kernel_core::mapping::Backing;
 use linux_raw_sys::general as linux;
 
 use crate::arch::paging::{PAGE_SIZE, USER_END};
+use crate::call::caller::Caller;
 use crate::error::Errno;
 use crate::fs::{OpenFile, StatusFlags};
 use crate::memory::source::Object;
-use crate::memory::space::{Flags, FutureLocks, MapRequest, Placement, Protection};
+use crate::memory::space::{Flags, FutureLocks, MapRequest, MappingView, Placement, Protection};
 use crate::memory::{Space, overcommit};
 use crate::process::Resource;
 use crate::sched::Budget;
@@ -75,6 +78,8 @@ pub fn mmap(call: &mut Call<'_>) -> SyscallResult {
         Placement::FixedIfFree(address)
     } else if flags & linux::MAP_FIXED != 0 {
         Placement::Fixed(address)
+    } else if flags & linux::MAP_32BIT != 0 {
+        Placement::Low(address)
     } else if address != 0 {
         Placement::Hint(address)
     } else {
@@ -202,6 +207,64 @@ pub fn mremap(call: &mut Call<'_>) -> SyscallResult {
     pending(async move {
         space.remap(start, old_length, new_length, placement, flags & linux::MREMAP_DONTUNMAP != 0).await
     })
+}
+
+/// remap_file_pages(2): the pages are mapped anew, as in Linux since 4.0.
+pub fn remap_file_pages(call: &mut Call<'_>) -> SyscallResult {
+    let [start, length] = [call.word(0), call.word(1)].map(|value| value & !(PAGE_SIZE - 1));
+    let (first, flags) = (call.word(3) as u64, call.uint(4));
+    let end = start.wrapping_add(length);
+    if call.word(2) != 0 || end <= start || first.checked_add((length / PAGE_SIZE) as u64).is_none() {
+        return Err(Errno::EINVAL.into());
+    }
+    let offset = first.checked_mul(PAGE_SIZE as u64).ok_or(Errno::EOVERFLOW)?;
+    let caller = call.thread.clone();
+    pending(async move {
+        let space = caller.space();
+        let view = shared_mapping(&caller, &space, start..end).await?;
+        let kept = Flags::SHARED | Flags::NEVER_WRITABLE | Flags::LOCKED;
+        let is_writable = view.protection.contains(Protection::WRITE);
+        let request = MapRequest {
+            placement: Placement::Fixed(start),
+            length,
+            protection: view.protection,
+            flags: view.flags & kept,
+            object: view.object,
+            offset,
+        };
+        space.map(request).await?;
+        if flags & linux::MAP_NONBLOCK == 0 {
+            // The mapping stands even if its pages can't be had in advance.
+            let _ = space.populate(start..end, is_writable, &|| caller.is_dying()).await;
+        }
+        Ok(0)
+    })
+}
+
+/// A shared mapping that holds all of a range, or the first of several that are alike and leave no gap.
+///
+/// # Errors
+/// `EINVAL`; `EINTR`: the thread is to die.
+async fn shared_mapping(caller: &Caller, space: &Space, range: Range<usize>) -> Result<MappingView, Errno> {
+    let at = |address| {
+        let found = space.mapping_at_or_above(address).filter(|view| view.start <= address);
+        found.ok_or(Errno::EINVAL)
+    };
+    let first = at(range.start)?;
+    if !first.flags.contains(Flags::SHARED) {
+        return Err(Errno::EINVAL);
+    }
+    let (mut budget, mut end) = (Budget::new(), first.end);
+    while end < range.end {
+        let next = at(end)?;
+        let is_alike = next.flags == first.flags && next.protection == first.protection;
+        if !is_alike || !next.object.is_same(&first.object) {
+            return Err(Errno::EINVAL);
+        }
+        end = next.end;
+        caller.pace(&mut budget, 1).await?;
+    }
+    Ok(first)
 }
 
 /// madvise(2).

@@ -5,8 +5,8 @@ use alloc::sync::Arc;
 use heddle_kernel_core::signal::Signal;
 use heddle_tty::{Character, Output, Termios};
 use linux_raw_sys::general::{
-    TCIFLUSH, TCIOFF, TCIOFLUSH, TCION, TCOFLUSH, TCOOFF, TCOON, TIOCPKT_FLUSHWRITE, TIOCPKT_IOCTL, termios,
-    termios2,
+    CAP_SYS_ADMIN, TCIFLUSH, TCIOFF, TCIOFLUSH, TCION, TCOFLUSH, TCOOFF, TCOON, TIOCPKT_FLUSHWRITE,
+    TIOCPKT_IOCTL, termios, termios2,
 };
 use linux_raw_sys::ioctl;
 
@@ -27,9 +27,13 @@ pub(super) enum TerminalSide {
 }
 
 /// `struct termios` in bytes, and `struct termios2`, which adds the speeds.
-const BASIC_BYTES: usize = 36;
+pub(super) const BASIC_BYTES: usize = 36;
 const FULL_BYTES: usize = 44;
 const CHARACTERS_START: usize = 17;
+/// The old `struct termio` in bytes, without the padding at its end: the lower halves of the flags, and the line
+/// discipline with eight characters.
+const SHORT_BYTES: usize = 17;
+const SHORT_LINE: usize = 8;
 
 /// Carries a request out.
 pub(super) fn ioctl(
@@ -40,30 +44,6 @@ pub(super) fn ioctl(
     argument: usize,
 ) -> TryResult<usize> {
     match request {
-        ioctl::TCGETS => store(call, argument, &encode(terminal)[..BASIC_BYTES]),
-        ioctl::TCGETS2 => store(call, argument, &encode(terminal)),
-        ioctl::TCSETS | ioctl::TCSETSW | ioctl::TCSETSF => {
-            let mut bytes = [0; FULL_BYTES];
-            load(call, argument, &mut bytes[..BASIC_BYTES])?;
-            may_change(terminal, side, call)?;
-            let current = *terminal.state.lock().discipline.termios();
-            set(terminal, current.with_basic(&decode(&bytes)), request == ioctl::TCSETSF);
-            Ok(0)
-        }
-        ioctl::TCSETS2 | ioctl::TCSETSW2 | ioctl::TCSETSF2 => {
-            let mut bytes = [0; FULL_BYTES];
-            load(call, argument, &mut bytes)?;
-            may_change(terminal, side, call)?;
-            let basic = decode(&bytes);
-            let speed = |start: usize| word(&bytes, start);
-            let speeds = Termios {
-                input_speed: speed(BASIC_BYTES),
-                output_speed: speed(BASIC_BYTES + 4),
-                ..Termios::DEFAULT
-            };
-            set(terminal, speeds.with_basic(&basic), request == ioctl::TCSETSF2);
-            Ok(0)
-        }
         // Output is processed when it is written, and there is no line that a break could be sent on.
         ioctl::TCSBRK | ioctl::TCSBRKP | ioctl::TIOCSBRK | ioctl::TIOCCBRK => {
             may_change(terminal, side, call)?;
@@ -110,6 +90,66 @@ pub(super) fn ioctl(
         ioctl::TIOCGETD => store(call, argument, &[0; 4]),
         // Pushing input would let one program type into another.
         ioctl::TIOCSTI => Err(Errno::EIO.into()),
+        _ => settings_ioctl(terminal, side, call, request, argument),
+    }
+}
+
+/// Requests about the terminal's settings.
+fn settings_ioctl(
+    terminal: &Arc<Terminal>,
+    side: TerminalSide,
+    call: &Call<'_>,
+    request: u32,
+    argument: usize,
+) -> TryResult<usize> {
+    match request {
+        ioctl::TCGETS => store(call, argument, &settings(terminal)[..BASIC_BYTES]),
+        ioctl::TCGETS2 => store(call, argument, &settings(terminal)),
+        ioctl::TCSETS | ioctl::TCSETSW | ioctl::TCSETSF => {
+            let mut bytes = [0; FULL_BYTES];
+            load(call, argument, &mut bytes[..BASIC_BYTES])?;
+            may_change(terminal, side, call)?;
+            let current = *terminal.state.lock().discipline.termios();
+            set(terminal, current.with_basic(&decode(&bytes)), request == ioctl::TCSETSF);
+            Ok(0)
+        }
+        ioctl::TCSETS2 | ioctl::TCSETSW2 | ioctl::TCSETSF2 => {
+            let mut bytes = [0; FULL_BYTES];
+            load(call, argument, &mut bytes)?;
+            may_change(terminal, side, call)?;
+            let basic = decode(&bytes);
+            let speed = |start: usize| word(&bytes, start);
+            let speeds = Termios {
+                input_speed: speed(BASIC_BYTES),
+                output_speed: speed(BASIC_BYTES + 4),
+                ..Termios::DEFAULT
+            };
+            set(terminal, speeds.with_basic(&basic), request == ioctl::TCSETSF2);
+            Ok(0)
+        }
+        ioctl::TCGETA => store(call, argument, &encode_short(terminal)),
+        ioctl::TCSETA | ioctl::TCSETAW | ioctl::TCSETAF => {
+            let mut short = [0; SHORT_BYTES];
+            load(call, argument, &mut short)?;
+            may_change(terminal, side, call)?;
+            let current = *terminal.state.lock().discipline.termios();
+            let basic = decode(&with_short(encode(current), &short));
+            set(terminal, current.with_basic(&basic), request == ioctl::TCSETAF);
+            Ok(0)
+        }
+        ioctl::TIOCGLCKTRMIOS => {
+            let kept = terminal.state.lock().kept;
+            store(call, argument, &kept)
+        }
+        ioctl::TIOCSLCKTRMIOS => {
+            if !call.thread.credentials().is_capable(CAP_SYS_ADMIN) {
+                return Err(Errno::EPERM.into());
+            }
+            let mut kept = [0; BASIC_BYTES];
+            load(call, argument, &mut kept)?;
+            terminal.state.lock().kept = kept;
+            Ok(0)
+        }
         _ => job_ioctl(terminal, side, call, request, argument),
     }
 }
@@ -153,7 +193,7 @@ fn job_ioctl(
             Ok(0)
         }
         ioctl::TIOCVHANGUP if side == TerminalSide::Program => {
-            if !thread.credentials().is_capable(linux_raw_sys::general::CAP_SYS_ADMIN) {
+            if !thread.credentials().is_capable(CAP_SYS_ADMIN) {
                 return Err(Errno::EPERM.into());
             }
             terminal.hang_up(false);
@@ -177,7 +217,8 @@ fn set(terminal: &Terminal, termios: Termios, flush: bool) {
         state.discard_input();
     }
     let was_stopped = state.discipline.is_stopped();
-    let TtyState { discipline, output, .. } = &mut *state;
+    let TtyState { discipline, output, kept, .. } = &mut *state;
+    let termios = keep_some(*discipline.termios(), termios, kept);
     discipline.set_termios(termios, output);
     if was_stopped != state.discipline.is_stopped() {
         state.note_flow();
@@ -231,8 +272,27 @@ fn flush(terminal: &Terminal, which: u32) -> Result<Effects, Errno> {
     Ok(effects)
 }
 
-fn encode(terminal: &Terminal) -> [u8; FULL_BYTES] {
-    let full = termios2::from(*terminal.state.lock().discipline.termios());
+/// Settings with those of before where they are to stay: each bit of the flags, and each character as a whole.
+fn keep_some(before: Termios, wanted: Termios, kept: &[u8; BASIC_BYTES]) -> Termios {
+    if *kept == [0; BASIC_BYTES] {
+        return wanted;
+    }
+    let (before, mut bytes) = (encode(before), encode(wanted));
+    for (index, &keep) in kept.iter().enumerate() {
+        let is_flag = index < CHARACTERS_START - 1;
+        let mask = if is_flag || keep == 0 { keep } else { u8::MAX };
+        bytes[index] = bytes[index] & !mask | before[index] & mask;
+    }
+    wanted.with_basic(&decode(&bytes))
+}
+
+fn settings(terminal: &Terminal) -> [u8; FULL_BYTES] {
+    let termios = *terminal.state.lock().discipline.termios();
+    encode(termios)
+}
+
+fn encode(termios: Termios) -> [u8; FULL_BYTES] {
+    let full = termios2::from(termios);
     let mut bytes = [0; FULL_BYTES];
     let flags = [full.c_iflag, full.c_oflag, full.c_cflag, full.c_lflag];
     for (chunk, flag) in bytes.chunks_exact_mut(4).zip(flags) {
@@ -243,6 +303,26 @@ fn encode(terminal: &Terminal) -> [u8; FULL_BYTES] {
     bytes[BASIC_BYTES..BASIC_BYTES + 4].copy_from_slice(&full.c_ispeed.to_le_bytes());
     bytes[BASIC_BYTES + 4..].copy_from_slice(&full.c_ospeed.to_le_bytes());
     bytes
+}
+
+/// The `struct termio` that `TCGETA` returns.
+fn encode_short(terminal: &Terminal) -> [u8; SHORT_BYTES] {
+    let full = settings(terminal);
+    let mut short = [0; SHORT_BYTES];
+    for (half, flags) in short[..SHORT_LINE].chunks_exact_mut(2).zip(full.chunks_exact(4)) {
+        half.copy_from_slice(&flags[..2]);
+    }
+    short[SHORT_LINE..].copy_from_slice(&full[CHARACTERS_START - 1..][..SHORT_BYTES - SHORT_LINE]);
+    short
+}
+
+/// Replaces what `struct termio` carries; the upper halves of the flags and the other characters stay.
+fn with_short(mut full: [u8; FULL_BYTES], short: &[u8; SHORT_BYTES]) -> [u8; FULL_BYTES] {
+    for (half, flags) in short[..SHORT_LINE].chunks_exact(2).zip(full.chunks_exact_mut(4)) {
+        flags[..2].copy_from_slice(half);
+    }
+    full[CHARACTERS_START - 1..][..SHORT_BYTES - SHORT_LINE].copy_from_slice(&short[SHORT_LINE..]);
+    full
 }
 
 fn decode(bytes: &[u8; FULL_BYTES]) -> termios {

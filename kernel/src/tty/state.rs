@@ -9,6 +9,7 @@ use crate::error::Errno;
 use crate::fs::File;
 use crate::memory::fallible;
 use crate::sync::SpinLock;
+use crate::tty::control::BASIC_BYTES;
 use crate::tty::output::OutputQueue;
 use crate::tty::program::TerminalFile;
 use crate::wait::queue::{Events, WaitQueue};
@@ -53,6 +54,8 @@ pub(super) struct TtyState {
     pub locked: bool,
     /// `TIOCEXCL`: can't be opened again.
     pub exclusive: bool,
+    /// The settings that stay as they are, in the form of `struct termios`: `TIOCSLCKTRMIOS`.
+    pub kept: [u8; BASIC_BYTES],
     /// `TIOCPKT`: the master wants to be told of changes, and which there are.
     pub packet: Option<u8>,
     /// The progress of a read that waits for `VMIN` and `VTIME`.
@@ -216,6 +219,7 @@ impl Terminal {
             was_open: false,
             locked: is_pty,
             exclusive: false,
+            kept: [0; BASIC_BYTES],
             packet: None,
             reading: ReadState::default(),
             timer_runs: false,

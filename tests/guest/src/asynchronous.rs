@@ -28,6 +28,7 @@ use crate::{expect, expect_eq};
 crate::tests! {
     a_call_is_done_at_once_or_comes_through_the_ring
     a_batch_is_started_in_one_entry
+    nobody_sleeps_over_results_that_came_before
     calls_are_refused_when_the_ring_has_no_room
     a_cancelled_call_leaves_memory_and_data_alone
     data_after_a_cancellation_stays
@@ -109,12 +110,20 @@ impl Ring {
 
     /// The next result, waited for.
     pub fn next(&self) -> Result<Completion, String> {
+        self.next_after(|| {})
+    }
+
+    /// As [`Ring::next`], with a pause between the look at the ring and the sleep.
+    fn next_after(&self, pause: impl Fn()) -> Result<Completion, String> {
         let calm = AtomicU32::new(0);
         loop {
+            // Before the look: a result that comes between the two has not been seen.
+            let seen = self.tail();
             if let Some(found) = self.take() {
                 return Ok(found);
             }
-            match call(WAIT, [calm.as_ptr() as u64, 0, self.tail().into(), FOR_EVER]) {
+            pause();
+            match call(WAIT, [calm.as_ptr() as u64, 0, seen.into(), FOR_EVER]) {
                 Ok(_) | Err(libc::EINTR) => {}
                 Err(error) => return Err(format!("WAIT: errno {error}")),
             }
@@ -190,6 +199,29 @@ fn a_batch_is_started_in_one_entry() -> Outcome {
     }
     expect_eq!(seen, [1; 20]);
     expect!(buffers.iter().all(|buffer| buffer == &data));
+    Ok(())
+}
+
+/// All results come between a thread's look at the ring and its sleep, as a preemption at that place brings about.
+fn nobody_sleeps_over_results_that_came_before() -> Outcome {
+    let Some(ring) = Ring::new(4)? else { return Ok(()) };
+    let (reader, writer) = pipe().or_fail()?;
+    let writer = File::from(writer);
+    let mut buffers = [[0_u8; 1]; 3];
+    for _ in 0..20 {
+        for (index, buffer) in buffers.iter_mut().enumerate() {
+            expect_eq!(start(read_entry(&reader, index as u64, buffer))?.state, WAITS);
+        }
+        let before = ring.tail();
+        let all_come = || {
+            let _ = (&writer).write_all(&[1; 3]);
+            while ring.tail() != before + 3 {
+                std::thread::yield_now();
+            }
+        };
+        expect_eq!(ring.next_after(all_come)?.result, 1);
+        expect!(ring.take().is_some() && ring.take().is_some());
+    }
     Ok(())
 }
 

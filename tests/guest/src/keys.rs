@@ -22,6 +22,7 @@ crate::tests! {
     sessions_are_joined_and_inherited
     keys_are_found_on_request
     users_have_quotas
+    the_keys_that_one_may_view_are_listed
     special_keyrings_are_made_when_asked
     keyrings_are_nested_to_a_depth
     links_count_for_the_owner_of_the_keyring
@@ -352,6 +353,48 @@ fn users_have_quotas() -> Outcome {
     fresh()?;
     let users = fs::read_to_string("/proc/key-users").or_fail()?;
     expect!(users.lines().any(|line| line.starts_with("    0: ")));
+    Ok(())
+}
+
+/// The line of a key in `/proc/keys` without the number of its references; empty if there is none.
+fn listed(key: i32) -> Result<String, String> {
+    let text = fs::read_to_string("/proc/keys").or_fail()?;
+    let number = format!("{key:08x}");
+    let line = text.lines().find(|line| line.starts_with(&number)).unwrap_or_default();
+    let mut words: Vec<_> = line.split_whitespace().collect();
+    if words.len() > 2 {
+        words.remove(2);
+    }
+    Ok(words.join(" "))
+}
+
+fn the_keys_that_one_may_view_are_listed() -> Outcome {
+    let session = fresh()?;
+    let key = add_key("user", "a name", b"payload", SESSION).or_fail()?;
+    expect_eq!(listed(key)?, format!("{key:08x} I--Q--- perm 3f010000 0 0 user a name: 7"));
+    expect_eq!(listed(session)?, format!("{session:08x} I--Q--- perm 3f030000 0 0 keyring _ses: 1"));
+    expect_eq!(control(CLEAR, session, 0), Ok(0));
+    expect_eq!(listed(session)?, format!("{session:08x} I--Q--- perm 3f030000 0 0 keyring _ses: empty"));
+    let key = add_key("logon", "service:name", b"secret", SESSION).or_fail()?;
+    for (seconds, shown) in [(110, "1m"), (7_300, "2h"), (260_000, "3d"), (2_500_000, "4w"), (0, "perm")] {
+        expect_eq!(control(SET_TIMEOUT, key, seconds), Ok(0));
+        expect_eq!(listed(key)?, format!("{key:08x} I--Q--- {shown} 3d010000 0 0 logon service:name: 6"));
+    }
+    // Its possessor sees it, and whoever has the right by the number of the user; nobody else.
+    for (permissions, is_seen) in [(0x3f00_0000, true), (0x3e01_0000, true), (0x3e3e_3f3f, false)] {
+        expect_eq!(control(SETPERM, key, permissions), Ok(0));
+        expect_eq!(!listed(key)?.is_empty(), is_seen);
+    }
+    expect_eq!(control(SETPERM, key, 0x3f01_0000), Ok(0));
+    let child = spawn_child(|| {
+        let user = Uid::from_raw(4711);
+        let is_hidden =
+            setresuid(user, user, user).is_ok() && fresh().is_ok() && listed(key) == Ok(String::new());
+        i32::from(!is_hidden)
+    })?;
+    expect_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
+    expect_eq!(control(REVOKE, key, 0), Ok(0));
+    expect!(listed(key)?.starts_with(&format!("{key:08x} IR-Q--- ")));
     Ok(())
 }
 

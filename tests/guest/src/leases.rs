@@ -27,6 +27,7 @@ crate::tests! {
     a_lease_lives_as_long_as_its_opening
     lease_signals_carry_the_descriptor
     a_directory_tells_once_or_always
+    directories_tell_nobody_when_that_is_forbidden
     a_directory_tells_what_was_asked
 }
 
@@ -388,6 +389,20 @@ fn a_directory_tells_once_or_always() -> Outcome {
     expect_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
     make("8")?;
     expect!(came(&signals));
+    Ok(())
+}
+
+fn directories_tell_nobody_when_that_is_forbidden() -> Outcome {
+    const SETTING: &str = "/proc/sys/fs/dir-notify-enable";
+    let scratch = Scratch::new()?;
+    let directory = open(&scratch.directory, libc::O_RDONLY).or_fail()?;
+    expect_eq!(fs::read_to_string(SETTING).or_fail()?, "1\n");
+    fs::write(SETTING, "0").or_fail()?;
+    let (told, wish) = (fs::read_to_string(SETTING), notify(&directory, DN_CREATE));
+    fs::write(SETTING, "1\n").or_fail()?;
+    expect_eq!(told.or_fail()?, "0\n");
+    expect_eq!(wish, Err(Errno::EINVAL));
+    expect_eq!(notify(&directory, DN_CREATE), Ok(0));
     Ok(())
 }
 

@@ -36,6 +36,7 @@ mod memory;
 mod memory_limits;
 mod mempolicy;
 mod mounts;
+mod old_calls;
 mod page_map;
 mod pi;
 mod pidfd;
@@ -98,6 +99,7 @@ fn main() -> std::process::ExitCode {
         mounts::namespace::TESTS,
         mounts::propagation::TESTS,
         thread::TESTS,
+        old_calls::TESTS,
         page_map::TESTS,
         pi::TESTS,
         realtime::TESTS,

@@ -15,6 +15,7 @@ crate::tests! {
     cpu_time_of_ended_processes_stays
     every_cpu_has_its_own_time
     counters_go_on
+    interrupts_are_counted_by_cpu
     idle_time_is_not_the_uptime
     switches_are_of_two_kinds
     affinity_shows
@@ -122,6 +123,30 @@ fn counters_go_on() -> Outcome {
     expect!(after[1] >= before[1] + 10);
     expect!(after[2] > before[2]);
     expect!(machine("procs_running")?[0] >= 1);
+    Ok(())
+}
+
+/// The counts of a line of `/proc/interrupts`, one for each CPU.
+fn interrupts(name: &str) -> Result<Vec<u64>, String> {
+    let text = fs::read_to_string("/proc/interrupts").or_fail()?;
+    let cpus = text.lines().next().unwrap_or_default().split_whitespace().count();
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'));
+    let words = line.ok_or_else(|| format!("no {name}"))?.split_whitespace().take(cpus);
+    words.map(|word| word.parse().or_fail()).collect()
+}
+
+fn interrupts_are_counted_by_cpu() -> Outcome {
+    let text = fs::read_to_string("/proc/interrupts").or_fail()?;
+    let cpus = std::thread::available_parallelism().or_fail()?.get();
+    let first: Vec<_> = text.lines().next().unwrap_or_default().split_whitespace().collect();
+    expect_eq!(first, (0..cpus).map(|number| format!("CPU{number}")).collect::<Vec<_>>());
+    let before = interrupts("LOC")?;
+    expect_eq!(before.len(), cpus);
+    expect_eq!(interrupts("RES")?.len(), cpus);
+    let has_grown = |now: &[u64]| now.iter().sum::<u64>() > before.iter().sum();
+    while !has_grown(&interrupts("LOC")?) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     Ok(())
 }
 

@@ -158,6 +158,12 @@ impl<P> Key<P> {
         &self.links
     }
 
+    /// Whether it was invalidated, and goes when nothing refers to it any more.
+    #[must_use]
+    pub const fn is_invalid(&self) -> bool {
+        self.is_invalid
+    }
+
     /// How many refer to it.
     #[must_use]
     pub const fn references(&self) -> u32 {
@@ -226,6 +232,13 @@ impl<P: Clone> Keys<P> {
     fn key_mut(&mut self, serial: Serial) -> Result<&mut Key<P>, KeyError> {
         let key = self.slots.get_mut(slot_of(serial)).and_then(Option::as_deref_mut);
         key.filter(|key| key.serial == serial).ok_or(KeyError::NoKey)
+    }
+
+    /// The first key whose place in the table is `from` or behind that, and its place.
+    #[must_use]
+    pub fn at_or_behind(&self, from: usize) -> Option<(usize, &Key<P>)> {
+        let mut rest = self.slots.iter().enumerate().skip(from);
+        rest.find_map(|(place, slot)| Some((place, slot.as_deref()?)))
     }
 
     /// The users who have keys.

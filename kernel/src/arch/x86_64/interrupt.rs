@@ -4,7 +4,7 @@
 //! `unsafe` here: those registers, and function pointers kept as integers.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use ::x86_64::instructions::port::Port;
 
@@ -13,7 +13,7 @@ use crate::arch::x86_64::{cpu, local, paging, time};
 const LOCAL_APIC: u64 = 0xfee0_0000;
 const IO_APIC: u64 = 0xfec0_0000;
 /// Pins of the I/O APIC.
-const PINS: usize = 24;
+pub const LINES: usize = 24;
 
 /// Vector of pin 0; the others follow.
 const VECTOR_DEVICE: u8 = 32;
@@ -38,7 +38,9 @@ const LEVEL_TRIGGERED: u32 = 1 << 15;
 const DIVIDE_BY_ONE: u32 = 0xb;
 const COMMAND_PENDING: u32 = 1 << 12;
 
-static HANDLERS: [AtomicUsize; PINS] = [const { AtomicUsize::new(0) }; PINS];
+static HANDLERS: [AtomicUsize; LINES] = [const { AtomicUsize::new(0) }; LINES];
+/// Interrupts of each line.
+static TAKEN: [AtomicU64; LINES] = [const { AtomicU64::new(0) }; LINES];
 
 fn read(register: u64) -> u32 {
     // SAFETY: a register of this CPU's local APIC, mapped by the direct map.
@@ -76,7 +78,7 @@ pub(super) fn install_machine() {
         // SAFETY: masks every line of an 8259.
         unsafe { Port::<u8>::new(port).write(0xff) };
     }
-    for pin in 0..PINS as u32 {
+    for pin in 0..LINES as u32 {
         write_io(0x10 + 2 * pin, MASKED);
         write_io(0x11 + 2 * pin, 0);
     }
@@ -113,26 +115,54 @@ pub fn provoke_handler(body: impl FnOnce()) {
 /// How many interrupts all CPUs have taken.
 #[must_use]
 pub fn count() -> u64 {
-    (0..cpu::count()).map(|number| local::of(number).interrupts.load(Ordering::Relaxed)).sum()
+    let of_cpus: u64 = (0..cpu::count()).map(|number| timers(number) + kicks(number)).sum();
+    of_cpus + (0..LINES).filter_map(taken_of).sum::<u64>()
+}
+
+/// How many of its timer a CPU has taken.
+#[must_use]
+pub fn timers(cpu: usize) -> u64 {
+    local::of(cpu).timers.load(Ordering::Relaxed)
+}
+
+/// How many of other CPUs a CPU has taken.
+#[must_use]
+pub fn kicks(cpu: usize) -> u64 {
+    local::of(cpu).kicks.load(Ordering::Relaxed)
+}
+
+/// How many of a line's the boot processor has taken; `None` if the line has no handler.
+#[must_use]
+pub fn taken_of(line: usize) -> Option<u64> {
+    let is_used = HANDLERS.get(line)?.load(Ordering::Relaxed) != 0;
+    is_used.then(|| TAKEN[line].load(Ordering::Relaxed))
+}
+
+/// Counts one. The same interrupt's come one after another.
+fn add_one(count: &AtomicU64) {
+    count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
 /// Runs the handler of an interrupt vector and acknowledges it.
 pub(super) fn dispatch(vector: u8) {
     let local = local::current();
     let before = local.in_handler.swap(true, Ordering::Relaxed);
-    // Interrupts of this CPU come one after another.
-    local.interrupts.store(local.interrupts.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     match vector {
         VECTOR_TIMER => {
+            add_one(&local.timers);
             write(REGISTER_END, 0);
             time::expired();
         }
-        VECTOR_KICK => write(REGISTER_END, 0),
+        VECTOR_KICK => {
+            add_one(&local.kicks);
+            write(REGISTER_END, 0);
+        }
         VECTOR_SPURIOUS => {}
         _ => {
             let line = usize::from(vector.wrapping_sub(VECTOR_DEVICE));
             let handler = HANDLERS.get(line).map_or(0, |handler| handler.load(Ordering::Acquire));
             if handler != 0 {
+                add_one(&TAKEN[line]);
                 // SAFETY: the slot holds nothing but zero and what `register` stored, a `fn()`.
                 let handler = unsafe { core::mem::transmute::<usize, fn()>(handler) };
                 handler();

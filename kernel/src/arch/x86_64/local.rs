@@ -46,8 +46,9 @@ pub struct CpuLocal {
     pub timer_deadline: AtomicU64,
     /// An interrupt handler runs.
     pub in_handler: AtomicBool,
-    /// Interrupts that this CPU has taken.
-    pub interrupts: AtomicU64,
+    /// Interrupts of the timer and of other CPUs that this CPU has taken.
+    pub timers: AtomicU64,
+    pub kicks: AtomicU64,
 }
 
 // SAFETY: every field but `tss` is atomic, and `tss` is written only by its own CPU while that starts, before
@@ -73,7 +74,8 @@ impl CpuLocal {
             float_owner: AtomicU64::new(0),
             timer_deadline: AtomicU64::new(u64::MAX),
             in_handler: AtomicBool::new(false),
-            interrupts: AtomicU64::new(0),
+            timers: AtomicU64::new(0),
+            kicks: AtomicU64::new(0),
         }
     }
 }

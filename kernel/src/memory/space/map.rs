@@ -24,6 +24,9 @@ const MAPPINGS_MAX: usize = 65530;
 /// The cost of changing as many entries as a table or a gather holds, in units of a [`Budget`].
 pub(super) const GATHER_COST: u32 = 32;
 
+/// Where `MAP_32BIT` puts mappings, in Linux and here.
+const LOW: Range<usize> = 1 << 30..1 << 31;
+
 /// Where a mapping goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
@@ -31,6 +34,8 @@ pub enum Placement {
     Any,
     /// At this address if that is free and in reach, else anywhere.
     Hint(usize),
+    /// Below 2 GiB, at this address if that is free and not 0.
+    Low(usize),
     /// At this address, in place of what is there.
     Fixed(usize),
     /// At this address, or not at all.
@@ -106,6 +111,7 @@ impl Space {
                 }
                 self.map_anywhere(length, &request).await
             }
+            Placement::Low(start) => self.map_low(start & !(PAGE_SIZE - 1), length, &request).await,
             Placement::Any => self.map_anywhere(length, &request).await,
         }
     }
@@ -135,6 +141,26 @@ impl Space {
             };
             match self.map_at(start..start + length, request, false).await {
                 // Another thread took the range between the search and the lock.
+                Err(Errno::EEXIST) => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Maps memory to which 31 bits lead. These addresses are in the low window, so a program that lies in another slot
+    /// leaves that.
+    async fn map_low(&self, wanted: usize, length: usize, request: &MapRequest) -> Result<usize, Errno> {
+        self.reach(LOW.start, LOW.len()).await?;
+        let wanted = Some(wanted).filter(|&start| start != 0 && start.saturating_add(length) <= LOW.end);
+        if let Some(range) = wanted.and_then(|start| self.check_range(start, length)) {
+            match self.map_at(range, request, false).await {
+                Err(Errno::EEXIST) => {}
+                result => return result,
+            }
+        }
+        loop {
+            let start = self.find_within(length, LOW).await.ok_or(Errno::ENOMEM)?;
+            match self.map_at(start..start + length, request, false).await {
                 Err(Errno::EEXIST) => {}
                 result => return result,
             }

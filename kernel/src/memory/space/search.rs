@@ -52,7 +52,12 @@ impl Space {
             }
             budget.step(SEARCH_COST).await;
         }
-        let mut range = self.range();
+        self.find_within(length, self.range()).await
+    }
+
+    /// The same within a range.
+    pub(super) async fn find_within(&self, length: usize, mut range: Range<usize>) -> Option<usize> {
+        let mut budget = Budget::new();
         loop {
             match search_free(&self.state.lock().mappings, length, range.clone(), &mut 0) {
                 FreeSearch::Found(start) => return Some(start),

@@ -1,6 +1,7 @@
 //! `F_SETLEASE`, `F_GETLEASE` and `F_NOTIFY` of fcntl(2).
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 use heddle_kernel_core::lease::LeaseKind;
 use linux_raw_sys::general as linux;
 
@@ -60,6 +61,9 @@ pub fn set(call: &Call<'_>, open: &Arc<OpenFile>) -> Result<usize, Errno> {
 /// # Errors
 /// `ENOTDIR`, `EINVAL`, `ENOMEM`.
 pub fn watch_directory(call: &Call<'_>, open: &Arc<OpenFile>) -> Result<usize, Errno> {
+    if notify::OWNERS_ARE_TOLD.load(Ordering::Relaxed) == 0 {
+        return Err(Errno::EINVAL);
+    }
     let (pid, credentials) = (call.thread.process.pid, call.thread.credentials());
     let claim = || {
         if let Some(notice) = open.notice() {

@@ -245,6 +245,16 @@ pub fn open_dump(thread: &Arc<Thread>, path: &[u8]) -> Result<Arc<OpenFile>, Err
     .map(|opened| opened.open)
 }
 
+/// Opens a file for the kernel to append to, as the thread itself would.
+///
+/// # Errors
+/// As open(2).
+pub fn open_to_append(thread: &Arc<Thread>, path: &[u8]) -> Result<Arc<OpenFile>, Errno> {
+    let flags = linux::O_WRONLY | linux::O_APPEND | linux::O_LARGEFILE;
+    let request = OpenRequest { flags, mode: 0, how: LookupFlags::empty() };
+    open_path(thread, linux::AT_FDCWD, path, &request).map(|opened| opened.open)
+}
+
 fn open_path(
     thread: &Arc<Thread>,
     descriptor: i32,

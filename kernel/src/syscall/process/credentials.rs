@@ -1,6 +1,5 @@
 //! Users, groups and capabilities: credentials(7).
 
-use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
@@ -255,8 +254,9 @@ pub fn setgroups(call: &mut Call<'_>) -> SyscallResult {
     })
 }
 
-/// Reads the header of capget(2): version and process. An unknown version is answered with the one that is known.
-fn capability_header(call: &Call<'_>) -> Result<(usize, Arc<Thread>), crate::error::TryError> {
+/// Reads the header of capget(2): version and the number of a thread, 0 for the caller. An unknown version is answered
+/// with the one that is known.
+fn capability_header(call: &Call<'_>) -> Result<(usize, i32), crate::error::TryError> {
     const VERSION_1: u32 = 0x1998_0330;
     const VERSION_2: u32 = 0x2007_1026;
     const VERSION_3: u32 = 0x2008_0522;
@@ -270,30 +270,36 @@ fn capability_header(call: &Call<'_>) -> Result<(usize, Arc<Thread>), crate::err
             return Err(Errno::EINVAL.into());
         }
     };
-    let pid = (header >> 32) as i32;
-    let thread = match pid {
-        0 => Arc::clone(call.thread),
-        pid if pid < 0 => return Err(Errno::EINVAL.into()),
-        pid => table::thread(pid).ok_or(Errno::ESRCH)?,
-    };
-    Ok((parts, thread))
+    Ok((parts, (header >> 32) as i32))
+}
+
+/// The capabilities of a thread.
+fn capabilities_of(call: &Call<'_>, number: i32) -> Result<Capabilities, Errno> {
+    match number {
+        ..0 => Err(Errno::EINVAL),
+        0 => Ok(call.thread.credentials().capabilities),
+        // It is the kernel's own, without a thread.
+        table::REAPER_PID => Ok(Credentials::ROOT.capabilities),
+        _ => Ok(table::thread(number).ok_or(Errno::ESRCH)?.credentials().capabilities),
+    }
 }
 
 /// capget(2).
 pub fn capget(call: &mut Call<'_>) -> SyscallResult {
-    let (parts, thread) = match capability_header(call) {
+    let (parts, number) = match capability_header(call) {
         // Asking for the version only is no error.
         Err(crate::error::TryError::Error(Errno::EINVAL)) if call.word(1) == 0 => return Ok(0.into()),
         other => other?,
     };
-    if call.word(1) != 0 {
-        let sets = thread.credentials().capabilities;
-        let space = call.thread.space();
-        for part in 0..parts {
-            for (index, set) in [sets.effective, sets.permitted, sets.inheritable].into_iter().enumerate() {
-                let address = call.word(1).wrapping_add(part * 12 + index * 4);
-                user::write_int(&space, address, (set >> (32 * part)) as u32)?;
-            }
+    if call.word(1) == 0 {
+        return Ok(0.into());
+    }
+    let sets = capabilities_of(call, number)?;
+    let space = call.thread.space();
+    for part in 0..parts {
+        for (index, set) in [sets.effective, sets.permitted, sets.inheritable].into_iter().enumerate() {
+            let address = call.word(1).wrapping_add(part * 12 + index * 4);
+            user::write_int(&space, address, (set >> (32 * part)) as u32)?;
         }
     }
     Ok(0.into())
@@ -301,8 +307,8 @@ pub fn capget(call: &mut Call<'_>) -> SyscallResult {
 
 /// capset(2).
 pub fn capset(call: &mut Call<'_>) -> SyscallResult {
-    let (parts, thread) = capability_header(call)?;
-    if !Arc::ptr_eq(&thread, call.thread) {
+    let (parts, number) = capability_header(call)?;
+    if number != 0 && number != call.thread.tid() {
         return Err(Errno::EPERM.into());
     }
     let space = call.thread.space();

@@ -1,5 +1,6 @@
 //! The system calls about processes, threads, signals and scheduling; one file a family.
 
+pub mod acct;
 pub mod arch_prctl;
 pub mod clone;
 pub mod core_dump;

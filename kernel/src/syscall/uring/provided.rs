@@ -2,13 +2,17 @@
 //!
 //! A group is a list that `IORING_OP_PROVIDE_BUFFERS` adds to, or a ring in the program's memory
 //! (`IORING_REGISTER_PBUF_RING`) that the kernel reads like any user memory.
+//!
+//! An attempt has a buffer on *trial*: it uses it or gives it back. In Linux the ring's lock keeps other attempts out
+//! meanwhile. Here nothing does, so a request that finds no buffer while another's trial is under way knows no more
+//! than that it has to look again.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use linux_raw_sys::io_uring::{IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER};
 
 use heddle_kernel_core::fallible::{push_back_reserved, push_front_reserved};
 
-use crate::error::{Errno, TryResult};
+use crate::error::{Errno, TryError, TryResult};
 use crate::memory::{Space, fallible};
 use crate::syscall::uring::ring::Uring;
 
@@ -92,6 +96,27 @@ enum BufferGroup {
 pub struct ProvidedBuffers {
     groups: BTreeMap<u16, BufferGroup>,
     runs: usize,
+    /// Trials that are under way.
+    trials: u32,
+}
+
+/// A buffer that an attempt may use. It gives the buffer back before this ends, or has used it.
+pub struct BufferTrial<'a> {
+    ring: &'a Uring,
+    pub buffer: SelectedBuffer,
+}
+
+impl BufferTrial<'_> {
+    /// Gives the buffer back; false if there is no memory to keep it.
+    pub fn give_back(&self) -> bool {
+        self.ring.provided.lock().give_back(self.buffer)
+    }
+}
+
+impl Drop for BufferTrial<'_> {
+    fn drop(&mut self) {
+        self.ring.provided.lock().trials -= 1;
+    }
 }
 
 impl ProvidedBuffers {
@@ -248,16 +273,19 @@ impl BufferRing {
 }
 
 impl Uring {
-    /// Takes a buffer of a group.
+    /// Takes a buffer of a group, for an attempt; `None` if there may be one once another attempt is over.
     ///
     /// # Errors
     /// `ENOBUFS`; a page fault.
-    pub fn take_buffer(&self, group: u16, space: &Space) -> TryResult<SelectedBuffer> {
-        self.provided.lock().take(group, space)
-    }
-
-    /// Takes a buffer back that was not used; false if there is no memory to keep it.
-    pub fn give_buffer_back(&self, buffer: SelectedBuffer) -> bool {
-        self.provided.lock().give_back(buffer)
+    pub fn try_buffer(&self, group: u16, space: &Space) -> TryResult<Option<BufferTrial<'_>>> {
+        let mut provided = self.provided.lock();
+        match provided.take(group, space) {
+            Ok(buffer) => {
+                provided.trials += 1;
+                Ok(Some(BufferTrial { ring: self, buffer }))
+            }
+            Err(TryError::Error(Errno::ENOBUFS)) if provided.trials != 0 => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }

@@ -43,6 +43,8 @@ enum Tried {
     Waits(CallFuture, SelectedBuffer),
     /// There is nothing yet.
     NotReady,
+    /// Other attempts have all buffers, and may give them back.
+    NoBufferYet,
 }
 
 /// Starts an entry whose buffer the kernel chooses.
@@ -74,7 +76,7 @@ pub fn start(
                 return Ok(StartedEntry::Done(active.request.outcome(result) as i32, flags));
             }
             Tried::NotReady if selection.is_refused() => return Err(Errno::EAGAIN.into()),
-            Tried::NotReady => {}
+            Tried::NotReady | Tried::NoBufferYet => {}
             Tried::Waits(future, buffer) => {
                 active.set_flags(buffer.flags());
                 return Ok(StartedEntry::Waits(active, future));
@@ -101,14 +103,16 @@ impl BufferSelection {
         let (sqe, request) = (&self.active.sqe, &self.active.request);
         let space = request.space();
         let wanted = wanted_length(sqe, &space)?;
-        let buffer = match self.ring.take_buffer(sqe.buf_index, &space) {
-            Ok(buffer) => buffer,
+        let trial = match self.ring.try_buffer(sqe.buf_index, &space) {
+            Ok(Some(trial)) => trial,
+            Ok(None) => return Ok(Tried::NoBufferYet),
             Err(TryError::Error(error)) => return Ok(Tried::Done(Err(error), 0)),
             Err(halt) => return Err(halt),
         };
+        let buffer = trial.buffer;
         // A request that waits needs a buffer to wait for, but holds none.
         if self.open.file.is_pollable() && !self.is_ready()? {
-            if self.ring.give_buffer_back(buffer) {
+            if trial.give_back() {
                 return Ok(Tried::NotReady);
             }
             return Ok(Tried::Done(Err(Errno::ENOMEM), buffer.flags()));
@@ -123,7 +127,7 @@ impl BufferSelection {
             Ok(Attempt::Done(Ok(0) | Err(_))) => sqe.is_receive(),
             Ok(Attempt::Done(Ok(_))) => false,
         };
-        let flags = if is_unused && self.ring.give_buffer_back(buffer) { 0 } else { buffer.flags() };
+        let flags = if is_unused && trial.give_back() { 0 } else { buffer.flags() };
         match started {
             Err(TryError::Error(error)) => Ok(Tried::Done(Err(error), flags)),
             Err(halt) => Err(halt),
@@ -208,6 +212,12 @@ impl BufferSelection {
                 Ok(Tried::Waits(future, buffer)) => {
                     self.active.set_flags(buffer.flags());
                     return future.await;
+                }
+                Ok(Tried::NoBufferYet) => {
+                    if is_cancelled(&self.active) {
+                        return Err(Errno::ECANCELED);
+                    }
+                    sched::yield_now().await;
                 }
                 Ok(Tried::NotReady) if self.is_refused() => return Err(Errno::EAGAIN),
                 Ok(Tried::NotReady) => {
