@@ -1,12 +1,13 @@
 //! System V's shared memory, semaphores and message queues, sysvipc(7). The decisions are in `kernel/core`'s
 //! `sysv_ipc`; here it meets processes and memory.
 //!
-//! Each kind has a registry under a lock of its own, and each object a lock, taken in this order. Neither is held while
-//! something is dropped or a space is worked on.
+//! Each kind has a registry in a [`namespace`] under a lock of its own, and each object a lock, taken in this order.
+//! Neither is held while something is dropped or a space is worked on.
 
 pub mod limits;
 pub mod message;
 pub mod mqueue;
+pub mod namespace;
 pub mod semaphore;
 pub mod shared_memory;
 
@@ -14,13 +15,13 @@ use alloc::sync::Arc;
 
 use heddle_kernel_core::sysv_ipc::OutOfMemory;
 use heddle_kernel_core::sysv_ipc::permission::Permissions;
-use heddle_kernel_core::sysv_ipc::registry::{Full, PRIVATE, Registry, sequence_of};
+use heddle_kernel_core::sysv_ipc::registry::{Full, PRIVATE, sequence_of};
 use linux_raw_sys::general as linux;
 
 use crate::call::Call;
 use crate::error::Errno;
+use crate::ipc::namespace::Objects;
 use crate::process::Credentials;
-use crate::sync::SpinLock;
 use crate::time::NS_PER_SECOND;
 
 /// Create the object if there is none.
@@ -85,7 +86,7 @@ fn permissions_of_new(call: &Call<'_>, flags: u32) -> Permissions {
 /// Implements `shmget`, `semget` and `msgget`: finds the object with a key or makes one. `fits` checks an existing one.
 fn get<T: IpcObject>(
     call: &Call<'_>,
-    registry: &SpinLock<Registry<Arc<T>>>,
+    registry: &Objects<T>,
     flags: u32,
     limit: usize,
     fits: impl FnOnce(&T) -> Result<(), Errno>,
@@ -107,19 +108,19 @@ fn get<T: IpcObject>(
 }
 
 /// The object with an identifier, and its key.
-fn find<T>(registry: &SpinLock<Registry<Arc<T>>>, id: i32) -> Result<(i32, Arc<T>), Errno> {
+fn find<T>(registry: &Objects<T>, id: i32) -> Result<(i32, Arc<T>), Errno> {
     registry.lock().get(id).map(|(key, object)| (key, object.clone())).ok_or(Errno::EINVAL)
 }
 
 /// The object at a place in the registry: identifier, key, object.
-fn find_at<T>(registry: &SpinLock<Registry<Arc<T>>>, place: i32) -> Result<(i32, i32, Arc<T>), Errno> {
+fn find_at<T>(registry: &Objects<T>, place: i32) -> Result<(i32, i32, Arc<T>), Errno> {
     let place = usize::try_from(place).map_err(|_| Errno::EINVAL)?;
     let registry = registry.lock();
     registry.at(place).map(|(id, key, object)| (id, key, object.clone())).ok_or(Errno::EINVAL)
 }
 
 /// The first object from a place on, to walk a registry without holding its lock.
-fn next<T>(registry: &SpinLock<Registry<Arc<T>>>, from: usize) -> Option<(usize, i32, i32, Arc<T>)> {
+fn next<T>(registry: &Objects<T>, from: usize) -> Option<(usize, i32, i32, Arc<T>)> {
     let registry = registry.lock();
     (from..=registry.highest())
         .find_map(|place| registry.at(place).map(|(id, key, object)| (place + 1, id, key, object.clone())))

@@ -7,7 +7,7 @@ use crate::error::{Errno, TryResult};
 use crate::fs::inode::{Inode, Metadata};
 use crate::fs::{File, IoBuffer, OpenFile};
 use crate::memory::fallible;
-use crate::process::host_name::UtsNamespace;
+use crate::process::namespaces::Namespaces;
 use crate::process::{Credentials, Thread};
 use crate::procfs::usage::Sum;
 use crate::procfs::{ProcNode, Text, What};
@@ -21,8 +21,8 @@ struct ProcFile {
     node: Arc<ProcNode>,
     /// The thread that opened it; none if the kernel did.
     opener: Option<Arc<Credentials>>,
-    /// Its UTS namespace.
-    names: Option<Arc<UtsNamespace>>,
+    /// Its namespaces, for a file about them.
+    namespaces: Option<Arc<Namespaces>>,
     shown: SpinLock<Option<Shown>>,
 }
 
@@ -51,8 +51,8 @@ impl ProcFile {
             What::Text(show) | What::Writable(show, _) | What::Controlled(show, _) => {
                 show(subject, &mut text).map(|()| None)?
             }
-            What::Name(show, _) => match &self.names {
-                Some(names) => show(names, &mut text).map(|()| None)?,
+            What::Own(show) | What::WritableOwn(show, _) => match &self.namespaces {
+                Some(namespaces) => show(namespaces, &mut text).map(|()| None)?,
                 None => None,
             },
             What::Parts(show) => show(subject, &mut text, from)?,
@@ -64,10 +64,10 @@ impl ProcFile {
 }
 
 pub(super) fn open(node: Arc<ProcNode>, thread: Option<&Arc<Thread>>) -> Result<Arc<dyn File>, Errno> {
-    let is_name = matches!(node.item.what, What::Name(..));
-    let names = thread.filter(|_| is_name).map(|thread| thread.namespaces().names.clone());
+    let is_own = matches!(node.item.what, What::Own(_) | What::WritableOwn(..));
+    let namespaces = thread.filter(|_| is_own).map(|thread| thread.namespaces());
     let opener = thread.map(|thread| thread.credentials());
-    Ok(fallible::try_arc(ProcFile { node, opener, names, shown: SpinLock::new(None) })?)
+    Ok(fallible::try_arc(ProcFile { node, opener, namespaces, shown: SpinLock::new(None) })?)
 }
 
 impl File for ProcFile {
@@ -112,8 +112,8 @@ impl File for ProcFile {
         let stored = match (&self.node.item.what, &self.opener) {
             (What::Writable(_, store), _) => store(&self.node.subject, &bytes),
             (What::Controlled(_, store), Some(opener)) => store(&self.node.subject, opener, &bytes),
-            (What::Name(_, store), _) => {
-                self.names.as_ref().map(|names| store(names, &bytes)).ok_or(Errno::EIO)
+            (What::WritableOwn(_, store), _) => {
+                self.namespaces.as_ref().ok_or(Errno::EIO).and_then(|namespaces| store(namespaces, &bytes))
             }
             _ => Err(Errno::EIO),
         };

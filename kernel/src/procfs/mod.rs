@@ -34,7 +34,7 @@ use crate::error::Errno;
 use crate::fs::inode::{Inode, LinkTarget, Listed, Metadata, Opening, Statistics, Timestamp, device_number};
 use crate::fs::{Dentry, File, FileType, Mount, OpenFile, Path};
 use crate::memory::fallible;
-use crate::process::host_name::UtsNamespace;
+use crate::process::namespaces::Namespaces;
 use crate::process::{Credentials, Process, Thread};
 
 use crate::procfs::text::Text;
@@ -50,10 +50,10 @@ type ShowSum = fn(&Subject, &mut Text, &mut Sum) -> Result<bool, Errno>;
 type Store = fn(&Subject, &[u8]) -> Result<(), Errno>;
 /// The same, as far as whoever opened the file may.
 type StoreAs = fn(&Subject, &Credentials, &[u8]) -> Result<(), Errno>;
-/// Writes a name of a UTS namespace.
-type ShowName = fn(&UtsNamespace, &mut Text) -> Result<(), Errno>;
-/// Takes a name for a UTS namespace.
-type StoreName = fn(&UtsNamespace, &[u8]);
+/// Writes something of namespaces.
+type ShowOwn = fn(&Namespaces, &mut Text) -> Result<(), Errno>;
+/// Takes what a program writes to something of namespaces.
+type StoreOwn = fn(&Namespaces, &[u8]) -> Result<(), Errno>;
 /// Finds where a link leads.
 type Follow = fn(&Subject, Option<&Arc<Thread>>) -> Result<LinkTarget, Errno>;
 
@@ -77,8 +77,10 @@ enum What {
     Writable(Show, Store),
     /// A file that can be written, to what the opener's rights allow.
     Controlled(Show, StoreAs),
-    /// A name of the machine, in the UTS namespace of whoever opens it.
-    Name(ShowName, StoreName),
+    /// A file about the namespaces of whoever opens it.
+    Own(ShowOwn),
+    /// The same for one that can be written.
+    WritableOwn(ShowOwn, StoreOwn),
     /// The memory of a process.
     Memory,
     /// The pages of a process.
@@ -262,7 +264,8 @@ impl Inode for ProcNode {
             | What::Sums(_)
             | What::Writable(..)
             | What::Controlled(..)
-            | What::Name(..)
+            | What::Own(_)
+            | What::WritableOwn(..)
             | What::Memory
             | What::PageMap => FileType::Regular,
             What::Link(_) => FileType::Symlink,

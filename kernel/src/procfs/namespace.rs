@@ -10,6 +10,7 @@ use crate::fs::{Dentry, File, FileType, OpenFile, Path, downcast, setup};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::process::host_name::UtsNamespace;
+use crate::process::namespaces::IpcSpace;
 use crate::procfs::{Subject, Text, at, link};
 
 /// The number of the file system that they are in.
@@ -28,6 +29,8 @@ pub enum Namespace {
     Mounts(Arc<MountNamespace>),
     /// Names of the machine.
     Names(Arc<UtsNamespace>),
+    /// Objects of IPC.
+    Ipc(Arc<dyn IpcSpace>),
 }
 
 impl Namespace {
@@ -37,6 +40,7 @@ impl Namespace {
         match self {
             Self::Mounts(_) => linux::CLONE_NEWNS,
             Self::Names(_) => linux::CLONE_NEWUTS,
+            Self::Ipc(_) => linux::CLONE_NEWIPC,
         }
     }
 
@@ -44,6 +48,7 @@ impl Namespace {
         match self {
             Self::Mounts(namespace) => namespace.number,
             Self::Names(namespace) => namespace.number,
+            Self::Ipc(namespace) => namespace.number(),
         }
     }
 
@@ -51,6 +56,7 @@ impl Namespace {
         match self {
             Self::Mounts(_) => "mnt",
             Self::Names(_) => "uts",
+            Self::Ipc(_) => "ipc",
         }
     }
 
@@ -87,6 +93,11 @@ pub(super) fn names(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<L
     Namespace::Names(link::check(subject, viewer)?.namespaces().names.clone()).place()
 }
 
+/// `/proc/PID/ns/ipc`.
+pub(super) fn ipc(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
+    Namespace::Ipc(link::check(subject, viewer)?.namespaces().ipc.clone()).place()
+}
+
 struct NamespaceNode(Namespace);
 
 impl Inode for NamespaceNode {
@@ -114,7 +125,7 @@ impl File for NamespaceFile {
     fn ioctl(&self, _: &crate::call::Call<'_>, _: &OpenFile, request: u32, _: usize) -> TryResult<usize> {
         match request {
             request::TYPE => Ok(self.0.flag() as usize),
-            // Neither kind has a parent, and only a user namespace has an owner.
+            // None of them has a parent, and only a user namespace has an owner.
             request::PARENT | request::OWNER => Err(Errno::EINVAL.into()),
             _ => Err(Errno::ENOTTY.into()),
         }

@@ -1,7 +1,7 @@
 //! The names in `/proc`, and how each is shown.
 
 use crate::procfs::{
-    Follow, Item, Show, ShowName, ShowPart, ShowSum, Store, StoreAs, StoreName, What, coroutines, ipc, keys,
+    Follow, Item, Show, ShowOwn, ShowPart, ShowSum, Store, StoreAs, StoreOwn, What, coroutines, ipc, keys,
     link, mounts, namespace, net, net_class, net_counts, net_settings, node, process, settings, sockets,
     system, usage,
 };
@@ -34,8 +34,12 @@ const fn controlled(name: &'static [u8], show: Show, store: StoreAs) -> Item {
     Item { name, permissions: 0o644, what: What::Controlled(show, store), is_guarded: false }
 }
 
-const fn machine_name(name: &'static [u8], show: ShowName, store: StoreName) -> Item {
-    Item { name, permissions: 0o644, what: What::Name(show, store), is_guarded: false }
+const fn own(name: &'static [u8], show: ShowOwn) -> Item {
+    Item { name, permissions: 0o444, what: What::Own(show), is_guarded: false }
+}
+
+const fn writable_own(name: &'static [u8], show: ShowOwn, store: StoreOwn) -> Item {
+    Item { name, permissions: 0o644, what: What::WritableOwn(show, store), is_guarded: false }
 }
 
 const fn mounted(name: &'static [u8], permissions: u32, show: ShowPart) -> Item {
@@ -84,7 +88,7 @@ static ROOT_ITEMS: &[Item] = &[
 ];
 
 static IPC_ITEMS: &[Item] =
-    &[text(b"msg", ipc::queues), text(b"sem", ipc::semaphores), text(b"shm", ipc::segments)];
+    &[own(b"msg", ipc::queues), own(b"sem", ipc::semaphores), own(b"shm", ipc::segments)];
 
 static HEDDLE_ITEMS: &[Item] = &[
     text(b"counters", system::counters),
@@ -136,11 +140,11 @@ static SYS_FS_ITEMS: &[Item] = &[
 ];
 
 static SYS_QUEUE_ITEMS: &[Item] = &[
-    writable(b"msg_default", ipc::show_mq_messages, ipc::set_mq_messages),
-    writable(b"msg_max", ipc::show_mq_messages_max, ipc::set_mq_messages_max),
-    writable(b"msgsize_default", ipc::show_mq_size, ipc::set_mq_size),
-    writable(b"msgsize_max", ipc::show_mq_size_max, ipc::set_mq_size_max),
-    writable(b"queues_max", ipc::show_mq_queues, ipc::set_mq_queues),
+    writable_own(b"msg_default", ipc::show_mq_messages, ipc::set_mq_messages),
+    writable_own(b"msg_max", ipc::show_mq_messages_max, ipc::set_mq_messages_max),
+    writable_own(b"msgsize_default", ipc::show_mq_size, ipc::set_mq_size),
+    writable_own(b"msgsize_max", ipc::show_mq_size_max, ipc::set_mq_size_max),
+    writable_own(b"queues_max", ipc::show_mq_queues, ipc::set_mq_queues),
 ];
 
 static SYS_KERNEL_ITEMS: &[Item] = &[
@@ -148,13 +152,13 @@ static SYS_KERNEL_ITEMS: &[Item] = &[
     writable(b"core_pattern", system::core_pattern, system::set_core_pattern),
     writable(b"core_uses_pid", system::core_uses_pid, system::set_core_uses_pid),
     text(b"dmesg_restrict", settings::yes),
-    machine_name(b"domainname", settings::domain, settings::set_domain),
-    machine_name(b"hostname", settings::host, settings::set_host),
+    writable_own(b"domainname", settings::domain, settings::set_domain),
+    writable_own(b"hostname", settings::host, settings::set_host),
     directory(b"keys", What::Directory(SYS_KEYS_ITEMS)),
     text(b"kptr_restrict", settings::no),
-    writable(b"msgmax", ipc::show_msgmax, ipc::set_msgmax),
-    writable(b"msgmnb", ipc::show_msgmnb, ipc::set_msgmnb),
-    writable(b"msgmni", ipc::show_msgmni, ipc::set_msgmni),
+    writable_own(b"msgmax", ipc::show_msgmax, ipc::set_msgmax),
+    writable_own(b"msgmnb", ipc::show_msgmnb, ipc::set_msgmnb),
+    writable_own(b"msgmni", ipc::show_msgmni, ipc::set_msgmni),
     text(b"ngroups_max", system::group_limit),
     text(b"osrelease", system::os_release),
     text(b"ostype", system::os_type),
@@ -163,10 +167,10 @@ static SYS_KERNEL_ITEMS: &[Item] = &[
     text(b"pid_max", system::pid_limit),
     text(b"printk", settings::message_levels),
     text(b"randomize_va_space", settings::randomization),
-    writable(b"sem", ipc::show_sem, ipc::set_sem),
-    writable(b"shmall", ipc::show_shmall, ipc::set_shmall),
-    writable(b"shmmax", ipc::show_shmmax, ipc::set_shmmax),
-    writable(b"shmmni", ipc::show_shmmni, ipc::set_shmmni),
+    writable_own(b"sem", ipc::show_sem, ipc::set_sem),
+    writable_own(b"shmall", ipc::show_shmall, ipc::set_shmall),
+    writable_own(b"shmmax", ipc::show_shmmax, ipc::set_shmmax),
+    writable_own(b"shmmni", ipc::show_shmmni, ipc::set_shmmni),
     writable(b"tainted", settings::tainted, settings::set_tainted),
     text(b"threads-max", system::thread_limit),
     text(b"version", system::os_version),
@@ -261,7 +265,8 @@ static THREAD_ITEMS: &[Item] = &[
     text(b"wchan", process::wait_channel),
 ];
 
-static NAMESPACE_ITEMS: &[Item] = &[link(b"mnt", namespace::mounts), link(b"uts", namespace::names)];
+static NAMESPACE_ITEMS: &[Item] =
+    &[link(b"ipc", namespace::ipc), link(b"mnt", namespace::mounts), link(b"uts", namespace::names)];
 
 static NET_ITEMS: &[Item] = &[
     text(b"arp", net::neighbours),

@@ -36,6 +36,7 @@ mod memory;
 mod memory_limits;
 mod mempolicy;
 mod mounts;
+mod namespaces;
 mod page_map;
 mod pi;
 mod pidfd;
@@ -95,6 +96,7 @@ fn main() -> std::process::ExitCode {
         mounts::handles::TESTS,
         mounts::namespace::TESTS,
         mounts::propagation::TESTS,
+        namespaces::ipc::TESTS,
         thread::TESTS,
         page_map::TESTS,
         pi::TESTS,

@@ -53,9 +53,8 @@ const SUPPORTED: u64 = (linux::CLONE_VM
     | linux::CLONE_CHILD_SETTID
     | linux::CLONE_PTRACE
     | linux::CLONE_PIDFD
-    | linux::CLONE_NEWNS
-    | linux::CLONE_NEWUTS
-    | linux::CLONE_IO) as u64
+    | linux::CLONE_IO
+    | Namespaces::KINDS) as u64
     | linux::CLONE_CLEAR_SIGHAND;
 
 /// fork(2).
@@ -358,14 +357,17 @@ fn namespaces_for_child(
     request: &CloneRequest,
     directories: &Directories,
 ) -> Result<Arc<Namespaces>, Errno> {
-    if !request.has(linux::CLONE_NEWNS | linux::CLONE_NEWUTS) {
+    if !request.has(Namespaces::KINDS) {
         return Ok(parent.namespaces());
     }
     if !parent.credentials().is_capable(linux::CAP_SYS_ADMIN) {
         return Err(Errno::EPERM);
     }
-    let (mounts, names) = (request.has(linux::CLONE_NEWNS), request.has(linux::CLONE_NEWUTS));
-    parent.namespaces().copied(mounts, names, directories)
+    if request.has(linux::CLONE_NEWIPC) && request.has(linux::CLONE_SYSVSEM) {
+        // Undoes belong to semaphores that the child does not see.
+        return Err(Errno::EINVAL);
+    }
+    parent.namespaces().copied(request.flags as u32, directories)
 }
 
 /// Makes the thread, in the caller's process or in a new one, without starting it.

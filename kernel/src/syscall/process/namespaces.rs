@@ -10,10 +10,8 @@ use crate::process::access::{ViewerIds, may_access};
 use crate::process::namespaces::Namespaces;
 use crate::process::pidfd::{ProcessFile, is_known};
 use crate::procfs::namespace::Namespace;
+use crate::syscall::process::unshare::leave_semaphores;
 use crate::syscall::{Call, SyscallResult};
-
-/// The kinds of namespaces that there are.
-const KINDS: u32 = linux::CLONE_NEWNS | linux::CLONE_NEWUTS;
 
 /// setns(2).
 pub fn setns(call: &mut Call<'_>) -> SyscallResult {
@@ -28,12 +26,13 @@ pub fn setns(call: &mut Call<'_>) -> SyscallResult {
         match namespace {
             Namespace::Mounts(mounts) => chosen.mounts = mounts,
             Namespace::Names(names) => chosen.names = names,
+            Namespace::Ipc(ipc) => chosen.ipc = ipc,
         }
         install(thread, chosen, kind)?;
         return Ok(0.into());
     }
     let process = ProcessFile::process_of(&open).map_err(|_| Errno::EINVAL)?;
-    if kinds == 0 || kinds & !KINDS != 0 {
+    if kinds == 0 || kinds & !Namespaces::KINDS != 0 {
         return Err(Errno::EINVAL.into());
     }
     if !is_known(&process) {
@@ -50,6 +49,9 @@ pub fn setns(call: &mut Call<'_>) -> SyscallResult {
     }
     if kinds & linux::CLONE_NEWUTS != 0 {
         chosen.names = theirs.names.clone();
+    }
+    if kinds & linux::CLONE_NEWIPC != 0 {
+        chosen.ipc = theirs.ipc.clone();
     }
     install(thread, chosen, kinds)?;
     Ok(0.into())
@@ -75,6 +77,9 @@ fn install(thread: &Arc<Thread>, chosen: Namespaces, kinds: u32) -> Result<(), E
         let top = chosen.mounts.top()?;
         directories.set_root(top.clone());
         directories.set_working(top);
+    }
+    if kinds & linux::CLONE_NEWIPC != 0 {
+        leave_semaphores(thread);
     }
     thread.set_namespaces(chosen);
     Ok(())

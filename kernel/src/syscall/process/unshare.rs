@@ -4,6 +4,8 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::memory::fallible;
+use crate::process::Thread;
+use crate::process::namespaces::Namespaces;
 use crate::syscall::{Call, SyscallResult};
 
 /// Flags that need a process with one thread: its threads share these by definition.
@@ -11,9 +13,15 @@ const WHOLE: u32 = linux::CLONE_THREAD | linux::CLONE_SIGHAND | linux::CLONE_VM;
 /// Undoes of semaphore operations belong to a process here, not to a thread.
 const OF_PROCESS: u32 = WHOLE | linux::CLONE_SYSVSEM;
 /// Everything that can be left.
-const KNOWN: u32 = OF_PROCESS | linux::CLONE_FILES | linux::CLONE_FS | NAMESPACES;
-/// The namespaces that there are.
-const NAMESPACES: u32 = linux::CLONE_NEWNS | linux::CLONE_NEWUTS;
+const KNOWN: u32 = OF_PROCESS | linux::CLONE_FILES | linux::CLONE_FS | Namespaces::KINDS;
+
+/// Undoes what a thread has done to semaphores that it is about to lose from sight. Other threads of its process may
+/// go on to see them: then that waits for the end of the process.
+pub(super) fn leave_semaphores(thread: &Thread) {
+    if thread.process.thread_count() == 1 {
+        thread.process.detach_all();
+    }
+}
 
 /// unshare(2).
 pub fn unshare(call: &mut Call<'_>) -> SyscallResult {
@@ -31,13 +39,12 @@ pub fn unshare(call: &mut Call<'_>) -> SyscallResult {
     } else {
         None
     };
-    let namespaces = if flags & NAMESPACES != 0 {
+    let namespaces = if flags & Namespaces::KINDS != 0 {
         if !thread.credentials().is_capable(linux::CAP_SYS_ADMIN) {
             return Err(Errno::EPERM.into());
         }
-        let (mounts, names) = (flags & linux::CLONE_NEWNS != 0, flags & linux::CLONE_NEWUTS != 0);
         let own = thread.directories();
-        Some(thread.namespaces().copied(mounts, names, directories.as_ref().unwrap_or(&own))?)
+        Some(thread.namespaces().copied(flags, directories.as_ref().unwrap_or(&own))?)
     } else {
         None
     };
@@ -46,6 +53,8 @@ pub fn unshare(call: &mut Call<'_>) -> SyscallResult {
     }
     if flags & linux::CLONE_SYSVSEM != 0 {
         thread.process.detach_all();
+    } else if flags & linux::CLONE_NEWIPC != 0 {
+        leave_semaphores(thread);
     }
     if let Some(directories) = directories {
         thread.set_directories(directories);

@@ -8,6 +8,7 @@ use crate::error::{Errno, TryResult};
 use crate::fs::mount::MountNamespace;
 use crate::fs::{File, IoBuffer, Mount, OpenFile, StatusFlags, downcast};
 use crate::memory::fallible;
+use crate::process::Thread;
 use crate::sync::SpinLock;
 use crate::syscall::fs::mount::detached::{add_tree, flags_of};
 use crate::syscall::fs::mount::{check_permission, settings};
@@ -154,7 +155,7 @@ impl State {
 }
 
 impl Context {
-    fn create(&self) -> Result<(), Errno> {
+    fn create(&self, thread: &Thread) -> Result<(), Errno> {
         let mut state = self.state.lock();
         if !matches!(state.phase, Phase::Parameters) {
             return Err(Errno::EBUSY);
@@ -163,7 +164,8 @@ impl Context {
         let (source, options, flags) =
             (state.source.take(), core::mem::take(&mut state.options), state.flags);
         drop(state);
-        let made = settings::make(&self.kind, source.as_deref().unwrap_or_default(), &options, flags)?;
+        let source = source.unwrap_or_default();
+        let made = settings::make(thread, &self.kind, &source, &options, flags)?;
         self.state.lock().phase = Phase::Made(made);
         Ok(())
     }
@@ -214,7 +216,7 @@ pub fn fsconfig(call: &mut Call<'_>) -> SyscallResult {
         }
         command::CREATE => {
             check_permission(call)?;
-            context.create()?;
+            context.create(call.thread)?;
         }
         command::RECONFIGURE => {
             check_permission(call)?;

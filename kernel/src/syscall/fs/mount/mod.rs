@@ -93,7 +93,8 @@ pub fn mount(call: &mut Call<'_>) -> SyscallResult {
             return Err(Errno::ENODEV.into());
         }
         let own = mount_flags(flags, None);
-        let made = settings::make(&kind, source.as_deref().unwrap_or_default(), &options, flags)?;
+        let source = source.unwrap_or_default();
+        let made = settings::make(call.thread, &kind, &source, &options, flags)?;
         made.set_flags(own);
         mount::add(&own_mounts(call), &made, at)?;
     }

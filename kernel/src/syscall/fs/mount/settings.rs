@@ -7,6 +7,8 @@ use crate::error::Errno;
 use crate::fs::Mount;
 use crate::fs::tree::Tree;
 use crate::ipc::mqueue;
+use crate::ipc::namespace::IpcNamespace;
+use crate::process::Thread;
 use crate::procfs;
 
 use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
@@ -16,11 +18,17 @@ pub(super) fn is_known(kind: &[u8]) -> bool {
     matches!(kind, b"tmpfs" | b"ramfs" | b"proc" | b"sysfs" | b"mqueue")
 }
 
-/// A mount of a new file system, or of the one that there is of its kind.
+/// A mount of a new file system, or of the one that there is of its kind for the thread.
 ///
 /// # Errors
 /// `ENODEV` (no such kind), `EINVAL` (an option that it does not have), `ENOMEM`, `ENOSPC`.
-pub(super) fn make(kind: &[u8], source: &[u8], options: &[u8], flags: u32) -> Result<Arc<Mount>, Errno> {
+pub(super) fn make(
+    thread: &Thread,
+    kind: &[u8],
+    source: &[u8],
+    options: &[u8],
+    flags: u32,
+) -> Result<Arc<Mount>, Errno> {
     let source = if source.is_empty() { b"none" } else { source };
     let made = match kind {
         b"tmpfs" | b"ramfs" => {
@@ -31,7 +39,7 @@ pub(super) fn make(kind: &[u8], source: &[u8], options: &[u8], flags: u32) -> Re
         _ if !options.is_empty() => return Err(Errno::EINVAL),
         b"proc" => procfs::mount()?,
         b"sysfs" => procfs::mount_sys()?,
-        b"mqueue" => mqueue::mount(source, flags)?,
+        b"mqueue" => mqueue::mount(&*IpcNamespace::of(thread)?, source, flags)?,
         _ => return Err(Errno::ENODEV),
     };
     made.file_system.set_flags(flags);

@@ -1,0 +1,3 @@
+//! Namespaces other than those of mounts and names: IPC and users.
+
+pub mod ipc;
