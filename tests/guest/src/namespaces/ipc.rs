@@ -1,4 +1,5 @@
 //! IPC namespaces, ipc_namespaces(7): System V's objects, POSIX message queues, and their limits.
+#![allow(unsafe_code, reason = "objects of IPC have no safe form")]
 
 use std::ffi::CString;
 use std::fs;
