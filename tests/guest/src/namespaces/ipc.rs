@@ -300,7 +300,7 @@ fn many_objects_go_with_their_namespace() -> Outcome {
             let sent = unsafe { libc::msgsnd(id, std::ptr::from_ref(&[1_i64, 2]).cast(), 8, 0) };
             Errno::result(sent).or_fail()?;
         }
-        for number in 0..20 {
+        for number in 0..5 {
             queue(&format!("/queue-{number}"), libc::O_CREAT | libc::O_RDWR).or_fail()?;
         }
         Ok(())
