@@ -1,5 +1,5 @@
-//! How much of each there may be in a namespace: `/proc/sys/kernel`, and for POSIX message queues `/proc/sys/fs/mqueue`,
-//! where the superuser changes them.
+//! How much of each there may be in a namespace: `/proc/sys/kernel`, and for POSIX message queues
+//! `/proc/sys/fs/mqueue`, where the superuser changes them.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 

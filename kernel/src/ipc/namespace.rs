@@ -1,7 +1,7 @@
 //! IPC namespaces, ipc_namespaces(7): the objects that some threads see, and the limits for them.
 //!
-//! A namespace lives as long as threads, descriptors or attached segments hold it. Its objects go with it, one after the
-//! other in a coroutine: there may be many.
+//! A namespace lives as long as threads, descriptors or attached segments hold it. Its objects go with it, one after
+//! the other in a coroutine: there may be many.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -99,7 +99,7 @@ impl IpcSpace for IpcNamespace {
 
 impl Drop for IpcNamespace {
     fn drop(&mut self) {
-        let remains = Remains {
+        let remains = IpcRemains {
             segments: core::mem::take(&mut *self.segments.lock()),
             sets: core::mem::take(&mut *self.sets.lock()),
             queues: core::mem::take(&mut *self.queues.lock()),
@@ -127,17 +127,17 @@ pub fn initialize() -> Result<(), Errno> {
 }
 
 /// The objects of a namespace that has gone.
-struct Remains {
+struct IpcRemains {
     segments: Registry<Arc<SharedSegment>>,
     sets: Registry<Arc<Semaphores>>,
     queues: Registry<Arc<Messages>>,
     files: Vec<Arc<Dentry>>,
 }
 
-static REMAINS: SpinLock<Vec<Remains>> = SpinLock::new(Vec::new());
+static REMAINS: SpinLock<Vec<IpcRemains>> = SpinLock::new(Vec::new());
 static ADDED: WaitQueue = WaitQueue::new();
 
-impl Remains {
+impl IpcRemains {
     const fn is_empty(&self) -> bool {
         self.segments.is_empty() && self.sets.is_empty() && self.queues.is_empty() && self.files.is_empty()
     }
@@ -155,7 +155,7 @@ impl Remains {
     }
 }
 
-fn next() -> Option<Remains> {
+fn next() -> Option<IpcRemains> {
     let mut all = REMAINS.lock();
     let next = all.pop();
     let unused = if all.is_empty() { core::mem::take(&mut *all) } else { Vec::new() };
