@@ -15,6 +15,9 @@ use crate::error::{Errno, TryError, TryResult};
 use crate::ipc::namespace::IpcNamespace;
 use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE};
 use crate::memory::{Space, fallible};
+use crate::process::Credentials;
+use crate::process::namespaces::IpcSpace;
+use crate::process::user_namespace::Users;
 use crate::sync::SpinLock;
 use crate::wait::operation::{Operation, WaitOptions};
 use crate::wait::queue::{Events, WaitQueue, Watch};
@@ -52,6 +55,8 @@ impl MessageCounts {
 
 /// A queue.
 pub struct Messages {
+    /// The user namespace that owns its namespace.
+    owner: Users,
     /// The counts of its namespace.
     counts: Arc<MessageCounts>,
     state: SpinLock<MessageQueueState>,
@@ -94,10 +99,11 @@ pub fn msgget(call: &mut Call<'_>) -> SyscallResult {
             last_receiver: 0,
             is_removed: false,
         };
-        let counts = ipc.message_counts.clone();
-        fallible::try_arc(Messages { counts, state: SpinLock::new(state), waiters: WaitQueue::new() })
+        let (owner, counts) = (ipc.owner().clone(), ipc.message_counts.clone());
+        fallible::try_arc(Messages { owner, counts, state: SpinLock::new(state), waiters: WaitQueue::new() })
     };
-    Ok(crate::ipc::get(call, &ipc.queues, flags, ipc.limits.msgmni.get(), |_| Ok(()), make)?.into())
+    Ok(crate::ipc::get(call, (ipc.owner(), &ipc.queues), flags, ipc.limits.msgmni.get(), |_| Ok(()), make)?
+        .into())
 }
 
 /// Carries a call out that no handler restarts.
@@ -115,11 +121,16 @@ fn run(call: &Call<'_>, operation: impl Operation) -> SyscallResult {
 }
 
 /// Checks again after a wait: the queue may have been removed, or its permissions changed.
-fn check_use(state: &MessageQueueState, call: &Caller, wanted: u32) -> Result<(), Errno> {
+fn check_use(
+    messages: &Messages,
+    state: &MessageQueueState,
+    call: &Caller,
+    wanted: u32,
+) -> Result<(), Errno> {
     if state.is_removed {
         return Err(Errno::EIDRM);
     }
-    crate::ipc::check(&state.permissions, &call.credentials(), wanted)
+    crate::ipc::check(&messages.owner, &state.permissions, &call.credentials(), wanted)
 }
 
 struct Send {
@@ -134,7 +145,7 @@ impl Operation for Send {
     fn attempt(&mut self) -> TryResult<usize> {
         let Some(message) = self.message.take() else { return Ok(0) };
         let mut state = self.messages.state.lock();
-        check_use(&state, &self.caller, WRITE)?;
+        check_use(&self.messages, &state, &self.caller, WRITE)?;
         if !state.queue.has_room(message.text.len(), state.limit_bytes) {
             self.message = Some(message);
             return Err(if self.no_wait { Errno::EAGAIN.into() } else { TryError::WouldBlock });
@@ -195,7 +206,7 @@ impl MessageReceive {
 impl Operation for MessageReceive {
     fn attempt(&mut self) -> TryResult<usize> {
         let mut state = self.messages.state.lock();
-        check_use(&state, &self.caller, READ)?;
+        check_use(&self.messages, &state, &self.caller, READ)?;
         let Some(index) = state.queue.find(self.selection) else {
             return Err(if self.flags & IPC_NOWAIT != 0 {
                 Errno::ENOMSG.into()
@@ -248,10 +259,10 @@ pub fn msgrcv(call: &mut Call<'_>) -> SyscallResult {
 }
 
 /// `struct msqid64_ds`.
-fn description(id: i32, key: i32, messages: &Messages) -> [u64; 15] {
+fn description(who: &Credentials, id: i32, key: i32, messages: &Messages) -> [u64; 15] {
     let state = messages.state.lock();
     let mut words = [0; 15];
-    words[..6].copy_from_slice(&crate::ipc::permission_words(id, key, &state.permissions));
+    words[..6].copy_from_slice(&crate::ipc::permission_words(who, id, key, &state.permissions));
     words[6..13].copy_from_slice(&[
         state.sent_s,
         state.received_s,
@@ -284,9 +295,9 @@ pub fn msgctl(call: &mut Call<'_>) -> SyscallResult {
                 crate::ipc::find_at(&ipc.queues, id)?
             };
             if command != MSG_STAT_ANY {
-                crate::ipc::check(&messages.permissions(), &who, READ)?;
+                crate::ipc::check(ipc.owner(), &messages.permissions(), &who, READ)?;
             }
-            crate::ipc::put_words(call, buffer, &description(id, key, &messages))?;
+            crate::ipc::put_words(call, buffer, &description(&who, id, key, &messages))?;
             Ok((if command == IPC_STAT { 0 } else { id as usize }).into())
         }
         IPC_SET => {
@@ -294,7 +305,7 @@ pub fn msgctl(call: &mut Call<'_>) -> SyscallResult {
             let limit: u64 = call.thread.space().read(buffer.wrapping_add(LIMIT_OFFSET))?;
             let (_, messages) = crate::ipc::find(&ipc.queues, id)?;
             let mut state = messages.state.lock();
-            crate::ipc::check_owner(&state.permissions, &who)?;
+            crate::ipc::check_owner(ipc.owner(), &state.permissions, &who)?;
             if limit > ipc.limits.msgmnb.get() as u64 && !who.is_capable(linux::CAP_SYS_RESOURCE) {
                 return Err(Errno::EPERM.into());
             }
@@ -336,7 +347,7 @@ fn remove(call: &Call<'_>, ipc: &IpcNamespace, id: i32) -> SyscallResult {
     let mut queues = ipc.queues.lock();
     let messages = queues.get(id).map(|(_, messages)| messages.clone()).ok_or(Errno::EINVAL)?;
     let mut state = messages.state.lock();
-    crate::ipc::check_owner(&state.permissions, &call.thread.credentials())?;
+    crate::ipc::check_owner(ipc.owner(), &state.permissions, &call.thread.credentials())?;
     state.is_removed = true;
     let left = core::mem::take(&mut state.queue);
     drop(state);
@@ -352,7 +363,7 @@ fn remove(call: &Call<'_>, ipc: &IpcNamespace, id: i32) -> SyscallResult {
 ///
 /// # Errors
 /// The text's: there is no memory.
-pub fn show(ipc: &IpcNamespace, text: &mut impl Write) -> fmt::Result {
+pub fn show(ipc: &IpcNamespace, who: &Credentials, text: &mut impl Write) -> fmt::Result {
     writeln!(
         text,
         "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      \
@@ -365,7 +376,7 @@ pub fn show(ipc: &IpcNamespace, text: &mut impl Write) -> fmt::Result {
         let p = &state.permissions;
         write!(text, "{key:10} {id:10}  {:4o}  {:10} ", p.mode, state.queue.bytes())?;
         write!(text, "{:10} {:5} {:5} ", state.queue.len(), state.last_sender, state.last_receiver)?;
-        write!(text, "{:5} {:5} {:5} {:5} ", p.uid, p.gid, p.creator_uid, p.creator_gid)?;
+        write!(text, "{} ", crate::ipc::shown(p, who))?;
         writeln!(text, "{:10} {:10} {:10}", state.sent_s, state.received_s, state.changed_s)?;
     }
     Ok(())

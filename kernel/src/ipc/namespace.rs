@@ -22,6 +22,7 @@ use crate::ipc::shared_memory::SharedSegment;
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::process::namespaces::{IpcSpace, Namespaces};
+use crate::process::user_namespace::{CountedNamespace, NamespaceKind, Users};
 use crate::sched::Budget;
 use crate::sync::SpinLock;
 use crate::wait::queue::{Events, WaitQueue};
@@ -37,6 +38,7 @@ pub(super) type Objects<T> = SpinLock<Registry<Arc<T>>>;
 /// A namespace.
 pub struct IpcNamespace {
     number: u64,
+    counted: CountedNamespace,
     /// How much of each there may be.
     pub limits: IpcLimits,
     pub(super) segments: Objects<SharedSegment>,
@@ -54,10 +56,12 @@ pub struct IpcNamespace {
 
 impl IpcNamespace {
     /// One without objects.
-    fn new(number: u64) -> Result<Arc<Self>, Errno> {
+    fn new(number: u64, owner: &Users) -> Result<Arc<Self>, Errno> {
+        let counted = CountedNamespace::new(owner, NamespaceKind::Ipc)?;
         let message_counts = fallible::try_arc(MessageCounts::default())?;
         fallible::try_arc(Self {
             number,
+            counted,
             limits: IpcLimits::new(),
             segments: SpinLock::new(Registry::new()),
             segment_pages: AtomicUsize::new(0),
@@ -92,8 +96,12 @@ impl IpcSpace for IpcNamespace {
         self.number
     }
 
-    fn another(&self) -> Result<Arc<dyn IpcSpace>, Errno> {
-        Ok(Self::new(next_namespace_number())?)
+    fn owner(&self) -> &Users {
+        self.counted.owner()
+    }
+
+    fn another(&self, owner: &Users) -> Result<Arc<dyn IpcSpace>, Errno> {
+        Ok(Self::new(next_namespace_number(), owner)?)
     }
 }
 
@@ -122,7 +130,7 @@ impl Drop for IpcNamespace {
 /// # Errors
 /// `ENOMEM`.
 pub fn initialize() -> Result<(), Errno> {
-    Namespaces::set_first_ipc(IpcNamespace::new(FIRST_NUMBER)?);
+    Namespaces::set_first_ipc(IpcNamespace::new(FIRST_NUMBER, &None)?);
     Ok(())
 }
 

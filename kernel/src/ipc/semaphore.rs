@@ -19,7 +19,8 @@ use crate::ipc::namespace::IpcNamespace;
 use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE};
 use crate::memory::fallible;
 use crate::memory::values::read_timespec;
-use crate::process::{Attachment, Process};
+use crate::process::namespaces::IpcSpace;
+use crate::process::{Attachment, Credentials, Process};
 use crate::sync::SpinLock;
 
 use crate::wait::engine::until;
@@ -175,7 +176,7 @@ pub fn semget(call: &mut Call<'_>) -> SyscallResult {
         Ok(set)
     };
     let fits = |set: &Semaphores| if count > set.count { Err(Errno::EINVAL) } else { Ok(()) };
-    Ok(crate::ipc::get(call, &ipc.sets, flags, ipc.limits.semmni.get(), fits, make)?.into())
+    Ok(crate::ipc::get(call, (ipc.owner(), &ipc.sets), flags, ipc.limits.semmni.get(), fits, make)?.into())
 }
 
 /// semop(2).
@@ -233,7 +234,8 @@ fn read_operations(call: &Call<'_>, count: usize) -> TryResult<Vec<Operation>> {
 fn operate(call: &Call<'_>, deadline_ns: Option<u64>) -> SyscallResult {
     let count = check_row(call)?;
     let operations = read_operations(call, count)?;
-    let (_, set) = crate::ipc::find(&IpcNamespace::of(call.thread)?.sets, call.int(0))?;
+    let ipc = IpcNamespace::of(call.thread)?;
+    let (_, set) = crate::ipc::find(&ipc.sets, call.int(0))?;
     if operations.iter().any(|operation| operation.number >= set.count) {
         return Err(Errno::EFBIG.into());
     }
@@ -246,7 +248,12 @@ fn operate(call: &Call<'_>, deadline_ns: Option<u64>) -> SyscallResult {
         actor.undoes = undoes.owner;
     }
     let mut state = set.state.lock();
-    crate::ipc::check(&state.permissions, &call.thread.credentials(), if alters { WRITE } else { READ })?;
+    crate::ipc::check(
+        ipc.owner(),
+        &state.permissions,
+        &call.thread.credentials(),
+        if alters { WRITE } else { READ },
+    )?;
     if state.is_removed {
         return Err(Errno::EIDRM.into());
     }
@@ -303,10 +310,10 @@ async fn sleep(
 }
 
 /// `struct semid64_ds`.
-fn description(id: i32, key: i32, set: &Semaphores) -> [u64; 13] {
+fn description(who: &Credentials, id: i32, key: i32, set: &Semaphores) -> [u64; 13] {
     let state = set.state.lock();
     let mut words = [0; 13];
-    words[..6].copy_from_slice(&crate::ipc::permission_words(id, key, &state.permissions));
+    words[..6].copy_from_slice(&crate::ipc::permission_words(who, id, key, &state.permissions));
     (words[6], words[8], words[10]) = (state.operated_s, state.changed_s, set.count as u64);
     words
 }
@@ -329,16 +336,16 @@ pub fn semctl(call: &mut Call<'_>) -> SyscallResult {
                 crate::ipc::find_at(&ipc.sets, id)?
             };
             if command != SEM_STAT_ANY {
-                crate::ipc::check(&set.permissions(), &who, READ)?;
+                crate::ipc::check(ipc.owner(), &set.permissions(), &who, READ)?;
             }
-            crate::ipc::put_words(call, argument, &description(id, key, &set))?;
+            crate::ipc::put_words(call, argument, &description(&who, id, key, &set))?;
             Ok((if command == IPC_STAT { 0 } else { id as usize }).into())
         }
         IPC_SET => {
             let (uid, gid, mode) = crate::ipc::read_owner(call, argument)?;
             let (_, set) = crate::ipc::find(&ipc.sets, id)?;
             let mut state = set.state.lock();
-            crate::ipc::check_owner(&state.permissions, &who)?;
+            crate::ipc::check_owner(ipc.owner(), &state.permissions, &who)?;
             state.permissions.change(uid, gid, mode);
             state.changed_s = crate::ipc::realtime_seconds();
             Ok(0.into())
@@ -347,7 +354,7 @@ pub fn semctl(call: &mut Call<'_>) -> SyscallResult {
         GETPID | GETVAL | GETNCNT | GETZCNT => {
             let (_, set) = crate::ipc::find(&ipc.sets, id)?;
             let state = set.state.lock();
-            crate::ipc::check(&state.permissions, &who, READ)?;
+            crate::ipc::check(ipc.owner(), &state.permissions, &who, READ)?;
             let number = call.uint(1) as usize;
             let semaphore = state.set.values().get(number).ok_or(Errno::EINVAL)?;
             Ok(match command {
@@ -359,7 +366,7 @@ pub fn semctl(call: &mut Call<'_>) -> SyscallResult {
         }
         GETALL => {
             let (_, set) = crate::ipc::find(&ipc.sets, id)?;
-            crate::ipc::check(&set.permissions(), &who, READ)?;
+            crate::ipc::check(ipc.owner(), &set.permissions(), &who, READ)?;
             let mut bytes = fallible::try_with_capacity(set.count * size_of::<u16>())?;
             for semaphore in set.state.lock().set.values() {
                 extend_reserved(&mut bytes, &(semaphore.value as u16).to_ne_bytes());
@@ -393,12 +400,13 @@ fn information(call: &Call<'_>, ipc: &IpcNamespace) -> SyscallResult {
 }
 
 fn set_values(call: &Call<'_>, all: bool) -> SyscallResult {
-    let (_, set) = crate::ipc::find(&IpcNamespace::of(call.thread)?.sets, call.int(0))?;
+    let ipc = IpcNamespace::of(call.thread)?;
+    let (_, set) = crate::ipc::find(&ipc.sets, call.int(0))?;
     let who = call.thread.credentials();
     let is_valid = |value: i32| (0..=VALUE_MAX).contains(&value);
     let mut values: Vec<u16> = Vec::new();
     if all {
-        crate::ipc::check(&set.permissions(), &who, WRITE)?;
+        crate::ipc::check(ipc.owner(), &set.permissions(), &who, WRITE)?;
         let bytes = crate::call::get_bytes(call, call.word(3), set.count * size_of::<u16>())?;
         values = fallible::try_with_capacity(set.count)?;
         let pairs = bytes.chunks_exact(2).map(|pair| u16::from_ne_bytes([pair[0], pair[1]]));
@@ -410,7 +418,7 @@ fn set_values(call: &Call<'_>, all: bool) -> SyscallResult {
         return Err(Errno::ERANGE.into());
     }
     let mut state = set.state.lock();
-    crate::ipc::check(&state.permissions, &who, WRITE)?;
+    crate::ipc::check(ipc.owner(), &state.permissions, &who, WRITE)?;
     if state.is_removed {
         return Err(Errno::EIDRM.into());
     }
@@ -435,7 +443,7 @@ fn remove(call: &Call<'_>, ipc: &IpcNamespace, id: i32) -> SyscallResult {
     let mut sets = ipc.sets.lock();
     let set = sets.get(id).map(|(_, set)| set.clone()).ok_or(Errno::EINVAL)?;
     let mut state = set.state.lock();
-    crate::ipc::check_owner(&state.permissions, &call.thread.credentials())?;
+    crate::ipc::check_owner(ipc.owner(), &state.permissions, &call.thread.credentials())?;
     state.is_removed = true;
     let sleepers = state.set.dissolve();
     drop(state);
@@ -451,7 +459,7 @@ fn remove(call: &Call<'_>, ipc: &IpcNamespace, id: i32) -> SyscallResult {
 ///
 /// # Errors
 /// The text's: there is no memory.
-pub fn show(ipc: &IpcNamespace, text: &mut impl Write) -> fmt::Result {
+pub fn show(ipc: &IpcNamespace, who: &Credentials, text: &mut impl Write) -> fmt::Result {
     writeln!(text, "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime")?;
     let mut place = 0;
     while let Some((next, id, key, set)) = crate::ipc::next(&ipc.sets, place) {
@@ -459,7 +467,7 @@ pub fn show(ipc: &IpcNamespace, text: &mut impl Write) -> fmt::Result {
         let state = set.state.lock();
         let p = &state.permissions;
         write!(text, "{key:10} {id:10}  {:4o} {:10} ", p.mode, set.count)?;
-        write!(text, "{:5} {:5} {:5} {:5} ", p.uid, p.gid, p.creator_uid, p.creator_gid)?;
+        write!(text, "{} ", crate::ipc::shown(p, who))?;
         writeln!(text, "{:10} {:10}", state.operated_s, state.changed_s)?;
     }
     Ok(())

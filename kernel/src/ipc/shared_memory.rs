@@ -23,7 +23,8 @@ use crate::ipc::{IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ};
 use crate::memory::source::{Object as Backing, SharedMemory};
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::memory::{MapSource, PageRef, Space, fallible};
-use crate::process::Resource;
+use crate::process::namespaces::IpcSpace;
+use crate::process::{Credentials, Resource};
 use crate::sync::SpinLock;
 
 /// A flag of `shmget`: large pages, of which there are none. Memory is never reserved, so `SHM_NORESERVE` changes
@@ -246,7 +247,8 @@ pub fn shmget(call: &mut Call<'_>) -> SyscallResult {
         Ok(segment)
     };
     let fits = |segment: &SharedSegment| if bytes > segment.bytes { Err(Errno::EINVAL) } else { Ok(()) };
-    Ok(crate::ipc::get(call, &ipc.segments, flags, ipc.limits.shmmni.get(), fits, make)?.into())
+    Ok(crate::ipc::get(call, (ipc.owner(), &ipc.segments), flags, ipc.limits.shmmni.get(), fits, make)?
+        .into())
 }
 
 /// Where a segment of this length is to be attached.
@@ -294,7 +296,7 @@ pub fn shmat(call: &mut Call<'_>) -> SyscallResult {
     let (_, segment) = crate::ipc::find(&ipc.segments, id)?;
     let length = segment.pages() * PAGE_SIZE;
     let placement = placement(call, &space, address, length)?;
-    crate::ipc::check(&segment.permissions(), &call.thread.credentials(), wanted)?;
+    crate::ipc::check(ipc.owner(), &segment.permissions(), &call.thread.credentials(), wanted)?;
     let limit = call.thread.process.limit(Resource::AddressSpace).soft;
     if (space.mapped_bytes() as u64).saturating_add(length as u64) > limit {
         return Err(Errno::ENOMEM.into());
@@ -352,10 +354,10 @@ pub fn shmdt(call: &mut Call<'_>) -> SyscallResult {
 }
 
 /// `struct shmid64_ds`.
-fn description(id: i32, key: i32, segment: &SharedSegment) -> [u64; 14] {
+fn description(who: &Credentials, id: i32, key: i32, segment: &SharedSegment) -> [u64; 14] {
     let state = segment.state.lock();
     let mut words = [0; 14];
-    words[..6].copy_from_slice(&crate::ipc::permission_words(id, key, &state.permissions));
+    words[..6].copy_from_slice(&crate::ipc::permission_words(who, id, key, &state.permissions));
     words[6..12].copy_from_slice(&[
         segment.bytes as u64,
         state.attached_s,
@@ -401,16 +403,16 @@ pub fn shmctl(call: &mut Call<'_>) -> SyscallResult {
                 crate::ipc::find_at(&ipc.segments, id)?
             };
             if command != SHM_STAT_ANY {
-                crate::ipc::check(&segment.permissions(), &who, READ)?;
+                crate::ipc::check(ipc.owner(), &segment.permissions(), &who, READ)?;
             }
-            crate::ipc::put_words(call, buffer, &description(id, key, &segment))?;
+            crate::ipc::put_words(call, buffer, &description(&who, id, key, &segment))?;
             Ok((if command == IPC_STAT { 0 } else { id as usize }).into())
         }
         IPC_SET => {
             let (uid, gid, mode) = crate::ipc::read_owner(call, buffer)?;
             let (_, segment) = crate::ipc::find(&ipc.segments, id)?;
             let mut state = segment.state.lock();
-            crate::ipc::check_owner(&state.permissions, &who)?;
+            crate::ipc::check_owner(ipc.owner(), &state.permissions, &who)?;
             state.permissions.change(uid, gid, mode);
             state.changed_s = crate::ipc::realtime_seconds();
             Ok(0.into())
@@ -420,7 +422,7 @@ pub fn shmctl(call: &mut Call<'_>) -> SyscallResult {
             let (_, segment) = crate::ipc::find(&ipc.segments, id)?;
             let mut state = segment.state.lock();
             let is_locking = command == SHM_LOCK;
-            if !who.is_capable(linux::CAP_IPC_LOCK) {
+            if !who.is_capable_in(ipc.owner(), linux::CAP_IPC_LOCK) {
                 let limit = call.thread.process.limit(Resource::LockedMemory).soft;
                 if !state.permissions.is_owned_by(who.euid) || is_locking && limit == 0 {
                     return Err(Errno::EPERM.into());
@@ -440,7 +442,7 @@ fn remove(call: &Call<'_>, ipc: &IpcNamespace, id: i32) -> SyscallResult {
     let mut segments = ipc.segments.lock();
     let segment = segments.get(id).map(|(_, segment)| segment.clone()).ok_or(Errno::EINVAL)?;
     let mut state = segment.state.lock();
-    crate::ipc::check_owner(&state.permissions, &call.thread.credentials())?;
+    crate::ipc::check_owner(ipc.owner(), &state.permissions, &call.thread.credentials())?;
     let mut removed = None;
     if state.attachments == 0 {
         removed = segments.remove(id);
@@ -469,7 +471,7 @@ fn resident_pages(ipc: &IpcNamespace) -> u64 {
 ///
 /// # Errors
 /// The text's: there is no memory.
-pub fn show(ipc: &IpcNamespace, text: &mut impl Write) -> fmt::Result {
+pub fn show(ipc: &IpcNamespace, who: &Credentials, text: &mut impl Write) -> fmt::Result {
     writeln!(
         text,
         "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      \
@@ -483,7 +485,7 @@ pub fn show(ipc: &IpcNamespace, text: &mut impl Write) -> fmt::Result {
         let p = &state.permissions;
         write!(text, "{key:10} {id:10}  {:4o} {:21} ", p.mode, segment.bytes)?;
         write!(text, "{:5} {:5}  {:5} ", state.creator, state.last, state.attachments)?;
-        write!(text, "{:5} {:5} {:5} {:5} ", p.uid, p.gid, p.creator_uid, p.creator_gid)?;
+        write!(text, "{} ", crate::ipc::shown(p, who))?;
         write!(text, "{:10} {:10} {:10} ", state.attached_s, state.detached_s, state.changed_s)?;
         writeln!(text, "{resident:21} {:21}", 0)?;
     }

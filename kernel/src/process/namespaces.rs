@@ -10,17 +10,21 @@ use crate::fs::Directories;
 use crate::fs::mount::{self, MountNamespace};
 use crate::memory::fallible;
 use crate::process::host_name::UtsNamespace;
+use crate::process::user_namespace::Users;
 
 /// An IPC namespace, whose objects are known further up.
 pub trait IpcSpace: Any + Send + Sync {
     /// Its number, as `/proc/PID/ns/ipc` shows it.
     fn number(&self) -> u64;
 
+    /// The user namespace that owns it.
+    fn owner(&self) -> &Users;
+
     /// A new one without objects.
     ///
     /// # Errors
-    /// `ENOMEM`.
-    fn another(&self) -> Result<Arc<dyn IpcSpace>, Errno>;
+    /// `ENOMEM`, `ENOSPC`.
+    fn another(&self, owner: &Users) -> Result<Arc<dyn IpcSpace>, Errno>;
 }
 
 /// The namespaces of a thread; threads share a set of them until one of them leaves a part.
@@ -40,6 +44,8 @@ static INITIAL: spin::Once<Arc<Namespaces>> = spin::Once::new();
 impl Namespaces {
     /// The flags of clone(2) for the kinds that there are.
     pub const KINDS: u32 = linux::CLONE_NEWNS | linux::CLONE_NEWUTS | linux::CLONE_NEWIPC;
+    /// The flags that setns(2) and unshare(2) take, with that of user namespaces, which credentials carry.
+    pub const KINDS_AND_USERS: u32 = Self::KINDS | linux::CLONE_NEWUSER;
 
     /// Says which IPC namespace the first program is in.
     pub fn set_first_ipc(ipc: Arc<dyn IpcSpace>) {
@@ -54,24 +60,25 @@ impl Namespaces {
         INITIAL.try_call_once(|| {
             let mounts = mount::initial()?.clone();
             let ipc = FIRST_IPC.get().ok_or(Errno::ENODEV)?.clone();
-            fallible::try_arc(Self { mounts, names: fallible::try_arc(UtsNamespace::new())?, ipc })
+            fallible::try_arc(Self { mounts, names: fallible::try_arc(UtsNamespace::first()?)?, ipc })
         })
     }
 
-    /// These with new ones in the place of those whose flags are given. `directories` move into the copied mounts.
+    /// These with new ones, owned by a user namespace, in the place of those whose flags are given. `directories` move
+    /// into the copied mounts.
     ///
     /// # Errors
     /// `ENOMEM`, `ENOSPC`.
-    pub fn copied(&self, kinds: u32, directories: &Directories) -> Result<Arc<Self>, Errno> {
+    pub fn copied(&self, kinds: u32, owner: &Users, directories: &Directories) -> Result<Arc<Self>, Errno> {
         let has = |flag| kinds & flag != 0;
-        let ipc = if has(linux::CLONE_NEWIPC) { self.ipc.another()? } else { self.ipc.clone() };
+        let ipc = if has(linux::CLONE_NEWIPC) { self.ipc.another(owner)? } else { self.ipc.clone() };
         let names = if has(linux::CLONE_NEWUTS) {
-            fallible::try_arc(self.names.duplicate())?
+            fallible::try_arc(self.names.duplicate(owner)?)?
         } else {
             self.names.clone()
         };
         let mounts =
-            if has(linux::CLONE_NEWNS) { self.mounts.copy(directories)? } else { self.mounts.clone() };
+            if has(linux::CLONE_NEWNS) { self.mounts.copy(owner, directories)? } else { self.mounts.clone() };
         fallible::try_arc(Self { mounts, names, ipc })
     }
 }

@@ -40,6 +40,12 @@ struct Shown {
 }
 
 impl ProcFile {
+    /// Whoever the file shows numbers to.
+    fn viewer(&self) -> &Credentials {
+        const KERNEL: &Credentials = &Credentials::ROOT;
+        self.opener.as_deref().unwrap_or(KERNEL)
+    }
+
     /// The part that follows `before`, or the first.
     fn part(&self, before: Option<Shown>) -> Result<Shown, Errno> {
         let (from, offset, mut sum) = before.map_or((0, 0, Sum::default()), |before| {
@@ -52,9 +58,12 @@ impl ProcFile {
                 show(subject, &mut text).map(|()| None)?
             }
             What::Own(show) | What::WritableOwn(show, _) => match &self.namespaces {
-                Some(namespaces) => show(namespaces, &mut text).map(|()| None)?,
+                Some(namespaces) => show(namespaces, self.viewer(), &mut text).map(|()| None)?,
                 None => None,
             },
+            What::Seen(show) | What::WritableSeen(show, _) => {
+                show(subject, self.viewer(), &mut text).map(|()| None)?
+            }
             What::Parts(show) => show(subject, &mut text, from)?,
             What::Sums(show) => show(subject, &mut text, &mut sum)?.then_some(0),
             _ => return Err(Errno::EISDIR),
@@ -111,7 +120,9 @@ impl File for ProcFile {
         buffer.copy_in(&mut bytes)?;
         let stored = match (&self.node.item.what, &self.opener) {
             (What::Writable(_, store), _) => store(&self.node.subject, &bytes),
-            (What::Controlled(_, store), Some(opener)) => store(&self.node.subject, opener, &bytes),
+            (What::Controlled(_, store) | What::WritableSeen(_, store), Some(opener)) => {
+                store(&self.node.subject, opener, &bytes)
+            }
             (What::WritableOwn(_, store), _) => {
                 self.namespaces.as_ref().ok_or(Errno::EIO).and_then(|namespaces| store(namespaces, &bytes))
             }

@@ -4,21 +4,22 @@ use crate::error::Errno;
 use crate::ipc::limits::{IpcLimit, IpcLimits};
 use crate::ipc::namespace::IpcNamespace;
 use crate::ipc::{message, semaphore, shared_memory};
+use crate::process::Credentials;
 use crate::process::namespaces::Namespaces;
 use crate::procfs::Text;
 
 type Shown = Result<(), Errno>;
 
-pub fn queues(namespaces: &Namespaces, text: &mut Text) -> Shown {
-    message::show(&*IpcNamespace::among(namespaces)?, text).map_err(|_| Errno::ENOMEM)
+pub fn queues(namespaces: &Namespaces, who: &Credentials, text: &mut Text) -> Shown {
+    message::show(&*IpcNamespace::among(namespaces)?, who, text).map_err(|_| Errno::ENOMEM)
 }
 
-pub fn semaphores(namespaces: &Namespaces, text: &mut Text) -> Shown {
-    semaphore::show(&*IpcNamespace::among(namespaces)?, text).map_err(|_| Errno::ENOMEM)
+pub fn semaphores(namespaces: &Namespaces, who: &Credentials, text: &mut Text) -> Shown {
+    semaphore::show(&*IpcNamespace::among(namespaces)?, who, text).map_err(|_| Errno::ENOMEM)
 }
 
-pub fn segments(namespaces: &Namespaces, text: &mut Text) -> Shown {
-    shared_memory::show(&*IpcNamespace::among(namespaces)?, text).map_err(|_| Errno::ENOMEM)
+pub fn segments(namespaces: &Namespaces, who: &Credentials, text: &mut Text) -> Shown {
+    shared_memory::show(&*IpcNamespace::among(namespaces)?, who, text).map_err(|_| Errno::ENOMEM)
 }
 
 /// The numbers that a program writes, as many as there are limits.
@@ -35,7 +36,7 @@ fn set(limits: &[&IpcLimit], text: &[u8]) -> Shown {
 macro_rules! limit_files {
     ($($show:ident $set:ident $limit:ident;)*) => {
         $(
-            pub fn $show(namespaces: &Namespaces, text: &mut Text) -> Shown {
+            pub fn $show(namespaces: &Namespaces, _: &Credentials, text: &mut Text) -> Shown {
                 text.line(format_args!("{}\n", IpcNamespace::among(namespaces)?.limits.$limit.get()))
             }
 
@@ -65,7 +66,7 @@ const fn of_semaphores(limits: &IpcLimits) -> [&IpcLimit; 4] {
     [&limits.semmsl, &limits.semmns, &limits.semopm, &limits.semmni]
 }
 
-pub fn show_sem(namespaces: &Namespaces, text: &mut Text) -> Shown {
+pub fn show_sem(namespaces: &Namespaces, _: &Credentials, text: &mut Text) -> Shown {
     let ipc = IpcNamespace::among(namespaces)?;
     let [most, all, row, sets] = of_semaphores(&ipc.limits).map(IpcLimit::get);
     text.line(format_args!("{most}\t{all}\t{row}\t{sets}\n"))

@@ -26,6 +26,7 @@ mod system;
 mod table;
 mod text;
 mod usage;
+mod users;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -50,8 +51,10 @@ type ShowSum = fn(&Subject, &mut Text, &mut Sum) -> Result<bool, Errno>;
 type Store = fn(&Subject, &[u8]) -> Result<(), Errno>;
 /// The same, as far as whoever opened the file may.
 type StoreAs = fn(&Subject, &Credentials, &[u8]) -> Result<(), Errno>;
-/// Writes something of namespaces.
-type ShowOwn = fn(&Namespaces, &mut Text) -> Result<(), Errno>;
+/// Writes what a file shows to whoever opened it.
+type ShowAs = fn(&Subject, &Credentials, &mut Text) -> Result<(), Errno>;
+/// Writes something of namespaces, as somebody sees it.
+type ShowOwn = fn(&Namespaces, &Credentials, &mut Text) -> Result<(), Errno>;
 /// Takes what a program writes to something of namespaces.
 type StoreOwn = fn(&Namespaces, &[u8]) -> Result<(), Errno>;
 /// Finds where a link leads.
@@ -77,6 +80,10 @@ enum What {
     Writable(Show, Store),
     /// A file that can be written, to what the opener's rights allow.
     Controlled(Show, StoreAs),
+    /// A file that shows numbers of users, as the opener sees them.
+    Seen(ShowAs),
+    /// The same for one that can be written, to what the opener's rights allow.
+    WritableSeen(ShowAs, StoreAs),
     /// A file about the namespaces of whoever opens it.
     Own(ShowOwn),
     /// The same for one that can be written.
@@ -264,6 +271,8 @@ impl Inode for ProcNode {
             | What::Sums(_)
             | What::Writable(..)
             | What::Controlled(..)
+            | What::Seen(_)
+            | What::WritableSeen(..)
             | What::Own(_)
             | What::WritableOwn(..)
             | What::Memory

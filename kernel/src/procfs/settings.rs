@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::arch::cpu;
 use crate::error::Errno;
 use crate::fs::lease;
+use crate::process::Credentials;
 use crate::process::host_name::HOST_NAME_BYTES;
 use crate::process::keys;
 use crate::process::namespaces::Namespaces;
@@ -97,7 +98,7 @@ fn name_of(bytes: &[u8]) -> [u8; HOST_NAME_BYTES] {
     name
 }
 
-pub fn host(namespaces: &Namespaces, text: &mut Text) -> Shown {
+pub fn host(namespaces: &Namespaces, _: &Credentials, text: &mut Text) -> Shown {
     show_name(namespaces.names.host_name(), text)
 }
 
@@ -106,7 +107,7 @@ pub fn set_host(namespaces: &Namespaces, bytes: &[u8]) -> Shown {
     Ok(())
 }
 
-pub fn domain(namespaces: &Namespaces, text: &mut Text) -> Shown {
+pub fn domain(namespaces: &Namespaces, _: &Credentials, text: &mut Text) -> Shown {
     show_name(namespaces.names.domain_name(), text)
 }
 

@@ -1,9 +1,9 @@
 //! The names in `/proc`, and how each is shown.
 
 use crate::procfs::{
-    Follow, Item, Show, ShowOwn, ShowPart, ShowSum, Store, StoreAs, StoreOwn, What, coroutines, ipc, keys,
-    link, mounts, namespace, net, net_class, net_counts, net_settings, node, process, settings, sockets,
-    system, usage,
+    Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, Store, StoreAs, StoreOwn, What, coroutines, ipc,
+    keys, link, mounts, namespace, net, net_class, net_counts, net_settings, node, process, settings,
+    sockets, system, usage, users,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -32,6 +32,14 @@ const fn writable(name: &'static [u8], show: Show, store: Store) -> Item {
 
 const fn controlled(name: &'static [u8], show: Show, store: StoreAs) -> Item {
     Item { name, permissions: 0o644, what: What::Controlled(show, store), is_guarded: false }
+}
+
+const fn seen(name: &'static [u8], show: ShowAs) -> Item {
+    Item { name, permissions: 0o444, what: What::Seen(show), is_guarded: false }
+}
+
+const fn writable_seen(name: &'static [u8], show: ShowAs, store: StoreAs) -> Item {
+    Item { name, permissions: 0o644, what: What::WritableSeen(show, store), is_guarded: false }
 }
 
 const fn own(name: &'static [u8], show: ShowOwn) -> Item {
@@ -122,7 +130,15 @@ static SYS_ITEMS: &[Item] = &[
     directory(b"fs", What::Directory(SYS_FS_ITEMS)),
     directory(b"kernel", What::Directory(SYS_KERNEL_ITEMS)),
     directory(b"net", What::Directory(SYS_NET_ITEMS)),
+    directory(b"user", What::Directory(SYS_USER_ITEMS)),
     directory(b"vm", What::Directory(SYS_VM_ITEMS)),
+];
+
+static SYS_USER_ITEMS: &[Item] = &[
+    writable_seen(b"max_ipc_namespaces", users::ipc_max, users::set_ipc_max),
+    writable_seen(b"max_mnt_namespaces", users::mounts_max, users::set_mounts_max),
+    writable_seen(b"max_user_namespaces", users::users_max, users::set_users_max),
+    writable_seen(b"max_uts_namespaces", users::names_max, users::set_names_max),
 ];
 
 static SYS_FS_ITEMS: &[Item] = &[
@@ -218,6 +234,7 @@ static PROCESS_ITEMS: &[Item] = &[
     mounted(b"mountinfo", 0o444, mounts::information),
     mounted(b"mounts", 0o444, mounts::table),
     mounted(b"mountstats", 0o400, mounts::statistics),
+    writable_seen(b"gid_map", users::group_map, users::set_group_map),
     directory(b"net", What::Directory(NET_ITEMS)),
     Item { name: b"ns", permissions: 0o511, what: What::Directory(NAMESPACE_ITEMS), is_guarded: false },
     sums(b"numa_maps", usage::by_node),
@@ -225,11 +242,14 @@ static PROCESS_ITEMS: &[Item] = &[
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
     Item { name: b"pagemap", permissions: 0o400, what: What::PageMap, is_guarded: true },
+    writable_seen(b"projid_map", users::project_map, users::set_project_map),
+    writable_seen(b"setgroups", users::groups, users::set_groups),
     sums(b"smaps", usage::by_mapping),
     sums(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
-    text(b"status", process::status),
+    seen(b"status", process::status),
+    writable_seen(b"uid_map", users::user_map, users::set_user_map),
     text(b"wchan", process::wait_channel),
 ];
 
@@ -250,6 +270,7 @@ static THREAD_ITEMS: &[Item] = &[
     mounted(b"mountinfo", 0o444, mounts::information),
     mounted(b"mounts", 0o444, mounts::table),
     mounted(b"mountstats", 0o400, mounts::statistics),
+    writable_seen(b"gid_map", users::group_map, users::set_group_map),
     directory(b"net", What::Directory(NET_ITEMS)),
     Item { name: b"ns", permissions: 0o511, what: What::Directory(NAMESPACE_ITEMS), is_guarded: false },
     sums(b"numa_maps", usage::by_node),
@@ -257,16 +278,23 @@ static THREAD_ITEMS: &[Item] = &[
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
     Item { name: b"pagemap", permissions: 0o400, what: What::PageMap, is_guarded: true },
+    writable_seen(b"projid_map", users::project_map, users::set_project_map),
+    writable_seen(b"setgroups", users::groups, users::set_groups),
     sums(b"smaps", usage::by_mapping),
     sums(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
-    text(b"status", process::status),
+    seen(b"status", process::status),
+    writable_seen(b"uid_map", users::user_map, users::set_user_map),
     text(b"wchan", process::wait_channel),
 ];
 
-static NAMESPACE_ITEMS: &[Item] =
-    &[link(b"ipc", namespace::ipc), link(b"mnt", namespace::mounts), link(b"uts", namespace::names)];
+static NAMESPACE_ITEMS: &[Item] = &[
+    link(b"ipc", namespace::ipc),
+    link(b"mnt", namespace::mounts),
+    link(b"user", namespace::users),
+    link(b"uts", namespace::names),
+];
 
 static NET_ITEMS: &[Item] = &[
     text(b"arp", net::neighbours),

@@ -11,7 +11,7 @@ use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sync::SpinLock;
 use crate::syscall::fs::mount::detached::{add_tree, flags_of};
-use crate::syscall::fs::mount::{check_permission, settings};
+use crate::syscall::fs::mount::{check_file_system, check_permission, settings};
 use crate::syscall::fs::{add, find, get_path, get_string};
 use crate::syscall::{Call, SyscallResult};
 
@@ -170,12 +170,13 @@ impl Context {
         Ok(())
     }
 
-    fn reconfigure(&self) -> Result<(), Errno> {
+    fn reconfigure(&self, call: &Call<'_>) -> Result<(), Errno> {
         let mut state = self.state.lock();
         let Phase::Reconfigure(mount) = &state.phase else { return Err(Errno::EBUSY) };
         let (mount, flags) = (mount.clone(), state.flags);
         let options = core::mem::take(&mut state.options);
         drop(state);
+        check_file_system(call, &mount.file_system)?;
         settings::check_again(mount.file_system.kind, &options)?;
         mount.file_system.set_flags(flags);
         Ok(())
@@ -220,7 +221,7 @@ pub fn fsconfig(call: &mut Call<'_>) -> SyscallResult {
         }
         command::RECONFIGURE => {
             check_permission(call)?;
-            context.reconfigure()?;
+            context.reconfigure(call)?;
         }
         // No file system that is here has a parameter of these kinds.
         _ => return Err(Errno::EINVAL.into()),
