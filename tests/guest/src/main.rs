@@ -97,6 +97,7 @@ fn main() -> std::process::ExitCode {
         mounts::namespace::TESTS,
         mounts::propagation::TESTS,
         namespaces::ipc::TESTS,
+        namespaces::users::TESTS,
         thread::TESTS,
         page_map::TESTS,
         pi::TESTS,

@@ -1,3 +1,4 @@
 //! Namespaces other than those of mounts and names: IPC and users.
 
 pub mod ipc;
+pub mod users;
