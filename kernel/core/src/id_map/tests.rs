@@ -1,3 +1,5 @@
+//! Tests of the maps.
+
 use alloc::format;
 use alloc::string::String;
 

@@ -76,7 +76,7 @@ impl From<OutOfMemory> for AclError {
 }
 
 impl Acl {
-    /// What stands before the entries.
+    /// The length of the header before the entries.
     pub const HEADER_BYTES: usize = HEADER_BYTES;
 
     /// Reads the value of an attribute. `None`: it has no entries, which takes the list away.

@@ -303,7 +303,7 @@ fn copy_for_bind(topology: &Topology, source: &Path, is_recursive: bool) -> Resu
     let copy = if is_recursive {
         copy_tree(topology, &source.mount, root, CopyKind::Same, false, &mut |_, _| ())?
     } else {
-        // What is covered by mounts that may not be taken away must not be seen elsewhere.
+        // Mounts that may not be taken away cover something, which must not be seen elsewhere.
         if children(&source.mount)?.iter().any(|(at, child)| child.is_locked() && at.is_in(&root)) {
             return Err(Errno::EINVAL);
         }
