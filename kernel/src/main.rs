@@ -87,6 +87,9 @@ fn initialize() -> Result<(), error::Errno> {
     memory::reclaim::register(wait::forgotten::drain);
     sched::usage::note_start_phase("scheduler and heap");
     process::initialize()?;
+    ipc::namespace::initialize()?;
+    memory::reclaim::register(ipc::namespace::drain);
+    sched::spawn(sched::Priority::BACKGROUND, ipc::namespace::run())?;
     time::system_page::set_clock();
     if let Some(ethernet) = net::interface::initialize(device::net::find)? {
         net::inet::attach(ethernet)?;

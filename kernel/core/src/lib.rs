@@ -47,6 +47,7 @@ pub mod fairness;
 pub mod fallible;
 pub mod file_lock;
 pub mod frame;
+pub mod id_map;
 pub mod keys;
 pub mod lease;
 pub mod lock_order;

@@ -60,12 +60,12 @@ pub fn check_bits(
     let executable = metadata.kind == FileType::Directory || permissions & 0o111 != 0;
     let overridden = if access.contains(Access::EXECUTE) && !executable {
         false
-    } else if credentials.is_capable(linux::CAP_DAC_OVERRIDE) {
+    } else if credentials.is_capable_over(metadata.uid, metadata.gid, linux::CAP_DAC_OVERRIDE) {
         true
     } else {
         let harmless =
             access == Access::READ || metadata.kind == FileType::Directory && !access.contains(Access::WRITE);
-        harmless && credentials.is_capable(linux::CAP_DAC_READ_SEARCH)
+        harmless && credentials.is_capable_over(metadata.uid, metadata.gid, linux::CAP_DAC_READ_SEARCH)
     };
     if overridden { Ok(()) } else { Err(Errno::EACCES) }
 }
@@ -106,11 +106,7 @@ pub fn check_remove(directory: &Path, entry: &Dentry, credentials: &Credentials)
     let metadata = directory.entry.node.metadata();
     check(&*directory.entry.node, credentials, Access::WRITE | Access::EXECUTE)?;
     let sticky = metadata.permissions & linux::S_ISVTX != 0;
-    if sticky
-        && metadata.uid != credentials.fsuid
-        && !credentials.is_capable(linux::CAP_FOWNER)
-        && entry.node.metadata().uid != credentials.fsuid
-    {
+    if sticky && metadata.uid != credentials.fsuid && !owns(&entry.node.metadata(), credentials) {
         return Err(Errno::EPERM);
     }
     Ok(())
@@ -119,7 +115,8 @@ pub fn check_remove(directory: &Path, entry: &Dentry, credentials: &Credentials)
 /// Whether somebody counts as the file's owner.
 #[must_use]
 pub fn owns(metadata: &Metadata, credentials: &Credentials) -> bool {
-    credentials.fsuid == metadata.uid || credentials.is_capable(linux::CAP_FOWNER)
+    credentials.fsuid == metadata.uid
+        || credentials.is_capable_over(metadata.uid, metadata.gid, linux::CAP_FOWNER)
 }
 
 /// Checks access to an existing file, read-only mounts included.

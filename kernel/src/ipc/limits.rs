@@ -1,5 +1,5 @@
-//! How much of each there may be: `/proc/sys/kernel`, and for POSIX message queues `/proc/sys/fs/mqueue`, where the
-//! superuser changes them.
+//! How much of each there may be in a namespace: `/proc/sys/kernel`, and for POSIX message queues
+//! `/proc/sys/fs/mqueue`, where the superuser changes them.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -44,32 +44,59 @@ impl IpcLimit {
 /// As good as none: rounding up to pages must not overflow.
 const UNLIMITED: usize = usize::MAX - (1 << 24);
 
-/// Bytes of a segment.
-pub static SHMMAX: IpcLimit = IpcLimit::new(UNLIMITED, usize::MAX);
-/// Pages of all segments.
-pub static SHMALL: IpcLimit = IpcLimit::new(UNLIMITED, usize::MAX);
-/// Segments.
-pub static SHMMNI: IpcLimit = IpcLimit::new(4096, PLACES);
-/// Semaphores of a set.
-pub static SEMMSL: IpcLimit = IpcLimit::new(32_000, 65_536);
-/// Semaphores of all sets.
-pub static SEMMNS: IpcLimit = IpcLimit::new(1_024_000_000, i32::MAX as usize);
-/// Operations of a call.
-pub static SEMOPM: IpcLimit = IpcLimit::new(500, 65_536);
-/// Sets of semaphores.
-pub static SEMMNI: IpcLimit = IpcLimit::new(32_000, PLACES);
-/// Bytes of a message.
-pub static MSGMAX: IpcLimit = IpcLimit::new(8192, i32::MAX as usize);
-/// Bytes of a new queue.
-pub static MSGMNB: IpcLimit = IpcLimit::new(16_384, i32::MAX as usize);
-/// Queues.
-pub static MSGMNI: IpcLimit = IpcLimit::new(32_000, PLACES);
+/// The limits of a namespace.
+pub struct IpcLimits {
+    /// Bytes of a segment.
+    pub shmmax: IpcLimit,
+    /// Pages of all segments.
+    pub shmall: IpcLimit,
+    /// Segments.
+    pub shmmni: IpcLimit,
+    /// Semaphores of a set.
+    pub semmsl: IpcLimit,
+    /// Semaphores of all sets.
+    pub semmns: IpcLimit,
+    /// Operations of a call.
+    pub semopm: IpcLimit,
+    /// Sets of semaphores.
+    pub semmni: IpcLimit,
+    /// Bytes of a message.
+    pub msgmax: IpcLimit,
+    /// Bytes of a new queue.
+    pub msgmnb: IpcLimit,
+    /// Queues.
+    pub msgmni: IpcLimit,
+    /// POSIX message queues.
+    pub mq_queues_max: IpcLimit,
+    /// Messages of a queue whose maker is not privileged.
+    pub mq_msg_max: IpcLimit,
+    /// Messages of a queue whose maker does not say.
+    pub mq_msg_default: IpcLimit,
+    /// Bytes of a message, likewise.
+    pub mq_msgsize_max: IpcLimit,
+    pub mq_msgsize_default: IpcLimit,
+}
 
-/// POSIX message queues.
-pub static MQ_QUEUES_MAX: IpcLimit = IpcLimit::new(256, i32::MAX as usize);
-/// Messages of a queue whose maker is not privileged, and of one whose maker does not say.
-pub static MQ_MSG_MAX: IpcLimit = IpcLimit::between(10, 1, 65_536);
-pub static MQ_MSG_DEFAULT: IpcLimit = IpcLimit::between(10, 1, 65_536);
-/// Bytes of a message, likewise.
-pub static MQ_MSGSIZE_MAX: IpcLimit = IpcLimit::between(8192, 128, 16 << 20);
-pub static MQ_MSGSIZE_DEFAULT: IpcLimit = IpcLimit::between(8192, 128, 16 << 20);
+impl IpcLimits {
+    /// Those of a new namespace.
+    pub const fn new() -> Self {
+        const INT_MAX: usize = i32::MAX as usize;
+        Self {
+            shmmax: IpcLimit::new(UNLIMITED, usize::MAX),
+            shmall: IpcLimit::new(UNLIMITED, usize::MAX),
+            shmmni: IpcLimit::new(4096, PLACES),
+            semmsl: IpcLimit::new(32_000, 65_536),
+            semmns: IpcLimit::new(1_024_000_000, INT_MAX),
+            semopm: IpcLimit::new(500, 65_536),
+            semmni: IpcLimit::new(32_000, PLACES),
+            msgmax: IpcLimit::new(8192, INT_MAX),
+            msgmnb: IpcLimit::new(16_384, INT_MAX),
+            msgmni: IpcLimit::new(32_000, PLACES),
+            mq_queues_max: IpcLimit::new(256, INT_MAX),
+            mq_msg_max: IpcLimit::between(10, 1, 65_536),
+            mq_msg_default: IpcLimit::between(10, 1, 65_536),
+            mq_msgsize_max: IpcLimit::between(8192, 128, 16 << 20),
+            mq_msgsize_default: IpcLimit::between(8192, 128, 16 << 20),
+        }
+    }
+}

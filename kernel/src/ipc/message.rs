@@ -7,14 +7,17 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use heddle_kernel_core::sysv_ipc::message::{Message, Queue, Selection};
 use heddle_kernel_core::sysv_ipc::permission::Permissions;
-use heddle_kernel_core::sysv_ipc::registry::Registry;
 use linux_raw_sys::general as linux;
 
 use crate::call::caller::{Caller, carry_out};
 use crate::call::{Call, SyscallResult, SyscallState, pending};
 use crate::error::{Errno, TryError, TryResult};
-use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE, limits};
+use crate::ipc::namespace::IpcNamespace;
+use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE};
 use crate::memory::{Space, fallible};
+use crate::process::Credentials;
+use crate::process::namespaces::IpcSpace;
+use crate::process::user_namespace::Users;
 use crate::sync::SpinLock;
 use crate::wait::operation::{Operation, WaitOptions};
 use crate::wait::queue::{Events, WaitQueue, Watch};
@@ -31,13 +34,31 @@ const MSG_STAT_ANY: u32 = 13;
 /// Where the text of a message is in a program's buffer, behind the type.
 const TEXT_OFFSET: usize = size_of::<i64>();
 
-static QUEUES: SpinLock<Registry<Arc<Messages>>> = SpinLock::new(Registry::new());
-/// Messages in all queues, and their bytes.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-static BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Messages in all queues of a namespace, and their bytes.
+#[derive(Default)]
+pub(super) struct MessageCounts {
+    messages: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl MessageCounts {
+    fn add(&self, bytes: usize) {
+        self.messages.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn subtract(&self, messages: usize, bytes: usize) {
+        self.messages.fetch_sub(messages, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
 
 /// A queue.
 pub struct Messages {
+    /// The user namespace that owns its namespace.
+    owner: Users,
+    /// The counts of its namespace.
+    counts: Arc<MessageCounts>,
     state: SpinLock<MessageQueueState>,
     /// Notified when there is a message (`IN`) or room (`OUT`), and of every other change.
     waiters: WaitQueue,
@@ -65,11 +86,12 @@ impl IpcObject for Messages {
 pub fn msgget(call: &mut Call<'_>) -> SyscallResult {
     let flags = call.uint(1);
     let permissions = crate::ipc::permissions_of_new(call, flags);
+    let ipc = IpcNamespace::of(call.thread)?;
     let make = |_| {
         let state = MessageQueueState {
             permissions,
             queue: Queue::new(),
-            limit_bytes: limits::MSGMNB.get(),
+            limit_bytes: ipc.limits.msgmnb.get(),
             sent_s: 0,
             received_s: 0,
             changed_s: crate::ipc::realtime_seconds(),
@@ -77,9 +99,11 @@ pub fn msgget(call: &mut Call<'_>) -> SyscallResult {
             last_receiver: 0,
             is_removed: false,
         };
-        fallible::try_arc(Messages { state: SpinLock::new(state), waiters: WaitQueue::new() })
+        let (owner, counts) = (ipc.owner().clone(), ipc.message_counts.clone());
+        fallible::try_arc(Messages { owner, counts, state: SpinLock::new(state), waiters: WaitQueue::new() })
     };
-    Ok(crate::ipc::get(call, &QUEUES, flags, limits::MSGMNI.get(), |_| Ok(()), make)?.into())
+    Ok(crate::ipc::get(call, (ipc.owner(), &ipc.queues), flags, ipc.limits.msgmni.get(), |_| Ok(()), make)?
+        .into())
 }
 
 /// Carries a call out that no handler restarts.
@@ -97,11 +121,16 @@ fn run(call: &Call<'_>, operation: impl Operation) -> SyscallResult {
 }
 
 /// Checks again after a wait: the queue may have been removed, or its permissions changed.
-fn check_use(state: &MessageQueueState, call: &Caller, wanted: u32) -> Result<(), Errno> {
+fn check_use(
+    messages: &Messages,
+    state: &MessageQueueState,
+    call: &Caller,
+    wanted: u32,
+) -> Result<(), Errno> {
     if state.is_removed {
         return Err(Errno::EIDRM);
     }
-    crate::ipc::check(&state.permissions, &call.credentials(), wanted)
+    crate::ipc::check(&messages.owner, &state.permissions, &call.credentials(), wanted)
 }
 
 struct Send {
@@ -116,15 +145,14 @@ impl Operation for Send {
     fn attempt(&mut self) -> TryResult<usize> {
         let Some(message) = self.message.take() else { return Ok(0) };
         let mut state = self.messages.state.lock();
-        check_use(&state, &self.caller, WRITE)?;
+        check_use(&self.messages, &state, &self.caller, WRITE)?;
         if !state.queue.has_room(message.text.len(), state.limit_bytes) {
             self.message = Some(message);
             return Err(if self.no_wait { Errno::EAGAIN.into() } else { TryError::WouldBlock });
         }
         let length = message.text.len();
         state.queue.push(message).map_err(Errno::from)?;
-        COUNT.fetch_add(1, Ordering::Relaxed);
-        BYTES.fetch_add(length, Ordering::Relaxed);
+        self.messages.counts.add(length);
         (state.sent_s, state.last_sender) = (crate::ipc::realtime_seconds(), self.caller.process.pid);
         drop(state);
         self.messages.waiters.wake(Events::IN);
@@ -144,11 +172,12 @@ pub fn msgsnd(call: &mut Call<'_>) -> SyscallResult {
     let (id, address, length, flags) = (call.int(0), call.word(1), call.word(2), call.uint(3));
     let space = call.thread.space();
     let kind: i64 = space.read(address)?;
-    if id < 0 || length > limits::MSGMAX.get() || kind < 1 {
+    let ipc = IpcNamespace::of(call.thread)?;
+    if id < 0 || length > ipc.limits.msgmax.get() || kind < 1 {
         return Err(Errno::EINVAL.into());
     }
     let text = crate::call::get_bytes(call, address.wrapping_add(TEXT_OFFSET), length)?;
-    let (_, messages) = crate::ipc::find(&QUEUES, id)?;
+    let (_, messages) = crate::ipc::find(&ipc.queues, id)?;
     let message = Some(Message { kind, text });
     let no_wait = flags & IPC_NOWAIT != 0;
     run(call, Send { caller: call.thread.clone(), messages, message, no_wait })
@@ -177,7 +206,7 @@ impl MessageReceive {
 impl Operation for MessageReceive {
     fn attempt(&mut self) -> TryResult<usize> {
         let mut state = self.messages.state.lock();
-        check_use(&state, &self.caller, READ)?;
+        check_use(&self.messages, &state, &self.caller, READ)?;
         let Some(index) = state.queue.find(self.selection) else {
             return Err(if self.flags & IPC_NOWAIT != 0 {
                 Errno::ENOMSG.into()
@@ -197,8 +226,7 @@ impl Operation for MessageReceive {
         let length = self.deliver(message)?;
         let taken = state.queue.remove(index);
         let bytes = taken.as_ref().map_or(0, |message| message.text.len());
-        COUNT.fetch_sub(1, Ordering::Relaxed);
-        BYTES.fetch_sub(bytes, Ordering::Relaxed);
+        self.messages.counts.subtract(1, bytes);
         (state.received_s, state.last_receiver) = (crate::ipc::realtime_seconds(), self.caller.process.pid);
         drop(state);
         drop(taken);
@@ -224,17 +252,17 @@ pub fn msgrcv(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::EINVAL.into());
     }
     let selection = Selection::new(call.word(3) as i64, flags & MSG_EXCEPT != 0, by_position);
-    let (_, messages) = crate::ipc::find(&QUEUES, id)?;
+    let (_, messages) = crate::ipc::find(&IpcNamespace::of(call.thread)?.queues, id)?;
     let caller = call.thread.clone();
     let space = caller.space();
     run(call, MessageReceive { caller, space, messages, selection, address, length, flags })
 }
 
 /// `struct msqid64_ds`.
-fn description(id: i32, key: i32, messages: &Messages) -> [u64; 15] {
+fn description(who: &Credentials, id: i32, key: i32, messages: &Messages) -> [u64; 15] {
     let state = messages.state.lock();
     let mut words = [0; 15];
-    words[..6].copy_from_slice(&crate::ipc::permission_words(id, key, &state.permissions));
+    words[..6].copy_from_slice(&crate::ipc::permission_words(who, id, key, &state.permissions));
     words[6..13].copy_from_slice(&[
         state.sent_s,
         state.received_s,
@@ -256,28 +284,29 @@ pub fn msgctl(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::EINVAL.into());
     }
     let who = call.thread.credentials();
+    let ipc = IpcNamespace::of(call.thread)?;
     match command {
-        IPC_INFO | MSG_INFO => information(call),
+        IPC_INFO | MSG_INFO => information(call, &ipc),
         IPC_STAT | MSG_STAT | MSG_STAT_ANY => {
             let (id, key, messages) = if command == IPC_STAT {
-                let (key, messages) = crate::ipc::find(&QUEUES, id)?;
+                let (key, messages) = crate::ipc::find(&ipc.queues, id)?;
                 (id, key, messages)
             } else {
-                crate::ipc::find_at(&QUEUES, id)?
+                crate::ipc::find_at(&ipc.queues, id)?
             };
             if command != MSG_STAT_ANY {
-                crate::ipc::check(&messages.permissions(), &who, READ)?;
+                crate::ipc::check(ipc.owner(), &messages.permissions(), &who, READ)?;
             }
-            crate::ipc::put_words(call, buffer, &description(id, key, &messages))?;
+            crate::ipc::put_words(call, buffer, &description(&who, id, key, &messages))?;
             Ok((if command == IPC_STAT { 0 } else { id as usize }).into())
         }
         IPC_SET => {
             let (uid, gid, mode) = crate::ipc::read_owner(call, buffer)?;
             let limit: u64 = call.thread.space().read(buffer.wrapping_add(LIMIT_OFFSET))?;
-            let (_, messages) = crate::ipc::find(&QUEUES, id)?;
+            let (_, messages) = crate::ipc::find(&ipc.queues, id)?;
             let mut state = messages.state.lock();
-            crate::ipc::check_owner(&state.permissions, &who)?;
-            if limit > limits::MSGMNB.get() as u64 && !who.is_capable(linux::CAP_SYS_RESOURCE) {
+            crate::ipc::check_owner(ipc.owner(), &state.permissions, &who)?;
+            if limit > ipc.limits.msgmnb.get() as u64 && !who.is_capable(linux::CAP_SYS_RESOURCE) {
                 return Err(Errno::EPERM.into());
             }
             state.limit_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -287,24 +316,25 @@ pub fn msgctl(call: &mut Call<'_>) -> SyscallResult {
             messages.waiters.wake(Events::all());
             Ok(0.into())
         }
-        IPC_RMID => remove(call, id),
+        IPC_RMID => remove(call, &ipc, id),
         _ => Err(Errno::EINVAL.into()),
     }
 }
 
 /// `struct msginfo`, with limits or with what there is.
-fn information(call: &Call<'_>) -> SyscallResult {
+fn information(call: &Call<'_>, ipc: &IpcNamespace) -> SyscallResult {
     let (count, highest) = {
-        let queues = QUEUES.lock();
+        let queues = ipc.queues.lock();
         (queues.len(), queues.highest())
     };
+    let limits = &ipc.limits;
     let [queues, most, bytes] =
-        [&limits::MSGMNI, &limits::MSGMAX, &limits::MSGMNB].map(|limit| crate::ipc::int(limit.get()));
+        [&limits.msgmni, &limits.msgmax, &limits.msgmnb].map(|limit| crate::ipc::int(limit.get()));
     let (pool, map, all) = if call.uint(1) == MSG_INFO {
         (
             crate::ipc::int(count),
-            crate::ipc::int(COUNT.load(Ordering::Relaxed)),
-            crate::ipc::int(BYTES.load(Ordering::Relaxed)),
+            crate::ipc::int(ipc.message_counts.messages.load(Ordering::Relaxed)),
+            crate::ipc::int(ipc.message_counts.bytes.load(Ordering::Relaxed)),
         )
     } else {
         (crate::ipc::int((queues as usize).saturating_mul(bytes as usize) / 1024), bytes, bytes)
@@ -313,18 +343,17 @@ fn information(call: &Call<'_>) -> SyscallResult {
     Ok(highest.into())
 }
 
-fn remove(call: &Call<'_>, id: i32) -> SyscallResult {
-    let mut queues = QUEUES.lock();
+fn remove(call: &Call<'_>, ipc: &IpcNamespace, id: i32) -> SyscallResult {
+    let mut queues = ipc.queues.lock();
     let messages = queues.get(id).map(|(_, messages)| messages.clone()).ok_or(Errno::EINVAL)?;
     let mut state = messages.state.lock();
-    crate::ipc::check_owner(&state.permissions, &call.thread.credentials())?;
+    crate::ipc::check_owner(ipc.owner(), &state.permissions, &call.thread.credentials())?;
     state.is_removed = true;
     let left = core::mem::take(&mut state.queue);
     drop(state);
     let removed = queues.remove(id);
     drop(queues);
-    COUNT.fetch_sub(left.len(), Ordering::Relaxed);
-    BYTES.fetch_sub(left.bytes(), Ordering::Relaxed);
+    ipc.message_counts.subtract(left.len(), left.bytes());
     drop((removed, left));
     messages.waiters.wake(Events::all());
     Ok(0.into())
@@ -334,20 +363,20 @@ fn remove(call: &Call<'_>, id: i32) -> SyscallResult {
 ///
 /// # Errors
 /// The text's: there is no memory.
-pub fn show(text: &mut impl Write) -> fmt::Result {
+pub fn show(ipc: &IpcNamespace, who: &Credentials, text: &mut impl Write) -> fmt::Result {
     writeln!(
         text,
         "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      \
          stime      rtime      ctime"
     )?;
     let mut place = 0;
-    while let Some((next, id, key, messages)) = crate::ipc::next(&QUEUES, place) {
+    while let Some((next, id, key, messages)) = crate::ipc::next(&ipc.queues, place) {
         place = next;
         let state = messages.state.lock();
         let p = &state.permissions;
         write!(text, "{key:10} {id:10}  {:4o}  {:10} ", p.mode, state.queue.bytes())?;
         write!(text, "{:10} {:5} {:5} ", state.queue.len(), state.last_sender, state.last_receiver)?;
-        write!(text, "{:5} {:5} {:5} {:5} ", p.uid, p.gid, p.creator_uid, p.creator_gid)?;
+        write!(text, "{} ", crate::ipc::shown(p, who))?;
         writeln!(text, "{:10} {:10} {:10}", state.sent_s, state.received_s, state.changed_s)?;
     }
     Ok(())

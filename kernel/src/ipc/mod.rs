@@ -1,12 +1,13 @@
 //! System V's shared memory, semaphores and message queues, sysvipc(7). The decisions are in `kernel/core`'s
 //! `sysv_ipc`; here it meets processes and memory.
 //!
-//! Each kind has a registry under a lock of its own, and each object a lock, taken in this order. Neither is held while
-//! something is dropped or a space is worked on.
+//! Each kind has a registry in a [`namespace`] under a lock of its own, and each object a lock, taken in this order.
+//! Neither is held while something is dropped or a space is worked on.
 
 pub mod limits;
 pub mod message;
 pub mod mqueue;
+pub mod namespace;
 pub mod semaphore;
 pub mod shared_memory;
 
@@ -14,13 +15,14 @@ use alloc::sync::Arc;
 
 use heddle_kernel_core::sysv_ipc::OutOfMemory;
 use heddle_kernel_core::sysv_ipc::permission::Permissions;
-use heddle_kernel_core::sysv_ipc::registry::{Full, PRIVATE, Registry, sequence_of};
+use heddle_kernel_core::sysv_ipc::registry::{Full, PRIVATE, sequence_of};
 use linux_raw_sys::general as linux;
 
 use crate::call::Call;
 use crate::error::Errno;
+use crate::ipc::namespace::Objects;
 use crate::process::Credentials;
-use crate::sync::SpinLock;
+use crate::process::user_namespace::Users;
 use crate::time::NS_PER_SECOND;
 
 /// Create the object if there is none.
@@ -64,15 +66,15 @@ trait IpcObject {
     fn permissions(&self) -> Permissions;
 }
 
-/// Checks whether a user has all rights in `wanted`.
-fn check(permissions: &Permissions, who: &Credentials, wanted: u32) -> Result<(), Errno> {
+/// Checks whether a user has all rights in `wanted`; `owner` is the user namespace that owns the object's namespace.
+fn check(owner: &Users, permissions: &Permissions, who: &Credentials, wanted: u32) -> Result<(), Errno> {
     let granted = permissions.allows(who.euid, |group| who.is_in_group(group), wanted);
-    if granted || who.is_capable(linux::CAP_IPC_OWNER) { Ok(()) } else { Err(Errno::EACCES) }
+    if granted || who.is_capable_in(owner, linux::CAP_IPC_OWNER) { Ok(()) } else { Err(Errno::EACCES) }
 }
 
 /// Checks whether a user may change or remove an object.
-fn check_owner(permissions: &Permissions, who: &Credentials) -> Result<(), Errno> {
-    let may = permissions.is_owned_by(who.euid) || who.is_capable(linux::CAP_SYS_ADMIN);
+fn check_owner(owner: &Users, permissions: &Permissions, who: &Credentials) -> Result<(), Errno> {
+    let may = permissions.is_owned_by(who.euid) || who.is_capable_in(owner, linux::CAP_SYS_ADMIN);
     if may { Ok(()) } else { Err(Errno::EPERM) }
 }
 
@@ -85,7 +87,7 @@ fn permissions_of_new(call: &Call<'_>, flags: u32) -> Permissions {
 /// Implements `shmget`, `semget` and `msgget`: finds the object with a key or makes one. `fits` checks an existing one.
 fn get<T: IpcObject>(
     call: &Call<'_>,
-    registry: &SpinLock<Registry<Arc<T>>>,
+    (owner, registry): (&Users, &Objects<T>),
     flags: u32,
     limit: usize,
     fits: impl FnOnce(&T) -> Result<(), Errno>,
@@ -99,7 +101,7 @@ fn get<T: IpcObject>(
         Some(_) if flags & IPC_CREAT != 0 && flags & IPC_EXCL != 0 => return Err(Errno::EEXIST),
         Some((id, object)) => {
             fits(object)?;
-            check(&object.permissions(), &call.thread.credentials(), flags)?;
+            check(owner, &object.permissions(), &call.thread.credentials(), flags)?;
             id
         }
     };
@@ -107,43 +109,69 @@ fn get<T: IpcObject>(
 }
 
 /// The object with an identifier, and its key.
-fn find<T>(registry: &SpinLock<Registry<Arc<T>>>, id: i32) -> Result<(i32, Arc<T>), Errno> {
+fn find<T>(registry: &Objects<T>, id: i32) -> Result<(i32, Arc<T>), Errno> {
     registry.lock().get(id).map(|(key, object)| (key, object.clone())).ok_or(Errno::EINVAL)
 }
 
 /// The object at a place in the registry: identifier, key, object.
-fn find_at<T>(registry: &SpinLock<Registry<Arc<T>>>, place: i32) -> Result<(i32, i32, Arc<T>), Errno> {
+fn find_at<T>(registry: &Objects<T>, place: i32) -> Result<(i32, i32, Arc<T>), Errno> {
     let place = usize::try_from(place).map_err(|_| Errno::EINVAL)?;
     let registry = registry.lock();
     registry.at(place).map(|(id, key, object)| (id, key, object.clone())).ok_or(Errno::EINVAL)
 }
 
 /// The first object from a place on, to walk a registry without holding its lock.
-fn next<T>(registry: &SpinLock<Registry<Arc<T>>>, from: usize) -> Option<(usize, i32, i32, Arc<T>)> {
+fn next<T>(registry: &Objects<T>, from: usize) -> Option<(usize, i32, i32, Arc<T>)> {
     let registry = registry.lock();
     (from..=registry.highest())
         .find_map(|place| registry.at(place).map(|(id, key, object)| (place + 1, id, key, object.clone())))
 }
 
 /// `struct ipc64_perm`.
-const fn permission_words(id: i32, key: i32, permissions: &Permissions) -> [u64; PERMISSION_WORDS] {
+fn permission_words(
+    who: &Credentials,
+    id: i32,
+    key: i32,
+    permissions: &Permissions,
+) -> [u64; PERMISSION_WORDS] {
     const fn pair(low: u32, high: u32) -> u64 {
         low as u64 | (high as u64) << 32
     }
+    let [uid, creator_uid] = [permissions.uid, permissions.creator_uid].map(|user| who.shown_user(user));
+    let [gid, creator_gid] = [permissions.gid, permissions.creator_gid].map(|group| who.shown_group(group));
     [
-        pair(key as u32, permissions.uid),
-        pair(permissions.gid, permissions.creator_uid),
-        pair(permissions.creator_gid, permissions.mode),
+        pair(key as u32, uid),
+        pair(gid, creator_uid),
+        pair(creator_gid, permissions.mode),
         sequence_of(id) as u64,
         0,
         0,
     ]
 }
 
+/// Owners and groups as a line of `/proc/sysvipc` shows them.
+fn shown(permissions: &Permissions, who: &Credentials) -> ShownOwners {
+    let (uid, gid) = (who.shown_user(permissions.uid), who.shown_group(permissions.gid));
+    let (creator, group) =
+        (who.shown_user(permissions.creator_uid), who.shown_group(permissions.creator_gid));
+    ShownOwners([uid, gid, creator, group])
+}
+
+/// User and group of owner and creator.
+struct ShownOwners([u32; 4]);
+
+impl core::fmt::Display for ShownOwners {
+    fn fmt(&self, text: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let [uid, gid, creator, group] = self.0;
+        write!(text, "{uid:5} {gid:5} {creator:5} {group:5}")
+    }
+}
+
 /// Owner, group and mode that `IPC_SET` finds in the `struct ipc64_perm` at an address.
 fn read_owner(call: &Call<'_>, address: usize) -> crate::error::TryResult<(u32, u32, u32)> {
     let words: [u32; PERMISSION_WORDS] = call.thread.space().read(address)?;
-    Ok((words[1], words[2], words[5]))
+    let who = call.thread.credentials();
+    Ok((who.user(words[1])?, who.group(words[2])?, words[5]))
 }
 
 /// Now, in seconds of the time of day.

@@ -1,4 +1,4 @@
-//! POSIX message queues, mq_overview(7): one directory of queues, which can be mounted, and the queues.
+//! POSIX message queues, mq_overview(7): one directory of queues in a namespace, which can be mounted, and the queues.
 //!
 //! A queue is inode and open object in one. It keeps its messages in the order in which they are received. A process
 //! that asked for a notification gets it when a message comes to an empty queue without waiting receivers; a message
@@ -8,7 +8,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt::Write;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use linux_raw_sys::general as linux;
 
@@ -17,7 +17,8 @@ use crate::fs::inode::{
     Creation, Inode, InodeChange, Listed, Metadata, NAME_LIMIT, Opening, Statistics, Timestamp, device_number,
 };
 use crate::fs::{Dentry, File, FileType, IoBuffer, Mount, OpenFile, Path};
-use crate::ipc::limits;
+use crate::ipc::limits::{IpcLimit, IpcLimits};
+use crate::ipc::namespace::IpcNamespace;
 use crate::memory::fallible;
 use crate::process::{Credentials, Process, Resource};
 use crate::signal;
@@ -120,9 +121,6 @@ impl Drop for Charge {
     }
 }
 
-/// How many queues have a name.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-
 /// The capacity of a queue.
 #[derive(Clone, Copy)]
 pub struct MqAttributes {
@@ -134,22 +132,21 @@ pub struct MqAttributes {
 
 impl MqAttributes {
     /// The capacity of a queue whose maker gives none.
-    fn usual() -> Self {
-        let least =
-            |first: &limits::IpcLimit, second: &limits::IpcLimit| first.get().min(second.get()) as i64;
+    fn usual(limits: &IpcLimits) -> Self {
+        let least = |first: &IpcLimit, second: &IpcLimit| first.get().min(second.get()) as i64;
         Self {
-            messages: least(&limits::MQ_MSG_MAX, &limits::MQ_MSG_DEFAULT),
-            size: least(&limits::MQ_MSGSIZE_MAX, &limits::MQ_MSGSIZE_DEFAULT),
+            messages: least(&limits.mq_msg_max, &limits.mq_msg_default),
+            size: least(&limits.mq_msgsize_max, &limits.mq_msgsize_default),
         }
     }
 
-    fn check(self, who: &Credentials) -> Result<(u64, u64), Errno> {
+    fn check(self, limits: &IpcLimits, who: &Credentials) -> Result<(u64, u64), Errno> {
         let messages = u64::try_from(self.messages).map_err(|_| Errno::EINVAL)?;
         let size = u64::try_from(self.size).map_err(|_| Errno::EINVAL)?;
         let (most, longest) = if who.is_capable(linux::CAP_SYS_RESOURCE) {
             (MESSAGES_MAX, BYTES_MAX)
         } else {
-            (limits::MQ_MSG_MAX.get() as u64, limits::MQ_MSGSIZE_MAX.get() as u64)
+            (limits.mq_msg_max.get() as u64, limits.mq_msgsize_max.get() as u64)
         };
         if messages == 0 || size == 0 || messages > most || size > longest {
             return Err(Errno::EINVAL);
@@ -161,12 +158,14 @@ impl MqAttributes {
 impl Queue {
     fn new(
         process: &Process,
+        limits: &IpcLimits,
         who: &Credentials,
         permissions: u32,
-        shape: MqAttributes,
+        shape: Option<MqAttributes>,
     ) -> Result<Arc<Self>, Errno> {
         static NEXT: AtomicU64 = AtomicU64::new(2);
-        let (messages, size) = shape.check(who)?;
+        let shape = shape.unwrap_or_else(|| MqAttributes::usual(limits));
+        let (messages, size) = shape.check(limits, who)?;
         let charge = Charge::new(process, who.uid, messages, size)?;
         let state = MqueueState {
             permissions,
@@ -371,7 +370,7 @@ impl Inode for Queue {
 const STATISTICS: Statistics =
     Statistics { magic: MAGIC, blocks: 0, free: 0, nodes: 0, free_nodes: 0, device: DEVICE };
 
-/// The directory of all queues.
+/// The directory of all queues of a namespace.
 struct Directory {
     entries: SpinLock<Vec<Arc<Dentry>>>,
     made: Timestamp,
@@ -439,7 +438,6 @@ impl Inode for Directory {
         if entries.is_empty() {
             *entries = Vec::new();
         }
-        COUNT.fetch_sub(1, Ordering::Relaxed);
         drop(entries);
         drop(removed);
         Ok(())
@@ -453,46 +451,51 @@ impl Inode for Directory {
 }
 
 /// The file system: the directory, and a mount of it that shows nowhere, through which calls see queues.
-struct FileSystem {
+pub(super) struct QueueFileSystem {
     directory: Arc<Directory>,
     hidden: Arc<Mount>,
 }
 
-static FILE_SYSTEM: spin::Once<FileSystem> = spin::Once::new();
+impl QueueFileSystem {
+    /// Takes the queues out of the directory, each of which leads back to it.
+    pub(super) fn take_queues(&self) -> Vec<Arc<Dentry>> {
+        core::mem::take(&mut *self.directory.entries.lock())
+    }
+}
 
-fn file_system() -> Result<&'static FileSystem, Errno> {
-    if let Some(made) = FILE_SYSTEM.get() {
+fn file_system(ipc: &IpcNamespace) -> Result<&QueueFileSystem, Errno> {
+    if let Some(made) = ipc.queue_files.get() {
         return Ok(made);
     }
     let entries = SpinLock::new(Vec::new());
     let directory = fallible::try_arc(Directory { entries, made: Timestamp::now() })?;
     let hidden = Mount::new(Dentry::new(directory.clone(), None, b"")?, "mqueue", b"mqueue", 0)?;
-    Ok(FILE_SYSTEM.call_once(|| FileSystem { directory, hidden }))
+    Ok(ipc.queue_files.call_once(|| QueueFileSystem { directory, hidden }))
 }
 
-/// A mount that shows all queues.
+/// A mount that shows all queues of a namespace.
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn mount(source: &[u8], flags: u32) -> Result<Arc<Mount>, Errno> {
-    Mount::new(file_system()?.hidden.root.clone(), "mqueue", source, flags)
+pub fn mount(ipc: &IpcNamespace, source: &[u8], flags: u32) -> Result<Arc<Mount>, Errno> {
+    Mount::new(file_system(ipc)?.hidden.root.clone(), "mqueue", source, flags)
 }
 
-/// The directory of all queues.
+/// The directory of all queues of a namespace.
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn top() -> Result<Path, Errno> {
-    Ok(file_system()?.hidden.top())
+pub fn top(ipc: &IpcNamespace) -> Result<Path, Errno> {
+    Ok(file_system(ipc)?.hidden.top())
 }
 
 /// The queue with a name.
 ///
 /// # Errors
 /// `ENOENT`, `EACCES` (no name for a queue), `ENAMETOOLONG`, `ENOMEM`.
-pub fn find(name: &[u8]) -> Result<Path, Errno> {
+pub fn find(ipc: &IpcNamespace, name: &[u8]) -> Result<Path, Errno> {
     check_name(name)?;
-    let top = top()?;
+    let top = top(ipc)?;
     let entry = top.entry.node.lookup(&top.entry, name)?;
     Ok(Path { mount: top.mount, entry })
 }
@@ -514,25 +517,25 @@ fn check_name(name: &[u8]) -> Result<(), Errno> {
 /// `ENOMEM`.
 pub fn create(
     process: &Process,
+    ipc: &IpcNamespace,
     who: &Credentials,
     name: &[u8],
     permissions: u32,
     shape: Option<MqAttributes>,
 ) -> Result<Path, Errno> {
     check_name(name)?;
-    let system = file_system()?;
-    let queue = Queue::new(process, who, permissions, shape.unwrap_or_else(MqAttributes::usual))?;
+    let system = file_system(ipc)?;
+    let queue = Queue::new(process, &ipc.limits, who, permissions, shape)?;
     let entry = Dentry::new(queue, Some(system.hidden.root.clone()), name)?;
     let mut entries = system.directory.entries.lock();
     if entries.iter().any(|found| found.with_name(|found| found == name)) {
         return Err(Errno::EEXIST);
     }
     let is_free = who.is_capable(linux::CAP_SYS_RESOURCE);
-    if COUNT.load(Ordering::Relaxed) >= limits::MQ_QUEUES_MAX.get() && !is_free {
+    if entries.len() >= ipc.limits.mq_queues_max.get() && !is_free {
         return Err(Errno::ENOSPC);
     }
     fallible::try_push(&mut entries, entry.clone())?;
-    COUNT.fetch_add(1, Ordering::Relaxed);
     drop(entries);
     Ok(Path { mount: system.hidden.clone(), entry })
 }

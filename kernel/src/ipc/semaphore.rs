@@ -5,21 +5,22 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::fmt;
 use core::fmt::Write;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_kernel_core::fallible::{extend_items_reserved, extend_reserved, push_reserved};
 use heddle_kernel_core::sysv_ipc::permission::Permissions;
-use heddle_kernel_core::sysv_ipc::registry::Registry;
 use heddle_kernel_core::sysv_ipc::semaphore::{Actor, Operation, Refusal, Set, VALUE_MAX};
 
 use crate::arch::time::now_ns;
 use crate::call::caller::Caller;
 use crate::call::{Call, SyscallResult, pending};
 use crate::error::{Errno, TryError, TryResult};
-use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE, limits};
+use crate::ipc::namespace::IpcNamespace;
+use crate::ipc::{IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, WRITE};
 use crate::memory::fallible;
 use crate::memory::values::read_timespec;
-use crate::process::{Attachment, Process};
+use crate::process::namespaces::IpcSpace;
+use crate::process::{Attachment, Credentials, Process};
 use crate::sync::SpinLock;
 
 use crate::wait::engine::until;
@@ -42,10 +43,6 @@ const SEM_STAT_ANY: u32 = 20;
 
 /// Bytes of an operation as programs pass it.
 const OPERATION_BYTES: usize = 6;
-
-static SETS: SpinLock<Registry<Arc<Semaphores>>> = SpinLock::new(Registry::new());
-/// Semaphores of all sets.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// A set.
 pub struct Semaphores {
@@ -77,12 +74,6 @@ impl SemaphoreWaiter {
 impl IpcObject for Semaphores {
     fn permissions(&self) -> Permissions {
         self.state.lock().permissions
-    }
-}
-
-impl Drop for Semaphores {
-    fn drop(&mut self) {
-        COUNT.fetch_sub(self.count, Ordering::Relaxed);
     }
 }
 
@@ -161,14 +152,15 @@ pub fn semget(call: &mut Call<'_>) -> SyscallResult {
     let (count, flags) = (call.int(1), call.uint(2));
     let permissions = crate::ipc::permissions_of_new(call, flags);
     let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
-    if count > limits::SEMMSL.get() {
+    let ipc = IpcNamespace::of(call.thread)?;
+    if count > ipc.limits.semmsl.get() {
         return Err(Errno::EINVAL.into());
     }
     let make = |_| {
         if count == 0 {
             return Err(Errno::EINVAL);
         }
-        if COUNT.load(Ordering::Relaxed) + count > limits::SEMMNS.get() {
+        if ipc.semaphore_count.load(Ordering::Relaxed) + count > ipc.limits.semmns.get() {
             return Err(Errno::ENOSPC);
         }
         let set = Set::new(count)?;
@@ -179,12 +171,12 @@ pub fn semget(call: &mut Call<'_>) -> SyscallResult {
             is_removed: false,
             set,
         };
-        // Counted before, because a set that is dropped counts itself down.
-        COUNT.fetch_add(count, Ordering::Relaxed);
-        fallible::try_arc(Semaphores { count, state: SpinLock::new(state) })
+        let set = fallible::try_arc(Semaphores { count, state: SpinLock::new(state) })?;
+        ipc.semaphore_count.fetch_add(count, Ordering::Relaxed);
+        Ok(set)
     };
     let fits = |set: &Semaphores| if count > set.count { Err(Errno::EINVAL) } else { Ok(()) };
-    Ok(crate::ipc::get(call, &SETS, flags, limits::SEMMNI.get(), fits, make)?.into())
+    Ok(crate::ipc::get(call, (ipc.owner(), &ipc.sets), flags, ipc.limits.semmni.get(), fits, make)?.into())
 }
 
 /// semop(2).
@@ -215,7 +207,7 @@ fn check_row(call: &Call<'_>) -> Result<usize, Errno> {
     match count {
         0 => Err(Errno::EINVAL),
         _ if call.int(0) < 0 => Err(Errno::EINVAL),
-        _ if count > limits::SEMOPM.get() => Err(Errno::E2BIG),
+        _ if count > IpcNamespace::of(call.thread)?.limits.semopm.get() => Err(Errno::E2BIG),
         _ => Ok(count),
     }
 }
@@ -242,7 +234,8 @@ fn read_operations(call: &Call<'_>, count: usize) -> TryResult<Vec<Operation>> {
 fn operate(call: &Call<'_>, deadline_ns: Option<u64>) -> SyscallResult {
     let count = check_row(call)?;
     let operations = read_operations(call, count)?;
-    let (_, set) = crate::ipc::find(&SETS, call.int(0))?;
+    let ipc = IpcNamespace::of(call.thread)?;
+    let (_, set) = crate::ipc::find(&ipc.sets, call.int(0))?;
     if operations.iter().any(|operation| operation.number >= set.count) {
         return Err(Errno::EFBIG.into());
     }
@@ -255,7 +248,12 @@ fn operate(call: &Call<'_>, deadline_ns: Option<u64>) -> SyscallResult {
         actor.undoes = undoes.owner;
     }
     let mut state = set.state.lock();
-    crate::ipc::check(&state.permissions, &call.thread.credentials(), if alters { WRITE } else { READ })?;
+    crate::ipc::check(
+        ipc.owner(),
+        &state.permissions,
+        &call.thread.credentials(),
+        if alters { WRITE } else { READ },
+    )?;
     if state.is_removed {
         return Err(Errno::EIDRM.into());
     }
@@ -312,10 +310,10 @@ async fn sleep(
 }
 
 /// `struct semid64_ds`.
-fn description(id: i32, key: i32, set: &Semaphores) -> [u64; 13] {
+fn description(who: &Credentials, id: i32, key: i32, set: &Semaphores) -> [u64; 13] {
     let state = set.state.lock();
     let mut words = [0; 13];
-    words[..6].copy_from_slice(&crate::ipc::permission_words(id, key, &state.permissions));
+    words[..6].copy_from_slice(&crate::ipc::permission_words(who, id, key, &state.permissions));
     (words[6], words[8], words[10]) = (state.operated_s, state.changed_s, set.count as u64);
     words
 }
@@ -327,35 +325,36 @@ pub fn semctl(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::EINVAL.into());
     }
     let who = call.thread.credentials();
+    let ipc = IpcNamespace::of(call.thread)?;
     match command {
-        IPC_INFO | SEM_INFO => information(call),
+        IPC_INFO | SEM_INFO => information(call, &ipc),
         IPC_STAT | SEM_STAT | SEM_STAT_ANY => {
             let (id, key, set) = if command == IPC_STAT {
-                let (key, set) = crate::ipc::find(&SETS, id)?;
+                let (key, set) = crate::ipc::find(&ipc.sets, id)?;
                 (id, key, set)
             } else {
-                crate::ipc::find_at(&SETS, id)?
+                crate::ipc::find_at(&ipc.sets, id)?
             };
             if command != SEM_STAT_ANY {
-                crate::ipc::check(&set.permissions(), &who, READ)?;
+                crate::ipc::check(ipc.owner(), &set.permissions(), &who, READ)?;
             }
-            crate::ipc::put_words(call, argument, &description(id, key, &set))?;
+            crate::ipc::put_words(call, argument, &description(&who, id, key, &set))?;
             Ok((if command == IPC_STAT { 0 } else { id as usize }).into())
         }
         IPC_SET => {
             let (uid, gid, mode) = crate::ipc::read_owner(call, argument)?;
-            let (_, set) = crate::ipc::find(&SETS, id)?;
+            let (_, set) = crate::ipc::find(&ipc.sets, id)?;
             let mut state = set.state.lock();
-            crate::ipc::check_owner(&state.permissions, &who)?;
+            crate::ipc::check_owner(ipc.owner(), &state.permissions, &who)?;
             state.permissions.change(uid, gid, mode);
             state.changed_s = crate::ipc::realtime_seconds();
             Ok(0.into())
         }
-        IPC_RMID => remove(call, id),
+        IPC_RMID => remove(call, &ipc, id),
         GETPID | GETVAL | GETNCNT | GETZCNT => {
-            let (_, set) = crate::ipc::find(&SETS, id)?;
+            let (_, set) = crate::ipc::find(&ipc.sets, id)?;
             let state = set.state.lock();
-            crate::ipc::check(&state.permissions, &who, READ)?;
+            crate::ipc::check(ipc.owner(), &state.permissions, &who, READ)?;
             let number = call.uint(1) as usize;
             let semaphore = state.set.values().get(number).ok_or(Errno::EINVAL)?;
             Ok(match command {
@@ -366,8 +365,8 @@ pub fn semctl(call: &mut Call<'_>) -> SyscallResult {
             .into())
         }
         GETALL => {
-            let (_, set) = crate::ipc::find(&SETS, id)?;
-            crate::ipc::check(&set.permissions(), &who, READ)?;
+            let (_, set) = crate::ipc::find(&ipc.sets, id)?;
+            crate::ipc::check(ipc.owner(), &set.permissions(), &who, READ)?;
             let mut bytes = fallible::try_with_capacity(set.count * size_of::<u16>())?;
             for semaphore in set.state.lock().set.values() {
                 extend_reserved(&mut bytes, &(semaphore.value as u16).to_ne_bytes());
@@ -382,15 +381,16 @@ pub fn semctl(call: &mut Call<'_>) -> SyscallResult {
 }
 
 /// `struct seminfo`, with limits or with what there is.
-fn information(call: &Call<'_>) -> SyscallResult {
+fn information(call: &Call<'_>, ipc: &IpcNamespace) -> SyscallResult {
     let (count, highest) = {
-        let sets = SETS.lock();
+        let sets = ipc.sets.lock();
         (sets.len(), sets.highest())
     };
-    let [sets, all, most, row] = [&limits::SEMMNI, &limits::SEMMNS, &limits::SEMMSL, &limits::SEMOPM]
+    let limits = &ipc.limits;
+    let [sets, all, most, row] = [&limits.semmni, &limits.semmns, &limits.semmsl, &limits.semopm]
         .map(|limit| crate::ipc::int(limit.get()));
     let (used, adjustment) = if call.uint(2) == SEM_INFO {
-        (crate::ipc::int(count), crate::ipc::int(COUNT.load(Ordering::Relaxed)))
+        (crate::ipc::int(count), crate::ipc::int(ipc.semaphore_count.load(Ordering::Relaxed)))
     } else {
         (20, VALUE_MAX)
     };
@@ -400,12 +400,13 @@ fn information(call: &Call<'_>) -> SyscallResult {
 }
 
 fn set_values(call: &Call<'_>, all: bool) -> SyscallResult {
-    let (_, set) = crate::ipc::find(&SETS, call.int(0))?;
+    let ipc = IpcNamespace::of(call.thread)?;
+    let (_, set) = crate::ipc::find(&ipc.sets, call.int(0))?;
     let who = call.thread.credentials();
     let is_valid = |value: i32| (0..=VALUE_MAX).contains(&value);
     let mut values: Vec<u16> = Vec::new();
     if all {
-        crate::ipc::check(&set.permissions(), &who, WRITE)?;
+        crate::ipc::check(ipc.owner(), &set.permissions(), &who, WRITE)?;
         let bytes = crate::call::get_bytes(call, call.word(3), set.count * size_of::<u16>())?;
         values = fallible::try_with_capacity(set.count)?;
         let pairs = bytes.chunks_exact(2).map(|pair| u16::from_ne_bytes([pair[0], pair[1]]));
@@ -417,7 +418,7 @@ fn set_values(call: &Call<'_>, all: bool) -> SyscallResult {
         return Err(Errno::ERANGE.into());
     }
     let mut state = set.state.lock();
-    crate::ipc::check(&state.permissions, &who, WRITE)?;
+    crate::ipc::check(ipc.owner(), &state.permissions, &who, WRITE)?;
     if state.is_removed {
         return Err(Errno::EIDRM.into());
     }
@@ -438,16 +439,17 @@ fn set_values(call: &Call<'_>, all: bool) -> SyscallResult {
     Ok(0.into())
 }
 
-fn remove(call: &Call<'_>, id: i32) -> SyscallResult {
-    let mut sets = SETS.lock();
+fn remove(call: &Call<'_>, ipc: &IpcNamespace, id: i32) -> SyscallResult {
+    let mut sets = ipc.sets.lock();
     let set = sets.get(id).map(|(_, set)| set.clone()).ok_or(Errno::EINVAL)?;
     let mut state = set.state.lock();
-    crate::ipc::check_owner(&state.permissions, &call.thread.credentials())?;
+    crate::ipc::check_owner(ipc.owner(), &state.permissions, &call.thread.credentials())?;
     state.is_removed = true;
     let sleepers = state.set.dissolve();
     drop(state);
     let removed = sets.remove(id);
     drop(sets);
+    ipc.semaphore_count.fetch_sub(set.count, Ordering::Relaxed);
     drop(removed);
     sleepers.for_each(|sleeper| sleeper.finish(Err(Errno::EIDRM)));
     Ok(0.into())
@@ -457,15 +459,15 @@ fn remove(call: &Call<'_>, id: i32) -> SyscallResult {
 ///
 /// # Errors
 /// The text's: there is no memory.
-pub fn show(text: &mut impl Write) -> fmt::Result {
+pub fn show(ipc: &IpcNamespace, who: &Credentials, text: &mut impl Write) -> fmt::Result {
     writeln!(text, "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime")?;
     let mut place = 0;
-    while let Some((next, id, key, set)) = crate::ipc::next(&SETS, place) {
+    while let Some((next, id, key, set)) = crate::ipc::next(&ipc.sets, place) {
         place = next;
         let state = set.state.lock();
         let p = &state.permissions;
         write!(text, "{key:10} {id:10}  {:4o} {:10} ", p.mode, set.count)?;
-        write!(text, "{:5} {:5} {:5} {:5} ", p.uid, p.gid, p.creator_uid, p.creator_gid)?;
+        write!(text, "{} ", crate::ipc::shown(p, who))?;
         writeln!(text, "{:10} {:10}", state.operated_s, state.changed_s)?;
     }
     Ok(())

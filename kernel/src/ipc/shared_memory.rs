@@ -8,21 +8,23 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::fmt;
 use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use heddle_kernel_core::sysv_ipc::permission::Permissions;
-use heddle_kernel_core::sysv_ipc::registry::{PRIVATE, Registry};
+use heddle_kernel_core::sysv_ipc::registry::PRIVATE;
 use linux_raw_sys::general as linux;
 
 use crate::arch::paging::PAGE_SIZE;
 use crate::call::{Call, SyscallResult, pending};
 use crate::error::Errno;
 use crate::fs::inode::device_number;
-use crate::ipc::{IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ, limits};
+use crate::ipc::namespace::IpcNamespace;
+use crate::ipc::{IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, IpcObject, READ};
 use crate::memory::source::{Object as Backing, SharedMemory};
 use crate::memory::space::{Flags, MapRequest, Placement, Protection};
 use crate::memory::{MapSource, PageRef, Space, fallible};
-use crate::process::Resource;
+use crate::process::namespaces::IpcSpace;
+use crate::process::{Credentials, Resource};
 use crate::sync::SpinLock;
 
 /// A flag of `shmget`: large pages, of which there are none. Memory is never reserved, so `SHM_NORESERVE` changes
@@ -45,10 +47,6 @@ const SHM_STAT_ANY: u32 = 15;
 
 /// Where segments can be attached.
 const SHMLBA: usize = PAGE_SIZE;
-
-static SEGMENTS: SpinLock<Registry<Arc<SharedSegment>>> = SpinLock::new(Registry::new());
-/// Pages of all segments, there or not.
-static PAGES: AtomicUsize = AtomicUsize::new(0);
 
 /// A segment.
 pub struct SharedSegment {
@@ -82,12 +80,6 @@ impl IpcObject for SharedSegment {
     }
 }
 
-impl Drop for SharedSegment {
-    fn drop(&mut self) {
-        PAGES.fetch_sub(self.pages(), Ordering::Relaxed);
-    }
-}
-
 impl MapSource for SharedSegment {
     fn page(&self, index: u64, write: bool) -> Result<PageRef, Errno> {
         // A mapping that was made longer than the segment has nothing there.
@@ -98,6 +90,8 @@ impl MapSource for SharedSegment {
 /// A segment in a space.
 struct SegmentAttachment {
     segment: Arc<SharedSegment>,
+    /// The namespace, which lives as long as its segments are attached.
+    ipc: Arc<IpcNamespace>,
     /// The process.
     pid: AtomicI32,
     /// Whether it counts.
@@ -108,14 +102,15 @@ struct SegmentAttachment {
 
 impl SegmentAttachment {
     /// One that does not count yet.
-    fn new(segment: Arc<SharedSegment>, pid: i32) -> Result<Arc<Self>, Errno> {
-        let no = || AtomicBool::new(false);
-        fallible::try_arc(Self { segment, pid: AtomicI32::new(pid), is_counted: no(), is_mapped: no() })
+    fn new(segment: Arc<SharedSegment>, ipc: Arc<IpcNamespace>, pid: i32) -> Result<Arc<Self>, Errno> {
+        let (pid, is_counted, is_mapped) =
+            (AtomicI32::new(pid), AtomicBool::new(false), AtomicBool::new(false));
+        fallible::try_arc(Self { segment, ipc, pid, is_counted, is_mapped })
     }
 
     /// Counts it, if the segment has not been removed: it cannot be while it has attachments.
     fn count(&self) -> Result<(), Errno> {
-        let segments = SEGMENTS.lock();
+        let segments = self.ipc.segments.lock();
         if !segments.get(self.segment.id).is_some_and(|(_, found)| Arc::ptr_eq(found, &self.segment)) {
             return Err(Errno::EIDRM);
         }
@@ -137,7 +132,7 @@ impl Drop for SegmentAttachment {
         if !*self.is_counted.get_mut() {
             return;
         }
-        let mut segments = SEGMENTS.lock();
+        let mut segments = self.ipc.segments.lock();
         let mut state = self.segment.state.lock();
         state.attachments -= 1;
         if *self.is_mapped.get_mut() {
@@ -148,6 +143,7 @@ impl Drop for SegmentAttachment {
         drop(state);
         let removed = if is_over { segments.remove(self.segment.id) } else { None };
         drop(segments);
+        self.ipc.forget_pages(removed.as_ref());
         drop(removed);
     }
 }
@@ -166,7 +162,8 @@ impl MapSource for SegmentAttachment {
     }
 
     fn for_child(&self) -> Option<Result<Arc<dyn MapSource>, Errno>> {
-        let made = Self::new(self.segment.clone(), self.pid.load(Ordering::Relaxed));
+        let pid = self.pid.load(Ordering::Relaxed);
+        let made = Self::new(self.segment.clone(), self.ipc.clone(), pid);
         Some(made.and_then(|attachment| {
             attachment.count()?;
             attachment.note_mapped();
@@ -184,6 +181,15 @@ impl MapSource for SegmentAttachment {
 
     fn identity(&self) -> (u64, u64) {
         (device_number(0, 1), self.segment.id as u64)
+    }
+}
+
+impl IpcNamespace {
+    /// Counts the pages of a segment that is no longer among the others.
+    fn forget_pages(&self, removed: Option<&Arc<SharedSegment>>) {
+        if let Some(segment) = removed {
+            self.segment_pages.fetch_sub(segment.pages(), Ordering::Relaxed);
+        }
     }
 }
 
@@ -213,16 +219,17 @@ pub fn shmget(call: &mut Call<'_>) -> SyscallResult {
     let (key, bytes, flags) = (call.int(0), call.word(1), call.uint(2));
     let permissions = crate::ipc::permissions_of_new(call, flags);
     let creator = call.thread.process.pid;
+    let ipc = IpcNamespace::of(call.thread)?;
     let make = |id| {
-        if bytes == 0 || bytes > limits::SHMMAX.get() {
+        if bytes == 0 || bytes > ipc.limits.shmmax.get() {
             return Err(Errno::EINVAL);
         }
         if flags & SHM_HUGETLB != 0 {
             return Err(Errno::ENOMEM);
         }
         let pages = bytes.div_ceil(PAGE_SIZE);
-        let all = PAGES.load(Ordering::Relaxed).checked_add(pages).ok_or(Errno::ENOSPC)?;
-        if all > limits::SHMALL.get() {
+        let others = ipc.segment_pages.load(Ordering::Relaxed);
+        if others.checked_add(pages).ok_or(Errno::ENOSPC)? > ipc.limits.shmall.get() {
             return Err(Errno::ENOSPC);
         }
         let state = SegmentState {
@@ -235,12 +242,13 @@ pub fn shmget(call: &mut Call<'_>) -> SyscallResult {
             attachments: 0,
         };
         let (memory, state) = (SharedMemory::default(), SpinLock::new(state));
-        // Counted before, because a segment that is dropped counts itself down.
-        PAGES.fetch_add(pages, Ordering::Relaxed);
-        fallible::try_arc(SharedSegment { id, key, bytes, memory, state })
+        let segment = fallible::try_arc(SharedSegment { id, key, bytes, memory, state })?;
+        ipc.segment_pages.fetch_add(pages, Ordering::Relaxed);
+        Ok(segment)
     };
     let fits = |segment: &SharedSegment| if bytes > segment.bytes { Err(Errno::EINVAL) } else { Ok(()) };
-    Ok(crate::ipc::get(call, &SEGMENTS, flags, limits::SHMMNI.get(), fits, make)?.into())
+    Ok(crate::ipc::get(call, (ipc.owner(), &ipc.segments), flags, ipc.limits.shmmni.get(), fits, make)?
+        .into())
 }
 
 /// Where a segment of this length is to be attached.
@@ -284,16 +292,16 @@ pub fn shmat(call: &mut Call<'_>) -> SyscallResult {
     if id < 0 {
         return Err(Errno::EINVAL.into());
     }
-    let space = call.thread.space();
-    let (_, segment) = crate::ipc::find(&SEGMENTS, id)?;
+    let (space, ipc) = (call.thread.space(), IpcNamespace::of(call.thread)?);
+    let (_, segment) = crate::ipc::find(&ipc.segments, id)?;
     let length = segment.pages() * PAGE_SIZE;
     let placement = placement(call, &space, address, length)?;
-    crate::ipc::check(&segment.permissions(), &call.thread.credentials(), wanted)?;
+    crate::ipc::check(ipc.owner(), &segment.permissions(), &call.thread.credentials(), wanted)?;
     let limit = call.thread.process.limit(Resource::AddressSpace).soft;
     if (space.mapped_bytes() as u64).saturating_add(length as u64) > limit {
         return Err(Errno::ENOMEM.into());
     }
-    let attachment = SegmentAttachment::new(segment, call.thread.process.pid)?;
+    let attachment = SegmentAttachment::new(segment, ipc, call.thread.process.pid)?;
     attachment.count()?;
     let request = MapRequest {
         placement,
@@ -346,10 +354,10 @@ pub fn shmdt(call: &mut Call<'_>) -> SyscallResult {
 }
 
 /// `struct shmid64_ds`.
-fn description(id: i32, key: i32, segment: &SharedSegment) -> [u64; 14] {
+fn description(who: &Credentials, id: i32, key: i32, segment: &SharedSegment) -> [u64; 14] {
     let state = segment.state.lock();
     let mut words = [0; 14];
-    words[..6].copy_from_slice(&crate::ipc::permission_words(id, key, &state.permissions));
+    words[..6].copy_from_slice(&crate::ipc::permission_words(who, id, key, &state.permissions));
     words[6..12].copy_from_slice(&[
         segment.bytes as u64,
         state.attached_s,
@@ -368,56 +376,53 @@ pub fn shmctl(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::EINVAL.into());
     }
     let who = call.thread.credentials();
+    let ipc = IpcNamespace::of(call.thread)?;
     match command {
         IPC_INFO => {
-            let limits = [
-                limits::SHMMAX.get() as u64,
-                1,
-                limits::SHMMNI.get() as u64,
-                limits::SHMMNI.get() as u64,
-                limits::SHMALL.get() as u64,
-            ];
+            let segments = ipc.limits.shmmni.get() as u64;
+            let (bytes, pages) = (ipc.limits.shmmax.get() as u64, ipc.limits.shmall.get() as u64);
+            let limits = [bytes, 1, segments, segments, pages];
             crate::ipc::put_words(call, buffer, &limits)?;
             crate::ipc::put_words(call, buffer.wrapping_add(size_of_val(&limits)), &[0; 4])?;
-            Ok(SEGMENTS.lock().highest().into())
+            Ok(ipc.segments.lock().highest().into())
         }
         SHM_INFO => {
             let (count, highest) = {
-                let segments = SEGMENTS.lock();
+                let segments = ipc.segments.lock();
                 (segments.len(), segments.highest())
             };
-            let pages = PAGES.load(Ordering::Relaxed) as u64;
-            crate::ipc::put_words(call, buffer, &[count as u64, pages, resident_pages(), 0, 0, 0])?;
+            let pages = ipc.segment_pages.load(Ordering::Relaxed) as u64;
+            crate::ipc::put_words(call, buffer, &[count as u64, pages, resident_pages(&ipc), 0, 0, 0])?;
             Ok(highest.into())
         }
         IPC_STAT | SHM_STAT | SHM_STAT_ANY => {
             let (id, key, segment) = if command == IPC_STAT {
-                let (key, segment) = crate::ipc::find(&SEGMENTS, id)?;
+                let (key, segment) = crate::ipc::find(&ipc.segments, id)?;
                 (id, key, segment)
             } else {
-                crate::ipc::find_at(&SEGMENTS, id)?
+                crate::ipc::find_at(&ipc.segments, id)?
             };
             if command != SHM_STAT_ANY {
-                crate::ipc::check(&segment.permissions(), &who, READ)?;
+                crate::ipc::check(ipc.owner(), &segment.permissions(), &who, READ)?;
             }
-            crate::ipc::put_words(call, buffer, &description(id, key, &segment))?;
+            crate::ipc::put_words(call, buffer, &description(&who, id, key, &segment))?;
             Ok((if command == IPC_STAT { 0 } else { id as usize }).into())
         }
         IPC_SET => {
             let (uid, gid, mode) = crate::ipc::read_owner(call, buffer)?;
-            let (_, segment) = crate::ipc::find(&SEGMENTS, id)?;
+            let (_, segment) = crate::ipc::find(&ipc.segments, id)?;
             let mut state = segment.state.lock();
-            crate::ipc::check_owner(&state.permissions, &who)?;
+            crate::ipc::check_owner(ipc.owner(), &state.permissions, &who)?;
             state.permissions.change(uid, gid, mode);
             state.changed_s = crate::ipc::realtime_seconds();
             Ok(0.into())
         }
-        IPC_RMID => remove(call, id),
+        IPC_RMID => remove(call, &ipc, id),
         SHM_LOCK | SHM_UNLOCK => {
-            let (_, segment) = crate::ipc::find(&SEGMENTS, id)?;
+            let (_, segment) = crate::ipc::find(&ipc.segments, id)?;
             let mut state = segment.state.lock();
             let is_locking = command == SHM_LOCK;
-            if !who.is_capable(linux::CAP_IPC_LOCK) {
+            if !who.is_capable_in(ipc.owner(), linux::CAP_IPC_LOCK) {
                 let limit = call.thread.process.limit(Resource::LockedMemory).soft;
                 if !state.permissions.is_owned_by(who.euid) || is_locking && limit == 0 {
                     return Err(Errno::EPERM.into());
@@ -433,11 +438,11 @@ pub fn shmctl(call: &mut Call<'_>) -> SyscallResult {
 }
 
 /// Removes a segment, at once or with its last attachment; its key is free at once.
-fn remove(call: &Call<'_>, id: i32) -> SyscallResult {
-    let mut segments = SEGMENTS.lock();
+fn remove(call: &Call<'_>, ipc: &IpcNamespace, id: i32) -> SyscallResult {
+    let mut segments = ipc.segments.lock();
     let segment = segments.get(id).map(|(_, segment)| segment.clone()).ok_or(Errno::EINVAL)?;
     let mut state = segment.state.lock();
-    crate::ipc::check_owner(&state.permissions, &call.thread.credentials())?;
+    crate::ipc::check_owner(ipc.owner(), &state.permissions, &call.thread.credentials())?;
     let mut removed = None;
     if state.attachments == 0 {
         removed = segments.remove(id);
@@ -447,14 +452,15 @@ fn remove(call: &Call<'_>, id: i32) -> SyscallResult {
     }
     drop(state);
     drop(segments);
+    ipc.forget_pages(removed.as_ref());
     drop(removed);
     Ok(0.into())
 }
 
 /// Pages of all segments that are in memory.
-fn resident_pages() -> u64 {
+fn resident_pages(ipc: &IpcNamespace) -> u64 {
     let (mut place, mut pages) = (0, 0);
-    while let Some((next, .., segment)) = crate::ipc::next(&SEGMENTS, place) {
+    while let Some((next, .., segment)) = crate::ipc::next(&ipc.segments, place) {
         place = next;
         pages += segment.memory.resident_pages() as u64;
     }
@@ -465,21 +471,21 @@ fn resident_pages() -> u64 {
 ///
 /// # Errors
 /// The text's: there is no memory.
-pub fn show(text: &mut impl Write) -> fmt::Result {
+pub fn show(ipc: &IpcNamespace, who: &Credentials, text: &mut impl Write) -> fmt::Result {
     writeln!(
         text,
         "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      \
          atime      dtime      ctime                   rss                  swap"
     )?;
     let mut place = 0;
-    while let Some((next, id, key, segment)) = crate::ipc::next(&SEGMENTS, place) {
+    while let Some((next, id, key, segment)) = crate::ipc::next(&ipc.segments, place) {
         place = next;
         let resident = segment.memory.resident_pages() * PAGE_SIZE;
         let state = segment.state.lock();
         let p = &state.permissions;
         write!(text, "{key:10} {id:10}  {:4o} {:21} ", p.mode, segment.bytes)?;
         write!(text, "{:5} {:5}  {:5} ", state.creator, state.last, state.attachments)?;
-        write!(text, "{:5} {:5} {:5} {:5} ", p.uid, p.gid, p.creator_uid, p.creator_gid)?;
+        write!(text, "{} ", crate::ipc::shown(p, who))?;
         write!(text, "{:10} {:10} {:10} ", state.attached_s, state.detached_s, state.changed_s)?;
         writeln!(text, "{resident:21} {:21}", 0)?;
     }

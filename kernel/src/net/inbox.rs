@@ -14,7 +14,7 @@ use crate::fs::offer::{OfferPlace, ReadOffer};
 use crate::memory::fallible;
 use crate::net::in_flight::InFlightCharge;
 use crate::net::{Address, Style, collector};
-use crate::process::Thread;
+use crate::process::{Credentials, Thread};
 use crate::sync::SpinLock;
 use crate::wait::node::WaitNode;
 use crate::wait::queue::{Events, WaitQueue, Watch};
@@ -50,6 +50,15 @@ impl PeerIdentity {
 
     /// The identity of a sender that nobody asked for.
     pub const UNKNOWN: Self = Self { pid: 0, uid: 65534, gid: 65534 };
+
+    /// The same with the numbers that somebody sees.
+    #[must_use]
+    pub fn seen_by(self, who: &Credentials) -> Self {
+        if who.users.is_none() || self.uid == Self::NONE.uid {
+            return self;
+        }
+        Self { pid: self.pid, uid: who.shown_user(self.uid), gid: who.shown_group(self.gid) }
+    }
 
     /// The identity of a thread's process.
     #[must_use]

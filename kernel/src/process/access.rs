@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
 use crate::process::Thread;
+use crate::process::user_namespace::is_same;
 
 /// Which of the viewer's ids count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub fn may_access(viewer: &Thread, target: &Thread, ids: ViewerIds) -> bool {
         return true;
     }
     let (ours, theirs) = (viewer.credentials(), target.credentials());
-    if ours.is_capable(linux::CAP_SYS_PTRACE) {
+    if ours.is_capable_in(&theirs.users, linux::CAP_SYS_PTRACE) {
         return true;
     }
     let (uid, gid, capabilities) = match ids {
@@ -31,6 +32,7 @@ pub fn may_access(viewer: &Thread, target: &Thread, ids: ViewerIds) -> bool {
     };
     let is_same_user = [theirs.uid, theirs.euid, theirs.suid].iter().all(|&each| each == uid);
     let is_same_group = [theirs.gid, theirs.egid, theirs.sgid].iter().all(|&each| each == gid);
-    let has_no_less = theirs.capabilities.permitted & !capabilities == 0;
+    let has_no_less =
+        is_same(&ours.users, &theirs.users) && theirs.capabilities.permitted & !capabilities == 0;
     is_same_user && is_same_group && has_no_less && target.process.is_dumpable()
 }

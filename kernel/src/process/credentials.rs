@@ -4,6 +4,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use linux_raw_sys::general as linux;
 
+use crate::process::user_namespace::Users;
+
 /// The capability sets of capabilities(7), one bit a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of capabilities(7)")]
@@ -74,7 +76,7 @@ impl Capabilities {
 
     /// The capabilities of Linux 6.1, `CAP_CHOWN` to `CAP_CHECKPOINT_RESTORE`.
     pub const ALL: u64 = (1 << 41) - 1;
-    const FULL: Self =
+    pub(in crate::process) const FULL: Self =
         Self { permitted: Self::ALL, effective: Self::ALL, inheritable: 0, bounding: Self::ALL, ambient: 0 };
 }
 
@@ -94,13 +96,16 @@ pub struct Credentials {
     pub groups: Option<Arc<Vec<u32>>>,
     pub capabilities: Capabilities,
     pub secure_bits: SecureBits,
+    /// The user namespace. All numbers are those of the first.
+    pub users: Users,
 }
 
 impl Credentials {
     /// Whether all ids are the superuser's: such programs share a page table, others have one each.
     #[must_use]
     pub fn is_root_owned(&self) -> bool {
-        [self.uid, self.euid, self.suid, self.gid, self.egid].iter().all(|&id| id == 0)
+        self.users.is_none()
+            && [self.uid, self.euid, self.suid, self.gid, self.egid].iter().all(|&id| id == 0)
     }
 
     /// The superuser.
@@ -116,20 +121,22 @@ impl Credentials {
         groups: None,
         capabilities: Capabilities::FULL,
         secure_bits: SecureBits(0),
+        users: None,
     };
 
-    const fn has_root(&self) -> bool {
-        self.uid == 0 || self.euid == 0 || self.suid == 0
+    fn has(&self, user: u32) -> bool {
+        self.uid == user || self.euid == user || self.suid == user
     }
 
     /// Changes the user ids, and the capabilities with them.
-    pub const fn set_user_ids(&mut self, real: u32, effective: u32, saved: u32) {
-        let (had_root, was_effective) = (self.has_root(), self.euid == 0);
+    pub fn set_user_ids(&mut self, real: u32, effective: u32, saved: u32) {
+        let root = self.root_user();
+        let (had_root, was_effective) = (self.has(root), self.euid == root);
         (self.uid, self.euid, self.suid, self.fsuid) = (real, effective, saved, effective);
         if self.secure_bits.has(SecureBits::NO_SETUID_FIXUP) {
             return;
         }
-        let has_root = self.has_root();
+        let has_root = self.has(root);
         let sets = &mut self.capabilities;
         if had_root && !has_root {
             if !self.secure_bits.has(SecureBits::KEEP_CAPABILITIES) {
@@ -137,24 +144,25 @@ impl Credentials {
             }
             sets.ambient = 0;
         }
-        if was_effective && effective != 0 {
+        if was_effective && effective != root {
             sets.effective = 0;
-        } else if !was_effective && effective == 0 {
+        } else if !was_effective && effective == root {
             sets.effective = sets.permitted;
         }
     }
 
     /// Changes the user id for accesses to files, and the capabilities that are about files with it.
-    pub const fn set_file_user_id(&mut self, fsuid: u32) {
-        let was_root = self.fsuid == 0;
+    pub fn set_file_user_id(&mut self, fsuid: u32) {
+        let root = self.root_user();
+        let was_root = self.fsuid == root;
         self.fsuid = fsuid;
         if self.secure_bits.has(SecureBits::NO_SETUID_FIXUP) {
             return;
         }
         let sets = &mut self.capabilities;
-        if was_root && fsuid != 0 {
+        if was_root && fsuid != root {
             sets.effective &= !Capabilities::OF_FILES;
-        } else if !was_root && fsuid == 0 {
+        } else if !was_root && fsuid == root {
             sets.effective |= sets.permitted & Capabilities::OF_FILES;
         }
     }
@@ -162,18 +170,19 @@ impl Credentials {
     /// Whether a program that has changed to these from `old` is closed to others of its user: it may hold what they
     /// may not see.
     #[must_use]
-    pub const fn closes(&self, old: &Self) -> bool {
+    pub fn closes(&self, old: &Self) -> bool {
         self.euid != old.euid
             || self.egid != old.egid
             || self.fsuid != old.fsuid
             || self.fsgid != old.fsgid
-            || self.capabilities.permitted & !old.capabilities.permitted != 0
+            || !self.has_no_more_than(old)
     }
 
-    /// Whether capability `number` (a `CAP_` constant) is effective.
+    /// Whether capability `number` (a `CAP_` constant) is effective towards what belongs to the first user namespace.
+    #[inline]
     #[must_use]
     pub const fn is_capable(&self, number: u32) -> bool {
-        number < 64 && self.capabilities.effective & 1 << number != 0
+        self.has_capability(number) && self.users.is_none()
     }
 
     /// The supplementary groups.

@@ -1,6 +1,8 @@
 //! The machine's names, sethostname(2) and setdomainname(2), as the threads of one UTS namespace see them.
 
+use crate::error::Errno;
 use crate::fs::mount::next_namespace_number;
+use crate::process::user_namespace::{CountedNamespace, NamespaceKind, Users};
 use crate::sync::SpinLock;
 
 /// Bytes of the name with at least one zero behind it: those of each string of `struct utsname`.
@@ -10,6 +12,7 @@ pub const HOST_NAME_BYTES: usize = 65;
 pub struct UtsNamespace {
     /// Its number, as `/proc/PID/ns/uts` shows it.
     pub number: u64,
+    counted: CountedNamespace,
     /// Host name, then domain name, with zeros behind them.
     names: SpinLock<[[u8; HOST_NAME_BYTES]; 2]>,
 }
@@ -29,16 +32,29 @@ impl UtsNamespace {
     const FIRST_NUMBER: u64 = 0xefff_fffe;
 
     /// The namespace of the first program.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { number: Self::FIRST_NUMBER, names: SpinLock::new([initial(b"heddle"), initial(b"(none)")]) }
+    ///
+    /// # Errors
+    /// `ENOSPC`, not in fact.
+    pub fn first() -> Result<Self, Errno> {
+        let counted = CountedNamespace::new(&None, NamespaceKind::Names)?;
+        let names = SpinLock::new([initial(b"heddle"), initial(b"(none)")]);
+        Ok(Self { number: Self::FIRST_NUMBER, counted, names })
     }
 
-    /// A copy with names of its own.
-    #[must_use]
-    pub fn duplicate(&self) -> Self {
+    /// A copy with names of its own, owned by a user namespace.
+    ///
+    /// # Errors
+    /// `ENOSPC`: there are as many as there may be.
+    pub fn duplicate(&self, owner: &Users) -> Result<Self, Errno> {
+        let counted = CountedNamespace::new(owner, NamespaceKind::Names)?;
         let names = *self.names.lock();
-        Self { number: next_namespace_number(), names: SpinLock::new(names) }
+        Ok(Self { number: next_namespace_number(), counted, names: SpinLock::new(names) })
+    }
+
+    /// The user namespace that owns it.
+    #[must_use]
+    pub const fn owner(&self) -> &Users {
+        self.counted.owner()
     }
 
     /// The machine's name with zeros behind it.

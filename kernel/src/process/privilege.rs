@@ -10,6 +10,7 @@ use crate::fs::access::{self, Access};
 use crate::fs::xattr::CAPABILITY;
 use crate::fs::{OpenFile, Path};
 use crate::memory::fallible;
+use crate::process::user_namespace::is_within;
 use crate::process::{Credentials, SecureBits, Thread};
 
 /// The credentials that an executable file gives: set-id bits and file capabilities.
@@ -73,9 +74,12 @@ impl FileCapabilities {
 pub fn of_program(thread: &Thread, file: &OpenFile) -> Result<ProgramIdentity, Errno> {
     let old = thread.credentials();
     let metadata = file.metadata();
-    let may_gain = file.place.as_ref().is_none_or(|place| place.mount.flags() & linux::MS_NOSUID == 0);
+    let may_gain = file.place.as_ref().is_none_or(|place| {
+        place.mount.flags() & linux::MS_NOSUID == 0 && is_within(&old.users, place.mount.file_system.owner())
+    });
     let mut new = (*old).clone();
-    if may_gain && !thread.has_no_new_privileges() {
+    let is_known = old.users.is_none() || old.knows(metadata.uid, metadata.gid);
+    if may_gain && is_known && !thread.has_no_new_privileges() {
         if metadata.permissions & linux::S_ISUID != 0 {
             new.euid = metadata.uid;
         }
@@ -90,20 +94,21 @@ pub fn of_program(thread: &Thread, file: &OpenFile) -> Result<ProgramIdentity, E
     }
     if is_watched(thread) && may_do_more(&old, &new) {
         // Whoever traces the thread would have the program's rights.
-        if thread.has_no_new_privileges() || !old.is_capable(linux::CAP_SETUID) {
+        if thread.has_no_new_privileges() || !old.has_capability(linux::CAP_SETUID) {
             (new.euid, new.egid) = (new.uid, new.gid);
         }
         new.capabilities.permitted &= old.capabilities.permitted;
     }
     (new.suid, new.fsuid, new.sgid, new.fsgid) = (new.euid, new.euid, new.egid, new.egid);
     let is_set_id = new.euid != old.uid || new.egid != old.gid;
+    let root = new.root_user();
     let sets = &mut new.capabilities;
     if of_file.is_some() || is_set_id {
         sets.ambient = 0;
     }
     sets.permitted |= sets.ambient;
     sets.effective = if is_effective { sets.permitted } else { sets.ambient };
-    let has_grown = new.uid != 0 && (is_effective || sets.permitted & !sets.ambient != 0);
+    let has_grown = new.uid != root && (is_effective || sets.permitted & !sets.ambient != 0);
     new.secure_bits.0 &= !SecureBits::KEEP_CAPABILITIES.0;
     let is_readable = match &file.place {
         Some(place) => access::check(&*place.entry.node, &old, Access::READ).is_ok(),
@@ -129,6 +134,7 @@ fn may_do_more(old: &Credentials, new: &Credentials) -> bool {
 
 /// The permitted set of a new program without what is ambient. Returns whether it is effective from the start.
 fn transform(new: &mut Credentials, of_file: Option<&FileCapabilities>) -> Result<bool, Errno> {
+    let root = new.root_user();
     let sets = &mut new.capabilities;
     let mut is_effective = false;
     sets.permitted = 0;
@@ -140,12 +146,12 @@ fn transform(new: &mut Credentials, of_file: Option<&FileCapabilities>) -> Resul
         }
     }
     // A file's own capabilities count for a program that is set to user 0, not user 0's.
-    let is_root_by_file = of_file.is_some() && new.euid == 0 && new.uid != 0;
+    let is_root_by_file = of_file.is_some() && new.euid == root && new.uid != root;
     if !new.secure_bits.has(SecureBits::NO_ROOT) && !is_root_by_file {
-        if new.euid == 0 || new.uid == 0 {
+        if new.euid == root || new.uid == root {
             sets.permitted = sets.bounding | sets.inheritable;
         }
-        is_effective |= new.euid == 0;
+        is_effective |= new.euid == root;
     }
     Ok(is_effective)
 }

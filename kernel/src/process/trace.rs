@@ -12,6 +12,7 @@ use linux_raw_sys::general as linux;
 use crate::error::Errno;
 use crate::process::access::{ViewerIds, may_access};
 use crate::process::thread::Tracee;
+use crate::process::user_namespace::is_same;
 use crate::process::{ExitStatus, Process, Thread, exit, table};
 use crate::signal;
 use crate::signal::PendingWork;
@@ -83,8 +84,9 @@ pub fn attach_to_parent(thread: &Arc<Thread>) -> Result<(), Errno> {
     let creator = table::thread(thread.process.creator()).filter(|each| Arc::ptr_eq(&each.process, &parent));
     let tracer = creator.or_else(|| parent.main_thread()).ok_or(Errno::EPERM)?;
     let (ours, theirs) = (tracer.credentials(), thread.credentials());
-    let has_no_less = theirs.capabilities.permitted & !ours.capabilities.permitted == 0;
-    if !has_no_less && !ours.is_capable(linux::CAP_SYS_PTRACE) {
+    let has_no_less = is_same(&ours.users, &theirs.users)
+        && theirs.capabilities.permitted & !ours.capabilities.permitted == 0;
+    if !has_no_less && !ours.is_capable_in(&theirs.users, linux::CAP_SYS_PTRACE) {
         return Err(Errno::EPERM);
     }
     link(&tracer, thread, TraceOptions::empty(), false)

@@ -7,8 +7,8 @@ use crate::error::{Errno, TryResult};
 use crate::fs::inode::{Inode, Metadata};
 use crate::fs::{File, IoBuffer, OpenFile};
 use crate::memory::fallible;
-use crate::process::host_name::UtsNamespace;
 use crate::process::keys::{KeyCaller, KeyViewer};
+use crate::process::namespaces::Namespaces;
 use crate::process::{Credentials, Thread};
 use crate::procfs::usage::Sum;
 use crate::procfs::{ProcNode, Text, What};
@@ -22,10 +22,10 @@ struct ProcFile {
     node: Arc<ProcNode>,
     /// The thread that opened it; none if the kernel did.
     opener: Option<Arc<Credentials>>,
-    /// Its UTS namespace.
-    names: Option<Arc<UtsNamespace>>,
-    /// Its view on keys.
-    viewer: Option<KeyViewer>,
+    /// Its namespaces, for a file about them.
+    namespaces: Option<Arc<Namespaces>>,
+    /// Its view on keys, for a file about them.
+    keys: Option<KeyViewer>,
     shown: SpinLock<Option<Shown>>,
 }
 
@@ -43,6 +43,12 @@ struct Shown {
 }
 
 impl ProcFile {
+    /// Whoever the file shows numbers to.
+    fn viewer(&self) -> &Credentials {
+        const KERNEL: &Credentials = &Credentials::ROOT;
+        self.opener.as_deref().unwrap_or(KERNEL)
+    }
+
     /// The part that follows `before`, or the first.
     fn part(&self, before: Option<Shown>) -> Result<Shown, Errno> {
         let (from, offset, mut sum) = before.map_or((0, 0, Sum::default()), |before| {
@@ -54,14 +60,17 @@ impl ProcFile {
             What::Text(show) | What::Writable(show, _) | What::Controlled(show, _) => {
                 show(subject, &mut text).map(|()| None)?
             }
-            What::Name(show, _) => match &self.names {
-                Some(names) => show(names, &mut text).map(|()| None)?,
+            What::Own(show) | What::WritableOwn(show, _) => match &self.namespaces {
+                Some(namespaces) => show(namespaces, self.viewer(), &mut text).map(|()| None)?,
                 None => None,
             },
-            What::Keys(show) => match &self.viewer {
+            What::Keys(show) => match &self.keys {
                 Some(viewer) => show(viewer, &mut text, from)?,
                 None => None,
             },
+            What::Seen(show) | What::WritableSeen(show, _) => {
+                show(subject, self.viewer(), &mut text).map(|()| None)?
+            }
             What::Parts(show) => show(subject, &mut text, from)?,
             What::Sums(show) => show(subject, &mut text, &mut sum)?.then_some(0),
             _ => return Err(Errno::EISDIR),
@@ -71,12 +80,12 @@ impl ProcFile {
 }
 
 pub(super) fn open(node: Arc<ProcNode>, thread: Option<&Arc<Thread>>) -> Result<Arc<dyn File>, Errno> {
-    let is_name = matches!(node.item.what, What::Name(..));
-    let names = thread.filter(|_| is_name).map(|thread| thread.namespaces().names.clone());
+    let is_own = matches!(node.item.what, What::Own(_) | What::WritableOwn(..));
+    let namespaces = thread.filter(|_| is_own).map(|thread| thread.namespaces());
     let sees_keys = matches!(node.item.what, What::Keys(_));
-    let viewer = thread.filter(|_| sees_keys).map(|thread| KeyCaller::new(thread).viewer());
+    let keys = thread.filter(|_| sees_keys).map(|thread| KeyCaller::new(thread).viewer());
     let opener = thread.map(|thread| thread.credentials());
-    Ok(fallible::try_arc(ProcFile { node, opener, names, viewer, shown: SpinLock::new(None) })?)
+    Ok(fallible::try_arc(ProcFile { node, opener, namespaces, keys, shown: SpinLock::new(None) })?)
 }
 
 impl File for ProcFile {
@@ -120,9 +129,11 @@ impl File for ProcFile {
         buffer.copy_in(&mut bytes)?;
         let stored = match (&self.node.item.what, &self.opener) {
             (What::Writable(_, store), _) => store(&self.node.subject, &bytes),
-            (What::Controlled(_, store), Some(opener)) => store(&self.node.subject, opener, &bytes),
-            (What::Name(_, store), _) => {
-                self.names.as_ref().map(|names| store(names, &bytes)).ok_or(Errno::EIO)
+            (What::Controlled(_, store) | What::WritableSeen(_, store), Some(opener)) => {
+                store(&self.node.subject, opener, &bytes)
+            }
+            (What::WritableOwn(_, store), _) => {
+                self.namespaces.as_ref().ok_or(Errno::EIO).and_then(|namespaces| store(namespaces, &bytes))
             }
             _ => Err(Errno::EIO),
         };

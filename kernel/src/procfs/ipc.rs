@@ -1,22 +1,25 @@
 //! Files of `/proc` about System V's IPC and POSIX message queues: the objects, and their limits.
 
 use crate::error::Errno;
-use crate::ipc::limits::IpcLimit;
-use crate::ipc::{limits, message, semaphore, shared_memory};
-use crate::procfs::{Subject, Text};
+use crate::ipc::limits::{IpcLimit, IpcLimits};
+use crate::ipc::namespace::IpcNamespace;
+use crate::ipc::{message, semaphore, shared_memory};
+use crate::process::Credentials;
+use crate::process::namespaces::Namespaces;
+use crate::procfs::Text;
 
 type Shown = Result<(), Errno>;
 
-pub fn queues(_: &Subject, text: &mut Text) -> Shown {
-    message::show(text).map_err(|_| Errno::ENOMEM)
+pub fn queues(namespaces: &Namespaces, who: &Credentials, text: &mut Text) -> Shown {
+    message::show(&*IpcNamespace::among(namespaces)?, who, text).map_err(|_| Errno::ENOMEM)
 }
 
-pub fn semaphores(_: &Subject, text: &mut Text) -> Shown {
-    semaphore::show(text).map_err(|_| Errno::ENOMEM)
+pub fn semaphores(namespaces: &Namespaces, who: &Credentials, text: &mut Text) -> Shown {
+    semaphore::show(&*IpcNamespace::among(namespaces)?, who, text).map_err(|_| Errno::ENOMEM)
 }
 
-pub fn segments(_: &Subject, text: &mut Text) -> Shown {
-    shared_memory::show(text).map_err(|_| Errno::ENOMEM)
+pub fn segments(namespaces: &Namespaces, who: &Credentials, text: &mut Text) -> Shown {
+    shared_memory::show(&*IpcNamespace::among(namespaces)?, who, text).map_err(|_| Errno::ENOMEM)
 }
 
 /// The numbers that a program writes, as many as there are limits.
@@ -33,39 +36,42 @@ fn set(limits: &[&IpcLimit], text: &[u8]) -> Shown {
 macro_rules! limit_files {
     ($($show:ident $set:ident $limit:ident;)*) => {
         $(
-            pub fn $show(_: &Subject, text: &mut Text) -> Shown {
-                text.line(format_args!("{}\n", limits::$limit.get()))
+            pub fn $show(namespaces: &Namespaces, _: &Credentials, text: &mut Text) -> Shown {
+                text.line(format_args!("{}\n", IpcNamespace::among(namespaces)?.limits.$limit.get()))
             }
 
-            pub fn $set(_: &Subject, text: &[u8]) -> Shown {
-                set(&[&limits::$limit], text)
+            pub fn $set(namespaces: &Namespaces, text: &[u8]) -> Shown {
+                set(&[&IpcNamespace::among(namespaces)?.limits.$limit], text)
             }
         )*
     };
 }
 
 limit_files! {
-    show_msgmax set_msgmax MSGMAX;
-    show_msgmnb set_msgmnb MSGMNB;
-    show_msgmni set_msgmni MSGMNI;
-    show_mq_messages set_mq_messages MQ_MSG_DEFAULT;
-    show_mq_messages_max set_mq_messages_max MQ_MSG_MAX;
-    show_mq_queues set_mq_queues MQ_QUEUES_MAX;
-    show_mq_size set_mq_size MQ_MSGSIZE_DEFAULT;
-    show_mq_size_max set_mq_size_max MQ_MSGSIZE_MAX;
-    show_shmall set_shmall SHMALL;
-    show_shmmax set_shmmax SHMMAX;
-    show_shmmni set_shmmni SHMMNI;
+    show_msgmax set_msgmax msgmax;
+    show_msgmnb set_msgmnb msgmnb;
+    show_msgmni set_msgmni msgmni;
+    show_mq_messages set_mq_messages mq_msg_default;
+    show_mq_messages_max set_mq_messages_max mq_msg_max;
+    show_mq_queues set_mq_queues mq_queues_max;
+    show_mq_size set_mq_size mq_msgsize_default;
+    show_mq_size_max set_mq_size_max mq_msgsize_max;
+    show_shmall set_shmall shmall;
+    show_shmmax set_shmmax shmmax;
+    show_shmmni set_shmmni shmmni;
 }
 
 /// The four limits of semaphores, in the order of proc(5).
-const SEM: [&IpcLimit; 4] = [&limits::SEMMSL, &limits::SEMMNS, &limits::SEMOPM, &limits::SEMMNI];
+const fn of_semaphores(limits: &IpcLimits) -> [&IpcLimit; 4] {
+    [&limits.semmsl, &limits.semmns, &limits.semopm, &limits.semmni]
+}
 
-pub fn show_sem(_: &Subject, text: &mut Text) -> Shown {
-    let [most, all, row, sets] = SEM.map(IpcLimit::get);
+pub fn show_sem(namespaces: &Namespaces, _: &Credentials, text: &mut Text) -> Shown {
+    let ipc = IpcNamespace::among(namespaces)?;
+    let [most, all, row, sets] = of_semaphores(&ipc.limits).map(IpcLimit::get);
     text.line(format_args!("{most}\t{all}\t{row}\t{sets}\n"))
 }
 
-pub fn set_sem(_: &Subject, text: &[u8]) -> Shown {
-    set(&SEM, text)
+pub fn set_sem(namespaces: &Namespaces, text: &[u8]) -> Shown {
+    set(&of_semaphores(&IpcNamespace::among(namespaces)?.limits), text)
 }

@@ -26,6 +26,7 @@ mod system;
 mod table;
 mod text;
 mod usage;
+mod users;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -34,8 +35,8 @@ use crate::error::Errno;
 use crate::fs::inode::{Inode, LinkTarget, Listed, Metadata, Opening, Statistics, Timestamp, device_number};
 use crate::fs::{Dentry, File, FileType, Mount, OpenFile, Path};
 use crate::memory::fallible;
-use crate::process::host_name::UtsNamespace;
 use crate::process::keys::KeyViewer;
+use crate::process::namespaces::Namespaces;
 use crate::process::{Credentials, Process, Thread};
 
 use crate::procfs::text::Text;
@@ -51,10 +52,12 @@ type ShowSum = fn(&Subject, &mut Text, &mut Sum) -> Result<bool, Errno>;
 type Store = fn(&Subject, &[u8]) -> Result<(), Errno>;
 /// The same, as far as whoever opened the file may.
 type StoreAs = fn(&Subject, &Credentials, &[u8]) -> Result<(), Errno>;
-/// Writes a name of a UTS namespace.
-type ShowName = fn(&UtsNamespace, &mut Text) -> Result<(), Errno>;
-/// Takes a name for a UTS namespace.
-type StoreName = fn(&UtsNamespace, &[u8]);
+/// Writes what a file shows to whoever opened it.
+type ShowAs = fn(&Subject, &Credentials, &mut Text) -> Result<(), Errno>;
+/// Writes something of namespaces, as somebody sees it.
+type ShowOwn = fn(&Namespaces, &Credentials, &mut Text) -> Result<(), Errno>;
+/// Takes what a program writes to something of namespaces.
+type StoreOwn = fn(&Namespaces, &[u8]) -> Result<(), Errno>;
 /// Writes a part of what a thread may know of keys, as [`ShowPart`].
 type ShowKeys = fn(&KeyViewer, &mut Text, u64) -> Result<Option<u64>, Errno>;
 /// Finds where a link leads.
@@ -80,10 +83,16 @@ enum What {
     Writable(Show, Store),
     /// A file that can be written, to what the opener's rights allow.
     Controlled(Show, StoreAs),
-    /// A name of the machine, in the UTS namespace of whoever opens it.
-    Name(ShowName, StoreName),
     /// The keys that whoever opens it may view.
     Keys(ShowKeys),
+    /// A file that shows numbers of users, as the opener sees them.
+    Seen(ShowAs),
+    /// The same for one that can be written, to what the opener's rights allow.
+    WritableSeen(ShowAs, StoreAs),
+    /// A file about the namespaces of whoever opens it.
+    Own(ShowOwn),
+    /// The same for one that can be written.
+    WritableOwn(ShowOwn, StoreOwn),
     /// The memory of a process.
     Memory,
     /// The pages of a process.
@@ -267,8 +276,11 @@ impl Inode for ProcNode {
             | What::Sums(_)
             | What::Writable(..)
             | What::Controlled(..)
-            | What::Name(..)
             | What::Keys(_)
+            | What::Seen(_)
+            | What::WritableSeen(..)
+            | What::Own(_)
+            | What::WritableOwn(..)
             | What::Memory
             | What::PageMap => FileType::Regular,
             What::Link(_) => FileType::Symlink,

@@ -3,19 +3,23 @@
 use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
+use crate::call::Call;
 use crate::error::{Errno, TryResult};
 use crate::fs::inode::{Inode, LinkTarget, Metadata, Opening, Statistics, device_number};
 use crate::fs::mount::MountNamespace;
-use crate::fs::{Dentry, File, FileType, OpenFile, Path, downcast, setup};
+use crate::fs::{Dentry, File, FileType, OpenFile, Path, StatusFlags, downcast, setup};
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::process::host_name::UtsNamespace;
+use crate::process::namespaces::IpcSpace;
+use crate::process::user_namespace::{self, Users, is_within};
 use crate::procfs::{Subject, Text, at, link};
 
 /// The number of the file system that they are in.
 const DEVICE: u64 = device_number(0, 4);
 /// `NS_GET_USERNS` and the like.
 mod request {
+    pub const USERS: u32 = 0xb701;
     pub const PARENT: u32 = 0xb702;
     pub const TYPE: u32 = 0xb703;
     pub const OWNER: u32 = 0xb704;
@@ -28,6 +32,10 @@ pub enum Namespace {
     Mounts(Arc<MountNamespace>),
     /// Names of the machine.
     Names(Arc<UtsNamespace>),
+    /// Objects of IPC.
+    Ipc(Arc<dyn IpcSpace>),
+    /// Numbers of users, and what capabilities count towards.
+    Users(Users),
 }
 
 impl Namespace {
@@ -37,6 +45,8 @@ impl Namespace {
         match self {
             Self::Mounts(_) => linux::CLONE_NEWNS,
             Self::Names(_) => linux::CLONE_NEWUTS,
+            Self::Ipc(_) => linux::CLONE_NEWIPC,
+            Self::Users(_) => linux::CLONE_NEWUSER,
         }
     }
 
@@ -44,6 +54,8 @@ impl Namespace {
         match self {
             Self::Mounts(namespace) => namespace.number,
             Self::Names(namespace) => namespace.number,
+            Self::Ipc(namespace) => namespace.number(),
+            Self::Users(users) => user_namespace::number(users),
         }
     }
 
@@ -51,6 +63,8 @@ impl Namespace {
         match self {
             Self::Mounts(_) => "mnt",
             Self::Names(_) => "uts",
+            Self::Ipc(_) => "ipc",
+            Self::Users(_) => "user",
         }
     }
 
@@ -58,6 +72,16 @@ impl Namespace {
     #[must_use]
     pub fn of(open: &OpenFile) -> Option<Self> {
         downcast::<NamespaceFile>(open).map(|file| file.0.clone())
+    }
+
+    /// The user namespace that owns it; none for the first of them.
+    fn owner(&self) -> Option<Users> {
+        match self {
+            Self::Mounts(namespace) => Some(namespace.owner().clone()),
+            Self::Names(namespace) => Some(namespace.owner().clone()),
+            Self::Ipc(namespace) => Some(namespace.owner().clone()),
+            Self::Users(users) => users.as_ref().map(|users| users.parent.clone()),
+        }
     }
 
     fn metadata(&self) -> Metadata {
@@ -70,10 +94,14 @@ impl Namespace {
 
     /// The file that it is.
     fn place(self) -> Result<LinkTarget, Errno> {
+        Ok(at(self.path()?))
+    }
+
+    fn path(self) -> Result<Path, Errno> {
         let mut name = Text::new();
         name.line(format_args!("{}:[{}]", self.kind(), self.number()))?;
         let entry = Dentry::new(fallible::try_arc(NamespaceNode(self))?, None, &name.into_bytes())?;
-        Ok(at(Path { mount: setup::anonymous()?.0.clone(), entry }))
+        Ok(Path { mount: setup::anonymous()?.0.clone(), entry })
     }
 }
 
@@ -85,6 +113,16 @@ pub(super) fn mounts(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<
 /// `/proc/PID/ns/uts`.
 pub(super) fn names(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
     Namespace::Names(link::check(subject, viewer)?.namespaces().names.clone()).place()
+}
+
+/// `/proc/PID/ns/ipc`.
+pub(super) fn ipc(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
+    Namespace::Ipc(link::check(subject, viewer)?.namespaces().ipc.clone()).place()
+}
+
+/// `/proc/PID/ns/user`.
+pub(super) fn users(subject: &Subject, viewer: Option<&Arc<Thread>>) -> Result<LinkTarget, Errno> {
+    Namespace::Users(link::check(subject, viewer)?.credentials().users.clone()).place()
 }
 
 struct NamespaceNode(Namespace);
@@ -110,12 +148,33 @@ impl Inode for NamespaceNode {
 
 struct NamespaceFile(Namespace);
 
+/// A new descriptor for a namespace.
+fn open(call: &Call<'_>, namespace: Namespace) -> TryResult<usize> {
+    let file = fallible::try_arc(NamespaceFile(namespace.clone()))?;
+    let open = fallible::try_arc(OpenFile::at(file, StatusFlags::empty(), namespace.path()?))?;
+    let number = call.thread.descriptors().add(open, 0, call.thread.process.descriptor_limit(), true)?;
+    Ok(number as usize)
+}
+
 impl File for NamespaceFile {
-    fn ioctl(&self, _: &crate::call::Call<'_>, _: &OpenFile, request: u32, _: usize) -> TryResult<usize> {
-        match request {
-            request::TYPE => Ok(self.0.flag() as usize),
-            // Neither kind has a parent, and only a user namespace has an owner.
-            request::PARENT | request::OWNER => Err(Errno::EINVAL.into()),
+    fn ioctl(&self, call: &Call<'_>, _: &OpenFile, request: u32, argument: usize) -> TryResult<usize> {
+        match (request, &self.0) {
+            (request::TYPE, _) => Ok(self.0.flag() as usize),
+            (request::USERS, _) | (request::PARENT, Namespace::Users(_)) => {
+                let owner = self.0.owner().ok_or(Errno::EPERM)?;
+                if !is_within(&owner, &call.thread.credentials().users) {
+                    return Err(Errno::EPERM.into());
+                }
+                open(call, Namespace::Users(owner))
+            }
+            (request::OWNER, Namespace::Users(users)) => {
+                let who = call.thread.credentials();
+                let owner = users.as_ref().map_or(0, |users| users.owner);
+                call.thread.space().write(argument, &who.shown_user(owner))?;
+                Ok(0)
+            }
+            // The others have no parent, and only a user namespace has an owner.
+            (request::PARENT | request::OWNER, _) => Err(Errno::EINVAL.into()),
             _ => Err(Errno::ENOTTY.into()),
         }
     }

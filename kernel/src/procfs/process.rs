@@ -202,7 +202,7 @@ pub fn memory(subject: &Subject, text: &mut Text) -> Shown {
     text.line(format_args!("{pages} {resident} 0 0 0 {pages} 0\n"))
 }
 
-pub fn status(subject: &Subject, text: &mut Text) -> Shown {
+pub fn status(subject: &Subject, viewer: &Credentials, text: &mut Text) -> Shown {
     let process = subject.process()?;
     let thread = subject.thread().ok();
     text.bytes(b"Name:\t")?;
@@ -226,7 +226,7 @@ pub fn status(subject: &Subject, text: &mut Text) -> Shown {
         process.parent_pid()
     ))?;
     if let Some(thread) = &thread {
-        status_of_thread(&process, thread, text)?;
+        status_of_thread(&process, thread, viewer, text)?;
     }
     let switches = thread.map_or_else(UsageCounts::default, |thread| thread.counts());
     text.line(format_args!(
@@ -252,14 +252,18 @@ fn actions_of(process: &Process) -> (u64, u64) {
     (ignored, caught)
 }
 
-fn status_of_thread(process: &Process, thread: &Arc<Thread>, text: &mut Text) -> Shown {
+fn status_of_thread(process: &Process, thread: &Arc<Thread>, viewer: &Credentials, text: &mut Text) -> Shown {
     let who = thread.credentials();
-    text.line(format_args!("Uid:\t{}\t{}\t{}\t{}\n", who.uid, who.euid, who.suid, who.fsuid))?;
-    text.line(format_args!("Gid:\t{}\t{}\t{}\t{}\n", who.gid, who.egid, who.sgid, who.fsgid))?;
+    let [uid, euid, suid, fsuid] =
+        [who.uid, who.euid, who.suid, who.fsuid].map(|user| viewer.shown_user(user));
+    text.line(format_args!("Uid:\t{uid}\t{euid}\t{suid}\t{fsuid}\n"))?;
+    let [gid, egid, sgid, fsgid] =
+        [who.gid, who.egid, who.sgid, who.fsgid].map(|group| viewer.shown_group(group));
+    text.line(format_args!("Gid:\t{gid}\t{egid}\t{sgid}\t{fsgid}\n"))?;
     let table = thread.descriptors();
     text.line(format_args!("FDSize:\t{}\nGroups:\t", table.size()))?;
-    for group in who.supplementary_groups() {
-        text.line(format_args!("{group} "))?;
+    for &group in who.supplementary_groups() {
+        text.line(format_args!("{} ", viewer.shown_group(group)))?;
     }
     {
         let space = thread.space();

@@ -5,8 +5,10 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::arch::cpu;
 use crate::error::Errno;
 use crate::fs::{lease, notify};
-use crate::process::host_name::{HOST_NAME_BYTES, UtsNamespace};
+use crate::process::Credentials;
+use crate::process::host_name::HOST_NAME_BYTES;
 use crate::process::keys;
+use crate::process::namespaces::Namespaces;
 use crate::procfs::{Subject, Text};
 
 type Shown = Result<(), Errno>;
@@ -97,20 +99,22 @@ fn name_of(bytes: &[u8]) -> [u8; HOST_NAME_BYTES] {
     name
 }
 
-pub fn host(names: &UtsNamespace, text: &mut Text) -> Shown {
-    show_name(names.host_name(), text)
+pub fn host(namespaces: &Namespaces, _: &Credentials, text: &mut Text) -> Shown {
+    show_name(namespaces.names.host_name(), text)
 }
 
-pub fn set_host(names: &UtsNamespace, bytes: &[u8]) {
-    names.set_host_name(name_of(bytes));
+pub fn set_host(namespaces: &Namespaces, bytes: &[u8]) -> Shown {
+    namespaces.names.set_host_name(name_of(bytes));
+    Ok(())
 }
 
-pub fn domain(names: &UtsNamespace, text: &mut Text) -> Shown {
-    show_name(names.domain_name(), text)
+pub fn domain(namespaces: &Namespaces, _: &Credentials, text: &mut Text) -> Shown {
+    show_name(namespaces.names.domain_name(), text)
 }
 
-pub fn set_domain(names: &UtsNamespace, bytes: &[u8]) {
-    names.set_domain_name(name_of(bytes));
+pub fn set_domain(namespaces: &Namespaces, bytes: &[u8]) -> Shown {
+    namespaces.names.set_domain_name(name_of(bytes));
+    Ok(())
 }
 
 /// The CPUs that there are, as a list of ranges.

@@ -1,9 +1,9 @@
 //! The names in `/proc`, and how each is shown.
 
 use crate::procfs::{
-    Follow, Item, Show, ShowName, ShowPart, ShowSum, Store, StoreAs, StoreName, What, coroutines, ipc, keys,
-    link, mounts, namespace, net, net_class, net_counts, net_settings, node, process, settings, sockets,
-    system, usage,
+    Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, Store, StoreAs, StoreOwn, What, coroutines, ipc,
+    keys, link, mounts, namespace, net, net_class, net_counts, net_settings, node, process, settings,
+    sockets, system, usage, users,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -34,8 +34,20 @@ const fn controlled(name: &'static [u8], show: Show, store: StoreAs) -> Item {
     Item { name, permissions: 0o644, what: What::Controlled(show, store), is_guarded: false }
 }
 
-const fn machine_name(name: &'static [u8], show: ShowName, store: StoreName) -> Item {
-    Item { name, permissions: 0o644, what: What::Name(show, store), is_guarded: false }
+const fn seen(name: &'static [u8], show: ShowAs) -> Item {
+    Item { name, permissions: 0o444, what: What::Seen(show), is_guarded: false }
+}
+
+const fn writable_seen(name: &'static [u8], show: ShowAs, store: StoreAs) -> Item {
+    Item { name, permissions: 0o644, what: What::WritableSeen(show, store), is_guarded: false }
+}
+
+const fn own(name: &'static [u8], show: ShowOwn) -> Item {
+    Item { name, permissions: 0o444, what: What::Own(show), is_guarded: false }
+}
+
+const fn writable_own(name: &'static [u8], show: ShowOwn, store: StoreOwn) -> Item {
+    Item { name, permissions: 0o644, what: What::WritableOwn(show, store), is_guarded: false }
 }
 
 const fn mounted(name: &'static [u8], permissions: u32, show: ShowPart) -> Item {
@@ -86,7 +98,7 @@ static ROOT_ITEMS: &[Item] = &[
 ];
 
 static IPC_ITEMS: &[Item] =
-    &[text(b"msg", ipc::queues), text(b"sem", ipc::semaphores), text(b"shm", ipc::segments)];
+    &[own(b"msg", ipc::queues), own(b"sem", ipc::semaphores), own(b"shm", ipc::segments)];
 
 static HEDDLE_ITEMS: &[Item] = &[
     text(b"counters", system::counters),
@@ -120,7 +132,15 @@ static SYS_ITEMS: &[Item] = &[
     directory(b"fs", What::Directory(SYS_FS_ITEMS)),
     directory(b"kernel", What::Directory(SYS_KERNEL_ITEMS)),
     directory(b"net", What::Directory(SYS_NET_ITEMS)),
+    directory(b"user", What::Directory(SYS_USER_ITEMS)),
     directory(b"vm", What::Directory(SYS_VM_ITEMS)),
+];
+
+static SYS_USER_ITEMS: &[Item] = &[
+    writable_seen(b"max_ipc_namespaces", users::ipc_max, users::set_ipc_max),
+    writable_seen(b"max_mnt_namespaces", users::mounts_max, users::set_mounts_max),
+    writable_seen(b"max_user_namespaces", users::users_max, users::set_users_max),
+    writable_seen(b"max_uts_namespaces", users::names_max, users::set_names_max),
 ];
 
 static SYS_FS_ITEMS: &[Item] = &[
@@ -139,11 +159,11 @@ static SYS_FS_ITEMS: &[Item] = &[
 ];
 
 static SYS_QUEUE_ITEMS: &[Item] = &[
-    writable(b"msg_default", ipc::show_mq_messages, ipc::set_mq_messages),
-    writable(b"msg_max", ipc::show_mq_messages_max, ipc::set_mq_messages_max),
-    writable(b"msgsize_default", ipc::show_mq_size, ipc::set_mq_size),
-    writable(b"msgsize_max", ipc::show_mq_size_max, ipc::set_mq_size_max),
-    writable(b"queues_max", ipc::show_mq_queues, ipc::set_mq_queues),
+    writable_own(b"msg_default", ipc::show_mq_messages, ipc::set_mq_messages),
+    writable_own(b"msg_max", ipc::show_mq_messages_max, ipc::set_mq_messages_max),
+    writable_own(b"msgsize_default", ipc::show_mq_size, ipc::set_mq_size),
+    writable_own(b"msgsize_max", ipc::show_mq_size_max, ipc::set_mq_size_max),
+    writable_own(b"queues_max", ipc::show_mq_queues, ipc::set_mq_queues),
 ];
 
 static SYS_KERNEL_ITEMS: &[Item] = &[
@@ -151,13 +171,13 @@ static SYS_KERNEL_ITEMS: &[Item] = &[
     writable(b"core_pattern", system::core_pattern, system::set_core_pattern),
     writable(b"core_uses_pid", system::core_uses_pid, system::set_core_uses_pid),
     text(b"dmesg_restrict", settings::yes),
-    machine_name(b"domainname", settings::domain, settings::set_domain),
-    machine_name(b"hostname", settings::host, settings::set_host),
+    writable_own(b"domainname", settings::domain, settings::set_domain),
+    writable_own(b"hostname", settings::host, settings::set_host),
     directory(b"keys", What::Directory(SYS_KEYS_ITEMS)),
     text(b"kptr_restrict", settings::no),
-    writable(b"msgmax", ipc::show_msgmax, ipc::set_msgmax),
-    writable(b"msgmnb", ipc::show_msgmnb, ipc::set_msgmnb),
-    writable(b"msgmni", ipc::show_msgmni, ipc::set_msgmni),
+    writable_own(b"msgmax", ipc::show_msgmax, ipc::set_msgmax),
+    writable_own(b"msgmnb", ipc::show_msgmnb, ipc::set_msgmnb),
+    writable_own(b"msgmni", ipc::show_msgmni, ipc::set_msgmni),
     text(b"ngroups_max", system::group_limit),
     text(b"osrelease", system::os_release),
     text(b"ostype", system::os_type),
@@ -166,10 +186,10 @@ static SYS_KERNEL_ITEMS: &[Item] = &[
     text(b"pid_max", system::pid_limit),
     text(b"printk", settings::message_levels),
     text(b"randomize_va_space", settings::randomization),
-    writable(b"sem", ipc::show_sem, ipc::set_sem),
-    writable(b"shmall", ipc::show_shmall, ipc::set_shmall),
-    writable(b"shmmax", ipc::show_shmmax, ipc::set_shmmax),
-    writable(b"shmmni", ipc::show_shmmni, ipc::set_shmmni),
+    writable_own(b"sem", ipc::show_sem, ipc::set_sem),
+    writable_own(b"shmall", ipc::show_shmall, ipc::set_shmall),
+    writable_own(b"shmmax", ipc::show_shmmax, ipc::set_shmmax),
+    writable_own(b"shmmni", ipc::show_shmmni, ipc::set_shmmni),
     writable(b"tainted", settings::tainted, settings::set_tainted),
     text(b"threads-max", system::thread_limit),
     text(b"version", system::os_version),
@@ -217,6 +237,7 @@ static PROCESS_ITEMS: &[Item] = &[
     mounted(b"mountinfo", 0o444, mounts::information),
     mounted(b"mounts", 0o444, mounts::table),
     mounted(b"mountstats", 0o400, mounts::statistics),
+    writable_seen(b"gid_map", users::group_map, users::set_group_map),
     directory(b"net", What::Directory(NET_ITEMS)),
     Item { name: b"ns", permissions: 0o511, what: What::Directory(NAMESPACE_ITEMS), is_guarded: false },
     sums(b"numa_maps", usage::by_node),
@@ -224,11 +245,14 @@ static PROCESS_ITEMS: &[Item] = &[
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
     Item { name: b"pagemap", permissions: 0o400, what: What::PageMap, is_guarded: true },
+    writable_seen(b"projid_map", users::project_map, users::set_project_map),
+    writable_seen(b"setgroups", users::groups, users::set_groups),
     sums(b"smaps", usage::by_mapping),
     sums(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
-    text(b"status", process::status),
+    seen(b"status", process::status),
+    writable_seen(b"uid_map", users::user_map, users::set_user_map),
     text(b"wchan", process::wait_channel),
 ];
 
@@ -249,6 +273,7 @@ static THREAD_ITEMS: &[Item] = &[
     mounted(b"mountinfo", 0o444, mounts::information),
     mounted(b"mounts", 0o444, mounts::table),
     mounted(b"mountstats", 0o400, mounts::statistics),
+    writable_seen(b"gid_map", users::group_map, users::set_group_map),
     directory(b"net", What::Directory(NET_ITEMS)),
     Item { name: b"ns", permissions: 0o511, what: What::Directory(NAMESPACE_ITEMS), is_guarded: false },
     sums(b"numa_maps", usage::by_node),
@@ -256,15 +281,23 @@ static THREAD_ITEMS: &[Item] = &[
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
     Item { name: b"pagemap", permissions: 0o400, what: What::PageMap, is_guarded: true },
+    writable_seen(b"projid_map", users::project_map, users::set_project_map),
+    writable_seen(b"setgroups", users::groups, users::set_groups),
     sums(b"smaps", usage::by_mapping),
     sums(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
-    text(b"status", process::status),
+    seen(b"status", process::status),
+    writable_seen(b"uid_map", users::user_map, users::set_user_map),
     text(b"wchan", process::wait_channel),
 ];
 
-static NAMESPACE_ITEMS: &[Item] = &[link(b"mnt", namespace::mounts), link(b"uts", namespace::names)];
+static NAMESPACE_ITEMS: &[Item] = &[
+    link(b"ipc", namespace::ipc),
+    link(b"mnt", namespace::mounts),
+    link(b"user", namespace::users),
+    link(b"uts", namespace::names),
+];
 
 static NET_ITEMS: &[Item] = &[
     text(b"arp", net::neighbours),

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use heddle_kernel_core::signal::{Information, Signal, SignalSet};
 
 use crate::error::Errno;
-use crate::process::{Credentials, Process, Resource, Thread, table, timers};
+use crate::process::{Credentials, Process, Resource, Thread, table, timers, user_namespace};
 use crate::wait::queue::Events;
 
 /// The permission to send a signal, checked per process for kill(2).
@@ -18,14 +18,17 @@ pub struct Permission<'a> {
 impl Permission<'_> {
     /// Whether `signal` may be sent to `target`: same user, `CAP_KILL`, or `SIGCONT` within the session.
     pub fn allows(&self, target: &Process, signal: Option<Signal>) -> bool {
-        if self.credentials.is_capable(linux_raw_sys::general::CAP_KILL) {
+        let (ours, kill) = (self.credentials, linux_raw_sys::general::CAP_KILL);
+        if ours.is_capable(kill) {
             return true;
         }
-        let ours = self.credentials;
         let Some(theirs) = target.credentials() else {
             let uid = target.uid();
             return [ours.uid, ours.euid].contains(&uid);
         };
+        if ours.is_capable_in(&theirs.users, kill) {
+            return true;
+        }
         let is_same_user =
             [ours.uid, ours.euid].iter().any(|&user| user == theirs.uid || user == theirs.suid);
         is_same_user || signal == Some(Signal::CONT) && target.session().id == self.sender.session().id
@@ -75,8 +78,13 @@ fn send(
     process: &Arc<Process>,
     target: Option<&Arc<Thread>>,
     preferred: Option<&Arc<Thread>>,
-    information: Information,
+    mut information: Information,
 ) -> Result<(), Errno> {
+    if user_namespace::is_in_use()
+        && let Some(theirs) = process.credentials()
+    {
+        information.detail = information.detail.with_user(|user| theirs.shown_user(user));
+    }
     let limit = usize::try_from(process.limit(Resource::PendingSignals).soft).unwrap_or(usize::MAX);
     let action = *process.actions().lock().get(information.signal);
     let sent = process.signal_state().send(target, preferred, information, &action, limit);

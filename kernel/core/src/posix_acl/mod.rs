@@ -76,6 +76,9 @@ impl From<OutOfMemory> for AclError {
 }
 
 impl Acl {
+    /// The length of the header before the entries.
+    pub const HEADER_BYTES: usize = HEADER_BYTES;
+
     /// Reads the value of an attribute. `None`: it has no entries, which takes the list away.
     ///
     /// # Errors

@@ -32,6 +32,17 @@ pub enum Detail {
     Raw([u64; 14]),
 }
 
+impl Detail {
+    /// The same with another number for the user, where there is one.
+    #[must_use]
+    pub fn with_user(mut self, number: impl FnOnce(u32) -> u32) -> Self {
+        if let Self::Sender { uid, .. } | Self::Value { uid, .. } | Self::Child { uid, .. } = &mut self {
+            *uid = number(*uid);
+        }
+        self
+    }
+}
+
 /// A signal with its `siginfo_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Information {

@@ -145,6 +145,17 @@ impl<T> Registry<T> {
         }
         Some(entry.value)
     }
+
+    /// Takes out the object at the highest place: for when all of them are to go.
+    pub fn remove_any(&mut self) -> Option<T> {
+        while let Some(entry) = self.places.pop() {
+            if let Some(entry) = entry {
+                self.count -= 1;
+                return Some(entry.value);
+            }
+        }
+        None
+    }
 }
 
 /// The number that tells an identifier from others of its place.
@@ -185,6 +196,9 @@ mod tests {
             objects.remove(id).unwrap();
             assert_eq!(objects.remove(id), None);
         }
+        add(&mut objects, 10);
+        assert_eq!([(); 3].map(|()| objects.remove_any()), [Some(1), Some(1), None]);
+        assert_eq!(objects.len(), 0);
     }
 
     #[test]

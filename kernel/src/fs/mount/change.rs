@@ -300,11 +300,17 @@ fn check_bind(own: &Arc<MountSet>, source: &Path) -> Result<(), Errno> {
 
 fn copy_for_bind(topology: &Topology, source: &Path, is_recursive: bool) -> Result<Arc<Mount>, Errno> {
     let root = source.entry.clone();
-    if is_recursive {
-        copy_tree(topology, &source.mount, root, CopyKind::Same, false, &mut |_, _| ())
+    let copy = if is_recursive {
+        copy_tree(topology, &source.mount, root, CopyKind::Same, false, &mut |_, _| ())?
     } else {
-        source.mount.copy(topology, root, CopyKind::Same)
-    }
+        // Mounts that may not be taken away cover something, which must not be seen elsewhere.
+        if children(&source.mount)?.iter().any(|(at, child)| child.is_locked() && at.is_in(&root)) {
+            return Err(Errno::EINVAL);
+        }
+        source.mount.copy(topology, root, CopyKind::Same)?
+    };
+    copy.unlock();
+    Ok(copy)
 }
 
 /// Shows what is at `source` at a further place: `MS_BIND`.
@@ -359,7 +365,7 @@ pub fn move_to(own: &Arc<MountSet>, source: &Path, place: Path) -> Result<(), Er
         Some(_) => mount.is_in(own),
         None => set.is_anonymous() && set.is_root(mount),
     };
-    if !at.mount.is_in(own) || !is_ours || !source.is_mount_root() {
+    if !at.mount.is_in(own) || !is_ours || !source.is_mount_root() || mount.is_locked() {
         return Err(Errno::EINVAL);
     }
     if is_directory(&at.entry) != is_directory(&source.entry) {
@@ -452,7 +458,7 @@ pub fn pivot(own: &Arc<MountSet>, new: &Path, old: Path, root: &Path) -> Result<
     if old.mount.is_shared() || is_shared(&new_at) || is_shared(&root_at) {
         return Err(Errno::EINVAL);
     }
-    if !root.mount.is_in(own) || !new.mount.is_in(own) {
+    if !root.mount.is_in(own) || !new.mount.is_in(own) || new.mount.is_locked() {
         return Err(Errno::EINVAL);
     }
     if new.entry.is_removed() {

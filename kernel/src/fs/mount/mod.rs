@@ -23,6 +23,7 @@ use crate::error::Errno;
 use crate::fs::dentry::{Dentry, copy_name};
 use crate::fs::tree::Tree;
 use crate::memory::fallible;
+use crate::process::user_namespace::Users;
 use crate::sync::{SpinGuard, SpinLock};
 
 use heddle_kernel_core::fallible::push_reserved;
@@ -44,6 +45,8 @@ const MOUNTS_MAX_ALL: u32 = 32768;
 pub struct Superblock {
     /// Its kind: `tmpfs`, `proc`.
     pub kind: &'static str,
+    /// The user namespace in which it was mounted; none for the first.
+    owner: spin::Once<Users>,
     /// The `MS_` flags that are its own.
     flags: AtomicU32,
 }
@@ -51,6 +54,17 @@ pub struct Superblock {
 impl Superblock {
     /// The flags of mount(2) that belong to the file system.
     pub const FLAGS: u32 = linux::MS_RDONLY | linux::MS_SYNCHRONOUS | linux::MS_DIRSYNC | linux::MS_LAZYTIME;
+
+    /// The user namespace in which it was mounted.
+    #[must_use]
+    pub fn owner(&self) -> &Users {
+        self.owner.get().unwrap_or(&None)
+    }
+
+    /// Says in which user namespace it is mounted, before anybody sees it.
+    pub fn set_owner(&self, owner: &Users) {
+        self.owner.call_once(|| owner.clone());
+    }
 
     /// Its `MS_` flags.
     #[must_use]
@@ -75,6 +89,8 @@ pub struct Mount {
     /// The source that mount(2) was given.
     pub source: Box<[u8]>,
     flags: AtomicU32,
+    /// The `MS_` flags that its namespace may not change, and [`Mount::LOCKED`].
+    locks: AtomicU32,
     /// How often a lookup has come in since `MNT_EXPIRE` marked it; 0 while it is not marked.
     uses: AtomicU32,
     position: SpinLock<MountPosition>,
@@ -135,8 +151,11 @@ impl Mount {
     pub fn new(root: Arc<Dentry>, kind: &'static str, source: &[u8], flags: u32) -> Result<Arc<Self>, Errno> {
         // Access times change as with `relatime` unless somebody says otherwise.
         let flags = flags | if flags & linux::MS_NOATIME == 0 { linux::MS_RELATIME } else { 0 };
-        let file_system =
-            fallible::try_arc(Superblock { kind, flags: AtomicU32::new(flags & Superblock::FLAGS) })?;
+        let file_system = fallible::try_arc(Superblock {
+            kind,
+            owner: spin::Once::new(),
+            flags: AtomicU32::new(flags & Superblock::FLAGS),
+        })?;
         Self::of(file_system, root, source, flags)
     }
 
@@ -160,6 +179,7 @@ impl Mount {
             file_system,
             source,
             flags: AtomicU32::new(flags & Self::FLAGS),
+            locks: AtomicU32::new(0),
             uses: AtomicU32::new(0),
             position: SpinLock::new(MountPosition {
                 at: None,
@@ -193,6 +213,40 @@ impl Mount {
     /// Changes its own `MS_` flags.
     pub fn set_flags(&self, flags: u32) {
         self.flags.store(flags & Self::FLAGS, Ordering::Relaxed);
+    }
+
+    /// A mark among the locks: it may not be taken away, since what it covers was not to be seen.
+    const LOCKED: u32 = 1 << 31;
+
+    /// Keeps its settings as they are, and with `is_covering` the mount where it is: it comes from a namespace whose
+    /// owner may more.
+    fn lock_settings(&self, is_covering: bool) {
+        const KEPT: u32 = linux::MS_RDONLY | linux::MS_NOSUID | linux::MS_NODEV | linux::MS_NOEXEC;
+        let locks = self.flags() & KEPT | Self::ACCESS_TIME;
+        self.locks.fetch_or(locks | if is_covering { Self::LOCKED } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// Whether it may not be taken away.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.locks.load(Ordering::Relaxed) & Self::LOCKED != 0
+    }
+
+    /// Whether it may get these flags.
+    #[must_use]
+    pub fn may_have_flags(&self, flags: u32) -> bool {
+        let locks = self.locks.load(Ordering::Relaxed) & Self::FLAGS;
+        (self.flags() ^ flags) & locks == 0
+    }
+
+    /// Has a copy keep what this one keeps.
+    fn pass_locks(&self, copy: &Self) {
+        copy.locks.store(self.locks.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// It may be taken away: whoever mounts it at another place covers nothing by it that others mean.
+    fn unlock(&self) {
+        self.locks.fetch_and(!Self::LOCKED, Ordering::Relaxed);
     }
 
     /// Where it is mounted.

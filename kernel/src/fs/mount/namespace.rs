@@ -10,6 +10,7 @@ use crate::fs::mount::sharing::CopyKind;
 use crate::fs::mount::{Mount, Path, ROOT, Topology, lock};
 use crate::fs::{Dentry, Directories};
 use crate::memory::fallible;
+use crate::process::user_namespace::{CountedNamespace, NamespaceKind, Users, is_same};
 use crate::sync::SpinLock;
 
 /// The most mounts of a namespace: `/proc/sys/fs/mount-max`.
@@ -27,6 +28,9 @@ pub struct MountSet {
 pub struct MountNamespace {
     /// Its number, as `/proc/PID/ns/mnt` shows it.
     pub number: u64,
+    /// The user namespace that owns it; a tree that only a descriptor leads to counts for none.
+    owner: Users,
+    _counted: Option<CountedNamespace>,
     set: Arc<MountSet>,
 }
 
@@ -54,7 +58,7 @@ pub fn initial() -> Result<&'static Arc<MountNamespace>, Errno> {
 /// # Errors
 /// `ENOMEM`.
 pub fn set_root(hidden: &Arc<Mount>, mount: &Arc<Mount>) -> Result<(), Errno> {
-    let namespace = fallible::try_arc(MountNamespace::of(hidden, false)?)?;
+    let namespace = fallible::try_arc(MountNamespace::of(hidden, Some(&None))?)?;
     let topology = lock();
     hidden.reserve_child()?;
     mount.attach_reserved(&topology, hidden.top());
@@ -129,14 +133,16 @@ impl MountSet {
 }
 
 impl MountNamespace {
-    /// A namespace whose root is a mount that is in none.
-    fn of(root: &Arc<Mount>, is_anonymous: bool) -> Result<Self, Errno> {
+    /// A namespace of some owner, or a tree in none, whose root is a mount that is in none.
+    fn of(root: &Arc<Mount>, owner: Option<&Users>) -> Result<Self, Errno> {
+        let counted = owner.map(|owner| CountedNamespace::new(owner, NamespaceKind::Mounts)).transpose()?;
         let set = fallible::try_arc(MountSet {
             root: SpinLock::new(Some(root.clone())),
             count: AtomicU32::new(0),
-            is_anonymous,
+            is_anonymous: owner.is_none(),
         })?;
-        let made = Self { number: next_namespace_number(), set };
+        let (number, owner) = (next_namespace_number(), owner.cloned().flatten());
+        let made = Self { number, owner, _counted: counted, set };
         let topology = lock();
         let mounts = root.subtree(&topology)?;
         made.set.check_room(mounts.len())?;
@@ -152,7 +158,13 @@ impl MountNamespace {
     /// # Errors
     /// `ENOMEM`, `ENOSPC`.
     pub fn anonymous(root: &Arc<Mount>) -> Result<Self, Errno> {
-        Self::of(root, true)
+        Self::of(root, None)
+    }
+
+    /// The user namespace that owns it.
+    #[must_use]
+    pub const fn owner(&self) -> &Users {
+        &self.owner
     }
 
     /// Its mounts.
@@ -169,17 +181,24 @@ impl MountNamespace {
         self.set.top().map(Path::covered)
     }
 
-    /// A copy with mounts of its own, into which these directories move.
+    /// A copy with mounts of its own, into which these directories move. Where another user namespace owns it, its
+    /// mounts get what happens here and give nothing back, and stay as they are.
     ///
     /// # Errors
     /// `ENOMEM`, `ENOSPC`.
-    pub fn copy(&self, directories: &Directories) -> Result<Arc<Self>, Errno> {
+    pub fn copy(&self, owner: &Users, directories: &Directories) -> Result<Arc<Self>, Errno> {
         let (root, working) = (directories.root(), directories.working());
         let (mut new_root, mut new_working) = (None, None);
         let topology = lock();
         let old = self.set.root.lock().clone().ok_or(Errno::EINVAL)?;
         let entry: Arc<Dentry> = old.root.clone();
-        let top = copy_tree(&topology, &old, entry, CopyKind::Same, true, &mut |old, new| {
+        let is_less = !is_same(owner, &self.owner);
+        let kind = if is_less { CopyKind::Slave { is_shared: false } } else { CopyKind::Same };
+        let top = copy_tree(&topology, &old, entry, kind, true, &mut |old_mount, new| {
+            if is_less {
+                new.lock_settings(!Arc::ptr_eq(old_mount, &old));
+            }
+            let old = old_mount;
             if Arc::ptr_eq(old, &root.mount) {
                 new_root = Some(Path { mount: new.clone(), entry: root.entry.clone() });
             }
@@ -189,7 +208,7 @@ impl MountNamespace {
         });
         drop(topology);
         let top = top?;
-        let made = Self::of(&top, false).inspect_err(|_| take_apart(&lock(), &top))?;
+        let made = Self::of(&top, Some(owner)).inspect_err(|_| take_apart(&lock(), &top))?;
         let made = fallible::try_arc(made)?;
         if let Some(place) = new_root {
             directories.set_root(place);

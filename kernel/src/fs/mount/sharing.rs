@@ -286,6 +286,7 @@ impl Mount {
         kind: CopyKind,
     ) -> Result<Arc<Mount>, Errno> {
         let copy = Mount::of(self.file_system.clone(), root, &self.source, self.flags())?;
+        self.pass_locks(&copy);
         copy.sharing.lock().is_unbindable = self.is_unbindable();
         let joined = match (kind, self.group()) {
             (CopyKind::Same, Some(group)) => copy.join(&group),

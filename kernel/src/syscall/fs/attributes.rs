@@ -88,7 +88,8 @@ fn change_mode(call: &Call<'_>, file: &ChangedFile, mode: u32) -> SyscallResult 
         return Err(Errno::EPERM.into());
     }
     let mut permissions = mode & 0o7777;
-    if !credentials.is_in_group(metadata.gid) && !credentials.is_capable(linux::CAP_FSETID) {
+    let keeps_bits = credentials.is_capable_over(metadata.uid, metadata.gid, linux::CAP_FSETID);
+    if !credentials.is_in_group(metadata.gid) && !keeps_bits {
         permissions &= !linux::S_ISGID;
     }
     file.change(&InodeChange { permissions: Some(permissions), ..InodeChange::default() })
@@ -127,15 +128,17 @@ pub fn fchownat(call: &mut Call<'_>) -> SyscallResult {
 fn change_owner(call: &Call<'_>, file: &ChangedFile, uid: u32, gid: u32) -> SyscallResult {
     let credentials = call.thread.credentials();
     let metadata = file.metadata();
-    let (uid, gid) = ((uid != u32::MAX).then_some(uid), (gid != u32::MAX).then_some(gid));
+    let uid = if uid == u32::MAX { None } else { Some(credentials.user(uid)?) };
+    let gid = if gid == u32::MAX { None } else { Some(credentials.group(gid)?) };
     let owns = credentials.fsuid == metadata.uid;
-    let allowed = credentials.is_capable(linux::CAP_CHOWN)
+    let allowed = credentials.is_capable_over(metadata.uid, metadata.gid, linux::CAP_CHOWN)
         || (uid.is_none() || owns && uid == Some(metadata.uid))
             && (gid.is_none() || owns && gid.is_some_and(|gid| credentials.is_in_group(gid)));
     if !allowed {
         return Err(Errno::EPERM.into());
     }
-    let is_member = credentials.is_in_group(metadata.gid) || credentials.is_capable(linux::CAP_FSETID);
+    let is_member = credentials.is_in_group(metadata.gid)
+        || credentials.is_capable_over(metadata.uid, metadata.gid, linux::CAP_FSETID);
     let permissions = (metadata.kind != FileType::Directory).then(|| without_set_id(&metadata, is_member));
     file.change(&InodeChange { permissions, uid, gid, ..InodeChange::default() })
 }

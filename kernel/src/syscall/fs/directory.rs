@@ -210,7 +210,7 @@ pub fn chroot(call: &mut Call<'_>) -> SyscallResult {
     let path = get_path(call, 0)?;
     let place = find(call, linux::AT_FDCWD, &path, 0)?;
     enterable(call, &place)?;
-    if !call.thread.credentials().is_capable(linux::CAP_SYS_CHROOT) {
+    if !call.thread.credentials().has_capability(linux::CAP_SYS_CHROOT) {
         return Err(Errno::EPERM.into());
     }
     call.thread.directories().set_root(place);

@@ -9,7 +9,7 @@ use crate::fs::inode::{Statistics, device_major, device_minor};
 use crate::fs::lookup::LookupFlags;
 use crate::fs::{FileType, Metadata, Mount, OpenFile, Path, access};
 use crate::memory::fallible;
-use crate::process::Credentials;
+use crate::process::{Credentials, user_namespace};
 use crate::syscall::fs::{View, encode, find, get_path, put};
 use crate::syscall::{Call, SyscallResult};
 
@@ -62,14 +62,24 @@ fn metadata_of(call: &Call<'_>, descriptor: i32, path: usize, flags: u32) -> Try
     Ok(find(call, descriptor, &path, flags)?.entry.node.metadata())
 }
 
+/// Owner and group of a file as the caller sees them.
+fn shown_owner(call: &Call<'_>, metadata: &Metadata) -> (u32, u32) {
+    if !user_namespace::is_in_use() {
+        return (metadata.uid, metadata.gid);
+    }
+    let who = call.thread.credentials();
+    (who.shown_user(metadata.uid), who.shown_group(metadata.gid))
+}
+
 fn put_stat(call: &Call<'_>, index: usize, metadata: &Metadata) -> SyscallResult {
+    let (user, group) = shown_owner(call, metadata);
     let bytes = encode!(linux::stat {
         st_dev: metadata.device,
         st_ino: metadata.inode,
         st_nlink: metadata.links,
         st_mode: metadata.mode(),
-        st_uid: metadata.uid,
-        st_gid: metadata.gid,
+        st_uid: user,
+        st_gid: group,
         st_rdev: metadata.special,
         st_size: metadata.size,
         st_blksize: BLOCK_BYTES,
@@ -132,6 +142,7 @@ pub fn statx(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::EINVAL.into());
     }
     let (metadata, mount, is_mount_root) = seen_by_statx(call, flags)?;
+    let (user, group) = shown_owner(call, &metadata);
     let bytes = encode!(linux::statx {
         stx_mask: linux::STATX_BASIC_STATS | linux::STATX_BTIME | linux::STATX_MNT_ID,
         stx_attributes: if is_mount_root { u64::from(linux::STATX_ATTR_MOUNT_ROOT) } else { 0 },
@@ -139,8 +150,8 @@ pub fn statx(call: &mut Call<'_>) -> SyscallResult {
         stx_mnt_id: mount,
         stx_blksize: BLOCK_BYTES,
         stx_nlink: metadata.links,
-        stx_uid: metadata.uid,
-        stx_gid: metadata.gid,
+        stx_uid: user,
+        stx_gid: group,
         stx_mode: metadata.mode(),
         stx_ino: metadata.inode,
         stx_size: metadata.size,
@@ -211,7 +222,7 @@ fn check_access(call: &Call<'_>, descriptor: i32, path: &[u8], mode: u32, flags:
 fn of_real_user(credentials: &Credentials) -> Credentials {
     let mut real = credentials.clone();
     (real.fsuid, real.fsgid) = (real.uid, real.gid);
-    real.capabilities.effective = if real.uid == 0 { real.capabilities.permitted } else { 0 };
+    real.capabilities.effective = if real.uid == real.root_user() { real.capabilities.permitted } else { 0 };
     real
 }
 

@@ -1,7 +1,8 @@
 //! The calls about extended attributes, xattr(7).
 
 use alloc::vec::Vec;
-use heddle_kernel_core::posix_acl::{Acl, AclError};
+use heddle_kernel_core::id_map::NO_ID;
+use heddle_kernel_core::posix_acl::{Acl, AclError, Tag};
 use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
@@ -71,7 +72,8 @@ fn check(place: &Path, name: &[u8], who: &Credentials, access: Access) -> Result
         }
         rest
     } else if name == CAPABILITY {
-        if is_write && !who.is_capable(linux::CAP_SETFCAP) {
+        let metadata = place.entry.node.metadata();
+        if is_write && !who.is_capable_over(metadata.uid, metadata.gid, linux::CAP_SETFCAP) {
             return refused;
         }
         &name[b"security.".len()..]
@@ -95,10 +97,17 @@ fn set(call: &Call<'_>, by: By) -> SyscallResult {
     if size > VALUE_LIMIT {
         return Err(Errno::E2BIG.into());
     }
-    let value = get_bytes(call, call.word(2), size)?;
+    let mut value = get_bytes(call, call.word(2), size)?;
     let place = place(call, by)?;
     let extended = attributes(&place)?;
     if let Some(kind) = AclKind::of(&name) {
+        let who = call.thread.credentials();
+        translate(
+            &mut value,
+            &who,
+            |user| who.user(user).unwrap_or(NO_ID),
+            |group| who.group(group).unwrap_or(NO_ID),
+        );
         return set_acl(call, &place, kind, &value);
     }
     check(&place, &name, &call.thread.credentials(), Access::WRITE)?;
@@ -109,6 +118,23 @@ fn set(call: &Call<'_>, by: By) -> SyscallResult {
     place.entry.node.change(&InodeChange::default())?;
     notify::report(&place.entry, linux::IN_ATTRIB);
     Ok(0.into())
+}
+
+/// Replaces the users and groups that the value of an access control list names.
+fn translate(value: &mut [u8], who: &Credentials, user: impl Fn(u32) -> u32, group: impl Fn(u32) -> u32) {
+    if who.users.is_none() {
+        return;
+    }
+    for entry in value.get_mut(Acl::HEADER_BYTES..).unwrap_or_default().as_chunks_mut::<8>().0 {
+        let [tag, _, _, _, id @ ..] = entry;
+        let named = u32::from_le_bytes(*id);
+        *id = match u16::from(*tag) {
+            tag if tag == Tag::User as u16 => user(named),
+            tag if tag == Tag::Group as u16 => group(named),
+            _ => named,
+        }
+        .to_le_bytes();
+    }
 }
 
 /// Sets an access control list. A value without entries takes it away.
@@ -138,7 +164,8 @@ fn set_acl(call: &Call<'_>, place: &Path, kind: AclKind, value: &[u8]) -> Syscal
         && let Some(access) = &list
     {
         let mut mode = metadata.permissions & !0o777 | access.mode();
-        if !who.is_in_group(metadata.gid) && !who.is_capable(linux::CAP_FSETID) {
+        let keeps_bits = who.is_capable_over(metadata.uid, metadata.gid, linux::CAP_FSETID);
+        if !who.is_in_group(metadata.gid) && !keeps_bits {
             mode &= !linux::S_ISGID;
         }
         permissions = Some(mode);
@@ -171,7 +198,9 @@ fn get(call: &Call<'_>, by: By) -> SyscallResult {
         if place.entry.node.kind() == FileType::Symlink {
             return Err(Errno::EOPNOTSUPP.into());
         }
-        return answer(call, &extended.acls.value(kind)?, call.word(2), call.word(3));
+        let (mut value, who) = (extended.acls.value(kind)?, call.thread.credentials());
+        translate(&mut value, &who, |user| who.shown_user(user), |group| who.shown_group(group));
+        return answer(call, &value, call.word(2), call.word(3));
     }
     check(&place, &name, &call.thread.credentials(), Access::READ)?;
     answer(call, &extended.get(&name)?, call.word(2), call.word(3))

@@ -12,6 +12,7 @@ use crate::fs::lookup::PATH_LIMIT;
 use crate::fs::{OpenFile, Path, StatusFlags, access, downcast_arc};
 use crate::ipc::mqueue;
 use crate::ipc::mqueue::{MqAttributes, MqueueNotice, PRIORITIES, Queue};
+use crate::ipc::namespace::IpcNamespace;
 use crate::memory::values::read_timespec;
 use crate::memory::{Space, fallible};
 use crate::signal::Signal;
@@ -58,8 +59,9 @@ fn open_or_create(
 ) -> Result<Path, Errno> {
     let flags = call.uint(1);
     let who = call.thread.credentials();
+    let ipc = IpcNamespace::of(call.thread)?;
     loop {
-        match mqueue::find(name) {
+        match mqueue::find(&ipc, name) {
             Ok(_) if flags & linux::O_CREAT != 0 && flags & linux::O_EXCL != 0 => return Err(Errno::EEXIST),
             Ok(place) => {
                 access::check(&*place.entry.node, &who, wanted)?;
@@ -69,7 +71,7 @@ fn open_or_create(
             Err(error) => return Err(error),
         }
         let permissions = mode & 0o7777 & !call.thread.directories().umask();
-        match mqueue::create(&call.thread.process, &who, name, permissions, shape) {
+        match mqueue::create(&call.thread.process, &ipc, &who, name, permissions, shape) {
             // Somebody else was faster.
             Err(Errno::EEXIST) => {}
             made => return made,
@@ -85,8 +87,9 @@ fn queue_at(place: &Path) -> Result<Arc<Queue>, Errno> {
 /// mq_unlink(2).
 pub fn mq_unlink(call: &mut Call<'_>) -> SyscallResult {
     let name = get_string(call, call.word(0), PATH_LIMIT, Errno::ENAMETOOLONG)?;
-    let place = mqueue::find(&name)?;
-    let top = mqueue::top()?;
+    let ipc = IpcNamespace::of(call.thread)?;
+    let place = mqueue::find(&ipc, &name)?;
+    let top = mqueue::top(&ipc)?;
     access::check_remove(&top, &place.entry, &call.thread.credentials())?;
     top.entry.node.unlink(&place.entry)?;
     Ok(0.into())

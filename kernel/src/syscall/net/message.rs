@@ -258,15 +258,15 @@ fn check_identity(call: &Call<'_>, data: &[u8]) -> Result<PeerIdentity, Errno> {
     if data.len() != IDENTITY_BYTES {
         return Err(Errno::EINVAL);
     }
+    let who = call.thread.credentials();
     let claimed = PeerIdentity {
         pid: i32::from_ne_bytes(number(0)?),
-        uid: u32::from_ne_bytes(number(1)?),
-        gid: u32::from_ne_bytes(number(2)?),
+        uid: who.user(u32::from_ne_bytes(number(1)?))?,
+        gid: who.group(u32::from_ne_bytes(number(2)?))?,
     };
-    let who = call.thread.credentials();
     let may_claim = (claimed.pid == call.thread.process.pid || who.is_capable(linux::CAP_SYS_ADMIN))
-        && ([who.uid, who.euid, who.suid].contains(&claimed.uid) || who.is_capable(linux::CAP_SETUID))
-        && ([who.gid, who.egid, who.sgid].contains(&claimed.gid) || who.is_capable(linux::CAP_SETGID));
+        && ([who.uid, who.euid, who.suid].contains(&claimed.uid) || who.has_capability(linux::CAP_SETUID))
+        && ([who.gid, who.egid, who.sgid].contains(&claimed.gid) || who.has_capability(linux::CAP_SETGID));
     if !may_claim {
         return Err(Errno::EPERM);
     }
@@ -445,6 +445,7 @@ impl ReceiveMessage {
         let room = self.places.control_room;
         if self.socket.inbox().passes_identity() {
             let identity = ancillary.identity.unwrap_or(PeerIdentity::UNKNOWN);
+            let identity = identity.seen_by(&self.thread.credentials());
             let mut bytes = [0; IDENTITY_BYTES];
             bytes[..4].copy_from_slice(&identity.pid.to_ne_bytes());
             bytes[4..8].copy_from_slice(&identity.uid.to_ne_bytes());

@@ -38,7 +38,7 @@ const fn flag_of(option: u32) -> Option<OptionFlags> {
 }
 
 /// The bytes of an option's value, and how many there are.
-fn value_of(socket: &Socket, option: u32) -> Result<([u8; 16], usize), Errno> {
+fn value_of(call: &Call<'_>, socket: &Socket, option: u32) -> Result<([u8; 16], usize), Errno> {
     let mut bytes = [0; 16];
     let number = match option {
         net::SO_TYPE => socket.style.number(),
@@ -56,7 +56,7 @@ fn value_of(socket: &Socket, option: u32) -> Result<([u8; 16], usize), Errno> {
         // Nothing has been set that these would tell.
         net::SO_BSDCOMPAT => 0,
         net::SO_PEERCRED => {
-            let identity = socket.peer_identity();
+            let identity = socket.peer_identity().seen_by(&call.thread.credentials());
             bytes[..4].copy_from_slice(&identity.pid.to_ne_bytes());
             bytes[4..8].copy_from_slice(&identity.uid.to_ne_bytes());
             bytes[8..12].copy_from_slice(&identity.gid.to_ne_bytes());
@@ -98,7 +98,7 @@ pub fn getsockopt(call: &mut Call<'_>) -> SyscallResult {
     }
     let room = i32::from_ne_bytes(get(call, call.word(4))?);
     let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
-    let (bytes, length) = value_of(&socket, call.uint(2))?;
+    let (bytes, length) = value_of(call, &socket, call.uint(2))?;
     let length = length.min(room);
     put(call, call.word(3), &bytes[..length])?;
     put(call, call.word(4), &(length as u32).to_ne_bytes())?;

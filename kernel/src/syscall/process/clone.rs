@@ -16,10 +16,12 @@ use crate::process::exit::discard;
 use crate::process::namespaces::Namespaces;
 use crate::process::pidfd::ProcessFile;
 use crate::process::thread::Parts;
+use crate::process::user_namespace::Users;
 use crate::process::user_task::UserTask;
 use crate::process::vfork::Vfork;
 use crate::process::{Limits, Process, ProcessParts, Resource, Thread, seccomp, table, trace};
 use crate::sync::SpinLock;
+use crate::syscall::process::unshare::new_users;
 use crate::syscall::{Call, SyscallResult, pending, thread_loop, user};
 use crate::{sched, signal};
 
@@ -53,9 +55,8 @@ const SUPPORTED: u64 = (linux::CLONE_VM
     | linux::CLONE_CHILD_SETTID
     | linux::CLONE_PTRACE
     | linux::CLONE_PIDFD
-    | linux::CLONE_NEWNS
-    | linux::CLONE_NEWUTS
-    | linux::CLONE_IO) as u64
+    | linux::CLONE_IO
+    | Namespaces::KINDS_AND_USERS) as u64
     | linux::CLONE_CLEAR_SIGHAND;
 
 /// fork(2).
@@ -160,7 +161,8 @@ impl CloneRequest {
         self.flags & !SUPPORTED == 0
             && needs(linux::CLONE_SIGHAND, linux::CLONE_VM)
             && needs(linux::CLONE_THREAD, linux::CLONE_SIGHAND)
-            && !(self.has(linux::CLONE_NEWNS) && self.has(linux::CLONE_FS))
+            && !(self.has(linux::CLONE_NEWNS | linux::CLONE_NEWUSER) && self.has(linux::CLONE_FS))
+            && !(self.has(linux::CLONE_THREAD) && self.has(linux::CLONE_NEWUSER))
             && !(self.has(linux::CLONE_SIGHAND) && self.flags & linux::CLONE_CLEAR_SIGHAND != 0)
             && !(self.has(linux::CLONE_PIDFD) && self.has(linux::CLONE_THREAD | linux::CLONE_DETACHED))
     }
@@ -356,16 +358,20 @@ fn enter_user_task(parent: &Arc<Thread>) -> Result<Option<UserTask>, Errno> {
 fn namespaces_for_child(
     parent: &Arc<Thread>,
     request: &CloneRequest,
+    users: &Users,
     directories: &Directories,
 ) -> Result<Arc<Namespaces>, Errno> {
-    if !request.has(linux::CLONE_NEWNS | linux::CLONE_NEWUTS) {
+    if !request.has(Namespaces::KINDS) {
         return Ok(parent.namespaces());
     }
-    if !parent.credentials().is_capable(linux::CAP_SYS_ADMIN) {
+    if !parent.credentials().is_capable_in(users, linux::CAP_SYS_ADMIN) {
         return Err(Errno::EPERM);
     }
-    let (mounts, names) = (request.has(linux::CLONE_NEWNS), request.has(linux::CLONE_NEWUTS));
-    parent.namespaces().copied(mounts, names, directories)
+    if request.has(linux::CLONE_NEWIPC) && request.has(linux::CLONE_SYSVSEM) {
+        // Undoes belong to semaphores that the child does not see.
+        return Err(Errno::EINVAL);
+    }
+    parent.namespaces().copied(request.flags as u32, users, directories)
 }
 
 /// Makes the thread, in the caller's process or in a new one, without starting it.
@@ -380,7 +386,9 @@ fn make(
     } else {
         fallible::try_arc(parent.directories().duplicate())?
     };
-    let namespaces = namespaces_for_child(parent, request, &directories)?;
+    let old = parent.credentials();
+    let credentials = if request.has(linux::CLONE_NEWUSER) { new_users(parent, &old)? } else { old.clone() };
+    let namespaces = namespaces_for_child(parent, request, &credentials.users, &directories)?;
     let is_thread = request.has(linux::CLONE_THREAD);
     let actions = if is_thread { None } else { Some(child_actions(parent, request)?) };
     let float = parent.with_float(|float| {
@@ -404,7 +412,7 @@ fn make(
         descriptors,
         directories,
         namespaces,
-        credentials: parent.credentials(),
+        credentials: old,
         no_new_privileges: parent.has_no_new_privileges(),
         name: parent.name(),
         blocked: parent.blocked(),
@@ -451,6 +459,9 @@ fn make(
     drop(state);
     drop(children);
     drop(table);
+    if request.has(linux::CLONE_NEWUSER) {
+        child.set_credentials(credentials);
+    }
     if parent.is_traced() && (request.has(linux::CLONE_PTRACE) || request.traced(parent).is_some()) {
         trace::attach_child(parent, &child).inspect_err(|_| discard(&child))?;
     }

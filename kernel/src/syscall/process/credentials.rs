@@ -20,22 +20,26 @@ fn id(value: u32) -> SyscallResult {
 
 /// getuid(2).
 pub fn getuid(call: &mut Call<'_>) -> SyscallResult {
-    id(call.thread.credentials().uid)
+    let who = call.thread.credentials();
+    id(who.shown_user(who.uid))
 }
 
 /// geteuid(2).
 pub fn geteuid(call: &mut Call<'_>) -> SyscallResult {
-    id(call.thread.credentials().euid)
+    let who = call.thread.credentials();
+    id(who.shown_user(who.euid))
 }
 
 /// getgid(2).
 pub fn getgid(call: &mut Call<'_>) -> SyscallResult {
-    id(call.thread.credentials().gid)
+    let who = call.thread.credentials();
+    id(who.shown_group(who.gid))
 }
 
 /// getegid(2).
 pub fn getegid(call: &mut Call<'_>) -> SyscallResult {
-    id(call.thread.credentials().egid)
+    let who = call.thread.credentials();
+    id(who.shown_group(who.egid))
 }
 
 /// Real, effective and saved id, of user or group.
@@ -88,9 +92,6 @@ fn set_group_ids(thread: &Thread, new: Ids) -> SyscallResult {
 
 /// setuid(2) and setgid(2): everything for the privileged, else the effective id among the three.
 fn set_one(old: Ids, new: u32, is_privileged: bool) -> Result<Ids, Errno> {
-    if new == KEEP {
-        return Err(Errno::EINVAL);
-    }
     if is_privileged {
         Ok(Ids { real: new, effective: new, saved: new })
     } else if new == old.real || new == old.saved {
@@ -126,94 +127,113 @@ fn set_three(old: Ids, new: [u32; 3], is_privileged: bool) -> Result<Ids, Errno>
     Ok(Ids { real: choose(0), effective: choose(1), saved: choose(2) })
 }
 
-fn words(call: &Call<'_>) -> [u32; 3] {
-    [call.uint(0), call.uint(1), call.uint(2)]
+/// The ids in a call's arguments as the first user namespace numbers them. [`KEEP`] stays what it is.
+fn given<const N: usize>(
+    call: &Call<'_>,
+    find: impl Fn(u32) -> Result<u32, Errno>,
+) -> Result<[u32; N], Errno> {
+    let mut ids = [KEEP; N];
+    for (index, id) in ids.iter_mut().enumerate() {
+        let given = call.uint(index);
+        if given != KEEP {
+            *id = find(given)?;
+        }
+    }
+    Ok(ids)
 }
 
 /// setuid(2).
 pub fn setuid(call: &mut Call<'_>) -> SyscallResult {
     let old = call.thread.credentials();
-    let new = set_one(user_ids(&old), call.uint(0), old.is_capable(linux::CAP_SETUID))?;
+    let new = set_one(user_ids(&old), old.user(call.uint(0))?, old.has_capability(linux::CAP_SETUID))?;
     set_user_ids(call.thread, new)
 }
 
 /// setgid(2).
 pub fn setgid(call: &mut Call<'_>) -> SyscallResult {
     let old = call.thread.credentials();
-    let new = set_one(group_ids(&old), call.uint(0), old.is_capable(linux::CAP_SETGID))?;
+    let new = set_one(group_ids(&old), old.group(call.uint(0))?, old.has_capability(linux::CAP_SETGID))?;
     set_group_ids(call.thread, new)
 }
 
 /// setreuid(2).
 pub fn setreuid(call: &mut Call<'_>) -> SyscallResult {
     let old = call.thread.credentials();
-    let new = set_two(user_ids(&old), call.uint(0), call.uint(1), old.is_capable(linux::CAP_SETUID))?;
+    let [real, effective] = given(call, |id| old.user(id))?;
+    let new = set_two(user_ids(&old), real, effective, old.has_capability(linux::CAP_SETUID))?;
     set_user_ids(call.thread, new)
 }
 
 /// setregid(2).
 pub fn setregid(call: &mut Call<'_>) -> SyscallResult {
     let old = call.thread.credentials();
-    let new = set_two(group_ids(&old), call.uint(0), call.uint(1), old.is_capable(linux::CAP_SETGID))?;
+    let [real, effective] = given(call, |id| old.group(id))?;
+    let new = set_two(group_ids(&old), real, effective, old.has_capability(linux::CAP_SETGID))?;
     set_group_ids(call.thread, new)
 }
 
 /// setresuid(2).
 pub fn setresuid(call: &mut Call<'_>) -> SyscallResult {
     let old = call.thread.credentials();
-    let new = set_three(user_ids(&old), words(call), old.is_capable(linux::CAP_SETUID))?;
+    let ids = given(call, |id| old.user(id))?;
+    let new = set_three(user_ids(&old), ids, old.has_capability(linux::CAP_SETUID))?;
     set_user_ids(call.thread, new)
 }
 
 /// setresgid(2).
 pub fn setresgid(call: &mut Call<'_>) -> SyscallResult {
     let old = call.thread.credentials();
-    let new = set_three(group_ids(&old), words(call), old.is_capable(linux::CAP_SETGID))?;
+    let ids = given(call, |id| old.group(id))?;
+    let new = set_three(group_ids(&old), ids, old.has_capability(linux::CAP_SETGID))?;
     set_group_ids(call.thread, new)
 }
 
-fn store_three(call: &Call<'_>, ids: Ids) -> SyscallResult {
+fn store_three(call: &Call<'_>, ids: Ids, shown: impl Fn(u32) -> u32) -> SyscallResult {
     let space = call.thread.space();
     for (index, value) in [ids.real, ids.effective, ids.saved].into_iter().enumerate() {
-        user::write_int(&space, call.word(index), value)?;
+        user::write_int(&space, call.word(index), shown(value))?;
     }
     Ok(0.into())
 }
 
 /// getresuid(2).
 pub fn getresuid(call: &mut Call<'_>) -> SyscallResult {
-    store_three(call, user_ids(&call.thread.credentials()))
+    let who = call.thread.credentials();
+    store_three(call, user_ids(&who), |id| who.shown_user(id))
 }
 
 /// getresgid(2).
 pub fn getresgid(call: &mut Call<'_>) -> SyscallResult {
-    store_three(call, group_ids(&call.thread.credentials()))
+    let who = call.thread.credentials();
+    store_three(call, group_ids(&who), |id| who.shown_group(id))
 }
 
 /// setfsuid(2): returns the id from before, whatever happens.
 pub fn setfsuid(call: &mut Call<'_>) -> SyscallResult {
-    let (old, new) = (call.thread.credentials(), call.uint(0));
-    let is_own = [old.uid, old.euid, old.suid, old.fsuid].contains(&new);
-    if new != KEEP && (is_own || old.is_capable(linux::CAP_SETUID)) {
+    let old = call.thread.credentials();
+    if let Ok(new) = old.user(call.uint(0))
+        && ([old.uid, old.euid, old.suid, old.fsuid].contains(&new) || old.has_capability(linux::CAP_SETUID))
+    {
         change(call.thread, |credentials| {
             credentials.set_file_user_id(new);
             Ok(())
         })?;
     }
-    id(old.fsuid)
+    id(old.shown_user(old.fsuid))
 }
 
 /// setfsgid(2): returns the id from before, whatever happens.
 pub fn setfsgid(call: &mut Call<'_>) -> SyscallResult {
-    let (old, new) = (call.thread.credentials(), call.uint(0));
-    let is_own = [old.gid, old.egid, old.sgid, old.fsgid].contains(&new);
-    if new != KEEP && (is_own || old.is_capable(linux::CAP_SETGID)) {
+    let old = call.thread.credentials();
+    if let Ok(new) = old.group(call.uint(0))
+        && ([old.gid, old.egid, old.sgid, old.fsgid].contains(&new) || old.has_capability(linux::CAP_SETGID))
+    {
         change(call.thread, |credentials| {
             credentials.fsgid = new;
             Ok(())
         })?;
     }
-    id(old.fsgid)
+    id(old.shown_group(old.fsgid))
 }
 
 /// getgroups(2).
@@ -227,7 +247,7 @@ pub fn getgroups(call: &mut Call<'_>) -> SyscallResult {
         }
         let space = call.thread.space();
         for (index, group) in groups.iter().enumerate() {
-            user::write_int(&space, call.word(1).wrapping_add(index * 4), *group)?;
+            user::write_int(&space, call.word(1).wrapping_add(index * 4), credentials.shown_group(*group))?;
         }
     }
     Ok(groups.len().into())
@@ -235,7 +255,9 @@ pub fn getgroups(call: &mut Call<'_>) -> SyscallResult {
 
 /// setgroups(2).
 pub fn setgroups(call: &mut Call<'_>) -> SyscallResult {
-    if !call.thread.credentials().is_capable(linux::CAP_SETGID) {
+    let who = call.thread.credentials();
+    let may_set = who.users.as_ref().is_none_or(|users| users.may_set_groups());
+    if !may_set || !who.has_capability(linux::CAP_SETGID) {
         return Err(Errno::EPERM.into());
     }
     let count = call.word(0);
@@ -245,7 +267,8 @@ pub fn setgroups(call: &mut Call<'_>) -> SyscallResult {
     let space = call.thread.space();
     let mut groups = fallible::try_with_capacity(count)?;
     for index in 0..count {
-        push_reserved(&mut groups, user::read_int(&space, call.word(1).wrapping_add(index * 4))?);
+        let group = user::read_int(&space, call.word(1).wrapping_add(index * 4))?;
+        push_reserved(&mut groups, who.group(group)?);
     }
     let groups = if groups.is_empty() { None } else { Some(fallible::try_arc(groups)?) };
     change(call.thread, |credentials| {
@@ -321,7 +344,7 @@ pub fn capset(call: &mut Call<'_>) -> SyscallResult {
     }
     let [effective, permitted, inheritable] = sets.map(|set| set & Capabilities::ALL);
     change(call.thread, |credentials| {
-        let may_add = credentials.is_capable(linux::CAP_SETPCAP);
+        let may_add = credentials.has_capability(linux::CAP_SETPCAP);
         let sets = &mut credentials.capabilities;
         let grows = permitted & !sets.permitted != 0 || effective & !permitted != 0;
         let is_foreign = !may_add && inheritable & !(sets.inheritable | sets.permitted) != 0;

@@ -128,12 +128,12 @@ pub fn waitid(call: &mut Call<'_>) -> SyscallResult {
     probe(&call.thread.space(), information, Information::BYTES, rusage)?;
     if let Some(report) = find(&call.thread.process, &selection)? {
         let space = call.thread.space();
-        if store_waitid(&space, Some(&report), information, rusage).is_ok() {
+        if store_waitid(call.thread, &space, Some(&report), information, rusage).is_ok() {
             return Ok(0.into());
         }
         let thread = call.thread.clone();
         return pending(async move {
-            thread.resolve(|space| store_waitid(space, Some(&report), information, rusage)).await?;
+            thread.resolve(|space| store_waitid(&thread, space, Some(&report), information, rusage)).await?;
             Ok(0)
         });
     }
@@ -141,13 +141,13 @@ pub fn waitid(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::EAGAIN.into());
     }
     if !may_wait {
-        store_waitid(&call.thread.space(), None, information, rusage)?;
+        store_waitid(call.thread, &call.thread.space(), None, information, rusage)?;
         return Ok(0.into());
     }
     let thread = call.thread.clone();
     pending(async move {
         let report = wait(&thread, &selection).await?;
-        thread.resolve(|space| store_waitid(space, Some(&report), information, rusage)).await?;
+        thread.resolve(|space| store_waitid(&thread, space, Some(&report), information, rusage)).await?;
         Ok(0)
     })
 }
@@ -179,6 +179,7 @@ fn store_wait4(
 }
 
 fn store_waitid(
+    who: &Thread,
     space: &Space,
     report: Option<&WaitReport>,
     information: usize,
@@ -186,8 +187,8 @@ fn store_waitid(
 ) -> Result<(), crate::memory::user::PageFault> {
     if information != 0 {
         let words = report.map_or([0; 16], |report| {
-            let detail =
-                Detail::Child { pid: report.pid, uid: report.uid, status: report.value, utime: 0, stime: 0 };
+            let uid = who.credentials().shown_user(report.uid);
+            let detail = Detail::Child { pid: report.pid, uid, status: report.value, utime: 0, stime: 0 };
             Information { signal: Signal::CHLD, code: report.code as i32, errno: 0, detail }.to_words()
         });
         // Linux writes no more than the members that waitid(2) names.

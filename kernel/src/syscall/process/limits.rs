@@ -56,9 +56,11 @@ pub fn prlimit64(call: &mut Call<'_>) -> SyscallResult {
         pid => table::process(pid).ok_or(Errno::ESRCH)?,
     };
     let own = call.thread.credentials();
-    let is_same_user =
-        process.credentials().is_none_or(|theirs| theirs.uid == own.uid && theirs.suid == own.uid);
-    if !is_same_user && !own.is_capable(linux::CAP_SYS_RESOURCE) {
+    let may = process.credentials().is_none_or(|theirs| {
+        theirs.uid == own.uid && theirs.suid == own.uid
+            || own.is_capable_in(&theirs.users, linux::CAP_SYS_RESOURCE)
+    });
+    if !may {
         return Err(Errno::EPERM.into());
     }
     let space = call.thread.space();

@@ -18,14 +18,17 @@ fn check_capability(call: &Call<'_>, capability: u32) -> Result<(), Errno> {
 
 /// setdomainname(2).
 pub fn setdomainname(call: &mut Call<'_>) -> SyscallResult {
-    check_capability(call, linux::CAP_SYS_ADMIN)?;
+    let names = call.thread.namespaces().names.clone();
+    if !call.thread.credentials().is_capable_in(names.owner(), linux::CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM.into());
+    }
     let length = call.int(1);
     if length < 0 || length as usize >= HOST_NAME_BYTES {
         return Err(Errno::EINVAL.into());
     }
     let mut bytes = [0; HOST_NAME_BYTES];
     call.thread.space().read_bytes(call.word(0), &mut bytes[..length as usize])?;
-    call.thread.namespaces().names.set_domain_name(bytes);
+    names.set_domain_name(bytes);
     Ok(0.into())
 }
 

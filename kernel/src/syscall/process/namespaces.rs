@@ -5,35 +5,44 @@ use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::memory::fallible;
-use crate::process::Thread;
 use crate::process::access::{ViewerIds, may_access};
 use crate::process::namespaces::Namespaces;
 use crate::process::pidfd::{ProcessFile, is_known};
+use crate::process::user_namespace::{Users, is_same};
+use crate::process::{Credentials, Thread};
 use crate::procfs::namespace::Namespace;
+use crate::syscall::process::unshare::leave_semaphores;
 use crate::syscall::{Call, SyscallResult};
 
-/// The kinds of namespaces that there are.
-const KINDS: u32 = linux::CLONE_NEWNS | linux::CLONE_NEWUTS;
+/// The namespaces that a thread is about to enter.
+struct Entry {
+    /// The flags of those that are new.
+    kinds: u32,
+    chosen: Namespaces,
+    users: Users,
+}
 
 /// setns(2).
 pub fn setns(call: &mut Call<'_>) -> SyscallResult {
     let (thread, kinds) = (call.thread, call.uint(1));
     let open = call.thread.descriptors().get(call.int(0))?;
+    let chosen = (*thread.namespaces()).clone();
     if let Some(namespace) = Namespace::of(&open) {
         if kinds != 0 && kinds != namespace.flag() {
             return Err(Errno::EINVAL.into());
         }
-        let mut chosen = (*thread.namespaces()).clone();
-        let kind = namespace.flag();
+        let mut entry = Entry { kinds: namespace.flag(), chosen, users: None };
         match namespace {
-            Namespace::Mounts(mounts) => chosen.mounts = mounts,
-            Namespace::Names(names) => chosen.names = names,
+            Namespace::Mounts(mounts) => entry.chosen.mounts = mounts,
+            Namespace::Names(names) => entry.chosen.names = names,
+            Namespace::Ipc(ipc) => entry.chosen.ipc = ipc,
+            Namespace::Users(users) => entry.users = users,
         }
-        install(thread, chosen, kind)?;
+        entry.install(thread)?;
         return Ok(0.into());
     }
     let process = ProcessFile::process_of(&open).map_err(|_| Errno::EINVAL)?;
-    if kinds == 0 || kinds & !KINDS != 0 {
+    if kinds == 0 || kinds & !Namespaces::KINDS_AND_USERS != 0 {
         return Err(Errno::EINVAL.into());
     }
     if !is_known(&process) {
@@ -44,38 +53,78 @@ pub fn setns(call: &mut Call<'_>) -> SyscallResult {
         return Err(Errno::EPERM.into());
     }
     let theirs = other.namespaces();
-    let mut chosen = (*thread.namespaces()).clone();
+    let mut entry = Entry { kinds, chosen, users: other.credentials().users.clone() };
     if kinds & linux::CLONE_NEWNS != 0 {
-        chosen.mounts = theirs.mounts.clone();
+        entry.chosen.mounts = theirs.mounts.clone();
     }
     if kinds & linux::CLONE_NEWUTS != 0 {
-        chosen.names = theirs.names.clone();
+        entry.chosen.names = theirs.names.clone();
     }
-    install(thread, chosen, kinds)?;
+    if kinds & linux::CLONE_NEWIPC != 0 {
+        entry.chosen.ipc = theirs.ipc.clone();
+    }
+    entry.install(thread)?;
     Ok(0.into())
 }
 
-/// Enters namespaces, of which those of `kinds` are new; with other mounts root and working directory are their root.
-fn install(thread: &Arc<Thread>, chosen: Namespaces, kinds: u32) -> Result<(), Errno> {
-    let credentials = thread.credentials();
-    if !credentials.is_capable(linux::CAP_SYS_ADMIN) {
-        return Err(Errno::EPERM);
-    }
-    let directories = thread.directories();
-    if kinds & linux::CLONE_NEWNS != 0 {
-        if !credentials.is_capable(linux::CAP_SYS_CHROOT) {
-            return Err(Errno::EPERM);
+impl Entry {
+    /// Enters them; with other mounts root and working directory are their root.
+    fn install(self, thread: &Arc<Thread>) -> Result<(), Errno> {
+        let old = thread.credentials();
+        let new = if self.has(linux::CLONE_NEWUSER) {
+            self.check_users(thread, &old)?;
+            fallible::try_arc(old.entering(self.users.clone()))?
+        } else {
+            old.clone()
+        };
+        let directories = thread.directories();
+        let owners = [
+            (linux::CLONE_NEWNS, self.chosen.mounts.owner()),
+            (linux::CLONE_NEWUTS, self.chosen.names.owner()),
+            (linux::CLONE_NEWIPC, self.chosen.ipc.owner()),
+        ];
+        for (_, owner) in owners.into_iter().filter(|&(kind, _)| self.has(kind)) {
+            // In the namespace's owner, and where the thread will be.
+            if [owner, &new.users].iter().any(|users| !old.is_capable_in(users, linux::CAP_SYS_ADMIN)) {
+                return Err(Errno::EPERM);
+            }
         }
-        if directories.is_shared() {
+        if self.has(linux::CLONE_NEWNS) {
+            if !old.is_capable_in(&new.users, linux::CAP_SYS_CHROOT) {
+                return Err(Errno::EPERM);
+            }
+            if directories.is_shared() {
+                return Err(Errno::EINVAL);
+            }
+        }
+        let (has_mounts, has_ipc) = (self.has(linux::CLONE_NEWNS), self.has(linux::CLONE_NEWIPC));
+        let has_users = self.has(linux::CLONE_NEWUSER);
+        let chosen = fallible::try_arc(self.chosen)?;
+        if has_mounts {
+            let top = chosen.mounts.top()?;
+            directories.set_root(top.clone());
+            directories.set_working(top);
+        }
+        if has_ipc {
+            leave_semaphores(thread);
+        }
+        thread.set_namespaces(chosen);
+        if has_users {
+            thread.set_credentials(new);
+        }
+        Ok(())
+    }
+
+    const fn has(&self, kind: u32) -> bool {
+        self.kinds & kind != 0
+    }
+
+    /// A thread enters another user namespace than its own, alone, and with all rights there.
+    fn check_users(&self, thread: &Thread, old: &Credentials) -> Result<(), Errno> {
+        let is_alone = thread.process.thread_count() == 1 && !thread.directories().is_shared();
+        if is_same(&self.users, &old.users) || !is_alone {
             return Err(Errno::EINVAL);
         }
+        if old.is_capable_in(&self.users, linux::CAP_SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM) }
     }
-    let chosen = fallible::try_arc(chosen)?;
-    if kinds & linux::CLONE_NEWNS != 0 {
-        let top = chosen.mounts.top()?;
-        directories.set_root(top.clone());
-        directories.set_working(top);
-    }
-    thread.set_namespaces(chosen);
-    Ok(())
 }

@@ -20,7 +20,7 @@ pub(super) fn read_bounding(call: &Call<'_>) -> SyscallResult {
 pub(super) fn drop_bounding(call: &Call<'_>) -> SyscallResult {
     let number = call.word(1);
     change(call.thread, |credentials| {
-        if !credentials.is_capable(linux::CAP_SETPCAP) {
+        if !credentials.has_capability(linux::CAP_SETPCAP) {
             return Err(Errno::EPERM);
         }
         if !Capabilities::is_known(number) {
@@ -62,7 +62,8 @@ pub(super) fn secure_bits(call: &Call<'_>) -> SyscallResult {
 pub(super) fn set_secure_bits(call: &Call<'_>) -> SyscallResult {
     let new = u32::try_from(call.word(1)).map_err(|_| Errno::EPERM)?;
     change(call.thread, |credentials| {
-        if !credentials.secure_bits.may_become(SecureBits(new)) || !credentials.is_capable(linux::CAP_SETPCAP)
+        if !credentials.secure_bits.may_become(SecureBits(new))
+            || !credentials.has_capability(linux::CAP_SETPCAP)
         {
             return Err(Errno::EPERM);
         }

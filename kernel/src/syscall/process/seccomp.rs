@@ -68,7 +68,7 @@ fn set_filter(call: &Call<'_>, flags: usize, address: usize) -> SyscallResult {
         return Err(Errno::EINVAL.into());
     }
     let thread = call.thread;
-    if !thread.has_no_new_privileges() && !thread.credentials().is_capable(linux::CAP_SYS_ADMIN) {
+    if !thread.has_no_new_privileges() && !thread.credentials().has_capability(linux::CAP_SYS_ADMIN) {
         return Err(Errno::EACCES.into());
     }
     let bytes = get_bytes(call, instructions, length * INSTRUCTION_BYTES)?;

@@ -44,7 +44,8 @@ pub fn uname(call: &mut Call<'_>) -> SyscallResult {
 
 /// sethostname(2).
 pub fn sethostname(call: &mut Call<'_>) -> SyscallResult {
-    if !call.thread.credentials().is_capable(linux::CAP_SYS_ADMIN) {
+    let names = call.thread.namespaces().names.clone();
+    if !call.thread.credentials().is_capable_in(names.owner(), linux::CAP_SYS_ADMIN) {
         return Err(Errno::EPERM.into());
     }
     let length = call.int(1);
@@ -53,7 +54,7 @@ pub fn sethostname(call: &mut Call<'_>) -> SyscallResult {
     }
     let mut bytes = [0; HOST_NAME_BYTES];
     call.thread.space().read_bytes(call.word(0), &mut bytes[..length as usize])?;
-    call.thread.namespaces().names.set_host_name(bytes);
+    names.set_host_name(bytes);
     Ok(0.into())
 }
 

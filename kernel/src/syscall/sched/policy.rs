@@ -32,7 +32,11 @@ fn named(call: &Call<'_>, tid: i32) -> Result<Arc<Thread>, Errno> {
 fn check_owner(call: &Call<'_>, target: &Thread) -> Result<(), Errno> {
     let (own, theirs) = (call.thread.credentials(), target.credentials());
     let is_same_user = own.euid == theirs.uid || own.euid == theirs.euid;
-    if is_same_user || own.is_capable(linux::CAP_SYS_NICE) { Ok(()) } else { Err(Errno::EPERM) }
+    if is_same_user || own.is_capable_in(&theirs.users, linux::CAP_SYS_NICE) {
+        Ok(())
+    } else {
+        Err(Errno::EPERM)
+    }
 }
 
 fn apply(call: &Call<'_>, target: &Arc<Thread>, new: Parameters) -> Result<(), Errno> {
@@ -245,13 +249,16 @@ fn for_each_named(call: &Call<'_>, mut each: impl FnMut(&Arc<Thread>) -> TryResu
         return Err(Errno::EINVAL.into());
     }
     let own_group = call.thread.process.group().id;
-    let own_user = call.thread.credentials().uid;
+    let own = call.thread.credentials();
+    let own_user = own.uid;
+    // A number that stands for nobody finds nobody.
+    let named_user = own.user(who as u32).unwrap_or(u32::MAX);
     let mut found = false;
     for process in table::each_process() {
         let is_named = if which == linux::PRIO_PGRP {
             process.group().id == if who == 0 { own_group } else { who }
         } else {
-            let user = if who == 0 { own_user } else { who as u32 };
+            let user = if who == 0 { own_user } else { named_user };
             process.credentials().is_some_and(|credentials| credentials.uid == user)
         };
         for thread in process.threads().take_while(|_| is_named) {

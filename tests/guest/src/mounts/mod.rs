@@ -43,12 +43,12 @@ crate::tests! {
 }
 
 /// A tmpfs in a mount namespace of the test's own, in which no change reaches others.
-struct Stage {
+pub struct Stage {
     scratch: Scratch,
 }
 
 impl Stage {
-    fn new(name: &str) -> Result<Self, String> {
+    pub fn new(name: &str) -> Result<Self, String> {
         let scratch = Scratch::new(name)?;
         unshare(CloneFlags::CLONE_NEWNS).or_fail()?;
         mount(None, Path::new("/"), None, libc::MS_REC | libc::MS_PRIVATE).or_fail()?;
@@ -61,14 +61,14 @@ impl Stage {
     }
 
     /// A new directory.
-    fn directory(&self, name: &str) -> Result<PathBuf, String> {
+    pub fn directory(&self, name: &str) -> Result<PathBuf, String> {
         let path = self.path(name);
         fs::create_dir(&path).or_fail()?;
         Ok(path)
     }
 
     /// A new directory with a tmpfs on it.
-    fn mounted(&self, name: &str) -> Result<PathBuf, String> {
+    pub fn mounted(&self, name: &str) -> Result<PathBuf, String> {
         let path = self.directory(name)?;
         mount(Some(name), &path, Some("tmpfs"), 0).or_fail()?;
         Ok(path)
@@ -103,15 +103,15 @@ fn mount_with(
     Errno::result(result).map(drop)
 }
 
-fn mount(source: Option<&str>, target: &Path, kind: Option<&str>, flags: u64) -> Result<(), Errno> {
+pub fn mount(source: Option<&str>, target: &Path, kind: Option<&str>, flags: u64) -> Result<(), Errno> {
     mount_with(source.map(Path::new), target, kind, flags, None)
 }
 
-fn bind(source: &Path, target: &Path, flags: u64) -> Result<(), Errno> {
+pub fn bind(source: &Path, target: &Path, flags: u64) -> Result<(), Errno> {
     mount_with(Some(source), target, None, libc::MS_BIND | flags, None)
 }
 
-fn umount(target: &Path, flags: i32) -> Result<(), Errno> {
+pub fn umount(target: &Path, flags: i32) -> Result<(), Errno> {
     let target = text(target);
     // SAFETY: a string.
     Errno::result(unsafe { libc::umount2(target.as_ptr(), flags) }).map(drop)

@@ -27,7 +27,7 @@ crate::tests! {
 }
 
 /// Runs a part of a test in a child, whose failure it is.
-fn apart(body: impl FnOnce() -> Outcome) -> Outcome {
+pub fn apart(body: impl FnOnce() -> Outcome) -> Outcome {
     let status = in_child(|| match body() {
         Ok(()) => 0,
         Err(error) => {
@@ -47,7 +47,8 @@ fn sethostname(name: &str) -> Result<(), Errno> {
     Errno::result(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) }).map(drop)
 }
 
-fn link(name: &str) -> Result<String, String> {
+/// The name of a namespace of the caller's.
+pub fn link(name: &str) -> Result<String, String> {
     Ok(fs::read_link(format!("/proc/self/ns/{name}")).or_fail()?.to_string_lossy().into_owned())
 }
 
@@ -142,7 +143,7 @@ fn a_slave_namespace_gets_and_does_not_give() -> Outcome {
 }
 
 /// Starts a child with clone(2) flags; returns its status.
-fn clone_with(flags: i32, body: fn() -> i32) -> Result<i32, Errno> {
+pub fn clone_with(flags: i32, body: fn() -> i32) -> Result<i32, Errno> {
     // SAFETY: a copy of the space, as fork.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) };
     match Errno::result(pid)? {
@@ -178,13 +179,15 @@ const NS_GET_NSTYPE: u64 = 0xb703;
 const NS_GET_PARENT: u64 = 0xb702;
 const NS_GET_OWNER_UID: u64 = 0xb704;
 
-fn ask(file: &fs::File, request: u64) -> Result<i32, Errno> {
+/// Asks a namespace's file for a number.
+pub fn ask(file: &fs::File, request: u64) -> Result<i32, Errno> {
     // SAFETY: the requests take no argument, or one that is not reached.
     Errno::result(unsafe { libc::ioctl(file.as_raw_fd(), request, 0) })
 }
 
 fn a_namespace_is_a_file() -> Outcome {
-    for (name, flag) in [("mnt", libc::CLONE_NEWNS), ("uts", libc::CLONE_NEWUTS)] {
+    for (name, flag) in [("mnt", libc::CLONE_NEWNS), ("uts", libc::CLONE_NEWUTS), ("ipc", libc::CLONE_NEWIPC)]
+    {
         let path = format!("/proc/self/ns/{name}");
         let file = fs::File::open(&path).or_fail()?;
         let number = fs::metadata(&path).or_fail()?.ino();

@@ -8,9 +8,10 @@ use crate::error::{Errno, TryResult};
 use crate::fs::mount::MountNamespace;
 use crate::fs::{File, IoBuffer, Mount, OpenFile, StatusFlags, downcast};
 use crate::memory::fallible;
+use crate::process::Thread;
 use crate::sync::SpinLock;
 use crate::syscall::fs::mount::detached::{add_tree, flags_of};
-use crate::syscall::fs::mount::{check_permission, settings};
+use crate::syscall::fs::mount::{check_file_system, check_permission, settings};
 use crate::syscall::fs::{add, find, get_path, get_string};
 use crate::syscall::{Call, SyscallResult};
 
@@ -154,7 +155,7 @@ impl State {
 }
 
 impl Context {
-    fn create(&self) -> Result<(), Errno> {
+    fn create(&self, thread: &Thread) -> Result<(), Errno> {
         let mut state = self.state.lock();
         if !matches!(state.phase, Phase::Parameters) {
             return Err(Errno::EBUSY);
@@ -163,17 +164,19 @@ impl Context {
         let (source, options, flags) =
             (state.source.take(), core::mem::take(&mut state.options), state.flags);
         drop(state);
-        let made = settings::make(&self.kind, source.as_deref().unwrap_or_default(), &options, flags)?;
+        let source = source.unwrap_or_default();
+        let made = settings::make(thread, &self.kind, &source, &options, flags)?;
         self.state.lock().phase = Phase::Made(made);
         Ok(())
     }
 
-    fn reconfigure(&self) -> Result<(), Errno> {
+    fn reconfigure(&self, call: &Call<'_>) -> Result<(), Errno> {
         let mut state = self.state.lock();
         let Phase::Reconfigure(mount) = &state.phase else { return Err(Errno::EBUSY) };
         let (mount, flags) = (mount.clone(), state.flags);
         let options = core::mem::take(&mut state.options);
         drop(state);
+        check_file_system(call, &mount.file_system)?;
         settings::check_again(mount.file_system.kind, &options)?;
         mount.file_system.set_flags(flags);
         Ok(())
@@ -214,11 +217,11 @@ pub fn fsconfig(call: &mut Call<'_>) -> SyscallResult {
         }
         command::CREATE => {
             check_permission(call)?;
-            context.create()?;
+            context.create(call.thread)?;
         }
         command::RECONFIGURE => {
             check_permission(call)?;
-            context.reconfigure()?;
+            context.reconfigure(call)?;
         }
         // No file system that is here has a parameter of these kinds.
         _ => return Err(Errno::EINVAL.into()),

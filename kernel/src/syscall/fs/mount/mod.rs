@@ -10,7 +10,7 @@ use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
 use crate::fs::lookup::PATH_LIMIT;
-use crate::fs::mount::{self, MountSet, Propagation, is_unused};
+use crate::fs::mount::{self, MountSet, Propagation, Superblock, is_unused};
 use crate::fs::{FileType, Mount, Path};
 use crate::process::table;
 use crate::sched::Budget;
@@ -33,7 +33,9 @@ const ACCESS_TIME: u32 =
 
 /// Whether the caller may change mounts.
 fn check_permission(call: &Call<'_>) -> Result<(), Errno> {
-    if call.thread.credentials().is_capable(linux::CAP_SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM) }
+    let namespaces = call.thread.namespaces();
+    let may = call.thread.credentials().is_capable_in(namespaces.mounts.owner(), linux::CAP_SYS_ADMIN);
+    if may { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 /// The mounts of the caller's namespace.
@@ -93,7 +95,8 @@ pub fn mount(call: &mut Call<'_>) -> SyscallResult {
             return Err(Errno::ENODEV.into());
         }
         let own = mount_flags(flags, None);
-        let made = settings::make(&kind, source.as_deref().unwrap_or_default(), &options, flags)?;
+        let source = source.unwrap_or_default();
+        let made = settings::make(call.thread, &kind, &source, &options, flags)?;
         made.set_flags(own);
         mount::add(&own_mounts(call), &made, at)?;
     }
@@ -121,13 +124,24 @@ fn remount(call: &Call<'_>, at: &Path, flags: u32, options: &[u8]) -> Result<(),
     if !at.mount.is_in(&own_mounts(call)) || !at.is_mount_root() {
         return Err(Errno::EINVAL);
     }
+    let own = mount_flags(flags, Some(at.mount.flags()));
+    if !at.mount.may_have_flags(own) {
+        return Err(Errno::EPERM);
+    }
     if flags & linux::MS_BIND == 0 {
         let file_system = &at.mount.file_system;
+        check_file_system(call, file_system)?;
         settings::check_again(file_system.kind, options)?;
         file_system.set_flags(flags);
     }
-    at.mount.set_flags(mount_flags(flags, Some(at.mount.flags())));
+    at.mount.set_flags(own);
     Ok(())
+}
+
+/// Whether the caller may change the settings of a file system itself.
+fn check_file_system(call: &Call<'_>, file_system: &Superblock) -> Result<(), Errno> {
+    let may = call.thread.credentials().is_capable_in(file_system.owner(), linux::CAP_SYS_ADMIN);
+    if may { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 /// umount2(2).
@@ -141,7 +155,7 @@ pub fn umount2(call: &mut Call<'_>) -> SyscallResult {
     // The topmost mount at the place is meant, also for a path like `.` that crosses no mount point.
     let place = find(call, linux::AT_FDCWD, &path, follow)?.covered();
     check_permission(call)?;
-    if !place.is_mount_root() || !place.mount.is_in(&own_mounts(call)) {
+    if !place.is_mount_root() || !place.mount.is_in(&own_mounts(call)) || place.mount.is_locked() {
         return Err(Errno::EINVAL.into());
     }
     let mount = place.mount;
@@ -160,6 +174,7 @@ pub fn umount2(call: &mut Call<'_>) -> SyscallResult {
         }
     }
     if is_root && !is_lazy {
+        check_file_system(call, &mount.file_system)?;
         // A caller can't take its root from below itself; as in Linux nothing is written there from now on.
         let flags = mount.file_system.flags();
         mount.file_system.set_flags(flags | linux::MS_RDONLY);

@@ -2,11 +2,17 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
 use crate::fs::Mount;
+use crate::fs::inode::InodeChange;
 use crate::fs::tree::Tree;
 use crate::ipc::mqueue;
+use crate::ipc::namespace::IpcNamespace;
+use crate::process::Thread;
+use crate::process::namespaces::IpcSpace;
+use crate::process::user_namespace::Users;
 use crate::procfs;
 
 use heddle_kernel_core::fallible::{extend_reserved, push_reserved};
@@ -16,26 +22,55 @@ pub(super) fn is_known(kind: &[u8]) -> bool {
     matches!(kind, b"tmpfs" | b"ramfs" | b"proc" | b"sysfs" | b"mqueue")
 }
 
-/// A mount of a new file system, or of the one that there is of its kind.
+/// A mount of a new file system, or of the one that there is of its kind for the thread.
 ///
 /// # Errors
 /// `ENODEV` (no such kind), `EINVAL` (an option that it does not have), `ENOMEM`, `ENOSPC`.
-pub(super) fn make(kind: &[u8], source: &[u8], options: &[u8], flags: u32) -> Result<Arc<Mount>, Errno> {
+pub(super) fn make(
+    thread: &Thread,
+    kind: &[u8],
+    source: &[u8],
+    options: &[u8],
+    flags: u32,
+) -> Result<Arc<Mount>, Errno> {
     let source = if source.is_empty() { b"none" } else { source };
+    let owner = owner(thread, kind)?;
     let made = match kind {
         b"tmpfs" | b"ramfs" => {
             let settings = Settings::parse(options)?;
             let kind = if kind == b"tmpfs" { "tmpfs" } else { "ramfs" };
-            return Tree::mount(kind, source, settings.permissions, settings.pages, flags);
+            let made = Tree::mount(kind, source, settings.permissions, settings.pages, flags)?;
+            let who = thread.credentials();
+            let (uid, gid) = (Some(who.fsuid), Some(who.fsgid));
+            made.root.node.change(&InodeChange { uid, gid, ..InodeChange::default() })?;
+            made.file_system.set_owner(&owner);
+            return Ok(made);
         }
         _ if !options.is_empty() => return Err(Errno::EINVAL),
         b"proc" => procfs::mount()?,
         b"sysfs" => procfs::mount_sys()?,
-        b"mqueue" => mqueue::mount(source, flags)?,
+        b"mqueue" => mqueue::mount(&*IpcNamespace::of(thread)?, source, flags)?,
         _ => return Err(Errno::ENODEV),
     };
     made.file_system.set_flags(flags);
+    made.file_system.set_owner(&owner);
     Mount::of(made.file_system.clone(), made.root.clone(), source, flags)
+}
+
+/// The user namespace towards which a mount of this kind counts, in which the thread may do all: what it shows is that
+/// namespace's.
+///
+/// # Errors
+/// `EPERM`, `EINVAL`.
+fn owner(thread: &Thread, kind: &[u8]) -> Result<Users, Errno> {
+    let who = thread.credentials();
+    let owner = match kind {
+        b"tmpfs" | b"ramfs" => who.users.clone(),
+        b"mqueue" => IpcNamespace::of(thread)?.owner().clone(),
+        // They show processes and network interfaces, whose only namespaces are the first ones.
+        _ => None,
+    };
+    if who.is_capable_in(&owner, linux::CAP_SYS_ADMIN) { Ok(owner) } else { Err(Errno::EPERM) }
 }
 
 /// Options for a file system that is mounted already: they are checked, and none that says something new is taken.

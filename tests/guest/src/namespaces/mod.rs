@@ -1,0 +1,5 @@
+//! Namespaces other than those of mounts and names: IPC and users.
+
+pub mod ipc;
+pub mod rights;
+pub mod users;
