@@ -104,8 +104,8 @@ pub trait File: Any + Send + Sync {
         Ok(ready.intersects(events | Events::ERR | Events::HUP))
     }
 
-    /// Takes an offer of memory from a reader that is registered and waits, for whoever writes next; drops it if the file
-    /// wants none now.
+    /// Takes an offer of memory from a reader that is registered and waits, for whoever writes next; drops it if the
+    /// file wants none now.
     fn offer(&self, offer: ReadOffer) {
         drop(offer);
     }

@@ -55,7 +55,7 @@ struct Area {
 
 impl Area {
     fn new(length: usize, sharing: MapFlags) -> Result<Self, String> {
-        let size = NonZeroUsize::new(length).or_fail()?;
+        let size = NonZeroUsize::new(length).ok_or("no length")?;
         let rights = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping, wherever there is room.
         let start =
@@ -223,7 +223,7 @@ fn memory_that_goes_away_while_a_read_waits() -> Outcome {
         let waiting = scope.spawn(|| area.read_at(&reader, 0, LARGE));
         settle();
         let half = area.start.as_ptr().cast::<u8>().wrapping_add(LARGE / 2);
-        let half = NonNull::new(half.cast()).or_fail()?;
+        let half = NonNull::new(half.cast()).ok_or("no address")?;
         // SAFETY: the kernel alone refers to it, and checks.
         unsafe { munmap(half, LARGE / 2) }.or_fail()?;
         expect_eq!(write(&writer, &pattern(LARGE)), Ok(LARGE));

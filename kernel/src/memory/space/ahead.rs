@@ -1,9 +1,9 @@
 //! Anonymous memory that is stored to in order comes several pages at a time: a fault costs more than the page that it
 //! brings, and whoever has touched some pages one after the other goes on.
 //!
-//! A space remembers a few places where such a walk would go on, one for each of several parts of its addresses, so that
-//! threads that fill memory of their own do not disturb each other. The first faults of a walk bring one page each; from
-//! then on the number doubles. So what comes in vain is less than what was touched.
+//! A space remembers a few places where such a walk would go on, one for each of several parts of its addresses, so
+//! that threads that fill memory of their own do not disturb each other. The first faults of a walk bring one page
+//! each; from then on the number doubles. So what comes in vain is less than what was touched.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 

@@ -295,8 +295,8 @@ fn is_filled_in_order(mapping: &Mapping<Object>) -> bool {
         && !mapping.flags.intersects(Flags::SHARED | Flags::GROWS_DOWN)
 }
 
-/// Maps the pages of the range behind a page that a store has brought in, up to the first that is there already, as long
-/// as there is plenty of memory. Returns how many.
+/// Maps the pages of the range behind a page that a store has brought in, up to the first that is there already, as
+/// long as there is plenty of memory. Returns how many.
 fn bring_in_ahead(leaves: Leaves, mapping: &Mapping<Object>, page: usize, range: &Range<usize>) -> usize {
     // The mapping may have changed before the range was locked.
     let table = page & !(paging::span(1) - 1);

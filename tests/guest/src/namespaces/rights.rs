@@ -209,7 +209,7 @@ fn entering_is_refused() -> Outcome {
     let names = fs::File::open("/proc/self/ns/uts").or_fail()?;
     apart(|| {
         leave()?;
-        // What belongs to the first namespace is closed, and so is it itself.
+        // Namespaces that belong to the first one are closed, and so is it itself.
         expect_eq!(setns(&own, CloneFlags::CLONE_NEWUSER), Err(Errno::EPERM));
         expect_eq!(setns(&names, CloneFlags::CLONE_NEWUTS), Err(Errno::EPERM));
         Ok(())
