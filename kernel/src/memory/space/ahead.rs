@@ -12,12 +12,15 @@ use crate::arch::paging::PAGE_SIZE;
 
 /// Pages that a fault brings in at most: to clear them takes some 20 µs.
 const PAGES_MAX: usize = 16;
-/// Faults of a walk that bring one page each.
-const STEPS: usize = 3;
+/// Faults of a walk that bring one page each: programs that touch little pay for nothing else, and find in their own
+/// accounts what they touched.
+const STEPS: usize = 16;
 /// Places that are remembered.
 const PLACES: usize = 4;
 /// The bits of a place that count the faults of its walk; the others are the address of the page that comes next.
-const COUNT: usize = 7;
+const COUNT: usize = PAGE_SIZE - 1;
+/// The count from which on nothing changes.
+const COUNT_MAX: usize = STEPS + PAGES_MAX.ilog2() as usize;
 
 /// Where walks over anonymous memory would go on. Only a hint: threads may overwrite each other's.
 pub(super) struct FaultAhead([AtomicUsize; PLACES]);
@@ -40,13 +43,14 @@ impl FaultAhead {
 
     /// How many pages, from the missing one on, a store is to bring in: at most up to the end of their leaf table.
     pub fn pages(&self, page: usize) -> usize {
-        let wanted = (1 << self.faults_before(page).saturating_sub(STEPS)).min(PAGES_MAX);
+        let doublings = (self.faults_before(page) + 1).saturating_sub(STEPS);
+        let wanted = (1 << doublings).min(PAGES_MAX);
         wanted.min((paging::span(1) - page % paging::span(1)) / PAGE_SIZE)
     }
 
     /// A store to `page` has brought in `pages`.
     pub fn brought(&self, page: usize, pages: usize) {
-        let count = (self.faults_before(page) + 1).min(COUNT);
+        let count = (self.faults_before(page) + 1).min(COUNT_MAX);
         let next = page + pages * PAGE_SIZE;
         self.place(next).store(next | count, Ordering::Relaxed);
     }
