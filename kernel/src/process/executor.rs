@@ -11,15 +11,17 @@ use heddle_abi::protocol::{Runnable, process_level, record};
 use heddle_abi::user_sched::calls::{InterruptFrame, RED_ZONE_BYTES, policy};
 use heddle_abi::user_sched::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK, PENDING_SPARE, levels};
 use heddle_kernel_core::fallible::{extend_items_reserved, push_reserved};
+use heddle_kernel_core::group::End;
 use linux_raw_sys::general as linux;
 
 use crate::arch::UserContext;
 use crate::error::Errno;
 use crate::memory::process_pages::Pages;
 use crate::memory::{fallible, values as user};
+use crate::process::user_group::{self, Membership};
 use crate::process::{Process, Resource, Thread, futex};
 use crate::sched;
-use crate::sched::Priority;
+use crate::sched::{Priority, SliceEnd, TaskRef};
 use crate::signal::PendingWork;
 use crate::sync::SpinLock;
 use crate::wait::node::WaitKind;
@@ -39,6 +41,8 @@ pub struct Executor {
     pub argument: usize,
     pages: Arc<Pages>,
     may_be_urgent: bool,
+    /// Its place among the user's executors.
+    membership: Option<Membership>,
 }
 
 impl Executor {
@@ -59,8 +63,16 @@ pub struct ExecutorSlot {
     executor: SpinLock<Option<Arc<Executor>>>,
     /// Waits in the kernel, so that it can run no coroutine.
     is_blocked: AtomicBool,
-    /// A level that something which became ready lends the thread, until it has looked.
+    /// A level of the process that something which became ready lends the thread, until it has looked.
     boost: AtomicU8,
+    /// Has been given the group's turn, and has not had it yet.
+    is_called: AtomicBool,
+    /// Has entered its program in the turn that goes on.
+    is_in: AtomicBool,
+    /// The level among the user's executors, for a look without a lock; 0 if it is not ordered there.
+    level: AtomicU8,
+    /// The number of their group; 0 for none.
+    group: AtomicU8,
 }
 
 impl ExecutorSlot {
@@ -71,7 +83,26 @@ impl ExecutorSlot {
             executor: SpinLock::new(None),
             is_blocked: AtomicBool::new(false),
             boost: AtomicU8::new(LEVEL_NONE),
+            is_called: AtomicBool::new(false),
+            is_in: AtomicBool::new(false),
+            level: AtomicU8::new(0),
+            group: AtomicU8::new(0),
         }
+    }
+
+    /// The thread is given its group's turn.
+    pub(super) fn is_called(&self) {
+        self.is_called.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the thread has its turn, and nobody of the group goes before it.
+    #[inline]
+    fn may_stay(&self) -> bool {
+        self.is_in.load(Ordering::Relaxed)
+            && !self.is_called.load(Ordering::Relaxed)
+            && user_group::waiting(self.group.load(Ordering::Relaxed))
+                & levels::ordered_before(self.level.load(Ordering::Relaxed).into())
+                == 0
     }
 
     /// The registration, if the thread is an executor.
@@ -81,7 +112,7 @@ impl ExecutorSlot {
 
     /// Whether the thread is an executor.
     #[inline]
-    pub(super) fn is_executor(&self) -> bool {
+    pub fn is_executor(&self) -> bool {
         self.is_executor.load(Ordering::Relaxed)
     }
 }
@@ -224,7 +255,13 @@ pub fn register(thread: &Arc<Thread>, number: usize, handler: usize, argument: u
     pages.record(number).ok_or(Errno::EINVAL)?;
     let may_be_urgent = thread.credentials().is_capable(linux::CAP_SYS_NICE)
         || thread.process.limit(Resource::RealtimePriority).soft > 0;
-    let executor = fallible::try_arc(Executor { number, handler, argument, pages, may_be_urgent })?;
+    let membership = Membership::join(thread)?;
+    let group = membership.as_ref().map_or(0, Membership::number);
+    if let Some(header) = pages.header() {
+        header.group.store(group, Ordering::Relaxed);
+    }
+    let executor = Executor { number, handler, argument, pages, may_be_urgent, membership };
+    let executor = fallible::try_arc(executor)?;
     let executors = &thread.process.executors();
     let mut list = executors.list.lock();
     let is_other = |other: &Weak<Thread>| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(thread));
@@ -241,7 +278,12 @@ pub fn register(thread: &Arc<Thread>, number: usize, handler: usize, argument: u
     if !was_executor {
         executors.runnable.starts();
     }
-    drop(thread.executor().executor.lock().replace(executor));
+    let slot = thread.executor();
+    drop(slot.executor.lock().replace(executor));
+    slot.is_called.store(false, Ordering::Relaxed);
+    slot.is_in.store(false, Ordering::Relaxed);
+    slot.level.store(0, Ordering::Relaxed);
+    slot.group.store(group as u8, Ordering::Relaxed);
     thread.executor().is_executor.store(true, Ordering::Relaxed);
     refresh(thread);
     Ok(())
@@ -269,14 +311,29 @@ pub fn leave(thread: &Arc<Thread>) {
 
 /// The level that the thread has as an executor; `None`: the one it has anyway.
 #[inline]
-pub(super) fn level(thread: &Thread) -> Option<Priority> {
+pub(super) fn level(thread: &Thread, is_ordinary: bool) -> Option<Priority> {
     let executor = thread.executor().get()?;
     let ready = thread.process.executors().ready(&executor);
     let running = executor.record().map_or(u32::MAX, |record| record.running.load(Ordering::Relaxed));
-    let own = process_level(ready, running, executor.may_be_urgent);
-    let boost = thread.executor().boost.load(Ordering::Relaxed);
-    let boost = (boost != LEVEL_NONE).then_some(boost);
-    let level = own.into_iter().chain(boost).min().map(Priority::new)?;
+    let slot = thread.executor();
+    let running = running.min(slot.boost.load(Ordering::Relaxed).into());
+    let level = process_level(ready, running, executor.may_be_urgent);
+    if let Some(membership) = &executor.membership {
+        let best = ready.trailing_zeros().min(running);
+        // Nothing is known of a thread that has no coroutine yet, or looks for one: it goes first, and looks.
+        let best = if best >= u32::from(LEVEL_NONE) { 0 } else { best.min(levels::ORDERED - 1) as u8 };
+        let ordered = (level.is_none() && is_ordinary).then_some(best);
+        if membership.set_level(ordered) {
+            slot.level.store(ordered.unwrap_or(0), Ordering::Relaxed);
+        }
+        let is_blocked = slot.is_blocked.load(Ordering::Relaxed);
+        if ordered.is_some()
+            && (slot.is_called.load(Ordering::Relaxed) || is_blocked && membership.has_others())
+        {
+            return Some(Priority::ARRIVAL);
+        }
+    }
+    let level = level.map(Priority::new)?;
     // Urgent coroutines are subject to the limit of realtime threads.
     Some(if level.is_realtime() && sched::is_realtime_throttled() { Priority::SPENT } else { level })
 }
@@ -311,23 +368,66 @@ pub fn tick(thread: &Thread) {
     }
 }
 
-/// A turn of the thread starts.
-#[inline]
-pub fn turn_starts(thread: &Thread) {
-    if thread.executor().is_executor() && thread.executor().is_blocked.swap(false, Ordering::Relaxed) {
+/// A turn of an executor thread starts.
+pub(super) fn turn_starts(thread: &Thread, now_ns: u64) {
+    let slot = thread.executor();
+    if slot.is_blocked.swap(false, Ordering::Relaxed) {
         let executors = thread.process.executors();
         executors.regular_changes(thread);
         executors.runnable.starts();
     }
+    slot.is_called.store(false, Ordering::Relaxed);
+    slot.is_in.store(false, Ordering::Relaxed);
+    let arrives = thread.priority() == Priority::ARRIVAL;
+    let executor = slot.get();
+    thread.with_entity(|entity| {
+        let affinity = entity.parameters().affinity;
+        let membership = executor.as_ref().and_then(|executor| executor.membership.as_ref());
+        match membership.map(|membership| membership.starts(affinity, arrives, now_ns)) {
+            Some(account) if entity.is_ordinary() => entity.start_shared(now_ns, account),
+            _ => entity.start(now_ns),
+        }
+    });
 }
 
-/// A turn of the thread ends, at the level that it had last.
-#[inline]
-pub fn charge(thread: &Thread, now_ns: u64) {
-    let is_urgent = thread.executor().is_executor() && thread.priority().is_realtime();
-    if is_urgent && !thread.scheduling().policy.is_realtime() {
+/// A turn of an executor thread ends, at the level that it had last. Whether it ends because the thread waits.
+pub(super) fn charge(thread: &Thread, now_ns: u64) -> bool {
+    if thread.priority().is_realtime() && !thread.scheduling().policy.is_realtime() {
         sched::charge_realtime(now_ns.saturating_sub(thread.since_ns()));
     }
+    let executor = thread.executor().get();
+    let mut is_waiting = false;
+    thread.with_entity(|entity| {
+        is_waiting = entity.is_waiting();
+        match executor.as_ref().and_then(|executor| executor.membership.as_ref()) {
+            Some(membership) => entity.end_shared(now_ns, |ran_ns, weight| membership.charge(ran_ns, weight)),
+            None => entity.end(now_ns),
+        }
+    });
+    is_waiting
+}
+
+/// Whether the thread, an executor that is about to enter its program, has the turn of its user's executors. If not, it
+/// gives way.
+#[inline]
+pub fn may_enter(thread: &Thread) -> bool {
+    thread.executor().may_stay() || has_turn(thread)
+}
+
+#[inline(never)]
+fn has_turn(thread: &Thread) -> bool {
+    let slot = thread.executor();
+    if slot.is_called.swap(false, Ordering::Relaxed) {
+        thread.with_entity(|_| {});
+    }
+    let executor = slot.get();
+    let is_in = slot.is_in.load(Ordering::Relaxed);
+    let enters = executor
+        .as_ref()
+        .and_then(|executor| executor.membership.as_ref())
+        .is_none_or(|membership| membership.may_enter(is_in, thread.priority()));
+    slot.is_in.store(enters, Ordering::Relaxed);
+    enters
 }
 
 /// A turn of the thread ends, because it waits or has to give way.
@@ -337,12 +437,28 @@ pub fn turn_ends(thread: &Arc<Thread>) {
         return;
     }
     refresh(thread);
-    let waits = thread.look_at_entity(|entity| entity.is_waiting());
+    let ending = thread.look_at_entity(|entity| entity.ending());
+    let end = match ending {
+        // It gives way in the kernel, or was woken by now.
+        SliceEnd::Blocked if thread.task().is_some_and(TaskRef::is_notified) => End::Keeps,
+        SliceEnd::Blocked => End::Waits,
+        SliceEnd::Yielded => End::Yields,
+        SliceEnd::Preempted => End::Keeps,
+    };
+    let waits = end == End::Waits;
+    thread.executor().is_in.store(false, Ordering::Relaxed);
     if waits && !thread.executor().is_blocked.swap(true, Ordering::Relaxed) {
         thread.process.executors().regular_changes(thread);
         let is_last = thread.process.executors().runnable.blocks();
         if let Some(executor) = thread.executor().get().filter(|_| is_last) {
             wake_spare(thread, &executor);
+        }
+    }
+    if let Some(membership) = thread.executor().get().as_ref().and_then(|each| each.membership.as_ref()) {
+        membership.ends(end);
+        if waits {
+            // When it is woken it looks for its place at once.
+            thread.with_entity(|_| {});
         }
     }
 }
@@ -382,7 +498,7 @@ pub fn lend(thread: &Thread, level: u8) {
             // It gives the level back when it has looked. It does that anyway, so it is not interrupted.
             let _ = record::post(record, PENDING_COMPLETION);
         }
-        boost(thread, &executor, level);
+        boost(thread, level);
     }
 }
 
@@ -391,13 +507,13 @@ fn wake(thread: &Arc<Thread>, executor: &Executor, reason: u32, level: u8) -> bo
     let Some(record) = executor.record() else { return false };
     let _ = record::post(record, reason);
     let address = executor.pages.pending_address(executor.number);
-    boost(thread, executor, level);
+    boost(thread, level);
     futex::wake_word(&thread.space(), address)
 }
 
 /// Lends the thread the level of something that became ready for it.
-fn boost(thread: &Thread, executor: &Executor, level: u8) {
-    if let Some(level) = levels::in_machine(level.into(), executor.may_be_urgent) {
+fn boost(thread: &Thread, level: u8) {
+    if level < LEVEL_NONE {
         thread.executor().boost.fetch_min(level, Ordering::Relaxed);
         thread.with_entity(|_| {});
     }
@@ -433,12 +549,12 @@ pub fn completed(process: &Process, level: u8) {
     let may_interrupt = record::post(record, PENDING_COMPLETION);
     match record::running(record) {
         None => {
-            boost(&thread, &executor, level);
+            boost(&thread, level);
             // It looks by itself, unless it has fallen asleep at the word meanwhile.
             futex::wake_word(&thread.space(), executor.pages.pending_address(executor.number));
         }
         Some(running) if running > u32::from(level) => {
-            boost(&thread, &executor, level);
+            boost(&thread, level);
             if may_interrupt {
                 BySoftware.interrupt(&thread);
             }
@@ -462,7 +578,7 @@ pub fn kick(process: &Process, number: usize, lent: Option<u8>) -> Result<bool, 
     let record = executor.record().ok_or(Errno::EINVAL)?;
     let may_interrupt = record::post(record, PENDING_KICK);
     if let Some(level) = lent {
-        boost(&thread, &executor, level);
+        boost(&thread, level);
     }
     if futex::wake_word(&thread.space(), executor.pages.pending_address(executor.number)) {
         return Ok(true);

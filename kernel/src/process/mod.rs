@@ -39,6 +39,7 @@ pub mod thread;
 mod thread_group;
 pub mod timers;
 pub mod trace;
+mod user_group;
 pub mod user_task;
 pub mod vfork;
 

@@ -32,7 +32,7 @@ use crate::time::system_page::PAGE;
 
 pub use crate::sched::budget::Budget;
 pub use crate::sched::entity::{
-    ROUND_ROBIN_NS, SLICE_NS, SchedEntity, THROTTLED, charge_realtime, is_realtime_throttled,
+    ROUND_ROBIN_NS, SLICE_NS, SchedEntity, SliceEnd, THROTTLED, charge_realtime, is_realtime_throttled,
 };
 pub use crate::sched::parameters::{Parameters, Policy};
 pub use crate::sched::priority::Priority;
@@ -142,6 +142,12 @@ impl TaskRef {
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         heddle_coroutine::phase(self.0) == Some(Phase::Waiting)
+    }
+
+    /// Whether the task, whose turn goes on, is ready to go on when it ends: it gives way, or was woken meanwhile.
+    #[must_use]
+    pub fn is_notified(&self) -> bool {
+        heddle_coroutine::phase(self.0) == Some(Phase::Notified)
     }
 
     /// Whether the task runs or is ready to; a hint, unless it is the caller's.
@@ -279,6 +285,18 @@ pub fn run_cpu() -> ! {
 #[must_use]
 pub fn is_alone() -> bool {
     core().is_none_or(|core| !core.statistics().has_work())
+}
+
+/// Whether something that is no less urgent is ready on this CPU.
+#[must_use]
+pub fn is_contended(priority: Priority) -> bool {
+    let upto = (2u64 << priority.level()).wrapping_sub(1);
+    core().is_some_and(|core| core.statistics().ready_levels() & upto != 0)
+}
+
+/// Interrupts the program that a CPU runs, so that its thread looks what is ready.
+pub fn disturb(cpu: usize) {
+    MACHINE.disturb(cpu as u32);
 }
 
 /// Whether a coroutine of this level should give way at this moment: something more urgent is ready.

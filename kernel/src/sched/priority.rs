@@ -28,6 +28,8 @@ impl Priority {
     pub const KERNEL: Self = Self::new(1);
     /// Kernel work without a waiter, which realtime threads do not wait for.
     pub const BACKGROUND: Self = Self::new(20);
+    /// An executor thread that has just been woken, or was given its group's turn: it finds its place.
+    pub const ARRIVAL: Self = Self::new(23);
     /// An ordinary thread at nice 0 that has some of its budget left.
     pub const NORMAL: Self = Self::new(29);
     /// Ordinary threads that have used their budget up.

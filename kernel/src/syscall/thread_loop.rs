@@ -102,8 +102,7 @@ async fn run(thread: Arc<Thread>, mut context: UserContext) {
         thread.arrive(poll_context.waker());
         rseq::turn_starts(&thread);
         let start_ns = crate::arch::time::now_ns();
-        executor::turn_starts(&thread);
-        thread.with_entity(|entity| entity.start(start_ns));
+        thread.start_turn(start_ns);
         thread.start_meter(start_ns);
         if thread.process.alarms().is_armed() {
             cpu_time::plan(&thread);
@@ -122,12 +121,7 @@ async fn run(thread: Arc<Thread>, mut context: UserContext) {
             thread.end_sample();
             // The thread may go on elsewhere.
             thread.with_float(FloatState::save);
-            executor::charge(&thread, now_ns);
-            let mut is_waiting = false;
-            thread.with_entity(|entity| {
-                is_waiting = entity.is_waiting();
-                entity.end(now_ns);
-            });
+            let is_waiting = thread.end_turn(now_ns);
             thread.count_switch(is_waiting);
             executor::turn_ends(&thread);
         }
@@ -187,6 +181,12 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
                     break;
                 }
             }
+        }
+        if thread.executor().is_executor() && !executor::may_enter(&thread) {
+            let _ = thread.look_at_entity(|entity| entity.preempted());
+            rseq::leaves_program(&thread);
+            sched::yield_now().await;
+            continue;
         }
         if !sched::enter_program(thread.priority()) {
             is_preempted(&thread).await;

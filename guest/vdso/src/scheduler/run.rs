@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use heddle_abi::protocol::record;
 use heddle_abi::user_sched::calls::{GIVE_WAY, policy};
-use heddle_abi::user_sched::{ExecutorRecord, levels, state};
+use heddle_abi::user_sched::{ExecutorRecord, state};
 use heddle_coroutine::sched::{self, CoreState, Outcome, Table, WATCH_PARKED};
 
 use super::{Coroutine, Executor, Scheduler};
@@ -29,6 +29,8 @@ pub unsafe extern "C" fn __heddle_run(scheduler: *const Scheduler, number: u32) 
     let scheduler = unsafe { &*scheduler };
     let (Some(core), Some(record)) = (scheduler.core(number), scheduler.record(number)) else { return 0 };
     let mut turns = 0;
+    // It knows no level before its first coroutine, and none while it sleeps: so it compares then in any case.
+    let mut has_slept = true;
     while scheduler.live.load(Ordering::Acquire) != 0 {
         core.drain(scheduler);
         let bitmap = core.ready().bitmap();
@@ -36,16 +38,18 @@ pub unsafe extern "C" fn __heddle_run(scheduler: *const Scheduler, number: u32) 
         if bitmap == 0 {
             if !steal(scheduler, core) {
                 sleep(scheduler, core, record);
+                has_slept = true;
             }
             continue;
         }
         let best = bitmap.trailing_zeros();
-        if scheduler.policy.load(Ordering::Relaxed) == policy::STRICT
-            && arch::system_page().bitmap.load(Ordering::Relaxed) & levels::before(best) != 0
+        if (has_slept || scheduler.policy.load(Ordering::Relaxed) == policy::STRICT)
+            && arch::system_page().has_before(scheduler.group(), best)
         {
             // SAFETY: touches no memory of the program's.
             unsafe { arch::call(GIVE_WAY as usize, [0; 4]) };
         }
+        has_slept = false;
         if !record::begin_turn(record, best) {
             record::end_turn(record);
             scheduler.look_around(number, record);

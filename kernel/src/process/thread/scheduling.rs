@@ -111,7 +111,7 @@ impl Thread {
         own.until_ns.store(entity.until_ns, Ordering::Relaxed);
         let mut priority = entity.priority;
         if own.executor.is_executor() {
-            priority = executor::level(self).unwrap_or(priority);
+            priority = executor::level(self, entity.is_ordinary()).unwrap_or(priority);
         }
         let before = own.priority.load(Ordering::Relaxed);
         if before != priority.to_bits() {
@@ -122,6 +122,35 @@ impl Thread {
                 task.set_priority(priority, before < priority.to_bits());
             }
         }
+    }
+
+    /// The thread, which is queued, is given the turn of its user's executors.
+    pub(in crate::process) fn call_to_turn(&self) {
+        self.scheduling.executor.is_called();
+        self.with_entity(|_| {});
+    }
+
+    /// A turn starts.
+    #[inline]
+    pub fn start_turn(&self, now_ns: u64) {
+        if self.scheduling.executor.is_executor() {
+            return executor::turn_starts(self, now_ns);
+        }
+        self.with_entity(|entity| entity.start(now_ns));
+    }
+
+    /// A turn ends; whether it ends because the thread waits.
+    #[inline]
+    pub fn end_turn(&self, now_ns: u64) -> bool {
+        if self.scheduling.executor.is_executor() {
+            return executor::charge(self, now_ns);
+        }
+        let mut is_waiting = false;
+        self.with_entity(|entity| {
+            is_waiting = entity.is_waiting();
+            entity.end(now_ns);
+        });
+        is_waiting
     }
 
     /// When the time slice ends, or the thread has to look at its processor time.

@@ -1,0 +1,380 @@
+//! The executor threads of one user: an exact order among them, and one part in each processor for all of them.
+//!
+//! Threads that run coroutines of ordinary levels are *members* of their user's group. Where they are queued is left to
+//! the scheduler, among the threads of everybody; this module decides, when a member has come to its turn on a CPU,
+//! whether it has the turn, another member has it, or nobody.
+//!
+//! - **The turn is the group's.** It is given to the most urgent member that is ready and may run there, wherever
+//!   that is queued; among equals, to the one that has waited longest. A member that enters its program therefore finds
+//!   nobody more urgent ready, and the CPU that runs the least urgent member is told when one becomes ready.
+//! - **The time is the group's.** For each CPU it has one [`Account`], which the members that run there use up in turn. A
+//!   turn among the exhausted is followed by as many places of members as were queued when it ended: these
+//!   are left out, so that a round of the queue brings the group one slice, however many members it has.
+//! - **No member waits anywhere else** than in the scheduler's queues, so none can be forgotten: at worst one comes to
+//!   its turn later.
+
+use alloc::vec::Vec;
+
+use crate::fairness::{Account, Weight};
+use crate::fallible::{push_reserved, AllocError};
+
+mod lists;
+#[cfg(test)]
+mod tests;
+
+use lists::Lists;
+
+/// Levels of members that are ordered.
+pub const ORDERED: u8 = 44;
+/// The level of a member that is not ordered here: what it runs has a level in the whole machine.
+pub const APART: u8 = ORDERED;
+
+/// A member's place in the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(u32);
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The member waits, and is in no queue.
+    Waits,
+    /// It goes behind its equals.
+    Yields,
+    /// It keeps its place among its equals.
+    Keeps,
+}
+
+/// The decision over a member that has come to its turn.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Entry<T> {
+    /// It runs its program.
+    Enters,
+    /// It gives way: the group has no turn.
+    Waits,
+    /// It gives way to this member, which is to be brought to the CPU; `true`: from another one.
+    Calls(T, bool),
+}
+
+/// The circumstances of a decision.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Circumstances {
+    /// The group's account is exhausted, so its turns come by rounds.
+    pub is_spent: bool,
+    /// Something is queued on the CPU that is no less urgent, in the order of the machine.
+    pub is_contended: bool,
+    /// Nothing else is queued on the CPU.
+    pub is_alone: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Waits for something.
+    Away,
+    /// In a turn on this CPU, in the kernel or its program.
+    On(u8),
+    /// Queued; it had its last turn on this CPU.
+    Listed(u8),
+}
+
+#[derive(Debug)]
+struct Member<T> {
+    /// `None`: the place is free.
+    who: Option<T>,
+    state: State,
+    level: u8,
+    /// CPUs that it may use, a bit each.
+    cores: u64,
+    /// It was given the group's turn, and has not had it yet.
+    is_called: bool,
+    /// It comes from a wait, and has not been queued among others.
+    has_arrived: bool,
+    /// When it got behind its equals.
+    since: u64,
+    next: u32,
+    prev: u32,
+}
+
+#[derive(Debug)]
+struct Cpu {
+    account: Account,
+    lists: Lists,
+    /// Members in a turn here: more than one if turns were put aside.
+    turns: u32,
+    /// 1 more than the place of the member that is in its program, or would be but for a call; 0 for none.
+    running: u32,
+    /// The last turn has used its time up.
+    is_over: bool,
+    /// The group's turn is not over, though a member that had it is queued.
+    goes_on: bool,
+    /// Places of members that are to be left out before the group's next turn.
+    left_out: u32,
+    /// Rounds of the queue that the last turn has used: more than one for light weights.
+    rounds: u32,
+    /// Since when no member has been ready here.
+    idle_since_ns: u64,
+}
+
+/// See the module. `T` is a name of a member.
+#[derive(Debug)]
+pub struct Group<T> {
+    members: Vec<Member<T>>,
+    cpus: Vec<Cpu>,
+    count: u32,
+    clock: u64,
+}
+
+impl<T: Clone> Group<T> {
+    /// A group without members on a machine with so many CPUs.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(cpus: usize) -> Result<Self, AllocError> {
+        let mut list = crate::fallible::try_with_capacity(cpus)?;
+        for _ in 0..cpus {
+            push_reserved(
+                &mut list,
+                Cpu {
+                    account: Account::new(Weight::of_nice(0)),
+                    lists: Lists::new(),
+                    turns: 0,
+                    running: 0,
+                    is_over: false,
+                    goes_on: false,
+                    left_out: 0,
+                    rounds: 1,
+                    idle_since_ns: 0,
+                },
+            );
+        }
+        Ok(Self { members: Vec::new(), cpus: list, count: 0, clock: 0 })
+    }
+
+    /// How many members there are.
+    #[must_use]
+    pub const fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Levels of members that are queued, a bit each.
+    #[must_use]
+    pub fn ready(&self) -> u64 {
+        self.cpus.iter().fold(0, |bits, cpu| bits | cpu.lists.bits())
+    }
+
+    /// Adds a member that is in a turn on `cpu`.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn join(&mut self, who: T, cpu: usize, cores: u64) -> Result<Place, AllocError> {
+        let member = Member {
+            who: Some(who),
+            state: State::On(cpu as u8),
+            level: 0,
+            cores,
+            is_called: false,
+            has_arrived: false,
+            since: self.tick(),
+            next: 0,
+            prev: 0,
+        };
+        let free = self.members.iter().position(|each| each.who.is_none());
+        let index = match free {
+            Some(index) => {
+                self.members[index] = member;
+                index
+            }
+            None => {
+                crate::fallible::try_push(&mut self.members, member)?;
+                self.members.len() - 1
+            }
+        };
+        self.cpus[cpu].turns += 1;
+        self.count += 1;
+        Ok(Place(index as u32))
+    }
+
+    /// Takes a member out. Returns its name.
+    pub fn leave(&mut self, place: Place, now_ns: u64) -> Option<T> {
+        self.withdraw(place, now_ns);
+        self.count -= 1;
+        self.members[place.0 as usize].who.take()
+    }
+
+    /// The member waits, or is to be elsewhere.
+    fn withdraw(&mut self, place: Place, now_ns: u64) {
+        let index = place.0 as usize;
+        let number = match self.members[index].state {
+            State::Away => return,
+            State::On(cpu) => {
+                let cpu = &mut self.cpus[usize::from(cpu)];
+                cpu.turns -= 1;
+                if cpu.running == place.0 + 1 {
+                    cpu.running = 0;
+                }
+                cpu
+            }
+            State::Listed(cpu) => {
+                let cpu = &mut self.cpus[usize::from(cpu)];
+                cpu.lists.unlink(&mut self.members, place.0);
+                cpu
+            }
+        };
+        if number.turns == 0 && number.lists.is_empty() {
+            number.idle_since_ns = now_ns;
+            number.goes_on = false;
+        }
+        self.members[index].state = State::Away;
+    }
+
+    /// A turn of the member starts on `cpu`. `arrives`: it has waited, and comes before others that are queued, only to
+    /// find its place. Returns the account that it uses.
+    pub fn starts(&mut self, place: Place, cpu: usize, cores: u64, arrives: bool, now_ns: u64) -> Account {
+        let index = place.0 as usize;
+        let was_away = self.members[index].state == State::Away;
+        self.withdraw(place, now_ns);
+        let since = if was_away { self.tick() } else { self.members[index].since };
+        let member = &mut self.members[index];
+        member.since = since;
+        member.has_arrived = was_away && arrives;
+        member.cores = cores;
+        member.state = State::On(cpu as u8);
+        let here = &mut self.cpus[cpu];
+        if here.turns == 0 && here.lists.is_empty() {
+            here.account.slept(now_ns.saturating_sub(here.idle_since_ns), Weight::of_nice(0));
+            here.left_out = here.left_out.min(here.rounds - 1);
+        }
+        here.turns += 1;
+        here.account
+    }
+
+    /// A turn of a member on `cpu` ends, and has used time of the group. Returns the account then.
+    pub fn charge(&mut self, cpu: usize, ran_ns: u64, weight: Weight) -> Account {
+        let here = &mut self.cpus[cpu];
+        here.is_over = here.account.ran(ran_ns, weight);
+        if here.is_over {
+            here.rounds = u32::from(here.account.take_owed()) + 1;
+            here.left_out = here.rounds.saturating_mul(here.lists.ordered() + 1) - 1;
+            here.goes_on = false;
+        }
+        here.account
+    }
+
+    /// The turn of the member ends. Returns a CPU that runs a less urgent one and has to look.
+    pub fn ends(&mut self, place: Place, end: End, now_ns: u64) -> Option<usize> {
+        let State::On(number) = self.members[place.0 as usize].state else { return None };
+        let cpu = &mut self.cpus[usize::from(number)];
+        let had_it = cpu.running == place.0 + 1;
+        let is_over = core::mem::take(&mut cpu.is_over);
+        let end = if is_over && end == End::Keeps { End::Yields } else { end };
+        if end != End::Keeps && had_it {
+            cpu.goes_on = false;
+        }
+        self.withdraw(place, now_ns);
+        let since = if end == End::Yields { self.tick() } else { self.members[place.0 as usize].since };
+        let member = &mut self.members[place.0 as usize];
+        member.since = since;
+        if end == End::Waits {
+            member.is_called = false;
+            return None;
+        }
+        member.state = State::Listed(number);
+        let here = &mut self.cpus[usize::from(number)];
+        // What was withdrawn last has left the group's turn as it was.
+        here.goes_on |= end == End::Keeps && had_it && here.left_out == 0;
+        here.lists.link(&mut self.members, place.0);
+        self.least_urgent_before(place)
+    }
+
+    /// The member runs something of `level` from now on, or will. Returns a CPU that has to look.
+    pub fn set_level(&mut self, place: Place, level: u8) -> Option<usize> {
+        let index = place.0 as usize;
+        let before = self.members[index].level;
+        if before == level {
+            return None;
+        }
+        let State::Listed(cpu) = self.members[index].state else {
+            self.members[index].level = level;
+            return None;
+        };
+        let cpu = usize::from(cpu);
+        self.cpus[cpu].lists.unlink(&mut self.members, place.0);
+        self.members[index].level = level;
+        self.cpus[cpu].lists.link(&mut self.members, place.0);
+        if level < before { self.least_urgent_before(place) } else { None }
+    }
+
+    /// The CPU with the least urgent of the running members that are less urgent than this one, which may run there.
+    fn least_urgent_before(&self, place: Place) -> Option<usize> {
+        let member = &self.members[place.0 as usize];
+        let running = self.cpus.iter().enumerate().filter(|(number, cpu)| {
+            cpu.running != 0 && member.cores >> number & 1 != 0
+        });
+        let level = |cpu: &Cpu| self.members[cpu.running as usize - 1].level;
+        let (number, cpu) = running.filter(|(_, cpu)| level(cpu) < APART).max_by_key(|(_, cpu)| level(cpu))?;
+        (level(cpu) > member.level).then_some(number)
+    }
+
+    /// The member is about to run its program on `cpu`, where its turn goes on; `is_in`: it did so before in this turn.
+    pub fn decide(&mut self, place: Place, cpu: usize, is_in: bool, circumstances: Circumstances) -> Entry<T> {
+        let index = place.0 as usize;
+        let here = &mut self.cpus[cpu];
+        let member = &mut self.members[index];
+        let has_turn = is_in || member.is_called || here.goes_on;
+        let has_arrived = core::mem::take(&mut member.has_arrived);
+        if !has_turn && has_arrived && circumstances.is_contended {
+            return Entry::Waits;
+        }
+        if !has_turn && circumstances.is_spent && !circumstances.is_alone {
+            here.left_out = here.left_out.min(here.rounds.saturating_mul(here.lists.ordered() + 1) - 1);
+            if here.left_out != 0 {
+                here.left_out -= 1;
+                return Entry::Waits;
+            }
+        }
+        member.is_called = false;
+        let (level, since) = (member.level, member.since);
+        if let Some((other, from)) = self.first_for(cpu, level, if is_in { 0 } else { since }) {
+            let here = &mut self.cpus[cpu];
+            if here.running == place.0 + 1 {
+                here.running = 0;
+            }
+            let other = &mut self.members[other as usize];
+            other.is_called = true;
+            if let Some(who) = other.who.clone() {
+                return Entry::Calls(who, from != cpu);
+            }
+        }
+        let here = &mut self.cpus[cpu];
+        here.running = place.0 + 1;
+        here.goes_on = true;
+        here.left_out = 0;
+        Entry::Enters
+    }
+
+    /// The member that goes before one of `level` that waits since `since`, on `cpu`, and the CPU that it is queued on:
+    /// one that has waited longer counts if it is queued on `cpu`.
+    fn first_for(&self, cpu: usize, level: u8, since: u64) -> Option<(u32, usize)> {
+        let may_run = |member: &Member<T>| member.cores >> cpu & 1 != 0;
+        let own = &self.cpus[cpu].lists;
+        let mut first = own
+            .first(&self.members, level + u8::from(level < APART), may_run)
+            .filter(|&index| {
+                let other = &self.members[index as usize];
+                other.level < level || other.since < since
+            })
+            .map(|index| (index, cpu));
+        let mut bound = first.map_or(level, |(index, _)| self.members[index as usize].level.min(level));
+        for (number, other) in self.cpus.iter().enumerate().filter(|&(number, _)| number != cpu) {
+            if let Some(index) = other.lists.first(&self.members, bound, may_run) {
+                bound = self.members[index as usize].level;
+                first = Some((index, number));
+            }
+        }
+        first
+    }
+
+    const fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+}
