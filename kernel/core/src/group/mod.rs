@@ -275,14 +275,23 @@ impl<T: Clone> Group<T> {
         member.since = since;
         if end == End::Waits {
             member.is_called = false;
-            return None;
+            return self.passed();
         }
         member.state = State::Listed(number);
         let here = &mut self.cpus[usize::from(number)];
         // What was withdrawn last has left the group's turn as it was.
         here.goes_on |= end == End::Keeps && had_it && here.left_out == 0;
         here.lists.link(&mut self.members, place.0);
-        self.least_urgent_before(place)
+        self.least_urgent_before(place).or_else(|| self.passed())
+    }
+
+    /// A CPU that runs a member less urgent than one that is queued and may run there. A turn that ends may have been the
+    /// one that was to make room.
+    fn passed(&self) -> Option<usize> {
+        self.cpus.iter().find_map(|cpu| {
+            let first = cpu.lists.first(&self.members, ORDERED, |member| !member.is_called)?;
+            self.least_urgent_before(Place(first))
+        })
     }
 
     /// The member runs something of `level` from now on, or will. Returns a CPU that has to look.
