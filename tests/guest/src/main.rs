@@ -133,6 +133,7 @@ fn main() -> std::process::ExitCode {
         ipc::posix::TESTS,
         scheduler::TESTS,
         scheduler::INTERRUPT_TESTS,
+        scheduler::LEVELS_TESTS,
         scheduler::ORDER_TESTS,
         slots::TESTS,
         space::TESTS,
