@@ -39,7 +39,7 @@ fn leaves(thread: *const ()) {
         thread.with_float(FloatState::save);
         thread.end_turn(now_ns);
         thread.count_switch(true);
-        executor::turn_ends(thread);
+        executor::turn_ends(thread, true);
         thread.begin_detour();
     });
 }

@@ -432,7 +432,7 @@ fn has_turn(thread: &Thread) -> bool {
 
 /// A turn of the thread ends, because it waits or has to give way.
 #[inline]
-pub fn turn_ends(thread: &Arc<Thread>) {
+pub fn turn_ends(thread: &Arc<Thread>, is_aside: bool) {
     if !thread.executor().is_executor() {
         return;
     }
@@ -440,7 +440,7 @@ pub fn turn_ends(thread: &Arc<Thread>) {
     let ending = thread.look_at_entity(|entity| entity.ending());
     let end = match ending {
         // It gives way in the kernel, or was woken by now.
-        SliceEnd::Blocked if thread.task().is_some_and(TaskRef::is_notified) => End::Keeps,
+        SliceEnd::Blocked if !is_aside && thread.task().is_some_and(TaskRef::is_notified) => End::Keeps,
         SliceEnd::Blocked => End::Waits,
         SliceEnd::Yielded => End::Yields,
         SliceEnd::Preempted => End::Keeps,

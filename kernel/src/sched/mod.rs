@@ -147,13 +147,18 @@ impl TaskRef {
     /// Whether the task, whose turn goes on, is ready to go on when it ends: it gives way, or was woken meanwhile.
     #[must_use]
     pub fn is_notified(&self) -> bool {
-        heddle_coroutine::phase(self.0) == Some(Phase::Notified)
+        core().is_some_and(Core::is_current_woken) || heddle_coroutine::phase(self.0) == Some(Phase::Notified)
     }
 
     /// Whether the task runs or is ready to; a hint, unless it is the caller's.
     #[must_use]
     pub fn runs_or_is_ready(&self) -> bool {
         heddle_coroutine::is_ready(self.0)
+    }
+
+    /// [`TaskRef::set_priority`] that does not poll a task that waits.
+    pub fn set_priority_at_rest(&self, priority: Priority, front: bool) {
+        heddle_coroutine::set_rank_at_rest(self.0, priority.rank(), front);
     }
 
     /// Changes the priority, wherever the task is. One that is queued goes behind its equals, with `front` before them.

@@ -123,7 +123,7 @@ async fn run(thread: Arc<Thread>, mut context: UserContext) {
             thread.with_float(FloatState::save);
             let is_waiting = thread.end_turn(now_ns);
             thread.count_switch(is_waiting);
-            executor::turn_ends(&thread);
+            executor::turn_ends(&thread, false);
         }
         thread.depart();
         match result {

@@ -119,7 +119,12 @@ impl Thread {
             if let Some(task) = own.task.get() {
                 // As in Linux: a task whose priority falls is the first of its new equals, one whose priority rises
                 // the last.
-                task.set_priority(priority, before < priority.to_bits());
+                let front = before < priority.to_bits();
+                if priority == Priority::ARRIVAL {
+                    task.set_priority_at_rest(priority, front);
+                } else {
+                    task.set_priority(priority, front);
+                }
             }
         }
     }
