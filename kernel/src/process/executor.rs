@@ -317,7 +317,10 @@ pub(super) fn level(thread: &Thread, is_ordinary: bool) -> Option<Priority> {
     let running = executor.record().map_or(u32::MAX, |record| record.running.load(Ordering::Relaxed));
     let slot = thread.executor();
     let running = running.min(slot.boost.load(Ordering::Relaxed).into());
-    let level = process_level(ready, running, executor.may_be_urgent);
+    // Urgent coroutines are subject to the limit of realtime threads.
+    let level = process_level(ready, running, executor.may_be_urgent).map(Priority::new);
+    let is_throttled = level.is_some_and(Priority::is_realtime) && sched::is_realtime_throttled();
+    let level = level.filter(|_| !is_throttled);
     if let Some(membership) = &executor.membership {
         let best = ready.trailing_zeros().min(running);
         // Nothing is known of a thread that has no coroutine yet, or looks for one: it goes first, and looks.
@@ -333,9 +336,7 @@ pub(super) fn level(thread: &Thread, is_ordinary: bool) -> Option<Priority> {
             return Some(Priority::ARRIVAL);
         }
     }
-    let level = level.map(Priority::new)?;
-    // Urgent coroutines are subject to the limit of realtime threads.
-    Some(if level.is_realtime() && sched::is_realtime_throttled() { Priority::SPENT } else { level })
+    level.or(is_throttled.then_some(Priority::SPENT))
 }
 
 /// Works the level out anew, because the thread's program may have gone on. A lent level stays until it has
