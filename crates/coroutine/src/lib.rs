@@ -194,7 +194,8 @@ pub use turn::should_yield;
 pub use turn::{MoveTo, Preempted, YieldNow, move_to, preempted, yield_now};
 #[cfg(all(feature = "alloc", not(heddle_loom)))]
 pub use waker::{
-    abort, id_of, is_ready, phase, priority, set_priority, set_rank, set_rank_at_rest, wake, waker,
+    abort, id_of, is_ready, is_woken_in_turn, phase, priority, set_priority, set_rank, set_rank_at_rest,
+    wake, waker,
 };
 
 #[cfg(all(doctest, feature = "std"))]

@@ -454,11 +454,6 @@ impl<P: Platform> Core<P> {
         waker::id_of(waker).is_some_and(|id| self.entry.wake_current(id.to_bits()))
     }
 
-    /// Within a turn: whether the coroutine is ready again when it ends, by [`Core::yield_current`] or a wake here.
-    pub fn is_current_woken(&self) -> bool {
-        self.entry.is_current_woken()
-    }
-
     fn steal(&self) -> Option<Picked<'static>> {
         steal_for(self.shared, self.entry, P::heavy_barrier).then(|| self.entry.state.pick(&Global))?
     }

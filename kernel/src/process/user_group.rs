@@ -133,9 +133,7 @@ impl Membership {
 
     /// A turn starts.
     pub(super) fn starts(&self, cores: u64, arrives: bool, now_ns: u64) -> Account {
-        self.group.change(|order| {
-            (order.starts(self.place, arch::cpu::id(), cores, arrives, now_ns), None)
-        })
+        self.group.change(|order| (order.starts(self.place, arch::cpu::id(), cores, arrives, now_ns), None))
     }
 
     /// A turn has used so much time.

@@ -147,7 +147,7 @@ impl TaskRef {
     /// Whether the task, whose turn goes on, is ready to go on when it ends: it gives way, or was woken meanwhile.
     #[must_use]
     pub fn is_notified(&self) -> bool {
-        core().is_some_and(Core::is_current_woken) || heddle_coroutine::phase(self.0) == Some(Phase::Notified)
+        heddle_coroutine::is_woken_in_turn(self.0)
     }
 
     /// Whether the task runs or is ready to; a hint, unless it is the caller's.

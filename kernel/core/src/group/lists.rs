@@ -52,8 +52,16 @@ impl Lists {
         let next = if before == 0 { self.heads[slot] } else { members[before as usize - 1].next };
         let member = &mut members[index as usize];
         (member.prev, member.next) = (before, next);
-        if before == 0 { self.heads[slot] = index + 1 } else { members[before as usize - 1].next = index + 1 }
-        if next == 0 { self.tails[slot] = index + 1 } else { members[next as usize - 1].prev = index + 1 }
+        if before == 0 {
+            self.heads[slot] = index + 1
+        } else {
+            members[before as usize - 1].next = index + 1
+        }
+        if next == 0 {
+            self.tails[slot] = index + 1
+        } else {
+            members[next as usize - 1].prev = index + 1
+        }
         self.bits |= 1 << level;
         self.count += 1;
         self.ordered += u32::from(level != APART);
@@ -63,8 +71,16 @@ impl Lists {
     pub(super) fn unlink<T>(&mut self, members: &mut [Member<T>], index: u32) {
         let Member { level, prev, next, .. } = members[index as usize];
         let slot = usize::from(level);
-        if prev == 0 { self.heads[slot] = next } else { members[prev as usize - 1].next = next }
-        if next == 0 { self.tails[slot] = prev } else { members[next as usize - 1].prev = prev }
+        if prev == 0 {
+            self.heads[slot] = next
+        } else {
+            members[prev as usize - 1].next = next
+        }
+        if next == 0 {
+            self.tails[slot] = prev
+        } else {
+            members[next as usize - 1].prev = prev
+        }
         if self.heads[slot] == 0 {
             self.bits &= !(1 << level);
         }

@@ -16,7 +16,7 @@
 use alloc::vec::Vec;
 
 use crate::fairness::{Account, Weight};
-use crate::fallible::{push_reserved, AllocError};
+use crate::fallible::{AllocError, push_reserved};
 
 mod lists;
 #[cfg(test)]
@@ -315,16 +315,25 @@ impl<T: Clone> Group<T> {
     /// The CPU with the least urgent of the running members that are less urgent than this one, which may run there.
     fn least_urgent_before(&self, place: Place) -> Option<usize> {
         let member = &self.members[place.0 as usize];
-        let running = self.cpus.iter().enumerate().filter(|(number, cpu)| {
-            cpu.running != 0 && member.cores >> number & 1 != 0
-        });
+        let running = self
+            .cpus
+            .iter()
+            .enumerate()
+            .filter(|(number, cpu)| cpu.running != 0 && member.cores >> number & 1 != 0);
         let level = |cpu: &Cpu| self.members[cpu.running as usize - 1].level;
-        let (number, cpu) = running.filter(|(_, cpu)| level(cpu) < APART).max_by_key(|(_, cpu)| level(cpu))?;
+        let (number, cpu) =
+            running.filter(|(_, cpu)| level(cpu) < APART).max_by_key(|(_, cpu)| level(cpu))?;
         (level(cpu) > member.level).then_some(number)
     }
 
     /// The member is about to run its program on `cpu`, where its turn goes on; `is_in`: it did so before in this turn.
-    pub fn decide(&mut self, place: Place, cpu: usize, is_in: bool, circumstances: Circumstances) -> Entry<T> {
+    pub fn decide(
+        &mut self,
+        place: Place,
+        cpu: usize,
+        is_in: bool,
+        circumstances: Circumstances,
+    ) -> Entry<T> {
         let index = place.0 as usize;
         let here = &mut self.cpus[cpu];
         let member = &mut self.members[index];
@@ -360,23 +369,18 @@ impl<T: Clone> Group<T> {
         Entry::Enters
     }
 
-    /// The member that goes before one of `level` that waits since `since`, on `cpu`, and the CPU that it is queued on:
-    /// one that has waited longer counts if it is queued on `cpu`.
+    /// The member that goes before one of `level` that waits since `since`, on `cpu`, and the CPU that it is queued on.
+    /// Equals count wherever they are: one behind a more urgent member of another CPU would wait as long as that runs.
     fn first_for(&self, cpu: usize, level: u8, since: u64) -> Option<(u32, usize)> {
         let may_run = |member: &Member<T>| member.cores >> cpu & 1 != 0;
-        let own = &self.cpus[cpu].lists;
-        let mut first = own
-            .first(&self.members, level + u8::from(level < APART), may_run)
-            .filter(|&index| {
-                let other = &self.members[index as usize];
-                other.level < level || other.since < since
-            })
-            .map(|index| (index, cpu));
-        let mut bound = first.map_or(level, |(index, _)| self.members[index as usize].level.min(level));
-        for (number, other) in self.cpus.iter().enumerate().filter(|&(number, _)| number != cpu) {
+        let (mut best, mut first) = ((level, since), None);
+        for (number, other) in self.cpus.iter().enumerate() {
+            let bound = best.0 + u8::from(best.0 < ORDERED);
             if let Some(index) = other.lists.first(&self.members, bound, may_run) {
-                bound = self.members[index as usize].level;
-                first = Some((index, number));
+                let member = &self.members[index as usize];
+                if (member.level, member.since) < best {
+                    (best, first) = ((member.level, member.since), Some((index, number)));
+                }
             }
         }
         first

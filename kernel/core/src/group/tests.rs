@@ -65,7 +65,13 @@ impl Machine {
         }
     }
 
-    fn add(&mut self, group: Option<usize>, level: u8, cores: u64, (runs_ns, sleeps_ns): (u64, u64)) -> usize {
+    fn add(
+        &mut self,
+        group: Option<usize>,
+        level: u8,
+        cores: u64,
+        (runs_ns, sleeps_ns): (u64, u64),
+    ) -> usize {
         let name = self.threads.len();
         let cpu = cores.trailing_zeros() as usize % self.cpus.len();
         let group = group.map(|group| {
@@ -253,7 +259,13 @@ impl Machine {
                 thread.account
             }
         };
-        let end = if sleeps { End::Waits } else if left == 0 { End::Yields } else { End::Keeps };
+        let end = if sleeps {
+            End::Waits
+        } else if left == 0 {
+            End::Yields
+        } else {
+            End::Keeps
+        };
         self.end(name, cpu, end, end == End::Keeps);
     }
 

@@ -3,33 +3,34 @@
 //! An executor thread has the level of the best coroutine that it can run, worked out from the process's pages whenever
 //! its turn starts or ends, at a clock tick, and when it gives way. `docs/SHARED-SCHEDULER.md` has the rules.
 
+mod delivery;
+
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use heddle_abi::protocol::{Runnable, process_level, record};
-use heddle_abi::user_sched::calls::{InterruptFrame, RED_ZONE_BYTES, policy};
+use heddle_abi::user_sched::calls::policy;
 use heddle_abi::user_sched::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK, PENDING_SPARE, levels};
 use heddle_kernel_core::fallible::{extend_items_reserved, push_reserved};
 use heddle_kernel_core::group::End;
 use linux_raw_sys::general as linux;
 
-use crate::arch::UserContext;
 use crate::error::Errno;
+use crate::memory::fallible;
 use crate::memory::process_pages::Pages;
-use crate::memory::{fallible, values as user};
 use crate::process::user_group::{self, Membership};
 use crate::process::{Process, Resource, Thread, futex};
 use crate::sched;
 use crate::sched::{Priority, SliceEnd, TaskRef};
-use crate::signal::PendingWork;
 use crate::sync::SpinLock;
-use crate::wait::node::WaitKind;
+
+use self::delivery::{BySoftware, Delivery};
+
+pub use self::delivery::{enter_handler, is_unmasked, mask, unmask};
 
 /// No level of its own, and no boost.
 const LEVEL_NONE: u8 = 64;
-/// Flags that a handler starts without: trap and direction.
-const FLAGS_CLEARED: usize = 0x500;
 
 /// The record of a thread that is an executor.
 pub struct Executor {
@@ -589,88 +590,4 @@ pub fn kick(process: &Process, number: usize, lent: Option<u8>) -> Result<bool, 
         return Ok(true);
     }
     Ok(false)
-}
-
-/// How an executor thread that is in its program is brought to its handler. Where a processor has interrupts between
-/// programs (UINTR), it does both by itself.
-trait Delivery {
-    /// Sends word to the thread, whose record is pending and was not masked.
-    fn interrupt(&self, thread: &Thread);
-
-    /// On the thread's way to its program: makes the handler the next thing to run, if it should be.
-    async fn enter(&self, thread: &Arc<Thread>, context: &mut UserContext);
-}
-
-/// By the way out of the kernel, on which the CPU is brought by an interprocessor interrupt.
-struct BySoftware;
-
-impl Delivery for BySoftware {
-    fn interrupt(&self, thread: &Thread) {
-        thread.add_work(PendingWork::INTERRUPT);
-        thread.interrupt();
-    }
-
-    async fn enter(&self, thread: &Arc<Thread>, context: &mut UserContext) {
-        let Some(executor) = thread.executor().get() else { return };
-        let Some(record) = executor.record().filter(|_| executor.handler != 0) else { return };
-        let address = context.sp().wrapping_sub(RED_ZONE_BYTES + size_of::<InterruptFrame>());
-        let space = thread.space();
-        // Brings the stack in first: from the look at the record on nothing waits.
-        let is_dying = || thread.is_interrupted(WaitKind::Killable);
-        let ready = user::resolve_attempt(&space, is_dying, |space| {
-            space.probe_write(address, size_of::<InterruptFrame>())?;
-            crate::process::rseq::attempt(thread, space, context)
-        });
-        if ready.await.is_err() {
-            return;
-        }
-        let frame = InterruptFrame {
-            argument: executor.argument as u64,
-            flags: context.flags() as u64,
-            ip: context.ip() as u64,
-        };
-        let words = [frame.argument, frame.flags, frame.ip];
-        if !record::enter_handler(record) {
-            return;
-        }
-        if user::write_words(&space, address, &words).is_err() {
-            // The program has taken its stack away meanwhile. The word stays pending, so nothing is lost.
-            record.mask.store(0, Ordering::SeqCst);
-            return;
-        }
-        record.interrupts.fetch_add(1, Ordering::Relaxed);
-        context.set_sp(address);
-        context.set_ip(executor.handler);
-        context.set_flags(context.flags() & !FLAGS_CLEARED);
-    }
-}
-
-/// On the thread's way to its program, when there is word for it.
-pub async fn enter_handler(thread: &Arc<Thread>, context: &mut UserContext) {
-    BySoftware.enter(thread, context).await;
-}
-
-/// Whether the thread may be interrupted, before a signal's handler is entered: what its frame keeps.
-pub fn is_unmasked(thread: &Thread) -> bool {
-    let executor = thread.executor().get();
-    executor
-        .as_ref()
-        .and_then(|executor| executor.record())
-        .is_some_and(|record| record.mask.load(Ordering::SeqCst) == 0)
-}
-
-/// A signal's handler is entered: it is not interrupted.
-pub fn mask(thread: &Thread) {
-    if let Some(record) = thread.executor().get().as_ref().and_then(|executor| executor.record()) {
-        record::mask(record);
-    }
-}
-
-/// A signal's handler returns to where interrupts were allowed.
-pub fn unmask(thread: &Thread) {
-    if let Some(record) = thread.executor().get().as_ref().and_then(|executor| executor.record())
-        && record::unmask(record)
-    {
-        thread.add_work(PendingWork::INTERRUPT);
-    }
 }
