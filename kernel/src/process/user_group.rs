@@ -166,7 +166,7 @@ impl Membership {
                 if let Some(other) = other.upgrade() {
                     other.call_to_turn();
                     if is_elsewhere {
-                        sched::pull(1 << Priority::ARRIVAL.level());
+                        sched::pull_arrival();
                     }
                 }
                 false

@@ -369,6 +369,13 @@ pub fn pull(levels: u64) {
     }
 }
 
+/// Takes a coroutine that is to find its place from another CPU, though its level there has only been asked for.
+pub fn pull_arrival() {
+    if let Some(core) = core() {
+        core.pull_before(Priority::new(Priority::ARRIVAL.level() as u8 + 1).rank());
+    }
+}
+
 /// Ends what [`enter_program`] announced.
 pub fn leave_program() {
     #[cfg(feature = "checking")]

