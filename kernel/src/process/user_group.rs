@@ -164,10 +164,11 @@ impl Membership {
             Entry::Waits => false,
             Entry::Calls(other, is_elsewhere) => {
                 if let Some(other) = other.upgrade() {
-                    other.call_to_turn();
-                    if is_elsewhere {
-                        sched::pull_arrival();
+                    // First it is brought here: the other CPU, if it saw the change of level, would run it.
+                    if is_elsewhere && let Some(task) = other.task() {
+                        task.fetch();
                     }
+                    other.call_to_turn();
                 }
                 false
             }

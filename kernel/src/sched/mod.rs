@@ -161,6 +161,11 @@ impl TaskRef {
         heddle_coroutine::set_rank_at_rest(self.0, priority.rank(), front);
     }
 
+    /// Takes the task into this CPU's queue, if it is ready in another one's. That one is not disturbed.
+    pub fn fetch(&self) {
+        core().is_some_and(|core| core.fetch(self.0));
+    }
+
     /// Changes the priority, wherever the task is. One that is queued goes behind its equals, with `front` before them.
     pub fn set_priority(&self, priority: Priority, front: bool) {
         heddle_coroutine::set_rank(self.0, priority.rank(), front);
@@ -366,13 +371,6 @@ pub fn pull(levels: u64) {
         && let Some(core) = core()
     {
         core.pull(levels);
-    }
-}
-
-/// Takes a coroutine that is to find its place from another CPU, though its level there has only been asked for.
-pub fn pull_arrival() {
-    if let Some(core) = core() {
-        core.pull_before(Priority::new(Priority::ARRIVAL.level() as u8 + 1).rank());
     }
 }
 

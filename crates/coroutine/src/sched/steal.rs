@@ -1,7 +1,7 @@
 //! Taking work from a core that has more than it can run.
 
 use super::slot::Slot;
-use super::{CoreState, Rank, Table};
+use super::{CoreState, Id, Phase, Rank, Table};
 use crate::sync::Ordering;
 
 /// Most coroutines that are taken at a time.
@@ -37,6 +37,36 @@ pub fn steal_before<T: Table>(
 ) -> bool {
     let levels = (2u64 << rank.level()).wrapping_sub(1);
     take(table, thief, victim, (levels, Some(rank)), 1, heavy) != 0
+}
+
+/// [`steal`] of the coroutine `id`, if it is queued with `victim` and may run on `thief`. Whether it was.
+pub fn fetch<T: Table>(
+    table: &T,
+    thief: &CoreState,
+    victim: &CoreState,
+    id: Id,
+    heavy: impl FnOnce(),
+) -> bool {
+    let Some(slot) = table.slot(id.index()) else { return false };
+    if !victim.gate.thief_enter(heavy) {
+        return false;
+    }
+    let is_there = slot.owner() as u32 == victim.index()
+        && slot.generation() == id.generation()
+        && slot.phase() == Phase::Queued
+        && table.may_run(slot, thief);
+    if is_there {
+        victim.ready.unlink(table, id.index(), slot, slot.rank());
+        slot.set_phase(Phase::Notified);
+        slot.set_owner(thief.index() as u16);
+    }
+    victim.gate.thief_leave();
+    if is_there {
+        thief.gate.enter();
+        thief.enqueue(table, id.index(), slot);
+        thief.gate.leave();
+    }
+    is_there
 }
 
 fn take<T: Table>(
