@@ -192,6 +192,14 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
             is_preempted(&thread).await;
             continue;
         }
+        // Whoever of the group became ready before the CPU could be interrupted is seen here.
+        if thread.executor().is_executor() && !executor::may_enter(&thread) {
+            sched::leave_program();
+            let _ = thread.look_at_entity(|entity| entity.preempted());
+            rseq::leaves_program(&thread);
+            sched::yield_now().await;
+            continue;
+        }
         let Some(until_ns) = slice_end(&thread) else {
             sched::yield_now().await;
             continue;
