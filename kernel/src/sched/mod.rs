@@ -163,7 +163,7 @@ impl TaskRef {
 
     /// Takes the task into this CPU's queue, if it is ready in another one's. That one is not disturbed.
     pub fn fetch(&self) {
-        core().is_some_and(|core| core.fetch(self.0));
+        let _ = core().is_some_and(|core| core.fetch(self.0));
     }
 
     /// Changes the priority, wherever the task is. One that is queued goes behind its equals, with `front` before them.
