@@ -21,8 +21,8 @@ pub struct SystemPage {
     reserved1: [u32; 13],
     /// Parameters for reading the time.
     pub clock: Clock,
-    /// For each group of executors, by its number: bit `n`: one whose level is `n`, of [`ORDERED`](super::levels::ORDERED)
-    /// levels, waits for a processor. Number 0 is no group's.
+    /// For each group of executors, by its number: bit `n`: one whose level is `n`, of
+    /// [`ORDERED`](super::levels::ORDERED) levels, waits for a processor. Number 0 is no group's.
     pub groups: [AtomicU64; GROUPS_MAX],
 }
 

@@ -167,6 +167,8 @@ pub(crate) fn before_turn(ready: u64, mut look: impl FnMut()) {
     if (before == 0 || IS_STRICT.load(Ordering::Relaxed))
         && here.system.has_before(here.group.load(Ordering::Relaxed), level)
     {
+        // The last turn is over: the level is that of what comes next.
+        record::end_turn(record);
         call(GIVE_WAY, [0; 3]);
     }
     if !record::begin_turn(record, level) {

@@ -1,8 +1,8 @@
 //! The executor threads of one user: a group with an exact order and one part in the processors
 //! (`heddle_kernel_core::group`).
 //!
-//! A thread joins when it registers as an executor, by the real user id that it has then. Whether it takes part is decided
-//! at the start of each turn: a realtime thread does not, and neither do those of `SCHED_BATCH` and `SCHED_IDLE`.
+//! A thread joins when it registers as an executor, by the real user id that it has then. Whether it takes part is
+//! decided at the start of each turn: a realtime thread does not, and neither do those of `SCHED_BATCH` and `SCHED_IDLE`.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use heddle_abi::user_sched::{GROUPS_MAX, levels};
 use heddle_kernel_core::fairness::{Account, Weight};
-use heddle_kernel_core::group::{APART, Circumstances, End, Entry, Group, ORDERED, Place};
+use heddle_kernel_core::group::{APART, BEHIND, Circumstances, End, Entry, Group, ORDERED, Place};
 
 use crate::arch;
 use crate::arch::time::now_ns;
@@ -18,7 +18,7 @@ use crate::error::Errno;
 use crate::memory::fallible;
 use crate::process::Thread;
 use crate::sched;
-use crate::sched::Priority;
+use crate::sched::{Fetched, Priority, TaskRef};
 use crate::sync::SpinLock;
 use crate::time::system_page::PAGE;
 
@@ -86,10 +86,29 @@ impl UserGroup {
             }
             (result, cpu)
         };
-        if let Some(cpu) = cpu.filter(|&cpu| cpu != arch::cpu::id()) {
-            sched::disturb(cpu);
-        }
+        disturb(cpu);
         result
+    }
+
+    /// Other CPUs may run something less urgent by now than what the group knows of them. Has one look that does, at
+    /// the cost of something that waits.
+    #[cold]
+    fn look_around(&self) {
+        for cpu in (0..arch::cpu::count()).filter(|&cpu| cpu != arch::cpu::id()) {
+            let running = self.order.lock().running(cpu);
+            if let Some(thread) = running.and_then(|running| running.upgrade()) {
+                thread.with_entity(|_| {});
+            }
+        }
+        let cpu = self.order.lock().passed(now_ns());
+        disturb(cpu);
+    }
+}
+
+/// Has a CPU look whose turn it is, if it is another one and in a program.
+fn disturb(cpu: Option<usize>) {
+    if let Some(cpu) = cpu.filter(|&cpu| cpu != arch::cpu::id()) {
+        sched::disturb(cpu);
     }
 }
 
@@ -105,8 +124,16 @@ impl Membership {
     pub(super) fn join(thread: &Arc<Thread>) -> Result<Option<Self>, Errno> {
         let Some(group) = UserGroup::of(thread.credentials().uid)? else { return Ok(None) };
         let cores = thread.scheduling().affinity;
-        let joined = group.order.lock().join(Arc::downgrade(thread), arch::cpu::id(), cores);
+        let (joined, first) = {
+            let mut order = group.order.lock();
+            let first = order.only();
+            (order.join(Arc::downgrade(thread), arch::cpu::id(), cores), first)
+        };
         let place = joined.map_err(|_| Errno::ENOMEM)?;
+        // Until now it was woken as one that has no order to keep.
+        if let Some(first) = first.and_then(|first| first.upgrade()) {
+            first.with_entity(|_| {});
+        }
         Ok(Some(Self { group, place, level: AtomicU8::new(0) }))
     }
 
@@ -120,9 +147,13 @@ impl Membership {
         self.group.order.lock().count() > 1
     }
 
-    /// What the member can run has that level, nothing for one of the machine's. Whether it had another.
-    pub(super) fn set_level(&self, level: Option<u8>) -> bool {
-        let level = level.unwrap_or(APART);
+    /// The level that it has in the group.
+    pub(super) fn level(&self) -> u8 {
+        self.level.load(Ordering::Relaxed)
+    }
+
+    /// What the member can run has that level. Whether it had another.
+    pub(super) fn set_level(&self, level: u8) -> bool {
         let has_changed = self.level.load(Ordering::Relaxed) != level;
         if has_changed {
             self.level.store(level, Ordering::Relaxed);
@@ -143,7 +174,13 @@ impl Membership {
 
     /// A turn ends.
     pub(super) fn ends(&self, end: End) {
-        self.group.change(|order| ((), order.ends(self.place, end, now_ns())));
+        let is_told = self.group.change(|order| {
+            let cpu = order.ends(self.place, end, now_ns());
+            (cpu.is_some(), cpu)
+        });
+        if !is_told && arch::cpu::count() > 1 && self.group.word().load(Ordering::Relaxed) != 0 {
+            self.group.look_around();
+        }
     }
 
     /// Whether the member, whose turn goes on, may enter its program; if not, whoever is to have the turn comes.
@@ -153,6 +190,7 @@ impl Membership {
             return true;
         }
         let circumstances = Circumstances {
+            now_ns: now_ns(),
             is_spent: priority == Priority::SPENT,
             is_contended: sched::is_contended(priority),
             is_alone: sched::is_alone(),
@@ -162,16 +200,23 @@ impl Membership {
         match entry {
             Entry::Enters => true,
             Entry::Waits => false,
-            Entry::Calls(other, is_elsewhere) => {
+            Entry::Calls(other, place) => {
                 if let Some(other) = other.upgrade() {
-                    // First it is brought here: the other CPU, if it saw the change of level, would run it.
-                    if is_elsewhere && let Some(task) = other.task() {
-                        task.fetch();
-                    }
-                    other.call_to_turn();
+                    self.bring(&other, place, cpu);
                 }
                 false
             }
+        }
+    }
+
+    /// Brings the member that was called to this CPU, before everybody's here. It gets its level only when it is here:
+    /// another CPU that saw that would run it.
+    fn bring(&self, other: &Thread, place: Place, cpu: usize) {
+        let found = other.task().map_or(Fetched::Elsewhere, TaskRef::fetch);
+        // In motion, it is in a queue by the time that the caller, whose turn ends, comes to its next, or soon after.
+        if found != Fetched::Moving {
+            self.group.order.lock().called(place, cpu, found == Fetched::Here, now_ns());
+            other.call_to_turn();
         }
     }
 }

@@ -23,6 +23,7 @@ use core::task::Waker;
 
 use heddle_abi::protocol::Levels;
 use heddle_coroutine::sched::Phase;
+pub use heddle_coroutine::sched::Fetched;
 use heddle_coroutine::{Builder, Core, Id, Machine, Platform, SpawnError};
 
 use crate::arch;
@@ -162,8 +163,8 @@ impl TaskRef {
     }
 
     /// Takes the task into this CPU's queue, if it is ready in another one's. That one is not disturbed.
-    pub fn fetch(&self) {
-        let _ = core().is_some_and(|core| core.fetch(self.0));
+    pub fn fetch(&self) -> Fetched {
+        core().map_or(Fetched::Elsewhere, |core| core.fetch(self.0))
     }
 
     /// Changes the priority, wherever the task is. One that is queued goes behind its equals, with `front` before them.

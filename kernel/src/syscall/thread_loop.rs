@@ -134,11 +134,48 @@ async fn run(thread: Arc<Thread>, mut context: UserContext) {
     .await;
 }
 
+/// What a thread that is about to enter its program does.
+#[derive(PartialEq, Eq)]
+enum Admission {
+    /// It enters it, and is interrupted from here on for what is more urgent.
+    Enters,
+    /// Something more urgent runs first.
+    IsPreempted,
+    /// Another of its user's executors runs first.
+    GivesWay,
+}
+
+#[inline(always)]
+fn admission(thread: &Thread) -> Admission {
+    if thread.executor().is_executor() {
+        return admission_of_executor(thread);
+    }
+    if sched::enter_program(thread.priority()) { Admission::Enters } else { Admission::IsPreempted }
+}
+
+#[inline(never)]
+fn admission_of_executor(thread: &Thread) -> Admission {
+    if !executor::may_enter(thread) {
+        return Admission::GivesWay;
+    }
+    let priority = thread.priority();
+    if !sched::enter_program(priority) {
+        return Admission::IsPreempted;
+    }
+    // Whoever of the group became ready before the CPU could be interrupted is seen here; and the level that a late
+    // call has lent is given back, at which others would not interrupt.
+    if !executor::may_enter(thread) || thread.priority() != priority {
+        sched::leave_program();
+        return Admission::GivesWay;
+    }
+    Admission::Enters
+}
+
 /// Lets what is more urgent run.
-async fn is_preempted(thread: &Thread) {
+async fn stands_back(thread: &Thread, admission: Admission) {
     let is_last = thread.look_at_entity(|entity| entity.preempted());
     rseq::leaves_program(thread);
-    if is_last {
+    if is_last || admission == Admission::GivesWay {
         sched::yield_now().await;
     } else {
         sched::preempted().await;
@@ -182,22 +219,9 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
                 }
             }
         }
-        if thread.executor().is_executor() && !executor::may_enter(&thread) {
-            let _ = thread.look_at_entity(|entity| entity.preempted());
-            rseq::leaves_program(&thread);
-            sched::yield_now().await;
-            continue;
-        }
-        if !sched::enter_program(thread.priority()) {
-            is_preempted(&thread).await;
-            continue;
-        }
-        // Whoever of the group became ready before the CPU could be interrupted is seen here.
-        if thread.executor().is_executor() && !executor::may_enter(&thread) {
-            sched::leave_program();
-            let _ = thread.look_at_entity(|entity| entity.preempted());
-            rseq::leaves_program(&thread);
-            sched::yield_now().await;
+        let admission = admission(&thread);
+        if admission != Admission::Enters {
+            stands_back(&thread, admission).await;
             continue;
         }
         let Some(until_ns) = slice_end(&thread) else {

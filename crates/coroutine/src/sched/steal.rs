@@ -39,34 +39,70 @@ pub fn steal_before<T: Table>(
     take(table, thief, victim, (levels, Some(rank)), 1, heavy) != 0
 }
 
-/// [`steal`] of the coroutine `id`, if it is queued with `victim` and may run on `thief`. Whether it was.
+/// Where a coroutine was found that was to be taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fetched {
+    /// In the thief's queue, by now or before.
+    Here,
+    /// In no queue, for as long as it takes to end its turn or to get from one queue to another.
+    Moving,
+    /// It waits, has ended, or may not run on the thief.
+    Elsewhere,
+}
+
+impl Fetched {
+    /// Gate of the owner held.
+    fn of(slot: &Slot, id: Id) -> Fetched {
+        match slot.phase() {
+            _ if slot.generation() != id.generation() => Fetched::Elsewhere,
+            Phase::Queued => Fetched::Here,
+            Phase::Running | Phase::Notified => Fetched::Moving,
+            Phase::Waiting => Fetched::Elsewhere,
+        }
+    }
+}
+
+/// [`steal`] of the coroutine `id` from its owner, for `thief`, the calling core.
 pub fn fetch<T: Table>(
     table: &T,
     thief: &CoreState,
-    victim: &CoreState,
     id: Id,
     heavy: impl FnOnce(),
-) -> bool {
-    let Some(slot) = table.slot(id.index()) else { return false };
-    if !victim.gate.thief_enter(heavy) {
-        return false;
+) -> Fetched {
+    let slot = table.slot(id.index());
+    let victim = slot.and_then(|slot| table.core(slot.owner() as u32));
+    let (Some(slot), Some(victim)) = (slot, victim) else { return Fetched::Elsewhere };
+    if victim.index() == thief.index() {
+        thief.gate.enter();
+        let is_own = slot.owner() as u32 == thief.index();
+        let found = if is_own { Fetched::of(slot, id) } else { Fetched::Moving };
+        thief.gate.leave();
+        return found;
     }
-    let is_there = slot.owner() as u32 == victim.index()
-        && slot.generation() == id.generation()
-        && slot.phase() == Phase::Queued
-        && table.may_run(slot, thief);
-    if is_there {
+    if !victim.gate.thief_enter(heavy) {
+        return Fetched::Moving;
+    }
+    // What was asked of it must not be left with the core that it leaves.
+    if !victim.inbox.is_empty() {
+        victim.drain_in_gate(table);
+    }
+    let is_its = slot.owner() as u32 == victim.index();
+    let mut found = if is_its { Fetched::of(slot, id) } else { Fetched::Moving };
+    if found == Fetched::Here && !table.may_run(slot, thief) {
+        found = Fetched::Elsewhere;
+    }
+    if found == Fetched::Here {
         victim.ready.unlink(table, id.index(), slot, slot.rank());
         slot.set_phase(Phase::Notified);
         slot.set_owner(thief.index() as u16);
     }
     victim.gate.thief_leave();
-    if is_there {
+    if found == Fetched::Here {
         thief.gate.enter();
         thief.enqueue(table, id.index(), slot);
         thief.gate.leave();
     }
-    is_there
+    found
 }
 
 fn take<T: Table>(

@@ -2,14 +2,17 @@
 
 use super::{APART, Member, ORDERED};
 
+/// Levels that have a list.
+const LEVELS: usize = APART as usize + 1;
+
 /// So many members of a level are looked at for one that may run on a CPU.
 const LOOK: u32 = 8;
 
 /// See the module. Members are named by their place; links hold 1 more, and 0 for none.
 #[derive(Debug)]
 pub(super) struct Lists {
-    heads: [u32; ORDERED as usize + 1],
-    tails: [u32; ORDERED as usize + 1],
+    heads: [u32; LEVELS],
+    tails: [u32; LEVELS],
     bits: u64,
     count: u32,
     /// Members that are ordered.
@@ -18,7 +21,7 @@ pub(super) struct Lists {
 
 impl Lists {
     pub(super) const fn new() -> Self {
-        Self { heads: [0; 45], tails: [0; 45], bits: 0, count: 0, ordered: 0 }
+        Self { heads: [0; LEVELS], tails: [0; LEVELS], bits: 0, count: 0, ordered: 0 }
     }
 
     /// The ordered levels that are not empty.
@@ -64,7 +67,7 @@ impl Lists {
         }
         self.bits |= 1 << level;
         self.count += 1;
-        self.ordered += u32::from(level != APART);
+        self.ordered += u32::from(level < ORDERED);
     }
 
     /// Takes a member out.
@@ -85,7 +88,7 @@ impl Lists {
             self.bits &= !(1 << level);
         }
         self.count -= 1;
-        self.ordered -= u32::from(level != APART);
+        self.ordered -= u32::from(level < ORDERED);
     }
 
     /// The first member of a level below `bound` for which `is_able` holds.

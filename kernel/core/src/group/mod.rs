@@ -7,17 +7,22 @@
 //! - **The turn is the group's.** It is given to the most urgent member that is ready and may run there, wherever
 //!   that is queued; among equals, to the one that has waited longest. A member that enters its program therefore finds
 //!   nobody more urgent ready, and the CPU that runs the least urgent member is told when one becomes ready.
-//! - **The time is the group's.** For each CPU it has one [`Account`], which the members that run there use up in turn. A
-//!   turn among the exhausted is followed by as many places of members as were queued when it ended: these
+//! - **The time is the group's.** For each CPU it has one [`Account`], which the members that run there use up in turn.
+//!   A turn among the exhausted is followed by as many places of members as were queued when it ended: these
 //!   are left out, so that a round of the queue brings the group one slice, however many members it has.
 //! - **No member waits anywhere else** than in the scheduler's queues, so none can be forgotten: at worst one comes to
 //!   its turn later.
+//! - **A call is the caller's.** A member that another has given way to and that was brought is the calling CPU's for
+//!   [`CALL_NS`]: other CPUs take the next one, or go on with what they have. Two that took it from each other might do
+//!   so for ever.
 
 use alloc::vec::Vec;
 
 use crate::fairness::{Account, Weight};
 use crate::fallible::{AllocError, push_reserved};
 
+#[cfg(test)]
+mod delays;
 mod lists;
 #[cfg(test)]
 mod tests;
@@ -26,8 +31,14 @@ use lists::Lists;
 
 /// Levels of members that are ordered.
 pub const ORDERED: u8 = 44;
-/// The level of a member that is not ordered here: what it runs has a level in the whole machine.
-pub const APART: u8 = ORDERED;
+/// The level of a member that is behind all of these, at a level of the whole machine.
+pub const BEHIND: u8 = ORDERED;
+/// The level of a member that has nothing to do with the others: it is a realtime thread, or runs what is urgent.
+pub const APART: u8 = BEHIND + 1;
+
+/// So long a member is left to the CPU that has called it. It comes to its turn there in a fraction of that, unless the
+/// CPU has something more urgent to run.
+pub const CALL_NS: u64 = 100_000;
 
 /// A member's place in the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +62,14 @@ pub enum Entry<T> {
     Enters,
     /// It gives way: the group has no turn.
     Waits,
-    /// It gives way to this member, which is to be brought to the CPU; `true`: from another one.
-    Calls(T, bool),
+    /// It gives way to this member, which is to be brought to the CPU: [`Group::called`].
+    Calls(T, Place),
 }
 
 /// The circumstances of a decision.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Circumstances {
+    pub now_ns: u64,
     /// The group's account is exhausted, so its turns come by rounds.
     pub is_spent: bool,
     /// Something is queued on the CPU that is no less urgent, in the order of the machine.
@@ -86,6 +98,9 @@ struct Member<T> {
     cores: u64,
     /// It was given the group's turn, and has not had it yet.
     is_called: bool,
+    /// Until when it is left to the CPU that called it last, and that CPU.
+    called_until_ns: u64,
+    called_to: u8,
     /// It comes from a wait, and has not been queued among others.
     has_arrived: bool,
     /// When it got behind its equals.
@@ -155,6 +170,12 @@ impl<T: Clone> Group<T> {
         self.count
     }
 
+    /// The member that is the only one.
+    #[must_use]
+    pub fn only(&self) -> Option<T> {
+        if self.count == 1 { self.members.iter().find_map(|member| member.who.clone()) } else { None }
+    }
+
     /// Levels of members that are queued, a bit each.
     #[must_use]
     pub fn ready(&self) -> u64 {
@@ -172,6 +193,8 @@ impl<T: Clone> Group<T> {
             level: 0,
             cores,
             is_called: false,
+            called_until_ns: 0,
+            called_to: 0,
             has_arrived: false,
             since: self.tick(),
             next: 0,
@@ -236,6 +259,7 @@ impl<T: Clone> Group<T> {
         let member = &mut self.members[index];
         member.since = since;
         member.has_arrived = was_away && arrives;
+        member.called_until_ns = 0;
         member.cores = cores;
         member.state = State::On(cpu as u8);
         let here = &mut self.cpus[cpu];
@@ -275,23 +299,53 @@ impl<T: Clone> Group<T> {
         member.since = since;
         if end == End::Waits {
             member.is_called = false;
-            return self.passed();
+            return self.passed(now_ns);
         }
         member.state = State::Listed(number);
         let here = &mut self.cpus[usize::from(number)];
         // What was withdrawn last has left the group's turn as it was.
         here.goes_on |= end == End::Keeps && had_it && here.left_out == 0;
         here.lists.link(&mut self.members, place.0);
-        self.least_urgent_before(place).or_else(|| self.passed())
+        self.least_urgent_before(place).or_else(|| self.passed(now_ns))
     }
 
-    /// A CPU that runs a member less urgent than one that is queued and may run there. A turn that ends may have been the
-    /// one that was to make room.
-    fn passed(&self) -> Option<usize> {
-        self.cpus.iter().find_map(|cpu| {
-            let first = cpu.lists.first(&self.members, ORDERED, |member| !member.is_called)?;
-            self.least_urgent_before(Place(first))
-        })
+    /// The member that is in its program on `cpu`, as far as the group knows.
+    #[must_use]
+    pub fn running(&self, cpu: usize) -> Option<T> {
+        let index = (self.cpus.get(cpu)?.running as usize).checked_sub(1)?;
+        self.members.get(index)?.who.clone()
+    }
+
+    /// A CPU that runs a member less urgent than one that is queued and may run there. A turn that ends may have been
+    /// the one that was to make room.
+    #[must_use]
+    pub fn passed(&self, now_ns: u64) -> Option<usize> {
+        let is_passed = |number: usize, level: u8| {
+            let may_run =
+                |member: &Member<T>| member.cores >> number & 1 != 0 && member.called_until_ns <= now_ns;
+            let bound = level.min(ORDERED);
+            self.cpus.iter().any(|cpu| cpu.lists.first(&self.members, bound, may_run).is_some())
+        };
+        let running = self.cpus.iter().enumerate().filter_map(|(number, cpu)| {
+            let level = self.members.get((cpu.running as usize).checked_sub(1)?)?.level;
+            (level < APART && is_passed(number, level)).then_some((number, level))
+        });
+        running.max_by_key(|&(_, level)| level).map(|(number, _)| number)
+    }
+
+    /// The member that a call named has been brought to that CPU, or can't be: then it has the turn where it is. One that
+    /// was found in motion is not called.
+    pub fn called(&mut self, place: Place, cpu: usize, is_here: bool, now_ns: u64) {
+        let member = &mut self.members[place.0 as usize];
+        if !matches!(member.state, State::Listed(_)) {
+            return;
+        }
+        member.is_called = true;
+        if is_here {
+            (member.called_until_ns, member.called_to) = (now_ns + CALL_NS, cpu as u8);
+        } else {
+            member.cores &= !(1 << cpu);
+        }
     }
 
     /// The member runs something of `level` from now on, or will. Returns a CPU that has to look.
@@ -337,7 +391,8 @@ impl<T: Clone> Group<T> {
         let index = place.0 as usize;
         let here = &mut self.cpus[cpu];
         let member = &mut self.members[index];
-        let has_turn = is_in || member.is_called || here.goes_on;
+        let is_behind = member.level >= BEHIND;
+        let has_turn = is_behind || is_in || member.is_called || here.goes_on;
         let has_arrived = core::mem::take(&mut member.has_arrived);
         if !has_turn && has_arrived && circumstances.is_contended {
             return Entry::Waits;
@@ -349,37 +404,40 @@ impl<T: Clone> Group<T> {
                 return Entry::Waits;
             }
         }
-        member.is_called = false;
-        let (level, since) = (member.level, member.since);
-        if let Some((other, from)) = self.first_for(cpu, level, if is_in { 0 } else { since }) {
+        (member.is_called, member.called_until_ns) = (false, 0);
+        let (level, since) = (member.level, if is_in { 0 } else { member.since });
+        if let Some(first) = self.first_for(cpu, (level, since), circumstances.now_ns) {
             let here = &mut self.cpus[cpu];
             if here.running == place.0 + 1 {
                 here.running = 0;
             }
-            let other = &mut self.members[other as usize];
-            other.is_called = true;
-            if let Some(who) = other.who.clone() {
-                return Entry::Calls(who, from != cpu);
+            if let Some(who) = self.members[first as usize].who.clone() {
+                return Entry::Calls(who, Place(first));
             }
         }
         let here = &mut self.cpus[cpu];
         here.running = place.0 + 1;
-        here.goes_on = true;
-        here.left_out = 0;
+        if !is_behind {
+            here.goes_on = true;
+            here.left_out = 0;
+        }
         Entry::Enters
     }
 
-    /// The member that goes before one of `level` that waits since `since`, on `cpu`, and the CPU that it is queued on.
-    /// Equals count wherever they are: one behind a more urgent member of another CPU would wait as long as that runs.
-    fn first_for(&self, cpu: usize, level: u8, since: u64) -> Option<(u32, usize)> {
-        let may_run = |member: &Member<T>| member.cores >> cpu & 1 != 0;
+    /// The member that goes on `cpu` before one of that level that waits since then. Equals count wherever they are:
+    /// one behind a more urgent member of another CPU would wait as long as that runs. Another CPU's call is left to it.
+    fn first_for(&self, cpu: usize, (level, since): (u8, u64), now_ns: u64) -> Option<u32> {
+        let may_run = |member: &Member<T>| {
+            member.cores >> cpu & 1 != 0
+                && (member.called_until_ns <= now_ns || usize::from(member.called_to) == cpu)
+        };
         let (mut best, mut first) = ((level, since), None);
-        for (number, other) in self.cpus.iter().enumerate() {
-            let bound = best.0 + u8::from(best.0 < ORDERED);
+        for other in &self.cpus {
+            let bound = (best.0 + 1).min(ORDERED);
             if let Some(index) = other.lists.first(&self.members, bound, may_run) {
                 let member = &self.members[index as usize];
                 if (member.level, member.since) < best {
-                    (best, first) = ((member.level, member.since), Some((index, number)));
+                    (best, first) = ((member.level, member.since), Some(index));
                 }
             }
         }

@@ -10,10 +10,14 @@ use super::*;
 use crate::fairness::SLICE_NS;
 
 /// A generator of numbers: the same ones for the same seed.
-struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
@@ -149,6 +153,7 @@ impl Machine {
             thread.account = account;
             let own = Self::queue_of(&account);
             let circumstances = Circumstances {
+                now_ns: now,
                 is_spent: own == 2,
                 is_contended: (0..=own).any(|queue| !self.cpus[cpu].0[queue].is_empty()),
                 is_alone: self.cpus[cpu].0.iter().all(VecDeque::is_empty),
@@ -162,7 +167,8 @@ impl Machine {
                     return;
                 }
                 Entry::Waits => self.end(name, cpu, End::Keeps, false),
-                Entry::Calls(other, _) => {
+                Entry::Calls(other, place) => {
+                    self.groups[group].called(place, cpu, true, now);
                     self.end(name, cpu, End::Keeps, false);
                     self.bring(other, cpu);
                 }

@@ -13,7 +13,7 @@ use heddle_abi::protocol::{Runnable, process_level, record};
 use heddle_abi::user_sched::calls::policy;
 use heddle_abi::user_sched::{ExecutorRecord, PENDING_COMPLETION, PENDING_KICK, PENDING_SPARE, levels};
 use heddle_kernel_core::fallible::{extend_items_reserved, push_reserved};
-use heddle_kernel_core::group::End;
+use heddle_kernel_core::group::{APART, BEHIND, End};
 use linux_raw_sys::general as linux;
 
 use crate::error::Errno;
@@ -311,7 +311,7 @@ pub fn leave(thread: &Arc<Thread>) {
 }
 
 /// The level that the thread has as an executor; `None`: the one it has anyway.
-#[inline]
+#[inline(never)]
 pub(super) fn level(thread: &Thread, is_ordinary: bool) -> Option<Priority> {
     let executor = thread.executor().get()?;
     let ready = thread.process.executors().ready(&executor);
@@ -324,14 +324,21 @@ pub(super) fn level(thread: &Thread, is_ordinary: bool) -> Option<Priority> {
     let level = level.filter(|_| !is_throttled);
     if let Some(membership) = &executor.membership {
         let best = ready.trailing_zeros().min(running);
-        // Nothing is known of a thread that has no coroutine yet, or looks for one: it goes first, and looks.
-        let best = if best >= u32::from(LEVEL_NONE) { 0 } else { best.min(levels::ORDERED - 1) as u8 };
-        let ordered = (level.is_none() && is_ordinary).then_some(best);
-        if membership.set_level(ordered) {
-            slot.level.store(ordered.unwrap_or(0), Ordering::Relaxed);
-        }
         let is_blocked = slot.is_blocked.load(Ordering::Relaxed);
-        if ordered.is_some()
+        let ordered = match level.map(|level| level.level() as u8) {
+            _ if !is_ordinary => APART,
+            Some(level) if level >= BEHIND => BEHIND,
+            Some(_) => APART,
+            None if best < u32::from(LEVEL_NONE) => best.min(levels::ORDERED - 1) as u8,
+            // Nothing is known of a thread that has no coroutine yet, or has looked for one: it goes first, and looks.
+            None if is_blocked || membership.level() >= BEHIND => 0,
+            // It was found between two coroutines.
+            None => membership.level(),
+        };
+        if membership.set_level(ordered) {
+            slot.level.store(if ordered == APART { 0 } else { ordered }, Ordering::Relaxed);
+        }
+        if ordered < BEHIND
             && (slot.is_called.load(Ordering::Relaxed) || is_blocked && membership.has_others())
         {
             return Some(Priority::ARRIVAL);
