@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use heddle_abi::user_sched::{GROUPS_MAX, levels};
 use heddle_kernel_core::fairness::{Account, Weight};
-use heddle_kernel_core::group::{APART, BEHIND, Circumstances, End, Entry, Group, ORDERED, Place};
+use heddle_kernel_core::group::{APART, Circumstances, End, Entry, Group, ORDERED, Place};
 
 use crate::arch;
 use crate::arch::time::now_ns;

@@ -22,8 +22,10 @@ enum Doing {
     Starts(usize),
     /// `true`: it was in its program in this turn.
     Decides(usize, bool),
-    /// The first has called the second.
+    /// The first calls the second.
     Calls(usize, usize),
+    /// It has got it.
+    Brings(usize, usize),
     /// The processor can be interrupted from here on, and looks once more.
     Exposes(usize),
     Runs(usize),
@@ -66,7 +68,7 @@ impl Machine {
         let levels = 1 + random.below(4);
         for name in 0..2 + random.below(6) as usize {
             let all = (1 << cpus) - 1;
-            let cores = if random.below(4) == 0 { 1 << random.below(cpus as u64) } else { all };
+            let cores: u64 = if random.below(4) == 0 { 1 << random.below(cpus as u64) } else { all };
             let cpu = cores.trailing_zeros() as usize;
             let level = 20 + random.below(levels) as u8;
             let place = machine.group.join(name, cpu, cores).unwrap();
@@ -101,17 +103,17 @@ impl Machine {
         })
     }
 
-    /// What the kernel does with a call: the member is brought here if it is in a queue.
-    fn bring(&mut self, name: usize, cpu: usize) {
+    /// Brings a member to a processor if it is in a queue. Whether it was.
+    fn fetch(&mut self, name: usize, cpu: usize) -> bool {
         for queue in self.queues.iter_mut().flatten() {
             let before = queue.len();
             queue.retain(|&each| each != name);
             if queue.len() != before {
                 self.queues[cpu][0].push_back(name);
-                self.group.called(self.threads[name].place, cpu, true, self.now_ns);
-                return;
+                return true;
             }
         }
+        false
     }
 
     fn decide(&mut self, name: usize, cpu: usize, is_in: bool) -> Doing {
@@ -133,7 +135,8 @@ impl Machine {
     fn step(&mut self, cpu: usize) {
         self.now_ns += STEP_NS;
         let now = self.now_ns;
-        self.doing[cpu] = match self.doing[cpu] {
+        let doing = self.doing[cpu];
+        self.doing[cpu] = match doing {
             Doing::Picks => self.pop(cpu).map_or(Doing::Picks, Doing::Starts),
             Doing::Starts(name) => {
                 let thread = &mut self.threads[name];
@@ -143,8 +146,10 @@ impl Machine {
                 Doing::Decides(name, false)
             }
             Doing::Decides(name, is_in) => self.decide(name, cpu, is_in),
-            Doing::Calls(name, other) => {
-                self.bring(other, cpu);
+            Doing::Calls(name, other) if self.fetch(other, cpu) => Doing::Brings(name, other),
+            Doing::Calls(name, _) => Doing::Ends(name, End::Keeps),
+            Doing::Brings(name, other) => {
+                self.group.called(self.threads[other].place, cpu, true, now);
                 Doing::Ends(name, End::Keeps)
             }
             Doing::Exposes(name) if !self.queues[cpu][0].is_empty() => Doing::Ends(name, End::Keeps),

@@ -13,8 +13,8 @@
 //! - **No member waits anywhere else** than in the scheduler's queues, so none can be forgotten: at worst one comes to
 //!   its turn later.
 //! - **A call is the caller's.** A member that another has given way to and that was brought is the calling CPU's for
-//!   [`CALL_NS`]: other CPUs take the next one, or go on with what they have. Two that took it from each other might do
-//!   so for ever.
+//!   [`CALL_NS`]: two that took it from each other might do so for ever. Other CPUs take the next one, or wait until it
+//!   has its turn, since it may yet give way to a third.
 
 use alloc::vec::Vec;
 
@@ -69,6 +69,7 @@ pub enum Entry<T> {
 /// The circumstances of a decision.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Circumstances {
+    /// The time.
     pub now_ns: u64,
     /// The group's account is exhausted, so its turns come by rounds.
     pub is_spent: bool,
@@ -285,6 +286,7 @@ impl<T: Clone> Group<T> {
 
     /// The turn of the member ends. Returns a CPU that runs a less urgent one and has to look.
     pub fn ends(&mut self, place: Place, end: End, now_ns: u64) -> Option<usize> {
+        self.unlist(place);
         let State::On(number) = self.members[place.0 as usize].state else { return None };
         let cpu = &mut self.cpus[usize::from(number)];
         let had_it = cpu.running == place.0 + 1;
@@ -331,6 +333,26 @@ impl<T: Clone> Group<T> {
             (level < APART && is_passed(number, level)).then_some((number, level))
         });
         running.max_by_key(|&(_, level)| level).map(|(number, _)| number)
+    }
+
+    /// The member, whose turn is about to end, counts as ready already: another CPU may call it.
+    fn list(&mut self, place: Place) {
+        let member = &mut self.members[place.0 as usize];
+        let State::On(number) = member.state else { return };
+        member.state = State::Listed(number);
+        let cpu = &mut self.cpus[usize::from(number)];
+        cpu.turns -= 1;
+        cpu.lists.link(&mut self.members, place.0);
+    }
+
+    /// Takes that back.
+    fn unlist(&mut self, place: Place) {
+        let member = &mut self.members[place.0 as usize];
+        let State::Listed(number) = member.state else { return };
+        member.state = State::On(number);
+        let cpu = &mut self.cpus[usize::from(number)];
+        cpu.turns += 1;
+        cpu.lists.unlink(&mut self.members, place.0);
     }
 
     /// The member that a call named has been brought to that CPU, or can't be: then it has the turn where it is. One that
@@ -395,25 +417,35 @@ impl<T: Clone> Group<T> {
         let has_turn = is_behind || is_in || member.is_called || here.goes_on;
         let has_arrived = core::mem::take(&mut member.has_arrived);
         if !has_turn && has_arrived && circumstances.is_contended {
+            self.list(place);
             return Entry::Waits;
         }
         if !has_turn && circumstances.is_spent && !circumstances.is_alone {
             here.left_out = here.left_out.min(here.rounds.saturating_mul(here.lists.ordered() + 1) - 1);
             if here.left_out != 0 {
                 here.left_out -= 1;
+                self.list(place);
                 return Entry::Waits;
             }
         }
+        // Whoever was called was the first, and does not give way to its equals.
+        let since = if is_in || member.is_called { 0 } else { member.since };
+        let level = member.level;
         (member.is_called, member.called_until_ns) = (false, 0);
-        let (level, since) = (member.level, if is_in { 0 } else { member.since });
-        if let Some(first) = self.first_for(cpu, (level, since), circumstances.now_ns) {
+        let first = self.first_for(cpu, (level, since), Some(circumstances.now_ns));
+        // One that is another CPU's may not get its turn there after all: until it has it, or the call is over, nobody
+        // who is less urgent has one.
+        if first.or_else(|| self.first_for(cpu, (level, 0), None)).is_some() {
             let here = &mut self.cpus[cpu];
             if here.running == place.0 + 1 {
                 here.running = 0;
             }
-            if let Some(who) = self.members[first as usize].who.clone() {
-                return Entry::Calls(who, Place(first));
-            }
+            self.list(place);
+            let who = first.and_then(|first| self.members[first as usize].who.clone());
+            return match (first, who) {
+                (Some(first), Some(who)) => Entry::Calls(who, Place(first)),
+                _ => Entry::Waits,
+            };
         }
         let here = &mut self.cpus[cpu];
         here.running = place.0 + 1;
@@ -425,11 +457,12 @@ impl<T: Clone> Group<T> {
     }
 
     /// The member that goes on `cpu` before one of that level that waits since then. Equals count wherever they are:
-    /// one behind a more urgent member of another CPU would wait as long as that runs. Another CPU's call is left to it.
-    fn first_for(&self, cpu: usize, (level, since): (u8, u64), now_ns: u64) -> Option<u32> {
+    /// one behind a more urgent member of another CPU would wait as long as that runs. At a time: without those that
+    /// another CPU has called.
+    fn first_for(&self, cpu: usize, (level, since): (u8, u64), now_ns: Option<u64>) -> Option<u32> {
         let may_run = |member: &Member<T>| {
-            member.cores >> cpu & 1 != 0
-                && (member.called_until_ns <= now_ns || usize::from(member.called_to) == cpu)
+            let is_others = |now_ns| member.called_until_ns > now_ns && usize::from(member.called_to) != cpu;
+            member.cores >> cpu & 1 != 0 && !now_ns.is_some_and(is_others)
         };
         let (mut best, mut first) = ((level, since), None);
         for other in &self.cpus {
