@@ -22,8 +22,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
 
 use heddle_abi::protocol::Levels;
-use heddle_coroutine::sched::Phase;
 pub use heddle_coroutine::sched::Fetched;
+use heddle_coroutine::sched::Phase;
 use heddle_coroutine::{Builder, Core, Id, Machine, Platform, SpawnError};
 
 use crate::arch;

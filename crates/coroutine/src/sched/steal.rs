@@ -63,12 +63,7 @@ impl Fetched {
 }
 
 /// [`steal`] of the coroutine `id` from its owner, for `thief`, the calling core.
-pub fn fetch<T: Table>(
-    table: &T,
-    thief: &CoreState,
-    id: Id,
-    heavy: impl FnOnce(),
-) -> Fetched {
+pub fn fetch<T: Table>(table: &T, thief: &CoreState, id: Id, heavy: impl FnOnce()) -> Fetched {
     let slot = table.slot(id.index());
     let victim = slot.and_then(|slot| table.core(slot.owner() as u32));
     let (Some(slot), Some(victim)) = (slot, victim) else { return Fetched::Elsewhere };

@@ -212,12 +212,9 @@ impl Machine {
     fn is_in_order(&self) -> bool {
         (0..self.doing.len()).all(|cpu| {
             let Doing::Runs(name) = self.doing[cpu] else { return true };
-            !self
-                .queues
-                .iter()
-                .flatten()
-                .flatten()
-                .any(|&other| self.threads[other].level < self.threads[name].level && self.may_run(other, cpu))
+            !self.queues.iter().flatten().flatten().any(|&other| {
+                self.threads[other].level < self.threads[name].level && self.may_run(other, cpu)
+            })
         })
     }
 }

@@ -102,8 +102,17 @@ fn executors(
     i32::from(!all_ran)
 }
 
+/// Whether a coroutine of that level waits for a processor, as the kernel says.
+fn is_waiting(api: Api, level: u32) -> bool {
+    let group = api.header_word(72) as usize;
+    let word = |number: usize| u64::from(api.system_word(192 + 8 * group + 4 * number)) << (32 * number);
+    let machine = if level < 20 { api.ready_levels() } else { 0 };
+    (word(0) | word(1) | machine) >> level & 1 != 0
+}
+
 /// The turns that coroutines of one process have while another works at a more urgent level, each with an executor for
-/// each of `cpus`.
+/// each of `cpus`. On several processors those count that pass a coroutine that waits: one that has met a page that
+/// another brings in does not, and leaves its processor to others.
 fn turns_beside(
     api: Api,
     (urgent, other): (u32, u32),
@@ -117,7 +126,9 @@ fn turns_beside(
     let (go, started) = pipe().or_fail()?;
     let background = spawn_child(|| {
         let turn = |_, turns| {
-            shared.turns.fetch_add(1, Ordering::SeqCst);
+            if cpus == 1 || is_waiting(api, urgent) {
+                shared.turns.fetch_add(1, Ordering::SeqCst);
+            }
             if turns == STARTED {
                 let _ = write(started.as_fd(), b"x");
             }
