@@ -2,7 +2,7 @@
 //! (`heddle_kernel_core::group`).
 //!
 //! A thread joins when it registers as an executor, by the real user id that it has then. Whether it takes part is
-//! decided at the start of each turn: a realtime thread does not, and neither do those of `SCHED_BATCH` and `SCHED_IDLE`.
+//! decided at the start of each turn: a realtime thread does not, nor do those of `SCHED_BATCH` and `SCHED_IDLE`.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use heddle_abi::user_sched::{GROUPS_MAX, levels};
 use heddle_kernel_core::fairness::{Account, Weight};
-use heddle_kernel_core::group::{APART, Circumstances, End, Entry, Group, ORDERED, Place};
+use heddle_kernel_core::group::{APART, Circumstances, End, Group, ORDERED, Place, Ruling};
 
 use crate::arch;
 use crate::arch::time::now_ns;
@@ -152,7 +152,7 @@ impl Membership {
         self.level.load(Ordering::Relaxed)
     }
 
-    /// What the member can run has that level. Whether it had another.
+    /// The best that the member can run has that level. Whether it had another.
     pub(super) fn set_level(&self, level: u8) -> bool {
         let has_changed = self.level.load(Ordering::Relaxed) != level;
         if has_changed {
@@ -198,9 +198,9 @@ impl Membership {
         let cpu = arch::cpu::id();
         let entry = self.group.change(|order| (order.decide(self.place, cpu, is_in, circumstances), None));
         match entry {
-            Entry::Enters => true,
-            Entry::Waits => false,
-            Entry::Calls(other, place) => {
+            Ruling::Enters => true,
+            Ruling::Waits => false,
+            Ruling::Calls(other, place) => {
                 if let Some(other) = other.upgrade() {
                     self.bring(&other, place, cpu);
                 }

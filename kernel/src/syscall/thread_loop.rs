@@ -126,19 +126,14 @@ async fn run(thread: Arc<Thread>, mut context: UserContext) {
             executor::turn_ends(&thread, false);
         }
         thread.depart();
-        match result {
-            Poll::Ready(()) => Poll::Ready(()),
-            Poll::Pending => Poll::Pending,
-        }
+        result
     })
     .await;
 }
 
-/// What a thread that is about to enter its program does.
+/// Why a thread that is about to enter its program has to wait.
 #[derive(PartialEq, Eq)]
-enum Admission {
-    /// It enters it, and is interrupted from here on for what is more urgent.
-    Enters,
+enum HeldBack {
     /// Something more urgent runs first.
     IsPreempted,
     /// Another of its user's executors runs first.
@@ -146,36 +141,37 @@ enum Admission {
 }
 
 #[inline(always)]
-fn admission(thread: &Thread) -> Admission {
+/// Whether the thread has to wait. If not, it is interrupted from here on for what is more urgent.
+fn held_back(thread: &Thread) -> Option<HeldBack> {
     if thread.executor().is_executor() {
-        return admission_of_executor(thread);
+        return executor_held_back(thread);
     }
-    if sched::enter_program(thread.priority()) { Admission::Enters } else { Admission::IsPreempted }
+    if sched::enter_program(thread.priority()) { None } else { Some(HeldBack::IsPreempted) }
 }
 
 #[inline(never)]
-fn admission_of_executor(thread: &Thread) -> Admission {
+fn executor_held_back(thread: &Thread) -> Option<HeldBack> {
     if !executor::may_enter(thread) {
-        return Admission::GivesWay;
+        return Some(HeldBack::GivesWay);
     }
     let priority = thread.priority();
     if !sched::enter_program(priority) {
-        return Admission::IsPreempted;
+        return Some(HeldBack::IsPreempted);
     }
     // Whoever of the group became ready before the CPU could be interrupted is seen here; and the level that a late
     // call has lent is given back, at which others would not interrupt.
     if !executor::may_enter(thread) || thread.priority() != priority {
         sched::leave_program();
-        return Admission::GivesWay;
+        return Some(HeldBack::GivesWay);
     }
-    Admission::Enters
+    None
 }
 
 /// Lets what is more urgent run.
-async fn stands_back(thread: &Thread, admission: Admission) {
+async fn stands_back(thread: &Thread, reason: HeldBack) {
     let is_last = thread.look_at_entity(|entity| entity.preempted());
     rseq::leaves_program(thread);
-    if is_last || admission == Admission::GivesWay {
+    if is_last || reason == HeldBack::GivesWay {
         sched::yield_now().await;
     } else {
         sched::preempted().await;
@@ -219,9 +215,8 @@ async fn live(thread: Arc<Thread>, context: &mut UserContext) {
                 }
             }
         }
-        let admission = admission(&thread);
-        if admission != Admission::Enters {
-            stands_back(&thread, admission).await;
+        if let Some(reason) = held_back(&thread) {
+            stands_back(&thread, reason).await;
             continue;
         }
         let Some(until_ns) = slice_end(&thread) else {

@@ -77,7 +77,7 @@ pub fn fetch<T: Table>(table: &T, thief: &CoreState, id: Id, heavy: impl FnOnce(
     if !victim.gate.thief_enter(heavy) {
         return Fetched::Moving;
     }
-    // What was asked of it must not be left with the core that it leaves.
+    // Requests for it must not be left with the core that it leaves.
     if !victim.inbox.is_empty() {
         victim.drain_in_gate(table);
     }

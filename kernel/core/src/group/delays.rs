@@ -124,10 +124,10 @@ impl Machine {
             is_alone: false,
         };
         match self.group.decide(self.threads[name].place, cpu, is_in, circumstances) {
-            Entry::Enters if is_in => Doing::Runs(name),
-            Entry::Enters => Doing::Exposes(name),
-            Entry::Waits => Doing::Ends(name, End::Keeps),
-            Entry::Calls(other, _) => Doing::Calls(name, other),
+            Ruling::Enters if is_in => Doing::Runs(name),
+            Ruling::Enters => Doing::Exposes(name),
+            Ruling::Waits => Doing::Ends(name, End::Keeps),
+            Ruling::Calls(other, _) => Doing::Calls(name, other),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The members that are queued on one CPU, by level and, within a level, by how long they have waited.
 
-use super::{APART, Member, ORDERED};
+use super::{APART, GroupMember, ORDERED};
 
 /// Levels that have a list.
 const LEVELS: usize = APART as usize + 1;
@@ -39,10 +39,10 @@ impl Lists {
     }
 
     /// Adds a member at the place that its time of waiting gives it.
-    pub(super) fn link<T>(&mut self, members: &mut [Member<T>], index: u32) {
+    pub(super) fn link<T>(&mut self, members: &mut [GroupMember<T>], index: u32) {
         let (level, since) = (members[index as usize].level, members[index as usize].since);
         let slot = usize::from(level);
-        let is_before = |other: u32, members: &[Member<T>]| members[other as usize - 1].since < since;
+        let is_before = |other: u32, members: &[GroupMember<T>]| members[other as usize - 1].since < since;
         // Most often it is the last, or the first.
         let mut before = self.tails[slot];
         if before != 0 && !is_before(before, members) {
@@ -71,8 +71,8 @@ impl Lists {
     }
 
     /// Takes a member out.
-    pub(super) fn unlink<T>(&mut self, members: &mut [Member<T>], index: u32) {
-        let Member { level, prev, next, .. } = members[index as usize];
+    pub(super) fn unlink<T>(&mut self, members: &mut [GroupMember<T>], index: u32) {
+        let GroupMember { level, prev, next, .. } = members[index as usize];
         let slot = usize::from(level);
         if prev == 0 {
             self.heads[slot] = next
@@ -94,9 +94,9 @@ impl Lists {
     /// The first member of a level below `bound` for which `is_able` holds.
     pub(super) fn first<T>(
         &self,
-        members: &[Member<T>],
+        members: &[GroupMember<T>],
         bound: u8,
-        is_able: impl Fn(&Member<T>) -> bool,
+        is_able: impl Fn(&GroupMember<T>) -> bool,
     ) -> Option<u32> {
         let mut levels = self.bits() & ((1 << bound) - 1);
         while levels != 0 {

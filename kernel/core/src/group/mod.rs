@@ -57,7 +57,7 @@ pub enum End {
 
 /// The decision over a member that has come to its turn.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Entry<T> {
+pub enum Ruling<T> {
     /// It runs its program.
     Enters,
     /// It gives way: the group has no turn.
@@ -90,7 +90,7 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Member<T> {
+struct GroupMember<T> {
     /// `None`: the place is free.
     who: Option<T>,
     state: State,
@@ -133,7 +133,7 @@ struct Cpu {
 /// See the module. `T` is a name of a member.
 #[derive(Debug)]
 pub struct Group<T> {
-    members: Vec<Member<T>>,
+    members: Vec<GroupMember<T>>,
     cpus: Vec<Cpu>,
     count: u32,
     clock: u64,
@@ -188,7 +188,7 @@ impl<T: Clone> Group<T> {
     /// # Errors
     /// No memory.
     pub fn join(&mut self, who: T, cpu: usize, cores: u64) -> Result<Place, AllocError> {
-        let member = Member {
+        let member = GroupMember {
             who: Some(who),
             state: State::On(cpu as u8),
             level: 0,
@@ -305,7 +305,7 @@ impl<T: Clone> Group<T> {
         }
         member.state = State::Listed(number);
         let here = &mut self.cpus[usize::from(number)];
-        // What was withdrawn last has left the group's turn as it was.
+        // The withdrawal has left the group's turn as it was.
         here.goes_on |= end == End::Keeps && had_it && here.left_out == 0;
         here.lists.link(&mut self.members, place.0);
         self.least_urgent_before(place).or_else(|| self.passed(now_ns))
@@ -324,7 +324,7 @@ impl<T: Clone> Group<T> {
     pub fn passed(&self, now_ns: u64) -> Option<usize> {
         let is_passed = |number: usize, level: u8| {
             let may_run =
-                |member: &Member<T>| member.cores >> number & 1 != 0 && member.called_until_ns <= now_ns;
+                |member: &GroupMember<T>| member.cores >> number & 1 != 0 && member.called_until_ns <= now_ns;
             let bound = level.min(ORDERED);
             self.cpus.iter().any(|cpu| cpu.lists.first(&self.members, bound, may_run).is_some())
         };
@@ -355,8 +355,8 @@ impl<T: Clone> Group<T> {
         cpu.lists.unlink(&mut self.members, place.0);
     }
 
-    /// The member that a call named has been brought to that CPU, or can't be: then it has the turn where it is. One that
-    /// was found in motion is not called.
+    /// The member that a call named has been brought to that CPU, or can't be: then it has the turn where it is. One
+    /// that was found in motion is not called.
     pub fn called(&mut self, place: Place, cpu: usize, is_here: bool, now_ns: u64) {
         let member = &mut self.members[place.0 as usize];
         if !matches!(member.state, State::Listed(_)) {
@@ -409,7 +409,7 @@ impl<T: Clone> Group<T> {
         cpu: usize,
         is_in: bool,
         circumstances: Circumstances,
-    ) -> Entry<T> {
+    ) -> Ruling<T> {
         let index = place.0 as usize;
         let here = &mut self.cpus[cpu];
         let member = &mut self.members[index];
@@ -418,14 +418,14 @@ impl<T: Clone> Group<T> {
         let has_arrived = core::mem::take(&mut member.has_arrived);
         if !has_turn && has_arrived && circumstances.is_contended {
             self.list(place);
-            return Entry::Waits;
+            return Ruling::Waits;
         }
         if !has_turn && circumstances.is_spent && !circumstances.is_alone {
             here.left_out = here.left_out.min(here.rounds.saturating_mul(here.lists.ordered() + 1) - 1);
             if here.left_out != 0 {
                 here.left_out -= 1;
                 self.list(place);
-                return Entry::Waits;
+                return Ruling::Waits;
             }
         }
         // Whoever was called was the first, and does not give way to its equals.
@@ -443,8 +443,8 @@ impl<T: Clone> Group<T> {
             self.list(place);
             let who = first.and_then(|first| self.members[first as usize].who.clone());
             return match (first, who) {
-                (Some(first), Some(who)) => Entry::Calls(who, Place(first)),
-                _ => Entry::Waits,
+                (Some(first), Some(who)) => Ruling::Calls(who, Place(first)),
+                _ => Ruling::Waits,
             };
         }
         let here = &mut self.cpus[cpu];
@@ -453,14 +453,14 @@ impl<T: Clone> Group<T> {
             here.goes_on = true;
             here.left_out = 0;
         }
-        Entry::Enters
+        Ruling::Enters
     }
 
     /// The member that goes on `cpu` before one of that level that waits since then. Equals count wherever they are:
     /// one behind a more urgent member of another CPU would wait as long as that runs. At a time: without those that
     /// another CPU has called.
     fn first_for(&self, cpu: usize, (level, since): (u8, u64), now_ns: Option<u64>) -> Option<u32> {
-        let may_run = |member: &Member<T>| {
+        let may_run = |member: &GroupMember<T>| {
             let is_others = |now_ns| member.called_until_ns > now_ns && usize::from(member.called_to) != cpu;
             member.cores >> cpu & 1 != 0 && !now_ns.is_some_and(is_others)
         };

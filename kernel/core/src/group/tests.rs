@@ -159,15 +159,15 @@ impl Machine {
                 is_alone: self.cpus[cpu].0.iter().all(VecDeque::is_empty),
             };
             match self.groups[group].decide(place, cpu, false, circumstances) {
-                Entry::Enters if (0..own).any(|queue| !self.cpus[cpu].0[queue].is_empty()) => {
+                Ruling::Enters if (0..own).any(|queue| !self.cpus[cpu].0[queue].is_empty()) => {
                     self.end(name, cpu, End::Keeps, true);
                 }
-                Entry::Enters => {
+                Ruling::Enters => {
                     self.running[cpu] = Some((name, account.budget_ns()));
                     return;
                 }
-                Entry::Waits => self.end(name, cpu, End::Keeps, false),
-                Entry::Calls(other, place) => {
+                Ruling::Waits => self.end(name, cpu, End::Keeps, false),
+                Ruling::Calls(other, place) => {
                     self.groups[group].called(place, cpu, true, now);
                     self.end(name, cpu, End::Keeps, false);
                     self.bring(other, cpu);
@@ -235,7 +235,7 @@ impl Machine {
         self.check();
     }
 
-    /// What the thread of a CPU has done in a step.
+    /// The thread of a CPU goes on for a step.
     fn run(&mut self, cpu: usize) {
         let Some((name, left)) = &mut self.running[cpu] else { return };
         let thread = &mut self.threads[*name];
