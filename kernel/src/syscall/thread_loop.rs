@@ -3,7 +3,6 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::pin::{Pin, pin};
-use core::task::Poll;
 
 use crate::arch::paging::PAGE_SIZE;
 use crate::arch::{FloatState, Trap, UserContext};
