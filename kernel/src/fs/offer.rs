@@ -70,18 +70,19 @@ impl OfferPlace {
     /// Copies what it can. Returns the bytes, and whom to wake without the object's lock.
     pub fn fill(&mut self, buffer: &mut IoBuffer<'_>) -> (usize, Option<Watch>) {
         let Some(offer) = &mut self.0 else { return (0, None) };
-        if offer.watch.is_stale() {
+        // Once only: bytes may have gone by way of the buffer since, to other readers.
+        if offer.filled > 0 || offer.watch.is_stale() {
             return (0, None);
         }
-        let length = (offer.length - offer.filled).min(buffer.remaining());
+        let length = offer.length.min(buffer.remaining());
         let copy = |part: FrameSlice<'_>| {
             let before = buffer.done();
             // A fault stops here; the write meets it again and says so.
             let _ = buffer.copy_in_frame(part);
             buffer.done() - before
         };
-        let copied = offer.space.try_fill(offer.address + offer.filled, length, copy);
-        offer.filled += copied;
+        let copied = offer.space.try_fill(offer.address, length, copy);
+        offer.filled = copied;
         (copied, (copied > 0).then(|| offer.watch.clone()))
     }
 }

@@ -144,11 +144,11 @@ impl PipeEnd {
             result => result?,
         };
         drop(state);
+        // Listeners are told as of any write, and the reader's registration goes with its wake, so that the next
+        // write's turn is another's.
+        self.pipe.queue.wake(Events::IN | Events::RDNORM);
         if let Some(reader) = reader {
             reader.wake();
-        }
-        if stored > 0 {
-            self.pipe.queue.wake(Events::IN | Events::RDNORM);
         }
         Ok(direct + stored)
     }

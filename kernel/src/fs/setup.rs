@@ -9,6 +9,7 @@ use crate::fs::tree::Tree;
 use crate::fs::{IoBuffer, Mount, OpenFile, Path, StatusFlags, devices, memory_devices, mount};
 use crate::memory::fallible;
 use crate::process::Credentials;
+use crate::sched::Budget;
 
 /// The file system of files that are in no directory: pipes and `memfd`s.
 static ANONYMOUS: spin::Once<(Arc<Mount>, Arc<Tree>)> = spin::Once::new();
@@ -91,7 +92,7 @@ fn make(path: &[u8], contents: Contents<'_>, permissions: u32) -> Result<(), Err
 ///
 /// # Errors
 /// `ENOENT` (its directory is not there), `EISDIR`, `ENOSPC`, `ENOMEM`.
-pub fn write(path: &[u8], contents: &[u8], appends: bool) -> Result<(), Errno> {
+pub async fn write(path: &[u8], contents: &[u8], appends: bool) -> Result<(), Errno> {
     make(path, Contents::Regular, 0o644)?;
     let place = walker()?.find(path)?;
     let flags = StatusFlags::WRONLY;
@@ -108,8 +109,11 @@ pub fn write(path: &[u8], contents: &[u8], appends: bool) -> Result<(), Errno> {
             Ok(0) | Err(TryError::WouldBlock | TryError::Fault(_)) => return Err(Errno::EIO),
         }
     }
-    // The rest of longer contents, which is short.
-    while !open.file.truncate(start + contents.len() as u64)? {}
+    // A program may have made it as long as it likes.
+    let mut budget = Budget::new();
+    while !open.file.truncate(start + contents.len() as u64)? {
+        budget.step(Budget::ATTEMPT).await;
+    }
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use crate::fs::IoBuffer;
 use crate::fs::offer::OFFER_BYTES;
 use crate::fs::pipe::fill_ring;
 use crate::memory::fallible;
-use crate::net::inbox::{InboxMessage, StreamMark};
+use crate::net::inbox::{InboxContents, InboxMessage, StreamMark};
 use crate::net::{Ancillary, Inbox, Socket, Style, WRITING};
 use crate::wait::queue::{Events, Watch};
 
@@ -40,7 +40,9 @@ impl Socket {
             return self.send_large(&inbox, buffer);
         }
         let sent = match self.style {
-            Style::Stream => send_bytes(&inbox, buffer, ancillary, self.options().send_limit()),
+            Style::Stream => {
+                send_bytes(&mut inbox.contents.lock(), buffer, ancillary, self.options().send_limit())
+            }
             Style::Datagram | Style::Packets => self.send_message(&inbox, buffer, ancillary),
         }?;
         inbox.queue.wake(Events::IN | Events::RDNORM);
@@ -49,16 +51,18 @@ impl Socket {
 
     /// Sends bytes to the memory of a reader that waits, as far as it is there, and the rest to the inbox.
     fn send_large(&self, inbox: &Inbox, buffer: &mut IoBuffer<'_>) -> TryResult<usize> {
-        let (direct, reader) = fill_offer(inbox, buffer);
-        let stored = match send_bytes(inbox, buffer, &mut None, self.options().send_limit()) {
+        let limit = self.options().send_limit();
+        // Under one lock, so that nobody's bytes come between.
+        let mut contents = inbox.contents.lock();
+        let (direct, reader) = fill_offer(&mut contents, buffer);
+        let stored = match send_bytes(&mut contents, buffer, &mut None, limit) {
             Err(_) if direct > 0 => 0,
             result => result?,
         };
+        drop(contents);
+        inbox.queue.wake(Events::IN | Events::RDNORM);
         if let Some(reader) = reader {
             reader.wake();
-        }
-        if stored > 0 {
-            inbox.queue.wake(Events::IN | Events::RDNORM);
         }
         Ok(direct + stored)
     }
@@ -100,9 +104,8 @@ impl Socket {
 }
 
 /// Copies to the memory of a reader that waits. Returns the bytes, and whom to wake.
-fn fill_offer(inbox: &Inbox, buffer: &mut IoBuffer<'_>) -> (usize, Option<Watch>) {
-    let mut contents = inbox.contents.lock();
-    let is_plain = contents.marks.is_empty() && contents.ring.is_empty();
+fn fill_offer(contents: &mut InboxContents, buffer: &mut IoBuffer<'_>) -> (usize, Option<Watch>) {
+    let is_plain = contents.marks.is_empty() && contents.ring.is_empty() && contents.peek_offset < 0;
     if !contents.offer.is_taken() || !is_plain || contents.closed || contents.ended {
         return (0, None);
     }
@@ -112,12 +115,11 @@ fn fill_offer(inbox: &Inbox, buffer: &mut IoBuffer<'_>) -> (usize, Option<Watch>
 }
 
 fn send_bytes(
-    inbox: &Inbox,
+    contents: &mut InboxContents,
     buffer: &mut IoBuffer<'_>,
     ancillary: &mut Option<Ancillary>,
     limit: usize,
 ) -> TryResult<usize> {
-    let mut contents = inbox.contents.lock();
     if contents.closed || contents.ended {
         return Err(Errno::EPIPE.into());
     }

@@ -23,9 +23,7 @@ pub fn may_access(viewer: &Thread, target: &Thread, ids: ViewerIds) -> bool {
         return true;
     }
     let (ours, theirs) = (viewer.credentials(), target.credentials());
-    if ours.is_capable_in(&theirs.users, linux::CAP_SYS_PTRACE) {
-        return true;
-    }
+    let is_above = ours.is_capable_in(&theirs.users, linux::CAP_SYS_PTRACE);
     let (uid, gid, capabilities) = match ids {
         ViewerIds::Real => (ours.uid, ours.gid, ours.capabilities.permitted),
         ViewerIds::File => (ours.fsuid, ours.fsgid, ours.capabilities.effective),
@@ -34,5 +32,9 @@ pub fn may_access(viewer: &Thread, target: &Thread, ids: ViewerIds) -> bool {
     let is_same_group = [theirs.gid, theirs.egid, theirs.sgid].iter().all(|&each| each == gid);
     let has_no_less =
         is_same(&ours.users, &theirs.users) && theirs.capabilities.permitted & !capabilities == 0;
-    is_same_user && is_same_group && has_no_less && target.process.is_dumpable()
+    if !is_above && !(is_same_user && is_same_group && has_no_less) {
+        return false;
+    }
+    // A closed process may hold what is of a namespace further up than its own.
+    target.process.is_dumpable() || ours.is_capable_in(&target.process.memory_users(), linux::CAP_SYS_PTRACE)
 }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::memory::fallible::try_push;
 use crate::memory::isolation;
 use crate::memory::isolation::CredentialSet;
-use crate::process::{Credentials, user_namespace};
+use crate::process::Credentials;
 use crate::sync::SpinLock;
 
 /// More sets than this are not told apart: their programs share with none.
@@ -18,19 +18,21 @@ struct Power {
     users: [u32; 2],
     groups: [u32; 2],
     permitted: u64,
-    /// The number of the user namespace towards which that counts.
-    namespace: u64,
 }
 
 static SETS: SpinLock<Vec<Power>> = SpinLock::new(Vec::new());
 
 /// The set of some credentials.
 pub fn of(credentials: &Credentials) -> CredentialSet {
+    // Anybody makes such namespaces, as many as they like: their programs have no places in the table.
+    if credentials.users.is_some() {
+        isolation::note_second_set();
+        return CredentialSet(CredentialSet::UNIQUE.0);
+    }
     let power = Power {
         users: [credentials.uid, credentials.suid],
         groups: [credentials.gid, credentials.sgid],
         permitted: credentials.capabilities.permitted,
-        namespace: user_namespace::number(&credentials.users),
     };
     let mut sets = SETS.lock();
     let number = match sets.iter().position(|known| *known == power) {

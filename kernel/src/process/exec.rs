@@ -435,6 +435,7 @@ pub async fn commit(thread: &Arc<Thread>, loaded: Loaded, prepared: Prepared) {
     thread.restartable.set(None);
     thread.with_float(FloatState::reset);
     thread.set_name(&loaded.name);
+    process.set_memory_users(loaded.identity.memory_users.clone());
     process.set_dumpable(loaded.identity.is_dumpable);
     if loaded.identity.is_secure {
         thread.set_personality(0);

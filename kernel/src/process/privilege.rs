@@ -10,7 +10,7 @@ use crate::fs::access::{self, Access};
 use crate::fs::xattr::CAPABILITY;
 use crate::fs::{OpenFile, Path};
 use crate::memory::fallible;
-use crate::process::user_namespace::is_within;
+use crate::process::user_namespace::{IdKind, Users, is_within, upper};
 use crate::process::{Credentials, SecureBits, Thread};
 
 /// The credentials that an executable file gives: set-id bits and file capabilities.
@@ -20,6 +20,8 @@ pub struct ProgramIdentity {
     pub is_secure: bool,
     /// Others of the same user may look into it: they may read its file, and its caller was what it seemed to be.
     pub is_dumpable: bool,
+    /// The user namespace whose rights it takes to look into it while it is closed.
+    pub memory_users: Users,
 }
 
 /// The attribute `security.capability` of a file.
@@ -114,7 +116,18 @@ pub fn of_program(thread: &Thread, file: &OpenFile) -> Result<ProgramIdentity, E
         Some(place) => access::check(&*place.entry.node, &old, Access::READ).is_ok(),
         None => access::check_bits(&metadata, &old, Access::READ, || None).is_ok(),
     };
+    // A file that may not be read is looked into by those who may do so where its owner is known.
+    let mut memory_users = old.users.clone();
+    while !is_readable && let Some(users) = &memory_users {
+        let knows_user = upper(&memory_users, IdKind::User, metadata.uid).is_some();
+        if knows_user && upper(&memory_users, IdKind::Group, metadata.gid).is_some() {
+            break;
+        }
+        let above = users.parent.clone();
+        memory_users = above;
+    }
     Ok(ProgramIdentity {
+        memory_users,
         is_secure: is_set_id || has_grown,
         is_dumpable: is_readable && old.euid == old.uid && old.egid == old.gid,
         credentials: if new == *old { old } else { fallible::try_arc(new)? },

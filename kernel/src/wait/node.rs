@@ -7,7 +7,7 @@
 //! restart codes of [`Errno`]).
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use core::task::Waker;
 
 use crate::error::Errno;
@@ -140,12 +140,16 @@ impl WaitNode {
     /// The next wake is for this waiter while others wait for the same.
     pub(super) fn give_turn(&self) {
         self.has_turn.store(true, Ordering::Release);
+        // Before the look whether it still waits, as the waiter's fence is after the end of its wait: one of the two
+        // sees the other.
+        fence(Ordering::SeqCst);
     }
 
     /// Whether this waiter was woken in place of others ([`Watch::exclusive_if`]). It then has to wake the next of them
     /// when it leaves something, which [`Watch::pass_on`] does: what it was woken for may be more than it takes, and
     /// it may take nothing, because a signal ended its wait too.
     pub fn take_turn(&self) -> bool {
+        fence(Ordering::SeqCst);
         self.has_turn.load(Ordering::Relaxed) && self.has_turn.swap(false, Ordering::AcqRel)
     }
 }

@@ -76,8 +76,11 @@ pub trait Operation: Send + Sync + 'static {
     /// `ENOMEM`.
     fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno>;
 
-    /// A wait has ended: what the operation gave to others for its time is taken back.
-    fn end_wait(&mut self) {}
+    /// A wait has ended: what the operation gave to others for its time is taken back. Returns the call's result, if
+    /// that has ended it.
+    fn end_wait(&mut self) -> Option<usize> {
+        None
+    }
 
     /// Whether several waiters in its place would wait for something that one of them takes.
     fn is_exclusive(&self) -> bool {
@@ -174,7 +177,10 @@ fn go_on<A: Agent, O: Operation>(
                     let is_exclusive = operation.is_exclusive();
                     let check = |watch: Watch| operation.can_go_on(&watch.exclusive_if(is_exclusive));
                     let waited = ready(&agent, WaitKind::Interruptible, options.deadline_ns, check).await;
-                    operation.end_wait();
+                    if let Some(done) = operation.end_wait() {
+                        step = Step::Finished(Ok(done));
+                        continue;
+                    }
                     waited.and_then(|waited| {
                         // If the next attempt finds the opposite too, others run.
                         fruitless = waited == Waited::NotAtAll;

@@ -9,8 +9,11 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::stat::Mode;
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, pipe, read, write};
 
@@ -29,6 +32,10 @@ crate::tests! {
     several_waiting_readers_each_get_a_write
     signals_lose_nothing
     random_sizes_keep_the_stream
+    a_record_is_not_torn
+    an_error_comes_after_the_bytes
+    a_write_to_a_waiting_reader_sends_its_signal
+    two_senders_are_not_mixed
 }
 
 const PAGE: usize = 4096;
@@ -325,4 +332,113 @@ fn random_sizes_keep_the_stream() -> Outcome {
         }
     }
     ends_well(child)
+}
+
+/// Whether bytes are whole records of a page, each of one value.
+fn are_records(bytes: &[u8]) -> bool {
+    bytes.len().is_multiple_of(PAGE)
+        && bytes.chunks(PAGE).all(|record| record.iter().all(|byte| *byte == record[0]))
+}
+
+fn a_record_is_not_torn() -> Outcome {
+    let (reader, writer) = pipe().or_fail()?;
+    let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+    let other = open(path.as_str(), OFlag::O_RDONLY | OFlag::O_NONBLOCK, Mode::empty()).or_fail()?;
+    for _ in 0..20 {
+        let area = Area::new(4 * PAGE, MapFlags::MAP_PRIVATE)?;
+        // The first page is there and the others are not.
+        // SAFETY: the mapping is the test's own.
+        unsafe { area.start.as_ptr().cast::<u8>().write_volatile(0) };
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| area.read_at(&reader, PAGE - 100, 2 * PAGE));
+            settle();
+            let mut buffer = vec![0; 2 * PAGE];
+            for value in [1, 2] {
+                expect_eq!(write(&writer, &[value; PAGE]), Ok(PAGE));
+                match read(&other, &mut buffer) {
+                    Ok(count) => expect!(are_records(&buffer[..count])),
+                    Err(error) => expect_eq!(error, Errno::EAGAIN),
+                }
+            }
+            // Where the other reader was faster both times, one still waits.
+            expect_eq!(write(&writer, &[3; PAGE]), Ok(PAGE));
+            let count = waiting.join().map_err(|_| "panicked")?.or_fail()?;
+            expect!(count > 0 && are_records(&area.bytes()[PAGE - 100..PAGE - 100 + count]));
+            while read(&other, &mut buffer).is_ok() {}
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn stream() -> Result<(OwnedFd, OwnedFd), String> {
+    socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::empty()).or_fail()
+}
+
+fn an_error_comes_after_the_bytes() -> Outcome {
+    for _ in 0..10 {
+        let (own, peer) = stream()?;
+        let area = Area::new(2 * PAGE, MapFlags::MAP_PRIVATE)?;
+        area.fill(0xee);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| area.read_at(&own, 0, 2 * PAGE));
+            settle();
+            expect_eq!(write(&own, b"x"), Ok(1));
+            expect_eq!(write(&peer, &pattern(PAGE)), Ok(PAGE));
+            // The byte that it has not read makes the end an error.
+            drop(peer);
+            expect_eq!(waiting.join().map_err(|_| "panicked")?, Ok(PAGE));
+            expect_eq!(area.read_at(&own, 0, PAGE), Err(Errno::ECONNRESET));
+            expect_eq!(area.read_at(&own, 0, PAGE), Ok(0));
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn a_write_to_a_waiting_reader_sends_its_signal() -> Outcome {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGIO);
+    set.thread_block().or_fail()?;
+    for (reader, writer) in [pipe().or_fail()?, stream()?] {
+        // SAFETY: plain numbers.
+        let own = unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETOWN, libc::getpid()) };
+        expect_eq!(own, 0);
+        fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_ASYNC)).or_fail()?;
+        let area = Area::new(2 * PAGE, MapFlags::MAP_PRIVATE)?;
+        area.fill(0xee);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| area.read_at(&reader, 0, 2 * PAGE));
+            settle();
+            expect_eq!(write(&writer, &pattern(PAGE)), Ok(PAGE));
+            expect_eq!(waiting.join().map_err(|_| "panicked")?, Ok(PAGE));
+            expect_eq!(set.wait(), Ok(Signal::SIGIO));
+            Ok(())
+        })?;
+        // One that came by another way is not for the next round.
+        fcntl(&reader, FcntlArg::F_SETFL(OFlag::empty())).or_fail()?;
+    }
+    Ok(())
+}
+
+fn two_senders_are_not_mixed() -> Outcome {
+    const PIECE: usize = 4 * PAGE;
+    // All of it fits into a socket's buffer, so that no write is cut for want of room.
+    const PIECES: usize = 6;
+    for _ in 0..10 {
+        let (reader, writer) = stream()?;
+        let senders = [1_u8, 2].map(|value| {
+            spawn_child(|| i32::from((0..PIECES).any(|_| write(&writer, &[value; PIECE]) != Ok(PIECE))))
+        });
+        let (mut all, mut buffer) = (Vec::new(), vec![0xee; PAGE]);
+        while all.len() < 2 * PIECES * PIECE {
+            let count = read(&reader, &mut buffer).or_fail()?;
+            all.extend_from_slice(&buffer[..count]);
+        }
+        for sender in senders {
+            ends_well(sender?)?;
+        }
+        expect!(all.chunks(PIECE).all(|piece| piece.iter().all(|byte| *byte == piece[0])));
+    }
+    Ok(())
 }

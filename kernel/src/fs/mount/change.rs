@@ -91,7 +91,10 @@ fn children(mount: &Arc<Mount>) -> Result<Children, Errno> {
 fn leaf(top: &Arc<Mount>) -> Arc<Mount> {
     let mut mount = top.clone();
     loop {
-        let last = mount.position.lock().children.last().map(|child| child.mount.clone());
+        let position = mount.position.lock();
+        let last = position.children.iter().rev().find(|child| !child.is_left);
+        let last = last.map(|child| child.mount.clone());
+        drop(position);
         match last {
             Some(child) => mount = child,
             None => return mount,
@@ -105,6 +108,16 @@ pub(super) fn take_out(topology: &Topology, mount: &Arc<Mount>) -> Option<Path> 
     mount.make_private(topology);
     MountSet::leave(topology, mount);
     mount.detach(topology)
+}
+
+/// As [`take_out`], for a mount in another that goes as well: a locked one stays on what it covers.
+pub(super) fn take_out_below(topology: &Topology, mount: &Arc<Mount>) -> Option<Path> {
+    if !mount.is_locked() {
+        return take_out(topology, mount);
+    }
+    mount.make_private(topology);
+    MountSet::leave(topology, mount);
+    mount.leave_in_place(topology)
 }
 
 /// Takes a tree of copies apart that was never seen: none of them is the last of its file system.
@@ -131,7 +144,7 @@ pub(super) fn dissolve(top: Arc<Mount>, last: impl FnOnce(&Topology)) {
             drop(at);
             return;
         }
-        let at = take_out(&topology, &mount);
+        let at = take_out_below(&topology, &mount);
         drop(topology);
         drop((at, mount));
     }
@@ -151,6 +164,8 @@ fn plan(
     receivers: &PropagationTargets,
     planned: &mut Vec<Planned>,
 ) -> Result<(), Errno> {
+    // All copies count against each set: the sum also bounds what happens under the lock.
+    let mut total = source.subtree(topology)?.len();
     let mut templates: Vec<Option<Arc<Mount>>> = Vec::new();
     templates.try_reserve_exact(receivers.levels.len()).map_err(|_| Errno::ENOMEM)?;
     for level in 0..receivers.levels.len() {
@@ -180,7 +195,8 @@ fn plan(
         let copy = copy_tree(topology, &template, root, kind, false, &mut |_, _| count += 1)?;
         let place = Path { mount: receiver.mount.clone(), entry: at.entry.clone() };
         push_reserved(planned, Planned { copy: copy.clone(), at: place });
-        set.check_room(count)?;
+        total += count;
+        set.check_room(total)?;
         receiver.mount.reserve_child()?;
         copy.reserve_child()?;
         if receiver.is_peer {
@@ -397,12 +413,20 @@ pub fn move_to(own: &Arc<MountSet>, source: &Path, place: Path) -> Result<(), Er
 /// Sets how changes in a mount, and with `is_recursive` in all below it, reach others.
 ///
 /// # Errors
-/// `EINVAL` (not a mount), `ENOMEM`.
-pub fn set_propagation(place: &Path, kind: Propagation, is_recursive: bool) -> Result<(), Errno> {
+/// `EINVAL` (not a mount, or of another namespace), `ENOMEM`.
+pub fn set_propagation(
+    own: &Arc<MountSet>,
+    place: &Path,
+    kind: Propagation,
+    is_recursive: bool,
+) -> Result<(), Errno> {
     if !place.is_mount_root() {
         return Err(Errno::EINVAL);
     }
     let topology = lock();
+    if !place.mount.is_in(own) {
+        return Err(Errno::EINVAL);
+    }
     if !is_recursive {
         return place.mount.propagate_as(&topology, kind);
     }
@@ -410,16 +434,16 @@ pub fn set_propagation(place: &Path, kind: Propagation, is_recursive: bool) -> R
     mounts.iter().try_for_each(|mount| mount.propagate_as(&topology, kind))
 }
 
-/// Changes a mount, and with `is_recursive` all below it: its propagation, and whatever `change` does with it.
+/// Changes a mount, and with `is_recursive` all below it: its propagation, and its flags as `flags` says.
 ///
 /// # Errors
-/// `EINVAL` (not a mount, or of another namespace), `ENOMEM`.
+/// `EINVAL` (not a mount, or of another namespace), `EPERM` (flags that are kept), `ENOMEM`.
 pub fn change_attributes(
     own: &Arc<MountSet>,
     place: &Path,
     is_recursive: bool,
     kind: Option<Propagation>,
-    change: impl Fn(&Arc<Mount>),
+    flags: impl Fn(u32) -> u32,
 ) -> Result<(), Errno> {
     if !place.is_mount_root() {
         return Err(Errno::EINVAL);
@@ -430,18 +454,19 @@ pub fn change_attributes(
     if !is_detached && !place.mount.is_in(own) {
         return Err(Errno::EINVAL);
     }
+    let mut mounts = place.mount.subtree(&topology)?;
     if !is_recursive {
-        if let Some(kind) = kind {
-            place.mount.propagate_as(&topology, kind)?;
-        }
-        change(&place.mount);
-        return Ok(());
+        mounts.truncate(1);
     }
-    for mount in place.mount.subtree(&topology)? {
+    // All or none.
+    if mounts.iter().any(|mount| !mount.may_have_flags(flags(mount.flags()))) {
+        return Err(Errno::EPERM);
+    }
+    for mount in mounts {
         if let Some(kind) = kind {
             mount.propagate_as(&topology, kind)?;
         }
-        change(&mount);
+        mount.set_flags(flags(mount.flags()));
     }
     Ok(())
 }
@@ -478,6 +503,11 @@ pub fn pivot(own: &Arc<MountSet>, new: &Path, old: Path, root: &Path) -> Result<
     root_at.mount.reserve_child()?;
     let _ = new.mount.detach(&topology);
     let _ = root.mount.detach(&topology);
+    // What the old root covers is covered by the new one from now on.
+    if root.mount.is_locked() {
+        new.mount.lock_in_place();
+        root.mount.unlock();
+    }
     root.mount.attach_reserved(&topology, old);
     new.mount.attach_reserved(&topology, root_at);
     Ok(())

@@ -113,6 +113,8 @@ struct MountPosition {
 struct MountedChild {
     at: Arc<Dentry>,
     mount: Arc<Mount>,
+    /// Both are in no namespace any more. It stays, because what it covers is not to be seen, and goes with its parent.
+    is_left: bool,
 }
 
 static TOPOLOGY: SpinLock<()> = SpinLock::new(());
@@ -244,6 +246,11 @@ impl Mount {
         copy.locks.store(self.locks.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
+    /// It may not be taken away.
+    fn lock_in_place(&self) {
+        self.locks.fetch_or(Self::LOCKED, Ordering::Relaxed);
+    }
+
     /// It may be taken away: whoever mounts it at another place covers nothing by it that others mean.
     fn unlock(&self) {
         self.locks.fetch_and(!Self::LOCKED, Ordering::Relaxed);
@@ -285,7 +292,7 @@ impl Mount {
         at.entry.add_mount();
         push_reserved(
             &mut at.mount.position.lock().children,
-            MountedChild { at: at.entry.clone(), mount: self.clone() },
+            MountedChild { at: at.entry.clone(), mount: self.clone(), is_left: false },
         );
         let before = self.position.lock().at.replace(at);
         debug_assert!(before.is_none());
@@ -300,6 +307,17 @@ impl Mount {
         drop(position);
         drop(child);
         at.entry.remove_mount();
+        Some(at)
+    }
+
+    /// Leaves it on its place, of which it knows no more. The place is returned.
+    fn leave_in_place(self: &Arc<Self>, _: &Topology) -> Option<Path> {
+        let at = self.position.lock().at.take()?;
+        let mut position = at.mount.position.lock();
+        if let Some(child) = position.children.iter_mut().find(|child| Arc::ptr_eq(&child.mount, self)) {
+            child.is_left = true;
+        }
+        drop(position);
         Some(at)
     }
 
@@ -339,6 +357,16 @@ impl Drop for Mount {
     fn drop(&mut self) {
         MOUNT_COUNT.fetch_sub(1, Ordering::Relaxed);
         Tree::end_mount(&self.root);
+        // Those that were left on it go one by one: a program decides how deep they lie in one another.
+        let mut left = core::mem::take(&mut self.position.get_mut().children);
+        while let Some(child) = left.pop() {
+            child.at.remove_mount();
+            let Some(mut mount) = Arc::into_inner(child.mount) else { continue };
+            let inner = &mut mount.position.get_mut().children;
+            if left.try_reserve(inner.len()).is_ok() {
+                left.append(inner);
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::error::Errno;
-use crate::fs::mount::change::take_out;
+use crate::fs::mount::change::{take_out, take_out_below};
 use crate::fs::mount::{Mount, Path, Topology, lock};
 
 use heddle_kernel_core::fallible::push_reserved;
@@ -155,8 +155,8 @@ pub fn unmount(mount: Arc<Mount>, is_lazy: bool) -> Result<(), Errno> {
         Ok(found)
     });
     let found = found.inspect_err(|_| unmark(&tree))?;
-    for mount in tree.into_iter().rev() {
-        let at = take_out(&topology, &mount);
+    for (index, mount) in tree.into_iter().enumerate().rev() {
+        let at = if index == 0 { take_out(&topology, &mount) } else { take_out_below(&topology, &mount) };
         mount.position.lock().is_leaving = false;
         push_reserved(&mut removed, (mount, at));
     }

@@ -11,7 +11,7 @@ use crate::arch::paging;
 use crate::arch::paging::PAGE_SIZE;
 
 /// Pages that a fault brings in at most: to clear them takes some 20 µs.
-const PAGES_MAX: usize = 16;
+pub(super) const PAGES_MAX: usize = 16;
 /// Faults of a walk that bring one page each: programs that touch little pay for nothing else, and find in their own
 /// accounts what they touched.
 const STEPS: usize = 16;

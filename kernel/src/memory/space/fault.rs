@@ -13,6 +13,7 @@ use crate::memory::counters::count;
 use crate::memory::gather::Gather;
 use crate::memory::oom::Shortage;
 use crate::memory::source::Object;
+use crate::memory::space::ahead::PAGES_MAX;
 use crate::memory::space::{Flags, Mapping, Protection, STACK_GUARD_BYTES, Space, resident};
 use crate::memory::table::{Leaves, rights};
 use crate::memory::user::PageFault;
@@ -298,9 +299,10 @@ fn is_filled_in_order(mapping: &Mapping<Object>) -> bool {
 /// Maps the pages of the range behind a page that a store has brought in, up to the first that is there already, as
 /// long as there is plenty of memory. Returns how many.
 fn bring_in_ahead(leaves: Leaves, mapping: &Mapping<Object>, page: usize, range: &Range<usize>) -> usize {
-    // The mapping may have changed before the range was locked.
+    // The mapping may have changed before the range was locked, which may have been meant for a stack's growth then.
     let table = page & !(paging::span(1) - 1);
-    let end = range.end.min(mapping.end).min(table + paging::span(1));
+    let most = (table + paging::span(1)).min(page + PAGES_MAX * PAGE_SIZE);
+    let end = range.end.min(mapping.end).min(most);
     let mut count = 0;
     for next in (page + PAGE_SIZE..end).step_by(PAGE_SIZE) {
         let leaf = leaves.leaf(next);

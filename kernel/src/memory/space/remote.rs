@@ -199,7 +199,7 @@ impl Space {
 
     /// Has `fill` fill as much of a range as the program itself could store to without a fault, a part of a page at a
     /// time, until it fills less than it is given. Returns the bytes filled: none where another operation holds the
-    /// range. It never waits.
+    /// range, or a page of it is missing. It never waits.
     pub fn try_fill(
         &self,
         address: usize,
@@ -212,7 +212,11 @@ impl Space {
             return 0;
         }
         let pages = address & !(PAGE_SIZE - 1)..end.next_multiple_of(PAGE_SIZE);
-        let Ok(Some(_guard)) = self.lock.try_lock(pages) else { return 0 };
+        let Ok(Some(_guard)) = self.lock.try_lock(pages.clone()) else { return 0 };
+        // All or nothing: what is filled is the reader's alone, and the rest of a record may become another's.
+        if pages.step_by(PAGE_SIZE).any(|page| self.root().look_to_store(page).is_none()) {
+            return 0;
+        }
         let mut done = 0;
         while done < length {
             let Some(entry) = self.root().look_to_store(address + done) else { break };

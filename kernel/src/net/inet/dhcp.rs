@@ -71,7 +71,7 @@ async fn keep(port: DhcpPort<Kernel>, mut client: Box<Client>) {
         let mut change = None;
         let has_come = port.receive(|bytes| change = client.receive(now_ns, bytes));
         match (change, client.lease()) {
-            (Some(Change::Bound), Some(lease)) => take(&mut held, lease),
+            (Some(Change::Bound), Some(lease)) => take(&mut held, lease).await,
             (Some(Change::Lost), _) => give_up(&mut held),
             _ => {}
         }
@@ -110,7 +110,7 @@ fn change(what: &NetworkChange) {
 }
 
 /// Sets the interface and the names up as a lease says.
-fn take(held: &mut Option<Lease>, lease: &Lease) {
+async fn take(held: &mut Option<Lease>, lease: &Lease) {
     ::log::info!("dhcp: {}/{} from {}", lease.address, lease.prefix, lease.server);
     let old = held.replace(*lease);
     if let Some(old) = old.filter(|old| interface_address(old) != interface_address(lease)) {
@@ -126,10 +126,14 @@ fn take(held: &mut Option<Lease>, lease: &Lease) {
     if let Some(router) = lease.router {
         change(&NetworkChange::AddRoute { route: default_route(router.into()), replaces: true });
     }
-    if let Err(error) = setup::write(b"/etc/resolv.conf", lease.resolver().as_bytes(), false) {
+    let resolver = lease.resolver();
+    // A server that names no servers of names leaves those that the image has.
+    if lease.name_servers().next().is_some()
+        && let Err(error) = setup::write(b"/etc/resolv.conf", resolver.as_bytes(), false).await
+    {
         ::log::warn!("dhcp: /etc/resolv.conf: {error:?}");
     }
-    if let Err(error) = set_host_name(lease) {
+    if let Err(error) = set_host_name(lease).await {
         ::log::warn!("dhcp: the host's name: {error:?}");
     }
     IS_BOUND.store(true, Ordering::Release);
@@ -163,7 +167,7 @@ fn remove_route(router: core::net::IpAddr) {
 }
 
 /// A machine that nobody has named takes the name that the network gives it.
-fn set_host_name(lease: &Lease) -> Result<(), Errno> {
+async fn set_host_name(lease: &Lease) -> Result<(), Errno> {
     let names = &Namespaces::initial()?.names;
     let old = names.host_name();
     let is_unnamed = old.split(|&byte| byte == 0).next() == Some(NAME.as_bytes());
@@ -175,7 +179,8 @@ fn set_host_name(lease: &Lease) -> Result<(), Errno> {
     bytes[..name.len()].copy_from_slice(name);
     names.set_host_name(bytes);
     let mut line = Text::<HOSTS_BYTES>::new();
-    // The longest name has room.
-    let _ = core::fmt::Write::write_fmt(&mut line, format_args!("127.0.1.1\t{}\n", lease.host_name.as_str()));
-    setup::write(b"/etc/hosts", line.as_bytes(), true)
+    // The file's last line may have no end. The longest name has room.
+    let _ =
+        core::fmt::Write::write_fmt(&mut line, format_args!("\n127.0.1.1\t{}\n", lease.host_name.as_str()));
+    setup::write(b"/etc/hosts", line.as_bytes(), true).await
 }

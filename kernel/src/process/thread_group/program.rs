@@ -6,6 +6,7 @@ use heddle_kernel_core::{core_dump, oom};
 
 use crate::error::Errno;
 use crate::fs::OpenFile;
+use crate::process::user_namespace::Users;
 use crate::process::{Limits, Process, Resource, ResourceLimit, dump};
 use crate::sync::SpinLock;
 
@@ -18,6 +19,8 @@ pub(super) struct RunningProgram {
     barriers: AtomicU32,
     /// Whether others of the same user may look into the process: `PR_SET_DUMPABLE`.
     is_dumpable: AtomicBool,
+    /// The user namespace whose rights it takes to look into the process while it is closed.
+    memory_users: SpinLock<Users>,
     /// `PR_SET_THP_DISABLE`, which is kept and told: there are no large pages.
     huge_pages_are_off: AtomicBool,
     oom: SpinLock<OomAdjustment>,
@@ -56,6 +59,7 @@ impl RunningProgram {
             executable: SpinLock::new(None),
             barriers: AtomicU32::new(0),
             is_dumpable: AtomicBool::new(true),
+            memory_users: SpinLock::new(None),
             huge_pages_are_off: AtomicBool::new(false),
             oom: SpinLock::new(OomAdjustment::default()),
             dump_filter: AtomicU32::new(core_dump::filter::DEFAULT),
@@ -64,6 +68,18 @@ impl RunningProgram {
 }
 
 impl Process {
+    /// The user namespace whose rights it takes to look into the process while it is closed.
+    #[must_use]
+    pub fn memory_users(&self) -> Users {
+        self.program.memory_users.lock().clone()
+    }
+
+    /// Says which that is: at `execve`, and for a child.
+    pub fn set_memory_users(&self, users: Users) {
+        let before = core::mem::replace(&mut *self.program.memory_users.lock(), users);
+        drop(before);
+    }
+
     /// All resource limits.
     #[must_use]
     pub fn limits(&self) -> Limits {

@@ -209,9 +209,9 @@ impl Transfer {
         }
     }
 
-    /// Takes the offer back, with what was copied.
+    /// Takes the offer back, with what was copied. Returns whether there is something.
     #[inline(never)]
-    fn take_offer(&mut self) {
+    fn take_offer(&mut self) -> bool {
         let moved = match &self.thread {
             Caller::Thread(thread) => self.open.file.take_offer(thread.node()),
             Caller::Request(_) => 0,
@@ -221,6 +221,7 @@ impl Transfer {
             self.count(moved);
             self.open.report(linux::IN_ACCESS);
         }
+        moved > 0
     }
 
     /// Counts bytes that were moved, for `/proc/PID/io`: as in Linux those of system calls only.
@@ -336,10 +337,10 @@ impl Operation for Transfer {
     }
 
     #[inline]
-    fn end_wait(&mut self) {
-        if self.may_offer() {
-            self.take_offer();
-        }
+    fn end_wait(&mut self) -> Option<usize> {
+        // Bytes that came since may be another reader's by now, and what follows them is not what follows these; an
+        // error is the next call's.
+        (self.may_offer() && self.take_offer()).then_some(self.done)
     }
 
     fn is_exclusive(&self) -> bool {

@@ -111,6 +111,11 @@ fn set(call: &Call<'_>, by: By) -> SyscallResult {
         return set_acl(call, &place, kind, &value);
     }
     check(&place, &name, &call.thread.credentials(), Access::WRITE)?;
+    // The attribute names no namespace: it counts wherever the file system does, so it takes rights there.
+    let owner = place.mount.file_system.owner();
+    if name == CAPABILITY && !call.thread.credentials().is_capable_in(owner, linux::CAP_SETFCAP) {
+        return Err(Errno::EPERM.into());
+    }
     if name == CAPABILITY && !FileCapabilities::is_valid(&value) {
         return Err(Errno::EINVAL.into());
     }

@@ -510,6 +510,8 @@ fn make_process(
     process.inherit_keys(old)?;
     process.set_barriers(old.barriers());
     process.inherit_oom_adjustment(old);
+    process.set_memory_users(old.memory_users());
+    process.set_dumpable(old.is_dumpable());
     process.set_dump_filter(old.dump_filter());
     process.set_huge_pages_off(old.huge_pages_are_off());
     process.set_program(old.layout(), old.executable());

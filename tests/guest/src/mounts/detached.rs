@@ -78,7 +78,8 @@ fn fsmount(context: &OwnedFd, attributes: u64) -> Result<OwnedFd, Errno> {
     descriptor(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), 0, attributes) })
 }
 
-fn set_attributes(path: &Path, flags: i32, words: [u64; 4], size: usize) -> Result<(), Errno> {
+/// mount_setattr(2) with the words of `struct mount_attr`.
+pub fn set_attributes(path: &Path, flags: i32, words: [u64; 4], size: usize) -> Result<(), Errno> {
     let path = text(path);
     // SAFETY: a string and memory.
     let result = unsafe {

@@ -10,6 +10,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::getuid;
 
 use crate::harness::{OrFail, Outcome, spawn_child};
+use crate::mounts::detached::set_attributes;
 use crate::mounts::namespace::{apart, ask, clone_with};
 use crate::mounts::{Stage, bind, mount, umount};
 use crate::namespaces::users::{
@@ -28,6 +29,10 @@ crate::tests! {
     programs_are_root_inside
     numbers_of_namespaces_are_limited
     a_parent_has_all_rights_below
+    flags_from_above_are_kept
+    covered_files_stay_covered
+    capabilities_given_inside_count_inside
+    a_child_of_a_closed_process_is_closed
 }
 
 fn rights_count_in_the_own_namespace_only() -> Outcome {
@@ -300,4 +305,79 @@ fn a_parent_has_all_rights_below() -> Outcome {
         expect!(seen.is_ok());
         Ok(())
     })
+}
+
+fn flags_from_above_are_kept() -> Outcome {
+    let stage = Stage::new("kept")?;
+    let (outer, inner) = (stage.mounted("outer")?, stage.directory("outer/inner")?);
+    mount(Some("inner"), &inner, Some("tmpfs"), libc::MS_NOSUID | libc::MS_NODEV).or_fail()?;
+    let result = apart(|| {
+        unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS).or_fail()?;
+        for clear in [libc::MOUNT_ATTR_NOSUID, libc::MOUNT_ATTR_NODEV] {
+            for (path, flags) in [(&inner, 0), (&inner, libc::AT_RECURSIVE), (&outer, libc::AT_RECURSIVE)] {
+                expect_eq!(set_attributes(path, flags, [0, clear, 0, 0], 32), Err(Errno::EPERM));
+            }
+        }
+        expect_eq!(set_attributes(&inner, 0, [libc::MOUNT_ATTR_RDONLY, 0, 0, 0], 32), Ok(()));
+        Ok(())
+    });
+    umount(&inner, 0).or_fail()?;
+    result
+}
+
+fn covered_files_stay_covered() -> Outcome {
+    let stage = Stage::new("covered")?;
+    let (outer, other) = (stage.mounted("outer")?, stage.directory("other")?);
+    let inner = stage.directory("outer/inner")?;
+    fs::write(inner.join("secret"), "x").or_fail()?;
+    mount(Some("inner"), &inner, Some("tmpfs"), 0).or_fail()?;
+    let result = apart(|| {
+        unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS).or_fail()?;
+        bind(&outer, &other, libc::MS_REC).or_fail()?;
+        let held = fs::File::open(&other).or_fail()?;
+        umount(&other, libc::MNT_DETACH).or_fail()?;
+        let secret = format!("/proc/self/fd/{}/inner/secret", held.as_raw_fd());
+        let opened = fs::File::open(secret).err().and_then(|error| errno(&error));
+        expect_eq!(opened, Some(Errno::ENOENT));
+        Ok(())
+    });
+    umount(&inner, 0).or_fail()?;
+    result
+}
+
+fn capabilities_given_inside_count_inside() -> Outcome {
+    let stage = Stage::new("given")?;
+    let path = stage.directory("open")?.join("program");
+    fs::copy("/bin/true", &path).or_fail()?;
+    std::os::unix::fs::chown(&path, Some(USER), Some(GROUP)).or_fail()?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).or_fail()?;
+    let name = std::ffi::CString::new(path.to_string_lossy().as_bytes()).or_fail()?;
+    apart(|| {
+        become_root_inside()?;
+        let words = [0x0200_0001_u32, u32::MAX, 0, 0x1ff, 0];
+        let attribute = c"security.capability".as_ptr();
+        // Linux stores it for the namespace; a refusal is as good.
+        // SAFETY: names, and 20 bytes.
+        let _ = unsafe { libc::setxattr(name.as_ptr(), attribute, words.as_ptr().cast(), 20, 0) };
+        Ok(())
+    })?;
+    let mut value = [0_u8; 64];
+    // SAFETY: names, and a buffer of its length.
+    let count = Errno::result(unsafe {
+        libc::getxattr(name.as_ptr(), c"security.capability".as_ptr(), value.as_mut_ptr().cast(), value.len())
+    });
+    // Revision 3 names the namespace in which it counts.
+    let counts_here = count.is_ok() && value[3] == 2;
+    expect!(!counts_here);
+    Ok(())
+}
+
+fn a_child_of_a_closed_process_is_closed() -> Outcome {
+    // SAFETY: numbers.
+    Errno::result(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) }).or_fail()?;
+    // SAFETY: numbers.
+    let child = spawn_child(|| unsafe { libc::prctl(libc::PR_GET_DUMPABLE) })?;
+    let status = nix::sys::wait::waitpid(child, None).or_fail()?;
+    expect_eq!(status, nix::sys::wait::WaitStatus::Exited(child, 0));
+    Ok(())
 }

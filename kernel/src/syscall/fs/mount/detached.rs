@@ -1,11 +1,10 @@
 //! Mounts by descriptor: `open_tree`, `move_mount`, `mount_setattr`.
 
-use alloc::sync::Arc;
 use linux_raw_sys::general as linux;
 
 use crate::error::{Errno, TryResult};
 use crate::fs::mount::{self, MountNamespace};
-use crate::fs::{File, Mount, OpenFile, Path, StatusFlags};
+use crate::fs::{File, OpenFile, Path, StatusFlags};
 use crate::memory::fallible;
 use crate::syscall::fs::mount::{check_permission, own_mounts, propagation};
 use crate::syscall::fs::{add, find, get_path};
@@ -193,11 +192,7 @@ pub fn mount_setattr(call: &mut Call<'_>) -> SyscallResult {
     changed_flags(0, set, clear).ok_or(Errno::EINVAL)?;
     let path = get_path(call, 1)?;
     let place = find(call, call.int(0), &path, lookup_flags(flags))?;
-    let change = |mount: &Arc<Mount>| {
-        if let Some(flags) = changed_flags(mount.flags(), set, clear) {
-            mount.set_flags(flags);
-        }
-    };
-    mount::change_attributes(&own_mounts(call), &place, flags & linux::AT_RECURSIVE != 0, kind, change)?;
+    let new = |before| changed_flags(before, set, clear).unwrap_or(before);
+    mount::change_attributes(&own_mounts(call), &place, flags & linux::AT_RECURSIVE != 0, kind, new)?;
     Ok(0.into())
 }
