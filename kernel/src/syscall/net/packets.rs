@@ -221,6 +221,10 @@ impl Operation for ReceivePackets {
         if count > 0 && self.done < self.least() && !no_wait {
             return Err(TryError::WouldBlock);
         }
+        // A short count says that nothing is left: who is told of events once then waits for the next.
+        if self.socket.is_stream() && count == ATTEMPT_BYTES && self.done < self.total() {
+            return Err(TryError::WouldBlock);
+        }
         self.store(count, &message)
     }
 
@@ -230,9 +234,12 @@ impl Operation for ReceivePackets {
             Ok(value) => Step::Finished(Ok(value)),
             Err(TryError::Fault(fault)) => Step::Fault(fault),
             Err(TryError::WouldBlock) if self.done > before => Step::Again,
-            // A call that has bytes, and does not want more, was stopped by a missing page only.
+            // A call that has bytes, and does not want more, was stopped by a missing page or the length of an attempt.
             Err(TryError::WouldBlock) if self.done > 0 && self.done >= self.least() => {
-                Step::Finished(Ok(self.done))
+                match self.store(0, &Incoming::default()) {
+                    Err(TryError::Fault(fault)) => Step::Fault(fault),
+                    _ => Step::Finished(Ok(self.done)),
+                }
             }
             Err(TryError::WouldBlock) if !no_wait => Step::Wait,
             Err(TryError::WouldBlock) => Step::Finished(self.end(Errno::EAGAIN)),
