@@ -32,7 +32,7 @@ pub fn may_access(viewer: &Thread, target: &Thread, ids: ViewerIds) -> bool {
     let is_same_group = [theirs.gid, theirs.egid, theirs.sgid].iter().all(|&each| each == gid);
     let has_no_less =
         is_same(&ours.users, &theirs.users) && theirs.capabilities.permitted & !capabilities == 0;
-    if !is_above && !(is_same_user && is_same_group && has_no_less) {
+    if !(is_above || is_same_user && is_same_group && has_no_less) {
         return false;
     }
     // A closed process may hold what is of a namespace further up than its own.

@@ -26,7 +26,7 @@ use crate::memory::fallible;
 use crate::process::user_namespace::Users;
 use crate::sync::{SpinGuard, SpinLock};
 
-use heddle_kernel_core::fallible::push_reserved;
+use heddle_kernel_core::fallible::{extend_items_reserved, push_reserved};
 
 pub use crate::fs::mount::change::{
     add, bind, change_attributes, detached_copy, move_to, pivot, set_propagation,
@@ -362,9 +362,9 @@ impl Drop for Mount {
         while let Some(child) = left.pop() {
             child.at.remove_mount();
             let Some(mut mount) = Arc::into_inner(child.mount) else { continue };
-            let inner = &mut mount.position.get_mut().children;
+            let inner = core::mem::take(&mut mount.position.get_mut().children);
             if left.try_reserve(inner.len()).is_ok() {
-                left.append(inner);
+                extend_items_reserved(&mut left, inner);
             }
         }
     }
