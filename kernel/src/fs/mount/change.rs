@@ -503,7 +503,7 @@ pub fn pivot(own: &Arc<MountSet>, new: &Path, old: Path, root: &Path) -> Result<
     root_at.mount.reserve_child()?;
     let _ = new.mount.detach(&topology);
     let _ = root.mount.detach(&topology);
-    // What the old root covers is covered by the new one from now on.
+    // The new root covers from now on what the old one covers.
     if root.mount.is_locked() {
         new.mount.lock_in_place();
         root.mount.unlock();
