@@ -174,6 +174,17 @@ impl ReceivePackets {
         if all { self.total() } else { self.socket.low_water().min(self.total()) }
     }
 
+    /// Ends with the bytes that earlier attempts received.
+    #[cold]
+    #[inline(never)]
+    fn end_with_bytes(&self) -> Step {
+        match self.store(0, &Incoming::default()) {
+            Err(TryError::Fault(fault)) => Step::Fault(fault),
+            _ => Step::Finished(Ok(self.done)),
+        }
+    }
+
+    #[inline(always)]
     fn store(&self, count: usize, message: &Incoming) -> TryResult<usize> {
         let (thread, places) = (&self.thread, &self.places);
         if places.name_length_at != 0 {
@@ -222,7 +233,7 @@ impl Operation for ReceivePackets {
             return Err(TryError::WouldBlock);
         }
         // A short count says that nothing is left: who is told of events once then waits for the next.
-        if self.socket.is_stream() && count == ATTEMPT_BYTES && self.done < self.total() {
+        if count == ATTEMPT_BYTES && self.done < self.total() && self.socket.is_stream() {
             return Err(TryError::WouldBlock);
         }
         self.store(count, &message)
@@ -235,12 +246,7 @@ impl Operation for ReceivePackets {
             Err(TryError::Fault(fault)) => Step::Fault(fault),
             Err(TryError::WouldBlock) if self.done > before => Step::Again,
             // A call that has bytes, and does not want more, was stopped by a missing page or the length of an attempt.
-            Err(TryError::WouldBlock) if self.done > 0 && self.done >= self.least() => {
-                match self.store(0, &Incoming::default()) {
-                    Err(TryError::Fault(fault)) => Step::Fault(fault),
-                    _ => Step::Finished(Ok(self.done)),
-                }
-            }
+            Err(TryError::WouldBlock) if self.done > 0 && self.done >= self.least() => self.end_with_bytes(),
             Err(TryError::WouldBlock) if !no_wait => Step::Wait,
             Err(TryError::WouldBlock) => Step::Finished(self.end(Errno::EAGAIN)),
             Err(TryError::Error(error)) => Step::Finished(self.end(error)),
