@@ -3,8 +3,9 @@
 //! An object with a buffer (a pipe) has at most one offer, under its lock, and only while its buffer is empty: so bytes
 //! keep their order. The writer finds the reader's pages in the reader's tables, with their range locked, so no page
 //! table changes and the way is the same under each isolation; where a page is missing, or another operation holds the
-//! range, the rest goes through the buffer. The bytes that were copied belong to the reader, which takes the offer back
-//! when its wait ends, however it ends. Where several readers wait there is no offer, because their order decides.
+//! range, everything goes through the buffer. An offer is filled once. The bytes that were copied belong to the reader,
+//! which takes the offer back when its wait ends, and ends its read with them. Where several readers wait there is no
+//! offer, because their order decides.
 
 use alloc::sync::Arc;
 
