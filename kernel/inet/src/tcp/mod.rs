@@ -54,7 +54,7 @@ use crate::tcp::listener::Listener;
 use crate::tcp::over_link::Seen;
 use crate::tcp::wire::Wire;
 
-pub use crate::tcp::fused::Progress;
+pub use crate::tcp::fused::{Progress, Reading};
 pub use crate::tcp::over_link::Work;
 pub use crate::tcp::state::TcpState;
 pub use crate::tcp::wire::Pace;
@@ -449,20 +449,20 @@ impl<P: Platform> TcpSocket<P> {
         }
     }
 
-    /// Receives: gives the bytes that are there to `copy`, which says how many it took. With `peek` they stay, and as
-    /// many as it says are passed over. 0 is the end.
+    /// Receives: gives the bytes that are there to `copy`, which says how many it took. 0 is the end, or the mark of
+    /// urgent data for a call that has bytes.
     ///
     /// # Errors
     /// [`InetError::WouldBlock`], [`InetError::NotConnected`], the connection's error; those of `copy`.
     pub fn receive<F>(
         &self,
-        peek: Option<usize>,
+        reading: Reading,
         mut copy: impl FnMut(&[u8]) -> Result<usize, F>,
     ) -> Result<usize, MoveError<F>> {
         if let Some(link) = self.fused() {
-            return link.pair.receive(link.reader, peek, copy);
+            return link.pair.receive(link.reader, reading, copy);
         }
-        match self.receive_over_link(peek, &mut copy) {
+        match self.receive_over_link(reading.peeked(), &mut copy) {
             Some(result) => result,
             None => Ok(self.received_unconnected()?),
         }

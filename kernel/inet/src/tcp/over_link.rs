@@ -471,6 +471,7 @@ impl<P: Platform> TcpSocket<P> {
             ended: !wire.may_send(),
             over: !wire.is_connected(),
             at_mark: false,
+            before_mark: wire.unread(),
             pace: wire.pace(),
         }
     }

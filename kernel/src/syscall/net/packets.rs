@@ -258,7 +258,12 @@ impl Operation for ReceivePackets {
     }
 
     fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
-        let events = if self.flags & net::MSG_OOB != 0 { Events::PRI } else { Events::IN };
+        let events = match self.flags & net::MSG_OOB {
+            // Urgent data ends a call that has bytes, though nothing may follow it.
+            0 if self.done > 0 => Events::IN | Events::PRI,
+            0 => Events::IN,
+            _ => Events::PRI,
+        };
         self.open.file.can_go_on(&self.open, watch, events)
     }
 
