@@ -51,7 +51,7 @@ use crate::ports::Claim;
 use crate::settings::Settings;
 use crate::tcp::fused_link::FusedLink;
 use crate::tcp::listener::Listener;
-use crate::tcp::over_link::Seen;
+use crate::tcp::over_link::{Patience, Seen};
 use crate::tcp::wire::Wire;
 
 pub use crate::tcp::fused::{Progress, Reading};
@@ -102,8 +102,8 @@ pub(crate) struct State<P: Platform> {
     /// The state that waiters have been told, and when the next pass over the connection is planned.
     seen: Seen,
     planned_ns: u64,
-    /// When a closed connection stops waiting for the peer.
-    orphaned_until_ns: u64,
+    /// How long a closed connection waits for the peer.
+    patience: Patience,
     /// An error that the network reported, which may pass.
     soft_error: Option<InetError>,
 }
@@ -193,7 +193,7 @@ impl<P: Platform> TcpSocket<P> {
             reading_ended: false,
             seen: Seen::default(),
             planned_ns: u64::MAX,
-            orphaned_until_ns: u64::MAX,
+            patience: Patience::default(),
             soft_error: None,
         };
         Ok(try_arc::<P, _>(Self {

@@ -5,6 +5,7 @@ mod local;
 mod malformed;
 mod misbehaving;
 mod over_link;
+mod puppet;
 #[cfg(heddle_shuttle)]
 mod schedules;
 
