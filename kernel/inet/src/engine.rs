@@ -487,6 +487,7 @@ impl<P: Platform> Engine<P> {
             header.write(&mut frame[ETHERNET_BYTES..], payload_bytes, None);
         }
         if is_local {
+            self.counters.local_packet::<P>(frame.len() - ETHERNET_BYTES);
             self.receive_packet(&frame[ETHERNET_BYTES..], true, LOOPBACK_INDEX);
             return Ok(());
         }

@@ -483,7 +483,7 @@ impl<P: Platform> Engine<P> {
             return self.send_udp_packet(datagram, header, target);
         }
         let is_v6 = !target.address.is_ipv4();
-        self.counters.datagram::<P>(is_v6);
+        self.counters.datagram::<P>(is_v6, datagram.payload().len());
         let from = datagram.source;
         let spread = Tuple::new(target, from).spread();
         let found = self.udp_ports.lock().find(target, from, spread, false);

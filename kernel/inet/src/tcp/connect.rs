@@ -181,7 +181,7 @@ impl<P: Platform> TcpSocket<P> {
             tcp.attempts_failed.count();
             if error == InetError::ConnectionRefused {
                 tcp.resets_sent.count();
-                self.engine.counters.segment::<P>(!local.address.is_ipv4());
+                self.engine.counters.segment::<P>(!local.address.is_ipv4(), 0);
             }
             let mut state = self.state.lock();
             state.phase = Phase::Closed;

@@ -223,7 +223,7 @@ impl<P: Platform> Pair<P> {
             shared.reset(Some((side, error)));
             engine.counters.tcp.resets_sent.count();
             engine.counters.tcp.established_resets.count();
-            engine.counters.segment::<P>(shared.is_v6);
+            engine.counters.segment::<P>(shared.is_v6, wanted);
             drop(shared);
             self.wake(side, Readiness::all());
             return Ok(wanted);
@@ -242,7 +242,7 @@ impl<P: Platform> Pair<P> {
         let is_v6 = shared.is_v6;
         drop(shared);
         if sent > 0 {
-            engine.counters.segment::<P>(is_v6);
+            engine.counters.segment::<P>(is_v6, sent);
             self.wake(side.other(), Readiness::IN);
         }
         result
@@ -380,7 +380,7 @@ impl<P: Platform> Pair<P> {
         let mut deferred = None;
         if has_ended {
             deferred = peer.end_waits();
-            counters.segment::<P>(shared.is_v6);
+            counters.segment::<P>(shared.is_v6, 0);
         }
         drop(shared);
         deferred.into_iter().for_each(Deferred::promote);
@@ -418,7 +418,7 @@ impl<P: Platform> Pair<P> {
             peer.ended = true;
         }
         if !was_reset && !peer_ended {
-            counters.segment::<P>(is_v6);
+            counters.segment::<P>(is_v6, 0);
         }
         drop(shared);
         deferred.into_iter().for_each(if is_reset { Deferred::discard } else { Deferred::promote });

@@ -484,6 +484,34 @@ fn a_slow_reader_keeps_a_closed_connection() {
     assert!(ended && puppet.expected == start.wrapping_add(4001));
 }
 
+/// `SO_LINGER` waits for that.
+#[test]
+fn a_closed_connection_drains_until_its_end_is_acknowledged() {
+    for is_reset in [false, true] {
+        let mut puppet = Puppet::new(17);
+        let waiters = puppet.server.waiters().clone();
+        send(&puppet.server, &pattern(3000, 17)).unwrap();
+        assert!(!puppet.server.is_draining());
+        puppet.server.close();
+        puppet.pass(10);
+        // The bytes are not all.
+        puppet.expected = puppet.expected.wrapping_add(3000);
+        puppet.say(&[]);
+        puppet.pass(10);
+        assert!(puppet.server.is_draining());
+        waiters.woken.store(0, Ordering::Relaxed);
+        if is_reset {
+            puppet.say_at(0, flags::RST, &[]);
+        } else {
+            puppet.expected = puppet.expected.wrapping_add(1);
+            puppet.say(&[]);
+        }
+        puppet.pass(10);
+        assert!(!puppet.server.is_draining());
+        assert_eq!(waiters.woken.load(Ordering::Relaxed), Readiness::all().bits());
+    }
+}
+
 #[test]
 fn a_reset_has_the_number_of_all_that_was_sent() {
     let mut puppet = Puppet::new(14);

@@ -36,10 +36,11 @@ impl Wire {
     /// number, as all others of the window are easy to guess. A peer that means it is told the right number, and resets
     /// with that: one that has begun anew, too.
     pub(super) fn refuses<P: Platform>(&mut self, engine: &Engine<P>, segment: &Segment<'_>) -> bool {
-        let is_doubtful = segment.has(flags::SYN | flags::RST) && self.is_synchronized();
-        let next = self.next_number(self.has_peer_ended());
-        let number = segment.number;
-        if !is_doubtful || segment.has(flags::RST) && number == next {
+        if !segment.has(flags::SYN | flags::RST) || !self.is_synchronized() {
+            return false;
+        }
+        let (next, number) = (self.next_number(self.has_peer_ended()), segment.number);
+        if segment.has(flags::RST) && number == next {
             return false;
         }
         let now_ns = P::now_ns();
