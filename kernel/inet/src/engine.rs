@@ -157,6 +157,7 @@ impl<P: Platform> Engine<P> {
     #[must_use]
     pub fn is_broadcast(&self, address: IpAddr) -> bool {
         match self.interface() {
+            _ if address.is_loopback() => false,
             Some(interface) => interface.is_broadcast(address),
             None => matches!(address, IpAddr::V4(v4) if v4.is_broadcast()),
         }

@@ -64,10 +64,12 @@ pub struct Outgoing<'a> {
 /// Beside the bytes of a message that was received.
 #[derive(Default)]
 pub struct Incoming {
-    /// Where from, if that is known.
+    /// Where from, if that is known, and wanted.
     pub address: Option<SocketAddress>,
     /// Control data; what it has capacity for is wanted.
     pub control: Vec<u8>,
+    /// Whether somebody wants the address.
+    pub wants_address: bool,
     /// `MSG_` bits for the program.
     pub flags: u32,
     /// Bytes of the whole message.

@@ -220,7 +220,11 @@ impl Operation for ReceivePackets {
             buffer.truncate(ATTEMPT_BYTES);
         }
         let room = self.places.control_room.min(RECEIVED_CONTROL_MAX);
-        let mut message = Incoming { control: fallible::try_with_capacity(room)?, ..Incoming::default() };
+        let mut message = Incoming {
+            control: fallible::try_with_capacity(room)?,
+            wants_address: self.places.name_length_at != 0,
+            ..Incoming::default()
+        };
         let count = self.socket.receive(&mut buffer, self.flags, self.done, &mut message)?;
         self.done += count;
         if let Some(missing) = buffer.missed()
