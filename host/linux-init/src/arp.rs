@@ -81,7 +81,8 @@ impl Arp {
     pub fn is_taken(&self, address: Option<Ipv4Addr>) -> bool {
         let (mut bytes, mut is_taken) = ([0; FRAME_BYTES], false);
         while let Ok((length, _)) = recv(&self.socket, &mut bytes, RecvFlags::empty()) {
-            is_taken |= address.is_some_and(|address| self.is_claim(&bytes[..length.min(FRAME_BYTES)], address));
+            is_taken |=
+                address.is_some_and(|address| self.is_claim(&bytes[..length.min(FRAME_BYTES)], address));
         }
         is_taken
     }
@@ -91,8 +92,8 @@ impl Arp {
         if message[..6] != KIND || message[6] != 0 || message[8..14] == self.mac {
             return false;
         }
-        let [source, target] =
-            [14, 24].map(|at: usize| Ipv4Addr::new(message[at], message[at + 1], message[at + 2], message[at + 3]));
+        let [source, target] = [14, 24]
+            .map(|at: usize| Ipv4Addr::new(message[at], message[at + 1], message[at + 2], message[at + 3]));
         source == address || message[7] == REQUEST && source.is_unspecified() && target == address
     }
 }

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use heddle_abi::boot::NET_PATIENCE_SECONDS;
 use heddle_dhcp::{
-    CLIENT_PORT, Change, Client, DATAGRAM_BYTES_MAX, Lease, RELEASE_PATIENCE_NS, SERVER_PORT, StaticRoute, Step,
+    CLIENT_PORT, Change, Client, DATAGRAM_BYTES_MAX, Lease, RELEASE_PATIENCE_NS, SERVER_PORT, StaticRoute,
+    Step,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -231,7 +232,8 @@ impl Keeper {
 
     /// Takes away what came with a lease and does not come with the next one. A program may have done so before.
     fn leave(&mut self, old: &Lease, next: Option<&Lease>) {
-        let is_kept = |route: &StaticRoute| next.is_some_and(|next| next.routes().any(|other| other == *route));
+        let is_kept =
+            |route: &StaticRoute| next.is_some_and(|next| next.routes().any(|other| other == *route));
         for StaticRoute { destination, prefix, router } in old.routes().filter(|route| !is_kept(route)) {
             let gone = (destination.into(), prefix);
             let _ = self.route.remove_route(self.index, gone, router.map(IpAddr::V4));

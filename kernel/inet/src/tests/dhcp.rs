@@ -90,7 +90,8 @@ impl Leased {
             if !self.is_server_up {
                 continue;
             }
-            let number = |at: usize| Ipv4Addr::new(question[at], question[at + 1], question[at + 2], question[at + 3]);
+            let number =
+                |at: usize| Ipv4Addr::new(question[at], question[at + 1], question[at + 2], question[at + 3]);
             match question[242] {
                 4 => {
                     self.declined.push(self.gives);

@@ -228,7 +228,10 @@ fn made_and_dissolved(
 ) -> Arc<TcpSocket<Simulated>> {
     assert_eq!(client.connect(listener.local(), true), Ok(()));
     let server = listener.accept().unwrap();
-    assert_eq!(server.receive(Reading::First, |bytes| Ok::<_, ()>(bytes.len())), Err(InetError::WouldBlock.into()));
+    assert_eq!(
+        server.receive(Reading::First, |bytes| Ok::<_, ()>(bytes.len())),
+        Err(InetError::WouldBlock.into())
+    );
     assert_eq!(client.send(1, |free| Ok::<_, ()>(free.len())), Ok(1));
     assert_eq!(server.progress().unread, 1);
     client.disconnect();

@@ -125,8 +125,7 @@ async fn keep(port: DhcpPort<Kernel>, mut client: Box<Client>) {
         }
         let Some(until_ns) = until_ns.filter(|_| !has_come) else { continue };
         let queue = &socket.waiters().queue;
-        let goes_on =
-            || socket.readiness().contains(Readiness::IN) || IS_ENDING.load(Ordering::Acquire);
+        let goes_on = || socket.readiness().contains(Readiness::IN) || IS_ENDING.load(Ordering::Acquire);
         if kernel_until_deadline(queue, until_ns, goes_on).await.is_err() {
             time::sleep_until(time::now_ns() + RETRY_NS).await;
         }
@@ -204,8 +203,7 @@ const fn given_route(route: &StaticRoute) -> GivenRoute {
 
 /// Takes away what came with a lease and does not come with the next one. A program may have done so before.
 fn leave(old: &Lease, next: Option<&Lease>) {
-    let is_kept =
-        |route: &StaticRoute| next.is_some_and(|next| next.routes().any(|other| other == *route));
+    let is_kept = |route: &StaticRoute| next.is_some_and(|next| next.routes().any(|other| other == *route));
     for route in old.routes().filter(|route| !is_kept(route)) {
         let GivenRoute { destination, gateway, metric, .. } = given_route(&route);
         let gone = NetworkChange::RemoveRoute { destination, gateway, metric: Some(metric) };
