@@ -22,8 +22,8 @@ const PROBE_NS: u64 = SECOND_NS / 10;
 /// How long the client waits before it asks the network again that has given somebody's address.
 const DECLINED_NS: u64 = 10 * SECOND_NS;
 
-/// How long a machine that ends waits at most for the message that gives its lease back to leave: a neighbour may have to
-/// be asked first.
+/// How long a machine that ends waits at most for the message that gives its lease back to leave: a neighbour may have
+/// to be asked first.
 pub const RELEASE_PATIENCE_NS: u64 = SECOND_NS / 5;
 
 /// A message to be sent from [`crate::CLIENT_PORT`] to [`crate::SERVER_PORT`].
@@ -174,8 +174,8 @@ impl Client {
         }
     }
 
-    /// Gives the lease back, for the end of the machine: returns the message to be sent, if there is a lease. The client
-    /// asks for none any more.
+    /// Gives the lease back, for the end of the machine: returns the message to be sent, if there is a lease. The
+    /// client asks for none any more.
     pub fn release(&mut self, now_ns: u64) -> Option<Outgoing<'_>> {
         let lease = self.lease().copied();
         self.lease = None;

@@ -171,8 +171,8 @@ pub trait ProtocolSocket: File {
     /// Blocks while there is no room. Those of send(2).
     fn send(&self, buffer: &mut IoBuffer<'_>, message: &Outgoing<'_>) -> TryResult<usize>;
 
-    /// Receives into `buffer`; `flags` has `MSG_` bits, and `done` says how many bytes of a stream the call has already,
-    /// or has peeked at. Returns the bytes copied.
+    /// Receives into `buffer`; `flags` has `MSG_` bits, and `done` says how many bytes of a stream the call has
+    /// already, or has peeked at. Returns the bytes copied.
     ///
     /// # Errors
     /// Blocks while there is nothing. Those of recv(2).

@@ -24,8 +24,8 @@ const PACKETS_MAX: usize = 32;
 /// Packets and bytes that may wait in an inbox; more are lost, as on a wire.
 const INBOX_MAX: usize = 2048;
 
-/// How long a closed connection waits until its peer takes more of what was sent, or its end: as long as Linux's last of
-/// nine retransmissions. A peer that answers without ever having room would keep the connection's memory.
+/// How long a closed connection waits until its peer takes more of what was sent, or its end: as long as nine
+/// retransmissions take in Linux. A peer that answers without ever having room would keep the connection's memory.
 const DRAIN_NS: u64 = patience_ns(200_000_000, 9);
 
 /// How long a closed connection still waits for its peer.
