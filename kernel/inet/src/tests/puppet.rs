@@ -541,6 +541,28 @@ fn bytes_behind_the_end_are_nobodys() {
 }
 
 #[test]
+fn an_end_beyond_the_window_is_not_heard() {
+    let mut puppet = Puppet::new(18);
+    let bytes = pattern(70_000, 18);
+    for piece in bytes[..60_000].chunks(1000) {
+        puppet.say(piece);
+        puppet.pass(1);
+    }
+    puppet.say_at(0, flags::FIN, &bytes[60_000..]);
+    puppet.pass(SECOND_MS);
+    assert!(puppet.is_alive(), "the last bytes are missing");
+    let mut received = puppet.read();
+    let known = received.len();
+    assert!((60_000..70_000).contains(&known), "{known} bytes");
+    puppet.pass(SECOND_MS);
+    puppet.say_at(known as i32 - 60_000, flags::FIN, &bytes[known..]);
+    puppet.pass(SECOND_MS);
+    received.extend(puppet.read());
+    assert!(received == bytes);
+    assert_eq!(puppet.server.tcp_state(), TcpState::CloseWait);
+}
+
+#[test]
 fn requests_that_nobody_confirms_are_forgotten() {
     let mut puppet = Puppet::new(16);
     for port in 5000..8000 {

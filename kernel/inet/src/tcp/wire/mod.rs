@@ -52,7 +52,7 @@ use crate::options::Options;
 use crate::platform::{OutOfMemory, Platform, random_u64};
 use crate::settings::{Settings, patience_ns};
 use crate::tcp::half_open::HalfOpen;
-use crate::tcp::segment::{Draft, Offer, Segment, WINDOW_AT, flags, is_before};
+use crate::tcp::segment::{Draft, FLAGS_AT, Offer, Segment, WINDOW_AT, flags, is_before};
 use crate::tcp::wire::congestion::{Congestion, Heed};
 use crate::tcp::wire::outlet::Outlet;
 use crate::tcp::wire::stack::{Stack, StackDevice, capabilities, endpoint, instant};
@@ -303,13 +303,14 @@ impl Wire {
     /// Gives smoltcp a packet with a window of ours. One that stands in for another, which is kept, tells of no loss.
     fn take_packet<P: Platform>(&mut self, engine: &Engine<P>, packet: &mut [u8], stands_in: bool) {
         let Some(parsed) = IpHeader::parse(packet) else { return };
-        let window_at = parsed.header_bytes + WINDOW_AT;
+        let (window_at, flags_at) = (parsed.header_bytes + WINDOW_AT, parsed.header_bytes + FLAGS_AT);
         let Some(segment) = Segment::parse(parsed.payload) else { return };
         if self.refuses(engine, &segment) {
             return;
         }
         // smoltcp looks at nothing else of a segment that is outside of the window.
         let is_acceptable = stands_in || self.is_acceptable(&segment);
+        let cuts_end = self.cuts_end(&segment);
         if segment.has(flags::SYN) && self.state() == State::SynSent && segment.has(flags::ACK) {
             self.peer_start = segment.number;
             self.offer = segment.offer();
@@ -340,6 +341,9 @@ impl Wire {
             let window = congestion.window_for(if stands_in { Heed::Differ } else { heed }, told, shift);
             congestion.give(acknowledged, is_bare, window);
             packet[window_at..window_at + 2].copy_from_slice(&window.to_be_bytes());
+        }
+        if cuts_end {
+            packet[flags_at] &= !flags::FIN;
         }
         // Without memory for a pass the packet is lost, and will come again.
         let _ = self.input(engine, packet);
