@@ -94,6 +94,16 @@ impl<P: Platform> Inward<P> {
         self.send_buffer + self.receive_buffer
     }
 
+    /// Whether a call that has bytes is at the mark of urgent data.
+    #[cold]
+    fn ends_call(&self, reading: Reading) -> bool {
+        match reading {
+            Reading::First | Reading::Peek(0) => false,
+            Reading::Further => self.bytes_to_mark(0) == Some(0),
+            Reading::Peek(skip) => self.bytes_to_mark(skip) == Some(0),
+        }
+    }
+
     /// How far the mark of urgent data is behind the first `skip` bytes; nothing if it is before them.
     #[inline]
     fn bytes_to_mark(&self, skip: usize) -> Option<usize> {
@@ -293,9 +303,7 @@ impl<P: Platform> Pair<P> {
         let mut shared = self.shared.lock();
         let was_reset = shared.reset;
         let (own, _) = shared.ends(side);
-        // Bytes before urgent data are read by a call of their own.
-        let before_mark = own.bytes_to_mark(skip).unwrap_or(usize::MAX);
-        if before_mark == 0 && (skip > 0 || reading == Reading::Further) {
+        if own.urgent.is_some() && own.ends_call(reading) {
             return Ok(0);
         }
         if own.ring.is_empty() {
@@ -319,6 +327,8 @@ impl<P: Platform> Pair<P> {
         } else {
             (&second[skip - first.len()..], &[][..])
         };
+        // Bytes before urgent data are read by a call of their own.
+        let before_mark = own.bytes_to_mark(skip).unwrap_or(usize::MAX);
         let (mut taken, mut stopped) = (0, None);
         let most = if before_mark == 0 { usize::MAX } else { before_mark };
         for part in [first, second] {
