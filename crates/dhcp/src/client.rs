@@ -15,6 +15,16 @@ const JITTER_NS: u64 = SECOND_NS;
 const REQUESTS_MAX: u32 = 4;
 /// How long a renewal waits at least before it is repeated.
 const RENEWAL_NS: u64 = 60 * SECOND_NS;
+/// How often the link is asked who has a new address, and how long each answer is waited for. RFC 5227 has seconds
+/// here, but the links of machines answer at once, and programs wait for the address.
+const PROBES: u32 = 3;
+const PROBE_NS: u64 = SECOND_NS / 10;
+/// How long the client waits before it asks the network again that has given somebody's address.
+const DECLINED_NS: u64 = 10 * SECOND_NS;
+
+/// How long a machine that ends waits at most for the message that gives its lease back to leave: a neighbour may have
+/// to be asked first.
+pub const RELEASE_PATIENCE_NS: u64 = SECOND_NS / 5;
 
 /// A message to be sent from [`crate::CLIENT_PORT`] to [`crate::SERVER_PORT`].
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +42,10 @@ pub struct Outgoing<'a> {
 pub enum Step<'a> {
     /// To send a message. One that cannot be sent counts as lost on its way.
     Send(Outgoing<'a>),
+    /// To ask the link who has this address, by ARP and from no address. Who does is told by [`Client::conflict`].
+    Probe(Ipv4Addr),
+    /// To take the address: there is a lease.
+    Bound,
     /// To give the address up: its time is over.
     Lost,
     /// Nothing until this moment, or a message comes.
@@ -41,7 +55,7 @@ pub enum Step<'a> {
 /// A message's effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// There is a lease, or its settings are others than before.
+    /// The lease has other settings than before.
     Bound,
     /// The lease is valid for longer.
     Renewed,
@@ -55,12 +69,18 @@ enum State {
     Selecting,
     /// An offer is asked for.
     Requesting { address: Ipv4Addr, server: Ipv4Addr, tries: u32 },
+    /// The server has acknowledged, and the link was asked so often who has the address.
+    Checking { probes: u32 },
+    /// Somebody has it, of which the server does not know.
+    Declining { address: Ipv4Addr, server: Ipv4Addr },
     /// There is a lease.
     Bound,
     /// Its server is asked for a longer one.
     Renewing,
     /// Any server is.
     Rebinding,
+    /// The lease was given back, and no other is wanted.
+    Released,
 }
 
 /// The moments of a lease.
@@ -101,6 +121,7 @@ pub struct Client {
     /// How often servers were asked for offers, and how often one refused, since there was a lease.
     searches: u32,
     refusals: u32,
+    /// The lease; while it is being checked the address is nobody's yet.
     lease: Option<(Lease, Moments)>,
     bytes: [u8; DRAFT_BYTES_MAX],
 }
@@ -133,7 +154,34 @@ impl Client {
     /// The lease, as long as there is one.
     #[must_use]
     pub fn lease(&self) -> Option<&Lease> {
-        self.lease.as_ref().map(|(lease, _)| lease)
+        let is_checked = !matches!(self.state, State::Checking { .. });
+        self.lease.as_ref().filter(|_| is_checked).map(|(lease, _)| lease)
+    }
+
+    /// The address of which it is not known yet whether somebody has it.
+    #[must_use]
+    pub fn probed(&self) -> Option<Ipv4Addr> {
+        let is_unsure = matches!(self.state, State::Checking { .. });
+        self.lease.as_ref().filter(|_| is_unsure).map(|(lease, _)| lease.address)
+    }
+
+    /// Another host has the address that is [`Client::probed`].
+    pub fn conflict(&mut self, now_ns: u64) {
+        let Some(address) = self.probed() else { return };
+        if let Some((lease, _)) = self.lease.take() {
+            self.state = State::Declining { address, server: lease.server };
+            self.due_ns = now_ns;
+        }
+    }
+
+    /// Gives the lease back, for the end of the machine: returns the message to be sent, if there is a lease. The
+    /// client asks for none any more.
+    pub fn release(&mut self, now_ns: u64) -> Option<Outgoing<'_>> {
+        let lease = self.lease().copied();
+        self.lease = None;
+        self.begin(State::Released, u64::MAX);
+        let Lease { address, server, .. } = lease?;
+        Some(self.message(MessageKind::Release, now_ns, None, Some((address, server))))
     }
 
     /// A random number: SplitMix64.
@@ -180,6 +228,21 @@ impl Client {
                 }
                 self.send(MessageKind::Request, now_ns, Some((address, server)), None)
             }
+            (State::Checking { probes }, Some((lease, _))) if probes < PROBES => {
+                self.state = State::Checking { probes: probes + 1 };
+                self.due_ns = now_ns.saturating_add(PROBE_NS);
+                Step::Probe(lease.address)
+            }
+            (State::Checking { .. }, Some((_, moments))) => {
+                self.state = State::Bound;
+                self.due_ns = moments.renewal_ns;
+                (self.searches, self.refusals) = (0, 0);
+                Step::Bound
+            }
+            (State::Declining { address, server }, _) => {
+                self.begin(State::Selecting, now_ns.saturating_add(DECLINED_NS));
+                self.send(MessageKind::Decline, now_ns, Some((address, server)), None)
+            }
             (State::Bound | State::Renewing, Some((lease, moments))) if now_ns < moments.rebinding_ns => {
                 self.begin(State::Renewing, now_ns);
                 self.renew(now_ns, lease.address, lease.server, moments.rebinding_ns)
@@ -216,6 +279,18 @@ impl Client {
         offer: Option<(Ipv4Addr, Ipv4Addr)>,
         own: Option<(Ipv4Addr, Ipv4Addr)>,
     ) -> Step<'_> {
+        Step::Send(self.message(kind, now_ns, offer, own))
+    }
+
+    /// A message about an address that a server offers, or from the client's own to the receiver beside it.
+    fn message(
+        &mut self,
+        kind: MessageKind,
+        now_ns: u64,
+        offer: Option<(Ipv4Addr, Ipv4Addr)>,
+        own: Option<(Ipv4Addr, Ipv4Addr)>,
+    ) -> Outgoing<'_> {
+        let server = if kind == MessageKind::Release { own } else { offer };
         let seconds = now_ns.saturating_sub(self.begun_ns) / SECOND_NS;
         let draft = Draft {
             kind,
@@ -224,15 +299,15 @@ impl Client {
             client: own.map(|(own, _)| own),
             mac: self.mac,
             requested: offer.map(|(address, _)| address),
-            server: offer.map(|(_, server)| server),
+            server: server.map(|(_, server)| server),
             name: self.name.as_bytes(),
         };
         let length = draft.write(&mut self.bytes);
-        Step::Send(Outgoing {
+        Outgoing {
             from: own.map(|(own, _)| own),
             to: own.map_or(Ipv4Addr::BROADCAST, |(_, to)| to),
             bytes: &self.bytes[..length],
-        })
+        }
     }
 
     /// A message has come to the client's port. One that is damaged, or no answer to what was asked, has no effect.
@@ -263,9 +338,13 @@ impl Client {
                 let (lease, validity) = Lease::of(&message)?;
                 let moments = Moments::new(self.asked_ns, validity);
                 self.lease = Some((lease, moments));
+                if held.is_none() {
+                    self.state = State::Checking { probes: 0 };
+                    self.due_ns = now_ns;
+                    return None;
+                }
                 self.state = State::Bound;
                 self.due_ns = moments.renewal_ns;
-                (self.searches, self.refusals) = (0, 0);
                 Some(if held == Some(lease) { Change::Renewed } else { Change::Bound })
             }
             MessageKind::Nak => {

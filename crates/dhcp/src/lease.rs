@@ -16,6 +16,8 @@ pub const HOST_NAME_BYTES: usize = 64;
 const RESOLVER_BYTES: usize = 400;
 /// The most bytes of a list of domains before they are decoded.
 const ENCODED_BYTES: usize = 512;
+/// The most routes that are taken from a server, beside the one by its router.
+const ROUTES_MAX: usize = 16;
 
 /// The duration of a lease that never ends.
 const FOR_EVER: u32 = u32::MAX;
@@ -81,6 +83,17 @@ impl<const BYTES: usize> Write for Text<BYTES> {
     }
 }
 
+/// A route that comes with an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StaticRoute {
+    /// The first of the addresses that it leads to.
+    pub destination: Ipv4Addr,
+    /// Bits that they have in common.
+    pub prefix: u8,
+    /// The router, if they are not on the link.
+    pub router: Option<Ipv4Addr>,
+}
+
 /// The settings that come with an address. Two are equal if a renewal has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
@@ -90,8 +103,10 @@ pub struct Lease {
     pub prefix: u8,
     /// The server that gave it.
     pub server: Ipv4Addr,
-    /// The router to all other addresses.
+    /// The router to all other addresses, unless the server names routes of any length.
     pub router: Option<Ipv4Addr>,
+    /// Those routes.
+    static_routes: [Option<StaticRoute>; ROUTES_MAX],
     /// The servers of names.
     name_servers: [Option<Ipv4Addr>; NAME_SERVERS_MAX],
     /// The domains in which names are looked for, separated by spaces.
@@ -123,12 +138,13 @@ impl Lease {
             prefix: 0,
             server: message.server.filter(|server| is_host(*server))?,
             router: None,
+            static_routes: [None; ROUTES_MAX],
             name_servers: [None; NAME_SERVERS_MAX],
             search: Text::new(),
             host_name: Text::new(),
             mtu: None,
         };
-        let (mut domain, mut has_search) = (Text::new(), false);
+        let (mut domain, mut has_search, mut has_routes) = (Text::new(), false, false);
         for (kind, value) in message.options() {
             match kind {
                 code::SUBNET_MASK => mask = Some(word(value)?),
@@ -144,6 +160,7 @@ impl Lease {
                 code::RENEWAL_TIME => renewal = word(value),
                 code::REBINDING_TIME => rebinding = word(value),
                 code::DOMAIN_SEARCH => has_search = true,
+                code::CLASSLESS_ROUTES => has_routes = true,
                 _ => {}
             }
         }
@@ -152,6 +169,10 @@ impl Lease {
             lease.search = search;
         }
         lease.prefix = prefix(lease.address, mask)?;
+        if has_routes && let Some(routes) = static_routes(message, lease.address) {
+            // The server's other router is for clients that don't know of these.
+            (lease.router, lease.static_routes) = (None, routes);
+        }
         Some((lease, validity(seconds.unwrap_or(HOUR), renewal, rebinding)))
     }
 
@@ -170,6 +191,22 @@ impl Lease {
         self.name_servers.into_iter().flatten()
     }
 
+    /// The routes, in an order in which they can be set: those to the link come before those by its routers. The one to
+    /// the address's own network is left out.
+    pub fn routes(&self) -> impl Iterator<Item = StaticRoute> {
+        let (own, all) = (network(self.address, self.prefix), self.static_routes);
+        let near = all.into_iter().flatten().filter(move |route| {
+            route.router.is_none() && (route.destination, route.prefix) != (own, self.prefix)
+        });
+        let far = all.into_iter().flatten().filter(|route| route.router.is_some());
+        let router = self.router.map(|router| StaticRoute {
+            destination: Ipv4Addr::UNSPECIFIED,
+            prefix: 0,
+            router: Some(router),
+        });
+        near.chain(far).chain(router)
+    }
+
     /// The contents of `/etc/resolv.conf`.
     #[must_use]
     pub fn resolver(&self) -> Text<RESOLVER_BYTES> {
@@ -183,6 +220,12 @@ impl Lease {
         }
         text
     }
+}
+
+/// The first address of a network.
+fn network(address: Ipv4Addr, prefix: u8) -> Ipv4Addr {
+    let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+    Ipv4Addr::from_bits(address.to_bits() & mask)
 }
 
 /// A number of four bytes.
@@ -242,13 +285,47 @@ fn name<const BYTES: usize>(value: &[u8], others: &[u8]) -> Option<Text<BYTES>> 
     Some(text)
 }
 
-/// The list of domains, RFC 3397, all pieces of which make one.
-fn search(message: &Message<'_>) -> Option<Text<SEARCH_BYTES>> {
-    let (mut bytes, mut length) = ([0; ENCODED_BYTES], 0);
-    for (_, value) in message.options().filter(|(kind, _)| *kind == code::DOMAIN_SEARCH) {
+/// Puts the pieces of an option together, RFC 3396. Returns how many bytes they have; nothing if there is no room.
+fn join(message: &Message<'_>, wanted: u8, bytes: &mut [u8; ENCODED_BYTES]) -> Option<usize> {
+    let mut length = 0;
+    for (_, value) in message.options().filter(|(kind, _)| *kind == wanted) {
         bytes.get_mut(length..length + value.len())?.copy_from_slice(value);
         length += value.len();
     }
+    Some(length)
+}
+
+/// The routes of any length, RFC 3442, as far as the host with this address can use them; nothing from a list that is
+/// damaged.
+fn static_routes(message: &Message<'_>, own: Ipv4Addr) -> Option<[Option<StaticRoute>; ROUTES_MAX]> {
+    let mut bytes = [0; ENCODED_BYTES];
+    let length = join(message, code::CLASSLESS_ROUTES, &mut bytes)?;
+    let (mut rest, mut routes) = (&bytes[..length], [None; ROUTES_MAX]);
+    let mut free = routes.iter_mut();
+    while let [prefix @ 0..=32, tail @ ..] = rest {
+        let significant = usize::from(prefix.div_ceil(8));
+        let (destination, tail) = tail.split_at_checked(significant)?;
+        let (router, tail) = tail.split_first_chunk::<4>()?;
+        rest = tail;
+        let mut octets = [0; 4];
+        octets[..significant].copy_from_slice(destination);
+        let (destination, router) = (network(Ipv4Addr::from(octets), *prefix), Ipv4Addr::from(*router));
+        // A router of zeroes says that there is none, as these hosts are on the link.
+        let is_near = router.is_unspecified();
+        if (is_near || is_host(router) && router != own)
+            && let Some(place) = free.next()
+        {
+            let router = Some(router).filter(|_| !is_near);
+            *place = Some(StaticRoute { destination, prefix: *prefix, router });
+        }
+    }
+    (length > 0 && rest.is_empty()).then_some(routes)
+}
+
+/// The list of domains, RFC 3397, all pieces of which make one.
+fn search(message: &Message<'_>) -> Option<Text<SEARCH_BYTES>> {
+    let mut bytes = [0; ENCODED_BYTES];
+    let length = join(message, code::DOMAIN_SEARCH, &mut bytes)?;
     let encoded = &bytes[..length];
     let (mut text, mut position) = (Text::new(), 0);
     while position < encoded.len() {

@@ -1,4 +1,4 @@
-//! The bytes of messages: RFC 2131, section 2, and the options of RFC 2132, RFC 3396 and RFC 3397.
+//! The bytes of messages: RFC 2131, section 2, and the options of RFC 2132, RFC 3396, RFC 3397 and RFC 3442.
 
 use core::net::Ipv4Addr;
 use core::ops::Range;
@@ -61,12 +61,14 @@ pub mod code {
     pub const REBINDING_TIME: u8 = 59;
     pub const CLIENT: u8 = 61;
     pub const DOMAIN_SEARCH: u8 = 119;
+    pub const CLASSLESS_ROUTES: u8 = 121;
     pub const END: u8 = 255;
 }
 
-/// The options that servers are asked for.
-const WANTED: [u8; 10] = [
+/// The options that servers are asked for. Routes of any length stand before the router, whom they replace.
+const WANTED: [u8; 11] = [
     code::SUBNET_MASK,
+    code::CLASSLESS_ROUTES,
     code::ROUTER,
     code::NAME_SERVERS,
     code::HOST_NAME,
@@ -85,8 +87,10 @@ pub enum MessageKind {
     Discover = 1,
     Offer = 2,
     Request = 3,
+    Decline = 4,
     Ack = 5,
     Nak = 6,
+    Release = 7,
 }
 
 /// A client's message to be.
@@ -104,7 +108,7 @@ pub struct Draft<'a> {
     pub mac: [u8; 6],
     /// The address that it asks for.
     pub requested: Option<Ipv4Addr>,
-    /// The server whose offer it takes.
+    /// The server whose offer it takes or declines, or whose lease it gives back.
     pub server: Option<Ipv4Addr>,
     /// The client's name, at most 64 bytes; empty for none.
     pub name: &'a [u8],
@@ -134,10 +138,12 @@ impl Draft<'_> {
         bytes[..3].copy_from_slice(&[REQUEST, ETHERNET, MAC_BYTES]);
         bytes[at::TRANSACTION].copy_from_slice(&self.transaction.to_be_bytes());
         bytes[at::SECONDS].copy_from_slice(&self.seconds.to_be_bytes());
+        let is_answered = matches!(self.kind, MessageKind::Discover | MessageKind::Request);
         match self.client {
             Some(client) => bytes[at::CLIENT].copy_from_slice(&client.octets()),
             // Without an address it can only be reached as everyone is.
-            None => bytes[at::FLAGS] = BROADCAST,
+            None if is_answered => bytes[at::FLAGS] = BROADCAST,
+            None => {}
         }
         bytes[at::MAC].copy_from_slice(&self.mac);
         bytes[at::MAGIC].copy_from_slice(&MAGIC);
@@ -151,9 +157,11 @@ impl Draft<'_> {
         if let Some(server) = self.server {
             writer.option(code::SERVER, &server.octets());
         }
-        writer.option(code::SIZE_MAX, &(DATAGRAM_BYTES_MAX as u16).to_be_bytes());
-        writer.option(code::PARAMETERS, &WANTED);
-        if !self.name.is_empty() {
+        if is_answered {
+            writer.option(code::SIZE_MAX, &(DATAGRAM_BYTES_MAX as u16).to_be_bytes());
+            writer.option(code::PARAMETERS, &WANTED);
+        }
+        if is_answered && !self.name.is_empty() {
             writer.option(code::HOST_NAME, self.name);
         }
         let end = writer.length;

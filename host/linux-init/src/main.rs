@@ -5,6 +5,7 @@
 //! program what the Heddle kernel does: the [`heddle_abi::control`] protocol, streams over virtio-serial, a
 //! pseudo-terminal where the host has a terminal. So Linux can answer for every test and experiment.
 
+mod arp;
 mod container;
 mod dhcp;
 mod network;
@@ -43,8 +44,8 @@ fn run() -> Result<std::convert::Infallible> {
     let ports = ports::open_all()?;
     root::switch()?;
     root::mount_shares()?;
-    let bound = network::configure()?;
-    let mut session = session::Session::receive_start(ports, bound)?;
+    let lease = network::configure()?;
+    let mut session = session::Session::receive_start(ports, lease)?;
     session.run()?;
     loop {
         // The host ends the machine once it has all of the program's output.

@@ -1,7 +1,7 @@
 //! The network's interfaces, configured as the kernel's command line says, by netlink.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -9,7 +9,7 @@ use heddle_abi::boot::{KEY_NET, NET_DHCP};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, socket};
 
-use crate::dhcp::{self, Bound};
+use crate::dhcp::{self, Keeping};
 use crate::root::option;
 
 /// The loopback's index, which is always the same.
@@ -36,15 +36,18 @@ const IFA_LOCAL: u16 = 2;
 const IFA_BROADCAST: u16 = 4;
 /// No search for others with the address, which would keep it from use for a second.
 const IFA_F_NODAD: u8 = 2;
+const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RT_TABLE_MAIN: u8 = 254;
+const RT_SCOPE_UNIVERSE: u8 = 0;
+const RT_SCOPE_LINK: u8 = 253;
 const RTPROT_BOOT: u8 = 3;
 const RTN_UNICAST: u8 = 1;
 
 /// Starts the loopback, and the interface if the machine has one. Returns what to wait for, if the network is asked for
 /// an address.
-pub fn configure() -> Result<Option<Bound>> {
+pub fn configure() -> Result<Option<Keeping>> {
     let mut route = Route::open().context("netlink")?;
     route.start(LOOPBACK_INDEX).context("starting lo")?;
     let Some(items) = option(KEY_NET)? else { return Ok(None) };
@@ -118,24 +121,53 @@ impl Route {
     }
 
     fn add_gateway(&mut self, index: u32, gateway: IpAddr) -> Result<()> {
-        self.gateway(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, index, gateway)
+        let everything = match gateway {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        self.route(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, index, (everything, 0), Some(gateway))
     }
 
-    /// Makes this the router to everything else.
-    pub fn set_gateway(&mut self, index: u32, gateway: IpAddr) -> Result<()> {
-        self.gateway(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, index, gateway)
+    /// Adds a route, in place of one to the same addresses. Without a gateway they are on the link.
+    pub fn set_route(
+        &mut self,
+        index: u32,
+        destination: (IpAddr, u8),
+        gateway: Option<IpAddr>,
+    ) -> Result<()> {
+        self.route(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, index, destination, gateway)
     }
 
-    /// Has this router no more.
-    pub fn remove_gateway(&mut self, index: u32, gateway: IpAddr) -> Result<()> {
-        self.gateway(RTM_DELROUTE, 0, index, gateway)
+    /// Takes a route away.
+    pub fn remove_route(
+        &mut self,
+        index: u32,
+        destination: (IpAddr, u8),
+        gateway: Option<IpAddr>,
+    ) -> Result<()> {
+        self.route(RTM_DELROUTE, 0, index, destination, gateway)
     }
 
-    fn gateway(&mut self, kind: u16, flags: u16, index: u32, gateway: IpAddr) -> Result<()> {
+    fn route(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        index: u32,
+        (destination, length): (IpAddr, u8),
+        gateway: Option<IpAddr>,
+    ) -> Result<()> {
         let mut message = Message::new(kind, flags);
+        let scope = if gateway.is_some() { RT_SCOPE_UNIVERSE } else { RT_SCOPE_LINK };
+        let family = family(destination);
         // struct rtmsg: family, lengths of both prefixes, type of service, table, protocol, scope, type, flags.
-        message.bytes(&[family(gateway), 0, 0, 0, RT_TABLE_MAIN, RTPROT_BOOT, 0, RTN_UNICAST]).number(0);
-        message.attribute(RTA_GATEWAY, &octets(gateway)).attribute(RTA_OIF, &index.to_ne_bytes());
+        message.bytes(&[family, length, 0, 0, RT_TABLE_MAIN, RTPROT_BOOT, scope, RTN_UNICAST]).number(0);
+        if length > 0 {
+            message.attribute(RTA_DST, &octets(destination));
+        }
+        if let Some(gateway) = gateway {
+            message.attribute(RTA_GATEWAY, &octets(gateway));
+        }
+        message.attribute(RTA_OIF, &index.to_ne_bytes());
         self.request(message)
     }
 

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, wait};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::dhcp::Bound;
+use crate::dhcp::Keeping;
 use crate::ports::Ports;
 use crate::program::{self, Program, Terminal};
 
@@ -76,11 +76,13 @@ pub struct Session {
     terminal: Option<Terminal>,
     program: Option<Pid>,
     ending: Option<Ending>,
+    /// The lease of the machine's address, which ends with the session.
+    lease: Option<Keeping>,
 }
 
 impl Session {
     /// Waits for the host's first message, and for a lease if one is to come, and starts the program.
-    pub fn receive_start(ports: Ports, bound: Option<Bound>) -> Result<Self> {
+    pub fn receive_start(ports: Ports, lease: Option<Keeping>) -> Result<Self> {
         let (child_signal, writer) = UnixStream::pair()?;
         child_signal.set_nonblocking(true)?;
         signal_hook::low_level::pipe::register(Signal::CHILD.as_raw(), writer)?;
@@ -97,11 +99,12 @@ impl Session {
             terminal: None,
             program: None,
             ending: None,
+            lease,
         };
         loop {
             if let Some(message) = session.next_message()? {
                 if message.kind == kind::START {
-                    if bound.is_some_and(|bound| !bound.wait()) {
+                    if session.lease.as_ref().is_some_and(|lease| !lease.wait()) {
                         put_word(&mut session.outbox, kind::NO_LEASE, NET_PATIENCE_SECONDS)
                             .ok()
                             .context("no lease")?;
@@ -353,6 +356,9 @@ impl Session {
 
     fn report(&mut self) -> Result<()> {
         let ending = self.ending.context("no ending")?;
+        if let Some(lease) = &self.lease {
+            lease.give_back();
+        }
         let exit = Exit { ending, written_bytes: self.outputs.each_ref().map(|output| output.pump.sent()) };
         exit.put(&mut self.outbox).map_err(|control::Full| io::Error::other("exit message"))?;
         while !self.outbox.is_empty() {

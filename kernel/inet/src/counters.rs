@@ -13,6 +13,10 @@ use crate::platform::Platform;
 const STRIPES: usize = 8;
 /// Segments with which a connection is opened.
 const OPENING_SEGMENTS: u64 = 3;
+/// Bytes of the headers of a segment, with the timestamps that Linux would put there, and of a datagram, by version of
+/// IP.
+const SEGMENT_HEADERS: [u64; 2] = [20 + 32, 40 + 32];
+const DATAGRAM_HEADERS: [u64; 2] = [20 + 8, 40 + 8];
 
 /// A count that only grows.
 #[derive(Debug, Default)]
@@ -148,6 +152,9 @@ struct Stripe {
     segments: [Counter; 2],
     datagrams: [Counter; 2],
     taken: [Counter; 2],
+    /// Further packets, and the bytes of all: of segments and datagrams without headers.
+    packets: Counter,
+    bytes: Counter,
 }
 
 /// All counts. Pairs are those of IPv4 and of IPv6.
@@ -196,16 +203,27 @@ impl Counters {
         &self.stripes[P::stripe() % STRIPES]
     }
 
-    /// A segment has gone from one socket of the machine to another.
+    /// A segment with so many bytes has gone from one socket of the machine to another.
     #[inline]
-    pub(crate) fn segment<P: Platform>(&self, is_v6: bool) {
-        self.stripe::<P>().segments[usize::from(is_v6)].count();
+    pub(crate) fn segment<P: Platform>(&self, is_v6: bool, bytes: usize) {
+        let stripe = self.stripe::<P>();
+        stripe.segments[usize::from(is_v6)].count();
+        stripe.bytes.add(bytes as u64);
     }
 
-    /// A datagram has gone from one socket of the machine to another.
+    /// A datagram with so many bytes has gone from one socket of the machine to another.
     #[inline]
-    pub(crate) fn datagram<P: Platform>(&self, is_v6: bool) {
-        self.stripe::<P>().datagrams[usize::from(is_v6)].count();
+    pub(crate) fn datagram<P: Platform>(&self, is_v6: bool, bytes: usize) {
+        let stripe = self.stripe::<P>();
+        stripe.datagrams[usize::from(is_v6)].count();
+        stripe.bytes.add(bytes as u64);
+    }
+
+    /// A packet of so many bytes, which is none of these, has gone to this machine itself.
+    pub(crate) fn local_packet<P: Platform>(&self, bytes: usize) {
+        let stripe = self.stripe::<P>();
+        stripe.packets.count();
+        stripe.bytes.add(bytes as u64);
     }
 
     /// A program has received a datagram.
@@ -238,6 +256,23 @@ impl Counters {
         {
             self.icmp(is_v6).send(kind);
         }
+    }
+
+    /// The packets of the loopback until now, each of which was sent and received, and their bytes.
+    #[must_use]
+    pub fn loopback(&self) -> (u64, u64) {
+        let (mut packets, mut bytes) = (0, 0);
+        for stripe in &self.stripes {
+            packets += stripe.packets.get();
+            bytes += stripe.bytes.get();
+        }
+        for is_v6 in [false, true] {
+            let LocalEvents { segments, datagrams, .. } = self.local(is_v6);
+            packets += segments + datagrams;
+            let version = usize::from(is_v6);
+            bytes += segments * SEGMENT_HEADERS[version] + datagrams * DATAGRAM_HEADERS[version];
+        }
+        (packets, bytes)
     }
 
     /// The events of the loopback until now.

@@ -88,6 +88,32 @@ impl<P: Platform> DhcpPort<P> {
         self.engine.send_packet(&header, &mut frame, None)
     }
 
+    /// Asks the link who has an address.
+    pub fn probe(&self, address: Ipv4Addr) {
+        if let Some(interface) = self.engine.interface() {
+            interface.probe(address);
+        }
+    }
+
+    /// Whether somebody has the address that is asked about.
+    #[must_use]
+    pub fn is_taken(&self, address: Option<Ipv4Addr>) -> bool {
+        self.engine.interface().is_some_and(|interface| interface.is_taken(address))
+    }
+
+    /// Tells the link of a new address.
+    pub fn announce(&self, address: Ipv4Addr) {
+        if let Some(interface) = self.engine.interface() {
+            interface.announce(address);
+        }
+    }
+
+    /// Whether something waits to be sent until a neighbour has answered.
+    #[must_use]
+    pub fn is_sending(&self) -> bool {
+        self.engine.interface().is_some_and(crate::interface::Interface::has_waiting)
+    }
+
     /// Takes the next message, and gives it to `take` if a server has sent it. `false`: there is none.
     pub fn receive(&self, take: impl FnOnce(&[u8])) -> bool {
         let received = self.socket.receive(false, true, |datagram| {

@@ -157,6 +157,7 @@ impl<P: Platform> Engine<P> {
     #[must_use]
     pub fn is_broadcast(&self, address: IpAddr) -> bool {
         match self.interface() {
+            _ if address.is_loopback() => false,
             Some(interface) => interface.is_broadcast(address),
             None => matches!(address, IpAddr::V4(v4) if v4.is_broadcast()),
         }
@@ -487,6 +488,7 @@ impl<P: Platform> Engine<P> {
             header.write(&mut frame[ETHERNET_BYTES..], payload_bytes, None);
         }
         if is_local {
+            self.counters.local_packet::<P>(frame.len() - ETHERNET_BYTES);
             self.receive_packet(&frame[ETHERNET_BYTES..], true, LOOPBACK_INDEX);
             return Ok(());
         }

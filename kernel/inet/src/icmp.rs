@@ -131,7 +131,7 @@ impl<P: Platform> Engine<P> {
         };
         match sent.header.protocol {
             protocol::UDP => {
-                let found = self.udp_ports.lock().find(local, remote, 0, false);
+                let found = self.udp_ports.lock().find(local, remote, false);
                 if let Some(socket) = found {
                     socket.report(report(remote, crate::udp::HEADER_BYTES), is_fatal);
                 }

@@ -7,6 +7,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use hashbrown::HashMap;
 
 use crate::address::{broadcast, same_prefix};
+use crate::conflict::Probed;
 use crate::error::{InetError, InetResult};
 use crate::ip::{ETHERNET_BYTES, IpHeader, V6_BYTES, fold, protocol, sum};
 use crate::link::{Link, LinkCapabilities, TransmitOffload};
@@ -66,10 +67,11 @@ const MTU_MAX: usize = 65_535;
 const TYPE_V4: [u8; 2] = [0x08, 0x00];
 const TYPE_ARP: [u8; 2] = [0x08, 0x06];
 const TYPE_V6: [u8; 2] = [0x86, 0xdd];
-const ALL: [u8; 6] = [0xff; 6];
+/// The hardware address of everyone on the link.
+pub(crate) const EVERYONE: [u8; 6] = [0xff; 6];
 
 const ARP_BYTES: usize = 28;
-const ARP_REQUEST: u8 = 1;
+pub(crate) const ARP_REQUEST: u8 = 1;
 const ARP_REPLY: u8 = 2;
 
 const NEIGHBOUR_SOLICITATION: u8 = 135;
@@ -89,12 +91,14 @@ struct Neighbour {
 
 /// See the module.
 pub struct Interface {
-    link: &'static dyn Link,
+    pub(crate) link: &'static dyn Link,
     mac: [u8; 6],
     capabilities: LinkCapabilities,
     settings: SpinMutex<InterfaceSettings>,
     neighbours: SpinMutex<HashMap<IpAddr, Neighbour>>,
-    /// Packets that were sent and received, for `/proc/net/snmp`.
+    /// An address that may become this machine's.
+    pub(crate) probed: SpinMutex<Option<Probed>>,
+    /// The address that its hardware address makes.
     pub(crate) link_local: Ipv6Addr,
 }
 
@@ -139,6 +143,7 @@ impl Interface {
             capabilities: link.capabilities(),
             settings: SpinMutex::new(InterfaceSettings { addresses: own, routes, is_up: true, mtu }),
             neighbours: SpinMutex::new(HashMap::new()),
+            probed: SpinMutex::new(None),
             link_local,
         })
     }
@@ -171,6 +176,12 @@ impl Interface {
             all.extend(neighbours.iter().filter_map(|(&address, known)| Some((address, known.mac?))));
         }
         all
+    }
+
+    /// Whether frames wait for the hardware address of a neighbour.
+    #[must_use]
+    pub fn has_waiting(&self) -> bool {
+        self.neighbours.lock().values().any(|known| !known.waiting.is_empty())
     }
 
     /// Whether an address is its own.
@@ -231,7 +242,7 @@ impl Interface {
                 [0x01, 0x00, 0x5e, second & 0x7f, third, fourth]
             }
             IpAddr::V6(v6) if v6.is_multicast() => multicast_mac(v6),
-            _ if self.is_broadcast(target) => ALL,
+            _ if self.is_broadcast(target) => EVERYONE,
             _ => {
                 let hop = self.settings.lock().next_hop(target);
                 let hop = hop.ok_or(InetError::NetworkUnreachable)?;
@@ -311,7 +322,7 @@ impl Interface {
                     Ok(IpAddr::V4(v4)) => v4,
                     _ => Ipv4Addr::UNSPECIFIED,
                 };
-                let frame = self.arp(ARP_REQUEST, known.unwrap_or(ALL), [0; 6], source, hop);
+                let frame = self.arp(ARP_REQUEST, known.unwrap_or(EVERYONE), [0; 6], source, hop);
                 let _ = self.link.transmit(&frame, TransmitOffload::default());
             }
             IpAddr::V6(hop) => {
@@ -328,7 +339,7 @@ impl Interface {
         }
     }
 
-    fn arp(
+    pub(crate) fn arp(
         &self,
         operation: u8,
         to: [u8; 6],
@@ -410,6 +421,9 @@ impl Interface {
         mac.copy_from_slice(&message[8..14]);
         let source = Ipv4Addr::new(message[14], message[15], message[16], message[17]);
         let target = Ipv4Addr::new(message[24], message[25], message[26], message[27]);
+        if mac != self.mac {
+            self.note_claim(source, target, message[7] == ARP_REQUEST);
+        }
         if mac[0] & 1 != 0 || !self.has(IpAddr::V4(target)) {
             return;
         }

@@ -12,6 +12,7 @@
 extern crate alloc;
 
 pub mod address;
+mod conflict;
 pub mod counters;
 #[cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "room is reserved before each"))]
 pub mod datagram;

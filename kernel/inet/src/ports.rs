@@ -9,7 +9,7 @@ use core::net::IpAddr;
 use core::ops::RangeInclusive;
 use hashbrown::HashMap;
 
-use crate::address::Endpoint;
+use crate::address::{Endpoint, Tuple};
 use crate::error::{InetError, InetResult};
 use crate::options::Options;
 use crate::platform::OutOfMemory;
@@ -221,9 +221,9 @@ impl<S> PortTable<S> {
         self.tidy(port);
     }
 
-    /// The socket that gets what comes to `local` from `remote`. Of several that fit equally one is chosen by `spread`,
-    /// a hash of the endpoints, so that what comes from one peer goes to one socket.
-    pub fn find(&self, local: Endpoint, remote: Endpoint, spread: u32, listening: bool) -> Option<Arc<S>> {
+    /// The socket that gets what comes to `local` from `remote`. Of several that fit equally one is chosen by a hash of
+    /// the endpoints, so that what comes from one peer goes to one socket.
+    pub fn find(&self, local: Endpoint, remote: Endpoint, listening: bool) -> Option<Arc<S>> {
         let known = self.ports.get(&local.port)?;
         let score = |binding: &Binding<S>| {
             if listening != binding.is_listening || !binding.claim.accepts(local.address) {
@@ -235,12 +235,19 @@ impl<S> PortTable<S> {
                 None => 1 + u8::from(binding.claim.address.is_some()),
             }
         };
+        if let [only] = known.bindings.as_slice() {
+            return if score(only) > 0 { only.owner.upgrade() } else { None };
+        }
         let best = known.bindings.iter().map(score).max().filter(|&best| best > 0)?;
         let fitting = || known.bindings.iter().filter(|binding| score(binding) == best);
         let first = fitting().next()?;
         let count = if first.claim.reuse_port { fitting().count() } else { 1 };
         // The latest of those that share an address without balancing gets all, as in Linux.
-        let chosen = if count > 1 { fitting().nth(spread as usize % count) } else { fitting().next_back() };
+        let chosen = if count > 1 {
+            fitting().nth(Tuple::new(local, remote).spread() as usize % count)
+        } else {
+            fitting().next_back()
+        };
         chosen?.owner.upgrade()
     }
 

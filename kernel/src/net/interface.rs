@@ -20,6 +20,7 @@ use crate::boot;
 use crate::device::net::{NetDevice, Traffic};
 use crate::error::Errno;
 use crate::memory::fallible;
+use crate::net::inet::platform::running_engine;
 use crate::sync::SpinLock;
 
 /// The name of the interface to the host's network.
@@ -46,8 +47,6 @@ pub struct Ethernet {
 }
 
 static ETHERNET_INTERFACE: spin::Once<Ethernet> = spin::Once::new();
-/// Traffic of the loopback; counted by the sender, and received at once.
-pub static LOOPBACK_TRAFFIC: Traffic = Traffic::new();
 
 /// The interface with a device, if the machine has one.
 pub fn ethernet() -> Option<&'static Ethernet> {
@@ -92,6 +91,18 @@ fn counts(received: &Traffic, sent: &Traffic) -> TrafficCounts {
     }
 }
 
+/// Traffic of the loopback: what is sent is received at once.
+fn loopback_traffic() -> TrafficCounts {
+    let (packets, bytes) = running_engine().map_or((0, 0), |engine| engine.counters.loopback());
+    TrafficCounts {
+        received_packets: packets,
+        received_bytes: bytes,
+        sent_packets: packets,
+        sent_bytes: bytes,
+        ..TrafficCounts::default()
+    }
+}
+
 /// Calls `f` with all interfaces as they are now.
 pub fn with_network<R>(f: impl FnOnce(&Network<'_>) -> R) -> R {
     let loopback = Interface {
@@ -103,7 +114,7 @@ pub fn with_network<R>(f: impl FnOnce(&Network<'_>) -> R) -> R {
         is_up: true,
         has_link: true,
         addresses: &LOOPBACK_ADDRESSES,
-        traffic: counts(&LOOPBACK_TRAFFIC, &LOOPBACK_TRAFFIC),
+        traffic: loopback_traffic(),
     };
     let Some(Ethernet { device, settings, .. }) = ethernet() else {
         return f(&Network { interfaces: &[loopback], routes: &[] });

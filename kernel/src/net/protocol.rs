@@ -64,10 +64,12 @@ pub struct Outgoing<'a> {
 /// Beside the bytes of a message that was received.
 #[derive(Default)]
 pub struct Incoming {
-    /// Where from, if that is known.
+    /// Where from, if that is known, and wanted.
     pub address: Option<SocketAddress>,
     /// Control data; what it has capacity for is wanted.
     pub control: Vec<u8>,
+    /// Whether somebody wants the address.
+    pub wants_address: bool,
     /// `MSG_` bits for the program.
     pub flags: u32,
     /// Bytes of the whole message.
@@ -169,8 +171,8 @@ pub trait ProtocolSocket: File {
     /// Blocks while there is no room. Those of send(2).
     fn send(&self, buffer: &mut IoBuffer<'_>, message: &Outgoing<'_>) -> TryResult<usize>;
 
-    /// Receives into `buffer`; `flags` has `MSG_` bits, and `peeked` says how many bytes of a stream a call has peeked
-    /// at already. Returns the bytes copied.
+    /// Receives into `buffer`; `flags` has `MSG_` bits, and `done` says how many bytes of a stream the call has
+    /// already, or has peeked at. Returns the bytes copied.
     ///
     /// # Errors
     /// Blocks while there is nothing. Those of recv(2).
@@ -178,7 +180,7 @@ pub trait ProtocolSocket: File {
         &self,
         buffer: &mut IoBuffer<'_>,
         flags: u32,
-        peeked: usize,
+        done: usize,
         message: &mut Incoming,
     ) -> TryResult<usize>;
 

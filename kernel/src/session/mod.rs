@@ -91,6 +91,7 @@ async fn run(console: &'static Console) {
     if let Err(error) = writeback::store_all() {
         ::log::warn!("a mapped file of a shared folder could not be stored: {error:?}");
     }
+    dhcp::release().await;
     finish(console, ending).await;
 }
 

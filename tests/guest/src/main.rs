@@ -128,6 +128,7 @@ const FAMILIES: &[&[Test]] = &[
     inet::again::TESTS,
     inet::counts::TESTS,
     inet::datagram::TESTS,
+    inet::large::TESTS,
     inet::options::TESTS,
     inet::readiness::TESTS,
     inet::settings::TESTS,

@@ -12,6 +12,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const FIRST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 50);
+const DECLINE: u8 = 4;
+const RELEASE: u8 = 7;
 
 /// SplitMix64.
 struct Random(u64);
@@ -37,6 +39,7 @@ struct Question {
     requested: Option<Ipv4Addr>,
     server: Option<Ipv4Addr>,
     name: Vec<u8>,
+    parameters: Vec<u8>,
 }
 
 fn v4(bytes: &[u8]) -> Ipv4Addr {
@@ -53,6 +56,7 @@ fn question(bytes: &[u8]) -> Question {
         requested: None,
         server: None,
         name: Vec::new(),
+        parameters: Vec::new(),
     };
     let mut rest = &bytes[240..];
     while rest[0] != code::END {
@@ -63,12 +67,29 @@ fn question(bytes: &[u8]) -> Question {
             code::REQUESTED_ADDRESS => question.requested = Some(v4(value)),
             code::SERVER => question.server = Some(v4(value)),
             code::HOST_NAME => question.name = value.to_vec(),
+            code::PARAMETERS => question.parameters = value.to_vec(),
             code::CLIENT => assert_eq!(value, [1, 2, 0, 0, 0, 0, 7]),
             _ => {}
         }
         rest = &rest[2 + length..];
     }
+    // Who wants no answer asks for nothing.
+    assert_eq!(question.parameters.is_empty(), question.kind == DECLINE || question.kind == RELEASE);
+    assert_eq!(question.name.is_empty(), question.parameters.is_empty());
     question
+}
+
+/// Whether the client takes its address, of which nobody else says that it is theirs.
+fn takes_address(client: &mut Client) -> bool {
+    let mut now_ns = 0;
+    loop {
+        match client.step(now_ns) {
+            Step::Probe(address) => assert_eq!(address, FIRST),
+            Step::Bound => return true,
+            Step::Wait(until_ns) if until_ns < SECOND_NS => now_ns = until_ns,
+            _ => return false,
+        }
+    }
 }
 
 /// An answer to `bytes` without options but its kind and its server.
@@ -111,12 +132,23 @@ struct Server {
     is_up: bool,
     /// It refuses every request.
     refuses: bool,
+    /// The addresses that were declined.
+    declined: Vec<Ipv4Addr>,
 }
 
 impl Server {
     fn new(seconds: u32) -> Self {
         let options = options(seconds);
-        Self { address: SERVER, gives: FIRST, until_ns: 0, seconds, options, is_up: true, refuses: false }
+        Self {
+            address: SERVER,
+            gives: FIRST,
+            until_ns: 0,
+            seconds,
+            options,
+            is_up: true,
+            refuses: false,
+            declined: Vec::new(),
+        }
     }
 
     fn serve(&mut self, bytes: &[u8], now_ns: u64) -> Option<Vec<u8>> {
@@ -131,6 +163,21 @@ impl Server {
                 let own = question.requested.unwrap_or(question.client);
                 assert_eq!(question.asks_all, question.client.is_unspecified());
                 if own == self.gives && !self.refuses { (5, own) } else { (6, Ipv4Addr::UNSPECIFIED) }
+            }
+            DECLINE => {
+                let taken = question.requested.unwrap();
+                assert_eq!((question.server, question.asks_all), (Some(self.address), false));
+                if taken == self.gives {
+                    self.gives = Ipv4Addr::from_bits(taken.to_bits() + 1);
+                    self.declined.push(taken);
+                }
+                return None;
+            }
+            RELEASE => {
+                assert_eq!((question.server, question.requested), (Some(self.address), None));
+                assert_eq!(question.client, self.gives);
+                self.until_ns = 0;
+                return None;
             }
             other => panic!("a client sends no {other}"),
         };
@@ -169,6 +216,8 @@ struct World {
     changes: Vec<(u64, Change)>,
     /// When the client has sent, to whom, and the messages' kinds.
     sent: Vec<(u64, Ipv4Addr, u8)>,
+    /// The addresses that other hosts have.
+    taken: Vec<Ipv4Addr>,
 }
 
 const DELAY_NS: u64 = 1_000_000;
@@ -184,6 +233,7 @@ impl World {
             random: Random(!seed),
             changes: Vec::new(),
             sent: Vec::new(),
+            taken: Vec::new(),
         }
     }
 
@@ -204,6 +254,17 @@ impl World {
                 Step::Wait(until_ns) => return until_ns,
                 Step::Lost => {
                     self.changes.push((self.now_ns, Change::Lost));
+                    continue;
+                }
+                Step::Bound => {
+                    self.changes.push((self.now_ns, Change::Bound));
+                    continue;
+                }
+                Step::Probe(address) => {
+                    assert_eq!(self.client.probed(), Some(address));
+                    if self.taken.contains(&address) {
+                        self.client.conflict(self.now_ns);
+                    }
                     continue;
                 }
                 Step::Send(outgoing) => {

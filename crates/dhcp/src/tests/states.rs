@@ -1,6 +1,7 @@
 //! Leases that come, are renewed, and go.
 
 use super::*;
+use crate::lease::{Lease, StaticRoute};
 
 #[test]
 fn a_lease_comes_with_its_settings() {
@@ -58,9 +59,9 @@ fn options_may_be_in_other_fields() {
         bytes[44..50].copy_from_slice(&option(code::SUBNET_MASK, &[255, 255, 0, 0]));
         bytes[50] = code::END;
         bytes[108..114].copy_from_slice(&option(code::NAME_SERVERS, &[10, 9, 0, 9]));
-        let change = world.client.receive(0, &bytes);
-        assert_eq!(change, (kind == 5).then_some(Change::Bound));
+        assert_eq!(world.client.receive(0, &bytes), None);
     }
+    assert!(takes_address(&mut world.client));
     let lease = world.client.lease().unwrap();
     assert_eq!((lease.prefix, lease.resolver().as_str()), (16, "nameserver 10.9.0.9\n"));
 }
@@ -175,5 +176,153 @@ fn a_bad_link_delays_only() {
         world.faults = Faults::default();
         world.run(200);
         assert!(world.client.lease().is_some(), "seed {seed}");
+    }
+}
+
+/// The lease from a server with these options beside the usual ones.
+fn lease_with(options: &[Vec<u8>]) -> Lease {
+    let mut server = Server::new(3600);
+    options.iter().for_each(|option| server.options.extend(option));
+    let mut world = World::new(1, vec![server]);
+    world.run(5);
+    *world.client.lease().unwrap()
+}
+
+fn route(destination: [u8; 4], prefix: u8, router: Option<[u8; 4]>) -> StaticRoute {
+    StaticRoute { destination: destination.into(), prefix, router: router.map(Ipv4Addr::from) }
+}
+
+#[test]
+fn a_router_is_a_route() {
+    let routes: Vec<_> = lease_with(&[]).routes().collect();
+    assert_eq!(routes, [route([0; 4], 0, Some([10, 9, 0, 1]))]);
+}
+
+#[test]
+fn routes_of_any_length_replace_the_router() {
+    let list = [
+        &[0, 10, 9, 0, 254][..],
+        &[8, 10, 10, 9, 0, 253],
+        // Bits behind the prefix don't count.
+        &[12, 172, 31, 10, 9, 0, 252],
+        // Hosts on the link, and the own network, whose route comes with the address.
+        &[32, 10, 8, 0, 1, 0, 0, 0, 0],
+        &[24, 10, 9, 0, 0, 0, 0, 0],
+        // No host can use these.
+        &[16, 10, 1, 224, 0, 0, 1],
+        &[16, 10, 2, 10, 9, 0, 50],
+    ]
+    .concat();
+    let expected = [
+        route([10, 8, 0, 1], 32, None),
+        route([0; 4], 0, Some([10, 9, 0, 254])),
+        route([10, 0, 0, 0], 8, Some([10, 9, 0, 253])),
+        route([172, 16, 0, 0], 12, Some([10, 9, 0, 252])),
+    ];
+    for pieces in [vec![&list[..]], vec![&list[..7], &list[7..]]] {
+        let options: Vec<_> = pieces.iter().map(|piece| option(code::CLASSLESS_ROUTES, piece)).collect();
+        let lease = lease_with(&options);
+        assert_eq!(lease.router, None);
+        assert_eq!(lease.routes().collect::<Vec<_>>(), expected);
+    }
+    // As many as there is room for.
+    let many: Vec<u8> = (0..40).flat_map(|number| [16, 20, number, 10, 9, 0, 1]).collect();
+    let many: Vec<_> = many.chunks(140).map(|piece| option(code::CLASSLESS_ROUTES, piece)).collect();
+    assert_eq!(lease_with(&many).routes().count(), 16);
+}
+
+#[test]
+fn damaged_lists_of_routes_leave_the_router() {
+    let lists: [&[u8]; 6] = [
+        &[],
+        &[33, 10, 9, 0, 0, 1, 10, 9, 0, 1],
+        &[24, 10, 9],
+        &[24, 10, 8, 0, 10, 9, 0],
+        &[0, 10, 9, 0, 1, 7],
+        &[8, 10, 10, 9, 0, 1, 255],
+    ];
+    for list in lists {
+        let lease = lease_with(&[option(code::CLASSLESS_ROUTES, list)]);
+        assert_eq!((lease.router, lease.routes().count()), (Some(SERVER), 1), "{list:?}");
+    }
+}
+
+#[test]
+fn routes_are_asked_for_before_the_router() {
+    let mut client = Client::new(MAC, "guest", 1, 0);
+    let Step::Send(outgoing) = client.step(0) else { panic!("nothing is sent") };
+    let wanted = question(outgoing.bytes).parameters;
+    let place = |code: u8| wanted.iter().position(|wanted| *wanted == code).unwrap();
+    assert!(place(code::CLASSLESS_ROUTES) < place(code::ROUTER));
+}
+
+#[test]
+fn an_address_that_somebody_has_is_declined() {
+    let mut world = World::new(7, vec![Server::new(600)]);
+    world.taken = vec![FIRST, Ipv4Addr::new(10, 9, 0, 51)];
+    world.run(40);
+    let kinds: Vec<_> = world.sent.iter().map(|(.., kind)| *kind).collect();
+    assert_eq!(kinds, [1, 3, DECLINE, 1, 3, DECLINE, 1, 3]);
+    assert!(world.sent.iter().all(|(_, to, _)| to.is_broadcast()));
+    for number in [2, 5] {
+        let pause_ns = world.sent[number + 1].0 - world.sent[number].0;
+        assert_eq!(pause_ns / SECOND_NS, 10, "after a refusal the client waits");
+    }
+    assert_eq!(world.kinds(), [Change::Bound]);
+    assert_eq!(world.servers[0].declined, world.taken);
+    assert_eq!(world.client.lease().unwrap().address, Ipv4Addr::new(10, 9, 0, 52));
+    // A conflict that is found later is not about the check.
+    world.client.conflict(world.now_ns);
+    assert!(world.client.lease().is_some());
+}
+
+#[test]
+fn an_address_is_not_used_before_it_is_checked() {
+    let mut world = World::new(8, vec![Server::new(600)]);
+    let mut probes = 0;
+    let bound_ns = loop {
+        let now_ns = world.now_ns;
+        match world.client.step(now_ns) {
+            Step::Send(outgoing) => {
+                let bytes = world.servers[0].serve(outgoing.bytes, now_ns).unwrap();
+                assert_eq!(world.client.receive(now_ns, &bytes), None);
+            }
+            Step::Probe(address) => {
+                assert_eq!(address, FIRST);
+                assert!(world.client.lease().is_none());
+                probes += 1;
+            }
+            Step::Wait(until_ns) => world.now_ns = until_ns,
+            Step::Bound => break now_ns,
+            Step::Lost => panic!("nothing is lost"),
+        }
+    };
+    assert_eq!((probes, bound_ns), (3, 300_000_000));
+    assert_eq!(world.client.probed(), None);
+    assert_eq!(world.client.lease().unwrap().address, FIRST);
+}
+
+#[test]
+fn a_lease_is_given_back() {
+    let mut world = World::new(9, vec![Server::new(600)]);
+    world.run(10);
+    let now_ns = world.now_ns;
+    let outgoing = world.client.release(now_ns).unwrap();
+    assert_eq!((outgoing.from, outgoing.to), (Some(FIRST), SERVER));
+    assert!(world.servers[0].serve(outgoing.bytes, now_ns).is_none());
+    assert_eq!(world.servers[0].until_ns, 0);
+    assert!(world.client.lease().is_none() && world.client.release(now_ns).is_none());
+    let sent = world.sent.len();
+    world.run(100_000);
+    assert_eq!((world.sent.len(), world.kinds()), (sent, vec![Change::Bound]));
+}
+
+#[test]
+fn who_has_no_lease_gives_none_back() {
+    for seconds in [0, 1] {
+        let mut world = World::new(10, Vec::new());
+        world.run(seconds);
+        assert!(world.client.release(world.now_ns).is_none());
+        assert!(matches!(world.client.step(world.now_ns), Step::Wait(u64::MAX)));
     }
 }

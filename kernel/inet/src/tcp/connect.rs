@@ -181,7 +181,7 @@ impl<P: Platform> TcpSocket<P> {
             tcp.attempts_failed.count();
             if error == InetError::ConnectionRefused {
                 tcp.resets_sent.count();
-                self.engine.counters.segment::<P>(!local.address.is_ipv4());
+                self.engine.counters.segment::<P>(!local.address.is_ipv4(), 0);
             }
             let mut state = self.state.lock();
             state.phase = Phase::Closed;
@@ -200,8 +200,7 @@ impl<P: Platform> TcpSocket<P> {
         if local == remote {
             return self.fuse_with_itself();
         }
-        let spread = Tuple::new(remote, local).spread();
-        let found = self.engine.tcp_ports.lock().find(remote, local, spread, true);
+        let found = self.engine.tcp_ports.lock().find(remote, local, true);
         let target = found.ok_or(InetError::ConnectionRefused)?;
         let recycled = self.fused.get().and_then(|first| first.recycled(Side::Client, Side::Client));
         let (accepted, made) = match recycled {

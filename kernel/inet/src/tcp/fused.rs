@@ -93,6 +93,23 @@ impl<P: Platform> Inward<P> {
     pub const fn limit(&self) -> usize {
         self.send_buffer + self.receive_buffer
     }
+
+    /// Whether a call that has bytes is at the mark of urgent data.
+    #[cold]
+    fn ends_call(&self, reading: Reading) -> bool {
+        match reading {
+            Reading::First | Reading::Peek(0) => false,
+            Reading::Further => self.bytes_to_mark(0) == Some(0),
+            Reading::Peek(skip) => self.bytes_to_mark(skip) == Some(0),
+        }
+    }
+
+    /// How far the mark of urgent data is behind the first `skip` bytes; nothing if it is before them.
+    #[inline]
+    fn bytes_to_mark(&self, skip: usize) -> Option<usize> {
+        let (_, at) = self.urgent?;
+        usize::try_from(at.checked_sub(self.read + skip as u64)?).ok()
+    }
 }
 
 pub(super) struct Shared<P: Platform> {
@@ -134,8 +151,31 @@ pub struct Progress {
     pub over: bool,
     /// The next byte to read is the mark of urgent data.
     pub at_mark: bool,
+    /// Bytes that can be read before that mark, wherever it is.
+    pub before_mark: usize,
     /// Its congestion control.
     pub pace: Pace,
+}
+
+/// The place of a receive in its call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// It takes what came first, for a call that has nothing yet.
+    First,
+    /// It takes more for a call that has bytes, which ends at the mark of urgent data.
+    Further,
+    /// It looks at what is behind so many bytes, and leaves all.
+    Peek(usize),
+}
+
+impl Reading {
+    /// The bytes to be passed over, if all are to stay.
+    pub(super) const fn peeked(self) -> Option<usize> {
+        match self {
+            Self::Peek(skip) => Some(skip),
+            Self::First | Self::Further => None,
+        }
+    }
 }
 
 /// The end of a direction.
@@ -193,7 +233,7 @@ impl<P: Platform> Pair<P> {
             shared.reset(Some((side, error)));
             engine.counters.tcp.resets_sent.count();
             engine.counters.tcp.established_resets.count();
-            engine.counters.segment::<P>(shared.is_v6);
+            engine.counters.segment::<P>(shared.is_v6, wanted);
             drop(shared);
             self.wake(side, Readiness::all());
             return Ok(wanted);
@@ -212,7 +252,7 @@ impl<P: Platform> Pair<P> {
         let is_v6 = shared.is_v6;
         drop(shared);
         if sent > 0 {
-            engine.counters.segment::<P>(is_v6);
+            engine.counters.segment::<P>(is_v6, sent);
             self.wake(side.other(), Readiness::IN);
         }
         result
@@ -250,16 +290,22 @@ impl<P: Platform> Pair<P> {
         }
     }
 
-    /// Gives the bytes that are there to `copy`, which says how many it took; with `peek` they stay. 0 is the end.
+    /// Gives the bytes that are there to `copy`, which says how many it took. 0 is the end, or the mark of urgent data
+    /// for a call that has bytes.
     pub fn receive<F>(
         &self,
         side: Side,
-        peek: Option<usize>,
+        reading: Reading,
         mut copy: impl FnMut(&[u8]) -> Result<usize, F>,
     ) -> Result<usize, MoveError<F>> {
+        let peek = reading.peeked();
+        let skip = peek.unwrap_or(0);
         let mut shared = self.shared.lock();
         let was_reset = shared.reset;
         let (own, _) = shared.ends(side);
+        if own.urgent.is_some() && own.ends_call(reading) {
+            return Ok(0);
+        }
         if own.ring.is_empty() {
             if own.ended && !was_reset {
                 return Ok(0);
@@ -272,7 +318,6 @@ impl<P: Platform> Pair<P> {
             }
             return Err(InetError::WouldBlock.into());
         }
-        let skip = peek.unwrap_or(0);
         if skip > 0 && skip >= own.ring.len() {
             return if own.ended { Ok(0) } else { Err(InetError::WouldBlock.into()) };
         }
@@ -282,10 +327,8 @@ impl<P: Platform> Pair<P> {
         } else {
             (&second[skip - first.len()..], &[][..])
         };
-        // Bytes before urgent data are read in a piece of their own.
-        let before_mark = own
-            .urgent
-            .map_or(usize::MAX, |(_, at)| usize::try_from(at.saturating_sub(own.read)).unwrap_or(usize::MAX));
+        // Bytes before urgent data are read by a call of their own.
+        let before_mark = own.bytes_to_mark(skip).unwrap_or(usize::MAX);
         let (mut taken, mut stopped) = (0, None);
         let most = if before_mark == 0 { usize::MAX } else { before_mark };
         for part in [first, second] {
@@ -347,7 +390,7 @@ impl<P: Platform> Pair<P> {
         let mut deferred = None;
         if has_ended {
             deferred = peer.end_waits();
-            counters.segment::<P>(shared.is_v6);
+            counters.segment::<P>(shared.is_v6, 0);
         }
         drop(shared);
         deferred.into_iter().for_each(Deferred::promote);
@@ -385,7 +428,7 @@ impl<P: Platform> Pair<P> {
             peer.ended = true;
         }
         if !was_reset && !peer_ended {
-            counters.segment::<P>(is_v6);
+            counters.segment::<P>(is_v6, 0);
         }
         drop(shared);
         deferred.into_iter().for_each(if is_reset { Deferred::discard } else { Deferred::promote });
@@ -439,6 +482,7 @@ impl<P: Platform> Pair<P> {
             ended: peer.ended,
             over: is_reset || own.ended && peer.ended,
             at_mark: own.urgent.is_some_and(|(_, at)| at == own.read),
+            before_mark: own.bytes_to_mark(0).unwrap_or(usize::MAX).min(own.ring.len()),
             pace: Pace::default(),
         }
     }

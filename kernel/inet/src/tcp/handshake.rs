@@ -88,7 +88,7 @@ impl<P: Platform> Engine<P> {
             self.refuse(tuple, segment);
             return;
         }
-        let listener = self.tcp_ports.lock().find(local, remote, tuple.spread(), true);
+        let listener = self.tcp_ports.lock().find(local, remote, true);
         let Some(listener) = listener else {
             self.refuse(tuple, segment);
             return;
@@ -195,7 +195,7 @@ impl<P: Platform> Engine<P> {
             return;
         }
         let (local, remote) = tuple.endpoints();
-        let listener = self.tcp_ports.lock().find(local, remote, tuple.spread(), true);
+        let listener = self.tcp_ports.lock().find(local, remote, true);
         let Some(listener) = listener else {
             self.forget_half_open(tuple);
             self.refuse(tuple, segment);

@@ -245,7 +245,7 @@ impl<P: Platform> Pair<P> {
         let is_v6 = shared.is_v6;
         drop(shared);
         if has_come {
-            engine.counters.segment::<P>(is_v6);
+            engine.counters.segment::<P>(is_v6, sent);
             self.wake(side.other(), Readiness::IN);
         }
         if let Some(deferred) = deferred {

@@ -51,10 +51,10 @@ use crate::ports::Claim;
 use crate::settings::Settings;
 use crate::tcp::fused_link::FusedLink;
 use crate::tcp::listener::Listener;
-use crate::tcp::over_link::Seen;
+use crate::tcp::over_link::{Patience, Seen};
 use crate::tcp::wire::Wire;
 
-pub use crate::tcp::fused::Progress;
+pub use crate::tcp::fused::{Progress, Reading};
 pub use crate::tcp::over_link::Work;
 pub use crate::tcp::state::TcpState;
 pub use crate::tcp::wire::Pace;
@@ -102,8 +102,8 @@ pub(crate) struct State<P: Platform> {
     /// The state that waiters have been told, and when the next pass over the connection is planned.
     seen: Seen,
     planned_ns: u64,
-    /// When a closed connection stops waiting for the peer.
-    orphaned_until_ns: u64,
+    /// How long a closed connection waits for the peer.
+    patience: Patience,
     /// An error that the network reported, which may pass.
     soft_error: Option<InetError>,
 }
@@ -193,7 +193,7 @@ impl<P: Platform> TcpSocket<P> {
             reading_ended: false,
             seen: Seen::default(),
             planned_ns: u64::MAX,
-            orphaned_until_ns: u64::MAX,
+            patience: Patience::default(),
             soft_error: None,
         };
         Ok(try_arc::<P, _>(Self {
@@ -449,20 +449,20 @@ impl<P: Platform> TcpSocket<P> {
         }
     }
 
-    /// Receives: gives the bytes that are there to `copy`, which says how many it took. With `peek` they stay, and as
-    /// many as it says are passed over. 0 is the end.
+    /// Receives: gives the bytes that are there to `copy`, which says how many it took. 0 is the end, or the mark of
+    /// urgent data for a call that has bytes.
     ///
     /// # Errors
     /// [`InetError::WouldBlock`], [`InetError::NotConnected`], the connection's error; those of `copy`.
     pub fn receive<F>(
         &self,
-        peek: Option<usize>,
+        reading: Reading,
         mut copy: impl FnMut(&[u8]) -> Result<usize, F>,
     ) -> Result<usize, MoveError<F>> {
         if let Some(link) = self.fused() {
-            return link.pair.receive(link.reader, peek, copy);
+            return link.pair.receive(link.reader, reading, copy);
         }
-        match self.receive_over_link(peek, &mut copy) {
+        match self.receive_over_link(reading.peeked(), &mut copy) {
             Some(result) => result,
             None => Ok(self.received_unconnected()?),
         }

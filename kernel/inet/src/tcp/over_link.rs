@@ -14,7 +14,7 @@ use crate::engine::{Engine, Entry};
 use crate::error::{InetError, InetResult, MoveError};
 use crate::options::Options;
 use crate::platform::{Platform, Readiness, Waiters};
-use crate::settings::Settings;
+use crate::settings::{Settings, patience_ns};
 use crate::tcp::fused::Progress;
 use crate::tcp::wire::Wire;
 use crate::tcp::{Connecting, Phase, State, TcpSocket, TcpState};
@@ -23,6 +23,31 @@ use crate::tcp::{Connecting, Phase, State, TcpSocket, TcpState};
 const PACKETS_MAX: usize = 32;
 /// Packets and bytes that may wait in an inbox; more are lost, as on a wire.
 const INBOX_MAX: usize = 2048;
+
+/// How long a closed connection waits until its peer takes more of what was sent, or its end: as long as nine
+/// retransmissions take in Linux. A peer that answers without ever having room would keep the connection's memory.
+const DRAIN_NS: u64 = patience_ns(200_000_000, 9);
+
+/// How long a closed connection still waits for its peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Patience {
+    /// Whether the peer has not taken all, how many bytes it has, and until when it may do nothing further.
+    since: Option<((bool, u64), u64)>,
+}
+
+impl Patience {
+    /// The end of the wait of `wait_ns`, which began when the connection had got so far.
+    fn until_ns(&mut self, progress: (bool, u64), wait_ns: u64, now_ns: u64) -> u64 {
+        match self.since {
+            Some((last, until_ns)) if last == progress => until_ns,
+            _ => {
+                let until_ns = now_ns + wait_ns;
+                self.since = Some((progress, until_ns));
+                until_ns
+            }
+        }
+    }
+}
 
 /// The state that waiters have been told.
 #[derive(Clone, Copy, Debug, Default)]
@@ -234,14 +259,13 @@ impl<P: Platform> TcpSocket<P> {
             count_end(&self.engine, before);
             state.error = state.error.or(state.soft_error).or(Some(InetError::TimedOut));
         }
-        if state.closed && now == WireState::FinWait2 {
-            if state.orphaned_until_ns == u64::MAX {
-                state.orphaned_until_ns = P::now_ns() + self.end_wait_ns();
-            }
-            if P::now_ns() >= state.orphaned_until_ns {
+        if state.closed && (now == WireState::FinWait2 || is_draining(now)) {
+            let wait_ns = if is_draining(now) { DRAIN_NS } else { self.end_wait_ns() };
+            let acknowledged = wire.sent - wire.unacknowledged() as u64;
+            let until_ns = state.patience.until_ns((is_draining(now), acknowledged), wait_ns, P::now_ns());
+            if P::now_ns() >= until_ns {
                 abort(&self.engine, wire);
             }
-            let until_ns = state.orphaned_until_ns;
             settled.next_ns = Some(settled.next_ns.map_or(until_ns, |next_ns| next_ns.min(until_ns)));
         }
         let seen = Seen {
@@ -471,6 +495,7 @@ impl<P: Platform> TcpSocket<P> {
             ended: !wire.may_send(),
             over: !wire.is_connected(),
             at_mark: false,
+            before_mark: wire.unread(),
             pace: wire.pace(),
         }
     }

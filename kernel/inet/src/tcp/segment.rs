@@ -10,7 +10,9 @@ use crate::platform::OutOfMemory;
 pub(crate) const HEADER_BYTES: usize = 20;
 /// Where in it the checksum is.
 pub(crate) const SUM_AT: usize = 16;
-/// Where a segment has its window.
+/// Where a segment has its flags, and its window.
+pub(crate) const FLAGS_AT: usize = 13;
+/// See [`FLAGS_AT`].
 pub(crate) const WINDOW_AT: usize = 14;
 
 /// Flags of a segment.

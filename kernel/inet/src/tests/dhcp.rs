@@ -17,33 +17,51 @@ struct Leased {
     client: Client,
     server: Arc<UdpSocket<Simulated>>,
     is_server_up: bool,
+    /// The address that the server gives, those that were declined, and whether one was given back.
+    gives: Ipv4Addr,
+    declined: Vec<Ipv4Addr>,
+    is_released: bool,
     changes: Vec<Change>,
     /// The sources of what the server has received.
     sources: Vec<IpAddr>,
 }
 
-fn set_addresses(net: &Net, addresses: Vec<InterfaceAddress>) {
+fn set_addresses(net: &Net, host: usize, addresses: Vec<InterfaceAddress>) {
     let settings = InterfaceSettings { addresses, routes: Vec::new(), is_up: true, mtu: 1500 };
-    net.hosts[0].engine.interface().unwrap().change(settings);
+    net.hosts[host].engine.interface().unwrap().change(settings);
 }
 
 impl Leased {
     fn new(seed: u64, faults: Faults) -> Self {
         let capabilities = LinkCapabilities { transmit_checksum: true, ..LinkCapabilities::default() };
         let net = Net::with(seed, faults, capabilities);
-        set_addresses(&net, Vec::new());
+        set_addresses(&net, 0, Vec::new());
         let port = DhcpPort::open(&net.hosts[0].engine, [CLIENT_PORT, SERVER_PORT]).unwrap();
         let client = Client::new(net.hosts[0].link.mac, "guest", seed, NOW_NS.get());
         let server = UdpSocket::new(&net.hosts[1].engine, false, 0).unwrap();
         server.options.broadcast.store(1, Ordering::Relaxed);
         server.bind(Endpoint { address: Ipv4Addr::UNSPECIFIED.into(), port: SERVER_PORT }).unwrap();
         let (changes, sources) = (Vec::new(), Vec::new());
-        Self { net, port, client, server, is_server_up: true, changes, sources }
+        Self {
+            net,
+            port,
+            client,
+            server,
+            is_server_up: true,
+            gives: GIVEN,
+            declined: Vec::new(),
+            is_released: false,
+            changes,
+            sources,
+        }
     }
 
     fn drive(&mut self) {
         loop {
             let now_ns = NOW_NS.get();
+            if self.port.is_taken(self.client.probed()) {
+                self.client.conflict(now_ns);
+            }
             let mut change = None;
             while self.port.receive(|bytes| change = self.client.receive(now_ns, bytes)) {
                 self.changes.extend(change.take());
@@ -51,6 +69,8 @@ impl Leased {
             match self.client.step(now_ns) {
                 Step::Wait(_) => break,
                 Step::Lost => self.changes.push(Change::Lost),
+                Step::Bound => self.changes.push(Change::Bound),
+                Step::Probe(address) => self.port.probe(address),
                 Step::Send(outgoing) => {
                     // A message that cannot be sent is lost.
                     let _ = self.port.send(outgoing.from, outgoing.to, outgoing.bytes);
@@ -59,7 +79,7 @@ impl Leased {
         }
         let held = self.client.lease().map(|lease| lease.address.into());
         let addresses = held.map(|address| InterfaceAddress { address, prefix: 24 });
-        set_addresses(&self.net, addresses.into_iter().collect());
+        set_addresses(&self.net, 0, addresses.into_iter().collect());
     }
 
     fn serve(&mut self) {
@@ -70,14 +90,29 @@ impl Leased {
             if !self.is_server_up {
                 continue;
             }
+            let number =
+                |at: usize| Ipv4Addr::new(question[at], question[at + 1], question[at + 2], question[at + 3]);
+            match question[242] {
+                4 => {
+                    self.declined.push(self.gives);
+                    self.gives = Ipv4Addr::from_bits(self.gives.to_bits() + 1);
+                    continue;
+                }
+                7 => {
+                    assert_eq!((number(12), source), (self.gives, self.gives.into()));
+                    self.is_released = true;
+                    continue;
+                }
+                _ => {}
+            }
             self.sources.push(source);
             let is_broadcast = destination == IpAddr::V4(Ipv4Addr::BROADCAST);
             assert_eq!(question[10] & 0x80 != 0, source.is_unspecified());
-            assert!(is_broadcast || destination == V4[1] && source == IpAddr::V4(GIVEN));
+            assert!(is_broadcast || destination == V4[1] && source == IpAddr::V4(self.gives));
             let kind = if question[242] == 1 { 2 } else { 5 };
             let mut answer = question[..240].to_vec();
             answer[0] = 2;
-            answer[16..20].copy_from_slice(&GIVEN.octets());
+            answer[16..20].copy_from_slice(&self.gives.octets());
             let IpAddr::V4(own) = V4[1] else { unreachable!("it is of IPv4") };
             answer.extend(
                 [&[53, 1, kind, 54, 4][..], &own.octets(), &[1, 4, 255, 255, 255, 0, 51, 4]].concat(),
@@ -144,4 +179,67 @@ fn a_bad_link_only_delays_an_address() {
         leased.run(100);
         assert!(leased.net.hosts[0].engine.is_local(GIVEN.into()), "seed {seed}");
     }
+}
+
+#[test]
+fn an_address_of_another_host_is_declined() {
+    let mut leased = Leased::new(3, Faults::default());
+    let both = [V4[1], GIVEN.into()].map(|address| InterfaceAddress { address, prefix: 24 });
+    set_addresses(&leased.net, 1, both.to_vec());
+    leased.run(2);
+    assert_eq!((leased.declined.as_slice(), leased.changes.len()), ([GIVEN].as_slice(), 0));
+    assert!(!leased.net.hosts[0].engine.is_local(GIVEN.into()));
+    leased.run(12);
+    assert_eq!((leased.declined.len(), leased.changes.as_slice()), (1, [Change::Bound].as_slice()));
+    assert!(leased.net.hosts[0].engine.is_local(leased.gives.into()));
+}
+
+#[test]
+fn who_asks_for_the_same_address_is_heard() {
+    let mut net = Net::new(4, Faults::default());
+    let other = Some(Ipv4Addr::new(10, 0, 0, 78));
+    let exchange = |net: &mut Net| {
+        for _ in 0..2 {
+            net.settle();
+            NOW_NS.set(NOW_NS.get() + MILLISECOND_NS);
+        }
+        net.settle();
+    };
+    let engines = [0, 1].map(|host: usize| net.hosts[host].engine.clone());
+    let [one, two] = [0, 1].map(|host: usize| engines[host].interface().unwrap());
+    one.probe(GIVEN);
+    exchange(&mut net);
+    assert!(!one.is_taken(Some(GIVEN)));
+    // Only who asks already hears of it.
+    two.probe(GIVEN);
+    exchange(&mut net);
+    assert!(one.is_taken(Some(GIVEN)) && !two.is_taken(Some(GIVEN)));
+    one.probe(GIVEN);
+    exchange(&mut net);
+    assert!(two.is_taken(Some(GIVEN)));
+    // With another address it begins anew.
+    assert!(!one.is_taken(other) && !one.is_taken(Some(GIVEN)));
+    two.announce(GIVEN);
+    exchange(&mut net);
+    assert!(!one.is_taken(Some(GIVEN)));
+    one.probe(GIVEN);
+    two.announce(GIVEN);
+    exchange(&mut net);
+    assert!(one.is_taken(Some(GIVEN)));
+    assert!(!one.is_taken(None));
+}
+
+#[test]
+fn a_lease_is_given_back() {
+    let mut leased = Leased::new(5, Faults::default());
+    leased.run(2);
+    let outgoing = leased.client.release(NOW_NS.get()).unwrap();
+    leased.port.send(outgoing.from, outgoing.to, outgoing.bytes).unwrap();
+    assert!(leased.port.is_sending(), "the server's hardware address is not known yet");
+    for _ in 0..5 {
+        leased.net.settle();
+        leased.serve();
+        NOW_NS.set(NOW_NS.get() + MILLISECOND_NS);
+    }
+    assert!(leased.is_released && !leased.port.is_sending());
 }

@@ -228,7 +228,10 @@ fn made_and_dissolved(
 ) -> Arc<TcpSocket<Simulated>> {
     assert_eq!(client.connect(listener.local(), true), Ok(()));
     let server = listener.accept().unwrap();
-    assert_eq!(server.receive(None, |bytes| Ok::<_, ()>(bytes.len())), Err(InetError::WouldBlock.into()));
+    assert_eq!(
+        server.receive(Reading::First, |bytes| Ok::<_, ()>(bytes.len())),
+        Err(InetError::WouldBlock.into())
+    );
     assert_eq!(client.send(1, |free| Ok::<_, ()>(free.len())), Ok(1));
     assert_eq!(server.progress().unread, 1);
     client.disconnect();
@@ -252,8 +255,8 @@ fn a_dissolved_connection_makes_room_for_another() {
     let open: Vec<_> = (0..100).map(|_| made_and_dissolved(&client, &listener)).collect();
     assert_eq!(client.links(), 100);
     for server in &open {
-        assert_eq!(server.receive(None, |bytes| Ok::<_, ()>(bytes.len())), Ok(1));
-        let error = server.receive(None, |bytes| Ok::<_, ()>(bytes.len()));
+        assert_eq!(server.receive(Reading::First, |bytes| Ok::<_, ()>(bytes.len())), Ok(1));
+        let error = server.receive(Reading::First, |bytes| Ok::<_, ()>(bytes.len()));
         assert_eq!(error, Err(InetError::ConnectionReset.into()));
         server.close();
     }
@@ -276,7 +279,7 @@ fn a_socket_is_its_own_peer_again_and_again() {
     for _ in 0..300 {
         assert_eq!(socket.connect(Endpoint::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 40_000), true), Ok(()));
         assert_eq!(socket.send(5, |free| Ok::<_, ()>(free.len())), Ok(5));
-        assert_eq!(socket.receive(None, |bytes| Ok::<_, ()>(bytes.len())), Ok(5));
+        assert_eq!(socket.receive(Reading::First, |bytes| Ok::<_, ()>(bytes.len())), Ok(5));
         socket.disconnect();
         assert_eq!(socket.take_error(), Some(InetError::ConnectionReset));
         made_and_dissolved(&socket, &listener).close();
@@ -295,9 +298,9 @@ fn a_socket_is_its_own_peer() {
     assert_eq!(socket.remote(), Ok(socket.local()));
     assert_eq!(socket.send(5, |free| Ok::<_, ()>(free.len())), Ok(5));
     assert!(socket.readiness().contains(Readiness::IN | Readiness::OUT));
-    assert_eq!(socket.receive(None, |bytes| Ok::<_, ()>(bytes.len())), Ok(5));
+    assert_eq!(socket.receive(Reading::First, |bytes| Ok::<_, ()>(bytes.len())), Ok(5));
     socket.shut_down(false, true).unwrap();
-    assert_eq!(socket.receive(None, |bytes| Ok::<_, ()>(bytes.len())), Ok(0));
+    assert_eq!(socket.receive(Reading::First, |bytes| Ok::<_, ()>(bytes.len())), Ok(0));
     socket.close();
     assert_eq!(net.hosts[0].engine.tcp_sockets().map(|all| all.len()), Ok(0));
 }
@@ -310,7 +313,7 @@ fn corked_bytes_wait_for_more() {
         client.options.cork.store(is_on, Ordering::Relaxed);
         client.cork_changed();
     };
-    let read = || server.receive(None, |bytes| Ok::<_, ()>(bytes.len()));
+    let read = || server.receive(Reading::First, |bytes| Ok::<_, ()>(bytes.len()));
     let send = |count: usize| {
         client.send(count, |free| {
             free.fill(b'x');
@@ -340,6 +343,31 @@ fn corked_bytes_wait_for_more() {
 }
 
 #[test]
+fn a_call_with_bytes_ends_at_urgent_data() {
+    let net = Net::new(1, Faults::default());
+    let [client, server] = pair(&net);
+    let read = |reading| server.receive(reading, |bytes| Ok::<_, ()>(bytes.len()));
+    send(&client, b"abc").unwrap();
+    client.send_urgent(b'!').unwrap();
+    send(&client, b"de").unwrap();
+    assert_eq!((server.progress().unread, server.progress().before_mark), (5, 3));
+    assert_eq!((read(Reading::Peek(0)), read(Reading::Peek(3))), (Ok(3), Ok(0)));
+    assert_eq!((read(Reading::First), read(Reading::Further)), (Ok(3), Ok(0)));
+    assert_eq!((server.progress().at_mark, server.progress().before_mark), (true, 0));
+    assert_eq!(read(Reading::Peek(0)), Ok(2));
+    assert_eq!(read(Reading::Peek(2)), Err(InetError::WouldBlock.into()));
+    assert_eq!(read(Reading::First), Ok(2));
+    assert_eq!(read(Reading::Further), Err(InetError::WouldBlock.into()));
+    // Nothing follows.
+    send(&client, b"f").unwrap();
+    client.send_urgent(b'!').unwrap();
+    assert_eq!((read(Reading::First), read(Reading::Further)), (Ok(1), Ok(0)));
+    assert_eq!(read(Reading::First), Err(InetError::WouldBlock.into()));
+    client.close();
+    server.close();
+}
+
+#[test]
 fn a_full_buffer_of_corked_bytes_makes_the_writer_wait() {
     let net = Net::new(1, Faults::default());
     let [client, server] = pair(&net);
@@ -355,7 +383,7 @@ fn a_full_buffer_of_corked_bytes_makes_the_writer_wait() {
     }
     assert_eq!(sent, 6000);
     assert!(!client.readiness().contains(Readiness::OUT));
-    assert_eq!(server.receive(None, |bytes| Ok::<_, ()>(bytes.len())), Ok(6000));
+    assert_eq!(server.receive(Reading::First, |bytes| Ok::<_, ()>(bytes.len())), Ok(6000));
     assert!(client.readiness().contains(Readiness::OUT));
     client.close();
     server.close();

@@ -23,7 +23,7 @@ pub(super) fn syn(from: Endpoint, to: Endpoint, mac: [u8; 6]) -> Vec<u8> {
 }
 
 /// Puts the Ethernet header and the checksum in.
-fn finish(frame: &mut [u8], header: &IpHeader, mac: [u8; 6]) {
+pub(super) fn finish(frame: &mut [u8], header: &IpHeader, mac: [u8; 6]) {
     let start = ETHERNET_BYTES + header.length();
     frame[..6].copy_from_slice(&mac);
     frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);

@@ -5,6 +5,7 @@ mod local;
 mod malformed;
 mod misbehaving;
 mod over_link;
+mod puppet;
 #[cfg(heddle_shuttle)]
 mod schedules;
 
@@ -20,7 +21,7 @@ use crate::error::{InetError, MoveError};
 use crate::interface::InterfaceAddress;
 use crate::link::{Link, LinkCapabilities, LinkFull, TransmitOffload};
 use crate::platform::{OutOfMemory, Platform, Readiness, Waiters};
-use crate::tcp::{TcpSocket, Work};
+use crate::tcp::{Reading, TcpSocket, Work};
 
 const MILLISECOND_NS: u64 = 1_000_000;
 
@@ -382,7 +383,7 @@ fn send(socket: &TcpSocket<Simulated>, bytes: &[u8]) -> Result<usize, InetError>
 
 fn receive(socket: &TcpSocket<Simulated>, most: usize) -> Result<Vec<u8>, InetError> {
     let mut bytes = Vec::new();
-    let result = socket.receive(None, |part| -> Result<usize, ()> {
+    let result = socket.receive(Reading::First, |part| -> Result<usize, ()> {
         let count = part.len().min(most - bytes.len());
         bytes.extend_from_slice(&part[..count]);
         Ok(count)

@@ -36,7 +36,7 @@ fn put(socket: &Socket) {
 }
 
 fn take(socket: &Socket) {
-    let _ = socket.receive(None, |bytes| Ok::<_, ()>(bytes.len()));
+    let _ = socket.receive(Reading::First, |bytes| Ok::<_, ()>(bytes.len()));
 }
 
 /// Accepts `count` times at most, and closes what it accepts.

@@ -84,7 +84,9 @@ impl InetSocket {
         let payload = datagram.payload();
         let count = buffer.copy_out(payload).inspect_err(|_| buffer.rewind(before))?;
         message.length = payload.len();
-        message.address = Some(address::encode(datagram.source, self.is_v6));
+        if message.wants_address {
+            message.address = Some(address::encode(datagram.source, self.is_v6));
+        }
         let options = self.options();
         let wants = Options::is_on;
         match datagram.destination {

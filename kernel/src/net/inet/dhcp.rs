@@ -1,13 +1,18 @@
 //! The machine's address by DHCP: the coroutine that asks for a lease, keeps it, and sets the interface up by it.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use heddle_abi::boot::NET_PATIENCE_SECONDS;
-use heddle_dhcp::{CLIENT_PORT, Change, Client, Lease, SERVER_PORT, Step, Text};
+use heddle_dhcp::{
+    CLIENT_PORT, Change, Client, Lease, RELEASE_PATIENCE_NS, SERVER_PORT, StaticRoute, Step, Text,
+};
 use heddle_inet::dhcp::DhcpPort;
 use heddle_inet::link::Link;
 use heddle_inet::platform::Readiness;
-use heddle_kernel_core::netlink::{InterfaceAddress, NetworkChange, default_route};
+use heddle_inet::udp::UdpSocket;
+use heddle_kernel_core::netlink::{GivenRoute, InterfaceAddress, NetworkChange, default_route};
 
 use crate::error::Errno;
 use crate::fs::setup;
@@ -28,12 +33,18 @@ const NAME: &str = "heddle";
 const HOSTS_BYTES: usize = 80;
 /// How long the coroutine waits when there is no memory for a wait.
 const RETRY_NS: u64 = 10_000_000;
+/// How often it looks whether its last message has left.
+const DRAIN_NS: u64 = 1_000_000;
 
-static IS_USED: AtomicBool = AtomicBool::new(false);
+/// The socket for the messages, if leases are asked for.
+static SOCKET: spin::Once<Arc<UdpSocket<Kernel>>> = spin::Once::new();
 /// There has been a lease.
 static IS_BOUND: AtomicBool = AtomicBool::new(false);
-/// Notified of the first lease.
-static BOUND: WaitQueue = WaitQueue::new();
+/// The machine ends, and the lease is to be given back; and that is done.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+static IS_RELEASED: AtomicBool = AtomicBool::new(false);
+/// Notified of the first lease, and when it was given back.
+static CHANGED: WaitQueue = WaitQueue::new();
 
 /// Starts to ask for a lease.
 ///
@@ -44,20 +55,32 @@ pub fn start(ethernet: &Ethernet) -> Result<(), Errno> {
     let mut seed = [0; 8];
     random::fill(&mut seed);
     let client = Client::new(ethernet.device.mac(), NAME, u64::from_ne_bytes(seed), time::now_ns());
+    let socket = port.socket().clone();
     sched::spawn(Priority::KERNEL, keep(port, fallible::try_box(client)?))?;
-    IS_USED.store(true, Ordering::Release);
+    SOCKET.call_once(|| socket);
     Ok(())
 }
 
 /// Waits until there is a lease, or has been long enough without one: then the answer is `false`. A machine that wants
 /// none need not wait.
 pub async fn wait_for_lease() -> bool {
-    if !IS_USED.load(Ordering::Acquire) {
+    if SOCKET.get().is_none() {
         return true;
     }
     let deadline_ns = time::now_ns() + u64::from(NET_PATIENCE_SECONDS) * NS_PER_SECOND;
-    let is_bound = kernel_until_deadline(&BOUND, deadline_ns, || IS_BOUND.load(Ordering::Acquire)).await;
+    let is_bound = kernel_until_deadline(&CHANGED, deadline_ns, || IS_BOUND.load(Ordering::Acquire)).await;
     is_bound.unwrap_or(false)
+}
+
+/// Gives the lease back, as the machine ends, and waits a little until the server has been told. Without memory for the
+/// wait the server is not told, and the lease ends by itself.
+pub async fn release() {
+    let Some(socket) = SOCKET.get().filter(|_| IS_BOUND.load(Ordering::Acquire)) else { return };
+    IS_ENDING.store(true, Ordering::Release);
+    socket.waiters().queue.wake(Events::IN);
+    let deadline_ns = time::now_ns() + RELEASE_PATIENCE_NS;
+    let is_released = || IS_RELEASED.load(Ordering::Acquire);
+    let _ = kernel_until_deadline(&CHANGED, deadline_ns, is_released).await;
 }
 
 /// Keeps a lease as long as the machine runs.
@@ -68,38 +91,63 @@ async fn keep(port: DhcpPort<Kernel>, mut client: Box<Client>) {
     loop {
         budget.step(Budget::ATTEMPT).await;
         let now_ns = time::now_ns();
+        if IS_ENDING.load(Ordering::Acquire) {
+            return give_back(&port, &mut client).await;
+        }
+        if port.is_taken(client.probed()) {
+            ::log::warn!("dhcp: another host has the address, which is declined");
+            client.conflict(now_ns);
+        }
         let mut change = None;
         let has_come = port.receive(|bytes| change = client.receive(now_ns, bytes));
-        match (change, client.lease()) {
-            (Some(Change::Bound), Some(lease)) => take(&mut held, lease).await,
-            (Some(Change::Lost), _) => give_up(&mut held),
-            _ => {}
-        }
-        let until_ns = match client.step(now_ns) {
-            Step::Wait(until_ns) => until_ns,
-            Step::Lost => {
-                give_up(&mut held);
-                continue;
-            }
+        let mut until_ns = None;
+        match client.step(now_ns) {
+            Step::Wait(moment_ns) => until_ns = Some(moment_ns),
+            Step::Lost => change = Some(Change::Lost),
+            Step::Bound => change = Some(Change::Bound),
+            Step::Probe(address) => port.probe(address),
             Step::Send(outgoing) => {
                 // A message that cannot be sent is lost, and sent again later.
                 let _ = port.send(outgoing.from, outgoing.to, outgoing.bytes);
-                continue;
             }
-        };
-        if has_come {
-            continue;
         }
+        match (change, client.lease()) {
+            (Some(Change::Bound), Some(lease)) => {
+                let is_new = held.is_none();
+                take(&mut held, lease).await;
+                if is_new {
+                    // Neighbours may know another host by the address.
+                    port.announce(lease.address);
+                }
+            }
+            (Some(Change::Lost), _) => give_up(&mut held),
+            _ => {}
+        }
+        let Some(until_ns) = until_ns.filter(|_| !has_come) else { continue };
         let queue = &socket.waiters().queue;
-        let wait = kernel_until_deadline(queue, until_ns, || socket.readiness().contains(Readiness::IN));
-        if wait.await.is_err() {
+        let goes_on = || socket.readiness().contains(Readiness::IN) || IS_ENDING.load(Ordering::Acquire);
+        if kernel_until_deadline(queue, until_ns, goes_on).await.is_err() {
             time::sleep_until(time::now_ns() + RETRY_NS).await;
         }
     }
 }
 
+/// Tells the server that its address is free, and the machine's end when that has left.
+async fn give_back(port: &DhcpPort<Kernel>, client: &mut Client) {
+    let deadline_ns = time::now_ns() + RELEASE_PATIENCE_NS;
+    if let Some(outgoing) = client.release(time::now_ns()) {
+        ::log::info!("dhcp: the lease is given back");
+        let _ = port.send(outgoing.from, outgoing.to, outgoing.bytes);
+    }
+    while port.is_sending() && time::now_ns() < deadline_ns {
+        time::sleep_until(time::now_ns() + DRAIN_NS).await;
+    }
+    IS_RELEASED.store(true, Ordering::Release);
+    CHANGED.wake(Events::all());
+}
+
 const fn interface_address(lease: &Lease) -> InterfaceAddress {
-    InterfaceAddress { address: core::net::IpAddr::V4(lease.address), length: lease.prefix }
+    InterfaceAddress { address: IpAddr::V4(lease.address), length: lease.prefix }
 }
 
 /// Changes the interface. An impossible setting, say a router in no network of the host, is left out.
@@ -112,19 +160,15 @@ fn change(what: &NetworkChange) {
 /// Sets the interface and the names up as a lease says.
 async fn take(held: &mut Option<Lease>, lease: &Lease) {
     ::log::info!("dhcp: {}/{} from {}", lease.address, lease.prefix, lease.server);
-    let old = held.replace(*lease);
-    if let Some(old) = old.filter(|old| interface_address(old) != interface_address(lease)) {
-        remove(&old);
-    } else if let Some(router) = old.and_then(|old| old.router).filter(|router| lease.router != Some(*router))
-    {
-        remove_route(router.into());
+    if let Some(old) = held.replace(*lease) {
+        leave(&old, Some(lease));
     }
     change(&NetworkChange::AddAddress { with: interface_address(lease), replaces: true });
     if let Some(mtu) = lease.mtu {
         change(&NetworkChange::Link { is_up: None, mtu: Some(mtu.into()) });
     }
-    if let Some(router) = lease.router {
-        change(&NetworkChange::AddRoute { route: default_route(router.into()), replaces: true });
+    for route in lease.routes() {
+        change(&NetworkChange::AddRoute { route: given_route(&route), replaces: true });
     }
     let resolver = lease.resolver();
     // A server that names no servers of names leaves those that the image has.
@@ -137,33 +181,43 @@ async fn take(held: &mut Option<Lease>, lease: &Lease) {
         ::log::warn!("dhcp: the host's name: {error:?}");
     }
     IS_BOUND.store(true, Ordering::Release);
-    BOUND.wake(Events::all());
+    CHANGED.wake(Events::all());
 }
 
 /// The time of the lease is over, or its server wants it back.
 fn give_up(held: &mut Option<Lease>) {
     if let Some(old) = held.take() {
         ::log::warn!("dhcp: {} is no longer this machine's", old.address);
-        remove(&old);
+        leave(&old, None);
     }
 }
 
-/// Takes an address away, and the route that came with it. A program may have done so before.
-fn remove(old: &Lease) {
-    if let Some(router) = old.router {
-        remove_route(router.into());
-    }
-    let _ = interface::change(&[NetworkChange::RemoveAddress(interface_address(old))]);
-}
-
-fn remove_route(router: core::net::IpAddr) {
-    let route = default_route(router);
-    let gone = NetworkChange::RemoveRoute {
-        destination: route.destination,
-        gateway: route.gateway,
-        metric: Some(route.metric),
+const fn given_route(route: &StaticRoute) -> GivenRoute {
+    let gateway = match route.router {
+        Some(router) => Some(IpAddr::V4(router)),
+        None => None,
     };
-    let _ = interface::change(&[gone]);
+    let destination = InterfaceAddress { address: IpAddr::V4(route.destination), length: route.prefix };
+    GivenRoute { destination, gateway, ..default_route(IpAddr::V4(Ipv4Addr::UNSPECIFIED)) }
+}
+
+/// Takes away what came with a lease and does not come with the next one. A program may have done so before.
+fn leave(old: &Lease, next: Option<&Lease>) {
+    let is_kept = |route: &StaticRoute| next.is_some_and(|next| next.routes().any(|other| other == *route));
+    for route in old.routes().filter(|route| !is_kept(route)) {
+        let GivenRoute { destination, gateway, metric, .. } = given_route(&route);
+        let gone = NetworkChange::RemoveRoute { destination, gateway, metric: Some(metric) };
+        let _ = interface::change(&[gone]);
+    }
+    if next.is_none_or(|next| interface_address(next) != interface_address(old)) {
+        let _ = interface::change(&[NetworkChange::RemoveAddress(interface_address(old))]);
+    }
+    if let (Some(mtu), None) = (old.mtu, next.and_then(|next| next.mtu))
+        && let Some(ethernet) = interface::ethernet()
+        && ethernet.settings().mtu == u32::from(mtu)
+    {
+        change(&NetworkChange::Link { is_up: None, mtu: Some(ethernet.device.mtu() as u32) });
+    }
 }
 
 /// A machine that nobody has named takes the name that the network gives it.

@@ -16,7 +16,7 @@ use heddle_inet::options::Options;
 use heddle_inet::platform::Readiness;
 use heddle_inet::raw::RawSocket;
 use heddle_inet::settings::Settings;
-use heddle_inet::tcp::TcpSocket;
+use heddle_inet::tcp::{Reading, TcpSocket};
 use heddle_inet::udp::{SendOptions, UdpSocket};
 use linux_raw_sys::{general as linux, ioctl, net};
 
@@ -372,23 +372,28 @@ impl ProtocolSocket for InetSocket {
         &self,
         buffer: &mut IoBuffer<'_>,
         flags: u32,
-        peeked: usize,
+        done: usize,
         message: &mut Incoming,
     ) -> TryResult<usize> {
         match &self.transport {
             Transport::Tcp(socket) => {
-                let peek = (flags & net::MSG_PEEK != 0).then_some(peeked);
+                let peeks = flags & net::MSG_PEEK != 0;
                 if flags & net::MSG_ERRQUEUE != 0 {
                     return Err(Errno::EAGAIN.into());
                 }
                 if flags & net::MSG_OOB != 0 {
-                    let byte = socket.receive_urgent(peek.is_some())?;
+                    let byte = socket.receive_urgent(peeks)?;
                     message.flags |= net::MSG_OOB;
                     return Ok(buffer.copy_out(&[byte])?);
                 }
                 let mut wanted = buffer.remaining();
                 let drops = flags & net::MSG_TRUNC != 0;
-                let count = socket.receive(peek, |bytes| {
+                let reading = match done {
+                    _ if peeks => Reading::Peek(done),
+                    0 => Reading::First,
+                    _ => Reading::Further,
+                };
+                let count = socket.receive(reading, |bytes| {
                     if drops {
                         let count = bytes.len().min(wanted);
                         wanted -= count;
@@ -535,7 +540,7 @@ impl File for InetSocket {
             (Transport::Tcp(socket), ioctl::FIONREAD | ioctl::TIOCOUTQ) if socket.is_listening() => {
                 return Err(Errno::EINVAL.into());
             }
-            (Transport::Tcp(socket), ioctl::FIONREAD) => socket.progress().unread,
+            (Transport::Tcp(socket), ioctl::FIONREAD) => socket.progress().before_mark,
             (Transport::Tcp(socket), ioctl::TIOCOUTQ) => socket.unacknowledged(),
             (Transport::Tcp(socket), ioctl::SIOCATMARK) => socket.progress().at_mark.into(),
             (Transport::Udp(socket), ioctl::FIONREAD) => socket.next_length(),

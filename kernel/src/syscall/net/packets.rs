@@ -82,7 +82,7 @@ impl Operation for SendPackets {
 
     fn step(&mut self, no_wait: bool) -> Step {
         match self.attempt() {
-            Ok(done) if self.socket.is_stream() && done < self.total() => Step::Again,
+            Ok(done) if done < self.total() && self.socket.is_stream() => Step::Again,
             Ok(done) => Step::Finished(Ok(done)),
             Err(TryError::Fault(fault)) => Step::Fault(fault),
             Err(TryError::WouldBlock) if !no_wait => Step::Wait,
@@ -166,8 +166,9 @@ impl ReceivePackets {
     }
 
     /// The bytes that it goes on for: all, or `SO_RCVLOWAT`.
-    fn least(&self) -> usize {
-        if !self.socket.is_stream() || self.flags & net::MSG_OOB != 0 {
+    #[inline(always)]
+    fn least(&self, is_stream: bool) -> usize {
+        if !is_stream || self.flags & net::MSG_OOB != 0 {
             return 0;
         }
         let all = self.flags & net::MSG_WAITALL != 0;
@@ -178,14 +179,14 @@ impl ReceivePackets {
     #[cold]
     #[inline(never)]
     fn end_with_bytes(&self) -> Step {
-        match self.store(0, &Incoming::default()) {
+        match self.store(0, &Incoming::default(), self.socket.is_stream()) {
             Err(TryError::Fault(fault)) => Step::Fault(fault),
             _ => Step::Finished(Ok(self.done)),
         }
     }
 
     #[inline(always)]
-    fn store(&self, count: usize, message: &Incoming) -> TryResult<usize> {
+    fn store(&self, count: usize, message: &Incoming, is_stream: bool) -> TryResult<usize> {
         let (thread, places) = (&self.thread, &self.places);
         if places.name_length_at != 0 {
             let name = message.address.as_ref().map_or(&[][..], SocketAddress::as_slice);
@@ -196,7 +197,6 @@ impl ReceivePackets {
             thread.store_result(places.control, &message.control)?;
             thread.store_result(places.control_length_at, &message.control.len().to_ne_bytes())?;
         }
-        let is_stream = self.socket.is_stream();
         let mut flags = message.flags;
         if !is_stream && message.length > count {
             flags |= net::MSG_TRUNC;
@@ -216,27 +216,34 @@ impl Operation for ReceivePackets {
         let space = self.thread.space();
         let mut buffer = IoBuffer::user(&space, self.segments.as_slice());
         buffer.skip(self.done);
-        if self.socket.is_stream() {
+        let is_stream = self.socket.is_stream();
+        if is_stream {
             buffer.truncate(ATTEMPT_BYTES);
         }
         let room = self.places.control_room.min(RECEIVED_CONTROL_MAX);
-        let mut message = Incoming { control: fallible::try_with_capacity(room)?, ..Incoming::default() };
+        let mut message = Incoming {
+            address: None,
+            control: fallible::try_with_capacity(room)?,
+            wants_address: self.places.name_length_at != 0,
+            flags: 0,
+            length: 0,
+        };
         let count = self.socket.receive(&mut buffer, self.flags, self.done, &mut message)?;
         self.done += count;
         if let Some(missing) = buffer.missed()
-            && self.socket.is_stream()
+            && is_stream
         {
             return Err(missing.into());
         }
         let no_wait = self.flags & net::MSG_DONTWAIT != 0;
-        if count > 0 && self.done < self.least() && !no_wait {
+        if count > 0 && self.done < self.least(is_stream) && !no_wait {
             return Err(TryError::WouldBlock);
         }
         // A short count says that nothing is left: who is told of events once then waits for the next.
-        if count == ATTEMPT_BYTES && self.done < self.total() && self.socket.is_stream() {
+        if count == ATTEMPT_BYTES && self.done < self.total() && is_stream {
             return Err(TryError::WouldBlock);
         }
-        self.store(count, &message)
+        self.store(count, &message, is_stream)
     }
 
     fn step(&mut self, no_wait: bool) -> Step {
@@ -246,7 +253,11 @@ impl Operation for ReceivePackets {
             Err(TryError::Fault(fault)) => Step::Fault(fault),
             Err(TryError::WouldBlock) if self.done > before => Step::Again,
             // A call that has bytes, and does not want more, was stopped by a missing page or the length of an attempt.
-            Err(TryError::WouldBlock) if self.done > 0 && self.done >= self.least() => self.end_with_bytes(),
+            Err(TryError::WouldBlock)
+                if self.done > 0 && self.done >= self.least(self.socket.is_stream()) =>
+            {
+                self.end_with_bytes()
+            }
             Err(TryError::WouldBlock) if !no_wait => Step::Wait,
             Err(TryError::WouldBlock) => Step::Finished(self.end(Errno::EAGAIN)),
             Err(TryError::Error(error)) => Step::Finished(self.end(error)),
@@ -258,7 +269,12 @@ impl Operation for ReceivePackets {
     }
 
     fn can_go_on(&self, watch: &Watch) -> Result<bool, Errno> {
-        let events = if self.flags & net::MSG_OOB != 0 { Events::PRI } else { Events::IN };
+        let events = match self.flags & net::MSG_OOB {
+            // Urgent data ends a call that has bytes, though nothing may follow it.
+            0 if self.done > 0 => Events::IN | Events::PRI,
+            0 => Events::IN,
+            _ => Events::PRI,
+        };
         self.open.file.can_go_on(&self.open, watch, events)
     }
 

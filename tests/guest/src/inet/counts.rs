@@ -1,4 +1,4 @@
-//! `/proc/net/snmp`, `snmp6` and `netstat`: events of the loopback are counted.
+//! `/proc/net/snmp`, `snmp6`, `netstat` and `dev`: events of the loopback are counted.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,6 +14,7 @@ crate::tests! {
     resets_are_counted
     datagrams_are_counted
     datagrams_without_room_are_counted
+    the_loopback_counts_its_traffic
 }
 
 /// All counts, by names as `TcpActiveOpens` and `Udp6InDatagrams`.
@@ -153,5 +154,39 @@ fn datagrams_without_room_are_counted() -> Outcome {
     expect!(taken > 0 && taken < SENT);
     let names = ["UdpOutDatagrams", "UdpInDatagrams", "UdpRcvbufErrors", "UdpInErrors", "UdpNoPorts"];
     expect_eq!(before.risen(names)?, [SENT, taken, SENT - taken, SENT - taken, 0]);
+    Ok(())
+}
+
+/// Bytes and packets that have come by the loopback, and that were sent there.
+fn traffic() -> Result<[u64; 4], String> {
+    let text = fs::read_to_string("/proc/net/dev").or_fail()?;
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix("lo:")).ok_or("no loopback")?;
+    let numbers: Result<Vec<u64>, _> = line.split_whitespace().map(str::parse).collect();
+    let numbers = numbers.or_fail()?;
+    let at = |index: usize| numbers.get(index).copied().ok_or("a short line");
+    Ok([at(0)?, at(1)?, at(8)?, at(9)?])
+}
+
+fn the_loopback_counts_its_traffic() -> Outcome {
+    let risen = |before: [u64; 4]| -> Result<[u64; 4], String> {
+        let now = traffic()?;
+        Ok([0, 1, 2, 3].map(|index: usize| now[index] - before[index]))
+    };
+    let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).or_fail()?;
+    let receiver = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).or_fail()?;
+    let before = traffic()?;
+    for _ in 0..20 {
+        sender.send_to(&[0; 1000], receiver.local_addr().or_fail()?).or_fail()?;
+    }
+    let [received_bytes, received, sent_bytes, sent] = risen(before)?;
+    expect_eq!([received_bytes, received], [sent_bytes, sent]);
+    expect_eq!([sent_bytes, sent], [20 * 1028, 20]);
+    let before = traffic()?;
+    let (mut client, mut server) = connection()?;
+    client.write_all(&[0; 50_000]).or_fail()?;
+    server.read_exact(&mut [0; 50_000]).or_fail()?;
+    let [received_bytes, received, sent_bytes, sent] = risen(before)?;
+    expect_eq!([received_bytes, received], [sent_bytes, sent]);
+    expect!(sent_bytes >= 50_000 + 4 * 52 && sent >= 4);
     Ok(())
 }

@@ -15,22 +15,25 @@ use crate::testing::process::{RUN_TIMEOUT, heddle_run, run};
 const SETTINGS: &str =
     "address() { busybox ip -4 -o addr show eth0 | busybox sed -n 's/.* inet \\([0-9./]*\\).*/\\1/p'; }
     address; busybox ip route show default | busybox sed -n 's/default via \\([0-9.]*\\).*/\\1/p'
+    busybox ip route | busybox sed -n 's/^\\(10.7.0.0.16 via [0-9.]*\\).*/\\1/p'
     busybox cat /etc/resolv.conf; busybox hostname; busybox cat /sys/class/net/eth0/mtu; ";
 
 /// Waits for the address, which comes after the program's start where machines are slow.
 const ARRIVAL: &str =
     "until busybox ip -4 -o addr show eth0 | busybox grep -q inet; do busybox sleep 0.2; done; ";
 
-/// Goes on to show the address, now and whenever it changes.
+/// Goes on to show the address and the MTU, now and whenever they change.
 const WATCH: &str = "last=
     while busybox sleep 0.2; do
-        now=$(address); [ \"$now\" = \"$last\" ] || echo \"now ${now:-none}\"; last=$now
+        now=$(address); now=\"${now:-none} $(busybox cat /sys/class/net/eth0/mtu)\"
+        [ \"$now\" = \"$last\" ] || echo \"now $now\"; last=$now
     done";
 
-/// A server with one address to give, for a few seconds at a time. Each line of input stops it or starts it again.
+/// A server with few addresses to give, for some seconds at a time. Each line of input stops it, and shows its leases,
+/// or starts it again. Its router is for clients that don't know of other routes.
 const SERVE: &str = "busybox cat > /tmp/conf <<'END'
 start 10.0.3.50
-end 10.0.3.50
+end 10.0.3.LAST
 interface eth0
 min_lease 4
 lease_file /tmp/leases
@@ -41,6 +44,7 @@ option dns 10.0.3.1 10.0.3.9
 option domain example.net
 option hostname given
 option mtu 1400
+option staticroutes 0.0.0.0/0 10.0.3.7, 10.7.0.0/16 10.0.3.8
 option lease SECONDS
 END
     : > /tmp/leases
@@ -48,13 +52,14 @@ END
         busybox udhcpd -f -a 100 /tmp/conf 2>&1 &
         read line
     do
-        kill $!; echo stopped; read line || break
+        kill $!; wait $!; busybox dumpleases -f /tmp/leases; echo stopped; read line || break
     done";
 
 /// The settings of that server.
-const GIVEN: [&str; 7] = [
+const GIVEN: [&str; 8] = [
     "10.0.3.50/24",
-    "10.0.3.1",
+    "10.0.3.7",
+    "10.7.0.0/16 via 10.0.3.8",
     "search example.net",
     "nameserver 10.0.3.1",
     "nameserver 10.0.3.9",
@@ -152,7 +157,13 @@ impl Drop for Place {
 }
 
 fn server(place: &Place, seconds: u32) -> Result<Talker, String> {
-    let script = SERVE.replace("SECONDS", &seconds.to_string());
+    server_with(place, seconds, 1, "")
+}
+
+/// A server of so many addresses from 10.0.3.50 on, in a machine that does something before.
+fn server_with(place: &Place, seconds: u32, addresses: u8, before: &str) -> Result<Talker, String> {
+    let serve = SERVE.replace("SECONDS", &seconds.to_string()).replace("LAST", &(49 + addresses).to_string());
+    let script = format!("{before}\n{serve}");
     let net = place.net();
     let server = ["--net", &net, "--deb", "busybox", "--", "sh", "-c", &script];
     let server = Talker::start(Kernel::Linux, &server)?;
@@ -189,9 +200,38 @@ pub fn of_a_server(kernel: Kernel) -> Result<(), String> {
         std::mem::replace(&mut is_second, is_acknowledged) && is_acknowledged
     })?;
     server.tell("stop")?;
-    client.until("the end of the lease", |line| line == "now none")?;
+    client.until("the end of the lease", |line| line == "now none 1500")?;
     server.tell("start")?;
-    client.until("another lease", |line| line == "now 10.0.3.50/24")
+    client.until("another lease", |line| line == "now 10.0.3.50/24 1400")
+}
+
+/// The server's machine itself has the first address: the client hears of it, declines the address, and gets another.
+///
+/// # Errors
+/// How it failed.
+pub fn of_a_taken_address(kernel: Kernel) -> Result<(), String> {
+    let place = Place::new(&format!("{}-taken", kernel.name()));
+    let take = "busybox ip addr add 10.0.3.50/24 dev eth0";
+    let _server = server_with(&place, 600, 2, take)?;
+    let (net, script) = (place.net(), format!("{ARRIVAL}{SETTINGS}{WATCH}"));
+    let client = ["--net", &net, "--address", "dhcp", "--deb", "busybox", "--", "sh", "-c", &script];
+    let client = Talker::start(kernel, &client)?;
+    client.until("another address", |line| line == "now 10.0.3.51/24 1400")
+}
+
+/// A machine that ends gives its address back.
+///
+/// # Errors
+/// How it failed.
+pub fn given_back(kernel: Kernel) -> Result<(), String> {
+    let place = Place::new(&format!("{}-end", kernel.name()));
+    let mut server = server(&place, 3600)?;
+    let net = place.net();
+    let options = ["--net", &net, "--address", "dhcp", "--deb", "busybox"];
+    let output = super::run_script(kernel, &options, SETTINGS)?;
+    expect(output.lines().next(), Some("10.0.3.50/24"))?;
+    server.tell("stop")?;
+    server.until("the lease's end", |line| line.contains("10.0.3.50") && line.contains("expired"))
 }
 
 /// Messages are lost, repeated, damaged and late.
@@ -206,7 +246,7 @@ pub fn over_a_bad_link(kernel: Kernel) -> Result<(), String> {
     let (net, script) = (places[1].net(), format!("{SETTINGS}{WATCH}"));
     let client = ["--net", &net, "--address", "dhcp", "--deb", "busybox", "--", "sh", "-c", &script];
     let client = Talker::start(kernel, &client)?;
-    client.until("a lease", |line| line == "now 10.0.3.50/24")
+    client.until("a lease", |line| line == "now 10.0.3.50/24 1400")
 }
 
 /// Without a server, the program starts after a while, and its user hears why it has no address.

@@ -16,7 +16,7 @@ use super::streams::Test;
 use crate::guest::Kernel;
 
 /// All tests of this module.
-pub const TESTS: [Test; 19] = [
+pub const TESTS: [Test; 21] = [
     ("a published port leads to nginx", published),
     ("a published port leads to nginx with two workers on two processors", published_on_two),
     ("a published port leads to a python server on four processors", published_on_four),
@@ -34,6 +34,8 @@ pub const TESTS: [Test; 19] = [
     ("two machines over a bad link, this kernel connecting", bad_link::as_client),
     ("an address by DHCP from QEMU's server", dhcp::of_qemu),
     ("an address by DHCP that is renewed, ends and comes again", dhcp::of_a_server),
+    ("an address by DHCP that another machine has", dhcp::of_a_taken_address),
+    ("an address by DHCP is given back", dhcp::given_back),
     ("an address by DHCP over a bad link", dhcp::over_a_bad_link),
     ("an address by DHCP that nobody gives", dhcp::of_nobody),
 ];

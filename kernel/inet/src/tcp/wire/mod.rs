@@ -7,7 +7,9 @@
 //! once, and storage is provided when bytes come that need it; so an idle connection has no buffers. How much is sent
 //! at once is decided in `congestion`.
 
+mod acceptance;
 mod congestion;
+mod ending;
 #[cfg_attr(
     not(test),
     expect(clippy::disallowed_methods, reason = "packets have the room that was reserved for them")
@@ -43,14 +45,14 @@ use smoltcp::socket::tcp::{Socket, State};
 use smoltcp::time::Duration;
 
 use crate::address::Endpoint;
-use crate::engine::{Engine, LastNumbers};
+use crate::engine::Engine;
 use crate::error::InetError;
 use crate::ip::{ETHERNET_BYTES, IpHeader};
 use crate::options::Options;
 use crate::platform::{OutOfMemory, Platform, random_u64};
 use crate::settings::{Settings, patience_ns};
 use crate::tcp::half_open::HalfOpen;
-use crate::tcp::segment::{Draft, Offer, Segment, WINDOW_AT, flags, is_before};
+use crate::tcp::segment::{Draft, FLAGS_AT, Offer, Segment, WINDOW_AT, flags, is_before};
 use crate::tcp::wire::congestion::{Congestion, Heed};
 use crate::tcp::wire::outlet::Outlet;
 use crate::tcp::wire::stack::{Stack, StackDevice, capabilities, endpoint, instant};
@@ -106,6 +108,8 @@ pub(crate) struct Wire {
     active_ns: u64,
     started_ns: u64,
     corked_ns: Option<u64>,
+    /// When the next doubtful segment is answered.
+    challenge_ns: u64,
 }
 
 /// The result of a pass.
@@ -155,6 +159,7 @@ impl Wire {
             active_ns: now_ns,
             started_ns: now_ns,
             corked_ns: None,
+            challenge_ns: 0,
         }
     }
 
@@ -298,8 +303,14 @@ impl Wire {
     /// Gives smoltcp a packet with a window of ours. One that stands in for another, which is kept, tells of no loss.
     fn take_packet<P: Platform>(&mut self, engine: &Engine<P>, packet: &mut [u8], stands_in: bool) {
         let Some(parsed) = IpHeader::parse(packet) else { return };
-        let window_at = parsed.header_bytes + WINDOW_AT;
+        let (window_at, flags_at) = (parsed.header_bytes + WINDOW_AT, parsed.header_bytes + FLAGS_AT);
         let Some(segment) = Segment::parse(parsed.payload) else { return };
+        if self.refuses(engine, &segment) {
+            return;
+        }
+        // smoltcp looks at nothing else of a segment that is outside of the window.
+        let is_acceptable = stands_in || self.is_acceptable(&segment);
+        let cuts_end = self.cuts_end(&segment);
         if segment.has(flags::SYN) && self.state() == State::SynSent && segment.has(flags::ACK) {
             self.peer_start = segment.number;
             self.offer = segment.offer();
@@ -312,16 +323,16 @@ impl Wire {
             // A SYN's window is not shifted.
             self.peer_window = segment.window >> self.offer.scale.unwrap_or(0);
         }
-        if !segment.has(flags::SYN | flags::RST) {
+        if is_acceptable && !segment.has(flags::SYN | flags::RST) {
             self.peer_window = segment.window;
         }
         (self.active_ns, self.unheard_ns) = (P::now_ns(), 0);
         let end = segment.end();
-        if !segment.data.is_empty() && (!self.has_gap() || is_before(self.farthest, end)) {
+        if is_acceptable && !segment.data.is_empty() && (!self.has_gap() || is_before(self.farthest, end)) {
             self.farthest = end;
         }
         let mut heed = Heed::Clamp;
-        if segment.has(flags::ACK) && !segment.has(flags::RST) {
+        if is_acceptable && segment.has(flags::ACK) && !segment.has(flags::RST) {
             let shift = if segment.has(flags::SYN) { 0 } else { self.offer.scale.unwrap_or(0) };
             let (acknowledged, is_bare) = (segment.acknowledged, segment.data.is_empty());
             let (told, sent) = (segment.window, self.outlet.sent);
@@ -330,6 +341,9 @@ impl Wire {
             let window = congestion.window_for(if stands_in { Heed::Differ } else { heed }, told, shift);
             congestion.give(acknowledged, is_bare, window);
             packet[window_at..window_at + 2].copy_from_slice(&window.to_be_bytes());
+        }
+        if cuts_end {
+            packet[flags_at] &= !flags::FIN;
         }
         // Without memory for a pass the packet is lost, and will come again.
         let _ = self.input(engine, packet);
@@ -528,41 +542,6 @@ impl Wire {
     /// Bytes that were sent and not acknowledged.
     pub fn unacknowledged(&self) -> usize {
         self.stack.peek().send_queue()
-    }
-
-    /// Ends this side's direction, once what waits has been sent. Storage can't grow after, so a program that goes on
-    /// reading gets enough of it before.
-    pub fn end<P: Platform>(&mut self, engine: &Engine<P>, options: &Options, goes_on: bool) {
-        self.outlet.window = self.window(options);
-        if !goes_on || !self.may_send() || self.stack.receive_bytes >= self.last_storage() {
-            self.stack.socket().close();
-            return;
-        }
-        self.is_ending = true;
-        self.try_to_end(engine);
-    }
-
-    /// The storage of a connection that can't get more.
-    fn last_storage(&self) -> usize {
-        self.outlet.window.next_power_of_two().min(STORAGE_MAX)
-    }
-
-    fn try_to_end<P: Platform>(&mut self, engine: &Engine<P>) {
-        if self.is_ending && self.stack.peek().send_queue() == 0 {
-            let _ = self.rebuild(engine, self.last_storage(), 0);
-            self.is_ending = false;
-            self.stack.socket().close();
-        }
-    }
-
-    /// Ends both at once, and tells the peer.
-    pub fn abort(&mut self) {
-        self.stack.socket().abort();
-    }
-
-    /// The numbers with which it goes on answering when it is gone.
-    pub const fn last_numbers(&self) -> LastNumbers {
-        LastNumbers { sent: self.outlet.sent, received: self.outlet.acknowledged }
     }
 
     /// A router said how long packets may be.

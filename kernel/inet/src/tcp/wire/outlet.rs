@@ -98,9 +98,10 @@ impl Outlet {
         }
         let bytes = &mut frame[start..];
         bytes[WINDOW_AT..WINDOW_AT + 2].copy_from_slice(&units.to_be_bytes());
-        if is_bare {
+        if is_bare || given & flags::RST != 0 && !is_answer {
             // After a timeout smoltcp's next number is one that the peer may have seen, and an acknowledgement with an
-            // old number does not count: two ends that both send again would never hear each other.
+            // old number does not count: two ends that both send again would never hear each other. Neither does a
+            // reset.
             bytes[4..8].copy_from_slice(&self.sent.to_be_bytes());
         }
         if is_syn {

@@ -13,6 +13,9 @@ use crate::tcp::segment::{Draft, Segment, flags, is_before};
 use crate::tcp::wire::stack::{Stack, address};
 use crate::tcp::wire::{FIRST_BYTES, STORAGE_MAX, Wire};
 
+/// Packets that wait for storage: each of them is looked at with each that comes.
+const HELD_MAX: usize = 2048;
+
 impl Wire {
     /// Has a new stack pass through the handshake that the connection has behind it.
     pub(super) fn play_handshake<P: Platform>(&mut self, engine: &Engine<P>) -> Result<(), OutOfMemory> {
@@ -227,7 +230,7 @@ impl Wire {
             }
         }
         let bytes: usize = self.held.iter().map(Vec::len).sum();
-        if bytes < self.outlet.window && self.held.try_reserve(1).is_ok() {
+        if bytes < self.outlet.window && self.held.len() < HELD_MAX && self.held.try_reserve(1).is_ok() {
             self.held.push_back(packet);
         }
         if self.has_gap() {
