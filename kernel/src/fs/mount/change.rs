@@ -88,7 +88,7 @@ fn children(mount: &Arc<Mount>) -> Result<Children, Errno> {
 }
 
 /// A mount of the tree in which nothing is mounted: the one that is reached by always taking the last.
-fn leaf(top: &Arc<Mount>) -> Arc<Mount> {
+pub(super) fn leaf(top: &Arc<Mount>) -> Arc<Mount> {
     let mut mount = top.clone();
     loop {
         let position = mount.position.lock();

@@ -10,6 +10,7 @@
 mod change;
 mod namespace;
 mod path;
+mod places;
 mod sharing;
 mod unmount;
 
@@ -36,7 +37,7 @@ pub use crate::fs::mount::namespace::{
 };
 pub use crate::fs::mount::path::Path;
 pub use crate::fs::mount::sharing::Propagation;
-pub use crate::fs::mount::unmount::{is_unused, unmount};
+pub use crate::fs::mount::unmount::{detach_all, has_own_mount, is_unused, unmount};
 
 /// The most mounts of all namespaces together.
 const MOUNTS_MAX_ALL: u32 = 32768;
@@ -94,6 +95,8 @@ pub struct Mount {
     /// How often a lookup has come in since `MNT_EXPIRE` marked it; 0 while it is not marked.
     uses: AtomicU32,
     position: SpinLock<MountPosition>,
+    /// Its place among the mounts on one entry.
+    beside: SpinLock<places::PlaceLinks>,
     sharing: SpinLock<sharing::Sharing>,
 }
 
@@ -189,6 +192,7 @@ impl Mount {
                 set: None,
                 is_leaving: false,
             }),
+            beside: SpinLock::new(places::PlaceLinks::NONE),
             sharing: SpinLock::new(sharing::Sharing::PRIVATE),
         })?;
         if count >= MOUNTS_MAX_ALL { Err(Errno::ENOSPC) } else { Ok(made) }
@@ -288,8 +292,9 @@ impl Mount {
     }
 
     /// Puts it on a place whose mount has room for one more.
-    fn attach_reserved(self: &Arc<Self>, _: &Topology, at: Path) {
+    fn attach_reserved(self: &Arc<Self>, topology: &Topology, at: Path) {
         at.entry.add_mount();
+        places::enter(topology, self, &at.entry);
         push_reserved(
             &mut at.mount.position.lock().children,
             MountedChild { at: at.entry.clone(), mount: self.clone(), is_left: false },
@@ -299,8 +304,9 @@ impl Mount {
     }
 
     /// Takes it from its place, which is returned.
-    fn detach(self: &Arc<Self>, _: &Topology) -> Option<Path> {
+    fn detach(self: &Arc<Self>, topology: &Topology) -> Option<Path> {
         let at = self.position.lock().at.take()?;
+        places::leave(topology, self, &at.entry);
         let mut position = at.mount.position.lock();
         let index = position.children.iter().position(|child| Arc::ptr_eq(&child.mount, self));
         let child = index.map(|index| position.children.remove(index));
@@ -311,8 +317,9 @@ impl Mount {
     }
 
     /// Leaves it on its place, of which it knows no more. The place is returned.
-    fn leave_in_place(self: &Arc<Self>, _: &Topology) -> Option<Path> {
+    fn leave_in_place(self: &Arc<Self>, topology: &Topology) -> Option<Path> {
         let at = self.position.lock().at.take()?;
+        places::leave(topology, self, &at.entry);
         let mut position = at.mount.position.lock();
         if let Some(child) = position.children.iter_mut().find(|child| Arc::ptr_eq(&child.mount, self)) {
             child.is_left = true;

@@ -4,8 +4,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::error::Errno;
-use crate::fs::mount::change::{take_out, take_out_below};
-use crate::fs::mount::{Mount, Path, Topology, lock};
+use crate::fs::Dentry;
+use crate::fs::mount::change::{leaf, take_out, take_out_below};
+use crate::fs::mount::{Mount, MountSet, Path, Topology, lock, places};
+use crate::sched::Budget;
 
 use heddle_kernel_core::fallible::push_reserved;
 
@@ -168,4 +170,47 @@ pub fn unmount(mount: Arc<Mount>, is_lazy: bool) -> Result<(), Errno> {
     drop(topology);
     drop((removed, mount));
     Ok(())
+}
+
+/// Whether a mount of this namespace lies on an entry.
+#[must_use]
+pub fn has_own_mount(own: &Arc<MountSet>, entry: &Arc<Dentry>) -> bool {
+    entry.is_mount_point() && places::find(&lock(), entry, |mount| mount.is_in(own)).is_some()
+}
+
+/// Takes away all that lies on an entry whose name has been removed: other namespaces have mounted it. Whoever is in
+/// one of these mounts still sees what is mounted in it.
+pub async fn detach_all(entry: Arc<Dentry>) {
+    let mut budget = Budget::new();
+    while let Some(top) = detach_one(&entry) {
+        budget.step(1).await;
+        while leave_one(&top) {
+            budget.step(1).await;
+        }
+    }
+}
+
+/// Takes one of the mounts on an entry away, with what is in it.
+fn detach_one(entry: &Arc<Dentry>) -> Option<Arc<Mount>> {
+    let topology = lock();
+    let top = places::find(&topology, entry, |_| true)?;
+    let at = take_out(&topology, &top);
+    drop(topology);
+    drop(at);
+    Some(top)
+}
+
+/// Takes one of the mounts in another out of its namespace, where it lies. Returns whether there was one.
+fn leave_one(top: &Arc<Mount>) -> bool {
+    let topology = lock();
+    let mount = leaf(top);
+    if Arc::ptr_eq(&mount, top) {
+        return false;
+    }
+    mount.make_private(&topology);
+    MountSet::leave(&topology, &mount);
+    let at = mount.leave_in_place(&topology);
+    drop(topology);
+    drop((at, mount));
+    true
 }
