@@ -9,6 +9,7 @@ use crate::error::Errno;
 use crate::fs::Directories;
 use crate::fs::mount::{self, MountNamespace};
 use crate::memory::fallible;
+use crate::process::Credentials;
 use crate::process::host_name::UtsNamespace;
 use crate::process::user_namespace::Users;
 
@@ -20,11 +21,11 @@ pub trait IpcSpace: Any + Send + Sync {
     /// The user namespace that owns it.
     fn owner(&self) -> &Users;
 
-    /// A new one without objects.
+    /// A new one without objects, made with these credentials.
     ///
     /// # Errors
     /// `ENOMEM`, `ENOSPC`.
-    fn another(&self, owner: &Users) -> Result<Arc<dyn IpcSpace>, Errno>;
+    fn another(&self, maker: &Credentials) -> Result<Arc<dyn IpcSpace>, Errno>;
 }
 
 /// The namespaces of a thread; threads share a set of them until one of them leaves a part.
@@ -64,21 +65,26 @@ impl Namespaces {
         })
     }
 
-    /// These with new ones, owned by a user namespace, in the place of those whose flags are given. `directories` move
-    /// into the copied mounts.
+    /// These with new ones, made with these credentials, in the place of those whose flags are given. `directories`
+    /// move into the copied mounts.
     ///
     /// # Errors
     /// `ENOMEM`, `ENOSPC`.
-    pub fn copied(&self, kinds: u32, owner: &Users, directories: &Directories) -> Result<Arc<Self>, Errno> {
+    pub fn copied(
+        &self,
+        kinds: u32,
+        maker: &Credentials,
+        directories: &Directories,
+    ) -> Result<Arc<Self>, Errno> {
         let has = |flag| kinds & flag != 0;
-        let ipc = if has(linux::CLONE_NEWIPC) { self.ipc.another(owner)? } else { self.ipc.clone() };
+        let ipc = if has(linux::CLONE_NEWIPC) { self.ipc.another(maker)? } else { self.ipc.clone() };
         let names = if has(linux::CLONE_NEWUTS) {
-            fallible::try_arc(self.names.duplicate(owner)?)?
+            fallible::try_arc(self.names.duplicate(maker)?)?
         } else {
             self.names.clone()
         };
         let mounts =
-            if has(linux::CLONE_NEWNS) { self.mounts.copy(owner, directories)? } else { self.mounts.clone() };
+            if has(linux::CLONE_NEWNS) { self.mounts.copy(maker, directories)? } else { self.mounts.clone() };
         fallible::try_arc(Self { mounts, names, ipc })
     }
 }

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crate::arch::cpu;
 use crate::error::{Errno, TryResult};
 use crate::fs::inode::{Inode, Metadata};
 use crate::fs::{File, IoBuffer, OpenFile};
@@ -13,6 +14,7 @@ use crate::process::{Credentials, Thread};
 use crate::procfs::usage::Sum;
 use crate::procfs::{ProcNode, Text, What};
 use crate::sync::SpinLock;
+use crate::wait::queue::Events;
 
 /// The most bytes that a write to such a file takes.
 const WRITE_LIMIT: usize = 4096;
@@ -26,6 +28,8 @@ struct ProcFile {
     namespaces: Option<Arc<Namespaces>>,
     /// Its view on keys, for a file about them.
     keys: Option<KeyViewer>,
+    /// The writer and its CPU, from the beginning of an attempt on, for a file where the writer's rights count.
+    writer: SpinLock<Option<(usize, Arc<Credentials>)>>,
     shown: SpinLock<Option<Shown>>,
 }
 
@@ -68,7 +72,7 @@ impl ProcFile {
                 Some(viewer) => show(viewer, &mut text, from)?,
                 None => None,
             },
-            What::Seen(show) | What::WritableSeen(show, _) => {
+            What::Seen(show) | What::WritableSeen(show, _) | What::WritableMap(show, _) => {
                 show(subject, self.viewer(), &mut text).map(|()| None)?
             }
             What::Parts(show) => show(subject, &mut text, from)?,
@@ -85,10 +89,19 @@ pub(super) fn open(node: Arc<ProcNode>, thread: Option<&Arc<Thread>>) -> Result<
     let sees_keys = matches!(node.item.what, What::Keys(_));
     let keys = thread.filter(|_| sees_keys).map(|thread| KeyCaller::new(thread).viewer());
     let opener = thread.map(|thread| thread.credentials());
-    Ok(fallible::try_arc(ProcFile { node, opener, namespaces, keys, shown: SpinLock::new(None) })?)
+    let (writer, shown) = (SpinLock::new(None), SpinLock::new(None));
+    Ok(fallible::try_arc(ProcFile { node, opener, namespaces, keys, writer, shown })?)
 }
 
 impl File for ProcFile {
+    fn before_transfer(&self, thread: &Arc<Thread>, events: Events) -> Result<(), Errno> {
+        if events.contains(Events::OUT) && matches!(self.node.item.what, What::WritableMap(..)) {
+            let before = self.writer.lock().replace((cpu::id(), thread.credentials()));
+            drop(before);
+        }
+        Ok(())
+    }
+
     fn read(&self, _: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> TryResult<usize> {
         // Taken out, so that no text is made under the lock. A reader that shares the open file begins anew meanwhile.
         let kept = self.shown.lock().take();
@@ -131,6 +144,12 @@ impl File for ProcFile {
             (What::Writable(_, store), _) => store(&self.node.subject, &bytes),
             (What::Controlled(_, store) | What::WritableSeen(_, store), Some(opener)) => {
                 store(&self.node.subject, opener, &bytes)
+            }
+            (What::WritableMap(_, store), Some(opener)) => {
+                // An attempt keeps its CPU. Of two that write at once one is refused.
+                let writer = self.writer.lock().take().filter(|(cpu, _)| *cpu == cpu::id());
+                let writer = writer.ok_or(Errno::EPERM);
+                writer.and_then(|(_, writer)| store(&self.node.subject, opener, &writer, &bytes))
             }
             (What::WritableOwn(_, store), _) => {
                 self.namespaces.as_ref().ok_or(Errno::EIO).and_then(|namespaces| store(namespaces, &bytes))

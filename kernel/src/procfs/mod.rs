@@ -52,6 +52,8 @@ type ShowSum = fn(&Subject, &mut Text, &mut Sum) -> Result<bool, Errno>;
 type Store = fn(&Subject, &[u8]) -> Result<(), Errno>;
 /// The same, as far as whoever opened the file may.
 type StoreAs = fn(&Subject, &Credentials, &[u8]) -> Result<(), Errno>;
+/// The same, as far as both may who opened the file and who writes to it.
+type StoreAsBoth = fn(&Subject, &Credentials, &Credentials, &[u8]) -> Result<(), Errno>;
 /// Writes what a file shows to whoever opened it.
 type ShowAs = fn(&Subject, &Credentials, &mut Text) -> Result<(), Errno>;
 /// Writes something of namespaces, as somebody sees it.
@@ -89,6 +91,8 @@ enum What {
     Seen(ShowAs),
     /// The same for one that can be written, to what the opener's rights allow.
     WritableSeen(ShowAs, StoreAs),
+    /// The same, where the writer's rights count as well.
+    WritableMap(ShowAs, StoreAsBoth),
     /// A file about the namespaces of whoever opens it.
     Own(ShowOwn),
     /// The same for one that can be written.
@@ -279,6 +283,7 @@ impl Inode for ProcNode {
             | What::Keys(_)
             | What::Seen(_)
             | What::WritableSeen(..)
+            | What::WritableMap(..)
             | What::Own(_)
             | What::WritableOwn(..)
             | What::Memory

@@ -1,7 +1,7 @@
 //! The names in `/proc`, and how each is shown.
 
 use crate::procfs::{
-    Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, Store, StoreAs, StoreOwn, What, coroutines, ipc,
+    Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, Store, StoreAs, StoreAsBoth, StoreOwn, What, coroutines, ipc,
     keys, link, mounts, namespace, net, net_class, net_counts, net_settings, node, process, settings,
     sockets, system, usage, users,
 };
@@ -40,6 +40,10 @@ const fn seen(name: &'static [u8], show: ShowAs) -> Item {
 
 const fn writable_seen(name: &'static [u8], show: ShowAs, store: StoreAs) -> Item {
     Item { name, permissions: 0o644, what: What::WritableSeen(show, store), is_guarded: false }
+}
+
+const fn writable_map(name: &'static [u8], show: ShowAs, store: StoreAsBoth) -> Item {
+    Item { name, permissions: 0o644, what: What::WritableMap(show, store), is_guarded: false }
 }
 
 const fn own(name: &'static [u8], show: ShowOwn) -> Item {
@@ -237,7 +241,7 @@ static PROCESS_ITEMS: &[Item] = &[
     mounted(b"mountinfo", 0o444, mounts::information),
     mounted(b"mounts", 0o444, mounts::table),
     mounted(b"mountstats", 0o400, mounts::statistics),
-    writable_seen(b"gid_map", users::group_map, users::set_group_map),
+    writable_map(b"gid_map", users::group_map, users::set_group_map),
     directory(b"net", What::Directory(NET_ITEMS)),
     Item { name: b"ns", permissions: 0o511, what: What::Directory(NAMESPACE_ITEMS), is_guarded: false },
     sums(b"numa_maps", usage::by_node),
@@ -245,14 +249,14 @@ static PROCESS_ITEMS: &[Item] = &[
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
     Item { name: b"pagemap", permissions: 0o400, what: What::PageMap, is_guarded: true },
-    writable_seen(b"projid_map", users::project_map, users::set_project_map),
+    writable_map(b"projid_map", users::project_map, users::set_project_map),
     writable_seen(b"setgroups", users::groups, users::set_groups),
     sums(b"smaps", usage::by_mapping),
     sums(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
     seen(b"status", process::status),
-    writable_seen(b"uid_map", users::user_map, users::set_user_map),
+    writable_map(b"uid_map", users::user_map, users::set_user_map),
     text(b"wchan", process::wait_channel),
 ];
 
@@ -273,7 +277,7 @@ static THREAD_ITEMS: &[Item] = &[
     mounted(b"mountinfo", 0o444, mounts::information),
     mounted(b"mounts", 0o444, mounts::table),
     mounted(b"mountstats", 0o400, mounts::statistics),
-    writable_seen(b"gid_map", users::group_map, users::set_group_map),
+    writable_map(b"gid_map", users::group_map, users::set_group_map),
     directory(b"net", What::Directory(NET_ITEMS)),
     Item { name: b"ns", permissions: 0o511, what: What::Directory(NAMESPACE_ITEMS), is_guarded: false },
     sums(b"numa_maps", usage::by_node),
@@ -281,14 +285,14 @@ static THREAD_ITEMS: &[Item] = &[
     text(b"oom_score", process::oom_score),
     controlled(b"oom_score_adj", process::oom_adjustment, process::set_oom_adjustment),
     Item { name: b"pagemap", permissions: 0o400, what: What::PageMap, is_guarded: true },
-    writable_seen(b"projid_map", users::project_map, users::set_project_map),
+    writable_map(b"projid_map", users::project_map, users::set_project_map),
     writable_seen(b"setgroups", users::groups, users::set_groups),
     sums(b"smaps", usage::by_mapping),
     sums(b"smaps_rollup", usage::rollup),
     text(b"stat", process::statistics),
     text(b"statm", process::memory),
     seen(b"status", process::status),
-    writable_seen(b"uid_map", users::user_map, users::set_user_map),
+    writable_map(b"uid_map", users::user_map, users::set_user_map),
     text(b"wchan", process::wait_channel),
 ];
 

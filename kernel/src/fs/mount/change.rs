@@ -2,11 +2,14 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use linux_raw_sys::general::CAP_SYS_ADMIN;
 
 use crate::error::Errno;
 use crate::fs::mount::sharing::{CopyKind, PropagationTargets};
 use crate::fs::mount::{Mount, MountSet, Path, Propagation, Topology, lock};
 use crate::fs::{Dentry, FileType};
+use crate::process::Credentials;
+use crate::process::user_namespace::{Users, is_same};
 
 use heddle_kernel_core::fallible::push_reserved;
 
@@ -244,14 +247,16 @@ fn graft(topology: &Topology, source: &Arc<Mount>, at: Path) -> Result<(), Errno
     }
     drop(before);
     for Planned { copy, at } in planned {
-        settle(topology, &copy, at);
+        settle(topology, &copy, at, set.owner());
     }
     Ok(())
 }
 
-/// Puts a copy where propagation takes it: under a mount that lies there.
-fn settle(topology: &Topology, copy: &Arc<Mount>, at: Path) {
+/// Puts a copy where propagation takes it, under a mount that lies there. In a namespace with another owner than that
+/// of the change it keeps its settings, and what is in it its places.
+fn settle(topology: &Topology, copy: &Arc<Mount>, at: Path, owner: &Users) {
     let Some(set) = at.mount.set() else { return };
+    let is_less = !is_same(set.owner(), owner);
     let above = at.mount.child_on(&at.entry);
     if let Some(above) = &above {
         let _ = above.detach(topology);
@@ -261,6 +266,9 @@ fn settle(topology: &Topology, copy: &Arc<Mount>, at: Path) {
     // The tree is walked without memory: down to the first, and on to the next one beside or above.
     loop {
         set.enter(topology, &mount);
+        if is_less {
+            mount.lock_settings(!Arc::ptr_eq(&mount, copy));
+        }
         mount = match next_in(copy, &mount) {
             Some(next) => next,
             None => break,
@@ -362,7 +370,7 @@ pub fn detached_copy(
     check_bind(own, source)?;
     let copy = copy_for_bind(&topology, source, is_recursive)?;
     drop(topology);
-    let made = crate::fs::mount::MountNamespace::anonymous(&copy);
+    let made = crate::fs::mount::MountNamespace::anonymous(own, &copy);
     made.inspect_err(|_| take_apart(&lock(), &copy))
 }
 
@@ -410,12 +418,13 @@ pub fn move_to(own: &Arc<MountSet>, source: &Path, place: Path) -> Result<(), Er
     Ok(())
 }
 
-/// Sets how changes in a mount, and with `is_recursive` in all below it, reach others.
+/// Sets how changes in a mount, and with `is_recursive` in all below it, reach others: of any namespace in whose owner
+/// these credentials may do all.
 ///
 /// # Errors
-/// `EINVAL` (not a mount, or of another namespace), `ENOMEM`.
+/// `EINVAL` (not a mount, or in no namespace), `EPERM`, `ENOMEM`.
 pub fn set_propagation(
-    own: &Arc<MountSet>,
+    who: &Credentials,
     place: &Path,
     kind: Propagation,
     is_recursive: bool,
@@ -424,8 +433,9 @@ pub fn set_propagation(
         return Err(Errno::EINVAL);
     }
     let topology = lock();
-    if !place.mount.is_in(own) {
-        return Err(Errno::EINVAL);
+    let set = place.mount.set().ok_or(Errno::EINVAL)?;
+    if !who.is_capable_in(set.owner(), CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM);
     }
     if !is_recursive {
         return place.mount.propagate_as(&topology, kind);

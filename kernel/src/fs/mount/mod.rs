@@ -41,6 +41,8 @@ pub use crate::fs::mount::unmount::{detach_all, has_own_mount, is_unused, unmoun
 
 /// The most mounts of all namespaces together.
 const MOUNTS_MAX_ALL: u32 = 32768;
+/// Those that one user answers for: root has this many to itself, and may have the others, too.
+const MOUNTS_MAX_USER: u32 = MOUNTS_MAX_ALL / 4;
 
 /// A file system as all mounts of it share it.
 pub struct Superblock {
@@ -363,6 +365,9 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         MOUNT_COUNT.fetch_sub(1, Ordering::Relaxed);
+        if let Some(set) = self.position.get_mut().set.take() {
+            set.forget_one();
+        }
         Tree::end_mount(&self.root);
         // Those that were left on it go one by one: a program decides how deep they lie in one another.
         let mut left = core::mem::take(&mut self.position.get_mut().children);

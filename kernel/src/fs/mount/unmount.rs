@@ -21,7 +21,7 @@ pub fn is_unused(mount: &Arc<Mount>) -> bool {
 /// The mount that lies on the root of this one, if that is all that is in it.
 fn only_topper(mount: &Arc<Mount>) -> Option<Arc<Mount>> {
     let position = mount.position.lock();
-    let mut staying = position.children.iter();
+    let mut staying = position.children.iter().filter(|child| !child.is_left);
     match (staying.next(), staying.next()) {
         (Some(child), None) if Arc::ptr_eq(&child.at, &mount.root) => Some(child.mount.clone()),
         _ => None,
@@ -109,6 +109,12 @@ fn mark(found: Vec<Arc<Mount>>) -> Result<Vec<Arc<Mount>>, Errno> {
             }
         }
     }
+    // What is locked goes only with the mount that it is in, about which is decided first.
+    for mount in leaving.iter().rev().filter(|mount| mount.is_locked()) {
+        let goes_along = mount.at().is_some_and(|at| at.mount.position.lock().is_leaving);
+        mount.position.lock().is_leaving = goes_along;
+    }
+    leaving.retain(|mount| mount.position.lock().is_leaving);
     Ok(leaving)
 }
 
@@ -118,9 +124,12 @@ fn unmark(mounts: &[Arc<Mount>]) {
     }
 }
 
-/// Takes one of the companions out; what lies on its root takes its place.
+/// Takes one of the companions out; what lies on its root takes its place. A locked one stays on what it covers.
 fn remove_companion(topology: &Topology, mount: &Arc<Mount>) -> Option<Path> {
     let topper = only_topper(mount);
+    if topper.is_none() {
+        return take_out_below(topology, mount);
+    }
     if let Some(topper) = &topper {
         let _ = topper.detach(topology);
     }

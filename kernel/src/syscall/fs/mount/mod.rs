@@ -85,7 +85,7 @@ pub fn mount(call: &mut Call<'_>) -> SyscallResult {
         mount::bind(&own_mounts(call), &source, at, flags & linux::MS_REC != 0)?;
     } else if flags & PROPAGATION != 0 {
         let kind = propagation(flags & !(linux::MS_REC | linux::MS_SILENT)).ok_or(Errno::EINVAL)?;
-        mount::set_propagation(&own_mounts(call), &at, kind, flags & linux::MS_REC != 0)?;
+        mount::set_propagation(&call.thread.credentials(), &at, kind, flags & linux::MS_REC != 0)?;
     } else if flags & linux::MS_MOVE != 0 {
         let source = bind_source(call, source.as_deref())?;
         mount::move_to(&own_mounts(call), &source, at)?;
