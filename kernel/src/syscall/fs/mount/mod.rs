@@ -11,6 +11,7 @@ use linux_raw_sys::general as linux;
 use crate::error::{Errno, TryResult};
 use crate::fs::lookup::PATH_LIMIT;
 use crate::fs::mount::{self, MountSet, Propagation, Superblock, is_unused};
+use crate::fs::tree::deferred_trees;
 use crate::fs::{FileType, Mount, Path};
 use crate::process::table;
 use crate::sched::Budget;
@@ -181,7 +182,13 @@ pub fn umount2(call: &mut Call<'_>) -> SyscallResult {
         return Ok(0.into());
     }
     mount::unmount(mount, is_lazy)?;
-    Ok(0.into())
+    if !deferred_trees::is_any() {
+        return Ok(0.into());
+    }
+    pending(async move {
+        deferred_trees::finish().await;
+        Ok(0)
+    })
 }
 
 /// pivot_root(2).
