@@ -101,7 +101,7 @@ impl Namespace {
         let mut name = Text::new();
         name.line(format_args!("{}:[{}]", self.kind(), self.number()))?;
         let entry = Dentry::new(fallible::try_arc(NamespaceNode(self))?, None, &name.into_bytes())?;
-        Ok(Path { mount: setup::anonymous()?.0.clone(), entry })
+        Ok(Path { mount: setup::namespaces()?.clone(), entry })
     }
 }
 
@@ -139,6 +139,13 @@ impl Inode for NamespaceNode {
     fn statistics(&self) -> Statistics {
         let magic = linux::NSFS_MAGIC;
         Statistics { magic, blocks: 0, free: 0, nodes: 0, free_nodes: 0, device: DEVICE }
+    }
+
+    fn namespace_order(&self) -> Option<u64> {
+        match &self.0 {
+            Namespace::Mounts(namespace) => Some(namespace.number),
+            _ => Some(u64::MAX),
+        }
     }
 
     fn open(self: Arc<Self>, _: &Opening<'_>) -> Result<Arc<dyn File>, Errno> {

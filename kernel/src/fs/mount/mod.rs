@@ -347,6 +347,11 @@ impl Mount {
         Ok(found)
     }
 
+    /// For the file of a namespace, what [`crate::fs::Inode::namespace_order`] says.
+    fn namespace_order(&self) -> Option<u64> {
+        self.root.node.namespace_order()
+    }
+
     /// Notes that a lookup came in.
     #[inline]
     fn note_use(&self) {

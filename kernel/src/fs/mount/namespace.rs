@@ -2,10 +2,13 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use heddle_kernel_core::fallible::push_reserved;
+
+use crate::arch::{MAX_CPUS, cpu};
 use crate::error::Errno;
-use crate::fs::mount::change::{copy_tree, dissolve, take_apart};
+use crate::fs::mount::change::{CopyScope, copy_tree, dissolve, take_apart};
 use crate::fs::mount::sharing::CopyKind;
 use crate::fs::mount::{MOUNT_COUNT, MOUNTS_MAX_ALL, MOUNTS_MAX_USER, Mount, Path, ROOT, Topology, lock};
 use crate::fs::{Dentry, Directories};
@@ -20,6 +23,8 @@ pub const MOUNTS_MAX: u32 = 4096;
 
 /// The mounts of a namespace as one tree.
 pub struct MountSet {
+    /// The namespace's number; younger ones have higher ones.
+    number: u64,
     root: SpinLock<Option<Arc<Mount>>>,
     count: AtomicU32,
     /// The user namespace that owns it.
@@ -95,6 +100,12 @@ impl MountSet {
         &self.owner
     }
 
+    /// Whether a mount of this root may be in it: if that is the file of a mount namespace, then only of a younger one,
+    /// so that namespaces don't keep one another.
+    pub(super) fn may_hold(&self, root: &Dentry) -> bool {
+        root.node.namespace_order().is_none_or(|order| order > self.number)
+    }
+
     /// Whether only a descriptor leads to it.
     #[must_use]
     pub const fn is_anonymous(&self) -> bool {
@@ -138,6 +149,14 @@ impl MountSet {
         self.payer.remove_mount();
     }
 
+    /// Takes all its mounts apart.
+    fn end(&self) {
+        let root = self.root.lock().clone();
+        if let Some(root) = root {
+            dissolve(root, |topology| drop(self.take_root(topology)));
+        }
+    }
+
     /// Gives up its root, so that it can become part of another tree.
     pub(super) fn take_root(&self, _: &Topology) -> Option<Arc<Mount>> {
         self.root.lock().take()
@@ -174,8 +193,9 @@ impl MountNamespace {
     ) -> Result<Self, Errno> {
         let is_anonymous = counted.is_none();
         let (count, top) = (AtomicU32::new(0), SpinLock::new(Some(root.clone())));
-        let set = fallible::try_arc(MountSet { root: top, count, owner, payer, is_anonymous })?;
-        let made = Self { number: next_namespace_number(), _counted: counted, set };
+        let number = next_namespace_number();
+        let set = fallible::try_arc(MountSet { number, root: top, count, owner, payer, is_anonymous })?;
+        let made = Self { number, _counted: counted, set };
         let topology = lock();
         let mounts = root.subtree(&topology)?;
         made.set.check_room(mounts.len())?;
@@ -227,7 +247,7 @@ impl MountNamespace {
         let entry: Arc<Dentry> = old.root.clone();
         let is_less = !is_same(&maker.users, self.owner());
         let kind = if is_less { CopyKind::Slave { is_shared: false } } else { CopyKind::Same };
-        let top = copy_tree(&topology, &old, entry, kind, true, &mut |old_mount, new| {
+        let top = copy_tree(&topology, &old, entry, kind, CopyScope::NAMESPACE, &mut |old_mount, new| {
             if is_less {
                 new.lock_settings(!Arc::ptr_eq(old_mount, &old));
             }
@@ -255,9 +275,38 @@ impl MountNamespace {
 
 impl Drop for MountNamespace {
     fn drop(&mut self) {
-        let root = self.set.root.lock().clone();
-        if let Some(root) = root {
-            dissolve(root, |topology| drop(self.set.take_root(topology)));
+        let is_ending = &IS_ENDING[cpu::id()];
+        if is_ending.swap(true, Ordering::Relaxed) {
+            end_later(&self.set);
+            return;
         }
+        self.set.end();
+        while let Some(set) = next_ended() {
+            set.end();
+        }
+        is_ending.store(false, Ordering::Relaxed);
     }
+}
+
+/// Whether a CPU is about to take the mounts of a namespace apart. The file of another may be among them, which ends
+/// then, and so on: that is no recursion.
+static IS_ENDING: [AtomicBool; MAX_CPUS] = [const { AtomicBool::new(false) }; MAX_CPUS];
+/// Namespaces that have ended meanwhile.
+static ENDED: SpinLock<Vec<Arc<MountSet>>> = SpinLock::new(Vec::new());
+
+/// Leaves the end of a namespace to whoever is at it. Without memory for that its mounts stay.
+fn end_later(set: &Arc<MountSet>) {
+    let mut ended = ENDED.lock();
+    if ended.try_reserve(1).is_ok() {
+        push_reserved(&mut ended, set.clone());
+    }
+}
+
+fn next_ended() -> Option<Arc<MountSet>> {
+    let mut ended = ENDED.lock();
+    let next = ended.pop();
+    let unused = if ended.is_empty() { core::mem::take(&mut *ended) } else { Vec::new() };
+    drop(ended);
+    drop(unused);
+    next
 }
