@@ -79,6 +79,8 @@ enum What {
     Text(Show),
     /// A file that may be long, so that it is made part by part.
     Parts(ShowPart),
+    /// The same for a list of mounts, whose changes can be waited for.
+    Mounts(ShowPart),
     /// The same for one that adds up what the parts look at.
     Sums(ShowSum),
     /// A file that can be written.
@@ -277,6 +279,7 @@ impl Inode for ProcNode {
             }
             What::Text(_)
             | What::Parts(_)
+            | What::Mounts(_)
             | What::Sums(_)
             | What::Writable(..)
             | What::Controlled(..)

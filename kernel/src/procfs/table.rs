@@ -54,8 +54,8 @@ const fn writable_own(name: &'static [u8], show: ShowOwn, store: StoreOwn) -> It
     Item { name, permissions: 0o644, what: What::WritableOwn(show, store), is_guarded: false }
 }
 
-const fn mounted(name: &'static [u8], permissions: u32, show: ShowPart) -> Item {
-    Item { name, permissions, what: What::Parts(show), is_guarded: false }
+const fn mounted(name: &'static [u8], show: ShowPart) -> Item {
+    Item { name, permissions: 0o444, what: What::Mounts(show), is_guarded: false }
 }
 
 const fn link(name: &'static [u8], follow: Follow) -> Item {
@@ -215,6 +215,13 @@ static SYS_VM_ITEMS: &[Item] = &[
     writable(b"overcommit_ratio", system::overcommit_ratio, system::set_overcommit_ratio),
 ];
 
+const MOUNT_STATISTICS: Item = Item {
+    name: b"mountstats",
+    permissions: 0o400,
+    what: What::Parts(mounts::statistics),
+    is_guarded: false,
+};
+
 static PROCESS_ITEMS: &[Item] = &[
     directory(b"task", What::Threads),
     Item { name: b"fd", permissions: 0o500, what: What::Descriptors(&DESCRIPTOR), is_guarded: false },
@@ -238,9 +245,9 @@ static PROCESS_ITEMS: &[Item] = &[
     text(b"limits", process::limits),
     parts(b"maps", process::mappings),
     Item { name: b"mem", permissions: 0o600, what: What::Memory, is_guarded: true },
-    mounted(b"mountinfo", 0o444, mounts::information),
-    mounted(b"mounts", 0o444, mounts::table),
-    mounted(b"mountstats", 0o400, mounts::statistics),
+    mounted(b"mountinfo", mounts::information),
+    mounted(b"mounts", mounts::table),
+    MOUNT_STATISTICS,
     writable_map(b"gid_map", users::group_map, users::set_group_map),
     directory(b"net", What::Directory(NET_ITEMS)),
     Item { name: b"ns", permissions: 0o511, what: What::Directory(NAMESPACE_ITEMS), is_guarded: false },
@@ -274,9 +281,9 @@ static THREAD_ITEMS: &[Item] = &[
     text(b"limits", process::limits),
     parts(b"maps", process::mappings),
     Item { name: b"mem", permissions: 0o600, what: What::Memory, is_guarded: true },
-    mounted(b"mountinfo", 0o444, mounts::information),
-    mounted(b"mounts", 0o444, mounts::table),
-    mounted(b"mountstats", 0o400, mounts::statistics),
+    mounted(b"mountinfo", mounts::information),
+    mounted(b"mounts", mounts::table),
+    MOUNT_STATISTICS,
     writable_map(b"gid_map", users::group_map, users::set_group_map),
     directory(b"net", What::Directory(NET_ITEMS)),
     Item { name: b"ns", permissions: 0o511, what: What::Directory(NAMESPACE_ITEMS), is_guarded: false },

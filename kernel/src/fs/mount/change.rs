@@ -513,7 +513,7 @@ pub fn change_attributes(
         if let Some(kind) = kind {
             mount.propagate_as(&topology, kind)?;
         }
-        mount.set_flags(flags(mount.flags()));
+        mount.change_flags(&topology, flags(mount.flags()));
     }
     Ok(())
 }
@@ -557,5 +557,6 @@ pub fn pivot(own: &Arc<MountSet>, new: &Path, old: Path, root: &Path) -> Result<
     }
     root.mount.attach_reserved(&topology, old);
     new.mount.attach_reserved(&topology, root_at);
+    own.touch(&topology);
     Ok(())
 }

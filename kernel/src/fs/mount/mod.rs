@@ -17,6 +17,7 @@ mod unmount;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as linux;
 
@@ -26,6 +27,7 @@ use crate::fs::tree::Tree;
 use crate::memory::fallible;
 use crate::process::user_namespace::Users;
 use crate::sync::{SpinGuard, SpinLock};
+use crate::wait::queue::{Events, WaitQueue, Watch};
 
 use heddle_kernel_core::fallible::{extend_items_reserved, push_reserved};
 
@@ -127,15 +129,29 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 static MOUNT_COUNT: AtomicU32 = AtomicU32::new(0);
 static ROOT: spin::Once<Path> = spin::Once::new();
 
+/// Whoever polls lists of mounts waits here, for changes in any namespace.
+static CHANGED: WaitQueue = WaitQueue::new();
+
 /// The right to change trees of mounts.
 pub struct Topology {
-    _guard: SpinGuard<'static, ()>,
+    guard: Option<SpinGuard<'static, ()>>,
+    /// Whether a namespace has changed meanwhile.
+    has_changed: Cell<bool>,
 }
 
 /// Waits for the right to change trees of mounts.
 #[must_use]
 pub fn lock() -> Topology {
-    Topology { _guard: TOPOLOGY.lock() }
+    Topology { guard: Some(TOPOLOGY.lock()), has_changed: Cell::new(false) }
+}
+
+impl Drop for Topology {
+    fn drop(&mut self) {
+        drop(self.guard.take());
+        if self.has_changed.get() {
+            CHANGED.wake(Events::all());
+        }
+    }
 }
 
 impl Mount {
@@ -221,6 +237,14 @@ impl Mount {
     /// Changes its own `MS_` flags.
     pub fn set_flags(&self, flags: u32) {
         self.flags.store(flags & Self::FLAGS, Ordering::Relaxed);
+    }
+
+    /// Changes the flags of a mount that programs see, and tells those who watch its namespace.
+    pub fn change_flags(&self, topology: &Topology, flags: u32) {
+        self.set_flags(flags);
+        if let Some(set) = self.set() {
+            set.touch(topology);
+        }
     }
 
     /// A mark among the locks: it may not be taken away, since what it covers was not to be seen.
@@ -385,6 +409,14 @@ impl Drop for Mount {
             }
         }
     }
+}
+
+/// Tells `watch` of changes in any namespace.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn watch_changes(watch: &Watch, events: Events) -> Result<(), Errno> {
+    CHANGED.watch(watch, events)
 }
 
 /// The root of everything as the kernel itself sees it; none before it was mounted.

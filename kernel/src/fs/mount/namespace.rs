@@ -27,6 +27,8 @@ pub struct MountSet {
     number: u64,
     root: SpinLock<Option<Arc<Mount>>>,
     count: AtomicU32,
+    /// Counts changes, for those who poll a list of its mounts.
+    changes: AtomicU64,
     /// The user namespace that owns it.
     owner: Users,
     /// The user who answers for its mounts.
@@ -127,21 +129,36 @@ impl MountSet {
     }
 
     /// Takes a mount in.
-    pub(super) fn enter(self: &Arc<Self>, _: &Topology, mount: &Arc<Mount>) {
+    pub(super) fn enter(self: &Arc<Self>, topology: &Topology, mount: &Arc<Mount>) {
+        self.touch(topology);
         self.count.fetch_add(1, Ordering::Relaxed);
         self.payer.add_mount();
         let before = mount.position.lock().set.replace(self.clone());
         if let Some(before) = before {
+            before.touch(topology);
             before.forget_one();
         }
     }
 
     /// Gives a mount away.
-    pub(super) fn leave(_: &Topology, mount: &Arc<Mount>) {
+    pub(super) fn leave(topology: &Topology, mount: &Arc<Mount>) {
         let before = mount.position.lock().set.take();
         if let Some(before) = before {
+            before.touch(topology);
             before.forget_one();
         }
+    }
+
+    /// Notes a change, of which those are told who watch once the topology is free.
+    pub(super) fn touch(&self, topology: &Topology) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        topology.has_changed.set(true);
+    }
+
+    /// How many changes there have been.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
     }
 
     pub(super) fn forget_one(&self) {
@@ -192,9 +209,16 @@ impl MountNamespace {
         counted: Option<CountedNamespace>,
     ) -> Result<Self, Errno> {
         let is_anonymous = counted.is_none();
-        let (count, top) = (AtomicU32::new(0), SpinLock::new(Some(root.clone())));
         let number = next_namespace_number();
-        let set = fallible::try_arc(MountSet { number, root: top, count, owner, payer, is_anonymous })?;
+        let set = fallible::try_arc(MountSet {
+            number,
+            root: SpinLock::new(Some(root.clone())),
+            count: AtomicU32::new(0),
+            changes: AtomicU64::new(0),
+            owner,
+            payer,
+            is_anonymous,
+        })?;
         let made = Self { number, _counted: counted, set };
         let topology = lock();
         let mounts = root.subtree(&topology)?;

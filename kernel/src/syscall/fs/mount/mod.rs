@@ -135,7 +135,7 @@ fn remount(call: &Call<'_>, at: &Path, flags: u32, options: &[u8]) -> Result<(),
         settings::check_again(file_system.kind, options)?;
         file_system.set_flags(flags);
     }
-    at.mount.set_flags(own);
+    at.mount.change_flags(&mount::lock(), own);
     Ok(())
 }
 
