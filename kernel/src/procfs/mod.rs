@@ -20,6 +20,7 @@ mod net_settings;
 mod node;
 mod page_map;
 mod process;
+mod processor;
 mod settings;
 mod sockets;
 mod system;
@@ -31,6 +32,7 @@ mod users;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crate::arch::{MAX_CPUS, cpu};
 use crate::error::Errno;
 use crate::fs::inode::{Inode, LinkTarget, Listed, Metadata, Opening, Statistics, Timestamp, device_number};
 use crate::fs::{Dentry, File, FileType, Mount, OpenFile, Path};
@@ -69,6 +71,8 @@ type Follow = fn(&Subject, Option<&Arc<Thread>>) -> Result<LinkTarget, Errno>;
 enum What {
     /// A directory with these names.
     Directory(&'static [Item]),
+    /// A directory with these names, of which the last are one for every CPU that there may be.
+    Processors(&'static [Item]),
     /// A directory with these names and one for every process.
     Processes(&'static [Item]),
     /// A directory with a name for every thread of the process.
@@ -219,8 +223,12 @@ impl ProcNode {
     }
 
     /// The names that don't depend on the subject.
-    const fn items(&self) -> &'static [Item] {
+    fn items(&self) -> &'static [Item] {
         match self.item.what {
+            What::Processors(items) => {
+                let absent = MAX_CPUS.saturating_sub(cpu::count());
+                items.get(..items.len().saturating_sub(absent)).unwrap_or(items)
+            }
             What::Directory(items) | What::Processes(items) => items,
             _ => &[],
         }
@@ -274,9 +282,11 @@ impl Inode for ProcNode {
 
     fn kind(&self) -> FileType {
         match self.item.what {
-            What::Directory(_) | What::Processes(_) | What::Threads | What::Descriptors(_) => {
-                FileType::Directory
-            }
+            What::Directory(_)
+            | What::Processors(_)
+            | What::Processes(_)
+            | What::Threads
+            | What::Descriptors(_) => FileType::Directory,
             What::Text(_)
             | What::Parts(_)
             | What::Mounts(_)

@@ -1,8 +1,9 @@
 //! The names in `/proc`, and how each is shown.
 
+use crate::arch::MAX_CPUS;
 use crate::procfs::{
     Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, Store, StoreAs, StoreAsBoth, StoreOwn, What, coroutines, ipc,
-    keys, link, mounts, namespace, net, net_class, net_counts, net_settings, node, process, settings,
+    keys, link, mounts, namespace, net, net_class, net_counts, net_settings, node, process, processor, settings,
     sockets, system, usage, users,
 };
 
@@ -403,7 +404,7 @@ static SYSFS_ETHERNET_ITEMS: &[Item] = &[
 ];
 static DEVICE_ITEMS: &[Item] = &[directory(b"system", What::Directory(SYSTEM_ITEMS))];
 static SYSTEM_ITEMS: &[Item] =
-    &[directory(b"cpu", What::Directory(PROCESSOR_ITEMS)), directory(b"node", What::Directory(NODE_ITEMS))];
+    &[directory(b"cpu", What::Processors(PROCESSOR_ITEMS)), directory(b"node", What::Directory(NODE_ITEMS))];
 static NODE_ITEMS: &[Item] = &[
     text(b"has_cpu", node::list),
     text(b"has_memory", node::list),
@@ -414,17 +415,68 @@ static NODE_ITEMS: &[Item] = &[
 ];
 static FIRST_NODE_ITEMS: &[Item] = &[
     text(b"cpulist", settings::processors),
-    text(b"cpumap", node::processor_mask),
+    text(b"cpumap", processor::all_mask),
     text(b"distance", node::distance),
     text(b"meminfo", node::memory),
 ];
+/// The files about all CPUs, and a directory for each that there may be.
 static PROCESSOR_ITEMS: &[Item] = &[
     text(b"kernel_max", settings::last_processor),
     text(b"offline", settings::no_processors),
     text(b"online", settings::processors),
     text(b"possible", settings::processors),
     text(b"present", settings::processors),
+    directory(b"cpu0", What::Directory(FIRST_CPU_ITEMS)),
+    directory(b"cpu1", What::Directory(SECOND_CPU_ITEMS)),
+    directory(b"cpu2", What::Directory(THIRD_CPU_ITEMS)),
+    directory(b"cpu3", What::Directory(FOURTH_CPU_ITEMS)),
+    directory(b"cpu4", What::Directory(FIFTH_CPU_ITEMS)),
+    directory(b"cpu5", What::Directory(SIXTH_CPU_ITEMS)),
+    directory(b"cpu6", What::Directory(SEVENTH_CPU_ITEMS)),
+    directory(b"cpu7", What::Directory(EIGHTH_CPU_ITEMS)),
 ];
+const _: () = assert!(MAX_CPUS == 8, "a directory for each");
+
+/// The place of CPU `N` among the others.
+const fn topology<const N: u32>() -> [Item; 13] {
+    [
+        text(b"core_cpus", processor::own_mask::<N>),
+        text(b"core_cpus_list", processor::number::<N>),
+        text(b"core_id", processor::number::<N>),
+        text(b"core_siblings", processor::all_mask),
+        text(b"core_siblings_list", settings::processors),
+        text(b"die_cpus", processor::all_mask),
+        text(b"die_cpus_list", settings::processors),
+        text(b"die_id", processor::first),
+        text(b"package_cpus", processor::all_mask),
+        text(b"package_cpus_list", settings::processors),
+        text(b"physical_package_id", processor::first),
+        text(b"thread_siblings", processor::own_mask::<N>),
+        text(b"thread_siblings_list", processor::number::<N>),
+    ]
+}
+
+/// The files of a CPU but the first, which can't be switched off and has no file for that.
+const fn later_cpu_items(topology: Item) -> [Item; 2] {
+    [topology, writable(b"online", processor::online, processor::set_online)]
+}
+
+static FIRST_CPU_ITEMS: &[Item] = &[directory(b"topology", What::Directory(&topology::<0>()))];
+static SECOND_CPU_ITEMS: &[Item] =
+    &later_cpu_items(directory(b"topology", What::Directory(&topology::<1>())));
+static THIRD_CPU_ITEMS: &[Item] =
+    &later_cpu_items(directory(b"topology", What::Directory(&topology::<2>())));
+static FOURTH_CPU_ITEMS: &[Item] =
+    &later_cpu_items(directory(b"topology", What::Directory(&topology::<3>())));
+static FIFTH_CPU_ITEMS: &[Item] =
+    &later_cpu_items(directory(b"topology", What::Directory(&topology::<4>())));
+static SIXTH_CPU_ITEMS: &[Item] =
+    &later_cpu_items(directory(b"topology", What::Directory(&topology::<5>())));
+static SEVENTH_CPU_ITEMS: &[Item] =
+    &later_cpu_items(directory(b"topology", What::Directory(&topology::<6>())));
+static EIGHTH_CPU_ITEMS: &[Item] =
+    &later_cpu_items(directory(b"topology", What::Directory(&topology::<7>())));
+
 static CLASS_ITEMS: &[Item] = &[directory(b"net", What::Directory(CLASS_NET_ITEMS))];
 static CLASS_ETHERNET_ITEMS: &[Item] = &[directory(b"net", What::Directory(CLASS_NET_ETHERNET_ITEMS))];
 static CLASS_NET_ITEMS: &[Item] = &[directory(b"lo", What::Directory(LOOPBACK_ITEMS))];
