@@ -38,11 +38,11 @@ pub fn apart(body: impl FnOnce() -> Outcome) -> Outcome {
     if matches!(status, WaitStatus::Exited(_, 0)) { Ok(()) } else { Err(format!("the child: {status:?}")) }
 }
 
-fn gethostname() -> Result<String, Errno> {
+pub fn gethostname() -> Result<String, Errno> {
     Ok(nix::sys::utsname::uname()?.nodename().to_string_lossy().into_owned())
 }
 
-fn sethostname(name: &str) -> Result<(), Errno> {
+pub fn sethostname(name: &str) -> Result<(), Errno> {
     // SAFETY: bytes and their number.
     Errno::result(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) }).map(drop)
 }
