@@ -159,7 +159,7 @@ impl Line {
     }
 
     /// Whether an optional field begins so, and what follows.
-    fn number(&self, name: &str) -> Option<u32> {
+    pub fn number(&self, name: &str) -> Option<u32> {
         self.optional.iter().find_map(|field| field.strip_prefix(name)?.strip_prefix(':')?.parse().ok())
     }
 
