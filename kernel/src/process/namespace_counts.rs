@@ -24,9 +24,10 @@ pub enum NamespaceKind {
     Mounts,
     Names,
     Ipc,
+    Groups,
 }
 
-const KINDS: usize = 4;
+const KINDS: usize = 5;
 /// The limit of the first user namespace, for each of its users.
 const FIRST_MAX: u32 = 32_768;
 
@@ -37,12 +38,16 @@ pub struct NamespaceLimits {
     makers: SpinLock<Vec<(u32, Weak<NamespaceMaker>)>>,
 }
 
+const fn limit(max: u32) -> AtomicU32 {
+    AtomicU32::new(max)
+}
+
 static FIRST: NamespaceLimits = NamespaceLimits::new(FIRST_MAX);
 
 impl NamespaceLimits {
     pub(super) const fn new(max: u32) -> Self {
         Self {
-            max: [AtomicU32::new(max), AtomicU32::new(max), AtomicU32::new(max), AtomicU32::new(max)],
+            max: [limit(max), limit(max), limit(max), limit(max), limit(max)],
             makers: SpinLock::new(Vec::new()),
         }
     }

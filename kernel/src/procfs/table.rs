@@ -142,6 +142,7 @@ static SYS_ITEMS: &[Item] = &[
 ];
 
 static SYS_USER_ITEMS: &[Item] = &[
+    writable_seen(b"max_cgroup_namespaces", users::groups_max, users::set_groups_max),
     writable_seen(b"max_ipc_namespaces", users::ipc_max, users::set_ipc_max),
     writable_seen(b"max_mnt_namespaces", users::mounts_max, users::set_mounts_max),
     writable_seen(b"max_user_namespaces", users::users_max, users::set_users_max),
@@ -305,6 +306,7 @@ static THREAD_ITEMS: &[Item] = &[
 ];
 
 static NAMESPACE_ITEMS: &[Item] = &[
+    link(b"cgroup", namespace::groups),
     link(b"ipc", namespace::ipc),
     link(b"mnt", namespace::mounts),
     link(b"user", namespace::users),

@@ -111,6 +111,7 @@ macro_rules! maxima {
 }
 
 maxima! {
+    groups_max set_groups_max Groups;
     ipc_max set_ipc_max Ipc;
     mounts_max set_mounts_max Mounts;
     users_max set_users_max User;

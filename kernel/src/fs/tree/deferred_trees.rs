@@ -77,19 +77,26 @@ fn keep(mut remains: TreeRemains) {
 
 /// Does some of what has been left. Returns whether there was anything.
 fn work() -> bool {
-    let next = {
-        let mut trees = TREES.lock();
-        let next = trees.pop();
-        let unused = if trees.is_empty() { core::mem::take(&mut *trees) } else { Vec::new() };
-        drop(trees);
-        drop(unused);
-        next
-    };
-    let Some(mut remains) = next else { return false };
-    if !remains.take_some() {
+    let Some(mut remains) = next() else { return false };
+    if remains.take_some() {
+        drop(remains);
+        forget_list();
+    } else {
         keep(remains);
     }
     true
+}
+
+fn next() -> Option<TreeRemains> {
+    TREES.lock().pop()
+}
+
+/// Gives the list's memory back if nothing is left.
+fn forget_list() {
+    let mut trees = TREES.lock();
+    let unused = if trees.is_empty() { core::mem::take(&mut *trees) } else { Vec::new() };
+    drop(trees);
+    drop(unused);
 }
 
 /// Whether anything has been left.
@@ -116,5 +123,8 @@ pub async fn run() {
 
 /// Takes apart all that has been left. For when memory is short.
 pub(super) fn drain() {
-    while work() {}
+    while let Some(mut remains) = next() {
+        while !remains.take_some() {}
+    }
+    forget_list();
 }

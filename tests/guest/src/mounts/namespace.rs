@@ -186,8 +186,12 @@ pub fn ask(file: &fs::File, request: u64) -> Result<i32, Errno> {
 }
 
 fn a_namespace_is_a_file() -> Outcome {
-    for (name, flag) in [("mnt", libc::CLONE_NEWNS), ("uts", libc::CLONE_NEWUTS), ("ipc", libc::CLONE_NEWIPC)]
-    {
+    for (name, flag) in [
+        ("mnt", libc::CLONE_NEWNS),
+        ("uts", libc::CLONE_NEWUTS),
+        ("ipc", libc::CLONE_NEWIPC),
+        ("cgroup", libc::CLONE_NEWCGROUP),
+    ] {
         let path = format!("/proc/self/ns/{name}");
         let file = fs::File::open(&path).or_fail()?;
         let number = fs::metadata(&path).or_fail()?.ino();
