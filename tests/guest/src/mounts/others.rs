@@ -303,7 +303,7 @@ fn a_file_system_with_many_files_ends() -> Outcome {
     for number in 0..10 {
         directory = directory.join("inner");
         fs::create_dir(&directory).or_fail()?;
-        for file in 0..100 {
+        for file in 0..200 {
             fs::write(directory.join(format!("{number}-{file}")), "x").or_fail()?;
         }
     }
@@ -312,14 +312,14 @@ fn a_file_system_with_many_files_ends() -> Outcome {
     apart(|| {
         unshare(CloneFlags::CLONE_NEWNS).or_fail()?;
         mount(Some("new"), &one, Some("tmpfs"), 0).or_fail()?;
-        for file in 0..300 {
+        for file in 0..1000 {
             fs::write(one.join(format!("{file}")), "x").or_fail()?;
         }
         let held = fs::File::open(one.join("7")).or_fail()?;
         umount(&one, libc::MNT_DETACH).or_fail()?;
         drop(held);
         mount(Some("new"), &one, Some("tmpfs"), 0).or_fail()?;
-        for file in 0..300 {
+        for file in 0..1000 {
             fs::write(one.join(format!("{file}")), "x").or_fail()?;
         }
         Ok(())
