@@ -72,7 +72,8 @@ static INITIAL: spin::Once<Arc<Namespaces>> = spin::Once::new();
 
 impl Namespaces {
     /// The flags of clone(2) for the kinds that there are.
-    pub const KINDS: u32 = linux::CLONE_NEWNS | linux::CLONE_NEWUTS | linux::CLONE_NEWIPC | linux::CLONE_NEWCGROUP;
+    pub const KINDS: u32 =
+        linux::CLONE_NEWNS | linux::CLONE_NEWUTS | linux::CLONE_NEWIPC | linux::CLONE_NEWCGROUP;
     /// The flags that setns(2) and unshare(2) take, with that of user namespaces, which credentials carry.
     pub const KINDS_AND_USERS: u32 = Self::KINDS | linux::CLONE_NEWUSER;
 

@@ -2,9 +2,9 @@
 
 use crate::arch::MAX_CPUS;
 use crate::procfs::{
-    Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, Store, StoreAs, StoreAsBoth, StoreOwn, What, coroutines, ipc,
-    keys, link, mounts, namespace, net, net_class, net_counts, net_settings, node, process, processor, settings,
-    sockets, system, usage, users,
+    Follow, Item, Show, ShowAs, ShowOwn, ShowPart, ShowSum, Store, StoreAs, StoreAsBoth, StoreOwn, What,
+    coroutines, ipc, keys, link, mounts, namespace, net, net_class, net_counts, net_settings, node, process,
+    processor, settings, sockets, system, usage, users,
 };
 
 const fn parts(name: &'static [u8], show: ShowPart) -> Item {
@@ -466,14 +466,11 @@ const fn later_cpu_items(topology: Item) -> [Item; 2] {
 static FIRST_CPU_ITEMS: &[Item] = &[directory(b"topology", What::Directory(&topology::<0>()))];
 static SECOND_CPU_ITEMS: &[Item] =
     &later_cpu_items(directory(b"topology", What::Directory(&topology::<1>())));
-static THIRD_CPU_ITEMS: &[Item] =
-    &later_cpu_items(directory(b"topology", What::Directory(&topology::<2>())));
+static THIRD_CPU_ITEMS: &[Item] = &later_cpu_items(directory(b"topology", What::Directory(&topology::<2>())));
 static FOURTH_CPU_ITEMS: &[Item] =
     &later_cpu_items(directory(b"topology", What::Directory(&topology::<3>())));
-static FIFTH_CPU_ITEMS: &[Item] =
-    &later_cpu_items(directory(b"topology", What::Directory(&topology::<4>())));
-static SIXTH_CPU_ITEMS: &[Item] =
-    &later_cpu_items(directory(b"topology", What::Directory(&topology::<5>())));
+static FIFTH_CPU_ITEMS: &[Item] = &later_cpu_items(directory(b"topology", What::Directory(&topology::<4>())));
+static SIXTH_CPU_ITEMS: &[Item] = &later_cpu_items(directory(b"topology", What::Directory(&topology::<5>())));
 static SEVENTH_CPU_ITEMS: &[Item] =
     &later_cpu_items(directory(b"topology", What::Directory(&topology::<6>())));
 static EIGHTH_CPU_ITEMS: &[Item] =

@@ -32,7 +32,6 @@ fn line(text: &mut Text, extent: Extent) -> Shown {
     text.line(format_args!("{:10} {:10} {:10}\n", extent.first, extent.lower, extent.count))
 }
 
-
 macro_rules! maps {
     ($($show:ident $set:ident $kind:ident;)*) => {
         $(

@@ -18,9 +18,7 @@ use crate::process::pidfd::ProcessFile;
 use crate::process::thread::Parts;
 use crate::process::user_task::UserTask;
 use crate::process::vfork::Vfork;
-use crate::process::{
-    Credentials, Limits, Process, ProcessParts, Resource, Thread, seccomp, table, trace,
-};
+use crate::process::{Credentials, Limits, Process, ProcessParts, Resource, Thread, seccomp, table, trace};
 use crate::sync::SpinLock;
 use crate::syscall::process::unshare::new_users;
 use crate::syscall::{Call, SyscallResult, pending, thread_loop, user};
