@@ -48,15 +48,19 @@ fn is_busy(topology: &Topology, mount: &Arc<Mount>) -> Result<bool, Errno> {
     Ok(false)
 }
 
-/// The mounts that go along with those of a tree, each behind the one that it is mounted in.
+/// The mounts that go along with those of a tree, each behind the one that it is mounted in. Those that go along with its
+/// top are locked no more: what they cover is shown where more is allowed.
 fn companions(topology: &Topology, tree: &[Arc<Mount>]) -> Result<Vec<Arc<Mount>>, Errno> {
     let mut found: Vec<Arc<Mount>> = Vec::new();
-    for mount in tree {
+    for (index, mount) in tree.iter().enumerate() {
         let Some(at) = mount.at() else { continue };
         let receivers = at.mount.receivers(topology)?;
         found.try_reserve(receivers.mounts.len()).map_err(|_| Errno::ENOMEM)?;
         for receiver in receivers.mounts {
             let Some(child) = receiver.mount.child_on(&at.entry) else { continue };
+            if index == 0 {
+                child.unlock();
+            }
             if !child.position.lock().is_leaving {
                 push_reserved(&mut found, child);
             }

@@ -18,7 +18,8 @@ use crate::{expect, expect_eq};
 
 crate::tests! {
     mounts_that_arrive_keep_their_settings
-    unmounting_above_reveals_nothing_below
+    unmounting_above_reveals_what_it_shows
+    what_is_kept_below_stays_covered
     what_arrived_goes_again
     a_new_root_stays_as_the_old_one_did
     propagation_is_set_by_the_owner_only
@@ -78,25 +79,39 @@ fn mounts_that_arrive_keep_their_settings() -> Outcome {
     umount(&point, 0).or_fail()
 }
 
-fn unmounting_above_reveals_nothing_below() -> Outcome {
+/// Unmounts above what a namespace below has got; there `first` may do more before, and so many mounts are left.
+fn unmount_above(first: impl FnOnce(&Path) -> Outcome, left: usize) -> Outcome {
     let stage = Stage::new("reveal")?;
     let (_, point) = shared(&stage)?;
     fs::write(point.join("covered"), "x").or_fail()?;
     mount(Some("new"), &point, Some("tmpfs"), 0).or_fail()?;
     fs::create_dir(point.join("inner")).or_fail()?;
+    fs::create_dir(point.join("own")).or_fail()?;
     mount(Some("new"), &point.join("inner"), Some("tmpfs"), 0).or_fail()?;
     beside(
-        leave_with_mounts,
+        || {
+            leave_with_mounts()?;
+            first(&point)
+        },
         |_| umount(&point, libc::MNT_DETACH).or_fail(),
         |()| {
-            expect_eq!(lines_below(&point)?.len(), 2);
-            expect!(!point.join("covered").exists());
+            expect_eq!(lines_below(&point)?.len(), left);
+            expect_eq!(point.join("covered").exists(), left == 0);
             Ok(())
         },
     )?;
     expect_eq!(lines_below(&point)?.len(), 0);
     expect!(point.join("covered").exists());
     Ok(())
+}
+
+fn unmounting_above_reveals_what_it_shows() -> Outcome {
+    unmount_above(|_| Ok(()), 0)
+}
+
+fn what_is_kept_below_stays_covered() -> Outcome {
+    // A mount of its own keeps the first, and that the second, which could go.
+    unmount_above(|point| mount(Some("own"), &point.join("own"), Some("tmpfs"), 0).or_fail(), 3)
 }
 
 fn what_arrived_goes_again() -> Outcome {
