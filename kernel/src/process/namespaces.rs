@@ -29,8 +29,8 @@ pub trait IpcSpace: Any + Send + Sync {
     fn another(&self, maker: &Credentials) -> Result<Arc<dyn IpcSpace>, Errno>;
 }
 
-/// A cgroup namespace, cgroup_namespaces(7). There is one control group, which is the root of each of them, so they have
-/// nothing but numbers and owners.
+/// A cgroup namespace, cgroup_namespaces(7). There is one control group, which is the root of each of them, so they
+/// have nothing but numbers and owners.
 pub struct CgroupNamespace {
     /// Its number, as `/proc/PID/ns/cgroup` shows it.
     pub number: u64,

@@ -48,8 +48,8 @@ fn is_busy(topology: &Topology, mount: &Arc<Mount>) -> Result<bool, Errno> {
     Ok(false)
 }
 
-/// The mounts that go along with those of a tree, each behind the one that it is mounted in. Those that go along with its
-/// top are locked no more: what they cover is shown where more is allowed.
+/// The mounts that go along with those of a tree, each behind the one that it is mounted in. Those that go along with
+/// its top are locked no more: what they cover is shown where more is allowed.
 fn companions(topology: &Topology, tree: &[Arc<Mount>]) -> Result<Vec<Arc<Mount>>, Errno> {
     let mut found: Vec<Arc<Mount>> = Vec::new();
     for (index, mount) in tree.iter().enumerate() {
@@ -113,7 +113,7 @@ fn mark(found: Vec<Arc<Mount>>) -> Result<Vec<Arc<Mount>>, Errno> {
             }
         }
     }
-    // What is locked goes only with the mount that it is in, about which is decided first.
+    // A locked mount goes only with the one that it is in, about which is decided first.
     for mount in leaving.iter().rev().filter(|mount| mount.is_locked()) {
         let goes_along = mount.at().is_some_and(|at| at.mount.position.lock().is_leaving);
         mount.position.lock().is_leaving = goes_along;

@@ -1,4 +1,4 @@
-//! What mount namespaces see of one another: names that go away, files of namespaces as mounts, lists that are polled.
+//! Mount namespaces and one another: names that go away, files of namespaces as mounts, lists that are polled.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -64,7 +64,7 @@ fn mounts_that_arrive_keep_their_settings() -> Outcome {
             expect_eq!(mount(None, &point, None, AGAIN), Err(Errno::EPERM));
             expect_eq!(mount(None, &point, None, AGAIN | libc::MS_NOSUID), Err(Errno::EPERM));
             expect_eq!(mount(None, &point, None, AGAIN | libc::MS_NOSUID | libc::MS_NODEV), Ok(()));
-            // What is in it can't be taken from it, but it as a whole can go.
+            // Its inner mount can't be taken from it, but it as a whole can go.
             let inner = point.join("inner");
             expect_eq!(umount(&inner, 0), Err(Errno::EINVAL));
             expect_eq!(umount(&inner, libc::MNT_DETACH), Err(Errno::EINVAL));
@@ -144,7 +144,7 @@ fn a_new_root_stays_as_the_old_one_did() -> Outcome {
         std::env::set_current_dir(&new).or_fail()?;
         pivot_root(Path::new("."), Path::new("old")).or_fail()?;
         std::env::set_current_dir("/").or_fail()?;
-        // What it covers now is what the old one covered.
+        // It covers now the same as the old one did.
         expect_eq!(umount(Path::new("/"), libc::MNT_DETACH), Err(Errno::EINVAL));
         expect_eq!(umount(Path::new("/old"), libc::MNT_DETACH), Ok(()));
         expect_eq!(fs::read_dir("/old").or_fail()?.count(), 0);
@@ -220,7 +220,7 @@ fn maps_ask_the_writer_too() -> Outcome {
                 become_user()?;
                 expect_eq!(write(&users, "0 0 2"), Some(Errno::EPERM));
                 expect_eq!(write(&groups, "0 0 2"), Some(Errno::EPERM));
-                // What is no map is none for anybody.
+                // A text that is no map is none for anybody.
                 expect_eq!(write(&users, "0 0"), Some(Errno::EINVAL));
                 Ok(())
             })?;
